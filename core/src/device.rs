@@ -1,0 +1,259 @@
+//! What every backend looks like: a [`Device`] loads a [`Program`] and gives a [`Session`], into
+//! which batches go and out of which they come, in order, with their verdicts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::packet::{Batch, BatchError, Span, Verdicts};
+use crate::program::Program;
+
+pub mod noop;
+
+/// What a device is made of, as far as it matters for choosing one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DeviceKind {
+    /// The host's processor, running native code.
+    Cpu,
+    /// A GPU with memory of its own.
+    DiscreteGpu,
+    /// A GPU that shares the host's memory.
+    IntegratedGpu,
+    /// A GPU as a virtual machine sees it.
+    VirtualGpu,
+    /// A GPU driver that runs on the processor (llvmpipe). Never chosen by `auto`.
+    Software,
+    /// The reference interpreter and the device that does nothing. Never chosen by `auto`.
+    Reference,
+}
+
+impl DeviceKind {
+    /// Whether it is a real GPU.
+    pub fn is_gpu(self) -> bool {
+        matches!(self, DeviceKind::DiscreteGpu | DeviceKind::IntegratedGpu | DeviceKind::VirtualGpu)
+    }
+
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            DeviceKind::Cpu => "CPU",
+            DeviceKind::DiscreteGpu => "discrete GPU",
+            DeviceKind::IntegratedGpu => "integrated GPU",
+            DeviceKind::VirtualGpu => "virtual GPU",
+            DeviceKind::Software => "software GPU",
+            DeviceKind::Reference => "reference",
+        }
+    }
+}
+
+/// A device in words and numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// What `--device` takes: `cpu`, `wgpu:0`, `interp`.
+    pub id: String,
+    /// What it calls itself: `llvmpipe (LLVM 15.0.6, 256 bits)`.
+    pub name: String,
+    /// What it is made of.
+    pub kind: DeviceKind,
+    /// The driver or code generator, with its version.
+    pub driver: String,
+    /// Limits worth knowing, each a name and a value with its unit.
+    pub limits: Vec<(&'static str, String)>,
+}
+
+/// Tells work in flight to stop early; cheap to clone, shared by all clones.
+#[derive(Debug, Clone, Default)]
+pub struct CancelToken(Arc<AtomicBool>);
+
+impl CancelToken {
+    /// A token that nobody has cancelled.
+    pub fn new() -> CancelToken {
+        CancelToken::default()
+    }
+
+    /// Asks for an end. Safe in a signal handler's thread; asking twice changes nothing.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether an end was asked for.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// How a program is loaded.
+#[derive(Debug, Clone)]
+pub struct LoadOptions {
+    /// Threads for devices that run on the host's processor; all cores when `None`.
+    pub threads: Option<std::num::NonZeroUsize>,
+    /// Batches that may be in flight at once, at least 1.
+    pub depth: usize,
+    /// Checked between the pieces that a session cuts its work into.
+    pub cancel: CancelToken,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        LoadOptions { threads: None, depth: 3, cancel: CancelToken::new() }
+    }
+}
+
+/// Why a device could not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceError {
+    /// No such device on this machine; the text says what to install or load.
+    #[error("{0}")]
+    Missing(String),
+    /// The device has no way to run this program; the text says what it lacks.
+    #[error("{device} cannot run this filter: {reason}")]
+    Unsupported {
+        /// The device's id.
+        device: String,
+        /// What it lacks.
+        reason: String,
+    },
+    /// A batch is larger than the device takes, or lacks room that the filter needs.
+    #[error("batch refused: {0}")]
+    Refused(String),
+    /// The driver gave up: out of memory, device lost, a timeout. The batches in flight are lost.
+    #[error("{device}: {reason}")]
+    Failed {
+        /// The device's id.
+        device: String,
+        /// The driver's words.
+        reason: String,
+    },
+    /// A device returned what it must not: a fault of ours or of its driver.
+    #[error("{device} returned an impossible packet: {error}")]
+    Broken {
+        /// The device's id.
+        device: String,
+        /// What was wrong with it.
+        error: BatchError,
+    },
+    /// The [`CancelToken`] was used. The batches in flight are lost.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// A batch that a session did not take, given back untouched.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct SubmitError {
+    /// The batch, as it was.
+    pub batch: Box<Batch>,
+    /// Why.
+    #[source]
+    pub error: DeviceError,
+}
+
+/// Time that a batch spent in each stage. Stages may overlap those of other batches; a device
+/// leaves at zero what it does not have or cannot tell apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StageTimes {
+    /// Bringing packets to the device.
+    pub upload: Duration,
+    /// Running the filter.
+    pub kernel: Duration,
+    /// Bringing verdicts and changed bytes back.
+    pub download: Duration,
+}
+
+impl std::ops::AddAssign for StageTimes {
+    fn add_assign(&mut self, other: Self) {
+        self.upload += other.upload;
+        self.kernel += other.kernel;
+        self.download += other.download;
+    }
+}
+
+/// A batch that came back.
+#[derive(Debug)]
+pub struct Done {
+    /// The batch, its packets rewritten and resized as the filter left them.
+    pub batch: Batch,
+    /// One verdict a packet.
+    pub verdicts: Verdicts,
+    /// Where the time went.
+    pub times: StageTimes,
+}
+
+/// Whether a device reads a span of memory in place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Imported {
+    /// The device reaches the memory itself: nothing is copied on the way in.
+    InPlace,
+    /// The device gets a copy of what it needs of each batch.
+    Copied,
+}
+
+/// A device that filters can be loaded on.
+pub trait Device: Send + Sync {
+    /// What it is.
+    fn info(&self) -> &DeviceInfo;
+
+    /// Compiles `program` for the device and gets ready to take batches.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where the device lacks something, [`DeviceError::Failed`]
+    /// where its compiler or driver gave up.
+    fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError>;
+}
+
+/// A program loaded on a device: a first-in, first-out queue of batches.
+pub trait Session: Send {
+    /// Announces memory that batches will come from, so that the device can map it once. Calling
+    /// it is never necessary: a session meets unknown memory in [`Session::submit`] too.
+    ///
+    /// # Errors
+    /// Only where the driver is lost: memory that cannot be imported is [`Imported::Copied`].
+    fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError>;
+
+    /// Queues a batch and does not wait for it. At most [`LoadOptions::depth`] may be in flight.
+    ///
+    /// # Errors
+    /// Gives the batch back where it cannot be taken: the queue is full, the packets have no room
+    /// and the filter changes lengths, the batch is larger than the device takes.
+    fn submit(&mut self, batch: Batch) -> Result<(), SubmitError>;
+
+    /// Waits for the oldest batch in flight; `None` when there is none.
+    ///
+    /// # Errors
+    /// [`DeviceError::Failed`], [`DeviceError::Broken`] or [`DeviceError::Cancelled`]; the session
+    /// is of no more use then.
+    fn complete(&mut self) -> Result<Option<Done>, DeviceError>;
+
+    /// Batches in flight now.
+    fn in_flight(&self) -> usize;
+
+    /// Batches that may be in flight at once.
+    fn depth(&self) -> usize;
+
+    /// Submits one batch and waits for it. For tests and small programs: nothing else may be in
+    /// flight.
+    ///
+    /// # Errors
+    /// As [`Session::submit`] and [`Session::complete`].
+    fn run(&mut self, batch: Batch) -> Result<Done, DeviceError> {
+        assert_eq!(self.in_flight(), 0, "run needs an idle session");
+        self.submit(batch).map_err(|refused| refused.error)?;
+        Ok(self.complete()?.expect("one batch is in flight"))
+    }
+}
+
+/// Refuses a batch that no session of `program` may take: the check that every session makes first.
+///
+/// # Errors
+/// [`DeviceError::Refused`] where the queue is full or the filter needs room that is not there.
+pub fn check_submission(program: &Program, batch: &Batch, in_flight: usize, depth: usize) -> Result<(), DeviceError> {
+    if in_flight >= depth {
+        return Err(DeviceError::Refused(format!("{in_flight} batches are in flight already, complete one first")));
+    }
+    if program.facts().changes_length && batch.room() == crate::packet::Room::None && !batch.is_empty() {
+        return Err(DeviceError::Refused(
+            "the filter changes packet lengths, and the packets have no room for it (Room::Both)".into(),
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! The device that passes every packet and looks at none: for tests of everything else, and for
+//! measuring what sources and sinks cost.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::{
+    Device, DeviceError, DeviceInfo, DeviceKind, Done, Imported, LoadOptions, Session, StageTimes, SubmitError,
+};
+use crate::packet::{Action, Batch, Span, Verdicts};
+use crate::program::Program;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Noop {
+    info: DeviceInfo,
+}
+
+impl Noop {
+    /// The device; it is always there.
+    pub fn new() -> Noop {
+        Noop {
+            info: DeviceInfo {
+                id: "noop".into(),
+                name: "no device: every packet passes".into(),
+                kind: DeviceKind::Reference,
+                driver: "portcullis".into(),
+                limits: Vec::new(),
+            },
+        }
+    }
+}
+
+impl Default for Noop {
+    fn default() -> Self {
+        Noop::new()
+    }
+}
+
+impl Device for Noop {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
+        Ok(Box::new(NoopSession { program: program.clone(), queue: VecDeque::new(), depth: options.depth.max(1) }))
+    }
+}
+
+struct NoopSession {
+    program: Arc<Program>,
+    queue: VecDeque<Batch>,
+    depth: usize,
+}
+
+impl Session for NoopSession {
+    fn import(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
+        Ok(Imported::InPlace)
+    }
+
+    fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
+        if let Err(error) = super::check_submission(&self.program, &batch, self.queue.len(), self.depth) {
+            return Err(SubmitError { batch: Box::new(batch), error });
+        }
+        self.queue.push_back(batch);
+        Ok(())
+    }
+
+    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+        Ok(self.queue.pop_front().map(|batch| Done {
+            verdicts: Verdicts::new(vec![Action::Pass as u8; batch.len()], Vec::new()),
+            batch,
+            times: StageTimes::default(),
+        }))
+    }
+
+    fn in_flight(&self) -> usize {
+        self.queue.len()
+    }
+
+    fn depth(&self) -> usize {
+        self.depth
+    }
+}

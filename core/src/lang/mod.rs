@@ -1,0 +1,13 @@
+//! Front ends: from a filter's text to a [`Program`](crate::program::Program).
+
+mod diagnostics;
+pub mod prelude;
+pub mod wgsl;
+
+pub use diagnostics::{Diagnostic, Diagnostics, Label, Source};
+
+/// The largest source text taken, in bytes.
+pub const MAX_SOURCE: usize = 1 << 20;
+
+/// The name of the function that is the filter.
+pub const FILTER: &str = "xdp_filter";

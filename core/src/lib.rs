@@ -1,0 +1,19 @@
+//! What a packet filter is and what it means, apart from any file, socket or device.
+//!
+//! - [`packet`]: arenas, descriptors, batches, verdicts;
+//! - [`lang`]: source text in, a [`program::Program`] out;
+//! - [`program`]: the validated filter, what is known about it, and the passes that ready it for a
+//!   device;
+//! - [`interp`]: the reference interpreter, which says what is right;
+//! - [`device`]: the traits that every backend implements;
+//! - [`map`]: kept for the state that filters share between packets.
+
+pub mod device;
+pub mod interp;
+pub mod lang;
+pub mod map;
+pub mod packet;
+pub mod program;
+
+/// The intermediate representation that front ends make and backends take.
+pub use naga;

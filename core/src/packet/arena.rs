@@ -1,0 +1,203 @@
+//! The memory that packets lie in.
+//!
+//! This is the one place of the crate with `unsafe`: it owns raw memory that a device may map, and
+//! says who may touch which part of it. The argument is short. An [`Arena`] is the only handle
+//! through which safe code reaches all of its bytes, and it cannot be cloned. Giving it up (see
+//! [`Carver`](super::Carver)) hands out [`Batch`](super::Batch)es whose packets share no 4-byte
+//! word, and each batch reaches its own packets only. A device reaches bytes through
+//! [`Span::as_ptr`], which is safe to call and unsafe to use, and only while it holds the batch.
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes past an arena's end that may be read (their value is of no meaning), so that a device can
+/// load whole vectors at the last packet. `docs/abi.md`, section "Arena".
+pub const READABLE_PAST_END: usize = 64;
+
+const PAGE: usize = 4096;
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Why an arena could not be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ArenaError {
+    /// Offsets into an arena are 32 bits wide.
+    #[error("an arena holds at most {max} bytes, {asked} were asked for", max = Arena::MAX_LEN)]
+    TooLarge {
+        /// The length asked for, in bytes.
+        asked: usize,
+    },
+    /// The system has no such amount of memory to give.
+    #[error("no memory for an arena of {asked} bytes")]
+    OutOfMemory {
+        /// The length asked for, in bytes.
+        asked: usize,
+    },
+}
+
+/// The raw memory of an [`Arena`]: page-aligned, at an address that never changes, alive as long as
+/// anyone holds it.
+///
+/// A device that imported the memory keeps an `Arc<Span>`. Holding a span gives no right to read
+/// or write through it: that right belongs to whoever holds the arena or the batch.
+#[derive(Debug)]
+pub struct Span {
+    start: NonNull<u8>,
+    len: usize,
+    layout: Layout,
+    id: u64,
+}
+
+// SAFETY: a span only owns memory and hands out its address; every access goes through `Arena` and
+// `Batch`, which order them (see the module's head).
+unsafe impl Send for Span {}
+// SAFETY: as above; `&Span` gives out a pointer and plain numbers.
+unsafe impl Sync for Span {}
+
+impl Span {
+    /// The first byte's address, aligned to a page of 4 KiB.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Bytes that packets may lie in.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no room for any packet.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes from [`Span::as_ptr`] to the end of the allocation: a multiple of 4 KiB and at least
+    /// [`Span::len`] + [`READABLE_PAST_END`]. What a device imports.
+    pub fn allocated(&self) -> usize {
+        self.layout.size()
+    }
+
+    /// A number that no other span of this process has or had.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        // SAFETY: `start` came from `alloc_zeroed` with this very layout, in `Arena::new`.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+    }
+}
+
+/// One page-aligned span of host memory with exclusive access to all of it, as a byte slice.
+#[derive(Debug)]
+pub struct Arena {
+    span: Arc<Span>,
+}
+
+impl Arena {
+    /// The greatest length in bytes: offsets are `u32`, and the end is readable past.
+    pub const MAX_LEN: usize = (1 << 32) - PAGE;
+
+    /// An arena of `len` zero bytes.
+    ///
+    /// Pages are touched when they are first used. From 2 MiB on the kernel is asked for huge
+    /// pages: packets are read all over a large arena, and 4 KiB pages then miss the TLB.
+    ///
+    /// # Errors
+    /// More than [`Arena::MAX_LEN`] bytes, or more than the system gives.
+    pub fn new(len: usize) -> Result<Arena, ArenaError> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        if len > Self::MAX_LEN {
+            return Err(ArenaError::TooLarge { asked: len });
+        }
+        let align = if len >= HUGE_PAGE { HUGE_PAGE } else { PAGE };
+        let layout = Layout::from_size_align(len + READABLE_PAST_END, PAGE)
+            .map(|l| l.pad_to_align())
+            .and_then(|l| Layout::from_size_align(l.size(), align))
+            .map_err(|_| ArenaError::OutOfMemory { asked: len })?;
+        // SAFETY: the layout's size is at least READABLE_PAST_END, so not zero.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(ArenaError::OutOfMemory { asked: len })?;
+        #[cfg(target_os = "linux")]
+        if align == HUGE_PAGE {
+            // SAFETY: the range is exactly the allocation; MADV_HUGEPAGE changes no contents, and
+            // a refusal changes nothing at all.
+            unsafe { libc::madvise(start.as_ptr().cast(), layout.size(), libc::MADV_HUGEPAGE) };
+        }
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Ok(Arena { span: Arc::new(Span { start, len, layout, id }) })
+    }
+
+    /// The memory behind the arena, for a device to import.
+    pub fn span(&self) -> &Arc<Span> {
+        &self.span
+    }
+}
+
+impl Deref for Arena {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the span is initialised (zeroed), and this handle alone may reach it: it is not
+        // `Clone`, and it is given up for batches only by moving it into a `Carver`.
+        unsafe { std::slice::from_raw_parts(self.span.as_ptr(), self.span.len()) }
+    }
+}
+
+impl DerefMut for Arena {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `deref`, and `&mut self` makes the access unique.
+        unsafe { std::slice::from_raw_parts_mut(self.span.as_ptr(), self.span.len()) }
+    }
+}
+
+/// The bytes `at..at + len` of a span.
+///
+/// # Safety
+/// The range lies in the span, and for `'a` nobody writes to it.
+pub(super) unsafe fn bytes<'a>(span: &Span, at: usize, len: usize) -> &'a [u8] {
+    debug_assert!(at + len <= span.len());
+    // SAFETY: in bounds and unshared for writing by the caller's promise; initialised since birth.
+    unsafe { std::slice::from_raw_parts(span.as_ptr().add(at), len) }
+}
+
+/// The bytes `at..at + len` of a span, for writing.
+///
+/// # Safety
+/// The range lies in the span, and for `'a` nobody else reads or writes it.
+pub(super) unsafe fn bytes_mut<'a>(span: &Span, at: usize, len: usize) -> &'a mut [u8] {
+    debug_assert!(at + len <= span.len());
+    // SAFETY: in bounds and unique by the caller's promise; initialised since birth.
+    unsafe { std::slice::from_raw_parts_mut(span.as_ptr().add(at), len) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_zeroed_and_page_aligned_and_longer_than_asked() {
+        for len in [0, 1, 4095, 4096, HUGE_PAGE, HUGE_PAGE + 1] {
+            let arena = Arena::new(len).unwrap();
+            assert_eq!(arena.len(), len);
+            assert!(arena.iter().all(|&b| b == 0));
+            assert_eq!(arena.span().as_ptr() as usize % PAGE, 0);
+            assert_eq!(arena.span().allocated() % PAGE, 0);
+            assert!(arena.span().allocated() >= len + READABLE_PAST_END);
+        }
+    }
+
+    #[test]
+    fn refuses_what_offsets_cannot_reach() {
+        assert!(matches!(Arena::new(Arena::MAX_LEN + 1), Err(ArenaError::TooLarge { .. })));
+    }
+
+    #[test]
+    fn ids_are_never_reused() {
+        let first = Arena::new(1).unwrap().span().id();
+        assert_ne!(first, Arena::new(1).unwrap().span().id());
+    }
+}

@@ -1,0 +1,381 @@
+//! Packets gathered for one run of a filter.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use super::arena::{Arena, Span, bytes, bytes_mut};
+
+/// Bytes that `adjust_head` may add in front of a packet and `adjust_tail` behind it.
+pub const ROOM: u32 = 128;
+
+/// The shortest packet that `adjust_head` and `adjust_tail` leave: an Ethernet header.
+pub const MIN_LENGTH: u32 = 14;
+
+/// Where a packet lies: `length` bytes from `offset` on, both in bytes, in the batch's arena.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(C)]
+pub struct Descriptor {
+    /// The first byte's offset in the arena.
+    pub offset: u32,
+    /// Bytes captured.
+    pub length: u32,
+}
+
+/// What is known of a packet beside its bytes; as devices see it, `docs/abi.md`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(C)]
+pub struct Metadata {
+    /// Bytes on the wire, which may be more than were captured.
+    pub wire_length: u32,
+    /// The ingress port: 0, or a capture's interface number.
+    pub port: u32,
+    /// Nanoseconds since the epoch, low word.
+    pub time_low: u32,
+    /// Nanoseconds since the epoch, high word.
+    pub time_high: u32,
+    /// Milliseconds since the epoch, modulo 2^32 (devices without 64-bit division need it made).
+    pub time_ms: u32,
+}
+
+impl Metadata {
+    /// Metadata with the time given in nanoseconds since the epoch.
+    pub fn new(wire_length: u32, port: u32, time_ns: u64) -> Metadata {
+        Metadata {
+            wire_length,
+            port,
+            time_low: time_ns as u32,
+            time_high: (time_ns >> 32) as u32,
+            time_ms: (time_ns / 1_000_000) as u32,
+        }
+    }
+
+    /// Nanoseconds since the epoch.
+    pub fn time_ns(&self) -> u64 {
+        u64::from(self.time_high) << 32 | u64::from(self.time_low)
+    }
+}
+
+/// Whether a batch's packets have [`ROOM`] bytes of their own before and behind them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Room {
+    /// Packets may lie next to each other. Not for filters that change lengths.
+    None,
+    /// Each packet has [`ROOM`] bytes on either side that belong to nobody else.
+    Both,
+}
+
+/// Why descriptors do not make a batch.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BatchError {
+    /// The packet (or the room it needs) reaches out of the arena.
+    #[error("packet {index}: bytes {offset}..{end} (room included) lie outside the arena of {arena} bytes")]
+    OutOfArena {
+        /// The packet's index in the batch.
+        index: usize,
+        /// The first byte, possibly below zero because of the room.
+        offset: i64,
+        /// One past the last byte.
+        end: i64,
+        /// The arena's length in bytes.
+        arena: usize,
+    },
+    /// Two packets (or their rooms) share a 4-byte word, or the packets are not in ascending order.
+    #[error(
+        "packet {index}: starts at byte {offset}, inside or before the 4-byte word where the packet before it ends ({end})"
+    )]
+    Overlap {
+        /// The packet's index in the batch.
+        index: usize,
+        /// Its first byte, room included.
+        offset: u32,
+        /// One past the last word already given out, in bytes.
+        end: u64,
+    },
+    /// There is metadata, but not for every packet.
+    #[error("{packets} packets, but metadata for {metadata}")]
+    MetadataCount {
+        /// Number of descriptors.
+        packets: usize,
+        /// Number of metadata entries.
+        metadata: usize,
+    },
+    /// A device moved a packet's ends further than it may.
+    #[error("packet {index}: the device returned bytes {offset}..{end}, outside the packet's room")]
+    OutOfRoom {
+        /// The packet's index in the batch.
+        index: usize,
+        /// The new first byte.
+        offset: u64,
+        /// One past the new last byte.
+        end: u64,
+    },
+}
+
+/// An arena given up for batches. When the last batch is gone it goes home, if it has one.
+#[derive(Debug)]
+struct Shared {
+    arena: Option<Arena>,
+    span: Arc<Span>,
+    home: Option<Sender<Arena>>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let (Some(arena), Some(home)) = (self.arena.take(), self.home.take()) {
+            // Nobody waiting for it is no fault: then it is freed.
+            let _ = home.send(arena);
+        }
+    }
+}
+
+/// Cuts an arena into batches, from its start to its end, so that no two packets share a word.
+#[derive(Debug)]
+pub struct Carver {
+    shared: Arc<Shared>,
+    taken: u64,
+}
+
+impl Carver {
+    /// Gives up `arena` for batches. It is sent to `home` when the carver and all its batches are
+    /// gone, and freed when there is no home.
+    pub fn new(arena: Arena, home: Option<Sender<Arena>>) -> Carver {
+        let span = arena.span().clone();
+        Carver { shared: Arc::new(Shared { arena: Some(arena), span, home }), taken: 0 }
+    }
+
+    /// The next batch. Descriptors ascend in the arena, behind those of the batches before, and
+    /// no two packets (with [`Room::Both`]: nor their rooms) share a 4-byte word. `metadata` is one
+    /// entry a packet, or empty: then the wire length is the captured length and the rest is zero.
+    ///
+    /// # Errors
+    /// See [`BatchError`]; nothing is taken then.
+    pub fn carve(
+        &mut self,
+        descriptors: Vec<Descriptor>,
+        metadata: Vec<Metadata>,
+        room: Room,
+    ) -> Result<Batch, BatchError> {
+        if !metadata.is_empty() && metadata.len() != descriptors.len() {
+            return Err(BatchError::MetadataCount { packets: descriptors.len(), metadata: metadata.len() });
+        }
+        let arena = self.shared.span.len();
+        let margin = if room == Room::Both { i64::from(ROOM) } else { 0 };
+        let mut taken = self.taken;
+        for (index, d) in descriptors.iter().enumerate() {
+            let start = i64::from(d.offset) - margin;
+            let end = i64::from(d.offset) + i64::from(d.length) + margin;
+            if start < 0 || end > arena as i64 {
+                return Err(BatchError::OutOfArena { index, offset: start, end, arena });
+            }
+            if end > start {
+                let (first, last) = (start as u64 & !3, (end as u64 + 3) & !3);
+                if first < taken {
+                    return Err(BatchError::Overlap { index, offset: start as u32, end: taken });
+                }
+                taken = last;
+            }
+        }
+        self.taken = taken;
+        let original = if room == Room::Both { descriptors.clone() } else { Vec::new() };
+        Ok(Batch { shared: self.shared.clone(), descriptors, original, metadata, room })
+    }
+}
+
+/// Packets on their way through a device: exclusive access to the bytes of each.
+#[derive(Debug)]
+pub struct Batch {
+    shared: Arc<Shared>,
+    descriptors: Vec<Descriptor>,
+    /// The descriptors as the source made them; empty where lengths cannot change.
+    original: Vec<Descriptor>,
+    metadata: Vec<Metadata>,
+    room: Room,
+}
+
+impl Batch {
+    /// Copies packets into a batch of their own, with [`Room::Both`]: for tests and small programs.
+    ///
+    /// # Errors
+    /// The packets together are larger than an arena can be.
+    pub fn from_packets<P: AsRef<[u8]>>(packets: &[P]) -> Result<Batch, super::ArenaError> {
+        let mut at = 0usize;
+        let mut offsets = Vec::with_capacity(packets.len());
+        for packet in packets {
+            let offset = at + ROOM as usize;
+            offsets.push(offset);
+            at = (offset + packet.as_ref().len() + ROOM as usize + 3) & !3;
+        }
+        let mut arena = Arena::new(at)?;
+        let mut descriptors = Vec::with_capacity(packets.len());
+        for (packet, offset) in packets.iter().zip(offsets) {
+            let packet = packet.as_ref();
+            arena[offset..offset + packet.len()].copy_from_slice(packet);
+            descriptors.push(Descriptor { offset: offset as u32, length: packet.len() as u32 });
+        }
+        Ok(Carver::new(arena, None)
+            .carve(descriptors, Vec::new(), Room::Both)
+            .expect("laid out without overlap, inside the arena"))
+    }
+
+    /// The number of packets.
+    pub fn len(&self) -> usize {
+        self.descriptors.len()
+    }
+
+    /// Whether there is no packet.
+    pub fn is_empty(&self) -> bool {
+        self.descriptors.is_empty()
+    }
+
+    /// Where the packets lie now.
+    pub fn descriptors(&self) -> &[Descriptor] {
+        &self.descriptors
+    }
+
+    /// Where the packets lay before any filter changed their lengths.
+    pub fn original(&self) -> &[Descriptor] {
+        if self.original.is_empty() { &self.descriptors } else { &self.original }
+    }
+
+    /// One entry a packet, or none at all (see [`Carver::carve`]).
+    pub fn metadata(&self) -> &[Metadata] {
+        &self.metadata
+    }
+
+    /// The metadata of packet `index`, made up as [`Carver::carve`] says where the batch has none.
+    ///
+    /// # Panics
+    /// When there is no such packet.
+    pub fn metadata_of(&self, index: usize) -> Metadata {
+        match self.metadata.get(index) {
+            Some(metadata) => *metadata,
+            None => Metadata { wire_length: self.original()[index].length, ..Metadata::default() },
+        }
+    }
+
+    /// Whether the packets have room for length changes.
+    pub fn room(&self) -> Room {
+        self.room
+    }
+
+    /// The memory that the packets lie in. What a device may do with it: read and write the bytes
+    /// of this batch's packets (and their rooms), while it holds the batch, and read (not rely on)
+    /// everything up to [`READABLE_PAST_END`](super::READABLE_PAST_END) bytes past the end.
+    pub fn span(&self) -> &Arc<Span> {
+        &self.shared.span
+    }
+
+    /// The bytes of packet `index`.
+    ///
+    /// # Panics
+    /// When there is no such packet.
+    pub fn packet(&self, index: usize) -> &[u8] {
+        let d = self.descriptors[index];
+        // SAFETY: `carve` (and `resize`) checked that the range lies in the span and gave its words
+        // to this batch alone; `&self` keeps writers (`packet_mut`, a device, which owns the
+        // batch) away.
+        unsafe { bytes(&self.shared.span, d.offset as usize, d.length as usize) }
+    }
+
+    /// The bytes of packet `index`, for writing.
+    ///
+    /// # Panics
+    /// When there is no such packet.
+    pub fn packet_mut(&mut self, index: usize) -> &mut [u8] {
+        let d = self.descriptors[index];
+        // SAFETY: as for `packet`; `&mut self` makes the access unique.
+        unsafe { bytes_mut(&self.shared.span, d.offset as usize, d.length as usize) }
+    }
+
+    /// The packets' bytes in order.
+    pub fn packets(&self) -> impl ExactSizeIterator<Item = &[u8]> + '_ {
+        (0..self.len()).map(|i| self.packet(i))
+    }
+
+    /// Moves the packets' ends to where a filter left them.
+    ///
+    /// # Errors
+    /// [`BatchError::OutOfRoom`] when a packet leaves its room, or the batch has none;
+    /// [`BatchError::MetadataCount`] when it is not one descriptor a packet. Nothing changes then.
+    pub fn resize(&mut self, descriptors: Vec<Descriptor>) -> Result<(), BatchError> {
+        if descriptors.len() != self.descriptors.len() {
+            return Err(BatchError::MetadataCount { packets: self.descriptors.len(), metadata: descriptors.len() });
+        }
+        let margin = if self.room == Room::Both { u64::from(ROOM) } else { 0 };
+        for (index, (new, old)) in descriptors.iter().zip(self.original()).enumerate() {
+            let (offset, end) = (u64::from(new.offset), u64::from(new.offset) + u64::from(new.length));
+            let (first, last) = (u64::from(old.offset), u64::from(old.offset) + u64::from(old.length));
+            if offset + margin < first || end > last + margin {
+                return Err(BatchError::OutOfRoom { index, offset, end });
+            }
+        }
+        self.descriptors = descriptors;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    fn d(offset: u32, length: u32) -> Descriptor {
+        Descriptor { offset, length }
+    }
+
+    #[test]
+    fn packets_may_touch_but_share_no_word() {
+        let mut carver = Carver::new(Arena::new(64).unwrap(), None);
+        assert!(matches!(
+            carver.carve(vec![d(0, 5), d(5, 3)], vec![], Room::None),
+            Err(BatchError::Overlap { index: 1, .. })
+        ));
+        let first = carver.carve(vec![d(0, 5), d(8, 4)], vec![], Room::None).unwrap();
+        assert_eq!(first.len(), 2);
+        assert!(matches!(carver.carve(vec![d(8, 4)], vec![], Room::None), Err(BatchError::Overlap { .. })));
+        assert!(carver.carve(vec![d(12, 52)], vec![], Room::None).is_ok());
+    }
+
+    #[test]
+    fn what_lies_outside_is_refused_room_included() {
+        let mut carver = Carver::new(Arena::new(512).unwrap(), None);
+        for (bad, room) in [
+            (d(512, 1), Room::None),
+            (d(500, 13), Room::None),
+            (d(u32::MAX, u32::MAX), Room::None),
+            (d(127, 10), Room::Both),
+            (d(128, 257), Room::Both),
+        ] {
+            assert!(matches!(carver.carve(vec![bad], vec![], room), Err(BatchError::OutOfArena { .. })), "{bad:?}");
+        }
+        assert!(carver.carve(vec![d(128, 256)], vec![], Room::Both).is_ok());
+    }
+
+    #[test]
+    fn a_filter_may_move_the_ends_within_the_room_only() {
+        let mut batch = Batch::from_packets(&[[7u8; 60]]).unwrap();
+        let at = batch.descriptors()[0].offset;
+        for bad in [d(at.wrapping_sub(129), 60), d(at, 60 + 129), d(at - 128, 60 + 128 + 129), d(0, u32::MAX)] {
+            assert!(batch.resize(vec![bad]).is_err(), "{bad:?}");
+        }
+        batch.resize(vec![d(at - 128, 60 + 256)]).unwrap();
+        assert_eq!(batch.packet(0).len(), 316);
+        assert_eq!(batch.original()[0], d(at, 60));
+        batch.resize(vec![d(at + 46, 14)]).unwrap();
+        assert_eq!(batch.packet(0), [7; 14]);
+    }
+
+    #[test]
+    fn an_arena_goes_home_with_its_last_batch() {
+        let (home, arenas) = channel();
+        let mut carver = Carver::new(Arena::new(4096).unwrap(), Some(home));
+        let one = carver.carve(vec![d(0, 64)], vec![], Room::None).unwrap();
+        let two = carver.carve(vec![d(64, 64)], vec![], Room::None).unwrap();
+        drop(carver);
+        drop(one);
+        assert!(arenas.try_recv().is_err());
+        drop(two);
+        assert!(arenas.try_recv().is_ok());
+    }
+}

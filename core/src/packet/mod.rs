@@ -1,0 +1,10 @@
+//! Packets as devices see them: an [`Arena`] of bytes, [`Descriptor`]s into it, a [`Batch`] of
+//! those, and the [`Verdicts`] that come back. `docs/abi.md` gives the layout in memory.
+
+mod arena;
+mod batch;
+mod verdict;
+
+pub use arena::{Arena, ArenaError, READABLE_PAST_END, Span};
+pub use batch::{Batch, BatchError, Carver, Descriptor, MIN_LENGTH, Metadata, ROOM, Room};
+pub use verdict::{Action, MAX_REDIRECT_TARGET, Verdict, VerdictCounts, Verdicts};

@@ -1,0 +1,227 @@
+//! What a filter decides about a packet.
+
+use std::fmt;
+
+/// The greatest redirect target: targets are 24 bits wide.
+pub const MAX_REDIRECT_TARGET: u32 = (1 << 24) - 1;
+
+/// A verdict without its target, numbered as `enum xdp_action` of `linux/bpf.h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Action {
+    /// The filter failed: it ran out of fuel, or returned no verdict that there is.
+    Aborted = 0,
+    /// The packet ends here.
+    Drop = 1,
+    /// The packet goes on.
+    Pass = 2,
+    /// The packet goes out of the port it came from.
+    Tx = 3,
+    /// The packet goes out of another port, the target.
+    Redirect = 4,
+}
+
+impl Action {
+    /// All of them, in numerical order.
+    pub const ALL: [Action; 5] = [Action::Aborted, Action::Drop, Action::Pass, Action::Tx, Action::Redirect];
+
+    /// The action numbered `byte`, if there is one.
+    pub fn from_byte(byte: u8) -> Option<Action> {
+        Action::ALL.get(usize::from(byte)).copied()
+    }
+
+    /// Its name in lower case, as reports print it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Action::Aborted => "aborted",
+            Action::Drop => "drop",
+            Action::Pass => "pass",
+            Action::Tx => "tx",
+            Action::Redirect => "redirect",
+        }
+    }
+}
+
+/// What happens to one packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// See [`Action::Aborted`].
+    Aborted,
+    /// See [`Action::Drop`].
+    Drop,
+    /// See [`Action::Pass`].
+    Pass,
+    /// See [`Action::Tx`].
+    Tx,
+    /// See [`Action::Redirect`]; the target is at most [`MAX_REDIRECT_TARGET`].
+    Redirect(u32),
+}
+
+impl Verdict {
+    /// What a filter's return value means: the action in the low byte, a redirect's target in bits
+    /// 8–31, which are zero otherwise. Any other value is [`Verdict::Aborted`].
+    pub fn from_return(value: u32) -> Verdict {
+        match (value & 0xff, value >> 8) {
+            (1, 0) => Verdict::Drop,
+            (2, 0) => Verdict::Pass,
+            (3, 0) => Verdict::Tx,
+            (4, target) => Verdict::Redirect(target),
+            _ => Verdict::Aborted,
+        }
+    }
+
+    /// The return value that means this verdict.
+    pub fn to_return(self) -> u32 {
+        match self {
+            Verdict::Redirect(target) => target << 8 | Action::Redirect as u32,
+            other => other.action() as u32,
+        }
+    }
+
+    /// The verdict without the target.
+    pub fn action(self) -> Action {
+        match self {
+            Verdict::Aborted => Action::Aborted,
+            Verdict::Drop => Action::Drop,
+            Verdict::Pass => Action::Pass,
+            Verdict::Tx => Action::Tx,
+            Verdict::Redirect(_) => Action::Redirect,
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Verdict::Redirect(target) => write!(f, "redirect({target})"),
+            other => f.write_str(other.action().name()),
+        }
+    }
+}
+
+/// How many packets got each action, indexed by `Action as usize`.
+pub type VerdictCounts = [u64; 5];
+
+/// The verdicts of a batch, one a packet, in the batch's order.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Verdicts {
+    actions: Vec<u8>,
+    targets: Vec<u32>,
+}
+
+impl Verdicts {
+    /// Takes a column of action bytes and a column of redirect targets, which is empty for a filter
+    /// that never redirects. A byte that is no action becomes [`Action::Aborted`].
+    ///
+    /// # Panics
+    /// When there are targets, but not as many as actions: a fault of the device's code.
+    pub fn new(mut actions: Vec<u8>, targets: Vec<u32>) -> Verdicts {
+        assert!(targets.is_empty() || targets.len() == actions.len(), "one target a packet");
+        for byte in &mut actions {
+            // Branch-free, so that the loop becomes vector code.
+            *byte = if *byte > Action::Redirect as u8 { 0 } else { *byte };
+        }
+        Verdicts { actions, targets }
+    }
+
+    /// Takes apart a column of normalised return values (see [`Verdict::from_return`]).
+    pub fn from_returns(values: &[u32], can_redirect: bool) -> Verdicts {
+        let actions = values.iter().map(|&v| v as u8).collect();
+        let targets = if can_redirect { values.iter().map(|&v| v >> 8).collect() } else { Vec::new() };
+        Verdicts::new(actions, targets)
+    }
+
+    /// The number of packets.
+    pub fn len(&self) -> usize {
+        self.actions.len()
+    }
+
+    /// Whether there is no packet.
+    pub fn is_empty(&self) -> bool {
+        self.actions.is_empty()
+    }
+
+    /// The verdict on packet `index`.
+    ///
+    /// # Panics
+    /// When there is no such packet.
+    pub fn get(&self, index: usize) -> Verdict {
+        match Action::from_byte(self.actions[index]) {
+            Some(Action::Drop) => Verdict::Drop,
+            Some(Action::Pass) => Verdict::Pass,
+            Some(Action::Tx) => Verdict::Tx,
+            Some(Action::Redirect) => Verdict::Redirect(self.targets.get(index).copied().unwrap_or(0)),
+            Some(Action::Aborted) | None => Verdict::Aborted,
+        }
+    }
+
+    /// The verdicts in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Verdict> + '_ {
+        (0..self.len()).map(|i| self.get(i))
+    }
+
+    /// The action bytes, one a packet, each a number of [`Action`].
+    pub fn actions(&self) -> &[u8] {
+        &self.actions
+    }
+
+    /// The redirect targets, one a packet and meaningful where the action is a redirect; empty for
+    /// a filter that never redirects.
+    pub fn targets(&self) -> &[u32] {
+        &self.targets
+    }
+
+    /// How many packets got each action.
+    pub fn counts(&self) -> VerdictCounts {
+        let mut counts = VerdictCounts::default();
+        // One pass an action over bytes is vector code; a table of counters is not.
+        for (action, count) in counts.iter_mut().enumerate() {
+            *count = self
+                .actions
+                .chunks(255)
+                .map(|c| u64::from(c.iter().map(|&b| u8::from(usize::from(b) == action)).sum::<u8>()))
+                .sum();
+        }
+        counts
+    }
+
+    /// Appends to `into` the indices of the packets with this action, in order.
+    pub fn indices(&self, action: Action, into: &mut Vec<u32>) {
+        into.extend(self.actions.iter().enumerate().filter(|&(_, &b)| b == action as u8).map(|(i, _)| i as u32));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn return_values_map_to_verdicts_and_back() {
+        for (value, verdict) in [
+            (0, Verdict::Aborted),
+            (1, Verdict::Drop),
+            (2, Verdict::Pass),
+            (3, Verdict::Tx),
+            (4, Verdict::Redirect(0)),
+            (0x0000_0304, Verdict::Redirect(3)),
+            (0xffff_ff04, Verdict::Redirect(MAX_REDIRECT_TARGET)),
+        ] {
+            assert_eq!(Verdict::from_return(value), verdict);
+            assert_eq!(verdict.to_return(), value);
+        }
+        for value in [5, 0xff, 0x100, 0x101, 0x102, 0x103, 0xffff_ffff, 0x8000_0002] {
+            assert_eq!(Verdict::from_return(value), Verdict::Aborted, "{value:#x}");
+        }
+    }
+
+    #[test]
+    fn counts_and_indices_agree_with_the_verdicts() {
+        let values: Vec<u32> = (0..1000u32).map(|i| if i % 5 == 4 { i << 8 | 4 } else { i % 5 }).collect();
+        let verdicts = Verdicts::from_returns(&values, true);
+        assert_eq!(verdicts.counts(), [200; 5]);
+        let mut redirected = Vec::new();
+        verdicts.indices(Action::Redirect, &mut redirected);
+        assert!(redirected.iter().all(|&i| verdicts.get(i as usize) == Verdict::Redirect(i)));
+        assert_eq!(redirected.len(), 200);
+    }
+}
