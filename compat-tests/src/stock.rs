@@ -1,0 +1,53 @@
+//! The stock filters, as they stand in `shaders/`.
+
+/// Name and text of every stock filter.
+pub const FILTERS: &[(&str, &str)] = &[
+    ("simple_filter", include_str!("../../shaders/simple_filter.wgsl")),
+    ("port_filter", include_str!("../../shaders/port_filter.wgsl")),
+    ("minimal", include_str!("../../shaders/minimal.wgsl")),
+    ("complex_filter", include_str!("../../shaders/complex_filter.wgsl")),
+    ("http_only", include_str!("../../shaders/http_only.wgsl")),
+    ("hash_lb", include_str!("../../shaders/hash_lb.wgsl")),
+    ("mac_swap", include_str!("../../shaders/mac_swap.wgsl")),
+    ("dscp_mark", include_str!("../../shaders/dscp_mark.wgsl")),
+    ("vlan_pop", include_str!("../../shaders/vlan_pop.wgsl")),
+];
+
+/// The text of a stock filter.
+///
+/// # Panics
+/// When there is none of that name.
+pub fn text(name: &str) -> &'static str {
+    FILTERS.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("no stock filter {name}")).1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portcullis_core::lang::{Source, wgsl};
+    use portcullis_core::program::ProgramOptions;
+
+    #[test]
+    fn every_stock_filter_compiles() {
+        for (name, text) in FILTERS {
+            let source = Source::new(format!("{name}.wgsl"), *text);
+            if let Err(errors) = wgsl::compile(&source, &ProgramOptions::default()) {
+                panic!("{}", errors.render());
+            }
+        }
+    }
+
+    #[test]
+    fn every_filter_file_is_listed_and_has_a_row() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../shaders");
+        let readme = std::fs::read_to_string(format!("{folder}/README.md")).unwrap();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|e| e == "wgsl") {
+                let name = path.file_stem().unwrap().to_str().unwrap();
+                text(name);
+                assert!(readme.contains(&format!("| `{name}` |")), "{name} has no row in shaders/README.md");
+            }
+        }
+    }
+}
