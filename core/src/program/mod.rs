@@ -2,6 +2,7 @@
 //! device.
 
 pub mod facts;
+pub mod passes;
 
 use std::collections::HashMap;
 
@@ -9,6 +10,7 @@ use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{Function, GlobalVariable, Handle, Module};
 
 pub use facts::Facts;
+pub use passes::{LowerError, Lowered, Lowering, lower};
 
 use crate::lang::prelude::{self, Intrinsic};
 use crate::lang::{Diagnostic, Diagnostics, FILTER, Source};
@@ -16,6 +18,9 @@ use crate::lang::{Diagnostic, Diagnostics, FILTER, Source};
 /// Loop iterations that a filter may spend on a packet unless told otherwise. Below 65,535, where
 /// llvmpipe leaves a loop without a word.
 pub const DEFAULT_FUEL: u32 = 32_768;
+
+/// What a filter's module may use beyond WGSL's core.
+const CAPABILITIES: Capabilities = Capabilities::SHADER_INT64;
 
 /// What the host decides about a filter before it is checked.
 #[derive(Debug, Clone)]
@@ -75,7 +80,7 @@ impl Program {
     /// Validates a module that holds a filter and the prelude, and analyses it.
     pub(crate) fn new(source: &Source, module: Module, options: &ProgramOptions) -> Result<Program, Diagnostics> {
         let one = |error| Diagnostics::one(source, error);
-        let info = Validator::new(ValidationFlags::all(), Capabilities::SHADER_INT64)
+        let info = Validator::new(ValidationFlags::all(), CAPABILITIES)
             .validate(&module)
             .map_err(|error| one(Diagnostic::new(error.as_inner().to_string())))?;
         let function = |name: &str| module.functions.iter().find(|(_, f)| f.name.as_deref() == Some(name)).map(|f| f.0);

@@ -1,0 +1,45 @@
+//! The steps that every entry point takes for its packet.
+
+use naga::{Block, Expression, Function, Handle, Literal, Range, Span, Statement};
+
+use super::Lowered;
+
+impl Lowered {
+    /// Appends to `body` what an invocation does with packet number `packet` (a `u32` expression in
+    /// scope): enter, the filter, the verdict's normal form, the end of a packet that ran out of
+    /// fuel, and, where lengths change, leave. Gives the verdict, a `u32` in scope behind it.
+    ///
+    /// An invocation does this once: private variables are not set back for another packet.
+    pub fn packet(&self, entry: &mut Function, body: &mut Block, packet: Handle<Expression>) -> Handle<Expression> {
+        let to = &mut entry.expressions;
+        let mut add = |e| to.append(e, Span::UNDEFINED);
+        let mut push = |s| body.push(s, Span::UNDEFINED);
+        let call = |function, argument, result| Statement::Call { function, arguments: vec![argument], result };
+
+        push(call(self.machinery.enter, packet, None));
+        let value = add(Expression::CallResult(self.filter));
+        push(call(self.filter, packet, Some(value)));
+        let mut verdict = add(Expression::CallResult(self.machinery.verdict));
+        push(call(self.machinery.verdict, value, Some(verdict)));
+        if let Some(fuel) = self.fuel {
+            let aborted = add(Expression::GlobalVariable(fuel.aborted));
+            let saved = add(Expression::GlobalVariable(fuel.saved_length));
+            let length = add(Expression::GlobalVariable(self.machinery.length));
+            let none = add(Expression::Literal(Literal::U32(0)));
+            let condition = add(Expression::Load { pointer: aborted });
+            let forced = add(Expression::Select { condition, accept: none, reject: verdict });
+            let before = add(Expression::Load { pointer: saved });
+            push(Statement::Emit(Range::new_from_bounds(condition, forced)));
+            let back = Block::from_vec(vec![
+                Statement::Emit(Range::new_from_bounds(before, before)),
+                Statement::Store { pointer: length, value: before },
+            ]);
+            push(Statement::If { condition, accept: back, reject: Block::new() });
+            verdict = forced;
+        }
+        if self.changes_length {
+            push(call(self.machinery.leave, packet, None));
+        }
+        verdict
+    }
+}

@@ -1,0 +1,116 @@
+//! Passes: from a program's module to one that a device can take.
+//!
+//! A pass works on a copy of [`Program::module`]; what it makes validates again. The order is
+//! fixed, because each pass leans on the ones before it: indices are clamped while the validator's
+//! types of the original module still hold, the fuel counter is added, and last the 64-bit integers
+//! go, whatever the passes before them have added.
+
+mod clamp;
+mod entry;
+mod fuel;
+mod int64;
+mod rewrite;
+
+use std::collections::{HashMap, HashSet};
+
+use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
+use naga::{Function, Handle, Module};
+
+pub use fuel::FuelState;
+
+use super::{Machinery, Program};
+use crate::lang::prelude::Intrinsic;
+
+/// What a device needs done to a module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Lowering {
+    /// Count loop iterations and end a packet that uses up its fuel. For devices that cannot leave
+    /// the filter in the middle. Left out where the facts prove that no packet uses it up.
+    pub fuel: bool,
+    /// Clamp dynamic indices into arrays, vectors and matrices of the filter, so that the device
+    /// needs no bounds checks of its own for them.
+    pub clamp_indices: bool,
+    /// Make pairs of `u32` of 64-bit integers.
+    pub int64: bool,
+}
+
+/// A module after its passes, with the handles that a backend needs to find its way in it. They are
+/// handles of this module, not of [`Program::module`].
+#[derive(Debug, Clone)]
+pub struct Lowered {
+    /// The module: filter, helpers and prelude, no entry point.
+    pub module: Module,
+    /// What naga's validator found out about it.
+    pub info: ModuleInfo,
+    /// The filter.
+    pub filter: Handle<Function>,
+    /// The prelude's inner parts.
+    pub machinery: Machinery,
+    /// The prelude functions that filters may call.
+    pub intrinsics: HashMap<Handle<Function>, Intrinsic>,
+    /// Every function of the prelude, the machinery included.
+    pub prelude: HashSet<Handle<Function>>,
+    /// What the fuel pass added, if it ran and the filter needs it.
+    pub fuel: Option<FuelState>,
+    /// Whether an entry point has to write the packet's ends back.
+    changes_length: bool,
+}
+
+/// A pass made a module that does not validate: a fault of Portcullis, not of the filter.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the filter could not be lowered, which is a fault of Portcullis: {reason}")]
+pub struct LowerError {
+    /// The validator's words.
+    pub reason: String,
+}
+
+/// Runs the passes that `lowering` asks for.
+///
+/// # Errors
+/// See [`LowerError`].
+pub fn lower(program: &Program, lowering: Lowering) -> Result<Lowered, LowerError> {
+    let mut module = program.module.clone();
+    let own = |f: Handle<Function>| !program.is_prelude(f);
+    if lowering.clamp_indices {
+        clamp::run(&mut module, &program.info, own);
+    }
+    let mut fuel = None;
+    if lowering.fuel && program.facts.max_iterations.is_none_or(|most| most > program.fuel) {
+        fuel = fuel::run(&mut module, program.fuel, &program.machinery, own);
+    }
+    let mut lowered = Lowered {
+        module,
+        info: program.info.clone(),
+        filter: program.filter,
+        machinery: program.machinery,
+        intrinsics: program.intrinsics.clone(),
+        prelude: program.prelude.clone(),
+        fuel,
+        changes_length: program.facts.changes_length,
+    };
+    let mut capabilities = super::CAPABILITIES;
+    if lowering.int64 {
+        if let Some(moved) = int64::run(&mut lowered.module) {
+            lowered.move_functions(&moved);
+        }
+        capabilities.remove(Capabilities::SHADER_INT64);
+    }
+    lowered.info = Validator::new(ValidationFlags::all(), capabilities)
+        .validate(&lowered.module)
+        .map_err(|error| LowerError { reason: error.emit_to_string("") })?;
+    Ok(lowered)
+}
+
+impl Lowered {
+    /// Follows a pass that had to put functions in front of others (a function stands before its
+    /// callers): old handles and the new ones.
+    fn move_functions(&mut self, moved: &HashMap<Handle<Function>, Handle<Function>>) {
+        let at = |f: Handle<Function>| moved.get(&f).copied().unwrap_or(f);
+        self.filter = at(self.filter);
+        for function in [&mut self.machinery.enter, &mut self.machinery.leave, &mut self.machinery.verdict] {
+            *function = at(*function);
+        }
+        self.intrinsics = self.intrinsics.iter().map(|(&f, &i)| (at(f), i)).collect();
+        self.prelude = self.prelude.iter().map(|&f| at(f)).collect();
+    }
+}
