@@ -1,1 +1,51 @@
-//! placeholder
+//! XDP-style packet filters, written once in WGSL, run on CPUs and GPUs with the same verdicts.
+//!
+//! The design choices, in short:
+//!
+//! - **One meaning.** A filter is one function, `fn xdp_filter(pkt: u32) -> u32`, called once for
+//!   each packet. What it may do and what that means is `docs/semantics.md`; the reference
+//!   interpreter ([`interp`]) runs exactly that, and every device must agree with it to the bit.
+//! - **One hub.** Front ends ([`lang`]) make a [`Program`](program::Program): a validated naga
+//!   module and facts about it. Backends take that and nothing else, so N front ends and M
+//!   backends cost N + M.
+//! - **Nobody copies packets to make a batch.** A source reads a large block into an
+//!   [`Arena`](packet::Arena) and cuts [`Batch`](packet::Batch)es out of it. Only a filter that
+//!   changes lengths makes it lay packets out anew, with room on both sides.
+//! - **Batches queue.** A [`Session`](device::Session) takes batches without waiting and gives
+//!   them back in the same order: several are in flight while the next is being read.
+//! - **A filter always ends and never reaches out of its packet.** Loops cost fuel, loads outside
+//!   the packet give 0, stores outside do nothing. No filter and no packet makes this library
+//!   panic.
+//! - **A missing device is not an error of the program.** [`devices`] probes only what is asked
+//!   for and says what to install for what is not there.
+//!
+//! # A filter over a few packets
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use portcullis::device::{Device, LoadOptions};
+//! use portcullis::lang::{Source, wgsl};
+//! use portcullis::packet::Batch;
+//! use portcullis::program::ProgramOptions;
+//!
+//! let text = "fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
+//! let program = wgsl::compile(&Source::new("all.wgsl", text), &ProgramOptions::default())?;
+//! let device = portcullis::devices::open("noop")?;
+//! let mut session = device.load(&Arc::new(program), &LoadOptions::default())?;
+//! let done = session.run(Batch::from_packets(&[[0u8; 60], [1u8; 60]])?)?;
+//! assert_eq!(done.verdicts.counts(), [0, 0, 2, 0, 0]); // aborted, drop, pass, tx, redirect
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Features
+//!
+//! - `cpu` (default): the Cranelift JIT for the host's processor;
+//! - `wgpu` (default): Vulkan, Metal and DX12 devices.
+//!
+//! Without either, the interpreter and the device that does nothing remain.
+
+pub mod devices;
+
+pub use portcullis_core::{device, interp, lang, map, naga, packet, program};
+pub use portcullis_io as io;

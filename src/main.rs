@@ -1,2 +1,9 @@
-//! placeholder
-fn main() {}
+//! The command line: parse, run, exit code.
+
+mod cli;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

@@ -1,0 +1,153 @@
+//! `portcullis check`
+
+use std::io::{self, IsTerminal};
+
+use clap::ValueEnum;
+use portcullis::program::Program;
+use portcullis::program::facts::Window;
+use serde_json::json;
+
+use super::failure::{Failure, WRONG};
+use super::filter::FilterArgs;
+use super::out;
+
+/// Check a filter: what is wrong with it, or what is known about it
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    filter: FilterArgs,
+    /// Print one line of JSON
+    #[arg(long, conflicts_with = "emit")]
+    json: bool,
+    /// Print what the filter becomes on its way to a device, in place of the facts
+    #[arg(long, value_enum)]
+    emit: Option<Emit>,
+}
+
+/// The stages that `--emit` can show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Emit {
+    /// The whole module as WGSL: the filter, its parameters resolved, and the prelude
+    Wgsl,
+    /// The compute shader for Vulkan, SPIR-V in binary form
+    Spirv,
+    /// The CPU's code before Cranelift optimises it
+    Clif,
+}
+
+/// Checks.
+pub fn run(args: Args) -> Result<(), Failure> {
+    let program = match args.filter.load() {
+        Err(Failure::Filter(diagnostics)) if args.json => {
+            let errors: Vec<_> = diagnostics
+                .errors
+                .iter()
+                .map(|error| {
+                    let place = error.labels.first().map(|l| diagnostics.source.location(l.range.start));
+                    json!({
+                        "line": place.map(|p| p.0), "column": place.map(|p| p.1),
+                        "message": error.message, "notes": error.notes,
+                    })
+                })
+                .collect();
+            out::print(json!({"filter": args.filter.name(), "ok": false, "errors": errors}).to_string() + "\n")?;
+            return Err(Failure::Silent(WRONG));
+        }
+        other => other?,
+    };
+    match args.emit {
+        Some(Emit::Wgsl) => out::print(wgsl(&program)?),
+        Some(Emit::Spirv) => {
+            if io::stdout().is_terminal() {
+                return Err(Failure::Usage(
+                    "SPIR-V is binary: send it to a file (> filter.spv) or to spirv-dis".into(),
+                ));
+            }
+            out::print(spirv(&program)?)
+        }
+        Some(Emit::Clif) => out::print(clif(&program)?),
+        None if args.json => {
+            let mut line = facts_json(&program);
+            line["filter"] = json!(args.filter.name());
+            out::print(line.to_string() + "\n")
+        }
+        None => out::print(format!("{}: no errors\n{}", args.filter.name(), facts_text(&program))),
+    }
+}
+
+fn wgsl(program: &Program) -> Result<String, Failure> {
+    use portcullis::naga::back::wgsl::{WriterFlags, write_string};
+    write_string(program.module(), program.info(), WriterFlags::empty())
+        .map_err(|error| Failure::Wrong(format!("this filter cannot be written as WGSL: {error}")))
+}
+
+fn spirv(_: &Program) -> Result<Vec<u8>, Failure> {
+    Err(Failure::Wrong("this build has no wgpu backend, which makes SPIR-V".into()))
+}
+
+fn clif(_: &Program) -> Result<String, Failure> {
+    Err(Failure::Wrong("this build has no cpu backend, which makes Cranelift code".into()))
+}
+
+fn window(window: Window) -> String {
+    match window {
+        Window::Nothing => "nothing".into(),
+        Window::Bytes(n) => format!("the first {n} bytes"),
+        Window::WholePacket => "any byte of the packet".into(),
+    }
+}
+
+fn facts_text(program: &Program) -> String {
+    let facts = program.facts();
+    let yes_no = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
+    let iterations = match facts.max_iterations {
+        Some(0) => "no loops".into(),
+        Some(n) => format!("at most {n} iterations a packet (fuel: {})", program.fuel()),
+        None => format!("not bounded by what is known; ended by the fuel after {} iterations", program.fuel()),
+    };
+    out::table(
+        [
+            ("reads", window(facts.reads)),
+            ("writes", window(facts.writes)),
+            ("changes lengths", yes_no(facts.changes_length)),
+            ("redirects", yes_no(facts.redirects)),
+            ("reads metadata", yes_no(facts.uses_metadata)),
+            ("reads the time", yes_no(facts.uses_time)),
+            ("loops", iterations),
+            ("64-bit integers", yes_no(facts.uses_int64)),
+            (
+                "floating point",
+                if facts.uses_float { "yes: results may differ between devices".into() } else { yes_no(false) },
+            ),
+        ]
+        .into_iter()
+        .map(|(name, value)| vec![format!("  {name}"), value])
+        .collect(),
+        &[],
+    )
+}
+
+fn facts_json(program: &Program) -> serde_json::Value {
+    let facts = program.facts();
+    // Bytes from the start: 0 is nothing, null is "no bound is known".
+    let window = |window| match window {
+        Window::Nothing => json!(0),
+        Window::Bytes(n) => json!(n),
+        Window::WholePacket => json!(null),
+    };
+    json!({
+        "ok": true,
+        "facts": {
+            "reads_bytes": window(facts.reads),
+            "writes_bytes": window(facts.writes),
+            "changes_length": facts.changes_length,
+            "redirects": facts.redirects,
+            "uses_metadata": facts.uses_metadata,
+            "uses_time": facts.uses_time,
+            "max_iterations": facts.max_iterations,
+            "fuel": program.fuel(),
+            "uses_int64": facts.uses_int64,
+            "uses_float": facts.uses_float,
+        },
+    })
+}

@@ -1,0 +1,21 @@
+//! `portcullis completions`
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use super::failure::Failure;
+use super::{Cli, out};
+
+/// Print the completions for a shell
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The shell
+    shell: Shell,
+}
+
+/// Prints them.
+pub fn run(args: Args) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "portcullis", &mut script);
+    out::print(script)
+}

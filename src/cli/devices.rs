@@ -1,0 +1,67 @@
+//! `portcullis devices`
+
+use portcullis::devices::{Backend, Found, backends};
+use serde_json::json;
+
+use super::failure::Failure;
+use super::out;
+
+/// List every backend, its devices and their limits, and what the missing ones need
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Probes and lists.
+pub fn run(args: Args) -> Result<(), Failure> {
+    let found: Vec<(&Backend, Found)> = backends().iter().map(|b| (b, b.probe())).collect();
+    if args.json { out::print(as_json(&found) + "\n") } else { out::print(as_text(&found)) }
+}
+
+fn as_text(found: &[(&Backend, Found)]) -> String {
+    let mut text = String::new();
+    for (backend, found) in found {
+        text += &format!("{}: {}\n", backend.name, backend.about);
+        match found {
+            Err(reason) => text += &format!("  none: {reason}\n"),
+            Ok(devices) => {
+                for device in devices {
+                    let info = device.info();
+                    let mut rows = vec![vec![format!("  {}", info.id), info.name.clone()]];
+                    rows.push(vec!["    kind".into(), info.kind.name().into()]);
+                    rows.push(vec!["    driver".into(), info.driver.clone()]);
+                    rows.extend(info.limits.iter().map(|(name, value)| vec![format!("    {name}"), value.clone()]));
+                    text += &out::table(rows, &[]);
+                }
+            }
+        }
+    }
+    text
+}
+
+fn as_json(found: &[(&Backend, Found)]) -> String {
+    let backends: Vec<_> = found
+        .iter()
+        .map(|(backend, found)| {
+            let (devices, missing) = match found {
+                Ok(devices) => (devices.as_slice(), None),
+                Err(reason) => (&[][..], Some(reason.to_string())),
+            };
+            let devices: Vec<_> = devices
+                .iter()
+                .map(|device| {
+                    let info = device.info();
+                    let limits: serde_json::Map<_, _> =
+                        info.limits.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+                    json!({
+                        "id": info.id, "name": info.name, "kind": info.kind.name(), "driver": info.driver, "limits": limits,
+                    })
+                })
+                .collect();
+            json!({"backend": backend.name, "about": backend.about, "devices": devices, "missing": missing})
+        })
+        .collect();
+    json!({ "backends": backends }).to_string()
+}

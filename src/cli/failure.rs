@@ -1,0 +1,74 @@
+//! How a command can end other than well, and the exit codes.
+
+use std::io;
+use std::process::ExitCode;
+
+use codespan_reporting::term::termcolor::StandardStream;
+use portcullis::device::DeviceError;
+use portcullis::lang::Diagnostics;
+
+use super::out;
+
+/// The filter or the input is wrong, or a device failed.
+pub const WRONG: u8 = 1;
+/// The arguments are wrong; clap uses the same number.
+pub const USAGE: u8 = 2;
+
+/// Why a command did not do what was asked.
+#[derive(Debug)]
+pub enum Failure {
+    /// The filter, the input or a device is at fault; the text says what and where.
+    Wrong(String),
+    /// The filter does not compile.
+    Filter(Box<Diagnostics>),
+    /// The arguments contradict each other or the world.
+    Usage(String),
+    /// What had to be said has been said: only the exit code is left.
+    Silent(u8),
+    /// Nobody reads what we write: a quiet end, as of any filter in a pipe.
+    ClosedPipe,
+}
+
+impl Failure {
+    /// Says it on standard error, and gives the exit code.
+    pub fn report(self) -> ExitCode {
+        match self {
+            Failure::Wrong(text) => {
+                out::error(&text);
+                ExitCode::from(WRONG)
+            }
+            Failure::Filter(diagnostics) => {
+                // Where standard error is gone, the exit code still tells.
+                let _ = diagnostics.emit(&mut StandardStream::stderr(out::color(&io::stderr())));
+                ExitCode::from(WRONG)
+            }
+            Failure::Usage(text) => {
+                out::error(&text);
+                ExitCode::from(USAGE)
+            }
+            Failure::Silent(code) => ExitCode::from(code),
+            Failure::ClosedPipe => ExitCode::SUCCESS,
+        }
+    }
+}
+
+impl From<Diagnostics> for Failure {
+    fn from(diagnostics: Diagnostics) -> Failure {
+        Failure::Filter(Box::new(diagnostics))
+    }
+}
+
+impl From<DeviceError> for Failure {
+    fn from(error: DeviceError) -> Failure {
+        Failure::Wrong(error.to_string())
+    }
+}
+
+/// An input or output error in words, without the number that Rust puts behind them.
+pub fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" (os error ") {
+        Some(at) => text[..at].to_owned(),
+        None => text,
+    }
+}

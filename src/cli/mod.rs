@@ -1,0 +1,65 @@
+//! The command line. One file a subcommand; the doc comments of the arguments are their help.
+
+mod check;
+mod completions;
+mod demo;
+mod devices;
+mod failure;
+mod filter;
+mod out;
+
+use std::panic::PanicHookInfo;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Run packet filters written in WGSL on the CPU or a GPU: a capture in, verdicts out.
+///
+/// Without a command: shows the devices found, tries a sample filter on each, and says what to do
+/// next.
+#[derive(Debug, Parser)]
+#[command(name = "portcullis", version, max_term_width = 100)]
+#[command(after_help = "Exit codes: 0 done, 1 the filter or the input is wrong, 2 wrong usage, 130 interrupted.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Check(check::Args),
+    Devices(devices::Args),
+    Completions(completions::Args),
+}
+
+/// Parses the arguments, does what they ask and says how it ended.
+pub fn main() -> ExitCode {
+    std::panic::set_hook(Box::new(last_resort));
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(said) => {
+            // Help and version come this way too. Where nobody listens there is nobody to tell.
+            let _ = said.print();
+            return ExitCode::from(said.exit_code() as u8);
+        }
+    };
+    let result = std::panic::catch_unwind(|| match cli.command {
+        None => demo::run(),
+        Some(Command::Check(args)) => check::run(args),
+        Some(Command::Devices(args)) => devices::run(args),
+        Some(Command::Completions(args)) => completions::run(args),
+    });
+    match result {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(failure)) => failure.report(),
+        // The hook has spoken.
+        Err(_) => ExitCode::from(failure::WRONG),
+    }
+}
+
+/// A panic is a fault of this program, never the user's: one line that says where, for the report.
+fn last_resort(panic: &PanicHookInfo<'_>) {
+    let place = panic.location().map(|l| format!(" at {}:{}", l.file(), l.line())).unwrap_or_default();
+    let what = panic.payload_as_str().unwrap_or("no message").lines().next().unwrap_or_default();
+    out::warn(&format!("internal error{place}, please report it: {what}"));
+}

@@ -1,0 +1,68 @@
+//! What goes to standard output and standard error, and the tables' looks.
+
+use std::io::{self, ErrorKind, IsTerminal, Write};
+
+use codespan_reporting::term::termcolor::ColorChoice;
+use comfy_table::{CellAlignment, Table, presets};
+
+use super::failure::{Failure, reason};
+
+/// Writes to standard output, the end of the line included in `text` where it is wanted.
+pub fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_ref()).and_then(|()| out.flush()).map_err(|error| stdout_failed(&error))
+}
+
+/// What an error of standard output means: a closed pipe is an end like another.
+pub fn stdout_failed(error: &io::Error) -> Failure {
+    match error.kind() {
+        ErrorKind::BrokenPipe => Failure::ClosedPipe,
+        _ => Failure::Wrong(format!("standard output: {}", reason(error))),
+    }
+}
+
+/// A line on standard error. Where nobody reads it, it is lost.
+pub fn note(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// An error's line on standard error.
+pub fn error(text: &str) {
+    note(&format!("error: {text}"));
+}
+
+/// A warning's line on standard error.
+pub fn warn(text: &str) {
+    note(&format!("warning: {text}"));
+}
+
+/// Whether to colour a stream: on a terminal, unless `NO_COLOR` is set (<https://no-color.org>).
+pub fn color(stream: &impl IsTerminal) -> ColorChoice {
+    let wanted = stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    if wanted { ColorChoice::Auto } else { ColorChoice::Never }
+}
+
+/// A table without lines; columns in `right` are numbers.
+pub fn table(rows: Vec<Vec<String>>, right: &[usize]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.add_rows(rows);
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if right.contains(&i) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.to_string().lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_have_no_blanks_at_the_end_of_lines() {
+        let text = table(vec![vec!["a".into(), "1".into()], vec!["long".into(), "1000".into()]], &[1]);
+        assert_eq!(text, "a        1\nlong  1000\n");
+    }
+}

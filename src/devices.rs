@@ -1,0 +1,259 @@
+//! Which devices there are, and how to get one.
+//!
+//! Each backend is asked on its own, and only when somebody wants one of its devices: looking for
+//! GPUs loads drivers, which takes time and is not always quiet.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use portcullis_core::device::noop::Noop;
+use portcullis_core::device::{Device, DeviceError, DeviceKind};
+
+/// A family of devices behind one piece of code.
+#[derive(Debug)]
+pub struct Backend {
+    /// Its name, the first part of its devices' ids.
+    pub name: &'static str,
+    /// What it is, in a line.
+    pub about: &'static str,
+    probe: fn() -> Found,
+}
+
+/// What a backend has found: its devices in the order of their numbers, or why there are none.
+pub type Found = Result<Vec<Arc<dyn Device>>, DeviceError>;
+
+impl Backend {
+    /// Looks for the backend's devices.
+    ///
+    /// # Errors
+    /// [`DeviceError::Missing`] with what to install or load; [`DeviceError::Failed`] where a
+    /// driver broke down.
+    pub fn probe(&self) -> Found {
+        let found = (self.probe)()?;
+        if found.is_empty() {
+            return Err(DeviceError::Missing(format!("{} has no device on this machine", self.name)));
+        }
+        Ok(found)
+    }
+}
+
+/// Every backend that there is, whether this build has it or not.
+pub fn backends() -> &'static [Backend] {
+    &[
+        Backend { name: "cpu", about: "the host's processor, native code by Cranelift", probe: cpu },
+        Backend { name: "wgpu", about: "GPUs through Vulkan, Metal or DX12", probe: wgpu },
+        Backend { name: "interp", about: "the reference interpreter: slow, and right", probe: interp },
+        Backend { name: "noop", about: "no filter at all: every packet passes", probe: noop },
+    ]
+}
+
+#[cfg(feature = "cpu")]
+fn cpu() -> Found {
+    Err(DeviceError::Missing("the cpu backend is being written".into()))
+}
+
+#[cfg(not(feature = "cpu"))]
+fn cpu() -> Found {
+    Err(left_out("cpu"))
+}
+
+#[cfg(feature = "wgpu")]
+fn wgpu() -> Found {
+    Err(DeviceError::Missing("the wgpu backend is being written".into()))
+}
+
+#[cfg(not(feature = "wgpu"))]
+fn wgpu() -> Found {
+    Err(left_out("wgpu"))
+}
+
+fn interp() -> Found {
+    Err(DeviceError::Missing("the interpreter is being written".into()))
+}
+
+fn noop() -> Found {
+    Ok(vec![Arc::new(Noop::new())])
+}
+
+#[cfg(not(all(feature = "cpu", feature = "wgpu")))]
+fn left_out(feature: &str) -> DeviceError {
+    DeviceError::Missing(format!("this build leaves {feature} out; build with `--features {feature}` to have it"))
+}
+
+/// What `--device` says: which device is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Selector {
+    /// A real GPU, else the CPU; never a software device, never the interpreter.
+    Auto,
+    /// A device of one backend.
+    Of {
+        /// The backend's name.
+        backend: &'static str,
+        /// Which of its devices, from 0; `None` is the best: a real GPU before a software one.
+        index: Option<usize>,
+    },
+}
+
+/// A name that no backend has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no device `{asked}`; there are auto, {}", names())]
+pub struct UnknownDevice {
+    /// What was asked for.
+    pub asked: String,
+}
+
+fn names() -> String {
+    let mut names = String::new();
+    for backend in backends() {
+        if !names.is_empty() {
+            names += ", ";
+        }
+        names += backend.name;
+        if backend.name == "wgpu" {
+            names += ", wgpu:N";
+        }
+    }
+    names
+}
+
+impl FromStr for Selector {
+    type Err = UnknownDevice;
+
+    fn from_str(text: &str) -> Result<Selector, UnknownDevice> {
+        let unknown = || UnknownDevice { asked: text.escape_debug().to_string() };
+        if text == "auto" {
+            return Ok(Selector::Auto);
+        }
+        let (name, index) = match text.split_once(':') {
+            Some((name, index)) if !index.is_empty() && index.bytes().all(|b| b.is_ascii_digit()) => {
+                (name, Some(index.parse().map_err(|_| unknown())?))
+            }
+            Some(_) => return Err(unknown()),
+            None => (text, None),
+        };
+        let backend = backends().iter().find(|b| b.name == name).ok_or_else(unknown)?.name;
+        Ok(Selector::Of { backend, index })
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Selector::Auto => f.write_str("auto"),
+            Selector::Of { backend, index: None } => f.write_str(backend),
+            Selector::Of { backend, index: Some(index) } => write!(f, "{backend}:{index}"),
+        }
+    }
+}
+
+impl Selector {
+    /// Probes the backend asked for, and no other, and takes the device.
+    ///
+    /// # Errors
+    /// [`DeviceError::Missing`], with what there is or what to install.
+    pub fn open(&self) -> Result<Arc<dyn Device>, DeviceError> {
+        let (name, index) = match *self {
+            Selector::Auto => return auto(),
+            Selector::Of { backend, index } => (backend, index),
+        };
+        let backend = backends().iter().find(|b| b.name == name).expect("a selector names a backend");
+        let mut found = backend.probe()?;
+        match index {
+            Some(index) if index < found.len() => Ok(found.swap_remove(index)),
+            Some(index) => {
+                let there: Vec<_> = found.iter().map(|d| format!("{} ({})", d.info().id, d.info().name)).collect();
+                Err(DeviceError::Missing(format!("there is no {name}:{index}; there is {}", there.join(", "))))
+            }
+            None => Ok(found.into_iter().min_by_key(|d| rank(d.info().kind)).expect("probe gives at least one")),
+        }
+    }
+}
+
+/// The device with this id (see [`Selector`]), after probing its backend only.
+///
+/// # Errors
+/// [`DeviceError::Missing`], with what there is or what to install.
+pub fn open(id: &str) -> Result<Arc<dyn Device>, DeviceError> {
+    id.parse::<Selector>().map_err(|unknown| DeviceError::Missing(unknown.to_string()))?.open()
+}
+
+/// A real GPU, the strongest kind first, else the CPU.
+///
+/// # Errors
+/// [`DeviceError::Missing`] where there is neither.
+pub fn auto() -> Result<Arc<dyn Device>, DeviceError> {
+    if may_have_gpu() {
+        // A GPU that cannot be had is no reason to fail while there is a CPU.
+        let gpus = wgpu().unwrap_or_default().into_iter().filter(|d| d.info().kind.is_gpu());
+        if let Some(gpu) = gpus.min_by_key(|d| rank(d.info().kind)) {
+            return Ok(gpu);
+        }
+    }
+    match cpu() {
+        Ok(mut found) if !found.is_empty() => Ok(found.swap_remove(0)),
+        Ok(_) => Err(DeviceError::Missing("there is neither a GPU nor code for this processor".into())),
+        Err(error) => Err(DeviceError::Missing(format!(
+            "there is no GPU, and no cpu device: {error}. The reference interpreter runs everywhere: --device interp"
+        ))),
+    }
+}
+
+/// The order in which devices are preferred.
+fn rank(kind: DeviceKind) -> u8 {
+    match kind {
+        DeviceKind::DiscreteGpu => 0,
+        DeviceKind::IntegratedGpu => 1,
+        DeviceKind::VirtualGpu => 2,
+        DeviceKind::Cpu => 3,
+        DeviceKind::Software => 4,
+        DeviceKind::Reference => 5,
+    }
+}
+
+/// Whether looking for a GPU is worth loading the drivers, which takes some 50 ms: on Linux every
+/// real GPU has a device file, and a software renderer needs none.
+fn may_have_gpu() -> bool {
+    if !cfg!(target_os = "linux") {
+        return true;
+    }
+    let render_node = || {
+        std::fs::read_dir("/dev/dri").is_ok_and(|mut nodes| {
+            nodes.any(|n| n.is_ok_and(|n| n.file_name().as_encoded_bytes().starts_with(b"renderD")))
+        })
+    };
+    ["/dev/nvidiactl", "/dev/dxg", "/dev/kfd"].iter().any(|file| std::path::Path::new(file).exists()) || render_node()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selectors_read_as_they_are_written() {
+        for text in ["auto", "cpu", "wgpu", "wgpu:0", "wgpu:17", "interp", "noop"] {
+            assert_eq!(text.parse::<Selector>().unwrap().to_string(), text);
+        }
+        for text in
+            ["", "gpu", "wgpu:", "wgpu:-1", "wgpu:x", "wgpu:1:2", "wgpu:99999999999999999999999", "auto:0", "CPU"]
+        {
+            let error = text.parse::<Selector>().unwrap_err();
+            assert!(error.to_string().contains("there are auto, cpu, wgpu, wgpu:N, interp, noop"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_number_too_high_says_what_there_is() {
+        let error = open("noop:1").err().unwrap().to_string();
+        assert!(error.contains("noop:1") && error.contains("there is noop ("), "{error}");
+        assert_eq!(open("noop:0").unwrap().info().id, "noop");
+    }
+
+    #[test]
+    fn auto_never_takes_a_software_or_reference_device() {
+        if let Ok(device) = auto() {
+            let kind = device.info().kind;
+            assert!(kind.is_gpu() || kind == DeviceKind::Cpu, "{kind:?}");
+        }
+    }
+}
