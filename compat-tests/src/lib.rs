@@ -1,4 +1,5 @@
 //! Every stock filter on every corpus and every device, against the reference interpreter and
 //! against models of the filters that were written apart from them.
 
+pub mod models;
 pub mod stock;

@@ -1,0 +1,336 @@
+//! What each stock filter must do with a packet, in plain Rust, written from the filters'
+//! descriptions (`shaders/README.md`) and not from their text. Slow and obvious: a header is a
+//! slice that is there as a whole or not at all.
+
+use portcullis_core::packet::Verdict;
+
+/// What a filter leaves behind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// The packet's bytes after the filter.
+    pub bytes: Vec<u8>,
+}
+
+/// What the stock filter `name` makes of a packet, with its parameters as they stand in its file.
+///
+/// # Panics
+/// When there is no model of that name.
+pub fn outcome(name: &str, packet: &[u8]) -> Outcome {
+    let only = |verdict| Outcome { verdict, bytes: packet.to_vec() };
+    match name {
+        "simple_filter" => only(simple_filter(packet)),
+        "port_filter" => only(port_filter(packet)),
+        "minimal" => only(Verdict::Pass),
+        "complex_filter" => only(complex_filter(packet)),
+        "http_only" => only(http_only(packet)),
+        "hash_lb" => only(hash_lb(packet)),
+        "mac_swap" => mac_swap(packet),
+        "dscp_mark" => Outcome { verdict: Verdict::Pass, bytes: dscp_mark(packet, 46) },
+        "vlan_pop" => Outcome { verdict: Verdict::Pass, bytes: vlan_pop(packet) },
+        other => panic!("no model of {other}"),
+    }
+}
+
+/// An IPv4 packet: what the rules speak of.
+struct Ipv4<'a> {
+    protocol: u8,
+    source: [u8; 4],
+    destination: [u8; 4],
+    /// Later than the first fragment.
+    later_fragment: bool,
+    /// What is behind the header, options included; nothing when the options are cut off.
+    payload: &'a [u8],
+}
+
+/// What the EtherType at `at` announces and the bytes behind it.
+fn ethertype(packet: &[u8], at: usize) -> Option<(u16, &[u8])> {
+    let &[high, low] = packet.get(at..at + 2)? else { return None };
+    Some((u16::from_be_bytes([high, low]), &packet[at + 2..]))
+}
+
+fn ipv4(bytes: &[u8]) -> Option<Ipv4<'_>> {
+    let fixed: &[u8; 20] = bytes.get(..20)?.try_into().ok()?;
+    let (version, words) = (fixed[0] / 16, usize::from(fixed[0] % 16));
+    if version != 4 || words < 5 {
+        return None;
+    }
+    let fragment_offset = u16::from_be_bytes([fixed[6] & 0b0001_1111, fixed[7]]);
+    Some(Ipv4 {
+        protocol: fixed[9],
+        source: [fixed[12], fixed[13], fixed[14], fixed[15]],
+        destination: [fixed[16], fixed[17], fixed[18], fixed[19]],
+        later_fragment: fragment_offset > 0,
+        payload: bytes.get(words * 4..).unwrap_or(&[]),
+    })
+}
+
+/// The IPv4 packet right in the Ethernet frame.
+fn plain_ipv4(packet: &[u8]) -> Option<Ipv4<'_>> {
+    match ethertype(packet, 12)? {
+        (0x0800, rest) => ipv4(rest),
+        _ => None,
+    }
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+impl Ipv4<'_> {
+    fn is_tcp_or_udp(&self) -> bool {
+        [6, 17].contains(&self.protocol)
+    }
+
+    fn source_port(&self) -> Option<u16> {
+        if self.is_tcp_or_udp() && !self.later_fragment { u16_at(self.payload, 0) } else { None }
+    }
+
+    fn destination_port(&self) -> Option<u16> {
+        if self.is_tcp_or_udp() && !self.later_fragment { u16_at(self.payload, 2) } else { None }
+    }
+}
+
+fn simple_filter(packet: &[u8]) -> Verdict {
+    match plain_ipv4(packet) {
+        Some(ip) if ip.source == [192, 168, 0, 1] => Verdict::Drop,
+        Some(ip) if ip.is_tcp_or_udp() => Verdict::Pass,
+        _ => Verdict::Drop,
+    }
+}
+
+fn port_filter(packet: &[u8]) -> Verdict {
+    match plain_ipv4(packet).and_then(|ip| ip.destination_port()) {
+        Some(22 | 23) => Verdict::Drop,
+        Some(80 | 443 | 1024..) => Verdict::Pass,
+        _ => Verdict::Drop,
+    }
+}
+
+fn complex_filter(packet: &[u8]) -> Verdict {
+    if packet.len() < 64 || packet.len() > 1500 {
+        return Verdict::Drop;
+    }
+    let Some(ip) = plain_ipv4(packet) else { return Verdict::Pass };
+    if ip.protocol == 1 {
+        return Verdict::Drop;
+    }
+    let private = matches!(ip.source, [10, 0, ..] | [172, 16, ..] | [192, 168, ..]);
+    match ip.destination_port() {
+        Some(80 | 443) => Verdict::Pass,
+        Some(..1024) if private => Verdict::Drop,
+        _ => Verdict::Pass,
+    }
+}
+
+fn http_only(packet: &[u8]) -> Verdict {
+    match tcp_port_anywhere(packet) {
+        Some(80 | 443) => Verdict::Pass,
+        _ => Verdict::Drop,
+    }
+}
+
+/// TCP's destination port, over IPv4 or IPv6, behind one VLAN tag or none.
+fn tcp_port_anywhere(packet: &[u8]) -> Option<u16> {
+    let (kind, rest) = match ethertype(packet, 12)? {
+        (0x8100 | 0x88a8, _) => ethertype(packet, 16)?,
+        untagged => untagged,
+    };
+    match kind {
+        0x0800 => {
+            let ip = ipv4(rest)?;
+            if ip.protocol == 6 { ip.destination_port() } else { None }
+        }
+        0x86dd => u16_at(ipv6_tcp(rest)?, 2),
+        _ => None,
+    }
+}
+
+/// TCP's header and what follows it in an IPv6 packet with at most 8 extension headers.
+fn ipv6_tcp(bytes: &[u8]) -> Option<&[u8]> {
+    let fixed = bytes.get(..40)?;
+    if fixed[0] / 16 != 6 {
+        return None;
+    }
+    let mut next = fixed[6];
+    let mut rest = &bytes[40..];
+    let mut extension_headers = 0;
+    loop {
+        let size = match next {
+            6 => return Some(rest),
+            0 | 43 | 60 | 135 => 8 + 8 * usize::from(*rest.get(1)?),
+            51 => 8 + 4 * usize::from(*rest.get(1)?),
+            44 => {
+                if u16_at(rest, 2)? >> 3 != 0 {
+                    return None;
+                }
+                8
+            }
+            _ => return None,
+        };
+        extension_headers += 1;
+        if extension_headers > 8 {
+            return None;
+        }
+        next = rest[0];
+        rest = rest.get(size..)?;
+    }
+}
+
+fn hash_lb(packet: &[u8]) -> Verdict {
+    let Some(ip) = plain_ipv4(packet).filter(Ipv4::is_tcp_or_udp) else { return Verdict::Pass };
+    let mut bytes = Vec::new();
+    bytes.extend(u32::from_be_bytes(ip.source).to_le_bytes());
+    bytes.extend(u32::from_be_bytes(ip.destination).to_le_bytes());
+    bytes.extend(ip.source_port().unwrap_or(0).to_le_bytes());
+    bytes.extend(ip.destination_port().unwrap_or(0).to_le_bytes());
+    Verdict::Redirect(fnv1a(&bytes) % 8)
+}
+
+/// FNV-1a of 32 bits.
+fn fnv1a(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(2_166_136_261, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(16_777_619))
+}
+
+fn mac_swap(packet: &[u8]) -> Outcome {
+    let mut bytes = packet.to_vec();
+    if bytes.len() < 14 {
+        return Outcome { verdict: Verdict::Drop, bytes };
+    }
+    let (destination, rest) = bytes.split_at_mut(6);
+    destination.swap_with_slice(&mut rest[..6]);
+    Outcome { verdict: Verdict::Tx, bytes }
+}
+
+fn dscp_mark(packet: &[u8], dscp: u8) -> Vec<u8> {
+    let mut bytes = packet.to_vec();
+    match ethertype(packet, 12) {
+        Some((0x0800, rest)) if ipv4(rest).is_some() => {
+            let tos = dscp << 2 | packet[15] & 0b11;
+            if tos != packet[15] {
+                bytes[15] = tos;
+                // RFC 1624, equation 3: HC' = ~(~HC + ~m + m'), in one's complement arithmetic.
+                let word = |at| u64::from(u16_at(packet, at).expect("inside the header"));
+                let changed = u64::from(u16::from_be_bytes([packet[14], tos]));
+                let sum = (0xffff - word(24)) + (0xffff - word(14)) + changed;
+                let check = 0xffff - ones_complement(sum);
+                bytes[24..26].copy_from_slice(&check.to_be_bytes());
+            }
+        }
+        Some((0x86dd, rest)) if rest.len() >= 40 && rest[0] / 16 == 6 => {
+            // Traffic class: the lower half of byte 0 and the upper half of byte 1.
+            let class = rest[0] << 4 | rest[1] >> 4;
+            let class = dscp << 2 | class & 0b11;
+            bytes[14] = 6 << 4 | class >> 4;
+            bytes[15] = class << 4 | rest[1] & 0xf;
+        }
+        _ => {}
+    }
+    bytes
+}
+
+/// A sum of 16-bit words with its carries brought back in (RFC 1071).
+fn ones_complement(mut sum: u64) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+fn vlan_pop(packet: &[u8]) -> Vec<u8> {
+    match ethertype(packet, 12) {
+        Some((0x8100 | 0x88a8, rest)) if rest.len() >= 4 => [&packet[..12], &packet[16..]].concat(),
+        _ => packet.to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ethernet, IPv4 with `options` words of options, TCP to a port.
+    fn tcp4(options: usize, source: [u8; 4], port: u16) -> Vec<u8> {
+        let mut packet = vec![0; 12];
+        packet.extend([0x08, 0x00, 0x45 + options as u8, 0]);
+        packet.extend([0, 0, 0, 0, 0, 0, 64, 6, 0, 0]);
+        packet.extend(source);
+        packet.extend([8, 8, 8, 8]);
+        packet.extend(vec![1; options * 4]);
+        packet.extend([0x12, 0x34]);
+        packet.extend(port.to_be_bytes());
+        packet.extend([0; 30]);
+        packet
+    }
+
+    /// Published test vectors, "FNV-1a 32-bit" (http://www.isthe.com/chongo/tech/comp/fnv/).
+    #[test]
+    fn fnv_agrees_with_its_test_vectors() {
+        assert_eq!(fnv1a(b""), 0x811c_9dc5);
+        assert_eq!(fnv1a(b"a"), 0xe40c_292c);
+        assert_eq!(fnv1a(b"foobar"), 0xbf9c_f968);
+    }
+
+    #[test]
+    fn rules_on_ports_honour_options_and_fragments() {
+        for options in [0, 1, 10] {
+            assert_eq!(port_filter(&tcp4(options, [1, 2, 3, 4], 22)), Verdict::Drop);
+            assert_eq!(port_filter(&tcp4(options, [1, 2, 3, 4], 80)), Verdict::Pass);
+            assert_eq!(port_filter(&tcp4(options, [1, 2, 3, 4], 1023)), Verdict::Drop);
+            assert_eq!(port_filter(&tcp4(options, [1, 2, 3, 4], 1024)), Verdict::Pass);
+            assert_eq!(complex_filter(&tcp4(options, [10, 0, 3, 4], 22)), Verdict::Drop);
+            assert_eq!(complex_filter(&tcp4(options, [10, 1, 3, 4], 22)), Verdict::Pass);
+            assert_eq!(http_only(&tcp4(options, [1, 2, 3, 4], 443)), Verdict::Pass);
+        }
+        let mut later = tcp4(0, [10, 0, 0, 1], 80);
+        later[21] = 1;
+        assert_eq!(port_filter(&later), Verdict::Drop);
+        assert_eq!(http_only(&later), Verdict::Drop);
+        assert_eq!(simple_filter(&later), Verdict::Pass);
+        later[37] = 22;
+        assert_eq!(complex_filter(&later), Verdict::Pass);
+    }
+
+    /// The checksum of the example in RFC 1624, section 4: 0xdd2f becomes 0 when 0x5555 becomes
+    /// 0x3285.
+    #[test]
+    fn the_checksum_is_mended_as_rfc_1624_says() {
+        assert_eq!(0xffff - ones_complement((0xffff - 0xdd2f) + (0xffff - 0x5555) + 0x3285), 0);
+    }
+
+    /// A header whose sum is right has a right sum after the mark.
+    #[test]
+    fn a_marked_header_still_sums_up() {
+        let mut packet = tcp4(0, [192, 168, 0, 199], 80);
+        let sum = |p: &[u8]| ones_complement(p[14..34].chunks(2).map(|w| u64::from(w[0]) << 8 | u64::from(w[1])).sum());
+        packet[15] = 0b11;
+        let check = 0xffff - sum(&packet);
+        packet[24..26].copy_from_slice(&check.to_be_bytes());
+        assert_eq!(sum(&packet), 0xffff);
+        let marked = dscp_mark(&packet, 46);
+        assert_eq!(marked[15], 0xbb);
+        assert_eq!(sum(&marked), 0xffff);
+    }
+
+    #[test]
+    fn eight_extension_headers_are_looked_past_and_nine_are_not() {
+        for (count, verdict) in [(0, Verdict::Pass), (8, Verdict::Pass), (9, Verdict::Drop)] {
+            let mut packet = vec![0; 12];
+            packet.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, if count == 0 { 6 } else { 60 }, 64]);
+            packet.extend([0; 32]);
+            for i in 0..count {
+                packet.extend([if i + 1 == count { 6 } else { 60 }, 0, 1, 4, 0, 0, 0, 0]);
+            }
+            packet.extend([0x12, 0x34, 0, 80]);
+            assert_eq!(http_only(&packet), verdict, "{count}");
+            assert_eq!(http_only(&packet[..packet.len() - 1]), Verdict::Drop);
+        }
+    }
+
+    #[test]
+    fn a_popped_packet_is_the_packet_without_the_tag() {
+        let tagged = [&[9; 12][..], &[0x81, 0x00, 0x00, 0x05, 0x08, 0x00], &[7; 4]].concat();
+        assert_eq!(vlan_pop(&tagged), [&[9; 12][..], &[0x08, 0x00], &[7; 4]].concat());
+        assert_eq!(vlan_pop(&tagged[..17]), tagged[..17]);
+    }
+}
