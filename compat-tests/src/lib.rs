@@ -1,5 +1,8 @@
 //! Every stock filter on every corpus and every device, against the reference interpreter and
 //! against models of the filters that were written apart from them.
 
+pub mod corpora;
+pub mod devices;
+pub mod layouts;
 pub mod models;
 pub mod stock;

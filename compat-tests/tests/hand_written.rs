@@ -1,0 +1,22 @@
+//! The filters that the benches time ours against do the same work: they agree with the models.
+
+#[path = "../../benches/hand_written/mod.rs"]
+mod hand_written;
+
+use portcullis_compat_tests::{corpora, models};
+
+#[test]
+fn hand_written_filters_agree_with_the_models() {
+    let filters: [(&str, fn(&[u8]) -> u32); 4] = [
+        ("simple_filter", |p| u32::from(hand_written::simple_filter(p))),
+        ("port_filter", |p| u32::from(hand_written::port_filter(p))),
+        ("http_only", |p| u32::from(hand_written::http_only(p))),
+        ("hash_lb", hand_written::hash_lb),
+    ];
+    for packet in corpora::hostile().packets {
+        for (name, filter) in filters {
+            let want = models::outcome(name, &packet).verdict.to_return();
+            assert_eq!(filter(&packet), want, "{name}: {packet:02x?}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Every stock filter × every corpus × every device gives what the filter's model gives, and what
+//! the reference interpreter gives: verdicts, lengths and bytes.
+
+use std::sync::Arc;
+
+use portcullis_compat_tests::corpora::{self, Corpus};
+use portcullis_compat_tests::models::{self, Outcome};
+use portcullis_compat_tests::{devices, layouts, stock};
+use portcullis_core::device::{Device, LoadOptions, Session};
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::packet::Room;
+use portcullis_core::program::{Program, ProgramOptions};
+
+/// Packets a batch: no power of two, so that groups of packets end anywhere.
+const BATCH: usize = 3001;
+
+fn compile(name: &str) -> Arc<Program> {
+    let source = Source::new(format!("{name}.wgsl"), stock::text(name));
+    Arc::new(wgsl::compile(&source, &ProgramOptions::default()).unwrap_or_else(|e| panic!("{}", e.render())))
+}
+
+fn run(session: &mut dyn Session, packets: &[Vec<u8>], room: Room) -> Vec<Outcome> {
+    let mut outcomes = Vec::with_capacity(packets.len());
+    for part in packets.chunks(BATCH) {
+        let done = session.run(layouts::batch(part, room)).unwrap_or_else(|e| panic!("{e}"));
+        let packets = done.batch.packets().map(<[u8]>::to_vec);
+        outcomes.extend(done.verdicts.iter().zip(packets).map(|(verdict, bytes)| Outcome { verdict, bytes }));
+    }
+    outcomes
+}
+
+/// Stops at the first packet whose outcome is another, and shows all there is to see.
+fn compare(what: &str, packets: &[Vec<u8>], got: &[Outcome], want: &[Outcome]) {
+    assert_eq!(got.len(), packets.len(), "{what}: one outcome a packet");
+    for (i, ((packet, got), want)) in packets.iter().zip(got).zip(want).enumerate() {
+        assert!(
+            got == want,
+            "{what}: packet {i} of {} bytes\n  packet {packet:02x?}\n  got    {got:02x?}\n  want   {want:02x?}",
+            packet.len()
+        );
+    }
+}
+
+/// Runs every filter over the corpus on `device`.
+fn check(device: &Arc<dyn Device>, corpus: &Corpus) {
+    for (name, _) in stock::FILTERS {
+        let program = compile(name);
+        let what = format!("{name} on {} over {}", device.info().id, corpus.name);
+        let want: Vec<Outcome> = corpus.packets.iter().map(|packet| models::outcome(name, packet)).collect();
+        let mut session = device.load(&program, &LoadOptions::default()).unwrap_or_else(|e| panic!("{what}: {e}"));
+        compare(&what, &corpus.packets, &run(&mut *session, &corpus.packets, Room::Both), &want);
+        if !program.facts().changes_length {
+            compare(&what, &corpus.packets, &run(&mut *session, &corpus.packets, Room::None), &want);
+        }
+    }
+}
+
+#[test]
+fn over_hostile_packets() {
+    let corpus = corpora::hostile();
+    devices::on_each("stock filters, hostile packets", |device| check(device, &corpus));
+}
+
+/// The hostile packets reach every verdict of every filter, or they would prove little.
+#[test]
+fn hostile_packets_reach_every_verdict() {
+    let corpus = corpora::hostile();
+    for (name, least) in [
+        ("simple_filter", &["drop", "pass"][..]),
+        ("port_filter", &["drop", "pass"]),
+        ("minimal", &["pass"]),
+        ("complex_filter", &["drop", "pass"]),
+        ("http_only", &["drop", "pass"]),
+        ("hash_lb", &["pass", "redirect"]),
+        ("mac_swap", &["drop", "tx"]),
+        ("dscp_mark", &["pass"]),
+        ("vlan_pop", &["pass"]),
+    ] {
+        let outcomes: Vec<Outcome> = corpus.packets.iter().map(|packet| models::outcome(name, packet)).collect();
+        for action in least {
+            let count = outcomes.iter().filter(|o| o.verdict.action().name() == *action).count();
+            assert!(count >= 100, "{name}: {action} {count} times");
+        }
+    }
+}
+
+/// The comparison itself can fail: a device that passes every packet is found out.
+#[test]
+#[should_panic(expected = "simple_filter on noop over hostile: packet")]
+fn a_device_that_is_wrong_is_found_out() {
+    let device: Arc<dyn Device> = Arc::new(portcullis::device::noop::Noop::new());
+    check(&device, &corpora::hostile());
+}

@@ -1,0 +1,73 @@
+//! Which device ran which suite: what the tests wrote down on their way (`compat-tests`, module
+//! `record`), as a table.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Suite and device, with how it ended and a remark.
+#[derive(Debug, Default)]
+pub struct Records {
+    rows: BTreeMap<(String, String), (String, String)>,
+}
+
+impl Records {
+    /// Reads the folder that the tests wrote to. One file a process, one line an entry: suite,
+    /// device, `passed`, `failed` or `skipped`, and a remark, separated by tabs.
+    pub fn read(folder: &Path) -> Records {
+        let mut records = Records::default();
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            for line in std::fs::read_to_string(entry.path()).unwrap_or_default().lines() {
+                records.add(line);
+            }
+        }
+        records
+    }
+
+    fn add(&mut self, line: &str) {
+        let mut fields = line.splitn(4, '\t');
+        let (Some(suite), Some(device), Some(outcome)) = (fields.next(), fields.next(), fields.next()) else { return };
+        let remark = fields.next().unwrap_or_default();
+        let entry = self.rows.entry((suite.into(), device.into()));
+        let entry = entry.or_insert_with(|| (outcome.into(), remark.into()));
+        // Of several entries for one device the worst counts.
+        let rank = |outcome: &str| ["passed", "skipped", "failed"].iter().position(|&o| o == outcome);
+        if rank(outcome) > rank(&entry.0) {
+            *entry = (outcome.into(), remark.into());
+        }
+    }
+
+    /// How many suites did not run on a device.
+    pub fn skipped(&self) -> u64 {
+        self.rows.values().filter(|(outcome, _)| outcome == "skipped").count() as u64
+    }
+
+    /// Prints the table.
+    pub fn print(&self) {
+        let suite_width = self.rows.keys().map(|(s, _)| s.len()).max().unwrap_or(0).max(5);
+        let device_width = self.rows.keys().map(|(_, d)| d.len()).max().unwrap_or(0).max(6);
+        println!("\n{:<suite_width$}  {:<device_width$}  {:<7}  ", "suite", "device", "outcome");
+        for ((suite, device), (outcome, remark)) in &self.rows {
+            println!(
+                "{}",
+                format!("{suite:<suite_width$}  {device:<device_width$}  {outcome:<7}  {remark}").trim_end()
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_entry_counts() {
+        let mut records = Records::default();
+        for line in ["a\tcpu\tpassed\t", "a\tcpu\tfailed\tsix", "a\tcpu\tpassed\t", "b\twgpu\tskipped\tno driver", "x"]
+        {
+            records.add(line);
+        }
+        assert_eq!(records.rows[&("a".into(), "cpu".into())], ("failed".into(), "six".into()));
+        assert_eq!(records.rows.len(), 2);
+        assert_eq!(records.skipped(), 1);
+    }
+}
