@@ -1,0 +1,140 @@
+//! The interpreter as a [`Device`].
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::Interpreter;
+use super::machine::{Machine, Stop};
+use crate::device::{
+    CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Done, Imported, LoadOptions, Session, StageTimes,
+    SubmitError, check_submission,
+};
+use crate::packet::{Batch, Descriptor, ROOM, Span, Verdicts};
+use crate::program::Program;
+
+const ID: &str = "interp";
+
+/// The device `interp`: the reference that every other device is compared with.
+#[derive(Debug)]
+pub struct Interp {
+    info: DeviceInfo,
+}
+
+impl Interp {
+    /// The device; it is always there.
+    pub fn new() -> Interp {
+        Interp {
+            info: DeviceInfo {
+                id: ID.into(),
+                name: "the reference interpreter".into(),
+                kind: DeviceKind::Reference,
+                driver: concat!("portcullis ", env!("CARGO_PKG_VERSION")).into(),
+                limits: vec![("threads", "1".into())],
+            },
+        }
+    }
+}
+
+impl Default for Interp {
+    fn default() -> Self {
+        Interp::new()
+    }
+}
+
+impl Device for Interp {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
+        let interpreter = Interpreter::new(program)
+            .map_err(|error| DeviceError::Unsupported { device: ID.into(), reason: error.to_string() })?;
+        Ok(Box::new(InterpSession {
+            interpreter,
+            queue: VecDeque::new(),
+            depth: options.depth.max(1),
+            cancel: options.cancel.clone(),
+        }))
+    }
+}
+
+/// Batches wait until they are completed, and run then.
+struct InterpSession {
+    interpreter: Interpreter,
+    queue: VecDeque<Batch>,
+    depth: usize,
+    cancel: CancelToken,
+}
+
+impl Session for InterpSession {
+    fn import(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
+        Ok(Imported::InPlace)
+    }
+
+    fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
+        if let Err(error) = check_submission(&self.interpreter.program, &batch, self.queue.len(), self.depth) {
+            return Err(SubmitError { batch: Box::new(batch), error });
+        }
+        self.queue.push_back(batch);
+        Ok(())
+    }
+
+    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+        self.queue.pop_front().map(|batch| self.run_batch(batch)).transpose()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.queue.len()
+    }
+
+    fn depth(&self) -> usize {
+        self.depth
+    }
+}
+
+impl InterpSession {
+    fn run_batch(&self, mut batch: Batch) -> Result<Done, DeviceError> {
+        let start = Instant::now();
+        let mut machine = Machine::new(&self.interpreter.program, &self.interpreter.code, &self.cancel);
+        let mut values = Vec::with_capacity(batch.len());
+        let mut descriptors = Vec::with_capacity(batch.len());
+        let mut moved = Vec::new();
+        for index in 0..batch.len() {
+            if self.cancel.is_cancelled() {
+                return Err(DeviceError::Cancelled);
+            }
+            let old = batch.descriptors()[index];
+            let misalignment = old.offset % 4;
+            let metadata = batch.metadata_of(index);
+            let value =
+                machine.packet(batch.packet(index), misalignment as usize, &metadata).map_err(|stop| match stop {
+                    Stop::Cancelled => DeviceError::Cancelled,
+                    Stop::Error(error) => DeviceError::Failed { device: ID.into(), reason: error.to_string() },
+                    Stop::OutOfFuel => {
+                        DeviceError::Failed { device: ID.into(), reason: "out of fuel in the prelude".into() }
+                    }
+                })?;
+            values.push(value);
+            let [offset, length] = machine.memory.descriptor;
+            // Both offsets count from where the packet's arena began.
+            let new = Descriptor { offset: old.offset.wrapping_add(offset).wrapping_sub(ROOM + misalignment), length };
+            descriptors.push(new);
+            let bytes = (0..length).map(|i| machine.memory.byte((offset + i) as usize));
+            if new == old {
+                for (to, byte) in batch.packet_mut(index).iter_mut().zip(bytes) {
+                    *to = byte;
+                }
+            } else {
+                moved.push((index, bytes.collect::<Vec<u8>>()));
+            }
+        }
+        batch.resize(descriptors).map_err(|error| DeviceError::Broken { device: ID.into(), error })?;
+        for (index, bytes) in moved {
+            batch.packet_mut(index).copy_from_slice(&bytes);
+        }
+        let verdicts = Verdicts::from_returns(&values, self.interpreter.program.facts().redirects);
+        let times = StageTimes { kernel: start.elapsed(), ..StageTimes::default() };
+        Ok(Done { batch, verdicts, times })
+    }
+}

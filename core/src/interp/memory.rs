@@ -1,0 +1,84 @@
+//! What pointers point into: the packet with its surroundings, and private memory.
+
+use super::InterpError;
+use super::value::{Pointer, Scalar, Space, Value};
+use crate::packet::{Metadata, READABLE_PAST_END, ROOM};
+
+/// The memory of one packet's invocation.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// The packet with [`ROOM`] bytes on either side and the readable words behind, as an arena of
+    /// its own.
+    words: Vec<u32>,
+    /// Offset and length, in bytes.
+    pub(super) descriptor: [u32; 2],
+    metadata: [u32; 5],
+    /// Private globals, then the locals of each call under way.
+    pub(super) slots: Vec<Scalar>,
+}
+
+/// What lies around a packet: no zeros, so that reading it would show.
+const FILLER: u32 = 0xa5a5_a5a5;
+
+impl Memory {
+    /// Lays out a packet that begins `misalignment` bytes (0 to 3) past a word's start, and sets
+    /// private memory to its first values.
+    pub(super) fn begin(&mut self, packet: &[u8], misalignment: usize, metadata: &Metadata, privates: &[Scalar]) {
+        let offset = ROOM as usize + misalignment;
+        let bytes = offset + packet.len() + ROOM as usize + READABLE_PAST_END;
+        self.words.clear();
+        self.words.resize(bytes.div_ceil(4), FILLER);
+        for (at, byte) in (offset..).zip(packet) {
+            let shift = at % 4 * 8;
+            let word = &mut self.words[at / 4];
+            *word = *word & !(0xff << shift) | u32::from(*byte) << shift;
+        }
+        self.descriptor = [offset as u32, packet.len() as u32];
+        let m = metadata;
+        self.metadata = [m.wire_length, m.port, m.time_low, m.time_high, m.time_ms];
+        self.slots.clear();
+        self.slots.extend_from_slice(privates);
+    }
+
+    /// The byte at `offset` of the packet's arena.
+    pub(super) fn byte(&self, offset: usize) -> u8 {
+        (self.words[offset / 4] >> (offset % 4 * 8)) as u8
+    }
+
+    /// The scalar at a place.
+    pub(super) fn scalar(&self, Pointer { space, slot }: Pointer) -> Result<Scalar, InterpError> {
+        let word = |words: &[u32]| words.get(slot).copied().map(Scalar::U32);
+        match space {
+            Space::Memory => self.slots.get(slot).copied(),
+            Space::Arena => word(&self.words),
+            Space::Descriptor => word(&self.descriptor),
+            Space::Metadata => word(&self.metadata),
+        }
+        .ok_or_else(|| outside(space, slot))
+    }
+
+    /// The `count` scalars from a place on.
+    pub(super) fn composite(&self, pointer: Pointer, count: usize) -> Result<Value, InterpError> {
+        let each = (0..count).map(|i| self.scalar(Pointer { slot: pointer.slot + i, ..pointer }));
+        Ok(Value::Composite(each.collect::<Result<_, _>>()?))
+    }
+
+    pub(super) fn store(&mut self, pointer: Pointer, value: &Value) -> Result<(), InterpError> {
+        let Pointer { space, slot } = pointer;
+        for (slot, &scalar) in (slot..).zip(value.scalars()?) {
+            match space {
+                Space::Memory => *self.slots.get_mut(slot).ok_or_else(|| outside(space, slot))? = scalar,
+                Space::Arena => *self.words.get_mut(slot).ok_or_else(|| outside(space, slot))? = scalar.as_u32()?,
+                Space::Descriptor => {
+                    *self.descriptor.get_mut(slot).ok_or_else(|| outside(space, slot))? = scalar.as_u32()?;
+                }
+                Space::Metadata => return Err(InterpError::internal("the metadata is read-only")),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn outside(space: Space, slot: usize) -> InterpError {
+    InterpError::internal(format!("{space:?} has no place {slot}"))
+}

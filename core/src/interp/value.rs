@@ -1,0 +1,172 @@
+//! What expressions evaluate to.
+
+use naga::{Literal, ScalarKind};
+
+use super::InterpError;
+
+/// One number or truth value. It knows its own type, so that a mix-up is an error and not a wrong
+/// answer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Scalar {
+    Bool(bool),
+    U32(u32),
+    I32(i32),
+    U64(u64),
+    I64(i64),
+    F32(f32),
+}
+
+impl Scalar {
+    pub(super) fn from_literal(literal: Literal) -> Result<Scalar, InterpError> {
+        Ok(match literal {
+            Literal::Bool(v) => Scalar::Bool(v),
+            Literal::U32(v) => Scalar::U32(v),
+            Literal::I32(v) => Scalar::I32(v),
+            Literal::U64(v) => Scalar::U64(v),
+            Literal::I64(v) => Scalar::I64(v),
+            Literal::F32(v) => Scalar::F32(v),
+            other => return Err(InterpError::Unsupported(format!("the literal {other:?}"))),
+        })
+    }
+
+    /// The zero of a scalar type.
+    pub(super) fn zero(scalar: naga::Scalar) -> Result<Scalar, InterpError> {
+        Ok(match (scalar.kind, scalar.width) {
+            (ScalarKind::Bool, _) => Scalar::Bool(false),
+            (ScalarKind::Uint, 4) => Scalar::U32(0),
+            (ScalarKind::Sint, 4) => Scalar::I32(0),
+            (ScalarKind::Uint, 8) => Scalar::U64(0),
+            (ScalarKind::Sint, 8) => Scalar::I64(0),
+            (ScalarKind::Float, 4) => Scalar::F32(0.0),
+            (kind, width) => {
+                return Err(InterpError::Unsupported(format!("the type {kind:?} of {width} bytes")));
+            }
+        })
+    }
+
+    pub(super) fn as_bool(self) -> Result<bool, InterpError> {
+        match self {
+            Scalar::Bool(v) => Ok(v),
+            other => Err(InterpError::internal(format!("a bool was expected, {other:?} came"))),
+        }
+    }
+
+    pub(super) fn as_u32(self) -> Result<u32, InterpError> {
+        match self {
+            Scalar::U32(v) => Ok(v),
+            other => Err(InterpError::internal(format!("a u32 was expected, {other:?} came"))),
+        }
+    }
+
+    pub(super) fn as_f32(self) -> Result<f32, InterpError> {
+        match self {
+            Scalar::F32(v) => Ok(v),
+            other => Err(InterpError::internal(format!("an f32 was expected, {other:?} came"))),
+        }
+    }
+
+    /// An index of any integer type as an unsigned number: what is negative becomes very large.
+    pub(super) fn as_index(self) -> Result<u64, InterpError> {
+        match self {
+            Scalar::U32(v) => Ok(v.into()),
+            Scalar::I32(v) => Ok((v as u32).into()),
+            Scalar::U64(v) => Ok(v),
+            Scalar::I64(v) => Ok(v as u64),
+            other => Err(InterpError::internal(format!("an index was expected, {other:?} came"))),
+        }
+    }
+}
+
+/// Where a pointer points into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Space {
+    /// Private globals and the locals of the calls under way.
+    Memory,
+    /// The packet's surroundings, in 32-bit words.
+    Arena,
+    /// The packet's descriptor: offset, length.
+    Descriptor,
+    /// The packet's metadata.
+    Metadata,
+}
+
+/// The place of a value: the number of its first scalar in its space. How many scalars there are is
+/// said by the pointer's type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pointer {
+    pub(super) space: Space,
+    pub(super) slot: usize,
+}
+
+/// What an expression evaluates to.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Value {
+    Scalar(Scalar),
+    /// A vector, matrix (column after column), array or structure: its scalars in order, however
+    /// deep they are nested. Flat, so that no type however deep makes us recurse.
+    Composite(Vec<Scalar>),
+    Pointer(Pointer),
+}
+
+impl Value {
+    pub(super) fn scalar(&self) -> Result<Scalar, InterpError> {
+        match self {
+            Value::Scalar(v) => Ok(*v),
+            other => Err(InterpError::internal(format!("a scalar was expected, {other:?} came"))),
+        }
+    }
+
+    pub(super) fn pointer(&self) -> Result<Pointer, InterpError> {
+        match self {
+            Value::Pointer(v) => Ok(*v),
+            other => Err(InterpError::internal(format!("a pointer was expected, {other:?} came"))),
+        }
+    }
+
+    /// The scalars that it consists of.
+    pub(super) fn scalars(&self) -> Result<&[Scalar], InterpError> {
+        match self {
+            Value::Scalar(v) => Ok(std::slice::from_ref(v)),
+            Value::Composite(v) => Ok(v),
+            Value::Pointer(_) => Err(InterpError::internal("a value was expected, a pointer came")),
+        }
+    }
+
+    /// Applies `function` to each component.
+    pub(super) fn map(&self, function: impl Fn(Scalar) -> Result<Scalar, InterpError>) -> Result<Value, InterpError> {
+        match self {
+            Value::Scalar(v) => Ok(Value::Scalar(function(*v)?)),
+            other => Ok(Value::Composite(other.scalars()?.iter().map(|&v| function(v)).collect::<Result<_, _>>()?)),
+        }
+    }
+}
+
+/// Applies `function` to the components at each position; a scalar stands for a vector of equal
+/// components where another value is a vector.
+pub(super) fn zip<const N: usize>(
+    values: [&Value; N],
+    function: impl Fn([Scalar; N]) -> Result<Scalar, InterpError>,
+) -> Result<Value, InterpError> {
+    let width = values.iter().filter(|v| !matches!(v, Value::Scalar(_))).map(|v| v.scalars().map(<[_]>::len));
+    let Some(width) = width.reduce(|a, b| Ok(a?.max(b?))).transpose()? else {
+        let mut scalars = [Scalar::Bool(false); N];
+        for (scalar, value) in scalars.iter_mut().zip(values) {
+            *scalar = value.scalar()?;
+        }
+        return Ok(Value::Scalar(function(scalars)?));
+    };
+    let component = |index: usize| {
+        let mut scalars = [Scalar::Bool(false); N];
+        for (scalar, value) in scalars.iter_mut().zip(values) {
+            *scalar = match value {
+                Value::Scalar(v) => *v,
+                other => *other
+                    .scalars()?
+                    .get(index)
+                    .ok_or_else(|| InterpError::internal("vectors of different sizes were combined"))?,
+            };
+        }
+        function(scalars)
+    };
+    Ok(Value::Composite((0..width).map(component).collect::<Result<_, _>>()?))
+}
