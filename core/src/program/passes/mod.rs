@@ -60,7 +60,7 @@ pub struct Lowered {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the filter could not be lowered, which is a fault of Portcullis: {reason}")]
 pub struct LowerError {
-    /// The validator's words.
+    /// The validator's words, or the pass's.
     pub reason: String,
 }
 
@@ -90,7 +90,8 @@ pub fn lower(program: &Program, lowering: Lowering) -> Result<Lowered, LowerErro
     };
     let mut capabilities = super::CAPABILITIES;
     if lowering.int64 {
-        if let Some(moved) = int64::run(&mut lowered.module) {
+        let run = int64::run(&mut lowered.module);
+        if let Some(moved) = run.map_err(|error| LowerError { reason: error.to_string() })? {
             lowered.move_functions(&moved);
         }
         capabilities.remove(Capabilities::SHADER_INT64);

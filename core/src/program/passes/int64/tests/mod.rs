@@ -1,0 +1,207 @@
+//! The pass's tests: here what the modules it makes look like, in [`corpus`] the filters that it
+//! makes them of.
+
+mod corpus;
+
+use naga::valid::{Capabilities, ValidationFlags, Validator};
+use naga::{Expression, Function, Literal, Module, Statement, SwitchCase, SwitchValue, TypeInner};
+
+use super::{Moved, library};
+use crate::lang::{Source, wgsl};
+use crate::program::{Program, ProgramOptions};
+
+fn program(text: &str) -> Program {
+    wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default())
+        .unwrap_or_else(|e| panic!("{}\n{text}", e.render()))
+}
+
+/// Runs the pass and checks what every module must hold to.
+fn run(module: &mut Module, text: &str) -> Option<Moved> {
+    let moved = super::run(module).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let dump = format!("{module:?}");
+    for rest in ["U64(", "I64(", "width: 8", "convert: Some(8)"] {
+        assert!(!dump.contains(rest), "{rest} is left of\n{text}");
+    }
+    let info = Validator::new(ValidationFlags::all(), Capabilities::empty())
+        .validate(module)
+        .unwrap_or_else(|e| panic!("{}\n{text}", e.emit_to_string("")));
+    // What validates may still be more than a writer takes.
+    naga::back::spv::write_vec(module, &info, &naga::back::spv::Options::default(), None)
+        .unwrap_or_else(|e| panic!("{e}\n{text}"));
+    moved
+}
+
+fn lowered(text: &str) -> Module {
+    let mut module = program(text).module().clone();
+    run(&mut module, text);
+    module
+}
+
+/// Function names in the order in which they stand.
+fn names(module: &Module) -> Vec<&str> {
+    module.functions.iter().filter_map(|(_, f)| f.name.as_deref()).collect()
+}
+
+/// A filter of a single expression, with variables of every type for it to use.
+fn filter_of(expression: &str) -> String {
+    format!(
+        "fn xdp_filter(pkt: u32) -> u32 {{
+            let w = load_be32(pkt, 0u);
+            var s = i32(w); var b = w > 7u; var f = f32(w);
+            var x = u64(w); var y = u64(load_be32(pkt, 4u)); var i = i64(s); var j = i64(x);
+            var v = vec2<u64>(x, y); var q = vec4<i64>(i, j, i, j); var t = vec3<u64>(x);
+            var c = vec2<u32>(w, 3u); var m = vec2<bool>(b, !b);
+            let r = {expression};
+            return XDP_PASS;
+        }}"
+    )
+}
+
+#[test]
+fn the_corpus_is_lowered() {
+    for text in corpus::FILTERS {
+        lowered(text);
+    }
+}
+
+#[test]
+fn every_operation_is_lowered() {
+    for expression in corpus::EXPRESSIONS {
+        lowered(&filter_of(expression));
+    }
+}
+
+#[test]
+fn a_module_without_64_bit_integers_is_left_alone() {
+    let text = "fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, 0u); }";
+    let mut module = program(text).module().clone();
+    let before = format!("{module:?}");
+    assert_eq!(run(&mut module, text), None);
+    assert_eq!(format!("{module:?}"), before);
+}
+
+#[test]
+fn only_what_is_called_is_put_in() {
+    let before = program(&filter_of("x + y"));
+    let after = lowered(&filter_of("x + y"));
+    let added = names(&after).len() - names(before.module()).len();
+    // i64(s) and x + y
+    assert_eq!(names(&after)[..added], ["pc_u64_add", "pc_i64_from_i32"]);
+    assert_eq!(names(&after)[added..], names(before.module()));
+}
+
+#[test]
+fn functions_move_together_and_variables_stay() {
+    let text = "fn xdp_filter(pkt: u32) -> u32 { return u32(u64(load_u8(pkt, 0u)) / 3lu); }";
+    let program = program(text);
+    let mut module = program.module().clone();
+    let moved = run(&mut module, text).expect("there is something to do");
+    let (old, new) = (&program.module().functions, &module.functions);
+    assert_eq!(moved.len(), old.len());
+    for (handle, function) in old.iter() {
+        assert_eq!(new[moved[&handle]].name, function.name);
+    }
+    for (handle, variable) in program.module().global_variables.iter() {
+        assert_eq!(module.global_variables[handle].name, variable.name);
+    }
+}
+
+/// The prelude speaks of 32-bit values only and must come through as it is, but for handles and for
+/// how expressions are gathered in `Emit`s.
+#[test]
+fn the_prelude_comes_through_unchanged() {
+    fn parts(function: &Function) -> Vec<String> {
+        let mut parts: Vec<String> = Vec::new();
+        let mut blocks = vec![&function.body];
+        while let Some(block) = blocks.pop() {
+            for statement in block.iter() {
+                match statement {
+                    Statement::Emit(_) => continue,
+                    Statement::Block(block) => blocks.push(block),
+                    Statement::If { accept, reject, .. } => blocks.extend([accept, reject]),
+                    Statement::Loop { body, continuing, .. } => blocks.extend([body, continuing]),
+                    Statement::Switch { cases, .. } => blocks.extend(cases.iter().map(|case| &case.body)),
+                    _ => {}
+                }
+                parts.push(format!("{:?}", std::mem::discriminant(statement)));
+            }
+        }
+        // The order of those that are there from the beginning is free.
+        let from = parts.len();
+        parts.extend(function.expressions.iter().map(|(_, expression)| match expression {
+            Expression::Literal(literal) => format!("{literal:?}"),
+            Expression::Binary { op, .. } => format!("{op:?}"),
+            Expression::Unary { op, .. } => format!("{op:?}"),
+            Expression::GlobalVariable(variable) => format!("{variable:?}"),
+            Expression::FunctionArgument(index) => format!("argument {index}"),
+            other => format!("{:?}", std::mem::discriminant(other)),
+        }));
+        parts[from..].sort();
+        parts
+    }
+    let text = &filter_of("x * y");
+    let program = program(text);
+    let mut module = program.module().clone();
+    let moved = run(&mut module, text).expect("there is something to do");
+    for (handle, old) in program.module().functions.iter().filter(|&(h, _)| program.is_prelude(h)) {
+        assert_eq!(parts(&module.functions[moved[&handle]]), parts(old), "{:?}", old.name);
+    }
+}
+
+/// Each word of a literal in its place.
+#[test]
+fn literals_are_split() {
+    let module = lowered(&filter_of("x ^ 0x1122334455667788lu"));
+    let words: Vec<u32> = module
+        .global_expressions
+        .iter()
+        .filter_map(|(_, e)| if let Expression::Literal(Literal::U32(word)) = *e { Some(word) } else { None })
+        .collect();
+    assert!(words.windows(2).any(|pair| pair == [0x5566_7788, 0x1122_3344]), "{words:x?}");
+}
+
+/// WGSL has no switch on a 64-bit integer, the validator has.
+#[test]
+fn a_switch_on_64_bits_is_lowered() {
+    for (text, value) in [(filter_of("x + 1lu"), SwitchValue::U32(0)), (filter_of("i + 1li"), SwitchValue::I32(-1))] {
+        let program = program(&text);
+        let mut module = program.module().clone();
+        let function = module.functions.get_mut(program.filter());
+        let selector = *function.named_expressions.iter().find(|(_, name)| *name == "r").expect("r is named").0;
+        let case = |value| SwitchCase { value, body: Default::default(), fall_through: false };
+        let switch = Statement::Switch { selector, cases: vec![case(value), case(SwitchValue::Default)] };
+        let before_return = function.body.len() - 1;
+        function.body.splice(before_return..before_return, naga::Block::from_vec(vec![switch]));
+        run(&mut module, &text);
+    }
+}
+
+/// The library is what the file says it may be, or taking its functions over would lose something.
+#[test]
+fn the_library_keeps_its_rules() {
+    let module = library::module();
+    assert!(module.constants.is_empty() && module.global_variables.is_empty() && module.overrides.is_empty());
+    assert!(!super::uses_int64(module));
+    for (_, function) in module.functions.iter() {
+        let name = function.name.as_deref().unwrap_or_default();
+        assert!(name.starts_with("pc_u64_") || name.starts_with("pc_i64_"), "{name}");
+        assert!(function.result.is_some(), "{name}");
+    }
+}
+
+/// Layout is kept, so that memory shared with the host could hold 64-bit integers too.
+#[test]
+fn layout_is_kept() {
+    let text = "struct S { a: u32, b: u64, c: vec3<u64>, d: array<vec3<i64>, 2>, e: i64 }
+        var<private> s: S;
+        fn xdp_filter(pkt: u32) -> u32 { s.b = 1lu; return u32(s.e); }";
+    let of = |module: &Module| {
+        let (_, ty) = module.types.iter().find(|(_, ty)| ty.name.as_deref() == Some("S")).expect("S is there");
+        let TypeInner::Struct { ref members, span } = ty.inner else { panic!("S is a struct") };
+        (members.iter().map(|m| m.offset).collect::<Vec<_>>(), span)
+    };
+    // WGSL's rules with a 64-bit scalar of size and alignment 8: vec3 has size 24 and alignment 32.
+    let expected = (vec![0, 8, 32, 64, 128], 160);
+    assert_eq!(of(program(text).module()), expected);
+    assert_eq!(of(&lowered(text)), expected);
+}

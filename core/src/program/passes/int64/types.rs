@@ -1,0 +1,111 @@
+//! What becomes of types: a 64-bit integer is a `vec2<u32>`, a vector of n of them an
+//! `array<vec2<u32>, n>`, and everything that holds one is rebuilt around that.
+//!
+//! Offsets, strides and spans stay as they are: no type grows, and no alignment does.
+
+use std::num::NonZeroU32;
+
+use naga::{
+    ArraySize, Handle, Literal, Module, Scalar, ScalarKind, Span, StructMember, Type, TypeInner, UniqueArena,
+    VectorSize,
+};
+
+/// A 64-bit integer type, or a vector of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Wide {
+    /// Components, `None` for a scalar.
+    pub(super) size: Option<VectorSize>,
+    pub(super) signed: bool,
+}
+
+impl Wide {
+    /// What `inner` is, if it is one.
+    pub(super) fn of(inner: &TypeInner) -> Option<Wide> {
+        let (size, scalar) = match *inner {
+            TypeInner::Scalar(scalar) => (None, scalar),
+            TypeInner::Vector { size, scalar } => (Some(size), scalar),
+            _ => return None,
+        };
+        match scalar {
+            Scalar::U64 => Some(Wide { size, signed: false }),
+            Scalar::I64 => Some(Wide { size, signed: true }),
+            _ => None,
+        }
+    }
+}
+
+/// The bits of a 64-bit integer literal.
+pub(super) fn wide_literal(literal: Literal) -> Option<u64> {
+    match literal {
+        Literal::U64(value) => Some(value),
+        Literal::I64(value) => Some(value as u64),
+        _ => None,
+    }
+}
+
+/// Whether a conversion gives a 64-bit integer, where it names a width.
+pub(super) fn wide_conversion(kind: ScalarKind, width: Option<u8>) -> bool {
+    matches!(kind, ScalarKind::Sint | ScalarKind::Uint) && width == Some(8)
+}
+
+/// The types of the module that is made.
+#[derive(Debug, Default)]
+pub(super) struct Types {
+    pub(super) arena: UniqueArena<Type>,
+}
+
+impl Types {
+    fn plain(&mut self, inner: TypeInner) -> Handle<Type> {
+        self.arena.insert(Type { name: None, inner }, Span::UNDEFINED)
+    }
+
+    /// `vec2<u32>`, which stands for a 64-bit integer.
+    pub(super) fn pair(&mut self) -> Handle<Type> {
+        self.plain(TypeInner::Vector { size: VectorSize::Bi, scalar: Scalar::U32 })
+    }
+
+    /// What stands for a 64-bit integer or, with a size, for a vector of them.
+    pub(super) fn wide(&mut self, size: Option<VectorSize>) -> Handle<Type> {
+        let base = self.pair();
+        let Some(size) = size else { return base };
+        let size = ArraySize::Constant(NonZeroU32::new(size as u32).expect("a vector has components"));
+        self.plain(TypeInner::Array { base, size, stride: 8 })
+    }
+
+    /// A vector of `scalar`.
+    pub(super) fn vector(&mut self, size: VectorSize, scalar: Scalar) -> Handle<Type> {
+        self.plain(TypeInner::Vector { size, scalar })
+    }
+
+    /// Takes over every type of `module`, without 64-bit integers: the new handles by the old ones'
+    /// index.
+    pub(super) fn take_over(&mut self, module: &Module) -> Vec<Handle<Type>> {
+        let mut map: Vec<Handle<Type>> = Vec::with_capacity(module.types.len());
+        for (old, ty) in module.types.iter() {
+            // A type comes behind those that it is made of.
+            let at = |old: Handle<Type>| map[old.index()];
+            let new = match ty.inner {
+                ref inner if Wide::of(inner).is_some() => self.wide(Wide::of(inner).and_then(|wide| wide.size)),
+                TypeInner::ValuePointer { size, scalar: Scalar::U64 | Scalar::I64, space } => {
+                    let base = self.wide(size);
+                    self.plain(TypeInner::Pointer { base, space })
+                }
+                ref inner => {
+                    let inner = match *inner {
+                        TypeInner::Pointer { base, space } => TypeInner::Pointer { base: at(base), space },
+                        TypeInner::Array { base, size, stride } => TypeInner::Array { base: at(base), size, stride },
+                        TypeInner::BindingArray { base, size } => TypeInner::BindingArray { base: at(base), size },
+                        TypeInner::Struct { ref members, span } => {
+                            let member = |m: &StructMember| StructMember { ty: at(m.ty), ..m.clone() };
+                            TypeInner::Struct { members: members.iter().map(member).collect(), span }
+                        }
+                        ref other => other.clone(),
+                    };
+                    self.arena.insert(Type { name: ty.name.clone(), inner }, module.types.get_span(old))
+                }
+            };
+            map.push(new);
+        }
+        map
+    }
+}
