@@ -1,0 +1,237 @@
+//! What is known of the values in the code being built, and what follows from it for the packet's
+//! length. This is what lets a load go without its check.
+
+use std::collections::HashMap;
+
+use cranelift_codegen::ir::Value;
+
+/// Something true of a packet's length: `length >= root + add`, which does not wrap, or
+/// `length >= add`. It names the length that it is about, because a filter may change it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fact {
+    pub length: Value,
+    pub root: Option<Value>,
+    pub add: u32,
+}
+
+/// A value as a sum that does not wrap: `root + add`, or `add` alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sum {
+    pub root: Option<Value>,
+    pub add: u32,
+}
+
+/// What is known of one 32-bit or boolean value.
+#[derive(Debug, Clone, Default)]
+struct Entry {
+    range: Option<(u32, u32)>,
+    sum: Option<Sum>,
+    /// The value is this one with its bytes swapped (and then zero-extended).
+    swapped: Option<Value>,
+    /// The value is the length of the packet whose length is this value.
+    is_length: bool,
+    /// The value is a verdict already, without being checked again.
+    is_verdict: bool,
+    when_true: Vec<Fact>,
+    when_false: Vec<Fact>,
+}
+
+/// A table over values. Values never change, so entries stay true.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    entries: HashMap<Value, Entry>,
+}
+
+impl Known {
+    /// The least and greatest number that the value can be, unsigned.
+    pub fn range(&self, value: Value) -> (u32, u32) {
+        self.entries.get(&value).and_then(|e| e.range).unwrap_or((0, u32::MAX))
+    }
+
+    /// The number that the value is.
+    pub fn constant(&self, value: Value) -> Option<u32> {
+        let (low, high) = self.range(value);
+        (low == high).then_some(low)
+    }
+
+    /// Notes a range; the tighter of old and new counts.
+    pub fn set_range(&mut self, value: Value, low: u32, high: u32) {
+        let (old_low, old_high) = self.range(value);
+        let (low, high) = (low.max(old_low), high.min(old_high));
+        debug_assert!(low <= high);
+        self.entries.entry(value).or_default().range = Some((low, high));
+    }
+
+    /// The value as a sum.
+    pub fn sum(&self, value: Value) -> Sum {
+        if let Some(constant) = self.constant(value) {
+            return Sum { root: None, add: constant };
+        }
+        self.entries.get(&value).and_then(|e| e.sum).unwrap_or(Sum { root: Some(value), add: 0 })
+    }
+
+    /// Notes that `value` is `base + add`, which does not wrap.
+    pub fn set_sum(&mut self, value: Value, base: Value, add: u32) {
+        let base = self.sum(base);
+        // `base` as a whole plus `add` does not wrap, so its constant part does not either.
+        self.entries.entry(value).or_default().sum = Some(Sum { root: base.root, add: base.add + add });
+    }
+
+    /// The value whose swapped bytes this value is.
+    pub fn swapped(&self, value: Value) -> Option<Value> {
+        self.entries.get(&value).and_then(|e| e.swapped)
+    }
+
+    pub fn set_swapped(&mut self, value: Value, raw: Value) {
+        self.entries.entry(value).or_default().swapped = Some(raw);
+    }
+
+    pub fn is_length(&self, value: Value) -> bool {
+        self.entries.get(&value).is_some_and(|e| e.is_length)
+    }
+
+    pub fn set_length(&mut self, value: Value) {
+        self.entries.entry(value).or_default().is_length = true;
+    }
+
+    /// Whether the value is a verdict: one of 0 to 3, or what `redirect` gave.
+    pub fn is_verdict(&self, value: Value) -> bool {
+        self.range(value).1 <= 3 || self.entries.get(&value).is_some_and(|e| e.is_verdict)
+    }
+
+    pub fn set_verdict(&mut self, value: Value) {
+        self.entries.entry(value).or_default().is_verdict = true;
+    }
+
+    /// What follows when the condition is `outcome`.
+    pub fn facts(&self, condition: Value, outcome: bool) -> &[Fact] {
+        match self.entries.get(&condition) {
+            Some(entry) if outcome => &entry.when_true,
+            Some(entry) => &entry.when_false,
+            None => &[],
+        }
+    }
+
+    pub fn set_facts(&mut self, condition: Value, when_true: Vec<Fact>, when_false: Vec<Fact>) {
+        if !when_true.is_empty() || !when_false.is_empty() {
+            let entry = self.entries.entry(condition).or_default();
+            entry.when_true = when_true;
+            entry.when_false = when_false;
+        }
+    }
+
+    /// What follows from either of two conditions holding, when only one of them need hold.
+    pub fn common(a: &[Fact], b: &[Fact]) -> Vec<Fact> {
+        a.iter()
+            .filter_map(|fact| {
+                let same = |other: &&Fact| other.length == fact.length && other.root == fact.root;
+                b.iter().find(same).map(|other| Fact { add: fact.add.min(other.add), ..*fact })
+            })
+            .collect()
+    }
+}
+
+/// What holds for the packet's length at a point of the code.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Lengths {
+    /// The value that the facts are about; a filter that changes the length makes a new one.
+    length: Option<Value>,
+    at_least: u32,
+    sums: Vec<(Value, u32)>,
+}
+
+/// Facts kept at one point of the code; more than that helps no filter.
+const MAX_SUMS: usize = 32;
+
+impl Lengths {
+    /// Adds those facts that are about `length`, the packet's length now. What was known about
+    /// another length is forgotten.
+    pub fn learn(&mut self, length: Value, facts: &[Fact]) {
+        for fact in facts.iter().filter(|f| f.length == length) {
+            if self.length != Some(length) {
+                *self = Lengths { length: Some(length), ..Lengths::default() };
+            }
+            match fact.root {
+                None => self.at_least = self.at_least.max(fact.add),
+                Some(root) => match self.sums.iter_mut().find(|(r, _)| *r == root) {
+                    Some((_, known)) => *known = (*known).max(fact.add),
+                    None => {
+                        if self.sums.len() < MAX_SUMS {
+                            self.sums.push((root, fact.add));
+                        }
+                    }
+                },
+            }
+        }
+    }
+
+    /// Whether `sum + size` bytes, `sum` being at most `high`, are known to be there.
+    pub fn prove(&self, length: Value, sum: Sum, high: u32, size: u32) -> bool {
+        if self.length != Some(length) {
+            return false;
+        }
+        if high.checked_add(size).is_some_and(|end| end <= self.at_least) {
+            return true;
+        }
+        let Some(need) = sum.add.checked_add(size) else { return false };
+        match sum.root {
+            None => need <= self.at_least,
+            Some(root) => self.sums.iter().any(|&(r, add)| r == root && need <= add),
+        }
+    }
+
+    /// What holds where two ways meet.
+    pub fn meet(&self, other: &Lengths) -> Lengths {
+        if self.length != other.length {
+            return Lengths::default();
+        }
+        Lengths {
+            length: self.length,
+            at_least: self.at_least.min(other.at_least),
+            sums: self
+                .sums
+                .iter()
+                .filter_map(|&(root, add)| {
+                    other.sums.iter().find(|(r, _)| *r == root).map(|&(_, theirs)| (root, add.min(theirs)))
+                })
+                .collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cranelift_codegen::entity::EntityRef;
+
+    #[test]
+    fn a_proof_needs_the_whole_access() {
+        let (length, root, other) = (Value::new(1), Value::new(2), Value::new(3));
+        let fact = |root, add| Fact { length, root, add };
+        let mut lengths = Lengths::default();
+        lengths.learn(length, &[fact(None, 34), fact(Some(root), 20)]);
+        lengths.learn(length, &[Fact { length: other, root: None, add: 1000 }]);
+        let at = |add| Sum { root: None, add };
+        assert!(lengths.prove(length, at(30), 30, 4));
+        assert!(!lengths.prove(length, at(31), 31, 4));
+        assert!(!lengths.prove(length, at(u32::MAX), u32::MAX, 4));
+        let from = |root, add| Sum { root: Some(root), add };
+        assert!(lengths.prove(length, from(root, 18), u32::MAX, 2));
+        assert!(!lengths.prove(length, from(root, 19), u32::MAX, 2));
+        assert!(!lengths.prove(length, from(other, 0), u32::MAX, 1));
+        assert!(lengths.prove(length, from(other, 0), 33, 1));
+        assert!(!lengths.prove(other, at(0), 0, 1), "facts about another length prove nothing");
+    }
+
+    #[test]
+    fn where_ways_meet_only_what_both_know_counts() {
+        let (length, root) = (Value::new(1), Value::new(2));
+        let (mut a, mut b) = (Lengths::default(), Lengths::default());
+        a.learn(length, &[Fact { length, root: None, add: 34 }, Fact { length, root: Some(root), add: 8 }]);
+        b.learn(length, &[Fact { length, root: None, add: 14 }]);
+        let both = a.meet(&b);
+        assert!(both.prove(length, Sum { root: None, add: 10 }, 10, 4));
+        assert!(!both.prove(length, Sum { root: None, add: 14 }, 14, 1));
+        assert!(!both.prove(length, Sum { root: Some(root), add: 0 }, u32::MAX, 1));
+    }
+}

@@ -1,0 +1,337 @@
+//! From a program to native code for a whole batch: one function that loops over packets, with
+//! the filter, its helpers and the prelude's functions inlined into the loop's body.
+//!
+//! How the work is divided:
+//! - `types`: values as lists of scalars;
+//! - `known`: ranges, sums and length facts about values;
+//! - `scalar`: operators on scalars, with the peepholes that pay;
+//! - `math`: WGSL's built-in functions;
+//! - `packet`: the prelude's functions on a packet;
+//! - `expressions`, `places`: naga's expressions, variables and what pointers point to;
+//! - `cost`: which pieces of a filter have no side effect, and what they cost;
+//! - `statements`: control flow, branch-free where that is cheaper.
+//!
+//! What makes the code safe for any filter and any packet is said at the two places that touch
+//! memory: `packet::Codegen::load` and `places::Codegen::element_address`.
+
+mod cost;
+mod expressions;
+mod known;
+mod math;
+mod packet;
+mod places;
+mod scalar;
+mod statements;
+mod types;
+
+use std::collections::{BTreeMap, HashMap};
+
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::immediates::Offset32;
+use cranelift_codegen::ir::{self, AbiParam, InstBuilder, MemFlagsData, UserFuncName, Value, types as clif};
+use cranelift_codegen::isa::TargetIsa;
+use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
+use naga::{Function, GlobalVariable, Handle, LocalVariable};
+use portcullis_core::program::Program;
+
+use crate::memory::{Context, context_offset};
+use known::{Known, Lengths};
+
+/// Something that a filter does and this code generator does not do, in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unsupported(pub String);
+
+type Result<T, E = Unsupported> = std::result::Result<T, E>;
+
+/// Scalar operations that a filter may come to, after inlining; more would keep the compiler (and
+/// its memory) busy for minutes.
+const MAX_OPERATIONS: u64 = 2_000_000;
+
+/// A function in Cranelift's intermediate form, and what it needs beside it when it runs.
+pub(crate) struct Lowered {
+    pub function: ir::Function,
+    /// Constant tables, read through [`Context::tables`].
+    pub tables: Vec<u8>,
+}
+
+/// Builds `fn(context: *const Context, start: usize, end: usize)`.
+pub(crate) fn lower(program: &Program, isa: &dyn TargetIsa) -> Result<Lowered> {
+    let pointer = isa.pointer_type();
+    if pointer != clif::I64 {
+        return Err(Unsupported("a processor that is not 64 bits wide".into()));
+    }
+    let mut signature = ir::Signature::new(isa.default_call_conv());
+    signature.params.extend([AbiParam::new(pointer); 3]);
+    let mut function = ir::Function::with_name_signature(UserFuncName::user(0, 0), signature);
+    let mut context = FunctionBuilderContext::new();
+    let builder = FunctionBuilder::new(&mut function, &mut context);
+    let tables = Codegen::new(builder, program, isa).run()?;
+    Ok(Lowered { function, tables })
+}
+
+/// What a pointer points to.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// Scalars in Cranelift variables, numbered on from this one.
+    Variables(u32),
+    /// Scalars in memory, one after another from `address + offset` on.
+    Memory { address: Value, offset: u32 },
+}
+
+/// Where a variable of the filter lives.
+#[derive(Debug, Clone, Copy)]
+enum Home {
+    Variables(u32),
+    Stack(ir::StackSlot),
+}
+
+/// What an expression came to.
+#[derive(Debug, Clone)]
+enum Operand {
+    Value(Vec<Value>),
+    Place(Place),
+    /// A constant of the module, not yet materialised: tables are better read from memory.
+    Constant(Handle<naga::Expression>),
+}
+
+/// One call of a function of the filter, inlined.
+struct Frame<'a> {
+    function: Handle<Function>,
+    code: &'a Function,
+    info: &'a naga::valid::FunctionInfo,
+    arguments: Vec<Operand>,
+    values: Vec<Option<Operand>>,
+    exit: Exit,
+}
+
+/// Where `return` goes.
+#[derive(Debug, Clone, Copy)]
+enum Exit {
+    /// To the end of the packet's turn, with a verdict.
+    Verdict,
+    /// To the block behind an inlined call, with the result.
+    Block { block: ir::Block, used: bool },
+    /// Nowhere: the call is lowered without branches and its result is collected.
+    Collected,
+}
+
+/// The packet of the current turn of the loop.
+#[derive(Debug, Clone, Copy)]
+struct Packet {
+    /// Its index in the batch, 64 bits.
+    index: Value,
+    /// Its first byte's address when the turn began.
+    start: Value,
+    /// Its length when the turn began.
+    length: Value,
+    /// Current address and length, for filters that change them.
+    moving: Option<Moving>,
+}
+
+/// The packet's ends, where a filter moves them.
+#[derive(Debug, Clone, Copy)]
+struct Moving {
+    start: Variable,
+    length: Variable,
+}
+
+/// Blocks that `break` and `continue` go to.
+#[derive(Debug, Clone, Copy)]
+struct Jumps {
+    leave: ir::Block,
+    again: Option<ir::Block>,
+}
+
+struct Codegen<'a, 'f> {
+    b: FunctionBuilder<'f>,
+    isa: &'a dyn TargetIsa,
+    program: &'a Program,
+    module: &'a naga::Module,
+    known: Known,
+    /// What holds where the code is, on every way that leads here; conditional code without
+    /// branches is executed always, so this does not hold its conditions.
+    firm: Lengths,
+    /// The same, and the conditions of conditional code without branches: what holds if the
+    /// result matters.
+    assumed: Lengths,
+    /// The function's first argument.
+    context: Value,
+    arena: Value,
+    packet: Option<Packet>,
+    verdict: Option<ir::Block>,
+    fuel: Option<Variable>,
+    locals: HashMap<(Handle<Function>, Handle<LocalVariable>), Home>,
+    globals: HashMap<Handle<GlobalVariable>, Home>,
+    costs: cost::Costs,
+    /// Old values of variables assigned in conditional code without branches, innermost last.
+    journals: Vec<BTreeMap<u32, Value>>,
+    jumps: Vec<Jumps>,
+    tables: Vec<u8>,
+    table_offsets: HashMap<Handle<naga::Expression>, u32>,
+    operations: u64,
+}
+
+impl<'a, 'f> Codegen<'a, 'f> {
+    fn new(b: FunctionBuilder<'f>, program: &'a Program, isa: &'a dyn TargetIsa) -> Self {
+        let none = Value::from_u32(0);
+        Codegen {
+            b,
+            isa,
+            program,
+            module: program.module(),
+            known: Known::default(),
+            firm: Lengths::default(),
+            assumed: Lengths::default(),
+            context: none,
+            arena: none,
+            packet: None,
+            verdict: None,
+            fuel: None,
+            locals: HashMap::new(),
+            globals: HashMap::new(),
+            costs: cost::Costs::new(program),
+            journals: Vec::new(),
+            jumps: Vec::new(),
+            tables: Vec::new(),
+            table_offsets: HashMap::new(),
+            operations: 0,
+        }
+    }
+
+    /// The loop over packets `start..end`, tested at its end.
+    fn run(mut self) -> Result<Vec<u8>> {
+        let facts = self.program.facts();
+        let (changes_length, redirects) = (facts.changes_length, facts.redirects);
+        let bounded = facts.max_iterations.is_some_and(|n| n <= self.program.fuel());
+
+        let entry = self.b.create_block();
+        let turn = self.b.create_block();
+        let verdict = self.b.create_block();
+        let done = self.b.create_block();
+        self.b.append_block_params_for_function_params(entry);
+        self.b.switch_to_block(entry);
+        let (context, start, end) = match *self.b.block_params(entry) {
+            [context, start, end] => (context, start, end),
+            _ => unreachable!("the signature has three parameters"),
+        };
+        self.context = context;
+        self.arena = self.field(context_offset::ARENA);
+        let descriptors = self.field(context_offset::DESCRIPTORS);
+        let verdicts = self.field(context_offset::VERDICTS);
+        let targets = redirects.then(|| self.field(context_offset::TARGETS));
+        let some = self.b.ins().icmp(IntCC::UnsignedLessThan, start, end);
+        self.b.ins().brif(some, turn, &[start.into()], done, &[]);
+
+        let index = self.b.append_block_param(turn, clif::I64);
+        self.b.switch_to_block(turn);
+        let scaled = self.b.ins().ishl_imm_u(index, 3);
+        let descriptor = self.b.ins().iadd(descriptors, scaled);
+        let offset = self.b.ins().uload32(constant_memory(), descriptor, 0);
+        let length = self.b.ins().load(clif::I32, constant_memory(), descriptor, 4);
+        let address = self.b.ins().iadd(self.arena, offset);
+        self.known.set_length(length);
+        let moving = changes_length.then(|| {
+            let moving = Moving { start: self.b.declare_var(clif::I64), length: self.b.declare_var(clif::I32) };
+            self.b.def_var(moving.start, address);
+            self.b.def_var(moving.length, length);
+            moving
+        });
+        self.packet = Some(Packet { index, start: address, length, moving });
+        self.verdict = Some(verdict);
+        let value = self.b.append_block_param(verdict, clif::I32);
+        if !bounded {
+            let fuel = self.b.declare_var(clif::I32);
+            let full = self.b.ins().iconst(clif::I32, i64::from(self.program.fuel()));
+            self.b.def_var(fuel, full);
+            self.fuel = Some(fuel);
+        }
+        self.filter()?;
+
+        self.b.switch_to_block(verdict);
+        let byte = self.b.ins().iadd(verdicts, index);
+        self.b.ins().istore8(output_memory(), value, byte, 0);
+        if let Some(targets) = targets {
+            let port = self.b.ins().ushr_imm_u(value, 8);
+            let scaled = self.b.ins().ishl_imm_u(index, 2);
+            let at = self.b.ins().iadd(targets, scaled);
+            self.b.ins().store(output_memory(), port, at, 0);
+        }
+        if let Some(moving) = moving {
+            let resized = self.field(context_offset::RESIZED);
+            let scaled = self.b.ins().ishl_imm_u(index, 3);
+            let at = self.b.ins().iadd(resized, scaled);
+            let start = self.b.use_var(moving.start);
+            let offset = self.b.ins().isub(start, self.arena);
+            self.b.ins().istore32(output_memory(), offset, at, 0);
+            let length = self.b.use_var(moving.length);
+            self.b.ins().store(output_memory(), length, at, 4);
+        }
+        let next = self.b.ins().iadd_imm_u(index, 1);
+        let more = self.b.ins().icmp(IntCC::UnsignedLessThan, next, end);
+        self.b.ins().brif(more, turn, &[next.into()], done, &[]);
+
+        self.b.switch_to_block(done);
+        self.b.ins().return_(&[]);
+        self.b.seal_all_blocks();
+        let Codegen { b, isa, tables, .. } = self;
+        b.finalize(isa.frontend_config());
+        Ok(tables)
+    }
+
+    /// A pointer out of the [`Context`].
+    fn field(&mut self, offset: i32) -> Value {
+        self.b.ins().load(clif::I64, constant_memory(), self.context, Offset32::new(offset))
+    }
+
+    fn packet(&self) -> Packet {
+        self.packet.expect("set before the filter is lowered")
+    }
+
+    /// Counts work done, so that a filter cannot keep the compiler busy for ever.
+    fn spend(&mut self, operations: usize) -> Result<()> {
+        self.operations += operations as u64;
+        if self.operations > MAX_OPERATIONS {
+            return Err(Unsupported(format!("more than {MAX_OPERATIONS} scalar operations after inlining")));
+        }
+        Ok(())
+    }
+
+    /// A 32-bit constant.
+    fn constant(&mut self, value: u32) -> Value {
+        let v = self.b.ins().iconst(clif::I32, i64::from(value));
+        self.known.set_range(v, value, value);
+        v
+    }
+
+    /// A boolean constant.
+    fn boolean(&mut self, value: bool) -> Value {
+        let v = self.b.ins().iconst(clif::I8, i64::from(value));
+        self.known.set_range(v, value.into(), value.into());
+        v
+    }
+
+    /// Sets a variable, remembering what it was for the innermost conditional code.
+    fn assign(&mut self, variable: Variable, value: Value) {
+        if self.journals.last().is_some_and(|journal| !journal.contains_key(&variable.as_u32())) {
+            let old = self.b.use_var(variable);
+            if let Some(journal) = self.journals.last_mut() {
+                journal.insert(variable.as_u32(), old);
+            }
+        }
+        self.b.def_var(variable, value);
+    }
+}
+
+/// Memory that nothing writes to while the function runs: the context, the descriptors, the
+/// metadata, the tables.
+fn constant_memory() -> MemFlagsData {
+    MemFlagsData::new().with_notrap().with_readonly().with_can_move()
+}
+
+/// Memory that only the loop's end writes to, and nothing reads.
+fn output_memory() -> MemFlagsData {
+    MemFlagsData::new().with_notrap()
+}
+
+/// The context's fields are 64 bits wide on every processor that [`lower`] takes.
+const _: () = assert!(size_of::<usize>() != 8 || size_of::<Context>() == 64);
