@@ -1,0 +1,130 @@
+//! pcap and pcapng files.
+//!
+//! Formats: draft-ietf-opsawg-pcap (classic pcap, microseconds or nanoseconds) and
+//! draft-ietf-opsawg-pcapng, both in either byte order, told apart by their first bytes. Only
+//! Ethernet frames are taken.
+//!
+//! Reading is by large blocks into arenas, where the packets stay. What is cut by a block's end is
+//! carried over to the next; nothing else is copied, unless a filter changes lengths.
+
+mod link_type;
+mod pcap;
+mod pcapng;
+mod reader;
+mod writer;
+
+use std::fs::File;
+use std::io::{self, Read};
+
+pub use link_type::LinkType;
+pub use writer::{CaptureKind, CaptureSink};
+
+use crate::source::{Source, SourceError, SourceOptions};
+use pcap::Pcap;
+use pcapng::Pcapng;
+use reader::{CaptureSource, Input};
+
+/// The longest packet that a capture may hold, in bytes: what libpcap allows (`MAXIMUM_SNAPLEN`).
+pub const MAX_PACKET: usize = 262_144;
+
+/// Bytes that tell the format: a whole pcap header, and less than the shortest pcapng section
+/// header.
+const HEADER: usize = 24;
+
+/// Opens a capture file.
+///
+/// # Errors
+/// See [`read`]; and [`SourceError::Open`].
+pub fn open(path: &str, options: &SourceOptions) -> Result<Box<dyn Source>, SourceError> {
+    let failed = |error| SourceError::Open { name: path.to_owned(), error };
+    let file = File::open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if metadata.is_dir() {
+        return Err(failed(io::Error::new(io::ErrorKind::IsADirectory, "it is a directory")));
+    }
+    let size = metadata.is_file().then_some(metadata.len());
+    read(path, size, Box::new(file), options)
+}
+
+/// Reads a capture from anything that can be read; `name` and `size` (in bytes, where known) are for
+/// messages and progress.
+///
+/// The reader is asked for large pieces, so it needs no buffer of its own. Where it gives less than
+/// 64 KiB (a live pipe), the packets so far make a batch, and nobody waits for a full block.
+///
+/// # Errors
+/// [`SourceError::Empty`], [`SourceError::UnknownFormat`], and what is wrong with the first block's
+/// headers.
+pub fn read(
+    name: &str,
+    size: Option<u64>,
+    reader: Box<dyn Read + Send>,
+    options: &SourceOptions,
+) -> Result<Box<dyn Source>, SourceError> {
+    let mut input = Input::new(name, size, reader);
+    let mut header = [0; HEADER];
+    let got = input.read_header(&mut header)?;
+    let header = &header[..got];
+    if header.is_empty() {
+        return Err(SourceError::Empty { name: name.to_owned() });
+    }
+    let unknown = |reason: String| SourceError::UnknownFormat { name: name.to_owned(), reason };
+    let what = recognise(header).map_err(unknown)?;
+    if got < HEADER {
+        return Err(unknown(format!("the file ends at byte {got}, in the middle of its {what} header")));
+    }
+    match what {
+        Kind::Pcap => {
+            let format = Pcap::new(header).map_err(|fault| fault.at(name, 0))?;
+            Ok(Box::new(CaptureSource::open(input, format, &[], options)?))
+        }
+        Kind::Pcapng => Ok(Box::new(CaptureSource::open(input, Pcapng::new(), header, options)?)),
+    }
+}
+
+/// The formats that can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Pcap,
+    Pcapng,
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Kind::Pcap => "pcap",
+            Kind::Pcapng => "pcapng",
+        })
+    }
+}
+
+/// Tells the format by the first bytes, or says what they are instead.
+fn recognise(header: &[u8]) -> Result<Kind, String> {
+    let first: Vec<u8> = header.iter().copied().take(4).collect();
+    let magic = |bytes: &[u8]| first.starts_with(bytes);
+    let magic32 = <[u8; 4]>::try_from(&first[..]).map_or(0, u32::from_be_bytes);
+    match magic32 {
+        0xa1b2_c3d4 | 0xd4c3_b2a1 | 0xa1b2_3c4d | 0x4d3c_b2a1 => return Ok(Kind::Pcap),
+        0x0a0d_0d0a => return Ok(Kind::Pcapng),
+        _ => {}
+    }
+    Err(match magic32 {
+        0xa1b2_cd34 | 0x34cd_b2a1 => {
+            "a pcap file of the \"modified\" kind (magic a1b2cd34), which is not read here; convert it with editcap"
+                .into()
+        }
+        0x2204_2204..=0x2204_22ff | 0x28b5_2ffd => "it is compressed (zstd); decompress it first: zstd -dc FILE".into(),
+        0x0a0d_0a00..=0x0a0d_0aff | 0x0d0d_0a00..=0x0d0d_0aff => {
+            "a pcapng file with its line ends changed, as by a transfer in text mode; transfer it again".into()
+        }
+        _ if magic(&[0x1f, 0x8b]) => "it is compressed (gzip); decompress it first: gzip -dc FILE".into(),
+        _ if magic(b"BZh") => "it is compressed (bzip2); decompress it first: bzip2 -dc FILE".into(),
+        _ if magic(&[0xfd, b'7', b'z', b'X']) => "it is compressed (xz); decompress it first: xz -dc FILE".into(),
+        _ if magic(&[0x04, 0x22, 0x4d, 0x18]) => "it is compressed (lz4); decompress it first: lz4 -dc FILE".into(),
+        _ if magic(b"snoo") => "a snoop capture, which is not read here; convert it with editcap -F pcap".into(),
+        _ => {
+            let hex: Vec<String> = first.iter().map(|b| format!("{b:02x}")).collect();
+            format!("neither pcap nor pcapng: it begins with the bytes {}", hex.join(" "))
+        }
+    })
+}

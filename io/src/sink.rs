@@ -1,0 +1,98 @@
+//! What every sink looks like.
+
+use std::io;
+use std::path::Path;
+
+use portcullis_core::packet::Batch;
+
+use crate::capture::{CaptureKind, CaptureSink};
+use crate::source::CaptureFormat;
+
+/// What a sink has taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Written {
+    /// Packets.
+    pub packets: u64,
+    /// Their captured bytes, without what the format adds.
+    pub bytes: u64,
+}
+
+/// Where packets go.
+pub trait Sink: Send {
+    /// Takes the packets `indices` of `batch`, in this order, as they are now.
+    ///
+    /// # Errors
+    /// See [`SinkError`]; the sink is of no more use then.
+    ///
+    /// # Panics
+    /// When the batch has no such packet.
+    fn write(&mut self, batch: &Batch, indices: &[u32]) -> Result<(), SinkError>;
+
+    /// Brings everything to where it belongs. A sink that is dropped without may lose packets.
+    ///
+    /// # Errors
+    /// See [`SinkError`].
+    fn finish(self: Box<Self>) -> Result<Written, SinkError>;
+}
+
+/// Why packets could not be written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SinkError {
+    /// The file or directory cannot be made.
+    #[error("{name}: cannot be created: {error}")]
+    Create {
+        /// The file or directory.
+        name: String,
+        /// The system's words.
+        error: io::Error,
+    },
+    /// Writing failed: the disk is full, the reader of a pipe is gone.
+    #[error("{name}: writing failed: {error}")]
+    Write {
+        /// The file.
+        name: String,
+        /// The system's words.
+        error: io::Error,
+    },
+}
+
+impl SinkError {
+    /// Whether the reader of a pipe went away, which is no fault worth a message.
+    pub fn is_broken_pipe(&self) -> bool {
+        match self {
+            SinkError::Create { error, .. } | SinkError::Write { error, .. } => {
+                error.kind() == io::ErrorKind::BrokenPipe
+            }
+        }
+    }
+}
+
+/// Creates the capture file `path`, over one that is there: pcapng when its name ends so, else
+/// classic pcap with the resolution of `format`. `-` is classic pcap on standard output.
+///
+/// The file is there from now on, even if no packet comes. Mind [`same_file`].
+///
+/// # Errors
+/// See [`SinkError`].
+pub fn create(path: &str, format: &CaptureFormat) -> Result<Box<dyn Sink>, SinkError> {
+    if path == "-" {
+        return Ok(Box::new(CaptureSink::new("stdout", Box::new(io::stdout()), CaptureKind::Pcap, format)?));
+    }
+    Ok(Box::new(CaptureSink::create(Path::new(path), format)?))
+}
+
+/// Whether both paths lead to one file that exists: creating the second would wipe out the first.
+pub fn same_file(one: &Path, other: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        // Devices (/dev/null, terminals) may be both input and output.
+        matches!((one.metadata(), other.metadata()), (Ok(a), Ok(b))
+            if a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()))
+    }
+    #[cfg(not(unix))]
+    {
+        matches!((one.canonicalize(), other.canonicalize()), (Ok(a), Ok(b)) if a == b && a.is_file())
+    }
+}

@@ -1,0 +1,561 @@
+//! Making one packet after the other.
+
+use portcullis_core::packet::Metadata;
+
+use super::headers::{Addresses, Headers, checksum, pseudo4, pseudo6, sum};
+use super::random::Random;
+use super::spec::{Kind, Size, Spec};
+
+/// The first packet's time: 2023-11-14 22:13:20 UTC, in nanoseconds since the epoch.
+const EPOCH: u64 = 1_700_000_000_000_000_000;
+
+/// Nanoseconds between packets: from 1 to this, so about a million packets a second.
+const LONGEST_GAP: u32 = 2000;
+
+// EtherTypes (IANA, IEEE 802 Numbers) and protocol numbers (IANA, Assigned Internet Protocol Numbers).
+const IPV4: u16 = 0x0800;
+const ARP: u16 = 0x0806;
+const VLAN: u16 = 0x8100;
+const IPV6: u16 = 0x86dd;
+const PROVIDER_VLAN: u16 = 0x88a8;
+const ICMP: u8 = 1;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const AUTHENTICATION: u8 = 51;
+const ICMPV6: u8 = 58;
+const DESTINATION_OPTIONS: u8 = 60;
+/// 3GPP TS 29.281, section 4.4.2.
+const GTP_U_PORT: u16 = 2152;
+
+/// Two hosts that talk.
+#[derive(Debug, Clone, Copy)]
+struct Flow {
+    /// Client, server.
+    addresses: Addresses,
+    ports: [u16; 2],
+}
+
+/// Random bytes that payloads are cut from, with sums that make a payload's checksum two look-ups.
+#[derive(Debug)]
+struct Payloads {
+    bytes: Vec<u8>,
+    /// The sum of all 16-bit words before each.
+    sums: Vec<u32>,
+}
+
+impl Payloads {
+    /// Room for the longest payload at 10,000 different places.
+    const LEN: usize = 32 << 10;
+
+    fn new(random: &mut Random) -> Payloads {
+        let mut bytes = vec![0; Self::LEN];
+        random.fill(&mut bytes);
+        let mut sums = vec![0; Self::LEN / 2 + 1];
+        for (i, word) in bytes.chunks_exact(2).enumerate() {
+            sums[i + 1] = sums[i] + u32::from(u16::from_be_bytes([word[0], word[1]]));
+        }
+        Payloads { bytes, sums }
+    }
+
+    /// The sum of the bytes from `start` (which is even) on.
+    fn sum(&self, start: usize, len: usize) -> u64 {
+        let words = self.sums[start / 2 + len / 2] - self.sums[start / 2];
+        u64::from(words) + sum(&self.bytes[start + len / 2 * 2..start + len])
+    }
+}
+
+/// A piece of [`Payloads`].
+#[derive(Debug, Clone, Copy)]
+struct Payload {
+    start: usize,
+    len: usize,
+}
+
+/// What stands behind the IP header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Transport {
+    Tcp,
+    Udp,
+    /// ICMP or ICMPv6 echo.
+    Echo,
+    /// ICMPv6 neighbour solicitation.
+    Neighbour,
+}
+
+impl Transport {
+    fn header(self) -> usize {
+        match self {
+            Transport::Tcp => 20,
+            Transport::Udp | Transport::Echo => 8,
+            Transport::Neighbour => 32,
+        }
+    }
+
+    fn protocol(self, six: bool) -> u8 {
+        match self {
+            Transport::Tcp => TCP,
+            Transport::Udp => UDP,
+            _ if six => ICMPV6,
+            _ => ICMP,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fragment {
+    Whole,
+    First,
+    Later,
+}
+
+/// An IP packet, as far as it is decided before its lengths.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    six: bool,
+    transport: Transport,
+    fragment: Fragment,
+    /// IPv4 options or IPv6 extension headers.
+    extras: bool,
+}
+
+impl Shape {
+    fn plain(six: bool, transport: Transport) -> Shape {
+        Shape { six, transport, fragment: Fragment::Whole, extras: false }
+    }
+}
+
+/// Makes packets from a seed, without end.
+#[derive(Debug)]
+pub struct Generator {
+    random: Random,
+    flows: Vec<Flow>,
+    payloads: Payloads,
+    /// Kinds with the sum of the weights up to and with each.
+    kinds: Vec<(Kind, u32)>,
+    size: Size,
+    time: u64,
+    headers: Headers,
+}
+
+impl Generator {
+    /// The longest packet that is made, in bytes.
+    pub const MAX_PACKET: usize = Size::LIMITS.1 as usize;
+
+    /// The sequence of packets that `spec` orders.
+    pub fn new(spec: &Spec) -> Generator {
+        // Streams, so that another number of flows does not change the payloads.
+        let mut of_flows = Random::new(spec.seed, 1);
+        let flows = (0..spec.flows).map(|_| flow(&mut of_flows)).collect();
+        let mut total = 0;
+        let kinds = spec
+            .mix
+            .weights()
+            .iter()
+            .map(|&(kind, weight)| {
+                total += weight;
+                (kind, total)
+            })
+            .collect();
+        Generator {
+            random: Random::new(spec.seed, 0),
+            flows,
+            payloads: Payloads::new(&mut Random::new(spec.seed, 2)),
+            kinds,
+            size: spec.size,
+            time: EPOCH,
+            headers: Headers::new(),
+        }
+    }
+
+    /// Writes the next packet to the start of `into`, and gives its captured length and metadata.
+    ///
+    /// # Panics
+    /// When `into` is shorter than [`Generator::MAX_PACKET`].
+    pub fn next_packet(&mut self, into: &mut [u8]) -> (usize, Metadata) {
+        self.time += u64::from(self.random.between(1, LONGEST_GAP));
+        let mut flow = self.flows[self.random.below(self.flows.len() as u32) as usize];
+        // Every fourth packet is an answer.
+        if self.random.one_in(4) {
+            flow.addresses.swap(0, 1);
+            flow.ports.swap(0, 1);
+        }
+        let size = match self.size {
+            Size::Range(low, high) => self.random.between(low, high) as usize,
+            Size::Imix => [64, 64, 64, 64, 64, 64, 64, 594, 594, 594, 594, 1518][self.random.below(12) as usize],
+        };
+        let drawn = self.draw();
+        let kind = if drawn == Kind::Short { self.random.pick(&WHOLE) } else { drawn };
+        let payload = self.build(kind, flow, size);
+        let header = self.headers.len();
+        let wire = header + payload.len;
+        into[..header].copy_from_slice(self.headers.bytes());
+        into[header..wire].copy_from_slice(&self.payloads.bytes[payload.start..payload.start + payload.len]);
+        let captured = match drawn {
+            // Half of the cuts are where the headers are.
+            Kind::Short if self.random.one_in(2) => self.random.below(wire.min(80) as u32) as usize,
+            Kind::Short => self.random.below(wire as u32) as usize,
+            _ => wire,
+        };
+        (captured, Metadata::new(wire as u32, 0, self.time))
+    }
+
+    fn draw(&mut self) -> Kind {
+        let total = self.kinds.last().map_or(0, |&(_, sum)| sum);
+        let drawn = self.random.below(total);
+        self.kinds.iter().find(|&&(_, sum)| drawn < sum).expect("a mix is not empty").0
+    }
+
+    /// Puts the headers of a packet of `size` bytes together; gives its payload.
+    fn build(&mut self, kind: Kind, flow: Flow, size: usize) -> Payload {
+        self.headers.clear();
+        let mut shape = match kind {
+            Kind::Tcp4 => Shape::plain(false, Transport::Tcp),
+            Kind::Udp4 => Shape::plain(false, Transport::Udp),
+            Kind::Icmp4 => Shape::plain(false, Transport::Echo),
+            Kind::Tcp6 => Shape::plain(true, Transport::Tcp),
+            Kind::Udp6 => Shape::plain(true, Transport::Udp),
+            Kind::Icmp6 => Shape::plain(true, self.random.pick(&[Transport::Echo, Transport::Neighbour])),
+            Kind::Options4 | Kind::First4 | Kind::Later4 => Shape::plain(false, self.tcp_or_udp()),
+            Kind::Extension6 | Kind::First6 | Kind::Later6 => Shape::plain(true, self.tcp_or_udp()),
+            Kind::Vlan | Kind::QinQ => Shape::plain(self.random.one_in(3), self.tcp_or_udp()),
+            Kind::Arp => return self.arp(flow),
+            Kind::GtpU => return self.gtp_u(flow, size),
+            Kind::Short => unreachable!("short packets are cut from other kinds"),
+        };
+        shape.extras = matches!(kind, Kind::Options4 | Kind::Extension6);
+        shape.fragment = match kind {
+            Kind::First4 | Kind::First6 => Fragment::First,
+            Kind::Later4 | Kind::Later6 => Fragment::Later,
+            _ => Fragment::Whole,
+        };
+        let inner = if shape.six { IPV6 } else { IPV4 };
+        match kind {
+            Kind::Vlan => {
+                self.headers.ethernet(flow.addresses, VLAN);
+                self.tag(inner);
+            }
+            Kind::QinQ => {
+                self.headers.ethernet(flow.addresses, PROVIDER_VLAN);
+                self.tag(VLAN);
+                self.tag(inner);
+            }
+            _ => self.headers.ethernet(flow.addresses, inner),
+        }
+        self.ip(shape, flow, size)
+    }
+
+    fn tcp_or_udp(&mut self) -> Transport {
+        self.random.pick(&[Transport::Tcp, Transport::Tcp, Transport::Udp])
+    }
+
+    /// A VLAN tag with any priority and a VLAN from 1 to 4094.
+    fn tag(&mut self, ether_type: u16) {
+        let control = self.random.below(8) << 13 | self.random.between(1, 4094);
+        self.headers.vlan(control as u16, ether_type);
+    }
+
+    /// An IP packet that makes the frame `size` bytes long, where its headers leave that much.
+    fn ip(&mut self, shape: Shape, flow: Flow, size: usize) -> Payload {
+        let mut options = [1u8; 40];
+        let mut chain = Chain::default();
+        let mut extra = 0;
+        if shape.six {
+            if shape.extras {
+                chain = Chain::draw(&mut self.random);
+            }
+            if shape.fragment != Fragment::Whole {
+                chain.push(FRAGMENT, 8);
+            }
+        } else if shape.extras {
+            // Router alert (RFC 2113) in front of no-operations.
+            extra = self.random.between(1, 10) as usize * 4;
+            if self.random.one_in(2) {
+                options[..4].copy_from_slice(&[0x94, 4, 0, 0]);
+            }
+        }
+        let l4 = if shape.fragment == Fragment::Later { 0 } else { shape.transport.header() };
+        let l3 = if shape.six { 40 + chain.len() } else { 20 + extra };
+        let mut len = size.saturating_sub(self.headers.len() + l3 + l4);
+        if shape.transport == Transport::Neighbour {
+            len = 0;
+        }
+        let mut more = false;
+        let mut offset = 0;
+        let mut rest = 0;
+        match shape.fragment {
+            Fragment::Whole => {}
+            Fragment::First => {
+                // All fragments but the last carry a multiple of 8 bytes.
+                len = (l4 + len.max(4)) / 8 * 8 - l4;
+                rest = self.random.between(8, 1000) as usize;
+                more = true;
+            }
+            Fragment::Later => {
+                offset = self.random.between(1, 180) as u16;
+                more = self.random.one_in(2);
+                len = if more { len.max(8) / 8 * 8 } else { len };
+            }
+        }
+        let payload = self.payload(len);
+        let protocol = shape.transport.protocol(shape.six);
+        if shape.six {
+            let class_and_label = self.random.u32();
+            let hops = if shape.transport == Transport::Neighbour { 255 } else { self.random.between(1, 255) as u8 };
+            let first = chain.first(protocol);
+            self.headers.ipv6(flow.addresses, first, class_and_label, hops, chain.len() + l4 + len);
+            chain.write(&mut self.headers, protocol, offset << 3 | u16::from(more), &mut self.random);
+        } else {
+            let flags = match shape.fragment {
+                Fragment::Whole => 0x4000 * self.random.below(2) as u16,
+                _ => u16::from(more) << 13 | offset,
+            };
+            let (tos, ttl) = (self.random.u32() as u8, self.random.between(1, 255) as u8);
+            let identification = self.random.u32() as u16;
+            let options = &options[..extra];
+            self.headers.ipv4(flow.addresses, protocol, tos, ttl, identification, flags, options, l4 + len);
+        }
+        if shape.fragment != Fragment::Later {
+            self.transport(shape, flow, Payload { len: len + rest, ..payload });
+        }
+        payload
+    }
+
+    /// A piece of payload, at any of 10,000 places.
+    fn payload(&mut self, len: usize) -> Payload {
+        Payload { start: 2 * self.random.below(10_000) as usize, len }
+    }
+
+    /// The header behind IP, for a datagram with all of `payload`, checksum included.
+    fn transport(&mut self, shape: Shape, flow: Flow, payload: Payload) {
+        let random = &mut self.random;
+        let headers = &mut self.headers;
+        let start = headers.len();
+        let at = match shape.transport {
+            Transport::Tcp => {
+                // ACK; PSH and ACK; SYN; SYN and ACK; FIN and ACK; RST
+                let flags = random.pick(&[0x10, 0x10, 0x10, 0x18, 0x18, 0x02, 0x12, 0x11, 0x04]);
+                let (sequence, acknowledgement, window) = (random.u32(), random.u32(), random.u32() as u16);
+                headers.tcp(flow.ports, sequence, acknowledgement, flags, window)
+            }
+            Transport::Udp => headers.udp(flow.ports, payload.len),
+            Transport::Echo => {
+                let request = random.one_in(2);
+                headers.u8(match (shape.six, request) {
+                    (false, true) => 8,
+                    (false, false) => 0,
+                    (true, true) => 128,
+                    (true, false) => 129,
+                });
+                headers.u8(0);
+                headers.u16(0);
+                // Identifier and sequence number.
+                headers.u32(random.u32());
+                start + 2
+            }
+            Transport::Neighbour => {
+                // RFC 4861, section 4.3, with the source's link-layer address.
+                headers.put(&[135, 0, 0, 0, 0, 0, 0, 0]);
+                headers.put(&[0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0]);
+                headers.u32(flow.addresses[1]);
+                headers.put(&[1, 1, 0x02, 0x00]);
+                headers.u32(flow.addresses[0]);
+                start + 2
+            }
+        };
+        let length = shape.transport.header() + payload.len;
+        let pseudo = match (shape.six, shape.transport) {
+            (true, transport) => pseudo6(flow.addresses, transport.protocol(true), length),
+            // RFC 792: none.
+            (false, Transport::Echo | Transport::Neighbour) => 0,
+            (false, transport) => pseudo4(flow.addresses, transport.protocol(false), length),
+        };
+        let sum = pseudo + self.headers.sum_from(start) + self.payloads.sum(payload.start, payload.len);
+        self.headers.set16(at, checksum(sum));
+    }
+
+    /// RFC 826, padded to Ethernet's least length.
+    fn arp(&mut self, flow: Flow) -> Payload {
+        let [sender, target] = flow.addresses;
+        let request = self.random.one_in(2);
+        let headers = &mut self.headers;
+        headers.ethernet(flow.addresses, ARP);
+        headers.put(&[0, 1, 8, 0, 6, 4, 0, if request { 1 } else { 2 }]);
+        headers.put(&[0x02, 0x00]);
+        headers.u32(sender);
+        headers.u32(sender);
+        headers.put(if request { &[0, 0] } else { &[0x02, 0x00] });
+        headers.u32(if request { 0 } else { target });
+        headers.u32(target);
+        headers.put(&[0; 18]);
+        Payload { start: 0, len: 0 }
+    }
+
+    /// 3GPP TS 29.281: a G-PDU in UDP in IPv4, half of them with the PDU session container of TS
+    /// 38.415.
+    fn gtp_u(&mut self, flow: Flow, size: usize) -> Payload {
+        let inner = Shape::plain(false, self.tcp_or_udp());
+        let tunnel = Flow {
+            // The ends of the tunnel: one of 16 base stations, and the gateway.
+            addresses: [0x0a64_0000 | self.random.below(16), 0x0a64_0100],
+            ports: [GTP_U_PORT, GTP_U_PORT],
+        };
+        let container = self.random.one_in(2);
+        let gtp = if container { 16 } else { 8 };
+        let inner_header = 20 + inner.transport.header();
+        let headers = 14 + 20 + 8 + gtp + inner_header;
+        let len = size.saturating_sub(headers);
+        let payload = self.payload(len);
+        let (ttl, identification) = (self.random.between(1, 255) as u8, self.random.u32() as u16);
+        let tunnel_id = self.random.u32();
+        self.headers.ethernet(tunnel.addresses, IPV4);
+        let datagram = gtp + inner_header + len;
+        self.headers.ipv4(tunnel.addresses, UDP, 0, ttl, identification, 0x4000, &[], 8 + datagram);
+        let outer = self.headers.len();
+        let at = self.headers.udp(tunnel.ports, datagram);
+        self.headers.put(&[if container { 0x34 } else { 0x30 }, 255]);
+        self.headers.u16((datagram - 8) as u16);
+        self.headers.u32(tunnel_id);
+        if container {
+            // No sequence number, no N-PDU number, next extension header type 0x85; then the
+            // container, one 4-byte unit long, nothing after it.
+            self.headers.put(&[0, 0, 0, 0x85, 1, 0x00, 0x09, 0]);
+        }
+        let (ttl, identification) = (self.random.between(1, 255) as u8, self.random.u32() as u16);
+        let protocol = inner.transport.protocol(false);
+        let inside = inner.transport.header() + len;
+        self.headers.ipv4(flow.addresses, protocol, 0, ttl, identification, 0x4000, &[], inside);
+        self.transport(inner, flow, payload);
+        let sum = pseudo4(tunnel.addresses, UDP, 8 + datagram)
+            + self.headers.sum_from(outer)
+            + self.payloads.sum(payload.start, payload.len);
+        self.headers.set16(at, checksum(sum));
+        payload
+    }
+}
+
+/// What short packets are cut from.
+const WHOLE: [Kind; 16] = [
+    Kind::Tcp4,
+    Kind::Udp4,
+    Kind::Icmp4,
+    Kind::Options4,
+    Kind::First4,
+    Kind::Later4,
+    Kind::Tcp6,
+    Kind::Udp6,
+    Kind::Icmp6,
+    Kind::Extension6,
+    Kind::First6,
+    Kind::Later6,
+    Kind::Arp,
+    Kind::Vlan,
+    Kind::QinQ,
+    Kind::GtpU,
+];
+
+/// A client in one of the networks that filters like to ask for, and a server with a well-known
+/// port, more often than not.
+fn flow(random: &mut Random) -> Flow {
+    let host = random.below(1 << 16);
+    let client = match random.below(8) {
+        0 => 0xc0a8_0001,                             // 192.168.0.1
+        1 => 0xc0a8_0000 | host,                      // 192.168.0.0/16
+        2 => 0x0a00_0000 | host,                      // 10.0.0.0/16
+        3 => 0xac10_0000 | host,                      // 172.16.0.0/16
+        4 => 0xc633_6400 | (host & 0xff),             // 198.51.100.0/24, RFC 5737
+        _ => 0x1400_0000 + random.below(0xc800_0000), // from 20.0.0.0 to 219.255.255.255
+    };
+    let server = match random.below(4) {
+        0 => 0xcb00_7100 | random.below(256), // 203.0.113.0/24, RFC 5737
+        1 => 0x0a00_0000 | random.below(1 << 16),
+        _ => 0x1400_0000 + random.below(0xc800_0000),
+    };
+    let port = match random.below(16) {
+        0..=2 => 80,
+        3..=6 => 443,
+        7 => 22,
+        8 => 23,
+        9 => 53,
+        10 => 8080,
+        11..=12 => random.between(1, 1023),
+        _ => random.between(1024, 65_535),
+    };
+    Flow { addresses: [client, server], ports: [random.between(1024, 65_535) as u16, port as u16] }
+}
+
+/// IPv6 extension headers in a row.
+#[derive(Debug, Clone, Copy, Default)]
+struct Chain {
+    /// Type and length in bytes.
+    headers: [(u8, u8); 9],
+    count: usize,
+}
+
+impl Chain {
+    /// 1 to 8 headers, in total at most 144 bytes: one authentication header at most.
+    fn draw(random: &mut Random) -> Chain {
+        let mut chain = Chain::default();
+        let mut authenticated = false;
+        for i in 0..random.between(1, 8) {
+            match random.below(4) {
+                // Hop-by-hop options stand first or not at all.
+                0 if i == 0 => chain.push(0, 8 * random.between(1, 2) as u8),
+                1 => chain.push(ROUTING, 8),
+                2 if !authenticated => {
+                    authenticated = true;
+                    chain.push(AUTHENTICATION, 24);
+                }
+                _ => chain.push(DESTINATION_OPTIONS, 8 * random.between(1, 2) as u8),
+            }
+        }
+        chain
+    }
+
+    fn push(&mut self, kind: u8, len: u8) {
+        self.headers[self.count] = (kind, len);
+        self.count += 1;
+    }
+
+    fn headers(&self) -> &[(u8, u8)] {
+        &self.headers[..self.count]
+    }
+
+    fn len(&self) -> usize {
+        self.headers().iter().map(|&(_, len)| usize::from(len)).sum()
+    }
+
+    /// The type that the IPv6 header tells.
+    fn first(&self, protocol: u8) -> u8 {
+        self.headers().first().map_or(protocol, |&(kind, _)| kind)
+    }
+
+    /// Appends the headers: RFC 8200, section 4; RFC 4302 for authentication.
+    fn write(&self, into: &mut Headers, protocol: u8, offset_and_more: u16, random: &mut Random) {
+        for (i, &(kind, len)) in self.headers().iter().enumerate() {
+            let next = self.headers().get(i + 1).map_or(protocol, |&(kind, _)| kind);
+            match kind {
+                FRAGMENT => {
+                    into.put(&[next, 0]);
+                    into.u16(offset_and_more);
+                    into.u32(random.u32());
+                }
+                AUTHENTICATION => {
+                    // Length in 4-byte units less 2; SPI, sequence number, a value of 12 bytes.
+                    into.put(&[next, 4, 0, 0]);
+                    for _ in 0..5 {
+                        into.u32(random.u32());
+                    }
+                }
+                // An experimental type (RFC 4727) with no segments left: to be ignored.
+                ROUTING => into.put(&[next, 0, 253, 0, 0, 0, 0, 0]),
+                _ => {
+                    // One PadN option fills it.
+                    into.put(&[next, len / 8 - 1, 1, len - 4]);
+                    into.put(&[0; 12][..usize::from(len) - 4]);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Captures in and out. The captures here are put together byte by byte, after the formats'
+//! descriptions, and what comes out is read by a reader of the tests' own.
+
+mod bytes;
+mod damaged;
+mod reading;
+mod writing;
+
+use std::io::{Cursor, Read};
+
+use portcullis_core::packet::Room;
+use portcullis_io::{Source, SourceError, SourceOptions, Warning, capture};
+
+/// A packet as it came out of a source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Packet {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) wire: u32,
+    pub(crate) port: u32,
+    pub(crate) time: u64,
+}
+
+/// A packet on port 0 of which all was captured.
+pub(crate) fn packet(bytes: &[u8], time: u64) -> Packet {
+    Packet { bytes: bytes.to_vec(), wire: bytes.len() as u32, port: 0, time }
+}
+
+/// All that a source gave.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) packets: Vec<Packet>,
+    pub(crate) warnings: Vec<Warning>,
+    pub(crate) error: Option<SourceError>,
+}
+
+/// Asks a source for everything.
+pub(crate) fn drain(source: Result<Box<dyn Source>, SourceError>) -> Outcome {
+    let mut outcome = Outcome::default();
+    let mut source = match source {
+        Ok(source) => source,
+        Err(error) => return Outcome { error: Some(error), ..outcome },
+    };
+    loop {
+        match source.next_batch() {
+            Ok(Some(batch)) => {
+                assert!(!batch.is_empty(), "a batch without a packet");
+                for i in 0..batch.len() {
+                    let metadata = batch.metadata_of(i);
+                    outcome.packets.push(Packet {
+                        bytes: batch.packet(i).to_vec(),
+                        wire: metadata.wire_length,
+                        port: metadata.port,
+                        time: metadata.time_ns(),
+                    });
+                }
+            }
+            Ok(None) => break,
+            Err(error) => {
+                outcome.error = Some(error);
+                break;
+            }
+        }
+    }
+    assert!(matches!(source.next_batch(), Ok(None)), "nothing comes after the end");
+    outcome.warnings = source.take_warnings();
+    outcome
+}
+
+/// Reads a capture that lies in memory.
+pub(crate) fn read_with(bytes: &[u8], options: &SourceOptions) -> Outcome {
+    let size = bytes.len() as u64;
+    drain(capture::read("test", Some(size), Box::new(Cursor::new(bytes.to_vec())), options))
+}
+
+/// The same, with usual options.
+pub(crate) fn read(bytes: &[u8]) -> Outcome {
+    read_with(bytes, &SourceOptions::default())
+}
+
+/// A reader that gives a few bytes at a time, as a pipe may.
+pub(crate) struct Dribble {
+    pub(crate) bytes: Cursor<Vec<u8>>,
+    pub(crate) step: usize,
+}
+
+impl Read for Dribble {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let step = self.step.min(into.len());
+        self.bytes.read(&mut into[..step])
+    }
+}
+
+/// Every way of reading a capture that may not make a difference to its packets.
+pub(crate) fn read_all_ways(bytes: &[u8]) -> Vec<(String, Outcome)> {
+    let mut outcomes = Vec::new();
+    for room in [Room::None, Room::Both] {
+        for block_size in [1, 64, 100, 1000, 1 << 20] {
+            for max_packets in [1, 3, usize::MAX] {
+                let options = SourceOptions { max_packets, room, block_size, ..SourceOptions::default() };
+                outcomes.push((format!("{options:?}"), read_with(bytes, &options)));
+            }
+            for step in [1, 7, 300] {
+                let options = SourceOptions { room, block_size, ..SourceOptions::default() };
+                let reader = Dribble { bytes: Cursor::new(bytes.to_vec()), step };
+                let outcome = drain(capture::read("test", None, Box::new(reader), &options));
+                outcomes.push((format!("{options:?}, {step} bytes at a time"), outcome));
+            }
+        }
+    }
+    outcomes
+}

@@ -1,0 +1,170 @@
+//! What captures hold.
+
+use portcullis_io::{Resolution, SourceOptions, Warning, capture};
+
+use super::bytes::*;
+use super::{Packet, packet, read, read_all_ways, read_with};
+
+/// Payloads of awkward lengths, a longest one among them.
+fn payloads() -> Vec<Vec<u8>> {
+    [60usize, 0, 1, 2, 3, 4, 5, 14, 61, 0, 1514, 9000, 255, 256, 257, 13]
+        .iter()
+        .enumerate()
+        .map(|(i, &len)| (0..len).map(|j| (i * 37 + j * 11) as u8).collect())
+        .collect()
+}
+
+fn format_of(bytes: &[u8]) -> portcullis_io::CaptureFormat {
+    let reader = Box::new(std::io::Cursor::new(bytes.to_vec()));
+    capture::read("test", None, reader, &SourceOptions::default()).unwrap().format().clone()
+}
+
+#[test]
+fn classic_pcap_in_both_orders_and_resolutions() {
+    for order in ORDERS {
+        for (magic, unit, resolution) in [(0xa1b2_c3d4, 1000, Resolution::Micro), (0xa1b2_3c4d, 1, Resolution::Nano)] {
+            let mut bytes = pcap_header(order, magic, 1);
+            let mut wanted = Vec::new();
+            for (i, payload) in payloads().iter().enumerate() {
+                let (seconds, fraction) = (1_700_000_000 + i as u32, 999_999 - i as u32);
+                let wire = payload.len() as u32 + (i as u32 % 3) * 100;
+                bytes.extend(pcap_record(order, seconds, fraction, payload, wire));
+                wanted.push(Packet {
+                    bytes: payload.clone(),
+                    wire,
+                    port: 0,
+                    time: u64::from(seconds) * 1_000_000_000 + u64::from(fraction) * unit,
+                });
+            }
+            assert_eq!(format_of(&bytes).resolution, resolution);
+            for (how, outcome) in read_all_ways(&bytes) {
+                assert!(outcome.error.is_none(), "{how}: {:?}", outcome.error);
+                assert_eq!(outcome.warnings, [], "{how}");
+                assert_eq!(outcome.packets, wanted, "{order:?} {resolution:?} {how}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_frame_check_sequence_is_known_from_the_link_type_field() {
+    for (field, fcs_words) in [(1, None), (0x3000_0001, None), (0x2400_0001, Some(2)), (0x0400_0001, Some(0))] {
+        let bytes = pcap_header(Order::Little, 0xa1b2_c3d4, field);
+        assert_eq!(format_of(&bytes).fcs_words, fcs_words, "{field:#x}");
+        assert!(read(&bytes).packets.is_empty());
+    }
+}
+
+#[test]
+fn pcapng_in_both_orders_through_sections_and_interfaces() {
+    for order in ORDERS {
+        let other = if order == Order::Big { Order::Little } else { Order::Big };
+        let offset = match order {
+            Order::Big => 5i64.to_be_bytes(),
+            Order::Little => 5i64.to_le_bytes(),
+        };
+        let mut bytes = section(order);
+        // Microseconds where nothing is said; nanoseconds; 1/1024 seconds, 5 seconds late.
+        bytes.extend(interface(order, 1, 0, &[(2, b"eth0")]));
+        bytes.extend(interface(order, 1, 65_535, &[(9, &[9]), (2, b"lan-1"), (1, b"a comment")]));
+        bytes.extend(interface(order, 1, 0, &[(9, &[0x8a]), (14, &offset)]));
+        // Not Ethernet, and without packets: nobody minds.
+        bytes.extend(interface(order, 105, 0, &[]));
+        let mut wanted = Vec::new();
+        let mut add = |bytes: &mut Vec<u8>, payload: &[u8], port, time, block: Vec<u8>| {
+            bytes.extend(block);
+            let wire = payload.len() as u32;
+            wanted.push(Packet { bytes: payload.to_vec(), wire, port, time });
+        };
+        for (i, payload) in payloads().iter().enumerate() {
+            let wire = payload.len() as u32;
+            let block = |interface, time, options: &[u8]| enhanced(order, interface, time, payload, wire, options);
+            let i = i as u64;
+            // An option of a packet (epb_flags), and one whose length is rubbish: skipped.
+            let options = [order.u16(2), order.u16(4), [0, 0], [0, 1], [0, 0], [0, 0]].concat();
+            let rubbish = [0xff; 8];
+            add(&mut bytes, payload, 0, 1_000_000 * i, block(0, 1000 * i, &options));
+            add(&mut bytes, payload, 1, 1 << 33 | i, block(1, 1 << 33 | i, &rubbish));
+            add(&mut bytes, payload, 2, 5_500_000_000, block(2, 512, &[]));
+            add(&mut bytes, payload, 0, 0, simple(order, payload, wire));
+            // Blocks that are nothing for us: name resolution, statistics, private.
+            bytes.extend(self::block(order, 4, &[1; 40]));
+            bytes.extend(self::block(order, 5, &[]));
+            bytes.extend(self::block(order, 0x8000_1234, &vec![7; i as usize * 100]));
+        }
+        // The obsolete packet block: a 16-bit interface, and a drop counter.
+        let mut obsolete = Vec::new();
+        obsolete.extend(order.u16(1));
+        obsolete.extend(order.u16(0xffff));
+        for field in [0, 77, 3, 3] {
+            obsolete.extend(order.u32(field));
+        }
+        obsolete.extend(b"abc");
+        add(&mut bytes, b"abc", 1, 77, block(order, 2, &obsolete));
+        // A section in the other byte order; its interfaces are numbered on.
+        bytes.extend(section(other));
+        bytes.extend(interface(other, 1, 0, &[(9, &[3])]));
+        add(&mut bytes, &[9; 60], 4, 8_000_000, enhanced(other, 0, 8, &[9; 60], 60, &[]));
+
+        let format = format_of(&bytes);
+        assert_eq!(format.resolution, Resolution::Nano);
+        let names: Vec<Option<&str>> = format.interfaces.iter().map(|i| i.name.as_deref()).collect();
+        assert_eq!(names, [Some("eth0"), Some("lan-1"), None, None, None]);
+        for (how, outcome) in read_all_ways(&bytes) {
+            assert!(outcome.error.is_none(), "{how}: {:?}", outcome.error);
+            assert_eq!(outcome.packets, wanted, "{order:?} {how}");
+        }
+    }
+}
+
+#[test]
+fn simple_packets_are_cut_at_the_snap_length() {
+    // Section 4.4: captured is the smaller of the wire length and the interface's snap length.
+    let mut bytes = section(Order::Little);
+    bytes.extend(interface(Order::Little, 1, 5, &[]));
+    bytes.extend(simple(Order::Little, b"abcde", 100));
+    bytes.extend(simple(Order::Little, b"abc", 3));
+    let outcome = read(&bytes);
+    assert!(outcome.error.is_none(), "{:?}", outcome.error);
+    let wanted = [Packet { bytes: b"abcde".into(), wire: 100, port: 0, time: 0 }, packet(b"abc", 0)];
+    assert_eq!(outcome.packets, wanted);
+}
+
+#[test]
+fn a_finer_clock_that_comes_late_is_told() {
+    let order = Order::Little;
+    let mut bytes = section(order);
+    bytes.extend(interface(order, 1, 0, &[]));
+    // More than a block, so that what follows is unknown at the start.
+    for _ in 0..3 {
+        bytes.extend(enhanced(order, 0, 1, &[0; 60], 60, &[]));
+    }
+    bytes.extend(interface(order, 1, 0, &[(9, &[9])]));
+    bytes.extend(enhanced(order, 1, 1, &[0; 60], 60, &[]));
+    let outcome = read_with(&bytes, &SourceOptions { block_size: 128, ..SourceOptions::default() });
+    assert_eq!(outcome.packets.len(), 4);
+    assert_eq!(outcome.warnings, [Warning::FinerTime { name: "test".into(), interface: 1 }]);
+    // With all of it in the first block it is known from the start.
+    assert_eq!(read(&bytes).warnings, []);
+    assert_eq!(format_of(&bytes).resolution, Resolution::Nano);
+}
+
+#[test]
+fn metadata_is_left_out_when_nobody_wants_it() {
+    let mut bytes = pcap_header(Order::Little, 0xa1b2_c3d4, 1);
+    bytes.extend(pcap_record(Order::Little, 1, 2, &[0; 60], 100));
+    let options = SourceOptions { metadata: false, ..SourceOptions::default() };
+    assert_eq!(read_with(&bytes, &options).packets, [packet(&[0; 60], 0)]);
+}
+
+#[test]
+fn batches_are_as_large_as_asked_for_at_most() {
+    let mut bytes = pcap_header(Order::Little, 0xa1b2_c3d4, 1);
+    for _ in 0..100 {
+        bytes.extend(pcap_record(Order::Little, 1, 2, &[0; 60], 60));
+    }
+    let options = SourceOptions { max_packets: 30, ..SourceOptions::default() };
+    let mut source = capture::read("test", None, Box::new(std::io::Cursor::new(bytes)), &options).unwrap();
+    let sizes: Vec<usize> = std::iter::from_fn(|| source.next_batch().unwrap()).map(|batch| batch.len()).collect();
+    assert_eq!(sizes, [30, 30, 30, 10]);
+}

@@ -1,0 +1,197 @@
+//! What is written.
+
+use std::sync::{Arc, Mutex};
+
+use portcullis_core::packet::{Descriptor, Room};
+use portcullis_io::capture::{CaptureKind, CaptureSink};
+use portcullis_io::{CaptureFormat, Interface, Resolution, Sink, SourceOptions, Written, capture, create};
+
+use super::bytes::*;
+use super::{Packet, read};
+
+/// A file in memory that can still be seen after a sink has taken it.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes every second packet of a capture.
+fn write_every_second(bytes: &[u8], kind: CaptureKind, room: Room) -> (Vec<u8>, Written) {
+    let options = SourceOptions { room, block_size: 300, ..SourceOptions::default() };
+    let mut source = capture::read("test", None, Box::new(std::io::Cursor::new(bytes.to_vec())), &options).unwrap();
+    let out = Shared::default();
+    let mut sink = Box::new(CaptureSink::new("out", Box::new(out.clone()), kind, source.format()).unwrap());
+    let mut number = 0;
+    while let Some(batch) = source.next_batch().unwrap() {
+        let indices: Vec<u32> = (0..batch.len() as u32).filter(|i| (number + i) % 2 == 1).collect();
+        number += batch.len() as u32;
+        sink.write(&batch, &indices).unwrap();
+    }
+    let written = sink.finish().unwrap();
+    let bytes = out.0.lock().unwrap().clone();
+    (bytes, written)
+}
+
+fn input(magic: u32) -> (Vec<u8>, Vec<Packet>) {
+    let mut bytes = pcap_header(Order::Big, magic, 0x2400_0001);
+    let mut packets = Vec::new();
+    let unit = if magic == 0xa1b2_c3d4 { 1000 } else { 1 };
+    for i in 0..200u32 {
+        let payload = vec![i as u8; i as usize];
+        bytes.extend(pcap_record(Order::Big, 100 + i, 999_000 + i, &payload, i + 7));
+        let time = u64::from(100 + i) * 1_000_000_000 + u64::from(999_000 + i) * unit;
+        packets.push(Packet { bytes: payload, wire: i + 7, port: 0, time });
+    }
+    let second = packets.into_iter().skip(1).step_by(2).collect();
+    (bytes, second)
+}
+
+#[test]
+fn classic_pcap_keeps_everything() {
+    for (magic, room) in [(0xa1b2_c3d4, Room::None), (0xa1b2_3c4d, Room::Both)] {
+        let (bytes, wanted) = input(magic);
+        let (out, written) = write_every_second(&bytes, CaptureKind::Pcap, room);
+        let (out_magic, snap_length, link_type, packets) = take_pcap_apart(&out);
+        assert_eq!((out_magic, snap_length, link_type), (magic, 262_144, 0x2400_0001));
+        assert_eq!(packets, wanted);
+        assert_eq!(written.packets, 100);
+        assert_eq!(written.bytes, (0..200).filter(|i| i % 2 == 1).sum::<u64>());
+    }
+}
+
+#[test]
+fn pcapng_keeps_everything() {
+    let (bytes, wanted) = input(0xa1b2_3c4d);
+    let (out, _) = write_every_second(&bytes, CaptureKind::Pcapng, Room::None);
+    let blocks = take_pcapng_apart(&out);
+    let word = |body: &[u8], at: usize| u32::from_le_bytes(body[at..at + 4].try_into().unwrap());
+    assert_eq!(blocks[0].0, 0x0a0d_0d0a);
+    assert_eq!(word(&blocks[0].1, 0), 0x1a2b_3c4d);
+    assert_eq!(blocks[0].1[4..8], [1, 0, 0, 0]);
+    // Link type 1; snap length; if_tsresol 9; if_fcslen 32 bits; end of options.
+    let interface =
+        [[1, 0, 0, 0, 0, 0, 4, 0].as_slice(), &[9, 0, 1, 0, 9, 0, 0, 0], &[13, 0, 1, 0, 32, 0, 0, 0], &[0; 4]];
+    assert_eq!(blocks[1], (1, interface.concat()));
+    let packets: Vec<Packet> = blocks[2..]
+        .iter()
+        .map(|(kind, body)| {
+            assert_eq!(*kind, 6);
+            let length = word(body, 12) as usize;
+            assert_eq!(body.len(), 20 + length.next_multiple_of(4));
+            Packet {
+                bytes: body[20..20 + length].to_vec(),
+                wire: word(body, 16),
+                port: word(body, 0),
+                time: u64::from(word(body, 4)) << 32 | u64::from(word(body, 8)),
+            }
+        })
+        .collect();
+    assert_eq!(packets, wanted);
+}
+
+#[test]
+fn ports_are_interfaces_again() {
+    let order = Order::Little;
+    let mut bytes = section(order);
+    bytes.extend(interface(order, 1, 0, &[(2, b"lan")]));
+    bytes.extend(enhanced(order, 0, 1, &[0; 60], 60, &[]));
+    bytes.extend(enhanced(order, 0, 2, &[1; 60], 60, &[]));
+    // Unknown to the sink when it starts, with blocks of 300 bytes.
+    bytes.extend(interface(order, 1, 0, &[(2, b"wan")]));
+    bytes.extend(interface(order, 1, 0, &[(9, &[9])]));
+    for i in 0..6u64 {
+        bytes.extend(enhanced(order, (i % 3) as u32, 1000 * i, &[2; 61], 64, &[]));
+    }
+    let (out, _) = write_every_second(&bytes, CaptureKind::Pcapng, Room::Both);
+    let outcome = read(&out);
+    assert!(outcome.error.is_none(), "{:?}", outcome.error);
+    let got: Vec<(u32, u64, usize)> = outcome.packets.iter().map(|p| (p.port, p.time, p.bytes.len())).collect();
+    // Ports 0, 1, 0, 2 of the input; the last, a nanosecond clock, says 5,000 ns: 5 us.
+    let ports: Vec<u32> = got.iter().map(|&(port, ..)| port).collect();
+    assert_eq!(got.len(), 4);
+    assert_eq!(ports, [0, 1, 0, 2]);
+    assert_eq!(got[3], (2, 5000, 61));
+    assert_eq!(got[1], (1, 1_000_000, 61));
+}
+
+#[test]
+fn a_changed_length_changes_the_wire_length_by_as_much() {
+    let mut bytes = pcap_header(Order::Little, 0xa1b2_c3d4, 1);
+    for _ in 0..3 {
+        bytes.extend(pcap_record(Order::Little, 1, 1, &[5; 60], 100));
+    }
+    let options = SourceOptions { room: Room::Both, ..SourceOptions::default() };
+    let mut source = capture::read("test", None, Box::new(std::io::Cursor::new(bytes)), &options).unwrap();
+    let mut batch = source.next_batch().unwrap().unwrap();
+    let d = batch.descriptors().to_vec();
+    let at = |i: usize, move_by: i32, length| Descriptor { offset: d[i].offset.wrapping_add_signed(move_by), length };
+    batch.resize(vec![at(0, 4, 56), at(1, -8, 68), at(2, 0, 14)]).unwrap();
+    let out = Shared::default();
+    let mut sink =
+        Box::new(CaptureSink::new("out", Box::new(out.clone()), CaptureKind::Pcap, source.format()).unwrap());
+    sink.write(&batch, &[0, 1, 2]).unwrap();
+    sink.finish().unwrap();
+    let lengths: Vec<(usize, u32)> =
+        take_pcap_apart(&out.0.lock().unwrap()).3.iter().map(|p| (p.bytes.len(), p.wire)).collect();
+    assert_eq!(lengths, [(56, 96), (68, 108), (14, 54)]);
+}
+
+#[test]
+fn the_file_is_there_without_a_packet() {
+    let dir = tempfile::tempdir().unwrap();
+    let interfaces = vec![Interface::default()];
+    let format = CaptureFormat { resolution: Resolution::Micro, interfaces, fcs_words: None };
+    for (name, length) in [("a.pcap", 24), ("b", 24), ("c.PcapNG", 28 + 32)] {
+        let path = dir.path().join(name);
+        std::fs::write(&path, vec![1; 1000]).unwrap();
+        let sink = create(path.to_str().unwrap(), &format).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), length, "{name}");
+        assert_eq!(sink.finish().unwrap(), Written::default());
+        let outcome = read(&std::fs::read(&path).unwrap());
+        assert!(outcome.error.is_none() && outcome.packets.is_empty() && outcome.warnings.is_empty());
+    }
+}
+
+#[test]
+fn failures_name_the_file() {
+    struct Full;
+    impl std::io::Write for Full {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::StorageFull.into())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let format = CaptureFormat::default();
+    let error = CaptureSink::new("disk.pcap", Box::new(Full), CaptureKind::Pcap, &format).unwrap_err();
+    assert!(error.to_string().starts_with("disk.pcap: writing failed: "), "{error}");
+    let error = create("/nowhere/at/all.pcap", &format).err().unwrap();
+    assert!(error.to_string().starts_with("/nowhere/at/all.pcap: cannot be created: "), "{error}");
+}
+
+#[test]
+fn one_file_under_two_names_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+    std::fs::write(&one, b"x").unwrap();
+    assert!(portcullis_io::same_file(&one, &one));
+    assert!(!portcullis_io::same_file(&one, &two));
+    std::fs::write(&two, b"x").unwrap();
+    assert!(!portcullis_io::same_file(&one, &two));
+    #[cfg(unix)]
+    {
+        let three = dir.path().join("three");
+        std::os::unix::fs::symlink(&one, &three).unwrap();
+        assert!(portcullis_io::same_file(&one, &three));
+    }
+}
