@@ -8,6 +8,8 @@ use codespan_reporting::diagnostic::{Diagnostic as Report, Label as ReportLabel}
 use codespan_reporting::files::SimpleFile;
 use codespan_reporting::term;
 
+use super::MAX_SOURCE;
+
 /// A filter's text and the name to show for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
@@ -23,6 +25,26 @@ impl Source {
         Source { name: name.into(), text: text.into() }
     }
 
+    /// A text as it was read.
+    ///
+    /// # Errors
+    /// What is not UTF-8 (the place of the first wrong byte is said), or larger than
+    /// [`MAX_SOURCE`](super::MAX_SOURCE).
+    pub fn from_bytes(name: impl Into<String>, bytes: Vec<u8>) -> Result<Source, Diagnostics> {
+        let name = name.into();
+        if bytes.len() > MAX_SOURCE {
+            return Err(Diagnostics::one(&Source::new(name, ""), too_long(bytes.len())));
+        }
+        String::from_utf8(bytes).map(|text| Source::new(name.as_str(), text)).map_err(|error| {
+            let at = error.utf8_error().valid_up_to();
+            let byte = error.as_bytes()[at];
+            // The lossy text is the same up to that byte, and has U+FFFD there.
+            let source = Source::new(name.as_str(), String::from_utf8_lossy(error.as_bytes()));
+            let message = format!("the text is not UTF-8: byte {byte:#04x} at offset {at}");
+            Diagnostics::one(&source, Diagnostic::new(message).at(at..at + 3, ""))
+        })
+    }
+
     /// The line and column (both from 1, the column in characters) of a byte offset.
     pub fn location(&self, offset: usize) -> (usize, usize) {
         let mut at = offset.min(self.text.len());
@@ -33,6 +55,12 @@ impl Source {
         let line_start = before.rfind('\n').map_or(0, |i| i + 1);
         (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
     }
+}
+
+/// Refuses a text of `length` bytes.
+pub(super) fn too_long(length: usize) -> Diagnostic {
+    Diagnostic::new(format!("the text is {length} bytes long"))
+        .note(format!("a filter's text is at most {MAX_SOURCE} bytes"))
 }
 
 /// A place in the text and what is to be said of it.

@@ -2,9 +2,11 @@
 
 mod diagnostics;
 pub mod prelude;
+mod stack;
 pub mod wgsl;
 
 pub use diagnostics::{Diagnostic, Diagnostics, Label, Source};
+pub use stack::{LARGE_STACK, on_large_stack};
 
 /// The largest source text taken, in bytes.
 pub const MAX_SOURCE: usize = 1 << 20;

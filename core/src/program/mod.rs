@@ -2,25 +2,31 @@
 //! device.
 
 pub mod facts;
+mod parameters;
 pub mod passes;
+mod verifier;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{Function, GlobalVariable, Handle, Module};
 
 pub use facts::Facts;
+pub use parameters::{Parameter, ParameterValue};
 pub use passes::{LowerError, Lowered, Lowering, lower};
+pub use verifier::{
+    MAX_EXPRESSIONS, MAX_FUNCTION_PARAMETERS, MAX_NESTING, MAX_PRIVATE_BYTES, MAX_STATEMENTS, MAX_TYPE_DEPTH,
+};
 
 use crate::lang::prelude::{self, Intrinsic};
-use crate::lang::{Diagnostic, Diagnostics, FILTER, Source};
+use crate::lang::{Diagnostics, FILTER, Source};
 
 /// Loop iterations that a filter may spend on a packet unless told otherwise. Below 65,535, where
 /// llvmpipe leaves a loop without a word.
 pub const DEFAULT_FUEL: u32 = 32_768;
 
 /// What a filter's module may use beyond WGSL's core.
-const CAPABILITIES: Capabilities = Capabilities::SHADER_INT64;
+pub(crate) const CAPABILITIES: Capabilities = Capabilities::SHADER_INT64;
 
 /// What the host decides about a filter before it is checked.
 #[derive(Debug, Clone)]
@@ -62,6 +68,32 @@ pub struct Machinery {
     pub last: Handle<GlobalVariable>,
 }
 
+/// The functions of a module that go by their names.
+struct Named {
+    filter: Handle<Function>,
+    intrinsics: HashMap<Handle<Function>, Intrinsic>,
+    prelude: HashSet<Handle<Function>>,
+}
+
+impl Named {
+    /// `None` where there is no plain function that is the filter.
+    fn find(module: &Module) -> Option<Named> {
+        let functions: HashMap<&str, _> =
+            module.functions.iter().filter_map(|(handle, f)| Some((f.name.as_deref()?, handle))).collect();
+        let intrinsics: HashMap<_, _> =
+            prelude::FUNCTIONS.iter().map(|&(name, intrinsic)| (functions[name], intrinsic)).collect();
+        let is_prelude =
+            |name: &str, handle| name.starts_with(prelude::RESERVED_PREFIX) || intrinsics.contains_key(&handle);
+        let prelude = functions.iter().filter(|(name, handle)| is_prelude(name, **handle)).map(|(_, handle)| *handle);
+        Some(Named { filter: *functions.get(FILTER)?, prelude: prelude.collect(), intrinsics })
+    }
+
+    fn parts<'a>(&'a self, source: &'a Source, module: &'a Module) -> verifier::Parts<'a> {
+        let Named { filter, intrinsics, prelude } = self;
+        verifier::Parts { source, module, filter: *filter, intrinsics, prelude }
+    }
+}
+
 /// A filter, checked and analysed; good for any number of devices.
 #[derive(Debug, Clone)]
 pub struct Program {
@@ -70,19 +102,31 @@ pub struct Program {
     info: ModuleInfo,
     filter: Handle<Function>,
     intrinsics: HashMap<Handle<Function>, Intrinsic>,
-    prelude: std::collections::HashSet<Handle<Function>>,
+    prelude: HashSet<Handle<Function>>,
+    parameters: Vec<Parameter>,
     machinery: Machinery,
     facts: Facts,
     fuel: u32,
 }
 
 impl Program {
-    /// Validates a module that holds a filter and the prelude, and analyses it.
+    /// The single gate: checks a module that holds a filter and the prelude, sets its parameters,
+    /// and analyses it. Runs on a large stack (see [`crate::lang::on_large_stack`]).
     pub(crate) fn new(source: &Source, module: Module, options: &ProgramOptions) -> Result<Program, Diagnostics> {
-        let one = |error| Diagnostics::one(source, error);
-        let info = Validator::new(ValidationFlags::all(), CAPABILITIES)
-            .validate(&module)
-            .map_err(|error| one(Diagnostic::new(error.as_inner().to_string())))?;
+        let validate = |module: &Module| {
+            Validator::new(ValidationFlags::all(), CAPABILITIES)
+                .validate(module)
+                .map_err(|error| verifier::explain(source, &error))
+        };
+        let named =
+            Named::find(&module).ok_or_else(|| Diagnostics::one(source, verifier::no_filter(source, &module)))?;
+        verifier::check_unvalidated(&named.parts(source, &module))?;
+        let info = validate(&module)?;
+        let (module, parameters) = parameters::resolve(source, module, &info, named.filter, &options.parameters)?;
+        let info = validate(&module)?;
+        let named = Named::find(&module).expect("setting parameters keeps the filter and the prelude");
+        verifier::check_validated(&named.parts(source, &module), &info)?;
+        let Named { filter, intrinsics, prelude } = named;
         let function = |name: &str| module.functions.iter().find(|(_, f)| f.name.as_deref() == Some(name)).map(|f| f.0);
         let global =
             |name: &str| module.global_variables.iter().find(|(_, g)| g.name.as_deref() == Some(name)).map(|g| g.0);
@@ -99,17 +143,6 @@ impl Program {
             first: global("pc_first").expect(part),
             last: global("pc_last").expect(part),
         };
-        let intrinsics: HashMap<_, _> =
-            prelude::FUNCTIONS.iter().map(|&(name, intrinsic)| (function(name).expect(part), intrinsic)).collect();
-        let prelude = module
-            .functions
-            .iter()
-            .filter(|(h, f)| {
-                intrinsics.contains_key(h) || f.name.as_deref().is_some_and(|n| n.starts_with(prelude::RESERVED_PREFIX))
-            })
-            .map(|(h, _)| h)
-            .collect();
-        let filter = function(FILTER).expect("the front end looked for it");
         let facts = Facts::unknown();
         Ok(Program {
             source: source.clone(),
@@ -118,6 +151,7 @@ impl Program {
             filter,
             intrinsics,
             prelude,
+            parameters,
             machinery,
             facts,
             fuel: options.fuel,
@@ -159,6 +193,11 @@ impl Program {
     /// The prelude's inner parts.
     pub fn machinery(&self) -> &Machinery {
         &self.machinery
+    }
+
+    /// The filter's `override`s and the values they have, in the order of the text.
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.parameters
     }
 
     /// What the analysis found out.

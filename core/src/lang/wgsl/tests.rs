@@ -1,0 +1,221 @@
+use super::*;
+use crate::program::ParameterValue;
+
+const FILTER_TEXT: &str = "fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
+
+fn compiled(text: &str) -> Result<Program, Diagnostics> {
+    compile(&Source::new("f", text), &ProgramOptions::default())
+}
+
+fn with_parameters(text: &str, parameters: &[(&str, &str)]) -> Result<Program, Diagnostics> {
+    let parameters = parameters.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+    compile(&Source::new("f", text), &ProgramOptions { parameters, ..ProgramOptions::default() })
+}
+
+/// Expects `text` to be refused first of all at `place` (line:column, `-` for none) with `words`.
+fn refused(text: &str, place: &str, words: &str) {
+    let Err(errors) = compiled(text) else { panic!("accepted: {text}") };
+    let line = errors.to_string().lines().next().unwrap_or_default().to_owned();
+    let expected = if place == "-" { "f: ".to_owned() } else { format!("f:{place}: ") };
+    assert!(line.starts_with(&expected) && line.contains(words), "{text}\nwanted {expected}...{words}\ngot {line}");
+}
+
+#[test]
+fn a_filter_compiles() {
+    compiled("fn xdp_filter(pkt: u32) -> u32 { return select(XDP_DROP, XDP_PASS, load_be16(pkt, 12u) == ETH_P_IP); }")
+        .map_err(|e| e.render())
+        .unwrap();
+}
+
+#[test]
+fn names_of_the_prelude_stay_the_preludes() {
+    for (declaration, place, words) in [
+        ("fn load_u8(a: u32) {}", "1:4", "`load_u8` is a name of the prelude"),
+        ("const XDP_PASS = 1u;", "1:7", "`XDP_PASS` is a name of the prelude"),
+        ("alias u32 = i32;", "1:7", "`u32` cannot be declared"),
+        ("struct array { a: u32 }", "1:8", "`array` cannot be declared"),
+        ("override bool: u32 = 1u;", "1:10", "`bool` cannot be declared"),
+        ("var<private> storage: u32;", "1:14", "`storage` cannot be declared"),
+        ("fn pc_mine() {}", "1:4", "`pc_mine` is reserved"),
+    ] {
+        refused(&format!("{declaration}\n{FILTER_TEXT}"), place, words);
+    }
+    refused("fn xdp_filter(pkt: u32) -> u32 { return pc_length; }", "1:41", "`pc_length` is reserved");
+    refused("fn xdp_filter(pkt: u32) -> u32 { let pc_a = 1u; return 1u; }", "1:38", "`pc_a` is reserved");
+    // Inside functions, and as names that the prelude uses for itself inside functions, all is free.
+    compiled(
+        "const value = 1u; fn at() -> u32 { let XDP_PASS = value; return XDP_PASS; }\
+              fn xdp_filter(pkt: u32) -> u32 { let shift = at(); return shift; }",
+    )
+    .map_err(|e| e.render())
+    .unwrap();
+}
+
+#[test]
+fn the_text_ends_before_the_prelude_begins() {
+    for (text, place, words) in [
+        ("fn xdp_filter(pkt: u32) -> u32 {", "1:32", "never closed"),
+        ("fn xdp_filter(pkt: u32) -> u32 { return (1u", "1:41", "never closed"),
+        ("fn xdp_filter(pkt: u32) -> u32 { return 1u; } /* a", "1:47", "no end"),
+        ("fn xdp_filter(pkt: u32) -> u32 { return 1u; } const", "1:47", "middle of a declaration"),
+        ("fn xdp_filter(pkt: u32) -> u32 { return 1u; } @must_use", "1:48", "middle of a declaration"),
+        ("fn xdp_filter(pkt: u32) -> u32 { return 1u; } const a = 1u", "1:57", "middle of a declaration"),
+        ("fn xdp_filter(pkt: u32) -> u32", "1:28", "middle of a declaration"),
+        ("fn xdp_filter(pkt: u32) -> u32 { return 1u; }}", "1:46", "nothing is open"),
+        ("fn xdp_filter(pkt: u32) -> u32 { return (1u]; }", "1:44", "`]` closes `(`"),
+        ("fn xdp_filter(pkt: u32) -> u32 { return 1u; } \u{1b}", "1:47", "U+001B"),
+    ] {
+        refused(text, place, words);
+    }
+    compiled(&format!("{FILTER_TEXT} // no line break")).map_err(|e| e.render()).unwrap();
+}
+
+// Every beginning of a filter is refused without a panic, with a place inside it; the ends of
+// declarations behind the filter are whole texts.
+#[test]
+fn every_truncation_is_told_from_the_whole() {
+    let text = "// é\nconst a = array<u32, 2>(1u, 2u);\n".to_owned()
+        + "fn xdp_filter(pkt: u32) -> u32 { if load_u8(pkt, 1u) < a[0] && !false { return 3u; } return 1u; }\n"
+        + "/* tail */ var<private> b: u32;";
+    let filter_end = text.find("return 1u; }").unwrap() + "return 1u; }".len();
+    for end in (0..text.len()).filter(|&end| text.is_char_boundary(end)) {
+        let whole = end == filter_end
+            || text[filter_end..].starts_with(&text[filter_end..end.max(filter_end)]) && {
+                // White space, and a finished comment.
+                end >= filter_end && matches!(text[filter_end..end].trim(), "" | "/* tail */")
+            };
+        match compiled(&text[..end]) {
+            Ok(_) => assert!(whole, "accepted {:?}", &text[..end]),
+            Err(errors) => {
+                assert!(!whole, "refused {:?}: {}", &text[..end], errors.render());
+                for label in errors.errors.iter().flat_map(|e| &e.labels) {
+                    assert!(label.range.end <= end, "{label:?} of {end}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn directives_work_or_are_refused() {
+    for directive in [
+        "requires packed_4x8_integer_dot_product;",
+        "diagnostic(off, derivative_uniformity);",
+        "diagnostic(off, some.rule);",
+    ] {
+        compiled(&format!("{directive}\n{FILTER_TEXT}")).map_err(|e| e.render()).unwrap();
+    }
+    for (directive, place) in [
+        ("enable f16;", "1:8"),
+        ("enable subgroups;", "1:8"),
+        ("enable wgpu_ray_query;", "1:8"),
+        ("enable nothing_known;", "1:8"),
+        ("requires nothing_known;", "1:10"),
+    ] {
+        refused(&format!("{directive}\n{FILTER_TEXT}"), place, "");
+    }
+}
+
+#[test]
+fn too_long_and_not_text() {
+    refused(&format!("{FILTER_TEXT}{}", " ".repeat(MAX_SOURCE)), "-", "bytes long");
+    let long = Source::from_bytes("f", vec![b' '; MAX_SOURCE + 1]).unwrap_err();
+    assert_eq!(long.to_string(), "f: the text is 1048577 bytes long");
+    let error = Source::from_bytes("f", b"fn\n  a\xff\xfe".to_vec()).unwrap_err();
+    assert_eq!(error.to_string(), "f:2:4: the text is not UTF-8: byte 0xff at offset 6");
+    assert_eq!(&*Source::from_bytes("f", "é".into()).unwrap().text, "é");
+}
+
+const PARAMETERS: &str = "override port: u32 = 80u;
+override address: u32 = 0x0a000001u;
+override shift: i32 = -5;
+override on: bool = false;
+@id(7) override rate: f32 = 1.5;
+override unused: u32 = port + 1u;
+fn xdp_filter(pkt: u32) -> u32 {
+    if on && load_be16(pkt, 36u) == port && load_be32(pkt, 26u) == address { return u32(shift) + u32(rate); }
+    return XDP_PASS;
+}";
+
+#[test]
+fn parameters_have_their_defaults() {
+    let program = compiled(PARAMETERS).map_err(|e| e.render()).unwrap();
+    let found: Vec<_> = program.parameters().iter().map(|p| (p.name.as_str(), p.value, p.is_default)).collect();
+    assert_eq!(
+        found,
+        [
+            ("port", ParameterValue::U32(80), true),
+            ("address", ParameterValue::U32(0x0a00_0001), true),
+            ("shift", ParameterValue::I32(-5), true),
+            ("on", ParameterValue::Bool(false), true),
+            ("rate", ParameterValue::F32(1.5), true),
+            ("unused", ParameterValue::U32(81), true),
+        ]
+    );
+    assert!(program.module().overrides.is_empty() && program.module().entry_points.is_empty());
+    assert!(program.module().functions.iter().all(|(_, f)| f.name.as_deref() != Some("pc_root")));
+}
+
+#[test]
+fn parameters_are_set_by_name_in_many_notations() {
+    for (name, text, value) in [
+        ("port", "443", ParameterValue::U32(443)),
+        ("port", "443u", ParameterValue::U32(443)),
+        ("port", "0x1BB", ParameterValue::U32(443)),
+        ("port", " 4294967295 ", ParameterValue::U32(u32::MAX)),
+        ("address", "192.168.0.1", ParameterValue::U32(0xc0a8_0001)),
+        ("shift", "-2147483648", ParameterValue::I32(i32::MIN)),
+        ("shift", "0x7fffffff", ParameterValue::I32(i32::MAX)),
+        ("on", "true", ParameterValue::Bool(true)),
+        ("rate", "2.25", ParameterValue::F32(2.25)),
+        ("rate", "-1e3f", ParameterValue::F32(-1000.0)),
+    ] {
+        let program = with_parameters(PARAMETERS, &[(name, text)]).map_err(|e| e.render()).unwrap();
+        let found = program.parameters().iter().find(|p| p.name == name).unwrap();
+        assert_eq!((found.value, found.is_default), (value, false), "{name}={text}");
+    }
+    // What depends on a parameter follows it.
+    let program = with_parameters(PARAMETERS, &[("port", "8080")]).map_err(|e| e.render()).unwrap();
+    assert_eq!(program.parameters()[5].value, ParameterValue::U32(8081));
+}
+
+#[test]
+fn wrong_parameters_are_explained() {
+    let message = |parameters: &[(&str, &str)]| with_parameters(PARAMETERS, parameters).unwrap_err().to_string();
+    assert_eq!(message(&[("prot", "1")]), "f: the filter has no parameter `prot`");
+    let rendered = with_parameters(PARAMETERS, &[("prot", "1")]).unwrap_err().render();
+    assert!(rendered.contains("`port`, `address`, `shift`"), "{rendered}");
+    for (name, text, place, words) in [
+        ("port", "4294967296", "1:10", "0 to 4294967295"),
+        ("port", "-1", "1:10", "0 to 4294967295"),
+        ("port", "", "1:10", "expected a number"),
+        ("port", "0x", "1:10", "expected a number"),
+        ("port", "+1", "1:10", "expected a number"),
+        ("port", "http", "1:10", "expected a number"),
+        ("port", "1.2.3", "1:10", "expected a number"),
+        ("port", "9999999999999999999999999999999999999999999999", "1:10", "0 to 4294967295"),
+        ("shift", "2147483648", "3:10", "-2147483648 to 2147483647"),
+        ("on", "1", "4:10", "`true` or `false`"),
+        ("rate", "nan", "5:17", "finite"),
+        ("rate", "1e99", "5:17", "finite"),
+    ] {
+        let found = message(&[(name, text)]);
+        assert!(found.starts_with(&format!("f:{place}: ")) && found.contains(words), "{name}={text}: {found}");
+    }
+    assert!(message(&[("port", "1"), ("port", "2")]).contains("twice"));
+    let unset = "override a: u32;\noverride b: u32;\nfn xdp_filter(pkt: u32) -> u32 { return a; }";
+    let errors = with_parameters(unset, &[("a", "1")]).unwrap_err().to_string();
+    assert_eq!(errors, "f:2:10: the parameter `b` has no value");
+    let wide = with_parameters("override a: u64 = 1lu;\nfn xdp_filter(pkt: u32) -> u32 { return 1u; }", &[]);
+    assert!(wide.is_err());
+    let none = with_parameters(FILTER_TEXT, &[("a", "1")]).unwrap_err().render();
+    assert!(none.contains("no parameters"), "{none}");
+}
+
+#[test]
+fn parameters_that_break_a_constant_expression_are_named() {
+    let text = "override n: u32 = 1u;\nfn xdp_filter(pkt: u32) -> u32 { return 1u << n; }";
+    compiled(text).map_err(|e| e.render()).unwrap();
+    let errors = with_parameters(text, &[("n", "40")]).unwrap_err().render();
+    assert!(errors.contains("`n` = 40"), "{errors}");
+}

@@ -1,0 +1,316 @@
+//! A filter's parameters: its `override`s, and the values that the host gives them.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+
+use naga::back::pipeline_constants::process_overrides;
+use naga::valid::{ModuleInfo, ValidationFlags, Validator};
+use naga::{
+    Block, EntryPoint, Expression, Function, Handle, Literal, LocalVariable, Module, Override, ShaderStage, Span,
+    Statement, TypeInner,
+};
+
+use super::CAPABILITIES;
+use crate::lang::{Diagnostic, Diagnostics, Source};
+
+/// The value of a parameter, of its type.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ParameterValue {
+    /// `u32`: decimal, hexadecimal (`0x1f`), or an IPv4 address (`10.0.0.1`, highest byte first).
+    U32(u32),
+    /// `i32`: decimal or hexadecimal, with or without `-`.
+    I32(i32),
+    /// `bool`: `true` or `false`.
+    Bool(bool),
+    /// `f32`, finite.
+    F32(f32),
+}
+
+impl ParameterValue {
+    /// The type's name in WGSL.
+    pub fn type_name(self) -> &'static str {
+        match self {
+            ParameterValue::U32(_) => "u32",
+            ParameterValue::I32(_) => "i32",
+            ParameterValue::Bool(_) => "bool",
+            ParameterValue::F32(_) => "f32",
+        }
+    }
+
+    /// As naga's pass takes them: exact for all four types.
+    fn as_f64(self) -> f64 {
+        match self {
+            ParameterValue::U32(value) => f64::from(value),
+            ParameterValue::I32(value) => f64::from(value),
+            ParameterValue::Bool(value) => f64::from(u8::from(value)),
+            ParameterValue::F32(value) => f64::from(value),
+        }
+    }
+
+    fn from_literal(literal: Literal) -> Option<ParameterValue> {
+        Some(match literal {
+            Literal::U32(value) => ParameterValue::U32(value),
+            Literal::I32(value) => ParameterValue::I32(value),
+            Literal::Bool(value) => ParameterValue::Bool(value),
+            Literal::F32(value) => ParameterValue::F32(value),
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for ParameterValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ParameterValue::U32(value) => write!(f, "{value}"),
+            ParameterValue::I32(value) => write!(f, "{value}"),
+            ParameterValue::Bool(value) => write!(f, "{value}"),
+            ParameterValue::F32(value) => write!(f, "{value}"),
+        }
+    }
+}
+
+/// A parameter of a filter.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parameter {
+    /// The `override`'s name.
+    pub name: String,
+    /// The value in effect.
+    pub value: ParameterValue,
+    /// Whether that is the filter's own and nobody set it.
+    pub is_default: bool,
+}
+
+/// Puts constants in the place of a valid module's `override`s: the values given, and the filter's
+/// own for the rest.
+///
+/// # Errors
+/// Names that there are not, values that are of no use, parameters without any value; and
+/// constant expressions that fail with these values.
+pub(super) fn resolve(
+    source: &Source,
+    module: Module,
+    info: &ModuleInfo,
+    filter: Handle<Function>,
+    given: &[(String, String)],
+) -> Result<(Module, Vec<Parameter>), Diagnostics> {
+    let one = |error| Diagnostics::one(source, error);
+    let values = values(source, &module, given).map_err(|errors| Diagnostics { source: source.clone(), errors })?;
+    if module.overrides.is_empty() {
+        return Ok((module, Vec::new()));
+    }
+    let names: Vec<String> = module.overrides.iter().map(|(_, o)| o.name.clone().unwrap_or_default()).collect();
+    let constants = module
+        .overrides
+        .iter()
+        .zip(&values)
+        .filter_map(|((_, o), value)| Some((key(o), value.as_ref()?.as_f64())))
+        .collect();
+    let mut rooted = module;
+    root(&mut rooted, filter);
+    // The pass wants a module that has been looked at as it stands.
+    let rooted_info =
+        Validator::new(ValidationFlags::all(), CAPABILITIES).validate(&rooted).unwrap_or_else(|_| info.clone());
+    let (resolved, _) = process_overrides(&rooted, &rooted_info, Some((ShaderStage::Compute, ROOT)), &constants)
+        .map_err(|error| one(failed(&error, &names, &values)))?;
+    let mut resolved = resolved.into_owned();
+    resolved.entry_points.clear();
+    resolved.overrides = naga::Arena::new();
+    let parameters = names
+        .into_iter()
+        .zip(values)
+        .map(|(name, given)| {
+            let value = given.or_else(|| in_effect(&resolved, &name));
+            let value = value.ok_or_else(|| one(Diagnostic::new(format!("the parameter `{name}` has no value"))))?;
+            Ok(Parameter { name, value, is_default: given.is_none() })
+        })
+        .collect::<Result<_, Diagnostics>>()?;
+    Ok((resolved, parameters))
+}
+
+/// The name of the entry point that stands for all that must be kept; it is gone afterwards.
+const ROOT: &str = "pc_root";
+
+/// How naga's pass wants an `override` called.
+fn key(o: &Override) -> String {
+    o.id.map_or_else(|| o.name.clone().unwrap_or_default(), |id| id.to_string())
+}
+
+/// Adds an entry point that uses the filter, the prelude and every `override`: naga's pass drops
+/// what no entry point reaches.
+fn root(module: &mut Module, filter: Handle<Function>) {
+    let mut function = Function::default();
+    let mut body = Block::new();
+    let overrides: Vec<_> = module.overrides.iter().map(|(handle, o)| (handle, o.ty)).collect();
+    for (handle, ty) in overrides {
+        let local = LocalVariable { name: None, ty, init: None };
+        let local = function.local_variables.append(local, Span::UNDEFINED);
+        let pointer = function.expressions.append(Expression::LocalVariable(local), Span::UNDEFINED);
+        let value = function.expressions.append(Expression::Override(handle), Span::UNDEFINED);
+        body.push(Statement::Store { pointer, value }, Span::UNDEFINED);
+    }
+    for (handle, callee) in module.functions.iter() {
+        // Helpers live as long as something calls them; the prelude's functions take plain values.
+        let takes_values = callee.arguments.iter().all(|a| matches!(module.types[a.ty].inner, TypeInner::Scalar(_)));
+        if handle != filter && !takes_values {
+            continue;
+        }
+        let arguments = callee.arguments.iter();
+        let arguments = arguments.map(|a| function.expressions.append(Expression::ZeroValue(a.ty), Span::UNDEFINED));
+        let arguments = arguments.collect();
+        let result = callee
+            .result
+            .as_ref()
+            .map(|_| function.expressions.append(Expression::CallResult(handle), Span::UNDEFINED));
+        body.push(Statement::Call { function: handle, arguments, result }, Span::UNDEFINED);
+    }
+    body.push(Statement::Return { value: None }, Span::UNDEFINED);
+    function.body = body;
+    module.entry_points.push(EntryPoint {
+        name: ROOT.into(),
+        stage: ShaderStage::Compute,
+        early_depth_test: None,
+        workgroup_size: [1; 3],
+        workgroup_size_overrides: None,
+        function,
+        mesh_info: None,
+        task_payload: None,
+        incoming_ray_payload: None,
+    });
+}
+
+/// The value of the constant that an `override` became.
+fn in_effect(module: &Module, name: &str) -> Option<ParameterValue> {
+    let (_, constant) = module.constants.iter().find(|(_, c)| c.name.as_deref() == Some(name))?;
+    let mut init = constant.init;
+    loop {
+        match module.global_expressions[init] {
+            Expression::Literal(literal) => return ParameterValue::from_literal(literal),
+            Expression::Constant(constant) => init = module.constants[constant].init,
+            Expression::ZeroValue(ty) => match module.types[ty].inner {
+                TypeInner::Scalar(scalar) => return ParameterValue::from_literal(Literal::zero(scalar)?),
+                _ => return None,
+            },
+            _ => return None,
+        }
+    }
+}
+
+/// What the host gave for each `override`, in the module's order.
+fn values(
+    source: &Source,
+    module: &Module,
+    given: &[(String, String)],
+) -> Result<Vec<Option<ParameterValue>>, Vec<Diagnostic>> {
+    let mut errors = Vec::new();
+    let names: Vec<&str> = module.overrides.iter().map(|(_, o)| o.name.as_deref().unwrap_or_default()).collect();
+    for (i, (name, _)) in given.iter().enumerate() {
+        if !names.contains(&name.as_str()) {
+            let list = match names.as_slice() {
+                [] => "this filter has no parameters".to_owned(),
+                names => format!(
+                    "its parameters are {}",
+                    names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ")
+                ),
+            };
+            errors.push(
+                Diagnostic::new(format!("the filter has no parameter `{name}`"))
+                    .note(list)
+                    .note("parameters are declared by `override NAME: TYPE = DEFAULT;`"),
+            );
+        } else if given[..i].iter().any(|(earlier, _)| earlier == name) {
+            errors.push(Diagnostic::new(format!("the parameter `{name}` is given twice")));
+        }
+    }
+    let mut values = Vec::new();
+    for (handle, o) in module.overrides.iter() {
+        let name = o.name.as_deref().unwrap_or_default();
+        let at = super::verifier::name_place(source, module.overrides.get_span(handle), name);
+        let located = |error: Diagnostic, label: &str| match at.clone() {
+            Some(at) => error.at(at, label),
+            None => error,
+        };
+        let zero = match module.types[o.ty].inner {
+            TypeInner::Scalar(scalar) => Literal::zero(scalar).and_then(ParameterValue::from_literal),
+            _ => None,
+        };
+        let Some(zero) = zero else {
+            errors.push(located(
+                Diagnostic::new(format!("the parameter `{name}` has a type that cannot be set")),
+                "parameters are u32, i32, bool or f32",
+            ));
+            continue;
+        };
+        let text = given.iter().find(|(given, _)| given == name).map(|(_, text)| text);
+        match text.map(|text| parse(text, zero).map_err(|reason| (text, reason))) {
+            Some(Ok(value)) => values.push(Some(value)),
+            Some(Err((text, reason))) => errors.push(located(
+                Diagnostic::new(format!("`{text}` is no value for the parameter `{name}`: {reason}")),
+                "declared here",
+            )),
+            None if o.init.is_none() => errors.push(located(
+                Diagnostic::new(format!("the parameter `{name}` has no value"))
+                    .note(format!("it has no default: set it with `{name}=VALUE`, or give it one in the text")),
+                "declared without a default",
+            )),
+            None => values.push(None),
+        }
+    }
+    if errors.is_empty() { Ok(values) } else { Err(errors) }
+}
+
+/// Reads a value of the same type as `like`.
+fn parse(text: &str, like: ParameterValue) -> Result<ParameterValue, String> {
+    let text = text.trim();
+    match like {
+        ParameterValue::U32(_) => {
+            if let Ok(address) = text.parse::<Ipv4Addr>() {
+                return Ok(ParameterValue::U32(address.to_bits()));
+            }
+            let value = integer(text.strip_suffix('u').unwrap_or(text))
+                .ok_or("expected a number (`80`, `0x50`) or an IPv4 address (`10.0.0.1`)")?;
+            u32::try_from(value).map(ParameterValue::U32).map_err(|_| "a u32 is 0 to 4294967295".into())
+        }
+        ParameterValue::I32(_) => {
+            let value = integer(text.strip_suffix('i').unwrap_or(text)).ok_or("expected a number (`-5`, `0x50`)")?;
+            i32::try_from(value).map(ParameterValue::I32).map_err(|_| "an i32 is -2147483648 to 2147483647".into())
+        }
+        ParameterValue::Bool(_) => {
+            text.parse().map(ParameterValue::Bool).map_err(|_| "expected `true` or `false`".into())
+        }
+        ParameterValue::F32(_) => match text.strip_suffix('f').unwrap_or(text).parse::<f32>() {
+            Ok(value) if value.is_finite() => Ok(ParameterValue::F32(value)),
+            Ok(_) => Err("an f32 parameter is finite".into()),
+            Err(_) => Err("expected a number (`1.5`, `1e-3`)".into()),
+        },
+    }
+}
+
+/// A decimal or hexadecimal integer with an optional minus sign; saturated far outside of what
+/// any parameter can be.
+fn integer(text: &str) -> Option<i128> {
+    let (negative, digits) = match text.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, text),
+    };
+    let (radix, digits) = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
+        Some(digits) => (16, digits),
+        None => (10, digits),
+    };
+    if digits.is_empty() || !digits.chars().all(|c| c.is_digit(radix)) {
+        return None;
+    }
+    let value = i128::from_str_radix(digits, radix).unwrap_or(i128::MAX);
+    Some(if negative { -value } else { value })
+}
+
+/// What naga's pass says, with the values it failed on: it knows no places.
+fn failed(
+    error: &naga::back::pipeline_constants::PipelineConstantError,
+    names: &[String],
+    values: &[Option<ParameterValue>],
+) -> Diagnostic {
+    let set: Vec<_> =
+        names.iter().zip(values).filter_map(|(name, value)| Some(format!("`{name}` = {}", (*value)?))).collect();
+    let diagnostic = Diagnostic::new(format!("the filter cannot be built with these parameters: {error}"));
+    if set.is_empty() { diagnostic.note("all of them have their defaults") } else { diagnostic.note(set.join(", ")) }
+}

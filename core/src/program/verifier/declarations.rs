@@ -1,0 +1,127 @@
+//! What a filter may not declare: entry points, resources, types that are of no use in it; and the
+//! filter's own signature.
+
+use naga::{AddressSpace, ArraySize, Handle, Module, Scalar, ScalarKind, Type, TypeInner};
+
+use super::{Errors, Parts, name_place, place};
+use crate::lang::FILTER;
+
+pub(super) fn check(parts: &Parts, errors: &mut Errors) {
+    let module = parts.module;
+    entry_points(parts, errors);
+    signature(parts, errors);
+    let refused = refused_types(module);
+    let why = |ty: Handle<Type>| refused[ty.index()];
+    for (handle, variable) in module.global_variables.iter() {
+        let name = variable.name.as_deref().unwrap_or_default();
+        let Some(at) = name_place(parts.source, module.global_variables.get_span(handle), name) else { continue };
+        let (what, note) = match variable.space {
+            AddressSpace::Private | AddressSpace::Function => match why(variable.ty) {
+                Some(reason) => (reason, ""),
+                None => continue,
+            },
+            AddressSpace::WorkGroup => (
+                "workgroup memory is not for filters",
+                "packets of a batch run in any order: what one leaves there, no other may rely on; use `var<private>`",
+            ),
+            AddressSpace::Handle => ("textures and samplers are not for filters", RESOURCES),
+            AddressSpace::Uniform => ("a filter declares no resources", UNIFORMS),
+            AddressSpace::Immediate => ("a filter declares no immediate data", UNIFORMS),
+            _ => ("a filter declares no resources", RESOURCES),
+        };
+        errors.add(Some(at), what, "", note);
+    }
+    for (handle, ty) in module.types.iter() {
+        if let (Some(reason), Some(name)) = (why(handle), ty.name.as_deref())
+            && let Some(at) = name_place(parts.source, module.types.get_span(handle), name)
+        {
+            errors.add(Some(at), reason, "", "");
+        }
+    }
+    for (handle, function) in parts.own_functions() {
+        let signature = function.arguments.iter().map(|a| a.ty).chain(function.result.iter().map(|r| r.ty));
+        for reason in signature.filter_map(why) {
+            errors.add(parts.name_of(handle), reason, "in this function's signature", "");
+        }
+        for (local, variable) in function.local_variables.iter() {
+            if let Some(reason) = why(variable.ty) {
+                errors.add(place(parts.source, function.local_variables.get_span(local)), reason, "", "");
+            }
+        }
+        for (expression, value) in function.expressions.iter() {
+            let reason = match *value {
+                naga::Expression::Compose { ty, .. } | naga::Expression::ZeroValue(ty) => why(ty),
+                _ => None,
+            };
+            if let Some(reason) = reason {
+                errors.add(place(parts.source, function.expressions.get_span(expression)), reason, "", "");
+            }
+        }
+    }
+}
+
+const RESOURCES: &str = "a filter reaches its packet through the prelude's functions (`load_u8`, `store_be16`, ...)";
+const UNIFORMS: &str = "a filter's parameters are `override`s, set by name when it is loaded";
+
+fn entry_points(parts: &Parts, errors: &mut Errors) {
+    for entry in &parts.module.entry_points {
+        // naga keeps no place for entry points: any of its statements will do.
+        let at = entry.function.body.span_iter().find_map(|(_, span)| place(parts.source, *span));
+        let message = format!("`{}` is an entry point", entry.name);
+        let note = format!("a filter is the plain function `{FILTER}`: each device adds an entry point of its own");
+        errors.add(at, message, "in its body", &note);
+    }
+}
+
+fn signature(parts: &Parts, errors: &mut Errors) {
+    let function = &parts.module.functions[parts.filter];
+    let is_u32 = |ty: Handle<Type>| parts.module.types[ty].inner == TypeInner::Scalar(Scalar::U32);
+    let arguments = matches!(function.arguments.as_slice(), [pkt] if is_u32(pkt.ty) && pkt.binding.is_none());
+    let result = function.result.as_ref().is_some_and(|r| is_u32(r.ty) && r.binding.is_none());
+    if !arguments || !result {
+        let message = format!("`{FILTER}` has the wrong signature");
+        let note = format!("a filter is `fn {FILTER}(pkt: u32) -> u32`, and returns a verdict");
+        errors.add(parts.name_of(parts.filter), message, "", &note);
+    }
+}
+
+/// Why each type is refused, if it is, by the handle's index. A type refers to earlier ones only.
+fn refused_types(module: &Module) -> Vec<Option<&'static str>> {
+    let mut refused: Vec<Option<&'static str>> = Vec::with_capacity(module.types.len());
+    for (_, ty) in module.types.iter() {
+        let of = |handle: Handle<Type>| refused.get(handle.index()).copied().flatten();
+        let scalar = |scalar: Scalar| match (scalar.kind, scalar.width) {
+            (ScalarKind::Float, 2 | 8) => Some("filters have no f16 and no f64"),
+            (ScalarKind::Sint | ScalarKind::Uint, 1 | 2) => Some("filters have no 16-bit integers"),
+            _ => None,
+        };
+        refused.push(match ty.inner {
+            TypeInner::Scalar(s) | TypeInner::Vector { scalar: s, .. } | TypeInner::Matrix { scalar: s, .. } => {
+                scalar(s)
+            }
+            TypeInner::Atomic(_) => Some("atomics are not for filters: no memory is shared between packets"),
+            TypeInner::Pointer { base, space } => match space {
+                AddressSpace::Function | AddressSpace::Private => of(base),
+                _ => Some("a filter has pointers to its own variables only"),
+            },
+            TypeInner::ValuePointer { scalar: s, space, .. } => match space {
+                AddressSpace::Function | AddressSpace::Private => scalar(s),
+                _ => Some("a filter has pointers to its own variables only"),
+            },
+            // The prelude's own buffers are of such types; a filter has no variable of one.
+            TypeInner::Array { size: ArraySize::Dynamic, .. } => Some("arrays of filters have a fixed size"),
+            TypeInner::Array { base, size: ArraySize::Constant(_), .. } => of(base),
+            TypeInner::Array { size: ArraySize::Pending(_), .. } => {
+                Some("an array's size is a constant, not an `override`")
+            }
+            TypeInner::Struct { ref members, .. } => members.iter().find_map(|m| of(m.ty)),
+            TypeInner::Image { .. } | TypeInner::Sampler { .. } => Some("textures and samplers are not for filters"),
+            TypeInner::AccelerationStructure { .. } | TypeInner::RayQuery { .. } => {
+                Some("ray queries are not for filters")
+            }
+            TypeInner::BindingArray { .. } => Some("a filter declares no resources"),
+            TypeInner::CooperativeMatrix { .. } => Some("cooperative matrices are not for filters"),
+        });
+    }
+    refused
+}

@@ -1,0 +1,217 @@
+//! What would exhaust a compiler or a device: memory, statements, nesting.
+//!
+//! All of it is counted as if every helper were inlined where it is called, because that is what
+//! devices do. A function stands behind those it calls, so one look at each is enough.
+
+use std::collections::HashSet;
+
+use naga::proc::{Layouter, TypeResolution};
+use naga::valid::ModuleInfo;
+use naga::{AddressSpace, Block, Expression, Function, Handle, Module, Statement, Type, TypeInner};
+
+use super::statements::blocks;
+use super::{Errors, Parts, name_place, place};
+use crate::lang::FILTER;
+
+/// Bytes of private memory that a filter may use for a packet: its `var<private>` variables, and
+/// the local variables of the deepest chain of calls.
+pub const MAX_PRIVATE_BYTES: u64 = 16 << 10;
+
+/// Statements of naga's IR that a filter may have with its helpers inlined; a call of a prelude
+/// function counts as one, and so does a `case`.
+pub const MAX_STATEMENTS: u64 = 65_536;
+
+/// Expressions of naga's IR that a filter may have with its helpers inlined.
+pub const MAX_EXPRESSIONS: u64 = 4 * MAX_STATEMENTS;
+
+/// How deep statements may nest with the helpers inlined, a call counting as one. A `for` or `while`
+/// is three deep in naga's IR.
+pub const MAX_NESTING: usize = 1_024;
+
+/// How deep structures and arrays may nest (WGSL, section 2.4).
+pub const MAX_TYPE_DEPTH: usize = 15;
+
+/// How many parameters a function may have (WGSL, section 2.4).
+pub const MAX_FUNCTION_PARAMETERS: usize = 255;
+
+/// What a function costs with its helpers inlined.
+#[derive(Clone, Copy, Default)]
+struct Cost {
+    statements: u64,
+    expressions: u64,
+    nesting: usize,
+    /// Local variables along the deepest chain of calls.
+    bytes: u64,
+    /// The helper on that chain.
+    next: Option<Handle<Function>>,
+}
+
+pub(super) fn check(parts: &Parts, info: &ModuleInfo, errors: &mut Errors) {
+    let module = parts.module;
+    let mut layouter = Layouter::default();
+    if let Err(error) = layouter.update(module.to_ctx()) {
+        errors.add(None, error.to_string(), "", "");
+        return;
+    }
+    types(parts, &layouter, errors);
+    let mut costs = vec![Cost::default(); module.functions.len()];
+    for (handle, function) in module.functions.iter() {
+        let mut cost = Cost { statements: 0, expressions: function.expressions.len() as u64, ..Cost::default() };
+        if parts.prelude.contains(&handle) {
+            // One statement, at the call.
+            costs[handle.index()] = Cost { expressions: 1, nesting: 1, ..Cost::default() };
+            continue;
+        }
+        values(parts, info, &layouter, handle, function, errors);
+        if function.arguments.len() > MAX_FUNCTION_PARAMETERS {
+            let message = format!("a function has at most {MAX_FUNCTION_PARAMETERS} parameters");
+            errors.add(parts.name_of(handle), message, "", "");
+        }
+        cost.nesting = count(&function.body, &costs, &mut cost);
+        let own = function.local_variables.iter().map(|(_, local)| u64::from(layouter[local.ty].size));
+        let own = own.fold(0, u64::saturating_add);
+        cost.bytes = cost.bytes.saturating_add(own).saturating_add(spilled(module, info, &layouter, handle, function));
+        costs[handle.index()] = cost;
+    }
+    let total = costs[parts.filter.index()];
+    let at = || parts.name_of(parts.filter);
+    let globals = module.global_variables.iter().filter(|(handle, variable)| {
+        variable.space == AddressSpace::Private
+            && place(parts.source, module.global_variables.get_span(*handle)).is_some()
+    });
+    let globals = globals.map(|(_, variable)| u64::from(layouter[variable.ty].size)).fold(0, u64::saturating_add);
+    let bytes = globals.saturating_add(total.bytes);
+    if bytes > MAX_PRIVATE_BYTES {
+        let mut chain = format!("`{FILTER}`");
+        let mut next = total.next;
+        while let Some(function) = next {
+            chain.push_str(&format!(", `{}`", module.functions[function].name.as_deref().unwrap_or_default()));
+            next = costs[function.index()].next;
+        }
+        let message = format!("the filter needs {bytes} bytes of private memory a packet");
+        let note = format!(
+            "at most {MAX_PRIVATE_BYTES}: here {globals} in `var<private>`, {} in the local variables and dynamically \
+             indexed constants of {chain}",
+            total.bytes
+        );
+        errors.add(at(), message, "", &note);
+    }
+    let inlined = "counted with every helper inlined where it is called; a loop needs no more statements than its body";
+    if total.statements > MAX_STATEMENTS {
+        let message = format!("the filter has {} statements, at most {MAX_STATEMENTS} are allowed", total.statements);
+        errors.add(at(), message, "", inlined);
+    } else if total.expressions > MAX_EXPRESSIONS {
+        let message =
+            format!("the filter has {} expressions, at most {MAX_EXPRESSIONS} are allowed", total.expressions);
+        errors.add(at(), message, "", inlined);
+    } else if total.nesting > MAX_NESTING {
+        let message = format!("the filter's statements nest {} deep, at most {MAX_NESTING} are allowed", total.nesting);
+        errors.add(at(), message, "", inlined);
+    }
+}
+
+/// Adds a block's statements, and what it calls, to `cost`; gives back how deep it nests.
+fn count(block: &Block, costs: &[Cost], cost: &mut Cost) -> usize {
+    let mut deepest = 0;
+    for statement in block.iter() {
+        cost.statements = cost.statements.saturating_add(1);
+        if let Statement::Call { function, .. } = *statement {
+            let callee = costs[function.index()];
+            cost.statements = cost.statements.saturating_add(callee.statements);
+            cost.expressions = cost.expressions.saturating_add(callee.expressions);
+            if callee.bytes > cost.bytes {
+                (cost.bytes, cost.next) = (callee.bytes, Some(function));
+            }
+            deepest = deepest.max(callee.nesting);
+        }
+        if let Statement::Switch { ref cases, .. } = *statement {
+            cost.statements = cost.statements.saturating_add(cases.len() as u64);
+        }
+        for inner in blocks(statement) {
+            deepest = deepest.max(count(inner, costs, cost));
+        }
+    }
+    deepest + 1
+}
+
+/// Bytes of the values that are indexed dynamically: devices copy them to private memory first.
+fn spilled(
+    module: &Module,
+    info: &ModuleInfo,
+    layouter: &Layouter,
+    handle: Handle<Function>,
+    function: &Function,
+) -> u64 {
+    let mut seen = HashSet::new();
+    let mut bytes = 0u64;
+    for (_, expression) in function.expressions.iter() {
+        let Expression::Access { base, .. } = *expression else { continue };
+        let TypeResolution::Handle(ty) = info[handle][base].ty else { continue };
+        if !matches!(module.types[ty].inner, TypeInner::Array { .. }) {
+            continue;
+        }
+        // The same constant may be an expression of its own at every use.
+        let key = match function.expressions[base] {
+            Expression::Constant(constant) => (true, constant.index()),
+            _ => (false, base.index()),
+        };
+        if seen.insert(key) {
+            bytes = bytes.saturating_add(u64::from(layouter[ty].size));
+        }
+    }
+    bytes
+}
+
+/// Refuses values larger than private memory: no device could hold one.
+fn values(
+    parts: &Parts,
+    info: &ModuleInfo,
+    layouter: &Layouter,
+    handle: Handle<Function>,
+    function: &Function,
+    errors: &mut Errors,
+) {
+    for (expression, _) in function.expressions.iter() {
+        let TypeResolution::Handle(ty) = info[handle][expression].ty else { continue };
+        if let Some(message) = too_large(parts.module, layouter, ty) {
+            let at = place(parts.source, function.expressions.get_span(expression));
+            errors.add(at.or_else(|| parts.name_of(handle)), message, "", "");
+        }
+    }
+}
+
+fn types(parts: &Parts, layouter: &Layouter, errors: &mut Errors) {
+    let module = parts.module;
+    let mut depths = vec![0usize; module.types.len()];
+    for (handle, ty) in module.types.iter() {
+        let below = match ty.inner {
+            TypeInner::Array { base, .. } | TypeInner::Pointer { base, .. } => depths[base.index()],
+            TypeInner::Struct { ref members, .. } => {
+                members.iter().map(|m| depths[m.ty.index()]).max().unwrap_or_default()
+            }
+            _ => 0,
+        };
+        depths[handle.index()] = below + 1;
+        // The first that is too deep: what is built of it is so because of it.
+        if below == MAX_TYPE_DEPTH {
+            let name = ty.name.as_deref().unwrap_or_default();
+            let at = name_place(parts.source, module.types.get_span(handle), name);
+            errors.add(at, format!("types nest more than {MAX_TYPE_DEPTH} deep"), "", "");
+        }
+    }
+    for (handle, constant) in module.constants.iter() {
+        if let Some(message) = too_large(module, layouter, constant.ty) {
+            let name = constant.name.as_deref().unwrap_or_default();
+            errors.add(name_place(parts.source, module.constants.get_span(handle), name), message, "", "");
+        }
+    }
+}
+
+fn too_large(module: &Module, layouter: &Layouter, ty: Handle<Type>) -> Option<String> {
+    if module.types[ty].inner.pointer_space().is_some() {
+        return None;
+    }
+    let size = u64::from(layouter[ty].size);
+    (size > MAX_PRIVATE_BYTES)
+        .then(|| format!("a value of {size} bytes is too large: private memory is {MAX_PRIVATE_BYTES} bytes a packet"))
+}

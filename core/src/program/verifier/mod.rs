@@ -1,0 +1,191 @@
+//! What a filter may not do, each refusal with its place and reason. naga's validator has a look at
+//! every module too; this is what it lets through and a packet filter must not have.
+//!
+//! - [`declarations`]: entry points, resources, types: before naga's validator, because it would
+//!   complain of what is missing from things that must not be there at all;
+//! - [`statements`]: barriers, subgroups, textures and the like, for the same reason also before;
+//! - [`packet`]: that `pkt` is only ever handed on;
+//! - [`limits`]: memory, statements, nesting.
+
+mod declarations;
+mod limits;
+mod packet;
+mod statements;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+
+use naga::valid::{ModuleInfo, ValidationError};
+use naga::{Function, Handle, Module, Span, WithSpan};
+
+use crate::lang::prelude::Intrinsic;
+use crate::lang::{Diagnostic, Diagnostics, FILTER, Source};
+
+pub use limits::{
+    MAX_EXPRESSIONS, MAX_FUNCTION_PARAMETERS, MAX_NESTING, MAX_PRIVATE_BYTES, MAX_STATEMENTS, MAX_TYPE_DEPTH,
+};
+
+/// Diagnostics shown of one run; a text that is wrong in more places gets a count of the rest.
+const MAX_ERRORS: usize = 20;
+
+/// The functions of a module, told apart.
+pub(super) struct Parts<'a> {
+    /// The text.
+    pub source: &'a Source,
+    /// The module.
+    pub module: &'a Module,
+    /// The filter.
+    pub filter: Handle<Function>,
+    /// What filters may call of the prelude.
+    pub intrinsics: &'a HashMap<Handle<Function>, Intrinsic>,
+    /// All of the prelude.
+    pub prelude: &'a HashSet<Handle<Function>>,
+}
+
+impl<'a> Parts<'a> {
+    /// The filter and its helpers.
+    fn own_functions(&self) -> impl Iterator<Item = (Handle<Function>, &'a Function)> + '_ {
+        self.module.functions.iter().filter(|(handle, _)| !self.prelude.contains(handle))
+    }
+
+    /// Where a function's name stands.
+    fn name_of(&self, function: Handle<Function>) -> Option<Range<usize>> {
+        let name = self.module.functions[function].name.as_deref().unwrap_or_default();
+        name_place(self.source, self.module.functions.get_span(function), name)
+    }
+}
+
+/// Why a module has no function that is the filter.
+pub(super) fn no_filter(source: &Source, module: &Module) -> Diagnostic {
+    let mut error = Diagnostic::new(format!("there is no function `{FILTER}`"));
+    if let Some(entry) = module.entry_points.iter().find(|entry| entry.name == FILTER) {
+        error = Diagnostic::new(format!("`{FILTER}` is an entry point"));
+        let place = entry.function.body.span_iter().find_map(|(_, span)| place(source, *span));
+        if let Some(place) = place {
+            error = error.at(place, "in its body");
+        }
+    }
+    error.note(format!("a filter is the plain function `fn {FILTER}(pkt: u32) -> u32`, without attributes"))
+}
+
+/// Refuses what must not be there, whether or not naga's validator would take it.
+///
+/// # Errors
+/// Everything found.
+pub(super) fn check_unvalidated(parts: &Parts) -> Result<(), Diagnostics> {
+    let mut errors = Errors::new(parts.source);
+    declarations::check(parts, &mut errors);
+    statements::check(parts, &mut errors);
+    errors.finish()
+}
+
+/// Refuses what a valid module may still not do.
+///
+/// # Errors
+/// Everything found.
+pub(super) fn check_validated(parts: &Parts, info: &ModuleInfo) -> Result<(), Diagnostics> {
+    let mut errors = Errors::new(parts.source);
+    packet::check(parts, &mut errors);
+    limits::check(parts, info, &mut errors);
+    errors.finish()
+}
+
+/// Diagnostics in the making, by place; one for each place.
+struct Errors<'a> {
+    source: &'a Source,
+    at: BTreeMap<(usize, usize), Diagnostic>,
+}
+
+impl<'a> Errors<'a> {
+    fn new(source: &'a Source) -> Errors<'a> {
+        Errors { source, at: BTreeMap::new() }
+    }
+
+    /// Adds a refusal at a place of the text. A place outside the text (what naga made up itself)
+    /// leaves a diagnostic without one.
+    fn add(&mut self, place: Option<Range<usize>>, message: impl Into<String>, label: &str, note: &str) {
+        let key = place.clone().map_or((0, 0), |p| (p.start, p.end));
+        let mut error = Diagnostic::new(message);
+        if let Some(place) = place {
+            error = error.at(place, label);
+        }
+        if !note.is_empty() {
+            error = error.note(note);
+        }
+        self.at.entry(key).or_insert(error);
+    }
+
+    fn finish(self) -> Result<(), Diagnostics> {
+        if self.at.is_empty() {
+            return Ok(());
+        }
+        let more = self.at.len().saturating_sub(MAX_ERRORS);
+        let mut errors: Vec<_> = self.at.into_values().take(MAX_ERRORS).collect();
+        if more > 0 {
+            errors.push(Diagnostic::new(format!("and {more} more of these")));
+        }
+        Err(Diagnostics { source: self.source.clone(), errors })
+    }
+}
+
+/// The bytes of a span, if it lies in the filter's text.
+fn place(source: &Source, span: Span) -> Option<Range<usize>> {
+    let range = span.to_range()?;
+    (range.start < source.text.len()).then(|| range.start..range.end.min(source.text.len()))
+}
+
+/// The bytes of a declaration's name; all of the declaration where it is not found.
+pub(super) fn name_place(source: &Source, span: Span, name: &str) -> Option<Range<usize>> {
+    let range = place(source, span)?;
+    let text = source.text.get(range.clone())?;
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    let found = text.match_indices(name).map(|(at, _)| at).find(|&at| {
+        !name.is_empty() && !text[..at].ends_with(is_part) && !text[at + name.len()..].starts_with(is_part)
+    });
+    Some(found.map_or(range.clone(), |at| range.start + at..range.start + at + name.len()))
+}
+
+/// What naga's validator says, in our form: the last reason first, because it is the one that says
+/// what is wrong.
+pub(super) fn explain(source: &Source, error: &WithSpan<ValidationError>) -> Diagnostics {
+    let mut reasons = Vec::new();
+    let mut next: Option<&dyn std::error::Error> = Some(error.as_inner());
+    while let Some(reason) = next {
+        reasons.push(without_handles(&reason.to_string()));
+        next = reason.source();
+    }
+    reasons.dedup();
+    let mut diagnostic = Diagnostic::new(reasons.pop().unwrap_or_default());
+    // The narrowest place first: the others are what it lies in.
+    let mut places: Vec<_> = error.spans().filter_map(|(span, _)| place(source, *span)).collect();
+    places.sort_by_key(|place| place.len());
+    if let Some(place) = places.into_iter().next() {
+        diagnostic = diagnostic.at(place, "");
+    }
+    for reason in reasons.into_iter().rev() {
+        diagnostic = diagnostic.note(reason);
+    }
+    Diagnostics::one(source, diagnostic)
+}
+
+/// A message without naga's handles (`[17]`), which mean nothing to a reader.
+fn without_handles(message: &str) -> String {
+    let mut text = String::with_capacity(message.len());
+    let mut rest = message;
+    while let Some(open) = rest.find('[') {
+        let digits = rest[open + 1..].find(|c: char| !c.is_ascii_digit()).unwrap_or(0);
+        let is_handle = digits > 0 && rest[open + 1 + digits..].starts_with(']');
+        if is_handle {
+            text.push_str(rest[..open].trim_end());
+            rest = &rest[open + digits + 2..];
+        } else {
+            text.push_str(&rest[..=open]);
+            rest = &rest[open + 1..];
+        }
+    }
+    text.push_str(rest);
+    text
+}
+
+#[cfg(test)]
+mod tests;

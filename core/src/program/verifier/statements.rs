@@ -1,0 +1,121 @@
+//! What a filter may not do in its functions: everything that concerns other invocations, or things
+//! that a packet has not.
+
+use naga::{Block, Expression, Function, Span, Statement};
+
+use super::{Errors, Parts, place};
+
+pub(super) fn check(parts: &Parts, errors: &mut Errors) {
+    for (_, function) in parts.own_functions() {
+        for (handle, expression) in function.expressions.iter() {
+            if let Some(what) = refused_expression(expression) {
+                refuse(parts, function.expressions.get_span(handle), what, errors);
+            }
+        }
+        each(&function.body, &mut |statement, span| {
+            if let Some(what) = refused_statement(statement) {
+                refuse(parts, place_of(function, statement).unwrap_or(span), what, errors);
+            }
+        });
+    }
+}
+
+fn refuse(parts: &Parts, span: Span, what: &str, errors: &mut Errors) {
+    let note = "a filter sees one packet, and packets of a batch run in any order and in parallel";
+    errors.add(place(parts.source, span), format!("{what} are not for filters"), "", note);
+}
+
+/// The place of a statement's result, which is narrower than the statement's where it has one.
+fn place_of(function: &Function, statement: &Statement) -> Option<Span> {
+    let result = match *statement {
+        Statement::Atomic { result, .. } => result?,
+        Statement::WorkGroupUniformLoad { result, .. }
+        | Statement::SubgroupBallot { result, .. }
+        | Statement::SubgroupGather { result, .. }
+        | Statement::SubgroupCollectiveOperation { result, .. } => result,
+        _ => return None,
+    };
+    let span = function.expressions.get_span(result);
+    span.is_defined().then_some(span)
+}
+
+/// Every statement of a block and of the blocks in it, with its place.
+pub(super) fn each(block: &Block, visit: &mut impl FnMut(&Statement, Span)) {
+    for (statement, span) in block.span_iter() {
+        visit(statement, *span);
+        for inner in blocks(statement) {
+            each(inner, visit);
+        }
+    }
+}
+
+/// The blocks directly in a statement.
+pub(super) fn blocks(statement: &Statement) -> Vec<&Block> {
+    match statement {
+        Statement::Block(block) => vec![block],
+        Statement::If { accept, reject, .. } => vec![accept, reject],
+        Statement::Switch { cases, .. } => cases.iter().map(|case| &case.body).collect(),
+        Statement::Loop { body, continuing, .. } => vec![body, continuing],
+        _ => Vec::new(),
+    }
+}
+
+fn refused_statement(statement: &Statement) -> Option<&'static str> {
+    Some(match statement {
+        Statement::ControlBarrier(_) | Statement::MemoryBarrier(_) => "barriers",
+        Statement::Kill => "`discard` statements",
+        Statement::ImageStore { .. } | Statement::ImageAtomic { .. } => "textures",
+        Statement::Atomic { .. } => "atomics",
+        Statement::WorkGroupUniformLoad { .. } => "barriers and workgroup memory",
+        Statement::RayQuery { .. } | Statement::RayPipelineFunction(_) => "ray queries",
+        Statement::SubgroupBallot { .. }
+        | Statement::SubgroupGather { .. }
+        | Statement::SubgroupCollectiveOperation { .. } => "subgroup operations",
+        Statement::CooperativeStore { .. } => "cooperative matrices",
+        Statement::Emit(_)
+        | Statement::Block(_)
+        | Statement::If { .. }
+        | Statement::Switch { .. }
+        | Statement::Loop { .. }
+        | Statement::Break
+        | Statement::Continue
+        | Statement::Return { .. }
+        | Statement::Store { .. }
+        | Statement::Call { .. } => return None,
+    })
+}
+
+fn refused_expression(expression: &Expression) -> Option<&'static str> {
+    Some(match expression {
+        Expression::ImageSample { .. } | Expression::ImageLoad { .. } | Expression::ImageQuery { .. } => "textures",
+        Expression::Derivative { .. } => "derivatives",
+        Expression::AtomicResult { .. } => "atomics",
+        Expression::WorkGroupUniformLoadResult { .. } => "barriers and workgroup memory",
+        Expression::ArrayLength(_) => "arrays without a fixed size",
+        Expression::RayQueryVertexPositions { .. }
+        | Expression::RayQueryProceedResult
+        | Expression::RayQueryGetIntersection { .. } => "ray queries",
+        Expression::SubgroupBallotResult | Expression::SubgroupOperationResult { .. } => "subgroup operations",
+        Expression::CooperativeLoad { .. } | Expression::CooperativeMultiplyAdd { .. } => "cooperative matrices",
+        Expression::Literal(_)
+        | Expression::Constant(_)
+        | Expression::Override(_)
+        | Expression::ZeroValue(_)
+        | Expression::Compose { .. }
+        | Expression::Access { .. }
+        | Expression::AccessIndex { .. }
+        | Expression::Splat { .. }
+        | Expression::Swizzle { .. }
+        | Expression::FunctionArgument(_)
+        | Expression::GlobalVariable(_)
+        | Expression::LocalVariable(_)
+        | Expression::Load { .. }
+        | Expression::Unary { .. }
+        | Expression::Binary { .. }
+        | Expression::Select { .. }
+        | Expression::Relational { .. }
+        | Expression::Math { .. }
+        | Expression::As { .. }
+        | Expression::CallResult(_) => return None,
+    })
+}
