@@ -1,6 +1,6 @@
 //! What every sink looks like.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::Path;
 
 use portcullis_core::packet::Batch;
@@ -77,9 +77,22 @@ impl SinkError {
 /// See [`SinkError`].
 pub fn create(path: &str, format: &CaptureFormat) -> Result<Box<dyn Sink>, SinkError> {
     if path == "-" {
-        return Ok(Box::new(CaptureSink::new("stdout", Box::new(io::stdout()), CaptureKind::Pcap, format)?));
+        return Ok(Box::new(CaptureSink::new("stdout", standard_output()?, CaptureKind::Pcap, format)?));
     }
     Ok(Box::new(CaptureSink::create(Path::new(path), format)?))
+}
+
+/// Standard output without the line buffer that [`io::stdout`] puts every byte through.
+fn standard_output() -> Result<Box<dyn Write + Send>, SinkError> {
+    #[cfg(unix)]
+    {
+        use std::os::fd::AsFd;
+        let descriptor = io::stdout().as_fd().try_clone_to_owned();
+        let descriptor = descriptor.map_err(|error| SinkError::Create { name: "stdout".into(), error })?;
+        Ok(Box::new(std::fs::File::from(descriptor)))
+    }
+    #[cfg(not(unix))]
+    Ok(Box::new(io::stdout()))
 }
 
 /// Whether both paths lead to one file that exists: creating the second would wipe out the first.

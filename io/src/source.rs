@@ -6,6 +6,7 @@ use std::io;
 use portcullis_core::packet::{ArenaError, Batch, Room};
 
 use crate::capture::{self, LinkType};
+use crate::sink::SinkError;
 use crate::synth::{Spec, SpecError, SynthSource};
 
 /// Where packets come from.
@@ -29,6 +30,24 @@ pub trait Source: Send {
 
     /// How far the source has come.
     fn progress(&self) -> Progress;
+}
+
+impl<S: Source + ?Sized> Source for Box<S> {
+    fn next_batch(&mut self) -> Result<Option<Batch>, SourceError> {
+        (**self).next_batch()
+    }
+
+    fn format(&self) -> &CaptureFormat {
+        (**self).format()
+    }
+
+    fn take_warnings(&mut self) -> Vec<Warning> {
+        (**self).take_warnings()
+    }
+
+    fn progress(&self) -> Progress {
+        (**self).progress()
+    }
 }
 
 /// How far a source has come: for showing, not for reckoning.
@@ -223,6 +242,9 @@ pub enum SourceError {
     /// The text after `synth:` is wrong.
     #[error("synth: {0}")]
     Spec(#[from] SpecError),
+    /// A [`Tee`](crate::wrap::Tee) could not write its copy.
+    #[error(transparent)]
+    Tee(#[from] SinkError),
     /// There is no memory for packets.
     #[error(transparent)]
     Memory(#[from] ArenaError),

@@ -293,6 +293,13 @@ impl Batch {
         (0..self.len()).map(|i| self.packet(i))
     }
 
+    /// Keeps the first `len` packets and gives up the others.
+    pub fn truncate(&mut self, len: usize) {
+        self.descriptors.truncate(len);
+        self.original.truncate(len);
+        self.metadata.truncate(len);
+    }
+
     /// Moves the packets' ends to where a filter left them.
     ///
     /// # Errors
@@ -364,6 +371,17 @@ mod tests {
         assert_eq!(batch.original()[0], d(at, 60));
         batch.resize(vec![d(at + 46, 14)]).unwrap();
         assert_eq!(batch.packet(0), [7; 14]);
+    }
+
+    #[test]
+    fn truncate_keeps_the_first_packets() {
+        let mut batch = Batch::from_packets(&[[1u8; 60], [2; 60], [3; 60]]).unwrap();
+        batch.truncate(5);
+        assert_eq!(batch.len(), 3);
+        batch.truncate(2);
+        assert_eq!((batch.len(), batch.original().len(), batch.packet(1)), (2, 2, &[2; 60][..]));
+        batch.truncate(0);
+        assert!(batch.is_empty());
     }
 
     #[test]

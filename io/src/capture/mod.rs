@@ -17,6 +17,7 @@ use std::fs::File;
 use std::io::{self, Read};
 
 pub use link_type::LinkType;
+pub(crate) use writer::Encoder;
 pub use writer::{CaptureKind, CaptureSink};
 
 use crate::source::{Source, SourceError, SourceOptions};

@@ -1,0 +1,171 @@
+//! One capture for each redirect target.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use portcullis_core::packet::Batch;
+
+use crate::capture::{CaptureKind, Encoder};
+use crate::sink::{SinkError, Written};
+use crate::source::CaptureFormat;
+
+/// A directory with a classic pcap file for each redirect target: `3.pcap` for target 3. The first
+/// [`RedirectSink::MAX_TARGETS`] targets that packets go to have files of their own; the packets of
+/// all others are together in `other.pcap`.
+///
+/// Files are made when their first packets come, over those that are there. Only a few are open at
+/// a time, so the system's limit on open files does not matter.
+#[derive(Debug)]
+pub struct RedirectSink {
+    directory: PathBuf,
+    format: CaptureFormat,
+    files: Vec<Output>,
+    by_target: HashMap<u32, usize>,
+    /// Index of `other.pcap` in `files`.
+    other: Option<usize>,
+    open: usize,
+    /// Counts writes to files, to know which file was not written to for longest.
+    clock: u64,
+    written: Written,
+}
+
+#[derive(Debug)]
+struct Output {
+    path: PathBuf,
+    encoder: Encoder,
+    buffer: Vec<u8>,
+    file: Option<File>,
+    /// Whether the file was begun: opened again, it is appended to.
+    begun: bool,
+    used: u64,
+}
+
+impl RedirectSink {
+    /// Targets with a file of their own, at most.
+    pub const MAX_TARGETS: usize = 1024;
+
+    /// Files open at once, at most.
+    const MAX_OPEN: usize = 64;
+
+    /// Bytes gathered for each file: 1,025 of them are 16 MiB.
+    const BUFFER: usize = 16 << 10;
+
+    /// Creates the directory, if it is not there.
+    ///
+    /// # Errors
+    /// [`SinkError::Create`].
+    pub fn create(directory: &Path, format: &CaptureFormat) -> Result<RedirectSink, SinkError> {
+        std::fs::create_dir_all(directory)
+            .map_err(|error| SinkError::Create { name: directory.display().to_string(), error })?;
+        Ok(RedirectSink {
+            directory: directory.to_owned(),
+            format: format.clone(),
+            files: Vec::new(),
+            by_target: HashMap::new(),
+            other: None,
+            open: 0,
+            clock: 0,
+            written: Written::default(),
+        })
+    }
+
+    /// Takes the packets `indices` of `batch`, in this order. `targets` is the column of the batch's
+    /// verdicts: one entry for each packet of the batch, redirected or not.
+    ///
+    /// # Errors
+    /// See [`SinkError`]; the sink is of no more use then.
+    ///
+    /// # Panics
+    /// When the batch has no such packet, or there is no target for it.
+    pub fn write(&mut self, batch: &Batch, indices: &[u32], targets: &[u32]) -> Result<(), SinkError> {
+        for &index in indices {
+            let index = index as usize;
+            let length = batch.descriptors()[index].length as usize;
+            let file = self.file_of(targets[index]);
+            // A packet longer than the buffer makes it grow: not on top of what is there.
+            if !self.files[file].buffer.is_empty() && self.files[file].buffer.len() + length > Self::BUFFER {
+                self.flush(file)?;
+            }
+            let output = &mut self.files[file];
+            output.encoder.packet(batch, index, &mut output.buffer);
+            if output.buffer.len() >= Self::BUFFER {
+                self.flush(file)?;
+                self.files[file].buffer.shrink_to(Self::BUFFER);
+            }
+            self.written.packets += 1;
+            self.written.bytes += length as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes what is left.
+    ///
+    /// # Errors
+    /// See [`SinkError`].
+    pub fn finish(mut self) -> Result<Written, SinkError> {
+        for file in 0..self.files.len() {
+            self.flush(file)?;
+        }
+        Ok(self.written)
+    }
+
+    /// The index of the file for packets to `target`.
+    fn file_of(&mut self, target: u32) -> usize {
+        if let Some(&file) = self.by_target.get(&target) {
+            return file;
+        }
+        if self.by_target.len() < Self::MAX_TARGETS {
+            let file = self.add(&format!("{target}.pcap"));
+            self.by_target.insert(target, file);
+            return file;
+        }
+        match self.other {
+            Some(file) => file,
+            None => {
+                let file = self.add("other.pcap");
+                self.other = Some(file);
+                file
+            }
+        }
+    }
+
+    fn add(&mut self, name: &str) -> usize {
+        let mut buffer = Vec::new();
+        let encoder = Encoder::new(CaptureKind::Pcap, &self.format, &mut buffer);
+        let path = self.directory.join(name);
+        self.files.push(Output { path, encoder, buffer, file: None, begun: false, used: 0 });
+        self.files.len() - 1
+    }
+
+    fn flush(&mut self, index: usize) -> Result<(), SinkError> {
+        if self.files[index].file.is_none() && self.open == Self::MAX_OPEN {
+            let oldest = self.files.iter_mut().filter(|output| output.file.is_some()).min_by_key(|output| output.used);
+            if let Some(oldest) = oldest {
+                oldest.file = None;
+                self.open -= 1;
+            }
+        }
+        self.clock += 1;
+        let output = &mut self.files[index];
+        output.used = self.clock;
+        let name = || output.path.display().to_string();
+        let file = match &mut output.file {
+            Some(file) => file,
+            none => {
+                let opened = if output.begun {
+                    OpenOptions::new().append(true).open(&output.path)
+                } else {
+                    File::create(&output.path)
+                };
+                self.open += 1;
+                output.begun = true;
+                none.insert(opened.map_err(|error| SinkError::Create { name: name(), error })?)
+            }
+        };
+        file.write_all(&output.buffer).map_err(|error| SinkError::Write { name: name(), error })?;
+        output.buffer.clear();
+        Ok(())
+    }
+}
