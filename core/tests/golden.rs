@@ -15,7 +15,7 @@ use naga::{
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::program::{Lowered, Lowering, Program, ProgramOptions, lower};
 
-const ALL: Lowering = Lowering { fuel: true, clamp_indices: true, int64: true };
+const ALL: Lowering = Lowering { fuel: true, clamp_indices: true, int64: true, mask_shifts: true };
 
 /// How the prelude's types, constants and buffers begin in the text.
 const DATA: [&str; 10] = [
@@ -147,8 +147,13 @@ fn lowerings_are_golden() {
 fn every_choice_validates() {
     for path in sources() {
         let program = program(&path);
-        for choice in 0..8 {
-            let lowering = Lowering { fuel: choice & 1 != 0, clamp_indices: choice & 2 != 0, int64: choice & 4 != 0 };
+        for choice in 0..16 {
+            let lowering = Lowering {
+                fuel: choice & 1 != 0,
+                clamp_indices: choice & 2 != 0,
+                int64: choice & 4 != 0,
+                mask_shifts: choice & 8 != 0,
+            };
             let lowered = lower(&program, lowering).unwrap_or_else(|e| panic!("{} {lowering:?}: {e}", path.display()));
             let capabilities = if lowering.int64 { Capabilities::empty() } else { Capabilities::SHADER_INT64 };
             text(&with_entry(&lowered), capabilities);

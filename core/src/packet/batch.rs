@@ -183,7 +183,6 @@ impl Carver {
 }
 
 /// Packets on their way through a device: exclusive access to the bytes of each.
-#[derive(Debug)]
 pub struct Batch {
     shared: Arc<Shared>,
     descriptors: Vec<Descriptor>,
@@ -191,6 +190,19 @@ pub struct Batch {
     original: Vec<Descriptor>,
     metadata: Vec<Metadata>,
     room: Room,
+}
+
+/// In short: a batch may hold millions of descriptors, and errors that give one back get printed.
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (packets, metadata) = (self.len(), !self.metadata.is_empty());
+        f.debug_struct("Batch")
+            .field("packets", &packets)
+            .field("metadata", &metadata)
+            .field("room", &self.room)
+            .field("span", &self.shared.span.id())
+            .finish()
+    }
 }
 
 impl Batch {

@@ -2,14 +2,15 @@
 //!
 //! A pass works on a copy of [`Program::module`]; what it makes validates again. The order is
 //! fixed, because each pass leans on the ones before it: indices are clamped while the validator's
-//! types of the original module still hold, the fuel counter is added, and last the 64-bit integers
-//! go, whatever the passes before them have added.
+//! types of the original module still hold, the fuel counter is added, then the 64-bit integers go,
+//! whatever the passes before them have added, and last the shift counts are masked.
 
 mod clamp;
 mod entry;
 mod fuel;
 mod int64;
 mod rewrite;
+mod shifts;
 
 use std::collections::{HashMap, HashSet};
 
@@ -32,6 +33,8 @@ pub struct Lowering {
     pub clamp_indices: bool,
     /// Make pairs of `u32` of 64-bit integers.
     pub int64: bool,
+    /// Take shift counts modulo the width. For devices on which too large a count is undefined.
+    pub mask_shifts: bool,
 }
 
 /// A module after its passes, with the handles that a backend needs to find its way in it. They are
@@ -96,9 +99,19 @@ pub fn lower(program: &Program, lowering: Lowering) -> Result<Lowered, LowerErro
         }
         capabilities.remove(Capabilities::SHADER_INT64);
     }
-    lowered.info = Validator::new(ValidationFlags::all(), capabilities)
-        .validate(&lowered.module)
-        .map_err(|error| LowerError { reason: error.emit_to_string("") })?;
+    let validate = |module: &Module| {
+        Validator::new(ValidationFlags::all(), capabilities)
+            .validate(module)
+            .map_err(|error| LowerError { reason: error.emit_to_string("") })
+    };
+    lowered.info = validate(&lowered.module)?;
+    if lowering.mask_shifts {
+        // Last, with the types of what the other passes have made: some of that may shift as well.
+        let prelude = &lowered.prelude;
+        if shifts::run(&mut lowered.module, &lowered.info, |f| !prelude.contains(&f)) {
+            lowered.info = validate(&lowered.module)?;
+        }
+    }
     Ok(lowered)
 }
 
