@@ -1,0 +1,245 @@
+//! From a program to the kernel that runs it: one compute entry point, an invocation a packet.
+//!
+//! ```wgsl
+//! @group(0) @binding(3) var<storage, read_write> pc_verdicts: array<u32>;
+//! struct pc_launch { base: u32, count: u32, row: u32, pad: u32 }
+//! @group(0) @binding(4) var<uniform> pc_launched: pc_launch;
+//!
+//! @compute @workgroup_size(WORKGROUP)
+//! fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+//!     let lane = id.x + id.y * pc_launched.row;
+//!     if lane >= pc_launched.count { return; }
+//!     let packet = pc_launched.base + lane;
+//!     pc_verdicts[packet] = ...;    // `Lowered::packet`
+//! }
+//! ```
+//!
+//! Bindings 0 to 2 are the prelude's, as `docs/abi.md` lays them out; a kernel has those of them
+//! that its filter uses. The grid has two dimensions because one is at most 65,535 groups long.
+
+use naga::compact::{KeepUnused, compact};
+use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
+use naga::valid::{Capabilities, GlobalUse, ModuleInfo, ValidationFlags, Validator};
+use naga::{
+    AddressSpace, ArraySize, BinaryOperator, Binding, Block, BuiltIn, EntryPoint, Expression, Function,
+    FunctionArgument, GlobalVariable, Handle, Module, Range, ResourceBinding, Scalar, ShaderStage, Span, Statement,
+    StorageAccess, StructMember, Type, TypeInner, VectorSize,
+};
+use portcullis_core::device::DeviceError;
+use portcullis_core::program::Program;
+use portcullis_core::program::passes::{Lowering, lower};
+
+/// The entry point's name.
+pub(crate) const ENTRY: &str = "main";
+
+/// Invocations in a work group: a multiple of every GPU's lane count, and no more than any device
+/// takes.
+pub(crate) const WORKGROUP: u32 = 64;
+
+/// Bindings in group 0.
+pub(crate) const ARENA: u32 = 0;
+pub(crate) const DESCRIPTORS: u32 = 1;
+pub(crate) const METADATA: u32 = 2;
+pub(crate) const VERDICTS: u32 = 3;
+pub(crate) const LAUNCH: u32 = 4;
+
+/// What one launch of the kernel covers, as the kernel reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Launch {
+    /// The first packet's index.
+    pub base: u32,
+    /// Number of packets.
+    pub count: u32,
+    /// Invocations in a row of the grid.
+    pub row: u32,
+}
+
+impl Launch {
+    /// Bytes of it in a buffer.
+    pub const SIZE: u64 = 16;
+
+    pub fn bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        for (at, word) in [self.base, self.count, self.row, 0].into_iter().enumerate() {
+            bytes[at * 4..][..4].copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+}
+
+/// A module with its entry point, and what it touches.
+pub(crate) struct Kernel {
+    pub module: Module,
+    pub info: ModuleInfo,
+    /// How the kernel uses the arena; `None` for a filter that looks at no packet.
+    pub arena: Option<StorageAccess>,
+    /// How it uses the descriptors.
+    pub descriptors: Option<StorageAccess>,
+    /// Whether it reads metadata.
+    pub metadata: bool,
+    /// Whether it has 64-bit integers.
+    pub int64: bool,
+}
+
+impl Kernel {
+    /// Whether packets may come back with other bytes.
+    pub fn writes_packets(&self) -> bool {
+        self.arena.is_some_and(|access| access.contains(StorageAccess::STORE))
+    }
+
+    /// Whether packets may come back with other ends.
+    pub fn moves_ends(&self) -> bool {
+        self.descriptors.is_some_and(|access| access.contains(StorageAccess::STORE))
+    }
+}
+
+/// Lowers a program for a device that has 64-bit integers or not.
+///
+/// # Errors
+/// A reason, where a pass went wrong; that is a fault of Portcullis.
+pub(crate) fn kernel(program: &Program, int64: bool) -> Result<Kernel, String> {
+    let lowering = Lowering { fuel: true, clamp_indices: true, int64: !int64, mask_shifts: true };
+    let lowered = lower(program, lowering).map_err(|error| error.to_string())?;
+    let mut module = lowered.module.clone();
+    let entry = entry(&mut module, |entry, body, packet| lowered.packet(entry, body, packet));
+    module.entry_points.push(entry);
+    compact(&mut module, KeepUnused::No);
+
+    // What is only read is declared so: then no device keeps writes in mind.
+    let info = validate(&module)?;
+    let entry = info.get_entry_point(0);
+    let mut used = [None; 3];
+    for (handle, global) in module.global_variables.iter() {
+        if let Some(binding) = global.binding.filter(|binding| binding.binding <= METADATA) {
+            let access = match entry[handle].contains(GlobalUse::WRITE) {
+                true => StorageAccess::LOAD | StorageAccess::STORE,
+                false => StorageAccess::LOAD,
+            };
+            used[binding.binding as usize] = Some((handle, access));
+        }
+    }
+    for (handle, access) in used.into_iter().flatten() {
+        module.global_variables.get_mut(handle).space = AddressSpace::Storage { access };
+    }
+    let info = validate(&module)?;
+    let has_int64 = has_int64(&module, &info);
+    let [arena, descriptors, metadata] = used.map(|used| used.map(|(_, access)| access));
+    Ok(Kernel { module, info, arena, descriptors, metadata: metadata.is_some(), int64: has_int64 })
+}
+
+/// The program as SPIR-V 1.3 words, as a Vulkan device with 64-bit integers gets it.
+///
+/// # Errors
+/// [`DeviceError::Failed`] where it cannot be lowered, which is a fault of Portcullis.
+pub fn spirv(program: &Program) -> Result<Vec<u32>, DeviceError> {
+    use naga::back::spv;
+    let failed = |reason: String| DeviceError::Failed { device: "wgpu".into(), reason };
+    let kernel = kernel(program, true).map_err(failed)?;
+    let options = spv::Options {
+        lang_version: (1, 3),
+        flags: spv::WriterFlags::DEBUG,
+        bounds_check_policies: BoundsCheckPolicies {
+            index: BoundsCheckPolicy::Unchecked,
+            buffer: BoundsCheckPolicy::Unchecked,
+            image_load: BoundsCheckPolicy::Unchecked,
+            binding_array: BoundsCheckPolicy::Unchecked,
+        },
+        ..spv::Options::default()
+    };
+    spv::write_vec(&kernel.module, &kernel.info, &options, None).map_err(|error| failed(error.to_string()))
+}
+
+/// Whether any value is 64 bits wide.
+fn has_int64(module: &Module, info: &ModuleInfo) -> bool {
+    module.functions.iter().any(|(handle, function)| {
+        let mut types = function.expressions.iter().map(|(e, _)| info[handle][e].ty.inner_with(&module.types));
+        types.any(|ty| ty.scalar_width() == Some(8))
+    })
+}
+
+fn validate(module: &Module) -> Result<ModuleInfo, String> {
+    Validator::new(ValidationFlags::all(), Capabilities::SHADER_INT64).validate(module).map_err(|error| {
+        format!("the kernel is not valid, which is a fault of Portcullis: {}", error.emit_to_string(""))
+    })
+}
+
+/// Builds the entry point; `packet` appends what is done with a packet and gives the verdict.
+fn entry(
+    module: &mut Module,
+    packet: impl FnOnce(&mut Function, &mut Block, Handle<Expression>) -> Handle<Expression>,
+) -> EntryPoint {
+    let mut ty =
+        |name: Option<&str>, inner| module.types.insert(Type { name: name.map(String::from), inner }, Span::UNDEFINED);
+    let word = ty(None, TypeInner::Scalar(Scalar::U32));
+    let id = ty(None, TypeInner::Vector { size: VectorSize::Tri, scalar: Scalar::U32 });
+    let words = ty(None, TypeInner::Array { base: word, size: ArraySize::Dynamic, stride: 4 });
+    let members = ["base", "count", "row", "pad"].into_iter().zip((0..).step_by(4));
+    let members =
+        members.map(|(name, offset)| StructMember { name: Some(name.into()), ty: word, binding: None, offset });
+    let launch = ty(Some("pc_launch"), TypeInner::Struct { members: members.collect(), span: Launch::SIZE as u32 });
+    let mut global = |name: &str, space, binding, ty| {
+        let variable = GlobalVariable {
+            name: Some(name.into()),
+            space,
+            binding: Some(ResourceBinding { group: 0, binding }),
+            ty,
+            init: None,
+            memory_decorations: Default::default(),
+        };
+        module.global_variables.append(variable, Span::UNDEFINED)
+    };
+    let write = AddressSpace::Storage { access: StorageAccess::LOAD | StorageAccess::STORE };
+    let verdicts = global("pc_verdicts", write, VERDICTS, words);
+    let launched = global("pc_launched", AddressSpace::Uniform, LAUNCH, launch);
+
+    let mut function = Function {
+        name: Some(ENTRY.into()),
+        arguments: vec![FunctionArgument {
+            name: Some("id".into()),
+            ty: id,
+            binding: Some(Binding::BuiltIn(BuiltIn::GlobalInvocationId)),
+        }],
+        ..Function::default()
+    };
+    let mut add = |e| function.expressions.append(e, Span::UNDEFINED);
+    let binary = |op, left, right| Expression::Binary { op, left, right };
+    let id = add(Expression::FunctionArgument(0));
+    let launch = add(Expression::GlobalVariable(launched));
+    let verdicts = add(Expression::GlobalVariable(verdicts));
+    let x = add(Expression::AccessIndex { base: id, index: 0 });
+    let y = add(Expression::AccessIndex { base: id, index: 1 });
+    let [base, count, row] = [0, 1, 2].map(|index| {
+        let pointer = add(Expression::AccessIndex { base: launch, index });
+        add(Expression::Load { pointer })
+    });
+    let rows = add(binary(BinaryOperator::Multiply, y, row));
+    let lane = add(binary(BinaryOperator::Add, x, rows));
+    let beyond = add(binary(BinaryOperator::GreaterEqual, lane, count));
+    let index = add(binary(BinaryOperator::Add, base, lane));
+    let mut body = Block::from_vec(vec![
+        Statement::Emit(Range::new_from_bounds(x, beyond)),
+        Statement::If {
+            condition: beyond,
+            accept: Block::from_vec(vec![Statement::Return { value: None }]),
+            reject: Block::new(),
+        },
+        Statement::Emit(Range::new_from_bounds(index, index)),
+    ]);
+    let value = packet(&mut function, &mut body, index);
+    let pointer = function.expressions.append(Expression::Access { base: verdicts, index }, Span::UNDEFINED);
+    body.push(Statement::Emit(Range::new_from_bounds(pointer, pointer)), Span::UNDEFINED);
+    body.push(Statement::Store { pointer, value }, Span::UNDEFINED);
+    body.push(Statement::Return { value: None }, Span::UNDEFINED);
+    function.body = body;
+    EntryPoint {
+        name: ENTRY.into(),
+        stage: ShaderStage::Compute,
+        early_depth_test: None,
+        workgroup_size: [WORKGROUP, 1, 1],
+        workgroup_size_overrides: None,
+        function,
+        mesh_info: None,
+        task_payload: None,
+        incoming_ray_payload: None,
+    }
+}

@@ -1,0 +1,127 @@
+//! An opened device: wgpu's handles, what was found out about it, and the errors it reports.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use portcullis_core::device::{DeviceError, DeviceInfo, DeviceKind};
+
+use crate::memory::import::{HostImport, HostMemory};
+use crate::probe::ready;
+
+/// How long a device may be silent: launches are cut to a fraction of a second, so a device that
+/// takes this long has died without telling.
+const SILENCE: Duration = Duration::from_secs(120);
+
+/// The first error that a device reported outside any call's result.
+type Reported = Arc<Mutex<Option<String>>>;
+
+/// A device opened for one session.
+pub(crate) struct Gpu {
+    pub id: String,
+    pub kind: DeviceKind,
+    pub device: wgpu::Device,
+    pub queue: wgpu::Queue,
+    pub limits: wgpu::Limits,
+    /// Buffers that kernels use can be mapped: the device's memory is the host's, and copying
+    /// between the two would be wasted.
+    pub direct: bool,
+    /// Set where host memory can be imported.
+    pub host: Option<HostMemory>,
+    reported: Reported,
+}
+
+impl Gpu {
+    pub fn open(
+        info: &DeviceInfo,
+        adapter: &wgpu::Adapter,
+        import: Option<&HostImport>,
+        int64: bool,
+    ) -> Result<Gpu, DeviceError> {
+        let failed = |reason: String| DeviceError::Failed { device: info.id.clone(), reason };
+        let shares_memory = matches!(info.kind, DeviceKind::IntegratedGpu | DeviceKind::Software);
+        let mut features = wgpu::Features::empty();
+        features.set(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS, shares_memory);
+        features.set(wgpu::Features::SHADER_INT64, int64);
+        features &= adapter.features();
+        let description = wgpu::DeviceDescriptor {
+            label: None,
+            required_features: features,
+            required_limits: adapter.limits(),
+            // The buffers are few and large: blocks set aside for small ones would lie idle.
+            memory_hints: wgpu::MemoryHints::MemoryUsage,
+            ..Default::default()
+        };
+        let imported = import.and_then(|import| import.open(adapter, &description));
+        let (device, queue, host) = match imported {
+            Some((device, queue, host)) => (device, queue, Some(host)),
+            None => {
+                let (device, queue) = ready(adapter.request_device(&description))?
+                    .map_err(|error| failed(format!("cannot be opened: {error}")))?;
+                (device, queue, None)
+            }
+        };
+        let reported = Reported::default();
+        let store = reported.clone();
+        // wgpu's own handler panics.
+        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+            store.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| error.to_string());
+        }));
+        let store = reported.clone();
+        device.set_device_lost_callback(move |reason, message| {
+            if reason != wgpu::DeviceLostReason::Destroyed {
+                let text = format!("the device is lost: {message}");
+                store.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(text);
+            }
+        });
+        Ok(Gpu {
+            id: info.id.clone(),
+            kind: info.kind,
+            limits: device.limits(),
+            direct: features.contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS),
+            device,
+            queue,
+            host,
+            reported,
+        })
+    }
+
+    /// The error that means: this device gave up.
+    pub fn failed(&self, reason: impl Into<String>) -> DeviceError {
+        // What the driver said first is nearer to the cause than what followed from it.
+        let first = self.reported.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        DeviceError::Failed { device: self.id.clone(), reason: first.unwrap_or_else(|| reason.into()) }
+    }
+
+    /// An error where the device has reported one.
+    pub fn check(&self) -> Result<(), DeviceError> {
+        match &*self.reported.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(reason) => Err(DeviceError::Failed { device: self.id.clone(), reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until the device is done with a submission, and lets wgpu tell whoever waits for a
+    /// buffer to be mapped.
+    pub fn wait(&self, submission: Option<wgpu::SubmissionIndex>) -> Result<(), DeviceError> {
+        let wait = wgpu::PollType::Wait { submission_index: submission, timeout: Some(SILENCE) };
+        match self.device.poll(wait) {
+            Ok(_) => self.check(),
+            Err(error) => Err(self.failed(format!("no answer for {} s ({error})", SILENCE.as_secs()))),
+        }
+    }
+
+    /// A new buffer; errors show at the next [`Gpu::check`].
+    pub fn buffer(&self, label: &str, size: u64, usage: wgpu::BufferUsages, mapped: bool) -> wgpu::Buffer {
+        self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some(label),
+            size,
+            usage,
+            mapped_at_creation: mapped,
+        })
+    }
+
+    /// The most bytes that one storage binding may show a kernel, a multiple of 4.
+    pub fn binding_limit(&self) -> u64 {
+        self.limits.max_storage_buffer_binding_size.min(self.limits.max_buffer_size).min(u64::from(u32::MAX)) & !3
+    }
+}

@@ -1,0 +1,103 @@
+//! How many packets a launch may have, so that no launch takes long whatever the filter does.
+//!
+//! A driver's watchdog kills a kernel after a few seconds, and cancelling waits for the launches
+//! that are queued. What a launch costs is known only in the worst case: every packet burns all of
+//! its loop iterations. So the first launches are small enough for that, and later ones follow what
+//! was measured, within bounds, because the next packets may be the worst ones.
+
+use std::time::Duration;
+
+use portcullis_core::device::DeviceKind;
+use portcullis_core::program::Program;
+
+use crate::compile::WORKGROUP;
+
+/// A launch that takes longer than this makes the next ones smaller.
+const LONG: Duration = Duration::from_millis(250);
+
+/// A launch that takes less makes the next ones larger.
+const SHORT: Duration = Duration::from_millis(25);
+
+/// How often the size may double beyond what the worst case allows in a tenth of a second: the
+/// worst case then takes a second and a half.
+const DOUBLINGS: u32 = 4;
+
+/// The sizes of launches.
+#[derive(Debug, Clone)]
+pub(crate) struct Pace {
+    packets: usize,
+    most: usize,
+    free: bool,
+}
+
+impl Pace {
+    /// `size` is the number of expressions in the kernel.
+    pub fn new(kind: DeviceKind, program: &Program, size: usize) -> Pace {
+        let iterations = program.facts().max_iterations.unwrap_or(program.fuel()).min(program.fuel());
+        // An iteration evaluates each expression once, but for inner loops, whose own iterations
+        // are counted too, and for helpers called more than once.
+        let worst = (u64::from(iterations) + 1) * size.max(1) as u64;
+        // Expressions evaluated in a tenth of a second; low, for the sake of slow devices.
+        let budget: u64 = match kind {
+            DeviceKind::DiscreteGpu => 1 << 36,
+            DeviceKind::IntegratedGpu | DeviceKind::VirtualGpu => 1 << 33,
+            _ => 1 << 28,
+        };
+        let packets = usize::try_from(budget / worst).unwrap_or(usize::MAX).max(WORKGROUP as usize);
+        let most = packets.saturating_mul(1 << DOUBLINGS);
+        Pace { packets, most, free: most >= 1 << 24 }
+    }
+
+    /// The most packets for the next launch.
+    pub fn packets(&self) -> usize {
+        if self.free { usize::MAX } else { self.packets }
+    }
+
+    /// Whether launches need not be cut at all.
+    pub fn is_free(&self) -> bool {
+        self.free
+    }
+
+    /// Tells how long a launch took that was cut for the sake of the pace.
+    pub fn took(&mut self, packets: usize, time: Duration) {
+        // A shorter one, at a batch's end, says little.
+        if packets < self.packets {
+            return;
+        }
+        if time > LONG {
+            self.packets = (self.packets / 2).max(WORKGROUP as usize);
+        } else if time < SHORT {
+            self.packets = self.packets.saturating_mul(2).min(self.most);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portcullis_core::lang::{Source, wgsl};
+    use portcullis_core::program::ProgramOptions;
+
+    fn program(text: &str) -> Program {
+        wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default()).map_err(|e| e.render()).unwrap()
+    }
+
+    #[test]
+    fn a_loop_without_a_bound_is_paced() {
+        let endless = program(
+            "fn xdp_filter(pkt: u32) -> u32 { loop { if load_u8(pkt, 0u) == 1u { break; } } return XDP_PASS; }",
+        );
+        let mut pace = Pace::new(DeviceKind::Software, &endless, 100);
+        let first = pace.packets();
+        assert!((64..1000).contains(&first), "{first}");
+        for _ in 0..10 {
+            pace.took(pace.packets(), Duration::from_millis(1));
+        }
+        assert_eq!(pace.packets(), first << DOUBLINGS);
+        pace.took(pace.packets(), Duration::from_secs(1));
+        assert_eq!(pace.packets(), first << (DOUBLINGS - 1));
+        // The rest of a batch changes nothing.
+        pace.took(1, Duration::from_millis(1));
+        assert_eq!(pace.packets(), first << (DOUBLINGS - 1));
+    }
+}

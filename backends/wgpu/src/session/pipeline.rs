@@ -1,0 +1,128 @@
+//! A program made into a compute pipeline.
+
+use std::borrow::Cow;
+
+use naga::StorageAccess;
+use portcullis_core::device::{DeviceError, DeviceKind};
+use portcullis_core::program::Program;
+
+use crate::compile::{self, ARENA, DESCRIPTORS, ENTRY, Kernel, LAUNCH, METADATA, VERDICTS};
+use crate::device::Gpu;
+use crate::probe::WgpuDevice;
+
+/// llvmpipe leaves a loop after this many rounds and says nothing (measured with Mesa 22.3 and
+/// LLVM 15); a packet that may loop longer would get a wrong verdict.
+const SOFTWARE_ROUNDS: u32 = 65_000;
+
+/// naga's writers and drivers' compilers walk nested blocks by recursion.
+const STACK: usize = 64 << 20;
+
+/// A program ready to be launched.
+pub(crate) struct Loaded {
+    pub pipeline: wgpu::ComputePipeline,
+    layout: wgpu::BindGroupLayout,
+    /// Whether it looks at packets at all, writes to them, and moves their ends.
+    pub sees_packets: bool,
+    pub writes_packets: bool,
+    pub moves_ends: bool,
+    /// Whether it reads descriptors and metadata.
+    pub descriptors: bool,
+    pub metadata: bool,
+    /// Number of expressions.
+    pub size: usize,
+}
+
+/// Opens the device and compiles the program for it.
+pub(crate) fn load(device: &WgpuDevice, program: &Program) -> Result<(Gpu, Loaded), DeviceError> {
+    let info = portcullis_core::device::Device::info(device);
+    let unsupported = |reason: String| DeviceError::Unsupported { device: info.id.clone(), reason };
+    let iterations = program.facts().max_iterations.unwrap_or(program.fuel()).min(program.fuel());
+    if info.kind == DeviceKind::Software && iterations > SOFTWARE_ROUNDS {
+        return Err(unsupported(format!(
+            "a packet may cost {iterations} loop iterations, and a software device may leave a loop after \
+             65,535 rounds without a word; set the fuel to {SOFTWARE_ROUNDS} or less"
+        )));
+    }
+    let compile = || {
+        let kernel = compile::kernel(program, device.int64()).map_err(unsupported)?;
+        let gpu = device.open(kernel.int64)?;
+        let loaded = Loaded::new(&gpu, kernel)?;
+        Ok((gpu, loaded))
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, compile);
+        let thread =
+            thread.map_err(|error| DeviceError::Failed { device: info.id.clone(), reason: error.to_string() })?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+impl Loaded {
+    fn new(gpu: &Gpu, kernel: Kernel) -> Result<Loaded, DeviceError> {
+        let module = &kernel.module;
+        let functions = module.functions.iter().map(|(_, f)| f).chain(module.entry_points.iter().map(|e| &e.function));
+        let size = functions.map(|f| f.expressions.len()).sum();
+        let (sees_packets, writes_packets, moves_ends) =
+            (kernel.arena.is_some(), kernel.writes_packets(), kernel.moves_ends());
+        let (descriptors, metadata) = (kernel.descriptors.is_some(), kernel.metadata);
+
+        let storage = |access: StorageAccess| wgpu::BufferBindingType::Storage {
+            read_only: !access.contains(StorageAccess::STORE),
+        };
+        let mut types = vec![
+            (VERDICTS, storage(StorageAccess::LOAD | StorageAccess::STORE)),
+            (LAUNCH, wgpu::BufferBindingType::Uniform),
+        ];
+        types.extend(kernel.arena.map(|access| (ARENA, storage(access))));
+        types.extend(kernel.descriptors.map(|access| (DESCRIPTORS, storage(access))));
+        types.extend(metadata.then_some((METADATA, storage(StorageAccess::LOAD))));
+        let entries: Vec<_> = types
+            .into_iter()
+            .map(|(binding, ty)| wgpu::BindGroupLayoutEntry {
+                binding,
+                visibility: wgpu::ShaderStages::COMPUTE,
+                ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
+                count: None,
+            })
+            .collect();
+        let device = &gpu.device;
+        let layout = device
+            .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: Some("filter"), entries: &entries });
+        let bind_group_layouts = &[Some(&layout)];
+        let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+            label: Some("filter"),
+            bind_group_layouts,
+            immediate_size: 0,
+        });
+        let source = wgpu::ShaderSource::Naga(Cow::Owned(kernel.module));
+        let checks = wgpu::ShaderRuntimeChecks { bounds_checks: false, ..wgpu::ShaderRuntimeChecks::checked() };
+        // SAFETY: without naga's bounds checks every index has to be in bounds by itself.
+        // - Arrays, vectors and matrices in function and private memory: the filter's dynamic
+        //   indices are clamped by `Lowering::clamp_indices`; the prelude has none.
+        // - The arena: only the prelude reaches it, and only at bytes of the packet (`pc_inside`,
+        //   `pc_first`, `pc_last`) and in the word behind them. Every packet and its room lie in the
+        //   arena (`Carver::carve`), and a binding covers them and `PAST_END` bytes more.
+        // - Descriptors, metadata and verdicts: at the packet's index, which is below the launch's
+        //   count, and the bindings are made for all packets of a piece.
+        // Loops are left bounded and divisions checked.
+        let module = unsafe {
+            device.create_shader_module_trusted(wgpu::ShaderModuleDescriptor { label: Some("filter"), source }, checks)
+        };
+        gpu.check()?;
+        let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: Some("filter"),
+            layout: Some(&pipeline_layout),
+            module: &module,
+            entry_point: Some(ENTRY),
+            compilation_options: wgpu::PipelineCompilationOptions::default(),
+            cache: None,
+        });
+        gpu.check()?;
+        Ok(Loaded { pipeline, layout, sees_packets, writes_packets, moves_ends, descriptors, metadata, size })
+    }
+
+    /// Buffers put together for a launch.
+    pub fn bindings(&self, gpu: &Gpu, entries: &[wgpu::BindGroupEntry<'_>]) -> wgpu::BindGroup {
+        gpu.device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout: &self.layout, entries })
+    }
+}

@@ -1,0 +1,256 @@
+//! How a batch is cut into pieces that each fit a device's bindings, and where its packets lie in
+//! what the kernel sees as the arena.
+
+use std::ops::Range;
+
+use portcullis_core::packet::{Batch, Descriptor, READABLE_PAST_END, ROOM};
+
+/// Bytes behind the last packet that a kernel may look at (two words are loaded to get one that
+/// straddles them), and that a binding therefore covers.
+pub(crate) const PAST_END: u64 = READABLE_PAST_END as u64;
+
+/// Where a kernel finds the packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// Nowhere: it looks at none.
+    Unseen,
+    /// In the batch's own memory, which the device reads in place.
+    InPlace,
+    /// In a copy of that memory, from the first packet to the last.
+    Copied,
+    /// In a buffer into which each packet is copied by itself, at multiples of 4 bytes.
+    Packed,
+}
+
+/// What bounds a piece.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// Bytes that a storage binding may have.
+    pub binding: u64,
+    /// What a binding's offset in its buffer must be a multiple of.
+    pub alignment: u64,
+    /// Number of packets.
+    pub packets: usize,
+}
+
+/// What a filter does, as far as it matters here.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Needs {
+    /// Bytes of each packet, from its start, that the filter may touch.
+    pub window: u32,
+    /// Whether packets may grow into their room.
+    pub room: bool,
+}
+
+impl Needs {
+    fn margin(self) -> u64 {
+        if self.room { ROOM.into() } else { 0 }
+    }
+
+    /// Bytes of a packet that have to be copied.
+    pub fn of(self, length: u32) -> u32 {
+        length.min(self.window)
+    }
+}
+
+/// A part of a batch that one set of bindings can show a kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// Which packets.
+    pub packets: Range<usize>,
+    /// The bytes that hold them: of the batch's memory, or, packed, of the buffer. Packets' rooms
+    /// are included where the filter may use them.
+    pub bytes: Range<u64>,
+}
+
+/// A packet too large for any piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TooLarge {
+    pub index: usize,
+    pub length: u32,
+}
+
+/// Whether a copy packs the packets: where what lies between the bytes that matter is most of it.
+pub(crate) fn pays_to_pack(batch: &Batch, needs: Needs) -> bool {
+    let wanted: u64 = batch.descriptors().iter().map(|d| u64::from(needs.of(d.length)) + 2 * needs.margin()).sum();
+    extent(batch.descriptors(), needs).is_some_and(|all| all.end - all.start > 2 * wanted)
+}
+
+/// The bytes from the first packet's first word to the last packet's last word, rooms included;
+/// `None` where no packet has any. Packets of a batch ascend in memory.
+fn extent(descriptors: &[Descriptor], needs: Needs) -> Option<Range<u64>> {
+    let mut seen = descriptors.iter().filter(|d| d.length > 0 || needs.room);
+    let first = words(seen.next()?, needs);
+    let last = seen.next_back().map_or(first.clone(), |d| words(d, needs));
+    Some(first.start..last.end)
+}
+
+/// The words of the span that a packet lies in. A packet without bytes may be anywhere, and lies
+/// in none.
+fn words(d: &Descriptor, needs: Needs) -> Range<u64> {
+    let (start, margin) = (u64::from(d.offset), needs.margin());
+    (start - margin) & !3..(start + u64::from(d.length) + margin + 3) & !3
+}
+
+/// Cuts a batch. Every packet is in exactly one piece, in order; an empty batch has no piece.
+pub(crate) fn cut(batch: &Batch, layout: Layout, needs: Needs, bounds: Bounds) -> Result<Vec<Piece>, TooLarge> {
+    let descriptors = batch.descriptors();
+    if layout == Layout::Unseen {
+        let starts = (0..descriptors.len()).step_by(bounds.packets);
+        let pieces = starts.map(|start| start..(start + bounds.packets).min(descriptors.len()));
+        return Ok(pieces.map(|packets| Piece { packets, bytes: 0..0 }).collect());
+    }
+    // What is bound begins where the device lets a binding begin; a copy begins at the first word.
+    let alignment = if layout == Layout::InPlace { bounds.alignment.max(4) } else { 4 };
+    let room = bounds.binding - PAST_END;
+    if layout != Layout::Packed && descriptors.len() <= bounds.packets && !descriptors.is_empty() {
+        // The usual case needs no look at each packet.
+        let all = extent(descriptors, needs).unwrap_or(0..0);
+        let start = all.start / alignment * alignment;
+        if all.end - start <= room {
+            return Ok(vec![Piece { packets: 0..descriptors.len(), bytes: start..all.end }]);
+        }
+    }
+    let mut pieces: Vec<Piece> = Vec::new();
+    for (index, d) in descriptors.iter().enumerate() {
+        let nothing = d.length == 0 && !needs.room;
+        let end = pieces.last().map_or(0, |piece| piece.bytes.end);
+        // Where the packet begins and ends, in this piece and in a new one.
+        let (here, fresh) = if layout == Layout::Packed {
+            let size = (u64::from(needs.of(d.length)) + 2 * needs.margin() + 3) & !3;
+            (end..end + size, 0..size)
+        } else if nothing {
+            (end..end, 0..0)
+        } else {
+            let words = words(d, needs);
+            (words.clone(), words.start / alignment * alignment..words.end)
+        };
+        if let Some(piece) = pieces.last_mut().filter(|piece| piece.packets.len() < bounds.packets) {
+            // A piece that has only empty packets so far begins with the first that is not.
+            let start =
+                if piece.bytes.is_empty() && layout != Layout::Packed { fresh.start } else { piece.bytes.start };
+            if here.end - start <= room {
+                piece.packets.end = index + 1;
+                piece.bytes = start..here.end;
+                continue;
+            }
+        }
+        if fresh.end - fresh.start > room {
+            return Err(TooLarge { index, length: d.length });
+        }
+        pieces.push(Piece { packets: index..index + 1, bytes: fresh });
+    }
+    Ok(pieces)
+}
+
+/// The packets of a piece as its kernel sees them: offsets from the start of what is bound.
+pub(crate) fn descriptors<'a>(
+    batch: &'a Batch,
+    piece: &'a Piece,
+    layout: Layout,
+    needs: Needs,
+) -> impl Iterator<Item = Descriptor> + 'a {
+    let packed = layout == Layout::Packed;
+    let base = if layout == Layout::Unseen { 0 } else { piece.bytes.start as u32 };
+    let margin = needs.margin() as u32;
+    let mut at = margin;
+    batch.descriptors()[piece.packets.clone()].iter().map(move |d| {
+        if !packed {
+            // Wrapping: a packet without bytes may lie before the piece, where nobody looks.
+            return Descriptor { offset: d.offset.wrapping_sub(base), length: d.length };
+        }
+        let offset = at;
+        at += (needs.of(d.length) + 2 * margin + 3) & !3;
+        Descriptor { offset, length: d.length }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portcullis_core::packet::{Arena, Carver, Room};
+
+    const WHOLE: Needs = Needs { window: u32::MAX, room: false };
+
+    fn batch(descriptors: &[(u32, u32)], room: Room) -> Batch {
+        let descriptors = descriptors.iter().map(|&(offset, length)| Descriptor { offset, length }).collect();
+        Carver::new(Arena::new(1 << 16).unwrap(), None).carve(descriptors, vec![], room).unwrap()
+    }
+
+    fn bounds(binding: u64, alignment: u64, packets: usize) -> Bounds {
+        Bounds { binding: binding + PAST_END, alignment, packets }
+    }
+
+    fn piece(packets: Range<usize>, bytes: Range<u64>) -> Piece {
+        Piece { packets, bytes }
+    }
+
+    #[test]
+    fn what_fits_is_one_piece() {
+        let b = batch(&[(70, 30), (100, 1)], Room::None);
+        let cut = |layout| cut(&b, layout, WHOLE, bounds(100, 16, 10));
+        assert_eq!(cut(Layout::InPlace), Ok(vec![piece(0..2, 64..104)]));
+        assert_eq!(cut(Layout::Copied), Ok(vec![piece(0..2, 68..104)]));
+        assert_eq!(cut(Layout::Packed), Ok(vec![piece(0..2, 0..36)]));
+        assert_eq!(cut(Layout::Unseen), Ok(vec![piece(0..2, 0..0)]));
+    }
+
+    #[test]
+    fn no_packet_is_no_piece() {
+        let b = batch(&[], Room::None);
+        for layout in [Layout::InPlace, Layout::Copied, Layout::Packed, Layout::Unseen] {
+            assert_eq!(cut(&b, layout, WHOLE, bounds(100, 16, 10)), Ok(vec![]));
+        }
+    }
+
+    #[test]
+    fn pieces_keep_to_the_binding_and_to_the_number_of_packets() {
+        let b = batch(&[(0, 40), (40, 40), (80, 40), (120, 8), (60000, 4)], Room::None);
+        let in_place = |binding, packets| cut(&b, Layout::InPlace, WHOLE, bounds(binding, 16, packets));
+        // 40 is not a multiple of 16: the second piece's binding begins at 32.
+        assert_eq!(in_place(88, 10), Ok(vec![piece(0..2, 0..80), piece(2..4, 80..128), piece(4..5, 60000..60004)]));
+        assert_eq!(
+            in_place(48, 10),
+            Ok(vec![piece(0..1, 0..40), piece(1..2, 32..80), piece(2..4, 80..128), piece(4..5, 60000..60004)])
+        );
+        assert_eq!(in_place(47, 10), Err(TooLarge { index: 1, length: 40 }));
+        assert_eq!(in_place(1 << 16, 2), Ok(vec![piece(0..2, 0..80), piece(2..4, 80..128), piece(4..5, 60000..60004)]));
+    }
+
+    #[test]
+    fn a_packet_without_bytes_lies_nowhere() {
+        // The first lies behind the others, which is nobody's business.
+        let b = batch(&[(9000, 0), (64, 8), (0, 0), (72, 8), (9000, 8)], Room::None);
+        for binding in [16, 1 << 16] {
+            let pieces = cut(&b, Layout::InPlace, WHOLE, bounds(binding, 16, 10)).unwrap();
+            assert_eq!(pieces.first().unwrap().packets.start, 0);
+            assert_eq!(pieces.last().unwrap().packets.end, 5);
+            let seen: Vec<_> = pieces.iter().flat_map(|p| descriptors(&b, p, Layout::InPlace, WHOLE)).collect();
+            for (piece, index) in pieces.iter().flat_map(|p| p.packets.clone().map(move |i| (p, i))) {
+                if b.descriptors()[index].length > 0 {
+                    assert_eq!(
+                        u64::from(seen[index].offset) + piece.bytes.start,
+                        u64::from(b.descriptors()[index].offset)
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn packing_takes_the_window_and_keeps_the_room() {
+        let b = batch(&[(1000, 100), (3000, 10)], Room::Both);
+        let needs = Needs { window: 54, room: false };
+        assert!(pays_to_pack(&b, needs));
+        let pieces = cut(&b, Layout::Packed, needs, bounds(1000, 16, 10)).unwrap();
+        assert_eq!(pieces, [piece(0..2, 0..56 + 12)]);
+        let at = |needs| {
+            descriptors(&b, &pieces[0], Layout::Packed, needs).map(|d| (d.offset, d.length)).collect::<Vec<_>>()
+        };
+        assert_eq!(at(needs), [(0, 100), (56, 10)]);
+        let needs = Needs { window: u32::MAX, room: true };
+        let pieces = cut(&b, Layout::Packed, needs, bounds(1000, 16, 10)).unwrap();
+        assert_eq!(pieces, [piece(0..2, 0..356 + 268)]);
+        assert_eq!(at(needs), [(128, 100), (356 + 128, 10)]);
+    }
+}
