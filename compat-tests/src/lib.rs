@@ -3,6 +3,8 @@
 
 pub mod corpora;
 pub mod devices;
+pub mod generator;
+pub mod harness;
 pub mod layouts;
 pub mod models;
 pub mod stock;

@@ -1,0 +1,354 @@
+//! Random statements.
+
+use super::{Generator, Scalar, Surroundings, Type};
+
+/// Depth of expressions.
+const DEPTH: u32 = 3;
+
+/// Blocks inside blocks.
+const NESTING: u32 = 4;
+
+impl Generator<'_> {
+    /// What the filter begins with: a look at the header that some packets do not survive.
+    pub(super) fn prologue(&mut self) {
+        if self.once_in(3) {
+            let verdict = self.verdict();
+            let length = self.pick(&[14, 20, 34, 54, 60]);
+            self.line(&format!("if pkt_len(pkt) < {length}u {{ return {verdict}; }}"));
+        }
+        if self.once_in(3) {
+            let verdict = self.verdict();
+            let ethertype = self.pick(&["ETH_P_IP", "ETH_P_IPV6", "ETH_P_8021Q"]);
+            self.line(&format!("if load_be16(pkt, 12u) != {ethertype} {{ return {verdict}; }}"));
+        }
+        if self.once_in(2) {
+            let name = self.name("v");
+            self.line(&format!("let {name} = 14u + (load_u8(pkt, 14u) & 15u) * 4u;"));
+            self.declare(&name, Type::Scalar(Scalar::U32), false);
+        }
+    }
+
+    /// What the filter ends with: variables are brought to light, in the packet or the verdict, so
+    /// that a wrong one does not go unnoticed.
+    pub(super) fn epilogue(&mut self) {
+        self.line("var digest = 17u;");
+        let add = |generator: &mut Self, value: &str| {
+            generator.line(&format!("digest = ((digest << 5u) | (digest >> 27u)) ^ u32({value});"));
+        };
+        for variable in self.variables.clone().iter().filter(|v| !v.constant) {
+            match variable.ty {
+                Type::Scalar(_) => add(self, &variable.place),
+                Type::Vector(size, _) => {
+                    let component = self.below(size) as usize;
+                    add(self, &format!("{}.{}", variable.place, &"xyzw"[component..component + 1]));
+                }
+                Type::Array(size, _) => {
+                    let index = self.below(size);
+                    add(self, &format!("{}[{index}]", variable.place));
+                }
+                // The members of a structure are there on their own.
+                Type::State => {}
+                Type::States(size) => {
+                    let index = self.below(size);
+                    add(self, &format!("{}[{index}].count", variable.place));
+                }
+            }
+        }
+        if self.config.stores && self.once_in(2) {
+            let offset = self.constant_offset();
+            self.line(&format!("store_le32(pkt, {offset}, digest);"));
+        }
+        let verdict = match self.below(6) {
+            0 if self.config.redirects => "redirect(digest >> 8u)".into(),
+            0 | 1 => "digest & 3u".into(),
+            2 | 3 => "select(XDP_PASS, XDP_DROP, (digest & 1u) == 0u)".into(),
+            _ => self.verdict(),
+        };
+        self.line(&format!("return {verdict};"));
+    }
+
+    /// Statements until the function's budget or chance ends them. Variables declared here are
+    /// gone afterwards, except in a function's outermost block, where the caller sees to that.
+    pub(super) fn body(&mut self, around: Surroundings) {
+        if around.depth == 0 && !self.has_packet {
+            let start = self.literal(Scalar::U32);
+            self.line(&format!("var seed: u32 = {start};"));
+            self.declare("seed", Type::Scalar(Scalar::U32), true);
+        }
+        let most = if around.depth == 0 { self.budget } else { self.below(4) + 1 };
+        for _ in 0..most {
+            if self.budget == 0 {
+                break;
+            }
+            self.budget -= 1;
+            self.statement(around);
+        }
+    }
+
+    /// A block in braces, which may end by leaving.
+    fn block(&mut self, around: Surroundings, may_leave: bool) {
+        let outside = self.variables.len();
+        self.indent += 1;
+        let inside = Surroundings { depth: around.depth + 1, ..around };
+        self.body(inside);
+        if may_leave && !around.in_continuing {
+            match self.below(6) {
+                0 => self.leave(),
+                1 | 2 if around.in_loop && !around.in_switch => {
+                    let how = self.pick(&["break;", "continue;"]);
+                    self.line(how);
+                }
+                1 if around.in_loop => self.line("continue;"),
+                3 if around.in_switch => self.line("break;"),
+                _ => {}
+            }
+        }
+        self.indent -= 1;
+        self.variables.truncate(outside);
+    }
+
+    /// A return of something suitable.
+    fn leave(&mut self) {
+        let text = match self.result {
+            None => format!("return {};", self.verdict()),
+            Some(None) => "return;".into(),
+            Some(Some(ty)) => format!("return {};", self.expression(ty, 1)),
+        };
+        self.line(&text);
+    }
+
+    /// What the filter may return.
+    pub(super) fn verdict(&mut self) -> String {
+        let simple = self.pick(&["XDP_DROP", "XDP_PASS", "XDP_PASS", "XDP_TX", "XDP_DROP", "XDP_ABORTED"]);
+        match self.below(10) {
+            0 | 1 if self.config.redirects => format!("redirect({} & 7u)", self.value(Scalar::U32, 2)),
+            2 if self.config.redirects => format!("redirect({})", self.value(Scalar::U32, 1)),
+            3 | 4 => {
+                let condition = self.value(Scalar::Bool, DEPTH);
+                format!("select(XDP_PASS, XDP_DROP, {condition})")
+            }
+            5 => format!("({} & 3u)", self.value(Scalar::U32, DEPTH)),
+            6 if self.config.redirects => self.value(Scalar::U32, 1),
+            _ => simple.into(),
+        }
+    }
+
+    fn statement(&mut self, around: Surroundings) {
+        let nested = around.depth < NESTING;
+        match self.below(24) {
+            0..=3 => self.declaration(),
+            4..=8 => self.assignment(),
+            9..=11 if nested => self.if_else(around),
+            12 if nested => self.switch(around),
+            13..=15 if nested && self.config.loops => self.a_loop(around),
+            16..=18 if self.config.stores && self.has_packet => {
+                let offset = self.offset(2);
+                let value = self.expression(Type::Scalar(Scalar::U32), DEPTH);
+                let size = self.pick(&["u8", "u8", "be16", "be32", "le16", "le32"]);
+                self.line(&format!("store_{size}(pkt, {offset}, {value});"));
+            }
+            19 if self.config.length_changes && self.has_packet => self.length_change(around),
+            20 if nested => {
+                self.line("{");
+                self.block(around, false);
+                self.line("}");
+            }
+            21 if !self.helpers.is_empty() => {
+                let helpers = self.helpers.clone();
+                let helper = helpers[self.below(helpers.len() as u32) as usize].clone();
+                if let Some(call) = self.call_of(&helper, 2) {
+                    self.line(&format!("{}{call};", if helper.result.is_some() { "_ = " } else { "" }));
+                }
+            }
+            22 if nested && !around.in_continuing && self.result.is_none() => {
+                let (condition, verdict) = (self.value(Scalar::Bool, DEPTH), self.verdict());
+                self.line(&format!("if {condition} {{ return {verdict}; }}"));
+            }
+            _ => self.assignment(),
+        }
+    }
+
+    fn declaration(&mut self) {
+        let ty = self.any_type();
+        let name = self.name("v");
+        match ty {
+            Type::Scalar(scalar) if self.once_in(3) => {
+                // Known at run time only: what naga can work out counts as a constant.
+                let value = self.value(scalar, DEPTH);
+                self.line(&format!("let {name} = {value};"));
+                self.declare(&name, ty, false);
+            }
+            _ if self.once_in(3) => {
+                self.line(&format!("var {name}: {};", ty.name()));
+                self.declare(&name, ty, true);
+            }
+            _ => {
+                let value = self.expression(ty, DEPTH);
+                self.line(&format!("var {name}: {} = {value};", ty.name()));
+                self.declare(&name, ty, true);
+            }
+        }
+    }
+
+    fn assignment(&mut self) {
+        if self.once_in(6) {
+            // Composites as a whole.
+            let whole: Vec<_> = self
+                .variables
+                .iter()
+                .filter(|v| v.writable && !matches!(v.ty, Type::Scalar(_)))
+                .map(|v| (v.place.clone(), v.ty))
+                .collect();
+            if !whole.is_empty() {
+                let (place, ty) = whole[self.below(whole.len() as u32) as usize].clone();
+                let value = self.expression(ty, 2);
+                self.line(&format!("{place} = {value};"));
+                return;
+            }
+        }
+        let scalar = self.scalar_type();
+        let Some(place) = self.place(scalar, true) else {
+            return self.declaration();
+        };
+        let value = self.expression(Type::Scalar(scalar), DEPTH);
+        let text = match scalar {
+            Scalar::Bool => format!("{place} = {value};"),
+            Scalar::U32 | Scalar::I32 if self.once_in(6) => {
+                format!("{place}{};", self.pick(&["++", "--"]))
+            }
+            _ => match self.below(4) {
+                0 => format!("{place} {} {value};", self.pick(&["+=", "-=", "*=", "^=", "|=", "&="])),
+                1 => format!("{place} {} {}u;", self.pick(&["<<=", ">>="]), self.below(scalar.width())),
+                _ => format!("{place} = {value};"),
+            },
+        };
+        self.line(&text);
+    }
+
+    fn if_else(&mut self, around: Surroundings) {
+        let condition = self.value(Scalar::Bool, DEPTH);
+        self.line(&format!("if {condition} {{"));
+        self.block(around, true);
+        while self.once_in(4) {
+            let condition = self.value(Scalar::Bool, 2);
+            self.line(&format!("}} else if {condition} {{"));
+            self.block(around, true);
+        }
+        if self.once_in(2) {
+            self.line("} else {");
+            self.block(around, true);
+        }
+        self.line("}");
+    }
+
+    fn switch(&mut self, around: Surroundings) {
+        let signed = self.once_in(4);
+        let (selector, suffix) = if signed {
+            (format!("({} & 7i)", self.value(Scalar::I32, 2)), "i")
+        } else {
+            match self.below(3) {
+                0 if self.has_packet => ("load_u8(pkt, 23u)".to_string(), "u"),
+                _ => (format!("({} & 7u)", self.value(Scalar::U32, 2)), "u"),
+            }
+        };
+        let inside = Surroundings { in_switch: true, ..around };
+        self.line(&format!("switch {selector} {{"));
+        self.indent += 1;
+        let mut values = vec![0, 1, 2, 3, 4, 5, 6, 7, 17, 58];
+        let cases = self.below(4) + 1;
+        let default_at = self.below(cases + 1);
+        for case in 0..=cases {
+            if case == default_at {
+                self.line("default: {");
+            } else {
+                let count = if self.once_in(3) { 2 } else { 1 };
+                let mut labels = Vec::new();
+                for _ in 0..count {
+                    let at = self.below(values.len() as u32) as usize;
+                    labels.push(format!("{}{suffix}", values.swap_remove(at)));
+                }
+                self.line(&format!("case {}: {{", labels.join(", ")));
+            }
+            self.block(inside, true);
+            self.line("}");
+        }
+        self.indent -= 1;
+        self.line("}");
+    }
+
+    fn a_loop(&mut self, around: Surroundings) {
+        let inside = Surroundings { in_loop: true, in_switch: false, ..around };
+        let counter = self.name("n");
+        let bound = if self.once_in(2) {
+            format!("{}u", self.below(9))
+        } else {
+            format!("({} & 7u)", self.value(Scalar::U32, 2))
+        };
+        let outside = self.variables.len();
+        match self.below(4) {
+            0 | 1 => {
+                let step = self.pick(&["++", "++", " += 2u"]);
+                self.line(&format!("for (var {counter} = 0u; {counter} < {bound}; {counter}{step}) {{"));
+                // The body may change its counter: fuel is there for that. Mostly it does not.
+                let writable = self.once_in(6);
+                self.declare(&counter, Type::Scalar(Scalar::U32), writable);
+                self.block(inside, true);
+                self.line("}");
+                self.variables.truncate(outside);
+            }
+            2 => {
+                let start = self.below(4);
+                self.line(&format!("var {counter} = {start}u;"));
+                self.declare(&counter, Type::Scalar(Scalar::U32), false);
+                self.line(&format!("while {counter} < {bound} {{"));
+                self.indent += 1;
+                self.line(&format!("{counter}++;"));
+                self.indent -= 1;
+                self.block(inside, true);
+                self.line("}");
+            }
+            _ => {
+                self.line(&format!("var {counter} = 0u;"));
+                self.declare(&counter, Type::Scalar(Scalar::U32), false);
+                self.line("loop {");
+                self.block(inside, true);
+                self.indent += 1;
+                self.line("continuing {");
+                self.indent += 1;
+                self.line(&format!("{counter}++;"));
+                let depth = around.depth + 2;
+                let body = Surroundings { depth, in_loop: false, in_switch: false, in_continuing: true };
+                let scope = self.variables.len();
+                if self.once_in(2) {
+                    self.body(body);
+                }
+                self.line(&format!("break if {counter} >= {bound};"));
+                self.variables.truncate(scope);
+                self.indent -= 1;
+                self.line("}");
+                self.indent -= 1;
+                self.line("}");
+            }
+        }
+    }
+
+    fn length_change(&mut self, around: Surroundings) {
+        let amount = match self.below(4) {
+            0 => self.value(Scalar::I32, 2),
+            1 => format!("i32({} & 31u) - 16i", self.value(Scalar::U32, 1)),
+            _ => {
+                let amount = self.pick(&[-128, -40, -8, -4, -1, 0, 1, 4, 14, 20, 128]);
+                format!("i32({amount})")
+            }
+        };
+        let name = self.pick(&["adjust_head", "adjust_tail"]);
+        if around.depth < NESTING && self.once_in(2) {
+            let not = self.pick(&["", "!"]);
+            self.line(&format!("if {not}{name}(pkt, {amount}) {{"));
+            self.block(around, true);
+            self.line("}");
+        } else {
+            self.line(&format!("_ = {name}(pkt, {amount});"));
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! One filter on one device, compared with the reference interpreter packet by packet: verdicts,
+//! lengths and bytes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use portcullis_core::device::{Device, DeviceError, LoadOptions};
+use portcullis_core::interp::{InterpError, Interpreter};
+use portcullis_core::packet::{Room, Verdict};
+use portcullis_core::program::Program;
+
+use crate::layouts;
+
+/// Where a device and the reference part ways, with all that is needed to see it again.
+#[derive(Debug)]
+pub struct Mismatch {
+    /// The device's id.
+    pub device: String,
+    /// The filter's name.
+    pub name: String,
+    /// The filter's text.
+    pub filter: String,
+    /// What happened.
+    pub what: What,
+}
+
+/// See [`Mismatch`].
+#[derive(Debug)]
+pub enum What {
+    /// The reference itself cannot run the filter.
+    Reference(InterpError),
+    /// The device refused the filter or a batch, or broke down.
+    Device(DeviceError),
+    /// A packet that the device treats in another way.
+    Packet {
+        /// Packets in the batch that it was in.
+        batch: usize,
+        /// Its place in that batch.
+        index: usize,
+        /// The packet as it arrived.
+        packet: Vec<u8>,
+        /// What the device made of it.
+        got: (Verdict, Vec<u8>),
+        /// What the reference made of it.
+        want: (Verdict, Vec<u8>),
+    },
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Mismatch { device, name, filter, what } = self;
+        match what {
+            What::Reference(error) => writeln!(f, "the reference cannot run {name}: {error}")?,
+            What::Device(error) => writeln!(f, "{device} cannot run {name}: {error}")?,
+            What::Packet { batch, index, packet, got, want } => {
+                writeln!(f, "{device} differs on {name}, packet {index} of a batch of {batch}")?;
+                writeln!(f, "  packet {} bytes {}", packet.len(), hex(packet))?;
+                writeln!(f, "  got    {:?}, {} bytes {}", got.0, got.1.len(), hex(&got.1))?;
+                writeln!(f, "  want   {:?}, {} bytes {}", want.0, want.1.len(), hex(&want.1))?;
+            }
+        }
+        writeln!(f, "{filter}")
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Runs `packets` through `program` on `device`, cut into batches of each of the sizes, and
+/// compares every packet with what the reference makes of it alone.
+///
+/// # Errors
+/// The first difference.
+pub fn compare(
+    program: &Arc<Program>,
+    device: &dyn Device,
+    packets: &[Vec<u8>],
+    batches: &[usize],
+) -> Result<(), Box<Mismatch>> {
+    let mismatch = |what| {
+        Box::new(Mismatch {
+            device: device.info().id.clone(),
+            name: program.source().name.clone(),
+            filter: program.source().text.to_string(),
+            what,
+        })
+    };
+    let reference = Interpreter::new(program).map_err(|e| mismatch(What::Reference(e)))?;
+    let mut session = device.load(program, &LoadOptions::default()).map_err(|e| mismatch(What::Device(e)))?;
+    // Packets without room of their own are laid out more tightly, and only some filters take them.
+    let rooms: &[Room] = if program.facts().changes_length { &[Room::Both] } else { &[Room::None, Room::Both] };
+    for (&size, &room) in batches.iter().flat_map(|size| rooms.iter().map(move |room| (size, room))) {
+        for part in packets.chunks(size.max(1)) {
+            let batch = layouts::batch(part, room);
+            let metadata: Vec<_> = (0..part.len()).map(|i| batch.metadata_of(i)).collect();
+            let done = session.run(batch).map_err(|e| mismatch(What::Device(e)))?;
+            for (index, (packet, metadata)) in part.iter().zip(&metadata).enumerate() {
+                let outcome = reference.run(packet, metadata).map_err(|e| mismatch(What::Reference(e)))?;
+                let got = (done.verdicts.get(index), done.batch.packet(index));
+                if got != (outcome.verdict, outcome.packet.as_slice()) {
+                    return Err(mismatch(What::Packet {
+                        batch: part.len(),
+                        index,
+                        packet: packet.clone(),
+                        got: (got.0, got.1.to_vec()),
+                        want: (outcome.verdict, outcome.packet),
+                    }));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portcullis_core::device::noop::Noop;
+    use portcullis_core::interp::Interp;
+    use portcullis_core::lang::{Source, wgsl};
+    use portcullis_core::program::ProgramOptions;
+
+    fn program(text: &str) -> Arc<Program> {
+        Arc::new(wgsl::compile(&Source::new("x.wgsl", text), &ProgramOptions::default()).unwrap())
+    }
+
+    #[test]
+    fn a_wrong_verdict_is_reported_with_filter_and_packet() {
+        let program = program("fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, 0u); }");
+        let packets = [vec![2], vec![2], vec![1, 0xab]];
+        let mismatch = compare(&program, &Noop::new(), &packets, &[2]).unwrap_err();
+        let report = mismatch.to_string();
+        for part in [
+            "noop differs on x.wgsl, packet 0 of a batch of 1",
+            "2 bytes 01ab",
+            "got    Pass",
+            "want   Drop",
+            "load_u8",
+        ] {
+            assert!(report.contains(part), "{report}");
+        }
+        compare(&program, &Interp::new(), &packets, &[1, 2, 100]).unwrap_or_else(|m| panic!("{m}"));
+    }
+
+    #[test]
+    fn wrong_bytes_are_found_behind_a_right_verdict() {
+        let program = program("fn xdp_filter(pkt: u32) -> u32 { store_u8(pkt, 1u, 7u); return XDP_PASS; }");
+        let mismatch = compare(&program, &Noop::new(), &[vec![1], vec![1, 2]], &[8]).unwrap_err();
+        assert!(matches!(mismatch.what, What::Packet { index: 1, .. }), "{mismatch}");
+    }
+}
