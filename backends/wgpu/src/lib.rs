@@ -25,4 +25,3 @@ mod session;
 
 pub use compile::spirv;
 pub use probe::{WgpuDevice, probe};
-

@@ -51,7 +51,7 @@ pub struct Lowered {
     pub machinery: Machinery,
     /// The prelude functions that filters may call.
     pub intrinsics: HashMap<Handle<Function>, Intrinsic>,
-    /// Every function of the prelude, the machinery included.
+    /// Every function of the prelude, the machinery and what passes have added included.
     pub prelude: HashSet<Handle<Function>>,
     /// What the fuel pass added, if it ran and the filter needs it.
     pub fuel: Option<FuelState>,
@@ -126,5 +126,8 @@ impl Lowered {
         }
         self.intrinsics = self.intrinsics.iter().map(|(&f, &i)| (at(f), i)).collect();
         self.prelude = self.prelude.iter().map(|&f| at(f)).collect();
+        // What the pass put in is the machinery's too: its loops cost no fuel.
+        let own: HashSet<_> = moved.values().copied().collect();
+        self.prelude.extend(self.module.functions.iter().map(|(f, _)| f).filter(|f| !own.contains(f)));
     }
 }

@@ -1,7 +1,9 @@
-//! The pass's tests: here what the modules it makes look like, in [`corpus`] the filters that it
-//! makes them of.
+//! The pass's tests: here what the modules it makes look like, in `differential` what they do. The
+//! filters are those of `corpus`, and `random` ones.
 
 mod corpus;
+mod differential;
+mod random;
 
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use naga::{Expression, Function, Literal, Module, Statement, SwitchCase, SwitchValue, TypeInner};
@@ -42,16 +44,40 @@ fn names(module: &Module) -> Vec<&str> {
     module.functions.iter().filter_map(|(_, f)| f.name.as_deref()).collect()
 }
 
-/// A filter of a single expression, with variables of every type for it to use.
-fn filter_of(expression: &str) -> String {
+/// A filter of a single expression of type `ty`, with variables of every type for it to use, which
+/// come from the packet's first bytes: x 0, y 8, w 16, f 20. The value goes to byte 24 and on.
+fn filter_of(ty: &str, expression: &str) -> String {
+    let (count, scalar) = match ty.strip_prefix("vec") {
+        Some(rest) => (rest[..1].parse().expect("a size"), rest[2..].trim_end_matches('>')),
+        None => (1, ty),
+    };
+    let puts: String = (0..count)
+        .map(|i| {
+            let element = if ty == scalar { "r".into() } else { format!("r[{i}]") };
+            let value = match scalar {
+                "bool" => format!("select(0lu, 1lu, {element})"),
+                "f32" => format!("u64(bitcast<u32>({element}))"),
+                _ => format!("u64({element})"),
+            };
+            format!("put(pkt, {}u, {value}); ", 24 + 8 * i)
+        })
+        .collect();
     format!(
-        "fn xdp_filter(pkt: u32) -> u32 {{
-            let w = load_be32(pkt, 0u);
-            var s = i32(w); var b = w > 7u; var f = f32(w);
-            var x = u64(w); var y = u64(load_be32(pkt, 4u)); var i = i64(s); var j = i64(x);
-            var v = vec2<u64>(x, y); var q = vec4<i64>(i, j, i, j); var t = vec3<u64>(x);
+        "struct P {{ wide: u64, pair: vec2<u64>, narrow: vec2<i64> }}
+        fn take(pkt: u32, at: u32) -> u64 {{
+            return u64(load_le32(pkt, at)) | (u64(load_le32(pkt, at + 4u)) << 32u);
+        }}
+        fn put(pkt: u32, at: u32, v: u64) {{ store_le32(pkt, at, u32(v)); store_le32(pkt, at + 4u, u32(v >> 32u)); }}
+        fn xdp_filter(pkt: u32) -> u32 {{
+            let x = take(pkt, 0u); let y = take(pkt, 8u);
+            let w = load_le32(pkt, 16u); let s = i32(w); let b = (w & 1u) == 1u; let w64 = i64(w);
+            let f = bitcast<f32>(load_le32(pkt, 20u));
+            let i = i64(x); let j = i64(y);
+            var v = vec2<u64>(x, y); var q = vec4<i64>(i, j, -i, i ^ j); var t = vec3<u64>(x, y, x * y);
             var c = vec2<u32>(w, 3u); var m = vec2<bool>(b, !b);
+            var p = P(x, v, vec2<i64>(j, i)); var a = array<P, 3>(p, P(), P(y, v.yx, q.xy));
             let r = {expression};
+            {puts}
             return XDP_PASS;
         }}"
     )
@@ -66,8 +92,10 @@ fn the_corpus_is_lowered() {
 
 #[test]
 fn every_operation_is_lowered() {
-    for expression in corpus::EXPRESSIONS {
-        lowered(&filter_of(expression));
+    for (ty, expressions) in corpus::EXPRESSIONS {
+        for expression in *expressions {
+            lowered(&filter_of(ty, expression));
+        }
     }
 }
 
@@ -82,11 +110,12 @@ fn a_module_without_64_bit_integers_is_left_alone() {
 
 #[test]
 fn only_what_is_called_is_put_in() {
-    let before = program(&filter_of("x + y"));
-    let after = lowered(&filter_of("x + y"));
+    let text = "fn xdp_filter(pkt: u32) -> u32 { var a = i64(i32(pkt_len(pkt))); a = a + max(a, 9li); return u32(a); }";
+    let before = program(text);
+    let after = lowered(text);
     let added = names(&after).len() - names(before.module()).len();
-    // i64(s) and x + y
-    assert_eq!(names(&after)[..added], ["pc_u64_add", "pc_i64_from_i32"]);
+    // What max calls stands before it.
+    assert_eq!(names(&after)[..added], ["pc_u64_add", "pc_i64_less", "pc_i64_max", "pc_i64_from_i32"]);
     assert_eq!(names(&after)[added..], names(before.module()));
 }
 
@@ -139,7 +168,7 @@ fn the_prelude_comes_through_unchanged() {
         parts[from..].sort();
         parts
     }
-    let text = &filter_of("x * y");
+    let text = &filter_of("u64", "x * y");
     let program = program(text);
     let mut module = program.module().clone();
     let moved = run(&mut module, text).expect("there is something to do");
@@ -151,7 +180,7 @@ fn the_prelude_comes_through_unchanged() {
 /// Each word of a literal in its place.
 #[test]
 fn literals_are_split() {
-    let module = lowered(&filter_of("x ^ 0x1122334455667788lu"));
+    let module = lowered(&filter_of("u64", "x ^ 0x1122334455667788lu"));
     let words: Vec<u32> = module
         .global_expressions
         .iter()
@@ -163,7 +192,9 @@ fn literals_are_split() {
 /// WGSL has no switch on a 64-bit integer, the validator has.
 #[test]
 fn a_switch_on_64_bits_is_lowered() {
-    for (text, value) in [(filter_of("x + 1lu"), SwitchValue::U32(0)), (filter_of("i + 1li"), SwitchValue::I32(-1))] {
+    for (text, value) in
+        [(filter_of("u64", "x + 1lu"), SwitchValue::U32(0)), (filter_of("i64", "i + 1li"), SwitchValue::I32(-1))]
+    {
         let program = program(&text);
         let mut module = program.module().clone();
         let function = module.functions.get_mut(program.filter());
@@ -204,4 +235,18 @@ fn layout_is_kept() {
     let expected = (vec![0, 8, 32, 64, 128], 160);
     assert_eq!(of(program(text).module()), expected);
     assert_eq!(of(&lowered(text)), expected);
+}
+
+/// As deep as naga lets filters nest, or nearly.
+#[test]
+fn deep_nesting_is_lowered() {
+    let body = |body: String| {
+        lowered(&format!("fn xdp_filter(pkt: u32) -> u32 {{ var a = u64(load_u8(pkt, 0u)); {body} return u32(a); }}"))
+    };
+    let nested = |open: &str, close: &str| body(format!("{} a += 1lu; {}", open.repeat(60), close.repeat(60)));
+    nested("if a < 9lu {", "}");
+    nested("loop {", "break; }");
+    nested("switch u32(a) { case 1u: { a *= 3lu; } default: {", "} }");
+    body(format!("{} {{ a += 1lu; }}", "if a < 9lu { a *= 3lu; } else ".repeat(250)));
+    body(format!("a = {} a {};", "(a * ".repeat(60), ")".repeat(60)));
 }
