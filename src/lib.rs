@@ -46,6 +46,12 @@
 //! Without either, the interpreter and the device that does nothing remain.
 
 pub mod devices;
+pub mod pipeline;
+pub mod selftest;
 
 pub use portcullis_core::{device, interp, lang, map, naga, packet, program};
+#[cfg(feature = "cpu")]
+pub use portcullis_cpu as cpu;
 pub use portcullis_io as io;
+#[cfg(feature = "wgpu")]
+pub use portcullis_wgpu as wgpu;

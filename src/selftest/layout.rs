@@ -1,0 +1,99 @@
+//! Packets laid out in memory in every way that a device must not notice.
+
+use std::sync::mpsc::{Receiver, channel};
+
+use portcullis_core::packet::{Arena, ArenaError, Batch, Carver, Descriptor, ROOM, Room};
+
+use super::corpora::Packet;
+
+/// What lies where no packet does: not zero, so that reading it shows.
+const FILL: u8 = 0xa5;
+
+/// Packets in an arena that is watched: whoever writes beside the packets is found out.
+pub struct Watched {
+    home: Receiver<Arena>,
+    /// The bytes, ascending, that a device may write to.
+    allowed: Vec<std::ops::Range<usize>>,
+}
+
+impl Watched {
+    /// Lays `packets` out in batches of `size`, each packet at another distance from a 4-byte word
+    /// than the one before it, as packets of a capture are.
+    pub fn lay_out(packets: &[Packet], size: usize, room: Room) -> Result<(Vec<Batch>, Watched), ArenaError> {
+        let margin = if room == Room::Both { ROOM as usize } else { 0 };
+        let mut descriptors = Vec::with_capacity(packets.len());
+        let mut allowed = Vec::with_capacity(packets.len());
+        let mut end = 8;
+        for (index, packet) in packets.iter().enumerate() {
+            let length = packet.bytes.len();
+            let offset = end + margin + index % 4;
+            descriptors.push(Descriptor { offset: offset as u32, length: length as u32 });
+            allowed.push(offset - margin..offset + length + margin);
+            end = (offset + length + margin + 3) & !3;
+        }
+        let mut arena = Arena::new(end + 8)?;
+        arena.fill(FILL);
+        for (packet, d) in packets.iter().zip(&descriptors) {
+            arena[d.offset as usize..][..packet.bytes.len()].copy_from_slice(&packet.bytes);
+        }
+        let (sender, home) = channel();
+        let mut carver = Carver::new(arena, Some(sender));
+        let mut batches = Vec::new();
+        for (packets, descriptors) in packets.chunks(size).zip(descriptors.chunks(size)) {
+            let metadata = packets.iter().map(|p| p.metadata).collect();
+            let batch = carver.carve(descriptors.to_vec(), metadata, room);
+            batches.push(batch.expect("laid out in order, apart, and inside the arena"));
+        }
+        Ok((batches, Watched { home, allowed }))
+    }
+
+    /// The first byte, if any, that was written to and belongs to no packet. All batches must be
+    /// gone by now.
+    pub fn trespass(self) -> Option<usize> {
+        let arena = self.home.try_recv().ok()?;
+        let mut from = 0;
+        let end = arena.len();
+        for range in self.allowed.into_iter().chain(std::iter::once(end..end)) {
+            if let Some(at) = arena[from..range.start].iter().position(|&byte| byte != FILL) {
+                return Some(from + at);
+            }
+            from = range.end;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packets() -> Vec<Packet> {
+        (0..20u8).map(|i| Packet::plain(vec![i; usize::from(i)])).collect()
+    }
+
+    #[test]
+    fn the_bytes_arrive_at_every_alignment() {
+        for room in [Room::None, Room::Both] {
+            let (batches, watched) = Watched::lay_out(&packets(), 6, room).unwrap();
+            assert_eq!(batches.iter().map(Batch::len).collect::<Vec<_>>(), [6, 6, 6, 2]);
+            assert!(batches.iter().flat_map(Batch::packets).eq(packets().iter().map(|p| &p.bytes[..])));
+            let mut alignments: Vec<u32> = batches[0].descriptors().iter().map(|d| d.offset % 4).collect();
+            alignments.sort_unstable();
+            alignments.dedup();
+            assert_eq!(alignments, [0, 1, 2, 3]);
+            drop(batches);
+            assert_eq!(watched.trespass(), None);
+        }
+    }
+
+    #[test]
+    fn writing_beside_a_packet_is_found_out() {
+        let (mut batches, mut watched) = Watched::lay_out(&packets(), 20, Room::None).unwrap();
+        batches[0].packet_mut(5).fill(0);
+        // As if the packet were one byte shorter than what was written.
+        watched.allowed[5].end -= 1;
+        let at = watched.allowed[5].end;
+        drop(batches);
+        assert_eq!(watched.trespass(), Some(at));
+    }
+}

@@ -1,0 +1,186 @@
+//! Whether a device does what filters mean: every stock filter and every probe, over every corpus,
+//! in batches of several sizes and layouts, against the reference interpreter. Verdicts, lengths
+//! and bytes must be the same, and no byte beside the packets may change.
+//!
+//! All of it is part of the library, so that a machine with a new GPU is judged by one command.
+
+pub mod corpora;
+pub mod filters;
+mod layout;
+mod report;
+
+use std::sync::Arc;
+
+use portcullis_core::device::{Device, DeviceError, DeviceKind, LoadOptions, Session};
+use portcullis_core::packet::{Batch, Room, Verdict};
+use portcullis_core::program::Program;
+
+use corpora::{Corpus, Packet};
+use filters::Case;
+use layout::Watched;
+pub use report::{DeviceReport, FilterResult, Mismatch, MissingDevice, Report};
+
+/// Batch sizes and layouts: one packet; odd numbers that end inside any group of lanes; a whole work
+/// group and one more; all that there are.
+const LAYOUTS: [(usize, Room); 6] = [
+    (1, Room::Both),
+    (7, Room::None),
+    (64, Room::Both),
+    (257, Room::None),
+    (usize::MAX, Room::Both),
+    (usize::MAX, Room::None),
+];
+
+/// Packets that are sent one by one, which is slow on some devices.
+const ONE_BY_ONE: usize = 40;
+
+/// What became of a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Outcome {
+    verdict: Verdict,
+    bytes: Vec<u8>,
+}
+
+/// Tests `devices` against `reference` with these filters, and tells `observe` each filter's name as
+/// it begins.
+pub fn run(
+    devices: &[Arc<dyn Device>],
+    reference: &dyn Device,
+    cases: &[Case],
+    observe: &mut dyn FnMut(&str),
+) -> Report {
+    let corpora = corpora::corpora();
+    let mut report = Report::new(devices);
+    for case in cases {
+        observe(case.name);
+        let prepared = Prepared::new(case, &corpora, reference);
+        for (device, report) in devices.iter().zip(&mut report.devices) {
+            let mut result = FilterResult { filter: case.name, compared: 0, mismatches: 0, first: None, error: None };
+            match &prepared {
+                Ok(prepared) => {
+                    if let Err(error) = prepared.check(&**device, &mut result) {
+                        result.error = Some(error.to_string());
+                    }
+                }
+                Err(error) => result.error = Some(error.clone()),
+            }
+            report.add(result);
+        }
+    }
+    report
+}
+
+/// A filter, compiled, and what the reference makes of each packet.
+struct Prepared<'a> {
+    program: Arc<Program>,
+    corpora: Vec<(&'a Corpus, Vec<Outcome>)>,
+}
+
+impl<'a> Prepared<'a> {
+    fn new(case: &Case, corpora: &'a [Corpus], reference: &dyn Device) -> Result<Prepared<'a>, String> {
+        let program = case.compile().map_err(|error| error.to_string())?;
+        let mut session = reference.load(&program, &LoadOptions::default()).map_err(|error| error.to_string())?;
+        let mut with_outcomes = Vec::new();
+        for corpus in corpora {
+            let mut outcomes = run_all(&mut *session, &corpus.packets, usize::MAX, Room::Both)
+                .map_err(|error| format!("the reference fails: {error}"))?
+                .0;
+            if case.always_passes {
+                // What the probe's own reckoning says counts for more than the reference does.
+                outcomes.iter_mut().for_each(|outcome| outcome.verdict = Verdict::Pass);
+            }
+            with_outcomes.push((corpus, outcomes));
+        }
+        Ok(Prepared { program, corpora: with_outcomes })
+    }
+
+    fn check(&self, device: &dyn Device, result: &mut FilterResult) -> Result<(), DeviceError> {
+        let mut session = device.load(&self.program, &LoadOptions::default())?;
+        for (corpus, expected) in &self.corpora {
+            for (size, room) in LAYOUTS {
+                if room == Room::None && self.program.facts().changes_length {
+                    continue;
+                }
+                if device.info().kind == DeviceKind::Reference && size != 7 && size != 64 {
+                    // It is slow, and takes packets one after the other anyway.
+                    continue;
+                }
+                let count = if size == 1 { ONE_BY_ONE.min(corpus.packets.len()) } else { corpus.packets.len() };
+                let packets = &corpus.packets[..count];
+                let (got, trespass) = run_all(&mut *session, packets, size, room)?;
+                let place = format!("{}, {}, {room:?} room", corpus.name, batches_of(size));
+                for (index, ((packet, got), want)) in packets.iter().zip(&got).zip(expected).enumerate() {
+                    result.compared += 1;
+                    if got != want {
+                        result.mismatch(|| Mismatch::outcome(&place, index, &packet.bytes, want, got));
+                    }
+                }
+                if let Some(at) = trespass {
+                    result.mismatch(|| Mismatch::trespass(&place, at));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn batches_of(size: usize) -> String {
+    if size == usize::MAX { "one batch".into() } else { format!("batches of {size}") }
+}
+
+/// Sends the packets through in batches, as many in flight as the session takes. With them comes
+/// the first byte beside the packets that was written to.
+fn run_all(
+    session: &mut dyn Session,
+    packets: &[Packet],
+    size: usize,
+    room: Room,
+) -> Result<(Vec<Outcome>, Option<usize>), DeviceError> {
+    let laid_out = Watched::lay_out(packets, size.min(packets.len().max(1)), room);
+    let (batches, watched) = laid_out.map_err(|error| DeviceError::Refused(error.to_string()))?;
+    let mut outcomes = Vec::with_capacity(packets.len());
+    let mut batches = batches.into_iter();
+    loop {
+        while session.in_flight() < session.depth() {
+            match batches.next() {
+                Some(batch) => session.submit(batch).map_err(|refused| refused.error)?,
+                None => break,
+            }
+        }
+        let Some(done) = session.complete()? else { break };
+        let verdicts = done.verdicts.iter();
+        if verdicts.len() != done.batch.len() {
+            return Err(DeviceError::Refused(format!("{} verdicts for {} packets", verdicts.len(), done.batch.len())));
+        }
+        outcomes.extend(
+            verdicts
+                .zip(Batch::packets(&done.batch))
+                .map(|(verdict, bytes)| Outcome { verdict, bytes: bytes.to_vec() }),
+        );
+    }
+    Ok((outcomes, watched.trespass()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portcullis_core::device::noop::Noop;
+
+    /// The test can fail: the device that does nothing gets right what passes anyway, and nothing
+    /// else.
+    #[test]
+    fn a_device_that_is_wrong_is_found_out() {
+        let noop: Arc<dyn Device> = Arc::new(Noop::new());
+        let interp = crate::devices::open("interp").unwrap();
+        let (right, wrong) = (["minimal", "loads"], ["port_filter", "stores", "verdicts", "metadata", "redirects"]);
+        let mut cases = filters::cases();
+        cases.retain(|case| right.contains(&case.name) || wrong.contains(&case.name));
+        let report = run(&[noop], &*interp, &cases, &mut |_| {});
+        for result in &report.devices[0].results {
+            assert_eq!(result.passed(), right.contains(&result.filter), "{}", result.filter);
+            assert_eq!(result.first.is_none(), result.passed());
+        }
+        assert_eq!((report.devices[0].passed, report.devices[0].failed), (right.len(), wrong.len()));
+        assert!(!report.passed());
+    }
+}

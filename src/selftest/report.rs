@@ -1,0 +1,202 @@
+//! How the self-test ended: for people, and as a file to send.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use portcullis_core::device::Device;
+use serde::Serialize;
+
+use super::Outcome;
+
+/// Everything that a self-test found out.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// The version that was tested.
+    pub version: &'static str,
+    /// The processor architecture and system that it was tested on.
+    pub host: String,
+    /// Each device.
+    pub devices: Vec<DeviceReport>,
+    /// Backends without a device here.
+    pub missing: Vec<MissingDevice>,
+}
+
+/// A backend that has no device, and why.
+#[derive(Debug, Clone, Serialize)]
+pub struct MissingDevice {
+    /// The backend's name, or the device's id.
+    pub device: String,
+    /// Why it is not there, and what to install.
+    pub reason: String,
+    /// Whether it had to be there.
+    pub required: bool,
+}
+
+/// What a device did.
+#[derive(Debug, Clone, Serialize)]
+pub struct DeviceReport {
+    /// Its id.
+    pub id: String,
+    /// What it calls itself.
+    pub name: String,
+    /// What it is made of.
+    pub kind: &'static str,
+    /// Its driver, with the version.
+    pub driver: String,
+    /// Filters that it ran as they mean to be.
+    pub passed: usize,
+    /// Filters that it did not.
+    pub failed: usize,
+    /// Each filter.
+    pub results: Vec<FilterResult>,
+}
+
+/// What a device made of a filter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct FilterResult {
+    /// The filter.
+    pub filter: &'static str,
+    /// Packets compared with the reference.
+    pub compared: u64,
+    /// Those that differed.
+    pub mismatches: u64,
+    /// The first of them.
+    pub first: Option<Mismatch>,
+    /// Why the filter could not be run to its end.
+    pub error: Option<String>,
+}
+
+/// A packet that ended otherwise than it must.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Mismatch {
+    /// The corpus, the batches and their layout.
+    pub place: String,
+    /// The packet's index in the corpus.
+    pub index: usize,
+    /// Its bytes as it arrived, in hexadecimal.
+    pub packet: String,
+    /// What the reference says.
+    pub expected: String,
+    /// What the device says.
+    pub got: String,
+}
+
+impl Report {
+    pub(super) fn new(devices: &[Arc<dyn Device>]) -> Report {
+        let devices = devices.iter().map(|device| {
+            let info = device.info();
+            DeviceReport {
+                id: info.id.clone(),
+                name: info.name.clone(),
+                kind: info.kind.name(),
+                driver: info.driver.clone(),
+                passed: 0,
+                failed: 0,
+                results: Vec::new(),
+            }
+        });
+        Report {
+            version: env!("CARGO_PKG_VERSION"),
+            host: format!("{} {}", std::env::consts::ARCH, std::env::consts::OS),
+            devices: devices.collect(),
+            missing: Vec::new(),
+        }
+    }
+
+    /// Whether every device passed and none that is required is missing.
+    pub fn passed(&self) -> bool {
+        self.devices.iter().all(|d| d.failed == 0) && !self.missing.iter().any(|m| m.required)
+    }
+
+    /// The filters that failed, each with its first mismatch in full; nothing when all is well.
+    pub fn failures(&self) -> String {
+        let mut text = String::new();
+        for device in &self.devices {
+            for result in device.results.iter().filter(|r| !r.passed()) {
+                // Writing to a string cannot fail.
+                let _ = result.describe(&device.id, &mut text);
+            }
+        }
+        text
+    }
+}
+
+impl DeviceReport {
+    pub(super) fn add(&mut self, result: FilterResult) {
+        if result.passed() {
+            self.passed += 1;
+        } else {
+            self.failed += 1;
+        }
+        self.results.push(result);
+    }
+
+    /// Packets compared with the reference, all filters together.
+    pub fn compared(&self) -> u64 {
+        self.results.iter().map(|r| r.compared).sum()
+    }
+}
+
+impl FilterResult {
+    /// Whether it ran to its end without a difference.
+    pub fn passed(&self) -> bool {
+        self.mismatches == 0 && self.error.is_none()
+    }
+
+    pub(super) fn mismatch(&mut self, describe: impl FnOnce() -> Mismatch) {
+        self.mismatches += 1;
+        self.first.get_or_insert_with(describe);
+    }
+
+    fn describe(&self, device: &str, text: &mut String) -> std::fmt::Result {
+        writeln!(text, "{}, on {device}:", self.filter)?;
+        if let Some(error) = &self.error {
+            writeln!(text, "  {error}")?;
+        }
+        if let Some(first) = &self.first {
+            writeln!(text, "  {} of {} packets differ; the first:", self.mismatches, self.compared)?;
+            writeln!(text, "  {}, packet {}", first.place, first.index)?;
+            writeln!(text, "  packet    {}", first.packet)?;
+            writeln!(text, "  expected  {}", first.expected)?;
+            writeln!(text, "  got       {}", first.got)?;
+        }
+        Ok(())
+    }
+}
+
+impl Mismatch {
+    pub(super) fn outcome(place: &str, index: usize, packet: &[u8], want: &Outcome, got: &Outcome) -> Mismatch {
+        // From the first byte that differs, where the verdict is not all that does.
+        let differs = want.bytes.iter().zip(&got.bytes).position(|(a, b)| a != b);
+        let from = differs.unwrap_or(want.bytes.len().min(got.bytes.len()));
+        let show = |outcome: &Outcome| {
+            let mut text = format!("{}, {} bytes", outcome.verdict, outcome.bytes.len());
+            if want.bytes != got.bytes {
+                text += &format!(", from byte {from}: {}", hex(outcome.bytes.get(from..).unwrap_or_default(), 32));
+            }
+            text
+        };
+        Mismatch { place: place.into(), index, packet: hex(packet, usize::MAX), expected: show(want), got: show(got) }
+    }
+
+    pub(super) fn trespass(place: &str, at: usize) -> Mismatch {
+        Mismatch {
+            place: place.into(),
+            index: 0,
+            packet: String::new(),
+            expected: "no byte beside the packets changes".into(),
+            got: format!("byte {at} of the arena, which belongs to no packet, was written to"),
+        }
+    }
+}
+
+fn hex(bytes: &[u8], most: usize) -> String {
+    let shown = &bytes[..bytes.len().min(most)];
+    let mut text: String = shown.iter().map(|byte| format!("{byte:02x}")).collect();
+    if bytes.is_empty() {
+        text.push('-');
+    } else if shown.len() < bytes.len() {
+        text.push('…');
+    }
+    text
+}
