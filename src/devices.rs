@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use portcullis_core::device::noop::Noop;
 use portcullis_core::device::{Device, DeviceError, DeviceKind};
+use portcullis_core::interp::Interp;
 
 /// A family of devices behind one piece of code.
 #[derive(Debug)]
@@ -50,7 +51,7 @@ pub fn backends() -> &'static [Backend] {
 
 #[cfg(feature = "cpu")]
 fn cpu() -> Found {
-    Err(DeviceError::Missing("the cpu backend is being written".into()))
+    Ok(vec![Arc::new(portcullis_cpu::Cpu::new())])
 }
 
 #[cfg(not(feature = "cpu"))]
@@ -60,7 +61,7 @@ fn cpu() -> Found {
 
 #[cfg(feature = "wgpu")]
 fn wgpu() -> Found {
-    Err(DeviceError::Missing("the wgpu backend is being written".into()))
+    Ok(portcullis_wgpu::probe()?.into_iter().map(|device| Arc::new(device) as Arc<dyn Device>).collect())
 }
 
 #[cfg(not(feature = "wgpu"))]
@@ -69,7 +70,7 @@ fn wgpu() -> Found {
 }
 
 fn interp() -> Found {
-    Err(DeviceError::Missing("the interpreter is being written".into()))
+    Ok(vec![Arc::new(Interp::new())])
 }
 
 fn noop() -> Found {

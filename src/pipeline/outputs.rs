@@ -1,0 +1,65 @@
+//! Carrying out verdicts: which packets go to which sink.
+
+use portcullis_core::device::Done;
+use portcullis_core::packet::Action;
+use portcullis_io::{RedirectSink, Sink, SinkError};
+
+/// Where packets go by their verdicts. Dropped and aborted packets go nowhere.
+#[derive(Default)]
+pub struct Outputs {
+    /// For packets that pass.
+    pub pass: Option<Box<dyn Sink>>,
+    /// For packets that go out where they came from.
+    pub tx: Option<Box<dyn Sink>>,
+    /// For redirected packets.
+    pub redirect: Option<RedirectSink>,
+    indices: Vec<u32>,
+}
+
+impl Outputs {
+    /// Sinks for the packets that pass, are sent back, and are redirected.
+    pub fn new(pass: Option<Box<dyn Sink>>, tx: Option<Box<dyn Sink>>, redirect: Option<RedirectSink>) -> Outputs {
+        Outputs { pass, tx, redirect, indices: Vec::new() }
+    }
+
+    /// Whether nothing is written at all.
+    pub fn is_empty(&self) -> bool {
+        self.pass.is_none() && self.tx.is_none() && self.redirect.is_none()
+    }
+
+    /// Gives the packets of a batch to their sinks.
+    ///
+    /// # Errors
+    /// The sink's.
+    pub fn take(&mut self, done: &Done) -> Result<(), SinkError> {
+        let Outputs { pass, tx, redirect, indices } = self;
+        for (action, sink) in [(Action::Pass, pass), (Action::Tx, tx)] {
+            if let Some(sink) = sink {
+                indices.clear();
+                done.verdicts.indices(action, indices);
+                if !indices.is_empty() {
+                    sink.write(&done.batch, indices)?;
+                }
+            }
+        }
+        if let Some(redirect) = redirect {
+            indices.clear();
+            done.verdicts.indices(Action::Redirect, indices);
+            if !indices.is_empty() {
+                redirect.write(&done.batch, indices, done.verdicts.targets())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Finishes every sink, even where another fails.
+    ///
+    /// # Errors
+    /// The first sink's that failed.
+    pub fn finish(self) -> Result<(), SinkError> {
+        let one = |sink: Option<Box<dyn Sink>>| sink.map_or(Ok(()), |sink| sink.finish().map(drop));
+        let (pass, tx) = (one(self.pass), one(self.tx));
+        let redirect = self.redirect.map_or(Ok(()), |sink| sink.finish().map(drop));
+        pass.and(tx).and(redirect)
+    }
+}
