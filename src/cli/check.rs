@@ -81,10 +81,23 @@ fn wgsl(program: &Program) -> Result<String, Failure> {
         .map_err(|error| Failure::Wrong(format!("this filter cannot be written as WGSL: {error}")))
 }
 
+#[cfg(feature = "wgpu")]
+fn spirv(program: &Program) -> Result<Vec<u8>, Failure> {
+    let words = portcullis::wgpu::spirv(program)?;
+    Ok(words.iter().flat_map(|word| word.to_le_bytes()).collect())
+}
+
+#[cfg(not(feature = "wgpu"))]
 fn spirv(_: &Program) -> Result<Vec<u8>, Failure> {
     Err(Failure::Wrong("this build has no wgpu backend, which makes SPIR-V".into()))
 }
 
+#[cfg(feature = "cpu")]
+fn clif(program: &Program) -> Result<String, Failure> {
+    Ok(portcullis::cpu::clif(program)?)
+}
+
+#[cfg(not(feature = "cpu"))]
 fn clif(_: &Program) -> Result<String, Failure> {
     Err(Failure::Wrong("this build has no cpu backend, which makes Cranelift code".into()))
 }

@@ -13,6 +13,8 @@ use super::out;
 pub const WRONG: u8 = 1;
 /// The arguments are wrong; clap uses the same number.
 pub const USAGE: u8 = 2;
+/// Ctrl-C: 128 + SIGINT, as shells have it.
+pub const INTERRUPTED: u8 = 130;
 
 /// Why a command did not do what was asked.
 #[derive(Debug)]

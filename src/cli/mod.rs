@@ -7,6 +7,7 @@ mod devices;
 mod failure;
 mod filter;
 mod out;
+mod run;
 
 use std::panic::PanicHookInfo;
 use std::process::ExitCode;
@@ -27,6 +28,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Run(run::Args),
     Check(check::Args),
     Devices(devices::Args),
     Completions(completions::Args),
@@ -45,6 +47,7 @@ pub fn main() -> ExitCode {
     };
     let result = std::panic::catch_unwind(|| match cli.command {
         None => demo::run(),
+        Some(Command::Run(args)) => run::run(args),
         Some(Command::Check(args)) => check::run(args),
         Some(Command::Devices(args)) => devices::run(args),
         Some(Command::Completions(args)) => completions::run(args),

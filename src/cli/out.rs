@@ -56,9 +56,30 @@ pub fn table(rows: Vec<Vec<String>>, right: &[usize]) -> String {
     table.to_string().lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
+/// A count with its digits in groups of three.
+pub fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn digits_come_in_groups_of_three() {
+        for (n, text) in [(0, "0"), (999, "999"), (1000, "1 000"), (1234567, "1 234 567")] {
+            assert_eq!(grouped(n), text);
+        }
+        assert_eq!(grouped(u64::MAX), "18 446 744 073 709 551 615");
+    }
 
     #[test]
     fn tables_have_no_blanks_at_the_end_of_lines() {

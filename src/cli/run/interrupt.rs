@@ -1,0 +1,44 @@
+//! Ctrl-C: the first time an orderly end, the second time an end.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use portcullis::device::CancelToken;
+
+use crate::cli::failure::INTERRUPTED;
+use crate::cli::out;
+
+/// How long batches in flight may take to come home after the first Ctrl-C.
+const GRACE: Duration = Duration::from_millis(1500);
+
+/// What a Ctrl-C sets.
+#[derive(Debug, Clone, Default)]
+pub struct Interrupt {
+    /// Read no more; what is in flight comes home.
+    pub stop: CancelToken,
+    /// Give up what is in flight too.
+    pub give_up: CancelToken,
+}
+
+impl Interrupt {
+    /// Listens for Ctrl-C (and the other ways in which a system asks a program to end).
+    pub fn listen() -> Interrupt {
+        let interrupt = Interrupt::default();
+        let Interrupt { stop, give_up } = interrupt.clone();
+        let count = AtomicU32::new(0);
+        // The handler runs on a thread of its own. Where it cannot be set, Ctrl-C simply ends us.
+        let _ = ctrlc::set_handler(move || {
+            if count.fetch_add(1, Ordering::Relaxed) > 0 {
+                std::process::exit(INTERRUPTED.into());
+            }
+            out::note("interrupted: finishing what is under way (again: end at once)");
+            stop.cancel();
+            let give_up = give_up.clone();
+            std::thread::spawn(move || {
+                std::thread::sleep(GRACE);
+                give_up.cancel();
+            });
+        });
+        interrupt
+    }
+}

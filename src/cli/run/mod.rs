@@ -1,0 +1,157 @@
+//! `portcullis run`
+
+mod interrupt;
+mod places;
+mod progress;
+mod report;
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use portcullis::device::LoadOptions;
+use portcullis::devices::Selector;
+use portcullis::io::wrap::Limit;
+use portcullis::io::{self, RedirectSink, Sink, SinkError, Source, SourceOptions};
+use portcullis::packet::Room;
+use portcullis::pipeline::{self, Event, Outputs};
+use portcullis::program::Program;
+
+use super::failure::{Failure, INTERRUPTED, WRONG};
+use super::filter::FilterArgs;
+use super::out;
+use interrupt::Interrupt;
+use progress::Progress;
+
+/// Run a filter over a capture
+///
+/// Packets are read from a capture (pcap or pcapng, Ethernet), judged by the filter, and written by
+/// their verdicts where an output is given: with the filter's changes, in their order, with their
+/// times. A table of what came through is printed at the end; to standard error where standard
+/// output takes a capture.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    filter: FilterArgs,
+    /// The capture to read; `-` is standard input, and `synth:packets=100000,seed=1,size=64..1500`
+    /// makes up traffic
+    #[arg(long, value_name = "FILE|synth:…")]
+    read: String,
+    /// Write the packets that pass to this capture: classic pcap in the input's time resolution, or
+    /// pcapng where the name ends so; `-` is standard output
+    #[arg(long, value_name = "FILE")]
+    write: Option<String>,
+    /// Write the packets with verdict TX to this capture
+    #[arg(long, value_name = "FILE")]
+    write_tx: Option<String>,
+    /// Write redirected packets to captures in this folder, one for each target (`3.pcap`); after
+    /// 1024 targets the rest goes to `other.pcap`
+    #[arg(long, value_name = "DIR")]
+    write_redirect: Option<String>,
+    /// Where to run: auto (a real GPU, else the CPU), cpu, wgpu, wgpu:N, interp or noop
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    device: Selector,
+    /// Packets in a batch, at most; a batch is also bounded in bytes
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    batch: Option<u32>,
+    /// Threads that run the filter, on devices that run on the processor; all cores if not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Stop after this many packets
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+    /// Print the totals as one line of JSON in place of the table
+    #[arg(long)]
+    json: bool,
+    /// Show how far it is at once, and without a terminal too; long runs on a terminal show it anyway
+    #[arg(long)]
+    progress: bool,
+}
+
+/// Runs.
+pub fn run(args: Args) -> Result<(), Failure> {
+    if args.filter.is_stdin() && args.read == "-" {
+        return Err(Failure::Usage("the filter and --read cannot both be standard input".into()));
+    }
+    let program = Arc::new(args.filter.load()?);
+    let interrupt = Interrupt::listen();
+    let device = args.device.open()?;
+    let options = LoadOptions {
+        threads: args.threads.and_then(|n| NonZeroUsize::new(n.into())),
+        cancel: interrupt.give_up.clone(),
+        ..LoadOptions::default()
+    };
+    let session = device.load(&program, &options)?;
+    let source = open_source(&args, &program)?;
+    places::check(&args)?;
+    let outputs = open_outputs(&args, &*source).map_err(|error| {
+        if error.is_broken_pipe() { Failure::ClosedPipe } else { Failure::Wrong(error.to_string()) }
+    })?;
+
+    let mut progress = Progress::new(args.progress);
+    let finished = pipeline::run(source, session, outputs, &interrupt.stop, &mut |event| match event {
+        Event::Warning(warning) => progress.above(|| out::warn(&warning.to_string())),
+        Event::Batch { totals, progress: done } => progress.show(totals, done),
+    });
+    progress.clear();
+
+    let stopped = finished.stopped;
+    if let Some(error) = finished.error {
+        if error.is_broken_pipe() {
+            return Err(Failure::ClosedPipe);
+        }
+        out::error(&error.to_string());
+        if finished.totals.packets > 0 {
+            out::note(&format!("{} packets came through before", out::grouped(finished.totals.packets)));
+        }
+        return Err(Failure::Silent(if stopped { INTERRUPTED } else { WRONG }));
+    }
+    let run = report::Run { filter: args.filter.name(), device: device.info(), totals: &finished.totals };
+    let text = if args.json { run.json() } else { run.table() };
+    if args.takes_stdout() {
+        out::note(text.trim_end());
+    } else {
+        out::print(text)?;
+    }
+    if stopped { Err(Failure::Silent(INTERRUPTED)) } else { Ok(()) }
+}
+
+impl Args {
+    /// Whether a capture goes to standard output, so that the totals cannot.
+    fn takes_stdout(&self) -> bool {
+        [&self.write, &self.write_tx].iter().any(|path| path.as_deref() == Some("-"))
+    }
+}
+
+fn open_source(args: &Args, program: &Program) -> Result<Box<dyn Source>, Failure> {
+    let writes = args.write.is_some() || args.write_tx.is_some() || args.write_redirect.is_some();
+    let mut options = SourceOptions {
+        room: if program.facts().changes_length { Room::Both } else { Room::None },
+        metadata: writes || program.facts().uses_metadata,
+        ..SourceOptions::default()
+    };
+    if let Some(batch) = args.batch {
+        options.max_packets = batch as usize;
+        // Room for packets of 512 bytes; of longer ones a batch has fewer, so that memory is bounded.
+        options.block_size =
+            (batch as usize).saturating_mul(512).clamp(SourceOptions::BLOCK_SIZE, 8 * SourceOptions::BLOCK_SIZE);
+    }
+    let source = io::open(&args.read, &options).map_err(|error| match error {
+        io::SourceError::Spec(_) => Failure::Usage(error.to_string()),
+        _ => Failure::Wrong(error.to_string()),
+    })?;
+    Ok(match args.limit {
+        Some(packets) => Box::new(Limit::new(source, packets)),
+        None => source,
+    })
+}
+
+fn open_outputs(args: &Args, source: &dyn Source) -> Result<Outputs, SinkError> {
+    let create = |path: &Option<String>| -> Result<Option<Box<dyn Sink>>, SinkError> {
+        path.as_deref().map(|path| io::create(path, source.format())).transpose()
+    };
+    let pass = create(&args.write)?;
+    let tx = create(&args.write_tx)?;
+    let redirect =
+        args.write_redirect.as_deref().map(|dir| RedirectSink::create(dir.as_ref(), source.format())).transpose()?;
+    Ok(Outputs::new(pass, tx, redirect))
+}

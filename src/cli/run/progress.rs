@@ -1,0 +1,81 @@
+//! How far a run is, on standard error.
+
+use std::io::{IsTerminal, stderr};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use portcullis::io;
+use portcullis::pipeline::Totals;
+
+use crate::cli::out;
+
+/// How long a run takes before a terminal is shown how far it is.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Shows how far a run is: a bar on a terminal, else a line now and then if it is asked for.
+pub struct Progress {
+    begun: Instant,
+    wanted: bool,
+    terminal: bool,
+    bar: Option<ProgressBar>,
+    last: Instant,
+}
+
+impl Progress {
+    /// Nothing to see yet. `wanted`: show it at once, and without a terminal too.
+    pub fn new(wanted: bool) -> Progress {
+        let now = Instant::now();
+        Progress { begun: now, wanted, terminal: stderr().is_terminal(), bar: None, last: now }
+    }
+
+    /// A batch is done.
+    pub fn show(&mut self, totals: &Totals, progress: io::Progress) {
+        if self.last.elapsed() < Duration::from_millis(100) {
+            return;
+        }
+        let elapsed = self.begun.elapsed();
+        let rate = totals.packets as f64 / elapsed.as_secs_f64() / 1e6;
+        if self.terminal && (self.wanted || elapsed > PATIENCE) {
+            let bar = self.bar.get_or_insert_with(|| bar(progress.total));
+            bar.set_position(progress.done);
+            bar.set_message(format!("{} packets, {rate:.2} Mpps", out::grouped(totals.packets)));
+        } else if self.wanted && !self.terminal && self.last.elapsed() > PATIENCE {
+            let part = match progress.total {
+                Some(total) if total > 0 => format!(", {:.0} %", progress.done as f64 / total as f64 * 100.0),
+                _ => String::new(),
+            };
+            out::note(&format!("{} packets{part}, {rate:.2} Mpps", out::grouped(totals.packets)));
+        } else {
+            return;
+        }
+        self.last = Instant::now();
+    }
+
+    /// Prints something without tearing the bar.
+    pub fn above(&self, print: impl FnOnce()) {
+        match &self.bar {
+            Some(bar) => bar.suspend(print),
+            None => print(),
+        }
+    }
+
+    /// Takes the bar away.
+    pub fn clear(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn bar(total: Option<u64>) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
+    let template = match total {
+        Some(_) => "{bar:30} {percent:>3} %  {msg}  {eta} left",
+        None => "{spinner} {msg}  {elapsed}",
+    };
+    // A template that does not parse would be our mistake; the bar has a look of its own.
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar
+}

@@ -1,0 +1,141 @@
+//! What came of a run, for people and for programs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use portcullis::device::DeviceInfo;
+use portcullis::packet::Action;
+use portcullis::pipeline::Totals;
+use serde::Serialize;
+
+use crate::cli::out;
+
+/// Redirect targets in the table; the JSON line has all that are counted.
+const SHOWN_TARGETS: usize = 16;
+
+/// A run that is over.
+pub struct Run<'a> {
+    /// The filter's name.
+    pub filter: String,
+    /// The device.
+    pub device: &'a DeviceInfo,
+    /// What came through.
+    pub totals: &'a Totals,
+}
+
+/// The line of JSON. Every key is always there.
+#[derive(Serialize)]
+struct Line<'a> {
+    filter: &'a str,
+    device: &'a str,
+    packets: u64,
+    bytes: u64,
+    verdicts: Verdicts,
+    /// By target; `other` are those beyond what is counted one by one.
+    redirect_targets: BTreeMap<Target, u64>,
+    elapsed_s: f64,
+    mpps: f64,
+}
+
+#[derive(Serialize)]
+struct Verdicts {
+    aborted: u64,
+    drop: u64,
+    pass: u64,
+    tx: u64,
+    redirect: u64,
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Target {
+    Port(u32),
+    Other,
+}
+
+impl Serialize for Target {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Target::Port(port) => serializer.collect_str(port),
+            Target::Other => serializer.serialize_str("other"),
+        }
+    }
+}
+
+impl Run<'_> {
+    /// One line, the end of the line included.
+    pub fn json(&self) -> String {
+        let totals = self.totals;
+        let [aborted, drop, pass, tx, redirect] = totals.verdicts;
+        let mut redirect_targets: BTreeMap<_, _> =
+            totals.targets.iter().map(|(target, count)| (Target::Port(target), count)).collect();
+        if totals.targets.other() > 0 {
+            redirect_targets.insert(Target::Other, totals.targets.other());
+        }
+        let line = Line {
+            filter: &self.filter,
+            device: &self.device.id,
+            packets: totals.packets,
+            bytes: totals.bytes,
+            verdicts: Verdicts { aborted, drop, pass, tx, redirect },
+            redirect_targets,
+            elapsed_s: totals.elapsed.as_secs_f64(),
+            mpps: totals.mpps(),
+        };
+        serde_json::to_string(&line).expect("numbers and texts, with texts for keys") + "\n"
+    }
+
+    /// A small table.
+    pub fn table(&self) -> String {
+        let totals = self.totals;
+        let share = |count: u64| match totals.packets {
+            0 => String::new(),
+            packets => format!("{:.1} %", count as f64 / packets as f64 * 100.0),
+        };
+        let row = |name: &str, value: String, remark: String| vec![name.to_owned(), value, remark];
+        let mut rows = vec![
+            row("packets", out::grouped(totals.packets), String::new()),
+            row("bytes", out::grouped(totals.bytes), String::new()),
+        ];
+        for action in Action::ALL {
+            let count = totals.verdicts[action as usize];
+            rows.push(row(action.name(), out::grouped(count), share(count)));
+        }
+        rows.extend(self.targets().into_iter().map(|(name, count)| row(&name, out::grouped(count), share(count))));
+        rows.push(row("time", seconds(totals.elapsed), format!("{:.2} Mpps", totals.mpps())));
+        let times = &totals.times;
+        let stages = [
+            ("  read", times.read),
+            ("  upload", times.device.upload),
+            ("  filter", times.device.kernel),
+            ("  download", times.device.download),
+            ("  write", times.write),
+        ];
+        rows.extend(
+            stages
+                .iter()
+                .filter(|(_, time)| !time.is_zero())
+                .map(|&(name, time)| row(name, seconds(time), String::new())),
+        );
+        format!("{}, on {} ({})\n{}", self.filter, self.device.id, self.device.name, out::table(rows, &[1]))
+    }
+
+    /// The targets with the most packets, then all others together.
+    fn targets(&self) -> Vec<(String, u64)> {
+        let mut counts: Vec<_> = self.totals.targets.iter().collect();
+        if counts.len() > SHOWN_TARGETS {
+            counts.sort_by_key(|&(target, count)| (std::cmp::Reverse(count), target));
+        }
+        let shown = counts.len().min(SHOWN_TARGETS);
+        let rest: u64 = counts[shown..].iter().map(|c| c.1).sum::<u64>() + self.totals.targets.other();
+        let mut named: Vec<_> =
+            counts[..shown].iter().map(|&(target, count)| (format!("  to {target}"), count)).collect();
+        if rest > 0 {
+            named.push(("  to others".into(), rest));
+        }
+        named
+    }
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.3} s", time.as_secs_f64())
+}
