@@ -1,6 +1,10 @@
-//! Packets to run filters on, each corpus with a name: well-formed traffic, hostile packets made
-//! here, and captures that lie beside the repository.
+//! Packets to run filters on, each corpus with a name: well-formed traffic, hostile packets, and
+//! captures that lie beside the repository.
 
+use std::path::Path;
+
+use portcullis::io::synth::{self, Generator, Size, Spec};
+use portcullis::io::{Source, SourceError, SourceOptions, capture};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
@@ -13,9 +17,76 @@ pub struct Corpus {
     pub packets: Vec<Vec<u8>>,
 }
 
+/// Well-formed traffic of every kind, of the lengths that links carry and some jumbo frames.
+pub fn synthetic() -> Corpus {
+    let mut packets = Vec::new();
+    for (count, size) in [(4000, Size::Range(64, 400)), (300, Size::Range(1400, 1600)), (50, Size::Range(64, 9000))] {
+        let spec = Spec { packets: count, seed: 11, size, flows: 200, ..Spec::default() };
+        let mut generator = Generator::new(&spec);
+        let mut bytes = vec![0; Generator::MAX_PACKET];
+        for _ in 0..count {
+            let (length, _) = generator.next_packet(&mut bytes);
+            packets.push(bytes[..length].to_vec());
+        }
+    }
+    Corpus { name: "synthetic traffic".into(), packets }
+}
+
+/// The hostile packets of the synthetic source and those that are made for the stock filters here.
+pub fn hostile() -> Corpus {
+    let mut packets = synth::hostile::corpus();
+    packets.extend(against_the_stock_filters());
+    Corpus { name: "hostile packets".into(), packets }
+}
+
+/// Every Ethernet capture under `../shared/captures`, as far as it can be read, in the order of
+/// their names; or why there is none. Each also says what ended it early, if anything did.
+///
+/// # Errors
+/// The folder is not there.
+pub fn captures() -> Result<Vec<(Corpus, Option<SourceError>)>, String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/captures");
+    let mut files = Vec::new();
+    find_captures(&folder, &mut files).map_err(|e| format!("no captures in ../shared/captures: {e}"))?;
+    files.sort();
+    let mut corpora = Vec::new();
+    for file in files {
+        let name = file.strip_prefix(&folder).unwrap_or(&file).display().to_string();
+        let mut corpus = Corpus { name, packets: Vec::new() };
+        let mut source = match capture::open(&file.to_string_lossy(), &SourceOptions::default()) {
+            Ok(source) => source,
+            Err(error) => {
+                corpora.push((corpus, Some(error)));
+                continue;
+            }
+        };
+        let fault = loop {
+            match source.next_batch() {
+                Ok(Some(batch)) => corpus.packets.extend(batch.packets().map(<[u8]>::to_vec)),
+                Ok(None) => break None,
+                Err(error) => break Some(error),
+            }
+        };
+        corpora.push((corpus, fault));
+    }
+    Ok(corpora)
+}
+
+fn find_captures(folder: &Path, files: &mut Vec<std::path::PathBuf>) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            find_captures(&path, files)?;
+        } else if path.extension().is_some_and(|e| e == "pcap" || e == "pcapng") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
 /// Packets that try a parser's patience: valid ones of every shape, cut off at every byte, with
 /// bytes changed, with lengths that lie, and noise. The same every time.
-pub fn hostile() -> Corpus {
+fn against_the_stock_filters() -> Vec<Vec<u8>> {
     let mut random = Pcg64::seed_from_u64(0x0bad_cafe);
     let shapes = shapes();
     let mut packets = Vec::new();
@@ -50,7 +121,7 @@ pub fn hostile() -> Corpus {
         packets.push(vec![0; length]);
         packets.push(vec![0xff; length]);
     }
-    Corpus { name: "hostile".into(), packets }
+    packets
 }
 
 /// Ethernet and IPv4 with `options` words of options and a protocol.

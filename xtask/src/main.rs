@@ -1,5 +1,6 @@
 //! What a maintainer runs: `cargo xtask TASK`.
 
+mod samples;
 mod test;
 
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ Tasks:
                                feature sets, all tests, the self-test. A device named by --require
                                (cpu, wgpu) that is missing fails; others are listed with the reason.
                                On Debian it installs what the tests need, after naming it, when it may.
+  samples                      writes samples/mixed.pcap anew
   package                      builds every published crate from what its package holds (slow)
 ";
 
@@ -22,6 +24,7 @@ fn main() -> ExitCode {
     let result = match arguments[..] {
         ["test"] => test::run(None),
         ["test", "--require", devices] => test::run(Some(devices)),
+        ["samples"] => samples::write(),
         ["package"] => test::package(),
         ["help" | "--help" | "-h"] | [] => {
             print!("{USAGE}");

@@ -1,0 +1,145 @@
+//! Capture in, capture out: `portcullis run` against `tcpdump`, whole processes by wall time, in
+//! turn, over one capture of a million packets. `cargo bench --bench capture`.
+//!
+//! Also the peak memory of a run, for that capture and for one four times as long.
+
+mod support;
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use support::{Random, Table, in_turn, only_testing};
+
+const EXPRESSION: &str = "tcp and (dst port 80 or dst port 443)";
+const FILTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/shaders/http_only.wgsl");
+
+/// Writes a classic capture of `count` packets, about 370 bytes each; 23 of 100 pass the filter.
+fn generate(path: &Path, count: usize) -> io::Result<()> {
+    let mut random = Random::new();
+    let mut out = BufWriter::new(File::create(path)?);
+    out.write_all(&0xa1b2_c3d4_u32.to_le_bytes())?;
+    out.write_all(&[2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0])?;
+    let mut packet = [0u8; 1514];
+    for index in 0..count as u32 {
+        let length: u32 = match random.percent() {
+            0..50 => 66,
+            50..75 => 66 + random.next() % 300,
+            75..90 => 590,
+            _ => 1514,
+        };
+        let (protocol, port) = match random.percent() {
+            0..10 => (6, 80),
+            10..23 => (6, 443),
+            23..60 => (6, 1024 + (random.next() % 60_000) as u16),
+            60..70 => (17, 443),
+            70..97 => (17, 53),
+            _ => (1, 0),
+        };
+        support::write_ipv4(&mut packet, protocol, port, &mut random);
+        packet[16..18].copy_from_slice(&(length as u16 - 14).to_be_bytes());
+        for field in [1_700_000_000 + index / 1_000_000, index % 1_000_000, length, length] {
+            out.write_all(&field.to_le_bytes())?;
+        }
+        out.write_all(&packet[..length as usize])?;
+    }
+    out.flush()
+}
+
+fn ours(input: &str, output: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+    command.args(["run", FILTER, "--read", input, "--device", "cpu", "--write"]).arg(output);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+fn tcpdump(input: &str, output: &Path) -> Command {
+    let mut command = Command::new("tcpdump");
+    command.args(["-r", input, "-w"]).arg(output).arg(EXPRESSION).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+fn must_succeed(command: &mut Command) {
+    let status = command.status().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert!(status.success(), "{command:?}: {status}");
+}
+
+/// The most memory that a process had at once, in bytes, looked up while it runs (proc(5), VmHWM:
+/// it never falls). `None` where the system does not tell.
+fn peak_memory(mut command: Command, feed: Option<(PathBuf, usize)>) -> Option<u64> {
+    command.stdin(if feed.is_some() { Stdio::piped() } else { Stdio::null() });
+    let mut child = command.spawn().expect("it started before");
+    let writer = child.stdin.take().zip(feed).map(|(mut stdin, (path, times))| {
+        std::thread::spawn(move || -> io::Result<()> {
+            for time in 0..times {
+                let mut file = File::open(&path)?;
+                // After the first time the records only: the header was there already.
+                file.seek(SeekFrom::Start(if time == 0 { 0 } else { 24 }))?;
+                io::copy(&mut file, &mut stdin)?;
+            }
+            Ok(())
+        })
+    });
+    let mut peak = None;
+    while child.try_wait().expect("it is our child").is_none() {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+        let kib = line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok());
+        peak = peak.max(kib.map(|k| k << 10));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert!(child.wait().expect("it is our child").success(), "{command:?}");
+    if let Some(writer) = writer {
+        writer.join().expect("writing does not panic").expect("the reader reads to the end");
+    }
+    peak
+}
+
+fn main() {
+    let (count, rounds) = if only_testing() { (1000, 1) } else { (1_000_000, 9) };
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let input = folder.join("capture-bench.pcap");
+    let (our_output, their_output) = (folder.join("capture-bench-ours.pcap"), folder.join("capture-bench-theirs.pcap"));
+    generate(&input, count).expect("room for the capture");
+    let name = input.to_str().expect("the path is UTF-8");
+    let bytes = fs::metadata(&input).expect("just written").len();
+    println!("{count} packets, {} B each on average", (bytes - 24) / count as u64 - 16);
+
+    must_succeed(&mut ours(name, &our_output));
+    let passed = fs::metadata(&our_output).expect("just written").len();
+    println!("{:.1} % of the bytes pass", (passed - 24) as f64 * 100.0 / (bytes - 24) as f64);
+    if Command::new("tcpdump").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
+        println!("skipped: there is no tcpdump to compare with (Debian: apt-get install tcpdump)");
+    } else {
+        must_succeed(&mut tcpdump(name, &their_output));
+        let records = |path| fs::read(path).expect("just written").split_off(24);
+        assert!(records(&our_output) == records(&their_output), "both keep the same packets");
+        let (ours, theirs) = in_turn(
+            rounds,
+            || must_succeed(&mut ours(name, &our_output)),
+            || must_succeed(&mut tcpdump(name, &their_output)),
+        );
+        let mut table = Table::new("capture to capture", "ours", "tcpdump");
+        table.row(
+            "http_only, wall time",
+            format!("{ours:.0?}"),
+            format!("{theirs:.0?}"),
+            theirs.as_secs_f64() / ours.as_secs_f64(),
+        );
+        table.print();
+    }
+    for (what, input_name, feed) in
+        [("this capture", name, None), ("four times as long", "-", Some((input.clone(), 4)))]
+    {
+        match peak_memory(ours(input_name, &our_output), feed) {
+            Some(peak) => println!("peak memory, {what}: {:.1} MiB", peak as f64 / f64::from(1 << 20)),
+            None => println!("peak memory, {what}: skipped, the system does not tell"),
+        }
+    }
+    for file in [input, our_output, their_output] {
+        // Leaving a file behind in target/ harms nobody.
+        let _ = fs::remove_file(file);
+    }
+}

@@ -1,0 +1,183 @@
+//! The CPU's generated code against the same filters in hand-written safe Rust, one thread; two
+//! threads against one; and how long a filter takes to compile. `cargo bench --bench stock`.
+//!
+//! Both sides of a row run in turn over the same packets in the same memory, 1 Mi of 64 bytes each,
+//! which is more than a cache holds: next to each other, and in slots of 2112 bytes as a network
+//! card fills them. "Ours" is a whole round through a session, verdict columns made anew each time.
+
+mod hand_written;
+mod support;
+
+use std::hint::black_box;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use criterion::{Criterion, Throughput};
+use portcullis_core::device::{Device, LoadOptions, Session};
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::packet::Batch;
+use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_cpu::Cpu;
+
+use support::{Table, Traffic, in_turn, median, only_testing, time};
+
+/// A filter's name, its text, and the hand-written side over a batch.
+type Case = (&'static str, &'static str, fn(&Batch, &mut Columns));
+
+const CASES: [Case; 4] = [
+    ("simple_filter", include_str!("../shaders/simple_filter.wgsl"), |b, out| {
+        out.actions(b, hand_written::simple_filter)
+    }),
+    ("port_filter", include_str!("../shaders/port_filter.wgsl"), |b, out| out.actions(b, hand_written::port_filter)),
+    ("http_only", include_str!("../shaders/http_only.wgsl"), |b, out| out.actions(b, hand_written::http_only)),
+    ("hash_lb", include_str!("../shaders/hash_lb.wgsl"), |b, out| out.returns(b, hand_written::hash_lb)),
+];
+
+const OTHERS: [(&str, &str); 5] = [
+    ("minimal", include_str!("../shaders/minimal.wgsl")),
+    ("complex_filter", include_str!("../shaders/complex_filter.wgsl")),
+    ("mac_swap", include_str!("../shaders/mac_swap.wgsl")),
+    ("dscp_mark", include_str!("../shaders/dscp_mark.wgsl")),
+    ("vlan_pop", include_str!("../shaders/vlan_pop.wgsl")),
+];
+
+/// What the hand-written side writes: one column, kept from round to round.
+#[derive(Default)]
+struct Columns {
+    actions: Vec<u8>,
+    returns: Vec<u32>,
+}
+
+impl Columns {
+    #[inline(always)]
+    fn actions(&mut self, batch: &Batch, filter: impl Fn(&[u8]) -> u8) {
+        self.actions.resize(batch.len(), 0);
+        for (action, packet) in self.actions.iter_mut().zip(batch.packets()) {
+            *action = filter(packet);
+        }
+    }
+
+    #[inline(always)]
+    fn returns(&mut self, batch: &Batch, filter: impl Fn(&[u8]) -> u32) {
+        self.returns.resize(batch.len(), 0);
+        for (value, packet) in self.returns.iter_mut().zip(batch.packets()) {
+            *value = filter(packet);
+        }
+    }
+}
+
+fn compile(name: &str, text: &str) -> Arc<Program> {
+    let source = Source::new(format!("{name}.wgsl"), text);
+    Arc::new(wgsl::compile(&source, &ProgramOptions::default()).unwrap_or_else(|e| panic!("{}", e.render())))
+}
+
+fn load(cpu: &Cpu, program: &Arc<Program>, threads: usize) -> Box<dyn Session> {
+    let options = LoadOptions { threads: NonZeroUsize::new(threads), ..LoadOptions::default() };
+    cpu.load(program, &options).expect("the CPU takes every stock filter")
+}
+
+/// One round through a session. The batch comes back for the next.
+fn round(session: &mut dyn Session, batch: &mut Option<Batch>) {
+    let done = session.run(batch.take().expect("it came back")).expect("the CPU does not fail");
+    black_box(&done.verdicts);
+    *batch = Some(done.batch);
+}
+
+/// Both sides give the same verdicts, or the figures mean nothing.
+fn agree(session: &mut dyn Session, batch: &mut Option<Batch>, (name, _, theirs): Case) {
+    let done = session.run(batch.take().expect("it came back")).expect("the CPU does not fail");
+    let mut columns = Columns::default();
+    theirs(&done.batch, &mut columns);
+    for (i, ours) in done.verdicts.iter().enumerate() {
+        let theirs = match columns.returns.get(i) {
+            Some(&value) => value,
+            None => u32::from(columns.actions[i]),
+        };
+        assert_eq!(ours.to_return(), theirs, "{name}: packet {i}: {:02x?}", done.batch.packet(i));
+    }
+    *batch = Some(done.batch);
+}
+
+fn against_hand_written(cpu: &Cpu, count: usize, rounds: usize) {
+    let mut table = Table::new("one thread", "ours", "hand-written");
+    for stride in [support::LENGTH, 2112] {
+        for traffic in [Traffic::Uniform, Traffic::Mixed] {
+            let mut batch = Some(support::batch(traffic, count, stride));
+            for case in CASES {
+                let (name, text, theirs) = case;
+                let mut session = load(cpu, &compile(name, text), 1);
+                agree(&mut *session, &mut batch, case);
+                // Both closures want the batch, in turn.
+                let batch = std::cell::RefCell::new(&mut batch);
+                let mut columns = Columns::default();
+                let (ours, theirs) = in_turn(
+                    rounds,
+                    || round(&mut *session, &mut batch.borrow_mut()),
+                    || {
+                        theirs(batch.borrow().as_ref().expect("it came back"), &mut columns);
+                        black_box(&columns.actions);
+                        black_box(&columns.returns);
+                    },
+                );
+                let label = format!("{name}, {}, one every {stride} B", traffic.name());
+                table.rates(&label, count, ours, theirs);
+            }
+        }
+    }
+    table.print();
+}
+
+fn two_threads_against_one(cpu: &Cpu, count: usize, rounds: usize) {
+    let mut table = Table::new("packed, mixed", "two threads", "one thread");
+    let mut batch = Some(support::batch(Traffic::Mixed, count, support::LENGTH));
+    for (name, text, _) in CASES {
+        let program = compile(name, text);
+        let (mut two, mut one) = (load(cpu, &program, 2), load(cpu, &program, 1));
+        let batch = std::cell::RefCell::new(&mut batch);
+        let (two, one) =
+            in_turn(rounds, || round(&mut *two, &mut batch.borrow_mut()), || round(&mut *one, &mut batch.borrow_mut()));
+        table.rates(name, count, two, one);
+    }
+    table.print();
+}
+
+fn compile_times(cpu: &Cpu, rounds: usize) {
+    println!("\nfilter to native code, median of {rounds} (front end, then generated code)");
+    for (name, text) in CASES.map(|(name, text, _)| (name, text)).into_iter().chain(OTHERS) {
+        let program = compile(name, text);
+        let mut front: Vec<_> = (0..rounds).map(|_| time(|| drop(black_box(compile(name, text))))).collect();
+        let mut native: Vec<_> = (0..rounds).map(|_| time(|| drop(black_box(load(cpu, &program, 1))))).collect();
+        println!("{name:<16} {:>9.2?} {:>9.2?}", median(&mut front), median(&mut native));
+    }
+}
+
+/// The same rounds under criterion, which keeps a history and notices regressions.
+fn record(cpu: &Cpu, criterion: &mut Criterion, count: usize) {
+    let mut batch = Some(support::batch(Traffic::Mixed, count, support::LENGTH));
+    for (name, text, theirs) in CASES {
+        let mut group = criterion.benchmark_group(name);
+        group.throughput(Throughput::Elements(count as u64)).sample_size(10);
+        let mut session = load(cpu, &compile(name, text), 1);
+        group.bench_function("generated", |b| b.iter(|| round(&mut *session, &mut batch)));
+        let mut columns = Columns::default();
+        let batch = batch.as_ref().expect("it came back");
+        group.bench_function("hand-written", |b| {
+            b.iter(|| {
+                theirs(black_box(batch), &mut columns);
+                black_box((&columns.actions, &columns.returns));
+            });
+        });
+        group.finish();
+    }
+}
+
+fn main() {
+    let cpu = Cpu::new();
+    let (count, rounds) = if only_testing() { (1 << 10, 1) } else { (1 << 20, 31) };
+    against_hand_written(&cpu, count, rounds);
+    two_threads_against_one(&cpu, count, rounds);
+    compile_times(&cpu, rounds);
+    let mut criterion = Criterion::default().configure_from_args();
+    record(&cpu, &mut criterion, count);
+    criterion.final_summary();
+}

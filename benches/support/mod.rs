@@ -1,0 +1,201 @@
+//! What the benches share: packets to filter, two sides timed in turn, and the table of results.
+
+// Each bench uses its part.
+#![allow(dead_code)]
+
+use std::time::{Duration, Instant};
+
+use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room};
+
+/// What the packets are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Traffic {
+    /// TCP over IPv4 to port 80, each packet a flow of its own: every branch goes one way.
+    Uniform,
+    /// What a link carries, in random order: TCP and UDP to a few ports over IPv4 and IPv6, some
+    /// with options, tagged or fragmented, and some ICMP and ARP. Branches cannot be foreseen.
+    Mixed,
+}
+
+impl Traffic {
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Traffic::Uniform => "uniform",
+            Traffic::Mixed => "mixed",
+        }
+    }
+}
+
+/// Bytes of each packet: the shortest Ethernet frame with its checksum's place taken by payload.
+pub const LENGTH: usize = 64;
+
+/// A batch of `count` packets of [`LENGTH`] bytes, one every `stride` bytes.
+pub fn batch(traffic: Traffic, count: usize, stride: usize) -> Batch {
+    let mut arena = Arena::new(count * stride).expect("memory for the packets");
+    let mut random = Random::new();
+    let mut descriptors = Vec::with_capacity(count);
+    for (index, slot) in arena.chunks_exact_mut(stride).enumerate() {
+        write_packet(&mut slot[..LENGTH], traffic, &mut random);
+        descriptors.push(Descriptor { offset: (index * stride) as u32, length: LENGTH as u32 });
+    }
+    Carver::new(arena, None).carve(descriptors, Vec::new(), Room::None).expect("slots do not overlap")
+}
+
+/// Xorshift (Marsaglia, 2003): the same packets in every run.
+#[derive(Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// From the seed that all benches share.
+    pub fn new() -> Random {
+        Random(0x9e37_79b9_7f4a_7c15)
+    }
+
+    /// Any number.
+    pub fn next(&mut self) -> u32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 32) as u32
+    }
+
+    /// 0 to 99.
+    pub fn percent(&mut self) -> u32 {
+        self.next() % 100
+    }
+}
+
+fn write_packet(packet: &mut [u8], traffic: Traffic, random: &mut Random) {
+    packet[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
+    let mixed = traffic == Traffic::Mixed;
+    let kind = if mixed { random.percent() } else { 0 };
+    let protocol = match if mixed { random.percent() } else { 0 } {
+        0..70 => 6,
+        70..96 => 17,
+        _ => 1,
+    };
+    let port: u16 = match if mixed { random.percent() } else { 0 } {
+        0..20 => 80,
+        20..50 => 443,
+        50..55 => 22,
+        55..65 => 53,
+        _ => 1024 + (random.next() % 60_000) as u16,
+    };
+    let ip = match kind {
+        0..85 => 14,
+        85..89 => {
+            packet[12..16].copy_from_slice(&[0x81, 0x00, 0, 7]);
+            18
+        }
+        89..97 => return write_ipv6(packet, protocol, port, random),
+        _ => {
+            packet[12..14].copy_from_slice(&[0x08, 0x06]);
+            return;
+        }
+    };
+    packet[ip - 2..ip].copy_from_slice(&[0x08, 0x00]);
+    let options = if mixed && random.percent() < 2 { 2 } else { 0 };
+    packet[ip] = 0x45 + options as u8;
+    if mixed && random.percent() < 1 {
+        packet[ip + 7] = 185;
+    }
+    packet[ip + 8] = 64;
+    packet[ip + 9] = protocol;
+    packet[ip + 12..ip + 14].copy_from_slice(&[192, 168]);
+    packet[ip + 14..ip + 16].copy_from_slice(&(random.next() as u16).to_be_bytes());
+    packet[ip + 16..ip + 20].copy_from_slice(&[8, 8, 8, 8]);
+    write_ports(&mut packet[ip + 20 + options * 4..], port, random);
+}
+
+/// Ethernet, IPv4 without options, the ports and nothing else: for packets of any length from 38.
+pub fn write_ipv4(packet: &mut [u8], protocol: u8, port: u16, random: &mut Random) {
+    packet[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
+    packet[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
+    packet[22] = 64;
+    packet[23] = protocol;
+    packet[26..28].copy_from_slice(&[192, 168]);
+    packet[28..30].copy_from_slice(&(random.next() as u16).to_be_bytes());
+    packet[30..34].copy_from_slice(&[8, 8, 8, 8]);
+    write_ports(&mut packet[34..], port, random);
+}
+
+fn write_ipv6(packet: &mut [u8], protocol: u8, port: u16, random: &mut Random) {
+    packet[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
+    packet[20] = protocol;
+    packet[29] = random.next() as u8;
+    write_ports(&mut packet[54..], port, random);
+}
+
+fn write_ports(transport: &mut [u8], port: u16, random: &mut Random) {
+    transport[..2].copy_from_slice(&(1024 + (random.next() % 60_000) as u16).to_be_bytes());
+    transport[2..4].copy_from_slice(&port.to_be_bytes());
+}
+
+/// Whether this is `cargo test --benches`, which wants to know only that the bench runs.
+pub fn only_testing() -> bool {
+    std::env::args().any(|a| a == "--test") || !std::env::args().any(|a| a == "--bench")
+}
+
+/// The medians of two sides, timed in turn so that whatever else the machine does hits both. One
+/// round of each goes before, untimed.
+pub fn in_turn(rounds: usize, mut ours: impl FnMut(), mut theirs: impl FnMut()) -> (Duration, Duration) {
+    let mut times = (Vec::with_capacity(rounds), Vec::with_capacity(rounds));
+    for round in 0..=rounds {
+        let (first, second) = (time(&mut ours), time(&mut theirs));
+        if round > 0 {
+            times.0.push(first);
+            times.1.push(second);
+        }
+    }
+    (median(&mut times.0), median(&mut times.1))
+}
+
+/// How long it takes.
+pub fn time(f: impl FnOnce()) -> Duration {
+    let start = Instant::now();
+    f();
+    start.elapsed()
+}
+
+/// The middle one, or the upper of two.
+///
+/// # Panics
+/// When there is none.
+pub fn median(times: &mut [Duration]) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+/// Lines of a table: name, ours, theirs, ratio.
+#[derive(Debug, Default)]
+pub struct Table {
+    rows: Vec<[String; 4]>,
+}
+
+impl Table {
+    /// A table whose columns have these heads.
+    pub fn new(name: &str, ours: &str, theirs: &str) -> Table {
+        Table { rows: vec![[name.into(), ours.into(), theirs.into(), "ratio".into()]] }
+    }
+
+    /// Adds a row. The ratio is above 1 when ours is faster.
+    pub fn row(&mut self, name: &str, ours: String, theirs: String, ratio: f64) {
+        self.rows.push([name.into(), ours, theirs, format!("{ratio:.2}")]);
+    }
+
+    /// Adds a row of two times for the same number of packets, shown as rates.
+    pub fn rates(&mut self, name: &str, packets: usize, ours: Duration, theirs: Duration) {
+        let rate = |time: Duration| format!("{:.1} Mpps", packets as f64 / time.as_secs_f64() / 1e6);
+        self.row(name, rate(ours), rate(theirs), theirs.as_secs_f64() / ours.as_secs_f64());
+    }
+
+    /// Prints it.
+    pub fn print(&self) {
+        let width = |column: usize| self.rows.iter().map(|r| r[column].len()).max().unwrap_or(0);
+        println!();
+        for [name, ours, theirs, ratio] in &self.rows {
+            println!("{name:<0$}  {ours:>1$}  {theirs:>2$}  {ratio:>5}", width(0), width(1), width(2));
+        }
+    }
+}
