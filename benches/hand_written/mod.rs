@@ -134,5 +134,5 @@ pub fn hash_lb(packet: &[u8]) -> u32 {
     for byte in source_port.to_le_bytes().into_iter().chain(destination_port.to_le_bytes()) {
         hash = fnv(hash, byte);
     }
-    hash % 8 << 8 | REDIRECT
+    ((hash % 8) << 8) | REDIRECT
 }
