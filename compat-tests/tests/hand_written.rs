@@ -5,9 +5,11 @@ mod hand_written;
 
 use portcullis_compat_tests::{corpora, models};
 
+type Filter = fn(&[u8]) -> u32;
+
 #[test]
 fn hand_written_filters_agree_with_the_models() {
-    let filters: [(&str, fn(&[u8]) -> u32); 4] = [
+    let filters: [(&str, Filter); 4] = [
         ("simple_filter", |p| u32::from(hand_written::simple_filter(p))),
         ("port_filter", |p| u32::from(hand_written::port_filter(p))),
         ("http_only", |p| u32::from(hand_written::http_only(p))),
