@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use codespan_reporting::diagnostic::{Diagnostic as Report, Label as ReportLabel};
-use codespan_reporting::files::SimpleFile;
 use codespan_reporting::term;
 
 use super::MAX_SOURCE;
+use super::shown::{Shown, printable};
 
 /// A filter's text and the name to show for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,12 +122,12 @@ impl fmt::Display for Diagnostics {
             if i > 0 {
                 writeln!(f)?;
             }
-            write!(f, "{}", self.source.name)?;
+            f.write_str(&printable(&self.source.name, false))?;
             if let Some(label) = error.labels.first() {
                 let (line, column) = self.source.location(label.range.start);
                 write!(f, ":{line}:{column}")?;
             }
-            write!(f, ": {}", error.message)?;
+            write!(f, ": {}", printable(&error.message, false))?;
         }
         Ok(())
     }
@@ -139,13 +139,14 @@ impl Diagnostics {
         Diagnostics { source: source.clone(), errors: vec![error] }
     }
 
-    /// The errors with the lines they are about, as compilers print them, without colour.
+    /// The errors with the lines they are about, as compilers print them, without colour. Nothing
+    /// of the text, its name or the messages reaches the reader that a terminal would obey.
     pub fn render(&self) -> String {
         let mut text = String::new();
-        let mut out = FmtWriter(&mut text);
-        for report in self.reports() {
-            // Writing to a string cannot fail, and a label outside the text is clamped below.
-            let _ = term::emit_to_io_write(&mut out, &self.config(), &self.file(), &report);
+        let shown = self.shown();
+        for report in self.reports(&shown) {
+            // Writing to a string cannot fail, and `Shown` keeps every label in the text.
+            let _ = term::emit_to_string(&mut text, &term::Config::default(), &shown, &report);
         }
         text
     }
@@ -155,44 +156,110 @@ impl Diagnostics {
     /// # Errors
     /// Those of the stream.
     pub fn emit(&self, to: &mut dyn term::termcolor::WriteColor) -> std::io::Result<()> {
-        for report in self.reports() {
-            term::emit_to_write_style(to, &self.config(), &self.file(), &report).map_err(std::io::Error::other)?;
+        let shown = self.shown();
+        for report in self.reports(&shown) {
+            term::emit_to_write_style(to, &term::Config::default(), &shown, &report).map_err(std::io::Error::other)?;
         }
         Ok(())
     }
 
-    fn config(&self) -> term::Config {
-        term::Config::default()
+    fn shown(&self) -> Shown<'_> {
+        Shown::new(&self.source, self.errors.iter().flat_map(|e| &e.labels).map(|label| label.range.start))
     }
 
-    fn file(&self) -> SimpleFile<&str, &str> {
-        SimpleFile::new(&self.source.name, &self.source.text)
-    }
-
-    fn reports(&self) -> impl Iterator<Item = Report<()>> + '_ {
-        let length = self.source.text.len();
-        self.errors.iter().map(move |error| {
+    fn reports<'a>(&'a self, shown: &'a Shown<'a>) -> impl Iterator<Item = Report<()>> + 'a {
+        self.errors.iter().map(|error| {
             let labels = error.labels.iter().enumerate().map(|(i, label)| {
-                let end = label.range.end.min(length);
-                let range = label.range.start.min(end)..end;
+                let range = shown.range(&label.range);
                 let report = if i == 0 { ReportLabel::primary((), range) } else { ReportLabel::secondary((), range) };
-                report.with_message(&label.message)
+                report.with_message(printable(&label.message, false))
             });
-            Report::error().with_message(&error.message).with_labels(labels.collect()).with_notes(error.notes.clone())
+            Report::error()
+                .with_message(printable(&error.message, false))
+                .with_labels(labels.collect())
+                .with_notes(error.notes.iter().map(|note| printable(note, true).into_owned()).collect())
         })
     }
 }
 
-/// A string as a byte stream; codespan writes whole UTF-8 pieces.
-struct FmtWriter<'a>(&'a mut String);
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl std::io::Write for FmtWriter<'_> {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.push_str(&String::from_utf8_lossy(bytes));
-        Ok(bytes.len())
+    fn render(text: &str, range: Range<usize>) -> String {
+        let source = Source::new("f.wgsl", text);
+        Diagnostics::one(&source, Diagnostic::new("wrong").at(range, "here").note("so")).render()
     }
 
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
+    #[test]
+    fn a_report_looks_like_a_compilers() {
+        let text = "fn a() {\n    let ä = wrong;\n}\n";
+        let at = text.find("wrong").unwrap();
+        assert_eq!(
+            render(text, at..at + 5),
+            "error: wrong
+  ┌─ f.wgsl:2:13
+  │
+2 │     let ä = wrong;
+  │             ^^^^^ here
+  │
+  = so
+
+"
+        );
+    }
+
+    #[test]
+    fn columns_count_characters() {
+        let source = Source::new("f", "é\n€x\u{1f600}y");
+        assert_eq!(source.location(0), (1, 1));
+        assert_eq!(source.location(3), (2, 1));
+        assert_eq!(source.location(6), (2, 2));
+        assert_eq!(source.location(11), (2, 4));
+        // In the middle of a character, and past the end.
+        assert_eq!(source.location(9), (2, 3));
+        assert_eq!(source.location(99), (2, 5));
+    }
+
+    #[test]
+    fn nothing_reaches_a_terminal_that_it_would_obey() {
+        let source = Source::new("a\u{1b}[31m\nb", "x\u{1b}[2J\u{202e}y\rz\r\nlast \u{9b}0m wrong");
+        let at = source.text.find("wrong").unwrap();
+        let error = Diagnostic::new("bad\u{1b}]0;title\u{7}").at(at..at + 5, "\u{1b}c").at(0..1, "\n").note("\u{8}");
+        let errors = Diagnostics::one(&source, error);
+        for text in [errors.render(), errors.to_string()] {
+            assert!(!text.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}'), "{text:?}");
+        }
+        assert!(errors.render().contains("b:2:10"), "{}", errors.render());
+        assert_eq!(errors.to_string().lines().count(), 1);
+    }
+
+    #[test]
+    fn long_lines_are_shown_around_the_place() {
+        let text = format!("first\n{}wrong{}\nlast", "é".repeat(100_000), "b".repeat(100_000));
+        let at = text.find("wrong").unwrap();
+        let shown = render(&text, at..at + 5);
+        assert!(shown.contains("f.wgsl:2:100001"), "{shown}");
+        assert!(shown.contains(&format!("…{}wrongb", "é".repeat(60))), "{shown}");
+        assert!(shown.len() < 2000);
+        let lines: Vec<_> = shown.lines().collect();
+        let column = |line: &str, what: &str| line[..line.find(what).unwrap()].chars().count();
+        let marks = lines.iter().position(|l| l.contains("^^^^^")).unwrap();
+        assert_eq!(column(lines[marks], "^"), column(lines[marks - 1], "wrong"));
+        // The whole line as the place, and a place at its very end.
+        assert!(render(&text, 6..text.len() - 5).len() < 2000);
+        assert!(render(&text, text.len() - 5..text.len() - 5).contains("f.wgsl:2:200006"));
+    }
+
+    #[test]
+    fn places_outside_the_text_are_brought_in() {
+        for text in ["", "\n", "a", "é", "a\r\n", "a\u{1b}\r\nb"] {
+            for start in 0..8 {
+                for end in 0..8 {
+                    assert!(render(text, start..end).starts_with("error: wrong\n"), "{text:?} {start}..{end}");
+                    assert!(render(text, start..end).contains("here"), "{text:?} {start}..{end}");
+                }
+            }
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 mod diagnostics;
 pub mod prelude;
+mod shown;
 mod stack;
 pub mod wgsl;
 
