@@ -1,1 +1,6 @@
-//! placeholder
+//! Fuzz targets: functions that take any bytes and must return. A fuzzer calls them through
+//! `fuzz_targets/` (see README.md), and `cargo test` calls each for a second with the mutations of
+//! [`mutate`].
+
+pub mod mutate;
+pub mod wgsl_text;

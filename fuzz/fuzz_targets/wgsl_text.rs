@@ -1,0 +1,4 @@
+//! See `portcullis_fuzz::wgsl_text`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| portcullis_fuzz::wgsl_text::run(data));

@@ -1,0 +1,194 @@
+//! Any bytes as a filter's text.
+
+use std::sync::Arc;
+
+use portcullis_core::interp::Interpreter;
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::packet::Metadata;
+use portcullis_core::program::{Lowering, ProgramOptions, lower};
+
+use crate::mutate::Corpus;
+
+/// Filters to begin with.
+pub const CORPUS: Corpus = Corpus {
+    seeds: &[
+        include_bytes!("../../shaders/complex_filter.wgsl"),
+        include_bytes!("../../shaders/dscp_mark.wgsl"),
+        include_bytes!("../../shaders/hash_lb.wgsl"),
+        include_bytes!("../../shaders/http_only.wgsl"),
+        include_bytes!("../../shaders/vlan_pop.wgsl"),
+        include_bytes!("../seeds/language.wgsl"),
+    ],
+    pieces: &[
+        b"(",
+        b")",
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b"<",
+        b">",
+        b",",
+        b";",
+        b":",
+        b".",
+        b"@",
+        b"/*",
+        b"*/",
+        b"//",
+        b"->",
+        b"-",
+        b"!",
+        b"~",
+        b"&",
+        b"*",
+        b"&&",
+        b"||",
+        b"<<",
+        b">>",
+        b"<=",
+        b"==",
+        b"=",
+        b"+=",
+        b"++",
+        b"%",
+        b"^",
+        b"0",
+        b"1",
+        b"1u",
+        b"-1i",
+        b"0xffffffffu",
+        b"2147483648",
+        b"1lu",
+        b"1.5",
+        b"1e38f",
+        b"1h",
+        b"fn ",
+        b"struct ",
+        b"const ",
+        b"override ",
+        b"alias ",
+        b"var ",
+        b"var<private> ",
+        b"let ",
+        b"return ",
+        b"if ",
+        b"else ",
+        b"else if ",
+        b"loop ",
+        b"while ",
+        b"for ",
+        b"switch ",
+        b"case ",
+        b"default",
+        b"break",
+        b"continue",
+        b"continuing ",
+        b"break if ",
+        b"discard",
+        b"const_assert ",
+        b"enable f16;",
+        b"diagnostic(off,a.b);",
+        b"@id(1) ",
+        b"@must_use ",
+        b"@compute @workgroup_size(1) ",
+        b"@align(16) ",
+        b"@size(32) ",
+        b"u32",
+        b"i32",
+        b"bool",
+        b"f32",
+        b"u64",
+        b"i64",
+        b"vec2<u32>",
+        b"vec4",
+        b"mat2x2<f32>",
+        b"array<u32, 4>",
+        b"array",
+        b"ptr<function, u32>",
+        b"atomic<u32>",
+        b"pkt",
+        b"pc_length",
+        b"xdp_filter",
+        b"load_u8(pkt, 0u)",
+        b"store_u8(pkt, 0u, 1u)",
+        b"adjust_head(pkt, 4i)",
+        b"redirect(1u)",
+        b"select(1u, 2u, true)",
+        b"dot(vec2(1), vec2(2))",
+        b"bitcast<u32>",
+        b"extractBits",
+        b"unpack4xU8",
+        b"modf(1.5)",
+        b"frexp(2.0)",
+        b"workgroupBarrier()",
+        b"textureLoad",
+        b"subgroupAdd(1u)",
+        "é".as_bytes(),
+        "\u{202e}".as_bytes(),
+        b"\0",
+        b"\xff",
+        b"\x1b[0m",
+        b"\r\n",
+    ],
+};
+
+/// Compiles the bytes as a filter; what compiles is run on a few packets, lowered, and made native
+/// code. Whatever the bytes are, this returns.
+///
+/// # Panics
+/// Where the compiler failed, or let through what a device cannot take: faults of Portcullis.
+pub fn run(data: &[u8]) {
+    let options = ProgramOptions { fuel: 100, ..ProgramOptions::default() };
+    let compiled = Source::from_bytes("fuzz", data.to_vec()).and_then(|source| wgsl::compile(&source, &options));
+    let program = match compiled {
+        Ok(program) => Arc::new(program),
+        Err(errors) => {
+            assert!(!errors.errors.is_empty(), "refused without a reason");
+            let text = errors.render() + &errors.to_string();
+            assert!(!text.contains("the compiler itself failed"), "{text}");
+            assert!(!text.contains('\u{1b}'), "{text:?}");
+            return;
+        }
+    };
+    let interpreter = Interpreter::new(&program).expect("the verifier lets through what the interpreter takes");
+    for packet in [&[][..], &[0x45; 60], &[0xff; 1500]] {
+        interpreter.run(packet, &Metadata::default()).expect("a packet that can be run");
+    }
+    let lowering = Lowering { fuel: true, clamp_indices: true, int64: true, mask_shifts: true };
+    lower(&program, lowering).expect("a valid filter can be lowered");
+    portcullis_cpu::clif(&program).expect("a valid filter becomes native code");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutate::{A_SECOND, mutation, run_for};
+
+    #[test]
+    fn for_a_second() {
+        println!("{} texts", run_for(A_SECOND, "wgsl_text", CORPUS, 0, run));
+    }
+
+    #[test]
+    fn the_seeds_are_filters_and_their_mutations_sometimes() {
+        for seed in CORPUS.seeds {
+            let source = Source::from_bytes("seed", seed.to_vec()).unwrap();
+            wgsl::compile(&source, &ProgramOptions::default()).unwrap_or_else(|e| panic!("{}", e.render()));
+            run(seed);
+        }
+        // A mutator that only ever made nonsense would test the scan alone.
+        let compiles = |number| {
+            let source = Source::from_bytes("f", mutation(CORPUS, number)).ok();
+            source.is_some_and(|source| wgsl::compile(&source, &ProgramOptions::default()).is_ok())
+        };
+        assert!((0..200).filter(|&number| compiles(number)).count() > 2);
+    }
+
+    #[test]
+    fn bytes_of_no_kind() {
+        for data in [&b""[..], b"\0", b"\xff\xfe", b"\xef\xbb\xbf", &[b' '; 100], &[0x80; 64]] {
+            run(data);
+        }
+    }
+}
