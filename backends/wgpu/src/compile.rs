@@ -77,8 +77,6 @@ pub(crate) struct Kernel {
     pub descriptors: Option<StorageAccess>,
     /// Whether it reads metadata.
     pub metadata: bool,
-    /// Whether it has 64-bit integers.
-    pub int64: bool,
 }
 
 impl Kernel {
@@ -93,12 +91,16 @@ impl Kernel {
     }
 }
 
-/// Lowers a program for a device that has 64-bit integers or not.
+/// Lowers a program for any device.
+///
+/// 64-bit integers always become pairs of words, also for a device that has them: naga's SPIR-V
+/// writer extends `i64(u32)` with the sign and `u64(i32)` with zeros, against our semantics, and
+/// has no 64-bit bit counting at all. GPUs make pairs of them anyway.
 ///
 /// # Errors
 /// A reason, where a pass went wrong; that is a fault of Portcullis.
-pub(crate) fn kernel(program: &Program, int64: bool) -> Result<Kernel, String> {
-    let lowering = Lowering { fuel: true, clamp_indices: true, int64: !int64, mask_shifts: true };
+pub(crate) fn kernel(program: &Program) -> Result<Kernel, String> {
+    let lowering = Lowering { fuel: true, clamp_indices: true, int64: true, mask_shifts: true };
     let lowered = lower(program, lowering).map_err(|error| error.to_string())?;
     let mut module = lowered.module.clone();
     let entry = entry(&mut module, |entry, body, packet| lowered.packet(entry, body, packet));
@@ -122,19 +124,18 @@ pub(crate) fn kernel(program: &Program, int64: bool) -> Result<Kernel, String> {
         module.global_variables.get_mut(handle).space = AddressSpace::Storage { access };
     }
     let info = validate(&module)?;
-    let has_int64 = has_int64(&module, &info);
     let [arena, descriptors, metadata] = used.map(|used| used.map(|(_, access)| access));
-    Ok(Kernel { module, info, arena, descriptors, metadata: metadata.is_some(), int64: has_int64 })
+    Ok(Kernel { module, info, arena, descriptors, metadata: metadata.is_some() })
 }
 
-/// The program as SPIR-V 1.3 words, as a Vulkan device with 64-bit integers gets it.
+/// The program as SPIR-V 1.3 words, as a Vulkan device gets it.
 ///
 /// # Errors
 /// [`DeviceError::Failed`] where it cannot be lowered, which is a fault of Portcullis.
 pub fn spirv(program: &Program) -> Result<Vec<u32>, DeviceError> {
     use naga::back::spv;
     let failed = |reason: String| DeviceError::Failed { device: "wgpu".into(), reason };
-    let kernel = kernel(program, true).map_err(failed)?;
+    let kernel = kernel(program).map_err(failed)?;
     let options = spv::Options {
         lang_version: (1, 3),
         flags: spv::WriterFlags::DEBUG,
@@ -149,16 +150,8 @@ pub fn spirv(program: &Program) -> Result<Vec<u32>, DeviceError> {
     spv::write_vec(&kernel.module, &kernel.info, &options, None).map_err(|error| failed(error.to_string()))
 }
 
-/// Whether any value is 64 bits wide.
-fn has_int64(module: &Module, info: &ModuleInfo) -> bool {
-    module.functions.iter().any(|(handle, function)| {
-        let mut types = function.expressions.iter().map(|(e, _)| info[handle][e].ty.inner_with(&module.types));
-        types.any(|ty| ty.scalar_width() == Some(8))
-    })
-}
-
 fn validate(module: &Module) -> Result<ModuleInfo, String> {
-    Validator::new(ValidationFlags::all(), Capabilities::SHADER_INT64).validate(module).map_err(|error| {
+    Validator::new(ValidationFlags::all(), Capabilities::empty()).validate(module).map_err(|error| {
         format!("the kernel is not valid, which is a fault of Portcullis: {}", error.emit_to_string(""))
     })
 }

@@ -31,17 +31,11 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    pub fn open(
-        info: &DeviceInfo,
-        adapter: &wgpu::Adapter,
-        import: Option<&HostImport>,
-        int64: bool,
-    ) -> Result<Gpu, DeviceError> {
+    pub fn open(info: &DeviceInfo, adapter: &wgpu::Adapter, import: Option<&HostImport>) -> Result<Gpu, DeviceError> {
         let failed = |reason: String| DeviceError::Failed { device: info.id.clone(), reason };
         let shares_memory = matches!(info.kind, DeviceKind::IntegratedGpu | DeviceKind::Software);
         let mut features = wgpu::Features::empty();
         features.set(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS, shares_memory);
-        features.set(wgpu::Features::SHADER_INT64, int64);
         features &= adapter.features();
         let description = wgpu::DeviceDescriptor {
             label: None,

@@ -151,13 +151,8 @@ impl WgpuDevice {
     }
 
     /// Opens the device for one session: a session that fails takes no other with it.
-    pub(crate) fn open(&self, int64: bool) -> Result<Gpu, DeviceError> {
-        Gpu::open(&self.info, &self.adapter, self.import.as_ref(), int64)
-    }
-
-    /// Whether the device has 64-bit integers of its own.
-    pub(crate) fn int64(&self) -> bool {
-        self.adapter.features().contains(wgpu::Features::SHADER_INT64)
+    pub(crate) fn open(&self) -> Result<Gpu, DeviceError> {
+        Gpu::open(&self.info, &self.adapter, self.import.as_ref())
     }
 
     pub(crate) fn load_session(

@@ -74,8 +74,8 @@ impl Config {
             metadata: mostly(),
             loops: mostly(),
             redirects: mostly(),
-            // Not before a program comes with its parameters set.
-            overrides: false,
+
+            overrides: mostly(),
             helpers: random.random_range(0..4),
             statements: random.random_range(4..24),
         }

@@ -44,8 +44,8 @@ pub(crate) fn load(device: &WgpuDevice, program: &Program) -> Result<(Gpu, Loade
         )));
     }
     let compile = || {
-        let kernel = compile::kernel(program, device.int64()).map_err(unsupported)?;
-        let gpu = device.open(kernel.int64)?;
+        let kernel = compile::kernel(program).map_err(unsupported)?;
+        let gpu = device.open()?;
         let loaded = Loaded::new(&gpu, kernel)?;
         Ok((gpu, loaded))
     };
