@@ -1,7 +1,9 @@
 //! WGSL in: the filter's text with the prelude behind it becomes one naga module.
 
+mod integers;
 mod scan;
 mod tokens;
+mod weigh;
 
 use naga::front::wgsl::{Frontend, Options, ParseError};
 
@@ -10,6 +12,7 @@ use super::{Diagnostic, Diagnostics, FILTER, MAX_SOURCE, Source, on_large_stack,
 use crate::program::{CAPABILITIES, Program, ProgramOptions};
 
 pub use scan::{MAX_BRACKETS, MAX_DECLARATIONS, MAX_DEPTH};
+pub use weigh::{MAX_CONSTANT_WEIGHT, MAX_TYPE_WEIGHT};
 
 /// Parses, validates and analyses a filter, on a thread with a stack of
 /// [`LARGE_STACK`](super::LARGE_STACK) bytes.
@@ -20,20 +23,22 @@ pub fn compile(source: &Source, options: &ProgramOptions) -> Result<Program, Dia
     if source.text.len() > MAX_SOURCE {
         return Err(Diagnostics::one(source, too_long(source.text.len())));
     }
-    on_large_stack(source, || {
-        let declared = scan::scan(&source.text).map_err(|errors| Diagnostics { source: source.clone(), errors })?;
-        let is_filter = |d: &&scan::Declared| source.text[d.name.clone()] == *FILTER;
-        match declared.iter().find(is_filter) {
-            Some(filter) if filter.keyword == "fn" => {}
-            other => return Err(Diagnostics::one(source, no_filter(other.map(|d| d.name.clone())))),
-        }
-        // Behind the filter, so that the filter's own lines keep their numbers.
-        let text = format!("{}\n{}", source.text, prelude::TEXT);
-        let mut frontend =
-            Frontend::new_with_options(Options { parse_doc_comments: false, capabilities: CAPABILITIES });
-        let module = frontend.parse(&text).map_err(|error| Diagnostics::one(source, explain(source, &error)))?;
-        Program::new(source, module, options)
-    })?
+    on_large_stack(source, || compile_here(source, options))?
+}
+
+/// [`compile`] on the stack that there is.
+fn compile_here(source: &Source, options: &ProgramOptions) -> Result<Program, Diagnostics> {
+    let declared = scan::scan(&source.text).map_err(|errors| Diagnostics { source: source.clone(), errors })?;
+    let is_filter = |d: &&scan::Declared| source.text[d.name.clone()] == *FILTER;
+    match declared.iter().find(is_filter) {
+        Some(filter) if filter.keyword == "fn" => {}
+        other => return Err(Diagnostics::one(source, no_filter(other.map(|d| d.name.clone())))),
+    }
+    // Behind the filter, so that the filter's own lines keep their numbers.
+    let text = format!("{}\n{}", source.text, prelude::TEXT);
+    let mut frontend = Frontend::new_with_options(Options { parse_doc_comments: false, capabilities: CAPABILITIES });
+    let module = frontend.parse(&text).map_err(|error| Diagnostics::one(source, explain(source, &error)))?;
+    Program::new(source, module, options)
 }
 
 fn no_filter(other: Option<std::ops::Range<usize>>) -> Diagnostic {
@@ -68,5 +73,7 @@ fn explain(source: &Source, error: &ParseError) -> Diagnostic {
     error.notes().fold(diagnostic, |diagnostic, note| diagnostic.note(note))
 }
 
+#[cfg(test)]
+mod hostile;
 #[cfg(test)]
 mod tests;

@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::sync::LazyLock;
 
 use super::tokens::{Kind, Token, tokens};
+use super::weigh::weigh;
 use crate::lang::{Diagnostic, prelude};
 
 /// How deep an expression may be, and how deep blocks may nest, every `else if` counting as one.
@@ -30,6 +31,8 @@ pub(super) struct Declared {
     pub keyword: &'static str,
     /// The name's bytes in the text.
     pub name: Range<usize>,
+    /// The name's number among the tokens.
+    pub token: usize,
 }
 
 /// The words that declare something at module scope.
@@ -43,7 +46,11 @@ pub(super) fn scan(source: &str) -> Result<Vec<Declared>, Vec<Diagnostic>> {
     let tokens = tokens(source).map_err(|error| vec![error])?;
     let declared = Scan::new(source, &tokens).run().map_err(|error| vec![error])?;
     let errors = names(source, &tokens, &declared);
-    if errors.is_empty() { Ok(declared) } else { Err(errors) }
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    weigh(source, &tokens, &declared).map_err(|error| vec![error])?;
+    Ok(declared)
 }
 
 /// Reserved names used, and prelude names declared.
@@ -192,7 +199,7 @@ impl<'a> Scan<'a> {
                         if let Some(keyword) = DECLARING.iter().find(|k| **k == text) {
                             naming = Some(*keyword);
                         } else if let Some(keyword) = naming.take() {
-                            declared.push(Declared { keyword, name: token.range() });
+                            declared.push(Declared { keyword, name: token.range(), token: i });
                             if declared.len() > MAX_DECLARATIONS {
                                 let message = format!("more than {MAX_DECLARATIONS} declarations at module scope");
                                 return Err(Diagnostic::new(message)

@@ -1,0 +1,84 @@
+//! Texts that are made to exhaust whoever reads them.
+
+use super::*;
+use crate::lang::LARGE_STACK;
+
+/// `unit` again and again, up to the largest text there may be.
+fn fill(before: &str, unit: &str, after: &str) -> String {
+    let times = (MAX_SOURCE - before.len() - after.len()) / unit.len();
+    format!("{before}{}{after}", unit.repeat(times))
+}
+
+fn body(statements: &str) -> String {
+    format!("fn xdp_filter(pkt: u32) -> u32 {{ {statements} return XDP_PASS; }}")
+}
+
+#[test]
+fn a_mebibyte_of_anything_is_refused() {
+    for (text, words) in [
+        (fill("", "(", ""), "brackets"),
+        (fill("const a = ", "[", ""), "brackets"),
+        (fill("", "{", ""), "brackets"),
+        (fill("alias a = ", "array<", ""), "too deep"),
+        (fill("", "/*", ""), "no end"),
+        (fill("", "\0", ""), "U+0000"),
+        (fill("fn f() { let a = ", "!", "true; }"), "too deep"),
+        (fill("fn f() { let a = ", "- ", "1; }"), "too deep"),
+        (fill("fn f() { let a = 1", "+1", "; }"), "too deep"),
+        (fill("fn f() { let a = true", "&&true", "; }"), "too deep"),
+        (fill("fn f() { let a = 1", "<1", "; }"), "too deep"),
+        (fill("fn f() { a", "[0]", "= 1; }"), "too deep"),
+        (fill("fn f() { a", ".a", "= 1; }"), "too deep"),
+        (fill("fn f() { if a {} ", "else if a {} ", "}"), "else if"),
+        (fill("", "a<b,", ""), "middle of a declaration"),
+        (fill("", "alias a = b;", ""), "declarations"),
+        (fill("", "fn a() {}", ""), "declarations"),
+        (fill("", "enable f16;", ""), "no function"),
+    ] {
+        assert!(text.len() <= MAX_SOURCE);
+        let errors = compile(&Source::new("f", text.as_str()), &ProgramOptions::default()).unwrap_err();
+        let message = &errors.errors[0].message;
+        assert!(message.contains(words), "{}...: {message}", &text[..40]);
+        assert!(errors.render().len() < 10_000, "{}...", &text[..40]);
+    }
+}
+
+// Each of these is as deep as the checks let it be, in another direction. What they need is a
+// quarter of the stack at most; a debug build of naga needs several times what this one may.
+#[test]
+fn deep_texts_fit_the_stack() {
+    let chain = |make: &dyn Fn(usize) -> String| (0..8_000).map(make).collect::<String>();
+    let texts = [
+        body(&format!("let a = {}1u{};", "(".repeat(190), ")".repeat(190))),
+        body(&format!("let a = {}1i{};", "abs(".repeat(190), ")".repeat(190))),
+        body(&format!("let a = {}true;", "!".repeat(255))),
+        body(&format!("let a = {};", vec!["pkt_len(pkt)"; 255].join("*"))),
+        body(&format!("let a = {}1u{};", "1u+(".repeat(120), ")".repeat(120))),
+        body(&format!("if pkt_len(pkt) == 1u {{}} {}", "else if pkt_len(pkt) == 2u {}".repeat(250))),
+        body(&format!(
+            "{}let a = {}1u{};{}",
+            "loop { ".repeat(90),
+            "(".repeat(98),
+            ")".repeat(98),
+            "break; }".repeat(90)
+        )),
+        body(
+            &(0..10_000)
+                .fold("let a0 = pkt_len(pkt);".to_owned(), |text, i| text + &format!("let a{} = a{i}*2u;", i + 1)),
+        ),
+        chain(&|i| format!("const a{i} = a{};", i + 1)) + "const a8000 = 1u;" + &body("let a = a0;"),
+        chain(&|i| format!("alias a{i} = a{};", i + 1)) + "alias a8000 = u32;" + &body("var a: a0;"),
+        chain(&|i| format!("fn a{i}() {{ a{}(); }}", i + 1)) + "fn a8000() {}" + &body(""),
+        chain(&|i| format!("struct a{i} {{ m: a{} }}", i + 1)) + "struct a8000 { m: u32 }" + &body(""),
+        chain(&|i| format!("override a{i} = a{};", i + 1)) + "override a8000 = 1u;" + &body(""),
+    ];
+    for text in texts {
+        let source = Source::new("f", text.as_str());
+        let thread = std::thread::Builder::new().stack_size(LARGE_STACK / 4);
+        let compiled = thread.spawn(move || compile_here(&source, &ProgramOptions::default()).map(drop)).unwrap();
+        if let Err(errors) = compiled.join().unwrap() {
+            let message = &errors.errors[0].message;
+            assert!(message.contains("15 deep"), "{}...: {}", &text[..60], errors.render());
+        }
+    }
+}
