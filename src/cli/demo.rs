@@ -1,20 +1,85 @@
 //! `portcullis` with no arguments: a look around.
 
+use std::io::Cursor;
+use std::path::Path;
+use std::sync::Arc;
+
+use portcullis::device::{CancelToken, Device, LoadOptions};
 use portcullis::devices::backends;
+use portcullis::io::capture;
+use portcullis::lang::{self, wgsl};
+use portcullis::packet::Action;
+use portcullis::pipeline::{self, Outputs, Totals};
+use portcullis::program::{Program, ProgramOptions};
 
 use super::failure::Failure;
 use super::out;
 
-/// Lists the devices and says what to try.
+const FILTER: (&str, &str) = ("shaders/http_only.wgsl", include_str!("../../shaders/http_only.wgsl"));
+const SAMPLE: (&str, &[u8]) = ("samples/mixed.pcap", include_bytes!("../../samples/mixed.pcap"));
+
+/// Runs the sample filter on every device that is found, and says what to try next.
 pub fn run() -> Result<(), Failure> {
-    let mut rows = Vec::new();
-    for backend in backends() {
+    let program = wgsl::compile(&lang::Source::new(FILTER.0, FILTER.1), &ProgramOptions::default())?;
+    let program = Arc::new(program);
+    out::print(format!("Portcullis {}\n\n{} over {}:\n\n", env!("CARGO_PKG_VERSION"), FILTER.0, SAMPLE.0))?;
+    let mut rows = vec![["device", "packets", "pass", "drop", "Mpps", ""].map(String::from).to_vec()];
+    // The device that does nothing would only raise questions here.
+    for backend in backends().iter().filter(|backend| backend.name != "noop") {
         match backend.probe() {
             Ok(devices) => {
-                rows.extend(devices.iter().map(|d| vec![d.info().id.clone(), d.info().name.clone()]));
+                for device in devices {
+                    let info = device.info();
+                    rows.push(match try_on(&*device, &program) {
+                        Ok(totals) => vec![
+                            info.id.clone(),
+                            out::grouped(totals.packets),
+                            out::grouped(totals.verdicts[Action::Pass as usize]),
+                            out::grouped(totals.verdicts[Action::Drop as usize]),
+                            format!("{:.2}", totals.mpps()),
+                            format!("{}, {}", info.kind.name(), info.name),
+                        ],
+                        Err(error) => missing(&info.id, &error),
+                    });
+                }
             }
-            Err(reason) => rows.push(vec![backend.name.into(), format!("none: {reason}")]),
+            Err(reason) => rows.push(missing(backend.name, &reason.to_string())),
         }
     }
-    out::print(out::table(rows, &[]))
+    out::print(out::table(rows, &[1, 2, 3, 4]))?;
+    out::print(next_steps())
+}
+
+fn missing(id: &str, reason: &str) -> Vec<String> {
+    vec![id.into(), "-".into(), "-".into(), "-".into(), "-".into(), reason.into()]
+}
+
+fn try_on(device: &dyn Device, program: &Arc<Program>) -> Result<Totals, String> {
+    let session = device.load(program, &LoadOptions::default()).map_err(|error| error.to_string())?;
+    let (name, bytes) = SAMPLE;
+    let options = pipeline::source_options(program, false);
+    let source = capture::read(name, Some(bytes.len() as u64), Box::new(Cursor::new(bytes)), &options);
+    let source = source.map_err(|error| error.to_string())?;
+    let finished = pipeline::run(source, session, Outputs::default(), &CancelToken::new(), &mut |_| {});
+    match finished.error {
+        Some(error) => Err(error.to_string()),
+        None => Ok(finished.totals),
+    }
+}
+
+/// Commands that work where we stand.
+fn next_steps() -> String {
+    // Set by cargo for what it runs.
+    let us = if std::env::var_os("CARGO").is_some() { "cargo run --release --" } else { "portcullis" };
+    let here = Path::new(FILTER.0).exists() && Path::new(SAMPLE.0).exists();
+    let (run, check) = if here {
+        (format!("{us} run {} --read {} --write passed.pcap", FILTER.0, SAMPLE.0), format!("{us} check {}", FILTER.0))
+    } else {
+        let filter = "echo 'fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }'";
+        (
+            format!("{filter} | {us} run - --read synth:packets=100000 --write passed.pcap"),
+            format!("{filter} | {us} check -"),
+        )
+    };
+    format!("\nNext:\n  {run}\n  {check}\n  {us} selftest\n")
 }

@@ -8,6 +8,7 @@ mod failure;
 mod filter;
 mod out;
 mod run;
+mod selftest;
 
 use std::panic::PanicHookInfo;
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ enum Command {
     Run(run::Args),
     Check(check::Args),
     Devices(devices::Args),
+    Selftest(selftest::Args),
     Completions(completions::Args),
 }
 
@@ -50,6 +52,7 @@ pub fn main() -> ExitCode {
         Some(Command::Run(args)) => run::run(args),
         Some(Command::Check(args)) => check::run(args),
         Some(Command::Devices(args)) => devices::run(args),
+        Some(Command::Selftest(args)) => selftest::run(args),
         Some(Command::Completions(args)) => completions::run(args),
     });
     match result {

@@ -17,8 +17,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use portcullis_core::device::{CancelToken, DeviceError, Done, Session};
-use portcullis_core::packet::Batch;
-use portcullis_io::{Progress, SinkError, Source, SourceError, Warning};
+use portcullis_core::packet::{Batch, Room};
+use portcullis_core::program::Program;
+use portcullis_io::{Progress, SinkError, Source, SourceError, SourceOptions, Warning};
 
 pub use outputs::Outputs;
 pub use totals::{MAX_TARGETS, TargetCounts, Times, Totals};
@@ -70,6 +71,16 @@ impl PipelineError {
     /// Whether the reader of an output pipe went away, which is no fault worth a message.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, PipelineError::Sink(error) if error.is_broken_pipe())
+    }
+}
+
+/// How a source shall make batches for `program`; `written` says whether its packets go to sinks.
+pub fn source_options(program: &Program, written: bool) -> SourceOptions {
+    let facts = program.facts();
+    SourceOptions {
+        room: if facts.changes_length { Room::Both } else { Room::None },
+        metadata: written || facts.uses_metadata,
+        ..SourceOptions::default()
     }
 }
 

@@ -36,7 +36,7 @@ pub fn corpora() -> Vec<Corpus> {
 /// Packets of every length up to 160 bytes, where the boundaries of most headers lie, and some long
 /// ones. No byte is like its neighbours, so that one that is read from a wrong place shows.
 fn boundaries() -> Corpus {
-    let lengths = (0..=160).chain([255, 256, 257, 1500, 1501, 1514, 2048, 9014]);
+    let lengths = (0..=160).chain([255, 256, 257, 1500, 1501, 1514, 2048, 5000]);
     let packets = lengths
         .map(|length: u32| {
             // 167 is prime to 256: all bytes occur.
@@ -56,7 +56,7 @@ fn noise() -> Corpus {
     let mut random = SplitMix(0x0bad_cafe);
     let packets = (0..400)
         .map(|index| {
-            let length = if index % 80 == 0 { 1000 + random.below(3000) } else { random.below(150) } as usize;
+            let length = if index % 80 == 0 { 500 + random.below(2000) } else { random.below(150) } as usize;
             let mut bytes: Vec<u8> = (0..length).map(|_| random.next() as u8).collect();
             if let Some(ethertype) = bytes.get_mut(12..14) {
                 let known = [[0x08, 0x00], [0x86, 0xdd], [0x81, 0x00], [0x88, 0xa8], [0x08, 0x06]];

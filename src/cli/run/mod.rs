@@ -12,7 +12,6 @@ use portcullis::device::LoadOptions;
 use portcullis::devices::Selector;
 use portcullis::io::wrap::Limit;
 use portcullis::io::{self, RedirectSink, Sink, SinkError, Source, SourceOptions};
-use portcullis::packet::Room;
 use portcullis::pipeline::{self, Event, Outputs};
 use portcullis::program::Program;
 
@@ -124,11 +123,7 @@ impl Args {
 
 fn open_source(args: &Args, program: &Program) -> Result<Box<dyn Source>, Failure> {
     let writes = args.write.is_some() || args.write_tx.is_some() || args.write_redirect.is_some();
-    let mut options = SourceOptions {
-        room: if program.facts().changes_length { Room::Both } else { Room::None },
-        metadata: writes || program.facts().uses_metadata,
-        ..SourceOptions::default()
-    };
+    let mut options = pipeline::source_options(program, writes);
     if let Some(batch) = args.batch {
         options.max_packets = batch as usize;
         // Room for packets of 512 bytes; of longer ones a batch has fewer, so that memory is bounded.

@@ -1,5 +1,5 @@
 // Loops that never end by themselves, with and without a body, before and after something is done.
-// probe: fuel=1000
+// probe: fuel=150
 
 fn xdp_filter(pkt: u32) -> u32 {
     let kind = load_u8(pkt, 0u) % 4u;
@@ -14,11 +14,11 @@ fn xdp_filter(pkt: u32) -> u32 {
         }
         case 2u: {
             loop {
-                continuing { count++; store_u8(pkt, 2u, count); break if count > 2000u; }
+                continuing { count++; store_u8(pkt, 2u, count); break if count > 400u; }
             }
         }
         default: {
-            loop { count++; if count > 500u { return XDP_PASS; } }
+            loop { count++; if count > 100u { return XDP_PASS; } }
         }
     }
     store_u8(pkt, 1u, 0xa5u);

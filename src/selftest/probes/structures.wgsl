@@ -21,7 +21,7 @@ fn turned(flow: Flow) -> Flow {
     return other;
 }
 
-fn raise(flags: ptr<function, u32>) { *flags |= 0x80u; }
+fn raise(flow: ptr<function, Flow>) { (*flow).flags |= 0x80u; }
 
 fn total(flow: Flow) -> u32 {
     var sum = flow.ports.x + 10u * flow.ports.y + flow.flags;
@@ -45,7 +45,7 @@ fn xdp_filter(pkt: u32) -> u32 {
     kept.b = turned(kept.a);
     kept.a.ports.y = 77u;
     if kept.b.ports.x != 6u || kept.a.ports.x != 5u || kept.b.flags != 3u { return redirect(3u); }
-    raise(&flow.flags);
+    raise(&flow);
     if flow.flags != 0x83u || kept.a.flags != 3u { return redirect(4u); }
     if total(copy) != 65u + 1u + 0x200u + 0x30000u + 0x4000000u { return redirect(5u); }
     var grid: array<array<u32, 3>, 2>;

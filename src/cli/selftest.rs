@@ -1,0 +1,135 @@
+//! `portcullis selftest`
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
+
+use portcullis::device::Device;
+use portcullis::devices::{self, Selector};
+use portcullis::selftest::{self, MissingDevice, Report, filters};
+
+use super::failure::{Failure, WRONG, reason};
+use super::out;
+
+/// Judge devices: run the conformance corpus on each and compare with the reference interpreter
+///
+/// The corpus is part of this program: the stock filters and a probe for each rule of what a filter
+/// means, over packets that try every boundary, in batches of several sizes and layouts. A device
+/// that differs in a verdict, a length or a byte fails.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Judge only this device; may be given several times. Without it: every device that is found
+    #[arg(long, value_name = "DEVICE")]
+    device: Vec<Selector>,
+    /// Fail when one of these is missing, for example cpu,wgpu
+    #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
+    require: Vec<Selector>,
+    /// Run only this filter of the corpus; may be given several times
+    #[arg(long, value_name = "NAME")]
+    filter: Vec<String>,
+    /// Write devices, drivers and all results to this file as JSON; `-` is standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<String>,
+}
+
+/// Judges.
+pub fn run(args: Args) -> Result<(), Failure> {
+    let mut cases = filters::cases();
+    if let Some(unknown) = args.filter.iter().find(|name| !cases.iter().any(|case| case.name == **name)) {
+        let names: Vec<_> = cases.iter().map(|case| case.name).collect();
+        return Err(Failure::Usage(format!(
+            "there is no filter `{unknown}` in the corpus; there are {}",
+            names.join(", ")
+        )));
+    }
+    cases.retain(|case| args.filter.is_empty() || args.filter.iter().any(|name| name == case.name));
+
+    let (devices, missing) = find(&args);
+    let reference = devices::open("interp")?;
+    let shown = io::stderr().is_terminal();
+    let total = cases.len();
+    let mut count = 0;
+    let mut report = selftest::run(&devices, &*reference, &cases, &mut |name| {
+        count += 1;
+        if shown {
+            let _ = write!(io::stderr(), "\r\x1b[K{count}/{total} {name}");
+        }
+    });
+    if shown {
+        let _ = write!(io::stderr(), "\r\x1b[K");
+    }
+    report.missing = missing;
+
+    let json_on_stdout = args.json.as_deref() == Some("-");
+    if json_on_stdout {
+        out::note(text(&report).trim_end());
+    } else {
+        out::print(text(&report))?;
+    }
+    if let Some(file) = &args.json {
+        let json = serde_json::to_string_pretty(&report).expect("numbers and texts, with texts for keys") + "\n";
+        if json_on_stdout {
+            out::print(json)?;
+        } else {
+            std::fs::write(file, json).map_err(|error| Failure::Wrong(format!("{file}: {}", reason(&error))))?;
+        }
+    }
+    if report.passed() { Ok(()) } else { Err(Failure::Silent(WRONG)) }
+}
+
+/// The devices to judge, and those that are not there.
+fn find(args: &Args) -> (Vec<Arc<dyn Device>>, Vec<MissingDevice>) {
+    let mut found: Vec<Arc<dyn Device>> = Vec::new();
+    let mut missing: Vec<MissingDevice> = Vec::new();
+    let mut add = |device: Arc<dyn Device>| {
+        if !found.iter().any(|other| other.info().id == device.info().id) {
+            found.push(device);
+        }
+    };
+    for selector in args.device.iter().chain(&args.require) {
+        match selector.open() {
+            Ok(device) => add(device),
+            Err(error) => {
+                missing.push(MissingDevice { device: selector.to_string(), reason: error.to_string(), required: true });
+            }
+        }
+    }
+    if args.device.is_empty() {
+        // The device that does nothing is right about nothing.
+        for backend in devices::backends().iter().filter(|backend| backend.name != "noop") {
+            match backend.probe() {
+                Ok(devices) => devices.into_iter().for_each(&mut add),
+                Err(_) if missing.iter().any(|m| m.device == backend.name) => {}
+                Err(error) => missing.push(MissingDevice {
+                    device: backend.name.into(),
+                    reason: error.to_string(),
+                    required: false,
+                }),
+            }
+        }
+    }
+    missing.dedup_by(|a, b| a.device == b.device);
+    (found, missing)
+}
+
+fn text(report: &Report) -> String {
+    let mut rows = vec![["device", "passed", "failed", "packets", "name"].map(String::from).to_vec()];
+    for device in &report.devices {
+        rows.push(vec![
+            device.id.clone(),
+            device.passed.to_string(),
+            device.failed.to_string(),
+            out::grouped(device.compared()),
+            format!("{} ({})", device.name, device.driver),
+        ]);
+    }
+    let mut text = out::table(rows, &[1, 2, 3]);
+    for missing in &report.missing {
+        let what = if missing.required { "required and missing" } else { "not here" };
+        text += &format!("{}: {what}: {}\n", missing.device, missing.reason);
+    }
+    let failures = report.failures();
+    if !failures.is_empty() {
+        text += &format!("\n{failures}");
+    }
+    text + if report.passed() { "selftest passed\n" } else { "selftest failed\n" }
+}
