@@ -2,15 +2,19 @@
 //!
 //! A pass works on a copy of [`Program::module`]; what it makes validates again. The order is
 //! fixed, because each pass leans on the ones before it: indices are clamped while the validator's
-//! types of the original module still hold, the fuel counter is added, then the 64-bit integers go,
-//! whatever the passes before them have added, and last the shift counts are masked.
+//! types of the original module still hold, the fuel counter is added, functions that are called with
+//! pointers to parts of variables are copied, then the 64-bit integers go, whatever the passes before
+//! them have added, and last the shift counts are masked.
 
 mod clamp;
 mod entry;
 mod fuel;
 mod int64;
+mod pointers;
 mod rewrite;
 mod shifts;
+#[cfg(test)]
+mod testing;
 
 use std::collections::{HashMap, HashSet};
 
@@ -22,6 +26,9 @@ pub use fuel::FuelState;
 use super::{Machinery, Program};
 use crate::lang::prelude::Intrinsic;
 
+/// Where functions have gone: the new handles by the old ones.
+type Moved = HashMap<Handle<Function>, Handle<Function>>;
+
 /// What a device needs done to a module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lowering {
@@ -31,6 +38,8 @@ pub struct Lowering {
     /// Clamp dynamic indices into arrays, vectors and matrices of the filter, so that the device
     /// needs no bounds checks of its own for them.
     pub clamp_indices: bool,
+    /// Call functions with pointers to whole variables only. For SPIR-V.
+    pub whole_pointers: bool,
     /// Make pairs of `u32` of 64-bit integers.
     pub int64: bool,
     /// Take shift counts modulo the width. For devices on which too large a count is undefined.
@@ -91,11 +100,21 @@ pub fn lower(program: &Program, lowering: Lowering) -> Result<Lowered, LowerErro
         fuel,
         changes_length: program.facts.changes_length,
     };
+    if lowering.whole_pointers {
+        let run = pointers::run(&mut lowered.module);
+        if let Some(moved) = run.map_err(|error| LowerError { reason: error.to_string() })? {
+            lowered.move_functions(&moved);
+        }
+    }
     let mut capabilities = super::CAPABILITIES;
     if lowering.int64 {
         let run = int64::run(&mut lowered.module);
         if let Some(moved) = run.map_err(|error| LowerError { reason: error.to_string() })? {
             lowered.move_functions(&moved);
+            // What the pass has put in is the machinery's too: its loops cost no fuel.
+            let moved: HashSet<_> = moved.into_values().collect();
+            let all = lowered.module.functions.iter().map(|(function, _)| function);
+            lowered.prelude.extend(all.filter(|function| !moved.contains(function)));
         }
         capabilities.remove(Capabilities::SHADER_INT64);
     }
@@ -118,7 +137,7 @@ pub fn lower(program: &Program, lowering: Lowering) -> Result<Lowered, LowerErro
 impl Lowered {
     /// Follows a pass that had to put functions in front of others (a function stands before its
     /// callers): old handles and the new ones.
-    fn move_functions(&mut self, moved: &HashMap<Handle<Function>, Handle<Function>>) {
+    fn move_functions(&mut self, moved: &Moved) {
         let at = |f: Handle<Function>| moved.get(&f).copied().unwrap_or(f);
         self.filter = at(self.filter);
         for function in [&mut self.machinery.enter, &mut self.machinery.leave, &mut self.machinery.verdict] {
@@ -126,8 +145,5 @@ impl Lowered {
         }
         self.intrinsics = self.intrinsics.iter().map(|(&f, &i)| (at(f), i)).collect();
         self.prelude = self.prelude.iter().map(|&f| at(f)).collect();
-        // What the pass put in is the machinery's too: its loops cost no fuel.
-        let own: HashSet<_> = moved.values().copied().collect();
-        self.prelude.extend(self.module.functions.iter().map(|(f, _)| f).filter(|f| !own.contains(f)));
     }
 }

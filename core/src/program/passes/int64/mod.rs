@@ -21,16 +21,12 @@ mod types;
 
 use std::collections::HashMap;
 
-use naga::{
-    Arena, Constant, EntryPoint, Expression, Function, GlobalVariable, Handle, Module, Span, SpecialTypes, Statement,
-};
+use naga::{Arena, Constant, EntryPoint, Expression, Function, GlobalVariable, Handle, Module, Span, SpecialTypes};
 
-use super::rewrite::blocks_of;
+use super::Moved;
+use super::rewrite::settle_calls;
 use function::FunctionLowering;
 use types::{Types, Wide, wide_conversion, wide_literal};
-
-/// Where functions have gone: the new handles by the old ones.
-pub(super) type Moved = HashMap<Handle<Function>, Handle<Function>>;
 
 /// Why a module was left as it was: it holds what the verifier refuses, or what does not validate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -183,24 +179,6 @@ impl Target {
             if let Expression::CallResult(callee) = expression {
                 self.called[callee.index()] = true;
             }
-        }
-    }
-}
-
-/// Puts the functions' settled handles where the provisional ones are.
-fn settle_calls(function: &mut Function, settled: &HashMap<Handle<Function>, Handle<Function>>) {
-    for (_, expression) in function.expressions.iter_mut() {
-        if let Expression::CallResult(callee) = expression {
-            *callee = settled[callee];
-        }
-    }
-    let mut blocks = vec![&mut function.body];
-    while let Some(block) = blocks.pop() {
-        for statement in block.iter_mut() {
-            if let Statement::Call { function, .. } = statement {
-                *function = settled[function];
-            }
-            blocks.extend(blocks_of(statement));
         }
     }
 }

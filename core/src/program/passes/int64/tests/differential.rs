@@ -1,56 +1,11 @@
 //! Filters before and after the pass, on the reference interpreter: same verdicts, same bytes, same
 //! fuel.
 
-use std::sync::Arc;
-
-use super::super::super::{Lowering, lower};
+use super::super::super::Lowering;
+use super::super::super::testing::Pair;
 use super::random::{Random, filter};
-use super::{corpus, filter_of, program};
-use crate::interp::{Interpreter, Outcome};
-use crate::packet::Metadata;
-use crate::program::Program;
-
-/// The program as it is after the passes.
-fn after(program: &Program, lowering: Lowering) -> Program {
-    let lowered = lower(program, lowering).unwrap_or_else(|e| panic!("{e}\n{}", program.source().text));
-    let mut after = program.clone();
-    after.module = lowered.module;
-    after.info = lowered.info;
-    after.filter = lowered.filter;
-    after.machinery = lowered.machinery;
-    after.intrinsics = lowered.intrinsics;
-    after.prelude = lowered.prelude;
-    after
-}
-
-/// A filter before and after.
-struct Pair {
-    text: String,
-    before: Interpreter,
-    after: Interpreter,
-}
-
-impl Pair {
-    fn new(text: &str, lowering: Lowering) -> Pair {
-        let program = program(text);
-        let interpreter =
-            |program: Program| Interpreter::new(&Arc::new(program)).unwrap_or_else(|e| panic!("{e}\n{text}"));
-        let after = after(&program, lowering);
-        Pair { text: text.into(), before: interpreter(program), after: interpreter(after) }
-    }
-
-    /// The outcome, which has to be the same on both sides.
-    fn run(&self, packet: &[u8]) -> Outcome {
-        let run = |interpreter: &Interpreter| {
-            interpreter
-                .run(packet, &Metadata::new(packet.len() as u32, 1, 0x1234_5678_9abc_def0))
-                .unwrap_or_else(|e| panic!("{e}\n{}", self.text))
-        };
-        let (before, after) = (run(&self.before), run(&self.after));
-        assert_eq!(after, before, "packet {packet:x?}\n{}", self.text);
-        before
-    }
-}
+use super::{corpus, filter_of};
+use crate::interp::Outcome;
 
 /// The pass alone.
 fn alone() -> Lowering {

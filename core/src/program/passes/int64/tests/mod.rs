@@ -8,14 +8,8 @@ mod random;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use naga::{Expression, Function, Literal, Module, Statement, SwitchCase, SwitchValue, TypeInner};
 
-use super::{Moved, library};
-use crate::lang::{Source, wgsl};
-use crate::program::{Program, ProgramOptions};
-
-fn program(text: &str) -> Program {
-    wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default())
-        .unwrap_or_else(|e| panic!("{}\n{text}", e.render()))
-}
+use super::super::{Moved, testing::program};
+use super::library;
 
 /// Runs the pass and checks what every module must hold to.
 fn run(module: &mut Module, text: &str) -> Option<Moved> {

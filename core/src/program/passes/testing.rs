@@ -1,0 +1,56 @@
+//! For the passes' tests: filters before and after, on the reference interpreter.
+
+use std::sync::Arc;
+
+use super::{Lowering, lower};
+use crate::interp::{Interpreter, Outcome};
+use crate::lang::{Source, wgsl};
+use crate::packet::Metadata;
+use crate::program::{Program, ProgramOptions};
+
+pub(super) fn program(text: &str) -> Program {
+    wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default())
+        .unwrap_or_else(|e| panic!("{}\n{text}", e.render()))
+}
+
+/// The program as it is after the passes.
+fn after(program: &Program, lowering: Lowering) -> Program {
+    let lowered = lower(program, lowering).unwrap_or_else(|e| panic!("{e}\n{}", program.source().text));
+    let mut after = program.clone();
+    after.module = lowered.module;
+    after.info = lowered.info;
+    after.filter = lowered.filter;
+    after.machinery = lowered.machinery;
+    after.intrinsics = lowered.intrinsics;
+    after.prelude = lowered.prelude;
+    after
+}
+
+/// A filter before and after.
+pub(super) struct Pair {
+    text: String,
+    before: Interpreter,
+    after: Interpreter,
+}
+
+impl Pair {
+    pub(super) fn new(text: &str, lowering: Lowering) -> Pair {
+        let program = program(text);
+        let interpreter =
+            |program: Program| Interpreter::new(&Arc::new(program)).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let after = after(&program, lowering);
+        Pair { text: text.into(), before: interpreter(program), after: interpreter(after) }
+    }
+
+    /// The outcome, which has to be the same on both sides.
+    pub(super) fn run(&self, packet: &[u8]) -> Outcome {
+        let run = |interpreter: &Interpreter| {
+            interpreter
+                .run(packet, &Metadata::new(packet.len() as u32, 1, 0x1234_5678_9abc_def0))
+                .unwrap_or_else(|e| panic!("{e}\n{}", self.text))
+        };
+        let (before, after) = (run(&self.before), run(&self.after));
+        assert_eq!(after, before, "packet {packet:x?}\n{}", self.text);
+        before
+    }
+}
