@@ -1,4 +1,7 @@
 //! Classic pcap: draft-ietf-opsawg-pcap.
+//!
+//! The header's snap length is not looked at: a record that is longer is kept whole, as Wireshark
+//! does (libpcap cuts it).
 
 use pcap_parser::nom::Err as Parse;
 use pcap_parser::pcap::{parse_pcap_frame, parse_pcap_frame_be, parse_pcap_header};

@@ -2,6 +2,7 @@
 //! descriptions, and what comes out is read by a reader of the tests' own.
 
 mod bytes;
+mod corpus;
 mod damaged;
 mod reading;
 mod writing;

@@ -1,0 +1,79 @@
+//! Captures from elsewhere, many of them malformed on purpose: the test suite of tcpdump, where it
+//! is at hand. What is read is compared with what tcpdump reads.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use portcullis_core::packet::Room;
+use portcullis_io::{SourceOptions, open};
+
+use super::bytes::take_pcap_apart;
+use super::{Packet, drain};
+
+/// The captures, or nothing where they are not at hand.
+fn captures() -> Option<Vec<PathBuf>> {
+    let directory = match std::env::var_os("PORTCULLIS_CAPTURES") {
+        Some(directory) => PathBuf::from(directory),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/captures/tcpdump"),
+    };
+    let Ok(entries) = std::fs::read_dir(&directory) else {
+        println!("skipped: no captures in ../shared/captures/tcpdump beside the workspace (or PORTCULLIS_CAPTURES)");
+        return None;
+    };
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert!(!files.is_empty(), "the directory of captures is empty");
+    Some(files)
+}
+
+#[test]
+fn rooms_and_blocks_make_no_difference() {
+    for path in captures().unwrap_or_default() {
+        let read = |room, block_size| {
+            let options = SourceOptions { room, block_size, ..SourceOptions::default() };
+            let outcome = drain(open(path.to_str().unwrap(), &options));
+            (outcome.packets, outcome.warnings, outcome.error.map(|error| error.to_string()))
+        };
+        let wanted = read(Room::None, 1 << 20);
+        for (room, block_size) in [(Room::None, 64), (Room::None, 1000), (Room::Both, 64), (Room::Both, 4096)] {
+            assert!(read(room, block_size) == wanted, "{}: {room:?}, blocks of {block_size}", path.display());
+        }
+    }
+}
+
+#[test]
+fn tcpdump_reads_the_same() {
+    let Some(files) = captures() else { return };
+    if Command::new("tcpdump").arg("--version").output().is_err() {
+        println!("skipped: tcpdump is not installed");
+        return;
+    }
+    let mut packets = 0;
+    for path in files {
+        let ours = drain(open(path.to_str().unwrap(), &SourceOptions::default()));
+        let theirs = Command::new("tcpdump").args(["-w", "-", "-r"]).arg(&path).output().unwrap();
+        let name = path.file_name().unwrap().to_string_lossy();
+        let words = String::from_utf8_lossy(&theirs.stderr);
+        let (_, snap_length, _, wanted) =
+            if theirs.stdout.is_empty() { Default::default() } else { take_pcap_apart(&theirs.stdout) };
+        // tcpdump writes microseconds and no interfaces, and cuts what is longer than the header's
+        // snap length.
+        let got: Vec<Packet> = ours
+            .packets
+            .iter()
+            .map(|packet| {
+                let mut bytes = packet.bytes.clone();
+                bytes.truncate(snap_length as usize);
+                Packet { time: packet.time / 1000 * 1000, port: 0, bytes, ..*packet }
+            })
+            .collect();
+        assert_eq!(got.len(), wanted.len(), "{name}: {words} {:?}", ours.error);
+        for (i, (got, wanted)) in got.iter().zip(&wanted).enumerate() {
+            assert_eq!(got, wanted, "{name}, packet {i}");
+        }
+        let complaint = ours.error.is_some() || !ours.warnings.is_empty();
+        assert_eq!(complaint, !theirs.status.success(), "{name}: {words} {:?} {:?}", ours.error, ours.warnings);
+        packets += got.len();
+    }
+    assert!(packets > 1000, "{packets}");
+}
