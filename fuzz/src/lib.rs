@@ -2,5 +2,7 @@
 //! `fuzz_targets/` (see README.md), and `cargo test` calls each for a second with the mutations of
 //! [`mutate`].
 
+pub mod capture_bytes;
+pub mod descriptors;
 pub mod mutate;
 pub mod wgsl_text;

@@ -74,9 +74,10 @@ pub struct SourceOptions {
 }
 
 impl SourceOptions {
-    /// 2 MiB: large enough to read at full speed and for a huge page, small enough that a block is
-    /// still in the cache when it is filtered.
-    pub const BLOCK_SIZE: usize = 2 << 20;
+    /// 1 MiB: large enough to read at full speed, small enough that a block is still in the cache
+    /// when it is filtered. Measured over 128 KiB to 4 MiB: 0.5 to 1 MiB was best, 4 MiB a quarter
+    /// slower.
+    pub const BLOCK_SIZE: usize = 1 << 20;
 }
 
 impl Default for SourceOptions {

@@ -1,0 +1,124 @@
+//! Any descriptors over a small arena: a batch comes of them exactly when a map of the arena's words
+//! says that they may stand side by side, and then each packet's bytes are its own.
+
+use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Metadata, ROOM, Room};
+
+/// Bytes of the arena. Small, so that random descriptors meet.
+const ARENA: usize = 1024;
+
+/// Whether packets may lie so, by a map of who owns each 4-byte word. `taken` is the map so far,
+/// with the end of what is given out.
+fn may_lie(descriptors: &[Descriptor], margin: i64, taken: &mut [bool]) -> bool {
+    let mut map = taken.to_vec();
+    for d in descriptors {
+        let (start, end) = (i64::from(d.offset) - margin, i64::from(d.offset) + i64::from(d.length) + margin);
+        if start < 0 || end > ARENA as i64 {
+            return false;
+        }
+        let words = start as usize / 4..(end as usize).div_ceil(4);
+        if start == end {
+            continue;
+        }
+        // In order: nothing behind the packet is given out yet.
+        if map[words.start..].contains(&true) {
+            return false;
+        }
+        map[words].fill(true);
+    }
+    taken.copy_from_slice(&map);
+    true
+}
+
+/// Descriptors from 8 bytes each; most are brought near the arena.
+fn descriptors(bytes: &[u8]) -> Vec<Descriptor> {
+    let field = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+    let near = |value: u32, limit: u32| if value >> 28 == 15 { value } else { value % limit };
+    bytes
+        .chunks_exact(8)
+        .map(|b| Descriptor { offset: near(field(b), ARENA as u32 + 8), length: near(field(&b[4..]), 96) })
+        .collect()
+}
+
+/// Writes each packet full of its own number, and looks whether any other changed.
+fn check_apart(batch: &mut Batch) {
+    for i in 0..batch.len() {
+        batch.packet_mut(i).fill(i as u8);
+    }
+    for (i, packet) in batch.packets().enumerate() {
+        assert!(packet.iter().all(|&byte| byte == i as u8), "packet {i} shares bytes");
+    }
+}
+
+/// The first byte says whether there is room and metadata, and how many descriptors are in the
+/// first of two batches; the last part is where a filter leaves the packets.
+///
+/// # Panics
+/// Where a batch came of what it must not, or not of what it may.
+pub fn run(data: &[u8]) {
+    let Some((&how, bytes)) = data.split_first() else { return };
+    let (room, margin) = if how & 1 == 0 { (Room::None, 0) } else { (Room::Both, i64::from(ROOM)) };
+    let mut all = descriptors(bytes);
+    if how & 2 != 0 {
+        all.sort_by_key(|d| d.offset);
+    }
+    let resized = all.split_off(all.len() - all.len() / 3);
+    let first = all.len().min(usize::from(how >> 4));
+    let mut carver = Carver::new(Arena::new(ARENA).expect("a small arena"), None);
+    let mut taken = vec![false; ARENA / 4];
+    let mut batches = Vec::new();
+    for part in [&all[..first], &all[first..]] {
+        let metadata = if how & 4 == 0 { Vec::new() } else { vec![Metadata::default(); part.len()] };
+        let wanted = may_lie(part, margin, &mut taken);
+        let carved = carver.carve(part.to_vec(), metadata, room);
+        assert_eq!(carved.is_ok(), wanted, "{part:?} with {room:?}: {:?}", carved.err());
+        batches.extend(carved);
+    }
+    drop(carver);
+    for batch in &mut batches {
+        check_apart(batch);
+    }
+    for batch in &mut batches {
+        let before = batch.descriptors().to_vec();
+        let moved: Vec<Descriptor> = before.iter().zip(resized.iter().chain(&before)).map(|(_, &d)| d).collect();
+        let inside = moved.iter().zip(&before).all(|(new, old)| {
+            i64::from(new.offset) >= i64::from(old.offset) - margin
+                && i64::from(new.offset) + i64::from(new.length)
+                    <= i64::from(old.offset) + i64::from(old.length) + margin
+        });
+        assert_eq!(batch.resize(moved.clone()).is_ok(), inside, "{before:?} to {moved:?}");
+        assert_eq!(batch.descriptors(), if inside { &moved } else { &before });
+        check_apart(batch);
+        batch.truncate(usize::from(how >> 5));
+        assert!(batch.resize(Vec::new()).is_ok() == batch.is_empty());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutate::{A_SECOND, Corpus, run_for};
+
+    /// Packets in order, close together and with room.
+    fn good() -> Vec<Vec<u8>> {
+        let mut inputs = Vec::new();
+        for how in 0..=255u8 {
+            for (first, step, length) in [(0u32, 64, 60), (128, 320, 60), (0, 4, 4), (130, 260, 3)] {
+                let mut data = vec![how];
+                for i in 0..8 {
+                    data.extend((first + i * step).to_le_bytes());
+                    data.extend(u32::to_le_bytes(length));
+                }
+                inputs.push(data);
+            }
+        }
+        inputs
+    }
+
+    #[test]
+    fn for_a_second() {
+        let good = good();
+        let seeds: Vec<&[u8]> = good.iter().map(Vec::as_slice).collect();
+        let pieces: &[&[u8]] = &[&[0; 4], &[0xff; 4], &[0, 4, 0, 0], &[0xff, 3, 0, 0], &[128, 0, 0, 0], &[4, 0, 0, 0]];
+        println!("{} batches", run_for(A_SECOND, "descriptors", Corpus { seeds: &seeds, pieces }, 0, run));
+    }
+}
