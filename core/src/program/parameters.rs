@@ -99,6 +99,9 @@ pub(super) fn resolve(
         return Ok((module, Vec::new()));
     }
     let names: Vec<String> = module.overrides.iter().map(|(_, o)| o.name.clone().unwrap_or_default()).collect();
+    // naga puts what others depend on first; the text's order is what its author knows.
+    let places: Vec<_> =
+        module.overrides.iter().map(|(handle, _)| module.overrides.get_span(handle).to_range()).collect();
     let constants = module
         .overrides
         .iter()
@@ -115,16 +118,18 @@ pub(super) fn resolve(
     let mut resolved = resolved.into_owned();
     resolved.entry_points.clear();
     resolved.overrides = naga::Arena::new();
-    let parameters = names
+    let mut parameters = names
         .into_iter()
         .zip(values)
-        .map(|(name, given)| {
+        .zip(places)
+        .map(|((name, given), place)| {
             let value = given.or_else(|| in_effect(&resolved, &name));
             let value = value.ok_or_else(|| one(Diagnostic::new(format!("the parameter `{name}` has no value"))))?;
-            Ok(Parameter { name, value, is_default: given.is_none() })
+            Ok((place.map(|p| p.start), Parameter { name, value, is_default: given.is_none() }))
         })
-        .collect::<Result<_, Diagnostics>>()?;
-    Ok((resolved, parameters))
+        .collect::<Result<Vec<_>, Diagnostics>>()?;
+    parameters.sort_by_key(|(place, _)| *place);
+    Ok((resolved, parameters.into_iter().map(|(_, parameter)| parameter).collect()))
 }
 
 /// The name of the entry point that stands for all that must be kept; it is gone afterwards.

@@ -61,6 +61,8 @@ fn explain(source: &Source, error: &ParseError) -> Diagnostic {
     let mut diagnostic = Diagnostic::new(error.message().trim_end_matches('.'));
     let mut beyond = false;
     for (span, message) in error.labels() {
+        // Where naga has nothing to add to the message itself.
+        let message = if message == "see msg" { "" } else { message };
         match span.to_range() {
             Some(range) if range.start < source.text.len() => diagnostic = diagnostic.at(range, message),
             Some(_) => beyond = true,

@@ -126,12 +126,54 @@ fn too_long_and_not_text() {
     assert_eq!(&*Source::from_bytes("f", "é".into()).unwrap().text, "é");
 }
 
+#[test]
+fn reports_are_golden() {
+    let report = |text: &str| compiled(text).unwrap_err().render();
+    assert_eq!(
+        report("fn xdp_filter(pkt: u32) -> u32 {\n\tlet länge = pkt_len(pkt) + pkt;\n\treturn länge;\n}\n"),
+        "error: the packet may only be handed on
+  ┌─ f:2:14
+  │
+2 │     let länge = pkt_len(pkt) + pkt;
+  │                 ^^^^^^^^^^^^^^^^^^ used as a number here
+  │
+  = its value is no property of the packet: give it to the prelude's functions or to a helper
+
+"
+    );
+    assert_eq!(
+        report("fn a() { b(); }\nfn b() { a(); }\nfn xdp_filter(pkt: u32) -> u32 { return 1u; }\n"),
+        "error: declaration of `a` is cyclic
+  ┌─ f:2:4
+  │
+1 │ fn a() { b(); }
+  │    -     - uses `b`
+2 │ fn b() { a(); }
+  │    ^     - ending the cycle
+
+"
+    );
+    assert_eq!(
+        report("fn xdp_filter(pkt: u32) -> u32 {\n    return 1u;\n"),
+        "error: this `{` is never closed
+  ┌─ f:1:32
+  │
+1 │ fn xdp_filter(pkt: u32) -> u32 {
+  │                                ^ opened here
+  │
+  = the text ends before it
+
+"
+    );
+}
+
 const PARAMETERS: &str = "override port: u32 = 80u;
 override address: u32 = 0x0a000001u;
 override shift: i32 = -5;
 override on: bool = false;
 @id(7) override rate: f32 = 1.5;
-override unused: u32 = port + 1u;
+override unused: u32 = later + 1u;
+override later: u32 = port;
 fn xdp_filter(pkt: u32) -> u32 {
     if on && load_be16(pkt, 36u) == port && load_be32(pkt, 26u) == address { return u32(shift) + u32(rate); }
     return XDP_PASS;
@@ -150,6 +192,7 @@ fn parameters_have_their_defaults() {
             ("on", ParameterValue::Bool(false), true),
             ("rate", ParameterValue::F32(1.5), true),
             ("unused", ParameterValue::U32(81), true),
+            ("later", ParameterValue::U32(80), true),
         ]
     );
     assert!(program.module().overrides.is_empty() && program.module().entry_points.is_empty());

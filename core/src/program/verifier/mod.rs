@@ -8,6 +8,7 @@
 //! - [`limits`]: memory, statements, nesting.
 
 mod declarations;
+mod explain;
 mod limits;
 mod packet;
 mod statements;
@@ -15,12 +16,13 @@ mod statements;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
-use naga::valid::{ModuleInfo, ValidationError};
-use naga::{Function, Handle, Module, Span, WithSpan};
+use naga::valid::ModuleInfo;
+use naga::{Function, Handle, Module, Span};
 
 use crate::lang::prelude::Intrinsic;
 use crate::lang::{Diagnostic, Diagnostics, FILTER, Source};
 
+pub(super) use explain::explain;
 pub use limits::{
     MAX_EXPRESSIONS, MAX_FUNCTION_PARAMETERS, MAX_NESTING, MAX_PRIVATE_BYTES, MAX_STATEMENTS, MAX_TYPE_DEPTH,
 };
@@ -143,48 +145,6 @@ pub(super) fn name_place(source: &Source, span: Span, name: &str) -> Option<Rang
         !name.is_empty() && !text[..at].ends_with(is_part) && !text[at + name.len()..].starts_with(is_part)
     });
     Some(found.map_or(range.clone(), |at| range.start + at..range.start + at + name.len()))
-}
-
-/// What naga's validator says, in our form: the last reason first, because it is the one that says
-/// what is wrong.
-pub(super) fn explain(source: &Source, error: &WithSpan<ValidationError>) -> Diagnostics {
-    let mut reasons = Vec::new();
-    let mut next: Option<&dyn std::error::Error> = Some(error.as_inner());
-    while let Some(reason) = next {
-        reasons.push(without_handles(&reason.to_string()));
-        next = reason.source();
-    }
-    reasons.dedup();
-    let mut diagnostic = Diagnostic::new(reasons.pop().unwrap_or_default());
-    // The narrowest place first: the others are what it lies in.
-    let mut places: Vec<_> = error.spans().filter_map(|(span, _)| place(source, *span)).collect();
-    places.sort_by_key(|place| place.len());
-    if let Some(place) = places.into_iter().next() {
-        diagnostic = diagnostic.at(place, "");
-    }
-    for reason in reasons.into_iter().rev() {
-        diagnostic = diagnostic.note(reason);
-    }
-    Diagnostics::one(source, diagnostic)
-}
-
-/// A message without naga's handles (`[17]`), which mean nothing to a reader.
-fn without_handles(message: &str) -> String {
-    let mut text = String::with_capacity(message.len());
-    let mut rest = message;
-    while let Some(open) = rest.find('[') {
-        let digits = rest[open + 1..].find(|c: char| !c.is_ascii_digit()).unwrap_or(0);
-        let is_handle = digits > 0 && rest[open + 1 + digits..].starts_with(']');
-        if is_handle {
-            text.push_str(rest[..open].trim_end());
-            rest = &rest[open + digits + 2..];
-        } else {
-            text.push_str(&rest[..=open]);
-            rest = &rest[open + 1..];
-        }
-    }
-    text.push_str(rest);
-    text
 }
 
 #[cfg(test)]

@@ -209,10 +209,25 @@ fn types_nest_and_parameters_count_as_wgsl_says() {
 }
 
 #[test]
-fn nagas_own_refusals_have_their_places() {
-    body_refused("return 1i;", "2:8", "");
-    body_refused("let a: u32 = true;", "2:5", "");
+fn what_nagas_validator_refuses_is_said_in_wgsl() {
+    for (body, place, words) in [
+        ("return 1i;", "2:8", "returned is `i32`, declared is `u32`"),
+        ("let a: u32 = true;", "2:5", "expected to be `u32`, but got `bool`"),
+        ("let a = load_u8(pkt);", "2:9", "`load_u8` takes 2 arguments, given are 1"),
+        ("let a = load_u8(pkt, 1i);", "2:22", "argument 2 of `load_u8` is of type `u32`, given is `i32`"),
+        ("let a = pkt_len(pkt) + 2i;", "2:9", "`+` does not go between `u32` and `i32`"),
+        ("let a = -pkt_len(pkt);", "2:9", "`-` does not go before `u32`"),
+        ("if pkt_len(pkt) {}", "2:4", "condition of `if` is `u32`"),
+        ("var a: S; a = pkt_len(pkt);", "2:15", "`u32` cannot be stored in a variable of type `S`"),
+        ("switch pkt_len(pkt) { case 1 {} }", "2:1", "missing a `default` case"),
+        ("break;", "2:1", "outside of a `loop`"),
+    ] {
+        refused(&with(body, "struct S { a: u32 }"), place, words);
+    }
+    refused("fn xdp_filter(pkt: u32) -> u32 { if pkt_len(pkt) > 1 { return 1u; } }", "1:4", "without returning");
     refused(&with("f();", "fn f() { f(); }"), "5:4", "recurs");
+    assert_eq!(super::explain::in_plain_words("The [12] is a[b] of [3]"), "the is a[b] of");
+    assert_eq!(super::explain::in_plain_words("RHS [x [1"), "RHS [x [1");
 }
 
 #[test]
