@@ -1,7 +1,7 @@
 //! What a filter may not do in its functions: everything that concerns other invocations, or things
 //! that a packet has not.
 
-use naga::{Block, Expression, Function, Handle, Module, Span, Statement};
+use naga::{Block, Expression, Function, Span, Statement};
 
 use super::{Errors, Parts, place};
 
@@ -16,38 +16,7 @@ pub(super) fn check(parts: &Parts, errors: &mut Errors) {
             if let Some(what) = refused_statement(statement) {
                 refuse(parts, place_of(function, statement).unwrap_or(span), what, errors);
             }
-            if let Statement::Call { arguments, .. } = statement {
-                for &argument in arguments {
-                    if points_inside(parts.module, function, argument) {
-                        let at = place(parts.source, function.expressions.get_span(argument));
-                        errors.add(at, "a pointer to a part of a variable cannot be passed", "", PARTS_OF_VARIABLES);
-                    }
-                }
-            }
         });
-    }
-}
-
-const PARTS_OF_VARIABLES: &str = "this needs WGSL's `unrestricted_pointer_parameters`, which SPIR-V devices do not have; \
-     pass a pointer to the whole variable, or copy the part to a variable of its own";
-
-/// Whether an expression is a pointer to a part of a variable: a member, an element.
-fn points_inside(module: &Module, function: &Function, expression: Handle<Expression>) -> bool {
-    let base_of = |handle: Handle<Expression>| match function.expressions[handle] {
-        Expression::Access { base, .. } | Expression::AccessIndex { base, .. } => Some(base),
-        _ => None,
-    };
-    let Some(mut root) = base_of(expression) else { return false };
-    while let Some(base) = base_of(root) {
-        root = base;
-    }
-    match function.expressions[root] {
-        Expression::LocalVariable(_) | Expression::GlobalVariable(_) => true,
-        Expression::FunctionArgument(index) => {
-            module.types[function.arguments[index as usize].ty].inner.pointer_space().is_some()
-        }
-        // A part of a value is a value.
-        _ => false,
     }
 }
 

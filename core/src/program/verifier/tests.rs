@@ -52,24 +52,6 @@ fn the_filter_has_its_signature() {
 }
 
 #[test]
-fn pointers_to_parts_of_variables_are_not_passed() {
-    let declarations = "struct S { a: u32, b: array<u32, 2>, }\nvar<private> kept: S;\n\
-         fn f(p: ptr<function, u32>) {}\nfn g(p: ptr<private, u32>) {}\nfn h(p: ptr<function, S>) { REST }\n\
-         fn k(v: u32) {}";
-    let place_refused = |body: &str, place| {
-        refused(&with(body, &declarations.replace("REST", "")), place, "a pointer to a part of a variable");
-    };
-    place_refused("var s: S; f(&s.a);", "2:14");
-    place_refused("var s: S; let p = &s.b[1]; f(p);", "2:20");
-    place_refused("g(&kept.b[pkt_len(pkt)]);", "2:4");
-    refused(&with("", &declarations.replace("REST", "f(&(*p).a);")), "9:32", "a pointer to a part of a variable");
-    accepted(&with(
-        "var s: S; var a = s.a; f(&a); h(&s); k(s.b[1]); k(kept.a);",
-        &declarations.replace("REST", "k((*p).a);"),
-    ));
-}
-
-#[test]
 fn the_packet_is_opaque() {
     for (body, place) in [
         ("let a = pkt + 1u;", "2:9"),
