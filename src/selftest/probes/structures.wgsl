@@ -23,6 +23,8 @@ fn turned(flow: Flow) -> Flow {
 
 fn raise(flow: ptr<function, Flow>) { (*flow).flags |= 0x80u; }
 
+fn add(value: ptr<function, u32>, more: u32) { *value += more; }
+
 fn total(flow: Flow) -> u32 {
     var sum = flow.ports.x + 10u * flow.ports.y + flow.flags;
     for (var i = 0u; i < 4u; i++) {
@@ -47,6 +49,10 @@ fn xdp_filter(pkt: u32) -> u32 {
     if kept.b.ports.x != 6u || kept.a.ports.x != 5u || kept.b.flags != 3u { return redirect(3u); }
     raise(&flow);
     if flow.flags != 0x83u || kept.a.flags != 3u { return redirect(4u); }
+    // Pointers to parts of a variable.
+    add(&flow.flags, 2u);
+    add(&flow.address[3u], 5u);
+    if flow.flags != 0x85u || flow.address[3] != 9u || flow.address[2] != 3u { return redirect(7u); }
     if total(copy) != 65u + 1u + 0x200u + 0x30000u + 0x4000000u { return redirect(5u); }
     var grid: array<array<u32, 3>, 2>;
     grid[zero + 1u][zero + 2u] = 8u;
