@@ -7,6 +7,7 @@ use super::InterpError;
 use super::expression::{Context, Types, operands};
 use super::layout::{self, Layouts};
 use super::value::{Pointer, Scalar, Space, Value};
+use crate::lang::prelude::Intrinsic;
 use crate::program::Program;
 
 /// The largest value, in scalars: the 16 KiB that a filter's private memory may have, in words.
@@ -30,6 +31,10 @@ pub(super) struct Code {
 
 #[derive(Debug)]
 pub(super) struct FunctionCode {
+    /// Whether it is the filter's own: its loops cost fuel, and its calls of the prelude are traced.
+    pub(super) own: bool,
+    /// Bytes that it loads, or stores, at its second argument, if it is that function of the prelude.
+    pub(super) access: Option<Access>,
     /// By expression handle: values that no call changes.
     pub(super) fixed: Vec<Option<Value>>,
     /// The local variables' first values.
@@ -38,6 +43,13 @@ pub(super) struct FunctionCode {
     pub(super) arguments: Vec<(Handle<Expression>, usize)>,
     /// Expressions that stand for a local variable's address, and its first scalar among `locals`.
     pub(super) addresses: Vec<(Handle<Expression>, usize)>,
+}
+
+/// What a load or store of the prelude does.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Access {
+    pub(super) size: u32,
+    pub(super) write: bool,
 }
 
 impl Code {
@@ -160,7 +172,12 @@ impl Code {
                 _ => None,
             })
             .collect();
-        Ok(FunctionCode { fixed, locals, arguments, addresses })
+        let access = match program.intrinsic(handle) {
+            Some(Intrinsic::Load { size, .. }) => Some(Access { size, write: false }),
+            Some(Intrinsic::Store { size, .. }) => Some(Access { size, write: true }),
+            _ => None,
+        };
+        Ok(FunctionCode { own: !program.is_prelude(handle), access, fixed, locals, arguments, addresses })
     }
 }
 

@@ -6,13 +6,12 @@ use std::slice::Iter;
 use naga::valid::FunctionInfo;
 use naga::{Block, Expression, Function, Handle, Statement, SwitchCase, SwitchValue, TypeInner};
 
-use super::code::{Code, FunctionCode};
+use super::code::{Access, Code, FunctionCode};
 use super::expression::{Context, Types};
 use super::memory::Memory;
 use super::value::{Pointer, Scalar, Space, Value};
 use super::{InterpError, Trace};
 use crate::device::CancelToken;
-use crate::lang::prelude::Intrinsic;
 use crate::packet::Metadata;
 use crate::program::Program;
 
@@ -57,8 +56,6 @@ struct Frame<'p> {
     function: &'p Function,
     info: &'p FunctionInfo,
     code: &'p FunctionCode,
-    /// Whether its loops cost fuel and its calls of the prelude are traced.
-    own: bool,
     /// By expression handle: what has been evaluated so far.
     values: Vec<Option<Value>>,
     /// Where its locals begin in [`Memory::slots`].
@@ -75,6 +72,8 @@ pub(super) struct Machine<'p> {
     cancel: &'p CancelToken,
     pub(super) memory: Memory,
     frames: Vec<Frame<'p>>,
+    /// Frames of calls that are over, kept for their memory.
+    spare: Vec<Frame<'p>>,
     fuel: u32,
     pub(super) trace: Trace,
 }
@@ -87,6 +86,7 @@ impl<'p> Machine<'p> {
             cancel,
             memory: Memory::default(),
             frames: Vec::new(),
+            spare: Vec::new(),
             fuel: 0,
             trace: Trace::default(),
         }
@@ -142,35 +142,43 @@ impl<'p> Machine<'p> {
         let code = &self.code.functions[handle.index()];
         let base = self.memory.slots.len();
         self.memory.slots.extend_from_slice(&code.locals);
-        let mut values = vec![None; function.expressions.len()];
-        for &(expression, number) in &code.arguments {
-            let argument = arguments.get(number).ok_or_else(|| InterpError::internal("an argument is missing"))?;
-            values[expression.index()] = Some(argument.clone());
-        }
-        for &(expression, slot) in &code.addresses {
-            values[expression.index()] = Some(Value::Pointer(Pointer { space: Space::Memory, slot: base + slot }));
-        }
-        self.frames.push(Frame {
+        let info = &self.program.info()[handle];
+        let mut frame = self.spare.pop().unwrap_or_else(|| Frame {
             function,
-            info: &self.program.info()[handle],
+            info,
             code,
-            own: !self.program.is_prelude(handle),
-            values,
+            values: Vec::new(),
             base,
-            work: vec![Work::Block(function.body.iter())],
+            work: Vec::new(),
             result,
         });
+        (frame.function, frame.info, frame.code, frame.base, frame.result) = (function, info, code, base, result);
+        frame.values.resize(function.expressions.len(), None);
+        for &(expression, number) in &code.arguments {
+            let argument = arguments.get(number).ok_or_else(|| InterpError::internal("an argument is missing"))?;
+            frame.values[expression.index()] = Some(argument.clone());
+        }
+        for &(expression, slot) in &code.addresses {
+            let pointer = Pointer { space: Space::Memory, slot: base + slot };
+            frame.values[expression.index()] = Some(Value::Pointer(pointer));
+        }
+        frame.work.push(Work::Block(function.body.iter()));
+        self.frames.push(frame);
         Ok(())
     }
 
     /// Ends the call on top. When it was the outermost, its result is given back.
     fn leave(&mut self, value: Option<Value>) -> Result<Option<Option<Value>>, InterpError> {
-        let frame = self.frames.pop().ok_or_else(|| InterpError::internal("a return outside any call"))?;
+        let mut frame = self.frames.pop().ok_or_else(|| InterpError::internal("a return outside any call"))?;
         self.memory.slots.truncate(frame.base);
+        let expression = frame.result;
+        frame.values.clear();
+        frame.work.clear();
+        self.spare.push(frame);
         let Some(caller) = self.frames.last_mut() else {
             return Ok(Some(value));
         };
-        if let Some(expression) = frame.result {
+        if let Some(expression) = expression {
             let value = value.ok_or_else(|| InterpError::internal("a call without its result"))?;
             caller.values[expression.index()] = Some(value);
         }
@@ -202,7 +210,7 @@ impl<'p> Machine<'p> {
             },
             Work::Loop { body, continuing, break_if, next } => match next {
                 Phase::Body => {
-                    if frame.own {
+                    if frame.code.own {
                         if self.cancel.is_cancelled() {
                             return Err(Stop::Cancelled);
                         }
@@ -301,7 +309,7 @@ impl<'p> Machine<'p> {
             }
             Statement::Call { function, arguments, result } => {
                 let arguments = arguments.iter().map(|&a| self.value(a).cloned()).collect::<Result<Vec<_>, _>>()?;
-                if self.frame()?.own {
+                if self.frame()?.code.own {
                     self.observe(*function, &arguments)?;
                 }
                 self.enter(*function, arguments, *result)?;
@@ -341,10 +349,8 @@ impl<'p> Machine<'p> {
 
     /// Notes which bytes of the packet a call of the prelude reads or writes.
     fn observe(&mut self, function: Handle<Function>, arguments: &[Value]) -> Result<(), InterpError> {
-        let (size, write) = match self.program.intrinsic(function) {
-            Some(Intrinsic::Load { size, .. }) => (size, false),
-            Some(Intrinsic::Store { size, .. }) => (size, true),
-            _ => return Ok(()),
+        let Some(Access { size, write }) = self.code.functions[function.index()].access else {
+            return Ok(());
         };
         let machinery = self.program.machinery();
         let state = |global: Handle<naga::GlobalVariable>| {

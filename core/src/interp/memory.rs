@@ -29,8 +29,7 @@ impl Memory {
         self.words.clear();
         self.words.resize(bytes.div_ceil(4), FILLER);
         for (at, byte) in (offset..).zip(packet) {
-            let shift = at % 4 * 8;
-            let word = &mut self.words[at / 4];
+            let (word, shift) = (&mut self.words[at / 4], at % 4 * 8);
             *word = *word & !(0xff << shift) | u32::from(*byte) << shift;
         }
         self.descriptor = [offset as u32, packet.len() as u32];

@@ -147,12 +147,15 @@ pub(super) fn zip<const N: usize>(
     values: [&Value; N],
     function: impl Fn([Scalar; N]) -> Result<Scalar, InterpError>,
 ) -> Result<Value, InterpError> {
-    let width = values.iter().filter(|v| !matches!(v, Value::Scalar(_))).map(|v| v.scalars().map(<[_]>::len));
-    let Some(width) = width.reduce(|a, b| Ok(a?.max(b?))).transpose()? else {
-        let mut scalars = [Scalar::Bool(false); N];
-        for (scalar, value) in scalars.iter_mut().zip(values) {
-            *scalar = value.scalar()?;
+    let mut scalars = [Scalar::Bool(false); N];
+    let mut width = None;
+    for (scalar, value) in scalars.iter_mut().zip(values) {
+        match value {
+            Value::Scalar(v) => *scalar = *v,
+            other => width = width.max(Some(other.scalars()?.len())),
         }
+    }
+    let Some(width) = width else {
         return Ok(Value::Scalar(function(scalars)?));
     };
     let component = |index: usize| {
