@@ -74,7 +74,6 @@ pub(super) fn component(fun: MathFunction, arguments: &[Scalar]) -> Option<Scala
         (M::Abs, &[unsigned]) => unsigned,
         (M::Sign, &[Scalar::I32(v)]) => Scalar::I32(v.signum()),
         (M::Sign, &[Scalar::I64(v)]) => Scalar::I64(v.signum()),
-        (M::Sign, &[_]) => value.with(u64::from(value.bits != 0)),
         (M::CountOneBits, &[_]) => value.with(up.filter(|&i| value.bit(i)).count() as u64),
         (M::CountTrailingZeros, &[_]) => value.with(up.take_while(|&i| !value.bit(i)).count() as u64),
         (M::CountLeadingZeros, &[_]) => value.with(up.rev().take_while(|&i| !value.bit(i)).count() as u64),

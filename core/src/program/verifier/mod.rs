@@ -4,12 +4,14 @@
 //! - [`declarations`]: entry points, resources, types: before naga's validator, because it would
 //!   complain of what is missing from things that must not be there at all;
 //! - [`statements`]: barriers, subgroups, textures and the like, for the same reason also before;
+//! - [`operands`]: what built-ins take in naga and do not in WGSL;
 //! - [`packet`]: that `pkt` is only ever handed on;
 //! - [`limits`]: memory, statements, nesting.
 
 mod declarations;
 mod explain;
 mod limits;
+mod operands;
 mod packet;
 mod statements;
 
@@ -88,6 +90,7 @@ pub(super) fn check_unvalidated(parts: &Parts) -> Result<(), Diagnostics> {
 pub(super) fn check_validated(parts: &Parts, info: &ModuleInfo) -> Result<(), Diagnostics> {
     let mut errors = Errors::new(parts.source);
     packet::check(parts, &mut errors);
+    operands::check(parts, info, &mut errors);
     limits::check(parts, info, &mut errors);
     errors.finish()
 }

@@ -224,3 +224,12 @@ fn several_errors_are_told_at_once() {
     assert_eq!(errors.errors.len(), 21);
     assert!(errors.errors[20].message.contains("10 more"));
 }
+
+#[test]
+fn sign_is_for_signed_numbers() {
+    let declarations = "fn n() -> u32 { return 7u; }";
+    for body in ["let a = sign(n());", "let a = sign(vec2<u32>(n(), 1u));"] {
+        refused(&with(body, declarations), "2:9", "`sign` takes no unsigned numbers");
+    }
+    accepted(&with("let a = sign(i32(n())); let b = sign(f32(n()));", declarations));
+}

@@ -51,7 +51,6 @@ pub(super) const EXPRESSIONS: &[(&str, &[&str])] = &[
             "vec2<u64>(x, y)[w & 1u]",
             "array<u64, 2>(x, y)[w]",
             "abs(x)",
-            "sign(x)",
             "min(x, y)",
             "max(x, y)",
             "clamp(x, y, x + 5lu)",

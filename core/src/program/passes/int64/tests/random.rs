@@ -328,7 +328,8 @@ impl Writer {
             8 => {
                 let of = self.random.one_of(&[
                     "abs",
-                    "sign",
+                    // For signed numbers only, as WGSL has it.
+                    if ty == U64 { "abs" } else { "sign" },
                     "countOneBits",
                     "countLeadingZeros",
                     "countTrailingZeros",
