@@ -320,11 +320,11 @@ impl Generator<'_> {
                 let (low, high) = (self.value(scalar, depth), self.expression(ty, depth));
                 format!("clamp({a}, {low}, {high})")
             }
-            1 if scalar.width() == 32 => {
+            1 => {
                 let (offset, count) = (self.value(Scalar::U32, depth), self.value(Scalar::U32, 0));
                 format!("extractBits({a}, {offset}, {count})")
             }
-            2 if scalar.width() == 32 => {
+            2 => {
                 let (new, offset, count) =
                     (self.value(scalar, 0), self.value(Scalar::U32, 0), self.value(Scalar::U32, 0));
                 format!("insertBits({a}, {new}, {offset}, {count})")
@@ -344,8 +344,8 @@ impl Generator<'_> {
             }
             _ => {
                 let names = [
-                    "abs",
                     "sign",
+                    "abs",
                     "countOneBits",
                     "countLeadingZeros",
                     "countTrailingZeros",
@@ -353,8 +353,9 @@ impl Generator<'_> {
                     "firstLeadingBit",
                     "firstTrailingBit",
                 ];
-                let name = if scalar == Scalar::U32 { self.pick(&names[2..]) } else { self.pick(&names) };
-                format!("{name}({a})")
+                // `sign` is for signed numbers.
+                let signed = matches!(scalar, Scalar::I32 | Scalar::I64);
+                format!("{}({a})", self.pick(if signed { &names } else { &names[1..] }))
             }
         }
     }

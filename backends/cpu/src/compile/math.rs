@@ -190,24 +190,24 @@ impl Codegen<'_, '_> {
                 self.or_minus_one(leaf, x, bit)
             }
             Mf::ExtractBits => {
-                let (offset, count) = self.bit_field(a[1], a[2]);
-                // Shifted up against the top and down again; a count of 0 would shift by 32.
-                let width = self.constant(32);
+                let (offset, count) = self.bit_field(bits, a[1], a[2]);
+                // Shifted up against the top and down again; a count of 0 would shift by the width.
+                let width = self.constant(bits as u32);
                 let rest = self.b.ins().isub(width, count);
                 let up = self.b.ins().isub(rest, offset);
                 let up = self.b.ins().ishl(x, up);
                 let down = if signed { self.b.ins().sshr(up, rest) } else { self.b.ins().ushr(up, rest) };
-                let zero = self.constant(0);
+                let zero = self.b.ins().iconst(ty, 0);
                 self.b.ins().select(count, down, zero)
             }
             Mf::InsertBits => {
-                let (offset, count) = self.bit_field(a[2], a[3]);
-                let width = self.constant(32);
+                let (offset, count) = self.bit_field(bits, a[2], a[3]);
+                let width = self.constant(bits as u32);
                 let rest = self.b.ins().isub(width, count);
-                let ones = self.b.ins().iconst(clif::I32, -1);
+                let ones = self.b.ins().iconst(ty, -1);
                 let ones = self.b.ins().ushr(ones, rest);
                 let mask = self.b.ins().ishl(ones, offset);
-                let zero = self.constant(0);
+                let zero = self.b.ins().iconst(ty, 0);
                 let mask = self.b.ins().select(count, mask, zero);
                 let moved = self.b.ins().ishl(a[1], offset);
                 let new = self.b.ins().band(moved, mask);
@@ -236,9 +236,9 @@ impl Codegen<'_, '_> {
         self.b.ins().select(x, otherwise, none)
     }
 
-    /// Offset and count of a bit field, cut to 32 bits as WGSL says.
-    fn bit_field(&mut self, offset: Value, count: Value) -> (Value, Value) {
-        let width = self.constant(32);
+    /// Offset and count of a bit field, cut to the number's `bits` as WGSL says.
+    fn bit_field(&mut self, bits: i64, offset: Value, count: Value) -> (Value, Value) {
+        let width = self.constant(bits as u32);
         let offset = self.b.ins().umin(offset, width);
         let rest = self.b.ins().isub(width, offset);
         (offset, self.b.ins().umin(count, rest))

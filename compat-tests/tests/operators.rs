@@ -1,0 +1,219 @@
+//! Every operator, built-in and conversion on every device, for scalars and for vectors, on
+//! operands at which they are peculiar. What is right is the interpreter's to say, whose own tests
+//! compare it with Rust's arithmetic.
+
+use std::sync::Arc;
+
+use portcullis_compat_tests::devices;
+use portcullis_compat_tests::harness::{self, What};
+use portcullis_core::device::Device;
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::program::{Program, ProgramOptions};
+
+/// Bytes of a packet's three operands; the results follow, 8 bytes each.
+const OPERANDS: usize = 24;
+
+/// Results of a filter, at most: not too few, because a device compiles each filter anew.
+const RESULTS: usize = 24;
+
+const EDGES: &[u64] = &[
+    0,
+    1,
+    2,
+    7,
+    31,
+    32,
+    33,
+    63,
+    64,
+    0x7fff_ffff,
+    0x8000_0000,
+    0x8000_0001,
+    0xffff_ffff,
+    0x1_0000_0000,
+    0x7fff_ffff_ffff_ffff,
+    0x8000_0000_0000_0000,
+    0xffff_ffff_ffff_fffe,
+    0xffff_ffff_ffff_ffff,
+    0x0123_4567_89ab_cdef,
+];
+
+fn is_wide(ty: &str) -> bool {
+    ty.ends_with("64")
+}
+
+fn load(ty: &str, at: usize) -> String {
+    let (low, high) = (format!("load_le32(pkt, {at}u)"), format!("load_le32(pkt, {}u)", at + 4));
+    match ty {
+        "bool" => format!("({low} & 1u) != 0u"),
+        "u64" | "i64" => format!("bitcast<{ty}>(u64({low}) | (u64({high}) << 32u))"),
+        _ => format!("bitcast<{ty}>({low})"),
+    }
+}
+
+fn store(value: &str, ty: &str, at: usize) -> String {
+    match ty {
+        "u64" | "i64" => format!(
+            "{{ let w = bitcast<u64>({value}); store_le32(pkt, {at}u, u32(w & 0xfffffffflu)); \
+             store_le32(pkt, {}u, u32(w >> 32u)); }}",
+            at + 4
+        ),
+        _ => format!("store_le32(pkt, {at}u, u32({value}));"),
+    }
+}
+
+/// Expressions over `a`, `b` and `c` of the type, each with its own type.
+fn expressions(ty: &'static str) -> Vec<(String, &'static str)> {
+    let mut all: Vec<(String, &'static str)> = Vec::new();
+    let signed = ty.starts_with('i');
+    if ty == "bool" {
+        for text in ["a && b", "a || b", "a & b", "a | b", "!a", "a == b", "a != b", "select(a, b, c)"] {
+            all.push((text.into(), "bool"));
+        }
+        all.push(("all(vec3<bool>(a, b, c))".into(), "bool"));
+        all.push(("any(vec3<bool>(a, b, c))".into(), "bool"));
+        all.push(("(vec2<bool>(a, b) & vec2<bool>(b, c)).y".into(), "bool"));
+        all.push(("(!vec2<bool>(a, b)).x".into(), "bool"));
+        for to in ["u32", "i32", "u64", "i64"] {
+            all.push((format!("{to}(a)"), to));
+        }
+        return all;
+    }
+    for operator in ["+", "-", "*", "/", "%", "&", "|", "^"] {
+        all.push((format!("a {operator} b"), ty));
+        for size in 2..=4 {
+            let parts = |all: &str| all[..size * 3 - 2].to_string();
+            let (left, right) = (parts("a, b, c, a"), parts("b, c, a, c"));
+            let last = &"xyzw"[size - 1..size];
+            all.push((format!("(vec{size}<{ty}>({left}) {operator} vec{size}<{ty}>({right})).{last}"), ty));
+        }
+    }
+    all.push((format!("(vec3<{ty}>(a, b, c) * c).y"), ty));
+    for operator in ["<<", ">>"] {
+        all.push((format!("a {operator} u32(b)"), ty));
+        all.push((format!("(vec2<{ty}>(a, c) {operator} vec2<u32>(u32(b), u32(a))).y"), ty));
+        all.push((format!("a {operator} {}u", if is_wide(ty) { 63 } else { 31 }), ty));
+    }
+    for operator in ["==", "!=", "<", "<=", ">", ">="] {
+        all.push((format!("a {operator} b"), "bool"));
+        all.push((format!("(vec4<{ty}>(a, b, c, a) {operator} vec4<{ty}>(c, a, b, b)).z"), "bool"));
+    }
+    all.push(("select(a, b, a < b)".into(), ty));
+    all.push((format!("select(vec2<{ty}>(a, b), vec2<{ty}>(b, c), vec2<bool>(a < b, b < c)).y"), ty));
+    all.push(("~a".into(), ty));
+    all.push((format!("(~vec2<{ty}>(a, b)).y"), ty));
+    if signed {
+        all.push(("-a".into(), ty));
+        all.push((format!("(-vec3<{ty}>(a, b, c)).z"), ty));
+        all.push(("sign(a)".into(), ty));
+        all.push((format!("sign(vec2<{ty}>(b, a)).y"), ty));
+    }
+    for name in [
+        "abs",
+        "countOneBits",
+        "countLeadingZeros",
+        "countTrailingZeros",
+        "reverseBits",
+        "firstLeadingBit",
+        "firstTrailingBit",
+    ] {
+        all.push((format!("{name}(a)"), ty));
+        all.push((format!("{name}(vec2<{ty}>(b, a)).y"), ty));
+    }
+    for name in ["min", "max"] {
+        all.push((format!("{name}(a, b)"), ty));
+        all.push((format!("{name}(vec3<{ty}>(a, b, c), vec3<{ty}>(c, a, b)).z"), ty));
+    }
+    all.push(("clamp(a, b, c)".into(), ty));
+    all.push((format!("clamp(vec2<{ty}>(c, a), vec2<{ty}>(b, b), vec2<{ty}>(a, c)).y"), ty));
+    all.push(("extractBits(a, u32(b), u32(c))".into(), ty));
+    all.push(("extractBits(a, 3u, 17u)".into(), ty));
+    all.push((format!("extractBits(vec2<{ty}>(a, b), u32(b), u32(c)).y"), ty));
+    all.push(("insertBits(a, b, u32(b), u32(c))".into(), ty));
+    all.push(("insertBits(a, b, 5u, 20u)".into(), ty));
+    all.push((format!("insertBits(vec2<{ty}>(a, b), vec2<{ty}>(b, c), u32(c), u32(a)).y"), ty));
+    all.push((format!("dot(vec3<{ty}>(a, b, c), vec3<{ty}>(b, c, a))"), ty));
+    for to in ["u32", "i32", "u64", "i64", "bool"] {
+        all.push((format!("{to}(a)"), to));
+        all.push((format!("vec2<{to}>(vec2<{ty}>(a, b)).y"), to));
+        if to != "bool" && is_wide(to) == is_wide(ty) {
+            all.push((format!("bitcast<{to}>(a)"), to));
+        }
+    }
+    // An index of any size and sign.
+    all.push(("array<u32, 5>(10u, 11u, 12u, 13u, 14u)[a]".into(), "u32"));
+    all.push((format!("vec3<{ty}>(c, b, a)[b]"), ty));
+    if ty == "u32" {
+        for text in [
+            "pack4xU8(vec4<u32>(a, b, c, a))",
+            "pack4xU8Clamp(vec4<u32>(a, b, c, a))",
+            "pack4xI8(vec4<i32>(vec4<u32>(a, b, c, a)))",
+            "pack4xI8Clamp(vec4<i32>(vec4<u32>(a, b, c, a)))",
+            "unpack4xU8(a).z",
+            "bitcast<u32>(unpack4xI8(a).w)",
+            "dot4U8Packed(a, b)",
+            "bitcast<u32>(dot4I8Packed(a, b))",
+            "csum_add(a, b)",
+            "csum_fold(a)",
+            "csum_replace16(a, b, c)",
+            "csum_replace32(a, b, c)",
+        ] {
+            all.push((text.into(), "u32"));
+        }
+    }
+    all
+}
+
+/// A filter that computes some expressions and stores their results.
+fn program(ty: &str, part: &[(String, &str)]) -> Arc<Program> {
+    let mut text = String::from("fn xdp_filter(pkt: u32) -> u32 {\n");
+    for (i, name) in ["a", "b", "c"].iter().enumerate() {
+        text += &format!("    let {name} = {};\n", load(ty, i * 8));
+    }
+    for (i, (expression, result)) in part.iter().enumerate() {
+        let at = OPERANDS + i * 8;
+        text += &format!("    let r{i} = {expression};\n    {}\n", store(&format!("r{i}"), result, at));
+    }
+    text += "    return XDP_PASS;\n}\n";
+    let source = Source::new(format!("operators of {ty}"), text);
+    Arc::new(
+        wgsl::compile(&source, &ProgramOptions::default())
+            .unwrap_or_else(|errors| panic!("{}\n{}", errors.render(), source.text)),
+    )
+}
+
+fn packets() -> Vec<Vec<u8>> {
+    let third = |i: usize| EDGES[(i * 7 + 3) % EDGES.len()];
+    let pairs = EDGES.iter().flat_map(|&a| EDGES.iter().enumerate().map(move |(i, &b)| [a, b, third(i)]));
+    pairs
+        .map(|operands| {
+            let mut packet: Vec<u8> = operands.iter().flat_map(|v| v.to_le_bytes()).collect();
+            packet.resize(OPERANDS + RESULTS * 8, 0);
+            packet
+        })
+        .collect()
+}
+
+fn check(device: &Arc<dyn Device>) {
+    let packets = packets();
+    let mut wrong = Vec::new();
+    for ty in ["u32", "i32", "u64", "i64", "bool"] {
+        for part in expressions(ty).chunks(RESULTS) {
+            let Err(mismatch) = harness::compare(&program(ty, part), &**device, &packets, &[packets.len()]) else {
+                continue;
+            };
+            let place = match &mismatch.what {
+                What::Packet { got, want, .. } => got.1.iter().zip(&want.1).position(|(a, b)| a != b),
+                _ => None,
+            };
+            let which = place.map(|at| part[(at - OPERANDS) / 8].0.as_str()).unwrap_or("the filter as a whole");
+            wrong.push(format!("{which} over {ty}: {mismatch}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_operator_on_every_device() {
+    devices::on_each("operators", check);
+}
