@@ -19,7 +19,7 @@ use portcullis_core::packet::Batch;
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::Cpu;
 
-use support::{Table, Traffic, in_turn, median, only_testing, time};
+use support::{Table, Times, Traffic, in_turn, only_testing, time};
 
 /// A filter's name, its text, and the hand-written side over a batch.
 type Case = (&'static str, &'static str, fn(&Batch, &mut Columns));
@@ -110,7 +110,7 @@ fn against_hand_written(cpu: &Cpu, count: usize, rounds: usize) {
                 // Both closures want the batch, in turn.
                 let batch = std::cell::RefCell::new(&mut batch);
                 let mut columns = Columns::default();
-                let (ours, theirs) = in_turn(
+                let pair = in_turn(
                     rounds,
                     || round(&mut *session, &mut batch.borrow_mut()),
                     || {
@@ -120,7 +120,7 @@ fn against_hand_written(cpu: &Cpu, count: usize, rounds: usize) {
                     },
                 );
                 let label = format!("{name}, {}, one every {stride} B", traffic.name());
-                table.rates(&label, count, ours, theirs);
+                table.rates(&label, count, pair);
             }
         }
     }
@@ -134,9 +134,9 @@ fn two_threads_against_one(cpu: &Cpu, count: usize, rounds: usize) {
         let program = compile(name, text);
         let (mut two, mut one) = (load(cpu, &program, 2), load(cpu, &program, 1));
         let batch = std::cell::RefCell::new(&mut batch);
-        let (two, one) =
+        let pair =
             in_turn(rounds, || round(&mut *two, &mut batch.borrow_mut()), || round(&mut *one, &mut batch.borrow_mut()));
-        table.rates(name, count, two, one);
+        table.rates(name, count, pair);
     }
     table.print();
 }
@@ -145,9 +145,9 @@ fn compile_times(cpu: &Cpu, rounds: usize) {
     println!("\nfilter to native code, median of {rounds} (front end, then generated code)");
     for (name, text) in CASES.map(|(name, text, _)| (name, text)).into_iter().chain(OTHERS) {
         let program = compile(name, text);
-        let mut front: Vec<_> = (0..rounds).map(|_| time(|| drop(black_box(compile(name, text))))).collect();
-        let mut native: Vec<_> = (0..rounds).map(|_| time(|| drop(black_box(load(cpu, &program, 1))))).collect();
-        println!("{name:<16} {:>9.2?} {:>9.2?}", median(&mut front), median(&mut native));
+        let front = Times::of((0..rounds).map(|_| time(|| drop(black_box(compile(name, text))))).collect());
+        let native = Times::of((0..rounds).map(|_| time(|| drop(black_box(load(cpu, &program, 1))))).collect());
+        println!("{name:<16} {:>9.2?} {:>9.2?}", front.median, native.median);
     }
 }
 

@@ -137,9 +137,9 @@ pub fn only_testing() -> bool {
     std::env::args().any(|a| a == "--test") || !std::env::args().any(|a| a == "--bench")
 }
 
-/// The medians of two sides, timed in turn so that whatever else the machine does hits both. One
-/// round of each goes before, untimed.
-pub fn in_turn(rounds: usize, mut ours: impl FnMut(), mut theirs: impl FnMut()) -> (Duration, Duration) {
+/// Two sides timed in turn, so that whatever else the machine does hits both. One round of each
+/// goes before, untimed.
+pub fn in_turn(rounds: usize, mut ours: impl FnMut(), mut theirs: impl FnMut()) -> Pair {
     let mut times = (Vec::with_capacity(rounds), Vec::with_capacity(rounds));
     for round in 0..=rounds {
         let (first, second) = (time(&mut ours), time(&mut theirs));
@@ -148,7 +148,33 @@ pub fn in_turn(rounds: usize, mut ours: impl FnMut(), mut theirs: impl FnMut()) 
             times.1.push(second);
         }
     }
-    (median(&mut times.0), median(&mut times.1))
+    Pair { ours: Times::of(times.0), theirs: Times::of(times.1) }
+}
+
+/// Times of two sides.
+#[derive(Debug, Clone, Copy)]
+pub struct Pair {
+    /// This project's.
+    pub ours: Times,
+    /// What it is held against.
+    pub theirs: Times,
+}
+
+/// The times of many rounds in two numbers.
+#[derive(Debug, Clone, Copy)]
+pub struct Times {
+    /// The middle one.
+    pub median: Duration,
+    /// The shortest: what the machine can do when nothing else runs.
+    pub best: Duration,
+}
+
+impl Times {
+    /// Of at least one round.
+    pub fn of(mut times: Vec<Duration>) -> Times {
+        times.sort_unstable();
+        Times { median: times[times.len() / 2], best: times[0] }
+    }
 }
 
 /// How long it takes.
@@ -158,44 +184,44 @@ pub fn time(f: impl FnOnce()) -> Duration {
     start.elapsed()
 }
 
-/// The middle one, or the upper of two.
-///
-/// # Panics
-/// When there is none.
-pub fn median(times: &mut [Duration]) -> Duration {
-    times.sort_unstable();
-    times[times.len() / 2]
-}
-
-/// Lines of a table: name, ours, theirs, ratio.
+/// Lines of a table: name, ours, theirs, the ratio of the medians, the ratio of the best rounds.
+/// A ratio above 1 says that ours is faster. Where the two ratios are far apart, something else kept
+/// the machine busy.
 #[derive(Debug, Default)]
 pub struct Table {
-    rows: Vec<[String; 4]>,
+    rows: Vec<[String; 5]>,
 }
 
 impl Table {
     /// A table whose columns have these heads.
     pub fn new(name: &str, ours: &str, theirs: &str) -> Table {
-        Table { rows: vec![[name.into(), ours.into(), theirs.into(), "ratio".into()]] }
+        Table { rows: vec![[name.into(), ours.into(), theirs.into(), "ratio".into(), "best".into()]] }
     }
 
-    /// Adds a row. The ratio is above 1 when ours is faster.
-    pub fn row(&mut self, name: &str, ours: String, theirs: String, ratio: f64) {
-        self.rows.push([name.into(), ours, theirs, format!("{ratio:.2}")]);
+    /// Adds a row, its times shown by `show`.
+    pub fn row(&mut self, name: &str, pair: Pair, show: impl Fn(Duration) -> String) {
+        let ratio = |ours: Duration, theirs: Duration| format!("{:.2}", theirs.as_secs_f64() / ours.as_secs_f64());
+        let Pair { ours, theirs } = pair;
+        self.rows.push([
+            name.into(),
+            show(ours.median),
+            show(theirs.median),
+            ratio(ours.median, theirs.median),
+            ratio(ours.best, theirs.best),
+        ]);
     }
 
     /// Adds a row of two times for the same number of packets, shown as rates.
-    pub fn rates(&mut self, name: &str, packets: usize, ours: Duration, theirs: Duration) {
-        let rate = |time: Duration| format!("{:.1} Mpps", packets as f64 / time.as_secs_f64() / 1e6);
-        self.row(name, rate(ours), rate(theirs), theirs.as_secs_f64() / ours.as_secs_f64());
+    pub fn rates(&mut self, name: &str, packets: usize, pair: Pair) {
+        self.row(name, pair, |time| format!("{:.1} Mpps", packets as f64 / time.as_secs_f64() / 1e6));
     }
 
     /// Prints it.
     pub fn print(&self) {
         let width = |column: usize| self.rows.iter().map(|r| r[column].len()).max().unwrap_or(0);
         println!();
-        for [name, ours, theirs, ratio] in &self.rows {
-            println!("{name:<0$}  {ours:>1$}  {theirs:>2$}  {ratio:>5}", width(0), width(1), width(2));
+        for [name, ours, theirs, ratio, best] in &self.rows {
+            println!("{name:<0$}  {ours:>1$}  {theirs:>2$}  {ratio:>5}  {best:>5}", width(0), width(1), width(2));
         }
     }
 }

@@ -38,7 +38,11 @@ pub fn run(require: Option<&str>) -> Result<(), String> {
             ["check", "--package", "portcullis", "--all-targets"].iter().chain(features).copied().collect();
         suite.step(&format!("check {}", features.join(" ")), &arguments, &[]);
     }
-    suite.step("documentation", &["doc", "--workspace", "--no-deps", "--keep-going"], &[("RUSTDOCFLAGS", "-D warnings")]);
+    suite.step(
+        "documentation",
+        &["doc", "--workspace", "--no-deps", "--keep-going"],
+        &[("RUSTDOCFLAGS", "-D warnings")],
+    );
     for package in PUBLISHED {
         let arguments = ["package", "--list", "--allow-dirty", "--quiet", "--package", package];
         suite.step(&format!("package list of {package}"), &arguments, &[]);
