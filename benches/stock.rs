@@ -13,6 +13,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use criterion::{Criterion, Throughput};
+use portcullis::selftest::filters::STOCK;
 use portcullis_core::device::{Device, LoadOptions, Session};
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::Batch;
@@ -21,24 +22,14 @@ use portcullis_cpu::Cpu;
 
 use support::{Table, Times, Traffic, in_turn, only_testing, time};
 
-/// A filter's name, its text, and the hand-written side over a batch.
-type Case = (&'static str, &'static str, fn(&Batch, &mut Columns));
+/// A filter's name, and the hand-written side over a batch.
+type Case = (&'static str, fn(&Batch, &mut Columns));
 
 const CASES: [Case; 4] = [
-    ("simple_filter", include_str!("../shaders/simple_filter.wgsl"), |b, out| {
-        out.actions(b, hand_written::simple_filter)
-    }),
-    ("port_filter", include_str!("../shaders/port_filter.wgsl"), |b, out| out.actions(b, hand_written::port_filter)),
-    ("http_only", include_str!("../shaders/http_only.wgsl"), |b, out| out.actions(b, hand_written::http_only)),
-    ("hash_lb", include_str!("../shaders/hash_lb.wgsl"), |b, out| out.returns(b, hand_written::hash_lb)),
-];
-
-const OTHERS: [(&str, &str); 5] = [
-    ("minimal", include_str!("../shaders/minimal.wgsl")),
-    ("complex_filter", include_str!("../shaders/complex_filter.wgsl")),
-    ("mac_swap", include_str!("../shaders/mac_swap.wgsl")),
-    ("dscp_mark", include_str!("../shaders/dscp_mark.wgsl")),
-    ("vlan_pop", include_str!("../shaders/vlan_pop.wgsl")),
+    ("simple_filter", |batch, out| out.actions(batch, hand_written::simple_filter)),
+    ("port_filter", |batch, out| out.actions(batch, hand_written::port_filter)),
+    ("http_only", |batch, out| out.actions(batch, hand_written::http_only)),
+    ("hash_lb", |batch, out| out.returns(batch, hand_written::hash_lb)),
 ];
 
 /// What the hand-written side writes: one column, kept from round to round.
@@ -66,7 +57,8 @@ impl Columns {
     }
 }
 
-fn compile(name: &str, text: &str) -> Arc<Program> {
+fn compile(name: &str) -> Arc<Program> {
+    let text = STOCK.iter().find(|(n, _)| *n == name).expect("a stock filter").1;
     let source = Source::new(format!("{name}.wgsl"), text);
     Arc::new(wgsl::compile(&source, &ProgramOptions::default()).unwrap_or_else(|e| panic!("{}", e.render())))
 }
@@ -84,7 +76,7 @@ fn round(session: &mut dyn Session, batch: &mut Option<Batch>) {
 }
 
 /// Both sides give the same verdicts, or the figures mean nothing.
-fn agree(session: &mut dyn Session, batch: &mut Option<Batch>, (name, _, theirs): Case) {
+fn agree(session: &mut dyn Session, batch: &mut Option<Batch>, (name, theirs): Case) {
     let done = session.run(batch.take().expect("it came back")).expect("the CPU does not fail");
     let mut columns = Columns::default();
     theirs(&done.batch, &mut columns);
@@ -104,8 +96,8 @@ fn against_hand_written(cpu: &Cpu, count: usize, rounds: usize) {
         for traffic in [Traffic::Uniform, Traffic::Mixed] {
             let mut batch = Some(support::batch(traffic, count, stride));
             for case in CASES {
-                let (name, text, theirs) = case;
-                let mut session = load(cpu, &compile(name, text), 1);
+                let (name, theirs) = case;
+                let mut session = load(cpu, &compile(name), 1);
                 agree(&mut *session, &mut batch, case);
                 // Both closures want the batch, in turn.
                 let batch = std::cell::RefCell::new(&mut batch);
@@ -130,8 +122,8 @@ fn against_hand_written(cpu: &Cpu, count: usize, rounds: usize) {
 fn two_threads_against_one(cpu: &Cpu, count: usize, rounds: usize) {
     let mut table = Table::new("packed, mixed", "two threads", "one thread");
     let mut batch = Some(support::batch(Traffic::Mixed, count, support::LENGTH));
-    for (name, text, _) in CASES {
-        let program = compile(name, text);
+    for (name, _) in CASES {
+        let program = compile(name);
         let (mut two, mut one) = (load(cpu, &program, 2), load(cpu, &program, 1));
         let batch = std::cell::RefCell::new(&mut batch);
         let pair =
@@ -143,9 +135,9 @@ fn two_threads_against_one(cpu: &Cpu, count: usize, rounds: usize) {
 
 fn compile_times(cpu: &Cpu, rounds: usize) {
     println!("\nfilter to native code, median of {rounds} (front end, then generated code)");
-    for (name, text) in CASES.map(|(name, text, _)| (name, text)).into_iter().chain(OTHERS) {
-        let program = compile(name, text);
-        let front = Times::of((0..rounds).map(|_| time(|| drop(black_box(compile(name, text))))).collect());
+    for &(name, _) in STOCK {
+        let program = compile(name);
+        let front = Times::of((0..rounds).map(|_| time(|| drop(black_box(compile(name))))).collect());
         let native = Times::of((0..rounds).map(|_| time(|| drop(black_box(load(cpu, &program, 1))))).collect());
         println!("{name:<16} {:>9.2?} {:>9.2?}", front.median, native.median);
     }
@@ -154,10 +146,10 @@ fn compile_times(cpu: &Cpu, rounds: usize) {
 /// The same rounds under criterion, which keeps a history and notices regressions.
 fn record(cpu: &Cpu, criterion: &mut Criterion, count: usize) {
     let mut batch = Some(support::batch(Traffic::Mixed, count, support::LENGTH));
-    for (name, text, theirs) in CASES {
+    for (name, theirs) in CASES {
         let mut group = criterion.benchmark_group(name);
         group.throughput(Throughput::Elements(count as u64)).sample_size(10);
-        let mut session = load(cpu, &compile(name, text), 1);
+        let mut session = load(cpu, &compile(name), 1);
         group.bench_function("generated", |b| b.iter(|| round(&mut *session, &mut batch)));
         let mut columns = Columns::default();
         let batch = batch.as_ref().expect("it came back");

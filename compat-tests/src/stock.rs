@@ -1,17 +1,7 @@
 //! The stock filters, as they stand in `shaders/`.
 
 /// Name and text of every stock filter.
-pub const FILTERS: &[(&str, &str)] = &[
-    ("simple_filter", include_str!("../../shaders/simple_filter.wgsl")),
-    ("port_filter", include_str!("../../shaders/port_filter.wgsl")),
-    ("minimal", include_str!("../../shaders/minimal.wgsl")),
-    ("complex_filter", include_str!("../../shaders/complex_filter.wgsl")),
-    ("http_only", include_str!("../../shaders/http_only.wgsl")),
-    ("hash_lb", include_str!("../../shaders/hash_lb.wgsl")),
-    ("mac_swap", include_str!("../../shaders/mac_swap.wgsl")),
-    ("dscp_mark", include_str!("../../shaders/dscp_mark.wgsl")),
-    ("vlan_pop", include_str!("../../shaders/vlan_pop.wgsl")),
-];
+pub use portcullis::selftest::filters::STOCK as FILTERS;
 
 /// The text of a stock filter.
 ///

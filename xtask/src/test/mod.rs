@@ -50,9 +50,17 @@ pub fn run(require: Option<&str>) -> Result<(), String> {
     let required = require.unwrap_or_default();
     let folder = records.to_str().ok_or("the repository's path is not UTF-8")?;
     suite.tests(&[("PORTCULLIS_REQUIRE", required), ("PORTCULLIS_TEST_RECORDS", folder)]);
-    suite.step("selftest", &["run", "--quiet", "--package", "portcullis", "--", "selftest"], &[]);
+    let report = root.join("target/selftest.json");
+    let _ = std::fs::remove_file(&report);
+    let file = report.to_str().ok_or("the repository's path is not UTF-8")?;
+    let mut selftest = vec!["run", "--quiet", "--package", "portcullis", "--", "selftest", "--json", file];
+    if !required.is_empty() {
+        selftest.extend(["--require", required]);
+    }
+    suite.step("selftest", &selftest, &[]);
 
-    let records = Records::read(&records);
+    let mut records = Records::read(&records);
+    records.add_selftest(&report);
     suite.tally.skipped += records.skipped();
     records.print();
     if !suite.failed.is_empty() {

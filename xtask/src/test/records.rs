@@ -23,6 +23,24 @@ impl Records {
         records
     }
 
+    /// Adds what the self-test wrote about each device: `portcullis selftest --json FILE`.
+    pub fn add_selftest(&mut self, file: &Path) {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let report: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        let entries = |name: &str| report[name].as_array().cloned().unwrap_or_default();
+        let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().replace(['\t', '\n'], " ");
+        for device in entries("devices") {
+            let outcome = if device["failed"] == 0 { "passed" } else { "failed" };
+            let remark =
+                format!("{}, {} filters", text(&device["name"]), device["results"].as_array().map_or(0, Vec::len));
+            self.add(&format!("selftest\t{}\t{outcome}\t{remark}", text(&device["id"])));
+        }
+        for missing in entries("missing") {
+            let outcome = if missing["required"] == true { "failed" } else { "skipped" };
+            self.add(&format!("selftest\t{}\t{outcome}\t{}", text(&missing["device"]), text(&missing["reason"])));
+        }
+    }
+
     fn add(&mut self, line: &str) {
         let mut fields = line.splitn(4, '\t');
         let (Some(suite), Some(device), Some(outcome)) = (fields.next(), fields.next(), fields.next()) else { return };
@@ -69,5 +87,19 @@ mod tests {
         assert_eq!(records.rows[&("a".into(), "cpu".into())], ("failed".into(), "six".into()));
         assert_eq!(records.rows.len(), 2);
         assert_eq!(records.skipped(), 1);
+    }
+
+    #[test]
+    fn the_self_test_has_its_rows() {
+        let file = std::env::temp_dir().join(format!("portcullis-selftest-{}.json", std::process::id()));
+        let report = r#"{"devices": [{"id": "cpu", "name": "a CPU", "failed": 1, "results": [{}, {}]}],
+            "missing": [{"device": "wgpu", "reason": "no driver", "required": false}]}"#;
+        std::fs::write(&file, report).unwrap();
+        let mut records = Records::default();
+        records.add_selftest(&file);
+        std::fs::remove_file(&file).unwrap();
+        let row = |device: &str| records.rows[&("selftest".to_owned(), device.to_owned())].clone();
+        assert_eq!(row("cpu"), ("failed".into(), "a CPU, 2 filters".into()));
+        assert_eq!(row("wgpu"), ("skipped".into(), "no driver".into()));
     }
 }
