@@ -11,6 +11,27 @@
 //! - [`wrap`]: limit, repeat, tee and faults around any source.
 //!
 //! [`open`] and [`create`] choose by the text that a user gives.
+//!
+//! ```
+//! use portcullis_io::{Sink, Source, SourceOptions, create, open};
+//!
+//! # let directory = tempfile::tempdir()?;
+//! # let path = directory.path().join("short.pcap");
+//! # let path = path.to_str().unwrap();
+//! // A thousand packets; "-" would be standard input, and anything else a capture file.
+//! let mut source = open("synth:packets=1000,seed=7,size=64..1500", &SourceOptions::default())?;
+//! let mut sink = create(path, source.format())?;
+//! while let Some(batch) = source.next_batch()? {
+//!     let short: Vec<u32> = (0..batch.len() as u32).filter(|&i| batch.packet(i as usize).len() < 300).collect();
+//!     sink.write(&batch, &short)?;
+//! }
+//! for warning in source.take_warnings() {
+//!     eprintln!("{warning}");
+//! }
+//! let written = sink.finish()?;
+//! assert!(written.packets > 100 && written.packets < 300);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![deny(unsafe_code)]
 
 pub mod capture;

@@ -77,7 +77,7 @@ impl SinkError {
 /// See [`SinkError`].
 pub fn create(path: &str, format: &CaptureFormat) -> Result<Box<dyn Sink>, SinkError> {
     if path == "-" {
-        return Ok(Box::new(CaptureSink::new("stdout", standard_output()?, CaptureKind::Pcap, format)?));
+        return Ok(Box::new(CaptureSink::new("stdout", standard_output()?, CaptureKind::Pcap, format)?.live()));
     }
     Ok(Box::new(CaptureSink::create(Path::new(path), format)?))
 }

@@ -187,6 +187,7 @@ pub struct CaptureSink {
     out: Box<dyn Write + Send>,
     encoder: Encoder,
     buffer: Vec<u8>,
+    live: bool,
     written: Written,
 }
 
@@ -221,9 +222,17 @@ impl CaptureSink {
     ) -> Result<CaptureSink, SinkError> {
         let mut buffer = Vec::with_capacity(BUFFER + (16 << 10));
         let encoder = Encoder::new(kind, format, &mut buffer);
-        let mut sink = CaptureSink { name: name.to_owned(), out, encoder, buffer, written: Written::default() };
+        let mut sink =
+            CaptureSink { name: name.to_owned(), out, encoder, buffer, live: false, written: Written::default() };
         sink.flush()?;
         Ok(sink)
+    }
+
+    /// Writes at the end of each batch, so that whoever reads a pipe sees packets as they come. (A
+    /// file gets them when there are enough to be worth it.)
+    pub fn live(mut self) -> CaptureSink {
+        self.live = true;
+        self
     }
 
     fn flush(&mut self) -> Result<(), SinkError> {
@@ -243,7 +252,7 @@ impl Sink for CaptureSink {
             }
         }
         self.written.packets += indices.len() as u64;
-        Ok(())
+        if self.live { self.flush() } else { Ok(()) }
     }
 
     fn finish(mut self: Box<Self>) -> Result<Written, SinkError> {

@@ -1,5 +1,6 @@
 //! What captures hold.
 
+use portcullis_core::packet::Room;
 use portcullis_io::{Resolution, SourceOptions, Warning, capture};
 
 use super::bytes::*;
@@ -167,4 +168,30 @@ fn batches_are_as_large_as_asked_for_at_most() {
     let mut source = capture::read("test", None, Box::new(std::io::Cursor::new(bytes)), &options).unwrap();
     let sizes: Vec<usize> = std::iter::from_fn(|| source.next_batch().unwrap()).map(|batch| batch.len()).collect();
     assert_eq!(sizes, [30, 30, 30, 10]);
+}
+
+#[test]
+fn a_long_capture_takes_no_more_memory_than_a_short_one() {
+    let mut bytes = pcap_header(Order::Little, 0xa1b2_c3d4, 1);
+    for i in 0..20_000u32 {
+        bytes.extend(pcap_record(Order::Little, 1, 2, &vec![7; (i % 900) as usize], 900));
+    }
+    for room in [Room::None, Room::Both] {
+        let options = SourceOptions { room, block_size: 8192, ..SourceOptions::default() };
+        let mut source = capture::read("test", None, Box::new(std::io::Cursor::new(bytes.clone())), &options).unwrap();
+        let mut in_flight = std::collections::VecDeque::new();
+        let mut arenas = std::collections::HashSet::new();
+        let mut packets = 0;
+        while let Some(batch) = source.next_batch().unwrap() {
+            packets += batch.len();
+            arenas.insert(batch.span().id());
+            in_flight.push_back(batch);
+            if in_flight.len() == 3 {
+                in_flight.pop_front();
+            }
+        }
+        assert_eq!(packets, 20_000);
+        // Two in flight, one handed out, one that is being filled, one to which the cut record went.
+        assert!(arenas.len() <= 5, "{} arenas", arenas.len());
+    }
 }

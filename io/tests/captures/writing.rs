@@ -162,6 +162,22 @@ fn the_file_is_there_without_a_packet() {
 }
 
 #[test]
+fn a_live_sink_keeps_no_batch_back() {
+    let (bytes, _) = input(0xa1b2_c3d4);
+    for (live, wanted) in [(true, 200), (false, 0)] {
+        let out = Shared::default();
+        let sink = CaptureSink::new("out", Box::new(out.clone()), CaptureKind::Pcap, &CaptureFormat::default());
+        let sink = sink.unwrap();
+        let mut sink = if live { sink.live() } else { sink };
+        let reader = Box::new(std::io::Cursor::new(bytes.clone()));
+        let batch = capture::read("test", None, reader, &SourceOptions::default()).unwrap().next_batch();
+        let batch = batch.unwrap().unwrap();
+        sink.write(&batch, &(0..batch.len() as u32).collect::<Vec<_>>()).unwrap();
+        assert_eq!(take_pcap_apart(&out.0.lock().unwrap()).3.len(), wanted);
+    }
+}
+
+#[test]
 fn failures_name_the_file() {
     struct Full;
     impl std::io::Write for Full {
