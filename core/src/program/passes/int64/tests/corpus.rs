@@ -335,6 +335,14 @@ pub(super) const FILTERS: &[&str] = &[
         if adjust_tail(pkt, i32(now % 64lu)) { return redirect(u32(now >> 60u)); }
         return XDP_PASS;
      }",
+    // operations on constants, which the front end leaves to run time
+    "const A = 12345678901lu; const C = vec2<u64>(A, 5lu);
+     fn xdp_filter(pkt: u32) -> u32 {
+        var a = 3lu * 4lu; var b = 1lu << 40u; var c = C * 3lu; var d = (C * C).y; var e = array<u64, 2>(A * A, 1lu);
+        var f = 5lu == 6lu; var g = vec2<u64>(1lu, 2lu).y; var h = select(1lu, 2lu, 3lu < 4lu); var i = A / 7lu;
+        for (var n = 0lu; n < 3lu * 2lu; n++) { var fresh = 7lu * 9lu; fresh += n; i += fresh; }
+        return 1u + u32((a + b + c.x + d + e[1] + u64(f) + g + h + i) % 3lu);
+     }",
     // nothing but a conversion, and nothing but a literal
     "fn xdp_filter(pkt: u32) -> u32 { return u32(u64(load_u8(pkt, 0u))); }",
     "fn xdp_filter(pkt: u32) -> u32 { let unused = 5lu; return XDP_PASS; }",

@@ -240,6 +240,12 @@ fn deep_nesting_is_lowered() {
     let nested = |open: &str, close: &str| body(format!("{} a += 1lu; {}", open.repeat(60), close.repeat(60)));
     nested("if a < 9lu {", "}");
     nested("loop {", "break; }");
+    body(format!(
+        "{} {} {{ a += 1lu; }} {}",
+        "for (; a < 9lu;) {".repeat(100),
+        "if a < 9lu { a *= 3lu; } else ".repeat(150),
+        "}".repeat(100)
+    ));
     nested("switch u32(a) { case 1u: { a *= 3lu; } default: {", "} }");
     body(format!("{} {{ a += 1lu; }}", "if a < 9lu { a *= 3lu; } else ".repeat(250)));
     body(format!("a = {} a {};", "(a * ".repeat(60), ")".repeat(60)));
