@@ -2,13 +2,15 @@
 //!
 //! A pass works on a copy of [`Program::module`]; what it makes validates again. The order is
 //! fixed, because each pass leans on the ones before it: indices are clamped while the validator's
-//! types of the original module still hold, the fuel counter is added, then the 64-bit integers go,
-//! whatever the passes before them have added, and last the shift counts are masked.
+//! types of the original module still hold, the fuel counter is added, functions that are called with
+//! pointers to parts of variables are copied, then the 64-bit integers go, whatever the passes before
+//! them have added, and last the shift counts are masked.
 
 mod clamp;
 mod entry;
 mod fuel;
 mod int64;
+mod pointers;
 mod rewrite;
 mod shifts;
 #[cfg(test)]
@@ -36,6 +38,8 @@ pub struct Lowering {
     /// Clamp dynamic indices into arrays, vectors and matrices of the filter, so that the device
     /// needs no bounds checks of its own for them.
     pub clamp_indices: bool,
+    /// Call functions with pointers to whole variables only. For SPIR-V.
+    pub whole_pointers: bool,
     /// Make pairs of `u32` of 64-bit integers.
     pub int64: bool,
     /// Take shift counts modulo the width. For devices on which too large a count is undefined.
@@ -96,6 +100,12 @@ pub fn lower(program: &Program, lowering: Lowering) -> Result<Lowered, LowerErro
         fuel,
         changes_length: program.facts.changes_length,
     };
+    if lowering.whole_pointers {
+        let run = pointers::run(&mut lowered.module);
+        if let Some(moved) = run.map_err(|error| LowerError { reason: error.to_string() })? {
+            lowered.move_functions(&moved);
+        }
+    }
     let mut capabilities = super::CAPABILITIES;
     if lowering.int64 {
         let run = int64::run(&mut lowered.module);

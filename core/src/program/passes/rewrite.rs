@@ -5,6 +5,8 @@
 
 use naga::{Arena, AtomicFunction, Block, Expression, Function, Handle, Range, Span, Statement, SwitchCase};
 
+use super::Moved;
+
 /// The blocks that a statement holds.
 pub(super) fn blocks_of(statement: &mut Statement) -> Vec<&mut Block> {
     match statement {
@@ -109,4 +111,22 @@ pub(super) fn rebuild<T>(
         }
     }
     function.expressions = new;
+}
+
+/// Gives a function's calls the callees' new handles.
+pub(super) fn settle_calls(function: &mut Function, settled: &Moved) {
+    for (_, expression) in function.expressions.iter_mut() {
+        if let Expression::CallResult(callee) = expression {
+            *callee = settled[callee];
+        }
+    }
+    let mut blocks = vec![&mut function.body];
+    while let Some(block) = blocks.pop() {
+        for statement in block.iter_mut() {
+            if let Statement::Call { function, .. } = statement {
+                *function = settled[function];
+            }
+            blocks.extend(blocks_of(statement));
+        }
+    }
 }

@@ -21,12 +21,10 @@ mod types;
 
 use std::collections::HashMap;
 
-use naga::{
-    Arena, Constant, EntryPoint, Expression, Function, GlobalVariable, Handle, Module, Span, SpecialTypes, Statement,
-};
+use naga::{Arena, Constant, EntryPoint, Expression, Function, GlobalVariable, Handle, Module, Span, SpecialTypes};
 
 use super::Moved;
-use super::rewrite::blocks_of;
+use super::rewrite::settle_calls;
 use function::FunctionLowering;
 use types::{Types, Wide, wide_conversion, wide_literal};
 
@@ -181,24 +179,6 @@ impl Target {
             if let Expression::CallResult(callee) = expression {
                 self.called[callee.index()] = true;
             }
-        }
-    }
-}
-
-/// Gives a function's calls the callees' new handles.
-fn settle_calls(function: &mut Function, settled: &Moved) {
-    for (_, expression) in function.expressions.iter_mut() {
-        if let Expression::CallResult(callee) = expression {
-            *callee = settled[callee];
-        }
-    }
-    let mut blocks = vec![&mut function.body];
-    while let Some(block) = blocks.pop() {
-        for statement in block.iter_mut() {
-            if let Statement::Call { function, .. } = statement {
-                *function = settled[function];
-            }
-            blocks.extend(blocks_of(statement));
         }
     }
 }

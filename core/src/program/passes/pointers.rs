@@ -1,0 +1,423 @@
+//! Pointer arguments that point to whole variables.
+//!
+//! WGSL lets a call take a pointer to a part of a variable (`bump(&table.flows[i])`); SPIR-V wants
+//! the variable itself, and naga's writer knows no way around. So a function is copied for each
+//! shape of pointer that it is called with: the copy takes the whole variable and the indices that
+//! lead to the part, and goes there itself. What private globals are needs no argument.
+//!
+//! There are never more copies than calls in the filter with every helper inlined, which the verifier
+//! bounds.
+//!
+//! Nothing is moved in memory: a callee that reaches the same variable by another way sees what it
+//! saw before.
+
+use std::collections::HashMap;
+
+use naga::front::Typifier;
+use naga::proc::{ResolveContext, ResolveError};
+use naga::{
+    AddressSpace, Arena, Block, Expression, Function, FunctionArgument, GlobalVariable, Handle, Module, Range, Span,
+    Statement, Type, TypeInner,
+};
+
+use super::Moved;
+use super::rewrite::{blocks_of, rebuild, settle_calls};
+
+/// The variable that a pointer points into.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Root {
+    Global(Handle<GlobalVariable>),
+    /// One of the caller's, to be handed over by a pointer of this type.
+    Argument(Handle<Type>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Step {
+    /// A member or element that is known.
+    Fixed(u32),
+    /// An element whose index, of this type, is handed over.
+    Index(Handle<Type>),
+}
+
+/// The way to what a pointer argument points to, but for the values of indices.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Part {
+    root: Root,
+    steps: Vec<Step>,
+}
+
+/// A [`Step`] in the function that takes it.
+#[derive(Debug, Clone, Copy)]
+enum Leg {
+    Fixed(u32),
+    Index(Handle<Expression>),
+}
+
+/// The types of indices.
+type IndexTypes = HashMap<Handle<Expression>, Handle<Type>>;
+
+/// Which copy of a function: for each of its arguments the way to the part, if it is a pointer to
+/// one.
+type Key = (Handle<Function>, Vec<Option<Part>>);
+
+/// Rewrites every call with a pointer to a part of a variable. Gives the functions' new handles, or
+/// nothing where there is no such call.
+pub(super) fn run(module: &mut Module) -> Result<Option<Moved>, ResolveError> {
+    // The same handles; those of copies follow.
+    let provisional = module.functions.clone();
+    let groups = module.functions.iter().map(|(handle, function)| vec![(handle, function.clone())]).collect();
+    let mut pass = Pass { module, provisional, groups, copies: HashMap::new() };
+    // A function is called by later ones only: from the end, all copies of one are known when its
+    // turn comes.
+    for group in (0..pass.groups.len()).rev() {
+        for member in 0..pass.groups[group].len() {
+            let mut function = std::mem::take(&mut pass.groups[group][member].1);
+            pass.rewrite_calls(&mut function)?;
+            pass.groups[group][member].1 = function;
+        }
+    }
+    let Pass { module, groups, copies, .. } = pass;
+    if copies.is_empty() {
+        return Ok(None);
+    }
+    let mut settled = Moved::new();
+    let mut functions = Arena::new();
+    for (group, (original, _)) in groups.into_iter().zip(module.functions.iter()) {
+        for (handle, function) in group {
+            settled.insert(handle, functions.append(function, module.functions.get_span(original)));
+        }
+    }
+    for (_, function) in functions.iter_mut() {
+        settle_calls(function, &settled);
+    }
+    settled.retain(|&handle, _| module.functions.try_get(handle).is_ok());
+    module.functions = functions;
+    Ok(Some(settled))
+}
+
+struct Pass<'a> {
+    /// As it was, but for types that are added.
+    module: &'a mut Module,
+    /// Stands for the functions to come, so that copies have handles.
+    provisional: Arena<Function>,
+    /// For each function: itself and its copies, with their provisional handles.
+    groups: Vec<Vec<(Handle<Function>, Function)>>,
+    copies: HashMap<Key, Handle<Function>>,
+}
+
+impl Pass<'_> {
+    fn rewrite_calls(&mut self, function: &mut Function) -> Result<(), ResolveError> {
+        let mut body = std::mem::take(&mut function.body);
+        let mut index_types = None;
+        let mut blocks = vec![&mut body];
+        while let Some(block) = blocks.pop() {
+            for statement in block.iter_mut() {
+                if let Statement::Call { function: callee, arguments, result } = statement
+                    && arguments.iter().any(|&argument| self.way(function, argument).is_some())
+                {
+                    let types = match &mut index_types {
+                        Some(types) => types,
+                        none => none.insert(self.index_types(function)?),
+                    };
+                    let mut handed_over = Vec::new();
+                    let parts = arguments.iter().map(|&a| self.part(function, types, a, &mut handed_over)).collect();
+                    *callee = self.copy(*callee, parts);
+                    *arguments = handed_over;
+                    if let Some(result) = *result {
+                        *function.expressions.get_mut(result) = Expression::CallResult(*callee);
+                    }
+                }
+                blocks.extend(blocks_of(statement));
+            }
+        }
+        function.body = body;
+        Ok(())
+    }
+
+    /// The types of all expressions of a function that are an index.
+    fn index_types(&mut self, function: &Function) -> Result<IndexTypes, ResolveError> {
+        let mut typifier = Typifier::new();
+        let context = ResolveContext::with_locals(self.module, &function.local_variables, &function.arguments);
+        for (handle, _) in function.expressions.iter() {
+            typifier.grow(handle, &function.expressions, &context)?;
+        }
+        let mut types = IndexTypes::new();
+        for (_, expression) in function.expressions.iter() {
+            if let Expression::Access { index, .. } = *expression {
+                types.insert(index, typifier.register_type(index, &mut self.module.types));
+            }
+        }
+        Ok(types)
+    }
+
+    /// The variable that an argument points into, and the way from there; `None` for what is no
+    /// pointer, or is one to a whole variable.
+    fn way(&self, function: &Function, argument: Handle<Expression>) -> Option<(Handle<Expression>, Vec<Leg>)> {
+        let mut legs = Vec::new();
+        let mut at = argument;
+        loop {
+            at = match function.expressions[at] {
+                Expression::Access { base, index } => {
+                    legs.push(Leg::Index(index));
+                    base
+                }
+                Expression::AccessIndex { base, index } => {
+                    legs.push(Leg::Fixed(index));
+                    base
+                }
+                _ => break,
+            };
+        }
+        let pointer = match function.expressions[at] {
+            Expression::LocalVariable(_) => true,
+            Expression::GlobalVariable(variable) => {
+                self.module.global_variables[variable].space == AddressSpace::Private
+            }
+            Expression::FunctionArgument(index) => {
+                let ty = function.arguments[index as usize].ty;
+                matches!(self.module.types[ty].inner, TypeInner::Pointer { .. })
+            }
+            _ => false,
+        };
+        legs.reverse();
+        (pointer && !legs.is_empty()).then_some((at, legs))
+    }
+
+    /// What an argument points to, if it is a part of a variable; appends to `handed_over` what the
+    /// copy gets in its place, or the argument itself.
+    fn part(
+        &mut self,
+        function: &Function,
+        types: &IndexTypes,
+        argument: Handle<Expression>,
+        handed_over: &mut Vec<Handle<Expression>>,
+    ) -> Option<Part> {
+        let Some((variable, legs)) = self.way(function, argument) else {
+            handed_over.push(argument);
+            return None;
+        };
+        let root = match function.expressions[variable] {
+            Expression::GlobalVariable(variable) => Root::Global(variable),
+            Expression::LocalVariable(local) => {
+                let inner =
+                    TypeInner::Pointer { base: function.local_variables[local].ty, space: AddressSpace::Function };
+                Root::Argument(self.module.types.insert(Type { name: None, inner }, Span::UNDEFINED))
+            }
+            Expression::FunctionArgument(index) => Root::Argument(function.arguments[index as usize].ty),
+            _ => return None,
+        };
+        if let Root::Argument(_) = root {
+            handed_over.push(variable);
+        }
+        let step = |leg| match leg {
+            Leg::Fixed(index) => Step::Fixed(index),
+            Leg::Index(index) => {
+                handed_over.push(index);
+                Step::Index(types[&index])
+            }
+        };
+        Some(Part { root, steps: legs.into_iter().map(step).collect() })
+    }
+
+    /// The copy of `callee` whose arguments point to `parts`.
+    fn copy(&mut self, callee: Handle<Function>, parts: Vec<Option<Part>>) -> Handle<Function> {
+        let key = (callee, parts);
+        if let Some(&copy) = self.copies.get(&key) {
+            return copy;
+        }
+        let function = point(self.module.functions[callee].clone(), &key.1);
+        let handle = self.provisional.append(Function::default(), Span::UNDEFINED);
+        self.groups[callee.index()].push((handle, function));
+        self.copies.insert(key, handle);
+        handle
+    }
+}
+
+/// A function that goes to the parts itself, for which it takes what [`Pass::part`] hands over.
+fn point(mut function: Function, parts: &[Option<Part>]) -> Function {
+    // For each argument, its first new one.
+    let mut first = Vec::new();
+    let mut arguments = Vec::new();
+    for (old, part) in std::mem::take(&mut function.arguments).into_iter().zip(parts) {
+        first.push(arguments.len() as u32);
+        let Some(part) = part else {
+            arguments.push(old);
+            continue;
+        };
+        if let Root::Argument(ty) = part.root {
+            arguments.push(FunctionArgument { ty, ..old.clone() });
+        }
+        let index = |step: &Step| match *step {
+            Step::Index(ty) => Some(FunctionArgument { name: None, ty, binding: None }),
+            Step::Fixed(_) => None,
+        };
+        arguments.extend(part.steps.iter().filter_map(index));
+    }
+    function.arguments = arguments;
+
+    // Going to the part is evaluated where the function begins.
+    let mut emitted = Vec::new();
+    rebuild(
+        &mut function,
+        |_| (),
+        |(), arena, _, expression, span| {
+            let Expression::FunctionArgument(old) = *expression else { return };
+            let mut next = first[old as usize];
+            *expression = Expression::FunctionArgument(next);
+            let Some(part) = &parts[old as usize] else { return };
+            let mut argument = |arena: &mut Arena<Expression>| {
+                next += 1;
+                arena.append(Expression::FunctionArgument(next - 1), span)
+            };
+            let mut base = match part.root {
+                Root::Global(variable) => arena.append(Expression::GlobalVariable(variable), span),
+                Root::Argument(_) => argument(arena),
+            };
+            let legs: Vec<Leg> = part
+                .steps
+                .iter()
+                .map(|step| match *step {
+                    Step::Fixed(index) => Leg::Fixed(index),
+                    Step::Index(_) => Leg::Index(argument(arena)),
+                })
+                .collect();
+            let from = arena.len() as u32;
+            for (n, leg) in legs.iter().enumerate() {
+                let access = match *leg {
+                    Leg::Fixed(index) => Expression::AccessIndex { base, index },
+                    Leg::Index(index) => Expression::Access { base, index },
+                };
+                if n + 1 == legs.len() {
+                    // `rebuild` appends this one.
+                    *expression = access;
+                } else {
+                    base = arena.append(access, span);
+                }
+            }
+            emitted.push(from..arena.len() as u32 + 1);
+        },
+    );
+    let emits = emitted.into_iter().map(|range| Statement::Emit(Range::from_index_range(range, &function.expressions)));
+    let emits = Block::from_vec(emits.collect());
+    function.body.splice(0..0, emits);
+    function
+}
+
+#[cfg(test)]
+mod tests {
+    use naga::valid::{Capabilities, ValidationFlags, Validator};
+
+    use super::super::testing::{Pair, program};
+    use super::super::{Lowering, lower};
+    use super::*;
+    use crate::packet::Verdict;
+
+    fn whole() -> Lowering {
+        Lowering { whole_pointers: true, ..Lowering::default() }
+    }
+
+    /// Lowers it, lets the writer that cannot do without the pass see it, and runs it before and
+    /// after on a packet.
+    fn verdict(text: &str, packet: &[u8]) -> Verdict {
+        let lowered = lower(&program(text), whole()).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let info = Validator::new(ValidationFlags::all(), Capabilities::SHADER_INT64).validate(&lowered.module);
+        naga::back::spv::write_vec(&lowered.module, &info.unwrap(), &naga::back::spv::Options::default(), None)
+            .unwrap_or_else(|e| panic!("{e}\n{text}"));
+        Pair::new(text, whole()).run(packet).verdict
+    }
+
+    fn functions(text: &str) -> Vec<String> {
+        let program = program(text);
+        let lowered = lower(&program, whole()).unwrap();
+        let own = lowered.module.functions.iter().filter(|(f, _)| !lowered.prelude.contains(f));
+        own.filter_map(|(_, f)| f.name.clone()).collect()
+    }
+
+    const TYPES: &str = "struct In { a: u32, b: array<u32, 4> } struct Out { one: In, all: array<In, 3> }
+        var<private> g: Out;\n";
+
+    #[test]
+    fn parts_of_private_and_local_variables() {
+        let text = &format!(
+            "{TYPES}
+            fn put(at: ptr<private, u32>, v: u32) {{ *at = v; }}
+            fn add(at: ptr<function, u32>, v: u32) -> u32 {{ let old = *at; *at += v; return old; }}
+            fn xdp_filter(pkt: u32) -> u32 {{
+                let i = load_u8(pkt, 0u);
+                put(&g.one.a, 3u);                        // 3
+                put(&g.all[i].b[i + 1u], 5u);             // 5 at [1].b[2]
+                var o: Out;
+                let first = add(&o.all[2].a, 7u);         // 0
+                let second = add(&o.all[2].a, 1u);        // 7
+                var n = 1u;
+                let third = add(&n, 4u);                  // 1
+                return redirect(g.one.a + g.all[1].b[2] * 16u + first + second * 256u + third * 4096u
+                    + o.all[2].a * 65536u + n * 0x100000u);
+            }}"
+        );
+        assert_eq!(verdict(text, &[1]), Verdict::Redirect(0x0058_1753));
+    }
+
+    #[test]
+    fn the_way_is_gone_once_when_the_function_begins() {
+        // The index changes after the pointer was taken, and again inside the callee.
+        let text = &format!(
+            "{TYPES}
+            var<private> at: u32;
+            fn write(p: ptr<private, In>) {{ at = 2u; (*p).a = 9u; (*p).b[at] = 4u; }}
+            fn xdp_filter(pkt: u32) -> u32 {{
+                at = load_u8(pkt, 0u);
+                let p = &g.all[at];
+                at = 0u;
+                write(p);
+                return redirect(g.all[0].a * 4096u + g.all[2].a * 256u + g.all[1].a * 16u + g.all[1].b[2]);
+            }}"
+        );
+        assert_eq!(verdict(text, &[1]), Verdict::Redirect(0x94));
+    }
+
+    #[test]
+    fn pointers_handed_on() {
+        let text = &format!(
+            "{TYPES}
+            fn leaf(p: ptr<function, u32>, q: ptr<function, u32>) {{ *p += 1u; *q += *p; }}
+            fn middle(p: ptr<function, In>, k: u32) {{ leaf(&(*p).a, &(*p).b[k]); leaf(&(*p).b[k], &(*p).b[0]); }}
+            fn top(p: ptr<function, Out>) {{ middle(&(*p).one, 1u); middle(&(*p).all[1], 2u); }}
+            fn xdp_filter(pkt: u32) -> u32 {{
+                var o: Out;
+                o.one.a = 2u; o.all[1].b[2] = 5u;
+                top(&o);
+                middle(&o.one, load_u8(pkt, 0u));
+                return redirect(o.one.a + o.one.b[0] * 16u + o.one.b[1] * 256u + o.all[1].a * 4096u
+                    + o.all[1].b[2] * 65536u + o.all[1].b[0] * 0x100000u);
+            }}"
+        );
+        // one: a 3, b[1] 3; then b[1] 4, b[0] 4; with k = 1 again: a 4, b[1] 8; b[1] 9, b[0] 13.
+        // all[1]: a 1, b[2] 6; b[2] 7, b[0] 7.
+        assert_eq!(verdict(text, &[1]), Verdict::Redirect(0x0077_19d4));
+    }
+
+    #[test]
+    fn one_copy_for_each_shape() {
+        let text = &format!(
+            "{TYPES}
+            fn put(at: ptr<private, u32>) {{ *at = 1u; }}
+            fn xdp_filter(pkt: u32) -> u32 {{
+                let i = load_u8(pkt, 0u);
+                put(&g.all[i].a); put(&g.all[i + 1u].a); put(&g.one.a); put(&g.all[2].a);
+                return XDP_PASS;
+            }}"
+        );
+        assert_eq!(functions(text), ["put", "put", "put", "put", "xdp_filter"]);
+        assert_eq!(verdict(text, &[0]), Verdict::Pass);
+    }
+
+    #[test]
+    fn whole_variables_are_left_alone() {
+        let text = "fn assign(p: ptr<function, u32>, q: array<u32, 2>) -> u32 { *p = q[1]; return 1u; }
+            fn xdp_filter(pkt: u32) -> u32 { var n: u32; var a: array<array<u32, 2>, 2>; return assign(&n, a[1]); }";
+        assert_eq!(functions(text), ["assign", "xdp_filter"]);
+        let mut module = program(text).module().clone();
+        assert!(matches!(run(&mut module), Ok(None)));
+    }
+}
