@@ -143,7 +143,9 @@ impl Program {
             first: global("pc_first").expect(part),
             last: global("pc_last").expect(part),
         };
-        let facts = Facts::unknown();
+        let subject =
+            facts::Subject { module: &module, info: &info, filter, intrinsics: &intrinsics, prelude: &prelude };
+        let facts = Facts::find(&subject, options.fuel);
         Ok(Program {
             source: source.clone(),
             module,

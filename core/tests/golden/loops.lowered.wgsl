@@ -187,7 +187,6 @@ fn main(@builtin(global_invocation_id) invocation: vec3<u32>) {
         let _e12 = pc_saved_length;
         pc_length = _e12;
     }
-    pc_leave(invocation.x);
     pc_arena[invocation.x] = select(_e5, 0u, _e10);
     return;
 }

@@ -199,7 +199,8 @@ impl Codegen<'_, '_> {
             let wide = self.b.ins().uextend(clif::I64, offset);
             (self.b.ins().iadd(start, wide), 0)
         };
-        let flags = self.packet_memory();
+        // Not `packet_memory`: the facts may know that this store is never come to, and it is code still.
+        let flags = MemFlagsData::new().with_notrap();
         match size {
             1 => {
                 self.b.ins().istore8(flags, value, address, displacement);

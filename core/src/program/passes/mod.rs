@@ -87,7 +87,7 @@ pub fn lower(program: &Program, lowering: Lowering) -> Result<Lowered, LowerErro
         clamp::run(&mut module, &program.info, own);
     }
     let mut fuel = None;
-    if lowering.fuel && program.facts.max_iterations.is_none_or(|most| most > program.fuel) {
+    if lowering.fuel && program.facts.may_exhaust(program.fuel) {
         fuel = fuel::run(&mut module, program.fuel, &program.machinery, own);
     }
     let mut lowered = Lowered {

@@ -1,0 +1,324 @@
+//! Loops: what their variables hold, and how often they go round.
+
+use std::collections::HashMap;
+
+use naga::{BinaryOperator, Block, Expression, Handle};
+
+use super::interval::{Interval, Kind};
+use super::scan::{Place, Root};
+use super::state::Delta;
+use super::value::{Value, kind_of};
+use super::walk::{SHIFT, Target, Walk};
+
+/// What the cells that a loop may store to held at its end, before it goes round again: `None` for
+/// those that it left alone or where it never goes round.
+pub(super) type Seen = HashMap<u32, Option<Value>>;
+
+/// A loop that is being walked.
+pub(super) struct LoopTarget {
+    place: Place,
+    /// How many frames there were.
+    pub(super) frame: usize,
+    pub(super) mark: usize,
+    pub(super) breaks: Vec<Delta>,
+    pub(super) continues: Vec<Delta>,
+    /// The most iterations in a round before a `continue`.
+    pub(super) at_continue: u64,
+    /// The most iterations in a round that is left in the middle.
+    pub(super) last: u64,
+    steps: Vec<Step>,
+    tested: HashMap<u32, Tested>,
+}
+
+/// A variable of a known beginning that a test for inequality keeps from going past a number (see
+/// `scan::Test`).
+#[derive(Clone, Copy)]
+struct Tested {
+    kind: Kind,
+    /// Where it is when a round begins.
+    head: Interval,
+    /// Where it is when it is moved on.
+    from: Interval,
+}
+
+/// A variable that every iteration moves in one direction without wrapping.
+struct Step {
+    cell: u32,
+    kind: Kind,
+    upwards: bool,
+    /// How far, at least 1.
+    by: Interval,
+    /// What it holds before that.
+    from: Interval,
+}
+
+impl Step {
+    /// How often the step can be taken, beginning in `within`, when the variable holds one of `entry`
+    /// at first: every step begins further on than the one before it.
+    fn times(&self, within: Interval, entry: Interval) -> u64 {
+        let (first, last) =
+            if self.upwards { (entry.lo.max(within.lo), within.hi) } else { (-entry.hi.min(within.hi), -within.lo) };
+        if last < first { 0 } else { ((last - first) / self.by.lo) as u64 + 1 }
+    }
+
+    /// How many full rounds there can be, when the variable holds one of `again` after each. The
+    /// step that ends in the last round's `break` is in no full one.
+    fn rounds(&self, entry: Interval, again: Interval) -> u64 {
+        self.times(self.from, entry).min(self.times(again, self.beyond(entry)))
+    }
+
+    /// Where the variable is after a step.
+    fn beyond(&self, entry: Interval) -> Interval {
+        let full = self.kind.full();
+        if self.upwards {
+            Interval::new(entry.lo + self.by.lo, full.hi)
+        } else {
+            Interval::new(full.lo, entry.hi - self.by.lo)
+        }
+    }
+}
+
+impl<'a> Walk<'a> {
+    /// Walks a loop once and goes on behind it.
+    pub(super) fn walk_loop(
+        &mut self,
+        place: Place,
+        body: &'a Block,
+        continuing: &'a Block,
+        break_if: Option<Handle<Expression>>,
+    ) {
+        let key = (self.frame().instance, place);
+        let cells = self.assigned(place);
+        let entry: Vec<Value> = cells.iter().map(|&cell| self.state.cell(cell).value.clone()).collect();
+        self.state.work += cells.len() as u64;
+        let tested = self.tested(place);
+        let before = self.seen.remove(&key);
+        for (&cell, entry) in cells.iter().zip(&entry) {
+            let mut head = match before.as_ref().and_then(|seen| seen.get(&cell)) {
+                Some(None) => continue,
+                Some(Some(again)) => entry.without_conditions().join(again),
+                None => Value::Any,
+            };
+            if let Some(bound) = tested.get(&cell) {
+                head = Value::range(head.int(bound.kind).range.meet(bound.head).unwrap_or(bound.head));
+            }
+            self.state.store(cell, head);
+        }
+        if let Some(before) = before {
+            // Kept for the comparison with this walk.
+            self.seen.insert(key, before);
+        }
+        let versions: Vec<u32> = cells.iter().map(|&cell| self.state.cell(cell).version).collect();
+
+        let mark = self.state.mark();
+        let outside = std::mem::take(&mut self.iterations);
+        self.targets.push(Target::Loop(LoopTarget {
+            place,
+            frame: self.frames.len(),
+            mark,
+            breaks: Vec::new(),
+            continues: Vec::new(),
+            at_continue: 0,
+            last: 0,
+            steps: Vec::new(),
+            tested,
+        }));
+        let at = self.targets.len() - 1;
+        self.block(body);
+        let mut paths = Vec::new();
+        if self.state.live {
+            paths.push(self.state.delta(mark, u32::MAX));
+        }
+        let ended = if self.state.live { self.iterations } else { 0 };
+        if let Some(target) = self.loop_target(at) {
+            paths.append(&mut target.continues);
+            self.iterations = ended.max(target.at_continue);
+        }
+        self.state.undo(mark);
+        self.follow(paths);
+        self.block_if_live(continuing);
+        if let Some(condition) = break_if
+            && self.state.live
+        {
+            self.break_if(condition, at, mark);
+        }
+
+        let Some(Target::Loop(target)) = self.targets.pop() else { return };
+        let goes_round = self.state.live;
+        let mut seen = Seen::new();
+        for ((&cell, &version), entry) in cells.iter().zip(&versions).zip(&entry) {
+            let now = self.state.cell(cell);
+            let value = (goes_round && now.version != version).then(|| {
+                let step = target.steps.iter().find(|step| step.cell == cell);
+                let value = now.value.without_conditions();
+                match step {
+                    Some(step) => {
+                        let range = value.int(step.kind).range;
+                        let beyond = step.beyond(entry.int(step.kind).range);
+                        Value::range(range.meet(beyond).unwrap_or(range))
+                    }
+                    None => value,
+                }
+            });
+            seen.insert(cell, value);
+        }
+        self.sees.insert(key, seen);
+
+        let rounds = if goes_round {
+            let entry_of = |cell: u32| cells.iter().position(|&c| c == cell).map(|i| &entry[i]);
+            target
+                .steps
+                .iter()
+                .filter_map(|step| {
+                    let again = self.state.cell(step.cell).value.int(step.kind).range;
+                    Some(step.rounds(entry_of(step.cell)?.int(step.kind).range, again))
+                })
+                .min()
+                .unwrap_or(u64::MAX)
+        } else {
+            0
+        };
+        // Full rounds, and one that is left in the middle.
+        let full = rounds.saturating_mul(self.iterations.saturating_add(1));
+        let total = full.saturating_add(target.last).saturating_add(1);
+        self.iterations = outside.saturating_add(total);
+
+        self.state.undo(mark);
+        self.follow(target.breaks);
+        if !self.state.live || self.returns(place) {
+            self.ends_here();
+        }
+    }
+
+    fn block_if_live(&mut self, block: &'a Block) {
+        if self.state.live {
+            self.block(block);
+        }
+    }
+
+    fn loop_target(&mut self, at: usize) -> Option<&mut LoopTarget> {
+        match self.targets.get_mut(at) {
+            Some(Target::Loop(target)) => Some(target),
+            _ => None,
+        }
+    }
+
+    fn break_if(&mut self, condition: Handle<Expression>, at: usize, mark: usize) {
+        let condition = self.value(condition).bool();
+        if condition.can_be_true {
+            let here = self.state.mark();
+            self.assume(&condition.when_true);
+            if self.state.live {
+                let delta = self.state.delta(mark, u32::MAX);
+                let iterations = self.iterations;
+                if let Some(target) = self.loop_target(at) {
+                    target.last = target.last.max(iterations);
+                    target.breaks.push(delta);
+                }
+            }
+            self.state.undo(here);
+        }
+        self.state.live = condition.can_be_false;
+        if condition.can_be_false {
+            self.assume(&condition.when_false);
+        }
+    }
+
+    fn returns(&self, place: Place) -> bool {
+        self.frame().scan.loops.get(&place).is_none_or(|scan| scan.returns)
+    }
+
+    /// The cells that a loop may store to.
+    fn assigned(&self, place: Place) -> Vec<u32> {
+        let frame = self.frame();
+        let Some(scan) = frame.scan.loops.get(&place) else { return Vec::new() };
+        let mut cells: Vec<u32> = scan
+            .assigned
+            .iter()
+            .filter_map(|root| match root {
+                Root::Local(local) => Some(frame.local(*local)),
+                Root::Private(global) => self.privates.get(global).copied(),
+                Root::Argument(index) => match &frame.arguments[*index as usize] {
+                    Value::Pointer(pointer) => Some(pointer.slot),
+                    _ => None,
+                },
+            })
+            .collect();
+        if scan.calls {
+            cells.push(SHIFT);
+            cells.extend(self.privates.values());
+        }
+        cells.sort_unstable();
+        cells.dedup();
+        cells
+    }
+
+    /// What tests for inequality say: going up from at most `n` in steps that cannot miss it, a
+    /// variable that is not `n` is at least a step below it.
+    fn tested(&self, place: Place) -> HashMap<u32, Tested> {
+        let frame = self.frame();
+        let mut found = HashMap::new();
+        let Some(scan) = frame.scan.loops.get(&place) else { return found };
+        for test in &scan.tests {
+            let ty = frame.function.local_variables[test.local].ty;
+            let naga::TypeInner::Scalar(scalar) = self.module.types[ty].inner else { continue };
+            let Some(kind) = kind_of(scalar) else { continue };
+            let cell = frame.local(test.local);
+            let entry = self.state.cell(cell).value.int(kind).range;
+            let Some(against) = self.range(test.against).and_then(Interval::exact) else { continue };
+            let step = i64::from(test.step);
+            let hits = step == 1 || entry.exact().is_some_and(|entry| (against - entry) % step == 0);
+            let (head, from) = if test.upwards && entry.hi <= against {
+                (Interval::new(entry.lo, against), Interval::new(entry.lo.min(against - step), against - step))
+            } else if !test.upwards && entry.lo >= against {
+                (Interval::new(against, entry.hi), Interval::new(against + step, entry.hi.max(against + step)))
+            } else {
+                continue;
+            };
+            if hits {
+                found.insert(cell, Tested { kind, head, from });
+            }
+        }
+        found
+    }
+
+    /// A store of a whole variable: if it is the one that a loop counts with, how it counts.
+    pub(super) fn note_step(&mut self, place: Place, cell: u32, value: Handle<Expression>) {
+        let frame = self.frame();
+        let Some(Target::Loop(target)) = self.targets.last() else { return };
+        let counts = |scan: &super::scan::FunctionScan| {
+            scan.loops.get(&target.place).is_some_and(|one| one.steps.contains(&place))
+        };
+        if target.frame != self.frames.len() || !counts(&frame.scan) {
+            return;
+        }
+        let Expression::Binary { op, left, right } = frame.function.expressions[value] else { return };
+        // The variable as it is now, loaded in this very iteration.
+        let current = Some((cell, self.state.cell(cell).version));
+        let is_current = |e: Handle<Expression>| self.state.cell(self.cell_of(e)).loaded == current;
+        let (load, by) = match op {
+            BinaryOperator::Add if is_current(left) => (left, right),
+            BinaryOperator::Add if is_current(right) => (right, left),
+            BinaryOperator::Subtract if is_current(left) => (left, right),
+            _ => return,
+        };
+        let naga::TypeInner::Scalar(scalar) = *frame.info[value].ty.inner_with(&self.module.types) else { return };
+        let (Some(kind), Some(mut by)) = (kind_of(scalar), self.range(by)) else { return };
+        let mut upwards = op == BinaryOperator::Add;
+        if by.hi < 0 {
+            by = Interval::new(-by.hi, -by.lo);
+            upwards = !upwards;
+        }
+        let held = self.state.cell(cell).value.int(kind).range;
+        let tested = target.tested.get(&cell).map_or(held, |tested| tested.from);
+        let Some(from) = self.range(load).and_then(|load| load.meet(held)?.meet(tested)) else { return };
+        let full = kind.full();
+        let stays = if upwards { from.hi + by.hi <= full.hi } else { from.lo - by.hi >= full.lo };
+        if by.lo >= 1 && stays {
+            let at = self.targets.len() - 1;
+            if let Some(target) = self.loop_target(at) {
+                target.steps.push(Step { cell, kind, upwards, by, from });
+            }
+        }
+    }
+}

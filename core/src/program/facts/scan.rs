@@ -1,0 +1,294 @@
+//! What can be told of a function from its text alone, before any value is known: which variables
+//! each loop may change, and which of them it counts with.
+
+use std::collections::{HashMap, HashSet};
+
+use naga::{
+    BinaryOperator, Block, Expression, Function, GlobalVariable, Handle, LocalVariable, Module, Statement, TypeInner,
+    UnaryOperator,
+};
+
+/// A statement of the module, by its place in memory: the module does not move while it is analysed.
+pub(super) type Place = *const Statement;
+
+/// A variable as a function's text names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Root {
+    Local(Handle<LocalVariable>),
+    Private(Handle<GlobalVariable>),
+    /// What the argument of this number points to.
+    Argument(u32),
+}
+
+/// A loop that goes on only where a variable differs from a number:
+/// every iteration that comes to the loop's only store of the variable has passed the test.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Test {
+    pub(super) local: Handle<LocalVariable>,
+    pub(super) against: Handle<Expression>,
+    pub(super) upwards: bool,
+    pub(super) step: u32,
+}
+
+/// What a loop may do to variables.
+#[derive(Debug, Default)]
+pub(super) struct LoopScan {
+    /// Variables that the loop may store to, calls included (but see `calls`).
+    pub(super) assigned: Vec<Root>,
+    /// Whether it calls functions, which may store to private variables.
+    pub(super) calls: bool,
+    /// Whether it may be left by a `return`.
+    pub(super) returns: bool,
+    /// Stores that happen exactly once in every iteration that goes on, to a local variable that
+    /// nothing else in the loop stores to.
+    pub(super) steps: HashSet<Place>,
+    /// See [`Test`].
+    pub(super) tests: Vec<Test>,
+}
+
+/// The loops of one function.
+#[derive(Debug, Default)]
+pub(super) struct FunctionScan {
+    pub(super) loops: HashMap<Place, LoopScan>,
+}
+
+/// Stores of a part of a function.
+#[derive(Debug, Default)]
+struct Stores {
+    /// How often each variable is stored to, in the text.
+    counts: HashMap<Root, usize>,
+    calls: bool,
+    /// Whether a `continue` of the loop around is in it.
+    continues: bool,
+    returns: bool,
+}
+
+impl Stores {
+    fn add(&mut self, other: Stores) {
+        for (root, count) in other.counts {
+            *self.counts.entry(root).or_default() += count;
+        }
+        self.calls |= other.calls;
+        self.continues |= other.continues;
+        self.returns |= other.returns;
+    }
+}
+
+/// Scans a function.
+pub(super) fn scan(module: &Module, function: &Function) -> FunctionScan {
+    let mut scan = FunctionScan::default();
+    block(module, function, &function.body, &mut scan);
+    scan
+}
+
+/// The variable that a pointer leads into.
+pub(super) fn root(function: &Function, mut pointer: Handle<Expression>) -> Option<Root> {
+    loop {
+        match function.expressions[pointer] {
+            Expression::Access { base, .. } | Expression::AccessIndex { base, .. } => pointer = base,
+            Expression::LocalVariable(local) => return Some(Root::Local(local)),
+            Expression::GlobalVariable(global) => return Some(Root::Private(global)),
+            Expression::FunctionArgument(index) => return Some(Root::Argument(index)),
+            _ => return None,
+        }
+    }
+}
+
+/// Whether an expression's text is a pointer.
+fn is_pointer(module: &Module, function: &Function, expression: Handle<Expression>) -> bool {
+    match root(function, expression) {
+        Some(Root::Argument(index)) => matches!(
+            module.types[function.arguments[index as usize].ty].inner,
+            TypeInner::Pointer { .. } | TypeInner::ValuePointer { .. }
+        ),
+        Some(_) => true,
+        None => false,
+    }
+}
+
+fn block(module: &Module, function: &Function, body: &Block, scan: &mut FunctionScan) -> Stores {
+    let mut stores = Stores::default();
+    for statement in body {
+        stores.add(one(module, function, statement, scan));
+    }
+    stores
+}
+
+fn one(module: &Module, function: &Function, statement: &Statement, scan: &mut FunctionScan) -> Stores {
+    let mut stores = Stores::default();
+    let mut store = |pointer| {
+        if let Some(root) = root(function, pointer) {
+            *stores.counts.entry(root).or_default() += 1;
+        }
+    };
+    match statement {
+        Statement::Store { pointer, .. } | Statement::Atomic { pointer, .. } => store(*pointer),
+        Statement::Call { arguments, .. } => {
+            arguments.iter().filter(|&&a| is_pointer(module, function, a)).for_each(|&a| store(a));
+            stores.calls = true;
+        }
+        Statement::Continue => stores.continues = true,
+        Statement::Return { .. } | Statement::Kill => stores.returns = true,
+        Statement::Block(inner) => stores = block(module, function, inner, scan),
+        Statement::If { accept, reject, .. } => {
+            stores = block(module, function, accept, scan);
+            stores.add(block(module, function, reject, scan));
+        }
+        Statement::Switch { cases, .. } => {
+            for case in cases {
+                stores.add(block(module, function, &case.body, scan));
+            }
+        }
+        Statement::Loop { body, continuing, .. } => {
+            stores = one_loop(module, function, std::ptr::from_ref(statement), [body, continuing], scan);
+        }
+        _ => {}
+    }
+    stores
+}
+
+fn one_loop(
+    module: &Module,
+    function: &Function,
+    place: Place,
+    [body, continuing]: [&Block; 2],
+    scan: &mut FunctionScan,
+) -> Stores {
+    let mut stores = Stores::default();
+    let mut always: Vec<&Statement> = Vec::new();
+    let mut tests: Vec<(Handle<LocalVariable>, Handle<Expression>)> = Vec::new();
+    let mut loaded: HashSet<Handle<Expression>> = HashSet::new();
+    let body = flat(body).into_iter().map(|s| (s, true));
+    let continuing = flat(continuing).into_iter().map(|s| (s, false));
+    for (statement, in_body) in body.chain(continuing) {
+        // What stands at the top of the body is passed by every iteration that goes on, as long as
+        // no `continue` before it jumps over it. Nothing jumps over the continuing block.
+        let certain = !in_body || !stores.continues;
+        match statement {
+            Statement::Emit(range) if certain => loaded.extend(range.clone()),
+            Statement::Store { .. } if certain => always.push(statement),
+            Statement::If { condition, accept, reject } if certain && in_body => {
+                let differs = match (accept.is_empty(), reject.is_empty()) {
+                    (true, false) if leaves(reject) => Some(true),
+                    (false, true) if leaves(accept) => Some(false),
+                    _ => None,
+                };
+                if let Some((local, load, against)) = differs.and_then(|d| difference(function, *condition, d))
+                    && loaded.contains(&load)
+                    && !stores.counts.contains_key(&Root::Local(local))
+                {
+                    tests.push((local, against));
+                }
+            }
+            _ => {}
+        }
+        stores.add(one(module, function, statement, scan));
+    }
+    stores.continues = false;
+
+    let mut found = LoopScan { calls: stores.calls, returns: stores.returns, ..LoopScan::default() };
+    found.assigned.extend(stores.counts.keys());
+    for statement in always {
+        let Statement::Store { pointer, value } = *statement else { continue };
+        let Expression::LocalVariable(local) = function.expressions[pointer] else { continue };
+        if stores.counts.get(&Root::Local(local)) != Some(&1) {
+            continue;
+        }
+        found.steps.insert(std::ptr::from_ref(statement));
+        let Some((load, upwards, step)) = constant_step(function, local, value) else { continue };
+        // A load from before this iteration would be of another value.
+        if step == 0 || !loaded.contains(&load) {
+            continue;
+        }
+        let of_this = tests.iter().filter(|(tested, _)| *tested == local);
+        found.tests.extend(of_this.map(|&(local, against)| Test { local, against, upwards, step }));
+    }
+    scan.loops.insert(place, found);
+    stores
+}
+
+/// A block's statements, those of blocks that are nothing but blocks in their place.
+fn flat(block: &Block) -> Vec<&Statement> {
+    let mut flat = Vec::new();
+    let mut work = vec![block.iter()];
+    while let Some(iter) = work.last_mut() {
+        match iter.next() {
+            Some(Statement::Block(inner)) => work.push(inner.iter()),
+            Some(other) => flat.push(other),
+            None => {
+                work.pop();
+            }
+        }
+    }
+    flat
+}
+
+/// Whether a block does nothing but leave the loop.
+fn leaves(block: &Block) -> bool {
+    matches!(block.last(), Some(Statement::Break | Statement::Return { .. }))
+        && block.iter().all(|s| matches!(s, Statement::Emit(_) | Statement::Break | Statement::Return { .. }))
+}
+
+/// `v != n` (or, asked for the opposite, `v == n`): the variable, the expression that loads it, and
+/// the number.
+fn difference(
+    function: &Function,
+    condition: Handle<Expression>,
+    differs: bool,
+) -> Option<(Handle<LocalVariable>, Handle<Expression>, Handle<Expression>)> {
+    match function.expressions[condition] {
+        Expression::Unary { op: UnaryOperator::LogicalNot, expr } => match function.expressions[expr] {
+            // One negation is what front ends make.
+            Expression::Binary { .. } => difference(function, expr, !differs),
+            _ => None,
+        },
+        Expression::Binary { op, left, right } => {
+            if op != (if differs { BinaryOperator::NotEqual } else { BinaryOperator::Equal }) {
+                return None;
+            }
+            let sides = [(left, right), (right, left)];
+            sides.into_iter().find_map(|(load, against)| {
+                let local = load_of(function, load)?;
+                is_constant(function, against).then_some((local, load, against))
+            })
+        }
+        _ => None,
+    }
+}
+
+/// The local variable that an expression loads as a whole.
+fn load_of(function: &Function, expression: Handle<Expression>) -> Option<Handle<LocalVariable>> {
+    let Expression::Load { pointer } = function.expressions[expression] else { return None };
+    match function.expressions[pointer] {
+        Expression::LocalVariable(local) => Some(local),
+        _ => None,
+    }
+}
+
+fn is_constant(function: &Function, expression: Handle<Expression>) -> bool {
+    matches!(
+        function.expressions[expression],
+        Expression::Literal(_) | Expression::Constant(_) | Expression::ZeroValue(_)
+    )
+}
+
+/// `v + n` or `v - n` with a literal: the load of `v`, the direction and `n`.
+fn constant_step(
+    function: &Function,
+    local: Handle<LocalVariable>,
+    value: Handle<Expression>,
+) -> Option<(Handle<Expression>, bool, u32)> {
+    let literal = |e: Handle<Expression>| match function.expressions[e] {
+        Expression::Literal(naga::Literal::U32(n)) => Some(n),
+        Expression::Literal(naga::Literal::I32(n)) => u32::try_from(n).ok(),
+        _ => None,
+    };
+    let is_load = |e| load_of(function, e) == Some(local);
+    let (load, upwards, step) = match function.expressions[value] {
+        Expression::Binary { op: BinaryOperator::Add, left, right } if is_load(left) => (left, true, right),
+        Expression::Binary { op: BinaryOperator::Add, left, right } if is_load(right) => (right, true, left),
+        Expression::Binary { op: BinaryOperator::Subtract, left, right } if is_load(left) => (left, false, right),
+        _ => return None,
+    };
+    Some((load, upwards, literal(step)?))
+}

@@ -1,0 +1,35 @@
+//! What is found out about filters, against what a person works out for them.
+
+mod loops;
+mod random;
+mod verdicts;
+mod windows;
+
+use std::sync::Arc;
+
+use super::{Facts, Window};
+use crate::lang::{Source, wgsl};
+use crate::program::{Program, ProgramOptions};
+
+fn program(text: &str) -> Arc<Program> {
+    let program = wgsl::compile(&Source::new("test.wgsl", text), &ProgramOptions::default());
+    Arc::new(program.unwrap_or_else(|e| panic!("{}\n{text}", e.render())))
+}
+
+fn facts(text: &str) -> Facts {
+    program(text).facts().clone()
+}
+
+/// The facts of a filter with this body, which returns by itself or passes.
+fn body(text: &str) -> Facts {
+    facts(&filter(text))
+}
+
+fn filter(body: &str) -> String {
+    format!("fn xdp_filter(pkt: u32) -> u32 {{ {body} return XDP_PASS; }}")
+}
+
+/// The bytes that a filter with this body reads.
+fn reads(text: &str) -> Window {
+    body(text).reads
+}

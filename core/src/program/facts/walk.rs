@@ -1,0 +1,575 @@
+//! The walk: a filter run on abstract values, calls followed into their functions.
+//!
+//! One walk passes every statement of every call once, and costs as much as the filter is long with
+//! all its calls inlined. At a loop's head the variables that the loop stores to hold what an
+//! earlier walk has seen there, or, in the first walk, anything. So every walk by itself is sound,
+//! and each can only be more exact than the one before it.
+
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+use naga::valid::{FunctionInfo, ModuleInfo};
+use naga::{
+    Block, Expression, Function, GlobalVariable, Handle, LocalVariable, Module, Range, Statement, SwitchCase,
+    SwitchValue,
+};
+
+use super::VerdictSet;
+use super::interval::{Interval, Kind};
+use super::loops::{LoopTarget, Seen};
+use super::scan::{FunctionScan, Place, scan};
+use super::state::{Delta, State};
+use super::value::{Conditions, Shapes, Value};
+use crate::lang::prelude::Intrinsic;
+
+/// Blocks inside each other, those of functions that are called included; beyond that nothing is
+/// said. Bounds the stack. The verifier lets less through.
+const MAX_DEPTH: usize = 2 * crate::program::MAX_NESTING;
+
+/// Expressions, statements and changes of a walk; beyond that nothing is said. Bounds the time.
+const MAX_WORK: u64 = 1 << 21;
+
+/// The cell of the packet's first byte now, counted from where it was when the packet arrived.
+pub(super) const SHIFT: u32 = 0;
+
+/// The furthest that `adjust_head` may move it, in bytes: docs/semantics.md.
+const SHIFTS: Interval = Interval::new(-(crate::packet::ROOM as i64), u32::MAX as i64);
+
+/// What the walks have found out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// One past the furthest byte read and written, from where the packet began; 0 for none.
+    pub(super) read_end: u64,
+    pub(super) write_end: u64,
+    pub(super) verdicts: VerdictSet,
+    /// `u64::MAX` where there is no bound.
+    pub(super) iterations: u64,
+}
+
+/// A function that is being walked.
+pub(super) struct Frame<'a> {
+    pub(super) function: &'a Function,
+    pub(super) info: &'a FunctionInfo,
+    pub(super) scan: Rc<FunctionScan>,
+    /// The cells of its expressions begin here, those of its variables behind them.
+    pub(super) base: u32,
+    pub(super) arguments: Vec<Value>,
+    /// Which call of it this is.
+    pub(super) instance: u32,
+    mark: usize,
+    returns: Vec<Delta>,
+    result: Option<Value>,
+    /// The most iterations on a path to where the function ends, see `Walk::iterations`.
+    at_end: u64,
+}
+
+impl Frame<'_> {
+    pub(super) fn local(&self, local: Handle<LocalVariable>) -> u32 {
+        self.base + (self.function.expressions.len() + local.index()) as u32
+    }
+}
+
+/// Where `break` and `continue` lead.
+pub(super) enum Target {
+    Loop(LoopTarget),
+    Switch {
+        mark: usize,
+        breaks: Vec<Delta>,
+        /// The most iterations on a path to a `break`.
+        at_break: u64,
+    },
+}
+
+/// The parts of a program that facts are about.
+pub(in crate::program) struct Subject<'a> {
+    pub(in crate::program) module: &'a Module,
+    pub(in crate::program) info: &'a ModuleInfo,
+    pub(in crate::program) filter: Handle<Function>,
+    pub(in crate::program) intrinsics: &'a HashMap<Handle<Function>, Intrinsic>,
+    pub(in crate::program) prelude: &'a HashSet<Handle<Function>>,
+}
+
+pub(super) struct Walk<'a> {
+    pub(super) module: &'a Module,
+    subject: &'a Subject<'a>,
+    pub(super) shapes: Shapes<'a>,
+    /// The values of the module's constant expressions.
+    pub(super) constants: Vec<Value>,
+    /// The cells of the filter's private variables.
+    pub(super) privates: HashMap<Handle<GlobalVariable>, u32>,
+    scans: HashMap<Handle<Function>, Rc<FunctionScan>>,
+    /// Calls by the call that they are made in and the statement.
+    instances: HashMap<(u32, Place), u32>,
+    pub(super) state: State,
+    pub(super) frames: Vec<Frame<'a>>,
+    pub(super) targets: Vec<Target>,
+    /// What was seen at each loop's end, in the walk before and in this one.
+    pub(super) seen: HashMap<(u32, Place), Seen>,
+    pub(super) sees: HashMap<(u32, Place), Seen>,
+    pub(super) found: Found,
+    /// The most iterations on a path to this place, from where the innermost loop's round began, or
+    /// else the filter; `u64::MAX` for no bound.
+    pub(super) iterations: u64,
+    depth: usize,
+    gave_up: bool,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(subject: &'a Subject<'a>) -> Walk<'a> {
+        let mut walk = Walk {
+            module: subject.module,
+            subject,
+            shapes: Shapes::new(subject.module),
+            constants: Vec::new(),
+            privates: HashMap::new(),
+            scans: HashMap::new(),
+            instances: HashMap::new(),
+            state: State::default(),
+            frames: Vec::new(),
+            targets: Vec::new(),
+            seen: HashMap::new(),
+            sees: HashMap::new(),
+            found: Found::default(),
+            iterations: 0,
+            depth: 0,
+            gave_up: false,
+        };
+        walk.constants();
+        walk
+    }
+
+    fn constants(&mut self) {
+        for (_, expression) in self.module.global_expressions.iter() {
+            let at = |e: &Handle<Expression>| self.constants[e.index()].clone();
+            let value = match expression {
+                Expression::Literal(literal) => Value::literal(*literal),
+                Expression::Constant(constant) => at(&self.module.constants[*constant].init),
+                Expression::ZeroValue(ty) => self.shapes.zero(*ty),
+                Expression::Compose { ty, components } => self.shapes.compose(*ty, components.iter().map(at).collect()),
+                Expression::Splat { size, value } => Value::Parts(Rc::new(vec![at(value); *size as usize])),
+                _ => Value::Any,
+            };
+            self.constants.push(value);
+        }
+    }
+
+    /// Walks the filter once more than before; `None` where that is too much.
+    pub(super) fn again(&mut self) -> Option<Found> {
+        self.seen = std::mem::take(&mut self.sees);
+        self.state = State::default();
+        self.state.live = true;
+        self.found = Found::default();
+        self.frames.clear();
+        self.targets.clear();
+        self.iterations = 0;
+        self.state.grow(1);
+        self.state.evaluate(SHIFT, Value::range(Interval::one(0)), None);
+        self.privates();
+        let filter = self.subject.filter;
+        self.enter(filter, vec![Value::Any], u32::MAX, std::ptr::null());
+        self.found.iterations = self.iterations;
+        (!self.gave_up).then(|| self.found.clone())
+    }
+
+    /// Whether another walk may find out more than the last.
+    pub(super) fn is_settled(&self) -> bool {
+        self.seen == self.sees
+    }
+
+    /// Gives the filter's own private variables their cells and initial values.
+    fn privates(&mut self) {
+        let module = self.module;
+        for (handle, variable) in module.global_variables.iter() {
+            let is_machinery =
+                variable.name.as_deref().is_some_and(|n| n.starts_with(crate::lang::prelude::RESERVED_PREFIX));
+            if variable.space == naga::AddressSpace::Private && !is_machinery {
+                let cell = self.state.grow(1);
+                let value = match variable.init {
+                    Some(init) => self.constants[init.index()].clone(),
+                    None => self.shapes.zero(variable.ty),
+                };
+                self.state.evaluate(cell, value, None);
+                self.privates.insert(handle, cell);
+            }
+        }
+    }
+
+    pub(super) fn frame(&self) -> &Frame<'a> {
+        self.frames.last().expect("a function is walked inside its frame")
+    }
+
+    fn frame_mut(&mut self) -> &mut Frame<'a> {
+        self.frames.last_mut().expect("a function is walked inside its frame")
+    }
+
+    /// The expression that a cell belongs to.
+    pub(super) fn owner(&self, cell: u32) -> Option<(&Frame<'a>, Handle<Expression>)> {
+        let frame = self.frames.iter().rev().find(|frame| frame.base <= cell)?;
+        let expressions = &frame.function.expressions;
+        let index = cell - frame.base;
+        if index as usize >= expressions.len() {
+            return None;
+        }
+        Some((frame, Range::from_index_range(index..index + 1, expressions).next()?))
+    }
+
+    fn give_up(&mut self) {
+        self.gave_up = true;
+        self.state.live = false;
+    }
+
+    /// Walks a function's body with these arguments. The value it returns, where it does.
+    fn enter(&mut self, function: Handle<Function>, arguments: Vec<Value>, caller: u32, place: Place) -> Option<Value> {
+        let next = self.instances.len() as u32;
+        let instance = *self.instances.entry((caller, place)).or_insert(next);
+        let (module, info) = (self.module, self.subject.info);
+        let scan = self.scans.entry(function).or_insert_with(|| Rc::new(scan(module, &module.functions[function])));
+        let scan = scan.clone();
+        let body = &module.functions[function];
+        let mark = self.state.mark();
+        let base = self.state.grow(body.expressions.len() + body.local_variables.len());
+        self.frames.push(Frame {
+            function: body,
+            info: &info[function],
+            scan,
+            base,
+            arguments,
+            instance,
+            mark,
+            returns: Vec::new(),
+            result: None,
+            at_end: 0,
+        });
+        for (handle, expression) in body.expressions.iter() {
+            if expression.needs_pre_emit()
+                || matches!(expression, Expression::Compose { .. } | Expression::Splat { .. })
+            {
+                self.evaluate(handle);
+            }
+        }
+        for (handle, variable) in body.local_variables.iter() {
+            let value = match variable.init {
+                Some(init) => self.value(init).clone(),
+                None => self.shapes.zero(variable.ty),
+            };
+            let cell = self.frame().local(handle);
+            self.state.evaluate(cell, value.without_conditions(), None);
+        }
+        self.block(&body.body);
+        if self.state.live {
+            self.leave(None);
+        }
+        self.state.undo(mark);
+        let frame = self.frames.pop().expect("pushed above");
+        self.state.shrink(base, mark);
+        self.iterations = frame.at_end;
+        self.follow(frame.returns);
+        if !self.state.live && !self.frames.is_empty() {
+            self.ends_here();
+        }
+        frame.result
+    }
+
+    /// A `return`: what the function did to its caller's cells, and its value.
+    fn leave(&mut self, value: Option<Handle<Expression>>) {
+        let value = value.map(|value| self.value(value).without_conditions());
+        let (mark, base) = (self.frame().mark, self.frame().base);
+        let delta = self.state.delta(mark, base);
+        let frame = self.frame_mut();
+        frame.returns.push(delta);
+        if let Some(value) = value {
+            frame.result = Some(match frame.result.take() {
+                Some(other) => other.join(&value),
+                None => value,
+            });
+        }
+        self.ends_here();
+        self.state.live = false;
+    }
+
+    /// A path ends here, other than in the innermost loop's own way: its iterations count for the
+    /// last round of the loop that it is in, or else for the function.
+    pub(super) fn ends_here(&mut self) {
+        let iterations = self.iterations;
+        let frame = self.frames.len();
+        let inner = self.targets.iter_mut().rev().find_map(|target| match target {
+            Target::Loop(target) => Some(target),
+            Target::Switch { .. } => None,
+        });
+        match inner {
+            Some(target) if target.frame == frame => target.last = target.last.max(iterations),
+            _ => {
+                let frame = self.frame_mut();
+                frame.at_end = frame.at_end.max(iterations);
+            }
+        }
+    }
+
+    /// Goes on where one of several paths came out, all of which began here; nowhere if there is none.
+    pub(super) fn follow(&mut self, paths: Vec<Delta>) {
+        let mut joined: Option<Delta> = None;
+        for path in paths {
+            joined = Some(match joined {
+                Some(other) => self.state.join(other, path, [&None, &None]),
+                None => path,
+            });
+        }
+        self.state.live = joined.is_some() && !self.gave_up;
+        if let Some(joined) = joined {
+            self.state.apply(joined);
+        }
+    }
+
+    pub(super) fn block(&mut self, block: &'a Block) {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            self.give_up();
+        }
+        for statement in block {
+            if self.state.work > MAX_WORK {
+                self.give_up();
+            }
+            if !self.state.live {
+                break;
+            }
+            self.state.work += 1;
+            self.statement(statement);
+        }
+        self.depth -= 1;
+    }
+
+    fn statement(&mut self, statement: &'a Statement) {
+        match statement {
+            Statement::Emit(range) => {
+                for expression in range.clone() {
+                    self.state.work += 1;
+                    self.evaluate(expression);
+                }
+            }
+            Statement::Block(block) => self.block(block),
+            Statement::If { condition, accept, reject } => self.branch(*condition, accept, reject),
+            Statement::Switch { selector, cases } => self.switch(*selector, cases),
+            Statement::Loop { body, continuing, break_if } => {
+                self.walk_loop(std::ptr::from_ref(statement), body, continuing, *break_if);
+            }
+            Statement::Break => {
+                let iterations = self.iterations;
+                if let Some(target) = self.targets.last_mut() {
+                    let (mark, breaks, most) = match target {
+                        Target::Loop(target) => (target.mark, &mut target.breaks, &mut target.last),
+                        Target::Switch { mark, breaks, at_break } => (*mark, breaks, at_break),
+                    };
+                    *most = iterations.max(*most);
+                    breaks.push(self.state.delta(mark, u32::MAX));
+                }
+                self.state.live = false;
+            }
+            Statement::Continue => {
+                let inner = self.targets.iter_mut().rev().find_map(|target| match target {
+                    Target::Loop(target) => Some(target),
+                    Target::Switch { .. } => None,
+                });
+                if let Some(target) = inner {
+                    target.at_continue = target.at_continue.max(self.iterations);
+                    target.continues.push(self.state.delta(target.mark, u32::MAX));
+                }
+                self.state.live = false;
+            }
+            Statement::Return { value } => {
+                if self.frames.len() == 1 {
+                    let verdicts = value.map_or(VerdictSet::ALL, |v| self.value(v).int(Kind::Unsigned).verdicts);
+                    self.found.verdicts = self.found.verdicts.union(verdicts);
+                }
+                self.leave(*value);
+            }
+            Statement::Kill => {
+                self.ends_here();
+                self.state.live = false;
+            }
+            Statement::Store { pointer, value } => self.store(std::ptr::from_ref(statement), *pointer, *value),
+            Statement::Call { function, arguments, result } => {
+                let value = self.call(std::ptr::from_ref(statement), *function, arguments);
+                if let Some(result) = result {
+                    let cell = self.cell_of(*result);
+                    self.state.evaluate(cell, value, None);
+                }
+            }
+            // The verifier refuses all the others.
+            _ => self.give_up(),
+        }
+    }
+
+    fn branch(&mut self, condition: Handle<Expression>, accept: &'a Block, reject: &'a Block) {
+        let condition = self.value(condition).bool();
+        let mark = self.state.mark();
+        let before = self.iterations;
+        let side = |walk: &mut Walk<'a>, possible: bool, conditions: &Conditions, block: &'a Block| {
+            walk.iterations = before;
+            walk.state.live = possible && !walk.gave_up;
+            let possible = walk.state.live;
+            if possible {
+                walk.assume(conditions);
+                walk.block(block);
+            }
+            let delta = walk.state.live.then(|| walk.state.delta(mark, u32::MAX));
+            walk.state.undo(mark);
+            (delta, walk.iterations)
+        };
+        let (a, in_accept) = side(self, condition.can_be_true, &condition.when_true, accept);
+        let (b, in_reject) = side(self, condition.can_be_false, &condition.when_false, reject);
+        self.iterations = match (&a, &b) {
+            (Some(_), None) => in_accept,
+            (None, Some(_)) => in_reject,
+            _ => in_accept.max(in_reject),
+        };
+        let joined = match (a, b) {
+            (Some(a), Some(b)) => Some(self.state.join(a, b, [&condition.when_true, &condition.when_false])),
+            (a, b) => a.or(b),
+        };
+        self.follow(joined.into_iter().collect());
+    }
+
+    fn switch(&mut self, selector: Handle<Expression>, cases: &'a [SwitchCase]) {
+        let Some(range) = self.range(selector) else { return self.give_up() };
+        let cell = self.cell_of(selector);
+        let mark = self.state.mark();
+        let (before, mut most) = (self.iterations, self.iterations);
+        self.targets.push(Target::Switch { mark, breaks: Vec::new(), at_break: 0 });
+        let mut ends = Vec::new();
+        // Several values for one body are cases that fall through with nothing in them.
+        let (mut chosen, mut otherwise) = (None::<Interval>, false);
+        for case in cases {
+            let number = match case.value {
+                SwitchValue::I32(n) => Some(i64::from(n)),
+                SwitchValue::U32(n) => Some(i64::from(n)),
+                SwitchValue::Default => None,
+            };
+            match number.map(Interval::one) {
+                None => otherwise = true,
+                Some(one) if one.meet(range).is_some() => chosen = Some(chosen.map_or(one, |all| all.hull(one))),
+                Some(_) => {}
+            }
+            if case.fall_through {
+                if !case.body.is_empty() {
+                    self.give_up();
+                }
+                continue;
+            }
+            if otherwise || chosen.is_some() {
+                self.state.live = !self.gave_up;
+                self.iterations = before;
+                if let (Some(chosen), false) = (chosen, otherwise) {
+                    self.restrict(cell, chosen, 1);
+                }
+                self.block(&case.body);
+                if self.state.live {
+                    most = most.max(self.iterations);
+                    ends.push(self.state.delta(mark, u32::MAX));
+                }
+                self.state.undo(mark);
+            }
+            (chosen, otherwise) = (None, false);
+        }
+        if let Some(Target::Switch { breaks, at_break, .. }) = self.targets.pop() {
+            ends.extend(breaks);
+            most = most.max(at_break);
+        }
+        self.iterations = most;
+        self.follow(ends);
+    }
+
+    fn store(&mut self, place: Place, pointer: Handle<Expression>, value: Handle<Expression>) {
+        let Value::Pointer(pointer) = self.value(pointer).clone() else { return self.give_up() };
+        let mut new = self.value(value).clone();
+        let frame = self.frame();
+        // What a bool says of this function's expressions ends with the function.
+        if pointer.slot < frame.base {
+            new = new.without_conditions();
+        }
+        if pointer.path.is_empty() {
+            self.note_step(place, pointer.slot, value);
+        } else {
+            new = self.state.cell(pointer.slot).value.with(&pointer.path, &new);
+        }
+        self.state.store(pointer.slot, new);
+    }
+
+    fn call(&mut self, place: Place, function: Handle<Function>, arguments: &[Handle<Expression>]) -> Value {
+        if let Some(&intrinsic) = self.subject.intrinsics.get(&function) {
+            return self.intrinsic(intrinsic, arguments);
+        }
+        if self.subject.prelude.contains(&function) {
+            self.give_up();
+            return Value::Any;
+        }
+        let arguments = arguments.iter().map(|&a| self.value(a).clone()).collect();
+        let caller = self.frame().instance;
+        self.enter(function, arguments, caller, place).unwrap_or(Value::Any)
+    }
+
+    fn intrinsic(&mut self, intrinsic: Intrinsic, arguments: &[Handle<Expression>]) -> Value {
+        let full = Kind::Unsigned.full();
+        let argument = |i: usize| arguments.get(i).and_then(|&a| self.range(a));
+        match intrinsic {
+            Intrinsic::Load { size, .. } => {
+                let end = self.end(argument(1).unwrap_or(full), size);
+                self.found.read_end = self.found.read_end.max(end);
+                Value::range(Interval::new(0, full.hi >> (32 - 8 * size)))
+            }
+            Intrinsic::Store { size, .. } => {
+                let end = self.end(argument(1).unwrap_or(full), size);
+                self.found.write_end = self.found.write_end.max(end);
+                Value::Any
+            }
+            Intrinsic::AdjustHead => {
+                let delta = argument(1).unwrap_or(Kind::Signed.full());
+                let shift = self.shift();
+                if delta.lo < 0 {
+                    // New bytes are cleared, in front of the packet or where it was cut off before.
+                    self.found.write_end = u64::MAX;
+                }
+                let moved = Interval::new(shift.lo + delta.lo.min(0), shift.hi + delta.hi.max(0));
+                self.state.store(SHIFT, Value::range(moved.meet(SHIFTS).unwrap_or(SHIFTS)));
+                Value::Any
+            }
+            Intrinsic::AdjustTail => {
+                if argument(1).unwrap_or(Kind::Signed.full()).hi > 0 {
+                    // As for the head.
+                    self.found.write_end = u64::MAX;
+                }
+                Value::Any
+            }
+            Intrinsic::Redirect => {
+                let port = argument(0).unwrap_or(full);
+                let mut int = super::value::Int::new(full);
+                int.verdicts = VerdictSet::of_redirect(port);
+                if port.hi < 1 << 24 {
+                    int.range = Interval::new(port.lo << 8 | 4, port.hi << 8 | 4);
+                }
+                Value::Int(int)
+            }
+            // Twice the upper half is added to the lower: 0xffff and a carry at the most.
+            Intrinsic::CsumFold => Value::range(Interval::new(0, 0x1_0000)),
+            Intrinsic::CsumReplace16 | Intrinsic::CsumReplace32 => Value::range(Interval::new(0, 0xffff)),
+            Intrinsic::PktLen
+            | Intrinsic::PktWireLen
+            | Intrinsic::PktPort
+            | Intrinsic::PktTime
+            | Intrinsic::PktTimeMs
+            | Intrinsic::CsumAdd => Value::Any,
+        }
+    }
+
+    fn shift(&self) -> Interval {
+        match self.state.cell(SHIFT).value {
+            Value::Int(int) => int.range,
+            _ => SHIFTS,
+        }
+    }
+
+    /// One past the last byte of an access, from where the packet began. An offset that would wrap
+    /// is no special case: it lies outside every packet.
+    fn end(&self, offset: Interval, size: u32) -> u64 {
+        u64::try_from(offset.hi + i64::from(size) + self.shift().hi).unwrap_or(0)
+    }
+}
