@@ -89,13 +89,12 @@ impl RedirectSink {
                 self.flush(file)?;
             }
             let output = &mut self.files[file];
-            output.encoder.packet(batch, index, &mut output.buffer);
+            self.written.bytes += output.encoder.packet(batch, index, &mut output.buffer) as u64;
             if output.buffer.len() >= Self::BUFFER {
                 self.flush(file)?;
                 self.files[file].buffer.shrink_to(Self::BUFFER);
             }
             self.written.packets += 1;
-            self.written.bytes += length as u64;
         }
         Ok(())
     }

@@ -239,7 +239,7 @@ impl<F: Format> CaptureSource<F> {
         begun: &[u8],
         options: &SourceOptions,
     ) -> Result<CaptureSource<F>, SourceError> {
-        let options = SourceOptions { block_size: options.block_size.max(64), ..options.clone() };
+        let options = SourceOptions { block_size: options.block_size.clamp(64, Arena::MAX_LEN), ..options.clone() };
         let mut pool = Pool::new();
         let place = match options.room {
             Room::None => {

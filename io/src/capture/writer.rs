@@ -105,13 +105,15 @@ impl Encoder {
         number
     }
 
-    /// Appends packet `index` of `batch` to `into`.
+    /// Appends packet `index` of `batch` to `into`, and gives its captured length. What a filter
+    /// made longer than any packet may be is cut at the snap length, as if captured so.
     #[inline]
-    pub fn packet(&mut self, batch: &Batch, index: usize, into: &mut Vec<u8>) {
-        let packet = batch.packet(index);
+    pub fn packet(&mut self, batch: &Batch, index: usize, into: &mut Vec<u8>) -> usize {
+        let whole = batch.packet(index);
+        let packet = &whole[..whole.len().min(MAX_PACKET)];
         let metadata = batch.metadata_of(index);
         // What a filter added or cut, it added to or cut from the wire's length as well.
-        let wire = i64::from(metadata.wire_length) + packet.len() as i64 - i64::from(batch.original()[index].length);
+        let wire = i64::from(metadata.wire_length) + whole.len() as i64 - i64::from(batch.original()[index].length);
         let wire = wire.clamp(0, i64::from(u32::MAX)) as u32;
         let time = metadata.time_ns();
         let captured = (packet.len() as u32).to_le_bytes();
@@ -147,6 +149,7 @@ impl Encoder {
                 into.extend_from_slice(&total);
             }
         }
+        packet.len()
     }
 
     #[inline]
@@ -245,8 +248,7 @@ impl CaptureSink {
 impl Sink for CaptureSink {
     fn write(&mut self, batch: &Batch, indices: &[u32]) -> Result<(), SinkError> {
         for &index in indices {
-            self.encoder.packet(batch, index as usize, &mut self.buffer);
-            self.written.bytes += batch.descriptors()[index as usize].length as u64;
+            self.written.bytes += self.encoder.packet(batch, index as usize, &mut self.buffer) as u64;
             if self.buffer.len() >= BUFFER {
                 self.flush()?;
             }

@@ -1,6 +1,6 @@
 //! Synthetic traffic as a source.
 
-use portcullis_core::packet::{Batch, Room};
+use portcullis_core::packet::{Arena, Batch, Room};
 
 use super::{Generator, Spec};
 use crate::layout::{Collector, Pool, Ready, Slots};
@@ -44,7 +44,7 @@ impl Source for SynthSource {
             return Ok(None);
         }
         let slot = Slots::stride(Generator::MAX_PACKET);
-        let mut arena = self.pool.take(self.options.block_size.max(slot))?;
+        let mut arena = self.pool.take(self.options.block_size.clamp(slot, Arena::MAX_LEN))?;
         let mut slots = Slots::default();
         let mut next = 0;
         while self.done < self.packets && next + slot <= arena.len() {

@@ -1,5 +1,8 @@
 //! What captures hold.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use portcullis_core::packet::Room;
 use portcullis_io::{Resolution, SourceOptions, Warning, capture};
 
@@ -193,5 +196,41 @@ fn a_long_capture_takes_no_more_memory_than_a_short_one() {
         assert_eq!(packets, 20_000);
         // Two in flight, one handed out, one that is being filled, one to which the cut record went.
         assert!(arenas.len() <= 5, "{} arenas", arenas.len());
+    }
+}
+
+/// Gives one piece a read, as a pipe does whose writer is slow, and minds that nothing is asked for
+/// while packets that were given already are held back.
+struct Slow {
+    pieces: std::vec::IntoIter<Vec<u8>>,
+    given: usize,
+    received: Arc<AtomicUsize>,
+}
+
+impl std::io::Read for Slow {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let Some(piece) = self.pieces.next() else { return Ok(0) };
+        assert!(self.received.load(Ordering::Relaxed) >= self.given, "packets are held back");
+        self.given += usize::from(piece.len() > 24);
+        into[..piece.len()].copy_from_slice(&piece);
+        Ok(piece.len())
+    }
+}
+
+#[test]
+fn a_live_pipe_gives_its_packets_at_once() {
+    for room in [Room::None, Room::Both] {
+        let mut pieces = vec![pcap_header(Order::Little, 0xa1b2_c3d4, 1)];
+        pieces.extend((0..10).map(|i| pcap_record(Order::Little, i, 2, &[i as u8; 60], 60)));
+        let received = Arc::new(AtomicUsize::new(0));
+        let reader = Slow { pieces: pieces.into_iter(), given: 0, received: received.clone() };
+        let options = SourceOptions { room, ..SourceOptions::default() };
+        let mut source = capture::read("test", None, Box::new(reader), &options).unwrap();
+        for i in 0..10 {
+            let batch = source.next_batch().unwrap().unwrap();
+            assert_eq!((batch.len(), batch.packet(0)), (1, &[i; 60][..]));
+            received.fetch_add(1, Ordering::Relaxed);
+        }
+        assert!(source.next_batch().unwrap().is_none());
     }
 }

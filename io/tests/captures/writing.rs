@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use portcullis_core::packet::{Descriptor, Room};
+use portcullis_core::packet::{Batch, Descriptor, Room};
 use portcullis_io::capture::{CaptureKind, CaptureSink};
 use portcullis_io::{CaptureFormat, Interface, Resolution, Sink, SourceOptions, Written, capture, create};
 
@@ -143,6 +143,24 @@ fn a_changed_length_changes_the_wire_length_by_as_much() {
     let lengths: Vec<(usize, u32)> =
         take_pcap_apart(&out.0.lock().unwrap()).3.iter().map(|p| (p.bytes.len(), p.wire)).collect();
     assert_eq!(lengths, [(56, 96), (68, 108), (14, 54)]);
+}
+
+#[test]
+fn what_grew_too_long_is_cut_and_can_be_read_again() {
+    let mut batch = Batch::from_packets(&[vec![3; 262_144], vec![4; 60]]).unwrap();
+    let d = batch.descriptors().to_vec();
+    batch.resize(vec![Descriptor { length: 262_144 + 128, ..d[0] }, d[1]]).unwrap();
+    for kind in [CaptureKind::Pcap, CaptureKind::Pcapng] {
+        let out = Shared::default();
+        let sink = CaptureSink::new("out", Box::new(out.clone()), kind, &CaptureFormat::default());
+        let mut sink = Box::new(sink.unwrap());
+        sink.write(&batch, &[0, 1]).unwrap();
+        assert_eq!(sink.finish().unwrap(), Written { packets: 2, bytes: 262_144 + 60 });
+        let outcome = read(&out.0.lock().unwrap());
+        assert!(outcome.error.is_none(), "{:?}", outcome.error);
+        let lengths: Vec<(usize, u32)> = outcome.packets.iter().map(|p| (p.bytes.len(), p.wire)).collect();
+        assert_eq!(lengths, [(262_144, 262_272), (60, 60)]);
+    }
 }
 
 #[test]
