@@ -25,3 +25,6 @@ mod session;
 
 pub use compile::spirv;
 pub use probe::{WgpuDevice, probe};
+
+#[doc(hidden)]
+pub mod measure;

@@ -141,7 +141,7 @@ impl WgpuDevice {
                     ("storage binding", megabytes(limits.max_storage_buffer_binding_size)),
                     ("buffer", megabytes(limits.max_buffer_size)),
                     ("workgroup", format!("{} invocations", limits.max_compute_invocations_per_workgroup)),
-                    ("64-bit integers", yes(features.contains(wgpu::Features::SHADER_INT64))),
+                    ("64-bit integers of its own", yes(features.contains(wgpu::Features::SHADER_INT64))),
                     ("reads host memory in place", yes(import.is_some())),
                 ],
             },
@@ -154,14 +154,6 @@ impl WgpuDevice {
     pub(crate) fn open(&self) -> Result<Gpu, DeviceError> {
         Gpu::open(&self.info, &self.adapter, self.import.as_ref())
     }
-
-    pub(crate) fn load_session(
-        &self,
-        program: &Arc<Program>,
-        options: &LoadOptions,
-    ) -> Result<WgpuSession, DeviceError> {
-        WgpuSession::new(self, program, options)
-    }
 }
 
 impl Device for WgpuDevice {
@@ -170,6 +162,6 @@ impl Device for WgpuDevice {
     }
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
-        Ok(Box::new(self.load_session(program, options)?))
+        Ok(Box::new(WgpuSession::new(self, program, options)?))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use portcullis_core::device::{
     DeviceError, Done, Imported, LoadOptions, Session, StageTimes, SubmitError, check_submission,
@@ -221,16 +221,9 @@ impl WgpuSession {
             self.loaded.bindings(&self.gpu, &self.entries(flight.import.as_ref(), piece, buffers))
         });
         let count = (total - flight.launched).min(self.pace.packets());
-        let groups = (count as u32).div_ceil(WORKGROUP);
-        let width = groups.min(self.gpu.limits.max_compute_workgroups_per_dimension);
-        let launch = Launch { base: flight.launched as u32, count: count as u32, row: width * WORKGROUP };
+        let (launch, grid) = self.grid(flight.launched, count);
         self.gpu.queue.write_buffer(&buffers.launch, 0, &launch.bytes());
-        {
-            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-            pass.set_pipeline(&self.loaded.pipeline);
-            pass.set_bind_group(0, &*bindings, &[]);
-            pass.dispatch_workgroups(width, groups.div_ceil(width), 1);
-        }
+        self.encode_launch(&mut encoder, bindings, grid);
         flight.launched += count;
         let ends = flight.launched == total;
         let changed = piece.bytes.end - piece.bytes.start;
@@ -253,19 +246,39 @@ impl WgpuSession {
             if self.loaded.moves_ends {
                 buffers.ends.submitted(packets * 8);
             }
-            buffers.descriptors.submitted();
-            if self.loaded.metadata {
-                buffers.metadata.submitted();
-            }
-            if matches!(flight.layout, Layout::Copied | Layout::Packed) {
-                buffers.packets.submitted();
-            }
+            self.give_back(flight.layout, buffers);
             flight.next += 1;
             flight.launched = 0;
             flight.bindings = None;
         }
         flight.running.push_back(Running { submission, packets: count, cut: !(begins && ends) });
         Ok(())
+    }
+
+    /// What a launch over some packets of a piece is told, and its grid of work groups.
+    fn grid(&self, first: usize, count: usize) -> (Launch, (u32, u32)) {
+        let groups = (count as u32).div_ceil(WORKGROUP);
+        let width = groups.min(self.gpu.limits.max_compute_workgroups_per_dimension);
+        let launch = Launch { base: first as u32, count: count as u32, row: width * WORKGROUP };
+        (launch, (width, groups.div_ceil(width)))
+    }
+
+    fn encode_launch(&self, encoder: &mut CommandEncoder, bindings: &wgpu::BindGroup, (x, y): (u32, u32)) {
+        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+        pass.set_pipeline(&self.loaded.pipeline);
+        pass.set_bind_group(0, bindings, &[]);
+        pass.dispatch_workgroups(x, y, 1);
+    }
+
+    /// Asks for the buffers that the host writes: after the last submission that uses them.
+    fn give_back(&self, layout: Layout, buffers: &Buffers) {
+        buffers.descriptors.submitted();
+        if self.loaded.metadata {
+            buffers.metadata.submitted();
+        }
+        if matches!(layout, Layout::Copied | Layout::Packed) {
+            buffers.packets.submitted();
+        }
     }
 
     fn encode_uploads(&self, layout: Layout, piece: &Piece, buffers: &Buffers, encoder: &mut CommandEncoder) {
@@ -379,6 +392,39 @@ impl WgpuSession {
         }
         self.write_back(flight, ends)?;
         Ok(Verdicts::new(actions, targets))
+    }
+
+    /// See [`crate::measure`].
+    pub fn kernel_only(&mut self, batch: Batch, rounds: u32) -> Result<(Duration, Batch), DeviceError> {
+        let slot = self.idle.pop().unwrap_or_default();
+        let flight = self.prepare(batch, slot).map_err(|refused| refused.error)?;
+        let mut encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let mut launches = Vec::new();
+        for (piece, buffers) in flight.pieces.iter().zip(&flight.slot) {
+            self.encode_uploads(flight.layout, piece, buffers, &mut encoder);
+            let (launch, grid) = self.grid(0, piece.packets.len());
+            self.gpu.queue.write_buffer(&buffers.launch, 0, &launch.bytes());
+            let entries = self.entries(flight.import.as_ref(), piece, buffers);
+            launches.push((self.loaded.bindings(&self.gpu, &entries), grid));
+        }
+        self.gpu.queue.submit([encoder.finish()]);
+        self.gpu.wait(None)?;
+        let started = Instant::now();
+        let mut encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        for _ in 0..rounds {
+            for (bindings, grid) in &launches {
+                self.encode_launch(&mut encoder, bindings, *grid);
+            }
+        }
+        self.gpu.queue.submit([encoder.finish()]);
+        self.gpu.wait(None)?;
+        let time = started.elapsed() / rounds.max(1);
+        for buffers in &flight.slot[..flight.pieces.len()] {
+            self.give_back(flight.layout, buffers);
+        }
+        self.gpu.wait(None)?;
+        self.idle.push(flight.slot);
+        Ok((time, flight.batch))
     }
 
     /// Brings changed packets into the batch; `ends` is where they lie now, or empty.

@@ -1,0 +1,116 @@
+//! wgpu's devices from end to end against their kernels alone. `cargo bench --bench wgpu`.
+//!
+//! Both sides run in turn over the same kind of traffic, 1 Mi packets of 64 bytes in memory that the
+//! device has imported where its driver can. End to end is a session with several batches in flight:
+//! descriptors in, kernel, verdict columns out. Kernel only is launches over packets and descriptors
+//! that are in place already, four to a submission.
+//!
+//! Filters that write get a copy of their packets and are shown for comparison: imported memory is
+//! read in place only.
+
+mod support;
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use portcullis_core::device::{Device, Imported, LoadOptions, Session};
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room};
+use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_wgpu::WgpuDevice;
+use portcullis_wgpu::measure::KernelOnly;
+
+use support::{LENGTH, Pair, Table, Times, Traffic, only_testing, time};
+
+const FILTERS: [(&str, &str); 8] = [
+    ("minimal", include_str!("../shaders/minimal.wgsl")),
+    ("simple_filter", include_str!("../shaders/simple_filter.wgsl")),
+    ("port_filter", include_str!("../shaders/port_filter.wgsl")),
+    ("complex_filter", include_str!("../shaders/complex_filter.wgsl")),
+    ("http_only", include_str!("../shaders/http_only.wgsl")),
+    ("hash_lb", include_str!("../shaders/hash_lb.wgsl")),
+    ("mac_swap", include_str!("../shaders/mac_swap.wgsl")),
+    ("dscp_mark", include_str!("../shaders/dscp_mark.wgsl")),
+];
+
+/// Batches that the end-to-end side cuts its packets into, and how many are in flight.
+const BATCHES: usize = 4;
+const DEPTH: usize = 3;
+
+/// Launches in one submission of the kernel-only side.
+const LAUNCHES: u32 = 4;
+
+fn compile(name: &str, text: &str) -> Arc<Program> {
+    let source = Source::new(format!("{name}.wgsl"), text);
+    Arc::new(wgsl::compile(&source, &ProgramOptions::default()).unwrap_or_else(|e| panic!("{}", e.render())))
+}
+
+/// The packets of [`support::batch`], as several batches of one arena.
+fn batches(count: usize) -> Vec<Batch> {
+    let whole = support::batch(Traffic::Mixed, count, LENGTH);
+    let mut arena = Arena::new(count * LENGTH).expect("memory for the packets");
+    for (slot, packet) in arena.chunks_exact_mut(LENGTH).zip(whole.packets()) {
+        slot.copy_from_slice(packet);
+    }
+    let mut carver = Carver::new(arena, None);
+    let descriptors: Vec<Descriptor> = whole.descriptors().to_vec();
+    let parts = descriptors.chunks(count / BATCHES);
+    parts.map(|part| carver.carve(part.to_vec(), Vec::new(), Room::None).expect("slots do not overlap")).collect()
+}
+
+/// All batches once through the session, as many in flight as it takes.
+fn round(session: &mut dyn Session, batches: &mut Vec<Batch>) {
+    let mut back = Vec::with_capacity(batches.len());
+    let mut complete = |session: &mut dyn Session| {
+        let done = session.complete().expect("the device does not fail").expect("a batch is in flight");
+        black_box(&done.verdicts);
+        back.push(done.batch);
+    };
+    for batch in batches.drain(..) {
+        if session.in_flight() == session.depth() {
+            complete(session);
+        }
+        session.submit(batch).expect("there is room in the queue");
+    }
+    while session.in_flight() > 0 {
+        complete(session);
+    }
+    *batches = back;
+}
+
+fn measure(device: &WgpuDevice, count: usize, rounds: usize) {
+    let info = device.info();
+    let mut table = Table::new(&format!("{}: {}", info.id, info.name), "end to end", "kernel only");
+    let mut sent = batches(count);
+    let mut resident = Some(support::batch(Traffic::Mixed, count, LENGTH));
+    for (name, text) in FILTERS {
+        let program = compile(name, text);
+        let options = LoadOptions { depth: DEPTH, ..LoadOptions::default() };
+        let mut session = device.load(&program, &options).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let mut kernel = KernelOnly::load(device, &program).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let imported = session.import(sent[0].span()).expect("the device does not fail");
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for turn in 0..=rounds {
+            let end_to_end = time(|| round(&mut *session, &mut sent));
+            let batch = resident.take().expect("it came back");
+            let (alone, batch) = kernel.time(batch, LAUNCHES).unwrap_or_else(|e| panic!("{name}: {e}"));
+            resident = Some(batch);
+            // The first turn makes buffers and touches pages.
+            if turn > 0 {
+                ours.push(end_to_end);
+                theirs.push(alone);
+            }
+        }
+        let memory = if imported == Imported::InPlace { "in place" } else { "copied" };
+        table.rates(&format!("{name}, {memory}"), count, Pair { ours: Times::of(ours), theirs: Times::of(theirs) });
+    }
+    table.print();
+}
+
+fn main() {
+    let (count, rounds) = if only_testing() { (1 << 10, 1) } else { (1 << 20, 15) };
+    match portcullis_wgpu::probe() {
+        Ok(devices) => devices.iter().for_each(|device| measure(device, count, rounds)),
+        Err(error) => println!("nothing to measure: {error}"),
+    }
+}
