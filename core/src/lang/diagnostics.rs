@@ -174,8 +174,14 @@ impl Diagnostics {
                 let report = if i == 0 { ReportLabel::primary((), range) } else { ReportLabel::secondary((), range) };
                 report.with_message(printable(&label.message, false))
             });
+            let message = printable(&error.message, false);
+            // A place names the file; without one, the message has to.
+            let message = match error.labels.is_empty() {
+                true => format!("{}: {message}", printable(&self.source.name, false)),
+                false => message.to_string(),
+            };
             Report::error()
-                .with_message(printable(&error.message, false))
+                .with_message(message)
                 .with_labels(labels.collect())
                 .with_notes(error.notes.iter().map(|note| printable(note, true).into_owned()).collect())
         })
