@@ -1,0 +1,167 @@
+//! Arguments that are wrong, and arguments that make no sense at all.
+
+use crate::support::{PASS, Place, pcap};
+
+#[test]
+fn wrong_usage_is_told_from_wrong_input() {
+    let place = Place::new();
+    let (filter, capture) = (place.file("f.wgsl", PASS), place.file("c.pcap", pcap(&[&[0; 60]])));
+    let with = |more: &[&str]| place.run(&[&["run", filter, "--read", capture], more].concat());
+    with(&["--set", "novalue"]).failed(2, &["--set", "NAME=VALUE"]);
+    with(&["--set", "=1"]).failed(2, &["NAME=VALUE"]);
+    for bad in ["0", "-1", "NaN", "1.5", "4294967296", "", "0x10"] {
+        with(&[&format!("--batch={bad}")]).failed(2, &["--batch"]);
+    }
+    for bad in ["0", "-1", "NaN", "1025", ""] {
+        with(&[&format!("--threads={bad}")]).failed(2, &["--threads"]);
+    }
+    with(&["--limit=-1"]).failed(2, &["--limit"]);
+    with(&["--fuel=x"]).failed(2, &["--fuel"]);
+    with(&["--read", capture]).failed(2, &["--read"]);
+    with(&["--nonsense"]).failed(2, &["--nonsense"]);
+    place.run(&["run", filter]).failed(2, &["--read"]);
+    place.run(&["run"]).failed(2, &["FILTER"]);
+    place.run(&["walk"]).failed(2, &["walk"]);
+    place.run(&["check", filter, "--json", "--emit", "wgsl"]).failed(2, &["--emit"]);
+}
+
+#[test]
+fn help_names_every_option() {
+    let place = Place::new();
+    let help = place.run(&["run", "--help"]).done().out;
+    for option in [
+        "--read",
+        "--write",
+        "--write-tx",
+        "--write-redirect",
+        "--set",
+        "--device",
+        "--batch",
+        "--threads",
+        "--limit",
+        "--fuel",
+        "--json",
+        "--progress",
+    ] {
+        assert!(help.contains(option), "{option}");
+    }
+    assert!(place.run(&["--version"]).done().out.contains(env!("CARGO_PKG_VERSION")));
+    let help = place.run(&["--help"]).done().out;
+    for command in ["run", "check", "devices", "selftest", "completions", "130"] {
+        assert!(help.contains(command), "{command}");
+    }
+}
+
+/// Words thrown together, most of them meaningful: every outcome is fine but a crash (which
+/// `Place::run` looks for) and an exit code that we do not have.
+#[test]
+fn arguments_thrown_together_never_crash() {
+    let place = Place::new();
+    place.file("f.wgsl", PASS);
+    place.file("c.pcap", pcap(&[&[0; 60]]));
+    let words = [
+        "run",
+        "check",
+        "devices",
+        "completions",
+        "help",
+        "f.wgsl",
+        "c.pcap",
+        "-",
+        "--",
+        "--read",
+        "--write",
+        "--json",
+        "--set",
+        "a=b",
+        "=",
+        "--batch",
+        "--limit",
+        "1",
+        "0",
+        "-1",
+        "99999999999999999999",
+        "--device",
+        "cpu",
+        "noop",
+        "interp",
+        "synth:packets=10",
+        "synth:",
+        "synth:size=1",
+        "--threads=2",
+        "--emit",
+        "wgsl",
+        "clif",
+        "--progress",
+        "",
+        "\u{1F980}",
+        "--write-redirect",
+        "d",
+        "--write-tx",
+        "o.pcap",
+        "--help",
+        "-V",
+        "--fuel",
+        "--json=x",
+        "/dev/null",
+        "\n",
+        "bash",
+        "../..",
+    ];
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = |below: usize| {
+        // Marsaglia's xorshift: any order will do, as long as it is always the same.
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below as u64) as usize
+    };
+    for _ in 0..150 {
+        let mut args: Vec<&str> = (0..random(9)).map(|_| words[random(words.len())]).collect();
+        if random(2) == 0 {
+            // Half of them get as far as running something.
+            args.splice(0..0, ["run", "f.wgsl", "--read", "c.pcap"]);
+        }
+        if args.is_empty() {
+            continue;
+        }
+        let ran = place.run(&args);
+        assert!([0, 1, 2].contains(&ran.code), "{args:?}: {}", ran.code);
+        assert!(ran.code == 0 || !ran.err.is_empty() || args.contains(&"--json"), "{args:?} fails without a word");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn arguments_that_are_no_text_are_an_error() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let place = Place::new();
+    let odd = OsStr::from_bytes(b"\xff\xfe");
+    place.file("f.wgsl", PASS);
+    assert_eq!(place.run(&[OsStr::new("run"), OsStr::new("f.wgsl"), OsStr::new("--read"), odd]).code, 2);
+    assert_eq!(place.run(&[OsStr::new("check"), odd]).code, 1);
+    assert_eq!(place.run(&[odd]).code, 2);
+}
+
+/// Fuzzed bytes as a filter and as a capture: an error that names the file, or a result.
+#[test]
+fn noise_as_input_is_an_error_with_a_name() {
+    let place = Place::new();
+    let filter = place.file("f.wgsl", PASS);
+    let good = pcap(&[&[1; 60], &[2; 60]]);
+    let mut state = 88_172_645_463_325_252_u64;
+    for round in 0..60 {
+        let mut bytes = good.clone();
+        for _ in 0..=round % 4 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let at = (state >> 33) as usize % bytes.len();
+            bytes[at] = (state >> 56) as u8;
+        }
+        place.file("noise.pcap", &bytes);
+        let ran = place.run(&["run", filter, "--read", "noise.pcap", "--device", "cpu", "--json"]);
+        assert!(ran.code == 0 || (ran.code == 1 && ran.err.contains("noise.pcap")), "{}: {}", ran.code, ran.err);
+        place.file("noise.wgsl", &bytes[round..]);
+        place.run(&["check", "noise.wgsl"]).failed(1, &["noise.wgsl"]);
+    }
+}

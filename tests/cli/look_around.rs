@@ -1,0 +1,72 @@
+//! What tells about the program and the machine: no arguments, `devices`, `selftest`, `completions`.
+
+use crate::support::{Place, sample};
+
+#[test]
+fn without_arguments_it_shows_what_it_can() {
+    let ran = Place::new().run::<&str>(&[]).done();
+    for words in ["http_only", "cpu", "wgpu", "interp", "914", "selftest"] {
+        assert!(ran.out.contains(words), "{words}: {}", ran.out);
+    }
+    assert_eq!(ran.err, "");
+}
+
+#[test]
+fn devices_lists_every_backend_with_a_reason_for_the_missing() {
+    let place = Place::new();
+    let ran = place.run(&["devices"]).done();
+    for backend in ["cpu:", "wgpu:", "interp:", "noop:"] {
+        assert!(ran.out.contains(backend), "{}", ran.out);
+    }
+    let line = place.run(&["devices", "--json"]).done().json();
+    let backends = line["backends"].as_array().unwrap();
+    assert_eq!(backends.len(), 4);
+    for backend in backends {
+        let found = !backend["devices"].as_array().unwrap().is_empty();
+        assert_eq!(found, backend["missing"].is_null(), "{backend}");
+    }
+}
+
+#[test]
+fn selftest_judges_and_writes_its_findings() {
+    let place = Place::new();
+    let some = ["--filter", "loads", "--filter", "port_filter"];
+    let args = [&["selftest", "--device", "interp", "--json", "report.json"], &some[..]].concat();
+    let ran = place.run(&args).done();
+    assert!(ran.out.contains("selftest passed"), "{}", ran.out);
+    let report: serde_json::Value = serde_json::from_slice(&place.read("report.json")).unwrap();
+    assert_eq!(report["devices"][0]["passed"], 2);
+    assert_eq!(report["devices"][0]["results"][0]["filter"], "port_filter");
+
+    let ran = place.run(&[&["selftest", "--device", "noop"], &some[..]].concat());
+    assert_eq!(ran.code, 1);
+    assert!(
+        ran.out.contains("selftest failed") && ran.out.contains("expected") && ran.out.contains("packet"),
+        "{}",
+        ran.out
+    );
+
+    let ran = place.run(&[&["selftest", "--device", "interp", "--require", "interp:9"], &some[..]].concat());
+    assert_eq!(ran.code, 1);
+    assert!(ran.out.contains("required and missing"), "{}", ran.out);
+    place.run(&["selftest", "--filter", "nothing"]).failed(2, &["`nothing`", "loads"]);
+    place.run(&["selftest", "--require", "cuda"]).failed(2, &["`cuda`"]);
+}
+
+#[test]
+fn completions_know_the_commands() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = place.run(&["completions", shell]).done().out;
+        assert!(script.contains("write-redirect") && script.contains("selftest"), "{shell}");
+    }
+    place.run(&["completions", "cmd"]).failed(2, &["cmd"]);
+}
+
+#[test]
+fn progress_without_a_terminal_stays_off_stdout() {
+    let place = Place::new();
+    let filter = crate::support::stock("minimal");
+    let ran = place.run(&["run", &filter, "--read", &sample(), "--progress", "--json"]).done();
+    ran.json();
+}

@@ -1,0 +1,10 @@
+//! The program as users meet it: exit codes, what goes to which stream, and that nothing makes it
+//! panic.
+
+mod arguments;
+mod check;
+mod look_around;
+mod outputs;
+mod pipes;
+mod run;
+mod support;

@@ -1,0 +1,104 @@
+//! Where packets go, and what is refused so that nothing is lost.
+
+use crate::support::{PASS, Place, packets, pcap};
+
+const BY_BYTE: &str = "fn xdp_filter(pkt: u32) -> u32 {
+    let verdict = load_u8(pkt, 0u);
+    store_u8(pkt, 2u, 0xeeu);
+    if verdict == XDP_REDIRECT { return redirect(load_be16(pkt, 1u) >> 8u); }
+    return verdict;
+}";
+
+#[test]
+fn packets_go_where_their_verdicts_say() {
+    let place = Place::new();
+    let filter = place.file("f.wgsl", BY_BYTE);
+    let capture = place
+        .file("c.pcap", pcap(&[&[2, 1, 1], &[3, 2, 2, 2], &[4, 5, 3], &[1, 4], &[2, 5], &[4, 6, 6], &[4, 5, 7, 7]]));
+    place
+        .run(&["run", filter, "--read", capture, "--write", "p.pcap", "--write-tx", "t.pcap", "--write-redirect", "r"])
+        .done();
+    assert_eq!(packets(&place.read("p.pcap")), [vec![2, 1, 0xee], vec![2, 5]]);
+    assert_eq!(packets(&place.read("t.pcap")), [[3, 2, 0xee, 2]]);
+    assert_eq!(packets(&place.read("r/5.pcap")), [vec![4, 5, 0xee], vec![4, 5, 0xee, 7]]);
+    assert_eq!(packets(&place.read("r/6.pcap")), [[4, 6, 0xee]]);
+    assert!(!place.has("r/other.pcap"));
+    // Times and resolution are the input's: the fifth packet came in second 4.
+    let passed = place.read("p.pcap");
+    assert_eq!(passed[24 + 16 + 3..][..8], [4, 0, 0, 0, 5, 0, 0, 0]);
+}
+
+#[test]
+fn lengths_that_a_filter_changes_are_in_the_output() {
+    let place = Place::new();
+    let filter = place.file(
+        "f.wgsl",
+        "fn xdp_filter(pkt: u32) -> u32 {
+            if !adjust_head(pkt, -2i) || !adjust_tail(pkt, -1i) { return XDP_DROP; }
+            store_be16(pkt, 0u, 0xabcdu);
+            return XDP_PASS;
+        }",
+    );
+    let capture = place.file("c.pcap", pcap(&[&[7; 20], &[8; 2], &[9; 14]]));
+    place.run(&["run", filter, "--read", capture, "--write", "o.pcapng"]).done();
+    assert_eq!(place.read("o.pcapng")[..4], [0x0a, 0x0d, 0x0d, 0x0a]);
+    place.run(&["run", filter, "--read", capture, "--write", "o.pcap"]).done();
+    let wanted = [[&[0xab, 0xcd][..], &[7; 19]].concat(), [&[0xab, 0xcd][..], &[9; 13]].concat()];
+    assert_eq!(packets(&place.read("o.pcap")), wanted);
+}
+
+#[test]
+fn nothing_is_written_over_what_is_read() {
+    let place = Place::new();
+    let filter = place.file("f.wgsl", PASS);
+    let content = pcap(&[&[1; 60]]);
+    let capture = place.file("c.pcap", &content);
+    std::fs::hard_link(place.path("c.pcap"), place.path("link.pcap")).unwrap();
+    std::fs::create_dir(place.path("dir")).unwrap();
+    for args in [
+        &["--write", "c.pcap"][..],
+        &["--write", "./dir/../c.pcap"],
+        &["--write", "link.pcap"],
+        &["--write-tx", "c.pcap"],
+        &["--write", "f.wgsl"],
+        &["--write-redirect", "."],
+        &["--write", "a.pcap", "--write-tx", "a.pcap"],
+        &["--write", "a.pcap", "--write-tx", "./a.pcap"],
+        &["--write", "-", "--write-tx", "-"],
+        &["--write", "dir/3.pcap", "--write-redirect", "dir"],
+    ] {
+        place.run(&[&["run", filter, "--read", capture], args].concat()).failed(2, &["error: --write"]);
+        assert_eq!(place.read("c.pcap"), content);
+        assert_eq!(place.read("f.wgsl"), PASS.as_bytes());
+    }
+    place.run(&["run", filter, "--read", capture, "--write", "/dev/null", "--write-tx", "/dev/null"]).done();
+}
+
+#[test]
+fn what_cannot_be_written_is_named() {
+    let place = Place::new();
+    let (filter, capture) = (place.file("f.wgsl", PASS), place.file("c.pcap", pcap(&[&[1; 60]])));
+    let with = |option: &str, to: &str| place.run(&["run", filter, "--read", capture, option, to]);
+    with("--write", "none/o.pcap").failed(1, &["none/o.pcap", "No such file"]);
+    with("--write", ".").failed(1, &["directory"]);
+    with("--write-redirect", "c.pcap").failed(1, &["c.pcap"]);
+    if std::path::Path::new("/dev/full").exists() {
+        with("--write", "/dev/full").failed(1, &["/dev/full", "No space left"]);
+    }
+}
+
+#[test]
+fn many_targets_share_the_last_file() {
+    let place = Place::new();
+    let filter = place.file("f.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return redirect(load_be16(pkt, 0u)); }");
+    let all: Vec<[u8; 2]> = (0..1100u16).chain([3, 1099, 1098]).map(u16::to_be_bytes).collect();
+    let all: Vec<&[u8]> = all.iter().map(|p| &p[..]).collect();
+    let capture = place.file("c.pcap", pcap(&all));
+    let ran = place.run(&["run", filter, "--read", capture, "--write-redirect", "r", "--json"]).done();
+    assert_eq!(ran.json()["redirect_targets"].as_object().unwrap().len(), 1100);
+    assert_eq!(std::fs::read_dir(place.path("r")).unwrap().count(), 1025);
+    assert_eq!(packets(&place.read("r/3.pcap")), [[0, 3], [0, 3]]);
+    let others: Vec<Vec<u8>> = (1024..1100u16).chain([1099, 1098]).map(|t| t.to_be_bytes().to_vec()).collect();
+    assert_eq!(packets(&place.read("r/other.pcap")), others);
+    assert!(!place.has("r/1024.pcap"));
+}

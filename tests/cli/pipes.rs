@@ -1,0 +1,90 @@
+//! Standard input and output, pipes that close, and Ctrl-C.
+
+use std::io::Read;
+use std::process::Stdio;
+
+use crate::support::{PASS, Place, packets, pcap, sample, stock};
+
+#[test]
+fn a_capture_goes_through_from_stdin_to_stdout() {
+    let place = Place::new();
+    let filter = place.file("f.wgsl", PASS);
+    let capture = pcap(&[&[1; 60], &[2; 61]]);
+    let ran = place.run_with(&["run", filter, "--read", "-", "--write", "-"], &capture).done();
+    assert_eq!(packets(&ran.bytes), [vec![1; 60], vec![2; 61]]);
+    assert!(ran.err.contains("packets"), "the table is on standard error: {}", ran.err);
+    let ran = place.run_with(&["run", filter, "--read", "-", "--write", "-", "--json"], &capture).done();
+    assert_eq!(packets(&ran.bytes).len(), 2);
+    let line: serde_json::Value = serde_json::from_str(&ran.err).unwrap();
+    assert_eq!(line["packets"], 2);
+}
+
+#[test]
+fn a_filter_comes_from_stdin() {
+    let place = Place::new();
+    let capture = place.file("c.pcap", pcap(&[&[1; 60]]));
+    let ran = place.run_with(&["run", "-", "--read", capture, "--json"], PASS.as_bytes()).done();
+    assert_eq!(ran.json()["filter"], "<stdin>");
+    place.run_with(&["run", "-", "--read", capture], b"fn x").failed(1, &["<stdin>:1:"]);
+    place.run(&["run", "-", "--read", "-"]).failed(2, &["standard input"]);
+}
+
+/// `portcullis … | head -c 100`: the reader goes away in the middle.
+#[test]
+fn a_closed_pipe_is_a_quiet_end() {
+    let place = Place::new();
+    for args in [
+        &["run", &stock("minimal"), "--read", "synth:packets=200000", "--write", "-", "--device", "cpu"][..],
+        &["run", &stock("minimal"), "--read", &sample(), "--json"],
+        &["run", &stock("minimal"), "--read", &sample()],
+        &["completions", "bash"],
+        &["devices"],
+        &["check", &stock("minimal"), "--emit", "wgsl"],
+        &["--help"],
+    ] {
+        let mut child = place.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stdout = child.stdout.take().unwrap();
+        if args.contains(&"-") {
+            stdout.read_exact(&mut [0; 100]).unwrap();
+        }
+        drop(stdout);
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&ended.stderr), "", "{args:?}");
+        assert_eq!(ended.status.code(), Some(0), "{args:?}");
+    }
+}
+
+/// The first Ctrl-C ends the reading; what came so far is in the files, whole.
+#[cfg(unix)]
+#[test]
+fn an_interrupt_finishes_the_files() {
+    use std::io::Write;
+    let place = Place::new();
+    let filter = place.file("f.wgsl", PASS);
+    let mut child = place
+        .command(&["run", filter, "--read", "-", "--write", "o.pcap", "--device", "cpu"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // A live source: some packets, and then silence without an end.
+    stdin.write_all(&pcap(&[&[1; 60], &[2; 60]])).unwrap();
+    stdin.flush().unwrap();
+    // They are on their way when the output file is there; the header is written first.
+    while !place.has("o.pcap") {
+        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+        std::thread::yield_now();
+    }
+    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let ended = child.wait_with_output().unwrap();
+    let err = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(130), "{err}");
+    assert!(err.contains("interrupted") && !err.contains("panicked"), "{err}");
+    // However far it had come: a whole capture.
+    assert!(packets(&place.read("o.pcap")).len() <= 2);
+    assert!(String::from_utf8_lossy(&ended.stdout).contains("packets"));
+    drop(stdin);
+}

@@ -1,0 +1,168 @@
+//! `run`: the main job, its totals, and what is wrong with inputs.
+
+use crate::support::{PASS, Place, packets, pcap, sample, stock};
+
+/// A filter whose verdict is the packet's first byte, with a redirect to the second byte's target.
+const BY_BYTE: &str = "fn xdp_filter(pkt: u32) -> u32 {
+    let verdict = load_u8(pkt, 0u);
+    if verdict == XDP_REDIRECT { return redirect(load_u8(pkt, 1u)); }
+    return verdict;
+}";
+
+#[test]
+fn the_main_job() {
+    let place = Place::new();
+    let ran = place.run(&["run", &stock("http_only"), "--read", &sample(), "--write", "passed.pcap"]).done();
+    assert!(ran.out.contains("packets") && ran.out.contains("4 000") && ran.out.contains("Mpps"), "{}", ran.out);
+    // The sample is what the synthetic source makes of it: 914 packets of it are TCP to 80 or 443.
+    assert!(ran.out.contains("914"), "{}", ran.out);
+    assert_eq!(packets(&place.read("passed.pcap")).len(), 914);
+    assert_eq!(ran.err, "");
+}
+
+#[test]
+fn json_is_one_line_with_every_key() {
+    let place = Place::new();
+    let filter = place.file("f.wgsl", BY_BYTE);
+    let capture =
+        place.file("c.pcap", pcap(&[&[0, 0], &[1], &[2, 9, 9], &[2], &[3], &[4, 7], &[4, 200], &[4, 7], &[99]]));
+    for device in ["cpu", "interp"] {
+        let line = place.run(&["run", filter, "--read", capture, "--json", "--device", device]).done().json();
+        let keys: Vec<_> = line.as_object().unwrap().keys().map(String::as_str).collect();
+        let mut wanted = ["filter", "device", "packets", "bytes", "verdicts", "redirect_targets", "elapsed_s", "mpps"];
+        wanted.sort_unstable();
+        assert_eq!(keys, wanted);
+        assert_eq!(line["filter"], "f.wgsl");
+        assert_eq!(line["device"], device);
+        assert_eq!(line["packets"], 9);
+        assert_eq!(line["bytes"], 15);
+        assert_eq!(line["verdicts"], serde_json::json!({"aborted": 2, "drop": 1, "pass": 2, "tx": 1, "redirect": 3}));
+        assert_eq!(line["redirect_targets"], serde_json::json!({"7": 2, "200": 1}));
+        assert!(line["elapsed_s"].as_f64().unwrap() > 0.0 && line["mpps"].as_f64().unwrap() > 0.0);
+    }
+}
+
+#[test]
+fn an_empty_capture_is_zero_packets_with_all_keys() {
+    let place = Place::new();
+    let (filter, capture) = (place.file("f.wgsl", PASS), place.file("c.pcap", pcap(&[])));
+    let line = place.run(&["run", filter, "--read", capture, "--json", "--write", "o.pcap"]).done().json();
+    assert_eq!(line["packets"], 0);
+    assert_eq!(line["verdicts"], serde_json::json!({"aborted": 0, "drop": 0, "pass": 0, "tx": 0, "redirect": 0}));
+    assert_eq!(line["redirect_targets"], serde_json::json!({}));
+    assert_eq!(place.read("o.pcap").len(), 24);
+}
+
+#[test]
+fn limits_and_batches_change_nothing_else() {
+    let place = Place::new();
+    let (filter, sample) = (stock("hash_lb"), sample());
+    let all = place.run(&["run", &filter, "--read", &sample, "--json", "--device", "cpu"]).done().json();
+    for more in
+        [&["--batch", "1"][..], &["--batch", "7", "--threads", "1"], &["--batch", "4294967295", "--threads", "1024"]]
+    {
+        let args = [&["run", &filter, "--read", &sample, "--json", "--device", "cpu"], more].concat();
+        let line = place.run(&args).done().json();
+        assert_eq!(line["verdicts"], all["verdicts"]);
+        assert_eq!(line["redirect_targets"], all["redirect_targets"]);
+    }
+    for (limit, packets) in [("0", 0), ("1", 1), ("3999", 3999), ("5000", 4000)] {
+        let line = place.run(&["run", &filter, "--read", &sample, "--json", "--limit", limit]).done().json();
+        assert_eq!(line["packets"], packets);
+    }
+}
+
+#[test]
+fn parameters_and_fuel_reach_the_filter() {
+    let place = Place::new();
+    let filter = place.file(
+        "f.wgsl",
+        "override limit: u32 = 5u;
+         fn xdp_filter(pkt: u32) -> u32 {
+             for (var i = 0u; i < 10u; i++) { store_u8(pkt, 0u, i); }
+             return select(XDP_DROP, XDP_PASS, pkt_len(pkt) > limit);
+         }",
+    );
+    let capture = place.file("c.pcap", pcap(&[&[0; 4], &[0; 8], &[0; 12]]));
+    let verdicts = |more: &[&str]| {
+        let args = [&["run", filter, "--read", capture, "--json"], more].concat();
+        let verdicts = place.run(&args).done().json()["verdicts"].clone();
+        [&verdicts["aborted"], &verdicts["drop"], &verdicts["pass"]].map(|v| v.as_u64().unwrap())
+    };
+    assert_eq!(verdicts(&[]), [0, 1, 2]);
+    assert_eq!(verdicts(&["--set", "limit=10"]), [0, 2, 1]);
+    assert_eq!(verdicts(&["--fuel", "3"]), [3, 0, 0]);
+    place.run(&["run", filter, "--read", capture, "--set", "nolimit=1"]).failed(1, &["nolimit"]);
+}
+
+#[test]
+fn what_is_wrong_with_an_input_is_said_with_its_name() {
+    let place = Place::new();
+    let filter = place.file("f.wgsl", PASS);
+    let good = place.file("good.pcap", pcap(&[&[0; 60]]));
+    place.file("empty.pcap", "");
+    place.file("short.pcap", &pcap(&[])[..20]);
+    place.file("text.pcap", "this is no capture at all");
+    let mut wifi = pcap(&[&[0; 60]]);
+    wifi[20] = 105;
+    place.file("wifi.pcap", wifi);
+    let mut long = pcap(&[&[0; 60]]);
+    long[32..36].copy_from_slice(&300_000u32.to_le_bytes());
+    place.file("long.pcap", long);
+    std::fs::create_dir(place.path("dir")).unwrap();
+    for (name, words) in [
+        ("none.pcap", "No such file"),
+        ("empty.pcap", "empty"),
+        ("short.pcap", "byte 20"),
+        ("text.pcap", "neither pcap nor pcapng"),
+        ("wifi.pcap", "105"),
+        ("long.pcap", "300000"),
+        ("dir", "directory"),
+    ] {
+        place.run(&["run", filter, "--read", name, "--write", "o.pcap"]).failed(1, &["error: ", name, words]);
+    }
+    for (name, words) in [("none.wgsl", "No such file"), ("dir", "directory"), ("good.pcap", "--read")] {
+        place.run(&["run", name, "--read", good]).failed(1, &["error: ", name, words]);
+    }
+    place.file("binary.wgsl", [b'f', b'n', 0xff, 0xfe]);
+    place.run(&["run", "binary.wgsl", "--read", good]).failed(1, &["binary.wgsl", "byte 2"]);
+    place.run(&["run", filter, "--read", "synth:packets=x"]).failed(2, &["packets", "x"]);
+}
+
+#[test]
+fn a_capture_cut_short_gives_what_is_whole_and_a_warning() {
+    let place = Place::new();
+    let filter = place.file("f.wgsl", PASS);
+    let whole = pcap(&[&[1; 60], &[2; 60], &[3; 60]]);
+    place.file("cut.pcap", &whole[..whole.len() - 1]);
+    let ran = place.run(&["run", filter, "--read", "cut.pcap", "--json", "--write", "o.pcap"]).done();
+    assert_eq!(ran.json()["packets"], 2);
+    let end = (whole.len() - 1).to_string();
+    assert!(ran.err.contains("warning: cut.pcap") && ran.err.contains(&end), "{}", ran.err);
+    assert_eq!(packets(&place.read("o.pcap")), [[1; 60], [2; 60]]);
+}
+
+/// A record that claims too much ends the run with an error; what came before is in the output.
+#[test]
+fn what_comes_before_a_fault_is_kept() {
+    let place = Place::new();
+    let filter = place.file("f.wgsl", PASS);
+    let mut bad = pcap(&[&[1; 60], &[2; 60]]);
+    bad[24 + 76 + 8..][..4].copy_from_slice(&0x7fff_ffffu32.to_le_bytes());
+    place.file("bad.pcap", bad);
+    place
+        .run(&["run", filter, "--read", "bad.pcap", "--json", "--write", "o.pcap"])
+        .failed(1, &["bad.pcap", "100", "1 packets came through"]);
+    assert_eq!(packets(&place.read("o.pcap")), [[1; 60]]);
+}
+
+#[test]
+fn a_device_that_is_not_there_says_what_is() {
+    let place = Place::new();
+    let (filter, capture) = (place.file("f.wgsl", PASS), place.file("c.pcap", pcap(&[&[0; 60]])));
+    let with = |device: &str| place.run(&["run", filter, "--read", capture, "--device", device]);
+    with("cuda").failed(2, &["`cuda`", "auto, cpu, wgpu, wgpu:N, interp, noop"]);
+    with("wgpu:x").failed(2, &["`wgpu:x`"]);
+    with("cpu:7").failed(1, &["cpu:7", "there is cpu ("]);
+    with("noop").done();
+}

@@ -1,0 +1,159 @@
+//! Running the program and looking at what it did.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+/// A folder of its own for a test, and the program to run in it.
+pub struct Place {
+    dir: TempDir,
+}
+
+/// What a run left behind.
+pub struct Ran {
+    /// The exit code.
+    pub code: i32,
+    /// Standard output.
+    pub out: String,
+    /// The same as bytes.
+    pub bytes: Vec<u8>,
+    /// Standard error.
+    pub err: String,
+}
+
+impl Place {
+    pub fn new() -> Place {
+        Place { dir: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Writes a file, and gives its name.
+    pub fn file<'a>(&self, name: &'a str, content: impl AsRef<[u8]>) -> &'a str {
+        std::fs::write(self.path(name), content).unwrap();
+        name
+    }
+
+    pub fn read(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.path(name)).unwrap()
+    }
+
+    /// Whether a file is there.
+    pub fn has(&self, name: &str) -> bool {
+        self.path(name).exists()
+    }
+
+    /// The program, in this folder.
+    pub fn command<S: AsRef<std::ffi::OsStr>>(&self, args: &[S]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+        command.args(args).current_dir(self.dir.path()).stdin(Stdio::null());
+        command
+    }
+
+    pub fn run<S: AsRef<std::ffi::OsStr>>(&self, args: &[S]) -> Ran {
+        Ran::of(self.command(args).output().unwrap())
+    }
+
+    /// Runs with `input` on standard input.
+    pub fn run_with(&self, args: &[&str], input: &[u8]) -> Ran {
+        let mut child =
+            self.command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        std::thread::scope(|scope| {
+            // A program that fails early does not read all of it.
+            scope.spawn(move || {
+                let _ = stdin.write_all(input);
+            });
+            Ran::of(child.wait_with_output().unwrap())
+        })
+    }
+}
+
+impl Ran {
+    fn of(output: Output) -> Ran {
+        let ran = Ran {
+            code: output.status.code().expect("it ended by itself"),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            bytes: output.stdout,
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        };
+        ran.no_panic();
+        ran
+    }
+
+    /// Nothing may ever look like a crash to the user.
+    fn no_panic(&self) {
+        for word in ["panicked", "internal error", "RUST_BACKTRACE", "unwrap"] {
+            assert!(!self.err.contains(word) && !self.out.contains(word), "{}{}", self.out, self.err);
+        }
+    }
+
+    /// Expects it to be done.
+    pub fn done(self) -> Ran {
+        assert_eq!(self.code, 0, "{}{}", self.out, self.err);
+        self
+    }
+
+    /// Expects it to fail with this code, to say all of this on standard error, and nothing on
+    /// standard output.
+    pub fn failed(self, code: i32, words: &[&str]) -> Ran {
+        assert_eq!(self.code, code, "{}{}", self.out, self.err);
+        for word in words {
+            assert!(self.err.contains(word), "wanted {word:?} in: {}", self.err);
+        }
+        assert_eq!(self.out, "");
+        self
+    }
+
+    /// Its only line of output, as JSON.
+    pub fn json(&self) -> serde_json::Value {
+        assert_eq!(self.out.matches('\n').count(), 1, "one line: {}", self.out);
+        serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {}", self.out))
+    }
+}
+
+/// A stock filter's path.
+pub fn stock(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders").join(name).with_extension("wgsl");
+    path.to_str().unwrap().to_owned()
+}
+
+/// The sample capture's path.
+pub fn sample() -> String {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/samples/mixed.pcap").to_owned()
+}
+
+/// A filter that passes everything.
+pub const PASS: &str = "fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
+
+/// A classic capture, little-endian, microseconds: a packet a second.
+pub fn pcap(packets: &[&[u8]]) -> Vec<u8> {
+    let mut file = Vec::new();
+    for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1] {
+        file.extend(word.to_le_bytes());
+    }
+    for (second, packet) in packets.iter().enumerate() {
+        for word in [second as u32, 5, packet.len() as u32, packet.len() as u32] {
+            file.extend(word.to_le_bytes());
+        }
+        file.extend(*packet);
+    }
+    file
+}
+
+/// The packets of a little-endian classic capture.
+pub fn packets(file: &[u8]) -> Vec<Vec<u8>> {
+    assert!(matches!(file[..4], [0xd4, 0xc3, 0xb2, 0xa1] | [0x4d, 0x3c, 0xb2, 0xa1]), "{:x?}", &file[..4]);
+    let mut rest = &file[24..];
+    let mut packets = Vec::new();
+    while !rest.is_empty() {
+        let length = u32::from_le_bytes(rest[8..12].try_into().unwrap()) as usize;
+        packets.push(rest[16..16 + length].to_vec());
+        rest = &rest[16 + length..];
+    }
+    packets
+}
