@@ -230,3 +230,23 @@ fn sixty_four_bits() {
         }
     }
 }
+
+#[test]
+fn the_spir_v_of_a_filter_has_its_entry_point() {
+    let program = program_with("fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }", &ProgramOptions::default());
+    let words = portcullis_wgpu::spirv(&program).unwrap();
+    // SPIR-V specification, 2.3: the magic number; 3.32.5: OpEntryPoint is operation 15, and 5 the
+    // execution model GLCompute.
+    assert_eq!(words[0], 0x0723_0203);
+    let mut at = 5;
+    let mut entries = 0;
+    while at < words.len() {
+        let (operation, length) = (words[at] & 0xffff, (words[at] >> 16) as usize);
+        if operation == 15 && words[at + 1] == 5 {
+            assert_eq!(words[at + 3].to_le_bytes(), *b"main");
+            entries += 1;
+        }
+        at += length;
+    }
+    assert_eq!((at, entries), (words.len(), 1));
+}
