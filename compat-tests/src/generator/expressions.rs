@@ -425,16 +425,23 @@ impl Generator<'_> {
                 Argument::Packet => return None,
                 Argument::Value(ty) => self.expression(*ty, depth.saturating_sub(1)),
                 Argument::Pointer => {
-                    // Two pointers to one variable would alias, which WGSL forbids.
-                    let taken = arguments.clone();
+                    // A local or a part of one; two pointers into one variable would alias, which
+                    // WGSL forbids.
+                    let of = |place: &str| place.split(['.', '[']).next().unwrap_or_default().to_string();
+                    let taken: Vec<String> = arguments.iter().map(|a: &String| of(a)).collect();
                     let place = self.variable(|v| {
                         v.writable
-                            && v.ty == Type::Scalar(Scalar::U32)
+                            && matches!(v.ty, Type::Scalar(Scalar::U32) | Type::Array(_, Scalar::U32))
                             && v.place.starts_with('v')
-                            && !v.place.contains('.')
-                            && !taken.contains(&format!("&{}", v.place))
+                            && !taken.contains(&format!("&{}", of(&v.place)))
                     })?;
-                    format!("&{place}")
+                    match self.variables.iter().find(|v| v.place == place).map(|v| v.ty) {
+                        Some(Type::Array(size, _)) => {
+                            let index = self.index(size);
+                            format!("&{place}[{index}]")
+                        }
+                        _ => format!("&{place}"),
+                    }
                 }
             });
         }
