@@ -257,6 +257,46 @@ mod tests {
         }
     }
 
+    /// What naga makes of a text: the module as text again, or its error.
+    fn naga(source: &str) -> String {
+        use naga::valid::{Capabilities, ValidationFlags, Validator};
+        let module = match naga::front::wgsl::parse_str(source) {
+            Ok(module) => module,
+            Err(error) => return error.message().to_owned(),
+        };
+        match Validator::new(ValidationFlags::all(), Capabilities::all()).validate(&module) {
+            Ok(info) => naga::back::wgsl::write_string(&module, &info, naga::back::wgsl::WriterFlags::empty()).unwrap(),
+            Err(error) => format!("{:?}", error.into_inner()),
+        }
+    }
+
+    // If tokens are cut here as naga cuts them, comments between them change nothing. A token cut
+    // in two or two left as one would.
+    #[test]
+    fn tokens_are_nagas() {
+        for text in [
+            "alias A = array<array<vec2<u32>,2>,(1<<2)>;const B=vec2<u32>(1u,0x1Fu);const_assert 1>=1&&!(2<=1)||1!=2;
+             @must_use fn f(a:u32,b:ptr<function,u32>)->u32{*b+=a<<1u;*b>>=1u;return select(a,*b,a>1u);}
+             fn g()->u32{var x=array<u32,2>();var i=0u;loop{i++;if i>=2u{break;}x[i]^=i;continuing{break if i==1u;}}
+             let y=f(x[0]%3u,&i)&~1u|2u^x[1];for(var k=3i;k>0i;k--){i-=1u;i*=2u;i/=3u;i%=4u;i&=5u;i|=6u;i<<=1u;}
+             let z=1e-3+.5+1.+0x1p-2+f32(y);return u32(z)+u32(-z)-i/2u;}",
+            "fn f(){let a=1<2;let b=(a>3);}",
+            "fn f(a:i32,b:i32)->bool{return a<b&&b>a;}",
+            "fn f(a:i32,b:array<i32,2>)->bool{var c=b;return c[a<1]>2;}",
+            "const a=1--1;",
+            "const a=array<u32,2>>=1;",
+            "const a=2>>=1;",
+            "fn é_1(){let ñ=1;}",
+            "const a=1.5.x;",
+            "const a=1->2;",
+        ] {
+            let apart: Vec<_> = tokens(text).unwrap().iter().map(|token| token.text(text)).collect();
+            assert_eq!(naga(&apart.join(" /*<(*/\n")), naga(text), "{text}");
+        }
+        // The test can fail.
+        assert_ne!(naga("const a=1>/**/>1;"), naga("const a=2>>1;"));
+    }
+
     #[test]
     fn what_begins_no_token_is_named() {
         assert!(tokens("a \0").unwrap_err().message.contains("U+0000"));

@@ -1,10 +1,12 @@
 //! What a filter may not declare: entry points, resources, types that are of no use in it; and the
 //! filter's own signature.
 
-use naga::{AddressSpace, ArraySize, Handle, Module, Scalar, ScalarKind, Type, TypeInner};
+use std::ops::Range;
+
+use naga::{AddressSpace, ArraySize, EntryPoint, Handle, Module, Scalar, ScalarKind, Type, TypeInner};
 
 use super::{Errors, Parts, name_place, place};
-use crate::lang::FILTER;
+use crate::lang::{FILTER, Source};
 
 pub(super) fn check(parts: &Parts, errors: &mut Errors) {
     let module = parts.module;
@@ -65,12 +67,23 @@ const UNIFORMS: &str = "a filter's parameters are `override`s, set by name when 
 
 fn entry_points(parts: &Parts, errors: &mut Errors) {
     for entry in &parts.module.entry_points {
-        // naga keeps no place for entry points: any of its statements will do.
-        let at = entry.function.body.span_iter().find_map(|(_, span)| place(parts.source, *span));
         let message = format!("`{}` is an entry point", entry.name);
         let note = format!("a filter is the plain function `{FILTER}`: each device adds an entry point of its own");
-        errors.add(at, message, "in its body", &note);
+        errors.add(entry_point_place(parts.source, entry), message, "", &note);
     }
+}
+
+/// Where an entry point's name stands. naga keeps no place for entry points: it is the last `fn NAME`
+/// in front of what it does.
+pub(super) fn entry_point_place(source: &Source, entry: &EntryPoint) -> Option<Range<usize>> {
+    let first = entry.function.body.span_iter().find_map(|(_, span)| place(source, *span));
+    let before = source.text.get(..first.as_ref()?.start)?;
+    let is_name = |at: &usize| {
+        let (left, right) = (before[..*at].trim_end(), &before[at + entry.name.len()..]);
+        left.len() < *at && left.ends_with("fn") && right.trim_start().starts_with('(')
+    };
+    let name = before.match_indices(entry.name.as_str()).map(|(at, _)| at).filter(is_name).last();
+    name.map(|at| at..at + entry.name.len()).or(first)
 }
 
 fn signature(parts: &Parts, errors: &mut Errors) {

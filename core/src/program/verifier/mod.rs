@@ -64,9 +64,8 @@ pub(super) fn no_filter(source: &Source, module: &Module) -> Diagnostic {
     let mut error = Diagnostic::new(format!("there is no function `{FILTER}`"));
     if let Some(entry) = module.entry_points.iter().find(|entry| entry.name == FILTER) {
         error = Diagnostic::new(format!("`{FILTER}` is an entry point"));
-        let place = entry.function.body.span_iter().find_map(|(_, span)| place(source, *span));
-        if let Some(place) = place {
-            error = error.at(place, "in its body");
+        if let Some(place) = declarations::entry_point_place(source, entry) {
+            error = error.at(place, "");
         }
     }
     error.note(format!("a filter is the plain function `fn {FILTER}(pkt: u32) -> u32`, without attributes"))

@@ -48,7 +48,7 @@ fn the_filter_has_its_signature() {
         refused(&format!("\n  fn xdp_filter{signature} {{ return {value}; }}"), "2:6", "wrong signature");
     }
     refused("fn xdp_filter(a: u32) { }", "1:4", "wrong signature");
-    refused("@compute @workgroup_size(1) fn xdp_filter() { return; }", "1:47", "entry point");
+    refused("@compute @workgroup_size(1) fn xdp_filter() { return; }", "1:32", "entry point");
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn resources_are_refused() {
         ("var<immediate> b: u32;", "5:16", "immediate"),
         ("@group(1) @binding(0) var t: texture_2d<f32>;", "5:27", "textures"),
         ("@group(1) @binding(0) var s: sampler;", "5:27", "textures and samplers"),
-        ("@compute @workgroup_size(1) fn main() { return; }", "5:41", "entry point"),
+        ("@compute @workgroup_size(1) fn main() { return; }", "5:32", "entry point"),
         ("struct S { a: atomic<u32> }", "5:8", "atomics"),
         ("fn f(p: ptr<workgroup, u32>) {}", "5:4", "its own variables"),
         ("fn f(p: ptr<storage, u32>) {}", "5:4", "its own variables"),
