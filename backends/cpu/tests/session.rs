@@ -1,0 +1,121 @@
+//! What a session on the CPU promises apart from verdicts: order, threads, cancellation, refusals.
+//! That its verdicts are right is for compat-tests to say.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use portcullis_core::device::{CancelToken, Device, DeviceError, LoadOptions};
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room, Verdict};
+use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_cpu::Cpu;
+
+fn program(text: &str) -> Arc<Program> {
+    let options = ProgramOptions::default();
+    Arc::new(wgsl::compile(&Source::new("test.wgsl", text), &options).unwrap_or_else(|e| panic!("{}", e.render())))
+}
+
+fn options(threads: usize, depth: usize) -> LoadOptions {
+    LoadOptions { threads: NonZeroUsize::new(threads), depth, ..LoadOptions::default() }
+}
+
+/// Redirects to the number in the packet's first four bytes.
+const ECHO: &str = "fn xdp_filter(pkt: u32) -> u32 { return redirect(load_le32(pkt, 0u)); }";
+
+fn numbered(from: u32, n: u32) -> Batch {
+    let packets: Vec<Vec<u8>> = (from..from + n).map(|i| i.to_le_bytes().to_vec()).collect();
+    Batch::from_packets(&packets).unwrap()
+}
+
+#[test]
+fn batches_come_back_in_order_with_every_packet_judged_once() {
+    for threads in [1, 2, 3] {
+        let mut session = Cpu::new().load(&program(ECHO), &options(threads, 3)).unwrap();
+        // Sizes around the pieces that threads take.
+        let sizes = [0, 1, 16_383, 16_384, 16_385, 40_000];
+        let mut expected = std::collections::VecDeque::new();
+        let mut from = 0;
+        let check = |session: &mut dyn portcullis_core::device::Session, (from, n): (u32, u32)| {
+            let done = session.complete().unwrap().expect("a batch in flight");
+            assert_eq!(done.verdicts.len(), n as usize);
+            for (i, verdict) in done.verdicts.iter().enumerate() {
+                assert_eq!(verdict, Verdict::Redirect(from + i as u32));
+            }
+        };
+        for n in sizes {
+            if session.in_flight() == session.depth() {
+                check(&mut *session, expected.pop_front().unwrap());
+            }
+            session.submit(numbered(from, n)).unwrap();
+            expected.push_back((from, n));
+            from += n;
+        }
+        while let Some(next) = expected.pop_front() {
+            check(&mut *session, next);
+        }
+        assert!(session.complete().unwrap().is_none());
+    }
+}
+
+#[test]
+fn a_full_queue_gives_the_batch_back() {
+    let mut session = Cpu::new().load(&program(ECHO), &options(1, 1)).unwrap();
+    session.submit(numbered(0, 3)).unwrap();
+    let refused = session.submit(numbered(10, 2)).unwrap_err();
+    assert!(matches!(refused.error, DeviceError::Refused(_)));
+    assert_eq!(refused.batch.packet(1), 11u32.to_le_bytes());
+    assert_eq!(session.complete().unwrap().unwrap().verdicts.len(), 3);
+}
+
+#[test]
+fn a_filter_that_changes_lengths_needs_room() {
+    let text = "fn xdp_filter(pkt: u32) -> u32 { return select(XDP_DROP, XDP_PASS, adjust_head(pkt, -4)); }";
+    let mut session = Cpu::new().load(&program(text), &options(1, 1)).unwrap();
+    let mut carver = Carver::new(Arena::new(64).unwrap(), None);
+    let tight = carver.carve(vec![Descriptor { offset: 0, length: 60 }], Vec::new(), Room::None).unwrap();
+    assert!(matches!(session.submit(tight).unwrap_err().error, DeviceError::Refused(_)));
+    let done = session.run(Batch::from_packets(&[[9u8; 60]]).unwrap()).unwrap();
+    assert_eq!(done.batch.packet(0), [[0u8; 4].as_slice(), &[9; 60]].concat());
+}
+
+/// Burns all its fuel on every packet.
+const ENDLESS: &str = "fn xdp_filter(pkt: u32) -> u32 { var n = 1u; loop { n = n * 3u + load_u8(pkt, n & 3u); if n == 0u { break; } n |= 1u; } return XDP_PASS; }";
+
+#[test]
+fn a_filter_that_never_ends_is_aborted() {
+    let mut session = Cpu::new().load(&program(ENDLESS), &options(1, 1)).unwrap();
+    let done = session.run(numbered(0, 5)).unwrap();
+    assert!(done.verdicts.iter().all(|v| v == Verdict::Aborted));
+}
+
+#[test]
+fn cancelling_ends_a_batch_that_would_take_minutes() {
+    let cancel = CancelToken::new();
+    let options = LoadOptions { cancel: cancel.clone(), ..options(2, 1) };
+    let mut session = Cpu::new().load(&program(ENDLESS), &options).unwrap();
+    // Two million packets of 32,768 rounds each.
+    let mut carver = Carver::new(Arena::new(8 << 20).unwrap(), None);
+    let descriptors = (0..2 << 20).map(|i| Descriptor { offset: i * 4, length: 4 }).collect();
+    session.submit(carver.carve(descriptors, Vec::new(), Room::None).unwrap()).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    cancel.cancel();
+    assert!(matches!(session.complete(), Err(DeviceError::Cancelled)));
+}
+
+#[test]
+fn what_would_keep_the_compiler_busy_for_minutes_is_refused() {
+    // Each copy of the array is 4,000 scalars.
+    let copies = "    table = again; again = table;\n".repeat(500);
+    let text = format!(
+        "fn xdp_filter(pkt: u32) -> u32 {{\n    var table: array<u32, 2000>;\n    var again: array<u32, 2000>;\n{copies}    return table[load_u8(pkt, 0u)];\n}}"
+    );
+    let error = Cpu::new().load(&program(&text), &options(1, 1)).err().expect("2 million loads and stores");
+    assert!(error.to_string().contains("scalar operations"), "{error}");
+}
+
+#[test]
+fn the_intermediate_form_can_be_looked_at() {
+    let text = portcullis_cpu::clif(&program(ECHO)).unwrap();
+    assert!(text.starts_with("function u0:0(i64, i64, i64)"), "{text}");
+}
