@@ -209,6 +209,14 @@ impl<'a> Codegen<'a, '_> {
             Op::Add => self.b.ins().iadd(a, b),
             Op::Subtract => self.b.ins().isub(a, b),
             Op::Multiply => self.b.ins().imul(a, b),
+            // By a power of two, known now: the code generator would divide.
+            Op::Divide | Op::Modulo if !signed && leaf.clif() == clif::I32 && self.power_of_two(b).is_some() => {
+                let power = self.power_of_two(b).unwrap_or(1);
+                match op {
+                    Op::Divide => self.b.ins().ushr_imm_u(a, i64::from(power.trailing_zeros())),
+                    _ => self.b.ins().band_imm_u(a, i64::from(power - 1)),
+                }
+            }
             Op::Divide => {
                 let divisor = self.divisor(leaf, a, b);
                 if signed { self.b.ins().sdiv(a, divisor) } else { self.b.ins().udiv(a, divisor) }
@@ -230,6 +238,10 @@ impl<'a> Codegen<'a, '_> {
             return Ok(self.note_range(op, value, a, b));
         }
         Ok(value)
+    }
+
+    fn power_of_two(&self, value: Value) -> Option<u32> {
+        self.known.constant(value).filter(|constant| constant.is_power_of_two())
     }
 
     /// A divisor by which dividing gives what WGSL says: 1 in place of 0 (x / 0 is x, x % 0 is 0),
