@@ -78,7 +78,6 @@ fn main(@builtin(global_invocation_id) invocation: vec3<u32>) {
     pc_enter(invocation.x);
     let _e4 = xdp_filter(invocation.x);
     let _e5 = pc_verdict(_e4);
-    pc_leave(invocation.x);
     pc_arena[invocation.x] = _e5;
     return;
 }
