@@ -6,5 +6,6 @@ mod check;
 mod look_around;
 mod outputs;
 mod pipes;
+mod readme;
 mod run;
 mod support;
