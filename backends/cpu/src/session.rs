@@ -25,9 +25,10 @@ const PIECE: usize = 16_384;
 /// tenth of a second, and between pieces the cancel token is looked at.
 const PIECE_WITH_LOOPS: usize = 1_024;
 
-/// Stack of a thread that runs filters: their variables (16 KiB a packet) and what the compiler
-/// spills. It is reserved, not used.
-const STACK: usize = 16 << 20;
+/// Stack of a thread that runs filters: their variables (16 KiB a packet), and 8 bytes for each
+/// operation at the very worst, if the compiler had to keep every result there. It is reserved, not
+/// used.
+const STACK: usize = 64 << 20;
 
 /// The code and what else the pool's threads need.
 struct Shared {

@@ -103,6 +103,26 @@ fn cancelling_ends_a_batch_that_would_take_minutes() {
     assert!(matches!(session.complete(), Err(DeviceError::Cancelled)));
 }
 
+/// Every helper has 4 KiB of its own; together they would need more than any thread's stack.
+#[test]
+fn variables_of_helpers_share_their_memory() {
+    let mut text = String::new();
+    let mut calls = String::new();
+    for i in 0..300 {
+        text += &format!(
+            "fn helper{i}(pkt: u32) -> u32 {{ var table: array<u32, 1000>; let i = load_u8(pkt, 1u); table[i] = {i}u; return table[load_u8(pkt, 0u)] + table[999]; }}\n"
+        );
+        calls += &format!("    sum += helper{i}(pkt);\n");
+    }
+    text += &format!("fn xdp_filter(pkt: u32) -> u32 {{\n    var sum = 0u;\n{calls}    return redirect(sum);\n}}");
+    let mut session = Cpu::new().load(&program(&text), &options(1, 1)).unwrap();
+    let done = session.run(Batch::from_packets(&[[7u8, 7], [7, 8]]).unwrap()).unwrap();
+    assert_eq!(done.verdicts.get(0), Verdict::Redirect((0..300).sum()));
+    assert_eq!(done.verdicts.get(1), Verdict::Redirect(0));
+    let form = portcullis_cpu::clif(&program(&text)).unwrap();
+    assert!(form.contains("explicit_slot 4000"), "{}", form.lines().take(5).collect::<String>());
+}
+
 #[test]
 fn what_would_keep_the_compiler_busy_for_minutes_is_refused() {
     // Each copy of the array is 4,000 scalars.

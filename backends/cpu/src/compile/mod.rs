@@ -45,7 +45,7 @@ type Result<T, E = Unsupported> = std::result::Result<T, E>;
 
 /// Scalar operations that a filter may come to, after inlining; more would keep the compiler (and
 /// its memory) busy for minutes.
-const MAX_OPERATIONS: u64 = 2_000_000;
+const MAX_OPERATIONS: u64 = 1_000_000;
 
 /// A function in Cranelift's intermediate form, and what it needs beside it when it runs.
 pub(crate) struct Lowered {
@@ -82,7 +82,8 @@ enum Place {
 #[derive(Debug, Clone, Copy)]
 enum Home {
     Variables(u32),
-    Stack(ir::StackSlot),
+    /// So many bytes into the filter's stack.
+    Stack(u32),
 }
 
 /// What an expression came to.
@@ -166,6 +167,7 @@ struct Codegen<'a, 'f> {
     /// Old values of variables assigned in conditional code without branches, innermost last.
     journals: Vec<BTreeMap<u32, Value>>,
     jumps: Vec<Jumps>,
+    stack: places::Stack,
     tables: Vec<u8>,
     table_offsets: HashMap<Handle<naga::Expression>, u32>,
     operations: u64,
@@ -192,6 +194,7 @@ impl<'a, 'f> Codegen<'a, 'f> {
             costs: cost::Costs::new(program),
             journals: Vec::new(),
             jumps: Vec::new(),
+            stack: places::Stack::default(),
             tables: Vec::new(),
             table_offsets: HashMap::new(),
             operations: 0,
@@ -246,6 +249,7 @@ impl<'a, 'f> Codegen<'a, 'f> {
             self.fuel = Some(fuel);
         }
         self.filter()?;
+        self.fit_stack();
 
         self.b.switch_to_block(verdict);
         let byte = self.b.ins().iadd(verdicts, index);

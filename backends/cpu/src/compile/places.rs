@@ -4,7 +4,7 @@
 //! that is indexed by a number known only at run time, or that is large, lies on the stack.
 
 use cranelift_codegen::ir::condcodes::IntCC;
-use cranelift_codegen::ir::{InstBuilder, MemFlagsData, StackSlotData, StackSlotKind, Value, types as clif};
+use cranelift_codegen::ir::{InstBuilder, MemFlagsData, StackSlot, StackSlotData, StackSlotKind, Value, types as clif};
 use cranelift_frontend::Variable;
 use naga::{AddressSpace, Expression, Handle, TypeInner};
 use portcullis_core::program::Program;
@@ -17,6 +17,25 @@ const MAX_IN_REGISTERS: u64 = 32;
 
 /// Bytes up to which a variable on the stack is cleared by straight code.
 const CLEAR_UNROLLED: u32 = 256;
+
+/// The memory of the variables that are not in registers. Calls stack up in it as they would with
+/// real calls, so that it is no larger than the deepest chain of them, which the verifier bounds.
+#[derive(Debug, Default)]
+pub(super) struct Stack {
+    slot: Option<StackSlot>,
+    /// Bytes in use by the calls that the code is in.
+    pub top: u32,
+    /// Bytes in use at the most.
+    size: u32,
+}
+
+impl Stack {
+    /// Where the next so many bytes are.
+    fn reserve(&mut self, bytes: u32) -> u32 {
+        self.size = self.size.max(self.top + bytes);
+        self.top
+    }
+}
 
 /// Whether any function of the filter indexes a variable by a number known only at run time. If
 /// none does, no variable need be in memory for it.
@@ -54,14 +73,35 @@ impl<'a> Codegen<'a, '_> {
             return Ok(Home::Variables(first.map_or(0, Variable::as_u32)));
         }
         let size = leaves.iter().map(|l| l.size()).sum::<u32>().next_multiple_of(8);
-        let slot = self.b.create_sized_stack_slot(StackSlotData::new(StackSlotKind::ExplicitSlot, size, 3));
-        Ok(Home::Stack(slot))
+        let offset = self.stack.reserve(size);
+        self.stack.top += size;
+        Ok(Home::Stack(offset))
     }
 
     fn place_of(&mut self, home: Home) -> Place {
         match home {
             Home::Variables(first) => Place::Variables(first),
-            Home::Stack(slot) => Place::Memory { address: self.b.ins().stack_addr(clif::I64, slot, 0), offset: 0 },
+            Home::Stack(offset) => Place::Memory { address: self.stack_address(), offset },
+        }
+    }
+
+    /// The stack's first byte.
+    fn stack_address(&mut self) -> Value {
+        let slot = match self.stack.slot {
+            Some(slot) => slot,
+            None => {
+                // Its size is set when it is known: `fit_stack`.
+                let data = StackSlotData::new(StackSlotKind::ExplicitSlot, 0, 3);
+                *self.stack.slot.insert(self.b.create_sized_stack_slot(data))
+            }
+        };
+        self.b.ins().stack_addr(clif::I64, slot, 0)
+    }
+
+    /// Makes the stack as large as it was found to be needed.
+    pub(super) fn fit_stack(&mut self) {
+        if let Some(slot) = self.stack.slot {
+            self.b.func.sized_stack_slots[slot].size = self.stack.size;
         }
     }
 
@@ -93,8 +133,9 @@ impl<'a> Codegen<'a, '_> {
             let inner = types::inner(self.module, local.ty);
             let home = match self.locals.get(&(frame.function, handle)) {
                 // A function is never active twice, so its variables can be used again.
-                Some(&home) => home,
-                None => {
+                Some(&home @ Home::Variables(_)) => home,
+                // On the stack they lie above those of whoever calls it this time.
+                _ => {
                     let home = self.home(inner)?;
                     self.locals.insert((frame.function, handle), home);
                     home
@@ -291,9 +332,8 @@ impl<'a> Codegen<'a, '_> {
             return Ok(chosen);
         }
         let bytes = (part.size * n).next_multiple_of(8);
-        let slot = self.b.create_sized_stack_slot(StackSlotData::new(StackSlotKind::ExplicitSlot, bytes, 3));
-        let address = self.b.ins().stack_addr(clif::I64, slot, 0);
-        let place = Place::Memory { address, offset: 0 };
+        // Written, read and forgotten at once: the space is free for whoever needs it next.
+        let place = Place::Memory { offset: self.stack.reserve(bytes), address: self.stack_address() };
         self.store(place, &value)?;
         let Place::Memory { address, offset } = self.element_address(place, inner, index)? else {
             unreachable!("an element of memory is in memory")

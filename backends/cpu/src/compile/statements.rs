@@ -180,6 +180,7 @@ impl<'a> Codegen<'a, '_> {
                 }
                 let arguments = arguments.iter().map(|&a| self.operand(frame, a)).collect::<Result<_>>()?;
                 let exit = self.b.create_block();
+                let stack = self.stack.top;
                 let mut callee = self.frame(*function, arguments, Exit::Block { block: exit, used: false })?;
                 let results = match &callee.code.result {
                     Some(result) => types::leaves(self.module, types::inner(self.module, result.ty))?
@@ -200,6 +201,7 @@ impl<'a> Codegen<'a, '_> {
                     self.leave(&mut callee, &zeros);
                 }
                 self.jumps = jumps;
+                self.stack.top = stack;
                 (self.firm, self.assumed) = before;
                 if matches!(callee.exit, Exit::Block { used: false, .. }) {
                     return Ok(End::Leaves);
@@ -436,10 +438,12 @@ impl<'a> Codegen<'a, '_> {
             }
             Statement::Call { function, arguments, result } if self.program.intrinsic(*function).is_none() => {
                 let arguments = arguments.iter().map(|&a| self.operand(frame, a)).collect::<Result<_>>()?;
+                let stack = self.stack.top;
                 let mut callee = self.frame(*function, arguments, Exit::Collected)?;
                 let outer = self.assumed.clone();
                 let body = &callee.code.body;
                 let outcome = self.branchless(&mut callee, body)?;
+                self.stack.top = stack;
                 // What the callee's early returns imply holds for its own rest, not for ours.
                 self.assumed = outer;
                 if let (Some(result), Outcome::Returns(value)) = (result, outcome) {
