@@ -1,5 +1,7 @@
 //! An opened device: wgpu's handles, what was found out about it, and the errors it reports.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -98,9 +100,11 @@ impl Gpu {
     /// buffer to be mapped.
     pub fn wait(&self, submission: Option<wgpu::SubmissionIndex>) -> Result<(), DeviceError> {
         let wait = wgpu::PollType::Wait { submission_index: submission, timeout: Some(SILENCE) };
-        match self.device.poll(wait) {
-            Ok(_) => self.check(),
-            Err(error) => Err(self.failed(format!("no answer for {} s ({error})", SILENCE.as_secs()))),
+        // wgpu panics where the device is lost while it waits, and has no other way to tell.
+        match catch_unwind(AssertUnwindSafe(|| self.device.poll(wait))) {
+            Ok(Ok(_)) => self.check(),
+            Ok(Err(error)) => Err(self.failed(format!("no answer for {} s ({error})", SILENCE.as_secs()))),
+            Err(panic) => Err(self.failed(format!("lost while waiting: {}", said(&*panic)))),
         }
     }
 
@@ -118,4 +122,10 @@ impl Gpu {
     pub fn binding_limit(&self) -> u64 {
         self.limits.max_storage_buffer_binding_size.min(self.limits.max_buffer_size).min(u64::from(u32::MAX)) & !3
     }
+}
+
+/// What a panic said.
+pub(crate) fn said(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given")
 }

@@ -145,6 +145,7 @@ impl WgpuSession {
                     "packet {} has {} bytes, and {} takes {limit} at a time, its own needs included",
                     large.index, large.length, self.gpu.id
                 );
+                self.idle.push(slot);
                 return refuse(batch, DeviceError::Refused(text));
             }
         };

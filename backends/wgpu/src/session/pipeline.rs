@@ -7,7 +7,7 @@ use portcullis_core::device::{DeviceError, DeviceKind};
 use portcullis_core::program::Program;
 
 use crate::compile::{self, ARENA, DESCRIPTORS, ENTRY, Kernel, LAUNCH, METADATA, VERDICTS};
-use crate::device::Gpu;
+use crate::device::{Gpu, said};
 use crate::probe::WgpuDevice;
 
 /// llvmpipe leaves a loop after this many rounds and says nothing (measured with Mesa 22.3 and
@@ -49,11 +49,12 @@ pub(crate) fn load(device: &WgpuDevice, program: &Program) -> Result<(Gpu, Loade
         let loaded = Loaded::new(&gpu, kernel)?;
         Ok((gpu, loaded))
     };
+    let failed = |reason: String| DeviceError::Failed { device: info.id.clone(), reason };
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, compile);
-        let thread =
-            thread.map_err(|error| DeviceError::Failed { device: info.id.clone(), reason: error.to_string() })?;
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let result = thread.map_err(|error| failed(format!("no thread to compile on: {error}")))?.join();
+        // naga's writers and wgpu have `unimplemented!` in places that no valid filter should reach.
+        result.unwrap_or_else(|panic| Err(failed(format!("the filter could not be compiled: {}", said(&*panic)))))
     })
 }
 
