@@ -137,9 +137,9 @@ fn compile_times(cpu: &Cpu, rounds: usize) {
     println!("\nfilter to native code, median of {rounds} (front end, then generated code)");
     for &(name, _) in STOCK {
         let program = compile(name);
-        let front = Times::of((0..rounds).map(|_| time(|| drop(black_box(compile(name))))).collect());
-        let native = Times::of((0..rounds).map(|_| time(|| drop(black_box(load(cpu, &program, 1))))).collect());
-        println!("{name:<16} {:>9.2?} {:>9.2?}", front.median, native.median);
+        let front: Vec<_> = (0..rounds).map(|_| time(|| drop(black_box(compile(name))))).collect();
+        let native: Vec<_> = (0..rounds).map(|_| time(|| drop(black_box(load(cpu, &program, 1))))).collect();
+        println!("{name:<16} {:>9.2?} {:>9.2?}", Times::of(&front).median, Times::of(&native).median);
     }
 }
 

@@ -140,15 +140,15 @@ pub fn only_testing() -> bool {
 /// Two sides timed in turn, so that whatever else the machine does hits both. One round of each
 /// goes before, untimed.
 pub fn in_turn(rounds: usize, mut ours: impl FnMut(), mut theirs: impl FnMut()) -> Pair {
-    let mut times = (Vec::with_capacity(rounds), Vec::with_capacity(rounds));
+    let mut samples = (Vec::with_capacity(rounds), Vec::with_capacity(rounds));
     for round in 0..=rounds {
         let (first, second) = (time(&mut ours), time(&mut theirs));
         if round > 0 {
-            times.0.push(first);
-            times.1.push(second);
+            samples.0.push(first);
+            samples.1.push(second);
         }
     }
-    Pair { ours: Times::of(times.0), theirs: Times::of(times.1) }
+    Pair { ours: Times::of(&samples.0), theirs: Times::of(&samples.1) }
 }
 
 /// Times of two sides.
@@ -160,55 +160,79 @@ pub struct Pair {
     pub theirs: Times,
 }
 
-/// The times of many rounds in two numbers.
+/// How long one round took.
+#[derive(Debug, Clone, Copy)]
+pub struct Sample {
+    wall: Duration,
+    /// On a processor, all threads of this process together.
+    processor: Duration,
+}
+
+/// The times of many rounds in three numbers.
 #[derive(Debug, Clone, Copy)]
 pub struct Times {
-    /// The middle one.
+    /// The middle one by the clock on the wall.
     pub median: Duration,
-    /// The shortest: what the machine can do when nothing else runs.
+    /// The shortest by the clock on the wall: what the machine can do when nothing else runs.
     pub best: Duration,
+    /// The middle one of the times spent on a processor: waiting for one is not in it.
+    pub processor: Duration,
 }
 
 impl Times {
     /// Of at least one round.
-    pub fn of(mut times: Vec<Duration>) -> Times {
-        times.sort_unstable();
-        Times { median: times[times.len() / 2], best: times[0] }
+    pub fn of(samples: &[Sample]) -> Times {
+        let sorted = |get: fn(&Sample) -> Duration| {
+            let mut times: Vec<Duration> = samples.iter().map(get).collect();
+            times.sort_unstable();
+            times
+        };
+        let (wall, processor) = (sorted(|s| s.wall), sorted(|s| s.processor));
+        let middle = samples.len() / 2;
+        Times { median: wall[middle], best: wall[0], processor: processor[middle] }
     }
 }
 
 /// How long it takes.
-pub fn time(f: impl FnOnce()) -> Duration {
-    let start = Instant::now();
+pub fn time(f: impl FnOnce()) -> Sample {
+    let (wall, processor) = (Instant::now(), processor_time());
     f();
-    start.elapsed()
+    Sample { processor: processor_time().saturating_sub(processor), wall: wall.elapsed() }
 }
 
-/// Lines of a table: name, ours, theirs, the ratio of the medians, the ratio of the best rounds.
-/// A ratio above 1 says that ours is faster. Where the two ratios are far apart, something else kept
-/// the machine busy.
+/// What this process has had of its processors so far; zero where the system has no such clock.
+fn processor_time() -> Duration {
+    #[cfg(unix)]
+    {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+    }
+    #[cfg(not(unix))]
+    Duration::ZERO
+}
+
+/// Lines of a table: name, ours, theirs, and three ratios, of the medians, of the best rounds and of
+/// the medians of processor time. A ratio above 1 says that ours is faster. Where they are far apart,
+/// something else kept the machine busy.
 #[derive(Debug, Default)]
 pub struct Table {
-    rows: Vec<[String; 5]>,
+    rows: Vec<[String; 6]>,
 }
 
 impl Table {
     /// A table whose columns have these heads.
     pub fn new(name: &str, ours: &str, theirs: &str) -> Table {
-        Table { rows: vec![[name.into(), ours.into(), theirs.into(), "ratio".into(), "best".into()]] }
+        Table { rows: vec![[name, ours, theirs, "ratio", "best", "cpu"].map(String::from)] }
     }
 
     /// Adds a row, its times shown by `show`.
     pub fn row(&mut self, name: &str, pair: Pair, show: impl Fn(Duration) -> String) {
-        let ratio = |ours: Duration, theirs: Duration| format!("{:.2}", theirs.as_secs_f64() / ours.as_secs_f64());
-        let Pair { ours, theirs } = pair;
-        self.rows.push([
-            name.into(),
-            show(ours.median),
-            show(theirs.median),
-            ratio(ours.median, theirs.median),
-            ratio(ours.best, theirs.best),
-        ]);
+        let ratio = |of: fn(&Times) -> Duration| {
+            let (ours, theirs) = (of(&pair.ours), of(&pair.theirs));
+            if ours.is_zero() { "-".into() } else { format!("{:.2}", theirs.as_secs_f64() / ours.as_secs_f64()) }
+        };
+        let (ours, theirs) = (show(pair.ours.median), show(pair.theirs.median));
+        self.rows.push([name.into(), ours, theirs, ratio(|t| t.median), ratio(|t| t.best), ratio(|t| t.processor)]);
     }
 
     /// Adds a row of two times for the same number of packets, shown as rates.
@@ -220,8 +244,10 @@ impl Table {
     pub fn print(&self) {
         let width = |column: usize| self.rows.iter().map(|r| r[column].len()).max().unwrap_or(0);
         println!();
-        for [name, ours, theirs, ratio, best] in &self.rows {
-            println!("{name:<0$}  {ours:>1$}  {theirs:>2$}  {ratio:>5}  {best:>5}", width(0), width(1), width(2));
+        for [name, ours, theirs, ratio, best, cpu] in &self.rows {
+            let (name_width, ours_width, theirs_width) = (width(0), width(1), width(2));
+            print!("{name:<name_width$}  {ours:>ours_width$}  {theirs:>theirs_width$}  ");
+            println!("{ratio:>5}  {best:>5}  {cpu:>5}");
         }
     }
 }
