@@ -46,7 +46,7 @@ pub fn probe() -> Result<Vec<WgpuDevice>, DeviceError> {
 
 #[cfg(target_os = "linux")]
 const NO_DEVICE: &str = "Vulkan is installed, but no driver offers a device: install the driver of your GPU's vendor, \
-     or mesa-vulkan-drivers (Debian's package for AMD and Intel GPUs and for llvmpipe, which needs none)";
+     or mesa-vulkan-drivers (Debian's package for AMD and Intel GPUs, and for llvmpipe, which needs no GPU)";
 #[cfg(not(target_os = "linux"))]
 const NO_DEVICE: &str = "no Vulkan, Metal or DX12 device: install the driver of your GPU's vendor";
 
@@ -75,10 +75,16 @@ fn instance() -> Result<wgpu::Instance, DeviceError> {
         )
     };
     let hal = hal.map_err(|error| {
-        DeviceError::Missing(format!(
-            "no Vulkan on this machine: install libvulkan1 and the driver of your GPU's vendor, or \
-             mesa-vulkan-drivers for AMD, Intel and software devices (Debian's package names; {error})"
-        ))
+        // Without any driver the loader refuses to make an instance.
+        // SAFETY: loads the library that was tried just now; its initialisers run in any program.
+        let text = match unsafe { ash::Entry::load() } {
+            Ok(_) => format!("{NO_DEVICE} ({error})"),
+            Err(_) => format!(
+                "no Vulkan on this machine: install libvulkan1 and the driver of your GPU's vendor, or \
+                 mesa-vulkan-drivers for AMD, Intel and software devices (Debian's package names; {error})"
+            ),
+        };
+        DeviceError::Missing(text)
     })?;
     // SAFETY: a fresh instance of the Vulkan backend, which wgpu may own.
     Ok(unsafe { wgpu::Instance::from_hal::<wgpu::hal::api::Vulkan>(hal) })
