@@ -60,6 +60,9 @@ pub(crate) fn lower(program: &Program, isa: &dyn TargetIsa) -> Result<Lowered> {
     if pointer != clif::I64 {
         return Err(Unsupported("a processor that is not 64 bits wide".into()));
     }
+    if isa.endianness() != ir::Endianness::Little {
+        return Err(Unsupported("a processor that stores the highest byte first".into()));
+    }
     let mut signature = ir::Signature::new(isa.default_call_conv());
     signature.params.extend([AbiParam::new(pointer); 3]);
     let mut function = ir::Function::with_name_signature(UserFuncName::user(0, 0), signature);
