@@ -36,6 +36,9 @@ functions! {
     "exp" => Unary |x| x.exp();
     "exp2" => Unary |x| x.exp2();
     "floor" => Unary |x| x.floor();
+    "frexp_exponent" => Unary |x| frexp(x).1;
+    "frexp_fraction" => Unary |x| frexp(x).0;
+    "ldexp" => Binary |x, e| (f64::from(x) * 2f64.powf(f64::from(e.clamp(-400.0, 400.0)))) as f32;
     "log" => Unary |x| x.ln();
     "log2" => Unary |x| x.log2();
     "pow" => Binary |x, y| x.powf(y);
@@ -56,4 +59,17 @@ pub(crate) fn addresses() -> Vec<usize> {
             Function::Binary(f) => f as usize,
         })
         .collect()
+}
+
+/// A fraction of magnitude [0.5, 1) and an exponent that give `x` as `fraction * 2^exponent`; `x`
+/// itself and 0 where there is none.
+fn frexp(x: f32) -> (f32, f32) {
+    if x == 0.0 || !x.is_finite() {
+        return (x, 0.0);
+    }
+    // Every f32 is a normal number as an f64, whose exponent stands in bits 52 to 62.
+    let bits = f64::from(x).to_bits();
+    let exponent = (bits >> 52 & 0x7ff) as i32 - 1022;
+    let fraction = f64::from_bits(bits & !(0x7ff << 52) | 1022 << 52);
+    (fraction as f32, exponent as f32)
 }

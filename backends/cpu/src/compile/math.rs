@@ -96,7 +96,11 @@ impl Codegen<'_, '_> {
                     .collect();
                 return Ok(vec![self.pack_bytes(&clamped)]);
             }
-            _ => {}
+            _ => {
+                if let Some(values) = self.float_composite(fun, arguments) {
+                    return values;
+                }
+            }
         }
         let n = arguments.iter().map(Vec::len).max().unwrap_or(0);
         (0..n)
@@ -114,7 +118,7 @@ impl Codegen<'_, '_> {
         a.iter().zip(b).map(|(&a, &b)| self.binary(op, leaf, a, b)).collect()
     }
 
-    fn dot(&mut self, leaf: Leaf, a: &[Value], b: &[Value]) -> Result<Value> {
+    pub(super) fn dot(&mut self, leaf: Leaf, a: &[Value], b: &[Value]) -> Result<Value> {
         let products = self.zip(Op::Multiply, leaf, a, b)?;
         let mut sum = products[0];
         for &product in &products[1..] {
@@ -303,6 +307,10 @@ impl Codegen<'_, '_> {
                 let factor = self.b.ins().f32const(factor);
                 self.b.ins().fmul(x, factor)
             }
+            Mf::Ldexp => {
+                let exponent = self.b.ins().fcvt_from_sint(clif::F32, a[1]);
+                self.call_float("ldexp", leaf, &[x, exponent])?
+            }
             Mf::Acos
             | Mf::Acosh
             | Mf::Asin
@@ -330,12 +338,12 @@ impl Codegen<'_, '_> {
     }
 
     /// The lesser number, the other one where one is not a number.
-    fn least(&mut self, a: Value, b: Value) -> Value {
+    pub(super) fn least(&mut self, a: Value, b: Value) -> Value {
         let less = self.b.ins().fcmp(FloatCC::LessThan, b, a);
         self.b.ins().select(less, b, a)
     }
 
-    fn greatest(&mut self, a: Value, b: Value) -> Value {
+    pub(super) fn greatest(&mut self, a: Value, b: Value) -> Value {
         let greater = self.b.ins().fcmp(FloatCC::GreaterThan, b, a);
         self.b.ins().select(greater, b, a)
     }

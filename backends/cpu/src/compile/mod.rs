@@ -16,6 +16,7 @@
 
 mod cost;
 mod expressions;
+mod float;
 mod known;
 mod math;
 mod packet;
