@@ -34,6 +34,9 @@ fn a_mebibyte_of_anything_is_refused() {
         (fill("", "alias a = b;", ""), "declarations"),
         (fill("", "fn a() {}", ""), "declarations"),
         (fill("", "enable f16;", ""), "no function"),
+        (fill("fn xdp_filter(pkt: u32) -> u32 {", "let a = 1 ", "}"), "expected `;`"),
+        (fill("fn xdp_filter(pkt: u32) -> u32 {", "const a = array(a) ", "}"), "expected `;`"),
+        (fill("fn xdp_filter(pkt: u32) -> u32 {", "var a = a ", "}"), "expected `;`"),
     ] {
         assert!(text.len() <= MAX_SOURCE);
         let errors = compile(&Source::new("f", text.as_str()), &ProgramOptions::default()).unwrap_err();

@@ -36,7 +36,7 @@ pub(super) struct Declared {
 }
 
 /// The words that declare something at module scope.
-const DECLARING: [&str; 6] = ["fn", "struct", "alias", "const", "override", "var"];
+pub(super) const DECLARING: [&str; 6] = ["fn", "struct", "alias", "const", "override", "var"];
 
 /// Checks a filter's text.
 ///

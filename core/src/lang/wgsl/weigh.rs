@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use super::integers::{self, Integer};
-use super::scan::Declared;
+use super::scan::{DECLARING, Declared};
 use super::tokens::{Kind, Token};
 use crate::lang::Diagnostic;
 
@@ -115,7 +115,7 @@ impl<'a> Weigher<'a> {
                 (Kind::Close, "}") => drop(self.scopes.pop()),
                 (Kind::Open, "(") => parentheses += 1,
                 (Kind::Close, ")") => parentheses = parentheses.saturating_sub(1),
-                (Kind::Word, "let" | "const" | "var") if !self.scopes.is_empty() => {
+                (Kind::Word, "let" | "const" | "var") if self.begins_statement(i) => {
                     pending.extend(self.local(i, text)?);
                 }
                 (Kind::Word, name) if i == 0 || self.text(i - 1) != "." => self.mention(i, name)?,
@@ -123,6 +123,13 @@ impl<'a> Weigher<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Whether a declaration in a function may begin at `i`. Where none may, naga's parser refuses the
+    /// text before anything is written out.
+    fn begins_statement(&self, i: usize) -> bool {
+        let before = |n: usize| i.checked_sub(n).map_or("", |i| self.text(i));
+        !self.scopes.is_empty() && (matches!(before(1), ";" | "{" | "}") || (before(1) == "(" && before(2) == "for"))
     }
 
     /// The declaration in a function whose keyword is at `i`: where it ends, its name and value.
@@ -151,6 +158,9 @@ impl<'a> Weigher<'a> {
                 (Kind::Open | Kind::TemplateStart, _) => i = self.behind(i) - 1,
                 (Kind::Symbol, "=") if equals.is_none() => equals = Some(i),
                 (Kind::Symbol, ";") | (Kind::Close, _) => break,
+                // Not in a text that is right: without this, looking at one that repeats itself
+                // would take time in the square of its length.
+                (Kind::Word, word) if DECLARING.contains(&word) || word == "let" || word == "for" => break,
                 _ => {}
             }
             i += 1;

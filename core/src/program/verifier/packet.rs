@@ -2,12 +2,11 @@
 //! is cut differently on every device: a filter that could look at it could see that. So the value
 //! may only be handed on, to the prelude's functions and to helpers.
 //!
-//! A parameter is *opaque* when it is the filter's, when a function hands it on as a packet, or
-//! when an opaque parameter is handed to it. What is opaque is found by going round until nothing
-//! changes; then every other use of an opaque parameter is refused, and so is every value that is
-//! handed on as a packet and is none.
+//! A parameter is *opaque* when it is the filter's, when its function gives it to the prelude as a
+//! packet, when it is handed to an opaque parameter, or an opaque parameter to it. Every other use of
+//! an opaque parameter is refused, and so is every value that is handed on as a packet and is none.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use naga::{Expression, Function, Handle, Statement};
 
@@ -18,30 +17,37 @@ use super::{Errors, Parts, place};
 type Parameter = (Handle<Function>, usize);
 
 pub(super) fn check(parts: &Parts, errors: &mut Errors) {
-    let mut opaque = HashSet::from([(parts.filter, 0)]);
-    loop {
-        let before = opaque.len();
-        for (handle, function) in parts.own_functions() {
-            calls(function, |callee, arguments| {
-                for (index, argument) in arguments.iter().enumerate() {
-                    let Expression::FunctionArgument(own) = function.expressions[*argument] else { continue };
-                    let own = (handle, own as usize);
-                    let wanted = wants_packet(parts, &opaque, (callee, index));
-                    if wanted {
-                        opaque.insert(own);
-                    } else if opaque.contains(&own) && !parts.prelude.contains(&callee) {
-                        opaque.insert((callee, index));
-                    }
-                }
-            });
-        }
-        if opaque.len() == before {
-            break;
-        }
-    }
+    let opaque = opaque_parameters(parts);
     for (handle, function) in parts.own_functions() {
         uses(parts, &opaque, handle, function, errors);
     }
+}
+
+fn opaque_parameters(parts: &Parts) -> HashSet<Parameter> {
+    // Parameters that are handed to one another are opaque together.
+    let mut together: HashMap<Parameter, Vec<Parameter>> = HashMap::new();
+    let mut found = vec![(parts.filter, 0)];
+    for (handle, function) in parts.own_functions() {
+        calls(function, |callee, arguments| {
+            for (index, argument) in arguments.iter().enumerate() {
+                let Expression::FunctionArgument(own) = function.expressions[*argument] else { continue };
+                let own = (handle, own as usize);
+                if !parts.prelude.contains(&callee) {
+                    together.entry(own).or_default().push((callee, index));
+                    together.entry((callee, index)).or_default().push(own);
+                } else if wants_packet(parts, &HashSet::new(), (callee, index)) {
+                    found.push(own);
+                }
+            }
+        });
+    }
+    let mut opaque = HashSet::new();
+    while let Some(parameter) = found.pop() {
+        if opaque.insert(parameter) {
+            found.extend(together.get(&parameter).into_iter().flatten());
+        }
+    }
+    opaque
 }
 
 fn calls(function: &Function, mut visit: impl FnMut(Handle<Function>, &[Handle<Expression>])) {
