@@ -1,4 +1,4 @@
-//! Loops: what their variables hold, and how often they go round.
+//! Loops: what their variables hold, how that is found out, and how often they go round.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,16 @@ use super::interval::{Interval, Kind};
 use super::scan::{Place, Root};
 use super::state::Delta;
 use super::value::{Value, kind_of};
-use super::walk::{SHIFT, Target, Walk};
+use super::walk::{Found, SHIFT, Target, Walk};
+
+/// Walks with ever larger assumptions, at the most; after that anything is assumed.
+const MAX_CLIMB: usize = 24;
+
+/// The same by their work.
+const MAX_CLIMB_WORK: u64 = 1 << 22;
+
+/// Walks that make assumptions which hold more exact.
+const MAX_DESCENT: usize = 2;
 
 /// What the cells that a loop may store to held at its end, before it goes round again: `None` for
 /// those that it left alone or where it never goes round.
@@ -79,6 +88,62 @@ impl Step {
 }
 
 impl<'a> Walk<'a> {
+    /// Walks until assumptions about loops hold, then to make them more exact. `None` where that is
+    /// too much.
+    pub(super) fn settle(&mut self) -> Option<Found> {
+        let mut found = self.once()?;
+        let mut work = self.state.work;
+        let mut walks = 1;
+        while !self.holds() {
+            if walks == MAX_CLIMB || work > MAX_CLIMB_WORK {
+                self.assumed.clear();
+                self.pessimistic = true;
+                found = self.once()?;
+                break;
+            }
+            self.climb(walks > 1);
+            found = self.once()?;
+            work += self.state.work;
+            walks += 1;
+        }
+        for _ in 0..MAX_DESCENT {
+            if self.assumed == self.seen {
+                break;
+            }
+            self.assumed = std::mem::take(&mut self.seen);
+            found = self.once()?;
+        }
+        Some(found)
+    }
+
+    /// Whether the last walk saw no more at the rounds' ends than was assumed.
+    fn holds(&self) -> bool {
+        self.seen.iter().all(|(key, seen)| {
+            let assumed = self.assumed.get(key);
+            seen.iter().all(|(cell, value)| match (value, assumed.and_then(|assumed| assumed.get(cell))) {
+                (None, _) => true,
+                (Some(value), Some(Some(assumed))) => value.is_within(assumed),
+                (Some(_), _) => false,
+            })
+        })
+    }
+
+    /// Assumes what was seen as well; what still grows then, as far as it may.
+    fn climb(&mut self, widen: bool) {
+        for (key, seen) in &self.seen {
+            let assumed = self.assumed.entry(*key).or_default();
+            for (cell, value) in seen {
+                let old = assumed.entry(*cell).or_insert(None);
+                *old = match (old.take(), value) {
+                    (old, None) => old,
+                    (None, Some(new)) => Some(new.clone()),
+                    (Some(old), Some(new)) if widen => Some(old.widen(new)),
+                    (Some(old), Some(new)) => Some(old.join(new)),
+                };
+            }
+        }
+    }
+
     /// Walks a loop once and goes on behind it.
     pub(super) fn walk_loop(
         &mut self,
@@ -92,21 +157,22 @@ impl<'a> Walk<'a> {
         let entry: Vec<Value> = cells.iter().map(|&cell| self.state.cell(cell).value.clone()).collect();
         self.state.work += cells.len() as u64;
         let tested = self.tested(place);
-        let before = self.seen.remove(&key);
-        for (&cell, entry) in cells.iter().zip(&entry) {
-            let mut head = match before.as_ref().and_then(|seen| seen.get(&cell)) {
-                Some(None) => continue,
-                Some(Some(again)) => entry.without_conditions().join(again),
-                None => Value::Any,
-            };
+        let assumed = self.assumed.get(&key);
+        let heads: Vec<Option<Value>> = cells
+            .iter()
+            .zip(&entry)
+            .map(|(cell, entry)| match assumed.and_then(|assumed| assumed.get(cell)) {
+                Some(None) => None,
+                Some(Some(again)) => Some(entry.without_conditions().join(again)),
+                None => self.pessimistic.then_some(Value::Any),
+            })
+            .collect();
+        for (&cell, head) in cells.iter().zip(heads) {
+            let Some(mut head) = head else { continue };
             if let Some(bound) = tested.get(&cell) {
                 head = Value::range(head.int(bound.kind).range.meet(bound.head).unwrap_or(bound.head));
             }
             self.state.store(cell, head);
-        }
-        if let Some(before) = before {
-            // Kept for the comparison with this walk.
-            self.seen.insert(key, before);
         }
         let versions: Vec<u32> = cells.iter().map(|&cell| self.state.cell(cell).version).collect();
 
@@ -162,7 +228,7 @@ impl<'a> Walk<'a> {
             });
             seen.insert(cell, value);
         }
-        self.sees.insert(key, seen);
+        self.seen.insert(key, seen);
 
         let rounds = if goes_round {
             let entry_of = |cell: u32| cells.iter().position(|&c| c == cell).map(|i| &entry[i]);

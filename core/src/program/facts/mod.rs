@@ -22,9 +22,6 @@ use crate::packet::Action;
 use interval::Interval;
 use walk::{Found, Walk};
 
-/// Walks over a filter at the most. The first is sound; the others make it more exact.
-const MAX_WALKS: usize = 4;
-
 /// A window that ends further out than this is taken for the whole packet, in bytes.
 const MAX_WINDOW: u64 = 1 << 16;
 
@@ -209,7 +206,7 @@ impl Facts {
     /// Analyses a filter that has `fuel`.
     pub(super) fn find(subject: &Subject, fuel: u32) -> Facts {
         let text = Text::read(subject);
-        let found = walk(subject).unwrap_or_else(|| text.bounds());
+        let found = Walk::new(subject).settle().unwrap_or_else(|| text.bounds());
         let max_iterations = u32::try_from(found.iterations).ok();
         let mut verdicts = found.verdicts;
         if max_iterations.is_none_or(|most| most > fuel) {
@@ -231,18 +228,6 @@ impl Facts {
             uses_float,
         }
     }
-}
-
-fn walk(subject: &Subject) -> Option<Found> {
-    let mut walk = Walk::new(subject);
-    let mut found = walk.again()?;
-    for _ in 1..MAX_WALKS {
-        if walk.is_settled() {
-            break;
-        }
-        found = walk.again()?;
-    }
-    Some(found)
 }
 
 /// What the functions that the filter can reach contain, whether it is ever come to or not. Devices

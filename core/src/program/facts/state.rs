@@ -13,6 +13,10 @@
 
 use super::value::{Conditions, Value, all};
 
+/// What an entry of a [`Delta`] costs, in memory above all: those of every `break` are kept until
+/// their loop has been walked.
+const LIST_WORK: u64 = 4;
+
 /// What an expression or a variable may be.
 #[derive(Debug, Clone)]
 pub(super) struct Cell {
@@ -45,7 +49,7 @@ pub(super) struct State {
     version: u32,
     /// Whether control can come here at all.
     pub(super) live: bool,
-    /// Cells touched in lists so far: the analysis gives up when it gets too many.
+    /// Work done so far, about the same for each unit: the analysis gives up when it gets too much.
     pub(super) work: u64,
 }
 
@@ -128,6 +132,7 @@ impl State {
                 delta.push(Change { cell: id, value: cell.value.clone(), version: cell.version });
             }
         }
+        self.work += LIST_WORK * delta.len() as u64;
         delta
     }
 
@@ -135,7 +140,7 @@ impl State {
     /// first and the second path were taken for.
     pub(super) fn join(&mut self, a: Delta, b: Delta, conditions: [&Conditions; 2]) -> Delta {
         self.stamp += 1;
-        self.work += (a.len() + b.len()) as u64;
+        self.work += LIST_WORK * (a.len() + b.len()) as u64;
         for (at, change) in b.iter().enumerate() {
             let cell = &mut self.cells[change.cell as usize];
             cell.stamp = self.stamp;

@@ -151,7 +151,8 @@ impl Value {
     /// The number's range, where it is one, given the kind it has.
     pub(super) fn int(&self, kind: Kind) -> Int {
         match self {
-            Value::Int(int) => *int,
+            // Widening does not know the kind.
+            Value::Int(int) => Int { range: int.range.meet(kind.full()).unwrap_or(kind.full()), ..*int },
             _ => Int { range: kind.full(), verdicts: VerdictSet::ALL },
         }
     }
@@ -178,6 +179,37 @@ impl Value {
             (Value::Pointer(a), Value::Pointer(b)) if a == b => self.clone(),
             _ => Value::Any,
         }
+    }
+
+    /// A value for `self` that has grown by `new`, where it may go on growing: bounds that moved go
+    /// as far as they may ever.
+    pub(super) fn widen(&self, new: &Value) -> Value {
+        match (self, new) {
+            (Value::Int(a), Value::Int(b)) => {
+                let range = a.range.hull(b.range);
+                let lo = match range.lo {
+                    same if same == a.range.lo => same,
+                    0.. => 0,
+                    _ => Kind::Signed.full().lo,
+                };
+                let hi = match range.hi {
+                    same if same == a.range.hi => same,
+                    signed if signed <= Kind::Signed.full().hi => Kind::Signed.full().hi,
+                    _ => Kind::Unsigned.full().hi,
+                };
+                Value::Int(Int { range: Interval::new(lo, hi), verdicts: VerdictSet::ALL })
+            }
+            (Value::Parts(a), Value::Parts(b)) if a.len() == b.len() => {
+                Value::Parts(Rc::new(a.iter().zip(b.iter()).map(|(a, b)| a.widen(b)).collect()))
+            }
+            (Value::Each(a), Value::Each(b)) => Value::Each(Rc::new(a.widen(b))),
+            _ => self.join(new),
+        }
+    }
+
+    /// Whether `other` is everything that this may be, and perhaps more.
+    pub(super) fn is_within(&self, other: &Value) -> bool {
+        other.join(self) == *other
     }
 
     /// The same without what follows for other expressions: for values that outlive them.

@@ -1,9 +1,9 @@
 //! The walk: a filter run on abstract values, calls followed into their functions.
 //!
 //! One walk passes every statement of every call once, and costs as much as the filter is long with
-//! all its calls inlined. At a loop's head the variables that the loop stores to hold what an
-//! earlier walk has seen there, or, in the first walk, anything. So every walk by itself is sound,
-//! and each can only be more exact than the one before it.
+//! all its calls inlined. At a loop's head the variables that the loop stores to hold what they held
+//! before the loop, or what is assumed for the end of a round. A walk that sees nothing beyond the
+//! assumptions at the rounds' ends has shown that they hold, and all that it found with them.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -103,9 +103,11 @@ pub(super) struct Walk<'a> {
     pub(super) state: State,
     pub(super) frames: Vec<Frame<'a>>,
     pub(super) targets: Vec<Target>,
-    /// What was seen at each loop's end, in the walk before and in this one.
+    /// What is assumed for the end of each loop's rounds, and what the last walk has seen there.
+    pub(super) assumed: HashMap<(u32, Place), Seen>,
     pub(super) seen: HashMap<(u32, Place), Seen>,
-    pub(super) sees: HashMap<(u32, Place), Seen>,
+    /// Whether a loop of which nothing is assumed may do anything, or else never goes round.
+    pub(super) pessimistic: bool,
     pub(super) found: Found,
     /// The most iterations on a path to this place, from where the innermost loop's round began, or
     /// else the filter; `u64::MAX` for no bound.
@@ -127,8 +129,9 @@ impl<'a> Walk<'a> {
             state: State::default(),
             frames: Vec::new(),
             targets: Vec::new(),
+            assumed: HashMap::new(),
             seen: HashMap::new(),
-            sees: HashMap::new(),
+            pessimistic: false,
             found: Found::default(),
             iterations: 0,
             depth: 0,
@@ -153,9 +156,9 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Walks the filter once more than before; `None` where that is too much.
-    pub(super) fn again(&mut self) -> Option<Found> {
-        self.seen = std::mem::take(&mut self.sees);
+    /// Walks the filter with what is assumed; `None` where that is too much.
+    pub(super) fn once(&mut self) -> Option<Found> {
+        self.seen.clear();
         self.state = State::default();
         self.state.live = true;
         self.found = Found::default();
@@ -169,11 +172,6 @@ impl<'a> Walk<'a> {
         self.enter(filter, vec![Value::Any], u32::MAX, std::ptr::null());
         self.found.iterations = self.iterations;
         (!self.gave_up).then(|| self.found.clone())
-    }
-
-    /// Whether another walk may find out more than the last.
-    pub(super) fn is_settled(&self) -> bool {
-        self.seen == self.sees
     }
 
     /// Gives the filter's own private variables their cells and initial values.

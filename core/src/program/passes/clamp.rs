@@ -1,4 +1,4 @@
-//! Bounds for dynamic indices (`docs/semantics.md`, "Indices").
+//! Bounds for dynamic indices (`docs/semantics.md`, "Arithmetic"; `docs/passes.md`, "Indices").
 //!
 //! An index into an array, vector or matrix of the filter, in function or private memory or a
 //! value, is taken as unsigned and held at the last element. Buffers are left alone: only the

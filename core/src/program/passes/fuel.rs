@@ -1,4 +1,4 @@
-//! The fuel counter, for devices that cannot leave a filter in the middle (`docs/facts.md`, "Fuel").
+//! The fuel counter, for devices that cannot leave a filter in the middle (`docs/passes.md`, "Fuel").
 //!
 //! At the start of every loop body of the filter and its helpers goes
 //!

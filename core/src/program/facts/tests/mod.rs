@@ -1,5 +1,6 @@
 //! What is found out about filters, against what a person works out for them.
 
+mod large;
 mod loops;
 mod random;
 mod verdicts;

@@ -243,6 +243,17 @@ fn loops_that_move_an_offset() {
     );
     // set in the loop to what does not grow
     assert_eq!(reads("var at = 14u; loop { let p = load_u8(pkt, at); if p == 0u { break; } at = p; }"), Bytes(256));
+    // set in an inner loop, for the outer one
+    assert_eq!(
+        reads(
+            "var at = 14u;
+             for (var i = 0u; i < 4u; i++) {
+                 for (var j = 0u; j < 4u; j++) { at = load_u8(pkt, j); }
+                 let p = load_u8(pkt, at);
+             }"
+        ),
+        Bytes(256)
+    );
     // a step that misses its `!=` goes round the world
     assert_eq!(reads("for (var i = 1u; i != 20u; i += 2u) { let p = load_u8(pkt, i); }"), WholePacket);
     // a helper moves a private variable in every round
