@@ -236,3 +236,34 @@ fn entry(
         incoming_ray_payload: None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portcullis_core::lang::{Source, wgsl};
+    use portcullis_core::program::ProgramOptions;
+
+    fn kernel_of(body: &str) -> Kernel {
+        let text = format!("fn xdp_filter(pkt: u32) -> u32 {{ {body} return XDP_PASS; }}");
+        let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
+        kernel(&program.unwrap_or_else(|e| panic!("{}", e.render()))).unwrap()
+    }
+
+    #[test]
+    fn a_kernel_binds_what_its_filter_uses_and_no_more() {
+        let (read, write) = (Some(StorageAccess::LOAD), Some(StorageAccess::LOAD | StorageAccess::STORE));
+        for (body, arena, descriptors, metadata) in [
+            ("", None, read, false),
+            ("if pkt_port(pkt) == 1u { return XDP_DROP; }", None, read, true),
+            ("if load_u8(pkt, 0u) == 1u { return XDP_DROP; }", read, read, false),
+            ("store_u8(pkt, 0u, 1u);", write, read, false),
+            ("if !adjust_head(pkt, 4) { return XDP_DROP; }", write, write, false),
+        ] {
+            let kernel = kernel_of(body);
+            assert_eq!((kernel.arena, kernel.descriptors, kernel.metadata), (arena, descriptors, metadata), "{body}");
+            let bindings = 3 + usize::from(arena.is_some()) + usize::from(metadata);
+            let bound = kernel.module.global_variables.iter().filter(|(_, global)| global.binding.is_some());
+            assert_eq!(bound.count(), bindings, "{body}");
+        }
+    }
+}
