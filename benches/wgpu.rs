@@ -20,7 +20,7 @@ use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_wgpu::WgpuDevice;
 use portcullis_wgpu::measure::KernelOnly;
 
-use support::{LENGTH, Pair, Table, Times, Traffic, only_testing, time};
+use support::{LENGTH, Pair, Sample, Table, Times, Traffic, only_testing, time};
 
 const FILTERS: [(&str, &str); 8] = [
     ("minimal", include_str!("../shaders/minimal.wgsl")),
@@ -98,11 +98,11 @@ fn measure(device: &WgpuDevice, count: usize, rounds: usize) {
             // The first turn makes buffers and touches pages.
             if turn > 0 {
                 ours.push(end_to_end);
-                theirs.push(alone);
+                theirs.push(Sample::wall(alone));
             }
         }
         let memory = if imported == Imported::InPlace { "in place" } else { "copied" };
-        table.rates(&format!("{name}, {memory}"), count, Pair { ours: Times::of(ours), theirs: Times::of(theirs) });
+        table.rates(&format!("{name}, {memory}"), count, Pair { ours: Times::of(&ours), theirs: Times::of(&theirs) });
     }
     table.print();
 }

@@ -168,6 +168,13 @@ pub struct Sample {
     processor: Duration,
 }
 
+impl Sample {
+    /// A time by the clock on the wall alone.
+    pub fn wall(wall: Duration) -> Sample {
+        Sample { wall, processor: Duration::ZERO }
+    }
+}
+
 /// The times of many rounds in three numbers.
 #[derive(Debug, Clone, Copy)]
 pub struct Times {
@@ -229,7 +236,11 @@ impl Table {
     pub fn row(&mut self, name: &str, pair: Pair, show: impl Fn(Duration) -> String) {
         let ratio = |of: fn(&Times) -> Duration| {
             let (ours, theirs) = (of(&pair.ours), of(&pair.theirs));
-            if ours.is_zero() { "-".into() } else { format!("{:.2}", theirs.as_secs_f64() / ours.as_secs_f64()) }
+            if ours.is_zero() || theirs.is_zero() {
+                "-".into()
+            } else {
+                format!("{:.2}", theirs.as_secs_f64() / ours.as_secs_f64())
+            }
         };
         let (ours, theirs) = (show(pair.ours.median), show(pair.theirs.median));
         self.rows.push([name.into(), ours, theirs, ratio(|t| t.median), ratio(|t| t.best), ratio(|t| t.processor)]);
