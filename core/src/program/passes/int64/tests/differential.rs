@@ -18,7 +18,7 @@ fn with_others() -> Lowering {
 }
 
 /// Where carries, signs, words and shifts turn.
-const CORNERS: [u64; 22] = [
+const CORNERS: [u64; 23] = [
     0,
     1,
     2,
@@ -36,6 +36,8 @@ const CORNERS: [u64; 22] = [
     0x7fff_ffff_ffff_ffff,
     0x8000_0000_0000_0000,
     0x8000_0000_0000_0001,
+    // Just over the middle between two f32.
+    0x8000_0080_0000_0001,
     0xdead_beef_cafe_f00d,
     0xffff_ffff_0000_0000,
     0xffff_ffff_8000_0000,
