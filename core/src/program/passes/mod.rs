@@ -111,7 +111,7 @@ pub fn lower(program: &Program, lowering: Lowering) -> Result<Lowered, LowerErro
         let run = int64::run(&mut lowered.module);
         if let Some(moved) = run.map_err(|error| LowerError { reason: error.to_string() })? {
             lowered.move_functions(&moved);
-            // What the pass has put in is the machinery's too: its loops cost no fuel.
+            // What the pass has put in is the machinery's too, and right as it stands.
             let moved: HashSet<_> = moved.into_values().collect();
             let all = lowered.module.functions.iter().map(|(function, _)| function);
             lowered.prelude.extend(all.filter(|function| !moved.contains(function)));

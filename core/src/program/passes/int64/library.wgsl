@@ -3,8 +3,8 @@
 // only the u64 one. Each gives what the same operation gives on a 64-bit integer, by WGSL's rules
 // for integers: wrapping, x / 0 = x, x % 0 = 0, MIN / -1 = MIN, shift counts modulo 64.
 //
-// Only these kinds of function go in here: no module-scope declarations, no calls of functions
-// further down.
+// Only these kinds of function go in here: no module-scope declarations, no loops, no calls of
+// functions further down.
 
 fn pc_u64_add(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     let low = a.x + b.x;
@@ -153,25 +153,52 @@ fn pc_u64_insert_bits(a: vec2<u32>, b: vec2<u32>, offset: u32, count: u32) -> ve
     return (a & ~mask) | (pc_u64_shl(b, from_bit) & mask);
 }
 
-// The quotient in xy, the remainder in zw. Long division, a bit a round: at most 64 rounds, none
-// where both fit in 32 bits. These loops are not the filter's, and cost it no fuel.
+// A digit of 16 bits of the quotient, from a rest of 32 bits, the next 16 bits and a divisor whose
+// highest bit is set (Knuth, The Art of Computer Programming, volume 2, 4.3.1, algorithm D: an
+// estimate by the divisor's upper half is at most 2 too large). The rest is less than the divisor, so
+// the estimate is at most 2^16 + 1 and its product with the lower half still fits.
+fn pc_u64_digit(rest: u32, next: u32, divisor: u32) -> u32 {
+    let high = divisor >> 16u;
+    let low = divisor & 0xffffu;
+    var digit = rest / high;
+    var left = rest - digit * high;
+    let once = (left < 0x10000u) & (digit * low > ((left << 16u) | next));
+    digit = select(digit, digit - 1u, once);
+    left = select(left, left + high, once);
+    let twice = (left < 0x10000u) & (digit * low > ((left << 16u) | next));
+    return select(digit, digit - 1u, twice);
+}
+
+// The quotient in xy, the remainder in zw. Without loops and branches: drivers put a copy wherever
+// it is called, and a GPU's lanes go through all of it together anyway.
+//
+// By a divisor of 32 bits, digit after digit. By a longer one, half of a through its upper 32 bits,
+// normalised, which gives the quotient or one more; one less is then the quotient or one too small
+// (Warren, Hacker's Delight, 9-5).
 fn pc_u64_divide(a: vec2<u32>, b: vec2<u32>) -> vec4<u32> {
-    if all(b == vec2<u32>()) { return vec4<u32>(a, 0u, 0u); }
-    if (a.y | b.y) == 0u { return vec4<u32>(a.x / b.x, 0u, a.x % b.x, 0u); }
-    if pc_u64_less(a, b) { return vec4<u32>(0u, 0u, a); }
-    var rest = a;
-    var quotient = vec2<u32>();
-    let top = pc_u64_count_leading_zeros(b).x - pc_u64_count_leading_zeros(a).x;
-    var part = pc_u64_shl(b, top);
-    for (var left = top + 1u; left > 0u; left = left - 1u) {
-        quotient = pc_u64_shl(quotient, 1u);
-        if !pc_u64_less(rest, part) {
-            rest = pc_u64_sub(rest, part);
-            quotient.x = quotient.x | 1u;
-        }
-        part = pc_u64_shr(part, 1u);
-    }
-    return vec4<u32>(quotient, rest);
+    let short = b.y == 0u;
+    let top = select(0u, a.y / b.x, short);
+    let rest = a.y - top * b.x;
+
+    let scaled = select(b, vec2<u32>(0u, b.x), short);
+    let zeros = countLeadingZeros(scaled.y);
+    let divisor = pc_u64_shl(scaled, zeros).y;
+    let from_here = select(pc_u64_shr(a, 1u), pc_u64_shl(vec2<u32>(a.x, rest), zeros), short);
+    let first = pc_u64_digit(from_here.y, from_here.x >> 16u, divisor);
+    let between = ((from_here.y << 16u) | (from_here.x >> 16u)) - first * divisor;
+    let bottom = (first << 16u) + pc_u64_digit(between, from_here.x & 0xffffu, divisor);
+
+    let estimate = bottom >> ((31u - zeros) & 31u);
+    let less = estimate - select(1u, 0u, estimate == 0u);
+    let quotient = vec2<u32>(select(less, bottom, short), top);
+    let left = pc_u64_sub(a, pc_u64_mul(quotient, b));
+    let exact = short | pc_u64_less(left, b);
+    let result = select(
+        vec4<u32>(quotient.x + 1u, quotient.y, pc_u64_sub(left, b)),
+        vec4<u32>(quotient, left),
+        exact,
+    );
+    return select(result, vec4<u32>(a, 0u, 0u), (b.x | b.y) == 0u);
 }
 
 fn pc_u64_div(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {

@@ -6,8 +6,8 @@
 //! words; the rest are calls of the functions in `library.wgsl`, of which the module gets those that
 //! are called. A module without 64-bit integers is left alone.
 //!
-//! It runs behind the passes that may add 64-bit operations, and behind the fuel counter: the
-//! library's loops are not the filter's. Global variables keep their handles.
+//! It runs behind the passes that may add 64-bit operations. The library has no loops, so it costs no
+//! fuel. Global variables keep their handles.
 //! Functions move, because the library stands before its callers.
 
 mod constants;

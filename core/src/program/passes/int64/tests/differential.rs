@@ -171,6 +171,24 @@ fn arithmetic_is_that_of_rust() {
     }
 }
 
+/// The quotient's digits are estimates that are put right, seldom more than once: many divisions.
+#[test]
+fn division_is_that_of_rust() {
+    let pair = Pair::new(&filter_of("vec2<u64>", "vec2<u64>(x / y, x % y)"), alone());
+    let mut random = Random::new(4);
+    // Bits in runs, so that digits are often all ones or all zeros.
+    let runs = |random: &mut Random| {
+        (0..6).fold(0u64, |bits, _| bits.rotate_left(7 + random.below(20) as u32) ^ (u64::MAX >> random.below(64)))
+    };
+    for n in 0..4000 {
+        let (x, y) = (runs(&mut random), runs(&mut random) >> [0, 0, 16, 32, 33, 48][n % 6]);
+        let outcome = pair.run(&operands(x, y, 0, 0.0));
+        let remainder = outcome.packet[32..40].iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte));
+        let expected = (x.checked_div(y).unwrap_or(x), x.checked_rem(y).unwrap_or(0));
+        assert_eq!((result(&outcome), remainder), expected, "{x:#x} by {y:#x}");
+    }
+}
+
 /// Floating point to integer, against the clamped ranges that WGSL names.
 #[test]
 fn floating_point_is_clamped() {
