@@ -24,7 +24,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // A hundred thousand made-up packets, in batches of ten thousand. A path would do as well. What
     // the filter does decides what else batches need: room around packets, metadata.
-    let batches = SourceOptions { max_packets: 10_000, ..pipeline::source_options(&program, false) };
+    let batches =
+        SourceOptions { max_packets: 10_000, ..pipeline::source_options(&program, device.info().kind, false) };
     let mut source = io::open("synth:packets=100000,size=64..300", &batches)?;
 
     let mut totals = VerdictCounts::default();

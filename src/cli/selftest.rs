@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use portcullis::device::Device;
 use portcullis::devices::{self, Selector};
+use portcullis::selftest::corpora::{self, Depth};
 use portcullis::selftest::{self, MissingDevice, Report, filters};
 
 use super::failure::{Failure, WRONG, reason};
@@ -26,6 +27,9 @@ pub struct Args {
     /// Run only this filter of the corpus; may be given several times
     #[arg(long, value_name = "NAME")]
     filter: Vec<String>,
+    /// Take a part of the packets only; a debug build always does
+    #[arg(long)]
+    quick: bool,
     /// Write devices, drivers and all results to this file as JSON; `-` is standard output
     #[arg(long, value_name = "FILE")]
     json: Option<String>,
@@ -45,10 +49,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
 
     let (devices, missing) = find(&args);
     let reference = devices::open("interp")?;
+    let depth = if args.quick || cfg!(debug_assertions) { Depth::Quick } else { Depth::Full };
     let shown = io::stderr().is_terminal();
     let total = cases.len();
     let mut count = 0;
-    let mut report = selftest::run(&devices, &*reference, &cases, &mut |name| {
+    let mut report = selftest::run(&devices, &*reference, &cases, &corpora::corpora(depth), &mut |name| {
         count += 1;
         if shown {
             let _ = write!(io::stderr(), "\r\x1b[K{count}/{total} {name}");

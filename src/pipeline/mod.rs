@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::{CancelToken, DeviceError, Done, Session};
+use portcullis_core::device::{CancelToken, DeviceError, DeviceKind, Done, Session};
 use portcullis_core::packet::{Batch, Room};
 use portcullis_core::program::Program;
 use portcullis_io::{Progress, SinkError, Source, SourceError, SourceOptions, Warning};
@@ -74,12 +74,17 @@ impl PipelineError {
     }
 }
 
-/// How a source shall make batches for `program`; `written` says whether its packets go to sinks.
-pub fn source_options(program: &Program, written: bool) -> SourceOptions {
+/// How a source shall make batches for `program` on a device of this kind; `written` says whether
+/// its packets go to sinks.
+pub fn source_options(program: &Program, kind: DeviceKind, written: bool) -> SourceOptions {
     let facts = program.facts();
+    // Launching a kernel costs as much as reading a good many packets, so GPUs get longer batches;
+    // a processor wants its batch in the cache.
+    let blocks = if kind.is_gpu() || kind == DeviceKind::Software { 4 } else { 1 };
     SourceOptions {
         room: if facts.changes_length { Room::Both } else { Room::None },
         metadata: written || facts.uses_metadata,
+        block_size: blocks * SourceOptions::BLOCK_SIZE,
         ..SourceOptions::default()
     }
 }

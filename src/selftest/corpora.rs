@@ -1,6 +1,7 @@
 //! The packets of the self-test. The same ones every time and everywhere.
 
 use portcullis_core::packet::Metadata;
+use portcullis_io::synth::{self, Generator, Mix, Size, Spec};
 
 /// A packet and what is known of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,9 +29,46 @@ pub struct Corpus {
     pub packets: Vec<Packet>,
 }
 
-/// All of them.
-pub fn corpora() -> Vec<Corpus> {
-    vec![boundaries(), noise()]
+/// How many packets are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Depth {
+    /// A part, spread over all: for debug builds, in which the interpreter is slow.
+    Quick,
+    /// All of them.
+    #[default]
+    Full,
+}
+
+/// Every corpus.
+pub fn corpora(depth: Depth) -> Vec<Corpus> {
+    let (usual, hostile_step) = match depth {
+        Depth::Quick => (5, 100),
+        Depth::Full => (1, 1),
+    };
+    [(boundaries(), usual), (noise(), usual), (traffic(), usual), (hostile(), hostile_step)]
+        .into_iter()
+        .map(|(corpus, step)| Corpus { packets: corpus.packets.into_iter().step_by(step).collect(), ..corpus })
+        .collect()
+}
+
+/// Well-formed packets of every kind that there is.
+fn traffic() -> Corpus {
+    let spec = Spec { packets: 600, seed: 7, size: Size::Range(64, 400), flows: 100, mix: Mix::default() };
+    let mut generator = Generator::new(&spec);
+    let mut buffer = vec![0; 1 << 16];
+    let packets = (0..spec.packets)
+        .map(|_| {
+            let (length, metadata) = generator.next_packet(&mut buffer);
+            Packet { bytes: buffer[..length].to_vec(), metadata }
+        })
+        .collect();
+    Corpus { name: "traffic", packets }
+}
+
+/// Packets that lie about themselves.
+fn hostile() -> Corpus {
+    let packets = synth::hostile::corpus().into_iter().filter(|bytes| bytes.len() <= 2048).map(Packet::plain).collect();
+    Corpus { name: "hostile", packets }
 }
 
 /// Packets of every length up to 160 bytes, where the boundaries of most headers lie, and some long
@@ -105,6 +143,8 @@ mod tests {
 
     #[test]
     fn corpora_are_the_same_every_time() {
-        assert_eq!(corpora(), corpora());
+        assert_eq!(corpora(Depth::Full), corpora(Depth::Full));
+        let count = |depth| corpora(depth).iter().map(|c| c.packets.len()).collect::<Vec<_>>();
+        assert!(count(Depth::Quick).iter().zip(count(Depth::Full)).all(|(&quick, full)| quick > 25 && quick < full));
     }
 }

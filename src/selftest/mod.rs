@@ -43,19 +43,19 @@ struct Outcome {
     bytes: Vec<u8>,
 }
 
-/// Tests `devices` against `reference` with these filters, and tells `observe` each filter's name as
-/// it begins.
+/// Tests `devices` against `reference` with these filters and packets, and tells `observe` each
+/// filter's name as it begins.
 pub fn run(
     devices: &[Arc<dyn Device>],
     reference: &dyn Device,
     cases: &[Case],
+    corpora: &[Corpus],
     observe: &mut dyn FnMut(&str),
 ) -> Report {
-    let corpora = corpora::corpora();
     let mut report = Report::new(devices);
     for case in cases {
         observe(case.name);
-        let prepared = Prepared::new(case, &corpora, reference);
+        let prepared = Prepared::new(case, corpora, reference);
         for (device, report) in devices.iter().zip(&mut report.devices) {
             let mut result = FilterResult { filter: case.name, compared: 0, mismatches: 0, first: None, error: None };
             match &prepared {
@@ -173,6 +173,7 @@ fn run_all(
 
 #[cfg(test)]
 mod tests {
+    use super::corpora::Depth;
     use super::*;
     use portcullis_core::device::noop::Noop;
 
@@ -180,7 +181,13 @@ mod tests {
     #[test]
     fn the_interpreter_agrees_with_itself_and_with_the_probes() {
         let interp = crate::devices::open("interp").unwrap();
-        let report = run(std::slice::from_ref(&interp), &*interp, &filters::cases(), &mut |_| {});
+        let report = run(
+            std::slice::from_ref(&interp),
+            &*interp,
+            &filters::cases(),
+            &corpora::corpora(Depth::Quick),
+            &mut |_| {},
+        );
         assert!(report.passed(), "{}", report.failures());
         assert!(report.devices[0].results.iter().all(|r| r.compared > 100));
     }
@@ -194,7 +201,7 @@ mod tests {
         let (right, wrong) = (["minimal", "loads"], ["port_filter", "stores", "verdicts", "metadata", "redirects"]);
         let mut cases = filters::cases();
         cases.retain(|case| right.contains(&case.name) || wrong.contains(&case.name));
-        let report = run(&[noop], &*interp, &cases, &mut |_| {});
+        let report = run(&[noop], &*interp, &cases, &corpora::corpora(Depth::Quick), &mut |_| {});
         for result in &report.devices[0].results {
             assert_eq!(result.passed(), right.contains(&result.filter), "{}", result.filter);
             assert_eq!(result.first.is_none(), result.passed());

@@ -8,7 +8,7 @@ mod report;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use portcullis::device::LoadOptions;
+use portcullis::device::{DeviceKind, LoadOptions};
 use portcullis::devices::Selector;
 use portcullis::io::wrap::Limit;
 use portcullis::io::{self, RedirectSink, Sink, SinkError, Source, SourceOptions};
@@ -80,7 +80,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         ..LoadOptions::default()
     };
     let session = device.load(&program, &options)?;
-    let source = open_source(&args, &program)?;
+    let source = open_source(&args, &program, device.info().kind)?;
     places::check(&args)?;
     let outputs = open_outputs(&args, &*source).map_err(|error| {
         if error.is_broken_pipe() { Failure::ClosedPipe } else { Failure::Wrong(error.to_string()) }
@@ -121,9 +121,9 @@ impl Args {
     }
 }
 
-fn open_source(args: &Args, program: &Program) -> Result<Box<dyn Source>, Failure> {
+fn open_source(args: &Args, program: &Program, kind: DeviceKind) -> Result<Box<dyn Source>, Failure> {
     let writes = args.write.is_some() || args.write_tx.is_some() || args.write_redirect.is_some();
-    let mut options = pipeline::source_options(program, writes);
+    let mut options = pipeline::source_options(program, kind, writes);
     if let Some(batch) = args.batch {
         options.max_packets = batch as usize;
         // Room for packets of 512 bytes; of longer ones a batch has fewer, so that memory is bounded.
