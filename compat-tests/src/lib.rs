@@ -7,4 +7,5 @@ pub mod generator;
 pub mod harness;
 pub mod layouts;
 pub mod models;
+pub mod shrink;
 pub mod stock;

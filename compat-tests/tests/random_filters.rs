@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use portcullis_compat_tests::generator::{self, Config};
-use portcullis_compat_tests::{devices, harness};
+use portcullis_compat_tests::harness::{Mismatch, What};
+use portcullis_compat_tests::{devices, harness, shrink};
 use portcullis_core::device::Device;
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::Verdict;
@@ -29,20 +30,42 @@ fn seeds() -> std::ops::Range<u64> {
     first..first + number(COUNT, FILTERS)
 }
 
+fn options(seed: u64) -> ProgramOptions {
+    ProgramOptions { parameters: generator::filter(seed, &Config::varied(seed)).parameters, fuel: FUEL }
+}
+
 fn program(seed: u64) -> Arc<Program> {
     let filter = generator::filter(seed, &Config::varied(seed));
-    let options = ProgramOptions { parameters: filter.parameters, fuel: FUEL };
     let source = Source::new(format!("random filter {seed}"), filter.text);
-    Arc::new(wgsl::compile(&source, &options).unwrap_or_else(|e| panic!("{}\n{}", e.render(), source.text)))
+    let program = wgsl::compile(&source, &options(seed));
+    Arc::new(program.unwrap_or_else(|e| panic!("{}\n{}", e.render(), source.text)))
 }
 
 fn check(device: &Arc<dyn Device>) {
     for seed in seeds() {
         let packets = generator::packets(seed, 40);
-        if let Err(mismatch) = harness::compare(&program(seed), &**device, &packets, &[packets.len(), 7]) {
-            panic!("{mismatch}");
+        let program = program(seed);
+        if let Err(mismatch) = harness::compare(&program, &**device, &packets, &[packets.len(), 7]) {
+            panic!("{}", smaller(device, seed, &program, *mismatch));
         }
     }
+}
+
+/// A mismatch of the same kind with a smaller filter and one packet, where there is one.
+fn smaller(device: &Arc<dyn Device>, seed: u64, program: &Program, mismatch: Mismatch) -> Mismatch {
+    let What::Packet { ref packet, .. } = mismatch.what else { return mismatch };
+    let packets = std::slice::from_ref(packet);
+    // Of a text that is cut anywhere parameters may be gone, or not be set.
+    let retry = |text: &str| {
+        let source = Source::new(program.source().name.clone(), text);
+        let mut options = options(seed);
+        options.parameters.retain(|(name, _)| text.contains(&format!("override {name}:")));
+        let program = wgsl::compile(&source, &options).ok()?;
+        let mismatch = harness::compare(&Arc::new(program), &**device, packets, &[1]).err()?;
+        matches!(mismatch.what, What::Packet { .. }).then_some(*mismatch)
+    };
+    let small = shrink::shrink(&program.source().text, |text| retry(text).is_some());
+    retry(&small).unwrap_or(mismatch)
 }
 
 #[test]
@@ -62,9 +85,13 @@ fn facts_are_true() {
         (Window::Nothing, Some(_)) => false,
         (Window::Bytes(n), Some(end)) => end <= n,
     };
+    // Filters of which the facts say how far they read, and how often they loop.
+    let (mut bounded, mut counted) = (0, 0);
     for seed in seeds() {
         let program = program(seed);
         let facts = program.facts().clone();
+        bounded += u64::from(matches!(facts.reads, Window::Bytes(_)));
+        counted += u64::from(facts.max_iterations.is_some_and(|most| most > 0));
         let reference = Interpreter::new(&program).unwrap_or_else(|e| panic!("{e}"));
         for packet in generator::packets(seed, 40) {
             let outcome = reference.run(&packet, &Metadata::new(77, 1, 1 << 40)).unwrap_or_else(|e| panic!("{e}"));
@@ -84,4 +111,21 @@ fn facts_are_true() {
             }
         }
     }
+    let all = seeds().end - seeds().start;
+    println!("of {all} filters {bounded} have a bounded read window, {counted} a bounded number of iterations");
+    // Facts that say nothing are always true.
+    assert!(all < 100 || (bounded > all / 10 && counted > all / 20), "facts that say too little");
+}
+
+/// A device that is wrong is found out, and shown by a small filter.
+#[test]
+fn a_mismatch_is_made_small() {
+    let device: Arc<dyn Device> = Arc::new(portcullis::device::noop::Noop::new());
+    let seed = 4;
+    let program = program(seed);
+    let packets = generator::packets(seed, 40);
+    let mismatch = *harness::compare(&program, &*device, &packets, &[40]).expect_err("noop passes every packet");
+    let small = smaller(&device, seed, &program, mismatch);
+    let (before, after) = (program.source().text.lines().count(), small.filter.lines().count());
+    assert!(before > 20 && after < 9, "{before} lines became {after}:\n{small}");
 }

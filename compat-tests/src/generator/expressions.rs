@@ -197,8 +197,8 @@ impl Generator<'_> {
         match self.below(8) {
             0 => format!("({}u + ((load_u8(pkt, 14u) & 15u) << 2u))", self.pick(&[14, 16, 18, 0])),
             1 => format!("({} & 63u)", self.value(Scalar::U32, depth.saturating_sub(1))),
-            2 => format!("(pkt_len(pkt) - {}u)", self.below(6)),
-            3 if depth > 0 => self.value(Scalar::U32, depth - 1),
+            2 if self.config.wild_offsets => format!("(pkt_len(pkt) - {}u)", self.below(6)),
+            3 if depth > 0 && self.config.wild_offsets => self.value(Scalar::U32, depth - 1),
             _ => self.constant_offset(),
         }
     }

@@ -28,6 +28,9 @@ pub struct Config {
     pub int64: bool,
     /// Stores into the packet.
     pub stores: bool,
+    /// Loads and stores at offsets of which nothing is known. Without them offsets are constants,
+    /// behind a header length, or masked: facts can say how far such a filter reaches.
+    pub wild_offsets: bool,
     /// `adjust_head` and `adjust_tail`.
     pub length_changes: bool,
     /// Wire length, port and time.
@@ -50,6 +53,7 @@ impl Default for Config {
         Config {
             int64: false,
             stores: true,
+            wild_offsets: true,
             length_changes: true,
             metadata: true,
             loops: true,
@@ -70,6 +74,7 @@ impl Config {
         Config {
             int64: !mostly(),
             stores: mostly(),
+            wild_offsets: mostly(),
             length_changes: !mostly(),
             metadata: mostly(),
             loops: mostly(),
