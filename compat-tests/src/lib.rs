@@ -1,5 +1,12 @@
-//! Every stock filter on every corpus and every device, against the reference interpreter and
-//! against models of the filters that were written apart from them.
+//! Whether every device means the same by a filter: stock filters, every operator, and random
+//! filters, on every device that a machine has, against the reference interpreter. The stock
+//! filters are compared with models of them, too, which were written apart from their text.
+//!
+//! - [`devices`]: runs a suite on each device, and notes what became of it;
+//! - [`corpora`], [`layouts`]: packets, and how they lie in memory;
+//! - [`stock`], [`models`]: the stock filters, and what they should do;
+//! - [`generator`]: random filters that are valid, and packets for them;
+//! - [`harness`]: one filter on one device, packet by packet; [`shrink`] makes what fails small.
 
 pub mod corpora;
 pub mod devices;
