@@ -101,6 +101,7 @@ fn facts_are_true() {
             assert!(within(facts.writes, trace.written_end), "writes: {}", context());
             assert!(facts.changes_length || outcome.packet.len() == packet.len(), "length: {}", context());
             assert!(facts.rewrites() || outcome.packet == packet, "bytes: {}", context());
+            assert!(facts.verdicts.contains(outcome.verdict.action()), "verdicts: {}", context());
             assert!(facts.redirects || !matches!(outcome.verdict, Verdict::Redirect(_)), "redirects: {}", context());
             if let Some(most) = facts.max_iterations {
                 assert!(trace.iterations <= u64::from(most), "iterations: {}", context());

@@ -3,8 +3,9 @@
 use std::io::{self, IsTerminal};
 
 use clap::ValueEnum;
-use portcullis::program::Program;
+use portcullis::packet::Action;
 use portcullis::program::facts::Window;
+use portcullis::program::{Facts, Program};
 use serde_json::json;
 
 use super::failure::{Failure, WRONG};
@@ -110,6 +111,17 @@ fn window(window: Window) -> String {
     }
 }
 
+/// The metadata that a filter reads.
+fn metadata(facts: &Facts) -> impl Iterator<Item = &'static str> {
+    let all = [(facts.uses_wire_length, "length on the wire"), (facts.uses_port, "port"), (facts.uses_time, "time")];
+    all.into_iter().filter(|(used, _)| *used).map(|(_, name)| name)
+}
+
+fn names(names: impl Iterator<Item = &'static str>) -> String {
+    let names: Vec<&str> = names.collect();
+    if names.is_empty() { "no".into() } else { names.join(", ") }
+}
+
 fn facts_text(program: &Program) -> String {
     let facts = program.facts();
     let yes_no = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
@@ -123,9 +135,8 @@ fn facts_text(program: &Program) -> String {
             ("reads", window(facts.reads)),
             ("writes", window(facts.writes)),
             ("changes lengths", yes_no(facts.changes_length)),
-            ("redirects", yes_no(facts.redirects)),
-            ("reads metadata", yes_no(facts.uses_metadata)),
-            ("reads the time", yes_no(facts.uses_time)),
+            ("verdicts", names(facts.verdicts.iter().map(Action::name))),
+            ("reads metadata", names(metadata(facts))),
             ("loops", iterations),
             ("64-bit integers", yes_no(facts.uses_int64)),
             (
@@ -155,6 +166,7 @@ fn facts_json(program: &Program) -> serde_json::Value {
             "writes_bytes": window(facts.writes),
             "changes_length": facts.changes_length,
             "redirects": facts.redirects,
+            "verdicts": facts.verdicts.iter().map(Action::name).collect::<Vec<_>>(),
             "uses_metadata": facts.uses_metadata,
             "uses_time": facts.uses_time,
             "max_iterations": facts.max_iterations,
