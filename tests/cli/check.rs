@@ -6,12 +6,16 @@ use crate::support::{PASS, Place, stock};
 fn a_good_filter_shows_its_facts() {
     let place = Place::new();
     let ran = place.run(&["check", &stock("http_only")]).done();
-    for fact in ["no errors", "reads", "writes", "loops", "redirects"] {
+    for fact in ["no errors", "reads", "writes", "loops", "drop, pass"] {
         assert!(ran.out.contains(fact), "{fact}: {}", ran.out);
     }
     let line = place.run(&["check", &stock("mac_swap"), "--json"]).done().json();
     assert_eq!(line["ok"], true);
-    assert!(line["facts"]["changes_length"].is_boolean() && line["facts"]["fuel"] == 32_768);
+    let facts = &line["facts"];
+    // Both addresses, of 6 bytes each; too short is dropped.
+    assert_eq!((&facts["reads_bytes"], &facts["writes_bytes"]), (&12.into(), &12.into()));
+    assert_eq!(facts["verdicts"], serde_json::json!(["drop", "tx"]));
+    assert!(facts["changes_length"] == false && facts["fuel"] == 32_768);
 }
 
 #[test]
