@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use portcullis_core::device::{
     CancelToken, DeviceError, Done, Imported, LoadOptions, Session, StageTimes, SubmitError, check_submission,
@@ -17,13 +18,16 @@ use rayon::prelude::*;
 use crate::failed;
 use crate::memory::{Code, Context};
 
-/// Packets that a thread takes at once: enough to make the call free, few enough for threads to
-/// share the work evenly.
-const PIECE: usize = 16_384;
+/// The most packets that a thread takes at once: enough to make the call free, few enough for
+/// threads to share the work evenly.
+const MAX_PIECE: usize = 16_384;
 
-/// The same for a filter that may burn all its fuel on every packet: 1,024 × 32,768 rounds are a
-/// tenth of a second, and between pieces the cancel token is looked at.
-const PIECE_WITH_LOOPS: usize = 1_024;
+/// The first piece of each thread. How long it took says how large the next may be.
+const FIRST_PIECE: usize = 64;
+
+/// Between pieces the cancel token is looked at. A filter may take a second for one packet (32,768
+/// rounds of a long loop), so the size follows the time, not the program.
+const PIECE_TIME: Duration = Duration::from_millis(20);
 
 /// Stack of a thread that runs filters: their variables (16 KiB a packet), and 8 bytes for each
 /// operation at the very worst, if the compiler had to keep every result there. It is reserved, not
@@ -118,16 +122,14 @@ fn run(shared: &Shared, mut batch: Batch) -> Result<Done, DeviceError> {
     } else {
         batch.metadata()
     };
-    let piece = if facts.max_iterations.is_some_and(|n| n <= 64) { PIECE } else { PIECE_WITH_LOOPS };
     let finished = {
         let arena = Shareable(batch.span().as_ptr());
         let (verdicts, targets, resized) =
             (Shareable(verdicts.as_mut_ptr()), Shareable(targets.as_mut_ptr()), Shareable(resized.as_mut_ptr()));
         let (descriptors, metadata) = (batch.descriptors(), metadata);
-        let work = |k: usize| {
-            if shared.cancel.is_cancelled() {
-                return false;
-            }
+        let next = AtomicUsize::new(0);
+        // What one thread does: takes pieces until none is left. False if it was cancelled.
+        let work = |_| {
             let context = Context {
                 arena: arena.get(),
                 descriptors: descriptors.as_ptr(),
@@ -138,19 +140,35 @@ fn run(shared: &Shared, mut batch: Batch) -> Result<Done, DeviceError> {
                 resized: resized.get(),
                 runtime: shared.code.runtime(),
             };
-            let (start, end) = (k * piece, ((k + 1) * piece).min(n));
-            // SAFETY: the batch is ours, so its packets (and their rooms, which `check_submission`
-            // made sure of) are; a batch's descriptors lie in its arena, which is readable past
-            // its end; the columns are as long as the batch where the program uses them; pieces
-            // do not overlap, and packets share no word.
-            unsafe { shared.code.run(&context, start, end) };
-            true
+            let mut piece = FIRST_PIECE;
+            loop {
+                let start = next.fetch_add(piece, Ordering::Relaxed);
+                if start >= n {
+                    return true;
+                }
+                if shared.cancel.is_cancelled() {
+                    return false;
+                }
+                let begun = Instant::now();
+                // SAFETY: the batch is ours, so its packets (and their rooms, which
+                // `check_submission` made sure of) are; a batch's descriptors lie in its arena,
+                // which is readable past its end; the columns are as long as the batch where the
+                // program uses them; no two pieces have a packet in common, and packets share no
+                // word.
+                unsafe { shared.code.run(&context, start, (start + piece).min(n)) };
+                let took = begun.elapsed();
+                if took < PIECE_TIME / 4 {
+                    piece = (piece * 4).min(MAX_PIECE);
+                } else if took > PIECE_TIME {
+                    piece = (piece / 2).max(1);
+                }
+            }
         };
-        let pieces = n.div_ceil(piece);
-        if pieces <= 1 || rayon::current_num_threads() == 1 {
-            (0..pieces).all(work)
+        let threads = rayon::current_num_threads().min(n.div_ceil(FIRST_PIECE));
+        if threads <= 1 {
+            work(0)
         } else {
-            (0..pieces).into_par_iter().map(work).reduce(|| true, |a, b| a && b)
+            (0..threads).into_par_iter().with_max_len(1).map(work).reduce(|| true, |a, b| a && b)
         }
     };
     if !finished {

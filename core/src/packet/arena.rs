@@ -9,6 +9,8 @@
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::any::Any;
+use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -43,12 +45,26 @@ pub enum ArenaError {
 ///
 /// A device that imported the memory keeps an `Arc<Span>`. Holding a span gives no right to read
 /// or write through it: that right belongs to whoever holds the arena or the batch.
-#[derive(Debug)]
 pub struct Span {
     start: NonNull<u8>,
     len: usize,
-    layout: Layout,
+    allocated: usize,
     id: u64,
+    owner: Owner,
+}
+
+/// Who gives the memory back.
+enum Owner {
+    /// It came from the allocator, with this layout.
+    Allocator(Layout),
+    /// It is somebody else's, and stays as long as this is kept.
+    Foreign(#[expect(dead_code, reason = "kept for its drop")] Box<dyn Any + Send + Sync>),
+}
+
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Span").field("id", &self.id).field("start", &self.start).field("len", &self.len).finish()
+    }
 }
 
 // SAFETY: a span only owns memory and hands out its address; every access goes through `Arena` and
@@ -76,7 +92,7 @@ impl Span {
     /// Bytes from [`Span::as_ptr`] to the end of the allocation: a multiple of 4 KiB and at least
     /// [`Span::len`] + [`READABLE_PAST_END`]. What a device imports.
     pub fn allocated(&self) -> usize {
-        self.layout.size()
+        self.allocated
     }
 
     /// A number that no other span of this process has or had.
@@ -87,8 +103,10 @@ impl Span {
 
 impl Drop for Span {
     fn drop(&mut self) {
-        // SAFETY: `start` came from `alloc_zeroed` with this very layout, in `Arena::new`.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        if let Owner::Allocator(layout) = self.owner {
+            // SAFETY: `start` came from `alloc_zeroed` with this very layout, in `Arena::new`.
+            unsafe { dealloc(self.start.as_ptr(), layout) }
+        }
     }
 }
 
@@ -110,7 +128,6 @@ impl Arena {
     /// # Errors
     /// More than [`Arena::MAX_LEN`] bytes, or more than the system gives.
     pub fn new(len: usize) -> Result<Arena, ArenaError> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         if len > Self::MAX_LEN {
             return Err(ArenaError::TooLarge { asked: len });
         }
@@ -127,8 +144,36 @@ impl Arena {
             // a refusal changes nothing at all.
             unsafe { libc::madvise(start.as_ptr().cast(), layout.size(), libc::MADV_HUGEPAGE) };
         }
+        Ok(Arena::made_of(start, len, layout.size(), Owner::Allocator(layout)))
+    }
+
+    /// An arena over memory that somebody else allocated: a ring's frames, a driver's pinned pages.
+    /// `owner` is dropped when nobody holds the memory any more.
+    ///
+    /// # Errors
+    /// More than [`Arena::MAX_LEN`] bytes.
+    ///
+    /// # Safety
+    /// From `start` (aligned to 4 KiB) on, `allocated` bytes are initialised, readable and
+    /// writable, and nobody else's, until `owner` is dropped; `allocated` is at least `len` +
+    /// [`READABLE_PAST_END`].
+    pub unsafe fn from_raw_parts(
+        start: NonNull<u8>,
+        len: usize,
+        allocated: usize,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<Arena, ArenaError> {
+        debug_assert!(allocated >= len + READABLE_PAST_END && start.as_ptr() as usize % PAGE == 0);
+        if len > Self::MAX_LEN {
+            return Err(ArenaError::TooLarge { asked: len });
+        }
+        Ok(Arena::made_of(start, len, allocated, Owner::Foreign(owner)))
+    }
+
+    fn made_of(start: NonNull<u8>, len: usize, allocated: usize, owner: Owner) -> Arena {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(Arena { span: Arc::new(Span { start, len, layout, id }) })
+        Arena { span: Arc::new(Span { start, len, allocated, id, owner }) }
     }
 
     /// The memory behind the arena, for a device to import.

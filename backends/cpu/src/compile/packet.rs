@@ -80,9 +80,17 @@ impl Codegen<'_, '_> {
         self.b.ins().load(clif::I32, constant_memory(), at, field as i32)
     }
 
-    /// Packet bytes: constant while the filter runs, if it writes none.
-    fn packet_memory(&self) -> MemFlagsData {
-        if self.program.facts().rewrites() { MemFlagsData::new().with_notrap() } else { constant_memory() }
+    /// How packet bytes are loaded. They are constant while the filter runs, if it writes none.
+    ///
+    /// `anywhere`: the address may be read wherever it can be computed. Only then may the code
+    /// generator move the load; one that a branch leads to must stay behind that branch.
+    fn packet_memory(&self, anywhere: bool) -> MemFlagsData {
+        let flags = MemFlagsData::new().with_notrap();
+        match (self.program.facts().rewrites(), anywhere) {
+            (true, _) => flags,
+            (false, true) => constant_memory(),
+            (false, false) => flags.with_readonly(),
+        }
     }
 
     /// Whether the bytes `offset..offset + size` lie in the packet, as a boolean value.
@@ -123,43 +131,48 @@ impl Codegen<'_, '_> {
 
     /// A load from the packet, 0 where any byte of it lies outside.
     ///
-    /// Memory safety: the bytes read lie in the packet (`firm` proves it, or the address is
-    /// replaced by the packet's start where the check fails), or less than `HARMLESS` bytes behind
-    /// the packet's start, and the packet's start is never past the arena's end.
+    /// Memory safety: the bytes read lie less than `HARMLESS` bytes behind the packet's start,
+    /// which is never past the arena's end; or a check chooses the packet's start for an address
+    /// where they would lie outside; or the branches that lead here prove that they lie in the
+    /// packet. The first two hold wherever the address is computed, the last one here alone.
     fn load(&mut self, offset: Value, size: u32, order: Order) -> Value {
         let length = self.length();
         let start = self.start();
         let sum = self.known.sum(offset);
         let (_, high) = self.known.range(offset);
+        let harmless = high.checked_add(size).is_some_and(|end| end <= HARMLESS);
         let certain = self.firm.prove(length, sum, high, size);
         let assumed = certain || self.assumed.prove(length, sum, high, size);
-        let harmless = high.checked_add(size).is_some_and(|end| end <= HARMLESS);
-        let (address, displacement, check) = if certain || harmless {
-            let check = (!assumed).then(|| self.inside(offset, size));
-            let (address, displacement) = self.address(start, sum);
-            (address, displacement, check)
-        } else {
-            let inside = self.inside(offset, size);
-            let wide = self.b.ins().uextend(clif::I64, offset);
-            let zero = self.b.ins().iconst(clif::I64, 0);
-            let safe = self.b.ins().select(inside, wide, zero);
-            (self.b.ins().iadd(start, safe), 0, (!assumed).then_some(inside))
+        let mut check = None;
+        if !assumed || !(harmless || certain) {
+            check = Some(self.inside(offset, size));
+        }
+        let (address, displacement) = match check {
+            Some(inside) if !(harmless || certain) => {
+                let wide = self.b.ins().uextend(clif::I64, offset);
+                let zero = self.b.ins().iconst(clif::I64, 0);
+                let safe = self.b.ins().select(inside, wide, zero);
+                (self.b.ins().iadd(start, safe), 0)
+            }
+            _ => self.address(start, sum),
         };
-        let flags = self.packet_memory();
-        if size == 1 {
-            let raw = self.b.ins().uload8(clif::I32, flags, address, displacement);
-            let value = self.or_zero(check, raw);
-            self.known.set_range(value, 0, 0xff);
-            return value;
-        }
-        let narrow = if size == 2 { clif::I16 } else { clif::I32 };
+        let flags = self.packet_memory(harmless || !certain);
+        let narrow = match size {
+            1 => clif::I8,
+            2 => clif::I16,
+            _ => clif::I32,
+        };
         let raw = self.b.ins().load(narrow, flags, address, displacement);
-        let raw = self.or_zero(check, raw);
+        let raw = self.or_zero(check.filter(|_| !assumed), raw);
         let ordered = if order == Order::Big { self.b.ins().bswap(raw) } else { raw };
-        let value = if size == 2 { self.b.ins().uextend(clif::I32, ordered) } else { ordered };
-        if size == 2 {
-            self.known.set_range(value, 0, 0xffff);
+        if size == 4 {
+            if order == Order::Big {
+                self.known.set_swapped(ordered, raw);
+            }
+            return ordered;
         }
+        let value = self.b.ins().uextend(clif::I32, ordered);
+        self.known.set_range(value, 0, u32::MAX >> (32 - 8 * size));
         if order == Order::Big {
             self.known.set_swapped(value, raw);
         }
@@ -254,8 +267,7 @@ impl Codegen<'_, '_> {
         self.b.ins().brif(grows, round, &[from.into()], filled, &[]);
         self.b.switch_to_block(round);
         let zero = self.constant(0);
-        let flags = self.packet_memory();
-        self.b.ins().istore8(flags, zero, at, 0);
+        self.b.ins().istore8(MemFlagsData::new().with_notrap(), zero, at, 0);
         let next = self.b.ins().iadd_imm_u(at, 1);
         let more = self.b.ins().icmp(IntCC::UnsignedLessThan, next, to);
         self.b.ins().brif(more, round, &[next.into()], filled, &[]);

@@ -1,0 +1,149 @@
+//! That no filter makes the code read or write what it must not: packets lie against pages that
+//! must not be touched, so that one byte too far ends the process.
+
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use portcullis_core::device::{Device, LoadOptions};
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, READABLE_PAST_END, ROOM, Room};
+use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_cpu::Cpu;
+
+const PAGE: usize = 4096;
+
+/// Memory with a page that faults on either side.
+struct Guarded {
+    start: *mut libc::c_void,
+    len: usize,
+}
+
+// SAFETY: only an address; the mapping is released in `drop`.
+unsafe impl Send for Guarded {}
+// SAFETY: as above.
+unsafe impl Sync for Guarded {}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `guarded` with this very length, and nobody uses it any more.
+        unsafe { libc::munmap(self.start, self.len) };
+    }
+}
+
+/// An arena of one page less the bytes that may be read past its end: the byte after those faults,
+/// and so does the byte before the arena.
+fn guarded() -> Arena {
+    let len = 3 * PAGE;
+    // SAFETY: a fresh anonymous mapping; its middle page is made accessible and handed over with
+    // its owner, and is initialised (anonymous pages are zero).
+    unsafe {
+        let start =
+            libc::mmap(std::ptr::null_mut(), len, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
+        assert_ne!(start, libc::MAP_FAILED);
+        let owner = Guarded { start, len };
+        let middle = start.cast::<u8>().add(PAGE);
+        assert_eq!(libc::mprotect(middle.cast(), PAGE, libc::PROT_READ | libc::PROT_WRITE), 0);
+        Arena::from_raw_parts(NonNull::new(middle).unwrap(), PAGE - READABLE_PAST_END, PAGE, Box::new(owner)).unwrap()
+    }
+}
+
+fn program(text: &str) -> Arc<Program> {
+    let options = ProgramOptions::default();
+    Arc::new(wgsl::compile(&Source::new("test.wgsl", text), &options).unwrap_or_else(|e| panic!("{}", e.render())))
+}
+
+/// A packet at the arena's very end (or as near as its room lets it be), and one at its start.
+fn packets(length: u32, room: Room) -> Batch {
+    let mut arena = guarded();
+    arena.fill(0x5a);
+    let margin = if room == Room::Both { ROOM } else { 0 };
+    let end = arena.len() as u32 - margin;
+    let descriptors = vec![Descriptor { offset: margin, length }, Descriptor { offset: end - length, length }];
+    Carver::new(arena, None).carve(descriptors, Vec::new(), room).unwrap()
+}
+
+/// Runs a filter over short packets at both ends of the memory.
+fn run(text: &str) {
+    let program = program(text);
+    let room = if program.facts().changes_length { Room::Both } else { Room::None };
+    let mut session = Cpu::new().load(&program, &LoadOptions::default()).unwrap();
+    for length in [0, 1, 3, 4, 13, 14, 15, 34, 60, 64, 100, 200] {
+        session.run(packets(length, room)).unwrap();
+    }
+}
+
+/// A load that a branch has made sure of must not be moved before that branch, though nothing that
+/// it depends on changes in the loop.
+#[test]
+fn loads_stay_behind_the_branches_that_prove_them() {
+    for load in ["load_u8", "load_be16", "load_le16", "load_be32", "load_le32"] {
+        for far in ["0x40000000u", "0x2000u", "100u"] {
+            run(&format!(
+                "fn xdp_filter(pkt: u32) -> u32 {{
+                    let off = (load_le32(pkt, 0u) & 0x3fu) | {far};
+                    var s = 0u;
+                    var i = 0u;
+                    loop {{
+                        if off + 4u <= pkt_len(pkt) {{
+                            s = s + {load}(pkt, off) + i;
+                            if s == 77u {{ break; }}
+                        }}
+                        i = i + 1u;
+                        if i > 9u {{ break; }}
+                    }}
+                    return 1u + (s & 1u);
+                }}"
+            ));
+        }
+    }
+}
+
+#[test]
+fn loads_at_every_offset_stay_inside() {
+    for offset in
+        ["0u", "60u", "61u", "63u", "64u", "65u", "127u", "4095u", "0x7fffffffu", "0xfffffffcu", "0xffffffffu"]
+    {
+        run(&format!(
+            "fn xdp_filter(pkt: u32) -> u32 {{
+                let sum = load_u8(pkt, {offset}) + load_be16(pkt, {offset}) + load_le32(pkt, {offset});
+                return 1u + (sum & 1u);
+            }}"
+        ));
+        // The same, known only when the filter runs; and behind a check of something else.
+        run(&format!(
+            "fn xdp_filter(pkt: u32) -> u32 {{
+                let off = {offset} + (load_u8(pkt, 0u) & 1u);
+                if pkt_len(pkt) >= 34u && load_be32(pkt, off) == 7u {{ return XDP_PASS; }}
+                if pkt_len(pkt) < 100u {{ return 1u + (load_be16(pkt, off) & 1u); }}
+                return 1u + (load_u8(pkt, off + 36u) & 1u);
+            }}"
+        ));
+    }
+}
+
+#[test]
+fn stores_and_moved_ends_stay_inside() {
+    run("fn xdp_filter(pkt: u32) -> u32 {
+        for (var i = 0u; i < 300u; i++) {
+            store_be32(pkt, i, 0x01020304u);
+            store_u8(pkt, 0u - i, 5u);
+            store_le16(pkt, 0x80000000u + i, 5u);
+        }
+        return XDP_PASS;
+    }");
+    run("fn xdp_filter(pkt: u32) -> u32 {
+        let long = pkt_len(pkt) >= 60u;
+        for (var i = 0; i < 40; i++) {
+            _ = adjust_head(pkt, -i * 7);
+            _ = adjust_tail(pkt, i * 9);
+            store_be32(pkt, 0u, load_be32(pkt, pkt_len(pkt) - 4u));
+            store_be32(pkt, pkt_len(pkt) - 4u, 7u);
+            _ = adjust_head(pkt, i * 5);
+            _ = adjust_tail(pkt, -i * 8);
+            if long { store_be32(pkt, 56u, load_be32(pkt, 50u)); }
+        }
+        return XDP_TX;
+    }");
+}
