@@ -163,7 +163,7 @@ impl Arena {
         allocated: usize,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Result<Arena, ArenaError> {
-        debug_assert!(allocated >= len + READABLE_PAST_END && start.as_ptr() as usize % PAGE == 0);
+        debug_assert!(allocated >= len + READABLE_PAST_END && (start.as_ptr() as usize).is_multiple_of(PAGE));
         if len > Self::MAX_LEN {
             return Err(ArenaError::TooLarge { asked: len });
         }
