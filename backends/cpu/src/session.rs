@@ -22,11 +22,11 @@ use crate::memory::{Code, Context};
 /// threads to share the work evenly.
 const MAX_PIECE: usize = 16_384;
 
-/// The first piece of each thread. How long it took says how large the next may be.
-const FIRST_PIECE: usize = 64;
+/// Packets for which another thread is worth waking.
+const WORTH_A_THREAD: usize = 64;
 
 /// Between pieces the cancel token is looked at. A filter may take a second for one packet (32,768
-/// rounds of a long loop), so the size follows the time, not the program.
+/// rounds of a long loop), so a piece begins with one packet and grows as the time allows.
 const PIECE_TIME: Duration = Duration::from_millis(20);
 
 /// Stack of a thread that runs filters: their variables (16 KiB a packet), and 8 bytes for each
@@ -140,7 +140,7 @@ fn run(shared: &Shared, mut batch: Batch) -> Result<Done, DeviceError> {
                 resized: resized.get(),
                 runtime: shared.code.runtime(),
             };
-            let mut piece = FIRST_PIECE;
+            let mut piece = 1;
             loop {
                 let start = next.fetch_add(piece, Ordering::Relaxed);
                 if start >= n {
@@ -164,7 +164,7 @@ fn run(shared: &Shared, mut batch: Batch) -> Result<Done, DeviceError> {
                 }
             }
         };
-        let threads = rayon::current_num_threads().min(n.div_ceil(FIRST_PIECE));
+        let threads = rayon::current_num_threads().min(n.div_ceil(WORTH_A_THREAD));
         if threads <= 1 {
             work(0)
         } else {
