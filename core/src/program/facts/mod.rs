@@ -1,5 +1,6 @@
 //! What is known about a filter before it runs (`docs/facts.md`).
 
+mod calls;
 mod eval;
 mod interval;
 mod loops;

@@ -17,7 +17,7 @@ use naga::{
 use super::VerdictSet;
 use super::interval::{Interval, Kind};
 use super::loops::{LoopTarget, Seen};
-use super::scan::{FunctionScan, Place, scan};
+use super::scan::{FunctionScan, Place};
 use super::state::{Delta, State};
 use super::value::{Conditions, Shapes, Value};
 use crate::lang::prelude::Intrinsic;
@@ -31,9 +31,6 @@ const MAX_WORK: u64 = 1 << 21;
 
 /// The cell of the packet's first byte now, counted from where it was when the packet arrived.
 pub(super) const SHIFT: u32 = 0;
-
-/// The furthest that `adjust_head` may move it, in bytes: docs/semantics.md.
-const SHIFTS: Interval = Interval::new(-(crate::packet::ROOM as i64), u32::MAX as i64);
 
 /// What the walks have found out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -56,11 +53,11 @@ pub(super) struct Frame<'a> {
     pub(super) arguments: Vec<Value>,
     /// Which call of it this is.
     pub(super) instance: u32,
-    mark: usize,
-    returns: Vec<Delta>,
-    result: Option<Value>,
+    pub(super) mark: usize,
+    pub(super) returns: Vec<Delta>,
+    pub(super) result: Option<Value>,
     /// The most iterations on a path to where the function ends, see `Walk::iterations`.
-    at_end: u64,
+    pub(super) at_end: u64,
 }
 
 impl Frame<'_> {
@@ -91,15 +88,15 @@ pub(in crate::program) struct Subject<'a> {
 
 pub(super) struct Walk<'a> {
     pub(super) module: &'a Module,
-    subject: &'a Subject<'a>,
+    pub(super) subject: &'a Subject<'a>,
     pub(super) shapes: Shapes<'a>,
     /// The values of the module's constant expressions.
     pub(super) constants: Vec<Value>,
     /// The cells of the filter's private variables.
     pub(super) privates: HashMap<Handle<GlobalVariable>, u32>,
-    scans: HashMap<Handle<Function>, Rc<FunctionScan>>,
+    pub(super) scans: HashMap<Handle<Function>, Rc<FunctionScan>>,
     /// Calls by the call that they are made in and the statement.
-    instances: HashMap<(u32, Place), u32>,
+    pub(super) instances: HashMap<(u32, Place), u32>,
     pub(super) state: State,
     pub(super) frames: Vec<Frame<'a>>,
     pub(super) targets: Vec<Target>,
@@ -196,7 +193,7 @@ impl<'a> Walk<'a> {
         self.frames.last().expect("a function is walked inside its frame")
     }
 
-    fn frame_mut(&mut self) -> &mut Frame<'a> {
+    pub(super) fn frame_mut(&mut self) -> &mut Frame<'a> {
         self.frames.last_mut().expect("a function is walked inside its frame")
     }
 
@@ -211,96 +208,9 @@ impl<'a> Walk<'a> {
         Some((frame, Range::from_index_range(index..index + 1, expressions).next()?))
     }
 
-    fn give_up(&mut self) {
+    pub(super) fn give_up(&mut self) {
         self.gave_up = true;
         self.state.live = false;
-    }
-
-    /// Walks a function's body with these arguments. The value it returns, where it does.
-    fn enter(&mut self, function: Handle<Function>, arguments: Vec<Value>, caller: u32, place: Place) -> Option<Value> {
-        let next = self.instances.len() as u32;
-        let instance = *self.instances.entry((caller, place)).or_insert(next);
-        let (module, info) = (self.module, self.subject.info);
-        let scan = self.scans.entry(function).or_insert_with(|| Rc::new(scan(module, &module.functions[function])));
-        let scan = scan.clone();
-        let body = &module.functions[function];
-        let mark = self.state.mark();
-        let base = self.state.grow(body.expressions.len() + body.local_variables.len());
-        self.frames.push(Frame {
-            function: body,
-            info: &info[function],
-            scan,
-            base,
-            arguments,
-            instance,
-            mark,
-            returns: Vec::new(),
-            result: None,
-            at_end: 0,
-        });
-        for (handle, expression) in body.expressions.iter() {
-            if expression.needs_pre_emit()
-                || matches!(expression, Expression::Compose { .. } | Expression::Splat { .. })
-            {
-                self.evaluate(handle);
-            }
-        }
-        for (handle, variable) in body.local_variables.iter() {
-            let value = match variable.init {
-                Some(init) => self.value(init).clone(),
-                None => self.shapes.zero(variable.ty),
-            };
-            let cell = self.frame().local(handle);
-            self.state.evaluate(cell, value.without_conditions(), None);
-        }
-        self.block(&body.body);
-        if self.state.live {
-            self.leave(None);
-        }
-        self.state.undo(mark);
-        let frame = self.frames.pop().expect("pushed above");
-        self.state.shrink(base, mark);
-        self.iterations = frame.at_end;
-        self.follow(frame.returns);
-        if !self.state.live && !self.frames.is_empty() {
-            self.ends_here();
-        }
-        frame.result
-    }
-
-    /// A `return`: what the function did to its caller's cells, and its value.
-    fn leave(&mut self, value: Option<Handle<Expression>>) {
-        let value = value.map(|value| self.value(value).without_conditions());
-        let (mark, base) = (self.frame().mark, self.frame().base);
-        let delta = self.state.delta(mark, base);
-        let frame = self.frame_mut();
-        frame.returns.push(delta);
-        if let Some(value) = value {
-            frame.result = Some(match frame.result.take() {
-                Some(other) => other.join(&value),
-                None => value,
-            });
-        }
-        self.ends_here();
-        self.state.live = false;
-    }
-
-    /// A path ends here, other than in the innermost loop's own way: its iterations count for the
-    /// last round of the loop that it is in, or else for the function.
-    pub(super) fn ends_here(&mut self) {
-        let iterations = self.iterations;
-        let frame = self.frames.len();
-        let inner = self.targets.iter_mut().rev().find_map(|target| match target {
-            Target::Loop(target) => Some(target),
-            Target::Switch { .. } => None,
-        });
-        match inner {
-            Some(target) if target.frame == frame => target.last = target.last.max(iterations),
-            _ => {
-                let frame = self.frame_mut();
-                frame.at_end = frame.at_end.max(iterations);
-            }
-        }
     }
 
     /// Goes on where one of several paths came out, all of which began here; nowhere if there is none.
@@ -490,84 +400,5 @@ impl<'a> Walk<'a> {
             new = self.state.cell(pointer.slot).value.with(&pointer.path, &new);
         }
         self.state.store(pointer.slot, new);
-    }
-
-    fn call(&mut self, place: Place, function: Handle<Function>, arguments: &[Handle<Expression>]) -> Value {
-        if let Some(&intrinsic) = self.subject.intrinsics.get(&function) {
-            return self.intrinsic(intrinsic, arguments);
-        }
-        if self.subject.prelude.contains(&function) {
-            self.give_up();
-            return Value::Any;
-        }
-        let arguments = arguments.iter().map(|&a| self.value(a).clone()).collect();
-        let caller = self.frame().instance;
-        self.enter(function, arguments, caller, place).unwrap_or(Value::Any)
-    }
-
-    fn intrinsic(&mut self, intrinsic: Intrinsic, arguments: &[Handle<Expression>]) -> Value {
-        let full = Kind::Unsigned.full();
-        let argument = |i: usize| arguments.get(i).and_then(|&a| self.range(a));
-        match intrinsic {
-            Intrinsic::Load { size, .. } => {
-                let end = self.end(argument(1).unwrap_or(full), size);
-                self.found.read_end = self.found.read_end.max(end);
-                Value::range(Interval::new(0, full.hi >> (32 - 8 * size)))
-            }
-            Intrinsic::Store { size, .. } => {
-                let end = self.end(argument(1).unwrap_or(full), size);
-                self.found.write_end = self.found.write_end.max(end);
-                Value::Any
-            }
-            Intrinsic::AdjustHead => {
-                let delta = argument(1).unwrap_or(Kind::Signed.full());
-                let shift = self.shift();
-                if delta.lo < 0 {
-                    // New bytes are cleared, in front of the packet or where it was cut off before.
-                    self.found.write_end = u64::MAX;
-                }
-                let moved = Interval::new(shift.lo + delta.lo.min(0), shift.hi + delta.hi.max(0));
-                self.state.store(SHIFT, Value::range(moved.meet(SHIFTS).unwrap_or(SHIFTS)));
-                Value::Any
-            }
-            Intrinsic::AdjustTail => {
-                if argument(1).unwrap_or(Kind::Signed.full()).hi > 0 {
-                    // As for the head.
-                    self.found.write_end = u64::MAX;
-                }
-                Value::Any
-            }
-            Intrinsic::Redirect => {
-                let port = argument(0).unwrap_or(full);
-                let mut int = super::value::Int::new(full);
-                int.verdicts = VerdictSet::of_redirect(port);
-                if port.hi < 1 << 24 {
-                    int.range = Interval::new(port.lo << 8 | 4, port.hi << 8 | 4);
-                }
-                Value::Int(int)
-            }
-            // Twice the upper half is added to the lower: 0xffff and a carry at the most.
-            Intrinsic::CsumFold => Value::range(Interval::new(0, 0x1_0000)),
-            Intrinsic::CsumReplace16 | Intrinsic::CsumReplace32 => Value::range(Interval::new(0, 0xffff)),
-            Intrinsic::PktLen
-            | Intrinsic::PktWireLen
-            | Intrinsic::PktPort
-            | Intrinsic::PktTime
-            | Intrinsic::PktTimeMs
-            | Intrinsic::CsumAdd => Value::Any,
-        }
-    }
-
-    fn shift(&self) -> Interval {
-        match self.state.cell(SHIFT).value {
-            Value::Int(int) => int.range,
-            _ => SHIFTS,
-        }
-    }
-
-    /// One past the last byte of an access, from where the packet began. An offset that would wrap
-    /// is no special case: it lies outside every packet.
-    fn end(&self, offset: Interval, size: u32) -> u64 {
-        u64::try_from(offset.hi + i64::from(size) + self.shift().hi).unwrap_or(0)
     }
 }

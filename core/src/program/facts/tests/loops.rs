@@ -69,6 +69,15 @@ fn nests_calls_and_sequences() {
     );
     // a loop that is left in its middle, after an inner loop: 3 full rounds of 1 + 3, and 1 + 3
     assert_eq!(most("var i = 0u; loop { for (var j = 0u; j < 2u; j++) { } if i >= 3u { break; } i++; }"), Some(16));
+    // an inner loop before a `continue`: 3 rounds of 1 + 6, and the last
+    assert_eq!(
+        most(
+            "for (var i = 0u; i < 3u; i++) {
+                 if load_u8(pkt, i) == 1u { for (var j = 0u; j < 5u; j++) { } continue; }
+             }"
+        ),
+        Some(22)
+    );
     // or by a return
     assert_eq!(
         most(

@@ -166,6 +166,57 @@ fn variables_follow_the_flow() {
     );
 }
 
+/// A condition is about the value that was compared, not about what has its name later.
+#[test]
+fn conditions_do_not_outlive_what_they_are_about() {
+    // the variable has been stored to since
+    assert_eq!(
+        reads(
+            "var x = load_be16(pkt, 0u); let old = x; x = load_be16(pkt, 2u);
+             if old < 5u { let p = load_u8(pkt, x); }"
+        ),
+        Bytes(65_536)
+    );
+    // the round after is about another x
+    assert_eq!(
+        reads(
+            "var ok = false;
+             for (var i = 0u; i < 3u; i++) {
+                 let x = load_be16(pkt, i);
+                 if ok { let p = load_u8(pkt, x); }
+                 ok = x < 5u;
+             }"
+        ),
+        Bytes(65_536)
+    );
+    // and so is the next call
+    assert_eq!(
+        facts(
+            "var<private> ok: bool;
+             fn look(pkt: u32, at: u32) -> u32 {
+                 let x = load_be16(pkt, at);
+                 var found = 0u;
+                 if ok { found = load_u8(pkt, x); }
+                 ok = x < 5u;
+                 return found;
+             }
+             fn xdp_filter(pkt: u32) -> u32 { return look(pkt, 0u) + look(pkt, 2u); }"
+        )
+        .reads,
+        Bytes(65_536)
+    );
+    // a bool that is true on one side only
+    assert_eq!(
+        reads(
+            "let x = load_be16(pkt, 0u);
+             var small = x < 5u;
+             if load_u8(pkt, 4u) == 1u { small = true; }
+             if small { let p = load_u8(pkt, x); }"
+        ),
+        Bytes(65_536)
+    );
+}
+
 #[test]
 fn helpers_are_followed_for_every_call() {
     // each call with its own base: 20 + 1 and 40 + 1
@@ -179,6 +230,10 @@ fn helpers_are_followed_for_every_call() {
                    return load_u8(pkt, 100u + cut(wide, 3u));
                }";
     assert_eq!(facts(own).reads, Bytes(104));
+    // either of the values that it returns
+    let either = "fn at(x: u32) -> u32 { if x == 1u { return 90u; } return 14u; }
+                  fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, at(load_u8(pkt, 0u))); }";
+    assert_eq!(facts(either).reads, Bytes(91));
     // through a pointer
     let pointer = "fn move_on(at: ptr<function, u32>, by: u32) { *at = *at + by; }
                    fn xdp_filter(pkt: u32) -> u32 {
