@@ -1,9 +1,9 @@
 //! Portcullis on GPUs, through wgpu: Vulkan, and Metal and DX12 where those are at home.
 //!
 //! How it works:
-//! - the filter stays naga IR: [`compile`] appends a compute entry point that runs it once for each
+//! - the filter stays naga IR: `compile` appends a compute entry point that runs it once for each
 //!   packet, drops what the filter does not use, and hands the module to wgpu as it is;
-//! - a [session](session) has a slot for every batch that may be in flight, with buffers that are
+//! - a session has a slot for every batch that may be in flight, with buffers that are
 //!   made once and mapped again as soon as the device is done with them;
 //! - packets are read where they lie when the driver can import host memory
 //!   (`VK_EXT_external_memory_host`) and the filter only reads. Else the device gets a copy, and
