@@ -18,7 +18,9 @@ pub struct FilterArgs {
     #[arg(long, value_name = "NAME=VALUE", value_parser = parameter)]
     set: Vec<(String, String)>,
     /// Loop iterations that the filter may spend on a packet; one that needs more is ABORTED
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_FUEL)]
+    ///
+    /// At most 16777216, so that one packet cannot take longer than a Ctrl-C can wait for.
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_FUEL, value_parser = clap::value_parser!(u32).range(..=1 << 24))]
     fuel: u32,
 }
 

@@ -28,12 +28,17 @@ pub fn note(text: &str) {
 
 /// An error's line on standard error.
 pub fn error(text: &str) {
-    note(&format!("error: {text}"));
+    note(&format!("error: {}", printable(text)));
 }
 
 /// A warning's line on standard error.
 pub fn warn(text: &str) {
-    note(&format!("warning: {text}"));
+    note(&format!("warning: {}", printable(text)));
+}
+
+/// The text without what a terminal would obey: names of files and interfaces come from elsewhere.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
 
 /// Whether to colour a stream: on a terminal, unless `NO_COLOR` is set (<https://no-color.org>).

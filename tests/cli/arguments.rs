@@ -17,6 +17,8 @@ fn wrong_usage_is_told_from_wrong_input() {
     }
     with(&["--limit=-1"]).failed(2, &["--limit"]);
     with(&["--fuel=x"]).failed(2, &["--fuel"]);
+    with(&["--fuel=16777217"]).failed(2, &["--fuel"]);
+    with(&["--fuel=16777216", "--device=cpu"]).done();
     with(&["--read", capture]).failed(2, &["--read"]);
     with(&["--nonsense"]).failed(2, &["--nonsense"]);
     place.run(&["run", filter]).failed(2, &["--read"]);

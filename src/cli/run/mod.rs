@@ -5,14 +5,15 @@ mod places;
 mod progress;
 mod report;
 
+use std::io::{IsTerminal, stdin, stdout};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use portcullis::device::{DeviceKind, LoadOptions};
-use portcullis::devices::Selector;
+use portcullis::device::{DeviceError, DeviceKind, LoadOptions};
+use portcullis::devices::{self, Selector};
 use portcullis::io::wrap::Limit;
 use portcullis::io::{self, RedirectSink, Sink, SinkError, Source, SourceOptions};
-use portcullis::pipeline::{self, Event, Outputs};
+use portcullis::pipeline::{self, Event, Outputs, PipelineError};
 use portcullis::program::Program;
 
 use super::failure::{Failure, INTERRUPTED, WRONG};
@@ -71,15 +72,31 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if args.filter.is_stdin() && args.read == "-" {
         return Err(Failure::Usage("the filter and --read cannot both be standard input".into()));
     }
+    if args.read == "-" && stdin().is_terminal() {
+        return Err(Failure::Usage("--read -: standard input is a terminal; pipe a capture into it".into()));
+    }
+    if args.takes_stdout() && stdout().is_terminal() {
+        return Err(Failure::Usage("a capture is binary, and standard output a terminal; send it to a file".into()));
+    }
     let program = Arc::new(args.filter.load()?);
     let interrupt = Interrupt::listen();
-    let device = args.device.open()?;
+    let mut device = args.device.open()?;
     let options = LoadOptions {
         threads: args.threads.and_then(|n| NonZeroUsize::new(n.into())),
         cancel: interrupt.give_up.clone(),
         ..LoadOptions::default()
     };
-    let session = device.load(&program, &options)?;
+    let session = match device.load(&program, &options) {
+        // Nobody asked for this very GPU.
+        Err(error @ DeviceError::Unsupported { .. })
+            if args.device == Selector::Auto && device.info().kind.is_gpu() =>
+        {
+            out::warn(&format!("{error}; running on the CPU"));
+            device = devices::open("cpu")?;
+            device.load(&program, &options)?
+        }
+        loaded => loaded?,
+    };
     let source = open_source(&args, &program, device.info().kind)?;
     places::check(&args)?;
     let outputs = open_outputs(&args, &*source).map_err(|error| {
@@ -94,7 +111,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     progress.clear();
 
     let stopped = finished.stopped;
-    if let Some(error) = finished.error {
+    if let (true, Some(PipelineError::Device(DeviceError::Cancelled))) = (stopped, &finished.error) {
+        out::warn("what was under way took too long and was given up; the packets before it are counted and written");
+    } else if let Some(error) = finished.error {
         if error.is_broken_pipe() {
             return Err(Failure::ClosedPipe);
         }
