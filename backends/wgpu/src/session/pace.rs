@@ -10,8 +10,6 @@ use std::time::Duration;
 use portcullis_core::device::DeviceKind;
 use portcullis_core::program::Program;
 
-use crate::compile::WORKGROUP;
-
 /// A launch that takes longer than this makes the next ones smaller.
 const LONG: Duration = Duration::from_millis(250);
 
@@ -43,7 +41,7 @@ impl Pace {
             DeviceKind::IntegratedGpu | DeviceKind::VirtualGpu => 1 << 33,
             _ => 1 << 28,
         };
-        let packets = usize::try_from(budget / worst).unwrap_or(usize::MAX).max(WORKGROUP as usize);
+        let packets = usize::try_from(budget / worst).unwrap_or(usize::MAX).max(1);
         let most = packets.saturating_mul(1 << DOUBLINGS);
         Pace { packets, most, free: most >= 1 << 24 }
     }
@@ -65,7 +63,7 @@ impl Pace {
             return;
         }
         if time > LONG {
-            self.packets = (self.packets / 2).max(WORKGROUP as usize);
+            self.packets = (self.packets / 2).max(1);
         } else if time < SHORT {
             self.packets = self.packets.saturating_mul(2).min(self.most);
         }
@@ -99,5 +97,15 @@ mod tests {
         // The rest of a batch changes nothing.
         pace.took(1, Duration::from_millis(1));
         assert_eq!(pace.packets(), first << (DOUBLINGS - 1));
+    }
+
+    #[test]
+    fn the_costliest_filters_run_packet_by_packet() {
+        let endless =
+            program("fn xdp_filter(pkt: u32) -> u32 { loop { if load_u8(pkt, 0u) == 1u { break; } } return 2u; }");
+        let mut pace = Pace::new(DeviceKind::Software, &endless, 60_000);
+        assert_eq!(pace.packets(), 1);
+        pace.took(1, Duration::from_secs(1));
+        assert_eq!(pace.packets(), 1);
     }
 }
