@@ -1,0 +1,180 @@
+//! Packets on their way from a source through a device to sinks: order, totals, and every way in
+//! which it can end early.
+
+use std::io;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+
+use portcullis::device::{CancelToken, LoadOptions, Session};
+use portcullis::devices;
+use portcullis::io::synth::{Spec, SynthSource};
+use portcullis::io::{CaptureFormat, Progress, Sink, SinkError, Source, SourceError, SourceOptions, Written};
+use portcullis::lang::{self, wgsl};
+use portcullis::packet::Batch;
+use portcullis::pipeline::{self, Event, Finished, Outputs, PipelineError};
+use portcullis::program::ProgramOptions;
+
+/// A session of the device that passes everything.
+fn session() -> Box<dyn Session> {
+    let text = "fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
+    let program = wgsl::compile(&lang::Source::new("f", text), &ProgramOptions::default()).unwrap();
+    devices::open("noop").unwrap().load(&Arc::new(program), &LoadOptions::default()).unwrap()
+}
+
+fn synthetic(packets: u64, a_batch: usize) -> Box<dyn Source> {
+    let options = SourceOptions { max_packets: a_batch, ..SourceOptions::default() };
+    Box::new(SynthSource::new(&Spec { packets, ..Spec::default() }, &options))
+}
+
+/// Keeps copies of what it gets, and fails when it has as many as it may.
+#[derive(Clone)]
+struct Kept {
+    packets: Arc<Mutex<Vec<Vec<u8>>>>,
+    most: usize,
+    finished: Arc<Mutex<bool>>,
+}
+
+impl Kept {
+    fn new(most: usize) -> Kept {
+        Kept { packets: Arc::default(), most, finished: Arc::default() }
+    }
+
+    fn outputs(&self) -> Outputs {
+        Outputs::new(Some(Box::new(self.clone())), None, None)
+    }
+
+    fn packets(&self) -> Vec<Vec<u8>> {
+        self.packets.lock().unwrap().clone()
+    }
+
+    fn is_finished(&self) -> bool {
+        *self.finished.lock().unwrap()
+    }
+}
+
+impl Sink for Kept {
+    fn write(&mut self, batch: &Batch, indices: &[u32]) -> Result<(), SinkError> {
+        let mut packets = self.packets.lock().unwrap();
+        packets.extend(indices.iter().map(|&i| batch.packet(i as usize).to_vec()));
+        if packets.len() > self.most {
+            return Err(SinkError::Write { name: "kept".into(), error: io::ErrorKind::StorageFull.into() });
+        }
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<Written, SinkError> {
+        *self.finished.lock().unwrap() = true;
+        Ok(Written::default())
+    }
+}
+
+fn run(source: Box<dyn Source>, outputs: Outputs) -> Finished {
+    pipeline::run(source, session(), outputs, &CancelToken::new(), &mut |_| {})
+}
+
+#[test]
+fn packets_keep_their_order_and_are_all_counted() {
+    let mut expected = Vec::new();
+    let mut source = synthetic(5000, usize::MAX);
+    while let Some(batch) = source.next_batch().unwrap() {
+        expected.extend(batch.packets().map(<[u8]>::to_vec));
+    }
+    for a_batch in [1, 7, 5000] {
+        let kept = Kept::new(usize::MAX);
+        let mut seen = 0;
+        let mut observe = |event: Event<'_>| {
+            if let Event::Batch { totals, .. } = event {
+                assert!(totals.packets > seen);
+                seen = totals.packets;
+            }
+        };
+        let finished =
+            pipeline::run(synthetic(5000, a_batch), session(), kept.outputs(), &CancelToken::new(), &mut observe);
+        assert!(finished.error.is_none() && !finished.stopped);
+        assert_eq!(finished.totals.packets, 5000);
+        assert_eq!(finished.totals.bytes, expected.iter().map(|p| p.len() as u64).sum::<u64>());
+        assert_eq!(finished.totals.verdicts, [0, 0, 5000, 0, 0]);
+        assert_eq!(seen, 5000);
+        assert!(kept.packets() == expected && kept.is_finished());
+    }
+}
+
+#[test]
+fn a_stop_brings_home_what_is_under_way() {
+    let kept = Kept::new(usize::MAX);
+    let stop = CancelToken::new();
+    let mut observe = |event: Event<'_>| {
+        if let Event::Batch { .. } = event {
+            stop.cancel();
+        }
+    };
+    let finished = pipeline::run(synthetic(u64::MAX, 10), session(), kept.outputs(), &stop, &mut observe);
+    assert!(finished.stopped && finished.error.is_none());
+    assert!(finished.totals.packets > 0);
+    assert_eq!(kept.packets().len() as u64, finished.totals.packets);
+    assert!(kept.is_finished());
+}
+
+#[test]
+fn a_sink_that_fails_ends_an_endless_run() {
+    let kept = Kept::new(25);
+    let finished = run(synthetic(u64::MAX, 10), kept.outputs());
+    assert!(matches!(finished.error, Some(PipelineError::Sink(_))), "{:?}", finished.error);
+    assert!(!finished.error.unwrap().is_broken_pipe());
+}
+
+/// Gives what it is sent, waits where nothing is sent, and ends with an error.
+struct Live {
+    batches: Receiver<Batch>,
+    format: CaptureFormat,
+}
+
+impl Source for Live {
+    fn next_batch(&mut self) -> Result<Option<Batch>, SourceError> {
+        self.batches.recv().map(Some).map_err(|_| SourceError::Empty { name: "live".into() })
+    }
+
+    fn format(&self) -> &CaptureFormat {
+        &self.format
+    }
+
+    fn progress(&self) -> Progress {
+        Progress::default()
+    }
+}
+
+#[test]
+fn what_comes_before_a_sources_error_is_kept() {
+    let (send, batches) = channel();
+    for byte in 0..5u8 {
+        send.send(Batch::from_packets(&[[byte; 60], [byte; 60]]).unwrap()).unwrap();
+    }
+    drop(send);
+    let kept = Kept::new(usize::MAX);
+    let finished = run(Box::new(Live { batches, format: CaptureFormat::default() }), kept.outputs());
+    assert!(matches!(finished.error, Some(PipelineError::Source(SourceError::Empty { .. }))));
+    assert_eq!(finished.totals.packets, 10);
+    assert_eq!(kept.packets().len(), 10);
+    assert!(kept.is_finished());
+}
+
+/// A live source that has gone silent does not keep a stop waiting.
+#[test]
+fn a_stop_does_not_wait_for_a_silent_source() {
+    let (send, batches) = channel();
+    send.send(Batch::from_packets(&[[1u8; 60]]).unwrap()).unwrap();
+    let kept = Kept::new(usize::MAX);
+    let stop = CancelToken::new();
+    let mut observe = |event: Event<'_>| {
+        if let Event::Batch { .. } = event {
+            stop.cancel();
+        }
+    };
+    let source = Box::new(Live { batches, format: CaptureFormat::default() });
+    let finished = pipeline::run(source, session(), kept.outputs(), &stop, &mut observe);
+    assert!(finished.stopped && finished.error.is_none());
+    assert_eq!(kept.packets(), [[1u8; 60]]);
+    assert!(kept.is_finished());
+    // The source was waiting for more all along.
+    drop(send);
+}
