@@ -62,7 +62,11 @@ impl From<Diagnostics> for Failure {
 
 impl From<DeviceError> for Failure {
     fn from(error: DeviceError) -> Failure {
-        Failure::Wrong(error.to_string())
+        match error {
+            // Whoever pressed Ctrl-C has been told.
+            DeviceError::Cancelled => Failure::Silent(INTERRUPTED),
+            error => Failure::Wrong(error.to_string()),
+        }
     }
 }
 

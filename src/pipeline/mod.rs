@@ -155,7 +155,7 @@ impl Driver<'_> {
         let driven = self.drive(from_reader, &mut writer, stop);
         // The driver has dropped its end of the queue, so the reader stops at its next batch. One
         // that still waits for input after a stop is left behind: it may wait for ever.
-        if !matches!(driven, Ok(true)) || reader.is_finished() {
+        if !stop.is_cancelled() || reader.is_finished() {
             reader.join().map_err(|_| died("reader"))?;
         }
         // Even after an error, what has come so far belongs in the files.

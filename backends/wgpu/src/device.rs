@@ -1,18 +1,25 @@
 //! An opened device: wgpu's handles, what was found out about it, and the errors it reports.
 
 use std::any::Any;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use portcullis_core::device::{DeviceError, DeviceInfo, DeviceKind};
+use portcullis_core::device::{CancelToken, DeviceError, DeviceInfo, DeviceKind};
 
 use crate::memory::import::{HostImport, HostMemory};
 use crate::probe::ready;
 
 /// How long a device may be silent: launches are cut to a fraction of a second, so a device that
-/// takes this long has died without telling.
+/// takes this long has died without telling, or its driver compiles.
 const SILENCE: Duration = Duration::from_secs(120);
+
+/// How often a cancel token is looked at meanwhile: nothing else would wake who waits.
+pub(crate) const SLICE: Duration = Duration::from_millis(50);
+
+/// How long a device that is given up may take to finish what is queued.
+const GRACE: Duration = Duration::from_millis(500);
 
 /// The first error that a device reported outside any call's result.
 type Reported = Arc<Mutex<Option<String>>>;
@@ -96,16 +103,48 @@ impl Gpu {
         }
     }
 
-    /// Waits until the device is done with a submission, and lets wgpu tell whoever waits for a
-    /// buffer to be mapped.
-    pub fn wait(&self, submission: Option<wgpu::SubmissionIndex>) -> Result<(), DeviceError> {
-        let wait = wgpu::PollType::Wait { submission_index: submission, timeout: Some(SILENCE) };
-        // wgpu panics where the device is lost while it waits, and has no other way to tell.
-        match catch_unwind(AssertUnwindSafe(|| self.device.poll(wait))) {
-            Ok(Ok(_)) => self.check(),
-            Ok(Err(error)) => Err(self.failed(format!("no answer for {} s ({error})", SILENCE.as_secs()))),
-            Err(panic) => Err(self.failed(format!("lost while waiting: {}", said(&*panic)))),
+    /// Waits until the device is done with a submission, or with all of them, and lets wgpu tell
+    /// whoever waits for a buffer to be mapped.
+    ///
+    /// # Errors
+    /// [`DeviceError::Cancelled`] where the token was used meanwhile; the device may be busy still.
+    pub fn wait(&self, submission: Option<&wgpu::SubmissionIndex>, cancel: &CancelToken) -> Result<(), DeviceError> {
+        let began = Instant::now();
+        loop {
+            match poll(&self.device, submission, SLICE) {
+                Polled::Done => return self.check(),
+                Polled::Failed(reason) => return Err(self.failed(reason)),
+                Polled::Busy => self.check()?,
+            }
+            if cancel.is_cancelled() {
+                return Err(DeviceError::Cancelled);
+            }
+            if began.elapsed() >= SILENCE {
+                return Err(self.failed(format!(
+                    "no answer for {} s; its driver may still be compiling the filter, which it does with every \
+                     helper inlined: make the filter shorter, or take --device cpu",
+                    SILENCE.as_secs()
+                )));
+            }
         }
+    }
+
+    /// Whether the device is done with everything, or will be in a moment. One that is lost is.
+    pub fn settles(&self) -> bool {
+        !matches!(poll(&self.device, None, GRACE), Polled::Busy)
+    }
+
+    /// Keeps something until the device is done with everything, without waiting for that: a thread
+    /// of its own does. What the process still keeps when it ends goes with it.
+    pub fn outlive<T: Send + 'static>(&self, kept: T) {
+        // The queue too: whoever drops its last handle waits for the device, and cannot be told to
+        // stop. Without a thread all of it is leaked.
+        let kept = ManuallyDrop::new((kept, self.queue.clone(), self.device.clone()));
+        let keep = move || {
+            let kept = ManuallyDrop::into_inner(kept);
+            while matches!(poll(&kept.2, None, SLICE), Polled::Busy) {}
+        };
+        let _ = std::thread::Builder::new().name("device".into()).spawn(keep);
     }
 
     /// A new buffer; errors show at the next [`Gpu::check`].
@@ -121,6 +160,25 @@ impl Gpu {
     /// The most bytes that one storage binding may show a kernel, a multiple of 4.
     pub fn binding_limit(&self) -> u64 {
         self.limits.max_storage_buffer_binding_size.min(self.limits.max_buffer_size).min(u64::from(u32::MAX)) & !3
+    }
+}
+
+/// What a look at a device found.
+enum Polled {
+    Done,
+    Busy,
+    Failed(String),
+}
+
+/// Waits for a submission, or for all of them, no longer than `time`.
+fn poll(device: &wgpu::Device, submission: Option<&wgpu::SubmissionIndex>, time: Duration) -> Polled {
+    let wait = wgpu::PollType::Wait { submission_index: submission.cloned(), timeout: Some(time) };
+    // wgpu panics where the device is lost while it waits, and has no other way to tell.
+    match catch_unwind(AssertUnwindSafe(|| device.poll(wait))) {
+        Ok(Ok(_)) => Polled::Done,
+        Ok(Err(wgpu::PollError::Timeout)) => Polled::Busy,
+        Ok(Err(error)) => Polled::Failed(error.to_string()),
+        Err(panic) => Polled::Failed(format!("lost while waiting: {}", said(&*panic))),
     }
 }
 

@@ -11,7 +11,11 @@
 //!   barrier that would make writes to imported memory visible to the host;
 //! - a batch whose memory is larger than a binding may be is run in pieces;
 //! - no run of a kernel is longer than a fraction of a second, whatever the filter does: batches
-//!   of filters with long loops are cut into launches, and cancelling takes effect between them.
+//!   of filters with long loops are cut into launches. Drivers may compile a filter for much longer,
+//!   some of them at its first launch, and software devices refuse what would take them minutes;
+//! - cancelling takes effect between launches and while the host waits. A device that is still busy
+//!   half a second later is left behind with what it uses, the batches in flight included: dropping
+//!   the session does not wait, and a thread frees all of it once the driver is done.
 //!
 //! [`probe`] finds the devices. A machine without any gets a message that says what to install.
 // Vulkan's own functions, and kernels that run without wgpu's checks: each block says why it holds.

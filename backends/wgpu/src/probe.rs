@@ -10,7 +10,7 @@ use portcullis_core::program::Program;
 
 use crate::device::Gpu;
 use crate::memory::import::HostImport;
-use crate::session::WgpuSession;
+use crate::session::{SOFTWARE_SIZE, WgpuSession};
 
 /// The backends that are asked. OpenGL has no storage for whole batches, and wgpu's `noop` is no
 /// device.
@@ -20,7 +20,7 @@ const BACKENDS: wgpu::Backends = wgpu::Backends::VULKAN.union(wgpu::Backends::ME
 const FLAGS: wgpu::InstanceFlags = wgpu::InstanceFlags::empty();
 
 /// A device that wgpu found.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct WgpuDevice {
     info: DeviceInfo,
     adapter: wgpu::Adapter,
@@ -136,20 +136,27 @@ impl WgpuDevice {
         let (about, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
         let megabytes = |bytes: u64| format!("{} MiB", bytes >> 20);
         let yes = |is: bool| if is { "yes" } else { "no" }.to_string();
+        let kind = kind(about.device_type);
         let driver = [format!("{:?}", about.backend), about.driver, about.driver_info];
         WgpuDevice {
             info: DeviceInfo {
                 id: format!("wgpu:{index}"),
                 name: about.name,
-                kind: kind(about.device_type),
+                kind,
                 driver: driver.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", "),
-                limits: vec![
+                limits: [
                     ("storage binding", megabytes(limits.max_storage_buffer_binding_size)),
                     ("buffer", megabytes(limits.max_buffer_size)),
                     ("workgroup", format!("{} invocations", limits.max_compute_invocations_per_workgroup)),
                     ("64-bit integers of its own", yes(features.contains(wgpu::Features::SHADER_INT64))),
                     ("reads host memory in place", yes(import.is_some())),
-                ],
+                ]
+                .into_iter()
+                .chain(
+                    (kind == DeviceKind::Software)
+                        .then(|| ("filter", format!("{SOFTWARE_SIZE} expressions, calls inlined"))),
+                )
+                .collect(),
             },
             adapter,
             import,

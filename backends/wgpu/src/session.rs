@@ -18,11 +18,14 @@ use crate::memory::{Download, Imports, Upload};
 use crate::probe::WgpuDevice;
 use pace::Pace;
 use pipeline::Loaded;
+pub(crate) use pipeline::SOFTWARE_SIZE;
 use plan::{Bounds, Layout, Needs, PAST_END, Piece};
 
 mod pace;
 mod pipeline;
 mod plan;
+#[cfg(test)]
+mod tests;
 
 /// Launches that a batch may have queued at the device: the next one starts without waiting for
 /// the host, and cancelling waits for no more than these.
@@ -85,7 +88,7 @@ struct Running {
 
 impl WgpuSession {
     pub fn new(device: &WgpuDevice, program: &Arc<Program>, options: &LoadOptions) -> Result<WgpuSession, DeviceError> {
-        let (gpu, loaded) = pipeline::load(device, program)?;
+        let (gpu, loaded) = pipeline::load(device, program, &options.cancel)?;
         let facts = program.facts();
         let window = reach(facts.reads).max(reach(facts.writes));
         let room = loaded.moves_ends;
@@ -347,7 +350,7 @@ impl WgpuSession {
             self.advance(flight)?;
             let Some(running) = flight.running.pop_front() else { break };
             let began = self.finished.max(flight.started);
-            self.gpu.wait(Some(running.submission))?;
+            self.gpu.wait(Some(&running.submission), &self.options.cancel)?;
             self.finished = Instant::now();
             let took = self.finished.saturating_duration_since(began);
             flight.times.kernel += took;
@@ -357,6 +360,16 @@ impl WgpuSession {
             }
         }
         Ok(())
+    }
+
+    /// Lets go of all batches in flight. Their memory goes back to its owner, who may write to it,
+    /// so not before the device is done with it: usually in a fraction of a second, but a driver
+    /// that compiles can take minutes, and nobody waits for that here.
+    fn give_up(&mut self) {
+        let flights = std::mem::take(&mut self.flights);
+        if !self.gpu.settles() {
+            self.gpu.outlive(flights);
+        }
     }
 
     /// Reads what came back.
@@ -409,7 +422,7 @@ impl WgpuSession {
             launches.push((self.loaded.bindings(&self.gpu, &entries), grid));
         }
         self.gpu.queue.submit([encoder.finish()]);
-        self.gpu.wait(None)?;
+        self.gpu.wait(None, &self.options.cancel)?;
         let started = Instant::now();
         let mut encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         for _ in 0..rounds {
@@ -418,12 +431,12 @@ impl WgpuSession {
             }
         }
         self.gpu.queue.submit([encoder.finish()]);
-        self.gpu.wait(None)?;
+        self.gpu.wait(None, &self.options.cancel)?;
         let time = started.elapsed() / rounds.max(1);
         for buffers in &flight.slot[..flight.pieces.len()] {
             self.give_back(flight.layout, buffers);
         }
-        self.gpu.wait(None)?;
+        self.gpu.wait(None, &self.options.cancel)?;
         self.idle.push(flight.slot);
         Ok((time, flight.batch))
     }
@@ -490,24 +503,24 @@ impl Session for WgpuSession {
         let slot = self.idle.pop().unwrap_or_default();
         let mut flight = self.prepare(batch, slot)?;
         match self.advance(&mut flight) {
-            Ok(()) => {
-                self.flights.push_back(flight);
-                Ok(())
-            }
+            // One that the device has begun cannot be given back: completing it tells of the end.
+            Err(DeviceError::Cancelled) if !flight.running.is_empty() => {}
             Err(error) => {
-                // Nothing may touch the batch's memory any more when it is given back.
-                let _ = self.gpu.wait(None);
-                Err(SubmitError { batch: Box::new(flight.batch), error })
+                // Nothing should touch the batch's memory any more when it is given back.
+                let _ = self.gpu.wait(None, &self.options.cancel);
+                return Err(SubmitError { batch: Box::new(flight.batch), error });
             }
+            Ok(()) => {}
         }
+        self.flights.push_back(flight);
+        Ok(())
     }
 
     fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
         let Some(mut flight) = self.flights.pop_front() else { return Ok(None) };
         if let Err(error) = self.finish(&mut flight) {
-            // What is queued still reads the batches' memory, for a fraction of a second at most.
-            let _ = self.gpu.wait(None);
-            self.flights.clear();
+            self.flights.push_front(flight);
+            self.give_up();
             return Err(error);
         }
         let downloading = Instant::now();
@@ -531,8 +544,8 @@ impl Session for WgpuSession {
 impl Drop for WgpuSession {
     fn drop(&mut self) {
         if !self.flights.is_empty() {
-            // The batches' memory goes back to its owner, who may write to it.
-            let _ = self.gpu.wait(None);
+            let _ = self.gpu.wait(None, &self.options.cancel);
+            self.give_up();
         }
     }
 }

@@ -4,7 +4,7 @@ mod common;
 
 use std::process::Command;
 
-use portcullis_core::device::DeviceError;
+use portcullis_core::device::{DeviceError, DeviceKind};
 
 /// Set in the child, which is this test again.
 const CHILD: &str = "PORTCULLIS_TEST_BARE";
@@ -40,7 +40,8 @@ fn devices_say_what_they_are() {
         let info = portcullis_core::device::Device::info(device);
         assert_eq!(info.id, format!("wgpu:{index}"));
         assert!(!info.name.is_empty() && !info.driver.is_empty());
-        assert_eq!(info.limits.len(), 5);
+        // What it takes of a filter too, where that is bounded.
+        assert_eq!(info.limits.len(), 5 + usize::from(info.kind == DeviceKind::Software));
     }
     let gpus: Vec<bool> =
         devices.iter().map(|device| portcullis_core::device::Device::info(device).kind.is_gpu()).collect();

@@ -247,6 +247,43 @@ fn software_devices_refuse_loops_that_they_would_leave() {
 }
 
 #[test]
+fn software_devices_refuse_what_they_would_compile_for_minutes() {
+    // Each helper calls the one below it twice.
+    let doubling = |depth: u32| {
+        let mut text = String::from("fn f0(pkt: u32, a: u32) -> u32 { return a * 31u + load_u8(pkt, a & 63u); }\n");
+        for i in 1..depth {
+            let below = i - 1;
+            text += &format!("fn f{i}(pkt: u32, a: u32) -> u32 {{ return f{below}(pkt, f{below}(pkt, a)); }}\n");
+        }
+        program(&format!("{text} fn xdp_filter(pkt: u32) -> u32 {{ return f{}(pkt, 1u) & 1u; }}", depth - 1))
+    };
+    for device in devices() {
+        if device.info().kind != DeviceKind::Software {
+            println!("skipped on {}: it has a compiler that may be faster", device.info().id);
+            continue;
+        }
+        load(&device, &doubling(4));
+        let Err(error) = device.load(&doubling(12), &LoadOptions::default()) else { panic!("taken") };
+        let said = |reason: &str| reason.contains("expressions") && reason.contains("--device cpu");
+        assert!(matches!(&error, DeviceError::Unsupported { reason, .. } if said(reason)), "{error}");
+    }
+}
+
+#[test]
+fn cancelling_ends_a_load() {
+    for device in devices() {
+        let cancel = CancelToken::new();
+        cancel.cancel();
+        let options = LoadOptions { cancel, ..LoadOptions::default() };
+        // Either is right: it may be done before the token is looked at.
+        match device.load(&program(NUMBER), &options) {
+            Ok(mut session) => assert_eq!(session.run(numbers(1, 4, 0, 4)).unwrap_err(), DeviceError::Cancelled),
+            Err(error) => assert_eq!(error, DeviceError::Cancelled),
+        }
+    }
+}
+
+#[test]
 fn sessions_are_apart_and_can_move_to_other_threads() {
     for device in devices() {
         let device = Arc::new(device);

@@ -29,12 +29,12 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// `size` is the number of expressions in the kernel.
-    pub fn new(kind: DeviceKind, program: &Program, size: usize) -> Pace {
+    /// `size` is the number of expressions that the kernel has with all functions inlined.
+    pub fn new(kind: DeviceKind, program: &Program, size: u64) -> Pace {
         let iterations = program.facts().max_iterations.unwrap_or(program.fuel()).min(program.fuel());
-        // An iteration evaluates each expression once, but for inner loops, whose own iterations
-        // are counted too, and for helpers called more than once.
-        let worst = (u64::from(iterations) + 1) * size.max(1) as u64;
+        // An iteration evaluates each expression once at most, but for inner loops, whose own
+        // iterations are counted too.
+        let worst = (u64::from(iterations) + 1).saturating_mul(size.max(1));
         // Expressions evaluated in a tenth of a second; low, for the sake of slow devices.
         let budget: u64 = match kind {
             DeviceKind::DiscreteGpu => 1 << 36,
@@ -44,6 +44,12 @@ impl Pace {
         let packets = usize::try_from(budget / worst).unwrap_or(usize::MAX).max(1);
         let most = packets.saturating_mul(1 << DOUBLINGS);
         Pace { packets, most, free: most >= 1 << 24 }
+    }
+
+    /// Cuts nothing, whatever the filter does.
+    #[cfg(test)]
+    pub fn none() -> Pace {
+        Pace { packets: usize::MAX, most: usize::MAX, free: true }
     }
 
     /// The most packets for the next launch.
@@ -107,5 +113,26 @@ mod tests {
         assert_eq!(pace.packets(), 1);
         pace.took(1, Duration::from_secs(1));
         assert_eq!(pace.packets(), 1);
+    }
+
+    #[test]
+    fn helpers_that_double_are_paced() {
+        let mut text = String::from("fn f0(pkt: u32, a: u32) -> u32 { return a * 31u + load_u8(pkt, a & 63u); }\n");
+        for i in 1..12 {
+            let below = i - 1;
+            text += &format!("fn f{i}(pkt: u32, a: u32) -> u32 {{ return f{below}(pkt, f{below}(pkt, a)); }}\n");
+        }
+        text += "fn xdp_filter(pkt: u32) -> u32 { return f11(pkt, 1u) & 1u; }";
+        let program = program(&text);
+        let size = crate::compile::kernel(&program).unwrap().inlined();
+        // Of the innermost helper's own expressions at least the product, the sum and the mask, and
+        // the call, are there for each of 2048 calls.
+        assert!(size >= 4 << 11, "{size}");
+        let pace = Pace::new(DeviceKind::IntegratedGpu, &program, size);
+        assert!(!pace.is_free());
+        // A tenth of a second's budget, and no more.
+        assert!(pace.packets() as u64 * size <= 1 << 33, "{}", pace.packets());
+        // The worst there can be.
+        assert_eq!(Pace::new(DeviceKind::DiscreteGpu, &program, u64::MAX).packets(), 1);
     }
 }

@@ -1,18 +1,25 @@
 //! A program made into a compute pipeline.
 
 use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 
 use naga::StorageAccess;
-use portcullis_core::device::{DeviceError, DeviceKind};
+use portcullis_core::device::{CancelToken, DeviceError, DeviceKind};
 use portcullis_core::program::Program;
 
 use crate::compile::{self, ARENA, DESCRIPTORS, ENTRY, Kernel, LAUNCH, METADATA, VERDICTS};
-use crate::device::{Gpu, said};
+use crate::device::{Gpu, SLICE, said};
 use crate::probe::WgpuDevice;
 
 /// llvmpipe leaves a loop after this many rounds and says nothing (measured with Mesa 22.3 and
 /// LLVM 15); a packet that may loop longer would get a wrong verdict.
 const SOFTWARE_ROUNDS: u32 = 65_000;
+
+/// Expressions, functions inlined, that a software device takes. llvmpipe's compiler takes time by
+/// the square of them where they look at packets: 2 seconds for as many as this, a minute for five
+/// times as many (the same version, on one core).
+pub(crate) const SOFTWARE_SIZE: u64 = 16_384;
 
 /// naga's writers and drivers' compilers walk nested blocks by recursion.
 const STACK: usize = 64 << 20;
@@ -28,41 +35,73 @@ pub(crate) struct Loaded {
     /// Whether it reads descriptors and metadata.
     pub descriptors: bool,
     pub metadata: bool,
-    /// Number of expressions.
-    pub size: usize,
+    /// See [`Kernel::inlined`].
+    pub size: u64,
 }
 
 /// Opens the device and compiles the program for it.
-pub(crate) fn load(device: &WgpuDevice, program: &Program) -> Result<(Gpu, Loaded), DeviceError> {
+///
+/// When the token is used meanwhile the thread that compiles is left behind: drivers cannot be told
+/// to stop.
+pub(crate) fn load(
+    device: &WgpuDevice,
+    program: &Arc<Program>,
+    cancel: &CancelToken,
+) -> Result<(Gpu, Loaded), DeviceError> {
+    let id = &portcullis_core::device::Device::info(device).id;
+    let failed = |reason: String| DeviceError::Failed { device: id.clone(), reason };
+    let (done, result) = mpsc::channel();
+    let compile = {
+        let (device, program) = (device.clone(), program.clone());
+        move || {
+            let _ = done.send(compile(&device, &program));
+        }
+    };
+    let thread = std::thread::Builder::new().stack_size(STACK).spawn(compile);
+    let thread = thread.map_err(|error| failed(format!("no thread to compile on: {error}")))?;
+    loop {
+        match result.recv_timeout(SLICE) {
+            Ok(result) => return result,
+            Err(RecvTimeoutError::Timeout) if cancel.is_cancelled() => return Err(DeviceError::Cancelled),
+            Err(RecvTimeoutError::Timeout) => {}
+            // naga's writers and wgpu have `unimplemented!` in places that no valid filter should reach.
+            Err(RecvTimeoutError::Disconnected) => {
+                let panic = thread.join().err();
+                let said = panic.as_deref().map_or("no reason given", |panic| said(panic));
+                return Err(failed(format!("the filter could not be compiled: {said}")));
+            }
+        }
+    }
+}
+
+fn compile(device: &WgpuDevice, program: &Program) -> Result<(Gpu, Loaded), DeviceError> {
     let info = portcullis_core::device::Device::info(device);
     let unsupported = |reason: String| DeviceError::Unsupported { device: info.id.clone(), reason };
     let iterations = program.facts().max_iterations.unwrap_or(program.fuel()).min(program.fuel());
-    if info.kind == DeviceKind::Software && iterations > SOFTWARE_ROUNDS {
+    let software = info.kind == DeviceKind::Software;
+    if software && iterations > SOFTWARE_ROUNDS {
         return Err(unsupported(format!(
             "a packet may cost {iterations} loop iterations, and a software device may leave a loop after \
              65,535 rounds without a word; set the fuel to {SOFTWARE_ROUNDS} or less"
         )));
     }
-    let compile = || {
-        let kernel = compile::kernel(program).map_err(unsupported)?;
-        let gpu = device.open()?;
-        let loaded = Loaded::new(&gpu, kernel)?;
-        Ok((gpu, loaded))
-    };
-    let failed = |reason: String| DeviceError::Failed { device: info.id.clone(), reason };
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, compile);
-        let result = thread.map_err(|error| failed(format!("no thread to compile on: {error}")))?.join();
-        // naga's writers and wgpu have `unimplemented!` in places that no valid filter should reach.
-        result.unwrap_or_else(|panic| Err(failed(format!("the filter could not be compiled: {}", said(&*panic)))))
-    })
+    let kernel = compile::kernel(program).map_err(unsupported)?;
+    let size = kernel.inlined();
+    if software && size > SOFTWARE_SIZE {
+        return Err(unsupported(format!(
+            "it has {size} expressions with every helper and prelude function inlined where it is called, and \
+             beyond {SOFTWARE_SIZE} a software device's compiler takes minutes; call helpers less often, or take \
+             --device cpu"
+        )));
+    }
+    let gpu = device.open()?;
+    let loaded = Loaded::new(&gpu, kernel)?;
+    Ok((gpu, loaded))
 }
 
 impl Loaded {
     fn new(gpu: &Gpu, kernel: Kernel) -> Result<Loaded, DeviceError> {
-        let module = &kernel.module;
-        let functions = module.functions.iter().map(|(_, f)| f).chain(module.entry_points.iter().map(|e| &e.function));
-        let size = functions.map(|f| f.expressions.len()).sum();
+        let size = kernel.inlined();
         let (sees_packets, writes_packets, moves_ends) =
             (kernel.arena.is_some(), kernel.writes_packets(), kernel.moves_ends());
         let (descriptors, metadata) = (kernel.descriptors.is_some(), kernel.metadata);

@@ -1,0 +1,52 @@
+//! Sessions seen from the inside.
+
+use portcullis_core::device::{CancelToken, Device, DeviceKind};
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::packet::{Arena, Carver, Room};
+use portcullis_core::program::ProgramOptions;
+
+use super::*;
+use crate::probe;
+
+#[test]
+fn a_busy_device_is_left_behind() {
+    let text = "
+        fn xdp_filter(pkt: u32) -> u32 {
+            var x = load_le32(pkt, 0u);
+            loop { x = x * 1664525u + 1013904223u; if x == load_le32(pkt, 4u) + 0x80000000u { break; } }
+            return select(XDP_PASS, XDP_DROP, x == 7u);
+        }";
+    const PACKETS: u32 = 4 << 20;
+    let program = wgsl::compile(&Source::new("burn.wgsl", text), &ProgramOptions::default());
+    let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
+    let devices = match probe() {
+        Ok(devices) => devices,
+        Err(error) => {
+            println!("skipped: {error}");
+            return;
+        }
+    };
+    for device in devices {
+        if device.info().kind != DeviceKind::Software {
+            println!("skipped on {}: a launch this long would be killed", device.info().id);
+            continue;
+        }
+        let cancel = CancelToken::new();
+        let options = LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() };
+        let mut session = WgpuSession::new(&device, &program, &options).unwrap();
+        // A batch in one launch keeps the device busy for minutes, as a driver that compiles does.
+        session.pace = Pace::none();
+        let descriptors = (0..PACKETS).map(|i| Descriptor { offset: i * 8, length: 8 }).collect();
+        let arena = Arena::new(PACKETS as usize * 8).unwrap();
+        session.submit(Carver::new(arena, None).carve(descriptors, vec![], Room::None).unwrap()).unwrap();
+        cancel.cancel();
+        assert_eq!(session.complete().unwrap_err(), DeviceError::Cancelled);
+        assert_eq!(session.in_flight(), 0);
+        let (gpu, queue) = (session.gpu.device.clone(), session.gpu.queue.clone());
+        drop(session);
+        // Nobody has waited for it.
+        let wait = wgpu::PollType::Wait { submission_index: None, timeout: Some(Duration::ZERO) };
+        assert!(matches!(gpu.poll(wait), Err(wgpu::PollError::Timeout)));
+        drop((gpu, queue));
+    }
+}
