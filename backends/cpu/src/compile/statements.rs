@@ -17,11 +17,11 @@ use super::types;
 use super::{Codegen, Exit, Frame, Jumps, Operand, Result, Unsupported};
 
 /// What an `if` may cost (see `cost`) to be executed both ways.
-const BRANCHLESS: u32 = 96;
+const BRANCHLESS: u32 = 16;
 
 /// What may follow a return that has not been acted upon, before a branch is cheaper than doing the
 /// rest in vain.
-const IN_VAIN: u32 = 200;
+const IN_VAIN: u32 = 24;
 
 /// A return that has not been acted upon: whether, and with what.
 #[derive(Debug, Clone)]
