@@ -1,7 +1,6 @@
 //! What the benches share: packets to filter, two sides timed in turn, and the table of results.
 
-// Each bench uses its part.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each bench uses its part")]
 
 use std::time::{Duration, Instant};
 

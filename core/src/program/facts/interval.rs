@@ -224,81 +224,70 @@ mod tests {
         assert_eq!(at(-7, 5).rem(at(8, 8), I), I.full());
     }
 
-    /// Every operator against every pair of small numbers, the wrapping results of Rust as the
-    /// model.
-    #[test]
-    fn operators_hold_what_they_promise() {
-        let edges = [0u32, 1, 2, 3, 7, 8, 31, 32, 33, 255, 0x7fff_ffff, 0x8000_0000, 0xffff_fffe, 0xffff_ffff];
-        for (i, &a_lo) in edges.iter().enumerate() {
-            for &a_hi in &edges[i..] {
-                for (j, &b_lo) in edges.iter().enumerate() {
-                    for &b_hi in &edges[j..] {
-                        let a = at(a_lo.into(), a_hi.into());
-                        let b = at(b_lo.into(), b_hi.into());
-                        for x in edges.iter().copied().filter(|x| (a_lo..=a_hi).contains(x)) {
-                            for y in edges.iter().copied().filter(|y| (b_lo..=b_hi).contains(y)) {
-                                let has = |r: Interval, v: u32, what: &str| {
-                                    assert!(
-                                        r.meet(Interval::one(v.into())).is_some(),
-                                        "{x} {what} {y}: {v} not in {r:?}"
-                                    );
-                                };
-                                has(a.add(b, U), x.wrapping_add(y), "+");
-                                has(a.sub(b, U), x.wrapping_sub(y), "-");
-                                has(a.mul(b, U), x.wrapping_mul(y), "*");
-                                has(a.div(b, U), x.checked_div(y).unwrap_or(x), "/");
-                                has(a.rem(b, U), x.checked_rem(y).unwrap_or(0), "%");
-                                has(a.and(b, U), x & y, "&");
-                                has(a.or(b, U), x | y, "|");
-                                has(a.xor(b, U), x ^ y, "^");
-                                has(a.not(U), !x, "~");
-                                has(a.neg(U), x.wrapping_neg(), "neg");
-                                has(a.shl(b, U), x.wrapping_shl(y), "<<");
-                                has(a.shr(b), x.wrapping_shr(y), ">>");
-                            }
-                        }
+    /// Calls `check` with every two ranges between `edges`, and every two edges that lie in them.
+    fn each_pair<N: Copy + PartialOrd + Into<i64>>(edges: &[N], check: impl Fn(Interval, Interval, N, N)) {
+        let ranges = || edges.iter().enumerate().flat_map(|(i, &low)| edges[i..].iter().map(move |&high| (low, high)));
+        let inside = |(low, high): (N, N)| edges.iter().copied().filter(move |&x| low <= x && x <= high);
+        for a in ranges() {
+            for b in ranges() {
+                for x in inside(a) {
+                    for y in inside(b) {
+                        check(at(a.0.into(), a.1.into()), at(b.0.into(), b.1.into()), x, y);
                     }
                 }
             }
         }
     }
 
+    /// Every operator against every pair of small numbers, the wrapping results of Rust as the
+    /// model.
+    #[test]
+    fn operators_hold_what_they_promise() {
+        each_pair(
+            &[0u32, 1, 2, 3, 7, 8, 31, 32, 33, 255, 0x7fff_ffff, 0x8000_0000, 0xffff_fffe, 0xffff_ffff],
+            |a, b, x, y| {
+                let has = |r: Interval, v: u32, what: &str| {
+                    assert!(r.meet(Interval::one(v.into())).is_some(), "{x} {what} {y}: {v} not in {r:?}");
+                };
+                has(a.add(b, U), x.wrapping_add(y), "+");
+                has(a.sub(b, U), x.wrapping_sub(y), "-");
+                has(a.mul(b, U), x.wrapping_mul(y), "*");
+                has(a.div(b, U), x.checked_div(y).unwrap_or(x), "/");
+                has(a.rem(b, U), x.checked_rem(y).unwrap_or(0), "%");
+                has(a.and(b, U), x & y, "&");
+                has(a.or(b, U), x | y, "|");
+                has(a.xor(b, U), x ^ y, "^");
+                has(a.not(U), !x, "~");
+                has(a.neg(U), x.wrapping_neg(), "neg");
+                has(a.shl(b, U), x.wrapping_shl(y), "<<");
+                has(a.shr(b), x.wrapping_shr(y), ">>");
+            },
+        );
+    }
+
     #[test]
     fn signed_operators_hold_what_they_promise() {
-        let edges = [i32::MIN, i32::MIN + 1, -255, -8, -2, -1, 0, 1, 2, 7, 31, 255, i32::MAX - 1, i32::MAX];
-        for (i, &a_lo) in edges.iter().enumerate() {
-            for &a_hi in &edges[i..] {
-                for (j, &b_lo) in edges.iter().enumerate() {
-                    for &b_hi in &edges[j..] {
-                        let a = at(a_lo.into(), a_hi.into());
-                        let b = at(b_lo.into(), b_hi.into());
-                        for x in edges.iter().copied().filter(|x| (a_lo..=a_hi).contains(x)) {
-                            for y in edges.iter().copied().filter(|y| (b_lo..=b_hi).contains(y)) {
-                                let has = |r: Interval, v: i32, what: &str| {
-                                    assert!(
-                                        r.meet(Interval::one(v.into())).is_some(),
-                                        "{x} {what} {y}: {v} not in {r:?}"
-                                    );
-                                };
-                                has(a.add(b, I), x.wrapping_add(y), "+");
-                                has(a.sub(b, I), x.wrapping_sub(y), "-");
-                                has(a.mul(b, I), x.wrapping_mul(y), "*");
-                                has(a.div(b, I), if y == 0 { x } else { x.wrapping_div(y) }, "/");
-                                has(a.rem(b, I), if y == 0 { 0 } else { x.wrapping_rem(y) }, "%");
-                                has(a.and(b, I), x & y, "&");
-                                has(a.or(b, I), x | y, "|");
-                                has(a.xor(b, I), x ^ y, "^");
-                                has(a.not(I), !x, "~");
-                                has(a.neg(I), x.wrapping_neg(), "neg");
-                                if y >= 0 {
-                                    has(a.shl(b, I), x.wrapping_shl(y as u32), "<<");
-                                    has(a.shr(b), x.wrapping_shr(y as u32), ">>");
-                                }
-                            }
-                        }
-                    }
+        each_pair(
+            &[i32::MIN, i32::MIN + 1, -255, -8, -2, -1, 0, 1, 2, 7, 31, 255, i32::MAX - 1, i32::MAX],
+            |a, b, x, y| {
+                let has = |r: Interval, v: i32, what: &str| {
+                    assert!(r.meet(Interval::one(v.into())).is_some(), "{x} {what} {y}: {v} not in {r:?}");
+                };
+                has(a.add(b, I), x.wrapping_add(y), "+");
+                has(a.sub(b, I), x.wrapping_sub(y), "-");
+                has(a.mul(b, I), x.wrapping_mul(y), "*");
+                has(a.div(b, I), if y == 0 { x } else { x.wrapping_div(y) }, "/");
+                has(a.rem(b, I), if y == 0 { 0 } else { x.wrapping_rem(y) }, "%");
+                has(a.and(b, I), x & y, "&");
+                has(a.or(b, I), x | y, "|");
+                has(a.xor(b, I), x ^ y, "^");
+                has(a.not(I), !x, "~");
+                has(a.neg(I), x.wrapping_neg(), "neg");
+                if y >= 0 {
+                    has(a.shl(b, I), x.wrapping_shl(y as u32), "<<");
+                    has(a.shr(b), x.wrapping_shr(y as u32), ">>");
                 }
-            }
-        }
+            },
+        );
     }
 }
