@@ -6,6 +6,7 @@ use std::path::Path;
 use portcullis_core::packet::Batch;
 
 use crate::capture::{CaptureKind, CaptureSink};
+use crate::reason::{reason, reason_at};
 use crate::source::CaptureFormat;
 
 /// What a sink has taken.
@@ -40,19 +41,19 @@ pub trait Sink: Send {
 #[non_exhaustive]
 pub enum SinkError {
     /// The file or directory cannot be made.
-    #[error("{name}: cannot be created: {error}")]
+    #[error("{name}: cannot be created: {}", reason_at(Path::new(.name), .error))]
     Create {
         /// The file or directory.
         name: String,
-        /// The system's words.
+        /// The system's.
         error: io::Error,
     },
     /// Writing failed: the disk is full, the reader of a pipe is gone.
-    #[error("{name}: writing failed: {error}")]
+    #[error("{name}: writing failed: {}", reason(.error))]
     Write {
         /// The file.
         name: String,
-        /// The system's words.
+        /// The system's.
         error: io::Error,
     },
 }

@@ -6,6 +6,7 @@ use std::io;
 use portcullis_core::packet::{ArenaError, Batch, Room};
 
 use crate::capture::{self, LinkType};
+use crate::reason::reason;
 use crate::sink::SinkError;
 use crate::synth::{Spec, SpecError, SynthSource};
 
@@ -175,21 +176,21 @@ impl fmt::Display for Warning {
 #[non_exhaustive]
 pub enum SourceError {
     /// The file cannot be opened.
-    #[error("{name}: cannot be opened: {error}")]
+    #[error("{name}: cannot be opened: {}", reason(.error))]
     Open {
         /// The file.
         name: String,
-        /// The system's words.
+        /// The system's.
         error: io::Error,
     },
     /// Reading failed.
-    #[error("{name}: reading failed at byte {at}: {error}")]
+    #[error("{name}: reading failed at byte {at}: {}", reason(.error))]
     Read {
         /// The file.
         name: String,
         /// Bytes read before, in all.
         at: u64,
-        /// The system's words.
+        /// The system's.
         error: io::Error,
     },
     /// There is not a single byte.

@@ -69,12 +69,3 @@ impl From<DeviceError> for Failure {
         }
     }
 }
-
-/// An input or output error in words, without the number that Rust puts behind them.
-pub fn reason(error: &io::Error) -> String {
-    let text = error.to_string();
-    match text.rfind(" (os error ") {
-        Some(at) => text[..at].to_owned(),
-        None => text,
-    }
-}

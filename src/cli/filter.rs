@@ -4,10 +4,11 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use portcullis::io::reason;
 use portcullis::lang::{MAX_SOURCE, Source, wgsl};
 use portcullis::program::{DEFAULT_FUEL, Program, ProgramOptions};
 
-use super::failure::{Failure, reason};
+use super::failure::Failure;
 
 /// What to filter with.
 #[derive(Debug, clap::Args)]

@@ -4,8 +4,9 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use codespan_reporting::term::termcolor::ColorChoice;
 use comfy_table::{CellAlignment, Table, presets};
+use portcullis::io::reason;
 
-use super::failure::{Failure, reason};
+use super::failure::Failure;
 
 /// Writes to standard output, the end of the line included in `text` where it is wanted.
 pub fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use portcullis::device::Device;
 use portcullis::devices::{self, Selector};
+use portcullis::io::reason_at;
 use portcullis::selftest::corpora::{self, Depth};
 use portcullis::selftest::{self, MissingDevice, Report, filters};
 
-use super::failure::{Failure, WRONG, reason};
+use super::failure::{Failure, WRONG};
 use super::out;
 
 /// Judge devices: run the conformance corpus on each and compare with the reference interpreter
@@ -75,7 +76,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
         if json_on_stdout {
             out::print(json)?;
         } else {
-            std::fs::write(file, json).map_err(|error| Failure::Wrong(format!("{file}: {}", reason(&error))))?;
+            std::fs::write(file, json).map_err(|error| {
+                Failure::Wrong(format!("{file}: cannot be written: {}", reason_at(file.as_ref(), &error)))
+            })?;
         }
     }
     if report.passed() { Ok(()) } else { Err(Failure::Silent(WRONG)) }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use portcullis_core::device::{CancelToken, DeviceError, DeviceKind, Done, Session};
 use portcullis_core::packet::{Batch, Room};
 use portcullis_core::program::Program;
-use portcullis_io::{Progress, SinkError, Source, SourceError, SourceOptions, Warning};
+use portcullis_io::{Progress, SinkError, Source, SourceError, SourceOptions, Warning, reason};
 
 pub use outputs::Outputs;
 pub use totals::{MAX_TARGETS, TargetCounts, Times, Totals};
@@ -323,7 +323,7 @@ fn spawn<T: Send + 'static>(
     thread::Builder::new()
         .name(name.into())
         .spawn(body)
-        .map_err(|error| PipelineError::Thread { thread: name, what: format!("cannot be started: {error}") })
+        .map_err(|error| PipelineError::Thread { thread: name, what: format!("cannot be started: {}", reason(&error)) })
 }
 
 fn died(thread: &'static str) -> PipelineError {

@@ -74,17 +74,86 @@ fn nothing_is_written_over_what_is_read() {
     place.run(&["run", filter, "--read", capture, "--write", "/dev/null", "--write-tx", "/dev/null"]).done();
 }
 
+/// The same under names that only the system knows to be one: links, and what a shell opened.
+#[cfg(unix)]
+#[test]
+fn no_link_and_no_redirection_leads_over_what_is_read() {
+    use std::os::unix::fs::symlink;
+    let place = Place::new();
+    let filter = place.file("f.wgsl", PASS);
+    let content = pcap(&[&[1; 60]]);
+    let capture = place.file("c.pcap", &content);
+    std::fs::create_dir(place.path("dir")).unwrap();
+    std::fs::hard_link(place.path("c.pcap"), place.path("dir/3.pcap")).unwrap();
+    std::fs::create_dir(place.path("filters")).unwrap();
+    symlink("../f.wgsl", place.path("filters/4.pcap")).unwrap();
+    symlink("c.pcap", place.path("link.pcap")).unwrap();
+    symlink("new.pcap", place.path("dangling.pcap")).unwrap();
+    symlink("dangling.pcap", place.path("twice.pcap")).unwrap();
+    for args in [
+        &["--write", "link.pcap"][..],
+        &["--write-redirect", "dir"],
+        &["--write-redirect", "filters"],
+        &["--write", "new.pcap", "--write-tx", "dangling.pcap"],
+        &["--write", "twice.pcap", "--write-tx", "new.pcap"],
+        &["--write", "-", "--write-tx", "/dev/stdout"],
+    ] {
+        place.run(&[&["run", filter, "--read", capture], args].concat()).failed(2, &["error: --write"]);
+        assert!(place.read("c.pcap") == content && place.read("f.wgsl") == PASS.as_bytes(), "{args:?}");
+    }
+    for (line, said) in [
+        ("run f.wgsl --read - --write c.pcap < c.pcap", "--write c.pcap: this is the capture that is read"),
+        ("run f.wgsl --read c.pcap --write - >> c.pcap", "--write -: this is the capture that is read"),
+        ("run - --read c.pcap --write f.wgsl < f.wgsl", "--write f.wgsl: this is the filter"),
+        ("run f.wgsl --read c.pcap --write o.pcap > o.pcap", "--write o.pcap: this is where standard output goes"),
+    ] {
+        let ran = place.shell(&format!("portcullis {line}")).failed(2, &[]);
+        assert_eq!(ran.err, format!("error: {said}; choose another name\n"));
+        assert!(place.read("c.pcap") == content && place.read("f.wgsl") == PASS.as_bytes(), "{line}");
+    }
+}
+
+/// By its name in /dev it is standard output all the same: nothing else may go there.
+#[cfg(unix)]
+#[test]
+fn standard_output_by_name_holds_the_capture_alone() {
+    let place = Place::new();
+    let (filter, capture) = (place.file("f.wgsl", PASS), place.file("c.pcap", pcap(&[&[1; 60]])));
+    let ran = place.shell(&format!("portcullis run {filter} --read {capture} --write /dev/stdout > o.pcap")).done();
+    assert_eq!(packets(&place.read("o.pcap")), [[1; 60]]);
+    assert!(ran.err.contains("packets"), "{}", ran.err);
+}
+
 #[test]
 fn what_cannot_be_written_is_named() {
     let place = Place::new();
     let (filter, capture) = (place.file("f.wgsl", PASS), place.file("c.pcap", pcap(&[&[1; 60]])));
     let with = |option: &str, to: &str| place.run(&["run", filter, "--read", capture, option, to]);
-    with("--write", "none/o.pcap").failed(1, &["none/o.pcap", "No such file"]);
-    with("--write", ".").failed(1, &["directory"]);
-    with("--write-redirect", "c.pcap").failed(1, &["c.pcap"]);
-    if std::path::Path::new("/dev/full").exists() {
-        with("--write", "/dev/full").failed(1, &["/dev/full", "No space left"]);
+    for (option, to, why) in [
+        ("--write", "none/o.pcap", "cannot be created: there is no folder none; create it first"),
+        ("--write", "none/deep/o.pcap", "cannot be created: there is no folder none/deep; create it first"),
+        ("--write", ".", "cannot be created: it is a folder, not a file"),
+        ("--write-tx", "c.pcap/o.pcap", "cannot be created: a part of its path is a file, not a folder"),
+        ("--write-redirect", "c.pcap", "cannot be created: it is a file, not a folder"),
+        ("--write-redirect", "c.pcap/dir", "cannot be created: a part of its path is a file, not a folder"),
+    ] {
+        assert_eq!(with(option, to).failed(1, &[]).err, format!("error: {to}: {why}\n"), "{option}");
     }
+    if std::path::Path::new("/dev/full").exists() {
+        let why = "writing failed: there is no space left on the device; make room there, or choose another place";
+        assert_eq!(with("--write", "/dev/full").failed(1, &[]).err, format!("error: /dev/full: {why}\n"));
+    }
+    std::fs::create_dir_all(place.path("r/3.pcap")).unwrap();
+    let redirect = place.file("r.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return redirect(3u); }");
+    place
+        .run(&["run", redirect, "--read", capture, "--write-redirect", "r"])
+        .failed(1, &["error: r/3.pcap: cannot be created: it is a folder, not a file\n"]);
+    let args = ["selftest", "--device", "interp", "--filter", "loads", "--json", "none/report.json"];
+    let ran = place.run(&args);
+    assert_eq!(
+        (ran.code, &*ran.err),
+        (1, "error: none/report.json: cannot be written: there is no folder none; create it first\n")
+    );
 }
 
 #[test]

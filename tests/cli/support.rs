@@ -58,6 +58,14 @@ impl Place {
         Ran::of(self.command(args).output().unwrap())
     }
 
+    /// Runs a line of the shell, in which `portcullis` is the program.
+    #[cfg(unix)]
+    pub fn shell(&self, line: &str) -> Ran {
+        let line = format!("portcullis() {{ '{}' \"$@\"; }}\n{line}", env!("CARGO_BIN_EXE_portcullis"));
+        let mut shell = Command::new("sh");
+        Ran::of(shell.args(["-c", &line]).current_dir(self.dir.path()).stdin(Stdio::null()).output().unwrap())
+    }
+
     /// Runs with `input` on standard input.
     pub fn run_with(&self, args: &[&str], input: &[u8]) -> Ran {
         let mut child =
@@ -85,9 +93,9 @@ impl Ran {
         ran
     }
 
-    /// Nothing may ever look like a crash to the user.
+    /// Nothing may ever look like a crash to the user, or like a number to look up.
     fn no_panic(&self) {
-        for word in ["panicked", "internal error", "RUST_BACKTRACE", "unwrap"] {
+        for word in ["panicked", "internal error", "RUST_BACKTRACE", "unwrap", "os error"] {
             assert!(!self.err.contains(word) && !self.out.contains(word), "{}{}", self.out, self.err);
         }
     }

@@ -41,7 +41,7 @@ pub fn open(path: &str, options: &SourceOptions) -> Result<Box<dyn Source>, Sour
     let file = File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if metadata.is_dir() {
-        return Err(failed(io::Error::new(io::ErrorKind::IsADirectory, "it is a directory")));
+        return Err(failed(io::ErrorKind::IsADirectory.into()));
     }
     let size = metadata.is_file().then_some(metadata.len());
     read(path, size, Box::new(file), options)

@@ -38,10 +38,10 @@ pub struct Args {
     read: String,
     /// Write the packets that pass to this capture: classic pcap in the input's time resolution, or
     /// pcapng where the name ends so; `-` is standard output
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = output)]
     write: Option<String>,
     /// Write the packets with verdict TX to this capture
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = output)]
     write_tx: Option<String>,
     /// Write redirected packets to captures in this folder, one for each target (`3.pcap`); after
     /// 1024 targets the rest goes to `other.pcap`
@@ -65,6 +65,11 @@ pub struct Args {
     /// Show how far it is at once, and without a terminal too; long runs on a terminal show it anyway
     #[arg(long)]
     progress: bool,
+}
+
+/// Standard output by whatever name: opened as a file it would be emptied, and have the table in it.
+fn output(text: &str) -> Result<String, std::convert::Infallible> {
+    Ok(if ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].contains(&text) { "-" } else { text }.to_owned())
 }
 
 /// Runs.

@@ -7,48 +7,68 @@ use portcullis::io::same_file;
 use super::Args;
 use crate::cli::failure::Failure;
 
-/// Refuses outputs that would wipe out an input or each other.
+/// Refuses outputs that would wipe out an input or each other. The inputs are open by now, and the
+/// outputs not yet.
 pub fn check(args: &Args) -> Result<(), Failure> {
-    let mut inputs = Vec::new();
-    if !args.filter.is_stdin() {
-        inputs.push((args.filter.filter.clone(), "the filter"));
+    // What a shell opened has a name as well, on Unix; elsewhere there is nothing of these names.
+    let named = |path: &Path, stream| if path == Path::new("-") { PathBuf::from(stream) } else { path.to_owned() };
+    let mut inputs = vec![(named(&args.filter.filter, "/dev/stdin"), "the filter")];
+    if !args.read.starts_with("synth:") {
+        inputs.push((named(args.read.as_ref(), "/dev/stdin"), "the capture that is read"));
     }
-    if args.read != "-" && !args.read.starts_with("synth:") {
-        inputs.push((PathBuf::from(&args.read), "the capture that is read"));
+    let mut outputs = Vec::new();
+    if !args.takes_stdout() {
+        outputs.push((PathBuf::from("/dev/stdout"), "where standard output goes"));
     }
-    let mut taken: Vec<(PathBuf, &str)> = inputs;
-    for (path, option) in [(&args.write, "--write"), (&args.write_tx, "--write-tx")] {
-        let Some(path) = path.as_ref().map(PathBuf::from) else { continue };
-        if let Some((_, what)) = taken.iter().find(|(other, _)| collide(other, &path)) {
-            return Err(Failure::Usage(format!("{option} {}: this is {what}; choose another name", path.display())));
+    for (given, option, meaning) in [
+        (&args.write, "--write", "what --write writes to"),
+        (&args.write_tx, "--write-tx", "what --write-tx writes to"),
+    ] {
+        let Some(given) = given else { continue };
+        let path = named(given.as_ref(), "/dev/stdout");
+        let input = inputs.iter().find(|(input, _)| same_file(input, &path));
+        if let Some((_, what)) = input.or_else(|| outputs.iter().find(|(output, _)| collide(output, &path))) {
+            return Err(Failure::Usage(format!("{option} {given}: this is {what}; choose another name")));
         }
-        taken.push((path, if option == "--write" { "what --write writes to" } else { "what --write-tx writes to" }));
+        outputs.push((path, meaning));
     }
-    if let Some(dir) = args.write_redirect.as_deref().map(Path::new) {
-        for (path, what) in &taken {
-            let named = path.extension().is_some_and(|extension| extension == "pcap");
-            if named && path != Path::new("-") && place(path).parent() == Some(&place(dir)) {
-                return Err(Failure::Usage(format!(
-                    "--write-redirect {}: {what}, {}, lies in this folder and could be overwritten; choose another one",
-                    dir.display(),
-                    path.display()
-                )));
-            }
+    let Some(dir) = args.write_redirect.as_deref().map(Path::new) else { return Ok(()) };
+    let there: Vec<PathBuf> = dir.read_dir().map_or(Vec::new(), |entries| {
+        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| is_capture(path)).collect()
+    });
+    for (path, what) in inputs.iter().chain(&outputs) {
+        let new = is_capture(path) && place(path).parent() == Some(&place(dir));
+        if new || there.iter().any(|entry| same_file(entry, path)) {
+            return Err(Failure::Usage(format!(
+                "--write-redirect {}: {what}, {}, lies in this folder and could be overwritten; choose another one",
+                dir.display(),
+                path.display()
+            )));
         }
     }
     Ok(())
 }
 
-/// Whether writing to `two` would harm `one`, by their names or by what they are links to.
+/// Whether a file of this name could be one that redirected packets are written to.
+fn is_capture(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "pcap")
+}
+
+/// Whether two outputs would write to the same place, which only `/dev/null` does not mind.
 fn collide(one: &Path, two: &Path) -> bool {
-    let special = two.metadata().is_ok_and(|metadata| !metadata.is_file());
-    same_file(one, two) || (!special && place(one) == place(two))
+    same_file(one, two) || (place(one) == place(two) && place(two) != Path::new("/dev/null"))
 }
 
 /// Where a path leads, also when nothing is there yet.
 fn place(path: &Path) -> PathBuf {
-    if let Ok(real) = path.canonicalize() {
-        return real;
+    let mut path = path.to_owned();
+    // As many links as Linux follows.
+    for _ in 0..40 {
+        if let Ok(real) = path.canonicalize() {
+            return real;
+        }
+        let Ok(target) = path.read_link() else { break };
+        path = path.parent().unwrap_or(Path::new("")).join(target);
     }
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -56,7 +76,7 @@ fn place(path: &Path) -> PathBuf {
     };
     match (parent.canonicalize(), path.file_name()) {
         (Ok(parent), Some(name)) => parent.join(name),
-        _ => path.to_owned(),
+        _ => path,
     }
 }
 
@@ -75,6 +95,5 @@ mod tests {
         std::fs::hard_link(&a, &b).unwrap();
         assert!(collide(&a, &b));
         assert!(!collide(Path::new("/dev/null"), Path::new("/dev/null")));
-        assert!(collide(Path::new("-"), Path::new("-")));
     }
 }
