@@ -8,7 +8,7 @@ use portcullis::program::facts::Window;
 use portcullis::program::{Facts, Program};
 use serde_json::json;
 
-use super::failure::{Failure, WRONG};
+use super::failure::{Failure, code};
 use super::filter::FilterArgs;
 use super::out;
 
@@ -52,7 +52,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
                 })
                 .collect();
             out::print(json!({"filter": args.filter.name(), "ok": false, "errors": errors}).to_string() + "\n")?;
-            return Err(Failure::Silent(WRONG));
+            return Err(Failure::Silent(code(&diagnostics)));
         }
         other => other?,
     };

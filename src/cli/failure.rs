@@ -42,7 +42,7 @@ impl Failure {
             Failure::Filter(diagnostics) => {
                 // Where standard error is gone, the exit code still tells.
                 let _ = diagnostics.emit(&mut StandardStream::stderr(out::color(&io::stderr())));
-                ExitCode::from(WRONG)
+                ExitCode::from(code(&diagnostics))
             }
             Failure::Usage(text) => {
                 out::error(&text);
@@ -52,6 +52,11 @@ impl Failure {
             Failure::ClosedPipe => ExitCode::SUCCESS,
         }
     }
+}
+
+/// A filter that is wrong only in what it was given on the command line was used wrongly.
+pub fn code(diagnostics: &Diagnostics) -> u8 {
+    if diagnostics.errors.iter().all(|error| error.parameter.is_some()) { USAGE } else { WRONG }
 }
 
 impl From<Diagnostics> for Failure {

@@ -48,40 +48,38 @@ impl FilterArgs {
     /// Reads and compiles the filter.
     pub fn load(&self) -> Result<Program, Failure> {
         let options = ProgramOptions { parameters: self.set.clone(), fuel: self.fuel };
-        let text = self.text()?;
-        Ok(wgsl::compile(&Source::new(self.name(), text), &options)?)
+        let source = self.source()?;
+        wgsl::compile(&source, &options).map_err(|mut diagnostics| {
+            for error in &mut diagnostics.errors {
+                if let Some(name) = &error.parameter {
+                    error.message = format!("--set {name}: {}", error.message);
+                }
+            }
+            diagnostics.into()
+        })
     }
 
-    fn text(&self) -> Result<String, Failure> {
-        let failed = |error: &io::Error| Failure::Wrong(format!("{}: {}", self.name(), reason(error)));
+    fn source(&self) -> Result<Source, Failure> {
         let mut bytes = Vec::new();
-        // One byte past the limit is enough for the front end to refuse it; the rest may be endless.
+        // One byte past the limit is enough to refuse it; the rest may be endless.
         let limit = MAX_SOURCE as u64 + 1;
         if self.is_stdin() {
             io::stdin().lock().take(limit).read_to_end(&mut bytes)
         } else {
             File::open(&self.filter).and_then(|file| file.take(limit).read_to_end(&mut bytes))
         }
-        .map_err(|error| failed(&error))?;
-        decode(bytes).map_err(|why| Failure::Wrong(format!("{}: {why}", self.name())))
+        .map_err(|error| Failure::Wrong(format!("{}: {}", self.name(), reason(&error))))?;
+        if is_capture(&bytes) {
+            let what = "this is a capture, not a filter; captures are given to --read";
+            return Err(Failure::Wrong(format!("{}: {what}", self.name())));
+        }
+        Ok(Source::from_bytes(self.name(), bytes)?)
     }
 }
 
-/// The bytes as text, or what else they are.
-fn decode(bytes: Vec<u8>) -> Result<String, String> {
-    let capture = [[0xd4, 0xc3, 0xb2, 0xa1], [0xa1, 0xb2, 0xc3, 0xd4], [0x0a, 0x0d, 0x0d, 0x0a]];
-    if bytes.first_chunk().is_some_and(|magic| capture.contains(magic)) {
-        return Err("this is a capture, not a filter; captures are given to --read".into());
-    }
-    String::from_utf8(bytes).or_else(|error| {
-        let at = error.utf8_error().valid_up_to();
-        let bytes = error.into_bytes();
-        if bytes.len() > MAX_SOURCE {
-            // The cut may have gone through a character; the front end has the words for its length.
-            return Ok(String::from_utf8_lossy(&bytes).into_owned());
-        }
-        Err(format!("not a text: byte {at} ({:#04x}) is no UTF-8; a filter is WGSL source", bytes[at]))
-    })
+fn is_capture(bytes: &[u8]) -> bool {
+    let magics = [[0xd4, 0xc3, 0xb2, 0xa1], [0xa1, 0xb2, 0xc3, 0xd4], [0x0a, 0x0d, 0x0d, 0x0a]];
+    bytes.first_chunk().is_some_and(|magic| magics.contains(magic))
 }
 
 #[cfg(test)]
@@ -95,12 +93,5 @@ mod tests {
         for bad in ["", "=", "a", "a=", "=1", " =1"] {
             assert!(parameter(bad).is_err(), "{bad:?}");
         }
-    }
-
-    #[test]
-    fn what_is_no_text_is_named() {
-        assert!(decode(vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0]).unwrap_err().contains("capture"));
-        assert!(decode(vec![b'f', b'n', 0xff]).unwrap_err().contains("byte 2 (0xff)"));
-        assert_eq!(decode(b"fn".to_vec()).unwrap(), "fn");
     }
 }

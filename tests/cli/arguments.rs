@@ -27,6 +27,37 @@ fn wrong_usage_is_told_from_wrong_input() {
     place.run(&["check", filter, "--json", "--emit", "wgsl"]).failed(2, &["--emit"]);
 }
 
+/// What is wrong with `--set` only the filter tells, and it is wrong usage all the same.
+#[test]
+fn a_wrong_parameter_is_wrong_usage() {
+    let place = Place::new();
+    let filter = place.file("f.wgsl", format!("override limit: u32 = 3u;\noverride on: bool = true;\n{PASS}"));
+    let capture = place.file("c.pcap", pcap(&[&[0; 60]]));
+    let list = " = its parameters are `limit`, `on`\n";
+    for (set, said) in [
+        (
+            &["--set", "limit=1", "--set", "limit=2"][..],
+            "error: f.wgsl: --set limit: the parameter `limit` is given twice\n",
+        ),
+        (&["--set", "limt=1"], "error: f.wgsl: --set limt: the filter has no parameter `limt`\n"),
+        (&["--set", "limit=x"], "error: --set limit: `x` is no value for the parameter `limit`: expected a number"),
+        (&["--set", "on=1"], "error: --set on: `1` is no value for the parameter `on`: expected `true` or `false`\n"),
+    ] {
+        place.run(&[&["run", filter, "--read", capture][..], set].concat()).failed(2, &[said, list]);
+        place.run(&[&["check", filter][..], set].concat()).failed(2, &[said, list]);
+        let ran = place.run(&[&["check", filter, "--json"][..], set].concat());
+        assert_eq!(ran.code, 2);
+        let error = &ran.json()["errors"][0];
+        let message = error["message"].as_str().unwrap();
+        assert!(said.trim_end().ends_with(message) || message.contains("expected a number"), "{message}");
+    }
+    let filter = place.file("unset.wgsl", format!("override limit: u32;\n{PASS}"));
+    place.run(&["run", filter, "--read", capture]).failed(2, &["--set limit: the parameter `limit` has no value"]);
+    // Where the text is wrong as well, it is told first.
+    let filter = place.file("bad.wgsl", "override a: u32 = 1u;\nfn xdp_filter(pkt: u32) -> u32 { return b; }");
+    place.run(&["check", filter, "--set", "a=x"]).failed(1, &["bad.wgsl:2:41"]);
+}
+
 #[test]
 fn help_names_every_option() {
     let place = Place::new();

@@ -92,7 +92,7 @@ fn parameters_and_fuel_reach_the_filter() {
     assert_eq!(verdicts(&[]), [0, 1, 2]);
     assert_eq!(verdicts(&["--set", "limit=10"]), [0, 2, 1]);
     assert_eq!(verdicts(&["--fuel", "3"]), [3, 0, 0]);
-    place.run(&["run", filter, "--read", capture, "--set", "nolimit=1"]).failed(1, &["nolimit"]);
+    place.run(&["run", filter, "--read", capture, "--set", "nolimit=1"]).failed(2, &["nolimit"]);
 }
 
 #[test]
@@ -129,9 +129,42 @@ fn what_is_wrong_with_an_input_is_said_with_its_name() {
     ] {
         place.run(&["run", name, "--read", good]).failed(1, &["error: ", name, words]);
     }
-    place.file("binary.wgsl", [b'f', b'n', 0xff, 0xfe]);
-    place.run(&["run", "binary.wgsl", "--read", good]).failed(1, &["binary.wgsl", "byte 2"]);
     place.run(&["run", filter, "--read", "synth:packets=x"]).failed(2, &["packets", "x"]);
+}
+
+/// What a filter's file holds counts for more than how long it is, and a long one is not read to its
+/// end.
+#[test]
+fn a_filter_that_is_no_text_is_told_so() {
+    let place = Place::new();
+    let good = place.file("good.pcap", pcap(&[&[0; 60]]));
+    let long = |text: &[u8]| [text, &vec![b' '; 2 << 20][..]].concat();
+    place.file("latin.wgsl", b"fn\n // \xfc\n");
+    place.file("long-latin.wgsl", long(b"fn\n // \xfc\n"));
+    place.file("zero.wgsl", long(b"fn\xff\0"));
+    place.file("long.wgsl", long(PASS.as_bytes()));
+    // Every cut goes through a character.
+    place.file("long-utf8.wgsl", "\u{fc}".repeat(1 << 20));
+    place.file("odd-utf8.wgsl", " ".to_owned() + &"\u{fc}".repeat(1 << 20));
+    std::fs::File::create(place.path("endless.wgsl")).unwrap().set_len(10 << 30).unwrap();
+    let no_text = "error: NAME: this is no text: there is a zero byte at offset ";
+    let too_long = "error: NAME: the text is longer than 1048576 bytes, the most that a filter may have\n";
+    for (name, said) in [
+        ("latin.wgsl", "error: the text is not UTF-8: byte 0xfc at offset 7\n  ┌─ latin.wgsl:2:5\n".to_owned()),
+        ("long-latin.wgsl", "error: the text is not UTF-8: byte 0xfc at offset 7\n  ┌─ long-latin.wgsl:2:5\n".into()),
+        ("zero.wgsl", format!("{no_text}3\n")),
+        ("endless.wgsl", format!("{no_text}0\n")),
+        ("/dev/zero", format!("{no_text}0\n")),
+        ("long.wgsl", too_long.into()),
+        ("long-utf8.wgsl", too_long.into()),
+        ("odd-utf8.wgsl", too_long.into()),
+    ] {
+        if name.starts_with('/') && !std::path::Path::new(name).exists() {
+            continue;
+        }
+        let said = said.replace("NAME", name);
+        place.run(&["run", name, "--read", good]).failed(1, &[&said]);
+    }
 }
 
 #[test]

@@ -25,24 +25,31 @@ impl Source {
         Source { name: name.into(), text: text.into() }
     }
 
-    /// A text as it was read.
+    /// A text as it was read. Of one that is too long only the beginning is looked at, and need be
+    /// there.
     ///
     /// # Errors
-    /// What is not UTF-8 (the place of the first wrong byte is said), or larger than
-    /// [`MAX_SOURCE`](super::MAX_SOURCE).
+    /// What holds a zero byte or is not UTF-8 (the place of the first wrong byte is said), or is
+    /// larger than [`MAX_SOURCE`](super::MAX_SOURCE).
     pub fn from_bytes(name: impl Into<String>, bytes: Vec<u8>) -> Result<Source, Diagnostics> {
         let name = name.into();
-        if bytes.len() > MAX_SOURCE {
-            return Err(Diagnostics::one(&Source::new(name, ""), too_long(bytes.len())));
+        let fails = |text: &str, error| Err(Diagnostics::one(&Source::new(name.as_str(), text), error));
+        let head = &bytes[..bytes.len().min(MAX_SOURCE)];
+        if let Some(at) = head.iter().position(|&byte| byte == 0) {
+            let message = format!("this is no text: there is a zero byte at offset {at}");
+            return fails("", Diagnostic::new(message).note("a filter is WGSL source"));
         }
-        String::from_utf8(bytes).map(|text| Source::new(name.as_str(), text)).map_err(|error| {
-            let at = error.utf8_error().valid_up_to();
-            let byte = error.as_bytes()[at];
-            // The lossy text is the same up to that byte, and has U+FFFD there.
-            let source = Source::new(name.as_str(), String::from_utf8_lossy(error.as_bytes()));
-            let message = format!("the text is not UTF-8: byte {byte:#04x} at offset {at}");
-            Diagnostics::one(&source, Diagnostic::new(message).at(at..at + 3, ""))
-        })
+        match std::str::from_utf8(head) {
+            Ok(text) if head.len() == bytes.len() => Ok(Source::new(name.as_str(), text)),
+            // A cut may have gone through a character.
+            Err(error) if error.error_len().is_some() || head.len() == bytes.len() => {
+                let at = error.valid_up_to();
+                let message = format!("the text is not UTF-8: byte {:#04x} at offset {at}", head[at]);
+                // The lossy text is the same up to that byte, and has U+FFFD there.
+                fails(&String::from_utf8_lossy(head), Diagnostic::new(message).at(at..at + 3, ""))
+            }
+            _ => fails("", too_long()),
+        }
     }
 
     /// The line and column (both from 1, the column in characters) of a byte offset.
@@ -57,10 +64,9 @@ impl Source {
     }
 }
 
-/// Refuses a text of `length` bytes.
-pub(super) fn too_long(length: usize) -> Diagnostic {
-    Diagnostic::new(format!("the text is {length} bytes long"))
-        .note(format!("a filter's text is at most {MAX_SOURCE} bytes"))
+/// Refuses a text of more than [`MAX_SOURCE`] bytes.
+pub(super) fn too_long() -> Diagnostic {
+    Diagnostic::new(format!("the text is longer than {MAX_SOURCE} bytes, the most that a filter may have"))
 }
 
 /// A place in the text and what is to be said of it.
@@ -81,6 +87,8 @@ pub struct Diagnostic {
     pub labels: Vec<Label>,
     /// Why it is so, and what to do.
     pub notes: Vec<String>,
+    /// The parameter that is at fault, by its name, as it was or was not given: then the text is not.
+    pub parameter: Option<String>,
 }
 
 impl Diagnostic {
@@ -93,6 +101,13 @@ impl Diagnostic {
     #[must_use]
     pub fn at(mut self, range: Range<usize>, message: impl Into<String>) -> Diagnostic {
         self.labels.push(Label { range, message: message.into() });
+        self
+    }
+
+    /// Puts the blame on a parameter that was given, or was not.
+    #[must_use]
+    pub fn of_parameter(mut self, name: impl Into<String>) -> Diagnostic {
+        self.parameter = Some(name.into());
         self
     }
 

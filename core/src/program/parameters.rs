@@ -208,22 +208,23 @@ fn values(
 ) -> Result<Vec<Option<ParameterValue>>, Vec<Diagnostic>> {
     let mut errors = Vec::new();
     let names: Vec<&str> = module.overrides.iter().map(|(_, o)| o.name.as_deref().unwrap_or_default()).collect();
+    let list = match names.as_slice() {
+        [] => "this filter has no parameters".to_owned(),
+        names => {
+            format!("its parameters are {}", names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", "))
+        }
+    };
     for (i, (name, _)) in given.iter().enumerate() {
         if !names.contains(&name.as_str()) {
-            let list = match names.as_slice() {
-                [] => "this filter has no parameters".to_owned(),
-                names => format!(
-                    "its parameters are {}",
-                    names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ")
-                ),
-            };
             errors.push(
                 Diagnostic::new(format!("the filter has no parameter `{name}`"))
-                    .note(list)
+                    .of_parameter(name)
+                    .note(&list)
                     .note("parameters are declared by `override NAME: TYPE = DEFAULT;`"),
             );
         } else if given[..i].iter().any(|(earlier, _)| earlier == name) {
-            errors.push(Diagnostic::new(format!("the parameter `{name}` is given twice")));
+            errors
+                .push(Diagnostic::new(format!("the parameter `{name}` is given twice")).of_parameter(name).note(&list));
         }
     }
     let mut values = Vec::new();
@@ -249,11 +250,14 @@ fn values(
         match text.map(|text| parse(text, zero).map_err(|reason| (text, reason))) {
             Some(Ok(value)) => values.push(Some(value)),
             Some(Err((text, reason))) => errors.push(located(
-                Diagnostic::new(format!("`{text}` is no value for the parameter `{name}`: {reason}")),
+                Diagnostic::new(format!("`{text}` is no value for the parameter `{name}`: {reason}"))
+                    .of_parameter(name)
+                    .note(&list),
                 "declared here",
             )),
             None if o.init.is_none() => errors.push(located(
                 Diagnostic::new(format!("the parameter `{name}` has no value"))
+                    .of_parameter(name)
                     .note(format!("it has no default: set it with `{name}=VALUE`, or give it one in the text")),
                 "declared without a default",
             )),

@@ -21,7 +21,7 @@ pub use weigh::{MAX_CONSTANT_WEIGHT, MAX_TYPE_WEIGHT};
 /// Everything that is wrong with the text, with its place.
 pub fn compile(source: &Source, options: &ProgramOptions) -> Result<Program, Diagnostics> {
     if source.text.len() > MAX_SOURCE {
-        return Err(Diagnostics::one(source, too_long(source.text.len())));
+        return Err(Diagnostics::one(source, too_long()));
     }
     on_large_stack(source, || compile_here(source, options))?
 }

@@ -118,9 +118,14 @@ fn directives_work_or_are_refused() {
 
 #[test]
 fn too_long_and_not_text() {
-    refused(&format!("{FILTER_TEXT}{}", " ".repeat(MAX_SOURCE)), "-", "bytes long");
+    let too_long = "the text is longer than 1048576 bytes, the most that a filter may have";
+    refused(&format!("{FILTER_TEXT}{}", " ".repeat(MAX_SOURCE)), "-", too_long);
     let long = Source::from_bytes("f", vec![b' '; MAX_SOURCE + 1]).unwrap_err();
-    assert_eq!(long.to_string(), "f: the text is 1048577 bytes long");
+    assert_eq!(long.to_string(), format!("f: {too_long}"));
+    let mut binary = vec![b' '; MAX_SOURCE + 1];
+    binary[100] = 0;
+    let binary = Source::from_bytes("f", binary).unwrap_err();
+    assert_eq!(binary.to_string(), "f: this is no text: there is a zero byte at offset 100");
     let error = Source::from_bytes("f", b"fn\n  a\xff\xfe".to_vec()).unwrap_err();
     assert_eq!(error.to_string(), "f:2:4: the text is not UTF-8: byte 0xff at offset 6");
     assert_eq!(&*Source::from_bytes("f", "é".into()).unwrap().text, "é");
