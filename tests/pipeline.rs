@@ -123,6 +123,16 @@ fn a_sink_that_fails_ends_an_endless_run() {
     assert!(!finished.error.unwrap().is_broken_pipe());
 }
 
+#[test]
+fn a_sink_that_fails_leaves_the_others_finished() {
+    let (full, other) = (Kept::new(25), Kept::new(usize::MAX));
+    let outputs = Outputs::new(Some(Box::new(full.clone())), Some(Box::new(other.clone())), None);
+    let finished = run(synthetic(100, 10), outputs);
+    assert!(matches!(finished.error, Some(PipelineError::Sink(_))), "{:?}", finished.error);
+    assert!(other.is_finished());
+    assert!(!full.is_finished(), "it is of no more use");
+}
+
 /// Gives what it is sent, waits where nothing is sent, and ends with an error.
 struct Live {
     batches: Receiver<Batch>,

@@ -75,7 +75,7 @@ impl RedirectSink {
     /// verdicts: one entry for each packet of the batch, redirected or not.
     ///
     /// # Errors
-    /// See [`SinkError`]; the sink is of no more use then.
+    /// See [`SinkError`]; all that is left to do then is to [finish](Self::finish) the other files.
     ///
     /// # Panics
     /// When the batch has no such packet, or there is no target for it.
@@ -99,14 +99,13 @@ impl RedirectSink {
         Ok(())
     }
 
-    /// Writes what is left.
+    /// Writes what is left, to every file that takes it.
     ///
     /// # Errors
-    /// See [`SinkError`].
+    /// See [`SinkError`]; the first file's.
     pub fn finish(mut self) -> Result<Written, SinkError> {
-        for file in 0..self.files.len() {
-            self.flush(file)?;
-        }
+        let flushed = (0..self.files.len()).map(|file| self.flush(file));
+        flushed.fold(Ok(()), Result::and)?;
         Ok(self.written)
     }
 
@@ -139,6 +138,9 @@ impl RedirectSink {
     }
 
     fn flush(&mut self, index: usize) -> Result<(), SinkError> {
+        if self.files[index].buffer.is_empty() {
+            return Ok(());
+        }
         if self.files[index].file.is_none() && self.open == Self::MAX_OPEN {
             let oldest = self.files.iter_mut().filter(|output| output.file.is_some()).min_by_key(|output| output.used);
             if let Some(oldest) = oldest {
@@ -163,8 +165,9 @@ impl RedirectSink {
                 none.insert(opened.map_err(|error| SinkError::Create { name: name(), error })?)
             }
         };
-        file.write_all(&output.buffer).map_err(|error| SinkError::Write { name: name(), error })?;
+        let written = file.write_all(&output.buffer).map_err(|error| SinkError::Write { name: name(), error });
+        // Never twice, not even what could not be written.
         output.buffer.clear();
-        Ok(())
+        written
     }
 }

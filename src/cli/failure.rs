@@ -15,6 +15,8 @@ pub const WRONG: u8 = 1;
 pub const USAGE: u8 = 2;
 /// Ctrl-C: 128 + SIGINT, as shells have it.
 pub const INTERRUPTED: u8 = 130;
+/// Nobody reads standard output: 128 + SIGPIPE, which ends other programs there.
+pub const CLOSED_PIPE: u8 = 141;
 
 /// Why a command did not do what was asked.
 #[derive(Debug)]
@@ -27,7 +29,7 @@ pub enum Failure {
     Usage(String),
     /// What had to be said has been said: only the exit code is left.
     Silent(u8),
-    /// Nobody reads what we write: a quiet end, as of any filter in a pipe.
+    /// Nobody reads what we write: a quiet end, as of any program in a pipe.
     ClosedPipe,
 }
 
@@ -49,7 +51,7 @@ impl Failure {
                 ExitCode::from(USAGE)
             }
             Failure::Silent(code) => ExitCode::from(code),
-            Failure::ClosedPipe => ExitCode::SUCCESS,
+            Failure::ClosedPipe => ExitCode::from(CLOSED_PIPE),
         }
     }
 }

@@ -21,7 +21,8 @@ use clap::{Parser, Subcommand};
 /// next.
 #[derive(Debug, Parser)]
 #[command(name = "portcullis", version, max_term_width = 100)]
-#[command(after_help = "Exit codes: 0 done, 1 the filter or the input is wrong, 2 wrong usage, 130 interrupted.")]
+#[command(after_help = "Exit codes: 0 done, 1 the filter or the input is wrong or a device failed, 2 wrong usage, \
+130 interrupted, 141 nobody reads the output any more.")]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -42,9 +43,11 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(said) => {
-            // Help and version come this way too. Where nobody listens there is nobody to tell.
-            let _ = said.print();
-            return ExitCode::from(said.exit_code() as u8);
+            // Help and version come this way too. Of an error where nobody listens the exit code tells.
+            return match said.print() {
+                Err(error) if !said.use_stderr() => out::stdout_failed(&error).report(),
+                _ => ExitCode::from(said.exit_code() as u8),
+            };
         }
     };
     let result = std::panic::catch_unwind(|| match cli.command {

@@ -65,20 +65,20 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     report.missing = missing;
 
-    let json_on_stdout = args.json.as_deref() == Some("-");
-    if json_on_stdout {
-        out::note(text(&report).trim_end());
-    } else {
-        out::print(text(&report))?;
-    }
-    if let Some(file) = &args.json {
-        let json = serde_json::to_string_pretty(&report).expect("numbers and texts, with texts for keys") + "\n";
-        if json_on_stdout {
+    let json = serde_json::to_string_pretty(&report).expect("numbers and texts, with texts for keys") + "\n";
+    match args.json.as_deref() {
+        Some("-") => {
+            out::note(text(&report).trim_end());
             out::print(json)?;
-        } else {
-            std::fs::write(file, json).map_err(|error| {
-                Failure::Wrong(format!("{file}: cannot be written: {}", reason_at(file.as_ref(), &error)))
-            })?;
+        }
+        // The file first: it is whole then even where nobody reads the table.
+        file => {
+            if let Some(file) = file {
+                std::fs::write(file, json).map_err(|error| {
+                    Failure::Wrong(format!("{file}: cannot be written: {}", reason_at(file.as_ref(), &error)))
+                })?;
+            }
+            out::print(text(&report))?;
         }
     }
     if report.passed() { Ok(()) } else { Err(Failure::Silent(WRONG)) }

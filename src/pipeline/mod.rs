@@ -297,7 +297,11 @@ impl Writer {
             let mut busy = Duration::ZERO;
             for done in waiting {
                 let begun = Instant::now();
-                outputs.take(&done)?;
+                if let Err(error) = outputs.take(&done) {
+                    // What the others have is whole all the same; this error came first.
+                    let _ = outputs.finish();
+                    return Err(error);
+                }
                 // Freed here, so that this too is counted as the writer's time.
                 drop(done);
                 busy += begun.elapsed();

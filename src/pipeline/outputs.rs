@@ -27,29 +27,31 @@ impl Outputs {
         self.pass.is_none() && self.tx.is_none() && self.redirect.is_none()
     }
 
-    /// Gives the packets of a batch to their sinks.
+    /// Gives the packets of a batch to their sinks, to each even where another fails.
     ///
     /// # Errors
-    /// The sink's.
+    /// The first sink's that failed, which is gone then; the others may still be finished.
     pub fn take(&mut self, done: &Done) -> Result<(), SinkError> {
         let Outputs { pass, tx, redirect, indices } = self;
+        let mut result = Ok(());
         for (action, sink) in [(Action::Pass, pass), (Action::Tx, tx)] {
-            if let Some(sink) = sink {
+            if let Some(open) = sink {
                 indices.clear();
                 done.verdicts.indices(action, indices);
                 if !indices.is_empty() {
-                    sink.write(&done.batch, indices)?;
+                    result = result.and(open.write(&done.batch, indices).inspect_err(|_| *sink = None));
                 }
             }
         }
-        if let Some(redirect) = redirect {
+        if let Some(open) = redirect {
             indices.clear();
             done.verdicts.indices(Action::Redirect, indices);
             if !indices.is_empty() {
-                redirect.write(&done.batch, indices, done.verdicts.targets())?;
+                // The files but the one that failed are of use still.
+                result = result.and(open.write(&done.batch, indices, done.verdicts.targets()));
             }
         }
-        Ok(())
+        result
     }
 
     /// Finishes every sink, even where another fails.

@@ -80,7 +80,7 @@ fn help_names_every_option() {
     }
     assert!(place.run(&["--version"]).done().out.contains(env!("CARGO_PKG_VERSION")));
     let help = place.run(&["--help"]).done().out;
-    for command in ["run", "check", "devices", "selftest", "completions", "130"] {
+    for command in ["run", "check", "devices", "selftest", "completions", "130", "141"] {
         assert!(help.contains(command), "{command}");
     }
 }

@@ -144,10 +144,14 @@ fn what_cannot_be_written_is_named() {
         assert_eq!(with("--write", "/dev/full").failed(1, &[]).err, format!("error: /dev/full: {why}\n"));
     }
     std::fs::create_dir_all(place.path("r/3.pcap")).unwrap();
-    let redirect = place.file("r.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return redirect(3u); }");
+    let redirect = place.file("r.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return redirect(load_u8(pkt, 0u)); }");
+    let capture = place.file("r.pcap", pcap(&[&[3; 60], &[2; 60], &[4; 60]]));
     place
         .run(&["run", redirect, "--read", capture, "--write-redirect", "r"])
         .failed(1, &["error: r/3.pcap: cannot be created: it is a folder, not a file\n"]);
+    // The others are whole all the same.
+    assert_eq!(packets(&place.read("r/2.pcap")), [[2; 60]]);
+    assert_eq!(packets(&place.read("r/4.pcap")), [[4; 60]]);
     let args = ["selftest", "--device", "interp", "--filter", "loads", "--json", "none/report.json"];
     let ran = place.run(&args);
     assert_eq!(
