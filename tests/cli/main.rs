@@ -3,6 +3,8 @@
 
 mod arguments;
 mod check;
+#[cfg(unix)]
+mod interrupts;
 mod look_around;
 mod outputs;
 mod pipes;

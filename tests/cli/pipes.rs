@@ -1,4 +1,4 @@
-//! Standard input and output, pipes that close, and Ctrl-C.
+//! Standard input and output, and pipes that close.
 
 use std::io::{Read, Write};
 use std::process::Stdio;
@@ -74,38 +74,4 @@ fn a_closed_pipe_leaves_the_other_outputs_whole() {
     assert_eq!(child.wait().unwrap().code(), Some(141));
     let sent = packets(&place.read("tx.pcap"));
     assert!(sent.len() >= 2 && sent.iter().all(|packet| *packet == [1; 60]), "{}", sent.len());
-}
-
-/// The first Ctrl-C ends the reading; what came so far is in the files, whole.
-#[cfg(unix)]
-#[test]
-fn an_interrupt_finishes_the_files() {
-    let place = Place::new();
-    let filter = place.file("f.wgsl", PASS);
-    let mut child = place
-        .command(&["run", filter, "--read", "-", "--write", "o.pcap", "--device", "cpu"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    // A live source: some packets, and then silence without an end.
-    stdin.write_all(&pcap(&[&[1; 60], &[2; 60]])).unwrap();
-    stdin.flush().unwrap();
-    // They are on their way when the output file is there; the header is written first.
-    while !place.has("o.pcap") {
-        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
-        std::thread::yield_now();
-    }
-    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(kill.success());
-    let ended = child.wait_with_output().unwrap();
-    let err = String::from_utf8_lossy(&ended.stderr);
-    assert_eq!(ended.status.code(), Some(130), "{err}");
-    assert!(err.contains("interrupted") && !err.contains("panicked"), "{err}");
-    // However far it had come: a whole capture.
-    assert!(packets(&place.read("o.pcap")).len() <= 2);
-    assert!(String::from_utf8_lossy(&ended.stdout).contains("packets"));
-    drop(stdin);
 }

@@ -21,24 +21,24 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Listens for Ctrl-C (and the other ways in which a system asks a program to end).
-    pub fn listen() -> Interrupt {
-        let interrupt = Interrupt::default();
-        let Interrupt { stop, give_up } = interrupt.clone();
+    /// Listens for Ctrl-C (and the other ways in which a system asks a program to end). Until then,
+    /// and where it cannot, or one of them is ignored as by `nohup`, they do what they always do.
+    pub fn listen(&self) {
+        let Interrupt { stop, give_up } = self.clone();
         let count = AtomicU32::new(0);
-        // The handler runs on a thread of its own. Where it cannot be set, Ctrl-C simply ends us.
-        let _ = ctrlc::set_handler(move || {
+        // The handler runs on a thread of its own.
+        let _ = ctrlc::try_set_handler(move || {
             if count.fetch_add(1, Ordering::Relaxed) > 0 {
                 std::process::exit(INTERRUPTED.into());
             }
-            out::note("interrupted: finishing what is under way (again: end at once)");
             stop.cancel();
             let give_up = give_up.clone();
             std::thread::spawn(move || {
+                // Here, since nobody may be reading standard error, and the handler must not wait.
+                out::note("interrupted: finishing what is under way (again: end at once)");
                 std::thread::sleep(GRACE);
                 give_up.cancel();
             });
         });
-        interrupt
     }
 }

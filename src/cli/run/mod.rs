@@ -84,7 +84,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::Usage("a capture is binary, and standard output a terminal; send it to a file".into()));
     }
     let program = Arc::new(args.filter.load()?);
-    let interrupt = Interrupt::listen();
+    let interrupt = Interrupt::default();
     let mut device = args.device.open()?;
     let options = LoadOptions {
         threads: args.threads.and_then(|n| NonZeroUsize::new(n.into())),
@@ -104,6 +104,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     let source = open_source(&args, &program, device.info().kind)?;
     places::check(&args)?;
+    // From here on there is something to finish. Before, the wait for a first packet may be long.
+    interrupt.listen();
     let outputs = open_outputs(&args, &*source).map_err(|error| {
         if error.is_broken_pipe() { Failure::ClosedPipe } else { Failure::Wrong(error.to_string()) }
     })?;

@@ -1,0 +1,215 @@
+//! Ctrl-C: an orderly end, then an end.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::support::{PASS, Place, packets, pcap};
+
+/// Much longer than anything here takes, and less than a test may hang.
+const LONG: Duration = Duration::from_secs(30);
+
+/// Whether these tests were started with signals ignored (`nohup`, or `&` in a script), which they
+/// and the program inherit.
+fn deaf() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    // HUP, INT and TERM are 1, 2 and 15.
+    let deaf = ignored.is_some_and(|ignored| ignored & 0x4003 != 0);
+    if deaf {
+        println!("skipped: signals are ignored here");
+    }
+    deaf
+}
+
+fn spawn(place: &Place, args: &[&str]) -> Child {
+    place.command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn signal(child: &Child, name: &str) {
+    let sent = std::process::Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+fn wait_until(mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < LONG, "it takes too long");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// How it ends, while it must end by itself.
+fn end(child: &mut Child) -> ExitStatus {
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if begun.elapsed() > LONG {
+            child.kill().unwrap();
+            panic!("it does not end");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn size(place: &Place, name: &str) -> u64 {
+    place.path(name).metadata().map_or(0, |metadata| metadata.len())
+}
+
+/// What came so far from a live source is in the file, whole.
+#[test]
+fn an_interrupt_finishes_the_files() {
+    if deaf() {
+        return;
+    }
+    let place = Place::new();
+    let filter = place.file("f.wgsl", PASS);
+    let mut child = spawn(&place, &["run", filter, "--read", "-", "--write", "o.pcap", "--device", "cpu", "--json"]);
+    let mut stdin = child.stdin.take().unwrap();
+    // Some packets, and then silence without an end.
+    stdin.write_all(&pcap(&[&[1; 60], &[2; 60]])).unwrap();
+    // They are on their way when the output file is there; the header is written first.
+    wait_until(|| size(&place, "o.pcap") >= 24);
+    signal(&child, "-INT");
+    let status = end(&mut child);
+    let ended = child.wait_with_output().unwrap();
+    let err = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(status.code(), Some(130), "{err}");
+    assert!(err.contains("interrupted") && !err.contains("panicked"), "{err}");
+    // However far it had come: a whole capture, of what was counted.
+    let line: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+    let written = packets(&place.read("o.pcap"));
+    assert_eq!(line["packets"], written.len());
+    assert!([[1; 60], [2; 60]].starts_with(&written.iter().map(|p| p[..].try_into().unwrap()).collect::<Vec<_>>()));
+    drop(stdin);
+}
+
+/// All that was counted is written, also in the middle of a long capture, into several files.
+#[test]
+fn an_interrupted_long_run_has_written_what_it_counts() {
+    if deaf() {
+        return;
+    }
+    let place = Place::new();
+    let filter = place.file(
+        "f.wgsl",
+        "fn xdp_filter(pkt: u32) -> u32 {
+            let by = pkt_len(pkt) % 3u;
+            if by == 0u { return redirect(7u); }
+            return XDP_PASS + by - 1u;
+        }",
+    );
+    let read = "synth:packets=1000000000,size=64..1500";
+    let outputs = ["--write", "o.pcap", "--write-tx", "tx.pcap", "--write-redirect", "r"];
+    let args = [&["run", filter, "--read", read, "--json", "--device", "cpu"], &outputs[..]].concat();
+    let mut child = spawn(&place, &args);
+    wait_until(|| ["o.pcap", "tx.pcap", "r/7.pcap"].iter().all(|name| size(&place, name) > 500_000));
+    signal(&child, "-INT");
+    assert_eq!(end(&mut child).code(), Some(130));
+    let mut line = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut line).unwrap();
+    let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let count = |name: &str| packets(&place.read(name)).len();
+    assert_eq!(line["verdicts"]["pass"], count("o.pcap"));
+    assert_eq!(line["verdicts"]["tx"], count("tx.pcap"));
+    assert_eq!(line["verdicts"]["redirect"], count("r/7.pcap"));
+}
+
+/// A filter that takes too long is given up; the packets before it are not.
+#[test]
+fn an_interrupt_gives_up_a_filter_that_does_not_end() {
+    if deaf() {
+        return;
+    }
+    let place = Place::new();
+    let filter = place.file(
+        "f.wgsl",
+        "fn xdp_filter(pkt: u32) -> u32 {
+            while load_u8(pkt, 0u) == 2u {}
+            return XDP_PASS;
+        }",
+    );
+    // All packets but the first cost all fuel: hours in the interpreter.
+    let all: Vec<&[u8]> = std::iter::once(&[1; 60][..]).chain(std::iter::repeat_n(&[2; 60][..], 20_000)).collect();
+    let capture = place.file("c.pcap", pcap(&all));
+    let options = ["--device", "interp", "--fuel", "16777216", "--batch", "1", "--write", "-"];
+    let mut child = spawn(&place, &[&["run", filter, "--read", capture][..], &options].concat());
+    let mut stdout = child.stdout.take().unwrap();
+    let mut written = vec![0; 24 + 16 + 60];
+    stdout.read_exact(&mut written).unwrap();
+    signal(&child, "-INT");
+    assert_eq!(end(&mut child).code(), Some(130));
+    stdout.read_to_end(&mut written).unwrap();
+    assert_eq!(packets(&written), [[1; 60]]);
+}
+
+/// Before the first packet there is nothing to finish.
+#[test]
+fn an_interrupt_ends_the_wait_for_a_capture() {
+    if deaf() {
+        return;
+    }
+    let place = Place::new();
+    let filter = place.file("f.wgsl", PASS);
+    for begun in [&[][..], &pcap(&[&[1; 60]])[..30]] {
+        let mut child = spawn(&place, &["run", filter, "--read", "-", "--write", "o.pcap", "--device", "cpu"]);
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(begun).unwrap();
+        // It is waiting by then, and if it is not, this is no worse.
+        std::thread::sleep(Duration::from_millis(500));
+        signal(&child, "-INT");
+        let status = end(&mut child);
+        assert!(status.code() == Some(130) || status.signal() == Some(2), "{status}");
+        assert!(!place.has("o.pcap"));
+    }
+}
+
+/// Whoever does not read what is written keeps the first Ctrl-C waiting, and not the second.
+#[test]
+fn a_second_interrupt_ends_it_at_once() {
+    if deaf() {
+        return;
+    }
+    let place = Place::new();
+    let filter = place.file("f.wgsl", PASS);
+    let mut child = spawn(&place, &["run", filter, "--read", "synth:packets=1000000000", "--write", "-"]);
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut [0; 24]).unwrap();
+    signal(&child, "-INT");
+    let mut said = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.contains("interrupted"), "{said}");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(child.try_wait().unwrap().is_none(), "the pipe is full");
+    signal(&child, "-INT");
+    assert_eq!(end(&mut child).code(), Some(130));
+}
+
+/// A signal that our parent had us ignore stays ignored: `nohup`, or `&` in a script.
+#[test]
+fn what_nohup_ignores_stays_ignored() {
+    let place = Place::new();
+    let filter = place.file("f.wgsl", PASS);
+    let line = format!("trap '' HUP; exec '{}' \"$@\"", env!("CARGO_BIN_EXE_portcullis"));
+    let args = ["-c", &line, "sh", "run", filter, "--read", "-", "--write", "o.pcap", "--device", "cpu", "--json"];
+    let mut child = std::process::Command::new("sh")
+        .args(args)
+        .current_dir(place.path(""))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let capture = pcap(&[&[1; 60], &[2; 60]]);
+    stdin.write_all(&capture).unwrap();
+    wait_until(|| size(&place, "o.pcap") >= 24);
+    signal(&child, "-HUP");
+    std::thread::sleep(Duration::from_millis(300));
+    stdin.write_all(&capture[24..]).unwrap();
+    drop(stdin);
+    assert_eq!(end(&mut child).code(), Some(0));
+    assert_eq!(packets(&place.read("o.pcap")).len(), 4);
+}
