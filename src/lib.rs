@@ -49,7 +49,7 @@ pub mod devices;
 pub mod pipeline;
 pub mod selftest;
 
-pub use portcullis_core::{device, interp, lang, map, naga, packet, program};
+pub use portcullis_core::{device, interp, lang, map, naga, packet, program, reason};
 #[cfg(feature = "cpu")]
 pub use portcullis_cpu as cpu;
 pub use portcullis_io as io;

@@ -14,6 +14,8 @@ pub mod lang;
 pub mod map;
 pub mod packet;
 pub mod program;
+mod reason;
 
 /// The intermediate representation that front ends make and backends take.
 pub use naga;
+pub use reason::reason;

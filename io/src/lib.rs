@@ -43,7 +43,7 @@ mod source;
 pub mod synth;
 pub mod wrap;
 
-pub use reason::{reason, reason_at};
+pub use reason::reason_at;
 pub use redirect::RedirectSink;
 pub use sink::{Sink, SinkError, Written, create, same_file};
 pub use source::{CaptureFormat, Interface, Progress, Resolution, Source, SourceError, SourceOptions, Warning, open};

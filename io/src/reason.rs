@@ -1,31 +1,12 @@
-//! The system's errors in words.
+//! What is said of files and folders that cannot be made.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-/// What went wrong, and what to do where that is clear. Never the number that Rust puts behind the
-/// system's words.
-pub fn reason(error: &io::Error) -> String {
-    if let Some(words) = error.get_ref() {
-        return words.to_string();
-    }
-    let words = match error.kind() {
-        ErrorKind::NotFound => "there is no such file or folder",
-        ErrorKind::PermissionDenied => "permission denied; run as a user who may, or choose another place",
-        ErrorKind::IsADirectory => "it is a folder, not a file",
-        ErrorKind::NotADirectory => "a part of its path is a file, not a folder",
-        ErrorKind::ReadOnlyFilesystem => "the file system is read-only; choose another place",
-        ErrorKind::StorageFull => "there is no space left on the device; make room there, or choose another place",
-        ErrorKind::QuotaExceeded => "your quota there is used up; make room, or choose another place",
-        _ => {
-            let text = error.to_string();
-            return text.rfind(" (os error ").map_or(text.clone(), |at| text[..at].to_owned());
-        }
-    };
-    words.to_owned()
-}
+use portcullis_core::reason;
 
-/// The same of a file or folder that could not be made at `path`: what is missing then is another.
+/// As [`reason`], of a file or folder that could not be made at `path`: what is missing then is
+/// another.
 pub fn reason_at(path: &Path, error: &io::Error) -> String {
     match path.parent() {
         Some(folder) if error.kind() == ErrorKind::NotFound && !folder.as_os_str().is_empty() && !folder.exists() => {
@@ -33,21 +14,5 @@ pub fn reason_at(path: &Path, error: &io::Error) -> String {
         }
         _ if error.kind() == ErrorKind::AlreadyExists && path.is_file() => "it is a file, not a folder".into(),
         _ => reason(error),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_number_is_shown() {
-        // Linux: EPERM to EHWPOISON, and one that there is not.
-        for number in (1..=133).chain([4000]) {
-            let text = reason(&io::Error::from_raw_os_error(number));
-            assert!(!text.contains("os error") && text.len() > 5, "{number}: {text}");
-        }
-        assert_eq!(reason(&io::Error::other("its own words")), "its own words");
-        assert_eq!(reason(&ErrorKind::StorageFull.into()), reason(&io::Error::from_raw_os_error(28)));
     }
 }

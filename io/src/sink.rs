@@ -4,9 +4,10 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use portcullis_core::packet::Batch;
+use portcullis_core::reason;
 
 use crate::capture::{CaptureKind, CaptureSink};
-use crate::reason::{reason, reason_at};
+use crate::reason::reason_at;
 use crate::source::CaptureFormat;
 
 /// What a sink has taken.

@@ -4,9 +4,9 @@ use std::fmt;
 use std::io;
 
 use portcullis_core::packet::{ArenaError, Batch, Room};
+use portcullis_core::reason;
 
 use crate::capture::{self, LinkType};
-use crate::reason::reason;
 use crate::sink::SinkError;
 use crate::synth::{Spec, SpecError, SynthSource};
 

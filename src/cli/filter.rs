@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use portcullis::io::reason;
 use portcullis::lang::{MAX_SOURCE, Source, wgsl};
 use portcullis::program::{DEFAULT_FUEL, Program, ProgramOptions};
+use portcullis::reason;
 
 use super::failure::Failure;
 

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use codespan_reporting::term::termcolor::ColorChoice;
 use comfy_table::{CellAlignment, Table, presets};
-use portcullis::io::reason;
+use portcullis::reason;
 
 use super::failure::Failure;
 

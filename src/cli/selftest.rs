@@ -131,6 +131,11 @@ fn text(report: &Report) -> String {
         ]);
     }
     let mut text = out::table(rows, &[1, 2, 3]);
+    for device in &report.devices {
+        if let Some(note) = &device.note {
+            text += &format!("{}: {note}\n", device.id);
+        }
+    }
     for missing in &report.missing {
         let what = if missing.required { "required and missing" } else { "not here" };
         text += &format!("{}: {what}: {}\n", missing.device, missing.reason);

@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 use portcullis_core::device::{CancelToken, DeviceError, DeviceKind, Done, Session};
 use portcullis_core::packet::{Batch, Room};
 use portcullis_core::program::Program;
-use portcullis_io::{Progress, SinkError, Source, SourceError, SourceOptions, Warning, reason};
+use portcullis_core::reason;
+use portcullis_io::{Progress, SinkError, Source, SourceError, SourceOptions, Warning};
 
 pub use outputs::Outputs;
 pub use totals::{MAX_TARGETS, TargetCounts, Times, Totals};

@@ -22,11 +22,12 @@ pub struct Totals {
     pub targets: TargetCounts,
     /// Time that each stage was busy.
     pub times: Times,
-    /// Time from the first read to the last write.
+    /// Time from the start to the last write. A capture has read its first block before.
     pub elapsed: Duration,
 }
 
 /// Time that each stage was busy. Stages work at the same time: the sum may exceed the time elapsed.
+/// See [`Totals::other`] where it does not reach it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Times {
     /// Reading and cutting batches.
@@ -55,6 +56,13 @@ impl Totals {
             }
         }
         self.times.device += *times;
+    }
+
+    /// The time elapsed that no stage took: starting threads, waiting for each other, counting. Zero
+    /// where stages that worked at the same time took more in all.
+    pub fn other(&self) -> Duration {
+        let Times { read, device: StageTimes { upload, kernel, download }, write } = self.times;
+        self.elapsed.saturating_sub(read + upload + kernel + download + write)
     }
 
     /// Millions of packets a second, over the time elapsed.
@@ -109,6 +117,16 @@ impl TargetCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_no_stage_took_is_other_time() {
+        let [read, kernel, write] = [1, 2, 4].map(Duration::from_millis);
+        let device = StageTimes { kernel, ..StageTimes::default() };
+        let mut totals = Totals { times: Times { read, device, write }, ..Totals::default() };
+        assert_eq!(totals.other(), Duration::ZERO);
+        totals.elapsed = Duration::from_millis(10);
+        assert_eq!(totals.other(), Duration::from_millis(3));
+    }
 
     #[test]
     fn targets_are_counted_in_bounded_memory() {

@@ -33,6 +33,9 @@ const LAYOUTS: [(usize, Room); 6] = [
     (usize::MAX, Room::None),
 ];
 
+/// The batches that a reference gets: it takes packets one after the other anyway, and is slow.
+const REFERENCE_BATCH: usize = 64;
+
 /// Packets that are sent one by one, which is slow on some devices.
 const ONE_BY_ONE: usize = 40;
 
@@ -106,8 +109,7 @@ impl<'a> Prepared<'a> {
                 if room == Room::None && self.program.facts().changes_length {
                     continue;
                 }
-                if device.info().kind == DeviceKind::Reference && size != 64 {
-                    // It is slow, and takes packets one after the other anyway.
+                if device.info().kind == DeviceKind::Reference && size != REFERENCE_BATCH {
                     continue;
                 }
                 let count = if size == 1 { ONE_BY_ONE.min(corpus.packets.len()) } else { corpus.packets.len() };

@@ -3,10 +3,10 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use portcullis_core::device::Device;
+use portcullis_core::device::{Device, DeviceKind};
 use serde::Serialize;
 
-use super::Outcome;
+use super::{Outcome, REFERENCE_BATCH};
 
 /// Everything that a self-test found out.
 #[derive(Debug, Clone, Serialize)]
@@ -43,6 +43,8 @@ pub struct DeviceReport {
     pub kind: &'static str,
     /// Its driver, with the version.
     pub driver: String,
+    /// Why it was sent less than others.
+    pub note: Option<String>,
     /// Filters that it ran as they mean to be.
     pub passed: usize,
     /// Filters that it did not.
@@ -90,6 +92,12 @@ impl Report {
                 name: info.name.clone(),
                 kind: info.kind.name(),
                 driver: info.driver.clone(),
+                note: (info.kind == DeviceKind::Reference).then(|| {
+                    format!(
+                        "fewer packets, only in batches of {REFERENCE_BATCH}: the reference takes them one by one, and \
+                         slowly, whatever the batch"
+                    )
+                }),
                 passed: 0,
                 failed: 0,
                 results: Vec::new(),

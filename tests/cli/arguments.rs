@@ -58,6 +58,17 @@ fn a_wrong_parameter_is_wrong_usage() {
     place.run(&["check", filter, "--set", "a=x"]).failed(1, &["bad.wgsl:2:41"]);
 }
 
+/// More threads than there is room for: the number is the user's, and told to be too high.
+#[cfg(target_os = "linux")]
+#[test]
+fn too_many_threads_are_told_to_be_too_many() {
+    let place = Place::new();
+    place.file("f.wgsl", PASS);
+    place.file("c.pcap", pcap(&[&[0; 60]]));
+    let run = "portcullis run f.wgsl --read c.pcap --device cpu --threads 1024";
+    place.shell(&format!("ulimit -v 1500000; {run}")).failed(1, &["cpu: no threads, take fewer: "]);
+}
+
 #[test]
 fn help_names_every_option() {
     let place = Place::new();

@@ -175,9 +175,11 @@ fn a_second_interrupt_ends_it_at_once() {
     }
     let place = Place::new();
     let filter = place.file("f.wgsl", PASS);
-    let mut child = spawn(&place, &["run", filter, "--read", "synth:packets=1000000000", "--write", "-"]);
+    let mut child =
+        spawn(&place, &["run", filter, "--read", "synth:packets=1000000000", "--write", "-", "--device", "cpu"]);
     let mut stdout = child.stdout.take().unwrap();
-    stdout.read_exact(&mut [0; 24]).unwrap();
+    // A third of a batch: more than a pipe holds is still to be written of it.
+    stdout.read_exact(&mut [0; 300_000]).unwrap();
     signal(&child, "-INT");
     let mut said = String::new();
     BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();

@@ -38,6 +38,21 @@ fn selftest_judges_and_writes_its_findings() {
     assert_eq!(report["devices"][0]["passed"], 2);
     assert_eq!(report["devices"][0]["results"][0]["filter"], "port_filter");
 
+    // Why it has fewer packets than others is said, and said of it alone.
+    let ran =
+        place.run(&[&["selftest", "--device", "interp", "--device", "cpu", "--json", "-"], &some[..]].concat()).done();
+    let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    let compared = |device: usize| -> u64 {
+        let results = report["devices"][device]["results"].as_array().unwrap();
+        results.iter().map(|result| result["compared"].as_u64().unwrap()).sum()
+    };
+    assert!(compared(0) < compared(1));
+    assert!(
+        ran.err.contains("\ninterp: fewer packets, only in batches of 64: ") && !ran.err.contains("cpu: "),
+        "{}",
+        ran.err
+    );
+
     let ran = place.run(&[&["selftest", "--device", "noop"], &some[..]].concat());
     assert_eq!(ran.code, 1);
     assert!(

@@ -19,6 +19,27 @@ fn a_capture_goes_through_from_stdin_to_stdout() {
     assert_eq!(line["packets"], 2);
 }
 
+/// The clock runs from the first read, which a slow pipe keeps waiting.
+#[test]
+fn the_wait_for_the_first_packet_is_reading() {
+    let place = Place::new();
+    let filter = place.file("f.wgsl", PASS);
+    let args = ["run", filter, "--read", "-", "--device", "cpu"];
+    let mut child = place.command(&args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let capture = pcap(&[&[1; 60]]);
+    stdin.write_all(&capture[..10]).unwrap();
+    // Long enough for it to be waiting at least half of it.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    stdin.write_all(&capture[10..]).unwrap();
+    drop(stdin);
+    let table = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+    for row in ["time", "read"] {
+        let row = table.lines().find_map(|line| line.trim_start().strip_prefix(row)).unwrap();
+        assert!(row.split_whitespace().next().unwrap().parse::<f64>().unwrap() >= 0.5, "{table}");
+    }
+}
+
 #[test]
 fn a_filter_comes_from_stdin() {
     let place = Place::new();
@@ -43,12 +64,14 @@ fn a_closed_pipe_is_a_quiet_end() {
         &["check", &stock("minimal"), "--emit", "wgsl"],
         &["--help"],
     ] {
-        let mut child = place.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut stdout = child.stdout.take().unwrap();
-        if args.contains(&"-") {
-            stdout.read_exact(&mut [0; 100]).unwrap();
+        let (reader, writer) = std::io::pipe().unwrap();
+        // What is short would be in the pipe before it is closed later.
+        let mut reader = args.contains(&"-").then_some(reader);
+        let child = place.command(args).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+        if let Some(reader) = &mut reader {
+            reader.read_exact(&mut [0; 100]).unwrap();
         }
-        drop(stdout);
+        drop(reader);
         let ended = child.wait_with_output().unwrap();
         assert_eq!(String::from_utf8_lossy(&ended.stderr), "", "{args:?}");
         assert_eq!(ended.status.code(), Some(141), "{args:?}");

@@ -20,6 +20,29 @@ fn the_main_job() {
     assert_eq!(ran.err, "");
 }
 
+/// The rows below `time` account for all of it; only stages that worked at the same time make more.
+#[test]
+fn the_times_add_up() {
+    let place = Place::new();
+    for device in ["cpu", "interp"] {
+        let ran =
+            place.run(&["run", &stock("minimal"), "--read", &sample(), "--write", "o.pcap", "--device", device]).done();
+        let mut times = ran.out.lines().skip_while(|line| !line.starts_with("time")).map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            assert_eq!(words[2], "s", "{line}");
+            (words[0], words[1].parse::<f64>().unwrap())
+        });
+        let (_, total) = times.next().unwrap();
+        let parts: Vec<_> = times.collect();
+        let sum: f64 = parts.iter().map(|(_, time)| time).sum();
+        // Each is rounded to a millisecond.
+        let rounding = 0.0005 * (parts.len() + 1) as f64 + 1e-9;
+        assert!(sum >= total - rounding, "{}", ran.out);
+        let other = parts.iter().find(|(name, _)| *name == "other");
+        assert!(other.is_none() || sum <= total + rounding, "{}", ran.out);
+    }
+}
+
 #[test]
 fn json_is_one_line_with_every_key() {
     let place = Place::new();

@@ -1,6 +1,7 @@
 //! A program loaded on the CPU: batches go to a pool of threads and come back in order.
 
 use std::collections::VecDeque;
+use std::error::Error;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,6 +13,7 @@ use portcullis_core::device::{
 };
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Span, Verdicts};
 use portcullis_core::program::Program;
+use portcullis_core::reason;
 use rayon::ThreadPool;
 use rayon::prelude::*;
 
@@ -55,7 +57,10 @@ impl CpuSession {
             .stack_size(STACK)
             .thread_name(|i| format!("portcullis-cpu-{i}"))
             .build()
-            .map_err(|error| failed(format!("no threads: {error}")))?;
+            .map_err(|error| {
+                let system = error.source().and_then(|source| source.downcast_ref());
+                failed(format!("no threads, take fewer: {}", system.map_or_else(|| error.to_string(), reason)))
+            })?;
         let shared = Arc::new(Shared { program, code, cancel: options.cancel.clone() });
         Ok(CpuSession { shared, pool, queue: VecDeque::new(), depth: options.depth.max(1) })
     }

@@ -1,6 +1,7 @@
 //! Room for recursion.
 
 use super::{Diagnostic, Diagnostics, Source};
+use crate::reason;
 
 /// The stack that compiling runs on, in bytes. Virtual memory: pages that nothing touches cost
 /// nothing. The deepest text that the checks let through needs a fraction of it
@@ -21,7 +22,7 @@ pub fn on_large_stack<T: Send>(source: &Source, work: impl FnOnce() -> T + Send)
             .name("portcullis-compile".into())
             .stack_size(LARGE_STACK)
             .spawn_scoped(scope, work)
-            .map_err(|error| failed(format!("no thread to compile on: {error}")))?
+            .map_err(|error| failed(format!("no thread to compile on: {}", reason(&error))))?
             .join()
             .map_err(|panic| {
                 let text = panic.downcast_ref::<String>().map(String::as_str);

@@ -8,6 +8,7 @@ mod report;
 use std::io::{IsTerminal, stdin, stdout};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Instant;
 
 use portcullis::device::{DeviceError, DeviceKind, LoadOptions};
 use portcullis::devices::{self, Selector};
@@ -102,7 +103,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
         loaded => loaded?,
     };
+    let begun = Instant::now();
     let source = open_source(&args, &program, device.info().kind)?;
+    // It has read its first block by now.
+    let opened = begun.elapsed();
     places::check(&args)?;
     // From here on there is something to finish. Before, the wait for a first packet may be long.
     interrupt.listen();
@@ -111,11 +115,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
     })?;
 
     let mut progress = Progress::new(args.progress);
-    let finished = pipeline::run(source, session, outputs, &interrupt.stop, &mut |event| match event {
+    let mut finished = pipeline::run(source, session, outputs, &interrupt.stop, &mut |event| match event {
         Event::Warning(warning) => progress.above(|| out::warn(&warning.to_string())),
         Event::Batch { totals, progress: done } => progress.show(totals, done),
     });
     progress.clear();
+    finished.totals.times.read += opened;
+    finished.totals.elapsed = begun.elapsed();
 
     let stopped = finished.stopped;
     if let (true, Some(PipelineError::Device(DeviceError::Cancelled))) = (stopped, &finished.error) {

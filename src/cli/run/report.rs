@@ -109,6 +109,7 @@ impl Run<'_> {
             ("  filter", times.device.kernel),
             ("  download", times.device.download),
             ("  write", times.write),
+            ("  other", totals.other()),
         ];
         rows.extend(
             stages

@@ -7,6 +7,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use naga::StorageAccess;
 use portcullis_core::device::{CancelToken, DeviceError, DeviceKind};
 use portcullis_core::program::Program;
+use portcullis_core::reason;
 
 use crate::compile::{self, ARENA, DESCRIPTORS, ENTRY, Kernel, LAUNCH, METADATA, VERDICTS};
 use crate::device::{Gpu, SLICE, said};
@@ -58,7 +59,7 @@ pub(crate) fn load(
         }
     };
     let thread = std::thread::Builder::new().stack_size(STACK).spawn(compile);
-    let thread = thread.map_err(|error| failed(format!("no thread to compile on: {error}")))?;
+    let thread = thread.map_err(|error| failed(format!("no thread to compile on: {}", reason(&error))))?;
     loop {
         match result.recv_timeout(SLICE) {
             Ok(result) => return result,
