@@ -1,0 +1,287 @@
+//! Devices check no index of a filter (docs/passes.md, "Indices"): one out of range would be a read or a
+//! write anywhere. So every index of a lowered module is shown to be in range here, by rules of this
+//! file's own that know nothing of how the pass finds its work.
+
+use std::collections::{BTreeSet, HashMap};
+
+use naga::{
+    AddressSpace, ArraySize, Expression, Function, Handle, Literal, MathFunction, ScalarKind, Statement, TypeInner,
+};
+use portcullis::selftest::filters;
+use portcullis_compat_tests::generator::{self, Config};
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::program::{Lowered, Lowering, Program, ProgramOptions, lower};
+
+const ALONE: Lowering =
+    Lowering { fuel: false, clamp_indices: true, whole_pointers: false, int64: false, mask_shifts: false };
+
+/// What the wgpu backend asks for.
+const ALL: Lowering =
+    Lowering { fuel: true, clamp_indices: true, whole_pointers: true, int64: true, mask_shifts: true };
+
+const RANDOM_FILTERS: u64 = 300;
+
+/// What the other filters leave out.
+const MATRICES: &str = "
+    var<private> kept: mat2x3<f32>;
+    fn xdp_filter(pkt: u32) -> u32 {
+        let i = load_u8(pkt, 0u);
+        let value = mat2x3<f32>(vec3<f32>(f32(i)), vec3<f32>(2.0));
+        kept[i][i >> 1u] = 1.0;
+        return u32(value[i].x + value[1][i] + kept[i].y);
+    }";
+
+/// A call: who is called, with which expressions of the caller.
+type Call = (Handle<Function>, Vec<Handle<Expression>>);
+
+struct Checker<'a> {
+    lowered: &'a Lowered,
+    /// The calls that each function makes.
+    calls: HashMap<Handle<Function>, Vec<Call>>,
+    /// The call that a `CallResult` is of.
+    results: HashMap<(Handle<Function>, Handle<Expression>), Call>,
+}
+
+/// What a walk has found.
+#[derive(Default)]
+struct Found {
+    /// Kinds of thing that a dynamic index goes into, each as `array in Private`.
+    kinds: BTreeSet<String>,
+    indices: usize,
+    unproven: Vec<String>,
+}
+
+impl<'a> Checker<'a> {
+    fn new(lowered: &'a Lowered) -> Checker<'a> {
+        let mut checker = Checker { lowered, calls: HashMap::new(), results: HashMap::new() };
+        for (caller, function) in lowered.module.functions.iter() {
+            let mut blocks = vec![&function.body];
+            while let Some(block) = blocks.pop() {
+                for statement in block.iter() {
+                    match statement {
+                        Statement::Block(block) => blocks.push(block),
+                        Statement::If { accept, reject, .. } => blocks.extend([accept, reject]),
+                        Statement::Switch { cases, .. } => blocks.extend(cases.iter().map(|case| &case.body)),
+                        Statement::Loop { body, continuing, .. } => blocks.extend([body, continuing]),
+                        Statement::Call { function, arguments, result } => {
+                            let call = (*function, arguments.clone());
+                            checker.calls.entry(caller).or_default().push(call.clone());
+                            if let Some(result) = result {
+                                checker.results.insert((caller, *result), call);
+                            }
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        checker
+    }
+
+    fn type_of(&self, function: Handle<Function>, expression: Handle<Expression>) -> &TypeInner {
+        self.lowered.info[function][expression].ty.inner_with(&self.lowered.module.types)
+    }
+
+    /// A number that the unsigned value of `expression` is never above, where there is one to be seen.
+    fn at_most(&self, function: Handle<Function>, expression: Handle<Expression>) -> Option<u64> {
+        let module = &self.lowered.module;
+        let unsigned =
+            |e| self.type_of(function, e).scalar().is_some_and(|scalar| scalar.kind == ScalarKind::Uint).then_some(e);
+        match module.functions[function].expressions[expression] {
+            Expression::Literal(literal) => number(literal),
+            Expression::Constant(constant) => match module.global_expressions[module.constants[constant].init] {
+                Expression::Literal(literal) => number(literal),
+                _ => None,
+            },
+            // Of signed numbers the least may be a negative one, which is large when taken as unsigned.
+            Expression::Math { fun: MathFunction::Min, arg, arg1: Some(arg1), .. } => {
+                [arg, arg1].into_iter().filter_map(|e| self.at_most(function, unsigned(e)?)).min()
+            }
+            Expression::As { expr, kind: ScalarKind::Uint, convert } => {
+                let fits = |most: &u64| convert != Some(4) || *most <= u32::MAX.into();
+                self.at_most(function, unsigned(expr)?).filter(fits)
+            }
+            // The greatest that any caller gives; a function that nobody calls may be given anything.
+            Expression::FunctionArgument(index) => {
+                let calls = self.calls.iter().flat_map(|(caller, calls)| calls.iter().map(move |call| (*caller, call)));
+                let given = calls.filter(|(_, (callee, _))| *callee == function);
+                let each: Option<Vec<u64>> =
+                    given.map(|(caller, (_, arguments))| self.at_most(caller, arguments[index as usize])).collect();
+                each?.into_iter().max()
+            }
+            // The low word of the lesser of two pairs that stand for 64-bit integers.
+            Expression::AccessIndex { base, index: 0 } => {
+                let (callee, arguments) = self.results.get(&(function, base))?;
+                if module.functions[*callee].name.as_deref() != Some("pc_u64_min") {
+                    return None;
+                }
+                arguments.iter().filter_map(|&argument| self.low_word(function, argument)).min()
+            }
+            _ => None,
+        }
+    }
+
+    /// The low word of a constant pair whose high word is zero.
+    fn low_word(&self, function: Handle<Function>, pair: Handle<Expression>) -> Option<u64> {
+        let module = &self.lowered.module;
+        let Expression::Constant(constant) = module.functions[function].expressions[pair] else { return None };
+        let Expression::Compose { ref components, .. } = module.global_expressions[module.constants[constant].init]
+        else {
+            return None;
+        };
+        let words = components.iter().map(|&word| match module.global_expressions[word] {
+            Expression::Literal(literal) => number(literal),
+            _ => None,
+        });
+        match words.collect::<Option<Vec<u64>>>()?[..] {
+            [low, 0] => Some(low),
+            _ => None,
+        }
+    }
+
+    fn run(&self) -> Found {
+        let mut found = Found::default();
+        for (handle, function) in self.lowered.module.functions.iter() {
+            for (access, expression) in function.expressions.iter() {
+                let Expression::Access { base, index } = *expression else { continue };
+                let (kind, space, length) = shape(self.lowered, self.type_of(handle, base));
+                if !matches!(space, None | Some(AddressSpace::Function | AddressSpace::Private))
+                    && self.lowered.prelude.contains(&handle)
+                {
+                    continue;
+                }
+                found.indices += 1;
+                found.kinds.insert(match space {
+                    Some(space) => format!("{kind} in {space:?}"),
+                    None => format!("{kind} as a value"),
+                });
+                let most = self.at_most(handle, index);
+                if length.is_none_or(|length| most.is_none_or(|most| most >= length.into())) {
+                    let name = function.name.as_deref().unwrap_or("a nameless function");
+                    found.unproven.push(format!(
+                        "{name}: {access:?} into {kind} of {length:?} elements: index {:?}, at most {most:?}",
+                        function.expressions[index]
+                    ));
+                }
+            }
+        }
+        found
+    }
+}
+
+/// What an index goes into: its kind, where it lies if it is memory, how many elements it has.
+fn shape(lowered: &Lowered, base: &TypeInner) -> (&'static str, Option<AddressSpace>, Option<u32>) {
+    let of = |inner: &TypeInner| match *inner {
+        TypeInner::Array { size: ArraySize::Constant(length), .. } => ("array", Some(length.get())),
+        TypeInner::Array { .. } => ("array", None),
+        TypeInner::Vector { size, .. } => ("vector", Some(size as u32)),
+        TypeInner::Matrix { columns, .. } => ("matrix", Some(columns as u32)),
+        ref other => panic!("an index into {other:?}"),
+    };
+    match *base {
+        TypeInner::Pointer { base, space } => {
+            let (kind, length) = of(&lowered.module.types[base].inner);
+            (kind, Some(space), length)
+        }
+        TypeInner::ValuePointer { size, space, .. } => ("vector", Some(space), size.map(|size| size as u32)),
+        ref value => {
+            let (kind, length) = of(value);
+            (kind, None, length)
+        }
+    }
+}
+
+fn number(literal: Literal) -> Option<u64> {
+    match literal {
+        Literal::U32(value) => Some(value.into()),
+        Literal::U64(value) => Some(value),
+        Literal::I32(value) => value.try_into().ok(),
+        Literal::I64(value) => value.try_into().ok(),
+        _ => None,
+    }
+}
+
+fn compile(name: &str, text: &str, options: &ProgramOptions) -> Program {
+    wgsl::compile(&Source::new(name, text), options).unwrap_or_else(|e| panic!("{}\n{text}", e.render()))
+}
+
+/// Stock filters, probes, the inputs of the golden lowerings, random filters.
+fn programs() -> Vec<Program> {
+    let mut programs: Vec<Program> =
+        filters::cases().iter().map(|case| (*case.compile().expect("the library's own")).clone()).collect();
+    programs.push(compile("matrices", MATRICES, &ProgramOptions::default()));
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../core/tests/golden");
+    for entry in std::fs::read_dir(golden).expect("the golden lowerings") {
+        let path = entry.expect("the golden lowerings").path();
+        if !path.to_string_lossy().ends_with(".lowered.wgsl") {
+            let text = std::fs::read_to_string(&path).expect("a golden input");
+            programs.push(compile(&path.to_string_lossy(), &text, &ProgramOptions::default()));
+        }
+    }
+    for seed in 0..RANDOM_FILTERS {
+        let filter = generator::filter(seed, &Config::varied(seed));
+        let options = ProgramOptions { parameters: filter.parameters, ..ProgramOptions::default() };
+        programs.push(compile(&format!("random filter {seed}"), &filter.text, &options));
+    }
+    programs
+}
+
+#[test]
+fn no_dynamic_index_is_left_unbounded() {
+    for lowering in [ALONE, ALL] {
+        let (mut indices, mut kinds) = (0, BTreeSet::new());
+        for program in programs() {
+            let lowered = lower(&program, lowering).unwrap_or_else(|e| panic!("{}: {e}", program.source().name));
+            let found = Checker::new(&lowered).run();
+            assert!(
+                found.unproven.is_empty(),
+                "{} {lowering:?}\n{}\n{}",
+                program.source().name,
+                found.unproven.join("\n"),
+                program.source().text
+            );
+            indices += found.indices;
+            kinds.extend(found.kinds);
+        }
+        println!("{indices} indices, into {kinds:?}");
+        assert!(indices > 1000, "{indices}");
+        for kind in ["array", "vector", "matrix"] {
+            for place in ["in Function", "in Private", "as a value"] {
+                assert!(kinds.contains(&format!("{kind} {place}")), "no {kind} {place}: {kinds:?}");
+            }
+        }
+    }
+}
+
+/// The rules can say no: to an index that nothing bounds, one bounded an element too late, or as a signed
+/// number, or by some callers only.
+#[test]
+fn an_unclamped_index_is_found() {
+    let unproven = |body: &str| {
+        let text = format!(
+            "fn last(m: ptr<function, array<u32, 4>>, i: u32) -> u32 {{ return (*m)[i]; }}
+            fn xdp_filter(pkt: u32) -> u32 {{
+                let i = load_u8(pkt, 0u);
+                var a: array<u32, 4>;
+                _ = last(&a, 0u);
+                {body}
+            }}"
+        );
+        let program = compile("x.wgsl", &text, &ProgramOptions::default());
+        let lowered = lower(&program, Lowering { clamp_indices: false, ..ALL }).expect("passes run on their own");
+        Checker::new(&lowered).run().unproven.len()
+    };
+    for (body, count) in [
+        ("return a[i];", 1),
+        ("return a[min(i, 3u)];", 0),
+        ("return a[min(i, 4u)];", 1),
+        ("return a[bitcast<u32>(min(bitcast<i32>(i), 3i))];", 1),
+        ("return a[min(bitcast<i32>(i), 3i)];", 1),
+        ("return a[u32(min(u64(i) << 40u, 3lu))];", 0),
+        ("return a[min(u64(i) << 40u, 3lu)];", 1),
+        ("return last(&a, min(i, 3u));", 0),
+        ("return last(&a, min(i, 3u)) + last(&a, i);", 1),
+    ] {
+        assert_eq!(unproven(body), count, "{body}");
+    }
+}
