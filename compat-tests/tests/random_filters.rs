@@ -73,6 +73,16 @@ fn every_device_agrees_with_the_reference() {
     devices::on_each("random filters", check);
 }
 
+/// Loads that must stay behind the branch that proves them are in enough of the filters that run unasked,
+/// and in some that write nothing, where a compiler may think that it can move every load.
+#[test]
+fn some_filters_prove_a_load_in_a_loop() {
+    let holding: Vec<_> = (0..FILTERS).map(program).filter(|p| p.source().text.contains("let far")).collect();
+    let readers = holding.iter().filter(|program| !program.facts().rewrites()).count();
+    println!("{} of {FILTERS} filters, {readers} of which write nothing", holding.len());
+    assert!(holding.len() >= 40 && readers >= 10, "{} filters, {readers} of which write nothing", holding.len());
+}
+
 /// The facts hold for what the reference saw happen.
 #[test]
 fn facts_are_true() {

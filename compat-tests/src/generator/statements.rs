@@ -26,6 +26,9 @@ impl Generator<'_> {
             self.line(&format!("let {name} = 14u + (load_u8(pkt, 14u) & 15u) * 4u;"));
             self.declare(&name, Type::Scalar(Scalar::U32), false);
         }
+        if self.config.loops && self.once_in(6) {
+            self.proven_load();
+        }
     }
 
     /// What the filter ends with: variables are brought to light, in the packet or the verdict, so
@@ -135,7 +138,7 @@ impl Generator<'_> {
 
     fn statement(&mut self, around: Surroundings) {
         let nested = around.depth < NESTING;
-        match self.below(24) {
+        match self.below(25) {
             0..=3 => self.declaration(),
             4..=8 => self.assignment(),
             9..=11 if nested => self.if_else(around),
@@ -164,6 +167,7 @@ impl Generator<'_> {
                 let (condition, verdict) = (self.value(Scalar::Bool, DEPTH), self.verdict());
                 self.line(&format!("if {condition} {{ return {verdict}; }}"));
             }
+            23 if self.config.loops && self.has_packet => self.proven_load(),
             _ => self.assignment(),
         }
     }
@@ -330,6 +334,41 @@ impl Generator<'_> {
                 self.line("}");
             }
         }
+    }
+
+    /// A loop around a load far out, at an offset that stays the same, which only a branch in the loop proves
+    /// to be in the packet. Moved out of the loop, where nothing it depends on changes, it would read anywhere.
+    fn proven_load(&mut self) {
+        let far =
+            self.pick(if self.config.wild_offsets { &[100, 0x2000, 0x4000_0000, 0x4000_0000] } else { &[100, 0x2000] });
+        let (load, bytes) = self.pick(&[("u8", 1), ("be16", 2), ("le16", 2), ("be32", 4), ("le32", 4)]);
+        let near = self.value(Scalar::U32, 1);
+        let (offset, sum, counter) = (self.name("far"), self.name("v"), self.name("n"));
+        let rounds = self.below(9) + 1;
+        let guard = match self.below(2) {
+            0 => format!("{offset} + {bytes}u <= pkt_len(pkt)"),
+            _ => format!("pkt_len(pkt) >= {offset} + {bytes}u"),
+        };
+        let leave = format!("{sum} {} {}u", self.pick(&["==", ">"]), self.pick(&[0, 77, 255, 4000]));
+        let counted = self.once_in(2);
+        self.line(&format!("let {offset} = ({near} & 63u) | {far}u;"));
+        self.line(&format!("var {sum} = 0u;"));
+        if counted {
+            self.line(&format!("for (var {counter} = 0u; {counter} < {rounds}u; {counter}++) {{"));
+        } else {
+            self.line(&format!("var {counter} = 0u;"));
+            self.line("loop {");
+        }
+        self.line(&format!("    if {guard} {{"));
+        self.line(&format!("        {sum} += load_{load}(pkt, {offset}) + {counter};"));
+        self.line(&format!("        if {leave} {{ break; }}"));
+        self.line("    }");
+        if !counted {
+            self.line(&format!("    {counter}++;"));
+            self.line(&format!("    if {counter} > {rounds}u {{ break; }}"));
+        }
+        self.line("}");
+        self.declare(&sum, Type::Scalar(Scalar::U32), true);
     }
 
     fn length_change(&mut self, around: Surroundings) {
