@@ -214,7 +214,9 @@ pub trait Session: Send {
     /// Only where the driver is lost: memory that cannot be imported is [`Imported::Copied`].
     fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError>;
 
-    /// Queues a batch and does not wait for it. At most [`LoadOptions::depth`] may be in flight.
+    /// Queues a batch and does not wait for it. At most [`LoadOptions::depth`] may be in flight. The
+    /// batch may be one that came back, from this session or another, as long as the room that the
+    /// filter needs is there ([`Batch::room`]).
     ///
     /// # Errors
     /// Gives the batch back where it cannot be taken: the queue is full, the packets have no room
@@ -256,7 +258,8 @@ pub fn check_submission(program: &Program, batch: &Batch, in_flight: usize, dept
     }
     if program.facts().changes_length && batch.room() == crate::packet::Room::None && !batch.is_empty() {
         return Err(DeviceError::Refused(
-            "the filter changes packet lengths, and the packets have no room for it (Room::Both)".into(),
+            "the filter changes packet lengths, and the packets have no room for it (Room::Both), or have used it up"
+                .into(),
         ));
     }
     Ok(())

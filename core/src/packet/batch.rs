@@ -61,7 +61,7 @@ impl Metadata {
 pub enum Room {
     /// Packets may lie next to each other. Not for filters that change lengths.
     None,
-    /// Each packet has [`ROOM`] bytes on either side that belong to nobody else.
+    /// Each packet has at least [`ROOM`] bytes on either side that belong to nobody else.
     Both,
 }
 
@@ -266,9 +266,16 @@ impl Batch {
         }
     }
 
-    /// Whether the packets have room for length changes.
+    /// Whether the packets, as they lie now, have room for length changes. Where a filter has moved an
+    /// end into a packet's room, less than [`ROOM`] is left there: such a batch has none until its
+    /// packets are laid out anew.
     pub fn room(&self) -> Room {
-        self.room
+        // Without room there is no `original`, and nothing has grown.
+        let grew = self.descriptors.iter().zip(&self.original).any(|(now, source)| {
+            let end = |d: &Descriptor| u64::from(d.offset) + u64::from(d.length);
+            now.offset < source.offset || end(now) > end(source)
+        });
+        if grew { Room::None } else { self.room }
     }
 
     /// The memory that the packets lie in. What a device may do with it: read and write the bytes
@@ -383,6 +390,22 @@ mod tests {
         assert_eq!(batch.original()[0], d(at, 60));
         batch.resize(vec![d(at + 46, 14)]).unwrap();
         assert_eq!(batch.packet(0), [7; 14]);
+    }
+
+    #[test]
+    fn a_batch_that_grew_has_no_room() {
+        let mut batch = Batch::from_packets(&[[7u8; 60], [8; 60]]).unwrap();
+        let at: Vec<u32> = batch.descriptors().iter().map(|d| d.offset).collect();
+        for (second, room) in [
+            (d(at[1], 60), Room::Both),
+            (d(at[1] + 20, 20), Room::Both),
+            (d(at[1] - 1, 14), Room::None),
+            (d(at[1] + 46, 15), Room::None),
+            (d(at[1] + 60, 0), Room::Both),
+        ] {
+            batch.resize(vec![d(at[0], 60), second]).unwrap();
+            assert_eq!(batch.room(), room, "{second:?}");
+        }
     }
 
     #[test]
