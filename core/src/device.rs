@@ -21,7 +21,7 @@ pub enum DeviceKind {
     IntegratedGpu,
     /// A GPU as a virtual machine sees it.
     VirtualGpu,
-    /// A GPU driver that runs on the processor (llvmpipe). Never chosen by `auto`.
+    /// A GPU driver that runs on the processor (lavapipe). Never chosen by `auto`.
     Software,
     /// The reference interpreter and the device that does nothing. Never chosen by `auto`.
     Reference,

@@ -46,7 +46,7 @@ pub fn probe() -> Result<Vec<WgpuDevice>, DeviceError> {
 
 #[cfg(target_os = "linux")]
 const NO_DEVICE: &str = "Vulkan is installed, but no driver offers a device: install the driver of your GPU's vendor, \
-     or mesa-vulkan-drivers (Debian's package for AMD and Intel GPUs, and for llvmpipe, which needs no GPU)";
+     or mesa-vulkan-drivers (Debian's package for AMD and Intel GPUs, and for lavapipe, which needs no GPU)";
 #[cfg(not(target_os = "linux"))]
 const NO_DEVICE: &str = "no Vulkan, Metal or DX12 device: install the driver of your GPU's vendor";
 

@@ -75,7 +75,7 @@ fn packets_at_odd_addresses() {
 
 #[test]
 fn memory_beyond_a_binding_is_split() {
-    // 300 MiB: more than the 128 MiB that llvmpipe, and WebGPU's default, bind at once.
+    // 300 MiB: more than the 128 MiB that lavapipe, and WebGPU's default, bind at once.
     let (count, stride) = (75_000, 4200);
     for device in devices() {
         let mut session = load(&device, &program(NUMBER));
