@@ -2,8 +2,12 @@
 //! operands at which they are peculiar. What is right is the interpreter's to say, whose own tests
 //! compare it with Rust's arithmetic.
 
+#[path = "../../core/src/interp/tests/operands.rs"]
+mod operands;
+
 use std::sync::Arc;
 
+use operands::{load, pairs, store};
 use portcullis_compat_tests::devices;
 use portcullis_compat_tests::harness::{self, What};
 use portcullis_core::device::Device;
@@ -16,50 +20,8 @@ const OPERANDS: usize = 24;
 /// Results of a filter, at most: not too few, because a device compiles each filter anew.
 const RESULTS: usize = 24;
 
-const EDGES: &[u64] = &[
-    0,
-    1,
-    2,
-    7,
-    31,
-    32,
-    33,
-    63,
-    64,
-    0x7fff_ffff,
-    0x8000_0000,
-    0x8000_0001,
-    0xffff_ffff,
-    0x1_0000_0000,
-    0x7fff_ffff_ffff_ffff,
-    0x8000_0000_0000_0000,
-    0xffff_ffff_ffff_fffe,
-    0xffff_ffff_ffff_ffff,
-    0x0123_4567_89ab_cdef,
-];
-
 fn is_wide(ty: &str) -> bool {
     ty.ends_with("64")
-}
-
-fn load(ty: &str, at: usize) -> String {
-    let (low, high) = (format!("load_le32(pkt, {at}u)"), format!("load_le32(pkt, {}u)", at + 4));
-    match ty {
-        "bool" => format!("({low} & 1u) != 0u"),
-        "u64" | "i64" => format!("bitcast<{ty}>(u64({low}) | (u64({high}) << 32u))"),
-        _ => format!("bitcast<{ty}>({low})"),
-    }
-}
-
-fn store(value: &str, ty: &str, at: usize) -> String {
-    match ty {
-        "u64" | "i64" => format!(
-            "{{ let w = bitcast<u64>({value}); store_le32(pkt, {at}u, u32(w & 0xfffffffflu)); \
-             store_le32(pkt, {}u, u32(w >> 32u)); }}",
-            at + 4
-        ),
-        _ => format!("store_le32(pkt, {at}u, u32({value}));"),
-    }
 }
 
 /// Expressions over `a`, `b` and `c` of the type, each with its own type.
@@ -183,15 +145,12 @@ fn program(ty: &str, part: &[(String, &str)]) -> Arc<Program> {
 }
 
 fn packets() -> Vec<Vec<u8>> {
-    let third = |i: usize| EDGES[(i * 7 + 3) % EDGES.len()];
-    let pairs = EDGES.iter().flat_map(|&a| EDGES.iter().enumerate().map(move |(i, &b)| [a, b, third(i)]));
-    pairs
-        .map(|operands| {
-            let mut packet: Vec<u8> = operands.iter().flat_map(|v| v.to_le_bytes()).collect();
-            packet.resize(OPERANDS + RESULTS * 8, 0);
-            packet
-        })
-        .collect()
+    let packet = |operands: [u64; 3]| {
+        let mut packet: Vec<u8> = operands.iter().flat_map(|v| v.to_le_bytes()).collect();
+        packet.resize(OPERANDS + RESULTS * 8, 0);
+        packet
+    };
+    pairs().into_iter().map(packet).collect()
 }
 
 fn check(device: &Arc<dyn Device>) {

@@ -1,6 +1,7 @@
 //! Built-in functions against Rust's own.
 
-use super::{evaluate, pairs};
+use super::evaluate;
+use super::operands::pairs;
 
 fn check(ty: &str, result: &str, expression: &str, cases: &[[u64; 3]], expected: impl Fn(&[u64; 3]) -> u64) {
     for (case, got) in cases.iter().zip(evaluate("", result, expression, ty, cases)) {

@@ -2,11 +2,14 @@
 
 mod builtins;
 mod control;
+mod operands;
 mod operators;
 mod prelude;
 mod session;
 
 use std::sync::Arc;
+
+use operands::{load, store};
 
 use super::{Interpreter, Outcome};
 use crate::lang::{Source, wgsl};
@@ -33,27 +36,17 @@ fn run(text: &str, packet: &[u8]) -> Outcome {
 /// that type, for each of `cases`. The operands come from the packet, so that nothing is computed
 /// before the filter runs.
 fn evaluate(prologue: &str, result: &str, expression: &str, ty: &str, cases: &[[u64; 3]]) -> Vec<u64> {
-    let load = |at: u32| match ty {
-        "u64" | "i64" => format!("{ty}(u64(load_le32(pkt, {at}u)) | (u64(load_le32(pkt, {}u)) << 32u))", at + 4),
-        "bool" => format!("(load_le32(pkt, {at}u) != 0u)"),
-        "f32" => format!("bitcast<f32>(load_le32(pkt, {at}u))"),
-        _ => format!("{ty}(load_le32(pkt, {at}u))"),
-    };
-    let store = match result {
-        "u64" | "i64" => "store_le32(pkt, 24u, u32(u64(r))); store_le32(pkt, 28u, u32(u64(r) >> 32u));",
-        "f32" => "store_le32(pkt, 24u, bitcast<u32>(r));",
-        _ => "store_le32(pkt, 24u, u32(r));",
-    };
     let text = format!(
         "{prologue}\nfn xdp_filter(pkt: u32) -> u32 {{
             let a = {}; let b = {}; let c = {};
             let r: {result} = {expression};
-            {store}
+            {}
             return XDP_PASS;
         }}",
-        load(0),
-        load(8),
-        load(16)
+        load(ty, 0),
+        load(ty, 8),
+        load(ty, 16),
+        store("r", result, 24)
     );
     let interpreter = interpreter(&text);
     let one = |case: &[u64; 3]| {
@@ -79,35 +72,4 @@ impl Random {
     fn below(&mut self, bound: u64) -> u64 {
         (self.next() >> 16) % bound
     }
-}
-
-/// Values at which integers of 32 and 64 bits are peculiar.
-const EDGES: &[u64] = &[
-    0,
-    1,
-    2,
-    7,
-    31,
-    32,
-    33,
-    63,
-    64,
-    0x7fff_ffff,
-    0x8000_0000,
-    0x8000_0001,
-    0xffff_fffe,
-    0xffff_ffff,
-    0x1_0000_0000,
-    0x7fff_ffff_ffff_ffff,
-    0x8000_0000_0000_0000,
-    0xffff_ffff_ffff_fffe,
-    0xffff_ffff_ffff_ffff,
-    0x0123_4567_89ab_cdef,
-    0xdead_beef_0bad_f00d,
-];
-
-/// Every pair of [`EDGES`] with a third number.
-fn pairs() -> Vec<[u64; 3]> {
-    let third = |i: usize| EDGES[(i * 7 + 3) % EDGES.len()];
-    EDGES.iter().flat_map(|&a| EDGES.iter().enumerate().map(move |(i, &b)| [a, b, third(i)])).collect()
 }

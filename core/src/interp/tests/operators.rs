@@ -1,6 +1,7 @@
 //! Operators and conversions, on every pair of peculiar operands.
 
-use super::{evaluate, pairs, run};
+use super::operands::pairs;
+use super::{evaluate, run};
 
 /// Checks `expression` over operands of one type against `expected`.
 fn check(ty: &str, result: &str, expression: &str, expected: impl Fn(u64, u64) -> u64) {
