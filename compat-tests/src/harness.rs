@@ -44,6 +44,8 @@ pub enum What {
         /// What the reference made of it.
         want: (Verdict, Vec<u8>),
     },
+    /// The device wrote to a byte of the arena, at this offset, that belongs to no packet.
+    Trespass(usize),
 }
 
 impl fmt::Display for Mismatch {
@@ -51,6 +53,7 @@ impl fmt::Display for Mismatch {
         let Mismatch { device, name, filter, what } = self;
         match what {
             What::Reference(error) => writeln!(f, "the reference cannot run {name}: {error}")?,
+            What::Trespass(at) => writeln!(f, "{device} writes beside the packets with {name}, at byte {at}")?,
             What::Device(error) => writeln!(f, "{device} cannot run {name}: {error}")?,
             What::Packet { batch, index, packet, got, want } => {
                 writeln!(f, "{device} differs on {name}, packet {index} of a batch of {batch}")?;
@@ -91,8 +94,8 @@ pub fn compare(
     // Packets without room of their own are laid out more tightly, and only some filters take them.
     let rooms: &[Room] = if program.facts().changes_length { &[Room::Both] } else { &[Room::None, Room::Both] };
     for (&size, &room) in batches.iter().flat_map(|size| rooms.iter().map(move |room| (size, room))) {
-        for part in packets.chunks(size.max(1)) {
-            let batch = layouts::batch(part, room);
+        let (batches, watched) = layouts::batches(packets, size, room);
+        for (part, batch) in packets.chunks(size.max(1)).zip(batches) {
             let metadata: Vec<_> = (0..part.len()).map(|i| batch.metadata_of(i)).collect();
             let done = session.run(batch).map_err(|e| mismatch(What::Device(e)))?;
             for (index, (packet, metadata)) in part.iter().zip(&metadata).enumerate() {
@@ -108,6 +111,9 @@ pub fn compare(
                     }));
                 }
             }
+        }
+        if let Some(at) = watched.trespass() {
+            return Err(mismatch(What::Trespass(at)));
         }
     }
     Ok(())

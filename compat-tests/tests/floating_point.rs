@@ -118,7 +118,8 @@ fn check(device: &Arc<dyn Device>) {
         let reference = Interpreter::new(&program).unwrap_or_else(|e| panic!("{e}"));
         let session = device.load(&program, &LoadOptions::default());
         let mut session = session.unwrap_or_else(|e| panic!("{e}\n{}", program.source().text));
-        let done = session.run(layouts::batch(&packets, Room::None)).unwrap_or_else(|e| panic!("{e}"));
+        let (mut batches, _) = layouts::batches(&packets, packets.len(), Room::None);
+        let done = session.run(batches.remove(0)).unwrap_or_else(|e| panic!("{e}"));
         for (index, packet) in packets.iter().enumerate() {
             let want = reference.run(packet, &Metadata::default()).unwrap_or_else(|e| panic!("{e}"));
             assert_eq!(done.verdicts.get(index), Verdict::Pass);

@@ -21,11 +21,13 @@ fn compile(name: &str) -> Arc<Program> {
 
 fn run(session: &mut dyn Session, packets: &[Vec<u8>], room: Room) -> Vec<Outcome> {
     let mut outcomes = Vec::with_capacity(packets.len());
-    for part in packets.chunks(BATCH) {
-        let done = session.run(layouts::batch(part, room)).unwrap_or_else(|e| panic!("{e}"));
+    let (batches, watched) = layouts::batches(packets, BATCH, room);
+    for batch in batches {
+        let done = session.run(batch).unwrap_or_else(|e| panic!("{e}"));
         let packets = done.batch.packets().map(<[u8]>::to_vec);
         outcomes.extend(done.verdicts.iter().zip(packets).map(|(verdict, bytes)| Outcome { verdict, bytes }));
     }
+    assert_eq!(watched.trespass(), None, "a byte that belongs to no packet was written to");
     outcomes
 }
 

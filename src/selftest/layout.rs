@@ -10,6 +10,7 @@ use super::corpora::Packet;
 const FILL: u8 = 0xa5;
 
 /// Packets in an arena that is watched: whoever writes beside the packets is found out.
+#[derive(Debug)]
 pub struct Watched {
     home: Receiver<Arena>,
     /// The bytes, ascending, that a device may write to.
@@ -17,8 +18,12 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Lays `packets` out in batches of `size`, each packet at another distance from a 4-byte word
-    /// than the one before it, as packets of a capture are.
+    /// Lays `packets` out in batches of `size`, at least 1, each packet at another distance from a 4-byte
+    /// word than the one before it, as packets of a capture are. With [`Room::Both`] a packet's room is
+    /// its own.
+    ///
+    /// # Errors
+    /// More packets than an arena can hold, or than there is memory for.
     pub fn lay_out(packets: &[Packet], size: usize, room: Room) -> Result<(Vec<Batch>, Watched), ArenaError> {
         let margin = if room == Room::Both { ROOM as usize } else { 0 };
         let mut descriptors = Vec::with_capacity(packets.len());
@@ -47,10 +52,12 @@ impl Watched {
         Ok((batches, Watched { home, allowed }))
     }
 
-    /// The first byte, if any, that was written to and belongs to no packet. All batches must be
-    /// gone by now.
+    /// The offset of the first byte, if any, that was written to and belongs to no packet.
+    ///
+    /// # Panics
+    /// When a batch is still there: only its holder may look at its memory.
     pub fn trespass(self) -> Option<usize> {
-        let arena = self.home.try_recv().ok()?;
+        let arena = self.home.try_recv().expect("every batch is gone");
         let mut from = 0;
         let end = arena.len();
         for range in self.allowed.into_iter().chain(std::iter::once(end..end)) {
@@ -66,9 +73,10 @@ impl Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use portcullis_core::packet::Metadata;
 
     fn packets() -> Vec<Packet> {
-        (0..20u8).map(|i| Packet::plain(vec![i; usize::from(i)])).collect()
+        (0..20u8).map(|i| Packet { bytes: vec![i; usize::from(i)], metadata: Metadata::default() }).collect()
     }
 
     #[test]

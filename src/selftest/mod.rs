@@ -6,7 +6,7 @@
 
 pub mod corpora;
 pub mod filters;
-mod layout;
+pub mod layout;
 mod report;
 
 use std::any::Any;

@@ -1,27 +1,31 @@
 //! Packets that lie about themselves, or are too short for what they say: whatever a filter does
 //! with them, it must not read or write outside them.
 
+use std::collections::HashSet;
+
+use super::headers::Headers;
 use super::random::Random;
 use super::{Generator, Kind, Mix, Size, Spec};
 
-/// The hostile corpus: a few thousand packets, the same in every run.
+/// The hostile corpus: some ten thousand packets, no two alike, the same in every run.
 ///
-/// - one packet of each kind, cut at every length from 0 to 130 bytes;
-/// - all-zeros, all-ones and counting bytes of each length from 0 to 130;
+/// - one packet of each kind, and of each shape that filters tell apart, cut at every length from 0 to
+///   130 bytes; the latter also with some bytes changed;
+/// - all-zeros, all-ones and counting bytes of each length from 0 to 130, and of some up to 65,535;
 /// - length fields that lie: IPv4 header lengths 0 to 15, total lengths, IPv6 payload lengths, UDP
 ///   lengths, TCP data offsets, each from nothing to everything;
 /// - IPv6 extension headers that follow each other to the packet's end and beyond, or claim to be
 ///   longer than the packet;
 /// - tags upon tags;
-/// - random bytes, with and without a plausible start.
+/// - random bytes, with and without a plausible start or EtherType.
 pub fn corpus() -> Vec<Vec<u8>> {
     let mut random = Random::new(0x1057_11e5, 0);
     let mut packets = Vec::new();
-    let templates = templates();
-    for template in &templates {
+    let (templates, shapes) = (templates(), shapes());
+    for template in templates.iter().chain(&shapes) {
         packets.extend((0..=template.len().min(130)).map(|cut| template[..cut].to_vec()));
     }
-    for length in 0..=130usize {
+    for length in (0..=130usize).chain([1500, 1501, 9000, 65_535]) {
         packets.push(vec![0; length]);
         packets.push(vec![0xff; length]);
         packets.push((0..length).map(|i| i as u8).collect());
@@ -29,19 +33,170 @@ pub fn corpus() -> Vec<Vec<u8>> {
     for template in &templates {
         lying_lengths(template, &mut packets);
     }
+    for shape in shapes {
+        for _ in 0..20 {
+            let mut changed = shape.clone();
+            for _ in 0..random.between(1, 3) {
+                // Mostly where the headers are.
+                changed[random.below(shape.len().min(80) as u32) as usize] = random.u32() as u8;
+            }
+            changed.truncate(random.between(shape.len() as u32 / 2, shape.len() as u32) as usize);
+            packets.push(changed);
+        }
+        packets.push(shape);
+    }
     extension_headers(&mut packets);
     tags(&mut packets);
+    noise(&mut random, &templates, &mut packets);
+    // Many begin alike, and a packet cut before they differ says nothing new.
+    let mut seen = HashSet::new();
+    packets.retain(|packet| seen.insert(packet.clone()));
+    packets
+}
+
+/// Bytes without any order: as they come, behind a template's start that gets them looked at, and with an
+/// EtherType that filters know, half of those with a first byte that begins an IP header.
+fn noise(random: &mut Random, templates: &[Vec<u8>], packets: &mut Vec<Vec<u8>>) {
+    let templates: Vec<&[u8]> = templates.iter().map(Vec::as_slice).collect();
     for length in 0..=130u32 {
         let mut bytes = vec![0; length as usize];
         random.fill(&mut bytes);
         packets.push(bytes.clone());
-        // The same behind a start that gets it looked at.
-        let template = random.pick(&templates.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        let template = random.pick(&templates);
         let keep = bytes.len().min(random.between(12, 40) as usize).min(template.len());
         bytes[..keep].copy_from_slice(&template[..keep]);
         packets.push(bytes);
     }
-    packets
+    for index in 0..400 {
+        let length = if index % 80 == 0 { random.between(500, 2000) } else { random.between(14, 160) };
+        let mut bytes = vec![0; length as usize];
+        random.fill(&mut bytes);
+        bytes[12..14].copy_from_slice(&random.pick(&[IPV4, IPV6, VLAN, SERVICE_VLAN, ARP]).to_be_bytes());
+        if let (Some(first), true) = (bytes.get_mut(14), index % 2 == 0) {
+            *first = random.pick(&[0x45, 0x60, 0x46, 0x4f]);
+        }
+        packets.push(bytes);
+    }
+}
+
+/// EtherTypes: IEEE 802 Numbers (IANA).
+const IPV4: u16 = 0x0800;
+const ARP: u16 = 0x0806;
+const VLAN: u16 = 0x8100;
+const IPV6: u16 = 0x86dd;
+const SERVICE_VLAN: u16 = 0x88a8;
+
+/// Bytes behind the network header of a shape: ports, and what stands for the rest.
+const TRANSPORT: usize = 44;
+
+/// Ethernet and IPv4 from `source`, with `options` words of options.
+fn ipv4(options: usize, protocol: u8, source: u32) -> Vec<u8> {
+    let mut headers = Headers::new();
+    let addresses = [source, 0xcb00_7107];
+    headers.ethernet(addresses, IPV4);
+    headers.ipv4(addresses, protocol, 0xb9, 64, 0x1234, 0, &vec![1; options * 4], TRANSPORT);
+    headers.bytes().to_vec()
+}
+
+/// Ethernet and IPv6 with a chain of extension headers, each a number and its length in bytes.
+fn ipv6(chain: &[(u8, usize)], protocol: u8) -> Vec<u8> {
+    let mut headers = Headers::new();
+    let addresses = [0x0a00_0001, 0x0a00_0002];
+    let numbers: Vec<u8> = chain.iter().map(|&(number, _)| number).chain([protocol]).collect();
+    let payload = chain.iter().map(|&(_, length)| length).sum::<usize>() + TRANSPORT;
+    headers.ethernet(addresses, IPV6);
+    headers.ipv6(addresses, numbers[0], 0x0b9a_bcde, 64, payload);
+    let mut packet = headers.bytes().to_vec();
+    for (&(number, length), next) in chain.iter().zip(&numbers[1..]) {
+        let mut header = vec![0; length];
+        header[0] = *next;
+        header[1] = match number {
+            44 => 0,
+            51 => (length / 4 - 2) as u8,
+            _ => (length / 8 - 1) as u8,
+        };
+        packet.extend(header);
+    }
+    packet
+}
+
+/// A header, and behind it what has ports where TCP and UDP have them.
+fn to_port(port: u16, mut packet: Vec<u8>) -> Vec<u8> {
+    packet.extend([0xc0, 0x01]);
+    packet.extend(port.to_be_bytes());
+    packet.extend(0..TRANSPORT as u8 - 4);
+    packet
+}
+
+/// The packet with tags behind the addresses, each a type and its control information.
+fn tagged(packet: &[u8], tags: &[[u16; 2]]) -> Vec<u8> {
+    let tags: Vec<u8> = tags.as_flattened().iter().flat_map(|word| word.to_be_bytes()).collect();
+    [&packet[..12], &tags, &packet[12..]].concat()
+}
+
+/// A packet of every shape that some filter tells apart, and some that are just not valid.
+fn shapes() -> Vec<Vec<u8>> {
+    let mut shapes = Vec::new();
+    for port in [0, 22, 23, 80, 443, 1023, 1024, 65_535] {
+        shapes.push(to_port(port, ipv4(0, 6, 0xc0a8_0001)));
+        shapes.push(to_port(port, ipv4(0, 17, 0x0a00_ff01)));
+        shapes.push(to_port(port, ipv4(0, 6, 0xc633_6401)));
+        shapes.push(to_port(port, ipv6(&[], 6)));
+    }
+    // On either side of private networks' borders (RFC 1918).
+    for source in [0x0a01_0001, 0xac10_0909, 0xac11_0001, 0xc0a8_c801, 0xc0a9_0001] {
+        shapes.push(to_port(25, ipv4(0, 6, source)));
+    }
+    for options in [1, 5, 10] {
+        shapes.push(to_port(443, ipv4(options, 6, 0x0a00_0002)));
+        shapes.push(to_port(53, ipv4(options, 17, 0x0a00_0002)));
+    }
+    for protocol in [0, 1, 2, 41, 47, 51, 58, 132] {
+        shapes.push(to_port(80, ipv4(0, protocol, 0x0a00_0003)));
+        shapes.push(to_port(80, ipv6(&[], protocol)));
+    }
+    // Fragments: first (more to come), later, the last possible, do not fragment.
+    for field in [0x2000u16, 0x2001, 0x00b9, 0x1fff, 0x4000] {
+        let mut fragment = to_port(80, ipv4(0, 6, 0x0a00_0004));
+        fragment[20..22].copy_from_slice(&field.to_be_bytes());
+        shapes.push(fragment);
+        let mut fragment = to_port(80, ipv6(&[(44, 8)], 6));
+        // Offset in the upper 13 bits, "more" in the lowest.
+        let offset = field << 3 | u16::from(field & 0x2000 != 0);
+        fragment[56..58].copy_from_slice(&offset.to_be_bytes());
+        shapes.push(fragment);
+    }
+    // Version and IHL that no header of its kind has.
+    for first in [0x00, 0x40, 0x44, 0x35, 0x55, 0x60, 0xf5] {
+        for mut bad in [ipv4(0, 6, 0x0a00_0005), ipv6(&[], 6)] {
+            bad[14] = first;
+            shapes.push(to_port(80, bad));
+        }
+    }
+    for count in [1, 2, 7, 8, 9, 10] {
+        shapes.push(to_port(80, ipv6(&vec![(60, 8); count], 6)));
+        shapes.push(to_port(443, ipv6(&vec![(51, 12); count], 6)));
+    }
+    shapes.push(to_port(443, ipv6(&[(0, 8), (43, 24), (60, 16), (44, 8), (51, 24), (135, 8), (60, 8)], 6)));
+    shapes.push(to_port(443, ipv6(&[(0, 2048)], 6)));
+    shapes.push(to_port(80, ipv6(&[(0, 8), (50, 8)], 6)));
+    shapes.push(to_port(80, ipv6(&[(0, 8), (59, 8)], 6)));
+    for inner in
+        [to_port(80, ipv4(0, 6, 0x0a00_0006)), to_port(443, ipv4(3, 6, 0x0a00_0006)), to_port(443, ipv6(&[(0, 8)], 6))]
+    {
+        shapes.push(tagged(&inner, &[[VLAN, 0x2005]]));
+        shapes.push(tagged(&inner, &[[SERVICE_VLAN, 0x2005]]));
+        shapes.push(tagged(&inner, &[[SERVICE_VLAN, 1], [VLAN, 2]]));
+        shapes.push(tagged(&inner, &[[VLAN, 1], [VLAN, 1]]));
+    }
+    // A checksum that RFC 1624's two zeros tell apart, and marks that are there already.
+    for (tos, check) in [(0x00, 0x0000u16), (0x00, 0xffff), (0xb8, 0xffff), (0xbb, 0x1234)] {
+        let mut marked = to_port(80, ipv4(0, 6, 0x0a00_0007));
+        marked[15] = tos;
+        marked[24..26].copy_from_slice(&check.to_be_bytes());
+        shapes.push(marked);
+    }
+    shapes
 }
 
 /// A well-formed packet of each kind, of 130 bytes where its kind lets it.
@@ -70,8 +225,8 @@ fn lying_lengths(template: &[u8], packets: &mut Vec<Vec<u8>>) {
         change(&mut packet);
         packets.push(packet);
     };
-    match template[12..14] {
-        [0x08, 0x00] => {
+    match u16::from_be_bytes([template[12], template[13]]) {
+        IPV4 => {
             let transport = 14 + usize::from(template[14] & 15) * 4;
             for header in 0..16u8 {
                 put(&|packet| packet[14] = 0x40 | header);
@@ -98,7 +253,7 @@ fn lying_lengths(template: &[u8], packets: &mut Vec<Vec<u8>>) {
                 });
             }
         }
-        [0x86, 0xdd] => {
+        IPV6 => {
             for claim in CLAIMS {
                 put(&|packet| packet[18..20].copy_from_slice(&claim.to_be_bytes()));
                 put(&|packet| packet[58..60].copy_from_slice(&claim.to_be_bytes()));
@@ -114,9 +269,7 @@ fn lying_lengths(template: &[u8], packets: &mut Vec<Vec<u8>>) {
 /// IPv6 with chains of extension headers: each type followed by itself to the end, with lengths from
 /// least to most.
 fn extension_headers(packets: &mut Vec<Vec<u8>>) {
-    let mut start = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 0];
-    start.extend([0, 64]);
-    start.extend([0xfe; 32]);
+    let start = ipv6(&[], 0);
     for kind in [0u8, 43, 44, 51, 60, 135] {
         for length in [0u8, 1, 2, 4, 0x7f, 0xfe, 0xff] {
             for total in [54, 55, 56, 61, 62, 63, 70, 118, 126, 254, 1500] {
@@ -132,24 +285,11 @@ fn extension_headers(packets: &mut Vec<Vec<u8>>) {
             }
         }
     }
-    // Nine headers, one more than a filter has to follow, and then TCP to port 80; and exactly eight.
-    for count in [8, 9] {
-        let mut packet = start.clone();
-        packet[20] = 60;
-        for i in 0..count {
-            let next = if i + 1 == count { 6 } else { 60 };
-            packet.extend([next, 0, 1, 4, 0, 0, 0, 0]);
-        }
-        packet.extend([0x30, 0x39, 0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 2, 0, 0, 0, 0, 0, 0]);
-        let payload = (packet.len() - 54) as u16;
-        packet[18..20].copy_from_slice(&payload.to_be_bytes());
-        packets.push(packet);
-    }
 }
 
 /// VLAN tags one after the other, and nothing behind them.
 fn tags(packets: &mut Vec<Vec<u8>>) {
-    for kind in [[0x81, 0x00], [0x88, 0xa8], [0x91, 0x00]] {
+    for kind in [VLAN, SERVICE_VLAN, 0x9100].map(u16::to_be_bytes) {
         for count in 1..30 {
             let mut packet = vec![0xff; 12];
             for _ in 0..count {
@@ -173,13 +313,18 @@ mod tests {
     fn has_every_length_and_lie() {
         let packets = corpus();
         for length in 0..=130 {
-            assert!(packets.iter().filter(|packet| packet.len() == length).count() >= 5, "{length}");
+            // There is one packet without bytes, and not much that a single byte can be.
+            let least = [1, 3].get(length).copied().unwrap_or(5);
+            let count = packets.iter().filter(|packet| packet.len() == length).count();
+            assert!(count >= least, "{count} of {length} bytes");
         }
+        assert_eq!(packets.iter().collect::<HashSet<_>>().len(), packets.len());
         for header in 0..16u8 {
             let ipv4 = |p: &&Vec<u8>| p.len() > 14 && p[12..14] == [8, 0] && p[14] == 0x40 | header;
             assert!(packets.iter().any(|p| ipv4(&p)), "{header}");
         }
         let bytes: usize = packets.iter().map(Vec::len).sum();
+        println!("{} packets, {bytes} bytes", packets.len());
         assert!(packets.len() < 20_000 && bytes < 4 << 20, "{} packets, {bytes} bytes", packets.len());
     }
 
