@@ -1,7 +1,7 @@
 //! Packets to run filters on, each corpus with a name: well-formed traffic, hostile packets, and
 //! captures that lie beside the repository.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use portcullis::io::synth::{self, Generator, Size, Spec};
 use portcullis::io::{Source, SourceError, SourceOptions, capture};
@@ -35,15 +35,19 @@ pub fn hostile() -> Corpus {
     Corpus { name: "hostile packets".into(), packets: synth::hostile::corpus() }
 }
 
-/// Every Ethernet capture under `../shared/captures`, as far as it can be read, in the order of
+/// Every Ethernet capture under `../shared/captures` (or `PORTCULLIS_CAPTURES`), as far as it can be read, in the order of
 /// their names; or why there is none. Each also says what ended it early, if anything did.
 ///
 /// # Errors
 /// The folder is not there.
 pub fn captures() -> Result<Vec<(Corpus, Option<SourceError>)>, String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/captures");
+    let folder = match std::env::var_os("PORTCULLIS_CAPTURES") {
+        Some(folder) => PathBuf::from(folder),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/captures"),
+    };
     let mut files = Vec::new();
-    find_captures(&folder, &mut files).map_err(|e| format!("no captures in ../shared/captures: {e}"))?;
+    find_captures(&folder, &mut files)
+        .map_err(|e| format!("no captures in ../shared/captures (or PORTCULLIS_CAPTURES): {e}"))?;
     files.sort();
     let mut corpora = Vec::new();
     for file in files {
@@ -68,7 +72,7 @@ pub fn captures() -> Result<Vec<(Corpus, Option<SourceError>)>, String> {
     Ok(corpora)
 }
 
-fn find_captures(folder: &Path, files: &mut Vec<std::path::PathBuf>) -> std::io::Result<()> {
+fn find_captures(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
         if path.is_dir() {
