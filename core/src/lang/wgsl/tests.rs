@@ -267,3 +267,29 @@ fn parameters_that_break_a_constant_expression_are_named() {
     let errors = with_parameters(text, &[("n", "40")]).unwrap_err().render();
     assert!(errors.contains("`n` = 40"), "{errors}");
 }
+
+/// docs/semantics.md, "Arithmetic": what naga works out itself.
+#[test]
+fn constants_wrap_or_are_refused() {
+    let filter = |expression: &str| format!("fn xdp_filter(pkt: u32) -> u32 {{ return u32({expression}); }}");
+    for fine in
+        ["0xffffffffu + 1u", "0u - 1u", "2147483647i + 1i", "65536i * 65536i", "1lu / 0lu", "u64(pkt_len(pkt)) / 0lu"]
+    {
+        compiled(&filter(fine)).map_err(|e| e.render()).unwrap();
+    }
+    for (wrong, words) in [
+        ("9223372036854775807 + 1", "overflow"),
+        ("3u / 0u", "by zero"),
+        ("3i % 0i", "by zero"),
+        ("pkt_len(pkt) / 0u", "by zero"),
+        ("0xffffffffu << 1u", "overflow"),
+        ("1u << 32u", "shift"),
+        ("pkt_len(pkt) >> 32u", "shift"),
+        ("u64(pkt_len(pkt)) << 64u", "shift"),
+        ("array<u32, 2>(1u, 2u)[2]", "index"),
+    ] {
+        let Err(errors) = compiled(&filter(wrong)) else { panic!("accepted: {wrong}") };
+        let said = errors.to_string().to_lowercase();
+        assert!(said.contains(words), "{wrong}: {said}");
+    }
+}

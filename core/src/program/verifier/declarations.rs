@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use naga::{AddressSpace, ArraySize, EntryPoint, Handle, Module, Scalar, ScalarKind, Type, TypeInner};
+use naga::{AddressSpace, ArraySize, EntryPoint, Handle, Literal, Module, Scalar, ScalarKind, Type, TypeInner};
 
 use super::{Errors, Parts, name_place, place};
 use crate::lang::{FILTER, Source};
@@ -53,6 +53,8 @@ pub(super) fn check(parts: &Parts, errors: &mut Errors) {
         for (expression, value) in function.expressions.iter() {
             let reason = match *value {
                 naga::Expression::Compose { ty, .. } | naga::Expression::ZeroValue(ty) => why(ty),
+                naga::Expression::As { kind: ScalarKind::Float, convert: Some(2 | 8), .. }
+                | naga::Expression::Literal(Literal::F16(_) | Literal::F64(_)) => Some(NO_SUCH_FLOATS),
                 _ => None,
             };
             if let Some(reason) = reason {
@@ -62,6 +64,7 @@ pub(super) fn check(parts: &Parts, errors: &mut Errors) {
     }
 }
 
+const NO_SUCH_FLOATS: &str = "filters have no f16 and no f64";
 const RESOURCES: &str = "a filter reaches its packet through the prelude's functions (`load_u8`, `store_be16`, ...)";
 const UNIFORMS: &str = "a filter's parameters are `override`s, set by name when it is loaded";
 
@@ -104,7 +107,7 @@ fn refused_types(module: &Module) -> Vec<Option<&'static str>> {
     for (_, ty) in module.types.iter() {
         let of = |handle: Handle<Type>| refused.get(handle.index()).copied().flatten();
         let scalar = |scalar: Scalar| match (scalar.kind, scalar.width) {
-            (ScalarKind::Float, 2 | 8) => Some("filters have no f16 and no f64"),
+            (ScalarKind::Float, 2 | 8) => Some(NO_SUCH_FLOATS),
             (ScalarKind::Sint | ScalarKind::Uint, 1 | 2) => Some("filters have no 16-bit integers"),
             _ => None,
         };

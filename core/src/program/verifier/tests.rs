@@ -136,8 +136,9 @@ fn resources_are_refused() {
 #[test]
 fn types_that_no_device_has_to_know_are_refused() {
     refused(&format!("enable f16;\n{}", with("", "")), "1:8", "f16");
-    refused(&with("let a = 1.0lf;", ""), "2:9", "");
-    refused(&with("var a: f64;", ""), "2:1", "");
+    refused(&with("let a = 1.0lf;", ""), "2:9", "no f64");
+    refused(&with("let a = f64(pkt_len(pkt));", ""), "2:9", "no f64");
+    refused(&with("var a: f64;", ""), "2:1", "no f64");
     accepted(&with("var a: i64 = 1li; var b: u64 = 2lu; b = b * 3lu; var c = 1.5f;", ""));
 }
 
