@@ -4,6 +4,7 @@
 use std::io;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use portcullis::device::{CancelToken, LoadOptions, Session};
 use portcullis::devices;
@@ -186,5 +187,20 @@ fn a_stop_does_not_wait_for_a_silent_source() {
     assert_eq!(kept.packets(), [[1u8; 60]]);
     assert!(kept.is_finished());
     // The source was waiting for more all along.
+    drop(send);
+}
+
+/// Nor does a sink that fails: whoever watches is told at once.
+#[test]
+fn a_sinks_error_does_not_wait_for_a_silent_source() {
+    let (send, batches) = channel();
+    send.send(Batch::from_packets(&[[1u8; 60]]).unwrap()).unwrap();
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        let source = Box::new(Live { batches, format: CaptureFormat::default() });
+        let _ = tell.send(run(source, Kept::new(0).outputs()));
+    });
+    let finished = told.recv_timeout(Duration::from_secs(30)).expect("it waits for the source");
+    assert!(matches!(finished.error, Some(PipelineError::Sink(_))), "{:?}", finished.error);
     drop(send);
 }

@@ -12,7 +12,9 @@ pub fn reason_at(path: &Path, error: &io::Error) -> String {
         Some(folder) if error.kind() == ErrorKind::NotFound && !folder.as_os_str().is_empty() && !folder.exists() => {
             format!("there is no folder {}; create it first", folder.display())
         }
-        _ if error.kind() == ErrorKind::AlreadyExists && path.is_file() => "it is a file, not a folder".into(),
+        _ if error.kind() == ErrorKind::AlreadyExists => {
+            if path.exists() { "it is a file, not a folder" } else { "it is a link that leads nowhere" }.into()
+        }
         _ => reason(error),
     }
 }

@@ -72,7 +72,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             line["filter"] = json!(args.filter.name());
             out::print(line.to_string() + "\n")
         }
-        None => out::print(format!("{}: no errors\n{}", args.filter.name(), facts_text(&program))),
+        None => out::print(format!("{}: no errors\n{}", out::printable(&args.filter.name()), facts_text(&program))),
     }
 }
 

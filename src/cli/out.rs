@@ -38,7 +38,7 @@ pub fn warn(text: &str) {
 }
 
 /// The text without what a terminal would obey: names of files and interfaces come from elsewhere.
-fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
 

@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
+use clap::builder::NonEmptyStringValueParser;
 use portcullis::device::Device;
 use portcullis::devices::{self, Selector};
 use portcullis::io::reason_at;
@@ -32,7 +33,7 @@ pub struct Args {
     #[arg(long)]
     quick: bool,
     /// Write devices, drivers and all results to this file as JSON; `-` is standard output
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
     json: Option<String>,
 }
 

@@ -155,8 +155,8 @@ impl Driver<'_> {
         let mut writer = if outputs.is_empty() { None } else { Some(Writer::start(outputs)?) };
         let driven = self.drive(from_reader, &mut writer, stop);
         // The driver has dropped its end of the queue, so the reader stops at its next batch. One
-        // that still waits for input after a stop is left behind: it may wait for ever.
-        if !stop.is_cancelled() || reader.is_finished() {
+        // that still waits for input after a stop or an error is left behind: it may wait for ever.
+        if (driven.is_ok() && !stop.is_cancelled()) || reader.is_finished() {
             reader.join().map_err(|_| died("reader"))?;
         }
         // Even after an error, what has come so far belongs in the files.
@@ -177,7 +177,7 @@ impl Driver<'_> {
         let mut ended = None;
         loop {
             if ended.is_none() && self.session.in_flight() < self.session.depth() {
-                match next(&reader, self.session.in_flight() == 0, stop) {
+                match next(&reader, self.session.in_flight() == 0, writer, stop) {
                     Next::Some(FromReader::Batch { batch, progress, took }) => {
                         self.totals.times.read += took;
                         self.session.submit(batch).map_err(|refused| refused.error)?;
@@ -197,6 +197,7 @@ impl Driver<'_> {
                         continue;
                     }
                     Next::Died => return Err(died("reader")),
+                    Next::HungUp => return Err(hung_up(writer)),
                     // Nothing to submit yet: take what is done meanwhile.
                     Next::NotYet => {}
                 }
@@ -218,13 +219,7 @@ impl Driver<'_> {
         let progress = self.queued.pop_front().unwrap_or_default();
         (self.observe)(Event::Batch { totals: &self.totals, progress });
         match writer {
-            Some(thread) if thread.queue.send(done).is_err() => {
-                // It hung up, so it has an error to tell.
-                match writer.take().map(Writer::finish) {
-                    Some(Err(error)) => Err(error),
-                    _ => Err(died("writer")),
-                }
-            }
+            Some(thread) if thread.queue.send(done).is_err() => Err(hung_up(writer)),
             _ => Ok(()),
         }
     }
@@ -235,10 +230,12 @@ enum Next {
     NotYet,
     Stopped,
     Died,
+    /// The writer has ended before its time.
+    HungUp,
 }
 
 /// The next message; waits for it only when there is nothing else to do.
-fn next(reader: &Receiver<FromReader>, wait: bool, stop: &CancelToken) -> Next {
+fn next(reader: &Receiver<FromReader>, wait: bool, writer: &Option<Writer>, stop: &CancelToken) -> Next {
     if !wait {
         return match reader.try_recv() {
             Ok(message) => Next::Some(message),
@@ -253,6 +250,10 @@ fn next(reader: &Receiver<FromReader>, wait: bool, stop: &CancelToken) -> Next {
             Err(RecvTimeoutError::Disconnected) => return Next::Died,
             // A reader that waits for input never sees the token; it had its chance.
             Err(RecvTimeoutError::Timeout) if stopped_before => return Next::Stopped,
+            // Nothing will be sent to it that would show it.
+            Err(RecvTimeoutError::Timeout) if writer.as_ref().is_some_and(|w| w.thread.is_finished()) => {
+                return Next::HungUp;
+            }
             Err(RecvTimeoutError::Timeout) => stopped_before = stop.is_cancelled(),
         }
     }
@@ -329,6 +330,14 @@ fn spawn<T: Send + 'static>(
         .name(name.into())
         .spawn(body)
         .map_err(|error| PipelineError::Thread { thread: name, what: format!("cannot be started: {}", reason(&error)) })
+}
+
+/// The error that made the writer hang up.
+fn hung_up(writer: &mut Option<Writer>) -> PipelineError {
+    match writer.take().map(Writer::finish) {
+        Some(Err(error)) => error,
+        _ => died("writer"),
+    }
 }
 
 fn died(thread: &'static str) -> PipelineError {

@@ -20,6 +20,12 @@ fn wrong_usage_is_told_from_wrong_input() {
     with(&["--fuel=16777217"]).failed(2, &["--fuel"]);
     with(&["--fuel=16777216", "--device=cpu"]).done();
     with(&["--read", capture]).failed(2, &["--read"]);
+    // As of a variable of the shell that is not set.
+    for option in ["--write", "--write-tx", "--write-redirect", "--read"] {
+        place.run(&["run", filter, &format!("{option}=")]).failed(2, &[option]);
+    }
+    with(&["--write-redirect", "-"]).failed(2, &["--write-redirect -: "]);
+    place.run(&["selftest", "--json="]).failed(2, &["--json"]);
     with(&["--nonsense"]).failed(2, &["--nonsense"]);
     place.run(&["run", filter]).failed(2, &["--read"]);
     place.run(&["run"]).failed(2, &["FILTER"]);

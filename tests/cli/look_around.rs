@@ -85,3 +85,16 @@ fn progress_without_a_terminal_stays_off_stdout() {
     let ran = place.run(&["run", &filter, "--read", &sample(), "--progress", "--json"]).done();
     ran.json();
 }
+
+/// Names of files come from elsewhere: from an archive, or from somebody else's folder.
+#[cfg(unix)]
+#[test]
+fn a_name_does_not_reach_the_terminal_as_it_is() {
+    let place = Place::new();
+    let filter = place.file("\u{1b}[2J.wgsl", crate::support::PASS);
+    for args in [&["run", filter, "--read", &sample()][..], &["check", filter], &["check", "\u{1b}[2J"]] {
+        let ran = place.run(args);
+        let text = ran.out + &ran.err;
+        assert!(text.contains("[2J") && !text.contains('\u{1b}'), "{text:?}");
+    }
+}

@@ -61,17 +61,22 @@ fn nothing_is_written_over_what_is_read() {
         &["--write", "link.pcap"],
         &["--write-tx", "c.pcap"],
         &["--write", "f.wgsl"],
-        &["--write-redirect", "."],
         &["--write", "a.pcap", "--write-tx", "a.pcap"],
         &["--write", "a.pcap", "--write-tx", "./a.pcap"],
         &["--write", "-", "--write-tx", "-"],
         &["--write", "dir/3.pcap", "--write-redirect", "dir"],
+        &["--write", "dir/other.pcap", "--write-redirect", "dir"],
     ] {
         place.run(&[&["run", filter, "--read", capture], args].concat()).failed(2, &["error: --write"]);
         assert_eq!(place.read("c.pcap"), content);
         assert_eq!(place.read("f.wgsl"), PASS.as_bytes());
     }
     place.run(&["run", filter, "--read", capture, "--write", "/dev/null", "--write-tx", "/dev/null"]).done();
+    let seven = place.file("7.pcap", &content);
+    place.run(&["run", filter, "--read", seven, "--write-redirect", "."]).failed(2, &["error: --write-redirect"]);
+    // No target has such names.
+    place.run(&["run", filter, "--read", capture, "--write-redirect", "."]).done();
+    place.run(&["run", filter, "--read", capture, "--write", "dir/passed.pcap", "--write-redirect", "dir"]).done();
 }
 
 /// The same under names that only the system knows to be one: links, and what a shell opened.
@@ -142,6 +147,11 @@ fn what_cannot_be_written_is_named() {
     if std::path::Path::new("/dev/full").exists() {
         let why = "writing failed: there is no space left on the device; make room there, or choose another place";
         assert_eq!(with("--write", "/dev/full").failed(1, &[]).err, format!("error: /dev/full: {why}\n"));
+    }
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink("nowhere", place.path("dangling")).unwrap();
+        with("--write-redirect", "dangling").failed(1, &["it is a link that leads nowhere\n"]);
     }
     std::fs::create_dir_all(place.path("r/3.pcap")).unwrap();
     let redirect = place.file("r.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return redirect(load_u8(pkt, 0u)); }");

@@ -10,6 +10,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Instant;
 
+use clap::builder::{NonEmptyStringValueParser, TypedValueParser};
 use portcullis::device::{DeviceError, DeviceKind, LoadOptions};
 use portcullis::devices::{self, Selector};
 use portcullis::io::wrap::Limit;
@@ -35,18 +36,18 @@ pub struct Args {
     filter: FilterArgs,
     /// The capture to read; `-` is standard input, and `synth:packets=100000,seed=1,size=64..1500`
     /// makes up traffic
-    #[arg(long, value_name = "FILE|synth:…")]
+    #[arg(long, value_name = "FILE|synth:…", value_parser = NonEmptyStringValueParser::new())]
     read: String,
     /// Write the packets that pass to this capture: classic pcap in the input's time resolution, or
     /// pcapng where the name ends so; `-` is standard output
-    #[arg(long, value_name = "FILE", value_parser = output)]
+    #[arg(long, value_name = "FILE", value_parser = output())]
     write: Option<String>,
     /// Write the packets with verdict TX to this capture
-    #[arg(long, value_name = "FILE", value_parser = output)]
+    #[arg(long, value_name = "FILE", value_parser = output())]
     write_tx: Option<String>,
     /// Write redirected packets to captures in this folder, one for each target (`3.pcap`); after
     /// 1024 targets the rest goes to `other.pcap`
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = NonEmptyStringValueParser::new())]
     write_redirect: Option<String>,
     /// Where to run: auto (a real GPU, else the CPU), cpu, wgpu, wgpu:N, interp or noop
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
@@ -69,8 +70,11 @@ pub struct Args {
 }
 
 /// Standard output by whatever name: opened as a file it would be emptied, and have the table in it.
-fn output(text: &str) -> Result<String, std::convert::Infallible> {
-    Ok(if ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].contains(&text) { "-" } else { text }.to_owned())
+fn output() -> impl TypedValueParser<Value = String> {
+    NonEmptyStringValueParser::new().map(|text| match text.as_str() {
+        "/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1" => "-".to_owned(),
+        _ => text,
+    })
 }
 
 /// Runs.

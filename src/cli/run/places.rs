@@ -32,12 +32,15 @@ pub fn check(args: &Args) -> Result<(), Failure> {
         }
         outputs.push((path, meaning));
     }
+    if args.write_redirect.as_deref() == Some("-") {
+        return Err(Failure::Usage("--write-redirect -: it takes a folder; standard output is no folder".into()));
+    }
     let Some(dir) = args.write_redirect.as_deref().map(Path::new) else { return Ok(()) };
     let there: Vec<PathBuf> = dir.read_dir().map_or(Vec::new(), |entries| {
-        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| is_capture(path)).collect()
+        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| is_targets(path)).collect()
     });
     for (path, what) in inputs.iter().chain(&outputs) {
-        let new = is_capture(path) && place(path).parent() == Some(&place(dir));
+        let new = is_targets(path) && place(path).parent() == Some(&place(dir));
         if new || there.iter().any(|entry| same_file(entry, path)) {
             return Err(Failure::Usage(format!(
                 "--write-redirect {}: {what}, {}, lies in this folder and could be overwritten; choose another one",
@@ -49,9 +52,10 @@ pub fn check(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether a file of this name could be one that redirected packets are written to.
-fn is_capture(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "pcap")
+/// Whether redirected packets may be written to a file of this name.
+fn is_targets(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name.strip_suffix(".pcap").is_some_and(|stem| stem == "other" || stem.parse::<u32>().is_ok())
 }
 
 /// Whether two outputs would write to the same place, which only `/dev/null` does not mind.
@@ -95,5 +99,11 @@ mod tests {
         std::fs::hard_link(&a, &b).unwrap();
         assert!(collide(&a, &b));
         assert!(!collide(Path::new("/dev/null"), Path::new("/dev/null")));
+        for name in ["0.pcap", "16777215.pcap", "other.pcap", "x/3.pcap"] {
+            assert!(is_targets(Path::new(name)), "{name}");
+        }
+        for name in ["passed.pcap", "3.pcapng", "3", "3.4.pcap", ".pcap", "-1.pcap", "3.pcap/x"] {
+            assert!(!is_targets(Path::new(name)), "{name}");
+        }
     }
 }

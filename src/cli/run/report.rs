@@ -117,7 +117,13 @@ impl Run<'_> {
                 .filter(|(_, time)| !time.is_zero())
                 .map(|&(name, time)| row(name, seconds(time), String::new())),
         );
-        format!("{}, on {} ({})\n{}", self.filter, self.device.id, self.device.name, out::table(rows, &[1]))
+        format!(
+            "{}, on {} ({})\n{}",
+            out::printable(&self.filter),
+            self.device.id,
+            self.device.name,
+            out::table(rows, &[1])
+        )
     }
 
     /// The targets with the most packets, then all others together.
