@@ -8,8 +8,11 @@ use portcullis::device::CancelToken;
 use crate::cli::failure::INTERRUPTED;
 use crate::cli::out;
 
-/// How long batches in flight may take to come home after the first Ctrl-C.
-const GRACE: Duration = Duration::from_millis(1500);
+/// An end that takes no longer than this needs no announcement.
+const AT_ONCE: Duration = Duration::from_millis(200);
+
+/// How long batches in flight may take to come home after that.
+const GRACE: Duration = Duration::from_millis(1300);
 
 /// What a Ctrl-C sets.
 #[derive(Debug, Clone, Default)]
@@ -35,6 +38,7 @@ impl Interrupt {
             let give_up = give_up.clone();
             std::thread::spawn(move || {
                 // Here, since nobody may be reading standard error, and the handler must not wait.
+                std::thread::sleep(AT_ONCE);
                 out::note("interrupted: finishing what is under way (again: end at once)");
                 std::thread::sleep(GRACE);
                 give_up.cancel();

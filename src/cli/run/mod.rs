@@ -147,7 +147,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
     } else {
         out::print(text)?;
     }
-    if stopped { Err(Failure::Silent(INTERRUPTED)) } else { Ok(()) }
+    if stopped {
+        out::note("interrupted: the rest of the input was not read");
+        return Err(Failure::Silent(INTERRUPTED));
+    }
+    Ok(())
 }
 
 impl Args {
