@@ -16,6 +16,7 @@ pub fn reason(error: &io::Error) -> String {
         ErrorKind::ReadOnlyFilesystem => "the file system is read-only; choose another place",
         ErrorKind::StorageFull => "there is no space left on the device; make room there, or choose another place",
         ErrorKind::QuotaExceeded => "your quota there is used up; make room, or choose another place",
+        ErrorKind::FileTooLarge => "the file would be longer than its file system or your limits allow",
         _ => {
             let text = error.to_string();
             return text.rfind(" (os error ").map_or(text.clone(), |at| text[..at].to_owned());

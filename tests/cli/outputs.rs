@@ -170,6 +170,20 @@ fn what_cannot_be_written_is_named() {
     );
 }
 
+/// A count of what was judged is none of what is in the file.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_output_that_fails_on_the_way_is_not_taken_for_whole() {
+    let place = Place::new();
+    place.file("f.wgsl", PASS);
+    let run = format!("portcullis run f.wgsl --read '{}' --write o.pcap", crate::support::sample());
+    // Where the signal is ignored, writing beyond the limit is an error.
+    let ran = place.shell(&format!("trap '' XFSZ; ulimit -f 8; {run}"));
+    let why = "the file would be longer than its file system or your limits allow";
+    let count = "4 000 packets were judged, and not all are written";
+    assert_eq!((ran.code, ran.err), (1, format!("error: o.pcap: writing failed: {why}\n{count}\n")));
+}
+
 #[test]
 fn many_targets_share_the_last_file() {
     let place = Place::new();

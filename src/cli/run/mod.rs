@@ -136,7 +136,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
         out::error(&error.to_string());
         if finished.totals.packets > 0 {
-            out::note(&format!("{} packets came through before", out::grouped(finished.totals.packets)));
+            let what = match error {
+                PipelineError::Sink(_) => "were judged, and not all are written",
+                _ => "came through before",
+            };
+            out::note(&format!("{} packets {what}", out::grouped(finished.totals.packets)));
         }
         return Err(Failure::Silent(if stopped { INTERRUPTED } else { WRONG }));
     }
