@@ -4,6 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use portcullis::device::Device;
+use portcullis_cpu::{Cpu, Style};
 
 /// Devices whose absence fails the tests, with commas between: `cpu,wgpu`.
 pub const REQUIRE: &str = "PORTCULLIS_REQUIRE";
@@ -25,7 +26,10 @@ pub fn on_each(name: &str, mut suite: impl FnMut(&Arc<dyn Device>)) {
             Ok(devices) => {
                 for device in devices {
                     let info = device.info();
-                    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| suite(&device)));
+                    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                        suite(&device);
+                        variants(backend.name).iter().for_each(&mut suite);
+                    }));
                     record(name, &info.id, if outcome.is_ok() { "passed" } else { "failed" }, &info.name);
                     if outcome.is_err() {
                         failures.push(format!("{} fails {name}", info.id));
@@ -40,6 +44,14 @@ pub fn on_each(name: &str, mut suite: impl FnMut(&Arc<dyn Device>)) {
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("; "));
+}
+
+/// What a device would otherwise choose between by the clock: each must be right alone.
+fn variants(backend: &str) -> Vec<Arc<dyn Device>> {
+    match backend {
+        "cpu" => [Style::BranchFree, Style::Branching].map(|style| Arc::new(Cpu::with_style(style)) as _).to_vec(),
+        _ => Vec::new(),
+    }
 }
 
 /// Notes how a suite ended on a device (`passed`, `failed` or `skipped`), and prints it.

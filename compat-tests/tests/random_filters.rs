@@ -5,7 +5,7 @@ use std::sync::Arc;
 use portcullis_compat_tests::generator::{self, Config};
 use portcullis_compat_tests::harness::{Mismatch, What};
 use portcullis_compat_tests::{devices, harness, shrink};
-use portcullis_core::device::Device;
+use portcullis_core::device::{Device, DeviceError};
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::Verdict;
 use portcullis_core::program::{Program, ProgramOptions};
@@ -42,13 +42,21 @@ fn program(seed: u64) -> Arc<Program> {
 }
 
 fn check(device: &Arc<dyn Device>) {
+    let mut refused = 0;
     for seed in seeds() {
         let packets = generator::packets(seed, 40);
         let program = program(seed);
-        if let Err(mismatch) = harness::compare(&program, &**device, &packets, &[packets.len(), 7]) {
-            panic!("{}", smaller(device, seed, &program, *mismatch));
+        match harness::compare(&program, &**device, &packets, &[packets.len(), 7]) {
+            Ok(()) => {}
+            // A device may have limits of its own, and says so; but few filters come near them.
+            Err(mismatch) if matches!(mismatch.what, What::Device(DeviceError::Unsupported { .. })) => {
+                println!("{mismatch}");
+                refused += 1;
+            }
+            Err(mismatch) => panic!("{}", smaller(device, seed, &program, *mismatch)),
         }
     }
+    assert!(refused * 100 <= seeds().count(), "{} refuses {refused} of {} filters", device.info().id, seeds().count());
 }
 
 /// A mismatch of the same kind with a smaller filter and one packet, where there is one.

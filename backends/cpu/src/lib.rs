@@ -3,11 +3,13 @@
 //!
 //! The code of a batch is one loop with everything inlined. Packet accesses that the filter has
 //! already made sure of go unchecked; all others are checked, so that no filter and no packet can
-//! make it touch memory that is not the packet's. `docs/design.md`, section 7, has the measurements
-//! behind it.
+//! make it touch memory that is not the packet's. There are two pieces of code for a filter, one with
+//! few branches and one with all of them; which is the faster depends on the traffic, and is measured
+//! while the traffic is filtered. `docs/performance.md` has the figures behind it.
 
 #![allow(unsafe_code)]
 
+mod choice;
 mod compile;
 mod memory;
 mod probe;
@@ -19,17 +21,28 @@ use std::sync::Arc;
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, LoadOptions, Session};
 use portcullis_core::program::Program;
 
+pub use compile::Style;
+
 /// The host's processor.
 #[derive(Debug)]
 pub struct Cpu {
     info: DeviceInfo,
+    style: Option<Style>,
 }
 
 impl Cpu {
     /// The device; it is always there, though a program is refused on a processor that the code
     /// generator does not know.
     pub fn new() -> Cpu {
-        Cpu { info: probe::info() }
+        Cpu { info: probe::info(), style: None }
+    }
+
+    /// The same device with one style of code only, where it would otherwise measure which of them
+    /// is the fastest for its traffic: for tests and measurements. Its id names the style.
+    pub fn with_style(style: Style) -> Cpu {
+        let mut info = probe::info();
+        info.id = format!("cpu ({})", style.name());
+        Cpu { info, style: Some(style) }
     }
 }
 
@@ -45,7 +58,7 @@ impl Device for Cpu {
     }
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
-        let code = compiled(program)?;
+        let code = compiled(program, self.style)?;
         Ok(Box::new(session::CpuSession::new(program.clone(), code, options)?))
     }
 }
@@ -75,22 +88,45 @@ fn unsupported(reason: compile::Unsupported) -> DeviceError {
     DeviceError::Unsupported { device: "cpu".into(), reason: reason.0 }
 }
 
-fn compiled(program: &Program) -> Result<memory::Code, DeviceError> {
+/// Filters of more operations get one style of code only: the other would take as long to compile
+/// again, and what they compute outweighs their branches.
+const WORTH_A_CHOICE: u64 = 20_000;
+
+/// The filter in each style that is worth having, the first preferred until more is known.
+fn lowered(
+    program: &Program,
+    style: Option<Style>,
+    isa: &dyn cranelift_codegen::isa::TargetIsa,
+) -> Result<Vec<(Style, compile::Lowered)>, DeviceError> {
+    let lower = |style| compile::lower(program, style, isa).map(|lowered| (style, lowered)).map_err(unsupported);
+    let mut all = vec![lower(style.unwrap_or(Style::BranchFree))?];
+    let first = &all[0].1;
+    if style.is_none() && first.saves_branches && first.operations <= WORTH_A_CHOICE {
+        all.push(lower(Style::Branching)?);
+    }
+    Ok(all)
+}
+
+fn compiled(program: &Program, style: Option<Style>) -> Result<memory::Code, DeviceError> {
     with_stack(|| {
         let isa = memory::host_isa().map_err(failed)?;
-        let lowered = compile::lower(program, &*isa).map_err(unsupported)?;
+        let lowered = lowered(program, style, &*isa)?.into_iter().map(|(_, lowered)| lowered).collect();
         memory::Code::new(lowered, isa).map_err(failed)
     })
 }
 
-/// The filter in Cranelift's intermediate form, before optimisation: `check --emit clif`.
+/// The filter in Cranelift's intermediate form, before optimisation, a function for each style of
+/// code: `check --emit clif`.
 ///
 /// # Errors
 /// [`DeviceError::Unsupported`] where the filter needs something that the code generator lacks.
 pub fn clif(program: &Program) -> Result<String, DeviceError> {
     with_stack(|| {
         let isa = memory::host_isa().map_err(failed)?;
-        let lowered = compile::lower(program, &*isa).map_err(unsupported)?;
-        Ok(lowered.function.display().to_string())
+        let mut text = String::new();
+        for (style, lowered) in lowered(program, None, &*isa)? {
+            text += &format!("; {}\n{}", style.name(), lowered.function.display());
+        }
+        Ok(text)
     })
 }

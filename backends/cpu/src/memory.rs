@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use cranelift_codegen::settings::{self, Configurable};
 use cranelift_codegen::{CodegenError, isa::OwnedTargetIsa};
 use cranelift_jit::{JITBuilder, JITModule};
-use cranelift_module::{FuncId, Linkage, Module, ModuleError};
+use cranelift_module::{FuncId, Module, ModuleError};
 use portcullis_core::packet::{Descriptor, Metadata};
 
 use crate::compile::Lowered;
@@ -66,12 +66,22 @@ pub(crate) fn host_isa() -> Result<OwnedTargetIsa, String> {
     cranelift_native::builder()?.finish(settings::Flags::new(flags)).map_err(|e| e.to_string())
 }
 
-/// Compiled code; freed when dropped.
+/// One function for a batch, and its tables.
+struct Entry {
+    run: unsafe extern "C" fn(*const Context, usize, usize),
+    /// For [`Context::tables`].
+    tables: Vec<u8>,
+}
+
+/// Compiled code: one function or more that do the same; freed when dropped.
 pub(crate) struct Code {
     module: Option<JITModule>,
-    entry: unsafe extern "C" fn(*const Context, usize, usize),
-    tables: Vec<u8>,
+    entries: Vec<Entry>,
     runtime: Vec<usize>,
+    /// See [`Lowered::stack`]: of the function that needs most.
+    pub stack: usize,
+    /// See [`Lowered::operations`]: of the function that has most.
+    pub operations: u64,
 }
 
 // SAFETY: the module is touched only to free its memory, in `drop`; the code itself is immutable
@@ -81,41 +91,54 @@ unsafe impl Send for Code {}
 unsafe impl Sync for Code {}
 
 impl Code {
-    /// Compiles a function and makes it executable. Its pages are writable first and executable
+    /// Compiles functions and makes them executable. Their pages are writable first and executable
     /// then, never both.
-    pub fn new(lowered: Lowered, isa: OwnedTargetIsa) -> Result<Code, String> {
+    pub fn new(lowered: Vec<Lowered>, isa: OwnedTargetIsa) -> Result<Code, String> {
         let builder = JITBuilder::with_isa(isa, cranelift_module::default_libcall_names());
-        let mut module = JITModule::new(builder);
-        let id = match Self::define(&mut module, lowered.function) {
-            Ok(id) => id,
-            Err(error) => {
-                // SAFETY: nothing of the module has run or will.
-                unsafe { module.free_memory() };
-                return Err(error);
-            }
+        let mut code = Code {
+            module: Some(JITModule::new(builder)),
+            entries: Vec::with_capacity(lowered.len()),
+            runtime: runtime::addresses(),
+            stack: lowered.iter().map(|l| l.stack).max().unwrap_or(0),
+            operations: lowered.iter().map(|l| l.operations).max().unwrap_or(0),
         };
-        let address = module.get_finalized_function(id);
-        // SAFETY: `lower` built the function with exactly this signature, in the C convention.
-        let entry =
-            unsafe { std::mem::transmute::<*const u8, unsafe extern "C" fn(*const Context, usize, usize)>(address) };
-        Ok(Code { module: Some(module), entry, tables: lowered.tables, runtime: runtime::addresses() })
+        // Where this ends early, `drop` frees what there is of the module.
+        let Some(module) = &mut code.module else { unreachable!("set above") };
+        let mut defined = Vec::with_capacity(lowered.len());
+        for Lowered { function, tables, .. } in lowered {
+            defined.push((Self::define(module, function)?, tables));
+        }
+        module.finalize_definitions().map_err(|e| e.to_string())?;
+        for (id, tables) in defined {
+            let address = module.get_finalized_function(id);
+            // SAFETY: `lower` built the function with exactly this signature, in the C convention.
+            let run = unsafe {
+                std::mem::transmute::<*const u8, unsafe extern "C" fn(*const Context, usize, usize)>(address)
+            };
+            code.entries.push(Entry { run, tables });
+        }
+        Ok(code)
     }
 
     fn define(module: &mut JITModule, function: cranelift_codegen::ir::Function) -> Result<FuncId, String> {
-        let id = module.declare_function("filter", Linkage::Export, &function.signature).map_err(|e| e.to_string())?;
+        let id = module.declare_anonymous_function(&function.signature).map_err(|e| e.to_string())?;
         let mut context = module.make_context();
         context.func = function;
         module.define_function(id, &mut context).map_err(|error| match error {
             ModuleError::Compilation(CodegenError::Verifier(errors)) => format!("invalid code: {errors}"),
             other => other.to_string(),
         })?;
-        module.finalize_definitions().map_err(|e| e.to_string())?;
         Ok(id)
     }
 
-    /// Constant tables, for [`Context::tables`].
-    pub fn tables(&self) -> *const u8 {
-        self.tables.as_ptr()
+    /// How many functions there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Constant tables of a function, for [`Context::tables`].
+    pub fn tables(&self, entry: usize) -> *const u8 {
+        self.entries[entry].tables.as_ptr()
     }
 
     /// The runtime's functions, for [`Context::runtime`].
@@ -123,7 +146,7 @@ impl Code {
         self.runtime.as_ptr()
     }
 
-    /// Runs the filter over packets `start..end`.
+    /// Runs the filter over packets `start..end`, by function `entry`.
     ///
     /// # Safety
     /// Every pointer of the context that the program uses (see its fields) is good for packets
@@ -132,16 +155,16 @@ impl Code {
     /// else touches the packets, or writes to anything else that the context points to.
     ///
     /// [`READABLE_PAST_END`]: portcullis_core::packet::READABLE_PAST_END
-    pub unsafe fn run(&self, context: &Context, start: usize, end: usize) {
+    pub unsafe fn run(&self, entry: usize, context: &Context, start: usize, end: usize) {
         // SAFETY: passed on to the caller.
-        unsafe { (self.entry)(context, start, end) }
+        unsafe { (self.entries[entry].run)(context, start, end) }
     }
 }
 
 impl Drop for Code {
     fn drop(&mut self) {
         if let Some(module) = self.module.take() {
-            // SAFETY: `entry` is not called again, and nobody else has it.
+            // SAFETY: no entry is called again, and nobody else has one.
             unsafe { module.free_memory() };
         }
     }

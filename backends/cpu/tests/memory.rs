@@ -10,7 +10,7 @@ use portcullis_core::device::{Device, LoadOptions};
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, READABLE_PAST_END, ROOM, Room};
 use portcullis_core::program::{Program, ProgramOptions};
-use portcullis_cpu::Cpu;
+use portcullis_cpu::{Cpu, Style};
 
 const PAGE: usize = 4096;
 
@@ -64,13 +64,15 @@ fn packets(length: u32, room: Room) -> Batch {
     Carver::new(arena, None).carve(descriptors, Vec::new(), room).unwrap()
 }
 
-/// Runs a filter over short packets at both ends of the memory.
+/// Runs a filter over short packets at both ends of the memory, in each style of code.
 fn run(text: &str) {
     let program = program(text);
     let room = if program.facts().changes_length { Room::Both } else { Room::None };
-    let mut session = Cpu::new().load(&program, &LoadOptions::default()).unwrap();
-    for length in [0, 1, 3, 4, 13, 14, 15, 34, 60, 64, 100, 200] {
-        session.run(packets(length, room)).unwrap();
+    for style in [Style::BranchFree, Style::Branching] {
+        let mut session = Cpu::with_style(style).load(&program, &LoadOptions::default()).unwrap();
+        for length in [0, 1, 3, 4, 13, 14, 15, 34, 60, 64, 100, 127, 128, 129, 200] {
+            session.run(packets(length, room)).unwrap();
+        }
     }
 }
 

@@ -103,6 +103,24 @@ fn cancelling_ends_a_batch_that_would_take_minutes() {
     assert!(matches!(session.complete(), Err(DeviceError::Cancelled)));
 }
 
+#[test]
+fn cancelling_ends_a_batch_whose_packets_grow_slow() {
+    // A hundred thousand packets that end at once, and as many that burn all their fuel: however
+    // fast it went so far, the end is not far.
+    let text = ENDLESS.replacen('{', "{ if load_u8(pkt, 0u) == 0u { return XDP_DROP; }", 1);
+    let cancel = CancelToken::new();
+    let options = LoadOptions { cancel: cancel.clone(), ..options(1, 1) };
+    let mut session = Cpu::new().load(&program(&text), &options).unwrap();
+    let n = 100_000;
+    let mut arena = Arena::new(8 * n).unwrap();
+    arena[4 * n..].fill(1);
+    let descriptors = (0..2 * n as u32).map(|i| Descriptor { offset: i * 4, length: 4 }).collect();
+    session.submit(Carver::new(arena, None).carve(descriptors, Vec::new(), Room::None).unwrap()).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    cancel.cancel();
+    assert!(matches!(session.complete(), Err(DeviceError::Cancelled)));
+}
+
 /// Every helper has 4 KiB of its own; together they would need more than any thread's stack.
 #[test]
 fn variables_of_helpers_share_their_memory() {
@@ -137,5 +155,35 @@ fn what_would_keep_the_compiler_busy_for_minutes_is_refused() {
 #[test]
 fn the_intermediate_form_can_be_looked_at() {
     let text = portcullis_cpu::clif(&program(ECHO)).unwrap();
-    assert!(text.starts_with("function u0:0(i64, i64, i64)"), "{text}");
+    assert!(text.starts_with("; branch-free\nfunction u0:0(i64, i64, i64)"), "{text}");
+}
+
+/// Whether the filter's two styles of code are two indeed; the branching one's text.
+fn branching_form(text: &str) -> Option<String> {
+    let form = portcullis_cpu::clif(&program(text)).unwrap();
+    form.split_once("; branching\n").map(|(_, branching)| branching.to_owned())
+}
+
+#[test]
+fn conditions_become_branches_and_no_booleans() {
+    let form = branching_form(
+        "fn xdp_filter(pkt: u32) -> u32 {
+            if pkt_len(pkt) < 8u { return XDP_DROP; }
+            let a = load_u8(pkt, 0u);
+            let b = load_u8(pkt, 1u);
+            if (a == 1u || !(b == 2u && load_u8(pkt, 2u) == 3u)) && (b > 9u || load_u8(pkt, 3u) < 4u) { return XDP_TX; }
+            return XDP_PASS;
+        }",
+    )
+    .expect("there is something to branch on");
+    // A boolean made in one block and asked for in another would be a parameter of 8 bits.
+    let parameters = form.lines().filter(|line| line.starts_with("block") && line.contains(": i8")).count();
+    assert_eq!(parameters, 0, "{form}");
+    assert_eq!(form.matches("brif").count(), 8, "one for each condition, one for the loop, one before it: {form}");
+}
+
+#[test]
+fn a_filter_without_conditions_is_compiled_once() {
+    assert_eq!(branching_form("fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }"), None);
+    assert!(branching_form(include_str!("../../../shaders/port_filter.wgsl")).is_some());
 }

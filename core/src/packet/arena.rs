@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes past an arena's end that may be read (their value is of no meaning), so that a device can
 /// load whole vectors at the last packet. `docs/abi.md`, section "Arena".
-pub const READABLE_PAST_END: usize = 64;
+pub const READABLE_PAST_END: usize = 128;
 
 const PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;

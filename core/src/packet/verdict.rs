@@ -124,6 +124,18 @@ impl Verdicts {
         Verdicts { actions, targets }
     }
 
+    /// Takes columns as [`Verdicts::new`] does, from a device whose code writes no other bytes than
+    /// actions: looking for others would take as long as a simple filter does. In debug builds it
+    /// is done all the same.
+    ///
+    /// # Panics
+    /// As [`Verdicts::new`].
+    pub fn from_columns(actions: Vec<u8>, targets: Vec<u32>) -> Verdicts {
+        assert!(targets.is_empty() || targets.len() == actions.len(), "one target a packet");
+        debug_assert!(actions.iter().all(|&byte| byte <= Action::Redirect as u8), "a byte that is no action");
+        Verdicts { actions, targets }
+    }
+
     /// Takes apart a column of normalised return values (see [`Verdict::from_return`]).
     pub fn from_returns(values: &[u32], can_redirect: bool) -> Verdicts {
         let actions = values.iter().map(|&v| v as u8).collect();

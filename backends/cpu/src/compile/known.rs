@@ -3,7 +3,8 @@
 
 use std::collections::HashMap;
 
-use cranelift_codegen::ir::Value;
+use cranelift_codegen::ir::{MemFlagsData, Value};
+use portcullis_core::lang::prelude::Order;
 
 /// Something true of a packet's length: `length >= root + add`, which does not wrap, or
 /// `length >= add`. It names the length that it is about, because a filter may change it.
@@ -21,13 +22,59 @@ pub(super) struct Sum {
     pub add: u32,
 }
 
+/// Bytes in the opposite order of the value's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Swapped {
+    /// As 32 bits, zero above the bytes.
+    pub raw: Value,
+    /// How many there are: 2 or 4.
+    pub size: u32,
+}
+
+impl Swapped {
+    /// A number of `size` bytes with those in the opposite order; `None` where it has more.
+    pub fn constant(self, number: u32) -> Option<u32> {
+        match self.size {
+            2 => u16::try_from(number).ok().map(|n| n.swap_bytes().into()),
+            _ => Some(number.swap_bytes()),
+        }
+    }
+}
+
+/// Where a value was read from memory that does not change while the filter runs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Loaded {
+    pub flags: MemFlagsData,
+    pub address: Value,
+    /// To be added to the address.
+    pub displacement: i32,
+    pub size: u32,
+    pub order: Order,
+}
+
+/// `condition ? accept : reject`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Choice {
+    pub condition: Value,
+    pub accept: u32,
+    pub reject: u32,
+}
+
 /// What is known of one 32-bit or boolean value.
 #[derive(Debug, Clone, Default)]
 struct Entry {
     range: Option<(u32, u32)>,
     sum: Option<Sum>,
-    /// The value is this one with its bytes swapped (and then zero-extended).
-    swapped: Option<Value>,
+    /// The value is these bytes in the opposite order.
+    swapped: Option<Swapped>,
+    /// The value was read from memory that does not change.
+    loaded: Option<Loaded>,
+    /// The value is what another was loaded as, shifted down by so many bytes.
+    part: Option<(Value, u32)>,
+    /// The value is one constant or the other.
+    choice: Option<Choice>,
+    /// The value is the opposite of this condition.
+    opposite: Option<Value>,
     /// The value is the length of the packet whose length is this value.
     is_length: bool,
     /// The value is a verdict already, without being checked again.
@@ -77,13 +124,56 @@ impl Known {
         self.entries.entry(value).or_default().sum = Some(Sum { root: base.root, add: base.add + add });
     }
 
-    /// The value whose swapped bytes this value is.
-    pub fn swapped(&self, value: Value) -> Option<Value> {
+    /// The value's bytes in the opposite order, where those were there first.
+    pub fn swapped(&self, value: Value) -> Option<Swapped> {
         self.entries.get(&value).and_then(|e| e.swapped)
     }
 
-    pub fn set_swapped(&mut self, value: Value, raw: Value) {
-        self.entries.entry(value).or_default().swapped = Some(raw);
+    pub fn set_swapped(&mut self, value: Value, swapped: Swapped) {
+        self.entries.entry(value).or_default().swapped = Some(swapped);
+    }
+
+    /// Where the value was read.
+    pub fn loaded(&self, value: Value) -> Option<Loaded> {
+        self.entries.get(&value).and_then(|e| e.loaded)
+    }
+
+    pub fn set_loaded(&mut self, value: Value, loaded: Loaded) {
+        self.entries.entry(value).or_default().loaded = Some(loaded);
+    }
+
+    /// The value that was loaded, and how many of its low bytes are missing from this one.
+    pub fn part(&self, value: Value) -> Option<(Value, u32)> {
+        let entry = self.entries.get(&value)?;
+        entry.part.or_else(|| self.load_size(value).map(|_| (value, 0)))
+    }
+
+    pub fn set_part(&mut self, value: Value, origin: Value, missing: u32) {
+        self.entries.entry(value).or_default().part = Some((origin, missing));
+    }
+
+    /// How many bytes a value was loaded from, where they can be had one by one.
+    pub fn load_size(&self, value: Value) -> Option<u32> {
+        let entry = self.entries.get(&value)?;
+        entry.loaded.map(|l| l.size).or(entry.swapped.map(|s| s.size))
+    }
+
+    /// The value as a choice between two constants.
+    pub fn choice(&self, value: Value) -> Option<Choice> {
+        self.entries.get(&value).and_then(|e| e.choice)
+    }
+
+    pub fn set_choice(&mut self, value: Value, choice: Choice) {
+        self.entries.entry(value).or_default().choice = Some(choice);
+    }
+
+    /// The condition that this one is the opposite of.
+    pub fn opposite(&self, condition: Value) -> Option<Value> {
+        self.entries.get(&condition).and_then(|e| e.opposite)
+    }
+
+    pub fn set_opposite(&mut self, condition: Value, of: Value) {
+        self.entries.entry(condition).or_default().opposite = Some(of);
     }
 
     pub fn is_length(&self, value: Value) -> bool {

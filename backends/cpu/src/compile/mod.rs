@@ -44,6 +44,26 @@ pub(crate) struct Unsupported(pub String);
 
 type Result<T, E = Unsupported> = std::result::Result<T, E>;
 
+/// How conditional code is lowered. Which is faster is for the traffic to say: see `choice`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// Both ways of a condition are executed, where that is harmless and cheap, and one selected:
+    /// for traffic whose conditions cannot be foreseen.
+    BranchFree,
+    /// A branch for every condition: for traffic whose packets are much alike.
+    Branching,
+}
+
+impl Style {
+    /// In a word or two.
+    pub fn name(self) -> &'static str {
+        match self {
+            Style::BranchFree => "branch-free",
+            Style::Branching => "branching",
+        }
+    }
+}
+
 /// Scalar operations that a filter may come to, after inlining; more would keep the compiler (and
 /// its memory) busy for minutes.
 const MAX_OPERATIONS: u64 = 1_000_000;
@@ -53,10 +73,17 @@ pub(crate) struct Lowered {
     pub function: ir::Function,
     /// Constant tables, read through [`Context::tables`].
     pub tables: Vec<u8>,
+    /// Bytes of stack that the function needs at the very most: its variables, and every result
+    /// that the compiler might have to keep there.
+    pub stack: usize,
+    /// Scalar operations that it came to.
+    pub operations: u64,
+    /// Whether it does without a branch where [`Style::Branching`] would have one.
+    pub saves_branches: bool,
 }
 
 /// Builds `fn(context: *const Context, start: usize, end: usize)`.
-pub(crate) fn lower(program: &Program, isa: &dyn TargetIsa) -> Result<Lowered> {
+pub(crate) fn lower(program: &Program, style: Style, isa: &dyn TargetIsa) -> Result<Lowered> {
     let pointer = isa.pointer_type();
     if pointer != clif::I64 {
         return Err(Unsupported("a processor that is not 64 bits wide".into()));
@@ -69,8 +96,22 @@ pub(crate) fn lower(program: &Program, isa: &dyn TargetIsa) -> Result<Lowered> {
     let mut function = ir::Function::with_name_signature(UserFuncName::user(0, 0), signature);
     let mut context = FunctionBuilderContext::new();
     let builder = FunctionBuilder::new(&mut function, &mut context);
-    let tables = Codegen::new(builder, program, isa).run()?;
-    Ok(Lowered { function, tables })
+    let found = Codegen::new(builder, program, style, isa).run()?;
+    let variables: usize = function.sized_stack_slots.values().map(|slot| slot.size as usize).sum();
+    Ok(Lowered {
+        stack: variables + 8 * found.operations as usize,
+        tables: found.tables,
+        operations: found.operations,
+        saves_branches: found.saves_branches,
+        function,
+    })
+}
+
+/// What comes out of a [`Codegen`] beside the function.
+struct Found {
+    tables: Vec<u8>,
+    operations: u64,
+    saves_branches: bool,
 }
 
 /// What a pointer points to.
@@ -104,6 +145,8 @@ struct Frame<'a> {
     function: Handle<Function>,
     code: &'a Function,
     info: &'a naga::valid::FunctionInfo,
+    /// How often each local variable is stored to, read, or pointed to.
+    uses: Vec<usize>,
     arguments: Vec<Operand>,
     values: Vec<Option<Operand>>,
     exit: Exit,
@@ -150,6 +193,7 @@ struct Jumps {
 struct Codegen<'a, 'f> {
     b: FunctionBuilder<'f>,
     isa: &'a dyn TargetIsa,
+    style: Style,
     program: &'a Program,
     module: &'a naga::Module,
     known: Known,
@@ -175,14 +219,17 @@ struct Codegen<'a, 'f> {
     tables: Vec<u8>,
     table_offsets: HashMap<Handle<naga::Expression>, u32>,
     operations: u64,
+    /// See [`Lowered::saves_branches`].
+    saves_branches: bool,
 }
 
 impl<'a, 'f> Codegen<'a, 'f> {
-    fn new(b: FunctionBuilder<'f>, program: &'a Program, isa: &'a dyn TargetIsa) -> Self {
+    fn new(b: FunctionBuilder<'f>, program: &'a Program, style: Style, isa: &'a dyn TargetIsa) -> Self {
         let none = Value::from_u32(0);
         Codegen {
             b,
             isa,
+            style,
             program,
             module: program.module(),
             known: Known::default(),
@@ -202,11 +249,12 @@ impl<'a, 'f> Codegen<'a, 'f> {
             tables: Vec::new(),
             table_offsets: HashMap::new(),
             operations: 0,
+            saves_branches: false,
         }
     }
 
     /// The loop over packets `start..end`, tested at its end.
-    fn run(mut self) -> Result<Vec<u8>> {
+    fn run(mut self) -> Result<Found> {
         let facts = self.program.facts();
         let (changes_length, redirects) = (facts.changes_length, facts.redirects);
         let bounded = facts.max_iterations.is_some_and(|n| n <= self.program.fuel());
@@ -281,9 +329,9 @@ impl<'a, 'f> Codegen<'a, 'f> {
         self.b.switch_to_block(done);
         self.b.ins().return_(&[]);
         self.b.seal_all_blocks();
-        let Codegen { b, isa, tables, .. } = self;
+        let Codegen { b, isa, tables, operations, saves_branches, .. } = self;
         b.finalize(isa.frontend_config());
-        Ok(tables)
+        Ok(Found { tables, operations, saves_branches })
     }
 
     /// A pointer out of the [`Context`].

@@ -5,8 +5,8 @@ use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value, types as clif};
 use portcullis_core::lang::prelude::{Intrinsic, Order};
 use portcullis_core::packet::{MIN_LENGTH, Metadata, READABLE_PAST_END, ROOM};
 
-use super::known::Sum;
-use super::{Codegen, Result, Unsupported, constant_memory};
+use super::known::{Loaded, Sum, Swapped};
+use super::{Codegen, Result, Style, Unsupported, constant_memory};
 
 /// Offsets, widened by their access, up to which reading from a packet is harmless even where the
 /// packet is shorter: the arena is readable that far past its end.
@@ -103,6 +103,10 @@ impl Codegen<'_, '_> {
             debug_assert_eq!(end, constant + size);
             return self.b.ins().icmp_imm_u(IntCC::UnsignedGreaterThanOrEqual, length, i64::from(end));
         }
+        if high.checked_add(size).is_some() {
+            let end = self.b.ins().iadd_imm_u(offset, i64::from(size));
+            return self.b.ins().icmp(IntCC::UnsignedLessThanOrEqual, end, length);
+        }
         // In 64 bits the end of the access does not wrap.
         let wide = self.b.ins().uextend(clif::I64, offset);
         let end = self.b.ins().iadd_imm_u(wide, i64::from(size));
@@ -147,8 +151,14 @@ impl Codegen<'_, '_> {
         if !assumed || !(harmless || certain) {
             check = Some(self.inside(offset, size));
         }
+        if let (Some(inside), Style::Branching) = (check, self.style)
+            && !harmless
+        {
+            return self.load_behind_a_branch(inside, offset, size, order);
+        }
         let (address, displacement) = match check {
             Some(inside) if !(harmless || certain) => {
+                self.saves_branches = true;
                 let wide = self.b.ins().uextend(clif::I64, offset);
                 let zero = self.b.ins().iconst(clif::I64, 0);
                 let safe = self.b.ins().select(inside, wide, zero);
@@ -157,24 +167,54 @@ impl Codegen<'_, '_> {
             _ => self.address(start, sum),
         };
         let flags = self.packet_memory(harmless || !certain);
-        let narrow = match size {
-            1 => clif::I8,
-            2 => clif::I16,
-            _ => clif::I32,
-        };
-        let raw = self.b.ins().load(narrow, flags, address, displacement);
-        let raw = self.or_zero(check.filter(|_| !assumed), raw);
-        let ordered = if order == Order::Big { self.b.ins().bswap(raw) } else { raw };
-        if size == 4 {
-            if order == Order::Big {
-                self.known.set_swapped(ordered, raw);
-            }
-            return ordered;
+        let raw = self.load_bytes(flags, address, displacement, size);
+        let check = check.filter(|_| !assumed);
+        let raw = self.or_zero(check, raw);
+        let value = self.in_order(raw, size, order);
+        if size > 1 && check.is_none() && !self.program.facts().rewrites() {
+            self.known.set_loaded(value, Loaded { flags, address, displacement, size, order });
         }
-        let value = self.b.ins().uextend(clif::I32, ordered);
+        value
+    }
+
+    /// Loads where the access lies inside, and goes on with 0 where it does not.
+    fn load_behind_a_branch(&mut self, inside: Value, offset: Value, size: u32, order: Order) -> Value {
+        let (there, behind) = (self.b.create_block(), self.b.create_block());
+        let raw = self.b.append_block_param(behind, clif::I32);
+        let zero = self.b.ins().iconst(clif::I32, 0);
+        self.b.ins().brif(inside, there, &[], behind, &[zero.into()]);
+        self.enter(there);
+        let start = self.start();
+        let wide = self.b.ins().uextend(clif::I64, offset);
+        let address = self.b.ins().iadd(start, wide);
+        let loaded = self.load_bytes(self.packet_memory(false), address, 0, size);
+        self.b.ins().jump(behind, &[loaded.into()]);
+        self.enter(behind);
+        self.in_order(raw, size, order)
+    }
+
+    /// Bytes as they lie there, zero-extended.
+    fn load_bytes(&mut self, flags: MemFlagsData, address: Value, displacement: i32, size: u32) -> Value {
+        match size {
+            1 => self.b.ins().uload8(clif::I32, flags, address, displacement),
+            2 => self.b.ins().uload16(clif::I32, flags, address, displacement),
+            _ => self.b.ins().load(clif::I32, flags, address, displacement),
+        }
+    }
+
+    /// The number that loaded bytes are.
+    fn in_order(&mut self, raw: Value, size: u32, order: Order) -> Value {
+        let value = match (order, size) {
+            (Order::Little, _) | (_, 1) => raw,
+            (Order::Big, 2) => {
+                let turned = self.b.ins().bswap(raw);
+                self.b.ins().ushr_imm_u(turned, 16)
+            }
+            (Order::Big, _) => self.b.ins().bswap(raw),
+        };
         self.known.set_range(value, 0, u32::MAX >> (32 - 8 * size));
-        if order == Order::Big {
-            self.known.set_swapped(value, raw);
+        if size > 1 && order == Order::Big {
+            self.known.set_swapped(value, Swapped { raw, size });
         }
         value
     }
@@ -183,8 +223,7 @@ impl Codegen<'_, '_> {
         match check {
             None => value,
             Some(check) => {
-                let ty = self.b.func.dfg.value_type(value);
-                let zero = self.b.ins().iconst(ty, 0);
+                let zero = self.b.ins().iconst(clif::I32, 0);
                 self.b.ins().select(check, value, zero)
             }
         }

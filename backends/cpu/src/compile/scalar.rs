@@ -3,8 +3,9 @@
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value, types as clif};
 use naga::{BinaryOperator as Op, Expression, Handle, ScalarKind, TypeInner, UnaryOperator};
+use portcullis_core::lang::prelude::Order;
 
-use super::known::{Fact, Known};
+use super::known::{Choice, Fact, Known, Swapped};
 use super::types::Leaf;
 use super::{Codegen, Frame, Result, Unsupported};
 
@@ -115,10 +116,14 @@ impl<'a> Codegen<'a, '_> {
         if let Some(constant) = self.known.constant(a) {
             return self.boolean(constant == 0);
         }
+        if let Some(condition) = self.known.opposite(a) {
+            return condition;
+        }
         // A comparison with zero, which turns into the opposite condition where there was one.
         let value = self.b.ins().icmp_imm_u(IntCC::Equal, a, 0);
         let (when_true, when_false) = (self.known.facts(a, false).to_vec(), self.known.facts(a, true).to_vec());
         self.known.set_facts(value, when_true, when_false);
+        self.known.set_opposite(value, a);
         value
     }
 
@@ -149,15 +154,11 @@ impl<'a> Codegen<'a, '_> {
 
     /// A comparison of swapped bytes with a constant: the constant is swapped instead.
     fn compare_swapped(&mut self, condition: IntCC, a: Value, b: Value) -> Option<Value> {
-        let raw = self.known.swapped(a)?;
+        let swapped = self.known.swapped(a)?;
         let constant = self.known.constant(b)?;
-        Some(if self.b.func.dfg.value_type(raw) == clif::I16 {
-            let Ok(narrow) = u16::try_from(constant) else {
-                return Some(self.boolean(condition == IntCC::NotEqual));
-            };
-            self.b.ins().icmp_imm_u(condition, raw, i64::from(narrow.swap_bytes()))
-        } else {
-            self.b.ins().icmp_imm_u(condition, raw, i64::from(constant.swap_bytes()))
+        Some(match swapped.constant(constant) {
+            Some(constant) => self.b.ins().icmp_imm_u(condition, swapped.raw, i64::from(constant)),
+            None => self.boolean(condition == IntCC::NotEqual),
         })
     }
 
@@ -205,6 +206,12 @@ impl<'a> Codegen<'a, '_> {
 
     fn integer_operator(&mut self, op: Op, leaf: Leaf, a: Value, b: Value) -> Result<Value> {
         let signed = leaf.0.kind == ScalarKind::Sint;
+        if leaf.clif() == clif::I32
+            && !signed
+            && let Some(part) = self.part_of_load(op, a, b)
+        {
+            return Ok(part);
+        }
         let value = match op {
             Op::Add => self.b.ins().iadd(a, b),
             Op::Subtract => self.b.ins().isub(a, b),
@@ -238,6 +245,71 @@ impl<'a> Codegen<'a, '_> {
             return Ok(self.note_range(op, value, a, b));
         }
         Ok(value)
+    }
+
+    /// Shifting down or masking what was loaded, where that can be had for less: a single byte is
+    /// loaded alone, or taken from where it was before its load put the bytes in order; masked
+    /// bytes can be compared in the order they had. The code generator drops what then goes unused.
+    fn part_of_load(&mut self, op: Op, a: Value, b: Value) -> Option<Value> {
+        match op {
+            Op::ShiftRight => {
+                let shift = self.known.constant(b)? & 31;
+                let (origin, lowest) = self.known.part(a)?;
+                if shift % 8 != 0 {
+                    return None;
+                }
+                let lowest = lowest + shift / 8;
+                let size = self.known.load_size(origin)?;
+                if lowest + 1 == size {
+                    return self.byte(origin, lowest);
+                }
+                let (low, high) = self.known.range(a);
+                let value = self.b.ins().ushr_imm_u(a, i64::from(shift));
+                self.known.set_range(value, low >> shift, high >> shift);
+                self.known.set_part(value, origin, lowest);
+                Some(value)
+            }
+            Op::And => {
+                let (a, mask) = match (self.known.constant(a), self.known.constant(b)) {
+                    (_, Some(mask)) => (a, mask),
+                    (Some(mask), _) => (b, mask),
+                    _ => return None,
+                };
+                if mask == 0xff
+                    && let Some((origin, lowest)) = self.known.part(a)
+                {
+                    return self.byte(origin, lowest);
+                }
+                let swapped = self.known.swapped(a)?;
+                let high = self.known.range(a).1.min(mask);
+                let turned = swapped.constant(if swapped.size == 2 { mask & 0xffff } else { mask })?;
+                let raw = self.b.ins().band_imm_u(swapped.raw, i64::from(turned));
+                let value = self.b.ins().band_imm_u(a, i64::from(mask));
+                self.known.set_range(value, 0, high);
+                self.known.set_swapped(value, Swapped { raw, ..swapped });
+                Some(value)
+            }
+            _ => None,
+        }
+    }
+
+    /// Byte `index` of what was loaded, 0 being the lowest.
+    fn byte(&mut self, origin: Value, index: u32) -> Option<Value> {
+        let value = if let Some(loaded) = self.known.loaded(origin) {
+            let at = match loaded.order {
+                Order::Little => index,
+                Order::Big => loaded.size - 1 - index,
+            };
+            let displacement = loaded.displacement.checked_add(at as i32)?;
+            self.b.ins().uload8(clif::I32, loaded.flags, loaded.address, displacement)
+        } else {
+            let swapped = self.known.swapped(origin)?;
+            let at = swapped.size - 1 - index;
+            let shifted = self.b.ins().ushr_imm_u(swapped.raw, i64::from(8 * at));
+            if index == 0 { shifted } else { self.b.ins().band_imm_u(shifted, 0xff) }
+        };
+        self.known.set_range(value, 0, 0xff);
+        Some(value)
     }
 
     fn power_of_two(&self, value: Value) -> Option<u32> {
@@ -366,6 +438,9 @@ impl<'a> Codegen<'a, '_> {
                 _ => {}
             }
         }
+        if let Some(choice) = self.choose_constant(condition, accept, reject) {
+            return self.chosen(choice);
+        }
         let value = self.b.ins().select(condition, accept, reject);
         if ty == clif::I32 {
             let ((a_low, a_high), (b_low, b_high)) = (self.known.range(accept), self.known.range(reject));
@@ -374,6 +449,61 @@ impl<'a> Codegen<'a, '_> {
                 self.known.set_verdict(value);
             }
         }
+        value
+    }
+
+    /// A selection that ends in one constant or the other, as one choice between them.
+    fn choose_constant(&mut self, condition: Value, accept: Value, reject: Value) -> Option<Choice> {
+        if self.b.func.dfg.value_type(accept) != clif::I32 {
+            return None;
+        }
+        let (accept_constant, reject_constant) = (self.known.constant(accept), self.known.constant(reject));
+        if let (Some(accept), Some(reject)) = (accept_constant, reject_constant) {
+            return Some(Choice { condition, accept, reject });
+        }
+        if let (Some(constant), Some(inner)) = (accept_constant, self.known.choice(reject)) {
+            if constant == inner.accept {
+                return Some(Choice { condition: self.either(condition, inner.condition), ..inner });
+            }
+            if constant == inner.reject {
+                let not = self.not(condition);
+                return Some(Choice { condition: self.both(not, inner.condition), ..inner });
+            }
+        }
+        if let (Some(constant), Some(inner)) = (reject_constant, self.known.choice(accept)) {
+            if constant == inner.reject {
+                return Some(Choice { condition: self.both(condition, inner.condition), ..inner });
+            }
+            if constant == inner.accept {
+                let not = self.not(condition);
+                return Some(Choice { condition: self.either(not, inner.condition), ..inner });
+            }
+        }
+        None
+    }
+
+    /// The value of a choice: arithmetic where the constants are neighbours.
+    fn chosen(&mut self, choice: Choice) -> Value {
+        let Choice { condition, accept, reject } = choice;
+        if accept == reject {
+            return self.constant(accept);
+        }
+        if let Some(outcome) = self.known.constant(condition) {
+            return self.constant(if outcome == 0 { reject } else { accept });
+        }
+        let value = if accept.abs_diff(reject) == 1 {
+            let one = self.b.ins().uextend(clif::I32, condition);
+            let reject = self.b.ins().iconst(clif::I32, i64::from(reject));
+            if accept > choice.reject { self.b.ins().iadd(reject, one) } else { self.b.ins().isub(reject, one) }
+        } else {
+            let (accept, reject) = (self.constant(accept), self.constant(reject));
+            self.b.ins().select(condition, accept, reject)
+        };
+        self.known.set_range(value, accept.min(reject), accept.max(reject));
+        if [accept, reject].iter().all(|&number| number <= 3) {
+            self.known.set_verdict(value);
+        }
+        self.known.set_choice(value, choice);
         value
     }
 

@@ -1,10 +1,14 @@
-//! Control flow: with branches, or without them where both ways are harmless and cheap.
+//! Control flow: with branches, or ([`Style::BranchFree`]) without them where both ways are harmless
+//! and cheap.
 //!
 //! Code without branches evaluates both ways of an `if` and selects between the values that they
 //! leave in variables. A `return` in it becomes a pair, whether the filter has returned and with
 //! what ([`Pending`]), which is selected against whatever is returned later, or turned into one
 //! branch before code that must not run in vain. Packets of mixed traffic make branches that no
 //! predictor can learn, so this is worth far more than the instructions that it wastes.
+//!
+//! Code with branches follows `&&` and `||` from condition to condition ([`Ways`]): the boolean
+//! variables that naga turns them into are never made.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +17,9 @@ use cranelift_codegen::ir::{self, BlockArg, InstBuilder, Value};
 use cranelift_frontend::{Switch, Variable};
 use naga::{Block, Expression, Function, Handle, Statement, SwitchCase, SwitchValue};
 
+use super::known::Lengths;
 use super::types;
-use super::{Codegen, Exit, Frame, Jumps, Operand, Result, Unsupported};
+use super::{Codegen, Exit, Frame, Jumps, Operand, Result, Style, Unsupported};
 
 /// What an `if` may cost (see `cost`) to be executed both ways.
 const BRANCHLESS: u32 = 16;
@@ -46,6 +51,27 @@ enum End {
     Leaves,
 }
 
+/// A block that code goes on in, and what is known on each way that leads there.
+struct Way {
+    block: ir::Block,
+    arrivals: Vec<(Lengths, Lengths)>,
+}
+
+/// Where code goes on when a condition holds, and where when it does not.
+struct Ways {
+    yes: Way,
+    no: Way,
+}
+
+/// Who wants to know what an `if` left in its boolean variable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asks {
+    /// The statement after next, an `if` that depends on it.
+    If,
+    /// The statement after next, a store to the variable of an outer `&&` or `||`.
+    Store,
+}
+
 impl<'a> Codegen<'a, '_> {
     /// Goes on in a block to which every way is known already.
     pub(super) fn enter(&mut self, block: ir::Block) {
@@ -68,14 +94,15 @@ impl<'a> Codegen<'a, '_> {
 
     fn frame(&mut self, function: Handle<Function>, arguments: Vec<Operand>, exit: Exit) -> Result<Frame<'a>> {
         let code = &self.module.functions[function];
-        let mut frame = Frame {
-            function,
-            code,
-            info: &self.program.info()[function],
-            arguments,
-            values: vec![None; code.expressions.len()],
-            exit,
-        };
+        let info = &self.program.info()[function];
+        let mut uses = vec![0; code.local_variables.len()];
+        for (handle, expression) in code.expressions.iter() {
+            if let Expression::LocalVariable(variable) = expression {
+                uses[variable.index()] += info[handle].ref_count;
+            }
+        }
+        let mut frame =
+            Frame { function, code, info, uses, arguments, values: vec![None; code.expressions.len()], exit };
         self.spend(code.expressions.len())?;
         self.init_locals(&mut frame)?;
         Ok(frame)
@@ -104,6 +131,128 @@ impl<'a> Codegen<'a, '_> {
     // With branches.
 
     fn branching(&mut self, frame: &mut Frame<'a>, block: &'a Block) -> Result<End> {
+        match self.style {
+            Style::BranchFree => self.mostly_branchless(frame, block),
+            Style::Branching => self.sequence(frame, block, None),
+        }
+    }
+
+    /// Statements one after another. With `out`, the last one stores a boolean that only decides
+    /// where to go on: then it is not stored.
+    fn sequence(&mut self, frame: &mut Frame<'a>, block: &'a Block, mut out: Option<(&mut Ways, bool)>) -> Result<End> {
+        // Where the next `if` goes, when the one before has decided that.
+        let mut decided: Option<Ways> = None;
+        let mut statements = block.iter().enumerate();
+        while let Some((i, statement)) = statements.next() {
+            match statement {
+                Statement::If { condition, accept, reject } => {
+                    let ways = match decided.take() {
+                        Some(ways) => ways,
+                        None => {
+                            let condition = self.scalar(frame, *condition)?;
+                            let mut ways = self.ways();
+                            self.branch_on(condition, &mut ways, true);
+                            ways
+                        }
+                    };
+                    match (asked(frame, block, i), &mut out) {
+                        (Some((Asks::If, straight)), _) => {
+                            let mut next = self.ways();
+                            self.decide(frame, ways, accept, reject, (&mut next, straight))?;
+                            decided = Some(next);
+                            // What reads the variable.
+                            statements.next();
+                        }
+                        (Some((Asks::Store, straight)), Some((out, outer))) if i + 3 == block.len() => {
+                            let straight = straight == *outer;
+                            self.decide(frame, ways, accept, reject, (out, straight))?;
+                            return Ok(End::Leaves);
+                        }
+                        _ => {
+                            if self.branching_if(frame, ways, accept, reject)? == End::Leaves {
+                                return Ok(End::Leaves);
+                            }
+                        }
+                    }
+                }
+                Statement::Store { value, .. } if out.is_some() && i + 1 == block.len() => {
+                    let value = self.scalar(frame, *value)?;
+                    if let Some((out, straight)) = out {
+                        self.branch_on(value, out, straight);
+                    }
+                    return Ok(End::Leaves);
+                }
+                Statement::Return { value } => {
+                    let value = match value {
+                        Some(value) => self.value(frame, *value)?,
+                        None => Vec::new(),
+                    };
+                    self.leave(frame, &value);
+                    return Ok(End::Leaves);
+                }
+                other => {
+                    if self.branching_statement(frame, other)? == End::Leaves {
+                        return Ok(End::Leaves);
+                    }
+                }
+            }
+        }
+        Ok(End::Falls)
+    }
+
+    /// Both ways of an `if` that only sets a boolean variable, each going on where that leads.
+    fn decide(
+        &mut self,
+        frame: &mut Frame<'a>,
+        ways: Ways,
+        accept: &'a Block,
+        reject: &'a Block,
+        (out, straight): (&mut Ways, bool),
+    ) -> Result<()> {
+        for (way, code) in [(ways.yes, accept), (ways.no, reject)] {
+            if self.arrive(way) {
+                self.sequence(frame, code, Some((&mut *out, straight)))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn ways(&mut self) -> Ways {
+        let mut way = || Way { block: self.b.create_block(), arrivals: Vec::new() };
+        Ways { yes: way(), no: way() }
+    }
+
+    /// Leaves on one of two ways; with `straight` false, on the other.
+    fn branch_on(&mut self, condition: Value, ways: &mut Ways, straight: bool) {
+        let (yes, no) = if straight { (&mut ways.yes, &mut ways.no) } else { (&mut ways.no, &mut ways.yes) };
+        if let Some(outcome) = self.known.constant(condition) {
+            let way = if outcome == 0 { no } else { yes };
+            self.b.ins().jump(way.block, &[]);
+            way.arrivals.push((self.firm.clone(), self.assumed.clone()));
+            return;
+        }
+        let length = self.length();
+        self.b.ins().brif(condition, yes.block, &[], no.block, &[]);
+        for (way, outcome) in [(yes, true), (no, false)] {
+            let (mut firm, mut assumed) = (self.firm.clone(), self.assumed.clone());
+            let facts = self.known.facts(condition, outcome);
+            firm.learn(length, facts);
+            assumed.learn(length, facts);
+            way.arrivals.push((firm, assumed));
+        }
+    }
+
+    /// Goes on where several ways meet; false if none comes here.
+    fn arrive(&mut self, way: Way) -> bool {
+        let Some(met) = way.arrivals.into_iter().reduce(|a, b| (a.0.meet(&b.0), a.1.meet(&b.1))) else {
+            return false;
+        };
+        (self.firm, self.assumed) = met;
+        self.enter(way.block);
+        true
+    }
+
+    fn mostly_branchless(&mut self, frame: &mut Frame<'a>, block: &'a Block) -> Result<End> {
         let mut pending = None;
         for (i, statement) in block.iter().enumerate() {
             let cost = self.cost(frame, statement);
@@ -155,7 +304,9 @@ impl<'a> Codegen<'a, '_> {
             Statement::Block(block) => self.branching(frame, block),
             Statement::If { condition, accept, reject } => {
                 let condition = self.scalar(frame, *condition)?;
-                self.branching_if(frame, condition, accept, reject)
+                let mut ways = self.ways();
+                self.branch_on(condition, &mut ways, true);
+                self.branching_if(frame, ways, accept, reject)
             }
             Statement::Switch { selector, cases } => {
                 let selector = self.scalar(frame, *selector)?;
@@ -219,37 +370,15 @@ impl<'a> Codegen<'a, '_> {
         }
     }
 
-    fn branching_if(
-        &mut self,
-        frame: &mut Frame<'a>,
-        condition: Value,
-        accept: &'a Block,
-        reject: &'a Block,
-    ) -> Result<End> {
-        let (yes, no, behind) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
-        self.b.ins().brif(condition, yes, &[], no, &[]);
-        let before = (self.firm.clone(), self.assumed.clone());
-        let mut ends = Vec::new();
-        for (block, code, outcome) in [(yes, accept, true), (no, reject, false)] {
-            (self.firm, self.assumed) = before.clone();
-            self.enter(block);
-            self.learn(condition, outcome);
-            if self.branching(frame, code)? == End::Falls {
-                self.b.ins().jump(behind, &[]);
-                ends.push((self.firm.clone(), self.assumed.clone()));
+    fn branching_if(&mut self, frame: &mut Frame<'a>, ways: Ways, accept: &'a Block, reject: &'a Block) -> Result<End> {
+        let mut behind = Way { block: self.b.create_block(), arrivals: Vec::new() };
+        for (way, code) in [(ways.yes, accept), (ways.no, reject)] {
+            if self.arrive(way) && self.branching(frame, code)? == End::Falls {
+                self.b.ins().jump(behind.block, &[]);
+                behind.arrivals.push((self.firm.clone(), self.assumed.clone()));
             }
         }
-        self.meet(behind, ends)
-    }
-
-    /// Goes on where several ways meet, if any comes here.
-    fn meet(&mut self, behind: ir::Block, ends: Vec<(super::Lengths, super::Lengths)>) -> Result<End> {
-        let Some((firm, assumed)) = ends.into_iter().reduce(|a, b| (a.0.meet(&b.0), a.1.meet(&b.1))) else {
-            return Ok(End::Leaves);
-        };
-        (self.firm, self.assumed) = (firm, assumed);
-        self.enter(behind);
-        Ok(End::Falls)
+        Ok(if self.arrive(behind) { End::Falls } else { End::Leaves })
     }
 
     fn branching_switch(&mut self, frame: &mut Frame<'a>, selector: Value, cases: &'a [SwitchCase]) -> Result<End> {
@@ -377,14 +506,6 @@ impl<'a> Codegen<'a, '_> {
         self.b.ins().select(good, value, aborted)
     }
 
-    /// Takes to heart that `condition` came out as `outcome`, in code that a branch leads to.
-    fn learn(&mut self, condition: Value, outcome: bool) {
-        let length = self.length();
-        let facts = self.known.facts(condition, outcome).to_vec();
-        self.firm.learn(length, &facts);
-        self.assumed.learn(length, &facts);
-    }
-
     // Without branches.
 
     /// Statements that neither branch nor return.
@@ -466,6 +587,7 @@ impl<'a> Codegen<'a, '_> {
         accept: impl FnOnce(&mut Self, &mut Frame<'a>) -> Result<Outcome>,
         reject: impl FnOnce(&mut Self, &mut Frame<'a>) -> Result<Outcome>,
     ) -> Result<Outcome> {
+        self.saves_branches = true;
         let before = self.assumed.clone();
         let length = self.length();
 
@@ -619,5 +741,45 @@ impl<'a> Codegen<'a, '_> {
             }
             (first, second) => first.or(second),
         }
+    }
+}
+
+/// Whether all that is ever done with the boolean that the `if` at `i` leaves in a variable is to
+/// ask for it two statements on; who asks, and whether for it or for its opposite. That is what
+/// naga makes of `&&` and `||`.
+fn asked(frame: &Frame<'_>, block: &Block, i: usize) -> Option<(Asks, bool)> {
+    let [Statement::If { accept, reject, .. }, Statement::Emit(range), consumer] = block.get(i..i + 3)? else {
+        return None;
+    };
+    let stored = |arm: &Block| match arm.last() {
+        Some(&Statement::Store { pointer, .. }) => Some(pointer),
+        _ => None,
+    };
+    let pointer = stored(accept).filter(|&pointer| stored(reject) == Some(pointer))?;
+    let Expression::LocalVariable(variable) = frame.code.expressions[pointer] else { return None };
+    let once = |expression: Handle<Expression>| frame.info[expression].ref_count == 1;
+    let mut emitted = range.clone();
+    let load = emitted.next().filter(|&load| once(load))?;
+    let Expression::Load { pointer: from } = frame.code.expressions[load] else { return None };
+    // Two stores and this load: all that is ever done with it.
+    if frame.code.expressions[from] != Expression::LocalVariable(variable) || frame.uses[variable.index()] != 3 {
+        return None;
+    }
+    let (asked, straight) = match emitted.next() {
+        None => (load, true),
+        Some(not) => match frame.code.expressions[not] {
+            Expression::Unary { op: naga::UnaryOperator::LogicalNot, expr } if expr == load && once(not) => {
+                (not, false)
+            }
+            _ => return None,
+        },
+    };
+    if emitted.next().is_some() {
+        return None;
+    }
+    match *consumer {
+        Statement::If { condition, .. } if condition == asked => Some((Asks::If, straight)),
+        Statement::Store { value, .. } if value == asked => Some((Asks::Store, straight)),
+        _ => None,
     }
 }
