@@ -75,5 +75,5 @@ fn tcpdump_reads_the_same() {
         assert_eq!(complaint, !theirs.status.success(), "{name}: {words} {:?} {:?}", ours.error, ours.warnings);
         packets += got.len();
     }
-    assert!(packets > 1000, "{packets}");
+    assert!(packets > 1000, "the captures hold only {packets} packets together");
 }
