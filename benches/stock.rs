@@ -130,6 +130,28 @@ fn two_threads_against_one(cpu: &Cpu, count: usize, rounds: usize) {
             in_turn(rounds, || round(&mut *two, &mut batch.borrow_mut()), || round(&mut *one, &mut batch.borrow_mut()));
         table.rates(name, count, pair);
     }
+    // What the machine makes of two threads, where the filter does next to nothing.
+    let batch = batch.as_ref().expect("it came back");
+    let mut actions = vec![0; count];
+    let by_hand = |actions: &mut [u8], packets: std::ops::Range<usize>| {
+        for (action, index) in actions.iter_mut().zip(packets) {
+            *action = hand_written::simple_filter(batch.packet(index));
+        }
+        black_box(actions);
+    };
+    let mut halves = actions.clone();
+    let pair = in_turn(
+        rounds,
+        || {
+            let (first, second) = halves.split_at_mut(count / 2);
+            std::thread::scope(|scope| {
+                scope.spawn(|| by_hand(second, count / 2..count));
+                by_hand(first, 0..count / 2);
+            });
+        },
+        || by_hand(&mut actions, 0..count),
+    );
+    table.rates("simple_filter, hand-written", count, pair);
     table.print();
 }
 

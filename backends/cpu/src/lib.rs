@@ -9,7 +9,6 @@
 
 #![allow(unsafe_code)]
 
-mod choice;
 mod compile;
 mod memory;
 mod probe;

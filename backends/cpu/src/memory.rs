@@ -12,6 +12,7 @@ use crate::compile::Lowered;
 use crate::runtime;
 
 /// What the code reads its buffers' addresses from.
+#[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Context {
     /// The arena's first byte.
