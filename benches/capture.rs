@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use support::{Random, Table, in_turn, only_testing};
+use support::{Random, Table, in_turn_prepared, only_testing};
 
 const EXPRESSION: &str = "tcp and (dst port 80 or dst port 443)";
 const FILTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/shaders/http_only.wgsl");
@@ -116,8 +116,17 @@ fn main() {
         must_succeed(&mut tcpdump(name, &their_output));
         let records = |path| fs::read(path).expect("just written").split_off(24);
         assert!(records(&our_output) == records(&their_output), "both keep the same packets");
-        let mut pair = in_turn(
+        // Both write new files: what it takes to empty an old one (ext4 also waits at the end, for
+        // what replaces it) is neither program's work.
+        let fresh = || {
+            for output in [&our_output, &their_output] {
+                // It may be gone already.
+                let _ = fs::remove_file(output);
+            }
+        };
+        let mut pair = in_turn_prepared(
             rounds,
+            fresh,
             || must_succeed(&mut ours(name, &our_output)),
             || must_succeed(&mut tcpdump(name, &their_output)),
         );

@@ -138,10 +138,23 @@ pub fn only_testing() -> bool {
 
 /// Two sides timed in turn, so that whatever else the machine does hits both. One round of each
 /// goes before, untimed.
-pub fn in_turn(rounds: usize, mut ours: impl FnMut(), mut theirs: impl FnMut()) -> Pair {
+pub fn in_turn(rounds: usize, ours: impl FnMut(), theirs: impl FnMut()) -> Pair {
+    in_turn_prepared(rounds, || (), ours, theirs)
+}
+
+/// The same, with something to be done before each side's turn that is not timed.
+pub fn in_turn_prepared(
+    rounds: usize,
+    mut prepare: impl FnMut(),
+    mut ours: impl FnMut(),
+    mut theirs: impl FnMut(),
+) -> Pair {
     let mut samples = (Vec::with_capacity(rounds), Vec::with_capacity(rounds));
     for round in 0..=rounds {
-        let (first, second) = (time(&mut ours), time(&mut theirs));
+        prepare();
+        let first = time(&mut ours);
+        prepare();
+        let second = time(&mut theirs);
         if round > 0 {
             samples.0.push(first);
             samples.1.push(second);

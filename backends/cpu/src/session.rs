@@ -9,7 +9,6 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use portcullis_core::device::{
     CancelToken, DeviceError, Done, Imported, LoadOptions, Session, SubmitError, check_submission,
@@ -35,8 +34,9 @@ const MAX_PIECE_TIME: u64 = 1_000_000_000;
 /// What a scalar operation takes, rather too much, in nanoseconds.
 const OPERATION_TIME: u64 = 2;
 
-/// Work for which another thread is worth waking, in nanoseconds: about what that takes.
-const WORTH_A_THREAD: u64 = 20_000;
+/// Work for which a thread is worth waking, in nanoseconds: about what waking one costs, and what it
+/// costs the others when it goes back to sleep.
+const WORTH_A_THREAD: u64 = 50_000;
 
 /// What a packet takes, while nobody knows, in nanoseconds.
 const PACKET_TIME: u64 = 300;
@@ -67,24 +67,32 @@ impl Shared {
         ask(&mut self.choice.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn note_pace(&self, time: Duration, packets: usize) {
+    fn note_pace(&self, nanos: u64, packets: usize) {
         if packets > 0 {
-            let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
             self.pace.store(nanos.saturating_mul(1024) / packets as u64, Ordering::Relaxed);
         }
     }
 
-    /// On how many of so many threads a batch is worth being filtered.
-    fn threads_for(&self, packets: usize, threads: usize) -> usize {
+    /// How many threads are worth waking for so many packets, of so many threads; 0 where the
+    /// caller's own is enough.
+    fn worth(&self, packets: usize, threads: usize) -> usize {
         let work = (packets as u64).saturating_mul(self.pace.load(Ordering::Relaxed)) / 1024;
-        usize::try_from(work / WORTH_A_THREAD).unwrap_or(usize::MAX).clamp(1, threads)
+        let worth = usize::try_from(work / WORTH_A_THREAD).unwrap_or(usize::MAX).min(threads);
+        if self.code.stack > CALLERS_STACK { worth.max(1) } else { worth }
     }
+}
+
+/// A batch in flight.
+struct Queued {
+    done: Receiver<Result<Done, DeviceError>>,
+    /// The batch itself, where whoever asks for it is the one to filter it.
+    job: Option<Arc<Job>>,
 }
 
 pub(crate) struct CpuSession {
     shared: Arc<Shared>,
     pool: ThreadPool,
-    queue: VecDeque<Receiver<Result<Done, DeviceError>>>,
+    queue: VecDeque<Queued>,
     depth: usize,
 }
 
@@ -143,22 +151,26 @@ impl Session for CpuSession {
         if let Err(error) = check_submission(&self.shared.program, &batch, self.queue.len(), self.depth) {
             return Err(SubmitError { batch: Box::new(batch), error });
         }
-        let threads = self.shared.threads_for(batch.len(), self.pool.current_num_threads());
-        let (sender, receiver) = channel();
-        let job = Arc::new(Job::new(self.shared.clone(), batch, threads, sender));
+        let threads = self.shared.worth(batch.len(), self.pool.current_num_threads());
+        let (sender, done) = channel();
+        let job = Arc::new(Job::new(self.shared.clone(), batch, threads.max(1), sender));
+        if threads == 0 {
+            self.queue.push_back(Queued { done, job: Some(job) });
+            return Ok(());
+        }
         self.call_for_help(threads - 1, &job);
         // Moved, not cloned: whoever has the job last ends it.
         self.pool.spawn(|| job.work());
-        self.queue.push_back(receiver);
+        self.queue.push_back(Queued { done, job: None });
         Ok(())
     }
 
     fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
-        let Some(receiver) = self.queue.pop_front() else { return Ok(None) };
-        match receiver.recv() {
-            Ok(done) => done.map(Some),
-            Err(_) => Err(unanswered()),
+        let Some(Queued { done, job }) = self.queue.pop_front() else { return Ok(None) };
+        if let Some(job) = job {
+            job.work();
         }
+        done.recv().unwrap_or_else(|_| Err(unanswered())).map(Some)
     }
 
     fn run(&mut self, batch: Batch) -> Result<Done, DeviceError> {
@@ -169,7 +181,7 @@ impl Session for CpuSession {
         }
         check_submission(&self.shared.program, &batch, 0, self.depth)?;
         // This thread is awake already: it takes part, and waits for as few others as possible.
-        let threads = self.shared.threads_for(batch.len(), self.pool.current_num_threads());
+        let threads = self.shared.worth(batch.len(), self.pool.current_num_threads()).max(1);
         let (sender, receiver) = channel();
         let job = Arc::new(Job::new(self.shared.clone(), batch, threads, sender));
         self.call_for_help(threads - 1, &job);

@@ -1,9 +1,9 @@
 //! One batch on its way: shared by the threads that filter it, and taken apart by the last of them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use portcullis_core::device::{DeviceError, Done, StageTimes};
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Verdicts};
@@ -33,7 +33,8 @@ pub(super) struct Job {
     /// The first packet that nobody has taken.
     next: AtomicUsize,
     cancelled: AtomicBool,
-    started: Instant,
+    /// Time spent filtering, all threads together, in nanoseconds.
+    busy: AtomicU64,
     sender: Sender<Result<Done, DeviceError>>,
 }
 
@@ -78,7 +79,7 @@ impl Job {
             piece: (n / (threads * PIECES)).max(MIN_PIECE).min(shared.piece),
             next: AtomicUsize::new(0),
             cancelled: AtomicBool::new(false),
-            started: Instant::now(),
+            busy: AtomicU64::new(0),
             sender,
             shared,
         }
@@ -115,18 +116,21 @@ impl Job {
             // end; the columns have room for the whole batch where the program uses them; no two
             // pieces have a packet in common, and packets share no word.
             unsafe { shared.code.run(code, &context, start, end) };
-            shared.choice(|choice| choice.took(code, end - start, begun.elapsed()));
+            let took = begun.elapsed();
+            shared.choice(|choice| choice.took(code, end - start, took));
+            self.busy.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
         }
     }
 
     /// The batch as the filter left it; every piece that was taken has been run to its end.
     fn finish(self) -> Result<Done, DeviceError> {
-        let Job { shared, mut batch, mut verdicts, mut targets, mut resized, threads, cancelled, started, .. } = self;
+        let Job { shared, mut batch, mut verdicts, mut targets, mut resized, threads, cancelled, busy, .. } = self;
         if cancelled.into_inner() {
             return Err(DeviceError::Cancelled);
         }
-        let (facts, n, took) = (shared.program.facts(), batch.len(), started.elapsed());
-        shared.note_pace(took * threads as u32, n);
+        let (facts, n, busy) = (shared.program.facts(), batch.len(), busy.into_inner());
+        shared.note_pace(busy, n);
+        let kernel = Duration::from_nanos(busy) / threads as u32;
         // SAFETY: each has room for as many, and the code has written one for each packet, where the
         // facts say that it writes such a column.
         unsafe {
@@ -138,6 +142,6 @@ impl Job {
             batch.resize(resized).map_err(|error| DeviceError::Broken { device: "cpu".into(), error })?;
         }
         let verdicts = Verdicts::from_columns(verdicts, targets);
-        Ok(Done { batch, verdicts, times: StageTimes { kernel: took, ..StageTimes::default() } })
+        Ok(Done { batch, verdicts, times: StageTimes { kernel, ..StageTimes::default() } })
     }
 }
