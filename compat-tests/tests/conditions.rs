@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use portcullis_compat_tests::{devices, harness};
+use portcullis_core::device::LoadOptions;
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::program::{Program, ProgramOptions};
 use rand::{RngExt, SeedableRng};
@@ -116,7 +117,7 @@ fn conditions_come_out_alike() {
             let program = program(text);
             harness::compare(&program, &**device, &packets, &[packets.len()]).unwrap_or_else(|m| panic!("{m}"));
             // The reference is on trial too.
-            let mut session = device.load(&program, &Default::default()).unwrap_or_else(|e| panic!("{e}"));
+            let mut session = device.load(&program, &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"));
             let batch = portcullis_core::packet::Batch::from_packets(&packets).expect("they fit");
             let done = session.run(batch).unwrap_or_else(|e| panic!("{e}"));
             for (packet, verdict) in packets.iter().zip(done.verdicts.iter()) {

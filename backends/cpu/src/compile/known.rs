@@ -62,23 +62,23 @@ pub(super) struct Choice {
 
 /// What is known of one 32-bit or boolean value.
 #[derive(Debug, Clone, Default)]
-struct Entry {
+pub(super) struct Entry {
     range: Option<(u32, u32)>,
     sum: Option<Sum>,
     /// The value is these bytes in the opposite order.
-    swapped: Option<Swapped>,
+    pub swapped: Option<Swapped>,
     /// The value was read from memory that does not change.
-    loaded: Option<Loaded>,
-    /// The value is what another was loaded as, shifted down by so many bytes.
-    part: Option<(Value, u32)>,
+    pub loaded: Option<Loaded>,
+    /// The value is what another was loaded as, shifted down by so many bytes; see [`Known::part`].
+    pub part: Option<(Value, u32)>,
     /// The value is one constant or the other.
-    choice: Option<Choice>,
+    pub choice: Option<Choice>,
     /// The value is the opposite of this condition.
-    opposite: Option<Value>,
+    pub opposite: Option<Value>,
     /// The value is the length of the packet whose length is this value.
-    is_length: bool,
-    /// The value is a verdict already, without being checked again.
-    is_verdict: bool,
+    pub is_length: bool,
+    /// The value is a verdict already, without being checked again; see [`Known::is_verdict`].
+    pub is_verdict: bool,
     when_true: Vec<Fact>,
     when_false: Vec<Fact>,
 }
@@ -87,12 +87,23 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct Known {
     entries: HashMap<Value, Entry>,
+    nothing: Entry,
 }
 
 impl Known {
+    /// What is known of a value.
+    pub fn of(&self, value: Value) -> &Entry {
+        self.entries.get(&value).unwrap_or(&self.nothing)
+    }
+
+    /// The place to note what is known of a value.
+    pub fn note(&mut self, value: Value) -> &mut Entry {
+        self.entries.entry(value).or_default()
+    }
+
     /// The least and greatest number that the value can be, unsigned.
     pub fn range(&self, value: Value) -> (u32, u32) {
-        self.entries.get(&value).and_then(|e| e.range).unwrap_or((0, u32::MAX))
+        self.of(value).range.unwrap_or((0, u32::MAX))
     }
 
     /// The number that the value is.
@@ -106,7 +117,7 @@ impl Known {
         let (old_low, old_high) = self.range(value);
         let (low, high) = (low.max(old_low), high.min(old_high));
         debug_assert!(low <= high);
-        self.entries.entry(value).or_default().range = Some((low, high));
+        self.note(value).range = Some((low, high));
     }
 
     /// The value as a sum.
@@ -114,99 +125,42 @@ impl Known {
         if let Some(constant) = self.constant(value) {
             return Sum { root: None, add: constant };
         }
-        self.entries.get(&value).and_then(|e| e.sum).unwrap_or(Sum { root: Some(value), add: 0 })
+        self.of(value).sum.unwrap_or(Sum { root: Some(value), add: 0 })
     }
 
     /// Notes that `value` is `base + add`, which does not wrap.
     pub fn set_sum(&mut self, value: Value, base: Value, add: u32) {
         let base = self.sum(base);
         // `base` as a whole plus `add` does not wrap, so its constant part does not either.
-        self.entries.entry(value).or_default().sum = Some(Sum { root: base.root, add: base.add + add });
-    }
-
-    /// The value's bytes in the opposite order, where those were there first.
-    pub fn swapped(&self, value: Value) -> Option<Swapped> {
-        self.entries.get(&value).and_then(|e| e.swapped)
-    }
-
-    pub fn set_swapped(&mut self, value: Value, swapped: Swapped) {
-        self.entries.entry(value).or_default().swapped = Some(swapped);
-    }
-
-    /// Where the value was read.
-    pub fn loaded(&self, value: Value) -> Option<Loaded> {
-        self.entries.get(&value).and_then(|e| e.loaded)
-    }
-
-    pub fn set_loaded(&mut self, value: Value, loaded: Loaded) {
-        self.entries.entry(value).or_default().loaded = Some(loaded);
+        self.note(value).sum = Some(Sum { root: base.root, add: base.add + add });
     }
 
     /// The value that was loaded, and how many of its low bytes are missing from this one.
     pub fn part(&self, value: Value) -> Option<(Value, u32)> {
-        let entry = self.entries.get(&value)?;
-        entry.part.or_else(|| self.load_size(value).map(|_| (value, 0)))
-    }
-
-    pub fn set_part(&mut self, value: Value, origin: Value, missing: u32) {
-        self.entries.entry(value).or_default().part = Some((origin, missing));
+        self.of(value).part.or_else(|| self.load_size(value).map(|_| (value, 0)))
     }
 
     /// How many bytes a value was loaded from, where they can be had one by one.
     pub fn load_size(&self, value: Value) -> Option<u32> {
-        let entry = self.entries.get(&value)?;
+        let entry = self.of(value);
         entry.loaded.map(|l| l.size).or(entry.swapped.map(|s| s.size))
-    }
-
-    /// The value as a choice between two constants.
-    pub fn choice(&self, value: Value) -> Option<Choice> {
-        self.entries.get(&value).and_then(|e| e.choice)
-    }
-
-    pub fn set_choice(&mut self, value: Value, choice: Choice) {
-        self.entries.entry(value).or_default().choice = Some(choice);
-    }
-
-    /// The condition that this one is the opposite of.
-    pub fn opposite(&self, condition: Value) -> Option<Value> {
-        self.entries.get(&condition).and_then(|e| e.opposite)
-    }
-
-    pub fn set_opposite(&mut self, condition: Value, of: Value) {
-        self.entries.entry(condition).or_default().opposite = Some(of);
-    }
-
-    pub fn is_length(&self, value: Value) -> bool {
-        self.entries.get(&value).is_some_and(|e| e.is_length)
-    }
-
-    pub fn set_length(&mut self, value: Value) {
-        self.entries.entry(value).or_default().is_length = true;
     }
 
     /// Whether the value is a verdict: one of 0 to 3, or what `redirect` gave.
     pub fn is_verdict(&self, value: Value) -> bool {
-        self.range(value).1 <= 3 || self.entries.get(&value).is_some_and(|e| e.is_verdict)
-    }
-
-    pub fn set_verdict(&mut self, value: Value) {
-        self.entries.entry(value).or_default().is_verdict = true;
+        self.range(value).1 <= 3 || self.of(value).is_verdict
     }
 
     /// What follows when the condition is `outcome`.
     pub fn facts(&self, condition: Value, outcome: bool) -> &[Fact] {
-        match self.entries.get(&condition) {
-            Some(entry) if outcome => &entry.when_true,
-            Some(entry) => &entry.when_false,
-            None => &[],
-        }
+        let entry = self.of(condition);
+        if outcome { &entry.when_true } else { &entry.when_false }
     }
 
     pub fn set_facts(&mut self, condition: Value, when_true: Vec<Fact>, when_false: Vec<Fact>) {
         if !when_true.is_empty() || !when_false.is_empty() {
-            let entry = self.entries.entry(condition).or_default();
-            entry.when_true = when_true;
-            entry.when_false = when_false;
+            let entry = self.note(condition);
+            (entry.when_true, entry.when_false) = (when_true, when_false);
         }
     }
 

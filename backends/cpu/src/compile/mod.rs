@@ -284,7 +284,7 @@ impl<'a, 'f> Codegen<'a, 'f> {
         let offset = self.b.ins().uload32(constant_memory(), descriptor, 0);
         let length = self.b.ins().load(clif::I32, constant_memory(), descriptor, 4);
         let address = self.b.ins().iadd(self.arena, offset);
-        self.known.set_length(length);
+        self.known.note(length).is_length = true;
         let moving = changes_length.then(|| {
             let moving = Moving { start: self.b.declare_var(clif::I64), length: self.b.declare_var(clif::I32) };
             self.b.def_var(moving.start, address);

@@ -60,7 +60,7 @@ impl Codegen<'_, '_> {
         match packet.moving {
             Some(moving) => {
                 let length = self.b.use_var(moving.length);
-                self.known.set_length(length);
+                self.known.note(length).is_length = true;
                 length
             }
             None => packet.length,
@@ -172,7 +172,7 @@ impl Codegen<'_, '_> {
         let raw = self.or_zero(check, raw);
         let value = self.in_order(raw, size, order);
         if size > 1 && check.is_none() && !self.program.facts().rewrites() {
-            self.known.set_loaded(value, Loaded { flags, address, displacement, size, order });
+            self.known.note(value).loaded = Some(Loaded { flags, address, displacement, size, order });
         }
         value
     }
@@ -214,7 +214,7 @@ impl Codegen<'_, '_> {
         };
         self.known.set_range(value, 0, u32::MAX >> (32 - 8 * size));
         if size > 1 && order == Order::Big {
-            self.known.set_swapped(value, Swapped { raw, size });
+            self.known.note(value).swapped = Some(Swapped { raw, size });
         }
         value
     }
@@ -331,7 +331,7 @@ impl Codegen<'_, '_> {
             let aborted = self.constant(0);
             self.b.ins().select(fits, verdict, aborted)
         };
-        self.known.set_verdict(value);
+        self.known.note(value).is_verdict = true;
         value
     }
 

@@ -116,14 +116,14 @@ impl<'a> Codegen<'a, '_> {
         if let Some(constant) = self.known.constant(a) {
             return self.boolean(constant == 0);
         }
-        if let Some(condition) = self.known.opposite(a) {
+        if let Some(condition) = self.known.of(a).opposite {
             return condition;
         }
         // A comparison with zero, which turns into the opposite condition where there was one.
         let value = self.b.ins().icmp_imm_u(IntCC::Equal, a, 0);
         let (when_true, when_false) = (self.known.facts(a, false).to_vec(), self.known.facts(a, true).to_vec());
         self.known.set_facts(value, when_true, when_false);
-        self.known.set_opposite(value, a);
+        self.known.note(value).opposite = Some(a);
         value
     }
 
@@ -154,7 +154,7 @@ impl<'a> Codegen<'a, '_> {
 
     /// A comparison of swapped bytes with a constant: the constant is swapped instead.
     fn compare_swapped(&mut self, condition: IntCC, a: Value, b: Value) -> Option<Value> {
-        let swapped = self.known.swapped(a)?;
+        let swapped = self.known.of(a).swapped?;
         let constant = self.known.constant(b)?;
         Some(match swapped.constant(constant) {
             Some(constant) => self.b.ins().icmp_imm_u(condition, swapped.raw, i64::from(constant)),
@@ -164,9 +164,9 @@ impl<'a> Codegen<'a, '_> {
 
     /// What a comparison with the packet's length says about it.
     fn note_length(&mut self, op: Op, value: Value, a: Value, b: Value) {
-        let (op, length, other) = if self.known.is_length(a) {
+        let (op, length, other) = if self.known.of(a).is_length {
             (op, a, b)
-        } else if self.known.is_length(b) {
+        } else if self.known.of(b).is_length {
             let turned = match op {
                 Op::Less => Op::Greater,
                 Op::LessEqual => Op::GreaterEqual,
@@ -266,7 +266,7 @@ impl<'a> Codegen<'a, '_> {
                 let (low, high) = self.known.range(a);
                 let value = self.b.ins().ushr_imm_u(a, i64::from(shift));
                 self.known.set_range(value, low >> shift, high >> shift);
-                self.known.set_part(value, origin, lowest);
+                self.known.note(value).part = Some((origin, lowest));
                 Some(value)
             }
             Op::And => {
@@ -280,13 +280,13 @@ impl<'a> Codegen<'a, '_> {
                 {
                     return self.byte(origin, lowest);
                 }
-                let swapped = self.known.swapped(a)?;
+                let swapped = self.known.of(a).swapped?;
                 let high = self.known.range(a).1.min(mask);
                 let turned = swapped.constant(if swapped.size == 2 { mask & 0xffff } else { mask })?;
                 let raw = self.b.ins().band_imm_u(swapped.raw, i64::from(turned));
                 let value = self.b.ins().band_imm_u(a, i64::from(mask));
                 self.known.set_range(value, 0, high);
-                self.known.set_swapped(value, Swapped { raw, ..swapped });
+                self.known.note(value).swapped = Some(Swapped { raw, ..swapped });
                 Some(value)
             }
             _ => None,
@@ -295,7 +295,7 @@ impl<'a> Codegen<'a, '_> {
 
     /// Byte `index` of what was loaded, 0 being the lowest.
     fn byte(&mut self, origin: Value, index: u32) -> Option<Value> {
-        let value = if let Some(loaded) = self.known.loaded(origin) {
+        let value = if let Some(loaded) = self.known.of(origin).loaded {
             let at = match loaded.order {
                 Order::Little => index,
                 Order::Big => loaded.size - 1 - index,
@@ -303,7 +303,7 @@ impl<'a> Codegen<'a, '_> {
             let displacement = loaded.displacement.checked_add(at as i32)?;
             self.b.ins().uload8(clif::I32, loaded.flags, loaded.address, displacement)
         } else {
-            let swapped = self.known.swapped(origin)?;
+            let swapped = self.known.of(origin).swapped?;
             let at = swapped.size - 1 - index;
             let shifted = self.b.ins().ushr_imm_u(swapped.raw, i64::from(8 * at));
             if index == 0 { shifted } else { self.b.ins().band_imm_u(shifted, 0xff) }
@@ -446,7 +446,7 @@ impl<'a> Codegen<'a, '_> {
             let ((a_low, a_high), (b_low, b_high)) = (self.known.range(accept), self.known.range(reject));
             self.known.set_range(value, a_low.min(b_low), a_high.max(b_high));
             if self.known.is_verdict(accept) && self.known.is_verdict(reject) {
-                self.known.set_verdict(value);
+                self.known.note(value).is_verdict = true;
             }
         }
         value
@@ -457,29 +457,32 @@ impl<'a> Codegen<'a, '_> {
         if self.b.func.dfg.value_type(accept) != clif::I32 {
             return None;
         }
-        let (accept_constant, reject_constant) = (self.known.constant(accept), self.known.constant(reject));
-        if let (Some(accept), Some(reject)) = (accept_constant, reject_constant) {
-            return Some(Choice { condition, accept, reject });
+        match (self.known.constant(accept), self.known.constant(reject)) {
+            (Some(accept), Some(reject)) => Some(Choice { condition, accept, reject }),
+            (Some(constant), None) => self.choose_first(condition, constant, self.known.of(reject).choice?),
+            (None, Some(constant)) => {
+                let inner = self.known.of(accept).choice?;
+                if [inner.accept, inner.reject].contains(&constant) {
+                    let not = self.not(condition);
+                    return self.choose_first(not, constant, inner);
+                }
+                None
+            }
+            (None, None) => None,
         }
-        if let (Some(constant), Some(inner)) = (accept_constant, self.known.choice(reject)) {
-            if constant == inner.accept {
-                return Some(Choice { condition: self.either(condition, inner.condition), ..inner });
-            }
-            if constant == inner.reject {
-                let not = self.not(condition);
-                return Some(Choice { condition: self.both(not, inner.condition), ..inner });
-            }
-        }
-        if let (Some(constant), Some(inner)) = (reject_constant, self.known.choice(accept)) {
-            if constant == inner.reject {
-                return Some(Choice { condition: self.both(condition, inner.condition), ..inner });
-            }
-            if constant == inner.accept {
-                let not = self.not(condition);
-                return Some(Choice { condition: self.either(not, inner.condition), ..inner });
-            }
-        }
-        None
+    }
+
+    /// `condition ? constant : inner`, where that is one of the two constants of `inner` anyway.
+    fn choose_first(&mut self, condition: Value, constant: u32, inner: Choice) -> Option<Choice> {
+        let condition = if constant == inner.accept {
+            self.either(condition, inner.condition)
+        } else if constant == inner.reject {
+            let not = self.not(condition);
+            self.both(not, inner.condition)
+        } else {
+            return None;
+        };
+        Some(Choice { condition, ..inner })
     }
 
     /// The value of a choice: arithmetic where the constants are neighbours.
@@ -501,9 +504,9 @@ impl<'a> Codegen<'a, '_> {
         };
         self.known.set_range(value, accept.min(reject), accept.max(reject));
         if [accept, reject].iter().all(|&number| number <= 3) {
-            self.known.set_verdict(value);
+            self.known.note(value).is_verdict = true;
         }
-        self.known.set_choice(value, choice);
+        self.known.note(value).choice = Some(choice);
         value
     }
 

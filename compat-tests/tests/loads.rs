@@ -1,0 +1,169 @@
+//! What filters do with what they have just loaded: shift it, mask it, compare it with a constant.
+//! Code generators take short cuts there (one byte instead of four, bytes compared as they lie), and
+//! where a load may lie outside the packet. The model reads the packet byte by byte.
+
+use std::sync::Arc;
+
+use portcullis_compat_tests::{devices, harness};
+use portcullis_core::device::LoadOptions;
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::packet::Batch;
+use portcullis_core::program::{Program, ProgramOptions};
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+const FILTERS: u64 = 12;
+/// Terms in each filter.
+const TERMS: usize = 24;
+
+const LOADS: [(&str, usize, bool); 5] = [
+    ("load_u8", 1, false),
+    ("load_be16", 2, true),
+    ("load_le16", 2, false),
+    ("load_be32", 4, true),
+    ("load_le32", 4, false),
+];
+/// Around what a header has, and around what may be read without looking.
+const OFFSETS: [u32; 12] = [0, 1, 12, 14, 33, 60, 63, 64, 123, 126, 128, 0xffff_fffd];
+const SHIFTS: [u32; 7] = [0, 4, 8, 12, 16, 24, 31];
+const MASKS: [u32; 9] = [0, 1, 0xff, 0xff00, 0x1fff, 0xffff, 0xff_00ff, 0xff00_0000, u32::MAX];
+type Comparison = (&'static str, fn(u32, u32) -> bool);
+const COMPARISONS: [Comparison; 4] =
+    [("==", |a, b| a == b), ("!=", |a, b| a != b), ("<", |a, b| a < b), (">=", |a, b| a >= b)];
+
+/// A number made of one load.
+struct Term {
+    load: (&'static str, usize, bool),
+    offset: u32,
+    /// Whether the first byte of the packet is added to the offset.
+    moves: bool,
+    steps: Vec<Step>,
+}
+
+enum Step {
+    Shift(u32),
+    Mask(u32),
+    Compare(usize, u32),
+}
+
+impl Term {
+    fn random(rng: &mut Pcg64Mcg) -> Term {
+        fn one<T: Copy>(rng: &mut Pcg64Mcg, of: &[T]) -> T {
+            *of.choose(rng).expect("there are some")
+        }
+        let load = one(rng, &LOADS);
+        let steps = (0..rng.random_range(0..4)).map(|_| match rng.random_range(0..3) {
+            0 => Step::Shift(one(rng, &SHIFTS)),
+            1 => Step::Mask(one(rng, &MASKS)),
+            // Bytes are few enough, and often zero, for equal ones to come up.
+            _ => Step::Compare(
+                rng.random_range(0..COMPARISONS.len()),
+                one(rng, &[0, 1, 2, 0x100, 0x102, 0x201, 0x0102_0001, 0x1_0000, 0x0001_0201]),
+            ),
+        });
+        let steps = steps.collect();
+        Term { load, offset: one(rng, &OFFSETS), moves: rng.random(), steps }
+    }
+
+    fn text(&self) -> String {
+        let moved = if self.moves { " + load_u8(pkt, 0u)" } else { "" };
+        let mut text = format!("{}(pkt, {}u{moved})", self.load.0, self.offset);
+        for step in &self.steps {
+            text = match step {
+                Step::Shift(by) => format!("({text} >> {by}u)"),
+                Step::Mask(mask) => format!("({text} & {mask}u)"),
+                Step::Compare(which, with) => format!("select(3u, 5u, {text} {} {with}u)", COMPARISONS[*which].0),
+            };
+        }
+        text
+    }
+
+    fn value(&self, packet: &[u8]) -> u32 {
+        let (_, size, big) = self.load;
+        let first = if self.moves { packet.first().copied().unwrap_or(0) } else { 0 };
+        let at = u64::from(self.offset.wrapping_add(u32::from(first)));
+        let mut value = 0u32;
+        if at + size as u64 <= packet.len() as u64 {
+            for byte in 0..size {
+                let from = if big { byte } else { size - 1 - byte };
+                value = value << 8 | u32::from(packet[at as usize + from]);
+            }
+        }
+        for step in &self.steps {
+            value = match *step {
+                Step::Shift(by) => value >> by,
+                Step::Mask(mask) => value & mask,
+                Step::Compare(which, with) => {
+                    if COMPARISONS[which].1(value, with) {
+                        5
+                    } else {
+                        3
+                    }
+                }
+            };
+        }
+        value
+    }
+}
+
+/// A filter that redirects to what its terms come to together, cut to 24 bits.
+fn filter(seed: u64) -> (String, Vec<Term>) {
+    let mut rng = Pcg64Mcg::seed_from_u64(seed);
+    let terms: Vec<Term> = (0..TERMS).map(|_| Term::random(&mut rng)).collect();
+    let mut text = String::from("fn xdp_filter(pkt: u32) -> u32 {\n    var sum = 1u;\n");
+    for (index, term) in terms.iter().enumerate() {
+        // Some behind a check, which may prove them or not.
+        match index % 6 {
+            4 => text += &format!("    if pkt_len(pkt) >= 64u {{ sum = sum * 31u + {}; }}\n", term.text()),
+            5 => text += &format!("    if pkt_len(pkt) < 130u || sum == 0u {{ sum = sum * 31u + {}; }}\n", term.text()),
+            _ => text += &format!("    sum = sum * 31u + {};\n", term.text()),
+        }
+    }
+    text += "    return redirect(sum & 0xffffffu);\n}\n";
+    (text, terms)
+}
+
+fn model(terms: &[Term], packet: &[u8]) -> u32 {
+    let mut sum = 1u32;
+    for (index, term) in terms.iter().enumerate() {
+        let reached = match index % 6 {
+            4 => packet.len() >= 64,
+            5 => packet.len() < 130 || sum == 0,
+            _ => true,
+        };
+        if reached {
+            sum = sum.wrapping_mul(31).wrapping_add(term.value(packet));
+        }
+    }
+    sum & 0xff_ffff
+}
+
+/// Of every length around those that matter, of few different bytes.
+fn packets() -> Vec<Vec<u8>> {
+    let mut rng = Pcg64Mcg::seed_from_u64(7);
+    (0..200).map(|length| (0..length).map(|_| rng.random_range(0..3)).collect()).collect()
+}
+
+fn program(text: &str) -> Arc<Program> {
+    let options = ProgramOptions::default();
+    Arc::new(wgsl::compile(&Source::new("loads.wgsl", text), &options).unwrap_or_else(|e| panic!("{}", e.render())))
+}
+
+#[test]
+fn loads_come_out_alike() {
+    let packets = packets();
+    let filters: Vec<_> = (0..FILTERS).map(filter).collect();
+    devices::on_each("loads", |device| {
+        for (text, terms) in &filters {
+            let program = program(text);
+            harness::compare(&program, &**device, &packets, &[packets.len()]).unwrap_or_else(|m| panic!("{m}"));
+            // The reference is on trial too.
+            let mut session = device.load(&program, &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+            let done = session.run(Batch::from_packets(&packets).expect("they fit")).unwrap_or_else(|e| panic!("{e}"));
+            for (packet, verdict) in packets.iter().zip(done.verdicts.iter()) {
+                assert_eq!(verdict.to_return() >> 8, model(terms, packet), "{packet:?}\n{text}");
+            }
+        }
+    });
+}
