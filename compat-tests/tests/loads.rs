@@ -15,7 +15,7 @@ use rand_pcg::Pcg64Mcg;
 
 const FILTERS: u64 = 12;
 /// Terms in each filter.
-const TERMS: usize = 24;
+const TERMS: usize = 40;
 
 const LOADS: [(&str, usize, bool); 5] = [
     ("load_u8", 1, false),
@@ -25,7 +25,7 @@ const LOADS: [(&str, usize, bool); 5] = [
     ("load_le32", 4, false),
 ];
 /// Around what a header has, and around what may be read without looking.
-const OFFSETS: [u32; 12] = [0, 1, 12, 14, 33, 60, 63, 64, 123, 126, 128, 0xffff_fffd];
+const OFFSETS: [u32; 15] = [0, 1, 3, 12, 14, 20, 23, 33, 60, 63, 64, 123, 126, 128, 0xffff_fffd];
 const SHIFTS: [u32; 7] = [0, 4, 8, 12, 16, 24, 31];
 const MASKS: [u32; 9] = [0, 1, 0xff, 0xff00, 0x1fff, 0xffff, 0xff_00ff, 0xff00_0000, u32::MAX];
 type Comparison = (&'static str, fn(u32, u32) -> bool);
@@ -53,14 +53,30 @@ impl Term {
             *of.choose(rng).expect("there are some")
         }
         let load = one(rng, &LOADS);
-        let steps = (0..rng.random_range(0..4)).map(|_| match rng.random_range(0..3) {
-            0 => Step::Shift(one(rng, &SHIFTS)),
-            1 => Step::Mask(one(rng, &MASKS)),
-            // Bytes are few enough, and often zero, for equal ones to come up.
-            _ => Step::Compare(
-                rng.random_range(0..COMPARISONS.len()),
-                one(rng, &[0, 1, 2, 0x100, 0x102, 0x201, 0x0102_0001, 0x1_0000, 0x0001_0201]),
-            ),
+        // What the value may be, with the bytes that packets have: constants to compare it with.
+        let mut like = u32::from_le_bytes(std::array::from_fn(|_| rng.random_range(0..3)));
+        if load.1 < 4 {
+            like &= (1 << (8 * load.1)) - 1;
+        }
+        // A byte, a masked comparison, or anything.
+        let kinds: Vec<u32> = match rng.random_range(0..3) {
+            0 => vec![0, 3],
+            1 => vec![1, 2],
+            _ => (0..rng.random_range(0..4)).map(|_| rng.random_range(0..3)).collect(),
+        };
+        let steps = kinds.into_iter().map(|kind| match kind {
+            0 => {
+                let by = one(rng, &SHIFTS);
+                like >>= by;
+                Step::Shift(by)
+            }
+            1 => {
+                let mask = one(rng, &MASKS);
+                like &= mask;
+                Step::Mask(mask)
+            }
+            2 => Step::Compare(rng.random_range(0..COMPARISONS.len()), one(rng, &[like, like, like, 0x1_0000])),
+            _ => Step::Mask(0xff),
         });
         let steps = steps.collect();
         Term { load, offset: one(rng, &OFFSETS), moves: rng.random(), steps }
@@ -115,7 +131,7 @@ fn filter(seed: u64) -> (String, Vec<Term>) {
     for (index, term) in terms.iter().enumerate() {
         // Some behind a check, which may prove them or not.
         match index % 6 {
-            4 => text += &format!("    if pkt_len(pkt) >= 64u {{ sum = sum * 31u + {}; }}\n", term.text()),
+            2..=4 => text += &format!("    if pkt_len(pkt) >= 64u {{ sum = sum * 31u + {}; }}\n", term.text()),
             5 => text += &format!("    if pkt_len(pkt) < 130u || sum == 0u {{ sum = sum * 31u + {}; }}\n", term.text()),
             _ => text += &format!("    sum = sum * 31u + {};\n", term.text()),
         }
@@ -128,7 +144,7 @@ fn model(terms: &[Term], packet: &[u8]) -> u32 {
     let mut sum = 1u32;
     for (index, term) in terms.iter().enumerate() {
         let reached = match index % 6 {
-            4 => packet.len() >= 64,
+            2..=4 => packet.len() >= 64,
             5 => packet.len() < 130 || sum == 0,
             _ => true,
         };

@@ -32,11 +32,11 @@ pub(super) struct Swapped {
 }
 
 impl Swapped {
-    /// A number of `size` bytes with those in the opposite order; `None` where it has more.
-    pub fn constant(self, number: u32) -> Option<u32> {
+    /// The number's `size` low bytes in the opposite order.
+    pub fn turned(self, number: u32) -> u32 {
         match self.size {
-            2 => u16::try_from(number).ok().map(|n| n.swap_bytes().into()),
-            _ => Some(number.swap_bytes()),
+            2 => u32::from((number as u16).swap_bytes()),
+            _ => number.swap_bytes(),
         }
     }
 }

@@ -156,10 +156,10 @@ impl<'a> Codegen<'a, '_> {
     fn compare_swapped(&mut self, condition: IntCC, a: Value, b: Value) -> Option<Value> {
         let swapped = self.known.of(a).swapped?;
         let constant = self.known.constant(b)?;
-        Some(match swapped.constant(constant) {
-            Some(constant) => self.b.ins().icmp_imm_u(condition, swapped.raw, i64::from(constant)),
-            None => self.boolean(condition == IntCC::NotEqual),
-        })
+        if swapped.size == 2 && constant > 0xffff {
+            return Some(self.boolean(condition == IntCC::NotEqual));
+        }
+        Some(self.b.ins().icmp_imm_u(condition, swapped.raw, i64::from(swapped.turned(constant))))
     }
 
     /// What a comparison with the packet's length says about it.
@@ -260,6 +260,9 @@ impl<'a> Codegen<'a, '_> {
                 }
                 let lowest = lowest + shift / 8;
                 let size = self.known.load_size(origin)?;
+                if lowest >= size {
+                    return Some(self.constant(0));
+                }
                 if lowest + 1 == size {
                     return self.byte(origin, lowest);
                 }
@@ -282,8 +285,7 @@ impl<'a> Codegen<'a, '_> {
                 }
                 let swapped = self.known.of(a).swapped?;
                 let high = self.known.range(a).1.min(mask);
-                let turned = swapped.constant(if swapped.size == 2 { mask & 0xffff } else { mask })?;
-                let raw = self.b.ins().band_imm_u(swapped.raw, i64::from(turned));
+                let raw = self.b.ins().band_imm_u(swapped.raw, i64::from(swapped.turned(mask)));
                 let value = self.b.ins().band_imm_u(a, i64::from(mask));
                 self.known.set_range(value, 0, high);
                 self.known.note(value).swapped = Some(Swapped { raw, ..swapped });
