@@ -46,8 +46,12 @@ pub fn captures() -> Result<Vec<(Corpus, Option<SourceError>)>, String> {
         None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/captures"),
     };
     let mut files = Vec::new();
-    find_captures(&folder, &mut files)
-        .map_err(|e| format!("no captures in ../shared/captures (or PORTCULLIS_CAPTURES): {e}"))?;
+    find_captures(&folder, &mut files).map_err(|e| {
+        format!(
+            "no captures in ../shared/captures/tcpdump beside the workspace (or PORTCULLIS_CAPTURES): {}",
+            portcullis_core::reason(&e)
+        )
+    })?;
     files.sort();
     let mut corpora = Vec::new();
     for file in files {
