@@ -37,7 +37,7 @@ pub const STOCK: &[(&str, &str)] = texts!(
 /// each that begins with `// probe:` holds its directives: `expect=pass`, `fuel=N`,
 /// `set=NAME=VALUE`.
 pub const PROBES: &[(&str, &str)] = texts!(
-    "probes": "loads", "stores", "overlaps", "every_byte", "arithmetic", "arithmetic_mixed", "arithmetic64", "vectors",
+    "probes": "loads", "parts", "stores", "overlaps", "every_byte", "arithmetic", "arithmetic_mixed", "arithmetic64", "vectors",
     "structures", "indices", "control", "helpers", "fresh_state", "fuel", "fuel_shared", "endless", "adjust",
     "adjust_mixed", "redirects", "verdicts", "metadata", "checksums", "parameters", "floats",
 );

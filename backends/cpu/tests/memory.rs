@@ -149,3 +149,23 @@ fn stores_and_moved_ends_stay_inside() {
         return XDP_TX;
     }");
 }
+
+/// Bytes are taken out of loads one by one; behind the last there is none.
+#[test]
+fn what_is_shifted_out_of_a_load_is_not_read() {
+    for load in ["load_be16", "load_le16", "load_be32", "load_le32"] {
+        for offset in ["0u", "30u", "pkt_len(pkt) - 4u"] {
+            let shifts: String =
+                (1..2000).map(|i| format!("let x{i} = x{} >> 24u; sum += x{i} & 0xffu;\n", i - 1)).collect();
+            run(&format!(
+                "fn xdp_filter(pkt: u32) -> u32 {{
+                    if pkt_len(pkt) < 34u {{ return XDP_DROP; }}
+                    let x0 = {load}(pkt, {offset});
+                    var sum = 0u;
+                    {shifts}
+                    return 1u + (sum & 1u);
+                }}"
+            ));
+        }
+    }
+}

@@ -187,3 +187,32 @@ fn a_filter_without_conditions_is_compiled_once() {
     assert_eq!(branching_form("fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }"), None);
     assert!(branching_form(include_str!("../../../shaders/port_filter.wgsl")).is_some());
 }
+
+#[test]
+fn conditions_used_again_and_again_are_no_more_to_know() {
+    let chain = |first: &str, step: &dyn Fn(u32) -> String| {
+        let steps: String = (1..=60).map(step).collect();
+        format!("fn xdp_filter(pkt: u32) -> u32 {{\n    {first}\n{steps}    return select(1u, 2u, b60);\n}}")
+    };
+    let first = "let b0 = pkt_len(pkt) >= 14u; let c0 = load_u8(pkt, 0u) + 4u < pkt_len(pkt);";
+    for (and, or) in [("&&", "||"), ("&", "|")] {
+        for text in [
+            chain(first, &|i| format!("    let b{i} = b{0} {and} b{0};\n", i - 1)),
+            chain(first, &|i| format!("    let b{i} = b{0} {or} b{0};\n", i - 1)),
+            chain(first, &|i| {
+                let before = i - 1;
+                format!(
+                    "    let b{i} = (b{before} {and} c{before}) {or} b0; let c{i} = (c{before} {or} b{before}) {and} c0;\n"
+                )
+            }),
+            chain("var v = vec4<bool>(pkt_len(pkt) > 5u);", &|i| {
+                format!("    v = vec4<bool>(all(v)); let b{i} = any(v);\n")
+            }),
+        ] {
+            let mut session = Cpu::new().load(&program(&text), &options(1, 1)).unwrap();
+            let done = session.run(Batch::from_packets(&[vec![1u8; 60], vec![]]).unwrap()).unwrap();
+            assert_eq!(done.verdicts.get(0), Verdict::Pass, "{text}");
+            assert_eq!(done.verdicts.get(1), Verdict::Drop, "{text}");
+        }
+    }
+}

@@ -15,6 +15,13 @@ pub(super) struct Fact {
     pub add: u32,
 }
 
+impl Fact {
+    /// Whether one of the two follows from the other.
+    fn is_comparable(&self, other: &Fact) -> bool {
+        self.length == other.length && self.root == other.root
+    }
+}
+
 /// A value as a sum that does not wrap: `root + add`, or `add` alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sum {
@@ -164,12 +171,28 @@ impl Known {
         }
     }
 
+    /// What follows when two conditions both hold.
+    pub fn joined(a: &[Fact], b: &[Fact]) -> Vec<Fact> {
+        let mut all = a.to_vec();
+        for fact in b {
+            let full = all.len() >= MAX_SUMS;
+            match all.iter_mut().find(|other| other.is_comparable(fact)) {
+                Some(known) => known.add = known.add.max(fact.add),
+                // Knowing less is never wrong.
+                None if full => {}
+                None => all.push(*fact),
+            }
+        }
+        all
+    }
+
     /// What follows from either of two conditions holding, when only one of them need hold.
     pub fn common(a: &[Fact], b: &[Fact]) -> Vec<Fact> {
         a.iter()
             .filter_map(|fact| {
-                let same = |other: &&Fact| other.length == fact.length && other.root == fact.root;
-                b.iter().find(same).map(|other| Fact { add: fact.add.min(other.add), ..*fact })
+                b.iter()
+                    .find(|other| other.is_comparable(fact))
+                    .map(|other| Fact { add: fact.add.min(other.add), ..*fact })
             })
             .collect()
     }
@@ -184,7 +207,7 @@ pub(super) struct Lengths {
     sums: Vec<(Value, u32)>,
 }
 
-/// Facts kept at one point of the code; more than that helps no filter.
+/// Facts kept at one point of the code, or about one condition; more than that helps no filter.
 const MAX_SUMS: usize = 32;
 
 impl Lengths {

@@ -10,6 +10,9 @@ use crate::runtime;
 
 const U32: Leaf = Leaf(naga::Scalar::U32);
 
+/// What a call of the runtime counts for, in scalar operations: `pow` takes some 40 ns.
+const CALL: usize = 20;
+
 impl Codegen<'_, '_> {
     pub(super) fn relational(&mut self, fun: RelationalFunction, values: &[Value]) -> Result<Vec<Value>> {
         Ok(match fun {
@@ -350,6 +353,7 @@ impl Codegen<'_, '_> {
 
     /// Calls a function of the runtime, through its address.
     pub(super) fn call_float(&mut self, name: &str, leaf: Leaf, arguments: &[Value]) -> Result<Value> {
+        self.spend(CALL)?;
         let index = runtime::FUNCTIONS.iter().position(|(n, _)| *n == name);
         let (Some(index), clif::F32) = (index, leaf.clif()) else {
             return Err(Unsupported(format!("the function {name} on {leaf:?}")));

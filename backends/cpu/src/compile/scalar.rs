@@ -85,13 +85,16 @@ impl<'a> Codegen<'a, '_> {
 
     /// a && b, both evaluated.
     pub(super) fn both(&mut self, a: Value, b: Value) -> Value {
+        if a == b {
+            return a;
+        }
         match (self.known.constant(a), self.known.constant(b)) {
             (Some(0), _) | (_, Some(1)) => return a,
             (_, Some(0)) | (Some(1), _) => return b,
             _ => {}
         }
         let value = self.b.ins().band(a, b);
-        let when_true = [self.known.facts(a, true), self.known.facts(b, true)].concat();
+        let when_true = Known::joined(self.known.facts(a, true), self.known.facts(b, true));
         let when_false = Known::common(self.known.facts(a, false), self.known.facts(b, false));
         self.known.set_facts(value, when_true, when_false);
         value
@@ -99,6 +102,9 @@ impl<'a> Codegen<'a, '_> {
 
     /// a || b, both evaluated.
     pub(super) fn either(&mut self, a: Value, b: Value) -> Value {
+        if a == b {
+            return a;
+        }
         match (self.known.constant(a), self.known.constant(b)) {
             (Some(1), _) | (_, Some(0)) => return a,
             (_, Some(1)) | (Some(0), _) => return b,
@@ -106,7 +112,7 @@ impl<'a> Codegen<'a, '_> {
         }
         let value = self.b.ins().bor(a, b);
         let when_true = Known::common(self.known.facts(a, true), self.known.facts(b, true));
-        let when_false = [self.known.facts(a, false), self.known.facts(b, false)].concat();
+        let when_false = Known::joined(self.known.facts(a, false), self.known.facts(b, false));
         self.known.set_facts(value, when_true, when_false);
         value
     }
@@ -297,6 +303,10 @@ impl<'a> Codegen<'a, '_> {
 
     /// Byte `index` of what was loaded, 0 being the lowest.
     fn byte(&mut self, origin: Value, index: u32) -> Option<Value> {
+        // Elsewhere is not what was loaded, and perhaps not even the packet.
+        if index >= self.known.load_size(origin)? {
+            return Some(self.constant(0));
+        }
         let value = if let Some(loaded) = self.known.of(origin).loaded {
             let at = match loaded.order {
                 Order::Little => index,
