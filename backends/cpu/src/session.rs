@@ -41,8 +41,9 @@ const WORTH_A_THREAD: u64 = 50_000;
 /// What a packet takes, while nobody knows, in nanoseconds.
 const PACKET_TIME: u64 = 300;
 
-/// Stack that code may need to be run on the caller's thread; the smallest that is usual has 2 MiB.
-const CALLERS_STACK: usize = 256 << 10;
+/// Stack that code may need to be run on the caller's thread. Threads with as little as 128 KiB are
+/// usual on some systems.
+const CALLERS_STACK: usize = 64 << 10;
 
 /// Stack of a thread that runs filters: their variables (16 KiB a packet), and 8 bytes for each
 /// operation at the very worst, if the compiler had to keep every result there. It is reserved, not
@@ -59,6 +60,7 @@ struct Shared {
     /// What 1,024 packets took on one thread, in nanoseconds, lately.
     pace: AtomicU64,
     cancel: CancelToken,
+    pool: ThreadPool,
 }
 
 impl Shared {
@@ -73,9 +75,9 @@ impl Shared {
         }
     }
 
-    /// How many threads are worth waking for so many packets, of so many threads; 0 where the
-    /// caller's own is enough.
-    fn worth(&self, packets: usize, threads: usize) -> usize {
+    /// How many threads are worth waking for so many packets; 0 where the caller's own is enough.
+    fn worth(&self, packets: usize) -> usize {
+        let threads = self.pool.current_num_threads();
         let work = (packets as u64).saturating_mul(self.pace.load(Ordering::Relaxed)) / 1024;
         let worth = usize::try_from(work / WORTH_A_THREAD).unwrap_or(usize::MAX).min(threads);
         if self.code.stack > CALLERS_STACK { worth.max(1) } else { worth }
@@ -91,7 +93,6 @@ struct Queued {
 
 pub(crate) struct CpuSession {
     shared: Arc<Shared>,
-    pool: ThreadPool,
     queue: VecDeque<Queued>,
     depth: usize,
 }
@@ -116,16 +117,9 @@ impl CpuSession {
             piece,
             pace: AtomicU64::new(PACKET_TIME * 1024),
             cancel: options.cancel.clone(),
+            pool,
         });
-        Ok(CpuSession { shared, pool, queue: VecDeque::new(), depth: options.depth.max(1) })
-    }
-
-    /// Has so many threads of the pool work at a job, as soon as they have ended the ones before.
-    fn call_for_help(&self, threads: usize, job: &Arc<Job>) {
-        for _ in 0..threads {
-            let job = job.clone();
-            self.pool.spawn(|| job.work());
-        }
+        Ok(CpuSession { shared, queue: VecDeque::new(), depth: options.depth.max(1) })
     }
 }
 
@@ -151,17 +145,11 @@ impl Session for CpuSession {
         if let Err(error) = check_submission(&self.shared.program, &batch, self.queue.len(), self.depth) {
             return Err(SubmitError { batch: Box::new(batch), error });
         }
-        let threads = self.shared.worth(batch.len(), self.pool.current_num_threads());
+        let threads = self.shared.worth(batch.len());
         let (sender, done) = channel();
         let job = Arc::new(Job::new(self.shared.clone(), batch, threads.max(1), sender));
-        if threads == 0 {
-            self.queue.push_back(Queued { done, job: Some(job) });
-            return Ok(());
-        }
-        self.call_for_help(threads - 1, &job);
-        // Moved, not cloned: whoever has the job last ends it.
-        self.pool.spawn(|| job.work());
-        self.queue.push_back(Queued { done, job: None });
+        job.call(threads);
+        self.queue.push_back(Queued { done, job: (threads == 0).then_some(job) });
         Ok(())
     }
 
@@ -181,10 +169,10 @@ impl Session for CpuSession {
         }
         check_submission(&self.shared.program, &batch, 0, self.depth)?;
         // This thread is awake already: it takes part, and waits for as few others as possible.
-        let threads = self.shared.worth(batch.len(), self.pool.current_num_threads()).max(1);
+        let threads = self.shared.worth(batch.len()).max(1);
         let (sender, receiver) = channel();
         let job = Arc::new(Job::new(self.shared.clone(), batch, threads, sender));
-        self.call_for_help(threads - 1, &job);
+        job.call(threads - 1);
         job.work();
         receiver.recv().unwrap_or_else(|_| Err(unanswered()))
     }

@@ -1,60 +1,76 @@
-//! One batch on its way: shared by the threads that filter it, and taken apart by the last of them.
+//! One batch on its way: shared by the threads that filter it, and sent home by the one that ends
+//! the last piece of it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use portcullis_core::device::{DeviceError, Done, StageTimes};
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Verdicts};
 
-use super::{Choice, Shared};
+use super::{Choice, Shared, WORTH_A_THREAD};
 use crate::memory::Context;
 
 /// The fewest packets that a thread takes at once, where the filter may be given as many.
 const MIN_PIECE: usize = 64;
 
-/// Pieces for each thread: so that all end at about the same time.
-const PIECES: usize = 4;
+/// Pieces for each thread: so that all end at about the same time, and more threads can be called
+/// where a piece took unexpectedly long.
+const PIECES: usize = 8;
 
 pub(super) struct Job {
     shared: Arc<Shared>,
-    batch: Batch,
-    verdicts: Vec<u8>,
-    targets: Vec<u32>,
-    resized: Vec<Descriptor>,
-    /// What the code reads and writes, all of it owned by the fields above (and below, for
-    /// metadata that the batch has not).
+    /// Packets in all.
+    packets: usize,
+    /// What the code reads and writes, all of it owned by the load.
     context: Context,
-    _metadata: Vec<Metadata>,
-    threads: usize,
+    /// Taken out by whoever ends the last piece.
+    load: Mutex<Option<Load>>,
     /// Packets that a thread takes at once, at most.
     piece: usize,
     /// The first packet that nobody has taken.
     next: AtomicUsize,
-    cancelled: AtomicBool,
+    /// Packets whose piece has not ended.
+    left: AtomicUsize,
+    /// Threads that were called.
+    threads: AtomicUsize,
+    /// Threads that had a piece.
+    took_part: AtomicUsize,
     /// Time spent filtering, all threads together, in nanoseconds.
     busy: AtomicU64,
+    cancelled: AtomicBool,
     sender: Sender<Result<Done, DeviceError>>,
 }
 
+/// The batch, and the columns that the code fills.
+struct Load {
+    batch: Batch,
+    verdicts: Vec<u8>,
+    targets: Vec<u32>,
+    resized: Vec<Descriptor>,
+    /// Of a batch that has none, where the filter asks for it.
+    _metadata: Vec<Metadata>,
+}
+
 // SAFETY: threads share a job to call `work`, which touches nothing but atomics, the shared session,
-// and, through the context, packets and columns of which each thread has its own part. All that the
-// context points to is owned by the job and may be sent to another thread.
+// the load's lock, and, through the context, packets and columns of which each thread has its own
+// part. All that the context points to is owned by the load, which stays until every piece has
+// ended, and may be sent to another thread.
 unsafe impl Send for Job {}
 // SAFETY: as above.
 unsafe impl Sync for Job {}
 
 impl Job {
-    /// A batch that nobody has begun with, for so many threads.
+    /// A batch that nobody has begun with, for so many threads: at least one.
     pub fn new(shared: Arc<Shared>, batch: Batch, threads: usize, sender: Sender<Result<Done, DeviceError>>) -> Job {
-        let (facts, n) = (shared.program.facts(), batch.len());
+        let (facts, packets) = (shared.program.facts(), batch.len());
         // Written once, by the code: clearing them before would take as long as a simple filter does.
-        let mut verdicts = Vec::<u8>::with_capacity(n);
-        let mut targets = Vec::<u32>::with_capacity(if facts.redirects { n } else { 0 });
-        let mut resized = Vec::<Descriptor>::with_capacity(if facts.changes_length { n } else { 0 });
+        let mut verdicts = Vec::<u8>::with_capacity(packets);
+        let mut targets = Vec::<u32>::with_capacity(if facts.redirects { packets } else { 0 });
+        let mut resized = Vec::<Descriptor>::with_capacity(if facts.changes_length { packets } else { 0 });
         let made_up: Vec<Metadata> = if facts.uses_metadata && batch.metadata().is_empty() {
-            (0..n).map(|i| batch.metadata_of(i)).collect()
+            (0..packets).map(|i| batch.metadata_of(i)).collect()
         } else {
             Vec::new()
         };
@@ -69,78 +85,112 @@ impl Job {
             runtime: shared.code.runtime(),
         };
         Job {
-            batch,
-            verdicts,
-            targets,
-            resized,
+            packets,
             context,
-            _metadata: made_up,
-            threads,
-            piece: (n / (threads * PIECES)).max(MIN_PIECE).min(shared.piece),
+            load: Mutex::new(Some(Load { batch, verdicts, targets, resized, _metadata: made_up })),
+            piece: (packets / (threads * PIECES)).max(MIN_PIECE).min(shared.piece),
             next: AtomicUsize::new(0),
-            cancelled: AtomicBool::new(false),
+            left: AtomicUsize::new(packets),
+            threads: AtomicUsize::new(threads),
+            took_part: AtomicUsize::new(0),
             busy: AtomicU64::new(0),
+            cancelled: AtomicBool::new(false),
             sender,
             shared,
         }
     }
 
-    /// Takes pieces until none is left, and ends the job if all others have ended.
-    pub fn work(self: Arc<Job>) {
-        self.filter();
-        if let Some(job) = Arc::into_inner(self) {
-            let sender = job.sender.clone();
-            // Nobody waiting any more is no fault: the session was dropped.
-            let _ = sender.send(job.finish());
+    /// Has so many threads of the pool work at the job, as soon as they have ended those before it.
+    pub fn call(self: &Arc<Job>, threads: usize) {
+        for _ in 0..threads {
+            let job = self.clone();
+            self.shared.pool.spawn(move || job.work());
         }
     }
 
-    fn filter(&self) {
-        let (shared, n) = (&*self.shared, self.batch.len());
+    /// Takes pieces until none is left.
+    pub fn work(self: &Arc<Job>) {
+        if self.packets == 0 {
+            return self.end();
+        }
+        let begun = Instant::now();
         let mut context = self.context;
-        loop {
-            let (code, wanted) = shared.choice(Choice::next);
-            let piece = wanted.min(self.piece);
-            let start = self.next.fetch_add(piece, Ordering::Relaxed);
-            if start >= n {
+        for piece in 0.. {
+            let (code, wanted) = self.shared.choice(Choice::next);
+            let most = wanted.min(self.piece);
+            let start = self.next.fetch_add(most, Ordering::Relaxed);
+            if start >= self.packets {
                 return;
             }
-            if shared.cancel.is_cancelled() {
-                return self.cancelled.store(true, Ordering::Relaxed);
+            if piece == 0 {
+                self.took_part.fetch_add(1, Ordering::Relaxed);
             }
-            let end = (start + piece).min(n);
-            context.tables = shared.code.tables(code);
-            let begun = Instant::now();
-            // SAFETY: the batch is ours, so its packets (and their rooms, which `check_submission`
-            // made sure of) are; a batch's descriptors lie in its arena, which is readable past its
-            // end; the columns have room for the whole batch where the program uses them; no two
-            // pieces have a packet in common, and packets share no word.
-            unsafe { shared.code.run(code, &context, start, end) };
-            let took = begun.elapsed();
-            shared.choice(|choice| choice.took(code, end - start, took));
-            self.busy.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+            let end = (start + most).min(self.packets);
+            if self.shared.cancel.is_cancelled() {
+                // What is left is gone through without being run.
+                self.cancelled.store(true, Ordering::Relaxed);
+            } else {
+                context.tables = self.shared.code.tables(code);
+                self.run(code, &context, start, end);
+            }
+            // Releases what this thread has written, and acquires what the others have.
+            if self.left.fetch_sub(end - start, Ordering::AcqRel) == end - start {
+                return self.end();
+            }
+            if begun.elapsed().as_nanos() > u128::from(WORTH_A_THREAD) {
+                self.call_the_others();
+            }
         }
     }
 
-    /// The batch as the filter left it; every piece that was taken has been run to its end.
-    fn finish(self) -> Result<Done, DeviceError> {
-        let Job { shared, mut batch, mut verdicts, mut targets, mut resized, threads, cancelled, busy, .. } = self;
-        if cancelled.into_inner() {
+    fn run(&self, code: usize, context: &Context, start: usize, end: usize) {
+        let begun = Instant::now();
+        // SAFETY: the load is there until this piece has ended, and its batch is ours, so its packets
+        // (and their rooms, which `check_submission` made sure of) are; a batch's descriptors lie in
+        // its arena, which is readable past its end; the columns have room for the whole batch where
+        // the program uses them; no two pieces have a packet in common, and packets share no word.
+        unsafe { self.shared.code.run(code, context, start, end) };
+        let took = begun.elapsed();
+        self.shared.choice(|choice| choice.took(code, end - start, took));
+        self.busy.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// The batch takes longer than was thought: now all threads are worth waking.
+    fn call_the_others(self: &Arc<Job>) {
+        let all = self.shared.pool.current_num_threads();
+        let called = self.threads.swap(all, Ordering::Relaxed);
+        if self.next.load(Ordering::Relaxed) < self.packets {
+            self.call(all.saturating_sub(called));
+        }
+    }
+
+    /// Sends the batch home; every piece has ended.
+    fn end(&self) {
+        let load = self.load.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(load) = load {
+            // Nobody waiting any more is no fault: the session was dropped.
+            let _ = self.sender.send(self.done(load));
+        }
+    }
+
+    fn done(&self, load: Load) -> Result<Done, DeviceError> {
+        if self.cancelled.load(Ordering::Relaxed) {
             return Err(DeviceError::Cancelled);
         }
-        let (facts, n, busy) = (shared.program.facts(), batch.len(), busy.into_inner());
-        shared.note_pace(busy, n);
-        let kernel = Duration::from_nanos(busy) / threads as u32;
+        let Load { mut batch, mut verdicts, mut targets, mut resized, .. } = load;
+        let (facts, busy) = (self.shared.program.facts(), self.busy.load(Ordering::Relaxed));
+        self.shared.note_pace(busy, self.packets);
         // SAFETY: each has room for as many, and the code has written one for each packet, where the
         // facts say that it writes such a column.
         unsafe {
-            verdicts.set_len(n);
-            targets.set_len(if facts.redirects { n } else { 0 });
-            resized.set_len(if facts.changes_length { n } else { 0 });
+            verdicts.set_len(self.packets);
+            targets.set_len(if facts.redirects { self.packets } else { 0 });
+            resized.set_len(if facts.changes_length { self.packets } else { 0 });
         }
         if facts.changes_length {
             batch.resize(resized).map_err(|error| DeviceError::Broken { device: "cpu".into(), error })?;
         }
+        let kernel = Duration::from_nanos(busy) / self.took_part.load(Ordering::Relaxed).max(1) as u32;
         let verdicts = Verdicts::from_columns(verdicts, targets);
         Ok(Done { batch, verdicts, times: StageTimes { kernel, ..StageTimes::default() } })
     }
