@@ -116,7 +116,7 @@ impl Program {
         let validate = |module: &Module| {
             Validator::new(ValidationFlags::all(), CAPABILITIES)
                 .validate(module)
-                .map_err(|error| verifier::explain(source, module, &error))
+                .map_err(|error| verifier::explain(source, Some(module), &error))
         };
         let named =
             Named::find(&module).ok_or_else(|| Diagnostics::one(source, verifier::no_filter(source, &module)))?;

@@ -3,11 +3,13 @@
 use std::fmt;
 use std::net::Ipv4Addr;
 
-use naga::back::pipeline_constants::process_overrides;
+use naga::back::PipelineConstants;
+use naga::back::pipeline_constants::{PipelineConstantError, process_overrides};
+use naga::proc::{ConstantEvaluatorError, TypeResolution};
 use naga::valid::{ModuleInfo, ValidationFlags, Validator};
 use naga::{
     Block, EntryPoint, Expression, Function, Handle, Literal, LocalVariable, Module, Override, ShaderStage, Span,
-    Statement, TypeInner,
+    Statement, Type, TypeInner,
 };
 
 use super::CAPABILITIES;
@@ -113,9 +115,18 @@ pub(super) fn resolve(
     // The pass wants a module that has been looked at as it stands.
     let rooted_info =
         Validator::new(ValidationFlags::all(), CAPABILITIES).validate(&rooted).unwrap_or_else(|_| info.clone());
-    let (resolved, _) = process_overrides(&rooted, &rooted_info, Some((ShaderStage::Compute, ROOT)), &constants)
-        .map_err(|error| one(failed(&error, &names, &values)))?;
-    let mut resolved = resolved.into_owned();
+    let mut resolved = substitute(&rooted, &rooted_info, &constants).map_err(|error| {
+        let mut errors = match *error {
+            // The module that it looked at is gone.
+            PipelineConstantError::ValidationError(error) => super::verifier::explain(source, None, &error),
+            error => one(evaluation_failed(source, &rooted, &rooted_info, &constants, &error)),
+        };
+        let set = names.iter().zip(&values).filter_map(|(name, value)| Some(format!("`{name}` = {}", (*value)?)));
+        let set = set.collect::<Vec<_>>().join(", ");
+        let set = if set.is_empty() { "with all parameters at their defaults".into() } else { format!("with {set}") };
+        errors.errors.iter_mut().for_each(|error| error.notes.push(set.clone()));
+        errors
+    })?;
     resolved.entry_points.clear();
     resolved.overrides = naga::Arena::new();
     let mut parameters = names
@@ -312,14 +323,106 @@ fn integer(text: &str) -> Option<i128> {
     Some(if negative { -value } else { value })
 }
 
-/// What naga's pass says, with the values it failed on: it knows no places.
-fn failed(
-    error: &naga::back::pipeline_constants::PipelineConstantError,
-    names: &[String],
-    values: &[Option<ParameterValue>],
+/// naga's pass: the constants in the place of the `override`s, and what follows worked out.
+fn substitute(
+    rooted: &Module,
+    info: &ModuleInfo,
+    constants: &PipelineConstants,
+) -> Result<Module, Box<PipelineConstantError>> {
+    process_overrides(rooted, info, Some((ShaderStage::Compute, ROOT)), constants)
+        .map(|(module, _)| module.into_owned())
+        .map_err(Box::new)
+}
+
+/// What the pass says of an expression that it cannot work out, and where that is. The pass knows no
+/// places, but it goes from first to last: the first expression without which it gets further is it.
+fn evaluation_failed(
+    source: &Source,
+    rooted: &Module,
+    info: &ModuleInfo,
+    constants: &PipelineConstants,
+    error: &PipelineConstantError,
 ) -> Diagnostic {
-    let set: Vec<_> =
-        names.iter().zip(values).filter_map(|(name, value)| Some(format!("`{name}` = {}", (*value)?))).collect();
-    let diagnostic = Diagnostic::new(format!("the filter cannot be built with these parameters: {error}"));
-    if set.is_empty() { diagnostic.note("all of them have their defaults") } else { diagnostic.note(set.join(", ")) }
+    let message = match error {
+        PipelineConstantError::ConstantEvaluatorError(ConstantEvaluatorError::InvalidAccessIndex) => {
+            "the index is out of range".to_owned()
+        }
+        PipelineConstantError::ConstantEvaluatorError(ConstantEvaluatorError::ShiftedMoreThan32Bits) => {
+            "the shift count is 32 or more".to_owned()
+        }
+        error => super::verifier::in_plain_words(&error.to_string()),
+    };
+    let diagnostic = Diagnostic::new(message);
+    if !matches!(error, PipelineConstantError::ConstantEvaluatorError(_)) {
+        return diagnostic;
+    }
+    let fails = |kept: usize| {
+        let module = without_values(rooted, info, kept);
+        substitute(&module, info, constants)
+            .is_err_and(|error| matches!(*error, PipelineConstantError::ConstantEvaluatorError(_)))
+    };
+    let spans: Vec<Span> = expressions(rooted).map(|(_, _, span)| span).collect();
+    let (mut least, mut most) = (0, spans.len());
+    while least < most {
+        let middle = least.midpoint(most);
+        if fails(middle) { most = middle } else { least = middle + 1 }
+    }
+    let culprit = least.checked_sub(1).and_then(|last| spans.get(last));
+    match culprit.and_then(|span| super::verifier::place(source, *span)) {
+        Some(at) => diagnostic.at(at, ""),
+        None => diagnostic,
+    }
+}
+
+/// Every expression in the order in which naga's pass comes to it; those of no function are the
+/// module's.
+fn expressions(module: &Module) -> impl Iterator<Item = (Option<Handle<Function>>, Handle<Expression>, Span)> {
+    let global = module.global_expressions.iter().map(|(e, _)| (None, e, module.global_expressions.get_span(e)));
+    let local = module.functions.iter().flat_map(|(handle, function)| {
+        function.expressions.iter().map(move |(e, _)| (Some(handle), e, function.expressions.get_span(e)))
+    });
+    global.chain(local)
+}
+
+/// The module with zeros in the place of all values after the first `kept` expressions. The pass
+/// drops what is not used: in functions, what is kept has a name, which is a use; outside of them, an
+/// initializer is found as a whole.
+fn without_values(module: &Module, info: &ModuleInfo, kept: usize) -> Module {
+    let mut blank = module.clone();
+    for (function, expression, _) in expressions(module).take(kept) {
+        if let Some(handle) = function {
+            blank.functions[handle].named_expressions.entry(expression).or_default();
+        }
+    }
+    for (function, expression, _) in expressions(module).skip(kept) {
+        let (found, ty) = match function {
+            Some(handle) => (&mut blank.functions[handle].expressions[expression], &info[handle][expression].ty),
+            None => (&mut blank.global_expressions[expression], &info[expression]),
+        };
+        let computed = matches!(
+            found,
+            Expression::Access { .. }
+                | Expression::AccessIndex { .. }
+                | Expression::Splat { .. }
+                | Expression::Swizzle { .. }
+                | Expression::Compose { .. }
+                | Expression::Unary { .. }
+                | Expression::Binary { .. }
+                | Expression::Select { .. }
+                | Expression::Relational { .. }
+                | Expression::Math { .. }
+                | Expression::As { .. }
+        );
+        if !computed || ty.inner_with(&module.types).pointer_space().is_some() {
+            continue;
+        }
+        let ty = match ty {
+            TypeResolution::Handle(ty) => *ty,
+            TypeResolution::Value(inner) => {
+                blank.types.insert(Type { name: None, inner: inner.clone() }, Span::UNDEFINED)
+            }
+        };
+        *found = Expression::ZeroValue(ty);
+    }
+    blank
 }

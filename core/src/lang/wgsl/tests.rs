@@ -262,10 +262,60 @@ fn wrong_parameters_are_explained() {
 
 #[test]
 fn parameters_that_break_a_constant_expression_are_named() {
-    let text = "override n: u32 = 1u;\nfn xdp_filter(pkt: u32) -> u32 { return 1u << n; }";
+    let text = "override n: u32 = 1u;
+override m: i32 = 1;
+override of_n: u32 = 12u / n;
+const TABLE = array<u32, 3>(1u, 2u, 3u);
+fn index() -> u32 { return TABLE[n + 0u]; }
+fn xdp_filter(pkt: u32) -> u32 {
+    let length = pkt_len(pkt);
+    var places = array<u32, 4>();
+    let shifted = length << (n + 29u);
+    let both = (1u << (u32(m) + 28u)) + (1u << (u32(m) + 29u));
+    let whole = length / u32(m);
+    let rest = 7 % (m - 1 + 1);
+    let vector = vec2<u32>(length) % vec2<u32>(1u, u32(m));
+    places[length] = 1u;
+    return index() + shifted + both + whole + u32(rest) + vector.x + places[u32(m)];
+}";
     compiled(text).map_err(|e| e.render()).unwrap();
-    let errors = with_parameters(text, &[("n", "40")]).unwrap_err().render();
-    assert!(errors.contains("`n` = 40"), "{errors}");
+    for (name, value, place, words) in [
+        ("n", "0", "3:22", "division by zero"),
+        ("n", "3", "5:28", "out of range"),
+        ("m", "3", "10:42", "count is 32 or more"),
+        ("m", "0", "12:16", "by zero"),
+        ("m", "4", "10:17", "count is 32 or more"),
+    ] {
+        let errors = with_parameters(text, &[(name, value)]).unwrap_err();
+        let line = errors.to_string();
+        assert!(line.starts_with(&format!("f:{place}: ")) && line.contains(words), "{name}={value}: {line}");
+        let rendered = errors.render();
+        assert!(rendered.contains(&format!("= with `{name}` = {value}\n")), "{rendered}");
+    }
+    // What is known when the filter runs is no obstacle to it being refused.
+    for (expression, default, value, words) in [
+        ("pkt_len(pkt) << n", "1u", "32", "shift amount"),
+        ("pkt_len(pkt) / n", "1u", "0", "division by zero"),
+        ("pkt_len(pkt) % n", "1u", "0", "division by zero"),
+        ("places[n]", "1u", "4", "out of"),
+        ("pkt_len(pkt) % n", "0u", "", "division by zero"),
+    ] {
+        let text = format!(
+            "override n: u32 = {default};\nfn xdp_filter(pkt: u32) -> u32 {{\nvar places: array<u32, 4>;\nreturn {expression};\n}}"
+        );
+        let set: &[_] = if value.is_empty() { &[] } else { &[("n", value)] };
+        let errors = with_parameters(&text, set).unwrap_err();
+        let line = errors.to_string();
+        assert!(line.starts_with("f:4:8: ") && line.contains(words), "{expression}: {line}");
+        let rendered = errors.render();
+        assert!(rendered.contains("in the function `xdp_filter`") && !rendered.contains("invalid"), "{rendered}");
+        let said = if value.is_empty() {
+            "with all parameters at their defaults".into()
+        } else {
+            format!("with `n` = {value}")
+        };
+        assert!(rendered.contains(&said), "{rendered}");
+    }
 }
 
 /// docs/semantics.md, "Arithmetic": what naga works out itself.

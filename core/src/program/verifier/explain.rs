@@ -11,8 +11,12 @@ use super::{name_place, place};
 use crate::lang::{Diagnostic, Diagnostics, Source};
 
 /// The diagnostic for what the validator found: the last reason first, because it is the one that
-/// says what is wrong.
-pub(in crate::program) fn explain(source: &Source, module: &Module, error: &WithSpan<ValidationError>) -> Diagnostics {
+/// says what is wrong. `module` is the one that was looked at, where it is at hand.
+pub(in crate::program) fn explain(
+    source: &Source,
+    module: Option<&Module>,
+    error: &WithSpan<ValidationError>,
+) -> Diagnostics {
     let mut reasons = Vec::new();
     let mut next: Option<&dyn std::error::Error> = Some(error.as_inner());
     while let Some(reason) = next {
@@ -25,15 +29,14 @@ pub(in crate::program) fn explain(source: &Source, module: &Module, error: &With
     places.sort_by_key(|place| place.len());
     let mut at = places.into_iter().next();
     let mut message = reasons.pop().unwrap_or_default();
-    if let ValidationError::Function { handle, source: ref inner, .. } = *error.as_inner() {
-        let name = module.functions[handle].name.as_deref().unwrap_or_default();
-        if let Some(better) = in_function(module, handle, inner) {
+    if let ValidationError::Function { handle, ref name, source: ref inner } = *error.as_inner() {
+        if let Some(better) = module.and_then(|module| in_function(module, handle, inner)) {
             message = better;
             reasons.clear();
         }
         reasons.retain(|reason| !reason.contains("is invalid"));
         reasons.insert(0, format!("in the function `{name}`"));
-        if matches!(inner, FunctionError::InvalidReturnType { expression: None, .. }) {
+        if let (Some(module), FunctionError::InvalidReturnType { expression: None, .. }) = (module, inner) {
             at = name_place(source, module.functions.get_span(handle), name);
         }
     }

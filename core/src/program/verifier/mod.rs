@@ -24,7 +24,7 @@ use naga::{Function, Handle, Module, Span};
 use crate::lang::prelude::Intrinsic;
 use crate::lang::{Diagnostic, Diagnostics, FILTER, Source};
 
-pub(super) use explain::explain;
+pub(super) use explain::{explain, in_plain_words};
 pub use limits::{
     MAX_EXPRESSIONS, MAX_FUNCTION_PARAMETERS, MAX_NESTING, MAX_PRIVATE_BYTES, MAX_STATEMENTS, MAX_TYPE_DEPTH,
 };
@@ -133,7 +133,7 @@ impl<'a> Errors<'a> {
 }
 
 /// The bytes of a span, if it lies in the filter's text.
-fn place(source: &Source, span: Span) -> Option<Range<usize>> {
+pub(super) fn place(source: &Source, span: Span) -> Option<Range<usize>> {
     let range = span.to_range()?;
     (range.start < source.text.len()).then(|| range.start..range.end.min(source.text.len()))
 }
