@@ -11,12 +11,19 @@ use super::MAX_SOURCE;
 use super::shown::{Shown, printable};
 
 /// A filter's text and the name to show for it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Source {
     /// The file's name, or what stands for it (`<stdin>`).
     pub name: String,
     /// The text.
     pub text: Arc<str>,
+}
+
+/// The text by its length: it may be a megabyte.
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").field("name", &self.name).field("bytes", &self.text.len()).finish()
+    }
 }
 
 impl Source {
@@ -120,7 +127,7 @@ impl Diagnostic {
 }
 
 /// Everything that is wrong with a filter: at least one thing.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Diagnostics {
     /// The text that the labels' ranges are of.
     pub source: Source,
@@ -129,6 +136,13 @@ pub struct Diagnostics {
 }
 
 impl std::error::Error for Diagnostics {}
+
+/// As [`Diagnostics::render`]: a `main` that returns an error shows it so.
+impl fmt::Debug for Diagnostics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.render().trim_end())
+    }
+}
 
 /// `name:line:column: message`, a line each: for logs. [`Diagnostics::render`] is for people.
 impl fmt::Display for Diagnostics {
@@ -253,6 +267,16 @@ mod tests {
         }
         assert!(errors.render().contains("b:2:10"), "{}", errors.render());
         assert_eq!(errors.to_string().lines().count(), 1);
+    }
+
+    #[test]
+    fn debugging_shows_the_report_and_not_the_text() {
+        let source = Source::new("f.wgsl", "long line\n".repeat(100_000) + "wrong");
+        assert_eq!(format!("{source:?}"), r#"Source { name: "f.wgsl", bytes: 1000005 }"#);
+        let errors = Diagnostics::one(&source, Diagnostic::new("wrong").at(1_000_000..1_000_005, "here"));
+        for shown in [format!("{errors:?}"), format!("{errors:#?}")] {
+            assert!(shown.starts_with("error: wrong\n") && shown.ends_with("^^^^^ here"), "{shown}");
+        }
     }
 
     #[test]
