@@ -1,5 +1,5 @@
-//! Two batches in flight: while a device works on one, the next is read. `cargo run --example
-//! two_in_flight`.
+//! Two batches in flight: a device can work on one while the next is read. `cargo run --example
+//! two_in_flight`. (It need not: a processor filters small batches when they are asked for.)
 //!
 //! [`portcullis::pipeline`] does the same with threads for reading and writing; this is what it
 //! looks like underneath.

@@ -214,7 +214,8 @@ pub trait Session: Send {
     /// Only where the driver is lost: memory that cannot be imported is [`Imported::Copied`].
     fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError>;
 
-    /// Queues a batch and does not wait for it. At most [`LoadOptions::depth`] may be in flight. The
+    /// Queues a batch and does not wait for it. At most [`LoadOptions::depth`] may be in flight. A
+    /// device may start on it now, or leave the filtering of a small one to [`Session::complete`]. The
     /// batch may be one that came back, from this session or another, as long as the room that the
     /// filter needs is there ([`Batch::room`]).
     ///
@@ -223,7 +224,8 @@ pub trait Session: Send {
     /// and the filter changes lengths, the batch is larger than the device takes.
     fn submit(&mut self, batch: Batch) -> Result<(), SubmitError>;
 
-    /// Waits for the oldest batch in flight; `None` when there is none.
+    /// Waits for the oldest batch in flight, or filters it on the caller's thread where the device left
+    /// that until now; `None` when there is none.
     ///
     /// # Errors
     /// [`DeviceError::Failed`], [`DeviceError::Broken`] or [`DeviceError::Cancelled`]; the session
