@@ -167,6 +167,24 @@ fn an_interrupt_ends_the_wait_for_a_capture() {
     }
 }
 
+/// Nor before somebody reads what would be written.
+#[test]
+fn an_interrupt_ends_the_wait_for_a_reader() {
+    if deaf() {
+        return;
+    }
+    let place = Place::new();
+    let filter = place.file("f.wgsl", PASS);
+    assert!(std::process::Command::new("mkfifo").arg(place.path("ff")).status().unwrap().success());
+    let mut child = spawn(&place, &["run", filter, "--read", "synth:packets=10", "--write", "ff", "--device", "cpu"]);
+    std::thread::sleep(Duration::from_millis(500));
+    signal(&child, "-INT");
+    let status = end(&mut child);
+    assert!(status.code() == Some(130) || status.signal() == Some(2), "{status}");
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!((&*ended.stdout, &*ended.stderr), (&b""[..], &b""[..]));
+}
+
 /// Whoever does not read what is written keeps the first Ctrl-C waiting, and not the second.
 #[test]
 fn a_second_interrupt_ends_it_at_once() {

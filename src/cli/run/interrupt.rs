@@ -1,6 +1,7 @@
 //! Ctrl-C: the first time an orderly end, the second time an end.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use portcullis::device::CancelToken;
@@ -21,13 +22,14 @@ pub struct Interrupt {
     pub stop: CancelToken,
     /// Give up what is in flight too.
     pub give_up: CancelToken,
+    begun: Arc<AtomicBool>,
 }
 
 impl Interrupt {
     /// Listens for Ctrl-C (and the other ways in which a system asks a program to end). Until then,
     /// and where it cannot, or one of them is ignored as by `nohup`, they do what they always do.
     pub fn listen(&self) {
-        let Interrupt { stop, give_up } = self.clone();
+        let Interrupt { stop, give_up, begun } = self.clone();
         let count = AtomicU32::new(0);
         // The handler runs on a thread of its own.
         let _ = ctrlc::try_set_handler(move || {
@@ -35,14 +37,23 @@ impl Interrupt {
                 std::process::exit(INTERRUPTED.into());
             }
             stop.cancel();
-            let give_up = give_up.clone();
+            let (give_up, begun) = (give_up.clone(), begun.clone());
             std::thread::spawn(move || {
                 // Here, since nobody may be reading standard error, and the handler must not wait.
                 std::thread::sleep(AT_ONCE);
+                if !begun.load(Ordering::Relaxed) {
+                    std::process::exit(INTERRUPTED.into());
+                }
                 out::note("interrupted: finishing what is under way (again: end at once)");
                 std::thread::sleep(GRACE);
                 give_up.cancel();
             });
         });
+    }
+
+    /// From now on there is something to finish. Until then a Ctrl-C ends the program, soon enough for
+    /// whoever waits, and late enough for what is about to begin and stop in order.
+    pub fn begin(&self) {
+        self.begun.store(true, Ordering::Relaxed);
     }
 }

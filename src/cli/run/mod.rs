@@ -112,11 +112,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
     // It has read its first block by now.
     let opened = begun.elapsed();
     places::check(&args)?;
-    // From here on there is something to finish. Before, the wait for a first packet may be long.
+    // The first output that is there is to be finished; the wait for a first packet was none of that.
     interrupt.listen();
     let outputs = open_outputs(&args, &*source).map_err(|error| {
         if error.is_broken_pipe() { Failure::ClosedPipe } else { Failure::Wrong(error.to_string()) }
     })?;
+    // Opening one may have waited too, for whoever reads a pipe.
+    interrupt.begin();
 
     let mut progress = Progress::new(args.progress);
     let mut finished = pipeline::run(source, session, outputs, &interrupt.stop, &mut |event| match event {
