@@ -17,6 +17,13 @@ pub fn reason(error: &io::Error) -> String {
         ErrorKind::StorageFull => "there is no space left on the device; make room there, or choose another place",
         ErrorKind::QuotaExceeded => "your quota there is used up; make room, or choose another place",
         ErrorKind::FileTooLarge => "the file would be longer than its file system or your limits allow",
+        // EMFILE and ENFILE, of which Rust knows no kind: the numbers of every Unix.
+        _ if cfg!(unix) && error.raw_os_error() == Some(24) => {
+            "this program has as many files open as it may; raise the limit (`ulimit -n`), or use fewer files"
+        }
+        _ if cfg!(unix) && error.raw_os_error() == Some(23) => {
+            "the system has as many files open as it may; end what holds them open, or raise its limit"
+        }
         _ => {
             let text = error.to_string();
             return text.rfind(" (os error ").map_or(text.clone(), |at| text[..at].to_owned());
@@ -36,6 +43,8 @@ mod tests {
             let text = reason(&io::Error::from_raw_os_error(number));
             assert!(!text.contains("os error") && text.len() > 5, "{number}: {text}");
         }
+        assert!(!cfg!(unix) || reason(&io::Error::from_raw_os_error(24)).contains("`ulimit -n`"));
+        assert!(!cfg!(unix) || reason(&io::Error::from_raw_os_error(23)).contains("the system"));
         assert_eq!(reason(&io::Error::other("its own words")), "its own words");
         assert_eq!(reason(&ErrorKind::StorageFull.into()), reason(&io::Error::from_raw_os_error(28)));
     }

@@ -160,9 +160,10 @@ impl RedirectSink {
                 } else {
                     File::create(&output.path)
                 };
+                let file = opened.map_err(|error| SinkError::Create { name: name(), error })?;
                 self.open += 1;
                 output.begun = true;
-                none.insert(opened.map_err(|error| SinkError::Create { name: name(), error })?)
+                none.insert(file)
             }
         };
         let written = file.write_all(&output.buffer).map_err(|error| SinkError::Write { name: name(), error });

@@ -184,6 +184,28 @@ fn an_output_that_fails_on_the_way_is_not_taken_for_whole() {
     assert_eq!((ran.code, ran.err), (1, format!("error: o.pcap: writing failed: {why}\n{count}\n")));
 }
 
+/// Files that cannot be made count as open no more than they are.
+#[cfg(unix)]
+#[test]
+fn open_files_are_bounded_even_where_some_cannot_be_made() {
+    let place = Place::new();
+    place.file("f.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return redirect(load_be16(pkt, 0u)); }");
+    // Each comes once, so that they are made at the end, one after another.
+    let all: Vec<[u8; 2]> = (0..300u16).map(u16::to_be_bytes).collect();
+    place.file("c.pcap", pcap(&all.iter().map(|p| &p[..]).collect::<Vec<_>>()));
+    let run = "portcullis run f.wgsl --read c.pcap --device cpu --write-redirect";
+    for target in 0..64 {
+        std::fs::create_dir_all(place.path(&format!("r/{target}.pcap"))).unwrap();
+    }
+    let ran = place.shell(&format!("ulimit -n 128; {run} r"));
+    assert!(ran.code == 1 && ran.err.starts_with("error: r/0.pcap: cannot be created: it is a folder"), "{}", ran.err);
+    for target in 64..300u16 {
+        assert_eq!(packets(&place.read(&format!("r/{target}.pcap"))), [target.to_be_bytes()]);
+    }
+    let ran = place.shell(&format!("ulimit -n 40; {run} few"));
+    assert!(ran.code == 1 && ran.err.contains("raise the limit (`ulimit -n`)"), "{}", ran.err);
+}
+
 #[test]
 fn many_targets_share_the_last_file() {
     let place = Place::new();

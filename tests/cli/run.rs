@@ -213,7 +213,7 @@ fn what_comes_before_a_fault_is_kept() {
     place.file("bad.pcap", bad);
     place
         .run(&["run", filter, "--read", "bad.pcap", "--json", "--write", "o.pcap"])
-        .failed(1, &["bad.pcap", "100", "1 packets came through"]);
+        .failed(1, &["bad.pcap", "100", "1 packet came through before"]);
     assert_eq!(packets(&place.read("o.pcap")), [[1; 60]]);
 }
 

@@ -138,11 +138,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
         out::error(&error.to_string());
         if finished.totals.packets > 0 {
-            let what = match error {
-                PipelineError::Sink(_) => "were judged, and not all are written",
-                _ => "came through before",
+            let what = match (error, finished.totals.packets) {
+                (PipelineError::Sink(_), 1) => "packet was judged, and may not be written",
+                (PipelineError::Sink(_), _) => "packets were judged, and not all are written",
+                (_, 1) => "packet came through before",
+                _ => "packets came through before",
             };
-            out::note(&format!("{} packets {what}", out::grouped(finished.totals.packets)));
+            out::note(&format!("{} {what}", out::grouped(finished.totals.packets)));
         }
         return Err(Failure::Silent(if stopped { INTERRUPTED } else { WRONG }));
     }
