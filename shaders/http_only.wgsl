@@ -7,7 +7,7 @@
 // Reads bytes 12-13, the EtherType (16-17 behind a tag); of IPv4 the version, IHL, fragment offset
 // and protocol; of IPv6 the version and the chain of headers; then the destination port.
 
-// The two ports, 1 to 65535.
+// The two ports. 0 is none: then only the other passes.
 override http: u32 = 80u;
 override https: u32 = 443u;
 
@@ -16,10 +16,10 @@ const MAX_EXTENSION_HEADERS: u32 = 8u;
 
 // The loads below make no length check of their own. What lies outside the packet reads as 0, and
 // where that misleads the way to the port (a next header of 0 is a hop-by-hop header), the port
-// lies still further out and reads as 0 too: it matches nothing.
+// lies still further out and reads as 0 too, which is no port.
 
 fn port_matches(port: u32) -> bool {
-    return port == http || port == https;
+    return port != 0u && (port == http || port == https);
 }
 
 // The TCP destination port of the IPv4 packet at `at`; 0 where there is none.

@@ -20,6 +20,27 @@ fn the_main_job() {
     assert_eq!(ran.err, "");
 }
 
+/// No port is none that passes, wherever it stands.
+#[test]
+fn a_port_of_zero_passes_nothing() {
+    let place = Place::new();
+    // Cut off before TCP's ports, to port 0, and no TCP.
+    let tcp = |length: usize| {
+        let mut packet = vec![0; length];
+        (packet[12], packet[14], packet[23]) = (8, 0x45, 6);
+        packet
+    };
+    let (cut, whole) = (tcp(36), tcp(60));
+    let udp = {
+        let mut packet = tcp(60);
+        packet[23] = 17;
+        packet
+    };
+    let capture = place.file("c.pcap", pcap(&[&cut, &whole, &udp]));
+    let ran = place.run(&["run", &stock("http_only"), "--read", capture, "--set", "https=0", "--json"]).done();
+    assert_eq!(ran.json()["verdicts"]["pass"], 0);
+}
+
 /// The rows below `time` account for all of it; only stages that worked at the same time make more.
 #[test]
 fn the_times_add_up() {
