@@ -11,7 +11,8 @@ Usage: cargo xtask TASK
 
 Tasks:
   test [--require DEVICE,...]  everything that a change must pass: format, lints, documentation,
-                               feature sets, all tests, the self-test. A device named by --require
+                               feature sets, all tests; in release the self-test, the README's first
+                               command and the tests of the program and the CPU. A device named by --require
                                (cpu, wgpu) that is missing fails; others are listed with the reason.
                                On Debian it installs what the tests need, after naming it, when it may.
   samples                      writes samples/mixed.pcap anew

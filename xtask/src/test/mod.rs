@@ -49,15 +49,25 @@ pub fn run(require: Option<&str>) -> Result<(), String> {
     }
     let required = require.unwrap_or_default();
     let folder = records.to_str().ok_or("the repository's path is not UTF-8")?;
-    suite.tests(&[("PORTCULLIS_REQUIRE", required), ("PORTCULLIS_TEST_RECORDS", folder)]);
+    let environment = [("PORTCULLIS_REQUIRE", required), ("PORTCULLIS_TEST_RECORDS", folder)];
+    suite.tests("tests", &["--workspace"], &environment);
+
+    // As it is built for use.
     let report = root.join("target/selftest.json");
     let _ = std::fs::remove_file(&report);
     let file = report.to_str().ok_or("the repository's path is not UTF-8")?;
-    let mut selftest = vec!["run", "--quiet", "--package", "portcullis", "--", "selftest", "--json", file];
+    let mut selftest = vec!["run", "--release", "--quiet", "--package", "portcullis", "--", "selftest", "--json", file];
     if !required.is_empty() {
         selftest.extend(["--require", required]);
     }
     suite.step("selftest", &selftest, &[]);
+    let readme = std::fs::read_to_string(root.join("README.md")).map_err(|e| format!("cannot read README.md: {e}"))?;
+    let command =
+        first_command(&readme).ok_or("README.md does not begin with `cargo run --release ... --write FILE`")?;
+    suite.step("the README's first command", &command.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
+    // With the whole program, so that the libraries beneath have the same features and are not built again.
+    let packages = ["--release", "--package", "portcullis", "--package", "portcullis-cpu", "--lib", "--test", "*"];
+    suite.tests("tests in release", &packages, &[("PORTCULLIS_REQUIRE", required)]);
 
     let mut records = Records::read(&records);
     records.add_selftest(&report);
@@ -68,6 +78,16 @@ pub fn run(require: Option<&str>) -> Result<(), String> {
     }
     println!("\n{}", suite.tally);
     if suite.tally.failed == 0 { Ok(()) } else { Err("not everything passed".into()) }
+}
+
+/// What the README's first command gives cargo, its output put into target/.
+fn first_command(readme: &str) -> Option<Vec<String>> {
+    let command = readme.lines().find_map(|line| line.strip_prefix("    cargo "))?;
+    let mut arguments: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
+    let output = arguments.iter().position(|argument| argument == "--write")? + 1;
+    let name = arguments.get_mut(output)?;
+    *name = format!("target/{name}");
+    arguments.starts_with(&["run".into(), "--release".into()]).then_some(arguments)
 }
 
 /// Builds every published crate from its package, one against the other.
@@ -102,10 +122,10 @@ impl Suite<'_> {
         self.end(name, Tally::one(passed));
     }
 
-    /// All tests, the documentation's included, counted one by one.
-    fn tests(&mut self, environment: &[(&str, &str)]) {
-        let arguments = ["test", "--workspace", "--no-fail-fast"];
-        println!("\n== tests: cargo {}", arguments.join(" "));
+    /// `cargo test`, its tests counted one by one.
+    fn tests(&mut self, name: &str, what: &[&str], environment: &[(&str, &str)]) {
+        let arguments = [&["test", "--no-fail-fast"], what].concat();
+        println!("\n== {name}: cargo {}", arguments.join(" "));
         let mut command = cargo(self.root);
         command.args(arguments).envs(environment.iter().copied()).stdout(Stdio::piped());
         let mut tally = Tally::default();
@@ -124,7 +144,7 @@ impl Suite<'_> {
         if !passed && tally.failed == 0 {
             tally.failed = 1;
         }
-        self.end("tests", tally);
+        self.end(name, tally);
     }
 
     fn end(&mut self, name: &str, tally: Tally) {
@@ -141,4 +161,18 @@ fn cargo(root: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root).stdin(Stdio::null());
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_readmes_first_command_is_run_in_release_and_writes_into_target() {
+        let command = first_command(include_str!("../../../README.md")).unwrap();
+        assert_eq!(command[..4], ["run", "--release", "--", "run"]);
+        assert_eq!(command[command.len() - 2..], ["--write", "target/passed.pcap"]);
+        assert_eq!(first_command("    cargo run -- run f.wgsl --write o.pcap"), None);
+        assert_eq!(first_command("cargo run --release"), None);
+    }
 }
