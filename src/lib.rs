@@ -49,6 +49,7 @@ pub mod devices;
 pub mod pipeline;
 pub mod selftest;
 
+pub use portcullis_c_writer as c_writer;
 pub use portcullis_core::{device, interp, lang, map, naga, packet, program, reason};
 #[cfg(feature = "cpu")]
 pub use portcullis_cpu as cpu;

@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal};
 
 use clap::ValueEnum;
+use portcullis::c_writer::{Language, Options, write};
 use portcullis::packet::Action;
 use portcullis::program::facts::Window;
 use portcullis::program::{Facts, Program};
@@ -34,6 +35,10 @@ enum Emit {
     Spirv,
     /// The CPU's code before Cranelift optimises it
     Clif,
+    /// The kernel in OpenCL C 1.2
+    Opencl,
+    /// The kernel in CUDA C++
+    Cuda,
 }
 
 /// Checks.
@@ -67,6 +72,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
             out::print(spirv(&program)?)
         }
         Some(Emit::Clif) => out::print(clif(&program)?),
+        Some(Emit::Opencl) => out::print(c(&program, Language::OpenCl)?),
+        Some(Emit::Cuda) => out::print(c(&program, Language::Cuda)?),
         None if args.json => {
             let mut line = facts_json(&program);
             line["filter"] = json!(args.filter.name());
@@ -101,6 +108,10 @@ fn clif(program: &Program) -> Result<String, Failure> {
 #[cfg(not(feature = "cpu"))]
 fn clif(_: &Program) -> Result<String, Failure> {
     Err(Failure::Wrong("this build has no cpu backend, which makes Cranelift code".into()))
+}
+
+fn c(program: &Program, language: Language) -> Result<String, Failure> {
+    Ok(write(program, &Options::new(language)).map_err(|error| Failure::Wrong(error.to_string()))?.source)
 }
 
 fn window(window: Window) -> String {

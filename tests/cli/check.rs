@@ -48,5 +48,8 @@ fn the_lowering_is_shown_in_each_form() {
     if cfg!(feature = "cpu") {
         assert!(place.run(&["check", filter, "--emit", "clif"]).done().out.contains("function"));
     }
+    let c = |language| place.run(&["check", filter, "--emit", language]).done().out;
+    assert!(c("opencl").contains("__kernel void xdp_kernel("));
+    assert!(c("cuda").contains("extern \"C\" __global__ void xdp_kernel("));
     place.run(&["check", filter, "--emit", "asm"]).failed(2, &["asm"]);
 }

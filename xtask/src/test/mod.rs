@@ -19,7 +19,8 @@ const FEATURE_SETS: [&[&str]; 3] = [
 ];
 
 /// Crates that are published.
-const PUBLISHED: [&str; 5] = ["portcullis-core", "portcullis-cpu", "portcullis-wgpu", "portcullis-io", "portcullis"];
+const PUBLISHED: [&str; 6] =
+    ["portcullis-core", "portcullis-c-writer", "portcullis-cpu", "portcullis-wgpu", "portcullis-io", "portcullis"];
 
 /// Runs everything, prints a summary, and says whether all is well. `require` names devices, with
 /// commas between, that must be there.

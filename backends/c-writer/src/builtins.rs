@@ -1,0 +1,714 @@
+//! Operators, conversions and built-in functions of scalars, and those built-ins that take vectors and
+//! matrices as a whole. What C leaves undefined or has not got is a function of its own, written once in each
+//! source that needs it.
+
+use naga::{BinaryOperator, MathFunction, Scalar, ScalarKind, TypeInner, UnaryOperator};
+
+use crate::text::Text;
+use crate::types::{COMPONENTS, is_signed, unsigned};
+use crate::{Result, WriteError, Writer, dialect::short};
+
+/// pi / 180, and its inverse.
+const RADIANS: &str = "0.017453292f";
+const DEGREES: &str = "57.29578f";
+
+/// Functions of `math.h` that expressions call as they are; the others are called by helpers.
+pub(crate) const CALLED: &[&str] = &[
+    "fabs", "fmin", "fmax", "cos", "cosh", "sin", "sinh", "tan", "tanh", "acos", "asin", "atan", "atan2", "asinh",
+    "acosh", "atanh", "ceil", "floor", "rint", "trunc", "exp", "exp2", "log", "log2", "pow", "fma", "sqrt", "ldexp",
+    "fmod",
+];
+
+impl Writer<'_> {
+    /// Writes a helper where it is not there yet.
+    pub(crate) fn helper(&mut self, name: &str, text: &str) {
+        if self.helpers_known.insert(name.into()) {
+            self.helpers += text;
+            self.helpers.push('\n');
+        }
+    }
+
+    /// Calls a function that gives `result` and takes `parameters`, each with its type. In the body `U` is the unsigned
+    /// type of the scalar's width.
+    fn polyfill(
+        &mut self,
+        name: &str,
+        result: &str,
+        parameters: &[(&str, &str)],
+        body: &str,
+        arguments: &[Text],
+    ) -> Text {
+        if !self.helpers_known.contains(name) {
+            let function = self.dialect.function();
+            let parameters: Vec<String> = parameters.iter().map(|(ty, name)| format!("{ty} {name}")).collect();
+            let lines: String = body.lines().map(|line| format!("    {}\n", line.trim())).collect();
+            self.helper(name, &format!("{function}{result} {name}({})\n{{\n{lines}}}\n", parameters.join(", ")));
+        }
+        Text::call(name, arguments)
+    }
+
+    /// A polyfill whose parameters and result are all of one scalar type.
+    fn same(&mut self, stem: &str, scalar: Scalar, parameters: &str, body: &str, arguments: &[Text]) -> Text {
+        let ty = self.dialect.scalar(scalar);
+        let parameters: Vec<(&str, &str)> = parameters.split(' ').map(|name| (ty, name)).collect();
+        self.polyfill(&format!("pc_{stem}_{}", short(scalar)), ty, &parameters, body, arguments)
+    }
+
+    pub(crate) fn unary(&mut self, op: UnaryOperator, scalar: Scalar, value: Text) -> Result<Text> {
+        Ok(match (op, scalar.kind) {
+            (UnaryOperator::Negate, ScalarKind::Sint) => {
+                let (ty, wide) = (self.dialect.scalar(scalar), self.dialect.scalar(unsigned(scalar)));
+                Text::cast(ty, Text::binary("-", Text::atom("0u"), Text::cast(wide, value)))
+            }
+            (UnaryOperator::Negate, ScalarKind::Float) => Text::unary("-", value),
+            (UnaryOperator::LogicalNot, ScalarKind::Bool) => Text::unary("!", value),
+            (UnaryOperator::BitwiseNot, ScalarKind::Sint | ScalarKind::Uint) => Text::unary("~", value),
+            _ => return Err(WriteError::Unsupported(format!("{op:?} of {}", short(scalar)))),
+        })
+    }
+
+    /// `left op right`, both of the type but for a shift's count. `divisor`: the right side, where it is a constant
+    /// by which anything can be divided.
+    pub(crate) fn binary(
+        &mut self,
+        op: BinaryOperator,
+        scalar: Scalar,
+        left: Text,
+        right: Text,
+        safe_divisor: bool,
+    ) -> Result<Text> {
+        use BinaryOperator as B;
+        let dialect = self.dialect;
+        let ty = dialect.scalar(scalar);
+        let integer = matches!(scalar.kind, ScalarKind::Sint | ScalarKind::Uint);
+        let operator = match op {
+            B::Add => "+",
+            B::Subtract => "-",
+            B::Multiply => "*",
+            B::Equal => "==",
+            B::NotEqual => "!=",
+            B::Less => "<",
+            B::LessEqual => "<=",
+            B::Greater => ">",
+            B::GreaterEqual => ">=",
+            B::LogicalAnd => "&&",
+            B::LogicalOr => "||",
+            // Of truth values, whose operands do nothing that could be seen.
+            B::And if scalar.kind == ScalarKind::Bool => "&&",
+            B::InclusiveOr if scalar.kind == ScalarKind::Bool => "||",
+            B::ExclusiveOr if scalar.kind == ScalarKind::Bool => "!=",
+            B::And => "&",
+            B::InclusiveOr => "|",
+            B::ExclusiveOr => "^",
+            B::ShiftLeft => "<<",
+            B::ShiftRight => ">>",
+            B::Divide | B::Modulo => {
+                let operator = if op == B::Divide { "/" } else { "%" };
+                if scalar.kind == ScalarKind::Float {
+                    return Ok(match op {
+                        B::Divide => Text::binary("/", left, right),
+                        _ => Text::call(&dialect.float_function("fmod"), &[left, right]),
+                    });
+                }
+                if safe_divisor {
+                    return Ok(Text::binary(operator, left, right));
+                }
+                let stem = if op == B::Divide { "div" } else { "mod" };
+                let otherwise = if op == B::Divide { "a" } else { "0" };
+                // MIN / -1 overflows. It is -a, wrapping; the remainder is 0.
+                let minus = match (is_signed(scalar), op) {
+                    (false, _) => String::new(),
+                    (true, B::Divide) => {
+                        format!("if (b == -1) return ({ty})(0u - ({})a);\n", dialect.scalar(unsigned(scalar)))
+                    }
+                    (true, _) => "if (b == -1) return 0;\n".into(),
+                };
+                let body = format!("{minus}return b == 0 ? {otherwise} : a {operator} b;");
+                return Ok(self.same(stem, scalar, "a b", &body, &[left, right]));
+            }
+        };
+        // Signed overflow is undefined, unsigned arithmetic wraps (C99, sections 6.5 and 6.2.5).
+        if is_signed(scalar) && matches!(op, B::Add | B::Subtract | B::Multiply | B::ShiftLeft) {
+            let wide = dialect.scalar(unsigned(scalar));
+            let right = if op == B::ShiftLeft { right } else { Text::cast(wide, right) };
+            return Ok(Text::cast(ty, Text::binary(operator, Text::cast(wide, left), right)));
+        }
+        if !integer && matches!(operator, "<<" | ">>" | "&" | "|" | "^") {
+            return Err(WriteError::Unsupported(format!("{op:?} of {}", short(scalar))));
+        }
+        Ok(Text::binary(operator, left, right))
+    }
+
+    /// `to(value)` where `by_value`, else `bitcast<to>(value)`.
+    pub(crate) fn convert(&mut self, from: Scalar, to: Scalar, by_value: bool, value: Text) -> Result<Text> {
+        let dialect = self.dialect;
+        let ty = dialect.scalar(to);
+        Ok(match (from.kind, to.kind) {
+            _ if from == to => value,
+            (ScalarKind::Float, ScalarKind::Bool) => Text::binary("!=", value, Text::atom("0.0f")),
+            (_, ScalarKind::Bool) => Text::binary("!=", value, Text::atom("0")),
+            (ScalarKind::Float, ScalarKind::Sint | ScalarKind::Uint) if by_value => self.float_to_integer(to, value),
+            (ScalarKind::Float, ScalarKind::Uint) => Text::atom(dialect.float_bits(&value.text, false)),
+            (ScalarKind::Float, ScalarKind::Sint) => Text::cast(ty, Text::atom(dialect.float_bits(&value.text, false))),
+            (ScalarKind::Sint | ScalarKind::Uint, ScalarKind::Float) if !by_value => {
+                let bits = Text::cast("uint", value);
+                Text::atom(dialect.float_bits(&bits.text, true))
+            }
+            _ => Text::cast(ty, value),
+        })
+    }
+
+    /// Towards zero, held at what both types can represent, 0 for NaN. In C all else is undefined (C99, section 6.3.1.4).
+    fn float_to_integer(&mut self, to: Scalar, value: Text) -> Text {
+        let ty = self.dialect.scalar(to);
+        let suffix = if to.width == 8 { self.dialect.wide_suffix(is_signed(to)) } else { "" };
+        // The greatest `float` in range, and the one above it.
+        let (most, above) = match (is_signed(to), to.width) {
+            (false, 8) => ("18446742974197923840", "18446744073709551616.0f"),
+            (true, 8) => ("9223371487098961920", "9223372036854775808.0f"),
+            (false, _) => ("4294967040u", "4294967296.0f"),
+            (true, _) => ("2147483520", "2147483648.0f"),
+        };
+        let least = match (is_signed(to), to.width) {
+            (false, _) => "if (!(x > 0.0f)) return 0;".to_owned(),
+            (true, 8) => format!("if (x != x) return 0;\nif (x <= -{above}) return -9223372036854775807{suffix} - 1;"),
+            (true, _) => format!("if (x != x) return 0;\nif (x <= -{above}) return -2147483647 - 1;"),
+        };
+        let body = format!("{least}\nif (x >= {above}) return {most}{suffix};\nreturn ({ty})x;");
+        self.polyfill(&format!("pc_f32_to_{}", short(to)), ty, &[("float", "x")], &body, &[value])
+    }
+
+    /// A built-in function, one component of it.
+    pub(crate) fn math(&mut self, fun: MathFunction, scalar: Scalar, arguments: &[Text]) -> Result<Text> {
+        if scalar.kind == ScalarKind::Float {
+            return self.float_math(fun, arguments);
+        }
+        use MathFunction as M;
+        let dialect = self.dialect;
+        let wide = scalar.width == 8;
+        let signed = is_signed(scalar);
+        let ty = dialect.scalar(scalar);
+        let bits = unsigned(scalar);
+        let u = dialect.scalar(bits);
+        let width = u32::from(scalar.width) * 8;
+        let as_bits = |value: &Text| if signed { Text::cast(u, value.clone()) } else { value.clone() };
+        Ok(match fun {
+            M::Abs if !signed => arguments[0].clone(),
+            M::Abs => {
+                let body = format!("return x < 0 ? ({ty})(0u - ({u})x) : x;");
+                self.same("abs", scalar, "x", &body, arguments)
+            }
+            M::Min => self.same("min", scalar, "a b", "return a < b ? a : b;", arguments),
+            M::Max => self.same("max", scalar, "a b", "return a > b ? a : b;", arguments),
+            M::Clamp => {
+                let body = "x = x > low ? x : low;\nreturn x < high ? x : high;";
+                self.same("clamp", scalar, "x low high", body, arguments)
+            }
+            M::Sign => self.same("sign", scalar, "x", "return x > 0 ? 1 : x < 0 ? -1 : 0;", arguments),
+            M::CountOneBits => Text::cast(ty, Text::atom(dialect.count_ones(&as_bits(&arguments[0]).tight(), wide))),
+            M::CountLeadingZeros => {
+                Text::cast(ty, Text::atom(dialect.leading_zeros(&as_bits(&arguments[0]).tight(), wide)))
+            }
+            M::CountTrailingZeros => {
+                let ones = dialect.count_ones("(~x & (x - 1u))", wide);
+                let count =
+                    self.same("trailing_zeros", bits, "x", &format!("return {ones};"), &[as_bits(&arguments[0])]);
+                if signed { Text::cast(ty, count) } else { count }
+            }
+            M::FirstTrailingBit => {
+                let ones = dialect.count_ones("(~x & (x - 1u))", wide);
+                let body = format!("return x == 0u ? ~({u})0u : ({u}){ones};");
+                let found = self.same("first_trailing_bit", bits, "x", &body, &[as_bits(&arguments[0])]);
+                if signed { Text::cast(ty, found) } else { found }
+            }
+            M::FirstLeadingBit => {
+                // The highest bit that differs from the sign, which for unsigned types is 0. No zeros above: all ones.
+                let of = if signed { format!("({u})(x < 0 ? ~x : x)") } else { "x".into() };
+                let zeros = dialect.leading_zeros(&format!("({of})"), wide);
+                let body = format!("return ({ty})({} - ({u}){zeros});", width - 1);
+                self.same("first_leading_bit", scalar, "x", &body, arguments)
+            }
+            M::ReverseBits => {
+                let body = match dialect.reverse_bits("x", wide) {
+                    Some(text) => format!("return {text};"),
+                    None => reverse_body(wide, dialect.wide_suffix(false)),
+                };
+                let turned = self.same("reverse_bits", bits, "x", &body, &[as_bits(&arguments[0])]);
+                if signed { Text::cast(ty, turned) } else { turned }
+            }
+            M::ExtractBits => {
+                // `offset` and `count` held to the width.
+                let field = format!(
+                    "offset = offset < {width}u ? offset : {width}u;\ncount = count < {width}u - offset ? count : {width}u - \
+                     offset;\nif (count == 0u) return 0;"
+                );
+                let up = format!("(({u})x << ({width}u - offset - count))");
+                let body = match signed {
+                    true => format!("{field}\nreturn ({ty}){up} >> ({width}u - count);"),
+                    false => format!("{field}\nreturn {up} >> ({width}u - count);"),
+                };
+                let parameters = [(ty, "x"), ("uint", "offset"), ("uint", "count")];
+                self.polyfill(&format!("pc_extract_bits_{}", short(scalar)), ty, &parameters, &body, arguments)
+            }
+            M::InsertBits => {
+                let body = format!(
+                    "offset = offset < {width}u ? offset : {width}u;\ncount = count < {width}u - offset ? count : {width}u - \
+                     offset;\nif (count == 0u) return x;\n{u} mask = ~({u})0u >> ({width}u - count) << offset;\nreturn \
+                     ({ty})((({u})x & ~mask) | (({u})y << offset & mask));"
+                );
+                let parameters = [(ty, "x"), (ty, "y"), ("uint", "offset"), ("uint", "count")];
+                self.polyfill(&format!("pc_insert_bits_{}", short(scalar)), ty, &parameters, &body, arguments)
+            }
+            other => return Err(unsupported(other)),
+        })
+    }
+
+    fn float_math(&mut self, fun: MathFunction, arguments: &[Text]) -> Result<Text> {
+        use MathFunction as M;
+        let dialect = self.dialect;
+        let f = Scalar::F32;
+        let direct = match fun {
+            M::Abs => "fabs",
+            M::Min => "fmin",
+            M::Max => "fmax",
+            M::Cos => "cos",
+            M::Cosh => "cosh",
+            M::Sin => "sin",
+            M::Sinh => "sinh",
+            M::Tan => "tan",
+            M::Tanh => "tanh",
+            M::Acos => "acos",
+            M::Asin => "asin",
+            M::Atan => "atan",
+            M::Atan2 => "atan2",
+            M::Asinh => "asinh",
+            M::Acosh => "acosh",
+            M::Atanh => "atanh",
+            M::Ceil => "ceil",
+            M::Floor => "floor",
+            M::Round => "rint",
+            M::Trunc => "trunc",
+            M::Exp => "exp",
+            M::Exp2 => "exp2",
+            M::Log => "log",
+            M::Log2 => "log2",
+            M::Pow => "pow",
+            M::Fma => "fma",
+            M::Sqrt => "sqrt",
+            M::Ldexp => "ldexp",
+            _ => "",
+        };
+        if !direct.is_empty() {
+            return Ok(Text::call(&dialect.float_function(direct), arguments));
+        }
+        let call = |name: &str, arguments: &str| format!("{}({arguments})", dialect.float_function(name));
+        let body = match fun {
+            M::Clamp => format!("return {};", call("fmin", &format!("{}, high", call("fmax", "x, low")))),
+            M::Saturate => format!("return {};", call("fmin", &format!("{}, 1.0f", call("fmax", "x, 0.0f")))),
+            M::Radians => return Ok(Text::binary("*", arguments[0].clone(), Text::atom(RADIANS))),
+            M::Degrees => return Ok(Text::binary("*", arguments[0].clone(), Text::atom(DEGREES))),
+            M::Fract => format!("return x - {};", call("floor", "x")),
+            M::Sign => "return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x;".into(),
+            M::Mix => "return x * (1.0f - a) + y * a;".into(),
+            M::Step => "return edge <= x ? 1.0f : 0.0f;".into(),
+            M::SmoothStep => format!(
+                "float t = {};\nreturn t * t * (3.0f - 2.0f * t);",
+                call("fmin", &format!("{}, 1.0f", call("fmax", "(x - low) / (high - low), 0.0f")))
+            ),
+            M::InverseSqrt => format!("return 1.0f / {};", call("sqrt", "x")),
+            other => return Err(unsupported(other)),
+        };
+        let (stem, parameters) = match fun {
+            M::Clamp => ("clamp", "x low high"),
+            M::Saturate => ("saturate", "x"),
+            M::Fract => ("fract", "x"),
+            M::Sign => ("sign", "x"),
+            M::Mix => ("mix", "x y a"),
+            M::Step => ("step", "edge x"),
+            M::SmoothStep => ("smoothstep", "low high x"),
+            _ => ("inverse_sqrt", "x"),
+        };
+        Ok(self.same(stem, f, parameters, &body, arguments))
+    }
+
+    /// Whether a float is a NaN or an infinity, by its bits: options that let a compiler forget those do not
+    /// matter then.
+    pub(crate) fn float_class(&mut self, nan: bool, value: Text) -> Text {
+        let bits = self.dialect.float_bits("x", false);
+        let (name, operator) = if nan { ("pc_is_nan", ">") } else { ("pc_is_inf", "==") };
+        let body = format!("return ({bits} & 0x7fffffffu) {operator} 0x7f800000u;");
+        self.polyfill(name, "bool", &[("float", "x")], &body, &[value])
+    }
+
+    /// The product of two integer vectors or float vectors, by their components.
+    pub(crate) fn dot(&mut self, scalar: Scalar, left: Vec<Text>, right: Vec<Text>) -> Result<Text> {
+        let dialect = self.dialect;
+        let wide = dialect.scalar(unsigned(scalar));
+        let signed = is_signed(scalar);
+        let side = |value: Text| if signed { Text::cast(wide, value) } else { value };
+        let products = left.into_iter().zip(right).map(|(a, b)| Text::binary("*", side(a), side(b)));
+        let sum = products.reduce(|a, b| Text::binary("+", a, b));
+        let sum = sum.ok_or_else(|| unsupported(MathFunction::Dot))?;
+        Ok(if signed { Text::cast(dialect.scalar(scalar), sum) } else { sum })
+    }
+
+    /// A component of a vector by a number that is known only when the filter runs; past the last is the last.
+    pub(crate) fn component_at(&mut self, scalar: Scalar, size: usize, vector: Text, index: Text) -> Text {
+        let ty = self.vector_name(scalar, size);
+        let scalar_type = self.dialect.scalar(scalar);
+        let mut body = String::from("return ");
+        for (i, component) in COMPONENTS[..size - 1].iter().enumerate() {
+            body += &format!("i == {i}u ? v.{component} : ");
+        }
+        body += &format!("v.{};", COMPONENTS[size - 1]);
+        let name = format!("pc_component_{}x{size}", short(scalar));
+        self.polyfill(&name, scalar_type, &[(&ty, "v"), ("uint", "i")], &body, &[vector, index])
+    }
+
+    /// The statement, but for its semicolon, that stores to such a component.
+    pub(crate) fn set_component(
+        &mut self,
+        scalar: Scalar,
+        size: usize,
+        vector: Text,
+        index: Text,
+        value: Text,
+    ) -> Text {
+        let ty = self.vector_name(scalar, size);
+        let scalar_type = self.dialect.scalar(scalar);
+        let mut body = String::new();
+        for (i, component) in COMPONENTS[..size - 1].iter().enumerate() {
+            body += &format!("if (i == {i}u) {{ v->{component} = value; return; }}\n");
+        }
+        body += &format!("v->{} = value;", COMPONENTS[size - 1]);
+        let name = format!("pc_set_component_{}x{size}", short(scalar));
+        let pointer = format!("{ty} *");
+        let arguments = [Text::unary("&", vector), index, value];
+        self.polyfill(&name, "void", &[(&pointer, "v"), ("uint", "i"), (scalar_type, "value")], &body, &arguments)
+    }
+
+    /// Built-ins of float vectors as a whole. `size` is the first argument's.
+    pub(crate) fn geometry(&mut self, fun: MathFunction, size: usize, arguments: &[Text]) -> Result<Text> {
+        use MathFunction as M;
+        let dialect = self.dialect;
+        let ty = self.vector_name(Scalar::F32, size);
+        let sum =
+            |term: &dyn Fn(&str) -> String| COMPONENTS[..size].iter().map(|c| term(c)).collect::<Vec<_>>().join(" + ");
+        let each = |term: &dyn Fn(&str) -> String| {
+            let parts: Vec<String> = COMPONENTS[..size].iter().map(|c| term(c)).collect();
+            format!("return {};", dialect.vector(&ty, &parts))
+        };
+        let sqrt = dialect.float_function("sqrt");
+        let dot = |a: &str, b: &str| sum(&|c| format!("{a}.{c} * {b}.{c}"));
+        let (stem, result, parameters, body) = match fun {
+            M::Length => ("length", "float", vec![(ty.as_str(), "v")], format!("return {sqrt}({});", dot("v", "v"))),
+            M::Distance => (
+                "distance",
+                "float",
+                vec![(ty.as_str(), "a"), (ty.as_str(), "b")],
+                format!("return {sqrt}({});", sum(&|c| format!("(a.{c} - b.{c}) * (a.{c} - b.{c})"))),
+            ),
+            M::Normalize => (
+                "normalize",
+                ty.as_str(),
+                vec![(ty.as_str(), "v")],
+                format!("float size = {sqrt}({});\n{}", dot("v", "v"), each(&|c| format!("v.{c} / size"))),
+            ),
+            M::Cross if size == 3 => {
+                let parts = ["a.y * b.z - a.z * b.y", "a.z * b.x - a.x * b.z", "a.x * b.y - a.y * b.x"];
+                let body = format!("return {};", dialect.vector(&ty, &parts.map(String::from)));
+                ("cross", ty.as_str(), vec![(ty.as_str(), "a"), (ty.as_str(), "b")], body)
+            }
+            M::FaceForward => (
+                "face_forward",
+                ty.as_str(),
+                vec![(ty.as_str(), "v"), (ty.as_str(), "incident"), (ty.as_str(), "reference")],
+                format!(
+                    "float side = {} < 0.0f ? 1.0f : -1.0f;\n{}",
+                    dot("incident", "reference"),
+                    each(&|c| format!("v.{c} * side"))
+                ),
+            ),
+            M::Reflect => (
+                "reflect",
+                ty.as_str(),
+                vec![(ty.as_str(), "incident"), (ty.as_str(), "normal")],
+                format!(
+                    "float twice = 2.0f * ({});\n{}",
+                    dot("normal", "incident"),
+                    each(&|c| format!("incident.{c} - twice * normal.{c}"))
+                ),
+            ),
+            M::Refract => (
+                "refract",
+                ty.as_str(),
+                vec![(ty.as_str(), "incident"), (ty.as_str(), "normal"), ("float", "ratio")],
+                format!(
+                    "float cosine = {};\nfloat k = 1.0f - ratio * ratio * (1.0f - cosine * cosine);\nfloat part = k < 0.0f ? \
+                     0.0f : ratio * cosine + {sqrt}(k);\nif (k < 0.0f) ratio = 0.0f;\n{}",
+                    dot("normal", "incident"),
+                    each(&|c| format!("ratio * incident.{c} - part * normal.{c}"))
+                ),
+            ),
+            other => return Err(unsupported(other)),
+        };
+        Ok(self.polyfill(&format!("pc_{stem}_{size}"), result, &parameters, &body, arguments))
+    }
+
+    /// `modf` and `frexp`: a structure of the first parts, then of the second ones.
+    pub(crate) fn split(&mut self, fun: MathFunction, result: &str, size: Option<usize>, value: Text) -> Result<Text> {
+        let dialect = self.dialect;
+        let modf = fun == MathFunction::Modf;
+        let component = |i: usize| size.map_or(String::new(), |_| format!(".{}", COMPONENTS[i]));
+        let count = size.unwrap_or(1);
+        let mut body = String::new();
+        let (mut first, mut second) = (Vec::new(), Vec::new());
+        for i in 0..count {
+            let x = format!("x{}", component(i));
+            match modf {
+                true => {
+                    let whole = format!("{}({x})", dialect.float_function("trunc"));
+                    first.push(format!("{x} - {whole}"));
+                    second.push(whole);
+                }
+                false => {
+                    body += &format!("int exponent{i} = 0;\n");
+                    body += &format!("float fraction{i} = {}({x}, &exponent{i});\n", dialect.float_function("frexp"));
+                    first.push(format!("fraction{i}"));
+                    second.push(format!("exponent{i}"));
+                }
+            }
+        }
+        let (ty, pair) = match size {
+            None => ("float".to_owned(), [first.concat(), second.concat()]),
+            Some(size) => {
+                let ty = self.vector_name(Scalar::F32, size);
+                let other = if modf { ty.clone() } else { self.vector_name(Scalar::I32, size) };
+                let pair = [dialect.vector(&ty, &first), dialect.vector(&other, &second)];
+                (ty, pair)
+            }
+        };
+        body += &format!("return {};", dialect.structure(result, &pair.join(", ")));
+        let name = format!("pc_{}_{count}", if modf { "modf" } else { "frexp" });
+        Ok(self.polyfill(&name, result, &[(&ty, "x")], &body, &[value]))
+    }
+
+    /// Built-ins that pack numbers into a `uint`, and unpack them again.
+    pub(crate) fn pack(&mut self, fun: MathFunction, arguments: &[Text]) -> Result<Text> {
+        use MathFunction as M;
+        let dialect = self.dialect;
+        let vector = |w: &mut Self, scalar, size| w.vector_name(scalar, size);
+        let packed = |bits: usize, term: &dyn Fn(&str) -> String| {
+            let count = 32 / bits;
+            let part = |i: usize| {
+                let value = term(&format!("v.{}", COMPONENTS[i]));
+                let masked = format!("((uint){value} & 0x{:x}u)", u32::MAX >> (32 - bits));
+                if i == 0 { masked } else { format!("{masked} << {}", bits * i) }
+            };
+            format!("return {};", (0..count).map(part).collect::<Vec<_>>().join(" | "))
+        };
+        let unpacked = |ty: &str, bits: usize, term: &dyn Fn(String) -> String| {
+            let part = |i: usize| term(format!("(x >> {} & 0x{:x}u)", bits * i, u32::MAX >> (32 - bits)));
+            format!("return {};", dialect.vector(ty, &(0..32 / bits).map(part).collect::<Vec<_>>()))
+        };
+        let normal = |least: &str, scale: &str, value: &str| {
+            let (min, max) = (dialect.float_function("fmin"), dialect.float_function("fmax"));
+            let floor = dialect.float_function("floor");
+            format!("(int){floor}(0.5f + {scale} * {min}({max}({value}, {least}), 1.0f))")
+        };
+        let sign = |value: &str, bits: usize| format!("((int)({value} << {}) >> {})", 32 - bits, 32 - bits);
+        let (name, result, parameter, body): (&str, String, String, String) = match fun {
+            M::Pack4x8snorm => {
+                let ty = vector(self, Scalar::F32, 4);
+                ("pc_pack4x8snorm", "uint".into(), ty, packed(8, &|v| normal("-1.0f", "127.0f", v)))
+            }
+            M::Pack4x8unorm => {
+                let ty = vector(self, Scalar::F32, 4);
+                ("pc_pack4x8unorm", "uint".into(), ty, packed(8, &|v| normal("0.0f", "255.0f", v)))
+            }
+            M::Pack2x16snorm => {
+                let ty = vector(self, Scalar::F32, 2);
+                ("pc_pack2x16snorm", "uint".into(), ty, packed(16, &|v| normal("-1.0f", "32767.0f", v)))
+            }
+            M::Pack2x16unorm => {
+                let ty = vector(self, Scalar::F32, 2);
+                ("pc_pack2x16unorm", "uint".into(), ty, packed(16, &|v| normal("0.0f", "65535.0f", v)))
+            }
+            M::Pack4xI8 => ("pc_pack4xi8", "uint".into(), vector(self, Scalar::I32, 4), packed(8, &str::to_owned)),
+            M::Pack4xU8 => ("pc_pack4xu8", "uint".into(), vector(self, Scalar::U32, 4), packed(8, &str::to_owned)),
+            M::Pack4xI8Clamp => {
+                let held = |v: &str| format!("({v} < -128 ? -128 : {v} > 127 ? 127 : {v})");
+                ("pc_pack4xi8_clamp", "uint".into(), vector(self, Scalar::I32, 4), packed(8, &held))
+            }
+            M::Pack4xU8Clamp => {
+                let held = |v: &str| format!("({v} > 255u ? 255u : {v})");
+                ("pc_pack4xu8_clamp", "uint".into(), vector(self, Scalar::U32, 4), packed(8, &held))
+            }
+            M::Unpack4x8snorm | M::Unpack2x16snorm => {
+                let bits = if fun == M::Unpack4x8snorm { 8 } else { 16 };
+                let scale = if bits == 8 { "127.0f" } else { "32767.0f" };
+                let ty = vector(self, Scalar::F32, 32 / bits);
+                let max = dialect.float_function("fmax");
+                let body = unpacked(&ty, bits, &|v| format!("{max}((float){} / {scale}, -1.0f)", sign(&v, bits)));
+                (if bits == 8 { "pc_unpack4x8snorm" } else { "pc_unpack2x16snorm" }, ty, "uint".into(), body)
+            }
+            M::Unpack4x8unorm | M::Unpack2x16unorm => {
+                let bits = if fun == M::Unpack4x8unorm { 8 } else { 16 };
+                let scale = if bits == 8 { "255.0f" } else { "65535.0f" };
+                let ty = vector(self, Scalar::F32, 32 / bits);
+                let body = unpacked(&ty, bits, &|v| format!("(float){v} / {scale}"));
+                (if bits == 8 { "pc_unpack4x8unorm" } else { "pc_unpack2x16unorm" }, ty, "uint".into(), body)
+            }
+            M::Unpack4xI8 => {
+                let ty = vector(self, Scalar::I32, 4);
+                let body = unpacked(&ty, 8, &|v| sign(&v, 8));
+                ("pc_unpack4xi8", ty, "uint".into(), body)
+            }
+            M::Unpack4xU8 => {
+                let ty = vector(self, Scalar::U32, 4);
+                let body = unpacked(&ty, 8, &|v| v);
+                ("pc_unpack4xu8", ty, "uint".into(), body)
+            }
+            M::Dot4I8Packed | M::Dot4U8Packed => {
+                let signed = fun == M::Dot4I8Packed;
+                let byte = |of: &str, i: usize| {
+                    let value = format!("({of} >> {} & 0xffu)", 8 * i);
+                    if signed { sign(&value, 8) } else { value }
+                };
+                let terms: Vec<String> = (0..4).map(|i| format!("{} * {}", byte("x", i), byte("y", i))).collect();
+                let body = format!("return {};", terms.join(" + "));
+                let (name, result) = if signed { ("pc_dot4_i8", "int") } else { ("pc_dot4_u8", "uint") };
+                return Ok(self.polyfill(name, result, &[("uint", "x"), ("uint", "y")], &body, arguments));
+            }
+            other => return Err(unsupported(other)),
+        };
+        let parameter_name = if parameter == "uint" { "x" } else { "v" };
+        Ok(self.polyfill(name, &result, &[(&parameter, parameter_name)], &body, arguments))
+    }
+
+    /// Operators and built-ins of which a matrix is part. Types are those of the operands and the result.
+    pub(crate) fn matrix(
+        &mut self,
+        what: Matrix,
+        types: [&TypeInner; 2],
+        result: &TypeInner,
+        arguments: &[Text],
+    ) -> Result<Text> {
+        let f = Scalar::F32;
+        let shape = |inner: &TypeInner| match *inner {
+            TypeInner::Matrix { columns, rows, .. } => Some((columns as usize, rows as usize)),
+            _ => None,
+        };
+        let size = |inner: &TypeInner| match *inner {
+            TypeInner::Vector { size, .. } => size as usize,
+            _ => 1,
+        };
+        let (left, right) = (shape(types[0]), shape(types[1]));
+        let result_name = self.inner_name(result)?;
+        let names = [self.inner_name(types[0])?, self.inner_name(types[1])?];
+        // Vectors inside of matrix results have a name already; others get theirs here.
+        let vectors: Vec<String> =
+            (0..=4).map(|n| if n >= 2 { self.vector_name(f, n) } else { String::new() }).collect();
+        let dialect = self.dialect;
+        let columns = |count: usize, rows: usize, term: &dyn Fn(usize, usize) -> String| {
+            let column = |c: usize| dialect.vector(&vectors[rows], &(0..rows).map(|r| term(c, r)).collect::<Vec<_>>());
+            let all: Vec<String> = (0..count).map(column).collect();
+            format!("return {};", dialect.structure(&result_name, &format!("{{{}}}", all.join(", "))))
+        };
+        let element = |m: &str, c: usize, r: usize| format!("{m}.at[{c}].{}", COMPONENTS[r]);
+        let sum = |count: usize, term: &dyn Fn(usize) -> String| (0..count).map(term).collect::<Vec<_>>().join(" + ");
+        let (name, body) = match (what, left, right) {
+            (Matrix::Sum(operator), Some((c, r)), Some(_)) => (
+                format!("pc_{}_mat{c}x{r}", if operator == "+" { "add" } else { "subtract" }),
+                columns(c, r, &|c, r| format!("{} {operator} {}", element("a", c, r), element("b", c, r))),
+            ),
+            (Matrix::Product, Some((c, r)), Some((count, _))) => (
+                format!("pc_mat{c}x{r}_by_mat{count}x{c}"),
+                columns(count, r, &|column, row| {
+                    sum(c, &|i| format!("{} * {}", element("a", i, row), element("b", column, i)))
+                }),
+            ),
+            (Matrix::Product, Some((c, r)), None) if size(types[1]) > 1 => {
+                let row = |r: usize| sum(c, &|i| format!("{} * b.{}", element("a", i, r), COMPONENTS[i]));
+                let parts: Vec<String> = (0..r).map(row).collect();
+                (format!("pc_mat{c}x{r}_by_vec"), format!("return {};", dialect.vector(&result_name, &parts)))
+            }
+            (Matrix::Product, None, Some((c, r))) if size(types[0]) > 1 => {
+                let column = |c: usize| sum(r, &|i| format!("a.{} * {}", COMPONENTS[i], element("b", c, i)));
+                let parts: Vec<String> = (0..c).map(column).collect();
+                (format!("pc_vec_by_mat{c}x{r}"), format!("return {};", dialect.vector(&result_name, &parts)))
+            }
+            (Matrix::Product, Some((c, r)), None) => {
+                (format!("pc_scale_mat{c}x{r}"), columns(c, r, &|c, r| format!("{} * b", element("a", c, r))))
+            }
+            (Matrix::Product, None, Some((c, r))) => {
+                (format!("pc_scaled_mat{c}x{r}"), columns(c, r, &|c, r| format!("a * {}", element("b", c, r))))
+            }
+            (Matrix::Transpose, Some((c, r)), _) => {
+                (format!("pc_transpose_mat{c}x{r}"), columns(r, c, &|column, row| element("a", row, column)))
+            }
+            (Matrix::Determinant, Some((n, _)), _) => {
+                let rows: Vec<usize> = (0..n).collect();
+                (format!("pc_determinant_{n}"), format!("return {};", determinant(0, &rows)))
+            }
+            _ => return Err(WriteError::Unsupported(format!("{what:?} of these matrices"))),
+        };
+        let parameters = [(names[0].as_str(), "a"), (names[1].as_str(), "b")];
+        Ok(self.polyfill(&name, &result_name, &parameters[..arguments.len()], &body, arguments))
+    }
+}
+
+/// See [`Writer::matrix`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Matrix {
+    Sum(&'static str),
+    Product,
+    Transpose,
+    Determinant,
+}
+
+/// By the first column's cofactors (Laplace); `rows` are those that are left.
+fn determinant(column: usize, rows: &[usize]) -> String {
+    let element = |row: usize| format!("a.at[{column}].{}", COMPONENTS[row]);
+    if let [row] = rows {
+        return element(*row);
+    }
+    let mut text = String::new();
+    for (i, &row) in rows.iter().enumerate() {
+        let rest: Vec<usize> = rows.iter().copied().filter(|&r| r != row).collect();
+        text += match i {
+            0 => "",
+            i if i % 2 == 0 => " + ",
+            _ => " - ",
+        };
+        text += &format!("{} * ({})", element(row), determinant(column + 1, &rest));
+    }
+    text
+}
+
+/// Swaps neighbours of 1, 2, 4, ... bits.
+fn reverse_body(wide: bool, suffix: &str) -> String {
+    let (masks, half): (&[(u32, &str)], u32) = match wide {
+        false => (&[(1, "0x55555555u"), (2, "0x33333333u"), (4, "0x0f0f0f0fu"), (8, "0x00ff00ffu")], 16),
+        true => (
+            &[
+                (1, "0x5555555555555555"),
+                (2, "0x3333333333333333"),
+                (4, "0x0f0f0f0f0f0f0f0f"),
+                (8, "0x00ff00ff00ff00ff"),
+                (16, "0x0000ffff0000ffff"),
+            ],
+            32,
+        ),
+    };
+    let suffix = if wide { suffix } else { "" };
+    let mut body = String::new();
+    for (shift, mask) in masks {
+        body += &format!("x = (x >> {shift} & {mask}{suffix}) | (x & {mask}{suffix}) << {shift};\n");
+    }
+    body + &format!("return x >> {half} | x << {half};")
+}
+
+pub(crate) fn unsupported(fun: MathFunction) -> WriteError {
+    WriteError::Unsupported(format!("the built-in {fun:?}"))
+}

@@ -1,0 +1,309 @@
+//! CUDA C++, of which NVRTC needs no header. Written so that it is C++17 as well, but for the
+//! qualifiers and the built-ins named here.
+
+use naga::{Scalar, ScalarKind};
+
+use super::{C_KEYWORDS, C_LIBRARY, Dialect, short};
+
+pub(super) struct Cuda;
+
+impl Dialect for Cuda {
+    fn name(&self) -> &'static str {
+        "CUDA C++"
+    }
+
+    fn header(&self, _: bool) -> String {
+        // `long` has 32 bits on Windows.
+        "typedef unsigned char uchar;\ntypedef unsigned int uint;\ntypedef unsigned long long ulonglong;\ntypedef long \
+         long longlong;\n"
+            .into()
+    }
+
+    fn words(&self) -> &'static [&'static [&'static str]] {
+        &[C_KEYWORDS, CPP_KEYWORDS, TYPES]
+    }
+
+    fn functions(&self) -> &'static [&'static [&'static str]] {
+        &[C_LIBRARY, WORDS]
+    }
+
+    fn max_nesting(&self) -> usize {
+        1500
+    }
+
+    fn scalar(&self, scalar: Scalar) -> &'static str {
+        match (scalar.kind, scalar.width) {
+            (ScalarKind::Uint, 8) => "ulonglong",
+            (ScalarKind::Sint, 8) => "longlong",
+            (ScalarKind::Uint, _) => "uint",
+            (ScalarKind::Sint, _) => "int",
+            (ScalarKind::Float, _) => "float",
+            _ => "bool",
+        }
+    }
+
+    fn wide_suffix(&self, signed: bool) -> &'static str {
+        if signed { "LL" } else { "ULL" }
+    }
+
+    /// CUDA's own vectors have none of `bool`, and functions to make them that only its headers have.
+    fn vector_type(&self, scalar: Scalar, size: usize) -> (String, Option<String>) {
+        let name = format!("vec{size}_{}", short(scalar));
+        let members = &"x, y, z, w"[..size * 3 - 2];
+        let definition = format!("struct {name} {{ {} {members}; }};", self.scalar(scalar));
+        (name, Some(definition))
+    }
+
+    fn vector(&self, ty: &str, components: &[String]) -> String {
+        format!("{ty}{{{}}}", components.join(", "))
+    }
+
+    fn vector_initialiser(&self, ty: &str, components: &[String]) -> String {
+        self.vector(ty, components)
+    }
+
+    fn structure(&self, ty: &str, members: &str) -> String {
+        format!("{ty}{{{members}}}")
+    }
+
+    fn zero(&self, ty: &str, _: &str) -> String {
+        format!("{ty}{{}}")
+    }
+
+    fn buffer(&self) -> &'static str {
+        ""
+    }
+
+    fn restrict(&self) -> &'static str {
+        "__restrict__ "
+    }
+
+    fn aligned_struct(&self, bytes: u32) -> String {
+        format!("typedef struct alignas({bytes})")
+    }
+
+    /// Not `__constant__`, whose memory serves one address at a time: packets look at different ones.
+    fn constant(&self, table: bool) -> &'static str {
+        if table { "static __device__ const " } else { "static constexpr " }
+    }
+
+    fn function(&self) -> &'static str {
+        "static __device__ __forceinline__ "
+    }
+
+    fn kernel(&self, group: Option<u32>) -> String {
+        match group {
+            Some(size) => format!("extern \"C\" __global__ void __launch_bounds__({size})"),
+            None => "extern \"C\" __global__ void".into(),
+        }
+    }
+
+    fn grid(&self) -> (&'static str, &'static str) {
+        ("blockIdx.x * blockDim.x + threadIdx.x", "gridDim.x * blockDim.x")
+    }
+
+    fn count_ones(&self, value: &str, wide: bool) -> String {
+        format!("{}({value})", if wide { "__popcll" } else { "__popc" })
+    }
+
+    fn leading_zeros(&self, value: &str, wide: bool) -> String {
+        match wide {
+            true => format!("__clzll((longlong){value})"),
+            false => format!("__clz((int){value})"),
+        }
+    }
+
+    fn swap(&self, value: &str) -> Option<String> {
+        Some(format!("__byte_perm({value}, 0u, 0x0123u)"))
+    }
+
+    fn reverse_bits(&self, value: &str, wide: bool) -> Option<String> {
+        Some(format!("{}({value})", if wide { "__brevll" } else { "__brev" }))
+    }
+
+    fn float_bits(&self, value: &str, to_float: bool) -> String {
+        format!("{}({value})", if to_float { "__uint_as_float" } else { "__float_as_uint" })
+    }
+
+    fn float_function(&self, name: &str) -> String {
+        format!("{name}f")
+    }
+}
+
+/// C++17, section 5.11, less those of C.
+const CPP_KEYWORDS: &[&str] = &[
+    "alignas",
+    "alignof",
+    "and",
+    "and_eq",
+    "bitand",
+    "bitor",
+    "catch",
+    "char16_t",
+    "char32_t",
+    "char8_t",
+    "class",
+    "co_await",
+    "co_return",
+    "co_yield",
+    "compl",
+    "concept",
+    "const_cast",
+    "consteval",
+    "constexpr",
+    "constinit",
+    "decltype",
+    "delete",
+    "dynamic_cast",
+    "explicit",
+    "export",
+    "friend",
+    "mutable",
+    "namespace",
+    "new",
+    "noexcept",
+    "not",
+    "not_eq",
+    "nullptr",
+    "operator",
+    "or",
+    "or_eq",
+    "private",
+    "protected",
+    "public",
+    "reinterpret_cast",
+    "requires",
+    "static_assert",
+    "static_cast",
+    "template",
+    "this",
+    "thread_local",
+    "throw",
+    "try",
+    "typeid",
+    "typename",
+    "using",
+    "virtual",
+    "wchar_t",
+    "xor",
+    "xor_eq",
+    "final",
+    "override",
+    "import",
+    "module",
+    "std",
+];
+
+const TYPES: &[&str] = &[
+    "uchar",
+    "uint",
+    "ulonglong",
+    "longlong",
+    "ushort",
+    "ulong",
+    "schar",
+    "size_t",
+    "ptrdiff_t",
+    "char1",
+    "char2",
+    "char3",
+    "char4",
+    "uchar1",
+    "uchar2",
+    "uchar3",
+    "uchar4",
+    "short1",
+    "short2",
+    "short3",
+    "short4",
+    "ushort1",
+    "ushort2",
+    "ushort3",
+    "ushort4",
+    "int1",
+    "int2",
+    "int3",
+    "int4",
+    "uint1",
+    "uint2",
+    "uint3",
+    "uint4",
+    "long1",
+    "long2",
+    "long3",
+    "long4",
+    "ulong1",
+    "ulong2",
+    "ulong3",
+    "ulong4",
+    "longlong1",
+    "longlong2",
+    "longlong3",
+    "longlong4",
+    "ulonglong1",
+    "ulonglong2",
+    "ulonglong3",
+    "ulonglong4",
+    "float1",
+    "float2",
+    "float3",
+    "float4",
+    "double1",
+    "double2",
+    "double3",
+    "double4",
+    "dim3",
+    "vec2_u32",
+    "vec3_u32",
+    "vec4_u32",
+    "vec2_i32",
+    "vec3_i32",
+    "vec4_i32",
+    "vec2_u64",
+    "vec3_u64",
+    "vec4_u64",
+    "vec2_i64",
+    "vec3_i64",
+    "vec4_i64",
+    "vec2_f32",
+    "vec3_f32",
+    "vec4_f32",
+    "vec2_bool",
+    "vec3_bool",
+    "vec4_bool",
+];
+
+const WORDS: &[&str] = &[
+    "threadIdx",
+    "blockIdx",
+    "blockDim",
+    "gridDim",
+    "warpSize",
+    "cudaStream_t",
+    "atomicAdd",
+    "atomicSub",
+    "atomicExch",
+    "atomicMin",
+    "atomicMax",
+    "atomicInc",
+    "atomicDec",
+    "atomicCAS",
+    "atomicAnd",
+    "atomicOr",
+    "atomicXor",
+    "umin",
+    "umax",
+    "llmin",
+    "llmax",
+    "ullmin",
+    "ullmax",
+    "mulhi",
+    "umulhi",
+    "saturate",
+    "float2int",
+    "int_as_float",
+    "float_as_int",
+    "clock64",
+    "surfaceReference",
+    "textureReference",
+];

@@ -1,0 +1,445 @@
+//! The file as a whole: what is needed of types, helpers and functions, and the kernel around them.
+
+use std::collections::{HashMap, HashSet};
+
+use naga::{AddressSpace, Expression, Function, Handle, Statement, TypeInner};
+use portcullis_core::lang::prelude::Intrinsic;
+use portcullis_core::packet::{Metadata, ROOM};
+
+use crate::names::Names;
+use crate::prelude::{FAR, PACKET, name};
+use crate::statements::Body;
+use crate::{Argument, Kernel, Loads, Result, WriteError, Writer};
+
+/// What a function looks like to its callers.
+#[derive(Debug, Clone)]
+pub(crate) struct Shape {
+    pub name: String,
+    /// Parameters that are the packet.
+    packets: HashSet<u32>,
+    /// Whether it takes the invocation's state in front of its parameters, having no packet among them.
+    pub extra_state: bool,
+    /// Whether it changes nothing but its own variables.
+    quiet: bool,
+}
+
+/// What functions need to know of each other.
+struct Survey {
+    /// In the order in which they are written: callees first.
+    order: Vec<Handle<Function>>,
+    packets: HashMap<Handle<Function>, HashSet<u32>>,
+    state: HashSet<Handle<Function>>,
+    quiet: HashSet<Handle<Function>>,
+}
+
+impl Writer<'_> {
+    /// Whether a call changes nothing: it may be made where its result is used.
+    pub(crate) fn is_quiet(&self, function: Handle<Function>) -> bool {
+        match self.lowered.intrinsics.get(&function) {
+            Some(intrinsic) => is_quiet(*intrinsic),
+            None => self.shapes.get(&function).is_some_and(|shape| shape.quiet),
+        }
+    }
+
+    /// Whether the filter may change its packet's bytes.
+    pub(crate) fn writes_packets(&self) -> bool {
+        self.program.facts().rewrites()
+    }
+
+    /// Whether a word of the packet lies at a multiple of 4 bytes from its first byte.
+    pub(crate) fn aligned(&self) -> bool {
+        self.options.loads == Loads::AlignedWords && !self.program.facts().changes_length
+    }
+
+    /// Writes the file.
+    pub(crate) fn write(mut self) -> Result<Kernel> {
+        let survey = self.survey();
+        let mut names = Names::file(self.dialect);
+        for (_, intrinsic) in portcullis_core::lang::prelude::FUNCTIONS {
+            names.reserve(name(*intrinsic));
+            if let Intrinsic::Load { .. } = intrinsic {
+                names.reserve(&format!("{}{FAR}", name(*intrinsic)));
+            }
+        }
+        names.reserve(&self.options.entry);
+        self.names = names;
+        self.name_types();
+        for &function in &survey.order {
+            let wanted = self.module.functions[function].name.as_deref().unwrap_or("helper");
+            let packets = survey.packets.get(&function).cloned().unwrap_or_default();
+            let shape = Shape {
+                name: self.names.claim(wanted),
+                extra_state: packets.is_empty() && survey.state.contains(&function),
+                packets,
+                quiet: survey.quiet.contains(&function),
+            };
+            self.shapes.insert(function, shape);
+        }
+        for (handle, constant) in self.module.constants.iter() {
+            let scalar = matches!(self.module.types[constant.ty].inner, TypeInner::Scalar(_));
+            if constant.name.is_some() || !scalar {
+                let name = self.names.claim(constant.name.as_deref().unwrap_or("table"));
+                self.constant_names.insert(handle, name);
+            }
+        }
+        let file = std::mem::replace(&mut self.names, Names::inside(&self.words)).close(self.dialect);
+
+        // Private variables are members of the packet, behind its own.
+        let mut members = Names::inside(&self.words);
+        for own in ["bytes", "words", "metadata", "offset", "length", "first", "last"] {
+            members.reserve(own);
+        }
+        let machinery = &self.lowered.machinery;
+        for (global, member) in [
+            (machinery.offset, "offset"),
+            (machinery.length, "length"),
+            (machinery.first, "first"),
+            (machinery.last, "last"),
+        ] {
+            self.globals.insert(global, member.into());
+        }
+        let mut private = Vec::new();
+        for (handle, global) in self.module.global_variables.iter() {
+            if global.space == AddressSpace::Private && !self.globals.contains_key(&handle) {
+                let wanted = global.name.as_deref().unwrap_or("private");
+                let member = members.claim(wanted.strip_prefix("pc_").unwrap_or(wanted));
+                self.globals.insert(handle, member);
+                private.push(handle);
+            }
+        }
+
+        let mut functions = String::new();
+        for &function in &survey.order {
+            functions += &self.function(function, Names::inside(&file))?;
+            functions.push('\n');
+        }
+        let (kernel, arguments) = self.kernel(&private, Names::inside(&file))?;
+        let packet = self.packet_type(&private)?;
+
+        let mut source = self.title();
+        source += &self.dialect.header(self.program.facts().uses_float);
+        source += &format!("\n{} {{ uint offset; uint length; }} pc_descriptor;\n", self.dialect.aligned_struct(8));
+        for part in [&self.types, &packet, &self.constants, &self.helpers, &functions, &kernel] {
+            if !part.is_empty() {
+                source += "\n";
+                source += part.trim_end();
+                source += "\n";
+            }
+        }
+        Ok(Kernel { source, entry: self.options.entry.clone(), arguments })
+    }
+
+    /// The comment that says what this is.
+    fn title(&self) -> String {
+        let printable = |text: &str| -> String {
+            // No way out of the comment, and no line that goes on in the next.
+            let keep = |c: char| if c.is_ascii_graphic() && !"\\*?".contains(c) || c == ' ' { c } else { '_' };
+            text.chars().map(keep).collect()
+        };
+        let mut text = format!("// {}, from {}", self.dialect.name(), printable(&self.program.source().name));
+        for (i, parameter) in self.program.parameters().iter().enumerate() {
+            let with = if i == 0 { " with " } else { ", " };
+            text += &printable(&format!("{with}{}={}", parameter.name, parameter.value));
+        }
+        text + "\n"
+    }
+
+    /// Which functions the filter reaches, and what they need.
+    fn survey(&self) -> Survey {
+        let lowered = self.lowered;
+        let mut packets: HashMap<Handle<Function>, HashSet<u32>> =
+            HashMap::from([(lowered.filter, HashSet::from([0]))]);
+        let mut reached = HashSet::from([lowered.filter]);
+        let all: Vec<_> = self.module.functions.iter().collect();
+        // A function stands behind those that it calls.
+        for &(handle, function) in all.iter().rev().filter(|(handle, _)| !lowered.intrinsics.contains_key(handle)) {
+            if !reached.contains(&handle) {
+                continue;
+            }
+            let own = packets.get(&handle).cloned().unwrap_or_default();
+            each(&function.body, &mut |statement| {
+                let Statement::Call { function: callee, arguments, .. } = statement else { return };
+                reached.insert(*callee);
+                for (index, &argument) in arguments.iter().enumerate() {
+                    if let Expression::FunctionArgument(number) = function.expressions[argument]
+                        && own.contains(&number)
+                    {
+                        packets.entry(*callee).or_default().insert(index as u32);
+                    }
+                }
+            });
+        }
+        let (mut order, mut state, mut quiet) = (Vec::new(), HashSet::new(), HashSet::new());
+        for &(handle, function) in &all {
+            if lowered.intrinsics.contains_key(&handle) || !reached.contains(&handle) {
+                continue;
+            }
+            order.push(handle);
+            let private = function.expressions.iter().any(|(_, e)| matches!(e, Expression::GlobalVariable(_)));
+            let mut needs = private || packets.contains_key(&handle);
+            let mut changes = false;
+            each(&function.body, &mut |statement| match *statement {
+                Statement::Call { function: callee, .. } => match lowered.intrinsics.get(&callee) {
+                    Some(intrinsic) => {
+                        needs |= intrinsic.takes_packet();
+                        changes |= !is_quiet(*intrinsic);
+                    }
+                    None => {
+                        needs |= state.contains(&callee);
+                        changes |= !quiet.contains(&callee);
+                    }
+                },
+                Statement::Store { pointer, .. } => changes |= !is_local(function, pointer),
+                _ => {}
+            });
+            if needs {
+                state.insert(handle);
+            }
+            if !changes {
+                quiet.insert(handle);
+            }
+        }
+        Survey { order, packets, state, quiet }
+    }
+
+    fn function(&mut self, handle: Handle<Function>, mut names: Names) -> Result<String> {
+        let function = &self.module.functions[handle];
+        let shape = self.shapes[&handle].clone();
+        let mut parameters = Vec::new();
+        let mut state = None;
+        if shape.extra_state {
+            let name = names.claim("pkt");
+            parameters.push(format!("{PACKET} *{name}"));
+            state = Some(name);
+        }
+        let mut arguments = Vec::new();
+        for (index, argument) in (0..).zip(&function.arguments) {
+            let name = names.claim(argument.name.as_deref().unwrap_or("a"));
+            if shape.packets.contains(&index) {
+                parameters.push(format!("{PACKET} *{name}"));
+                state.get_or_insert(name.clone());
+            } else {
+                let ty = self.type_name(argument.ty)?;
+                let space = if ty.ends_with('*') { "" } else { " " };
+                parameters.push(format!("{ty}{space}{name}"));
+            }
+            arguments.push(name);
+        }
+        let result = match &function.result {
+            Some(result) => self.type_name(result.ty)?,
+            None => "void".into(),
+        };
+        let parameters = if parameters.is_empty() { "void".into() } else { parameters.join(", ") };
+        let body = Body::new(self, handle, names, arguments, state).write()?;
+        let start = self.dialect.function();
+        Ok(format!("{start}{result} {}({parameters})\n{{\n{body}}}\n", shape.name))
+    }
+
+    /// Whether the packet has ends that can move.
+    fn has_ends(&self) -> bool {
+        self.program.facts().changes_length || self.lowered.fuel.is_some()
+    }
+
+    fn has_offset(&self) -> bool {
+        self.has_ends() || (self.uses_words && !self.aligned())
+    }
+
+    /// The structure of what is an invocation's own.
+    fn packet_type(&mut self, private: &[Handle<naga::GlobalVariable>]) -> Result<String> {
+        let buffer = self.dialect.buffer();
+        let constant = if self.writes_packets() { "" } else { "const " };
+        let mut text = String::from("typedef struct {\n");
+        if self.uses_bytes {
+            text += &format!("    {buffer}{constant}uchar *bytes;\n");
+        }
+        if self.uses_words {
+            text += &format!("    {buffer}const uint *words;\n");
+        }
+        if self.program.facts().uses_metadata {
+            text += &format!("    {buffer}const uint *metadata;\n");
+        }
+        if self.has_offset() {
+            text += "    uint offset;\n";
+        }
+        text += "    uint length;\n";
+        if self.has_ends() {
+            text += "    uint first;\n    uint last;\n";
+        }
+        for &handle in private {
+            let ty = self.type_name(self.module.global_variables[handle].ty)?;
+            text += &format!("    {ty} {};\n", self.globals[&handle]);
+        }
+        Ok(format!("{text}}} {PACKET};\n"))
+    }
+
+    fn kernel(
+        &mut self,
+        private: &[Handle<naga::GlobalVariable>],
+        mut names: Names,
+    ) -> Result<(String, Vec<Argument>)> {
+        let facts = self.program.facts();
+        let (buffer, restrict) = (self.dialect.buffer(), self.dialect.restrict());
+        let mut names_of = |name: &str| names.claim(name);
+        let [arena, descriptors, metadata, verdicts, targets, base, count] =
+            ["arena", "descriptors", "metadata", "verdicts", "targets", "base", "count"].map(&mut names_of);
+        let [packet, descriptor, pkt, verdict, lane] = ["packet", "descriptor", "pkt", "verdict", "lane"].map(names_of);
+        let touches = self.uses_bytes || self.uses_words;
+        let writes = self.writes_packets();
+        let moves = facts.changes_length;
+        let constant = |constant: bool| if constant { "const " } else { "" };
+
+        let mut arguments = Vec::new();
+        let mut parameters = Vec::new();
+        let mut add = |argument, text: String| {
+            arguments.push(argument);
+            parameters.push(text);
+        };
+        if touches {
+            add(Argument::Arena { writes }, format!("{buffer}{}uchar *{restrict}{arena}", constant(!writes)));
+        }
+        add(
+            Argument::Descriptors { writes: moves },
+            format!("{buffer}{}pc_descriptor *{restrict}{descriptors}", constant(!moves)),
+        );
+        if facts.uses_metadata {
+            add(Argument::Metadata, format!("{buffer}const uint *{restrict}{metadata}"));
+        }
+        add(Argument::Verdicts, format!("{buffer}uchar *{restrict}{verdicts}"));
+        if facts.redirects {
+            add(Argument::Targets, format!("{buffer}uint *{restrict}{targets}"));
+        }
+        add(Argument::Base, format!("uint {base}"));
+        add(Argument::Count, format!("uint {count}"));
+
+        let mut lines = vec![
+            format!("uint {packet} = {base} + {lane};"),
+            format!("pc_descriptor {descriptor} = {descriptors}[{packet}];"),
+            format!("{PACKET} {pkt};"),
+        ];
+        if self.uses_bytes {
+            lines.push(format!("{pkt}.bytes = {arena} + {descriptor}.offset;"));
+        }
+        if self.uses_words {
+            let from = if self.aligned() { format!("({arena} + {descriptor}.offset)") } else { arena.clone() };
+            lines.push(format!("{pkt}.words = ({buffer}const uint *){from};"));
+        }
+        if facts.uses_metadata {
+            let words = size_of::<Metadata>() / 4;
+            let wide = self.dialect.scalar(naga::Scalar::U64);
+            lines.push(format!("{pkt}.metadata = {metadata} + {words} * ({wide}){packet};"));
+        }
+        if self.has_offset() {
+            lines.push(format!("{pkt}.offset = {descriptor}.offset;"));
+        }
+        lines.push(format!("{pkt}.length = {descriptor}.length;"));
+        if self.has_ends() {
+            lines.push(format!("{pkt}.first = {descriptor}.offset - {ROOM}u;"));
+            lines.push(format!("{pkt}.last = {descriptor}.offset + {descriptor}.length + {ROOM}u;"));
+        }
+        for &handle in private {
+            let global = &self.module.global_variables[handle];
+            let init = match global.init {
+                Some(init) => self.constant_value(init)?,
+                None => self.zero(global.ty)?,
+            };
+            lines.push(format!("{pkt}.{} = {init};", self.globals[&handle]));
+        }
+        let filter = &self.shapes[&self.lowered.filter].name;
+        lines.push(format!("uint {verdict} = {filter}(&{pkt});"));
+        // docs/semantics.md, "Verdicts": 1, 2, 3, and what ends in 4; all else is ABORTED.
+        lines.push(format!("if (({verdict} & 0xffu) != 4u && {verdict} > 3u) {verdict} = 0u;"));
+        if let Some(fuel) = self.lowered.fuel {
+            let member = |global| &self.globals[&global];
+            lines.push(format!("if ({pkt}.{}) {{", member(fuel.aborted)));
+            lines.push(format!("    {verdict} = 0u;"));
+            lines.push(format!("    {pkt}.length = {pkt}.{};", member(fuel.saved_length)));
+            lines.push("}".into());
+        }
+        if moves {
+            lines.push(format!("{descriptors}[{packet}].offset = {pkt}.offset;"));
+            lines.push(format!("{descriptors}[{packet}].length = {pkt}.length;"));
+        }
+        lines.push(format!("{verdicts}[{packet}] = (uchar){verdict};"));
+        if facts.redirects {
+            lines.push(format!("{targets}[{packet}] = {verdict} >> 8;"));
+        }
+
+        let (this, all) = self.dialect.grid();
+        let (head, tail, indent) = match self.options.stride {
+            false => (format!("    uint {lane} = {this};\n    if ({lane} >= {count}) return;\n"), "", 4),
+            // Written so that it cannot wrap: as many are left as there are work items, or more.
+            true => (
+                format!(
+                    "    for (uint {lane} = {this}; {lane} < {count}; {lane} = {count} - {lane} > {all} ? {lane} + {all} : \
+                     {count}) {{\n"
+                ),
+                "    }\n",
+                8,
+            ),
+        };
+        let lines: String = lines.iter().map(|line| format!("{:indent$}{line}\n", "")).collect();
+        let parameters = parameters.join(",\n    ");
+        let start = self.dialect.kernel(self.options.group);
+        let entry = &self.options.entry;
+        Ok((format!("{start} {entry}(\n    {parameters})\n{{\n{head}{lines}{tail}}}\n"), arguments))
+    }
+}
+
+/// Whether a prelude function only reads.
+fn is_quiet(intrinsic: Intrinsic) -> bool {
+    !matches!(intrinsic, Intrinsic::Store { .. } | Intrinsic::AdjustHead | Intrinsic::AdjustTail)
+}
+
+/// Whether a pointer leads into a variable of the function itself.
+fn is_local(function: &Function, mut pointer: Handle<Expression>) -> bool {
+    loop {
+        pointer = match function.expressions[pointer] {
+            Expression::Access { base, .. } | Expression::AccessIndex { base, .. } => base,
+            Expression::LocalVariable(_) => return true,
+            _ => return false,
+        };
+    }
+}
+
+/// Every statement of a block and of the blocks in it.
+fn each(block: &naga::Block, visit: &mut impl FnMut(&Statement)) {
+    for statement in block.iter() {
+        visit(statement);
+        match statement {
+            Statement::Block(block) => each(block, visit),
+            Statement::If { accept, reject, .. } => {
+                each(accept, visit);
+                each(reject, visit);
+            }
+            Statement::Switch { cases, .. } => cases.iter().for_each(|case| each(&case.body, visit)),
+            Statement::Loop { body, continuing, .. } => {
+                each(body, visit);
+                each(continuing, visit);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether a call hands over a pointer to a component of a vector, which C has not.
+pub(crate) fn points_into_vectors(lowered: &portcullis_core::program::Lowered) -> bool {
+    lowered.module.functions.iter().any(|(handle, function)| {
+        let mut found = false;
+        each(&function.body, &mut |statement| {
+            if let Statement::Call { arguments, .. } = statement {
+                let into = |&argument: &Handle<Expression>| {
+                    let inner = lowered.info[handle][argument].ty.inner_with(&lowered.module.types);
+                    matches!(inner, TypeInner::ValuePointer { size: None, .. })
+                };
+                found |= arguments.iter().any(into);
+            }
+        });
+        found
+    })
+}
+
+impl WriteError {
+    pub(crate) fn internal(reason: &str) -> WriteError {
+        WriteError::Failed(reason.into())
+    }
+}

@@ -1,0 +1,238 @@
+//! The prelude's functions, in C: what each does is said in `core/src/lang/prelude.wgsl`.
+
+use portcullis_core::lang::prelude::{FUNCTIONS, Intrinsic, Order};
+use portcullis_core::packet::{MIN_LENGTH, READABLE_PAST_END};
+
+use crate::{Loads, Writer};
+
+/// The type of a packet and all else that is one invocation's.
+pub(crate) const PACKET: &str = "pc_packet";
+
+/// What is behind the name of a load that looks before it reads. One with a small offset reads first.
+pub(crate) const FAR: &str = "_far";
+
+/// What the function is called, in every language.
+pub(crate) fn name(intrinsic: Intrinsic) -> &'static str {
+    FUNCTIONS.iter().find(|(_, other)| *other == intrinsic).map_or("pc_unknown", |(name, _)| name)
+}
+
+impl Writer<'_> {
+    /// The name of a prelude function, its body written where it is not there yet.
+    ///
+    /// `end`: the furthest that a load can reach, in bytes from the packet's first, where that is known.
+    pub(crate) fn intrinsic(&mut self, intrinsic: Intrinsic, end: Option<u64>) -> String {
+        let mut name = name(intrinsic).to_owned();
+        let near = end.is_some_and(|end| end <= READABLE_PAST_END as u64);
+        if matches!(intrinsic, Intrinsic::Load { .. }) && !near {
+            name += FAR;
+        }
+        if self.helpers_known.insert(name.clone()) {
+            let text = self.body(intrinsic, &name, near);
+            self.helpers += &text;
+            self.helpers.push('\n');
+        }
+        name
+    }
+
+    fn body(&mut self, intrinsic: Intrinsic, name: &str, near: bool) -> String {
+        let function = self.dialect.function();
+        let plain = |signature: &str, lines: &[&str]| {
+            let lines: String = lines.iter().map(|line| format!("    {line}\n")).collect();
+            format!("{function}{signature}\n{{\n{lines}}}\n")
+        };
+        match intrinsic {
+            Intrinsic::PktLen => plain("uint pkt_len(const pc_packet *pkt)", &["return pkt->length;"]),
+            Intrinsic::PktWireLen => plain("uint pkt_wire_len(const pc_packet *pkt)", &["return pkt->metadata[0];"]),
+            Intrinsic::PktPort => plain("uint pkt_port(const pc_packet *pkt)", &["return pkt->metadata[1];"]),
+            Intrinsic::PktTime => {
+                let ty = self.vector_name(naga::Scalar::U32, 2);
+                let value = self.dialect.vector(&ty, &["pkt->metadata[2]".into(), "pkt->metadata[3]".into()]);
+                plain(&format!("{ty} pkt_time(const pc_packet *pkt)"), &[&format!("return {value};")])
+            }
+            Intrinsic::PktTimeMs => plain("uint pkt_time_ms(const pc_packet *pkt)", &["return pkt->metadata[4];"]),
+            Intrinsic::Load { size, order } => self.load(name, size, order, near),
+            Intrinsic::Store { size, order } => self.store(name, size, order),
+            Intrinsic::AdjustHead => {
+                self.clear();
+                plain(
+                    "bool adjust_head(pc_packet *pkt, int delta)",
+                    &[
+                        "if (delta >= 0) {",
+                        "    uint cut = (uint)delta;",
+                        &format!(
+                            "    if (pkt->length < {MIN_LENGTH}u || cut > pkt->length - {MIN_LENGTH}u) return false;"
+                        ),
+                        "    pkt->bytes += cut;",
+                        "    pkt->offset += cut;",
+                        "    pkt->length -= cut;",
+                        "    return true;",
+                        "}",
+                        "uint add = 0u - (uint)delta;",
+                        &format!(
+                            "if (add > pkt->offset - pkt->first || pkt->length + add < {MIN_LENGTH}u) return false;"
+                        ),
+                        "pkt->bytes -= add;",
+                        "pkt->offset -= add;",
+                        "pkt->length += add;",
+                        "pc_clear(pkt->bytes, add);",
+                        "return true;",
+                    ],
+                )
+            }
+            Intrinsic::AdjustTail => {
+                self.clear();
+                plain(
+                    "bool adjust_tail(pc_packet *pkt, int delta)",
+                    &[
+                        "if (delta < 0) {",
+                        "    uint cut = 0u - (uint)delta;",
+                        &format!(
+                            "    if (pkt->length < {MIN_LENGTH}u || cut > pkt->length - {MIN_LENGTH}u) return false;"
+                        ),
+                        "    pkt->length -= cut;",
+                        "    return true;",
+                        "}",
+                        "uint add = (uint)delta;",
+                        "uint end = pkt->offset + pkt->length;",
+                        &format!("if (add > pkt->last - end || pkt->length + add < {MIN_LENGTH}u) return false;"),
+                        "pc_clear(pkt->bytes + pkt->length, add);",
+                        "pkt->length += add;",
+                        "return true;",
+                    ],
+                )
+            }
+            Intrinsic::Redirect => {
+                plain("uint redirect(uint port)", &["return port < 0x1000000u ? port << 8 | 4u : 0u;"])
+            }
+            Intrinsic::CsumAdd => {
+                plain("uint csum_add(uint a, uint b)", &["uint sum = a + b;", "return sum + (sum < a ? 1u : 0u);"])
+            }
+            Intrinsic::CsumFold => plain(
+                "uint csum_fold(uint sum)",
+                &["uint once = (sum & 0xffffu) + (sum >> 16);", "return (once & 0xffffu) + (once >> 16);"],
+            ),
+            Intrinsic::CsumReplace16 => {
+                self.intrinsic(Intrinsic::CsumFold, None);
+                plain(
+                    "uint csum_replace16(uint check, uint from, uint to)",
+                    &[
+                        "uint sum = (~check & 0xffffu) + (~from & 0xffffu) + (to & 0xffffu);",
+                        "return ~csum_fold(sum) & 0xffffu;",
+                    ],
+                )
+            }
+            Intrinsic::CsumReplace32 => {
+                self.intrinsic(Intrinsic::CsumFold, None);
+                self.intrinsic(Intrinsic::CsumAdd, None);
+                plain(
+                    "uint csum_replace32(uint check, uint from, uint to)",
+                    &[
+                        "uint sum = csum_add(csum_add(~check & 0xffffu, ~from), to);",
+                        "return ~csum_fold(sum) & 0xffffu;",
+                    ],
+                )
+            }
+        }
+    }
+
+    /// Memory safety: the bytes lie in the packet, or, for a near load, not further than [`READABLE_PAST_END`] behind
+    /// its first one, which is never past the arena's end.
+    fn load(&mut self, name: &str, size: u32, order: Order, near: bool) -> String {
+        let (function, buffer) = (self.dialect.function(), self.dialect.buffer());
+        let constant = if self.writes_packets() { "" } else { "const " };
+        let mut text = format!("{function}uint {name}(const pc_packet *pkt, uint off)\n{{\n");
+        let outside = format!("pkt->length < {size}u || off > pkt->length - {size}u");
+        if !near {
+            text += &format!("    if ({outside}) return 0u;\n");
+        }
+        let value = if self.options.loads == Loads::Bytes || size == 1 {
+            self.uses_bytes = true;
+            text += &format!("    {buffer}{constant}uchar *at = pkt->bytes + off;\n");
+            let byte = |i: u32| {
+                let shift = 8 * if order == Order::Big { size - 1 - i } else { i };
+                if shift == 0 { format!("(uint)at[{i}]") } else { format!("(uint)at[{i}] << {shift}") }
+            };
+            (0..size).map(byte).collect::<Vec<_>>().join(" | ")
+        } else {
+            let word = self.word(size == 4);
+            match (size, order) {
+                (4, Order::Little) => format!("{word}(pkt, off)"),
+                (4, Order::Big) => {
+                    let swap = self.swap();
+                    swap.replace('@', &format!("{word}(pkt, off)"))
+                }
+                (_, Order::Little) => format!("{word}(pkt, off) & 0xffffu"),
+                (_, Order::Big) => {
+                    text += &format!("    uint both = {word}(pkt, off);\n");
+                    "(both & 0xffu) << 8 | (both >> 8 & 0xffu)".into()
+                }
+            }
+        };
+        if near {
+            text += &format!("    uint value = {value};\n    return {outside} ? 0u : value;\n}}\n");
+        } else {
+            text += &format!("    return {value};\n}}\n");
+        }
+        text
+    }
+
+    /// The swap of a `uint`'s bytes, with `@` for the value.
+    fn swap(&mut self) -> String {
+        if let Some(text) = self.dialect.swap("@") {
+            return text;
+        }
+        let function = self.dialect.function();
+        self.helper(
+            "pc_swap",
+            &format!(
+                "{function}uint pc_swap(uint x)\n{{\n    return x << 24 | (x & 0xff00u) << 8 | (x >> 8 & 0xff00u) | x >> \
+                 24;\n}}\n"
+            ),
+        );
+        "pc_swap(@)".into()
+    }
+
+    /// The name of a function that gives the four bytes from an offset on, or in its lower half the two.
+    fn word(&mut self, whole: bool) -> &'static str {
+        self.uses_words = true;
+        let name = if whole { "pc_word" } else { "pc_half" };
+        let (function, buffer) = (self.dialect.function(), self.dialect.buffer());
+        let at = if self.aligned() { "off" } else { "pkt->offset + off" };
+        // `word[1] << (32 - shift)`, which is nothing at all for shift 0. The arena is readable past its end.
+        let high = if whole { "word[1] << 1 << (31u - shift)" } else { "(shift == 24u ? word[1] << 8 : 0u)" };
+        self.helper(
+            name,
+            &format!(
+                "{function}uint {name}(const pc_packet *pkt, uint off)\n{{\n    uint at = {at};\n    uint shift = (at & 3u) \
+                 * 8u;\n    {buffer}const uint *word = pkt->words + (at >> 2);\n    return word[0] >> shift | {high};\n}}\n"
+            ),
+        );
+        name
+    }
+
+    fn store(&mut self, name: &str, size: u32, order: Order) -> String {
+        self.uses_bytes = true;
+        let (function, buffer) = (self.dialect.function(), self.dialect.buffer());
+        let mut text = format!("{function}void {name}(pc_packet *pkt, uint off, uint value)\n{{\n");
+        text += &format!("    if (pkt->length < {size}u || off > pkt->length - {size}u) return;\n");
+        text += &format!("    {buffer}uchar *at = pkt->bytes + off;\n");
+        for i in 0..size {
+            let shift = 8 * if order == Order::Big { size - 1 - i } else { i };
+            let byte = if shift == 0 { "value".into() } else { format!("(value >> {shift})") };
+            text += &format!("    at[{i}] = (uchar){byte};\n");
+        }
+        text + "}\n"
+    }
+
+    fn clear(&mut self) {
+        self.uses_bytes = true;
+        let (function, buffer) = (self.dialect.function(), self.dialect.buffer());
+        self.helper(
+            "pc_clear",
+            &format!(
+                "{function}void pc_clear({buffer}uchar *at, uint count)\n{{\n    for (uint i = 0u; i < count; i++) at[i] = \
+                 0;\n}}\n"
+            ),
+        );
+    }
+}

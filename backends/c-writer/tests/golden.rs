@@ -1,0 +1,55 @@
+//! Golden files: each stock filter in OpenCL C and in CUDA C++ is `golden/NAME.cl` and `golden/NAME.cu`.
+//!
+//! With `UPDATE_GOLDEN=1` the files are written instead; read the difference before you commit it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use portcullis_c_writer::{Language, Loads, Options, write};
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::program::{Program, ProgramOptions};
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+fn filters() -> Vec<(String, Program)> {
+    let mut paths: Vec<PathBuf> = fs::read_dir(folder("../../shaders"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|e| e == "wgsl"))
+        .collect();
+    paths.sort();
+    assert!(paths.len() >= 9, "the stock filters are gone");
+    let compile = |path: PathBuf| {
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        let source = Source::new(format!("{name}.wgsl"), fs::read_to_string(&path).unwrap());
+        (name, wgsl::compile(&source, &ProgramOptions::default()).unwrap_or_else(|e| panic!("{}", e.render())))
+    };
+    paths.into_iter().map(compile).collect()
+}
+
+/// As a GPU gets it in CUDA C++, as a processor does in OpenCL C.
+fn options(extension: &str) -> Options {
+    match extension {
+        "cl" => Options::new(Language::OpenCl),
+        _ => Options { group: Some(256), loads: Loads::AlignedWords, ..Options::new(Language::Cuda) },
+    }
+}
+
+#[test]
+fn sources_are_golden() {
+    let update = std::env::var_os("UPDATE_GOLDEN").is_some();
+    for (name, program) in filters() {
+        for extension in ["cl", "cu"] {
+            let kernel = write(&program, &options(extension)).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let golden = folder("tests/golden").join(format!("{name}.{extension}"));
+            if update {
+                fs::write(&golden, &kernel.source).unwrap();
+            } else {
+                let want = fs::read_to_string(&golden).unwrap_or_default();
+                assert_eq!(kernel.source, want, "{} differs; UPDATE_GOLDEN=1 writes it anew", golden.display());
+            }
+        }
+    }
+}

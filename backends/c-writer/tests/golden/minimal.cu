@@ -1,0 +1,35 @@
+// CUDA C++, from minimal.wgsl
+typedef unsigned char uchar;
+typedef unsigned int uint;
+typedef unsigned long long ulonglong;
+typedef long long longlong;
+
+typedef struct alignas(8) { uint offset; uint length; } pc_descriptor;
+
+typedef struct {
+    uint length;
+} pc_packet;
+
+static constexpr uint XDP_PASS = 2u;
+
+static __device__ __forceinline__ uint xdp_filter(pc_packet *pkt)
+{
+    return XDP_PASS;
+}
+
+extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
+    const pc_descriptor *__restrict__ descriptors,
+    uchar *__restrict__ verdicts,
+    uint base,
+    uint count)
+{
+    uint lane = blockIdx.x * blockDim.x + threadIdx.x;
+    if (lane >= count) return;
+    uint packet = base + lane;
+    pc_descriptor descriptor = descriptors[packet];
+    pc_packet pkt;
+    pkt.length = descriptor.length;
+    uint verdict = xdp_filter(&pkt);
+    if ((verdict & 0xffu) != 4u && verdict > 3u) verdict = 0u;
+    verdicts[packet] = (uchar)verdict;
+}
