@@ -6,13 +6,18 @@
 //! - [`corpora`], [`layouts`]: packets, and how they lie in memory;
 //! - [`stock`], [`models`]: the stock filters, and what they should do;
 //! - [`generator`]: random filters that are valid, and packets for them;
+//! - [`operators`], [`floating_point`]: filters that compute with everything there is to compute with;
+//! - [`host`]: the C writer's source, compiled for this machine, as a device;
 //! - [`harness`]: one filter on one device, packet by packet; [`shrink`] makes what fails small.
 
 pub mod corpora;
 pub mod devices;
+pub mod floating_point;
 pub mod generator;
 pub mod harness;
+pub mod host;
 pub mod layouts;
 pub mod models;
+pub mod operators;
 pub mod shrink;
 pub mod stock;

@@ -1,5 +1,5 @@
 //! Operands for expressions, and how a filter takes them from its packet and stores what comes of them.
-//! Here they are computed with by Rust as well; `compat-tests/tests/operators.rs` takes this file in and
+//! Here they are computed with by Rust as well; `compat-tests/src/operators.rs` takes this file in and
 //! compares every device with the interpreter.
 
 /// Values at which integers of 32 and 64 bits are peculiar.

@@ -1,0 +1,372 @@
+//! What the C writer makes of filters, compiled for this machine and run as a device: CUDA C++ as C++17 with a
+//! shim of some lines, OpenCL C by clang as what it is. Sanitizers end the process at the first operation that C
+//! leaves undefined and, of what was CUDA C++, at the first access outside the process's memory.
+//!
+//! Many filters make one program, because a compiler takes longer to start than to compile one of them.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use portcullis_c_writer::{Argument, Kernel, Language, Loads, Options, write};
+use portcullis_core::device::{
+    Device, DeviceError, DeviceInfo, DeviceKind, Done, Imported, LoadOptions, Session, StageTimes, SubmitError,
+    check_submission,
+};
+use portcullis_core::packet::{Batch, Descriptor, READABLE_PAST_END, ROOM, Room, Span, Verdicts};
+use portcullis_core::program::Program;
+
+/// What lies where no packet does.
+const FILL: u8 = 0xa5;
+
+/// Why there is no device.
+#[derive(Debug)]
+pub enum Unavailable {
+    /// There is no compiler for it here.
+    NoCompiler(String),
+    /// The source does not compile, or there is none: a fault of Portcullis.
+    Broken(String),
+}
+
+/// Some filters, compiled.
+#[derive(Debug)]
+pub struct Host {
+    info: DeviceInfo,
+    options: Options,
+    /// Each filter's number, by its source under a name that they have in common.
+    numbers: HashMap<String, u32>,
+    process: Arc<Mutex<Process>>,
+}
+
+#[derive(Debug)]
+struct Process {
+    child: Child,
+    input: ChildStdin,
+    output: ChildStdout,
+    /// Ends with it, the program in it.
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The first of these commands that can be started.
+fn find(commands: &[&str]) -> Option<String> {
+    let works = |command: &&&str| {
+        let run = Command::new(command).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        run.is_ok_and(|status| status.success())
+    };
+    commands.iter().find(works).map(|&command| command.to_owned())
+}
+
+/// A clang that OpenCL C can be given to.
+pub fn clang() -> Option<String> {
+    find(&["clang", "clang-19", "clang-18", "clang-17", "clang-16", "clang-15", "clang-14"])
+}
+
+fn broken(what: impl std::fmt::Display) -> Unavailable {
+    Unavailable::Broken(what.to_string())
+}
+
+fn compile(command: &mut Command) -> Result<(), Unavailable> {
+    let output = command.output().map_err(broken)?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(broken(format!("{command:?}:\n{}", String::from_utf8_lossy(&output.stderr)))),
+    }
+}
+
+impl Host {
+    /// Writes and compiles these filters, and starts the program. `options` but for the kernel's name.
+    ///
+    /// # Errors
+    /// See [`Unavailable`].
+    pub fn new(options: &Options, programs: &[Arc<Program>]) -> Result<Host, Unavailable> {
+        let gcc = find(&["g++", "c++", "clang++"])
+            .ok_or_else(|| Unavailable::NoCompiler("no g++, c++ or clang++ on this machine".into()))?;
+        let opencl = options.language == Language::OpenCl;
+        let clang = match opencl {
+            true => clang().ok_or_else(|| Unavailable::NoCompiler("no clang on this machine".into()))?,
+            false => String::new(),
+        };
+        let folder = tempfile::tempdir().map_err(broken)?;
+        let mut text = String::from(if opencl { include_str!("shim.clh") } else { include_str!("shim.cuh") });
+        let (mut cases, mut objects, mut numbers) = (String::new(), Vec::new(), HashMap::new());
+        for (number, program) in (0u32..).zip(programs) {
+            let named = |entry: String| {
+                let kernel = write(program, &Options { entry, ..options.clone() });
+                kernel.map_err(|e| broken(format!("{}: {e}\n{}", program.source().name, program.source().text)))
+            };
+            if numbers.insert(named(options.entry.clone())?.source, number).is_some() {
+                continue;
+            }
+            let kernel = named(format!("xdp_{number}"))?;
+            if opencl {
+                let source = folder.path().join(format!("{number}.cl"));
+                std::fs::write(&source, &kernel.source).map_err(broken)?;
+                let object = source.with_extension("o");
+                let target = ["-c", "-O1", "-fPIC", "-target", "x86_64-linux-gnu"];
+                let sanitize = ["-fsanitize=undefined", "-fsanitize-trap=undefined"];
+                compile(opencl_c(Command::new(&clang).args(target).args(sanitize), &source).arg("-o").arg(&object))?;
+                // Constants at file scope are everybody's in OpenCL C; of each file only the kernel is wanted.
+                let only = format!("--keep-global-symbol={}", kernel.entry);
+                compile(Command::new("objcopy").arg(only).arg(&object))?;
+                objects.push(object);
+                let _ = writeln!(text, "extern \"C\" void {}({});", kernel.entry, parameters(&kernel));
+            } else {
+                let _ = writeln!(text, "namespace f{number} {{\n{}}}", kernel.source);
+            }
+            let _ = writeln!(
+                cases,
+                "    case {number}: {}({}); break;",
+                qualified(&kernel, opencl, number),
+                call(&kernel, opencl, number)
+            );
+        }
+        text += &items(options, opencl, &cases);
+        text += include_str!("runner.cpp");
+        let (source, program) = (folder.path().join("filters.cpp"), folder.path().join("filters"));
+        std::fs::write(&source, text).map_err(broken)?;
+        let sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+        // Random filters compare what is equal and store what nobody reads: not every warning is about the writer.
+        let warnings = ["return-type", "sequence-point", "strict-aliasing=2", "uninitialized"];
+        let warnings = warnings.map(|warning| format!("-Werror={warning}"));
+        compile(
+            Command::new(gcc)
+                .args(["-std=c++17", "-O1"])
+                .args(sanitize)
+                .args(warnings)
+                .arg(&source)
+                .args(objects)
+                .arg("-o")
+                .arg(&program),
+        )?;
+        let mut child = Command::new(&program)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .env("ASAN_OPTIONS", "detect_leaks=0")
+            .spawn()
+            .map_err(broken)?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(broken("no pipes to the program"));
+        };
+        let name = format!("{} on this machine's processor", options.language);
+        Ok(Host {
+            info: DeviceInfo {
+                id: if opencl { "c-writer:opencl".into() } else { "c-writer:cuda".into() },
+                name,
+                kind: DeviceKind::Cpu,
+                driver: "a C compiler".into(),
+                limits: Vec::new(),
+            },
+            options: options.clone(),
+            numbers,
+            process: Arc::new(Mutex::new(Process { child, input, output, _folder: folder })),
+        })
+    }
+}
+
+/// Arguments for clang to take a file for OpenCL C 1.2 and to be strict about it.
+pub fn opencl_c<'a>(command: &'a mut Command, source: &Path) -> &'a mut Command {
+    let language =
+        ["-x", "cl", "-cl-std=CL1.2", "-Xclang", "-fdeclare-opencl-builtins", "-Xclang", "-finclude-default-header"];
+    let warnings = ["return-type", "unsequenced", "uninitialized", "incompatible-pointer-types"];
+    let warnings = warnings.map(|warning| format!("-Werror={warning}"));
+    command.args(language).args(warnings).arg(source)
+}
+
+fn parameters(kernel: &Kernel) -> String {
+    let of = |argument: &Argument| match argument {
+        Argument::Base | Argument::Count => "unsigned int",
+        _ => "void *",
+    };
+    kernel.arguments.iter().map(of).collect::<Vec<_>>().join(", ")
+}
+
+fn qualified(kernel: &Kernel, opencl: bool, number: u32) -> String {
+    if opencl { kernel.entry.clone() } else { format!("f{number}::{}", kernel.entry) }
+}
+
+fn call(kernel: &Kernel, opencl: bool, number: u32) -> String {
+    let of = |argument: &Argument| match argument {
+        Argument::Arena { .. } => "arena".into(),
+        Argument::Descriptors { .. } if opencl => "descriptors".into(),
+        Argument::Descriptors { .. } => format!("(f{number}::pc_descriptor *)descriptors"),
+        Argument::Metadata => "metadata".into(),
+        Argument::Verdicts => "verdicts".into(),
+        Argument::Targets => "targets".into(),
+        Argument::Base => "base".into(),
+        Argument::Count => "count".to_owned(),
+    };
+    kernel.arguments.iter().map(of).collect::<Vec<String>>().join(", ")
+}
+
+/// The function that goes through all work items of a launch: more than there are packets, or, where each takes
+/// packet after packet, just a few.
+fn items(options: &Options, opencl: bool, cases: &str) -> String {
+    let count = if options.stride { "5" } else { "(count + 3) / 4 * 4" };
+    let set = match opencl {
+        true => "work_item = item; work_items = items;".to_owned(),
+        false => "blockDim.x = 1; gridDim.x = items; blockIdx.x = item;".to_owned(),
+    };
+    format!(
+        "static void run(unsigned int filter, unsigned char *arena, unsigned int *descriptors, unsigned int *metadata,\n    \
+         unsigned char *verdicts, unsigned int *targets, unsigned int base, unsigned int count) {{\n  unsigned int items = \
+         {count};\n  for (unsigned int item = 0; item < items; item++) {{\n    {set}\n    switch (filter) {{\n{cases}    }}\n  \
+         }}\n}}\n"
+    )
+}
+
+impl Device for Host {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
+        let unsupported = |reason: String| DeviceError::Unsupported { device: self.info.id.clone(), reason };
+        let source = write(program, &self.options).map_err(|e| unsupported(e.to_string()))?.source;
+        let number = self.numbers.get(&source).copied();
+        let number = number.ok_or_else(|| unsupported("it is not among the filters that were compiled".into()))?;
+        Ok(Box::new(HostSession {
+            device: self.info.id.clone(),
+            program: program.clone(),
+            number,
+            aligned: self.options.loads == Loads::AlignedWords,
+            process: self.process.clone(),
+            queue: VecDeque::new(),
+            depth: options.depth.max(1),
+        }))
+    }
+}
+
+struct HostSession {
+    device: String,
+    program: Arc<Program>,
+    number: u32,
+    aligned: bool,
+    process: Arc<Mutex<Process>>,
+    queue: VecDeque<Batch>,
+    depth: usize,
+}
+
+impl Session for HostSession {
+    fn import(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
+        Ok(Imported::Copied)
+    }
+
+    fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
+        if let Err(error) = check_submission(&self.program, &batch, self.queue.len(), self.depth) {
+            return Err(SubmitError { batch: Box::new(batch), error });
+        }
+        self.queue.push_back(batch);
+        Ok(())
+    }
+
+    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+        self.queue.pop_front().map(|batch| self.run_batch(batch)).transpose()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.queue.len()
+    }
+
+    fn depth(&self) -> usize {
+        self.depth
+    }
+}
+
+impl HostSession {
+    fn failed(&self, reason: impl std::fmt::Display) -> DeviceError {
+        DeviceError::Failed { device: self.device.clone(), reason: reason.to_string() }
+    }
+
+    fn run_batch(&self, mut batch: Batch) -> Result<Done, DeviceError> {
+        // The packets in memory of their own, each as far from a word's start as it was.
+        let margin = if batch.room() == Room::Both { ROOM as usize } else { 0 };
+        let (mut arena, mut descriptors, mut owned) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, packet) in batch.packets().enumerate() {
+            let shift = if self.aligned { 0 } else { batch.descriptors()[index].offset as usize % 4 };
+            let offset = (arena.len() + margin).next_multiple_of(4) + shift;
+            arena.resize(offset, FILL);
+            arena.extend_from_slice(packet);
+            owned.push(offset - margin..arena.len() + margin);
+            arena.resize(arena.len() + margin, FILL);
+            descriptors.push(Descriptor { offset: offset as u32, length: packet.len() as u32 });
+        }
+        let end = arena.len();
+        arena.resize(end + READABLE_PAST_END, FILL);
+
+        let count = batch.len();
+        let mut request = Vec::new();
+        let metadata: Vec<u32> = (0..count)
+            .flat_map(|i| {
+                let m = batch.metadata_of(i);
+                [m.wire_length, m.port, m.time_low, m.time_high, m.time_ms]
+            })
+            .collect();
+        let places = descriptors.iter().flat_map(|d| [d.offset, d.length]);
+        let head = [self.number, count as u32, arena.len() as u32, metadata.len() as u32 * 4];
+        request.extend(head.iter().flat_map(|word| word.to_le_bytes()));
+        request.extend_from_slice(&arena);
+        request.extend(places.flat_map(u32::to_le_bytes));
+        request.extend(metadata.iter().flat_map(|word| word.to_le_bytes()));
+        let mut answer = vec![0; count * 13 + arena.len()];
+        self.ask(&request, &mut answer)?;
+
+        let (actions, rest) = answer.split_at(count);
+        let (targets, rest) = rest.split_at(count * 4);
+        let (places, after) = rest.split_at(count * 8);
+        let words = |bytes: &[u8]| -> Vec<u32> {
+            bytes.chunks_exact(4).map(|w| u32::from_le_bytes(w.try_into().expect("four bytes"))).collect()
+        };
+        let mut from = 0;
+        for range in owned.iter().cloned().chain(std::iter::once(end..end)) {
+            if let Some(at) = (from..range.start).find(|&at| after[at] != FILL) {
+                return Err(self.failed(format!("byte {at} of the arena belongs to no packet and was written to")));
+            }
+            from = range.end;
+        }
+        if let Some(at) = (end..arena.len()).find(|&at| after[at] != FILL) {
+            return Err(self.failed(format!("byte {at} lies past the arena's end and was written to")));
+        }
+        let places = words(places);
+        let mut moved = Vec::with_capacity(count);
+        for (index, (new, old)) in places.chunks_exact(2).zip(&descriptors).enumerate() {
+            let offset = batch.descriptors()[index].offset.wrapping_add(new[0]).wrapping_sub(old.offset);
+            moved.push(Descriptor { offset, length: new[1] });
+        }
+        if moved != batch.descriptors() {
+            let broken = |error| DeviceError::Broken { device: self.device.clone(), error };
+            batch.resize(moved).map_err(broken)?;
+        }
+        for (index, new) in places.chunks_exact(2).enumerate() {
+            let bytes = after.get(new[0] as usize..new[0] as usize + new[1] as usize);
+            let bytes = bytes.ok_or_else(|| self.failed("a packet outside the arena"))?;
+            batch.packet_mut(index).copy_from_slice(bytes);
+        }
+        let targets = if self.program.facts().redirects { words(targets) } else { Vec::new() };
+        let verdicts = Verdicts::from_columns(actions.to_vec(), targets);
+        Ok(Done { batch, verdicts, times: StageTimes::default() })
+    }
+
+    fn ask(&self, request: &[u8], answer: &mut [u8]) -> Result<(), DeviceError> {
+        let mut process = self.process.lock().map_err(|_| self.failed("an earlier test broke the process"))?;
+        let done = process.input.write_all(request).and_then(|()| process.input.flush());
+        let done = done.and_then(|()| process.output.read_exact(answer));
+        done.map_err(|error| {
+            let mut report = String::new();
+            if let Some(mut errors) = process.child.stderr.take() {
+                let _ = errors.read_to_string(&mut report);
+            }
+            self.failed(format!("{error}; the process said:\n{report}"))
+        })
+    }
+}

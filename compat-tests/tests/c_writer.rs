@@ -1,0 +1,150 @@
+//! The C writer's source, compiled for this machine under sanitizers, against the reference interpreter: every
+//! stock filter and every probe, every operator, and random filters. A machine without a compiler for a
+//! language skips it, and says so.
+
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use portcullis::selftest::{self, corpora::Depth, filters};
+use portcullis_c_writer::{Language, Loads, Options, write};
+use portcullis_compat_tests::generator::{self, Config};
+use portcullis_compat_tests::host::{self, Host, Unavailable};
+use portcullis_compat_tests::{devices, floating_point, harness, operators};
+use portcullis_core::device::Device;
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::program::{Program, ProgramOptions};
+
+/// So little that some filters run out of it.
+const FUEL: u32 = 300;
+
+fn random(seed: u64) -> Arc<Program> {
+    let filter = generator::filter(seed, &Config::varied(seed));
+    let source = Source::new(format!("random filter {seed}"), filter.text);
+    let options = ProgramOptions { parameters: filter.parameters, fuel: FUEL };
+    Arc::new(wgsl::compile(&source, &options).unwrap_or_else(|e| panic!("{}\n{}", e.render(), source.text)))
+}
+
+/// The device, or `None` where there is no compiler for it.
+fn device(suite: &str, options: &Options, programs: &[Arc<Program>]) -> Option<Arc<dyn Device>> {
+    match Host::new(options, programs) {
+        Ok(host) => Some(Arc::new(host)),
+        Err(Unavailable::NoCompiler(reason)) => {
+            devices::record(suite, &format!("c-writer:{:?}", options.language), "skipped", &reason);
+            None
+        }
+        Err(Unavailable::Broken(reason)) => panic!("{reason}"),
+    }
+}
+
+fn passed(suite: &str, device: &Arc<dyn Device>) {
+    devices::record(suite, &device.info().id, "passed", &device.info().name);
+}
+
+fn stock_and_probes(options: &Options) {
+    let suite = "stock filters and probes in C";
+    let cases = filters::cases();
+    let programs: Vec<_> = cases.iter().map(|c| c.compile().unwrap_or_else(|e| panic!("{}", e.render()))).collect();
+    let Some(device) = device(suite, options, &programs) else { return };
+    let interp = portcullis::devices::open("interp").unwrap_or_else(|e| panic!("{e}"));
+    let report = selftest::run(
+        std::slice::from_ref(&device),
+        &*interp,
+        &cases,
+        &selftest::corpora::corpora(Depth::Quick),
+        &mut |_| {},
+    );
+    assert!(report.passed(), "{}", report.failures());
+    passed(suite, &device);
+}
+
+fn random_filters(options: &Options, seeds: std::ops::Range<u64>) {
+    let suite = "random filters in C";
+    let programs: Vec<_> = seeds.clone().map(random).collect();
+    let Some(device) = device(suite, options, &programs) else { return };
+    for (seed, program) in seeds.zip(&programs) {
+        let packets = generator::packets(seed, 40);
+        if let Err(mismatch) = harness::compare(program, &*device, &packets, &[packets.len(), 7]) {
+            let text = write(program, options).map_or_else(|e| e.to_string(), |kernel| kernel.source);
+            panic!("{mismatch}\n{text}");
+        }
+    }
+    passed(suite, &device);
+}
+
+fn every_operator(options: &Options) {
+    let suite = "operators in C";
+    let (integers, floats) = (operators::cases(), floating_point::cases());
+    let programs = integers.iter().map(|c| c.program.clone()).chain(floats.iter().map(|c| c.0.clone()));
+    let Some(device) = device(suite, options, &programs.collect::<Vec<_>>()) else { return };
+    operators::check(&device, &integers);
+    floating_point::check(&device, &floats);
+    passed(suite, &device);
+}
+
+fn cuda(loads: Loads) -> Options {
+    Options { loads, ..Options::new(Language::Cuda) }
+}
+
+#[test]
+fn cuda_stock_filters_and_probes() {
+    stock_and_probes(&cuda(Loads::Bytes));
+}
+
+#[test]
+fn cuda_stock_filters_and_probes_by_words() {
+    stock_and_probes(&cuda(Loads::Words));
+    stock_and_probes(&Options { group: Some(64), stride: true, ..cuda(Loads::AlignedWords) });
+}
+
+#[test]
+fn cuda_random_filters() {
+    random_filters(&cuda(Loads::Bytes), 0..200);
+}
+
+#[test]
+fn cuda_random_filters_by_words() {
+    random_filters(&cuda(Loads::Words), 200..250);
+    random_filters(&Options { stride: true, ..cuda(Loads::AlignedWords) }, 250..300);
+}
+
+#[test]
+fn cuda_operators() {
+    every_operator(&cuda(Loads::Bytes));
+}
+
+#[test]
+fn opencl_stock_filters_and_probes() {
+    stock_and_probes(&Options::new(Language::OpenCl));
+}
+
+#[test]
+fn opencl_random_filters() {
+    random_filters(&Options { stride: true, ..Options::new(Language::OpenCl) }, 300..340);
+}
+
+#[test]
+fn opencl_operators() {
+    every_operator(&Options { loads: Loads::Words, ..Options::new(Language::OpenCl) });
+}
+
+/// clang takes it for a device whose address spaces are apart.
+#[test]
+fn opencl_c_is_what_clang_takes_it_for() {
+    let suite = "OpenCL C, syntax";
+    let Some(clang) = host::clang() else {
+        return devices::record(suite, "c-writer:opencl", "skipped", "no clang on this machine");
+    };
+    for case in filters::cases() {
+        let program = case.compile().unwrap_or_else(|e| panic!("{}", e.render()));
+        let options = Options { group: Some(64), ..Options::new(Language::OpenCl) };
+        let kernel = write(&program, &options).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        let folder = tempfile::tempdir().unwrap();
+        let source = folder.path().join("filter.cl");
+        std::fs::write(&source, &kernel.source).unwrap();
+        let mut command = Command::new(&clang);
+        host::opencl_c(command.args(["-target", "spir64", "-fsyntax-only"]), &source).stdin(Stdio::null());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}\n{}", String::from_utf8_lossy(&output.stderr), kernel.source);
+    }
+    devices::record(suite, "c-writer:opencl", "passed", &clang);
+}
