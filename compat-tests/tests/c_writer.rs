@@ -57,6 +57,43 @@ fn stock_and_probes(options: &Options) {
     passed(suite, &device);
 }
 
+/// Texts that are hard to say in C, and a condition of many parts.
+fn hard_cases(options: &Options) {
+    let suite = "hard cases in C";
+    let any: Vec<String> = (0..200).map(|i| format!("load_u8(pkt, {i}u) == {}u", i ^ 0x55)).collect();
+    let all: Vec<String> = (0..60).map(|i| format!("(load_u8(pkt, {i}u) != 7u || pkt_len(pkt) > {i}u)")).collect();
+    let sum: Vec<String> = (0..250).map(|i| format!("(load_u8(pkt, {i}u) << {}u)", i % 32)).collect();
+    let returns = |condition: String| format!("if {condition} {{ return XDP_DROP; }} return XDP_PASS;");
+    let nested = (0..100).fold(String::from("n += 1u;"), |inner, i| {
+        format!("if load_u8(pkt, {i}u) > 3u {{ {inner} }} else {{ n += {i}u; }}")
+    });
+    let elses = (0..200).map(|i| format!("if at == {i}u {{ n = {}u; }} else ", i * 3)).collect::<String>();
+    let bodies = [
+        returns(any.join(" || ")),
+        returns(all.join(" && ")),
+        format!("return redirect(({}) & 0xffffu);", sum.join(" + ")),
+        format!("var n = 0u; {nested} return redirect(n);"),
+        format!("var n = 0u; let at = load_u8(pkt, 0u); {elses} {{ n = 1u; }} return redirect(n);"),
+    ];
+    let texts = bodies.iter().map(|body| format!("fn xdp_filter(pkt: u32) -> u32 {{ {body} }}"));
+    let texts = std::iter::once(include_str!("../src/host/hard.wgsl").to_owned()).chain(texts);
+    let compile = |(i, text)| {
+        let source = Source::new(format!("hard case {i}"), text);
+        let options = ProgramOptions { fuel: FUEL, ..ProgramOptions::default() };
+        Arc::new(wgsl::compile(&source, &options).unwrap_or_else(|e| panic!("{}", e.render())))
+    };
+    let programs: Vec<_> = texts.enumerate().map(compile).collect();
+    let Some(device) = device(suite, options, &programs) else { return };
+    let packets: Vec<_> = (0..8).flat_map(|seed| generator::packets(seed, 40)).collect();
+    for program in &programs {
+        if let Err(mismatch) = harness::compare(program, &*device, &packets, &[packets.len()]) {
+            let text = write(program, options).map_or_else(|e| e.to_string(), |kernel| kernel.source);
+            panic!("{mismatch}\n{text}");
+        }
+    }
+    passed(suite, &device);
+}
+
 fn random_filters(options: &Options, seeds: std::ops::Range<u64>) {
     let suite = "random filters in C";
     let programs: Vec<_> = seeds.clone().map(random).collect();
@@ -110,6 +147,12 @@ fn cuda_random_filters_by_words() {
 #[test]
 fn cuda_operators() {
     every_operator(&cuda(Loads::Bytes));
+}
+
+#[test]
+fn hard_cases_in_both() {
+    hard_cases(&cuda(Loads::Bytes));
+    hard_cases(&Options::new(Language::OpenCl));
 }
 
 #[test]

@@ -380,36 +380,52 @@ impl<'w, 'a> Body<'w, 'a> {
             return Ok(());
         }
         self.settle(&[condition])?;
-        if accept.is_empty() && !reject.is_empty() {
-            let condition = self.negated(condition)?;
-            self.line(&format!("if ({}) {{", condition.text));
-            self.inner_block(reject)?;
-            self.line("}");
-            return Ok(());
-        }
-        let condition = self.expression(condition)?;
-        self.line(&format!("if ({}) {{", condition.text));
-        self.inner_block(accept)?;
-        if !reject.is_empty() {
-            let before = std::mem::take(&mut self.out);
-            self.inner_block(reject)?;
-            let inner = std::mem::replace(&mut self.out, before);
-            if is_one_chain(&inner, (self.level + 1) * 4) {
-                // `else if`: the lines go back by one level.
-                let mut lines = inner.lines().map(|line| line.get(4..).unwrap_or(line));
-                let first = lines.next().unwrap_or_default().trim_start();
-                self.line(&format!("}} else {first}"));
-                for line in lines {
-                    self.out += line;
-                    self.out.push('\n');
-                }
-                return Ok(());
+        let (mut condition, mut accept, mut reject) = self.sides(condition, accept, reject)?;
+        let mut start = "if";
+        loop {
+            self.line(&format!("{start} ({}) {{", condition.text));
+            self.inner_block(accept)?;
+            if reject.is_empty() {
+                break;
             }
-            self.line("} else {");
-            self.out += &inner;
+            // `else if`, where nothing has to be written before the next condition.
+            let next = match reject.split_last() {
+                Some((&Statement::If { condition, accept: ref yes, reject: ref no }, before))
+                    if self.find_short_circuit(yes, no).is_none()
+                        && self.quiet_depth(before, condition, 0).is_some() =>
+                {
+                    Some((before, condition, yes, no))
+                }
+                _ => None,
+            };
+            let Some((before, next, yes, no)) = next else {
+                self.line("} else {");
+                self.inner_block(reject)?;
+                break;
+            };
+            for statement in before {
+                self.statement(statement)?;
+            }
+            (condition, accept, reject) = self.sides(next, yes, no)?;
+            self.waiting.clear();
+            self.conditions.clear();
+            start = "} else if";
         }
         self.line("}");
         Ok(())
+    }
+
+    /// The condition of a branch with its two blocks, of which the first is not empty if the other is not.
+    fn sides(
+        &mut self,
+        condition: Handle<Expression>,
+        accept: &'a Block,
+        reject: &'a Block,
+    ) -> Result<(Text, &'a Block, &'a Block)> {
+        if accept.is_empty() && !reject.is_empty() {
+            return Ok((self.negated(condition)?, reject, accept));
+        }
+        Ok((self.expression(condition)?, accept, reject))
     }
 
     /// naga makes a variable and an `if` of `a && b` and `a || b`. Where `b` can be written as an expression, this
@@ -468,12 +484,17 @@ impl<'w, 'a> Body<'w, 'a> {
         }
         let mut depths: HashMap<Handle<Expression>, u32> = HashMap::new();
         let mut conditions: HashMap<Handle<LocalVariable>, u32> = HashMap::new();
+        // What reads memory has to end in the text: it cannot wait any longer.
+        let (mut reads, mut roots) = (Vec::new(), vec![value]);
         for statement in statements {
             match *statement {
                 Statement::Emit(ref range) => {
                     for handle in range.clone() {
-                        if self.is_pointer(handle) {
+                        if self.is_pointer(handle) || self.info[handle].ref_count == 0 {
                             continue;
+                        }
+                        if let Expression::Load { .. } = self.function.expressions[handle] {
+                            reads.push(handle);
                         }
                         let mut depth = 0;
                         operands(&self.function.expressions[handle], |operand| {
@@ -497,13 +518,25 @@ impl<'w, 'a> Body<'w, 'a> {
                         return None;
                     }
                     depths.insert(result, depth);
+                    roots.extend(arguments);
+                    reads.extend((self.info[result].ref_count > 0).then_some(result));
                 }
                 Statement::If { condition, ref accept, ref reject } => {
                     let found = self.find_short_circuit(accept, reject)?;
                     conditions.insert(found.local, self.depth_with(&depths, condition) + found.depth + 1);
+                    roots.push(condition);
                 }
                 _ => return None,
             }
+        }
+        let mut reached = HashSet::new();
+        while let Some(handle) = roots.pop() {
+            if !self.baked.contains_key(&handle) && reached.insert(handle) {
+                operands(&self.function.expressions[handle], |operand| roots.push(operand));
+            }
+        }
+        if !reads.iter().all(|read| reached.contains(read)) {
+            return None;
         }
         Some(self.depth_with(&depths, value)).filter(|&depth| depth <= MAX_DEPTH)
     }
@@ -829,17 +862,6 @@ struct ShortCircuit<'a> {
     /// The right side.
     value: Handle<Expression>,
     depth: u32,
-}
-
-/// Whether the lines, indented by `indent`, are one `if` with all its `else`s.
-fn is_one_chain(lines: &str, indent: usize) -> bool {
-    let own = lines.lines().filter_map(|line| line.get(indent..)).filter(|line| !line.starts_with(' '));
-    match own.collect::<Vec<_>>()[..] {
-        [first, ref others @ .., last] => {
-            first.starts_with("if (") && others.iter().all(|line| line.starts_with("} else")) && last == "}"
-        }
-        _ => false,
-    }
 }
 
 /// Whether a loop's body has a `continue` that is its own.
