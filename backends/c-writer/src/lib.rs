@@ -1,6 +1,6 @@
 //! Portcullis: filters as source for compilers of the C family, OpenCL C 1.2 and CUDA C++.
 //!
-//! One writer for all of them. What differs is behind a trait of small methods ([`dialect`](mod@dialect)), what a
+//! One writer for all of them. What differs is behind a trait of small methods (`dialect`), what a
 //! language lacks is written as a helper function, only where it is needed. How the work is divided:
 //! - `kernel`: the file as a whole, and the kernel;
 //! - `statements`: control flow, and when a value gets a name;
