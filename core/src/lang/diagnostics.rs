@@ -4,19 +4,32 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use codespan_reporting::diagnostic::{Diagnostic as Report, Label as ReportLabel};
+use codespan_reporting::diagnostic::{Diagnostic as Report, Label as ReportLabel, LabelStyle};
 use codespan_reporting::term;
 
 use super::MAX_SOURCE;
 use super::shown::{Shown, printable};
 
-/// A filter's text and the name to show for it.
+/// A filter's text and the name to show for it. Where the text came from several files it is all of
+/// theirs, one behind the other, and an offset in it says the file as well: places are then given as
+/// for a single file.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Source {
-    /// The file's name, or what stands for it (`<stdin>`).
+    /// The first file's name, or what stands for it (`<stdin>`).
     pub name: String,
     /// The text.
     pub text: Arc<str>,
+    /// Where the files behind the first begin, and their names.
+    behind: Arc<[(usize, String)]>,
+}
+
+/// One of the files of a [`Source`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part<'a> {
+    /// Its name, or what stands for it.
+    pub name: &'a str,
+    /// Where its text lies in the whole.
+    pub range: Range<usize>,
 }
 
 /// The text by its length: it may be a megabyte.
@@ -29,7 +42,33 @@ impl fmt::Debug for Source {
 impl Source {
     /// A text with a name.
     pub fn new(name: impl Into<String>, text: impl Into<Arc<str>>) -> Source {
-        Source { name: name.into(), text: text.into() }
+        Source { name: name.into(), text: text.into(), behind: Arc::default() }
+    }
+
+    /// Several files as one text, with a line feed between each two: the end of one is not the
+    /// beginning of the next. Without files it is empty.
+    pub fn joined<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Source {
+        let mut files = files.into_iter();
+        let (name, first) = files.next().unwrap_or_default();
+        let mut text = String::from(first);
+        let behind = files.map(|(name, file)| {
+            text.push('\n');
+            let start = text.len();
+            text.push_str(file);
+            (start, name.to_owned())
+        });
+        let behind = behind.collect();
+        Source { name: name.to_owned(), text: text.into(), behind }
+    }
+
+    /// The file that an offset is in; its end, where the line feed between files is, is in it.
+    pub fn part(&self, offset: usize) -> Part<'_> {
+        let index = self.behind.partition_point(|(start, _)| *start <= offset);
+        let end = self.behind.get(index).map_or(self.text.len(), |(start, _)| start - 1);
+        match index.checked_sub(1).map(|i| &self.behind[i]) {
+            None => Part { name: &self.name, range: 0..end },
+            Some((start, name)) => Part { name, range: *start..end },
+        }
     }
 
     /// A text as it was read. Of one that is too long only the beginning is looked at, and need be
@@ -44,7 +83,7 @@ impl Source {
         let head = &bytes[..bytes.len().min(MAX_SOURCE)];
         if let Some(at) = head.iter().position(|&byte| byte == 0) {
             let message = format!("this is no text: there is a zero byte at offset {at}");
-            return fails("", Diagnostic::new(message).note("a filter is WGSL source"));
+            return fails("", Diagnostic::new(message).note("a filter is source text"));
         }
         match std::str::from_utf8(head) {
             Ok(text) if head.len() == bytes.len() => Ok(Source::new(name.as_str(), text)),
@@ -59,13 +98,15 @@ impl Source {
         }
     }
 
-    /// The line and column (both from 1, the column in characters) of a byte offset.
+    /// The line and column (both from 1, the column in characters) of a byte offset, in the file that
+    /// it is in.
     pub fn location(&self, offset: usize) -> (usize, usize) {
-        let mut at = offset.min(self.text.len());
+        let part = self.part(offset).range;
+        let mut at = offset.min(part.end);
         while !self.text.is_char_boundary(at) {
             at -= 1;
         }
-        let before = &self.text[..at];
+        let before = &self.text[part.start..at];
         let line_start = before.rfind('\n').map_or(0, |i| i + 1);
         (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
     }
@@ -151,10 +192,13 @@ impl fmt::Display for Diagnostics {
             if i > 0 {
                 writeln!(f)?;
             }
-            f.write_str(&printable(&self.source.name, false))?;
-            if let Some(label) = error.labels.first() {
-                let (line, column) = self.source.location(label.range.start);
-                write!(f, ":{line}:{column}")?;
+            match error.labels.first() {
+                None => f.write_str(&printable(&self.source.name, false))?,
+                Some(label) => {
+                    let name = self.source.part(label.range.start).name;
+                    let (line, column) = self.source.location(label.range.start);
+                    write!(f, "{}:{line}:{column}", printable(name, false))?;
+                }
             }
             write!(f, ": {}", printable(&error.message, false))?;
         }
@@ -196,12 +240,12 @@ impl Diagnostics {
         Shown::new(&self.source, self.errors.iter().flat_map(|e| &e.labels).map(|label| label.range.start))
     }
 
-    fn reports<'a>(&'a self, shown: &'a Shown<'a>) -> impl Iterator<Item = Report<()>> + 'a {
+    fn reports<'a>(&'a self, shown: &'a Shown<'a>) -> impl Iterator<Item = Report<usize>> + 'a {
         self.errors.iter().map(|error| {
             let labels = error.labels.iter().enumerate().map(|(i, label)| {
-                let range = shown.range(&label.range);
-                let report = if i == 0 { ReportLabel::primary((), range) } else { ReportLabel::secondary((), range) };
-                report.with_message(printable(&label.message, false))
+                let (part, range) = shown.range(&label.range);
+                let style = if i == 0 { LabelStyle::Primary } else { LabelStyle::Secondary };
+                ReportLabel::new(style, part, range).with_message(printable(&label.message, false))
             });
             let message = printable(&error.message, false);
             // A place names the file; without one, the message has to.

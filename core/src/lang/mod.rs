@@ -1,12 +1,13 @@
 //! Front ends: from a filter's text to a [`Program`](crate::program::Program).
 
 mod diagnostics;
+pub mod opencl_c;
 pub mod prelude;
 mod shown;
 mod stack;
 pub mod wgsl;
 
-pub use diagnostics::{Diagnostic, Diagnostics, Label, Source};
+pub use diagnostics::{Diagnostic, Diagnostics, Label, Part, Source};
 pub use stack::{LARGE_STACK, on_large_stack};
 
 /// The largest source text taken, in bytes.

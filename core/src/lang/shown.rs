@@ -14,9 +14,16 @@ const LINE: usize = 240;
 /// Characters in front of the place in such a piece.
 const LEAD: usize = 60;
 
-/// A text made printable, with the way back to the places of the original.
+/// The files of a text that have places to be pointed at, made printable.
 pub(super) struct Shown<'a> {
     source: &'a Source,
+    parts: Vec<Part>,
+}
+
+/// A file made printable, with the way back to the places of the original.
+struct Part {
+    /// The file in the original.
+    range: Range<usize>,
     name: String,
     text: String,
     line_starts: Vec<usize>,
@@ -29,24 +36,52 @@ impl<'a> Shown<'a> {
     pub fn new(source: &'a Source, places: impl Iterator<Item = usize>) -> Shown<'a> {
         let mut places: Vec<usize> = places.collect();
         places.sort_unstable();
-        let mut shown = Shown {
-            source,
-            name: printable(&source.name, false).into_owned(),
-            text: String::with_capacity(source.text.len()),
+        let mut parts: Vec<Part> = Vec::new();
+        for &place in &places {
+            if parts.last().is_none_or(|part| part.range.end < place) {
+                parts.extend(Part::new(source, place, &places));
+            }
+        }
+        Shown { source, parts }
+    }
+
+    /// The file that shows a range of the original, and the range of the file's text.
+    pub fn range(&self, original: &Range<usize>) -> (usize, Range<usize>) {
+        let index = self.parts.partition_point(|part| part.range.end < original.start);
+        let index = index.min(self.parts.len().saturating_sub(1));
+        let Some(part) = self.parts.get(index) else { return (0, 0..0) };
+        let start = part.offset(original.start);
+        (index, start..part.offset(original.end).max(start))
+    }
+
+    fn part(&self, index: usize) -> Result<&Part, Error> {
+        self.parts.get(index).ok_or(Error::FileMissing)
+    }
+}
+
+impl Part {
+    /// The file of `source` that `place` is in; nothing if it is in none. `places` in order.
+    fn new(source: &Source, place: usize, places: &[usize]) -> Option<Part> {
+        let super::diagnostics::Part { name, range } = source.part(place);
+        let original = source.text.get(range.clone())?;
+        let mut part = Part {
+            range: range.clone(),
+            name: printable(name, false).into_owned(),
+            text: String::with_capacity(original.len()),
             line_starts: Vec::new(),
-            steps: vec![(0, 0)],
+            steps: vec![(range.start, 0)],
         };
-        let mut start = 0;
-        for line in source.text.split_inclusive('\n') {
-            shown.line_starts.push(shown.text.len());
+        let mut start = range.start;
+        for line in original.split_inclusive('\n') {
+            part.line_starts.push(part.text.len());
             let place = places.get(places.partition_point(|&p| p < start)).filter(|&&p| p < start + line.len());
-            shown.line(start, line, place.map(|p| p - start));
+            part.line(start, line, place.map(|p| p - start));
             start += line.len();
         }
-        if source.text.is_empty() || source.text.ends_with('\n') {
-            shown.line_starts.push(shown.text.len());
+        if original.is_empty() || original.ends_with('\n') {
+            part.line_starts.push(part.text.len());
         }
-        shown
+        Some(part)
     }
 
     /// Adds a line that begins at `start` of the original, with a place to be seen in it.
@@ -94,12 +129,6 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// The range of this text that shows a range of the original.
-    pub fn range(&self, original: &Range<usize>) -> Range<usize> {
-        let start = self.offset(original.start);
-        start..self.offset(original.end).max(start)
-    }
-
     fn offset(&self, original: usize) -> usize {
         let next = self.steps.partition_point(|step| step.0 <= original);
         let (from, to) = self.steps[next.saturating_sub(1)];
@@ -119,30 +148,31 @@ impl<'a> Shown<'a> {
 }
 
 impl<'a> Files<'a> for Shown<'_> {
-    type FileId = ();
+    type FileId = usize;
     type Name = &'a str;
     type Source = &'a str;
 
-    fn name(&'a self, (): ()) -> Result<&'a str, Error> {
-        Ok(&self.name)
+    fn name(&'a self, part: usize) -> Result<&'a str, Error> {
+        Ok(&self.part(part)?.name)
     }
 
-    fn source(&'a self, (): ()) -> Result<&'a str, Error> {
-        Ok(&self.text)
+    fn source(&'a self, part: usize) -> Result<&'a str, Error> {
+        Ok(&self.part(part)?.text)
     }
 
-    fn line_index(&'a self, (): (), at: usize) -> Result<usize, Error> {
-        Ok(self.line_starts.partition_point(|&start| start <= at).saturating_sub(1))
+    fn line_index(&'a self, part: usize, at: usize) -> Result<usize, Error> {
+        Ok(self.part(part)?.line_starts.partition_point(|&start| start <= at).saturating_sub(1))
     }
 
-    fn line_range(&'a self, (): (), line: usize) -> Result<Range<usize>, Error> {
-        let max = self.line_starts.len().saturating_sub(1);
-        let start = *self.line_starts.get(line).ok_or(Error::LineTooLarge { given: line, max })?;
-        Ok(start..self.line_starts.get(line + 1).copied().unwrap_or(self.text.len()))
+    fn line_range(&'a self, part: usize, line: usize) -> Result<Range<usize>, Error> {
+        let Part { line_starts, text, .. } = self.part(part)?;
+        let max = line_starts.len().saturating_sub(1);
+        let start = *line_starts.get(line).ok_or(Error::LineTooLarge { given: line, max })?;
+        Ok(start..line_starts.get(line + 1).copied().unwrap_or(text.len()))
     }
 
-    fn column_number(&'a self, (): (), _: usize, at: usize) -> Result<usize, Error> {
-        Ok(self.source.location(self.original(at)).1)
+    fn column_number(&'a self, part: usize, _: usize, at: usize) -> Result<usize, Error> {
+        Ok(self.source.location(self.part(part)?.original(at)).1)
     }
 }
 

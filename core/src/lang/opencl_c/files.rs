@@ -1,0 +1,141 @@
+//! The files that a filter is made of, and places in them.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::lang::{Diagnostic, Diagnostics, Source};
+
+/// A file of a filter's [`Files`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId(u32);
+
+impl FileId {
+    /// The file that holds the filter itself.
+    pub const FILTER: FileId = FileId(0);
+
+    fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A place: bytes of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Span {
+    /// The file.
+    pub file: FileId,
+    /// The first byte.
+    pub start: u32,
+    /// Behind the last byte.
+    pub end: u32,
+}
+
+impl Span {
+    /// From this place to the end of `other`, where that comes later in the same file; else this place.
+    #[must_use]
+    pub fn to(self, other: Span) -> Span {
+        let follows = self.file == other.file && self.start <= other.start;
+        Span { end: if follows { other.end.max(self.end) } else { self.end }, ..self }
+    }
+}
+
+/// Gives the files that a filter includes. Core does no I/O: whoever has the filter's folder does.
+pub trait Includes {
+    /// Reads a file. The path is relative to the filter's folder and made of plain names: no `..`, no
+    /// root. More than [`MAX_SOURCE`](crate::lang::MAX_SOURCE) bytes need not be read beyond the
+    /// first that is too much.
+    ///
+    /// # Errors
+    /// Why not, in words.
+    fn read(&mut self, path: &Path) -> Result<Vec<u8>, String>;
+}
+
+impl<F: FnMut(&Path) -> Result<Vec<u8>, String>> Includes for F {
+    fn read(&mut self, path: &Path) -> Result<Vec<u8>, String> {
+        self(path)
+    }
+}
+
+/// For a filter that has no folder.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoIncludes;
+
+impl Includes for NoIncludes {
+    fn read(&mut self, _: &Path) -> Result<Vec<u8>, String> {
+        Err("there is no folder to look in".into())
+    }
+}
+
+/// A file's name and text.
+#[derive(Debug, Clone)]
+struct File {
+    name: String,
+    text: Arc<str>,
+    /// Where the text begins in [`Files::joined`].
+    start: usize,
+}
+
+/// Every file that was read, each once: the filter's own is the first.
+#[derive(Debug, Clone, Default)]
+pub struct Files(Vec<File>);
+
+impl Files {
+    /// Adds a file.
+    pub(super) fn add(&mut self, name: impl Into<String>, text: impl Into<Arc<str>>) -> FileId {
+        let id = FileId(u32::try_from(self.0.len()).expect("what may be read bounds the files"));
+        let start = self.0.last().map_or(0, |last| last.start + last.text.len() + 1);
+        self.0.push(File { name: name.into(), text: text.into(), start });
+        id
+    }
+
+    /// A file's name: the filter's as it was given, others' relative to its folder.
+    pub fn name(&self, file: FileId) -> &str {
+        &self.0[file.index()].name
+    }
+
+    /// A file's text.
+    pub fn text(&self, file: FileId) -> &Arc<str> {
+        &self.0[file.index()].text
+    }
+
+    /// What is written at a place, with the splices and comments that may be in it.
+    pub fn spelling(&self, span: Span) -> &str {
+        &self.text(span.file)[span.start as usize..span.end as usize]
+    }
+
+    /// All files as one text, which is what diagnostics point into. Its beginning is the filter's file.
+    pub fn joined(&self) -> Source {
+        Source::joined(self.0.iter().map(|file| (&*file.name, &*file.text)))
+    }
+
+    /// A place in [`joined`](Files::joined).
+    pub fn range(&self, span: Span) -> Range<usize> {
+        let start = self.0[span.file.index()].start;
+        start + span.start as usize..start + span.end as usize
+    }
+
+    /// Points an error at a token: at the place where it was spelled, and where a macro put it there at
+    /// the macro's use too.
+    #[must_use]
+    pub fn point(
+        &self,
+        error: Diagnostic,
+        span: Span,
+        expanded: Option<Span>,
+        message: impl Into<String>,
+    ) -> Diagnostic {
+        let error = error.at(self.range(span), message);
+        match expanded {
+            Some(used) if used != span => {
+                let name = self.spelling(used);
+                error.at(self.range(used), format!("in what the macro `{name}` stands for here"))
+            }
+            _ => error,
+        }
+    }
+
+    /// What is wrong with the filter, with the texts that it is about.
+    pub fn diagnostics(&self, errors: Vec<Diagnostic>) -> Diagnostics {
+        Diagnostics { source: self.joined(), errors }
+    }
+}
