@@ -351,4 +351,43 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn places_are_in_one_of_several_files() {
+        let source = Source::joined([("f.cl", "a\nbc"), ("sub/x.h", ""), ("y.h", "é\n\u{1b}wrong\n")]);
+        assert_eq!(&*source.text, "a\nbc\n\né\n\u{1b}wrong\n");
+        let places = [(0, "f.cl", 1, 1), (4, "f.cl", 2, 3), (5, "sub/x.h", 1, 1), (6, "y.h", 1, 1), (8, "y.h", 1, 2)];
+        for (offset, name, line, column) in places {
+            assert_eq!((source.part(offset).name, source.location(offset)), (name, (line, column)), "{offset}");
+        }
+        assert_eq!(source.part(99), Part { name: "y.h", range: 6..16 });
+        assert_eq!(source.location(99), (3, 1));
+        let at = source.text.find("wrong").unwrap();
+        let error = Diagnostic::new("bad").at(at..at + 5, "this").at(2..4, "for that").at(5..5, "and nothing");
+        let errors = Diagnostics { source, errors: vec![error, Diagnostic::new("worse")] };
+        assert_eq!(errors.to_string(), "y.h:2:2: bad\nf.cl: worse");
+        assert_eq!(
+            errors.render(),
+            "error: bad
+  ┌─ y.h:2:2
+  │
+2 │ ␛wrong
+  │  ^^^^^ this
+  │
+  ┌─ f.cl:2:1
+  │
+2 │ bc
+  │ -- for that
+  │
+  ┌─ sub/x.h:1:1
+  │
+1 │\u{20}
+  │ - and nothing
+
+error: f.cl: worse
+
+"
+        );
+        assert_eq!(Source::joined([]), Source::new("", ""));
+    }
 }

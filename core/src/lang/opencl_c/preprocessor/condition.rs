@@ -7,9 +7,9 @@ use crate::lang::{Diagnostic, prelude};
 
 /// A value of `intmax_t`, or of `uintmax_t` if `unsigned`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Value {
-    bits: u64,
-    unsigned: bool,
+pub(super) struct Value {
+    pub bits: u64,
+    pub unsigned: bool,
 }
 
 impl Value {
@@ -30,8 +30,14 @@ struct Failed {
 }
 
 impl Preprocessor<'_> {
-    /// The value of the condition that the rest of the line is; none, and an error, where it has none.
+    /// Whether the condition holds that the rest of the line is; nothing, and an error, where it has no
+    /// value.
     pub(super) fn condition(&mut self, directive: Pp) -> Result<Option<bool>, Stop> {
+        Ok(self.value(directive)?.map(|value| value.bits != 0))
+    }
+
+    /// The value of the expression that the rest of the line is.
+    pub(super) fn value(&mut self, directive: Pp) -> Result<Option<Value>, Stop> {
         let line = self.line()?;
         let before = self.errors.len();
         let end = line.last().copied().unwrap_or(directive);
@@ -44,7 +50,7 @@ impl Preprocessor<'_> {
         }
         let mut evaluator = Evaluator { tokens: &tokens, at: 0, names: &self.names, depth: 0 };
         match evaluator.whole() {
-            Ok(value) => Ok(Some(value.bits != 0)),
+            Ok(value) => Ok(Some(value)),
             Err(failed) => {
                 let Failed { error, at, label } = *failed;
                 self.wrong(error, at.unwrap_or(end), &label)?;
@@ -97,6 +103,16 @@ struct Evaluator<'a> {
     at: usize,
     names: &'a Names,
     depth: usize,
+}
+
+/// An operator whose right operand is still to come.
+struct Waiting {
+    token: Pp,
+    operator: Punctuator,
+    bound: u8,
+    left: Value,
+    /// Whether the value that the operator is part of counts.
+    counts: bool,
 }
 
 type Evaluated = Result<Value, Box<Failed>>;
@@ -179,7 +195,7 @@ impl Evaluator<'_> {
     /// `a ? b : c` and what binds tighter. Where it does not count, nothing in it is an error that
     /// only its value would be.
     fn conditional(&mut self, counts: bool) -> Evaluated {
-        let condition = self.binary(1, counts)?;
+        let condition = self.binary(counts)?;
         let Some(question) = self.take(Punctuator::Question) else { return Ok(condition) };
         self.down(question)?;
         let holds = condition.bits != 0;
@@ -193,28 +209,38 @@ impl Evaluator<'_> {
         Ok(Value { bits, unsigned: then.unsigned || otherwise.unsigned })
     }
 
-    /// Operators that bind at least as tightly as `least`.
-    fn binary(&mut self, least: u8, counts: bool) -> Evaluated {
-        let mut left = self.unary(counts)?;
-        while let Some(token) = self.front()
-            && let PpKind::Punctuator(operator) = token.kind
-            && let Some(bound) = binds(operator).filter(|&bound| bound >= least)
-        {
+    /// Binary operators and their operands, by precedence; without recursion, which would need a frame
+    /// of the stack for each level of precedence.
+    fn binary(&mut self, mut counts: bool) -> Evaluated {
+        let mut waiting: Vec<Waiting> = Vec::new();
+        loop {
+            let mut value = self.unary(counts)?;
+            let next = match self.front() {
+                Some(token) => match token.kind {
+                    PpKind::Punctuator(operator) => binds(operator).map(|bound| (token, operator, bound)),
+                    _ => None,
+                },
+                None => None,
+            };
+            let bound = next.map_or(0, |(_, _, bound)| bound);
+            while let Some(operation) = waiting.pop_if(|operation| operation.bound >= bound) {
+                value = self.apply(&operation, value, counts)?;
+                counts = operation.counts;
+            }
+            let Some((token, operator, bound)) = next else { return Ok(value) };
             self.at += 1;
-            let counts = counts
-                && match operator {
-                    Punctuator::AndAnd => left.bits != 0,
-                    Punctuator::OrOr => left.bits == 0,
-                    _ => true,
-                };
-            let right = self.binary(bound + 1, counts)?;
-            left = self.apply(token, operator, left, right, counts)?;
+            waiting.push(Waiting { token, operator, bound, left: value, counts });
+            counts &= match operator {
+                Punctuator::AndAnd => value.bits != 0,
+                Punctuator::OrOr => value.bits == 0,
+                _ => true,
+            };
         }
-        Ok(left)
     }
 
-    fn apply(&self, token: Pp, operator: Punctuator, left: Value, right: Value, counts: bool) -> Evaluated {
+    fn apply(&self, operation: &Waiting, right: Value, counts: bool) -> Evaluated {
         use Punctuator as P;
+        let &Waiting { token, operator, left, .. } = operation;
         let unsigned = left.unsigned || right.unsigned;
         let (a, b) = (left.bits, right.bits);
         let by_sign =

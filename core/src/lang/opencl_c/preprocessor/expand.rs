@@ -30,6 +30,8 @@ struct Arguments {
     written: Vec<Vec<Pp>>,
     /// Macros in them replaced; only where that is wanted.
     expanded: Vec<Option<Rc<[Pp]>>>,
+    /// Whether there are no variable arguments, not even an empty one.
+    omitted: bool,
 }
 
 impl Preprocessor<'_> {
@@ -37,16 +39,12 @@ impl Preprocessor<'_> {
     /// end of what is expanded by itself.
     pub(super) fn next_expanded(&mut self) -> Result<Option<Pp>, Stop> {
         loop {
-            let Some(mut token) = self.next()? else { return Ok(None) };
+            let Some(token) = self.next()? else { return Ok(None) };
             let PpKind::Identifier(name) = token.kind else { return Ok(Some(token)) };
             if token.painted {
                 return Ok(Some(token));
             }
             let Some(number) = self.lookup(name) else { return Ok(Some(token)) };
-            if self.macros[number].active {
-                token.painted = true;
-                return Ok(Some(token));
-            }
             if self.macros[number].parameters.is_some() && !self.opens_arguments() {
                 return Ok(Some(token));
             }
@@ -54,7 +52,8 @@ impl Preprocessor<'_> {
         }
     }
 
-    /// The next token as it is.
+    /// The next token as it is. A macro's name that is met in the macro's own expansion is painted here:
+    /// also where it becomes part of an argument, which is expanded when the macro's context is gone.
     pub(super) fn next(&mut self) -> Result<Option<Pp>, Stop> {
         self.leave_contexts();
         let mut token = if let Some(context) = self.contexts.last_mut() {
@@ -66,6 +65,11 @@ impl Preprocessor<'_> {
         } else {
             self.take_checked()?
         };
+        if let PpKind::Identifier(name) = token.kind
+            && let Some(&number) = self.defined.get(&name)
+        {
+            token.painted |= self.macros[number].active;
+        }
         token.space |= std::mem::take(&mut self.space);
         Ok(Some(token))
     }
@@ -124,7 +128,7 @@ impl Preprocessor<'_> {
             Some(special) => vec![self.special(special, token)],
             None => {
                 let arguments = match self.macros[number].parameters {
-                    None => Arguments { written: Vec::new(), expanded: Vec::new() },
+                    None => Arguments { written: Vec::new(), expanded: Vec::new(), omitted: true },
                     Some(_) => match self.arguments(number, token)? {
                         Some(arguments) => arguments,
                         None => return Ok(()),
@@ -150,8 +154,7 @@ impl Preprocessor<'_> {
         }
         let Use { name, span } = self.uses[token.used as usize - 1];
         let name = self.names.text(name);
-        let error =
-            Diagnostic::new(format!("the macro `{name}` grows without end: more than {MAX_STEPS} tokens on the way"));
+        let error = Diagnostic::new(format!("the macro `{name}` takes more than {MAX_STEPS} steps to expand"));
         let error = error.at(self.files.range(span), "used here");
         self.fatal(error.note("macros that use one another more than once grow exponentially"))
     }
@@ -189,12 +192,13 @@ impl Preprocessor<'_> {
             written.clear();
         }
         // The variable arguments may be left out with their comma, as GCC, Clang and C23 have it.
+        let omitted = written.len() < wanted || (wanted == 1 && written[0].is_empty());
         if variadic && written.len() + 1 == wanted {
             written.push(Vec::new());
         }
         if written.len() == wanted {
             let expanded = vec![None; wanted];
-            return Ok(Some(Arguments { written, expanded }));
+            return Ok(Some(Arguments { written, expanded, omitted }));
         }
         let name = self.names.text(self.macros[number].name);
         let given = match written.len() {
@@ -266,17 +270,12 @@ impl Preprocessor<'_> {
                 chain = made.tokens.len();
             }
             let comma =
-                variadic && i > 0 && paste && piece.role == Role::Parameter(last) && is_lone_comma(&body, i - 1);
+                variadic && paste && !piece.paste && piece.role == Role::Parameter(last) && is_lone_comma(&body, i - 1);
             match piece.role {
-                Role::Parameter(index) if comma => {
-                    let argument = &arguments.written[index];
-                    if argument.is_empty() {
-                        made.tokens.pop();
-                    } else {
-                        chain = made.tokens.len();
-                        made.extend(argument, piece.token);
-                    }
-                }
+                Role::Parameter(index) if comma => match arguments.omitted {
+                    true => drop(made.tokens.pop()),
+                    false => made.extend(&arguments.written[index], piece.token),
+                },
                 Role::Parameter(index) if !paste && !piece.paste => {
                     let argument = self.expanded(&mut arguments, index, token)?;
                     made.extend(&argument, piece.token);

@@ -9,7 +9,7 @@
 //! What C leaves open, or to the implementation:
 //! - a directive among the arguments of a macro is an error, and a list of arguments ends in its file;
 //! - the name of a macro with parameters that stands before a directive or the end of a file is no use;
-//! - `, ## __VA_ARGS__` drops the comma where there are no variable arguments, as GCC and Clang have it;
+//! - `, ## __VA_ARGS__` drops the comma where there are no variable arguments, as GCC has it;
 //! - in `#if`, arithmetic wraps in 64 bits; a shift by 64 or more, or by less than 0, is an error;
 //! - `#include "x"` looks beside the including file and nowhere else.
 
@@ -45,8 +45,8 @@ pub const MAX_NESTING: usize = 256;
 /// The most bytes of text, a file counted each time that it is included.
 pub const MAX_READ: usize = 1 << 24;
 
-/// The most tokens that macros may put in the place of others on the way, those counted that are
-/// replaced again: macros that grow exponentially into nothing stop here.
+/// The most steps that macros may take: tokens put in the place of others, those counted that are
+/// replaced again. Macros that grow exponentially into nothing stop here.
 pub const MAX_STEPS: usize = 1 << 23;
 
 /// The longest token that `#` or `##` may make, in bytes.
@@ -329,5 +329,7 @@ fn stray(text: &str) -> Diagnostic {
     }
 }
 
+#[cfg(test)]
+mod against_cpp;
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::*;
+use crate::lang::opencl_c::files::NoIncludes;
 
 /// The tokens of a text, with a space between each two.
 fn expand(text: &str) -> Result<String, Diagnostics> {
@@ -124,4 +125,304 @@ fn several_errors_are_found_at_once() {
          f.cl:5:9: `08` is no constant: `8` is no octal digit, and a number that begins with 0 is octal\n\
          f.cl:6:2: `#error`: no more"
     );
+}
+
+/// `preprocess` with macros that the host sets.
+fn set(text: &str, defines: &[(&str, &str)]) -> Result<String, Diagnostics> {
+    let defines: Vec<_> = defines.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let mut none = NoIncludes;
+    preprocess(&Source::new("f.cl", text), &defines, &mut none).map(|tokens| spelled(&tokens))
+}
+
+#[test]
+fn errors_are_where_they_were_made() {
+    let text = "#define DOUBLE(x) ((x) + 08)\n\nint a = DOUBLE(1);\n";
+    assert_eq!(
+        expand(text).unwrap_err().render(),
+        "error: `08` is no constant: `8` is no octal digit, and a number that begins with 0 is octal
+  ┌─ f.cl:1:26
+  │
+1 │ #define DOUBLE(x) ((x) + 08)
+  │                          ^^ `8` is no octal digit, and a number that begins with 0 is octal
+2 │ 
+3 │ int a = DOUBLE(1);
+  │         ------ in what the macro `DOUBLE` stands for here
+  │
+  = leave out the leading zeros to write it in decimal
+
+"
+    );
+    let files = [("sub/a.h", "#include \"b.h\"\n"), ("sub/b.h", "int x;\n#if 1\n  #error wrong file\n")];
+    assert_eq!(
+        with_files("\n#include \"sub/a.h\"\n@", &files).unwrap_err().to_string(),
+        "sub/b.h:3:4: `#error`: wrong file\n\
+         sub/b.h:2:2: this conditional has no `#endif`\n\
+         f.cl:3:1: `@` has no meaning here"
+    );
+    let text = "#define F(x) x\nF(\n";
+    assert_eq!(
+        expand(text).unwrap_err().render(),
+        "error: the arguments of the macro `F` have no end
+  ┌─ f.cl:2:2
+  │
+2 │ F(
+  │  ^ they begin here
+  │
+  = they end with `)`, in the file in which they begin
+
+"
+    );
+}
+
+#[test]
+fn errors_are_said_in_words() {
+    for (text, wanted) in [
+        ("int a = 'ab';", "f.cl:1:9: `'ab'` is no constant: it holds more than one character"),
+        ("a = \"b;\n", "f.cl:1:5: this \" has no partner on its line"),
+        ("a\n /* b", "f.cl:2:2: this comment has no end"),
+        ("é", "f.cl:1:1: the character U+00E9 has no meaning here"),
+        ("a \\ \nb", "f.cl:1:3: `\\` has no meaning here"),
+        ("\u{feff}a", "f.cl:1:1: the character U+FEFF has no meaning here"),
+        ("a\0b", "f.cl:1:2: the character U+0000 has no meaning here"),
+        ("#line 7", "f.cl:1:2: `#line` is not taken"),
+        ("#warning a", "f.cl:1:2: there is no directive `#warning`"),
+        ("#define A-1", "f.cl:1:10: no space behind the macro's name `A`"),
+        ("#define F(a...) a", "f.cl:1:12: `...` in a list of parameters where `,` or `)` is wanted"),
+        ("#define A 1\n#define A 2", "f.cl:2:9: the macro `A` is defined otherwise already"),
+        ("#define __LINE__ 2", "f.cl:1:9: `__LINE__` can be neither defined nor undefined"),
+        ("#define CHAR_BIT 16", "f.cl:1:9: the macro `CHAR_BIT` is defined otherwise already"),
+        ("#define F(x) #x\nF(\n#define A\n)", "f.cl:3:1: a directive among the arguments of the macro `F`"),
+        ("#define F(x, y) x##y\nF(+, a)", "f.cl:2:3: `+` ## `a` makes `+a`, which is no token"),
+        ("#if 1 << 64\n#endif", "f.cl:1:7: a shift by 64"),
+        ("#if 1 >> -1\n#endif", "f.cl:1:7: a shift by -1"),
+        ("#if ETH_P_IP == 0x800\n#endif", "f.cl:1:5: `ETH_P_IP` is a constant of the prelude, which"),
+        ("#if A = 1\n#endif", "f.cl:1:7: `=` has no place in a condition"),
+        ("#if F(1)\n#endif", "f.cl:1:6: `(` has no place in a condition"),
+        ("#if (1\n#endif", "f.cl:1:5: this `(` is not closed where its expression ends"),
+        ("#if 1 +\n#endif", "f.cl:1:7: the condition ends where an operand is wanted"),
+        ("#if 9223372036854775808\n#endif", "f.cl:1:5: `9223372036854775808` is no constant: it has more"),
+        ("#endif X", "f.cl:1:2: `#endif` without an `#if`"),
+        ("#if 1\n#endif X", "f.cl:2:8: there is more on the line than `#endif` takes"),
+        ("#if 1\n#else\n#else\n#endif", "f.cl:3:2: `#else` behind the `#else`"),
+    ] {
+        assert!(errors(text).starts_with(wanted), "{text}\n{}", errors(text));
+    }
+}
+
+#[test]
+fn no_more_than_twenty_errors() {
+    assert_eq!(expand(&"@\n".repeat(1000)).unwrap_err().errors.len(), MAX_ERRORS);
+}
+
+#[test]
+fn files_are_included_from_below_the_filters() {
+    let files = [
+        ("a.h", "#pragma once\na #include\n"),
+        ("b.h", "#ifndef B_H\n#define B_H\nb\n#endif\n"),
+        ("sub/c.h", "#include \"d.h\"\n#include \"./deep/e.h\"\nc"),
+        ("sub/d.h", "d"),
+        ("sub/deep/e.h", "e __LINE__ __FILE__"),
+    ];
+    let found = |text: &str| with_files(text, &files).map_err(|errors| errors.to_string());
+    assert_eq!(found("#include \"d.h\"").unwrap_err(), "f.cl:1:10: \"d.h\" cannot be read: no such file");
+    assert_eq!(found("#include \"b.h\"\n#include \"b.h\"\nx").unwrap(), "b x");
+    assert_eq!(found("#include \"sub/c.h\"").unwrap(), "d e 1 \"sub/deep/e.h\" c");
+    assert_eq!(found("#include <portcullis.h>\n#include \"portcullis.h\"\nx").unwrap(), "x");
+    assert_eq!(found("#define D \"sub/d.h\"\n#include D\n#define P <portcullis.h>\n#include P").unwrap(), "d");
+    // The `#` is behind something: no directive.
+    assert_eq!(found("#include \"a.h\" // once\n#include \"a.h\"").unwrap(), "a # include");
+    for (name, reason) in [
+        ("\"../a.h\"", "`..` leads out"),
+        ("\"sub/../a.h\"", "`..` leads out"),
+        ("\"/etc/passwd\"", "an absolute path"),
+        ("\"sub\\..\\a.h\"", "`\\` has no place"),
+        ("\"C:a.h\"", "`:` has no place"),
+        ("\"sub//d.h\"", "is empty"),
+        ("\"sub/\"", "is empty"),
+        ("\"\"", "is empty"),
+        ("\".\"", "a folder"),
+        ("\"sub/.\"", "a folder"),
+        ("\"a\u{1}.h\"", "U+0001"),
+        ("<stdio.h>", "no header <stdio.h>"),
+        ("a.h", "wants the name"),
+        ("", "wants the name"),
+        ("\"a.h\" x", "more on the line"),
+    ] {
+        let text = format!("#include {name}\n");
+        let errors = with_files(&text, &files).unwrap_err().render();
+        assert!(errors.contains(reason) && errors.contains("f.cl:1:"), "{name}: {errors}");
+    }
+    let endless = with_files("#include \"f.h\"", &[("f.h", "\n#include \"f.h\"")]).unwrap_err();
+    assert_eq!(endless.to_string(), "f.h:2:10: files include one another more than 16 deep");
+    let names: Vec<_> = (0..17).map(|i| (format!("{i}.h"), format!("#include \"{}.h\"\n{i}", i + 1))).collect();
+    let mut files: Vec<_> = names.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+    files[15].1 = "15";
+    assert!(with_files("#include \"0.h\"", &files).unwrap().starts_with("15 14"));
+    files[15].1 = names[15].1.as_str();
+    files[16].1 = "16";
+    assert!(with_files("#include \"0.h\"", &files).unwrap_err().to_string().starts_with("15.h:1:10: files include"));
+}
+
+#[test]
+fn files_that_are_no_text_are_refused() {
+    for (bytes, reason) in [(vec![b'a', 0], "zero byte"), (vec![b'a', 0xff], "UTF-8"), (vec![b'a'; 1 << 21], "longer")]
+    {
+        let mut read = |_: &Path| Ok(bytes.clone());
+        let errors = preprocess(&Source::new("f.cl", "#include \"a.h\""), &[], &mut read).unwrap_err().to_string();
+        assert!(errors.starts_with("f.cl:1:10: \"a.h\": ") && errors.contains(reason), "{errors}");
+    }
+}
+
+#[test]
+fn parameters_are_macros_that_the_text_asks_for() {
+    let text = "#ifndef LIMIT\n#define LIMIT 7\n#endif\nLIMIT";
+    assert_eq!(set(text, &[]).unwrap(), "7");
+    assert_eq!(set(text, &[("LIMIT", "9")]).unwrap(), "9");
+    assert_eq!(set(text, &[("LIMIT", "10.0.0.1")]).unwrap(), "167772161u");
+    assert_eq!(set(text, &[("LIMIT", "192.168.0.1")]).unwrap(), "3232235521u");
+    assert_eq!(set(text, &[("LIMIT", "")]).unwrap(), "");
+    assert_eq!(set("#if ON\nyes\n#endif", &[("ON", "true")]).unwrap(), "yes");
+    for (text, given, wanted) in [
+        (text, ("LIMTI", "9"), "f.cl: the filter has no parameter `LIMTI`"),
+        (text, ("LIMIT", "9\""), "<value of LIMIT>:1:2: this \" has no partner on its line"),
+        (text, ("LIMIT", "1 /*"), "<value of LIMIT>:1:3: this comment has no end"),
+        (text, ("LIMIT", "09"), "<value of LIMIT>:1:1: `09` is no constant"),
+        (text, ("a b", "9"), "f.cl: `a b` cannot be set"),
+        (text, ("F(x)", "9"), "f.cl: `F(x)` cannot be set"),
+        (text, ("defined", "9"), "f.cl: `defined` cannot be set"),
+        (text, ("PORTCULLIS", "9"), "f.cl: `PORTCULLIS` is defined already"),
+        ("#define A 1\nA", ("A", "2"), "f.cl:1:9: the macro `A` is defined otherwise already"),
+    ] {
+        let errors = set(text, &[given]).unwrap_err();
+        assert!(errors.to_string().starts_with(wanted), "{errors}");
+    }
+    let twice = set(text, &[("LIMIT", "1"), ("LIMIT", "2")]).unwrap_err();
+    assert_eq!(twice.to_string(), "f.cl: `LIMIT` is given twice");
+    assert_eq!(twice.errors[0].parameter.as_deref(), Some("LIMIT"));
+}
+
+#[test]
+fn what_is_predefined() {
+    expands(
+        "PORTCULLIS CL_VERSION_1_2 __OPENCL_VERSION__ __OPENCL_C_VERSION__ __ENDIAN_LITTLE__ INT_MIN ULONG_MAX FLT_MAX",
+        "1 120 120 120 1 ( - 2147483647 - 1 ) 18446744073709551615ul 3.4028234663852886e38f",
+    );
+    expands(
+        "#if __OPENCL_VERSION__ >= 120 && INT_MIN < 0 && UINT_MAX == 4294967295 && LONG_MIN < 0\nyes\n#endif",
+        "yes",
+    );
+    expands("#define L __LINE__\n__LINE__ L\n\n__LINE__ /*\n*/ L", "2 2 4 5");
+    expands("#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n#pragma unroll\nXDP_DROP", "XDP_DROP");
+    expands("#define XDP_DROP 1\nXDP_DROP", "1");
+}
+
+/// Runs on a small stack, whatever that of the tests is.
+fn on_small_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        std::thread::Builder::new().stack_size(1 << 20).spawn_scoped(scope, work).unwrap().join().unwrap()
+    })
+}
+
+#[test]
+fn nesting_is_counted() {
+    let nested = |depth: usize, open: &str, inner: &str, close: &str, end: &str| {
+        let text = format!("#define F(x) x\n{}{inner}{}{end}", open.repeat(depth), close.repeat(depth));
+        on_small_stack(|| errors(&text))
+    };
+    for (open, inner, close, end, most) in [
+        ("F(", "1", ")", "", MAX_NESTING),
+        ("#if 1\n", "1", "\n#endif", "", MAX_NESTING),
+        ("#if 0\n", "1", "\n#endif", "", MAX_NESTING),
+    ] {
+        let fits = nested(most, open, inner, close, end);
+        assert!(fits.starts_with("no error"), "{fits}");
+        let too_deep = nested(most + 1, open, inner, close, end);
+        assert!(too_deep.contains("more than 256 deep"), "{too_deep}");
+        let refused = nested(20_000, open, inner, close, end);
+        assert!(refused.contains("more than 256 deep") || refused.contains("steps to expand"), "{refused}");
+    }
+    for (open, close) in [
+        ("(", ")"),
+        ("~", ""),
+        ("1 ? 1 : ", ""),
+        ("1 ? ", " : 1"),
+        ("1 || 1 && 1 | 1 ^ 1 & 1 == 1 < 1 << 1 + 1 * (", ")"),
+    ] {
+        let condition = |depth: usize| {
+            let text = format!("#if {}1{}\nyes\n#endif", open.repeat(depth), close.repeat(depth));
+            on_small_stack(|| errors(&text))
+        };
+        assert_eq!(condition(MAX_NESTING), "no error: yes");
+        for depth in [MAX_NESTING + 1, 20_000] {
+            assert!(condition(depth).contains("more than 256 deep"), "{}", condition(depth));
+        }
+    }
+}
+
+#[test]
+fn macros_that_explode_are_stopped_and_named() {
+    let grow = |first: &str, step: &dyn Fn(usize) -> String, last: &str| {
+        let steps: String = (1..64).map(|i| format!("#define {}\n", step(i))).collect();
+        let text = format!("#define {first}\n{steps}int a;\nint b = {last};\n");
+        let start = std::time::Instant::now();
+        let errors = errors(&text);
+        // Without optimisation, beside other tests.
+        assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+        errors
+    };
+    let doubles = |i: usize| format!("A{i} A{} A{}", i - 1, i - 1);
+    assert!(
+        grow("A0 1", &doubles, "A63")
+            .starts_with("f.cl:66:9: the text has more than 1048576 tokens after expansion: the macro `A63`")
+    );
+    // Into nothing.
+    let errors = grow("A0", &doubles, "A63");
+    assert_eq!(errors, format!("f.cl:66:9: the macro `A63` takes more than {MAX_STEPS} steps to expand"));
+    let calls = |i: usize| format!("A{i}(x) A{}(x x)", i - 1);
+    assert!(grow("A0(x) x", &calls, "A63(1)").contains("the macro `A63` takes more than 8388608 steps"));
+    // In a condition, and dropped.
+    assert!(grow("A0 1", &doubles, "0\n#if A63\n#endif\n").contains("the macro `A63` takes more than 8388608 steps"));
+    assert!(grow("DROP(x)\n#define USE(x) DROP(x) x\n#define A0 1", &doubles, "USE(A63)").contains("the macro `USE`"));
+    // One long token.
+    let pastes = |i: usize| format!("A{i}(x) A{}(x##x)", i - 1);
+    assert!(grow("A0(x) x", &pastes, "A63(a)").contains("the macro `A63` makes a token of more than 65536 bytes"));
+    let quotes = |i: usize| format!("A{i}(x) A{}(#x)", i - 1);
+    assert!(grow("A0(x) x", &quotes, "A63(a)").contains("the macro `A63` makes a token of more than 65536 bytes"));
+}
+
+#[test]
+fn a_long_text_without_macros_is_refused_too() {
+    let file = "1 ".repeat(1 << 19);
+    let text = "#include \"a.h\"\n".repeat(3);
+    let error = with_files(&text, &[("a.h", &file)]).unwrap_err().to_string();
+    assert_eq!(error, "a.h:1:1: the text has more than 1048576 tokens after expansion");
+    // Comments are no tokens, and take time.
+    let file = format!("/*{}*/", " ".repeat(1 << 19));
+    let error = with_files(&"#include \"a.h\"\n".repeat(40), &[("a.h", &file)]).unwrap_err().to_string();
+    assert!(error.ends_with("more than 16777216 bytes of text in all"), "{error}");
+}
+
+#[test]
+fn a_mebibyte_of_anything_comes_back() {
+    for piece in [
+        "#",
+        "(",
+        "a ",
+        "\"",
+        "'",
+        "\\\n",
+        "/*",
+        "#if 1\n",
+        "#define A A A\nA ",
+        "\n#define F(x) x\nF(",
+        "1.",
+        "é",
+        "#if (",
+        "\r",
+        "##",
+    ] {
+        let text = piece.repeat((1 << 20) / piece.len());
+        let text = text.as_str();
+        on_small_stack(|| drop(expand(text)));
+    }
 }
