@@ -5,4 +5,5 @@
 pub mod capture_bytes;
 pub mod descriptors;
 pub mod mutate;
+pub mod opencl_c_preprocess;
 pub mod wgsl_text;

@@ -1,0 +1,193 @@
+//! Any bytes as the files of an OpenCL C filter: they become tokens, or errors.
+
+use std::path::Path;
+
+use portcullis_core::lang::opencl_c::files::NoIncludes;
+use portcullis_core::lang::opencl_c::preprocessor::{MAX_ERRORS, MAX_TOKENS, Tokens, preprocess};
+use portcullis_core::lang::opencl_c::token::TokenKind;
+use portcullis_core::lang::{MAX_SOURCE, Source};
+
+use crate::mutate::Corpus;
+
+/// What separates the files of an input: the filter, `a.h` and `b.h`.
+pub const SEPARATOR: u8 = 0x1f;
+
+/// Texts to begin with.
+pub const CORPUS: Corpus = Corpus {
+    seeds: &[
+        include_bytes!("../seeds/preprocessor.cl"),
+        b"#define f(a) a*g\n#define g(a) f(a)\nf(2)(9) f(f)(1)\n",
+        b"#define A B B\n#define B C C\n#define C D(A, A)\n#define D(x, y) x##y #x\nA C D(1, 2)\n",
+        b"#if 1 ? 2 : 3\n1\n#elif (4 << 5) >= -6 && ~7u\n#else\n#endif\n",
+    ],
+    pieces: &[
+        b"#define ",
+        b"#undef ",
+        b"#if ",
+        b"#ifdef ",
+        b"#ifndef ",
+        b"#elif ",
+        b"#else\n",
+        b"#endif\n",
+        b"#include \"a.h\"\n",
+        b"#include \"b.h\"\n",
+        b"#include <portcullis.h>\n",
+        b"#include \"../a.h\"\n",
+        b"#pragma once\n",
+        b"#error ",
+        b"#line 1\n",
+        b"defined",
+        b"__VA_ARGS__",
+        b"__LINE__",
+        b"__FILE__",
+        b"A",
+        b"F(",
+        b"(x, ...)",
+        b"(x)",
+        b"x",
+        b"#x",
+        b"##",
+        b"#",
+        b"(",
+        b")",
+        b",",
+        b"...",
+        b"\n",
+        b"\\\n",
+        b"\\\r\n",
+        b"\\",
+        b"/*",
+        b"*/",
+        b"//",
+        b"\"",
+        b"'",
+        b"'\\377'",
+        b"'ab'",
+        b"L'",
+        b"<<=",
+        b"->",
+        b"?",
+        b":",
+        b"&&",
+        b"||",
+        b"/ 0",
+        b"-",
+        b"=",
+        b"1u",
+        b"08",
+        b"0x",
+        b"1e+",
+        b"0x1p-1074",
+        b"1e999",
+        b"18446744073709551615",
+        b"\x1f",
+        "é".as_bytes(),
+        "\u{feff}".as_bytes(),
+        b"\x1b[0m",
+        b"\0",
+        b"\xff",
+    ],
+};
+
+/// Preprocesses the bytes as a filter and its files. Whatever they are, this returns.
+///
+/// # Panics
+/// Where an error cannot be shown, or a token is not where it says: faults of Portcullis.
+pub fn run(data: &[u8]) {
+    let mut files = data.split(|&byte| byte == SEPARATOR).map(<[u8]>::to_vec);
+    let text = files.next().unwrap_or_default();
+    let (a, b) = (files.next(), files.next());
+    let mut includes = |path: &Path| {
+        let file = match path.to_str() {
+            Some("a.h") => a.clone(),
+            Some("b.h") => b.clone(),
+            _ => None,
+        };
+        file.ok_or_else(|| "no such file".to_owned())
+    };
+    let tokens = Source::from_bytes("fuzz", text).and_then(|source| preprocess(&source, &[], &mut includes));
+    let tokens = match tokens {
+        Ok(tokens) => tokens,
+        Err(errors) => {
+            assert!((1..=MAX_ERRORS).contains(&errors.errors.len()), "{} errors", errors.errors.len());
+            for label in errors.errors.iter().flat_map(|error| &error.labels) {
+                assert!(errors.source.text.get(label.range.clone()).is_some(), "{label:?} is not in the text");
+            }
+            let text = errors.render() + &errors.to_string();
+            assert!(!text.contains('\u{1b}'), "{text:?}");
+            return;
+        }
+    };
+    assert!(tokens.tokens.len() <= MAX_TOKENS + 1);
+    let joined = tokens.files.joined().text;
+    for (i, token) in tokens.tokens.iter().enumerate() {
+        assert_eq!(token.kind == TokenKind::End, i + 1 == tokens.tokens.len());
+        for place in [Some(token.span), token.expanded].into_iter().flatten() {
+            let spelled = tokens.files.spelling(place);
+            assert_eq!(spelled.is_empty(), token.kind == TokenKind::End && place == token.span, "{token:?}");
+            assert_eq!(spelled, &joined[tokens.files.range(place)]);
+        }
+    }
+    let text = written(&tokens);
+    // A predefined macro that the text undefined would be one again.
+    let undefined = tokens.names.get("undef").is_some();
+    match preprocess(&Source::new("again", text.as_str()), &[], &mut NoIncludes) {
+        Ok(again) => assert!(written(&again) == format!("; {text}") || undefined, "{text}\n{}", written(&again)),
+        Err(errors) => {
+            assert!(text.len() > MAX_SOURCE || tokens.tokens.len() > MAX_TOKENS || undefined, "{}", errors.render())
+        }
+    }
+}
+
+/// A text that means these tokens.
+fn written(Tokens { tokens, names, .. }: &Tokens) -> String {
+    // In front, so that no line begins with `#`.
+    let mut text = String::from(";");
+    for token in tokens {
+        text.push(' ');
+        match token.kind {
+            TokenKind::Identifier(name) | TokenKind::String(name) => text += names.text(name),
+            TokenKind::Integer { value, unsigned, long } => {
+                text += &value.to_string();
+                text += if unsigned { "u" } else { "" };
+                text += if long { "l" } else { "" };
+            }
+            TokenKind::Float { value, single } => text += &format!("{value:e}{}", if single { "f" } else { "" }),
+            TokenKind::Character(value) => text += &format!("'\\x{:02x}'", value as u8),
+            TokenKind::Punctuator(punctuator) => text += punctuator.text(),
+            TokenKind::End => {}
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutate::{A_SECOND, mutation, run_for};
+
+    #[test]
+    fn for_a_second() {
+        println!("{} texts", run_for(A_SECOND, "opencl_c_preprocess", CORPUS, 0, run));
+    }
+
+    #[test]
+    fn the_seeds_have_no_errors_and_their_mutations_sometimes() {
+        let errors = |data: &[u8]| {
+            let mut files = data.split(|&byte| byte == SEPARATOR).map(<[u8]>::to_vec);
+            let source = Source::from_bytes("f.cl", files.next().unwrap_or_default())?;
+            let files: Vec<_> = files.collect();
+            let mut includes = |path: &Path| {
+                let index = usize::from(path == Path::new("b.h"));
+                files.get(index).cloned().ok_or_else(|| "no such file".to_owned())
+            };
+            preprocess(&source, &[], &mut includes)
+        };
+        for seed in CORPUS.seeds {
+            errors(seed).unwrap_or_else(|errors| panic!("{}", errors.render()));
+            run(seed);
+        }
+        // A mutator that only ever made errors would show little of what has none.
+        assert!((0..200).filter(|&number| errors(&mutation(CORPUS, number)).is_ok()).count() > 10);
+    }
+}
