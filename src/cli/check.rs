@@ -49,8 +49,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
                 .errors
                 .iter()
                 .map(|error| {
-                    let place = error.labels.first().map(|l| diagnostics.source.location(l.range.start));
+                    let source = &diagnostics.source;
+                    let start = error.labels.first().map(|label| label.range.start);
+                    let place = start.map(|start| source.location(start));
                     json!({
+                        "file": start.map(|start| source.part(start).name),
                         "line": place.map(|p| p.0), "column": place.map(|p| p.1),
                         "message": error.message, "notes": error.notes,
                     })

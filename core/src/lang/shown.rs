@@ -204,3 +204,11 @@ pub(super) fn printable(text: &str, lines: bool) -> Cow<'_, str> {
     }
     Cow::Owned(text.chars().map(|c| change(c).unwrap_or(c)).collect())
 }
+
+/// A text for a message: cut where it is long.
+pub(super) fn short(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(60) {
+        None => Cow::Borrowed(text),
+        Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
+    }
+}

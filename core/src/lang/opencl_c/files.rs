@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::lang::shown::short;
 use crate::lang::{Diagnostic, Diagnostics, Source};
 
 /// A file of a filter's [`Files`].
@@ -127,7 +128,7 @@ impl Files {
         let error = error.at(self.range(span), message);
         match expanded {
             Some(used) if used != span => {
-                let name = self.spelling(used);
+                let name = short(self.spelling(used));
                 error.at(self.range(used), format!("in what the macro `{name}` stands for here"))
             }
             _ => error,

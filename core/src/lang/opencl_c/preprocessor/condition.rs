@@ -1,8 +1,9 @@
 //! The conditions of `#if` and `#elif` (C11 6.10.1): integer constant expressions in 64 bits.
 
 use super::literals::{self, Wrong};
-use super::{MAX_NESTING, Pp, PpKind, Preprocessor, Stop, short};
+use super::{MAX_NESTING, Pp, PpKind, Preprocessor, Stop};
 use crate::lang::opencl_c::token::{Name, Names, Punctuator, TokenKind};
+use crate::lang::shown::short;
 use crate::lang::{Diagnostic, prelude};
 
 /// A value of `intmax_t`, or of `uintmax_t` if `unsigned`.
@@ -139,7 +140,7 @@ impl Evaluator<'_> {
     fn whole(&mut self) -> Evaluated {
         let value = self.conditional(true)?;
         let Some(token) = self.front() else { return Ok(value) };
-        let text = short(&self.spelled(token));
+        let text = short(token.text(self.names));
         let error = Diagnostic::new(format!("`{text}` has no place in a condition"));
         let error = match token.kind {
             PpKind::Punctuator(Punctuator::Assign) => error.note("to compare, write `==`"),
@@ -161,17 +162,6 @@ impl Evaluator<'_> {
         let token = self.front().filter(|token| token.is(wanted))?;
         self.at += 1;
         Some(token)
-    }
-
-    fn spelled(&self, token: Pp) -> String {
-        match token.kind {
-            PpKind::Punctuator(punctuator) => punctuator.text().to_owned(),
-            PpKind::Identifier(name)
-            | PpKind::Number(name)
-            | PpKind::Character(name)
-            | PpKind::String(name)
-            | PpKind::Other(name) => self.names.text(name).to_owned(),
-        }
     }
 
     fn fail<T>(&self, at: Option<Pp>, message: impl Into<String>, note: &str) -> Result<T, Box<Failed>> {
@@ -347,7 +337,7 @@ impl Evaluator<'_> {
                 label: String::new(),
             })),
             PpKind::Punctuator(_) => {
-                let text = self.spelled(token);
+                let text = token.text(self.names);
                 self.fail(
                     Some(token),
                     format!("`{text}` where an operand is wanted"),
@@ -394,7 +384,7 @@ impl Evaluator<'_> {
     }
 
     fn wrong(&self, token: Pp, wrong: &Wrong) -> Evaluated {
-        let error = super::literal_error(&self.spelled(token), wrong);
+        let error = super::literal_error(token.text(self.names), wrong);
         Err(Box::new(Failed { error, at: Some(token), label: wrong.reason.clone() }))
     }
 }

@@ -10,6 +10,7 @@ use crate::lang::Diagnostic;
 use crate::lang::opencl_c::files::Span;
 use crate::lang::opencl_c::lexer::{self, RawKind};
 use crate::lang::opencl_c::token::{Name, Punctuator};
+use crate::lang::shown::short;
 
 /// The macros that are there from the beginning: OpenCL C 1.2, 6.10 (of a device that is little-endian)
 /// and 6.12.2.1 and 6.12.3 (limits of types).
@@ -252,7 +253,7 @@ impl Preprocessor<'_> {
         match rest.first() {
             Some(open) if open.is(Punctuator::LeftParenthesis) && !open.space => self.function(name, place, rest),
             Some(&next) if !next.space => {
-                let error = Diagnostic::new(format!("no space behind the macro's name `{}`", self.names.text(name)));
+                let error = Diagnostic::new(format!("no space behind the macro's name `{}`", self.shown(name)));
                 let error = error.note("what the macro stands for begins behind a space (C11 6.10.3p3)");
                 self.wrong(error, next, "a space is missing here")
             }
@@ -287,7 +288,7 @@ impl Preprocessor<'_> {
             match token.kind {
                 PpKind::Identifier(name) if self.names.text(name) != "__VA_ARGS__" => {
                     if let Some(first) = places.insert(name, token.span) {
-                        let error = Diagnostic::new(format!("two parameters are called `{}`", self.names.text(name)));
+                        let error = Diagnostic::new(format!("two parameters are called `{}`", self.shown(name)));
                         let error = error.at(self.files.range(token.span), "the second");
                         self.report(error.at(self.files.range(first), "the first"))?;
                         return Ok(None);
@@ -398,7 +399,7 @@ impl Preprocessor<'_> {
             if old.same(&new) {
                 return Ok(());
             }
-            let error = Diagnostic::new(format!("the macro `{}` is defined otherwise already", self.names.text(name)));
+            let error = Diagnostic::new(format!("the macro `{}` is defined otherwise already", self.shown(name)));
             let error = error.at(self.files.range(place), "defined again here");
             let error = error.at(self.files.range(old.place), "the first definition");
             self.report(error.note("`#undef` it first, or define it only `#ifndef`"))?;
@@ -410,5 +411,5 @@ impl Preprocessor<'_> {
 
 /// A token for a message.
 fn short_of(preprocessor: &Preprocessor<'_>, token: Pp) -> String {
-    super::short(preprocessor.spelled(token))
+    short(preprocessor.spelled(token)).into_owned()
 }

@@ -4,6 +4,7 @@ use super::{MAX_NESTING, Pp, PpKind, Preprocessor, Stop};
 use crate::lang::Diagnostic;
 use crate::lang::opencl_c::files::Span;
 use crate::lang::opencl_c::token::Name;
+use crate::lang::shown::short;
 
 /// An `#if`, `#ifdef` or `#ifndef` that is open.
 #[derive(Debug, Clone, Copy)]
@@ -112,7 +113,7 @@ impl Preprocessor<'_> {
                 self.wrong(error.note("places are those of the text that is here: leave the directive out"), name, "")
             }
             _ => {
-                let text = super::short(self.spelled(name));
+                let text = short(self.spelled(name));
                 let error = Diagnostic::new(format!("there is no directive `#{text}`"));
                 let known = "those are #if, #ifdef, #ifndef, #elif, #else, #endif, #define, #undef, #include, #pragma and #error";
                 self.wrong(error.note(known), name, "")

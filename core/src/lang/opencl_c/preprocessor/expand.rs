@@ -3,11 +3,12 @@
 use std::rc::Rc;
 
 use super::define::{Piece, Role, Special};
-use super::{MAX_NESTING, MAX_SPELLING, MAX_STEPS, Pp, PpKind, Preprocessor, Stop, Use, short};
+use super::{MAX_NESTING, MAX_SPELLING, MAX_STEPS, Pp, PpKind, Preprocessor, Stop, Use};
 use crate::lang::Diagnostic;
 use crate::lang::opencl_c::files::FileId;
 use crate::lang::opencl_c::lexer::{self, RawKind};
 use crate::lang::opencl_c::token::Punctuator;
+use crate::lang::shown::short;
 
 /// Tokens that are read before those below them.
 pub(super) struct Context {
@@ -137,9 +138,9 @@ impl Preprocessor<'_> {
                 self.substitute(number, token, arguments)?
             }
         };
-        self.charge(tokens.len() + 1, token)?;
         if tokens.is_empty() {
             self.space |= token.space;
+            self.charge(1, token)?;
         }
         self.macros[number].active = true;
         self.contexts.push(Context { tokens, at: 0, owner: Owner::Macro(number) });
@@ -153,7 +154,7 @@ impl Preprocessor<'_> {
             return Ok(());
         }
         let Use { name, span } = self.uses[token.used as usize - 1];
-        let name = self.names.text(name);
+        let name = self.shown(name);
         let error = Diagnostic::new(format!("the macro `{name}` takes more than {MAX_STEPS} steps to expand"));
         let error = error.at(self.files.range(span), "used here");
         self.fatal(error.note("macros that use one another more than once grow exponentially"))
@@ -200,7 +201,7 @@ impl Preprocessor<'_> {
             let expanded = vec![None; wanted];
             return Ok(Some(Arguments { written, expanded, omitted }));
         }
-        let name = self.names.text(self.macros[number].name);
+        let name = self.shown(self.macros[number].name);
         let given = match written.len() {
             1 => "1 argument is".to_owned(),
             n => format!("{n} arguments are"),
@@ -215,7 +216,7 @@ impl Preprocessor<'_> {
     }
 
     fn no_end_of_arguments(&mut self, number: usize, token: Pp, open: Option<Pp>) -> Result<(), Stop> {
-        let name = self.names.text(self.macros[number].name);
+        let name = self.shown(self.macros[number].name);
         let apart = !self.contexts.is_empty();
         if !apart && self.at_directive() {
             let error = Diagnostic::new(format!("a directive among the arguments of the macro `{name}`"));
@@ -239,7 +240,7 @@ impl Preprocessor<'_> {
             return Ok(expanded.clone());
         }
         if self.nesting == MAX_NESTING {
-            let name = self.spelled(token);
+            let name = short(self.spelled(token));
             let error =
                 Diagnostic::new(format!("`{name}` is used in arguments of macros more than {MAX_NESTING} deep"));
             let error = self.files.point(error, token.span, self.used(token), "this is one too many");
@@ -272,12 +273,15 @@ impl Preprocessor<'_> {
             let comma =
                 variadic && paste && !piece.paste && piece.role == Role::Parameter(last) && is_lone_comma(&body, i - 1);
             match piece.role {
-                Role::Parameter(index) if comma => match arguments.omitted {
-                    true => drop(made.tokens.pop()),
-                    false => made.extend(&arguments.written[index], piece.token),
-                },
+                Role::Parameter(_) if comma && arguments.omitted => drop(made.tokens.pop()),
+                Role::Parameter(index) if comma => {
+                    let argument = &arguments.written[index];
+                    self.charge(argument.len(), token)?;
+                    made.tokens.extend(argument);
+                }
                 Role::Parameter(index) if !paste && !piece.paste => {
                     let argument = self.expanded(&mut arguments, index, token)?;
+                    self.charge(argument.len().max(1), token)?;
                     made.extend(&argument, piece.token);
                 }
                 Role::Parameter(index) => {
@@ -312,8 +316,11 @@ impl Preprocessor<'_> {
         piece: &Piece,
         token: Pp,
     ) -> Result<(), Stop> {
+        // Before they are there: a short macro may ask for more than there is memory.
+        self.charge(right.len().max(1), token)?;
         let (Some(&first), true) = (right.first(), paste && made.tokens.len() > chain) else {
-            made.extend(right, piece.token);
+            // White space around `##` is none between tokens.
+            made.extend(right, Pp { space: piece.token.space && !paste, ..piece.token });
             return Ok(());
         };
         let Some(left) = made.tokens.pop() else { return Ok(()) };
@@ -367,9 +374,12 @@ impl Preprocessor<'_> {
                 }
                 _ => text.push_str(spelled),
             }
-            self.check_length(&text, token)?;
+            if text.len() > MAX_SPELLING {
+                break;
+            }
         }
         text.push('"');
+        self.check_length(&text, token)?;
         let raw = lexer::next(&text, 0, false);
         let mut string = Pp { used: token.used, painted: false, ..place };
         if raw.kind != RawKind::String || raw.end != text.len() {
@@ -384,10 +394,10 @@ impl Preprocessor<'_> {
     /// Refuses tokens that `#` and `##` made too long, and counts them by their length.
     fn check_length(&mut self, text: &str, token: Pp) -> Result<(), Stop> {
         if text.len() <= MAX_SPELLING {
-            return self.charge(text.len() / 64, token);
+            return self.charge(text.len() / 8, token);
         }
         let Use { name, span } = self.uses[token.used as usize - 1];
-        let name = self.names.text(name);
+        let name = self.shown(name);
         let error = Diagnostic::new(format!("the macro `{name}` makes a token of more than {MAX_SPELLING} bytes"));
         self.fatal(error.at(self.files.range(span), "used here"))
     }
@@ -410,14 +420,11 @@ impl Preprocessor<'_> {
 
     /// The line, from 1, of a place.
     fn line_number(&mut self, file: FileId, at: u32) -> usize {
-        let (known, line) = match self.counted {
-            (f, known, line) if f == file && known <= at => (known as usize, line),
-            _ => (0, 1),
-        };
-        let text = &self.files.text(file).as_bytes()[known..at as usize];
-        let line = line + text.iter().filter(|&&byte| byte == b'\n').count();
-        self.counted = (file, at, line);
-        line
+        let ends = self.line_ends.entry(file).or_insert_with(|| {
+            let text = self.files.text(file).bytes().enumerate();
+            text.filter(|&(_, byte)| byte == b'\n').map(|(at, _)| at as u32).collect()
+        });
+        ends.partition_point(|&end| end < at) + 1
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{MAX_INCLUDES, Pp, PpKind, Preprocessor, Stop, short};
+use super::{MAX_INCLUDES, Pp, PpKind, Preprocessor, Stop};
 use crate::lang::opencl_c::files::{FileId, Span};
 use crate::lang::opencl_c::lexer;
 use crate::lang::opencl_c::token::Punctuator;
+use crate::lang::shown::short;
 use crate::lang::{Diagnostic, Source};
 
 /// The prelude's header. The prelude is there without it.

@@ -1,6 +1,7 @@
 //! The values of constants (C11 6.4.4).
 
 use crate::lang::opencl_c::token::TokenKind;
+use crate::lang::shown::short;
 
 /// Why a constant is none: the reason, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,7 +96,7 @@ pub(super) fn integer(text: &str) -> Result<Integer, Wrong> {
         "ull" | "uLL" | "Ull" | "ULL" | "llu" | "llU" | "LLu" | "LLU" => (true, 2),
         _ => {
             return wrong(
-                format!("`{suffix}` is no suffix of an integer constant"),
+                format!("`{}` is no suffix of an integer constant", short(suffix)),
                 "those are `u`, `l` and `ul`, in either case",
             );
         }

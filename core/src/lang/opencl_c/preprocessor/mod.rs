@@ -21,11 +21,13 @@ mod include;
 mod input;
 mod literals;
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use super::files::{FileId, Files, Includes, Span};
 use super::token::{Name, Names, Punctuator, Token, TokenKind};
+use crate::lang::shown::short;
 use crate::lang::{Diagnostic, Diagnostics, Source};
 
 use define::Macro;
@@ -47,7 +49,7 @@ pub const MAX_READ: usize = 1 << 24;
 
 /// The most steps that macros may take: tokens put in the place of others, those counted that are
 /// replaced again. Macros that grow exponentially into nothing stop here.
-pub const MAX_STEPS: usize = 1 << 23;
+pub const MAX_STEPS: usize = 1 << 22;
 
 /// The longest token that `#` or `##` may make, in bytes.
 pub const MAX_SPELLING: usize = 1 << 16;
@@ -119,6 +121,18 @@ impl Pp {
     fn is(&self, punctuator: Punctuator) -> bool {
         self.kind == PpKind::Punctuator(punctuator)
     }
+
+    /// How it is written.
+    fn text(self, names: &Names) -> &str {
+        match self.kind {
+            PpKind::Punctuator(punctuator) => punctuator.text(),
+            PpKind::Identifier(name)
+            | PpKind::Number(name)
+            | PpKind::Character(name)
+            | PpKind::String(name)
+            | PpKind::Other(name) => names.text(name),
+        }
+    }
 }
 
 /// An outermost use of a macro.
@@ -149,8 +163,8 @@ struct Preprocessor<'a> {
     nesting: usize,
     /// White space in front of what expanded to nothing.
     space: bool,
-    /// A place whose line is known, with the line: the next one is most often behind it.
-    counted: (FileId, u32, usize),
+    /// Where lines end, of the files that had to know.
+    line_ends: HashMap<FileId, Vec<u32>>,
     tokens: Vec<Token>,
     errors: Vec<Diagnostic>,
 }
@@ -174,7 +188,7 @@ impl<'a> Preprocessor<'a> {
             steps: 0,
             nesting: 0,
             space: false,
-            counted: (FileId::FILTER, 0, 1),
+            line_ends: HashMap::new(),
             tokens: Vec::new(),
             errors: Vec::new(),
         }
@@ -260,6 +274,7 @@ impl<'a> Preprocessor<'a> {
         let error = match most {
             None => self.files.point(error, token.span, None, "here"),
             Some((name, (count, used))) => {
+                let name = short(name);
                 let error = Diagnostic::new(format!("{}: the macro `{name}` makes {count} of them", error.message));
                 error
                     .at(self.files.range(used), format!("`{name}` is used here"))
@@ -287,24 +302,14 @@ impl<'a> Preprocessor<'a> {
         Err(Stop)
     }
 
+    /// A name for a message.
+    fn shown(&self, name: Name) -> Cow<'_, str> {
+        short(self.names.text(name))
+    }
+
     /// How a token is written.
     fn spelled(&self, token: Pp) -> &str {
-        match token.kind {
-            PpKind::Punctuator(punctuator) => punctuator.text(),
-            PpKind::Identifier(name)
-            | PpKind::Number(name)
-            | PpKind::Character(name)
-            | PpKind::String(name)
-            | PpKind::Other(name) => self.names.text(name),
-        }
-    }
-}
-
-/// A text for a message: cut if it is long.
-fn short(text: &str) -> String {
-    match text.char_indices().nth(60) {
-        None => text.to_owned(),
-        Some((end, _)) => format!("{}…", &text[..end]),
+        token.text(&self.names)
     }
 }
 
