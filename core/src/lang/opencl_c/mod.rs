@@ -1,6 +1,67 @@
-//! OpenCL C in: the filter's text becomes one naga module.
+//! OpenCL C in: the filter's text becomes one naga module. `docs/opencl-c.md` says which of the
+//! language there is.
+//!
+//! [`preprocessor`] → [`parser`] → [`check`] → [`lower`], each with a result that the next takes as it
+//! is: tokens, a syntax tree ([`ast`]), a tree in which everything has a type and nothing is left to be
+//! wrong but where pointers point ([`tree`]), a module. A stage that found errors is the last.
 
+mod ast;
+mod check;
+mod errors;
 pub mod files;
 mod lexer;
+mod library;
+mod lower;
+mod parser;
 pub mod preprocessor;
 pub mod token;
+mod tree;
+mod types;
+
+use super::{Diagnostics, Source, on_large_stack};
+use crate::program::{Program, ProgramOptions};
+use errors::Errors;
+use files::Includes;
+
+pub use ast::MAX_DEPTH;
+
+/// Preprocesses, parses, checks, lowers and analyses a filter, on a thread with a stack of
+/// [`LARGE_STACK`](super::LARGE_STACK) bytes. The options' parameters are macros that are set before
+/// the text begins, as a compiler's `-D` does.
+///
+/// # Errors
+/// Everything that is wrong with the text, with its place.
+pub fn compile(
+    source: &Source,
+    options: &ProgramOptions,
+    includes: &mut (dyn Includes + Send),
+) -> Result<Program, Diagnostics> {
+    on_large_stack(source, || compile_here(source, options, includes))?
+}
+
+/// [`compile`] on the stack that there is.
+fn compile_here(
+    source: &Source,
+    options: &ProgramOptions,
+    includes: &mut dyn Includes,
+) -> Result<Program, Diagnostics> {
+    let preprocessed = preprocessor::preprocess(source, &options.parameters, includes)?;
+    let (names, files) = (&preprocessed.names, &preprocessed.files);
+    let mut errors = Errors::default();
+    let unit = parser::parse(&preprocessed.tokens, names, &mut errors);
+    if !errors.is_empty() {
+        return Err(errors.finish(files));
+    }
+    let Some(filter) = check::check(&unit, names, &mut errors) else {
+        return Err(errors.finish(files));
+    };
+    let Some(module) = lower::lower(&filter, names, files, &mut errors) else {
+        if errors.is_empty() {
+            errors.whole("the compiler itself failed on this text: it has no module, and no errors", "");
+        }
+        return Err(errors.finish(files));
+    };
+    // The parameters are in the text by now.
+    let options = ProgramOptions { parameters: Vec::new(), ..options.clone() };
+    Program::new(&files.joined(), module, &options)
+}

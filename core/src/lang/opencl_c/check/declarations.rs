@@ -1,0 +1,313 @@
+//! Functions, tables and variables.
+
+use super::types::Declared;
+use super::{Checker, Current, Symbol, is_reserved};
+use crate::lang::opencl_c::ast::{self, Init as AstInit, Space};
+use crate::lang::opencl_c::files::Span;
+use crate::lang::opencl_c::tree::{
+    Expr, ExprKind, Function, FunctionId, Init, Local, LocalId, Statement, StatementKind, Table, TableId,
+};
+use crate::lang::opencl_c::types::Type;
+
+/// Values in a `__constant` table, and in all of them.
+const MAX_TABLE: usize = 16_384;
+const MAX_TABLES: usize = 65_536;
+
+impl Checker<'_> {
+    /// A declaration outside functions.
+    pub(super) fn outer_declaration(&mut self, declaration: &ast::Declaration) {
+        let base = self.base(&declaration.specifiers);
+        for declarator in &declaration.declarators {
+            let specifiers = &declaration.specifiers;
+            if specifiers.typedef {
+                self.typedef(base.clone(), specifiers, declarator);
+            } else if declarator.parameters.is_some() {
+                self.signature(base.clone(), specifiers, declarator);
+            } else {
+                let span = declarator.name_span;
+                let (pointers, sizes) = (&declarator.pointers, &declarator.sizes);
+                let declared = self.declared_of(base.clone(), specifiers, pointers, sizes, span);
+                let is_constant =
+                    declared.space == Some(Space::Constant) || declared.space.is_none() && declared.constant;
+                if let Some(why) = is_reserved(self.names.text(declarator.name)) {
+                    let message = format!("`{}` cannot be declared", self.names.text(declarator.name));
+                    self.errors.add(span, message, "", why);
+                } else if is_constant && !matches!(declared.ty, Type::Pointer(_)) {
+                    self.table(declared, declarator);
+                } else {
+                    let note = "packets of a batch share nothing: variables are in functions, tables are `__constant`";
+                    self.errors.add(span, "a variable outside functions", "", note);
+                }
+            }
+        }
+    }
+
+    fn typedef(&mut self, base: Type, specifiers: &ast::Specifiers, declarator: &ast::Declarator) {
+        let span = declarator.name_span;
+        if declarator.parameters.is_some() || declarator.init.is_some() {
+            self.errors.add(span, "a `typedef` names a type: it has neither parameters nor a value", "", "");
+            return;
+        }
+        let declared = self.declared_of(base, specifiers, &declarator.pointers, &declarator.sizes, span);
+        if declared.open {
+            self.errors.add(span, "an array without a size", "", "");
+            return;
+        }
+        // The same again is no mistake (C11 6.7).
+        let same = matches!(
+            self.scopes.last().and_then(|s| s.symbols.get(&declarator.name)),
+            Some((Symbol::Type(before), _)) if *before == declared.ty
+        );
+        if !same {
+            self.declare(declarator.name, span, Symbol::Type(declared.ty));
+        }
+    }
+
+    /// A constant, or a table of them.
+    fn table(&mut self, declared: Declared, declarator: &ast::Declarator) {
+        let (name, span) = (declarator.name, declarator.name_span);
+        let Some(init) = &declarator.init else {
+            let message = format!("`{}` has no value", self.names.text(name));
+            self.errors.add(span, message, "", "a `__constant` cannot get one later");
+            return;
+        };
+        let Some((ty, init)) = self.initialised(declared.ty, declared.open, init, span) else { return };
+        let ty = &ty;
+        let count = self.structs.scalars(ty) as usize;
+        let total = self.tables.iter().map(|table| table.values.len()).sum::<usize>() + count;
+        if count > MAX_TABLE || total > MAX_TABLES {
+            let note = format!("a table holds at most {MAX_TABLE} values, all together {MAX_TABLES}");
+            self.errors.add(span, format!("a table of {count} values"), "", &note);
+            return;
+        }
+        let mut values = vec![0u64; count];
+        let parts = match init {
+            Init::Value(value) => vec![(Vec::new(), value)],
+            Init::Parts(parts) => parts,
+        };
+        for (path, value) in &parts {
+            let at = self.scalar_at(ty, path) as usize;
+            let mut scalars = Vec::new();
+            if !super::constants::scalars(value, &mut scalars) {
+                if value.ty != Type::Wrong {
+                    self.errors.add(
+                        value.span,
+                        "this is not known when the filter is compiled",
+                        "",
+                        "a `__constant` is",
+                    );
+                }
+                return;
+            }
+            for (to, from) in values.iter_mut().skip(at).zip(scalars) {
+                *to = from;
+            }
+        }
+        let symbol = match (ty, values.as_slice()) {
+            (Type::Scalar(scalar), [bits]) if scalar.is_integer() => Symbol::Integer(*bits, ty.clone()),
+            (Type::Scalar(_), [bits]) => Symbol::Float(f32::from_bits(*bits as u32)),
+            _ => {
+                let id = TableId(self.tables.len() as u32);
+                self.tables.push(Table { name: self.name(name), ty: ty.clone(), span, values });
+                Symbol::Table(id)
+            }
+        };
+        self.declare(name, span, symbol);
+    }
+
+    /// Declares a function, or finds it declared. Its parameters are its first locals.
+    fn signature(
+        &mut self,
+        base: Type,
+        specifiers: &ast::Specifiers,
+        declarator: &ast::Declarator,
+    ) -> Option<FunctionId> {
+        let span = declarator.name_span;
+        let name = self.name(declarator.name);
+        if let Some(why) = is_reserved(&name) {
+            self.errors.add(span, format!("`{name}` cannot be declared"), "", why);
+            return None;
+        }
+        let result = self.declared_of(base, specifiers, &declarator.pointers, &[], span);
+        let mut locals = Vec::new();
+        let mut wrong = result.ty == Type::Wrong;
+        for parameter in declarator.parameters.iter().flatten() {
+            let (name, at) = match parameter.name {
+                Some((name, at)) => (self.name(name), at),
+                None => (String::new(), parameter.span),
+            };
+            let declared = self.declared(&parameter.specifiers, &parameter.pointers, &parameter.sizes, at);
+            let ty = match declared.ty {
+                // An array is handed on as a pointer (C11 6.7.6.3).
+                of if declared.open => Type::pointer(of, declared.space, declared.constant),
+                Type::Array(of, _) => Type::pointer((*of).clone(), declared.space, declared.constant),
+                Type::Void => {
+                    self.errors.add(at, "a parameter of type `void`", "", "");
+                    Type::Wrong
+                }
+                Type::Struct(id) if self.structs.get(id).fields.is_none() => {
+                    self.errors.add(at, "a parameter of a type that is not defined yet", "", "");
+                    Type::Wrong
+                }
+                ty => ty,
+            };
+            wrong |= ty == Type::Wrong;
+            locals.push(Local { name, span: at, ty, used: false, changes: false, skipped: false });
+        }
+        if wrong {
+            // Calls of it are not wrong for that.
+            self.scopes[0].symbols.entry(declarator.name).or_insert((Symbol::Type(Type::Wrong), span));
+            return None;
+        }
+        let parameters = (0..locals.len() as u32).map(LocalId).collect();
+        if let Some((symbol, first)) = self.scopes[0].symbols.get(&declarator.name).cloned() {
+            let Symbol::Function(id) = symbol else {
+                self.declare(declarator.name, span, Symbol::Type(Type::Wrong));
+                return None;
+            };
+            let before = &self.functions[id.0 as usize];
+            let types =
+                |locals: &[Local], count: usize| locals[..count].iter().map(|l| l.ty.clone()).collect::<Vec<_>>();
+            let same = before.result == result.ty
+                && before.parameters.len() == locals.len()
+                && types(&before.locals, locals.len()) == types(&locals, locals.len());
+            if !same {
+                let message = format!("`{name}` is declared with another type");
+                self.errors.with(span, message, "", "", Some((first, "declared here before")));
+                return None;
+            }
+            return Some(id);
+        }
+        let id = FunctionId(self.functions.len() as u32);
+        self.functions.push(Function { name, span, result: result.ty, parameters, locals, body: None });
+        self.declare(declarator.name, span, Symbol::Function(id));
+        Some(id)
+    }
+
+    pub(super) fn function(&mut self, function: &ast::Function) {
+        let declarator = &function.declarator;
+        let base = self.base(&function.specifiers);
+        let Some(id) = self.signature(base, &function.specifiers, declarator) else {
+            return;
+        };
+        let known = &mut self.functions[id.0 as usize];
+        if known.body.is_some() {
+            let (message, first) = (format!("`{}` is defined twice", known.name), known.span);
+            self.errors.with(declarator.name_span, message, "", "", Some((first, "defined here before")));
+            return;
+        }
+        known.span = declarator.name_span;
+        let mut locals = std::mem::take(&mut known.locals);
+        let constant = locals.iter().map(|_| false).collect();
+        for (local, parameter) in locals.iter_mut().zip(declarator.parameters.iter().flatten()) {
+            // A prototype's names mean nothing.
+            if let Some((name, span)) = parameter.name {
+                (local.name, local.span) = (self.names.text(name).to_owned(), span);
+            }
+        }
+        self.current = Current { id: Some(id), locals, constant, ..Current::default() };
+        let body = self.scoped(|this| {
+            for (i, parameter) in declarator.parameters.iter().flatten().enumerate() {
+                match parameter.name {
+                    Some((name, span)) => this.declare(name, span, Symbol::Local(LocalId(i as u32))),
+                    None => this.errors.add(parameter.span, "a parameter without a name", "", ""),
+                }
+            }
+            this.statements(&function.body)
+        });
+        let locals = std::mem::take(&mut self.current).locals;
+        let known = &mut self.functions[id.0 as usize];
+        (known.locals, known.body) = (locals, Some(body));
+    }
+
+    /// A declaration in a function.
+    pub(super) fn inner_declaration(&mut self, declaration: &ast::Declaration, out: &mut Vec<Statement>) {
+        let base = self.base(&declaration.specifiers);
+        for declarator in &declaration.declarators {
+            let specifiers = &declaration.specifiers;
+            let span = declarator.name_span;
+            if specifiers.typedef {
+                self.typedef(base.clone(), specifiers, declarator);
+                continue;
+            }
+            if declarator.parameters.is_some() {
+                self.errors.add(span, "a function declared in a function", "", "declare it outside");
+                continue;
+            }
+            let (pointers, sizes) = (&declarator.pointers, &declarator.sizes);
+            let declared = self.declared_of(base.clone(), specifiers, pointers, sizes, span);
+            match declared.space {
+                Some(Space::Constant) if !matches!(declared.ty, Type::Pointer(_)) => {
+                    self.table(declared, declarator);
+                    continue;
+                }
+                Some(Space::Global) => {
+                    let note = "`__global` is the packet: a variable can point into it, and lies elsewhere itself";
+                    self.errors.add(span, "a `__global` variable", "", note);
+                    continue;
+                }
+                _ => {}
+            }
+            if let Some(statement) = self.variable(declared, declarator) {
+                out.push(statement);
+            }
+        }
+    }
+
+    fn variable(&mut self, declared: Declared, declarator: &ast::Declarator) -> Option<Statement> {
+        let (name, span) = (declarator.name, declarator.name_span);
+        let constant = declared.constant;
+        // A name is there in its own initialiser; of an array that takes its size from it, behind it.
+        let (mut ty, open) = (declared.ty, declared.open);
+        match &ty {
+            Type::Void => {
+                self.errors.add(span, "a variable of type `void`", "", "");
+                ty = Type::Wrong;
+            }
+            Type::Struct(id) if self.structs.get(*id).fields.is_none() => {
+                self.errors.add(span, "a variable of a type that is not defined", "", "");
+                ty = Type::Wrong;
+            }
+            _ => {}
+        }
+        let mut init = None;
+        if open {
+            let Some(given) = &declarator.init else {
+                self.errors.add(span, "an array without a size", "", "give it one, or values");
+                return None;
+            };
+            let (found, value) = self.initialised(ty, true, given, span)?;
+            (ty, init) = (found, Some(value));
+        }
+        let id = LocalId(self.current.locals.len() as u32);
+        let skipped = self.current.in_switch;
+        let text = self.name(name);
+        self.current.locals.push(Local { name: text, span, ty: ty.clone(), used: false, changes: false, skipped });
+        self.current.constant.push(constant);
+        self.declare(name, span, Symbol::Local(id));
+        if ty == Type::Wrong {
+            if let Some(AstInit::Value(value)) = &declarator.init {
+                self.value(value);
+            }
+            return None;
+        }
+        if !open && let Some(given) = &declarator.init {
+            init = self.initialised(ty, false, given, span).map(|(_, init)| init);
+        }
+        Some(Statement { kind: StatementKind::Declare(id, init), span: declarator_span(span, declarator) })
+    }
+
+    /// An integer of a type.
+    pub(super) fn integer(value: i128, ty: Type, span: Span) -> Expr {
+        let wrapped = ty.scalar().map_or(value, |scalar| scalar.wrap(value));
+        Expr { kind: ExprKind::Integer(wrapped as u64), ty, span }
+    }
+}
+
+fn declarator_span(name: Span, declarator: &ast::Declarator) -> Span {
+    match &declarator.init {
+        Some(AstInit::Value(value)) => name.to(value.span),
+        Some(AstInit::List(_, span)) => name.to(*span),
+        None => name,
+    }
+}

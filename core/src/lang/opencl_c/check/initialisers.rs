@@ -1,0 +1,247 @@
+//! What variables and tables begin with (C11 6.7.9).
+
+use super::Checker;
+use crate::lang::opencl_c::ast::{self, Designator, Entry, ExprKind as AstKind};
+use crate::lang::opencl_c::files::Span;
+use crate::lang::opencl_c::tree::{Expr, Init};
+use crate::lang::opencl_c::types::{Scalar, Type};
+
+type Parts = Vec<(Vec<u32>, Expr)>;
+
+impl Checker<'_> {
+    /// An initialiser of something of type `ty`; where the array is `open`, of so many of it as there
+    /// are. Gives back the type, complete.
+    pub(super) fn initialised(&mut self, ty: Type, open: bool, init: &ast::Init, span: Span) -> Option<(Type, Init)> {
+        if ty == Type::Wrong {
+            return None;
+        }
+        let element = if open { Some(&ty) } else { element_of(&ty) };
+        if let (ast::Init::Value(ast::Expr { kind: AstKind::String(bytes), span: at, .. }), Some(of)) = (init, element)
+            && matches!(of, Type::Scalar(Scalar::Char | Scalar::UChar))
+        {
+            let count = match &ty {
+                Type::Array(_, count) if !open => *count,
+                _ => bytes.len() as u32 + 1,
+            };
+            let parts = self.string(bytes, of.clone(), count, *at)?;
+            let whole = if open { self.array_of(ty, count, span) } else { ty };
+            return Some((whole, Init::Parts(parts)));
+        }
+        match init {
+            ast::Init::Value(value) if !open && element_of(&ty).is_none() => {
+                let value = self.value(value);
+                Some((ty.clone(), Init::Value(self.assigned(value, &ty, "the value"))))
+            }
+            ast::Init::Value(value) => {
+                self.value(value);
+                self.errors.add(value.span, "an array begins with values in braces", "", "");
+                None
+            }
+            ast::Init::List(entries, at) => {
+                let mut parts = Parts::new();
+                let of = match open {
+                    true => Some((ty.clone(), None)),
+                    false => None,
+                };
+                let count = self.list(&ty, of, entries, *at, &mut Vec::new(), &mut parts)?;
+                if !open {
+                    return Some((ty, Init::Parts(parts)));
+                }
+                let whole = self.array_of(ty, count.max(1), *at);
+                (whole != Type::Wrong).then_some((whole, Init::Parts(parts)))
+            }
+        }
+    }
+
+    fn string(&mut self, bytes: &[u8], of: Type, count: u32, span: Span) -> Option<Parts> {
+        if bytes.len() as u32 > count {
+            self.errors.add(span, format!("a string of {} characters in an array of {count}", bytes.len()), "", "");
+            return None;
+        }
+        let values = bytes.iter().enumerate();
+        Some(values.map(|(i, b)| (vec![i as u32], Self::integer(i128::from(*b), of.clone(), span))).collect())
+    }
+
+    /// The part of `ty` at `index`, and how many there are; `open` says that `ty` is the element itself.
+    fn part(&self, ty: &Type, open: &Option<(Type, Option<u32>)>, index: u32) -> Option<Type> {
+        if let Some((of, _)) = open {
+            return Some(of.clone());
+        }
+        match ty {
+            Type::Array(of, count) => (index < *count).then(|| (**of).clone()),
+            Type::Struct(id) => self.structs.get(*id).fields.as_ref()?.get(index as usize).map(|f| f.ty.clone()),
+            _ => (index == 0).then(|| ty.clone()),
+        }
+    }
+
+    /// A list in braces for a `ty`; gives how many elements an open array has with it.
+    fn list(
+        &mut self,
+        ty: &Type,
+        open: Option<(Type, Option<u32>)>,
+        entries: &[Entry],
+        span: Span,
+        path: &mut Vec<u32>,
+        out: &mut Parts,
+    ) -> Option<u32> {
+        if open.is_none() && matches!(ty, Type::Scalar(_) | Type::Vector(..) | Type::Pointer(_)) {
+            let [Entry { designators, init: ast::Init::Value(value) }] = entries else {
+                self.errors.add(span, "one value is wanted here", "", vector_note(ty));
+                return None;
+            };
+            if !designators.is_empty() {
+                self.errors.add(span, "this has no parts to name", "", "");
+                return None;
+            }
+            let value = self.value(value);
+            out.push((path.clone(), self.assigned(value, ty, "the value")));
+            return Some(1);
+        }
+        let (mut index, mut count, mut at) = (0u32, 0u32, 0usize);
+        while let Some(entry) = entries.get(at) {
+            let mut rest: &[Designator] = &entry.designators;
+            if let Some((first, others)) = rest.split_first() {
+                index = self.designated(ty, open.is_some(), first)?;
+                rest = others;
+            }
+            let Some(part) = self.part(ty, &open, index) else {
+                let span = match &entry.init {
+                    ast::Init::Value(value) => value.span,
+                    ast::Init::List(_, span) => *span,
+                };
+                self.errors.add(span, format!("more values than `{}` has parts", self.shown(ty)), "", "");
+                return None;
+            };
+            path.push(index);
+            let depth = path.len();
+            // `.a.b = x`
+            let mut target = part;
+            for designator in rest {
+                let inner = self.designated(&target, false, designator)?;
+                target = self.part(&target, &None, inner)?;
+                path.push(inner);
+            }
+            self.entry(&target, entries, &mut at, path, out)?;
+            path.truncate(depth - 1);
+            index = index.checked_add(1)?;
+            count = count.max(index);
+        }
+        Some(count)
+    }
+
+    /// What goes into a part of type `ty`, from `entries[*at]` on: of an array or structure without
+    /// braces of its own as many values as it takes.
+    fn entry(
+        &mut self,
+        ty: &Type,
+        entries: &[Entry],
+        at: &mut usize,
+        path: &mut Vec<u32>,
+        out: &mut Parts,
+    ) -> Option<()> {
+        let value = match &entries[*at].init {
+            ast::Init::List(inner, span) => {
+                *at += 1;
+                return self.list(ty, None, inner, *span, path, out).map(|_| ());
+            }
+            ast::Init::Value(value) => value,
+        };
+        if let (AstKind::String(bytes), Type::Array(of, count)) = (&value.kind, ty)
+            && matches!(**of, Type::Scalar(Scalar::Char | Scalar::UChar))
+        {
+            for (inner, value) in self.string(bytes, (**of).clone(), *count, value.span)? {
+                out.push((path.iter().copied().chain(inner).collect(), value));
+            }
+            *at += 1;
+            return Some(());
+        }
+        if !matches!(ty, Type::Array(..) | Type::Struct(_)) || self.is_of(value, ty) {
+            let value = self.value(value);
+            out.push((path.clone(), self.assigned(value, ty, "the value")));
+            *at += 1;
+            return Some(());
+        }
+        let mut index = 0;
+        while let Some(part) = self.part(ty, &None, index) {
+            let Some(next) = entries.get(*at) else { break };
+            if index > 0 && !next.designators.is_empty() {
+                break;
+            }
+            path.push(index);
+            self.entry(&part, entries, at, path, out)?;
+            path.pop();
+            index += 1;
+        }
+        Some(())
+    }
+
+    /// Whether an expression is a structure of this type, not the first value of its members.
+    fn is_of(&mut self, value: &ast::Expr, ty: &Type) -> bool {
+        match (&value.kind, ty) {
+            // What is no structure for sure, so that it is not looked at twice.
+            (AstKind::Integer { .. } | AstKind::Float(_) | AstKind::Character(_), _) | (_, Type::Array(..)) => false,
+            _ => self.quietly(value) == *ty,
+        }
+    }
+
+    fn designated(&mut self, ty: &Type, open: bool, designator: &Designator) -> Option<u32> {
+        match (designator, ty) {
+            (Designator::Index(index), ty) if open || matches!(ty, Type::Array(..)) => {
+                let value = self.integer_constant(index, "an index")?;
+                let count = match ty {
+                    Type::Array(_, count) if !open => *count,
+                    _ => 1 << 20,
+                };
+                let found = u32::try_from(value).ok().filter(|index| *index < count);
+                if found.is_none() {
+                    self.errors.add(index.span, format!("the index {value} lies outside the array"), "", "");
+                }
+                found
+            }
+            (Designator::Field(name, span), Type::Struct(id)) if !open => {
+                let fields = self.structs.get(*id).fields.as_ref()?;
+                let found = fields.iter().position(|field| field.name == *name);
+                if found.is_none() {
+                    let message = format!("`{}` has no member `{}`", self.shown(ty), self.names.text(*name));
+                    self.errors.add(*span, message, "", "");
+                }
+                found.map(|at| at as u32)
+            }
+            (Designator::Index(ast::Expr { span, .. }) | Designator::Field(_, span), _) => {
+                self.errors.add(*span, format!("`{}` has no such part", self.shown(ty)), "", "");
+                None
+            }
+        }
+    }
+
+    /// Where in a type's scalars a part begins.
+    pub(super) fn scalar_at(&self, ty: &Type, path: &[u32]) -> u32 {
+        let Some((&index, rest)) = path.split_first() else { return 0 };
+        match ty {
+            Type::Array(of, _) => {
+                index.saturating_mul(self.structs.scalars(of)).saturating_add(self.scalar_at(of, rest))
+            }
+            Type::Struct(id) => {
+                let fields = self.structs.get(*id).fields.as_deref().unwrap_or_default();
+                let before = fields.iter().take(index as usize).map(|f| self.structs.scalars(&f.ty));
+                let inner = fields.get(index as usize).map_or(0, |f| self.scalar_at(&f.ty, rest));
+                before.fold(inner, u32::saturating_add)
+            }
+            _ => index,
+        }
+    }
+}
+
+fn element_of(ty: &Type) -> Option<&Type> {
+    match ty {
+        Type::Array(of, _) => Some(of),
+        _ => None,
+    }
+}
+
+fn vector_note(ty: &Type) -> &'static str {
+    match ty {
+        Type::Vector(..) => "a vector is written `(uint4)(1, 2, 3, 4)`",
+        _ => "",
+    }
+}

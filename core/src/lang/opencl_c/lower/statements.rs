@@ -1,0 +1,197 @@
+//! Statements.
+
+use naga::{Expression, Literal, Statement as Naga, UnaryOperator};
+
+use super::functions::{Binding, Given, Scope};
+use super::pointers::Spot;
+use super::{Result, Stop, is_integer};
+use crate::lang::opencl_c::tree::{Expr, Init, LocalId, Statement, StatementKind};
+use crate::lang::opencl_c::types::Type;
+
+impl Scope<'_, '_> {
+    pub(super) fn statements(&mut self, list: &[Statement]) -> Result<()> {
+        let mut result = Ok(());
+        for statement in list {
+            // Nothing comes to what stands behind a jump, and naga takes nothing there.
+            if self.b.left || self.l.errors.is_full() {
+                break;
+            }
+            self.b.span = self.l.span(statement.span);
+            // The next one may be wrong too.
+            if self.statement(statement).is_err() {
+                result = Err(Stop);
+            }
+        }
+        result
+    }
+
+    /// A block of naga's.
+    pub(super) fn block(&mut self, inside: impl FnOnce(&mut Self) -> Result<()>) -> Result<naga::Block> {
+        self.b.open();
+        let result = inside(self);
+        let block = self.b.close();
+        result.map(|()| block)
+    }
+
+    fn statement(&mut self, statement: &Statement) -> Result<()> {
+        let span = self.b.span;
+        match &statement.kind {
+            StatementKind::Block(list) => return self.statements(list),
+            StatementKind::Declare(id, init) => return self.declare(*id, init.as_ref(), statement),
+            StatementKind::Expression(value) => {
+                self.expr(value)?;
+            }
+            StatementKind::If(condition, accept, reject) => {
+                let condition = self.value(condition)?;
+                // What is known not to be, is not.
+                if let Some(Literal::Bool(known)) = self.b.known(condition) {
+                    return match (known, reject) {
+                        (true, _) => self.statement(accept),
+                        (false, Some(reject)) => self.statement(reject),
+                        (false, None) => Ok(()),
+                    };
+                }
+                let accept = self.block(|this| this.statement(accept));
+                let reject = match reject {
+                    Some(reject) => self.block(|this| this.statement(reject)),
+                    None => Ok(naga::Block::new()),
+                };
+                self.b.span = span;
+                self.b.push(Naga::If { condition, accept: accept?, reject: reject? });
+            }
+            StatementKind::Loop(condition, step, body) => {
+                self.loops += 1;
+                let looped = self.block(|this| {
+                    if let Some(condition) = condition {
+                        this.unless(condition)?;
+                    }
+                    if this.b.left { Ok(()) } else { this.statement(body) }
+                });
+                let continuing = self.block(|this| match step {
+                    Some(step) => this.expr(step).map(|_| ()),
+                    None => Ok(()),
+                });
+                self.loops -= 1;
+                self.b.span = span;
+                self.b.push(Naga::Loop { body: looped?, continuing: continuing?, break_if: None });
+            }
+            StatementKind::DoWhile(body, condition) => {
+                // `do { ... } while (0)`, as macros have it.
+                if is_integer(&condition.kind, 0) && !jumps(body) {
+                    return self.statement(body);
+                }
+                self.loops += 1;
+                let looped = self.block(|this| this.statement(body));
+                let mut end = None;
+                let continuing = self.block(|this| {
+                    let condition = this.value(condition)?;
+                    end = Some(match this.b.known(condition) {
+                        Some(Literal::Bool(known)) => this.b.literal(Literal::Bool(!known)),
+                        _ => this.b.unary(UnaryOperator::LogicalNot, condition),
+                    });
+                    Ok(())
+                });
+                self.loops -= 1;
+                self.b.span = span;
+                self.b.push(Naga::Loop { body: looped?, continuing: continuing?, break_if: end });
+            }
+            StatementKind::Switch(switch) => return self.switch(switch),
+            StatementKind::Break => self.b.push(Naga::Break),
+            StatementKind::Continue => self.b.push(Naga::Continue),
+            StatementKind::Return(value) => {
+                let value = match value {
+                    None => None,
+                    Some(value) => match self.expr(value)? {
+                        Given::Value(value) => Some(value),
+                        Given::Pointer(pointer) => {
+                            let ty = &self.function.result;
+                            self.check_space(&pointer, ty, value.span)?;
+                            Some(self.return_pointer(&pointer, value.span)?)
+                        }
+                        Given::Nothing => None,
+                    },
+                };
+                self.b.span = span;
+                self.b.push(Naga::Return { value });
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves a loop where its condition does not hold.
+    fn unless(&mut self, condition: &Expr) -> Result<()> {
+        let condition = self.value(condition)?;
+        match self.b.known(condition) {
+            Some(Literal::Bool(true)) => {}
+            Some(_) => self.b.push(Naga::Break),
+            None => {
+                let reject = naga::Block::from_vec(vec![Naga::Break]);
+                self.b.push(Naga::If { condition, accept: naga::Block::new(), reject });
+            }
+        }
+        Ok(())
+    }
+
+    fn declare(&mut self, id: LocalId, init: Option<&Init>, statement: &Statement) -> Result<()> {
+        let function = self.function;
+        let local = &function.locals[id.0 as usize];
+        let at = id.0 as usize;
+        if let Type::Pointer(_) = local.ty {
+            self.bindings[at] = Some(Binding::Moving(None));
+            let Some(Init::Value(value)) = init else { return Ok(()) };
+            let pointer = self.pointer(value)?;
+            self.check_space(&pointer, &local.ty, value.span)?;
+            self.bindings[at] = Some(self.kept(&local.name, local.changes || local.skipped, pointer));
+            return Ok(());
+        }
+        if let (Some(Init::Value(value)), false) = (init, local.changes || local.skipped) {
+            let value = self.value(value)?;
+            self.b.name(value, &local.name);
+            self.bindings[at] = Some(Binding::Value(value));
+            return Ok(());
+        }
+        let ty = self.l.ty(&local.ty);
+        let variable = self.b.local(Some(&local.name), ty);
+        self.bindings[at] = Some(Binding::Variable(variable));
+        // Variables begin at zero (docs/semantics.md, "Arithmetic"): in every round of a loop, or at
+        // the latest when the function begins.
+        let zero = |this: &mut Self| {
+            let zero = this.b.add(Expression::ZeroValue(ty));
+            this.b.store(variable, zero);
+        };
+        match init {
+            None if self.loops > 0 => zero(self),
+            None => {}
+            Some(Init::Value(value)) => {
+                let value = self.value(value)?;
+                self.b.store(variable, value);
+            }
+            Some(Init::Parts(parts)) => {
+                if self.loops > 0 {
+                    zero(self);
+                }
+                for (path, value) in parts {
+                    let value = self.value(value)?;
+                    let mut part = variable;
+                    for index in path {
+                        part = self.b.at(part, *index);
+                    }
+                    self.write(&Spot::Memory(part), &Given::Value(value), &local.ty, statement.span)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a loop's body leaves its round.
+fn jumps(statement: &Statement) -> bool {
+    match &statement.kind {
+        StatementKind::Break | StatementKind::Continue => true,
+        StatementKind::Block(list) => list.iter().any(jumps),
+        StatementKind::If(_, accept, reject) => jumps(accept) || reject.as_deref().is_some_and(jumps),
+        // A `continue` in a `switch` is the loop's.
+        StatementKind::Switch(switch) => switch.segments.iter().any(|segment| segment.body.iter().any(jumps)),
+        _ => false,
+    }
+}

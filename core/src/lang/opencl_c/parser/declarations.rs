@@ -1,0 +1,485 @@
+//! Declarations and types (C11 6.7, 6.9), with OpenCL C's address spaces.
+
+use std::collections::HashMap;
+
+use super::{Keyword, Parsed, Parser, Stop, is};
+use crate::lang::opencl_c::ast::{
+    Base, Declaration, Declarator, Designator, Entry, Enum, Expr, Function, Init, Item, Parameter, Pointer, Space,
+    Specifiers, Struct, TypeName,
+};
+use crate::lang::opencl_c::files::Span;
+use crate::lang::opencl_c::token::{Name, TokenKind};
+use crate::lang::opencl_c::types::Scalar;
+
+/// What words of a type were there: `unsigned long int`.
+#[derive(Default)]
+struct Words {
+    base: Option<Base>,
+    signed: bool,
+    unsigned: bool,
+    long: u8,
+    packed: bool,
+}
+
+impl Parser<'_> {
+    /// A function or a declaration outside functions.
+    pub(super) fn item(&mut self, items: &mut Vec<Item>) -> Parsed<()> {
+        if self.eat(";") {
+            return Ok(());
+        }
+        if !self.is_type_at(0) {
+            return match (self.identifier(), self.keyword()) {
+                (Some(name), None) => {
+                    let message = format!("unknown type `{}`", self.names.text(name));
+                    self.fail(message, "outside functions stand declarations: each begins with a type")
+                }
+                (_, Some(Keyword::Refused(reason))) => {
+                    let message = format!("{} is not for filters", self.found());
+                    self.fail(message, reason)
+                }
+                _ => self.expected("a declaration"),
+            };
+        }
+        let specifiers = self.specifiers()?;
+        if self.eat(";") {
+            items.push(Item::Declaration(Declaration { specifiers, declarators: Vec::new() }));
+            return Ok(());
+        }
+        let mut first = self.declarator()?;
+        self.declare(first.name, specifiers.typedef);
+        if first.parameters.is_some() && self.eat("{") {
+            self.scopes.push(HashMap::new());
+            for (name, _) in first.parameters.iter().flatten().filter_map(|p| p.name) {
+                self.declare(name, false);
+            }
+            let body = self.block();
+            self.scopes.pop();
+            items.push(Item::Function(Function { specifiers, declarator: first, body: body? }));
+            return Ok(());
+        }
+        first.init = self.initialiser()?;
+        let declaration = self.rest_of_declaration(specifiers, first)?;
+        items.push(Item::Declaration(declaration));
+        Ok(())
+    }
+
+    /// A declaration in a block, its `;` included.
+    pub(super) fn declaration(&mut self) -> Parsed<Declaration> {
+        let specifiers = self.specifiers()?;
+        if self.eat(";") {
+            return Ok(Declaration { specifiers, declarators: Vec::new() });
+        }
+        let mut first = self.declarator()?;
+        self.declare(first.name, specifiers.typedef);
+        first.init = self.initialiser()?;
+        self.rest_of_declaration(specifiers, first)
+    }
+
+    fn rest_of_declaration(&mut self, specifiers: Specifiers, first: Declarator) -> Parsed<Declaration> {
+        let mut declarators = vec![first];
+        while self.eat(",") {
+            let mut next = self.declarator()?;
+            self.declare(next.name, specifiers.typedef);
+            next.init = self.initialiser()?;
+            declarators.push(next);
+        }
+        if self.is(":") {
+            return self.fail("there are no bit-fields", "use shifts and masks: bit-fields have no order of bits");
+        }
+        self.expect(";", "behind the declaration")?;
+        Ok(Declaration { specifiers, declarators })
+    }
+
+    /// The type and qualifiers that a declaration begins with.
+    fn specifiers(&mut self) -> Parsed<Specifiers> {
+        let start = self.span();
+        let mut words = Words::default();
+        let (mut space, mut constant, mut typedef) = (None, false, false);
+        loop {
+            match self.keyword() {
+                Some(Keyword::Const) => constant = true,
+                Some(Keyword::Typedef) => typedef = true,
+                Some(Keyword::Ignored) => {}
+                Some(Keyword::Space(found)) => {
+                    if space.is_some_and(|space| space != found) {
+                        return self
+                            .fail("a second address space", "a type has one of `__global`, `__constant`, `__private`");
+                    }
+                    space = Some(found);
+                }
+                Some(Keyword::Attribute) => {
+                    words.packed |= self.attribute()?;
+                    continue;
+                }
+                Some(Keyword::Refused(reason)) if words.base.is_none() => {
+                    let message = format!("{} is not for filters", self.found());
+                    return self.fail(message, reason);
+                }
+                Some(_) if self.word(&mut words)? => continue,
+                Some(_) => break,
+                None => match self.identifier() {
+                    // A second name is what is declared.
+                    Some(name) if words.is_empty() && self.is_type_name(name) => words.base = Some(Base::Named(name)),
+                    _ => break,
+                },
+            }
+            self.advance();
+        }
+        let span = self.since(start);
+        let Some(mut base) = words.base(self, span)? else {
+            return self.expected("a type");
+        };
+        if let Base::Struct(it) = &mut base {
+            it.packed |= words.packed;
+        }
+        Ok(Specifiers { base, space, constant: constant || space == Some(Space::Constant), typedef, span })
+    }
+
+    /// Takes a word of a type, if the next token is one.
+    fn word(&mut self, words: &mut Words) -> Parsed<bool> {
+        let base = match self.keyword() {
+            Some(Keyword::Signed) => {
+                words.signed = true;
+                None
+            }
+            Some(Keyword::Unsigned) => {
+                words.unsigned = true;
+                None
+            }
+            Some(Keyword::Scalar(Scalar::Long))
+                if words.long > 0 || matches!(words.base, Some(Base::Scalar(Scalar::Int))) =>
+            {
+                words.long += 1;
+                None
+            }
+            Some(Keyword::Scalar(Scalar::Long)) => {
+                words.long = 1;
+                None
+            }
+            Some(Keyword::Scalar(Scalar::Int))
+                if words.long > 0 || matches!(words.base, Some(Base::Scalar(Scalar::Short))) =>
+            {
+                None
+            }
+            Some(Keyword::Scalar(Scalar::Short)) if matches!(words.base, Some(Base::Scalar(Scalar::Int))) => {
+                words.base = None;
+                Some(Base::Scalar(Scalar::Short))
+            }
+            Some(Keyword::Void) => Some(Base::Void),
+            Some(Keyword::Scalar(scalar)) => Some(Base::Scalar(scalar)),
+            Some(Keyword::Vector(scalar, size)) => Some(Base::Vector(scalar, size)),
+            Some(Keyword::Struct) => {
+                self.new_base(words)?;
+                let it = self.struct_specifier()?;
+                words.base = Some(Base::Struct(it));
+                return Ok(true);
+            }
+            Some(Keyword::Enum) => {
+                self.new_base(words)?;
+                let it = self.enum_specifier()?;
+                words.base = Some(Base::Enum(it));
+                return Ok(true);
+            }
+            Some(Keyword::Union) => {
+                return self.fail(
+                    "there are no unions",
+                    "cast a pointer into the packet to another type, or use `as_uint` and the like",
+                );
+            }
+            _ => return Ok(false),
+        };
+        if base.is_some() {
+            self.new_base(words)?;
+            words.base = base;
+        }
+        self.advance();
+        Ok(true)
+    }
+
+    fn new_base(&mut self, words: &Words) -> Parsed<()> {
+        if words.base.is_some() {
+            return self.fail("a second type", "a declaration begins with one type; is a `;` or `,` missing?");
+        }
+        Ok(())
+    }
+
+    /// `__attribute__((...))`; whether it says `packed`.
+    fn attribute(&mut self) -> Parsed<bool> {
+        self.advance();
+        self.expect("(", "behind `__attribute__`")?;
+        self.expect("(", "behind `__attribute__(`")?;
+        let mut packed = false;
+        while !self.eat(")") {
+            let Some(name) = self.identifier() else { return self.expected("an attribute") };
+            match self.names.text(name).trim_matches('_') {
+                "packed" => packed = true,
+                "always_inline" | "noinline" | "unused" | "const" | "pure" | "used" | "nothrow" | "flatten" => {}
+                other => {
+                    let message = format!("the attribute `{other}` is not known");
+                    return self.fail(message, "`packed` is, and those that change nothing, like `always_inline`");
+                }
+            }
+            self.advance();
+            if !self.is(")") {
+                self.expect(",", "between attributes")?;
+            }
+        }
+        self.expect(")", "behind `__attribute__((...)`")?;
+        Ok(packed)
+    }
+
+    fn attributes(&mut self) -> Parsed<bool> {
+        let mut packed = false;
+        while self.is_keyword(Keyword::Attribute) {
+            packed |= self.attribute()?;
+        }
+        Ok(packed)
+    }
+
+    fn struct_specifier(&mut self) -> Parsed<Struct> {
+        self.advance();
+        let mut packed = self.attributes()?;
+        let name = if self.is("{") { None } else { Some(self.new_name("a structure's name or `{`")?) };
+        packed |= self.attributes()?;
+        if !self.eat("{") {
+            return Ok(Struct { name, fields: None, packed });
+        }
+        let fields = self.deeper(|this| {
+            let mut fields = Vec::new();
+            while !this.eat("}") {
+                fields.push(this.field()?);
+            }
+            Ok(fields)
+        })?;
+        packed |= self.attributes()?;
+        Ok(Struct { name, fields: Some(fields), packed })
+    }
+
+    fn field(&mut self) -> Parsed<Declaration> {
+        if !self.is_type_at(0) {
+            return match self.identifier() {
+                Some(name) if self.keyword().is_none() => {
+                    let message = format!("unknown type `{}`", self.names.text(name));
+                    self.fail(message, "")
+                }
+                _ => self.expected("a member or `}`"),
+            };
+        }
+        let specifiers = self.specifiers()?;
+        if self.is(":") {
+            return self.fail("there are no bit-fields", "use shifts and masks: bit-fields have no order of bits");
+        }
+        if self.is(";") {
+            return self.fail("a member without a name", "give it one, or take its members into this structure");
+        }
+        let first = self.declarator()?;
+        self.rest_of_declaration(specifiers, first)
+    }
+
+    fn enum_specifier(&mut self) -> Parsed<Enum> {
+        self.advance();
+        let name = if self.is("{") { None } else { Some(self.new_name("an enumeration's name or `{`")?) };
+        if !self.eat("{") {
+            return Ok(Enum { name, values: None });
+        }
+        let mut values = Vec::new();
+        while !self.eat("}") {
+            let (name, span) = self.new_name("a name for a constant, or `}`")?;
+            let value = if self.eat("=") { Some(self.conditional()?) } else { None };
+            self.declare(name, false);
+            values.push((name, span, value));
+            if !self.is("}") {
+                self.expect(",", "between the constants")?;
+            }
+        }
+        Ok(Enum { name, values: Some(values) })
+    }
+
+    fn pointers(&mut self) -> Parsed<Vec<Pointer>> {
+        let mut pointers = Vec::new();
+        while self.is("*") {
+            let span = self.span();
+            self.advance();
+            let mut constant = false;
+            loop {
+                match self.keyword() {
+                    Some(Keyword::Const) => constant = true,
+                    Some(Keyword::Ignored | Keyword::Space(Space::Private)) => {}
+                    Some(Keyword::Space(_)) => {
+                        return self.fail(
+                            "an address space behind `*` is that of the pointer itself",
+                            "write it before the type: `__global uchar *p` points into the packet",
+                        );
+                    }
+                    _ => break,
+                }
+                self.advance();
+            }
+            pointers.push(Pointer { constant, span });
+        }
+        Ok(pointers)
+    }
+
+    fn declarator(&mut self) -> Parsed<Declarator> {
+        let pointers = self.pointers()?;
+        self.attributes()?;
+        if self.is("(") {
+            return self.brackets();
+        }
+        let (name, name_span) = self.new_name("a name")?;
+        let (mut sizes, mut parameters) = (Vec::new(), None);
+        if self.eat("(") {
+            parameters = Some(self.parameters()?);
+        } else {
+            sizes = self.sizes()?;
+        }
+        self.attributes()?;
+        Ok(Declarator { name, name_span, pointers, sizes, parameters, init: None })
+    }
+
+    /// `(*f)(int)` and the like.
+    fn brackets<T>(&mut self) -> Parsed<T> {
+        if is(self.ahead(1), "*") {
+            return self.fail(
+                "there are no function pointers, and no pointers to arrays",
+                "devices have no indirect calls: use `switch`; a pointer to an array's first element does for the array",
+            );
+        }
+        self.fail("brackets around a name", "write the name without")
+    }
+
+    fn sizes(&mut self) -> Parsed<Vec<Option<Expr>>> {
+        let mut sizes = Vec::new();
+        while self.eat("[") {
+            sizes.push(if self.is("]") { None } else { Some(self.assignment()?) });
+            self.expect("]", "behind the size")?;
+        }
+        Ok(sizes)
+    }
+
+    /// Parameters, behind the `(`; eats the `)`.
+    fn parameters(&mut self) -> Parsed<Vec<Parameter>> {
+        let mut parameters = Vec::new();
+        if self.eat(")") {
+            return Ok(parameters);
+        }
+        if self.is_keyword(Keyword::Void) && is(self.ahead(1), ")") {
+            self.advance();
+            self.advance();
+            return Ok(parameters);
+        }
+        loop {
+            if self.is("...") {
+                return self.fail("a function takes a fixed number of arguments", "");
+            }
+            let start = self.span();
+            if !self.is_type_at(0) {
+                let message = format!("expected a parameter's type, found {}", self.found());
+                return self.fail(message, "");
+            }
+            let specifiers = self.specifiers()?;
+            let pointers = self.pointers()?;
+            self.attributes()?;
+            if self.is("(") {
+                return self.brackets();
+            }
+            let name = if self.identifier().is_some() { Some(self.new_name("a parameter's name")?) } else { None };
+            let sizes = self.sizes()?;
+            self.attributes()?;
+            parameters.push(Parameter { specifiers, name, pointers, sizes, span: self.since(start) });
+            if !self.eat(",") {
+                self.expect(")", "behind the parameters")?;
+                return Ok(parameters);
+            }
+        }
+    }
+
+    /// A type without a name.
+    pub(super) fn type_name(&mut self) -> Parsed<TypeName> {
+        let start = self.span();
+        let specifiers = self.specifiers()?;
+        let pointers = self.pointers()?;
+        if self.is("(") {
+            return self.brackets();
+        }
+        let sizes = self.sizes()?;
+        Ok(TypeName { specifiers, pointers, sizes, span: self.since(start) })
+    }
+
+    fn initialiser(&mut self) -> Parsed<Option<Init>> {
+        if self.eat("=") { self.init().map(Some) } else { Ok(None) }
+    }
+
+    fn init(&mut self) -> Parsed<Init> {
+        if !self.is("{") {
+            return self.assignment().map(Init::Value);
+        }
+        self.deeper(|this| {
+            let start = this.span();
+            this.advance();
+            let mut entries = Vec::new();
+            while !this.eat("}") {
+                let designators = this.designators()?;
+                entries.push(Entry { designators, init: this.init()? });
+                if !this.is("}") {
+                    this.expect(",", "between the values")?;
+                }
+            }
+            Ok(Init::List(entries, this.since(start)))
+        })
+    }
+
+    fn designators(&mut self) -> Parsed<Vec<Designator>> {
+        let mut designators = Vec::new();
+        loop {
+            if self.eat("[") {
+                designators.push(Designator::Index(self.conditional()?));
+                self.expect("]", "behind the index")?;
+            } else if self.is(".") && matches!(self.ahead(1).kind, TokenKind::Identifier(_)) {
+                self.advance();
+                let (name, span): (Name, Span) = self.new_name("a member's name")?;
+                designators.push(Designator::Field(name, span));
+            } else {
+                break;
+            }
+        }
+        if !designators.is_empty() {
+            self.expect("=", "behind what is set")?;
+        }
+        Ok(designators)
+    }
+}
+
+impl Words {
+    fn is_empty(&self) -> bool {
+        self.base.is_none() && !self.signed && !self.unsigned && self.long == 0
+    }
+
+    /// What the words say together.
+    fn base(&mut self, parser: &mut Parser, span: Span) -> Parsed<Option<Base>> {
+        let fail = |parser: &mut Parser, message: &str, note: &str| {
+            parser.errors.add(span, message, "", note);
+            Err(Stop)
+        };
+        if self.long > 1 {
+            return fail(parser, "there is no `long long`", "`long` has 64 bits");
+        }
+        if self.signed && self.unsigned {
+            return fail(parser, "a type is signed or unsigned, not both", "");
+        }
+        let scalar = match (self.base.take(), self.long) {
+            (None, 0) if !self.signed && !self.unsigned => return Ok(None),
+            (None | Some(Base::Scalar(Scalar::Int)), 0) => Scalar::Int,
+            (None | Some(Base::Scalar(Scalar::Int)), _) => Scalar::Long,
+            (Some(Base::Scalar(scalar)), 0) => scalar,
+            (base, 0) if !self.signed && !self.unsigned => return Ok(base),
+            _ => return fail(parser, "these words make no type together", ""),
+        };
+        Ok(Some(Base::Scalar(match (self.unsigned, self.signed, scalar) {
+            (false, false, scalar) => scalar,
+            (true, _, Scalar::Char | Scalar::Short | Scalar::Int | Scalar::Long) => scalar.unsigned(),
+            (_, true, Scalar::Char | Scalar::Short | Scalar::Int | Scalar::Long) => scalar,
+            _ => return fail(parser, "these words make no type together", ""),
+        })))
+    }
+}

@@ -1,0 +1,289 @@
+//! Expressions, from the comma down (C11 6.5).
+
+use super::{Keyword, Parsed, Parser};
+use crate::lang::opencl_c::ast::{BinaryOp, Expr, ExprKind, MAX_DEPTH, UnaryOp};
+use crate::lang::opencl_c::files::Span;
+use crate::lang::opencl_c::token::TokenKind;
+
+/// The binary operators by how tightly they bind, loosest first.
+const LEVELS: [&[(&str, Op)]; 10] = [
+    &[("||", Op::Or)],
+    &[("&&", Op::And)],
+    &[("|", Op::Binary(BinaryOp::Or))],
+    &[("^", Op::Binary(BinaryOp::Xor))],
+    &[("&", Op::Binary(BinaryOp::And))],
+    &[("==", Op::Binary(BinaryOp::Equal)), ("!=", Op::Binary(BinaryOp::NotEqual))],
+    &[
+        ("<", Op::Binary(BinaryOp::Less)),
+        (">", Op::Binary(BinaryOp::Greater)),
+        ("<=", Op::Binary(BinaryOp::LessEqual)),
+        (">=", Op::Binary(BinaryOp::GreaterEqual)),
+    ],
+    &[("<<", Op::Binary(BinaryOp::ShiftLeft)), (">>", Op::Binary(BinaryOp::ShiftRight))],
+    &[("+", Op::Binary(BinaryOp::Add)), ("-", Op::Binary(BinaryOp::Subtract))],
+    &[("*", Op::Binary(BinaryOp::Multiply)), ("/", Op::Binary(BinaryOp::Divide)), ("%", Op::Binary(BinaryOp::Modulo))],
+];
+
+const ASSIGNMENTS: [(&str, Option<BinaryOp>); 11] = [
+    ("=", None),
+    ("+=", Some(BinaryOp::Add)),
+    ("-=", Some(BinaryOp::Subtract)),
+    ("*=", Some(BinaryOp::Multiply)),
+    ("/=", Some(BinaryOp::Divide)),
+    ("%=", Some(BinaryOp::Modulo)),
+    ("<<=", Some(BinaryOp::ShiftLeft)),
+    (">>=", Some(BinaryOp::ShiftRight)),
+    ("&=", Some(BinaryOp::And)),
+    ("^=", Some(BinaryOp::Xor)),
+    ("|=", Some(BinaryOp::Or)),
+];
+
+#[derive(Clone, Copy)]
+enum Op {
+    And,
+    Or,
+    Binary(BinaryOp),
+}
+
+impl Parser<'_> {
+    /// An expression, commas included.
+    pub(super) fn expression(&mut self) -> Parsed<Expr> {
+        let mut left = self.assignment()?;
+        while self.eat(",") {
+            let right = self.assignment()?;
+            let (depth, span) = (left.depth.max(right.depth), left.span.to(right.span));
+            left = self.node(ExprKind::Comma(left.into(), right.into()), span, depth)?;
+        }
+        Ok(left)
+    }
+
+    /// An expression without commas outside brackets.
+    pub(super) fn assignment(&mut self) -> Parsed<Expr> {
+        self.deeper(|this| {
+            let left = this.conditional()?;
+            let TokenKind::Punctuator(punctuator) = this.token().kind else { return Ok(left) };
+            let Some(&(_, op)) = ASSIGNMENTS.iter().find(|(text, _)| *text == punctuator.text()) else {
+                return Ok(left);
+            };
+            this.advance();
+            let right = this.assignment()?;
+            let (depth, span) = (left.depth.max(right.depth), left.span.to(right.span));
+            this.node(ExprKind::Assign(op, left.into(), right.into()), span, depth)
+        })
+    }
+
+    /// An expression that can be constant: without assignment and comma.
+    pub(super) fn conditional(&mut self) -> Parsed<Expr> {
+        let condition = self.binary(0)?;
+        if !self.eat("?") {
+            return Ok(condition);
+        }
+        self.deeper(|this| {
+            let accept = this.expression()?;
+            this.expect(":", "between the two values of `?`")?;
+            let reject = this.conditional()?;
+            let depth = condition.depth.max(accept.depth).max(reject.depth);
+            let span = condition.span.to(reject.span);
+            this.node(ExprKind::Conditional(condition.into(), accept.into(), reject.into()), span, depth)
+        })
+    }
+
+    fn binary(&mut self, level: usize) -> Parsed<Expr> {
+        let Some(operators) = LEVELS.get(level) else { return self.unary() };
+        let mut left = self.binary(level + 1)?;
+        loop {
+            let TokenKind::Punctuator(punctuator) = self.token().kind else { return Ok(left) };
+            let Some(&(_, op)) = operators.iter().find(|(text, _)| *text == punctuator.text()) else {
+                return Ok(left);
+            };
+            self.advance();
+            let right = self.binary(level + 1)?;
+            let (depth, span) = (left.depth.max(right.depth), left.span.to(right.span));
+            let (left_box, right) = (Box::new(left), Box::new(right));
+            let kind = match op {
+                Op::And => ExprKind::And(left_box, right),
+                Op::Or => ExprKind::Or(left_box, right),
+                Op::Binary(op) => ExprKind::Binary(op, left_box, right),
+            };
+            left = self.node(kind, span, depth)?;
+        }
+    }
+
+    fn unary(&mut self) -> Parsed<Expr> {
+        let start = self.span();
+        let op = match self.token().kind {
+            TokenKind::Punctuator(punctuator) => match punctuator.text() {
+                "+" => UnaryOp::Plus,
+                "-" => UnaryOp::Minus,
+                "~" => UnaryOp::BitNot,
+                "!" => UnaryOp::Not,
+                "*" => UnaryOp::Deref,
+                "&" => UnaryOp::AddressOf,
+                text @ ("++" | "--") => {
+                    self.advance();
+                    let operand = self.deeper(Self::unary)?;
+                    let (depth, span) = (operand.depth, self.since(start));
+                    let kind = ExprKind::Step { up: text == "++", prefix: true, operand: operand.into() };
+                    return self.node(kind, span, depth);
+                }
+                "(" if self.is_type_at(1) => return self.cast(),
+                _ => return self.postfix(),
+            },
+            _ if self.is_keyword(Keyword::Sizeof) => return self.sizeof(),
+            _ => return self.postfix(),
+        };
+        self.advance();
+        let operand = self.deeper(Self::unary)?;
+        let (depth, span) = (operand.depth, self.since(start));
+        self.node(ExprKind::Unary(op, operand.into()), span, depth)
+    }
+
+    fn cast(&mut self) -> Parsed<Expr> {
+        let start = self.span();
+        self.advance();
+        let ty = self.type_name()?;
+        self.expect(")", "behind the type of a cast")?;
+        if self.is("{") {
+            return self.fail("there are no compound literals", "declare a variable with these values, and use that");
+        }
+        let operand = self.deeper(Self::unary)?;
+        let (depth, span) = (operand.depth, self.since(start));
+        self.node(ExprKind::Cast(ty.into(), operand.into()), span, depth)
+    }
+
+    fn sizeof(&mut self) -> Parsed<Expr> {
+        let start = self.span();
+        self.advance();
+        if self.is("(") && self.is_type_at(1) {
+            self.advance();
+            let ty = self.type_name()?;
+            self.expect(")", "behind the type")?;
+            let span = self.since(start);
+            return self.node(ExprKind::SizeofType(ty.into()), span, 0);
+        }
+        let operand = self.deeper(Self::unary)?;
+        let (depth, span) = (operand.depth, self.since(start));
+        self.node(ExprKind::SizeofValue(operand.into()), span, depth)
+    }
+
+    fn postfix(&mut self) -> Parsed<Expr> {
+        let mut left = self.primary()?;
+        loop {
+            let depth = left.depth;
+            let start = left.span;
+            if self.eat("[") {
+                let index = self.expression()?;
+                self.expect("]", "behind the index")?;
+                let (depth, span) = (depth.max(index.depth), self.since(start));
+                left = self.node(ExprKind::Index(left.into(), index.into()), span, depth)?;
+            } else if self.eat("(") {
+                let arguments = self.list(")")?;
+                let depth = arguments.iter().map(|a| a.depth).fold(depth, u16::max);
+                let span = self.since(start);
+                left = self.node(ExprKind::Call(left.into(), arguments), span, depth)?;
+            } else if self.is(".") || self.is("->") {
+                let arrow = self.is("->");
+                self.advance();
+                let (Some(name), name_span) = (self.identifier(), self.span()) else {
+                    return self.expected("the name of a member");
+                };
+                self.advance();
+                let span = self.since(start);
+                left = self.node(ExprKind::Member { base: left.into(), name, name_span, arrow }, span, depth)?;
+            } else if self.is("++") || self.is("--") {
+                let up = self.is("++");
+                self.advance();
+                let span = self.since(start);
+                left = self.node(ExprKind::Step { up, prefix: false, operand: left.into() }, span, depth)?;
+            } else {
+                return Ok(left);
+            }
+        }
+    }
+
+    /// Expressions between commas, up to the bracket that closes them.
+    fn list(&mut self, close: &str) -> Parsed<Vec<Expr>> {
+        let mut list = Vec::new();
+        if self.eat(close) {
+            return Ok(list);
+        }
+        loop {
+            list.push(self.assignment()?);
+            if !self.eat(",") {
+                self.expect(close, "behind the arguments")?;
+                return Ok(list);
+            }
+        }
+    }
+
+    fn primary(&mut self) -> Parsed<Expr> {
+        let span = self.span();
+        let kind = match &self.token().kind {
+            TokenKind::Integer { value, unsigned, long } => {
+                ExprKind::Integer { value: *value, unsigned: *unsigned, long: *long }
+            }
+            TokenKind::Float { value, .. } => ExprKind::Float(*value),
+            TokenKind::Character(value) => ExprKind::Character(*value),
+            TokenKind::String(_) => {
+                let bytes = self.string()?;
+                let span = self.since(span);
+                return self.node(ExprKind::String(bytes), span, 0);
+            }
+            TokenKind::Identifier(name) => match self.keyword() {
+                None => ExprKind::Name(*name),
+                Some(Keyword::Refused(reason)) => {
+                    let message = format!("{} is not for filters", self.found());
+                    return self.fail(message, reason);
+                }
+                Some(_) => return self.expected("a value"),
+            },
+            TokenKind::Punctuator(punctuator) if punctuator.text() == "(" => {
+                self.advance();
+                if self.is("{") {
+                    return self.fail("there are no statements inside of expressions", "put them into a helper");
+                }
+                let mut inner = self.deeper(Self::expression)?;
+                self.expect(")", "to close the brackets")?;
+                inner.span = self.since(span);
+                return Ok(inner);
+            }
+            _ => return self.expected("a value"),
+        };
+        self.advance();
+        self.node(kind, span, 0)
+    }
+
+    /// Whether a type begins `by` tokens ahead.
+    pub(super) fn is_type_at(&self, by: usize) -> bool {
+        let token = self.ahead(by);
+        match (&token.kind, self.keyword_of(token)) {
+            (_, Some(keyword)) => {
+                matches!(
+                    keyword,
+                    Keyword::Void
+                        | Keyword::Scalar(_)
+                        | Keyword::Vector(..)
+                        | Keyword::Signed
+                        | Keyword::Unsigned
+                        | Keyword::Struct
+                        | Keyword::Union
+                        | Keyword::Enum
+                        | Keyword::Typedef
+                        | Keyword::Const
+                        | Keyword::Space(_)
+                        | Keyword::Ignored
+                        | Keyword::Attribute
+                ) || matches!(keyword, Keyword::Refused(_)) && !self.is_refused_statement(token)
+            }
+            (TokenKind::Identifier(name), None) => self.is_type_name(*name),
+            _ => false,
+        }
+    }
+
+    fn node(&mut self, kind: ExprKind, span: Span, below: u16) -> Parsed<Expr> {
+        if below >= MAX_DEPTH {
+            return self.too_deep();
+        }
+        Ok(Expr { kind, span, depth: below + 1 })
+    }
+}

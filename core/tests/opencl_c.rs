@@ -1,0 +1,34 @@
+//! OpenCL C through the whole front end, in the interpreter.
+
+use std::fs;
+use std::path::Path;
+
+use portcullis_core::lang::opencl_c::{self, files::NoIncludes};
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::program::{Program, ProgramOptions};
+
+fn compile(name: &str, text: &str) -> Program {
+    let source = Source::new(name, text);
+    opencl_c::compile(&source, &ProgramOptions::default(), &mut NoIncludes).unwrap_or_else(|e| panic!("{}", e.render()))
+}
+
+/// Each stock filter is known to do what its twin in WGSL does, and no more: devices send as little of
+/// the packets, whichever of the two it is.
+#[test]
+fn the_stock_filters_have_the_facts_of_their_twins() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shaders");
+    let mut count = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|e| e != "cl") {
+            continue;
+        }
+        count += 1;
+        let program = compile(&path.display().to_string(), &fs::read_to_string(&path).unwrap());
+        let twin = path.with_extension("wgsl");
+        let twin = Source::new(twin.display().to_string(), fs::read_to_string(&twin).unwrap());
+        let twin = wgsl::compile(&twin, &ProgramOptions::default()).unwrap();
+        assert_eq!(format!("{:?}", program.facts()), format!("{:?}", twin.facts()), "{}", path.display());
+    }
+    assert_eq!(count, 9);
+}
