@@ -65,3 +65,6 @@ fn compile_here(
     let options = ProgramOptions { parameters: Vec::new(), ..options.clone() };
     Program::new(&files.joined(), module, &options)
 }
+
+#[cfg(test)]
+mod tests;

@@ -157,6 +157,8 @@ pub struct Struct {
     /// Bytes.
     pub size: u32,
     pub align: u32,
+    /// How deep structures and arrays nest in it, itself included.
+    pub depth: usize,
 }
 
 pub struct Field {
@@ -239,6 +241,17 @@ impl Structs {
         })
     }
 
+    /// How deep structures and arrays nest in a type. The check of every type that is made keeps it
+    /// from going deeper than [`MAX_TYPE_DEPTH`](crate::program::MAX_TYPE_DEPTH).
+    pub fn depth(&self, ty: &Type) -> usize {
+        match ty {
+            Type::Array(of, _) => 1 + self.depth(of),
+            Type::Struct(id) => self.get(*id).depth,
+            Type::Pointer(it) => self.depth(&it.to),
+            _ => 0,
+        }
+    }
+
     pub fn size(&self, ty: &Type) -> u32 {
         self.layout(ty).map_or(1, |(size, _)| size)
     }
@@ -255,7 +268,9 @@ impl Structs {
             align = align.max(natural);
             laid_out.push(Field { name, ty, offset });
         }
+        let depth = 1 + laid_out.iter().map(|field: &Field| self.depth(&field.ty)).max().unwrap_or_default();
         let it = &mut self.list[id.0 as usize];
+        it.depth = depth;
         (it.size, it.align, it.fields) = (size.next_multiple_of(align), align, Some(laid_out));
     }
 

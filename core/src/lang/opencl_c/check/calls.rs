@@ -100,8 +100,12 @@ impl Checker<'_> {
             return self.wrong(callee.span, "only a function's name can be called", note);
         };
         let text = self.name(name);
-        let arguments: Vec<Expr> = arguments.iter().map(|argument| self.value(argument)).collect();
         let found = self.find(name).map(|(symbol, _)| symbol.clone());
+        let refused = REFUSED.iter().find(|(start, _)| text.starts_with(start));
+        if let (Some((_, reason)), None) = (refused, &found) {
+            return self.wrong(span, format!("`{text}` is not for filters"), reason);
+        }
+        let arguments: Vec<Expr> = arguments.iter().map(|argument| self.value(argument)).collect();
         match found {
             Some(Symbol::Function(id)) => return self.own(id, arguments, span),
             Some(Symbol::Type(Type::Wrong)) => return wrong(span),
@@ -125,9 +129,6 @@ impl Checker<'_> {
         }
         if text == "mul24" {
             return self.mul24(arguments, span);
-        }
-        if let Some((_, reason)) = REFUSED.iter().find(|(start, _)| text.starts_with(start)) {
-            return self.wrong(span, format!("`{text}` is not for filters"), reason);
         }
         self.wrong(callee.span, format!("there is no function `{text}`"), "a function is declared before it is called")
     }

@@ -113,20 +113,40 @@ impl Checker<'_> {
                 return None;
             };
             path.push(index);
-            let depth = path.len();
-            // `.a.b = x`
-            let mut target = part;
-            for designator in rest {
-                let inner = self.designated(&target, false, designator)?;
-                target = self.part(&target, &None, inner)?;
-                path.push(inner);
-            }
-            self.entry(&target, entries, &mut at, path, out)?;
-            path.truncate(depth - 1);
+            self.designated_entry(&part, rest, entries, &mut at, path, out)?;
+            path.pop();
             index = index.checked_add(1)?;
             count = count.max(index);
         }
         Some(count)
+    }
+
+    /// What goes into a part of type `ty` and is named by further designators, if there are: `.a.b = x`.
+    /// The entries behind it go on from there.
+    fn designated_entry(
+        &mut self,
+        ty: &Type,
+        designators: &[Designator],
+        entries: &[Entry],
+        at: &mut usize,
+        path: &mut Vec<u32>,
+        out: &mut Parts,
+    ) -> Option<()> {
+        let Some((first, rest)) = designators.split_first() else {
+            return self.entry(ty, entries, at, path, out);
+        };
+        let mut index = self.designated(ty, false, first)?;
+        let mut rest = rest;
+        while let Some(part) = self.part(ty, &None, index) {
+            path.push(index);
+            self.designated_entry(&part, rest, entries, at, path, out)?;
+            path.pop();
+            (index, rest) = (index + 1, &[]);
+            if entries.get(*at).is_none_or(|next| !next.designators.is_empty()) {
+                break;
+            }
+        }
+        Some(())
     }
 
     /// What goes into a part of type `ty`, from `entries[*at]` on: of an array or structure without

@@ -23,7 +23,7 @@ use super::files::Span;
 use super::library;
 use super::token::{Name, Names};
 use super::tree::{Expr, ExprKind, Filter, Function, FunctionId, Local, LocalId, Table, TableId};
-use super::types::{Structs, Type};
+use super::types::{Scalar, Structs, Type};
 use crate::lang::FILTER;
 
 /// Checks a text. `None` where something is wrong; what, is in `errors`.
@@ -92,7 +92,8 @@ enum Symbol {
 #[derive(Clone, Copy)]
 enum Tag {
     Struct(super::types::StructId),
-    Enum,
+    /// `int` or `uint`.
+    Enum(Scalar),
 }
 
 /// The function under way.
@@ -156,8 +157,7 @@ impl Checker<'_> {
         let parameters: Vec<&Type> = function.parameters.iter().map(|p| &function.locals[p.0 as usize].ty).collect();
         let is_packet = |ty: &Type| match ty {
             Type::Pointer(it) => {
-                it.to == Type::Scalar(super::types::Scalar::UChar)
-                    && matches!(it.space, None | Some(ast::Space::Global))
+                it.to == Type::Scalar(Scalar::UChar) && matches!(it.space, None | Some(ast::Space::Global))
             }
             _ => false,
         };

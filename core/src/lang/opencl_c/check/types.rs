@@ -8,6 +8,8 @@ use crate::lang::opencl_c::files::Span;
 use crate::lang::opencl_c::tree::{Expr, ExprKind};
 use crate::lang::opencl_c::types::{MAX_SIZE, Pointer, Scalar, Struct, StructId, Type, UINT};
 
+use crate::program::MAX_TYPE_DEPTH;
+
 /// What a declaration says of what it declares.
 pub(super) struct Declared {
     pub ty: Type,
@@ -131,6 +133,10 @@ impl Checker<'_> {
             self.errors.add(span, "an array of a type that is not defined yet", "", "");
             return Type::Wrong;
         };
+        if self.structs.depth(&of) >= MAX_TYPE_DEPTH {
+            self.errors.add(span, format!("types nest more than {MAX_TYPE_DEPTH} deep"), "", "");
+            return Type::Wrong;
+        }
         if u64::from(size) * u64::from(count) > u64::from(MAX_SIZE) {
             self.errors.add(span, format!("an array of more than {MAX_SIZE} bytes"), "", "");
             return Type::Wrong;
@@ -148,13 +154,13 @@ impl Checker<'_> {
         });
         let id = match found {
             Some(Tag::Struct(id)) => id,
-            Some(Tag::Enum) => {
+            Some(Tag::Enum(_)) => {
                 self.errors.add(span, "this is an enumeration's name", "", "");
                 return Type::Wrong;
             }
             None => {
                 let id = StructId(self.structs.list.len() as u32);
-                self.structs.list.push(Struct { name: named, fields: None, size: 0, align: 1 });
+                self.structs.list.push(Struct { name: named, fields: None, size: 0, align: 1, depth: 1 });
                 if let Some(name) = named {
                     self.scopes[here].tags.insert(name, Tag::Struct(id));
                 }
@@ -217,6 +223,9 @@ impl Checker<'_> {
                 "where a pointer points to is known when the filter is compiled: keep an offset",
             ),
             Type::Void => refuse("a member of type `void`", ""),
+            ref ty if self.structs.depth(ty) >= MAX_TYPE_DEPTH => {
+                refuse(&format!("types nest more than {MAX_TYPE_DEPTH} deep"), "")
+            }
             Type::Struct(id) if self.structs.get(id).fields.is_none() => {
                 refuse("a member of a type that is not defined yet", "")
             }
@@ -225,15 +234,26 @@ impl Checker<'_> {
     }
 
     fn enumeration(&mut self, it: &ast::Enum) -> Type {
-        if let Some((name, span)) = it.name {
-            let known = self.scopes.iter().rev().find_map(|scope| scope.tags.get(&name).copied());
-            match (known, &it.values) {
-                (Some(Tag::Struct(_)), _) => self.errors.add(span, "this is a structure's name", "", ""),
-                (None, None) => self.errors.add(span, "this enumeration is not defined", "", ""),
-                _ => {
-                    self.scopes.last_mut().expect("the file's scope stays").tags.insert(name, Tag::Enum);
-                }
+        let here = self.scopes.len() - 1;
+        let found = it.name.and_then(|(name, _)| match it.values {
+            Some(_) => self.scopes[here].tags.get(&name).copied(),
+            None => self.scopes.iter().rev().find_map(|scope| scope.tags.get(&name).copied()),
+        });
+        let span = it.name.map(|(_, span)| span);
+        match (found, &it.values, span) {
+            (Some(Tag::Struct(_)), _, Some(span)) => {
+                self.errors.add(span, "this is a structure's name", "", "");
+                return Type::Wrong;
             }
+            (Some(Tag::Enum(_)), Some(_), Some(span)) => {
+                self.errors.add(span, "this enumeration is defined twice", "", "");
+            }
+            (Some(Tag::Enum(ty)), None, _) => return Type::Scalar(ty),
+            (None, None, Some(span)) => {
+                self.errors.add(span, "this enumeration is not defined", "", "");
+                return Type::Wrong;
+            }
+            _ => {}
         }
         let mut next: i128 = 0;
         let mut all_positive = true;
@@ -252,11 +272,13 @@ impl Checker<'_> {
             all_positive &= next >= 0;
             next += 1;
         }
-        // Which type goes with it is the implementation's (C11 6.7.2.2): gcc and clang take uint.
-        match it.values.is_some() && !all_positive {
-            true => Type::Scalar(Scalar::Int),
-            false => UINT,
+        // Which type goes with it is the implementation's (C11 6.7.2.2): gcc and clang take uint where
+        // nothing is negative.
+        let ty = if all_positive { Scalar::UInt } else { Scalar::Int };
+        if let Some((name, _)) = it.name {
+            self.scopes[here].tags.insert(name, Tag::Enum(ty));
         }
+        Type::Scalar(ty)
     }
 
     /// The value of an integer constant expression (C11 6.6).

@@ -218,7 +218,8 @@ impl Parser<'_> {
 
     fn primary(&mut self) -> Parsed<Expr> {
         let span = self.span();
-        let kind = match &self.token().kind {
+        let token = self.token();
+        let kind = match &token.kind {
             TokenKind::Integer { value, unsigned, long } => {
                 ExprKind::Integer { value: *value, unsigned: *unsigned, long: *long }
             }
@@ -244,7 +245,10 @@ impl Parser<'_> {
                 }
                 let mut inner = self.deeper(Self::expression)?;
                 self.expect(")", "to close the brackets")?;
-                inner.span = self.since(span);
+                // Of what a macro is given, the place is where it was given, not the macro's brackets.
+                if token.expanded.is_none() {
+                    inner.span = self.since(span);
+                }
                 return Ok(inner);
             }
             _ => return self.expected("a value"),

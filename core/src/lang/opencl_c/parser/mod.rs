@@ -221,27 +221,32 @@ impl<'a> Parser<'a> {
         self.scopes.iter().rev().find_map(|scope| scope.get(&name).copied()).unwrap_or(false)
     }
 
-    /// Goes on behind a mistake in a block: behind the next `;` at this level, or before the `}`
-    /// that closes the block.
-    fn next_statement(&mut self) {
-        let mut open = 0usize;
+    /// Goes on behind a mistake in the statement begun at `from`: behind its `;` or its block, or before
+    /// the `}` that closes the block around it.
+    fn next_statement(&mut self, from: usize) {
+        // Braces of a structure or an initialiser: behind them there is more of the statement.
+        let mut inner = 0usize;
+        for token in &self.tokens[from..self.at] {
+            if is(token, "{") {
+                inner += 1;
+            } else if is(token, "}") {
+                inner = inner.saturating_sub(1);
+            }
+        }
+        let mut open = inner;
         while !self.is_end() {
-            if self.is("{") {
-                open += 1;
-            } else if self.is("}") {
-                match open {
-                    0 => return,
-                    1 => {
-                        self.advance();
-                        return;
-                    }
-                    _ => open -= 1,
-                }
-            } else if self.is(";") && open == 0 {
-                self.advance();
+            let (closes, ends) = (self.is("}"), self.is(";"));
+            if closes && open == 0 {
                 return;
             }
+            open = if closes { open - 1 } else { open + usize::from(self.is("{")) };
             self.advance();
+            if open == 0 && (ends || closes && inner == 0) {
+                return;
+            }
+            if open == 0 {
+                inner = 0;
+            }
         }
     }
 

@@ -28,7 +28,7 @@ impl Parser<'_> {
                 Err(Stop) => {
                     self.scopes.truncate(scopes);
                     self.depth = depth;
-                    self.next_statement();
+                    self.next_statement(before);
                     if self.at == before && !self.is("}") {
                         self.advance();
                     }

@@ -1,0 +1,108 @@
+//! Texts that are made to exhaust a compiler.
+
+use super::{compiled, filter};
+
+fn refused(text: &str) -> String {
+    match compiled(text, &[]) {
+        Ok(_) => panic!("this is compiled: {} bytes", text.len()),
+        Err(errors) => {
+            let shown = errors.render();
+            assert!(!shown.contains("the compiler itself failed"), "{shown}");
+            shown
+        }
+    }
+}
+
+#[test]
+fn nesting_ends_at_its_limit() {
+    let n = 100_000;
+    for inside in [
+        format!("uint a = {}1{};", "(".repeat(n), ")".repeat(n)),
+        format!("uint a = {}1;", "1 + ".repeat(n)),
+        format!("uint a = {}1;", "-~".repeat(n)),
+        format!("uint a; {} a = 1;", "a = ".repeat(n)),
+        format!("uint a = {}1;", "1 ? 2 : ".repeat(n)),
+        "{".repeat(n),
+        "if (1) ".repeat(n),
+        "if (1) ; else ".repeat(n),
+        "for (;;) ".repeat(n),
+        format!("uint a{};", "[1]".repeat(n)),
+        format!("uint a[1] = {};", "{".repeat(n)),
+        format!("uint a = {}1;", "(uint)".repeat(n)),
+        format!("uint a = {};", "sizeof ".repeat(n)),
+        "struct {".repeat(n),
+        format!("uint a = {};", "min(".repeat(n)),
+        format!("uint a = b{};", "[0]".repeat(n)),
+        format!("uint a = b{};", ".x".repeat(n)),
+        format!("uint a = {};", "1, ".repeat(n)),
+        format!("uint *{} a;", "*".repeat(n)),
+        format!("switch (1) {{ {} }}", "case 1: ".repeat(n)),
+        format!("uint a = {}", "\"x\" ".repeat(n)),
+    ] {
+        refused(&filter("", &inside));
+    }
+}
+
+#[test]
+fn nesting_within_the_limit_is_taken() {
+    let n = 100;
+    for inside in [
+        format!("uint a = {}1{};", "(".repeat(n), ")".repeat(n)),
+        format!("uint a = len{};", " + 1".repeat(2 * n)),
+        format!("{} len = 1;", "if (len) ".repeat(n)),
+        format!("uint a = {}1;", "len ? 2 : ".repeat(n / 2)),
+    ] {
+        compiled(&filter("", &inside), &[]).unwrap_or_else(|errors| panic!("{}", errors.render()));
+    }
+}
+
+#[test]
+fn what_grows_is_bounded() {
+    // Each function calls the one before twice.
+    let mut doubling = String::from("uint f0(uint a) { return a * 3; }\n");
+    for i in 1..40 {
+        doubling += &format!("uint f{i}(uint a) {{ return f{}(a) + f{}(a + 1); }}\n", i - 1, i - 1);
+    }
+    assert!(refused(&filter(&doubling, "pkt[0] = f39(len);")).contains("at most"));
+    // Each function is another one for each of its pointers.
+    let mut shapes = String::from("struct s { uint a[2]; uint b[2]; };\nvoid g0(uint *p) { *p = 1; }\n");
+    for i in 1..20 {
+        shapes += &format!(
+            "void g{i}(uint *p) {{ uint x[{}], y; struct s z; g{}(p); g{}(x); g{}(&y); g{}(z.a); g{}(&z.b[1]); }}\n",
+            i + 1,
+            i - 1,
+            i - 1,
+            i - 1,
+            i - 1,
+            i - 1
+        );
+    }
+    refused(&filter(&shapes, "uint v; g19(&v);"));
+    // Large values.
+    let mut large = String::from("struct s0 { uchar a[1000]; };\n");
+    for i in 1..12 {
+        large += &format!("struct s{i} {{ struct s{} a, b, c; }};\n", i - 1);
+    }
+    refused(&filter(&large, "struct s11 a, b = a; *(__global struct s11 *)pkt = a;"));
+    refused(&filter("", "uchar a[20000]; a[len] = 1; pkt[0] = a[1];"));
+    refused(&filter("__constant uint a[100000] = {1};", "pkt[0] = a[len];"));
+    refused(&filter(
+        "",
+        "struct s { uchar a[2000]; }; struct s x = *(__global struct s *)pkt; *(__global struct s *)(pkt + 1) = x;",
+    ));
+    let copies = "x = *(__global struct s *)pkt; *(__global struct s *)pkt = x;".repeat(3000);
+    refused(&filter("struct s { uchar a[1000]; };", &format!("struct s x; {copies}")));
+}
+
+#[test]
+fn large_texts_are_quick() {
+    let body: String = (0..20_000).map(|i| format!("x = x * 31 + {i};\n")).collect();
+    let text = filter("", &format!("uint x = len; {body} pkt[0] = x;"));
+    compiled(&text, &[]).unwrap_or_else(|errors| panic!("{}", errors.render()));
+    let labels: String = (0..20_000).map(|i| format!("case {i}: x++;\n")).collect();
+    refused(&filter("", &format!("uint x = len; switch (len) {{ {labels} }} pkt[0] = x;")));
+    let names: String = (0..4_000).map(|i| format!("uint v{i};\n")).collect();
+    compiled(&filter("", &names), &[]).unwrap_or_else(|errors| panic!("{}", errors.render()));
+    let wrong: String = (0..50_000).map(|i| format!("w{i} = 1;\n")).collect();
+    refused(&filter("", &wrong));
+}

@@ -1,0 +1,185 @@
+//! What is wrong, and how it is told.
+
+use super::{errors, filter};
+
+/// Texts inside of a filter, and a part of what is said of each.
+#[test]
+fn each_is_refused_with_its_reason() {
+    for (inside, said) in [
+        ("goto end; end: ;", "`goto` is not for filters"),
+        ("end: ;", "there are no labels"),
+        ("int (*f)(int);", "there are no function pointers"),
+        ("__global uchar **p;", "there are no pointers to pointers"),
+        ("__global uchar *p[4];", "there are no arrays of pointers"),
+        ("uint a = (uint)pkt;", "a cast between a pointer and a number"),
+        ("__global uchar *p = (__global uchar *)16;", "a cast between a pointer and a number"),
+        ("__global uchar *p = 0;", "wanted is a `__global uchar *`"),
+        ("if (pkt) return 1;", "a pointer is no condition"),
+        ("if (!pkt) return 1;", "a pointer is no condition"),
+        ("if (pkt == 0) return 1;", "does not go between"),
+        ("__local uint a;", "`__local` is not for filters"),
+        ("barrier(1);", "`barrier` is not for filters"),
+        ("printf(\"x\");", "`printf` is not for filters"),
+        ("atomic_inc(pkt);", "`atomic_inc` is not for filters"),
+        ("get_global_id(0);", "`get_global_id` is not for filters"),
+        ("image2d_t i;", "`image2d_t` is not for filters"),
+        ("asm(\"nop\");", "`asm` is not for filters"),
+        ("double d;", "`double` is not for filters"),
+        ("half h;", "`half` is not for filters"),
+        ("uint8 v;", "`uint8` is not for filters"),
+        ("struct { uint a : 3; } s;", "there are no bit-fields"),
+        ("union { uint a; } u;", "there are no unions"),
+        ("struct { __global uchar *p; } s;", "a pointer as a member"),
+        ("undefined = 1;", "`undefined` is not declared"),
+        ("f(1);", "there is no function `f`"),
+        ("uint a = 1, a = 2;", "`a` is declared twice"),
+        ("const uint a = 1; a = 2;", "`=` cannot store here"),
+        ("const __global uchar *p = pkt; *p = 1;", "`=` cannot store here"),
+        ("const __global uchar *p = pkt; __global uchar *q = p;", "wanted is a `__global uchar *`"),
+        ("5 = 6;", "has to be a variable or a place"),
+        ("uint a[2]; a[2] = 1;", "the index 2 lies outside an array of 2"),
+        ("uint a[0];", "an array of 0 elements"),
+        ("uint a[len];", "has to be an integer that is known"),
+        ("uint a[] ;", "an array without a size"),
+        ("uint a[2] = {1, 2, 3};", "more values than"),
+        ("uint a = {1, 2};", "one value is wanted"),
+        ("uint4 v; v.q = 1;", "has no component `q`"),
+        ("uint4 v; v.xx = (uint2)(1);", "`=` cannot store here"),
+        ("uint2 v = (uint2)(1, 2, 3);", "`uint2` of 3 components"),
+        ("uint4 a; uint2 b; a + b;", "`+` does not go between `uint4` and `uint2`"),
+        ("uint4 v; if (v) return 1;", "a condition is a number"),
+        ("uint4 v; &v.x;", "the address of a vector's component"),
+        ("uint a[2]; &a;", "there are no pointers to arrays"),
+        ("break;", "`break` outside"),
+        ("continue;", "`continue` outside"),
+        ("case 1: ;", "a case that is not directly in a `switch`"),
+        ("switch (len) { case 1: ; case 1: ; }", "a second case 1"),
+        ("switch (len) { int x; case 1: ; }", "a statement in front of the first case"),
+        ("switch (len) { case 1: { case 2: ; } }", "a case that is not directly in a `switch`"),
+        ("switch (1.5f) { }", "`switch` takes an integer"),
+        ("1.5f % 2;", "`%` takes integers"),
+        ("pkt * 2;", "does not go between"),
+        ("load_u8(1, 2);", "argument 1 of `load_u8` has to be the packet"),
+        ("uint x; load_u8(&x, 2);", "argument 1 of `load_u8` has to be the packet"),
+        ("load_u8(pkt);", "`load_u8` takes 2 arguments, given are 1"),
+        ("min(1);", "`min` takes 2 arguments, given are 1"),
+        ("uint x; uchar *p = &x;", "wanted is a `uchar *`"),
+        ("uint x; uchar *p = (uchar *)&x; *p = 1;", "reached as another type"),
+        ("__global uchar *p; *p = 1;", "`p` points nowhere yet"),
+        ("uint x; uint *p = &x; p = (uint *)pkt;", "points into something else than before"),
+        ("uint x, y; uint *p = len ? &x : &y;", "points into something else than the other"),
+        ("uint x; uint y; if (&x < &y) return 1;", "these pointers are not to be compared"),
+        ("__constant uchar *p = pkt;", "wanted is a"),
+        ("struct s x;", "not defined"),
+        ("int x = sizeof(void);", "`void` has no size"),
+        ("return;", "nothing is given here"),
+        ("uint f;  f();", "`f` is no function"),
+        ("xdp_filter(pkt, len);", "calls itself"),
+        ("uint x = (struct s)1;", "a cast of"),
+        ("(uint4){1, 2, 3, 4};", "there are no compound literals"),
+        ("int x = ({ 1; });", "no statements inside of expressions"),
+        ("unsigned long long x;", "there is no `long long`"),
+        ("convert_uint4(1);", "it takes a value of as many components"),
+        ("as_uint(1l);", "each as wide"),
+        ("__global uint x;", "a `__global` variable"),
+        ("uint x = \"abc\";", "a string stands only where"),
+        ("typeof(len) x;", "`typeof` is not for filters"),
+        ("pkt->x;", "has no members"),
+        ("struct { int a; } s; s->a;", "`->` takes a pointer"),
+        ("struct { int a; } s; s.b;", "has no member `b`"),
+        ("vload4(0, pkt);", "`vload4` is not for filters"),
+        ("min(pkt, pkt);", "takes numbers and vectors"),
+    ] {
+        let (messages, shown) = errors(&filter("", inside));
+        assert!(shown.contains(said), "{inside}: {shown}");
+        assert!(shown.contains("test.cl:2:"), "{inside} is told with its place: {shown}");
+        assert!(messages.len() <= 2, "{inside} is told once: {messages:?}");
+    }
+}
+
+#[test]
+fn outside_of_functions() {
+    let inside = "";
+    for (outside, said) in [
+        ("uint counter;", "a variable outside functions"),
+        ("__global uint x;", "a variable outside functions"),
+        ("__constant uint x;", "`x` has no value"),
+        ("__constant uint x = y;", "`y` is not declared"),
+        ("uint f(uint n) { return n ? f(n - 1) : 0; }", "`f` calls itself"),
+        ("uint g(uint n); uint f(uint n) { return g(n); } uint g(uint n) { return f(n); }", "calls itself"),
+        ("uint g(uint n); uint f(uint n) { return g(n); }", "`g` is called and never defined"),
+        ("uint f(uint n) { return n; } uint f(uint n) { return n; }", "`f` is defined twice"),
+        ("uint f(uint n); uint f(int n) { return n; }", "declared with another type"),
+        ("uint load_u8(uint n) { return n; }", "`load_u8` cannot be declared"),
+        ("uint min(uint n) { return n; }", "`min` cannot be declared"),
+        ("uint pc_x(uint n) { return n; }", "`pc_x` cannot be declared"),
+        ("__kernel void k() { }", "`__kernel` is not for filters"),
+        ("foo bar;", "unknown type `foo`"),
+        ("struct s { struct s inner; };", "not defined yet"),
+        ("struct s { int a; int a; };", "a second member `a`"),
+        ("struct s { };", "a structure without members"),
+        ("struct s { uchar rest[]; };", "an array without a size as a member"),
+        ("typedef uint (*f)(uint);", "there are no function pointers"),
+        ("uint f(uint a, ...) { return a; }", "a fixed number of arguments"),
+        ("struct s { int a; } __attribute__((aligned(8)));", "the attribute `aligned` is not known"),
+        ("uint *f(void) { uint x; return &x; }", "a pointer to a local variable is given back"),
+        ("void f(__private uint *p) { uchar *q = (uchar *)p; *q = 1; }", "reached as another type"),
+    ] {
+        let (_, shown) = errors(&filter(outside, inside));
+        assert!(shown.contains(said), "{outside}: {shown}");
+    }
+    let (_, shown) = errors("uint f(uint a) { return a; }");
+    assert!(shown.contains("there is no function `xdp_filter`"), "{shown}");
+    for wrong in [
+        "int xdp_filter(__global uchar *p, uint l) { return 1; }",
+        "uint xdp_filter(uint p, uint l) { return 1; }",
+        "uint xdp_filter(__global uchar *p) { return 1; }",
+    ] {
+        let (_, shown) = errors(wrong);
+        assert!(shown.contains("`xdp_filter` has the wrong type"), "{shown}");
+    }
+}
+
+#[test]
+fn several_errors_are_told_at_once_each_in_its_place() {
+    let text = "uint helper(uint a) {\n    uint b = missing;\n    retrun a;\n    return a +;\n}\n\nfoo x;\nuint xdp_filter(__global uchar *pkt, uint len) {\n    goto out;\n    return pkt;\n}\n";
+    let (messages, shown) = errors(text);
+    // What the parser finds; names are looked up when it found nothing.
+    assert_eq!(messages.len(), 4, "{shown}");
+    for place in ["test.cl:3:5", "test.cl:4:15", "test.cl:7:1", "test.cl:9:5"] {
+        assert!(shown.contains(place), "{place}: {shown}");
+    }
+    let text = "uint helper(uint a) {\n    uint b = missing;\n    return other + 1;\n}\nuint xdp_filter(__global uchar *pkt, uint len) {\n    helper(1, 2);\n    return pkt;\n}\n";
+    let (messages, shown) = errors(text);
+    assert_eq!(messages.len(), 4, "{shown}");
+    for place in ["test.cl:2:14", "test.cl:3:12", "test.cl:6:5", "test.cl:7:12"] {
+        assert!(shown.contains(place), "{place}: {shown}");
+    }
+}
+
+#[test]
+fn a_report_shows_the_text_the_reason_and_the_way_out() {
+    let (_, shown) = errors(&filter("", "uint a = (uint)pkt;"));
+    assert_eq!(
+        shown,
+        "error: a cast between a pointer and a number
+  ┌─ test.cl:2:59
+  │
+2 │ uint xdp_filter(__global uchar *pkt, uint len) { uint a = (uint)pkt; return XDP_PASS; }
+  │                                                           ^^^^^^^^^
+  │
+  = a pointer has no address; `p - q` is how far two are apart, `p + n` goes on from one
+
+"
+    );
+}
+
+#[test]
+fn a_macros_use_is_the_place_of_what_it_stands_for() {
+    let (_, shown) = errors(&filter(
+        "#define BAD (undefined + 1)\n#define TWICE(x) ((x) + (x))",
+        "uint a = BAD;\nuint b = TWICE(other);",
+    ));
+    assert!(shown.contains("test.cl:3:59"), "{shown}");
+    assert!(shown.contains("test.cl:4:16"), "{shown}");
+}
