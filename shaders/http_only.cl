@@ -7,7 +7,7 @@
 // Reads bytes 12-13, the EtherType (16-17 behind a tag); of IPv4 the version, IHL, fragment offset
 // and protocol; of IPv6 the version and the chain of headers; then the destination port.
 
-// The two ports, 1 to 65535.
+// The two ports. 0 is none: then only the other passes.
 #ifndef HTTP
 #define HTTP 80
 #endif
@@ -41,7 +41,7 @@ struct tcphdr {
 
 // The loads below make no length check of their own. What lies outside the packet reads as 0, and
 // where that misleads the way to the port (a next header of 0 is a hop-by-hop header), the port
-// lies still further out and reads as 0 too: it matches nothing.
+// lies still further out and reads as 0 too, which is no port.
 
 uint port_of(bytes transport)
 {
@@ -113,5 +113,5 @@ uint xdp_filter(bytes pkt, uint len)
         port = port_ipv4((__global struct iphdr *)payload);
     else if (ethertype == ETH_P_IPV6)
         port = port_ipv6((__global struct ip6hdr *)payload);
-    return port == HTTP || port == HTTPS ? XDP_PASS : XDP_DROP;
+    return port != 0 && (port == HTTP || port == HTTPS) ? XDP_PASS : XDP_DROP;
 }

@@ -10,6 +10,7 @@
 //! - [`host`]: the C writer's source, compiled for this machine, as a device;
 //! - [`harness`]: one filter on one device, packet by packet; [`shrink`] makes what fails small.
 
+pub mod c_programs;
 pub mod corpora;
 pub mod devices;
 pub mod floating_point;

@@ -3,6 +3,19 @@
 /// Name and text of every stock filter.
 pub use portcullis::selftest::filters::STOCK as FILTERS;
 
+/// The stock filters in their other language, OpenCL C.
+pub const FILTERS_IN_C: &[(&str, &str)] = &[
+    ("simple_filter", include_str!("../../shaders/simple_filter.cl")),
+    ("port_filter", include_str!("../../shaders/port_filter.cl")),
+    ("minimal", include_str!("../../shaders/minimal.cl")),
+    ("complex_filter", include_str!("../../shaders/complex_filter.cl")),
+    ("http_only", include_str!("../../shaders/http_only.cl")),
+    ("hash_lb", include_str!("../../shaders/hash_lb.cl")),
+    ("mac_swap", include_str!("../../shaders/mac_swap.cl")),
+    ("dscp_mark", include_str!("../../shaders/dscp_mark.cl")),
+    ("vlan_pop", include_str!("../../shaders/vlan_pop.cl")),
+];
+
 /// The text of a stock filter.
 ///
 /// # Panics
@@ -36,6 +49,7 @@ mod tests {
             if path.extension().is_some_and(|e| e == "wgsl") {
                 let name = path.file_stem().unwrap().to_str().unwrap();
                 text(name);
+                assert!(FILTERS_IN_C.iter().any(|(known, _)| *known == name), "{name} is not there in OpenCL C");
                 assert!(readme.contains(&format!("| `{name}` |")), "{name} has no row in shaders/README.md");
             }
         }

@@ -1,4 +1,4 @@
-//! Every stock filter × every corpus × every device gives what the filter's model gives, and what
+//! Every stock filter, in both languages × every corpus × every device gives what the filter's model gives, and what
 //! the reference interpreter gives: verdicts, lengths and bytes.
 
 use std::sync::Arc;
@@ -7,16 +7,25 @@ use portcullis_compat_tests::corpora::{self, Corpus};
 use portcullis_compat_tests::models::{self, Outcome};
 use portcullis_compat_tests::{devices, layouts, stock};
 use portcullis_core::device::{Device, DeviceKind, LoadOptions, Session};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::lang::opencl_c::files::NoIncludes;
+use portcullis_core::lang::{Source, opencl_c, wgsl};
 use portcullis_core::packet::Room;
 use portcullis_core::program::{Program, ProgramOptions};
 
 /// Packets a batch: no power of two, so that groups of packets end anywhere.
 const BATCH: usize = 3001;
 
-fn compile(name: &str) -> Arc<Program> {
-    let source = Source::new(format!("{name}.wgsl"), stock::text(name));
-    Arc::new(wgsl::compile(&source, &ProgramOptions::default()).unwrap_or_else(|e| panic!("{}", e.render())))
+/// Every stock filter by name, with its file's ending.
+fn programs() -> Vec<(&'static str, &'static str, Arc<Program>)> {
+    let options = ProgramOptions::default();
+    let source = |name: &str, ending: &str, text: &str| Source::new(format!("{name}.{ending}"), text);
+    let in_wgsl =
+        stock::FILTERS.iter().map(|&(name, text)| (name, "wgsl", wgsl::compile(&source(name, "wgsl", text), &options)));
+    let in_c = stock::FILTERS_IN_C
+        .iter()
+        .map(|&(name, text)| (name, "cl", opencl_c::compile(&source(name, "cl", text), &options, &mut NoIncludes)));
+    let compiled = in_wgsl.chain(in_c);
+    compiled.map(|(name, ending, p)| (name, ending, Arc::new(p.unwrap_or_else(|e| panic!("{}", e.render()))))).collect()
 }
 
 fn run(session: &mut dyn Session, packets: &[Vec<u8>], room: Room) -> Vec<Outcome> {
@@ -45,9 +54,8 @@ fn compare(what: &str, packets: &[Vec<u8>], got: &[Outcome], want: &[Outcome]) {
 
 /// Runs every filter over the corpus on `device`.
 fn check(device: &Arc<dyn Device>, corpus: &Corpus) {
-    for (name, _) in stock::FILTERS {
-        let program = compile(name);
-        let what = format!("{name} on {} over {}", device.info().id, corpus.name);
+    for (name, ending, program) in programs() {
+        let what = format!("{name}.{ending} on {} over {}", device.info().id, corpus.name);
         let want: Vec<Outcome> = corpus.packets.iter().map(|packet| models::outcome(name, packet)).collect();
         let mut session = device.load(&program, &LoadOptions::default()).unwrap_or_else(|e| panic!("{what}: {e}"));
         compare(&what, &corpus.packets, &run(&mut *session, &corpus.packets, Room::Both), &want);
@@ -113,7 +121,7 @@ fn hostile_packets_reach_every_verdict() {
 
 /// The comparison itself can fail: a device that passes every packet is found out.
 #[test]
-#[should_panic(expected = "simple_filter on noop over hostile packets: packet")]
+#[should_panic(expected = "simple_filter.wgsl on noop over hostile packets: packet")]
 fn a_device_that_is_wrong_is_found_out() {
     let device: Arc<dyn Device> = Arc::new(portcullis::device::noop::Noop::new());
     check(&device, &corpora::hostile());

@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use portcullis::lang::{MAX_SOURCE, Source, wgsl};
+use portcullis::lang::opencl_c::files::{Includes, NoIncludes};
+use portcullis::lang::{MAX_SOURCE, Source, opencl_c, wgsl};
 use portcullis::program::{DEFAULT_FUEL, Program, ProgramOptions};
 use portcullis::reason;
 
@@ -13,9 +14,9 @@ use super::failure::Failure;
 /// What to filter with.
 #[derive(Debug, clap::Args)]
 pub struct FilterArgs {
-    /// The filter, a WGSL file; `-` reads it from standard input
+    /// The filter: OpenCL C if its name ends in .cl, else WGSL; `-` reads WGSL from standard input
     pub filter: PathBuf,
-    /// Set a parameter of the filter (an `override` in WGSL); may be given several times
+    /// Set a parameter of the filter (an `override` in WGSL, a macro in OpenCL C); may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = parameter)]
     set: Vec<(String, String)>,
     /// Loop iterations that the filter may spend on a packet; one that needs more is ABORTED
@@ -45,11 +46,24 @@ impl FilterArgs {
         if self.is_stdin() { "<stdin>".into() } else { self.filter.display().to_string() }
     }
 
+    /// Whether the text is OpenCL C.
+    fn is_c(&self) -> bool {
+        self.filter.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("cl"))
+    }
+
     /// Reads and compiles the filter.
     pub fn load(&self) -> Result<Program, Failure> {
         let options = ProgramOptions { parameters: self.set.clone(), fuel: self.fuel };
         let source = self.source()?;
-        wgsl::compile(&source, &options).map_err(|mut diagnostics| {
+        let compiled = if self.is_c() {
+            match self.filter.parent() {
+                Some(folder) => opencl_c::compile(&source, &options, &mut Folder(folder)),
+                None => opencl_c::compile(&source, &options, &mut NoIncludes),
+            }
+        } else {
+            wgsl::compile(&source, &options)
+        };
+        compiled.map_err(|mut diagnostics| {
             for error in &mut diagnostics.errors {
                 if let Some(name) = &error.parameter {
                     error.message = format!("--set {name}: {}", error.message);
@@ -60,20 +74,37 @@ impl FilterArgs {
     }
 
     fn source(&self) -> Result<Source, Failure> {
-        let mut bytes = Vec::new();
-        // One byte past the limit is enough to refuse it; the rest may be endless.
-        let limit = MAX_SOURCE as u64 + 1;
-        if self.is_stdin() {
-            io::stdin().lock().take(limit).read_to_end(&mut bytes)
-        } else {
-            File::open(&self.filter).and_then(|file| file.take(limit).read_to_end(&mut bytes))
-        }
-        .map_err(|error| Failure::Wrong(format!("{}: {}", self.name(), reason(&error))))?;
+        let bytes =
+            if self.is_stdin() { beginning(io::stdin().lock()) } else { File::open(&self.filter).and_then(beginning) }
+                .map_err(|error| Failure::Wrong(format!("{}: {}", self.name(), reason(&error))))?;
         if is_capture(&bytes) {
             let what = "this is a capture, not a filter; captures are given to --read";
             return Err(Failure::Wrong(format!("{}: {what}", self.name())));
         }
         Ok(Source::from_bytes(self.name(), bytes)?)
+    }
+}
+
+/// What there is, as far as a filter may be long: one byte past that is enough to refuse it, and the rest
+/// may be endless.
+fn beginning(from: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(MAX_SOURCE as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The folder that a filter includes files from.
+struct Folder<'a>(&'a Path);
+
+impl Includes for Folder<'_> {
+    fn read(&mut self, path: &Path) -> Result<Vec<u8>, String> {
+        let path = self.0.join(path);
+        // A pipe might never be opened from its other end.
+        let is_file = path.metadata().map_err(|error| reason(&error))?.is_file();
+        if !is_file {
+            return Err("this is no file".into());
+        }
+        File::open(&path).and_then(beginning).map_err(|error| reason(&error))
     }
 }
 

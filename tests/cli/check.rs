@@ -53,3 +53,24 @@ fn the_lowering_is_shown_in_each_form() {
     assert!(c("cuda").contains("extern \"C\" __global__ void xdp_kernel("));
     place.run(&["check", filter, "--emit", "asm"]).failed(2, &["asm"]);
 }
+
+#[test]
+fn a_name_that_ends_in_cl_is_opencl_c() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("parts")).unwrap();
+    let filter = "#include \"parts/ports.h\"\n#ifndef PORT\n#define PORT 80\n#endif\n\
+                  uint xdp_filter(__global uchar *pkt, uint len) { return port(pkt) == PORT ? XDP_PASS : XDP_DROP; }\n";
+    let filter = place.file("f.cl", filter);
+    place.file("parts/ports.h", "uint port(__global uchar *p) { return load_be16(p, 36); }\n");
+    let line = place.run(&["check", filter, "--json", "--set", "PORT=443"]).done().json();
+    assert_eq!(line["facts"]["reads_bytes"], 38);
+    place.run(&["check", filter, "--set", "OTHER=1"]).failed(2, &["OTHER"]);
+    place.file("parts/ports.h", "uint port(__global uchar *p) { return wrong; }\n");
+    place.run(&["check", filter]).failed(1, &["parts/ports.h:1:39", "`wrong` is not declared"]);
+    let line = place.run(&["check", filter, "--json"]).json();
+    assert_eq!((&line["errors"][0]["file"], &line["errors"][0]["line"]), (&"parts/ports.h".into(), &1.into()));
+    std::fs::remove_file(place.path("parts/ports.h")).unwrap();
+    place.run(&["check", filter]).failed(1, &["f.cl:1:", "parts/ports.h"]);
+    std::fs::create_dir(place.path("parts/ports.h")).unwrap();
+    place.run(&["check", filter]).failed(1, &["this is no file"]);
+}
