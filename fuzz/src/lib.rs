@@ -6,4 +6,5 @@ pub mod capture_bytes;
 pub mod descriptors;
 pub mod mutate;
 pub mod opencl_c_preprocess;
+pub mod opencl_c_text;
 pub mod wgsl_text;

@@ -18,8 +18,10 @@ pub mod token;
 mod tree;
 mod types;
 
+use naga::valid::{ValidationFlags, Validator};
+
 use super::{Diagnostics, Source, on_large_stack};
-use crate::program::{Program, ProgramOptions};
+use crate::program::{CAPABILITIES, Program, ProgramOptions};
 use errors::Errors;
 use files::Includes;
 
@@ -61,6 +63,11 @@ fn compile_here(
         }
         return Err(errors.finish(files));
     };
+    if cfg!(debug_assertions) {
+        // What is wrong with a text has been said by now.
+        let mut validator = Validator::new(ValidationFlags::all(), CAPABILITIES);
+        validator.validate(&module).unwrap_or_else(|error| panic!("{error:?}"));
+    }
     // The parameters are in the text by now.
     let options = ProgramOptions { parameters: Vec::new(), ..options.clone() };
     Program::new(&files.joined(), module, &options)

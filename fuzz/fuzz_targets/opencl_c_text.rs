@@ -1,0 +1,4 @@
+//! See `portcullis_fuzz::opencl_c_text`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| portcullis_fuzz::opencl_c_text::run(data));

@@ -1,0 +1,204 @@
+//! Any bytes as a filter's text in OpenCL C.
+
+use std::sync::Arc;
+
+use portcullis_core::interp::Interpreter;
+use portcullis_core::lang::opencl_c::files::NoIncludes;
+use portcullis_core::lang::{Source, opencl_c};
+use portcullis_core::packet::Metadata;
+use portcullis_core::program::{Lowering, ProgramOptions, lower};
+
+use crate::mutate::Corpus;
+
+/// Filters to begin with.
+pub const CORPUS: Corpus = Corpus {
+    seeds: &[
+        include_bytes!("../../shaders/complex_filter.cl"),
+        include_bytes!("../../shaders/dscp_mark.cl"),
+        include_bytes!("../../shaders/hash_lb.cl"),
+        include_bytes!("../../shaders/http_only.cl"),
+        include_bytes!("../../shaders/mac_swap.cl"),
+        include_bytes!("../seeds/language.cl"),
+    ],
+    pieces: &[
+        b"(",
+        b")",
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b"<",
+        b">",
+        b",",
+        b";",
+        b":",
+        b".",
+        b"?",
+        b"->",
+        b"-",
+        b"!",
+        b"~",
+        b"&",
+        b"*",
+        b"&&",
+        b"||",
+        b"<<",
+        b">>",
+        b"<=",
+        b"==",
+        b"=",
+        b"+=",
+        b">>=",
+        b"++",
+        b"--",
+        b"%",
+        b"^",
+        b"/",
+        b"0",
+        b"1",
+        b"1u",
+        b"-1",
+        b"0xffffffffu",
+        b"2147483648",
+        b"1ul",
+        b"1.5f",
+        b"1e38f",
+        b"'a'",
+        b"\"s\"",
+        b"struct ",
+        b"typedef ",
+        b"enum ",
+        b"const ",
+        b"__constant ",
+        b"__global ",
+        b"__private ",
+        b"return ",
+        b"if ",
+        b"else ",
+        b"while ",
+        b"for ",
+        b"do ",
+        b"switch ",
+        b"case 1:",
+        b"default:",
+        b"break;",
+        b"continue;",
+        b"goto x;",
+        b"sizeof ",
+        b"(uint)",
+        b"(uchar)",
+        b"(__global uint *)",
+        b"(uint4)",
+        b"uint",
+        b"int",
+        b"char",
+        b"ulong",
+        b"long",
+        b"bool",
+        b"float",
+        b"uchar4",
+        b"int2",
+        b"void",
+        b"pkt",
+        b"len",
+        b"o",
+        b"o.v",
+        b".xy",
+        b".lo",
+        b"a[i]",
+        b"&a",
+        b"*p",
+        b"p",
+        b"q",
+        b"xdp_filter",
+        b"load_u8(pkt, 0)",
+        b"store_be16(pkt, 0, 1)",
+        b"adjust_head(pkt, 4)",
+        b"redirect(1)",
+        b"pkt_time(pkt)",
+        b"min(1, 2)",
+        b"mul_hi(wide, wide)",
+        b"clz(len)",
+        b"select(1, 2, 3)",
+        b"any(o.v)",
+        b"convert_uchar4_sat(o.v)",
+        b"as_float(len)",
+        b"__attribute__((packed))",
+        b"#define X ",
+        b"#if ",
+        b"#endif\n",
+        b"#include \"x\"\n",
+        b"##",
+        b"\\\n",
+        b"//",
+        b"/*",
+        b"*/",
+        b"\0",
+        b"\xff",
+        b"\x1b[0m",
+        b"\r\n",
+        "é".as_bytes(),
+    ],
+};
+
+/// Compiles the bytes as a filter; what compiles is run on a few packets, lowered, and made native
+/// code. Whatever the bytes are, this returns.
+///
+/// # Panics
+/// Where the compiler failed, or let through what a device cannot take: faults of Portcullis.
+pub fn run(data: &[u8]) {
+    let options = ProgramOptions { fuel: 100, ..ProgramOptions::default() };
+    let compiled = Source::from_bytes("fuzz", data.to_vec())
+        .and_then(|source| opencl_c::compile(&source, &options, &mut NoIncludes));
+    let program = match compiled {
+        Ok(program) => Arc::new(program),
+        Err(errors) => {
+            assert!(!errors.errors.is_empty(), "refused without a reason");
+            let text = errors.render() + &errors.to_string();
+            assert!(!text.contains("the compiler itself failed"), "{text}");
+            assert!(!text.contains('\u{1b}'), "{text:?}");
+            return;
+        }
+    };
+    let interpreter = Interpreter::new(&program).expect("the verifier lets through what the interpreter takes");
+    for packet in [&[][..], &[0x45; 60], &[0xff; 1500]] {
+        interpreter.run(packet, &Metadata::default()).expect("a packet that can be run");
+    }
+    let lowering = Lowering { fuel: true, clamp_indices: true, whole_pointers: true, int64: true, mask_shifts: true };
+    lower(&program, lowering).expect("a valid filter can be lowered");
+    portcullis_cpu::clif(&program).expect("a valid filter becomes native code");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutate::{A_SECOND, mutation, run_for};
+
+    #[test]
+    fn for_a_second() {
+        println!("{} texts", run_for(A_SECOND, "opencl_c_text", CORPUS, 0, run));
+    }
+
+    #[test]
+    fn the_seeds_are_filters_and_their_mutations_sometimes() {
+        for seed in CORPUS.seeds {
+            let source = Source::from_bytes("seed", seed.to_vec()).unwrap();
+            opencl_c::compile(&source, &ProgramOptions::default(), &mut NoIncludes)
+                .unwrap_or_else(|e| panic!("{}", e.render()));
+            run(seed);
+        }
+        // A mutator that only ever made nonsense would test the scan alone.
+        let compiles = |number| {
+            let source = Source::from_bytes("f", mutation(CORPUS, number)).ok();
+            source.is_some_and(|source| opencl_c::compile(&source, &ProgramOptions::default(), &mut NoIncludes).is_ok())
+        };
+        assert!((0..200).filter(|&number| compiles(number)).count() > 2);
+    }
+
+    #[test]
+    fn bytes_of_no_kind() {
+        for data in [&b""[..], b"\0", b"\xff\xfe", b"\xef\xbb\xbf", &[b' '; 100], &[0x80; 64]] {
+            run(data);
+        }
+    }
+}
