@@ -9,6 +9,8 @@ use crate::packet::{Batch, BatchError, Span, Verdicts};
 use crate::program::Program;
 
 pub mod noop;
+pub mod pace;
+pub mod plan;
 
 /// What a device is made of, as far as it matters for choosing one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -27,7 +27,7 @@ use naga::{
 };
 use portcullis_core::device::DeviceError;
 use portcullis_core::program::Program;
-use portcullis_core::program::passes::{Lowering, lower};
+use portcullis_core::program::passes::{Lowering, inlined, lower};
 
 /// The entry point's name.
 pub(crate) const ENTRY: &str = "main";
@@ -94,32 +94,8 @@ impl Kernel {
     /// compile and devices run. The verifier's limit is about the filter as it was written: it takes
     /// a prelude function and a 64-bit operation for one expression each.
     pub fn inlined(&self) -> u64 {
-        inlined(&self.module)
+        inlined(&self.module, &self.module.entry_points[0].function)
     }
-}
-
-/// See [`Kernel::inlined`]. A function stands behind those it calls, so one look at each is enough.
-fn inlined(module: &Module) -> u64 {
-    let mut sizes: Vec<u64> = Vec::with_capacity(module.functions.len());
-    let functions = module.functions.iter().map(|(_, function)| function);
-    for function in functions.chain(module.entry_points.iter().map(|entry| &entry.function)) {
-        let mut size = function.expressions.len() as u64;
-        let mut blocks = vec![&function.body];
-        while let Some(block) = blocks.pop() {
-            for statement in block.iter() {
-                match statement {
-                    Statement::Call { function, .. } => size = size.saturating_add(sizes[function.index()]),
-                    Statement::Block(block) => blocks.push(block),
-                    Statement::If { accept, reject, .. } => blocks.extend([accept, reject]),
-                    Statement::Switch { cases, .. } => blocks.extend(cases.iter().map(|case| &case.body)),
-                    Statement::Loop { body, continuing, .. } => blocks.extend([body, continuing]),
-                    _ => {}
-                }
-            }
-        }
-        sizes.push(size);
-    }
-    sizes[module.functions.len()..].iter().fold(0, |sum, &size| sum.saturating_add(size))
 }
 
 /// Lowers a program for any device.
@@ -296,43 +272,5 @@ mod tests {
             let bound = kernel.module.global_variables.iter().filter(|(_, global)| global.binding.is_some());
             assert_eq!(bound.count(), bindings, "{body}");
         }
-    }
-
-    #[test]
-    fn what_is_called_twice_counts_twice() {
-        let mut module = Module::default();
-        let expressions = |count| {
-            let mut function = Function::default();
-            for _ in 0..count {
-                function.expressions.append(Expression::Literal(naga::Literal::Bool(true)), Span::UNDEFINED);
-            }
-            function
-        };
-        let call = |function| Statement::Call { function, arguments: vec![], result: None };
-        let block = |statements| Block::from_vec(statements);
-        let inner = module.functions.append(expressions(7), Span::UNDEFINED);
-        let mut twice = expressions(3);
-        let condition = twice.expressions.iter().next().unwrap().0;
-        let (accept, reject) = (block(vec![call(inner)]), block(vec![]));
-        let (body, continuing) = (block(vec![Statement::If { condition, accept, reject }]), block(vec![call(inner)]));
-        twice.body = block(vec![Statement::Loop { body, continuing, break_if: None }]);
-        let mut last = module.functions.append(twice, Span::UNDEFINED);
-        module.functions.append(expressions(1000), Span::UNDEFINED);
-        let mut expected = 3 + 2 * 7;
-        for depth in 0..70 {
-            let mut entry = entry(&mut Module::default(), |entry, body, index| {
-                body.push(call(last), Span::UNDEFINED);
-                entry.expressions.append(entry.expressions[index].clone(), Span::UNDEFINED)
-            });
-            let own = entry.function.expressions.len() as u64;
-            entry.function.body.push(Statement::Block(block(vec![call(inner)])), Span::UNDEFINED);
-            module.entry_points = vec![entry];
-            assert_eq!(inlined(&module), u64::saturating_add(expected, own + 7), "{depth}");
-            let mut outer = expressions(1);
-            outer.body = block(vec![call(last), call(last)]);
-            last = module.functions.append(outer, Span::UNDEFINED);
-            expected = expected.saturating_mul(2).saturating_add(1);
-        }
-        assert_eq!(expected, u64::MAX);
     }
 }

@@ -4,26 +4,23 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use portcullis_core::device::pace::Pace;
+use portcullis_core::device::plan::{self, Bounds, Layout, Needs, PAST_END, Piece};
 use portcullis_core::device::{
     DeviceError, Done, Imported, LoadOptions, Session, StageTimes, SubmitError, check_submission,
 };
 use portcullis_core::packet::{Batch, BatchError, Descriptor, Metadata, Span, Verdicts};
 use portcullis_core::program::Program;
-use portcullis_core::program::facts::Window;
 use wgpu::{BufferUsages, CommandEncoder, WriteOnly};
 
 use crate::compile::{ARENA, DESCRIPTORS, LAUNCH, Launch, METADATA, VERDICTS, WORKGROUP};
 use crate::device::Gpu;
 use crate::memory::{Download, Imports, Upload};
 use crate::probe::WgpuDevice;
-use pace::Pace;
 use pipeline::Loaded;
 pub(crate) use pipeline::SOFTWARE_SIZE;
-use plan::{Bounds, Layout, Needs, PAST_END, Piece};
 
-mod pace;
 mod pipeline;
-mod plan;
 #[cfg(test)]
 mod tests;
 
@@ -89,16 +86,10 @@ struct Running {
 impl WgpuSession {
     pub fn new(device: &WgpuDevice, program: &Arc<Program>, options: &LoadOptions) -> Result<WgpuSession, DeviceError> {
         let (gpu, loaded) = pipeline::load(device, program, &options.cancel)?;
-        let facts = program.facts();
-        let window = reach(facts.reads).max(reach(facts.writes));
-        let room = loaded.moves_ends;
-        // What a filter adds to a packet, and what it finds there, is not bounded by the windows,
-        // which are about the packet as it arrived.
-        let needs = Needs { window: if room { u32::MAX } else { window }, room };
         Ok(WgpuSession {
             program: program.clone(),
             options: LoadOptions { depth: options.depth.max(1), ..options.clone() },
-            needs,
+            needs: Needs::of_program(program),
             pace: Pace::new(gpu.kind, program, loaded.size),
             loaded,
             imports: Imports::default(),
@@ -444,7 +435,7 @@ impl WgpuSession {
     /// Brings changed packets into the batch; `ends` is where they lie now, or empty.
     fn write_back(&self, flight: &mut Flight, ends: Vec<Descriptor>) -> Result<(), DeviceError> {
         let broken = |error: BatchError| DeviceError::Broken { device: self.gpu.id.clone(), error };
-        let window = if self.loaded.moves_ends { u32::MAX } else { reach(self.program.facts().writes) };
+        let window = if self.loaded.moves_ends { u32::MAX } else { self.program.facts().writes.reach() };
         if !self.loaded.writes_packets && !self.loaded.moves_ends {
             return Ok(());
         }
@@ -561,15 +552,6 @@ impl Buffers {
             ends: Download::of_copies("ends"),
             changed: Download::of_copies("changed packets"),
         }
-    }
-}
-
-/// How many bytes of a packet, from its start, a window holds.
-fn reach(window: Window) -> u32 {
-    match window {
-        Window::Nothing => 0,
-        Window::Bytes(bytes) => bytes,
-        Window::WholePacket => u32::MAX,
     }
 }
 

@@ -46,6 +46,11 @@ impl Window {
         }
     }
 
+    /// How many bytes from a packet's first on it may be at most.
+    pub fn reach(self) -> u32 {
+        self.of(u32::MAX)
+    }
+
     /// How many bytes from its first on that is of a packet of `length` bytes.
     pub fn of(self, length: u32) -> u32 {
         match self {

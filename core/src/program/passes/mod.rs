@@ -13,6 +13,7 @@ mod int64;
 mod pointers;
 mod rewrite;
 mod shifts;
+mod size;
 #[cfg(test)]
 mod testing;
 
@@ -22,6 +23,7 @@ use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{Function, Handle, Module};
 
 pub use fuel::FuelState;
+pub use size::inlined;
 
 use super::{Machinery, Program};
 use crate::lang::prelude::Intrinsic;

@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use portcullis_core::device::DeviceKind;
-use portcullis_core::program::Program;
+use super::DeviceKind;
+use crate::program::Program;
 
 /// A launch that takes longer than this makes the next ones smaller.
 const LONG: Duration = Duration::from_millis(250);
@@ -20,9 +20,9 @@ const SHORT: Duration = Duration::from_millis(25);
 /// worst case then takes a second and a half.
 const DOUBLINGS: u32 = 4;
 
-/// The sizes of launches.
+/// The sizes of a session's launches.
 #[derive(Debug, Clone)]
-pub(crate) struct Pace {
+pub struct Pace {
     packets: usize,
     most: usize,
     free: bool,
@@ -46,8 +46,7 @@ impl Pace {
         Pace { packets, most, free: most >= 1 << 24 }
     }
 
-    /// Cuts nothing, whatever the filter does.
-    #[cfg(test)]
+    /// Cuts nothing, whatever the filter does: for tests of devices that are busy for long.
     pub fn none() -> Pace {
         Pace { packets: usize::MAX, most: usize::MAX, free: true }
     }
@@ -79,8 +78,9 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use portcullis_core::lang::{Source, wgsl};
-    use portcullis_core::program::ProgramOptions;
+    use crate::lang::{Source, wgsl};
+    use crate::program::ProgramOptions;
+    use crate::program::passes::{Lowering, inlined, lower};
 
     fn program(text: &str) -> Program {
         wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default()).map_err(|e| e.render()).unwrap()
@@ -124,7 +124,8 @@ mod tests {
         }
         text += "fn xdp_filter(pkt: u32) -> u32 { return f11(pkt, 1u) & 1u; }";
         let program = program(&text);
-        let size = crate::compile::kernel(&program).unwrap().inlined();
+        let lowered = lower(&program, Lowering { fuel: true, int64: true, ..Lowering::default() }).unwrap();
+        let size = inlined(&lowered.module, &lowered.module.functions[lowered.filter]);
         // Of the innermost helper's own expressions at least the product, the sum and the mask, and
         // the call, are there for each of 2048 calls.
         assert!(size >= 4 << 11, "{size}");

@@ -3,15 +3,16 @@
 
 use std::ops::Range;
 
-use portcullis_core::packet::{Batch, Descriptor, READABLE_PAST_END, ROOM};
+use crate::packet::{Batch, Descriptor, READABLE_PAST_END, ROOM};
+use crate::program::Program;
 
 /// Bytes behind the last packet that a kernel may look at (two words are loaded to get one that
 /// straddles them), and that a binding therefore covers.
-pub(crate) const PAST_END: u64 = READABLE_PAST_END as u64;
+pub const PAST_END: u64 = READABLE_PAST_END as u64;
 
 /// Where a kernel finds the packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Layout {
+pub enum Layout {
     /// Nowhere: it looks at none.
     Unseen,
     /// In the batch's own memory, which the device reads in place.
@@ -24,7 +25,7 @@ pub(crate) enum Layout {
 
 /// What bounds a piece.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
+pub struct Bounds {
     /// Bytes that a storage binding may have.
     pub binding: u64,
     /// What a binding's offset in its buffer must be a multiple of.
@@ -35,7 +36,7 @@ pub(crate) struct Bounds {
 
 /// What a filter does, as far as it matters here.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Needs {
+pub struct Needs {
     /// Bytes of each packet, from its start, that the filter may touch.
     pub window: u32,
     /// Whether packets may grow into their room.
@@ -43,6 +44,15 @@ pub(crate) struct Needs {
 }
 
 impl Needs {
+    /// What a program needs.
+    pub fn of_program(program: &Program) -> Needs {
+        let facts = program.facts();
+        // What a filter adds to a packet, and what it finds there, is not bounded by the windows,
+        // which are about the packet as it arrived.
+        let window = if facts.changes_length { u32::MAX } else { facts.reads.reach().max(facts.writes.reach()) };
+        Needs { window, room: facts.changes_length }
+    }
+
     fn margin(self) -> u64 {
         if self.room { ROOM.into() } else { 0 }
     }
@@ -55,7 +65,7 @@ impl Needs {
 
 /// A part of a batch that one set of bindings can show a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub struct Piece {
     /// Which packets.
     pub packets: Range<usize>,
     /// The bytes that hold them: of the batch's memory, or, packed, of the buffer. Packets' rooms
@@ -65,20 +75,22 @@ pub(crate) struct Piece {
 
 /// A packet too large for any piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TooLarge {
+pub struct TooLarge {
+    /// Its place in the batch.
     pub index: usize,
+    /// Its length in bytes.
     pub length: u32,
 }
 
 /// Whether a copy packs the packets: where what lies between the bytes that matter is most of it.
-pub(crate) fn pays_to_pack(batch: &Batch, needs: Needs) -> bool {
+pub fn pays_to_pack(batch: &Batch, needs: Needs) -> bool {
     let wanted: u64 = batch.descriptors().iter().map(|d| u64::from(needs.of(d.length)) + 2 * needs.margin()).sum();
     extent(batch.descriptors(), needs).is_some_and(|all| all.end - all.start > 2 * wanted)
 }
 
 /// The bytes from the first packet's first word to the last packet's last word, rooms included;
 /// `None` where no packet has any. Packets of a batch ascend in memory.
-fn extent(descriptors: &[Descriptor], needs: Needs) -> Option<Range<u64>> {
+pub fn extent(descriptors: &[Descriptor], needs: Needs) -> Option<Range<u64>> {
     let mut seen = descriptors.iter().filter(|d| d.length > 0 || needs.room);
     let first = words(seen.next()?, needs);
     let last = seen.next_back().map_or(first.clone(), |d| words(d, needs));
@@ -93,7 +105,7 @@ fn words(d: &Descriptor, needs: Needs) -> Range<u64> {
 }
 
 /// Cuts a batch. Every packet is in exactly one piece, in order; an empty batch has no piece.
-pub(crate) fn cut(batch: &Batch, layout: Layout, needs: Needs, bounds: Bounds) -> Result<Vec<Piece>, TooLarge> {
+pub fn cut(batch: &Batch, layout: Layout, needs: Needs, bounds: Bounds) -> Result<Vec<Piece>, TooLarge> {
     let descriptors = batch.descriptors();
     if layout == Layout::Unseen {
         let starts = (0..descriptors.len()).step_by(bounds.packets);
@@ -144,7 +156,7 @@ pub(crate) fn cut(batch: &Batch, layout: Layout, needs: Needs, bounds: Bounds) -
 }
 
 /// The packets of a piece as its kernel sees them: offsets from the start of what is bound.
-pub(crate) fn descriptors<'a>(
+pub fn descriptors<'a>(
     batch: &'a Batch,
     piece: &'a Piece,
     layout: Layout,
@@ -168,7 +180,7 @@ pub(crate) fn descriptors<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use portcullis_core::packet::{Arena, Carver, Room};
+    use crate::packet::{Arena, Carver, Room};
 
     const WHOLE: Needs = Needs { window: u32::MAX, room: false };
 
