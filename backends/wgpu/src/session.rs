@@ -387,11 +387,7 @@ impl WgpuSession {
                         let word = |at: usize| u32::from_le_bytes([d[at], d[at + 1], d[at + 2], d[at + 3]]);
                         Descriptor { offset: word(0), length: word(4) }
                     });
-                    // How far the packet's start moved is the same in either memory.
-                    ends.extend(before.iter().zip(seen).zip(after).map(|((before, seen), after)| Descriptor {
-                        offset: before.offset.wrapping_add(after.offset.wrapping_sub(seen.offset)),
-                        length: after.length,
-                    }));
+                    ends.extend(plan::ends(before, seen, after));
                 })?;
             }
         }
@@ -459,18 +455,9 @@ impl WgpuSession {
             if bytes == 0 {
                 continue;
             }
-            let batch = &mut flight.batch;
+            let before = &before[piece.packets.clone()];
             buffers.changed.read(&self.gpu, bytes, |from| {
-                for (index, seen) in piece.packets.clone().zip(seen) {
-                    let moved = batch.descriptors()[index].offset.wrapping_sub(before[index].offset);
-                    let at = seen.offset.wrapping_add(moved) as usize;
-                    let packet = batch.packet_mut(index);
-                    let length = packet.len().min(window as usize);
-                    if length == 0 {
-                        continue; // It lies nowhere.
-                    }
-                    packet[..length].copy_from_slice(&from[at..at + length]);
-                }
+                plan::write_back(&mut flight.batch, piece, before, &seen, window, from);
             })?;
         }
         Ok(())

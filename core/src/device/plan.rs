@@ -177,6 +177,43 @@ pub fn descriptors<'a>(
     })
 }
 
+/// Where the packets of a piece lie in their batch now: `before` there, `seen` and `after` as the kernel
+/// found them and left them.
+pub fn ends(
+    before: &[Descriptor],
+    seen: impl Iterator<Item = Descriptor>,
+    after: impl Iterator<Item = Descriptor>,
+) -> impl Iterator<Item = Descriptor> {
+    // How far the packet's start moved is the same in either memory.
+    before.iter().zip(seen).zip(after).map(|((before, seen), after)| Descriptor {
+        offset: before.offset.wrapping_add(after.offset.wrapping_sub(seen.offset)),
+        length: after.length,
+    })
+}
+
+/// Copies the packets of a piece from a copy that a kernel worked on, `from`, back into their batch,
+/// which knows already where the kernel left their ends. `before` is where they lay, `seen` where the
+/// kernel found them; `window` is how many bytes of each it may have changed.
+pub fn write_back(
+    batch: &mut Batch,
+    piece: &Piece,
+    before: &[Descriptor],
+    seen: &[Descriptor],
+    window: u32,
+    from: &[u8],
+) {
+    for ((index, before), seen) in piece.packets.clone().zip(before).zip(seen) {
+        let moved = batch.descriptors()[index].offset.wrapping_sub(before.offset);
+        let at = seen.offset.wrapping_add(moved) as usize;
+        let packet = batch.packet_mut(index);
+        let length = packet.len().min(window as usize);
+        if length == 0 {
+            continue; // It lies nowhere.
+        }
+        packet[..length].copy_from_slice(&from[at..at + length]);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
