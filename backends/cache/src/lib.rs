@@ -1,0 +1,304 @@
+//! What devices' compilers made, kept from run to run in a folder of the user's.
+//!
+//! A cache is never needed: where something is wrong with the folder or with what is in it there is
+//! nothing to be had, and nobody is told. What is loaded from it runs on a device with the user's
+//! rights, so:
+//! - the folder is the user's own and nobody else may enter it (mode 0700), or it is not used;
+//! - a file is written under another name and renamed, so it is there as a whole or not at all;
+//! - an entry has its whole key in it, and a checksum over everything: a file that was cut off, or is
+//!   another's, is no entry;
+//! - the files of a folder take no more than [`LIMIT`] bytes; those used longest ago go first.
+#![deny(unsafe_code)]
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+/// Bytes that the files of a folder may take together.
+pub const LIMIT: u64 = 64 << 20;
+
+/// Names the folder that caches are in, in place of the system's place for such things. An empty
+/// name is none: nothing is cached then.
+pub const FOLDER: &str = "PORTCULLIS_CACHE";
+
+const MAGIC: &[u8; 16] = b"portcullis cache";
+const SUFFIX: &str = "bin";
+
+/// A folder of entries.
+#[derive(Debug, Clone)]
+pub struct Cache {
+    folder: PathBuf,
+    limit: u64,
+}
+
+impl Cache {
+    /// The user's cache for one kind of thing, `opencl` for example; made where it is not there.
+    /// `None` where there can be none.
+    pub fn open(kind: &str) -> Option<Cache> {
+        let base = match std::env::var_os(FOLDER) {
+            Some(folder) => PathBuf::from(folder),
+            None => system_folder()?.join("portcullis"),
+        };
+        // A relative folder would depend on where one stands (XDG Base Directory Specification, "Basics").
+        if !base.is_absolute() {
+            return None;
+        }
+        Cache::at(&base.join(kind), LIMIT)
+    }
+
+    /// A cache in this folder, of at most `limit` bytes.
+    pub fn at(folder: &Path, limit: u64) -> Option<Cache> {
+        let there = folder.ancestors().find(|folder| folder.symlink_metadata().is_ok())?;
+        if there != folder {
+            // Nothing is made in another's folder: run with another's home, it would be in the way there.
+            owned(&fs::metadata(there).ok()?).then_some(())?;
+            make(folder).ok()?;
+        }
+        let metadata = folder.symlink_metadata().ok()?;
+        (metadata.is_dir() && owned(&metadata) && private(&metadata))
+            .then(|| Cache { folder: folder.to_path_buf(), limit })
+    }
+
+    /// What was put in under this key.
+    pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        let mut file = File::open(self.path(key)).ok()?;
+        let mut bytes = Vec::new();
+        (&mut file).take(self.limit).read_to_end(&mut bytes).ok()?;
+        let entry = decode(&bytes, key)?.to_vec();
+        // It was used: it stays longer.
+        let _ = file.set_modified(SystemTime::now());
+        Some(entry)
+    }
+
+    /// Puts something in. Gives whether it is there now.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> bool {
+        let bytes = encode(key, value);
+        bytes.len() as u64 <= self.limit && self.write(key, &bytes).is_ok()
+    }
+
+    fn write(&self, key: &[u8], bytes: &[u8]) -> io::Result<()> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("{}-{}.tmp", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let temporary = self.folder.join(name);
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let written = options.open(&temporary).and_then(|mut file| file.write_all(bytes));
+        let placed = written.and_then(|()| {
+            self.make_room(bytes.len() as u64);
+            fs::rename(&temporary, self.path(key))
+        });
+        if placed.is_err() {
+            let _ = fs::remove_file(&temporary);
+        }
+        placed
+    }
+
+    /// Removes files until `wanted` bytes more fit, those used longest ago first.
+    fn make_room(&self, wanted: u64) {
+        let files = fs::read_dir(&self.folder).into_iter().flatten().flatten().filter_map(|entry| {
+            let metadata = entry.metadata().ok().filter(fs::Metadata::is_file)?;
+            let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            Some((used, metadata.len(), entry.path()))
+        });
+        let mut files: Vec<_> = files.collect();
+        files.sort();
+        // The new file is one of them, under its first name, and the newest.
+        let mut total: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
+        let newest = files.len().saturating_sub(1);
+        for (_, bytes, path) in &files[..newest] {
+            if total <= self.limit.max(wanted) {
+                break;
+            }
+            if fs::remove_file(path).is_ok() {
+                total -= bytes;
+            }
+        }
+    }
+
+    fn path(&self, key: &[u8]) -> PathBuf {
+        self.folder.join(format!("{:016x}.{SUFFIX}", fnv(key)))
+    }
+}
+
+/// Where the system wants such files.
+fn system_folder() -> Option<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    if cfg!(windows) {
+        absolute("LOCALAPPDATA")
+    } else if cfg!(target_os = "macos") {
+        Some(absolute("HOME")?.join("Library/Caches"))
+    } else {
+        absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))
+    }
+}
+
+fn make(folder: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(folder)
+}
+
+#[cfg(unix)]
+fn owned(metadata: &fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    metadata.uid() == rustix::process::geteuid().as_raw()
+}
+
+#[cfg(unix)]
+fn private(metadata: &fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    metadata.mode() & 0o077 == 0
+}
+
+/// Elsewhere the user's own folder is private by where it is.
+#[cfg(not(unix))]
+fn owned(_: &fs::Metadata) -> bool {
+    true
+}
+
+#[cfg(not(unix))]
+fn private(_: &fs::Metadata) -> bool {
+    true
+}
+
+/// Magic, the key's length and the value's as little-endian words of 8 bytes, key, value, and the
+/// checksum of all that.
+fn encode(key: &[u8], value: &[u8]) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend((key.len() as u64).to_le_bytes());
+    bytes.extend((value.len() as u64).to_le_bytes());
+    bytes.extend(key);
+    bytes.extend(value);
+    bytes.extend(fnv(&bytes).to_le_bytes());
+    bytes
+}
+
+fn decode<'a>(bytes: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
+    let (content, sum) = bytes.split_last_chunk::<8>()?;
+    if fnv(content) != u64::from_le_bytes(*sum) {
+        return None;
+    }
+    let rest = content.strip_prefix(MAGIC)?;
+    let (key_length, rest) = rest.split_first_chunk::<8>()?;
+    let (value_length, rest) = rest.split_first_chunk::<8>()?;
+    let value = rest.strip_prefix(key)?;
+    let lengths = (u64::from_le_bytes(*key_length), u64::from_le_bytes(*value_length));
+    (lengths == (key.len() as u64, value.len() as u64)).then_some(value)
+}
+
+/// FNV-1a of 64 bits (RFC 9923). Against accidents: the folder is nobody else's.
+fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn fresh() -> (tempfile::TempDir, Cache) {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(&folder.path().join("a/b"), 1 << 16).unwrap();
+        (folder, cache)
+    }
+
+    #[test]
+    fn the_checksum_is_fnv_1a() {
+        // RFC 9923, appendix C: the empty string, "a" and "foobar".
+        assert_eq!(fnv(b""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv(b"a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(fnv(b"foobar"), 0x8594_4171_f739_67e8);
+    }
+
+    #[test]
+    fn what_was_put_in_comes_out() {
+        let (_folder, cache) = fresh();
+        assert_eq!(cache.get(b"key"), None);
+        assert!(cache.put(b"key", b"value") && cache.put(b"other", b""));
+        assert_eq!(cache.get(b"key").unwrap(), b"value");
+        assert_eq!(cache.get(b"other").unwrap(), b"");
+        assert!(cache.put(b"key", b"another"));
+        assert_eq!(cache.get(b"key").unwrap(), b"another");
+        let names = fs::read_dir(&cache.folder).unwrap().map(|entry| entry.unwrap().path());
+        assert!(names.into_iter().all(|path| path.extension().unwrap() == SUFFIX));
+    }
+
+    #[test]
+    fn a_damaged_file_is_no_entry() {
+        let (_folder, cache) = fresh();
+        assert!(cache.put(b"key", b"some value"));
+        let whole = fs::read(cache.path(b"key")).unwrap();
+        for length in 0..whole.len() {
+            fs::write(cache.path(b"key"), &whole[..length]).unwrap();
+            assert_eq!(cache.get(b"key"), None, "cut off at {length}");
+        }
+        for at in 0..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 4;
+            fs::write(cache.path(b"key"), &bytes).unwrap();
+            assert_eq!(cache.get(b"key"), None, "byte {at}");
+        }
+        // Another's entry under this name, as if two keys had the same hash.
+        fs::write(cache.path(b"key"), encode(b"yek", b"some value")).unwrap();
+        assert_eq!(cache.get(b"key"), None);
+        fs::write(cache.path(b"key"), &whole).unwrap();
+        assert!(cache.get(b"key").is_some());
+    }
+
+    #[test]
+    fn the_folder_is_bounded_and_what_was_used_stays() {
+        let (_folder, cache) = fresh();
+        let value = vec![7; 20_000];
+        for key in [b"1", b"2", b"3"] {
+            assert!(cache.put(key, &value));
+        }
+        let age = |key: &[u8], seconds| {
+            let file = File::open(cache.path(key)).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
+        };
+        age(b"1", 300);
+        age(b"2", 200);
+        age(b"3", 100);
+        assert!(cache.get(b"1").is_some());
+        assert!(cache.put(b"4", &value));
+        assert_eq!([b"1", b"2", b"3", b"4"].map(|key| cache.get(key).is_some()), [true, false, true, true]);
+        assert!(!cache.put(b"5", &vec![0; 1 << 16]), "larger than all of the cache");
+        assert!(cache.get(b"4").is_some());
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_folder_that_others_may_enter_is_not_used() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let (folder, cache) = fresh();
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&cache.folder), 0o700);
+        assert_eq!(mode(cache.folder.parent().unwrap()), 0o700);
+        assert!(cache.put(b"key", b"value"));
+        assert_eq!(mode(&cache.path(b"key")), 0o600);
+        let link = folder.path().join("link");
+        symlink(&cache.folder, &link).unwrap();
+        assert!(Cache::at(&link, LIMIT).is_none(), "a link");
+        for open in [0o750, 0o701, 0o777] {
+            fs::set_permissions(&cache.folder, fs::Permissions::from_mode(open)).unwrap();
+            assert!(Cache::at(&cache.folder, LIMIT).is_none(), "{open:o}");
+        }
+        fs::set_permissions(&cache.folder, fs::Permissions::from_mode(0o700)).unwrap();
+        assert!(Cache::at(&cache.folder, LIMIT).is_some());
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert!(Cache::at(&file, LIMIT).is_none() && Cache::at(&file.join("below"), LIMIT).is_none());
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&cache.folder, Some(65_534), None).unwrap();
+            assert!(Cache::at(&cache.folder, LIMIT).is_none(), "another's");
+            assert!(Cache::at(&cache.folder.join("below"), LIMIT).is_none(), "in another's");
+        }
+    }
+}
