@@ -1,12 +1,11 @@
-//! How batches travel, on every device there is.
+//! How batches travel where it matters what the device can bind. All else about batches is in
+//! `compat-tests/tests/batches.rs`, for every device.
 
 mod common;
 
-use std::sync::Arc;
-
-use common::{devices, load, program, program_with, run_batch, strided};
-use portcullis_core::device::{CancelToken, Device, DeviceError, DeviceKind, Imported, LoadOptions};
-use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Metadata, Room, Verdict};
+use common::{devices, load, program, program_with, strided};
+use portcullis_core::device::{Device, DeviceError, DeviceKind, Imported, LoadOptions};
+use portcullis_core::packet::{Batch, Verdict};
 use portcullis_core::program::ProgramOptions;
 
 /// Redirects to the number in the first four bytes.
@@ -22,55 +21,6 @@ const COUNT: &str = "
 
 fn numbers(count: usize, length: usize, start: usize, stride: usize) -> Batch {
     strided(count, length, start, stride, |i, packet| packet[..4].copy_from_slice(&(i as u32).to_be_bytes()))
-}
-
-#[test]
-fn no_packet_at_all() {
-    for device in devices() {
-        for text in [NUMBER, COUNT] {
-            let (verdicts, after) = run_batch(&device, &program(text), Batch::from_packets::<[u8; 0]>(&[]).unwrap());
-            assert!(verdicts.is_empty() && after.is_empty());
-        }
-    }
-}
-
-#[test]
-fn packets_without_bytes() {
-    for device in devices() {
-        let carved = |room| {
-            let at = |offset| Descriptor { offset, length: 0 };
-            let mut carver = Carver::new(Arena::new(4096).unwrap(), None);
-            carver.carve(vec![at(200), at(456), at(1000)], vec![], room).unwrap()
-        };
-        for text in [NUMBER, COUNT] {
-            for room in [Room::None, Room::Both] {
-                let (verdicts, after) = run_batch(&device, &program(text), carved(room));
-                assert_eq!(verdicts.len(), 3);
-                assert_eq!(after, vec![vec![0u8; 0]; 3]);
-            }
-        }
-    }
-}
-
-#[test]
-fn a_hundred_thousand_packets() {
-    for device in devices() {
-        for (length, stride) in [(4, 4), (60, 64), (61, 2112)] {
-            let batch = numbers(100_000, length, 12, stride);
-            let (verdicts, _) = run_batch(&device, &program(NUMBER), batch);
-            assert!(verdicts.iter().enumerate().all(|(i, &v)| v == Verdict::Redirect(i as u32)), "{length} {stride}");
-        }
-    }
-}
-
-#[test]
-fn packets_at_odd_addresses() {
-    for device in devices() {
-        for start in [1, 2, 3, 4097, 8191] {
-            let (verdicts, _) = run_batch(&device, &program(NUMBER), numbers(1000, 61, start, 68));
-            assert!(verdicts.iter().enumerate().all(|(i, &v)| v == Verdict::Redirect(i as u32)), "{start}");
-        }
-    }
 }
 
 #[test]
@@ -98,66 +48,6 @@ fn memory_beyond_a_binding_is_split() {
 }
 
 #[test]
-fn batches_come_back_in_order() {
-    for device in devices() {
-        for text in [NUMBER, COUNT] {
-            let options = LoadOptions { depth: 4, ..LoadOptions::default() };
-            let mut session = device.load(&program(text), &options).unwrap();
-            let mut back = 0;
-            let check = |done: portcullis_core::device::Done, back: usize| {
-                assert_eq!(done.batch.len(), 1000 + back * 100);
-                if text == NUMBER {
-                    assert!(done.verdicts.iter().enumerate().all(|(i, v)| v == Verdict::Redirect(i as u32)));
-                } else {
-                    assert!(done.batch.packets().all(|packet| packet[60..] == [0, 0, 0, 1]));
-                }
-            };
-            for sent in 0..12 {
-                if session.in_flight() == session.depth() {
-                    check(session.complete().unwrap().unwrap(), back);
-                    back += 1;
-                }
-                session.submit(numbers(1000 + sent * 100, 64, sent % 4, 68)).unwrap();
-            }
-            assert_eq!(session.in_flight(), 4);
-            let refused = session.submit(numbers(5, 64, 0, 64)).unwrap_err();
-            assert!(matches!(refused.error, DeviceError::Refused(_)));
-            assert_eq!(refused.batch.len(), 5);
-            while let Some(done) = session.complete().unwrap() {
-                check(done, back);
-                back += 1;
-            }
-            assert_eq!(back, 12);
-        }
-    }
-}
-
-#[test]
-fn many_spans_and_several_batches_of_one() {
-    for device in devices() {
-        let mut session = load(&device, &program(NUMBER));
-        for round in 0..100u32 {
-            // Large enough to be imported without being announced.
-            let mut arena = Arena::new(300 << 10).unwrap();
-            for i in 0..2000u32 {
-                arena[i as usize * 128..][..4].copy_from_slice(&(i + round).to_be_bytes());
-            }
-            let mut carver = Carver::new(arena, None);
-            for part in 0..2u32 {
-                let descriptors = (0..1000).map(|i| Descriptor { offset: (part * 1000 + i) * 128, length: 60 });
-                session.submit(carver.carve(descriptors.collect(), vec![], Room::None).unwrap()).unwrap();
-            }
-            drop(carver);
-            for part in 0..2u32 {
-                let done = session.complete().unwrap().unwrap();
-                let expected = |i: usize| Verdict::Redirect(part * 1000 + i as u32 + round);
-                assert!(done.verdicts.iter().enumerate().all(|(i, v)| v == expected(i)), "{round} {part}");
-            }
-        }
-    }
-}
-
-#[test]
 fn memory_is_read_in_place_only_where_nothing_is_written() {
     for device in devices() {
         let batch = numbers(10, 60, 0, 64);
@@ -169,34 +59,6 @@ fn memory_is_read_in_place_only_where_nothing_is_written() {
     }
 }
 
-#[test]
-fn what_the_source_writes_between_batches_is_seen() {
-    for device in devices() {
-        let mut session = load(&device, &program(NUMBER));
-        let (home, arenas) = std::sync::mpsc::channel();
-        let mut arena = Arena::new(1 << 20).unwrap();
-        for round in 0..20u32 {
-            arena[..4].copy_from_slice(&round.to_be_bytes());
-            let mut carver = Carver::new(arena, Some(home.clone()));
-            let batch = carver.carve(vec![Descriptor { offset: 0, length: 4 }], vec![], Room::None).unwrap();
-            drop(carver);
-            let done = session.run(batch).unwrap();
-            assert_eq!(done.verdicts.get(0), Verdict::Redirect(round));
-            drop(done);
-            arena = arenas.recv().unwrap();
-        }
-    }
-}
-
-#[test]
-fn a_filter_that_moves_ends_wants_room() {
-    let text = "fn xdp_filter(pkt: u32) -> u32 { if adjust_head(pkt, 4) { return XDP_PASS; } return XDP_DROP; }";
-    for device in devices() {
-        let refused = load(&device, &program(text)).submit(numbers(10, 60, 0, 64)).unwrap_err();
-        assert!(matches!(refused.error, DeviceError::Refused(_)), "{}", refused.error);
-    }
-}
-
 /// Burns all of its fuel on every packet.
 const BURN: &str = "
     fn xdp_filter(pkt: u32) -> u32 {
@@ -204,33 +66,6 @@ const BURN: &str = "
         loop { x = x * 1664525u + 1013904223u; if x == load_le32(pkt, 4u) + 0x80000000u { break; } }
         return select(XDP_PASS, XDP_DROP, x == 7u);
     }";
-
-#[test]
-fn cancelling_ends_a_batch_that_would_take_long() {
-    for device in devices() {
-        let cancel = CancelToken::new();
-        let options = LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() };
-        let mut session = device.load(&program(BURN), &options).unwrap();
-        session.submit(numbers(4_000_000, 8, 0, 8)).unwrap();
-        cancel.cancel();
-        assert_eq!(session.complete().unwrap_err(), DeviceError::Cancelled);
-        assert_eq!(session.in_flight(), 0);
-    }
-}
-
-#[test]
-fn batches_cut_into_launches_are_whole() {
-    let text = "
-        fn xdp_filter(pkt: u32) -> u32 {
-            var n = load_be32(pkt, 0u);
-            loop { if n < 1000u { break; } n = n - 1000u; }
-            return redirect(n);
-        }";
-    for device in devices() {
-        let (verdicts, _) = run_batch(&device, &program(text), numbers(50_000, 60, 0, 64));
-        assert!(verdicts.iter().enumerate().all(|(i, &v)| v == Verdict::Redirect(i as u32 % 1000)));
-    }
-}
 
 #[test]
 fn software_devices_refuse_loops_that_they_would_leave() {
@@ -266,156 +101,6 @@ fn software_devices_refuse_what_they_would_compile_for_minutes() {
         let Err(error) = device.load(&doubling(12), &LoadOptions::default()) else { panic!("taken") };
         let said = |reason: &str| reason.contains("expressions") && reason.contains("--device cpu");
         assert!(matches!(&error, DeviceError::Unsupported { reason, .. } if said(reason)), "{error}");
-    }
-}
-
-#[test]
-fn cancelling_ends_a_load() {
-    for device in devices() {
-        let cancel = CancelToken::new();
-        cancel.cancel();
-        let options = LoadOptions { cancel, ..LoadOptions::default() };
-        // Either is right: it may be done before the token is looked at.
-        match device.load(&program(NUMBER), &options) {
-            Ok(mut session) => assert_eq!(session.run(numbers(1, 4, 0, 4)).unwrap_err(), DeviceError::Cancelled),
-            Err(error) => assert_eq!(error, DeviceError::Cancelled),
-        }
-    }
-}
-
-#[test]
-fn sessions_are_apart_and_can_move_to_other_threads() {
-    for device in devices() {
-        let device = Arc::new(device);
-        let threads: Vec<_> = [NUMBER, COUNT, NUMBER]
-            .into_iter()
-            .map(|text| {
-                let mut session = load(&device, &program(text));
-                std::thread::spawn(move || session.run(numbers(5000, 60, 0, 64)).unwrap().verdicts.get(77))
-            })
-            .collect();
-        let verdicts: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
-        assert_eq!(verdicts, [Verdict::Redirect(77), Verdict::Tx, Verdict::Redirect(77)]);
-    }
-}
-
-#[test]
-fn stores_change_the_packet_s_bytes_and_no_others() {
-    // Sizes and offsets at every place in a word; the packets lie 4 bytes apart at most.
-    let text = "
-        fn xdp_filter(pkt: u32) -> u32 {
-            store_u8(pkt, 0u, 0x1a1u);
-            store_be16(pkt, 1u, 0xb1b2u);
-            store_le16(pkt, 3u, 0xc1c2u);
-            store_be32(pkt, 5u, 0xd1d2d3d4u);
-            store_le32(pkt, 9u, 0xe1e2e3e4u);
-            store_le32(pkt, pkt_len(pkt) - 3u, 0xffffffffu);
-            store_u8(pkt, 0xffffffffu, 0xffu);
-            return XDP_PASS;
-        }";
-    let new = [0xa1, 0xb1, 0xb2, 0xc2, 0xc1, 0xd1, 0xd2, 0xd3, 0xd4, 0xe4, 0xe3, 0xe2, 0xe1];
-    for device in devices() {
-        for start in 0..4usize {
-            let batch = strided(50, 17, start, 20, |_, packet| packet.fill(0x55));
-            let (_, after) = run_batch(&device, &program(text), batch);
-            for packet in after {
-                assert_eq!(packet[..13], new);
-                assert_eq!(packet[13..], [0x55; 4]);
-            }
-        }
-    }
-}
-
-#[test]
-fn metadata_comes_with_the_packet() {
-    let text = "
-        fn xdp_filter(pkt: u32) -> u32 {
-            store_le32(pkt, 0u, pkt_wire_len(pkt));
-            store_le32(pkt, 4u, pkt_port(pkt));
-            store_le32(pkt, 8u, pkt_time(pkt).x);
-            store_le32(pkt, 12u, pkt_time(pkt).y);
-            store_le32(pkt, 16u, pkt_time_ms(pkt));
-            store_le32(pkt, 20u, pkt_len(pkt));
-            return XDP_PASS;
-        }";
-    let descriptors: Vec<_> = (0..300).map(|i| Descriptor { offset: i * 24, length: 24 }).collect();
-    let metadata: Vec<_> =
-        (0..300u32).map(|i| Metadata::new(i + 1000, i % 7, 0x0123_4567_89ab_cdef + u64::from(i))).collect();
-    let words = |packet: &[u8]| packet.chunks(4).map(|w| u32::from_le_bytes(w.try_into().unwrap())).collect::<Vec<_>>();
-    for device in devices() {
-        let mut carver = Carver::new(Arena::new(8000).unwrap(), None);
-        let batch = carver.carve(descriptors.clone(), metadata.clone(), Room::None).unwrap();
-        let (_, after) = run_batch(&device, &program(text), batch);
-        for (i, packet) in after.iter().enumerate() {
-            let time = 0x0123_4567_89ab_cdef_u64 + i as u64;
-            let ms = (time / 1_000_000) as u32;
-            assert_eq!(words(packet), [i as u32 + 1000, i as u32 % 7, time as u32, (time >> 32) as u32, ms, 24]);
-        }
-        // Without metadata the wire length is the captured one.
-        let (_, after) = run_batch(&device, &program(text), strided(3, 24, 0, 24, |_, _| ()));
-        assert_eq!(words(&after[2]), [24, 0, 0, 0, 0, 24]);
-    }
-}
-
-#[test]
-fn packets_far_apart_are_packed() {
-    // Far less than half of the memory between the first packet and the last is packets. The batch
-    // is too small to be imported unasked, and two of the filters write anyway.
-    let read = "fn xdp_filter(pkt: u32) -> u32 { return redirect(load_be32(pkt, 0u) + load_u8(pkt, 40u)); }";
-    let write = "fn xdp_filter(pkt: u32) -> u32 { store_be16(pkt, 11u, load_be16(pkt, 2u)); return XDP_PASS; }";
-    let packets = || {
-        strided(100, 61, 3, 2112, |i, packet| {
-            packet.fill(0x77);
-            packet[..4].copy_from_slice(&(i as u32).to_be_bytes());
-            packet[57..].copy_from_slice(&[0; 4]);
-        })
-    };
-    for device in devices() {
-        let (verdicts, after) = run_batch(&device, &program(read), packets());
-        assert!(verdicts.iter().enumerate().all(|(i, &v)| v == Verdict::Redirect(i as u32 + 0x77)));
-        assert!(after.iter().map(Vec::as_slice).eq(packets().packets()));
-
-        let (_, after) = run_batch(&device, &program(write), packets());
-        let mut expected: Vec<Vec<u8>> = packets().packets().map(<[u8]>::to_vec).collect();
-        expected.iter_mut().for_each(|packet| packet.copy_within(2..4, 11));
-        assert_eq!(after, expected);
-
-        let (_, after) = run_batch(&device, &program(COUNT), packets());
-        let mut expected: Vec<Vec<u8>> = packets().packets().map(<[u8]>::to_vec).collect();
-        expected.iter_mut().for_each(|packet| packet[60] = 1);
-        assert_eq!(after, expected);
-    }
-}
-
-#[test]
-fn packets_far_apart_grow_and_shrink() {
-    let text = "
-        fn xdp_filter(pkt: u32) -> u32 {
-            let number = load_u8(pkt, 0u);
-            if !adjust_head(pkt, select(-20i, 7i, number % 2u == 0u)) { return XDP_DROP; }
-            if !adjust_tail(pkt, select(-9i, 33i, number % 3u == 0u)) { return XDP_DROP; }
-            store_u8(pkt, 0u, number);
-            return XDP_PASS;
-        }";
-    for device in devices() {
-        let stride = 4000;
-        let mut arena = Arena::new(61 * stride).unwrap();
-        let mut descriptors = Vec::new();
-        let mut expected = Vec::new();
-        for i in 0..60u8 {
-            let (offset, length) = (usize::from(i) * stride + 130, 50 + usize::from(i));
-            let packet: Vec<u8> = (0..length as u8).map(|at| if at == 0 { i } else { at }).collect();
-            arena[offset..offset + length].copy_from_slice(&packet);
-            descriptors.push(Descriptor { offset: offset as u32, length: length as u32 });
-            let mut after = if i % 2 == 0 { packet[7..].to_vec() } else { [&[0; 20], &packet[..]].concat() };
-            after.resize(if i % 3 == 0 { after.len() + 33 } else { after.len() - 9 }, 0);
-            after[0] = i;
-            expected.push(after);
-        }
-        let batch = Carver::new(arena, None).carve(descriptors, vec![], Room::Both).unwrap();
-        let (verdicts, after) = run_batch(&device, &program(text), batch);
-        assert!(verdicts.iter().all(|&v| v == Verdict::Pass));
-        assert_eq!(after, expected);
     }
 }
 
