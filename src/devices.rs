@@ -44,6 +44,7 @@ pub fn backends() -> &'static [Backend] {
     &[
         Backend { name: "cpu", about: "the host's processor, native code by Cranelift", probe: cpu },
         Backend { name: "wgpu", about: "GPUs through Vulkan, Metal or DX12", probe: wgpu },
+        Backend { name: "opencl", about: "GPUs and processors through OpenCL", probe: opencl },
         Backend { name: "interp", about: "the reference interpreter: slow, and right", probe: interp },
         Backend { name: "noop", about: "no filter at all: every packet passes", probe: noop },
     ]
@@ -69,6 +70,16 @@ fn wgpu() -> Found {
     Err(left_out("wgpu"))
 }
 
+#[cfg(feature = "opencl")]
+fn opencl() -> Found {
+    Ok(portcullis_opencl::probe()?.into_iter().map(|device| Arc::new(device) as Arc<dyn Device>).collect())
+}
+
+#[cfg(not(feature = "opencl"))]
+fn opencl() -> Found {
+    Err(left_out("opencl"))
+}
+
 fn interp() -> Found {
     Ok(vec![Arc::new(Interp::new())])
 }
@@ -77,7 +88,7 @@ fn noop() -> Found {
     Ok(vec![Arc::new(Noop::new())])
 }
 
-#[cfg(not(all(feature = "cpu", feature = "wgpu")))]
+#[cfg(not(all(feature = "cpu", feature = "wgpu", feature = "opencl")))]
 fn left_out(feature: &str) -> DeviceError {
     DeviceError::Missing(format!("this build leaves {feature} out; build with `--features {feature}` to have it"))
 }
@@ -111,8 +122,8 @@ fn names() -> String {
             names += ", ";
         }
         names += backend.name;
-        if backend.name == "wgpu" {
-            names += ", wgpu:N";
+        if matches!(backend.name, "wgpu" | "opencl") {
+            names += &format!(", {}:N", backend.name);
         }
     }
     names
@@ -185,10 +196,12 @@ pub fn open(id: &str) -> Result<Arc<dyn Device>, DeviceError> {
 /// [`DeviceError::Missing`] where there is neither.
 pub fn auto() -> Result<Arc<dyn Device>, DeviceError> {
     if may_have_gpu() {
-        // A GPU that cannot be had is no reason to fail while there is a CPU.
-        let gpus = wgpu().unwrap_or_default().into_iter().filter(|d| d.info().kind.is_gpu());
-        if let Some(gpu) = gpus.min_by_key(|d| rank(d.info().kind)) {
-            return Ok(gpu);
+        for probe in [wgpu, opencl] {
+            // A GPU that cannot be had is no reason to fail while there is a CPU.
+            let gpus = probe().unwrap_or_default().into_iter().filter(|d| d.info().kind.is_gpu());
+            if let Some(gpu) = gpus.min_by_key(|d| rank(d.info().kind)) {
+                return Ok(gpu);
+            }
         }
     }
     match cpu() {
@@ -232,14 +245,17 @@ mod tests {
 
     #[test]
     fn selectors_read_as_they_are_written() {
-        for text in ["auto", "cpu", "wgpu", "wgpu:0", "wgpu:17", "interp", "noop"] {
+        for text in ["auto", "cpu", "wgpu", "wgpu:0", "wgpu:17", "opencl", "opencl:3", "interp", "noop"] {
             assert_eq!(text.parse::<Selector>().unwrap().to_string(), text);
         }
         for text in
             ["", "gpu", "wgpu:", "wgpu:-1", "wgpu:x", "wgpu:1:2", "wgpu:99999999999999999999999", "auto:0", "CPU"]
         {
             let error = text.parse::<Selector>().unwrap_err();
-            assert!(error.to_string().contains("there are auto, cpu, wgpu, wgpu:N, interp, noop"), "{error}");
+            assert!(
+                error.to_string().contains("there are auto, cpu, wgpu, wgpu:N, opencl, opencl:N, interp, noop"),
+                "{error}"
+            );
         }
     }
 

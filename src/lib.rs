@@ -41,9 +41,10 @@
 //! # Features
 //!
 //! - `cpu` (default): the Cranelift JIT for the host's processor;
-//! - `wgpu` (default): Vulkan, Metal and DX12 devices.
+//! - `wgpu` (default): Vulkan, Metal and DX12 devices;
+//! - `opencl`: OpenCL devices. Needs nothing at build time; what there is is found at run time.
 //!
-//! Without either, the interpreter and the device that does nothing remain.
+//! Without any, the interpreter and the device that does nothing remain.
 
 pub mod devices;
 pub mod pipeline;
@@ -54,5 +55,7 @@ pub use portcullis_core::{device, interp, lang, map, naga, packet, program, reas
 #[cfg(feature = "cpu")]
 pub use portcullis_cpu as cpu;
 pub use portcullis_io as io;
+#[cfg(feature = "opencl")]
+pub use portcullis_opencl as opencl;
 #[cfg(feature = "wgpu")]
 pub use portcullis_wgpu as wgpu;

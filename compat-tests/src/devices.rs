@@ -28,7 +28,7 @@ pub fn on_each(name: &str, mut suite: impl FnMut(&Arc<dyn Device>)) {
                     let info = device.info();
                     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                         suite(&device);
-                        variants(backend.name).iter().for_each(&mut suite);
+                        variants(backend.name, &info.id).iter().for_each(&mut suite);
                     }));
                     record(name, &info.id, if outcome.is_ok() { "passed" } else { "failed" }, &info.name);
                     if outcome.is_err() {
@@ -46,10 +46,16 @@ pub fn on_each(name: &str, mut suite: impl FnMut(&Arc<dyn Device>)) {
     assert!(failures.is_empty(), "{}", failures.join("; "));
 }
 
-/// What a device would otherwise choose between by the clock: each must be right alone.
-fn variants(backend: &str) -> Vec<Arc<dyn Device>> {
+/// What a device would otherwise choose between by the clock, or by what else the machine has: each
+/// must be right alone.
+fn variants(backend: &str, id: &str) -> Vec<Arc<dyn Device>> {
     match backend {
         "cpu" => [Style::BranchFree, Style::Branching].map(|style| Arc::new(Cpu::with_style(style)) as _).to_vec(),
+        // How packets get to a GPU that has memory of its own, on devices that have not.
+        "opencl" => {
+            let devices = portcullis::opencl::probe().unwrap_or_default().into_iter();
+            devices.filter(|device| device.info().id == id).map(|device| Arc::new(device.apart()) as _).collect()
+        }
         _ => Vec::new(),
     }
 }

@@ -23,7 +23,7 @@ pub struct Args {
     /// Judge only this device; may be given several times. Without it: every device that is found
     #[arg(long, value_name = "DEVICE")]
     device: Vec<Selector>,
-    /// Fail when one of these is missing, for example cpu,wgpu
+    /// Fail when one of these is missing, for example cpu,wgpu,opencl
     #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
     require: Vec<Selector>,
     /// Run only this filter of the corpus; may be given several times

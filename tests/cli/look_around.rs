@@ -15,12 +15,12 @@ fn without_arguments_it_shows_what_it_can() {
 fn devices_lists_every_backend_with_a_reason_for_the_missing() {
     let place = Place::new();
     let ran = place.run(&["devices"]).done();
-    for backend in ["cpu:", "wgpu:", "interp:", "noop:"] {
+    for backend in ["cpu:", "wgpu:", "opencl:", "interp:", "noop:"] {
         assert!(ran.out.contains(backend), "{}", ran.out);
     }
     let line = place.run(&["devices", "--json"]).done().json();
     let backends = line["backends"].as_array().unwrap();
-    assert_eq!(backends.len(), 4);
+    assert_eq!(backends.len(), 5);
     for backend in backends {
         let found = !backend["devices"].as_array().unwrap().is_empty();
         assert_eq!(found, backend["missing"].is_null(), "{backend}");

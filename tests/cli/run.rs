@@ -41,6 +41,25 @@ fn a_port_of_zero_passes_nothing() {
     assert_eq!(ran.json()["verdicts"]["pass"], 0);
 }
 
+#[test]
+#[cfg(feature = "opencl")]
+fn the_main_job_on_opencl() {
+    let place = Place::new();
+    let run = |device: &str, output: &str| {
+        place.run(&["run", &stock("http_only"), "--read", &sample(), "--write", output, "--device", device])
+    };
+    if let Err(reason) = portcullis::devices::open("opencl") {
+        run("opencl", "none.pcap").failed(1, &[&reason.to_string(), "install"]);
+        println!("skipped: {reason}");
+        return;
+    }
+    let ran = run("opencl", "opencl.pcap").done();
+    assert!(ran.out.contains("on opencl:0 ("), "{}", ran.out);
+    run("cpu", "cpu.pcap").done();
+    assert!(place.read("opencl.pcap") == place.read("cpu.pcap"));
+    run("opencl:99", "none.pcap").failed(1, &["opencl:99", "there is opencl:0 ("]);
+}
+
 /// The rows below `time` account for all of it; only stages that worked at the same time make more.
 #[test]
 fn the_times_add_up() {
@@ -243,7 +262,7 @@ fn a_device_that_is_not_there_says_what_is() {
     let place = Place::new();
     let (filter, capture) = (place.file("f.wgsl", PASS), place.file("c.pcap", pcap(&[&[0; 60]])));
     let with = |device: &str| place.run(&["run", filter, "--read", capture, "--device", device]);
-    with("cuda").failed(2, &["`cuda`", "auto, cpu, wgpu, wgpu:N, interp, noop"]);
+    with("cuda").failed(2, &["`cuda`", "auto, cpu, wgpu, wgpu:N, opencl, opencl:N, interp, noop"]);
     with("wgpu:x").failed(2, &["`wgpu:x`"]);
     with("cpu:7").failed(1, &["cpu:7", "there is cpu ("]);
     with("noop").done();

@@ -1,0 +1,33 @@
+//! For benches: the kernel alone. No part of the crate's interface.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use portcullis_core::device::{DeviceError, LoadOptions};
+use portcullis_core::packet::Batch;
+use portcullis_core::program::Program;
+
+use crate::probe::OpenClDevice;
+use crate::session::OpenClSession;
+
+/// A program whose kernel can be run over packets that are already where it reads them.
+pub struct KernelOnly(OpenClSession);
+
+impl KernelOnly {
+    /// Loads a program as [`Device::load`](portcullis_core::device::Device::load) does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load(device: &OpenClDevice, program: &Arc<Program>) -> Result<KernelOnly, DeviceError> {
+        Ok(KernelOnly(OpenClSession::new(device, program, &LoadOptions::default())?))
+    }
+
+    /// Runs the kernel `rounds` times over the batch, which is imported or copied before, and gives
+    /// the time of a round: launches only, no descriptors sent, no verdicts read.
+    ///
+    /// # Errors
+    /// As a session's.
+    pub fn time(&mut self, batch: Batch, rounds: u32) -> Result<(Duration, Batch), DeviceError> {
+        self.0.kernel_only(batch, rounds)
+    }
+}

@@ -1,0 +1,75 @@
+//! Sessions seen from the inside.
+
+use std::sync::mpsc::{RecvTimeoutError, channel};
+
+use portcullis_core::device::{CancelToken, Device, DeviceKind};
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::packet::{Arena, Carver, Room};
+use portcullis_core::program::ProgramOptions;
+
+use super::*;
+use crate::probe;
+
+/// Far more than giving up a device takes, far less than the device below is busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_busy_device_is_left_behind() {
+    let text = "
+        fn xdp_filter(pkt: u32) -> u32 {
+            var x = load_le32(pkt, 0u);
+            loop { x = x * 1664525u + 1013904223u; if x == load_le32(pkt, 4u) + 0x80000000u { break; } }
+            return select(XDP_PASS, XDP_DROP, x == 7u);
+        }";
+    let program = wgsl::compile(&Source::new("burn.wgsl", text), &ProgramOptions::default());
+    let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
+    let devices = match probe() {
+        Ok(devices) => devices,
+        Err(error) => {
+            println!("skipped: {error}");
+            return;
+        }
+    };
+    for device in devices {
+        if device.info().kind != DeviceKind::Cpu {
+            println!("skipped on {}: a launch this long would be killed", device.info().id);
+            continue;
+        }
+        let program = program.clone();
+        let (done, outcome) = channel();
+        // A thread of its own: a session that waits for the device does so for a long time.
+        let thread = std::thread::spawn(move || {
+            leave_busy(&device, &program);
+            let _ = done.send(());
+        });
+        match outcome.recv_timeout(PATIENCE) {
+            Err(RecvTimeoutError::Timeout) => panic!("a busy device is waited for: {PATIENCE:?} and no end"),
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            }
+        }
+    }
+}
+
+/// Keeps a device busy, cancels, and sees to it that nobody waits for the device and that it finds its
+/// memory where it was.
+fn leave_busy(device: &OpenClDevice, program: &Arc<Program>) {
+    const PACKETS: u32 = 1 << 20;
+    let cancel = CancelToken::new();
+    let options = LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() };
+    let mut session = OpenClSession::new(device, program, &options).unwrap();
+    // A batch in one launch keeps the device busy for minutes, as a driver that compiles does.
+    session.pace = Pace::none();
+    let descriptors = (0..PACKETS).map(|i| Descriptor { offset: i * 8, length: 8 }).collect();
+    let arena = Arena::new(PACKETS as usize * 8).unwrap();
+    let span = Arc::downgrade(arena.span());
+    session.submit(Carver::new(arena, None).carve(descriptors, vec![], Room::None).unwrap()).unwrap();
+    cancel.cancel();
+    let began = Instant::now();
+    assert_eq!(session.complete().unwrap_err(), DeviceError::Cancelled);
+    assert_eq!(session.in_flight(), 0);
+    drop(session);
+    // Nobody has waited for it, and what it reads is still there.
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(span.upgrade().is_some());
+}
