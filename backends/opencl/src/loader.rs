@@ -74,12 +74,14 @@ pub(crate) fn unnamed() -> Option<cl_int> {
 }
 
 /// The error, or one that `ocl-core` knows.
-fn named(code: cl_int) -> cl_int {
-    if Status::from_i32(code).is_some() {
+pub(crate) fn named(code: cl_int) -> cl_int {
+    const SUCCESS: cl_int = Status::CL_SUCCESS as cl_int;
+    if code == SUCCESS {
         return code;
     }
-    UNNAMED.set(Some(code));
-    Status::CL_INVALID_OPERATION as cl_int
+    let known = Status::from_i32(code).is_some();
+    UNNAMED.set((!known).then_some(code));
+    if known { code } else { Status::CL_INVALID_OPERATION as cl_int }
 }
 
 /// What a function that is not there answers.

@@ -11,7 +11,7 @@ use portcullis_c_writer::Argument;
 use portcullis_core::device::pace::Pace;
 use portcullis_core::device::plan::{self, Bounds, Layout, Needs, PAST_END, Piece};
 use portcullis_core::device::{
-    DeviceError, Done, Imported, LoadOptions, Session, StageTimes, SubmitError, check_submission,
+    DeviceError, DeviceKind, Done, Imported, LoadOptions, Session, StageTimes, SubmitError, check_submission,
 };
 use portcullis_core::packet::{Batch, BatchError, Descriptor, Metadata, Span, Verdicts};
 use portcullis_core::program::Program;
@@ -28,6 +28,10 @@ mod tests;
 /// Launches that a batch may have queued at the device: the next one starts without waiting for
 /// the host, and cancelling waits for no more than these.
 const QUEUED: usize = 2;
+
+/// Work items in a group of a processor's where launches are cut small: each core gets some of them,
+/// and a packet of such a filter takes long.
+const PACED_GROUP: usize = 8;
 
 /// A program loaded on an OpenCL device.
 pub(crate) struct OpenClSession {
@@ -102,12 +106,16 @@ impl OpenClSession {
         Ok(OpenClSession::of(gpu, loaded, program, options))
     }
 
-    fn of(gpu: Arc<Gpu>, loaded: Loaded, program: &Arc<Program>, options: &LoadOptions) -> OpenClSession {
+    fn of(gpu: Arc<Gpu>, mut loaded: Loaded, program: &Arc<Program>, options: &LoadOptions) -> OpenClSession {
+        let pace = Pace::new(gpu.kind, program, loaded.size);
+        if !pace.is_free() && gpu.kind == DeviceKind::Cpu {
+            loaded.group = loaded.group.min(PACED_GROUP);
+        }
         OpenClSession {
             program: program.clone(),
             options: LoadOptions { depth: options.depth.max(1), ..options.clone() },
             needs: Needs::of_program(program),
-            pace: Pace::new(gpu.kind, program, loaded.size),
+            pace,
             loaded,
             imports: Imports::default(),
             idle: Vec::new(),

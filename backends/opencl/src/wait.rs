@@ -78,7 +78,11 @@ impl Ticket {
                 Some(code) => return Err(gpu.gave_up(format!("a command failed: {}", name_of(code)))),
                 None if cancel.is_cancelled() => return Err(DeviceError::Cancelled),
                 None if began.elapsed() >= SILENCE => {
-                    return Err(gpu.gave_up(format!("no answer for {} s", SILENCE.as_secs())));
+                    return Err(gpu.gave_up(format!(
+                        "no answer for {} s; its driver may still be compiling the filter, which some do at the first \
+                         launch: make the filter shorter, or take --device cpu",
+                        SILENCE.as_secs()
+                    )));
                 }
                 None => {}
             }

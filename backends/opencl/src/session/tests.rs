@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 
-use portcullis_core::device::{CancelToken, Device, DeviceKind};
+use portcullis_core::device::{CancelToken, Device};
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::{Arena, Carver, Room};
 use portcullis_core::program::ProgramOptions;
