@@ -1,7 +1,7 @@
 //! OpenCL C in: the filter's text becomes one naga module. `docs/opencl-c.md` says which of the
 //! language there is.
 //!
-//! `preprocessor` → `parser` → `check` → `lower`, each with a result that the next takes as it
+//! [`preprocessor`] → `parser` → `check` → `lower`, each with a result that the next takes as it
 //! is: tokens, a syntax tree (`ast`), a tree in which everything has a type and nothing is left to be
 //! wrong but where pointers point (`tree`), a module. A stage that found errors is the last.
 

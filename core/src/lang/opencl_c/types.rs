@@ -159,6 +159,17 @@ pub struct Struct {
     pub align: u32,
     /// How deep structures and arrays nest in it, itself included.
     pub depth: usize,
+    /// How many scalars a value has, saturated.
+    pub scalars: u32,
+    /// Whether there are integers of 64 bits in it.
+    pub wide: bool,
+}
+
+impl Struct {
+    /// One whose braces are not closed yet.
+    pub fn new(name: Option<Name>) -> Struct {
+        Struct { name, fields: None, size: 0, align: 1, depth: 1, scalars: 0, wide: false }
+    }
 }
 
 pub struct Field {
@@ -269,8 +280,10 @@ impl Structs {
             laid_out.push(Field { name, ty, offset });
         }
         let depth = 1 + laid_out.iter().map(|field: &Field| self.depth(&field.ty)).max().unwrap_or_default();
+        let scalars = laid_out.iter().map(|field| self.scalars(&field.ty)).fold(0, u32::saturating_add);
+        let wide = laid_out.iter().any(|field| self.is_wide(&field.ty));
         let it = &mut self.list[id.0 as usize];
-        it.depth = depth;
+        (it.depth, it.scalars, it.wide) = (depth, scalars, wide);
         (it.size, it.align, it.fields) = (size.next_multiple_of(align), align, Some(laid_out));
     }
 
@@ -278,7 +291,7 @@ impl Structs {
     pub fn is_wide(&self, ty: &Type) -> bool {
         match ty {
             Type::Array(of, _) => self.is_wide(of),
-            Type::Struct(id) => self.get(*id).fields.iter().flatten().any(|field| self.is_wide(&field.ty)),
+            Type::Struct(id) => self.get(*id).wide,
             other => matches!(other.element(), Some(Scalar::Long | Scalar::ULong)),
         }
     }
@@ -288,10 +301,7 @@ impl Structs {
         match ty {
             Type::Vector(_, size) => u32::from(*size),
             Type::Array(of, count) => self.scalars(of).saturating_mul(*count),
-            Type::Struct(id) => {
-                let fields = self.get(*id).fields.iter().flatten();
-                fields.map(|field| self.scalars(&field.ty)).fold(0, u32::saturating_add)
-            }
+            Type::Struct(id) => self.get(*id).scalars,
             _ => 1,
         }
     }

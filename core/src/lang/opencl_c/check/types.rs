@@ -160,7 +160,7 @@ impl Checker<'_> {
             }
             None => {
                 let id = StructId(self.structs.list.len() as u32);
-                self.structs.list.push(Struct { name: named, fields: None, size: 0, align: 1, depth: 1 });
+                self.structs.list.push(Struct::new(named));
                 if let Some(name) = named {
                     self.scopes[here].tags.insert(name, Tag::Struct(id));
                 }

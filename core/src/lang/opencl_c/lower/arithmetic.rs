@@ -73,43 +73,18 @@ impl Scope<'_, '_> {
         }
     }
 
-    /// A count modulo the width: naga has that for 32 and 64 bits, but refuses what it knows to be more.
+    /// A count modulo the width. naga has that for a number of 32 or 64 bits, but refuses a count that it
+    /// knows to be more.
     fn shift_count(&mut self, value: Value, scalar: Scalar, size: Option<u8>) -> Value {
         let mask = scalar.bits() - 1;
-        if let Some(known) = self.b.known_u32(value) {
-            return self.b.u32(known & mask);
-        }
-        if scalar.size() >= 4 && size.is_none() {
-            return value;
-        }
-        match self.b.function.expressions[value].clone() {
-            Expression::Splat { size, value: inner } if self.b.known_u32(inner).is_some() => {
-                let inner = self.shift_count(inner, scalar, None);
-                self.b.add(Expression::Splat { size, value: inner })
+        match (self.b.known_u32(value), size) {
+            (Some(known), _) => self.b.u32(known & mask),
+            (None, None) if scalar.size() >= 4 => value,
+            _ => {
+                let mask = self.number_of(Literal::U32(mask), size);
+                self.b.binary(BinaryOperator::And, value, mask)
             }
-            Expression::Compose { ty, components } => {
-                // Narrow ones are masked one by one as well.
-                let masked = components.iter().map(|&component| self.masked(component, mask, None)).collect();
-                self.b.add(Expression::Compose { ty, components: masked })
-            }
-            _ => self.masked(value, mask, size),
         }
-    }
-
-    fn masked(&mut self, value: Value, mask: u32, size: Option<u8>) -> Value {
-        if let Some(known) = self.b.known_u32(value) {
-            return self.b.u32(known & mask);
-        }
-        let is_vector = matches!(
-            self.b.function.expressions[value],
-            Expression::Compose { .. } | Expression::Splat { .. } | Expression::Swizzle { .. }
-        );
-        // A part of a vector that is a vector itself is rare enough for its own width to do.
-        if is_vector && size.is_none() {
-            return value;
-        }
-        let mask = self.number_of(Literal::U32(mask), size);
-        self.b.binary(BinaryOperator::And, value, mask)
     }
 
     fn comparison(&mut self, op: BinaryOp, left: &Expr, right: &Expr, ty: &Type) -> Result<Value> {

@@ -129,8 +129,10 @@ impl Parser<'_> {
         let Some(mut base) = words.base(self, span)? else {
             return self.expected("a type");
         };
-        if let Base::Struct(it) = &mut base {
-            it.packed |= words.packed;
+        match &mut base {
+            Base::Struct(it) if it.fields.is_some() => it.packed |= words.packed,
+            _ if words.packed => return self.misplaced(span),
+            _ => {}
         }
         Ok(Specifiers { base, space, constant: constant || space == Some(Space::Constant), typedef, span })
     }
@@ -236,6 +238,21 @@ impl Parser<'_> {
         Ok(packed)
     }
 
+    /// Attributes where `packed` would not be the structure's.
+    fn unpacked(&mut self) -> Parsed<()> {
+        let span = self.span();
+        if self.attributes()? {
+            return self.misplaced(span);
+        }
+        Ok(())
+    }
+
+    fn misplaced<T>(&mut self, span: Span) -> Parsed<T> {
+        let note = "it is the whole structure's: write it behind `struct` or behind the `}`";
+        self.errors.add(span, "`packed` means nothing here", "", note);
+        Err(Stop)
+    }
+
     fn struct_specifier(&mut self) -> Parsed<Struct> {
         self.advance();
         let mut packed = self.attributes()?;
@@ -333,7 +350,7 @@ impl Parser<'_> {
         } else {
             sizes = self.sizes()?;
         }
-        self.attributes()?;
+        self.unpacked()?;
         Ok(Declarator { name, name_span, pointers, sizes, parameters, init: None })
     }
 
@@ -385,7 +402,7 @@ impl Parser<'_> {
             }
             let name = if self.identifier().is_some() { Some(self.new_name("a parameter's name")?) } else { None };
             let sizes = self.sizes()?;
-            self.attributes()?;
+            self.unpacked()?;
             parameters.push(Parameter { specifiers, name, pointers, sizes, span: self.since(start) });
             if !self.eat(",") {
                 self.expect(")", "behind the parameters")?;

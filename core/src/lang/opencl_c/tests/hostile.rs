@@ -78,6 +78,13 @@ fn what_grows_is_bounded() {
         );
     }
     refused(&filter(&shapes, "uint v; g19(&v);"));
+    // Types in types, asked about again and again.
+    let mut types = String::from("struct t0 { uchar a; };\n");
+    for i in 1..14 {
+        types += &format!("struct t{i} {{ struct t{} a, b, c; }};\n", i - 1);
+    }
+    let asks = "x = ((__global struct t13 *)pkt)->a.b.c.a.b.c.a.b.c.a.b.c.a.a;\n".repeat(2000);
+    refused(&filter(&types, &format!("uint x; {asks}")));
     // Large values.
     let mut large = String::from("struct s0 { uchar a[1000]; };\n");
     for i in 1..12 {
