@@ -46,7 +46,7 @@ static uint load_be16(const pc_packet *pkt, uint off)
 
 static bool port_matches(uint port)
 {
-    return port == http || port == https;
+    return port != 0u && (port == http || port == https);
 }
 
 static uint port_ipv4(pc_packet *pkt, uint at)

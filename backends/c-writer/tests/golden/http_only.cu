@@ -59,7 +59,7 @@ static __device__ __forceinline__ uint load_be16(const pc_packet *pkt, uint off)
 
 static __device__ __forceinline__ bool port_matches(uint port)
 {
-    return port == http || port == https;
+    return port != 0u && (port == http || port == https);
 }
 
 static __device__ __forceinline__ uint port_ipv4(pc_packet *pkt, uint at)
