@@ -19,8 +19,16 @@ const FEATURE_SETS: [&[&str]; 3] = [
 ];
 
 /// Crates that are published.
-const PUBLISHED: [&str; 6] =
-    ["portcullis-core", "portcullis-c-writer", "portcullis-cpu", "portcullis-wgpu", "portcullis-io", "portcullis"];
+const PUBLISHED: [&str; 8] = [
+    "portcullis-core",
+    "portcullis-c-writer",
+    "portcullis-cache",
+    "portcullis-cpu",
+    "portcullis-wgpu",
+    "portcullis-opencl",
+    "portcullis-io",
+    "portcullis",
+];
 
 /// Runs everything, prints a summary, and says whether all is well. `require` names devices, with
 /// commas between, that must be there.
@@ -167,6 +175,20 @@ fn cargo(root: &Path) -> Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_crate_that_may_be_published_is() {
+        let root = crate::root();
+        let manifest = |folder: &Path| std::fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+        let workspace = manifest(&root);
+        let members = workspace.lines().find_map(|line| line.strip_prefix("members = [")).unwrap();
+        let members = members.trim_end_matches(']').split(',').map(|member| root.join(member.trim().trim_matches('"')));
+        for folder in members {
+            let text = manifest(&folder);
+            let name = text.lines().find_map(|line| line.strip_prefix("name = ")).unwrap().trim_matches('"');
+            assert_eq!(PUBLISHED.contains(&name), !text.contains("publish = false"), "{name}");
+        }
+    }
 
     #[test]
     fn the_readmes_first_command_is_run_in_release_and_writes_into_target() {
