@@ -4,6 +4,7 @@
 
 pub mod capture_bytes;
 pub mod descriptors;
+mod filter;
 pub mod mutate;
 pub mod opencl_c_preprocess;
 pub mod opencl_c_text;

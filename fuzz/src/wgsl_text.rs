@@ -1,11 +1,6 @@
 //! Any bytes as a filter's text.
 
-use std::sync::Arc;
-
-use portcullis_core::interp::Interpreter;
-use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::packet::Metadata;
-use portcullis_core::program::{Lowering, ProgramOptions, lower};
+use portcullis_core::lang::wgsl;
 
 use crate::mutate::Corpus;
 
@@ -139,29 +134,14 @@ pub const CORPUS: Corpus = Corpus {
 /// # Panics
 /// Where the compiler failed, or let through what a device cannot take: faults of Portcullis.
 pub fn run(data: &[u8]) {
-    let options = ProgramOptions { fuel: 100, ..ProgramOptions::default() };
-    let compiled = Source::from_bytes("fuzz", data.to_vec()).and_then(|source| wgsl::compile(&source, &options));
-    let program = match compiled {
-        Ok(program) => Arc::new(program),
-        Err(errors) => {
-            assert!(!errors.errors.is_empty(), "refused without a reason");
-            let text = errors.render() + &errors.to_string();
-            assert!(!text.contains("the compiler itself failed"), "{text}");
-            assert!(!text.contains('\u{1b}'), "{text:?}");
-            return;
-        }
-    };
-    let interpreter = Interpreter::new(&program).expect("the verifier lets through what the interpreter takes");
-    for packet in [&[][..], &[0x45; 60], &[0xff; 1500]] {
-        interpreter.run(packet, &Metadata::default()).expect("a packet that can be run");
-    }
-    let lowering = Lowering { fuel: true, clamp_indices: true, whole_pointers: true, int64: true, mask_shifts: true };
-    lower(&program, lowering).expect("a valid filter can be lowered");
-    portcullis_cpu::clif(&program).expect("a valid filter becomes native code");
+    crate::filter::run(data, wgsl::compile);
 }
 
 #[cfg(test)]
 mod tests {
+    use portcullis_core::lang::Source;
+    use portcullis_core::program::ProgramOptions;
+
     use super::*;
     use crate::mutate::{A_SECOND, mutation, run_for};
 

@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use naga::valid::FunctionInfo;
 use naga::{Block, Expression, Function, Handle, Literal, LocalVariable, Statement, SwitchValue, TypeInner};
+use portcullis_core::program::operands;
 
 use portcullis_core::lang::prelude::Intrinsic;
 
@@ -884,38 +885,5 @@ fn evaluated_in(block: &Block, evaluated: &mut HashSet<Handle<Expression>>) {
             Statement::Block(block) => evaluated_in(block, evaluated),
             _ => {}
         }
-    }
-}
-
-/// The operands of an expression.
-pub(crate) fn operands(expression: &Expression, mut visit: impl FnMut(Handle<Expression>)) {
-    match *expression {
-        Expression::Compose { ref components, .. } => components.iter().copied().for_each(visit),
-        Expression::Access { base, index } => {
-            visit(base);
-            visit(index);
-        }
-        Expression::AccessIndex { base: operand, .. }
-        | Expression::Splat { value: operand, .. }
-        | Expression::Swizzle { vector: operand, .. }
-        | Expression::Load { pointer: operand }
-        | Expression::Unary { expr: operand, .. }
-        | Expression::Relational { argument: operand, .. }
-        | Expression::As { expr: operand, .. } => visit(operand),
-        Expression::Binary { left, right, .. } => {
-            visit(left);
-            visit(right);
-        }
-        Expression::Select { condition, accept, reject } => {
-            visit(condition);
-            visit(accept);
-            visit(reject);
-        }
-        Expression::Math { arg, arg1, arg2, arg3, .. } => {
-            visit(arg);
-            [arg1, arg2, arg3].into_iter().flatten().for_each(visit);
-        }
-        // The others have none, or the verifier refuses them.
-        _ => {}
     }
 }

@@ -14,6 +14,7 @@ use naga::{Function, GlobalVariable, Handle, Module};
 pub use facts::Facts;
 pub use parameters::{Parameter, ParameterValue};
 pub use passes::{LowerError, Lowered, Lowering, lower};
+pub use verifier::operands;
 pub use verifier::{
     MAX_EXPRESSIONS, MAX_FUNCTION_PARAMETERS, MAX_NESTING, MAX_PRIVATE_BYTES, MAX_STATEMENTS, MAX_TYPE_DEPTH,
 };

@@ -125,8 +125,9 @@ fn uses(
     }
 }
 
-/// The operands of an expression that a filter may have.
-pub(super) fn operands(expression: &Expression, mut visit: impl FnMut(Handle<Expression>)) {
+/// Visits the operands of an expression that a filter may have, in order. Of one that the verifier
+/// refuses it visits none.
+pub fn operands(expression: &Expression, mut visit: impl FnMut(Handle<Expression>)) {
     match *expression {
         Expression::Compose { ref components, .. } => components.iter().copied().for_each(visit),
         Expression::Access { base, index } => {

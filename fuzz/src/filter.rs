@@ -1,0 +1,35 @@
+//! What must hold of any text of a filter, in whatever language.
+
+use std::sync::Arc;
+
+use portcullis_core::interp::Interpreter;
+use portcullis_core::lang::{Diagnostics, Source};
+use portcullis_core::packet::Metadata;
+use portcullis_core::program::{Lowering, Program, ProgramOptions, lower};
+
+/// Compiles the bytes; what compiles is run on a few packets, lowered, and made native code, and what
+/// does not has a reason that can be shown.
+///
+/// # Panics
+/// Where the compiler failed, or let through what a device cannot take: faults of Portcullis.
+pub(crate) fn run(data: &[u8], compile: impl FnOnce(&Source, &ProgramOptions) -> Result<Program, Diagnostics>) {
+    let options = ProgramOptions { fuel: 100, ..ProgramOptions::default() };
+    let compiled = Source::from_bytes("fuzz", data.to_vec()).and_then(|source| compile(&source, &options));
+    let program = match compiled {
+        Ok(program) => Arc::new(program),
+        Err(errors) => {
+            assert!(!errors.errors.is_empty(), "refused without a reason");
+            let text = errors.render() + &errors.to_string();
+            assert!(!text.contains("the compiler itself failed"), "{text}");
+            assert!(!text.contains('\u{1b}'), "{text:?}");
+            return;
+        }
+    };
+    let interpreter = Interpreter::new(&program).expect("the verifier lets through what the interpreter takes");
+    for packet in [&[][..], &[0x45; 60], &[0xff; 1500]] {
+        interpreter.run(packet, &Metadata::default()).expect("a packet that can be run");
+    }
+    let lowering = Lowering { fuel: true, clamp_indices: true, whole_pointers: true, int64: true, mask_shifts: true };
+    lower(&program, lowering).expect("a valid filter can be lowered");
+    portcullis_cpu::clif(&program).expect("a valid filter becomes native code");
+}
