@@ -125,7 +125,7 @@ impl Verdicts {
     }
 
     /// Takes columns as [`Verdicts::new`] does, from a device whose code writes no other bytes than
-    /// actions: looking for others would take as long as a simple filter does. In debug builds it
+    /// actions: looking for others is one more pass over the column. In debug builds it
     /// is done all the same.
     ///
     /// # Panics

@@ -10,7 +10,7 @@ use crate::runtime;
 
 const U32: Leaf = Leaf(naga::Scalar::U32);
 
-/// What a call of the runtime counts for, in scalar operations: `pow` takes some 40 ns.
+/// What a call of the runtime counts for, in scalar operations; rather too much, as each of those does.
 const CALL: usize = 20;
 
 impl Codegen<'_, '_> {

@@ -65,7 +65,7 @@ impl Job {
     /// A batch that nobody has begun with, for so many threads: at least one.
     pub fn new(shared: Arc<Shared>, batch: Batch, threads: usize, sender: Sender<Result<Done, DeviceError>>) -> Job {
         let (facts, packets) = (shared.program.facts(), batch.len());
-        // Written once, by the code: clearing them before would take as long as a simple filter does.
+        // Written once, by the code: clearing them before would be a pass over them for nothing.
         let mut verdicts = Vec::<u8>::with_capacity(packets);
         let mut targets = Vec::<u32>::with_capacity(if facts.redirects { packets } else { 0 });
         let mut resized = Vec::<Descriptor>::with_capacity(if facts.changes_length { packets } else { 0 });
