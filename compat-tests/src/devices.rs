@@ -53,8 +53,10 @@ fn variants(backend: &str, id: &str) -> Vec<Arc<dyn Device>> {
         "cpu" => [Style::BranchFree, Style::Branching].map(|style| Arc::new(Cpu::with_style(style)) as _).to_vec(),
         // How packets get to a GPU that has memory of its own, on devices that have not.
         "opencl" => {
-            let devices = portcullis::opencl::probe().unwrap_or_default().into_iter();
-            devices.filter(|device| device.info().id == id).map(|device| Arc::new(device.apart()) as _).collect()
+            let mut devices =
+                portcullis::opencl::probe().unwrap_or_else(|e| panic!("{id} was there before: {e}")).into_iter();
+            let device = devices.find(|device| device.info().id == id).unwrap_or_else(|| panic!("{id} is gone"));
+            vec![Arc::new(device.apart())]
         }
         _ => Vec::new(),
     }
