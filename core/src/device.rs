@@ -8,9 +8,13 @@ use std::time::Duration;
 use crate::packet::{Batch, BatchError, Span, Verdicts};
 use crate::program::Program;
 
+mod dispatch;
 pub mod noop;
+pub mod offload;
 pub mod pace;
 pub mod plan;
+
+pub use dispatch::{Dispatch, UnknownDispatch};
 
 /// What a device is made of, as far as it matters for choosing one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -59,6 +63,8 @@ pub struct DeviceInfo {
     pub kind: DeviceKind,
     /// The driver or code generator, with its version.
     pub driver: String,
+    /// How batches can be handed to it; the first is what it does when nobody asks.
+    pub dispatch: &'static [Dispatch],
     /// Limits worth knowing, each a name and a value with its unit.
     pub limits: Vec<(&'static str, String)>,
 }
@@ -91,6 +97,9 @@ pub struct LoadOptions {
     pub threads: Option<std::num::NonZeroUsize>,
     /// Batches that may be in flight at once, at least 1.
     pub depth: usize,
+    /// How batches are handed to the device; its own choice when `None`. One that it does not have
+    /// ([`DeviceInfo::dispatch`]) is an error.
+    pub dispatch: Option<Dispatch>,
     /// Gives work up. It is looked at between the pieces that a session cuts its work into, and while
     /// the host waits for a device. [`Session::complete`] then ends with [`DeviceError::Cancelled`]
     /// within a second or two, and so do [`Session::submit`], which gives the batch back, and
@@ -101,7 +110,7 @@ pub struct LoadOptions {
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        LoadOptions { threads: None, depth: 3, cancel: CancelToken::new() }
+        LoadOptions { threads: None, depth: 3, dispatch: None, cancel: CancelToken::new() }
     }
 }
 
@@ -118,6 +127,16 @@ pub enum DeviceError {
         device: String,
         /// What it lacks.
         reason: String,
+    },
+    /// The device has no such way of taking batches.
+    #[error("{device} has no dispatch method `{asked}`; it has {known}")]
+    NoDispatch {
+        /// The device's id.
+        device: String,
+        /// What was asked for.
+        asked: Dispatch,
+        /// What there is.
+        known: String,
     },
     /// A batch is larger than the device takes, or lacks room that the filter needs.
     #[error("batch refused: {0}")]

@@ -32,6 +32,10 @@ fn as_text(found: &[(&Backend, Found)]) -> String {
                     let mut rows = vec![vec![format!("  {}", info.id), info.name.clone()]];
                     rows.push(vec!["    kind".into(), info.kind.name().into()]);
                     rows.push(vec!["    driver".into(), info.driver.clone()]);
+                    rows.push(vec![
+                        "    dispatch".into(),
+                        info.dispatch.iter().map(|d| d.name()).collect::<Vec<_>>().join(", "),
+                    ]);
                     rows.extend(info.limits.iter().map(|(name, value)| vec![format!("    {name}"), value.clone()]));
                     text += &out::table(rows, &[]);
                 }
@@ -55,8 +59,10 @@ fn as_json(found: &[(&Backend, Found)]) -> String {
                     let info = device.info();
                     let limits: serde_json::Map<_, _> =
                         info.limits.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+                    let dispatch: Vec<_> = info.dispatch.iter().map(|method| method.name()).collect();
                     json!({
-                        "id": info.id, "name": info.name, "kind": info.kind.name(), "driver": info.driver, "limits": limits,
+                        "id": info.id, "name": info.name, "kind": info.kind.name(), "driver": info.driver,
+                        "dispatch": dispatch, "limits": limits,
                     })
                 })
                 .collect();

@@ -15,6 +15,10 @@ fn wrong_usage_is_told_from_wrong_input() {
     for bad in ["0", "-1", "NaN", "1025", ""] {
         with(&[&format!("--threads={bad}")]).failed(2, &["--threads"]);
     }
+    with(&["--dispatch=Inline"])
+        .failed(2, &["--dispatch", "`Inline`", "inline, pipelined, persistent, waitvalue and graph"]);
+    with(&["--device=cpu", "--dispatch=graph"])
+        .failed(1, &["cpu has no dispatch method `graph`; it has pipelined and inline"]);
     with(&["--limit=-1"]).failed(2, &["--limit"]);
     with(&["--fuel=x"]).failed(2, &["--fuel"]);
     with(&["--fuel=16777217"]).failed(2, &["--fuel"]);

@@ -121,9 +121,12 @@ fn limits_and_batches_change_nothing_else() {
     let place = Place::new();
     let (filter, sample) = (stock("hash_lb"), sample());
     let all = place.run(&["run", &filter, "--read", &sample, "--json", "--device", "cpu"]).done().json();
-    for more in
-        [&["--batch", "1"][..], &["--batch", "7", "--threads", "1"], &["--batch", "4294967295", "--threads", "1024"]]
-    {
+    for more in [
+        &["--dispatch", "inline"][..],
+        &["--batch", "1"],
+        &["--batch", "7", "--threads", "1"],
+        &["--batch", "4294967295", "--threads", "1024"],
+    ] {
         let args = [&["run", &filter, "--read", &sample, "--json", "--device", "cpu"], more].concat();
         let line = place.run(&args).done().json();
         assert_eq!(line["verdicts"], all["verdicts"]);

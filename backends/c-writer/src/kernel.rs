@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use naga::{AddressSpace, Expression, Function, Handle, Statement, TypeInner};
 use portcullis_core::lang::prelude::Intrinsic;
 use portcullis_core::packet::{Metadata, ROOM};
+use portcullis_core::program::passes::inlined;
 
 use crate::names::Names;
 use crate::prelude::{FAR, PACKET, name};
@@ -126,7 +127,8 @@ impl Writer<'_> {
                 source += "\n";
             }
         }
-        Ok(Kernel { source, entry: self.options.entry.clone(), arguments })
+        let size = inlined(self.module, &self.module.functions[self.lowered.filter]);
+        Ok(Kernel { source, entry: self.options.entry.clone(), arguments, size })
     }
 
     /// The comment that says what this is.

@@ -28,6 +28,7 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use naga::{Constant, Function, GlobalVariable, Handle, Module, Type};
+use portcullis_core::device::offload::Effects;
 use portcullis_core::lang::on_large_stack;
 use portcullis_core::program::{Lowered, Lowering, Program, lower};
 
@@ -109,6 +110,8 @@ pub struct Kernel {
     pub entry: String,
     /// Its arguments, in order.
     pub arguments: Vec<Argument>,
+    /// Expressions in it, all functions inlined.
+    pub size: u64,
 }
 
 /// Why there is no text.
@@ -120,6 +123,21 @@ pub enum WriteError {
     /// A fault of Portcullis.
     #[error("the filter could not be written in C, which is a fault of Portcullis: {0}")]
     Failed(String),
+}
+
+impl Kernel {
+    /// What it does, for the session that launches it.
+    pub fn effects(&self) -> Effects {
+        let has = |is: fn(&Argument) -> bool| self.arguments.iter().any(is);
+        Effects {
+            sees_packets: has(|argument| matches!(argument, Argument::Arena { .. })),
+            writes_packets: has(|argument| matches!(argument, Argument::Arena { writes: true })),
+            moves_ends: has(|argument| matches!(argument, Argument::Descriptors { writes: true })),
+            metadata: has(|argument| matches!(argument, Argument::Metadata)),
+            redirects: has(|argument| matches!(argument, Argument::Targets)),
+            size: self.size,
+        }
+    }
 }
 
 type Result<T, E = WriteError> = std::result::Result<T, E>;

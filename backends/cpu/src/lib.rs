@@ -17,7 +17,7 @@ mod session;
 
 use std::sync::Arc;
 
-use portcullis_core::device::{Device, DeviceError, DeviceInfo, LoadOptions, Session};
+use portcullis_core::device::{Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, Session};
 use portcullis_core::program::Program;
 
 pub use compile::Style;
@@ -57,8 +57,9 @@ impl Device for Cpu {
     }
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
+        let dispatch = Dispatch::of(&self.info, options)?;
         let code = compiled(program, self.style)?;
-        Ok(Box::new(session::CpuSession::new(program.clone(), code, options)?))
+        Ok(dispatch.session(session::CpuSession::new(program.clone(), code, options)?))
     }
 }
 

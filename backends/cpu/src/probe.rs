@@ -1,6 +1,6 @@
 //! What the CPU device says of itself.
 
-use portcullis_core::device::{DeviceInfo, DeviceKind};
+use portcullis_core::device::{DeviceInfo, DeviceKind, Dispatch};
 
 /// The processor's name where the system tells it.
 fn processor() -> Option<String> {
@@ -17,6 +17,7 @@ pub(crate) fn info() -> DeviceInfo {
         name: processor().unwrap_or_else(|| std::env::consts::ARCH.to_string()),
         kind: DeviceKind::Cpu,
         driver: format!("Cranelift {}", cranelift_codegen::VERSION),
+        dispatch: Dispatch::COMMON,
         limits: vec![("threads", threads.to_string()), ("64-bit integers", "native".into())],
     }
 }

@@ -3,27 +3,21 @@
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError};
 
 use ocl_core::ffi::{self, cl_uint};
 use ocl_core::{Kernel, ProgramBuildInfo, ProgramInfo, Status};
-use portcullis_c_writer::{Argument, Kernel as Source, Language, Options, WriteError};
+use portcullis_c_writer::{Argument, Kernel as Source, Language, Loads, Options, WriteError};
 use portcullis_cache::Cache;
+use portcullis_core::device::offload::{self, Effects};
 use portcullis_core::device::{CancelToken, DeviceError, DeviceKind};
 use portcullis_core::program::Program;
-use portcullis_core::program::passes::{Lowering, inlined, lower};
-use portcullis_core::reason;
 
 use crate::device::{Gpu, name_of};
 use crate::probe::OpenClDevice;
-use crate::wait::SLICE;
 
 /// What the compiler is told: the language, and to keep warnings to itself, which some print on the
 /// standard error stream. No `-cl-fast-…`: they change what floats are.
 const OPTIONS: &str = "-cl-std=CL1.2 -w";
-
-/// Drivers' compilers walk nested blocks by recursion.
-const STACK: usize = 64 << 20;
 
 /// Work items in a group on a GPU: a multiple of every GPU's lane count.
 const GPU_GROUP: usize = 64;
@@ -39,93 +33,50 @@ const LOG: usize = 4096;
 pub(crate) struct Loaded {
     pub kernel: Kernel,
     pub arguments: Vec<Argument>,
-    /// Whether it looks at packets at all, writes to them, and moves their ends.
-    pub sees_packets: bool,
-    pub writes_packets: bool,
-    pub moves_ends: bool,
-    /// Whether it reads metadata, and redirects packets.
-    pub metadata: bool,
-    pub redirects: bool,
-    /// See [`inlined`].
-    pub size: u64,
+    /// What the session has to bring.
+    pub effects: Effects,
     /// Work items in a group.
     pub group: usize,
 }
 
 /// Opens the device and compiles the program for it.
-///
-/// When the token is used meanwhile the thread that compiles is left behind: drivers cannot be told
-/// to stop.
 pub(crate) fn load(
     device: &OpenClDevice,
     program: &Arc<Program>,
     cancel: &CancelToken,
 ) -> Result<(Arc<Gpu>, Loaded), DeviceError> {
-    let id = portcullis_core::device::Device::info(device).id.clone();
-    let failed = |reason: String| DeviceError::Failed { device: id.clone(), reason };
-    let (done, result) = mpsc::channel();
-    let compile = {
-        let (device, program) = (device.clone(), program.clone());
-        move || {
-            let _ = done.send(compile(&device, &program));
-        }
-    };
-    let thread = std::thread::Builder::new().stack_size(STACK).spawn(compile);
-    let thread = thread.map_err(|error| failed(format!("no thread to compile on: {}", reason(&error))))?;
-    loop {
-        match result.recv_timeout(SLICE) {
-            Ok(result) => return result,
-            Err(RecvTimeoutError::Timeout) if cancel.is_cancelled() => return Err(DeviceError::Cancelled),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => {
-                let panic = thread.join().err();
-                let text = panic.as_deref().and_then(|panic| panic.downcast_ref::<String>());
-                let said = text.map_or("no reason given", String::as_str);
-                return Err(failed(format!("the filter could not be compiled: {said}")));
-            }
-        }
-    }
+    let id = &portcullis_core::device::Device::info(device).id;
+    let (device, program) = (device.clone(), program.clone());
+    offload::compile(id, cancel, move || compile(&device, &program))
 }
 
 fn compile(device: &OpenClDevice, program: &Program) -> Result<(Arc<Gpu>, Loaded), DeviceError> {
-    let source = source(program, &portcullis_core::device::Device::info(device).id)?;
+    let source = source(program, device)?;
     let gpu = Gpu::open(device)?;
-    let loaded = Loaded::new(&gpu, program, source, &device.fingerprint(), Cache::open("opencl").as_ref())?;
+    let loaded = Loaded::new(&gpu, source, &device.fingerprint(), Cache::open("opencl").as_ref())?;
     Ok((Arc::new(gpu), loaded))
 }
 
 impl Loaded {
-    pub fn new(
-        gpu: &Gpu,
-        program: &Program,
-        source: Source,
-        fingerprint: &str,
-        cache: Option<&Cache>,
-    ) -> Result<Loaded, DeviceError> {
-        let lowered = lower(program, Lowering { fuel: true, ..Lowering::default() });
-        let lowered =
-            lowered.map_err(|error| DeviceError::Unsupported { device: gpu.id.clone(), reason: error.to_string() })?;
+    pub fn new(gpu: &Gpu, source: Source, fingerprint: &str, cache: Option<&Cache>) -> Result<Loaded, DeviceError> {
         let kernel = build(gpu, &source, fingerprint, cache)?;
-        let has = |is: fn(&Argument) -> bool| source.arguments.iter().any(is);
         Ok(Loaded {
             kernel,
-            sees_packets: has(|argument| matches!(argument, Argument::Arena { .. })),
-            writes_packets: has(|argument| matches!(argument, Argument::Arena { writes: true })),
-            moves_ends: has(|argument| matches!(argument, Argument::Descriptors { writes: true })),
-            metadata: has(|argument| matches!(argument, Argument::Metadata)),
-            redirects: has(|argument| matches!(argument, Argument::Targets)),
+            effects: source.effects(),
             arguments: source.arguments,
-            size: inlined(&lowered.module, &lowered.module.functions[lowered.filter]),
             group: if gpu.kind == DeviceKind::Cpu { CPU_GROUP } else { GPU_GROUP },
         })
     }
 }
 
 /// The program in OpenCL C.
-fn source(program: &Program, device: &str) -> Result<Source, DeviceError> {
-    let options = Options::new(Language::OpenCl);
-    portcullis_c_writer::write(program, &options).map_err(|error| {
-        let (device, reason) = (device.to_owned(), error.to_string());
+fn source(program: &Program, device: &OpenClDevice) -> Result<Source, DeviceError> {
+    let info = portcullis_core::device::Device::info(device);
+    // A processor's compiler makes one load of bytes. Elsewhere each byte would be a load.
+    let processor = info.kind == DeviceKind::Cpu && device.shares_memory();
+    let loads = if processor { Loads::Bytes } else { Loads::Words };
+    portcullis_c_writer::write(program, &Options { loads, ..Options::new(Language::OpenCl) }).map_err(|error| {
+        let (device, reason) = (info.id.clone(), error.to_string());
         match error {
             WriteError::Unsupported(_) => DeviceError::Unsupported { device, reason },
             WriteError::Failed(_) => DeviceError::Failed { device, reason },
@@ -245,7 +196,7 @@ mod tests {
 
     fn source(body: &str) -> Source {
         let source = format!("__kernel void go(__global uint *out)\n{{\n    {body}\n}}\n");
-        Source { source, entry: "go".into(), arguments: vec![] }
+        Source { source, entry: "go".into(), arguments: vec![], size: 1 }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
 
 use crate::probe::OpenClDevice;
-use crate::session::OpenClSession;
+use crate::session::{self, OpenClSession};
 
 /// A program whose kernel can be run over packets that are already where it reads them.
 pub struct KernelOnly(OpenClSession);
@@ -19,7 +19,7 @@ impl KernelOnly {
     /// # Errors
     /// As there.
     pub fn load(device: &OpenClDevice, program: &Arc<Program>) -> Result<KernelOnly, DeviceError> {
-        Ok(KernelOnly(OpenClSession::new(device, program, &LoadOptions::default())?))
+        Ok(KernelOnly(session::open(device, program, &LoadOptions::default())?))
     }
 
     /// Runs the kernel `rounds` times over the batch, which is imported or copied before, and gives
@@ -28,6 +28,6 @@ impl KernelOnly {
     /// # Errors
     /// As a session's.
     pub fn time(&mut self, batch: Batch, rounds: u32) -> Result<(Duration, Batch), DeviceError> {
-        self.0.kernel_only(batch, rounds)
+        session::kernel_only(&mut self.0, batch, rounds)
     }
 }

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use num_traits::FromPrimitive;
 use ocl_core::ffi::{self, cl_device_id, cl_platform_id, cl_uint};
 use ocl_core::{DeviceId, DeviceInfo as Asked, DeviceType, PlatformId, PlatformInfo, Status};
-use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, LoadOptions, Session};
+use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, Session};
 use portcullis_core::program::Program;
 
 use crate::device::{name_of, words};
 use crate::loader;
-use crate::session::OpenClSession;
+use crate::session;
 
 /// A device that an OpenCL platform offers.
 #[derive(Debug, Clone)]
@@ -182,6 +182,7 @@ impl OpenClDevice {
                 name: told(Asked::Name),
                 kind,
                 driver: format!("{platform}, {}, {}", told(Asked::DriverVersion), language),
+                dispatch: Dispatch::COMMON,
                 limits,
             },
             device,
@@ -250,6 +251,7 @@ impl Device for OpenClDevice {
         if let Some(reason) = &self.unfit {
             return Err(DeviceError::Unsupported { device: self.info.id.clone(), reason: reason.clone() });
         }
-        Ok(Box::new(OpenClSession::new(self, program, options)?))
+        let dispatch = Dispatch::of(&self.info, options)?;
+        Ok(dispatch.session(session::open(self, program, options)?))
     }
 }

@@ -10,19 +10,10 @@ use std::time::{Duration, Instant};
 
 use ocl_core::ffi::{cl_event, cl_int};
 use ocl_core::{CommandExecutionStatus, Event};
+use portcullis_core::device::offload::{SILENCE, SLICE};
 use portcullis_core::device::{CancelToken, DeviceError};
 
 use crate::device::{Gpu, name_of};
-
-/// How long a device may be silent: launches are cut to a fraction of a second, so a device that
-/// takes this long has died without telling, or its driver compiles.
-const SILENCE: Duration = Duration::from_secs(120);
-
-/// How often a cancel token is looked at meanwhile: nothing else would wake who waits.
-pub(crate) const SLICE: Duration = Duration::from_millis(50);
-
-/// How long a device that is given up may take to finish what is queued.
-pub(crate) const GRACE: Duration = Duration::from_millis(500);
 
 /// A command that somebody waits for.
 pub(crate) struct Ticket {

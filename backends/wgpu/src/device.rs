@@ -1,25 +1,14 @@
 //! An opened device: wgpu's handles, what was found out about it, and the errors it reports.
 
-use std::any::Any;
-use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use portcullis_core::device::offload::{self, GRACE, SILENCE, SLICE, said};
 use portcullis_core::device::{CancelToken, DeviceError, DeviceInfo, DeviceKind};
 
 use crate::memory::import::{HostImport, HostMemory};
 use crate::probe::ready;
-
-/// How long a device may be silent: launches are cut to a fraction of a second, so a device that
-/// takes this long has died without telling, or its driver compiles.
-const SILENCE: Duration = Duration::from_secs(120);
-
-/// How often a cancel token is looked at meanwhile: nothing else would wake who waits.
-pub(crate) const SLICE: Duration = Duration::from_millis(50);
-
-/// How long a device that is given up may take to finish what is queued.
-const GRACE: Duration = Duration::from_millis(500);
 
 /// The first error that a device reported outside any call's result.
 type Reported = Arc<Mutex<Option<String>>>;
@@ -134,17 +123,17 @@ impl Gpu {
         !matches!(poll(&self.device, None, GRACE), Polled::Busy)
     }
 
-    /// Keeps something until the device is done with everything, without waiting for that: a thread
-    /// of its own does. What the process still keeps when it ends goes with it.
+    /// Keeps something until the device is done with everything, without waiting for that.
     pub fn outlive<T: Send + 'static>(&self, kept: T) {
-        // The queue too: whoever drops its last handle waits for the device, and cannot be told to
-        // stop. Without a thread all of it is leaked.
-        let kept = ManuallyDrop::new((kept, self.queue.clone(), self.device.clone()));
-        let keep = move || {
-            let kept = ManuallyDrop::into_inner(kept);
-            while matches!(poll(&kept.2, None, SLICE), Polled::Busy) {}
-        };
-        let _ = std::thread::Builder::new().name("device".into()).spawn(keep);
+        // The queue too: whoever drops its last handle waits for the device, and cannot be told to stop.
+        let device = self.device.clone();
+        let settle = move || while matches!(poll(&device, None, SLICE), Polled::Busy) {};
+        offload::keep_until((kept, self.queue.clone(), self.device.clone()), settle);
+    }
+
+    /// Waits until the device is done with everything, or silent for too long.
+    pub fn settle(&self) {
+        let _ = self.wait(None, &CancelToken::new());
     }
 
     /// A new buffer; errors show at the next [`Gpu::check`].
@@ -180,10 +169,4 @@ fn poll(device: &wgpu::Device, submission: Option<&wgpu::SubmissionIndex>, time:
         Ok(Err(error)) => Polled::Failed(error.to_string()),
         Err(panic) => Polled::Failed(format!("lost while waiting: {}", said(&*panic))),
     }
-}
-
-/// What a panic said.
-pub(crate) fn said(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given")
 }

@@ -8,7 +8,7 @@ use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
 
 use crate::probe::WgpuDevice;
-use crate::session::WgpuSession;
+use crate::session::{self, WgpuSession};
 
 /// A program whose kernel can be run over packets that are already where it reads them.
 pub struct KernelOnly(WgpuSession);
@@ -19,7 +19,7 @@ impl KernelOnly {
     /// # Errors
     /// As there.
     pub fn load(device: &WgpuDevice, program: &Arc<Program>) -> Result<KernelOnly, DeviceError> {
-        Ok(KernelOnly(WgpuSession::new(device, program, &LoadOptions::default())?))
+        Ok(KernelOnly(session::open(device, program, &LoadOptions::default())?))
     }
 
     /// Runs the kernel `rounds` times over the batch, which is imported or copied before, and gives
@@ -28,6 +28,6 @@ impl KernelOnly {
     /// # Errors
     /// As a session's.
     pub fn time(&mut self, batch: Batch, rounds: u32) -> Result<(Duration, Batch), DeviceError> {
-        self.0.kernel_only(batch, rounds)
+        session::kernel_only(&mut self.0, batch, rounds)
     }
 }

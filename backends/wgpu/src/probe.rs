@@ -5,12 +5,12 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, LoadOptions, Session};
+use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, Session};
 use portcullis_core::program::Program;
 
 use crate::device::Gpu;
 use crate::memory::import::HostImport;
-use crate::session::{SOFTWARE_SIZE, WgpuSession};
+use crate::session::{self, SOFTWARE_SIZE};
 
 /// The backends that are asked. OpenGL has no storage for whole batches, and wgpu's `noop` is no
 /// device.
@@ -144,6 +144,7 @@ impl WgpuDevice {
                 name: about.name,
                 kind,
                 driver: driver.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", "),
+                dispatch: Dispatch::COMMON,
                 limits: [
                     ("storage binding", megabytes(limits.max_storage_buffer_binding_size)),
                     ("buffer", megabytes(limits.max_buffer_size)),
@@ -175,6 +176,7 @@ impl Device for WgpuDevice {
     }
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
-        Ok(Box::new(WgpuSession::new(self, program, options)?))
+        let dispatch = Dispatch::of(&self.info, options)?;
+        Ok(dispatch.session(session::open(self, program, options)?))
     }
 }

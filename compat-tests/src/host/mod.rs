@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex};
 
 use portcullis_c_writer::{Argument, Kernel, Language, Loads, Options, write};
 use portcullis_core::device::{
-    Device, DeviceError, DeviceInfo, DeviceKind, Done, Imported, LoadOptions, Session, StageTimes, SubmitError,
-    check_submission,
+    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Done, Imported, LoadOptions, Session, StageTimes,
+    SubmitError, check_submission,
 };
 use portcullis_core::packet::{Batch, Descriptor, READABLE_PAST_END, ROOM, Room, Span, Verdicts};
 use portcullis_core::program::Program;
@@ -165,6 +165,7 @@ impl Host {
                 name,
                 kind: DeviceKind::Cpu,
                 driver: "a C compiler".into(),
+                dispatch: Dispatch::COMMON,
                 limits: Vec::new(),
             },
             options: options.clone(),

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::{
-    Device, DeviceError, DeviceInfo, DeviceKind, Done, Imported, LoadOptions, Session, StageTimes, SubmitError,
+    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Done, Imported, LoadOptions, Session, StageTimes,
+    SubmitError,
 };
 use crate::packet::{Action, Batch, Span, Verdicts};
 use crate::program::Program;
@@ -25,6 +26,7 @@ impl Noop {
                 name: "no device: every packet passes".into(),
                 kind: DeviceKind::Reference,
                 driver: "portcullis".into(),
+                dispatch: Dispatch::COMMON,
                 limits: Vec::new(),
             },
         }
@@ -43,7 +45,9 @@ impl Device for Noop {
     }
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
-        Ok(Box::new(NoopSession { program: program.clone(), queue: VecDeque::new(), depth: options.depth.max(1) }))
+        let dispatch = Dispatch::of(&self.info, options)?;
+        let depth = options.depth.max(1);
+        Ok(dispatch.session(NoopSession { program: program.clone(), queue: VecDeque::new(), depth }))
     }
 }
 

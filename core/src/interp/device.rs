@@ -7,8 +7,8 @@ use std::time::Instant;
 use super::Interpreter;
 use super::machine::{Machine, Stop};
 use crate::device::{
-    CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Done, Imported, LoadOptions, Session, StageTimes,
-    SubmitError, check_submission,
+    CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Done, Imported, LoadOptions, Session,
+    StageTimes, SubmitError, check_submission,
 };
 use crate::packet::{Batch, Descriptor, ROOM, Span, Verdicts};
 use crate::program::Program;
@@ -30,6 +30,7 @@ impl Interp {
                 name: "the reference interpreter".into(),
                 kind: DeviceKind::Reference,
                 driver: concat!("portcullis ", env!("CARGO_PKG_VERSION")).into(),
+                dispatch: Dispatch::COMMON,
                 limits: vec![("threads", "1".into())],
             },
         }
@@ -48,9 +49,10 @@ impl Device for Interp {
     }
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
+        let dispatch = Dispatch::of(&self.info, options)?;
         let interpreter = Interpreter::new(program)
             .map_err(|error| DeviceError::Unsupported { device: ID.into(), reason: error.to_string() })?;
-        Ok(Box::new(InterpSession {
+        Ok(dispatch.session(InterpSession {
             interpreter,
             queue: VecDeque::new(),
             depth: options.depth.max(1),

@@ -1,6 +1,7 @@
 //! Packets gathered for one run of a filter.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
@@ -48,6 +49,16 @@ impl Metadata {
             time_high: (time_ns >> 32) as u32,
             time_ms: (time_ns / 1_000_000) as u32,
         }
+    }
+
+    /// The five words as devices read them, little-endian.
+    pub fn to_bytes(&self) -> [u8; size_of::<Metadata>()] {
+        let words = [self.wire_length, self.port, self.time_low, self.time_high, self.time_ms];
+        let mut bytes = [0; size_of::<Metadata>()];
+        for (to, word) in bytes.chunks_exact_mut(4).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
     }
 
     /// Nanoseconds since the epoch.
@@ -295,6 +306,31 @@ impl Batch {
         // to this batch alone; `&self` keeps writers (`packet_mut`, a device, which owns the
         // batch) away.
         unsafe { bytes(&self.shared.span, d.offset as usize, d.length as usize) }
+    }
+
+    /// Bytes of the arena from one packet of this batch to another, for devices that get all of them as one copy.
+    ///
+    /// # Panics
+    /// When the range does not lie in the words from the first packet's to the last one's, rooms included.
+    pub(crate) fn bytes(&self, range: Range<u64>) -> &[u8] {
+        let margin = if self.room() == Room::Both { ROOM } else { 0 };
+        let mut lying = self.descriptors.iter().filter(|d| d.length > 0 || margin > 0);
+        let Some(first) = lying.next() else {
+            assert!(range.is_empty(), "outside the batch");
+            return &[];
+        };
+        let last = lying.next_back().unwrap_or(first);
+        let start = u64::from(first.offset - margin) & !3;
+        let end = (u64::from(last.offset) + u64::from(last.length) + u64::from(margin) + 3) & !3;
+        assert!(range.is_empty() || (start <= range.start && range.end <= end), "outside the batch");
+        // SAFETY: the range lies in the span, as the packets and their rooms do (`carve`), but for the last word's
+        // end, behind which a span is readable too. Between the packets lies nothing of other batches (a carver hands
+        // out an arena from its start to its end, and no two packets share a word), so nobody writes there while we
+        // hold the batch.
+        unsafe {
+            let from = self.shared.span.as_ptr().add(range.start as usize);
+            std::slice::from_raw_parts(from, (range.end - range.start) as usize)
+        }
     }
 
     /// The bytes of packet `index`, for writing.

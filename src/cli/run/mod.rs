@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::builder::{NonEmptyStringValueParser, TypedValueParser};
-use portcullis::device::{DeviceError, DeviceKind, LoadOptions};
+use portcullis::device::{DeviceError, DeviceKind, Dispatch, LoadOptions};
 use portcullis::devices::{self, Selector};
 use portcullis::io::wrap::Limit;
 use portcullis::io::{self, RedirectSink, Sink, SinkError, Source, SourceOptions};
@@ -52,6 +52,10 @@ pub struct Args {
     /// Where to run: auto (a real GPU, else the CPU), cpu, wgpu, wgpu:N, opencl, opencl:N, interp or noop
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: Selector,
+    /// How batches are handed to the device: inline, pipelined, persistent, waitvalue or graph; `devices`
+    /// lists which a device has, the first of them taken if this is not given
+    #[arg(long, value_name = "METHOD")]
+    dispatch: Option<Dispatch>,
     /// Packets in a batch, at most; a batch is also bounded in bytes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     batch: Option<u32>,
@@ -93,6 +97,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let mut device = args.device.open()?;
     let options = LoadOptions {
         threads: args.threads.and_then(|n| NonZeroUsize::new(n.into())),
+        dispatch: args.dispatch,
         cancel: interrupt.give_up.clone(),
         ..LoadOptions::default()
     };

@@ -2,9 +2,10 @@
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 
+use portcullis_core::device::Session;
 use portcullis_core::device::{CancelToken, Device};
 use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::packet::{Arena, Carver, Room};
+use portcullis_core::packet::{Arena, Carver, Descriptor, Room};
 use portcullis_core::program::ProgramOptions;
 
 use super::*;
@@ -57,9 +58,8 @@ fn leave_busy(device: &OpenClDevice, program: &Arc<Program>) {
     const PACKETS: u32 = 1 << 20;
     let cancel = CancelToken::new();
     let options = LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() };
-    let mut session = OpenClSession::new(device, program, &options).unwrap();
     // A batch in one launch keeps the device busy for minutes, as a driver that compiles does.
-    session.pace = Pace::none();
+    let mut session = open(device, program, &options).unwrap().unpaced();
     let descriptors = (0..PACKETS).map(|i| Descriptor { offset: i * 8, length: 8 }).collect();
     let arena = Arena::new(PACKETS as usize * 8).unwrap();
     let span = Arc::downgrade(arena.span());

@@ -2,15 +2,14 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError};
 
 use naga::StorageAccess;
+use portcullis_core::device::offload::{self, Effects};
 use portcullis_core::device::{CancelToken, DeviceError, DeviceKind};
 use portcullis_core::program::Program;
-use portcullis_core::reason;
 
 use crate::compile::{self, ARENA, DESCRIPTORS, ENTRY, Kernel, LAUNCH, METADATA, VERDICTS};
-use crate::device::{Gpu, SLICE, said};
+use crate::device::Gpu;
 use crate::probe::WgpuDevice;
 
 /// llvmpipe leaves a loop after this many rounds and says nothing (measured with Mesa 22.3 and
@@ -22,57 +21,26 @@ const SOFTWARE_ROUNDS: u32 = 65_000;
 /// times as many (the same version, on one core).
 pub(crate) const SOFTWARE_SIZE: u64 = 16_384;
 
-/// naga's writers and drivers' compilers walk nested blocks by recursion.
-const STACK: usize = 64 << 20;
-
 /// A program ready to be launched.
 pub(crate) struct Loaded {
     pub pipeline: wgpu::ComputePipeline,
     layout: wgpu::BindGroupLayout,
-    /// Whether it looks at packets at all, writes to them, and moves their ends.
-    pub sees_packets: bool,
-    pub writes_packets: bool,
-    pub moves_ends: bool,
-    /// Whether it reads descriptors and metadata.
+    /// What the session has to bring.
+    pub effects: Effects,
+    /// Whether it reads descriptors.
     pub descriptors: bool,
-    pub metadata: bool,
-    /// See [`Kernel::inlined`].
-    pub size: u64,
 }
 
 /// Opens the device and compiles the program for it.
-///
-/// When the token is used meanwhile the thread that compiles is left behind: drivers cannot be told
-/// to stop.
 pub(crate) fn load(
     device: &WgpuDevice,
     program: &Arc<Program>,
     cancel: &CancelToken,
 ) -> Result<(Gpu, Loaded), DeviceError> {
     let id = &portcullis_core::device::Device::info(device).id;
-    let failed = |reason: String| DeviceError::Failed { device: id.clone(), reason };
-    let (done, result) = mpsc::channel();
-    let compile = {
-        let (device, program) = (device.clone(), program.clone());
-        move || {
-            let _ = done.send(compile(&device, &program));
-        }
-    };
-    let thread = std::thread::Builder::new().stack_size(STACK).spawn(compile);
-    let thread = thread.map_err(|error| failed(format!("no thread to compile on: {}", reason(&error))))?;
-    loop {
-        match result.recv_timeout(SLICE) {
-            Ok(result) => return result,
-            Err(RecvTimeoutError::Timeout) if cancel.is_cancelled() => return Err(DeviceError::Cancelled),
-            Err(RecvTimeoutError::Timeout) => {}
-            // naga's writers and wgpu have `unimplemented!` in places that no valid filter should reach.
-            Err(RecvTimeoutError::Disconnected) => {
-                let panic = thread.join().err();
-                let said = panic.as_deref().map_or("no reason given", |panic| said(panic));
-                return Err(failed(format!("the filter could not be compiled: {said}")));
-            }
-        }
-    }
+    let (device, program) = (device.clone(), program.clone());
+    // naga's writers and wgpu have `unimplemented!` in places that no valid filter should reach.
+    offload::compile(id, cancel, move || compile(&device, &program))
 }
 
 fn compile(device: &WgpuDevice, program: &Program) -> Result<(Gpu, Loaded), DeviceError> {
@@ -96,16 +64,21 @@ fn compile(device: &WgpuDevice, program: &Program) -> Result<(Gpu, Loaded), Devi
         )));
     }
     let gpu = device.open()?;
-    let loaded = Loaded::new(&gpu, kernel)?;
+    let loaded = Loaded::new(&gpu, kernel, program.facts().redirects)?;
     Ok((gpu, loaded))
 }
 
 impl Loaded {
-    fn new(gpu: &Gpu, kernel: Kernel) -> Result<Loaded, DeviceError> {
-        let size = kernel.inlined();
-        let (sees_packets, writes_packets, moves_ends) =
-            (kernel.arena.is_some(), kernel.writes_packets(), kernel.moves_ends());
-        let (descriptors, metadata) = (kernel.descriptors.is_some(), kernel.metadata);
+    fn new(gpu: &Gpu, kernel: Kernel, redirects: bool) -> Result<Loaded, DeviceError> {
+        let descriptors = kernel.descriptors.is_some();
+        let effects = Effects {
+            sees_packets: kernel.arena.is_some(),
+            writes_packets: kernel.writes_packets(),
+            moves_ends: kernel.moves_ends(),
+            metadata: kernel.metadata,
+            redirects,
+            size: kernel.inlined(),
+        };
 
         let storage = |access: StorageAccess| wgpu::BufferBindingType::Storage {
             read_only: !access.contains(StorageAccess::STORE),
@@ -116,7 +89,7 @@ impl Loaded {
         ];
         types.extend(kernel.arena.map(|access| (ARENA, storage(access))));
         types.extend(kernel.descriptors.map(|access| (DESCRIPTORS, storage(access))));
-        types.extend(metadata.then_some((METADATA, storage(StorageAccess::LOAD))));
+        types.extend(kernel.metadata.then_some((METADATA, storage(StorageAccess::LOAD))));
         let entries: Vec<_> = types
             .into_iter()
             .map(|(binding, ty)| wgpu::BindGroupLayoutEntry {
@@ -159,7 +132,7 @@ impl Loaded {
             cache: None,
         });
         gpu.check()?;
-        Ok(Loaded { pipeline, layout, sees_packets, writes_packets, moves_ends, descriptors, metadata, size })
+        Ok(Loaded { pipeline, layout, effects, descriptors })
     }
 
     /// Buffers put together for a launch.

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 
-use portcullis_core::device::{CancelToken, Device, DeviceKind};
+use portcullis_core::device::{CancelToken, Device, DeviceKind, Session};
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::{Arena, Carver, Room};
 use portcullis_core::program::ProgramOptions;
@@ -56,16 +56,15 @@ fn leave_busy(device: &WgpuDevice, program: &Arc<Program>) {
     const PACKETS: u32 = 4 << 20;
     let cancel = CancelToken::new();
     let options = LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() };
-    let mut session = WgpuSession::new(device, program, &options).unwrap();
     // A batch in one launch keeps the device busy for minutes, as a driver that compiles does.
-    session.pace = Pace::none();
+    let mut session = open(device, program, &options).unwrap().unpaced();
     let descriptors = (0..PACKETS).map(|i| Descriptor { offset: i * 8, length: 8 }).collect();
     let arena = Arena::new(PACKETS as usize * 8).unwrap();
     session.submit(Carver::new(arena, None).carve(descriptors, vec![], Room::None).unwrap()).unwrap();
     cancel.cancel();
     assert_eq!(session.complete().unwrap_err(), DeviceError::Cancelled);
     assert_eq!(session.in_flight(), 0);
-    let (gpu, queue) = (session.gpu.device.clone(), session.gpu.queue.clone());
+    let (gpu, queue) = (session.launcher().gpu.device.clone(), session.launcher().gpu.queue.clone());
     drop(session);
     // Nobody has waited for it.
     let wait = wgpu::PollType::Wait { submission_index: None, timeout: Some(Duration::ZERO) };

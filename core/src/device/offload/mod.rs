@@ -1,0 +1,595 @@
+//! The session of a device that runs kernels: what such devices have in common.
+//!
+//! A batch becomes pieces that the device can take ([`plan`](super::plan)), each piece gets buffers, is
+//! brought to the device and launched, at once or in several launches where it could take long
+//! ([`pace`](super::pace)); then verdicts, ends and changed bytes come back. Several batches are under way at
+//! once. All of that, first in, first out, cancelling and giving up included, is here; a backend says by its
+//! [`Launcher`] how buffers, copies and launches are made.
+
+use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::pace::Pace;
+use super::plan::{self, Bounds, Layout, Needs, Piece};
+use super::{
+    CancelToken, DeviceError, DeviceKind, Done, Imported, LoadOptions, Session, StageTimes, SubmitError,
+    check_submission,
+};
+use crate::packet::{Batch, BatchError, Descriptor, Span, Verdicts};
+use crate::program::Program;
+
+mod compile;
+mod part;
+#[cfg(test)]
+mod tests;
+
+pub use compile::{compile, said};
+pub use part::Part;
+
+/// Launches that a batch may have queued at the device where they are paced: the next one starts without
+/// waiting for the host, and cancelling waits for no more than these.
+const QUEUED: usize = 2;
+
+/// How long a device may be silent: launches are cut to a fraction of a second, so a device that takes this
+/// long has died without telling, or its driver compiles.
+pub const SILENCE: Duration = Duration::from_secs(120);
+
+/// How often a cancel token is looked at while nothing else would wake who waits.
+pub const SLICE: Duration = Duration::from_millis(50);
+
+/// How long a device that is given up may take to finish what is queued.
+pub const GRACE: Duration = Duration::from_millis(500);
+
+/// What a kernel does, as far as it says what a session brings to it and back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Effects {
+    /// It looks at packets at all.
+    pub sees_packets: bool,
+    /// It writes to packets.
+    pub writes_packets: bool,
+    /// It moves packets' ends, and leaves them in the descriptors.
+    pub moves_ends: bool,
+    /// It reads metadata.
+    pub metadata: bool,
+    /// It gives targets beside the verdicts.
+    pub redirects: bool,
+    /// Expressions that it has, all functions inlined.
+    pub size: u64,
+}
+
+/// How a device takes pieces of batches. One of these belongs to one session.
+///
+/// What it may rely on, also for memory that the device reaches by itself: a batch whose part was shown to
+/// [`Launcher::upload`] stays alive and untouched by others, its import too, until [`Launcher::release`] was
+/// called for the part's buffers, or until whatever was given to [`Launcher::outlive`] is dropped; both come after
+/// the last launch over them was waited for, or [`Launcher::settle`] or [`Launcher::outlive`] saw to the device.
+pub trait Launcher: Send + 'static {
+    /// The buffers that a part needs. They are used for part after part, and live as long as the session.
+    type Buffers: Send + 'static;
+    /// Memory of batches that the device reaches.
+    type Import: Send + 'static;
+    /// A launch that somebody will wait for.
+    type Ticket: Send + 'static;
+
+    /// The device's id, for messages.
+    fn id(&self) -> &str;
+
+    /// Announces memory that batches will come from.
+    ///
+    /// # Errors
+    /// Where the driver is lost.
+    fn announce(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError>;
+
+    /// Where the kernel is to find the packets of a batch, which is not empty and whose packets it sees; and what
+    /// the device needs to know of the batch's memory.
+    fn place(&mut self, batch: &Batch, needs: Needs) -> (Layout, Option<Self::Import>);
+
+    /// What bounds a piece.
+    fn bounds(&self, layout: Layout) -> Bounds;
+
+    /// New buffers, which need not have any room yet.
+    fn buffers(&self) -> Self::Buffers;
+
+    /// Brings to the device what the kernel reads of a part, or sees to it that it comes before the kernel runs, and
+    /// makes room for what the kernel writes.
+    ///
+    /// # Errors
+    /// Where there is no memory, or the driver gives up. The batch then goes back to the caller.
+    fn upload(
+        &mut self,
+        part: &Part<'_, Self::Import>,
+        effects: Effects,
+        buffers: &mut Self::Buffers,
+    ) -> Result<(), DeviceError>;
+
+    /// Called when all parts of a batch were uploaded.
+    ///
+    /// # Errors
+    /// As [`Launcher::upload`].
+    fn uploaded(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// Queues the kernel over `count` packets of a part, from packet `first` of it on, and, where that is the rest of
+    /// the part, bringing its results back. The launches of a part come in order. A ticket's launch has ended when
+    /// all of this has.
+    ///
+    /// # Errors
+    /// Where the driver gives up. The device may have begun all the same.
+    fn launch(
+        &mut self,
+        part: &Part<'_, Self::Import>,
+        effects: Effects,
+        buffers: &mut Self::Buffers,
+        first: usize,
+        count: usize,
+    ) -> Result<Self::Ticket, DeviceError>;
+
+    /// Waits for a launch, looking at the token every [`SLICE`] or so.
+    ///
+    /// # Errors
+    /// [`DeviceError::Cancelled`] where the token was used meanwhile, and the device may be busy still;
+    /// [`DeviceError::Failed`] where the launch has failed, or does not end.
+    fn wait(&mut self, ticket: &Self::Ticket, cancel: &CancelToken) -> Result<(), DeviceError>;
+
+    /// Appends a part's verdicts, which have come back, one a packet.
+    ///
+    /// # Errors
+    /// Where the driver gives up.
+    fn verdicts(
+        &mut self,
+        packets: usize,
+        buffers: &mut Self::Buffers,
+        columns: &mut Columns,
+    ) -> Result<(), DeviceError>;
+
+    /// Reads a part's descriptors as the kernel left them, two little-endian words a packet.
+    ///
+    /// # Errors
+    /// As [`Launcher::verdicts`].
+    fn ends(
+        &mut self,
+        packets: usize,
+        buffers: &mut Self::Buffers,
+        read: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), DeviceError>;
+
+    /// Reads a part's packets as the kernel left them, `bytes` bytes in the part's layout, which is a copy.
+    ///
+    /// # Errors
+    /// As [`Launcher::verdicts`].
+    fn changed(
+        &mut self,
+        bytes: u64,
+        buffers: &mut Self::Buffers,
+        read: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), DeviceError>;
+
+    /// Lets go of the batch that the buffers were used for last.
+    fn release(&mut self, buffers: &mut Self::Buffers) {
+        let _ = buffers;
+    }
+
+    /// Waits until the device has nothing queued any more.
+    fn settle(&mut self);
+
+    /// Whether the device is done with these launches within [`GRACE`]. With `torn` there may be something queued
+    /// that no ticket is about.
+    fn settles(&mut self, tickets: &[&Self::Ticket], torn: bool) -> bool;
+
+    /// Keeps something until the device is done with everything, without waiting for that.
+    fn outlive(&mut self, kept: impl Send + 'static);
+}
+
+/// The verdicts of a batch as they come back.
+#[derive(Debug, Default)]
+pub struct Columns {
+    /// An action byte a packet.
+    pub actions: Vec<u8>,
+    /// A redirect target a packet, where the kernel gives them.
+    pub targets: Vec<u32>,
+}
+
+/// A program loaded on a device that runs kernels.
+pub struct Offload<L: Launcher> {
+    program: Arc<Program>,
+    depth: usize,
+    cancel: CancelToken,
+    effects: Effects,
+    needs: Needs,
+    pace: Pace,
+    /// Slots that no batch is in, the last used at the back.
+    idle: Vec<Vec<L::Buffers>>,
+    flights: VecDeque<Flight<L>>,
+    /// When the device was last seen to finish something.
+    finished: Instant,
+    // Last: the buffers above go first.
+    launcher: L,
+}
+
+/// A batch in flight.
+struct Flight<L: Launcher> {
+    // Before the batch: buffers may be made over its memory.
+    slot: Vec<L::Buffers>,
+    import: Option<L::Import>,
+    batch: Batch,
+    layout: Layout,
+    pieces: Vec<Piece>,
+    /// The piece that is launched next, and how many of its packets have been launched.
+    next: usize,
+    launched: usize,
+    running: VecDeque<Running<L::Ticket>>,
+    /// Why no more of it can be launched; completing it tells.
+    failed: Option<DeviceError>,
+    /// Whether something may be queued that no ticket is about.
+    torn: bool,
+    times: StageTimes,
+    started: Instant,
+}
+
+/// A launch on its way.
+struct Running<T> {
+    ticket: T,
+    /// Number of packets, and whether there would have been more but for the pace.
+    packets: usize,
+    cut: bool,
+}
+
+impl<L: Launcher> Flight<L> {
+    fn part<'a>(
+        batch: &'a Batch,
+        piece: &'a Piece,
+        layout: Layout,
+        needs: Needs,
+        import: Option<&'a L::Import>,
+    ) -> Part<'a, L::Import> {
+        Part { batch, piece, layout, needs, import }
+    }
+
+    /// The packets lie in a copy, which is not the batch's memory.
+    fn is_copied(&self) -> bool {
+        matches!(self.layout, Layout::Copied | Layout::Packed)
+    }
+}
+
+impl<L: Launcher> Offload<L> {
+    /// A session over a launcher for a kernel of the program with these effects.
+    pub fn new(
+        launcher: L,
+        kind: DeviceKind,
+        effects: Effects,
+        program: &Arc<Program>,
+        options: &LoadOptions,
+    ) -> Offload<L> {
+        Offload {
+            program: program.clone(),
+            depth: options.depth.max(1),
+            cancel: options.cancel.clone(),
+            effects,
+            needs: Needs::of_program(program),
+            pace: Pace::new(kind, program, effects.size),
+            idle: Vec::new(),
+            flights: VecDeque::new(),
+            finished: Instant::now(),
+            launcher,
+        }
+    }
+
+    /// The launcher, to look at.
+    pub fn launcher(&self) -> &L {
+        &self.launcher
+    }
+
+    /// The same session, which cuts no launches whatever the filter does: for tests of devices that are busy for
+    /// long.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn unpaced(mut self) -> Offload<L> {
+        self.pace = Pace::none();
+        self
+    }
+
+    /// Cuts a batch and brings it to the device; launches nothing yet.
+    fn prepare(&mut self, batch: Batch) -> Result<Flight<L>, SubmitError> {
+        let refuse = |batch, error| Err(SubmitError { batch: Box::new(batch), error });
+        let started = Instant::now();
+        let (layout, import) = match self.effects.sees_packets && !batch.is_empty() {
+            true => self.launcher.place(&batch, self.needs),
+            false => (Layout::Unseen, None),
+        };
+        let bounds = self.launcher.bounds(layout);
+        let pieces = match plan::cut(&batch, layout, self.needs, bounds) {
+            Ok(pieces) => pieces,
+            Err(large) => {
+                let text = format!(
+                    "packet {} has {} bytes, and {} takes {} at a time, its own needs included",
+                    large.index,
+                    large.length,
+                    self.launcher.id(),
+                    bounds.binding
+                );
+                return refuse(batch, DeviceError::Refused(text));
+            }
+        };
+        let mut slot = self.idle.pop().unwrap_or_default();
+        while slot.len() < pieces.len() {
+            slot.push(self.launcher.buffers());
+        }
+        let mut flight = Flight {
+            slot,
+            import,
+            batch,
+            layout,
+            pieces,
+            next: 0,
+            launched: 0,
+            running: VecDeque::new(),
+            failed: None,
+            torn: false,
+            times: StageTimes::default(),
+            started,
+        };
+        match self.upload(&mut flight) {
+            Ok(()) => {
+                flight.times.upload = started.elapsed();
+                flight.started = Instant::now();
+                Ok(flight)
+            }
+            Err(error) => {
+                // What was queued may look at the batch's memory.
+                self.launcher.settle();
+                self.release(&mut flight);
+                refuse(flight.batch, error)
+            }
+        }
+    }
+
+    /// Brings a batch to the device.
+    fn upload(&mut self, flight: &mut Flight<L>) -> Result<(), DeviceError> {
+        let Flight { slot, import, batch, layout, pieces, .. } = flight;
+        for (piece, buffers) in pieces.iter().zip(slot) {
+            let part = Flight::<L>::part(batch, piece, *layout, self.needs, import.as_ref());
+            self.launcher.upload(&part, self.effects, buffers)?;
+        }
+        self.launcher.uploaded()
+    }
+
+    /// Queues the next launch of a batch; there is one.
+    fn launch(&mut self, flight: &mut Flight<L>) -> Result<(), DeviceError> {
+        let Flight { slot, import, batch, layout, pieces, next, launched, .. } = flight;
+        let (piece, buffers) = (&pieces[*next], &mut slot[*next]);
+        let part = Flight::<L>::part(batch, piece, *layout, self.needs, import.as_ref());
+        let (first, total) = (*launched, piece.packets.len());
+        let count = (total - first).min(self.pace.packets());
+        flight.torn = true;
+        let ticket = self.launcher.launch(&part, self.effects, buffers, first, count)?;
+        flight.torn = false;
+        let ends = first + count == total;
+        if ends {
+            *next += 1;
+            *launched = 0;
+        } else {
+            *launched += count;
+        }
+        flight.running.push_back(Running { ticket, packets: count, cut: !(first == 0 && ends) });
+        Ok(())
+    }
+
+    /// Launches until the batch has all of its launches, or as many queued as it may have.
+    fn advance(&mut self, flight: &mut Flight<L>) -> Result<(), DeviceError> {
+        while flight.next < flight.pieces.len() && (self.pace.is_free() || flight.running.len() < QUEUED) {
+            if self.cancel.is_cancelled() {
+                return Err(DeviceError::Cancelled);
+            }
+            self.launch(flight)?;
+        }
+        Ok(())
+    }
+
+    /// Runs a batch to its end.
+    fn finish(&mut self, flight: &mut Flight<L>) -> Result<(), DeviceError> {
+        loop {
+            if let Some(error) = flight.failed.take() {
+                return Err(error);
+            }
+            self.advance(flight)?;
+            let Some(running) = flight.running.front() else { break };
+            let began = self.finished.max(flight.started);
+            self.launcher.wait(&running.ticket, &self.cancel)?;
+            self.finished = Instant::now();
+            let took = self.finished.saturating_duration_since(began);
+            flight.times.kernel += took;
+            flight.started = self.finished;
+            if running.cut {
+                self.pace.took(running.packets, took);
+            }
+            flight.running.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Lets go of all batches in flight. Their memory goes back to its owner, who may write to it, so not before the
+    /// device is done with it: usually in a fraction of a second, but a driver that compiles can take minutes, and
+    /// nobody waits for that here.
+    fn give_up(&mut self) {
+        let mut flights = std::mem::take(&mut self.flights);
+        let tickets: Vec<_> = flights.iter().flat_map(|f| &f.running).map(|running| &running.ticket).collect();
+        let torn = flights.iter().any(|flight| flight.torn);
+        if self.launcher.settles(&tickets, torn) {
+            for flight in &mut flights {
+                self.release(flight);
+            }
+        } else {
+            self.launcher.outlive(flights);
+        }
+    }
+
+    fn release(&mut self, flight: &mut Flight<L>) {
+        for buffers in flight.slot.iter_mut().take(flight.pieces.len()) {
+            self.launcher.release(buffers);
+        }
+    }
+
+    /// Reads what came back.
+    fn download(&mut self, flight: &mut Flight<L>) -> Result<Verdicts, DeviceError> {
+        let Effects { redirects, moves_ends, .. } = self.effects;
+        let room = |wanted: bool| if wanted { flight.batch.len() } else { 0 };
+        let mut columns =
+            Columns { actions: Vec::with_capacity(room(true)), targets: Vec::with_capacity(room(redirects)) };
+        let mut ends = Vec::with_capacity(room(moves_ends));
+        let Flight { slot, batch, layout, pieces, .. } = &mut *flight;
+        for (piece, buffers) in pieces.iter().zip(slot) {
+            let packets = piece.packets.len();
+            self.launcher.verdicts(packets, buffers, &mut columns)?;
+            if moves_ends {
+                let before = &batch.descriptors()[piece.packets.clone()];
+                self.launcher.ends(packets, buffers, &mut |bytes| {
+                    let seen = plan::descriptors(batch, piece, *layout, self.needs);
+                    ends.extend(plan::ends(before, seen, descriptors(bytes)));
+                })?;
+            }
+        }
+        self.write_back(flight, ends)?;
+        self.release(flight);
+        Ok(Verdicts::new(columns.actions, columns.targets))
+    }
+
+    /// Brings changed packets into the batch; `ends` is where they lie now, or empty.
+    fn write_back(&mut self, flight: &mut Flight<L>, ends: Vec<Descriptor>) -> Result<(), DeviceError> {
+        let copied = flight.is_copied() && self.effects.writes_packets;
+        // Where each packet lay, in the batch and in the copy, before it moved.
+        let (mut seen, mut before): (Vec<Vec<Descriptor>>, _) = Default::default();
+        if copied {
+            let of = |piece| plan::descriptors(&flight.batch, piece, flight.layout, self.needs).collect();
+            seen = flight.pieces.iter().map(of).collect();
+            before = flight.batch.descriptors().to_vec();
+        }
+        if self.effects.moves_ends {
+            // From here on the batch knows that every packet lies within its room, and so within its piece.
+            let broken = |error: BatchError| DeviceError::Broken { device: self.launcher.id().into(), error };
+            flight.batch.resize(ends).map_err(broken)?;
+        }
+        if !copied {
+            return Ok(());
+        }
+        let window = if self.effects.moves_ends { u32::MAX } else { self.program.facts().writes.reach() };
+        let Flight { slot, batch, pieces, .. } = flight;
+        for ((piece, buffers), seen) in pieces.iter().zip(slot).zip(seen) {
+            let bytes = piece.bytes.end - piece.bytes.start;
+            if bytes == 0 {
+                continue;
+            }
+            let before = &before[piece.packets.clone()];
+            self.launcher.changed(bytes, buffers, &mut |from| {
+                plan::write_back(batch, piece, before, &seen, window, from);
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Brings a batch to the device and lets `work` use the launcher on it: for measuring kernels by themselves.
+    /// What it queues has to have ended when it returns.
+    ///
+    /// # Errors
+    /// As [`Session::submit`]'s, and `work`'s.
+    #[doc(hidden)]
+    pub fn with_uploaded<T>(
+        &mut self,
+        batch: Batch,
+        work: impl FnOnce(&mut L, &mut [(Part<'_, L::Import>, &mut L::Buffers)]) -> Result<T, DeviceError>,
+    ) -> Result<(T, Batch), DeviceError> {
+        let mut flight = self.prepare(batch).map_err(|refused| refused.error)?;
+        let Flight { slot, import, batch, layout, pieces, .. } = &mut flight;
+        let parts = pieces.iter().map(|p| Flight::<L>::part(batch, p, *layout, self.needs, import.as_ref()));
+        let mut parts: Vec<_> = parts.zip(slot.iter_mut()).collect();
+        let result = work(&mut self.launcher, &mut parts);
+        if result.is_err() {
+            self.launcher.settle();
+        }
+        self.release(&mut flight);
+        self.idle.push(flight.slot);
+        Ok((result?, flight.batch))
+    }
+}
+
+impl<L: Launcher> Session for Offload<L> {
+    fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
+        if self.effects.sees_packets { self.launcher.announce(span) } else { Ok(Imported::Copied) }
+    }
+
+    fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
+        if let Err(error) = check_submission(&self.program, &batch, self.flights.len(), self.depth) {
+            return Err(SubmitError { batch: Box::new(batch), error });
+        }
+        let mut flight = self.prepare(batch)?;
+        match self.advance(&mut flight) {
+            Ok(()) => {}
+            // One that the device has begun cannot be given back: completing it tells of the end.
+            Err(error) if flight.torn || !flight.running.is_empty() => flight.failed = Some(error),
+            Err(error) => {
+                // Nothing should touch the batch's memory any more when it is given back.
+                self.launcher.settle();
+                self.release(&mut flight);
+                return Err(SubmitError { batch: Box::new(flight.batch), error });
+            }
+        }
+        self.flights.push_back(flight);
+        Ok(())
+    }
+
+    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+        let Some(mut flight) = self.flights.pop_front() else { return Ok(None) };
+        if let Err(error) = self.finish(&mut flight) {
+            self.flights.push_front(flight);
+            self.give_up();
+            return Err(error);
+        }
+        let downloading = Instant::now();
+        let verdicts = self.download(&mut flight)?;
+        let mut times = flight.times;
+        times.download = downloading.elapsed();
+        self.idle.push(flight.slot);
+        Ok(Some(Done { batch: flight.batch, verdicts, times }))
+    }
+
+    fn in_flight(&self) -> usize {
+        self.flights.len()
+    }
+
+    fn depth(&self) -> usize {
+        self.depth
+    }
+}
+
+impl<L: Launcher> Drop for Offload<L> {
+    fn drop(&mut self) {
+        if !self.flights.is_empty() {
+            self.give_up();
+        }
+    }
+}
+
+/// Keeps something until `settle` returns, which may take long, on a thread of its own. What the process still keeps
+/// when it ends goes with it.
+pub fn keep_until<T: Send + 'static>(kept: T, settle: impl FnOnce() + Send + 'static) {
+    // Without a thread all of it is leaked.
+    let kept = ManuallyDrop::new(kept);
+    let keep = move || {
+        settle();
+        drop(ManuallyDrop::into_inner(kept));
+    };
+    let _ = std::thread::Builder::new().name("device".into()).spawn(keep);
+}
+
+/// The words of a device's buffer.
+pub fn words(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
+    bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+}
+
+/// The descriptors in a device's buffer.
+fn descriptors(bytes: &[u8]) -> impl Iterator<Item = Descriptor> + '_ {
+    let mut words = words(bytes);
+    std::iter::from_fn(move || Some(Descriptor { offset: words.next()?, length: words.next()? }))
+}

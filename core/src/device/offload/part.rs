@@ -1,0 +1,91 @@
+//! What a launcher is shown of a batch.
+
+use std::ops::Range;
+
+use crate::device::plan::{self, Layout, Needs, PAST_END, Piece};
+use crate::packet::{Batch, Descriptor, Metadata};
+
+/// A piece of a batch, with where the kernel finds it.
+pub struct Part<'a, I> {
+    pub(super) batch: &'a Batch,
+    pub(super) piece: &'a Piece,
+    pub(super) layout: Layout,
+    pub(super) needs: Needs,
+    pub(super) import: Option<&'a I>,
+}
+
+impl<'a, I> Part<'a, I> {
+    /// Number of packets; at least one.
+    pub fn packets(&self) -> usize {
+        self.piece.packets.len()
+    }
+
+    /// Where the kernel finds the packets.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// What [`Launcher::place`](super::Launcher::place) said of the batch's memory.
+    pub fn import(&self) -> Option<&'a I> {
+        self.import
+    }
+
+    /// The bytes that hold the packets: of the batch's memory, or, packed, of the buffer.
+    pub fn bytes(&self) -> Range<u64> {
+        self.piece.bytes.clone()
+    }
+
+    /// Whether the kernel gets a copy of the packets.
+    pub fn is_copied(&self) -> bool {
+        matches!(self.layout, Layout::Copied | Layout::Packed)
+    }
+
+    /// Bytes of a buffer that holds the copy, with what may be looked at behind it.
+    pub fn copy_size(&self) -> u64 {
+        self.piece.bytes.end - self.piece.bytes.start + PAST_END
+    }
+
+    /// What the copy is made of: where in the buffer, and the bytes. All of it as one, or packet by packet.
+    pub fn copies(&self) -> impl Iterator<Item = (usize, &'a [u8])> + '_ {
+        let whole = (self.layout == Layout::Copied).then(|| (0, self.batch.bytes(self.piece.bytes.clone())));
+        let packed = if self.layout == Layout::Packed { self.piece.packets.clone() } else { 0..0 };
+        let packed = packed.zip(self.seen()).map(|(index, d)| {
+            let bytes = &self.batch.packet(index)[..self.needs.of(d.length) as usize];
+            (d.offset as usize, bytes)
+        });
+        whole.into_iter().chain(packed)
+    }
+
+    /// The bytes of the batch's memory from the first packet to the last, rooms included where the filter may use
+    /// them; `None` where no packet has any.
+    pub fn extent(&self) -> Option<Range<u64>> {
+        plan::extent(self.descriptors(), self.needs)
+    }
+
+    /// Where the packets lie in the batch's memory.
+    pub fn descriptors(&self) -> &'a [Descriptor] {
+        &self.batch.descriptors()[self.piece.packets.clone()]
+    }
+
+    /// Where the packets lie in the arena that the kernel sees.
+    pub fn seen(&self) -> impl Iterator<Item = Descriptor> + 'a {
+        plan::descriptors(self.batch, self.piece, self.layout, self.needs)
+    }
+
+    /// The same, as the kernel reads it (`docs/abi.md`).
+    pub fn descriptor_bytes(&self) -> impl Iterator<Item = [u8; size_of::<Descriptor>()]> + 'a {
+        self.seen().map(|d| (u64::from(d.offset) | u64::from(d.length) << 32).to_le_bytes())
+    }
+
+    /// The packets' metadata, where the batch has any.
+    pub fn metadata(&self) -> Option<&'a [Metadata]> {
+        let all = self.batch.metadata();
+        (!all.is_empty()).then(|| &all[self.piece.packets.clone()])
+    }
+
+    /// The packets' metadata, made up where the batch has none, as the kernel reads it (`docs/abi.md`).
+    pub fn metadata_bytes(&self) -> impl Iterator<Item = [u8; size_of::<Metadata>()]> + 'a {
+        let batch = self.batch;
+        self.piece.packets.clone().map(move |index| batch.metadata_of(index).to_bytes())
+    }
+}

@@ -1,0 +1,268 @@
+//! The shared session over a launcher that works in host memory and can be told to fail.
+
+use std::sync::Mutex;
+
+use super::*;
+use crate::device::plan::PAST_END;
+use crate::lang::{Source, wgsl};
+use crate::packet::Batch;
+use crate::program::ProgramOptions;
+
+/// What was asked of the launcher, in order, and when it is to fail.
+#[derive(Default)]
+struct Script {
+    calls: Vec<String>,
+    /// Name of the call that fails.
+    fails: Option<&'static str>,
+    /// Whether launches never end.
+    hangs: bool,
+    kept: usize,
+}
+
+/// A device whose kernel gives a packet's first byte as the verdict, and adds one to it.
+struct Host {
+    script: Arc<Mutex<Script>>,
+    layout: Layout,
+    packets: usize,
+    tickets: usize,
+}
+
+#[derive(Default)]
+struct Buffers {
+    packets: Vec<u8>,
+    actions: Vec<u8>,
+    lent: bool,
+}
+
+impl Host {
+    fn say(&self, call: impl Into<String>) -> Result<(), DeviceError> {
+        let mut script = self.script.lock().unwrap();
+        let call = call.into();
+        let fails = script.fails.is_some_and(|name| call.starts_with(name));
+        script.calls.push(call);
+        if fails { Err(DeviceError::Failed { device: "host".into(), reason: "as told".into() }) } else { Ok(()) }
+    }
+}
+
+impl Launcher for Host {
+    type Buffers = Buffers;
+    type Import = ();
+    type Ticket = usize;
+
+    fn id(&self) -> &str {
+        "host"
+    }
+
+    fn announce(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
+        Ok(Imported::Copied)
+    }
+
+    fn place(&mut self, _: &Batch, _: Needs) -> (Layout, Option<()>) {
+        (self.layout, None)
+    }
+
+    fn bounds(&self, _: Layout) -> Bounds {
+        Bounds { binding: 1 << 20, alignment: 4, packets: self.packets }
+    }
+
+    fn buffers(&self) -> Buffers {
+        Buffers::default()
+    }
+
+    fn upload(&mut self, part: &Part<'_, ()>, _: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
+        self.say(format!("upload {}", part.packets()))?;
+        assert!(!buffers.lent, "a slot that no batch is in");
+        buffers.lent = true;
+        buffers.packets = vec![0xee; part.copy_size() as usize];
+        for (at, bytes) in part.copies() {
+            buffers.packets[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+        buffers.actions.clear();
+        Ok(())
+    }
+
+    fn launch(
+        &mut self,
+        part: &Part<'_, ()>,
+        _: Effects,
+        buffers: &mut Buffers,
+        first: usize,
+        count: usize,
+    ) -> Result<usize, DeviceError> {
+        self.say(format!("launch {first}+{count}"))?;
+        for d in part.seen().skip(first).take(count) {
+            let byte = &mut buffers.packets[d.offset as usize];
+            buffers.actions.push(*byte);
+            *byte = byte.wrapping_add(1);
+        }
+        self.tickets += 1;
+        Ok(self.tickets)
+    }
+
+    fn wait(&mut self, ticket: &usize, cancel: &CancelToken) -> Result<(), DeviceError> {
+        self.say(format!("wait {ticket}"))?;
+        if cancel.is_cancelled() { Err(DeviceError::Cancelled) } else { Ok(()) }
+    }
+
+    fn verdicts(&mut self, packets: usize, buffers: &mut Buffers, columns: &mut Columns) -> Result<(), DeviceError> {
+        assert_eq!(buffers.actions.len(), packets);
+        columns.actions.extend_from_slice(&buffers.actions);
+        Ok(())
+    }
+
+    fn ends(&mut self, _: usize, _: &mut Buffers, _: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+        unreachable!("no end is moved")
+    }
+
+    fn changed(&mut self, bytes: u64, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+        assert_eq!(buffers.packets.len() as u64, bytes + PAST_END);
+        read(&buffers.packets[..bytes as usize]);
+        Ok(())
+    }
+
+    fn release(&mut self, buffers: &mut Buffers) {
+        buffers.lent = false;
+    }
+
+    fn settle(&mut self) {
+        self.say("settle").unwrap();
+    }
+
+    fn settles(&mut self, tickets: &[&usize], torn: bool) -> bool {
+        self.say(format!("settles {tickets:?} {torn}")).unwrap();
+        !self.script.lock().unwrap().hangs
+    }
+
+    fn outlive(&mut self, kept: impl Send + 'static) {
+        self.script.lock().unwrap().kept += 1;
+        // The device is busy for ever.
+        std::mem::forget(kept);
+    }
+}
+
+fn session(layout: Layout, packets: usize, paced: bool, options: &LoadOptions) -> (Offload<Host>, Arc<Mutex<Script>>) {
+    let ends = if paced { "loop { if load_u8(pkt, 1u) == 1u { break; } }" } else { "" };
+    let text = format!(
+        "fn xdp_filter(pkt: u32) -> u32 {{ {ends} let v = load_u8(pkt, 0u); store_u8(pkt, 0u, v + 1u); return v; }}"
+    );
+    let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
+    let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
+    let script = Arc::<Mutex<Script>>::default();
+    let effects = Effects {
+        sees_packets: true,
+        writes_packets: true,
+        moves_ends: false,
+        metadata: false,
+        redirects: false,
+        size: if paced { 1 << 20 } else { 1 },
+    };
+    let launcher = Host { script: script.clone(), layout, packets, tickets: 0 };
+    (Offload::new(launcher, DeviceKind::Cpu, effects, &program, options), script)
+}
+
+fn batch(verdicts: &[u8]) -> Batch {
+    let packets: Vec<_> = verdicts.iter().map(|&v| vec![v, 1, 2, 3, 4]).collect();
+    Batch::from_packets(&packets).unwrap()
+}
+
+fn calls(script: &Mutex<Script>) -> Vec<String> {
+    std::mem::take(&mut script.lock().unwrap().calls)
+}
+
+#[test]
+fn batches_are_cut_and_come_back_in_order_with_their_changes() {
+    for layout in [Layout::Copied, Layout::Packed] {
+        let (mut session, script) = session(layout, 2, false, &LoadOptions::default());
+        session.submit(batch(&[1, 2, 3])).unwrap();
+        session.submit(batch(&[])).unwrap();
+        session.submit(batch(&[2])).unwrap();
+        assert_eq!(calls(&script), ["upload 2", "upload 1", "launch 0+2", "launch 0+1", "upload 1", "launch 0+1"]);
+        let refused = session.submit(batch(&[3])).unwrap_err();
+        assert_eq!(refused.batch.packet(0)[0], 3);
+        for verdicts in [&[1, 2, 3][..], &[], &[2]] {
+            let done = session.complete().unwrap().unwrap();
+            assert_eq!(done.verdicts.actions(), verdicts);
+            for (packet, verdict) in done.batch.packets().zip(verdicts) {
+                assert_eq!(packet, [verdict + 1, 1, 2, 3, 4]);
+            }
+        }
+        assert!(session.complete().unwrap().is_none());
+        assert_eq!(calls(&script), ["wait 1", "wait 2", "wait 3"]);
+        // The slots are used again: `upload` checks that they were released.
+        for _ in 0..4 {
+            assert_eq!(session.run(batch(&[1, 1, 1])).unwrap().verdicts.len(), 3);
+        }
+    }
+}
+
+#[test]
+fn filters_that_may_take_long_have_two_launches_queued() {
+    let (mut session, script) = session(Layout::Copied, 1 << 20, true, &LoadOptions::default());
+    assert_eq!(session.pace.packets(), 1);
+    session.submit(batch(&[1, 2, 3])).unwrap();
+    assert_eq!(calls(&script), ["upload 3", "launch 0+1", "launch 1+1"]);
+    let done = session.complete().unwrap().unwrap();
+    assert_eq!(done.verdicts.actions(), [1, 2, 3]);
+    // Each was quick, so the pace doubles after the first.
+    assert_eq!(calls(&script), ["wait 1", "launch 2+1", "wait 2", "wait 3"]);
+}
+
+#[test]
+fn a_batch_that_cannot_be_brought_to_the_device_comes_back_when_the_device_has_settled() {
+    let (mut session, script) = session(Layout::Copied, 1, false, &LoadOptions::default());
+    script.lock().unwrap().fails = Some("upload");
+    let refused = session.submit(batch(&[3, 2])).unwrap_err();
+    assert_eq!(refused.batch.packet(0), [3, 1, 2, 3, 4]);
+    assert_eq!(calls(&script), ["upload 1", "settle"]);
+    assert_eq!(session.in_flight(), 0);
+}
+
+#[test]
+fn a_launch_that_fails_may_have_begun_so_that_completing_tells_of_it() {
+    let (mut session, script) = session(Layout::Copied, 1, false, &LoadOptions::default());
+    session.submit(batch(&[1])).unwrap();
+    script.lock().unwrap().fails = Some("launch");
+    session.submit(batch(&[2, 2])).unwrap();
+    assert_eq!(session.in_flight(), 2);
+    assert_eq!(session.complete().unwrap().unwrap().verdicts.actions(), [1]);
+    calls(&script);
+    assert!(matches!(session.complete(), Err(DeviceError::Failed { .. })));
+    // No ticket, and yet something may be queued.
+    assert_eq!(calls(&script), ["settles [] true"]);
+    assert_eq!(session.in_flight(), 0);
+}
+
+#[test]
+fn a_batch_that_nothing_was_launched_of_comes_back_when_cancelled() {
+    let cancel = CancelToken::new();
+    let options = LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() };
+    let (mut session, script) = session(Layout::Copied, 4, false, &options);
+    cancel.cancel();
+    let refused = session.submit(batch(&[1])).unwrap_err();
+    assert_eq!((refused.error, refused.batch.len()), (DeviceError::Cancelled, 1));
+    assert_eq!(calls(&script), ["upload 1", "settle"]);
+}
+
+#[test]
+fn what_a_busy_device_uses_outlives_the_session() {
+    for cancels in [false, true] {
+        let cancel = CancelToken::new();
+        let options = LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() };
+        let (mut session, script) = session(Layout::Copied, 4, false, &options);
+        script.lock().unwrap().hangs = true;
+        let batches = [batch(&[1]), batch(&[2])];
+        let spans = batches.each_ref().map(|batch| Arc::downgrade(batch.span()));
+        for batch in batches {
+            session.submit(batch).unwrap();
+        }
+        if cancels {
+            cancel.cancel();
+            assert_eq!(session.complete().unwrap_err(), DeviceError::Cancelled);
+            assert_eq!(session.in_flight(), 0);
+        }
+        drop(session);
+        assert_eq!(calls(&script).last().unwrap(), "settles [1, 2] false");
+        assert_eq!(script.lock().unwrap().kept, 1);
+        assert!(spans.iter().all(|span| span.upgrade().is_some()));
+    }
+}
