@@ -2,12 +2,17 @@
 
 use std::io::Write;
 use std::sync::Arc;
+use std::time::Instant;
 
 use portcullis::device::Device;
 use portcullis_cpu::{Cpu, Style};
 
 /// Devices whose absence fails the tests, with commas between: `cpu,wgpu`.
 pub const REQUIRE: &str = "PORTCULLIS_REQUIRE";
+
+/// Which share of its cases a suite gives a device whose compiler takes long over each ([`share`]): a
+/// number, 0 where nothing is said (numbers in a row have all cases between them), or `all`.
+pub const SHARE: &str = "PORTCULLIS_TEST_SHARE";
 
 /// A folder for notes on what ran where; `cargo xtask test` makes a table of them.
 pub const RECORDS: &str = "PORTCULLIS_TEST_RECORDS";
@@ -26,11 +31,13 @@ pub fn on_each(name: &str, mut suite: impl FnMut(&Arc<dyn Device>)) {
             Ok(devices) => {
                 for device in devices {
                     let info = device.info();
+                    let started = Instant::now();
                     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                         suite(&device);
                         variants(backend.name, &info.id).iter().for_each(&mut suite);
                     }));
-                    record(name, &info.id, if outcome.is_ok() { "passed" } else { "failed" }, &info.name);
+                    let remark = format!("{}, {:.1} s", info.name, started.elapsed().as_secs_f32());
+                    record(name, &info.id, if outcome.is_ok() { "passed" } else { "failed" }, &remark);
                     if outcome.is_err() {
                         failures.push(format!("{} fails {name}", info.id));
                     }
@@ -62,6 +69,29 @@ fn variants(backend: &str, id: &str) -> Vec<Arc<dyn Device>> {
     }
 }
 
+/// The cases that a device runs: all of them, or where its compiler takes about a second for each (PoCL's
+/// does) about `most`, spread evenly over all.
+///
+/// # Panics
+/// When [`SHARE`] is neither a number nor `all`.
+pub fn share<'a, T>(device: &Arc<dyn Device>, cases: &'a [T], most: usize) -> impl Iterator<Item = &'a T> + Clone {
+    let said = std::env::var(SHARE).unwrap_or_else(|_| "0".into());
+    let slow = device.info().id.starts_with("opencl:");
+    let (first, step) = if slow && said != "all" {
+        let number = said.parse().unwrap_or_else(|_| panic!("{SHARE}={said} is neither a number nor `all`"));
+        spread(cases.len(), most, number)
+    } else {
+        (0, 1)
+    };
+    cases.iter().skip(first).step_by(step)
+}
+
+/// Where share `number` of `count` cases begins, and how far its cases are apart.
+fn spread(count: usize, most: usize, number: usize) -> (usize, usize) {
+    let step = count.div_ceil(most).max(1);
+    (number % step, step)
+}
+
 /// Notes how a suite ended on a device (`passed`, `failed` or `skipped`), and prints it.
 pub fn record(suite: &str, device: &str, outcome: &str, remark: &str) {
     println!("{suite}: {device}: {outcome} ({remark})");
@@ -71,4 +101,24 @@ pub fn record(suite: &str, device: &str, outcome: &str, remark: &str) {
     let opened = std::fs::OpenOptions::new().create(true).append(true).open(&file);
     // One write a line: tests of a process run on several threads.
     opened.and_then(|mut f| f.write_all(line.as_bytes())).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_have_every_case_between_them_and_none_is_large() {
+        for (count, most) in [(150, 30), (30, 8), (7, 8), (31, 30), (1, 1), (0, 5)] {
+            let (_, step) = spread(count, most, 0);
+            let mut seen = vec![0; count];
+            for number in 10..10 + step {
+                let (first, step) = spread(count, most, number);
+                let share: Vec<usize> = (0..count).skip(first).step_by(step).collect();
+                assert!(share.len() <= most && share.len() + 1 >= count / step, "{count} {most}: {share:?}");
+                share.into_iter().for_each(|case| seen[case] += 1);
+            }
+            assert!(seen.iter().all(|&times| times == 1), "{count} {most}: {seen:?}");
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 mod samples;
 mod test;
+mod wheels;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,30 +11,56 @@ const USAGE: &str = "\
 Usage: cargo xtask TASK
 
 Tasks:
-  test [--require DEVICE,...]  everything that a change must pass: format, lints, documentation,
-                               feature sets, all tests; in release the self-test, the README's first
-                               command and the tests of the program and the CPU. A device named by --require
-                               (cpu, wgpu) that is missing fails; others are listed with the reason.
-                               On Debian it installs what the tests need, after naming it, when it may.
-  samples                      writes samples/mixed.pcap anew
-  package                      builds every published crate from what its package holds (slow)
+  test [--require NAME,...] [--intel]
+           everything that a change must pass: format, lints, documentation, feature sets, all tests;
+           in release the self-test, the README's first command and the tests of the program and the CPU.
+           On Debian it installs what the tests need, after naming it, when it may, and fetches NVIDIA's
+           compilers with pip into target/wheels.
+           --require  fail where one of these is missing: a device (cpu, wgpu, opencl) or a tool (nvrtc,
+                      oclgrind). Others that are missing are listed with the reason
+           --intel    fetch Intel's OpenCL for processors, too, and test on it beside the other devices
+  samples  writes samples/mixed.pcap anew
+  package  builds every published crate from what its package holds (slow)
 ";
+
+/// What to do.
+#[derive(Debug, PartialEq, Eq)]
+enum Task {
+    Test(test::Options),
+    Samples,
+    Package,
+    Help,
+}
+
+/// Reads the command line; `None` for one that means nothing.
+fn parse(arguments: &[&str]) -> Option<Task> {
+    let (task, rest) = match arguments {
+        [] => return Some(Task::Help),
+        [task, rest @ ..] => (*task, rest),
+    };
+    match (task, rest) {
+        ("test", _) => test::Options::parse(rest).map(Task::Test),
+        ("samples", []) => Some(Task::Samples),
+        ("package", []) => Some(Task::Package),
+        ("help" | "--help" | "-h", []) => Some(Task::Help),
+        _ => None,
+    }
+}
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let result = match arguments[..] {
-        ["test"] => test::run(None),
-        ["test", "--require", devices] => test::run(Some(devices)),
-        ["samples"] => samples::write(),
-        ["package"] => test::package(),
-        ["help" | "--help" | "-h"] | [] => {
+    let Some(task) = parse(&arguments) else {
+        eprint!("xtask: cannot make sense of `{}`\n\n{USAGE}", arguments.join(" "));
+        return ExitCode::from(2);
+    };
+    let result = match task {
+        Task::Test(options) => test::run(&options),
+        Task::Samples => samples::write(),
+        Task::Package => test::package(),
+        Task::Help => {
             print!("{USAGE}");
             Ok(())
-        }
-        _ => {
-            eprint!("xtask: cannot make sense of `{}`\n\n{USAGE}", arguments.join(" "));
-            return ExitCode::from(2);
         }
     };
     match result {
@@ -48,4 +75,48 @@ fn main() -> ExitCode {
 /// The repository's root folder.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the root").to_owned()
+}
+
+/// Where the system has a shared library.
+fn find_library(name: &str) -> Option<PathBuf> {
+    let folders = [
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib/aarch64-linux-gnu",
+        "/usr/lib64",
+        "/usr/lib",
+        "/lib64",
+        "/usr/local/lib",
+    ];
+    folders.iter().map(|folder| Path::new(folder).join(name)).find(|file| file.exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_lines_are_understood_or_refused() {
+        let test = |require: &str, intel| {
+            let require = require.split_terminator(',').map(str::to_owned).collect();
+            Some(Task::Test(test::Options { require, intel }))
+        };
+        for (line, task) in [
+            ("", Some(Task::Help)),
+            ("--help", Some(Task::Help)),
+            ("samples", Some(Task::Samples)),
+            ("test", test("", false)),
+            ("test --intel", test("", true)),
+            ("test --require cpu,wgpu --intel", test("cpu,wgpu", true)),
+            ("test --intel --require opencl", test("opencl", true)),
+            ("test --require", None),
+            ("test --require cpu,", None),
+            ("test --require gpu", None),
+            ("test --all", None),
+            ("samples --intel", None),
+            ("tests", None),
+        ] {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            assert_eq!(parse(&words), task, "{line}");
+        }
+    }
 }

@@ -7,16 +7,60 @@ mod tally;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
+use crate::wheels::{self, Nvidia};
 use records::Records;
 use tally::Tally;
 
 /// Feature sets other than the default one; these are only checked, not built and run.
-const FEATURE_SETS: [&[&str]; 3] = [
+const FEATURE_SETS: [&[&str]; 5] = [
     &["--no-default-features"],
     &["--no-default-features", "--features", "cpu"],
     &["--no-default-features", "--features", "wgpu"],
+    &["--no-default-features", "--features", "opencl"],
+    &["--all-features"],
 ];
+
+/// What the program is tested with in release: every backend that needs nothing at build time.
+const FEATURES: [&str; 2] = ["--features", "opencl"];
+
+/// What may be demanded: devices, and tools that suites need.
+const DEVICES: [&str; 3] = ["cpu", "wgpu", "opencl"];
+const TOOLS: [&str; 2] = ["nvrtc", "oclgrind"];
+
+/// How to test.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Devices and tools that must be there.
+    pub require: Vec<String>,
+    /// Whether to test on Intel's OpenCL, too.
+    pub intel: bool,
+}
+
+impl Options {
+    /// Reads what stands behind `test`; `None` where it means nothing.
+    pub fn parse(mut arguments: &[&str]) -> Option<Options> {
+        let mut options = Options::default();
+        loop {
+            arguments = match arguments {
+                [] => return Some(options),
+                ["--intel", rest @ ..] => {
+                    options.intel = true;
+                    rest
+                }
+                ["--require", names, rest @ ..] => {
+                    for name in names.split(',') {
+                        DEVICES.iter().chain(&TOOLS).find(|known| **known == name)?;
+                        options.require.push(name.into());
+                    }
+                    rest
+                }
+                _ => return None,
+            }
+        }
+    }
+}
 
 /// Crates that are published.
 const PUBLISHED: [&str; 8] = [
@@ -30,16 +74,19 @@ const PUBLISHED: [&str; 8] = [
     "portcullis",
 ];
 
-/// Runs everything, prints a summary, and says whether all is well. `require` names devices, with
-/// commas between, that must be there.
-pub fn run(require: Option<&str>) -> Result<(), String> {
+/// Runs everything, prints a summary, and says whether all is well.
+pub fn run(options: &Options) -> Result<(), String> {
     let root = crate::root();
     system::prepare();
     let records = root.join("target/test-records");
-    let _ = std::fs::remove_dir_all(&records);
+    // What compilers made for an earlier run, of the same filters maybe, would hide what they make now.
+    for folder in [&records, &root.join("target/cache")] {
+        let _ = std::fs::remove_dir_all(folder);
+    }
     std::fs::create_dir_all(&records).map_err(|e| format!("cannot make {}: {e}", records.display()))?;
+    let environment = environment(options, &records)?;
 
-    let mut suite = Suite { root: &root, tally: Tally::default(), failed: Vec::new() };
+    let mut suite = Suite { root: &root, environment, tally: Tally::default(), failed: Vec::new(), times: Vec::new() };
     suite.step("format", &["fmt", "--all", "--check"], &[]);
     suite.step("lints", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]);
     for features in FEATURE_SETS {
@@ -56,37 +103,59 @@ pub fn run(require: Option<&str>) -> Result<(), String> {
         let arguments = ["package", "--list", "--allow-dirty", "--quiet", "--package", package];
         suite.step(&format!("package list of {package}"), &arguments, &[]);
     }
-    let required = require.unwrap_or_default();
-    let folder = records.to_str().ok_or("the repository's path is not UTF-8")?;
-    let environment = [("PORTCULLIS_REQUIRE", required), ("PORTCULLIS_TEST_RECORDS", folder)];
-    suite.tests("tests", &["--workspace"], &environment);
+    suite.tests("tests", &["--workspace"]);
 
     // As it is built for use.
     let report = root.join("target/selftest.json");
     let _ = std::fs::remove_file(&report);
     let file = report.to_str().ok_or("the repository's path is not UTF-8")?;
-    let mut selftest = vec!["run", "--release", "--quiet", "--package", "portcullis", "--", "selftest", "--json", file];
-    if !required.is_empty() {
-        selftest.extend(["--require", required]);
+    let program = ["--release", "--package", "portcullis"].iter().chain(&FEATURES).copied().collect::<Vec<_>>();
+    let devices: Vec<&str> = options.require.iter().map(String::as_str).filter(|n| DEVICES.contains(n)).collect();
+    let devices = devices.join(",");
+    let mut selftest = [&["run", "--quiet"], &program[..], &["--", "selftest", "--json", file]].concat();
+    if !devices.is_empty() {
+        selftest.extend(["--require", &devices]);
     }
     suite.step("selftest", &selftest, &[]);
+    // With the whole program, so that the libraries beneath have the same features and are not built again.
+    let packages = [&program[..], &["--package", "portcullis-cpu", "--lib", "--test", "*"]].concat();
+    suite.tests("tests in release", &packages);
     let readme = std::fs::read_to_string(root.join("README.md")).map_err(|e| format!("cannot read README.md: {e}"))?;
     let command =
         first_command(&readme).ok_or("README.md does not begin with `cargo run --release ... --write FILE`")?;
     suite.step("the README's first command", &command.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
-    // With the whole program, so that the libraries beneath have the same features and are not built again.
-    let packages = ["--release", "--package", "portcullis", "--package", "portcullis-cpu", "--lib", "--test", "*"];
-    suite.tests("tests in release", &packages, &[("PORTCULLIS_REQUIRE", required)]);
 
     let mut records = Records::read(&records);
     records.add_selftest(&report);
     suite.tally.skipped += records.skipped();
     records.print();
+    suite.print_times();
     if !suite.failed.is_empty() {
         println!("\nfailed: {}", suite.failed.join(", "));
     }
     println!("\n{}", suite.tally);
     if suite.tally.failed == 0 { Ok(()) } else { Err("not everything passed".into()) }
+}
+
+/// What every step is told by variables: what is demanded, and where tools are.
+fn environment(options: &Options, records: &Path) -> Result<Vec<(String, String)>, String> {
+    let folder = records.to_str().ok_or("the repository's path is not UTF-8")?;
+    let mut environment = vec![
+        ("PORTCULLIS_REQUIRE".to_owned(), options.require.join(",")),
+        ("PORTCULLIS_TEST_RECORDS".to_owned(), folder.to_owned()),
+    ];
+    match Nvidia::fetch() {
+        Ok(Nvidia { nvrtc, ptxas }) => {
+            environment.push(("PORTCULLIS_NVRTC".into(), nvrtc.to_string_lossy().into_owned()));
+            environment.push(("PORTCULLIS_PTXAS".into(), ptxas.to_string_lossy().into_owned()));
+        }
+        Err(reason) => println!("No NVRTC and no ptxas: {reason}"),
+    }
+    if options.intel {
+        let found = wheels::intel();
+        environment.extend(found.map_err(|reason| format!("Intel's OpenCL cannot be had: {reason}"))?);
+    }
+    Ok(environment)
 }
 
 /// What the README's first command gives cargo, its output put into target/.
@@ -112,31 +181,37 @@ pub fn package() -> Result<(), String> {
 
 struct Suite<'a> {
     root: &'a Path,
+    /// Variables that every step sees.
+    environment: Vec<(String, String)>,
     tally: Tally,
     /// Names of the steps that failed.
     failed: Vec<String>,
+    /// How long each step took.
+    times: Vec<(String, Duration)>,
 }
 
 impl Suite<'_> {
     /// One call of cargo that must succeed.
     fn step(&mut self, name: &str, arguments: &[&str], environment: &[(&str, &str)]) {
         println!("\n== {name}: cargo {}", arguments.join(" "));
-        let mut command = cargo(self.root);
+        let started = Instant::now();
+        let mut command = self.cargo();
         command.args(arguments).envs(environment.iter().copied());
         // A list of files is of no interest; that there is one is.
         if arguments.contains(&"--list") {
             command.stdout(Stdio::null());
         }
         let passed = command.status().is_ok_and(|s| s.success());
-        self.end(name, Tally::one(passed));
+        self.end(name, Tally::one(passed), started);
     }
 
     /// `cargo test`, its tests counted one by one.
-    fn tests(&mut self, name: &str, what: &[&str], environment: &[(&str, &str)]) {
+    fn tests(&mut self, name: &str, what: &[&str]) {
         let arguments = [&["test", "--no-fail-fast"], what].concat();
         println!("\n== {name}: cargo {}", arguments.join(" "));
-        let mut command = cargo(self.root);
-        command.args(arguments).envs(environment.iter().copied()).stdout(Stdio::piped());
+        let started = Instant::now();
+        let mut command = self.cargo();
+        command.args(arguments).stdout(Stdio::piped());
         let mut tally = Tally::default();
         let passed = command.spawn().is_ok_and(|mut child| {
             let lines = BufReader::new(child.stdout.take().expect("it is piped"));
@@ -153,15 +228,30 @@ impl Suite<'_> {
         if !passed && tally.failed == 0 {
             tally.failed = 1;
         }
-        self.end(name, tally);
+        self.end(name, tally, started);
     }
 
-    fn end(&mut self, name: &str, tally: Tally) {
+    fn cargo(&self) -> Command {
+        let mut command = cargo(self.root);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    fn end(&mut self, name: &str, tally: Tally, started: Instant) {
+        self.times.push((name.into(), started.elapsed()));
         if tally.failed > 0 {
             println!("== {name}: failed");
             self.failed.push(name.into());
         }
         self.tally += tally;
+    }
+
+    fn print_times(&self) {
+        println!("\nseconds  step");
+        for (name, time) in &self.times {
+            println!("{:>7.1}  {name}", time.as_secs_f32());
+        }
+        println!("{:>7.1}  all", self.times.iter().map(|(_, time)| time.as_secs_f32()).sum::<f32>());
     }
 }
 

@@ -3,45 +3,89 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The software Vulkan driver and the Vulkan loader: with them the GPU backend runs anywhere.
-const PACKAGES: [&str; 2] = ["mesa-vulkan-drivers", "libvulkan1"];
+/// Something that tests need and that packages have.
+struct Need {
+    what: &'static str,
+    /// What is left out without it.
+    without: &'static str,
+    /// Debian's packages.
+    packages: &'static [&'static str],
+    is_there: fn() -> bool,
+}
 
-/// Installs a Vulkan driver where there is none and it may. What it does, or why it does nothing,
-/// is printed: the tests then run with what is there.
+/// In software, so that they run on any machine.
+const NEEDS: [Need; 4] = [
+    Need {
+        what: "Vulkan driver",
+        without: "the wgpu device is missing",
+        packages: &["mesa-vulkan-drivers", "libvulkan1"],
+        is_there: || has_library("libvulkan.so.1") && has_vulkan_driver(),
+    },
+    Need {
+        what: "OpenCL driver",
+        without: "the opencl device is missing",
+        packages: &["pocl-opencl-icd", "ocl-icd-libopencl1"],
+        is_there: || has_library("libOpenCL.so.1") && has_opencl_driver(),
+    },
+    Need {
+        what: "Oclgrind",
+        without: "kernels are not looked at for races and accesses out of bounds",
+        packages: &["oclgrind"],
+        is_there: || quiet("oclgrind-kernel", &["--version"]),
+    },
+    Need {
+        what: "pip for Python 3",
+        without: "NVIDIA's compilers are not fetched",
+        packages: &["python3-pip"],
+        is_there: || quiet("python3", &["-m", "pip", "--version"]),
+    },
+];
+
+/// Installs what is missing where it may. What it does, or why it does nothing, is printed: the tests
+/// then run with what is there.
 pub fn prepare() {
-    if !cfg!(target_os = "linux") || (has_loader() && has_driver()) {
+    if !cfg!(target_os = "linux") {
         return;
     }
-    let packages = PACKAGES.join(" ");
-    if !quiet("apt-get", &["--version"]) {
-        println!("No Vulkan driver: without one the wgpu device is missing. Debian has it in {packages}.");
-        return;
+    for need in NEEDS.iter().filter(|need| !(need.is_there)()) {
+        need.install();
     }
-    let prefix: &[&str] = if is_root() {
-        &[]
-    } else if quiet("sudo", &["-n", "true"]) {
-        &["sudo", "-n"]
-    } else {
-        println!("No Vulkan driver, and no right to install one. To have it: sudo apt-get install {packages}");
-        return;
-    };
-    println!("No Vulkan driver: installing {packages} with apt-get.");
-    let apt = |arguments: &[&str]| {
-        let words: Vec<&str> = prefix
-            .iter()
-            .chain(&["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"])
-            .chain(arguments)
-            .copied()
-            .collect();
-        let status = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).status();
-        status.is_ok_and(|s| s.success())
-    };
-    // The lists of packages may be old, so that the first try fails; a fresh machine has none.
-    let install: Vec<&str> =
-        ["install", "--yes", "--quiet", "--no-install-recommends"].into_iter().chain(PACKAGES).collect();
-    let installed = apt(&install) || (apt(&["update", "--quiet"]) && apt(&install));
-    if !installed {
-        println!("That did not work; the tests run without.");
+}
+
+impl Need {
+    fn install(&self) {
+        let Need { what, without, packages, .. } = self;
+        let names = packages.join(" ");
+        if !quiet("apt-get", &["--version"]) {
+            println!("No {what}: without one {without}. Debian has it in {names}.");
+            return;
+        }
+        let prefix: &[&str] = if is_root() {
+            &[]
+        } else if quiet("sudo", &["-n", "true"]) {
+            &["sudo", "-n"]
+        } else {
+            println!("No {what}, and no right to install one: {without}. To have it: sudo apt-get install {names}");
+            return;
+        };
+        println!("No {what}: installing {names} with apt-get.");
+        let apt = |arguments: &[&str]| {
+            let words: Vec<&str> = prefix
+                .iter()
+                .chain(&["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"])
+                .chain(arguments)
+                .copied()
+                .collect();
+            let status = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).status();
+            status.is_ok_and(|s| s.success())
+        };
+        // The lists of packages may be old, so that the first try fails; a fresh machine has none.
+        let install: Vec<&str> =
+            ["install", "--yes", "--quiet", "--no-install-recommends"].iter().chain(*packages).copied().collect();
+        let installed = apt(&install) || (apt(&["update", "--quiet"]) && apt(&install));
+        if !installed {
+            println!("That did not work: {without}.");
+        }
     }
 }
 
@@ -58,26 +102,28 @@ fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
 }
 
-fn has_loader() -> bool {
-    let folders = [
-        "/usr/lib",
-        "/usr/lib64",
-        "/lib64",
-        "/usr/local/lib",
-        "/usr/lib/x86_64-linux-gnu",
-        "/usr/lib/aarch64-linux-gnu",
-    ];
-    folders.iter().any(|folder| Path::new(folder).join("libvulkan.so.1").exists())
+fn has_library(name: &str) -> bool {
+    crate::find_library(name).is_some()
 }
 
-/// Whether any driver has put its manifest where the Vulkan loader looks (LoaderDriverInterface.md,
-/// "Driver Discovery on Linux"), or the environment names one.
-fn has_driver() -> bool {
-    let named = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"].iter().any(|name| std::env::var_os(name).is_some());
-    let folders = ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d"];
+/// Whether the environment names any driver, or a folder of these has a file with this ending.
+fn has_driver(variables: &[&str], folders: &[&str], ending: &str) -> bool {
+    let named = variables.iter().any(|name| std::env::var_os(name).is_some());
     named
         || folders.iter().any(|folder| {
-            let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-            entries.into_iter().any(|entry| entry.path().extension().is_some_and(|e| e == "json"))
+            let entries = std::fs::read_dir(Path::new(folder)).into_iter().flatten().flatten();
+            entries.into_iter().any(|entry| entry.path().extension().is_some_and(|e| e == ending))
         })
+}
+
+/// Where the Vulkan loader looks for manifests (LoaderDriverInterface.md, "Driver Discovery on Linux").
+fn has_vulkan_driver() -> bool {
+    let folders = ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d"];
+    has_driver(&["VK_DRIVER_FILES", "VK_ICD_FILENAMES"], &folders, "json")
+}
+
+/// Where OpenCL's loaders look (cl_khr_icd, "ICD Loader Vendor Enumeration on Linux").
+fn has_opencl_driver() -> bool {
+    let variables = ["OCL_ICD_VENDORS", "OCL_ICD_FILENAMES", "OPENCL_VENDOR_PATH"];
+    has_driver(&variables, &["/etc/OpenCL/vendors"], "icd")
 }
