@@ -3,18 +3,8 @@
 /// Name and text of every stock filter.
 pub use portcullis::selftest::filters::STOCK as FILTERS;
 
-/// The stock filters in their other language, OpenCL C.
-pub const FILTERS_IN_C: &[(&str, &str)] = &[
-    ("simple_filter", include_str!("../../shaders/simple_filter.cl")),
-    ("port_filter", include_str!("../../shaders/port_filter.cl")),
-    ("minimal", include_str!("../../shaders/minimal.cl")),
-    ("complex_filter", include_str!("../../shaders/complex_filter.cl")),
-    ("http_only", include_str!("../../shaders/http_only.cl")),
-    ("hash_lb", include_str!("../../shaders/hash_lb.cl")),
-    ("mac_swap", include_str!("../../shaders/mac_swap.cl")),
-    ("dscp_mark", include_str!("../../shaders/dscp_mark.cl")),
-    ("vlan_pop", include_str!("../../shaders/vlan_pop.cl")),
-];
+/// The same in OpenCL C.
+pub use portcullis::selftest::filters::STOCK_IN_C as FILTERS_IN_C;
 
 /// The text of a stock filter.
 ///

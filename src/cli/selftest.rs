@@ -8,6 +8,7 @@ use portcullis::device::Device;
 use portcullis::devices::{self, Selector};
 use portcullis::io::reason_at;
 use portcullis::selftest::corpora::{self, Depth};
+use portcullis::selftest::filters::Language;
 use portcullis::selftest::{self, MissingDevice, Report, filters};
 
 use super::failure::{Failure, WRONG};
@@ -15,8 +16,8 @@ use super::out;
 
 /// Judge devices: run the conformance corpus on each and compare with the reference interpreter
 ///
-/// The corpus is part of this program: the stock filters and a probe for each rule of what a filter
-/// means, over packets that try every boundary, in batches of several sizes and layouts. A device
+/// The corpus is part of this program: the stock filters in each language and a probe for each rule of
+/// what a filter means, over packets that try every boundary, in batches of several sizes and layouts. A device
 /// that differs in a verdict, a length or a byte fails.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -41,7 +42,9 @@ pub struct Args {
 pub fn run(args: Args) -> Result<(), Failure> {
     let mut cases = filters::cases();
     if let Some(unknown) = args.filter.iter().find(|name| !cases.iter().any(|case| case.name == **name)) {
-        let names: Vec<_> = cases.iter().map(|case| case.name).collect();
+        let mut names: Vec<_> = cases.iter().map(|case| case.name).collect();
+        names.sort_unstable();
+        names.dedup();
         return Err(Failure::Usage(format!(
             "there is no filter `{unknown}` in the corpus; there are {}",
             names.join(", ")
@@ -121,17 +124,22 @@ fn find(args: &Args) -> (Vec<Arc<dyn Device>>, Vec<MissingDevice>) {
 }
 
 fn text(report: &Report) -> String {
-    let mut rows = vec![["device", "passed", "failed", "packets", "name"].map(String::from).to_vec()];
+    let mut head = vec!["device".to_owned()];
+    head.extend(Language::ALL.map(|language| language.name().to_owned()));
+    head.extend(["packets", "name"].map(String::from));
+    let mut rows = vec![head];
     for device in &report.devices {
-        rows.push(vec![
-            device.id.clone(),
-            device.passed.to_string(),
-            device.failed.to_string(),
-            out::grouped(device.compared()),
-            format!("{} ({})", device.name, device.driver),
-        ]);
+        let mut row = vec![device.id.clone()];
+        row.extend(Language::ALL.map(|language| match device.differing(language) {
+            (_, 0) => "not tried".into(),
+            (0, _) => "identical".into(),
+            (differing, all) => format!("{differing} of {all} differ"),
+        }));
+        row.push(out::grouped(device.compared()));
+        row.push(format!("{} ({})", device.name, device.driver));
+        rows.push(row);
     }
-    let mut text = out::table(rows, &[1, 2, 3]);
+    let mut text = out::table(rows, &[3]);
     for device in &report.devices {
         if let Some(note) = &device.note {
             text += &format!("{}: {note}\n", device.id);

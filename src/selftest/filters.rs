@@ -2,14 +2,49 @@
 
 use std::sync::Arc;
 
-use portcullis_core::lang::{Diagnostics, Source, wgsl};
+use portcullis_core::lang::opencl_c::files::NoIncludes;
+use portcullis_core::lang::{Diagnostics, Source, opencl_c, wgsl};
 use portcullis_core::program::{DEFAULT_FUEL, Program, ProgramOptions};
+
+/// What a filter is written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+pub enum Language {
+    /// WGSL.
+    #[serde(rename = "WGSL")]
+    Wgsl,
+    /// OpenCL C.
+    #[serde(rename = "OpenCL C")]
+    OpenClC,
+}
+
+impl Language {
+    /// All of them.
+    pub const ALL: [Language; 2] = [Language::Wgsl, Language::OpenClC];
+
+    /// The language's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Language::Wgsl => "WGSL",
+            Language::OpenClC => "OpenCL C",
+        }
+    }
+
+    /// How names of its files end.
+    pub fn ending(self) -> &'static str {
+        match self {
+            Language::Wgsl => "wgsl",
+            Language::OpenClC => "cl",
+        }
+    }
+}
 
 /// A filter that every device must agree about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Case {
     /// Its name: that of its file, without the ending.
     pub name: &'static str,
+    /// What its text is written in.
+    pub language: Language,
     /// Its text.
     pub text: &'static str,
     /// What it is compiled with.
@@ -22,29 +57,40 @@ pub struct Case {
 }
 
 macro_rules! texts {
-    ($dir:literal: $($name:literal),* $(,)?) => {
-        &[$(($name, include_str!(concat!($dir, "/", $name, ".wgsl")))),*]
+    ($dir:literal, $ending:literal: $($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!($dir, "/", $name, ".", $ending)))),*]
     };
 }
 
 /// The stock filters, name and text.
 pub const STOCK: &[(&str, &str)] = texts!(
-    "../../shaders": "simple_filter", "port_filter", "minimal", "complex_filter", "http_only", "hash_lb", "mac_swap",
-    "dscp_mark", "vlan_pop",
+    "../../shaders", "wgsl":
+    "simple_filter", "port_filter", "minimal", "complex_filter", "http_only", "hash_lb", "mac_swap", "dscp_mark",
+    "vlan_pop",
+);
+
+/// The stock filters once more, in OpenCL C. They mean the same.
+pub const STOCK_IN_C: &[(&str, &str)] = texts!(
+    "../../shaders", "cl":
+    "simple_filter", "port_filter", "minimal", "complex_filter", "http_only", "hash_lb", "mac_swap", "dscp_mark",
+    "vlan_pop",
 );
 
 /// The probes, name and text: one or more for each rule of what a filter means. The second line of
 /// each that begins with `// probe:` holds its directives: `expect=pass`, `fuel=N`,
 /// `set=NAME=VALUE`.
 pub const PROBES: &[(&str, &str)] = texts!(
-    "probes": "loads", "parts", "stores", "overlaps", "every_byte", "arithmetic", "arithmetic_mixed", "arithmetic64", "vectors",
+    "probes", "wgsl":
+    "loads", "parts", "stores", "overlaps", "every_byte", "arithmetic", "arithmetic_mixed", "arithmetic64", "vectors",
     "structures", "indices", "control", "helpers", "fresh_state", "fuel", "fuel_shared", "endless", "adjust",
     "adjust_mixed", "redirects", "verdicts", "metadata", "checksums", "parameters", "floats",
 );
 
 /// All of them, the stock filters first.
 pub fn cases() -> Vec<Case> {
-    STOCK.iter().chain(PROBES).map(|&(name, text)| Case::new(name, text)).collect()
+    let of = |language| move |&(name, text): &(&'static str, &'static str)| Case::new(name, language, text);
+    let in_wgsl = STOCK.iter().chain(PROBES).map(of(Language::Wgsl));
+    in_wgsl.chain(STOCK_IN_C.iter().map(of(Language::OpenClC))).collect()
 }
 
 impl Case {
@@ -52,8 +98,8 @@ impl Case {
     ///
     /// # Panics
     /// At a directive that there is not: a mistake in one of our own files.
-    fn new(name: &'static str, text: &'static str) -> Case {
-        let mut case = Case { name, text, fuel: DEFAULT_FUEL, parameters: Vec::new(), always_passes: false };
+    fn new(name: &'static str, language: Language, text: &'static str) -> Case {
+        let mut case = Case { name, language, text, fuel: DEFAULT_FUEL, parameters: Vec::new(), always_passes: false };
         let directives = text.lines().find_map(|line| line.strip_prefix("// probe:")).unwrap_or_default();
         for directive in directives.split_whitespace() {
             match directive.split_once('=') {
@@ -75,7 +121,18 @@ impl Case {
     /// None, unless this build is broken.
     pub fn compile(&self) -> Result<Arc<Program>, Diagnostics> {
         let options = ProgramOptions { parameters: self.parameters.clone(), fuel: self.fuel };
-        wgsl::compile(&Source::new(format!("{}.wgsl", self.name), self.text), &options).map(Arc::new)
+        let source = Source::new(format!("{}.{}", self.name, self.language.ending()), self.text);
+        match self.language {
+            Language::Wgsl => wgsl::compile(&source, &options),
+            Language::OpenClC => opencl_c::compile(&source, &options, &mut NoIncludes),
+        }
+        .map(Arc::new)
+    }
+
+    /// The filter that says what this one means: the same in WGSL, where it is a stock filter.
+    pub fn meaning(&self) -> Case {
+        let in_wgsl = STOCK.iter().find(|(name, _)| *name == self.name);
+        in_wgsl.map_or_else(|| self.clone(), |&(name, text)| Case::new(name, Language::Wgsl, text))
     }
 }
 
@@ -101,5 +158,16 @@ mod tests {
         assert!(case("loads").always_passes && !case("stores").always_passes);
         assert_eq!(case("parameters").parameters[1], ("offset".into(), "-3".into()));
         assert_eq!(case("minimal").fuel, DEFAULT_FUEL);
+    }
+
+    #[test]
+    fn every_stock_filter_is_there_in_every_language() {
+        let names = |texts: &[(&'static str, &str)]| texts.iter().map(|(name, _)| *name).collect::<Vec<_>>();
+        assert_eq!(names(STOCK), names(STOCK_IN_C));
+        for case in cases() {
+            let meaning = case.meaning();
+            assert_eq!((meaning.name, meaning.language), (case.name, Language::Wgsl));
+            assert_eq!(meaning == case, case.language == Language::Wgsl);
+        }
     }
 }

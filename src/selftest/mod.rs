@@ -1,6 +1,6 @@
-//! Whether a device does what filters mean: every stock filter and every probe, over every corpus,
-//! in batches of several sizes and layouts, against the reference interpreter. Verdicts, lengths
-//! and bytes must be the same, and no byte beside the packets may change.
+//! Whether a device does what filters mean: every stock filter, in every language, and every probe, over
+//! every corpus, in batches of several sizes and layouts, against the reference interpreter. Verdicts,
+//! lengths and bytes must be the same, whatever the language, and no byte beside the packets may change.
 //!
 //! All of it is part of the library, so that a machine with a new GPU is judged by one command.
 
@@ -60,7 +60,8 @@ pub fn run(
         observe(case.name);
         let prepared = Prepared::new(case, corpora, reference);
         for (device, report) in devices.iter().zip(&mut report.devices) {
-            let mut result = FilterResult { filter: case.name, compared: 0, mismatches: 0, first: None, error: None };
+            let (filter, language) = (case.name, case.language);
+            let mut result = FilterResult { filter, language, compared: 0, mismatches: 0, first: None, error: None };
             match &prepared {
                 Ok(prepared) => {
                     // A driver's or compiler's panic is that filter's failure; the others still count.
@@ -86,8 +87,9 @@ struct Prepared<'a> {
 
 impl<'a> Prepared<'a> {
     fn new(case: &Case, corpora: &'a [Corpus], reference: &dyn Device) -> Result<Prepared<'a>, String> {
-        let program = case.compile().map_err(|error| error.to_string())?;
-        let mut session = reference.load(&program, &LoadOptions::default()).map_err(|error| error.to_string())?;
+        let compile = |case: &Case| case.compile().map_err(|error| error.to_string());
+        let (program, meaning) = (compile(case)?, compile(&case.meaning())?);
+        let mut session = reference.load(&meaning, &LoadOptions::default()).map_err(|error| error.to_string())?;
         let mut with_outcomes = Vec::new();
         for corpus in corpora {
             let mut outcomes = run_all(&mut *session, &corpus.packets, usize::MAX, Room::Both)
@@ -176,6 +178,7 @@ fn run_all(
 #[cfg(test)]
 mod tests {
     use super::corpora::Depth;
+    use super::filters::Language;
     use super::*;
     use portcullis_core::device::noop::Noop;
 
@@ -202,6 +205,7 @@ mod tests {
         let interp = crate::devices::open("interp").unwrap();
         let (right, wrong) = (["minimal", "loads"], ["port_filter", "stores", "verdicts", "metadata", "redirects"]);
         let mut cases = filters::cases();
+        cases.retain(|case| case.language == Language::Wgsl);
         cases.retain(|case| right.contains(&case.name) || wrong.contains(&case.name));
         let report = run(&[noop], &*interp, &cases, &corpora::corpora(Depth::Quick), &mut |_| {});
         for result in &report.devices[0].results {
@@ -210,5 +214,19 @@ mod tests {
         }
         assert_eq!((report.devices[0].passed, report.devices[0].failed), (right.len(), wrong.len()));
         assert!(!report.passed());
+    }
+
+    /// A text that means something else than its twin in WGSL is found out, by the reference itself.
+    #[test]
+    fn a_language_that_is_wrong_is_found_out() {
+        let text = "uint xdp_filter(__global uchar *pkt, uint len) { return len < 70 ? XDP_DROP : XDP_PASS; }";
+        let mut cases = filters::cases();
+        cases.retain(|case| case.name == "minimal");
+        cases.iter_mut().filter(|case| case.language == Language::OpenClC).for_each(|case| case.text = text);
+        let interp = crate::devices::open("interp").unwrap();
+        let report = run(std::slice::from_ref(&interp), &*interp, &cases, &corpora::corpora(Depth::Quick), &mut |_| {});
+        let device = &report.devices[0];
+        assert_eq!(Language::ALL.map(|language| device.differing(language)), [(0, 1), (1, 1)]);
+        assert!(report.failures().contains("minimal, OpenCL C, on interp:"), "{}", report.failures());
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use portcullis_core::device::{Device, DeviceKind};
 use serde::Serialize;
 
+use super::filters::Language;
 use super::{Outcome, REFERENCE_BATCH};
 
 /// Everything that a self-test found out.
@@ -58,6 +59,8 @@ pub struct DeviceReport {
 pub struct FilterResult {
     /// The filter.
     pub filter: &'static str,
+    /// What it is written in.
+    pub language: Language,
     /// Packets compared with the reference.
     pub compared: u64,
     /// Those that differed.
@@ -139,6 +142,12 @@ impl DeviceReport {
         self.results.push(result);
     }
 
+    /// How many filters in a language it did not run as they mean to be, and how many there were.
+    pub fn differing(&self, language: Language) -> (usize, usize) {
+        let results: Vec<_> = self.results.iter().filter(|result| result.language == language).collect();
+        (results.iter().filter(|result| !result.passed()).count(), results.len())
+    }
+
     /// Packets compared with the reference, all filters together.
     pub fn compared(&self) -> u64 {
         self.results.iter().map(|r| r.compared).sum()
@@ -157,7 +166,7 @@ impl FilterResult {
     }
 
     fn describe(&self, device: &str, text: &mut String) -> std::fmt::Result {
-        writeln!(text, "{}, on {device}:", self.filter)?;
+        writeln!(text, "{}, {}, on {device}:", self.filter, self.language.name())?;
         if let Some(error) = &self.error {
             writeln!(text, "  {error}")?;
         }

@@ -35,8 +35,12 @@ fn selftest_judges_and_writes_its_findings() {
     let ran = place.run(&args).done();
     assert!(ran.out.contains("selftest passed"), "{}", ran.out);
     let report: serde_json::Value = serde_json::from_slice(&place.read("report.json")).unwrap();
-    assert_eq!(report["devices"][0]["passed"], 2);
-    assert_eq!(report["devices"][0]["results"][0]["filter"], "port_filter");
+    // The stock filter in both languages, and the probe.
+    assert_eq!(report["devices"][0]["passed"], 3);
+    let results = report["devices"][0]["results"].as_array().unwrap();
+    let tried: Vec<_> = results.iter().map(|r| [&r["filter"], &r["language"]].map(|v| v.as_str().unwrap())).collect();
+    assert_eq!(tried, [["port_filter", "WGSL"], ["loads", "WGSL"], ["port_filter", "OpenCL C"]]);
+    assert!(ran.out.contains("interp  identical  identical "), "{}", ran.out);
 
     // Why it has fewer packets than others is said, and said of it alone.
     let ran =

@@ -30,10 +30,21 @@ impl Records {
         let entries = |name: &str| report[name].as_array().cloned().unwrap_or_default();
         let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().replace(['\t', '\n'], " ");
         for device in entries("devices") {
-            let outcome = if device["failed"] == 0 { "passed" } else { "failed" };
-            let remark =
-                format!("{}, {} filters", text(&device["name"]), device["results"].as_array().map_or(0, Vec::len));
-            self.add(&format!("selftest\t{}\t{outcome}\t{remark}", text(&device["id"])));
+            let mut languages: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+            for result in device["results"].as_array().into_iter().flatten() {
+                let (differing, all) = languages.entry(text(&result["language"])).or_default();
+                let identical = result["mismatches"] == 0 && result["error"].is_null();
+                *differing += u64::from(!identical);
+                *all += 1;
+            }
+            for (language, (differing, all)) in languages {
+                let (outcome, remark) = match differing {
+                    0 => ("passed", format!("identical, {all} filters")),
+                    _ => ("failed", format!("{differing} of {all} filters differ")),
+                };
+                let (id, name) = (text(&device["id"]), text(&device["name"]));
+                self.add(&format!("selftest, {language}\t{id}\t{outcome}\t{remark}, {name}"));
+            }
         }
         for missing in entries("missing") {
             let outcome = if missing["required"] == true { "failed" } else { "skipped" };
@@ -92,14 +103,19 @@ mod tests {
     #[test]
     fn the_self_test_has_its_rows() {
         let file = std::env::temp_dir().join(format!("portcullis-selftest-{}.json", std::process::id()));
-        let report = r#"{"devices": [{"id": "cpu", "name": "a CPU", "failed": 1, "results": [{}, {}]}],
+        let report = r#"{"devices": [{"id": "cpu", "name": "a CPU", "results": [
+                {"language": "WGSL", "mismatches": 0, "error": null},
+                {"language": "WGSL", "mismatches": 0, "error": "no"},
+                {"language": "WGSL", "mismatches": 3, "error": null},
+                {"language": "OpenCL C", "mismatches": 0, "error": null}]}],
             "missing": [{"device": "wgpu", "reason": "no driver", "required": false}]}"#;
         std::fs::write(&file, report).unwrap();
         let mut records = Records::default();
         records.add_selftest(&file);
         std::fs::remove_file(&file).unwrap();
-        let row = |device: &str| records.rows[&("selftest".to_owned(), device.to_owned())].clone();
-        assert_eq!(row("cpu"), ("failed".into(), "a CPU, 2 filters".into()));
-        assert_eq!(row("wgpu"), ("skipped".into(), "no driver".into()));
+        let row = |suite: &str, device: &str| records.rows[&(suite.to_owned(), device.to_owned())].clone();
+        assert_eq!(row("selftest, WGSL", "cpu"), ("failed".into(), "2 of 3 filters differ, a CPU".into()));
+        assert_eq!(row("selftest, OpenCL C", "cpu"), ("passed".into(), "identical, 1 filters, a CPU".into()));
+        assert_eq!(row("selftest", "wgpu"), ("skipped".into(), "no driver".into()));
     }
 }
