@@ -199,6 +199,8 @@ pub enum Builtin {
     Mad,
     /// The high half of `a * b`, plus `c`.
     MadHi,
+    /// `a * b + c`, brought into range.
+    MadSat,
     AddSat,
     SubSat,
     /// `(a + b) >> 1` without overflow; rounded up.
@@ -210,6 +212,8 @@ pub enum Builtin {
     /// `select(a, b, c)`: b where c is true; c of the same width.
     Select,
     Bitselect,
+    /// Two values side by side in one of twice the width, the high one first.
+    Upsample,
     /// Bytes the other way round: `ntohs`, `ntohl`.
     Swap,
 }

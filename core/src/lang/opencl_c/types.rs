@@ -87,6 +87,20 @@ impl Scalar {
         }
     }
 
+    /// An integer of twice the width and the same sign; there is none of 128 bits.
+    pub fn of_twice_the_width(self) -> Option<Scalar> {
+        use Scalar as S;
+        Some(match self {
+            S::Char => S::Short,
+            S::UChar => S::UShort,
+            S::Short => S::Int,
+            S::UShort => S::UInt,
+            S::Int => S::Long,
+            S::UInt => S::ULong,
+            S::Bool | S::Long | S::ULong | S::Float => return None,
+        })
+    }
+
     /// The same width, with a sign: what comparing vectors gives (6.3.d).
     pub fn signed(self) -> Scalar {
         use Scalar as S;

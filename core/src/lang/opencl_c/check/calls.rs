@@ -21,6 +21,7 @@ const BUILTINS: &[(&str, Builtin, usize)] = &[
     ("rotate", Builtin::Rotate, 2),
     ("mul_hi", Builtin::MulHi, 2),
     ("mad_hi", Builtin::MadHi, 3),
+    ("mad_sat", Builtin::MadSat, 3),
     ("mad24", Builtin::Mad, 3),
     ("mad", Builtin::Mad, 3),
     ("popcount", Builtin::Popcount, 1),
@@ -66,7 +67,9 @@ const REFUSED: &[(&str, &str)] = &[
 
 /// Whether OpenCL C has this as a built-in function.
 pub(super) fn is_builtin(name: &str) -> bool {
-    BUILTINS.iter().any(|(builtin, ..)| *builtin == name) || name == "mul24" || conversion(name).is_some()
+    BUILTINS.iter().any(|(builtin, ..)| *builtin == name)
+        || matches!(name, "mul24" | "upsample")
+        || conversion(name).is_some()
 }
 
 enum Conversion {
@@ -129,6 +132,9 @@ impl Checker<'_> {
         }
         if text == "mul24" {
             return self.mul24(arguments, span);
+        }
+        if text == "upsample" {
+            return self.upsample(arguments, span);
         }
         self.wrong(callee.span, format!("there is no function `{text}`"), "a function is declared before it is called")
     }
@@ -284,6 +290,25 @@ impl Checker<'_> {
         let (Some(right), Some(left)) = (arguments.pop(), arguments.pop()) else { return wrong(span) };
         // What does not fit in 24 bits is left to the implementation: here it is a multiplication.
         self.binary(ast::BinaryOp::Multiply, left, right, span)
+    }
+
+    /// `upsample(high, low)`: what decides is the type of the first; the second is the same without a sign.
+    fn upsample(&mut self, mut arguments: Vec<Expr>, span: Span) -> Expr {
+        if !self.count("upsample", 2, &arguments, span) {
+            return wrong(span);
+        }
+        let (Some(low), Some(high)) = (arguments.pop(), arguments.pop()) else { return wrong(span) };
+        let Some((scalar, wider)) = high.ty.element().and_then(|scalar| Some((scalar, scalar.of_twice_the_width()?)))
+        else {
+            let message = format!("`upsample` of a `{}`", self.shown(&high.ty));
+            return self.wrong(high.span, message, "it takes integers of 8, 16 and 32 bits, and vectors of them");
+        };
+        let low = self.assigned(low, &high.ty.with_element(scalar.unsigned()), "argument 2 of `upsample`");
+        if low.ty == Type::Wrong {
+            return wrong(span);
+        }
+        let ty = high.ty.with_element(wider);
+        Expr { kind: ExprKind::Builtin(Builtin::Upsample, vec![high, low]), ty, span }
     }
 
     fn builtin(&mut self, name: &str, builtin: Builtin, count: usize, mut arguments: Vec<Expr>, span: Span) -> Expr {

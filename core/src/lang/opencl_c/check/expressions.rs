@@ -85,11 +85,25 @@ impl Checker<'_> {
 
     /// A place that an expression names; `None` where it is none, which has then been said.
     pub(super) fn place(&mut self, expr: &ast::Expr, what: &str) -> Option<Place> {
-        match self.operand(expr) {
+        let operand = self.operand(expr);
+        self.only_place(operand, expr.span, what)
+    }
+
+    /// What `&` takes the address of. `&a[n]` is `a + n` (C11 6.5.3.2p3), which may be one past the last element.
+    pub(super) fn addressed(&mut self, expr: &ast::Expr) -> Option<Place> {
+        let operand = match &expr.kind {
+            Ast::Index(base, index) => self.index(base, index, true, expr.span),
+            _ => self.operand(expr),
+        };
+        self.only_place(operand, expr.span, "what `&` takes the address of")
+    }
+
+    fn only_place(&mut self, operand: Operand, span: Span, what: &str) -> Option<Place> {
+        match operand {
             Operand::Place(place) => (place.ty != Type::Wrong).then_some(place),
             Operand::Value(value) => {
                 if value.ty != Type::Wrong {
-                    self.errors.add(expr.span, format!("{what} has to be a variable or a place in memory"), "", "");
+                    self.errors.add(span, format!("{what} has to be a variable or a place in memory"), "", "");
                 }
                 None
             }
@@ -122,7 +136,7 @@ impl Checker<'_> {
                     None => Operand::Value(wrong(span)),
                 };
             }
-            Ast::Index(base, index) => return self.index(base, index, span),
+            Ast::Index(base, index) => return self.index(base, index, false, span),
             Ast::Member { base, name, name_span, arrow } => return self.member(base, *name, *name_span, *arrow, span),
             Ast::Integer { value, unsigned, long } => {
                 let scalar = match (unsigned, long) {
@@ -266,7 +280,8 @@ impl Checker<'_> {
         Some(Place { kind: PlaceKind::Deref(pointer.into()), ty, span, constant, space })
     }
 
-    fn index(&mut self, base: &ast::Expr, index: &ast::Expr, span: Span) -> Operand {
+    /// `past` says whether the place one past the last is one.
+    fn index(&mut self, base: &ast::Expr, index: &ast::Expr, past: bool, span: Span) -> Operand {
         let base = self.operand(base);
         let index = self.value(index);
         if index.ty == Type::Wrong {
@@ -280,7 +295,7 @@ impl Checker<'_> {
             && let Type::Array(of, count) = &array.ty
         {
             if let Some(known) = index.constant()
-                && !(0..i128::from(*count)).contains(&known)
+                && !(0..i128::from(*count) + i128::from(past)).contains(&known)
             {
                 let message = format!("the index {known} lies outside an array of {count}");
                 return Operand::Value(self.wrong(index.span, message, ""));

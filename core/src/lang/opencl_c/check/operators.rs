@@ -56,7 +56,7 @@ impl Checker<'_> {
     }
 
     fn address(&mut self, operand: &ast::Expr, span: Span) -> Expr {
-        let Some(place) = self.place(operand, "what `&` takes the address of") else { return wrong(span) };
+        let Some(place) = self.addressed(operand) else { return wrong(span) };
         let whole = match &place.kind {
             PlaceKind::Components(..) => {
                 let note = "components of a vector have none: copy them to a variable";

@@ -60,6 +60,15 @@ impl Scope<'_, '_> {
                 let sum = self.b.binary(Op::Add, high, c);
                 self.in_range(sum, scalar, size)
             }
+            (Builtin::MadSat, &[a, b, c]) => self.mad_sat(a, b, c, scalar, size),
+            (Builtin::Upsample, &[high, low]) => {
+                let to = ty.element().ok_or(Stop)?;
+                let width = self.number_of(Literal::U32(scalar.bits()), size);
+                let high = self.convert(high, scalar, to, size);
+                let high = self.b.binary(Op::ShiftLeft, high, width);
+                let low = self.convert(low, unsigned, to, size);
+                self.b.binary(Op::InclusiveOr, high, low)
+            }
             (Builtin::Mad, &[a, b, c]) => {
                 let product = self.b.binary(Op::Multiply, a, b);
                 let sum = self.b.binary(Op::Add, product, c);
@@ -201,6 +210,50 @@ impl Scope<'_, '_> {
             }
         }
         self.convert(high, Scalar::ULong, scalar, size)
+    }
+
+    /// `a * b + c` that stays in range: worked out in twice the width.
+    fn mad_sat(&mut self, a: Value, b: Value, c: Value, scalar: Scalar, size: Option<u8>) -> Value {
+        let wide = match (scalar.size(), scalar.is_signed()) {
+            (8, _) => return self.mad_sat_64(a, b, c, scalar, size),
+            (4, true) => Scalar::Long,
+            (4, false) => Scalar::ULong,
+            (_, true) => Scalar::Int,
+            (_, false) => Scalar::UInt,
+        };
+        let [a, b, c] = [a, b, c].map(|value| self.convert(value, scalar, wide, size));
+        let product = self.b.binary(Op::Multiply, a, b);
+        // At most (2^n - 1)^2 + 2^n - 1, which is below 2^2n.
+        let sum = self.b.binary(Op::Add, product, c);
+        self.saturate(sum, wide, scalar, size)
+    }
+
+    /// The same of 64 bits: the sum's high half says whether the low one is all of it.
+    fn mad_sat_64(&mut self, a: Value, b: Value, c: Value, scalar: Scalar, size: Option<u8>) -> Value {
+        let high = self.mul_hi_64(a, b, scalar, size);
+        let low = self.b.binary(Op::Multiply, a, b);
+        let sum = self.b.binary(Op::Add, low, c);
+        let [low_bits, sum_bits] = [low, sum].map(|value| self.convert(value, scalar, Scalar::ULong, size));
+        let carries = self.b.binary(Op::Less, sum_bits, low_bits);
+        let (zero, one) = (self.number_of(literal(scalar, 0), size), self.number_of(literal(scalar, 1), size));
+        let carry = self.b.select(carries, one, zero);
+        let mut high = self.b.binary(Op::Add, high, carry);
+        if !scalar.is_signed() {
+            let most = self.number_of(literal(scalar, u64::MAX), size);
+            let fits = self.b.binary(Op::Equal, high, zero);
+            return self.b.select(fits, sum, most);
+        }
+        // The high half of a negative c is all ones.
+        let sign = self.number_of(Literal::U32(63), size);
+        let c_high = self.b.binary(Op::ShiftRight, c, sign);
+        high = self.b.binary(Op::Add, high, c_high);
+        let sum_high = self.b.binary(Op::ShiftRight, sum, sign);
+        let fits = self.b.binary(Op::Equal, high, sum_high);
+        let negative = self.highest_bit(high, scalar, size);
+        let least = self.number_of(literal(scalar, 1 << 63), size);
+        let most = self.number_of(literal(scalar, (1 << 63) - 1), size);
+        let bound = self.b.select(negative, least, most);
+        self.b.select(fits, sum, bound)
     }
 
     /// A sum or difference that stays in range.

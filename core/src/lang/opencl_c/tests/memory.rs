@@ -169,6 +169,11 @@ fn arrays_and_pointers_to_variables() {
         ("int a[3] = {[2] = 5, [0] = 1};", "a[0] + a[1] + a[2]", 6),
         ("int x = 3; uint *p = (uint *)&x; *p += 1;", "x", 4),
         ("int a[4] = {1, 2, 3, 4}; int i = 9 * one;", "a[i]", 4),
+        ("int a[4] = {1, 2, 3, 4}, n = 0; for (int *p = a; p != &a[4]; p++) n += *p;", "n", 10),
+        ("int a[4] = {1, 2, 3, 4}, *p = &a[4];", "(p - a) * 100 + *p * 10 + p[-1]", 444),
+        ("int a[4] = {1, 2, 3, 4};", "*&a[4] * 100 + (&a[4])[0] * 10 + (&a[4])[-1]", 444),
+        ("struct pair p[2] = {{{1, 2}, 3}, {{4, 5}, 6}};", "(&p[2])->b * 10 + (&p[1])->a[1]", 65),
+        ("int a[2][2] = {1, 2, 3, 4};", "&a[1][2] - &a[1][0]", 2),
         ("int x = 1; int *p = &x; int *q = p; *q = 5;", "*p", 5),
         ("int a[3]; for (int i = 0; i < 3; i++) { int *p = &a[i]; *p = i; }", "a[2]", 2),
     ] {
@@ -199,6 +204,8 @@ fn tables() {
         ("rules[1 + zero].port + rules[2].rate", 452),
         ("name[one]", 98),
         ("LIMIT", 30),
+        ("&primes[5] - primes", 5),
+        ("*&primes[5]", 11),
         ("quad.w + quad.x", 5),
         ("plain[one] + plain[0]", 29),
     ] {
