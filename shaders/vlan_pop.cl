@@ -13,7 +13,7 @@ uint xdp_filter(__global uchar *pkt, uint len)
 {
     uint tpid = load_be16(pkt, 12);
 
-    if (len < 18 || tpid != ETH_P_8021Q && tpid != ETH_P_8021AD)
+    if (len < 18 || (tpid != ETH_P_8021Q && tpid != ETH_P_8021AD))
         return XDP_PASS;
     // The addresses move over the tag, and the two places overlap: out of the packet as a whole, and
     // in again. Then the packet begins where they do.

@@ -7,10 +7,13 @@
 //! - [`stock`], [`models`]: the stock filters, and what they should do;
 //! - [`generator`]: random filters that are valid, and packets for them;
 //! - [`operators`], [`floating_point`]: filters that compute with everything there is to compute with;
+//! - [`c_programs`], [`cl_programs`]: random filters in OpenCL C, which mean the same in plain C, or in OpenCL C alone;
+//! - [`witness`]: other compilers of the same texts;
 //! - [`host`]: the C writer's source, compiled for this machine, as a device;
 //! - [`harness`]: one filter on one device, packet by packet; [`shrink`] makes what fails small.
 
 pub mod c_programs;
+pub mod cl_programs;
 pub mod corpora;
 pub mod devices;
 pub mod floating_point;
@@ -22,3 +25,4 @@ pub mod models;
 pub mod operators;
 pub mod shrink;
 pub mod stock;
+pub mod witness;

@@ -85,7 +85,12 @@ fn source(program: &Program, device: &OpenClDevice) -> Result<Source, DeviceErro
 }
 
 /// The kernel, from the cache where an earlier run has put it there.
-fn build(gpu: &Gpu, source: &Source, fingerprint: &str, cache: Option<&Cache>) -> Result<Kernel, DeviceError> {
+pub(crate) fn build(
+    gpu: &Gpu,
+    source: &Source,
+    fingerprint: &str,
+    cache: Option<&Cache>,
+) -> Result<Kernel, DeviceError> {
     // Everything that the binary depends on.
     let key = format!("{fingerprint}\n{OPTIONS}\n{}", source.source);
     let cached = cache.and_then(|cache| cache.get(key.as_bytes()));

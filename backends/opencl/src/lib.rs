@@ -33,4 +33,6 @@ mod wait;
 pub use probe::{OpenClDevice, probe};
 
 #[doc(hidden)]
+pub mod foreign;
+#[doc(hidden)]
 pub mod measure;

@@ -6,36 +6,53 @@
 use rand::{Rng, RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
-/// The packet's length, which the programs rely on.
-pub const PACKET: usize = 96;
+use crate::witness::Unit;
+use structures::Structure;
 
-/// What makes plain C of a program. `long` has 64 bits on the systems that this is compiled on.
-pub const SHIM: &str = "
-#include <stdbool.h>
-#include <stdint.h>
-#define __global
-#define __constant static const
-typedef unsigned char uchar;
-typedef unsigned short ushort;
-typedef unsigned int uint;
-typedef unsigned long ulong;
-_Static_assert(sizeof(long) == 8, \"long has 64 bits\");
-";
+mod structures;
+
+/// The packet's length, which the programs rely on.
+pub const PACKET: usize = 256;
 
 const TYPES: [&str; 9] = ["char", "uchar", "short", "ushort", "int", "uint", "long", "ulong", "bool"];
 
 /// Where the variables are kept in the packet at the end: each has 8 bytes.
 const RESULTS: usize = 24;
 
+/// What a program declares outside functions.
+const NAMES: [&str; 14] = [
+    "table",
+    "pair",
+    "tight",
+    "colour",
+    "RED",
+    "GREEN",
+    "BLUE",
+    "helper0",
+    "helper1",
+    "helper2",
+    "inner",
+    "outer",
+    "turned",
+    "xdp_filter",
+];
+
 /// A random filter.
-pub fn program(seed: u64) -> String {
-    let mut writer = Writer { random: Pcg64::seed_from_u64(seed), text: String::new(), depth: 0, helpers: Vec::new() };
+pub fn program(seed: u64) -> Unit {
+    let mut writer = Writer {
+        random: Pcg64::seed_from_u64(seed),
+        text: String::new(),
+        depth: 0,
+        helpers: Vec::new(),
+        outer: Structure::default(),
+    };
     writer.table();
+    writer.structures();
     for number in 0..writer.random.random_range(1..4) {
         writer.helper(number);
     }
     writer.filter();
-    writer.text
+    Unit { text: writer.text, names: NAMES.map(str::to_owned).to_vec() }
 }
 
 struct Writer {
@@ -44,6 +61,8 @@ struct Writer {
     depth: usize,
     /// Name, and types of result and parameters; those with a pointer take one to `int` first.
     helpers: Vec<(String, bool, Vec<&'static str>)>,
+    /// `struct outer`.
+    outer: Structure,
 }
 
 impl Writer {
@@ -111,6 +130,7 @@ impl Writer {
         let place = if packed == "pair" { "struct pair" } else { "struct tight" };
         self.line(&format!("{place} s = *(__global {place} *)(pkt + {at}), t = {{1, .c = 7}};"));
         self.line("int a[4] = {1, -2}, n = 0;");
+        self.structure_variables(&mut names);
         for part in ["s.a", "s.b", "s.c", "s.d", "t.b", "t.c", "a[1]", "a[v1 & 3]", "a[v4 & 3]", "n"] {
             names.push(part.into());
         }
@@ -120,6 +140,7 @@ impl Writer {
         for (i, ty) in TYPES.iter().enumerate().filter(|(_, ty)| **ty != "bool") {
             self.line(&format!("*(__global {ty} *)(pkt + {}) = v{i};", RESULTS + 8 * i));
         }
+        self.structure_results();
         self.line("pkt[16] = v8; pkt[17] = s.a + s.b; *(__global ushort *)(pkt + 18) = s.c ^ s.d ^ t.b ^ t.c;");
         self.line("*(__global int *)(pkt + 20) = a[0] ^ a[1] ^ a[2] ^ a[3] ^ n;");
         let value = self.value(&names, 3);
@@ -157,8 +178,9 @@ impl Writer {
     }
 
     fn statement(&mut self, names: &[String], depth: u32) {
-        let kind = if depth == 0 { 0 } else { self.random.random_range(0..12) };
+        let kind = if depth == 0 { 0 } else { self.random.random_range(0..16) };
         match kind {
+            12..15 => self.structure_statement(names),
             6 => {
                 let condition = self.value(names, 2);
                 self.line(&format!("if ({condition}) {{"));
@@ -316,8 +338,5 @@ pub fn packet(random: &mut impl Rng) -> Vec<u8> {
         3 => 0x7f,
         _ => random.random(),
     };
-    let mut packet: Vec<u8> = (0..PACKET).map(|_| byte(random)).collect();
-    // The programs store bools as 0 and 1, and load them as numbers.
-    packet[PACKET - 1] = 0;
-    packet
+    (0..PACKET).map(|_| byte(random)).collect()
 }

@@ -1,0 +1,183 @@
+//! A filter's own text means the same to others: what the compilers of OpenCL devices make of the stock filters in
+//! OpenCL C and of those in `filters/`, with `include/portcullis.h` and bodies for its functions, is what the
+//! interpreter makes of them.
+//!
+//! Where a filter looks beside its packet there is no other answer to compare: elsewhere something lies there. Each
+//! packet is filtered with several things lying there, and those count whose answers are the same. A value that lies
+//! in the packet in part may still have counted: where the answer is another than the interpreter's, the interpreter
+//! is asked whether it stays the same when something follows the packet.
+
+use std::sync::Arc;
+
+use portcullis::device::Device;
+use portcullis::opencl::OpenClDevice;
+use portcullis_compat_tests::corpora::{self, Corpus};
+use portcullis_compat_tests::witness::opencl::{self, Compiled, Packet};
+use portcullis_compat_tests::witness::{Answer, Unit};
+use portcullis_compat_tests::{devices, stock};
+use portcullis_core::interp::Interpreter;
+use portcullis_core::lang::opencl_c::files::NoIncludes;
+use portcullis_core::lang::{Source, opencl_c, prelude};
+use portcullis_core::packet::Metadata;
+use portcullis_core::program::ProgramOptions;
+
+/// What lies beside a packet, in turn.
+const FILLS: [u8; 3] = [0, 0xff, 0x06];
+
+/// Packets of up to so many bytes lie in small slots.
+const SHORT: usize = 1024;
+
+/// Bytes that follow a packet to see whether that makes a difference: as many as the largest scalar has.
+const MORE: usize = 8;
+
+struct Filter {
+    name: String,
+    unit: Unit,
+    interpreter: Interpreter,
+    /// The same for packets with [`MORE`] bytes behind them that it is not to know of.
+    followed: Interpreter,
+}
+
+impl Filter {
+    fn answer(interpreter: &Interpreter, packet: &[u8], metadata: &Metadata) -> Answer {
+        let outcome = interpreter.run(packet, metadata).unwrap();
+        Answer { value: outcome.verdict.to_return(), packet: outcome.packet }
+    }
+
+    /// Whether the answer depends on what follows the packet.
+    fn looks_behind(&self, packet: &[u8], metadata: &Metadata, alone: &Answer) -> bool {
+        FILLS.iter().any(|&fill| {
+            let mut answer = Self::answer(&self.followed, &[packet, &[fill; MORE]].concat(), metadata);
+            answer.packet.truncate(answer.packet.len() - MORE);
+            answer != *alone
+        })
+    }
+}
+
+/// How far a filter may look from a packet's end on.
+fn reach(name: &str) -> usize {
+    match name {
+        // Eight extension headers of 2,048 bytes, none of which is checked to be there.
+        "http_only" => 9 * 2048,
+        _ => 0,
+    }
+}
+
+fn interpreter(name: &str, text: &str) -> Interpreter {
+    let program = opencl_c::compile(&Source::new(name, text), &ProgramOptions::default(), &mut NoIncludes);
+    Interpreter::new(&Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))).unwrap()
+}
+
+fn filters() -> Vec<Filter> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/filters");
+    let mut texts: Vec<(String, String)> =
+        stock::FILTERS_IN_C.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        texts.push((path.display().to_string(), std::fs::read_to_string(&path).unwrap()));
+    }
+    let filter = |(name, text): (String, String)| {
+        let followed = format!(
+            "#define xdp_filter inner\n#define pkt_len(pkt) (pkt_len(pkt) - {MORE})\n{text}\n#undef xdp_filter\n\
+             uint xdp_filter(__global uchar *pkt, uint len) {{ return inner(pkt, len - {MORE}); }}"
+        );
+        let (interpreter, followed) = (interpreter(&name, &text), interpreter(&name, &followed));
+        // A driver has no folder to look for the header in, and has it in front.
+        let text = text.replace("#include <portcullis.h>", "");
+        Filter { name, unit: Unit { names: vec!["xdp_filter".into()], text }, interpreter, followed }
+    };
+    texts.into_iter().map(filter).collect()
+}
+
+/// Compares, and gives how many of the answers counted.
+fn check(device: &OpenClDevice, filter: &Filter, corpus: &Corpus) -> usize {
+    let metadata = |i: usize| Metadata::new(1500 + i as u32, i as u32 % 3, (i as u64) << 32);
+    let (short, long): (Vec<_>, Vec<_>) =
+        corpus.packets.iter().enumerate().partition(|(_, packet)| packet.len() <= SHORT);
+    let mut compared = 0;
+    for (packets, together) in [(short, 1000), (long, 200)] {
+        let longest = packets.iter().map(|(_, packet)| packet.len()).max().unwrap_or(0);
+        let theirs = Compiled::new(device, std::slice::from_ref(&filter.unit), longest, reach(&filter.name));
+        let theirs = theirs.unwrap_or_else(|e| panic!("{}: {e:?}", filter.name));
+        for part in packets.chunks(together) {
+            let answers = |fill: u8| -> Vec<Answer> {
+                let packets: Vec<Packet<'_>> =
+                    part.iter().map(|&(i, bytes)| Packet { bytes, metadata: metadata(i), fill }).collect();
+                theirs.answers(0, &packets).unwrap_or_else(|e| panic!("{}: {e:?}", filter.name))
+            };
+            let [first, second, third] = FILLS.map(answers);
+            for (at, &(i, packet)) in part.iter().enumerate() {
+                let want = &first[at];
+                if *want != second[at] || *want != third[at] {
+                    continue;
+                }
+                let got = Filter::answer(&filter.interpreter, packet, &metadata(i));
+                if got != *want && filter.looks_behind(packet, &metadata(i), &got) {
+                    continue;
+                }
+                assert!(
+                    got == *want,
+                    "{} on {} over {}, packet {i}\n{packet:02x?}\ngot  {got:02x?}\nwant {want:02x?}",
+                    filter.name,
+                    device.info().id,
+                    corpus.name
+                );
+                compared += 1;
+            }
+        }
+    }
+    compared
+}
+
+fn on_each_device(suite: &str, corpus: &Corpus) {
+    let found = match opencl::devices() {
+        Ok(devices) => devices,
+        Err(missing) => return devices::record(suite, "opencl", "skipped", &format!("{missing:?}")),
+    };
+    let filters = filters();
+    let all = filters.len() * corpus.packets.len();
+    for device in found {
+        let compared: usize = filters.iter().map(|filter| check(&device, filter, corpus)).sum();
+        // What looks beside its packet is the exception.
+        assert!(compared * 10 > all * 8, "{}: {compared} of {all} answers depend on the packet alone", corpus.name);
+        devices::record(suite, &device.info().id, "passed", &format!("{compared} of {all} answers"));
+    }
+}
+
+#[test]
+fn over_hostile_packets() {
+    on_each_device("filters' own text, hostile packets", &corpora::hostile());
+}
+
+#[test]
+fn over_synthetic_traffic() {
+    on_each_device("filters' own text, synthetic traffic", &corpora::synthetic());
+}
+
+#[test]
+fn over_captures() {
+    let suite = "filters' own text, captures";
+    let captures = match corpora::captures() {
+        Ok(captures) => captures,
+        Err(reason) => return devices::record(suite, "opencl", "skipped", &reason),
+    };
+    let packets = captures.into_iter().flat_map(|(corpus, _)| corpus.packets).collect();
+    on_each_device(suite, &Corpus { name: "the captures".into(), packets });
+}
+
+/// The header says what the prelude says: the same names, and constants of the same values.
+#[test]
+fn the_header_has_the_prelude_s_names() {
+    let header = include_str!("../../include/portcullis.h");
+    for (name, _) in prelude::FUNCTIONS {
+        assert!(header.contains(&format!(" {name}(")), "{name} is not declared");
+    }
+    let constants: Vec<(&str, &str)> = prelude::TEXT
+        .lines()
+        .filter_map(|line| line.strip_prefix("const ")?.strip_suffix(';')?.split_once(": u32 = "))
+        .collect();
+    assert!(constants.len() > 20, "{constants:?}");
+    for (name, value) in constants {
+        assert!(header.contains(&format!("#define {name} {value}\n")), "{name} is not {value}");
+    }
+}
