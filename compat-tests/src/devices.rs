@@ -7,7 +7,7 @@ use std::time::Instant;
 use portcullis::device::Device;
 use portcullis_cpu::{Cpu, Style};
 
-/// Devices whose absence fails the tests, with commas between: `cpu,wgpu`.
+/// Devices and tools whose absence fails the tests, with commas between: `cpu,wgpu`.
 pub const REQUIRE: &str = "PORTCULLIS_REQUIRE";
 
 /// Which share of its cases a suite gives a device whose compiler takes long over each ([`share`]): a
@@ -24,7 +24,6 @@ pub const RECORDS: &str = "PORTCULLIS_TEST_RECORDS";
 /// When `suite` does, and when a required device is missing. Then the other devices still had
 /// their turn.
 pub fn on_each(name: &str, mut suite: impl FnMut(&Arc<dyn Device>)) {
-    let required = std::env::var(REQUIRE).unwrap_or_default();
     let mut failures = Vec::new();
     for backend in portcullis::devices::backends().iter().filter(|b| b.name != "noop") {
         match backend.probe() {
@@ -43,7 +42,7 @@ pub fn on_each(name: &str, mut suite: impl FnMut(&Arc<dyn Device>)) {
                     }
                 }
             }
-            Err(reason) if required.split(',').any(|r| r.trim() == backend.name) => {
+            Err(reason) if is_required(backend.name) => {
                 record(name, backend.name, "failed", &reason.to_string());
                 failures.push(format!("{} is required and missing: {reason}", backend.name));
             }
@@ -67,6 +66,20 @@ fn variants(backend: &str, id: &str) -> Vec<Arc<dyn Device>> {
         }
         _ => Vec::new(),
     }
+}
+
+fn is_required(name: &str) -> bool {
+    std::env::var(REQUIRE).unwrap_or_default().split(',').any(|required| required.trim() == name)
+}
+
+/// Notes that a tool is not there, and with it a suite.
+///
+/// # Panics
+/// Where [`REQUIRE`] names it.
+pub fn absent(suite: &str, tool: &str, reason: &str) {
+    let required = is_required(tool);
+    record(suite, tool, if required { "failed" } else { "skipped" }, reason);
+    assert!(!required, "{tool} is required and missing: {reason}");
 }
 
 /// The cases that a device runs: all of them, or where its compiler takes about a second for each (PoCL's

@@ -10,6 +10,7 @@
 //! - [`c_programs`], [`cl_programs`]: random filters in OpenCL C, which mean the same in plain C, or in OpenCL C alone;
 //! - [`witness`]: other compilers of the same texts;
 //! - [`host`]: the C writer's source, compiled for this machine, as a device;
+//! - [`oclgrind`]: the same, run by Oclgrind, which sees races and accesses out of bounds;
 //! - [`harness`]: one filter on one device, packet by packet; [`shrink`] makes what fails small.
 
 pub mod c_programs;
@@ -20,8 +21,10 @@ pub mod floating_point;
 pub mod generator;
 pub mod harness;
 pub mod host;
+pub mod launches;
 pub mod layouts;
 pub mod models;
+pub mod oclgrind;
 pub mod operators;
 pub mod shrink;
 pub mod stock;

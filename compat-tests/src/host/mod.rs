@@ -4,7 +4,7 @@
 //!
 //! Many filters make one program, because a compiler takes longer to start than to compile one of them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -12,15 +12,10 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use portcullis_c_writer::{Argument, Kernel, Language, Loads, Options, write};
-use portcullis_core::device::{
-    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Done, Imported, LoadOptions, Session, StageTimes,
-    SubmitError, check_submission,
-};
-use portcullis_core::packet::{Batch, Descriptor, READABLE_PAST_END, ROOM, Room, Span, Verdicts};
+use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, Session};
 use portcullis_core::program::Program;
 
-/// What lies where no packet does.
-const FILL: u8 = 0xa5;
+use crate::launches::{LaunchSession, Memory};
 
 /// Why there is no device.
 #[derive(Debug)]
@@ -48,6 +43,34 @@ struct Process {
     output: ChildStdout,
     /// Ends with it, the program in it.
     _folder: tempfile::TempDir,
+}
+
+impl Process {
+    fn ask(&mut self, filter: u32, memory: &mut Memory) -> Result<(), String> {
+        let Memory { arena, descriptors, metadata, verdicts, targets } = memory;
+        let bytes_of = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+        let head = [filter, verdicts.len() as u32, arena.len() as u32, metadata.len() as u32 * 4];
+        let request = [bytes_of(&head), arena.clone(), bytes_of(descriptors), bytes_of(metadata)].concat();
+        let mut answer = vec![0; verdicts.len() * 13 + arena.len()];
+        let done = self.input.write_all(&request).and_then(|()| self.input.flush());
+        let done = done.and_then(|()| self.output.read_exact(&mut answer));
+        done.map_err(|error| {
+            let mut report = String::new();
+            if let Some(mut errors) = self.child.stderr.take() {
+                let _ = errors.read_to_string(&mut report);
+            }
+            format!("{error}; the process said:\n{report}")
+        })?;
+        let words = |bytes: &[u8]| -> Vec<u32> {
+            bytes.chunks_exact(4).map(|w| u32::from_le_bytes(w.try_into().expect("four bytes"))).collect()
+        };
+        let count = verdicts.len();
+        let (actions, rest) = answer.split_at(count);
+        let (to, rest) = rest.split_at(count * 4);
+        let (places, after) = rest.split_at(count * 8);
+        (*verdicts, *targets, *descriptors, *arena) = (actions.to_vec(), words(to), words(places), after.to_vec());
+        Ok(())
+    }
 }
 
 impl Drop for Process {
@@ -236,138 +259,12 @@ impl Device for Host {
         let source = write(program, &self.options).map_err(|e| unsupported(e.to_string()))?.source;
         let number = self.numbers.get(&source).copied();
         let number = number.ok_or_else(|| unsupported("it is not among the filters that were compiled".into()))?;
-        Ok(Box::new(HostSession {
-            device: self.info.id.clone(),
-            program: program.clone(),
-            number,
-            aligned: self.options.loads == Loads::AlignedWords,
-            process: self.process.clone(),
-            queue: VecDeque::new(),
-            depth: options.depth.max(1),
-        }))
-    }
-}
-
-struct HostSession {
-    device: String,
-    program: Arc<Program>,
-    number: u32,
-    aligned: bool,
-    process: Arc<Mutex<Process>>,
-    queue: VecDeque<Batch>,
-    depth: usize,
-}
-
-impl Session for HostSession {
-    fn import(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
-        Ok(Imported::Copied)
-    }
-
-    fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
-        if let Err(error) = check_submission(&self.program, &batch, self.queue.len(), self.depth) {
-            return Err(SubmitError { batch: Box::new(batch), error });
-        }
-        self.queue.push_back(batch);
-        Ok(())
-    }
-
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
-        self.queue.pop_front().map(|batch| self.run_batch(batch)).transpose()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.queue.len()
-    }
-
-    fn depth(&self) -> usize {
-        self.depth
-    }
-}
-
-impl HostSession {
-    fn failed(&self, reason: impl std::fmt::Display) -> DeviceError {
-        DeviceError::Failed { device: self.device.clone(), reason: reason.to_string() }
-    }
-
-    fn run_batch(&self, mut batch: Batch) -> Result<Done, DeviceError> {
-        // The packets in memory of their own, each as far from a word's start as it was.
-        let margin = if batch.room() == Room::Both { ROOM as usize } else { 0 };
-        let (mut arena, mut descriptors, mut owned) = (Vec::new(), Vec::new(), Vec::new());
-        for (index, packet) in batch.packets().enumerate() {
-            let shift = if self.aligned { 0 } else { batch.descriptors()[index].offset as usize % 4 };
-            let offset = (arena.len() + margin).next_multiple_of(4) + shift;
-            arena.resize(offset, FILL);
-            arena.extend_from_slice(packet);
-            owned.push(offset - margin..arena.len() + margin);
-            arena.resize(arena.len() + margin, FILL);
-            descriptors.push(Descriptor { offset: offset as u32, length: packet.len() as u32 });
-        }
-        let end = arena.len();
-        arena.resize(end + READABLE_PAST_END, FILL);
-
-        let count = batch.len();
-        let mut request = Vec::new();
-        let metadata: Vec<u32> = (0..count)
-            .flat_map(|i| {
-                let m = batch.metadata_of(i);
-                [m.wire_length, m.port, m.time_low, m.time_high, m.time_ms]
-            })
-            .collect();
-        let places = descriptors.iter().flat_map(|d| [d.offset, d.length]);
-        let head = [self.number, count as u32, arena.len() as u32, metadata.len() as u32 * 4];
-        request.extend(head.iter().flat_map(|word| word.to_le_bytes()));
-        request.extend_from_slice(&arena);
-        request.extend(places.flat_map(u32::to_le_bytes));
-        request.extend(metadata.iter().flat_map(|word| word.to_le_bytes()));
-        let mut answer = vec![0; count * 13 + arena.len()];
-        self.ask(&request, &mut answer)?;
-
-        let (actions, rest) = answer.split_at(count);
-        let (targets, rest) = rest.split_at(count * 4);
-        let (places, after) = rest.split_at(count * 8);
-        let words = |bytes: &[u8]| -> Vec<u32> {
-            bytes.chunks_exact(4).map(|w| u32::from_le_bytes(w.try_into().expect("four bytes"))).collect()
+        let process = self.process.clone();
+        let launch = move |memory: &mut Memory| {
+            let mut process = process.lock().map_err(|_| "an earlier test broke the process".to_owned())?;
+            process.ask(number, memory)
         };
-        let mut from = 0;
-        for range in owned.iter().cloned().chain(std::iter::once(end..end)) {
-            if let Some(at) = (from..range.start).find(|&at| after[at] != FILL) {
-                return Err(self.failed(format!("byte {at} of the arena belongs to no packet and was written to")));
-            }
-            from = range.end;
-        }
-        if let Some(at) = (end..arena.len()).find(|&at| after[at] != FILL) {
-            return Err(self.failed(format!("byte {at} lies past the arena's end and was written to")));
-        }
-        let places = words(places);
-        let mut moved = Vec::with_capacity(count);
-        for (index, (new, old)) in places.chunks_exact(2).zip(&descriptors).enumerate() {
-            let offset = batch.descriptors()[index].offset.wrapping_add(new[0]).wrapping_sub(old.offset);
-            moved.push(Descriptor { offset, length: new[1] });
-        }
-        if moved != batch.descriptors() {
-            let broken = |error| DeviceError::Broken { device: self.device.clone(), error };
-            batch.resize(moved).map_err(broken)?;
-        }
-        for (index, new) in places.chunks_exact(2).enumerate() {
-            let bytes = after.get(new[0] as usize..new[0] as usize + new[1] as usize);
-            let bytes = bytes.ok_or_else(|| self.failed("a packet outside the arena"))?;
-            batch.packet_mut(index).copy_from_slice(bytes);
-        }
-        let targets = if self.program.facts().redirects { words(targets) } else { Vec::new() };
-        let verdicts = Verdicts::from_columns(actions.to_vec(), targets);
-        Ok(Done { batch, verdicts, times: StageTimes::default() })
-    }
-
-    fn ask(&self, request: &[u8], answer: &mut [u8]) -> Result<(), DeviceError> {
-        let mut process = self.process.lock().map_err(|_| self.failed("an earlier test broke the process"))?;
-        let done = process.input.write_all(request).and_then(|()| process.input.flush());
-        let done = done.and_then(|()| process.output.read_exact(answer));
-        done.map_err(|error| {
-            let mut report = String::new();
-            if let Some(mut errors) = process.child.stderr.take() {
-                let _ = errors.read_to_string(&mut report);
-            }
-            self.failed(format!("{error}; the process said:\n{report}"))
-        })
+        let aligned = self.options.loads == Loads::AlignedWords;
+        Ok(Box::new(LaunchSession::new(&self.info.id, program, options, aligned, Box::new(launch))))
     }
 }

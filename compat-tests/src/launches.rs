@@ -1,0 +1,148 @@
+//! Sessions for devices of tests, which run a kernel over memory of their own: a batch is copied there,
+//! the kernel launched, and what it left is brought back and looked at.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use portcullis_core::device::{
+    DeviceError, Done, Imported, LoadOptions, Session, StageTimes, SubmitError, check_submission,
+};
+use portcullis_core::packet::{Batch, Descriptor, READABLE_PAST_END, ROOM, Room, Span, Verdicts};
+use portcullis_core::program::Program;
+
+/// What lies where no packet does.
+const FILL: u8 = 0xa5;
+
+/// All that a kernel is given, and that it leaves behind (`docs/abi.md`).
+#[derive(Debug)]
+pub struct Memory {
+    /// The packets' bytes, and those that may be read past their end.
+    pub arena: Vec<u8>,
+    /// Two words a packet: offset and length.
+    pub descriptors: Vec<u32>,
+    /// Five words a packet.
+    pub metadata: Vec<u32>,
+    /// A byte a packet, not zero before.
+    pub verdicts: Vec<u8>,
+    /// A word a packet.
+    pub targets: Vec<u32>,
+}
+
+/// Runs the kernel over all packets; an error in words.
+pub type Launch = Box<dyn FnMut(&mut Memory) -> Result<(), String> + Send>;
+
+/// See the module.
+pub struct LaunchSession {
+    device: String,
+    program: Arc<Program>,
+    /// Whether each packet is to begin at a word.
+    aligned: bool,
+    launch: Launch,
+    queue: VecDeque<Batch>,
+    depth: usize,
+}
+
+impl LaunchSession {
+    /// A session of the device of that id.
+    pub fn new(
+        device: &str,
+        program: &Arc<Program>,
+        options: &LoadOptions,
+        aligned: bool,
+        launch: Launch,
+    ) -> LaunchSession {
+        let (device, program, depth) = (device.to_owned(), program.clone(), options.depth.max(1));
+        LaunchSession { device, program, aligned, launch, queue: VecDeque::new(), depth }
+    }
+
+    fn failed(&self, reason: impl std::fmt::Display) -> DeviceError {
+        DeviceError::Failed { device: self.device.clone(), reason: reason.to_string() }
+    }
+
+    fn run_batch(&mut self, mut batch: Batch) -> Result<Done, DeviceError> {
+        // The packets in memory of their own, each as far from a word's start as it was.
+        let margin = if batch.room() == Room::Both { ROOM as usize } else { 0 };
+        let (mut arena, mut descriptors, mut owned) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, packet) in batch.packets().enumerate() {
+            let shift = if self.aligned { 0 } else { batch.descriptors()[index].offset as usize % 4 };
+            let offset = (arena.len() + margin).next_multiple_of(4) + shift;
+            arena.resize(offset, FILL);
+            arena.extend_from_slice(packet);
+            owned.push(offset - margin..arena.len() + margin);
+            arena.resize(arena.len() + margin, FILL);
+            descriptors.push(Descriptor { offset: offset as u32, length: packet.len() as u32 });
+        }
+        let end = arena.len();
+        arena.resize(end + READABLE_PAST_END, FILL);
+
+        let count = batch.len();
+        let metadata = (0..count).flat_map(|i| {
+            let m = batch.metadata_of(i);
+            [m.wire_length, m.port, m.time_low, m.time_high, m.time_ms]
+        });
+        let mut memory = Memory {
+            arena,
+            descriptors: descriptors.iter().flat_map(|d| [d.offset, d.length]).collect(),
+            metadata: metadata.collect(),
+            verdicts: vec![0xee; count],
+            targets: vec![0; count],
+        };
+        (self.launch)(&mut memory).map_err(|reason| self.failed(reason))?;
+        let Memory { arena: after, descriptors: places, verdicts, targets, .. } = memory;
+
+        let mut from = 0;
+        for range in owned.iter().cloned().chain(std::iter::once(end..end)) {
+            if let Some(at) = (from..range.start).find(|&at| after[at] != FILL) {
+                return Err(self.failed(format!("byte {at} of the arena belongs to no packet and was written to")));
+            }
+            from = range.end;
+        }
+        if let Some(at) = (end..after.len()).find(|&at| after[at] != FILL) {
+            return Err(self.failed(format!("byte {at} lies past the arena's end and was written to")));
+        }
+        let mut moved = Vec::with_capacity(count);
+        for (index, (new, old)) in places.chunks_exact(2).zip(&descriptors).enumerate() {
+            let offset = batch.descriptors()[index].offset.wrapping_add(new[0]).wrapping_sub(old.offset);
+            moved.push(Descriptor { offset, length: new[1] });
+        }
+        if moved != batch.descriptors() {
+            let broken = |error| DeviceError::Broken { device: self.device.clone(), error };
+            batch.resize(moved).map_err(broken)?;
+        }
+        for (index, new) in places.chunks_exact(2).enumerate() {
+            let bytes = after.get(new[0] as usize..new[0] as usize + new[1] as usize);
+            let bytes = bytes.ok_or_else(|| self.failed("a packet outside the arena"))?;
+            batch.packet_mut(index).copy_from_slice(bytes);
+        }
+        let targets = if self.program.facts().redirects { targets } else { Vec::new() };
+        let verdicts = Verdicts::from_columns(verdicts, targets);
+        Ok(Done { batch, verdicts, times: StageTimes::default() })
+    }
+}
+
+impl Session for LaunchSession {
+    fn import(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
+        Ok(Imported::Copied)
+    }
+
+    fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
+        if let Err(error) = check_submission(&self.program, &batch, self.queue.len(), self.depth) {
+            return Err(SubmitError { batch: Box::new(batch), error });
+        }
+        self.queue.push_back(batch);
+        Ok(())
+    }
+
+    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+        let batch = self.queue.pop_front();
+        batch.map(|batch| self.run_batch(batch)).transpose()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.queue.len()
+    }
+
+    fn depth(&self) -> usize {
+        self.depth
+    }
+}

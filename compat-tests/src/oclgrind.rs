@@ -1,0 +1,170 @@
+//! The C writer's OpenCL C run by Oclgrind, which interprets a kernel and reports every access outside a
+//! buffer and every pair of work items that race. Its program for single kernels is used, and not its
+//! OpenCL: with that (21.10) nothing runs before somebody waits for a queue, and sessions never do.
+
+use std::fmt::Write;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use portcullis_c_writer::{Argument, Kernel, Language, Options, write};
+use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, Session};
+use portcullis_core::program::Program;
+
+use crate::launches::{LaunchSession, Memory};
+
+const COMMAND: &str = "oclgrind-kernel";
+
+/// Work items in a group: few, so that a batch has many groups.
+const GROUP: usize = 8;
+
+/// Changes a kernel's text before it is run.
+pub type Edit = fn(&str) -> String;
+
+/// Oclgrind.
+#[derive(Debug)]
+pub struct Oclgrind {
+    info: DeviceInfo,
+    edit: Edit,
+    races: bool,
+}
+
+impl Oclgrind {
+    /// `None` where it is not installed.
+    pub fn find() -> Option<Oclgrind> {
+        let output = Command::new(COMMAND).arg("--version").stdin(Stdio::null()).output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let version = text.lines().find(|line| line.starts_with("Oclgrind"))?;
+        let info = DeviceInfo {
+            id: "oclgrind".into(),
+            name: version.to_owned(),
+            kind: DeviceKind::Cpu,
+            driver: version.to_owned(),
+            dispatch: Dispatch::COMMON,
+            limits: Vec::new(),
+        };
+        Some(Oclgrind { info, edit: str::to_owned, races: true })
+    }
+
+    /// Reports no races, only accesses out of bounds.
+    #[must_use]
+    pub fn without_races(self) -> Oclgrind {
+        Oclgrind { races: false, ..self }
+    }
+
+    /// For tests of the tests: every kernel is changed so.
+    #[must_use]
+    pub fn with_edit(self, edit: Edit) -> Oclgrind {
+        Oclgrind { edit, ..self }
+    }
+}
+
+impl Device for Oclgrind {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
+        let unsupported = |reason: String| DeviceError::Unsupported { device: self.info.id.clone(), reason };
+        let mut kernel = write(program, &Options::new(Language::OpenCl)).map_err(|e| unsupported(e.to_string()))?;
+        kernel.source = (self.edit)(&kernel.source);
+        let races = self.races;
+        let launch = move |memory: &mut Memory| {
+            // Two launches, so that the second does not begin with packet 0.
+            let count = memory.verdicts.len();
+            let first = count / 3;
+            run(&kernel, races, memory, 0, first)?;
+            run(&kernel, races, memory, first, count - first)
+        };
+        Ok(Box::new(LaunchSession::new(&self.info.id, program, options, false, Box::new(launch))))
+    }
+}
+
+/// One launch. Whatever Oclgrind reports is an error.
+fn run(kernel: &Kernel, races: bool, memory: &mut Memory, base: usize, count: usize) -> Result<(), String> {
+    if count == 0 {
+        return Ok(());
+    }
+    let text = |error: std::io::Error| error.to_string();
+    let folder = tempfile::tempdir().map_err(text)?;
+    std::fs::write(folder.path().join("kernel.cl"), &kernel.source).map_err(text)?;
+    std::fs::write(folder.path().join("kernel.sim"), simulation(kernel, memory, base, count)).map_err(text)?;
+    // Optimised code is another's: what clang makes of it before Oclgrind sees it may have lost an access.
+    let options = ["--build-options", "-cl-std=CL1.2 -cl-opt-disable", "kernel.sim"];
+    let mut command = Command::new(COMMAND);
+    let output = command
+        .args(races.then_some("--data-races"))
+        .args(options)
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .output()
+        .map_err(text)?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() || !said.trim().is_empty() {
+        return Err(format!("Oclgrind ends with {} and says:\n{said}\n{}", output.status, kernel.source));
+    }
+    take(kernel, memory, &String::from_utf8_lossy(&output.stdout))
+}
+
+/// Oclgrind's description of a launch: the kernel, the number of its work items, and its arguments with
+/// their contents (the manual page, "info oclgrind-kernel").
+fn simulation(kernel: &Kernel, memory: &Memory, base: usize, count: usize) -> String {
+    let mut text = format!("kernel.cl\n{}\n{} 1 1\n{GROUP} 1 1\n", kernel.entry, count.next_multiple_of(GROUP));
+    for argument in &kernel.arguments {
+        match argument {
+            Argument::Arena { writes } => bytes(&mut text, &memory.arena, *writes),
+            Argument::Descriptors { writes } => words(&mut text, &memory.descriptors, *writes),
+            Argument::Metadata => words(&mut text, &memory.metadata, false),
+            Argument::Verdicts => bytes(&mut text, &memory.verdicts, true),
+            Argument::Targets => words(&mut text, &memory.targets, true),
+            Argument::Base => words(&mut text, &[base as u32], false),
+            Argument::Count => words(&mut text, &[count as u32], false),
+        }
+    }
+    text
+}
+
+fn bytes(text: &mut String, bytes: &[u8], dump: bool) {
+    let values = bytes.iter().map(|byte| format!("{byte:x} ")).collect::<String>();
+    put(text, bytes.len(), "uchar", dump, &values);
+}
+
+fn words(text: &mut String, words: &[u32], dump: bool) {
+    let values = words.iter().map(|word| format!("{word:x} ")).collect::<String>();
+    put(text, words.len() * 4, "uint", dump, &values);
+}
+
+fn put(text: &mut String, size: usize, ty: &str, dump: bool, values: &str) {
+    let dump = if dump { " dump" } else { "" };
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "<size={size} {ty} hex{dump}>\n{values}");
+}
+
+/// Takes what Oclgrind prints of the buffers that the kernel writes to: a line with the argument's name
+/// and size for each, and a line an element.
+fn take(kernel: &Kernel, memory: &mut Memory, printed: &str) -> Result<(), String> {
+    let mut buffers: Vec<Vec<u32>> = Vec::new();
+    for line in printed.lines() {
+        if line.starts_with("Argument '") {
+            buffers.push(Vec::new());
+        } else if let Some((_, value)) = line.split_once("] = 0x") {
+            let value = u32::from_str_radix(value.trim(), 16).map_err(|error| format!("{line}: {error}"))?;
+            buffers.last_mut().ok_or("a value of no argument")?.push(value);
+        }
+    }
+    let mut buffers = buffers.into_iter();
+    for argument in &kernel.arguments {
+        let mut next = |length: usize| {
+            let buffer = buffers.next().filter(|buffer| buffer.len() == length);
+            buffer.ok_or_else(|| format!("Oclgrind does not print {argument:?} as it should:\n{printed}"))
+        };
+        let bytes = |words: Vec<u32>| words.into_iter().map(|word| word as u8).collect();
+        match argument {
+            Argument::Arena { writes: true } => memory.arena = bytes(next(memory.arena.len())?),
+            Argument::Descriptors { writes: true } => memory.descriptors = next(memory.descriptors.len())?,
+            Argument::Verdicts => memory.verdicts = bytes(next(memory.verdicts.len())?),
+            Argument::Targets => memory.targets = next(memory.targets.len())?,
+            _ => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! No work item of a stock filter or probe reaches outside its buffers or races with another, as far as
+//! Oclgrind sees, and what comes out is what the reference has.
+
+use std::sync::Arc;
+
+use portcullis::selftest::corpora::{self, Depth};
+use portcullis::selftest::filters::{self, Case};
+use portcullis_c_writer::{Language, Options, write};
+use portcullis_compat_tests::oclgrind::{Edit, Oclgrind};
+use portcullis_compat_tests::{devices, harness};
+use portcullis_core::device::Device;
+use portcullis_core::program::Program;
+
+const SUITE: &str = "races and bounds";
+
+/// Packets of every corpus: of each every so many, for a kernel is interpreted.
+fn packets() -> Vec<Vec<u8>> {
+    let some = |corpus: corpora::Corpus| {
+        let step = corpus.packets.len().div_ceil(40);
+        corpus.packets.into_iter().step_by(step).map(|packet| packet.bytes)
+    };
+    corpora::corpora(Depth::Quick).into_iter().flat_map(some).collect()
+}
+
+fn oclgrind() -> Option<Oclgrind> {
+    let found = Oclgrind::find();
+    if found.is_none() {
+        devices::absent(SUITE, "oclgrind", "not installed (Debian's package oclgrind)");
+    }
+    found
+}
+
+fn check(oclgrind: &Oclgrind, is_wanted: impl Fn(&Case) -> bool) {
+    let packets = packets();
+    for case in filters::cases().iter().filter(|case| is_wanted(case)) {
+        let program = case.compile().unwrap_or_else(|e| panic!("{}", e.render()));
+        harness::compare(&program, oclgrind, &packets, &[packets.len()]).unwrap_or_else(|m| panic!("{m}"));
+    }
+    devices::record(SUITE, "oclgrind", "passed", &oclgrind.info().name);
+}
+
+fn is_stock(case: &Case) -> bool {
+    filters::STOCK.iter().any(|(name, _)| *name == case.name)
+}
+
+#[test]
+fn no_stock_filter_races_or_leaves_its_buffers() {
+    let Some(oclgrind) = oclgrind() else { return };
+    check(&oclgrind, is_stock);
+}
+
+/// Races are not asked for: a load that ends past its packet's end is made and its value thrown away, and
+/// the next packet's work item may be writing there.
+#[test]
+fn no_probe_leaves_its_buffers() {
+    let Some(oclgrind) = oclgrind() else { return };
+    check(&oclgrind.without_races(), |case| !is_stock(case));
+}
+
+/// The suite can fail: a kernel that does what none may is found out.
+fn found_out(name: &str, edit: Edit, report: &str) {
+    let Some(oclgrind) = oclgrind() else { return };
+    let case = filters::cases().into_iter().find(|case| case.name == name).unwrap();
+    let program: Arc<Program> = case.compile().unwrap();
+    let text = write(&program, &Options::new(Language::OpenCl)).unwrap().source;
+    assert_ne!(edit(&text), text, "the edit changes nothing");
+    let packets = packets();
+    let found = harness::compare(&program, &oclgrind.with_edit(edit), &packets, &[packets.len()]);
+    let text = found.expect_err("nothing was found").to_string();
+    assert!(text.contains(report), "{text}");
+}
+
+#[test]
+fn a_store_outside_a_buffer_is_found_out() {
+    let edit: Edit = |text| text.replace("verdicts[packet] =", "verdicts[packet + count] =");
+    found_out("port_filter", edit, "Invalid write of size 1");
+}
+
+#[test]
+fn a_load_outside_a_buffer_is_found_out() {
+    let edit: Edit = |text| text.replace("descriptors[packet]", "descriptors[packet + count]");
+    found_out("port_filter", edit, "Invalid read of size");
+}
+
+#[test]
+fn a_race_is_found_out() {
+    // Two work items write the same byte, and not the same verdict.
+    let edit: Edit = |text| text.replace("verdicts[packet] =", "verdicts[packet / 2] =");
+    found_out("http_only", edit, "data race");
+}
+
+#[test]
+fn a_store_that_another_loads_is_found_out() {
+    // The first byte of the arena is every work item's.
+    let edit: Edit = |text| text.replace("pkt.bytes = arena +", "arena[0] = (uchar)lane; pkt.bytes = arena +");
+    found_out("mac_swap", edit, "data race");
+}
+
+#[test]
+fn a_wrong_verdict_is_found_out() {
+    let edit: Edit = |text| text.replace("verdicts[packet] =", "verdicts[packet] = 1 ^");
+    found_out("simple_filter", edit, "oclgrind differs on simple_filter.wgsl");
+}
