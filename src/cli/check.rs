@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use portcullis::c_writer::{Language, Options, write};
 use portcullis::packet::Action;
 use portcullis::program::facts::Window;
-use portcullis::program::{Facts, Program};
+use portcullis::program::{Facts, Parameter, ParameterValue, Program};
 use serde_json::json;
 
 use super::failure::{Failure, code};
@@ -144,8 +144,15 @@ fn facts_text(program: &Program) -> String {
         Some(n) => format!("at most {n} iterations a packet (fuel: {})", program.fuel()),
         None => format!("not bounded by what is known; ended by the fuel after {} iterations", program.fuel()),
     };
+    let parameter = |parameter: &Parameter| {
+        let default = if parameter.is_default { "" } else { " (set)" };
+        format!("{}={}{default}", parameter.name, out::printable(&parameter.value.to_string()))
+    };
+    let parameters: Vec<String> = program.parameters().iter().map(parameter).collect();
+    let parameters = if parameters.is_empty() { "no".into() } else { parameters.join(", ") };
     out::table(
         [
+            ("parameters", parameters),
             ("reads", window(facts.reads)),
             ("writes", window(facts.writes)),
             ("changes lengths", yes_no(facts.changes_length)),
@@ -173,8 +180,19 @@ fn facts_json(program: &Program) -> serde_json::Value {
         Window::Bytes(n) => json!(n),
         Window::WholePacket => json!(null),
     };
+    let parameter = |parameter: &Parameter| {
+        let value = match &parameter.value {
+            ParameterValue::U32(value) => json!(value),
+            ParameterValue::I32(value) => json!(value),
+            ParameterValue::Bool(value) => json!(value),
+            ParameterValue::F32(value) => json!(value),
+            ParameterValue::Text(value) => json!(value),
+        };
+        json!({"name": parameter.name, "value": value, "default": parameter.is_default})
+    };
     json!({
         "ok": true,
+        "parameters": program.parameters().iter().map(parameter).collect::<Vec<_>>(),
         "facts": {
             "reads_bytes": window(facts.reads),
             "writes_bytes": window(facts.writes),

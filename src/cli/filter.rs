@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
 use portcullis::lang::opencl_c::files::{Includes, NoIncludes};
 use portcullis::lang::{MAX_SOURCE, Source, opencl_c, wgsl};
 use portcullis::program::{DEFAULT_FUEL, Program, ProgramOptions};
@@ -14,8 +15,11 @@ use super::failure::Failure;
 /// What to filter with.
 #[derive(Debug, clap::Args)]
 pub struct FilterArgs {
-    /// The filter: OpenCL C if its name ends in .cl, else WGSL; `-` reads WGSL from standard input
+    /// The filter: WGSL if its name ends in .wgsl, OpenCL C if in .cl; `-` reads one from standard input
     pub filter: PathBuf,
+    /// The filter's language, where its name does not say; of standard input WGSL unless told otherwise
+    #[arg(long, value_enum, value_name = "LANGUAGE")]
+    language: Option<Language>,
     /// Set a parameter of the filter (an `override` in WGSL, a macro in OpenCL C); may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = parameter)]
     set: Vec<(String, String)>,
@@ -24,6 +28,15 @@ pub struct FilterArgs {
     /// At most 16777216, so that one packet cannot take longer than a Ctrl-C can wait for.
     #[arg(long, value_name = "N", default_value_t = DEFAULT_FUEL, value_parser = clap::value_parser!(u32).range(..=1 << 24))]
     fuel: u32,
+}
+
+/// What a filter can be written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Language {
+    /// The WebGPU shading language
+    Wgsl,
+    /// OpenCL C 1.2
+    OpenclC,
 }
 
 fn parameter(text: &str) -> Result<(String, String), String> {
@@ -46,24 +59,38 @@ impl FilterArgs {
         if self.is_stdin() { "<stdin>".into() } else { self.filter.display().to_string() }
     }
 
-    /// Whether the text is OpenCL C.
-    fn is_c(&self) -> bool {
-        self.filter.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("cl"))
+    /// What the text is written in.
+    fn language(&self) -> Result<Language, Failure> {
+        let ending = self.filter.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase());
+        match (self.language, ending.as_deref()) {
+            (Some(language), _) => Ok(language),
+            (None, _) if self.is_stdin() => Ok(Language::Wgsl),
+            (None, Some("wgsl")) => Ok(Language::Wgsl),
+            (None, Some("cl")) => Ok(Language::OpenclC),
+            (None, _) => Err(Failure::Usage(format!(
+                "{}: filters' names end in .wgsl or .cl; of any other say the language: --language wgsl or --language opencl-c",
+                self.name()
+            ))),
+        }
     }
 
     /// Reads and compiles the filter.
     pub fn load(&self) -> Result<Program, Failure> {
         let options = ProgramOptions { parameters: self.set.clone(), fuel: self.fuel };
         let source = self.source()?;
-        let compiled = if self.is_c() {
-            match self.filter.parent() {
-                Some(folder) => opencl_c::compile(&source, &options, &mut Folder(folder)),
-                None => opencl_c::compile(&source, &options, &mut NoIncludes),
+        let compiled = match self.language()? {
+            Language::Wgsl => wgsl::compile(&source, &options),
+            Language::OpenclC if self.is_stdin() => opencl_c::compile(&source, &options, &mut NoIncludes),
+            Language::OpenclC => {
+                let folder = self.filter.parent().unwrap_or(Path::new(""));
+                opencl_c::compile(&source, &options, &mut Folder(folder))
             }
-        } else {
-            wgsl::compile(&source, &options)
         };
         compiled.map_err(|mut diagnostics| {
+            if self.is_stdin() && self.language.is_none() && source.text.contains("__global") {
+                let hint = "standard input is taken for WGSL; of OpenCL C say --language opencl-c";
+                diagnostics.errors.iter_mut().take(1).for_each(|error| error.notes.push(hint.into()));
+            }
             for error in &mut diagnostics.errors {
                 if let Some(name) = &error.parameter {
                     error.message = format!("--set {name}: {}", error.message);

@@ -6,6 +6,7 @@ mod demo;
 mod devices;
 mod failure;
 mod filter;
+mod header;
 mod out;
 mod run;
 mod selftest;
@@ -15,7 +16,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Run packet filters written in WGSL on the CPU or a GPU: a capture in, verdicts out.
+/// Run packet filters written in WGSL or OpenCL C on the CPU or a GPU: a capture in, verdicts out.
 ///
 /// Without a command: shows the devices found, tries a sample filter on each, and says what to do
 /// next.
@@ -34,6 +35,7 @@ enum Command {
     Check(check::Args),
     Devices(devices::Args),
     Selftest(selftest::Args),
+    Header(header::Args),
     Completions(completions::Args),
 }
 
@@ -56,6 +58,7 @@ pub fn main() -> ExitCode {
         Some(Command::Check(args)) => check::run(args),
         Some(Command::Devices(args)) => devices::run(args),
         Some(Command::Selftest(args)) => selftest::run(args),
+        Some(Command::Header(args)) => header::run(args),
         Some(Command::Completions(args)) => completions::run(args),
     });
     match result {

@@ -74,3 +74,52 @@ fn a_name_that_ends_in_cl_is_opencl_c() {
     std::fs::create_dir(place.path("parts/ports.h")).unwrap();
     place.run(&["check", filter]).failed(1, &["this is no file"]);
 }
+
+#[test]
+fn the_language_is_said_where_the_name_does_not() {
+    let place = Place::new();
+    let in_c = "uint xdp_filter(__global uchar *pkt, uint len) { return XDP_PASS; }\n";
+    place.run_with(&["check", "-", "--language", "opencl-c"], in_c.as_bytes()).done();
+    place.run_with(&["check", "-", "--language", "wgsl"], PASS.as_bytes()).done();
+    place.run_with(&["check", "-"], PASS.as_bytes()).done();
+    place.run_with(&["check", "-"], in_c.as_bytes()).failed(1, &["<stdin>", "--language opencl-c"]);
+    place.run_with(&["check", "-", "--language", "opencl-c"], b"#include \"x.h\"\n").failed(1, &["no folder"]);
+    let odd = place.file("filter.c", in_c);
+    place.run(&["check", odd]).failed(2, &["filter.c", ".wgsl or .cl", "--language opencl-c"]);
+    place.run(&["check", odd, "--language", "opencl-c"]).done();
+    place.run(&["check", place.file("bare", PASS), "--language", "wgsl"]).done();
+    place.run(&["check", place.file("F.CL", in_c)]).done();
+    place.run(&["check", odd, "--language", "c"]).failed(2, &["opencl-c", "wgsl"]);
+}
+
+#[test]
+fn parameters_are_listed() {
+    let place = Place::new();
+    let in_c = "#ifndef PORT\n#define PORT 80\n#endif\n#ifndef WORKERS\n#define WORKERS 8u\n#endif\n\
+                uint xdp_filter(__global uchar *pkt, uint len) { return len == PORT ? redirect(WORKERS) : XDP_PASS; }\n";
+    let in_c = place.file("f.cl", in_c);
+    let shown = |args: &[&str]| place.run(args).done().out;
+    assert!(shown(&["check", in_c]).contains("parameters       PORT=80, WORKERS=8\n"));
+    assert!(shown(&["check", in_c, "--set", "WORKERS=4"]).contains("parameters       PORT=80, WORKERS=4 (set)\n"));
+    let line = place.run(&["check", in_c, "--json", "--set", "PORT=81"]).done().json();
+    let wanted = serde_json::json!([
+        {"name": "PORT", "value": 81, "default": false},
+        {"name": "WORKERS", "value": 8, "default": true},
+    ]);
+    assert_eq!(line["parameters"], wanted);
+    place.run(&["check", in_c, "--set", "PROT=1"]).failed(2, &["no parameter `PROT`", "`PORT`, `WORKERS`"]);
+    place.run(&["check", in_c, "--set", "PORT=4294967296"]).failed(2, &["--set PORT", "-2147483648 to 4294967295"]);
+    place.run(&["check", in_c, "--set", "PORT=http"]).failed(2, &["--set PORT", "expected a number"]);
+    let in_wgsl = shown(&["check", &stock("http_only")]);
+    assert!(in_wgsl.contains("parameters       http=80, https=443\n"), "{in_wgsl}");
+    assert!(shown(&["check", &stock("minimal")]).contains("parameters       no\n"));
+}
+
+#[test]
+fn the_header_is_printed() {
+    let place = Place::new();
+    let header = place.run(&["header"]).done().out;
+    for part in ["#ifndef PORTCULLIS_H", "uint load_be16(", "#define XDP_PASS 2u"] {
+        assert!(header.contains(part), "{part}");
+    }
+}

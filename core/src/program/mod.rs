@@ -198,7 +198,12 @@ impl Program {
         &self.machinery
     }
 
-    /// The filter's `override`s and the values they have, in the order of the text.
+    /// The same with parameters that are in the text no longer.
+    pub(crate) fn with_parameters(self, parameters: Vec<Parameter>) -> Program {
+        Program { parameters, ..self }
+    }
+
+    /// The filter's parameters (`override`s, or macros) and the values they have, in the order of the text.
     pub fn parameters(&self) -> &[Parameter] {
         &self.parameters
     }

@@ -1,4 +1,5 @@
-//! A filter's parameters: its `override`s, and the values that the host gives them.
+//! A filter's parameters: its `override`s, and the values that the host gives them. (Those of OpenCL C are macros:
+//! its preprocessor sees to them.)
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -16,7 +17,7 @@ use super::CAPABILITIES;
 use crate::lang::{Diagnostic, Diagnostics, Source};
 
 /// The value of a parameter, of its type.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum ParameterValue {
     /// `u32`: decimal, hexadecimal (`0x1f`), or an IPv4 address (`10.0.0.1`, highest byte first).
     U32(u32),
@@ -26,27 +27,31 @@ pub enum ParameterValue {
     Bool(bool),
     /// `f32`, finite.
     F32(f32),
+    /// What a macro of OpenCL C stands for that is neither: an expression, a string, a 64-bit number.
+    Text(String),
 }
 
 impl ParameterValue {
     /// The type's name in WGSL.
-    pub fn type_name(self) -> &'static str {
+    pub fn type_name(&self) -> &'static str {
         match self {
             ParameterValue::U32(_) => "u32",
             ParameterValue::I32(_) => "i32",
             ParameterValue::Bool(_) => "bool",
             ParameterValue::F32(_) => "f32",
+            ParameterValue::Text(_) => "text",
         }
     }
 
-    /// As naga's pass takes them: exact for all four types.
-    fn as_f64(self) -> f64 {
-        match self {
+    /// As naga's pass takes them: exact for all four types of WGSL.
+    fn as_f64(&self) -> Option<f64> {
+        Some(match *self {
             ParameterValue::U32(value) => f64::from(value),
             ParameterValue::I32(value) => f64::from(value),
             ParameterValue::Bool(value) => f64::from(u8::from(value)),
             ParameterValue::F32(value) => f64::from(value),
-        }
+            ParameterValue::Text(_) => return None,
+        })
     }
 
     fn from_literal(literal: Literal) -> Option<ParameterValue> {
@@ -67,6 +72,7 @@ impl fmt::Display for ParameterValue {
             ParameterValue::I32(value) => write!(f, "{value}"),
             ParameterValue::Bool(value) => write!(f, "{value}"),
             ParameterValue::F32(value) => write!(f, "{value}"),
+            ParameterValue::Text(value) => f.write_str(value),
         }
     }
 }
@@ -108,7 +114,7 @@ pub(super) fn resolve(
         .overrides
         .iter()
         .zip(&values)
-        .filter_map(|((_, o), value)| Some((key(o), value.as_ref()?.as_f64())))
+        .filter_map(|((_, o), value)| Some((key(o), value.as_ref()?.as_f64()?)))
         .collect();
     let mut rooted = module;
     root(&mut rooted, filter);
@@ -121,7 +127,7 @@ pub(super) fn resolve(
             PipelineConstantError::ValidationError(error) => super::verifier::explain(source, None, &error),
             error => one(evaluation_failed(source, &rooted, &rooted_info, &constants, &error)),
         };
-        let set = names.iter().zip(&values).filter_map(|(name, value)| Some(format!("`{name}` = {}", (*value)?)));
+        let set = names.iter().zip(&values).filter_map(|(name, value)| Some(format!("`{name}` = {}", value.as_ref()?)));
         let set = set.collect::<Vec<_>>().join(", ");
         let set = if set.is_empty() { "with all parameters at their defaults".into() } else { format!("with {set}") };
         errors.errors.iter_mut().for_each(|error| error.notes.push(set.clone()));
@@ -134,9 +140,10 @@ pub(super) fn resolve(
         .zip(values)
         .zip(places)
         .map(|((name, given), place)| {
+            let is_default = given.is_none();
             let value = given.or_else(|| in_effect(&resolved, &name));
             let value = value.ok_or_else(|| one(Diagnostic::new(format!("the parameter `{name}` has no value"))))?;
-            Ok((place.map(|p| p.start), Parameter { name, value, is_default: given.is_none() }))
+            Ok((place.map(|p| p.start), Parameter { name, value, is_default }))
         })
         .collect::<Result<Vec<_>, Diagnostics>>()?;
     parameters.sort_by_key(|(place, _)| *place);
@@ -302,6 +309,7 @@ fn parse(text: &str, like: ParameterValue) -> Result<ParameterValue, String> {
             Ok(_) => Err("an f32 parameter is finite".into()),
             Err(_) => Err("expected a number (`1.5`, `1e-3`)".into()),
         },
+        ParameterValue::Text(_) => Ok(ParameterValue::Text(text.to_owned())),
     }
 }
 

@@ -69,10 +69,14 @@ impl Errors {
     pub fn finish(mut self, files: &Files) -> Diagnostics {
         self.list.sort_by_key(|error| error.places.first().map(|(span, _)| (span.file, span.start)));
         let errors = self.list.into_iter().map(|error| {
-            let diagnostic =
+            let defined = error.places.first().and_then(|(span, _)| files.definition(*span));
+            let mut diagnostic =
                 error.places.into_iter().fold(Diagnostic::new(error.message), |diagnostic, (span, label)| {
                     diagnostic.at(files.range(span), label)
                 });
+            if let Some(defined) = defined {
+                diagnostic = diagnostic.at(files.range(defined), "the macro is defined here");
+            }
             if error.note.is_empty() { diagnostic } else { diagnostic.note(error.note) }
         });
         files.diagnostics(errors.collect())

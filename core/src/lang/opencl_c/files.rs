@@ -1,5 +1,7 @@
 //! The files that a filter is made of, and places in them.
 
+use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -74,29 +76,40 @@ struct File {
     text: Arc<str>,
     /// Where the text begins in [`Files::joined`].
     start: usize,
+    /// Where it was included first.
+    included: Option<Span>,
 }
 
 /// Every file that was read, each once: the filter's own is the first.
 #[derive(Debug, Clone, Default)]
-pub struct Files(Vec<File>);
+pub struct Files {
+    files: Vec<File>,
+    /// Where macros are defined, by the places where they are used.
+    uses: HashMap<Span, Span>,
+}
 
 impl Files {
-    /// Adds a file.
-    pub(super) fn add(&mut self, name: impl Into<String>, text: impl Into<Arc<str>>) -> FileId {
-        let id = FileId(u32::try_from(self.0.len()).expect("what may be read bounds the files"));
-        let start = self.0.last().map_or(0, |last| last.start + last.text.len() + 1);
-        self.0.push(File { name: name.into(), text: text.into(), start });
+    /// Adds a file, with the place where it is included.
+    pub(super) fn add(&mut self, name: impl Into<String>, text: impl Into<Arc<str>>, included: Option<Span>) -> FileId {
+        let id = FileId(u32::try_from(self.files.len()).expect("what may be read bounds the files"));
+        let start = self.files.last().map_or(0, |last| last.start + last.text.len() + 1);
+        self.files.push(File { name: name.into(), text: text.into(), start, included });
         id
+    }
+
+    /// Notes that a macro, defined at one place, is used at another.
+    pub(super) fn macro_used(&mut self, used: Span, defined: Span) {
+        self.uses.insert(used, defined);
     }
 
     /// A file's name: the filter's as it was given, others' relative to its folder.
     pub fn name(&self, file: FileId) -> &str {
-        &self.0[file.index()].name
+        &self.files[file.index()].name
     }
 
     /// A file's text.
     pub fn text(&self, file: FileId) -> &Arc<str> {
-        &self.0[file.index()].text
+        &self.files[file.index()].text
     }
 
     /// What is written at a place, with the splices and comments that may be in it.
@@ -106,12 +119,12 @@ impl Files {
 
     /// All files as one text, which is what diagnostics point into. Its beginning is the filter's file.
     pub fn joined(&self) -> Source {
-        Source::joined(self.0.iter().map(|file| (&*file.name, &*file.text)))
+        Source::joined(self.files.iter().map(|file| (&*file.name, &*file.text)))
     }
 
     /// A place in [`joined`](Files::joined).
     pub fn range(&self, span: Span) -> Range<usize> {
-        let start = self.0[span.file.index()].start;
+        let start = self.files[span.file.index()].start;
         start + span.start as usize..start + span.end as usize
     }
 
@@ -135,8 +148,39 @@ impl Files {
         }
     }
 
+    /// Where the macro is defined that is used at a place.
+    pub(super) fn definition(&self, used: Span) -> Option<Span> {
+        self.uses.get(&used).copied()
+    }
+
     /// What is wrong with the filter, with the texts that it is about.
     pub fn diagnostics(&self, errors: Vec<Diagnostic>) -> Diagnostics {
-        Diagnostics { source: self.joined(), errors }
+        self.with_inclusions(Diagnostics { source: self.joined(), errors })
+    }
+
+    /// Says of errors in included files from where these are included. The text is [`joined`](Files::joined).
+    pub(super) fn with_inclusions(&self, mut diagnostics: Diagnostics) -> Diagnostics {
+        let source = diagnostics.source.clone();
+        for error in &mut diagnostics.errors {
+            let Some(first) = error.labels.first() else { continue };
+            let file = self.files.partition_point(|file| file.start <= first.range.start).saturating_sub(1);
+            error.notes.extend(self.inclusions(file, &source));
+        }
+        diagnostics
+    }
+
+    /// `in file included from a.h:3:10, included from f.cl:1:10`.
+    fn inclusions(&self, file: usize, source: &Source) -> Option<String> {
+        let mut from = self.files.get(file)?.included?;
+        let mut text = String::from("in a file");
+        loop {
+            let (line, column) = source.location(self.range(from).start);
+            let between = if text.ends_with("file") { " " } else { ", " };
+            let _ = write!(text, "{between}included from {}:{line}:{column}", self.name(from.file));
+            match self.files[from.file.index()].included {
+                Some(next) => from = next,
+                None => return Some(text),
+            }
+        }
     }
 }

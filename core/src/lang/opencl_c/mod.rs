@@ -70,7 +70,8 @@ fn compile_here(
     }
     // The parameters are in the text by now.
     let options = ProgramOptions { parameters: Vec::new(), ..options.clone() };
-    Program::new(&files.joined(), module, &options)
+    let program = Program::new(&files.joined(), module, &options).map_err(|errors| files.with_inclusions(errors))?;
+    Ok(program.with_parameters(preprocessed.parameters))
 }
 
 #[cfg(test)]

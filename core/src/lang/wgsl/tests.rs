@@ -187,7 +187,7 @@ fn xdp_filter(pkt: u32) -> u32 {
 #[test]
 fn parameters_have_their_defaults() {
     let program = compiled(PARAMETERS).map_err(|e| e.render()).unwrap();
-    let found: Vec<_> = program.parameters().iter().map(|p| (p.name.as_str(), p.value, p.is_default)).collect();
+    let found: Vec<_> = program.parameters().iter().map(|p| (p.name.as_str(), p.value.clone(), p.is_default)).collect();
     assert_eq!(
         found,
         [
@@ -220,7 +220,7 @@ fn parameters_are_set_by_name_in_many_notations() {
     ] {
         let program = with_parameters(PARAMETERS, &[(name, text)]).map_err(|e| e.render()).unwrap();
         let found = program.parameters().iter().find(|p| p.name == name).unwrap();
-        assert_eq!((found.value, found.is_default), (value, false), "{name}={text}");
+        assert_eq!((&found.value, found.is_default), (&value, false), "{name}={text}");
     }
     // What depends on a parameter follows it.
     let program = with_parameters(PARAMETERS, &[("port", "8080")]).map_err(|e| e.render()).unwrap();

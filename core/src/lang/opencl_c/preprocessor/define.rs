@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use super::{Pp, PpKind, Preprocessor, Stop};
 use crate::lang::Diagnostic;
-use crate::lang::opencl_c::files::Span;
+use crate::lang::opencl_c::files::{FileId, Span};
 use crate::lang::opencl_c::lexer::{self, RawKind};
 use crate::lang::opencl_c::token::{Name, Punctuator};
 use crate::lang::shown::short;
@@ -97,7 +97,7 @@ pub(super) struct Macro {
     pub body: Rc<[Piece]>,
     pub special: Option<Special>,
     /// The replacement list as it is written.
-    written: Vec<Pp>,
+    pub written: Vec<Pp>,
     /// Whether its context is on the stack.
     pub active: bool,
     /// Whether the text asked for it.
@@ -119,7 +119,7 @@ impl Macro {
 impl Preprocessor<'_> {
     /// Defines what every text finds defined.
     pub(super) fn predefine(&mut self) -> Result<(), Stop> {
-        let file = self.files.add("<predefined>", PREDEFINED);
+        let file = self.files.add("<predefined>", PREDEFINED, None);
         self.enter(file, PathBuf::new(), None)?;
         self.text()?;
         let place = Span { file, start: 0, end: 0 };
@@ -167,21 +167,28 @@ impl Preprocessor<'_> {
                 Err(_) => value.clone(),
             };
             let before = self.errors.len();
-            let file = self.files.add(format!("<value of {text}>"), value);
-            self.enter(file, PathBuf::new(), None)?;
-            let mut body = Vec::new();
-            while self.front().is_some_and(|raw| !matches!(raw.kind, RawKind::End | RawKind::OpenComment)) {
-                body.push(self.take_checked()?);
-            }
-            self.leave()?;
+            let file = self.files.add(format!("<value of {text}>"), value, None);
+            let body = self.tokens_of(file)?;
             for error in &mut self.errors[before..] {
                 error.parameter = Some(text.clone());
             }
             let place = Span { file, start: 0, end: 0 };
             numbers.push(self.macros.len());
+            self.given.insert(name, self.macros.len());
             self.object(name, place, body)?;
         }
         Ok(numbers)
+    }
+
+    /// The tokens of a file that is no text of the filter's.
+    pub(super) fn tokens_of(&mut self, file: FileId) -> Result<Vec<Pp>, Stop> {
+        self.enter(file, PathBuf::new(), None)?;
+        let mut tokens = Vec::new();
+        while self.front().is_some_and(|raw| !matches!(raw.kind, RawKind::End | RawKind::OpenComment)) {
+            tokens.push(self.take_checked()?);
+        }
+        self.leave()?;
+        Ok(tokens)
     }
 
     /// Refuses what was set for nothing.
@@ -194,7 +201,7 @@ impl Preprocessor<'_> {
                 let error = error.of_parameter(text);
                 let note =
                     "a parameter is a macro that the text uses, with its default between `#ifndef NAME` and `#endif`";
-                self.report(error.note(note))?;
+                self.report(error.note(self.known_parameters()).note(note))?;
             }
         }
         Ok(())
@@ -257,7 +264,13 @@ impl Preprocessor<'_> {
                 let error = error.note("what the macro stands for begins behind a space (C11 6.10.3p3)");
                 self.wrong(error, next, "a space is missing here")
             }
-            _ => self.object(name, place, rest.to_vec()),
+            _ => {
+                self.object(name, place, rest.to_vec())?;
+                if self.guarded() == Some(name) {
+                    self.parameter(name, rest)?;
+                }
+                Ok(())
+            }
         }
     }
 
@@ -337,7 +350,7 @@ impl Preprocessor<'_> {
     }
 
     /// The replacement list that is written so.
-    fn body(&mut self, written: &[Pp], parameters: Option<&Parameters>) -> Result<Option<Vec<Piece>>, Stop> {
+    pub(super) fn body(&mut self, written: &[Pp], parameters: Option<&Parameters>) -> Result<Option<Vec<Piece>>, Stop> {
         let numbers: HashMap<Name, usize> =
             parameters.iter().flat_map(|p| p.names.iter().enumerate().map(|(i, &name)| (name, i))).collect();
         let parameter = |token: Option<&Pp>| match token?.kind {

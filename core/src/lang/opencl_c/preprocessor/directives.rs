@@ -19,6 +19,8 @@ pub(super) struct Condition {
     active: bool,
     /// The `#else`.
     other: Option<Span>,
+    /// The macro that an `#ifndef` asks for, as long as its first group lasts.
+    guarded: Option<Name>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +70,23 @@ impl Preprocessor<'_> {
         self.inputs.last().and_then(|input| input.conditions.last()).is_none_or(|condition| condition.active)
     }
 
+    /// The macro in whose `#ifndef` the text is now, if nothing further in is asked.
+    pub(super) fn guarded(&self) -> Option<Name> {
+        self.inputs.last()?.conditions.last()?.guarded
+    }
+
+    /// In text that is left out because the host has set a macro: the default that it would have had.
+    fn default_left_out(&mut self) -> Result<(), Stop> {
+        let line = self.line_unchecked();
+        if let (Some(guarded), Some(first)) = (self.guarded(), line.first())
+            && first.kind == PpKind::Identifier(guarded)
+            && self.given.contains_key(&guarded)
+        {
+            self.parameter(guarded, &line[1..])?;
+        }
+        Ok(())
+    }
+
     /// Does what the directive in front says, and passes the text that is left out behind it.
     pub(super) fn directive(&mut self) -> Result<(), Stop> {
         self.skip();
@@ -92,6 +111,7 @@ impl Preprocessor<'_> {
         match directive {
             Directive::If | Directive::Ifdef | Directive::Ifndef => return self.open(name, directive, active),
             Directive::Elif | Directive::Else | Directive::Endif => return self.turn(name, directive),
+            Directive::Define if !active => return self.default_left_out(),
             _ if !active => {
                 while !self.at_line_end() {
                     self.skip();
@@ -101,7 +121,7 @@ impl Preprocessor<'_> {
             Directive::Include => return self.include(name),
             // Their texts need not be made of tokens.
             Directive::Error => return self.error_directive(name),
-            Directive::Pragma => return self.pragma(),
+            Directive::Pragma => return self.pragma(name),
             _ => {}
         }
         let line = self.line()?;
@@ -129,6 +149,7 @@ impl Preprocessor<'_> {
             let error = error.at(self.files.range(name.span), "this is one too many");
             return self.fatal(error);
         }
+        let mut guarded = None;
         let value = match active {
             // What does not decide need not be right.
             false => {
@@ -143,6 +164,7 @@ impl Preprocessor<'_> {
                 match self.macro_name(name, &line)? {
                     Some(wanted) => {
                         self.no_more(name, &line[1..])?;
+                        guarded = (directive == Directive::Ifndef).then_some(wanted);
                         Some(self.is_defined(wanted) == (directive == Directive::Ifdef))
                     }
                     None => None,
@@ -153,7 +175,7 @@ impl Preprocessor<'_> {
         let taken = value.unwrap_or(true);
         let active = value.unwrap_or(false);
         let dead = !self.is_active();
-        self.conditions().push(Condition { place: name.span, dead, taken, active, other: None });
+        self.conditions().push(Condition { place: name.span, dead, taken, active, other: None, guarded });
         Ok(())
     }
 
@@ -185,6 +207,7 @@ impl Preprocessor<'_> {
             (Directive::Endif, _) | (_, None) => drop(self.conditions().pop()),
             (_, Some(condition)) => {
                 (condition.taken, condition.active) = value;
+                condition.guarded = None;
                 if directive == Directive::Else {
                     condition.other = Some(name.span);
                 }
@@ -218,13 +241,18 @@ impl Preprocessor<'_> {
         self.wrong(Diagnostic::new(message), name, "the text itself says so")
     }
 
-    /// `#pragma once`; all others, `OPENCL EXTENSION` among them, change nothing here.
-    fn pragma(&mut self) -> Result<(), Stop> {
+    /// `#pragma once`, and `#pragma pack`, which would change what types mean; all others, `OPENCL EXTENSION`
+    /// and `unroll` among them, change nothing here (C11 6.10.6).
+    fn pragma(&mut self, directive: Pp) -> Result<(), Stop> {
         let line = self.line_unchecked();
-        if let ([only], Some(input)) = (&line[..], self.inputs.last())
-            && self.spelled(*only) == "once"
-        {
-            self.once.insert(input.file);
+        match line.first().map(|first| self.spelled(*first)) {
+            Some("pack") => {
+                let error = Diagnostic::new("`#pragma pack` is not taken");
+                let note = "say it of each structure: `struct name { ... } __attribute__((packed));`";
+                return self.wrong(error.note(note), directive, "");
+            }
+            Some("once") if line.len() == 1 => self.once.extend(self.inputs.last().map(|input| input.file)),
+            _ => {}
         }
         Ok(())
     }

@@ -123,6 +123,7 @@ impl Preprocessor<'_> {
     fn expand(&mut self, number: usize, mut token: Pp) -> Result<(), Stop> {
         if token.used == 0 {
             self.uses.push(Use { name: self.macros[number].name, span: token.span });
+            self.files.macro_used(token.span, self.macros[number].place);
             token.used = self.uses.len() as u32;
         }
         let tokens = match self.macros[number].special {

@@ -103,7 +103,7 @@ impl Preprocessor<'_> {
         };
         match Source::from_bytes(&*name, bytes) {
             Ok(source) => {
-                let file = self.files.add(name, source.text);
+                let file = self.files.add(name, source.text, Some(from));
                 self.known.insert(path.to_owned(), file);
                 Ok(Some(file))
             }

@@ -20,6 +20,7 @@ mod expand;
 mod include;
 mod input;
 mod literals;
+mod parameters;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -29,6 +30,7 @@ use super::files::{FileId, Files, Includes, Span};
 use super::token::{Name, Names, Punctuator, Token, TokenKind};
 use crate::lang::shown::short;
 use crate::lang::{Diagnostic, Diagnostics, Source};
+use crate::program::Parameter;
 
 use define::Macro;
 use expand::Context;
@@ -66,6 +68,8 @@ pub struct Tokens {
     pub names: Names,
     /// The files that the tokens' places are in.
     pub files: Files,
+    /// What the host can set, in the order of the text.
+    pub parameters: Vec<Parameter>,
 }
 
 /// Turns a filter's text into tokens. `defines` are macros that the host sets, by name, with the text
@@ -82,9 +86,9 @@ pub fn preprocess(
     let mut preprocessor = Preprocessor::new(source, includes);
     let stopped = preprocessor.run(source, defines).is_err();
     debug_assert!(!stopped || !preprocessor.errors.is_empty(), "it stops at errors only");
-    let Preprocessor { tokens, names, files, errors, .. } = preprocessor;
+    let Preprocessor { tokens, names, files, errors, parameters, .. } = preprocessor;
     match errors.is_empty() {
-        true => Ok(Tokens { tokens, names, files }),
+        true => Ok(Tokens { tokens, names, files, parameters }),
         false => Err(files.diagnostics(errors)),
     }
 }
@@ -155,6 +159,9 @@ struct Preprocessor<'a> {
     read: usize,
     macros: Vec<Macro>,
     defined: HashMap<Name, usize>,
+    /// Macros that the host has set.
+    given: HashMap<Name, usize>,
+    parameters: Vec<Parameter>,
     contexts: Vec<Context>,
     uses: Vec<Use>,
     /// Tokens that macros made so far.
@@ -172,7 +179,7 @@ struct Preprocessor<'a> {
 impl<'a> Preprocessor<'a> {
     fn new(source: &Source, includes: &'a mut dyn Includes) -> Preprocessor<'a> {
         let mut files = Files::default();
-        files.add(&*source.name, source.text.clone());
+        files.add(&*source.name, source.text.clone(), None);
         Preprocessor {
             includes,
             files,
@@ -183,6 +190,8 @@ impl<'a> Preprocessor<'a> {
             read: 0,
             macros: Vec::new(),
             defined: HashMap::new(),
+            given: HashMap::new(),
+            parameters: Vec::new(),
             contexts: Vec::new(),
             uses: Vec::new(),
             steps: 0,

@@ -282,13 +282,12 @@ fn parameters_are_macros_that_the_text_asks_for() {
     assert_eq!(set(text, &[("LIMIT", "9")]).unwrap(), "9");
     assert_eq!(set(text, &[("LIMIT", "10.0.0.1")]).unwrap(), "167772161u");
     assert_eq!(set(text, &[("LIMIT", "192.168.0.1")]).unwrap(), "3232235521u");
-    assert_eq!(set(text, &[("LIMIT", "")]).unwrap(), "");
     assert_eq!(set("#if ON\nyes\n#endif", &[("ON", "true")]).unwrap(), "yes");
     for (text, given, wanted) in [
         (text, ("LIMTI", "9"), "f.cl: the filter has no parameter `LIMTI`"),
         (text, ("LIMIT", "9\""), "<value of LIMIT>:1:2: this \" has no partner on its line"),
         (text, ("LIMIT", "1 /*"), "<value of LIMIT>:1:3: this comment has no end"),
-        (text, ("LIMIT", "09"), "<value of LIMIT>:1:1: `09` is no constant"),
+        (text, ("LIMIT", "09"), "f.cl: `09` is no value for the parameter `LIMIT`: expected a number"),
         (text, ("a b", "9"), "f.cl: `a b` cannot be set"),
         (text, ("F(x)", "9"), "f.cl: `F(x)` cannot be set"),
         (text, ("defined", "9"), "f.cl: `defined` cannot be set"),
@@ -301,6 +300,95 @@ fn parameters_are_macros_that_the_text_asks_for() {
     let twice = set(text, &[("LIMIT", "1"), ("LIMIT", "2")]).unwrap_err();
     assert_eq!(twice.to_string(), "f.cl: `LIMIT` is given twice");
     assert_eq!(twice.errors[0].parameter.as_deref(), Some("LIMIT"));
+}
+
+/// The value of a macro when it is set, by its default: written so that it has the default's type.
+#[test]
+fn what_is_set_has_the_default_s_type() {
+    for (default, given, wanted) in [
+        ("7", "9", Ok("9")),
+        ("7", "-9", Ok("( - 8 - 1 )")),
+        ("7", "0x10", Ok("16")),
+        ("7", "(9)", Ok("9")),
+        // Not 64 bits wide, as C has it of decimal numbers.
+        ("7", "4294967295", Ok("4294967295u")),
+        ("7", "-2147483648", Ok("( - 2147483647 - 1 )")),
+        ("7", "4294967296", Err("it takes -2147483648 to 4294967295")),
+        ("7", "-2147483649", Err("it takes -2147483648 to 4294967295")),
+        ("7", "", Err("expected a number")),
+        ("7", "x", Err("expected a number")),
+        ("7", "1.5f", Err("expected a number")),
+        ("(-7)", "9", Ok("9")),
+        ("8u", "9", Ok("9u")),
+        ("8u", "-1", Err("it takes 0 to 4294967295")),
+        ("8u", "5l", Ok("5u")),
+        ("0xc0a80001", "10.0.0.1", Ok("167772161u")),
+        ("1l", "4294967296", Ok("4294967296l")),
+        ("1l", "18446744073709551615", Err("18446744073709551615")),
+        ("1ul", "18446744073709551615u", Ok("18446744073709551615ul")),
+        ("1ul", "-1", Err("it takes 0 to 18446744073709551615")),
+        ("true", "false", Ok("false")),
+        ("true", "1", Ok("true")),
+        ("true", "2", Err("expected `true` or `false`")),
+        ("1.5f", "2", Ok("2.0f")),
+        ("1.5f", "-0.25", Ok("- 0.25f")),
+        ("1.5f", "1e99", Err("expected a finite number")),
+        // Where the default is no number, anything goes.
+        ("(1 << 4)", "2 + 3", Ok("2 + 3")),
+        ("uint", "ushort", Ok("ushort")),
+    ] {
+        let text = format!("#ifndef P\n#define P {default}\n#endif\nP");
+        let found = set(&text, &[("P", given)]).map_err(|errors| errors.to_string());
+        match (wanted, found) {
+            (Ok(wanted), found) => assert_eq!(found.as_deref(), Ok(wanted), "{default} {given}"),
+            (Err(reason), found) => {
+                let errors = found.unwrap_err();
+                assert!(errors.contains(reason) && errors.lines().count() == 1, "{default} {given}: {errors}");
+            }
+        }
+    }
+}
+
+#[test]
+fn parameters_are_told() {
+    let text = "#ifndef GUARD_H\n#define GUARD_H\n#ifndef A\n#define A 7\n#endif\n#ifndef B\n#define OTHER 3\n\
+                #define B 0xc0a80001\n#else\n#define NONE 1\n#endif\n#ifdef C\n#define D 1\n#endif\n#ifndef E\n\
+                #ifdef F\n#define E 2\n#else\n#define E 3\n#endif\n#endif\n#ifndef S\n#define S \"text\"\n#endif\n\
+                #ifndef M\n#define M(x) x\n#endif\n#ifndef A\n#define A 8\n#endif\n#endif\nA B";
+    let told = |given: &[(&str, &str)]| {
+        let given: Vec<_> = given.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+        let tokens = preprocess(&Source::new("f.cl", text), &given, &mut NoIncludes).unwrap();
+        let shown = |p: &Parameter| format!("{}={}{}", p.name, p.value, if p.is_default { "" } else { "!" });
+        tokens.parameters.iter().map(shown).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(told(&[]), "A=7 B=3232235521 S=\"text\"");
+    assert_eq!(told(&[("B", "10.0.0.1"), ("A", "8")]), "A=8! B=167772161! S=\"text\"");
+    let errors = set(text, &[("AA", "1")]).unwrap_err();
+    assert_eq!(errors.errors[0].notes[0], "its parameters are `A`, `B`, `S`");
+}
+
+#[test]
+fn pragmas_mean_nothing_but_two() {
+    for pragma in
+        ["unroll", "unroll 4", "OPENCL EXTENSION cl_khr_fp64 : enable", "GCC diagnostic", "", "'", "once more"]
+    {
+        assert_eq!(expand(&format!("#pragma {pragma}\na")).unwrap(), "a", "{pragma}");
+    }
+    for pragma in ["pack(1)", "pack(push, 1)", "pack()", "pack"] {
+        let errors = expand(&format!("a\n #pragma {pragma}\nb")).unwrap_err();
+        assert_eq!(errors.to_string(), "f.cl:2:3: `#pragma pack` is not taken");
+        assert!(errors.errors[0].notes[0].contains("__attribute__((packed))"), "{}", errors.render());
+    }
+    assert_eq!(expand("#if 0\n#pragma pack(1)\n#endif\na").unwrap(), "a");
+}
+
+#[test]
+fn errors_in_files_say_from_where_these_are_included() {
+    let files = [("a.h", "\n\n#include \"b.h\"\n"), ("b.h", "\n@\n")];
+    let errors = with_files("#include \"a.h\"\n$", &files).unwrap_err();
+    assert_eq!(errors.to_string(), "b.h:2:1: `@` has no meaning here\nf.cl:2:1: `$` has no meaning here");
+    assert_eq!(errors.errors[0].notes, ["in a file included from a.h:3:10, included from f.cl:1:10"]);
+    assert!(errors.errors[1].notes.is_empty());
 }
 
 #[test]
