@@ -99,9 +99,10 @@ pub fn share<'a, T>(device: &Arc<dyn Device>, cases: &'a [T], most: usize) -> im
     cases.iter().skip(first).step_by(step)
 }
 
-/// Where share `number` of `count` cases begins, and how far its cases are apart.
+/// Where share `number` of `count` cases begins, and how far its cases are apart: an odd number, so that
+/// a share of cases of two kinds by turns has both.
 fn spread(count: usize, most: usize, number: usize) -> (usize, usize) {
-    let step = count.div_ceil(most).max(1);
+    let step = count.div_ceil(most) | 1;
     (number % step, step)
 }
 
@@ -128,6 +129,8 @@ mod tests {
             for number in 10..10 + step {
                 let (first, step) = spread(count, most, number);
                 let share: Vec<usize> = (0..count).skip(first).step_by(step).collect();
+                let kinds = share.iter().map(|case| case % 2).collect::<std::collections::BTreeSet<_>>();
+                assert!(share.len() < 2 || kinds.len() == 2, "{count} {most}: {share:?}");
                 assert!(share.len() <= most && share.len() + 1 >= count / step, "{count} {most}: {share:?}");
                 share.into_iter().for_each(|case| seen[case] += 1);
             }
