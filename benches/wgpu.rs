@@ -10,16 +10,11 @@
 
 mod support;
 
-use std::hint::black_box;
-use std::sync::Arc;
-
-use portcullis_core::device::{Device, Imported, LoadOptions, Session};
-use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room};
-use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::device::{Device, Imported, LoadOptions};
 use portcullis_wgpu::WgpuDevice;
 use portcullis_wgpu::measure::KernelOnly;
 
+use support::device::{DEPTH, batches, compile, round};
 use support::{LENGTH, Pair, Sample, Table, Times, Traffic, only_testing, time};
 
 const FILTERS: [(&str, &str); 8] = [
@@ -33,50 +28,8 @@ const FILTERS: [(&str, &str); 8] = [
     ("dscp_mark", include_str!("../shaders/dscp_mark.wgsl")),
 ];
 
-/// Batches that the end-to-end side cuts its packets into, and how many are in flight.
-const BATCHES: usize = 4;
-const DEPTH: usize = 3;
-
 /// Launches in one submission of the kernel-only side.
 const LAUNCHES: u32 = 4;
-
-fn compile(name: &str, text: &str) -> Arc<Program> {
-    let source = Source::new(format!("{name}.wgsl"), text);
-    Arc::new(wgsl::compile(&source, &ProgramOptions::default()).unwrap_or_else(|e| panic!("{}", e.render())))
-}
-
-/// The packets of [`support::batch`], as several batches of one arena.
-fn batches(count: usize) -> Vec<Batch> {
-    let whole = support::batch(Traffic::Mixed, count, LENGTH);
-    let mut arena = Arena::new(count * LENGTH).expect("memory for the packets");
-    for (slot, packet) in arena.chunks_exact_mut(LENGTH).zip(whole.packets()) {
-        slot.copy_from_slice(packet);
-    }
-    let mut carver = Carver::new(arena, None);
-    let descriptors: Vec<Descriptor> = whole.descriptors().to_vec();
-    let parts = descriptors.chunks(count / BATCHES);
-    parts.map(|part| carver.carve(part.to_vec(), Vec::new(), Room::None).expect("slots do not overlap")).collect()
-}
-
-/// All batches once through the session, as many in flight as it takes.
-fn round(session: &mut dyn Session, batches: &mut Vec<Batch>) {
-    let mut back = Vec::with_capacity(batches.len());
-    let mut complete = |session: &mut dyn Session| {
-        let done = session.complete().expect("the device does not fail").expect("a batch is in flight");
-        black_box(&done.verdicts);
-        back.push(done.batch);
-    };
-    for batch in batches.drain(..) {
-        if session.in_flight() == session.depth() {
-            complete(session);
-        }
-        session.submit(batch).expect("there is room in the queue");
-    }
-    while session.in_flight() > 0 {
-        complete(session);
-    }
-    *batches = back;
-}
 
 fn measure(device: &WgpuDevice, count: usize, rounds: usize) {
     let info = device.info();

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each bench uses its part")]
 
+pub mod device;
+
 use std::time::{Duration, Instant};
 
 use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room};
@@ -175,9 +177,10 @@ pub struct Pair {
 /// How long one round took.
 #[derive(Debug, Clone, Copy)]
 pub struct Sample {
-    wall: Duration,
+    /// By the clock on the wall.
+    pub wall: Duration,
     /// On a processor, all threads of this process together.
-    processor: Duration,
+    pub processor: Duration,
 }
 
 impl Sample {

@@ -12,12 +12,17 @@ use portcullis_compat_tests::generator::{self, Config};
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::program::{Lowered, Lowering, Program, ProgramOptions, lower};
 
-const ALONE: Lowering =
-    Lowering { fuel: false, clamp_indices: true, whole_pointers: false, int64: false, mask_shifts: false };
+const ALONE: Lowering = Lowering { clamp_indices: true, ..Lowering::NONE };
 
 /// What the wgpu backend asks for.
-const ALL: Lowering =
-    Lowering { fuel: true, clamp_indices: true, whole_pointers: true, int64: true, mask_shifts: true };
+const ALL: Lowering = Lowering {
+    fuel: true,
+    clamp_indices: true,
+    whole_pointers: true,
+    int64: true,
+    mask_shifts: true,
+    speculate: false,
+};
 
 const RANDOM_FILTERS: u64 = 300;
 

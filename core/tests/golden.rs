@@ -15,8 +15,14 @@ use naga::{
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::program::{Lowered, Lowering, Program, ProgramOptions, lower};
 
-const ALL: Lowering =
-    Lowering { fuel: true, clamp_indices: true, whole_pointers: true, int64: true, mask_shifts: true };
+const ALL: Lowering = Lowering {
+    fuel: true,
+    clamp_indices: true,
+    whole_pointers: true,
+    int64: true,
+    mask_shifts: true,
+    speculate: false,
+};
 
 /// How the prelude's types, constants and buffers begin in the text.
 const DATA: [&str; 10] = [
@@ -177,13 +183,14 @@ fn lowerings_are_golden() {
 fn every_choice_validates() {
     for path in sources() {
         let program = program(&path);
-        for choice in 0..32 {
+        for choice in 0..64 {
             let lowering = Lowering {
                 fuel: choice & 1 != 0,
                 clamp_indices: choice & 2 != 0,
                 int64: choice & 4 != 0,
                 mask_shifts: choice & 8 != 0,
                 whole_pointers: choice & 16 != 0,
+                speculate: choice & 32 != 0,
             };
             let lowered = lower(&program, lowering).unwrap_or_else(|e| panic!("{} {lowering:?}: {e}", path.display()));
             let capabilities = if lowering.int64 { Capabilities::empty() } else { Capabilities::SHADER_INT64 };

@@ -93,10 +93,8 @@ impl Writer<'_> {
             B::GreaterEqual => ">=",
             B::LogicalAnd => "&&",
             B::LogicalOr => "||",
-            // Of truth values, whose operands do nothing that could be seen.
-            B::And if scalar.kind == ScalarKind::Bool => "&&",
-            B::InclusiveOr if scalar.kind == ScalarKind::Bool => "||",
             B::ExclusiveOr if scalar.kind == ScalarKind::Bool => "!=",
+            // Of truth values too: `||` would be a branch. C has them as 0 and 1.
             B::And => "&",
             B::InclusiveOr => "|",
             B::ExclusiveOr => "^",
@@ -133,7 +131,8 @@ impl Writer<'_> {
             let right = if op == B::ShiftLeft { right } else { Text::cast(wide, right) };
             return Ok(Text::cast(ty, Text::binary(operator, Text::cast(wide, left), right)));
         }
-        if !integer && matches!(operator, "<<" | ">>" | "&" | "|" | "^") {
+        let bits = matches!(operator, "<<" | ">>" | "&" | "|" | "^");
+        if bits && !integer && !(scalar.kind == ScalarKind::Bool && matches!(op, B::And | B::InclusiveOr)) {
             return Err(WriteError::Unsupported(format!("{op:?} of {}", short(scalar))));
         }
         Ok(Text::binary(operator, left, right))

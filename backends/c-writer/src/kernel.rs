@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use naga::{AddressSpace, Expression, Function, Handle, Statement, TypeInner};
 use portcullis_core::lang::prelude::Intrinsic;
-use portcullis_core::packet::{Metadata, ROOM};
+use portcullis_core::packet::{Action, Metadata, ROOM};
 use portcullis_core::program::passes::inlined;
 
 use crate::names::Names;
@@ -349,7 +349,9 @@ impl Writer<'_> {
         let filter = &self.shapes[&self.lowered.filter].name;
         lines.push(format!("uint {verdict} = {filter}(&{pkt});"));
         // docs/semantics.md, "Verdicts": 1, 2, 3, and what ends in 4; all else is ABORTED.
-        lines.push(format!("if (({verdict} & 0xffu) != 4u && {verdict} > 3u) {verdict} = 0u;"));
+        if facts.verdicts.contains(Action::Aborted) {
+            lines.push(format!("if (({verdict} & 0xffu) != 4u && {verdict} > 3u) {verdict} = 0u;"));
+        }
         if let Some(fuel) = self.lowered.fuel {
             let member = |global| &self.globals[&global];
             lines.push(format!("if ({pkt}.{}) {{", member(fuel.aborted)));

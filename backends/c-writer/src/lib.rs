@@ -149,7 +149,8 @@ type Result<T, E = WriteError> = std::result::Result<T, E>;
 pub fn write(program: &Program, options: &Options) -> Result<Kernel> {
     let work = || {
         let failed = |error: portcullis_core::program::LowerError| WriteError::Failed(error.to_string());
-        let mut lowering = Lowering { fuel: true, clamp_indices: true, mask_shifts: true, ..Lowering::default() };
+        let mut lowering =
+            Lowering { fuel: true, clamp_indices: true, mask_shifts: true, speculate: true, ..Lowering::default() };
         let mut lowered = lower(program, lowering).map_err(failed)?;
         if kernel::points_into_vectors(&lowered) {
             lowering.whole_pointers = true;

@@ -186,7 +186,8 @@ impl<'w, 'a> Body<'w, 'a> {
                     }
                 }
                 Expression::Access { base, .. } => repeated.push(base),
-                Expression::Select { condition, accept, reject } if wide => {
+                Expression::Select { accept, reject, .. } if !wide => self.name_calls(&[accept, reject]),
+                Expression::Select { condition, accept, reject } => {
                     repeated.extend([condition, accept, reject].into_iter().filter(|&e| !is_vector(self.inner(e))));
                 }
                 Expression::Binary { left, right, .. } if wide => {
@@ -212,6 +213,26 @@ impl<'w, 'a> Body<'w, 'a> {
                 repeated.push(handle);
             }
             self.must.extend(repeated);
+        }
+    }
+
+    /// Marks the calls in a choice's two ways: they have been made before it. Written in `?:`, only one would be, behind
+    /// a branch that a compiler cannot take away, not knowing that loads are harmless.
+    fn name_calls(&mut self, ways: &[Handle<Expression>]) {
+        let mut work = ways.to_vec();
+        let mut seen = HashSet::new();
+        while let Some(handle) = work.pop() {
+            if !seen.insert(handle) {
+                continue;
+            }
+            match self.function.expressions[handle] {
+                Expression::CallResult(_) => {
+                    self.must.insert(handle);
+                }
+                // Another choice, which names its own.
+                Expression::Select { condition, .. } => work.push(condition),
+                ref other => operands(other, |operand| work.push(operand)),
+            }
         }
     }
 

@@ -50,6 +50,19 @@ pub(crate) fn load(
     offload::compile(id, cancel, move || compile(&device, &program))
 }
 
+/// A kernel by hand in place of the program's own; see [`crate::measure`].
+pub(crate) fn load_text(
+    device: &OpenClDevice,
+    program: &Program,
+    text: &str,
+    entry: &str,
+) -> Result<(Arc<Gpu>, Loaded), DeviceError> {
+    let source = Source { source: text.into(), entry: entry.into(), ..source(program, device)? };
+    let gpu = Gpu::open(device)?;
+    let loaded = Loaded::new(&gpu, source, &device.fingerprint(), None)?;
+    Ok((Arc::new(gpu), loaded))
+}
+
 fn compile(device: &OpenClDevice, program: &Program) -> Result<(Arc<Gpu>, Loaded), DeviceError> {
     let source = source(program, device)?;
     let gpu = Gpu::open(device)?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use portcullis_core::device::{DeviceError, LoadOptions};
+use portcullis_core::device::{DeviceError, LoadOptions, Session};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
 
@@ -20,6 +20,25 @@ impl KernelOnly {
     /// As there.
     pub fn load(device: &OpenClDevice, program: &Arc<Program>) -> Result<KernelOnly, DeviceError> {
         Ok(KernelOnly(session::open(device, program, &LoadOptions::default())?))
+    }
+
+    /// Loads a kernel that somebody wrote by hand in place of the program's. It takes the arguments that the
+    /// program's would, by words: a descriptor is two.
+    ///
+    /// # Errors
+    /// As [`KernelOnly::load`], and where the text is none that the device's compiler takes.
+    pub fn of_text(
+        device: &OpenClDevice,
+        program: &Arc<Program>,
+        text: &str,
+        entry: &str,
+    ) -> Result<KernelOnly, DeviceError> {
+        Ok(KernelOnly(session::open_text(device, program, text, entry)?))
+    }
+
+    /// The same kernel over batches.
+    pub fn session(&mut self) -> &mut dyn Session {
+        &mut self.0
     }
 
     /// Runs the kernel `rounds` times over the batch, which is imported or copied before, and gives

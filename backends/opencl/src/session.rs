@@ -34,13 +34,28 @@ pub(crate) fn open(
     program: &Arc<Program>,
     options: &LoadOptions,
 ) -> Result<OpenClSession, DeviceError> {
-    let (gpu, mut loaded) = compile::load(device, program, &options.cancel)?;
+    let (gpu, loaded) = compile::load(device, program, &options.cancel)?;
+    Ok(of(gpu, loaded, program, options))
+}
+
+/// See [`crate::measure`].
+pub(crate) fn open_text(
+    device: &OpenClDevice,
+    program: &Arc<Program>,
+    text: &str,
+    entry: &str,
+) -> Result<OpenClSession, DeviceError> {
+    let (gpu, loaded) = compile::load_text(device, program, text, entry)?;
+    Ok(of(gpu, loaded, program, &LoadOptions::default()))
+}
+
+fn of(gpu: Arc<Gpu>, mut loaded: Loaded, program: &Arc<Program>, options: &LoadOptions) -> OpenClSession {
     let (kind, effects) = (gpu.kind, loaded.effects);
     if kind == DeviceKind::Cpu && !Pace::new(kind, program, effects.size).is_free() {
         loaded.group = loaded.group.min(PACED_GROUP);
     }
     let launcher = OpenCl { loaded, imports: Imports::default(), gpu };
-    Ok(Offload::new(launcher, kind, effects, program, options))
+    Offload::new(launcher, kind, effects, program, options)
 }
 
 /// A compiled filter, with what it takes to launch it.

@@ -82,6 +82,5 @@ __kernel void xdp_kernel(
     pkt.bytes = arena + descriptor.offset;
     pkt.length = descriptor.length;
     uint verdict = xdp_filter(&pkt);
-    if ((verdict & 0xffu) != 4u && verdict > 3u) verdict = 0u;
     verdicts[packet] = (uchar)verdict;
 }

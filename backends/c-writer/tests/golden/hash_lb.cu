@@ -126,7 +126,6 @@ extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     pkt.words = (const uint *)(arena + descriptor.offset);
     pkt.length = descriptor.length;
     uint verdict = xdp_filter(&pkt);
-    if ((verdict & 0xffu) != 4u && verdict > 3u) verdict = 0u;
     verdicts[packet] = (uchar)verdict;
     targets[packet] = verdict >> 8;
 }

@@ -30,6 +30,5 @@ extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     pc_packet pkt;
     pkt.length = descriptor.length;
     uint verdict = xdp_filter(&pkt);
-    if ((verdict & 0xffu) != 4u && verdict > 3u) verdict = 0u;
     verdicts[packet] = (uchar)verdict;
 }

@@ -49,10 +49,7 @@ static uint xdp_filter(pc_packet *pkt)
         return XDP_DROP;
     }
     uint port = load_be16(pkt, 14u + (version_ihl & 0xfu) * 4u + 2u);
-    if (port == 80u || port == 443u || port >= 1024u) {
-        return XDP_PASS;
-    }
-    return XDP_DROP;
+    return port == 80u || port == 443u || port >= 1024u ? XDP_PASS : XDP_DROP;
 }
 
 __kernel void xdp_kernel(
@@ -70,6 +67,5 @@ __kernel void xdp_kernel(
     pkt.bytes = arena + descriptor.offset;
     pkt.length = descriptor.length;
     uint verdict = xdp_filter(&pkt);
-    if ((verdict & 0xffu) != 4u && verdict > 3u) verdict = 0u;
     verdicts[packet] = (uchar)verdict;
 }

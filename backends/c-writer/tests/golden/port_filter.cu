@@ -62,10 +62,7 @@ static __device__ __forceinline__ uint xdp_filter(pc_packet *pkt)
         return XDP_DROP;
     }
     uint port = load_be16(pkt, 14u + (version_ihl & 0xfu) * 4u + 2u);
-    if (port == 80u || port == 443u || port >= 1024u) {
-        return XDP_PASS;
-    }
-    return XDP_DROP;
+    return port == 80u || port == 443u || port >= 1024u ? XDP_PASS : XDP_DROP;
 }
 
 extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
@@ -84,6 +81,5 @@ extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     pkt.words = (const uint *)(arena + descriptor.offset);
     pkt.length = descriptor.length;
     uint verdict = xdp_filter(&pkt);
-    if ((verdict & 0xffu) != 4u && verdict > 3u) verdict = 0u;
     verdicts[packet] = (uchar)verdict;
 }

@@ -49,10 +49,8 @@ static uint xdp_filter(pc_packet *pkt)
         return XDP_DROP;
     }
     uint protocol = load_u8(pkt, 23u);
-    if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP) {
-        return XDP_DROP;
-    }
-    return load_be32(pkt, 26u) == blocked ? XDP_DROP : XDP_PASS;
+    bool t1 = load_be32(pkt, 26u) == blocked;
+    return (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP) | t1 ? XDP_DROP : XDP_PASS;
 }
 
 __kernel void xdp_kernel(
@@ -70,6 +68,5 @@ __kernel void xdp_kernel(
     pkt.bytes = arena + descriptor.offset;
     pkt.length = descriptor.length;
     uint verdict = xdp_filter(&pkt);
-    if ((verdict & 0xffu) != 4u && verdict > 3u) verdict = 0u;
     verdicts[packet] = (uchar)verdict;
 }

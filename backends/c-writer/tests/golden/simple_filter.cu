@@ -69,10 +69,8 @@ static __device__ __forceinline__ uint xdp_filter(pc_packet *pkt)
         return XDP_DROP;
     }
     uint protocol = load_u8(pkt, 23u);
-    if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP) {
-        return XDP_DROP;
-    }
-    return load_be32(pkt, 26u) == blocked ? XDP_DROP : XDP_PASS;
+    bool t1 = load_be32(pkt, 26u) == blocked;
+    return (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP) | t1 ? XDP_DROP : XDP_PASS;
 }
 
 extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
@@ -91,6 +89,5 @@ extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     pkt.words = (const uint *)(arena + descriptor.offset);
     pkt.length = descriptor.length;
     uint verdict = xdp_filter(&pkt);
-    if ((verdict & 0xffu) != 4u && verdict > 3u) verdict = 0u;
     verdicts[packet] = (uchar)verdict;
 }

@@ -122,7 +122,6 @@ extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     pkt.first = descriptor.offset - 128u;
     pkt.last = descriptor.offset + descriptor.length + 128u;
     uint verdict = xdp_filter(&pkt);
-    if ((verdict & 0xffu) != 4u && verdict > 3u) verdict = 0u;
     descriptors[packet].offset = pkt.offset;
     descriptors[packet].length = pkt.length;
     verdicts[packet] = (uchar)verdict;

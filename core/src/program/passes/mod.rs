@@ -1,7 +1,8 @@
 //! Passes: from a program's module to one that a device can take.
 //!
 //! A pass works on a copy of [`Program::module`]; what it makes validates again. The order is
-//! fixed, because each pass leans on the ones before it: indices are clamped while the validator's
+//! fixed, because each pass leans on the ones before it: returns are joined while there are only the
+//! filter's own statements, indices are clamped while the validator's
 //! types of the original module still hold, the fuel counter is added, functions that are called with
 //! pointers to parts of variables are copied, then the 64-bit integers go, whatever the passes before
 //! them have added, and last the shift counts are masked.
@@ -14,9 +15,11 @@ mod pointers;
 mod rewrite;
 mod shifts;
 mod size;
+mod speculate;
 #[cfg(test)]
 mod testing;
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
@@ -46,6 +49,21 @@ pub struct Lowering {
     pub int64: bool,
     /// Take shift counts modulo the width. For devices on which too large a count is undefined.
     pub mask_shifts: bool,
+    /// Return without a branch where what comes after is cheap and harmless. For compilers that cannot
+    /// know that loads are.
+    pub speculate: bool,
+}
+
+impl Lowering {
+    /// Nothing.
+    pub const NONE: Lowering = Lowering {
+        fuel: false,
+        clamp_indices: false,
+        whole_pointers: false,
+        int64: false,
+        mask_shifts: false,
+        speculate: false,
+    };
 }
 
 /// A module after its passes, with the handles that a backend needs to find its way in it. They are
@@ -85,8 +103,12 @@ pub struct LowerError {
 pub fn lower(program: &Program, lowering: Lowering) -> Result<Lowered, LowerError> {
     let mut module = program.module.clone();
     let own = |f: Handle<Function>| !program.is_prelude(f);
+    let mut info = Cow::Borrowed(&program.info);
+    if lowering.speculate && speculate::run(&mut module, &program.intrinsics, own) {
+        info = Cow::Owned(validate(&module, super::CAPABILITIES)?);
+    }
     if lowering.clamp_indices {
-        clamp::run(&mut module, &program.info, own);
+        clamp::run(&mut module, &info, own);
     }
     let mut fuel = None;
     if lowering.fuel && program.facts.may_exhaust(program.fuel) {
@@ -94,7 +116,7 @@ pub fn lower(program: &Program, lowering: Lowering) -> Result<Lowered, LowerErro
     }
     let mut lowered = Lowered {
         module,
-        info: program.info.clone(),
+        info: info.into_owned(),
         filter: program.filter,
         machinery: program.machinery,
         intrinsics: program.intrinsics.clone(),
@@ -120,20 +142,20 @@ pub fn lower(program: &Program, lowering: Lowering) -> Result<Lowered, LowerErro
         }
         capabilities.remove(Capabilities::SHADER_INT64);
     }
-    let validate = |module: &Module| {
-        Validator::new(ValidationFlags::all(), capabilities)
-            .validate(module)
-            .map_err(|error| LowerError { reason: error.emit_to_string("") })
-    };
-    lowered.info = validate(&lowered.module)?;
+    lowered.info = validate(&lowered.module, capabilities)?;
     if lowering.mask_shifts {
         // Last, with the types of what the other passes have made: some of that may shift as well.
         let prelude = &lowered.prelude;
         if shifts::run(&mut lowered.module, &lowered.info, |f| !prelude.contains(&f)) {
-            lowered.info = validate(&lowered.module)?;
+            lowered.info = validate(&lowered.module, capabilities)?;
         }
     }
     Ok(lowered)
+}
+
+fn validate(module: &Module, capabilities: Capabilities) -> Result<ModuleInfo, LowerError> {
+    let mut validator = Validator::new(ValidationFlags::all(), capabilities);
+    validator.validate(module).map_err(|error| LowerError { reason: error.emit_to_string("") })
 }
 
 impl Lowered {

@@ -1,0 +1,125 @@
+//! OpenCL devices: the kernel that is written from a filter against one written by hand, and a session from end to
+//! end against its kernel alone. `cargo bench --bench opencl --features opencl`.
+//!
+//! Both sides of a row run in turn over the same traffic, 1 Mi packets of 64 bytes in the host's memory, which a
+//! processor's device reads in place. A kernel's time is that of a launch over packets and descriptors that are in
+//! place already, four queued at once; end to end is a session with several batches in flight: descriptors in, kernel,
+//! verdict columns out.
+//!
+//! The kernels by hand (`hand_written/filters.cl`) read packets by pointers to `uchar` and check lengths where they
+//! have to. They are held to the same verdicts before they are timed.
+
+mod support;
+
+use portcullis_core::device::{Device, LoadOptions};
+use portcullis_core::packet::Batch;
+use portcullis_opencl::OpenClDevice;
+use portcullis_opencl::measure::KernelOnly;
+
+use support::device::{DEPTH, batches, compile, round};
+use support::{LENGTH, Pair, Sample, Table, Times, Traffic, only_testing, time};
+
+const HAND_WRITTEN: &str = include_str!("hand_written/filters.cl");
+
+/// Those that there is a kernel by hand for.
+const BOTH: [(&str, &str); 4] = [
+    ("simple_filter", include_str!("../shaders/simple_filter.wgsl")),
+    ("port_filter", include_str!("../shaders/port_filter.wgsl")),
+    ("http_only", include_str!("../shaders/http_only.wgsl")),
+    ("hash_lb", include_str!("../shaders/hash_lb.wgsl")),
+];
+
+const MORE: [(&str, &str); 4] = [
+    ("minimal", include_str!("../shaders/minimal.wgsl")),
+    ("complex_filter", include_str!("../shaders/complex_filter.wgsl")),
+    ("mac_swap", include_str!("../shaders/mac_swap.wgsl")),
+    ("dscp_mark", include_str!("../shaders/dscp_mark.wgsl")),
+];
+
+/// Launches that are queued at once.
+const LAUNCHES: u32 = 4;
+
+/// How long a launch takes. On a processor the driver's threads are this process's.
+fn kernel_time(kernel: &mut KernelOnly, batch: Batch) -> (Sample, Batch) {
+    let mut result = None;
+    let all = time(|| result = Some(kernel.time(batch, LAUNCHES)));
+    let (wall, batch) = result.expect("it ran").unwrap_or_else(|e| panic!("{e}"));
+    // One more launch goes before those that are timed.
+    (Sample { wall, processor: all.processor / (LAUNCHES + 1) }, batch)
+}
+
+fn kernels(device: &OpenClDevice, count: usize, rounds: usize) {
+    let info = device.info();
+    let mut table = Table::new(&format!("{}: {}", info.id, info.name), "written", "by hand");
+    for traffic in [Traffic::Mixed, Traffic::Uniform] {
+        let mut resident = Some(support::batch(traffic, count, LENGTH));
+        for (name, text) in BOTH {
+            let program = compile(name, text);
+            let mut written = KernelOnly::load(device, &program).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let by_hand = KernelOnly::of_text(device, &program, HAND_WRITTEN, name);
+            let mut by_hand = by_hand.unwrap_or_else(|e| panic!("{name}: {e}"));
+            let mut verdicts = Vec::new();
+            for side in [&mut written, &mut by_hand] {
+                let batch = resident.take().expect("it came back");
+                let done = side.session().run(batch).unwrap_or_else(|e| panic!("{name}: {e}"));
+                resident = Some(done.batch);
+                verdicts.push(done.verdicts);
+            }
+            assert_eq!(verdicts[0], verdicts[1], "{name}: the two do not do the same");
+            let mut samples = [Vec::new(), Vec::new()];
+            for turn in 0..=rounds {
+                for (side, samples) in [&mut written, &mut by_hand].into_iter().zip(&mut samples) {
+                    let batch = resident.take().expect("it came back");
+                    let (sample, batch) = kernel_time(side, batch);
+                    resident = Some(batch);
+                    if turn > 0 {
+                        samples.push(sample);
+                    }
+                }
+            }
+            let [ours, theirs] = samples.map(|samples| Times::of(&samples));
+            table.rates(&format!("{name}, {}", traffic.name()), count, Pair { ours, theirs });
+        }
+    }
+    table.print();
+}
+
+fn end_to_end(device: &OpenClDevice, count: usize, rounds: usize) {
+    let info = device.info();
+    let mut table = Table::new(&format!("{}: {}", info.id, info.name), "end to end", "kernel only");
+    let mut sent = batches(count);
+    let mut resident = Some(support::batch(Traffic::Mixed, count, LENGTH));
+    for (name, text) in BOTH.iter().chain(&MORE) {
+        let program = compile(name, text);
+        let options = LoadOptions { depth: DEPTH, ..LoadOptions::default() };
+        let mut session = device.load(&program, &options).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let mut kernel = KernelOnly::load(device, &program).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for turn in 0..=rounds {
+            let sample = time(|| round(&mut *session, &mut sent));
+            let batch = resident.take().expect("it came back");
+            let (alone, batch) = kernel_time(&mut kernel, batch);
+            resident = Some(batch);
+            // The first turn makes buffers and touches pages.
+            if turn > 0 {
+                ours.push(sample);
+                theirs.push(alone);
+            }
+        }
+        table.rates(name, count, Pair { ours: Times::of(&ours), theirs: Times::of(&theirs) });
+    }
+    table.print();
+}
+
+fn main() {
+    let (count, rounds) = if only_testing() { (1 << 10, 1) } else { (1 << 20, 25) };
+    match portcullis_opencl::probe() {
+        Ok(devices) => {
+            for device in &devices {
+                kernels(device, count, rounds);
+                end_to_end(device, count, rounds);
+            }
+        }
+        Err(error) => println!("nothing to measure: {error}"),
+    }
+}

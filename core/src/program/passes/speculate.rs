@@ -1,0 +1,226 @@
+//! Returns without a branch.
+//!
+//! `if c { return a; } …; return b;` becomes `…; return select(b, a, c);` where what is between is harmless and costs
+//! less than a branch that no predictor learns. Compilers of the C family do the same by themselves only where nothing
+//! is between: a load might fault for all they know, and here it does not.
+
+use std::collections::HashMap;
+
+use naga::{
+    BinaryOperator, Block, Expression, Function, Handle, Literal, MathFunction, Module, Range, Span, Statement,
+    UnaryOperator,
+};
+
+use crate::lang::prelude::Intrinsic;
+
+/// What may be done in vain, in operations. A packet's byte at a fixed place and a comparison or two; with what a
+/// mispredicted branch costs, some 15 cycles, more would pay where traffic is mixed, and cost where it is not
+/// (`docs/performance.md`).
+const IN_VAIN: u32 = 8;
+
+/// Rewrites the `own` functions; says whether anything changed.
+pub(super) fn run(
+    module: &mut Module,
+    intrinsics: &HashMap<Handle<Function>, Intrinsic>,
+    own: impl Fn(Handle<Function>) -> bool,
+) -> bool {
+    let mut any = false;
+    for (handle, function) in module.functions.iter_mut() {
+        if own(handle) {
+            let mut body = std::mem::take(&mut function.body);
+            any |= block(&mut body, function, intrinsics);
+            function.body = body;
+        }
+    }
+    any
+}
+
+/// Joins the returns of a block that ends in one, the last first.
+fn block(block: &mut Block, function: &mut Function, intrinsics: &HashMap<Handle<Function>, Intrinsic>) -> bool {
+    let Some(Statement::Return { value: Some(mut last) }) = block.last().cloned() else { return false };
+    let mut any = false;
+    let mut cost = 0;
+    // What is before `end` is still to be looked at; all from there to the last is harmless.
+    let mut end = block.len() - 1;
+    while end > 0 {
+        let at = end - 1;
+        let Some((condition, value, negated)) = early_return(&block[at]) else {
+            match harmless(&block[at], function, intrinsics) {
+                Some(more) if cost + more <= IN_VAIN => cost += more,
+                _ => break,
+            }
+            end = at;
+            continue;
+        };
+        let before = function.expressions.len();
+        last = join(function, condition, value, negated, last);
+        let added = Range::from_index_range(before as u32..function.expressions.len() as u32, &function.expressions);
+        cost += 1;
+        block.cull(at..end);
+        let place = block.len() - 1;
+        let both = vec![Statement::Emit(added), Statement::Return { value: Some(last) }];
+        block.splice(place.., Block::from_vec(both));
+        any = true;
+        end = at;
+    }
+    any
+}
+
+/// `value` where the condition holds (or, `negated`, where it does not), else what is returned `last`.
+fn join(
+    function: &mut Function,
+    condition: Handle<Expression>,
+    value: Handle<Expression>,
+    negated: bool,
+    last: Handle<Expression>,
+) -> Handle<Expression> {
+    let same = |function: &Function, a, b| {
+        a == b
+            || match (&function.expressions[a], &function.expressions[b]) {
+                (Expression::Constant(a), Expression::Constant(b)) => a == b,
+                (Expression::Literal(a), Expression::Literal(b)) => a == b,
+                _ => false,
+            }
+    };
+    // Two choices of one value are one choice for two reasons: compilers make a branch of the first again.
+    if let Expression::Select { condition: inner, accept, reject } = function.expressions[last]
+        && same(function, value, accept)
+    {
+        let mut add = |expression| function.expressions.append(expression, Span::UNDEFINED);
+        let outer = match negated {
+            true => add(Expression::Unary { op: UnaryOperator::LogicalNot, expr: condition }),
+            false => condition,
+        };
+        let condition = add(Expression::Binary { op: BinaryOperator::InclusiveOr, left: outer, right: inner });
+        return add(Expression::Select { condition, accept, reject });
+    }
+    let (accept, reject) = if negated { (last, value) } else { (value, last) };
+    function.expressions.append(Expression::Select { condition, accept, reject }, Span::UNDEFINED)
+}
+
+/// An `if` of which one way returns something that is known before it, and the other does nothing: the condition, what
+/// is returned, and whether it is when the condition does not hold.
+fn early_return(statement: &Statement) -> Option<(Handle<Expression>, Handle<Expression>, bool)> {
+    let Statement::If { condition, accept, reject } = statement else { return None };
+    match (&accept[..], &reject[..]) {
+        ([Statement::Return { value: Some(value) }], []) => Some((*condition, *value, false)),
+        ([], [Statement::Return { value: Some(value) }]) => Some((*condition, *value, true)),
+        _ => None,
+    }
+}
+
+/// What a statement costs that may be executed in vain before a return: it changes nothing but the function's own
+/// variables.
+fn harmless(
+    statement: &Statement,
+    function: &Function,
+    intrinsics: &HashMap<Handle<Function>, Intrinsic>,
+) -> Option<u32> {
+    let all = |block: &Block| block.iter().map(|s| harmless(s, function, intrinsics)).sum::<Option<u32>>();
+    match statement {
+        Statement::Emit(range) => range.clone().map(|e| cost(&function.expressions[e])).sum(),
+        Statement::Call { function: callee, arguments, .. } => match intrinsics.get(callee)? {
+            Intrinsic::PktLen => Some(0),
+            // One whose place is not known looks before it reads, which is a branch.
+            Intrinsic::Load { .. } => {
+                matches!(function.expressions[arguments[1]], Expression::Literal(Literal::U32(0..=64))).then_some(2)
+            }
+            _ => None,
+        },
+        Statement::Store { pointer, .. } => {
+            matches!(function.expressions[*pointer], Expression::LocalVariable(_)).then_some(1)
+        }
+        // `&&` and `||` are such.
+        Statement::If { accept, reject, .. } => Some(all(accept)? + all(reject)? + 1),
+        Statement::Block(block) => all(block),
+        _ => None,
+    }
+}
+
+fn cost(expression: &Expression) -> Option<u32> {
+    match expression {
+        Expression::Binary { op: BinaryOperator::Divide | BinaryOperator::Modulo, .. } => None,
+        Expression::Binary { .. } | Expression::Unary { .. } | Expression::Select { .. } => Some(1),
+        Expression::Math { fun: MathFunction::Min | MathFunction::Max | MathFunction::Abs, .. } => Some(1),
+        Expression::As { .. } | Expression::Load { .. } | Expression::AccessIndex { .. } => Some(0),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Pair, program};
+    use super::super::{Lowering, lower};
+    use super::*;
+
+    const SPECULATE: Lowering = Lowering { speculate: true, ..Lowering::NONE };
+
+    /// Number of returns in the filter.
+    fn returns(text: &str) -> usize {
+        fn count(block: &Block) -> usize {
+            let of = |statement: &Statement| match statement {
+                Statement::Return { .. } => 1,
+                Statement::If { accept, reject, .. } => count(accept) + count(reject),
+                Statement::Block(block) => count(block),
+                Statement::Loop { body, continuing, .. } => count(body) + count(continuing),
+                Statement::Switch { cases, .. } => cases.iter().map(|case| count(&case.body)).sum(),
+                _ => 0,
+            };
+            block.iter().map(of).sum()
+        }
+        let lowered = lower(&program(text), SPECULATE).unwrap();
+        count(&lowered.module.functions[lowered.filter].body)
+    }
+
+    fn filter(body: &str) -> String {
+        format!("fn xdp_filter(pkt: u32) -> u32 {{ {body} }}")
+    }
+
+    #[test]
+    fn what_is_cheap_and_harmless_is_joined() {
+        let joined = [
+            "if load_u8(pkt, 0u) == 1u { return XDP_DROP; } return XDP_PASS;",
+            "let p = load_u8(pkt, 9u); if p != 6u && p != 17u { return XDP_DROP; }
+             return select(XDP_PASS, XDP_TX, load_be32(pkt, 26u) == 7u);",
+            "if load_u8(pkt, 0u) == 1u { return XDP_DROP; } let v = load_u8(pkt, 1u);
+             if v == 2u { return XDP_TX; } return v & 3u;",
+            "if load_u8(pkt, 0u) == 1u {} else { return XDP_TX; } return select(XDP_PASS, XDP_TX, load_u8(pkt, 1u) == 2u);",
+            "if load_u8(pkt, 0u) == 1u { return XDP_TX; } return select(XDP_PASS, XDP_TX, load_u8(pkt, 1u) == 2u);",
+            "var x = 3u; if load_u8(pkt, 0u) == 1u {} else { return XDP_TX; } x = load_u8(pkt, 1u); return x;",
+        ];
+        for body in joined {
+            let text = filter(body);
+            assert_eq!(returns(&text), 1, "{body}");
+            let pair = Pair::new(&text, SPECULATE);
+            for first in 0..=3 {
+                for second in 0..=3 {
+                    let mut packet = [0; 40];
+                    packet[..2].copy_from_slice(&[first, second]);
+                    packet[9] = [6, 17, 1, 0][usize::from(second)];
+                    packet[29] = if first == 2 { 7 } else { 8 };
+                    pair.run(&packet);
+                    pair.run(&packet[..usize::from(first)]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_dear_or_changes_something_is_left_alone() {
+        let first = "if load_u8(pkt, 0u) == 1u { return XDP_DROP; }";
+        let left = [
+            "store_u8(pkt, 3u, 1u); return XDP_PASS;",
+            "return load_u8(pkt, load_u8(pkt, 1u)) & 3u;",
+            "return redirect(load_u8(pkt, 3u) / load_u8(pkt, 4u));",
+            "if load_u8(pkt, 1u) == 1u { store_u8(pkt, 1u, 2u); } return XDP_PASS;",
+            "var i = 0u; loop { i += 1u; if i == load_u8(pkt, 1u) { break; } } return XDP_PASS;",
+            "let a = load_u8(pkt, 1u); let b = load_u8(pkt, 2u); let c = load_u8(pkt, 3u);
+             return (a ^ b ^ c) & (a | b) & 3u;",
+        ];
+        for rest in left {
+            assert_eq!(returns(&filter(&format!("{first} {rest}"))), 2, "{rest}");
+        }
+        // A value that is made on the way out only.
+        assert_eq!(returns(&filter("if pkt_len(pkt) > 9u { return load_u8(pkt, 1u) & 3u; } return XDP_PASS;")), 2);
+    }
+}
