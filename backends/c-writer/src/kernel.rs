@@ -10,7 +10,7 @@ use portcullis_core::program::passes::inlined;
 use crate::names::Names;
 use crate::prelude::{FAR, PACKET, name};
 use crate::statements::Body;
-use crate::{Argument, Kernel, Loads, Result, WriteError, Writer};
+use crate::{Argument, Form, Kernel, Loads, Result, WriteError, Writer};
 
 /// What a function looks like to its callers.
 #[derive(Debug, Clone)]
@@ -274,6 +274,7 @@ impl Writer<'_> {
         Ok(format!("{text}}} {PACKET};\n"))
     }
 
+    /// The kernel, or the function for kernels of others, and its arguments.
     fn kernel(
         &mut self,
         private: &[Handle<naga::GlobalVariable>],
@@ -313,11 +314,8 @@ impl Writer<'_> {
         add(Argument::Base, format!("uint {base}"));
         add(Argument::Count, format!("uint {count}"));
 
-        let mut lines = vec![
-            format!("uint {packet} = {base} + {lane};"),
-            format!("pc_descriptor {descriptor} = {descriptors}[{packet}];"),
-            format!("{PACKET} {pkt};"),
-        ];
+        let mut lines =
+            vec![format!("pc_descriptor {descriptor} = {descriptors}[{packet}];"), format!("{PACKET} {pkt};")];
         if self.uses_bytes {
             lines.push(format!("{pkt}.bytes = {arena} + {descriptor}.offset;"));
         }
@@ -368,6 +366,23 @@ impl Writer<'_> {
             lines.push(format!("{targets}[{packet}] = {verdict} >> 8;"));
         }
 
+        if self.options.form == Form::Function {
+            let lines: String = lines.iter().map(|line| format!("    {line}\n")).collect();
+            let (start, entry) = (self.dialect.function(), &self.options.entry);
+            // The same parameters for every filter, and none of them `restrict`: the kernels around it write to
+            // what it reads.
+            let parameters = [
+                format!("{buffer}uchar *{arena}"),
+                format!("{buffer}pc_descriptor *{descriptors}"),
+                format!("{buffer}const uint *{metadata}"),
+                format!("{buffer}uchar *{verdicts}"),
+                format!("{buffer}uint *{targets}"),
+                format!("uint {packet}"),
+            ]
+            .join(",\n    ");
+            return Ok((format!("{start}void {entry}(\n    {parameters})\n{{\n{lines}}}\n"), arguments));
+        }
+        lines.insert(0, format!("uint {packet} = {base} + {lane};"));
         let (this, all) = self.dialect.grid();
         let (head, tail, indent) = match self.options.stride {
             false => (format!("    uint {lane} = {this};\n    if ({lane} >= {count}) return;\n"), "", 4),

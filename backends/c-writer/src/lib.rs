@@ -52,12 +52,25 @@ pub enum Loads {
     AlignedWords,
 }
 
+/// What the filter is called by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Form {
+    /// A kernel, which is all that there is to launch.
+    #[default]
+    Kernel,
+    /// A function that filters one packet, for kernels that the caller puts behind it (`docs/abi.md`, "Kernels in
+    /// C").
+    Function,
+}
+
 /// How to write a filter.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Options {
     /// In what.
     pub language: Language,
-    /// The kernel's name.
+    /// What there is to call.
+    pub form: Form,
+    /// The name of that.
     pub entry: String,
     /// Work items in a group, where the kernel is to be compiled for a number.
     pub group: Option<u32>,
@@ -71,7 +84,14 @@ pub struct Options {
 impl Options {
     /// A work item a packet, and groups of any size.
     pub fn new(language: Language) -> Options {
-        Options { language, entry: "xdp_kernel".into(), group: None, stride: false, loads: Loads::default() }
+        Options {
+            language,
+            form: Form::default(),
+            entry: "xdp_kernel".into(),
+            group: None,
+            stride: false,
+            loads: Loads::default(),
+        }
     }
 }
 
@@ -106,9 +126,9 @@ pub enum Argument {
 pub struct Kernel {
     /// The text.
     pub source: String,
-    /// The kernel's name in it.
+    /// The kernel's or the function's name in it.
     pub entry: String,
-    /// Its arguments, in order.
+    /// The kernel's arguments, in order; those of a function that it has a use for.
     pub arguments: Vec<Argument>,
     /// Expressions in it, all functions inlined.
     pub size: u64,

@@ -1,0 +1,60 @@
+//! The form that other kernels are put behind: one signature, whatever the filter needs.
+
+use portcullis_c_writer::{Argument, Form, Language, Loads, Options, write};
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::program::ProgramOptions;
+
+const SIGNATURE: &str = "static __device__ __forceinline__ void pc_filter_packet(
+    uchar *arena,
+    pc_descriptor *descriptors,
+    const uint *metadata,
+    uchar *verdicts,
+    uint *targets,
+    uint packet)
+{
+    pc_descriptor descriptor = descriptors[packet];
+";
+
+fn function(body: &str) -> portcullis_c_writer::Kernel {
+    let text = format!("fn xdp_filter(pkt: u32) -> u32 {{ {body} }}");
+    let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default()).unwrap();
+    let options = Options {
+        form: Form::Function,
+        entry: "pc_filter_packet".into(),
+        loads: Loads::AlignedWords,
+        ..Options::new(Language::Cuda)
+    };
+    write(&program, &options).unwrap()
+}
+
+#[test]
+fn every_filter_has_the_same_signature_and_no_kernel() {
+    for body in [
+        "return XDP_PASS;",
+        "return redirect(load_be32(pkt, 4u) & 7u);",
+        "store_u8(pkt, 0u, pkt_port(pkt)); if adjust_head(pkt, 4) { return XDP_TX; } return XDP_DROP;",
+    ] {
+        let kernel = function(body);
+        assert_eq!(kernel.entry, "pc_filter_packet");
+        assert_eq!(kernel.source.matches(SIGNATURE).count(), 1, "{}", kernel.source);
+        assert!(!kernel.source.contains("__global__") && !kernel.source.contains("__restrict__"), "{}", kernel.source);
+        assert!(kernel.source.contains("    verdicts[packet] = (uchar)verdict;\n"), "{}", kernel.source);
+    }
+}
+
+#[test]
+fn what_it_has_a_use_for_is_said() {
+    let uses = |body| function(body).arguments;
+    let always = [Argument::Descriptors { writes: false }, Argument::Verdicts, Argument::Base, Argument::Count];
+    assert_eq!(uses("return XDP_PASS;"), always);
+    let all =
+        uses("store_u8(pkt, 0u, 1u); if adjust_tail(pkt, 4) { return redirect(pkt_port(pkt)); } return XDP_DROP;");
+    for argument in [
+        Argument::Arena { writes: true },
+        Argument::Descriptors { writes: true },
+        Argument::Metadata,
+        Argument::Targets,
+    ] {
+        assert!(all.contains(&argument), "{all:?}");
+    }
+}
