@@ -43,6 +43,7 @@ impl Backend {
 pub fn backends() -> &'static [Backend] {
     &[
         Backend { name: "cpu", about: "the host's processor, native code by Cranelift", probe: cpu },
+        Backend { name: "cuda", about: "NVIDIA GPUs through CUDA", probe: cuda },
         Backend { name: "wgpu", about: "GPUs through Vulkan, Metal or DX12", probe: wgpu },
         Backend { name: "opencl", about: "GPUs and processors through OpenCL", probe: opencl },
         Backend { name: "interp", about: "the reference interpreter: slow, and right", probe: interp },
@@ -58,6 +59,16 @@ fn cpu() -> Found {
 #[cfg(not(feature = "cpu"))]
 fn cpu() -> Found {
     Err(left_out("cpu"))
+}
+
+#[cfg(feature = "cuda")]
+fn cuda() -> Found {
+    Ok(portcullis_cuda::probe()?.into_iter().map(|device| Arc::new(device) as Arc<dyn Device>).collect())
+}
+
+#[cfg(not(feature = "cuda"))]
+fn cuda() -> Found {
+    Err(left_out("cuda"))
 }
 
 #[cfg(feature = "wgpu")]
@@ -88,7 +99,7 @@ fn noop() -> Found {
     Ok(vec![Arc::new(Noop::new())])
 }
 
-#[cfg(not(all(feature = "cpu", feature = "wgpu", feature = "opencl")))]
+#[cfg(not(all(feature = "cpu", feature = "cuda", feature = "wgpu", feature = "opencl")))]
 fn left_out(feature: &str) -> DeviceError {
     DeviceError::Missing(format!("this build leaves {feature} out; build with `--features {feature}` to have it"))
 }
@@ -122,7 +133,7 @@ fn names() -> String {
             names += ", ";
         }
         names += backend.name;
-        if matches!(backend.name, "wgpu" | "opencl") {
+        if matches!(backend.name, "cuda" | "wgpu" | "opencl") {
             names += &format!(", {}:N", backend.name);
         }
     }
@@ -196,7 +207,8 @@ pub fn open(id: &str) -> Result<Arc<dyn Device>, DeviceError> {
 /// [`DeviceError::Missing`] where there is neither.
 pub fn auto() -> Result<Arc<dyn Device>, DeviceError> {
     if may_have_gpu() {
-        for probe in [wgpu, opencl] {
+        // A card may be there under several names: the one with the most ways of reaching it comes first.
+        for probe in [cuda, wgpu, opencl] {
             // A GPU that cannot be had is no reason to fail while there is a CPU.
             let gpus = probe().unwrap_or_default().into_iter().filter(|d| d.info().kind.is_gpu());
             if let Some(gpu) = gpus.min_by_key(|d| rank(d.info().kind)) {
@@ -245,7 +257,9 @@ mod tests {
 
     #[test]
     fn selectors_read_as_they_are_written() {
-        for text in ["auto", "cpu", "wgpu", "wgpu:0", "wgpu:17", "opencl", "opencl:3", "interp", "noop"] {
+        for text in
+            ["auto", "cpu", "wgpu", "wgpu:0", "wgpu:17", "cuda", "cuda:1", "opencl", "opencl:3", "interp", "noop"]
+        {
             assert_eq!(text.parse::<Selector>().unwrap().to_string(), text);
         }
         for text in
@@ -253,7 +267,9 @@ mod tests {
         {
             let error = text.parse::<Selector>().unwrap_err();
             assert!(
-                error.to_string().contains("there are auto, cpu, wgpu, wgpu:N, opencl, opencl:N, interp, noop"),
+                error
+                    .to_string()
+                    .contains("there are auto, cpu, cuda, cuda:N, wgpu, wgpu:N, opencl, opencl:N, interp, noop"),
                 "{error}"
             );
         }

@@ -42,6 +42,7 @@
 //!
 //! - `cpu` (default): the Cranelift JIT for the host's processor;
 //! - `wgpu` (default): Vulkan, Metal and DX12 devices;
+//! - `cuda` (default): NVIDIA GPUs. Needs nothing at build time; driver and compiler are found at run time;
 //! - `opencl`: OpenCL devices. Needs nothing at build time; what there is is found at run time.
 //!
 //! Without any, the interpreter and the device that does nothing remain.
@@ -54,6 +55,8 @@ pub use portcullis_c_writer as c_writer;
 pub use portcullis_core::{device, interp, lang, map, naga, packet, program, reason};
 #[cfg(feature = "cpu")]
 pub use portcullis_cpu as cpu;
+#[cfg(feature = "cuda")]
+pub use portcullis_cuda as cuda;
 pub use portcullis_io as io;
 #[cfg(feature = "opencl")]
 pub use portcullis_opencl as opencl;

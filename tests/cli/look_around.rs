@@ -15,12 +15,12 @@ fn without_arguments_it_shows_what_it_can() {
 fn devices_lists_every_backend_with_a_reason_for_the_missing() {
     let place = Place::new();
     let ran = place.run(&["devices"]).done();
-    for backend in ["cpu:", "wgpu:", "opencl:", "interp:", "noop:"] {
+    for backend in ["cpu:", "cuda:", "wgpu:", "opencl:", "interp:", "noop:"] {
         assert!(ran.out.contains(backend), "{}", ran.out);
     }
     let line = place.run(&["devices", "--json"]).done().json();
     let backends = line["backends"].as_array().unwrap();
-    assert_eq!(backends.len(), 5);
+    assert_eq!(backends.len(), 6);
     for backend in backends {
         let found = !backend["devices"].as_array().unwrap().is_empty();
         assert_eq!(found, backend["missing"].is_null(), "{backend}");
@@ -69,7 +69,7 @@ fn selftest_judges_and_writes_its_findings() {
     assert_eq!(ran.code, 1);
     assert!(ran.out.contains("required and missing"), "{}", ran.out);
     place.run(&["selftest", "--filter", "nothing"]).failed(2, &["`nothing`", "loads"]);
-    place.run(&["selftest", "--require", "cuda"]).failed(2, &["`cuda`"]);
+    place.run(&["selftest", "--require", "gpu"]).failed(2, &["`gpu`"]);
 }
 
 #[test]

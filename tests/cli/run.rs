@@ -265,7 +265,7 @@ fn a_device_that_is_not_there_says_what_is() {
     let place = Place::new();
     let (filter, capture) = (place.file("f.wgsl", PASS), place.file("c.pcap", pcap(&[&[0; 60]])));
     let with = |device: &str| place.run(&["run", filter, "--read", capture, "--device", device]);
-    with("cuda").failed(2, &["`cuda`", "auto, cpu, wgpu, wgpu:N, opencl, opencl:N, interp, noop"]);
+    with("gpu").failed(2, &["`gpu`", "auto, cpu, cuda, cuda:N, wgpu, wgpu:N, opencl, opencl:N, interp, noop"]);
     with("wgpu:x").failed(2, &["`wgpu:x`"]);
     with("cpu:7").failed(1, &["cpu:7", "there is cpu ("]);
     with("noop").done();

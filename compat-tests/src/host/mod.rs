@@ -120,7 +120,7 @@ impl Host {
             false => String::new(),
         };
         let folder = tempfile::tempdir().map_err(broken)?;
-        let mut text = String::from(if opencl { include_str!("shim.clh") } else { include_str!("shim.cuh") });
+        let mut text = String::from(if opencl { include_str!("shim.clh") } else { portcullis_cuda_emulator::SHIM });
         let (mut cases, mut objects, mut numbers) = (String::new(), Vec::new(), HashMap::new());
         for (number, program) in (0u32..).zip(programs) {
             let named = |entry: String| {

@@ -49,7 +49,8 @@ pub struct Args {
     /// 1024 targets the rest goes to `other.pcap`
     #[arg(long, value_name = "DIR", value_parser = NonEmptyStringValueParser::new())]
     write_redirect: Option<String>,
-    /// Where to run: auto (a real GPU, else the CPU), cpu, wgpu, wgpu:N, opencl, opencl:N, interp or noop
+    /// Where to run: auto (a real GPU, else the CPU), cpu, cuda, cuda:N, wgpu, wgpu:N, opencl, opencl:N, interp
+    /// or noop
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: Selector,
     /// How batches are handed to the device: inline, pipelined, persistent, waitvalue or graph; `devices`

@@ -14,10 +14,11 @@ use records::Records;
 use tally::Tally;
 
 /// Feature sets other than the default one; these are only checked, not built and run.
-const FEATURE_SETS: [&[&str]; 5] = [
+const FEATURE_SETS: [&[&str]; 6] = [
     &["--no-default-features"],
     &["--no-default-features", "--features", "cpu"],
     &["--no-default-features", "--features", "wgpu"],
+    &["--no-default-features", "--features", "cuda"],
     &["--no-default-features", "--features", "opencl"],
     &["--all-features"],
 ];
@@ -63,13 +64,14 @@ impl Options {
 }
 
 /// Crates that are published.
-const PUBLISHED: [&str; 8] = [
+const PUBLISHED: [&str; 9] = [
     "portcullis-core",
     "portcullis-c-writer",
     "portcullis-cache",
     "portcullis-cpu",
     "portcullis-wgpu",
     "portcullis-opencl",
+    "portcullis-cuda",
     "portcullis-io",
     "portcullis",
 ];

@@ -4,7 +4,7 @@
 #define __global__
 #define __forceinline__ inline
 #define __launch_bounds__(n)
-static struct { unsigned int x; } blockIdx, blockDim, threadIdx, gridDim;
+static thread_local struct { unsigned int x; } blockIdx, blockDim, threadIdx, gridDim;
 static inline int __popc(unsigned int x) { return __builtin_popcount(x); }
 static inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
 static inline int __clz(int x) { return x ? __builtin_clz((unsigned int)x) : 32; }

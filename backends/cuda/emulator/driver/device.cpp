@@ -1,0 +1,197 @@
+// The driver's start, its one device, contexts, and errors in words.
+#include "emulator.hpp"
+
+#include <cstdarg>
+#include <cstdlib>
+#include <cstring>
+
+// By this the backend knows that there is no GPU.
+extern "C" __attribute__((visibility("default"))) const int portcullis_emulated_driver = 1;
+
+static const char *find(const char *name) {
+    const char *text = getenv("PORTCULLIS_EMULATED_CUDA");
+    size_t length = strlen(name);
+    while (text && *text) {
+        if (!strncmp(text, name, length) && (text[length] == '=' || text[length] == ',' || !text[length])) return text + length;
+        text = strchr(text, ',');
+        if (text) text++;
+    }
+    return nullptr;
+}
+
+bool asked(const char *name) { return find(name); }
+
+long asked(const char *name, long otherwise) {
+    const char *text = find(name);
+    return text && *text == '=' ? strtol(text + 1, nullptr, 10) : otherwise;
+}
+
+void misuse(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("emulated CUDA driver: misuse: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    abort();
+}
+
+int device_arch() { return (int)asked("arch", 90); }
+// 1000 times the major version and 10 times the minor one.
+int driver_version() { return (int)asked("version", 12040); }
+
+static std::atomic<bool> initialised{false};
+static thread_local std::vector<Context *> stack;
+static std::mutex contexts_mutex;
+static std::set<Context *> contexts;
+
+API int cuInit(unsigned flags) {
+    if (flags) return INVALID_VALUE;
+    if (long code = asked("init", 0)) return (int)code;
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    if (asked("no-device") || (visible && !*visible)) return NO_DEVICE;
+    initialised = true;
+    return SUCCESS;
+}
+
+API int cuDriverGetVersion(int *version) {
+    *version = driver_version();
+    return SUCCESS;
+}
+
+static const struct {
+    int code;
+    const char *name, *text;
+} ERRORS[] = {
+    {SUCCESS, "CUDA_SUCCESS", "no error"},
+    {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
+    {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
+    {UNSUPPORTED_PTX_VERSION, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "the provided PTX was compiled with an unsupported toolchain."},
+    {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+    {HOST_MEMORY_ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "part or all of the requested memory range is already mapped"},
+    {HOST_MEMORY_NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region"},
+    {SYSTEM_DRIVER_MISMATCH, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "system has unsupported display driver / cuda driver combination"},
+};
+
+API int cuGetErrorName(int code, const char **text) {
+    for (auto &error : ERRORS)
+        if (error.code == code) return *text = error.name, SUCCESS;
+    return *text = nullptr, INVALID_VALUE;
+}
+
+API int cuGetErrorString(int code, const char **text) {
+    for (auto &error : ERRORS)
+        if (error.code == code) return *text = error.text, SUCCESS;
+    return *text = nullptr, INVALID_VALUE;
+}
+
+API int cuDeviceGetCount(int *count) {
+    if (!initialised) return NOT_INITIALIZED;
+    *count = 1;
+    return SUCCESS;
+}
+
+API int cuDeviceGet(int *device, int index) {
+    if (!initialised) return NOT_INITIALIZED;
+    if (index) return INVALID_DEVICE;
+    *device = 0;
+    return SUCCESS;
+}
+
+API int cuDeviceGetName(char *name, int length, int device) {
+    if (device) return INVALID_DEVICE;
+    snprintf(name, (size_t)length, "emulated CUDA device (Portcullis's tests, on the processor)");
+    return SUCCESS;
+}
+
+API int cuDeviceTotalMem_v2(size_t *bytes, int device) {
+    if (device) return INVALID_DEVICE;
+    *bytes = (size_t)asked("memory", 1l << 30);
+    return SUCCESS;
+}
+
+API int cuDeviceGetAttribute(int *value, int attribute, int device) {
+    if (device) return INVALID_DEVICE;
+    switch (attribute) {
+        case 16: *value = 2; return SUCCESS;                            // MULTIPROCESSOR_COUNT
+        case 17: *value = 0; return SUCCESS;                            // KERNEL_EXEC_TIMEOUT
+        case 18: *value = 0; return SUCCESS;                            // INTEGRATED
+        case 19: *value = 1; return SUCCESS;                            // CAN_MAP_HOST_MEMORY
+        case 20: *value = asked("prohibited") ? 2 : 0; return SUCCESS;  // COMPUTE_MODE
+        case 75: *value = device_arch() / 10; return SUCCESS;           // COMPUTE_CAPABILITY_MAJOR
+        case 76: *value = device_arch() % 10; return SUCCESS;           // COMPUTE_CAPABILITY_MINOR
+    }
+    misuse("cuDeviceGetAttribute: attribute %d is not known here", attribute);
+}
+
+void known(Context *context, const char *function) {
+    std::lock_guard<std::mutex> lock(contexts_mutex);
+    if (!contexts.count(context)) misuse("%s: there is no such context", function);
+}
+
+Context *current(const char *function) {
+    if (stack.empty()) misuse("%s: no context is current", function);
+    known(stack.back(), function);
+    return stack.back();
+}
+
+static void report_leaks() {
+    std::lock_guard<std::mutex> lock(contexts_mutex);
+    for (Context *context : contexts) {
+        fprintf(stderr, "emulated CUDA driver: a context was left, with %ld objects in it\n", context->objects.load());
+    }
+}
+
+API int cuCtxCreate_v2(Context **context, unsigned, int device) {
+    if (!initialised) return NOT_INITIALIZED;
+    if (device) return INVALID_DEVICE;
+    // Contexts that are left when the process ends are told of: tests look for it.
+    static int once = atexit(report_leaks);
+    (void)once;
+    *context = new Context;
+    std::lock_guard<std::mutex> lock(contexts_mutex);
+    contexts.insert(*context);
+    stack.push_back(*context);
+    return SUCCESS;
+}
+
+API int cuCtxDestroy_v2(Context *context) {
+    known(context, __func__);
+    wait_for_device(context, __func__);
+    // They go with it. Tests look for this.
+    if (context->objects) fprintf(stderr, "emulated CUDA driver: %ld objects were left in a context\n", context->objects.load());
+    std::lock_guard<std::mutex> lock(contexts_mutex);
+    contexts.erase(context);
+    // Not deleted: another thread's mistake is to be found, and not to be undefined.
+    return SUCCESS;
+}
+
+API int cuCtxPushCurrent_v2(Context *context) {
+    known(context, __func__);
+    stack.push_back(context);
+    return SUCCESS;
+}
+
+API int cuCtxPopCurrent_v2(Context **context) {
+    if (stack.empty()) misuse("cuCtxPopCurrent: no context is current");
+    *context = stack.back();
+    stack.pop_back();
+    return SUCCESS;
+}
+
+API int cuCtxSynchronize() {
+    CHECK_CONTEXT();
+    while (!idle(context)) {
+        struct timespec pause = {0, 1000000};
+        nanosleep(&pause, nullptr);
+    }
+    return context->error;
+}

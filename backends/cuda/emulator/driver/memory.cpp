@@ -1,0 +1,212 @@
+// Memory: each allocation between pages that nobody may touch, filled with junk, and known to the byte.
+#include "emulator.hpp"
+
+#include <cstring>
+#include <sys/mman.h>
+
+static const size_t PAGE = 4096, ALIGNMENT = 256;
+static const unsigned char JUNK = 0xa5, CANARY = 0xc5;
+
+struct Allocation {
+    unsigned char *start;
+    size_t size;
+    // All of it, guard pages included.
+    unsigned char *map;
+    size_t mapped;
+    Context *context;
+};
+
+static std::mutex mutex;
+// By their first byte.
+static std::map<uintptr_t, Allocation> device, host;
+static std::map<uintptr_t, size_t> registered;
+static size_t in_use = 0;
+
+static bool allocate(Context *context, size_t size, bool at_end, Allocation *made) {
+    size_t rounded = (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT, pages = (rounded + PAGE - 1) / PAGE * PAGE;
+    size_t mapped = pages + 2 * PAGE;
+    void *map = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (map == MAP_FAILED) return false;
+    unsigned char *first = (unsigned char *)map + PAGE;
+    if (mprotect(first, pages, PROT_READ | PROT_WRITE)) return false;
+    unsigned char *start = at_end ? first + pages - rounded : first;
+    memset(first, CANARY, pages);
+    memset(start, JUNK, size);
+    *made = {start, size, (unsigned char *)map, mapped, context};
+    return true;
+}
+
+static void release(const Allocation &allocation, const char *function) {
+    const unsigned char *end = allocation.map + allocation.mapped - PAGE;
+    for (const unsigned char *at = allocation.start + allocation.size; at < end; at++)
+        if (*at != CANARY) misuse("%s: byte %zu past the end was written to", function, (size_t)(at - allocation.start) - allocation.size);
+    for (const unsigned char *at = allocation.map + PAGE; at < allocation.start; at++)
+        if (*at != CANARY) misuse("%s: a byte before the start was written to", function);
+    munmap(allocation.map, allocation.mapped);
+}
+
+// The entry that the bytes lie in, or none.
+template <class Map, class Size> static auto find(Map &map, uintptr_t start, size_t bytes, Size size) {
+    auto after = map.upper_bound(start);
+    if (after == map.begin()) return map.end();
+    auto entry = std::prev(after);
+    size_t offset = start - entry->first, all = size(entry->second);
+    return offset <= all && bytes <= all - offset ? entry : map.end();
+}
+
+static size_t size_of(const Allocation &allocation) { return allocation.size; }
+static size_t size_of_range(size_t size) { return size; }
+
+void check_device(Context *context, Address address, size_t bytes, const char *function) {
+    std::lock_guard<std::mutex> lock(mutex);
+    auto found = find(device, (uintptr_t)address, bytes, size_of);
+    if (found == device.end()) misuse("%s: %zu bytes at %#lx are not all in one allocation of the device's", function, bytes, (unsigned long)address);
+    if (found->second.context != context) misuse("%s: device memory of another context", function);
+}
+
+void check_pinned(const void *start, size_t bytes, const char *function) {
+    std::lock_guard<std::mutex> lock(mutex);
+    uintptr_t at = (uintptr_t)start;
+    if (find(host, at, bytes, size_of) == host.end() && find(registered, at, bytes, size_of_range) == registered.end())
+        misuse("%s: %zu bytes of host memory at %p are not all pinned", function, bytes, start);
+}
+
+API int cuMemAlloc_v2(Address *address, size_t bytes) {
+    CHECK_CONTEXT();
+    if (!bytes) return INVALID_VALUE;
+    std::lock_guard<std::mutex> lock(mutex);
+    Allocation made;
+    if (in_use + bytes > (size_t)asked("memory", 1l << 30) || !allocate(context, bytes, true, &made)) return OUT_OF_MEMORY;
+    in_use += bytes;
+    device[(uintptr_t)made.start] = made;
+    *address = (Address)made.start;
+    context->objects++;
+    return SUCCESS;
+}
+
+API int cuMemFree_v2(Address address) {
+    Context *context = current(__func__);
+    wait_for_device(context, __func__);
+    std::lock_guard<std::mutex> lock(mutex);
+    auto found = device.find((uintptr_t)address);
+    if (found == device.end()) misuse("cuMemFree: nothing was allocated at %#lx", (unsigned long)address);
+    if (found->second.context != context) misuse("cuMemFree: memory of another context");
+    release(found->second, "cuMemFree");
+    in_use -= found->second.size;
+    device.erase(found);
+    context->objects--;
+    return SUCCESS;
+}
+
+API int cuMemHostAlloc(void **start, size_t bytes, unsigned flags) {
+    CHECK_CONTEXT();
+    if (!bytes || flags & ~7u) return INVALID_VALUE;
+    std::lock_guard<std::mutex> lock(mutex);
+    Allocation made;
+    if (asked("no-pinned-memory") || !allocate(context, bytes, false, &made)) return OUT_OF_MEMORY;
+    host[(uintptr_t)made.start] = made;
+    *start = made.start;
+    context->objects++;
+    return SUCCESS;
+}
+
+API int cuMemFreeHost(void *start) {
+    Context *context = current(__func__);
+    wait_for_device(context, __func__);
+    std::lock_guard<std::mutex> lock(mutex);
+    auto found = host.find((uintptr_t)start);
+    if (found == host.end()) misuse("cuMemFreeHost: nothing was allocated at %p", start);
+    if (found->second.context != context) misuse("cuMemFreeHost: memory of another context");
+    release(found->second, "cuMemFreeHost");
+    host.erase(found);
+    context->objects--;
+    return SUCCESS;
+}
+
+API int cuMemHostRegister_v2(void *start, size_t bytes, unsigned flags) {
+    CHECK_CONTEXT();
+    if (!bytes || flags & ~15u) return INVALID_VALUE;
+    if (asked("no-registering")) return OUT_OF_MEMORY;
+    std::lock_guard<std::mutex> lock(mutex);
+    uintptr_t at = (uintptr_t)start;
+    auto after = registered.upper_bound(at);
+    bool above = after != registered.end() && after->first < at + bytes;
+    bool below = after != registered.begin() && std::prev(after)->first + std::prev(after)->second > at;
+    if (above || below) return HOST_MEMORY_ALREADY_REGISTERED;
+    registered[at] = bytes;
+    context->objects++;
+    return SUCCESS;
+}
+
+API int cuMemHostUnregister(void *start) {
+    Context *context = current(__func__);
+    wait_for_device(context, __func__);
+    std::lock_guard<std::mutex> lock(mutex);
+    if (!registered.erase((uintptr_t)start)) return HOST_MEMORY_NOT_REGISTERED;
+    context->objects--;
+    return SUCCESS;
+}
+
+API int cuMemHostGetDevicePointer_v2(Address *address, void *start, unsigned flags) {
+    CHECK_CONTEXT();
+    if (flags) return INVALID_VALUE;
+    check_pinned(start, 1, __func__);
+    *address = (Address)start;
+    return SUCCESS;
+}
+
+API int cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t bytes, void *handle) {
+    CHECK_CONTEXT();
+    Stream *stream = stream_of(handle, __func__);
+    auto check = [=] {
+        check_device(context, to, bytes, "cuMemcpyHtoDAsync");
+        check_pinned(from, bytes, "cuMemcpyHtoDAsync");
+    };
+    check();
+    enqueue(stream, [=] {
+        check();
+        memcpy((void *)to, from, bytes);
+    });
+    return SUCCESS;
+}
+
+API int cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, void *handle) {
+    CHECK_CONTEXT();
+    Stream *stream = stream_of(handle, __func__);
+    auto check = [=] {
+        check_device(context, from, bytes, "cuMemcpyDtoHAsync");
+        check_pinned(to, bytes, "cuMemcpyDtoHAsync");
+    };
+    check();
+    enqueue(stream, [=] {
+        check();
+        memcpy(to, (const void *)from, bytes);
+    });
+    return SUCCESS;
+}
+
+API int cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void *handle) {
+    CHECK_CONTEXT();
+    Stream *stream = stream_of(handle, __func__);
+    auto check = [=] {
+        check_device(context, from, bytes, "cuMemcpyDtoDAsync");
+        check_device(context, to, bytes, "cuMemcpyDtoDAsync");
+    };
+    check();
+    enqueue(stream, [=] {
+        check();
+        memmove((void *)to, (const void *)from, bytes);
+    });
+    return SUCCESS;
+}
+
+API int cuMemsetD8Async(Address to, unsigned char value, size_t bytes, void *handle) {
+    CHECK_CONTEXT();
+    Stream *stream = stream_of(handle, __func__);
+    check_device(context, to, bytes, __func__);
+    enqueue(stream, [=] {
+        check_device(context, to, bytes, "cuMemsetD8Async");
+        memset((void *)to, value, bytes);
+    });
+    return SUCCESS;
+}

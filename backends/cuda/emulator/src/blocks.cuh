@@ -1,0 +1,106 @@
+// Blocks of threads. Without barriers a block's threads run one after the other. With them each is a fiber, a stack of
+// its own, and all of a block take turns on one thread of the host's, from barrier to barrier.
+#include <utility>
+
+#ifdef EMULATED_BARRIERS
+static void emulated_block(void (*one)(void *), void *what)
+{
+    struct Fibers {
+        ucontext_t back;
+        ucontext_t *fibers;
+        unsigned char *state;
+        void (*one)(void *);
+        void *what;
+        static void start(unsigned high, unsigned low)
+        {
+            Fibers *all = (Fibers *)((unsigned long)high << 32 | low);
+            unsigned index = threadIdx.x;
+            all->one(all->what);
+            all->state[index] = 2;
+            swapcontext(&all->fibers[index], &all->back);
+        }
+    };
+    const unsigned long STACK = 256 << 10;
+    unsigned count = blockDim.x;
+    unsigned char *stacks = (unsigned char *)mmap(0, count * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (stacks == MAP_FAILED) abort();
+    Fibers all;
+    all.fibers = new ucontext_t[count];
+    all.state = new unsigned char[count]();
+    all.one = one;
+    all.what = what;
+    for (unsigned i = 0; i < count; i++) {
+        getcontext(&all.fibers[i]);
+        all.fibers[i].uc_stack.ss_sp = stacks + i * STACK;
+        all.fibers[i].uc_stack.ss_size = STACK;
+        all.fibers[i].uc_link = 0;
+        unsigned long at = (unsigned long)&all;
+        makecontext(&all.fibers[i], (void (*)())Fibers::start, 2, (unsigned)(at >> 32), (unsigned)at);
+    }
+    // What a fiber sees of itself: 0 it runs, 1 it waits at a barrier, 2 it has ended.
+    emulated_wait = [](void *them) {
+        Fibers *all = (Fibers *)them;
+        unsigned index = threadIdx.x;
+        all->state[index] = 1;
+        swapcontext(&all->fibers[index], &all->back);
+        threadIdx.x = index;
+    };
+    emulated_fibers = &all;
+    for (unsigned ended = 0; ended < count;) {
+        unsigned waiting = 0;
+        for (unsigned i = 0; i < count; i++) {
+            if (all.state[i] == 2) continue;
+            threadIdx.x = i;
+            all.state[i] = 0;
+            swapcontext(&all.back, &all.fibers[i]);
+            if (all.state[i] == 2) ended++;
+            else waiting++;
+        }
+        if (waiting && ended) {
+            fprintf(stderr, "emulated CUDA device: %u threads of a block wait at a barrier that %u never reach\n", waiting, ended);
+            abort();
+        }
+    }
+    munmap(stacks, count * STACK);
+    delete[] all.fibers;
+    delete[] all.state;
+}
+#else
+static void emulated_block(void (*one)(void *), void *what)
+{
+    for (threadIdx.x = 0; threadIdx.x < blockDim.x; threadIdx.x++) one(what);
+}
+#endif
+
+template <class... P, unsigned long... I>
+static void emulated_call(void (*kernel)(P...), void **parameters, std::index_sequence<I...>)
+{
+    auto call = [=] { kernel(*(typename std::remove_reference<P>::type *)parameters[I]...); };
+    emulated_block([](void *what) { (*(decltype(call) *)what)(); }, (void *)&call);
+}
+
+template <class... P>
+static void emulated_run(void (*kernel)(P...), void **parameters, const unsigned *block, const unsigned *grid, const unsigned *threads)
+{
+    blockIdx.x = block[0];
+    gridDim.x = grid[0];
+    blockDim.x = threads[0];
+    emulated_call(kernel, parameters, std::index_sequence_for<P...>());
+}
+
+template <class... P> struct emulated_sizes {
+    static constexpr unsigned count = sizeof...(P);
+    unsigned sizes[count] = {sizeof(P)...};
+};
+template <class... P> static constexpr emulated_sizes<P...> emulated_sizes_of(void (*)(P...)) { return {}; }
+
+#define EMULATED_EXPORT extern "C" __attribute__((visibility("default")))
+#define EMULATED_KERNEL(name, bounds)                                                                                  \
+    EMULATED_EXPORT void emulated_run_##name(void **p, const unsigned *b, const unsigned *g, const unsigned *t)        \
+    {                                                                                                                  \
+        emulated_run(name, p, b, g, t);                                                                                \
+    }                                                                                                                  \
+    EMULATED_EXPORT constexpr auto emulated_sizes_##name = emulated_sizes_of(name);                                    \
+    EMULATED_EXPORT const unsigned emulated_count_##name = sizeof emulated_sizes_##name / 4;                           \
+    EMULATED_EXPORT const unsigned emulated_threads_##name = bounds;
+#pragma GCC visibility push(default)

@@ -1,0 +1,133 @@
+//! A CUDA driver and NVRTC that run on the host's processor, for tests on machines without a GPU.
+//!
+//! It is C++ (`driver/`), compiled when a test first wants it, into a folder that then has what programs
+//! look for: `libcuda.so.1` and `libnvrtc.so.12`, one library under both names. A program started with
+//! that folder in `LD_LIBRARY_PATH` takes it for a GPU's driver. Kernels are compiled by the system's C++
+//! compiler with [`SHIM`] above them, and run under its sanitizer.
+//!
+//! Only what Portcullis calls is there. Misuse ends the process with a message: memory that is not
+//! pinned in a copy, bytes outside an allocation, handles that are gone or of another context, memory
+//! freed while the device waits for the host. The environment variable [`BEHAVIOUR`] makes it fail in
+//! ways that drivers do.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// CUDA for a processor: what every kernel needs of it.
+pub const SHIM: &str = include_str!("shim.cuh");
+
+/// What says how the emulated driver behaves: `NAME` or `NAME=NUMBER`, with commas between.
+///
+/// - `arch=90`, `version=12040`, `nvrtc=12040`, `newest=120`: the device's compute capability, the
+///   driver's and the compiler's version as `cuDriverGetVersion` counts, the newest architecture that the
+///   compiler knows;
+/// - `init=803`, `no-device`, `prohibited`: a driver that gives no device, or one that may not be used;
+/// - `memory=BYTES`, `no-pinned-memory`, `no-registering`: memory that runs out;
+/// - `launch-fails=N`, `hang=N`: the N-th launch fails; that and all later ones never end.
+pub const BEHAVIOUR: &str = "PORTCULLIS_EMULATED_CUDA";
+
+const THREADS: &str = include_str!("threads.cuh");
+const BLOCKS: &str = include_str!("blocks.cuh");
+const HEADER: &str = include_str!("../driver/emulator.hpp");
+const SOURCES: [(&str, &str); 6] = [
+    ("device", include_str!("../driver/device.cpp")),
+    ("memory", include_str!("../driver/memory.cpp")),
+    ("stream", include_str!("../driver/stream.cpp")),
+    ("module", include_str!("../driver/module.cpp")),
+    ("graph", include_str!("../driver/graph.cpp")),
+    ("nvrtc", include_str!("../driver/nvrtc.cpp")),
+];
+
+/// Why there is no emulated driver.
+#[derive(Debug)]
+pub enum Unavailable {
+    /// This machine cannot have one: no C++ compiler, or no Linux.
+    Here(String),
+    /// It cannot be built: a fault of its own.
+    Broken(String),
+}
+
+impl std::fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Unavailable::Here(reason) => f.write_str(reason),
+            Unavailable::Broken(reason) => write!(f, "the emulated CUDA driver cannot be built: {reason}"),
+        }
+    }
+}
+
+/// Builds the driver below `folder`, unless it is there already, and gives the folder to put into
+/// `LD_LIBRARY_PATH`. It lacks the functions named in `without`.
+///
+/// # Errors
+/// See [`Unavailable`].
+pub fn build(folder: &Path, without: &[&str]) -> Result<PathBuf, Unavailable> {
+    if !cfg!(all(target_os = "linux", target_pointer_width = "64")) {
+        return Err(Unavailable::Here("the emulated CUDA driver is for Linux of 64 bits".into()));
+    }
+    let compiler = ["g++", "c++", "clang++"].into_iter().find(|&name| starts(name));
+    let compiler = compiler.ok_or_else(|| Unavailable::Here("no g++, c++ or clang++ on this machine".into()))?;
+    let mut hasher = DefaultHasher::new();
+    (compiler, without, SHIM, THREADS, BLOCKS, HEADER, SOURCES).hash(&mut hasher);
+    let made = folder.join(format!("cuda-emulator-{:016x}", hasher.finish()));
+    if made.join("libcuda.so.1").exists() {
+        return Ok(made);
+    }
+    // Built aside and renamed: others may want it at the same time.
+    let aside = folder.join(format!("cuda-emulator-{}-{:?}", std::process::id(), std::thread::current().id()));
+    let built = compile(compiler, &aside, without).and_then(|()| match fs::rename(&aside, &made) {
+        Err(_) if made.exists() => Ok(()),
+        done => done.map_err(broken),
+    });
+    let _ = fs::remove_dir_all(&aside);
+    built.map(|()| made)
+}
+
+fn broken(what: impl std::fmt::Display) -> Unavailable {
+    Unavailable::Broken(what.to_string())
+}
+
+fn starts(command: &str) -> bool {
+    let run = Command::new(command).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    run.is_ok_and(|status| status.success())
+}
+
+fn compile(compiler: &str, folder: &Path, without: &[&str]) -> Result<(), Unavailable> {
+    fs::create_dir_all(folder).map_err(broken)?;
+    let write = |name: &str, text: &str| fs::write(folder.join(name), text).map_err(broken);
+    let constant =
+        |name: &str, text: &str| format!("extern const char {name}[];\nconst char {name}[] = R\"cuda({text})cuda\";\n");
+    write("emulator.hpp", HEADER)?;
+    write("strings.cpp", &(constant("SHIM", &format!("{SHIM}{THREADS}")) + &constant("BLOCKS", BLOCKS)))?;
+    let hidden: String = without.iter().map(|name| format!("{name}; ")).collect();
+    let hidden = if hidden.is_empty() { String::new() } else { format!("local: {hidden}") };
+    write("exports", &format!("{{ global: cu*; nvrtc*; portcullis_emulated_driver; {hidden}}};\n"))?;
+    let mut all = Command::new(compiler);
+    all.current_dir(folder).args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden"]);
+    all.args(["-pthread", "-Wl,--version-script=exports", "-o", "libcuda.so.1", "strings.cpp"]);
+    for (name, text) in SOURCES {
+        write(&format!("{name}.cpp"), text)?;
+        all.arg(format!("{name}.cpp"));
+    }
+    let output = all.arg("-ldl").output().map_err(broken)?;
+    if !output.status.success() {
+        return Err(broken(String::from_utf8_lossy(&output.stderr)));
+    }
+    // Every name that it is looked for by, so that nothing else is found first.
+    for name in ["libcuda.so", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"] {
+        link(&folder.join(name)).map_err(broken)?;
+    }
+    Ok(())
+}
+
+#[cfg(unix)]
+fn link(at: &Path) -> std::io::Result<()> {
+    std::os::unix::fs::symlink("libcuda.so.1", at)
+}
+
+#[cfg(not(unix))]
+fn link(_: &Path) -> std::io::Result<()> {
+    Err(std::io::ErrorKind::Unsupported.into())
+}

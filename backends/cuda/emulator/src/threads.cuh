@@ -1,0 +1,33 @@
+// What kernels use that have their threads wait for each other, or that talk to the host while they run.
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#ifdef EMULATED_BARRIERS
+#include <sys/mman.h>
+#include <ucontext.h>
+#endif
+// A block has a thread of the host's to itself.
+#define __shared__ static thread_local
+static thread_local void (*emulated_wait)(void *);
+static thread_local void *emulated_fibers;
+static inline void __syncthreads(void) { emulated_wait(emulated_fibers); }
+static inline void __threadfence_system(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+static inline void __nanosleep(unsigned int nanoseconds)
+{
+    struct timespec pause = {0, (long)nanoseconds};
+    nanosleep(&pause, 0);
+}
+// Whoever polls leaves the processor to others.
+static inline unsigned int pc_acquire(const unsigned int *at)
+{
+    unsigned int value = __atomic_load_n(at, __ATOMIC_ACQUIRE);
+    __nanosleep(1000);
+    return value;
+}
+static inline void pc_release(unsigned int *at, unsigned int value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
+static inline unsigned long long pc_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (unsigned long long)now.tv_sec * 1000000000ull + (unsigned long long)now.tv_nsec;
+}

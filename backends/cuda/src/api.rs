@@ -1,0 +1,201 @@
+//! CUDA's driver: its functions, found when the program runs, and its errors in words.
+//!
+//! The functions' types are cudarc's, and cudarc finds the library. Its own functions are not called:
+//! they panic where the driver is older than a function, and take a number that a newer driver gives
+//! for one of their enum, which it may not be. Here a function that is missing is an error, and an
+//! error is a number. That each type is the one that cudarc has is checked when this is compiled.
+
+#![expect(non_snake_case, reason = "the driver's own names")]
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::fmt;
+use std::ptr;
+use std::sync::OnceLock;
+
+use cudarc::driver::sys::{
+    self, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent,
+    CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUmodule, CUresult, CUstream,
+};
+
+macro_rules! functions {
+    (
+        needed { $($needed:ident($($needed_type:ty),*);)* }
+        optional { $($optional:ident($($optional_type:ty),*);)* }
+    ) => {
+        /// The driver's functions.
+        pub(crate) struct Driver {
+            $(pub $needed: unsafe extern "C" fn($($needed_type),*) -> c_int,)*
+            $(pub $optional: Option<unsafe extern "C" fn($($optional_type),*) -> c_int>,)*
+        }
+
+        $(const _: unsafe fn($($needed_type),*) -> CUresult = sys::$needed;)*
+        $(const _: unsafe fn($($optional_type),*) -> CUresult = sys::$optional;)*
+
+        impl Driver {
+            fn load() -> Result<Driver, Absent> {
+                // SAFETY: loading the driver runs its initialisation, which it is made for.
+                if !unsafe { sys::is_culib_present() } {
+                    return Err(Absent::Library);
+                }
+                // SAFETY: as above; the library is there, so this does not panic.
+                let library = unsafe { sys::culib() };
+                let mut missing = Vec::new();
+                $(
+                    // SAFETY: the type is that of cudarc's function of this name, made from CUDA's own
+                    // header, but for the result: an enum there, whose numbers are those of a C `int`.
+                    let $needed = unsafe { library.get(stringify!($needed).as_bytes()) }.map(|f| *f);
+                    let $needed = $needed.map_err(|_| missing.push(stringify!($needed)));
+                )*
+                $(
+                    // SAFETY: as above.
+                    let $optional = unsafe { library.get(stringify!($optional).as_bytes()) }.map(|f| *f).ok();
+                )*
+                let ($(Ok($needed),)*) = ($($needed,)*) else {
+                    return Err(Absent::Functions(missing));
+                };
+                Ok(Driver { $($needed,)* $($optional,)* })
+            }
+        }
+    };
+}
+
+functions! {
+    needed {
+        cuInit(c_uint);
+        cuDriverGetVersion(*mut c_int);
+        cuGetErrorName(CUresult, *mut *const c_char);
+        cuGetErrorString(CUresult, *mut *const c_char);
+        cuDeviceGetCount(*mut c_int);
+        cuDeviceGet(*mut CUdevice, c_int);
+        cuDeviceGetName(*mut c_char, c_int, CUdevice);
+        cuDeviceTotalMem_v2(*mut usize, CUdevice);
+        cuDeviceGetAttribute(*mut c_int, CUdevice_attribute, CUdevice);
+        cuCtxCreate_v2(*mut CUcontext, c_uint, CUdevice);
+        cuCtxDestroy_v2(CUcontext);
+        cuCtxPushCurrent_v2(CUcontext);
+        cuCtxPopCurrent_v2(*mut CUcontext);
+        cuCtxSynchronize();
+        cuMemAlloc_v2(*mut CUdeviceptr, usize);
+        cuMemFree_v2(CUdeviceptr);
+        cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
+        cuMemFreeHost(*mut c_void);
+        cuMemHostRegister_v2(*mut c_void, usize, c_uint);
+        cuMemHostUnregister(*mut c_void);
+        cuMemHostGetDevicePointer_v2(*mut CUdeviceptr, *mut c_void, c_uint);
+        cuMemcpyHtoDAsync_v2(CUdeviceptr, *const c_void, usize, CUstream);
+        cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream);
+        cuMemcpyDtoDAsync_v2(CUdeviceptr, CUdeviceptr, usize, CUstream);
+        cuMemsetD8Async(CUdeviceptr, u8, usize, CUstream);
+        cuStreamCreate(*mut CUstream, c_uint);
+        cuStreamDestroy_v2(CUstream);
+        cuStreamQuery(CUstream);
+        cuStreamWaitEvent(CUstream, CUevent, c_uint);
+        cuEventCreate(*mut CUevent, c_uint);
+        cuEventDestroy_v2(CUevent);
+        cuEventRecord(CUevent, CUstream);
+        cuEventQuery(CUevent);
+        cuEventElapsedTime(*mut f32, CUevent, CUevent);
+        cuModuleLoadDataEx(*mut CUmodule, *const c_void, c_uint, *mut sys::CUjit_option, *mut *mut c_void);
+        cuModuleUnload(CUmodule);
+        cuModuleGetFunction(*mut CUfunction, CUmodule, *const c_char);
+        cuOccupancyMaxActiveBlocksPerMultiprocessor(*mut c_int, CUfunction, c_int, usize);
+        cuLaunchKernel(
+            CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void,
+            *mut *mut c_void
+        );
+        cuGraphCreate(*mut CUgraph, c_uint);
+        cuGraphDestroy(CUgraph);
+        cuGraphAddMemcpyNode(*mut CUgraphNode, CUgraph, *const CUgraphNode, usize, *const CUDA_MEMCPY3D, CUcontext);
+        cuGraphAddKernelNode(*mut CUgraphNode, CUgraph, *const CUgraphNode, usize, *const CUDA_KERNEL_NODE_PARAMS);
+        cuGraphInstantiateWithFlags(*mut CUgraphExec, CUgraph, c_ulonglong);
+        cuGraphExecMemcpyNodeSetParams(CUgraphExec, CUgraphNode, *const CUDA_MEMCPY3D, CUcontext);
+        cuGraphLaunch(CUgraphExec, CUstream);
+        cuGraphExecDestroy(CUgraphExec);
+    }
+    // Drivers from CUDA 11.7 on: without them there is no `waitvalue`.
+    optional {
+        cuStreamWaitValue32_v2(CUstream, CUdeviceptr, sys::cuuint32_t, c_uint);
+        cuStreamWriteValue32_v2(CUstream, CUdeviceptr, sys::cuuint32_t, c_uint);
+    }
+}
+
+/// Why there are no functions to call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Absent {
+    /// The library is not there.
+    Library,
+    /// It lacks these.
+    Functions(Vec<&'static str>),
+}
+
+/// An error number of the driver's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Code(pub c_int);
+
+impl Code {
+    pub const INVALID_VALUE: Code = Code(1);
+    pub const OUT_OF_MEMORY: Code = Code(2);
+    pub const STUB_LIBRARY: Code = Code(34);
+    pub const NO_DEVICE: Code = Code(100);
+    pub const INVALID_DEVICE: Code = Code(101);
+    pub const INVALID_IMAGE: Code = Code(200);
+    pub const NO_BINARY_FOR_GPU: Code = Code(209);
+    pub const INVALID_PTX: Code = Code(218);
+    pub const UNSUPPORTED_PTX_VERSION: Code = Code(222);
+    pub const NOT_READY: Code = Code(600);
+    pub const NOT_SUPPORTED: Code = Code(801);
+    pub const SYSTEM_NOT_READY: Code = Code(802);
+    pub const SYSTEM_DRIVER_MISMATCH: Code = Code(803);
+    pub const COMPAT_NOT_SUPPORTED: Code = Code(804);
+    pub const UNKNOWN: Code = Code(999);
+}
+
+impl fmt::Display for Code {
+    /// The driver's name for it and what it says of it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let asked = Driver::get().ok().and_then(|driver| Some((driver.name_of(*self)?, driver.says_of(*self)?)));
+        match asked {
+            Some((name, text)) => write!(f, "{name}: {text}"),
+            None => write!(f, "error {}, for which the driver has no name", self.0),
+        }
+    }
+}
+
+impl Driver {
+    /// The driver, loaded at the first call. It stays.
+    ///
+    /// # Errors
+    /// [`Absent`] where there is none, or one that is too old.
+    pub fn get() -> Result<&'static Driver, Absent> {
+        static DRIVER: OnceLock<Result<Driver, Absent>> = OnceLock::new();
+        DRIVER.get_or_init(Driver::load).as_ref().map_err(Absent::clone)
+    }
+
+    fn name_of(&self, code: Code) -> Option<String> {
+        text(code, self.cuGetErrorName)
+    }
+
+    fn says_of(&self, code: Code) -> Option<String> {
+        text(code, self.cuGetErrorString)
+    }
+}
+
+/// Asks for a text about an error number.
+fn text(code: Code, ask: unsafe extern "C" fn(CUresult, *mut *const c_char) -> c_int) -> Option<String> {
+    // The same function, with the number for what it is: it need not be one of the enum's.
+    type Ask = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
+    // SAFETY: cudarc's enum has the size and the representation of a C `int`.
+    let ask: Ask = unsafe { std::mem::transmute(ask) };
+    let mut text = ptr::null();
+    // SAFETY: room for one pointer. The driver refuses numbers that it does not know.
+    let known = unsafe { ask(code.0, &mut text) } == 0 && !text.is_null();
+    // SAFETY: a text of the driver's own, which ends in a zero and stays.
+    known.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+}
+
+/// The number that a function gave, as a result.
+pub(crate) fn check(code: c_int) -> Result<(), Code> {
+    if code == 0 { Ok(()) } else { Err(Code(code)) }
+}
+
+const _: () = assert!(size_of::<CUresult>() == size_of::<c_int>());

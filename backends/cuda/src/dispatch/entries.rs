@@ -1,0 +1,183 @@
+//! Launches that are posted to kernels by writing to memory. `entries.cu` has the same.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use portcullis_core::device::offload::{Effects, Part};
+
+use super::slots::{Inside, Shape, Slot};
+use crate::api::Code;
+use crate::device::Context;
+use crate::memory::{Buffer, HostMemory};
+
+/// A launch: packets `first` to `first + count` of a slot.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Entry {
+    given: u64,
+    inside: u64,
+    returned: u64,
+    first: u32,
+    count: u32,
+    packets: u32,
+    bytes: u32,
+}
+
+impl Entry {
+    pub fn of(slot: &Slot, first: usize, count: usize) -> Entry {
+        Entry {
+            given: slot.given().address(),
+            inside: slot.inside().address(),
+            returned: slot.returned().address(),
+            first: first as u32,
+            count: count as u32,
+            packets: slot.packets as u32,
+            bytes: slot.bytes as u32,
+        }
+    }
+}
+
+/// Bytes from entry to entry, and where in one its turn is.
+const STRIDE: usize = 64;
+const TURN: usize = size_of::<Entry>();
+
+/// A ring of entries, and of the answers to them, in pinned memory that kernels reach.
+///
+/// Entry number `n` is in place `n` modulo the ring's size, and its turn is how often the place was used
+/// before, and one. Whoever posts it writes the turn last; who has filtered it writes the turn to its answer.
+#[derive(Debug)]
+pub(crate) struct Entries {
+    memory: HostMemory,
+    size: u64,
+}
+
+impl Entries {
+    /// With `words` words behind, zeros at first, for other purposes.
+    pub fn new(context: &Arc<Context>, size: u64, words: usize) -> Result<Entries, Code> {
+        let bytes = size as usize * (STRIDE + 4) + words * 4;
+        Ok(Entries { memory: HostMemory::new(context, bytes)?, size })
+    }
+
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    pub fn turn(&self, number: u64) -> u32 {
+        (number / self.size) as u32 + 1
+    }
+
+    fn place(&self, number: u64) -> usize {
+        (number % self.size) as usize
+    }
+
+    /// Where kernels find the entry, and in it its turn.
+    pub fn address(&self, number: u64) -> u64 {
+        self.memory.address() + (self.place(number) * STRIDE) as u64
+    }
+
+    pub fn turn_address(&self, number: u64) -> u64 {
+        self.address(number) + TURN as u64
+    }
+
+    /// Where kernels find the answer to an entry.
+    pub fn answer_address(&self, number: u64) -> u64 {
+        self.memory.address() + (self.size as usize * STRIDE + self.place(number) * 4) as u64
+    }
+
+    /// Where kernels find the words behind.
+    pub fn words_address(&self) -> u64 {
+        self.memory.address() + self.size * (STRIDE + 4) as u64
+    }
+
+    /// A word that host and device share.
+    fn word(&self, at: usize) -> &AtomicU32 {
+        assert!(at + 4 <= self.memory.size() && at.is_multiple_of(4), "within the memory");
+        // SAFETY: within the memory, which stays as long as this, and at a multiple of 4. The host uses it by atomic
+        // operations only, and devices by those or by volatile accesses.
+        unsafe { AtomicU32::from_ptr(self.memory.host().add(at).cast()) }
+    }
+
+    /// A word behind.
+    pub fn extra(&self, index: usize) -> &AtomicU32 {
+        self.word(self.size as usize * (STRIDE + 4) + index * 4)
+    }
+
+    /// Posts an entry, whose place is free: the one before in it was answered.
+    pub fn post(&self, number: u64, entry: Entry) {
+        let at = self.place(number) * STRIDE;
+        // SAFETY: within the memory, and at a multiple of 64. No kernel reads it before its turn is written below, and
+        // none the one before any more.
+        unsafe { self.memory.host().add(at).cast::<Entry>().write_volatile(entry) };
+        // What was written before, the slot's memory too, is seen by who sees the turn.
+        self.word(at + TURN).store(self.turn(number), Ordering::Release);
+    }
+
+    /// Whether an entry was answered, and then everything that it returns is there.
+    pub fn is_answered(&self, number: u64) -> bool {
+        let answer = self.word(self.size as usize * STRIDE + self.place(number) * 4).load(Ordering::Acquire);
+        // Later ones may have been answered in the same place since.
+        answer.wrapping_sub(self.turn(number)).cast_signed() >= 0
+    }
+
+    /// Whether the place of an entry is free for it.
+    pub fn is_free_for(&self, number: u64) -> bool {
+        number.checked_sub(self.size).is_none_or(|before| self.is_answered(before))
+    }
+}
+
+/// How long resident kernels may take to leave: what was posted before takes its time, a second or two for the
+/// longest filters (`device::pace`).
+pub(crate) const REST: Duration = Duration::from_secs(10);
+
+/// Kernels that are at the device for longer than a launch, and in the way of whoever allocates memory or
+/// frees it: the driver would wait for them.
+pub(crate) trait Resident: Send + Sync {
+    /// Has them leave, between two entries, until there is something to do again; `false` where they do not.
+    fn rest(&self) -> bool;
+}
+
+/// A slot of a session with resident kernels, which rest while its memory comes and goes.
+pub(crate) struct Guarded {
+    slot: Slot,
+    kernels: Arc<dyn Resident>,
+}
+
+impl Guarded {
+    pub fn new(kernels: Arc<dyn Resident>) -> Guarded {
+        Guarded { slot: Slot::default(), kernels }
+    }
+
+    pub fn slot(&self) -> &Slot {
+        &self.slot
+    }
+
+    /// Writes a part into the slot; `None` where there is no room, and the kernels do not leave for making some.
+    ///
+    /// # Safety
+    /// The device has ended all that was posted with this slot.
+    pub unsafe fn fill<I>(
+        &mut self,
+        context: &Arc<Context>,
+        part: &Part<'_, I>,
+        effects: Effects,
+    ) -> Result<bool, Code> {
+        let shape = Shape::of(part, effects, false);
+        if !self.slot.has_room(&shape) && !self.kernels.rest() {
+            return Ok(false);
+        }
+        self.slot.reserve(context, &shape, Inside::Given)?;
+        // SAFETY: by the caller's promise.
+        unsafe { self.slot.write(part, effects, &shape) };
+        Ok(true)
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        if !self.slot.is_empty() && !self.kernels.rest() {
+            // The device may be at it for all that is known: it stays.
+            std::mem::forget(std::mem::take(&mut self.slot));
+        }
+    }
+}

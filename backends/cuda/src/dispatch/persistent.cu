@@ -1,0 +1,93 @@
+
+// A kernel that stays: each block answers every entry whose number is its own modulo the number of blocks, in order,
+// so no block ever waits for another. It ends by itself when it has been there for `life` nanoseconds, whatever the
+// host does or has ceased to do; the host starts it anew when there is work.
+typedef struct {
+    // In the host's memory. An entry's turn is counted from 1. `stop` is PC_LEAVE for an end between two entries, and
+    // PC_ABANDON for one as soon as may be.
+    const pc_entry *entries;
+    uint *answers;
+    const uint *stop;
+    uint *left;
+    // In the device's memory: how many entries each block has answered, and the start that is ending.
+    ulonglong *served;
+    uint *leaving;
+    ulonglong life;
+    uint size, start;
+} pc_ring;
+
+#define PC_LEAVE 1u
+#define PC_ABANDON 2u
+
+#ifdef __CUDACC_RTC__
+// Acquire and release across the bus: what the other side wrote before is seen, what was written here before is.
+static __device__ __forceinline__ uint pc_acquire(const uint *at)
+{
+    uint value;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+    return value;
+}
+
+static __device__ __forceinline__ void pc_release(uint *at, uint value)
+{
+    asm volatile("st.release.sys.global.u32 [%0], %1;" : : "l"(at), "r"(value) : "memory");
+}
+
+static __device__ __forceinline__ ulonglong pc_now(void)
+{
+    ulonglong now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+}
+#endif
+
+// Waits for an entry's turn; whether it has come, or the kernel is to end.
+static __device__ __forceinline__ bool pc_await(const pc_ring *ring, const uint *at, uint turn, ulonglong began)
+{
+    for (uint round = 0u;; round++) {
+        if (round % 16u == 0u) {
+            // One that leaves takes the others with it: the kernel ends when its last block does.
+            if (*(const volatile uint *)ring->leaving == ring->start || *(const volatile uint *)ring->stop) return false;
+            if (pc_now() - began > ring->life) return false;
+            if (round > 4096u) __nanosleep(500u);
+        }
+        if (pc_acquire(at) == turn) return true;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) pc_persistent(pc_ring ring)
+{
+    __shared__ uint come;
+    ulonglong began = pc_now(), served = ring.served[blockIdx.x];
+    for (;; served++) {
+        ulonglong number = served * gridDim.x + blockIdx.x;
+        uint index = (uint)(number % ring.size), turn = (uint)(number / ring.size) + 1u;
+        const volatile pc_entry *posted = ring.entries + index;
+        if (threadIdx.x == 0u) come = pc_await(&ring, &ring.entries[index].turn, turn, began);
+        __syncthreads();
+        if (!come) break;
+        pc_entry entry;
+        entry.given = posted->given;
+        entry.inside = posted->inside;
+        entry.returned = posted->returned;
+        entry.first = posted->first;
+        entry.count = posted->count;
+        entry.packets = posted->packets;
+        entry.bytes = posted->bytes;
+        for (uint done = 0u; done < entry.count; done += blockDim.x) {
+            // Filters that take long are told to stop between two rounds; nobody looks at what they leave.
+            if (done && *(const volatile uint *)ring.stop == PC_ABANDON) break;
+            uint rest = entry.count - done;
+            pc_filter_chunk(&entry, entry.first + done, rest < blockDim.x ? rest : blockDim.x);
+        }
+        __threadfence_system();
+        __syncthreads();
+        if (threadIdx.x == 0u) pc_release(ring.answers + index, turn);
+    }
+    if (threadIdx.x == 0u) {
+        ring.served[blockIdx.x] = served;
+        *(volatile uint *)ring.leaving = ring.start;
+        __threadfence_system();
+        pc_release(ring.left + blockIdx.x, ring.start);
+    }
+}

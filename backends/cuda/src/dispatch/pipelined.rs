@@ -1,0 +1,256 @@
+//! `pipelined`, the default, and `inline`: copies in, the kernel, copies out, each in a stream of its own, so
+//! that several batches are under way at once; or, one batch at a time, in one.
+//!
+//! Packets that lie close together are copied by the device from where they are, out of memory that was
+//! registered for that. Of packets far apart the host gathers what the filter may touch.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use portcullis_c_writer::Argument;
+use portcullis_core::device::offload::{self, Columns, Effects, GRACE, Launcher};
+use portcullis_core::device::plan::{self, Bounds, Layout, Needs};
+use portcullis_core::device::{CancelToken, DeviceError, Imported};
+use portcullis_core::packet::{Batch, Span};
+
+use super::slots::{HEAD, Inside, Shape, Slot};
+use crate::compile::{BLOCK, Loaded};
+use crate::device::{Event, Gpu};
+use crate::memory::{Registration, Registrations};
+use crate::wait;
+
+/// Packets in a part: enough to keep any device busy, and few enough that a large batch is copied in, filtered
+/// and copied out at the same time.
+const PACKETS: usize = 1 << 20;
+
+/// Bytes of a part.
+const BYTES: u64 = 256 << 20;
+
+/// Bytes that a bus moves in the time that gathering a packet takes: some 3 ns at 25 bytes a nanosecond
+/// (docs/design.md, section 7, "Feeding a GPU").
+const GATHER: u64 = 75;
+
+/// A compiled filter, with what it takes to launch it.
+pub(crate) struct Pipelined {
+    pub loaded: Loaded,
+    registrations: Registrations,
+    // Last: what was made on it goes first.
+    pub gpu: Arc<Gpu>,
+}
+
+/// A slot, and when what is given has been copied in.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    slot: Slot,
+    ready: Option<Event>,
+}
+
+type Part<'a> = offload::Part<'a, Arc<Registration>>;
+
+impl Pipelined {
+    pub fn new(gpu: Arc<Gpu>, loaded: Loaded) -> Pipelined {
+        Pipelined { loaded, registrations: Registrations::default(), gpu }
+    }
+
+    /// Queues the kernel over `count` packets of a slot.
+    pub fn run(&self, buffers: &Buffers, first: usize, count: usize) -> Result<(), DeviceError> {
+        let slot = &buffers.slot;
+        let (given, returned) = (slot.inside().address(), slot.answers().address());
+        let at = slot.given_at;
+        let (mut base, mut packets) = (first as u32, count as u32);
+        let mut addresses = self.loaded.arguments.iter().map(|argument| match argument {
+            Argument::Arena { .. } => given + at.packets as u64,
+            Argument::Descriptors { .. } => given + HEAD as u64,
+            Argument::Metadata => given + at.metadata as u64,
+            Argument::Verdicts => returned,
+            Argument::Targets => returned + slot.returned_at.targets as u64,
+            Argument::Base | Argument::Count => 0,
+        });
+        let mut addresses: [u64; 7] = std::array::from_fn(|_| addresses.next().unwrap_or_default());
+        let arguments = self.loaded.arguments.iter().zip(&mut addresses).map(|(argument, address)| match argument {
+            Argument::Base => (&raw mut base).cast(),
+            Argument::Count => (&raw mut packets).cast(),
+            _ => (address as *mut u64).cast(),
+        });
+        let mut arguments: Vec<*mut c_void> = arguments.collect();
+        // SAFETY: the arguments are those that the writer has named, an address or a word each. The kernel stays within
+        // its buffers, whatever the filter: it ends before packet `first + count`, for which the slot has descriptors,
+        // metadata and verdicts; packets it reaches at their bytes and rooms, which lie in the slot (`Carver::carve`,
+        // `plan::cut`), and in the `PAST_END` bytes behind. Indices into the filter's own arrays are clamped. The slot
+        // is the session's until the launch was waited for (`Launcher`).
+        let launched = unsafe { self.loaded.kernel.launch(packets.div_ceil(BLOCK), &mut arguments, &self.gpu.kernels) };
+        launched.map_err(|code| self.gpu.failed("does not launch the filter", code))
+    }
+}
+
+/// Where the packets of a batch are to lie. `registered`: the device copies them from where they are.
+fn layout(batch: &Batch, needs: Needs, registered: bool) -> Layout {
+    // The kernel counts on it, but for filters that move packets anyway.
+    let aligned = needs.room || batch.descriptors().iter().all(|d| d.offset % 4 == 0 || d.length == 0);
+    if !aligned || (!registered && plan::pays_to_pack(batch, needs)) {
+        return Layout::Packed;
+    }
+    let count = batch.len() as u64;
+    let wanted: u64 = batch.descriptors().iter().map(|d| u64::from(needs.of(d.length))).sum();
+    let all = plan::extent(batch.descriptors(), needs).map_or(0, |extent| extent.end - extent.start);
+    if registered && all > wanted + GATHER * count { Layout::Packed } else { Layout::Copied }
+}
+
+impl Launcher for Pipelined {
+    type Buffers = Buffers;
+    type Import = Arc<Registration>;
+    type Ticket = Event;
+
+    fn id(&self) -> &str {
+        &self.gpu.id
+    }
+
+    fn announce(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
+        let registered = self.registrations.get(&self.gpu.context, span).is_some();
+        Ok(if registered { Imported::InPlace } else { Imported::Copied })
+    }
+
+    fn place(&mut self, batch: &Batch, needs: Needs) -> (Layout, Option<Arc<Registration>>) {
+        let registration = self.registrations.get(&self.gpu.context, batch.span());
+        let layout = layout(batch, needs, registration.is_some());
+        (layout, registration.filter(|_| layout == Layout::Copied))
+    }
+
+    fn bounds(&self, _: Layout) -> Bounds {
+        Bounds { binding: BYTES, alignment: 4, packets: PACKETS }
+    }
+
+    fn buffers(&self) -> Buffers {
+        Buffers::default()
+    }
+
+    fn upload(&mut self, part: &Part<'_>, effects: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
+        let (gpu, slot) = (&*self.gpu, &mut buffers.slot);
+        let from = part.import().filter(|_| !part.bytes().is_empty());
+        let shape = Shape::of(part, effects, from.is_some());
+        slot.reserve(&gpu.context, &shape, Inside::GivenAndAnswers)
+            .map_err(|code| gpu.failed("has no memory for a batch", code))?;
+        // SAFETY: the part that the slot was used for last was waited for (`Launcher`).
+        unsafe { slot.write(part, effects, &shape) };
+        let at = slot.given_at;
+        let written = if from.is_some() { at.packets } else { at.end };
+        // SAFETY: the slot's memory stays until the launch was waited for, and the batch's, with the registration, as
+        // long; the range lies in the span (`plan::cut`). Nobody else writes to those words meanwhile.
+        let queued = unsafe {
+            let given = slot.inside().bring_in(0, slot.given().host(), written, &gpu.uploads);
+            match from {
+                Some(registration) => given.and_then(|()| {
+                    let start = registration.span().as_ptr().add(part.bytes().start as usize);
+                    slot.inside().bring_in(at.packets, start, slot.bytes, &gpu.uploads)
+                }),
+                None => given,
+            }
+        };
+        queued.map_err(|code| gpu.failed("does not take a copy", code))?;
+        buffers.ready = match Arc::ptr_eq(&gpu.uploads, &gpu.kernels) {
+            true => None,
+            false => Some(gpu.uploads.record().map_err(|code| gpu.failed("has no event to give", code))?),
+        };
+        Ok(())
+    }
+
+    fn launch(
+        &mut self,
+        part: &Part<'_>,
+        effects: Effects,
+        buffers: &mut Buffers,
+        first: usize,
+        count: usize,
+    ) -> Result<Event, DeviceError> {
+        let gpu = &*self.gpu;
+        let failed = |code| gpu.failed("does not take commands", code);
+        if let Some(ready) = buffers.ready.take() {
+            gpu.kernels.wait_for(&ready).map_err(failed)?;
+        }
+        self.run(buffers, first, count)?;
+        if first + count < part.packets() {
+            return gpu.kernels.record().map_err(failed);
+        }
+        let (slot, stream) = (&buffers.slot, &*gpu.downloads);
+        stream.follow(&gpu.kernels).map_err(failed)?;
+        let (given, back) = (slot.given_at, slot.returned_at);
+        // SAFETY: the slot's memory stays until the launch was waited for, and nobody looks before.
+        let queued = unsafe {
+            let mut queued = slot.answers().bring_back(0, slot.returned(), 0, back.answers(), stream);
+            if effects.moves_ends {
+                let ends = || slot.inside().bring_back(HEAD, slot.returned(), back.ends, slot.packets * 8, stream);
+                queued = queued.and_then(|()| ends());
+            }
+            if effects.writes_packets && slot.bytes > 0 {
+                let changed =
+                    || slot.inside().bring_back(given.packets, slot.returned(), back.changed, slot.bytes, stream);
+                queued = queued.and_then(|()| changed());
+            }
+            queued
+        };
+        queued.and_then(|()| stream.record()).map_err(failed)
+    }
+
+    fn wait(&mut self, ticket: &Event, cancel: &CancelToken) -> Result<(), DeviceError> {
+        let gpu = &*self.gpu;
+        wait::until(&gpu.id, cancel, || ticket.has_come().map_err(|code| gpu.failed("the filter failed", code)))
+    }
+
+    fn verdicts(&mut self, _: usize, buffers: &mut Buffers, columns: &mut Columns) -> Result<(), DeviceError> {
+        // SAFETY: the launch was waited for (`Launcher`); the same below.
+        unsafe { buffers.slot.verdicts(self.loaded.effects, columns) };
+        Ok(())
+    }
+
+    fn ends(&mut self, _: usize, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+        // SAFETY: as above.
+        read(unsafe { buffers.slot.ends() });
+        Ok(())
+    }
+
+    fn changed(&mut self, _: u64, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+        // SAFETY: as above.
+        read(unsafe { buffers.slot.changed() });
+        Ok(())
+    }
+
+    fn settle(&mut self) {
+        self.gpu.context.settle();
+    }
+
+    fn settles(&mut self, _: &[&Event], _: bool) -> bool {
+        wait::within(GRACE, || self.gpu.is_idle())
+    }
+
+    fn outlive(&mut self, kept: impl Send + 'static) {
+        self.gpu.context.abandon((kept, self.gpu.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portcullis_core::packet::{Arena, Carver, Descriptor, Room};
+
+    fn batch(stride: u32, first: u32, length: u32) -> Batch {
+        let descriptors = (0..100).map(|i| Descriptor { offset: first + i * stride, length }).collect();
+        Carver::new(Arena::new(1 << 20).unwrap(), None).carve(descriptors, vec![], Room::None).unwrap()
+    }
+
+    #[test]
+    fn packets_far_apart_or_off_the_words_are_gathered() {
+        let headers = Needs { window: 54, room: false };
+        assert_eq!(layout(&batch(64, 0, 60), headers, true), Layout::Copied);
+        assert_eq!(layout(&batch(64, 0, 60), headers, false), Layout::Copied);
+        // The rule's border: 54 bytes wanted and 75 that the bus moves meanwhile.
+        assert_eq!(layout(&batch(128, 0, 60), headers, true), Layout::Copied);
+        assert_eq!(layout(&batch(132, 0, 60), headers, true), Layout::Packed);
+        assert_eq!(layout(&batch(2112, 0, 1500), headers, true), Layout::Packed);
+        // What has to be copied by the host anyway is packed earlier.
+        assert_eq!(layout(&batch(124, 0, 60), headers, false), Layout::Packed);
+        assert_eq!(layout(&batch(64, 2, 60), headers, true), Layout::Packed);
+        let moves = Needs { window: u32::MAX, room: true };
+        assert_eq!(layout(&batch(320, 130, 60), moves, true), Layout::Packed);
+        assert_eq!(layout(&batch(320, 130, 60), Needs { window: 54, room: true }, false), Layout::Copied);
+    }
+}

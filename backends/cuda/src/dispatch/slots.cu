@@ -1,0 +1,32 @@
+// What kernels that answer slots have in common. Above this stands the filter, as `pc_filter_packet`, and what it
+// does: PC_SEES, PC_WRITES, PC_MOVES, PC_METADATA and PC_REDIRECTS are 0 or 1.
+//
+// A slot is two regions of memory (slots.rs has the same), each part of them at a multiple of 16 bytes. What is given:
+//     { uint packets, bytes, first, count }; descriptors; metadata; the packets' bytes
+// and what is returned:
+//     verdicts; targets; descriptors; the packets' bytes
+
+typedef struct { uint metadata, packets; } pc_given;
+typedef struct { uint targets, ends, changed; } pc_returned;
+
+static __device__ __forceinline__ uint pc_rounded(uint bytes)
+{
+    return (bytes + 15u) & ~15u;
+}
+
+static __device__ __forceinline__ pc_given pc_given_of(uint packets)
+{
+    pc_given at;
+    at.metadata = 16u + pc_rounded(8u * packets);
+    at.packets = at.metadata + (PC_METADATA ? pc_rounded(20u * packets) : 0u);
+    return at;
+}
+
+static __device__ __forceinline__ pc_returned pc_returned_of(uint packets)
+{
+    pc_returned at;
+    at.targets = pc_rounded(packets);
+    at.ends = at.targets + (PC_REDIRECTS ? pc_rounded(4u * packets) : 0u);
+    at.changed = at.ends + (PC_MOVES ? pc_rounded(8u * packets) : 0u);
+    return at;
+}

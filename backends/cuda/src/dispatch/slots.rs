@@ -1,0 +1,257 @@
+//! The memory that a part of a batch travels in, and what is where in it. `slots.cu` has the same.
+
+use std::sync::Arc;
+
+use portcullis_core::device::offload::{Columns, Effects, Part, words};
+use portcullis_core::device::plan::PAST_END;
+use portcullis_core::packet::Metadata;
+
+use crate::api::Code;
+use crate::device::Context;
+use crate::memory::{DeviceMemory, HostMemory, reserve};
+
+/// Bytes of the head of what is given: the number of packets, that of their bytes, the launch's first packet and
+/// its number of packets, little-endian words.
+pub(crate) const HEAD: usize = 16;
+
+/// Each region's parts begin at multiples of this.
+fn rounded(bytes: usize) -> usize {
+    bytes.next_multiple_of(16)
+}
+
+/// Where the parts of what is given begin: behind the head the descriptors, then these.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Given {
+    pub metadata: usize,
+    pub packets: usize,
+    pub end: usize,
+}
+
+impl Given {
+    pub fn of(effects: Effects, packets: usize, bytes: usize) -> Given {
+        let metadata = HEAD + rounded(packets * 8);
+        let at = metadata + if effects.metadata { rounded(packets * size_of::<Metadata>()) } else { 0 };
+        Given { metadata, packets: at, end: at + bytes }
+    }
+}
+
+/// Where the parts of what is returned begin: the verdicts, then these.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Returned {
+    pub targets: usize,
+    pub ends: usize,
+    pub changed: usize,
+    pub end: usize,
+}
+
+impl Returned {
+    pub fn of(effects: Effects, packets: usize, bytes: usize) -> Returned {
+        let targets = rounded(packets);
+        let ends = targets + if effects.redirects { rounded(packets * 4) } else { 0 };
+        let changed = ends + if effects.moves_ends { rounded(packets * 8) } else { 0 };
+        Returned { targets, ends, changed, end: changed + if effects.writes_packets { bytes } else { 0 } }
+    }
+
+    /// Bytes of the verdicts and targets.
+    pub fn answers(&self) -> usize {
+        self.ends
+    }
+}
+
+/// What a slot has memory for besides what is given and returned on the host's side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Inside {
+    /// What is given: kernels write what they return to the host's memory by themselves.
+    Given,
+    /// And verdicts and targets, which are copied.
+    GivenAndAnswers,
+}
+
+/// Memory for a part of a batch, used for part after part.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    given: Option<HostMemory>,
+    inside: Option<DeviceMemory>,
+    answers: Option<DeviceMemory>,
+    returned: Option<HostMemory>,
+    /// Of the part that it holds.
+    pub given_at: Given,
+    pub returned_at: Returned,
+    pub packets: usize,
+    pub bytes: usize,
+}
+
+/// What a part takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shape {
+    given_at: Given,
+    returned_at: Returned,
+    packets: usize,
+    bytes: usize,
+    /// Bytes of what the host writes itself.
+    written: usize,
+}
+
+impl Shape {
+    /// `in_place`: the packets' bytes are copied from where they lie.
+    pub fn of<I>(part: &Part<'_, I>, effects: Effects, in_place: bool) -> Shape {
+        let bytes = if part.is_copied() { (part.bytes().end - part.bytes().start) as usize } else { 0 };
+        let given_at = Given::of(effects, part.packets(), bytes);
+        Shape {
+            given_at,
+            returned_at: Returned::of(effects, part.packets(), bytes),
+            packets: part.packets(),
+            bytes,
+            written: if in_place { given_at.packets } else { given_at.end },
+        }
+    }
+}
+
+impl Slot {
+    /// Whether the slot has room, so that [`Slot::reserve`] allocates nothing and frees nothing.
+    pub fn has_room(&self, shape: &Shape) -> bool {
+        let enough = |size: Option<usize>, wanted: usize| size.is_some_and(|size| size >= wanted);
+        use crate::memory::Buffer;
+        enough(self.given.as_ref().map(Buffer::size), shape.written)
+            && enough(self.inside.as_ref().map(Buffer::size), shape.given_at.end + PAST_END as usize)
+            && enough(self.returned.as_ref().map(Buffer::size), shape.returned_at.end)
+    }
+
+    /// Whether it has any memory at all.
+    pub fn is_empty(&self) -> bool {
+        self.given.is_none() && self.inside.is_none() && self.answers.is_none() && self.returned.is_none()
+    }
+
+    /// Sees to it that there is room.
+    pub fn reserve(&mut self, context: &Arc<Context>, shape: &Shape, inside: Inside) -> Result<(), Code> {
+        // Filters may look past the last packet, and what they see there means nothing.
+        reserve(&mut self.inside, shape.given_at.end + PAST_END as usize, context)?;
+        if inside == Inside::GivenAndAnswers {
+            reserve(&mut self.answers, shape.returned_at.answers(), context)?;
+        }
+        reserve(&mut self.given, shape.written, context)?;
+        reserve(&mut self.returned, shape.returned_at.end, context)?;
+        (self.given_at, self.returned_at) = (shape.given_at, shape.returned_at);
+        (self.packets, self.bytes) = (shape.packets, shape.bytes);
+        Ok(())
+    }
+
+    /// Writes what is given of a part, for which there is room; the packets' bytes only where the shape says so.
+    ///
+    /// # Safety
+    /// The device has ended all that was queued with this slot.
+    pub unsafe fn write<I>(&mut self, part: &Part<'_, I>, effects: Effects, shape: &Shape) {
+        let at = self.given_at;
+        // SAFETY: nothing is queued that uses it by the caller's promise, and the borrow ends here.
+        let to = unsafe { self.given().bytes_mut(0, shape.written) };
+        copy_each(part.descriptor_bytes(), &mut to[HEAD..]);
+        if effects.metadata {
+            copy_each(part.metadata_bytes(), &mut to[at.metadata..]);
+        }
+        if shape.written == at.end {
+            for (offset, bytes) in part.copies() {
+                to[at.packets + offset..][..bytes.len()].copy_from_slice(bytes);
+            }
+        }
+        let packets = self.packets;
+        // SAFETY: as above.
+        unsafe { self.write_head(0, packets) };
+    }
+
+    /// Writes the head: a launch of `count` packets from `first` on.
+    ///
+    /// # Safety
+    /// The device has ended all that was queued with this slot.
+    pub unsafe fn write_head(&mut self, first: usize, count: usize) {
+        let words = [self.packets, self.bytes, first, count].map(|word| (word as u32).to_le_bytes());
+        // SAFETY: nothing is queued that uses it by the caller's promise, and the borrow ends here.
+        let to = unsafe { self.given().bytes_mut(0, HEAD) };
+        copy_each(words.into_iter(), to);
+    }
+
+    /// Appends verdicts and targets.
+    ///
+    /// # Safety
+    /// All that was queued to write them has ended.
+    pub unsafe fn verdicts(&self, effects: Effects, columns: &mut Columns) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            columns.actions.extend_from_slice(self.returned().bytes(0, self.packets));
+            if effects.redirects {
+                columns.targets.extend(words(self.returned().bytes(self.returned_at.targets, self.packets * 4)));
+            }
+        }
+    }
+
+    /// The descriptors as the kernel left them.
+    ///
+    /// # Safety
+    /// All that was queued to write them has ended.
+    pub unsafe fn ends(&self) -> &[u8] {
+        // SAFETY: by the caller's promise.
+        unsafe { self.returned().bytes(self.returned_at.ends, self.packets * 8) }
+    }
+
+    /// The packets' bytes as the kernel left them.
+    ///
+    /// # Safety
+    /// All that was queued to write them has ended.
+    pub unsafe fn changed(&self) -> &[u8] {
+        // SAFETY: by the caller's promise.
+        unsafe { self.returned().bytes(self.returned_at.changed, self.bytes) }
+    }
+
+    pub fn given(&self) -> &HostMemory {
+        self.given.as_ref().expect("reserved before it is used")
+    }
+
+    pub fn inside(&self) -> &DeviceMemory {
+        self.inside.as_ref().expect("reserved before it is used")
+    }
+
+    pub fn answers(&self) -> &DeviceMemory {
+        self.answers.as_ref().expect("reserved before it is used")
+    }
+
+    pub fn returned(&self) -> &HostMemory {
+        self.returned.as_ref().expect("reserved before it is used")
+    }
+}
+
+/// Writes items one behind the other.
+fn copy_each<const N: usize>(items: impl Iterator<Item = [u8; N]>, to: &mut [u8]) {
+    for (to, item) in to.chunks_exact_mut(N).zip(items) {
+        to.copy_from_slice(&item);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Effects = Effects {
+        sees_packets: true,
+        writes_packets: true,
+        moves_ends: true,
+        metadata: true,
+        redirects: true,
+        size: 1,
+    };
+    const NONE: Effects = Effects {
+        sees_packets: false,
+        writes_packets: false,
+        moves_ends: false,
+        metadata: false,
+        redirects: false,
+        size: 1,
+    };
+
+    #[test]
+    fn regions_are_laid_out_as_the_kernels_think() {
+        // By hand, from the comment at the head of slots.cu.
+        assert_eq!(Given::of(ALL, 3, 100), Given { metadata: 16 + 32, packets: 48 + 64, end: 112 + 100 });
+        assert_eq!(Given::of(NONE, 3, 0), Given { metadata: 48, packets: 48, end: 48 });
+        assert_eq!(Returned::of(ALL, 3, 100), Returned { targets: 16, ends: 32, changed: 64, end: 164 });
+        assert_eq!(Returned::of(NONE, 17, 0), Returned { targets: 32, ends: 32, changed: 32, end: 32 });
+    }
+}

@@ -1,0 +1,10 @@
+
+// The stream has waited for the entry, so it is there when the kernel begins.
+extern "C" __global__ void __launch_bounds__(256) pc_waitvalue(const pc_entry *posted)
+{
+    pc_entry entry = *posted;
+    for (uint done = blockIdx.x * blockDim.x; done < entry.count; done += gridDim.x * blockDim.x) {
+        uint rest = entry.count - done;
+        pc_filter_chunk(&entry, entry.first + done, rest < blockDim.x ? rest : blockDim.x);
+    }
+}

@@ -1,0 +1,279 @@
+//! Memory that host and device both have to do with.
+//!
+//! Three kinds: the device's own; pinned host memory, which the device copies from and to by itself
+//! and which kernels reach over the bus (`cuMemHostAlloc`); and memory of a source that is pinned where
+//! it lies (`cuMemHostRegister`). Nothing is managed memory: what moves, and when, is said here.
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUdeviceptr;
+use portcullis_core::packet::Span;
+
+use crate::api::{Code, check};
+use crate::device::{Context, Stream};
+
+/// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTALLOC_DEVICEMAP`; the flags of registering are the same.
+const PINNED: u32 = 1 | 2;
+
+/// Buffers grow to a power of two from this size on, so that batches of changing sizes soon find
+/// one that is large enough.
+const SMALLEST: usize = 64 << 10;
+
+/// The size to take where `bytes` are needed.
+fn grown(bytes: usize) -> usize {
+    bytes.checked_next_power_of_two().unwrap_or(bytes).max(SMALLEST)
+}
+
+/// A buffer that is there and has room for `bytes` bytes.
+pub(crate) fn reserve<T: Buffer>(kept: &mut Option<T>, bytes: usize, context: &Arc<Context>) -> Result<(), Code> {
+    if kept.as_ref().is_none_or(|kept| kept.size() < bytes) {
+        // The old one goes first: there may not be memory for both.
+        *kept = None;
+        *kept = Some(T::new(context, grown(bytes))?);
+    }
+    Ok(())
+}
+
+/// Memory of a size.
+pub(crate) trait Buffer: Sized {
+    /// As many bytes.
+    fn new(context: &Arc<Context>, size: usize) -> Result<Self, Code>;
+    fn size(&self) -> usize;
+}
+
+/// Memory of the device's.
+#[derive(Debug)]
+pub(crate) struct DeviceMemory {
+    address: CUdeviceptr,
+    size: usize,
+    context: Arc<Context>,
+}
+
+impl Buffer for DeviceMemory {
+    fn new(context: &Arc<Context>, size: usize) -> Result<DeviceMemory, Code> {
+        let _here = context.enter()?;
+        let mut address = 0;
+        // SAFETY: room for an address; a context is current.
+        check(unsafe { (context.driver.cuMemAlloc_v2)(&mut address, size) })?;
+        Ok(DeviceMemory { address, size, context: context.clone() })
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+}
+
+impl DeviceMemory {
+    pub fn address(&self) -> CUdeviceptr {
+        self.address
+    }
+
+    /// Queues filling the first `bytes` bytes with zeros.
+    pub fn clear(&self, stream: &Stream, bytes: usize) -> Result<(), Code> {
+        assert!(bytes <= self.size, "within the memory");
+        let _here = self.context.enter()?;
+        // SAFETY: within the memory, which stays as long as the device may use it: that is the session's affair.
+        check(unsafe { (self.context.driver.cuMemsetD8Async)(self.address, 0, bytes, stream.handle()) })
+    }
+
+    /// Queues a copy of `bytes` bytes from other memory of the device's.
+    pub fn copy_from(&self, from: &DeviceMemory, bytes: usize, stream: &Stream) -> Result<(), Code> {
+        assert!(bytes <= self.size && bytes <= from.size, "within the memory");
+        let _here = self.context.enter()?;
+        // SAFETY: as above, both.
+        check(unsafe { (self.context.driver.cuMemcpyDtoDAsync_v2)(self.address, from.address, bytes, stream.handle()) })
+    }
+
+    /// Queues a copy of host memory to byte `at` of this.
+    ///
+    /// # Safety
+    /// `from` is the start of as many bytes of pinned memory, which stays until the copy has ended, as
+    /// does this, and nobody writes to it meanwhile.
+    pub unsafe fn bring_in(&self, at: usize, from: *const u8, bytes: usize, stream: &Stream) -> Result<(), Code> {
+        assert!(at <= self.size && bytes <= self.size - at, "within the memory");
+        let (_here, to) = (self.context.enter()?, self.address + at as CUdeviceptr);
+        // SAFETY: within the memory, and the rest is the caller's promise.
+        check(unsafe { (self.context.driver.cuMemcpyHtoDAsync_v2)(to, from.cast(), bytes, stream.handle()) })
+    }
+
+    /// Queues a copy of bytes from `at` on to byte `to_at` of pinned memory.
+    ///
+    /// # Safety
+    /// Both stay until the copy has ended, and nobody looks at the pinned bytes before.
+    pub unsafe fn bring_back(
+        &self,
+        at: usize,
+        to: &HostMemory,
+        to_at: usize,
+        bytes: usize,
+        stream: &Stream,
+    ) -> Result<(), Code> {
+        assert!(at <= self.size && bytes <= self.size - at, "within the memory");
+        assert!(to_at <= to.size && bytes <= to.size - to_at, "within the memory");
+        let (_here, from) = (self.context.enter()?, self.address + at as CUdeviceptr);
+        // SAFETY: within both, and the rest is the caller's promise.
+        check(unsafe {
+            let to = to.host.as_ptr().add(to_at).cast();
+            (self.context.driver.cuMemcpyDtoHAsync_v2)(to, from, bytes, stream.handle())
+        })
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        let Some(_here) = self.context.releasing() else { return };
+        // SAFETY: it was allocated here, and no command that is queued uses it: sessions see to that.
+        unsafe { (self.context.driver.cuMemFree_v2)(self.address) };
+    }
+}
+
+/// Pinned host memory, which kernels reach as well.
+#[derive(Debug)]
+pub(crate) struct HostMemory {
+    host: NonNull<u8>,
+    address: CUdeviceptr,
+    size: usize,
+    context: Arc<Context>,
+}
+
+// SAFETY: plain memory, of which this is the only owner on the host's side.
+unsafe impl Send for HostMemory {}
+// SAFETY: shared, it gives addresses only; reading and writing through them is in unsafe blocks.
+unsafe impl Sync for HostMemory {}
+
+impl Buffer for HostMemory {
+    /// The bytes are zeros.
+    fn new(context: &Arc<Context>, size: usize) -> Result<HostMemory, Code> {
+        let _here = context.enter()?;
+        let driver = context.driver;
+        let mut host = ptr::null_mut();
+        // SAFETY: room for a pointer; a context is current.
+        check(unsafe { (driver.cuMemHostAlloc)(&mut host, size, PINNED) })?;
+        let mut memory = HostMemory {
+            host: NonNull::new(host.cast()).ok_or(Code::OUT_OF_MEMORY)?,
+            address: 0,
+            size,
+            context: context.clone(),
+        };
+        // SAFETY: room for an address; the memory was allocated above as one that is mapped.
+        check(unsafe { (driver.cuMemHostGetDevicePointer_v2)(&mut memory.address, host, 0) })?;
+        // SAFETY: as many bytes were allocated; nobody else knows of them.
+        unsafe { ptr::write_bytes(memory.host.as_ptr(), 0, size) };
+        Ok(memory)
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+}
+
+impl HostMemory {
+    /// Where the host finds it.
+    pub fn host(&self) -> *mut u8 {
+        self.host.as_ptr()
+    }
+
+    /// Where kernels find it.
+    pub fn address(&self) -> CUdeviceptr {
+        self.address
+    }
+
+    /// A part of it.
+    ///
+    /// # Safety
+    /// No command that is queued writes to these bytes, and nobody has them as [`HostMemory::bytes_mut`].
+    pub unsafe fn bytes(&self, at: usize, count: usize) -> &[u8] {
+        assert!(at <= self.size && count <= self.size - at, "within the memory");
+        // SAFETY: initialised memory, within its bounds; nobody writes there by the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.host.as_ptr().add(at), count) }
+    }
+
+    /// A part of it, to be written.
+    ///
+    /// # Safety
+    /// No command that is queued uses these bytes, and nobody else looks at them.
+    #[expect(clippy::mut_from_ref, reason = "the bytes are behind a pointer, shared with the device")]
+    pub unsafe fn bytes_mut(&self, at: usize, count: usize) -> &mut [u8] {
+        assert!(at <= self.size && count <= self.size - at, "within the memory");
+        // SAFETY: as for `bytes`, and nobody else looks by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.host.as_ptr().add(at), count) }
+    }
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        let Some(_here) = self.context.releasing() else { return };
+        // SAFETY: it was allocated here, and no command that is queued uses it: sessions see to that.
+        unsafe { (self.context.driver.cuMemFreeHost)(self.host.as_ptr().cast()) };
+    }
+}
+
+/// Memory of a source's, pinned where it lies.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    span: Arc<Span>,
+    context: Arc<Context>,
+}
+
+impl Registration {
+    /// `None` where the driver refuses: another session has it, or there is more of it than may be pinned.
+    fn new(context: &Arc<Context>, span: &Arc<Span>) -> Option<Registration> {
+        let _here = context.enter().ok()?;
+        let start: *mut c_void = span.as_ptr().cast();
+        // SAFETY: the span is an allocation of this size, which stays as long as the registration does.
+        check(unsafe { (context.driver.cuMemHostRegister_v2)(start, span.allocated(), PINNED) }).ok()?;
+        Some(Registration { span: span.clone(), context: context.clone() })
+    }
+
+    /// The memory.
+    pub fn span(&self) -> &Arc<Span> {
+        &self.span
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let Some(_here) = self.context.releasing() else {
+            // The device may read it for all that is known.
+            std::mem::forget(self.span.clone());
+            return;
+        };
+        // SAFETY: it was registered here. A batch that is in flight keeps the registration, so no command
+        // that is queued uses it.
+        unsafe { (self.context.driver.cuMemHostUnregister)(self.span.as_ptr().cast()) };
+    }
+}
+
+/// The spans that are registered, those used last at the back.
+#[derive(Debug, Default)]
+pub(crate) struct Registrations {
+    known: VecDeque<(u64, Option<Arc<Registration>>)>,
+}
+
+impl Registrations {
+    /// Pinned memory is a scarce thing.
+    const MOST: usize = 64;
+
+    /// A span's registration, made now if it is new; `None` where the driver refuses.
+    pub fn get(&mut self, context: &Arc<Context>, span: &Arc<Span>) -> Option<Arc<Registration>> {
+        if let Some(at) = self.known.iter().position(|(id, _)| *id == span.id()) {
+            let known = self.known.remove(at).expect("found there");
+            let registration = known.1.clone();
+            self.known.push_back(known);
+            return registration;
+        }
+        // A span that only its registration keeps alive will not be seen again.
+        self.known.retain(|(_, kept)| {
+            kept.as_ref().is_none_or(|kept| Arc::strong_count(kept) > 1 || Arc::strong_count(&kept.span) > 1)
+        });
+        if self.known.len() >= Self::MOST {
+            self.known.pop_front();
+        }
+        let registration = Registration::new(context, span).map(Arc::new);
+        self.known.push_back((span.id(), registration.clone()));
+        registration
+    }
+}

@@ -1,0 +1,43 @@
+//! Batches on their way through a device: the session that all devices which run kernels have, over one of the
+//! dispatch methods.
+
+use std::sync::Arc;
+
+use portcullis_core::device::offload::Offload;
+use portcullis_core::device::{Device, DeviceError, Dispatch, LoadOptions, Session};
+use portcullis_core::program::Program;
+
+use crate::compile;
+use crate::dispatch::graph::Graphs;
+use crate::dispatch::persistent::Persistent;
+use crate::dispatch::pipelined::Pipelined;
+use crate::dispatch::waitvalue::Waiting;
+use crate::probe::CudaDevice;
+
+/// Loads a program, to be run by the method that was asked for.
+pub(crate) fn load(
+    device: &CudaDevice,
+    program: &Arc<Program>,
+    options: &LoadOptions,
+) -> Result<Box<dyn Session>, DeviceError> {
+    let dispatch = Dispatch::of(device.info(), options)?;
+    let (gpu, loaded) = compile::load(device, program, dispatch, &options.cancel)?;
+    let (kind, effects) = (gpu.kind, loaded.effects);
+    Ok(match dispatch {
+        Dispatch::Inline | Dispatch::Pipelined => {
+            dispatch.session(Offload::new(Pipelined::new(gpu, loaded), kind, effects, program, options))
+        }
+        Dispatch::Persistent => {
+            let launcher = Persistent::new(gpu, loaded, &options.cancel)?;
+            Box::new(Offload::new(launcher, kind, effects, program, options))
+        }
+        Dispatch::WaitValue => {
+            let launcher = Waiting::new(gpu, loaded, &options.cancel)?;
+            Box::new(Offload::new(launcher, kind, effects, program, options))
+        }
+        Dispatch::Graph => {
+            let launcher = Graphs::new(gpu, loaded, &options.cancel);
+            Box::new(Offload::new(launcher, kind, effects, program, options))
+        }
+    })
+}

@@ -1,0 +1,405 @@
+//! The whole backend over the emulated driver: every dispatch method, against the reference interpreter, and
+//! what becomes of drivers that fail.
+//!
+//! Each test runs once more in a process of its own, which finds the emulated libraries where a driver's would be.
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use portcullis_core::device::{CancelToken, Device, DeviceError, Dispatch, LoadOptions};
+use portcullis_core::interp::Interp;
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room};
+use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_cuda::CudaDevice;
+use portcullis_cuda_emulator::{BEHAVIOUR, Unavailable};
+
+/// Set in the child, which is the test again.
+const CHILD: &str = "PORTCULLIS_TEST_CUDA";
+
+/// What the driver prints where something was not released.
+const LEFT: &str = "left in a context";
+
+/// Far more than anything here takes, far less than a driver that hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn is_child() -> bool {
+    std::env::var_os(CHILD).is_some()
+}
+
+/// Runs a test of this file in a process that has the emulated driver, without these functions and with this
+/// behaviour. `None` where there can be none.
+fn again_without(test: &str, behaviour: &str, without: &[&str], variables: &[(&str, &str)]) -> Option<Output> {
+    let folder = match portcullis_cuda_emulator::build(Path::new(env!("CARGO_TARGET_TMPDIR")), without) {
+        Ok(folder) => folder,
+        Err(Unavailable::Here(reason)) => {
+            println!("skipped: {reason}");
+            return None;
+        }
+        Err(broken) => panic!("{broken}"),
+    };
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", test, "--nocapture"]).env(CHILD, "1").env(BEHAVIOUR, behaviour);
+    child.env("LD_LIBRARY_PATH", folder).env("PORTCULLIS_CACHE", "");
+    for name in ["CUDA_VISIBLE_DEVICES", "PORTCULLIS_NVRTC", "PORTCULLIS_CUBINS"] {
+        child.env_remove(name);
+    }
+    child.envs(variables.iter().copied());
+    Some(child.output().unwrap())
+}
+
+fn again(test: &str, behaviour: &str) -> Option<Output> {
+    again_without(test, behaviour, &[], &[])
+}
+
+/// Runs the test in a child, which has to succeed and to release everything.
+fn passes(test: &str, behaviour: &str) {
+    let Some(child) = again(test, behaviour) else { return };
+    let error = String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success(), "{}\n{error}", String::from_utf8_lossy(&child.stdout));
+    assert!(!error.contains(LEFT) && !error.contains("a context was left"), "{error}");
+}
+
+/// What the child has said between `<<` and `>>`.
+fn said(child: &Output) -> String {
+    let error = String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success(), "{}\n{error}", String::from_utf8_lossy(&child.stdout));
+    let text = error.split_once("<<").and_then(|(_, rest)| rest.split_once(">>"));
+    text.unwrap_or_else(|| panic!("nothing said: {error}")).0.to_owned()
+}
+
+fn device() -> CudaDevice {
+    portcullis_cuda::probe().unwrap().remove(0)
+}
+
+fn program(body: &str) -> Arc<Program> {
+    let text = format!("fn xdp_filter(pkt: u32) -> u32 {{ {body} }}");
+    let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
+    Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())))
+}
+
+/// Filters that between them need every buffer there is.
+const FILTERS: [&str; 5] = [
+    "return XDP_PASS;",
+    "return select(XDP_PASS, XDP_DROP, load_be32(pkt, 2u) % 3u == 1u);",
+    "if pkt_len(pkt) > 40u { return redirect(load_be16(pkt, 30u) & 0xffu); } return pkt_wire_len(pkt) % 5u;",
+    "store_be32(pkt, 4u, load_be32(pkt, 8u) + 1u); store_u8(pkt, 19u, pkt_port(pkt)); return XDP_TX;",
+    "let d = i32(load_u8(pkt, 0u) % 40u) - 20; if adjust_head(pkt, d) { store_u8(pkt, 0u, 7u); return XDP_TX; }
+     if adjust_tail(pkt, -d) { return redirect(pkt_len(pkt)); } return XDP_DROP;",
+];
+
+/// Packets of this and that length, `stride` bytes apart where that is not 0, with room where there is any.
+fn batch(packets: u32, stride: u32, seed: u32) -> Batch {
+    let mut at = 128;
+    let mut descriptors = Vec::new();
+    for i in 0..packets {
+        let length = 14 + (i.wrapping_mul(2_654_435_761) ^ seed) % 70;
+        descriptors.push(Descriptor { offset: at, length });
+        at += if stride > 0 { stride } else { (length + 256 + 3) & !3 };
+    }
+    let mut arena = Arena::new(at as usize + 256).unwrap();
+    let mut state = seed | 1;
+    for byte in arena.iter_mut() {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        *byte = (state >> 24) as u8;
+    }
+    let room = if stride == 0 || stride >= 340 { Room::Both } else { Room::None };
+    Carver::new(arena, None).carve(descriptors, vec![], room).unwrap()
+}
+
+fn bytes(batch: &Batch) -> Vec<Vec<u8>> {
+    batch.packets().map(<[u8]>::to_vec).collect()
+}
+
+/// The child's part: says what it finds.
+fn say(what: impl std::fmt::Display) {
+    eprintln!("<<{what}>>");
+}
+
+/// Says why there is no device, or what there is to know about it.
+fn say_devices() {
+    match portcullis_cuda::probe() {
+        Ok(devices) => say(format_args!("{:?}", devices[0].info())),
+        Err(DeviceError::Missing(reason)) => say(reason),
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+fn options(dispatch: Dispatch) -> LoadOptions {
+    LoadOptions { dispatch: Some(dispatch), ..LoadOptions::default() }
+}
+
+#[test]
+fn every_method_does_what_the_interpreter_does() {
+    if !is_child() {
+        return passes("every_method_does_what_the_interpreter_does", "");
+    }
+    let device = device();
+    assert_eq!(device.info().dispatch.len(), 5);
+    for body in FILTERS {
+        let program = program(body);
+        let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+        for dispatch in device.info().dispatch {
+            let mut session = device.load(&program, &options(*dispatch)).unwrap();
+            // Sizes around those of a block, an entry and a slot; the last again, when everything has been used once.
+            let sizes = [(0, 0), (1, 0), (64, 0), (255, 400), (257, 0), (1025, 0), (3000, 2112), (20_000, 0), (300, 0)];
+            let depth = session.depth();
+            for group in sizes.chunks(depth) {
+                for &(packets, stride) in group {
+                    session.submit(batch(packets, stride, packets + 1)).unwrap_or_else(|e| panic!("{}", e.error));
+                }
+                for &(packets, stride) in group {
+                    let done = session.complete().unwrap().unwrap();
+                    let want = reference.run(batch(packets, stride, packets + 1)).unwrap();
+                    assert_eq!(done.verdicts, want.verdicts, "{dispatch}, {packets} packets: {body}");
+                    assert_eq!(bytes(&done.batch), bytes(&want.batch), "{dispatch}, {packets} packets: {body}");
+                }
+            }
+            assert!(session.complete().unwrap().is_none());
+        }
+    }
+}
+
+#[test]
+fn an_emulation_says_so_and_is_no_gpu() {
+    if is_child() {
+        return say_devices();
+    }
+    let Some(child) = again("an_emulation_says_so_and_is_no_gpu", "") else { return };
+    let text = said(&child);
+    for part in ["cuda:0", "emulated", "Software", "CUDA 12.4", "NVRTC 12.4, code for sm_90", "9.0", "1024 MiB"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn drivers_without_a_device_say_what_to_do() {
+    const TEST: &str = "drivers_without_a_device_say_what_to_do";
+    if is_child() {
+        return say_devices();
+    }
+    for (behaviour, hints) in [
+        ("no-device", ["CUDA_ERROR_NO_DEVICE", "nvidia-smi"]),
+        ("init=803", ["CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "restart the machine"]),
+        ("init=12345", ["error 12345, for which the driver has no name", "nvidia-smi"]),
+        ("prohibited", ["runs no filter", "nvidia-smi -c DEFAULT"]),
+    ] {
+        let Some(child) = again(TEST, behaviour) else { return };
+        let text = said(&child);
+        assert!(hints.iter().all(|hint| text.contains(hint)), "{behaviour}: {text}");
+    }
+    let hidden = again_without(TEST, "", &[], &[("CUDA_VISIBLE_DEVICES", "")]).unwrap();
+    assert!(said(&hidden).contains("CUDA_VISIBLE_DEVICES is ``"), "{}", said(&hidden));
+}
+
+#[test]
+fn a_driver_too_old_is_an_error_and_no_panic() {
+    const TEST: &str = "a_driver_too_old_is_an_error_and_no_panic";
+    if is_child() {
+        return say_devices();
+    }
+    let Some(child) = again_without(TEST, "", &["cuGraphExecMemcpyNodeSetParams"], &[]) else { return };
+    let text = said(&child);
+    assert!(text.contains("lacks cuGraphExecMemcpyNodeSetParams") && text.contains("CUDA 11.4 or newer"), "{text}");
+    // What only one method needs, only that one lacks.
+    let child = again_without(TEST, "", &["cuStreamWaitValue32_v2"], &[]).unwrap();
+    let text = said(&child);
+    assert!(text.contains("dispatch: [Pipelined, Inline, Persistent, Graph]"), "{text}");
+}
+
+#[test]
+fn without_a_compiler_there_is_a_sentence() {
+    const TEST: &str = "without_a_compiler_there_is_a_sentence";
+    if is_child() {
+        return say_devices();
+    }
+    let without = ["nvrtcVersion"];
+    let Some(child) = again_without(TEST, "", &without, &[]) else { return };
+    assert!(said(&child).contains("lacks nvrtcVersion"), "{}", said(&child));
+    let child = again_without(TEST, "", &[], &[("PORTCULLIS_NVRTC", "/nonexistent/libnvrtc.so")]).unwrap();
+    let text = said(&child);
+    assert!(text.contains("/nonexistent/libnvrtc.so, which cannot be loaded"), "{text}");
+    assert!(text.contains("runs no filter") && text.contains("PORTCULLIS_CUBINS"), "{text}");
+}
+
+#[test]
+fn gpus_newer_than_the_compiler_get_ptx_that_the_driver_takes() {
+    const TEST: &str = "gpus_newer_than_the_compiler_get_ptx_that_the_driver_takes";
+    if is_child() {
+        let program = program(FILTERS[1]);
+        let loaded = device().load(&program, &LoadOptions::default());
+        return match loaded.and_then(|mut session| session.run(batch(100, 0, 1))) {
+            Ok(done) => say(format_args!("{} verdicts, {:?}", done.verdicts.len(), device().info().limits)),
+            Err(error) => say(error),
+        };
+    }
+    let Some(child) = again(TEST, "arch=100,newest=90,version=12080,nvrtc=12080") else { return };
+    let text = said(&child);
+    assert!(text.contains("100 verdicts") && text.contains("does not know sm_100"), "{text}");
+    let text = said(&again(TEST, "arch=100,newest=90,version=12040,nvrtc=12080").unwrap());
+    assert!(text.contains("too new for the driver (CUDA 12.4)") && text.contains("update the driver"), "{text}");
+}
+
+#[test]
+fn prebuilt_filters_need_no_compiler() {
+    const TEST: &str = "prebuilt_filters_need_no_compiler";
+    let program = program(FILTERS[3]);
+    if is_child() {
+        for dispatch in device().info().dispatch {
+            let done = device().load(&program, &options(*dispatch)).and_then(|mut s| s.run(batch(700, 0, 3)));
+            say(done.map_or_else(|error| error.to_string(), |done| format!("{:?}", done.verdicts.counts())));
+        }
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let variables = [("PORTCULLIS_NVRTC", "/nonexistent"), ("PORTCULLIS_CUBINS", path)];
+    let Some(child) = again_without(TEST, "", &[], &variables) else { return };
+    let cubins = portcullis_cuda::cubins(&program, 90).unwrap();
+    assert!(said(&child).contains(&cubins[0].file_name), "{}", said(&child));
+    // Made by a compiler elsewhere, which keeps what it makes.
+    let cache = tempfile::tempdir().unwrap();
+    let elsewhere = again_without(TEST, "", &[], &[("PORTCULLIS_CACHE", cache.path().to_str().unwrap())]).unwrap();
+    assert!(elsewhere.status.success());
+    for file in std::fs::read_dir(cache.path().join("cuda")).unwrap() {
+        let bytes = std::fs::read(file.unwrap().path()).unwrap();
+        let object = bytes.windows(4).position(|window| window == b"\x7fELF").unwrap();
+        let cubin = cubins.iter().find(|cubin| {
+            let entry = ["xdp_kernel", "pc_persistent", "pc_waitvalue", "pc_graph"]
+                .map(|entry| (entry, format!("{entry}(").into_bytes()))
+                .into_iter()
+                .find(|(_, entry)| bytes[..object].windows(entry.len()).any(|window| window == entry));
+            cubin.source.contains(&format!("{}(", entry.unwrap().0))
+        });
+        std::fs::write(folder.path().join(&cubin.unwrap().file_name), &bytes[object..bytes.len() - 8]).unwrap();
+    }
+    let child = again_without(TEST, "", &[], &variables).unwrap();
+    let text = String::from_utf8_lossy(&child.stderr).into_owned();
+    assert_eq!(text.matches("<<[0, 0, 0, 700, 0]>>").count(), 5, "{text}");
+}
+
+#[test]
+fn memory_that_runs_out_is_an_error_and_the_batch_comes_back() {
+    const TEST: &str = "memory_that_runs_out_is_an_error_and_the_batch_comes_back";
+    if !is_child() {
+        return passes(TEST, "memory=300000");
+    }
+    let program = program(FILTERS[3]);
+    for dispatch in device().info().dispatch {
+        let mut session = device().load(&program, &options(*dispatch)).unwrap();
+        let refused = session.submit(batch(9000, 0, 1));
+        // An inline session tells when it completes, or here.
+        let error = refused.map_err(|refused| {
+            assert_eq!(refused.batch.len(), 9000);
+            refused.error
+        });
+        let text = error.unwrap_err().to_string();
+        assert!(text.contains("no memory for a batch") && text.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{text}");
+        assert_eq!(session.run(batch(60, 0, 1)).unwrap().verdicts.len(), 60, "{dispatch}: smaller ones still go");
+    }
+}
+
+#[test]
+fn memory_that_cannot_be_pinned_where_it_lies_is_copied() {
+    const TEST: &str = "memory_that_cannot_be_pinned_where_it_lies_is_copied";
+    if !is_child() {
+        return passes(TEST, "no-registering");
+    }
+    let (program, packets) = (program(FILTERS[3]), batch(500, 128, 1));
+    let mut session = device().load(&program, &LoadOptions::default()).unwrap();
+    let done = session.run(packets).unwrap();
+    let want = Interp::new().load(&program, &LoadOptions::default()).unwrap().run(batch(500, 128, 1)).unwrap();
+    assert_eq!(bytes(&done.batch), bytes(&want.batch));
+}
+
+#[test]
+fn a_launch_that_fails_ends_the_session_and_nothing_else() {
+    const TEST: &str = "a_launch_that_fails_ends_the_session_and_nothing_else";
+    if !is_child() {
+        // Each session of the five has launches of its own; which one fails is the first or second batch's.
+        for number in [1, 3] {
+            passes(TEST, &format!("launch-fails={number}"));
+        }
+        return;
+    }
+    let program = program(FILTERS[3]);
+    let mut failures = 0;
+    for dispatch in device().info().dispatch {
+        let run = || {
+            let mut session = device().load(&program, &options(*dispatch))?;
+            session.run(batch(300, 0, 1))?;
+            session.run(batch(300, 0, 2)).map(|done| done.verdicts.len())
+        };
+        match run() {
+            Ok(verdicts) => assert_eq!(verdicts, 300),
+            Err(error) => {
+                let text = error.to_string();
+                assert!(text.starts_with("cuda:0: ") && text.contains("CUDA_ERROR_LAUNCH_FAILED"), "{text}");
+                failures += 1;
+            }
+        }
+    }
+    assert_eq!(failures, 1, "one launch fails, and one session with it");
+}
+
+#[test]
+fn a_kernel_that_never_ends_is_left_behind() {
+    const TEST: &str = "a_kernel_that_never_ends_is_left_behind";
+    let Some(dispatch) = std::env::var(CHILD).ok() else {
+        // The second launch: of the methods that start nothing for a batch the first, or the one that is queued
+        // behind the first batch's.
+        for dispatch in Dispatch::ALL {
+            let number = if dispatch == Dispatch::Persistent { 1 } else { 2 };
+            let behaviour = format!("hang={number}");
+            let Some(child) = again_without(TEST, &behaviour, &[], &[(CHILD, dispatch.name())]) else { return };
+            let error = String::from_utf8_lossy(&child.stderr);
+            assert!(child.status.success(), "{dispatch}: {}\n{error}", String::from_utf8_lossy(&child.stdout));
+        }
+        return;
+    };
+    let (done, outcome) = channel();
+    // A thread of its own: a session that waits for the device does so for ever.
+    let thread = std::thread::spawn(move || {
+        leave_hanging(dispatch.parse().unwrap(), &program(FILTERS[3]));
+        let _ = done.send(());
+    });
+    match outcome.recv_timeout(PATIENCE) {
+        Err(RecvTimeoutError::Timeout) => panic!("a device that hangs is waited for"),
+        Ok(()) | Err(RecvTimeoutError::Disconnected) => {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+    }
+}
+
+/// Cancels while a kernel hangs, and sees to it that nobody waits and that the packets' memory stays.
+fn leave_hanging(dispatch: Dispatch, program: &Arc<Program>) {
+    let cancel = CancelToken::new();
+    let options = LoadOptions { cancel: cancel.clone(), ..options(dispatch) };
+    let after = {
+        let cancel = cancel.clone();
+        move || {
+            std::thread::sleep(Duration::from_secs(2));
+            cancel.cancel();
+        }
+    };
+    let began = Instant::now();
+    let canceller = std::thread::spawn(after);
+    let run = || -> Result<(), DeviceError> {
+        let mut session = device().load(program, &options)?;
+        // Close together, so that they are copied from where they lie.
+        let mut pass = || {
+            session.submit(batch(300, 128, 1)).map_err(|refused| refused.error)?;
+            session.complete()
+        };
+        let ended = pass().and_then(|_| pass());
+        assert_eq!(session.in_flight(), 0);
+        drop(session);
+        ended.map(|_| ())
+    };
+    assert_eq!(run(), Err(DeviceError::Cancelled), "{dispatch}");
+    assert!(began.elapsed() < Duration::from_secs(15), "{dispatch}: {:?}", began.elapsed());
+    canceller.join().unwrap();
+}
