@@ -9,10 +9,13 @@ use portcullis::selftest::{self, corpora::Depth, filters};
 use portcullis_c_writer::{Language, Loads, Options, write};
 use portcullis_compat_tests::generator::{self, Config};
 use portcullis_compat_tests::host::{self, Host, Unavailable};
-use portcullis_compat_tests::{devices, floating_point, harness, operators};
+use portcullis_compat_tests::{c_programs, cl_programs, devices, floating_point, harness, operators};
 use portcullis_core::device::Device;
+use portcullis_core::lang::opencl_c::{self, files::NoIncludes};
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::program::{Program, ProgramOptions};
+use rand::SeedableRng;
+use rand_pcg::Pcg64;
 
 /// So little that some filters run out of it.
 const FUEL: u32 = 300;
@@ -94,6 +97,61 @@ fn hard_cases(options: &Options) {
     passed(suite, &device);
 }
 
+/// What OpenCL C has and WGSL has not: cases that fall through, pointers to vectors within what is in others.
+const HARD_C: &str = "
+struct lane { uint4 v[2]; uchar2 pair; };
+void turn(uint4 *p, uint by) { p->z += by; (*p).s1 ^= p->x; p->even = p->odd; p[1].w = by; }
+uint fall(uint at, uint n) {
+    switch (n & 7) {
+    case 0: at += 1;
+    case 1: at *= 3; break;
+    default: at ^= 5;
+    case 2:
+    case 3: if (at & 1) break; at += 7;
+    case 6: at = rotate(at, 3u); return at;
+    }
+    return at + 1;
+}
+uint xdp_filter(__global uchar *pkt, uint len) {
+    struct lane a[2] = {{.v = {(uint4)(1, 2, 3, 4)}, .pair = (uchar2)(250, 9)}};
+    uint i = pkt[0] & 1, j = pkt[1] & 1, sum = 0;
+    turn(a[i].v, pkt[2]);
+    turn(&a[1].v[0], pkt[3]);
+    uint4 *p = &a[j].v[i];
+    p->w = fall(len, pkt[4]);
+    a[i].v[j].yz += p->xw;
+    a[j].pair.y += pkt[5];
+    for (uint k = 0; k < 8; k++) {
+        uint4 v = a[k & 1].v[k >> 2];
+        sum = sum * 31 + (v.x ^ v.y ^ v.z ^ v.w) + fall(sum, k) + a[k & 1].pair.y;
+    }
+    *(__global uint *)(pkt + 8) = sum;
+    return redirect(sum & 0xffff);
+}
+";
+
+/// Filters in OpenCL C by what the C writer makes of them.
+fn opencl_c(options: &Options, seeds: std::ops::Range<u64>) {
+    let suite = "OpenCL C in C";
+    let compile = |text: &str| {
+        let source = Source::new("program.cl", text);
+        let options = ProgramOptions { fuel: FUEL, ..ProgramOptions::default() };
+        Arc::new(opencl_c::compile(&source, &options, &mut NoIncludes).unwrap_or_else(|e| panic!("{}", e.render())))
+    };
+    let random = seeds.flat_map(|seed| [c_programs::program(seed).text, cl_programs::program(seed, true).text]);
+    let programs: Vec<_> = random.chain([HARD_C.to_owned()]).map(|text| compile(&text)).collect();
+    let Some(device) = device(suite, options, &programs) else { return };
+    let mut random = Pcg64::seed_from_u64(5);
+    let packets: Vec<Vec<u8>> = (0..40).map(|_| c_programs::packet(&mut random)).collect();
+    for program in &programs {
+        if let Err(mismatch) = harness::compare(program, &*device, &packets, &[packets.len()]) {
+            let text = write(program, options).map_or_else(|e| e.to_string(), |kernel| kernel.source);
+            panic!("{mismatch}\n{text}");
+        }
+    }
+    passed(suite, &device);
+}
+
 fn random_filters(options: &Options, seeds: std::ops::Range<u64>) {
     let suite = "random filters in C";
     let programs: Vec<_> = seeds.clone().map(random).collect();
@@ -153,6 +211,12 @@ fn cuda_operators() {
 fn hard_cases_in_both() {
     hard_cases(&cuda(Loads::Bytes));
     hard_cases(&Options::new(Language::OpenCl));
+}
+
+#[test]
+fn opencl_c_in_both() {
+    opencl_c(&cuda(Loads::Words), 0..40);
+    opencl_c(&Options::new(Language::OpenCl), 40..50);
 }
 
 #[test]

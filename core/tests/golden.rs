@@ -1,7 +1,8 @@
-//! Golden lowerings: each `golden/NAME.wgsl` with all passes over it is `golden/NAME.lowered.wgsl`.
+//! Golden lowerings: each `golden/NAME.wgsl` with all passes over it is `golden/NAME.lowered.wgsl`, and each stock
+//! filter in OpenCL C, before any pass, is `golden/opencl_c/NAME.wgsl`.
 //!
 //! The prelude's own functions are left out of the text: no pass changes them, which is checked. An
-//! entry point is added, as a backend does. With `UPDATE_GOLDEN=1` the files are written instead;
+//! entry point is added to lowerings, as a backend does. With `UPDATE_GOLDEN=1` the files are written instead;
 //! read the difference before you commit it.
 
 use std::fs;
@@ -12,6 +13,7 @@ use naga::{
     Binding, Block, BuiltIn, EntryPoint, Expression, Function, FunctionArgument, Range, Scalar, ShaderStage, Span,
     Statement, Type, TypeInner, VectorSize,
 };
+use portcullis_core::lang::opencl_c::{self, files::NoIncludes};
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::program::{Lowered, Lowering, Program, ProgramOptions, lower};
 
@@ -129,19 +131,54 @@ fn without_numbers(item: &str) -> String {
         .collect()
 }
 
+/// The beginnings of a function, as the writer writes it.
+fn heads(function: &Function) -> [String; 2] {
+    let name = function.name.as_deref().unwrap();
+    // It puts an underscore behind a name that ends in a digit.
+    [format!("fn {name}("), format!("fn {name}_(")]
+}
+
+/// Compares with a golden file, or writes it.
+fn golden(path: &Path, got: &str) {
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        return fs::write(path, got).unwrap();
+    }
+    let want = fs::read_to_string(path).unwrap_or_default();
+    assert_eq!(got, want, "{} differs; UPDATE_GOLDEN=1 writes it anew", path.display());
+}
+
+#[test]
+fn opencl_c_is_golden() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut count = 0;
+    for entry in fs::read_dir(folder.join("../shaders")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|e| e != "cl") {
+            continue;
+        }
+        let source = Source::new(path.to_string_lossy(), fs::read_to_string(&path).unwrap());
+        let program = opencl_c::compile(&source, &ProgramOptions::default(), &mut NoIncludes);
+        let program = program.unwrap_or_else(|e| panic!("{}", e.render()));
+        let functions = program.module().functions.iter().filter(|(f, _)| program.is_prelude(*f));
+        let prelude: Vec<String> = functions.flat_map(|(_, f)| heads(f)).collect();
+        let is_own =
+            |item: &&String| !DATA.iter().any(|h| item.starts_with(h)) && !prelude.iter().any(|h| item.starts_with(h));
+        let all = items(&text(program.module(), Capabilities::SHADER_INT64));
+        let own: Vec<&str> = all.iter().filter(is_own).map(String::as_str).collect();
+        let name = Path::new(path.file_stem().unwrap()).with_extension("wgsl");
+        golden(&folder.join("tests/golden/opencl_c").join(name), &(own.join("\n\n") + "\n"));
+        count += 1;
+    }
+    assert!(count >= 9, "the stock filters are gone");
+}
+
 #[test]
 fn lowerings_are_golden() {
-    let update = std::env::var_os("UPDATE_GOLDEN").is_some();
     for path in sources() {
         let program = program(&path);
         let lowered = lower(&program, ALL).unwrap();
-        // The writer puts an underscore behind a name that ends in a digit.
-        let head = |function: &Function| {
-            let name = function.name.as_deref().unwrap();
-            [format!("fn {name}("), format!("fn {name}_(")]
-        };
         let functions = program.module().functions.iter();
-        let own: Vec<_> = functions.filter(|(f, _)| !program.is_prelude(*f)).flat_map(|(_, f)| head(f)).collect();
+        let own: Vec<_> = functions.filter(|(f, _)| !program.is_prelude(*f)).flat_map(|(_, f)| heads(f)).collect();
         // Copies of a function have its name, with a number behind it.
         let is_own = |item: &&String| {
             let plain = without_numbers(item);
@@ -149,7 +186,7 @@ fn lowerings_are_golden() {
         };
         // What passes have put in counts as prelude, but was not there before.
         let functions = program.module().functions.iter();
-        let prelude: Vec<_> = functions.filter(|(f, _)| program.is_prelude(*f)).flat_map(|(_, f)| head(f)).collect();
+        let prelude: Vec<_> = functions.filter(|(f, _)| program.is_prelude(*f)).flat_map(|(_, f)| heads(f)).collect();
         let is_prelude = |item: &&String| prelude.iter().any(|head| item.starts_with(head));
         // 64-bit integers must be gone: no capability for them.
         let after = items(&text(&with_entry(&lowered), Capabilities::empty()));
@@ -168,13 +205,7 @@ fn lowerings_are_golden() {
                 .cloned()
                 .collect();
         let got = got.join("\n") + "\n";
-        let golden = path.with_extension("lowered.wgsl");
-        if update {
-            fs::write(&golden, got).unwrap();
-        } else {
-            let want = fs::read_to_string(&golden).unwrap_or_default();
-            assert_eq!(got, want, "{} differs; UPDATE_GOLDEN=1 writes it anew", golden.display());
-        }
+        golden(&path.with_extension("lowered.wgsl"), &got);
     }
 }
 
