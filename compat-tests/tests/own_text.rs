@@ -1,6 +1,6 @@
 //! A filter's own text means the same to others: what the compilers of OpenCL devices make of the stock filters in
-//! OpenCL C and of those in `filters/`, with `include/portcullis.h` and bodies for its functions, is what the
-//! interpreter makes of them.
+//! OpenCL C, of those in `filters/` and of the benches' own, with `include/portcullis.h` and bodies for its functions,
+//! is what the interpreter makes of them.
 //!
 //! Where a filter looks beside its packet there is no other answer to compare: elsewhere something lies there. Each
 //! packet is filtered with several things lying there, and those count whose answers are the same. A value that lies
@@ -69,10 +69,13 @@ fn interpreter(name: &str, text: &str) -> Interpreter {
 }
 
 fn filters() -> Vec<Filter> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/filters");
+    let folders = ["filters", "../benches/filters"];
     let mut texts: Vec<(String, String)> =
         stock::FILTERS_IN_C.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect();
-    for entry in std::fs::read_dir(folder).unwrap() {
+    let entries = folders
+        .iter()
+        .flat_map(|folder| std::fs::read_dir(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap());
+    for entry in entries {
         let path = entry.unwrap().path();
         texts.push((path.display().to_string(), std::fs::read_to_string(&path).unwrap()));
     }

@@ -48,8 +48,11 @@ const REFUSED: &[(&str, &str)] = &[
     ("mem_fence", "packets of a batch run in any order, and none waits for another"),
     ("read_mem_fence", "packets of a batch run in any order, and none waits for another"),
     ("write_mem_fence", "packets of a batch run in any order, and none waits for another"),
-    ("atomic_", "nothing is shared between packets, so there is nothing to be atomic on"),
-    ("atom_", "nothing is shared between packets, so there is nothing to be atomic on"),
+    (
+        "atomic_",
+        "nothing is shared between packets, so there is nothing to be atomic on: a plain `x += 1` does the same",
+    ),
+    ("atom_", "nothing is shared between packets, so there is nothing to be atomic on: a plain `x += 1` does the same"),
     ("async_work_group_", "packets of a batch share no memory"),
     ("prefetch", "packets are already where the device reads them"),
     ("get_global_", "a filter sees one packet, and not which of its batch it is"),

@@ -491,6 +491,10 @@ fn a_long_text_without_macros_is_refused_too() {
     let text = "#include \"a.h\"\n".repeat(3);
     let error = with_files(&text, &[("a.h", &file)]).unwrap_err().to_string();
     assert_eq!(error, "a.h:1:1: the text has more than 1048576 tokens after expansion");
+    let at_the_limit = "#include \"a.h\"\n".repeat(2);
+    assert!(with_files(&at_the_limit, &[("a.h", &file)]).is_ok());
+    let beyond = with_files(&format!("{at_the_limit}1"), &[("a.h", &file)]).unwrap_err().to_string();
+    assert_eq!(beyond, "f.cl:3:1: the text has more than 1048576 tokens after expansion");
     // Comments are no tokens, and take time.
     let file = format!("/*{}*/", " ".repeat(1 << 19));
     let error = with_files(&"#include \"a.h\"\n".repeat(40), &[("a.h", &file)]).unwrap_err().to_string();

@@ -113,3 +113,56 @@ fn large_texts_are_quick() {
     let wrong: String = (0..50_000).map(|i| format!("w{i} = 1;\n")).collect();
     refused(&filter("", &wrong));
 }
+
+/// Every kind of nesting is taken up to a depth, and one level more is refused by a limit that docs/opencl-c.md or
+/// docs/semantics.md names.
+#[test]
+fn one_level_more_is_refused() {
+    type Nested = fn(usize) -> String;
+    let kinds: [(&str, Nested); 12] = [
+        ("parentheses", |n| format!("len = {}1{};", "(".repeat(n), ")".repeat(n))),
+        ("sums", |n| format!("len = len{};", " + 1".repeat(n))),
+        ("signs", |n| format!("len = {}len;", "~".repeat(n))),
+        ("assignments", |n| format!("{} 1;", "len = ".repeat(n))),
+        ("choices", |n| format!("len = {}1;", "len ? 2 : ".repeat(n))),
+        ("casts", |n| format!("len = {}len;", "(uint)".repeat(n))),
+        ("calls", |n| format!("len = {}1{};", "min(1u, (uint)".repeat(n), ")".repeat(n))),
+        ("blocks", |n| format!("{}{}", "{".repeat(n), "}".repeat(n))),
+        ("branches", |n| format!("{} len = 1;", "if (len) ".repeat(n))),
+        ("alternatives", |n| format!("{} len = 1;", "if (len) ; else ".repeat(n))),
+        ("loops", |n| format!("{} len--;", "while (len) ".repeat(n))),
+        ("commas", |n| format!("len = ({}1);", "len, ".repeat(n))),
+    ];
+    for (kind, nested) in kinds {
+        let fits = |n: usize| compiled(&filter("", &nested(n)), &[]).is_ok();
+        let (mut least, mut most) = (1, 1000);
+        while most - least > 1 {
+            let middle = usize::midpoint(least, most);
+            if fits(middle) { least = middle } else { most = middle }
+        }
+        assert!((40..=256).contains(&least), "{kind}: {least} levels");
+        let said = refused(&filter("", &nested(most)));
+        assert!(said.contains("deep"), "{kind}, {most} levels: {said}");
+    }
+}
+
+/// However a text ends its lines, and however it ends.
+#[test]
+fn texts_of_other_systems_are_taken() {
+    let text = filter("#define A \\\n 7\n// comment", "\nif (len == A)\n    return XDP_DROP;\n");
+    for text in [text.replace('\n', "\r\n"), text.trim_end().to_owned(), format!("{text}// no end of line")] {
+        compiled(&text, &[]).unwrap_or_else(|errors| panic!("{}", errors.render()));
+    }
+    let marked = refused(&format!("\u{feff}{text}"));
+    assert!(marked.contains("without a byte order mark"), "{marked}");
+    for (bytes, said) in
+        [(&b"uint \0"[..], "zero byte at offset 5"), (b"uint \xe9;", "not UTF-8: byte 0xe9 at offset 5")]
+    {
+        let errors = crate::lang::Source::from_bytes("f.cl", bytes.to_vec()).unwrap_err();
+        assert!(errors.to_string().contains(said), "{errors}");
+    }
+    let long = filter("", &format!("len = {}1;", " ".repeat(900_000)));
+    compiled(&long, &[]).unwrap_or_else(|errors| panic!("{}", errors.render()));
+    let digits = refused(&filter("", &format!("len = {};", "9".repeat(100_000))));
+    assert!(digits.contains("is no constant") && digits.len() < 2000, "{digits}");
+}

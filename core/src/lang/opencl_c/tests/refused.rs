@@ -186,3 +186,56 @@ fn a_macros_use_is_the_place_of_what_it_stands_for() {
     assert!(shown.contains("test.cl:3:59"), "{shown}");
     assert!(shown.contains("test.cl:4:16"), "{shown}");
 }
+
+/// What devices or filters cannot do, in the fourth line of a text: the column and the text that is pointed at.
+#[test]
+fn what_is_refused_is_pointed_at() {
+    for (line, column, pointed, said) in [
+        ("    goto out;", 5, "goto", "`goto` is not for filters"),
+        ("    out: return 1;", 5, "out", "there are no labels"),
+        ("    return again(1);", 12, "again(1)", "`again` calls itself"),
+        ("    uint (*f)(uint);", 10, "(", "there are no function pointers"),
+        ("    __global uchar **p;", 21, "*", "there are no pointers to pointers"),
+        ("    uint a = (uint)pkt;", 14, "(uint)pkt", "a cast between a pointer and a number"),
+        ("    len = *(__global uint *)len;", 12, "(__global uint *)len", "a cast between a pointer and a number"),
+        ("    __local uint a[4];", 5, "__local", "`__local` is not for filters"),
+        ("    barrier(CLK_LOCAL_MEM_FENCE);", 5, "barrier(CLK_LOCAL_MEM_FENCE)", "`barrier` is not for filters"),
+        ("    len = get_global_id(0);", 11, "get_global_id(0)", "`get_global_id` is not for filters"),
+        ("    atomic_add(pkt, 1);", 5, "atomic_add(pkt, 1)", "`atomic_add` is not for filters"),
+        ("    image2d_t image;", 5, "image2d_t", "`image2d_t` is not for filters"),
+        ("    sampler_t s;", 5, "sampler_t", "`sampler_t` is not for filters"),
+        ("    printf(\"%u\", len);", 5, "printf(\"%u\", len)", "`printf` is not for filters"),
+        ("    struct { uint a : 3; } s;", 21, ":", "there are no bit-fields"),
+        ("    asm(\"nop\");", 5, "asm", "`asm` is not for filters"),
+        ("    __asm__ volatile (\"nop\");", 5, "__asm__", "`__asm__` is not for filters"),
+    ] {
+        let text = format!(
+            "uint again(uint n);\nuint again(uint n) {{ return n; }}\nuint xdp_filter(__global uchar *pkt, uint len) {{\n{line}\n    return 1;\n}}\n"
+        );
+        let text = if line.contains("again") {
+            text.replace("{ return n; }", "{ return n ? again(n - 1) : 0; }")
+        } else {
+            text
+        };
+        let Err(errors) = super::compiled(&text, &[]) else { panic!("this is compiled:\n{text}") };
+        let error = &errors.errors[0];
+        assert!(error.message.contains(said), "{line}: {}", errors.render());
+        assert!(!error.notes.is_empty(), "{line}: no way out: {}", errors.render());
+        let range = error.labels[0].range.clone();
+        let place = errors.source.location(range.start);
+        if line.contains("again") {
+            // Where it does so, which is not where it is called.
+            assert_eq!((place, &text[range]), ((2, 33), "again(n - 1)"));
+        } else {
+            assert_eq!((place, &text[range]), ((4, column), pointed), "{line}: {}", errors.render());
+        }
+    }
+}
+
+#[test]
+fn what_a_macro_stands_for_is_told_with_the_macro() {
+    let (_, shown) = errors(&filter("#define INNER missing\n#define OUTER (INNER + 1)", "uint a = OUTER;"));
+    for part in ["`missing` is not declared", "test.cl:3:59", "2 │ #define OUTER", "the macro is defined here"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+}

@@ -1,0 +1,75 @@
+//! How long it takes from a filter's text to a program: the stock filters in OpenCL C against their twins in WGSL, and
+//! a long filter in OpenCL C alone. `cargo bench --bench front_end`.
+//!
+//! A program is checked and analysed, and no device has seen it yet: what it costs there is in the other benches.
+
+mod support;
+
+use std::hint::black_box;
+
+use criterion::{Criterion, Throughput};
+use portcullis::selftest::filters::STOCK;
+use portcullis_core::lang::opencl_c::files::NoIncludes;
+use portcullis_core::lang::opencl_c::{self, preprocessor};
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::program::ProgramOptions;
+
+use support::{Table, Times, in_turn, only_testing, time};
+
+const GATEWAY: &str = include_str!("filters/gateway.cl");
+
+fn in_wgsl(source: &Source) {
+    let program = wgsl::compile(source, &ProgramOptions::default()).unwrap_or_else(|e| panic!("{}", e.render()));
+    black_box(program);
+}
+
+fn in_c(source: &Source) {
+    let program = opencl_c::compile(source, &ProgramOptions::default(), &mut NoIncludes);
+    black_box(program.unwrap_or_else(|e| panic!("{}", e.render())));
+}
+
+fn twins(rounds: usize) {
+    let mut table = Table::new("to a program", "OpenCL C", "WGSL");
+    for &(name, text) in STOCK {
+        let theirs = Source::new(format!("{name}.wgsl"), text);
+        let path = format!("{}/shaders/{name}.cl", env!("CARGO_MANIFEST_DIR"));
+        let ours = Source::new(path.as_str(), std::fs::read_to_string(&path).expect("every filter is there twice"));
+        let pair = in_turn(rounds, || in_c(&ours), || in_wgsl(&theirs));
+        table.row(name, pair, |time| format!("{time:.2?}"));
+    }
+    table.print();
+}
+
+fn alone(rounds: usize) {
+    let source = Source::new("gateway.cl", GATEWAY);
+    let lines = GATEWAY.lines().count();
+    println!("\ngateway.cl, {lines} lines: median, best, on a processor (of {rounds})");
+    let times = |what: &str, work: &dyn Fn()| {
+        work();
+        let times = Times::of(&(0..rounds).map(|_| time(work)).collect::<Vec<_>>());
+        println!("{what:<16} {:>9.2?} {:>9.2?} {:>9.2?}", times.median, times.best, times.processor);
+    };
+    times("to a program", &|| in_c(&source));
+    times("to tokens", &|| {
+        let tokens = preprocessor::preprocess(&source, &[], &mut NoIncludes);
+        black_box(tokens.unwrap_or_else(|e| panic!("{}", e.render())));
+    });
+}
+
+/// The long one under criterion, which keeps a history and notices regressions.
+fn record(criterion: &mut Criterion) {
+    let source = Source::new("gateway.cl", GATEWAY);
+    let mut group = criterion.benchmark_group("front end");
+    group.throughput(Throughput::Bytes(GATEWAY.len() as u64));
+    group.bench_function("gateway.cl", |b| b.iter(|| in_c(&source)));
+    group.finish();
+}
+
+fn main() {
+    let rounds = if only_testing() { 1 } else { 201 };
+    twins(rounds);
+    alone(rounds);
+    let mut criterion = Criterion::default().configure_from_args();
+    record(&mut criterion);
+    criterion.final_summary();
+}
