@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use portcullis_compat_tests::devices::on_each;
-use portcullis_core::device::{CancelToken, Device, DeviceError, DeviceKind, LoadOptions, Session};
+use portcullis_core::device::{CancelToken, Device, DeviceError, DeviceKind, Dispatch, LoadOptions, Session};
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Metadata, Room, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
@@ -105,29 +105,36 @@ fn packets_at_odd_addresses() {
     });
 }
 
+/// By every dispatch method that the device has.
 #[test]
 fn batches_come_back_in_order() {
     on_each("batches come back in order", |device| {
-        for text in [NUMBER, COUNT] {
-            let options = LoadOptions { depth: 4, ..LoadOptions::default() };
-            let mut session = device.load(&program(text), &options).unwrap();
+        for (&dispatch, text) in device.info().dispatch.iter().flat_map(|d| [(d, NUMBER), (d, COUNT)]) {
+            let options = LoadOptions { depth: 4, dispatch: Some(dispatch), ..LoadOptions::default() };
+            let session = device.load(&program(text), &options);
+            let mut session = session.unwrap_or_else(|e| panic!("{} {dispatch}: {e}", device.info().id));
+            let depth = session.depth();
+            assert!(depth == if dispatch == Dispatch::Inline { 1 } else { 4 }, "{dispatch}: {depth}");
             let mut back = 0;
             let check = |done: portcullis_core::device::Done, back: usize| {
-                assert_eq!(done.batch.len(), 1000 + back * 100);
+                assert_eq!(done.batch.len(), 1000 + back * 100, "{dispatch}");
                 if text == NUMBER {
-                    assert!(done.verdicts.iter().enumerate().all(|(i, v)| v == Verdict::Redirect(i as u32)));
+                    assert!(
+                        done.verdicts.iter().enumerate().all(|(i, v)| v == Verdict::Redirect(i as u32)),
+                        "{dispatch}"
+                    );
                 } else {
-                    assert!(done.batch.packets().all(|packet| packet[60..] == [0, 0, 0, 1]));
+                    assert!(done.batch.packets().all(|packet| packet[60..] == [0, 0, 0, 1]), "{dispatch}");
                 }
             };
             for sent in 0..12 {
-                if session.in_flight() == session.depth() {
+                if session.in_flight() == depth {
                     check(session.complete().unwrap().unwrap(), back);
                     back += 1;
                 }
                 session.submit(numbers(1000 + sent * 100, 64, sent % 4, 68)).unwrap();
             }
-            assert_eq!(session.in_flight(), 4);
+            assert_eq!(session.in_flight(), depth);
             let refused = session.submit(numbers(5, 64, 0, 64)).unwrap_err();
             assert!(matches!(refused.error, DeviceError::Refused(_)));
             assert_eq!(refused.batch.len(), 5);
@@ -136,6 +143,22 @@ fn batches_come_back_in_order() {
                 back += 1;
             }
             assert_eq!(back, 12);
+        }
+    });
+}
+
+#[test]
+fn a_dispatch_method_that_a_device_lacks_is_refused_by_name() {
+    on_each("dispatch methods that are not there", |device| {
+        for dispatch in Dispatch::ALL {
+            let options = LoadOptions { dispatch: Some(dispatch), ..LoadOptions::default() };
+            let loaded = device.load(&program(NUMBER), &options);
+            if device.info().dispatch.contains(&dispatch) {
+                assert!(loaded.is_ok(), "{dispatch}");
+            } else {
+                let error = loaded.err().expect("it is not there").to_string();
+                assert!(error.contains(dispatch.name()) && error.contains("pipelined"), "{error}");
+            }
         }
     });
 }
