@@ -9,6 +9,7 @@ mod ast;
 mod check;
 mod errors;
 pub mod files;
+mod foreign;
 mod lexer;
 mod library;
 mod lower;

@@ -5,6 +5,7 @@ use super::expressions::wrong;
 use super::{Checker, Symbol};
 use crate::lang::opencl_c::ast::{self, ExprKind as Ast, Space};
 use crate::lang::opencl_c::files::Span;
+use crate::lang::opencl_c::foreign;
 use crate::lang::opencl_c::library;
 use crate::lang::opencl_c::parser::{Keyword, keyword};
 use crate::lang::opencl_c::tree::{Builtin, Expr, ExprKind, FunctionId};
@@ -139,7 +140,8 @@ impl Checker<'_> {
         if text == "upsample" {
             return self.upsample(arguments, span);
         }
-        self.wrong(callee.span, format!("there is no function `{text}`"), "a function is declared before it is called")
+        let note = foreign::function_instead(&text).unwrap_or("a function is declared before it is called");
+        self.wrong(callee.span, format!("there is no function `{text}`"), note)
     }
 
     fn count(&mut self, name: &str, wanted: usize, given: &[Expr], span: Span) -> bool {

@@ -8,6 +8,7 @@ use crate::lang::opencl_c::ast::{
     Specifiers, Struct, TypeName,
 };
 use crate::lang::opencl_c::files::Span;
+use crate::lang::opencl_c::foreign;
 use crate::lang::opencl_c::token::{Name, TokenKind};
 use crate::lang::opencl_c::types::Scalar;
 
@@ -30,8 +31,7 @@ impl Parser<'_> {
         if !self.is_type_at(0) {
             return match (self.identifier(), self.keyword()) {
                 (Some(name), None) => {
-                    let message = format!("unknown type `{}`", self.names.text(name));
-                    self.fail(message, "outside functions stand declarations: each begins with a type")
+                    self.unknown_type(name, "outside functions stand declarations: each begins with a type")
                 }
                 (_, Some(Keyword::Refused(reason))) => {
                     let message = format!("{} is not for filters", self.found());
@@ -127,7 +127,10 @@ impl Parser<'_> {
         }
         let span = self.since(start);
         let Some(mut base) = words.base(self, span)? else {
-            return self.expected("a type");
+            return match self.identifier() {
+                Some(name) if self.keyword().is_none() => self.unknown_type(name, ""),
+                _ => self.expected("a type"),
+            };
         };
         match &mut base {
             Base::Struct(it) if it.fields.is_some() => it.packed |= words.packed,
@@ -272,13 +275,18 @@ impl Parser<'_> {
         Ok(Struct { name, fields: Some(fields), packed })
     }
 
+    /// Refuses a name where a type stands.
+    pub(super) fn unknown_type<T>(&mut self, name: Name, otherwise: &str) -> Parsed<T> {
+        let text = self.names.text(name);
+        let note = foreign::type_instead(text);
+        let message = format!("unknown type `{text}`");
+        self.fail(message, note.as_deref().unwrap_or(otherwise))
+    }
+
     fn field(&mut self) -> Parsed<Declaration> {
         if !self.is_type_at(0) {
             return match self.identifier() {
-                Some(name) if self.keyword().is_none() => {
-                    let message = format!("unknown type `{}`", self.names.text(name));
-                    self.fail(message, "")
-                }
+                Some(name) if self.keyword().is_none() => self.unknown_type(name, ""),
                 _ => self.expected("a member or `}`"),
             };
         }
@@ -391,8 +399,10 @@ impl Parser<'_> {
             }
             let start = self.span();
             if !self.is_type_at(0) {
-                let message = format!("expected a parameter's type, found {}", self.found());
-                return self.fail(message, "");
+                return match self.identifier() {
+                    Some(name) if self.keyword().is_none() => self.unknown_type(name, ""),
+                    _ => self.expected("a parameter's type"),
+                };
             }
             let specifiers = self.specifiers()?;
             let pointers = self.pointers()?;

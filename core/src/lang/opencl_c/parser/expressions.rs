@@ -1,9 +1,9 @@
 //! Expressions, from the comma down (C11 6.5).
 
-use super::{Keyword, Parsed, Parser};
+use super::{Keyword, Parsed, Parser, is};
 use crate::lang::opencl_c::ast::{BinaryOp, Expr, ExprKind, MAX_DEPTH, UnaryOp};
 use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::token::TokenKind;
+use crate::lang::opencl_c::token::{Token, TokenKind};
 
 /// The binary operators by how tightly they bind, loosest first.
 const LEVELS: [&[(&str, Op)]; 10] = [
@@ -242,6 +242,14 @@ impl Parser<'_> {
                 self.advance();
                 if self.is("{") {
                     return self.fail("there are no statements inside of expressions", "put them into a helper");
+                }
+                // `(name) other` and `(name *)` can only be casts.
+                let named = |token: &Token| matches!(token.kind, TokenKind::Identifier(_));
+                if let (Some(name), None) = (self.identifier(), self.keyword())
+                    && (is(self.ahead(1), ")") && named(self.ahead(2))
+                        || is(self.ahead(1), "*") && is(self.ahead(2), ")"))
+                {
+                    return self.unknown_type(name, "");
                 }
                 let mut inner = self.deeper(Self::expression)?;
                 self.expect(")", "to close the brackets")?;

@@ -139,6 +139,13 @@ impl Parser<'_> {
         } else if self.identifier().is_some() && is(self.ahead(1), ":") {
             return self.fail("there are no labels", "they are of use to `goto` only, which there is not");
         }
+        // Two names in a row are the beginning of a declaration.
+        if let (Some(name), None, TokenKind::Identifier(_)) = (self.identifier(), self.keyword(), self.ahead(1).kind)
+            && !self.is_type_at(0)
+            && !self.is_type_at(1)
+        {
+            return self.unknown_type(name, "");
+        }
         // `size_t(x)` is no declaration, but nothing else either.
         if self.is_type_at(0) {
             return self.declaration().map(StatementKind::Declaration);

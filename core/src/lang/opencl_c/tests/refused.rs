@@ -239,3 +239,29 @@ fn what_a_macro_stands_for_is_told_with_the_macro() {
         assert!(shown.contains(part), "{part}: {shown}");
     }
 }
+
+#[test]
+fn names_of_other_kinds_of_c_are_answered_with_ours() {
+    for (outside, inside, said, instead) in [
+        ("", "uint32_t a = 1;", "unknown type `uint32_t`", "that is `uint`"),
+        ("", "__u8 a = 1;", "unknown type `__u8`", "that is `uchar`"),
+        ("", "s64 a;", "unknown type `s64`", "that is `long`"),
+        ("struct s { __be16 port; };", "", "unknown type `__be16`", "that is `ushort`"),
+        ("int16_t f(int a) { return a; }", "", "unknown type `int16_t`", "that is `short`"),
+        ("static __always_inline uint f(uint a) { return a; }", "", "unknown type `__always_inline`", "leave it out"),
+        ("uint f(__u32 a) { return a; }", "", "`__u32`", "that is `uint`"),
+        ("", "len = (uint16_t)len;", "unknown type `uint16_t`", "that is `ushort`"),
+        ("", "len = *(__be32 *)pkt;", "unknown type `__be32`", "that is `uint`"),
+        ("", "memcpy(pkt, pkt + 6, 6);", "no function `memcpy`", "assign a structure"),
+        ("", "__builtin_memset(pkt, 0, 6);", "no function `__builtin_memset`", "a loop"),
+        ("", "if (bpf_ntohs(1) == 2) return 1;", "no function `bpf_ntohs`", "`ntohs` does that"),
+        ("", "if (__constant_htons(1) == 2) return 1;", "no function `__constant_htons`", "`htons` does that"),
+        ("", "if (unlikely(len < 14)) return 1;", "no function `unlikely`", "the condition alone"),
+        ("", "retrun 1;", "expected `;`", ""),
+        ("", "retrun len;", "unknown type `retrun`", ""),
+        ("", "nowhere(1);", "no function `nowhere`", "declared before"),
+    ] {
+        let (messages, shown) = errors(&filter(outside, inside));
+        assert!(messages.len() == 1 && shown.contains(said) && shown.contains(instead), "{outside} {inside}: {shown}");
+    }
+}
