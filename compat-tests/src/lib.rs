@@ -11,6 +11,7 @@
 //! - [`witness`]: other compilers of the same texts;
 //! - [`host`]: the C writer's source, compiled for this machine, as a device;
 //! - [`oclgrind`]: the same, run by Oclgrind, which sees races and accesses out of bounds;
+//! - [`nvidia`]: NVIDIA's compilers, which need no GPU;
 //! - [`harness`]: one filter on one device, packet by packet; [`shrink`] makes what fails small.
 
 pub mod c_programs;
@@ -24,6 +25,7 @@ pub mod host;
 pub mod launches;
 pub mod layouts;
 pub mod models;
+pub mod nvidia;
 pub mod oclgrind;
 pub mod operators;
 pub mod shrink;

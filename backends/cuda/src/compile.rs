@@ -180,6 +180,38 @@ pub struct Cubin {
     pub file_name: String,
 }
 
+impl Cubin {
+    /// What goes into the file, by the NVRTC of this machine. No GPU is needed.
+    ///
+    /// # Errors
+    /// There is no NVRTC, or its own words.
+    pub fn compile(&self) -> Result<Vec<u8>, String> {
+        nvrtc()?.compile(&self.file_name, &self.source, &self.options, Output::Cubin)
+    }
+
+    /// The same as PTX, for tools that look at it.
+    ///
+    /// # Errors
+    /// As for [`compile`](Self::compile).
+    pub fn ptx(&self) -> Result<Vec<u8>, String> {
+        let options = self.options.iter().map(|option| option.replace("=sm_", "=compute_"));
+        nvrtc()?.compile(&self.file_name, &self.source, &options.collect::<Vec<_>>(), Output::Ptx)
+    }
+}
+
+/// The version of the NVRTC of this machine, major and minor.
+///
+/// # Errors
+/// There is none; what to install.
+pub fn nvrtc_version() -> Result<(i32, i32), String> {
+    Ok(nvrtc()?.version)
+}
+
+/// NVRTC without regard to any driver: that of the version that has been current for longest.
+fn nvrtc() -> Result<&'static Nvrtc, String> {
+    Nvrtc::get(12)
+}
+
 /// What a program needs for GPUs of an architecture, 90 for compute capability 9.0: a file for each
 /// dispatch method.
 ///

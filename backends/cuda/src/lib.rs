@@ -33,7 +33,7 @@ mod probe;
 mod session;
 mod wait;
 
-pub use compile::{CUBINS, Cubin, cubins};
+pub use compile::{CUBINS, Cubin, cubins, nvrtc_version};
 pub use probe::{CudaDevice, probe};
 
 #[doc(hidden)]

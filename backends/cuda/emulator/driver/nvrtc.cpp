@@ -2,6 +2,7 @@
 // undefined. What that finds ends the process with a message.
 #include "emulator.hpp"
 
+#include <algorithm>
 #include <cctype>
 #include <cstdlib>
 #include <cstring>
@@ -24,7 +25,7 @@ struct Kernel {
     std::string name, bounds;
 };
 
-// `__global__ void`, `__launch_bounds__(N)` or not, and the name.
+// `__global__ void`, `__launch_bounds__(N)` (of more numbers the first counts) or not, and the name.
 static std::vector<Kernel> kernels_of(const std::string &source) {
     const std::string start = "__global__ void ", bounds = "__launch_bounds__(";
     std::vector<Kernel> kernels;
@@ -34,6 +35,7 @@ static std::vector<Kernel> kernels_of(const std::string &source) {
         if (!source.compare(at, bounds.size(), bounds)) {
             size_t end = source.find(')', at);
             kernel.bounds = source.substr(at + bounds.size(), end - at - bounds.size());
+            kernel.bounds.resize(std::min(kernel.bounds.find(','), kernel.bounds.size()));
             at = source.find_first_not_of(' ', end + 1);
         }
         size_t end = at;

@@ -1,0 +1,128 @@
+//! What the cuda backend gives to NVRTC is taken by it and by ptxas, for three generations of GPUs, and no
+//! register of a stock filter is spilled. No GPU is needed.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use portcullis::cuda::{Cubin, cubins};
+use portcullis::device::Dispatch;
+use portcullis::selftest::filters;
+use portcullis_compat_tests::devices;
+use portcullis_compat_tests::generator::{self, Config};
+use portcullis_compat_tests::nvidia::{ARCHITECTURES, PTXAS, Usage, assemble};
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::program::{Program, ProgramOptions};
+
+const SUITE: &str = "NVRTC and ptxas";
+
+/// Random filters, each for one of the architectures.
+const RANDOM_FILTERS: u64 = 60;
+
+/// ptxas, where there are both it and NVRTC.
+fn compilers() -> Option<PathBuf> {
+    let ptxas = std::env::var_os(PTXAS).map(PathBuf::from);
+    let absent = |reason: &str| {
+        devices::absent(SUITE, "nvrtc", reason);
+        None
+    };
+    match (portcullis::cuda::nvrtc_version(), ptxas) {
+        (Ok(_), Some(ptxas)) => Some(ptxas),
+        (Err(reason), _) => absent(&reason),
+        (Ok(_), None) => absent(&format!("no ptxas ({PTXAS}), which `cargo xtask test` fetches")),
+    }
+}
+
+fn passed(remark: &str) {
+    let (major, minor) = portcullis::cuda::nvrtc_version().unwrap();
+    devices::record(SUITE, "nvrtc", "passed", &format!("NVRTC {major}.{minor}, {remark}"));
+}
+
+/// Compiles it as machine code, as the backend does, and as PTX for ptxas.
+fn compile(ptxas: &Path, cubin: &Cubin, arch: u32) -> Usage {
+    let fail = |reason: String| -> ! { panic!("{reason}\n{}, sm_{arch}\n{}", cubin.dispatch, cubin.source) };
+    let image = cubin.compile().unwrap_or_else(|reason| fail(reason));
+    assert!(image.starts_with(b"\x7fELF"), "no ELF file");
+    let ptx = cubin.ptx().unwrap_or_else(|reason| fail(reason));
+    assemble(ptxas, &ptx, arch).unwrap_or_else(|reason| fail(reason))
+}
+
+fn sources(program: &Program, arch: u32) -> Vec<Cubin> {
+    cubins(program, arch).unwrap_or_else(|e| panic!("{e}\n{}", program.source().text))
+}
+
+/// Every stock filter, however it is launched.
+#[test]
+fn stock_filters_are_taken_and_spill_nothing() {
+    let Some(ptxas) = compilers() else { return };
+    let mut most = 0;
+    for case in filters::cases().iter().filter(|case| filters::STOCK.iter().any(|(name, _)| *name == case.name)) {
+        let program = case.compile().unwrap_or_else(|e| panic!("{}", e.render()));
+        for arch in ARCHITECTURES {
+            for cubin in sources(&program, arch) {
+                let usage = compile(&ptxas, &cubin, arch);
+                let what = format!("{} in {}, {}, sm_{arch}", case.name, case.language.name(), cubin.dispatch);
+                println!("{what}: {} registers, {} bytes of stack", usage.registers, usage.stack);
+                assert_eq!(usage.spills, 0, "{what} spills\n{}", cubin.source);
+                most = most.max(usage.registers);
+            }
+        }
+    }
+    passed(&format!("stock filters, at most {most} registers"));
+}
+
+fn pipelined(ptxas: &Path, program: &Program, architectures: &[u32]) -> Usage {
+    let mut worst = Usage::default();
+    for &arch in architectures {
+        for cubin in sources(program, arch).iter().filter(|cubin| cubin.dispatch == Dispatch::Pipelined) {
+            let usage = compile(ptxas, cubin, arch);
+            worst.registers = worst.registers.max(usage.registers);
+            worst.spills = worst.spills.max(usage.spills);
+        }
+    }
+    worst
+}
+
+#[test]
+fn probes_are_taken() {
+    let Some(ptxas) = compilers() else { return };
+    for case in filters::cases().iter().filter(|case| filters::PROBES.iter().any(|(name, _)| *name == case.name)) {
+        let program = case.compile().unwrap_or_else(|e| panic!("{}", e.render()));
+        let Usage { registers, spills, .. } = pipelined(&ptxas, &program, &ARCHITECTURES);
+        println!("{}: {registers} registers, {spills} bytes spilled", case.name);
+    }
+    passed("probes");
+}
+
+#[test]
+fn random_filters_are_taken() {
+    let Some(ptxas) = compilers() else { return };
+    for seed in 0..RANDOM_FILTERS {
+        let filter = generator::filter(seed, &Config::varied(seed));
+        let source = Source::new(format!("random filter {seed}"), filter.text);
+        let options = ProgramOptions { parameters: filter.parameters, ..ProgramOptions::default() };
+        let program = wgsl::compile(&source, &options).unwrap_or_else(|e| panic!("{}\n{}", e.render(), source.text));
+        pipelined(&ptxas, &Arc::new(program), &[ARCHITECTURES[seed as usize % ARCHITECTURES.len()]]);
+    }
+    passed("random filters");
+}
+
+/// The suite can fail.
+#[test]
+fn what_is_no_cuda_is_refused_and_spills_are_seen() {
+    let Some(ptxas) = compilers() else { return };
+    let case = &filters::cases()[0];
+    let program = case.compile().unwrap();
+    let cubin = sources(&program, 90).remove(0);
+    let broken = Cubin { source: cubin.source.replacen("uint", "unit", 1), ..cubin.clone() };
+    let reason = broken.compile().unwrap_err();
+    assert!(reason.contains("error: identifier \"uint\" is undefined"), "{reason}");
+    // More values at once than the registers of a thread that it is told to do with.
+    let values: String = (0..128).map(|i| format!("float v{i} = p[{i}];\n")).collect();
+    let sums: String =
+        (0..128).map(|i| format!("p[{i}] = v{i} * v{} + v{};\n", (i + 37) % 128, (i + 91) % 128)).collect();
+    let hungry = format!(
+        "extern \"C\" __global__ void __launch_bounds__(1024, 2) xdp_kernel(float *p)\n{{\n{values}__syncthreads();\n{sums}}}\n"
+    );
+    let usage = compile(&ptxas, &Cubin { source: hungry, ..cubin }, 90);
+    assert!(usage.spills > 0, "{usage:?}");
+}
