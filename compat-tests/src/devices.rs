@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Instant;
 
-use portcullis::device::Device;
+use portcullis::device::{Device, Dispatch, Only};
 use portcullis_cpu::{Cpu, Style};
 
 /// Devices and tools whose absence fails the tests, with commas between: `cpu,wgpu`.
@@ -13,6 +13,9 @@ pub const REQUIRE: &str = "PORTCULLIS_REQUIRE";
 /// Which share of its cases a suite gives a device whose compiler takes long over each ([`share`]): a
 /// number, 0 where nothing is said (numbers in a row have all cases between them), or `all`.
 pub const SHARE: &str = "PORTCULLIS_TEST_SHARE";
+
+/// The only backend whose devices are tested, where somebody wants just that: `cuda`.
+pub const ONLY: &str = "PORTCULLIS_TEST_ONLY";
 
 /// A folder for notes on what ran where; `cargo xtask test` makes a table of them.
 pub const RECORDS: &str = "PORTCULLIS_TEST_RECORDS";
@@ -25,7 +28,9 @@ pub const RECORDS: &str = "PORTCULLIS_TEST_RECORDS";
 /// their turn.
 pub fn on_each(name: &str, mut suite: impl FnMut(&Arc<dyn Device>)) {
     let mut failures = Vec::new();
-    for backend in portcullis::devices::backends().iter().filter(|b| b.name != "noop") {
+    let only = std::env::var(ONLY).ok().filter(|name| !name.is_empty());
+    let wanted = |name: &str| only.as_ref().map_or(name != "noop", |only| only == name);
+    for backend in portcullis::devices::backends().iter().filter(|backend| wanted(backend.name)) {
         match backend.probe() {
             Ok(devices) => {
                 for device in devices {
@@ -33,7 +38,7 @@ pub fn on_each(name: &str, mut suite: impl FnMut(&Arc<dyn Device>)) {
                     let started = Instant::now();
                     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                         suite(&device);
-                        variants(backend.name, &info.id).iter().for_each(&mut suite);
+                        variants(backend.name, &device).iter().for_each(&mut suite);
                     }));
                     let remark = format!("{}, {:.1} s", info.name, started.elapsed().as_secs_f32());
                     record(name, &info.id, if outcome.is_ok() { "passed" } else { "failed" }, &remark);
@@ -54,15 +59,29 @@ pub fn on_each(name: &str, mut suite: impl FnMut(&Arc<dyn Device>)) {
 
 /// What a device would otherwise choose between by the clock, or by what else the machine has: each
 /// must be right alone.
-fn variants(backend: &str, id: &str) -> Vec<Arc<dyn Device>> {
+fn variants(backend: &str, device: &Arc<dyn Device>) -> Vec<Arc<dyn Device>> {
+    let info = device.info();
+    let id = &info.id;
     match backend {
         "cpu" => [Style::BranchFree, Style::Branching].map(|style| Arc::new(Cpu::with_style(style)) as _).to_vec(),
         // How packets get to a GPU that has memory of its own, on devices that have not.
         "opencl" => {
             let mut devices =
                 portcullis::opencl::probe().unwrap_or_else(|e| panic!("{id} was there before: {e}")).into_iter();
-            let device = devices.find(|device| device.info().id == id).unwrap_or_else(|| panic!("{id} is gone"));
+            let device = devices.find(|device| device.info().id == *id).unwrap_or_else(|| panic!("{id} is gone"));
             vec![Arc::new(device.apart())]
+        }
+        // Each way of handing batches over has kernels of its own, but for `inline`, which takes one batch at a
+        // time so suites that send several cannot use.
+        "cuda" => {
+            let by = |&method| Only::new(device, method).unwrap_or_else(|e| panic!("{id} has named it: {e}"));
+            info.dispatch
+                .iter()
+                .skip(1)
+                .filter(|&&method| method != Dispatch::Inline)
+                .map(by)
+                .map(|only| Arc::new(only) as _)
+                .collect()
         }
         _ => Vec::new(),
     }
@@ -83,13 +102,13 @@ pub fn absent(suite: &str, tool: &str, reason: &str) {
 }
 
 /// The cases that a device runs: all of them, or where its compiler takes about a second for each (PoCL's
-/// does) about `most`, spread evenly over all.
+/// does, and CUDA's for all dispatch methods) about `most`, spread evenly over all.
 ///
 /// # Panics
 /// When [`SHARE`] is neither a number nor `all`.
 pub fn share<'a, T>(device: &Arc<dyn Device>, cases: &'a [T], most: usize) -> impl Iterator<Item = &'a T> + Clone {
     let said = std::env::var(SHARE).unwrap_or_else(|_| "0".into());
-    let slow = device.info().id.starts_with("opencl:");
+    let slow = ["opencl:", "cuda:"].iter().any(|backend| device.info().id.starts_with(backend));
     let (first, step) = if slow && said != "all" {
         let number = said.parse().unwrap_or_else(|_| panic!("{SHARE}={said} is neither a number nor `all`"));
         spread(cases.len(), most, number)

@@ -14,7 +14,7 @@ pub mod offload;
 pub mod pace;
 pub mod plan;
 
-pub use dispatch::{Dispatch, UnknownDispatch};
+pub use dispatch::{Dispatch, Only, UnknownDispatch};
 
 /// What a device is made of, as far as it matters for choosing one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
 use clap::builder::NonEmptyStringValueParser;
-use portcullis::device::Device;
+use portcullis::device::{Device, Dispatch, Only};
 use portcullis::devices::{self, Selector};
 use portcullis::io::reason_at;
 use portcullis::selftest::corpora::{self, Depth};
@@ -27,6 +27,10 @@ pub struct Args {
     /// Fail when one of these is missing, for example cpu,wgpu,opencl
     #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
     require: Vec<Selector>,
+    /// Judge devices by this dispatch method; may be given several times. Without it: by each device's own
+    /// choice
+    #[arg(long, value_name = "METHOD")]
+    dispatch: Vec<Dispatch>,
     /// Run only this filter of the corpus; may be given several times
     #[arg(long, value_name = "NAME")]
     filter: Vec<String>,
@@ -120,7 +124,23 @@ fn find(args: &Args) -> (Vec<Arc<dyn Device>>, Vec<MissingDevice>) {
         }
     }
     missing.dedup_by(|a, b| a.device == b.device);
-    (found, missing)
+    if args.dispatch.is_empty() {
+        return (found, missing);
+    }
+    let mut by_method: Vec<Arc<dyn Device>> = Vec::new();
+    for (device, &dispatch) in found.iter().flat_map(|device| args.dispatch.iter().map(move |method| (device, method)))
+    {
+        match Only::new(device, dispatch) {
+            Ok(only) => by_method.push(Arc::new(only)),
+            Err(error) => missing.push(MissingDevice {
+                device: format!("{} {dispatch}", device.info().id),
+                reason: error.to_string(),
+                // Of all devices that there are, not each has each method.
+                required: !args.device.is_empty(),
+            }),
+        }
+    }
+    (by_method, missing)
 }
 
 fn text(report: &Report) -> String {

@@ -68,6 +68,22 @@ fn selftest_judges_and_writes_its_findings() {
     let ran = place.run(&[&["selftest", "--device", "interp", "--require", "interp:9"], &some[..]].concat());
     assert_eq!(ran.code, 1);
     assert!(ran.out.contains("required and missing"), "{}", ran.out);
+    let by = |method| {
+        [&["selftest", "--device", "interp", "--dispatch", "inline", "--dispatch", method], &some[..]].concat()
+    };
+    let ran = place.run(&by("pipelined")).done();
+    assert!(
+        ran.out.contains("interp inline     identical") && ran.out.contains("interp pipelined  identical"),
+        "{}",
+        ran.out
+    );
+    let ran = place.run(&by("graph"));
+    assert_eq!(ran.code, 1);
+    assert!(
+        ran.out.contains("interp graph: required and missing: interp has no dispatch method `graph`"),
+        "{}",
+        ran.out
+    );
     place.run(&["selftest", "--filter", "nothing"]).failed(2, &["`nothing`", "loads"]);
     place.run(&["selftest", "--require", "gpu"]).failed(2, &["`gpu`"]);
 }

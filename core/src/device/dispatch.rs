@@ -4,8 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::{DeviceError, DeviceInfo, Done, Imported, LoadOptions, Session, SubmitError};
+use super::{Device, DeviceError, DeviceInfo, Done, Imported, LoadOptions, Session, SubmitError};
 use crate::packet::{Batch, Span};
+use crate::program::Program;
 
 /// A way of getting batches to a device and verdicts back. One vocabulary for all backends; which
 /// of them a device has is in [`DeviceInfo::dispatch`].
@@ -30,6 +31,17 @@ impl Dispatch {
 
     /// What a device has that has nothing special: the default first.
     pub const COMMON: &[Dispatch] = &[Dispatch::Pipelined, Dispatch::Inline];
+
+    /// It alone.
+    fn alone(self) -> &'static [Dispatch] {
+        match self {
+            Dispatch::Inline => &[Dispatch::Inline],
+            Dispatch::Pipelined => &[Dispatch::Pipelined],
+            Dispatch::Persistent => &[Dispatch::Persistent],
+            Dispatch::WaitValue => &[Dispatch::WaitValue],
+            Dispatch::Graph => &[Dispatch::Graph],
+        }
+    }
 
     /// What `--dispatch` takes.
     pub fn name(self) -> &'static str {
@@ -97,6 +109,41 @@ fn list<'a>(methods: impl Iterator<Item = &'a Dispatch>) -> String {
     }
 }
 
+/// A device by one of its methods, as if it had no other: for judging and measuring each by itself.
+pub struct Only {
+    device: Arc<dyn Device>,
+    info: DeviceInfo,
+    dispatch: Dispatch,
+}
+
+impl Only {
+    /// The device by this method, under the id `ID METHOD`.
+    ///
+    /// # Errors
+    /// [`DeviceError::NoDispatch`] where the device does not have it.
+    pub fn new(device: &Arc<dyn Device>, dispatch: Dispatch) -> Result<Only, DeviceError> {
+        let info = device.info();
+        Dispatch::of(info, &LoadOptions { dispatch: Some(dispatch), ..LoadOptions::default() })?;
+        let id = format!("{} {dispatch}", info.id);
+        Ok(Only {
+            device: device.clone(),
+            info: DeviceInfo { id, dispatch: dispatch.alone(), ..info.clone() },
+            dispatch,
+        })
+    }
+}
+
+impl Device for Only {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
+        Dispatch::of(&self.info, options)?;
+        self.device.load(program, &LoadOptions { dispatch: Some(self.dispatch), ..options.clone() })
+    }
+}
+
 /// A session whose batches are done when [`Session::submit`] returns.
 struct Inline<S> {
     session: S,
@@ -134,7 +181,7 @@ impl<S: Session> Session for Inline<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::{Device, noop::Noop};
+    use crate::device::noop::Noop;
     use crate::lang::{Source, wgsl};
     use crate::program::ProgramOptions;
 
@@ -159,6 +206,14 @@ mod tests {
         let error = load(Some(Dispatch::Graph)).err().unwrap().to_string();
         assert_eq!(error, "noop has no dispatch method `graph`; it has pipelined and inline");
         assert_eq!(load(None).unwrap().depth(), 3);
+
+        let noop: Arc<dyn Device> = Arc::new(Noop::new());
+        assert_eq!(Only::new(&noop, Dispatch::Graph).err().unwrap(), load(Some(Dispatch::Graph)).err().unwrap());
+        let only = Only::new(&noop, Dispatch::Inline).unwrap();
+        assert_eq!((only.info().id.as_str(), only.info().dispatch), ("noop inline", &[Dispatch::Inline][..]));
+        assert_eq!(only.load(&program, &LoadOptions::default()).unwrap().depth(), 1);
+        let pipelined = LoadOptions { dispatch: Some(Dispatch::Pipelined), ..LoadOptions::default() };
+        assert!(only.load(&program, &pipelined).is_err());
 
         let mut inline = load(Some(Dispatch::Inline)).unwrap();
         let batch = || Batch::from_packets(&[[0u8; 20], [1; 20]]).unwrap();

@@ -1,5 +1,6 @@
 //! `cargo xtask test`: one command for everything that a change must pass.
 
+mod emulated;
 mod records;
 mod system;
 mod tally;
@@ -106,6 +107,7 @@ pub fn run(options: &Options) -> Result<(), String> {
         suite.step(&format!("package list of {package}"), &arguments, &[]);
     }
     suite.tests("tests", &["--workspace"]);
+    emulated::run(&mut suite);
 
     // As it is built for use.
     let report = root.join("target/selftest.json");
@@ -209,11 +211,16 @@ impl Suite<'_> {
 
     /// `cargo test`, its tests counted one by one.
     fn tests(&mut self, name: &str, what: &[&str]) {
+        self.tests_with(name, what, &[]);
+    }
+
+    /// The same, with these variables beside those that every step has.
+    fn tests_with(&mut self, name: &str, what: &[&str], environment: &[(&str, &str)]) {
         let arguments = [&["test", "--no-fail-fast"], what].concat();
         println!("\n== {name}: cargo {}", arguments.join(" "));
         let started = Instant::now();
         let mut command = self.cargo();
-        command.args(arguments).stdout(Stdio::piped());
+        command.args(arguments).envs(environment.iter().copied()).stdout(Stdio::piped());
         let mut tally = Tally::default();
         let passed = command.spawn().is_ok_and(|mut child| {
             let lines = BufReader::new(child.stdout.take().expect("it is piped"));

@@ -41,6 +41,8 @@ struct Executable {
     Context *context;
     Graph *graph;
     std::vector<Node> nodes;
+    // Launches that have not ended.
+    std::atomic<long> running{0};
 };
 
 static std::mutex mutex;
@@ -128,7 +130,9 @@ API int cuGraphInstantiateWithFlags(Executable **made, void *handle, unsigned lo
     if (flags) return INVALID_VALUE;
     std::lock_guard<std::mutex> lock(mutex);
     Graph *graph = graph_of(handle, __func__);
-    *made = new Executable{context, graph, {}};
+    *made = new Executable;
+    (*made)->context = context;
+    (*made)->graph = graph;
     for (Node *node : graph->nodes) {
         (*made)->nodes.push_back(*node);
         if (node->copy) (*made)->nodes.back().copy = std::make_shared<Copy>(*node->copy);
@@ -159,6 +163,7 @@ API int cuGraphLaunch(void *handle, void *stream_handle) {
     Stream *stream = stream_of(stream_handle, __func__);
     std::lock_guard<std::mutex> lock(mutex);
     Executable *executable = executable_of(handle, __func__);
+    executable->running++;
     for (Node &node : executable->nodes) {
         if (node.launch) {
             enqueue(stream, [launch = node.launch] { run(*launch); });
@@ -170,13 +175,14 @@ API int cuGraphLaunch(void *handle, void *stream_handle) {
             });
         }
     }
+    enqueue(stream, [executable] { executable->running--; });
     return SUCCESS;
 }
 
 API int cuGraphExecDestroy(void *handle) {
     std::lock_guard<std::mutex> lock(mutex);
     Executable *executable = executable_of(handle, __func__);
-    if (!idle(executable->context)) misuse("cuGraphExecDestroy: it may be running");
+    if (executable->running && !executable->context->error) misuse("cuGraphExecDestroy: it may be running");
     executables.erase(executable);
     executable->context->objects--;
     return SUCCESS;

@@ -1,0 +1,40 @@
+//! The suites of filters on a CUDA device that is emulated: every way of handing batches over, on a machine without
+//! a GPU.
+
+use portcullis_cuda_emulator::{Unavailable, build};
+
+use super::Suite;
+use super::tally::Tally;
+
+/// Suites whose filters it runs; each is compiled for every dispatch method, which takes its time.
+const SUITES: [&str; 4] = ["stock_filters", "batches", "submitted_again", "random_filters"];
+
+/// Runs them, unless this machine cannot have the emulation.
+pub fn run(suite: &mut Suite<'_>) {
+    let folder = match build(&suite.root.join("target"), &[]) {
+        Ok(folder) => folder,
+        Err(Unavailable::Here(reason)) => {
+            println!("\nNo emulated CUDA device: {reason}");
+            suite.tally.skipped += 1;
+            return;
+        }
+        Err(broken) => {
+            println!("\n{broken}");
+            return suite.end("the emulated CUDA device", Tally::one(false), std::time::Instant::now());
+        }
+    };
+    let folder = folder.to_string_lossy().into_owned();
+    let nvrtc = format!("{folder}/libnvrtc.so.12");
+    let environment = [
+        ("LD_LIBRARY_PATH", folder.as_str()),
+        ("PORTCULLIS_NVRTC", &nvrtc),
+        ("PORTCULLIS_REQUIRE", "cuda"),
+        ("PORTCULLIS_TEST_ONLY", "cuda"),
+        ("CUDA_VISIBLE_DEVICES", "0"),
+    ];
+    let mut arguments = vec!["--package", "portcullis-compat-tests"];
+    arguments.extend(SUITES.iter().flat_map(|name| ["--test", name]));
+    suite.tests_with("tests on an emulated CUDA device", &arguments, &environment);
+    let selftest = ["run", "--quiet", "--package", "portcullis", "--", "selftest", "--device", "cuda"];
+    suite.step("self-test on an emulated CUDA device", &selftest, &environment);
+}
