@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use portcullis_core::device::offload::{Columns, Effects, Part, words};
-use portcullis_core::device::plan::PAST_END;
-use portcullis_core::packet::Metadata;
+use portcullis_core::device::plan::{Layout, PAST_END};
+use portcullis_core::packet::{Descriptor, Metadata};
 
 use crate::api::Code;
 use crate::device::Context;
@@ -138,13 +138,22 @@ impl Slot {
 
     /// Writes what is given of a part, for which there is room; the packets' bytes only where the shape says so.
     ///
+    /// Gives what descriptors' offsets count from, in the packets' bytes: where those are copied from where they lie
+    /// and their ends stay, descriptors are given as they are, which is no work.
+    ///
     /// # Safety
     /// The device has ended all that was queued with this slot.
-    pub unsafe fn write<I>(&mut self, part: &Part<'_, I>, effects: Effects, shape: &Shape) {
+    pub unsafe fn write<I>(&mut self, part: &Part<'_, I>, effects: Effects, shape: &Shape) -> u64 {
         let at = self.given_at;
         // SAFETY: nothing is queued that uses it by the caller's promise, and the borrow ends here.
         let to = unsafe { self.given().bytes_mut(0, shape.written) };
-        copy_each(part.descriptor_bytes(), &mut to[HEAD..]);
+        let as_they_are = cfg!(target_endian = "little") && part.layout() == Layout::Copied && !effects.moves_ends;
+        if as_they_are {
+            let descriptors = bytes_of(part.descriptors());
+            to[HEAD..][..descriptors.len()].copy_from_slice(descriptors);
+        } else {
+            copy_each(part.descriptor_bytes(), &mut to[HEAD..]);
+        }
         if effects.metadata {
             copy_each(part.metadata_bytes(), &mut to[at.metadata..]);
         }
@@ -156,6 +165,7 @@ impl Slot {
         let packets = self.packets;
         // SAFETY: as above.
         unsafe { self.write_head(0, packets) };
+        if as_they_are { part.bytes().start } else { 0 }
     }
 
     /// Writes the head: a launch of `count` packets from `first` on.
@@ -216,6 +226,12 @@ impl Slot {
     pub fn returned(&self) -> &HostMemory {
         self.returned.as_ref().expect("reserved before it is used")
     }
+}
+
+/// Descriptors in the host's order of bytes.
+fn bytes_of(descriptors: &[Descriptor]) -> &[u8] {
+    // SAFETY: two words each, without padding between them or behind.
+    unsafe { std::slice::from_raw_parts(descriptors.as_ptr().cast(), size_of_val(descriptors)) }
 }
 
 /// Writes items one behind the other.

@@ -1,0 +1,216 @@
+//! CUDA's devices against what their memory and their bus can do. `cargo bench --bench cuda`.
+//!
+//! - kernel: the filter over packets in the device's memory, against a copy within that memory, for the bytes
+//!   that the filter touches. A copy moves each byte twice, and so counts for twice its size.
+//! - end to end: batches from pinned memory and their verdicts back, against a copy to the device, for the bytes
+//!   that have to move there: packets and descriptors.
+//! - latency: from handing over a small batch to having its verdicts, by each dispatch method.
+//!
+//! Ratios are times that the bytes would have taken by the copy's rate, over the times that were taken: 1 is all that
+//! the memory or the bus can do. Where `PORTCULLIS_BENCH_JSON` names a file the figures are written to it.
+
+mod support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use portcullis_core::device::{Device, DeviceKind, Dispatch, LoadOptions};
+use portcullis_core::packet::Descriptor;
+use portcullis_core::program::Program;
+use portcullis_cuda::CudaDevice;
+use portcullis_cuda::measure::{KernelOnly, copy_on_device, copy_to_device};
+use serde_json::{Value, json};
+
+use support::device::{DEPTH, compile};
+use support::{LENGTH, Traffic, only_testing};
+
+const FILTERS: [(&str, &str); 8] = [
+    ("minimal", include_str!("../shaders/minimal.wgsl")),
+    ("simple_filter", include_str!("../shaders/simple_filter.wgsl")),
+    ("port_filter", include_str!("../shaders/port_filter.wgsl")),
+    ("complex_filter", include_str!("../shaders/complex_filter.wgsl")),
+    ("http_only", include_str!("../shaders/http_only.wgsl")),
+    ("hash_lb", include_str!("../shaders/hash_lb.wgsl")),
+    ("mac_swap", include_str!("../shaders/mac_swap.wgsl")),
+    ("dscp_mark", include_str!("../shaders/dscp_mark.wgsl")),
+];
+
+/// A filter that reads headers and writes nothing, and one that redirects.
+const SENT: [usize; 2] = [4, 5];
+
+/// The file for the figures.
+const JSON: &str = "PORTCULLIS_BENCH_JSON";
+
+/// Bytes of memory that are read and written together, in GPUs' memory.
+const SECTOR: u64 = 32;
+
+/// How much is measured.
+struct Scale {
+    /// Bytes of a copy, packets of the kernels' batch, and repetitions.
+    copy: usize,
+    packets: usize,
+    rounds: u32,
+    /// Packets of a batch that is sent, in all, and how often.
+    sent: &'static [usize],
+    turns: usize,
+    /// Small batches by each method.
+    small: usize,
+}
+
+const FULL: Scale = Scale {
+    copy: 256 << 20,
+    packets: 4 << 20,
+    rounds: 50,
+    sent: &[100_000, 1_000_000, 10_000_000],
+    turns: 15,
+    small: 20_000,
+};
+
+/// Whether it runs at all.
+const TRIAL: Scale = Scale { copy: 1 << 20, packets: 1000, rounds: 2, sent: &[1000], turns: 2, small: 20 };
+
+fn main() {
+    let devices = match portcullis_cuda::probe() {
+        Ok(devices) => devices,
+        Err(reason) => {
+            println!("nothing to measure: {reason}");
+            return;
+        }
+    };
+    let mut all = Vec::new();
+    for device in devices {
+        let emulated = device.info().kind == DeviceKind::Software;
+        if emulated {
+            println!("{}: its times mean nothing", device.info().name);
+        }
+        let scale = if emulated || only_testing() { &TRIAL } else { &FULL };
+        all.push(measure(&device, scale));
+    }
+    if let Some(file) = std::env::var_os(JSON) {
+        let text =
+            serde_json::to_string_pretty(&json!({ "bench": "cuda", "devices": all })).expect("numbers and texts");
+        std::fs::write(&file, text + "\n").unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    }
+}
+
+fn measure(device: &CudaDevice, scale: &Scale) -> Value {
+    let info = device.info();
+    println!("\n{}: {}, {}", info.id, info.name, info.driver);
+    let on_device = copy_on_device(device, scale.copy, scale.rounds).unwrap_or_else(|e| panic!("{e}"));
+    let to_device = copy_to_device(device, scale.copy, scale.rounds).unwrap_or_else(|e| panic!("{e}"));
+    let on_device = 2.0 * scale.copy as f64 / on_device.as_secs_f64();
+    let to_device = scale.copy as f64 / to_device.as_secs_f64();
+    println!("copy on the device {:.1} GB/s, to the device {:.1} GB/s", on_device / 1e9, to_device / 1e9);
+    json!({
+        "id": info.id,
+        "name": info.name,
+        "driver": info.driver,
+        "emulated": info.kind == DeviceKind::Software,
+        "copy_on_device_bytes_per_s": on_device,
+        "copy_to_device_bytes_per_s": to_device,
+        "kernels": kernels(device, scale, on_device),
+        "end_to_end": end_to_end(device, scale, to_device),
+        "latency": latency(device, scale),
+    })
+}
+
+/// Bytes that a kernel moves between the device's memory and itself for each packet: a descriptor, the sectors of
+/// the packet that it may read or write, and what it gives back.
+fn touched(program: &Program) -> f64 {
+    let facts = program.facts();
+    let sectors = |reach: u32| u64::from(reach).min(LENGTH as u64).div_ceil(SECTOR) * SECTOR;
+    let packet = sectors(facts.reads.reach()).max(sectors(facts.writes.reach())) + sectors(facts.writes.reach());
+    (size_of::<Descriptor>() as u64 + packet + 1 + if facts.redirects { 4 } else { 0 }) as f64
+}
+
+fn kernels(device: &CudaDevice, scale: &Scale, bandwidth: f64) -> Vec<Value> {
+    println!("\nkernel             Mpps   bytes a packet   of a copy's rate");
+    let mut batch = Some(support::batch(Traffic::Mixed, scale.packets, LENGTH));
+    let mut rows = Vec::new();
+    for (name, text) in FILTERS {
+        let program = compile(name, text);
+        let mut kernel = KernelOnly::load(device, &program).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let (time, back) =
+            kernel.time(batch.take().expect("it came back"), scale.rounds).unwrap_or_else(|e| panic!("{name}: {e}"));
+        batch = Some(back);
+        let (rate, bytes) = (scale.packets as f64 / time.as_secs_f64(), touched(&program));
+        println!("{name:15} {:>7.0}   {bytes:>14}   {:.2}", rate / 1e6, rate * bytes / bandwidth);
+        rows.push(json!({
+            "filter": name, "packets": scale.packets, "packets_per_s": rate, "bytes_a_packet": bytes,
+            "ratio": rate * bytes / bandwidth,
+        }));
+    }
+    rows
+}
+
+fn end_to_end(device: &CudaDevice, scale: &Scale, bandwidth: f64) -> Vec<Value> {
+    println!("\nend to end         packets     Mpps   of the bus");
+    let mut rows = Vec::new();
+    for (name, text) in SENT.map(|index| FILTERS[index]) {
+        let program = compile(name, text);
+        for &packets in scale.sent {
+            let options = LoadOptions { depth: DEPTH, ..LoadOptions::default() };
+            let mut session = device.load(&program, &options).unwrap_or_else(|e| panic!("{name}: {e}"));
+            // As many batches as are in flight, over and over: the bus need not wait for the host.
+            let mut idle: Vec<_> = (0..DEPTH).map(|_| support::batch(Traffic::Mixed, packets, LENGTH)).collect();
+            let mut done = 0;
+            let mut began = Instant::now();
+            // The first of each makes buffers and registers memory.
+            let turns = DEPTH + scale.turns * DEPTH;
+            while done < turns {
+                while let Some(batch) = idle.pop() {
+                    session.submit(batch).unwrap_or_else(|e| panic!("{name}: {e}"));
+                }
+                let back = session.complete().unwrap_or_else(|e| panic!("{name}: {e}"));
+                idle.push(back.expect("a batch is in flight").batch);
+                done += 1;
+                if done == DEPTH {
+                    began = Instant::now();
+                }
+            }
+            let rate = ((turns - DEPTH) * packets) as f64 / began.elapsed().as_secs_f64();
+            let bytes = (LENGTH + size_of::<Descriptor>()) as f64;
+            println!("{name:15} {packets:>10} {:>8.1}   {:.2}", rate / 1e6, rate * bytes / bandwidth);
+            rows.push(json!({
+                "filter": name, "packets": packets, "packets_per_s": rate, "bytes_a_packet": bytes,
+                "ratio": rate * bytes / bandwidth,
+            }));
+        }
+    }
+    rows
+}
+
+fn latency(device: &CudaDevice, scale: &Scale) -> Vec<Value> {
+    println!("\nlatency      packets   p50 µs   p99 µs");
+    let program: Arc<Program> = compile(FILTERS[4].0, FILTERS[4].1);
+    let mut rows = Vec::new();
+    for &dispatch in device.info().dispatch {
+        for packets in [64, 1024] {
+            let options = LoadOptions { dispatch: Some(dispatch), depth: 1, ..LoadOptions::default() };
+            let mut session = device.load(&program, &options).unwrap_or_else(|e| panic!("{dispatch}: {e}"));
+            let mut batch = Some(support::batch(Traffic::Mixed, packets, LENGTH));
+            let mut times = Vec::with_capacity(scale.small);
+            for turn in 0..scale.small + scale.small / 10 {
+                let began = Instant::now();
+                let sent = batch.take().expect("it came back");
+                let done = session.run(sent).unwrap_or_else(|e| panic!("{dispatch}: {e}"));
+                let time = began.elapsed();
+                batch = Some(done.batch);
+                // The first make buffers and wake the device.
+                if turn >= scale.small / 10 {
+                    times.push(time);
+                }
+            }
+            times.sort_unstable();
+            let (p50, p99) = (quantile(&times, 50), quantile(&times, 99));
+            println!("{:11}  {packets:>7}  {p50:>7.1}  {p99:>7.1}", Dispatch::name(dispatch));
+            rows.push(json!({ "dispatch": dispatch.name(), "packets": packets, "p50_us": p50, "p99_us": p99 }));
+        }
+    }
+    rows
+}
+
+/// Microseconds below which so many of a hundred are.
+fn quantile(sorted: &[Duration], percent: usize) -> f64 {
+    sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)].as_secs_f64() * 1e6
+}
