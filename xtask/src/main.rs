@@ -1,11 +1,12 @@
 //! What a maintainer runs: `cargo xtask TASK`.
 
+mod bundle;
 mod samples;
 mod test;
 mod wheels;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 
 const USAGE: &str = "\
 Usage: cargo xtask TASK
@@ -16,17 +17,25 @@ Tasks:
            in release the self-test, the README's first command and the tests of the program and the CPU.
            On Debian it installs what the tests need, after naming it, when it may, and fetches NVIDIA's
            compilers with pip into target/wheels.
-           --require  fail where one of these is missing: a device (cpu, wgpu, opencl) or a tool (nvrtc,
+           --require  fail where one of these is missing: a device (cpu, cuda, wgpu, opencl) or a tool (nvrtc,
                       oclgrind). Others that are missing are listed with the reason
            --intel    fetch Intel's OpenCL for processors, too, and test on it beside the other devices
+  gpu-bundle [DIR]
+           makes a folder (target/gpu-bundle) to try Portcullis on another machine's NVIDIA GPU: program,
+           benches, loaders, compiled filters, and gpu-check.sh, which writes one JSON file
   samples  writes samples/mixed.pcap anew
   package  builds every published crate from what its package holds (slow)
 ";
+
+/// What the program is built with for use and for tests in release: every backend that needs nothing at
+/// build time.
+const FEATURES: [&str; 2] = ["--features", "opencl"];
 
 /// What to do.
 #[derive(Debug, PartialEq, Eq)]
 enum Task {
     Test(test::Options),
+    GpuBundle(Option<PathBuf>),
     Samples,
     Package,
     Help,
@@ -40,6 +49,8 @@ fn parse(arguments: &[&str]) -> Option<Task> {
     };
     match (task, rest) {
         ("test", _) => test::Options::parse(rest).map(Task::Test),
+        ("gpu-bundle", []) => Some(Task::GpuBundle(None)),
+        ("gpu-bundle", [folder]) if !folder.starts_with('-') => Some(Task::GpuBundle(Some(folder.into()))),
         ("samples", []) => Some(Task::Samples),
         ("package", []) => Some(Task::Package),
         ("help" | "--help" | "-h", []) => Some(Task::Help),
@@ -56,6 +67,7 @@ fn main() -> ExitCode {
     };
     let result = match task {
         Task::Test(options) => test::run(&options),
+        Task::GpuBundle(folder) => bundle::run(folder.as_deref()),
         Task::Samples => samples::write(),
         Task::Package => test::package(),
         Task::Help => {
@@ -75,6 +87,13 @@ fn main() -> ExitCode {
 /// The repository's root folder.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the root").to_owned()
+}
+
+/// The cargo that runs this, in the repository's root, with nothing to read.
+fn cargo(root: &Path) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root).stdin(Stdio::null());
+    command
 }
 
 /// Where the system has a shared library.
@@ -112,6 +131,10 @@ mod tests {
             ("test --require cpu,", None),
             ("test --require gpu", None),
             ("test --all", None),
+            ("gpu-bundle", Some(Task::GpuBundle(None))),
+            ("gpu-bundle /tmp/x", Some(Task::GpuBundle(Some("/tmp/x".into())))),
+            ("gpu-bundle --help", None),
+            ("gpu-bundle a b", None),
             ("samples --intel", None),
             ("tests", None),
         ] {

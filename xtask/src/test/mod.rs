@@ -24,11 +24,8 @@ const FEATURE_SETS: [&[&str]; 6] = [
     &["--all-features"],
 ];
 
-/// What the program is tested with in release: every backend that needs nothing at build time.
-const FEATURES: [&str; 2] = ["--features", "opencl"];
-
 /// What may be demanded: devices, and tools that suites need.
-const DEVICES: [&str; 3] = ["cpu", "wgpu", "opencl"];
+const DEVICES: [&str; 4] = ["cpu", "cuda", "wgpu", "opencl"];
 const TOOLS: [&str; 2] = ["nvrtc", "oclgrind"];
 
 /// How to test.
@@ -113,7 +110,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     let report = root.join("target/selftest.json");
     let _ = std::fs::remove_file(&report);
     let file = report.to_str().ok_or("the repository's path is not UTF-8")?;
-    let program = ["--release", "--package", "portcullis"].iter().chain(&FEATURES).copied().collect::<Vec<_>>();
+    let program = ["--release", "--package", "portcullis"].iter().chain(&crate::FEATURES).copied().collect::<Vec<_>>();
     let devices: Vec<&str> = options.require.iter().map(String::as_str).filter(|n| DEVICES.contains(n)).collect();
     let devices = devices.join(",");
     let mut selftest = [&["run", "--quiet"], &program[..], &["--", "selftest", "--json", file]].concat();
@@ -179,7 +176,7 @@ pub fn package() -> Result<(), String> {
     for package in PUBLISHED {
         arguments.extend(["--package", package]);
     }
-    let status = cargo(&root).args(arguments).status().map_err(|e| format!("cargo does not start: {e}"))?;
+    let status = crate::cargo(&root).args(arguments).status().map_err(|e| format!("cargo does not start: {e}"))?;
     if status.success() { Ok(()) } else { Err("a package does not build by itself".into()) }
 }
 
@@ -241,7 +238,7 @@ impl Suite<'_> {
     }
 
     fn cargo(&self) -> Command {
-        let mut command = cargo(self.root);
+        let mut command = crate::cargo(self.root);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
@@ -262,13 +259,6 @@ impl Suite<'_> {
         }
         println!("{:>7.1}  all", self.times.iter().map(|(_, time)| time.as_secs_f32()).sum::<f32>());
     }
-}
-
-/// The cargo that runs this, in the repository's root, with nothing to read.
-fn cargo(root: &Path) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(root).stdin(Stdio::null());
-    command
 }
 
 #[cfg(test)]

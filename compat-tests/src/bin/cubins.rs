@@ -1,0 +1,54 @@
+//! Compiles filters ahead for GPUs of three generations: `cubins FOLDER`. `cargo xtask gpu-bundle` runs it.
+//!
+//! Stock filters for every dispatch method, probes for the one that the self-test uses: a machine with a
+//! driver and no NVRTC can then run the self-test and the stock filters.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use portcullis::cuda::cubins;
+use portcullis::device::Dispatch;
+use portcullis::selftest::filters;
+use portcullis_compat_tests::nvidia::ARCHITECTURES;
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    let [folder] = &arguments[..] else {
+        eprintln!("Usage: cubins FOLDER");
+        return ExitCode::from(2);
+    };
+    match compile(&PathBuf::from(folder)) {
+        Ok(count) => {
+            println!("{count} filters compiled");
+            ExitCode::SUCCESS
+        }
+        Err(reason) => {
+            eprintln!("cubins: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn compile(folder: &std::path::Path) -> Result<usize, String> {
+    let mut count = 0;
+    for case in filters::cases() {
+        let is_stock = filters::STOCK.iter().any(|(name, _)| *name == case.name);
+        let program = case.compile().map_err(|errors| errors.render())?;
+        for arch in ARCHITECTURES {
+            for cubin in cubins(&program, arch).map_err(|error| format!("{}: {error}", case.name))? {
+                if !is_stock && cubin.dispatch != Dispatch::Pipelined {
+                    continue;
+                }
+                let file = folder.join(&cubin.file_name);
+                // What means the same in both languages may be the same in CUDA C++.
+                if file.exists() {
+                    continue;
+                }
+                let image = cubin.compile().map_err(|reason| format!("{}: {reason}", case.name))?;
+                std::fs::write(&file, image).map_err(|error| format!("{}: {error}", file.display()))?;
+                count += 1;
+            }
+        }
+    }
+    Ok(count)
+}

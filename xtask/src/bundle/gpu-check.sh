@@ -1,0 +1,225 @@
+#!/bin/sh
+# Tries Portcullis on this machine's NVIDIA GPU and writes down in one JSON file what came of it.
+#
+#     ./gpu-check.sh [FILE]      FILE is gpu-check.json where nothing is said
+#
+# It wants a Linux on x86-64 with a shell, awk, sed, tr and timeout; nothing is installed, and nothing is
+# written but FILE and a temporary folder. Takes less than nine minutes: no step may take longer than its
+# limit, and what fails stops no other step.
+#
+# Ends with 0 when FILE is written (what is missing here stands in it), with 1 when in addition a step
+# failed, and with 2 when there is no FILE.
+set -u
+LC_ALL=C
+export LC_ALL
+
+here=$(cd "$(dirname "$0")" && pwd) || exit 2
+file=${1:-gpu-check.json}
+(: >"$file") || { echo "gpu-check: $file cannot be written" >&2; exit 2; }
+work=$(mktemp -d) || { echo "gpu-check: no temporary folder to be had" >&2; exit 2; }
+trap 'rm -rf "$work"' EXIT
+trap 'exit 2' HUP INT TERM
+
+# All steps together, in seconds.
+BUDGET=510
+began=$(date +%s)
+failed=0
+
+# Standard input as a string of JSON. What is not ASCII is left out.
+quote() {
+    tr -cd '\011\012\040-\176' | sed -e 's/\\/\\\\/g' -e 's/"/\\"/g' -e 's/	/\\t/g' |
+        awk 'BEGIN { printf "\"" } { printf "%s%s", (NR > 1 ? "\\n" : ""), $0 } END { printf "\"" }'
+}
+
+text() {
+    printf '%s' "$1" | quote
+}
+
+# --- What the machine has -----------------------------------------------------------------------
+
+FOLDERS="/usr/lib/x86_64-linux-gnu /usr/lib64 /lib64 /usr/lib /usr/local/lib /usr/local/nvidia/lib64
+    /usr/local/nvidia/lib /usr/lib/x86_64-linux-gnu/nvidia/current /usr/lib/nvidia /run/opengl-driver/lib
+    /run/nvidia/driver/usr/lib/x86_64-linux-gnu /usr/lib/wsl/lib /usr/local/cuda/lib64 /opt/cuda/lib64"
+
+# The first of these files, by name in the folders above, in LD_LIBRARY_PATH or where ldconfig has them.
+find_library() {
+    for name in "$@"; do
+        for folder in $FOLDERS $(printf '%s' "${LD_LIBRARY_PATH:-}" | tr ':' ' '); do
+            [ -e "$folder/$name" ] && { echo "$folder/$name"; return 0; }
+        done
+        listed=$( (ldconfig -p || /sbin/ldconfig -p) 2>/dev/null |
+            awk -v name="$name" '$1 == name && /x86-64/ { print $NF; exit }')
+        [ -n "$listed" ] && { echo "$listed"; return 0; }
+    done
+    return 1
+}
+
+libraries=${LD_LIBRARY_PATH:-}
+add_folder() {
+    case ":$libraries:" in
+        *":$1:"*) ;;
+        *) libraries=${libraries:+$libraries:}$1 ;;
+    esac
+}
+
+mkdir "$work/lib" "$work/vendors"
+# Ours where the system has no loader.
+for loader in libvulkan.so.1 libOpenCL.so.1; do
+    find_library $loader >"$work/loader" || { cp "$here/lib/$loader" "$work/lib/" && echo "the bundle's" >"$work/loader"; }
+    cp "$work/loader" "$work/$loader.txt"
+done
+add_folder "$work/lib"
+
+cuda=$(find_library libcuda.so.1) && add_folder "$(dirname "$cuda")"
+
+vulkan=${VK_DRIVER_FILES:-${VK_ICD_FILENAMES:-}}
+if [ -z "$vulkan" ]; then
+    for folder in /usr/share/vulkan/icd.d /etc/vulkan/icd.d /usr/local/share/vulkan/icd.d /usr/local/nvidia/share/vulkan/icd.d \
+        /usr/local/nvidia/vulkan/icd.d /run/opengl-driver/share/vulkan/icd.d /usr/share/nvidia/vulkan/icd.d; do
+        for name in nvidia_icd.json nvidia_icd.x86_64.json; do
+            [ -z "$vulkan" ] && [ -f "$folder/$name" ] && vulkan=$folder/$name
+        done
+    done
+    driver=$(find_library libGLX_nvidia.so.0 libEGL_nvidia.so.0) && add_folder "$(dirname "$driver")"
+    if [ -z "$vulkan" ] && [ -n "$driver" ]; then
+        vulkan=$work/nvidia_icd.json
+        # The format of LoaderDriverInterface.md, "Driver Manifest File Format".
+        printf '{"file_format_version": "1.0.0", "ICD": {"library_path": "%s", "api_version": "1.3.0"}}\n' \
+            "$driver" >"$vulkan"
+    fi
+    [ -n "$vulkan" ] && VK_DRIVER_FILES=$vulkan VK_ICD_FILENAMES=$vulkan && export VK_DRIVER_FILES VK_ICD_FILENAMES
+fi
+
+opencl=${OCL_ICD_VENDORS:-}
+if [ -z "$opencl" ]; then
+    opencl=$(find_library libnvidia-opencl.so.1) && add_folder "$(dirname "$opencl")"
+    if [ -n "$opencl" ]; then
+        echo "$opencl" >"$work/vendors/nvidia.icd"
+        OCL_ICD_VENDORS=$work/vendors OPENCL_VENDOR_PATH=$work/vendors
+        export OCL_ICD_VENDORS OPENCL_VENDOR_PATH
+    fi
+fi
+
+# Into the linker's path: which of several suits the driver the program knows.
+nvrtc=${PORTCULLIS_NVRTC:-}
+if [ -z "$nvrtc" ]; then
+    for found in $(find_library libnvrtc.so.12) $(find_library libnvrtc.so.13) /usr/local/cuda*/lib64/libnvrtc.so.1[23] \
+        /usr/local/cuda*/targets/x86_64-linux/lib/libnvrtc.so.1[23] \
+        /usr/lib/python3*/*-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12 \
+        /usr/local/lib/python3*/*-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12; do
+        [ -e "$found" ] && nvrtc=${nvrtc:+$nvrtc }$found && add_folder "$(dirname "$found")"
+    done
+fi
+# Looked into first in any case: what is measured is then the same code everywhere.
+PORTCULLIS_CUBINS=$here/cubins
+PORTCULLIS_CACHE=$work/cache
+CRITERION_HOME=$work/criterion
+LD_LIBRARY_PATH=$libraries
+export PORTCULLIS_CUBINS PORTCULLIS_CACHE CRITERION_HOME LD_LIBRARY_PATH
+
+gpu= driver_version=
+query=$(timeout -k 5 20 nvidia-smi --query-gpu=name,driver_version,memory.total,pci.bus_id --format=csv,noheader 2>&1)
+if [ $? -eq 0 ]; then
+    gpu=$(printf '%s\n' "$query" | awk -F ', ' 'NR == 1 { print $1 }')
+    driver_version=$(printf '%s\n' "$query" | awk -F ', ' 'NR == 1 { print $2 }')
+elif [ -r /proc/driver/nvidia/version ]; then
+    driver_version=$(sed -n 's/.*Kernel Module[^0-9]*\([0-9.]*\).*/\1/p' /proc/driver/nvidia/version)
+fi
+
+# --- The steps ----------------------------------------------------------------------------------
+
+: >"$work/steps"
+entry() {
+    [ -s "$work/steps" ] && printf ',\n' >>"$work/steps"
+    printf '    {"name": %s, ' "$(text "$1")" >>"$work/steps"
+}
+
+skip() { # NAME REASON
+    echo "$1: left out: $2"
+    entry "$1"
+    printf '"skipped": %s}' "$(text "$2")" >>"$work/steps"
+}
+
+# A step: its output goes into the report, its last lines if it is long, and with it what it wrote as JSON.
+run() { # NAME SECONDS RESULT COMMAND...
+    name=$1 limit=$2 result=$3
+    shift 3
+    left=$((BUDGET - ($(date +%s) - began)))
+    [ "$limit" -gt "$left" ] && limit=$left
+    if [ "$limit" -lt 5 ]; then
+        skip "$name" "no time left of $BUDGET seconds"
+        return
+    fi
+    echo "$name: at most $limit seconds"
+    start=$(date +%s)
+    timeout -k 5 "$limit" "$@" >"$work/output" 2>&1 </dev/null
+    rc=$?
+    seconds=$(($(date +%s) - start))
+    echo "$name: ends with $rc after $seconds seconds"
+    [ $rc -ne 0 ] && failed=1
+    entry "$name"
+    {
+        printf '"rc": %d, "seconds": %d, "limit": %d, ' $rc $seconds "$limit"
+        printf '"output": %s, "result": ' "$(tail -n 120 "$work/output" | quote)"
+        # Written as a whole at its end: a step that was stopped may have left a part.
+        if [ -s "$result" ] && [ $rc -ne 124 ] && [ $rc -ne 137 ]; then cat "$result"; else printf 'null'; fi
+        printf '}'
+    } >>"$work/steps"
+}
+
+# Why a backend has no device; nothing where it has one.
+missing() {
+    awk -v head="$1: " '
+        index($0, head) == 1 { found = 1; on = 1; next }
+        /^[^ ]/ { on = 0 }
+        on && /^  none: / { sub(/^  none: /, ""); print; exit }
+        END { if (!found) print "this program does not know the backend, or did not say what it has" }' "$work/devices"
+}
+
+run devices 60 "$work/devices.json" \
+    sh -c '"$1" devices --json >"$2"; "$1" devices' sh "$here/bin/portcullis" "$work/devices.json"
+cp "$work/output" "$work/devices"
+for backend in cuda wgpu opencl; do
+    reason=$(missing $backend)
+    if [ -n "$reason" ]; then
+        skip "selftest $backend" "$reason"
+        skip "bench $backend" "$reason"
+        continue
+    fi
+    run "selftest $backend" 90 "$work/$backend.json" \
+        "$here/bin/portcullis" selftest --device $backend --json "$work/$backend.json"
+    if [ ! -x "$here/bin/bench-$backend" ]; then
+        skip "bench $backend" "the bundle has no such bench"
+        continue
+    fi
+    PORTCULLIS_BENCH_JSON=$work/bench-$backend.json
+    export PORTCULLIS_BENCH_JSON
+    run "bench $backend" 120 "$PORTCULLIS_BENCH_JSON" "$here/bin/bench-$backend" --bench
+done
+
+# --- The report ---------------------------------------------------------------------------------
+
+or_null() {
+    if [ -n "$1" ]; then text "$1"; else printf 'null'; fi
+}
+
+{
+    printf '{\n'
+    printf '  "date": %s,\n' "$(text "$(date -u +%Y-%m-%dT%H:%M:%SZ)")"
+    printf '  "commit": %s,\n' "$(quote <"$here/COMMIT")"
+    printf '  "device": %s,\n  "driver": %s,\n' "$(or_null "$gpu")" "$(or_null "$driver_version")"
+    printf '  "nvidia-smi": %s,\n' "$(text "$query")"
+    printf '  "host": {"system": %s, "processor": %s, "libc": %s},\n' "$(text "$(uname -srm)")" \
+        "$(text "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)")" \
+        "$(text "$( (getconf GNU_LIBC_VERSION || ldd --version) 2>&1 | head -n 1)")"
+    printf '  "found": {"libcuda": %s, "nvrtc": %s, "cubins": %d, "vulkan driver": %s, "opencl driver": %s,\n' \
+        "$(or_null "$cuda")" "$(or_null "$nvrtc")" "$(find "$here/cubins" -name '*.cubin' | wc -l)" \
+        "$(or_null "$vulkan")" "$(or_null "$opencl")"
+    printf '    "vulkan loader": %s, "opencl loader": %s},\n' "$(quote <"$work/libvulkan.so.1.txt")" \
+        "$(quote <"$work/libOpenCL.so.1.txt")"
+    printf '  "steps": [\n'
+    cat "$work/steps"
+    printf '\n  ],\n  "seconds": %d\n}\n' $(($(date +%s) - began))
+} >"$file" || exit 2
+echo "written: $file"
+exit $failed
