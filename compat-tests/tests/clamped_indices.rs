@@ -218,7 +218,7 @@ fn programs() -> Vec<Program> {
     let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../core/tests/golden");
     for entry in std::fs::read_dir(golden).expect("the golden lowerings") {
         let path = entry.expect("the golden lowerings").path();
-        if !path.to_string_lossy().ends_with(".lowered.wgsl") {
+        if path.is_file() && !path.to_string_lossy().ends_with(".lowered.wgsl") {
             let text = std::fs::read_to_string(&path).expect("a golden input");
             programs.push(compile(&path.to_string_lossy(), &text, &ProgramOptions::default()));
         }
