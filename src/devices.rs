@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use portcullis_core::device::noop::Noop;
-use portcullis_core::device::{Device, DeviceError, DeviceKind};
+use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, RUNS_NO_FILTER};
 use portcullis_core::interp::Interp;
 
 /// A family of devices behind one piece of code.
@@ -209,8 +209,8 @@ pub fn auto() -> Result<Arc<dyn Device>, DeviceError> {
     if may_have_gpu() {
         // A card may be there under several names: the one with the most ways of reaching it comes first.
         for probe in [cuda, wgpu, opencl] {
-            // A GPU that cannot be had is no reason to fail while there is a CPU.
-            let gpus = probe().unwrap_or_default().into_iter().filter(|d| d.info().kind.is_gpu());
+            // A GPU that cannot be had, or lacks its compiler, is no reason to fail while there is a CPU.
+            let gpus = probe().unwrap_or_default().into_iter().filter(|device| suits(device.info()));
             if let Some(gpu) = gpus.min_by_key(|d| rank(d.info().kind)) {
                 return Ok(gpu);
             }
@@ -223,6 +223,11 @@ pub fn auto() -> Result<Arc<dyn Device>, DeviceError> {
             "there is no GPU, and no cpu device: {error}. The reference interpreter runs everywhere: --device interp"
         ))),
     }
+}
+
+/// Whether `auto` may take a device: a real GPU that filters can run on.
+fn suits(info: &DeviceInfo) -> bool {
+    info.kind.is_gpu() && info.limits.iter().all(|(name, _)| *name != RUNS_NO_FILTER)
 }
 
 /// The order in which devices are preferred.
@@ -280,6 +285,14 @@ mod tests {
         let error = open("noop:1").err().unwrap().to_string();
         assert!(error.contains("noop:1") && error.contains("there is noop ("), "{error}");
         assert_eq!(open("noop:0").unwrap().info().id, "noop");
+    }
+
+    #[test]
+    fn auto_takes_no_gpu_without_its_compiler() {
+        let noop = open("noop").unwrap();
+        let gpu = DeviceInfo { kind: DeviceKind::DiscreteGpu, ..noop.info().clone() };
+        assert!(suits(&gpu) && !suits(noop.info()));
+        assert!(!suits(&DeviceInfo { limits: vec![(RUNS_NO_FILTER, "no compiler".into())], ..gpu }));
     }
 
     #[test]

@@ -52,6 +52,10 @@ impl DeviceKind {
     }
 }
 
+/// The name of a limit that a device has on which no filter can be loaded; its value is the reason. Such a device is
+/// listed, and never chosen by `auto`.
+pub const RUNS_NO_FILTER: &str = "runs no filter";
+
 /// A device in words and numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {

@@ -257,13 +257,19 @@ impl Registrations {
     /// Pinned memory is a scarce thing.
     const MOST: usize = 64;
 
-    /// A span's registration, made now if it is new; `None` where the driver refuses.
-    pub fn get(&mut self, context: &Arc<Context>, span: &Arc<Span>) -> Option<Arc<Registration>> {
+    /// Spans below this size are copied unless the caller announced them: pinning costs as much.
+    pub const WORTH_IT: usize = 256 << 10;
+
+    /// A span's registration, made now if it is new and `make` says so; `None` also where the driver refuses.
+    pub fn get(&mut self, context: &Arc<Context>, span: &Arc<Span>, make: bool) -> Option<Arc<Registration>> {
         if let Some(at) = self.known.iter().position(|(id, _)| *id == span.id()) {
             let known = self.known.remove(at).expect("found there");
             let registration = known.1.clone();
             self.known.push_back(known);
             return registration;
+        }
+        if !make {
+            return None;
         }
         // A span that only its registration keeps alive will not be seen again.
         self.known.retain(|(_, kept)| {

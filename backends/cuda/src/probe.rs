@@ -4,7 +4,9 @@ use std::ffi::{c_char, c_int};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute};
-use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, Session};
+use portcullis_core::device::{
+    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, RUNS_NO_FILTER, Session,
+};
 use portcullis_core::program::Program;
 
 use crate::api::{Absent, Code, Driver, check};
@@ -168,7 +170,7 @@ impl CudaDevice {
             ("multiprocessors", processors.to_string()),
         ];
         limits.push(match &unfit {
-            Some(reason) => ("runs no filter", reason.clone()),
+            Some(reason) => (RUNS_NO_FILTER, reason.clone()),
             None => ("compiler", Target::of(arch, version).map_or_else(|reason| reason, |target| target.to_string())),
         });
         let release = release().map(|release| format!("NVIDIA {release}, ")).unwrap_or_default();

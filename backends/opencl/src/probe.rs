@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use num_traits::FromPrimitive;
 use ocl_core::ffi::{self, cl_device_id, cl_platform_id, cl_uint};
 use ocl_core::{DeviceId, DeviceInfo as Asked, DeviceType, PlatformId, PlatformInfo, Status};
-use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, Session};
+use portcullis_core::device::{
+    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, RUNS_NO_FILTER, Session,
+};
 use portcullis_core::program::Program;
 
 use crate::device::{name_of, words};
@@ -175,7 +177,7 @@ impl OpenClDevice {
             ("compute units", number(device, Asked::MaxComputeUnits).to_string()),
             (IN_PLACE, yes(shares_memory)),
         ];
-        limits.extend(unfit.clone().map(|reason| ("runs no filter", reason)));
+        limits.extend(unfit.clone().map(|reason| (RUNS_NO_FILTER, reason)));
         OpenClDevice {
             info: DeviceInfo {
                 id: String::new(),

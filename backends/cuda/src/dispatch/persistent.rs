@@ -33,8 +33,10 @@ const MOST_BLOCKS: u32 = 32;
 /// Entries for each block.
 const EACH: u64 = 8;
 
-/// Packets in an entry; larger batches take several.
+/// Packets in an entry; larger batches take several. Of batches that are larger than all blocks take at once
+/// entries have more, so that there are not too many of them.
 const PACKETS: usize = 1024;
+const MOST_PACKETS: usize = 64 << 10;
 
 /// Bytes of an entry's packets.
 const BYTES: u64 = 16 << 20;
@@ -46,6 +48,8 @@ const ABANDON: u32 = 2;
 /// A compiled filter, with what it takes to have it stay.
 pub(crate) struct Persistent {
     effects: Effects,
+    /// Packets in an entry of the batch that is being cut.
+    packets: usize,
     cancel: CancelToken,
     ring: Arc<Ring>,
 }
@@ -98,7 +102,7 @@ impl Persistent {
         let served = DeviceMemory::new(&gpu.context, bytes).map_err(failed)?;
         served.clear(&gpu.kernels, bytes).map_err(failed)?;
         let ring = Ring { state: Mutex::default(), entries, served, blocks, kernel: loaded.kernel, gpu };
-        Ok(Persistent { effects: loaded.effects, cancel: cancel.clone(), ring: Arc::new(ring) })
+        Ok(Persistent { effects: loaded.effects, packets: PACKETS, cancel: cancel.clone(), ring: Arc::new(ring) })
     }
 }
 
@@ -208,12 +212,14 @@ impl Launcher for Persistent {
         Ok(Imported::Copied)
     }
 
-    fn place(&mut self, _: &Batch, _: Needs) -> (Layout, Option<()>) {
+    fn place(&mut self, batch: &Batch, _: Needs) -> (Layout, Option<()>) {
+        self.packets = (batch.len() / self.ring.blocks as usize).clamp(PACKETS, MOST_PACKETS);
         (Layout::Packed, None)
     }
 
-    fn bounds(&self, _: Layout) -> Bounds {
-        Bounds { binding: BYTES, alignment: 4, packets: PACKETS }
+    fn bounds(&self, layout: Layout) -> Bounds {
+        let packets = if layout == Layout::Unseen { MOST_PACKETS } else { self.packets };
+        Bounds { binding: BYTES, alignment: 4, packets }
     }
 
     fn buffers(&self) -> Guarded {

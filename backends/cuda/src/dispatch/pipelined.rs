@@ -113,12 +113,13 @@ impl Launcher for Pipelined {
     }
 
     fn announce(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
-        let registered = self.registrations.get(&self.gpu.context, span).is_some();
+        let registered = self.registrations.get(&self.gpu.context, span, true).is_some();
         Ok(if registered { Imported::InPlace } else { Imported::Copied })
     }
 
     fn place(&mut self, batch: &Batch, needs: Needs) -> (Layout, Option<Arc<Registration>>) {
-        let registration = self.registrations.get(&self.gpu.context, batch.span());
+        let (context, span) = (&self.gpu.context, batch.span());
+        let registration = self.registrations.get(context, span, span.allocated() >= Registrations::WORTH_IT);
         let layout = layout(batch, needs, registration.is_some());
         (layout, registration.filter(|_| layout == Layout::Copied))
     }
