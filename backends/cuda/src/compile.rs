@@ -43,8 +43,8 @@ pub(crate) enum Target {
     Machine { version: (i32, i32), arch: i32 },
     /// NVRTC, PTX for this architecture, which the driver translates.
     Intermediate { version: (i32, i32), arch: i32, device: i32 },
-    /// Nobody: what is in the folder.
-    Prebuilt { folder: PathBuf, arch: i32 },
+    /// Nobody, for this reason: what is in the folder.
+    Prebuilt { folder: PathBuf, arch: i32, reason: String },
 }
 
 impl Target {
@@ -53,13 +53,11 @@ impl Target {
     /// # Errors
     /// Why there can be no code, and what to do.
     pub fn of(arch: i32, driver: (i32, i32)) -> Result<Target, String> {
-        match Nvrtc::get(driver.0) {
-            Ok(nvrtc) => Target::with(nvrtc.version, &nvrtc.archs, arch, driver),
-            Err(missing) => match std::env::var_os(CUBINS) {
-                Some(folder) => Ok(Target::Prebuilt { folder: folder.into(), arch }),
-                None => Err(format!("{missing}; or name a folder of prebuilt filters in {CUBINS}")),
-            },
-        }
+        let compiled = Nvrtc::get(driver.0).and_then(|nvrtc| Target::with(nvrtc.version, &nvrtc.archs, arch, driver));
+        compiled.or_else(|reason| match std::env::var_os(CUBINS) {
+            Some(folder) => Ok(Target::Prebuilt { folder: folder.into(), arch, reason }),
+            None => Err(format!("{reason}; or name a folder of prebuilt filters in {CUBINS}")),
+        })
     }
 
     fn with(version: (i32, i32), archs: &[i32], arch: i32, driver: (i32, i32)) -> Result<Target, String> {
@@ -99,8 +97,8 @@ impl fmt::Display for Target {
                  NVRTC makes better code",
                 version.0, version.1
             ),
-            Target::Prebuilt { folder, arch } => {
-                write!(f, "none; filters that {} has for sm_{arch} can be run", folder.display())
+            Target::Prebuilt { folder, arch, reason } => {
+                write!(f, "none ({reason}); filters that {} has for sm_{arch} can be run", folder.display())
             }
         }
     }
@@ -295,10 +293,9 @@ fn build(
     let (version, arch, output) = match target {
         Target::Machine { version, arch } => (*version, *arch, Output::Cubin),
         Target::Intermediate { version, arch, .. } => (*version, *arch, Output::Ptx),
-        Target::Prebuilt { folder, arch } => {
+        Target::Prebuilt { folder, arch, reason } => {
             return Err(gpu.gave_up(format!(
-                "there is no NVRTC to compile the filter, and {} does not have it as {}, nor for an earlier one of this \
-                 generation",
+                "{reason}; and {} does not have the filter as {}, nor for an earlier GPU of this generation",
                 folder.display(),
                 file_name(&source.text, *arch)
             )));

@@ -176,6 +176,22 @@ fn every_method_does_what_the_interpreter_does() {
 }
 
 #[test]
+fn a_resident_kernel_leaves_by_itself_and_comes_back() {
+    const TEST: &str = "a_resident_kernel_leaves_by_itself_and_comes_back";
+    if !is_child() {
+        return passes(TEST, "");
+    }
+    let program = program(FILTERS[1]);
+    let want = Interp::new().load(&program, &LoadOptions::default()).unwrap().run(batch(700, 0, 1)).unwrap();
+    let mut session = device().load(&program, &options(Dispatch::Persistent)).unwrap();
+    for _ in 0..3 {
+        assert_eq!(session.run(batch(700, 0, 1)).unwrap().verdicts, want.verdicts);
+        // Longer than it stays.
+        std::thread::sleep(Duration::from_millis(1300));
+    }
+}
+
+#[test]
 fn an_emulation_says_so_and_is_no_gpu() {
     if is_child() {
         return say_devices();
