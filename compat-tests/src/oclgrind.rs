@@ -89,7 +89,7 @@ fn run(kernel: &Kernel, races: bool, memory: &mut Memory, base: usize, count: us
     std::fs::write(folder.path().join("kernel.cl"), &kernel.source).map_err(text)?;
     std::fs::write(folder.path().join("kernel.sim"), simulation(kernel, memory, base, count)).map_err(text)?;
     // Optimised code is another's: what clang makes of it before Oclgrind sees it may have lost an access.
-    let options = ["--build-options", "-cl-std=CL1.2 -cl-opt-disable", "kernel.sim"];
+    let options = ["--build-options", "-cl-std=CL1.2 -w -cl-opt-disable", "kernel.sim"];
     let mut command = Command::new(COMMAND);
     let output = command
         .args(races.then_some("--data-races"))
