@@ -141,6 +141,7 @@ impl Code {
     pub const INVALID_IMAGE: Code = Code(200);
     pub const NO_BINARY_FOR_GPU: Code = Code(209);
     pub const INVALID_PTX: Code = Code(218);
+    pub const JIT_COMPILER_NOT_FOUND: Code = Code(221);
     pub const UNSUPPORTED_PTX_VERSION: Code = Code(222);
     pub const NOT_READY: Code = Code(600);
     pub const NOT_SUPPORTED: Code = Code(801);

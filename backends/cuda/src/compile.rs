@@ -326,6 +326,11 @@ fn build(
                     version.1
                 )
             }
+            Code::JIT_COMPILER_NOT_FOUND => {
+                "; the driver's PTX compiler is not installed (libnvidia-ptxjitcompiler.so.1): install it, or an NVRTC \
+                 that knows this GPU"
+                    .into()
+            }
             _ => String::new(),
         };
         gpu.gave_up(format!("the driver does not take the filter that NVRTC has compiled: {code}{hint}"))

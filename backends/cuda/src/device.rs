@@ -85,11 +85,13 @@ impl Context {
         self.abandoned.load(Ordering::Relaxed)
     }
 
-    /// Leaves the device behind, with what it uses: a thread waits for its end, and then drops `kept`.
-    pub fn abandon(self: &Arc<Self>, kept: impl Send + 'static) {
+    /// Leaves the device behind, with what it uses: a thread waits for its end, and then drops `kept`. It does
+    /// `first` before, without which the device might never end.
+    pub fn abandon(self: &Arc<Self>, kept: impl Send + 'static, first: impl FnOnce() + Send + 'static) {
         self.abandoned.store(true, Ordering::Relaxed);
         let context = self.clone();
         offload::keep_until((kept, self.clone()), move || {
+            first();
             context.settle();
             context.abandoned.store(false, Ordering::Relaxed);
         });

@@ -4,10 +4,10 @@
 //! and which kernels reach over the bus (`cuMemHostAlloc`); and memory of a source that is pinned where
 //! it lies (`cuMemHostRegister`). Nothing is managed memory: what moves, and when, is said here.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cudarc::driver::sys::CUdeviceptr;
 use portcullis_core::packet::Span;
@@ -211,15 +211,30 @@ impl Drop for HostMemory {
     }
 }
 
-/// Memory of a source's, pinned where it lies.
+/// Memory of a source's, pinned where it lies. The driver pins memory for the whole process and once, so sessions share
+/// it, and the last one that has it gives it back.
 #[derive(Debug)]
 pub(crate) struct Registration {
     span: Arc<Span>,
     context: Arc<Context>,
 }
 
+/// What is pinned, by spans' ids.
+static PINNED_SPANS: Mutex<BTreeMap<u64, Weak<Registration>>> = Mutex::new(BTreeMap::new());
+
 impl Registration {
-    /// `None` where the driver refuses: another session has it, or there is more of it than may be pinned.
+    /// The span's, another session's where one has it; `None` where the driver refuses: there is more than may be pinned.
+    fn of(context: &Arc<Context>, span: &Arc<Span>) -> Option<Arc<Registration>> {
+        let mut pinned = PINNED_SPANS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(registration) = pinned.get(&span.id()).and_then(Weak::upgrade) {
+            return Some(registration);
+        }
+        let registration = Arc::new(Registration::new(context, span)?);
+        pinned.retain(|_, registration| registration.strong_count() > 0);
+        pinned.insert(span.id(), Arc::downgrade(&registration));
+        Some(registration)
+    }
+
     fn new(context: &Arc<Context>, span: &Arc<Span>) -> Option<Registration> {
         let _here = context.enter().ok()?;
         let start: *mut c_void = span.as_ptr().cast();
@@ -243,7 +258,10 @@ impl Drop for Registration {
         };
         // SAFETY: it was registered here. A batch that is in flight keeps the registration, so no command
         // that is queued uses it.
-        unsafe { (self.context.driver.cuMemHostUnregister)(self.span.as_ptr().cast()) };
+        if unsafe { (self.context.driver.cuMemHostUnregister)(self.span.as_ptr().cast()) } != 0 {
+            // It is pinned still, in a context that has failed.
+            std::mem::forget(self.span.clone());
+        }
     }
 }
 
@@ -278,7 +296,7 @@ impl Registrations {
         if self.known.len() >= Self::MOST {
             self.known.pop_front();
         }
-        let registration = Registration::new(context, span).map(Arc::new);
+        let registration = Registration::of(context, span);
         self.known.push_back((span.id(), registration.clone()));
         registration
     }

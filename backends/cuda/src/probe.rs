@@ -62,7 +62,21 @@ pub fn probe() -> Result<Vec<CudaDevice>, DeviceError> {
     }
     // 1000 times the major version and 10 times the minor one (CUDA's driver API, cuDriverGetVersion).
     let version = (version / 1000, version % 1000 / 10);
-    (0..count).map(|index| CudaDevice::new(driver, index, version).map_err(missing)).collect()
+    let (mut found, mut failed) = (Vec::new(), Vec::new());
+    for index in 0..count {
+        match CudaDevice::new(driver, index, version, found.len()) {
+            Ok(device) => found.push(device),
+            // One that is broken hides no other.
+            Err(code) => failed.push((index, code)),
+        }
+    }
+    let Some(last) = found.last_mut() else {
+        return Err(missing(failed.first().map_or(Code::NO_DEVICE, |&(_, code)| code)));
+    };
+    last.info.limits.extend(
+        failed.iter().map(|(index, code)| ("beside it", format!("CUDA's device {index}, which fails: {code}"))),
+    );
+    Ok(found)
 }
 
 fn without_driver(absent: &Absent) -> String {
@@ -130,7 +144,7 @@ fn is_emulated() -> bool {
 }
 
 impl CudaDevice {
-    fn new(driver: &'static Driver, index: c_int, version: (i32, i32)) -> Result<CudaDevice, Code> {
+    fn new(driver: &'static Driver, index: c_int, version: (i32, i32), place: usize) -> Result<CudaDevice, Code> {
         let mut device = 0;
         // SAFETY: room for a device.
         check(unsafe { (driver.cuDeviceGet)(&mut device, index) })?;
@@ -176,7 +190,7 @@ impl CudaDevice {
         let release = release().map(|release| format!("NVIDIA {release}, ")).unwrap_or_default();
         Ok(CudaDevice {
             info: DeviceInfo {
-                id: format!("cuda:{index}"),
+                id: format!("cuda:{place}"),
                 name,
                 kind,
                 driver: format!("{release}CUDA {}.{}", version.0, version.1),

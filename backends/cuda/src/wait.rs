@@ -12,8 +12,13 @@ use portcullis_core::device::{CancelToken, DeviceError};
 /// How long nothing but asking is done.
 const SPIN: Duration = Duration::from_micros(200);
 
-/// Pauses grow up to this.
+/// The longest pause.
 const PAUSE: Duration = Duration::from_millis(1);
+
+/// How long to pause after so long a time: a part of it, so that nobody comes much too late.
+fn pause(waited: Duration) {
+    std::thread::sleep((waited / 16).clamp(Duration::from_micros(10), PAUSE));
+}
 
 /// Asks until `ended` says so.
 ///
@@ -26,7 +31,6 @@ pub(crate) fn until(
     mut ended: impl FnMut() -> Result<bool, DeviceError>,
 ) -> Result<(), DeviceError> {
     let began = Instant::now();
-    let mut pause = Duration::from_micros(10);
     loop {
         if ended()? {
             return Ok(());
@@ -45,24 +49,22 @@ pub(crate) fn until(
                 reason: format!("no answer for {} s: the device or its driver has died", SILENCE.as_secs()),
             });
         }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(PAUSE);
+        pause(waited);
     }
 }
 
 /// Asks until `ended` says so, or the time is over; whether it did.
 pub(crate) fn within(time: Duration, mut ended: impl FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + time;
-    let mut pause = Duration::from_micros(10);
+    let began = Instant::now();
     loop {
         if ended() {
             return true;
         }
-        if Instant::now() >= deadline {
+        let waited = began.elapsed();
+        if waited >= time {
             return false;
         }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(PAUSE);
+        pause(waited);
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::{CancelToken, Device, DeviceError, Dispatch, LoadOptions};
+use portcullis_core::device::{CancelToken, Device, DeviceError, Dispatch, Imported, LoadOptions};
 use portcullis_core::interp::Interp;
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room};
@@ -173,6 +173,47 @@ fn every_method_does_what_the_interpreter_does() {
             assert!(session.complete().unwrap().is_none());
         }
     }
+}
+
+#[test]
+fn slots_that_grow_are_no_other_slots_memory() {
+    const TEST: &str = "slots_that_grow_are_no_other_slots_memory";
+    if !is_child() {
+        return passes(TEST, "");
+    }
+    let program = program("store_u8(pkt, 0u, 9u); return redirect(load_u8(pkt, pkt_len(pkt) - 1u));");
+    let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+    for dispatch in device().info().dispatch {
+        let mut session = device().load(&program, &options(*dispatch)).unwrap();
+        // Few long packets make room for bytes, then many short ones need more for verdicts and targets.
+        for (packets, stride) in [(1000, 1500), (13_100, 64), (13_120, 64), (16_000, 64)] {
+            let batch = || {
+                let at = |i| Descriptor { offset: i * stride, length: stride.min(1000) };
+                let arena = Arena::new((packets * stride) as usize).unwrap();
+                Carver::new(arena, None).carve((0..packets).map(at).collect(), vec![], Room::None).unwrap()
+            };
+            let (done, want) = (session.run(batch()).unwrap(), reference.run(batch()).unwrap());
+            assert_eq!(done.verdicts, want.verdicts, "{dispatch}, {packets} packets");
+            assert_eq!(bytes(&done.batch), bytes(&want.batch), "{dispatch}, {packets} packets");
+        }
+    }
+}
+
+#[test]
+fn two_sessions_share_memory_that_is_pinned() {
+    const TEST: &str = "two_sessions_share_memory_that_is_pinned";
+    if !is_child() {
+        return passes(TEST, "");
+    }
+    let program = program(FILTERS[3]);
+    let mut sessions = [0, 1].map(|_| device().load(&program, &LoadOptions::default()).unwrap());
+    let packets = batch(500, 128, 1);
+    let span = packets.span().clone();
+    assert_eq!(sessions.each_mut().map(|session| session.import(&span).unwrap()), [Imported::InPlace; 2]);
+    let [first, mut second] = sessions;
+    // The other has it still when the one that pinned it is gone.
+    drop(first);
+    assert_eq!(second.run(packets).unwrap().verdicts.len(), 500);
 }
 
 #[test]

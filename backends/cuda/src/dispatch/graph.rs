@@ -86,14 +86,13 @@ impl Launcher for Graphs {
 
     fn upload(&mut self, part: &Part<'_, ()>, effects: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
         let shape = Shape::of(part, effects, false);
-        if !buffers.slot.has_room(&shape) {
-            buffers.graph = None;
-        }
         let reserved = buffers.slot.reserve(&self.gpu.context, &shape, Inside::GivenAndAnswers);
         reserved.map_err(|code| self.failed("has no memory for a batch", code))?;
         // SAFETY: the part that the slot was used for last was waited for (`Launcher`).
         unsafe { buffers.slot.write(part, effects, &shape) };
-        if buffers.graph.is_none() {
+        // It is made for the memory that the slot had then.
+        if buffers.graph.as_ref().is_none_or(|graph| graph.memory != Memory::of(&buffers.slot)) {
+            buffers.graph = None;
             let made = Executable::new(&self.gpu.context, &self.kernel, &buffers.slot, effects);
             buffers.graph = Some(made.map_err(|code| self.failed("does not make a graph", code))?);
         }
@@ -156,7 +155,7 @@ impl Launcher for Graphs {
     }
 
     fn outlive(&mut self, kept: impl Send + 'static) {
-        self.gpu.context.abandon((kept, self.gpu.clone()));
+        self.gpu.context.abandon((kept, self.gpu.clone()), || ());
     }
 }
 
@@ -268,8 +267,19 @@ fn row(bytes: usize) -> CUDA_MEMCPY3D {
     }
 }
 
+/// Where a slot's memory is, on either side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Memory([u64; 4]);
+
+impl Memory {
+    fn of(slot: &Slot) -> Memory {
+        Memory([slot.given().address(), slot.inside().address(), slot.answers().address(), slot.returned().address()])
+    }
+}
+
 /// A graph that can be launched.
 struct Executable {
+    memory: Memory,
     executable: CUgraphExec,
     graph: CUgraph,
     copies: Vec<Node>,
@@ -290,6 +300,7 @@ impl Executable {
         let driver = context.driver;
         let sizes = Sizes::of(slot, effects, slot.given_at.end);
         let mut made = Executable {
+            memory: Memory::of(slot),
             executable: ptr::null_mut(),
             graph: ptr::null_mut(),
             copies: Vec::new(),

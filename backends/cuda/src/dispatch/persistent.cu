@@ -24,13 +24,13 @@ typedef struct {
 static __device__ __forceinline__ uint pc_acquire(const uint *at)
 {
     uint value;
-    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+    asm volatile("ld.acquire.sys.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
     return value;
 }
 
 static __device__ __forceinline__ void pc_release(uint *at, uint value)
 {
-    asm volatile("st.release.sys.global.u32 [%0], %1;" : : "l"(at), "r"(value) : "memory");
+    asm volatile("st.release.sys.u32 [%0], %1;" : : "l"(at), "r"(value) : "memory");
 }
 
 static __device__ __forceinline__ ulonglong pc_now(void)
@@ -57,7 +57,7 @@ static __device__ __forceinline__ bool pc_await(const pc_ring *ring, const uint 
 
 extern "C" __global__ void __launch_bounds__(256) pc_persistent(pc_ring ring)
 {
-    __shared__ uint come;
+    __shared__ uint come, abandoned;
     ulonglong began = pc_now(), served = ring.served[blockIdx.x];
     for (;; served++) {
         ulonglong number = served * gridDim.x + blockIdx.x;
@@ -75,8 +75,13 @@ extern "C" __global__ void __launch_bounds__(256) pc_persistent(pc_ring ring)
         entry.packets = posted->packets;
         entry.bytes = posted->bytes;
         for (uint done = 0u; done < entry.count; done += blockDim.x) {
-            // Filters that take long are told to stop between two rounds; nobody looks at what they leave.
-            if (done && *(const volatile uint *)ring.stop == PC_ABANDON) break;
+            if (done) {
+                // Filters that take long are told to stop between two rounds; nobody looks at what they leave. One
+                // thread asks, so that all of them hear the same, and go on to the same barrier.
+                if (threadIdx.x == 0u) abandoned = *(const volatile uint *)ring.stop == PC_ABANDON;
+                __syncthreads();
+                if (abandoned) break;
+            }
             uint rest = entry.count - done;
             pc_filter_chunk(&entry, entry.first + done, rest < blockDim.x ? rest : blockDim.x);
         }

@@ -33,9 +33,9 @@ const MOST_BLOCKS: u32 = 32;
 /// Entries for each block.
 const EACH: u64 = 8;
 
-/// Packets in an entry; larger batches take several. Of batches that are larger than all blocks take at once
-/// entries have more, so that there are not too many of them.
-const PACKETS: usize = 1024;
+/// Packets in an entry; larger batches take several, each for another block. Of batches that are larger than all
+/// blocks take at once entries have more, so that there are not too many of them.
+const PACKETS: usize = 128;
 const MOST_PACKETS: usize = 64 << 10;
 
 /// Bytes of an entry's packets.
@@ -126,6 +126,8 @@ impl Ring {
         if state.closed || !self.has_left(state, number) || self.entries.is_answered(number) {
             return Ok(());
         }
+        // One that was told to leave, and took too long for who waited, may have left since.
+        self.stop(0);
         state.starts = state.starts.wrapping_add(1).max(1);
         let words = self.entries.words_address();
         let mut argument = Argument {
@@ -193,7 +195,7 @@ impl Drop for Persistent {
         state.closed = true;
         let context = &self.ring.gpu.context;
         if !context.is_abandoned() && !self.ring.leaves_within(&mut state, ABANDON, GRACE) {
-            context.abandon(self.ring.clone());
+            context.abandon(self.ring.clone(), || ());
         }
     }
 }
@@ -292,6 +294,6 @@ impl Launcher for Persistent {
     }
 
     fn outlive(&mut self, kept: impl Send + 'static) {
-        self.ring.gpu.context.abandon((kept, self.ring.clone()));
+        self.ring.gpu.context.abandon((kept, self.ring.clone()), || ());
     }
 }

@@ -231,7 +231,7 @@ impl Launcher for Pipelined {
     }
 
     fn outlive(&mut self, kept: impl Send + 'static) {
-        self.gpu.context.abandon((kept, self.gpu.clone()));
+        self.gpu.context.abandon((kept, self.gpu.clone()), || ());
     }
 }
 

@@ -75,7 +75,7 @@ impl Waiting {
         let ended =
             wait::until(&gpu.id, cancel, || warm.has_come().map_err(|code| gpu.failed("the filter failed", code)));
         if ended.is_err() {
-            gpu.context.abandon(gpu.clone());
+            gpu.context.abandon(gpu.clone(), || ());
         }
         ended?;
         Ok(Waiting { effects: loaded.effects, cancel: cancel.clone(), queue: Arc::new(queue) })
@@ -128,6 +128,15 @@ impl Queue {
     }
 }
 
+impl Queue {
+    /// Leaves the device behind, and goes on posting launches of nothing as places for them come free: else what
+    /// waits in the stream would do so for ever.
+    fn abandon(self: &Arc<Self>, kept: impl Send + 'static) {
+        let queue = self.clone();
+        self.gpu.context.abandon(kept, move || while !queue.release(&mut queue.state(), REST) {});
+    }
+}
+
 impl Resident for Queue {
     fn rest(&self) -> bool {
         !self.gpu.context.is_abandoned() && self.release(&mut self.state(), REST)
@@ -139,7 +148,7 @@ impl Drop for Waiting {
         let mut state = self.queue.state();
         state.closed = true;
         if !self.queue.gpu.context.is_abandoned() && !self.queue.release(&mut state, GRACE) {
-            self.queue.gpu.context.abandon(self.queue.clone());
+            self.queue.abandon(self.queue.clone());
         }
     }
 }
@@ -252,6 +261,6 @@ impl Launcher for Waiting {
     }
 
     fn outlive(&mut self, kept: impl Send + 'static) {
-        self.queue.gpu.context.abandon((kept, self.queue.clone()));
+        self.queue.abandon((kept, self.queue.clone()));
     }
 }
