@@ -237,11 +237,7 @@ impl Launcher for OpenCl {
             buffers.targets.reserve(gpu, packets * 4)?;
         }
         buffers.ready = ready;
-        Ok(())
-    }
-
-    fn uploaded(&mut self) -> Result<(), DeviceError> {
-        self.gpu.flush(&self.gpu.uploads)
+        gpu.flush(&gpu.uploads)
     }
 
     fn launch(

@@ -112,19 +112,35 @@ pub fn cut(batch: &Batch, layout: Layout, needs: Needs, bounds: Bounds) -> Resul
         let pieces = starts.map(|start| start..(start + bounds.packets).min(descriptors.len()));
         return Ok(pieces.map(|packets| Piece { packets, bytes: 0..0 }).collect());
     }
-    // What is bound begins where the device lets a binding begin; a copy begins at the first word.
-    let alignment = if layout == Layout::InPlace { bounds.alignment.max(4) } else { 4 };
-    let room = bounds.binding - PAST_END;
-    if layout != Layout::Packed && descriptors.len() <= bounds.packets && !descriptors.is_empty() {
-        // The usual case needs no look at each packet.
-        let all = extent(descriptors, needs).unwrap_or(0..0);
-        let start = all.start / alignment * alignment;
-        if all.end - start <= room {
-            return Ok(vec![Piece { packets: 0..descriptors.len(), bytes: start..all.end }]);
-        }
-    }
+    let (alignment, room) = (alignment(layout, bounds), bounds.binding - PAST_END);
     let mut pieces: Vec<Piece> = Vec::new();
-    for (index, d) in descriptors.iter().enumerate() {
+    for (number, chunk) in descriptors.chunks(bounds.packets).enumerate() {
+        let first = number * bounds.packets;
+        if layout != Layout::Packed {
+            // The usual case needs no look at each packet.
+            let all = extent(chunk, needs).unwrap_or(0..0);
+            let start = all.start / alignment * alignment;
+            if all.end - start <= room {
+                pieces.push(Piece { packets: first..first + chunk.len(), bytes: start..all.end });
+                continue;
+            }
+        }
+        cut_one_by_one(chunk, first, layout, needs, bounds, &mut pieces)?;
+    }
+    Ok(pieces)
+}
+
+/// Appends packets, the first of which is packet `first` of the batch.
+fn cut_one_by_one(
+    descriptors: &[Descriptor],
+    first: usize,
+    layout: Layout,
+    needs: Needs,
+    bounds: Bounds,
+    pieces: &mut Vec<Piece>,
+) -> Result<(), TooLarge> {
+    let (alignment, room) = (alignment(layout, bounds), bounds.binding - PAST_END);
+    for (index, d) in (first..).zip(descriptors) {
         let nothing = d.length == 0 && !needs.room;
         let end = pieces.last().map_or(0, |piece| piece.bytes.end);
         // Where the packet begins and ends, in this piece and in a new one.
@@ -152,7 +168,12 @@ pub fn cut(batch: &Batch, layout: Layout, needs: Needs, bounds: Bounds) -> Resul
         }
         pieces.push(Piece { packets: index..index + 1, bytes: fresh });
     }
-    Ok(pieces)
+    Ok(())
+}
+
+/// What is bound begins where the device lets a binding begin; a copy begins at the first word.
+fn alignment(layout: Layout, bounds: Bounds) -> u64 {
+    if layout == Layout::InPlace { bounds.alignment.max(4) } else { 4 }
 }
 
 /// The packets of a piece as its kernel sees them: offsets from the start of what is bound.

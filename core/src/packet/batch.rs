@@ -313,8 +313,9 @@ impl Batch {
     /// # Panics
     /// When the range does not lie in the words from the first packet's to the last one's, rooms included.
     pub(crate) fn bytes(&self, range: Range<u64>) -> &[u8] {
-        let margin = if self.room() == Room::Both { ROOM } else { 0 };
-        let mut lying = self.descriptors.iter().filter(|d| d.length > 0 || margin > 0);
+        // Where they lay at first: what has been moved meanwhile lies in its room.
+        let margin = if self.room == Room::Both { ROOM } else { 0 };
+        let mut lying = self.original().iter().filter(|d| d.length > 0 || margin > 0);
         let Some(first) = lying.next() else {
             assert!(range.is_empty(), "outside the batch");
             return &[];
@@ -364,15 +365,34 @@ impl Batch {
         if descriptors.len() != self.descriptors.len() {
             return Err(BatchError::MetadataCount { packets: self.descriptors.len(), metadata: descriptors.len() });
         }
+        self.check_room(0, &descriptors)?;
+        self.descriptors = descriptors;
+        Ok(())
+    }
+
+    /// Moves the ends of some packets, from packet `first` on, as [`Batch::resize`] does of all.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn resize_from(&mut self, first: usize, descriptors: &[Descriptor]) -> Result<(), BatchError> {
+        let packets = self.descriptors.len().saturating_sub(first);
+        if descriptors.len() > packets {
+            return Err(BatchError::MetadataCount { packets, metadata: descriptors.len() });
+        }
+        self.check_room(first, descriptors)?;
+        self.descriptors[first..first + descriptors.len()].copy_from_slice(descriptors);
+        Ok(())
+    }
+
+    fn check_room(&self, first: usize, descriptors: &[Descriptor]) -> Result<(), BatchError> {
         let margin = if self.room == Room::Both { u64::from(ROOM) } else { 0 };
-        for (index, (new, old)) in descriptors.iter().zip(self.original()).enumerate() {
+        for (index, (new, old)) in descriptors.iter().zip(&self.original()[first..]).enumerate() {
             let (offset, end) = (u64::from(new.offset), u64::from(new.offset) + u64::from(new.length));
-            let (first, last) = (u64::from(old.offset), u64::from(old.offset) + u64::from(old.length));
-            if offset + margin < first || end > last + margin {
-                return Err(BatchError::OutOfRoom { index, offset, end });
+            let (start, last) = (u64::from(old.offset), u64::from(old.offset) + u64::from(old.length));
+            if offset + margin < start || end > last + margin {
+                return Err(BatchError::OutOfRoom { index: first + index, offset, end });
             }
         }
-        self.descriptors = descriptors;
         Ok(())
     }
 }

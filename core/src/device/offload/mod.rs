@@ -32,6 +32,9 @@ pub use part::Part;
 /// waiting for the host, and cancelling waits for no more than these.
 const QUEUED: usize = 2;
 
+/// Parts of a batch at a device at once: enough to copy in, filter and copy out side by side.
+const PARTS: usize = 8;
+
 /// How long a device may be silent: launches are cut to a fraction of a second, so a device that takes this
 /// long has died without telling, or its driver compiles.
 pub const SILENCE: Duration = Duration::from_secs(120);
@@ -61,8 +64,8 @@ pub struct Effects {
 
 /// How a device takes pieces of batches. One of these belongs to one session.
 ///
-/// What it may rely on, also for memory that the device reaches by itself: a batch whose part was shown to
-/// [`Launcher::upload`] stays alive and untouched by others, its import too, until [`Launcher::release`] was
+/// What it may rely on, also for memory that the device reaches by itself: the packets of a part that was shown to
+/// [`Launcher::upload`] stay where they are and untouched by others, their import too, until [`Launcher::release`] was
 /// called for the part's buffers, or until whatever was given to [`Launcher::outlive`] is dropped; both come after
 /// the last launch over them was waited for, or [`Launcher::settle`] or [`Launcher::outlive`] saw to the device.
 pub trait Launcher: Send + 'static {
@@ -92,6 +95,12 @@ pub trait Launcher: Send + 'static {
     /// New buffers, which need not have any room yet.
     fn buffers(&self) -> Self::Buffers;
 
+    /// Parts of a batch that may be at the device at once, at least 1. A batch of more has the others wait, and takes no
+    /// more memory.
+    fn parts(&self) -> usize {
+        PARTS
+    }
+
     /// Brings to the device what the kernel reads of a part, or sees to it that it comes before the kernel runs, and
     /// makes room for what the kernel writes.
     ///
@@ -103,14 +112,6 @@ pub trait Launcher: Send + 'static {
         effects: Effects,
         buffers: &mut Self::Buffers,
     ) -> Result<(), DeviceError>;
-
-    /// Called when all parts of a batch were uploaded.
-    ///
-    /// # Errors
-    /// As [`Launcher::upload`].
-    fn uploaded(&mut self) -> Result<(), DeviceError> {
-        Ok(())
-    }
 
     /// Queues the kernel over `count` packets of a part, from packet `first` of it on, and, where that is the rest of
     /// the part, bringing its results back. The launches of a part come in order. A ticket's launch has ended when
@@ -211,16 +212,20 @@ pub struct Offload<L: Launcher> {
 
 /// A batch in flight.
 struct Flight<L: Launcher> {
-    // Before the batch: buffers may be made over its memory.
+    // Before the batch: buffers may be made over its memory. One after the other has the parts in turn.
     slot: Vec<L::Buffers>,
     import: Option<L::Import>,
     batch: Batch,
     layout: Layout,
     pieces: Vec<Piece>,
+    /// How many pieces were brought to the device, and how many have been read back.
+    uploaded: usize,
+    collected: usize,
     /// The piece that is launched next, and how many of its packets have been launched.
     next: usize,
     launched: usize,
     running: VecDeque<Running<L::Ticket>>,
+    columns: Columns,
     /// Why no more of it can be launched; completing it tells.
     failed: Option<DeviceError>,
     /// Whether something may be queued that no ticket is about.
@@ -235,17 +240,17 @@ struct Running<T> {
     /// Number of packets, and whether there would have been more but for the pace.
     packets: usize,
     cut: bool,
+    /// Whether its piece ends with it.
+    ends: bool,
 }
 
 impl<L: Launcher> Flight<L> {
-    fn part<'a>(
-        batch: &'a Batch,
-        piece: &'a Piece,
-        layout: Layout,
-        needs: Needs,
-        import: Option<&'a L::Import>,
-    ) -> Part<'a, L::Import> {
-        Part { batch, piece, layout, needs, import }
+    /// A piece, and its buffers.
+    fn part(&mut self, index: usize, needs: Needs) -> (Part<'_, L::Import>, &mut L::Buffers) {
+        let Flight { slot, import, batch, layout, pieces, .. } = self;
+        let part = Part { batch, piece: &pieces[index], layout: *layout, needs, import: import.as_ref() };
+        let place = index % slot.len();
+        (part, &mut slot[place])
     }
 
     /// The packets lie in a copy, which is not the batch's memory.
@@ -314,26 +319,34 @@ impl<L: Launcher> Offload<L> {
             }
         };
         let mut slot = self.idle.pop().unwrap_or_default();
-        while slot.len() < pieces.len() {
+        while slot.len() < pieces.len().min(self.launcher.parts()) {
             slot.push(self.launcher.buffers());
         }
+        let redirects = if self.effects.redirects { batch.len() } else { 0 };
+        let columns = Columns { actions: Vec::with_capacity(batch.len()), targets: Vec::with_capacity(redirects) };
         let mut flight = Flight {
             slot,
             import,
             batch,
             layout,
             pieces,
+            uploaded: 0,
+            collected: 0,
             next: 0,
             launched: 0,
             running: VecDeque::new(),
+            columns,
             failed: None,
             torn: false,
             times: StageTimes::default(),
             started,
         };
+        if flight.pieces.is_empty() {
+            return Ok(flight);
+        }
+        // The first piece here: a batch that cannot be brought to the device goes back to the caller.
         match self.upload(&mut flight) {
             Ok(()) => {
-                flight.times.upload = started.elapsed();
                 flight.started = Instant::now();
                 Ok(flight)
             }
@@ -346,44 +359,51 @@ impl<L: Launcher> Offload<L> {
         }
     }
 
-    /// Brings a batch to the device.
+    /// Brings the next piece to the device; there is one, and buffers are free for it.
     fn upload(&mut self, flight: &mut Flight<L>) -> Result<(), DeviceError> {
-        let Flight { slot, import, batch, layout, pieces, .. } = flight;
-        for (piece, buffers) in pieces.iter().zip(slot) {
-            let part = Flight::<L>::part(batch, piece, *layout, self.needs, import.as_ref());
-            self.launcher.upload(&part, self.effects, buffers)?;
-        }
-        self.launcher.uploaded()
-    }
-
-    /// Queues the next launch of a batch; there is one.
-    fn launch(&mut self, flight: &mut Flight<L>) -> Result<(), DeviceError> {
-        let Flight { slot, import, batch, layout, pieces, next, launched, .. } = flight;
-        let (piece, buffers) = (&pieces[*next], &mut slot[*next]);
-        let part = Flight::<L>::part(batch, piece, *layout, self.needs, import.as_ref());
-        let (first, total) = (*launched, piece.packets.len());
-        let count = (total - first).min(self.pace.packets());
-        flight.torn = true;
-        let ticket = self.launcher.launch(&part, self.effects, buffers, first, count)?;
-        flight.torn = false;
-        let ends = first + count == total;
-        if ends {
-            *next += 1;
-            *launched = 0;
-        } else {
-            *launched += count;
-        }
-        flight.running.push_back(Running { ticket, packets: count, cut: !(first == 0 && ends) });
+        let began = Instant::now();
+        // One that fails half-way is to be released as well.
+        flight.uploaded += 1;
+        let (part, buffers) = flight.part(flight.uploaded - 1, self.needs);
+        self.launcher.upload(&part, self.effects, buffers)?;
+        flight.times.upload += began.elapsed();
         Ok(())
     }
 
-    /// Launches until the batch has all of its launches, or as many queued as it may have.
+    /// Queues the next launch of a batch; there is one, and its piece is at the device.
+    fn launch(&mut self, flight: &mut Flight<L>) -> Result<(), DeviceError> {
+        let (first, most) = (flight.launched, self.pace.packets());
+        let (part, buffers) = flight.part(flight.next, self.needs);
+        let total = part.packets();
+        let count = (total - first).min(most);
+        let ticket = self.launcher.launch(&part, self.effects, buffers, first, count)?;
+        let ends = first + count == total;
+        if ends {
+            flight.next += 1;
+            flight.launched = 0;
+        } else {
+            flight.launched += count;
+        }
+        flight.running.push_back(Running { ticket, packets: count, cut: !(first == 0 && ends), ends });
+        Ok(())
+    }
+
+    /// Brings to the device and launches until the batch has all of its launches, or as many queued as it may have.
     fn advance(&mut self, flight: &mut Flight<L>) -> Result<(), DeviceError> {
         while flight.next < flight.pieces.len() && (self.pace.is_free() || flight.running.len() < QUEUED) {
+            let fresh = flight.next == flight.uploaded;
+            if fresh && flight.uploaded - flight.collected == flight.slot.len() {
+                break;
+            }
             if self.cancel.is_cancelled() {
                 return Err(DeviceError::Cancelled);
             }
+            flight.torn = true;
+            if fresh {
+                self.upload(flight)?;
+            }
             self.launch(flight)?;
+            flight.torn = false;
         }
         Ok(())
     }
@@ -405,7 +425,11 @@ impl<L: Launcher> Offload<L> {
             if running.cut {
                 self.pace.took(running.packets, took);
             }
-            flight.running.pop_front();
+            if flight.running.pop_front().is_some_and(|running| running.ends) {
+                self.collect(flight)?;
+                // That was no time of the device's.
+                flight.started = Instant::now();
+            }
         }
         Ok(())
     }
@@ -427,65 +451,49 @@ impl<L: Launcher> Offload<L> {
     }
 
     fn release(&mut self, flight: &mut Flight<L>) {
-        for buffers in flight.slot.iter_mut().take(flight.pieces.len()) {
-            self.launcher.release(buffers);
+        for index in flight.collected..flight.uploaded {
+            let place = index % flight.slot.len();
+            self.launcher.release(&mut flight.slot[place]);
         }
     }
 
-    /// Reads what came back.
-    fn download(&mut self, flight: &mut Flight<L>) -> Result<Verdicts, DeviceError> {
-        let Effects { redirects, moves_ends, .. } = self.effects;
-        let room = |wanted: bool| if wanted { flight.batch.len() } else { 0 };
-        let mut columns =
-            Columns { actions: Vec::with_capacity(room(true)), targets: Vec::with_capacity(room(redirects)) };
-        let mut ends = Vec::with_capacity(room(moves_ends));
-        let Flight { slot, batch, layout, pieces, .. } = &mut *flight;
-        for (piece, buffers) in pieces.iter().zip(slot) {
-            let packets = piece.packets.len();
-            self.launcher.verdicts(packets, buffers, &mut columns)?;
-            if moves_ends {
-                let before = &batch.descriptors()[piece.packets.clone()];
-                self.launcher.ends(packets, buffers, &mut |bytes| {
-                    let seen = plan::descriptors(batch, piece, *layout, self.needs);
-                    ends.extend(plan::ends(before, seen, descriptors(bytes)));
-                })?;
-            }
-        }
-        self.write_back(flight, ends)?;
-        self.release(flight);
-        Ok(Verdicts::new(columns.actions, columns.targets))
-    }
-
-    /// Brings changed packets into the batch; `ends` is where they lie now, or empty.
-    fn write_back(&mut self, flight: &mut Flight<L>, ends: Vec<Descriptor>) -> Result<(), DeviceError> {
+    /// Reads what came back of the next piece, whose launches have ended, and lets go of its buffers.
+    fn collect(&mut self, flight: &mut Flight<L>) -> Result<(), DeviceError> {
+        let began = Instant::now();
         let copied = flight.is_copied() && self.effects.writes_packets;
+        let Flight { slot, batch, layout, pieces, collected, columns, .. } = &mut *flight;
+        let piece = &pieces[*collected];
+        let (packets, place) = (piece.packets.clone(), *collected % slot.len());
+        let buffers = &mut slot[place];
+        self.launcher.verdicts(packets.len(), buffers, columns)?;
         // Where each packet lay, in the batch and in the copy, before it moved.
-        let (mut seen, mut before): (Vec<Vec<Descriptor>>, _) = Default::default();
-        if copied {
-            let of = |piece| plan::descriptors(&flight.batch, piece, flight.layout, self.needs).collect();
-            seen = flight.pieces.iter().map(of).collect();
-            before = flight.batch.descriptors().to_vec();
+        let (mut before, mut seen) = (Vec::new(), Vec::new());
+        if copied || self.effects.moves_ends {
+            before = batch.descriptors()[packets.clone()].to_vec();
+            seen = plan::descriptors(batch, piece, *layout, self.needs).collect();
         }
         if self.effects.moves_ends {
+            let mut ends = Vec::with_capacity(packets.len());
+            self.launcher.ends(packets.len(), buffers, &mut |bytes| {
+                ends.extend(plan::ends(&before, seen.iter().copied(), descriptors(bytes)));
+            })?;
             // From here on the batch knows that every packet lies within its room, and so within its piece.
             let broken = |error: BatchError| DeviceError::Broken { device: self.launcher.id().into(), error };
-            flight.batch.resize(ends).map_err(broken)?;
-        }
-        if !copied {
-            return Ok(());
-        }
-        let window = if self.effects.moves_ends { u32::MAX } else { self.program.facts().writes.reach() };
-        let Flight { slot, batch, pieces, .. } = flight;
-        for ((piece, buffers), seen) in pieces.iter().zip(slot).zip(seen) {
-            let bytes = piece.bytes.end - piece.bytes.start;
-            if bytes == 0 {
-                continue;
+            if ends.len() != packets.len() {
+                return Err(broken(BatchError::MetadataCount { packets: packets.len(), metadata: ends.len() }));
             }
-            let before = &before[piece.packets.clone()];
+            batch.resize_from(packets.start, &ends).map_err(broken)?;
+        }
+        let bytes = piece.bytes.end - piece.bytes.start;
+        if copied && bytes > 0 {
+            let window = if self.effects.moves_ends { u32::MAX } else { self.program.facts().writes.reach() };
             self.launcher.changed(bytes, buffers, &mut |from| {
-                plan::write_back(batch, piece, before, &seen, window, from);
+                plan::write_back(batch, piece, &before, &seen, window, from);
             })?;
         }
+        self.launcher.release(buffers);
+        *collected += 1;
+        flight.times.download += began.elapsed();
         Ok(())
     }
 
@@ -501,14 +509,23 @@ impl<L: Launcher> Offload<L> {
         work: impl FnOnce(&mut L, &mut [(Part<'_, L::Import>, &mut L::Buffers)]) -> Result<T, DeviceError>,
     ) -> Result<(T, Batch), DeviceError> {
         let mut flight = self.prepare(batch).map_err(|refused| refused.error)?;
-        let Flight { slot, import, batch, layout, pieces, .. } = &mut flight;
-        let parts = pieces.iter().map(|p| Flight::<L>::part(batch, p, *layout, self.needs, import.as_ref()));
-        let mut parts: Vec<_> = parts.zip(slot.iter_mut()).collect();
-        let result = work(&mut self.launcher, &mut parts);
+        // All of it at once, whatever memory that takes.
+        while flight.slot.len() < flight.pieces.len() {
+            flight.slot.push(self.launcher.buffers());
+        }
+        let uploaded = (flight.uploaded..flight.pieces.len()).try_for_each(|_| self.upload(&mut flight));
+        let result = uploaded.and_then(|()| {
+            let Flight { slot, import, batch, layout, pieces, .. } = &mut flight;
+            let (needs, import) = (self.needs, import.as_ref());
+            let parts = pieces.iter().map(|piece| Part { batch, piece, layout: *layout, needs, import });
+            let mut parts: Vec<_> = parts.zip(slot.iter_mut()).collect();
+            work(&mut self.launcher, &mut parts)
+        });
         if result.is_err() {
             self.launcher.settle();
         }
         self.release(&mut flight);
+        flight.slot.truncate(self.launcher.parts());
         self.idle.push(flight.slot);
         Ok((result?, flight.batch))
     }
@@ -546,12 +563,9 @@ impl<L: Launcher> Session for Offload<L> {
             self.give_up();
             return Err(error);
         }
-        let downloading = Instant::now();
-        let verdicts = self.download(&mut flight)?;
-        let mut times = flight.times;
-        times.download = downloading.elapsed();
         self.idle.push(flight.slot);
-        Ok(Some(Done { batch: flight.batch, verdicts, times }))
+        let verdicts = Verdicts::new(flight.columns.actions, flight.columns.targets);
+        Ok(Some(Done { batch: flight.batch, verdicts, times: flight.times }))
     }
 
     fn in_flight(&self) -> usize {

@@ -19,7 +19,8 @@ struct Script {
     kept: usize,
 }
 
-/// A device whose kernel gives a packet's first byte as the verdict, and adds one to it.
+/// A device whose kernel gives a packet's first byte as the verdict, adds one to it, and, where it moves ends, has the
+/// packet end a byte earlier.
 struct Host {
     script: Arc<Mutex<Script>>,
     layout: Layout,
@@ -31,6 +32,7 @@ struct Host {
 struct Buffers {
     packets: Vec<u8>,
     actions: Vec<u8>,
+    ends: Vec<u8>,
     lent: bool,
 }
 
@@ -78,6 +80,7 @@ impl Launcher for Host {
             buffers.packets[at..at + bytes.len()].copy_from_slice(bytes);
         }
         buffers.actions.clear();
+        buffers.ends.clear();
         Ok(())
     }
 
@@ -94,6 +97,7 @@ impl Launcher for Host {
             let byte = &mut buffers.packets[d.offset as usize];
             buffers.actions.push(*byte);
             *byte = byte.wrapping_add(1);
+            buffers.ends.extend([d.offset, d.length - 1].map(u32::to_le_bytes).as_flattened());
         }
         self.tickets += 1;
         Ok(self.tickets)
@@ -110,8 +114,9 @@ impl Launcher for Host {
         Ok(())
     }
 
-    fn ends(&mut self, _: usize, _: &mut Buffers, _: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
-        unreachable!("no end is moved")
+    fn ends(&mut self, _: usize, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+        read(&buffers.ends);
+        Ok(())
     }
 
     fn changed(&mut self, bytes: u64, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
@@ -141,9 +146,20 @@ impl Launcher for Host {
 }
 
 fn session(layout: Layout, packets: usize, paced: bool, options: &LoadOptions) -> (Offload<Host>, Arc<Mutex<Script>>) {
+    session_of(layout, packets, paced, false, options)
+}
+
+fn session_of(
+    layout: Layout,
+    packets: usize,
+    paced: bool,
+    moves_ends: bool,
+    options: &LoadOptions,
+) -> (Offload<Host>, Arc<Mutex<Script>>) {
+    let moves = if moves_ends { "adjust_tail(pkt, -1);" } else { "" };
     let ends = if paced { "loop { if load_u8(pkt, 1u) == 1u { break; } }" } else { "" };
     let text = format!(
-        "fn xdp_filter(pkt: u32) -> u32 {{ {ends} let v = load_u8(pkt, 0u); store_u8(pkt, 0u, v + 1u); return v; }}"
+        "fn xdp_filter(pkt: u32) -> u32 {{ {ends} {moves} let v = load_u8(pkt, 0u); store_u8(pkt, 0u, v + 1u); return v; }}"
     );
     let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
     let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
@@ -151,7 +167,7 @@ fn session(layout: Layout, packets: usize, paced: bool, options: &LoadOptions) -
     let effects = Effects {
         sees_packets: true,
         writes_packets: true,
-        moves_ends: false,
+        moves_ends,
         metadata: false,
         redirects: false,
         size: if paced { 1 << 20 } else { 1 },
@@ -176,7 +192,7 @@ fn batches_are_cut_and_come_back_in_order_with_their_changes() {
         session.submit(batch(&[1, 2, 3])).unwrap();
         session.submit(batch(&[])).unwrap();
         session.submit(batch(&[2])).unwrap();
-        assert_eq!(calls(&script), ["upload 2", "upload 1", "launch 0+2", "launch 0+1", "upload 1", "launch 0+1"]);
+        assert_eq!(calls(&script), ["upload 2", "launch 0+2", "upload 1", "launch 0+1", "upload 1", "launch 0+1"]);
         let refused = session.submit(batch(&[3])).unwrap_err();
         assert_eq!(refused.batch.packet(0)[0], 3);
         for verdicts in [&[1, 2, 3][..], &[], &[2]] {
@@ -191,6 +207,28 @@ fn batches_are_cut_and_come_back_in_order_with_their_changes() {
         // The slots are used again: `upload` checks that they were released.
         for _ in 0..4 {
             assert_eq!(session.run(batch(&[1, 1, 1])).unwrap().verdicts.len(), 3);
+        }
+    }
+}
+
+#[test]
+fn a_batch_of_many_parts_takes_the_memory_of_a_few() {
+    for (layout, moves_ends) in [(Layout::Copied, false), (Layout::Packed, true), (Layout::Copied, true)] {
+        let (mut session, script) = session_of(layout, 3, false, moves_ends, &LoadOptions::default());
+        let verdicts: Vec<u8> = (0..100).map(|i| i % 4).collect();
+        // Longer than the shortest that there may be, so that their ends can be moved.
+        let packets: Vec<Vec<u8>> = verdicts.iter().map(|&v| [&[v][..], &[v ^ 0x55; 30]].concat()).collect();
+        for _ in 0..2 {
+            session.submit(Batch::from_packets(&packets).unwrap()).unwrap();
+            let uploads = |calls: Vec<String>| calls.iter().filter(|call| call.starts_with("upload")).count();
+            assert_eq!(uploads(calls(&script)), PARTS);
+            let done = session.complete().unwrap().unwrap();
+            assert_eq!(uploads(calls(&script)), 34 - PARTS);
+            assert_eq!(done.verdicts.actions(), verdicts);
+            for (after, before) in done.batch.packets().zip(&packets) {
+                let length = before.len() - usize::from(moves_ends);
+                assert_eq!(after, [&[before[0] + 1], &before[1..length]].concat());
+            }
         }
     }
 }
