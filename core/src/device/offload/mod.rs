@@ -1,6 +1,6 @@
 //! The session of a device that runs kernels: what such devices have in common.
 //!
-//! A batch becomes pieces that the device can take ([`plan`](super::plan)), each piece gets buffers, is
+//! A batch becomes pieces that the device can take ([`plan`]), each piece gets buffers, is
 //! brought to the device and launched, at once or in several launches where it could take long
 //! ([`pace`](super::pace)); then verdicts, ends and changed bytes come back. Several batches are under way at
 //! once. All of that, first in, first out, cancelling and giving up included, is here; a backend says by its
