@@ -19,8 +19,8 @@ const STREAM_FLAGS: u32 = 1;
 /// `CU_EVENT_DISABLE_TIMING`.
 const EVENT_FLAGS: u32 = 2;
 
-/// What is a device's own in the driver: memory, code, streams. Each session has one, so that one that
-/// fails takes no other with it.
+/// What is a device's own in the driver: memory, code, streams. Each session has one: drivers wait for all kernels of a
+/// context where memory comes and goes in it, and resident ones stay.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub driver: &'static Driver,
@@ -177,16 +177,24 @@ impl Stream {
         Ok(event)
     }
 
-    /// What is queued here from now on waits for what is queued in `other` now.
-    pub fn follow(&self, other: &Stream) -> Result<(), Code> {
+    /// The same, by an event that is kept and nobody waits for any more, made where there is none.
+    pub fn record_in(&self, kept: &mut Option<Event>) -> Result<(), Code> {
+        match kept {
+            Some(event) => event.record(self),
+            None => self.record().map(|event| *kept = Some(event)),
+        }
+    }
+
+    /// What is queued here from now on waits for what is queued in `other` now, by an event that is kept.
+    pub fn follow(&self, other: &Stream, kept: &mut Option<Event>) -> Result<(), Code> {
         if self.handle == other.handle {
             return Ok(());
         }
-        self.wait_for(&other.record()?)
+        other.record_in(kept)?;
+        kept.as_ref().map_or(Ok(()), |event| self.wait_for(event))
     }
 
-    /// What is queued here from now on waits for the event, which may be gone before it comes about: the driver keeps
-    /// it until then.
+    /// What is queued here from now on waits for the event.
     pub fn wait_for(&self, event: &Event) -> Result<(), Code> {
         let _here = self.context.enter()?;
         // SAFETY: both are alive, and of the context that is current.

@@ -11,7 +11,8 @@
 //! - batches are handed over in one of five ways (the modules of `dispatch`): copies and launches in
 //!   streams, one batch at a time or several at once; a graph for each slot; kernels queued ahead that wait
 //!   for a value in memory; or one kernel that stays and polls;
-//! - each session has a context of its own, so that one that fails takes no other with it;
+//! - each session has a context of its own, so that one's resident kernels are not in another's way. Their
+//!   kernels take turns on the device;
 //! - no launch takes longer than a fraction of a second, whatever the filter does. Cancelling takes effect
 //!   between launches and while the host waits. A device that is still busy half a second later is left
 //!   behind with what it uses, and a thread frees that when the device is done.

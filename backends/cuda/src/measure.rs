@@ -2,7 +2,7 @@
 //! interface.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portcullis_core::device::offload::Offload;
 use portcullis_core::device::{CancelToken, DeviceError, Dispatch, LoadOptions};
@@ -29,7 +29,7 @@ impl KernelOnly {
         let options = LoadOptions::default();
         let (gpu, loaded) = compile::load(device, program, Dispatch::Inline, &options.cancel)?;
         let (kind, effects) = (gpu.kind, loaded.effects);
-        Ok(KernelOnly(Offload::new(Pipelined::new(gpu, loaded), kind, effects, program, &options)))
+        Ok(KernelOnly(Offload::new(Pipelined::new(gpu, loaded).whole(), kind, effects, program, &options)))
     }
 
     /// Runs the kernel `rounds` times over the batch, which is copied to the device before, and gives the time of a
@@ -74,7 +74,10 @@ pub fn copy_to_device(device: &CudaDevice, bytes: usize, rounds: u32) -> Result<
     })
 }
 
-/// Queues some work `rounds` times, after once that does not count, and gives the time of a round.
+/// How long a device works before anything is measured: its clocks rise with work.
+const WARM: Duration = Duration::from_millis(200);
+
+/// Queues some work `rounds` times, after some that does not count, and gives the time of a round.
 fn timed(
     gpu: &Arc<Gpu>,
     rounds: u32,
@@ -82,8 +85,13 @@ fn timed(
 ) -> Result<Duration, DeviceError> {
     let failed = |code: Code| gpu.failed("does not tell the time", code);
     let (start, end) = (Event::timed(&gpu.context).map_err(failed)?, Event::timed(&gpu.context).map_err(failed)?);
+    let began = Instant::now();
     let mut measure = || {
-        work(gpu)?;
+        while began.elapsed() < WARM {
+            work(gpu)?;
+            end.record(&gpu.kernels).map_err(failed)?;
+            wait::until(&gpu.id, &CancelToken::new(), || end.has_come().map_err(failed))?;
+        }
         start.record(&gpu.kernels).map_err(failed)?;
         for _ in 0..rounds {
             work(gpu)?;

@@ -217,18 +217,21 @@ fn two_sessions_share_memory_that_is_pinned() {
 }
 
 #[test]
-fn a_resident_kernel_leaves_by_itself_and_comes_back() {
-    const TEST: &str = "a_resident_kernel_leaves_by_itself_and_comes_back";
+fn resident_kernels_leave_by_themselves_and_come_back() {
+    const TEST: &str = "resident_kernels_leave_by_themselves_and_come_back";
     if !is_child() {
         return passes(TEST, "");
     }
     let program = program(FILTERS[1]);
     let want = Interp::new().load(&program, &LoadOptions::default()).unwrap().run(batch(700, 0, 1)).unwrap();
-    let mut session = device().load(&program, &options(Dispatch::Persistent)).unwrap();
+    let by = |dispatch| device().load(&program, &options(dispatch)).unwrap();
+    let mut sessions = [by(Dispatch::Persistent), by(Dispatch::WaitValue)];
     for _ in 0..3 {
-        assert_eq!(session.run(batch(700, 0, 1)).unwrap().verdicts, want.verdicts);
-        // Longer than it stays.
-        std::thread::sleep(Duration::from_millis(1300));
+        for session in &mut sessions {
+            assert_eq!(session.run(batch(700, 0, 1)).unwrap().verdicts, want.verdicts);
+        }
+        // Longer than they stay.
+        std::thread::sleep(Duration::from_millis(1600));
     }
 }
 

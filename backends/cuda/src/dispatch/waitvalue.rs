@@ -4,7 +4,7 @@
 //! dry.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portcullis_core::device::offload::{Columns, Effects, GRACE, Launcher, Part};
 use portcullis_core::device::plan::{Bounds, Layout, Needs};
@@ -22,6 +22,10 @@ const AHEAD: u64 = 32;
 
 /// Blocks of a kernel, at most; each takes packet after packet where there are more.
 const MOST_BLOCKS: u32 = 64;
+
+/// How long kernels wait for a batch that does not come. Then they are let go until there is one: a stream that waits
+/// is in the way of whoever else in the process has the driver wait for the device.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// Packets in a slot; larger batches take several.
 const PACKETS: usize = (MOST_BLOCKS * BLOCK) as usize;
@@ -58,6 +62,8 @@ struct State {
     /// The number of the entry that is posted next, and of the kernel that is queued next.
     next: u64,
     queued: u64,
+    /// When one was posted last.
+    posted: Option<Instant>,
     /// Nothing is posted any more.
     closed: bool,
 }
@@ -78,7 +84,18 @@ impl Waiting {
             gpu.context.abandon(gpu.clone(), || ());
         }
         ended?;
-        Ok(Waiting { effects: loaded.effects, cancel: cancel.clone(), queue: Arc::new(queue) })
+        let queue = Arc::new(queue);
+        let watched = Arc::downgrade(&queue);
+        let watch = move || {
+            while let Some(queue) = watched.upgrade() {
+                queue.let_go_when_idle();
+                drop(queue);
+                std::thread::sleep(IDLE / 4);
+            }
+        };
+        // Without a thread they wait for as long as the session is there.
+        let _ = std::thread::Builder::new().name("idle kernels".into()).spawn(watch);
+        Ok(Waiting { effects: loaded.effects, cancel: cancel.clone(), queue })
     }
 }
 
@@ -113,6 +130,15 @@ impl Queue {
             state.queued += 1;
         }
         Ok(())
+    }
+
+    fn let_go_when_idle(&self) {
+        let mut state = self.state();
+        let idle = state.posted.is_some_and(|posted| posted.elapsed() >= IDLE);
+        let answered = state.next.checked_sub(1).is_none_or(|last| self.entries.is_answered(last));
+        if idle && answered && state.queued > state.next && !self.gpu.context.is_abandoned() {
+            self.release(&mut state, GRACE);
+        }
     }
 
     /// Posts a launch of nothing to each kernel that waits, so that the stream runs empty. Whether it does.
@@ -212,6 +238,7 @@ impl Launcher for Waiting {
         })?;
         queue.entries.post(number, Entry::of(buffers.slot(), first, count));
         state.next += 1;
+        state.posted = Some(Instant::now());
         queue.queue(&mut state).map_err(|code| gpu.failed("does not take commands", code))?;
         Ok(number)
     }
