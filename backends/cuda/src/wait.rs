@@ -53,15 +53,15 @@ pub(crate) fn until(
     }
 }
 
-/// Asks until `ended` says so, or the time is over; whether it did.
-pub(crate) fn within(time: Duration, mut ended: impl FnMut() -> bool) -> bool {
+/// Asks until `ended` says so, the time is over, or the token was used; whether it has ended.
+pub(crate) fn within(time: Duration, cancel: Option<&CancelToken>, mut ended: impl FnMut() -> bool) -> bool {
     let began = Instant::now();
     loop {
         if ended() {
             return true;
         }
         let waited = began.elapsed();
-        if waited >= time {
+        if waited >= time || cancel.is_some_and(CancelToken::is_cancelled) {
             return false;
         }
         pause(waited);
@@ -87,6 +87,7 @@ mod tests {
         assert_eq!(until("cuda:0", &token, || Ok(false)), Err(DeviceError::Cancelled));
         // What has ended has ended, cancelled or not.
         assert_eq!(until("cuda:0", &token, || Ok(true)), Ok(()));
-        assert!(!within(Duration::from_millis(1), || false) && within(Duration::ZERO, || true));
+        assert!(!within(Duration::from_millis(1), None, || false) && within(Duration::ZERO, None, || true));
+        assert!(!within(Duration::from_secs(60), Some(&token), || false));
     }
 }

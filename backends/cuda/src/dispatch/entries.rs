@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use portcullis_core::device::CancelToken;
 use portcullis_core::device::offload::{Effects, Part};
 
 use super::slots::{Inside, Shape, Slot};
@@ -133,8 +134,9 @@ pub(crate) const REST: Duration = Duration::from_secs(10);
 /// Kernels that are at the device for longer than a launch, and in the way of whoever allocates memory or
 /// frees it: the driver would wait for them.
 pub(crate) trait Resident: Send + Sync {
-    /// Has them leave, between two entries, until there is something to do again; `false` where they do not.
-    fn rest(&self) -> bool;
+    /// Has them leave, between two entries, until there is something to do again; `false` where they do not, or the
+    /// token was used before they did.
+    fn rest(&self, cancel: Option<&CancelToken>) -> bool;
 }
 
 /// A slot of a session with resident kernels, which rest while its memory comes and goes.
@@ -152,7 +154,7 @@ impl Guarded {
         &self.slot
     }
 
-    /// Writes a part into the slot; `None` where there is no room, and the kernels do not leave for making some.
+    /// Writes a part into the slot; `false` where there is no room, and the kernels do not leave for making some.
     ///
     /// # Safety
     /// The device has ended all that was posted with this slot.
@@ -161,9 +163,10 @@ impl Guarded {
         context: &Arc<Context>,
         part: &Part<'_, I>,
         effects: Effects,
+        cancel: &CancelToken,
     ) -> Result<bool, Code> {
         let shape = Shape::of(part, effects, false);
-        if !self.slot.has_room(&shape) && !self.kernels.rest() {
+        if !self.slot.has_room(&shape) && !self.kernels.rest(Some(cancel)) {
             return Ok(false);
         }
         self.slot.reserve(context, &shape, Inside::Given)?;
@@ -175,7 +178,7 @@ impl Guarded {
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        if !self.slot.is_empty() && !self.kernels.rest() {
+        if !self.slot.is_empty() && !self.kernels.rest(None) {
             // The device may be at it for all that is known: it stays.
             std::mem::forget(std::mem::take(&mut self.slot));
         }

@@ -19,6 +19,9 @@ use crate::compile::{BLOCK, Loaded};
 use crate::device::{Context, Event, Gpu, Stream};
 use crate::wait;
 
+/// Parts of a batch that are launched before the first has come back.
+const PARTS: usize = 32;
+
 /// Packets in a slot; larger batches take several.
 const PACKETS: usize = 16 << 10;
 
@@ -76,6 +79,10 @@ impl Launcher for Graphs {
 
     fn bounds(&self, _: Layout) -> Bounds {
         Bounds { binding: BYTES, alignment: 4, packets: PACKETS }
+    }
+
+    fn parts(&self) -> usize {
+        PARTS
     }
 
     fn buffers(&self) -> Buffers {
@@ -151,7 +158,7 @@ impl Launcher for Graphs {
     }
 
     fn settles(&mut self, _: &[&Arc<Event>], _: bool) -> bool {
-        wait::within(GRACE, || self.gpu.is_idle())
+        wait::within(GRACE, None, || self.gpu.is_idle())
     }
 
     fn outlive(&mut self, kept: impl Send + 'static) {

@@ -33,6 +33,9 @@ const MOST_BLOCKS: u32 = 32;
 /// Entries for each block.
 const EACH: u64 = 8;
 
+/// Parts of a batch that are posted before the first has come back: some for each block.
+const PARTS: usize = 2 * MOST_BLOCKS as usize;
+
 /// Packets in an entry; larger batches take several, each for another block. Of batches that are larger than all
 /// blocks take at once entries have more, so that there are not too many of them.
 const PACKETS: usize = 128;
@@ -170,11 +173,11 @@ impl Ring {
     }
 
     /// Whether the kernel has left within this time, and the device with it.
-    fn leaves_within(&self, state: &mut State, how: u32, time: Duration) -> bool {
+    fn leaves_within(&self, state: &mut State, how: u32, time: Duration, cancel: Option<&CancelToken>) -> bool {
         if state.running {
             self.stop(how);
         }
-        let left = wait::within(time, || self.gpu.is_idle());
+        let left = wait::within(time, cancel, || self.gpu.is_idle());
         if left {
             self.stop(0);
             state.running = false;
@@ -184,8 +187,8 @@ impl Ring {
 }
 
 impl Resident for Ring {
-    fn rest(&self) -> bool {
-        !self.gpu.context.is_abandoned() && self.leaves_within(&mut self.state(), LEAVE, REST)
+    fn rest(&self, cancel: Option<&CancelToken>) -> bool {
+        !self.gpu.context.is_abandoned() && self.leaves_within(&mut self.state(), LEAVE, REST, cancel)
     }
 }
 
@@ -194,7 +197,7 @@ impl Drop for Persistent {
         let mut state = self.ring.state();
         state.closed = true;
         let context = &self.ring.gpu.context;
-        if !context.is_abandoned() && !self.ring.leaves_within(&mut state, ABANDON, GRACE) {
+        if !context.is_abandoned() && !self.ring.leaves_within(&mut state, ABANDON, GRACE, None) {
             context.abandon(self.ring.clone(), || ());
         }
     }
@@ -224,6 +227,10 @@ impl Launcher for Persistent {
         Bounds { binding: BYTES, alignment: 4, packets }
     }
 
+    fn parts(&self) -> usize {
+        PARTS
+    }
+
     fn buffers(&self) -> Guarded {
         Guarded::new(self.ring.clone())
     }
@@ -231,8 +238,9 @@ impl Launcher for Persistent {
     fn upload(&mut self, part: &Part<'_, ()>, effects: Effects, buffers: &mut Guarded) -> Result<(), DeviceError> {
         let gpu = &*self.ring.gpu;
         // SAFETY: the part that the slot was used for last was waited for (`Launcher`).
-        match unsafe { buffers.fill(&gpu.context, part, effects) } {
+        match unsafe { buffers.fill(&gpu.context, part, effects, &self.cancel) } {
             Ok(true) => Ok(()),
+            Ok(false) if self.cancel.is_cancelled() => Err(DeviceError::Cancelled),
             Ok(false) => Err(gpu.gave_up("the resident kernel does not leave".into())),
             Err(code) => Err(gpu.failed("has no memory for a batch", code)),
         }
@@ -284,13 +292,13 @@ impl Launcher for Persistent {
     }
 
     fn settle(&mut self) {
-        self.ring.rest();
+        self.ring.rest(None);
     }
 
     fn settles(&mut self, _: &[&u64], _: bool) -> bool {
         let mut state = self.ring.state();
         state.closed = true;
-        self.ring.leaves_within(&mut state, ABANDON, GRACE)
+        self.ring.leaves_within(&mut state, ABANDON, GRACE, None)
     }
 
     fn outlive(&mut self, kept: impl Send + 'static) {

@@ -260,7 +260,7 @@ impl Launcher for Pipelined {
     }
 
     fn settles(&mut self, _: &[&Arc<Event>], _: bool) -> bool {
-        wait::within(GRACE, || self.gpu.is_idle())
+        wait::within(GRACE, None, || self.gpu.is_idle())
     }
 
     fn outlive(&mut self, kept: impl Send + 'static) {

@@ -137,20 +137,20 @@ impl Queue {
         let idle = state.posted.is_some_and(|posted| posted.elapsed() >= IDLE);
         let answered = state.next.checked_sub(1).is_none_or(|last| self.entries.is_answered(last));
         if idle && answered && state.queued > state.next && !self.gpu.context.is_abandoned() {
-            self.release(&mut state, GRACE);
+            self.release(&mut state, GRACE, None);
         }
     }
 
     /// Posts a launch of nothing to each kernel that waits, so that the stream runs empty. Whether it does.
-    fn release(&self, state: &mut State, time: Duration) -> bool {
+    fn release(&self, state: &mut State, time: Duration, cancel: Option<&CancelToken>) -> bool {
         while state.next < state.queued {
-            if !wait::within(time, || self.entries.is_free_for(state.next)) {
+            if !wait::within(time, cancel, || self.entries.is_free_for(state.next)) {
                 return false;
             }
             self.entries.post(state.next, Entry::default());
             state.next += 1;
         }
-        wait::within(time, || self.gpu.is_idle())
+        wait::within(time, cancel, || self.gpu.is_idle())
     }
 }
 
@@ -159,13 +159,13 @@ impl Queue {
     /// waits in the stream would do so for ever.
     fn abandon(self: &Arc<Self>, kept: impl Send + 'static) {
         let queue = self.clone();
-        self.gpu.context.abandon(kept, move || while !queue.release(&mut queue.state(), REST) {});
+        self.gpu.context.abandon(kept, move || while !queue.release(&mut queue.state(), REST, None) {});
     }
 }
 
 impl Resident for Queue {
-    fn rest(&self) -> bool {
-        !self.gpu.context.is_abandoned() && self.release(&mut self.state(), REST)
+    fn rest(&self, cancel: Option<&CancelToken>) -> bool {
+        !self.gpu.context.is_abandoned() && self.release(&mut self.state(), REST, cancel)
     }
 }
 
@@ -173,7 +173,7 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         let mut state = self.queue.state();
         state.closed = true;
-        if !self.queue.gpu.context.is_abandoned() && !self.queue.release(&mut state, GRACE) {
+        if !self.queue.gpu.context.is_abandoned() && !self.queue.release(&mut state, GRACE, None) {
             self.queue.abandon(self.queue.clone());
         }
     }
@@ -201,6 +201,10 @@ impl Launcher for Waiting {
         Bounds { binding: BYTES, alignment: 4, packets: PACKETS }
     }
 
+    fn parts(&self) -> usize {
+        AHEAD as usize
+    }
+
     fn buffers(&self) -> Guarded {
         Guarded::new(self.queue.clone())
     }
@@ -208,8 +212,9 @@ impl Launcher for Waiting {
     fn upload(&mut self, part: &Part<'_, ()>, effects: Effects, buffers: &mut Guarded) -> Result<(), DeviceError> {
         let gpu = &*self.queue.gpu;
         // SAFETY: the part that the slot was used for last was waited for (`Launcher`).
-        match unsafe { buffers.fill(&gpu.context, part, effects) } {
+        match unsafe { buffers.fill(&gpu.context, part, effects, &self.cancel) } {
             Ok(true) => Ok(()),
+            Ok(false) if self.cancel.is_cancelled() => Err(DeviceError::Cancelled),
             Ok(false) => Err(gpu.gave_up("kernels that wait for batches do not end".into())),
             Err(code) => Err(gpu.failed("has no memory for a batch", code)),
         }
@@ -278,13 +283,13 @@ impl Launcher for Waiting {
     }
 
     fn settle(&mut self) {
-        self.queue.rest();
+        self.queue.rest(None);
     }
 
     fn settles(&mut self, _: &[&u64], _: bool) -> bool {
         let mut state = self.queue.state();
         state.closed = true;
-        self.queue.release(&mut state, GRACE)
+        self.queue.release(&mut state, GRACE, None)
     }
 
     fn outlive(&mut self, kept: impl Send + 'static) {
