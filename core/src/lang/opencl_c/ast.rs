@@ -47,6 +47,8 @@ pub struct Specifiers {
     pub space: Option<Space>,
     pub constant: bool,
     pub typedef: bool,
+    /// Where `static` stands.
+    pub kept: Option<Span>,
     pub span: Span,
 }
 

@@ -175,7 +175,7 @@ pub enum PlaceKind {
     Member(Box<Place>, u32),
     /// An element of an array; the index is `uint`.
     Index(Box<Place>, Box<Expr>),
-    /// Components of a vector.
+    /// Components of a vector, which is not given by components itself.
     Components(Box<Place>, Vec<u8>),
 }
 

@@ -248,6 +248,13 @@ impl Checker<'_> {
                 }
                 _ => {}
             }
+            // What is known and never changes is the same in each call.
+            if let Some(kept) = specifiers.kept
+                && !(declared.constant && declarator.init.is_some())
+            {
+                let note = "packets of a batch share nothing, and a variable begins anew with each call: leave out `static`; tables are `__constant`";
+                self.errors.add(kept, "a `static` variable", "", note);
+            }
             if let Some(statement) = self.variable(declared, declarator) {
                 out.push(statement);
             }

@@ -387,9 +387,15 @@ impl Checker<'_> {
                 };
                 match base {
                     Operand::Place(place) => {
-                        let twice = picked.iter().enumerate().any(|(i, c)| picked[..i].contains(c));
-                        let (constant, space) = (place.constant || twice, place.space);
-                        let kind = PlaceKind::Components(place.into(), picked);
+                        let (space, constant) = (place.space, place.constant);
+                        // Components of components are some of the vector itself: `v.hi.lo` is `v.z`.
+                        let (vector, picked) = match place.kind {
+                            PlaceKind::Components(vector, of) => {
+                                (vector, picked.iter().map(|&c| of[usize::from(c)]).collect())
+                            }
+                            _ => (Box::new(place), picked),
+                        };
+                        let kind = PlaceKind::Components(vector, picked);
                         Operand::Place(Place { kind, ty, span, constant, space })
                     }
                     Operand::Value(value) => {

@@ -387,13 +387,12 @@ impl Checker<'_> {
     /// A place that is to be stored to.
     fn target(&mut self, expr: &ast::Expr, symbol: &str) -> Option<Place> {
         let place = self.place(expr, &format!("what `{symbol}` stores to"))?;
-        if place.constant {
-            let note = match &place.kind {
-                PlaceKind::Components(_, picked) if picked.iter().enumerate().any(|(i, c)| picked[..i].contains(c)) => {
-                    "it names a component twice"
-                }
-                _ => "it is `const`",
-            };
+        let twice = match &place.kind {
+            PlaceKind::Components(_, picked) => picked.iter().enumerate().any(|(i, c)| picked[..i].contains(c)),
+            _ => false,
+        };
+        if place.constant || twice {
+            let note = if twice { "it names a component twice" } else { "it is `const`" };
             self.errors.add(expr.span, format!("`{symbol}` cannot store here"), "", note);
             return None;
         }

@@ -61,6 +61,7 @@ pub(super) fn lower(filter: &Filter, names: &Names, files: &Files, errors: &mut 
     };
     let done = lowering.filter().and_then(|()| lowering.unused());
     let Lowering { module, errors, .. } = lowering;
+    debug_assert!(done.is_ok() || !errors.is_empty(), "it stops at errors only");
     (done.is_ok() && errors.is_empty()).then_some(module)
 }
 

@@ -284,6 +284,7 @@ impl Parser<'_> {
                         | Keyword::Const
                         | Keyword::Space(_)
                         | Keyword::Ignored
+                        | Keyword::Static
                         | Keyword::Attribute
                 ) || matches!(keyword, Keyword::Refused(_)) && !self.is_refused_statement(token)
             }

@@ -16,8 +16,9 @@ pub enum Keyword {
     Typedef,
     Const,
     Space(Space),
-    /// Qualifiers that change nothing here: `volatile`, `restrict`, `inline`, `static`, `extern`.
+    /// Qualifiers that change nothing here: `volatile`, `restrict`, `inline`, `extern`.
     Ignored,
+    Static,
     Attribute,
     Sizeof,
     If,
@@ -51,8 +52,9 @@ pub fn find(name: &str) -> Option<Keyword> {
         "enum" => K::Enum,
         "typedef" => K::Typedef,
         "const" | "__const" => K::Const,
-        "volatile" | "restrict" | "__restrict" | "__restrict__" | "inline" | "__inline" | "__inline__" | "static"
-        | "extern" | "register" => K::Ignored,
+        "volatile" | "restrict" | "__restrict" | "__restrict__" | "inline" | "__inline" | "__inline__" | "extern"
+        | "register" => K::Ignored,
+        "static" => K::Static,
         "__global" | "global" => K::Space(Space::Global),
         "__constant" | "constant" => K::Space(Space::Constant),
         "__private" | "private" => K::Space(Space::Private),

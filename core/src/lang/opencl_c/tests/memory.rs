@@ -175,6 +175,9 @@ fn arrays_and_pointers_to_variables() {
         ("struct pair p[2] = {{{1, 2}, 3}, {{4, 5}, 6}};", "(&p[2])->b * 10 + (&p[1])->a[1]", 65),
         ("int a[2][2] = {1, 2, 3, 4};", "&a[1][2] - &a[1][0]", 2),
         ("int x = 1; int *p = &x; int *q = p; *q = 5;", "*p", 5),
+        ("uint4 x = (uint4)(1, 2, 3, 4), *p = &x; p->xy.y = 3; p->hi.lo += 4;", "x.x * 100 + x.y * 10 + x.z", 137),
+        ("uint4 a[2] = {1u, 4u}; a[one].xy.y = 2; a[1].zw.x--;", "a[1].x * 100 + a[1].y * 10 + a[1].z", 423),
+        ("static const uint x = 5, a[2] = {1, 2};", "x * 10 + a[one]", 52),
         ("int a[3]; for (int i = 0; i < 3; i++) { int *p = &a[i]; *p = i; }", "a[2]", 2),
     ] {
         assert_eq!(value(outside, before, expression), expected, "{before} {expression}");
@@ -253,6 +256,15 @@ fn pointers_keep_their_offset_when_the_head_moves() {
     let inside = "__global uchar *p = pkt + 4; adjust_head(pkt, 4); *p = 99; pkt[0] = len; pkt[1] = pkt_len(pkt);";
     let outcome = run(&filter("", inside), &packet);
     assert_eq!((outcome.packet.len(), &outcome.packet[..5]), (60, &[64, 60, 6, 7, 99][..]));
+}
+
+#[test]
+fn components_of_components_are_stored_to() {
+    let packet: Vec<u8> = (0..16).map(|i| if i % 4 == 0 { i } else { 0 }).collect();
+    let inside =
+        "(*(__global uint4*)pkt).hi.lo += 3; __global uint4 *p = (__global uint4*)pkt; p->xy.y = 3; p->wzyx.lo.x++;";
+    let outcome = run(&filter("", inside), &packet);
+    assert_eq!(outcome.packet, [0, 0, 0, 0, 3, 0, 0, 0, 11, 0, 0, 0, 13, 0, 0, 0]);
 }
 
 #[test]
