@@ -59,6 +59,21 @@ impl<F: FnMut(&Path) -> Result<Vec<u8>, String>> Includes for F {
     }
 }
 
+/// A text in which each line ends in a line feed, behind a carriage return or not: what is a carriage
+/// return alone becomes one. Places stay what they are.
+fn with_line_feeds(text: Arc<str>) -> Arc<str> {
+    if !text.contains('\r') {
+        return text;
+    }
+    let mut rest = text.chars().peekable();
+    let mut ended = String::with_capacity(text.len());
+    while let Some(c) = rest.next() {
+        let alone = c == '\r' && rest.peek() != Some(&'\n');
+        ended.push(if alone { '\n' } else { c });
+    }
+    ended.into()
+}
+
 /// For a filter that has no folder.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoIncludes;
@@ -93,7 +108,7 @@ impl Files {
     pub(super) fn add(&mut self, name: impl Into<String>, text: impl Into<Arc<str>>, included: Option<Span>) -> FileId {
         let id = FileId(u32::try_from(self.files.len()).expect("what may be read bounds the files"));
         let start = self.files.last().map_or(0, |last| last.start + last.text.len() + 1);
-        self.files.push(File { name: name.into(), text: text.into(), start, included });
+        self.files.push(File { name: name.into(), text: with_line_feeds(text.into()), start, included });
         id
     }
 
@@ -102,7 +117,14 @@ impl Files {
         self.uses.insert(used, defined);
     }
 
-    /// A file's name: the filter's as it was given, others' relative to its folder.
+    /// The name of a file below the filter's folder, as one who knows the filter by its name finds it.
+    pub(super) fn beside_filter(&self, path: &Path) -> String {
+        let filter = self.name(FileId::FILTER);
+        let folder = filter.rfind(std::path::is_separator).map_or("", |at| &filter[..=at]);
+        format!("{folder}{}", path.display())
+    }
+
+    /// A file's name: the filter's as it was given, others' as they are found from where that one is.
     pub fn name(&self, file: FileId) -> &str {
         &self.files[file.index()].name
     }

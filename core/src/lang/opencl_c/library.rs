@@ -60,21 +60,34 @@ fn parsed(text: &str) -> Module {
 
 /// The value of one of the prelude's constants.
 pub(super) fn constant(name: &str) -> Option<u32> {
+    all_constants().get(name).copied()
+}
+
+/// The names of the prelude's constants.
+pub(super) fn constants<'a>() -> impl Iterator<Item = &'a str> {
+    all_constants().keys().map(|name| name.as_str())
+}
+
+fn all_constants() -> &'static HashMap<String, u32> {
     static CONSTANTS: OnceLock<HashMap<String, u32>> = OnceLock::new();
-    let constants = CONSTANTS.get_or_init(|| {
+    CONSTANTS.get_or_init(|| {
         let module = module(false);
         let value = |constant: &naga::Constant| match module.global_expressions[constant.init] {
             Expression::Literal(Literal::U32(value)) => Some((constant.name.clone()?, value)),
             _ => None,
         };
         module.constants.iter().filter_map(|(_, constant)| value(constant)).collect()
-    });
-    constants.get(name).copied()
+    })
 }
 
 /// What one of the prelude's functions is.
 pub(super) fn function(name: &str) -> Option<Intrinsic> {
     prelude::FUNCTIONS.iter().find(|(known, _)| *known == name).map(|(_, intrinsic)| *intrinsic)
+}
+
+/// Whether a name is the prelude's.
+pub(super) fn is_prelude(name: &str) -> bool {
+    constant(name).is_some() || function(name).is_some()
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod foreign;
 mod lexer;
 mod library;
 mod lower;
+mod nearest;
 mod parser;
 pub mod preprocessor;
 pub mod token;

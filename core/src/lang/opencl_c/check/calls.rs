@@ -2,15 +2,16 @@
 //! and vectors (OpenCL C 1.2, 6.12.3, 6.12.6), and conversions by name (6.2.3, 6.2.4).
 
 use super::expressions::wrong;
-use super::{Checker, Symbol};
+use super::{Checker, Symbol, absent};
 use crate::lang::opencl_c::ast::{self, ExprKind as Ast, Space};
 use crate::lang::opencl_c::files::Span;
 use crate::lang::opencl_c::foreign;
 use crate::lang::opencl_c::library;
+use crate::lang::opencl_c::nearest::nearest;
 use crate::lang::opencl_c::parser::{Keyword, keyword};
 use crate::lang::opencl_c::tree::{Builtin, Expr, ExprKind, FunctionId};
 use crate::lang::opencl_c::types::{INT, Scalar, Type, UINT};
-use crate::lang::prelude::Intrinsic;
+use crate::lang::prelude::{self, Intrinsic};
 
 /// Functions that take so many arguments, all of one type.
 const BUILTINS: &[(&str, Builtin, usize)] = &[
@@ -41,33 +42,6 @@ const BUILTINS: &[(&str, Builtin, usize)] = &[
 /// Network order: not OpenCL C's, but what headers are read with. A filter may define its own.
 const SWAPS: &[(&str, Scalar)] =
     &[("ntohs", Scalar::UShort), ("htons", Scalar::UShort), ("ntohl", Scalar::UInt), ("htonl", Scalar::UInt)];
-
-/// What OpenCL C has and a filter has not, with the reason; by the beginning of the name.
-const REFUSED: &[(&str, &str)] = &[
-    ("printf", "a filter has nowhere to print to: give back a verdict, or write to the packet"),
-    ("barrier", "packets of a batch run in any order, and none waits for another"),
-    ("mem_fence", "packets of a batch run in any order, and none waits for another"),
-    ("read_mem_fence", "packets of a batch run in any order, and none waits for another"),
-    ("write_mem_fence", "packets of a batch run in any order, and none waits for another"),
-    (
-        "atomic_",
-        "nothing is shared between packets, so there is nothing to be atomic on: a plain `x += 1` does the same",
-    ),
-    ("atom_", "nothing is shared between packets, so there is nothing to be atomic on: a plain `x += 1` does the same"),
-    ("async_work_group_", "packets of a batch share no memory"),
-    ("prefetch", "packets are already where the device reads them"),
-    ("get_global_", "a filter sees one packet, and not which of its batch it is"),
-    ("get_local_", "a filter sees one packet, and not which of its batch it is"),
-    ("get_group_", "a filter sees one packet, and not which of its batch it is"),
-    ("get_num_groups", "a filter sees one packet, and not which of its batch it is"),
-    ("get_work_dim", "a filter sees one packet, and not which of its batch it is"),
-    ("read_image", "images are not for filters"),
-    ("write_image", "images are not for filters"),
-    ("get_image_", "images are not for filters"),
-    ("vload", "read the components one by one, or through a pointer to a vector: `*(__global uint4 *)p`"),
-    ("vstore", "store the components one by one, or through a pointer to a vector: `*(__global uint4 *)p = v`"),
-    ("shuffle", "pick components by name: `v.wzyx`"),
-];
 
 /// Whether OpenCL C has this as a built-in function.
 pub(super) fn is_builtin(name: &str) -> bool {
@@ -108,8 +82,7 @@ impl Checker<'_> {
         };
         let text = self.name(name);
         let found = self.find(name).map(|(symbol, _)| symbol.clone());
-        let refused = REFUSED.iter().find(|(start, _)| text.starts_with(start));
-        if let (Some((_, reason)), None) = (refused, &found) {
+        if let (Some(reason), None) = (absent::reason(&text), &found) {
             return self.wrong(span, format!("`{text}` is not for filters"), reason);
         }
         let arguments: Vec<Expr> = arguments.iter().map(|argument| self.value(argument)).collect();
@@ -140,8 +113,22 @@ impl Checker<'_> {
         if text == "upsample" {
             return self.upsample(arguments, span);
         }
-        let note = foreign::function_instead(&text).unwrap_or("a function is declared before it is called");
-        self.wrong(callee.span, format!("there is no function `{text}`"), note)
+        let note = match (foreign::function_instead(&text), self.nearest_function(&text)) {
+            (Some(note), _) => note.to_owned(),
+            (None, Some(nearest)) => format!("did you mean `{nearest}`?"),
+            (None, None) => "a function is declared before it is called".into(),
+        };
+        self.wrong(callee.span, format!("there is no function `{text}`"), &note)
+    }
+
+    fn nearest_function(&self, name: &str) -> Option<String> {
+        let own = self.scopes.iter().flat_map(|scope| &scope.symbols);
+        let own = own.filter(|(_, (symbol, _))| matches!(symbol, Symbol::Function(_)));
+        let own = own.map(|(&name, _)| self.names.text(name));
+        let prelude = prelude::FUNCTIONS.iter().map(|(name, _)| *name);
+        let builtins = BUILTINS.iter().map(|(name, ..)| *name).chain(SWAPS.iter().map(|(name, _)| *name));
+        let known = own.chain(prelude).chain(builtins).chain(["mul24", "upsample"]);
+        nearest(name, known).map(str::to_owned)
     }
 
     fn count(&mut self, name: &str, wanted: usize, given: &[Expr], span: Span) -> bool {

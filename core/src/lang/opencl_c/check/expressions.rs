@@ -4,6 +4,7 @@ use super::{Checker, Symbol, constants};
 use crate::lang::opencl_c::ast::{self, ExprKind as Ast, Space, UnaryOp};
 use crate::lang::opencl_c::files::Span;
 use crate::lang::opencl_c::library;
+use crate::lang::opencl_c::nearest::nearest;
 use crate::lang::opencl_c::token::Name;
 use crate::lang::opencl_c::tree::{Expr, ExprKind, Place, PlaceKind};
 use crate::lang::opencl_c::types::{BOOL, INT, Scalar, Type, UINT};
@@ -239,12 +240,21 @@ impl Checker<'_> {
                     "a function is called, and is nothing else"
                 } else if text == "NULL" {
                     "there is no null pointer: a pointer always points into its packet, table or variable"
+                } else if let Some(nearest) = self.nearest_value(&text) {
+                    &format!("did you mean `{nearest}`?")
                 } else {
                     ""
                 };
                 self.wrong(span, format!("`{text}` is not declared"), note)
             }
         })
+    }
+
+    fn nearest_value(&self, name: &str) -> Option<String> {
+        let own = self.scopes.iter().flat_map(|scope| &scope.symbols);
+        let own = own.filter(|(_, (symbol, _))| !matches!(symbol, Symbol::Function(_) | Symbol::Type(_)));
+        let own = own.map(|(&name, _)| self.names.text(name));
+        nearest(name, own.chain(library::constants())).map(str::to_owned)
     }
 
     fn deref(&mut self, pointer: Expr, span: Span) -> Option<Place> {

@@ -4,8 +4,10 @@
 //! - [`types`]: declared types, structures, enumerations;
 //! - [`declarations`]: functions, tables, variables; [`initialisers`]: what they begin with;
 //! - [`statements`], [`expressions`], [`operators`], [`calls`]: bodies, from the outside in;
+//! - [`absent`]: what OpenCL C has besides;
 //! - [`constants`]: arithmetic on what is known.
 
+mod absent;
 mod calls;
 mod constants;
 mod declarations;
@@ -227,7 +229,7 @@ impl Checker<'_> {
 
 /// Names that a filter cannot give its own functions and tables.
 fn is_reserved(name: &str) -> Option<&'static str> {
-    if library::constant(name).is_some() || library::function(name).is_some() {
+    if library::is_prelude(name) {
         return Some("the prelude has it already: its names are there without being declared");
     }
     if calls::is_builtin(name) {

@@ -188,7 +188,8 @@ impl Checker<'_> {
                 }
             }
         }
-        if laid_out.is_empty() {
+        // Where there are some and each was refused, that has been said.
+        if fields.iter().all(|declaration| declaration.declarators.is_empty()) {
             self.errors.add(span, "a structure without members", "", "");
         }
         self.structs.define(id, laid_out, it.packed);

@@ -33,12 +33,17 @@ impl Scope<'_, '_> {
 
     /// Counts what is made: what is too much for the verifier by far need not be.
     pub(super) fn spend(&mut self, count: usize, span: Span) -> Result<()> {
+        self.spend_on(count, span, "a function counts as often as pointers make it another one")
+    }
+
+    /// The same with the cause that there may be.
+    pub(super) fn spend_on(&mut self, count: usize, span: Span, cause: &str) -> Result<()> {
         self.l.expressions += count as u64;
         if self.l.expressions <= 4 * MAX_EXPRESSIONS {
             return Ok(());
         }
         self.l.errors.stop();
-        self.l.fail(span, "the filter is too large", "a function counts as often as pointers make it another one")
+        self.l.fail(span, "the filter is too large", cause)
     }
 
     fn expr_kind(&mut self, expr: &Expr) -> Result<Given> {

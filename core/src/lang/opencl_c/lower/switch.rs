@@ -97,7 +97,8 @@ impl Scope<'_, '_> {
             let by_default = default.is_some_and(|at| at <= i);
             let labels = if by_default { &parts[i + 1..] } else { &parts[..=i] };
             let count = labels.iter().map(|(_, labels)| labels.len()).sum();
-            self.spend(count, segment.body[0].span)?;
+            let cause = "cases that fall through: each compares all the labels that lead to it; end some with `break`";
+            self.spend_on(count, segment.body[0].span, cause)?;
             let mut met = None;
             for label in labels.iter().flat_map(|(_, labels)| labels) {
                 let label = self.b.literal(*label);

@@ -88,6 +88,9 @@ pub fn find(name: &str) -> Option<Keyword> {
         "image1d_t" | "image1d_array_t" | "image1d_buffer_t" | "image2d_t" | "image2d_array_t" | "image3d_t"
         | "sampler_t" | "event_t" | "__read_only" | "read_only" | "__write_only" | "write_only" | "__read_write"
         | "read_write" => K::Refused(IMAGES),
+        "offsetof" | "__builtin_offsetof" => {
+            K::Refused("of a pointer `p` to the structure it is `(__global uchar *)&p->member - (__global uchar *)p`")
+        }
         "_Complex" | "complex" | "_Imaginary" | "imaginary" => K::Refused("there are no complex numbers"),
         "auto" | "typeof" | "__typeof__" => K::Refused("types are written out: there is no type inference"),
         "_Atomic" | "_Generic" | "_Static_assert" | "_Alignas" | "_Alignof" | "_Noreturn" | "_Thread_local" => {

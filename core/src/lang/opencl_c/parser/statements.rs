@@ -4,22 +4,26 @@ use std::collections::HashMap;
 
 use super::{Keyword, Parsed, Parser, Stop, is};
 use crate::lang::opencl_c::ast::{Statement, StatementKind};
+use crate::lang::opencl_c::files::Span;
 use crate::lang::opencl_c::token::{Token, TokenKind};
 
 impl Parser<'_> {
     /// What stands between braces, behind the first; eats the second.
     pub(super) fn block(&mut self) -> Parsed<Vec<Statement>> {
+        let opened = self.last_span();
         self.scopes.push(HashMap::new());
-        let statements = self.deeper(Self::statements);
+        let statements = self.deeper(|this| this.statements(opened));
         self.scopes.pop();
         statements
     }
 
-    fn statements(&mut self) -> Parsed<Vec<Statement>> {
+    fn statements(&mut self, opened: Span) -> Parsed<Vec<Statement>> {
         let mut statements = Vec::new();
         while !self.eat("}") {
             if self.is_end() {
-                return self.expected("`}`");
+                let (end, message) = (self.span(), format!("expected `}}`, found {}", self.found()));
+                self.errors.with(end, message, "", "", Some((opened, "this brace has no partner")));
+                return Err(Stop);
             }
             let (before, scopes, depth) = (self.at, self.scopes.len(), self.depth);
             match self.statement() {

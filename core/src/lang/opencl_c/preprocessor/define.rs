@@ -9,6 +9,8 @@ use super::{Pp, PpKind, Preprocessor, Stop};
 use crate::lang::Diagnostic;
 use crate::lang::opencl_c::files::{FileId, Span};
 use crate::lang::opencl_c::lexer::{self, RawKind};
+use crate::lang::opencl_c::library;
+use crate::lang::opencl_c::nearest::nearest;
 use crate::lang::opencl_c::token::{Name, Punctuator};
 use crate::lang::shown::short;
 
@@ -100,8 +102,6 @@ pub(super) struct Macro {
     pub written: Vec<Pp>,
     /// Whether its context is on the stack.
     pub active: bool,
-    /// Whether the text asked for it.
-    pub wanted: bool,
 }
 
 impl Macro {
@@ -133,7 +133,6 @@ impl Preprocessor<'_> {
                 special: Some(special),
                 written: Vec::new(),
                 active: false,
-                wanted: false,
             });
         }
         Ok(())
@@ -153,6 +152,11 @@ impl Preprocessor<'_> {
             if raw.kind != RawKind::Identifier || raw.range() != (0..text.len()) || RESERVED.contains(&text.as_str()) {
                 let error = wrong(format!("`{text}` cannot be set"));
                 self.report(error.note("what can be set is the name of a macro without parameters"))?;
+                continue;
+            }
+            if library::is_prelude(text) {
+                let error = wrong(format!("`{text}` is the prelude's, and not to be set"));
+                self.report(error.note("what can be set is a parameter of the filter's own"))?;
                 continue;
             }
             let name = self.names.intern(text);
@@ -194,24 +198,25 @@ impl Preprocessor<'_> {
     /// Refuses what was set for nothing.
     pub(super) fn check_set(&mut self, numbers: &[usize]) -> Result<(), Stop> {
         for &number in numbers {
-            let Macro { name, wanted, .. } = self.macros[number];
-            if !wanted {
+            let name = self.macros[number].name;
+            if !self.is_parameter(name) {
                 let text = self.names.text(name);
-                let error = Diagnostic::new(format!("the filter has no parameter `{text}`"));
-                let error = error.of_parameter(text);
-                let note =
-                    "a parameter is a macro that the text uses, with its default between `#ifndef NAME` and `#endif`";
+                let error = Diagnostic::new(format!("the filter has no parameter `{text}`")).of_parameter(text);
+                let nearest = nearest(text, self.parameters.iter().map(|known| known.name.as_str()));
+                let error = match nearest {
+                    Some(nearest) => error.note(format!("did you mean `{nearest}`?")),
+                    None => error,
+                };
+                let note = "a parameter is a macro whose default stands between `#ifndef NAME` and `#endif`";
                 self.report(error.note(self.known_parameters()).note(note))?;
             }
         }
         Ok(())
     }
 
-    /// The macro of that name, of which the text then knows.
-    pub(super) fn lookup(&mut self, name: Name) -> Option<usize> {
-        let number = *self.defined.get(&name)?;
-        self.macros[number].wanted = true;
-        Some(number)
+    /// The macro of that name.
+    pub(super) fn lookup(&self, name: Name) -> Option<usize> {
+        self.defined.get(&name).copied()
     }
 
     /// The name that a directive is about.
@@ -406,7 +411,7 @@ impl Preprocessor<'_> {
         written: Vec<Pp>,
     ) -> Result<(), Stop> {
         let body = body.into();
-        let new = Macro { name, place, parameters, body, special: None, written, active: false, wanted: false };
+        let new = Macro { name, place, parameters, body, special: None, written, active: false };
         if let Some(&number) = self.defined.get(&name) {
             let old = &self.macros[number];
             if old.same(&new) {

@@ -217,7 +217,7 @@ impl Preprocessor<'_> {
     }
 
     /// Whether a macro of that name is defined.
-    pub(super) fn is_defined(&mut self, name: Name) -> bool {
+    pub(super) fn is_defined(&self, name: Name) -> bool {
         self.lookup(name).is_some()
     }
 

@@ -92,7 +92,7 @@ impl Preprocessor<'_> {
         if let Some(&file) = self.known.get(path) {
             return Ok(Some(file));
         }
-        let name = path.to_string_lossy().into_owned();
+        let name = self.files.beside_filter(path);
         let included = |error: Diagnostic| error.at(self.files.range(from), "included here");
         let bytes = match self.includes.read(path) {
             Ok(bytes) => bytes,

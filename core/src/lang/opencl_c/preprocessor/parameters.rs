@@ -3,6 +3,7 @@
 
 use super::{Pp, PpKind, Preprocessor, Stop, literals};
 use crate::lang::Diagnostic;
+use crate::lang::opencl_c::library;
 use crate::lang::opencl_c::token::{Name, Punctuator, TokenKind};
 use crate::program::{Parameter, ParameterValue};
 
@@ -19,7 +20,8 @@ impl Preprocessor<'_> {
     /// set it.
     pub(super) fn parameter(&mut self, name: Name, default: &[Pp]) -> Result<(), Stop> {
         // A macro that stands for nothing guards a file against being included twice.
-        if default.is_empty() || self.parameters.iter().any(|known| known.name == self.names.text(name)) {
+        let text = self.names.text(name);
+        if default.is_empty() || library::is_prelude(text) || self.parameters.iter().any(|known| known.name == text) {
             return Ok(());
         }
         let (default_value, default_text) = (self.constant(default), self.written(default));
@@ -55,6 +57,12 @@ impl Preprocessor<'_> {
         let name = self.names.text(name).to_owned();
         self.parameters.push(Parameter { name, value, is_default: given.is_none() });
         Ok(())
+    }
+
+    /// Whether the text has this as a parameter.
+    pub(super) fn is_parameter(&self, name: Name) -> bool {
+        let text = self.names.text(name);
+        self.parameters.iter().any(|known| known.name == text)
     }
 
     /// What can be set, for a message.

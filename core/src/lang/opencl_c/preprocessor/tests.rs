@@ -266,6 +266,37 @@ fn files_are_included_from_below_the_filters() {
 }
 
 #[test]
+fn files_are_named_as_from_where_the_filter_is() {
+    for (filter, wanted) in [
+        ("f.cl", "sub/a.h:2:2: `#error`: no"),
+        ("in/f.cl", "in/sub/a.h:2:2: `#error`: no"),
+        ("/x/in/f.cl", "/x/in/sub/a.h:2:2: `#error`: no"),
+        ("<stdin>", "sub/a.h:2:2: `#error`: no"),
+    ] {
+        let mut read = |path: &Path| match path.to_str() {
+            Some("sub/a.h") => Ok(b"#include \"b.h\"\n#error no".to_vec()),
+            Some("sub/b.h") => Ok(Vec::new()),
+            _ => Err("not there".to_owned()),
+        };
+        let errors = preprocess(&Source::new(filter, "#include \"sub/a.h\""), &[], &mut read).unwrap_err();
+        assert_eq!(errors.to_string(), wanted);
+        let missing = preprocess(&Source::new(filter, "#include \"c.h\""), &[], &mut read).unwrap_err();
+        let name = wanted.split("sub").next().unwrap();
+        assert_eq!(missing.to_string(), format!("{filter}:1:10: \"{name}c.h\" cannot be read: not there"));
+    }
+}
+
+#[test]
+fn a_carriage_return_alone_ends_a_line() {
+    let text = "#define A 1\r// comment\r#if A\r\nyes \\\r__LINE__\r#endif\r\"open\r";
+    let errors = set(text, &[]).unwrap_err();
+    assert_eq!(errors.to_string(), "f.cl:7:1: this \" has no partner on its line");
+    assert_eq!(set(&text.replace("\"open", "end"), &[]).unwrap(), "yes 5 end");
+    let included = with_files("#include \"a.h\"\rlast", &[("a.h", "#define X 1\rX")]);
+    assert_eq!(included.unwrap(), "1 last");
+}
+
+#[test]
 fn files_that_are_no_text_are_refused() {
     for (bytes, reason) in [(vec![b'a', 0], "zero byte"), (vec![b'a', 0xff], "UTF-8"), (vec![b'a'; 1 << 21], "longer")]
     {
@@ -276,15 +307,20 @@ fn files_that_are_no_text_are_refused() {
 }
 
 #[test]
-fn parameters_are_macros_that_the_text_asks_for() {
+fn parameters_are_macros_with_a_default_in_the_text() {
     let text = "#ifndef LIMIT\n#define LIMIT 7\n#endif\nLIMIT";
     assert_eq!(set(text, &[]).unwrap(), "7");
     assert_eq!(set(text, &[("LIMIT", "9")]).unwrap(), "9");
     assert_eq!(set(text, &[("LIMIT", "10.0.0.1")]).unwrap(), "167772161u");
     assert_eq!(set(text, &[("LIMIT", "192.168.0.1")]).unwrap(), "3232235521u");
-    assert_eq!(set("#if ON\nyes\n#endif", &[("ON", "true")]).unwrap(), "yes");
     for (text, given, wanted) in [
         (text, ("LIMTI", "9"), "f.cl: the filter has no parameter `LIMTI`"),
+        ("#if ON\nyes\n#endif\nON", ("ON", "1"), "f.cl: the filter has no parameter `ON`"),
+        ("#ifndef ONCE\n#define ONCE\n#endif", ("ONCE", "1"), "f.cl: the filter has no parameter `ONCE`"),
+        ("f(pkt)", ("pkt", "1"), "f.cl: the filter has no parameter `pkt`"),
+        ("XDP_PASS", ("XDP_PASS", "1"), "f.cl: `XDP_PASS` is the prelude's, and not to be set"),
+        ("load_u8", ("load_u8", "1"), "f.cl: `load_u8` is the prelude's"),
+        ("#ifndef ETH_P_IP\n#define ETH_P_IP 1\n#endif", ("ETH_P_IP", "1"), "f.cl: `ETH_P_IP` is the prelude's"),
         (text, ("LIMIT", "9\""), "<value of LIMIT>:1:2: this \" has no partner on its line"),
         (text, ("LIMIT", "1 /*"), "<value of LIMIT>:1:3: this comment has no end"),
         (text, ("LIMIT", "09"), "f.cl: `09` is no value for the parameter `LIMIT`: expected a number"),
@@ -365,6 +401,10 @@ fn parameters_are_told() {
     assert_eq!(told(&[("B", "10.0.0.1"), ("A", "8")]), "A=8! B=167772161! S=\"text\"");
     let errors = set(text, &[("AA", "1")]).unwrap_err();
     assert_eq!(errors.errors[0].notes[0], "its parameters are `A`, `B`, `S`");
+    let misspelt = set("#ifndef PORT\n#define PORT 7\n#endif", &[("PROT", "1")]).unwrap_err();
+    assert_eq!(misspelt.errors[0].notes[..2], ["did you mean `PORT`?", "its parameters are `PORT`"]);
+    let portable = "#ifndef XDP_PASS\n#define XDP_PASS 2\n#endif\nXDP_PASS";
+    assert!(preprocess(&Source::new("f.cl", portable), &[], &mut NoIncludes).unwrap().parameters.is_empty());
 }
 
 #[test]

@@ -107,7 +107,8 @@ fn large_texts_are_quick() {
     let text = filter("", &format!("uint x = len; {body} pkt[0] = x;"));
     compiled(&text, &[]).unwrap_or_else(|errors| panic!("{}", errors.render()));
     let labels: String = (0..20_000).map(|i| format!("case {i}: x++;\n")).collect();
-    refused(&filter("", &format!("uint x = len; switch (len) {{ {labels} }} pkt[0] = x;")));
+    let said = refused(&filter("", &format!("uint x = len; switch (len) {{ {labels} }} pkt[0] = x;")));
+    assert!(said.contains("too large") && said.contains("cases that fall through"), "{said}");
     let names: String = (0..4_000).map(|i| format!("uint v{i};\n")).collect();
     compiled(&filter("", &names), &[]).unwrap_or_else(|errors| panic!("{}", errors.render()));
     let wrong: String = (0..50_000).map(|i| format!("w{i} = 1;\n")).collect();

@@ -152,6 +152,28 @@ fn outside_of_functions() {
 }
 
 #[test]
+fn a_structure_whose_members_are_refused_is_told_once() {
+    for (outside, said) in [
+        ("struct n { struct n *next; };", "a pointer as a member"),
+        ("struct n { __global uchar *p; __constant uint *q; };", "a pointer as a member"),
+        ("struct n { uchar rest[]; };", "an array without a size as a member"),
+        ("struct n { void v; };", "a member of type `void`"),
+    ] {
+        let (messages, shown) = errors(&filter(outside, ""));
+        assert!(messages.iter().all(|message| message.contains(said)), "{outside}: {shown}");
+    }
+}
+
+#[test]
+fn a_brace_without_a_partner_is_pointed_at() {
+    let text = "uint f(uint a) {\n    if (a) {\n        a++;\n    return a;\n}\n";
+    let (messages, shown) = errors(text);
+    assert_eq!(messages, ["expected `}`, found the end of the text"], "{shown}");
+    assert!(shown.contains("test.cl:6:1") && shown.contains("1 │ uint f(uint a) {"), "{shown}");
+    assert!(shown.contains("this brace has no partner"), "{shown}");
+}
+
+#[test]
 fn several_errors_are_told_at_once_each_in_its_place() {
     let text = "uint helper(uint a) {\n    uint b = missing;\n    retrun a;\n    return a +;\n}\n\nfoo x;\nuint xdp_filter(__global uchar *pkt, uint len) {\n    goto out;\n    return pkt;\n}\n";
     let (messages, shown) = errors(text);
@@ -268,6 +290,22 @@ fn names_of_other_kinds_of_c_are_answered_with_ours() {
         ("", "retrun 1;", "expected `;`", ""),
         ("", "retrun len;", "unknown type `retrun`", ""),
         ("", "nowhere(1);", "no function `nowhere`", "declared before"),
+        ("", "len = __builtin_bswap32(len);", "no function `__builtin_bswap32`", "`ntohl` does that"),
+        ("", "if (__builtin_expect(len < 14, 0)) return 1;", "no function `__builtin_expect`", "the condition alone"),
+        ("struct s { uchar a, b; };", "len = offsetof(struct s, b);", "`offsetof` is not for filters", "&p->member"),
+        ("", "float f = sqrt(2.0f);", "`sqrt` is not for filters", "with integers"),
+        ("", "float f = half_powr(2.0f, 2.0f);", "`half_powr` is not for filters", "with integers"),
+        ("", "float f = fabs(-2.0f);", "`fabs` is not for filters", "x < 0 ? -x : x"),
+        ("", "float f = floor(-2.0f);", "`floor` is not for filters", "(float)(int)x"),
+        ("", "float2 v; float f = dot(v, v);", "`dot` is not for filters", "a.x * b.x"),
+        ("", "float f = mix(1.0f, 2.0f, 0.5f);", "`mix` is not for filters", "a + (b - a) * t"),
+        ("", "if (isnan(1.0f)) return 1;", "`isnan` is not for filters", "x != x"),
+        ("uint lengths(uint a) { return a; }", "lenghts(1);", "no function `lenghts`", "did you mean `lengths`?"),
+        ("", "len = load_be_16(pkt, 12);", "no function `load_be_16`", "did you mean `load_be16`?"),
+        ("", "len = popcnt(len);", "no function `popcnt`", "did you mean `popcount`?"),
+        ("", "return XDP_DRP;", "`XDP_DRP` is not declared", "did you mean `XDP_DROP`?"),
+        ("", "return xdp_drop;", "`xdp_drop` is not declared", "did you mean `XDP_DROP`?"),
+        ("", "uint total = 1; return totl;", "`totl` is not declared", "did you mean `total`?"),
     ] {
         let (messages, shown) = errors(&filter(outside, inside));
         assert!(messages.len() == 1 && shown.contains(said) && shown.contains(instead), "{outside} {inside}: {shown}");
