@@ -125,11 +125,16 @@ struct Folder<'a>(&'a Path);
 
 impl Includes for Folder<'_> {
     fn read(&mut self, path: &Path) -> Result<Vec<u8>, String> {
-        let path = self.0.join(path);
+        let folder = if self.0.as_os_str().is_empty() { Path::new(".") } else { self.0 };
+        let path = folder.join(path);
         // A pipe might never be opened from its other end.
         let is_file = path.metadata().map_err(|error| reason(&error))?.is_file();
         if !is_file {
             return Err("this is no file".into());
+        }
+        let real = |path: &Path| path.canonicalize().map_err(|error| reason(&error));
+        if !real(&path)?.starts_with(real(folder)?) {
+            return Err("a symbolic link leads out of the filter's folder".into());
         }
         File::open(&path).and_then(beginning).map_err(|error| reason(&error))
     }

@@ -65,6 +65,10 @@ fn a_name_that_ends_in_cl_is_opencl_c() {
     let line = place.run(&["check", filter, "--json", "--set", "PORT=443"]).done().json();
     assert_eq!(line["facts"]["reads_bytes"], 38);
     place.run(&["check", filter, "--set", "OTHER=1"]).failed(2, &["OTHER"]);
+    for (set, said) in [("XDP_PASS=1", "prelude's"), ("pkt=1", "no parameter `pkt`"), ("PROT=1", "did you mean `PORT`")]
+    {
+        place.run(&["check", filter, "--set", set]).failed(2, &[&format!("--set {}", &set[..3]), said, "parameter"]);
+    }
     place.file("parts/ports.h", "uint port(__global uchar *p) { return wrong; }\n");
     place.run(&["check", filter]).failed(1, &["parts/ports.h:1:39", "`wrong` is not declared"]);
     let line = place.run(&["check", filter, "--json"]).json();
@@ -73,6 +77,37 @@ fn a_name_that_ends_in_cl_is_opencl_c() {
     place.run(&["check", filter]).failed(1, &["f.cl:1:", "parts/ports.h"]);
     std::fs::create_dir(place.path("parts/ports.h")).unwrap();
     place.run(&["check", filter]).failed(1, &["this is no file"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn included_files_lie_in_the_filters_folder_by_their_real_names() {
+    use std::os::unix::fs::symlink;
+    let place = Place::new();
+    for folder in ["in", "in/sub", "input"] {
+        std::fs::create_dir(place.path(folder)).unwrap();
+    }
+    let include = |name: &str| {
+        let filter = format!("#include \"{name}\"\nuint xdp_filter(__global uchar *pkt, uint len) {{ return ONE; }}\n");
+        place.run(&["check", place.file("in/f.cl", filter)])
+    };
+    place.file("input/one.h", "#define ONE 1\n");
+    place.file("in/sub/one.h", "#define ONE 1\n");
+    symlink("sub/one.h", place.path("in/within.h")).unwrap();
+    symlink("../input/one.h", place.path("in/out.h")).unwrap();
+    symlink(place.path("input"), place.path("in/folder")).unwrap();
+    include("sub/one.h").done();
+    include("within.h").done();
+    for out in ["out.h", "folder/one.h"] {
+        include(out).failed(1, &["in/f.cl:1:10", &format!("\"in/{out}\""), "leads out of the filter's folder"]);
+    }
+    // The folder itself may be reached by a link.
+    symlink("in", place.path("link")).unwrap();
+    include("sub/one.h").done();
+    place.run(&["check", "link/f.cl"]).done();
+    // A file of the folder is named as one finds it from here.
+    place.file("in/sub/one.h", "\n#define ONE wrong\nuint f(uint a) { return ONE; }\n");
+    place.run(&["check", "in/f.cl"]).failed(1, &["in/sub/one.h:3:25"]);
 }
 
 #[test]
