@@ -152,6 +152,39 @@ fn opencl_c(options: &Options, seeds: std::ops::Range<u64>) {
     passed(suite, &device);
 }
 
+/// Each store alone, at each alignment: at a place that compilers know, and up to the packet's last byte. What is
+/// beside it is watched; what it leaves is loaded with what was there before, in another width.
+fn single_stores(options: &Options) {
+    let suite = "stores in C";
+    let stores = [("store_be16", 2), ("store_le16", 2), ("store_be32", 4), ("store_le32", 4)];
+    let places = |size: u32| (0..4).map(|at| format!("{at}u")).chain([format!("pkt_len(pkt) - {size}u")]);
+    let compile = |(store, at): (&str, String)| {
+        let text = format!(
+            "fn xdp_filter(pkt: u32) -> u32 {{
+                let at = {at};
+                let before = load_le32(pkt, at & 0xfffffffcu);
+                {store}(pkt, at, before * 0x9e3779b1u + 0x81929394u);
+                let after = load_le32(pkt, at & 0xfffffffcu);
+                return redirect((before * 31u + (after ^ (after >> 8u))) & 0xffffffu);
+            }}"
+        );
+        let source = Source::new(format!("{store} at {at}"), text);
+        Arc::new(wgsl::compile(&source, &ProgramOptions::default()).unwrap_or_else(|e| panic!("{}", e.render())))
+    };
+    let cases = stores.iter().flat_map(|&(store, size)| places(size).map(move |at| (store, at)));
+    let programs: Vec<_> = cases.map(compile).collect();
+    let Some(device) = device(suite, options, &programs) else { return };
+    // Each length at each distance from a word, where the device leaves packets there.
+    let packets: Vec<Vec<u8>> = (0..48u8).map(|i| (0..i / 4).map(|byte| i.wrapping_mul(29) ^ byte).collect()).collect();
+    for program in &programs {
+        if let Err(mismatch) = harness::compare(program, &*device, &packets, &[packets.len()]) {
+            let text = write(program, options).map_or_else(|e| e.to_string(), |kernel| kernel.source);
+            panic!("{mismatch}\n{text}");
+        }
+    }
+    passed(suite, &device);
+}
+
 fn random_filters(options: &Options, seeds: std::ops::Range<u64>) {
     let suite = "random filters in C";
     let programs: Vec<_> = seeds.clone().map(random).collect();
@@ -205,6 +238,13 @@ fn cuda_random_filters_by_words() {
 #[test]
 fn cuda_operators() {
     every_operator(&cuda(Loads::Bytes));
+}
+
+#[test]
+fn single_stores_in_both() {
+    single_stores(&cuda(Loads::Words));
+    single_stores(&cuda(Loads::AlignedWords));
+    single_stores(&Options { loads: Loads::Words, ..Options::new(Language::OpenCl) });
 }
 
 #[test]

@@ -317,7 +317,10 @@ impl Writer<'_> {
         let mut lines =
             vec![format!("pc_descriptor {descriptor} = {descriptors}[{packet}];"), format!("{PACKET} {pkt};")];
         if self.uses_bytes {
-            lines.push(format!("{pkt}.bytes = {arena} + {descriptor}.offset;"));
+            let bytes = format!("{arena} + {descriptor}.offset");
+            // So that stores beside each other become one.
+            let aligned = (writes && self.aligned()).then(|| self.dialect.assume_aligned(&bytes, 4)).flatten();
+            lines.push(format!("{pkt}.bytes = {};", aligned.unwrap_or(bytes)));
         }
         if self.uses_words {
             let from = if self.aligned() { format!("({arena} + {descriptor}.offset)") } else { arena.clone() };

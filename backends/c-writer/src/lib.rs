@@ -37,18 +37,18 @@ pub use dialect::Language;
 use kernel::Shape;
 use names::Names;
 
-/// How packets are read.
+/// How packets are read and written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Loads {
     /// Byte by byte. Compilers for processors make one load of them; packets may lie anywhere.
     #[default]
     Bytes,
-    /// By the aligned words that the bytes are in, for devices on which each load counts. The arena's first byte is
-    /// at a multiple of 4.
+    /// Read by the aligned words that the bytes are in, written by the widest stores that their addresses allow, for
+    /// devices on which each access counts. The arena's first byte is at a multiple of 4.
     Words,
-    /// The same, where every packet of a batch begins at a multiple of 4 bytes: then a constant offset is one
-    /// load. What this makes is wrong for other batches. Filters that change lengths are written as with
-    /// [`Loads::Words`].
+    /// The same, where every packet of a batch begins at a multiple of 4 bytes: then what is at a constant offset is
+    /// one load, and what is stored side by side can be one store a word. What this makes is wrong for other batches.
+    /// Filters that change lengths are written as with [`Loads::Words`].
     AlignedWords,
 }
 
@@ -77,7 +77,7 @@ pub struct Options {
     /// Whether a work item takes packet after packet until there are none left; else it takes one, and there have
     /// to be as many as packets.
     pub stride: bool,
-    /// How packets are read.
+    /// How packets are read and written.
     pub loads: Loads,
 }
 

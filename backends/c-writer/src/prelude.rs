@@ -36,10 +36,7 @@ impl Writer<'_> {
 
     fn body(&mut self, intrinsic: Intrinsic, name: &str, near: bool) -> String {
         let function = self.dialect.function();
-        let plain = |signature: &str, lines: &[&str]| {
-            let lines: String = lines.iter().map(|line| format!("    {line}\n")).collect();
-            format!("{function}{signature}\n{{\n{lines}}}\n")
-        };
+        let plain = |signature: &str, lines: &[&str]| definition(function, signature, lines);
         match intrinsic {
             Intrinsic::PktLen => plain("uint pkt_len(const pc_packet *pkt)", &["return pkt->length;"]),
             Intrinsic::PktWireLen => plain("uint pkt_wire_len(const pc_packet *pkt)", &["return pkt->metadata[0];"]),
@@ -192,12 +189,21 @@ impl Writer<'_> {
         "pc_swap(@)".into()
     }
 
+    /// A packet's byte `off`, counted from a multiple of 4 bytes.
+    fn place(&mut self) -> &'static str {
+        if self.aligned() {
+            return "off";
+        }
+        // The packet's own offset is there with the words.
+        self.uses_words = true;
+        "pkt->offset + off"
+    }
+
     /// The name of a function that gives the four bytes from an offset on, or in its lower half the two.
     fn word(&mut self, whole: bool) -> &'static str {
         self.uses_words = true;
         let name = if whole { "pc_word" } else { "pc_half" };
-        let (function, buffer) = (self.dialect.function(), self.dialect.buffer());
-        let at = if self.aligned() { "off" } else { "pkt->offset + off" };
+        let (function, buffer, at) = (self.dialect.function(), self.dialect.buffer(), self.place());
         // `word[1] << (32 - shift)`, which is nothing at all for shift 0. The arena is readable past its end.
         let high = if whole { "word[1] << 1 << (31u - shift)" } else { "(shift == 24u ? word[1] << 8 : 0u)" };
         self.helper(
@@ -215,13 +221,74 @@ impl Writer<'_> {
         let (function, buffer) = (self.dialect.function(), self.dialect.buffer());
         let mut text = format!("{function}void {name}(pc_packet *pkt, uint off, uint value)\n{{\n");
         text += &format!("    if (pkt->length < {size}u || off > pkt->length - {size}u) return;\n");
-        text += &format!("    {buffer}uchar *at = pkt->bytes + off;\n");
-        for i in 0..size {
-            let shift = 8 * if order == Order::Big { size - 1 - i } else { i };
-            let byte = if shift == 0 { "value".into() } else { format!("(value >> {shift})") };
-            text += &format!("    at[{i}] = (uchar){byte};\n");
+        if self.options.loads == Loads::Bytes || size == 1 {
+            text += &format!("    {buffer}uchar *at = pkt->bytes + off;\n");
+            for i in 0..size {
+                let shift = 8 * if order == Order::Big { size - 1 - i } else { i };
+                let byte = if shift == 0 { "value".into() } else { format!("(value >> {shift})") };
+                text += &format!("    at[{i}] = (uchar){byte};\n");
+            }
+        } else {
+            let set = self.set(size == 4);
+            let value = match (size, order) {
+                (_, Order::Little) => "value".into(),
+                (4, Order::Big) => self.swap().replace('@', "value"),
+                (_, Order::Big) => "value << 8 | (value >> 8 & 0xffu)".into(),
+            };
+            text += &format!("    {set}(pkt, off, {value});\n");
         }
         text + "}\n"
+    }
+
+    /// The name of a function that sets the four bytes from an offset on, or the two, with as few stores as their
+    /// address allows: on a GPU each is a write of its own to the cache. No other byte is touched.
+    fn set(&mut self, whole: bool) -> &'static str {
+        self.pair();
+        let name = if whole { "pc_set_word" } else { "pc_set_half" };
+        let (function, buffer, at) = (self.dialect.function(), self.dialect.buffer(), self.place());
+        let (at, byte) = (format!("uint at = {at};"), format!("{buffer}uchar *byte = pkt->bytes + off;"));
+        let word = format!("    *({buffer}uint *)byte = value;");
+        let lines: &[&str] = match whole {
+            true => &[
+                &at,
+                &byte,
+                "if ((at & 3u) == 0u) {",
+                &word,
+                "} else if ((at & 1u) == 0u) {",
+                "    pc_set_pair(byte, value);",
+                "    pc_set_pair(byte + 2, value >> 16);",
+                "} else {",
+                "    byte[0] = (uchar)value;",
+                "    pc_set_pair(byte + 1, value >> 8);",
+                "    byte[3] = (uchar)(value >> 24);",
+                "}",
+            ],
+            false => &[
+                &at,
+                &byte,
+                "if ((at & 1u) == 0u) {",
+                "    pc_set_pair(byte, value);",
+                "} else {",
+                "    byte[0] = (uchar)value;",
+                "    byte[1] = (uchar)(value >> 8);",
+                "}",
+            ],
+        };
+        let signature = format!("void {name}(pc_packet *pkt, uint off, uint value)");
+        self.helper(name, &definition(function, &signature, lines));
+        name
+    }
+
+    /// `pc_set_pair`, which sets two bytes at an even address.
+    ///
+    /// They are read as part of a `uint`, and compilers may take that for other memory than a 16-bit integer's, or a
+    /// structure's of two `uchar` (C99, section 6.5): only `uchar` is written.
+    fn pair(&mut self) {
+        let (function, buffer) = (self.dialect.function(), self.dialect.buffer());
+        let signature = format!("void pc_set_pair({buffer}uchar *even, uint value)");
+        let lines = self.dialect.store_pair("even", ["(uchar)value", "(uchar)(value >> 8)"]);
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        self.helper("pc_set_pair", &definition(function, &signature, &lines));
     }
 
     fn clear(&mut self) {
@@ -235,4 +302,10 @@ impl Writer<'_> {
             ),
         );
     }
+}
+
+/// A function of these lines.
+fn definition(start: &str, signature: &str, lines: &[&str]) -> String {
+    let lines: String = lines.iter().map(|line| format!("    {line}\n")).collect();
+    format!("{start}{signature}\n{{\n{lines}}}\n")
 }

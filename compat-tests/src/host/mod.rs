@@ -161,9 +161,10 @@ impl Host {
         // Random filters compare what is equal and store what nobody reads: not every warning is about the writer.
         let warnings = ["return-type", "sequence-point", "strict-aliasing=2", "uninitialized"];
         let warnings = warnings.map(|warning| format!("-Werror={warning}"));
+        // GCC goes by types when it looks at what may alias from -O2 on only.
         compile(
             Command::new(gcc)
-                .args(["-std=c++17", "-O1"])
+                .args(["-std=c++17", "-O1", "-fstrict-aliasing"])
                 .args(sanitize)
                 .args(warnings)
                 .arg(&source)

@@ -78,6 +78,18 @@ impl Dialect for Cuda {
         "__restrict__ "
     }
 
+    fn assume_aligned(&self, pointer: &str, bytes: u32) -> Option<String> {
+        Some(format!("(uchar *)__builtin_assume_aligned({pointer}, {bytes})"))
+    }
+
+    fn store_pair(&self, pointer: &str, [low, high]: [&str; 2]) -> Vec<String> {
+        vec![
+            format!("{pointer} = (uchar *)__builtin_assume_aligned({pointer}, 2);"),
+            format!("{pointer}[0] = {low};"),
+            format!("{pointer}[1] = {high};"),
+        ]
+    }
+
     fn aligned_struct(&self, bytes: u32) -> String {
         format!("typedef struct alignas({bytes})")
     }

@@ -78,6 +78,12 @@ pub(crate) trait Dialect: Sync {
     /// The qualifier of a pointer that nothing else points into.
     fn restrict(&self) -> &'static str;
 
+    /// A `uchar *` that compilers may take for a multiple of this many bytes, where the language can say so.
+    fn assume_aligned(&self, pointer: &str, bytes: u32) -> Option<String>;
+
+    /// Statements that store two `uchar` at an even address, of which compilers make one store.
+    fn store_pair(&self, pointer: &str, values: [&str; 2]) -> Vec<String>;
+
     /// How a structure with an alignment begins.
     fn aligned_struct(&self, bytes: u32) -> String;
 

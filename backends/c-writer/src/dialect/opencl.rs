@@ -76,6 +76,15 @@ impl Dialect for OpenCl {
         "restrict "
     }
 
+    fn assume_aligned(&self, _: &str, _: u32) -> Option<String> {
+        None
+    }
+
+    /// A vector is aligned to its size (section 6.1.5). To clang it may alias anything, as its components may.
+    fn store_pair(&self, pointer: &str, [low, high]: [&str; 2]) -> Vec<String> {
+        vec![format!("*(__global uchar2 *){pointer} = (uchar2)({low}, {high});")]
+    }
+
     fn aligned_struct(&self, bytes: u32) -> String {
         format!("typedef struct __attribute__((aligned({bytes})))")
     }

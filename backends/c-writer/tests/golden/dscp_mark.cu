@@ -36,12 +36,29 @@ static __device__ __forceinline__ uint load_be16(const pc_packet *pkt, uint off)
     return pkt->length < 2u || off > pkt->length - 2u ? 0u : value;
 }
 
+static __device__ __forceinline__ void pc_set_pair(uchar *even, uint value)
+{
+    even = (uchar *)__builtin_assume_aligned(even, 2);
+    even[0] = (uchar)value;
+    even[1] = (uchar)(value >> 8);
+}
+
+static __device__ __forceinline__ void pc_set_half(pc_packet *pkt, uint off, uint value)
+{
+    uint at = off;
+    uchar *byte = pkt->bytes + off;
+    if ((at & 1u) == 0u) {
+        pc_set_pair(byte, value);
+    } else {
+        byte[0] = (uchar)value;
+        byte[1] = (uchar)(value >> 8);
+    }
+}
+
 static __device__ __forceinline__ void store_be16(pc_packet *pkt, uint off, uint value)
 {
     if (pkt->length < 2u || off > pkt->length - 2u) return;
-    uchar *at = pkt->bytes + off;
-    at[0] = (uchar)(value >> 8);
-    at[1] = (uchar)value;
+    pc_set_half(pkt, off, value << 8 | (value >> 8 & 0xffu));
 }
 
 static __device__ __forceinline__ uint csum_fold(uint sum)
@@ -92,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     uint packet = base + lane;
     pc_descriptor descriptor = descriptors[packet];
     pc_packet pkt;
-    pkt.bytes = arena + descriptor.offset;
+    pkt.bytes = (uchar *)__builtin_assume_aligned(arena + descriptor.offset, 4);
     pkt.words = (const uint *)(arena + descriptor.offset);
     pkt.length = descriptor.length;
     uint verdict = xdp_filter(&pkt);

@@ -48,22 +48,51 @@ static __device__ __forceinline__ uint load_le16(const pc_packet *pkt, uint off)
     return pkt->length < 2u || off > pkt->length - 2u ? 0u : value;
 }
 
+static __device__ __forceinline__ void pc_set_pair(uchar *even, uint value)
+{
+    even = (uchar *)__builtin_assume_aligned(even, 2);
+    even[0] = (uchar)value;
+    even[1] = (uchar)(value >> 8);
+}
+
+static __device__ __forceinline__ void pc_set_word(pc_packet *pkt, uint off, uint value)
+{
+    uint at = off;
+    uchar *byte = pkt->bytes + off;
+    if ((at & 3u) == 0u) {
+        *(uint *)byte = value;
+    } else if ((at & 1u) == 0u) {
+        pc_set_pair(byte, value);
+        pc_set_pair(byte + 2, value >> 16);
+    } else {
+        byte[0] = (uchar)value;
+        pc_set_pair(byte + 1, value >> 8);
+        byte[3] = (uchar)(value >> 24);
+    }
+}
+
 static __device__ __forceinline__ void store_le32(pc_packet *pkt, uint off, uint value)
 {
     if (pkt->length < 4u || off > pkt->length - 4u) return;
-    uchar *at = pkt->bytes + off;
-    at[0] = (uchar)value;
-    at[1] = (uchar)(value >> 8);
-    at[2] = (uchar)(value >> 16);
-    at[3] = (uchar)(value >> 24);
+    pc_set_word(pkt, off, value);
+}
+
+static __device__ __forceinline__ void pc_set_half(pc_packet *pkt, uint off, uint value)
+{
+    uint at = off;
+    uchar *byte = pkt->bytes + off;
+    if ((at & 1u) == 0u) {
+        pc_set_pair(byte, value);
+    } else {
+        byte[0] = (uchar)value;
+        byte[1] = (uchar)(value >> 8);
+    }
 }
 
 static __device__ __forceinline__ void store_le16(pc_packet *pkt, uint off, uint value)
 {
     if (pkt->length < 2u || off > pkt->length - 2u) return;
-    uchar *at = pkt->bytes + off;
-    at[0] = (uchar)value;
-    at[1] = (uchar)(value >> 8);
+    pc_set_half(pkt, off, value);
 }
 
 static __device__ __forceinline__ uint xdp_filter(pc_packet *pkt)
@@ -94,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
     uint packet = base + lane;
     pc_descriptor descriptor = descriptors[packet];
     pc_packet pkt;
-    pkt.bytes = arena + descriptor.offset;
+    pkt.bytes = (uchar *)__builtin_assume_aligned(arena + descriptor.offset, 4);
     pkt.words = (const uint *)(arena + descriptor.offset);
     pkt.length = descriptor.length;
     uint verdict = xdp_filter(&pkt);

@@ -53,14 +53,33 @@ static __device__ __forceinline__ uint load_le32(const pc_packet *pkt, uint off)
     return pkt->length < 4u || off > pkt->length - 4u ? 0u : value;
 }
 
+static __device__ __forceinline__ void pc_set_pair(uchar *even, uint value)
+{
+    even = (uchar *)__builtin_assume_aligned(even, 2);
+    even[0] = (uchar)value;
+    even[1] = (uchar)(value >> 8);
+}
+
+static __device__ __forceinline__ void pc_set_word(pc_packet *pkt, uint off, uint value)
+{
+    uint at = pkt->offset + off;
+    uchar *byte = pkt->bytes + off;
+    if ((at & 3u) == 0u) {
+        *(uint *)byte = value;
+    } else if ((at & 1u) == 0u) {
+        pc_set_pair(byte, value);
+        pc_set_pair(byte + 2, value >> 16);
+    } else {
+        byte[0] = (uchar)value;
+        pc_set_pair(byte + 1, value >> 8);
+        byte[3] = (uchar)(value >> 24);
+    }
+}
+
 static __device__ __forceinline__ void store_le32(pc_packet *pkt, uint off, uint value)
 {
     if (pkt->length < 4u || off > pkt->length - 4u) return;
-    uchar *at = pkt->bytes + off;
-    at[0] = (uchar)value;
-    at[1] = (uchar)(value >> 8);
-    at[2] = (uchar)(value >> 16);
-    at[3] = (uchar)(value >> 24);
+    pc_set_word(pkt, off, value);
 }
 
 static __device__ __forceinline__ void pc_clear(uchar *at, uint count)
