@@ -10,6 +10,7 @@
 //! - the files of a folder take no more than [`LIMIT`] bytes; those used longest ago go first.
 #![deny(unsafe_code)]
 
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -63,7 +64,10 @@ impl Cache {
 
     /// What was put in under this key.
     pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
-        let mut file = File::open(self.path(key)).ok()?;
+        // A link or a pipe is none of ours, and opening a pipe may wait for ever.
+        let path = self.path(key);
+        path.symlink_metadata().ok().filter(fs::Metadata::is_file)?;
+        let mut file = File::open(path).ok()?;
         let mut bytes = Vec::new();
         (&mut file).take(self.limit).read_to_end(&mut bytes).ok()?;
         let entry = decode(&bytes, key)?.to_vec();
@@ -88,7 +92,7 @@ impl Cache {
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let written = options.open(&temporary).and_then(|mut file| file.write_all(bytes));
         let placed = written.and_then(|()| {
-            self.make_room(bytes.len() as u64);
+            self.make_room(bytes.len() as u64, &temporary);
             fs::rename(&temporary, self.path(key))
         });
         if placed.is_err() {
@@ -97,20 +101,19 @@ impl Cache {
         placed
     }
 
-    /// Removes files until `wanted` bytes more fit, those used longest ago first.
-    fn make_room(&self, wanted: u64) {
+    /// Removes files until the `wanted` bytes of a new one fit, which is there already; those used longest ago first.
+    fn make_room(&self, wanted: u64, new: &Path) {
         let files = fs::read_dir(&self.folder).into_iter().flatten().flatten().filter_map(|entry| {
-            let metadata = entry.metadata().ok().filter(fs::Metadata::is_file)?;
+            // Whatever else is in the folder is somebody's.
+            let metadata = entry.metadata().ok().filter(|it| it.is_file() && is_ours(&entry.file_name()))?;
             let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-            Some((used, metadata.len(), entry.path()))
+            (entry.path() != new).then(|| (used, metadata.len(), entry.path()))
         });
         let mut files: Vec<_> = files.collect();
         files.sort();
-        // The new file is one of them, under its first name, and the newest.
         let mut total: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
-        let newest = files.len().saturating_sub(1);
-        for (_, bytes, path) in &files[..newest] {
-            if total <= self.limit.max(wanted) {
+        for (_, bytes, path) in &files {
+            if total + wanted <= self.limit {
                 break;
             }
             if fs::remove_file(path).is_ok() {
@@ -121,6 +124,17 @@ impl Cache {
 
     fn path(&self, key: &[u8]) -> PathBuf {
         self.folder.join(format!("{:016x}.{SUFFIX}", fnv(key)))
+    }
+}
+
+/// Whether a file's name is one that is given here: `HASH.bin`, `PROCESS-NUMBER.tmp`.
+fn is_ours(name: &OsStr) -> bool {
+    let Some((stem, suffix)) = name.to_str().and_then(|name| name.split_once('.')) else { return false };
+    let all = |text: &str, is: fn(&u8) -> bool| !text.is_empty() && text.as_bytes().iter().all(is);
+    match (suffix, stem.split_once('-')) {
+        (SUFFIX, None) => stem.len() == 16 && all(stem, |c| c.is_ascii_digit() || (b'a'..=b'f').contains(c)),
+        ("tmp", Some((process, number))) => all(process, u8::is_ascii_digit) && all(number, u8::is_ascii_digit),
+        _ => false,
     }
 }
 
@@ -271,6 +285,47 @@ mod tests {
         assert_eq!([b"1", b"2", b"3", b"4"].map(|key| cache.get(key).is_some()), [true, false, true, true]);
         assert!(!cache.put(b"5", &vec![0; 1 << 16]), "larger than all of the cache");
         assert!(cache.get(b"4").is_some());
+    }
+
+    #[test]
+    fn files_of_others_stay_and_are_not_counted() {
+        let (_folder, cache) = fresh();
+        let others =
+            ["photo.jpg", "0123456789abcdef.txt", "0123456789abcde.bin", "0123456789ABCDEF.bin", "a-1.tmp", "1.tmp"];
+        for name in others {
+            fs::write(cache.folder.join(name), vec![1; 1 << 15]).unwrap();
+        }
+        let value = vec![7; 20_000];
+        for key in [b"1", b"2", b"3", b"4", b"5"] {
+            assert!(cache.put(key, &value));
+        }
+        assert!(others.iter().all(|name| cache.folder.join(name).is_file()));
+        assert_eq!([b"1", b"2", b"3", b"4", b"5"].iter().filter(|key| cache.get(**key).is_some()).count(), 3);
+        // What an interrupted run left is ours.
+        fs::write(cache.folder.join("123-0.tmp"), vec![1; 1 << 16]).unwrap();
+        assert!(cache.put(b"6", &value) && cache.put(b"7", &value));
+        assert!(!cache.folder.join("123-0.tmp").exists());
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn what_is_no_file_is_no_entry() {
+        let (folder, cache) = fresh();
+        assert!(cache.put(b"key", b"value"));
+        let elsewhere = folder.path().join("elsewhere");
+        fs::rename(cache.path(b"key"), &elsewhere).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, cache.path(b"key")).unwrap();
+        assert_eq!(cache.get(b"key"), None, "a link");
+        fs::remove_file(cache.path(b"key")).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(cache.path(b"key")).status();
+        if made.is_ok_and(|status| status.success()) {
+            assert_eq!(cache.get(b"key"), None, "a pipe that nobody writes to");
+            // It is replaced, as a damaged entry is.
+            assert!(cache.put(b"key", b"value"));
+            assert_eq!(cache.get(b"key").unwrap(), b"value");
+        } else {
+            println!("skipped: no mkfifo");
+        }
     }
 
     #[test]

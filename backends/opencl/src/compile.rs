@@ -14,6 +14,7 @@ use portcullis_core::program::Program;
 
 use crate::device::{Gpu, name_of};
 use crate::probe::OpenClDevice;
+use crate::signals::Signals;
 
 /// What the compiler is told: the language, and to keep warnings to itself, which some print on the
 /// standard error stream. No `-cl-fast-…`: they change what floats are.
@@ -65,6 +66,7 @@ pub(crate) fn load_text(
 
 fn compile(device: &OpenClDevice, program: &Program) -> Result<(Arc<Gpu>, Loaded), DeviceError> {
     let source = source(program, device)?;
+    let _signals = Signals::guard();
     let gpu = Gpu::open(device)?;
     let loaded = Loaded::new(&gpu, source, &device.fingerprint(), Cache::open("opencl").as_ref())?;
     Ok((Arc::new(gpu), loaded))

@@ -28,6 +28,7 @@ mod loader;
 mod memory;
 mod probe;
 mod session;
+mod signals;
 mod wait;
 
 pub use probe::{OpenClDevice, probe};

@@ -38,7 +38,8 @@ const NAMES: &[&str] = &["libOpenCL.so.1", "libOpenCL.so"];
 pub(crate) fn library() -> Result<&'static Library, &'static str> {
     static LOADED: OnceLock<Result<Library, String>> = OnceLock::new();
     let open = || {
-        let named = std::env::var_os(LIBRARY);
+        // An empty name is none, as everywhere.
+        let named = std::env::var_os(LIBRARY).filter(|name| !name.is_empty());
         let names = NAMES.iter().map(Into::into);
         let names: Vec<std::ffi::OsString> = named.map_or_else(|| names.collect(), |name| vec![name]);
         let mut reason = None;
@@ -46,13 +47,23 @@ pub(crate) fn library() -> Result<&'static Library, &'static str> {
             // SAFETY: loading a library runs its initialisers. This one is the system's, or the one
             // that the user named; OpenCL's initialise themselves only.
             match unsafe { Library::new(&name) } {
-                Ok(library) => return Ok(library),
+                Ok(library) if is_opencl(&library) => return Ok(library),
+                Ok(_) => {
+                    let text =
+                        format!("{}: it is no OpenCL library, and has no clGetPlatformIDs", name.to_string_lossy());
+                    _ = reason.get_or_insert(text);
+                }
                 Err(error) => _ = reason.get_or_insert(error.to_string()),
             }
         }
         Err(reason.unwrap_or_default())
     };
     LOADED.get_or_init(open).as_ref().map_err(String::as_str)
+}
+
+fn is_opencl(library: &Library) -> bool {
+    // SAFETY: the function is only looked for.
+    unsafe { library.get::<*const c_void>(c"clGetPlatformIDs".to_bytes_with_nul()) }.is_ok()
 }
 
 /// A function of the library; `None` where there is none.

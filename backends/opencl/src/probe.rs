@@ -14,6 +14,7 @@ use portcullis_core::program::Program;
 use crate::device::{name_of, words};
 use crate::loader;
 use crate::session;
+use crate::signals::Signals;
 
 /// A device that an OpenCL platform offers.
 #[derive(Debug, Clone)]
@@ -57,6 +58,7 @@ pub fn probe() -> Result<Vec<OpenClDevice>, DeviceError> {
     // ocl-icd 2.3) bear to be asked by two threads then.
     static ASKING: Mutex<()> = Mutex::new(());
     let _one = ASKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _signals = Signals::guard();
     let mut found = Vec::new();
     let mut empty = Vec::new();
     for platform in platforms()? {

@@ -16,6 +16,7 @@ use crate::compile::{self, Loaded};
 use crate::device::Gpu;
 use crate::memory::{Download, Import, Imports, Output, Upload};
 use crate::probe::OpenClDevice;
+use crate::signals::Signals;
 use crate::wait::Ticket;
 
 #[cfg(test)]
@@ -54,7 +55,7 @@ fn of(gpu: Arc<Gpu>, mut loaded: Loaded, program: &Arc<Program>, options: &LoadO
     if kind == DeviceKind::Cpu && !Pace::new(kind, program, effects.size).is_free() {
         loaded.group = loaded.group.min(PACED_GROUP);
     }
-    let launcher = OpenCl { loaded, imports: Imports::default(), gpu };
+    let launcher = OpenCl { loaded, imports: Imports::default(), signals: None, watched: 8, gpu };
     Offload::new(launcher, kind, effects, program, options)
 }
 
@@ -62,6 +63,10 @@ fn of(gpu: Arc<Gpu>, mut loaded: Loaded, program: &Arc<Program>, options: &LoadO
 pub(crate) struct OpenCl {
     loaded: Loaded,
     imports: Imports,
+    /// As they were before the first launch, and how many launches are still to be watched for a driver that compiles
+    /// then. Later changes are the program's own.
+    signals: Option<Signals>,
+    watched: u32,
     // Last: what was made on it goes first.
     gpu: Arc<Gpu>,
 }
@@ -248,6 +253,9 @@ impl Launcher for OpenCl {
         first: usize,
         count: usize,
     ) -> Result<Ticket, DeviceError> {
+        if self.watched > 0 {
+            self.signals.get_or_insert_with(Signals::now);
+        }
         let gpu = &*self.gpu;
         // Nothing where no packet has a byte.
         if let (0, Some((import, extent))) = (first, part.import().zip(part.extent())) {
@@ -264,7 +272,15 @@ impl Launcher for OpenCl {
     }
 
     fn wait(&mut self, ticket: &Ticket, cancel: &CancelToken) -> Result<(), DeviceError> {
-        ticket.wait(&self.gpu, cancel)
+        let ended = ticket.wait(&self.gpu, cancel);
+        if let Some(signals) = &self.signals {
+            signals.restore();
+            self.watched = self.watched.saturating_sub(1);
+            if self.watched == 0 {
+                self.signals = None;
+            }
+        }
+        ended
     }
 
     fn verdicts(&mut self, _: usize, buffers: &mut Buffers, columns: &mut Columns) -> Result<(), DeviceError> {

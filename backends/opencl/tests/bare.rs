@@ -48,6 +48,17 @@ fn without_a_loader() {
 
 #[test]
 #[cfg(target_os = "linux")]
+fn with_a_library_that_is_another() {
+    if is_child() {
+        return say_what_is_missing();
+    }
+    let child = again("with_a_library_that_is_another", &[("PORTCULLIS_OPENCL_LIBRARY", "libm.so.6")]);
+    let text = said(&child);
+    assert!(text.contains("libm.so.6") && text.contains("no clGetPlatformIDs"), "{text}");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
 fn without_drivers() {
     if is_child() {
         return say_what_is_missing();

@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 
 use naga::{
-    BinaryOperator, Block, Expression, Function, Handle, Literal, MathFunction, Module, Range, Span, Statement,
-    UnaryOperator,
+    BinaryOperator, Block, Expression, Function, FunctionResult, Handle, Literal, MathFunction, Module, Range, Span,
+    Statement, TypeInner, UnaryOperator,
 };
 
 use crate::lang::prelude::Intrinsic;
@@ -26,7 +26,10 @@ pub(super) fn run(
 ) -> bool {
     let mut any = false;
     for (handle, function) in module.functions.iter_mut() {
-        if own(handle) {
+        // A choice is one between scalars here: of structures and arrays there is none, and one between vectors may be
+        // made component by component.
+        let scalar = |result: &FunctionResult| matches!(module.types[result.ty].inner, TypeInner::Scalar(_));
+        if own(handle) && function.result.as_ref().is_some_and(scalar) {
             let mut body = std::mem::take(&mut function.body);
             any |= block(&mut body, function, intrinsics);
             function.body = body;
@@ -202,6 +205,30 @@ mod tests {
                     pair.run(&packet[..usize::from(first)]);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn what_is_no_scalar_is_left_alone() {
+        let helpers = [
+            "struct S { a: u32, b: u32 }
+             fn f(x: S, y: S, c: bool) -> S { if c { return x; } return y; }
+             fn g(n: u32) -> u32 { return f(S(1u, n), S(n, 2u), n > 1u).a; }",
+            "fn f(x: vec2<u32>, y: vec2<u32>, c: bool) -> vec2<u32> { if c { return x; } return select(y, x, y > x); }
+             fn g(n: u32) -> u32 { return f(vec2(1u, n), vec2(n, 2u), n > 1u).y; }",
+            "fn f(x: array<u32, 3>, y: array<u32, 3>, c: bool) -> array<u32, 3> { if c { return x; } return y; }
+             fn g(n: u32) -> u32 { var r = f(array(1u, n, 2u), array(n, 2u, 1u), n > 1u); return r[n & 1u]; }",
+            "fn f(x: mat2x2<f32>, y: mat2x2<f32>, c: bool) -> mat2x2<f32> { if c { return x; } return y; }
+             fn g(n: u32) -> u32 { let m = mat2x2(1.0, 2.0, 3.0, 1.0); return u32(f(m, m + m, n > 1u)[1][0]); }",
+            "fn f(x: bool, y: bool, c: bool) -> bool { if c { return x; } return y; }
+             fn g(n: u32) -> u32 { return select(1u, 2u, f(n == 1u, n == 2u, n > 1u)); }",
+            "fn f(x: u64, y: u64, c: bool) -> u64 { if c { return x; } return y; }
+             fn g(n: u32) -> u32 { return u32(f(u64(n), 2lu, n > 1u)); }",
+        ];
+        for helper in helpers {
+            let text = format!("{helper}\nfn xdp_filter(pkt: u32) -> u32 {{ return g(load_u8(pkt, 0u)) & 3u; }}");
+            let pair = Pair::new(&text, SPECULATE);
+            (0..4).for_each(|n| drop(pair.run(&[n, 7, 7])));
         }
     }
 
