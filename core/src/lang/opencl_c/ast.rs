@@ -47,8 +47,8 @@ pub struct Specifiers {
     pub space: Option<Space>,
     pub constant: bool,
     pub typedef: bool,
-    /// Where `static` stands.
-    pub kept: Option<Span>,
+    /// `static` or `extern`, and where it stands.
+    pub storage: Option<(&'static str, Span)>,
     pub span: Span,
 }
 

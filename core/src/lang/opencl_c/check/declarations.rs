@@ -249,11 +249,13 @@ impl Checker<'_> {
                 _ => {}
             }
             // What is known and never changes is the same in each call.
-            if let Some(kept) = specifiers.kept
+            if let Some((word, at)) = specifiers.storage
                 && !(declared.constant && declarator.init.is_some())
             {
-                let note = "packets of a batch share nothing, and a variable begins anew with each call: leave out `static`; tables are `__constant`";
-                self.errors.add(kept, "a `static` variable", "", note);
+                let note = format!(
+                    "packets of a batch share nothing, and a variable begins anew with each call: leave out `{word}`; tables are `__constant`"
+                );
+                self.errors.add(at, format!("a variable that is `{word}`"), "", &note);
             }
             if let Some(statement) = self.variable(declared, declarator) {
                 out.push(statement);

@@ -94,13 +94,13 @@ impl Parser<'_> {
     fn specifiers(&mut self) -> Parsed<Specifiers> {
         let start = self.span();
         let mut words = Words::default();
-        let (mut space, mut constant, mut typedef, mut kept) = (None, false, false, None);
+        let (mut space, mut constant, mut typedef, mut storage) = (None, false, false, None);
         loop {
             match self.keyword() {
                 Some(Keyword::Const) => constant = true,
                 Some(Keyword::Typedef) => typedef = true,
                 Some(Keyword::Ignored) => {}
-                Some(Keyword::Static) => kept = Some(self.span()),
+                Some(Keyword::Storage(word)) => storage = Some((word, self.span())),
                 Some(Keyword::Space(found)) => {
                     if space.is_some_and(|space| space != found) {
                         return self
@@ -138,7 +138,7 @@ impl Parser<'_> {
             _ if words.packed => return self.misplaced(span),
             _ => {}
         }
-        Ok(Specifiers { base, space, constant: constant || space == Some(Space::Constant), typedef, kept, span })
+        Ok(Specifiers { base, space, constant: constant || space == Some(Space::Constant), typedef, storage, span })
     }
 
     /// Takes a word of a type, if the next token is one.

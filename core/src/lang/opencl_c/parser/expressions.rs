@@ -284,7 +284,7 @@ impl Parser<'_> {
                         | Keyword::Const
                         | Keyword::Space(_)
                         | Keyword::Ignored
-                        | Keyword::Static
+                        | Keyword::Storage(_)
                         | Keyword::Attribute
                 ) || matches!(keyword, Keyword::Refused(_)) && !self.is_refused_statement(token)
             }

@@ -16,9 +16,10 @@ pub enum Keyword {
     Typedef,
     Const,
     Space(Space),
-    /// Qualifiers that change nothing here: `volatile`, `restrict`, `inline`, `extern`.
+    /// Qualifiers that change nothing here: `volatile`, `restrict`, `inline`.
     Ignored,
-    Static,
+    /// `static`, `extern`: of functions and tables they change nothing.
+    Storage(&'static str),
     Attribute,
     Sizeof,
     If,
@@ -52,9 +53,11 @@ pub fn find(name: &str) -> Option<Keyword> {
         "enum" => K::Enum,
         "typedef" => K::Typedef,
         "const" | "__const" => K::Const,
-        "volatile" | "restrict" | "__restrict" | "__restrict__" | "inline" | "__inline" | "__inline__" | "extern"
-        | "register" => K::Ignored,
-        "static" => K::Static,
+        "volatile" | "restrict" | "__restrict" | "__restrict__" | "inline" | "__inline" | "__inline__" | "register" => {
+            K::Ignored
+        }
+        "static" => K::Storage("static"),
+        "extern" => K::Storage("extern"),
         "__global" | "global" => K::Space(Space::Global),
         "__constant" | "constant" => K::Space(Space::Constant),
         "__private" | "private" => K::Space(Space::Private),

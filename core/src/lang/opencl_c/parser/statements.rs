@@ -7,6 +7,12 @@ use crate::lang::opencl_c::ast::{Statement, StatementKind};
 use crate::lang::opencl_c::files::Span;
 use crate::lang::opencl_c::token::{Token, TokenKind};
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum StatementAttribute {
+    Fallthrough,
+    UnrollHint,
+}
+
 impl Parser<'_> {
     /// What stands between braces, behind the first; eats the second.
     pub(super) fn block(&mut self) -> Parsed<Vec<Statement>> {
@@ -66,6 +72,9 @@ impl Parser<'_> {
         }
         if self.eat(";") {
             return Ok(StatementKind::Empty);
+        }
+        if let Some(attribute) = self.statement_attribute() {
+            return self.attributed(attribute);
         }
         if let Some(keyword) = self.keyword() {
             match keyword {
@@ -157,6 +166,38 @@ impl Parser<'_> {
         let value = self.expression()?;
         self.expect(";", "behind the statement")?;
         Ok(StatementKind::Expression(value))
+    }
+
+    /// The attribute of a statement that is next, if one is.
+    fn statement_attribute(&self) -> Option<StatementAttribute> {
+        let TokenKind::Identifier(name) = self.ahead(3).kind else { return None };
+        match self.names.text(name).trim_matches('_') {
+            _ if !self.is_keyword(Keyword::Attribute) => None,
+            "fallthrough" => Some(StatementAttribute::Fallthrough),
+            "opencl_unroll_hint" => Some(StatementAttribute::UnrollHint),
+            _ => None,
+        }
+    }
+
+    /// A statement with an attribute, which changes nothing (OpenCL C 2.0, 6.11.5; clang and GCC).
+    fn attributed(&mut self, attribute: StatementAttribute) -> Parsed<StatementKind> {
+        self.advance();
+        self.expect("(", "behind `__attribute__`")?;
+        self.expect("(", "behind `__attribute__(`")?;
+        self.advance();
+        if attribute == StatementAttribute::UnrollHint && self.eat("(") {
+            self.conditional()?;
+            self.expect(")", "behind the hint")?;
+        }
+        self.expect(")", "behind the attribute")?;
+        self.expect(")", "behind `__attribute__((...)`")?;
+        match (attribute, self.keyword()) {
+            (StatementAttribute::Fallthrough, _) => {
+                self.expect(";", "behind `fallthrough`").map(|()| StatementKind::Empty)
+            }
+            (_, Some(Keyword::For | Keyword::While | Keyword::Do)) => self.statement_kind(),
+            _ => self.expected("a loop behind `opencl_unroll_hint`"),
+        }
     }
 
     fn in_brackets(&mut self, keyword: &str) -> Parsed<crate::lang::opencl_c::ast::Expr> {

@@ -26,6 +26,10 @@ fn loops() {
             "int s = 0; for (int i = 0; i < 2; i++) { int a[2] = {1}; a[1] += 2; a[0]++; s += a[0] * 10 + a[1]; } return s;",
             44,
         ),
+        ("__attribute__((opencl_unroll_hint(4))) for (int i = 0; i < 5; i++) x++; return x;", 15),
+        ("__attribute__((__opencl_unroll_hint__)) while (x < 12) { x++; } return x;", 12),
+        ("if (x) __attribute__((opencl_unroll_hint(2))) do x++; while (x < 20); return x;", 20),
+        ("__attribute__((unused)) int y = 3; return x + y;", 13),
         ("for (int i = 0; i < 5; i++) { int i = 100; x += i - 100; } return x;", 10),
     ] {
         assert_eq!(helper(body, 10), expected, "{body}");
@@ -36,7 +40,7 @@ fn loops() {
 fn switches_fall_through() {
     let body = "int s = 0;
         switch (x) {
-        case 1: s += 1;
+        case 1: s += 1; __attribute__((fallthrough));
         case 2: s += 10; break;
         case 3: { s += 100; if (s) break; }
         default: s += 1000;

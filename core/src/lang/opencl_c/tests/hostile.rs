@@ -31,6 +31,8 @@ fn nesting_ends_at_its_limit() {
         format!("uint a = {}1;", "(uint)".repeat(n)),
         format!("uint a = {};", "sizeof ".repeat(n)),
         "struct {".repeat(n),
+        "__attribute__((opencl_unroll_hint(4))) for (;;) ".repeat(n),
+        "__attribute__((opencl_unroll_hint(4))) ".repeat(n),
         format!("uint a = {};", "min(".repeat(n)),
         format!("uint a = b{};", "[0]".repeat(n)),
         format!("uint a = b{};", ".x".repeat(n)),
