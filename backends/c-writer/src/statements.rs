@@ -250,10 +250,11 @@ impl<'w, 'a> Body<'w, 'a> {
 
     fn nested(&mut self, write: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         self.level += 1;
-        if self.level + EXPRESSION_NESTING > self.w.dialect.max_nesting() {
+        // The function's own is not one of the filter's text.
+        let (blocks, most) = (self.level - 1, self.w.dialect.max_nesting() - EXPRESSION_NESTING - 1);
+        if blocks > most {
             return Err(WriteError::Unsupported(format!(
-                "blocks {} deep in each other: compilers of {} take no more",
-                self.level,
+                "{blocks} blocks in each other: compilers of {} take at most {most}",
                 self.w.dialect.name()
             )));
         }

@@ -2,7 +2,7 @@
 
 const ORDER: &str = "packets of a batch run in any order, and none waits for another";
 const ATOMIC: &str =
-    "nothing is shared between packets, so there is nothing to be atomic on: a plain `x += 1` does the same";
+    "atomics come with maps, which filters do not have yet: of what a packet has, a plain `x += 1` does the same";
 const WHICH: &str = "a filter sees one packet, and not which of its batch it is";
 const IMAGES: &str = "images are not for filters";
 
