@@ -10,6 +10,10 @@ use super::functions::Scope;
 use super::{Result, literal};
 use crate::lang::opencl_c::tree::{Segment, Statement, StatementKind, Switch};
 use crate::lang::opencl_c::types::Scalar;
+use crate::program::MAX_EXPRESSIONS;
+
+/// What makes a filter too large that is small.
+const CAUSE: &str = "cases that fall through: each compares all the labels that lead to it; end some with `break`";
 
 impl Scope<'_, '_> {
     pub(super) fn switch(&mut self, switch: &Switch) -> Result<()> {
@@ -84,6 +88,7 @@ impl Scope<'_, '_> {
 
     /// Segments that fall into one another, with their labels.
     fn group(&mut self, value: Value, parts: &[(&Segment, Vec<Literal>)]) -> Result<()> {
+        let mut compared = 0;
         let default = parts.iter().position(|(segment, _)| segment.default);
         for (i, (segment, _)) in parts.iter().enumerate() {
             if i + 1 == parts.len() {
@@ -97,8 +102,13 @@ impl Scope<'_, '_> {
             let by_default = default.is_some_and(|at| at <= i);
             let labels = if by_default { &parts[i + 1..] } else { &parts[..=i] };
             let count = labels.iter().map(|(_, labels)| labels.len()).sum();
-            let cause = "cases that fall through: each compares all the labels that lead to it; end some with `break`";
-            self.spend_on(count, segment.body[0].span, cause)?;
+            let at = segment.body[0].span;
+            self.spend_on(count, at, CAUSE)?;
+            // Each is a comparison, and what joins it to the others.
+            compared += 2 * count as u64;
+            if compared > MAX_EXPRESSIONS {
+                return self.l.fail(at, "the filter is too large", CAUSE);
+            }
             let mut met = None;
             for label in labels.iter().flat_map(|(_, labels)| labels) {
                 let label = self.b.literal(*label);
