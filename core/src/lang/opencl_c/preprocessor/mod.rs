@@ -77,7 +77,7 @@ pub struct Tokens {
 ///
 /// # Errors
 /// What is wrong with the text, several things at once where one does not follow from the other. A
-/// macro that was set and that the text never asks for is an error too.
+/// macro that was set and has no default in the text is an error too.
 pub fn preprocess(
     source: &Source,
     defines: &[(String, String)],
