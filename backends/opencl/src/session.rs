@@ -284,11 +284,10 @@ impl Launcher for OpenCl {
     }
 
     fn verdicts(&mut self, _: usize, buffers: &mut Buffers, columns: &mut Columns) -> Result<(), DeviceError> {
-        let Columns { actions, targets } = columns;
-        let read = |bytes: &[u8]| actions.extend_from_slice(bytes);
+        let read = |bytes: &[u8]| columns.append(bytes.iter().copied());
         buffers.actions_back.read(&self.gpu, buffers.actions.memory(), read)?;
         if self.loaded.effects.redirects {
-            let read = |bytes: &[u8]| targets.extend(offload::words(bytes));
+            let read = |bytes: &[u8]| columns.append_targets(offload::words(bytes));
             buffers.targets_back.read(&self.gpu, buffers.targets.memory(), read)?;
         }
         Ok(())

@@ -269,9 +269,9 @@ impl Launcher for Wgpu {
 
     fn verdicts(&mut self, packets: usize, buffers: &mut Buffers, columns: &mut Columns) -> Result<(), DeviceError> {
         buffers.verdicts.read(&self.gpu, packets as u64 * 4, |bytes| {
-            columns.actions.extend(offload::words(bytes).map(|word| word as u8));
+            columns.append(offload::words(bytes).map(|word| word as u8));
             if self.loaded.effects.redirects {
-                columns.targets.extend(offload::words(bytes).map(|word| word >> 8));
+                columns.append_targets(offload::words(bytes).map(|word| word >> 8));
             }
         })?;
         self.gpu.check()

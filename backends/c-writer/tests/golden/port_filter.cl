@@ -49,7 +49,10 @@ static uint xdp_filter(pc_packet *pkt)
         return XDP_DROP;
     }
     uint port = load_be16(pkt, 14u + (version_ihl & 0xfu) * 4u + 2u);
-    return port == 80u || port == 443u || port >= 1024u ? XDP_PASS : XDP_DROP;
+    if (port == 80u || port == 443u || port >= 1024u) {
+        return XDP_PASS;
+    }
+    return XDP_DROP;
 }
 
 __kernel void xdp_kernel(

@@ -186,9 +186,9 @@ impl Slot {
     pub unsafe fn verdicts(&self, effects: Effects, columns: &mut Columns) {
         // SAFETY: by the caller's promise.
         unsafe {
-            columns.actions.extend_from_slice(self.returned().bytes(0, self.packets));
+            columns.append(self.returned().bytes(0, self.packets).iter().copied());
             if effects.redirects {
-                columns.targets.extend(words(self.returned().bytes(self.returned_at.targets, self.packets * 4)));
+                columns.append_targets(words(self.returned().bytes(self.returned_at.targets, self.packets * 4)));
             }
         }
     }

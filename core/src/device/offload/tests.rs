@@ -110,7 +110,7 @@ impl Launcher for Host {
 
     fn verdicts(&mut self, packets: usize, buffers: &mut Buffers, columns: &mut Columns) -> Result<(), DeviceError> {
         assert_eq!(buffers.actions.len(), packets);
-        columns.actions.extend_from_slice(&buffers.actions);
+        columns.append(buffers.actions.iter().copied());
         Ok(())
     }
 
@@ -209,6 +209,13 @@ fn batches_are_cut_and_come_back_in_order_with_their_changes() {
             assert_eq!(session.run(batch(&[1, 1, 1])).unwrap().verdicts.len(), 3);
         }
     }
+}
+
+#[test]
+fn a_byte_that_is_no_action_is_aborted() {
+    let (mut session, _) = session(Layout::Copied, 2, false, &LoadOptions::default());
+    let done = session.run(batch(&[0, 4, 5, 200, 255, 3])).unwrap();
+    assert_eq!(done.verdicts.actions(), [0, 4, 0, 0, 0, 3]);
 }
 
 #[test]

@@ -55,6 +55,13 @@ fn block(block: &mut Block, function: &mut Function, intrinsics: &HashMap<Handle
             end = at;
             continue;
         };
+        // Where nothing is between, compilers know better than `?:` whether to branch.
+        let alone = end == block.len() - 1;
+        let reason =
+            matches!(function.expressions[last], Expression::Select { accept, .. } if same(function, value, accept));
+        if alone && !reason {
+            break;
+        }
         let before = function.expressions.len();
         last = join(function, condition, value, negated, last);
         let added = Range::from_index_range(before as u32..function.expressions.len() as u32, &function.expressions);
@@ -69,6 +76,16 @@ fn block(block: &mut Block, function: &mut Function, intrinsics: &HashMap<Handle
     any
 }
 
+/// Whether two expressions are one value for certain.
+fn same(function: &Function, a: Handle<Expression>, b: Handle<Expression>) -> bool {
+    a == b
+        || match (&function.expressions[a], &function.expressions[b]) {
+            (Expression::Constant(a), Expression::Constant(b)) => a == b,
+            (Expression::Literal(a), Expression::Literal(b)) => a == b,
+            _ => false,
+        }
+}
+
 /// `value` where the condition holds (or, `negated`, where it does not), else what is returned `last`.
 fn join(
     function: &mut Function,
@@ -77,14 +94,6 @@ fn join(
     negated: bool,
     last: Handle<Expression>,
 ) -> Handle<Expression> {
-    let same = |function: &Function, a, b| {
-        a == b
-            || match (&function.expressions[a], &function.expressions[b]) {
-                (Expression::Constant(a), Expression::Constant(b)) => a == b,
-                (Expression::Literal(a), Expression::Literal(b)) => a == b,
-                _ => false,
-            }
-    };
     // Two choices of one value are one choice for two reasons: compilers make a branch of the first again.
     if let Expression::Select { condition: inner, accept, reject } = function.expressions[last]
         && same(function, value, accept)
@@ -182,7 +191,6 @@ mod tests {
     #[test]
     fn what_is_cheap_and_harmless_is_joined() {
         let joined = [
-            "if load_u8(pkt, 0u) == 1u { return XDP_DROP; } return XDP_PASS;",
             "let p = load_u8(pkt, 9u); if p != 6u && p != 17u { return XDP_DROP; }
              return select(XDP_PASS, XDP_TX, load_be32(pkt, 26u) == 7u);",
             "if load_u8(pkt, 0u) == 1u { return XDP_DROP; } let v = load_u8(pkt, 1u);
@@ -247,6 +255,8 @@ mod tests {
         for rest in left {
             assert_eq!(returns(&filter(&format!("{first} {rest}"))), 2, "{rest}");
         }
+        // Nothing is between.
+        assert_eq!(returns(&filter(&format!("{first} return XDP_PASS;"))), 2);
         // A value that is made on the way out only.
         assert_eq!(returns(&filter("if pkt_len(pkt) > 9u { return load_u8(pkt, 1u) & 3u; } return XDP_PASS;")), 2);
     }
