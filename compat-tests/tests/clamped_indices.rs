@@ -15,14 +15,7 @@ use portcullis_core::program::{Lowered, Lowering, Program, ProgramOptions, lower
 const ALONE: Lowering = Lowering { clamp_indices: true, ..Lowering::NONE };
 
 /// What the wgpu backend asks for.
-const ALL: Lowering = Lowering {
-    fuel: true,
-    clamp_indices: true,
-    whole_pointers: true,
-    int64: true,
-    mask_shifts: true,
-    speculate: false,
-};
+const ALL: Lowering = Lowering::SPIRV;
 
 const RANDOM_FILTERS: u64 = 300;
 

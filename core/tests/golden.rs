@@ -17,14 +17,7 @@ use portcullis_core::lang::opencl_c::{self, files::NoIncludes};
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::program::{Lowered, Lowering, Program, ProgramOptions, lower};
 
-const ALL: Lowering = Lowering {
-    fuel: true,
-    clamp_indices: true,
-    whole_pointers: true,
-    int64: true,
-    mask_shifts: true,
-    speculate: false,
-};
+const ALL: Lowering = Lowering::SPIRV;
 
 /// How the prelude's types, constants and buffers begin in the text.
 const DATA: [&str; 10] = [

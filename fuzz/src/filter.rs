@@ -29,14 +29,6 @@ pub(crate) fn run(data: &[u8], compile: impl FnOnce(&Source, &ProgramOptions) ->
     for packet in [&[][..], &[0x45; 60], &[0xff; 1500]] {
         interpreter.run(packet, &Metadata::default()).expect("a packet that can be run");
     }
-    let lowering = Lowering {
-        fuel: true,
-        clamp_indices: true,
-        whole_pointers: true,
-        int64: true,
-        mask_shifts: true,
-        speculate: false,
-    };
-    lower(&program, lowering).expect("a valid filter can be lowered");
+    lower(&program, Lowering::SPIRV).expect("a valid filter can be lowered");
     portcullis_cpu::clif(&program).expect("a valid filter becomes native code");
 }

@@ -107,15 +107,7 @@ impl Kernel {
 /// # Errors
 /// A reason, where a pass went wrong; that is a fault of Portcullis.
 pub(crate) fn kernel(program: &Program) -> Result<Kernel, String> {
-    let lowering = Lowering {
-        fuel: true,
-        clamp_indices: true,
-        whole_pointers: true,
-        int64: true,
-        mask_shifts: true,
-        speculate: false,
-    };
-    let lowered = lower(program, lowering).map_err(|error| error.to_string())?;
+    let lowered = lower(program, Lowering::SPIRV).map_err(|error| error.to_string())?;
     let mut module = lowered.module.clone();
     let entry = entry(&mut module, |entry, body, packet| lowered.packet(entry, body, packet));
     module.entry_points.push(entry);

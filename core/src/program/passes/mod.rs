@@ -64,6 +64,16 @@ impl Lowering {
         mask_shifts: false,
         speculate: false,
     };
+
+    /// What naga's SPIR-V writer needs, and devices behind it.
+    pub const SPIRV: Lowering = Lowering {
+        fuel: true,
+        clamp_indices: true,
+        whole_pointers: true,
+        int64: true,
+        mask_shifts: true,
+        speculate: false,
+    };
 }
 
 /// A module after its passes, with the handles that a backend needs to find its way in it. They are
