@@ -97,7 +97,11 @@ fn an_interrupted_long_run_has_written_what_it_counts() {
     for device in ["cpu", "wgpu", "opencl"] {
         match portcullis::devices::open(device) {
             Ok(_) => interrupt_a_long_run(device),
-            Err(error) => println!("skipped on {device}: {error}"),
+            Err(error) => {
+                let required = std::env::var("PORTCULLIS_REQUIRE").unwrap_or_default();
+                assert!(!required.split(',').any(|name| name == device), "{device} is required and missing: {error}");
+                println!("skipped on {device}: {error}");
+            }
         }
     }
 }

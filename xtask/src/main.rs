@@ -18,7 +18,7 @@ Tasks:
            On Debian it installs what the tests need, after naming it, when it may, and fetches NVIDIA's
            compilers with pip into target/wheels.
            --require  fail where one of these is missing: a device (cpu, cuda, wgpu, opencl) or a tool (nvrtc,
-                      oclgrind). Others that are missing are listed with the reason
+                      oclgrind, emulated-cuda). Others that are missing are listed with the reason
            --intel    fetch Intel's OpenCL for processors, too, and test on it beside the other devices
   gpu-bundle [DIR]
            makes a folder (target/gpu-bundle) to try Portcullis on another machine's NVIDIA GPU: program,

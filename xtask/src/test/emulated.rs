@@ -9,11 +9,14 @@ use super::tally::Tally;
 /// Suites whose filters it runs; each is compiled for every dispatch method, which takes its time.
 const SUITES: [&str; 4] = ["stock_filters", "batches", "submitted_again", "random_filters"];
 
-/// Runs them, unless this machine cannot have the emulation.
-pub fn run(suite: &mut Suite<'_>) {
+/// What `--require` calls it.
+pub const NAME: &str = "emulated-cuda";
+
+/// Runs them, unless this machine cannot have the emulation and it is not `required`.
+pub fn run(suite: &mut Suite<'_>, required: bool) {
     let folder = match build(&suite.root.join("target"), &[]) {
         Ok(folder) => folder,
-        Err(Unavailable::Here(reason)) => {
+        Err(Unavailable::Here(reason)) if !required => {
             println!("\nNo emulated CUDA device: {reason}");
             suite.tally.skipped += 1;
             return;

@@ -26,7 +26,7 @@ const FEATURE_SETS: [&[&str]; 6] = [
 
 /// What may be demanded: devices, and tools that suites need.
 const DEVICES: [&str; 4] = ["cpu", "cuda", "wgpu", "opencl"];
-const TOOLS: [&str; 2] = ["nvrtc", "oclgrind"];
+const TOOLS: [&str; 3] = ["nvrtc", "oclgrind", emulated::NAME];
 
 /// How to test.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -104,7 +104,7 @@ pub fn run(options: &Options) -> Result<(), String> {
         suite.step(&format!("package list of {package}"), &arguments, &[]);
     }
     suite.tests("tests", &["--workspace"]);
-    emulated::run(&mut suite);
+    emulated::run(&mut suite, options.require.iter().any(|name| name == emulated::NAME));
 
     // As it is built for use.
     let report = root.join("target/selftest.json");

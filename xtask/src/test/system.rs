@@ -14,7 +14,7 @@ struct Need {
 }
 
 /// In software, so that they run on any machine.
-const NEEDS: [Need; 4] = [
+const NEEDS: [Need; 5] = [
     Need {
         what: "Vulkan driver",
         without: "the wgpu device is missing",
@@ -26,6 +26,12 @@ const NEEDS: [Need; 4] = [
         without: "the opencl device is missing",
         packages: &["pocl-opencl-icd", "ocl-icd-libopencl1"],
         is_there: || has_library("libOpenCL.so.1") && has_opencl_driver(),
+    },
+    Need {
+        what: "C++ compiler",
+        without: "there is no emulated CUDA device, and generated C is not run",
+        packages: &["g++"],
+        is_there: || ["g++", "c++", "clang++"].iter().any(|name| quiet(name, &["--version"])),
     },
     Need {
         what: "Oclgrind",
