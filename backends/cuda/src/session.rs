@@ -8,10 +8,11 @@ use portcullis_core::device::{Device, DeviceError, Dispatch, LoadOptions, Sessio
 use portcullis_core::program::Program;
 
 use crate::compile;
+use crate::dispatch::entries::Entered;
 use crate::dispatch::graph::Graphs;
-use crate::dispatch::persistent::Persistent;
+use crate::dispatch::persistent::Ring;
 use crate::dispatch::pipelined::Pipelined;
-use crate::dispatch::waitvalue::Waiting;
+use crate::dispatch::waitvalue::Queue;
 use crate::probe::CudaDevice;
 
 /// Loads a program, to be run by the method that was asked for.
@@ -28,11 +29,12 @@ pub(crate) fn load(
             dispatch.session(Offload::new(Pipelined::new(gpu, loaded), kind, effects, program, options))
         }
         Dispatch::Persistent => {
-            let launcher = Persistent::new(gpu, loaded, &options.cancel)?;
+            let ring = Arc::new(Ring::new(gpu, loaded.kernel)?);
+            let launcher = Entered::new(ring, effects, &options.cancel);
             Box::new(Offload::new(launcher, kind, effects, program, options))
         }
         Dispatch::WaitValue => {
-            let launcher = Waiting::new(gpu, loaded, &options.cancel)?;
+            let launcher = Entered::new(Queue::new(gpu, loaded.kernel, &options.cancel)?, effects, &options.cancel);
             Box::new(Offload::new(launcher, kind, effects, program, options))
         }
         Dispatch::Graph => {

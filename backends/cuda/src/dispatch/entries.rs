@@ -4,13 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use portcullis_core::device::CancelToken;
-use portcullis_core::device::offload::{Effects, Part};
+use portcullis_core::device::offload::{Columns, Effects, Launcher, Part};
+use portcullis_core::device::plan::{Bounds, Layout, Needs};
+use portcullis_core::device::{CancelToken, DeviceError, Imported};
+use portcullis_core::packet::{Batch, Span};
 
 use super::slots::{Inside, Shape, Slot};
 use crate::api::Code;
-use crate::device::Context;
+use crate::device::{Context, Gpu};
 use crate::memory::{Buffer, HostMemory};
+use crate::wait;
 
 /// A launch: packets `first` to `first + count` of a slot.
 #[repr(C)]
@@ -182,5 +185,167 @@ impl Drop for Guarded {
             // The device may be at it for all that is known: it stays.
             std::mem::forget(std::mem::take(&mut self.slot));
         }
+    }
+}
+
+/// Kernels at the device that take entries: what differs between ways of having them there.
+pub(crate) trait Answering: Resident + Sized + 'static {
+    /// Packets in an entry of a batch of so many, and bytes.
+    fn sizes(&self, packets: usize) -> (usize, u64);
+
+    /// Packets in an entry of a batch of which the kernel sees none.
+    fn unseen(&self) -> usize;
+
+    /// See [`Launcher::parts`].
+    fn parts(&self) -> usize;
+
+    fn gpu(&self) -> &Gpu;
+
+    fn entries(&self) -> &Entries;
+
+    /// Posts an entry, once there is a place for it. Its number.
+    fn post(&self, entry: Entry, cancel: &CancelToken) -> Result<u64, DeviceError>;
+
+    /// Sees to it that an entry which was posted is answered.
+    fn attend(&self, number: u64) -> Result<(), DeviceError> {
+        let _ = number;
+        Ok(())
+    }
+
+    /// Waits until an entry is answered.
+    fn answer(&self, number: u64, cancel: &CancelToken) -> Result<(), DeviceError> {
+        let gpu = self.gpu();
+        let mut questions = 0_u32;
+        wait::until(&gpu.id, cancel, || {
+            if self.entries().is_answered(number) {
+                return Ok(true);
+            }
+            self.attend(number)?;
+            // A kernel that has failed answers nothing, and does not say that it has left.
+            questions = questions.wrapping_add(1);
+            if questions.is_multiple_of(256) {
+                gpu.kernels.is_idle().map_err(|code| gpu.failed("the filter failed", code))?;
+            }
+            Ok(false)
+        })
+    }
+
+    /// Posts nothing any more, and has the kernels leave; whether they have within half a second.
+    fn close(&self) -> bool;
+
+    /// Leaves the device behind, with what is kept until it is done.
+    fn abandon(self: &Arc<Self>, kept: impl Send + 'static);
+}
+
+/// A session's launcher over such kernels.
+pub(crate) struct Entered<K: Answering> {
+    effects: Effects,
+    /// Packets and bytes in an entry of the batch that is being cut.
+    sizes: (usize, u64),
+    cancel: CancelToken,
+    kernels: Arc<K>,
+}
+
+impl<K: Answering> Entered<K> {
+    pub fn new(kernels: Arc<K>, effects: Effects, cancel: &CancelToken) -> Entered<K> {
+        Entered { effects, sizes: kernels.sizes(0), cancel: cancel.clone(), kernels }
+    }
+}
+
+impl<K: Answering> Drop for Entered<K> {
+    fn drop(&mut self) {
+        if !self.kernels.gpu().context.is_abandoned() && !self.kernels.close() {
+            self.kernels.abandon(self.kernels.clone());
+        }
+    }
+}
+
+impl<K: Answering> Launcher for Entered<K> {
+    type Buffers = Guarded;
+    type Import = ();
+    /// The entry's number.
+    type Ticket = u64;
+
+    fn id(&self) -> &str {
+        &self.kernels.gpu().id
+    }
+
+    fn announce(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
+        Ok(Imported::Copied)
+    }
+
+    fn place(&mut self, batch: &Batch, _: Needs) -> (Layout, Option<()>) {
+        self.sizes = self.kernels.sizes(batch.len());
+        (Layout::Packed, None)
+    }
+
+    fn bounds(&self, layout: Layout) -> Bounds {
+        let (packets, binding) = self.sizes;
+        let packets = if layout == Layout::Unseen { self.kernels.unseen() } else { packets };
+        Bounds { binding, alignment: 4, packets }
+    }
+
+    fn parts(&self) -> usize {
+        self.kernels.parts()
+    }
+
+    fn buffers(&self) -> Guarded {
+        Guarded::new(self.kernels.clone())
+    }
+
+    fn upload(&mut self, part: &Part<'_, ()>, effects: Effects, buffers: &mut Guarded) -> Result<(), DeviceError> {
+        let gpu = self.kernels.gpu();
+        // SAFETY: the part that the slot was used for last was waited for (`Launcher`).
+        match unsafe { buffers.fill(&gpu.context, part, effects, &self.cancel) } {
+            Ok(true) => Ok(()),
+            Ok(false) if self.cancel.is_cancelled() => Err(DeviceError::Cancelled),
+            Ok(false) => Err(gpu.gave_up("kernels that wait for batches do not leave".into())),
+            Err(code) => Err(gpu.failed("has no memory for a batch", code)),
+        }
+    }
+
+    fn launch(
+        &mut self,
+        _: &Part<'_, ()>,
+        _: Effects,
+        buffers: &mut Guarded,
+        first: usize,
+        count: usize,
+    ) -> Result<u64, DeviceError> {
+        self.kernels.post(Entry::of(buffers.slot(), first, count), &self.cancel)
+    }
+
+    fn wait(&mut self, ticket: &u64, cancel: &CancelToken) -> Result<(), DeviceError> {
+        self.kernels.answer(*ticket, cancel)
+    }
+
+    fn verdicts(&mut self, _: usize, buffers: &mut Guarded, columns: &mut Columns) -> Result<(), DeviceError> {
+        // SAFETY: the entry was answered (`Launcher`); the same below.
+        unsafe { buffers.slot().verdicts(self.effects, columns) };
+        Ok(())
+    }
+
+    fn ends(&mut self, _: usize, buffers: &mut Guarded, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+        // SAFETY: as above.
+        read(unsafe { buffers.slot().ends() });
+        Ok(())
+    }
+
+    fn changed(&mut self, _: u64, buffers: &mut Guarded, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+        // SAFETY: as above.
+        read(unsafe { buffers.slot().changed() });
+        Ok(())
+    }
+
+    fn settle(&mut self) {
+        self.kernels.rest(None);
+    }
+
+    fn settles(&mut self, _: &[&u64], _: bool) -> bool {
+        self.kernels.close()
+    }
+
+    fn outlive(&mut self, kept: impl Send + 'static) {
+        self.kernels.abandon((kept, self.kernels.clone()));
     }
 }

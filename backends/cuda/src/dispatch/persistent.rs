@@ -12,14 +12,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use portcullis_core::device::offload::{Columns, Effects, GRACE, Launcher, Part};
-use portcullis_core::device::plan::{Bounds, Layout, Needs};
-use portcullis_core::device::{CancelToken, DeviceError, Imported};
-use portcullis_core::packet::{Batch, Span};
+use portcullis_core::device::offload::GRACE;
+use portcullis_core::device::{CancelToken, DeviceError};
 
-use super::entries::{Entries, Entry, Guarded, REST, Resident};
+use super::entries::{Answering, Entries, Entry, REST, Resident};
 use crate::api::Code;
-use crate::compile::{Kernel, Loaded};
+use crate::compile::Kernel;
 use crate::device::Gpu;
 use crate::memory::{Buffer, DeviceMemory};
 use crate::wait;
@@ -48,17 +46,8 @@ const BYTES: u64 = 16 << 20;
 const LEAVE: u32 = 1;
 const ABANDON: u32 = 2;
 
-/// A compiled filter, with what it takes to have it stay.
-pub(crate) struct Persistent {
-    effects: Effects,
-    /// Packets in an entry of the batch that is being cut.
-    packets: usize,
-    cancel: CancelToken,
-    ring: Arc<Ring>,
-}
-
 /// The kernel, and what it shares with the host.
-struct Ring {
+pub(crate) struct Ring {
     state: Mutex<State>,
     entries: Entries,
     /// How many entries each block has answered, and which start of the kernel is ending: for the device alone.
@@ -94,22 +83,18 @@ struct Argument {
     start: u32,
 }
 
-impl Persistent {
-    pub fn new(gpu: Arc<Gpu>, loaded: Loaded, cancel: &CancelToken) -> Result<Persistent, DeviceError> {
+impl Ring {
+    pub fn new(gpu: Arc<Gpu>, kernel: Kernel) -> Result<Ring, DeviceError> {
         let failed = |code| gpu.failed("has no memory for a ring", code);
-        let each = loaded.kernel.blocks_each().map_err(failed)?;
-        let blocks = (gpu.processors * each).min(MOST_BLOCKS);
+        let blocks = (gpu.processors * kernel.blocks_each().map_err(failed)?).min(MOST_BLOCKS);
         // Behind the entries: whether to stop, and for each block the start in which it has left.
         let entries = Entries::new(&gpu.context, u64::from(blocks) * EACH, 1 + blocks as usize).map_err(failed)?;
         let bytes = (blocks as usize + 1) * 8;
         let served = DeviceMemory::new(&gpu.context, bytes).map_err(failed)?;
         served.clear(&gpu.kernels, bytes).map_err(failed)?;
-        let ring = Ring { state: Mutex::default(), entries, served, blocks, kernel: loaded.kernel, gpu };
-        Ok(Persistent { effects: loaded.effects, packets: PACKETS, cancel: cancel.clone(), ring: Arc::new(ring) })
+        Ok(Ring { state: Mutex::default(), entries, served, blocks, kernel, gpu })
     }
-}
 
-impl Ring {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -124,8 +109,8 @@ impl Ring {
         !state.running || self.entries.extra(1 + block).load(Ordering::Acquire) == state.starts
     }
 
-    /// Sees to it that an entry which was posted is answered: starts the kernel where it has left.
-    fn attend(&self, state: &mut State, number: u64) -> Result<(), Code> {
+    /// Starts the kernel where the block that an entry belongs to has left.
+    fn start(&self, state: &mut State, number: u64) -> Result<(), Code> {
         if state.closed || !self.has_left(state, number) || self.entries.is_answered(number) {
             return Ok(());
         }
@@ -153,25 +138,6 @@ impl Ring {
         Ok(())
     }
 
-    /// Waits until an entry is answered, and keeps the kernel there meanwhile.
-    fn answer(&self, number: u64, cancel: &CancelToken) -> Result<(), DeviceError> {
-        let gpu = &*self.gpu;
-        let mut questions = 0_u32;
-        wait::until(&gpu.id, cancel, || {
-            if self.entries.is_answered(number) {
-                return Ok(true);
-            }
-            let attended = self.attend(&mut self.state(), number);
-            attended.map_err(|code| gpu.failed("does not launch the filter", code))?;
-            // A kernel that has failed answers nothing, and does not say that it has left.
-            questions = questions.wrapping_add(1);
-            if questions.is_multiple_of(256) {
-                gpu.kernels.is_idle().map_err(|code| gpu.failed("the filter failed", code))?;
-            }
-            Ok(false)
-        })
-    }
-
     /// Whether the kernel has left within this time, and the device with it.
     fn leaves_within(&self, state: &mut State, how: u32, time: Duration, cancel: Option<&CancelToken>) -> bool {
         if state.running {
@@ -192,116 +158,55 @@ impl Resident for Ring {
     }
 }
 
-impl Drop for Persistent {
-    fn drop(&mut self) {
-        let mut state = self.ring.state();
-        state.closed = true;
-        let context = &self.ring.gpu.context;
-        if !context.is_abandoned() && !self.ring.leaves_within(&mut state, ABANDON, GRACE, None) {
-            context.abandon(self.ring.clone(), || ());
-        }
-    }
-}
-
-impl Launcher for Persistent {
-    type Buffers = Guarded;
-    type Import = ();
-    /// The entry's number.
-    type Ticket = u64;
-
-    fn id(&self) -> &str {
-        &self.ring.gpu.id
+impl Answering for Ring {
+    fn sizes(&self, packets: usize) -> (usize, u64) {
+        ((packets / self.blocks as usize).clamp(PACKETS, MOST_PACKETS), BYTES)
     }
 
-    fn announce(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
-        Ok(Imported::Copied)
-    }
-
-    fn place(&mut self, batch: &Batch, _: Needs) -> (Layout, Option<()>) {
-        self.packets = (batch.len() / self.ring.blocks as usize).clamp(PACKETS, MOST_PACKETS);
-        (Layout::Packed, None)
-    }
-
-    fn bounds(&self, layout: Layout) -> Bounds {
-        let packets = if layout == Layout::Unseen { MOST_PACKETS } else { self.packets };
-        Bounds { binding: BYTES, alignment: 4, packets }
+    fn unseen(&self) -> usize {
+        MOST_PACKETS
     }
 
     fn parts(&self) -> usize {
         PARTS
     }
 
-    fn buffers(&self) -> Guarded {
-        Guarded::new(self.ring.clone())
+    fn gpu(&self) -> &Gpu {
+        &self.gpu
     }
 
-    fn upload(&mut self, part: &Part<'_, ()>, effects: Effects, buffers: &mut Guarded) -> Result<(), DeviceError> {
-        let gpu = &*self.ring.gpu;
-        // SAFETY: the part that the slot was used for last was waited for (`Launcher`).
-        match unsafe { buffers.fill(&gpu.context, part, effects, &self.cancel) } {
-            Ok(true) => Ok(()),
-            Ok(false) if self.cancel.is_cancelled() => Err(DeviceError::Cancelled),
-            Ok(false) => Err(gpu.gave_up("the resident kernel does not leave".into())),
-            Err(code) => Err(gpu.failed("has no memory for a batch", code)),
-        }
+    fn entries(&self) -> &Entries {
+        &self.entries
     }
 
-    fn launch(
-        &mut self,
-        _: &Part<'_, ()>,
-        _: Effects,
-        buffers: &mut Guarded,
-        first: usize,
-        count: usize,
-    ) -> Result<u64, DeviceError> {
-        let (ring, gpu) = (&*self.ring, &*self.ring.gpu);
-        let number = ring.state().next;
-        if let Some(before) = number.checked_sub(ring.entries.size()) {
-            ring.answer(before, &self.cancel)?;
+    fn post(&self, entry: Entry, cancel: &CancelToken) -> Result<u64, DeviceError> {
+        let gpu = &*self.gpu;
+        let number = self.state().next;
+        if let Some(before) = number.checked_sub(self.entries.size()) {
+            self.answer(before, cancel)?;
         }
-        let mut state = ring.state();
+        let mut state = self.state();
         if state.closed {
             return Err(gpu.gave_up("it was given up".into()));
         }
-        ring.entries.post(number, Entry::of(buffers.slot(), first, count));
+        self.entries.post(number, entry);
         state.next += 1;
-        ring.attend(&mut state, number).map_err(|code| gpu.failed("does not launch the filter", code))?;
+        self.start(&mut state, number).map_err(|code| gpu.failed("does not launch the filter", code))?;
         Ok(number)
     }
 
-    fn wait(&mut self, ticket: &u64, cancel: &CancelToken) -> Result<(), DeviceError> {
-        self.ring.answer(*ticket, cancel)
+    fn attend(&self, number: u64) -> Result<(), DeviceError> {
+        let started = self.start(&mut self.state(), number);
+        started.map_err(|code| self.gpu.failed("does not launch the filter", code))
     }
 
-    fn verdicts(&mut self, _: usize, buffers: &mut Guarded, columns: &mut Columns) -> Result<(), DeviceError> {
-        // SAFETY: the entry was answered (`Launcher`); the same below.
-        unsafe { buffers.slot().verdicts(self.effects, columns) };
-        Ok(())
-    }
-
-    fn ends(&mut self, _: usize, buffers: &mut Guarded, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
-        // SAFETY: as above.
-        read(unsafe { buffers.slot().ends() });
-        Ok(())
-    }
-
-    fn changed(&mut self, _: u64, buffers: &mut Guarded, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
-        // SAFETY: as above.
-        read(unsafe { buffers.slot().changed() });
-        Ok(())
-    }
-
-    fn settle(&mut self) {
-        self.ring.rest(None);
-    }
-
-    fn settles(&mut self, _: &[&u64], _: bool) -> bool {
-        let mut state = self.ring.state();
+    fn close(&self) -> bool {
+        let mut state = self.state();
         state.closed = true;
-        self.ring.leaves_within(&mut state, ABANDON, GRACE, None)
+        self.leaves_within(&mut state, ABANDON, GRACE, None)
     }
 
-    fn outlive(&mut self, kept: impl Send + 'static) {
-        self.ring.gpu.context.abandon((kept, self.ring.clone()), || ());
+    fn abandon(self: &Arc<Self>, kept: impl Send + 'static) {
+        self.gpu.context.abandon(kept, || ());
     }
 }

@@ -6,14 +6,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::offload::{Columns, Effects, GRACE, Launcher, Part};
-use portcullis_core::device::plan::{Bounds, Layout, Needs};
-use portcullis_core::device::{CancelToken, DeviceError, Imported};
-use portcullis_core::packet::{Batch, Span};
+use portcullis_core::device::offload::GRACE;
+use portcullis_core::device::{CancelToken, DeviceError};
 
-use super::entries::{Entries, Entry, Guarded, REST, Resident};
+use super::entries::{Answering, Entries, Entry, REST, Resident};
 use crate::api::{Code, check};
-use crate::compile::{BLOCK, Kernel, Loaded};
+use crate::compile::{BLOCK, Kernel};
 use crate::device::Gpu;
 use crate::wait;
 
@@ -40,15 +38,8 @@ const UNTIL_REACHED: u32 = 0;
 /// `CU_STREAM_WRITE_VALUE_DEFAULT`: what was written before is seen by who sees the value.
 const AFTER_ALL_ELSE: u32 = 0;
 
-/// A compiled filter, with what it takes to launch it.
-pub(crate) struct Waiting {
-    effects: Effects,
-    cancel: CancelToken,
-    queue: Arc<Queue>,
-}
-
 /// The stream with its kernels.
-struct Queue {
+pub(crate) struct Queue {
     state: Mutex<State>,
     entries: Entries,
     blocks: u32,
@@ -68,12 +59,12 @@ struct State {
     closed: bool,
 }
 
-impl Waiting {
-    pub fn new(gpu: Arc<Gpu>, loaded: Loaded, cancel: &CancelToken) -> Result<Waiting, DeviceError> {
+impl Queue {
+    pub fn new(gpu: Arc<Gpu>, kernel: Kernel, cancel: &CancelToken) -> Result<Arc<Queue>, DeviceError> {
         let failed = |code| gpu.failed("has no memory for a queue", code);
         let entries = Entries::new(&gpu.context, AHEAD, 0).map_err(failed)?;
-        let blocks = (gpu.processors * loaded.kernel.blocks_each().map_err(failed)?).min(MOST_BLOCKS);
-        let queue = Queue { state: Mutex::default(), entries, blocks, kernel: loaded.kernel, gpu: gpu.clone() };
+        let blocks = (gpu.processors * kernel.blocks_each().map_err(failed)?).min(MOST_BLOCKS);
+        let queue = Queue { state: Mutex::default(), entries, blocks, kernel, gpu: gpu.clone() };
         // Once without a wait before it, over an entry of nothing: drivers load a kernel when it is first launched, and
         // may wait for the device then.
         let warm = queue.launch(0).and_then(|()| queue.gpu.kernels.record());
@@ -95,11 +86,9 @@ impl Waiting {
         };
         // Without a thread they wait for as long as the session is there.
         let _ = std::thread::Builder::new().name("idle kernels".into()).spawn(watch);
-        Ok(Waiting { effects: loaded.effects, cancel: cancel.clone(), queue })
+        Ok(queue)
     }
-}
 
-impl Queue {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -154,145 +143,64 @@ impl Queue {
     }
 }
 
-impl Queue {
-    /// Leaves the device behind, and goes on posting launches of nothing as places for them come free: else what
-    /// waits in the stream would do so for ever.
-    fn abandon(self: &Arc<Self>, kept: impl Send + 'static) {
-        let queue = self.clone();
-        self.gpu.context.abandon(kept, move || while !queue.release(&mut queue.state(), REST, None) {});
-    }
-}
-
 impl Resident for Queue {
     fn rest(&self, cancel: Option<&CancelToken>) -> bool {
         !self.gpu.context.is_abandoned() && self.release(&mut self.state(), REST, cancel)
     }
 }
 
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        let mut state = self.queue.state();
-        state.closed = true;
-        if !self.queue.gpu.context.is_abandoned() && !self.queue.release(&mut state, GRACE, None) {
-            self.queue.abandon(self.queue.clone());
-        }
-    }
-}
-
-impl Launcher for Waiting {
-    type Buffers = Guarded;
-    type Import = ();
-    /// The entry's number.
-    type Ticket = u64;
-
-    fn id(&self) -> &str {
-        &self.queue.gpu.id
+impl Answering for Queue {
+    fn sizes(&self, _: usize) -> (usize, u64) {
+        (PACKETS, BYTES)
     }
 
-    fn announce(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
-        Ok(Imported::Copied)
-    }
-
-    fn place(&mut self, _: &Batch, _: Needs) -> (Layout, Option<()>) {
-        (Layout::Packed, None)
-    }
-
-    fn bounds(&self, _: Layout) -> Bounds {
-        Bounds { binding: BYTES, alignment: 4, packets: PACKETS }
+    fn unseen(&self) -> usize {
+        PACKETS
     }
 
     fn parts(&self) -> usize {
         AHEAD as usize
     }
 
-    fn buffers(&self) -> Guarded {
-        Guarded::new(self.queue.clone())
+    fn gpu(&self) -> &Gpu {
+        &self.gpu
     }
 
-    fn upload(&mut self, part: &Part<'_, ()>, effects: Effects, buffers: &mut Guarded) -> Result<(), DeviceError> {
-        let gpu = &*self.queue.gpu;
-        // SAFETY: the part that the slot was used for last was waited for (`Launcher`).
-        match unsafe { buffers.fill(&gpu.context, part, effects, &self.cancel) } {
-            Ok(true) => Ok(()),
-            Ok(false) if self.cancel.is_cancelled() => Err(DeviceError::Cancelled),
-            Ok(false) => Err(gpu.gave_up("kernels that wait for batches do not end".into())),
-            Err(code) => Err(gpu.failed("has no memory for a batch", code)),
-        }
+    fn entries(&self) -> &Entries {
+        &self.entries
     }
 
-    fn launch(
-        &mut self,
-        _: &Part<'_, ()>,
-        _: Effects,
-        buffers: &mut Guarded,
-        first: usize,
-        count: usize,
-    ) -> Result<u64, DeviceError> {
-        let (queue, gpu) = (&*self.queue, &*self.queue.gpu);
-        let mut state = queue.state();
+    fn post(&self, entry: Entry, cancel: &CancelToken) -> Result<u64, DeviceError> {
+        let gpu = &*self.gpu;
+        let mut state = self.state();
         if state.closed {
             return Err(gpu.gave_up("it was given up".into()));
         }
         let number = state.next;
-        wait::until(&gpu.id, &self.cancel, || {
-            let free = queue.entries.is_free_for(number);
+        wait::until(&gpu.id, cancel, || {
+            let free = self.entries.is_free_for(number);
             if !free {
                 gpu.kernels.is_idle().map_err(|code| gpu.failed("the filter failed", code))?;
             }
             Ok(free)
         })?;
-        queue.entries.post(number, Entry::of(buffers.slot(), first, count));
+        self.entries.post(number, entry);
         state.next += 1;
         state.posted = Some(Instant::now());
-        queue.queue(&mut state).map_err(|code| gpu.failed("does not take commands", code))?;
+        self.queue(&mut state).map_err(|code| gpu.failed("does not take commands", code))?;
         Ok(number)
     }
 
-    fn wait(&mut self, ticket: &u64, cancel: &CancelToken) -> Result<(), DeviceError> {
-        let (queue, gpu) = (&*self.queue, &*self.queue.gpu);
-        let mut questions = 0_u32;
-        wait::until(&gpu.id, cancel, || {
-            if queue.entries.is_answered(*ticket) {
-                return Ok(true);
-            }
-            // A kernel that fails answers nothing.
-            questions = questions.wrapping_add(1);
-            if questions.is_multiple_of(256) {
-                gpu.kernels.is_idle().map_err(|code| gpu.failed("the filter failed", code))?;
-            }
-            Ok(false)
-        })
-    }
-
-    fn verdicts(&mut self, _: usize, buffers: &mut Guarded, columns: &mut Columns) -> Result<(), DeviceError> {
-        // SAFETY: the entry was answered (`Launcher`); the same below.
-        unsafe { buffers.slot().verdicts(self.effects, columns) };
-        Ok(())
-    }
-
-    fn ends(&mut self, _: usize, buffers: &mut Guarded, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
-        // SAFETY: as above.
-        read(unsafe { buffers.slot().ends() });
-        Ok(())
-    }
-
-    fn changed(&mut self, _: u64, buffers: &mut Guarded, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
-        // SAFETY: as above.
-        read(unsafe { buffers.slot().changed() });
-        Ok(())
-    }
-
-    fn settle(&mut self) {
-        self.queue.rest(None);
-    }
-
-    fn settles(&mut self, _: &[&u64], _: bool) -> bool {
-        let mut state = self.queue.state();
+    fn close(&self) -> bool {
+        let mut state = self.state();
         state.closed = true;
-        self.queue.release(&mut state, GRACE, None)
+        self.release(&mut state, GRACE, None)
     }
 
-    fn outlive(&mut self, kept: impl Send + 'static) {
-        self.queue.abandon((kept, self.queue.clone()));
+    /// Goes on posting launches of nothing as places for them come free: else what waits in the stream would do so
+    /// for ever.
+    fn abandon(self: &Arc<Self>, kept: impl Send + 'static) {
+        let queue = self.clone();
+        self.gpu.context.abandon(kept, move || while !queue.release(&mut queue.state(), REST, None) {});
     }
 }
