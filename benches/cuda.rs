@@ -21,22 +21,11 @@ use portcullis_cuda::CudaDevice;
 use portcullis_cuda::measure::{KernelOnly, copy_on_device, copy_to_device};
 use serde_json::{Value, json};
 
-use support::device::{DEPTH, compile};
+use support::device::{DEPTH, FILTERS, stock};
 use support::{LENGTH, Traffic, only_testing};
 
-const FILTERS: [(&str, &str); 8] = [
-    ("minimal", include_str!("../shaders/minimal.wgsl")),
-    ("simple_filter", include_str!("../shaders/simple_filter.wgsl")),
-    ("port_filter", include_str!("../shaders/port_filter.wgsl")),
-    ("complex_filter", include_str!("../shaders/complex_filter.wgsl")),
-    ("http_only", include_str!("../shaders/http_only.wgsl")),
-    ("hash_lb", include_str!("../shaders/hash_lb.wgsl")),
-    ("mac_swap", include_str!("../shaders/mac_swap.wgsl")),
-    ("dscp_mark", include_str!("../shaders/dscp_mark.wgsl")),
-];
-
 /// A filter that reads headers and writes nothing, and one that redirects.
-const SENT: [usize; 2] = [4, 5];
+const SENT: [&str; 2] = ["http_only", "hash_lb"];
 
 /// The file for the figures.
 const JSON: &str = "PORTCULLIS_BENCH_JSON";
@@ -133,8 +122,8 @@ fn touched(program: &Program) -> f64 {
 fn kernels(device: &CudaDevice, scale: &Scale) -> Vec<Value> {
     let mut batch = Some(support::batch(Traffic::Mixed, scale.packets, LENGTH));
     let mut rows = Vec::new();
-    for (name, text) in FILTERS {
-        let program = compile(name, text);
+    for name in FILTERS {
+        let program = stock(name);
         let mut kernel = KernelOnly::load(device, &program).unwrap_or_else(|e| panic!("{name}: {e}"));
         let (time, back) =
             kernel.time(batch.take().expect("it came back"), scale.rounds).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -165,8 +154,8 @@ fn show_kernels(rows: &mut [Value], bandwidth: f64) {
 fn end_to_end(device: &CudaDevice, scale: &Scale, bandwidth: f64) -> Vec<Value> {
     println!("\nend to end         packets     Mpps   of the bus");
     let mut rows = Vec::new();
-    for (name, text) in SENT.map(|index| FILTERS[index]) {
-        let program = compile(name, text);
+    for name in SENT {
+        let program = stock(name);
         for &packets in scale.sent {
             let options = LoadOptions { depth: DEPTH, ..LoadOptions::default() };
             let mut session = device.load(&program, &options).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -201,7 +190,7 @@ fn end_to_end(device: &CudaDevice, scale: &Scale, bandwidth: f64) -> Vec<Value> 
 
 fn latency(device: &CudaDevice, scale: &Scale) -> Vec<Value> {
     println!("\nlatency      packets   p50 µs   p99 µs");
-    let program: Arc<Program> = compile(FILTERS[4].0, FILTERS[4].1);
+    let program: Arc<Program> = stock("http_only");
     let mut rows = Vec::new();
     for &dispatch in device.info().dispatch {
         for packets in [64, 1024] {

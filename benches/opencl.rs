@@ -16,25 +16,13 @@ use portcullis_core::packet::Batch;
 use portcullis_opencl::OpenClDevice;
 use portcullis_opencl::measure::KernelOnly;
 
-use support::device::{DEPTH, batches, compile, round};
+use support::device::{DEPTH, FILTERS, batches, round, stock};
 use support::{LENGTH, Pair, Sample, Table, Times, Traffic, only_testing, time};
 
 const HAND_WRITTEN: &str = include_str!("hand_written/filters.cl");
 
 /// Those that there is a kernel by hand for.
-const BOTH: [(&str, &str); 4] = [
-    ("simple_filter", include_str!("../shaders/simple_filter.wgsl")),
-    ("port_filter", include_str!("../shaders/port_filter.wgsl")),
-    ("http_only", include_str!("../shaders/http_only.wgsl")),
-    ("hash_lb", include_str!("../shaders/hash_lb.wgsl")),
-];
-
-const MORE: [(&str, &str); 4] = [
-    ("minimal", include_str!("../shaders/minimal.wgsl")),
-    ("complex_filter", include_str!("../shaders/complex_filter.wgsl")),
-    ("mac_swap", include_str!("../shaders/mac_swap.wgsl")),
-    ("dscp_mark", include_str!("../shaders/dscp_mark.wgsl")),
-];
+const BOTH: [&str; 4] = ["simple_filter", "port_filter", "http_only", "hash_lb"];
 
 /// Launches that are queued at once.
 const LAUNCHES: u32 = 4;
@@ -53,8 +41,8 @@ fn kernels(device: &OpenClDevice, count: usize, rounds: usize) {
     let mut table = Table::new(&format!("{}: {}", info.id, info.name), "written", "by hand");
     for traffic in [Traffic::Mixed, Traffic::Uniform] {
         let mut resident = Some(support::batch(traffic, count, LENGTH));
-        for (name, text) in BOTH {
-            let program = compile(name, text);
+        for name in BOTH {
+            let program = stock(name);
             let mut written = KernelOnly::load(device, &program).unwrap_or_else(|e| panic!("{name}: {e}"));
             let by_hand = KernelOnly::of_text(device, &program, HAND_WRITTEN, name);
             let mut by_hand = by_hand.unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -89,8 +77,8 @@ fn end_to_end(device: &OpenClDevice, count: usize, rounds: usize) {
     let mut table = Table::new(&format!("{}: {}", info.id, info.name), "end to end", "kernel only");
     let mut sent = batches(count);
     let mut resident = Some(support::batch(Traffic::Mixed, count, LENGTH));
-    for (name, text) in BOTH.iter().chain(&MORE) {
-        let program = compile(name, text);
+    for name in FILTERS {
+        let program = stock(name);
         let options = LoadOptions { depth: DEPTH, ..LoadOptions::default() };
         let mut session = device.load(&program, &options).unwrap_or_else(|e| panic!("{name}: {e}"));
         let mut kernel = KernelOnly::load(device, &program).unwrap_or_else(|e| panic!("{name}: {e}"));

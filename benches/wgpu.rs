@@ -14,19 +14,8 @@ use portcullis_core::device::{Device, Imported, LoadOptions};
 use portcullis_wgpu::WgpuDevice;
 use portcullis_wgpu::measure::KernelOnly;
 
-use support::device::{DEPTH, batches, compile, round};
+use support::device::{DEPTH, FILTERS, batches, round, stock};
 use support::{LENGTH, Pair, Sample, Table, Times, Traffic, only_testing, time};
-
-const FILTERS: [(&str, &str); 8] = [
-    ("minimal", include_str!("../shaders/minimal.wgsl")),
-    ("simple_filter", include_str!("../shaders/simple_filter.wgsl")),
-    ("port_filter", include_str!("../shaders/port_filter.wgsl")),
-    ("complex_filter", include_str!("../shaders/complex_filter.wgsl")),
-    ("http_only", include_str!("../shaders/http_only.wgsl")),
-    ("hash_lb", include_str!("../shaders/hash_lb.wgsl")),
-    ("mac_swap", include_str!("../shaders/mac_swap.wgsl")),
-    ("dscp_mark", include_str!("../shaders/dscp_mark.wgsl")),
-];
 
 /// Launches in one submission of the kernel-only side.
 const LAUNCHES: u32 = 4;
@@ -36,8 +25,8 @@ fn measure(device: &WgpuDevice, count: usize, rounds: usize) {
     let mut table = Table::new(&format!("{}: {}", info.id, info.name), "end to end", "kernel only");
     let mut sent = batches(count);
     let mut resident = Some(support::batch(Traffic::Mixed, count, LENGTH));
-    for (name, text) in FILTERS {
-        let program = compile(name, text);
+    for name in FILTERS {
+        let program = stock(name);
         let options = LoadOptions { depth: DEPTH, ..LoadOptions::default() };
         let mut session = device.load(&program, &options).unwrap_or_else(|e| panic!("{name}: {e}"));
         let mut kernel = KernelOnly::load(device, &program).unwrap_or_else(|e| panic!("{name}: {e}"));

@@ -4,6 +4,7 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
+use portcullis::selftest::filters::STOCK;
 use portcullis_core::device::Session;
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room};
@@ -17,9 +18,14 @@ const BATCHES: usize = 4;
 /// Batches in flight.
 pub const DEPTH: usize = 3;
 
+/// The stock filters whose packets need no room around them.
+pub const FILTERS: [&str; 8] =
+    ["minimal", "simple_filter", "port_filter", "complex_filter", "http_only", "hash_lb", "mac_swap", "dscp_mark"];
+
 /// A stock filter.
-pub fn compile(name: &str, text: &str) -> Arc<Program> {
-    let source = Source::new(format!("{name}.wgsl"), text);
+pub fn stock(name: &str) -> Arc<Program> {
+    let (_, text) = STOCK.iter().find(|(stock, _)| *stock == name).expect("a stock filter");
+    let source = Source::new(format!("{name}.wgsl"), *text);
     Arc::new(wgsl::compile(&source, &ProgramOptions::default()).unwrap_or_else(|e| panic!("{}", e.render())))
 }
 
