@@ -1,8 +1,8 @@
 //! CUDA's driver: its functions, found when the program runs, and its errors in words.
 //!
-//! The functions' types are cudarc's, and cudarc finds the library. Its own functions are not called:
-//! they panic where the driver is older than a function, and take a number that a newer driver gives
-//! for one of their enum, which it may not be. Here a function that is missing is an error, and an
+//! The functions' types are cudarc's. Its own functions are not called: they panic where the driver is older than
+//! a function, and take a number that a newer driver gives for one of their enum, which it may not be; and its search
+//! begins with `libcuda.so`, the link of development packages, which may be the toolkit's stub. Here a function that is missing is an error, and an
 //! error is a number. That each type is the one that cudarc has is checked when this is compiled.
 
 #![expect(non_snake_case, reason = "the driver's own names")]
@@ -14,8 +14,18 @@ use std::sync::OnceLock;
 
 use cudarc::driver::sys::{
     self, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent,
-    CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUmodule, CUresult, CUstream,
+    CUfunction, CUfunction_attribute, CUgraph, CUgraphExec, CUgraphNode, CUmodule, CUresult, CUstream,
 };
+
+/// Names under which systems have the driver. The link without a number is of development packages, and may be the
+/// toolkit's stub.
+#[cfg(not(windows))]
+const NAMES: &[&str] = &["libcuda.so.1", "libcuda.so"];
+#[cfg(windows)]
+const NAMES: &[&str] = &["nvcuda.dll"];
+
+/// A symbol that the emulated driver of the tests has and no other.
+const EMULATED: &[u8] = b"portcullis_emulated_driver\0";
 
 macro_rules! functions {
     (
@@ -24,6 +34,8 @@ macro_rules! functions {
     ) => {
         /// The driver's functions.
         pub(crate) struct Driver {
+            /// Whether it is the emulated one of the tests.
+            pub is_emulated: bool,
             $(pub $needed: unsafe extern "C" fn($($needed_type),*) -> c_int,)*
             $(pub $optional: Option<unsafe extern "C" fn($($optional_type),*) -> c_int>,)*
         }
@@ -34,11 +46,11 @@ macro_rules! functions {
         impl Driver {
             fn load() -> Result<Driver, Absent> {
                 // SAFETY: loading the driver runs its initialisation, which it is made for.
-                if !unsafe { sys::is_culib_present() } {
-                    return Err(Absent::Library);
-                }
-                // SAFETY: as above; the library is there, so this does not panic.
-                let library = unsafe { sys::culib() };
+                let found = NAMES.iter().find_map(|name| unsafe { libloading::Library::new(name) }.ok());
+                // Never unloaded: its threads, and those that were left behind in it, do not end.
+                let library: &'static libloading::Library = Box::leak(Box::new(found.ok_or(Absent::Library)?));
+                // SAFETY: whether it is there is all that is asked.
+                let is_emulated = unsafe { library.get::<*const ()>(EMULATED) }.is_ok();
                 let mut missing = Vec::new();
                 $(
                     // SAFETY: the type is that of cudarc's function of this name, made from CUDA's own
@@ -53,7 +65,7 @@ macro_rules! functions {
                 let ($(Ok($needed),)*) = ($($needed,)*) else {
                     return Err(Absent::Functions(missing));
                 };
-                Ok(Driver { $($needed,)* $($optional,)* })
+                Ok(Driver { is_emulated, $($needed,)* $($optional,)* })
             }
         }
     };
@@ -70,11 +82,10 @@ functions! {
         cuDeviceGetName(*mut c_char, c_int, CUdevice);
         cuDeviceTotalMem_v2(*mut usize, CUdevice);
         cuDeviceGetAttribute(*mut c_int, CUdevice_attribute, CUdevice);
-        cuCtxCreate_v2(*mut CUcontext, c_uint, CUdevice);
-        cuCtxDestroy_v2(CUcontext);
+        cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
+        cuDevicePrimaryCtxRelease_v2(CUdevice);
         cuCtxPushCurrent_v2(CUcontext);
         cuCtxPopCurrent_v2(*mut CUcontext);
-        cuCtxSynchronize();
         cuMemAlloc_v2(*mut CUdeviceptr, usize);
         cuMemFree_v2(CUdeviceptr);
         cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
@@ -98,6 +109,7 @@ functions! {
         cuModuleLoadDataEx(*mut CUmodule, *const c_void, c_uint, *mut sys::CUjit_option, *mut *mut c_void);
         cuModuleUnload(CUmodule);
         cuModuleGetFunction(*mut CUfunction, CUmodule, *const c_char);
+        cuFuncGetAttribute(*mut c_int, CUfunction_attribute, CUfunction);
         cuOccupancyMaxActiveBlocksPerMultiprocessor(*mut c_int, CUfunction, c_int, usize);
         cuLaunchKernel(
             CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void,
@@ -149,11 +161,25 @@ impl Code {
     pub const SYSTEM_DRIVER_MISMATCH: Code = Code(803);
     pub const COMPAT_NOT_SUPPORTED: Code = Code(804);
     pub const UNKNOWN: Code = Code(999);
+
+    // Not the driver's: it has none below 0.
+    /// Whoever waited was told to stop.
+    pub const CANCELLED: Code = Code(-1);
+    /// Kernels that wait for batches do not leave the device, so nothing can be done for which it has to be idle.
+    pub const OCCUPIED: Code = Code(-2);
+    /// The same of a batch that was given up.
+    pub const LEFT_BEHIND: Code = Code(-3);
 }
 
 impl fmt::Display for Code {
     /// The driver's name for it and what it says of it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Code::CANCELLED => return f.write_str("cancelled"),
+            Code::OCCUPIED => return f.write_str("kernels that wait for batches do not leave the device"),
+            Code::LEFT_BEHIND => return f.write_str("the device is still busy with a batch that was given up"),
+            _ => {}
+        }
         let asked = Driver::get().ok().and_then(|driver| Some((driver.name_of(*self)?, driver.says_of(*self)?)));
         match asked {
             Some((name, text)) => write!(f, "{name}: {text}"),

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUfunction, CUmodule};
+use cudarc::driver::sys::{CUfunc_st, CUfunction, CUfunction_attribute, CUmod_st};
 use portcullis_c_writer::{Argument, Form, Language, Loads, Options, WriteError};
 use portcullis_cache::Cache;
 use portcullis_core::device::offload::{self, Effects};
@@ -19,9 +19,11 @@ use portcullis_core::device::{CancelToken, DeviceError, Dispatch};
 use portcullis_core::program::Program;
 
 use crate::api::{Code, check};
-use crate::device::{Context, Gpu, Stream};
+use crate::context::{Context, Handle};
+use crate::device::{Gpu, Stream};
 use crate::nvrtc::{Nvrtc, Output};
 use crate::probe::CudaDevice;
+use crate::wait;
 
 /// Names a folder of cubins that were made elsewhere, which are looked for before anything is
 /// compiled: see [`Cubin`].
@@ -259,14 +261,15 @@ pub(crate) fn load(
     cancel: &CancelToken,
 ) -> Result<(Arc<Gpu>, Loaded), DeviceError> {
     let id = portcullis_core::device::Device::info(device).id.clone();
-    let (device, program) = (device.clone(), program.clone());
+    let (device, program, token) = (device.clone(), program.clone(), cancel.clone());
     offload::compile(&id.clone(), cancel, move || {
         let source = Source::new(&program, dispatch).map_err(|error| not_written(&id, error))?;
-        let gpu = device.open(dispatch)?;
+        let gpu = Arc::new(device.open(dispatch, &token)?);
         let target = Target::of(device.arch(), device.version());
         let target = target.map_err(|reason| DeviceError::Unsupported { device: id.clone(), reason })?;
         let kernel = build(&gpu, &device, &program.source().name, &source, &target, Cache::open("cuda").as_ref())?;
-        Ok((Arc::new(gpu), Loaded { kernel, arguments: source.arguments, effects: source.effects }))
+        kernel.warm(&gpu, &token)?;
+        Ok((gpu, Loaded { kernel, arguments: source.arguments, effects: source.effects }))
     })
 }
 
@@ -360,37 +363,65 @@ fn shortened(log: &str) -> String {
 /// A kernel in the device's code.
 #[derive(Debug)]
 pub(crate) struct Kernel {
-    function: CUfunction,
-    module: CUmodule,
+    function: Handle<CUfunc_st>,
+    module: Handle<CUmod_st>,
     context: Arc<Context>,
 }
 
-// SAFETY: as for the context that it belongs to.
-unsafe impl Send for Kernel {}
-// SAFETY: as above.
-unsafe impl Sync for Kernel {}
-
 impl Kernel {
     fn load(context: &Arc<Context>, image: &[u8], entry: &str) -> Result<Kernel, Code> {
-        let _here = context.enter()?;
-        let driver = context.driver;
         if !is_whole(image) {
             return Err(Code::INVALID_IMAGE);
         }
+        let (_quiet, driver) = (context.quiet()?, context.driver);
         let mut module = ptr::null_mut();
         // SAFETY: room for a module, an image that is whole, and no options.
         check(unsafe {
             (driver.cuModuleLoadDataEx)(&mut module, image.as_ptr().cast(), 0, ptr::null_mut(), ptr::null_mut())
         })?;
-        let mut kernel = Kernel { function: ptr::null_mut(), module, context: context.clone() };
+        let mut kernel = Kernel { function: Handle(ptr::null_mut()), module: Handle(module), context: context.clone() };
         let entry = CString::new(entry).map_err(|_| Code::INVALID_VALUE)?;
         // SAFETY: room for a function; the module was loaded above, and the name ends in a zero.
-        check(unsafe { (driver.cuModuleGetFunction)(&mut kernel.function, module, entry.as_ptr()) })?;
+        check(unsafe { (driver.cuModuleGetFunction)(&mut kernel.function.0, module, entry.as_ptr()) })?;
         Ok(kernel)
     }
 
+    /// Launches it once over nothing. Drivers load a kernel's code, and make room for its arrays, when it is first
+    /// launched, and may wait for the device then.
+    fn warm(&self, gpu: &Arc<Gpu>, cancel: &CancelToken) -> Result<(), DeviceError> {
+        let failed = |code: Code| match code {
+            Code::OUT_OF_MEMORY => gpu.gave_up(format!(
+                "has no memory for the filter's own arrays and variables, {} bytes for each packet that is filtered at \
+                 a time: {code}",
+                self.local_bytes()
+            )),
+            _ => gpu.failed("does not launch the filter", code),
+        };
+        let _quiet = self.context.quiet().map_err(failed)?;
+        // Zeros for whatever arguments there are: no packets, and nowhere to look for any.
+        let mut zeros = [0_u64; 16];
+        let mut arguments: [*mut c_void; 16] = [zeros.as_mut_ptr().cast(); 16];
+        // SAFETY: kernels take fewer arguments, none of which is longer. Told of no packets, or of no memory, they end.
+        unsafe { self.launch(1, &mut arguments, &gpu.kernels) }.map_err(failed)?;
+        let end = gpu.kernels.record().map_err(failed)?;
+        let ended = wait::until(&gpu.id, cancel, || end.has_come().map_err(failed));
+        if ended.is_err() {
+            gpu.abandon(end, || ());
+        }
+        ended
+    }
+
+    /// Bytes of memory that a thread has to itself.
+    fn local_bytes(&self) -> i32 {
+        let mut bytes = 0;
+        let what = CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES;
+        // SAFETY: room for a number; the function is the module's, which is loaded.
+        unsafe { (self.context.driver.cuFuncGetAttribute)(&mut bytes, what, self.function()) };
+        bytes
+    }
+
     pub fn function(&self) -> CUfunction {
-        self.function
+        self.function.get()
     }
 
     /// Blocks of [`BLOCK`] threads that a multiprocessor holds at once.
@@ -399,7 +430,7 @@ impl Kernel {
         let mut blocks = 0;
         let ask = self.context.driver.cuOccupancyMaxActiveBlocksPerMultiprocessor;
         // SAFETY: room for a number; the function is the module's, which is loaded.
-        check(unsafe { ask(&mut blocks, self.function, BLOCK as c_int, 0) })?;
+        check(unsafe { ask(&mut blocks, self.function(), BLOCK as c_int, 0) })?;
         Ok(blocks.max(1).unsigned_abs())
     }
 
@@ -413,7 +444,7 @@ impl Kernel {
         // SAFETY: the driver copies the arguments before it returns; the rest is the caller's promise.
         check(unsafe {
             (self.context.driver.cuLaunchKernel)(
-                self.function,
+                self.function(),
                 blocks,
                 1,
                 1,
@@ -449,9 +480,11 @@ fn is_whole(image: &[u8]) -> bool {
 
 impl Drop for Kernel {
     fn drop(&mut self) {
-        let Some(_here) = self.context.releasing() else { return };
-        // SAFETY: it was loaded here, and nothing of it is queued: sessions see to that.
-        unsafe { (self.context.driver.cuModuleUnload)(self.module) };
+        let module = self.module;
+        self.context.release(move |driver| {
+            // SAFETY: it was loaded here, and nothing of it is queued: sessions see to that.
+            unsafe { (driver.cuModuleUnload)(module.get()) };
+        });
     }
 }
 

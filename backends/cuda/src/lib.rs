@@ -11,14 +11,14 @@
 //! - batches are handed over in one of five ways (the modules of `dispatch`): copies and launches in
 //!   streams, one batch at a time or several at once; a graph for each slot; kernels queued ahead that wait
 //!   for a value in memory; or one kernel that stays and polls;
-//! - each session has a context of its own, so that one's resident kernels are not in another's way. Their
-//!   kernels take turns on the device;
+//! - all sessions share the device's primary context, so their kernels run side by side. Kernels that stay
+//!   leave for as long as it takes where memory comes or goes (`context`);
 //! - no launch takes longer than a fraction of a second, whatever the filter does. Cancelling takes effect
 //!   between launches and while the host waits. A device that is still busy half a second later is left
 //!   behind with what it uses, and a thread frees that when the device is done.
 //!
-//! Of the crate `cudarc` the types and the search for the driver are used. Its own functions panic where a
-//! driver is older than they are (`api` says more).
+//! Of the crate `cudarc` the types are used. Its own functions panic where a driver is older than they are (`api`
+//! says more).
 //!
 //! [`probe`] finds the devices. A machine without any gets a message that says what to do.
 // The driver's own functions, and kernels that run without checks but their own: each block says why it holds.
@@ -26,6 +26,7 @@
 
 mod api;
 mod compile;
+mod context;
 mod device;
 mod dispatch;
 mod memory;

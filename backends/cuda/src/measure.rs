@@ -52,7 +52,7 @@ impl KernelOnly {
 /// # Errors
 /// Where there is no memory for it, or the driver gives up.
 pub fn copy_on_device(device: &CudaDevice, bytes: usize, rounds: u32) -> Result<Duration, DeviceError> {
-    let gpu = Arc::new(device.open(Dispatch::Inline)?);
+    let gpu = Arc::new(device.open(Dispatch::Inline, &CancelToken::new())?);
     let failed = |code: Code| gpu.failed("does not copy", code);
     let from = DeviceMemory::new(&gpu.context, bytes).map_err(failed)?;
     let to = DeviceMemory::new(&gpu.context, bytes).map_err(failed)?;
@@ -64,7 +64,7 @@ pub fn copy_on_device(device: &CudaDevice, bytes: usize, rounds: u32) -> Result<
 /// # Errors
 /// As [`copy_on_device`].
 pub fn copy_to_device(device: &CudaDevice, bytes: usize, rounds: u32) -> Result<Duration, DeviceError> {
-    let gpu = Arc::new(device.open(Dispatch::Inline)?);
+    let gpu = Arc::new(device.open(Dispatch::Inline, &CancelToken::new())?);
     let failed = |code: Code| gpu.failed("does not copy", code);
     let from = HostMemory::new(&gpu.context, bytes).map_err(failed)?;
     let to = DeviceMemory::new(&gpu.context, bytes).map_err(failed)?;
@@ -101,7 +101,7 @@ fn timed(
     let queued = measure();
     if queued.is_err() {
         // What was queued uses memory of the caller's.
-        gpu.context.settle();
+        gpu.settle();
         queued?;
     }
     wait::until(&gpu.id, &CancelToken::new(), || end.has_come().map_err(failed))?;

@@ -7,13 +7,15 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cudarc::driver::sys::CUdeviceptr;
 use portcullis_core::packet::Span;
 
 use crate::api::{Code, check};
-use crate::device::{Context, Stream};
+use crate::context::{Context, Handle};
+use crate::device::Stream;
 
 /// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTALLOC_DEVICEMAP`; the flags of registering are the same.
 const PINNED: u32 = 1 | 2;
@@ -61,7 +63,7 @@ pub(crate) struct DeviceMemory {
 
 impl Buffer for DeviceMemory {
     fn new(context: &Arc<Context>, size: usize) -> Result<DeviceMemory, Code> {
-        let _here = context.enter()?;
+        let _quiet = context.quiet()?;
         let mut address = 0;
         // SAFETY: room for an address; a context is current.
         check(unsafe { (context.driver.cuMemAlloc_v2)(&mut address, size) })?;
@@ -131,9 +133,11 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        let Some(_here) = self.context.releasing() else { return };
-        // SAFETY: it was allocated here, and no command that is queued uses it: sessions see to that.
-        unsafe { (self.context.driver.cuMemFree_v2)(self.address) };
+        let address = self.address;
+        self.context.release(move |driver| {
+            // SAFETY: it was allocated here, and no command that is queued uses it: sessions see to that.
+            unsafe { (driver.cuMemFree_v2)(address) };
+        });
     }
 }
 
@@ -154,7 +158,7 @@ unsafe impl Sync for HostMemory {}
 impl Buffer for HostMemory {
     /// The bytes are zeros.
     fn new(context: &Arc<Context>, size: usize) -> Result<HostMemory, Code> {
-        let _here = context.enter()?;
+        let _quiet = context.quiet()?;
         let driver = context.driver;
         let mut host = ptr::null_mut();
         // SAFETY: room for a pointer; a context is current.
@@ -212,9 +216,11 @@ impl HostMemory {
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
-        let Some(_here) = self.context.releasing() else { return };
-        // SAFETY: it was allocated here, and no command that is queued uses it: sessions see to that.
-        unsafe { (self.context.driver.cuMemFreeHost)(self.host.as_ptr().cast()) };
+        let host = Handle(self.host.as_ptr());
+        self.context.release(move |driver| {
+            // SAFETY: it was allocated here, and no command that is queued uses it: sessions see to that.
+            unsafe { (driver.cuMemFreeHost)(host.get().cast()) };
+        });
     }
 }
 
@@ -243,7 +249,7 @@ impl Registration {
     }
 
     fn new(context: &Arc<Context>, span: &Arc<Span>) -> Option<Registration> {
-        let _here = context.enter().ok()?;
+        let _quiet = context.quiet().ok()?;
         let start: *mut c_void = span.as_ptr().cast();
         // SAFETY: the span is an allocation of this size, which stays as long as the registration does.
         check(unsafe { (context.driver.cuMemHostRegister_v2)(start, span.allocated(), PINNED) }).ok()?;
@@ -258,24 +264,34 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        let Some(_here) = self.context.releasing() else {
-            // The device may read it for all that is known.
-            std::mem::forget(self.span.clone());
-            return;
-        };
-        // SAFETY: it was registered here. A batch that is in flight keeps the registration, so no command
-        // that is queued uses it.
-        if unsafe { (self.context.driver.cuMemHostUnregister)(self.span.as_ptr().cast()) } != 0 {
-            // It is pinned still, in a context that has failed.
-            std::mem::forget(self.span.clone());
-        }
+        let span = self.span.clone();
+        self.context.release(move |driver| {
+            // SAFETY: it was registered here. A batch that is in flight keeps the registration, so no command that is
+            // queued uses it.
+            match unsafe { (driver.cuMemHostUnregister)(span.as_ptr().cast()) } {
+                0 => _ = RELEASED.fetch_add(1, Ordering::Relaxed),
+                // It is pinned still, in a context that has failed.
+                _ => std::mem::forget(span),
+            }
+        });
     }
 }
+
+/// How many registrations were given back: what was refused for want of room may find some.
+static RELEASED: AtomicU64 = AtomicU64::new(0);
 
 /// The spans that are registered, those used last at the back.
 #[derive(Debug, Default)]
 pub(crate) struct Registrations {
-    known: VecDeque<(u64, Option<Arc<Registration>>)>,
+    known: VecDeque<Known>,
+}
+
+/// What became of asking for a span.
+#[derive(Debug)]
+struct Known {
+    id: u64,
+    /// Or, as what [`RELEASED`] was then, when the driver refused.
+    registration: Result<Arc<Registration>, u64>,
 }
 
 impl Registrations {
@@ -287,26 +303,36 @@ impl Registrations {
 
     /// A span's registration, made now if it is new and `make` says so; `None` also where the driver refuses.
     pub fn get(&mut self, context: &Arc<Context>, span: &Arc<Span>, make: bool) -> Option<Arc<Registration>> {
-        if let Some(at) = self.known.iter().position(|(id, _)| *id == span.id()) {
+        if let Some(at) = self.known.iter().position(|known| known.id == span.id()) {
             let known = self.known.remove(at).expect("found there");
-            let registration = known.1.clone();
-            self.known.push_back(known);
-            return registration;
+            let stands = known.registration.as_ref().map_or_else(|&then| then == released(), |_| true);
+            if stands {
+                let registration = known.registration.as_ref().ok().cloned();
+                self.known.push_back(known);
+                return registration;
+            }
         }
         if !make {
             return None;
         }
         // A span that only its registration keeps alive will not be seen again.
-        self.known.retain(|(_, kept)| {
-            kept.as_ref().is_none_or(|kept| Arc::strong_count(kept) > 1 || Arc::strong_count(&kept.span) > 1)
+        self.known.retain(|Known { registration, .. }| {
+            registration.as_ref().is_ok_and(|kept| Arc::strong_count(kept) > 1 || Arc::strong_count(&kept.span) > 1)
+                || registration.as_ref().is_err_and(|&then| then == released())
         });
         if self.known.len() >= Self::MOST {
             self.known.pop_front();
         }
+        // Before asking: what is given back meanwhile counts.
+        let now = released();
         let registration = Registration::of(context, span);
-        self.known.push_back((span.id(), registration.clone()));
+        self.known.push_back(Known { id: span.id(), registration: registration.clone().ok_or(now) });
         registration
     }
+}
+
+fn released() -> u64 {
+    RELEASED.load(Ordering::Relaxed)
 }
 
 #[cfg(test)]

@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute};
 use portcullis_core::device::{
-    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, RUNS_NO_FILTER, Session,
+    CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, RUNS_NO_FILTER, Session,
 };
 use portcullis_core::program::Program;
 
 use crate::api::{Absent, Code, Driver, check};
 use crate::compile::Target;
-use crate::device::{Context, Gpu, Stream};
+use crate::context::Context;
+use crate::device::{Gpu, Stream};
 use crate::session;
 
 /// A GPU that CUDA's driver offers.
@@ -27,9 +28,6 @@ pub struct CudaDevice {
     /// Why no filter can be loaded on it, where that is so.
     unfit: Option<String>,
 }
-
-/// A symbol that the emulated driver of the tests has and no other.
-const EMULATED: &[u8] = b"portcullis_emulated_driver";
 
 #[cfg(not(windows))]
 const NO_DRIVER: &str = "no CUDA driver on this machine (libcuda.so.1): install NVIDIA's driver (Debian's packages \
@@ -124,23 +122,18 @@ fn release() -> Option<String> {
 }
 
 /// The methods that a device has. Acquiring and releasing across the bus, which a kernel that talks to the
-/// host does, came with compute capability 7.0; waiting for a value with drivers of CUDA 11.7.
+/// host does, came with compute capability 7.0; waiting for a value with drivers of CUDA 11.7, and not with
+/// Windows's, which send what is queued when they see fit.
 fn dispatch_methods(driver: &Driver, arch: i32) -> &'static [Dispatch] {
     use Dispatch::{Graph, Inline, Persistent, Pipelined, WaitValue};
-    let waits = driver.cuStreamWaitValue32_v2.is_some() && driver.cuStreamWriteValue32_v2.is_some();
+    let waits =
+        cfg!(not(windows)) && driver.cuStreamWaitValue32_v2.is_some() && driver.cuStreamWriteValue32_v2.is_some();
     match (arch >= 70, waits) {
         (true, true) => &[Pipelined, Inline, Persistent, WaitValue, Graph],
         (true, false) => &[Pipelined, Inline, Persistent, Graph],
         (false, true) => &[Pipelined, Inline, WaitValue, Graph],
         (false, false) => &[Pipelined, Inline, Graph],
     }
-}
-
-fn is_emulated() -> bool {
-    // SAFETY: `Driver::get` has found the library.
-    let library = unsafe { cudarc::driver::sys::culib() };
-    // SAFETY: whether it is there is all that is asked.
-    unsafe { library.get::<*const ()>(EMULATED) }.is_ok()
 }
 
 impl CudaDevice {
@@ -166,7 +159,7 @@ impl CudaDevice {
         let processors = number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
         let arch = major * 10 + minor;
         let kind = match number(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED) {
-            _ if is_emulated() => DeviceKind::Software,
+            _ if driver.is_emulated => DeviceKind::Software,
             0 => DeviceKind::DiscreteGpu,
             _ => DeviceKind::IntegratedGpu,
         };
@@ -215,14 +208,14 @@ impl CudaDevice {
         self.version
     }
 
-    /// Opens the device anew, for one dispatch method.
-    pub(crate) fn open(&self, dispatch: Dispatch) -> Result<Gpu, DeviceError> {
+    /// Opens the device for one session, with a dispatch method. The token ends waiting for what others do at it.
+    pub(crate) fn open(&self, dispatch: Dispatch, cancel: &CancelToken) -> Result<Gpu, DeviceError> {
         let failed = |what: &str, code: Code| DeviceError::Failed {
             device: self.info.id.clone(),
             reason: format!("{what}: {code}"),
         };
         let driver = Driver::get().map_err(|absent| DeviceError::Missing(without_driver(&absent)))?;
-        let context = Context::new(driver, self.device).map_err(|code| failed("cannot be opened", code))?;
+        let context = Context::new(driver, self.device, cancel).map_err(|code| failed("cannot be opened", code))?;
         let context = Arc::new(context);
         let stream = || Stream::new(&context).map(Arc::new).map_err(|code| failed("has no stream to give", code));
         let kernels = stream()?;

@@ -29,12 +29,11 @@ pub(crate) fn load(
             dispatch.session(Offload::new(Pipelined::new(gpu, loaded), kind, effects, program, options))
         }
         Dispatch::Persistent => {
-            let ring = Arc::new(Ring::new(gpu, loaded.kernel)?);
-            let launcher = Entered::new(ring, effects, &options.cancel);
+            let launcher = Entered::new(Ring::new(gpu, loaded.kernel)?, effects, &options.cancel);
             Box::new(Offload::new(launcher, kind, effects, program, options))
         }
         Dispatch::WaitValue => {
-            let launcher = Entered::new(Queue::new(gpu, loaded.kernel, &options.cancel)?, effects, &options.cancel);
+            let launcher = Entered::new(Queue::new(gpu, loaded.kernel)?, effects, &options.cancel);
             Box::new(Offload::new(launcher, kind, effects, program, options))
         }
         Dispatch::Graph => {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::{CancelToken, Device, DeviceError, Dispatch, Imported, LoadOptions};
+use portcullis_core::device::{CancelToken, Device, DeviceError, Dispatch, Imported, LoadOptions, Session};
 use portcullis_core::interp::Interp;
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room};
@@ -236,6 +236,78 @@ fn resident_kernels_leave_by_themselves_and_come_back() {
 }
 
 #[test]
+fn sessions_come_and_go_beside_kernels_that_stay() {
+    const TEST: &str = "sessions_come_and_go_beside_kernels_that_stay";
+    if !is_child() {
+        let cache = tempfile::tempdir().unwrap();
+        return passes_with(TEST, "", &[("PORTCULLIS_CACHE", cache.path().to_str().unwrap())]);
+    }
+    let program = program(FILTERS[3]);
+    let run = |session: &mut Box<dyn Session>, packets: u32| {
+        let want =
+            Interp::new().load(&program, &LoadOptions::default()).unwrap().run(batch(packets, 128, packets)).unwrap();
+        let done = session.run(batch(packets, 128, packets)).unwrap();
+        assert_eq!((done.verdicts, bytes(&done.batch)), (want.verdicts, bytes(&want.batch)));
+    };
+    let load = |dispatch| device().load(&program, &options(dispatch)).unwrap();
+    let mut stay = [load(Dispatch::Persistent), load(Dispatch::WaitValue)];
+    // The emulated driver ends the process where memory comes or goes, or code is loaded, beside a kernel that waits for
+    // the host: here in turn, and then all at once.
+    for (round, dispatch) in (1..).zip(Dispatch::ALL) {
+        stay.iter_mut().for_each(|session| run(session, 50));
+        let mut other = load(dispatch);
+        stay.iter_mut().for_each(|session| run(session, 60));
+        // The second is larger than anything so far.
+        run(&mut other, 70);
+        run(&mut other, 900 * round);
+        stay.iter_mut().for_each(|session| run(session, 80));
+        drop(other);
+        stay.iter_mut().for_each(|session| run(session, 1000 * round));
+    }
+    std::thread::scope(|scope| {
+        for mut session in stay {
+            scope.spawn(move || (1..40).for_each(|round| run(&mut session, 30 * round)));
+        }
+        for dispatch in Dispatch::ALL {
+            scope.spawn(move || (0..3).for_each(|_| run(&mut load(dispatch), 200)));
+        }
+    });
+}
+
+#[test]
+fn memory_that_could_not_be_pinned_is_asked_for_again_when_other_memory_no_longer_is() {
+    const TEST: &str = "memory_that_could_not_be_pinned_is_asked_for_again_when_other_memory_no_longer_is";
+    if !is_child() {
+        return passes(TEST, "registered=200000");
+    }
+    let (program, packets) = (program(FILTERS[3]), [batch(1000, 128, 1), batch(1000, 128, 2)]);
+    let spans = packets.each_ref().map(|packets| packets.span().clone());
+    let [mut first, mut second] = [0, 1].map(|_| device().load(&program, &LoadOptions::default()).unwrap());
+    assert_eq!(first.import(&spans[0]).unwrap(), Imported::InPlace);
+    for _ in 0..2 {
+        assert_eq!(second.import(&spans[1]).unwrap(), Imported::Copied, "there is not room for both");
+    }
+    drop(first);
+    assert_eq!(second.import(&spans[1]).unwrap(), Imported::InPlace);
+    for packets in packets {
+        assert_eq!(second.run(packets).unwrap().verdicts.len(), 1000);
+    }
+}
+
+#[test]
+fn arrays_that_a_device_has_no_room_for_are_told_of_when_the_filter_is_loaded() {
+    const TEST: &str = "arrays_that_a_device_has_no_room_for_are_told_of_when_the_filter_is_loaded";
+    if !is_child() {
+        return passes(TEST, "local=300000");
+    }
+    for dispatch in device().info().dispatch {
+        let text = device().load(&program(FILTERS[1]), &options(*dispatch)).err().unwrap().to_string();
+        let parts = ["no memory for the filter's own arrays", "300000 bytes for each packet", "OUT_OF_MEMORY"];
+        assert!(parts.iter().all(|part| text.contains(part)), "{dispatch}: {text}");
+    }
+}
+
+#[test]
 fn an_emulation_says_so_and_is_no_gpu() {
     if is_child() {
         return say_devices();
@@ -396,8 +468,8 @@ fn memory_that_cannot_be_pinned_where_it_lies_is_copied() {
 fn a_launch_that_fails_ends_the_session_and_nothing_else() {
     const TEST: &str = "a_launch_that_fails_ends_the_session_and_nothing_else";
     if !is_child() {
-        // Each session of the five has launches of its own; which one fails is the first or second batch's.
-        for number in [1, 3] {
+        // Each session of the five has launches of its own: the first when it is loaded, then those of its batches.
+        for number in [1, 2, 6] {
             passes(TEST, &format!("launch-fails={number}"));
         }
         return;
@@ -426,11 +498,11 @@ fn a_launch_that_fails_ends_the_session_and_nothing_else() {
 fn a_kernel_that_never_ends_is_left_behind() {
     const TEST: &str = "a_kernel_that_never_ends_is_left_behind";
     let Some(dispatch) = std::env::var(CHILD).ok() else {
-        // The second launch: of the methods that start nothing for a batch the first, or the one that is queued
-        // behind the first batch's.
-        for dispatch in Dispatch::ALL {
-            let number = if dispatch == Dispatch::Persistent { 1 } else { 2 };
-            let behaviour = format!("hang={number}");
+        // The first launch is that of loading. Then the second batch's: of the method that starts nothing for a batch the
+        // first batch's, or the one that is queued behind it.
+        for (dispatch, later) in Dispatch::ALL.into_iter().flat_map(|dispatch| [(dispatch, false), (dispatch, true)]) {
+            let number = if dispatch == Dispatch::Persistent { 2 } else { 3 };
+            let behaviour = format!("hang={}", if later { number } else { 1 });
             let Some(child) = again_without(TEST, &behaviour, &[], &[(CHILD, dispatch.name())]) else { return };
             let error = String::from_utf8_lossy(&child.stderr);
             assert!(child.status.success(), "{dispatch}: {}\n{error}", String::from_utf8_lossy(&child.stdout));

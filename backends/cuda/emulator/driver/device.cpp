@@ -150,21 +150,31 @@ static void report_leaks() {
     }
 }
 
-API int cuCtxCreate_v2(Context **context, unsigned, int device) {
+// The primary one, and how often it was retained.
+static Context *primary;
+static long retained = 0;
+
+API int cuDevicePrimaryCtxRetain(Context **context, int device) {
     if (!initialised) return NOT_INITIALIZED;
     if (device) return INVALID_DEVICE;
-    // Contexts that are left when the process ends are told of: tests look for it.
+    // One that is left when the process ends is told of: tests look for it.
     static int once = atexit(report_leaks);
     (void)once;
-    *context = new Context;
     std::lock_guard<std::mutex> lock(contexts_mutex);
-    contexts.insert(*context);
-    stack.push_back(*context);
+    if (!retained++) contexts.insert(primary = new Context);
+    *context = primary;
     return SUCCESS;
 }
 
-API int cuCtxDestroy_v2(Context *context) {
-    known(context, __func__);
+API int cuDevicePrimaryCtxRelease_v2(int device) {
+    if (device) return INVALID_DEVICE;
+    Context *context;
+    {
+        std::lock_guard<std::mutex> lock(contexts_mutex);
+        if (!retained) misuse("cuDevicePrimaryCtxRelease: it is not retained");
+        if (--retained) return SUCCESS;
+        context = primary;
+    }
     wait_for_device(context, __func__);
     // They go with it. Tests look for this.
     if (context->objects) fprintf(stderr, "emulated CUDA driver: %ld objects were left in a context\n", context->objects.load());
@@ -185,13 +195,4 @@ API int cuCtxPopCurrent_v2(Context **context) {
     *context = stack.back();
     stack.pop_back();
     return SUCCESS;
-}
-
-API int cuCtxSynchronize() {
-    CHECK_CONTEXT();
-    while (!idle(context)) {
-        struct timespec pause = {0, 1000000};
-        nanosleep(&pause, nullptr);
-    }
-    return context->error;
 }

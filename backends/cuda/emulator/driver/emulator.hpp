@@ -58,6 +58,8 @@ struct Context {
     std::mutex mutex;
     std::set<Stream *> streams;
     std::atomic<long> objects{0};
+    // Commands that wait for the host and have not ended.
+    std::atomic<long> resident{0};
 };
 
 // The context that is current, which there has to be.
@@ -81,6 +83,10 @@ bool idle(Stream *stream);
 bool idle(Context *context);
 // What the driver does where it frees memory: it waits for the device. A device that waits for the host never ends.
 void wait_for_device(Context *context, const char *function);
+// What it may do where it allocates, or loads code: nothing that waits for the host may be at the device.
+void undisturbed(Context *context, const char *function);
+// Such a command is queued or runs as long as this is there.
+std::shared_ptr<void> resident(Context *context);
 
 // Memory (memory.cpp). The checks are made when a command is queued, and again when it runs.
 void check_device(Context *context, Address address, size_t bytes, const char *function);
@@ -89,7 +95,7 @@ void check_pinned(const void *host, size_t bytes, const char *function);
 // A kernel (module.cpp), with a copy of its parameters.
 struct Launch {
     void (*run)(void **parameters, const unsigned *block, const unsigned *grid, const unsigned *threads);
-    bool has_barriers;
+    bool has_barriers, stays;
     unsigned grid[3], threads[3];
     std::vector<std::vector<unsigned char>> parameters;
     Context *context;

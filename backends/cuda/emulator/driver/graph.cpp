@@ -127,6 +127,7 @@ API int cuGraphAddKernelNode(Node **made, void *handle, Node *const *dependencie
 
 API int cuGraphInstantiateWithFlags(Executable **made, void *handle, unsigned long long flags) {
     CHECK_CONTEXT();
+    undisturbed(context, __func__);
     if (flags) return INVALID_VALUE;
     std::lock_guard<std::mutex> lock(mutex);
     Graph *graph = graph_of(handle, __func__);
@@ -180,6 +181,7 @@ API int cuGraphLaunch(void *handle, void *stream_handle) {
 }
 
 API int cuGraphExecDestroy(void *handle) {
+    undisturbed(current(__func__), __func__);
     std::lock_guard<std::mutex> lock(mutex);
     Executable *executable = executable_of(handle, __func__);
     if (executable->running && !executable->context->error) misuse("cuGraphExecDestroy: it may be running");

@@ -73,6 +73,7 @@ void check_pinned(const void *start, size_t bytes, const char *function) {
 
 API int cuMemAlloc_v2(Address *address, size_t bytes) {
     CHECK_CONTEXT();
+    undisturbed(context, __func__);
     if (!bytes) return INVALID_VALUE;
     std::lock_guard<std::mutex> lock(mutex);
     Allocation made;
@@ -86,6 +87,7 @@ API int cuMemAlloc_v2(Address *address, size_t bytes) {
 
 API int cuMemFree_v2(Address address) {
     Context *context = current(__func__);
+    undisturbed(context, __func__);
     wait_for_device(context, __func__);
     std::lock_guard<std::mutex> lock(mutex);
     auto found = device.find((uintptr_t)address);
@@ -100,6 +102,7 @@ API int cuMemFree_v2(Address address) {
 
 API int cuMemHostAlloc(void **start, size_t bytes, unsigned flags) {
     CHECK_CONTEXT();
+    undisturbed(context, __func__);
     if (!bytes || flags & ~7u) return INVALID_VALUE;
     std::lock_guard<std::mutex> lock(mutex);
     Allocation made;
@@ -112,6 +115,7 @@ API int cuMemHostAlloc(void **start, size_t bytes, unsigned flags) {
 
 API int cuMemFreeHost(void *start) {
     Context *context = current(__func__);
+    undisturbed(context, __func__);
     wait_for_device(context, __func__);
     std::lock_guard<std::mutex> lock(mutex);
     auto found = host.find((uintptr_t)start);
@@ -125,6 +129,7 @@ API int cuMemFreeHost(void *start) {
 
 API int cuMemHostRegister_v2(void *start, size_t bytes, unsigned flags) {
     CHECK_CONTEXT();
+    undisturbed(context, __func__);
     if (!bytes || flags & ~15u) return INVALID_VALUE;
     if (asked("no-registering")) return OUT_OF_MEMORY;
     std::lock_guard<std::mutex> lock(mutex);
@@ -133,6 +138,9 @@ API int cuMemHostRegister_v2(void *start, size_t bytes, unsigned flags) {
     bool above = after != registered.end() && after->first < at + bytes;
     bool below = after != registered.begin() && std::prev(after)->first + std::prev(after)->second > at;
     if (above || below) return HOST_MEMORY_ALREADY_REGISTERED;
+    size_t all = bytes;
+    for (auto &range : registered) all += range.second;
+    if (all > (size_t)asked("registered", 1l << 40)) return OUT_OF_MEMORY;
     registered[at] = bytes;
     context->objects++;
     return SUCCESS;
@@ -140,6 +148,7 @@ API int cuMemHostRegister_v2(void *start, size_t bytes, unsigned flags) {
 
 API int cuMemHostUnregister(void *start) {
     Context *context = current(__func__);
+    undisturbed(context, __func__);
     wait_for_device(context, __func__);
     std::lock_guard<std::mutex> lock(mutex);
     if (!registered.erase((uintptr_t)start)) return HOST_MEMORY_NOT_REGISTERED;

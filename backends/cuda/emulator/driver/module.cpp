@@ -19,8 +19,10 @@ struct Function {
     void (*run)(void **, const unsigned *, const unsigned *, const unsigned *);
     const unsigned *sizes;
     unsigned count;
-    bool has_barriers;
+    bool has_barriers, stays;
     unsigned most_threads;
+    // Whether it was launched before: drivers may put off loading it until then.
+    bool launched;
 };
 
 static std::mutex mutex;
@@ -45,6 +47,7 @@ static int load(const void *bytes, size_t size, void **library) {
 
 API int cuModuleLoadDataEx(Module **made, const void *image, unsigned options, void *, void *) {
     CHECK_CONTEXT();
+    undisturbed(context, __func__);
     if (options) return INVALID_VALUE;
     void *library = nullptr;
     if (!memcmp(image, ELFMAG, SELFMAG)) {
@@ -76,6 +79,7 @@ API int cuModuleLoadDataEx(Module **made, const void *image, unsigned options, v
 
 API int cuModuleUnload(Module *module) {
     Context *context = current(__func__);
+    undisturbed(context, __func__);
     wait_for_device(context, __func__);
     std::lock_guard<std::mutex> lock(mutex);
     if (!modules.erase(module)) misuse("cuModuleUnload: there is no such module");
@@ -99,7 +103,10 @@ API int cuModuleGetFunction(Function **made, Module *module, const char *name) {
         (const unsigned *)symbol("emulated_sizes_"),
         *(const unsigned *)symbol("emulated_count_"),
         *(const bool *)dlsym(module->library, "emulated_barriers"),
+        // The only kernel of Portcullis's that waits for the host.
+        !strcmp(name, "pc_persistent"),
         *(const unsigned *)symbol("emulated_threads_"),
+        false,
     };
     functions.insert(*made);
     return SUCCESS;
@@ -114,6 +121,16 @@ API int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, Function *funct
     return SUCCESS;
 }
 
+API int cuFuncGetAttribute(int *value, int attribute, Function *function) {
+    CHECK_CONTEXT();
+    std::lock_guard<std::mutex> lock(mutex);
+    if (!functions.count(function)) misuse("cuFuncGetAttribute: there is no such function");
+    // LOCAL_SIZE_BYTES.
+    if (attribute != 3) misuse("cuFuncGetAttribute: attribute %d is not known here", attribute);
+    *value = (int)asked("local", 0);
+    return SUCCESS;
+}
+
 Launch prepare_launch(void *handle, const unsigned *grid, const unsigned *threads, void **parameters, const char *caller) {
     std::lock_guard<std::mutex> lock(mutex);
     Function *function = (Function *)handle;
@@ -122,7 +139,10 @@ Launch prepare_launch(void *handle, const unsigned *grid, const unsigned *thread
     for (int i = 0; i < 3; i++)
         if (!grid[i] || !threads[i]) misuse("%s: a grid or a block of nothing", caller);
     if (threads[0] * threads[1] * threads[2] > function->most_threads) misuse("%s: more threads than the kernel's bounds", caller);
+    if (!function->launched) undisturbed(function->module->context, caller);
+    function->launched = true;
     Launch launch;
+    launch.stays = function->stays;
     launch.run = function->run;
     launch.has_barriers = function->has_barriers;
     memcpy(launch.grid, grid, sizeof launch.grid);
@@ -171,6 +191,8 @@ API int cuLaunchKernel(
     Stream *stream = stream_of(handle, __func__);
     unsigned grid[3] = {grid_x, grid_y, grid_z}, threads[3] = {x, y, z};
     auto launch = std::make_shared<Launch>(prepare_launch(function, grid, threads, parameters, __func__));
-    enqueue(stream, [launch] { run(*launch); });
+    // A thread's own memory, for all threads that two multiprocessors hold.
+    if (asked("local", 0) * 2 * 2048 > asked("memory", 1l << 30)) return OUT_OF_MEMORY;
+    enqueue(stream, [launch, stays = launch->stays ? resident(context) : nullptr] { run(*launch); });
     return SUCCESS;
 }

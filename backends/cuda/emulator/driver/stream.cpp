@@ -47,6 +47,15 @@ void wait_for_device(Context *context, const char *function) {
     }
 }
 
+void undisturbed(Context *context, const char *function) {
+    if (context->resident) misuse("%s: a driver may wait for the device here, where something waits for the host", function);
+}
+
+std::shared_ptr<void> resident(Context *context) {
+    context->resident++;
+    return std::shared_ptr<void>(context, [](void *context) { ((Context *)context)->resident--; });
+}
+
 static void work(Stream *stream) {
     for (;;) {
         std::function<void()> command;
@@ -209,7 +218,7 @@ API int cuStreamWaitValue32_v2(void *handle, Address address, uint32_t value, un
     if (flags) return INVALID_VALUE;
     if (address % 4) misuse("cuStreamWaitValue32: the address is no multiple of 4");
     check_pinned((const void *)address, 4, __func__);
-    enqueue(stream, [=] {
+    enqueue(stream, [=, stays = resident(context)] {
         while ((int32_t)(__atomic_load_n((uint32_t *)address, __ATOMIC_ACQUIRE) - value) < 0 && !context->error) pause_for(5);
     });
     return SUCCESS;

@@ -6,8 +6,8 @@
 //! compiler with [`SHIM`] above them, and run under its sanitizer.
 //!
 //! Only what Portcullis calls is there. Misuse ends the process with a message: memory that is not
-//! pinned in a copy, bytes outside an allocation, handles that are gone or of another context, memory
-//! freed while the device waits for the host. The environment variable [`BEHAVIOUR`] makes it fail in
+//! pinned in a copy, bytes outside an allocation, handles that are gone or of another context, memory that
+//! comes or goes, or code that is loaded, while the device waits for the host. The environment variable [`BEHAVIOUR`] makes it fail in
 //! ways that drivers do.
 
 use std::fs;
@@ -24,7 +24,8 @@ pub const SHIM: &str = include_str!("shim.cuh");
 ///   driver's and the compiler's version as `cuDriverGetVersion` counts, the newest architecture that the
 ///   compiler knows;
 /// - `init=803`, `no-device`, `prohibited`: a driver that gives no device, or one that may not be used;
-/// - `memory=BYTES`, `no-pinned-memory`, `no-registering`: memory that runs out;
+/// - `memory=BYTES`, `no-pinned-memory`, `no-registering`, `registered=BYTES`, `local=BYTES`: memory that runs out; how
+///   much may be pinned where it lies; what each thread of a kernel has to itself;
 /// - `launch-fails=N`, `hang=N`: the N-th launch fails; that and all later ones never end.
 pub const BEHAVIOUR: &str = "PORTCULLIS_EMULATED_CUDA";
 

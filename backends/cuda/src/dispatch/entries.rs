@@ -11,7 +11,8 @@ use portcullis_core::packet::{Batch, Span};
 
 use super::slots::{Inside, Shape, Slot};
 use crate::api::Code;
-use crate::device::{Context, Gpu};
+use crate::context::{Context, Resident};
+use crate::device::Gpu;
 use crate::memory::{Buffer, HostMemory};
 use crate::wait;
 
@@ -26,10 +27,14 @@ pub(crate) struct Entry {
     count: u32,
     packets: u32,
     bytes: u32,
+    /// Where the bytes of the launch's packets begin, and how many words they are.
+    start: u32,
+    words: u32,
 }
 
 impl Entry {
-    pub fn of(slot: &Slot, first: usize, count: usize) -> Entry {
+    pub fn of(slot: &Slot, effects: Effects, first: usize, count: usize) -> Entry {
+        let bytes = slot.bytes_of(effects, first..first + count);
         Entry {
             given: slot.given().address(),
             inside: slot.inside().address(),
@@ -38,6 +43,8 @@ impl Entry {
             count: count as u32,
             packets: slot.packets as u32,
             bytes: slot.bytes as u32,
+            start: bytes.start as u32,
+            words: (bytes.len() / 4) as u32,
         }
     }
 }
@@ -134,60 +141,6 @@ impl Entries {
 /// longest filters (`device::pace`).
 pub(crate) const REST: Duration = Duration::from_secs(10);
 
-/// Kernels that are at the device for longer than a launch, and in the way of whoever allocates memory or
-/// frees it: the driver would wait for them.
-pub(crate) trait Resident: Send + Sync {
-    /// Has them leave, between two entries, until there is something to do again; `false` where they do not, or the
-    /// token was used before they did.
-    fn rest(&self, cancel: Option<&CancelToken>) -> bool;
-}
-
-/// A slot of a session with resident kernels, which rest while its memory comes and goes.
-pub(crate) struct Guarded {
-    slot: Slot,
-    kernels: Arc<dyn Resident>,
-}
-
-impl Guarded {
-    pub fn new(kernels: Arc<dyn Resident>) -> Guarded {
-        Guarded { slot: Slot::default(), kernels }
-    }
-
-    pub fn slot(&self) -> &Slot {
-        &self.slot
-    }
-
-    /// Writes a part into the slot; `false` where there is no room, and the kernels do not leave for making some.
-    ///
-    /// # Safety
-    /// The device has ended all that was posted with this slot.
-    pub unsafe fn fill<I>(
-        &mut self,
-        context: &Arc<Context>,
-        part: &Part<'_, I>,
-        effects: Effects,
-        cancel: &CancelToken,
-    ) -> Result<bool, Code> {
-        let shape = Shape::of(part, effects, false);
-        if !self.slot.has_room(&shape) && !self.kernels.rest(Some(cancel)) {
-            return Ok(false);
-        }
-        self.slot.reserve(context, &shape, Inside::Given)?;
-        // SAFETY: by the caller's promise.
-        unsafe { self.slot.write(part, effects, &shape) };
-        Ok(true)
-    }
-}
-
-impl Drop for Guarded {
-    fn drop(&mut self) {
-        if !self.slot.is_empty() && !self.kernels.rest(None) {
-            // The device may be at it for all that is known: it stays.
-            std::mem::forget(std::mem::take(&mut self.slot));
-        }
-    }
-}
-
 /// Kernels at the device that take entries: what differs between ways of having them there.
 pub(crate) trait Answering: Resident + Sized + 'static {
     /// Packets in an entry of a batch of so many, and bytes.
@@ -261,7 +214,7 @@ impl<K: Answering> Drop for Entered<K> {
 }
 
 impl<K: Answering> Launcher for Entered<K> {
-    type Buffers = Guarded;
+    type Buffers = Slot;
     type Import = ();
     /// The entry's number.
     type Ticket = u64;
@@ -289,51 +242,52 @@ impl<K: Answering> Launcher for Entered<K> {
         self.kernels.parts()
     }
 
-    fn buffers(&self) -> Guarded {
-        Guarded::new(self.kernels.clone())
+    fn buffers(&self) -> Slot {
+        Slot::default()
     }
 
-    fn upload(&mut self, part: &Part<'_, ()>, effects: Effects, buffers: &mut Guarded) -> Result<(), DeviceError> {
+    fn upload(&mut self, part: &Part<'_, ()>, effects: Effects, slot: &mut Slot) -> Result<(), DeviceError> {
         let gpu = self.kernels.gpu();
+        let shape = Shape::of(part, effects, false);
+        let reserved = slot.reserve(&gpu.context, &shape, Inside::Given);
+        reserved.map_err(|code| gpu.failed("has no memory for a batch", code))?;
         // SAFETY: the part that the slot was used for last was waited for (`Launcher`).
-        match unsafe { buffers.fill(&gpu.context, part, effects, &self.cancel) } {
-            Ok(true) => Ok(()),
-            Ok(false) if self.cancel.is_cancelled() => Err(DeviceError::Cancelled),
-            Ok(false) => Err(gpu.gave_up("kernels that wait for batches do not leave".into())),
-            Err(code) => Err(gpu.failed("has no memory for a batch", code)),
-        }
+        unsafe { slot.write(part, effects, &shape) };
+        Ok(())
     }
 
     fn launch(
         &mut self,
         _: &Part<'_, ()>,
-        _: Effects,
-        buffers: &mut Guarded,
+        effects: Effects,
+        slot: &mut Slot,
         first: usize,
         count: usize,
     ) -> Result<u64, DeviceError> {
-        self.kernels.post(Entry::of(buffers.slot(), first, count), &self.cancel)
+        let _here = self.kernels.gpu().enter()?;
+        self.kernels.post(Entry::of(slot, effects, first, count), &self.cancel)
     }
 
     fn wait(&mut self, ticket: &u64, cancel: &CancelToken) -> Result<(), DeviceError> {
+        let _here = self.kernels.gpu().enter()?;
         self.kernels.answer(*ticket, cancel)
     }
 
-    fn verdicts(&mut self, _: usize, buffers: &mut Guarded, columns: &mut Columns) -> Result<(), DeviceError> {
+    fn verdicts(&mut self, _: usize, slot: &mut Slot, columns: &mut Columns) -> Result<(), DeviceError> {
         // SAFETY: the entry was answered (`Launcher`); the same below.
-        unsafe { buffers.slot().verdicts(self.effects, columns) };
+        unsafe { slot.verdicts(self.effects, columns) };
         Ok(())
     }
 
-    fn ends(&mut self, _: usize, buffers: &mut Guarded, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+    fn ends(&mut self, _: usize, slot: &mut Slot, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
         // SAFETY: as above.
-        read(unsafe { buffers.slot().ends() });
+        read(unsafe { slot.ends() });
         Ok(())
     }
 
-    fn changed(&mut self, _: u64, buffers: &mut Guarded, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
+    fn changed(&mut self, _: u64, slot: &mut Slot, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
         // SAFETY: as above.
-        read(unsafe { buffers.slot().changed() });
+        read(unsafe { slot.changed() });
         Ok(())
     }
 

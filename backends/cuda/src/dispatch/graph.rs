@@ -7,7 +7,9 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cudarc::driver::sys::{CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUgraph, CUgraphExec, CUgraphNode, CUmemorytype};
+use cudarc::driver::sys::{
+    CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUgraph_st, CUgraphExec_st, CUgraphNode, CUgraphNode_st, CUmemorytype,
+};
 use portcullis_core::device::offload::{Columns, Effects, GRACE, Launcher, Part};
 use portcullis_core::device::plan::{Bounds, Layout, Needs};
 use portcullis_core::device::{CancelToken, DeviceError, Imported};
@@ -16,7 +18,8 @@ use portcullis_core::packet::{Batch, Span};
 use super::slots::{HEAD, Inside, Shape, Slot};
 use crate::api::{Code, check};
 use crate::compile::{BLOCK, Loaded};
-use crate::device::{Context, Event, Gpu, Stream};
+use crate::context::{Context, Handle};
+use crate::device::{Event, Gpu, Stream, Tickets};
 use crate::wait;
 
 /// Parts of a batch that are launched before the first has come back.
@@ -45,6 +48,7 @@ pub(crate) struct Buffers {
     graph: Option<Executable>,
     slot: Slot,
     stream: Arc<Stream>,
+    ended: Tickets,
     /// The last launch.
     last: Option<Arc<Event>>,
 }
@@ -88,11 +92,12 @@ impl Launcher for Graphs {
     fn buffers(&self) -> Buffers {
         let streams = [&self.gpu.kernels, &self.gpu.uploads, &self.gpu.downloads];
         let stream = streams[self.made.fetch_add(1, Ordering::Relaxed) % streams.len()].clone();
-        Buffers { graph: None, slot: Slot::default(), stream, last: None }
+        Buffers { graph: None, slot: Slot::default(), stream, ended: Tickets::default(), last: None }
     }
 
     fn upload(&mut self, part: &Part<'_, ()>, effects: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
         let shape = Shape::of(part, effects, false);
+        let _here = self.gpu.enter()?;
         let reserved = buffers.slot.reserve(&self.gpu.context, &shape, Inside::GivenAndAnswers);
         reserved.map_err(|code| self.failed("has no memory for a batch", code))?;
         // SAFETY: the part that the slot was used for last was waited for (`Launcher`).
@@ -114,6 +119,8 @@ impl Launcher for Graphs {
         first: usize,
         count: usize,
     ) -> Result<Arc<Event>, DeviceError> {
+        let gpu = self.gpu.clone();
+        let _here = gpu.enter()?;
         if first > 0 {
             // The head is written anew, so the launch that reads it has to have ended.
             let last = buffers.last.take().expect("the part's first launch came before");
@@ -124,14 +131,16 @@ impl Launcher for Graphs {
         // Only the head, later: the rest is there, and the filter has worked on it.
         let sizes = Sizes::of(&buffers.slot, effects, if first == 0 { buffers.slot.given_at.end } else { HEAD });
         let graph = buffers.graph.as_mut().expect("made in `upload`");
-        let launched = graph.launch(&buffers.slot, sizes, &buffers.stream).and_then(|()| buffers.stream.record());
-        let event = Arc::new(launched.map_err(|code| self.failed("does not launch the filter", code))?);
+        let launched = graph.launch(&buffers.slot, sizes, &buffers.stream);
+        let ended = launched.and_then(|()| buffers.ended.next(&buffers.stream));
+        let event = ended.map_err(|code| self.failed("does not launch the filter", code))?;
         buffers.last = Some(event.clone());
         Ok(event)
     }
 
     fn wait(&mut self, ticket: &Arc<Event>, cancel: &CancelToken) -> Result<(), DeviceError> {
         let gpu = &*self.gpu;
+        let _here = gpu.enter()?;
         wait::until(&gpu.id, cancel, || ticket.has_come().map_err(|code| gpu.failed("the filter failed", code)))
     }
 
@@ -154,7 +163,7 @@ impl Launcher for Graphs {
     }
 
     fn settle(&mut self) {
-        self.gpu.context.settle();
+        self.gpu.settle();
     }
 
     fn settles(&mut self, _: &[&Arc<Event>], _: bool) -> bool {
@@ -162,7 +171,7 @@ impl Launcher for Graphs {
     }
 
     fn outlive(&mut self, kept: impl Send + 'static) {
-        self.gpu.context.abandon((kept, self.gpu.clone()), || ());
+        self.gpu.abandon(kept, || ());
     }
 }
 
@@ -192,7 +201,7 @@ impl Sizes {
 /// A copy in a graph, and which.
 #[derive(Debug, Clone, Copy)]
 struct Node {
-    node: CUgraphNode,
+    node: Handle<CUgraphNode_st>,
     copy: Copied,
 }
 
@@ -284,11 +293,11 @@ impl Memory {
     }
 }
 
-/// A graph that can be launched.
+/// A graph that can be launched. CUDA asks that one thread at a time uses it: this owns it.
 struct Executable {
     memory: Memory,
-    executable: CUgraphExec,
-    graph: CUgraph,
+    executable: Handle<CUgraphExec_st>,
+    graph: Handle<CUgraph_st>,
     copies: Vec<Node>,
     /// What it copies now.
     sizes: Sizes,
@@ -297,26 +306,23 @@ struct Executable {
     context: Arc<Context>,
 }
 
-// SAFETY: a graph is used by one thread at a time, which is all that CUDA asks; this owns it.
-unsafe impl Send for Executable {}
-
 impl Executable {
     /// A graph over a slot's memory, as large as the part that is in it.
     fn new(context: &Arc<Context>, kernel: &Arc<Loaded>, slot: &Slot, effects: Effects) -> Result<Executable, Code> {
-        let _here = context.enter()?;
-        let driver = context.driver;
+        // It may take memory of the device's.
+        let (_quiet, driver) = (context.quiet()?, context.driver);
         let sizes = Sizes::of(slot, effects, slot.given_at.end);
         let mut made = Executable {
             memory: Memory::of(slot),
-            executable: ptr::null_mut(),
-            graph: ptr::null_mut(),
+            executable: Handle(ptr::null_mut()),
+            graph: Handle(ptr::null_mut()),
             copies: Vec::new(),
             sizes,
             _kernel: kernel.clone(),
             context: context.clone(),
         };
         // SAFETY: room for a graph.
-        check(unsafe { (driver.cuGraphCreate)(&mut made.graph, 0) })?;
+        check(unsafe { (driver.cuGraphCreate)(&mut made.graph.0, 0) })?;
         let mut last = made.add_copy(slot, Copied::Given, None)?;
         let (mut inside, mut answers) = (slot.inside().address(), slot.answers().address());
         let mut arguments: [*mut c_void; 2] = [(&raw mut inside).cast(), (&raw mut answers).cast()];
@@ -336,7 +342,7 @@ impl Executable {
         // SAFETY: room for a node; the graph was made above, and `before` is its node; the driver copies the arguments.
         // The kernel takes two addresses, and stays within the slot's memory (see `Pipelined::run`), which the head says
         // the size of.
-        check(unsafe { (driver.cuGraphAddKernelNode)(&mut last, made.graph, &before, 1, &parameters) })?;
+        check(unsafe { (driver.cuGraphAddKernelNode)(&mut last, made.graph.get(), &before, 1, &parameters) })?;
         last = made.add_copy(slot, Copied::Answers, Some(last))?;
         if sizes.ends > 0 {
             last = made.add_copy(slot, Copied::Ends, Some(last))?;
@@ -345,7 +351,7 @@ impl Executable {
             made.add_copy(slot, Copied::Changed, Some(last))?;
         }
         // SAFETY: room for an executable graph; the graph was made above.
-        check(unsafe { (driver.cuGraphInstantiateWithFlags)(&mut made.executable, made.graph, 0) })?;
+        check(unsafe { (driver.cuGraphInstantiateWithFlags)(&mut made.executable.0, made.graph.get(), 0) })?;
         Ok(made)
     }
 
@@ -358,14 +364,14 @@ impl Executable {
         check(unsafe {
             (context.driver.cuGraphAddMemcpyNode)(
                 &mut node,
-                self.graph,
+                self.graph.get(),
                 before.as_ptr(),
                 before.len(),
                 &parameters,
                 context.handle(),
             )
         })?;
-        self.copies.push(Node { node, copy });
+        self.copies.push(Node { node: Handle(node), copy });
         Ok(node)
     }
 
@@ -379,28 +385,34 @@ impl Executable {
                 // SAFETY: a node of the graph that this was made of, and a copy within the slot's memory, of the kind
                 // that it was.
                 check(unsafe {
-                    (driver.cuGraphExecMemcpyNodeSetParams)(self.executable, *node, &parameters, self.context.handle())
+                    (driver.cuGraphExecMemcpyNodeSetParams)(
+                        self.executable.get(),
+                        node.get(),
+                        &parameters,
+                        self.context.handle(),
+                    )
                 })?;
             }
             self.sizes = sizes;
         }
         // SAFETY: both are alive, and of the context that is current; the slot stays until the launch was waited for.
-        check(unsafe { (driver.cuGraphLaunch)(self.executable, stream.handle()) })
+        check(unsafe { (driver.cuGraphLaunch)(self.executable.get(), stream.handle()) })
     }
 }
 
 impl Drop for Executable {
     fn drop(&mut self) {
-        let Some(_here) = self.context.releasing() else { return };
-        let driver = self.context.driver;
-        // SAFETY: they were made here, where they are not null, and no launch is queued: sessions see to that.
-        unsafe {
-            if !self.executable.is_null() {
-                (driver.cuGraphExecDestroy)(self.executable);
+        let (executable, graph) = (self.executable, self.graph);
+        self.context.release(move |driver| {
+            // SAFETY: they were made here, where they are not null, and no launch is queued: sessions see to that.
+            unsafe {
+                if !executable.get().is_null() {
+                    (driver.cuGraphExecDestroy)(executable.get());
+                }
+                if !graph.get().is_null() {
+                    (driver.cuGraphDestroy)(graph.get());
+                }
             }
-            if !self.graph.is_null() {
-                (driver.cuGraphDestroy)(self.graph);
-            }
-        }
+        });
     }
 }

@@ -1,7 +1,8 @@
 
 // A kernel that stays: each block answers every entry whose number is its own modulo the number of blocks, in order,
-// so no block ever waits for another. It ends by itself when it has been there for `life` nanoseconds, whatever the
-// host does or has ceased to do; the host starts it anew when there is work.
+// so no block ever waits for another. It ends by itself when it has been there for `life` nanoseconds, or for as many
+// cycles as no clock makes in less time, whatever the host does or has ceased to do; the host starts it anew when there is
+// work.
 typedef struct {
     // In the host's memory. An entry's turn is counted from 1. `stop` is PC_LEAVE for an end between two entries, and
     // PC_ABANDON for one as soon as may be.
@@ -39,16 +40,27 @@ static __device__ __forceinline__ ulonglong pc_now(void)
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
     return now;
 }
+
+static __device__ __forceinline__ ulonglong pc_cycles(void)
+{
+    return (ulonglong)clock64();
+}
 #endif
 
+// No GPU has a clock of more gigahertz.
+#define PC_FASTEST 4u
+
+// When a kernel began, by a clock that some have stand still, and by one that counts whatever is in the way.
+typedef struct { ulonglong now, cycles; } pc_began;
+
 // Waits for an entry's turn; whether it has come, or the kernel is to end.
-static __device__ __forceinline__ bool pc_await(const pc_ring *ring, const uint *at, uint turn, ulonglong began)
+static __device__ __forceinline__ bool pc_await(const pc_ring *ring, const uint *at, uint turn, pc_began began)
 {
     for (uint round = 0u;; round++) {
         if (round % 16u == 0u) {
             // One that leaves takes the others with it: the kernel ends when its last block does.
             if (*(const volatile uint *)ring->leaving == ring->start || *(const volatile uint *)ring->stop) return false;
-            if (pc_now() - began > ring->life) return false;
+            if (pc_now() - began.now > ring->life || pc_cycles() - began.cycles > PC_FASTEST * ring->life) return false;
             if (round > 4096u) __nanosleep(500u);
         }
         if (pc_acquire(at) == turn) return true;
@@ -58,22 +70,18 @@ static __device__ __forceinline__ bool pc_await(const pc_ring *ring, const uint 
 extern "C" __global__ void __launch_bounds__(256) pc_persistent(pc_ring ring)
 {
     __shared__ uint come, abandoned;
-    ulonglong began = pc_now(), served = ring.served[blockIdx.x];
+    __shared__ pc_entry entry;
+    // Nothing, once, when it is loaded.
+    if (!ring.entries) return;
+    pc_began began = {pc_now(), pc_cycles()};
+    ulonglong served = ring.served[blockIdx.x];
     for (;; served++) {
         ulonglong number = served * gridDim.x + blockIdx.x;
         uint index = (uint)(number % ring.size), turn = (uint)(number / ring.size) + 1u;
-        const volatile pc_entry *posted = ring.entries + index;
         if (threadIdx.x == 0u) come = pc_await(&ring, &ring.entries[index].turn, turn, began);
         __syncthreads();
         if (!come) break;
-        pc_entry entry;
-        entry.given = posted->given;
-        entry.inside = posted->inside;
-        entry.returned = posted->returned;
-        entry.first = posted->first;
-        entry.count = posted->count;
-        entry.packets = posted->packets;
-        entry.bytes = posted->bytes;
+        pc_take(&entry, ring.entries + index);
         for (uint done = 0u; done < entry.count; done += blockDim.x) {
             if (done) {
                 // Filters that take long are told to stop between two rounds; nobody looks at what they leave. One
@@ -85,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(256) pc_persistent(pc_ring ring)
             uint rest = entry.count - done;
             pc_filter_chunk(&entry, entry.first + done, rest < blockDim.x ? rest : blockDim.x);
         }
-        __threadfence_system();
+        // What all threads have written comes before the barrier, and so before the release.
         __syncthreads();
         if (threadIdx.x == 0u) pc_release(ring.answers + index, turn);
     }

@@ -15,9 +15,10 @@ use std::time::Duration;
 use portcullis_core::device::offload::GRACE;
 use portcullis_core::device::{CancelToken, DeviceError};
 
-use super::entries::{Answering, Entries, Entry, REST, Resident};
+use super::entries::{Answering, Entries, Entry, REST};
 use crate::api::Code;
 use crate::compile::Kernel;
+use crate::context::Resident;
 use crate::device::Gpu;
 use crate::memory::{Buffer, DeviceMemory};
 use crate::wait;
@@ -84,7 +85,7 @@ struct Argument {
 }
 
 impl Ring {
-    pub fn new(gpu: Arc<Gpu>, kernel: Kernel) -> Result<Ring, DeviceError> {
+    pub fn new(gpu: Arc<Gpu>, kernel: Kernel) -> Result<Arc<Ring>, DeviceError> {
         let failed = |code| gpu.failed("has no memory for a ring", code);
         let blocks = (gpu.processors * kernel.blocks_each().map_err(failed)?).min(MOST_BLOCKS);
         // Behind the entries: whether to stop, and for each block the start in which it has left.
@@ -92,7 +93,10 @@ impl Ring {
         let bytes = (blocks as usize + 1) * 8;
         let served = DeviceMemory::new(&gpu.context, bytes).map_err(failed)?;
         served.clear(&gpu.kernels, bytes).map_err(failed)?;
-        Ok(Ring { state: Mutex::default(), entries, served, blocks, kernel, gpu })
+        let ring = Arc::new(Ring { state: Mutex::default(), entries, served, blocks, kernel, gpu });
+        let resident: Arc<dyn Resident> = ring.clone();
+        ring.gpu.context.has_resident(Arc::downgrade(&resident));
+        Ok(ring)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -109,7 +113,7 @@ impl Ring {
         !state.running || self.entries.extra(1 + block).load(Ordering::Acquire) == state.starts
     }
 
-    /// Starts the kernel where the block that an entry belongs to has left.
+    /// Starts the kernel where the block that an entry belongs to has left. The time is not quiet.
     fn start(&self, state: &mut State, number: u64) -> Result<(), Code> {
         if state.closed || !self.has_left(state, number) || self.entries.is_answered(number) {
             return Ok(());
@@ -154,7 +158,7 @@ impl Ring {
 
 impl Resident for Ring {
     fn rest(&self, cancel: Option<&CancelToken>) -> bool {
-        !self.gpu.context.is_abandoned() && self.leaves_within(&mut self.state(), LEAVE, REST, cancel)
+        self.leaves_within(&mut self.state(), LEAVE, REST, cancel)
     }
 }
 
@@ -185,6 +189,7 @@ impl Answering for Ring {
         if let Some(before) = number.checked_sub(self.entries.size()) {
             self.answer(before, cancel)?;
         }
+        let _sending = gpu.context.sending();
         let mut state = self.state();
         if state.closed {
             return Err(gpu.gave_up("it was given up".into()));
@@ -196,6 +201,7 @@ impl Answering for Ring {
     }
 
     fn attend(&self, number: u64) -> Result<(), DeviceError> {
+        let _sending = self.gpu.context.sending();
         let started = self.start(&mut self.state(), number);
         started.map_err(|code| self.gpu.failed("does not launch the filter", code))
     }
@@ -207,6 +213,6 @@ impl Answering for Ring {
     }
 
     fn abandon(self: &Arc<Self>, kept: impl Send + 'static) {
-        self.gpu.context.abandon(kept, || ());
+        self.gpu.abandon(kept, || ());
     }
 }

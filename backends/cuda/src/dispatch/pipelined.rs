@@ -14,9 +14,8 @@ use portcullis_core::device::{CancelToken, DeviceError, Imported};
 use portcullis_core::packet::{Batch, Span};
 
 use super::slots::{HEAD, Inside, Shape, Slot};
-use crate::api::Code;
 use crate::compile::{BLOCK, Loaded};
-use crate::device::{Event, Gpu, Stream};
+use crate::device::{Event, Gpu, Tickets};
 use crate::memory::{Registration, Registrations};
 use crate::wait;
 
@@ -49,25 +48,9 @@ pub(crate) struct Buffers {
     // Events, used again and again: making one is a call of the driver's.
     ready: Option<Event>,
     ran: Option<Event>,
-    ended: Vec<Arc<Event>>,
+    ended: Tickets,
     /// Whether kernels have yet to wait for what was copied in.
     waits: bool,
-}
-
-impl Buffers {
-    /// An event that comes about when all that is queued in a stream now has ended.
-    fn ticket(&mut self, stream: &Stream) -> Result<Arc<Event>, Code> {
-        // One that nobody else has any more was waited for.
-        let event = match self.ended.iter().find(|event| Arc::strong_count(event) == 1) {
-            Some(event) => event.clone(),
-            None => {
-                self.ended.push(Arc::new(stream.record()?));
-                return Ok(self.ended[self.ended.len() - 1].clone());
-            }
-        };
-        event.record(stream)?;
-        Ok(event)
-    }
 }
 
 type Part<'a> = offload::Part<'a, Arc<Registration>>;
@@ -166,6 +149,7 @@ impl Launcher for Pipelined {
 
     fn upload(&mut self, part: &Part<'_>, effects: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
         let (gpu, slot) = (&*self.gpu, &mut buffers.slot);
+        let _here = gpu.enter()?;
         let from = part.import().filter(|_| !part.bytes().is_empty());
         let shape = Shape::of(part, effects, from.is_some());
         slot.reserve(&gpu.context, &shape, Inside::GivenAndAnswers)
@@ -203,6 +187,7 @@ impl Launcher for Pipelined {
         count: usize,
     ) -> Result<Arc<Event>, DeviceError> {
         let gpu = &*self.gpu;
+        let _here = gpu.enter()?;
         let failed = |code| gpu.failed("does not take commands", code);
         if let Some(ready) = buffers.ready.as_ref().filter(|_| buffers.waits) {
             gpu.kernels.wait_for(ready).map_err(failed)?;
@@ -210,7 +195,7 @@ impl Launcher for Pipelined {
         }
         self.run(buffers, first, count)?;
         if first + count < part.packets() {
-            return buffers.ticket(&gpu.kernels).map_err(failed);
+            return buffers.ended.next(&gpu.kernels).map_err(failed);
         }
         let (slot, stream) = (&buffers.slot, &*gpu.downloads);
         stream.follow(&gpu.kernels, &mut buffers.ran).map_err(failed)?;
@@ -229,11 +214,12 @@ impl Launcher for Pipelined {
             }
             queued
         };
-        queued.and_then(|()| buffers.ticket(stream)).map_err(failed)
+        queued.and_then(|()| buffers.ended.next(stream)).map_err(failed)
     }
 
     fn wait(&mut self, ticket: &Arc<Event>, cancel: &CancelToken) -> Result<(), DeviceError> {
         let gpu = &*self.gpu;
+        let _here = gpu.enter()?;
         wait::until(&gpu.id, cancel, || ticket.has_come().map_err(|code| gpu.failed("the filter failed", code)))
     }
 
@@ -256,7 +242,7 @@ impl Launcher for Pipelined {
     }
 
     fn settle(&mut self) {
-        self.gpu.context.settle();
+        self.gpu.settle();
     }
 
     fn settles(&mut self, _: &[&Arc<Event>], _: bool) -> bool {
@@ -264,7 +250,7 @@ impl Launcher for Pipelined {
     }
 
     fn outlive(&mut self, kept: impl Send + 'static) {
-        self.gpu.context.abandon((kept, self.gpu.clone()), || ());
+        self.gpu.abandon(kept, || ());
     }
 }
 

@@ -1,14 +1,15 @@
 //! The memory that a part of a batch travels in, and what is where in it. `slots.cu` has the same.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use portcullis_core::device::offload::{Columns, Effects, Part, words};
 use portcullis_core::device::plan::{Layout, PAST_END};
-use portcullis_core::packet::{Descriptor, Metadata};
+use portcullis_core::packet::{Descriptor, Metadata, ROOM};
 
 use crate::api::Code;
-use crate::device::Context;
-use crate::memory::{DeviceMemory, HostMemory, reserve};
+use crate::context::Context;
+use crate::memory::{Buffer, DeviceMemory, HostMemory, reserve};
 
 /// Bytes of the head of what is given: the number of packets, that of their bytes, the launch's first packet and
 /// its number of packets, little-endian words.
@@ -107,30 +108,37 @@ impl Shape {
     }
 }
 
-impl Slot {
-    /// Whether the slot has room, so that [`Slot::reserve`] allocates nothing and frees nothing.
-    pub fn has_room(&self, shape: &Shape) -> bool {
-        let enough = |size: Option<usize>, wanted: usize| size.is_some_and(|size| size >= wanted);
-        use crate::memory::Buffer;
-        enough(self.given.as_ref().map(Buffer::size), shape.written)
-            && enough(self.inside.as_ref().map(Buffer::size), shape.given_at.end + PAST_END as usize)
-            && enough(self.returned.as_ref().map(Buffer::size), shape.returned_at.end)
+impl Shape {
+    /// Bytes of the device's memory for what is given. Filters may look past the last packet, and what they see there
+    /// means nothing.
+    fn inside(&self) -> usize {
+        self.given_at.end + PAST_END as usize
     }
+}
 
-    /// Whether it has any memory at all.
-    pub fn is_empty(&self) -> bool {
-        self.given.is_none() && self.inside.is_none() && self.answers.is_none() && self.returned.is_none()
+impl Slot {
+    fn has_room(&self, shape: &Shape, inside: Inside) -> bool {
+        fn enough<T: Buffer>(kept: &Option<T>, wanted: usize) -> bool {
+            kept.as_ref().is_some_and(|kept| kept.size() >= wanted)
+        }
+        enough(&self.given, shape.written)
+            && enough(&self.inside, shape.inside())
+            && (inside == Inside::Given || enough(&self.answers, shape.returned_at.answers()))
+            && enough(&self.returned, shape.returned_at.end)
     }
 
     /// Sees to it that there is room.
     pub fn reserve(&mut self, context: &Arc<Context>, shape: &Shape, inside: Inside) -> Result<(), Code> {
-        // Filters may look past the last packet, and what they see there means nothing.
-        reserve(&mut self.inside, shape.given_at.end + PAST_END as usize, context)?;
-        if inside == Inside::GivenAndAnswers {
-            reserve(&mut self.answers, shape.returned_at.answers(), context)?;
+        if !self.has_room(shape, inside) {
+            // One quiet time for all of it.
+            let _quiet = context.quiet()?;
+            reserve(&mut self.inside, shape.inside(), context)?;
+            if inside == Inside::GivenAndAnswers {
+                reserve(&mut self.answers, shape.returned_at.answers(), context)?;
+            }
+            reserve(&mut self.given, shape.written, context)?;
+            reserve(&mut self.returned, shape.returned_at.end, context)?;
         }
-        reserve(&mut self.given, shape.written, context)?;
-        reserve(&mut self.returned, shape.returned_at.end, context)?;
         (self.given_at, self.returned_at) = (shape.given_at, shape.returned_at);
         (self.packets, self.bytes) = (shape.packets, shape.bytes);
         Ok(())
@@ -166,6 +174,20 @@ impl Slot {
         // SAFETY: as above.
         unsafe { self.write_head(0, packets) };
         if as_they_are { part.bytes().start } else { 0 }
+    }
+
+    /// Where the bytes of these packets lie among the packets' bytes, rooms included. Packets lie one behind the other.
+    pub fn bytes_of(&self, effects: Effects, packets: Range<usize>) -> Range<usize> {
+        let start = |index: usize| {
+            if !effects.sees_packets || index >= self.packets {
+                return self.bytes;
+            }
+            // SAFETY: the device only reads what is given.
+            let offset = unsafe { self.given().bytes(HEAD + index * 8, 4) };
+            let offset = u32::from_le_bytes([offset[0], offset[1], offset[2], offset[3]]) as usize;
+            (offset - if effects.moves_ends { ROOM as usize } else { 0 }) & !3
+        };
+        start(packets.start)..start(packets.end)
     }
 
     /// Writes the head: a launch of `count` packets from `first` on.

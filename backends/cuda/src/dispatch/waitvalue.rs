@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use portcullis_core::device::offload::GRACE;
 use portcullis_core::device::{CancelToken, DeviceError};
 
-use super::entries::{Answering, Entries, Entry, REST, Resident};
+use super::entries::{Answering, Entries, Entry, REST};
 use crate::api::{Code, check};
 use crate::compile::{BLOCK, Kernel};
+use crate::context::Resident;
 use crate::device::Gpu;
 use crate::wait;
 
@@ -60,22 +61,13 @@ struct State {
 }
 
 impl Queue {
-    pub fn new(gpu: Arc<Gpu>, kernel: Kernel, cancel: &CancelToken) -> Result<Arc<Queue>, DeviceError> {
+    pub fn new(gpu: Arc<Gpu>, kernel: Kernel) -> Result<Arc<Queue>, DeviceError> {
         let failed = |code| gpu.failed("has no memory for a queue", code);
         let entries = Entries::new(&gpu.context, AHEAD, 0).map_err(failed)?;
         let blocks = (gpu.processors * kernel.blocks_each().map_err(failed)?).min(MOST_BLOCKS);
-        let queue = Queue { state: Mutex::default(), entries, blocks, kernel, gpu: gpu.clone() };
-        // Once without a wait before it, over an entry of nothing: drivers load a kernel when it is first launched, and
-        // may wait for the device then.
-        let warm = queue.launch(0).and_then(|()| queue.gpu.kernels.record());
-        let warm = warm.map_err(|code| gpu.failed("does not launch the filter", code))?;
-        let ended =
-            wait::until(&gpu.id, cancel, || warm.has_come().map_err(|code| gpu.failed("the filter failed", code)));
-        if ended.is_err() {
-            gpu.context.abandon(gpu.clone(), || ());
-        }
-        ended?;
-        let queue = Arc::new(queue);
+        let queue = Arc::new(Queue { state: Mutex::default(), entries, blocks, kernel, gpu });
+        let resident: Arc<dyn Resident> = queue.clone();
+        queue.gpu.context.has_resident(Arc::downgrade(&resident));
         let watched = Arc::downgrade(&queue);
         let watch = move || {
             while let Some(queue) = watched.upgrade() {
@@ -101,14 +93,14 @@ impl Queue {
         unsafe { self.kernel.launch(self.blocks, &mut [(&raw mut entry).cast()], &self.gpu.kernels) }
     }
 
-    /// Queues kernels until as many wait as may.
+    /// Queues kernels until as many wait as may. The time is not quiet.
     fn queue(&self, state: &mut State) -> Result<(), Code> {
         let (context, stream) = (&self.gpu.context, &self.gpu.kernels);
         let driver = context.driver;
         let functions = driver.cuStreamWaitValue32_v2.zip(driver.cuStreamWriteValue32_v2);
         let (wait, write) = functions.ok_or(Code::NOT_SUPPORTED)?;
+        let _here = context.enter()?;
         while state.queued < state.next + AHEAD {
-            let _here = context.enter()?;
             let (number, turn) = (state.queued, self.entries.turn(state.queued));
             // SAFETY: the addresses are those of words in pinned memory that is mapped, which stays until the stream is
             // empty: `rest` sees to that before anything goes.
@@ -145,7 +137,7 @@ impl Queue {
 
 impl Resident for Queue {
     fn rest(&self, cancel: Option<&CancelToken>) -> bool {
-        !self.gpu.context.is_abandoned() && self.release(&mut self.state(), REST, cancel)
+        self.release(&mut self.state(), REST, cancel)
     }
 }
 
@@ -172,18 +164,24 @@ impl Answering for Queue {
 
     fn post(&self, entry: Entry, cancel: &CancelToken) -> Result<u64, DeviceError> {
         let gpu = &*self.gpu;
-        let mut state = self.state();
+        let (_sending, mut state) = loop {
+            wait::until(&gpu.id, cancel, || {
+                let free = self.entries.is_free_for(self.state().next);
+                if !free {
+                    gpu.kernels.is_idle().map_err(|code| gpu.failed("the filter failed", code))?;
+                }
+                Ok(free)
+            })?;
+            let (sending, state) = (gpu.context.sending(), self.state());
+            // Launches of nothing may have been posted meanwhile.
+            if self.entries.is_free_for(state.next) {
+                break (sending, state);
+            }
+        };
         if state.closed {
             return Err(gpu.gave_up("it was given up".into()));
         }
         let number = state.next;
-        wait::until(&gpu.id, cancel, || {
-            let free = self.entries.is_free_for(number);
-            if !free {
-                gpu.kernels.is_idle().map_err(|code| gpu.failed("the filter failed", code))?;
-            }
-            Ok(free)
-        })?;
         self.entries.post(number, entry);
         state.next += 1;
         state.posted = Some(Instant::now());
@@ -201,6 +199,6 @@ impl Answering for Queue {
     /// for ever.
     fn abandon(self: &Arc<Self>, kept: impl Send + 'static) {
         let queue = self.clone();
-        self.gpu.context.abandon(kept, move || while !queue.release(&mut queue.state(), REST, None) {});
+        self.gpu.abandon(kept, move || while !queue.release(&mut queue.state(), REST, None) {});
     }
 }

@@ -1,0 +1,279 @@
+//! A device's context in the driver, and what may be done in it while kernels stay at the device.
+//!
+//! It is the primary one, which all that uses the device in a process shares, other libraries too: so kernels of
+//! several sessions run side by side, and memory that one has is memory that all can name.
+//!
+//! Where memory comes or goes, or code is loaded, a driver may wait for all kernels of the context. Those that stay
+//! and wait for batches would have it wait for long, or for ever. So such work is done in a [`Quiet`] time: whoever
+//! has kernels that stay has them leave, and sends no others until it is over.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+
+use cudarc::driver::sys::{CUcontext, CUctx_st, CUdevice};
+use portcullis_core::device::CancelToken;
+
+use crate::api::{Code, Driver, check};
+
+/// Kernels that are at the device for longer than a launch.
+pub(crate) trait Resident: Send + Sync {
+    /// Has them leave, between two entries, until there is something to do again; `false` where they do not, or the
+    /// token was used before they did.
+    fn rest(&self, cancel: Option<&CancelToken>) -> bool;
+}
+
+/// What releases something of the driver's.
+type Release = Box<dyn FnOnce(&Driver) + Send>;
+
+/// A device's context, one in the process.
+struct Primary {
+    driver: &'static Driver,
+    device: CUdevice,
+    handle: Handle<CUctx_st>,
+    /// Held for writing in a quiet time, and for reading by whoever sends kernels that stay.
+    gate: RwLock<()>,
+    residents: Mutex<Vec<Weak<dyn Resident>>>,
+    /// Sessions that were left behind, with kernels that may never end.
+    left: AtomicUsize,
+    /// What is released in the next quiet time.
+    releases: Mutex<Vec<Release>>,
+}
+
+thread_local! {
+    /// The context that is current on this thread by this crate's doing.
+    static CURRENT: Cell<CUcontext> = const { Cell::new(ptr::null_mut()) };
+    /// The context in which this thread has a quiet time.
+    static QUIET: Cell<CUcontext> = const { Cell::new(ptr::null_mut()) };
+}
+
+fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The context is current on this thread while this is there.
+#[must_use]
+pub(crate) struct Entered<'a> {
+    primary: &'a Primary,
+    /// What was current before, where this has changed it.
+    before: Option<CUcontext>,
+    /// It belongs to the thread.
+    _thread: PhantomData<*mut ()>,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        let Some(before) = self.before else { return };
+        CURRENT.set(before);
+        let mut popped = ptr::null_mut();
+        // SAFETY: room for a context; it was pushed by the same thread.
+        unsafe { (self.primary.driver.cuCtxPopCurrent_v2)(&mut popped) };
+        debug_assert_eq!(popped, self.primary.handle.get(), "contexts are entered and left in order");
+    }
+}
+
+impl Primary {
+    fn of(driver: &'static Driver, device: CUdevice) -> Result<Arc<Primary>, Code> {
+        static OPEN: Mutex<BTreeMap<CUdevice, Weak<Primary>>> = Mutex::new(BTreeMap::new());
+        let mut open = locked(&OPEN);
+        if let Some(primary) = open.get(&device).and_then(Weak::upgrade) {
+            return Ok(primary);
+        }
+        let mut handle = ptr::null_mut();
+        // SAFETY: room for a context.
+        check(unsafe { (driver.cuDevicePrimaryCtxRetain)(&mut handle, device) })?;
+        let primary = Arc::new(Primary {
+            driver,
+            device,
+            handle: Handle(handle),
+            gate: RwLock::default(),
+            residents: Mutex::default(),
+            left: AtomicUsize::new(0),
+            releases: Mutex::default(),
+        });
+        open.insert(device, Arc::downgrade(&primary));
+        Ok(primary)
+    }
+
+    fn enter(&self) -> Result<Entered<'_>, Code> {
+        let current = CURRENT.get();
+        let before = (current != self.handle.get()).then_some(current);
+        if before.is_some() {
+            // SAFETY: the context is alive.
+            check(unsafe { (self.driver.cuCtxPushCurrent_v2)(self.handle.get()) })?;
+            CURRENT.set(self.handle.get());
+        }
+        Ok(Entered { primary: self, before, _thread: PhantomData })
+    }
+
+    /// Releases what waits for that; the context is current, and the time quiet.
+    fn tidy(&self) {
+        // What is released may have something else to release.
+        while let Some(releases) = Some(std::mem::take(&mut *locked(&self.releases))).filter(|all| !all.is_empty()) {
+            releases.into_iter().for_each(|release| release(self.driver));
+        }
+    }
+}
+
+impl Drop for Primary {
+    fn drop(&mut self) {
+        if let Ok(_here) = self.enter() {
+            self.tidy();
+        }
+        // SAFETY: it was retained as often as this.
+        unsafe { (self.driver.cuDevicePrimaryCtxRelease_v2)(self.device) };
+    }
+}
+
+/// No kernel that stays is at the device, and none comes, while this is there; the context is current.
+#[must_use]
+pub(crate) struct Quiet<'a> {
+    // In this order: the driver's state is put back before others go on.
+    _here: Entered<'a>,
+    /// The context in which the thread had a quiet time before. Nothing where it is this one's, which goes on.
+    before: Option<CUcontext>,
+    _gate: Option<RwLockWriteGuard<'a, ()>>,
+}
+
+impl Drop for Quiet<'_> {
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            QUIET.set(before);
+        }
+    }
+}
+
+/// A session's share of a device's context.
+pub(crate) struct Context {
+    pub driver: &'static Driver,
+    primary: Arc<Primary>,
+    cancel: CancelToken,
+    /// The device may be busy for ever with what this session has sent, and whoever released any of that would wait.
+    abandoned: AtomicBool,
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("handle", &self.primary.handle).finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    /// The token ends waiting for a quiet time.
+    pub fn new(driver: &'static Driver, device: CUdevice, cancel: &CancelToken) -> Result<Context, Code> {
+        let primary = Primary::of(driver, device)?;
+        Ok(Context { driver, primary, cancel: cancel.clone(), abandoned: AtomicBool::new(false) })
+    }
+
+    pub fn handle(&self) -> CUcontext {
+        self.primary.handle.get()
+    }
+
+    /// Makes the context current on this thread, which costs nothing where it is so already.
+    pub fn enter(&self) -> Result<Entered<'_>, Code> {
+        self.primary.enter()
+    }
+
+    /// Kernels that stay, which will be asked to leave.
+    pub fn has_resident(&self, kernels: Weak<dyn Resident>) {
+        let mut residents = locked(&self.primary.residents);
+        residents.retain(|known| known.strong_count() > 0);
+        residents.push(kernels);
+    }
+
+    /// For whoever sends kernels that stay: no quiet time begins while this is there.
+    pub fn sending(&self) -> RwLockReadGuard<'_, ()> {
+        self.primary.gate.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a quiet time, or joins that which the thread has.
+    ///
+    /// # Errors
+    /// [`Code::CANCELLED`], [`Code::OCCUPIED`] or [`Code::LEFT_BEHIND`] where there is none to be had.
+    pub fn quiet(&self) -> Result<Quiet<'_>, Code> {
+        self.quiet_unless(Some(&self.cancel))
+    }
+
+    fn quiet_unless(&self, cancel: Option<&CancelToken>) -> Result<Quiet<'_>, Code> {
+        let primary = &*self.primary;
+        let known = QUIET.get();
+        let joins = known == primary.handle.get();
+        let gate = (!joins).then(|| primary.gate.write().unwrap_or_else(PoisonError::into_inner));
+        let quiet = Quiet { before: (!joins).then_some(known), _gate: gate, _here: primary.enter()? };
+        QUIET.set(primary.handle.get());
+        if primary.left.load(Ordering::Acquire) > 0 {
+            return Err(Code::LEFT_BEHIND);
+        }
+        if !joins {
+            // Those that are the last of their session are dropped after the lock is free.
+            let residents: Vec<_> = locked(&primary.residents).iter().filter_map(Weak::upgrade).collect();
+            if !residents.iter().all(|kernels| kernels.rest(cancel)) {
+                let cancelled = cancel.is_some_and(CancelToken::is_cancelled);
+                return Err(if cancelled { Code::CANCELLED } else { Code::OCCUPIED });
+            }
+        }
+        primary.tidy();
+        Ok(quiet)
+    }
+
+    /// Releases something in a quiet time: now, or where there is none to be had in the next.
+    pub fn release(&self, how: impl FnOnce(&Driver) + Send + 'static) {
+        locked(&self.primary.releases).push(Box::new(how));
+        if !self.is_abandoned() {
+            let _ = self.quiet_unless(None);
+        }
+    }
+
+    /// The same for what a driver releases without waiting for anything but its own end.
+    pub fn release_at_once(&self, how: impl FnOnce(&Driver) + Send + 'static) {
+        match self.enter() {
+            Ok(_here) if !self.is_abandoned() => how(self.driver),
+            _ => locked(&self.primary.releases).push(Box::new(how)),
+        }
+    }
+
+    /// Whether the session was left behind.
+    pub fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+
+    /// Leaves behind what the session has sent to the device, until what is given is dropped. Nothing where it was left
+    /// behind already.
+    pub fn abandon(self: &Arc<Self>) -> Option<LeftBehind> {
+        if self.abandoned.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        self.primary.left.fetch_add(1, Ordering::AcqRel);
+        Some(LeftBehind(self.clone()))
+    }
+}
+
+/// A session that was left behind.
+pub(crate) struct LeftBehind(Arc<Context>);
+
+impl Drop for LeftBehind {
+    fn drop(&mut self) {
+        self.0.abandoned.store(false, Ordering::Relaxed);
+        self.0.primary.left.fetch_sub(1, Ordering::AcqRel);
+        let _ = self.0.quiet_unless(None);
+    }
+}
+
+/// A handle of the driver's, which names something and may be told to any thread.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Handle<T>(pub *mut T);
+
+// SAFETY: handles are names: only the driver looks behind them. It guards what it finds there, but for graphs, and a
+// context may be current on any thread and on several (CUDA's driver API, "Context management").
+unsafe impl<T> Send for Handle<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Handle<T> {}
+
+impl<T> Handle<T> {
+    pub fn get(self) -> *mut T {
+        self.0
+    }
+}
