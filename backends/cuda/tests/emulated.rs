@@ -176,6 +176,27 @@ fn every_method_does_what_the_interpreter_does() {
 }
 
 #[test]
+fn a_batch_of_more_parts_than_there_are_slots_goes_through_them_in_turn() {
+    const TEST: &str = "a_batch_of_more_parts_than_there_are_slots_goes_through_them_in_turn";
+    if !is_child() {
+        return passes(TEST, "");
+    }
+    let program = program(FILTERS[1]);
+    // 37 parts of 16 Ki packets in 32 slots.
+    let packets = || {
+        let mut arena = Arena::new(600_000 * 16).unwrap();
+        (0_u32..).zip(arena.chunks_exact_mut(4)).for_each(|(i, word)| word.copy_from_slice(&(i / 3).to_be_bytes()));
+        let descriptors = (0..600_000).map(|i| Descriptor { offset: i * 16, length: 14 }).collect();
+        Carver::new(arena, None).carve(descriptors, vec![], Room::None).unwrap()
+    };
+    let want = Interp::new().load(&program, &LoadOptions::default()).unwrap().run(packets()).unwrap();
+    for dispatch in [Dispatch::Graph, Dispatch::WaitValue] {
+        let done = device().load(&program, &options(dispatch)).unwrap().run(packets()).unwrap();
+        assert!(done.verdicts == want.verdicts, "{dispatch}");
+    }
+}
+
+#[test]
 fn slots_that_grow_are_no_other_slots_memory() {
     const TEST: &str = "slots_that_grow_are_no_other_slots_memory";
     if !is_child() {

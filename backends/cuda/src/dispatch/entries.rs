@@ -246,6 +246,27 @@ impl<K: Answering> Launcher for Entered<K> {
         Slot::default()
     }
 
+    fn make_room(
+        &mut self,
+        parts: &mut dyn Iterator<Item = Part<'_, ()>>,
+        effects: Effects,
+        slots: &mut [Slot],
+    ) -> Result<(), DeviceError> {
+        let gpu = self.kernels.gpu();
+        let failed = |code| gpu.failed("has no memory for a batch", code);
+        // One quiet time, if any, for all of them: the kernels are away meanwhile.
+        let mut quiet = None;
+        let places = slots.len();
+        for (number, part) in parts.enumerate() {
+            let (slot, shape) = (&mut slots[number % places], Shape::of(&part, effects, false));
+            if quiet.is_none() && !slot.has_room(&shape, Inside::Given) {
+                quiet = Some(gpu.context.quiet().map_err(failed)?);
+            }
+            slot.reserve(&gpu.context, &shape, Inside::Given).map_err(failed)?;
+        }
+        Ok(())
+    }
+
     fn upload(&mut self, part: &Part<'_, ()>, effects: Effects, slot: &mut Slot) -> Result<(), DeviceError> {
         let gpu = self.kernels.gpu();
         let shape = Shape::of(part, effects, false);

@@ -117,7 +117,8 @@ impl Shape {
 }
 
 impl Slot {
-    fn has_room(&self, shape: &Shape, inside: Inside) -> bool {
+    /// Whether [`Slot::reserve`] has nothing to do.
+    pub fn has_room(&self, shape: &Shape, inside: Inside) -> bool {
         fn enough<T: Buffer>(kept: &Option<T>, wanted: usize) -> bool {
             kept.as_ref().is_some_and(|kept| kept.size() >= wanted)
         }

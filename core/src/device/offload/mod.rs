@@ -101,6 +101,21 @@ pub trait Launcher: Send + 'static {
         PARTS
     }
 
+    /// Makes room for all parts of a batch before the first is brought to the device. Part `n` goes into buffers `n`
+    /// modulo their number; none of them is in use. For devices that stop for that: others make room with each part.
+    ///
+    /// # Errors
+    /// As [`Launcher::upload`]'s.
+    fn make_room(
+        &mut self,
+        parts: &mut dyn Iterator<Item = Part<'_, Self::Import>>,
+        effects: Effects,
+        buffers: &mut [Self::Buffers],
+    ) -> Result<(), DeviceError> {
+        let _ = (parts, effects, buffers);
+        Ok(())
+    }
+
     /// Brings to the device what the kernel reads of a part, or sees to it that it comes before the kernel runs, and
     /// makes room for what the kernel writes.
     ///
@@ -356,7 +371,7 @@ impl<L: Launcher> Offload<L> {
             return Ok(flight);
         }
         // The first piece here: a batch that cannot be brought to the device goes back to the caller.
-        match self.upload(&mut flight) {
+        match self.make_room(&mut flight).and_then(|()| self.upload(&mut flight)) {
             Ok(()) => {
                 flight.started = Instant::now();
                 Ok(flight)
@@ -368,6 +383,13 @@ impl<L: Launcher> Offload<L> {
                 refuse(flight.batch, error)
             }
         }
+    }
+
+    fn make_room(&mut self, flight: &mut Flight<L>) -> Result<(), DeviceError> {
+        let Flight { slot, import, batch, layout, pieces, .. } = flight;
+        let (layout, needs, import) = (*layout, self.needs, import.as_ref());
+        let mut parts = pieces.iter().map(|piece| Part { batch, piece, layout, needs, import });
+        self.launcher.make_room(&mut parts, self.effects, slot)
     }
 
     /// Brings the next piece to the device; there is one, and buffers are free for it.
