@@ -37,7 +37,11 @@ impl Parser<'_> {
                     let message = format!("{} is not for filters", self.found());
                     self.fail(message, reason)
                 }
-                _ => self.expected("a declaration"),
+                (None, _) if self.is("}") => self.fail("this `}` closes nothing", ""),
+                _ => {
+                    let message = format!("expected a declaration, found {}", self.found());
+                    self.fail(message, "outside functions stand declarations: is there a `}` too many above?")
+                }
             };
         }
         let specifiers = self.specifiers()?;
@@ -85,6 +89,15 @@ impl Parser<'_> {
         }
         if self.is(":") {
             return self.fail("there are no bit-fields", "use shifts and masks: bit-fields have no order of bits");
+        }
+        if self.is("{")
+            && let Some(Declarator { name, name_span, parameters: Some(_), .. }) = declarators.last()
+            && let Some(brace) = self.unclosed("}")
+        {
+            let message = format!("`{}` begins inside of other braces", self.names.text(*name));
+            let note = "functions stand outside of all others: is a `}` missing above?";
+            self.errors.with(*name_span, message, "", note, Some((brace, "opened here")));
+            return Err(Stop);
         }
         self.expect(";", "behind the declaration")?;
         Ok(Declaration { specifiers, declarators })
@@ -288,7 +301,7 @@ impl Parser<'_> {
         if !self.is_type_at(0) {
             return match self.identifier() {
                 Some(name) if self.keyword().is_none() => self.unknown_type(name, ""),
-                _ => self.expected("a member or `}`"),
+                _ => self.expected_in_braces("a member"),
             };
         }
         let specifiers = self.specifiers()?;
@@ -296,7 +309,18 @@ impl Parser<'_> {
             return self.fail("there are no bit-fields", "use shifts and masks: bit-fields have no order of bits");
         }
         if self.is(";") {
-            return self.fail("a member without a name", "give it one, or take its members into this structure");
+            let (span, message) = (self.span(), "a member without a name");
+            // What has a name of its own may have been meant to stand behind this structure.
+            let own = matches!(
+                specifiers.base,
+                Base::Struct(Struct { name: Some(_), .. }) | Base::Enum(Enum { name: Some(_), .. })
+            );
+            let Some(brace) = self.unclosed("}").filter(|_| own) else {
+                return self.fail(message, "give it one, or take its members into this structure");
+            };
+            let note = "give it one; or is the `}` of the structure around it missing?";
+            self.errors.with(span, message, "", note, Some((brace, "opened here")));
+            return Err(Stop);
         }
         let first = self.declarator()?;
         self.rest_of_declaration(specifiers, first)
@@ -310,12 +334,15 @@ impl Parser<'_> {
         }
         let mut values = Vec::new();
         while !self.eat("}") {
-            let (name, span) = self.new_name("a name for a constant, or `}`")?;
+            if self.identifier().is_none() || self.keyword().is_some() {
+                return self.expected_in_braces("a name for a constant");
+            }
+            let (name, span) = self.new_name("a name for a constant")?;
             let value = if self.eat("=") { Some(self.conditional()?) } else { None };
             self.declare(name, false);
             values.push((name, span, value));
             if !self.is("}") {
-                self.expect(",", "between the constants")?;
+                self.expect_comma("between the constants")?;
             }
         }
         Ok(Enum { name, values: Some(values) })
@@ -416,7 +443,7 @@ impl Parser<'_> {
             self.unpacked()?;
             parameters.push(Parameter { specifiers, name, pointers, sizes, span: self.since(start) });
             if !self.eat(",") {
-                self.expect(")", "behind the parameters")?;
+                self.expect_behind_list(")", "behind the parameters")?;
                 return Ok(parameters);
             }
         }
@@ -450,7 +477,7 @@ impl Parser<'_> {
                 let designators = this.designators()?;
                 entries.push(Entry { designators, init: this.init()? });
                 if !this.is("}") {
-                    this.expect(",", "between the values")?;
+                    this.expect_comma("between the values")?;
                 }
             }
             Ok(Init::List(entries, this.since(start)))

@@ -210,7 +210,7 @@ impl Parser<'_> {
         loop {
             list.push(self.assignment()?);
             if !self.eat(",") {
-                self.expect(close, "behind the arguments")?;
+                self.expect_behind_list(close, "behind the arguments")?;
                 return Ok(list);
             }
         }

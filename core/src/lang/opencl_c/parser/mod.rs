@@ -128,7 +128,9 @@ impl<'a> Parser<'a> {
 
     fn fail<T>(&mut self, message: impl Into<String>, note: &str) -> Parsed<T> {
         let span = self.span();
-        self.errors.add(span, message, "", note);
+        // A text that ends too early forgot a brace, wherever it is missed.
+        let open = if self.is_end() { self.unclosed("}") } else { None };
+        self.errors.with(span, message, "", note, open.map(|brace| (brace, "this brace has no partner")));
         Err(Stop)
     }
 
@@ -137,15 +139,66 @@ impl<'a> Parser<'a> {
         self.fail(message, "")
     }
 
+    /// The same where `what` may also be the `}` of what is being read.
+    fn expected_in_braces<T>(&mut self, what: &str) -> Parsed<T> {
+        if self.is_end() {
+            return self.expected(&format!("{what} or `}}`"));
+        }
+        let (span, open) = (self.span(), self.unclosed("}"));
+        let message = format!("expected {what} or `}}`, found {}", self.found());
+        self.errors.with(span, message, "", "", open.map(|brace| (brace, "opened here")));
+        Err(Stop)
+    }
+
+    /// The `,` behind one of several between braces.
+    fn expect_comma(&mut self, why: &str) -> Parsed<()> {
+        if self.eat(",") { Ok(()) } else { self.expected_in_braces(&format!("`,` {why}")) }
+    }
+
     fn expect(&mut self, punctuator: &str, why: &str) -> Parsed<()> {
         if self.eat(punctuator) {
             return Ok(());
         }
+        self.missing(punctuator, &format!("`{punctuator}` {why}"))
+    }
+
+    /// The same behind one of several, where a comma would go on.
+    fn expect_behind_list(&mut self, close: &str, why: &str) -> Parsed<()> {
+        if self.eat(close) {
+            return Ok(());
+        }
+        self.missing(close, &format!("`,` or `{close}` {why}"))
+    }
+
+    fn missing<T>(&mut self, punctuator: &str, what: &str) -> Parsed<T> {
         // A forgotten `;` is told where it belongs, at the end of the line before.
-        let message = format!("expected `{punctuator}` {why}, found {}", self.found());
         let span = if punctuator == ";" && self.at > 0 { self.last_span() } else { self.span() };
-        self.errors.add(span, message, "", "");
+        let message = format!("expected {what}, found {}", self.found());
+        let open = self.unclosed(punctuator).filter(|bracket| *bracket != span);
+        self.errors.with(span, message, "", "", open.map(|bracket| (bracket, "opened here")));
         Err(Stop)
+    }
+
+    /// The bracket that `close` would close here, if that is one.
+    fn unclosed(&self, close: &str) -> Option<Span> {
+        let open = match close {
+            ")" => "(",
+            "]" => "[",
+            "}" => "{",
+            _ => return None,
+        };
+        let mut closed = 0usize;
+        for token in self.tokens[..self.at].iter().rev() {
+            if is(token, close) {
+                closed += 1;
+            } else if is(token, open) {
+                if closed == 0 {
+                    return Some(place(token));
+                }
+                closed -= 1;
+            }
+        }
+        None
     }
 
     fn identifier(&self) -> Option<Name> {

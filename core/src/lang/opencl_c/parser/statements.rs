@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use super::{Keyword, Parsed, Parser, Stop, is};
 use crate::lang::opencl_c::ast::{Statement, StatementKind};
-use crate::lang::opencl_c::files::Span;
 use crate::lang::opencl_c::token::{Token, TokenKind};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -16,20 +15,17 @@ enum StatementAttribute {
 impl Parser<'_> {
     /// What stands between braces, behind the first; eats the second.
     pub(super) fn block(&mut self) -> Parsed<Vec<Statement>> {
-        let opened = self.last_span();
         self.scopes.push(HashMap::new());
-        let statements = self.deeper(|this| this.statements(opened));
+        let statements = self.deeper(Self::statements);
         self.scopes.pop();
         statements
     }
 
-    fn statements(&mut self, opened: Span) -> Parsed<Vec<Statement>> {
+    fn statements(&mut self) -> Parsed<Vec<Statement>> {
         let mut statements = Vec::new();
         while !self.eat("}") {
             if self.is_end() {
-                let (end, message) = (self.span(), format!("expected `}}`, found {}", self.found()));
-                self.errors.with(end, message, "", "", Some((opened, "this brace has no partner")));
-                return Err(Stop);
+                return self.expected("`}`");
             }
             let (before, scopes, depth) = (self.at, self.scopes.len(), self.depth);
             match self.statement() {
@@ -162,6 +158,10 @@ impl Parser<'_> {
         // `size_t(x)` is no declaration, but nothing else either.
         if self.is_type_at(0) {
             return self.declaration().map(StatementKind::Declaration);
+        }
+        if self.is(")") || self.is("]") {
+            let message = format!("this {} closes nothing", self.found());
+            return self.fail(message, "");
         }
         let value = self.expression()?;
         self.expect(";", "behind the statement")?;

@@ -177,6 +177,72 @@ fn a_brace_without_a_partner_is_pointed_at() {
     assert!(shown.contains("this brace has no partner"), "{shown}");
 }
 
+/// For each text what is said first, its place, and the bracket that it is about.
+#[test]
+fn a_bracket_that_is_not_closed_is_pointed_at() {
+    const FILTER: &str = "uint xdp_filter(__global uchar *pkt, uint len) {";
+    for (text, said, place, opened) in [
+        ("struct s {\n uint a;\n\nFILTER\n return 1; }", "`xdp_filter` begins inside of other braces", (4, 6), (1, 10)),
+        (
+            "uint f(uint a) {\n a++;\n\nFILTER\n return 1; }",
+            "`xdp_filter` begins inside of other braces",
+            (4, 6),
+            (1, 16),
+        ),
+        ("struct s {\n uint a;\nenum e { A };", "a member without a name", (3, 13), (1, 10)),
+        ("struct s {\n uint a;\n", "expected a member or `}`", (3, 1), (1, 10)),
+        ("struct s {\n uint a;\n#define A 1\n A", "expected a member or `}`", (4, 2), (1, 10)),
+        ("enum e {\n A,\n B\nuint f(void);", "expected `,` between the constants or `}`", (4, 1), (1, 8)),
+        ("enum e {\n A,\nuint f(void);", "expected a name for a constant or `}`", (3, 1), (1, 8)),
+        ("enum e {\n A,\n", "expected a name for a constant or `}`", (3, 1), (1, 8)),
+        ("__constant uint t[] = {\n 1, 2;", "expected `,` between the values or `}`", (2, 6), (1, 23)),
+        ("__constant uint t[2][2] = {\n {1}, {2;", "expected `,` between the values or `}`", (2, 9), (2, 7)),
+        ("__constant uint t[] = {\n {1}, {2};", "expected `,` between the values or `}`", (2, 10), (1, 23)),
+        ("__constant uint t[] = {\n 1,", "expected a value", (2, 4), (1, 23)),
+        ("__constant uint t[3] = { [0 = 1 };", "expected `]` behind the index", (1, 29), (1, 26)),
+        ("FILTER\n if (len) {\n return 1;", "expected `}`, found the end", (3, 11), (2, 11)),
+        ("FILTER\n switch (len) {\n case 1: return 1;", "expected `}`, found the end", (3, 19), (2, 15)),
+        ("FILTER\n len = 3 +", "expected a value, found the end", (2, 11), (1, 48)),
+        ("FILTER\n if ((len > 3)\n return 1; }", "expected `)` to close the brackets", (3, 2), (2, 5)),
+        ("FILTER\n while (len {} }", "expected `)` to close the brackets", (2, 13), (2, 8)),
+        ("FILTER\n for (; len; len-- {} }", "expected `)` to close the brackets of `for`", (2, 20), (2, 6)),
+        ("FILTER\n len = 2 * (len + (3);\n }", "expected `)` to close the brackets", (2, 22), (2, 12)),
+        ("FILTER\n len = load_u8(pkt, (3);\n }", "expected `,` or `)` behind the arguments", (2, 24), (2, 15)),
+        ("FILTER\n len = load_u8(pkt 3);\n }", "expected `,` or `)` behind the arguments", (2, 20), (2, 15)),
+        ("FILTER\n len = pkt[3;\n }", "expected `]` behind the index", (2, 13), (2, 11)),
+        ("FILTER\n uint a[3;\n }", "expected `]` behind the size", (2, 10), (2, 8)),
+        ("FILTER\n len = (uint;\n }", "expected `)` behind the type of a cast", (2, 13), (2, 8)),
+        ("FILTER\n len = sizeof(uint;\n }", "expected `)` behind the type", (2, 19), (2, 14)),
+        ("uint f(uint a\n{ return a; }", "expected `,` or `)` behind the parameters", (2, 1), (1, 7)),
+        ("struct __attribute__((packed) s { uint a; };", "expected `)` behind", (1, 31), (1, 21)),
+    ] {
+        let text = text.replace("FILTER", FILTER);
+        let Err(errors) = super::compiled(&text, &[]) else { panic!("this is compiled:\n{text}") };
+        let (error, shown) = (&errors.errors[0], errors.render());
+        assert!(error.message.contains(said), "{text}\n{shown}");
+        let places: Vec<_> = error.labels.iter().take(2).map(|l| errors.source.location(l.range.start)).collect();
+        assert_eq!(places, [place, opened], "{text}\n{shown}");
+        assert!(["opened here", "this brace has no partner"].contains(&error.labels[1].message.as_str()), "{shown}");
+    }
+}
+
+#[test]
+fn a_bracket_that_closes_nothing_is_pointed_at() {
+    for (text, places, said) in [
+        ("uint f(uint a) {\n if (a > 3)) a++;\n return a; }", vec![(2, 12)], "this `)` closes nothing"),
+        ("uint f(uint a) {\n ]; return a; }", vec![(2, 2)], "this `]` closes nothing"),
+        ("uint f(uint a) { return a; } }\nuint b(void);", vec![(1, 30)], "this `}` closes nothing"),
+        ("uint f(uint a) {\n if (a) a++; }\n return a;\n}", vec![(3, 2), (4, 1)], "is there a `}` too many above?"),
+        ("uint f(uint a) { a++; }\n if (a) { a++; }\n", vec![(2, 2)], "is there a `}` too many above?"),
+    ] {
+        let Err(errors) = super::compiled(text, &[]) else { panic!("this is compiled:\n{text}") };
+        let shown = errors.render();
+        let found: Vec<_> = errors.errors.iter().map(|e| errors.source.location(e.labels[0].range.start)).collect();
+        assert_eq!(found, places, "{text}\n{shown}");
+        assert!(shown.contains(said), "{text}\n{shown}");
+    }
+}
+
 #[test]
 fn several_errors_are_told_at_once_each_in_its_place() {
     let text = "uint helper(uint a) {\n    uint b = missing;\n    retrun a;\n    return a +;\n}\n\nfoo x;\nuint xdp_filter(__global uchar *pkt, uint len) {\n    goto out;\n    return pkt;\n}\n";
