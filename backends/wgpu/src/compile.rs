@@ -27,7 +27,7 @@ use naga::{
 };
 use portcullis_core::device::DeviceError;
 use portcullis_core::program::Program;
-use portcullis_core::program::passes::{Lowering, inlined, lower};
+use portcullis_core::program::passes::{Lowering, inlined, lower, nested};
 
 /// The entry point's name.
 pub(crate) const ENTRY: &str = "main";
@@ -95,6 +95,11 @@ impl Kernel {
     /// a prelude function and a 64-bit operation for one expression each.
     pub fn inlined(&self) -> u64 {
         inlined(&self.module, &self.module.entry_points[0].function)
+    }
+
+    /// Levels of branches in each other that a compiler without jumps makes of it.
+    pub fn nested(&self) -> u64 {
+        nested(&self.module, &self.module.entry_points[0].function)
     }
 }
 

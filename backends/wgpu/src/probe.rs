@@ -10,7 +10,7 @@ use portcullis_core::program::Program;
 
 use crate::device::Gpu;
 use crate::memory::import::HostImport;
-use crate::session::{self, SOFTWARE_SIZE};
+use crate::session::{self, SOFTWARE_NESTING, SOFTWARE_SIZE};
 
 /// The backends that are asked. OpenGL has no storage for whole batches, and wgpu's `noop` is no
 /// device.
@@ -153,10 +153,9 @@ impl WgpuDevice {
                     ("reads host memory in place", yes(import.is_some())),
                 ]
                 .into_iter()
-                .chain(
-                    (kind == DeviceKind::Software)
-                        .then(|| ("filter", format!("{SOFTWARE_SIZE} expressions, calls inlined"))),
-                )
+                .chain((kind == DeviceKind::Software).then(|| {
+                    ("filter", format!("{SOFTWARE_SIZE} expressions, calls inlined; branches {SOFTWARE_NESTING} deep"))
+                }))
                 .collect(),
             },
             adapter,

@@ -15,7 +15,7 @@ use crate::device::Gpu;
 use crate::memory::{Download, Imports, Upload};
 use crate::probe::WgpuDevice;
 use pipeline::Loaded;
-pub(crate) use pipeline::SOFTWARE_SIZE;
+pub(crate) use pipeline::{SOFTWARE_NESTING, SOFTWARE_SIZE};
 
 mod pipeline;
 #[cfg(test)]

@@ -21,6 +21,11 @@ const SOFTWARE_ROUNDS: u32 = 65_000;
 /// times as many (the same version, on one core).
 pub(crate) const SOFTWARE_SIZE: u64 = 16_384;
 
+/// Levels of branches in each other ([`Kernel::nested`]) that a software device takes. llvmpipe has room for the lanes'
+/// masks of 80, leaves out what stands deeper and says nothing: packets get wrong verdicts. What it was seen to get
+/// wrong begins at 81 by our count (the same version); its compiler may turn some things round before it counts.
+pub(crate) const SOFTWARE_NESTING: u64 = 64;
+
 /// A program ready to be launched.
 pub(crate) struct Loaded {
     pub pipeline: wgpu::ComputePipeline,
@@ -61,6 +66,14 @@ fn compile(device: &WgpuDevice, program: &Program) -> Result<(Gpu, Loaded), Devi
             "it has {size} expressions with every helper and prelude function inlined where it is called, and \
              beyond {SOFTWARE_SIZE} a software device's compiler takes minutes; call helpers less often, or take \
              --device cpu"
+        )));
+    }
+    let nested = kernel.nested();
+    if software && nested > SOFTWARE_NESTING {
+        return Err(unsupported(format!(
+            "its branches are {nested} deep, all behind an early `return`, `break` or `continue` counted as one deeper, \
+             and beyond {SOFTWARE_NESTING} a software device may give wrong verdicts without a word; look things up in \
+             a table in place of many branches, or take --device cpu"
         )));
     }
     let gpu = device.open()?;

@@ -11,6 +11,7 @@ mod clamp;
 mod entry;
 mod fuel;
 mod int64;
+mod nesting;
 mod pointers;
 mod rewrite;
 mod shifts;
@@ -26,6 +27,7 @@ use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{Function, Handle, Module};
 
 pub use fuel::FuelState;
+pub use nesting::nested;
 pub use size::inlined;
 
 use super::{Machinery, Program};
