@@ -216,6 +216,11 @@ impl Parser<'_> {
     }
 
     fn new_base(&mut self, words: &Words) -> Parsed<()> {
+        if let Some(Base::Struct(Struct { fields: Some(_), .. }) | Base::Enum(Enum { values: Some(_), .. })) =
+            words.base
+        {
+            return self.missing(";", "`;` behind the `}`");
+        }
         if words.base.is_some() {
             return self.fail("a second type", "a declaration begins with one type; is a `;` or `,` missing?");
         }
@@ -292,7 +297,7 @@ impl Parser<'_> {
     /// Refuses a name where a type stands.
     pub(super) fn unknown_type<T>(&mut self, name: Name, otherwise: &str) -> Parsed<T> {
         let text = self.names.text(name);
-        let note = foreign::type_instead(text);
+        let note = foreign::type_instead(text).or_else(|| self.did_you_mean(name));
         let message = format!("unknown type `{text}`");
         self.fail(message, note.as_deref().unwrap_or(otherwise))
     }

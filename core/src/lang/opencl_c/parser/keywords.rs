@@ -41,6 +41,40 @@ const DOUBLE: &str = "there is no `double`: devices have no 64-bit floating poin
 const IMAGES: &str = "images and samplers are not for filters: a filter sees its packet and its own tables";
 const PLATFORM: &str = "its width is the device's: use `uint` for offsets and sizes, `int` for differences";
 
+/// Words that declarations and statements begin with: what a misspelt one may have been meant to be.
+pub const FIRST_WORDS: [&str; 30] = [
+    "__constant",
+    "__global",
+    "__private",
+    "bool",
+    "break",
+    "case",
+    "char",
+    "const",
+    "continue",
+    "default",
+    "else",
+    "enum",
+    "float",
+    "for",
+    "inline",
+    "int",
+    "long",
+    "return",
+    "short",
+    "static",
+    "struct",
+    "switch",
+    "typedef",
+    "uchar",
+    "uint",
+    "ulong",
+    "unsigned",
+    "ushort",
+    "void",
+    "while",
+];
+
 /// What a name is, if it is the language's.
 pub fn find(name: &str) -> Option<Keyword> {
     use Keyword as K;

@@ -16,6 +16,7 @@ use std::collections::HashMap;
 use super::ast::{MAX_DEPTH, Unit};
 use super::errors::Errors;
 use super::files::Span;
+use super::nearest::nearest;
 use super::token::{Name, Names, Token, TokenKind};
 
 pub(super) use keywords::{Keyword, find as keyword};
@@ -267,6 +268,19 @@ impl<'a> Parser<'a> {
 
     fn declare(&mut self, name: Name, is_type: bool) {
         self.scopes.last_mut().expect("the file's scope stays").insert(name, is_type);
+    }
+
+    /// What to say of a word that may have been meant to be one of the language's, or a type's name.
+    fn did_you_mean(&self, name: Name) -> Option<String> {
+        let types =
+            self.scopes.iter().flatten().filter(|(_, is_type)| **is_type).map(|(name, _)| self.names.text(*name));
+        let nearest = nearest(self.names.text(name), keywords::FIRST_WORDS.into_iter().chain(types))?;
+        Some(format!("did you mean `{nearest}`?"))
+    }
+
+    /// Whether something has been declared by this name.
+    fn is_declared(&self, name: Name) -> bool {
+        self.scopes.iter().any(|scope| scope.contains_key(&name))
     }
 
     /// Whether a name means a type here.

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use super::{Keyword, Parsed, Parser, Stop, is};
-use crate::lang::opencl_c::ast::{Statement, StatementKind};
-use crate::lang::opencl_c::token::{Token, TokenKind};
+use crate::lang::opencl_c::ast::{Expr, ExprKind, Statement, StatementKind};
+use crate::lang::opencl_c::files::Span;
+use crate::lang::opencl_c::token::{Name, Token, TokenKind};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StatementAttribute {
@@ -151,7 +152,7 @@ impl Parser<'_> {
         // Two names in a row are the beginning of a declaration.
         if let (Some(name), None, TokenKind::Identifier(_)) = (self.identifier(), self.keyword(), self.ahead(1).kind)
             && !self.is_type_at(0)
-            && !self.is_type_at(1)
+            && (!self.is_type_at(1) || !self.is_declared(name))
         {
             return self.unknown_type(name, "");
         }
@@ -164,6 +165,19 @@ impl Parser<'_> {
             return self.fail(message, "");
         }
         let value = self.expression()?;
+        if !self.is(";")
+            && let Some((name, span)) = first_word(&value)
+            && !self.is_declared(name)
+            && let Some(note) = self.did_you_mean(name)
+        {
+            self.errors.add(
+                span,
+                format!("`{}` is no word that a statement begins with", self.names.text(name)),
+                "",
+                &note,
+            );
+            return Err(Stop);
+        }
         self.expect(";", "behind the statement")?;
         Ok(StatementKind::Expression(value))
     }
@@ -200,7 +214,7 @@ impl Parser<'_> {
         }
     }
 
-    fn in_brackets(&mut self, keyword: &str) -> Parsed<crate::lang::opencl_c::ast::Expr> {
+    fn in_brackets(&mut self, keyword: &str) -> Parsed<Expr> {
         self.expect("(", &format!("behind `{keyword}`"))?;
         let value = self.expression()?;
         self.expect(")", "to close the brackets")?;
@@ -227,5 +241,17 @@ impl Parser<'_> {
         let step = if self.is(")") { None } else { Some(self.expression()?) };
         self.expect(")", "to close the brackets of `for`")?;
         Ok(StatementKind::For { init, condition, step, body: self.boxed()? })
+    }
+}
+
+/// The name that an expression is, or calls: `retrun` and `whlie (x)`.
+fn first_word(value: &Expr) -> Option<(Name, Span)> {
+    match &value.kind {
+        ExprKind::Name(name) => Some((*name, value.span)),
+        ExprKind::Call(function, _) => match function.kind {
+            ExprKind::Name(name) => Some((name, function.span)),
+            _ => None,
+        },
+        _ => None,
     }
 }
