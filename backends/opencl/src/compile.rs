@@ -24,7 +24,7 @@ const OPTIONS: &str = "-cl-std=CL1.2 -w";
 const GPU_GROUP: usize = 64;
 
 /// The same on a processor, where a group is a loop on one thread. With PoCL 3.1 any number from 32 to
-/// 1,024 is as good; below, what a group costs by itself shows.
+/// 4,096 is as good; below, what a group costs by itself shows.
 const CPU_GROUP: usize = 256;
 
 /// Longest part of a compiler's messages that is shown, in bytes.

@@ -52,9 +52,7 @@ impl Gpu {
             largest: device.largest(),
             shares_memory,
             uploads: queue()?,
-            // Where mapping moves nothing there is nothing to go on side by side, and the order of one
-            // queue keeps kernels from what is mapped.
-            downloads: if shares_memory { kernels.clone() } else { queue()? },
+            downloads: queue()?,
             kernels,
             context,
         })

@@ -22,6 +22,7 @@
 // OpenCL's own functions, and kernels that run without checks but their own: each block says why it holds.
 #![allow(unsafe_code)]
 
+mod column;
 mod compile;
 mod device;
 mod loader;

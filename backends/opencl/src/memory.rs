@@ -2,9 +2,9 @@
 //!
 //! Where the device's memory is the host's ([`Gpu::shares_memory`]) kernels work on host memory as it
 //! lies: buffers are made over it (`CL_MEM_USE_HOST_PTR`), and mapping one, which says who may look at
-//! it now, moves nothing. Else there are two of each: a buffer in pinned host memory
-//! (`CL_MEM_ALLOC_HOST_PTR`), which stays mapped, and one on the device, with copies between the two
-//! that nobody waits for.
+//! it now, moves nothing; verdicts are written where the caller gets them (`column`). Else there are
+//! two of each: a buffer in pinned host memory (`CL_MEM_ALLOC_HOST_PTR`), which stays mapped, and one
+//! on the device, with copies between the two that nobody waits for.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -189,7 +189,8 @@ pub(crate) struct Download {
 }
 
 impl Download {
-    /// Queues bringing the first `bytes` bytes of a buffer, once the event has come about.
+    /// Queues bringing the first `bytes` bytes of a buffer, once the event has come about. Where memory is shared
+    /// that is in the queue of kernels, whose order keeps kernels from what is mapped.
     pub fn enqueue(&mut self, gpu: &Gpu, from: &Mem, bytes: u64, after: &Event) -> Result<Event, DeviceError> {
         let mut event = Event::null();
         self.bytes = bytes as usize;
@@ -197,16 +198,7 @@ impl Download {
             let (flags, bytes) = (MapFlags::READ, self.bytes);
             // SAFETY: looked at in `read` only, when the event has come about, and unmapped there.
             let map = unsafe {
-                ocl_core::enqueue_map_buffer(
-                    &gpu.downloads,
-                    from,
-                    false,
-                    flags,
-                    0,
-                    bytes,
-                    Some(after),
-                    Some(&mut event),
-                )
+                ocl_core::enqueue_map_buffer(&gpu.kernels, from, false, flags, 0, bytes, Some(after), Some(&mut event))
             };
             self.map = Some(map.map_err(|error| gpu.failed("does not map a buffer", &error))?);
             return Ok(event);
@@ -228,7 +220,7 @@ impl Download {
             // SAFETY: the map is complete, and of as many bytes; kernels that write there come behind
             // the unmapping, in the same queue.
             let result = read(unsafe { map.as_slice(self.bytes) });
-            unmap(gpu, &gpu.downloads, from, &map, None)?;
+            unmap(gpu, &gpu.kernels, from, &map, None)?;
             return Ok(result);
         }
         let pinned = self.pinned.as_ref().expect("queued before it is read");

@@ -12,9 +12,10 @@ use portcullis_core::device::{CancelToken, DeviceError, DeviceKind, Imported, Lo
 use portcullis_core::packet::{Batch, Metadata, Span};
 use portcullis_core::program::Program;
 
+use crate::column::Answers;
 use crate::compile::{self, Loaded};
 use crate::device::Gpu;
-use crate::memory::{Download, Import, Imports, Output, Upload};
+use crate::memory::{Download, Import, Imports, Upload};
 use crate::probe::OpenClDevice;
 use crate::signals::Signals;
 use crate::wait::Ticket;
@@ -77,10 +78,8 @@ pub(crate) struct Buffers {
     packets: Upload,
     descriptors: Upload,
     metadata: Upload,
-    actions: Output,
-    targets: Output,
-    actions_back: Download,
-    targets_back: Download,
+    actions: Answers<u8>,
+    targets: Answers<u32>,
     /// The descriptors and packets as the filter left them.
     ends: Download,
     changed: Download,
@@ -143,19 +142,14 @@ impl OpenCl {
         buffers: &mut Buffers,
         after: Event,
     ) -> Result<Event, DeviceError> {
-        let (gpu, packets) = (&*self.gpu, part.packets() as u64);
-        let mut event = buffers.actions_back.enqueue(gpu, buffers.actions.memory(), packets, &after)?;
-        if effects.redirects {
-            event = buffers.targets_back.enqueue(gpu, buffers.targets.memory(), packets * 4, &after)?;
-        }
+        let (gpu, packets) = (&*self.gpu, part.packets());
+        let mut event = after;
         if effects.moves_ends {
-            event = buffers.ends.enqueue(gpu, buffers.descriptors.memory(), packets * 8, &after)?;
-        }
-        if !effects.writes_packets {
-            return Ok(event);
+            event = buffers.ends.enqueue(gpu, buffers.descriptors.memory(), packets as u64 * 8, &event)?;
         }
         let bytes = part.bytes();
         match part.import().zip(part.extent()) {
+            _ if !effects.writes_packets => {}
             Some((import, extent)) => {
                 let mut last = Event::null();
                 import.read_back(gpu, &extent, &mut last)?;
@@ -163,11 +157,14 @@ impl OpenCl {
             }
             None if !bytes.is_empty() => {
                 let changed = bytes.end - bytes.start;
-                event = buffers.changed.enqueue(gpu, buffers.packets.memory(), changed, &after)?;
+                event = buffers.changed.enqueue(gpu, buffers.packets.memory(), changed, &event)?;
             }
             None => {}
         }
-        Ok(event)
+        if effects.redirects {
+            event = buffers.targets.enqueue(gpu, packets, &event)?;
+        }
+        buffers.actions.enqueue(gpu, packets, &event)
     }
 }
 
@@ -237,9 +234,9 @@ impl Launcher for OpenCl {
             };
             ready = buffers.packets.write(gpu, part.copy_size(), copy)?.or(ready);
         }
-        buffers.actions.reserve(gpu, packets)?;
+        buffers.actions.reserve(gpu, part.packets())?;
         if effects.redirects {
-            buffers.targets.reserve(gpu, packets * 4)?;
+            buffers.targets.reserve(gpu, part.packets())?;
         }
         buffers.ready = ready;
         gpu.flush(&gpu.uploads)
@@ -283,12 +280,18 @@ impl Launcher for OpenCl {
         ended
     }
 
-    fn verdicts(&mut self, _: usize, buffers: &mut Buffers, columns: &mut Columns) -> Result<(), DeviceError> {
-        let read = |bytes: &[u8]| columns.append(bytes.iter().copied());
-        buffers.actions_back.read(&self.gpu, buffers.actions.memory(), read)?;
+    fn verdicts(&mut self, packets: usize, buffers: &mut Buffers, columns: &mut Columns) -> Result<(), DeviceError> {
+        let copy = |bytes: &[u8]| columns.append(bytes.iter().copied());
+        // SAFETY: all launches of the part have ended, and the last brought a byte for each packet.
+        if let Some(actions) = unsafe { buffers.actions.take(&self.gpu, packets, copy)? } {
+            columns.adopt(actions);
+        }
         if self.loaded.effects.redirects {
-            let read = |bytes: &[u8]| columns.append_targets(offload::words(bytes));
-            buffers.targets_back.read(&self.gpu, buffers.targets.memory(), read)?;
+            let copy = |bytes: &[u8]| columns.append_targets(offload::words(bytes));
+            // SAFETY: as for the actions, a word for each packet.
+            if let Some(targets) = unsafe { buffers.targets.take(&self.gpu, packets, copy)? } {
+                columns.adopt_targets(targets);
+            }
         }
         Ok(())
     }
@@ -304,6 +307,8 @@ impl Launcher for OpenCl {
     fn release(&mut self, buffers: &mut Buffers) {
         buffers.descriptors.take_back();
         buffers.metadata.take_back();
+        buffers.actions.release();
+        buffers.targets.release();
         buffers.ready = None;
     }
 

@@ -73,3 +73,38 @@ fn leave_busy(device: &OpenClDevice, program: &Arc<Program>) {
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert!(span.upgrade().is_some());
 }
+
+#[test]
+fn what_a_kernel_answers_becomes_verdicts() {
+    let text = "fn xdp_filter(pkt: u32) -> u32 { return redirect(load_u8(pkt, 0u)); }";
+    let program = wgsl::compile(&Source::new("answers.wgsl", text), &ProgramOptions::default());
+    let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
+    // Bytes among them that are no actions.
+    let kernel = "
+        __kernel void answer(__global const uchar *arena, __global const uint2 *places, __global uchar *verdicts,
+                             __global uint *targets, uint base, uint count)
+        {
+            uint i = get_global_id(0);
+            if (i < count) {
+                verdicts[base + i] = (uchar)(base + i);
+                targets[base + i] = 3 * (base + i);
+            }
+        }";
+    let devices = match probe() {
+        Ok(devices) => devices,
+        Err(error) => {
+            println!("skipped: {error}");
+            return;
+        }
+    };
+    // Written in place, and brought back by copies.
+    for device in devices.iter().flat_map(|device| [device.clone(), device.clone().apart()]) {
+        let mut session = open_text(&device, &program, kernel, "answer").unwrap();
+        for packets in [1, 1000, 7, 100_000] {
+            let done = session.run(Batch::from_packets(&vec![[0; 4]; packets]).unwrap()).unwrap();
+            let actions: Vec<u8> = (0..packets).map(|i| if i as u8 > 4 { 0 } else { i as u8 }).collect();
+            let targets: Vec<u32> = (0..packets as u32).map(|i| 3 * i).collect();
+            assert_eq!((done.verdicts.actions(), done.verdicts.targets()), (&*actions, &*targets));
+        }
+    }
+}

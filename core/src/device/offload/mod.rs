@@ -204,19 +204,48 @@ pub trait Launcher: Send + 'static {
 pub struct Columns {
     actions: Vec<u8>,
     targets: Vec<u32>,
+    /// Packets of the batch.
+    packets: usize,
 }
 
 impl Columns {
     /// Appends action bytes, one a packet. What is no action, as from a driver that is broken, is ABORTED.
     pub fn append(&mut self, actions: impl Iterator<Item = u8>) {
+        self.actions.reserve_exact(self.packets.saturating_sub(self.actions.len()));
         // Branch-free, and on the way: a pass of its own over the column would be one more.
-        self.actions.extend(actions.map(|byte| if byte > Action::Redirect as u8 { 0 } else { byte }));
+        self.actions.extend(actions.map(action));
     }
 
     /// Appends redirect targets, one a packet, where the kernel gives them.
     pub fn append_targets(&mut self, targets: impl Iterator<Item = u32>) {
+        self.targets.reserve_exact(self.packets.saturating_sub(self.targets.len()));
         self.targets.extend(targets);
     }
+
+    /// As [`Columns::append`], without copying where these are the verdicts of the whole batch.
+    pub fn adopt(&mut self, mut actions: Vec<u8>) {
+        if actions.len() < self.packets {
+            return self.append(actions.into_iter());
+        }
+        // Looked at first, as usually there is nothing to be written.
+        if actions.iter().fold(0, |most, &byte| most.max(byte)) > Action::Redirect as u8 {
+            actions.iter_mut().for_each(|byte| *byte = action(*byte));
+        }
+        self.actions = actions;
+    }
+
+    /// As [`Columns::append_targets`], without copying where these are the targets of the whole batch.
+    pub fn adopt_targets(&mut self, targets: Vec<u32>) {
+        if targets.len() < self.packets {
+            return self.append_targets(targets.into_iter());
+        }
+        self.targets = targets;
+    }
+}
+
+/// The byte, or ABORTED where it is no action.
+fn action(byte: u8) -> u8 {
+    if byte > Action::Redirect as u8 { Action::Aborted as u8 } else { byte }
 }
 
 /// A program loaded on a device that runs kernels.
@@ -348,8 +377,7 @@ impl<L: Launcher> Offload<L> {
         while slot.len() < pieces.len().min(self.launcher.parts()) {
             slot.push(self.launcher.buffers());
         }
-        let redirects = if self.effects.redirects { batch.len() } else { 0 };
-        let columns = Columns { actions: Vec::with_capacity(batch.len()), targets: Vec::with_capacity(redirects) };
+        let columns = Columns { packets: batch.len(), ..Columns::default() };
         let mut flight = Flight {
             slot,
             import,

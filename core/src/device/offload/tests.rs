@@ -219,6 +219,24 @@ fn a_byte_that_is_no_action_is_aborted() {
 }
 
 #[test]
+fn a_column_of_the_whole_batch_is_not_copied() {
+    let mut columns = Columns { packets: 4, ..Columns::default() };
+    let (actions, targets) = (vec![4, 5, 255, 3], vec![1, 2, 3, 4]);
+    let (at, targets_at) = (actions.as_ptr(), targets.as_ptr());
+    columns.adopt(actions);
+    columns.adopt_targets(targets);
+    assert_eq!((columns.actions.as_ptr(), columns.targets.as_ptr()), (at, targets_at));
+    assert_eq!((columns.actions, columns.targets), (vec![4, 0, 0, 3], vec![1, 2, 3, 4]));
+
+    let mut columns = Columns { packets: 4, ..Columns::default() };
+    for (actions, targets) in [(vec![4, 5, 255], vec![1, 2, 3]), (vec![3], vec![4])] {
+        columns.adopt(actions);
+        columns.adopt_targets(targets);
+    }
+    assert_eq!((columns.actions, columns.targets), (vec![4, 0, 0, 3], vec![1, 2, 3, 4]));
+}
+
+#[test]
 fn a_batch_of_many_parts_takes_the_memory_of_a_few() {
     for (layout, moves_ends) in [(Layout::Copied, false), (Layout::Packed, true), (Layout::Copied, true)] {
         let (mut session, script) = session_of(layout, 3, false, moves_ends, &LoadOptions::default());
