@@ -121,6 +121,7 @@ functions! {
         cuGraphAddKernelNode(*mut CUgraphNode, CUgraph, *const CUgraphNode, usize, *const CUDA_KERNEL_NODE_PARAMS);
         cuGraphInstantiateWithFlags(*mut CUgraphExec, CUgraph, c_ulonglong);
         cuGraphExecMemcpyNodeSetParams(CUgraphExec, CUgraphNode, *const CUDA_MEMCPY3D, CUcontext);
+        cuGraphUpload(CUgraphExec, CUstream);
         cuGraphLaunch(CUgraphExec, CUstream);
         cuGraphExecDestroy(CUgraphExec);
     }

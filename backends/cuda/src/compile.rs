@@ -290,8 +290,16 @@ fn build(
     target: &Target,
     cache: Option<&Cache>,
 ) -> Result<Kernel, DeviceError> {
-    if let Some(kernel) = prebuilt(gpu, device.arch(), source) {
-        return Ok(kernel);
+    // A binary that the driver does not take, or not any more, is no fault of anybody's; that it cannot be asked is.
+    let taken = |binary: &[u8]| match Kernel::load(&gpu.context, binary, source.entry) {
+        Ok(kernel) => Ok(Some(kernel)),
+        Err(code @ Code(..0)) => Err(gpu.failed("cannot be used", code)),
+        Err(_) => Ok(None),
+    };
+    for binary in prebuilt(device.arch(), source) {
+        if let Some(kernel) = taken(&binary)? {
+            return Ok(kernel);
+        }
     }
     let (version, arch, output) = match target {
         Target::Machine { version, arch } => (*version, *arch, Output::Cubin),
@@ -308,8 +316,7 @@ fn build(
     // Everything that the binary depends on. The driver translates PTX anew each time, and keeps that.
     let key = format!("NVRTC {}.{}\n{}\n{}", version.0, version.1, options.join(" "), nameless(&source.text));
     let cached = cache.and_then(|cache| cache.get(key.as_bytes()));
-    // A binary that the driver does not take any more is no fault of anybody's.
-    if let Some(kernel) = cached.and_then(|binary| Kernel::load(&gpu.context, &binary, source.entry).ok()) {
+    if let Some(kernel) = cached.map(|binary| taken(&binary)).transpose()?.flatten() {
         return Ok(kernel);
     }
     let nvrtc = Nvrtc::get(device.version().0).map_err(|reason| gpu.gave_up(reason))?;
@@ -334,6 +341,7 @@ fn build(
                  that knows this GPU"
                     .into()
             }
+            Code(..0) => return gpu.failed("cannot be used", code),
             _ => String::new(),
         };
         gpu.gave_up(format!("the driver does not take the filter that NVRTC has compiled: {code}{hint}"))
@@ -344,13 +352,13 @@ fn build(
     Ok(kernel)
 }
 
-/// The kernel out of the folder of prebuilt ones. Code for an earlier architecture of the same
-/// generation runs as well.
-fn prebuilt(gpu: &Gpu, arch: i32, source: &Source) -> Option<Kernel> {
-    let folder = PathBuf::from(std::env::var_os(CUBINS)?);
-    (arch / 10 * 10..=arch).rev().find_map(|arch| {
-        let binary = std::fs::read(folder.join(file_name(&source.text, arch))).ok()?;
-        Kernel::load(&gpu.context, &binary, source.entry).ok()
+/// What the folder of prebuilt ones has, the best first. Code for an earlier architecture of the same generation
+/// runs as well.
+fn prebuilt(arch: i32, source: &Source) -> impl Iterator<Item = Vec<u8>> + '_ {
+    let folder = std::env::var_os(CUBINS).map(PathBuf::from);
+    folder.into_iter().flat_map(move |folder| {
+        let archs = (arch / 10 * 10..=arch).rev();
+        archs.filter_map(move |arch| std::fs::read(folder.join(file_name(&source.text, arch))).ok())
     })
 }
 
@@ -397,12 +405,14 @@ impl Kernel {
             )),
             _ => gpu.failed("does not launch the filter", code),
         };
-        let _quiet = self.context.quiet().map_err(failed)?;
+        let quiet = self.context.quiet().map_err(failed)?;
         // Zeros for whatever arguments there are: no packets, and nowhere to look for any.
         let mut zeros = [0_u64; 16];
         let mut arguments: [*mut c_void; 16] = [zeros.as_mut_ptr().cast(); 16];
         // SAFETY: kernels take fewer arguments, none of which is longer. Told of no packets, or of no memory, they end.
         unsafe { self.launch(1, &mut arguments, &gpu.kernels) }.map_err(failed)?;
+        // The driver has done what it does at a first launch.
+        drop(quiet);
         let end = gpu.kernels.record().map_err(failed)?;
         let ended = wait::until(&gpu.id, cancel, || end.has_come().map_err(failed));
         if ended.is_err() {

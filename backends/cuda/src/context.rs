@@ -5,25 +5,31 @@
 //!
 //! Where memory comes or goes, or code is loaded, a driver may wait for all kernels of the context. Those that stay
 //! and wait for batches would have it wait for long, or for ever. So such work is done in a [`Quiet`] time: whoever
-//! has kernels that stay has them leave, and sends no others until it is over.
+//! has kernels that stay has them leave, and sends no others until it is over. Nobody waits for that without looking
+//! at the clock and at their cancel token.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, TryLockResult, Weak,
+};
+use std::time::Duration;
 
 use cudarc::driver::sys::{CUcontext, CUctx_st, CUdevice};
 use portcullis_core::device::CancelToken;
+use portcullis_core::device::offload::GRACE;
 
 use crate::api::{Code, Driver, check};
+use crate::wait;
 
 /// Kernels that are at the device for longer than a launch.
 pub(crate) trait Resident: Send + Sync {
-    /// Has them leave, between two entries, until there is something to do again; `false` where they do not, or the
-    /// token was used before they did.
-    fn rest(&self, cancel: Option<&CancelToken>) -> bool;
+    /// Has them leave, between two entries, until there is something to do again. Whether they have: this is asked
+    /// again and again, and waits for nothing.
+    fn leaves(&self) -> bool;
 }
 
 /// What releases something of the driver's.
@@ -38,16 +44,34 @@ struct Primary {
     gate: RwLock<()>,
     residents: Mutex<Vec<Weak<dyn Resident>>>,
     /// Sessions that were left behind, with kernels that may never end.
-    left: AtomicUsize,
+    left_behind: AtomicUsize,
     /// What is released in the next quiet time.
     releases: Mutex<Vec<Release>>,
+    /// Kernels did not leave for somebody who had something to release: nobody waits for that again, until they do.
+    occupied: AtomicBool,
 }
+
+/// The contexts that there are.
+static OPEN: Mutex<BTreeMap<CUdevice, Weak<Primary>>> = Mutex::new(BTreeMap::new());
+
+/// How long kernels that stay may take to leave: what was posted before takes its time, a second or two for the
+/// longest filters (`device::pace`).
+const PATIENCE: Duration = Duration::from_secs(10);
 
 thread_local! {
     /// The context that is current on this thread by this crate's doing.
     static CURRENT: Cell<CUcontext> = const { Cell::new(ptr::null_mut()) };
     /// The context in which this thread has a quiet time.
     static QUIET: Cell<CUcontext> = const { Cell::new(ptr::null_mut()) };
+}
+
+/// What an attempt at a lock gave; a panic elsewhere is no reason not to have it.
+fn tried<T>(attempt: TryLockResult<T>) -> Option<T> {
+    match attempt {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -77,7 +101,6 @@ impl Drop for Entered<'_> {
 
 impl Primary {
     fn of(driver: &'static Driver, device: CUdevice) -> Result<Arc<Primary>, Code> {
-        static OPEN: Mutex<BTreeMap<CUdevice, Weak<Primary>>> = Mutex::new(BTreeMap::new());
         let mut open = locked(&OPEN);
         if let Some(primary) = open.get(&device).and_then(Weak::upgrade) {
             return Ok(primary);
@@ -91,8 +114,9 @@ impl Primary {
             handle: Handle(handle),
             gate: RwLock::default(),
             residents: Mutex::default(),
-            left: AtomicUsize::new(0),
+            left_behind: AtomicUsize::new(0),
             releases: Mutex::default(),
+            occupied: AtomicBool::new(false),
         });
         open.insert(device, Arc::downgrade(&primary));
         Ok(primary)
@@ -111,8 +135,12 @@ impl Primary {
 
     /// Releases what waits for that; the context is current, and the time quiet.
     fn tidy(&self) {
-        // What is released may have something else to release.
-        while let Some(releases) = Some(std::mem::take(&mut *locked(&self.releases))).filter(|all| !all.is_empty()) {
+        loop {
+            // The lock is free meanwhile: what is released may have something else to release.
+            let releases = std::mem::take(&mut *locked(&self.releases));
+            if releases.is_empty() {
+                return;
+            }
             releases.into_iter().for_each(|release| release(self.driver));
         }
     }
@@ -120,11 +148,18 @@ impl Primary {
 
 impl Drop for Primary {
     fn drop(&mut self) {
-        if let Ok(_here) = self.enter() {
-            self.tidy();
+        let open = locked(&OPEN);
+        // Another may have come meanwhile, with kernels that stay.
+        let next = open.get(&self.device).and_then(Weak::upgrade);
+        match (&next, self.enter()) {
+            (Some(next), _) => locked(&next.releases).append(&mut locked(&self.releases)),
+            (None, Ok(_here)) => self.tidy(),
+            (None, Err(_)) => {}
         }
         // SAFETY: it was retained as often as this.
         unsafe { (self.driver.cuDevicePrimaryCtxRelease_v2)(self.device) };
+        // Before `next`, which may be the last of its kind and takes the lock.
+        drop(open);
     }
 }
 
@@ -184,9 +219,10 @@ impl Context {
         residents.push(kernels);
     }
 
-    /// For whoever sends kernels that stay: no quiet time begins while this is there.
-    pub fn sending(&self) -> RwLockReadGuard<'_, ()> {
-        self.primary.gate.read().unwrap_or_else(PoisonError::into_inner)
+    /// For whoever sends kernels that stay: no quiet time begins while this is there. `None` in a quiet time, or when
+    /// one is about to begin.
+    pub fn sending(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        tried(self.primary.gate.try_read())
     }
 
     /// Begins a quiet time, or joins that which the thread has.
@@ -194,36 +230,51 @@ impl Context {
     /// # Errors
     /// [`Code::CANCELLED`], [`Code::OCCUPIED`] or [`Code::LEFT_BEHIND`] where there is none to be had.
     pub fn quiet(&self) -> Result<Quiet<'_>, Code> {
-        self.quiet_unless(Some(&self.cancel))
+        self.quiet_within(PATIENCE, Some(&self.cancel))
     }
 
-    fn quiet_unless(&self, cancel: Option<&CancelToken>) -> Result<Quiet<'_>, Code> {
+    fn quiet_within(&self, time: Duration, cancel: Option<&CancelToken>) -> Result<Quiet<'_>, Code> {
         let primary = &*self.primary;
+        let refused = || match cancel.is_some_and(CancelToken::is_cancelled) {
+            true => Err(Code::CANCELLED),
+            false => Err(Code::OCCUPIED),
+        };
         let known = QUIET.get();
         let joins = known == primary.handle.get();
-        let gate = (!joins).then(|| primary.gate.write().unwrap_or_else(PoisonError::into_inner));
+        let mut gate = None;
+        let mut opens = || {
+            gate = tried(primary.gate.try_write());
+            gate.is_some()
+        };
+        if !joins && !wait::within(time, cancel, &mut opens) {
+            return refused();
+        }
         let quiet = Quiet { before: (!joins).then_some(known), _gate: gate, _here: primary.enter()? };
         QUIET.set(primary.handle.get());
-        if primary.left.load(Ordering::Acquire) > 0 {
+        if primary.left_behind.load(Ordering::Acquire) > 0 {
             return Err(Code::LEFT_BEHIND);
         }
         if !joins {
-            // Those that are the last of their session are dropped after the lock is free.
+            // Those that are the last of their session are dropped after the lock is free, and before the time ends.
             let residents: Vec<_> = locked(&primary.residents).iter().filter_map(Weak::upgrade).collect();
-            if !residents.iter().all(|kernels| kernels.rest(cancel)) {
-                let cancelled = cancel.is_some_and(CancelToken::is_cancelled);
-                return Err(if cancelled { Code::CANCELLED } else { Code::OCCUPIED });
+            // Each is asked, whatever the others say: they leave side by side.
+            let leave = || residents.iter().filter(|kernels| !kernels.leaves()).count() == 0;
+            if !wait::within(time, cancel, leave) {
+                return refused();
             }
         }
+        primary.occupied.store(false, Ordering::Relaxed);
         primary.tidy();
         Ok(quiet)
     }
 
-    /// Releases something in a quiet time: now, or where there is none to be had in the next.
+    /// Releases something in a quiet time: soon, or where there is none to be had in the next.
     pub fn release(&self, how: impl FnOnce(&Driver) + Send + 'static) {
-        locked(&self.primary.releases).push(Box::new(how));
-        if !self.is_abandoned() {
-            let _ = self.quiet_unless(None);
+        let primary = &self.primary;
+        locked(&primary.releases).push(Box::new(how));
+        let time = if primary.occupied.load(Ordering::Relaxed) { Duration::ZERO } else { GRACE };
+        if !self.is_abandoned() && matches!(self.quiet_within(time, None), Err(Code::OCCUPIED)) {
+            primary.occupied.store(true, Ordering::Relaxed);
         }
     }
 
@@ -246,7 +297,7 @@ impl Context {
         if self.abandoned.swap(true, Ordering::Relaxed) {
             return None;
         }
-        self.primary.left.fetch_add(1, Ordering::AcqRel);
+        self.primary.left_behind.fetch_add(1, Ordering::AcqRel);
         Some(LeftBehind(self.clone()))
     }
 }
@@ -257,8 +308,8 @@ pub(crate) struct LeftBehind(Arc<Context>);
 impl Drop for LeftBehind {
     fn drop(&mut self) {
         self.0.abandoned.store(false, Ordering::Relaxed);
-        self.0.primary.left.fetch_sub(1, Ordering::AcqRel);
-        let _ = self.0.quiet_unless(None);
+        self.0.primary.left_behind.fetch_sub(1, Ordering::AcqRel);
+        let _ = self.0.quiet_within(GRACE, None);
     }
 }
 

@@ -34,6 +34,14 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
+    /// The error that means: there is no room for `what`, or the device gave up when that was asked for.
+    pub fn no_room(&self, what: impl Display, code: Code) -> DeviceError {
+        match code {
+            Code::OUT_OF_MEMORY => self.gave_up(format!("has no memory for {what}: {code}")),
+            _ => self.failed("cannot be used", code),
+        }
+    }
+
     /// The error that means: this device gave up, in the middle of `what`.
     pub fn failed(&self, what: impl Display, code: Code) -> DeviceError {
         match code {
@@ -61,7 +69,7 @@ impl Gpu {
     /// `first` before, without which the device might never end.
     pub fn abandon(self: &Arc<Self>, kept: impl Send + 'static, first: impl FnOnce() + Send + 'static) {
         let gpu = self.clone();
-        // In this order: the others are released once the device is no longer left behind.
+        // Dropped in this order: what the first two release waits until the device is no longer left behind.
         let kept = (kept, self.clone(), self.context.abandon());
         offload::keep_until(kept, move || {
             first();
@@ -89,6 +97,10 @@ impl Stream {
         // SAFETY: room for a stream; a context is current.
         check(unsafe { (context.driver.cuStreamCreate)(&mut handle, STREAM_FLAGS) })?;
         Ok(Stream { handle: Handle(handle), context: context.clone() })
+    }
+
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
     }
 
     pub fn handle(&self) -> CUstream {

@@ -236,24 +236,34 @@ pub(crate) struct Registration {
 static PINNED_SPANS: Mutex<BTreeMap<u64, Weak<Registration>>> = Mutex::new(BTreeMap::new());
 
 impl Registration {
-    /// The span's, another session's where one has it; `None` where the driver refuses: there is more than may be pinned.
-    fn of(context: &Arc<Context>, span: &Arc<Span>) -> Option<Arc<Registration>> {
-        let mut pinned = PINNED_SPANS.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The span's, another session's where one has it.
+    ///
+    /// # Errors
+    /// The driver refuses: there is more than may be pinned. Or those of [`Context::quiet`].
+    fn of(context: &Arc<Context>, span: &Arc<Span>) -> Result<Arc<Registration>, Code> {
+        let pinned = || PINNED_SPANS.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = pinned().get(&span.id()).and_then(Weak::upgrade);
+        if let Some(registration) = known {
+            return Ok(registration);
+        }
+        // Before the lock, which is every device's.
+        let _quiet = context.quiet()?;
+        let mut pinned = pinned();
         if let Some(registration) = pinned.get(&span.id()).and_then(Weak::upgrade) {
-            return Some(registration);
+            return Ok(registration);
         }
         let registration = Arc::new(Registration::new(context, span)?);
         pinned.retain(|_, registration| registration.strong_count() > 0);
         pinned.insert(span.id(), Arc::downgrade(&registration));
-        Some(registration)
+        Ok(registration)
     }
 
-    fn new(context: &Arc<Context>, span: &Arc<Span>) -> Option<Registration> {
-        let _quiet = context.quiet().ok()?;
+    /// In a quiet time.
+    fn new(context: &Arc<Context>, span: &Arc<Span>) -> Result<Registration, Code> {
         let start: *mut c_void = span.as_ptr().cast();
         // SAFETY: the span is an allocation of this size, which stays as long as the registration does.
-        check(unsafe { (context.driver.cuMemHostRegister_v2)(start, span.allocated(), PINNED) }).ok()?;
-        Some(Registration { span: span.clone(), context: context.clone() })
+        check(unsafe { (context.driver.cuMemHostRegister_v2)(start, span.allocated(), PINNED) })?;
+        Ok(Registration { span: span.clone(), context: context.clone() })
     }
 
     /// The memory.
@@ -326,8 +336,12 @@ impl Registrations {
         // Before asking: what is given back meanwhile counts.
         let now = released();
         let registration = Registration::of(context, span);
-        self.known.push_back(Known { id: span.id(), registration: registration.clone().ok_or(now) });
-        registration
+        // That the device was busy is no reason not to ask again.
+        if !matches!(registration, Err(Code(..0))) {
+            let known = registration.as_ref().map(Arc::clone).map_err(|_| now);
+            self.known.push_back(Known { id: span.id(), registration: known });
+        }
+        registration.ok()
     }
 }
 

@@ -215,9 +215,9 @@ impl CudaDevice {
             reason: format!("{what}: {code}"),
         };
         let driver = Driver::get().map_err(|absent| DeviceError::Missing(without_driver(&absent)))?;
-        let context = Context::new(driver, self.device, cancel).map_err(|code| failed("cannot be opened", code))?;
-        let context = Arc::new(context);
-        let stream = || Stream::new(&context).map(Arc::new).map_err(|code| failed("has no stream to give", code));
+        let failed = |code: Code| failed("cannot be opened", code);
+        let context = Arc::new(Context::new(driver, self.device, cancel).map_err(failed)?);
+        let stream = || Stream::new(&context).map(Arc::new).map_err(failed);
         let kernels = stream()?;
         // One batch after the other needs no more than one.
         let other = || if dispatch == Dispatch::Inline { Ok(kernels.clone()) } else { stream() };

@@ -8,7 +8,7 @@ use portcullis_core::device::{Device, DeviceError, Dispatch, LoadOptions, Sessio
 use portcullis_core::program::Program;
 
 use crate::compile;
-use crate::dispatch::entries::Entered;
+use crate::dispatch::entries::Posting;
 use crate::dispatch::graph::Graphs;
 use crate::dispatch::persistent::Ring;
 use crate::dispatch::pipelined::Pipelined;
@@ -29,11 +29,11 @@ pub(crate) fn load(
             dispatch.session(Offload::new(Pipelined::new(gpu, loaded), kind, effects, program, options))
         }
         Dispatch::Persistent => {
-            let launcher = Entered::new(Ring::new(gpu, loaded.kernel)?, effects, &options.cancel);
+            let launcher = Posting::new(Ring::new(gpu, loaded.kernel)?, effects, &options.cancel);
             Box::new(Offload::new(launcher, kind, effects, program, options))
         }
         Dispatch::WaitValue => {
-            let launcher = Entered::new(Queue::new(gpu, loaded.kernel)?, effects, &options.cancel);
+            let launcher = Posting::new(Queue::new(gpu, loaded.kernel)?, effects, &options.cancel);
             Box::new(Offload::new(launcher, kind, effects, program, options))
         }
         Dispatch::Graph => {

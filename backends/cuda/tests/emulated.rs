@@ -488,31 +488,124 @@ fn memory_that_cannot_be_pinned_where_it_lies_is_copied() {
 #[test]
 fn a_launch_that_fails_ends_the_session_and_nothing_else() {
     const TEST: &str = "a_launch_that_fails_ends_the_session_and_nothing_else";
-    if !is_child() {
-        // Each session of the five has launches of its own: the first when it is loaded, then those of its batches.
-        for number in [1, 2, 6] {
-            passes(TEST, &format!("launch-fails={number}"));
-        }
-        return;
-    }
-    let program = program(FILTERS[3]);
-    let mut failures = 0;
-    for dispatch in device().info().dispatch {
-        let run = || {
-            let mut session = device().load(&program, &options(*dispatch))?;
-            session.run(batch(300, 0, 1))?;
-            session.run(batch(300, 0, 2)).map(|done| done.verdicts.len())
-        };
-        match run() {
-            Ok(verdicts) => assert_eq!(verdicts, 300),
-            Err(error) => {
-                let text = error.to_string();
-                assert!(text.starts_with("cuda:0: ") && text.contains("CUDA_ERROR_LAUNCH_FAILED"), "{text}");
-                failures += 1;
+    let Some(dispatch) = std::env::var(CHILD).ok() else {
+        // The first launch is that of loading, the others are batches', or have begun and wait for one.
+        for (dispatch, number) in Dispatch::ALL.into_iter().flat_map(|dispatch| (1..4).map(move |n| (dispatch, n))) {
+            if (dispatch, number) != (Dispatch::Persistent, 3) {
+                passes_with(TEST, &format!("launch-fails={number}"), &[(CHILD, dispatch.name())]);
             }
         }
+        return;
+    };
+    let (program, options) = (program(FILTERS[3]), options(dispatch.parse().unwrap()));
+    let run = || {
+        let mut session = device().load(&program, &options)?;
+        session.run(batch(300, 0, 1))?;
+        session.run(batch(300, 0, 2)).map(|done| done.verdicts.len())
+    };
+    let began = Instant::now();
+    let text = run().unwrap_err().to_string();
+    assert!(text.starts_with("cuda:0: ") && text.contains("CUDA_ERROR_LAUNCH_FAILED"), "{text}");
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    assert_eq!(run(), Ok(300));
+}
+
+/// Runs a test's body in a thread, and gives up waiting for it.
+fn patiently(work: impl FnOnce() + Send + 'static) {
+    let (done, outcome) = channel();
+    let thread = std::thread::spawn(move || {
+        work();
+        let _ = done.send(());
+    });
+    match outcome.recv_timeout(PATIENCE) {
+        Err(RecvTimeoutError::Timeout) => panic!("a device that hangs is waited for"),
+        Ok(()) | Err(RecvTimeoutError::Disconnected) => {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
     }
-    assert_eq!(failures, 1, "one launch fails, and one session with it");
+}
+
+/// A token that is used after a second.
+fn soon() -> CancelToken {
+    let token = CancelToken::new();
+    let used = token.clone();
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(1));
+        used.cancel();
+    });
+    token
+}
+
+#[test]
+fn sessions_beside_one_that_hangs_wait_for_nothing() {
+    const TEST: &str = "sessions_beside_one_that_hangs_wait_for_nothing";
+    let Some(dispatch) = std::env::var(CHILD).ok() else {
+        // After two launches of loading, the first batch's.
+        for dispatch in [Dispatch::Persistent, Dispatch::WaitValue] {
+            let Some(child) = again_without(TEST, "hang=3", &[], &[(CHILD, dispatch.name())]) else { return };
+            let error = String::from_utf8_lossy(&child.stderr);
+            assert!(child.status.success(), "{}\n{error}", String::from_utf8_lossy(&child.stdout));
+        }
+        return;
+    };
+    patiently(move || {
+        let program = program(FILTERS[3]);
+        let mut other = device().load(&program, &LoadOptions::default()).unwrap();
+        other.import(batch(3000, 128, 1).span()).unwrap();
+        let cancel = CancelToken::new();
+        let options = LoadOptions { cancel: cancel.clone(), ..options(dispatch.parse().unwrap()) };
+        let mut hangs = device().load(&program, &options).unwrap();
+        hangs.submit(batch(300, 0, 1)).unwrap();
+        let quickly = |began: Instant| assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        // What needs the device to itself is refused, or ends by its token.
+        let began = Instant::now();
+        let token = LoadOptions { cancel: soon(), ..LoadOptions::default() };
+        assert_eq!(device().load(&program, &token).err(), Some(DeviceError::Cancelled));
+        quickly(began);
+        // What is released waits for a better time, and holds nobody up.
+        let began = Instant::now();
+        let dropping = std::thread::spawn(move || drop(other));
+        std::thread::sleep(Duration::from_millis(100));
+        cancel.cancel();
+        assert_eq!(hangs.complete().err(), Some(DeviceError::Cancelled));
+        quickly(began);
+        dropping.join().unwrap();
+        quickly(began);
+        drop(hangs);
+        quickly(began);
+        let text = device().load(&program, &LoadOptions::default()).err().unwrap().to_string();
+        assert!(text.contains("cannot be used") && text.contains("busy with a batch that was given up"), "{text}");
+    });
+}
+
+#[test]
+fn a_filter_that_hangs_when_it_is_loaded_is_in_nobodys_way() {
+    const TEST: &str = "a_filter_that_hangs_when_it_is_loaded_is_in_nobodys_way";
+    if !is_child() {
+        let Some(child) = again(TEST, "hang-plain") else { return };
+        let error = String::from_utf8_lossy(&child.stderr);
+        assert!(child.status.success(), "{}\n{error}", String::from_utf8_lossy(&child.stdout));
+        return;
+    }
+    patiently(|| {
+        let program = program(FILTERS[3]);
+        let mut session = device().load(&program, &options(Dispatch::Persistent)).unwrap();
+        assert_eq!(session.run(batch(300, 0, 1)).unwrap().verdicts.len(), 300);
+        let cancel = CancelToken::new();
+        let load = || device().load(&program, &LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() }).err();
+        std::thread::scope(|scope| {
+            let loading = scope.spawn(load);
+            // Compiling takes a part of it.
+            for seed in 0..100 {
+                let began = Instant::now();
+                assert_eq!(session.run(batch(300, 0, seed)).unwrap().verdicts.len(), 300);
+                assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            cancel.cancel();
+            assert_eq!(loading.join().unwrap(), Some(DeviceError::Cancelled));
+        });
+    });
 }
 
 #[test]
@@ -530,18 +623,7 @@ fn a_kernel_that_never_ends_is_left_behind() {
         }
         return;
     };
-    let (done, outcome) = channel();
-    // A thread of its own: a session that waits for the device does so for ever.
-    let thread = std::thread::spawn(move || {
-        leave_hanging(dispatch.parse().unwrap(), &program(FILTERS[3]));
-        let _ = done.send(());
-    });
-    match outcome.recv_timeout(PATIENCE) {
-        Err(RecvTimeoutError::Timeout) => panic!("a device that hangs is waited for"),
-        Ok(()) | Err(RecvTimeoutError::Disconnected) => {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        }
-    }
+    patiently(move || leave_hanging(dispatch.parse().unwrap(), &program(FILTERS[3])));
 }
 
 /// Cancels while a kernel hangs, and sees to it that nobody waits and that the packets' memory stays.

@@ -121,7 +121,7 @@ API int cuDeviceTotalMem_v2(size_t *bytes, int device) {
 API int cuDeviceGetAttribute(int *value, int attribute, int device) {
     if (device) return INVALID_DEVICE;
     switch (attribute) {
-        case 16: *value = 2; return SUCCESS;                            // MULTIPROCESSOR_COUNT
+        case 16: *value = PROCESSORS; return SUCCESS;                   // MULTIPROCESSOR_COUNT
         case 17: *value = 0; return SUCCESS;                            // KERNEL_EXEC_TIMEOUT
         case 18: *value = 0; return SUCCESS;                            // INTEGRATED
         case 19: *value = 1; return SUCCESS;                            // CAN_MAP_HOST_MEMORY

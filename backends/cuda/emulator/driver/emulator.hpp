@@ -95,7 +95,7 @@ void check_pinned(const void *host, size_t bytes, const char *function);
 // A kernel (module.cpp), with a copy of its parameters.
 struct Launch {
     void (*run)(void **parameters, const unsigned *block, const unsigned *grid, const unsigned *threads);
-    bool has_barriers, stays;
+    bool has_barriers, stays, is_plain;
     unsigned grid[3], threads[3];
     std::vector<std::vector<unsigned char>> parameters;
     Context *context;
@@ -106,6 +106,7 @@ void run(Launch &launch);
 // The compiler (nvrtc.cpp): a shared object of `source` for an architecture, or the compiler's messages.
 bool compile(const std::string &source, int arch, std::string *object, std::string *log);
 
+const unsigned PROCESSORS = 4;
 int device_arch();
 int driver_version();
 

@@ -41,6 +41,7 @@ struct Executable {
     Context *context;
     Graph *graph;
     std::vector<Node> nodes;
+    bool uploaded = false;
     // Launches that have not ended.
     std::atomic<long> running{0};
 };
@@ -159,11 +160,21 @@ API int cuGraphExecMemcpyNodeSetParams(void *handle, Node *node, const Copy *cop
     return SUCCESS;
 }
 
+API int cuGraphUpload(void *handle, void *stream_handle) {
+    CHECK_CONTEXT();
+    undisturbed(context, __func__);
+    stream_of(stream_handle, __func__);
+    std::lock_guard<std::mutex> lock(mutex);
+    executable_of(handle, __func__)->uploaded = true;
+    return SUCCESS;
+}
+
 API int cuGraphLaunch(void *handle, void *stream_handle) {
     CHECK_CONTEXT();
     Stream *stream = stream_of(stream_handle, __func__);
     std::lock_guard<std::mutex> lock(mutex);
     Executable *executable = executable_of(handle, __func__);
+    if (!executable->uploaded) undisturbed(context, __func__);
     executable->running++;
     for (Node &node : executable->nodes) {
         if (node.launch) {

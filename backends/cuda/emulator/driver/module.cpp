@@ -19,7 +19,7 @@ struct Function {
     void (*run)(void **, const unsigned *, const unsigned *, const unsigned *);
     const unsigned *sizes;
     unsigned count;
-    bool has_barriers, stays;
+    bool has_barriers, stays, is_plain;
     unsigned most_threads;
     // Whether it was launched before: drivers may put off loading it until then.
     bool launched;
@@ -31,7 +31,7 @@ static std::set<Function *> functions;
 static std::atomic<long> launches{0};
 
 // Multiprocessors times the blocks that each holds.
-static const unsigned BLOCKS_EACH = 2, RESIDENT = 2 * BLOCKS_EACH;
+static const unsigned BLOCKS_EACH = 2, RESIDENT = PROCESSORS * BLOCKS_EACH;
 
 static int load(const void *bytes, size_t size, void **library) {
     char path[] = "/tmp/portcullis-cubin-XXXXXX";
@@ -105,6 +105,7 @@ API int cuModuleGetFunction(Function **made, Module *module, const char *name) {
         *(const bool *)dlsym(module->library, "emulated_barriers"),
         // The only kernel of Portcullis's that waits for the host.
         !strcmp(name, "pc_persistent"),
+        !strcmp(name, "xdp_kernel"),
         *(const unsigned *)symbol("emulated_threads_"),
         false,
     };
@@ -143,6 +144,7 @@ Launch prepare_launch(void *handle, const unsigned *grid, const unsigned *thread
     function->launched = true;
     Launch launch;
     launch.stays = function->stays;
+    launch.is_plain = function->is_plain;
     launch.run = function->run;
     launch.has_barriers = function->has_barriers;
     memcpy(launch.grid, grid, sizeof launch.grid);
@@ -161,7 +163,7 @@ void run(Launch &launch) {
         launch.context->error = LAUNCH_FAILED;
         return;
     }
-    while (number >= asked("hang", 1l << 62)) pause();
+    while (number >= asked("hang", 1l << 62) || (launch.is_plain && asked("hang-plain"))) pause();
     std::vector<void *> parameters;
     for (auto &parameter : launch.parameters) parameters.push_back(parameter.data());
     unsigned all = launch.grid[0] * launch.grid[1] * launch.grid[2];
@@ -191,8 +193,11 @@ API int cuLaunchKernel(
     Stream *stream = stream_of(handle, __func__);
     unsigned grid[3] = {grid_x, grid_y, grid_z}, threads[3] = {x, y, z};
     auto launch = std::make_shared<Launch>(prepare_launch(function, grid, threads, parameters, __func__));
-    // A thread's own memory, for all threads that two multiprocessors hold.
-    if (asked("local", 0) * 2 * 2048 > asked("memory", 1l << 30)) return OUT_OF_MEMORY;
-    enqueue(stream, [launch, stays = launch->stays ? resident(context) : nullptr] { run(*launch); });
+    // A thread's own memory, for all threads that the multiprocessors hold.
+    if (asked("local", 0) * PROCESSORS * 2048 > asked("memory", 1l << 30)) return OUT_OF_MEMORY;
+    // Told of no ring it ends at once.
+    void *ring = nullptr;
+    if (launch->stays) memcpy(&ring, launch->parameters[0].data(), sizeof ring);
+    enqueue(stream, [launch, stays = ring ? resident(context) : nullptr] { run(*launch); });
     return SUCCESS;
 }

@@ -26,7 +26,8 @@ pub const SHIM: &str = include_str!("shim.cuh");
 /// - `init=803`, `no-device`, `prohibited`: a driver that gives no device, or one that may not be used;
 /// - `memory=BYTES`, `no-pinned-memory`, `no-registering`, `registered=BYTES`, `local=BYTES`: memory that runs out; how
 ///   much may be pinned where it lies; what each thread of a kernel has to itself;
-/// - `launch-fails=N`, `hang=N`: the N-th launch fails; that and all later ones never end.
+/// - `launch-fails=N`, `hang=N`, `hang-plain`: the N-th launch fails; that and all later ones never end; none ends of the
+///   kernels that batches are launched on one by one.
 pub const BEHAVIOUR: &str = "PORTCULLIS_EMULATED_CUDA";
 
 const THREADS: &str = include_str!("threads.cuh");

@@ -1,10 +1,9 @@
 //! Launches that are posted to kernels by writing to memory. `entries.cu` has the same.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, RwLockReadGuard};
 
-use portcullis_core::device::offload::{Columns, Effects, Launcher, Part};
+use portcullis_core::device::offload::{Columns, Effects, GRACE, Launcher, Part, SILENCE};
 use portcullis_core::device::plan::{Bounds, Layout, Needs};
 use portcullis_core::device::{CancelToken, DeviceError, Imported};
 use portcullis_core::packet::{Batch, Span};
@@ -137,9 +136,15 @@ impl Entries {
     }
 }
 
-/// How long resident kernels may take to leave: what was posted before takes its time, a second or two for the
-/// longest filters (`device::pace`).
-pub(crate) const REST: Duration = Duration::from_secs(10);
+/// Waits until kernels that stay may be sent to the device.
+pub(crate) fn sending<'a>(gpu: &'a Gpu, cancel: &CancelToken) -> Result<RwLockReadGuard<'a, ()>, DeviceError> {
+    let mut guard = None;
+    wait::until(&gpu.id, cancel, || {
+        guard = gpu.context.sending();
+        Ok(guard.is_some())
+    })?;
+    Ok(guard.expect("waited for"))
+}
 
 /// Kernels at the device that take entries: what differs between ways of having them there.
 pub(crate) trait Answering: Resident + Sized + 'static {
@@ -183,15 +188,15 @@ pub(crate) trait Answering: Resident + Sized + 'static {
         })
     }
 
-    /// Posts nothing any more, and has the kernels leave; whether they have within half a second.
-    fn close(&self) -> bool;
+    /// Posts nothing any more. Nobody looks at what is left.
+    fn close(&self);
 
     /// Leaves the device behind, with what is kept until it is done.
     fn abandon(self: &Arc<Self>, kept: impl Send + 'static);
 }
 
 /// A session's launcher over such kernels.
-pub(crate) struct Entered<K: Answering> {
+pub(crate) struct Posting<K: Answering> {
     effects: Effects,
     /// Packets and bytes in an entry of the batch that is being cut.
     sizes: (usize, u64),
@@ -199,21 +204,27 @@ pub(crate) struct Entered<K: Answering> {
     kernels: Arc<K>,
 }
 
-impl<K: Answering> Entered<K> {
-    pub fn new(kernels: Arc<K>, effects: Effects, cancel: &CancelToken) -> Entered<K> {
-        Entered { effects, sizes: kernels.sizes(0), cancel: cancel.clone(), kernels }
+impl<K: Answering> Posting<K> {
+    pub fn new(kernels: Arc<K>, effects: Effects, cancel: &CancelToken) -> Posting<K> {
+        Posting { effects, sizes: kernels.sizes(0), cancel: cancel.clone(), kernels }
+    }
+
+    /// Gives the kernels up; whether they have left soon.
+    fn closes(&self) -> bool {
+        self.kernels.close();
+        wait::within(GRACE, None, || self.kernels.leaves())
     }
 }
 
-impl<K: Answering> Drop for Entered<K> {
+impl<K: Answering> Drop for Posting<K> {
     fn drop(&mut self) {
-        if !self.kernels.gpu().context.is_abandoned() && !self.kernels.close() {
+        if !self.kernels.gpu().context.is_abandoned() && !self.closes() {
             self.kernels.abandon(self.kernels.clone());
         }
     }
 }
 
-impl<K: Answering> Launcher for Entered<K> {
+impl<K: Answering> Launcher for Posting<K> {
     type Buffers = Slot;
     type Import = ();
     /// The entry's number.
@@ -253,7 +264,7 @@ impl<K: Answering> Launcher for Entered<K> {
         slots: &mut [Slot],
     ) -> Result<(), DeviceError> {
         let gpu = self.kernels.gpu();
-        let failed = |code| gpu.failed("has no memory for a batch", code);
+        let failed = |code| gpu.no_room("a batch", code);
         // One quiet time, if any, for all of them: the kernels are away meanwhile.
         let mut quiet = None;
         let places = slots.len();
@@ -271,7 +282,7 @@ impl<K: Answering> Launcher for Entered<K> {
         let gpu = self.kernels.gpu();
         let shape = Shape::of(part, effects, false);
         let reserved = slot.reserve(&gpu.context, &shape, Inside::Given);
-        reserved.map_err(|code| gpu.failed("has no memory for a batch", code))?;
+        reserved.map_err(|code| gpu.no_room("a batch", code))?;
         // SAFETY: the part that the slot was used for last was waited for (`Launcher`).
         unsafe { slot.write(part, effects, &shape) };
         Ok(())
@@ -313,11 +324,11 @@ impl<K: Answering> Launcher for Entered<K> {
     }
 
     fn settle(&mut self) {
-        self.kernels.rest(None);
+        while !wait::within(SILENCE, None, || self.kernels.leaves()) {}
     }
 
     fn settles(&mut self, _: &[&u64], _: bool) -> bool {
-        self.kernels.close()
+        self.closes()
     }
 
     fn outlive(&mut self, kept: impl Send + 'static) {

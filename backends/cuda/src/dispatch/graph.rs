@@ -99,13 +99,13 @@ impl Launcher for Graphs {
         let shape = Shape::of(part, effects, false);
         let _here = self.gpu.enter()?;
         let reserved = buffers.slot.reserve(&self.gpu.context, &shape, Inside::GivenAndAnswers);
-        reserved.map_err(|code| self.failed("has no memory for a batch", code))?;
+        reserved.map_err(|code| self.gpu.no_room("a batch", code))?;
         // SAFETY: the part that the slot was used for last was waited for (`Launcher`).
         unsafe { buffers.slot.write(part, effects, &shape) };
         // It is made for the memory that the slot had then.
         if buffers.graph.as_ref().is_none_or(|graph| graph.memory != Memory::of(&buffers.slot)) {
             buffers.graph = None;
-            let made = Executable::new(&self.gpu.context, &self.kernel, &buffers.slot, effects);
+            let made = Executable::new(&self.kernel, &buffers.slot, effects, &buffers.stream);
             buffers.graph = Some(made.map_err(|code| self.failed("does not make a graph", code))?);
         }
         Ok(())
@@ -308,7 +308,8 @@ struct Executable {
 
 impl Executable {
     /// A graph over a slot's memory, as large as the part that is in it.
-    fn new(context: &Arc<Context>, kernel: &Arc<Loaded>, slot: &Slot, effects: Effects) -> Result<Executable, Code> {
+    fn new(kernel: &Arc<Loaded>, slot: &Slot, effects: Effects, stream: &Stream) -> Result<Executable, Code> {
+        let context = stream.context();
         // It may take memory of the device's.
         let (_quiet, driver) = (context.quiet()?, context.driver);
         let sizes = Sizes::of(slot, effects, slot.given_at.end);
@@ -352,6 +353,9 @@ impl Executable {
         }
         // SAFETY: room for an executable graph; the graph was made above.
         check(unsafe { (driver.cuGraphInstantiateWithFlags)(&mut made.executable.0, made.graph.get(), 0) })?;
+        // Now, and not with the first launch.
+        // SAFETY: it was made above; the stream is alive.
+        check(unsafe { (driver.cuGraphUpload)(made.executable.get(), stream.handle()) })?;
         Ok(made)
     }
 

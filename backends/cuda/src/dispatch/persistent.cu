@@ -100,7 +100,6 @@ extern "C" __global__ void __launch_bounds__(256) pc_persistent(pc_ring ring)
     if (threadIdx.x == 0u) {
         ring.served[blockIdx.x] = served;
         *(volatile uint *)ring.leaving = ring.start;
-        __threadfence_system();
         pc_release(ring.left + blockIdx.x, ring.start);
     }
 }

@@ -12,22 +12,23 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use portcullis_core::device::offload::GRACE;
 use portcullis_core::device::{CancelToken, DeviceError};
 
-use super::entries::{Answering, Entries, Entry, REST};
+use super::entries::{Answering, Entries, Entry, sending};
 use crate::api::Code;
 use crate::compile::Kernel;
 use crate::context::Resident;
 use crate::device::Gpu;
 use crate::memory::{Buffer, DeviceMemory};
-use crate::wait;
 
 /// How long the kernel stays.
 const LIFE: Duration = Duration::from_secs(1);
 
 /// Blocks that poll, at most: each poll is a read over the bus.
 const MOST_BLOCKS: u32 = 32;
+
+/// And no more than one in so many that the device has room for.
+const SHARE: u32 = 4;
 
 /// Entries for each block.
 const EACH: u64 = 8;
@@ -86,13 +87,17 @@ struct Argument {
 
 impl Ring {
     pub fn new(gpu: Arc<Gpu>, kernel: Kernel) -> Result<Arc<Ring>, DeviceError> {
-        let failed = |code| gpu.failed("has no memory for a ring", code);
-        let blocks = (gpu.processors * kernel.blocks_each().map_err(failed)?).min(MOST_BLOCKS);
+        let failed = |code| gpu.no_room("a ring", code);
+        // Not all that there is room for: while these are there, others cannot begin in their places.
+        let blocks = (gpu.processors * kernel.blocks_each().map_err(failed)? / SHARE).clamp(1, MOST_BLOCKS);
+        // Memory is cleared while it is quiet as well: it may wait for the device.
+        let quiet = gpu.context.quiet().map_err(failed)?;
         // Behind the entries: whether to stop, and for each block the start in which it has left.
         let entries = Entries::new(&gpu.context, u64::from(blocks) * EACH, 1 + blocks as usize).map_err(failed)?;
         let bytes = (blocks as usize + 1) * 8;
         let served = DeviceMemory::new(&gpu.context, bytes).map_err(failed)?;
         served.clear(&gpu.kernels, bytes).map_err(failed)?;
+        drop(quiet);
         let ring = Arc::new(Ring { state: Mutex::default(), entries, served, blocks, kernel, gpu });
         let resident: Arc<dyn Resident> = ring.clone();
         ring.gpu.context.has_resident(Arc::downgrade(&resident));
@@ -141,24 +146,25 @@ impl Ring {
         state.running = true;
         Ok(())
     }
+}
 
-    /// Whether the kernel has left within this time, and the device with it.
-    fn leaves_within(&self, state: &mut State, how: u32, time: Duration, cancel: Option<&CancelToken>) -> bool {
+/// The number of the next entry, unless nothing is posted any more.
+fn open(gpu: &Gpu, state: &State) -> Result<u64, DeviceError> {
+    if state.closed { Err(gpu.gave_up("its kernels were given up after an error".into())) } else { Ok(state.next) }
+}
+
+impl Resident for Ring {
+    fn leaves(&self) -> bool {
+        let mut state = self.state();
         if state.running {
-            self.stop(how);
+            self.stop(if state.closed { ABANDON } else { LEAVE });
         }
-        let left = wait::within(time, cancel, || self.gpu.is_idle());
+        let left = self.gpu.is_idle();
         if left {
             self.stop(0);
             state.running = false;
         }
         left
-    }
-}
-
-impl Resident for Ring {
-    fn rest(&self, cancel: Option<&CancelToken>) -> bool {
-        self.leaves_within(&mut self.state(), LEAVE, REST, cancel)
     }
 }
 
@@ -185,15 +191,13 @@ impl Answering for Ring {
 
     fn post(&self, entry: Entry, cancel: &CancelToken) -> Result<u64, DeviceError> {
         let gpu = &*self.gpu;
-        let number = self.state().next;
+        let number = open(gpu, &self.state())?;
         if let Some(before) = number.checked_sub(self.entries.size()) {
             self.answer(before, cancel)?;
         }
-        let _sending = gpu.context.sending();
+        let _sending = sending(gpu, cancel)?;
         let mut state = self.state();
-        if state.closed {
-            return Err(gpu.gave_up("it was given up".into()));
-        }
+        open(gpu, &state)?;
         self.entries.post(number, entry);
         state.next += 1;
         self.start(&mut state, number).map_err(|code| gpu.failed("does not launch the filter", code))?;
@@ -201,15 +205,14 @@ impl Answering for Ring {
     }
 
     fn attend(&self, number: u64) -> Result<(), DeviceError> {
-        let _sending = self.gpu.context.sending();
+        // In a quiet time it is asked again.
+        let Some(_sending) = self.gpu.context.sending() else { return Ok(()) };
         let started = self.start(&mut self.state(), number);
         started.map_err(|code| self.gpu.failed("does not launch the filter", code))
     }
 
-    fn close(&self) -> bool {
-        let mut state = self.state();
-        state.closed = true;
-        self.leaves_within(&mut state, ABANDON, GRACE, None)
+    fn close(&self) {
+        self.state().closed = true;
     }
 
     fn abandon(self: &Arc<Self>, kept: impl Send + 'static) {

@@ -152,8 +152,7 @@ impl Launcher for Pipelined {
         let _here = gpu.enter()?;
         let from = part.import().filter(|_| !part.bytes().is_empty());
         let shape = Shape::of(part, effects, from.is_some());
-        slot.reserve(&gpu.context, &shape, Inside::GivenAndAnswers)
-            .map_err(|code| gpu.failed("has no memory for a batch", code))?;
+        slot.reserve(&gpu.context, &shape, Inside::GivenAndAnswers).map_err(|code| gpu.no_room("a batch", code))?;
         // SAFETY: the part that the slot was used for last was waited for (`Launcher`).
         buffers.origin = unsafe { slot.write(part, effects, &shape) };
         let at = slot.given_at;

@@ -6,10 +6,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::offload::GRACE;
+use portcullis_core::device::offload::{GRACE, SILENCE};
 use portcullis_core::device::{CancelToken, DeviceError};
 
-use super::entries::{Answering, Entries, Entry, REST};
+use super::entries::{Answering, Entries, Entry, sending};
 use crate::api::{Code, check};
 use crate::compile::{BLOCK, Kernel};
 use crate::context::Resident;
@@ -62,7 +62,7 @@ struct State {
 
 impl Queue {
     pub fn new(gpu: Arc<Gpu>, kernel: Kernel) -> Result<Arc<Queue>, DeviceError> {
-        let failed = |code| gpu.failed("has no memory for a queue", code);
+        let failed = |code| gpu.no_room("a queue", code);
         let entries = Entries::new(&gpu.context, AHEAD, 0).map_err(failed)?;
         let blocks = (gpu.processors * kernel.blocks_each().map_err(failed)?).min(MOST_BLOCKS);
         let queue = Arc::new(Queue { state: Mutex::default(), entries, blocks, kernel, gpu });
@@ -105,39 +105,46 @@ impl Queue {
             // SAFETY: the addresses are those of words in pinned memory that is mapped, which stays until the stream is
             // empty: `rest` sees to that before anything goes.
             check(unsafe { wait(stream.handle(), self.entries.turn_address(number), turn, UNTIL_REACHED) })?;
+            // From here on somebody has to post it, whatever becomes of the rest.
+            state.queued += 1;
             self.launch(number)?;
             // SAFETY: as above.
             check(unsafe { write(stream.handle(), self.entries.answer_address(number), turn, AFTER_ALL_ELSE) })?;
-            state.queued += 1;
         }
         Ok(())
     }
 
     fn let_go_when_idle(&self) {
-        let mut state = self.state();
-        let idle = state.posted.is_some_and(|posted| posted.elapsed() >= IDLE);
-        let answered = state.next.checked_sub(1).is_none_or(|last| self.entries.is_answered(last));
-        if idle && answered && state.queued > state.next && !self.gpu.context.is_abandoned() {
-            self.release(&mut state, GRACE, None);
+        let is_idle = |state: &State| {
+            let answered = state.next.checked_sub(1).is_none_or(|last| self.entries.is_answered(last));
+            answered && state.posted.is_some_and(|posted| posted.elapsed() >= IDLE)
+        };
+        if is_idle(&self.state()) && !self.gpu.context.is_abandoned() {
+            wait::within(GRACE, None, || {
+                let mut state = self.state();
+                // Somebody may have posted a batch meanwhile.
+                !is_idle(&state) || self.lets_go(&mut state)
+            });
         }
     }
 
-    /// Posts a launch of nothing to each kernel that waits, so that the stream runs empty. Whether it does.
-    fn release(&self, state: &mut State, time: Duration, cancel: Option<&CancelToken>) -> bool {
-        while state.next < state.queued {
-            if !wait::within(time, cancel, || self.entries.is_free_for(state.next)) {
-                return false;
-            }
+    /// Posts launches of nothing to the kernels that wait, as places for them come free. Whether the stream is empty.
+    fn lets_go(&self, state: &mut State) -> bool {
+        if self.gpu.kernels.is_idle().is_err() {
+            // Nothing runs in a context that has failed, and so nothing is answered.
+            state.next = state.queued;
+        }
+        while state.next < state.queued && self.entries.is_free_for(state.next) {
             self.entries.post(state.next, Entry::default());
             state.next += 1;
         }
-        wait::within(time, cancel, || self.gpu.is_idle())
+        state.next == state.queued && self.gpu.is_idle()
     }
 }
 
 impl Resident for Queue {
-    fn rest(&self, cancel: Option<&CancelToken>) -> bool {
-        self.release(&mut self.state(), REST, cancel)
+    fn leaves(&self) -> bool {
+        self.lets_go(&mut self.state())
     }
 }
 
@@ -165,6 +172,9 @@ impl Answering for Queue {
     fn post(&self, entry: Entry, cancel: &CancelToken) -> Result<u64, DeviceError> {
         let gpu = &*self.gpu;
         let (_sending, mut state) = loop {
+            if self.state().closed {
+                return Err(gpu.gave_up("its kernels were given up after an error".into()));
+            }
             wait::until(&gpu.id, cancel, || {
                 let free = self.entries.is_free_for(self.state().next);
                 if !free {
@@ -172,15 +182,12 @@ impl Answering for Queue {
                 }
                 Ok(free)
             })?;
-            let (sending, state) = (gpu.context.sending(), self.state());
+            let (sending, state) = (sending(gpu, cancel)?, self.state());
             // Launches of nothing may have been posted meanwhile.
             if self.entries.is_free_for(state.next) {
                 break (sending, state);
             }
         };
-        if state.closed {
-            return Err(gpu.gave_up("it was given up".into()));
-        }
         let number = state.next;
         self.entries.post(number, entry);
         state.next += 1;
@@ -189,16 +196,14 @@ impl Answering for Queue {
         Ok(number)
     }
 
-    fn close(&self) -> bool {
-        let mut state = self.state();
-        state.closed = true;
-        self.release(&mut state, GRACE, None)
+    fn close(&self) {
+        self.state().closed = true;
     }
 
     /// Goes on posting launches of nothing as places for them come free: else what waits in the stream would do so
     /// for ever.
     fn abandon(self: &Arc<Self>, kept: impl Send + 'static) {
         let queue = self.clone();
-        self.gpu.abandon(kept, move || while !queue.release(&mut queue.state(), REST, None) {});
+        self.gpu.abandon(kept, move || while !wait::within(SILENCE, None, || queue.leaves()) {});
     }
 }
