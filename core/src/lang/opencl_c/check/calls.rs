@@ -235,15 +235,12 @@ impl Checker<'_> {
                 Expr { span, ..self.converted(value, &ty) }
             }
             Conversion::Bits => {
-                // Of a different number of components there is none on devices without byte access.
-                let fits = same
-                    && self.structs.size(&value.ty) == self.structs.size(&ty)
-                    && ty.element() != Some(Scalar::Bool)
-                    && value.ty.element() != Some(Scalar::Bool);
+                let is_number = |ty: &Type| components(ty).is_some() && ty.element() != Some(Scalar::Bool);
+                let fits =
+                    is_number(&value.ty) && is_number(&ty) && self.structs.size(&value.ty) == self.structs.size(&ty);
                 if !fits {
                     let message = format!("`{name}` of a `{}`", self.shown(&value.ty));
-                    let note = "the bits of a value are taken for another of as many components, each as wide";
-                    return self.wrong(span, message, note);
+                    return self.wrong(span, message, "the bits of a number or vector are taken for another as wide");
                 }
                 if value.ty == ty { value } else { Expr { kind: ExprKind::Reinterpret(value.into()), ty, span } }
             }

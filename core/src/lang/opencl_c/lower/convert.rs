@@ -107,9 +107,67 @@ impl Scope<'_, '_> {
         self.convert(value, from, to, size)
     }
 
+    /// The bits of a value as those of another number of components, as little-endian devices have them in memory: the
+    /// first component is the lowest bits. A vector of three takes the place of one of four.
+    pub(super) fn regroup(
+        &mut self,
+        value: Value,
+        (from, from_size): (Scalar, Option<u8>),
+        ty: &Type,
+        (to, to_size): (Scalar, Option<u8>),
+    ) -> Value {
+        let (from_bits, to_bits) = (whole(from), whole(to));
+        let mut parts: Vec<Value> = match from_size {
+            None => vec![value],
+            Some(size) => (0..u32::from(size)).map(|index| self.b.at(value, index)).collect(),
+        };
+        for part in &mut parts {
+            *part = self.reinterpret(*part, from, from_bits, None);
+        }
+        if from_size == Some(3) {
+            parts.push(self.number_of(literal(from_bits, 0), None));
+        }
+        let mut pieces = Vec::new();
+        if from.bits() > to.bits() {
+            for part in parts {
+                for shift in (0..from.bits()).step_by(to.bits() as usize) {
+                    let shift = self.b.u32(shift);
+                    let low = self.b.binary(BinaryOperator::ShiftRight, part, shift);
+                    pieces.push(self.convert(low, from_bits, to_bits, None));
+                }
+            }
+        } else {
+            for group in parts.chunks((to.bits() / from.bits()) as usize) {
+                let mut all = None;
+                for (part, shift) in group.iter().zip((0..).step_by(from.bits() as usize)) {
+                    let (wide, shift) = (self.convert(*part, from_bits, to_bits, None), self.b.u32(shift));
+                    let placed = self.b.binary(BinaryOperator::ShiftLeft, wide, shift);
+                    all = Some(all.map_or(placed, |all| self.b.binary(BinaryOperator::InclusiveOr, all, placed)));
+                }
+                pieces.extend(all);
+            }
+        }
+        pieces.truncate(to_size.map_or(1, usize::from));
+        for piece in &mut pieces {
+            *piece = self.reinterpret(*piece, to_bits, to, None);
+        }
+        match pieces[..] {
+            [one] => one,
+            _ => {
+                let ty = self.l.ty(ty);
+                self.b.add(Expression::Compose { ty, components: pieces })
+            }
+        }
+    }
+
     pub(super) fn math(&mut self, fun: MathFunction, arg: Value, arg1: Option<Value>, arg2: Option<Value>) -> Value {
         self.b.add(Expression::Math { fun, arg, arg1, arg2, arg3: None })
     }
+}
+
+/// The integer without a sign that has the bits of a type.
+fn whole(scalar: Scalar) -> Scalar {
+    if scalar == Scalar::Float { Scalar::UInt } else { scalar.unsigned() }
 }
 
 /// The least and greatest of an integer type.

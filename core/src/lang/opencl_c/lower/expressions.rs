@@ -113,8 +113,12 @@ impl Scope<'_, '_> {
                 self.saturate(value, inner.ty.element().ok_or(Stop)?, scalar()?, size)
             }
             ExprKind::Reinterpret(inner) => {
-                let value = self.value(inner)?;
-                self.reinterpret(value, inner.ty.element().ok_or(Stop)?, scalar()?, size)
+                let (value, from) = (self.value(inner)?, inner.ty.element().ok_or(Stop)?);
+                if count(&inner.ty) == size {
+                    self.reinterpret(value, from, scalar()?, size)
+                } else {
+                    self.regroup(value, (from, count(&inner.ty)), ty, (scalar()?, size))
+                }
             }
             ExprKind::Splat(inner) => {
                 let value = self.value(inner)?;

@@ -298,3 +298,37 @@ fn built_in_functions() {
         assert_eq!(value("", numbers, expression), expected, "{expression}");
     }
 }
+
+/// OpenCL C 6.2.4.2, as little-endian devices do it: the first component is the lowest bits.
+#[test]
+fn bits_are_taken_for_another_number_of_components() {
+    let numbers = "uint u = 0x04030281u + zero; ulong l = 0x8877665544332211ul + zero; float f = one;
+        uchar4 b = (uchar4)(one, 2, 3, 0x84); char2 c = (char2)(-one, 3); uint4 q = (uint4)(one, 2, 3, 4);";
+    for (expression, expected) in [
+        ("as_uchar4(u).x", 0x81),
+        ("as_uchar4(u).w", 4),
+        ("as_char4(u).x", -127),
+        ("as_uint(b)", 0x8403_0201),
+        ("as_int(b)", -0x7bfc_fdff),
+        ("as_ushort2(u).y", 0x0403),
+        ("as_short2(b).y", -0x7bfd),
+        ("as_uchar4(as_ushort2(u)).z", 3),
+        ("as_short(c)", 0x03ff),
+        ("as_uint2(l).y", 0x8877_6655),
+        ("as_ushort4(l).z", 0x6655),
+        ("as_long(as_uint2(l))", 0x8877_6655_4433_2211_u64 as i64),
+        ("as_ulong(as_short4(l))", 0x8877_6655_4433_2211_u64 as i64),
+        ("as_uchar4(f).w", 0x3f),
+        ("as_float((uchar4)(zero, 0, 0x80, 0x3f)) == 1.0f", 1),
+        ("as_float2(0x400000003f800000ul + zero).y == 2.0f", 1),
+        ("as_ulong2(q).y", 0x4_0000_0003),
+        // Three take the place of four.
+        ("as_uint3(q).z", 3),
+        ("as_uint4(q.xyz).z", 3),
+        ("as_uint4(q.xyz).w", 0),
+        ("as_ulong2(q.xyz).y", 3),
+        ("as_uint3((ulong2)(one, 0x200000003ul)).z", 3),
+    ] {
+        assert_eq!(value("", numbers, expression), expected, "{expression}");
+    }
+}
