@@ -1,6 +1,7 @@
 //! Front ends: from a filter's text to a [`Program`](crate::program::Program).
 
 mod diagnostics;
+pub(crate) mod nearest;
 pub mod opencl_c;
 pub mod prelude;
 mod shown;

@@ -13,7 +13,6 @@ mod foreign;
 mod lexer;
 mod library;
 mod lower;
-mod nearest;
 mod parser;
 pub mod preprocessor;
 pub mod token;

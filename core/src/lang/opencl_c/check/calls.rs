@@ -3,11 +3,11 @@
 
 use super::expressions::wrong;
 use super::{Checker, Symbol, absent};
+use crate::lang::nearest::nearest;
 use crate::lang::opencl_c::ast::{self, ExprKind as Ast, Space};
 use crate::lang::opencl_c::files::Span;
 use crate::lang::opencl_c::foreign;
 use crate::lang::opencl_c::library;
-use crate::lang::opencl_c::nearest::nearest;
 use crate::lang::opencl_c::parser::{Keyword, keyword};
 use crate::lang::opencl_c::tree::{Builtin, Expr, ExprKind, FunctionId};
 use crate::lang::opencl_c::types::{INT, Scalar, Type, UINT};

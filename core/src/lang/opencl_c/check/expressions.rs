@@ -1,10 +1,10 @@
 //! Expressions: names, places, members, casts (C11 6.5; OpenCL C 1.2, 6.1.7).
 
 use super::{Checker, Symbol, constants};
+use crate::lang::nearest::nearest;
 use crate::lang::opencl_c::ast::{self, ExprKind as Ast, Space, UnaryOp};
 use crate::lang::opencl_c::files::Span;
 use crate::lang::opencl_c::library;
-use crate::lang::opencl_c::nearest::nearest;
 use crate::lang::opencl_c::token::Name;
 use crate::lang::opencl_c::tree::{Expr, ExprKind, Place, PlaceKind};
 use crate::lang::opencl_c::types::{BOOL, INT, Scalar, Type, UINT};

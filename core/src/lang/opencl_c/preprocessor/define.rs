@@ -7,10 +7,10 @@ use std::rc::Rc;
 
 use super::{Pp, PpKind, Preprocessor, Stop};
 use crate::lang::Diagnostic;
+use crate::lang::nearest::nearest;
 use crate::lang::opencl_c::files::{FileId, Span};
 use crate::lang::opencl_c::lexer::{self, RawKind};
 use crate::lang::opencl_c::library;
-use crate::lang::opencl_c::nearest::nearest;
 use crate::lang::opencl_c::token::{Name, Punctuator};
 use crate::lang::shown::short;
 

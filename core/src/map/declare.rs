@@ -1,0 +1,459 @@
+//! Lines that declare maps: `//! map flows: hash key=4 value=6 entries=1048576`.
+//!
+//! They are comments in both languages, so that editors, linters and other compilers take the text as it is. Sizes are
+//! in words of 32 bits.
+
+use std::fmt;
+use std::ops::{Range, RangeInclusive};
+
+use crate::lang::nearest::nearest;
+use crate::lang::{Diagnostic, FILTER, prelude};
+
+/// Maps that a filter may declare.
+pub const MAX_MAPS: usize = 16;
+
+/// Letters of a map's name.
+pub const MAX_NAME: usize = 48;
+
+/// Entries of a map.
+pub const MAX_ENTRIES: u32 = 16 << 20;
+
+/// Words of a key and of a value.
+pub const MAX_KEY: u32 = 16;
+/// See [`MAX_KEY`].
+pub const MAX_VALUE: u32 = 64;
+
+/// What kind of map it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Values by number, from 0 on. All of them are always there.
+    Array,
+    /// Values by key.
+    Hash,
+    /// The same; where it is full, what was not used for longest goes.
+    LruHash,
+    /// Values by prefix of an IPv4 or IPv6 address, of which the longest that fits is found.
+    Lpm,
+    /// Sums of 64 bits by number, from 0 on.
+    Counter,
+}
+
+impl Kind {
+    /// Every kind, in the order in which they are told of.
+    pub const ALL: [Kind; 5] = [Kind::Array, Kind::Hash, Kind::LruHash, Kind::Lpm, Kind::Counter];
+
+    /// Its name in a declaration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Array => "array",
+            Kind::Hash => "hash",
+            Kind::LruHash => "lru_hash",
+            Kind::Lpm => "lpm",
+            Kind::Counter => "counter",
+        }
+    }
+
+    /// What `key=` may be; `None` where there is none to say.
+    fn keys(self) -> Option<RangeInclusive<u32>> {
+        match self {
+            Kind::Hash | Kind::LruHash | Kind::Lpm => Some(1..=MAX_KEY),
+            Kind::Array | Kind::Counter => None,
+        }
+    }
+
+    /// What `value=` may be.
+    fn values(self) -> Option<RangeInclusive<u32>> {
+        match self {
+            Kind::Hash | Kind::LruHash => Some(0..=MAX_VALUE),
+            Kind::Array | Kind::Lpm => Some(1..=MAX_VALUE),
+            Kind::Counter => None,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A map as a filter declares it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Declaration {
+    /// Its name, which begins those of its functions.
+    pub name: String,
+    /// What kind it is.
+    pub kind: Kind,
+    /// Words of a key: 1 where it is a number.
+    pub key: u32,
+    /// Words of a value: 2 of a counter.
+    pub value: u32,
+    /// How many entries it has room for at least.
+    pub entries: u32,
+    /// The declaration's bytes in the text.
+    pub place: Range<usize>,
+}
+
+/// Whose comments a text has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Comments {
+    /// WGSL's: those that have an end nest (section 3.3).
+    Wgsl,
+    /// C's: they do not nest; a line that ends in `\` goes on in the next; and there are literals that
+    /// comments do not begin in (C11, sections 5.1.1.2, 6.4.5 and 6.4.9).
+    C,
+}
+
+/// The maps that a text declares, in the text's order.
+///
+/// # Errors
+/// Everything that is wrong with its declarations.
+pub fn declarations(text: &str, comments: Comments) -> Result<Vec<Declaration>, Vec<Diagnostic>> {
+    let (mut found, mut errors): (Vec<Declaration>, Vec<Diagnostic>) = (Vec::new(), Vec::new());
+    for place in directives(text, comments) {
+        match Line::new(text, place).declaration() {
+            Err(error) => errors.push(error),
+            Ok(map) => match found.iter().find(|other| other.name == map.name) {
+                Some(other) => errors.push(
+                    Diagnostic::new(format!("there are two maps with the name `{}`", map.name))
+                        .at(map.place, "the second")
+                        .at(other.place.clone(), "the first"),
+                ),
+                None if found.len() == MAX_MAPS => errors.push(
+                    Diagnostic::new(format!("a filter has no more than {MAX_MAPS} maps")).at(map.place, "one too many"),
+                ),
+                None => found.push(map),
+            },
+        }
+    }
+    if errors.is_empty() { Ok(found) } else { Err(errors) }
+}
+
+/// The lines that are nothing but a comment which begins with `//! map`, from there to their ends.
+fn directives(text: &str, comments: Comments) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    let (mut at, mut fresh) = (0, true);
+    while let Some(first) = text[at..].chars().next() {
+        let rest = &text[at..];
+        let length = if rest.starts_with("//") {
+            let length = line(rest, comments);
+            let words = rest[..length].strip_prefix("//!").map(|words| words.split_whitespace().next());
+            if fresh && words == Some(Some("map")) {
+                found.push(at..at + rest[..length].trim_end().len());
+            }
+            length
+        } else if rest.starts_with("/*") {
+            block(rest, comments)
+        } else if comments == Comments::C && matches!(first, '"' | '\'') {
+            literal(rest, first)
+        } else {
+            first.len_utf8()
+        };
+        fresh = match first {
+            '\n' | '\r' => true,
+            _ => fresh && first.is_whitespace(),
+        };
+        at += length;
+    }
+    found
+}
+
+/// Bytes of a comment that ends with its line.
+fn line(rest: &str, comments: Comments) -> usize {
+    let mut end = 0;
+    loop {
+        end += rest[end..].find(['\n', '\r']).unwrap_or(rest.len() - end);
+        if comments == Comments::Wgsl || !rest[..end].ends_with('\\') || end == rest.len() {
+            return end;
+        }
+        end += if rest[end..].starts_with("\r\n") { 2 } else { 1 };
+    }
+}
+
+/// Bytes of a comment that has an end, or of the text where it has none.
+fn block(rest: &str, comments: Comments) -> usize {
+    let (mut at, mut depth) = (2, 1);
+    while depth > 0 {
+        let marks = rest[at..].find("*/").map(|end| (end, rest[at..].find("/*").filter(|open| *open < end)));
+        match marks {
+            None => return rest.len(),
+            Some((_, Some(open))) if comments == Comments::Wgsl => (at, depth) = (at + open + 2, depth + 1),
+            Some((end, _)) => (at, depth) = (at + end + 2, depth - 1),
+        }
+    }
+    at
+}
+
+/// Bytes of a literal, which ends with its line at the latest.
+fn literal(rest: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (at, c) in rest.char_indices().skip(1) {
+        match c {
+            '\n' => return at,
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            _ if c == quote => return at + 1,
+            _ => {}
+        }
+    }
+    rest.len()
+}
+
+const SHAPE: &str =
+    "a map is declared as in `//! map flows: hash key=4 value=6 entries=1048576`, sizes in words of 32 bits";
+
+/// A declaration being read.
+struct Line<'a> {
+    text: &'a str,
+    place: Range<usize>,
+    /// Where the next word may begin.
+    at: usize,
+}
+
+impl<'a> Line<'a> {
+    fn new(text: &'a str, place: Range<usize>) -> Line<'a> {
+        Line { text, at: place.start, place }
+    }
+
+    /// The next word, or nothing; a colon is one.
+    fn word(&mut self) -> Option<Range<usize>> {
+        let rest = &self.text[self.at..self.place.end];
+        let start = self.at + rest.find(|c: char| !c.is_whitespace())?;
+        let rest = &self.text[start..self.place.end];
+        let length = match rest.find(|c: char| c.is_whitespace() || c == ':') {
+            Some(0) => 1,
+            Some(length) => length,
+            None => rest.len(),
+        };
+        self.at = start + length;
+        Some(start..self.at)
+    }
+
+    /// An error at the next word, or at all of the line where there is none.
+    fn expected(&self, word: Option<Range<usize>>, what: &str) -> Diagnostic {
+        let place = word.unwrap_or_else(|| self.place.clone());
+        Diagnostic::new(format!("a map's {what} is missing")).at(place, format!("{what} expected")).note(SHAPE)
+    }
+
+    fn declaration(mut self) -> Result<Declaration, Diagnostic> {
+        let text = self.text;
+        // `//!` and `map`, which may stand together or apart.
+        while let Some(word) = self.word() {
+            if text[word].ends_with("map") {
+                break;
+            }
+        }
+        let name = self.word().filter(|word| &text[word.clone()] != ":");
+        let name = name.ok_or_else(|| self.expected(None, "name"))?;
+        check_name(text, name.clone())?;
+        match self.word() {
+            Some(colon) if &text[colon.clone()] == ":" => {}
+            other => return Err(self.expected(other, "`:` behind the name")),
+        }
+        let word = self.word().ok_or_else(|| self.expected(None, "kind"))?;
+        let kind = kind(&text[word.clone()]).map_err(|error| error.at(word, ""))?;
+        let mut sizes = Sizes::default();
+        while let Some(word) = self.word() {
+            sizes.take(kind, &text[word.clone()]).map_err(|error| error.at(word, ""))?;
+        }
+        let missing = |size: &str| {
+            Diagnostic::new(format!("the map `{}` does not say its `{size}=`", &text[name.clone()]))
+                .at(self.place.clone(), "")
+                .note(SHAPE)
+        };
+        let key = sizes.key.or(kind.keys().is_none().then_some(1)).ok_or_else(|| missing("key"))?;
+        let value = sizes.value.or(kind.values().is_none().then_some(2)).ok_or_else(|| missing("value"))?;
+        let entries = sizes.entries.ok_or_else(|| missing("entries"))?;
+        Ok(Declaration { name: text[name].to_owned(), kind, key, value, entries, place: self.place })
+    }
+}
+
+/// Refuses what cannot begin the names of functions.
+fn check_name(text: &str, place: Range<usize>) -> Result<(), Diagnostic> {
+    let name = &text[place.clone()];
+    let wrong = |message: String, note: String| Err(Diagnostic::new(message).at(place.clone(), "").note(note));
+    let letters = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    if !letters || name.starts_with(|c: char| c.is_ascii_digit() || c == '_') {
+        let note = "a map's name is letters, digits and `_`, a letter first".into();
+        return wrong(format!("`{}` is no name for a map", name.escape_debug()), note);
+    }
+    if name.len() > MAX_NAME {
+        return wrong(format!("the map's name has {} letters", name.len()), format!("{MAX_NAME} are the most"));
+    }
+    // Its functions' names begin with it.
+    let begins = |known: &str| known.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'));
+    let taken = prelude::FUNCTIONS.iter().map(|(known, _)| *known).chain([FILTER, "map", "pc", "XDP"]);
+    if let Some(known) = taken.into_iter().find(|known| begins(known)) {
+        let note = format!("the prelude's own names begin so (`{known}`): choose another");
+        return wrong(format!("a map cannot be called `{name}`"), note);
+    }
+    Ok(())
+}
+
+fn kind(name: &str) -> Result<Kind, Diagnostic> {
+    if let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.name() == name) {
+        return Ok(kind);
+    }
+    let error = Diagnostic::new(format!("there are no maps of the kind `{}`", name.escape_debug()));
+    let error = match nearest(name, Kind::ALL.map(Kind::name)) {
+        Some(near) => error.note(format!("did you mean `{near}`?")),
+        None => error,
+    };
+    Err(error.note(format!("there are {}", Kind::ALL.map(Kind::name).join(", "))))
+}
+
+/// What a declaration has said of sizes.
+#[derive(Debug, Default)]
+struct Sizes {
+    key: Option<u32>,
+    value: Option<u32>,
+    entries: Option<u32>,
+}
+
+impl Sizes {
+    /// Takes a word: `key=4`.
+    fn take(&mut self, kind: Kind, word: &str) -> Result<(), Diagnostic> {
+        let (name, number) = word.split_once('=').unwrap_or((word, ""));
+        let (slot, range) = match name {
+            "key" => (&mut self.key, kind.keys()),
+            "value" => (&mut self.value, kind.values()),
+            "entries" => (&mut self.entries, Some(1..=MAX_ENTRIES)),
+            _ => {
+                let error = Diagnostic::new(format!("a map has no `{}`", name.escape_debug()));
+                let error = match nearest(name, ["key", "value", "entries"]) {
+                    Some(near) => error.note(format!("did you mean `{near}=`?")),
+                    None => error,
+                };
+                return Err(error.note(SHAPE));
+            }
+        };
+        let Some(range) = range else {
+            let what = if kind == Kind::Counter { "a number, and its values are sums of 64 bits" } else { "a number" };
+            return Err(Diagnostic::new(format!("a map of the kind `{kind}` has no `{name}=`"))
+                .note(format!("its key is {what}")));
+        };
+        let sizes = match kind {
+            // An IPv4 address, or an IPv6 one.
+            Kind::Lpm if name == "key" => "1 word, for IPv4, or 4, for IPv6".to_owned(),
+            _ => format!("{} to {}", range.start(), range.end()),
+        };
+        let fits = |n: &u32| range.contains(n) && (kind != Kind::Lpm || name != "key" || matches!(n, 1 | 4));
+        let Some(number) = number.parse().ok().filter(fits) else {
+            let shown = number.escape_debug();
+            return Err(Diagnostic::new(format!("`{name}={shown}` is no size that a map of the kind `{kind}` has"))
+                .note(format!("`{name}=` is {sizes}")));
+        };
+        if slot.replace(number).is_some() {
+            return Err(Diagnostic::new(format!("`{name}=` is said twice")));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(text: &str) -> Declaration {
+        let mut maps = declarations(text, Comments::Wgsl).unwrap();
+        assert_eq!(maps.len(), 1, "{text}");
+        maps.remove(0)
+    }
+
+    /// The message of the only error, and the text that its first label is at.
+    fn error(text: &str) -> (String, &str) {
+        let errors = declarations(text, Comments::Wgsl).unwrap_err();
+        let [error] = errors.as_slice() else { panic!("{errors:?}") };
+        let notes = error.notes.join("; ");
+        (format!("{} ({notes})", error.message), &text[error.labels[0].range.clone()])
+    }
+
+    #[test]
+    fn every_kind_can_be_declared() {
+        let text = "fn f() {}\n  //! map flows: hash key=4 value=6 entries=1048576 \r\n";
+        let flows = one(text);
+        assert_eq!(&text[flows.place.clone()], "//! map flows: hash key=4 value=6 entries=1048576");
+        let Declaration { name, kind, key, value, entries, .. } = flows;
+        assert_eq!((name.as_str(), kind, key, value, entries), ("flows", Kind::Hash, 4, 6, 1 << 20));
+        for (text, kind, key, value) in [
+            ("//! map a : array entries=5 value=3", Kind::Array, 1, 3),
+            ("//!map a:lru_hash value=0 key=16 entries=5", Kind::LruHash, 16, 0),
+            ("//! map a: lpm key=4 value=1 entries=5", Kind::Lpm, 4, 1),
+            ("//!\tmap a:counter entries=5", Kind::Counter, 1, 2),
+        ] {
+            let map = one(text);
+            assert_eq!((map.kind, map.key, map.value, map.entries), (kind, key, value, 5), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_comments_on_lines_of_their_own_declare() {
+        let map = "//! map a: counter entries=1";
+        for text in [
+            format!("// {map}"),
+            format!("let x = 1; {map}"),
+            format!("/*\n{map}\n*/"),
+            format!("/* /* */\n{map}\n*/"),
+            "//! mapped: counter entries=1\n//! a map of things\n//!\n///! map a: x".into(),
+        ] {
+            assert_eq!(declarations(&text, Comments::Wgsl).unwrap(), [], "{text}");
+        }
+        // C's comments do not nest, and one goes on behind a backslash.
+        let c = |text: &str| declarations(text, Comments::C).unwrap().len();
+        assert_eq!(c(&format!("/* /* */\n{map}\n")), 1);
+        assert_eq!(c(&format!("// over \\\n{map}\n")), 0);
+        assert_eq!(c(&format!("// over \\\r\n{map}\n{map}")), 1);
+        assert_eq!(c(&format!("char c = '\"'; char *s = \"/*\\\"\";\n{map}\n")), 1);
+        assert_eq!(c(&format!("/* no end\n{map}")), 0);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_place() {
+        for (text, message, place) in [
+            ("//! map", "a map's name is missing", "//! map"),
+            ("//! map : hash", "a map's name is missing", "//! map : hash"),
+            ("//! map a hash key=1", "a map's `:` behind the name is missing", "hash"),
+            ("//! map 2a: hash", "`2a` is no name for a map (a map's name is letters", "2a"),
+            (
+                "//! map load: hash",
+                "a map cannot be called `load` (the prelude's own names begin so (`load_u8`)",
+                "load",
+            ),
+            ("//! map a:", "a map's kind is missing", "//! map a:"),
+            (
+                "//! map a: hahs key=1",
+                "there are no maps of the kind `hahs` (did you mean `hash`?; there are array, h",
+                "hahs",
+            ),
+            (
+                "//! map a: hash key=1 value=1",
+                "the map `a` does not say its `entries=`",
+                "//! map a: hash key=1 value=1",
+            ),
+            ("//! map a: hash value=1 entries=1", "does not say its `key=`", "//! map a: hash value=1 entries=1"),
+            ("//! map a: hash kye=1", "a map has no `kye` (did you mean `key=`?", "kye=1"),
+            (
+                "//! map a: hash key=17",
+                "`key=17` is no size that a map of the kind `hash` has (`key=` is 1 to 16)",
+                "key=17",
+            ),
+            ("//! map a: hash key=x", "`key=x` is no size", "key=x"),
+            ("//! map a: hash key", "`key=` is no size", "key"),
+            ("//! map a: lpm key=2", "(`key=` is 1 word, for IPv4, or 4, for IPv6)", "key=2"),
+            ("//! map a: array key=1", "a map of the kind `array` has no `key=` (its key is a number)", "key=1"),
+            ("//! map a: counter value=1", "has no `value=`", "value=1"),
+            ("//! map a: array value=1 entries=0", "`entries=` is 1 to 16777216", "entries=0"),
+            ("//! map a: array value=1 value=1", "`value=` is said twice", "value=1"),
+        ] {
+            let (said, at) = error(text);
+            assert!(said.contains(message), "{text}: {said}");
+            assert_eq!(at, place, "{text}");
+        }
+        let two = "//! map a: counter entries=1\n//! map a: counter entries=2";
+        assert_eq!(error(two), ("there are two maps with the name `a` ()".into(), "//! map a: counter entries=2"));
+        let many: String = (0..=MAX_MAPS).map(|i| format!("//! map m{i}: counter entries=1\n")).collect();
+        assert_eq!(error(&many).1, format!("//! map m{MAX_MAPS}: counter entries=1"));
+        let long = format!("//! map {}: hash", "n".repeat(MAX_NAME + 1));
+        assert!(error(&long).0.contains("48 are the most"));
+    }
+}
