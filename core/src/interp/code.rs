@@ -8,6 +8,7 @@ use super::expression::{Context, Types, operands};
 use super::layout::{self, Layouts};
 use super::value::{Pointer, Scalar, Space, Value};
 use crate::lang::prelude::Intrinsic;
+use crate::map::BIND_GROUP;
 use crate::program::Program;
 
 /// The largest value, in scalars: the 16 KiB that a filter's private memory may have, in words.
@@ -87,6 +88,8 @@ impl Code {
                 Some(Pointer { space: Space::Descriptor, slot: 0 })
             } else if handle == machinery.metadata {
                 Some(Pointer { space: Space::Metadata, slot: 0 })
+            } else if let Some(map) = map_of(program, variable) {
+                Some(Pointer { space: Space::Map(map), slot: 0 })
             } else if variable.space == AddressSpace::Private {
                 let slot = privates.len();
                 take(&mut budget, &layouts, inner)?;
@@ -179,6 +182,13 @@ impl Code {
         };
         Ok(FunctionCode { own: !program.is_prelude(handle), access, fixed, locals, arguments, addresses })
     }
+}
+
+/// The number of the map that a variable holds.
+fn map_of(program: &Program, variable: &naga::GlobalVariable) -> Option<usize> {
+    let binding = variable.binding?;
+    let map = binding.binding as usize;
+    (binding.group == BIND_GROUP && map < program.maps().len()).then_some(map)
 }
 
 /// Counts a value's scalars, and refuses what a filter within its limits cannot have.

@@ -53,6 +53,7 @@ impl Device for Interp {
         let interpreter = Interpreter::new(program)
             .map_err(|error| DeviceError::Unsupported { device: ID.into(), reason: error.to_string() })?;
         Ok(dispatch.session(InterpSession {
+            maps: interpreter.fresh_maps(),
             interpreter,
             queue: VecDeque::new(),
             depth: options.depth.max(1),
@@ -64,6 +65,8 @@ impl Device for Interp {
 /// Batches wait until they are completed, and run then.
 struct InterpSession {
     interpreter: Interpreter,
+    /// The words of the filter's maps.
+    maps: Vec<Vec<u32>>,
     queue: VecDeque<Batch>,
     depth: usize,
     cancel: CancelToken,
@@ -96,9 +99,16 @@ impl Session for InterpSession {
 }
 
 impl InterpSession {
-    fn run_batch(&self, mut batch: Batch) -> Result<Done, DeviceError> {
+    fn run_batch(&mut self, batch: Batch) -> Result<Done, DeviceError> {
+        let maps = std::mem::take(&mut self.maps);
+        let mut machine = Machine::new(&self.interpreter.program, &self.interpreter.code, maps, &self.cancel);
+        let done = self.run_packets(batch, &mut machine);
+        self.maps = machine.memory.maps;
+        done
+    }
+
+    fn run_packets(&self, mut batch: Batch, machine: &mut Machine<'_>) -> Result<Done, DeviceError> {
         let start = Instant::now();
-        let mut machine = Machine::new(&self.interpreter.program, &self.interpreter.code, &self.cancel);
         let mut values = Vec::with_capacity(batch.len());
         let mut descriptors = Vec::with_capacity(batch.len());
         let mut moved = Vec::new();

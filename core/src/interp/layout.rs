@@ -34,7 +34,7 @@ impl Layouts {
     /// opaque types, and what is too large to count.
     pub(super) fn slots_of(&self, inner: &TypeInner) -> Option<usize> {
         match inner {
-            TypeInner::Scalar(_) => Some(1),
+            TypeInner::Scalar(_) | TypeInner::Atomic(_) => Some(1),
             TypeInner::Vector { size, .. } => Some(*size as usize),
             TypeInner::Matrix { columns, rows, .. } => Some(*columns as usize * *rows as usize),
             TypeInner::Array { base, size: ArraySize::Constant(count), .. } => {

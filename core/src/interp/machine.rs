@@ -4,7 +4,7 @@
 use std::slice::Iter;
 
 use naga::valid::FunctionInfo;
-use naga::{Block, Expression, Function, Handle, Statement, SwitchCase, SwitchValue, TypeInner};
+use naga::{AtomicFunction, Block, Expression, Function, Handle, Statement, SwitchCase, SwitchValue, TypeInner};
 
 use super::code::{Access, Code, FunctionCode};
 use super::expression::{Context, Types};
@@ -79,12 +79,17 @@ pub(super) struct Machine<'p> {
 }
 
 impl<'p> Machine<'p> {
-    pub(super) fn new(program: &'p Program, code: &'p Code, cancel: &'p CancelToken) -> Machine<'p> {
+    pub(super) fn new(
+        program: &'p Program,
+        code: &'p Code,
+        maps: Vec<Vec<u32>>,
+        cancel: &'p CancelToken,
+    ) -> Machine<'p> {
         Machine {
             program,
             code,
             cancel,
-            memory: Memory::default(),
+            memory: Memory::with_maps(maps),
             frames: Vec::new(),
             spare: Vec::new(),
             fuel: 0,
@@ -314,9 +319,40 @@ impl<'p> Machine<'p> {
                 }
                 self.enter(*function, arguments, *result)?;
             }
+            Statement::Atomic { pointer, fun, value, result } => self.atomic(*pointer, *fun, *value, *result)?,
             other => return Err(InterpError::Unsupported(format!("the statement {other:?}")).into()),
         }
         Ok(None)
+    }
+
+    /// Packets run one after the other here, so nobody comes between.
+    fn atomic(
+        &mut self,
+        pointer: Handle<Expression>,
+        function: AtomicFunction,
+        value: Handle<Expression>,
+        result: Option<Handle<Expression>>,
+    ) -> Result<(), InterpError> {
+        let pointer = self.value(pointer)?.pointer()?;
+        let value = self.value(value)?.scalar()?.as_u32()?;
+        let before = self.memory.scalar(pointer)?.as_u32()?;
+        let (after, found) = match function {
+            AtomicFunction::Add => (before.wrapping_add(value), Value::Scalar(Scalar::U32(before))),
+            AtomicFunction::Exchange { compare: None } => (value, Value::Scalar(Scalar::U32(before))),
+            AtomicFunction::Exchange { compare: Some(compare) } => {
+                let same = before == self.value(compare)?.scalar()?.as_u32()?;
+                // __atomic_compare_exchange_result: what there was, and whether it was exchanged.
+                let found = Value::Composite(vec![Scalar::U32(before), Scalar::Bool(same)]);
+                (if same { value } else { before }, found)
+            }
+            other => return Err(InterpError::Unsupported(format!("the atomic function {other:?}"))),
+        };
+        self.memory.store(pointer, &Value::Scalar(Scalar::U32(after)))?;
+        if let Some(result) = result {
+            let frame = self.frames.last_mut().ok_or_else(|| InterpError::internal("nothing is under way"))?;
+            frame.values[result.index()] = Some(found);
+        }
+        Ok(())
     }
 
     /// Evaluates an expression, now: later changes of memory do not change its value.

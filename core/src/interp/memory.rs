@@ -1,4 +1,4 @@
-//! What pointers point into: the packet with its surroundings, and private memory.
+//! What pointers point into: the packet with its surroundings, private memory, and maps.
 
 use super::InterpError;
 use super::value::{Pointer, Scalar, Space, Value};
@@ -13,6 +13,8 @@ pub(super) struct Memory {
     /// Offset and length, in bytes.
     pub(super) descriptor: [u32; 2],
     metadata: [u32; 5],
+    /// The words of the filter's maps, which stay from packet to packet.
+    pub(super) maps: Vec<Vec<u32>>,
     /// Private globals, then the locals of each call under way.
     pub(super) slots: Vec<Scalar>,
 }
@@ -21,6 +23,10 @@ pub(super) struct Memory {
 const FILLER: u32 = 0xa5a5_a5a5;
 
 impl Memory {
+    pub(super) fn with_maps(maps: Vec<Vec<u32>>) -> Memory {
+        Memory { maps, ..Memory::default() }
+    }
+
     /// Lays out a packet that begins `misalignment` bytes (0 to 3) past a word's start, and sets
     /// private memory to its first values.
     pub(super) fn begin(&mut self, packet: &[u8], misalignment: usize, metadata: &Metadata, privates: &[Scalar]) {
@@ -52,6 +58,7 @@ impl Memory {
             Space::Arena => word(&self.words),
             Space::Descriptor => word(&self.descriptor),
             Space::Metadata => word(&self.metadata),
+            Space::Map(map) => self.maps.get(map).and_then(|words| word(words)),
         }
         .ok_or_else(|| outside(space, slot))
     }
@@ -72,6 +79,10 @@ impl Memory {
                     *self.descriptor.get_mut(slot).ok_or_else(|| outside(space, slot))? = scalar.as_u32()?;
                 }
                 Space::Metadata => return Err(InterpError::internal("the metadata is read-only")),
+                Space::Map(map) => {
+                    let word = self.maps.get_mut(map).and_then(|words| words.get_mut(slot));
+                    *word.ok_or_else(|| outside(space, slot))? = scalar.as_u32()?;
+                }
             }
         }
         Ok(())

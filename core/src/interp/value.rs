@@ -88,6 +88,8 @@ pub(super) enum Space {
     Descriptor,
     /// The packet's metadata.
     Metadata,
+    /// A map's words, by its number.
+    Map(usize),
 }
 
 /// The place of a value: the number of its first scalar in its space. How many scalars there are is

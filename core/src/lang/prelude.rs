@@ -1,7 +1,10 @@
 //! The prelude's functions, as a table that front ends and backends share. What they do is said in
 //! `prelude.wgsl`, which is part of every program.
 
-/// The text that gives the prelude its meaning, appended to every WGSL filter.
+use crate::map::Call;
+
+/// The text that gives the prelude its meaning, appended to every WGSL filter; those of its maps come behind it
+/// ([`crate::map::text`]).
 pub const TEXT: &str = include_str!("prelude.wgsl");
 
 /// The beginning of names that are the machinery's own.
@@ -57,6 +60,15 @@ pub enum Intrinsic {
     CsumReplace16,
     /// `csum_replace32(check, old, new) -> u32`
     CsumReplace32,
+    /// `map_is_new(entry) -> bool`
+    MapIsNew,
+    /// A function of a map of the filter's.
+    Map {
+        /// Which: its number among the filter's maps.
+        map: u32,
+        /// What it does.
+        call: Call,
+    },
 }
 
 impl Intrinsic {
@@ -69,6 +81,8 @@ impl Intrinsic {
                 | Intrinsic::CsumFold
                 | Intrinsic::CsumReplace16
                 | Intrinsic::CsumReplace32
+                | Intrinsic::MapIsNew
+                | Intrinsic::Map { .. }
         )
     }
 
@@ -78,7 +92,7 @@ impl Intrinsic {
     }
 }
 
-/// Name and meaning of every function that a filter may call.
+/// Name and meaning of every function that a filter may call, but for those of its maps ([`crate::map::functions`]).
 pub const FUNCTIONS: &[(&str, Intrinsic)] = &[
     ("pkt_len", Intrinsic::PktLen),
     ("pkt_wire_len", Intrinsic::PktWireLen),

@@ -1,10 +1,15 @@
 //! Maps: state that outlives a packet. `docs/maps.md` says what they mean to a filter and how they lie in memory.
 //!
 //! - [`declare`]: the lines of a filter's text that declare maps;
+//! - [`layout`]: where a map's parts lie in its memory;
+//! - [`text`]: what filters may do with them, as a part of the prelude.
 
 pub mod declare;
+pub mod layout;
+mod text;
 
 pub use declare::{Declaration, Kind};
+pub use text::{Call, functions, text};
 
 /// The binding group that maps are bound in.
 pub const BIND_GROUP: u32 = 1;

@@ -21,6 +21,7 @@ pub use verifier::{
 
 use crate::lang::prelude::{self, Intrinsic};
 use crate::lang::{Diagnostics, FILTER, Source};
+use crate::map;
 
 /// Loop iterations that a filter may spend on a packet unless told otherwise. Below 65,535, where
 /// llvmpipe leaves a loop without a word.
@@ -78,11 +79,19 @@ struct Named {
 
 impl Named {
     /// `None` where there is no plain function that is the filter.
-    fn find(module: &Module) -> Option<Named> {
+    fn find(module: &Module, maps: &[map::Declaration]) -> Option<Named> {
         let functions: HashMap<&str, _> =
             module.functions.iter().filter_map(|(handle, f)| Some((f.name.as_deref()?, handle))).collect();
-        let intrinsics: HashMap<_, _> =
+        let mut intrinsics: HashMap<_, _> =
             prelude::FUNCTIONS.iter().map(|&(name, intrinsic)| (functions[name], intrinsic)).collect();
+        for (number, declared) in (0..).zip(maps) {
+            let each = map::functions(declared);
+            intrinsics
+                .extend(each.map(|(name, call)| (functions[name.as_str()], Intrinsic::Map { map: number, call })));
+        }
+        if !maps.is_empty() {
+            intrinsics.insert(functions["map_is_new"], Intrinsic::MapIsNew);
+        }
         let is_prelude =
             |name: &str, handle| name.starts_with(prelude::RESERVED_PREFIX) || intrinsics.contains_key(&handle);
         let prelude = functions.iter().filter(|(name, handle)| is_prelude(name, **handle)).map(|(_, handle)| *handle);
@@ -108,24 +117,30 @@ pub struct Program {
     machinery: Machinery,
     facts: Facts,
     fuel: u32,
+    maps: Vec<map::Declaration>,
 }
 
 impl Program {
     /// The single gate: checks a module that holds a filter and the prelude, sets its parameters,
     /// and analyses it. Runs on a large stack (see [`crate::lang::on_large_stack`]).
-    pub(crate) fn new(source: &Source, module: Module, options: &ProgramOptions) -> Result<Program, Diagnostics> {
+    pub(crate) fn new(
+        source: &Source,
+        module: Module,
+        maps: Vec<map::Declaration>,
+        options: &ProgramOptions,
+    ) -> Result<Program, Diagnostics> {
         let validate = |module: &Module| {
             Validator::new(ValidationFlags::all(), CAPABILITIES)
                 .validate(module)
                 .map_err(|error| verifier::explain(source, Some(module), &error))
         };
-        let named =
-            Named::find(&module).ok_or_else(|| Diagnostics::one(source, verifier::no_filter(source, &module)))?;
+        let named = Named::find(&module, &maps)
+            .ok_or_else(|| Diagnostics::one(source, verifier::no_filter(source, &module)))?;
         verifier::check_unvalidated(&named.parts(source, &module))?;
         let info = validate(&module)?;
         let (module, parameters) = parameters::resolve(source, module, &info, named.filter, &options.parameters)?;
         let info = validate(&module)?;
-        let named = Named::find(&module).expect("setting parameters keeps the filter and the prelude");
+        let named = Named::find(&module, &maps).expect("setting parameters keeps the filter and the prelude");
         verifier::check_validated(&named.parts(source, &module), &info)?;
         let Named { filter, intrinsics, prelude } = named;
         let function = |name: &str| module.functions.iter().find(|(_, f)| f.name.as_deref() == Some(name)).map(|f| f.0);
@@ -158,6 +173,7 @@ impl Program {
             machinery,
             facts,
             fuel: options.fuel,
+            maps,
         })
     }
 
@@ -206,6 +222,11 @@ impl Program {
     /// The filter's parameters (`override`s, or macros) and the values they have, in the order of the text.
     pub fn parameters(&self) -> &[Parameter] {
         &self.parameters
+    }
+
+    /// The maps that the filter declares, in the order of the text.
+    pub fn maps(&self) -> &[map::Declaration] {
+        &self.maps
     }
 
     /// What the analysis found out.

@@ -2,6 +2,7 @@
 
 mod builtins;
 mod control;
+mod maps;
 mod operands;
 mod operators;
 mod prelude;

@@ -71,7 +71,8 @@ fn compile_here(
     }
     // The parameters are in the text by now.
     let options = ProgramOptions { parameters: Vec::new(), ..options.clone() };
-    let program = Program::new(&files.joined(), module, &options).map_err(|errors| files.with_inclusions(errors))?;
+    let program =
+        Program::new(&files.joined(), module, Vec::new(), &options).map_err(|errors| files.with_inclusions(errors))?;
     Ok(program.with_parameters(preprocessed.parameters))
 }
 

@@ -9,6 +9,7 @@ use naga::front::wgsl::{Frontend, Options, ParseError};
 
 use super::diagnostics::too_long;
 use super::{Diagnostic, Diagnostics, FILTER, MAX_SOURCE, Source, on_large_stack, prelude};
+use crate::map::{self, declare::Comments};
 use crate::program::{CAPABILITIES, Program, ProgramOptions};
 
 pub use scan::{MAX_BRACKETS, MAX_DECLARATIONS, MAX_DEPTH};
@@ -34,11 +35,13 @@ fn compile_here(source: &Source, options: &ProgramOptions) -> Result<Program, Di
         Some(filter) if filter.keyword == "fn" => {}
         other => return Err(Diagnostics::one(source, no_filter(other.map(|d| d.name.clone())))),
     }
+    let maps = map::declare::declarations(&source.text, Comments::Wgsl);
+    let maps = maps.map_err(|errors| Diagnostics { source: source.clone(), errors })?;
     // Behind the filter, so that the filter's own lines keep their numbers.
-    let text = format!("{}\n{}", source.text, prelude::TEXT);
+    let text = format!("{}\n{}{}", source.text, prelude::TEXT, map::text(&maps));
     let mut frontend = Frontend::new_with_options(Options { parse_doc_comments: false, capabilities: CAPABILITIES });
     let module = frontend.parse(&text).map_err(|error| Diagnostics::one(source, explain(source, &error)))?;
-    Program::new(source, module, options)
+    Program::new(source, module, maps, options)
 }
 
 fn no_filter(other: Option<std::ops::Range<usize>>) -> Diagnostic {

@@ -170,7 +170,9 @@ impl<'a> Walk<'a> {
             | Intrinsic::PktPort
             | Intrinsic::PktTime
             | Intrinsic::PktTimeMs
-            | Intrinsic::CsumAdd => Value::Any,
+            | Intrinsic::CsumAdd
+            | Intrinsic::MapIsNew
+            | Intrinsic::Map { .. } => Value::Any,
         }
     }
 

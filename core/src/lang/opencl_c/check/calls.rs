@@ -179,6 +179,9 @@ impl Checker<'_> {
             Intrinsic::Redirect | Intrinsic::CsumFold => (&[UINT], UINT),
             Intrinsic::CsumAdd => (&[UINT, UINT], UINT),
             Intrinsic::CsumReplace16 | Intrinsic::CsumReplace32 => (&[UINT, UINT, UINT], UINT),
+            Intrinsic::MapIsNew | Intrinsic::Map { .. } => {
+                return self.wrong(span, "there are no maps in OpenCL C yet", "");
+            }
         };
         let first = usize::from(intrinsic.takes_packet());
         if !self.count(name, first + numbers.len(), &arguments, span) {

@@ -16,8 +16,8 @@ use std::collections::HashMap;
 use super::ast::{MAX_DEPTH, Unit};
 use super::errors::Errors;
 use super::files::Span;
-use super::nearest::nearest;
 use super::token::{Name, Names, Token, TokenKind};
+use crate::lang::nearest::nearest;
 
 pub(super) use keywords::{Keyword, find as keyword};
 

@@ -1,0 +1,145 @@
+//! Maps, as the prelude's text has them, against Rust's own.
+
+use std::collections::HashMap;
+
+use super::{Random, program};
+use crate::device::{Device, LoadOptions, Session};
+use crate::interp::Interp;
+use crate::packet::Batch;
+
+fn session(text: &str) -> Box<dyn Session> {
+    Interp::new().load(&program(text, 32_768), &LoadOptions::default()).unwrap()
+}
+
+/// Runs packets of words, and gives what the filter has left in them.
+fn run(session: &mut dyn Session, packets: &[Vec<u32>]) -> Vec<Vec<u32>> {
+    let bytes = |words: &Vec<u32>| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    let batch = Batch::from_packets(&packets.iter().map(bytes).collect::<Vec<_>>()).unwrap();
+    let done = session.run(batch).unwrap();
+    let words = |packet: &[u8]| packet.chunks(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect();
+    done.batch.packets().map(words).collect()
+}
+
+/// A filter whose packets are calls: which, a word's number, two numbers, then a key. The result is the first word.
+fn calls(key: u32, value: u32, entries: u32) -> String {
+    let words: Vec<String> = (0..key).map(|i| format!("load_le32(pkt, {}u)", 16 + 4 * i)).collect();
+    let words = words.join(", ");
+    let made = match key {
+        1 => words,
+        2..=4 => format!("vec{key}<u32>({words})"),
+        _ => format!("array<u32, {key}>({words})"),
+    };
+    format!(
+        "//! map m: hash key={key} value={value} entries={entries}
+        fn xdp_filter(pkt: u32) -> u32 {{
+            let key = {made};
+            let word = load_le32(pkt, 4u);
+            let a = load_le32(pkt, 8u);
+            let b = load_le32(pkt, 12u);
+            var result = 0u;
+            switch load_le32(pkt, 0u) {{
+                case 0u: {{ result = select(1u, 0u, m_find(key) == MAP_NONE); }}
+                case 1u: {{
+                    let entry = m_insert(key);
+                    result = select(select(1u, 2u, map_is_new(entry)), 0u, entry == MAP_FULL);
+                }}
+                case 2u: {{ result = select(0u, 1u, m_remove(key)); }}
+                case 3u: {{ result = m_read(m_find(key), word); }}
+                case 4u: {{ m_write(m_find(key), word, a); }}
+                case 5u: {{ result = m_add(m_find(key), word, a); }}
+                default: {{ result = m_compare_exchange(m_find(key), word, a, b); }}
+            }}
+            store_le32(pkt, 0u, result);
+            return XDP_PASS;
+        }}"
+    )
+}
+
+#[test]
+fn a_hash_map_is_one_of_rust() {
+    let mut random = Random(7);
+    for key in 1..=10 {
+        let mut session = session(&calls(key, 3, 40));
+        let mut model: HashMap<Vec<u32>, [u32; 3]> = HashMap::new();
+        for _ in 0..20 {
+            let (mut packets, mut expected) = (Vec::new(), Vec::new());
+            for _ in 0..100 {
+                // Keys that differ in any word, its highest bit too, and are often the same.
+                let mut name = vec![0_u32; key as usize];
+                name[random.below(u64::from(key)) as usize] = [0, 1, 0x8000_0000, u32::MAX][random.below(4) as usize];
+                let (call, word, a, b) = (random.below(7), random.below(4), random.below(3), random.next() as u32);
+                let mut packet = vec![call as u32, word as u32, a as u32, b];
+                packet.extend(&name);
+                packets.push(packet);
+                let word = word as usize;
+                let value = model.get_mut(&name).and_then(|value| value.get_mut(word));
+                let before = value.as_ref().map_or(0, |value| **value);
+                expected.push(match call {
+                    0 => u32::from(model.contains_key(&name)),
+                    1 => {
+                        if model.insert(name.clone(), *model.get(&name).unwrap_or(&[0; 3])).is_none() {
+                            2
+                        } else {
+                            1
+                        }
+                    }
+                    2 => u32::from(model.remove(&name).is_some()),
+                    3 => before,
+                    4 => {
+                        if let Some(value) = value {
+                            *value = a as u32;
+                        }
+                        0
+                    }
+                    5 => {
+                        if let Some(value) = value {
+                            *value = before.wrapping_add(a as u32);
+                        }
+                        before
+                    }
+                    _ => {
+                        if let Some(value) = value.filter(|value| **value == a as u32) {
+                            *value = b;
+                        }
+                        before
+                    }
+                });
+            }
+            let results: Vec<u32> = run(&mut *session, &packets).iter().map(|packet| packet[0]).collect();
+            assert_eq!(results, expected, "keys of {key} words");
+        }
+    }
+}
+
+#[test]
+fn a_map_that_is_full_says_so_and_loses_nothing() {
+    let mut session = session(&calls(2, 1, 70));
+    let insert: Vec<Vec<u32>> = (0..200).map(|i| vec![1, 0, 0, 0, i, 5]).collect();
+    let results: Vec<u32> = run(&mut *session, &insert).iter().map(|packet| packet[0]).collect();
+    let taken = results.iter().filter(|result| **result == 2).count();
+    // There is room for as many as were asked for, and for a few more in seven tenths of a power of two.
+    assert!((70..=90).contains(&taken), "{taken}");
+    assert!(results[..taken].iter().all(|result| *result == 2) && results[taken..].iter().all(|result| *result == 0));
+    let find: Vec<Vec<u32>> = (0..200).map(|i| vec![0, 0, 0, 0, i, 5]).collect();
+    let found = run(&mut *session, &find).iter().filter(|packet| packet[0] == 1).count();
+    assert_eq!(found, taken);
+}
+
+#[test]
+fn arrays_and_counters_are_by_number_and_what_lies_outside_is_nothing() {
+    let text = "
+        //! map values: array value=2 entries=3
+        //! map sums: counter entries=2
+        fn xdp_filter(pkt: u32) -> u32 {
+            let index = load_le32(pkt, 0u);
+            sums_add(index, 0xffffffffu);
+            values_write(index, 1u, values_read(index, 1u) + 5u);
+            store_le32(pkt, 0u, values_add(index, 1u, 1u));
+            store_le32(pkt, 4u, values_read(index, 0u) + values_read(index, 2u));
+            store_le32(pkt, 8u, values_compare_exchange(index, 1u, 6u, 100u));
+            return XDP_PASS;
+        }";
+    let mut session = session(text);
+    let results = run(&mut *session, &[2, 2, 0, 3, u32::MAX].map(|index| vec![index, 9, 9, 9]));
+    assert_eq!(results, [[5, 0, 6, 9], [105, 0, 106, 9], [5, 0, 6, 9], [0, 0, 0, 9], [0, 0, 0, 9]]);
+}

@@ -1,0 +1,134 @@
+//! Where a map's parts lie in its memory, an array of 32-bit words: the same on every device, so that a map can be
+//! saved, loaded and moved. `docs/maps.md` is the specification.
+
+use super::declare::{Declaration, Kind};
+
+/// Words before a map's entries.
+pub const HEADER: u32 = 16;
+
+/// In the header: places that keys have taken since the last maintenance.
+pub const TAKEN: u32 = 0;
+
+/// Places that a search looks at before it gives up.
+pub const PROBES: u32 = 128;
+
+/// A place is a key's: its entry is there. Else it is free, or its entry was removed.
+pub const THERE: u32 = 1;
+
+/// The bit that says, in a word of a key, that it was written. A word in memory has 31 bits of the key.
+pub const WRITTEN: u32 = 0x8000_0000;
+
+/// Words that a key of so many words takes in memory.
+pub const fn stored(key: u32) -> u32 {
+    (32 * key).div_ceil(31)
+}
+
+/// The `index`th of a key's words as they are stored: bits 31 · `index` and on, and [`WRITTEN`]. Behind the key's end
+/// there are zeros.
+pub fn stored_word(key: &[u32], index: usize) -> u32 {
+    let low = index.checked_sub(1).and_then(|before| key.get(before)).map_or(0, |word| word >> (32 - index));
+    let high = key.get(index).map_or(0, |word| word << index);
+    low | high | WRITTEN
+}
+
+/// Where a map's parts lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// Places for entries. Of a map with keys it is a power of two.
+    pub places: u32,
+    /// Words from place to place.
+    pub stride: u32,
+    /// In a place: the word that says whether its entry is there; what lies before it is the key.
+    pub state: u32,
+    /// In a place: the value's first word.
+    pub value: u32,
+    /// Places that keys may take before a map is full.
+    pub limit: u32,
+}
+
+impl Layout {
+    /// That of a declaration.
+    pub fn of(map: &Declaration) -> Layout {
+        match map.kind {
+            Kind::Array | Kind::Counter => {
+                Layout { places: map.entries, stride: map.value, state: 0, value: 0, limit: map.entries }
+            }
+            // At most seven tenths of the places are taken: beyond that, searches grow long.
+            Kind::Hash | Kind::LruHash | Kind::Lpm => {
+                let places = (map.entries * 10).div_ceil(7).next_power_of_two().max(8);
+                let state = stored(map.key);
+                Layout { places, stride: state + 1 + map.value, state, value: state + 1, limit: places / 10 * 7 }
+            }
+        }
+    }
+
+    /// Where a place begins.
+    pub fn at(&self, place: u32) -> usize {
+        HEADER as usize + place as usize * self.stride as usize
+    }
+
+    /// Words in all.
+    pub fn words(&self) -> usize {
+        self.at(self.places)
+    }
+}
+
+/// The number that a key's search begins at, modulo the number of places. Each word is multiplied by itself, so that
+/// a processor need not wait for one before the next.
+pub fn hash(key: &[u32]) -> u32 {
+    let parts = key.iter().zip(0..).map(|(word, index)| word.wrapping_mul(multiplier(index)).rotate_left(turn(index)));
+    let mixed = parts.fold(0, |all: u32, part| all ^ part);
+    let mixed = (mixed ^ mixed >> 15).wrapping_mul(0x2c1b_3c6d);
+    mixed ^ mixed >> 13
+}
+
+/// What the `index`th word of a key is multiplied by: odd numbers without a pattern, from the golden ratio's.
+pub(super) fn multiplier(index: u32) -> u32 {
+    0x9e37_79b1_u32.wrapping_mul(2 * index + 1).rotate_left(3 * index) | 1
+}
+
+/// And how far the product is turned.
+pub(super) fn turn(index: u32) -> u32 {
+    index * 11 % 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stored_words_hold_all_of_a_key() {
+        assert_eq!([1, 2, 4, 10, 16].map(stored), [2, 3, 5, 11, 17]);
+        let mut state = 1_u32;
+        for length in 1..=16 {
+            let key: Vec<u32> = (0..length)
+                .map(|_| {
+                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    state
+                })
+                .collect();
+            let words: Vec<u32> = (0..stored(length) as usize).map(|i| stored_word(&key, i)).collect();
+            assert!(words.iter().all(|word| word & WRITTEN != 0));
+            // Bit by bit.
+            let bit = |words: &[u32], width: usize, at: usize| words[at / width] >> (at % width) & 1;
+            for at in 0..32 * length as usize {
+                assert_eq!(bit(&words, 31, at), bit(&key, 32, at), "bit {at} of {length} words");
+            }
+        }
+    }
+
+    #[test]
+    fn maps_have_room_for_what_they_say() {
+        let map = |kind, key, value, entries| Declaration { name: "m".into(), kind, key, value, entries, place: 0..0 };
+        for entries in [1, 5, 6, 7, 1000, 1 << 20, 16 << 20] {
+            let layout = Layout::of(&map(Kind::Hash, 4, 6, entries));
+            assert!(layout.limit >= entries && layout.limit <= layout.places / 10 * 7, "{entries}: {layout:?}");
+            assert!(layout.places.is_power_of_two());
+        }
+        let layout = Layout::of(&map(Kind::Hash, 4, 6, 700));
+        assert_eq!(layout, Layout { places: 1024, stride: 12, state: 5, value: 6, limit: 714 });
+        assert_eq!((layout.at(0), layout.at(2), layout.words()), (16, 40, 16 + 12 * 1024));
+        let layout = Layout::of(&map(Kind::Counter, 1, 2, 3));
+        assert_eq!((layout.at(1), layout.words()), (18, 22));
+    }
+}

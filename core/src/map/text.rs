@@ -1,0 +1,323 @@
+//! What a filter may do with its maps, in WGSL: the text is part of the prelude of a filter that declares any, and
+//! gives the maps their meaning on every device (`docs/maps.md` explains it).
+//!
+//! Lanes may run in lock step, atomics are relaxed, and nobody may wait for anybody. So a place is claimed by
+//! filling its key word by word, each from zero by compare and exchange. Who finds another word there than their own
+//! goes on to the next place; who does not goes on to the next word. All that get as far as a word have the same words
+//! before it, so a place's key is that of whoever wrote its last word, all with that key have got there, and there is
+//! one place a key. A place keeps its key until no filter runs any more.
+
+use std::fmt::Write as _;
+
+use super::declare::{Declaration, Kind};
+use super::layout::{HEADER, Layout, PROBES, TAKEN, THERE, WRITTEN, multiplier, stored, turn};
+
+/// What all maps have in common.
+const COMMON: &str = "
+// No such entry, and no room for one.
+const MAP_NONE: u32 = 0xffffffffu;
+const MAP_FULL: u32 = 0xfffffffeu;
+
+// Whether a call that gave an entry has made it.
+fn map_is_new(entry: u32) -> bool {
+    return entry < 0x80000000u && (entry & 0x40000000u) != 0u;
+}
+";
+
+/// The functions of a filter's maps; nothing where it has none.
+pub fn text(maps: &[Declaration]) -> String {
+    let mut text = String::new();
+    if maps.is_empty() {
+        return text;
+    }
+    text += COMMON;
+    for (binding, map) in maps.iter().enumerate() {
+        let (name, layout) = (&map.name, Layout::of(map));
+        let mut add = |part: &str| text += &Text { map, layout }.fill(part);
+        let memory = format!(
+            "\n// {name}: {kind}, {places} places of {stride} words behind a header of {HEADER}\n\
+             @group(1) @binding({binding}) var<storage, read_write> pc_map_{name}: array<atomic<u32>>;\n",
+            kind = map.kind,
+            places = layout.places,
+            stride = layout.stride
+        );
+        add(&memory);
+        match map.kind {
+            Kind::Counter => add(COUNTER),
+            Kind::Array => {
+                add(BY_NUMBER);
+                add(VALUES);
+            }
+            Kind::Hash | Kind::LruHash | Kind::Lpm => {
+                add(BY_KEY);
+                if map.value > 0 {
+                    add(BY_ENTRY);
+                    add(VALUES);
+                }
+            }
+        }
+    }
+    text
+}
+
+/// What a filter may do with a map, by one of its functions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Call {
+    /// `NAME_find(key) -> u32`: the entry, or `MAP_NONE`.
+    Find,
+    /// `NAME_insert(key) -> u32`: the entry, made where there was none, or `MAP_FULL`.
+    Insert,
+    /// `NAME_remove(key) -> bool`: whether it was there.
+    Remove,
+    /// `NAME_read(entry, word) -> u32`
+    Read,
+    /// `NAME_write(entry, word, value)`
+    Write,
+    /// `NAME_add(entry, word, amount) -> u32`: what was there before.
+    Add,
+    /// `NAME_compare_exchange(entry, word, expected, value) -> u32`: what was there before.
+    CompareExchange,
+    /// `NAME_add(index, amount)` of a counter.
+    Count,
+}
+
+impl Call {
+    /// The end of the function's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Call::Find => "find",
+            Call::Insert => "insert",
+            Call::Remove => "remove",
+            Call::Read => "read",
+            Call::Write => "write",
+            Call::Add | Call::Count => "add",
+            Call::CompareExchange => "compare_exchange",
+        }
+    }
+}
+
+/// A map's functions that filters may call, by their names.
+pub fn functions(map: &Declaration) -> impl Iterator<Item = (String, Call)> + '_ {
+    let own: &[Call] = match map.kind {
+        Kind::Counter => &[Call::Count],
+        Kind::Array => &[],
+        Kind::Hash | Kind::LruHash | Kind::Lpm => &[Call::Find, Call::Insert, Call::Remove],
+    };
+    let has_values = map.kind != Kind::Counter && map.value > 0;
+    let values: &[Call] = if has_values { &[Call::Read, Call::Write, Call::Add, Call::CompareExchange] } else { &[] };
+    own.iter().chain(values).map(|&call| (format!("{}_{}", map.name, call.name()), call))
+}
+
+/// Sums of 64 bits. The carry is added apart: between the two the sum is not right, and in the end it is.
+const COUNTER: &str = "
+fn NAME_add(index: u32, amount: u32) {
+    if index >= PLACESu { return; }
+    let at = HEADERu + index * STRIDEu;
+    let before = atomicAdd(&pc_map_NAME[at], amount);
+    if before + amount < before { atomicAdd(&pc_map_NAME[at + 1u], 1u); }
+}
+";
+
+const BY_NUMBER: &str = "
+// Where a word of a value is; 0 where there is none.
+fn pc_NAME_word(entry: u32, word: u32) -> u32 {
+    if entry >= PLACESu || word >= WORDSu { return 0u; }
+    return HEADERu + entry * STRIDEu + word;
+}
+";
+
+const BY_ENTRY: &str = "
+fn pc_NAME_word(entry: u32, word: u32) -> u32 {
+    let place = entry & 0x3fffffffu;
+    if entry >= 0x80000000u || place >= PLACESu || word >= WORDSu { return 0u; }
+    return HEADERu + place * STRIDEu + VALUEu + word;
+}
+";
+
+/// Values, by the function above.
+const VALUES: &str = "
+fn NAME_read(entry: u32, word: u32) -> u32 {
+    let at = pc_NAME_word(entry, word);
+    if at == 0u { return 0u; }
+    return atomicLoad(&pc_map_NAME[at]);
+}
+
+fn NAME_write(entry: u32, word: u32, value: u32) {
+    let at = pc_NAME_word(entry, word);
+    if at != 0u { atomicStore(&pc_map_NAME[at], value); }
+}
+
+fn NAME_add(entry: u32, word: u32, amount: u32) -> u32 {
+    let at = pc_NAME_word(entry, word);
+    if at == 0u { return 0u; }
+    return atomicAdd(&pc_map_NAME[at], amount);
+}
+
+fn NAME_compare_exchange(entry: u32, word: u32, expected: u32, value: u32) -> u32 {
+    let at = pc_NAME_word(entry, word);
+    if at == 0u { return 0u; }
+    loop {
+        let was = atomicCompareExchangeWeak(&pc_map_NAME[at], expected, value);
+        // WGSL's may fail for no reason.
+        if was.exchanged || was.old_value != expected { return was.old_value; }
+    }
+    return 0u;
+}
+";
+
+/// Entries by key. Searches go in steps of one, two, three: in a table of a power of two that meets every place.
+const BY_KEY: &str = "
+fn pc_NAME_hash(key: KEY) -> u32 {
+    var h = HASH;
+    h = (h ^ (h >> 15u)) * 0x2c1b3c6du;
+    return h ^ (h >> 13u);
+}
+
+// Whether the word at a place is this one, which it is made where there was none.
+fn pc_NAME_claim(at: u32, word: u32) -> bool {
+    var was = atomicLoad(&pc_map_NAME[at]);
+    loop {
+        if was != 0u { return was == word; }
+        let now = atomicCompareExchangeWeak(&pc_map_NAME[at], 0u, word);
+        if now.exchanged { return true; }
+        was = now.old_value;
+    }
+    return false;
+}
+
+fn NAME_find(key: KEY) -> u32 {
+STORED
+    var place = pc_NAME_hash(key) & (PLACESu - 1u);
+    for (var step = 1u; step <= PROBESu; step = step + 1u) {
+        let at = HEADERu + place * STRIDEu;
+        let first = atomicLoad(&pc_map_NAME[at]);
+        if first == 0u { return MAP_NONE; }
+        if first == s0 SAME {
+            if atomicLoad(&pc_map_NAME[at + STATEu]) == THEREu { return place; }
+            return MAP_NONE;
+        }
+        place = (place + step) & (PLACESu - 1u);
+    }
+    return MAP_NONE;
+}
+
+fn NAME_insert(key: KEY) -> u32 {
+STORED
+    var place = pc_NAME_hash(key) & (PLACESu - 1u);
+    for (var step = 1u; step <= PROBESu; step = step + 1u) {
+        let at = HEADERu + place * STRIDEu;
+        var first = atomicLoad(&pc_map_NAME[at]);
+        if first == 0u {
+            if atomicLoad(&pc_map_NAME[TAKENu]) >= LIMITu { return MAP_FULL; }
+            loop {
+                let now = atomicCompareExchangeWeak(&pc_map_NAME[at], 0u, s0);
+                first = now.old_value;
+                if now.exchanged {
+                    atomicAdd(&pc_map_NAME[TAKENu], 1u);
+                    first = s0;
+                }
+                if first != 0u { break; }
+            }
+        }
+        if first == s0 CLAIMED {
+            let was = atomicExchange(&pc_map_NAME[at + STATEu], THEREu);
+            return place | select(0x40000000u, 0u, was == THEREu);
+        }
+        place = (place + step) & (PLACESu - 1u);
+    }
+    return MAP_FULL;
+}
+
+fn NAME_remove(key: KEY) -> bool {
+    let place = NAME_find(key);
+    if place == MAP_NONE { return false; }
+    let at = HEADERu + place * STRIDEu;
+    // Before it is gone: who puts it back finds zeros.
+    for (var word = 0u; word < WORDSu; word = word + 1u) {
+        atomicStore(&pc_map_NAME[at + VALUEu + word], 0u);
+    }
+    return atomicExchange(&pc_map_NAME[at + STATEu], 0u) == THEREu;
+}
+";
+
+/// A map's own text, out of what stands for its parts.
+struct Text<'a> {
+    map: &'a Declaration,
+    layout: Layout,
+}
+
+impl Text<'_> {
+    fn fill(&self, part: &str) -> String {
+        let Layout { places, stride, state, value, limit } = self.layout;
+        let numbers = [
+            ("PLACES", places),
+            ("STRIDE", stride),
+            ("STATE", state),
+            ("VALUE", value),
+            ("LIMIT", limit),
+            ("WORDS", self.map.value),
+            ("HEADER", HEADER),
+            ("PROBES", PROBES),
+            ("TAKEN", TAKEN),
+            ("THERE", THERE),
+        ];
+        let text = numbers.iter().fold(part.to_owned(), |text, (name, number)| {
+            // As numbers only: `VALUES` is another word.
+            text.replace(&format!("{name}u"), &format!("{number}u"))
+        });
+        let text =
+            text.replace("STORED", &self.stored()).replace("SAME", &self.all("atomicLoad(&pc_map_NAME[AT]) == WORD"));
+        let text = text.replace("CLAIMED", &self.all("pc_NAME_claim(AT, WORD)")).replace("HASH", &self.hash());
+        text.replace("KEY", &self.key()).replace("NAME", &self.map.name)
+    }
+
+    /// The key's type.
+    fn key(&self) -> String {
+        match self.map.key {
+            1 => "u32".into(),
+            words @ 2..=4 => format!("vec{words}<u32>"),
+            words => format!("array<u32, {words}>"),
+        }
+    }
+
+    fn word(&self, index: u32) -> String {
+        match self.map.key {
+            1 => "key".into(),
+            _ => format!("key[{index}]"),
+        }
+    }
+
+    fn hash(&self) -> String {
+        let part = |index| {
+            let (word, by, turn) = (self.word(index), multiplier(index), turn(index));
+            let product = format!("({word} * {by:#010x}u)");
+            if turn == 0 { product } else { format!("(({product} << {turn}u) | ({product} >> {}u))", 32 - turn) }
+        };
+        (0..self.map.key).map(part).collect::<Vec<_>>().join(" ^ ")
+    }
+
+    /// The key's words as they are stored.
+    fn stored(&self) -> String {
+        let mut text = String::new();
+        for index in 0..stored(self.map.key) {
+            let mut parts = Vec::new();
+            if index > 0 {
+                parts.push(format!("({} >> {}u)", self.word(index - 1), 32 - index));
+            }
+            if index < self.map.key {
+                parts.push(format!("({} << {index}u)", self.word(index)));
+            }
+            let _ = writeln!(text, "    let s{index} = {} | {WRITTEN:#010x}u;", parts.join(" | "));
+        }
+        text.trim_end().to_owned()
+    }
+
+    /// That something holds of every word but the first.
+    fn all(&self, what: &str) -> String {
+        let each = (1..stored(self.map.key)).map(|index| {
+            let what = what.replace("AT", &format!("at + {index}u")).replace("WORD", &format!("s{index}"));
+            format!("&& {what}")
+        });
+        each.collect::<Vec<_>>().join(" ")
+    }
+}
