@@ -257,6 +257,15 @@ pub trait Session: Send {
     /// is of no more use then.
     fn complete(&mut self) -> Result<Option<Done>, DeviceError>;
 
+    /// A copy of the memory of a map of the filter's, by its number ([`crate::map`] reads it). No batch may be in
+    /// flight.
+    ///
+    /// # Errors
+    /// [`DeviceError::Refused`] where one is; [`DeviceError::Unsupported`] where the device has no maps.
+    fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
+        Err(DeviceError::Unsupported { device: "the device".into(), reason: format!("it has no map {map}") })
+    }
+
     /// Batches in flight now.
     fn in_flight(&self) -> usize;
 
@@ -272,6 +281,17 @@ pub trait Session: Send {
         assert_eq!(self.in_flight(), 0, "run needs an idle session");
         self.submit(batch).map_err(|refused| refused.error)?;
         Ok(self.complete()?.expect("one batch is in flight"))
+    }
+}
+
+/// Refuses what needs a session that has nothing to do.
+///
+/// # Errors
+/// [`DeviceError::Refused`] where batches are in flight.
+pub fn check_idle(in_flight: usize) -> Result<(), DeviceError> {
+    match in_flight {
+        0 => Ok(()),
+        _ => Err(DeviceError::Refused(format!("{in_flight} batches are in flight, complete them first"))),
     }
 }
 

@@ -10,6 +10,7 @@
 #![allow(unsafe_code)]
 
 mod compile;
+mod maps;
 mod memory;
 mod probe;
 mod runtime;

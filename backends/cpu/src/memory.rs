@@ -31,6 +31,8 @@ pub(crate) struct Context {
     pub resized: *mut Descriptor,
     /// The addresses of [`runtime::FUNCTIONS`](crate::runtime::FUNCTIONS).
     pub runtime: *const usize,
+    /// The addresses of the maps' words, read and written.
+    pub maps: *const *mut u32,
 }
 
 /// Where [`Context`]'s fields are, in bytes.
@@ -44,6 +46,7 @@ pub(crate) mod context_offset {
     pub const METADATA: i32 = offset_of!(Context, metadata) as i32;
     pub const TABLES: i32 = offset_of!(Context, tables) as i32;
     pub const RESIZED: i32 = offset_of!(Context, resized) as i32;
+    pub const MAPS: i32 = offset_of!(Context, maps) as i32;
     pub const RUNTIME: i32 = offset_of!(Context, runtime) as i32;
 }
 

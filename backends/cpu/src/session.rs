@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use portcullis_core::device::{
-    CancelToken, DeviceError, Done, Imported, LoadOptions, Session, SubmitError, check_submission,
+    CancelToken, DeviceError, Done, Imported, LoadOptions, Session, SubmitError, check_idle, check_submission,
 };
 use portcullis_core::packet::{Batch, Span};
 use portcullis_core::program::Program;
@@ -19,6 +19,7 @@ use portcullis_core::reason;
 use rayon::ThreadPool;
 
 use crate::failed;
+use crate::maps::Maps;
 use crate::memory::Code;
 use choice::Choice;
 use job::Job;
@@ -54,6 +55,7 @@ const STACK: usize = 64 << 20;
 struct Shared {
     program: Arc<Program>,
     code: Code,
+    maps: Maps,
     choice: Mutex<Choice>,
     /// Packets of a piece, at most.
     piece: usize,
@@ -111,6 +113,7 @@ impl CpuSession {
         let choice = Mutex::new(Choice::new(code.len()));
         let piece = piece(&program, code.operations);
         let shared = Arc::new(Shared {
+            maps: Maps::new(program.maps()),
             program,
             code,
             choice,
@@ -175,6 +178,11 @@ impl Session for CpuSession {
         job.call(threads - 1);
         job.work();
         receiver.recv().unwrap_or_else(|_| Err(unanswered()))
+    }
+
+    fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
+        check_idle(self.queue.len())?;
+        Ok(self.shared.maps.words(map))
     }
 
     fn in_flight(&self) -> usize {

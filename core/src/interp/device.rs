@@ -8,7 +8,7 @@ use super::Interpreter;
 use super::machine::{Machine, Stop};
 use crate::device::{
     CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Done, Imported, LoadOptions, Session,
-    StageTimes, SubmitError, check_submission,
+    StageTimes, SubmitError, check_idle, check_submission,
 };
 use crate::packet::{Batch, Descriptor, ROOM, Span, Verdicts};
 use crate::program::Program;
@@ -87,6 +87,11 @@ impl Session for InterpSession {
 
     fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
         self.queue.pop_front().map(|batch| self.run_batch(batch)).transpose()
+    }
+
+    fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
+        check_idle(self.queue.len())?;
+        Ok(self.maps[map].clone())
     }
 
     fn in_flight(&self) -> usize {

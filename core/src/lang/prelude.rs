@@ -86,6 +86,11 @@ impl Intrinsic {
         )
     }
 
+    /// Whether it is about maps: devices run the text's body.
+    pub fn is_of_maps(self) -> bool {
+        matches!(self, Intrinsic::MapIsNew | Intrinsic::Map { .. })
+    }
+
     /// Whether it reads the batch's metadata.
     pub fn reads_metadata(self) -> bool {
         matches!(self, Intrinsic::PktWireLen | Intrinsic::PktPort | Intrinsic::PktTime | Intrinsic::PktTimeMs)

@@ -78,8 +78,8 @@ impl Costs {
                 super::places::in_registers(program.module(), ty, self.in_memory).then_some(0)
             }
             Statement::Call { function: callee, .. } => match program.intrinsic(*callee) {
-                Some(intrinsic) => self::intrinsic(intrinsic),
-                None => self.function(*callee),
+                Some(intrinsic) if !intrinsic.is_of_maps() => self::intrinsic(intrinsic),
+                _ => self.function(*callee),
             },
             _ => None,
         }
@@ -123,5 +123,6 @@ fn intrinsic(intrinsic: Intrinsic) -> Cost {
         Intrinsic::CsumFold => Some(5),
         Intrinsic::CsumReplace16 | Intrinsic::CsumReplace32 => Some(12),
         Intrinsic::Store { .. } | Intrinsic::AdjustHead | Intrinsic::AdjustTail => None,
+        Intrinsic::MapIsNew | Intrinsic::Map { .. } => None,
     }
 }

@@ -1,7 +1,8 @@
 //! naga's expressions, constants and tables.
 
-use cranelift_codegen::ir::{InstBuilder, Value, types as clif};
-use naga::{Expression, Handle, Literal, TypeInner};
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::{AtomicRmwOp, InstBuilder, MemFlagsData, Value, types as clif};
+use naga::{AtomicFunction, Expression, Handle, Literal, TypeInner};
 
 use super::types::{self, Leaf};
 use super::{Codegen, Frame, Operand, Place, Result, Unsupported};
@@ -72,6 +73,35 @@ impl<'a> Codegen<'a, '_> {
         self.store(place, &value)
     }
 
+    /// Reads and writes a word of a map in one, so that nobody comes between.
+    pub(super) fn atomic(
+        &mut self,
+        frame: &mut Frame<'a>,
+        pointer: Handle<Expression>,
+        function: AtomicFunction,
+        value: Handle<Expression>,
+    ) -> Result<Vec<Value>> {
+        let Place::Memory { address, offset } = self.place(frame, pointer)? else {
+            return Err(Unsupported("an atomic variable that is not in memory".into()));
+        };
+        let value = self.scalar(frame, value)?;
+        let at = self.b.ins().iadd_imm_u(address, i64::from(offset));
+        // Aligned, and there: as for loads.
+        let flags = MemFlagsData::trusted();
+        let mut modify = |operation| self.b.ins().atomic_rmw(clif::I32, flags, operation, at, value);
+        Ok(match function {
+            AtomicFunction::Add => vec![modify(AtomicRmwOp::Add)],
+            AtomicFunction::Exchange { compare: None } => vec![modify(AtomicRmwOp::Xchg)],
+            AtomicFunction::Exchange { compare: Some(compare) } => {
+                let expected = self.scalar(frame, compare)?;
+                let before = self.b.ins().atomic_cas(flags, at, expected, value);
+                let exchanged = self.b.ins().icmp(IntCC::Equal, before, expected);
+                vec![before, exchanged]
+            }
+            other => return Err(Unsupported(format!("the atomic function {other:?}"))),
+        })
+    }
+
     fn evaluate(&mut self, frame: &mut Frame<'a>, handle: Handle<Expression>) -> Result<Operand> {
         let values = match frame.code.expressions[handle] {
             Expression::Literal(literal) => vec![self.literal(literal)?],
@@ -95,6 +125,9 @@ impl<'a> Codegen<'a, '_> {
                 return Ok(Operand::Place(self.variable(home)?));
             }
             Expression::GlobalVariable(global) => {
+                if let Some(words) = self.map(global) {
+                    return Ok(Operand::Place(words));
+                }
                 let home = self.globals.get(&global).copied();
                 return Ok(Operand::Place(self.variable(home)?));
             }

@@ -390,4 +390,4 @@ fn output_memory() -> MemFlagsData {
 }
 
 /// The context's fields are 64 bits wide on every processor that [`lower`] takes.
-const _: () = assert!(size_of::<usize>() != 8 || size_of::<Context>() == 64);
+const _: () = assert!(size_of::<usize>() != 8 || size_of::<Context>() == 72);

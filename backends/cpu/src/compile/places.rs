@@ -6,7 +6,8 @@
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, StackSlot, StackSlotData, StackSlotKind, Value, types as clif};
 use cranelift_frontend::Variable;
-use naga::{AddressSpace, Expression, Handle, TypeInner};
+use naga::{AddressSpace, Expression, GlobalVariable, Handle, TypeInner};
+use portcullis_core::map::BIND_GROUP;
 use portcullis_core::program::Program;
 
 use super::types::{self, Leaf};
@@ -173,11 +174,12 @@ impl<'a> Codegen<'a, '_> {
     /// Part `index`, known only at run time. The index is clamped to the last part, which is what
     /// makes every access through it lie in the variable.
     pub(super) fn element_address(&mut self, place: Place, inner: &TypeInner, index: Value) -> Result<Place> {
-        let (part, n) = types::uniform_part(self.module, inner)?;
         let Place::Memory { address, offset } = place else {
             return Err(Unsupported("a dynamic index into a variable that is not in memory".into()));
         };
-        let index = self.clamp_index(index, n);
+        let (part, n) = types::uniform_part(self.module, inner)?;
+        // Into a map's words the prelude gives no index that lies outside, whatever the filter says.
+        let index = if n == types::UNBOUNDED { index } else { self.clamp_index(index, n) };
         let wide = self.b.ins().uextend(clif::I64, index);
         let scaled = self.b.ins().imul_imm_u(wide, i64::from(part.size));
         let address = self.b.ins().iadd(address, scaled);
@@ -194,6 +196,14 @@ impl<'a> Codegen<'a, '_> {
         let clamped = self.b.ins().select(inside, index, last);
         self.known.set_range(clamped, 0, n - 1);
         clamped
+    }
+
+    /// The words of a map, if that is what a variable is.
+    pub(super) fn map(&mut self, global: Handle<GlobalVariable>) -> Option<Place> {
+        let binding = self.module.global_variables[global].binding.filter(|binding| binding.group == BIND_GROUP)?;
+        let maps = self.field(crate::memory::context_offset::MAPS);
+        let address = self.b.ins().load(clif::I64, constant_memory(), maps, 8 * binding.binding as i32);
+        Some(Place::Memory { address, offset: 0 })
     }
 
     /// The scalars at a place.

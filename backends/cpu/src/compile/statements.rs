@@ -16,6 +16,7 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{self, BlockArg, InstBuilder, Value};
 use cranelift_frontend::{Switch, Variable};
 use naga::{Block, Expression, Function, Handle, Statement, SwitchCase, SwitchValue};
+use portcullis_core::lang::prelude::Intrinsic;
 
 use super::known::Lengths;
 use super::types;
@@ -325,7 +326,7 @@ impl<'a> Codegen<'a, '_> {
                 Ok(End::Leaves)
             }
             Statement::Call { function, arguments, result } => {
-                if self.program.intrinsic(*function).is_some() {
+                if self.intrinsic_of(*function).is_some() {
                     self.plain(frame, statement)?;
                     return Ok(End::Falls);
                 }
@@ -422,7 +423,8 @@ impl<'a> Codegen<'a, '_> {
         let before = (self.firm.clone(), self.assumed.clone());
         self.b.ins().jump(round, &[]);
         self.b.switch_to_block(round);
-        if let Some(fuel) = self.fuel {
+        // The prelude's own loops cost nothing.
+        if let Some(fuel) = self.fuel.filter(|_| !self.program.is_prelude(frame.function)) {
             let left = self.b.use_var(fuel);
             let (verdict, go) = (self.verdict_block()?, self.b.create_block());
             let aborted = self.constant(0);
@@ -514,7 +516,7 @@ impl<'a> Codegen<'a, '_> {
             Statement::Emit(range) => self.emit(frame, range.clone()),
             Statement::Store { pointer, value } => self.store_through(frame, *pointer, *value),
             Statement::Call { function, arguments, result } => {
-                let Some(intrinsic) = self.program.intrinsic(*function) else {
+                let Some(intrinsic) = self.intrinsic_of(*function) else {
                     return Err(Unsupported("a call that is no call".into()));
                 };
                 let mut scalars = Vec::with_capacity(3);
@@ -527,8 +529,20 @@ impl<'a> Codegen<'a, '_> {
                 }
                 Ok(())
             }
+            Statement::Atomic { pointer, fun, value, result } => {
+                let before = self.atomic(frame, *pointer, *fun, *value)?;
+                if let Some(result) = result {
+                    frame.values[result.index()] = Some(Operand::Value(before));
+                }
+                Ok(())
+            }
             other => Err(Unsupported(format!("the statement {other:?}"))),
         }
+    }
+
+    /// What a function of the prelude is, unless it is one whose body is compiled.
+    fn intrinsic_of(&self, function: Handle<naga::Function>) -> Option<Intrinsic> {
+        self.program.intrinsic(function).filter(|intrinsic| !intrinsic.is_of_maps())
     }
 
     fn branchless(&mut self, frame: &mut Frame<'a>, block: &'a Block) -> Result<Outcome> {
@@ -557,7 +571,7 @@ impl<'a> Codegen<'a, '_> {
                 let selector = self.scalar(frame, *selector)?;
                 self.branchless_switch(frame, selector, cases)
             }
-            Statement::Call { function, arguments, result } if self.program.intrinsic(*function).is_none() => {
+            Statement::Call { function, arguments, result } if self.intrinsic_of(*function).is_none() => {
                 let arguments = arguments.iter().map(|&a| self.operand(frame, a)).collect::<Result<_>>()?;
                 let stack = self.stack.top;
                 let mut callee = self.frame(*function, arguments, Exit::Collected)?;

@@ -37,7 +37,7 @@ impl Leaf {
 /// How many scalars a type has.
 pub(super) fn count(module: &Module, inner: &TypeInner) -> Result<u64, Unsupported> {
     Ok(match *inner {
-        TypeInner::Scalar(_) => 1,
+        TypeInner::Scalar(_) | TypeInner::Atomic(_) => 1,
         TypeInner::Vector { size, .. } => size as u64,
         TypeInner::Matrix { columns, rows, .. } => columns as u64 * rows as u64,
         TypeInner::Array { base, size: ArraySize::Constant(n), .. } => {
@@ -67,7 +67,7 @@ pub(super) fn leaves(module: &Module, inner: &TypeInner) -> Result<Vec<Leaf>, Un
 
 fn collect(module: &Module, inner: &TypeInner, into: &mut Vec<Leaf>) {
     match *inner {
-        TypeInner::Scalar(scalar) => into.push(Leaf(scalar)),
+        TypeInner::Scalar(scalar) | TypeInner::Atomic(scalar) => into.push(Leaf(scalar)),
         TypeInner::Vector { size, scalar } => into.extend(std::iter::repeat_n(Leaf(scalar), size as usize)),
         TypeInner::Matrix { columns, rows, scalar } => {
             into.extend(std::iter::repeat_n(Leaf(scalar), columns as usize * rows as usize));
@@ -105,12 +105,16 @@ pub(super) struct Part {
     pub size: u32,
 }
 
+/// How many parts an array has whose size the module does not say: a map's words.
+pub(super) const UNBOUNDED: u32 = u32::MAX;
+
 /// The parts of a vector, matrix or array, which are all alike, and how many there are.
 pub(super) fn uniform_part(module: &Module, inner: &TypeInner) -> Result<(Part, u32), Unsupported> {
     let (inner, n) = match *inner {
         TypeInner::Vector { size, scalar } => (TypeInner::Scalar(scalar), size as u32),
         TypeInner::Matrix { columns, rows, scalar } => (TypeInner::Vector { size: rows, scalar }, columns as u32),
         TypeInner::Array { base, size: ArraySize::Constant(n), .. } => (module.types[base].inner.clone(), n.get()),
+        TypeInner::Array { base, size: ArraySize::Dynamic, .. } => (module.types[base].inner.clone(), UNBOUNDED),
         ref other => return Err(Unsupported(format!("indexing a value of type {other:?}"))),
     };
     let part = Part { leaves: count(module, &inner)? as u32, size: size(module, &inner)?, inner };

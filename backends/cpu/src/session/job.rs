@@ -83,6 +83,7 @@ impl Job {
             tables: std::ptr::null(),
             resized: resized.as_mut_ptr(),
             runtime: shared.code.runtime(),
+            maps: shared.maps.addresses(),
         };
         Job {
             packets,
