@@ -118,6 +118,7 @@ fn simulation(kernel: &Kernel, memory: &Memory, base: usize, count: usize) -> St
             Argument::Metadata => words(&mut text, &memory.metadata, false),
             Argument::Verdicts => bytes(&mut text, &memory.verdicts, true),
             Argument::Targets => words(&mut text, &memory.targets, true),
+            Argument::Map(_) => words(&mut text, &[0], false),
             Argument::Base => words(&mut text, &[base as u32], false),
             Argument::Count => words(&mut text, &[count as u32], false),
         }

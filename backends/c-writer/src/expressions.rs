@@ -8,7 +8,8 @@
 //! scalars to get right then, and the devices work that way.
 
 use naga::{
-    BinaryOperator, Expression, Handle, Literal, MathFunction, RelationalFunction, Scalar, ScalarKind, TypeInner,
+    ArraySize, BinaryOperator, Expression, Handle, Literal, MathFunction, RelationalFunction, Scalar, ScalarKind,
+    TypeInner,
 };
 use portcullis_core::lang::prelude::Intrinsic;
 
@@ -108,7 +109,7 @@ impl<'a> Body<'_, 'a> {
                 None => Ok(Text::atom(self.w.zero(ty)?)),
             },
             Expression::FunctionArgument(index) => Ok(pick(Text::atom(&self.arguments[index as usize]))),
-            Expression::CallResult(_) => match self.calls.get(&handle) {
+            Expression::CallResult(_) | Expression::AtomicResult { .. } => match self.calls.get(&handle) {
                 Some(text) => Ok(pick(text.clone())),
                 None => Err(WriteError::internal("a call's result is used before the call")),
             },
@@ -320,6 +321,7 @@ impl<'a> Body<'_, 'a> {
         let (inner, handle) = self.behind(base);
         match (inner, handle) {
             (TypeInner::Struct { .. }, Some(handle)) => Ok(format!(".{}", self.w.members[&handle][index as usize])),
+            (TypeInner::Array { size: ArraySize::Dynamic, .. }, _) => Ok(format!("[{index}]")),
             (TypeInner::Array { .. } | TypeInner::Matrix { .. }, _) => Ok(format!(".at[{index}]")),
             (other, _) => Err(unsupported_type(other)),
         }
@@ -373,6 +375,9 @@ impl<'a> Body<'_, 'a> {
                 match *self.behind(base).0 {
                     TypeInner::Vector { size, scalar } | TypeInner::ValuePointer { size: Some(size), scalar, .. } => {
                         Ok(Place::Component { scalar, size: size as usize, vector: value, index })
+                    }
+                    TypeInner::Array { size: ArraySize::Dynamic, .. } => {
+                        Ok(Place::Value(value.with(&format!("[{}]", index.text))))
                     }
                     _ => Ok(Place::Value(behind_pointer(value, &format!(".at[{}]", index.text)))),
                 }

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use naga::{AddressSpace, Expression, Function, Handle, Statement, TypeInner};
 use portcullis_core::lang::prelude::Intrinsic;
+use portcullis_core::map::BIND_GROUP;
 use portcullis_core::packet::{Action, Metadata, ROOM};
 use portcullis_core::program::passes::inlined;
 
@@ -99,6 +100,15 @@ impl Writer<'_> {
         ] {
             self.globals.insert(global, member.into());
         }
+        for (number, map) in self.program.maps().iter().enumerate() {
+            let is_words = |global: &naga::GlobalVariable| {
+                global.binding.is_some_and(|b| b.group == BIND_GROUP && b.binding as usize == number)
+            };
+            let words = self.module.global_variables.iter().find(|(_, global)| is_words(global));
+            let (words, _) = words.ok_or_else(|| WriteError::internal("a map without its words"))?;
+            self.globals.insert(words, members.claim(&map.name));
+            self.maps.push(words);
+        }
         let mut private = Vec::new();
         for (handle, global) in self.module.global_variables.iter() {
             if global.space == AddressSpace::Private && !self.globals.contains_key(&handle) {
@@ -177,9 +187,14 @@ impl Writer<'_> {
                 continue;
             }
             order.push(handle);
-            let private = function.expressions.iter().any(|(_, e)| matches!(e, Expression::GlobalVariable(_)));
-            let mut needs = private || packets.contains_key(&handle);
-            let mut changes = false;
+            let globals = function.expressions.iter().filter_map(|(_, expression)| match *expression {
+                Expression::GlobalVariable(global) => Some(self.module.global_variables[global].space),
+                _ => None,
+            });
+            let globals: HashSet<AddressSpace> = globals.collect();
+            let mut needs = !globals.is_empty() || packets.contains_key(&handle);
+            // What maps hold is for others to change at any time.
+            let mut changes = globals.iter().any(|space| *space != AddressSpace::Private);
             each(&function.body, &mut |statement| match *statement {
                 Statement::Call { function: callee, .. } => match lowered.intrinsics.get(&callee) {
                     Some(intrinsic) => {
@@ -267,6 +282,9 @@ impl Writer<'_> {
         if self.has_ends() {
             text += "    uint first;\n    uint last;\n";
         }
+        for handle in &self.maps {
+            text += &format!("    {buffer}volatile uint *{};\n", self.globals[handle]);
+        }
         for &handle in private {
             let ty = self.type_name(self.module.global_variables[handle].ty)?;
             text += &format!("    {ty} {};\n", self.globals[&handle]);
@@ -285,7 +303,8 @@ impl Writer<'_> {
         let mut names_of = |name: &str| names.claim(name);
         let [arena, descriptors, metadata, verdicts, targets, base, count] =
             ["arena", "descriptors", "metadata", "verdicts", "targets", "base", "count"].map(&mut names_of);
-        let [packet, descriptor, pkt, verdict, lane] = ["packet", "descriptor", "pkt", "verdict", "lane"].map(names_of);
+        let [packet, descriptor, pkt, verdict, lane] =
+            ["packet", "descriptor", "pkt", "verdict", "lane"].map(&mut names_of);
         let touches = self.uses_bytes || self.uses_words;
         let writes = self.writes_packets();
         let moves = facts.changes_length;
@@ -310,6 +329,10 @@ impl Writer<'_> {
         add(Argument::Verdicts, format!("{buffer}uchar *{restrict}{verdicts}"));
         if facts.redirects {
             add(Argument::Targets, format!("{buffer}uint *{restrict}{targets}"));
+        }
+        let maps: Vec<String> = self.program.maps().iter().map(|map| names.claim(&map.name)).collect();
+        for (number, map) in (0..).zip(&maps) {
+            add(Argument::Map(number), format!("{buffer}volatile uint *{map}"));
         }
         add(Argument::Base, format!("uint {base}"));
         add(Argument::Count, format!("uint {count}"));
@@ -338,6 +361,9 @@ impl Writer<'_> {
         if self.has_ends() {
             lines.push(format!("{pkt}.first = {descriptor}.offset - {ROOM}u;"));
             lines.push(format!("{pkt}.last = {descriptor}.offset + {descriptor}.length + {ROOM}u;"));
+        }
+        for (handle, map) in self.maps.iter().zip(&maps) {
+            lines.push(format!("{pkt}.{} = {map};", self.globals[handle]));
         }
         for &handle in private {
             let global = &self.module.global_variables[handle];

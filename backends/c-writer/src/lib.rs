@@ -115,6 +115,8 @@ pub enum Argument {
     /// A word a packet: the redirect's target, 0 for other verdicts. Only for filters that can redirect. Written
     /// for each.
     Targets,
+    /// The words of a map of the filter's, by its number (`docs/maps.md`).
+    Map(u32),
     /// `u32`: the index of the launch's first packet, in all the buffers but the arena.
     Base,
     /// `u32`: the number of packets.
@@ -167,14 +169,24 @@ type Result<T, E = WriteError> = std::result::Result<T, E>;
 /// # Errors
 /// See [`WriteError`].
 pub fn write(program: &Program, options: &Options) -> Result<Kernel> {
+    if !program.maps().is_empty() && options.form == Form::Function {
+        return Err(WriteError::Unsupported("maps, by this dispatch method".into()));
+    }
     let work = || {
         let failed = |error: portcullis_core::program::LowerError| WriteError::Failed(error.to_string());
         let mut lowering =
             Lowering { fuel: true, clamp_indices: true, mask_shifts: true, speculate: true, ..Lowering::default() };
-        let mut lowered = lower(program, lowering).map_err(failed)?;
+        let lower = |lowering| {
+            lower(program, lowering).map(|mut lowered| {
+                // What maps do is written as it stands in the prelude.
+                lowered.intrinsics.retain(|_, intrinsic| !intrinsic.is_of_maps());
+                lowered
+            })
+        };
+        let mut lowered = lower(lowering).map_err(failed)?;
         if kernel::points_into_vectors(&lowered) {
             lowering.whole_pointers = true;
-            lowered = lower(program, lowering).map_err(failed)?;
+            lowered = lower(lowering).map_err(failed)?;
         }
         Writer::new(program, &lowered, options).write()
     };
@@ -203,6 +215,8 @@ struct Writer<'a> {
     constants_written: HashSet<Handle<Constant>>,
     /// Private variables, by their names in the packet's structure.
     globals: HashMap<Handle<GlobalVariable>, String>,
+    /// The words of the filter's maps, members as well.
+    maps: Vec<Handle<GlobalVariable>>,
     shapes: HashMap<Handle<Function>, Shape>,
     /// Helpers, prelude functions and vector types that are written, by name.
     helpers_known: HashSet<String>,
@@ -232,6 +246,7 @@ impl<'a> Writer<'a> {
             constant_names: HashMap::new(),
             constants_written: HashSet::new(),
             globals: HashMap::new(),
+            maps: Vec::new(),
             shapes: HashMap::new(),
             helpers_known: HashSet::new(),
             types: String::new(),

@@ -46,6 +46,8 @@ impl Writer<'_> {
                 let value = self.dialect.vector(&ty, &["pkt->metadata[2]".into(), "pkt->metadata[3]".into()]);
                 plain(&format!("{ty} pkt_time(const pc_packet *pkt)"), &[&format!("return {value};")])
             }
+            // Written as functions of the filter's own (`write`).
+            Intrinsic::MapIsNew | Intrinsic::Map { .. } => String::new(),
             Intrinsic::PktTimeMs => plain("uint pkt_time_ms(const pc_packet *pkt)", &["return pkt->metadata[4];"]),
             Intrinsic::Load { size, order } => self.load(name, size, order, near),
             Intrinsic::Store { size, order } => self.store(name, size, order),

@@ -4,7 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 use naga::valid::FunctionInfo;
-use naga::{Block, Expression, Function, Handle, Literal, LocalVariable, Statement, SwitchValue, TypeInner};
+use naga::{
+    AtomicFunction, Block, Expression, Function, Handle, Literal, LocalVariable, Statement, SwitchValue, TypeInner,
+};
 use portcullis_core::program::operands;
 
 use portcullis_core::lang::prelude::Intrinsic;
@@ -352,11 +354,55 @@ impl<'w, 'a> Body<'w, 'a> {
                     self.name(result)?;
                 }
             }
-            // Atomics of maps will stand here: `Statement::Atomic`, a dialect's method each for add, and, or, xor,
-            // min, max, exchange and compare.
+            Statement::Atomic { pointer, fun, value, result } => self.atomic(pointer, fun, value, result)?,
             ref other => return Err(WriteError::Unsupported(format!("the statement {other:?}"))),
         }
         Ok(())
+    }
+
+    /// What reads and writes a word of a map in one.
+    fn atomic(
+        &mut self,
+        pointer: Handle<Expression>,
+        function: AtomicFunction,
+        value: Handle<Expression>,
+        result: Option<Handle<Expression>>,
+    ) -> Result<()> {
+        let compare = if let AtomicFunction::Exchange { compare } = function { compare } else { None };
+        let operands: Vec<_> = [pointer, value].into_iter().chain(compare).collect();
+        self.settle(&operands)?;
+        let Place::Value(place) = self.place(pointer)? else {
+            return Err(WriteError::internal("an atomic component"));
+        };
+        let (place, value) = (Text::unary("&", place).text, self.expression(value)?.text);
+        let compare = compare.map(|compare| self.expression(compare)).transpose()?;
+        let dialect = self.w.dialect;
+        let text = match (function, &compare) {
+            (AtomicFunction::Add, _) => dialect.atomic_add(&place, &value),
+            (AtomicFunction::Exchange { .. }, None) => dialect.atomic_exchange(&place, &value),
+            (AtomicFunction::Exchange { .. }, Some(compare)) => {
+                dialect.atomic_compare_exchange(&place, &compare.text, &value)
+            }
+            (other, _) => return Err(WriteError::Unsupported(format!("the atomic function {other:?}"))),
+        };
+        let Some(result) = result.filter(|&result| self.info[result].ref_count > 0) else {
+            self.line(&format!("{text};"));
+            return Ok(());
+        };
+        let text = match compare {
+            None => text,
+            Some(compare) => {
+                let was = self.new_name(result);
+                self.line(&format!("uint {was} = {text};"));
+                let ty = self.info[result].ty.handle();
+                let ty = ty.ok_or_else(|| WriteError::internal("an exchange without its result's type"))?;
+                let ty = self.w.type_name(ty)?;
+                dialect.structure(&ty, &format!("{was}, {was} == {}", compare.text))
+            }
+        };
+        self.calls.insert(result, Text::atom(text));
+        self.forget(&operands);
+        self.name(result)
     }
 
     fn call(&mut self, callee: Handle<Function>, arguments: &[Handle<Expression>]) -> Result<Text> {

@@ -26,7 +26,8 @@ pub(crate) fn load(
     let (kind, effects) = (gpu.kind, loaded.effects);
     Ok(match dispatch {
         Dispatch::Inline | Dispatch::Pipelined => {
-            dispatch.session(Offload::new(Pipelined::new(gpu, loaded), kind, effects, program, options))
+            let launcher = Pipelined::new(gpu, loaded, program.maps())?;
+            dispatch.session(Offload::new(launcher, kind, effects, program, options))
         }
         Dispatch::Persistent => {
             let launcher = Posting::new(Ring::new(gpu, loaded.kernel)?, effects, &options.cancel);

@@ -246,6 +246,10 @@ forward! {
         queue: cl_command_queue, memory: cl_mem, blocking: cl_bool, offset: usize, size: usize, to: *mut c_void,
         waits: cl_uint, wait_list: *const cl_event, event: *mut cl_event,
     );
+    status clEnqueueFillBuffer(
+        queue: cl_command_queue, memory: cl_mem, pattern: *const c_void, pattern_size: usize, offset: usize, size: usize,
+        waits: cl_uint, wait_list: *const cl_event, event: *mut cl_event,
+    );
     create clEnqueueMapBuffer(
         queue: cl_command_queue, memory: cl_mem, blocking: cl_bool, flags: cl_map_flags, offset: usize, size: usize,
         waits: cl_uint, wait_list: *const cl_event, event: *mut cl_event

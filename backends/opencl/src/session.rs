@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ocl_core::{ArgVal, Event, Mem};
+use ocl_core::{ArgVal, Event, Mem, MemFlags};
 use portcullis_c_writer::Argument;
 use portcullis_core::device::offload::{self, Columns, Effects, GRACE, Launcher, Offload};
 use portcullis_core::device::pace::Pace;
 use portcullis_core::device::plan::{self, Bounds, Layout, Needs};
 use portcullis_core::device::{CancelToken, DeviceError, DeviceKind, Imported, LoadOptions};
+use portcullis_core::map::{self, Declaration};
 use portcullis_core::packet::{Batch, Metadata, Span};
 use portcullis_core::program::Program;
 
@@ -37,7 +38,7 @@ pub(crate) fn open(
     options: &LoadOptions,
 ) -> Result<OpenClSession, DeviceError> {
     let (gpu, loaded) = compile::load(device, program, &options.cancel)?;
-    Ok(of(gpu, loaded, program, options))
+    of(gpu, loaded, program, options)
 }
 
 /// See [`crate::measure`].
@@ -48,22 +49,56 @@ pub(crate) fn open_text(
     entry: &str,
 ) -> Result<OpenClSession, DeviceError> {
     let (gpu, loaded) = compile::load_text(device, program, text, entry)?;
-    Ok(of(gpu, loaded, program, &LoadOptions::default()))
+    of(gpu, loaded, program, &LoadOptions::default())
 }
 
-fn of(gpu: Arc<Gpu>, mut loaded: Loaded, program: &Arc<Program>, options: &LoadOptions) -> OpenClSession {
+fn of(
+    gpu: Arc<Gpu>,
+    mut loaded: Loaded,
+    program: &Arc<Program>,
+    options: &LoadOptions,
+) -> Result<OpenClSession, DeviceError> {
     let (kind, effects) = (gpu.kind, loaded.effects);
     if kind == DeviceKind::Cpu && !Pace::new(kind, program, effects.size).is_free() {
         loaded.group = loaded.group.min(PACED_GROUP);
     }
-    let launcher = OpenCl { loaded, imports: Imports::default(), signals: None, watched: 8, gpu };
-    Offload::new(launcher, kind, effects, program, options)
+    let maps = program.maps().iter().map(|map| zeros(&gpu, map)).collect::<Result<_, _>>()?;
+    let launcher = OpenCl { loaded, imports: Imports::default(), maps, signals: None, watched: 8, gpu };
+    Ok(Offload::new(launcher, kind, effects, program, options))
+}
+
+/// A map's memory, with nothing in it.
+fn zeros(gpu: &Gpu, map: &Declaration) -> Result<Mem, DeviceError> {
+    let bytes = map::layout::Layout::of(map).words() * 4;
+    if bytes as u64 > gpu.largest {
+        return Err(DeviceError::Unsupported {
+            device: gpu.id.clone(),
+            reason: format!("its map `{}` takes {bytes} bytes, and a buffer has at most {}", map.name, gpu.largest),
+        });
+    }
+    // SAFETY: no memory of the host's is given.
+    let memory = unsafe { gpu.buffer(MemFlags::READ_WRITE, bytes as u64, std::ptr::null_mut())? };
+    // In the queue of kernels: it comes before them.
+    let filled = ocl_core::enqueue_fill_buffer(
+        &gpu.kernels,
+        &memory,
+        0_u32,
+        0,
+        bytes / 4,
+        None::<&Event>,
+        None::<&mut Event>,
+        None,
+    );
+    filled.map_err(|error| gpu.failed(format_args!("has no memory for the map `{}`", map.name), &error))?;
+    Ok(memory)
 }
 
 /// A compiled filter, with what it takes to launch it.
 pub(crate) struct OpenCl {
     loaded: Loaded,
     imports: Imports,
+    /// The words of the filter's maps.
+    maps: Vec<Mem>,
     /// As they were before the first launch, and how many launches are still to be watched for a driver that compiles
     /// then. Later changes are the program's own.
     signals: Option<Signals>,
@@ -106,6 +141,7 @@ impl OpenCl {
                 Argument::Metadata => ArgVal::mem(buffers.metadata.memory()),
                 Argument::Verdicts => ArgVal::mem(buffers.actions.memory()),
                 Argument::Targets => ArgVal::mem(buffers.targets.memory()),
+                Argument::Map(number) => ArgVal::mem(&self.maps[*number as usize]),
                 Argument::Base => ArgVal::scalar(&base),
                 Argument::Count => ArgVal::scalar(&count),
             };
@@ -302,6 +338,17 @@ impl Launcher for OpenCl {
 
     fn changed(&mut self, _: u64, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
         buffers.changed.read(&self.gpu, buffers.packets.memory(), read)
+    }
+
+    fn read_map(&mut self, map: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+        let mut copy = vec![0_u32; words];
+        // SAFETY: the buffer has so many words, and the copy, which is there when this returns.
+        let read = unsafe {
+            let (queue, memory) = (&self.gpu.kernels, &self.maps[map]);
+            ocl_core::enqueue_read_buffer(queue, memory, true, 0, &mut copy, None::<&Event>, None::<&mut Event>)
+        };
+        read.map_err(|error| self.gpu.failed("does not give a map's words", &error))?;
+        Ok(copy)
     }
 
     fn release(&mut self, buffers: &mut Buffers) {

@@ -26,6 +26,7 @@ use naga::{
     StorageAccess, StructMember, Type, TypeInner, VectorSize,
 };
 use portcullis_core::device::DeviceError;
+use portcullis_core::map::BIND_GROUP;
 use portcullis_core::program::Program;
 use portcullis_core::program::passes::{Lowering, inlined, lower, nested};
 
@@ -77,6 +78,8 @@ pub(crate) struct Kernel {
     pub descriptors: Option<StorageAccess>,
     /// Whether it reads metadata.
     pub metadata: bool,
+    /// The filter's maps that it uses, by their numbers.
+    pub maps: Vec<u32>,
 }
 
 impl Kernel {
@@ -123,7 +126,7 @@ pub(crate) fn kernel(program: &Program) -> Result<Kernel, String> {
     let entry = info.get_entry_point(0);
     let mut used = [None; 3];
     for (handle, global) in module.global_variables.iter() {
-        if let Some(binding) = global.binding.filter(|binding| binding.binding <= METADATA) {
+        if let Some(binding) = global.binding.filter(|binding| binding.group == 0 && binding.binding <= METADATA) {
             let access = match entry[handle].contains(GlobalUse::WRITE) {
                 true => StorageAccess::LOAD | StorageAccess::STORE,
                 false => StorageAccess::LOAD,
@@ -136,7 +139,9 @@ pub(crate) fn kernel(program: &Program) -> Result<Kernel, String> {
     }
     let info = validate(&module)?;
     let [arena, descriptors, metadata] = used.map(|used| used.map(|(_, access)| access));
-    Ok(Kernel { module, info, arena, descriptors, metadata: metadata.is_some() })
+    let bindings = module.global_variables.iter().filter_map(|(_, global)| global.binding);
+    let maps = bindings.filter(|binding| binding.group == BIND_GROUP).map(|binding| binding.binding).collect();
+    Ok(Kernel { module, info, arena, descriptors, metadata: metadata.is_some(), maps })
 }
 
 /// The program as SPIR-V 1.3 words, as a Vulkan device gets it.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use portcullis_core::device::offload::{self, Columns, Effects, Launcher, Offload};
 use portcullis_core::device::plan::{self, Bounds, Layout, Needs};
 use portcullis_core::device::{CancelToken, DeviceError, Imported, LoadOptions};
+use portcullis_core::map::{self, BIND_GROUP, Declaration};
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Span};
 use portcullis_core::program::Program;
 use wgpu::{BufferUsages, CommandEncoder, WriteOnly};
@@ -32,14 +33,33 @@ pub(crate) fn open(
 ) -> Result<WgpuSession, DeviceError> {
     let (gpu, loaded) = pipeline::load(device, program, &options.cancel)?;
     let (kind, effects) = (gpu.kind, loaded.effects);
-    let launcher = Wgpu { loaded, imports: Imports::default(), gpu };
+    let maps = program.maps().iter().map(|map| zeros(&gpu, map)).collect::<Result<Vec<_>, _>>()?;
+    gpu.check()?;
+    let map_bindings = loaded.map_bindings(&gpu, &maps);
+    let launcher = Wgpu { loaded, imports: Imports::default(), maps, map_bindings, gpu };
     Ok(Offload::new(launcher, kind, effects, program, options))
+}
+
+/// A map's memory, with nothing in it: wgpu clears what it gives.
+fn zeros(gpu: &Gpu, map: &Declaration) -> Result<wgpu::Buffer, DeviceError> {
+    let (bytes, limit) = (map::layout::Layout::of(map).words() as u64 * 4, gpu.binding_limit());
+    if bytes > limit {
+        return Err(DeviceError::Unsupported {
+            device: gpu.id.clone(),
+            reason: format!("its map `{}` takes {bytes} bytes, and a binding has at most {limit}", map.name),
+        });
+    }
+    let usage = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
+    Ok(gpu.buffer("map", bytes, usage, false))
 }
 
 /// A compiled filter, with what it takes to launch it.
 pub(crate) struct Wgpu {
     loaded: Loaded,
     imports: Imports,
+    /// The words of the filter's maps.
+    maps: Vec<wgpu::Buffer>,
+    map_bindings: Option<wgpu::BindGroup>,
     // Last: what was made on it goes first.
     gpu: Gpu,
 }
@@ -78,6 +98,9 @@ impl Wgpu {
         let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
         pass.set_pipeline(&self.loaded.pipeline);
         pass.set_bind_group(0, bindings, &[]);
+        if let Some(maps) = &self.map_bindings {
+            pass.set_bind_group(BIND_GROUP, maps, &[]);
+        }
         pass.dispatch_workgroups(x, y, 1);
     }
 
@@ -283,6 +306,18 @@ impl Launcher for Wgpu {
 
     fn changed(&mut self, bytes: u64, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
         buffers.changed.read(&self.gpu, bytes, read)
+    }
+
+    fn read_map(&mut self, map: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+        let bytes = words as u64 * 4;
+        let mut copy = Download::of_copies("a map's words");
+        copy.reserve(&self.gpu, bytes, self.gpu.binding_limit())?;
+        let mut encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        encoder.copy_buffer_to_buffer(&self.maps[map], 0, copy.buffer(), 0, bytes);
+        let submission = self.gpu.queue.submit([encoder.finish()]);
+        copy.submitted(bytes);
+        self.gpu.wait(Some(&submission), &CancelToken::new())?;
+        copy.read(&self.gpu, bytes, |bytes| offload::words(bytes).collect())
     }
 
     fn settle(&mut self) {

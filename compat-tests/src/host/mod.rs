@@ -228,6 +228,7 @@ fn call(kernel: &Kernel, opencl: bool, number: u32) -> String {
         Argument::Metadata => "metadata".into(),
         Argument::Verdicts => "verdicts".into(),
         Argument::Targets => "targets".into(),
+        Argument::Map(_) => "0".into(),
         Argument::Base => "base".into(),
         Argument::Count => "count".to_owned(),
     };

@@ -137,6 +137,18 @@ impl Dialect for Cuda {
         format!("{}({value})", if to_float { "__uint_as_float" } else { "__float_as_uint" })
     }
 
+    fn atomic_add(&self, place: &str, value: &str) -> String {
+        format!("atomicAdd((uint *){place}, {value})")
+    }
+
+    fn atomic_exchange(&self, place: &str, value: &str) -> String {
+        format!("atomicExch((uint *){place}, {value})")
+    }
+
+    fn atomic_compare_exchange(&self, place: &str, expected: &str, value: &str) -> String {
+        format!("atomicCAS((uint *){place}, {expected}, {value})")
+    }
+
     fn float_function(&self, name: &str) -> String {
         format!("{name}f")
     }

@@ -114,6 +114,15 @@ pub(crate) trait Dialect: Sync {
     /// The bits of a `float`, or the `float` of these bits.
     fn float_bits(&self, value: &str, to_float: bool) -> String;
 
+    /// Adds to a `uint` of a buffer, and gives what was there before.
+    fn atomic_add(&self, place: &str, value: &str) -> String;
+
+    /// Replaces it, and gives what was there before.
+    fn atomic_exchange(&self, place: &str, value: &str) -> String;
+
+    /// Replaces it where it is `expected`, and gives what was there before.
+    fn atomic_compare_exchange(&self, place: &str, expected: &str, value: &str) -> String;
+
     /// What a function of C's `math.h` for `float` is called, given its name for `double`.
     fn float_function(&self, name: &str) -> String;
 }

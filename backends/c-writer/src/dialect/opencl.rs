@@ -129,6 +129,18 @@ impl Dialect for OpenCl {
         format!("{}({value})", if to_float { "as_float" } else { "as_uint" })
     }
 
+    fn atomic_add(&self, place: &str, value: &str) -> String {
+        format!("atomic_add({place}, {value})")
+    }
+
+    fn atomic_exchange(&self, place: &str, value: &str) -> String {
+        format!("atomic_xchg({place}, {value})")
+    }
+
+    fn atomic_compare_exchange(&self, place: &str, expected: &str, value: &str) -> String {
+        format!("atomic_cmpxchg({place}, {expected}, {value})")
+    }
+
     fn float_function(&self, name: &str) -> String {
         name.into()
     }

@@ -30,6 +30,9 @@ pub(crate) const SOFTWARE_NESTING: u64 = 64;
 pub(crate) struct Loaded {
     pub pipeline: wgpu::ComputePipeline,
     layout: wgpu::BindGroupLayout,
+    /// The maps' own, and which they are.
+    maps: Option<wgpu::BindGroupLayout>,
+    pub used_maps: Vec<u32>,
     /// What the session has to bring.
     pub effects: Effects,
     /// Whether it reads descriptors.
@@ -103,19 +106,25 @@ impl Loaded {
         types.extend(kernel.arena.map(|access| (ARENA, storage(access))));
         types.extend(kernel.descriptors.map(|access| (DESCRIPTORS, storage(access))));
         types.extend(kernel.metadata.then_some((METADATA, storage(StorageAccess::LOAD))));
-        let entries: Vec<_> = types
-            .into_iter()
-            .map(|(binding, ty)| wgpu::BindGroupLayoutEntry {
-                binding,
-                visibility: wgpu::ShaderStages::COMPUTE,
-                ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
-                count: None,
-            })
-            .collect();
         let device = &gpu.device;
-        let layout = device
-            .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: Some("filter"), entries: &entries });
-        let bind_group_layouts = &[Some(&layout)];
+        let layout = |label, types: Vec<(u32, wgpu::BufferBindingType)>| {
+            let entries: Vec<_> = types
+                .into_iter()
+                .map(|(binding, ty)| wgpu::BindGroupLayoutEntry {
+                    binding,
+                    visibility: wgpu::ShaderStages::COMPUTE,
+                    ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
+                    count: None,
+                })
+                .collect();
+            device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: Some(label), entries: &entries })
+        };
+        let used_maps = kernel.maps;
+        let words = |map: &u32| (*map, storage(StorageAccess::LOAD | StorageAccess::STORE));
+        let maps = (!used_maps.is_empty()).then(|| layout("maps", used_maps.iter().map(words).collect()));
+        let layout = layout("filter", types);
+        let both = [Some(&layout), maps.as_ref()];
+        let bind_group_layouts = if maps.is_some() { &both[..] } else { &both[..1] };
         let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
             label: Some("filter"),
             bind_group_layouts,
@@ -129,6 +138,7 @@ impl Loaded {
         // - The arena: only the prelude reaches it, and only at bytes of the packet (`pc_inside`,
         //   `pc_first`, `pc_last`) and in the word behind them. Every packet and its room lie in the
         //   arena (`Carver::carve`), and a binding covers them and `PAST_END` bytes more.
+        // - Maps: only the prelude reaches them, in places that are masked or compared with their number (`map::text`).
         // - Descriptors, metadata and verdicts: at the packet's index, which is below the launch's
         //   count, and the bindings are made for all packets of a piece.
         // Loops are left bounded and divisions checked.
@@ -145,7 +155,18 @@ impl Loaded {
             cache: None,
         });
         gpu.check()?;
-        Ok(Loaded { pipeline, layout, effects, descriptors })
+        Ok(Loaded { pipeline, layout, maps, used_maps, effects, descriptors })
+    }
+
+    /// The words of all maps that the filter uses, in their order, put together; `None` where it uses none.
+    pub fn map_bindings(&self, gpu: &Gpu, maps: &[wgpu::Buffer]) -> Option<wgpu::BindGroup> {
+        let entry = |&number: &u32| wgpu::BindGroupEntry {
+            binding: number,
+            resource: maps[number as usize].as_entire_binding(),
+        };
+        let entries: Vec<_> = self.used_maps.iter().map(entry).collect();
+        let layout = self.maps.as_ref()?;
+        Some(gpu.device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries }))
     }
 
     /// Buffers put together for a launch.

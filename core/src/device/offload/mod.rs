@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 use super::pace::Pace;
 use super::plan::{self, Bounds, Layout, Needs, Piece};
 use super::{
-    CancelToken, DeviceError, DeviceKind, Done, Imported, LoadOptions, Session, StageTimes, SubmitError,
+    CancelToken, DeviceError, DeviceKind, Done, Imported, LoadOptions, Session, StageTimes, SubmitError, check_idle,
     check_submission,
 };
+use crate::map;
 use crate::packet::{Action, Batch, BatchError, Descriptor, Span, Verdicts};
 use crate::program::Program;
 
@@ -182,6 +183,15 @@ pub trait Launcher: Send + 'static {
         buffers: &mut Self::Buffers,
         read: &mut dyn FnMut(&[u8]),
     ) -> Result<(), DeviceError>;
+
+    /// A copy of the words of a map of the filter's, of which there are so many. Nothing is queued.
+    ///
+    /// # Errors
+    /// Where there are no maps, or the driver gives up.
+    fn read_map(&mut self, map: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+        let _ = words;
+        Err(DeviceError::Unsupported { device: self.id().into(), reason: format!("it has no map {map}") })
+    }
 
     /// Lets go of the batch that the buffers were used for last.
     fn release(&mut self, buffers: &mut Self::Buffers) {
@@ -627,6 +637,11 @@ impl<L: Launcher> Session for Offload<L> {
         self.idle.push(flight.slot);
         let verdicts = Verdicts::from_columns(flight.columns.actions, flight.columns.targets);
         Ok(Some(Done { batch: flight.batch, verdicts, times: flight.times }))
+    }
+
+    fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
+        check_idle(self.flights.len())?;
+        self.launcher.read_map(map, map::layout::Layout::of(&self.program.maps()[map]).words())
     }
 
     fn in_flight(&self) -> usize {

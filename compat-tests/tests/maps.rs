@@ -1,0 +1,140 @@
+//! Maps on every device: one packet after the other it is the interpreter, and all at once what some order of the
+//! packets would give.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use portcullis_compat_tests::devices;
+use portcullis_core::device::{Device, DeviceError, LoadOptions, Session};
+use portcullis_core::interp::Interp;
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::map::{Row, rows};
+use portcullis_core::packet::Batch;
+use portcullis_core::program::{Program, ProgramOptions};
+
+fn program(text: &str) -> Arc<Program> {
+    let program = wgsl::compile(&Source::new("maps.wgsl", text), &ProgramOptions::default());
+    Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
+}
+
+/// The filter on a device; `None` where it has no maps yet, by this dispatch method.
+fn load(device: &Arc<dyn Device>, program: &Arc<Program>) -> Option<Box<dyn Session>> {
+    match device.load(program, &LoadOptions::default()) {
+        Ok(session) => Some(session),
+        Err(DeviceError::Unsupported { reason, .. }) if reason.contains("maps, by this dispatch method") => {
+            println!("{}: skipped: {reason}", device.info().id);
+            None
+        }
+        Err(error) => panic!("{}: {error}", device.info().id),
+    }
+}
+
+fn batch(packets: &[Vec<u32>]) -> Batch {
+    let bytes = |words: &Vec<u32>| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    Batch::from_packets(&packets.iter().map(bytes).collect::<Vec<_>>()).unwrap()
+}
+
+fn all_rows(program: &Program, session: &mut dyn Session) -> Vec<Vec<Row>> {
+    let maps = program.maps().iter().enumerate();
+    maps.map(|(number, map)| rows(map, &session.map_words(number).unwrap())).collect()
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 32) as u32
+    }
+}
+
+/// Every operation, by the packet's first word; keys of `words` words, each of few values.
+fn everything(words: u32) -> String {
+    let key = |i| format!("load_le32(pkt, {}u) & 0x80000001u", 4 + 4 * i);
+    let key = (0..words).map(key).collect::<Vec<_>>().join(", ");
+    let key = match words {
+        1 => key,
+        2..=4 => format!("vec{words}<u32>({key})"),
+        _ => format!("array<u32, {words}>({key})"),
+    };
+    format!(
+        "//! map flows: hash key={words} value=2 entries=300
+         //! map ports: array value=1 entries=16
+         //! map bytes: counter entries=5
+         fn xdp_filter(pkt: u32) -> u32 {{
+             let call = load_le32(pkt, 0u);
+             let key = {key};
+             bytes_add(call, 0xf0000000u);
+             ports_write(call, 0u, ports_read(call, 0u) * 3u + 1u);
+             if call % 5u == 0u {{ return select(XDP_DROP, XDP_PASS, flows_remove(key)); }}
+             var flow = flows_find(key);
+             if flow == MAP_NONE && call % 5u != 1u {{
+                 flow = flows_insert(key);
+                 if flow == MAP_FULL {{ return XDP_TX; }}
+                 if map_is_new(flow) {{ flows_write(flow, 0u, call); }}
+             }}
+             let before = flows_add(flow, 1u, call | 1u);
+             let was = flows_compare_exchange(flow, 0u, call, call + 1u);
+             store_le32(pkt, 0u, before ^ was * 5u);
+             return 1u + (before & 1u);
+         }}"
+    )
+}
+
+#[test]
+fn one_packet_after_the_other_is_the_interpreter() {
+    devices::on_each("maps, packet by packet", |device| {
+        for words in [1, 3, 10] {
+            let program = program(&everything(words));
+            let Some(mut session) = load(device, &program) else { return };
+            let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+            let mut random = Random(u64::from(words));
+            for _ in 0..120 {
+                let packet = (0..=words).map(|i| if i == 0 { random.next() % 20 } else { random.next() }).collect();
+                let packets = [packet];
+                let (done, want) = (session.run(batch(&packets)).unwrap(), reference.run(batch(&packets)).unwrap());
+                assert_eq!(done.verdicts, want.verdicts, "{packets:?}");
+                assert!(done.batch.packets().eq(want.batch.packets()), "{packets:?}");
+            }
+            assert_eq!(all_rows(&program, &mut *session), all_rows(&program, &mut *reference), "{words} words");
+        }
+    });
+}
+
+/// Keys that share all but the last word, so that packets meet in the middle of a place.
+const CONTENDED: &str = "
+    //! map seen: hash key=10 value=1 entries=3000
+    //! map sum: counter entries=1
+    fn xdp_filter(pkt: u32) -> u32 {
+        var key: array<u32, 10>;
+        key[9] = load_le32(pkt, 0u);
+        sum_add(0u, 0xffffffffu);
+        let entry = seen_insert(key);
+        if entry == MAP_FULL { return XDP_ABORTED; }
+        seen_add(entry, 0u, 1u);
+        return select(XDP_DROP, XDP_PASS, map_is_new(entry));
+    }";
+
+#[test]
+fn packets_that_want_the_same_key_make_it_once() {
+    const PACKETS: u32 = 20_000;
+    devices::on_each("maps, all at once", |device| {
+        let program = program(CONTENDED);
+        for keys in [1, 2, 100, 3000] {
+            let Some(mut session) = load(device, &program) else { return };
+            let mut random = Random(5);
+            let packets: Vec<Vec<u32>> = (0..PACKETS).map(|_| vec![random.next() % keys, 0, 0, 0]).collect();
+            let done = session.run(batch(&packets)).unwrap();
+            let wanted: BTreeSet<u32> = packets.iter().map(|packet| packet[0]).collect();
+            let made = done.verdicts.actions().iter().filter(|action| **action == 2).count();
+            assert_eq!(made, wanted.len(), "{keys} keys, each made by one packet");
+            assert!(!done.verdicts.actions().contains(&0), "{keys} keys, for all of which there is room");
+            let [seen, sum] = &all_rows(&program, &mut *session)[..] else { panic!("two maps") };
+            assert!(seen.iter().map(|row| row.key[9]).eq(wanted), "{keys} keys");
+            let total: u64 = seen.iter().map(|row| u64::from(row.value[0])).sum();
+            assert_eq!(total, u64::from(PACKETS), "{keys} keys: no update is lost");
+            let sum = &sum[0].value;
+            assert_eq!(u64::from(sum[0]) | u64::from(sum[1]) << 32, u64::from(PACKETS) * 0xffff_ffff);
+        }
+    });
+}
