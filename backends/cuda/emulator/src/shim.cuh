@@ -25,3 +25,9 @@ static inline unsigned long long __brevll(unsigned long long x) {
 }
 static inline unsigned int __float_as_uint(float x) { unsigned int r; __builtin_memcpy(&r, &x, 4); return r; }
 static inline float __uint_as_float(unsigned int x) { float r; __builtin_memcpy(&r, &x, 4); return r; }
+static inline unsigned int atomicAdd(unsigned int *at, unsigned int by) { return __atomic_fetch_add(at, by, __ATOMIC_RELAXED); }
+static inline unsigned int atomicExch(unsigned int *at, unsigned int to) { return __atomic_exchange_n(at, to, __ATOMIC_RELAXED); }
+static inline unsigned int atomicCAS(unsigned int *at, unsigned int expected, unsigned int to) {
+    __atomic_compare_exchange_n(at, &expected, to, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    return expected;
+}
