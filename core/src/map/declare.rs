@@ -129,6 +129,13 @@ pub fn declarations(text: &str, comments: Comments) -> Result<Vec<Declaration>, 
     if errors.is_empty() { Ok(found) } else { Err(errors) }
 }
 
+/// A declaration of a map of this kind, for whoever wants to see what it brings.
+pub(crate) fn example(kind: Kind, number: u32) -> String {
+    let size = |name: &str, range: Option<RangeInclusive<u32>>| range.map(|_| format!(" {name}=4")).unwrap_or_default();
+    let (key, value) = (size("key", kind.keys()), size("value", kind.values()));
+    format!("//! map example{number}: {kind}{key}{value} entries=1\n")
+}
+
 /// The lines that are nothing but a comment which begins with `//! map`, from there to their ends.
 fn directives(text: &str, comments: Comments) -> Vec<Range<usize>> {
     let mut found = Vec::new();

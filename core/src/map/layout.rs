@@ -57,7 +57,7 @@ impl Layout {
             Kind::Hash | Kind::LruHash | Kind::Lpm => {
                 let places = (map.entries * 10).div_ceil(7).next_power_of_two().max(8);
                 let state = stored(map.key);
-                Layout { places, stride: state + 1 + map.value, state, value: state + 1, limit: places / 10 * 7 }
+                Layout { places, stride: state + 1 + map.value, state, value: state + 1, limit: places * 7 / 10 }
             }
         }
     }
@@ -122,11 +122,11 @@ mod tests {
         let map = |kind, key, value, entries| Declaration { name: "m".into(), kind, key, value, entries, place: 0..0 };
         for entries in [1, 5, 6, 7, 1000, 1 << 20, 16 << 20] {
             let layout = Layout::of(&map(Kind::Hash, 4, 6, entries));
-            assert!(layout.limit >= entries && layout.limit <= layout.places / 10 * 7, "{entries}: {layout:?}");
+            assert!(layout.limit >= entries && layout.limit <= layout.places * 7 / 10, "{entries}: {layout:?}");
             assert!(layout.places.is_power_of_two());
         }
         let layout = Layout::of(&map(Kind::Hash, 4, 6, 700));
-        assert_eq!(layout, Layout { places: 1024, stride: 12, state: 5, value: 6, limit: 714 });
+        assert_eq!(layout, Layout { places: 1024, stride: 12, state: 5, value: 6, limit: 716 });
         assert_eq!((layout.at(0), layout.at(2), layout.words()), (16, 40, 16 + 12 * 1024));
         let layout = Layout::of(&map(Kind::Counter, 1, 2, 3));
         assert_eq!((layout.at(1), layout.words()), (18, 22));

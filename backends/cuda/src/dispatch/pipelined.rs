@@ -265,10 +265,9 @@ impl Launcher for Pipelined {
         let failed = |code| gpu.failed("does not give a map's words", code);
         queued.map_err(failed)?;
         let end = gpu.kernels.record().map_err(failed)?;
-        let ended = wait::until(&gpu.id, &CancelToken::new(), || end.has_come().map_err(failed));
-        if ended.is_err() {
+        if let Err(error) = wait::until(&gpu.id, &CancelToken::new(), || end.has_come().map_err(failed)) {
             self.gpu.abandon(copy, || ());
-            return Err(ended.unwrap_err());
+            return Err(error);
         }
         // SAFETY: the copy has ended.
         Ok(offload::words(unsafe { copy.bytes(0, bytes) }).collect())

@@ -12,6 +12,8 @@ use std::sync::LazyLock;
 use super::tokens::{Kind, Token, tokens};
 use super::weigh::weigh;
 use crate::lang::{Diagnostic, prelude};
+use crate::map;
+use crate::map::declare::Comments;
 
 /// How deep an expression may be, and how deep blocks may nest, every `else if` counting as one.
 pub const MAX_DEPTH: usize = 256;
@@ -67,13 +69,15 @@ fn names(source: &str, tokens: &[Token], declared: &[Declared]) -> Vec<Diagnosti
             );
         }
     }
+    let has_maps = map::declare::declarations(source, Comments::Wgsl).is_ok_and(|maps| !maps.is_empty());
+    let prelude: &PreludeNames = if has_maps { &WITH_MAPS } else { &PRELUDE };
     for declaration in declared {
         let name = &source[declaration.name.clone()];
-        let error = if PRELUDE.declared.contains(name) {
+        let error = if prelude.declared.contains(name) {
             Diagnostic::new(format!("`{name}` is a name of the prelude"))
                 .at(declaration.name.clone(), "declared again here")
                 .note("the prelude is part of every filter; choose another name")
-        } else if PRELUDE.relied_on.contains(name) {
+        } else if prelude.relied_on.contains(name) {
             Diagnostic::new(format!("`{name}` cannot be declared at module scope"))
                 .at(declaration.name.clone(), "")
                 .note(format!("the prelude, which is part of every filter, relies on WGSL's own `{name}`"))
@@ -93,24 +97,35 @@ struct PreludeNames {
     relied_on: HashSet<&'static str>,
 }
 
-static PRELUDE: LazyLock<PreludeNames> = LazyLock::new(|| {
-    let source = prelude::TEXT;
-    let tokens = tokens(source).expect("the prelude has tokens");
-    let declared = Scan::new(source, &tokens).run().expect("the prelude is in shape");
-    let declared: HashSet<&str> = declared.into_iter().map(|d| &source[d.name]).collect();
-    let text = |i: usize| tokens.get(i).map_or("", |t| t.text(source));
-    // Locals, parameters and members: `let x`, `var x` and `x:`.
-    let local: HashSet<&str> = (0..tokens.len())
-        .filter(|&i| text(i + 1) == ":" || (i > 0 && matches!(text(i - 1), "let" | "var")))
-        .map(text)
-        .collect();
-    let relied_on = (0..tokens.len())
-        .filter(|&i| tokens[i].kind == Kind::Word && (i == 0 || !matches!(text(i - 1), "." | "@")))
-        .map(text)
-        .filter(|word| !KEYWORDS.contains(word) && !declared.contains(word) && !local.contains(word))
-        .collect();
-    PreludeNames { declared, relied_on }
+static PRELUDE: LazyLock<PreludeNames> = LazyLock::new(|| PreludeNames::of(prelude::TEXT));
+
+/// The same with maps of every kind: what they rely on stays WGSL's own in a filter that has any.
+static WITH_MAPS: LazyLock<PreludeNames> = LazyLock::new(|| {
+    let kinds = map::Kind::ALL.into_iter().zip(1..);
+    let maps: String = kinds.map(|(kind, number)| map::declare::example(kind, number)).collect();
+    let maps = map::declare::declarations(&maps, Comments::Wgsl).expect("the examples are right");
+    PreludeNames::of(format!("{}{}", prelude::TEXT, map::text(&maps)).leak())
 });
+
+impl PreludeNames {
+    fn of(source: &'static str) -> PreludeNames {
+        let tokens = tokens(source).expect("the prelude has tokens");
+        let declared = Scan::new(source, &tokens).run().expect("the prelude is in shape");
+        let declared: HashSet<&str> = declared.into_iter().map(|d| &source[d.name]).collect();
+        let text = |i: usize| tokens.get(i).map_or("", |t| t.text(source));
+        // Locals, parameters and members: `let x`, `var x` and `x:`.
+        let local: HashSet<&str> = (0..tokens.len())
+            .filter(|&i| text(i + 1) == ":" || (i > 0 && matches!(text(i - 1), "let" | "var")))
+            .map(text)
+            .collect();
+        let relied_on = (0..tokens.len())
+            .filter(|&i| tokens[i].kind == Kind::Word && (i == 0 || !matches!(text(i - 1), "." | "@")))
+            .map(text)
+            .filter(|word| !KEYWORDS.contains(word) && !declared.contains(word) && !local.contains(word))
+            .collect();
+        PreludeNames { declared, relied_on }
+    }
+}
 
 /// WGSL's keywords (section 16.1), which no declaration can use anyway.
 const KEYWORDS: [&str; 26] = [

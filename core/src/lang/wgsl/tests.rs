@@ -40,6 +40,19 @@ fn names_of_the_prelude_stay_the_preludes() {
     ] {
         refused(&format!("{declaration}\n{FILTER_TEXT}"), place, words);
     }
+    for (declaration, words) in [
+        ("const MAP_NONE = 1u;", "`MAP_NONE` is a name of the prelude"),
+        ("fn atomicLoad(a: u32) {}", "`atomicLoad` cannot be declared at module scope"),
+        ("fn m_find(a: u32) {}", "redefinition of `m_find`"),
+    ] {
+        let map = "//! map m: hash key=1 value=1 entries=1";
+        refused(
+            &format!("{map}\n{declaration}\n{FILTER_TEXT}"),
+            if words.starts_with("`MAP") { "2:7" } else { "2:4" },
+            words,
+        );
+        compiled(&format!("{declaration}\n{FILTER_TEXT}")).map_err(|e| e.render()).unwrap();
+    }
     refused("fn xdp_filter(pkt: u32) -> u32 { return pc_length; }", "1:41", "`pc_length` is reserved");
     refused("fn xdp_filter(pkt: u32) -> u32 { let pc_a = 1u; return 1u; }", "1:38", "`pc_a` is reserved");
     // Inside functions, and as names that the prelude uses for itself inside functions, all is free.
