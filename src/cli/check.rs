@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal};
 
 use clap::ValueEnum;
 use portcullis::c_writer::{Language, Options, write};
+use portcullis::map::{self, Kind};
 use portcullis::packet::Action;
 use portcullis::program::facts::Window;
 use portcullis::program::{Facts, Parameter, ParameterValue, Program};
@@ -136,6 +137,24 @@ fn names(names: impl Iterator<Item = &'static str>) -> String {
     if names.is_empty() { "no".into() } else { names.join(", ") }
 }
 
+/// Bytes of memory that a map takes on a device.
+fn bytes(map: &map::Declaration) -> u64 {
+    4 * map::layout::Layout::of(map).words() as u64
+}
+
+/// A map in words.
+fn map_text(map: &map::Declaration) -> String {
+    let words = |n: u32| if n == 1 { "1 word".into() } else { format!("{n} words") };
+    let sizes = match map.kind {
+        Kind::Array => format!("values of {}", words(map.value)),
+        Kind::Counter => "sums of 64 bits".into(),
+        Kind::Hash | Kind::LruHash | Kind::Lpm => format!("keys of {}, values of {}", words(map.key), words(map.value)),
+    };
+    let entries = if map.entries == 1 { "entry" } else { "entries" };
+    let (count, bytes) = (out::grouped(map.entries.into()), out::grouped(bytes(map)));
+    format!("{}: {}, {sizes}, {count} {entries}, {bytes} bytes of memory", map.name, map.kind)
+}
+
 fn facts_text(program: &Program) -> String {
     let facts = program.facts();
     let yes_no = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
@@ -150,6 +169,12 @@ fn facts_text(program: &Program) -> String {
     };
     let parameters: Vec<String> = program.parameters().iter().map(parameter).collect();
     let parameters = if parameters.is_empty() { "no".into() } else { parameters.join(", ") };
+    // One a line.
+    let mut maps: Vec<_> = program.maps().iter().map(|map| ("", map_text(map))).collect();
+    match maps.first_mut() {
+        Some(first) => first.0 = "maps",
+        None => maps.push(("maps", "no".into())),
+    }
     out::table(
         [
             ("parameters", parameters),
@@ -166,6 +191,7 @@ fn facts_text(program: &Program) -> String {
             ),
         ]
         .into_iter()
+        .chain(maps)
         .map(|(name, value)| vec![format!("  {name}"), value])
         .collect(),
         &[],
@@ -190,9 +216,17 @@ fn facts_json(program: &Program) -> serde_json::Value {
         };
         json!({"name": parameter.name, "value": value, "default": parameter.is_default})
     };
+    // Of one by number the key is that number.
+    let map = |map: &map::Declaration| {
+        json!({
+            "name": map.name, "kind": map.kind.name(), "key_words": map.key, "value_words": map.value,
+            "entries": map.entries, "bytes": bytes(map),
+        })
+    };
     json!({
         "ok": true,
         "parameters": program.parameters().iter().map(parameter).collect::<Vec<_>>(),
+        "maps": program.maps().iter().map(map).collect::<Vec<_>>(),
         "facts": {
             "reads_bytes": window(facts.reads),
             "writes_bytes": window(facts.writes),
