@@ -70,6 +70,41 @@ fn stock_filters_are_taken_and_spill_nothing() {
     passed(&format!("stock filters, at most {most} registers"));
 }
 
+/// Maps of every kind, with keys of several lengths, however filters are launched.
+#[test]
+fn maps_are_taken() {
+    const FILTER: &str = "
+        //! map flows: hash key=4 value=6 entries=1000000
+        //! map long: lru_hash key=10 value=2 entries=1000
+        //! map ports: array value=1 entries=65536
+        //! map bytes: counter entries=4
+        fn xdp_filter(pkt: u32) -> u32 {
+            let key = vec4<u32>(load_be32(pkt, 26u), load_be32(pkt, 30u), load_be32(pkt, 34u), load_u8(pkt, 23u));
+            bytes_add(0u, pkt_len(pkt));
+            ports_add(key.z & 0xffffu, 0u, 1u);
+            var words: array<u32, 10>;
+            words[9] = key.x;
+            if long_remove(words) { return XDP_DROP; }
+            let flow = flows_insert(key);
+            if flow == MAP_FULL { return XDP_ABORTED; }
+            if map_is_new(flow) { flows_write(flow, 5u, key.y); }
+            if flows_compare_exchange(flow, 0u, 0u, 1u) == flows_read(flow, 1u) { long_insert(words); }
+            return XDP_PASS;
+        }";
+    let Some(ptxas) = compilers() else { return };
+    let program = wgsl::compile(&Source::new("maps.wgsl", FILTER), &ProgramOptions::default());
+    let program = program.unwrap_or_else(|e| panic!("{}", e.render()));
+    let mut most = 0;
+    for arch in ARCHITECTURES {
+        for cubin in sources(&program, arch) {
+            let Usage { registers, spills, .. } = compile(&ptxas, &cubin, arch);
+            println!("{}, sm_{arch}: {registers} registers, {spills} bytes spilled", cubin.dispatch);
+            most = most.max(registers);
+        }
+    }
+    passed(&format!("maps, at most {most} registers"));
+}
+
 fn pipelined(ptxas: &Path, program: &Program, architectures: &[u32]) -> Usage {
     let mut worst = Usage::default();
     for &arch in architectures {

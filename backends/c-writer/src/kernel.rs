@@ -330,6 +330,7 @@ impl Writer<'_> {
         if facts.redirects {
             add(Argument::Targets, format!("{buffer}uint *{restrict}{targets}"));
         }
+        let all_maps = names.claim("maps");
         let maps: Vec<String> = self.program.maps().iter().map(|map| names.claim(&map.name)).collect();
         for (number, map) in (0..).zip(&maps) {
             add(Argument::Map(number), format!("{buffer}volatile uint *{map}"));
@@ -362,8 +363,9 @@ impl Writer<'_> {
             lines.push(format!("{pkt}.first = {descriptor}.offset - {ROOM}u;"));
             lines.push(format!("{pkt}.last = {descriptor}.offset + {descriptor}.length + {ROOM}u;"));
         }
-        for (handle, map) in self.maps.iter().zip(&maps) {
-            lines.push(format!("{pkt}.{} = {map};", self.globals[handle]));
+        for (number, (handle, map)) in self.maps.iter().zip(&maps).enumerate() {
+            let words = if self.options.form == Form::Function { format!("{all_maps}[{number}]") } else { map.clone() };
+            lines.push(format!("{pkt}.{} = {words};", self.globals[handle]));
         }
         for &handle in private {
             let global = &self.module.global_variables[handle];
@@ -398,17 +400,20 @@ impl Writer<'_> {
         if self.options.form == Form::Function {
             let lines: String = lines.iter().map(|line| format!("    {line}\n")).collect();
             let (start, entry) = (self.dialect.function(), &self.options.entry);
-            // The same parameters for every filter, and none of them `restrict`: the kernels around it write to
+            // The same parameters for every filter, maps only for those that have any, and none of them `restrict`: the kernels around it write to
             // what it reads.
-            let parameters = [
+            let mut parameters = vec![
                 format!("{buffer}uchar *{arena}"),
                 format!("{buffer}pc_descriptor *{descriptors}"),
                 format!("{buffer}const uint *{metadata}"),
                 format!("{buffer}uchar *{verdicts}"),
                 format!("{buffer}uint *{targets}"),
                 format!("uint {packet}"),
-            ]
-            .join(",\n    ");
+            ];
+            if !maps.is_empty() {
+                parameters.push(format!("{buffer}uint *const *{all_maps}"));
+            }
+            let parameters = parameters.join(",\n    ");
             return Ok((format!("{start}void {entry}(\n    {parameters})\n{{\n{lines}}}\n"), arguments));
         }
         lines.insert(0, format!("uint {packet} = {base} + {lane};"));

@@ -169,9 +169,6 @@ type Result<T, E = WriteError> = std::result::Result<T, E>;
 /// # Errors
 /// See [`WriteError`].
 pub fn write(program: &Program, options: &Options) -> Result<Kernel> {
-    if !program.maps().is_empty() && options.form == Form::Function {
-        return Err(WriteError::Unsupported("maps, by this dispatch method".into()));
-    }
     let work = || {
         let failed = |error: portcullis_core::program::LowerError| WriteError::Failed(error.to_string());
         let mut lowering =

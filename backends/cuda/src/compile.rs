@@ -21,6 +21,7 @@ use portcullis_core::program::Program;
 use crate::api::{Code, check};
 use crate::context::{Context, Handle};
 use crate::device::{Gpu, Stream};
+use crate::maps::Maps;
 use crate::nvrtc::{Nvrtc, Output};
 use crate::probe::CudaDevice;
 use crate::wait;
@@ -147,6 +148,7 @@ impl Source {
             text += &flag("MOVES", effects.moves_ends);
             text += &flag("METADATA", effects.metadata);
             text += &flag("REDIRECTS", effects.redirects);
+            text += &flag("MAPS", !program.maps().is_empty());
             text += include_str!("dispatch/slots.cu");
         }
         parts.iter().for_each(|part| text += part);
@@ -251,6 +253,7 @@ pub(crate) struct Loaded {
     pub kernel: Kernel,
     pub arguments: Vec<Argument>,
     pub effects: Effects,
+    pub maps: Maps,
 }
 
 /// Opens the device and compiles the program for it, for one dispatch method.
@@ -269,7 +272,8 @@ pub(crate) fn load(
         let target = target.map_err(|reason| DeviceError::Unsupported { device: id.clone(), reason })?;
         let kernel = build(&gpu, &device, &program.source().name, &source, &target, Cache::open("cuda").as_ref())?;
         kernel.warm(&gpu, &token)?;
-        Ok((gpu, Loaded { kernel, arguments: source.arguments, effects: source.effects }))
+        let maps = Maps::new(&gpu, program.maps(), &token)?;
+        Ok((gpu, Loaded { kernel, arguments: source.arguments, effects: source.effects, maps }))
     })
 }
 

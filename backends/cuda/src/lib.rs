@@ -29,6 +29,7 @@ mod compile;
 mod context;
 mod device;
 mod dispatch;
+mod maps;
 mod memory;
 mod nvrtc;
 mod probe;

@@ -26,15 +26,14 @@ pub(crate) fn load(
     let (kind, effects) = (gpu.kind, loaded.effects);
     Ok(match dispatch {
         Dispatch::Inline | Dispatch::Pipelined => {
-            let launcher = Pipelined::new(gpu, loaded, program.maps())?;
-            dispatch.session(Offload::new(launcher, kind, effects, program, options))
+            dispatch.session(Offload::new(Pipelined::new(gpu, loaded), kind, effects, program, options))
         }
         Dispatch::Persistent => {
-            let launcher = Posting::new(Ring::new(gpu, loaded.kernel)?, effects, &options.cancel);
+            let launcher = Posting::new(Ring::new(gpu, loaded)?, effects, &options.cancel);
             Box::new(Offload::new(launcher, kind, effects, program, options))
         }
         Dispatch::WaitValue => {
-            let launcher = Posting::new(Queue::new(gpu, loaded.kernel)?, effects, &options.cancel);
+            let launcher = Posting::new(Queue::new(gpu, loaded)?, effects, &options.cancel);
             Box::new(Offload::new(launcher, kind, effects, program, options))
         }
         Dispatch::Graph => {

@@ -136,7 +136,7 @@ static __device__ __forceinline__ void pc_take_back(uchar *to_bytes, const uchar
 // Filters packets `first` to `first + here` of an entry, at most as many as the block has threads, all threads together:
 // what the filter needs of them is brought inside, and what it may have changed is taken back. No word is written that
 // belongs to other packets.
-static __device__ __forceinline__ void pc_filter_chunk(const pc_entry *entry, uint first, uint here)
+static __device__ __forceinline__ void pc_filter_chunk(const pc_entry *entry, const pc_maps &maps, uint first, uint here)
 {
     pc_given at = pc_given_of(entry->packets);
     pc_returned back = pc_returned_of(entry->packets);
@@ -153,7 +153,7 @@ static __device__ __forceinline__ void pc_filter_chunk(const pc_entry *entry, ui
     if (threadIdx.x < here) {
         pc_filter_packet(
             inside + at.packets, (pc_descriptor *)(inside + 16u), (const uint *)(inside + at.metadata), returned,
-            (uint *)(returned + back.targets), first + threadIdx.x);
+            (uint *)(returned + back.targets), first + threadIdx.x PC_WITH(maps));
     }
     __syncthreads();
     if (PC_MOVES) pc_take_back(returned + back.ends, inside + 16u, 2u * first, 2u * here);

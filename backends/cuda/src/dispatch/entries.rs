@@ -12,6 +12,7 @@ use super::slots::{Inside, Shape, Slot};
 use crate::api::Code;
 use crate::context::{Context, Resident};
 use crate::device::Gpu;
+use crate::maps::Maps;
 use crate::memory::{Buffer, HostMemory};
 use crate::wait;
 
@@ -157,7 +158,9 @@ pub(crate) trait Answering: Resident + Sized + 'static {
     /// See [`Launcher::parts`].
     fn parts(&self) -> usize;
 
-    fn gpu(&self) -> &Gpu;
+    fn gpu(&self) -> &Arc<Gpu>;
+
+    fn maps(&self) -> &Maps;
 
     fn entries(&self) -> &Entries;
 
@@ -321,6 +324,10 @@ impl<K: Answering> Launcher for Posting<K> {
         // SAFETY: as above.
         read(unsafe { slot.changed() });
         Ok(())
+    }
+
+    fn read_map(&mut self, map: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+        self.kernels.maps().read(self.kernels.gpu(), map, words)
     }
 
     fn settle(&mut self) {

@@ -1,7 +1,7 @@
 
 // A slot in the device's memory: the graph's copies bring it there and take back what is returned. The head says what
 // is to be filtered, so that the graph need not know.
-extern "C" __global__ void __launch_bounds__(256) pc_graph(uchar *inside, uchar *returned)
+extern "C" __global__ void __launch_bounds__(256) pc_graph(uchar *inside, uchar *returned, pc_maps maps)
 {
     // Nothing, once, when it is loaded.
     if (!inside) return;
@@ -15,6 +15,6 @@ extern "C" __global__ void __launch_bounds__(256) pc_graph(uchar *inside, uchar 
          lane = count - lane > threads ? lane + threads : count) {
         pc_filter_packet(
             inside + at.packets, (pc_descriptor *)(inside + 16u), (const uint *)(inside + at.metadata), returned,
-            (uint *)(returned + back.targets), first + lane);
+            (uint *)(returned + back.targets), first + lane PC_WITH(maps));
     }
 }

@@ -162,6 +162,10 @@ impl Launcher for Graphs {
         Ok(())
     }
 
+    fn read_map(&mut self, map: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+        self.kernel.maps.read(&self.gpu, map, words)
+    }
+
     fn settle(&mut self) {
         self.gpu.settle();
     }
@@ -326,7 +330,9 @@ impl Executable {
         check(unsafe { (driver.cuGraphCreate)(&mut made.graph.0, 0) })?;
         let mut last = made.add_copy(slot, Copied::Given, None)?;
         let (mut inside, mut answers) = (slot.inside().address(), slot.answers().address());
-        let mut arguments: [*mut c_void; 2] = [(&raw mut inside).cast(), (&raw mut answers).cast()];
+        let mut maps = kernel.maps.addresses();
+        let mut arguments: [*mut c_void; 3] =
+            [(&raw mut inside).cast(), (&raw mut answers).cast(), (&raw mut maps).cast()];
         let parameters = CUDA_KERNEL_NODE_PARAMS {
             func: kernel.kernel.function(),
             gridDimX: (PACKETS as u32).div_ceil(BLOCK),
@@ -341,7 +347,7 @@ impl Executable {
         };
         let before = last;
         // SAFETY: room for a node; the graph was made above, and `before` is its node; the driver copies the arguments.
-        // The kernel takes two addresses, and stays within the slot's memory (see `Pipelined::run`), which the head says
+        // The kernel takes two addresses and those of the maps, and stays within the slot's memory (see `Pipelined::run`), which the head says
         // the size of.
         check(unsafe { (driver.cuGraphAddKernelNode)(&mut last, made.graph.get(), &before, 1, &parameters) })?;
         last = made.add_copy(slot, Copied::Answers, Some(last))?;

@@ -67,7 +67,7 @@ static __device__ __forceinline__ bool pc_await(const pc_ring *ring, const uint 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) pc_persistent(pc_ring ring)
+extern "C" __global__ void __launch_bounds__(256) pc_persistent(pc_ring ring, pc_maps maps)
 {
     __shared__ uint come, abandoned;
     __shared__ pc_entry entry;
@@ -91,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(256) pc_persistent(pc_ring ring)
                 if (abandoned) break;
             }
             uint rest = entry.count - done;
-            pc_filter_chunk(&entry, entry.first + done, rest < blockDim.x ? rest : blockDim.x);
+            pc_filter_chunk(&entry, maps, entry.first + done, rest < blockDim.x ? rest : blockDim.x);
         }
         // What all threads have written comes before the barrier, and so before the release.
         __syncthreads();

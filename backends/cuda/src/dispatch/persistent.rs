@@ -16,9 +16,10 @@ use portcullis_core::device::{CancelToken, DeviceError};
 
 use super::entries::{Answering, Entries, Entry, sending};
 use crate::api::Code;
-use crate::compile::Kernel;
+use crate::compile::{Kernel, Loaded};
 use crate::context::Resident;
 use crate::device::Gpu;
+use crate::maps::Maps;
 use crate::memory::{Buffer, DeviceMemory};
 
 /// How long the kernel stays.
@@ -55,6 +56,7 @@ pub(crate) struct Ring {
     /// How many entries each block has answered, and which start of the kernel is ending: for the device alone.
     served: DeviceMemory,
     blocks: u32,
+    maps: Maps,
     kernel: Kernel,
     // Last: what was made on it goes first.
     gpu: Arc<Gpu>,
@@ -86,7 +88,8 @@ struct Argument {
 }
 
 impl Ring {
-    pub fn new(gpu: Arc<Gpu>, kernel: Kernel) -> Result<Arc<Ring>, DeviceError> {
+    pub fn new(gpu: Arc<Gpu>, loaded: Loaded) -> Result<Arc<Ring>, DeviceError> {
+        let Loaded { kernel, maps, .. } = loaded;
         let failed = |code| gpu.no_room("a ring", code);
         // Not all that there is room for: while these are there, others cannot begin in their places.
         let blocks = (gpu.processors * kernel.blocks_each().map_err(failed)? / SHARE).clamp(1, MOST_BLOCKS);
@@ -98,7 +101,7 @@ impl Ring {
         let served = DeviceMemory::new(&gpu.context, bytes).map_err(failed)?;
         served.clear(&gpu.kernels, bytes).map_err(failed)?;
         drop(quiet);
-        let ring = Arc::new(Ring { state: Mutex::default(), entries, served, blocks, kernel, gpu });
+        let ring = Arc::new(Ring { state: Mutex::default(), entries, served, blocks, maps, kernel, gpu });
         let resident: Arc<dyn Resident> = ring.clone();
         ring.gpu.context.has_resident(Arc::downgrade(&resident));
         Ok(ring)
@@ -138,8 +141,9 @@ impl Ring {
             size: self.entries.size() as u32,
             start: state.starts,
         };
-        let mut arguments: [*mut c_void; 1] = [(&raw mut argument).cast()];
-        // SAFETY: the kernel takes one such argument. It stays within the ring and within the slots that entries name
+        let mut maps = self.maps.addresses();
+        let mut arguments: [*mut c_void; 2] = [(&raw mut argument).cast(), (&raw mut maps).cast()];
+        // SAFETY: the kernel takes two such arguments. It stays within the ring and within the slots that entries name
         // (see `Pipelined::run`), all of which stay until it was seen to rest. One that is still leaving comes first: it
         // is in the same stream.
         unsafe { self.kernel.launch(self.blocks, &mut arguments, &self.gpu.kernels)? };
@@ -181,8 +185,12 @@ impl Answering for Ring {
         PARTS
     }
 
-    fn gpu(&self) -> &Gpu {
+    fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
+    }
+
+    fn maps(&self) -> &Maps {
+        &self.maps
     }
 
     fn entries(&self) -> &Entries {

@@ -12,13 +12,12 @@ use portcullis_core::device::offload::{self, Columns, Effects, GRACE, Launcher};
 use portcullis_core::device::plan::{self, Bounds, Layout, Needs};
 use portcullis_core::device::{CancelToken, DeviceError, Imported};
 use portcullis_core::map::declare::MAX_MAPS;
-use portcullis_core::map::{self, Declaration};
 use portcullis_core::packet::{Batch, Span};
 
 use super::slots::{HEAD, Inside, Shape, Slot};
 use crate::compile::{BLOCK, Loaded};
 use crate::device::{Event, Gpu, Tickets};
-use crate::memory::{Buffer, DeviceMemory, HostMemory, Registration, Registrations};
+use crate::memory::{Registration, Registrations};
 use crate::wait;
 
 /// Packets in a part: enough to keep any device busy, and few enough that a large batch is copied in, filtered
@@ -35,8 +34,6 @@ const GATHER: u64 = 75;
 /// A compiled filter, with what it takes to launch it.
 pub(crate) struct Pipelined {
     pub loaded: Loaded,
-    /// The words of the filter's maps.
-    maps: Vec<DeviceMemory>,
     registrations: Registrations,
     bounds: Bounds,
     // Last: what was made on it goes first.
@@ -60,10 +57,9 @@ pub(crate) struct Buffers {
 type Part<'a> = offload::Part<'a, Arc<Registration>>;
 
 impl Pipelined {
-    pub fn new(gpu: Arc<Gpu>, loaded: Loaded, maps: &[Declaration]) -> Result<Pipelined, DeviceError> {
+    pub fn new(gpu: Arc<Gpu>, loaded: Loaded) -> Pipelined {
         let bounds = Bounds { binding: BYTES, alignment: 4, packets: PACKETS };
-        let maps = maps.iter().map(|map| zeros(&gpu, map)).collect::<Result<_, _>>()?;
-        Ok(Pipelined { loaded, maps, registrations: Registrations::default(), bounds, gpu })
+        Pipelined { loaded, registrations: Registrations::default(), bounds, gpu }
     }
 
     /// The same, which cuts no batch as long as its packets have offsets: for measuring kernels, whose start and end
@@ -78,7 +74,7 @@ impl Pipelined {
     pub fn run(&self, buffers: &Buffers, first: usize, count: usize) -> Result<(), DeviceError> {
         let slot = &buffers.slot;
         let (given, returned) = (slot.inside().address(), slot.answers().address());
-        let at = slot.given_at;
+        let (at, maps) = (slot.given_at, self.loaded.maps.addresses());
         let (mut base, mut packets) = (first as u32, count as u32);
         let mut addresses = self.loaded.arguments.iter().map(|argument| match argument {
             // An address before the packets, as a number: the kernel adds an offset before it reads anything.
@@ -87,7 +83,7 @@ impl Pipelined {
             Argument::Metadata => given + at.metadata as u64,
             Argument::Verdicts => returned,
             Argument::Targets => returned + slot.returned_at.targets as u64,
-            Argument::Map(number) => self.maps[*number as usize].address(),
+            Argument::Map(number) => maps[*number as usize],
             Argument::Base | Argument::Count => 0,
         });
         let mut addresses: [u64; 7 + MAX_MAPS] = std::array::from_fn(|_| addresses.next().unwrap_or_default());
@@ -105,17 +101,6 @@ impl Pipelined {
         let launched = unsafe { self.loaded.kernel.launch(packets.div_ceil(BLOCK), &mut arguments, &self.gpu.kernels) };
         launched.map_err(|code| self.gpu.failed("does not launch the filter", code))
     }
-}
-
-/// A map's memory, with nothing in it.
-fn zeros(gpu: &Gpu, map: &Declaration) -> Result<DeviceMemory, DeviceError> {
-    let failed = |code| gpu.no_room(format_args!("the map `{}`", map.name), code);
-    let bytes = map::layout::Layout::of(map).words() * 4;
-    let _quiet = gpu.context.quiet().map_err(failed)?;
-    let memory = DeviceMemory::new(&gpu.context, bytes).map_err(failed)?;
-    // In the stream of kernels: it comes before them.
-    memory.clear(&gpu.kernels, bytes).map_err(failed)?;
-    Ok(memory)
 }
 
 /// Where the packets of a batch are to lie. `registered`: the device copies them from where they are.
@@ -258,19 +243,7 @@ impl Launcher for Pipelined {
     }
 
     fn read_map(&mut self, map: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
-        let (gpu, bytes) = (&*self.gpu, words * 4);
-        let copy = HostMemory::new(&gpu.context, bytes).map_err(|code| gpu.no_room("a copy of a map", code))?;
-        // SAFETY: both stay until the copy was waited for.
-        let queued = unsafe { self.maps[map].bring_back(0, &copy, 0, bytes, &gpu.kernels) };
-        let failed = |code| gpu.failed("does not give a map's words", code);
-        queued.map_err(failed)?;
-        let end = gpu.kernels.record().map_err(failed)?;
-        if let Err(error) = wait::until(&gpu.id, &CancelToken::new(), || end.has_come().map_err(failed)) {
-            self.gpu.abandon(copy, || ());
-            return Err(error);
-        }
-        // SAFETY: the copy has ended.
-        Ok(offload::words(unsafe { copy.bytes(0, bytes) }).collect())
+        self.loaded.maps.read(&self.gpu, map, words)
     }
 
     fn settle(&mut self) {

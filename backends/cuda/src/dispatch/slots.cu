@@ -1,10 +1,18 @@
 // What kernels that answer slots have in common. Above this stands the filter, as `pc_filter_packet`, and what it
-// does: PC_SEES, PC_WRITES, PC_MOVES, PC_METADATA and PC_REDIRECTS are 0 or 1.
+// does: PC_SEES, PC_WRITES, PC_MOVES, PC_METADATA, PC_REDIRECTS and PC_MAPS are 0 or 1.
 //
 // A slot is two regions of memory (slots.rs has the same), each part of them at a multiple of 16 bytes. What is given:
 //     { uint packets, bytes, first, count }; descriptors; metadata; the packets' bytes
 // and what is returned:
 //     verdicts; targets; descriptors; the packets' bytes
+
+// The words of the filter's maps, by their numbers.
+typedef struct { uint *at[16]; } pc_maps;
+#if PC_MAPS
+#define PC_WITH(maps) , (maps).at
+#else
+#define PC_WITH(maps)
+#endif
 
 typedef struct { uint metadata, packets; } pc_given;
 typedef struct { uint targets, ends, changed; } pc_returned;

@@ -11,9 +11,10 @@ use portcullis_core::device::{CancelToken, DeviceError};
 
 use super::entries::{Answering, Entries, Entry, sending};
 use crate::api::{Code, check};
-use crate::compile::{BLOCK, Kernel};
+use crate::compile::{BLOCK, Kernel, Loaded};
 use crate::context::Resident;
 use crate::device::Gpu;
+use crate::maps::Maps;
 use crate::wait;
 
 /// Kernels that are queued ahead.
@@ -44,6 +45,7 @@ pub(crate) struct Queue {
     state: Mutex<State>,
     entries: Entries,
     blocks: u32,
+    maps: Maps,
     kernel: Kernel,
     // Last: what was made on it goes first.
     gpu: Arc<Gpu>,
@@ -61,11 +63,12 @@ struct State {
 }
 
 impl Queue {
-    pub fn new(gpu: Arc<Gpu>, kernel: Kernel) -> Result<Arc<Queue>, DeviceError> {
+    pub fn new(gpu: Arc<Gpu>, loaded: Loaded) -> Result<Arc<Queue>, DeviceError> {
+        let Loaded { kernel, maps, .. } = loaded;
         let failed = |code| gpu.no_room("a queue", code);
         let entries = Entries::new(&gpu.context, AHEAD, 0).map_err(failed)?;
         let blocks = (gpu.processors * kernel.blocks_each().map_err(failed)?).min(MOST_BLOCKS);
-        let queue = Arc::new(Queue { state: Mutex::default(), entries, blocks, kernel, gpu });
+        let queue = Arc::new(Queue { state: Mutex::default(), entries, blocks, maps, kernel, gpu });
         let resident: Arc<dyn Resident> = queue.clone();
         queue.gpu.context.has_resident(Arc::downgrade(&resident));
         let watched = Arc::downgrade(&queue);
@@ -88,9 +91,12 @@ impl Queue {
     /// Queues the kernel over an entry.
     fn launch(&self, number: u64) -> Result<(), Code> {
         let mut entry = self.entries.address(number);
-        // SAFETY: the kernel takes one address, that of an entry, and stays within the slot's memory that the entry
+        let mut maps = self.maps.addresses();
+        // SAFETY: the kernel takes the address of an entry and those of the maps, and stays within the slot's memory that the entry
         // names (see `Pipelined::run`), which stays until the entry was answered. An entry of zeros has no packet.
-        unsafe { self.kernel.launch(self.blocks, &mut [(&raw mut entry).cast()], &self.gpu.kernels) }
+        unsafe {
+            self.kernel.launch(self.blocks, &mut [(&raw mut entry).cast(), (&raw mut maps).cast()], &self.gpu.kernels)
+        }
     }
 
     /// Queues kernels until as many wait as may. The time is not quiet.
@@ -161,8 +167,12 @@ impl Answering for Queue {
         AHEAD as usize
     }
 
-    fn gpu(&self) -> &Gpu {
+    fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
+    }
+
+    fn maps(&self) -> &Maps {
+        &self.maps
     }
 
     fn entries(&self) -> &Entries {
