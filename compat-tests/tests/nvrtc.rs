@@ -75,7 +75,7 @@ fn stock_filters_are_taken_and_spill_nothing() {
 fn maps_are_taken() {
     const FILTER: &str = "
         //! map flows: hash key=4 value=6 entries=1000000
-        //! map long: lru_hash key=10 value=2 entries=1000
+        //! map long: hash key=10 value=2 entries=1000
         //! map ports: array value=1 entries=65536
         //! map bytes: counter entries=4
         fn xdp_filter(pkt: u32) -> u32 {

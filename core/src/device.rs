@@ -266,6 +266,15 @@ pub trait Session: Send {
         Err(DeviceError::Unsupported { device: "the device".into(), reason: format!("it has no map {map}") })
     }
 
+    /// Writes words of a map's memory, from word `at` on ([`crate::map::Table`] makes them). No batch may be in flight.
+    ///
+    /// # Errors
+    /// As [`Session::map_words`]; [`DeviceError::Refused`] also where the map ends before the words do.
+    fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
+        let _ = (at, words);
+        Err(DeviceError::Unsupported { device: "the device".into(), reason: format!("it has no map {map}") })
+    }
+
     /// Batches in flight now.
     fn in_flight(&self) -> usize;
 
@@ -293,6 +302,18 @@ pub fn check_idle(in_flight: usize) -> Result<(), DeviceError> {
         0 => Ok(()),
         _ => Err(DeviceError::Refused(format!("{in_flight} batches are in flight, complete them first"))),
     }
+}
+
+/// Refuses words that do not all lie in a map's memory.
+///
+/// # Errors
+/// [`DeviceError::Refused`].
+pub fn check_map_words(program: &Program, map: usize, at: usize, words: usize) -> Result<(), DeviceError> {
+    let all = program.maps().get(map).map_or(0, |map| crate::map::layout::Layout::of(map).words());
+    if at <= all && words <= all - at {
+        return Ok(());
+    }
+    Err(DeviceError::Refused(format!("words {at} to {} of map {map}, which has {all}", at.saturating_add(words))))
 }
 
 /// Refuses a batch that no session of `program` may take: the check that every session makes first.

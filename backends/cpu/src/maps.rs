@@ -30,6 +30,13 @@ impl Maps {
         self.addresses.as_ptr()
     }
 
+    /// Writes some of a map's words, which are there.
+    pub fn set_words(&self, map: usize, at: usize, words: &[u32]) {
+        for (to, word) in self.words[map][at..].iter().zip(words) {
+            to.store(*word, Ordering::Relaxed);
+        }
+    }
+
     /// A map's words as they are now.
     pub fn words(&self, map: usize) -> Vec<u32> {
         self.words[map].iter().map(|word| word.load(Ordering::Relaxed)).collect()

@@ -11,7 +11,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use portcullis_core::device::{
-    CancelToken, DeviceError, Done, Imported, LoadOptions, Session, SubmitError, check_idle, check_submission,
+    CancelToken, DeviceError, Done, Imported, LoadOptions, Session, SubmitError, check_idle, check_map_words,
+    check_submission,
 };
 use portcullis_core::packet::{Batch, Span};
 use portcullis_core::program::Program;
@@ -183,6 +184,13 @@ impl Session for CpuSession {
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
         check_idle(self.queue.len())?;
         Ok(self.shared.maps.words(map))
+    }
+
+    fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
+        check_idle(self.queue.len())?;
+        check_map_words(&self.shared.program, map, at, words.len())?;
+        self.shared.maps.set_words(map, at, words);
+        Ok(())
     }
 
     fn in_flight(&self) -> usize {

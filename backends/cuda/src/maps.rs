@@ -8,7 +8,7 @@ use portcullis_core::map::declare::MAX_MAPS;
 use portcullis_core::map::layout::Layout;
 
 use crate::api::Code;
-use crate::device::Gpu;
+use crate::device::{Gpu, Stream};
 use crate::memory::{Buffer, DeviceMemory, HostMemory};
 use crate::wait;
 
@@ -46,16 +46,42 @@ impl Maps {
         let stream = &gpu.downloads;
         // SAFETY: both stay until the copy was waited for.
         unsafe { self.0[map].bring_back(0, &copy, 0, bytes, stream) }.map_err(failed)?;
-        let ended = stream
-            .record()
-            .map_err(failed)
-            .and_then(|end| wait::until(&gpu.id, &CancelToken::new(), || end.has_come().map_err(failed)));
-        if let Err(error) = ended {
-            gpu.abandon(copy, || ());
-            return Err(error);
-        }
+        let copy = finish(gpu, stream, copy, failed)?;
         // SAFETY: the copy has ended.
         Ok(offload::words(unsafe { copy.bytes(0, bytes) }).collect())
+    }
+
+    /// Writes some of a map's words, which lie in it. No batch is in flight.
+    pub fn write(&self, gpu: &Arc<Gpu>, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
+        let bytes = words.len() * 4;
+        let copy = HostMemory::new(&gpu.context, bytes).map_err(|code| gpu.no_room("a copy of a map", code))?;
+        let failed = |code| gpu.failed("does not take a map's words", code);
+        // SAFETY: nobody else knows of it.
+        let to = unsafe { copy.bytes_mut(0, bytes) };
+        to.chunks_exact_mut(4).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
+        // SAFETY: both stay until the copy was waited for, and nobody writes to it.
+        unsafe { self.0[map].bring_in(at * 4, copy.host(), bytes, &gpu.uploads) }.map_err(failed)?;
+        finish(gpu, &gpu.uploads, copy, failed).map(drop)
+    }
+}
+
+/// Waits until what is queued in a stream has ended, and gives back what it uses.
+fn finish(
+    gpu: &Arc<Gpu>,
+    stream: &Stream,
+    copy: HostMemory,
+    failed: impl Fn(Code) -> DeviceError + Copy,
+) -> Result<HostMemory, DeviceError> {
+    let ended = stream
+        .record()
+        .map_err(failed)
+        .and_then(|end| wait::until(&gpu.id, &CancelToken::new(), || end.has_come().map_err(failed)));
+    match ended {
+        Ok(()) => Ok(copy),
+        Err(error) => {
+            gpu.abandon(copy, || ());
+            Err(error)
+        }
     }
 }
 

@@ -351,6 +351,15 @@ impl Launcher for OpenCl {
         Ok(copy)
     }
 
+    fn write_map(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
+        // SAFETY: the words lie in the buffer (`Launcher`), and are there until this returns.
+        let written = unsafe {
+            let (queue, memory) = (&self.gpu.kernels, &self.maps[map]);
+            ocl_core::enqueue_write_buffer(queue, memory, true, at, words, None::<&Event>, None::<&mut Event>)
+        };
+        written.map_err(|error| self.gpu.failed("does not take a map's words", &error))
+    }
+
     fn release(&mut self, buffers: &mut Buffers) {
         buffers.descriptors.take_back();
         buffers.metadata.take_back();

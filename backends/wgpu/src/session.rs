@@ -320,6 +320,13 @@ impl Launcher for Wgpu {
         copy.read(&self.gpu, bytes, |bytes| offload::words(bytes).collect())
     }
 
+    fn write_map(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        // It comes before what is submitted next.
+        self.gpu.queue.write_buffer(&self.maps[map], at as u64 * 4, &bytes);
+        self.gpu.check()
+    }
+
     fn settle(&mut self) {
         self.gpu.settle();
     }

@@ -8,7 +8,7 @@ use super::Interpreter;
 use super::machine::{Machine, Stop};
 use crate::device::{
     CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Done, Imported, LoadOptions, Session,
-    StageTimes, SubmitError, check_idle, check_submission,
+    StageTimes, SubmitError, check_idle, check_map_words, check_submission,
 };
 use crate::packet::{Batch, Descriptor, ROOM, Span, Verdicts};
 use crate::program::Program;
@@ -92,6 +92,13 @@ impl Session for InterpSession {
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
         check_idle(self.queue.len())?;
         Ok(self.maps[map].clone())
+    }
+
+    fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
+        check_idle(self.queue.len())?;
+        check_map_words(&self.interpreter.program, map, at, words.len())?;
+        self.maps[map][at..at + words.len()].copy_from_slice(words);
+        Ok(())
     }
 
     fn in_flight(&self) -> usize {

@@ -7,7 +7,7 @@ use super::Suite;
 use super::tally::Tally;
 
 /// Suites whose filters it runs; each is compiled for every dispatch method, which takes its time.
-const SUITES: [&str; 4] = ["stock_filters", "batches", "submitted_again", "random_filters"];
+const SUITES: [&str; 6] = ["stock_filters", "batches", "submitted_again", "random_filters", "maps", "maps_of_the_host"];
 
 /// What `--require` calls it.
 pub const NAME: &str = "emulated-cuda";

@@ -330,6 +330,10 @@ impl<K: Answering> Launcher for Posting<K> {
         self.kernels.maps().read(self.kernels.gpu(), map, words)
     }
 
+    fn write_map(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
+        self.kernels.maps().write(self.kernels.gpu(), map, at, words)
+    }
+
     fn settle(&mut self) {
         while !wait::within(SILENCE, None, || self.kernels.leaves()) {}
     }

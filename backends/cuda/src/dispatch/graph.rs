@@ -166,6 +166,10 @@ impl Launcher for Graphs {
         self.kernel.maps.read(&self.gpu, map, words)
     }
 
+    fn write_map(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
+        self.kernel.maps.write(&self.gpu, map, at, words)
+    }
+
     fn settle(&mut self) {
         self.gpu.settle();
     }

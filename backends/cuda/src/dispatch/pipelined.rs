@@ -246,6 +246,10 @@ impl Launcher for Pipelined {
         self.loaded.maps.read(&self.gpu, map, words)
     }
 
+    fn write_map(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
+        self.loaded.maps.write(&self.gpu, map, at, words)
+    }
+
     fn settle(&mut self) {
         self.gpu.settle();
     }

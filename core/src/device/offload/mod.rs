@@ -15,7 +15,7 @@ use super::pace::Pace;
 use super::plan::{self, Bounds, Layout, Needs, Piece};
 use super::{
     CancelToken, DeviceError, DeviceKind, Done, Imported, LoadOptions, Session, StageTimes, SubmitError, check_idle,
-    check_submission,
+    check_map_words, check_submission,
 };
 use crate::map;
 use crate::packet::{Action, Batch, BatchError, Descriptor, Span, Verdicts};
@@ -190,6 +190,16 @@ pub trait Launcher: Send + 'static {
     /// Where there are no maps, or the driver gives up.
     fn read_map(&mut self, map: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
         let _ = words;
+        Err(DeviceError::Unsupported { device: self.id().into(), reason: format!("it has no map {map}") })
+    }
+
+    /// Writes words of a map of the filter's, which lie in it. Nothing is queued, and what is queued after this finds
+    /// them.
+    ///
+    /// # Errors
+    /// As [`Launcher::read_map`].
+    fn write_map(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
+        let _ = (at, words);
         Err(DeviceError::Unsupported { device: self.id().into(), reason: format!("it has no map {map}") })
     }
 
@@ -642,6 +652,12 @@ impl<L: Launcher> Session for Offload<L> {
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
         check_idle(self.flights.len())?;
         self.launcher.read_map(map, map::layout::Layout::of(&self.program.maps()[map]).words())
+    }
+
+    fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
+        check_idle(self.flights.len())?;
+        check_map_words(&self.program, map, at, words.len())?;
+        if words.is_empty() { Ok(()) } else { self.launcher.write_map(map, at, words) }
     }
 
     fn in_flight(&self) -> usize {

@@ -1,0 +1,237 @@
+//! A map as the host has it: its memory, in which entries are found, made and removed as filters do.
+
+use std::ops::Range;
+
+use super::declare::{Declaration, Kind};
+use super::layout::{Layout, PROBES, TAKEN, THERE, hash, stored, stored_word};
+use super::rows::{Row, rows};
+
+/// There is no room for an entry, or no entry of this number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("there is no room in the map")]
+pub struct Full;
+
+/// A map's memory, and what of it was changed.
+#[derive(Debug, Clone)]
+pub struct Table {
+    map: Declaration,
+    layout: Layout,
+    words: Vec<u32>,
+    changed: Range<usize>,
+}
+
+/// What a search came to.
+enum Found {
+    /// The key's place.
+    Place(u32),
+    /// Where it would go.
+    Free(u32),
+    /// No place among those that are looked at.
+    Nowhere,
+}
+
+impl Table {
+    /// The table in a map's memory, as a session gives it. What is missing of that is zeros.
+    pub fn new(map: &Declaration, mut words: Vec<u32>) -> Table {
+        let layout = Layout::of(map);
+        words.resize(layout.words(), 0);
+        Table { map: map.clone(), layout, words, changed: 0..0 }
+    }
+
+    /// The entries in order of their keys.
+    pub fn rows(&self) -> Vec<Row> {
+        rows(&self.map, &self.words)
+    }
+
+    /// Where the first changed word is, and all words from there to the last: what to give back to the session.
+    pub fn changes(&self) -> (usize, &[u32]) {
+        (self.changed.start, &self.words[self.changed.clone()])
+    }
+
+    /// The value of a key, which has as many words as the map's; of a map by number, that number.
+    pub fn get(&self, key: &[u32]) -> Option<&[u32]> {
+        let place = self.place(key)?;
+        Some(&self.words[self.value(place)])
+    }
+
+    /// Gives a key a value, of which words that are missing are zeros; makes the entry where there is none.
+    ///
+    /// # Errors
+    /// [`Full`], also where the key is not as long as the map's keys are.
+    pub fn set(&mut self, key: &[u32], value: &[u32]) -> Result<(), Full> {
+        let place = match self.place(key) {
+            Some(place) => place,
+            None => self.make(key)?,
+        };
+        let to = self.value(place);
+        for (number, at) in to.clone().enumerate() {
+            self.words[at] = value.get(number).copied().unwrap_or(0);
+        }
+        self.note(to);
+        Ok(())
+    }
+
+    /// Removes a key; whether it was there. Entries by number always are, and are set to zeros.
+    pub fn remove(&mut self, key: &[u32]) -> bool {
+        let Some(place) = self.place(key) else { return false };
+        let value = self.value(place);
+        self.words[value.clone()].fill(0);
+        self.note(value);
+        if self.is_by_key() {
+            let at = self.state(place);
+            self.words[at] = 0;
+            self.note(at..at + 1);
+        }
+        true
+    }
+
+    /// Forgets the keys that were removed, so that their places are free again. What was changed is all of it then.
+    pub fn tidy(&mut self) {
+        if !self.is_by_key() {
+            return;
+        }
+        let rows = self.rows();
+        self.words.fill(0);
+        self.changed = 0..self.words.len();
+        for Row { key, value } in rows {
+            // There was room before, and now there is more.
+            let _ = self.set(&key, &value);
+        }
+    }
+
+    /// Places that keys have taken, those of keys that were removed included.
+    pub fn taken(&self) -> u32 {
+        self.words[TAKEN as usize]
+    }
+
+    fn is_by_key(&self) -> bool {
+        !matches!(self.map.kind, Kind::Array | Kind::Counter)
+    }
+
+    fn note(&mut self, words: Range<usize>) {
+        self.changed = match self.changed.is_empty() {
+            true => words,
+            false => self.changed.start.min(words.start)..self.changed.end.max(words.end),
+        };
+    }
+
+    fn state(&self, place: u32) -> usize {
+        self.layout.at(place) + self.layout.state as usize
+    }
+
+    fn value(&self, place: u32) -> Range<usize> {
+        let start = self.layout.at(place) + self.layout.value as usize;
+        start..start + self.map.value as usize
+    }
+
+    /// The place of a key that is there.
+    fn place(&self, key: &[u32]) -> Option<u32> {
+        if !self.is_by_key() {
+            return key.first().copied().filter(|number| *number < self.layout.places);
+        }
+        let Found::Place(place) = self.search(key) else { return None };
+        (self.words[self.state(place)] == THERE).then_some(place)
+    }
+
+    fn search(&self, key: &[u32]) -> Found {
+        let mask = self.layout.places - 1;
+        let mut place = hash(key) & mask;
+        for step in 1..=PROBES {
+            let at = self.layout.at(place);
+            if self.words[at] == 0 {
+                return Found::Free(place);
+            }
+            if (0..stored(self.map.key) as usize).all(|index| self.words[at + index] == stored_word(key, index)) {
+                return Found::Place(place);
+            }
+            place = place.wrapping_add(step) & mask;
+        }
+        Found::Nowhere
+    }
+
+    /// Makes an entry for a key that is not there.
+    fn make(&mut self, key: &[u32]) -> Result<u32, Full> {
+        if !self.is_by_key() || key.len() != self.map.key as usize {
+            return Err(Full);
+        }
+        let place = match self.search(key) {
+            Found::Place(place) => place,
+            Found::Free(place) if self.taken() < self.layout.limit => {
+                let at = self.layout.at(place);
+                for index in 0..stored(self.map.key) as usize {
+                    self.words[at + index] = stored_word(key, index);
+                }
+                self.words[TAKEN as usize] += 1;
+                self.note(TAKEN as usize..TAKEN as usize + 1);
+                self.note(at..at + self.layout.state as usize);
+                place
+            }
+            Found::Free(_) | Found::Nowhere => return Err(Full),
+        };
+        let state = self.state(place);
+        self.words[state] = THERE;
+        self.note(state..state + 1);
+        Ok(place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn map(kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
+        Declaration { name: "m".into(), kind, key, value, entries, place: 0..0 }
+    }
+
+    #[test]
+    fn a_table_is_a_map_of_rust() {
+        let mut state = 1_u32;
+        let mut next = |below: u32| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) % below
+        };
+        for length in [1, 2, 5] {
+            let map = map(Kind::Hash, length, 2, 400);
+            let (mut table, mut model) = (Table::new(&map, Vec::new()), BTreeMap::new());
+            // What others see of it: all changes carried over.
+            let mut copy = vec![0; Layout::of(&map).words()];
+            for round in 0..4000 {
+                let mut key = vec![0; length as usize];
+                key[next(length) as usize] = next(30) << 27 | next(2);
+                let value = vec![next(5), next(5)];
+                match next(3) {
+                    0 => assert_eq!(table.remove(&key), model.remove(&key).is_some()),
+                    1 => {
+                        table.set(&key, &value).unwrap();
+                        model.insert(key, value);
+                    }
+                    _ => assert_eq!(table.get(&key), model.get(&key).map(Vec::as_slice)),
+                }
+                if round % 40 == 0 {
+                    table.tidy();
+                    assert_eq!(table.taken() as usize, model.len());
+                }
+                let (at, words) = table.changes();
+                copy[at..at + words.len()].copy_from_slice(words);
+                table = Table::new(&map, copy.clone());
+                let rows: Vec<_> = model.iter().map(|(k, v)| Row { key: k.clone(), value: v.clone() }).collect();
+                assert_eq!(table.rows(), rows);
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_table_takes_no_more_and_numbers_are_bounded() {
+        let mut table = Table::new(&map(Kind::Hash, 1, 0, 5), Vec::new());
+        let taken = (0..100).filter(|key| table.set(&[*key], &[]).is_ok()).count();
+        assert_eq!(taken, 5, "seven tenths of eight places");
+        assert_eq!(table.set(&[0], &[]), Ok(()), "it is there already");
+        assert_eq!(table.set(&[0, 1], &[]), Err(Full), "no key of this map");
+        let mut table = Table::new(&map(Kind::Array, 1, 3, 4), Vec::new());
+        assert_eq!((table.set(&[3], &[7]), table.set(&[4], &[7])), (Ok(()), Err(Full)));
+        assert_eq!((table.get(&[3]), table.get(&[4])), (Some(&[7, 0, 0][..]), None));
+        assert!(table.remove(&[3]) && table.get(&[3]) == Some(&[0, 0, 0]));
+    }
+}
