@@ -70,7 +70,7 @@ impl Sink for Kept {
 }
 
 fn run(source: Box<dyn Source>, outputs: Outputs) -> Finished {
-    pipeline::run(source, session(), outputs, &CancelToken::new(), &mut |_| {})
+    pipeline::run(source, &mut *session(), outputs, &CancelToken::new(), &mut |_| {})
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn packets_keep_their_order_and_are_all_counted() {
             }
         };
         let finished =
-            pipeline::run(synthetic(5000, a_batch), session(), kept.outputs(), &CancelToken::new(), &mut observe);
+            pipeline::run(synthetic(5000, a_batch), &mut *session(), kept.outputs(), &CancelToken::new(), &mut observe);
         assert!(finished.error.is_none() && !finished.stopped);
         assert_eq!(finished.totals.packets, 5000);
         assert_eq!(finished.totals.bytes, expected.iter().map(|p| p.len() as u64).sum::<u64>());
@@ -109,7 +109,7 @@ fn a_stop_brings_home_what_is_under_way() {
             stop.cancel();
         }
     };
-    let finished = pipeline::run(synthetic(u64::MAX, 10), session(), kept.outputs(), &stop, &mut observe);
+    let finished = pipeline::run(synthetic(u64::MAX, 10), &mut *session(), kept.outputs(), &stop, &mut observe);
     assert!(finished.stopped && finished.error.is_none());
     assert!(finished.totals.packets > 0);
     assert_eq!(kept.packets().len() as u64, finished.totals.packets);
@@ -182,7 +182,7 @@ fn a_stop_does_not_wait_for_a_silent_source() {
         }
     };
     let source = Box::new(Live { batches, format: CaptureFormat::default() });
-    let finished = pipeline::run(source, session(), kept.outputs(), &stop, &mut observe);
+    let finished = pipeline::run(source, &mut *session(), kept.outputs(), &stop, &mut observe);
     assert!(finished.stopped && finished.error.is_none());
     assert_eq!(kept.packets(), [[1u8; 60]]);
     assert!(kept.is_finished());

@@ -55,12 +55,12 @@ fn missing(id: &str, reason: &str) -> Vec<String> {
 }
 
 fn try_on(device: &dyn Device, program: &Arc<Program>) -> Result<Totals, String> {
-    let session = device.load(program, &LoadOptions::default()).map_err(|error| error.to_string())?;
+    let mut session = device.load(program, &LoadOptions::default()).map_err(|error| error.to_string())?;
     let (name, bytes) = SAMPLE;
     let options = pipeline::source_options(program, device.info().kind, false);
     let source = capture::read(name, Some(bytes.len() as u64), Box::new(Cursor::new(bytes)), &options);
     let source = source.map_err(|error| error.to_string())?;
-    let finished = pipeline::run(source, session, Outputs::default(), &CancelToken::new(), &mut |_| {});
+    let finished = pipeline::run(source, &mut *session, Outputs::default(), &CancelToken::new(), &mut |_| {});
     match finished.error {
         Some(error) => Err(error.to_string()),
         None => Ok(finished.totals),

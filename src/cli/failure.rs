@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use codespan_reporting::term::termcolor::StandardStream;
 use portcullis::device::DeviceError;
+use portcullis::io::SinkError;
 use portcullis::lang::Diagnostics;
 
 use super::out;
@@ -64,6 +65,12 @@ pub fn code(diagnostics: &Diagnostics) -> u8 {
 impl From<Diagnostics> for Failure {
     fn from(diagnostics: Diagnostics) -> Failure {
         Failure::Filter(Box::new(diagnostics))
+    }
+}
+
+impl From<SinkError> for Failure {
+    fn from(error: SinkError) -> Failure {
+        if error.is_broken_pipe() { Failure::ClosedPipe } else { Failure::Wrong(error.to_string()) }
     }
 }
 

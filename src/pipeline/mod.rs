@@ -113,14 +113,15 @@ enum FromReader {
     End(Option<SourceError>),
 }
 
-/// Runs all packets of `source` through `session` and gives them to `outputs` by their verdicts.
+/// Runs all packets of `source` through `session` and gives them to `outputs` by their verdicts. Unless the device or a
+/// sink failed, no batch is in flight when it ends, so that the session's maps can be looked at.
 ///
 /// When `stop` is cancelled the source is asked for no more, what is in flight comes home, and the
 /// sinks are finished. A session that should give up its work in flight has a token of its own
 /// ([`LoadOptions`](portcullis_core::device::LoadOptions)).
 pub fn run(
     source: Box<dyn Source>,
-    session: Box<dyn Session>,
+    session: &mut dyn Session,
     outputs: Outputs,
     stop: &CancelToken,
     observe: &mut dyn FnMut(Event<'_>),
@@ -137,7 +138,7 @@ pub fn run(
 }
 
 struct Driver<'a> {
-    session: Box<dyn Session>,
+    session: &'a mut dyn Session,
     totals: Totals,
     /// The source's progress at each batch in flight.
     queued: std::collections::VecDeque<Progress>,

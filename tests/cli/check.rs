@@ -155,7 +155,7 @@ fn maps_are_listed() {
     let place = Place::new();
     let filter = format!(
         "//! map flows: hash key=4 value=6 entries=700\n//! map ports: array value=1 entries=65536\n\
-         //! map sum: counter entries=1\n//! map seen: lru_hash key=1 value=0 entries=5\n{PASS}"
+         //! map sum: counter entries=1\n//! map seen: hash key=1 value=0 entries=5\n{PASS}"
     );
     let filter = place.file("f.wgsl", filter);
     // By docs/maps.md: a header of 16 words; 1024 places of 5 words for the key, one that says whether it is there, and 6;
@@ -170,7 +170,7 @@ fn maps_are_listed() {
         map("flows", "hash", [4, 6, 700], bytes[0]),
         map("ports", "array", [1, 1, 65536], bytes[1]),
         map("sum", "counter", [1, 2, 1], bytes[2]),
-        map("seen", "lru_hash", [1, 0, 5], bytes[3]),
+        map("seen", "hash", [1, 0, 5], bytes[3]),
     ]);
     assert_eq!(place.run(&["check", filter, "--json"]).done().json()["maps"], wanted);
     let ran = place.run(&["check", filter]).done();
@@ -180,7 +180,7 @@ fn maps_are_listed() {
         "flows: hash, keys of 4 words, values of 6 words, 700 entries, 49 216 bytes of memory",
         "ports: array, values of 1 word, 65 536 entries, 262 208 bytes of memory",
         "sum: counter, sums of 64 bits, 1 entry, 72 bytes of memory",
-        "seen: lru_hash, keys of 1 word, values of 0 words, 5 entries, 160 bytes of memory",
+        "seen: hash, keys of 1 word, values of 0 words, 5 entries, 160 bytes of memory",
     ];
     assert_eq!(shown, wanted);
     assert_eq!(place.run(&["check", &stock("minimal"), "--json"]).done().json()["maps"], serde_json::json!([]));

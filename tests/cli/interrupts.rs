@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{PASS, Place, packets, pcap};
+use crate::support::{PASS, Place, has_device, packets, pcap};
 
 /// Much longer than anything here takes, and less than a test may hang.
 const LONG: Duration = Duration::from_secs(30);
@@ -94,16 +94,7 @@ fn an_interrupted_long_run_has_written_what_it_counts() {
     if deaf() {
         return;
     }
-    for device in ["cpu", "wgpu", "opencl"] {
-        match portcullis::devices::open(device) {
-            Ok(_) => interrupt_a_long_run(device),
-            Err(error) => {
-                let required = std::env::var("PORTCULLIS_REQUIRE").unwrap_or_default();
-                assert!(!required.split(',').any(|name| name == device), "{device} is required and missing: {error}");
-                println!("skipped on {device}: {error}");
-            }
-        }
-    }
+    ["cpu", "wgpu", "opencl"].into_iter().filter(|device| has_device(device)).for_each(interrupt_a_long_run);
 }
 
 fn interrupt_a_long_run(device: &str) {
@@ -134,6 +125,28 @@ fn interrupt_a_long_run(device: &str) {
     assert_eq!(line["verdicts"]["redirect"], count("r/7.pcap"));
 }
 
+/// The maps are those of what was counted.
+#[test]
+fn an_interrupted_run_dumps_its_maps() {
+    if deaf() {
+        return;
+    }
+    let place = Place::new();
+    let filter = "//! map seen: counter entries=1
+        fn xdp_filter(pkt: u32) -> u32 { seen_add(0u, 1u); return XDP_PASS; }";
+    let filter = place.file("f.wgsl", filter);
+    let args = ["run", filter, "--read", "synth:packets=1000000000", "--device", "cpu", "--json", "--write", "o.pcap"];
+    let mut child = spawn(&place, &[&args[..], &["--dump-map", "seen=seen.csv"]].concat());
+    wait_until(|| size(&place, "o.pcap") > 1_000_000);
+    assert!(!place.has("seen.csv"), "it is written at the end");
+    signal(&child, "-INT");
+    let status = end(&mut child);
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(status.code(), Some(130), "{}", String::from_utf8_lossy(&ended.stderr));
+    let line: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!(String::from_utf8(place.read("seen.csv")).unwrap(), format!("index,sum\n0,{}\n", line["packets"]));
+}
+
 /// A filter that takes too long is given up; the packets before it are not.
 #[test]
 fn an_interrupt_gives_up_a_filter_that_does_not_end() {
@@ -143,7 +156,8 @@ fn an_interrupt_gives_up_a_filter_that_does_not_end() {
     let place = Place::new();
     let filter = place.file(
         "f.wgsl",
-        "fn xdp_filter(pkt: u32) -> u32 {
+        "//! map m: counter entries=1
+        fn xdp_filter(pkt: u32) -> u32 {
             while load_u8(pkt, 0u) == 2u {}
             return XDP_PASS;
         }",
@@ -151,7 +165,7 @@ fn an_interrupt_gives_up_a_filter_that_does_not_end() {
     // All packets but the first cost all fuel: hours in the interpreter.
     let all: Vec<&[u8]> = std::iter::once(&[1; 60][..]).chain(std::iter::repeat_n(&[2; 60][..], 20_000)).collect();
     let capture = place.file("c.pcap", pcap(&all));
-    let options = ["--device", "interp", "--fuel", "16777216", "--batch", "1", "--write", "-"];
+    let options = ["--device", "interp", "--fuel", "16777216", "--batch", "1", "--write", "-", "--dump-map", "m=m.csv"];
     let mut child = spawn(&place, &[&["run", filter, "--read", capture][..], &options].concat());
     let mut stdout = child.stdout.take().unwrap();
     let mut written = vec![0; 24 + 16 + 60];
@@ -160,6 +174,11 @@ fn an_interrupt_gives_up_a_filter_that_does_not_end() {
     assert_eq!(end(&mut child).code(), Some(130));
     stdout.read_to_end(&mut written).unwrap();
     assert_eq!(packets(&written), [[1; 60]]);
+    // How far what was given up has changed the map, nobody knows.
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("no map is written"), "{said}");
+    assert_eq!(place.names(), ["c.pcap", "f.wgsl"]);
 }
 
 /// Before the first packet there is nothing to finish.

@@ -6,6 +6,7 @@ mod check;
 #[cfg(unix)]
 mod interrupts;
 mod look_around;
+mod maps;
 mod outputs;
 mod pipes;
 mod readme;

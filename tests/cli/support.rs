@@ -47,6 +47,14 @@ impl Place {
         self.path(name).exists()
     }
 
+    /// The names of all that is there.
+    pub fn names(&self) -> Vec<String> {
+        let names = std::fs::read_dir(self.dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
     /// The program, in this folder.
     pub fn command<S: AsRef<std::ffi::OsStr>>(&self, args: &[S]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
@@ -122,6 +130,18 @@ impl Ran {
         assert_eq!(self.out.matches('\n').count(), 1, "one line: {}", self.out);
         serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {}", self.out))
     }
+}
+
+/// Whether a device is there; one that `PORTCULLIS_REQUIRE` names must be.
+pub fn has_device(device: &str) -> bool {
+    let missing = match portcullis::devices::open(device) {
+        Ok(_) => return true,
+        Err(error) => error,
+    };
+    let required = std::env::var("PORTCULLIS_REQUIRE").unwrap_or_default();
+    assert!(!required.split(',').any(|name| name == device), "{device} is required and missing: {missing}");
+    println!("skipped on {device}: {missing}");
+    false
 }
 
 /// A stock filter's path.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::{Device, DeviceError, DeviceInfo, Done, Imported, LoadOptions, Session, SubmitError};
+use super::{Device, DeviceError, DeviceInfo, Done, Imported, LoadOptions, Session, SubmitError, check_idle};
 use crate::packet::{Batch, Span};
 use crate::program::Program;
 
@@ -167,6 +167,16 @@ impl<S: Session> Session for Inline<S> {
 
     fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
         self.done.take().transpose()
+    }
+
+    fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
+        check_idle(self.in_flight())?;
+        self.session.map_words(map)
+    }
+
+    fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
+        check_idle(self.in_flight())?;
+        self.session.set_map_words(map, at, words)
     }
 
     fn in_flight(&self) -> usize {

@@ -3,17 +3,20 @@
 //! - [`declare`]: the lines of a filter's text that declare maps;
 //! - [`layout`]: where a map's parts lie in its memory;
 //! - [`rows`]: a map's entries, out of that memory;
+//! - [`dump`]: those as text;
 //! - `table`: a map as the host has it;
 //! - [`text`]: what filters may do with them, as a part of the prelude.
 
 pub mod declare;
+mod dump;
 pub mod layout;
 mod rows;
 mod table;
 mod text;
 
 pub use declare::{Declaration, Kind};
-pub use rows::{Row, rows};
+pub use dump::{Format, dump};
+pub use rows::{Row, in_order, rows};
 pub use table::{Full, Table};
 pub use text::{Call, functions, text};
 

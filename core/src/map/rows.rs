@@ -14,31 +14,33 @@ pub struct Row {
 
 /// The entries of a map in order of their keys, out of its memory as a device gives it.
 pub fn rows(map: &Declaration, words: &[u32]) -> Vec<Row> {
+    in_order(map, words).collect()
+}
+
+/// The same one by one, so that a large map is not there twice.
+pub fn in_order<'a>(map: &Declaration, words: &'a [u32]) -> impl Iterator<Item = Row> + 'a {
     let layout = Layout::of(map);
-    let place = |place: u32| words.get(layout.at(place)..layout.at(place + 1));
-    let all = (0..layout.places).filter_map(|number| Some((number, place(number)?)));
-    let mut rows: Vec<Row> = match map.kind {
-        Kind::Array | Kind::Counter => {
-            all.map(|(number, place)| Row { key: vec![number], value: place.to_vec() }).collect()
-        }
-        Kind::Hash | Kind::LruHash | Kind::Lpm => all
-            .filter(|(_, place)| place[layout.state as usize] == THERE)
-            .map(|(_, place)| Row {
-                key: key(&place[..layout.state as usize], map.key),
-                value: place[layout.value as usize..].to_vec(),
-            })
-            .collect(),
-    };
-    rows.sort_unstable();
-    rows
+    let (length, numbered) = (map.key, matches!(map.kind, Kind::Array | Kind::Counter));
+    let at = move |place: u32| &words[layout.at(place)..layout.at(place + 1)];
+    let whole = (words.len().saturating_sub(layout.at(0)) / (layout.stride as usize).max(1)) as u32;
+    let is_there = |place: &u32| numbered || at(*place)[layout.state as usize] == THERE;
+    let stored_key = move |place: u32| &at(place)[..layout.state as usize];
+    let mut places: Vec<u32> = (0..layout.places.min(whole)).filter(is_there).collect();
+    if !numbered {
+        places.sort_unstable_by(|a, b| key(stored_key(*a), length).cmp(key(stored_key(*b), length)));
+    }
+    places.into_iter().map(move |place| Row {
+        key: if numbered { vec![place] } else { key(stored_key(place), length).collect() },
+        value: at(place)[layout.value as usize..].to_vec(),
+    })
 }
 
 /// A key out of its words in memory.
-fn key(stored_words: &[u32], length: u32) -> Vec<u32> {
+fn key(stored_words: &[u32], length: u32) -> impl Iterator<Item = u32> {
     debug_assert_eq!(stored_words.len(), stored(length) as usize);
-    let bits = |index: usize| stored_words.get(index).map_or(0, |word| word & !WRITTEN);
+    let bits = move |index: usize| stored_words.get(index).map_or(0, |word| word & !WRITTEN);
     // Word `i` has bits 32 i and on: those from 31 i on are in the stored word `i`, from its bit `i`.
-    (0..length as usize).map(|i| bits(i) >> i | bits(i + 1) << (31 - i)).collect()
+    (0..length as usize).map(move |i| bits(i) >> i | bits(i + 1) << (31 - i))
 }
 
 #[cfg(test)]
@@ -58,8 +60,27 @@ mod tests {
                 .collect();
             for words in [words, vec![u32::MAX; length as usize], vec![0; length as usize]] {
                 let in_memory: Vec<u32> = (0..stored(length) as usize).map(|i| stored_word(&words, i)).collect();
-                assert_eq!(key(&in_memory, length), words);
+                assert_eq!(key(&in_memory, length).collect::<Vec<u32>>(), words);
             }
         }
+    }
+    #[test]
+    fn entries_come_in_order_of_their_keys() {
+        let map = Declaration { name: "m".into(), kind: Kind::Hash, key: 2, value: 1, entries: 5, place: 0..0 };
+        let layout = Layout::of(&map);
+        let mut words = vec![0; layout.words()];
+        // The highest bits matter, the first word before the second; an entry that was removed is none.
+        let keys = [[1, 0x8000_0000], [u32::MAX, 0], [0x8000_0000, 2], [1, 7], [0, 0], [5, 5]];
+        for (place, (key, value)) in (1..).zip(keys.iter().zip(10..)) {
+            let place = &mut words[layout.at(place)..layout.at(place + 1)];
+            (0..3).for_each(|i| place[i] = stored_word(key, i));
+            (place[3], place[4]) = (u32::from(*key != [5, 5]), value);
+        }
+        let row = |key: [u32; 2], value| Row { key: key.into(), value: vec![value] };
+        let wanted = [row(keys[4], 14), row(keys[3], 13), row(keys[0], 10), row(keys[2], 12), row(keys[1], 11)];
+        assert_eq!(rows(&map, &words), wanted);
+        // Memory that was cut off has the entries that are whole.
+        assert_eq!(rows(&map, &words[..layout.at(3) + 4]), [row(keys[0], 10), row(keys[1], 11)]);
+        assert_eq!(rows(&map, &words[..3]), []);
     }
 }

@@ -1,8 +1,10 @@
 //! `portcullis run`
 
+mod dump;
 mod interrupt;
 mod places;
 mod progress;
+mod replace;
 mod report;
 
 use std::io::{IsTerminal, stdin, stdout};
@@ -21,6 +23,7 @@ use portcullis::program::Program;
 use super::failure::{Failure, INTERRUPTED, WRONG};
 use super::filter::FilterArgs;
 use super::out;
+use dump::{Dump, Dumps};
 use interrupt::Interrupt;
 use progress::Progress;
 
@@ -49,6 +52,10 @@ pub struct Args {
     /// 1024 targets the rest goes to `other.pcap`
     #[arg(long, value_name = "DIR", value_parser = NonEmptyStringValueParser::new())]
     write_redirect: Option<String>,
+    /// Write a map's entries to this file after the run, in order of their keys: CSV or JSON, as its name ends;
+    /// `-` is standard output, in CSV; may be given several times
+    #[arg(long, value_name = "NAME=FILE", value_parser = Dump::parse)]
+    dump_map: Vec<Dump>,
     /// Where to run: auto (a real GPU, else the CPU), cpu, cuda, cuda:N, wgpu, wgpu:N, opencl, opencl:N, interp
     /// or noop
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
@@ -76,10 +83,14 @@ pub struct Args {
 
 /// Standard output by whatever name: opened as a file it would be emptied, and have the table in it.
 fn output() -> impl TypedValueParser<Value = String> {
-    NonEmptyStringValueParser::new().map(|text| match text.as_str() {
-        "/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1" => "-".to_owned(),
-        _ => text,
-    })
+    NonEmptyStringValueParser::new().map(|text| stdout_by_any_name(&text))
+}
+
+fn stdout_by_any_name(path: &str) -> String {
+    match path {
+        "/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1" => "-".into(),
+        _ => path.into(),
+    }
 }
 
 /// Runs.
@@ -90,19 +101,20 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if args.read == "-" && stdin().is_terminal() {
         return Err(Failure::Usage("--read -: standard input is a terminal; pipe a capture into it".into()));
     }
-    if args.takes_stdout() && stdout().is_terminal() {
+    if args.captures_to_stdout() && stdout().is_terminal() {
         return Err(Failure::Usage("a capture is binary, and standard output a terminal; send it to a file".into()));
     }
     let program = Arc::new(args.filter.load()?);
     let interrupt = Interrupt::default();
     let mut device = args.device.open()?;
+    dump::check(&args.dump_map, &program, device.info())?;
     let options = LoadOptions {
         threads: args.threads.and_then(|n| NonZeroUsize::new(n.into())),
         dispatch: args.dispatch,
         cancel: interrupt.give_up.clone(),
         ..LoadOptions::default()
     };
-    let session = match device.load(&program, &options) {
+    let mut session = match device.load(&program, &options) {
         // Nobody asked for this very GPU.
         Err(error @ DeviceError::Unsupported { .. })
             if args.device == Selector::Auto && device.info().kind.is_gpu() =>
@@ -118,16 +130,15 @@ pub fn run(args: Args) -> Result<(), Failure> {
     // It has read its first block by now.
     let opened = begun.elapsed();
     places::check(&args)?;
+    let dumps = Dumps::open(&args.dump_map, &program)?;
     // The first output that is there is to be finished; the wait for a first packet was none of that.
     interrupt.listen();
-    let outputs = open_outputs(&args, &*source).map_err(|error| {
-        if error.is_broken_pipe() { Failure::ClosedPipe } else { Failure::Wrong(error.to_string()) }
-    })?;
+    let outputs = open_outputs(&args, &*source)?;
     // Opening one may have waited too, for whoever reads a pipe.
     interrupt.begin();
 
     let mut progress = Progress::new(args.progress);
-    let mut finished = pipeline::run(source, session, outputs, &interrupt.stop, &mut |event| match event {
+    let mut finished = pipeline::run(source, &mut *session, outputs, &interrupt.stop, &mut |event| match event {
         Event::Warning(warning) => progress.above(|| out::warn(&warning.to_string())),
         Event::Batch { totals, progress: done } => progress.show(totals, done),
     });
@@ -136,15 +147,23 @@ pub fn run(args: Args) -> Result<(), Failure> {
     finished.totals.elapsed = begun.elapsed();
 
     let stopped = finished.stopped;
+    let dumped = match &finished.error {
+        None | Some(PipelineError::Source(_)) => dumps.write(&mut *session),
+        // Batches may be in flight, and of what was given up nobody knows how far it has come.
+        Some(_) => Ok(()),
+    };
     if let (true, Some(PipelineError::Device(DeviceError::Cancelled))) = (stopped, &finished.error) {
         out::warn("what was under way took too long and was given up; the packets before it are counted and written");
+        if !dumps.is_empty() {
+            out::warn("no map is written: nobody knows how far what was given up has changed it");
+        }
     } else if let Some(error) = finished.error {
         if error.is_broken_pipe() {
             return Err(Failure::ClosedPipe);
         }
         out::error(&error.to_string());
         if finished.totals.packets > 0 {
-            let what = match (error, finished.totals.packets) {
+            let what = match (&error, finished.totals.packets) {
                 (PipelineError::Sink(_), 1) => "packet was judged, and may not be written",
                 (PipelineError::Sink(_), _) => "packets were judged, and not all are written",
                 (_, 1) => "packet came through before",
@@ -152,7 +171,19 @@ pub fn run(args: Args) -> Result<(), Failure> {
             };
             out::note(&format!("{} {what}", out::grouped(finished.totals.packets)));
         }
+        match dumped {
+            Err(failure) => drop(failure.report()),
+            Ok(()) if dumps.is_empty() || matches!(error, PipelineError::Source(_)) => {}
+            Ok(()) => out::note("no map is written"),
+        }
         return Err(Failure::Silent(if stopped { INTERRUPTED } else { WRONG }));
+    }
+    if let Err(failure) = dumped {
+        if stopped {
+            failure.report();
+            return Err(Failure::Silent(INTERRUPTED));
+        }
+        return Err(failure);
     }
     let run = report::Run { filter: args.filter.name(), device: device.info(), totals: &finished.totals };
     let text = if args.json { run.json() } else { run.table() };
@@ -169,8 +200,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
 }
 
 impl Args {
-    /// Whether a capture goes to standard output, so that the totals cannot.
+    /// Whether standard output is taken, so that the totals cannot go there.
     fn takes_stdout(&self) -> bool {
+        self.captures_to_stdout() || self.dump_map.iter().any(|dump| dump.file == "-")
+    }
+
+    fn captures_to_stdout(&self) -> bool {
         [&self.write, &self.write_tx].iter().any(|path| path.as_deref() == Some("-"))
     }
 }

@@ -20,12 +20,20 @@ pub fn check(args: &Args) -> Result<(), Failure> {
     if !args.takes_stdout() {
         outputs.push((PathBuf::from("/dev/stdout"), "where standard output goes"));
     }
-    for (given, option, meaning) in [
+    let captures = [
         (&args.write, "--write", "what --write writes to"),
         (&args.write_tx, "--write-tx", "what --write-tx writes to"),
-    ] {
-        let Some(given) = given else { continue };
-        let path = named(given.as_ref(), "/dev/stdout");
+    ];
+    let captures = captures.into_iter().filter_map(|(given, option, meaning)| {
+        let given = given.as_ref()?;
+        Some((given.clone(), given, option, meaning))
+    });
+    let dumps = args.dump_map.iter().map(|dump| {
+        let given = format!("{}={}", dump.map, dump.file);
+        (given, &dump.file, "--dump-map", "what --dump-map writes to")
+    });
+    for (given, file, option, meaning) in captures.chain(dumps) {
+        let path = named(file.as_ref(), "/dev/stdout");
         let input = inputs.iter().find(|(input, _)| same_file(input, &path));
         if let Some((_, what)) = input.or_else(|| outputs.iter().find(|(output, _)| collide(output, &path))) {
             return Err(Failure::Usage(format!("{option} {given}: this is {what}; choose another name")));
@@ -64,7 +72,7 @@ fn collide(one: &Path, two: &Path) -> bool {
 }
 
 /// Where a path leads, also when nothing is there yet.
-fn place(path: &Path) -> PathBuf {
+pub fn place(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
     // As many links as Linux follows.
     for _ in 0..40 {

@@ -1,0 +1,173 @@
+//! A map's entries as text, for people and for programs.
+//!
+//! The text depends on the entries alone: their order is that of their keys, and numbers are decimal.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::path::Path;
+
+use super::declare::{Declaration, Kind};
+use super::rows::in_order;
+
+/// How entries are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// A line with the columns' names, then one for each entry: `key0,key1,value0`. Maps by number have `index` in place
+    /// of the key, counters `sum` in place of the value.
+    Csv,
+    /// An array with an object for each entry: `{"key": [1, 2], "value": [3]}`; with `"index": 1` or `"sum": 3` as above.
+    Json,
+}
+
+impl Format {
+    /// Every format, with the ending of its files' names.
+    pub const ALL: [(&'static str, Format); 2] = [("csv", Format::Csv), ("json", Format::Json)];
+
+    /// That of a file, by its name.
+    pub fn of(path: &Path) -> Option<Format> {
+        let ending = path.extension()?;
+        Format::ALL.into_iter().find(|(name, _)| ending.eq_ignore_ascii_case(name)).map(|(_, format)| format)
+    }
+}
+
+/// Writes the entries of a map, out of its memory as a device gives it.
+///
+/// # Errors
+/// What `out` fails with.
+pub fn dump(map: &Declaration, words: &[u32], format: Format, out: &mut dyn Write) -> io::Result<()> {
+    match format {
+        Format::Csv => csv(map, words, out),
+        Format::Json => json(map, words, out),
+    }
+}
+
+fn is_numbered(kind: Kind) -> bool {
+    match kind {
+        Kind::Array | Kind::Counter => true,
+        Kind::Hash | Kind::LruHash | Kind::Lpm => false,
+    }
+}
+
+/// A counter's sum out of its two words.
+fn sum(value: &[u32]) -> u64 {
+    value.iter().rev().fold(0, |sum, word| sum << 32 | u64::from(*word))
+}
+
+fn csv(map: &Declaration, words: &[u32], out: &mut dyn Write) -> io::Result<()> {
+    let named = |name: &'static str, count| (0..count).map(move |i| format!("{name}{i}"));
+    let keys = if is_numbered(map.kind) { vec!["index".into()] } else { named("key", map.key).collect() };
+    let values = if map.kind == Kind::Counter { vec!["sum".into()] } else { named("value", map.value).collect() };
+    list(out, keys.iter().chain(&values))?;
+    writeln!(out)?;
+    for row in in_order(map, words) {
+        if map.kind == Kind::Counter {
+            writeln!(out, "{},{}", row.key[0], sum(&row.value))?;
+        } else {
+            list(out, row.key.iter().chain(&row.value))?;
+            writeln!(out)?;
+        }
+    }
+    Ok(())
+}
+
+fn json(map: &Declaration, words: &[u32], out: &mut dyn Write) -> io::Result<()> {
+    out.write_all(b"[")?;
+    let mut between = "\n";
+    for row in in_order(map, words) {
+        write!(out, "{between}{{")?;
+        between = ",\n";
+        if is_numbered(map.kind) {
+            write!(out, "\"index\":{}", row.key[0])?;
+        } else {
+            out.write_all(b"\"key\":[")?;
+            list(out, &row.key)?;
+            out.write_all(b"]")?;
+        }
+        if map.kind == Kind::Counter {
+            write!(out, ",\"sum\":{}", sum(&row.value))?;
+        } else {
+            out.write_all(b",\"value\":[")?;
+            list(out, &row.value)?;
+            out.write_all(b"]")?;
+        }
+        out.write_all(b"}")?;
+    }
+    out.write_all(b"\n]\n")
+}
+
+/// Items with commas between them.
+fn list(out: &mut dyn Write, items: impl IntoIterator<Item = impl Display>) -> io::Result<()> {
+    for (i, item) in items.into_iter().enumerate() {
+        let comma = if i == 0 { "" } else { "," };
+        write!(out, "{comma}{item}")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::{HEADER, Layout, stored_word};
+    use super::*;
+
+    fn map(kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
+        Declaration { name: "m".into(), kind, key, value, entries, place: 0..0 }
+    }
+
+    fn both(map: &Declaration, words: &[u32]) -> [String; 2] {
+        Format::ALL.map(|(_, format)| {
+            let mut text = Vec::new();
+            dump(map, words, format, &mut text).unwrap();
+            String::from_utf8(text).unwrap()
+        })
+    }
+
+    #[test]
+    fn keys_and_values_are_columns() {
+        let map = map(Kind::Hash, 2, 3, 4);
+        let layout = Layout::of(&map);
+        let mut words = vec![0; layout.words()];
+        for (place, key) in [(1, [7, 0]), (4, [6, u32::MAX])] {
+            let place = &mut words[layout.at(place)..layout.at(place + 1)];
+            (0..3).for_each(|i| place[i] = stored_word(&key, i));
+            place[3..].copy_from_slice(&[1, key[0] * 10, 0, u32::MAX]);
+        }
+        let [csv, json] = both(&map, &words);
+        assert_eq!(csv, "key0,key1,value0,value1,value2\n6,4294967295,60,0,4294967295\n7,0,70,0,4294967295\n");
+        assert_eq!(
+            json,
+            "[\n{\"key\":[6,4294967295],\"value\":[60,0,4294967295]},\n\
+             {\"key\":[7,0],\"value\":[70,0,4294967295]}\n]\n"
+        );
+    }
+
+    #[test]
+    fn maps_by_number_have_an_index_and_counters_a_sum() {
+        let words: Vec<u32> = [0; HEADER as usize].into_iter().chain([1, 0, u32::MAX, 2, 3, u32::MAX]).collect();
+        let [csv, json] = both(&map(Kind::Counter, 1, 2, 3), &words);
+        assert_eq!(csv, "index,sum\n0,1\n1,12884901887\n2,18446744069414584323\n");
+        let wanted = "[\n{\"index\":0,\"sum\":1},\n{\"index\":1,\"sum\":12884901887},\n\
+                      {\"index\":2,\"sum\":18446744069414584323}\n]\n";
+        assert_eq!(json, wanted);
+        let [csv, json] = both(&map(Kind::Array, 1, 3, 2), &words);
+        assert_eq!(csv, "index,value0,value1,value2\n0,1,0,4294967295\n1,2,3,4294967295\n");
+        assert!(json.ends_with("\n{\"index\":1,\"value\":[2,3,4294967295]}\n]\n"), "{json}");
+    }
+
+    #[test]
+    fn maps_without_entries_or_values_are_whole_too() {
+        let set = map(Kind::Hash, 1, 0, 4);
+        let layout = Layout::of(&set);
+        let mut words = vec![0; layout.words()];
+        assert_eq!(both(&set, &words), ["key0\n", "[\n]\n"]);
+        (0..2).for_each(|i| words[layout.at(3) + i] = stored_word(&[9], i));
+        words[layout.at(3) + 2] = 1;
+        assert_eq!(both(&set, &words), ["key0\n9\n", "[\n{\"key\":[9],\"value\":[]}\n]\n"]);
+    }
+
+    #[test]
+    fn files_names_say_the_format() {
+        let of = |name| Format::of(Path::new(name));
+        assert_eq!((of("a.csv"), of("b/a.x.JSON")), (Some(Format::Csv), Some(Format::Json)));
+        assert_eq!([of("csv"), of("a.txt"), of(".csv"), of("a.csv/x"), of("")], [None; 5]);
+    }
+}

@@ -1,0 +1,128 @@
+//! Files that are there as a whole or not at all: written beside, under another name, and renamed.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use portcullis::io::SinkError;
+
+use super::places::place;
+
+/// A file that is to be written, over one that may be there.
+#[derive(Debug)]
+pub struct Replacement {
+    /// As the user named it.
+    name: String,
+    /// Where it lies: behind the last link.
+    path: PathBuf,
+    /// A pipe or a device, which can only be written to.
+    special: bool,
+    /// Those of the file that is there.
+    permissions: Option<Permissions>,
+}
+
+impl Replacement {
+    /// Sees whether the file can be written, and leaves everything as it is.
+    ///
+    /// # Errors
+    /// [`SinkError::Create`].
+    pub fn new(name: &str) -> Result<Replacement, SinkError> {
+        Replacement::probe(name).map_err(|error| SinkError::Create { name: name.into(), error })
+    }
+
+    fn probe(name: &str) -> io::Result<Replacement> {
+        let path = place(Path::new(name));
+        let there = path.metadata().ok();
+        // A pipe would wait here for whoever reads it.
+        let special = there.as_ref().is_some_and(|it| !it.is_file() && !it.is_dir());
+        let permissions = there.map(|it| it.permissions());
+        if !special {
+            if permissions.is_some() {
+                OpenOptions::new().write(true).open(&path)?;
+            }
+            let (_, temporary) = beside(&path)?;
+            fs::remove_file(temporary)?;
+        }
+        Ok(Replacement { name: name.into(), path, special, permissions })
+    }
+
+    /// Writes it. Where that fails, what was there is there still.
+    ///
+    /// # Errors
+    /// See [`SinkError`].
+    pub fn write(&self, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), SinkError> {
+        let create = |error| SinkError::Create { name: self.name.clone(), error };
+        let write = |error| SinkError::Write { name: self.name.clone(), error };
+        if self.special {
+            let file = OpenOptions::new().write(true).open(&self.path).map_err(create)?;
+            return fill(file, content).map(drop).map_err(write);
+        }
+        let (file, temporary) = beside(&self.path).map_err(create)?;
+        let placed = fill(file, content).and_then(|file| {
+            // Before the name is there, so that not even a loss of power leaves an empty file under it.
+            file.sync_all()?;
+            self.permissions.clone().map_or(Ok(()), |as_before| file.set_permissions(as_before))?;
+            fs::rename(&temporary, &self.path)
+        });
+        if placed.is_err() {
+            let _ = fs::remove_file(&temporary);
+        }
+        placed.map_err(write)
+    }
+}
+
+fn fill(file: File, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<File> {
+    let mut out = BufWriter::new(file);
+    content(&mut out)?;
+    out.into_inner().map_err(|error| error.into_error())
+}
+
+/// A new file in the same folder, from where it can be renamed.
+fn beside(path: &Path) -> io::Result<(File, PathBuf)> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let name = format!(".portcullis-{}-{}.tmp", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let temporary = path.with_file_name(name);
+    Ok((OpenOptions::new().write(true).create_new(true).open(&temporary)?, temporary))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_there_as_a_whole_or_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.csv");
+        let names = || fs::read_dir(dir.path()).unwrap().map(|it| it.unwrap().file_name()).collect::<Vec<_>>();
+        let file = Replacement::new(path.to_str().unwrap()).unwrap();
+        assert!(names().is_empty(), "nothing is there before it is written");
+        file.write(|out| out.write_all(b"old")).unwrap();
+        let failed = file.write(|out| {
+            out.write_all(&[b'x'; 100_000])?;
+            Err(io::Error::other("it stopped"))
+        });
+        assert_eq!(failed.unwrap_err().to_string(), format!("{}: writing failed: it stopped", path.display()));
+        assert_eq!((fs::read(&path).unwrap(), names()), (b"old".to_vec(), vec!["a.csv".into()]));
+        file.write(|out| out.write_all(b"new")).unwrap();
+        assert_eq!((fs::read(&path).unwrap(), names()), (b"new".to_vec(), vec!["a.csv".into()]));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_and_permissions_stay() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let dir = tempfile::tempdir().unwrap();
+        let (path, link) = (dir.path().join("a.csv"), dir.path().join("link.csv"));
+        symlink("a.csv", &link).unwrap();
+        fs::write(&path, "old").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        Replacement::new(link.to_str().unwrap()).unwrap().write(|out| out.write_all(b"new")).unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o640);
+        // What is no file is written to.
+        Replacement::new("/dev/null").unwrap().write(|out| out.write_all(b"new")).unwrap();
+        assert!(!Path::new("/dev/null").is_file());
+    }
+}
