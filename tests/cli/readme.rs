@@ -1,4 +1,4 @@
-//! What the README shows is what happens.
+//! What the README and docs/maps.md show is what happens.
 
 use crate::support::{Place, sample};
 
@@ -19,4 +19,25 @@ fn the_readmes_filter_has_the_readmes_output() {
         assert!(indented.lines().any(|shown| shown == line), "not in the README: {line}");
     }
     assert!(place.has("out/7.pcap"));
+}
+
+#[test]
+fn the_accounts_of_the_page_on_maps_are_what_comes_out() {
+    let page = include_str!("../../docs/maps.md");
+    let (_, section) = page.split_once("\n## From the command line\n").unwrap();
+    let indented: String = section.lines().filter_map(|l| l.strip_prefix("    ")).map(|l| format!("{l}\n")).collect();
+    let (filter, shown) = indented.split_once("$ portcullis ").unwrap();
+    let place = Place::new();
+    place.file("accounts.wgsl", filter);
+    std::fs::create_dir(place.path("samples")).unwrap();
+    std::fs::copy(sample(), place.path("samples/mixed.pcap")).unwrap();
+    let mut commands = shown.split("$ head -n 3 ");
+    place.run(&commands.next().unwrap().split_whitespace().collect::<Vec<_>>()).done();
+    let mut files = 0;
+    for (file, head) in commands.map(|command| command.split_once('\n').unwrap()) {
+        let dump = String::from_utf8(place.read(file)).unwrap();
+        assert_eq!(dump.split_inclusive('\n').take(3).collect::<String>(), head, "{file}");
+        files += 1;
+    }
+    assert_eq!(files, 2);
 }
