@@ -192,7 +192,9 @@ impl<S: Session> Session for Inline<S> {
 mod tests {
     use super::*;
     use crate::device::noop::Noop;
+    use crate::interp::Interp;
     use crate::lang::{Source, wgsl};
+    use crate::map::layout::HEADER;
     use crate::program::ProgramOptions;
 
     #[test]
@@ -235,5 +237,20 @@ mod tests {
         assert_eq!(refused.batch.len(), 2);
         assert_eq!(inline.complete().unwrap().unwrap().verdicts.len(), 2);
         assert!(inline.complete().unwrap().is_none());
+    }
+
+    #[test]
+    fn inline_sessions_give_and_take_maps_while_idle() {
+        let text = "//! map m: array value=1 entries=2\nfn xdp_filter(pkt: u32) -> u32 { m_add(1u, 0u, 2u); return XDP_PASS; }";
+        let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
+        let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
+        let options = LoadOptions { dispatch: Some(Dispatch::Inline), ..LoadOptions::default() };
+        let mut session = Interp::new().load(&program, &options).unwrap();
+        session.set_map_words(0, HEADER as usize, &[7, 8]).unwrap();
+        session.submit(Batch::from_packets(&[[0; 60]]).unwrap()).unwrap();
+        assert!(matches!(session.map_words(0), Err(DeviceError::Refused(_))));
+        assert!(matches!(session.set_map_words(0, 0, &[1]), Err(DeviceError::Refused(_))));
+        session.complete().unwrap();
+        assert_eq!(session.map_words(0).unwrap()[HEADER as usize..], [7, 10]);
     }
 }
