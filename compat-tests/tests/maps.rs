@@ -7,7 +7,8 @@ use std::sync::Arc;
 use portcullis_compat_tests::devices;
 use portcullis_core::device::{Device, DeviceError, LoadOptions, Session};
 use portcullis_core::interp::Interp;
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::lang::opencl_c::files::NoIncludes;
+use portcullis_core::lang::{Source, opencl_c, wgsl};
 use portcullis_core::map::{Row, rows};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::{Program, ProgramOptions};
@@ -135,6 +136,109 @@ fn packets_that_want_the_same_key_make_it_once() {
             assert_eq!(total, u64::from(PACKETS), "{keys} keys: no update is lost");
             let sum = &sum[0].value;
             assert_eq!(u64::from(sum[0]) | u64::from(sum[1]) << 32, u64::from(PACKETS) * 0xffff_ffff);
+        }
+    });
+}
+
+fn opencl_c(text: &str) -> Arc<Program> {
+    let program = opencl_c::compile(&Source::new("maps.cl", text), &ProgramOptions::default(), &mut NoIncludes);
+    Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
+}
+
+/// [`everything`] in OpenCL C. A key is what that language has for it: a number, a structure, an array.
+fn everything_in_opencl_c(words: u32) -> String {
+    let word = |i| format!("load_le32(pkt, {}) & 0x80000001u", 4 + 4 * i);
+    let words_of_it = (0..words).map(word).collect::<Vec<_>>().join(", ");
+    let (key, given) = match words {
+        1 => (format!("uint key = {words_of_it};"), "key"),
+        2..=4 => (format!("struct {{ uint w[{words}]; }} key = {{{{{words_of_it}}}}};"), "(const uint *)&key"),
+        _ => (format!("uint key[{words}] = {{{words_of_it}}};"), "key"),
+    };
+    format!(
+        "//! map flows: hash key={words} value=2 entries=300
+         //! map ports: array value=1 entries=16
+         //! map bytes: counter entries=5
+         uint xdp_filter(__global uchar *pkt, uint len) {{
+             uint call = load_le32(pkt, 0);
+             {key}
+             bytes_add(call, 0xf0000000);
+             ports_write(call, 0, ports_read(call, 0) * 3 + 1);
+             if (call % 5 == 0) return flows_remove({given}) ? XDP_PASS : XDP_DROP;
+             uint flow = flows_find({given});
+             if (flow == MAP_NONE && call % 5 != 1) {{
+                 flow = flows_insert({given});
+                 if (flow == MAP_FULL) return XDP_TX;
+                 if (map_is_new(flow)) flows_write(flow, 0, call);
+             }}
+             uint before = flows_add(flow, 1, call | 1);
+             uint was = flows_compare_exchange(flow, 0, call, call + 1);
+             store_le32(pkt, 0, before ^ was * 5);
+             return 1 + (before & 1);
+         }}"
+    )
+}
+
+#[test]
+fn opencl_c_has_the_maps_of_wgsl() {
+    devices::on_each("maps in OpenCL C, packet by packet", |device| {
+        for words in [1, 3, 10] {
+            let twin = program(&everything(words));
+            let program = opencl_c(&everything_in_opencl_c(words));
+            assert!(program.maps().iter().map(|map| &map.name).eq(twin.maps().iter().map(|map| &map.name)));
+            let Some(mut session) = load(device, &program) else { return };
+            let mut reference = Interp::new().load(&twin, &LoadOptions::default()).unwrap();
+            let mut random = Random(u64::from(words) + 100);
+            for _ in 0..120 {
+                let packet = (0..=words).map(|i| if i == 0 { random.next() % 20 } else { random.next() }).collect();
+                let packets = [packet];
+                let (done, want) = (session.run(batch(&packets)).unwrap(), reference.run(batch(&packets)).unwrap());
+                assert_eq!(done.verdicts, want.verdicts, "{packets:?}");
+                assert!(done.batch.packets().eq(want.batch.packets()), "{packets:?}");
+            }
+            assert_eq!(all_rows(&program, &mut *session), all_rows(&twin, &mut *reference), "{words} words");
+        }
+    });
+}
+
+/// [`CONTENDED`] in OpenCL C.
+const CONTENDED_IN_OPENCL_C: &str = "
+    //! map seen: hash key=10 value=1 entries=3000
+    //! map sum: counter entries=1
+    uint xdp_filter(__global uchar *pkt, uint len) {
+        uint key[10];
+        key[9] = load_le32(pkt, 0);
+        sum_add(0, 0xffffffff);
+        uint entry = seen_insert(key);
+        if (entry == MAP_FULL) return XDP_ABORTED;
+        seen_add(entry, 0, 1);
+        return map_is_new(entry) ? XDP_PASS : XDP_DROP;
+    }";
+
+/// Which of the packets makes an entry is not said; how many do, and what the maps are in the end, is.
+#[test]
+fn opencl_c_makes_a_key_once_as_wgsl_does() {
+    let (twin, program) = (program(CONTENDED), opencl_c(CONTENDED_IN_OPENCL_C));
+    let outcome = |program: &Arc<Program>, session: &mut dyn Session, packets: &[Vec<u32>]| {
+        let done = session.run(batch(packets)).unwrap();
+        let mut actions = done.verdicts.actions().to_vec();
+        actions.sort_unstable();
+        let bytes: Vec<Vec<u8>> = done.batch.packets().map(<[u8]>::to_vec).collect();
+        (actions, bytes, all_rows(program, session))
+    };
+    let each = [1, 100, 3000].map(|keys| {
+        let mut random = Random(6);
+        let packets: Vec<Vec<u32>> = (0..5_000).map(|_| vec![random.next() % keys, 0, 0, 0]).collect();
+        let mut reference = Interp::new().load(&twin, &LoadOptions::default()).unwrap();
+        let wanted = outcome(&twin, &mut *reference, &packets);
+        (keys, packets, wanted)
+    });
+    devices::on_each("maps in OpenCL C, all at once", |device| {
+        for (keys, packets, wanted) in &each {
+            let Some(mut session) = load(device, &program) else { return };
+            let found = outcome(&program, &mut *session, packets);
+            assert_eq!(found.0, wanted.0, "{keys} keys, each made by one packet");
+            assert_eq!(found.1, wanted.1, "{keys} keys: the packets");
+            assert_eq!(found.2, wanted.2, "{keys} keys: the maps");
         }
     });
 }

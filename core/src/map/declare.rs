@@ -137,7 +137,7 @@ pub(crate) fn example(kind: Kind, number: u32) -> String {
 }
 
 /// The lines that are nothing but a comment which begins with `//! map`, from there to their ends.
-fn directives(text: &str, comments: Comments) -> Vec<Range<usize>> {
+pub(crate) fn directives(text: &str, comments: Comments) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let (mut at, mut fresh) = (0, true);
     while let Some(first) = text[at..].chars().next() {

@@ -53,6 +53,14 @@ pub(super) fn function_instead(name: &str) -> Option<&'static str> {
         "xdp_adjust_tail" => "`adjust_tail(pkt, delta)` does that",
         "redirect" => "`redirect(port)` does that",
         "ktime_get_ns" => "`pkt_time(pkt)` is when the packet arrived",
+        "map_lookup_elem" => "a map `flows` has `flows_find(key)`, which gives an entry, and `flows_read(entry, word)`",
+        "map_update_elem" => {
+            "a map `flows` has `flows_insert(key)`, which gives an entry, and `flows_write(entry, word, value)`"
+        }
+        "map_delete_elem" => "a map `flows` has `flows_remove(key)`",
+        "sync_fetch_and_add" => {
+            "a map `flows` has `flows_add(entry, word, amount)`; of what a packet has, `x += 1` does the same"
+        }
         "popcountll" | "popcountl" => "`popcount` does that",
         "clzll" | "clzl" => "`clz` does that",
         _ => return None,

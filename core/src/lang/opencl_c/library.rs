@@ -1,4 +1,5 @@
-//! What stands behind every filter: the prelude as a module, and what C's 64-bit accesses need besides.
+//! What stands behind every filter: the prelude as a module, with the functions of the filter's maps, and what C's
+//! 64-bit accesses need besides.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -6,6 +7,8 @@ use std::sync::OnceLock;
 use naga::{Arena, Expression, Literal, Module, Span, UniqueArena};
 
 use crate::lang::prelude::{self, Intrinsic};
+use crate::map::declare::{self, Comments};
+use crate::map::{self, Declaration, Kind};
 use crate::program::CAPABILITIES;
 
 /// 64 bits at once: all of them or nothing, as every access.
@@ -24,15 +27,17 @@ fn store_le64(pkt: u32, off: u32, value: u64) {
 }
 ";
 
-/// The prelude as naga has it, with or without the accesses of 64 bits. Nothing in it has a place:
-/// that would be taken for one in the filter's text.
-pub(super) fn module(wide: bool) -> Module {
+/// The prelude as naga has it, with what the filter's maps bring, and with or without the accesses of 64 bits.
+/// Nothing in it has a place: that would be taken for one in the filter's text.
+pub(super) fn module(maps: &[Declaration], wide: bool) -> Module {
     static PLAIN: OnceLock<Module> = OnceLock::new();
     static WITH_WIDE: OnceLock<Module> = OnceLock::new();
-    if wide {
-        WITH_WIDE.get_or_init(|| parsed(&format!("{}{WIDE}", prelude::TEXT))).clone()
-    } else {
-        PLAIN.get_or_init(|| parsed(prelude::TEXT)).clone()
+    let wide_text = if wide { WIDE } else { "" };
+    let text = || format!("{}{}{wide_text}", prelude::TEXT, map::text(maps));
+    match (maps, wide) {
+        ([], false) => PLAIN.get_or_init(|| parsed(&text())).clone(),
+        ([], true) => WITH_WIDE.get_or_init(|| parsed(&text())).clone(),
+        _ => parsed(&text()),
     }
 }
 
@@ -58,36 +63,62 @@ fn parsed(text: &str) -> Module {
     module
 }
 
-/// The value of one of the prelude's constants.
-pub(super) fn constant(name: &str) -> Option<u32> {
-    all_constants().get(name).copied()
+/// The value of one of the prelude's constants, in a filter with these maps.
+pub(super) fn constant(maps: &[Declaration], name: &str) -> Option<u32> {
+    all_constants(maps).get(name).copied()
 }
 
-/// The names of the prelude's constants.
-pub(super) fn constants<'a>() -> impl Iterator<Item = &'a str> {
-    all_constants().keys().map(|name| name.as_str())
+/// The names of the prelude's constants, in a filter with these maps.
+pub(super) fn constants<'a>(maps: &[Declaration]) -> impl Iterator<Item = &'a str> + use<'a> {
+    all_constants(maps).keys().map(|name| name.as_str())
 }
 
-fn all_constants() -> &'static HashMap<String, u32> {
-    static CONSTANTS: OnceLock<HashMap<String, u32>> = OnceLock::new();
-    CONSTANTS.get_or_init(|| {
-        let module = module(false);
+/// They are the same whatever the maps are: those that all maps have in common are there if there are any.
+fn all_constants(maps: &[Declaration]) -> &'static HashMap<String, u32> {
+    static PLAIN: OnceLock<HashMap<String, u32>> = OnceLock::new();
+    static WITH_MAPS: OnceLock<HashMap<String, u32>> = OnceLock::new();
+    let of = |maps: &[Declaration]| {
+        let module = module(maps, false);
         let value = |constant: &naga::Constant| match module.global_expressions[constant.init] {
             Expression::Literal(Literal::U32(value)) => Some((constant.name.clone()?, value)),
             _ => None,
         };
         module.constants.iter().filter_map(|(_, constant)| value(constant)).collect()
+    };
+    if maps.is_empty() {
+        return PLAIN.get_or_init(|| of(&[]));
+    }
+    WITH_MAPS.get_or_init(|| {
+        let example = declare::declarations(&declare::example(Kind::Counter, 1), Comments::C);
+        of(&example.expect("the example is right"))
     })
 }
 
-/// What one of the prelude's functions is.
-pub(super) fn function(name: &str) -> Option<Intrinsic> {
-    prelude::FUNCTIONS.iter().find(|(known, _)| *known == name).map(|(_, intrinsic)| *intrinsic)
+/// What one of the prelude's functions is, or one of the maps'.
+pub(super) fn function(maps: &[Declaration], name: &str) -> Option<Intrinsic> {
+    let plain = prelude::FUNCTIONS.iter().find(|(known, _)| *known == name).map(|(_, intrinsic)| *intrinsic);
+    plain.or_else(|| match name {
+        MAP_IS_NEW => (!maps.is_empty()).then_some(Intrinsic::MapIsNew),
+        _ => (0..).zip(maps).find_map(|(number, map)| {
+            let end = name.strip_prefix(&map.name)?.strip_prefix('_')?;
+            let (_, call) = map::functions(map).find(|(_, call)| call.name() == end)?;
+            Some(Intrinsic::Map { map: number, call })
+        }),
+    })
 }
 
-/// Whether a name is the prelude's.
-pub(super) fn is_prelude(name: &str) -> bool {
-    constant(name).is_some() || function(name).is_some()
+/// The name of the function that is about entries of any map.
+pub(super) const MAP_IS_NEW: &str = "map_is_new";
+
+/// The names of what maps bring.
+pub(super) fn map_functions(maps: &[Declaration]) -> impl Iterator<Item = String> {
+    let each = maps.iter().flat_map(|map| map::functions(map).map(|(name, _)| name));
+    each.chain((!maps.is_empty()).then(|| MAP_IS_NEW.to_owned()))
+}
+
+/// Whether a name is the prelude's, which the functions of the filter's maps are a part of.
+pub(super) fn is_prelude(maps: &[Declaration], name: &str) -> bool {
+    constant(maps, name).is_some() || function(maps, name).is_some()
 }
 
 #[cfg(test)]
@@ -96,9 +127,34 @@ mod tests {
 
     #[test]
     fn the_preludes_constants_are_known() {
-        assert_eq!(constant("XDP_PASS"), Some(2));
-        assert_eq!(constant("ETH_P_IPV6"), Some(0x86dd));
-        assert_eq!(constant("IPPROTO_MH"), Some(135));
-        assert_eq!(constant("pc_offset"), None);
+        assert_eq!(constant(&[], "XDP_PASS"), Some(2));
+        assert_eq!(constant(&[], "ETH_P_IPV6"), Some(0x86dd));
+        assert_eq!(constant(&[], "IPPROTO_MH"), Some(135));
+        assert_eq!(constant(&[], "pc_offset"), None);
+        assert_eq!(constant(&[], "MAP_NONE"), None);
+    }
+
+    #[test]
+    fn each_function_of_a_map_is_known_by_its_name() {
+        for kind in Kind::ALL {
+            let maps = format!("{}{}", declare::example(kind, 1), declare::example(kind, 2));
+            let maps = declare::declarations(&maps, Comments::C).unwrap();
+            assert_eq!((constant(&maps, "MAP_NONE"), constant(&maps, "MAP_FULL")), (Some(!0), Some(!1)));
+            assert_eq!(constant(&maps, "XDP_PASS"), Some(2));
+            let module = module(&maps, false);
+            for (number, map) in (0..).zip(&maps) {
+                for (name, call) in map::functions(map) {
+                    assert_eq!(function(&maps, &name), Some(Intrinsic::Map { map: number, call }));
+                    assert_eq!(function(&[], &name), None);
+                    assert!(
+                        module.functions.iter().any(|(_, function)| function.name.as_ref() == Some(&name)),
+                        "{name}"
+                    );
+                }
+            }
+            assert_eq!(function(&maps, MAP_IS_NEW), Some(Intrinsic::MapIsNew));
+            assert!(module.functions.iter().any(|(_, function)| function.name.as_deref() == Some(MAP_IS_NEW)));
+            assert_eq!(function(&maps, "example1_word"), None);
+        }
     }
 }

@@ -49,16 +49,16 @@ fn compile_here(
     includes: &mut dyn Includes,
 ) -> Result<Program, Diagnostics> {
     let preprocessed = preprocessor::preprocess(source, &options.parameters, includes)?;
-    let (names, files) = (&preprocessed.names, &preprocessed.files);
+    let (names, files, maps) = (&preprocessed.names, &preprocessed.files, &preprocessed.maps);
     let mut errors = Errors::default();
     let unit = parser::parse(&preprocessed.tokens, names, &mut errors);
     if !errors.is_empty() {
         return Err(errors.finish(files));
     }
-    let Some(filter) = check::check(&unit, names, &mut errors) else {
+    let Some(filter) = check::check(&unit, names, maps, &mut errors) else {
         return Err(errors.finish(files));
     };
-    let Some(module) = lower::lower(&filter, names, files, &mut errors) else {
+    let Some(module) = lower::lower(&filter, names, files, maps, &mut errors) else {
         if errors.is_empty() {
             errors.whole("the compiler itself failed on this text: it has no module, and no errors", "");
         }
@@ -71,8 +71,9 @@ fn compile_here(
     }
     // The parameters are in the text by now.
     let options = ProgramOptions { parameters: Vec::new(), ..options.clone() };
-    let program =
-        Program::new(&files.joined(), module, Vec::new(), &options).map_err(|errors| files.with_inclusions(errors))?;
+    // The maps' places are in the filter's own file, which the joined text begins with.
+    let program = Program::new(&files.joined(), module, maps.clone(), &options)
+        .map_err(|errors| files.with_inclusions(errors))?;
     Ok(program.with_parameters(preprocessed.parameters))
 }
 

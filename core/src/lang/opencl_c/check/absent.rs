@@ -1,8 +1,9 @@
 //! Functions that OpenCL C has and a filter has not, with what to do instead.
 
 const ORDER: &str = "packets of a batch run in any order, and none waits for another";
-const ATOMIC: &str =
-    "atomics come with maps, which filters do not have yet: of what a packet has, a plain `x += 1` does the same";
+const ATOMIC: &str = "what packets share is in maps, whose functions are atomic: with a line `//! map hits: counter entries=1` \
+    that is `hits_add(0, 1)`, and other kinds have `NAME_add` and `NAME_compare_exchange`; of what a packet has, a plain \
+    `x += 1` does the same";
 const WHICH: &str = "a filter sees one packet, and not which of its batch it is";
 const IMAGES: &str = "images are not for filters";
 

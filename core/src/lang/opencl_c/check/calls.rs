@@ -95,7 +95,7 @@ impl Checker<'_> {
         if arguments.iter().any(|argument| argument.ty == Type::Wrong) {
             return wrong(span);
         }
-        if let Some(intrinsic) = library::function(&text) {
+        if let Some(intrinsic) = library::function(self.maps, &text) {
             return self.prelude(&text, intrinsic, arguments, span);
         }
         if let Some((conversion, ty)) = conversion(&text) {
@@ -113,11 +113,10 @@ impl Checker<'_> {
         if text == "upsample" {
             return self.upsample(arguments, span);
         }
-        let note = match (foreign::function_instead(&text), self.nearest_function(&text)) {
-            (Some(note), _) => note.to_owned(),
-            (None, Some(nearest)) => format!("did you mean `{nearest}`?"),
-            (None, None) => "a function is declared before it is called".into(),
-        };
+        let known = || foreign::function_instead(&text).map(str::to_owned);
+        let near = || self.nearest_function(&text).map(|nearest| format!("did you mean `{nearest}`?"));
+        let note = known().or_else(|| self.calls_of_its_map(&text)).or_else(near).or_else(|| self.wants_maps(&text));
+        let note = note.unwrap_or_else(|| "a function is declared before it is called".into());
         self.wrong(callee.span, format!("there is no function `{text}`"), &note)
     }
 
@@ -125,13 +124,14 @@ impl Checker<'_> {
         let own = self.scopes.iter().flat_map(|scope| &scope.symbols);
         let own = own.filter(|(_, (symbol, _))| matches!(symbol, Symbol::Function(_)));
         let own = own.map(|(&name, _)| self.names.text(name));
-        let prelude = prelude::FUNCTIONS.iter().map(|(name, _)| *name);
+        let maps: Vec<String> = library::map_functions(self.maps).collect();
+        let prelude = prelude::FUNCTIONS.iter().map(|(name, _)| *name).chain(maps.iter().map(|name| &**name));
         let builtins = BUILTINS.iter().map(|(name, ..)| *name).chain(SWAPS.iter().map(|(name, _)| *name));
         let known = own.chain(prelude).chain(builtins).chain(["mul24", "upsample"]);
         nearest(name, known).map(str::to_owned)
     }
 
-    fn count(&mut self, name: &str, wanted: usize, given: &[Expr], span: Span) -> bool {
+    pub(super) fn count(&mut self, name: &str, wanted: usize, given: &[Expr], span: Span) -> bool {
         if wanted == given.len() {
             return true;
         }
@@ -179,9 +179,8 @@ impl Checker<'_> {
             Intrinsic::Redirect | Intrinsic::CsumFold => (&[UINT], UINT),
             Intrinsic::CsumAdd => (&[UINT, UINT], UINT),
             Intrinsic::CsumReplace16 | Intrinsic::CsumReplace32 => (&[UINT, UINT, UINT], UINT),
-            Intrinsic::MapIsNew | Intrinsic::Map { .. } => {
-                return self.wrong(span, "there are no maps in OpenCL C yet", "");
-            }
+            Intrinsic::MapIsNew => (&[UINT], Type::Scalar(Scalar::Bool)),
+            Intrinsic::Map { map, call } => return self.map_call(name, map, call, arguments, span),
         };
         let first = usize::from(intrinsic.takes_packet());
         if !self.count(name, first + numbers.len(), &arguments, span) {

@@ -1,7 +1,7 @@
 //! Functions, tables and variables.
 
 use super::types::Declared;
-use super::{Checker, Current, Symbol, is_reserved};
+use super::{Checker, Current, Symbol};
 use crate::lang::opencl_c::ast::{self, Init as AstInit, Space};
 use crate::lang::opencl_c::files::Span;
 use crate::lang::opencl_c::tree::{
@@ -29,10 +29,10 @@ impl Checker<'_> {
                 let declared = self.declared_of(base.clone(), specifiers, pointers, sizes, span);
                 let is_constant =
                     declared.space == Some(Space::Constant) || declared.space.is_none() && declared.constant;
-                if let Some(why) = is_reserved(self.names.text(declarator.name)) {
-                    let message = format!("`{}` cannot be declared", self.names.text(declarator.name));
-                    self.errors.add(span, message, "", why);
-                } else if is_constant && !matches!(declared.ty, Type::Pointer(_)) {
+                if self.refuse_reserved(declarator.name, span) {
+                    continue;
+                }
+                if is_constant && !matches!(declared.ty, Type::Pointer(_)) {
                     self.table(declared, declarator);
                 } else {
                     let note = "packets of a batch share nothing: variables are in functions, tables are `__constant`";
@@ -124,8 +124,7 @@ impl Checker<'_> {
     ) -> Option<FunctionId> {
         let span = declarator.name_span;
         let name = self.name(declarator.name);
-        if let Some(why) = is_reserved(&name) {
-            self.errors.add(span, format!("`{name}` cannot be declared"), "", why);
+        if self.refuse_reserved(declarator.name, span) {
             return None;
         }
         let result = self.declared_of(base, specifiers, &declarator.pointers, &[], span);

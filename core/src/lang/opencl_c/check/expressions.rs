@@ -229,15 +229,17 @@ impl Checker<'_> {
             Some(Symbol::Type(_)) => self.wrong(span, "a type where a value is wanted", ""),
             None => {
                 let text = self.name(name);
-                if let Some(value) = library::constant(&text) {
+                if let Some(value) = library::constant(self.maps, &text) {
                     return Operand::Value(Expr { kind: ExprKind::Integer(u64::from(value)), ty: UINT, span });
                 }
                 // OpenCL C 1.2, 6.12.
                 if let Some(known) = [("false", 0), ("true", 1)].iter().find(|(name, _)| *name == text) {
                     return Operand::Value(Self::integer(known.1, INT, span));
                 }
-                let note = if library::function(&text).is_some() || super::calls::is_builtin(&text) {
+                let note = if library::function(self.maps, &text).is_some() || super::calls::is_builtin(&text) {
                     "a function is called, and is nothing else"
+                } else if matches!(&*text, "MAP_NONE" | "MAP_FULL") {
+                    super::maps::NO_MAPS
                 } else if text == "NULL" {
                     "there is no null pointer: a pointer always points into its packet, table or variable"
                 } else if let Some(nearest) = self.nearest_value(&text) {
@@ -254,7 +256,7 @@ impl Checker<'_> {
         let own = self.scopes.iter().flat_map(|scope| &scope.symbols);
         let own = own.filter(|(_, (symbol, _))| !matches!(symbol, Symbol::Function(_) | Symbol::Type(_)));
         let own = own.map(|(&name, _)| self.names.text(name));
-        nearest(name, own.chain(library::constants())).map(str::to_owned)
+        nearest(name, own.chain(library::constants(self.maps))).map(str::to_owned)
     }
 
     fn deref(&mut self, pointer: Expr, span: Span) -> Option<Place> {

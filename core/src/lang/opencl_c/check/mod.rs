@@ -4,6 +4,7 @@
 //! - [`types`]: declared types, structures, enumerations;
 //! - [`declarations`]: functions, tables, variables; [`initialisers`]: what they begin with;
 //! - [`statements`], [`expressions`], [`operators`], [`calls`]: bodies, from the outside in;
+//! - [`maps`]: calls of the filter's maps;
 //! - [`absent`]: what OpenCL C has besides;
 //! - [`constants`]: arithmetic on what is known.
 
@@ -13,6 +14,7 @@ mod constants;
 mod declarations;
 mod expressions;
 mod initialisers;
+mod maps;
 mod operators;
 mod statements;
 mod types;
@@ -27,11 +29,13 @@ use super::token::{Name, Names};
 use super::tree::{Expr, ExprKind, Filter, Function, FunctionId, Local, LocalId, Table, TableId};
 use super::types::{Scalar, Structs, Type};
 use crate::lang::FILTER;
+use crate::map::Declaration;
 
 /// Checks a text. `None` where something is wrong; what, is in `errors`.
-pub(super) fn check(unit: &ast::Unit, names: &Names, errors: &mut Errors) -> Option<Filter> {
+pub(super) fn check(unit: &ast::Unit, names: &Names, maps: &[Declaration], errors: &mut Errors) -> Option<Filter> {
     let mut checker = Checker {
         names,
+        maps,
         errors,
         structs: Structs::default(),
         tables: Vec::new(),
@@ -61,6 +65,8 @@ pub(super) fn check(unit: &ast::Unit, names: &Names, errors: &mut Errors) -> Opt
 
 struct Checker<'a> {
     names: &'a Names,
+    /// The maps that the filter declares.
+    maps: &'a [Declaration],
     errors: &'a mut Errors,
     structs: Structs,
     tables: Vec<Table>,
@@ -225,16 +231,26 @@ impl Checker<'_> {
             }
         }
     }
-}
 
-/// Names that a filter cannot give its own functions and tables.
-fn is_reserved(name: &str) -> Option<&'static str> {
-    if library::is_prelude(name) {
-        return Some("the prelude has it already: its names are there without being declared");
+    /// Refuses names that a filter cannot give its own functions and tables; says whether it did.
+    fn refuse_reserved(&mut self, name: Name, span: Span) -> bool {
+        let text = self.name(name);
+        let message = format!("`{text}` cannot be declared");
+        if let Some(place) = self.declaration_that_brings(&text) {
+            let note = "it is there without being declared: give this another name, or the map";
+            self.errors.with(span, message, "", note, Some((place, "it comes with this map")));
+            return true;
+        }
+        let why = if library::is_prelude(self.maps, &text) {
+            "the prelude has it already: its names are there without being declared"
+        } else if calls::is_builtin(&text) {
+            "OpenCL C has a built-in function of that name"
+        } else if text.starts_with(crate::lang::prelude::RESERVED_PREFIX) {
+            "names that begin with `pc_` are the machinery's own"
+        } else {
+            return false;
+        };
+        self.errors.add(span, message, "", why);
+        true
     }
-    if calls::is_builtin(name) {
-        return Some("OpenCL C has a built-in function of that name");
-    }
-    name.starts_with(crate::lang::prelude::RESERVED_PREFIX)
-        .then_some("names that begin with `pc_` are the machinery's own")
 }

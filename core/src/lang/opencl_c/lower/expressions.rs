@@ -154,6 +154,9 @@ impl Scope<'_, '_> {
                 return Ok(value);
             }
             ExprKind::Call(id, arguments) => return self.call(*id, arguments, ty, span),
+            ExprKind::Prelude(Intrinsic::Map { map, call }, arguments) => {
+                self.map_call(*map, *call, arguments, span)?
+            }
             ExprKind::Prelude(intrinsic, arguments) => self.prelude_call(*intrinsic, arguments, ty)?,
             ExprKind::Builtin(Builtin::Swap, arguments) => self.swapped(arguments, ty)?,
             ExprKind::Builtin(builtin, arguments) => self.builtin(*builtin, arguments, ty)?,

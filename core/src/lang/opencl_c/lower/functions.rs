@@ -9,6 +9,7 @@ use super::pointers::{Base, Pointer, Shape, Step};
 use super::{Lowering, MAX_FUNCTIONS, Result, Stop};
 use crate::lang::opencl_c::ast::Space;
 use crate::lang::opencl_c::files::Span;
+use crate::lang::opencl_c::library;
 use crate::lang::opencl_c::tree::{Expr, Function, FunctionId, LocalId};
 use crate::lang::opencl_c::types::Type;
 use crate::lang::prelude::Intrinsic;
@@ -100,8 +101,10 @@ impl<'a> Lowering<'a> {
                 *shape = Rc::new(Shape { base: Base::Argument(i as u32, ty), ..Shape::clone(shape) });
             }
         }
+        self.alone = true;
         // What is wrong has been said.
         let _ = self.function(&Key { function: id, shapes }, false);
+        self.alone = false;
     }
 
     fn function(&mut self, key: &Key, is_filter: bool) -> Result<Lowered> {
@@ -234,7 +237,10 @@ impl Scope<'_, '_> {
     /// A call of one of the prelude's functions that takes the packet, or of one that does not.
     pub(super) fn prelude(&mut self, intrinsic: Intrinsic, arguments: Vec<Value>) -> Value {
         let table = crate::lang::prelude::FUNCTIONS;
-        let name = table.iter().find(|(_, known)| *known == intrinsic).map_or("", |(name, _)| name);
+        let name = match intrinsic {
+            Intrinsic::MapIsNew => library::MAP_IS_NEW,
+            _ => table.iter().find(|(_, known)| *known == intrinsic).map_or("", |(name, _)| name),
+        };
         self.helper(name, intrinsic.takes_packet(), arguments)
     }
 

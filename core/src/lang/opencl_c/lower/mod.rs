@@ -6,6 +6,8 @@
 //! ([`functions`]). `char` and `short` live in `i32` and `u32`, always with a value that they can have
 //! ([`convert`]). An access of the packet is a call of the prelude for each scalar ([`packet`]).
 //!
+//! Keys of maps are read from where they lie word by word ([`maps`]).
+//!
 //! Operands are evaluated from left to right.
 
 mod arithmetic;
@@ -14,6 +16,7 @@ mod builtins;
 mod convert;
 mod expressions;
 mod functions;
+mod maps;
 mod packet;
 mod pointers;
 mod statements;
@@ -31,6 +34,7 @@ use super::library;
 use super::token::Names;
 use super::tree::{ExprKind, Filter, FunctionId, TableId};
 use super::types::{Scalar, Type};
+use crate::map::Declaration;
 use functions::{Key, Lowered};
 
 /// What was wrong has been said.
@@ -42,14 +46,21 @@ type Result<T> = std::result::Result<T, Stop>;
 const MAX_FUNCTIONS: usize = 4_096;
 
 /// Lowers a filter; `None` where something is wrong, which is then in `errors`.
-pub(super) fn lower(filter: &Filter, names: &Names, files: &Files, errors: &mut Errors) -> Option<Module> {
+pub(super) fn lower(
+    filter: &Filter,
+    names: &Names,
+    files: &Files,
+    maps: &[Declaration],
+    errors: &mut Errors,
+) -> Option<Module> {
     // A device may have no integers of 64 bits: the functions for them are there only if they are needed.
-    let module = library::module(filter.wide);
+    let module = library::module(maps, filter.wide);
     let named = module.functions.iter().filter_map(|(handle, f)| Some((f.name.clone()?, handle))).collect();
     let mut lowering = Lowering {
         filter,
         names,
         files,
+        maps,
         errors,
         module,
         named,
@@ -58,6 +69,7 @@ pub(super) fn lower(filter: &Filter, names: &Names, files: &Files, errors: &mut 
         tables: BTreeMap::new(),
         lowered: HashMap::new(),
         expressions: 0,
+        alone: false,
     };
     let done = lowering.filter().and_then(|()| lowering.unused());
     let Lowering { module, errors, .. } = lowering;
@@ -69,6 +81,7 @@ struct Lowering<'a> {
     filter: &'a Filter,
     names: &'a Names,
     files: &'a Files,
+    maps: &'a [Declaration],
     errors: &'a mut Errors,
     module: Module,
     /// The functions behind the filter, by name.
@@ -79,6 +92,8 @@ struct Lowering<'a> {
     lowered: HashMap<Key, Lowered>,
     /// Expressions of all functions so far: what is too much is not built.
     expressions: u64,
+    /// Whether the function under way is one that nothing calls: what its parameters point to is a guess.
+    alone: bool,
 }
 
 impl Lowering<'_> {

@@ -114,7 +114,7 @@ impl Scope<'_, '_> {
     }
 
     /// What a value is made of, with each part's place in it in bytes.
-    fn parts(&self, ty: &Type) -> Vec<(Type, u32)> {
+    pub(super) fn parts(&self, ty: &Type) -> Vec<(Type, u32)> {
         let structs = &self.l.filter.structs;
         match ty {
             Type::Vector(scalar, size) => {

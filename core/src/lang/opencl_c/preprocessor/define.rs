@@ -10,7 +10,6 @@ use crate::lang::Diagnostic;
 use crate::lang::nearest::nearest;
 use crate::lang::opencl_c::files::{FileId, Span};
 use crate::lang::opencl_c::lexer::{self, RawKind};
-use crate::lang::opencl_c::library;
 use crate::lang::opencl_c::token::{Name, Punctuator};
 use crate::lang::shown::short;
 
@@ -154,7 +153,7 @@ impl Preprocessor<'_> {
                 self.report(error.note("what can be set is the name of a macro without parameters"))?;
                 continue;
             }
-            if library::is_prelude(text) {
+            if self.is_prelude(text) {
                 let error = wrong(format!("`{text}` is the prelude's, and not to be set"));
                 self.report(error.note("what can be set is a parameter of the filter's own"))?;
                 continue;

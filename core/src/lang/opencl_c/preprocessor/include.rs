@@ -8,6 +8,7 @@ use crate::lang::opencl_c::lexer;
 use crate::lang::opencl_c::token::Punctuator;
 use crate::lang::shown::short;
 use crate::lang::{Diagnostic, Source};
+use crate::map::declare::{Comments, directives};
 
 /// The prelude's header. The prelude is there without it.
 const PRELUDE: &str = "portcullis.h";
@@ -87,6 +88,18 @@ impl Preprocessor<'_> {
         Ok(None)
     }
 
+    /// Refuses maps that an included file declares: a filter's maps are to be seen where it is.
+    fn no_maps(&mut self, file: FileId) -> Result<(), Stop> {
+        for place in directives(self.files.text(file), Comments::C) {
+            let span = Span { file, start: place.start as u32, end: place.end as u32 };
+            let error = Diagnostic::new("an included file declares a map").at(self.files.range(span), "");
+            let filter = self.files.name(FileId::FILTER);
+            let note = format!("maps are declared in the filter's own file: move this line to `{filter}`");
+            self.report(error.note(note))?;
+        }
+        Ok(())
+    }
+
     /// Reads a file, once.
     fn file(&mut self, path: &Path, from: Span) -> Result<Option<FileId>, Stop> {
         if let Some(&file) = self.known.get(path) {
@@ -105,6 +118,7 @@ impl Preprocessor<'_> {
             Ok(source) => {
                 let file = self.files.add(name, source.text, Some(from));
                 self.known.insert(path.to_owned(), file);
+                self.no_maps(file)?;
                 Ok(Some(file))
             }
             Err(errors) => {

@@ -27,9 +27,12 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use super::files::{FileId, Files, Includes, Span};
+use super::library;
 use super::token::{Name, Names, Punctuator, Token, TokenKind};
 use crate::lang::shown::short;
 use crate::lang::{Diagnostic, Diagnostics, Source};
+use crate::map::Declaration;
+use crate::map::declare::{Comments, declarations};
 use crate::program::Parameter;
 
 use define::Macro;
@@ -70,6 +73,8 @@ pub struct Tokens {
     pub files: Files,
     /// What the host can set, in the order of the text.
     pub parameters: Vec<Parameter>,
+    /// The maps that the filter's file declares.
+    pub maps: Vec<Declaration>,
 }
 
 /// Turns a filter's text into tokens. `defines` are macros that the host sets, by name, with the text
@@ -86,9 +91,9 @@ pub fn preprocess(
     let mut preprocessor = Preprocessor::new(source, includes);
     let stopped = preprocessor.run(source, defines).is_err();
     debug_assert!(!stopped || !preprocessor.errors.is_empty(), "it stops at errors only");
-    let Preprocessor { tokens, names, files, errors, parameters, .. } = preprocessor;
+    let Preprocessor { tokens, names, files, errors, parameters, maps, .. } = preprocessor;
     match errors.is_empty() {
-        true => Ok(Tokens { tokens, names, files, parameters }),
+        true => Ok(Tokens { tokens, names, files, parameters, maps }),
         false => Err(files.diagnostics(errors)),
     }
 }
@@ -162,6 +167,7 @@ struct Preprocessor<'a> {
     /// Macros that the host has set.
     given: HashMap<Name, usize>,
     parameters: Vec<Parameter>,
+    maps: Vec<Declaration>,
     contexts: Vec<Context>,
     uses: Vec<Use>,
     /// Tokens that macros made so far.
@@ -192,6 +198,7 @@ impl<'a> Preprocessor<'a> {
             defined: HashMap::new(),
             given: HashMap::new(),
             parameters: Vec::new(),
+            maps: Vec::new(),
             contexts: Vec::new(),
             uses: Vec::new(),
             steps: 0,
@@ -207,12 +214,27 @@ impl<'a> Preprocessor<'a> {
         if source.text.len() > crate::lang::MAX_SOURCE {
             return self.fatal(crate::lang::diagnostics::too_long());
         }
+        self.declare_maps()?;
         self.predefine()?;
         let given = self.set(defines)?;
         self.enter(FileId::FILTER, PathBuf::new(), None)?;
         let end = self.text()?;
         self.tokens.push(Token { kind: TokenKind::End, span: end, expanded: None });
         self.check_set(&given)
+    }
+
+    /// Reads the comments that declare maps. They are about the text as it is written, whatever conditionals say.
+    fn declare_maps(&mut self) -> Result<(), Stop> {
+        match declarations(self.files.text(FileId::FILTER), Comments::C) {
+            Ok(maps) => self.maps = maps,
+            Err(errors) => errors.into_iter().try_for_each(|error| self.report(error))?,
+        }
+        Ok(())
+    }
+
+    /// Whether a name is the prelude's, or one that the filter's maps bring.
+    fn is_prelude(&self, name: &str) -> bool {
+        library::is_prelude(&self.maps, name)
     }
 
     /// The text of all inputs, to the end of the last, which is given back.

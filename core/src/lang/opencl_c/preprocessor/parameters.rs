@@ -3,7 +3,6 @@
 
 use super::{Pp, PpKind, Preprocessor, Stop, literals};
 use crate::lang::Diagnostic;
-use crate::lang::opencl_c::library;
 use crate::lang::opencl_c::token::{Name, Punctuator, TokenKind};
 use crate::program::{Parameter, ParameterValue};
 
@@ -21,7 +20,7 @@ impl Preprocessor<'_> {
     pub(super) fn parameter(&mut self, name: Name, default: &[Pp]) -> Result<(), Stop> {
         // A macro that stands for nothing guards a file against being included twice.
         let text = self.names.text(name);
-        if default.is_empty() || library::is_prelude(text) || self.parameters.iter().any(|known| known.name == text) {
+        if default.is_empty() || self.is_prelude(text) || self.parameters.iter().any(|known| known.name == text) {
             return Ok(());
         }
         let (default_value, default_text) = (self.constant(default), self.written(default));

@@ -2,6 +2,7 @@
 
 mod control;
 mod hostile;
+mod maps;
 mod memory;
 mod refused;
 mod values;
