@@ -47,7 +47,7 @@ struct Primary {
     left_behind: AtomicUsize,
     /// What is released in the next quiet time.
     releases: Mutex<Vec<Release>>,
-    /// Kernels did not leave for somebody who had something to release: nobody waits for that again, until they do.
+    /// Kernels did not leave, or end, for somebody who had something to release: nobody waits for that again, until they do.
     occupied: AtomicBool,
 }
 
@@ -235,15 +235,18 @@ impl Context {
 
     fn quiet_within(&self, time: Duration, cancel: Option<&CancelToken>) -> Result<Quiet<'_>, Code> {
         let primary = &*self.primary;
+        let is_left = || primary.left_behind.load(Ordering::Acquire) > 0;
         let refused = || match cancel.is_some_and(CancelToken::is_cancelled) {
             true => Err(Code::CANCELLED),
+            false if is_left() => Err(Code::LEFT_BEHIND),
             false => Err(Code::OCCUPIED),
         };
         let known = QUIET.get();
         let joins = known == primary.handle.get();
         let mut gate = None;
         let mut opens = || {
-            gate = tried(primary.gate.try_write());
+            // What was left behind is usually done in no time, and is in nobody's way but of quiet times.
+            gate = (!is_left()).then(|| tried(primary.gate.try_write())).flatten();
             gate.is_some()
         };
         if !joins && !wait::within(time, cancel, &mut opens) {
@@ -251,7 +254,7 @@ impl Context {
         }
         let quiet = Quiet { before: (!joins).then_some(known), _gate: gate, _here: primary.enter()? };
         QUIET.set(primary.handle.get());
-        if primary.left_behind.load(Ordering::Acquire) > 0 {
+        if is_left() {
             return Err(Code::LEFT_BEHIND);
         }
         if !joins {
@@ -273,7 +276,7 @@ impl Context {
         let primary = &self.primary;
         locked(&primary.releases).push(Box::new(how));
         let time = if primary.occupied.load(Ordering::Relaxed) { Duration::ZERO } else { GRACE };
-        if !self.is_abandoned() && matches!(self.quiet_within(time, None), Err(Code::OCCUPIED)) {
+        if !self.is_abandoned() && matches!(self.quiet_within(time, None), Err(Code::OCCUPIED | Code::LEFT_BEHIND)) {
             primary.occupied.store(true, Ordering::Relaxed);
         }
     }
