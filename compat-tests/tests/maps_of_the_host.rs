@@ -99,6 +99,10 @@ fn host_and_filters_find_what_the_other_has_made() {
             let found = done.verdicts.actions().iter().filter(|verdict| **verdict == 2).count();
             assert_eq!(found, model.len());
 
+            for refused in [session.map_words(2).map(drop), session.set_map_words(2, 0, &[])] {
+                let error = refused.unwrap_err();
+                assert!(matches!(&error, DeviceError::Refused(text) if text.contains("no map 2")), "{error}");
+            }
             let end = table.changes().1.len();
             let refused = session.set_map_words(0, end - 1, &[1, 2]).unwrap_err();
             assert!(

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::map::layout::Layout;
 use crate::packet::{Batch, BatchError, Span, Verdicts};
 use crate::program::Program;
 
@@ -261,7 +262,8 @@ pub trait Session: Send {
     /// flight.
     ///
     /// # Errors
-    /// [`DeviceError::Refused`] where one is; [`DeviceError::Unsupported`] where the device has no maps.
+    /// [`DeviceError::Refused`] where one is, or there is no such map; [`DeviceError::Unsupported`] where the device has
+    /// no maps.
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
         Err(DeviceError::Unsupported { device: "the device".into(), reason: format!("it has no map {map}") })
     }
@@ -304,12 +306,22 @@ pub fn check_idle(in_flight: usize) -> Result<(), DeviceError> {
     }
 }
 
+/// The layout of a map of a filter's, by its number.
+///
+/// # Errors
+/// [`DeviceError::Refused`] where there is no such map.
+pub fn check_map(program: &Program, map: usize) -> Result<Layout, DeviceError> {
+    let declared = program.maps().get(map).map(Layout::of);
+    let all = program.maps().len();
+    declared.ok_or_else(|| DeviceError::Refused(format!("there is no map {map}: the filter has {all}, counted from 0")))
+}
+
 /// Refuses words that do not all lie in a map's memory.
 ///
 /// # Errors
 /// [`DeviceError::Refused`].
 pub fn check_map_words(program: &Program, map: usize, at: usize, words: usize) -> Result<(), DeviceError> {
-    let all = program.maps().get(map).map_or(0, |map| crate::map::layout::Layout::of(map).words());
+    let all = check_map(program, map)?.words();
     if at <= all && words <= all - at {
         return Ok(());
     }

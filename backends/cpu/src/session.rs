@@ -11,8 +11,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use portcullis_core::device::{
-    CancelToken, DeviceError, Done, Imported, LoadOptions, Session, SubmitError, check_idle, check_map_words,
-    check_submission,
+    CancelToken, DeviceError, Done, Imported, LoadOptions, Session, SubmitError, check_idle, check_map,
+    check_map_words, check_submission,
 };
 use portcullis_core::packet::{Batch, Span};
 use portcullis_core::program::Program;
@@ -183,6 +183,7 @@ impl Session for CpuSession {
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
         check_idle(self.queue.len())?;
+        check_map(&self.shared.program, map)?;
         Ok(self.shared.maps.words(map))
     }
 

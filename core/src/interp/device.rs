@@ -8,7 +8,7 @@ use super::Interpreter;
 use super::machine::{Machine, Stop};
 use crate::device::{
     CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Done, Imported, LoadOptions, Session,
-    StageTimes, SubmitError, check_idle, check_map_words, check_submission,
+    StageTimes, SubmitError, check_idle, check_map, check_map_words, check_submission,
 };
 use crate::packet::{Batch, Descriptor, ROOM, Span, Verdicts};
 use crate::program::Program;
@@ -91,6 +91,7 @@ impl Session for InterpSession {
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
         check_idle(self.queue.len())?;
+        check_map(&self.interpreter.program, map)?;
         Ok(self.maps[map].clone())
     }
 

@@ -15,9 +15,8 @@ use super::pace::Pace;
 use super::plan::{self, Bounds, Layout, Needs, Piece};
 use super::{
     CancelToken, DeviceError, DeviceKind, Done, Imported, LoadOptions, Session, StageTimes, SubmitError, check_idle,
-    check_map_words, check_submission,
+    check_map, check_map_words, check_submission,
 };
-use crate::map;
 use crate::packet::{Action, Batch, BatchError, Descriptor, Span, Verdicts};
 use crate::program::Program;
 
@@ -651,7 +650,8 @@ impl<L: Launcher> Session for Offload<L> {
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
         check_idle(self.flights.len())?;
-        self.launcher.read_map(map, map::layout::Layout::of(&self.program.maps()[map]).words())
+        let words = check_map(&self.program, map)?.words();
+        self.launcher.read_map(map, words)
     }
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
