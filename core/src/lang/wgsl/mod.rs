@@ -29,14 +29,14 @@ pub fn compile(source: &Source, options: &ProgramOptions) -> Result<Program, Dia
 
 /// [`compile`] on the stack that there is.
 fn compile_here(source: &Source, options: &ProgramOptions) -> Result<Program, Diagnostics> {
-    let declared = scan::scan(&source.text).map_err(|errors| Diagnostics { source: source.clone(), errors })?;
+    let refused = |errors| Diagnostics { source: source.clone(), errors };
+    let maps = map::declare::declarations(&source.text, Comments::Wgsl).map_err(refused)?;
+    let declared = scan::scan(&source.text, !maps.is_empty()).map_err(refused)?;
     let is_filter = |d: &&scan::Declared| source.text[d.name.clone()] == *FILTER;
     match declared.iter().find(is_filter) {
         Some(filter) if filter.keyword == "fn" => {}
         other => return Err(Diagnostics::one(source, no_filter(other.map(|d| d.name.clone())))),
     }
-    let maps = map::declare::declarations(&source.text, Comments::Wgsl);
-    let maps = maps.map_err(|errors| Diagnostics { source: source.clone(), errors })?;
     // Behind the filter, so that the filter's own lines keep their numbers.
     let text = format!("{}\n{}{}", source.text, prelude::TEXT, map::text(&maps));
     let mut frontend = Frontend::new_with_options(Options { parse_doc_comments: false, capabilities: CAPABILITIES });

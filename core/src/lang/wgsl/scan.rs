@@ -40,14 +40,14 @@ pub(super) struct Declared {
 /// The words that declare something at module scope.
 pub(super) const DECLARING: [&str; 6] = ["fn", "struct", "alias", "const", "override", "var"];
 
-/// Checks a filter's text.
+/// Checks the text of a filter, which has maps or not.
 ///
 /// # Errors
 /// All reserved names used, or the first thing that is wrong with the text's shape.
-pub(super) fn scan(source: &str) -> Result<Vec<Declared>, Vec<Diagnostic>> {
+pub(super) fn scan(source: &str, has_maps: bool) -> Result<Vec<Declared>, Vec<Diagnostic>> {
     let tokens = tokens(source).map_err(|error| vec![error])?;
     let declared = Scan::new(source, &tokens).run().map_err(|error| vec![error])?;
-    let errors = names(source, &tokens, &declared);
+    let errors = names(source, &tokens, &declared, has_maps);
     if !errors.is_empty() {
         return Err(errors);
     }
@@ -56,7 +56,7 @@ pub(super) fn scan(source: &str) -> Result<Vec<Declared>, Vec<Diagnostic>> {
 }
 
 /// Reserved names used, and prelude names declared.
-fn names(source: &str, tokens: &[Token], declared: &[Declared]) -> Vec<Diagnostic> {
+fn names(source: &str, tokens: &[Token], declared: &[Declared], has_maps: bool) -> Vec<Diagnostic> {
     let mut errors = Vec::new();
     let mut seen = HashSet::new();
     for token in tokens.iter().filter(|t| t.kind == Kind::Word) {
@@ -69,7 +69,6 @@ fn names(source: &str, tokens: &[Token], declared: &[Declared]) -> Vec<Diagnosti
             );
         }
     }
-    let has_maps = map::declare::declarations(source, Comments::Wgsl).is_ok_and(|maps| !maps.is_empty());
     let prelude: &PreludeNames = if has_maps { &WITH_MAPS } else { &PRELUDE };
     for declaration in declared {
         let name = &source[declaration.name.clone()];
@@ -423,6 +422,10 @@ fn too_deep(depth: usize, place: Range<usize>) -> Result<(), Diagnostic> {
 mod tests {
     use super::*;
 
+    fn scan_plain(source: &str) -> Result<Vec<Declared>, Vec<Diagnostic>> {
+        scan(source, false)
+    }
+
     #[test]
     fn the_prelude_relies_on_little_of_wgsl() {
         let mut relied_on: Vec<_> = PRELUDE.relied_on.iter().copied().collect();
@@ -444,13 +447,13 @@ mod tests {
             alias A = array<u32, 4>; struct S { m: u32 } const C: u32 = 1u; @id(3) override O: u32;
             var<private> v: array<u32, 4>; const_assert true;";
         let found: Vec<_> =
-            scan(source).unwrap().into_iter().map(|d| format!("{} {}", d.keyword, &source[d.name])).collect();
+            scan_plain(source).unwrap().into_iter().map(|d| format!("{} {}", d.keyword, &source[d.name])).collect();
         assert_eq!(found, ["fn f", "alias A", "struct S", "const C", "override O", "var v"]);
     }
 
     /// The depth at which an expression is refused, found by making it deeper.
     fn limit(make: impl Fn(usize) -> String) -> usize {
-        (1..600).find(|&n| scan(&format!("const x = {};", make(n))).is_err()).expect("a limit")
+        (1..600).find(|&n| scan_plain(&format!("const x = {};", make(n))).is_err()).expect("a limit")
     }
 
     #[test]
@@ -463,7 +466,7 @@ mod tests {
         // Closer operators lie deeper, but a chain ends with its operand: 101 deep and n more.
         assert_eq!(limit(|n| format!("1{}", "*1".repeat(100) + &"+1*1".repeat(n))), 156);
         // Commas separate trees.
-        assert!(scan(&format!("const x = array({});", "1+1,".repeat(1000))).is_ok());
+        assert!(scan_plain(&format!("const x = array({});", "1+1,".repeat(1000))).is_ok());
         // Brackets have their own limit.
         assert_eq!(limit(|n| format!("{}1{}", "(".repeat(n), ")".repeat(n))), MAX_BRACKETS + 1);
     }
@@ -472,14 +475,14 @@ mod tests {
     fn else_ifs_count_as_nesting() {
         let chain = |n: usize| format!("fn f() {{ if a {{}} {} }}", "else if a {} ".repeat(n));
         // The function's body is the first block, the `if`'s the second.
-        assert!(scan(&chain(254)).is_ok());
-        let error = &scan(&chain(255)).unwrap_err()[0];
+        assert!(scan_plain(&chain(254)).is_ok());
+        let error = &scan_plain(&chain(255)).unwrap_err()[0];
         assert!(error.message.contains("else if"), "{error:?}");
         // Two chains one after the other do not add up; one in another does.
         let twice = format!("fn f() {{ {0} {0} }}", format!("if a {{}} {}", "else if a {} ".repeat(200)));
-        assert!(scan(&twice).is_ok());
+        assert!(scan_plain(&twice).is_ok());
         let inner = format!("if a {{}} {}", "else if a {} ".repeat(100));
         let nested = format!("fn f() {{ if a {{}} {} else {{ {inner} }} }}", "else if a {} ".repeat(200));
-        assert!(scan(&nested).is_err());
+        assert!(scan_plain(&nested).is_err());
     }
 }

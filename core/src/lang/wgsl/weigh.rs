@@ -431,7 +431,7 @@ mod tests {
     use super::super::scan::scan;
 
     fn weighed(text: &str) -> Result<(), String> {
-        scan(text).map(drop).map_err(|errors| errors[0].message.clone())
+        scan(text, false).map(drop).map_err(|errors| errors[0].message.clone())
     }
 
     /// Constants of which each holds the one before it `times` times.
