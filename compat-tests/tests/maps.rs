@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use portcullis_compat_tests::devices;
-use portcullis_core::device::{Device, DeviceError, LoadOptions, Session};
+use portcullis_core::device::{Device, LoadOptions, Session};
 use portcullis_core::interp::Interp;
 use portcullis_core::lang::opencl_c::files::NoIncludes;
 use portcullis_core::lang::{Source, opencl_c, wgsl};
@@ -18,16 +18,8 @@ fn program(text: &str) -> Arc<Program> {
     Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
 }
 
-/// The filter on a device; `None` where it has no maps yet, by this dispatch method.
-fn load(device: &Arc<dyn Device>, program: &Arc<Program>) -> Option<Box<dyn Session>> {
-    match device.load(program, &LoadOptions::default()) {
-        Ok(session) => Some(session),
-        Err(DeviceError::Unsupported { reason, .. }) if reason.contains("maps, by this dispatch method") => {
-            println!("{}: skipped: {reason}", device.info().id);
-            None
-        }
-        Err(error) => panic!("{}: {error}", device.info().id),
-    }
+fn load(device: &Arc<dyn Device>, program: &Arc<Program>) -> Box<dyn Session> {
+    device.load(program, &LoadOptions::default()).unwrap_or_else(|error| panic!("{}: {error}", device.info().id))
 }
 
 fn batch(packets: &[Vec<u32>]) -> Batch {
@@ -82,22 +74,27 @@ fn everything(words: u32) -> String {
     )
 }
 
+/// Runs a filter with keys of `words` words packet by packet, and its twin in the interpreter.
+fn is_the_interpreter(device: &Arc<dyn Device>, program: &Arc<Program>, twin: &Arc<Program>, words: u32) {
+    let mut session = load(device, program);
+    let mut reference = Interp::new().load(twin, &LoadOptions::default()).unwrap();
+    let mut random = Random(u64::from(words));
+    for _ in 0..120 {
+        let packet = (0..=words).map(|i| if i == 0 { random.next() % 20 } else { random.next() }).collect();
+        let packets = [packet];
+        let (done, want) = (session.run(batch(&packets)).unwrap(), reference.run(batch(&packets)).unwrap());
+        assert_eq!(done.verdicts, want.verdicts, "{packets:?}");
+        assert!(done.batch.packets().eq(want.batch.packets()), "{packets:?}");
+    }
+    assert_eq!(all_rows(program, &mut *session), all_rows(twin, &mut *reference), "{words} words");
+}
+
 #[test]
 fn one_packet_after_the_other_is_the_interpreter() {
     devices::on_each("maps, packet by packet", |device| {
         for words in [1, 3, 10] {
             let program = program(&everything(words));
-            let Some(mut session) = load(device, &program) else { return };
-            let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
-            let mut random = Random(u64::from(words));
-            for _ in 0..120 {
-                let packet = (0..=words).map(|i| if i == 0 { random.next() % 20 } else { random.next() }).collect();
-                let packets = [packet];
-                let (done, want) = (session.run(batch(&packets)).unwrap(), reference.run(batch(&packets)).unwrap());
-                assert_eq!(done.verdicts, want.verdicts, "{packets:?}");
-                assert!(done.batch.packets().eq(want.batch.packets()), "{packets:?}");
-            }
-            assert_eq!(all_rows(&program, &mut *session), all_rows(&program, &mut *reference), "{words} words");
+            is_the_interpreter(device, &program, &program, words);
         }
     });
 }
@@ -122,7 +119,7 @@ fn packets_that_want_the_same_key_make_it_once() {
     devices::on_each("maps, all at once", |device| {
         let program = program(CONTENDED);
         for keys in [1, 2, 100, 3000] {
-            let Some(mut session) = load(device, &program) else { return };
+            let mut session = load(device, &program);
             let mut random = Random(5);
             let packets: Vec<Vec<u32>> = (0..PACKETS).map(|_| vec![random.next() % keys, 0, 0, 0]).collect();
             let done = session.run(batch(&packets)).unwrap();
@@ -185,17 +182,7 @@ fn opencl_c_has_the_maps_of_wgsl() {
             let twin = program(&everything(words));
             let program = opencl_c(&everything_in_opencl_c(words));
             assert!(program.maps().iter().map(|map| &map.name).eq(twin.maps().iter().map(|map| &map.name)));
-            let Some(mut session) = load(device, &program) else { return };
-            let mut reference = Interp::new().load(&twin, &LoadOptions::default()).unwrap();
-            let mut random = Random(u64::from(words) + 100);
-            for _ in 0..120 {
-                let packet = (0..=words).map(|i| if i == 0 { random.next() % 20 } else { random.next() }).collect();
-                let packets = [packet];
-                let (done, want) = (session.run(batch(&packets)).unwrap(), reference.run(batch(&packets)).unwrap());
-                assert_eq!(done.verdicts, want.verdicts, "{packets:?}");
-                assert!(done.batch.packets().eq(want.batch.packets()), "{packets:?}");
-            }
-            assert_eq!(all_rows(&program, &mut *session), all_rows(&twin, &mut *reference), "{words} words");
+            is_the_interpreter(device, &program, &twin, words);
         }
     });
 }
@@ -234,7 +221,7 @@ fn opencl_c_makes_a_key_once_as_wgsl_does() {
     });
     devices::on_each("maps in OpenCL C, all at once", |device| {
         for (keys, packets, wanted) in &each {
-            let Some(mut session) = load(device, &program) else { return };
+            let mut session = load(device, &program);
             let found = outcome(&program, &mut *session, packets);
             assert_eq!(found.0, wanted.0, "{keys} keys, each made by one packet");
             assert_eq!(found.1, wanted.1, "{keys} keys: the packets");

@@ -1,6 +1,6 @@
-//! Maps: one thread gives what the interpreter gives, and several what some order of their packets would.
+//! Maps, many packets to a batch: one thread gives what the interpreter gives. Several threads, as all devices on which
+//! packets meet, are for compat-tests.
 
-use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -77,40 +77,5 @@ fn one_thread_is_the_interpreter() {
                 [&mut ours, &mut reference].map(|session| rows(map, &session.map_words(number).unwrap()));
             assert_eq!(done, want, "{} in round {round}", map.name);
         }
-    }
-}
-
-/// Keys of ten words that share all but the last, so that threads meet in the middle of a place.
-const CONTENDED: &str = "
-    //! map seen: hash key=10 value=1 entries=3000
-    //! map sum: counter entries=1
-    fn xdp_filter(pkt: u32) -> u32 {
-        var key: array<u32, 10>;
-        key[9] = load_le32(pkt, 0u);
-        sum_add(0u, 0xffffffffu);
-        let entry = seen_insert(key);
-        if entry == MAP_FULL { return XDP_ABORTED; }
-        seen_add(entry, 0u, 1u);
-        return select(XDP_DROP, XDP_PASS, map_is_new(entry));
-    }";
-
-#[test]
-fn threads_that_want_the_same_key_make_it_once() {
-    let program = program(CONTENDED);
-    let mut random = Random(5);
-    for keys in [1, 2, 100, 3000] {
-        let mut session = cpu(&program, 4);
-        let packets: Vec<Vec<u32>> = (0..100_000).map(|_| vec![random.next() % keys, 0, 0, 0]).collect();
-        let done = session.run(batch(&packets)).unwrap();
-        let wanted: BTreeSet<u32> = packets.iter().map(|packet| packet[0]).collect();
-        let made = done.verdicts.actions().iter().filter(|action| **action == 2).count();
-        assert_eq!(made, wanted.len(), "{keys} keys, each made by one packet");
-        assert!(!done.verdicts.actions().contains(&0));
-        let rows = rows(&program.maps()[0], &session.map_words(0).unwrap());
-        assert!(rows.iter().map(|row| row.key[9]).eq(wanted), "{keys} keys");
-        let total: u64 = rows.iter().map(|row| u64::from(row.value[0])).sum();
-        assert_eq!(total, 100_000, "{keys} keys: no update is lost");
-        let sum = &portcullis_core::map::rows(&program.maps()[1], &session.map_words(1).unwrap())[0].value;
-        assert_eq!(u64::from(sum[0]) | u64::from(sum[1]) << 32, 100_000 * 0xffff_ffff);
     }
 }
