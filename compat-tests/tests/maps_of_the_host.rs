@@ -99,16 +99,25 @@ fn host_and_filters_find_what_the_other_has_made() {
             let found = done.verdicts.actions().iter().filter(|verdict| **verdict == 2).count();
             assert_eq!(found, model.len());
 
-            for refused in [session.map_words(2).map(drop), session.set_map_words(2, 0, &[])] {
+            let (all, few) = (session.map_words(0).unwrap(), session.map_words_at(0, 17, 5).unwrap());
+            assert_eq!(few, all[17..22]);
+            assert_eq!(session.map_words_at(0, all.len(), 0).unwrap(), []);
+            let no_map = [session.map_words(2).map(drop), session.map_words_at(2, 0, 0).map(drop)];
+            for refused in no_map.into_iter().chain([session.set_map_words(2, 0, &[])]) {
                 let error = refused.unwrap_err();
                 assert!(matches!(&error, DeviceError::Refused(text) if text.contains("no map 2")), "{error}");
             }
             let end = table.changes().1.len();
-            let refused = session.set_map_words(0, end - 1, &[1, 2]).unwrap_err();
-            assert!(
-                matches!(&refused, DeviceError::Refused(text) if text.contains("of map 0, which has")),
-                "{refused}"
-            );
+            for (at, words) in [(end - 1, 2), (end + 1, 0), (usize::MAX, 1)] {
+                let read = session.map_words_at(0, at, words).map(drop);
+                for refused in [read, session.set_map_words(0, at, &[1, 2][..words])] {
+                    let error = refused.unwrap_err();
+                    assert!(
+                        matches!(&error, DeviceError::Refused(text) if text.contains("of map 0, which")),
+                        "{error}"
+                    );
+                }
+            }
         }
     });
 }

@@ -268,6 +268,16 @@ pub trait Session: Send {
         Err(DeviceError::Unsupported { device: "the device".into(), reason: format!("it has no map {map}") })
     }
 
+    /// Some words of a map's memory, from word `at` on: for who needs few of them, where a device need not copy all.
+    ///
+    /// # Errors
+    /// As [`Session::map_words`]; [`DeviceError::Refused`] also where the map ends before the words do.
+    fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+        let all = self.map_words(map)?;
+        let asked = at.checked_add(words).and_then(|end| all.get(at..end));
+        asked.map(<[u32]>::to_vec).ok_or_else(|| beyond(map, at, words, all.len()))
+    }
+
     /// Writes words of a map's memory, from word `at` on ([`crate::map::Table`] makes them). No batch may be in flight.
     ///
     /// # Errors
@@ -325,7 +335,11 @@ pub fn check_map_words(program: &Program, map: usize, at: usize, words: usize) -
     if at <= all && words <= all - at {
         return Ok(());
     }
-    Err(DeviceError::Refused(format!("words {at} to {} of map {map}, which has {all}", at.saturating_add(words))))
+    Err(beyond(map, at, words, all))
+}
+
+fn beyond(map: usize, at: usize, words: usize, all: usize) -> DeviceError {
+    DeviceError::Refused(format!("words {at} to {} of map {map}, which has {all}", at.saturating_add(words)))
 }
 
 /// Refuses a batch that no session of `program` may take: the check that every session makes first.

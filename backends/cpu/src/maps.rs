@@ -37,9 +37,9 @@ impl Maps {
         }
     }
 
-    /// A map's words as they are now.
-    pub fn words(&self, map: usize) -> Vec<u32> {
-        self.words[map].iter().map(|word| word.load(Ordering::Relaxed)).collect()
+    /// Some of a map's words, which are there, as they are now.
+    pub fn words(&self, map: usize, at: usize, words: usize) -> Vec<u32> {
+        self.words[map][at..at + words].iter().map(|word| word.load(Ordering::Relaxed)).collect()
     }
 }
 

@@ -183,8 +183,14 @@ impl Session for CpuSession {
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
         check_idle(self.queue.len())?;
-        check_map(&self.shared.program, map)?;
-        Ok(self.shared.maps.words(map))
+        let words = check_map(&self.shared.program, map)?.words();
+        Ok(self.shared.maps.words(map, 0, words))
+    }
+
+    fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+        check_idle(self.queue.len())?;
+        check_map_words(&self.shared.program, map, at, words)?;
+        Ok(self.shared.maps.words(map, at, words))
     }
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {

@@ -174,6 +174,11 @@ impl<S: Session> Session for Inline<S> {
         self.session.map_words(map)
     }
 
+    fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+        check_idle(self.in_flight())?;
+        self.session.map_words_at(map, at, words)
+    }
+
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
         check_idle(self.in_flight())?;
         self.session.set_map_words(map, at, words)

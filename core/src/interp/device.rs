@@ -95,6 +95,12 @@ impl Session for InterpSession {
         Ok(self.maps[map].clone())
     }
 
+    fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+        check_idle(self.queue.len())?;
+        check_map_words(&self.interpreter.program, map, at, words)?;
+        Ok(self.maps[map][at..at + words].to_vec())
+    }
+
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
         check_idle(self.queue.len())?;
         check_map_words(&self.interpreter.program, map, at, words.len())?;
