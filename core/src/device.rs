@@ -326,6 +326,18 @@ pub fn check_map(program: &Program, map: usize) -> Result<Layout, DeviceError> {
     declared.ok_or_else(|| DeviceError::Refused(format!("there is no map {map}: the filter has {all}, counted from 0")))
 }
 
+/// Refuses a filter with flows, for devices that cannot keep packets in order.
+///
+/// # Errors
+/// [`DeviceError::Unsupported`].
+pub fn check_flows(device: &str, program: &Program) -> Result<(), DeviceError> {
+    if !program.has_flows() {
+        return Ok(());
+    }
+    let reason = "it has flows (`xdp_flow`), whose packets this device does not keep in order yet".into();
+    Err(DeviceError::Unsupported { device: device.into(), reason })
+}
+
 /// Refuses words that do not all lie in a map's memory.
 ///
 /// # Errors

@@ -184,6 +184,7 @@ fn facts_text(program: &Program) -> String {
             ("verdicts", names(facts.verdicts.iter().map(Action::name))),
             ("reads metadata", names(metadata(facts))),
             ("loops", iterations),
+            ("flows", if program.has_flows() { "in order, by `xdp_flow`".into() } else { yes_no(false) }),
             ("64-bit integers", yes_no(facts.uses_int64)),
             (
                 "floating point",
@@ -235,6 +236,7 @@ fn facts_json(program: &Program) -> serde_json::Value {
             "verdicts": facts.verdicts.iter().map(Action::name).collect::<Vec<_>>(),
             "uses_metadata": facts.uses_metadata,
             "uses_time": facts.uses_time,
+            "has_flows": program.has_flows(),
             "max_iterations": facts.max_iterations,
             "fuel": program.fuel(),
             "uses_int64": facts.uses_int64,

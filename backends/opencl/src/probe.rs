@@ -255,6 +255,7 @@ impl Device for OpenClDevice {
         if let Some(reason) = &self.unfit {
             return Err(DeviceError::Unsupported { device: self.info.id.clone(), reason: reason.clone() });
         }
+        portcullis_core::device::check_flows(&self.info.id, program)?;
         let dispatch = Dispatch::of(&self.info, options)?;
         Ok(dispatch.session(session::open(self, program, options)?))
     }

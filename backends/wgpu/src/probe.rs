@@ -175,6 +175,7 @@ impl Device for WgpuDevice {
     }
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
+        portcullis_core::device::check_flows(&self.info.id, program)?;
         let dispatch = Dispatch::of(&self.info, options)?;
         Ok(dispatch.session(session::open(self, program, options)?))
     }

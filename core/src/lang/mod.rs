@@ -16,3 +16,6 @@ pub const MAX_SOURCE: usize = 1 << 20;
 
 /// The name of the function that is the filter.
 pub const FILTER: &str = "xdp_filter";
+
+/// The name of the function that says which flow a packet belongs to, where a filter has one.
+pub const FLOW: &str = "xdp_flow";

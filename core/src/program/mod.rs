@@ -2,6 +2,7 @@
 //! device.
 
 pub mod facts;
+mod flow;
 mod parameters;
 pub mod passes;
 mod verifier;
@@ -12,6 +13,7 @@ use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{Function, GlobalVariable, Handle, Module};
 
 pub use facts::Facts;
+pub use flow::FLOW_BITS;
 pub use parameters::{Parameter, ParameterValue};
 pub use passes::{LowerError, Lowered, Lowering, lower};
 pub use verifier::operands;
@@ -20,7 +22,7 @@ pub use verifier::{
 };
 
 use crate::lang::prelude::{self, Intrinsic};
-use crate::lang::{Diagnostic, Diagnostics, FILTER, Source};
+use crate::lang::{Diagnostic, Diagnostics, FILTER, FLOW, Source};
 use crate::map;
 
 /// Loop iterations that a filter may spend on a packet unless told otherwise. Below 65,535, where
@@ -73,6 +75,7 @@ pub struct Machinery {
 /// The functions of a module that go by their names.
 struct Named {
     filter: Handle<Function>,
+    flow: Option<Handle<Function>>,
     intrinsics: HashMap<Handle<Function>, Intrinsic>,
     prelude: HashSet<Handle<Function>>,
 }
@@ -95,12 +98,13 @@ impl Named {
         let is_prelude =
             |name: &str, handle| name.starts_with(prelude::RESERVED_PREFIX) || intrinsics.contains_key(&handle);
         let prelude = functions.iter().filter(|(name, handle)| is_prelude(name, **handle)).map(|(_, handle)| *handle);
-        Some(Named { filter: *functions.get(FILTER)?, prelude: prelude.collect(), intrinsics })
+        let flow = functions.get(FLOW).copied();
+        Some(Named { filter: *functions.get(FILTER)?, flow, prelude: prelude.collect(), intrinsics })
     }
 
     fn parts<'a>(&'a self, source: &'a Source, module: &'a Module) -> verifier::Parts<'a> {
-        let Named { filter, intrinsics, prelude } = self;
-        verifier::Parts { source, module, filter: *filter, intrinsics, prelude }
+        let Named { filter, flow, intrinsics, prelude } = self;
+        verifier::Parts { source, module, filter: *filter, flow: *flow, intrinsics, prelude }
     }
 }
 
@@ -118,6 +122,7 @@ pub struct Program {
     facts: Facts,
     fuel: u32,
     maps: Vec<map::Declaration>,
+    flow: Option<flow::Flow>,
 }
 
 impl Program {
@@ -142,11 +147,13 @@ impl Program {
             .ok_or_else(|| Diagnostics::one(source, verifier::no_filter(source, &module)))?;
         verifier::check_unvalidated(&named.parts(source, &module))?;
         let info = validate(&module)?;
-        let (module, parameters) = parameters::resolve(source, module, &info, named.filter, &options.parameters)?;
+        let (mut module, parameters) = parameters::resolve(source, module, &info, named.filter, &options.parameters)?;
+        let flow = module.functions.iter().find(|(_, f)| f.name.as_deref() == Some(FLOW)).map(|(handle, _)| handle);
+        let flow = flow.map(|function| flow::add(&mut module, function));
         let info = validate(&module)?;
         let named = Named::find(&module, &maps).expect("setting parameters keeps the filter and the prelude");
         verifier::check_validated(&named.parts(source, &module), &info)?;
-        let Named { filter, intrinsics, prelude } = named;
+        let Named { filter, intrinsics, prelude, .. } = named;
         let function = |name: &str| module.functions.iter().find(|(_, f)| f.name.as_deref() == Some(name)).map(|f| f.0);
         let global =
             |name: &str| module.global_variables.iter().find(|(_, g)| g.name.as_deref() == Some(name)).map(|g| g.0);
@@ -165,7 +172,14 @@ impl Program {
         };
         let subject =
             facts::Subject { module: &module, info: &info, filter, intrinsics: &intrinsics, prelude: &prelude };
-        let facts = Facts::find(&subject, options.fuel);
+        let mut facts = Facts::find(&subject, options.fuel);
+        let flow = flow.map(|function| {
+            let subject = facts::Subject { filter: function, ..subject };
+            flow::Flow { function, facts: Facts::find(&subject, options.fuel) }
+        });
+        if let Some(flow) = &flow {
+            facts.include_metadata_of(&flow.facts);
+        }
         Ok(Program {
             source: source.clone(),
             module,
@@ -178,6 +192,7 @@ impl Program {
             facts,
             fuel: options.fuel,
             maps,
+            flow,
         })
     }
 

@@ -2,6 +2,7 @@
 
 mod builtins;
 mod control;
+mod flows;
 mod maps;
 mod operands;
 mod operators;

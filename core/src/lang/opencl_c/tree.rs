@@ -24,6 +24,8 @@ pub struct Filter {
     pub tables: Vec<Table>,
     pub functions: Vec<Function>,
     pub filter: FunctionId,
+    /// What says which flow a packet belongs to.
+    pub flow: Option<FunctionId>,
     /// Whether 64 bits may be read or written at once through a pointer.
     pub wide: bool,
 }

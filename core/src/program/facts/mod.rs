@@ -204,6 +204,14 @@ impl Facts {
         self.changes_length || self.writes != Window::Nothing
     }
 
+    /// Includes what else of the batch's metadata matters, to the same filter's flows.
+    pub(super) fn include_metadata_of(&mut self, flows: &Facts) {
+        self.uses_metadata |= flows.uses_metadata;
+        self.uses_wire_length |= flows.uses_wire_length;
+        self.uses_port |= flows.uses_port;
+        self.uses_time |= flows.uses_time;
+    }
+
     /// Whether a packet may run out of `fuel`.
     pub fn may_exhaust(&self, fuel: u32) -> bool {
         self.max_iterations.is_none_or(|most| most > fuel)

@@ -6,7 +6,7 @@ use std::ops::Range;
 use naga::{AddressSpace, ArraySize, EntryPoint, Handle, Literal, Module, Scalar, ScalarKind, Type, TypeInner};
 
 use super::{Errors, Parts, name_place, place};
-use crate::lang::{FILTER, Source};
+use crate::lang::{FILTER, FLOW, Source};
 
 pub(super) fn check(parts: &Parts, errors: &mut Errors) {
     let module = parts.module;
@@ -90,14 +90,19 @@ pub(super) fn entry_point_place(source: &Source, entry: &EntryPoint) -> Option<R
 }
 
 fn signature(parts: &Parts, errors: &mut Errors) {
-    let function = &parts.module.functions[parts.filter];
     let is_u32 = |ty: Handle<Type>| parts.module.types[ty].inner == TypeInner::Scalar(Scalar::U32);
-    let arguments = matches!(function.arguments.as_slice(), [pkt] if is_u32(pkt.ty) && pkt.binding.is_none());
-    let result = function.result.as_ref().is_some_and(|r| is_u32(r.ty) && r.binding.is_none());
-    if !arguments || !result {
-        let message = format!("`{FILTER}` has the wrong signature");
-        let note = format!("a filter is `fn {FILTER}(pkt: u32) -> u32`, and returns a verdict");
-        errors.add(parts.name_of(parts.filter), message, "", &note);
+    for root in parts.roots() {
+        let function = &parts.module.functions[root];
+        let arguments = matches!(function.arguments.as_slice(), [pkt] if is_u32(pkt.ty) && pkt.binding.is_none());
+        let result = function.result.as_ref().is_some_and(|r| is_u32(r.ty) && r.binding.is_none());
+        if arguments && result {
+            continue;
+        }
+        let (name, note) = match root == parts.filter {
+            true => (FILTER, format!("a filter is `fn {FILTER}(pkt: u32) -> u32`, and returns a verdict")),
+            false => (FLOW, format!("a packet's flow is `fn {FLOW}(pkt: u32) -> u32`, equal for packets of one flow")),
+        };
+        errors.add(parts.name_of(root), format!("`{name}` has the wrong signature"), "", &note);
     }
 }
 

@@ -11,7 +11,6 @@ use naga::{AddressSpace, Block, Expression, Function, Handle, Module, Statement,
 
 use super::statements::blocks;
 use super::{Errors, Parts, name_place, place};
-use crate::lang::FILTER;
 
 /// Bytes of private memory that a filter may use for a packet: its `var<private>` variables, and
 /// the local variables of the deepest chain of calls.
@@ -73,16 +72,25 @@ pub(super) fn check(parts: &Parts, info: &ModuleInfo, errors: &mut Errors) {
         cost.bytes = cost.bytes.saturating_add(own).saturating_add(spilled(module, info, &layouter, handle, function));
         costs[handle.index()] = cost;
     }
-    let total = costs[parts.filter.index()];
-    let at = || parts.name_of(parts.filter);
     let globals = module.global_variables.iter().filter(|(handle, variable)| {
         variable.space == AddressSpace::Private
             && place(parts.source, module.global_variables.get_span(*handle)).is_some()
     });
     let globals = globals.map(|(_, variable)| u64::from(layouter[variable.ty].size)).fold(0, u64::saturating_add);
+    for root in parts.roots() {
+        total(parts, root, globals, &costs, errors);
+    }
+}
+
+/// Judges what the device calls, by what it costs with all that it calls itself.
+fn total(parts: &Parts, root: Handle<Function>, globals: u64, costs: &[Cost], errors: &mut Errors) {
+    let total = costs[root.index()];
+    let at = || parts.name_of(root);
+    let name = parts.module.functions[root].name.as_deref().unwrap_or_default();
+    let module = parts.module;
     let bytes = globals.saturating_add(total.bytes);
     if bytes > MAX_PRIVATE_BYTES {
-        let mut chain = format!("`{FILTER}`");
+        let mut chain = format!("`{name}`");
         let mut next = total.next;
         while let Some(function) = next {
             chain.push_str(&format!(", `{}`", module.functions[function].name.as_deref().unwrap_or_default()));

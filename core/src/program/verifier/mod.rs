@@ -6,10 +6,12 @@
 //! - [`statements`]: barriers, subgroups, textures and the like, for the same reason also before;
 //! - [`operands`]: what built-ins take in naga and do not in WGSL;
 //! - [`packet`]: that `pkt` is only ever handed on;
+//! - [`flow`]: that asking for a packet's flow changes nothing;
 //! - [`limits`]: memory, statements, nesting.
 
 mod declarations;
 mod explain;
+mod flow;
 mod limits;
 mod operands;
 mod packet;
@@ -41,6 +43,8 @@ pub(super) struct Parts<'a> {
     pub module: &'a Module,
     /// The filter.
     pub filter: Handle<Function>,
+    /// What says which flow a packet belongs to.
+    pub flow: Option<Handle<Function>>,
     /// What filters may call of the prelude.
     pub intrinsics: &'a HashMap<Handle<Function>, Intrinsic>,
     /// All of the prelude.
@@ -51,6 +55,11 @@ impl<'a> Parts<'a> {
     /// The filter and its helpers.
     fn own_functions(&self) -> impl Iterator<Item = (Handle<Function>, &'a Function)> + '_ {
         self.module.functions.iter().filter(|(handle, _)| !self.prelude.contains(handle))
+    }
+
+    /// What the device calls.
+    fn roots(&self) -> impl Iterator<Item = Handle<Function>> {
+        [Some(self.filter), self.flow].into_iter().flatten()
     }
 
     /// Where a function's name stands.
@@ -90,6 +99,7 @@ pub(super) fn check_unvalidated(parts: &Parts) -> Result<(), Diagnostics> {
 pub(super) fn check_validated(parts: &Parts, info: &ModuleInfo) -> Result<(), Diagnostics> {
     let mut errors = Errors::new(parts.source);
     packet::check(parts, &mut errors);
+    flow::check(parts, &mut errors);
     operands::check(parts, info, &mut errors);
     limits::check(parts, info, &mut errors);
     errors.finish()

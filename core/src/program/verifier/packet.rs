@@ -2,7 +2,7 @@
 //! is cut differently on every device: a filter that could look at it could see that. So the value
 //! may only be handed on, to the prelude's functions and to helpers.
 //!
-//! A parameter is *opaque* when it is the filter's, when its function gives it to the prelude as a
+//! A parameter is *opaque* when it is the filter's or `xdp_flow`'s, when its function gives it to the prelude as a
 //! packet, when it is handed to an opaque parameter, or an opaque parameter to it. Every other use of
 //! an opaque parameter is refused, and so is every value that is handed on as a packet and is none.
 
@@ -26,7 +26,7 @@ pub(super) fn check(parts: &Parts, errors: &mut Errors) {
 fn opaque_parameters(parts: &Parts) -> HashSet<Parameter> {
     // Parameters that are handed to one another are opaque together.
     let mut together: HashMap<Parameter, Vec<Parameter>> = HashMap::new();
-    let mut found = vec![(parts.filter, 0)];
+    let mut found: Vec<Parameter> = parts.roots().map(|root| (root, 0)).collect();
     for (handle, function) in parts.own_functions() {
         calls(function, |callee, arguments| {
             for (index, argument) in arguments.iter().enumerate() {

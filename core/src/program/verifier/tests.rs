@@ -234,3 +234,48 @@ fn sign_is_for_signed_numbers() {
     }
     accepted(&with("let a = sign(i32(n())); let b = sign(f32(n()));", declarations));
 }
+
+#[test]
+fn flows_have_their_signature_and_only_look() {
+    let with = |flow: &str| {
+        format!(
+            "//! map m: hash key=1 value=1 entries=9\nfn xdp_filter(pkt: u32) -> u32 {{ return XDP_PASS; }}\n{flow}"
+        )
+    };
+    accepted(&with("fn xdp_flow(pkt: u32) -> u32 { return load_be32(pkt, 26u) + pkt_port(pkt); }"));
+    accepted(&with("fn xdp_flow(p: u32) -> u32 { return f(p); }\nfn f(p: u32) -> u32 { return pkt_len(p); }"));
+    for signature in ["() -> u32", "(pkt: u32)", "(pkt: u32) -> i32", "(pkt: u32, n: u32) -> u32"] {
+        let value = if signature.ends_with("i32") {
+            "return 1i;"
+        } else if signature.contains('>') {
+            "return 1u;"
+        } else {
+            ""
+        };
+        refused(&with(&format!("fn xdp_flow{signature} {{ {value} }}")), "3:4", "`xdp_flow` has the wrong signature");
+    }
+    for (body, words) in [
+        ("store_u8(pkt, 0u, 1u);", "changes no packet"),
+        ("adjust_head(pkt, 4i);", "changes no packet"),
+        ("m_insert(1u);", "has no maps"),
+        ("m_find(1u);", "has no maps"),
+    ] {
+        let body = body.replace("adjust_head", "_ = adjust_head").replace("m_", "_ = m_");
+        refused(&with(&format!("fn xdp_flow(pkt: u32) -> u32 {{\n{body}\nreturn 1u; }}")), &place_of(&body), words);
+        let helper = format!(
+            "fn xdp_flow(pkt: u32) -> u32 {{ return f(pkt); }} fn f(pkt: u32) -> u32 {{\n{body}\nreturn 1u; }}"
+        );
+        refused(&with(&helper), &place_of(&body), words);
+        // The same helper is good for the filter.
+        accepted(&with(&helper.replace("xdp_flow", "other")));
+    }
+    refused(&with("fn xdp_flow(pkt: u32) -> u32 {\nreturn pkt; }"), "4:1", "may only be handed on");
+    let asks = "fn xdp_flow(pkt: u32) -> u32 { return 1u; }\nfn f(pkt: u32) -> u32 {\nreturn xdp_flow(pkt); }";
+    refused(&with(asks), "5:8", "not for the filter to ask");
+}
+
+/// Where naga says that a call in the fourth line is: at its name, or at the statement.
+fn place_of(body: &str) -> String {
+    let column = if body.starts_with("_ = ") { 5 } else { 1 };
+    format!("4:{column}")
+}

@@ -164,6 +164,10 @@ impl Checker<'_> {
         if name == crate::lang::FILTER {
             return self.wrong(span, "the filter calls itself", "it is called once for each packet, by the device");
         }
+        if name == crate::lang::FLOW {
+            let note = "it is called before the filter, by the device: a helper can be called from both";
+            return self.wrong(span, "a packet's flow is not for the filter to ask", note);
+        }
         Expr { kind: ExprKind::Call(id, converted), ty: result, span }
     }
 

@@ -28,7 +28,7 @@ use super::library;
 use super::token::{Name, Names};
 use super::tree::{Expr, ExprKind, Filter, Function, FunctionId, Local, LocalId, Table, TableId};
 use super::types::{Scalar, Structs, Type};
-use crate::lang::FILTER;
+use crate::lang::{FILTER, FLOW};
 use crate::map::Declaration;
 
 /// Checks a text. `None` where something is wrong; what, is in `errors`.
@@ -56,9 +56,10 @@ pub(super) fn check(unit: &ast::Unit, names: &Names, maps: &[Declaration], error
     }
     checker.no_recursion();
     let filter = checker.filter();
+    let flow = checker.flow();
     let Checker { structs, tables, functions, errors, wide, .. } = checker;
     match filter {
-        Some(filter) if errors.is_empty() => Some(Filter { structs, tables, functions, filter, wide }),
+        Some(filter) if errors.is_empty() => Some(Filter { structs, tables, functions, filter, flow, wide }),
         _ => None,
     }
 }
@@ -153,14 +154,24 @@ impl Checker<'_> {
     }
 
     fn filter(&mut self) -> Option<FunctionId> {
-        let found = self.functions.iter().position(|f| f.name == FILTER);
         let note = format!("a filter is `uint {FILTER}(__global uchar *pkt, uint len)`");
-        let Some(at) = found else {
+        let Some(at) = self.functions.iter().position(|f| f.name == FILTER) else {
             if self.errors.is_empty() {
                 self.errors.whole(format!("there is no function `{FILTER}`"), &note);
             }
             return None;
         };
+        self.of_packets(at, &note)
+    }
+
+    /// The function that says which flow a packet belongs to, where there is one.
+    fn flow(&mut self) -> Option<FunctionId> {
+        let at = self.functions.iter().position(|f| f.name == FLOW)?;
+        self.of_packets(at, &format!("a packet's flow is `uint {FLOW}(__global uchar *pkt, uint len)`"))
+    }
+
+    /// A function that is called with a packet and its length, and is refused otherwise.
+    fn of_packets(&mut self, at: usize, note: &str) -> Option<FunctionId> {
         let function = &self.functions[at];
         let parameters: Vec<&Type> = function.parameters.iter().map(|p| &function.locals[p.0 as usize].ty).collect();
         let is_packet = |ty: &Type| match ty {
@@ -171,14 +182,13 @@ impl Checker<'_> {
         };
         let fits = matches!(parameters.as_slice(), [pkt, len] if is_packet(pkt) && **len == super::types::UINT)
             && function.result == super::types::UINT;
+        let (name, span) = (&function.name, function.span);
         if !fits {
-            let span = function.span;
-            self.errors.add(span, format!("`{FILTER}` has the wrong type"), "", &note);
+            self.errors.add(span, format!("`{name}` has the wrong type"), "", note);
             return None;
         }
         if function.body.is_none() {
-            let span = function.span;
-            self.errors.add(span, format!("`{FILTER}` is declared and never defined"), "", &note);
+            self.errors.add(span, format!("`{name}` is declared and never defined"), "", note);
             return None;
         }
         Some(FunctionId(u32::try_from(at).ok()?))

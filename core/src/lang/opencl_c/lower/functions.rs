@@ -66,11 +66,13 @@ pub(super) struct Scope<'l, 'a> {
 }
 
 impl<'a> Lowering<'a> {
-    /// Lowers the filter itself, and with it whatever it calls.
+    /// Lowers the filter itself and the function of flows, and with them whatever they call.
     pub(super) fn filter(&mut self) -> Result<()> {
-        let id = self.filter.filter;
         let shape = Rc::new(Shape { base: Base::Packet, steps: Vec::new(), element: Type::Void });
-        self.function(&Key { function: id, shapes: vec![Some(shape), None] }, true).map(|_| ())
+        for function in [Some(self.filter.filter), self.filter.flow].into_iter().flatten() {
+            self.function(&Key { function, shapes: vec![Some(shape.clone()), None] }, true)?;
+        }
+        Ok(())
     }
 
     /// Lowers a function that nothing calls, with pointers to what it may be meant for.

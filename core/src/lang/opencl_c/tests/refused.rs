@@ -393,3 +393,23 @@ fn names_of_other_kinds_of_c_are_answered_with_ours() {
         assert!(messages.len() == 1 && shown.contains(said) && shown.contains(instead), "{outside} {inside}: {shown}");
     }
 }
+
+/// Functions of flows beside a filter, and a part of what is said of each.
+#[test]
+fn flows_are_refused_with_their_reason() {
+    const FILTER: &str = "uint xdp_filter(__global uchar *pkt, uint len)";
+    for (outside, inside, said) in [
+        ("uint xdp_flow(__global uchar *pkt) { return 1; }", "", "`xdp_flow` has the wrong type"),
+        ("void xdp_flow(__global uchar *pkt, uint len) { }", "", "`xdp_flow` has the wrong type"),
+        ("uint xdp_flow(__global uchar *pkt, uint len);", "", "`xdp_flow` is declared and never defined"),
+        ("uint xdp_flow(__global uchar *pkt, uint len) { *pkt = 1; return 1; }", "", "`xdp_flow` changes no packet"),
+        (
+            "uint xdp_flow(__global uchar *pkt, uint len) { return 1; }",
+            "xdp_flow(pkt, len);",
+            "not for the filter to ask",
+        ),
+    ] {
+        let (_, said_all) = errors(&format!("{outside}\n{FILTER} {{ {inside} return 2; }}"));
+        assert!(said_all.contains(said), "{outside}\n{said_all}");
+    }
+}
