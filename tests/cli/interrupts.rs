@@ -136,15 +136,19 @@ fn an_interrupted_run_dumps_its_maps() {
         fn xdp_filter(pkt: u32) -> u32 { seen_add(0u, 1u); return XDP_PASS; }";
     let filter = place.file("f.wgsl", filter);
     let args = ["run", filter, "--read", "synth:packets=1000000000", "--device", "cpu", "--json", "--write", "o.pcap"];
-    let mut child = spawn(&place, &[&args[..], &["--dump-map", "seen=seen.csv"]].concat());
+    let mut child = spawn(&place, &[&args[..], &["--dump-map", "seen=seen.csv", "--state", "s"]].concat());
     wait_until(|| size(&place, "o.pcap") > 1_000_000);
-    assert!(!place.has("seen.csv"), "it is written at the end");
+    assert!(!place.has("seen.csv") && !place.has("s"), "they are written at the end");
     signal(&child, "-INT");
     let status = end(&mut child);
     let ended = child.wait_with_output().unwrap();
     assert_eq!(status.code(), Some(130), "{}", String::from_utf8_lossy(&ended.stderr));
     let line: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
-    assert_eq!(String::from_utf8(place.read("seen.csv")).unwrap(), format!("index,sum\n0,{}\n", line["packets"]));
+    let wanted = format!("index,sum\n0,{}\n", line["packets"]);
+    assert_eq!(String::from_utf8(place.read("seen.csv")).unwrap(), wanted);
+    let again = ["run", filter, "--read", place.file("none.pcap", pcap(&[])), "--state", "s"];
+    place.run(&[&again[..], &["--dump-map", "seen=again.csv"]].concat()).done();
+    assert_eq!(String::from_utf8(place.read("again.csv")).unwrap(), wanted);
 }
 
 /// A filter that takes too long is given up; the packets before it are not.

@@ -11,4 +11,5 @@ mod outputs;
 mod pipes;
 mod readme;
 mod run;
+mod state;
 mod support;

@@ -94,6 +94,13 @@ pub struct Declaration {
     pub place: Range<usize>,
 }
 
+impl Declaration {
+    /// Words of a key as the host has it: of an `lpm` the address, and behind it the prefix's length.
+    pub fn key_words(&self) -> u32 {
+        self.key + u32::from(self.kind == Kind::Lpm)
+    }
+}
+
 /// Whose comments a text has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Comments {

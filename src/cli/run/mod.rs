@@ -2,10 +2,12 @@
 
 mod dump;
 mod interrupt;
+mod maps;
 mod places;
 mod progress;
 mod replace;
 mod report;
+mod state;
 
 use std::io::{IsTerminal, stdin, stdout};
 use std::num::NonZeroUsize;
@@ -23,8 +25,8 @@ use portcullis::program::Program;
 use super::failure::{Failure, INTERRUPTED, WRONG};
 use super::filter::FilterArgs;
 use super::out;
-use dump::{Dump, Dumps};
 use interrupt::Interrupt;
+use maps::{MapArgs, Maps};
 use progress::Progress;
 
 /// Run a filter over a capture
@@ -52,10 +54,8 @@ pub struct Args {
     /// 1024 targets the rest goes to `other.pcap`
     #[arg(long, value_name = "DIR", value_parser = NonEmptyStringValueParser::new())]
     write_redirect: Option<String>,
-    /// Write a map's entries to this file after the run, in order of their keys: CSV or JSON, as its name ends;
-    /// `-` is standard output, in CSV; may be given several times
-    #[arg(long, value_name = "NAME=FILE", value_parser = Dump::parse)]
-    dump_map: Vec<Dump>,
+    #[command(flatten)]
+    maps: MapArgs,
     /// Where to run: auto (a real GPU, else the CPU), cpu, cuda, cuda:N, wgpu, wgpu:N, opencl, opencl:N, interp
     /// or noop
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
@@ -107,7 +107,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let program = Arc::new(args.filter.load()?);
     let interrupt = Interrupt::default();
     let mut device = args.device.open()?;
-    dump::check(&args.dump_map, &program, device.info())?;
+    args.maps.check(&program, device.info())?;
     let options = LoadOptions {
         threads: args.threads.and_then(|n| NonZeroUsize::new(n.into())),
         dispatch: args.dispatch,
@@ -125,12 +125,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
         loaded => loaded?,
     };
+    let mut maps = Maps::load(&args.maps, &program, &mut *session)?;
     let begun = Instant::now();
     let source = open_source(&args, &program, device.info().kind)?;
     // It has read its first block by now.
     let opened = begun.elapsed();
     places::check(&args)?;
-    let dumps = Dumps::open(&args.dump_map, &program)?;
+    maps.open_outputs()?;
     // The first output that is there is to be finished; the wait for a first packet was none of that.
     interrupt.listen();
     let outputs = open_outputs(&args, &*source)?;
@@ -147,14 +148,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
     finished.totals.elapsed = begun.elapsed();
 
     let stopped = finished.stopped;
-    let dumped = match &finished.error {
-        None | Some(PipelineError::Source(_)) => dumps.write(&mut *session),
+    let saved = match &finished.error {
+        None | Some(PipelineError::Source(_)) => maps.write(&mut *session),
         // Batches may be in flight, and of what was given up nobody knows how far it has come.
         Some(_) => Ok(()),
     };
     if let (true, Some(PipelineError::Device(DeviceError::Cancelled))) = (stopped, &finished.error) {
         out::warn("what was under way took too long and was given up; the packets before it are counted and written");
-        if !dumps.is_empty() {
+        if maps.writes() {
             out::warn("no map is written: nobody knows how far what was given up has changed it");
         }
     } else if let Some(error) = finished.error {
@@ -171,14 +172,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
             };
             out::note(&format!("{} {what}", out::grouped(finished.totals.packets)));
         }
-        match dumped {
+        match saved {
             Err(failure) => drop(failure.report()),
-            Ok(()) if dumps.is_empty() || matches!(error, PipelineError::Source(_)) => {}
+            Ok(()) if !maps.writes() || matches!(error, PipelineError::Source(_)) => {}
             Ok(()) => out::note("no map is written"),
         }
         return Err(Failure::Silent(if stopped { INTERRUPTED } else { WRONG }));
     }
-    if let Err(failure) = dumped {
+    if let Err(failure) = saved {
         if stopped {
             failure.report();
             return Err(Failure::Silent(INTERRUPTED));
@@ -202,7 +203,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
 impl Args {
     /// Whether standard output is taken, so that the totals cannot go there.
     fn takes_stdout(&self) -> bool {
-        self.captures_to_stdout() || self.dump_map.iter().any(|dump| dump.file == "-")
+        self.captures_to_stdout() || self.maps.takes_stdout()
     }
 
     fn captures_to_stdout(&self) -> bool {

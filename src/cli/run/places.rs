@@ -28,11 +28,12 @@ pub fn check(args: &Args) -> Result<(), Failure> {
         let given = given.as_ref()?;
         Some((given.clone(), given, option, meaning))
     });
-    let dumps = args.dump_map.iter().map(|dump| {
+    let state = args.maps.state.iter().map(|file| (file.clone(), file, "--state", "what --state carries maps in"));
+    let dumps = args.maps.dump_map.iter().map(|dump| {
         let given = format!("{}={}", dump.map, dump.file);
         (given, &dump.file, "--dump-map", "what --dump-map writes to")
     });
-    for (given, file, option, meaning) in captures.chain(dumps) {
+    for (given, file, option, meaning) in captures.chain(state).chain(dumps) {
         let path = named(file.as_ref(), "/dev/stdout");
         let input = inputs.iter().find(|(input, _)| same_file(input, &path));
         if let Some((_, what)) = input.or_else(|| outputs.iter().find(|(output, _)| collide(output, &path))) {

@@ -1,7 +1,10 @@
 //! Files that are there as a whole or not at all: written beside, under another name, and renamed.
+//!
+//! Whoever writes such a file has it locked. What is left behind by a program that was killed is locked by nobody, and is
+//! removed by the next that writes in the folder.
 
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -78,12 +81,48 @@ fn fill(file: File, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> i
     out.into_inner().map_err(|error| error.into_error())
 }
 
-/// A new file in the same folder, from where it can be renamed.
+/// A new file in the same folder, from where it can be renamed. It is locked where that can be done.
 fn beside(path: &Path) -> io::Result<(File, PathBuf)> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
-    let name = format!(".portcullis-{}-{}.tmp", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-    let temporary = path.with_file_name(name);
-    Ok((OpenOptions::new().write(true).create_new(true).open(&temporary)?, temporary))
+    clear_away(path);
+    loop {
+        let name = format!("{PREFIX}{}-{}{SUFFIX}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let temporary = path.with_file_name(name);
+        let file = match OpenOptions::new().write(true).create_new(true).open(&temporary) {
+            // A process of the same number, in another container.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+            opened => opened?,
+        };
+        let _ = file.lock();
+        // Before it was locked, it was anybody's to clear away.
+        if temporary.exists() {
+            return Ok((file, temporary));
+        }
+    }
+}
+
+/// What temporary files are called: `.portcullis-PROCESS-NUMBER.tmp`.
+const PREFIX: &str = ".portcullis-";
+const SUFFIX: &str = ".tmp";
+
+/// Removes what was left behind in a file's folder. What cannot be removed is in nobody's way.
+fn clear_away(path: &Path) {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    for entry in folder.read_dir().into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX));
+        let is_ours = number.is_some_and(|it| it.bytes().all(|b| b.is_ascii_digit() || b == b'-'));
+        // Opening a pipe would wait.
+        if !is_ours || !entry.file_type().is_ok_and(|it| it.is_file()) {
+            continue;
+        }
+        // Locked until it is gone, so that whoever has just made it sees that.
+        if let Ok(file) = OpenOptions::new().write(true).open(entry.path())
+            && file.try_lock().is_ok()
+        {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 #[cfg(test)]
@@ -106,6 +145,25 @@ mod tests {
         assert_eq!((fs::read(&path).unwrap(), names()), (b"old".to_vec(), vec!["a.csv".into()]));
         file.write(|out| out.write_all(b"new")).unwrap();
         assert_eq!((fs::read(&path).unwrap(), names()), (b"new".to_vec(), vec!["a.csv".into()]));
+    }
+
+    #[test]
+    fn what_a_killed_program_left_is_cleared_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let ours = [".portcullis-1-0.tmp", ".portcullis-4000000-17.tmp"];
+        let others = [".portcullis-1.tmp.bak", ".portcullis-x-1.tmp", "portcullis-1-0.tmp", ".portcullis-7-7.tmp"];
+        for name in ours.iter().chain(&others) {
+            fs::write(path(name), "half").unwrap();
+        }
+        let another = File::open(path(others[3])).unwrap();
+        another.lock().unwrap();
+        Replacement::new(path("a.csv").to_str().unwrap()).unwrap();
+        assert!(ours.iter().all(|name| !path(name).exists()));
+        assert!(others.iter().all(|name| path(name).exists()), "somebody's, or of a program that runs");
+        drop(another);
+        Replacement::new(path("a.csv").to_str().unwrap()).unwrap();
+        assert!(!path(others[3]).exists());
     }
 
     #[cfg(unix)]

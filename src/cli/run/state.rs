@@ -1,0 +1,104 @@
+//! `--state`: all maps of a filter, from one run to the next.
+
+use std::fs::{File, TryLockError};
+use std::io::{self, Read};
+use std::path::Path;
+
+use portcullis::device::Session;
+use portcullis::map::Table;
+use portcullis::map_file::{self, state};
+use portcullis::program::Program;
+use portcullis::reason;
+
+use super::places::place;
+use super::replace::Replacement;
+use crate::cli::failure::Failure;
+
+/// The file, from before a run to behind it.
+pub struct State<'a> {
+    name: &'a str,
+    /// What was there before, which nobody else may write meanwhile.
+    before: Option<File>,
+    after: Replacement,
+}
+
+impl<'a> State<'a> {
+    /// Sees whether the file can be read, if it is there, and written. Nobody else may have it meanwhile.
+    pub fn open(name: &'a str) -> Result<State<'a>, Failure> {
+        let path = place(Path::new(name));
+        if path.metadata().is_ok_and(|it| !it.is_file() && !it.is_dir()) {
+            return Err(wrong(name, "this is no file, and state is carried in one"));
+        }
+        let before = loop {
+            let Some(file) = open(&path).map_err(|error| wrong(name, &reason(&error)))? else { break None };
+            // Where a file system has no locks, nobody is kept out.
+            if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+                return Err(wrong(
+                    name,
+                    "another run carries its state in it; wait for its end, or choose another file",
+                ));
+            }
+            // Before it was locked, it may have been replaced.
+            if is_at(&file, &path) {
+                break Some(file);
+            }
+        };
+        Ok(State { name, before, after: Replacement::new(name)? })
+    }
+
+    /// Brings what is in the file to the session's maps.
+    pub fn load(&mut self, program: &Program, session: &mut dyn Session) -> Result<(), Failure> {
+        let Some(mut file) = self.before.as_ref() else { return Ok(()) };
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(|error| wrong(self.name, &reason(&error)))?;
+        let maps = program.maps();
+        let all = state::read(maps, &bytes).map_err(|error| wrong(self.name, &error.to_string()))?;
+        for (number, (map, entries)) in maps.iter().zip(&all).enumerate() {
+            let mut table = Table::new(map, session.map_words(number)?);
+            map_file::put(&mut table, entries)
+                .map_err(|entry| wrong(self.name, &state::no_room(map, entries, entry).to_string()))?;
+            let (at, words) = table.changes();
+            session.set_map_words(number, at, words)?;
+        }
+        Ok(())
+    }
+
+    /// Writes what is in the session's maps now.
+    pub fn save(&self, program: &Program, session: &mut dyn Session) -> Result<(), Failure> {
+        let content = self.after.write(|out| {
+            let mut writer = state::Writer::new(out, program.maps().len())?;
+            for (number, map) in program.maps().iter().enumerate() {
+                let words = session.map_words(number).map_err(io::Error::other)?;
+                writer.map(map, &words)?;
+            }
+            writer.finish()
+        });
+        content.map_err(Failure::from)
+    }
+}
+
+/// The file, if it is there.
+fn open(path: &Path) -> io::Result<Option<File>> {
+    match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        file => file.map(Some),
+    }
+}
+
+/// Whether an open file is the one that is at a path.
+fn is_at(file: &File, path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        matches!((file.metadata(), path.metadata()), (Ok(a), Ok(b)) if (a.dev(), a.ino()) == (b.dev(), b.ino()))
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = (file, path);
+        true
+    }
+}
+
+fn wrong(name: &str, what: &str) -> Failure {
+    Failure::Wrong(format!("{name}: {what}"))
+}

@@ -1,0 +1,207 @@
+use std::collections::BTreeMap;
+
+use portcullis_core::map::Table;
+
+use super::super::put;
+use super::*;
+
+fn map(name: &str, kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
+    Declaration { name: name.into(), kind, key, value, entries, place: 0..0 }
+}
+
+fn maps() -> Vec<Declaration> {
+    vec![
+        map("flows", Kind::Hash, 2, 3, 50),
+        map("settings", Kind::Array, 1, 2, 9),
+        map("seen", Kind::Hash, 5, 0, 20),
+        map("sums", Kind::Counter, 1, 2, 7),
+    ]
+}
+
+type Model = BTreeMap<Vec<u32>, Vec<u32>>;
+
+/// What is in the maps: of those by number, what is not zero.
+fn models() -> Vec<Model> {
+    let flows = (0..30_u32).map(|n| (vec![n.wrapping_mul(0x9e37_79b9), n], vec![n, 0, u32::MAX - n]));
+    let settings = [(vec![2], vec![0, 7]), (vec![8], vec![1, 0])];
+    let seen = (0..3).map(|n| (vec![n, 0, u32::MAX, 1, n], Vec::new()));
+    let sums = [(vec![0], vec![5, 0]), (vec![6], vec![0, 1])];
+    vec![flows.collect(), settings.into(), seen.collect(), sums.into()]
+}
+
+fn memory(map: &Declaration, model: &Model) -> Vec<u32> {
+    let mut table = Table::new(map, Vec::new());
+    model.iter().for_each(|(key, value)| table.set(key, value).unwrap());
+    let mut words = vec![0; portcullis_core::map::layout::Layout::of(map).words()];
+    let (at, changed) = table.changes();
+    words[at..at + changed.len()].copy_from_slice(changed);
+    words
+}
+
+fn written(maps: &[Declaration], models: &[Model]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut writer = Writer::new(&mut bytes, maps.len()).unwrap();
+    maps.iter().zip(models).for_each(|(map, model)| writer.map(map, &memory(map, model)).unwrap());
+    writer.finish().unwrap();
+    bytes
+}
+
+fn model(entries: &Entries) -> Model {
+    entries.iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
+}
+
+/// The format as docs/maps.md has it, word by word.
+fn as_specified(words: &[u32]) -> Vec<u8> {
+    let mut bytes = b"portcullis state".to_vec();
+    words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+    sealed(bytes)
+}
+
+fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    let words = bytes.chunks(4).map(|word| u32::from_le_bytes(word.try_into().unwrap()));
+    let sum = words.fold(0xcbf2_9ce4_8422_2325_u64, |sum, word| (sum ^ u64::from(word)).wrapping_mul(0x100_0000_01b3));
+    bytes.extend(sum.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn what_is_written_is_read_again() {
+    let (maps, models) = (maps(), models());
+    let bytes = written(&maps, &models);
+    let read_again: Vec<Model> = read(&maps, &bytes).unwrap().iter().map(model).collect();
+    assert_eq!(read_again, models);
+    // In any order of the filter's.
+    let turned: Vec<Declaration> = maps.iter().rev().cloned().collect();
+    let read_again: Vec<Model> = read(&turned, &bytes).unwrap().iter().rev().map(model).collect();
+    assert_eq!(read_again, models);
+}
+
+#[test]
+fn files_are_as_specified() {
+    let maps = [map("ab", Kind::Hash, 1, 2, 10), map("count", Kind::Counter, 1, 2, 3)];
+    let models = [Model::from([(vec![9], vec![1, 2]), (vec![3], vec![0, 0])]), [(vec![1], vec![u32::MAX, 4])].into()];
+    let (ab, coun, t) = (0x0000_6261, 0x6e75_6f63, 0x74);
+    let wanted = as_specified(&[
+        1,
+        2, // the version, and how many maps
+        1,
+        1,
+        2,
+        10,
+        2,
+        2,
+        ab,
+        3,
+        0,
+        0,
+        9,
+        1,
+        2, // a hash
+        4,
+        1,
+        2,
+        3,
+        1,
+        5,
+        coun,
+        t,
+        1,
+        u32::MAX,
+        4, // a counter
+    ]);
+    assert_eq!(written(&maps, &models), wanted);
+    let read_again: Vec<Model> = read(&maps, &wanted).unwrap().iter().map(model).collect();
+    assert_eq!(read_again, models);
+}
+
+#[test]
+fn maps_may_get_another_size() {
+    let (maps, models) = (maps(), models());
+    let bytes = written(&maps, &models);
+    let resized = |entries: [u32; 4]| -> Vec<Result<Model, String>> {
+        let maps: Vec<_> =
+            maps.iter().zip(entries).map(|(map, entries)| Declaration { entries, ..map.clone() }).collect();
+        let all = read(&maps, &bytes).unwrap();
+        let each = maps.iter().zip(&all).map(|(map, entries)| {
+            let mut table = Table::new(map, Vec::new());
+            put(&mut table, entries).map_err(|number| no_room(map, entries, number).to_string())?;
+            let rows = table.rows().into_iter().map(|row| (row.key, row.value));
+            Ok(rows.filter(|(_, value)| map.kind == Kind::Hash || value.iter().any(|word| *word != 0)).collect())
+        });
+        each.collect()
+    };
+    let all: Vec<Result<Model, String>> = models.into_iter().map(Ok).collect();
+    assert_eq!(resized([1000, 10, 4000, 8]), all);
+    assert_eq!(resized([30, 9, 3, 7]), all, "just enough");
+    let short = |map: &str, what: &str| Err(format!("{map} {what}"));
+    let few = resized([10, 8, 3, 6]);
+    assert_eq!(
+        few[0],
+        short("the map `flows` has 30 entries in it,", "for which entries=10 of the filter's is too few")
+    );
+    assert_eq!(few[1], short("entry 8 of the map `settings`", "is not zero, and the map ends before (entries=8)"));
+    assert_eq!(few[3], short("entry 6 of the map `sums`", "is not zero, and the map ends before (entries=6)"));
+}
+
+#[test]
+fn other_maps_are_refused_by_name() {
+    let (ours, bytes) = (maps(), written(&maps(), &models()));
+    let refused = |change: fn(&mut Vec<Declaration>), words: &[&str]| {
+        let mut maps = ours.clone();
+        change(&mut maps);
+        let error = read(&maps, &bytes).unwrap_err();
+        assert!(matches!(error, StateError::Differs(_)));
+        words.iter().for_each(|word| assert!(error.to_string().contains(word), "{error}"));
+    };
+    refused(|maps| maps[0].value = 4, &["`flows`", "`hash key=2 value=3`", "`hash key=2 value=4`"]);
+    refused(|maps| maps[2].key = 4, &["`seen`", "`hash key=5 value=0`", "`hash key=4 value=0`"]);
+    refused(|maps| maps[1].kind = Kind::Counter, &["`settings`", "`array value=2`", "`counter`"]);
+    refused(|maps| maps[3].name = "summs".into(), &["it has a map `sums` (counter), and the filter has none"]);
+    refused(|maps| maps.push(map("more", Kind::Array, 1, 1, 1)), &["the filter's map `more` is not in it"]);
+    refused(Vec::clear, &["it has a map `flows` (hash key=2 value=3)"]);
+}
+
+/// Nothing that is cut off or changed by a bit is taken, and nothing makes it panic.
+#[test]
+fn damage_is_seen() {
+    let (maps, bytes) = (maps(), written(&maps(), &models()));
+    for length in 0..bytes.len() {
+        let error = read(&maps, &bytes[..length]).unwrap_err();
+        assert!(matches!(error, StateError::Foreign | StateError::Damaged(_)), "{length} bytes: {error}");
+    }
+    for bit in 0..8 * bytes.len() {
+        let mut changed = bytes.clone();
+        changed[bit / 8] ^= 1 << (bit % 8);
+        assert!(read(&maps, &changed).is_err(), "bit {bit}");
+    }
+    let longer = [&bytes[..], &[0; 4]].concat();
+    assert!(matches!(read(&maps, &longer), Err(StateError::Damaged(_))));
+}
+
+/// Damage whose checksum is right: what comes of it, comes of it without a panic.
+#[test]
+fn nonsense_with_a_right_checksum_does_no_harm() {
+    let (maps, bytes) = (maps(), written(&maps(), &models()));
+    let content = &bytes[..bytes.len() - 8];
+    let mut refused = 0;
+    for at in (16..content.len()).step_by(4) {
+        for word in [0, 1, 2, 5, 0x7fff_ffff, u32::MAX] {
+            let mut changed = content.to_vec();
+            changed[at..at + 4].copy_from_slice(&word.to_le_bytes());
+            refused += usize::from(read(&maps, &sealed(changed)).is_err());
+        }
+        refused += usize::from(read(&maps, &sealed(content[..at].to_vec())).is_err());
+    }
+    // All that is cut off, and what is wrong in the headers of four maps.
+    assert!(refused > content.len() / 4 - 4 + 4 * 6, "{refused}");
+    let all = [&[1, 2][..], &[4, 1, 2, 7, 0, 1, 0x61], &[4, 1, 2, 7, 0, 1, 0x61]].concat();
+    let twice = read(&[map("a", Kind::Counter, 1, 2, 7)], &as_specified(&all));
+    assert_eq!(twice, Err(StateError::Damaged("it has a map twice")));
+}
+
+#[test]
+fn other_files_and_versions_are_told_apart() {
+    assert_eq!(read(&maps(), b""), Err(StateError::Foreign));
+    assert_eq!(read(&maps(), b"key0,value0\n1,2\n"), Err(StateError::Foreign));
+    assert_eq!(read(&maps(), &as_specified(&[2, 0, 0])), Err(StateError::Version(2)));
+}

@@ -1,0 +1,224 @@
+//! `run --state`: maps that go from one run to the next.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+
+use crate::support::{PASS, Place, has_device, packets, pcap, sample};
+
+/// Of each source its packets, of each length whether it came, of all packets their bytes.
+const COUNTS: &str = "
+    //! map sources: hash key=1 value=1 entries=4096
+    //! map lengths: array value=1 entries=2048
+    //! map bytes: counter entries=1
+    fn xdp_filter(pkt: u32) -> u32 {
+        let source = sources_insert(load_be32(pkt, 26u));
+        if source == MAP_FULL { return XDP_ABORTED; }
+        sources_add(source, 0u, 1u);
+        lengths_write(pkt_len(pkt), 0u, 1u);
+        bytes_add(0u, pkt_len(pkt));
+        return XDP_PASS;
+    }";
+
+/// What is dumped of `COUNTS` after the capture came so many times.
+fn sources(times: u32) -> String {
+    let mut counts = BTreeMap::<u32, u32>::new();
+    for packet in packets(&std::fs::read(sample()).unwrap()) {
+        let source = packet.get(26..30).map_or(0, |it| u32::from_be_bytes(it.try_into().unwrap()));
+        *counts.entry(source).or_default() += times;
+    }
+    let rows = counts.iter().map(|(source, count)| format!("{source},{count}\n"));
+    "key0,value0\n".to_owned() + &rows.collect::<String>()
+}
+
+fn bytes(times: usize) -> String {
+    let all = packets(&std::fs::read(sample()).unwrap());
+    format!("index,sum\n0,{}\n", times * all.iter().map(Vec::len).sum::<usize>())
+}
+
+#[test]
+fn maps_go_from_run_to_run_and_from_device_to_device() {
+    let place = Place::new();
+    let filter = place.file("f.wgsl", COUNTS);
+    let mut times = 0;
+    for device in ["cpu", "interp", "wgpu", "opencl", "cpu"] {
+        if !has_device(device) {
+            continue;
+        }
+        times += 1;
+        let args = ["run", filter, "--read", &sample(), "--device", device, "--state", "s", "--batch", "700"];
+        place.run(&[&args[..], &["--dump-map", "sources=s.csv", "--dump-map", "bytes=b.csv"]].concat()).done();
+        for (file, wanted) in [("s.csv", sources(times)), ("b.csv", bytes(times as usize))] {
+            let text = String::from_utf8(place.read(file)).unwrap();
+            assert!(text == wanted, "{device}, run {times}, {file}:\n{text}");
+        }
+    }
+    assert!(times >= 3);
+    assert_eq!(place.names(), ["b.csv", "f.wgsl", "s", "s.csv"], "nothing else is left");
+    // A run that changes nothing writes the same.
+    let (before, none) = (place.read("s"), place.file("none.pcap", pcap(&[])));
+    place.run(&["run", filter, "--read", none, "--state", "s"]).done();
+    assert!(place.read("s") == before);
+}
+
+#[test]
+fn a_map_may_get_another_size_and_nothing_else() {
+    let place = Place::new();
+    place.file("f.wgsl", COUNTS);
+    place.run(&["run", "f.wgsl", "--read", &sample(), "--state", "s"]).done();
+    let saved = place.read("s");
+    let with = |from: &str, to: &str| {
+        assert!(COUNTS.contains(from));
+        let filter = place.file("g.wgsl", COUNTS.replace(from, to));
+        place.run(&["run", filter, "--read", &sample(), "--state", "s", "--dump-map", "sources=s.csv"])
+    };
+    let refused = |from: &str, to: &str, why: &str| {
+        let ran = with(from, to).failed(1, &[]);
+        assert_eq!(ran.err, format!("error: s: {why}\n"));
+        assert!(place.read("s") == saved && !place.has("s.csv"), "all is as it was");
+    };
+    let own = "give each filter a file of its own";
+    refused(
+        "key=1 value=1",
+        "key=1 value=2",
+        &format!(
+            "its map `sources` is declared as `hash key=1 value=1`, and the filter's as `hash key=1 value=2`; {own}"
+        ),
+    );
+    let other = format!("{PASS}\n//! map other: counter entries=1\n");
+    place.file("other.wgsl", other);
+    let ran = place.run(&["run", "other.wgsl", "--read", &sample(), "--state", "s"]);
+    let none = "it has a map `sources` (hash key=1 value=1), and the filter has none of this name";
+    assert_eq!(ran.failed(1, &[]).err, format!("error: s: {none}; {own}\n"));
+    let count = sources(1).lines().count() - 1;
+    refused(
+        "entries=4096",
+        "entries=9",
+        &format!("the map `sources` has {count} entries in it, for which entries=9 of the filter's is too few"),
+    );
+    let longest = packets(&std::fs::read(sample()).unwrap()).iter().map(Vec::len).max().unwrap();
+    assert!(longest < 2000, "so that there is room to lose");
+    let ran = with("entries=2048", "entries=64").failed(1, &["error: s: entry ", "of the map `lengths` is not zero"]);
+    assert!(ran.err.ends_with("and the map ends before (entries=64)\n"), "{}", ran.err);
+    // More, and as few as will do.
+    with("entries=4096", "entries=100000").done();
+    assert_eq!(String::from_utf8(place.read("s.csv")).unwrap(), sources(2));
+    with("entries=2048", &format!("entries={}", longest + 1)).done();
+    assert_eq!(String::from_utf8(place.read("s.csv")).unwrap(), sources(3));
+}
+
+#[test]
+fn files_that_are_no_state_are_refused_and_stay() {
+    let place = Place::new();
+    let filter = place.file("f.wgsl", COUNTS);
+    let run = |state: &str| place.run(&["run", filter, "--read", &sample(), "--state", state]);
+    run("s").done();
+    let saved = place.read("s");
+    let mut changed = saved.clone();
+    changed[saved.len() / 2] ^= 8;
+    let advice = "put a copy in its place, or remove it to begin anew";
+    let newer = [&saved[..16], &[9, 0, 0, 0], &saved[20..]].concat();
+    for (content, why) in [
+        (&b""[..], "this is no file that --state has written"),
+        (b"key0,value0\n1,2\n", "this is no file that --state has written"),
+        (&saved[..saved.len() - 12], &format!("it is damaged (cut off or changed: its checksum is another); {advice}")),
+        (&saved[..21], &format!("it is damaged (cut off or changed: its checksum is another); {advice}")),
+        (&changed, &format!("it is damaged (cut off or changed: its checksum is another); {advice}")),
+        (&newer, "its format is version 9, and this program knows version 1; run the program that has written it"),
+    ] {
+        place.file("bad", content);
+        assert_eq!(run("bad").failed(1, &[]).err, format!("error: bad: {why}\n"));
+        assert_eq!(place.read("bad"), content);
+    }
+    std::fs::create_dir(place.path("dir")).unwrap();
+    run("dir").failed(1, &["error: dir: cannot be created: it is a folder, not a file"]);
+    run("none/s").failed(1, &["error: none/s: cannot be created: there is no folder none; create it first"]);
+    #[cfg(unix)]
+    run("/dev/null").failed(1, &["error: /dev/null: this is no file, and state is carried in one"]);
+    run("f.wgsl").failed(1, &["error: f.wgsl: this is no file that --state has written"]);
+    assert_eq!(place.names(), ["bad", "dir", "f.wgsl", "s"]);
+}
+
+#[test]
+fn wrong_uses_are_told_before_the_run() {
+    let place = Place::new();
+    let filter = place.file("f.wgsl", COUNTS);
+    let none = place.file("none.wgsl", PASS);
+    let run = |args: &[&str]| place.run(&[&["run"], args, &["--read", &sample(), "--state", "s.csv"]].concat());
+    run(&[none]).failed(2, &["error: --state s.csv: the filter has no maps"]);
+    run(&[filter, "--device", "noop"]).failed(2, &["error: --state s.csv: noop runs no filter"]);
+    run(&[filter, "--dump-map", "bytes=s.csv"]).failed(2, &["--dump-map bytes=s.csv: this is what --state"]);
+    run(&[filter, "--write", "./s.csv"]).failed(2, &["--state s.csv: this is what --write writes to"]);
+    assert_eq!(place.names(), ["f.wgsl", "none.wgsl"]);
+}
+
+/// Of two runs with one file the second would undo what the first has done.
+#[test]
+fn a_file_is_of_one_run_at_a_time() {
+    let place = Place::new();
+    let filter = place.file("f.wgsl", COUNTS);
+    let run = || place.run(&["run", filter, "--read", &sample(), "--state", "s"]);
+    run().done();
+    let other = File::open(place.path("s")).unwrap();
+    other.lock().unwrap();
+    let why = "another run carries its state in it; wait for its end, or choose another file";
+    assert_eq!(run().failed(1, &[]).err, format!("error: s: {why}\n"));
+    drop(other);
+    run().done();
+}
+
+/// Killed at any time, a run leaves the file as it was or as it was to be, and nothing beside it that the next does not
+/// clear away.
+#[cfg(unix)]
+#[test]
+fn a_killed_run_loses_itself_and_never_the_file() {
+    let place = Place::new();
+    let text = "//! map seen: array value=4 entries=60000
+        fn xdp_filter(pkt: u32) -> u32 {
+            let entry = load_be32(pkt, 26u) % 60000u;
+            for (var word = 0u; word < 4u; word = word + 1u) { seen_add(entry, word, word + 1u); }
+            return XDP_PASS;
+        }";
+    let filter = place.file("f.wgsl", text);
+    let read = "synth:packets=60000,flows=60000";
+    let run = ["run", filter, "--read", read, "--device", "cpu", "--state", "s"];
+    place.run(&run).done();
+    let none = place.file("none.pcap", pcap(&[]));
+    // What is in the file, whole or refused.
+    let rows = || -> Vec<[u64; 5]> {
+        place.run(&["run", filter, "--read", none, "--state", "s", "--dump-map", "seen=s.csv"]).done();
+        let text = String::from_utf8(place.read("s.csv")).unwrap();
+        let rows = text.lines().skip(1).map(|row| {
+            let numbers: Vec<u64> = row.split(',').map(|number| number.parse().unwrap()).collect();
+            numbers.try_into().unwrap()
+        });
+        rows.collect()
+    };
+    let once = rows();
+    let size = std::fs::metadata(place.path("s")).unwrap().len();
+    assert!(size > 300_000, "it takes a while to write: {size} bytes");
+    let (mut runs, mut killed, mut halfway) = (1, 0, 0);
+    for round in 0..16 {
+        let mut child = place.command(&run).stdout(std::process::Stdio::null()).spawn().unwrap();
+        // Longer and longer into the writing.
+        let enough = || {
+            let names = place.names();
+            let temporary = names.iter().find(|name| name.ends_with(".tmp"));
+            let length = temporary.and_then(|name| Some(place.path(name).metadata().ok()?.len()));
+            length.is_some_and(|length| length > size * round / 16)
+        };
+        while child.try_wait().unwrap().is_none() && !enough() {}
+        child.kill().unwrap();
+        killed += usize::from(!child.wait().unwrap().success());
+        halfway += usize::from(place.names().iter().any(|name| name.ends_with(".tmp")));
+        let now = rows();
+        let times = now.iter().zip(&once).find(|(_, once)| once[1] > 0).map(|(now, once)| now[1] / once[1]).unwrap();
+        assert!(times == runs || times == runs + 1, "{runs} runs before, and now {times}");
+        for (now, once) in now.iter().zip(&once) {
+            assert_eq!(now[1..], once[1..].iter().map(|n| n * times).collect::<Vec<_>>()[..], "entry {}", once[0]);
+        }
+        runs = times;
+        assert_eq!(place.names(), ["f.wgsl", "none.pcap", "s", "s.csv"], "what was left is cleared away");
+    }
+    println!("{killed} of 16 were killed, {halfway} halfway through the file");
+    assert!(halfway > 0, "none was killed while it wrote");
+}
