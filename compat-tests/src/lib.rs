@@ -4,7 +4,8 @@
 //!
 //! - [`devices`]: runs a suite on each device, and notes what became of it;
 //! - [`corpora`], [`layouts`]: packets, and how they lie in memory;
-//! - [`stock`], [`models`]: the stock filters, and what they should do;
+//! - [`traffic`]: connections, floods and strays, in order, for filters with maps;
+//! - [`stock`], [`models`]: the stock filters, and what they should do; [`stateful`]: those with maps;
 //! - [`generator`]: random filters that are valid, and packets for them;
 //! - [`operators`], [`floating_point`]: filters that compute with everything there is to compute with;
 //! - [`c_programs`], [`cl_programs`]: random filters in OpenCL C, which mean the same in plain C, or in OpenCL C alone;
@@ -29,5 +30,7 @@ pub mod nvidia;
 pub mod oclgrind;
 pub mod operators;
 pub mod shrink;
+pub mod stateful;
 pub mod stock;
+pub mod traffic;
 pub mod witness;

@@ -4,6 +4,8 @@
 
 use portcullis_core::packet::Verdict;
 
+use crate::stateful::ip::{ip, own_words};
+
 /// What a filter leaves behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
@@ -29,6 +31,7 @@ pub fn outcome(name: &str, packet: &[u8]) -> Outcome {
         "mac_swap" => mac_swap(packet),
         "dscp_mark" => Outcome { verdict: Verdict::Pass, bytes: dscp_mark(packet, 46) },
         "vlan_pop" => Outcome { verdict: Verdict::Pass, bytes: vlan_pop(packet) },
+        "sampler" => only(sampler(packet, 100, 0)),
         other => panic!("no model of {other}"),
     }
 }
@@ -245,6 +248,30 @@ fn vlan_pop(packet: &[u8]) -> Vec<u8> {
     }
 }
 
+fn sampler(packet: &[u8], rate: u32, seed: u32) -> Verdict {
+    let Some(ip) = ip(packet) else { return Verdict::Drop };
+    let mut words = [own_words(ip.source), own_words(ip.destination)].concat();
+    words.push(u32::from(ip.identification) << 16 | u32::from(ip.protocol));
+    words.extend([0, 4].map(|at| ip.u32_at(at).unwrap_or(0)));
+    // A word of MurmurHash's is four bytes, lowest first.
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    if murmur3(&bytes, seed).is_multiple_of(rate) { Verdict::Pass } else { Verdict::Drop }
+}
+
+/// MurmurHash3 of 32 bits, of whole words.
+fn murmur3(bytes: &[u8], seed: u32) -> u32 {
+    let mut hash = seed;
+    for block in bytes.as_chunks().0 {
+        let scrambled = u32::from_le_bytes(*block).wrapping_mul(0xcc9e_2d51).rotate_left(15).wrapping_mul(0x1b87_3593);
+        hash = (hash ^ scrambled).rotate_left(13).wrapping_mul(5).wrapping_add(0xe654_6b64);
+    }
+    hash ^= bytes.len() as u32;
+    for (shift, factor) in [(16, 0x85eb_ca6b), (13, 0xc2b2_ae35)] {
+        hash = (hash ^ hash >> shift).wrapping_mul(factor);
+    }
+    hash ^ hash >> 16
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -269,6 +296,32 @@ mod tests {
         assert_eq!(fnv1a(b""), 0x811c_9dc5);
         assert_eq!(fnv1a(b"a"), 0xe40c_292c);
         assert_eq!(fnv1a(b"foobar"), 0xbf9c_f968);
+    }
+
+    /// Test vectors of the reference implementation, as other implementations are held to them.
+    #[test]
+    fn murmur_agrees_with_its_test_vectors() {
+        assert_eq!(murmur3(b"", 0), 0);
+        assert_eq!(murmur3(b"", 1), 0x514e_28b7);
+        assert_eq!(murmur3(b"", 0xffff_ffff), 0x81f1_6f39);
+        assert_eq!(murmur3(&[0xff; 4], 0), 0x7629_3b50);
+        assert_eq!(murmur3(&[0x21, 0x43, 0x65, 0x87], 0), 0xf55b_516b);
+        assert_eq!(murmur3(&[0x21, 0x43, 0x65, 0x87], 0x5082_edee), 0x2362_f9de);
+        assert_eq!(murmur3(b"aaaa", 0x9747_b28c), 0x5a97_808a);
+    }
+
+    /// One in `rate` is picked, whatever is the same on the packets' way; what routers change does not count.
+    #[test]
+    fn the_sample_is_one_in_so_many_and_stays_the_same_on_the_way() {
+        let mut picked = 0;
+        for i in 0..20_000_u32 {
+            let mut packet = tcp4(0, [10, (i >> 8) as u8, i as u8, 4], 80);
+            let verdict = sampler(&packet, 20, 3);
+            picked += usize::from(verdict == Verdict::Pass);
+            (packet[0], packet[15], packet[22], packet[24]) = (9, 0xb8, 7, 5);
+            assert_eq!(sampler(&packet, 20, 3), verdict);
+        }
+        assert!((900..1100).contains(&picked), "{picked} of 1000");
     }
 
     #[test]

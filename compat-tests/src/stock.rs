@@ -1,6 +1,9 @@
 //! The stock filters, as they stand in `shaders/`.
 
-/// Name and text of every stock filter.
+/// Those with maps, in WGSL and in OpenCL C.
+pub use portcullis::selftest::filters::{STATEFUL, STATEFUL_IN_C};
+
+/// Name and text of every stock filter without maps.
 pub use portcullis::selftest::filters::STOCK as FILTERS;
 
 /// The same in OpenCL C.
@@ -22,7 +25,7 @@ mod tests {
 
     #[test]
     fn every_stock_filter_compiles() {
-        for (name, text) in FILTERS {
+        for (name, text) in FILTERS.iter().chain(STATEFUL) {
             let source = Source::new(format!("{name}.wgsl"), *text);
             if let Err(errors) = wgsl::compile(&source, &ProgramOptions::default()) {
                 panic!("{}", errors.render());
@@ -38,8 +41,9 @@ mod tests {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|e| e == "wgsl") {
                 let name = path.file_stem().unwrap().to_str().unwrap();
-                text(name);
-                assert!(FILTERS_IN_C.iter().any(|(known, _)| *known == name), "{name} is not there in OpenCL C");
+                let is_in = |texts: &[(&str, &str)]| texts.iter().any(|(known, _)| *known == name);
+                assert!(is_in(FILTERS) || is_in(STATEFUL), "{name} is not listed");
+                assert!(is_in(FILTERS_IN_C) || is_in(STATEFUL_IN_C), "{name} is not there in OpenCL C");
                 assert!(readme.contains(&format!("| `{name}` |")), "{name} has no row in shaders/README.md");
             }
         }

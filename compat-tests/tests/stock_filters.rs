@@ -110,6 +110,7 @@ fn hostile_packets_reach_every_verdict() {
         ("mac_swap", &["drop", "tx"]),
         ("dscp_mark", &["pass"]),
         ("vlan_pop", &["pass"]),
+        ("sampler", &["drop", "pass"]),
     ] {
         let outcomes: Vec<Outcome> = corpus.packets.iter().map(|packet| models::outcome(name, packet)).collect();
         for action in least {

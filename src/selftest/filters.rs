@@ -62,19 +62,25 @@ macro_rules! texts {
     };
 }
 
-/// The stock filters, name and text.
+/// The stock filters without maps, name and text.
 pub const STOCK: &[(&str, &str)] = texts!(
     "../../shaders", "wgsl":
     "simple_filter", "port_filter", "minimal", "complex_filter", "http_only", "hash_lb", "mac_swap", "dscp_mark",
-    "vlan_pop",
+    "vlan_pop", "sampler",
 );
 
 /// The stock filters once more, in OpenCL C. They mean the same.
 pub const STOCK_IN_C: &[(&str, &str)] = texts!(
     "../../shaders", "cl":
     "simple_filter", "port_filter", "minimal", "complex_filter", "http_only", "hash_lb", "mac_swap", "dscp_mark",
-    "vlan_pop",
+    "vlan_pop", "sampler",
 );
+
+/// The stock filters that have maps, name and text. What they make of a packet depends on those before it.
+pub const STATEFUL: &[(&str, &str)] = texts!("../../shaders", "wgsl": "gtpu_decap");
+
+/// The same in OpenCL C.
+pub const STATEFUL_IN_C: &[(&str, &str)] = texts!("../../shaders", "cl": "gtpu_decap");
 
 /// The probes, name and text: one or more for each rule of what a filter means. The second line of
 /// each that begins with `// probe:` holds its directives: `expect=pass`, `fuel=N`,
@@ -164,6 +170,7 @@ mod tests {
     fn every_stock_filter_is_there_in_every_language() {
         let names = |texts: &[(&'static str, &str)]| texts.iter().map(|(name, _)| *name).collect::<Vec<_>>();
         assert_eq!(names(STOCK), names(STOCK_IN_C));
+        assert_eq!(names(STATEFUL), names(STATEFUL_IN_C));
         for case in cases() {
             let meaning = case.meaning();
             assert_eq!((meaning.name, meaning.language), (case.name, Language::Wgsl));

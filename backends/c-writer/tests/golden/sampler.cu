@@ -1,0 +1,140 @@
+// CUDA C++, from sampler.wgsl with rate=100, seed=0
+typedef unsigned char uchar;
+typedef unsigned int uint;
+typedef unsigned long long ulonglong;
+typedef long long longlong;
+
+typedef struct alignas(8) { uint offset; uint length; } pc_descriptor;
+
+typedef struct {
+    const uchar *bytes;
+    const uint *words;
+    uint length;
+} pc_packet;
+
+static constexpr uint ETH_P_8021Q = 33024u;
+static constexpr uint ETH_P_8021AD = 34984u;
+static constexpr uint ETH_P_IP = 2048u;
+static constexpr uint ETH_P_IPV6 = 34525u;
+static constexpr uint XDP_DROP = 1u;
+static constexpr uint rate = 100u;
+static constexpr uint XDP_PASS = 2u;
+static constexpr uint seed = 0u;
+
+static __device__ __forceinline__ uint pc_half(const pc_packet *pkt, uint off)
+{
+    uint at = off;
+    uint shift = (at & 3u) * 8u;
+    const uint *word = pkt->words + (at >> 2);
+    return word[0] >> shift | (shift == 24u ? word[1] << 8 : 0u);
+}
+
+static __device__ __forceinline__ uint load_be16(const pc_packet *pkt, uint off)
+{
+    uint both = pc_half(pkt, off);
+    uint value = (both & 0xffu) << 8 | (both >> 8 & 0xffu);
+    return pkt->length < 2u || off > pkt->length - 2u ? 0u : value;
+}
+
+static __device__ __forceinline__ uint load_be16_far(const pc_packet *pkt, uint off)
+{
+    if (pkt->length < 2u || off > pkt->length - 2u) return 0u;
+    uint both = pc_half(pkt, off);
+    return (both & 0xffu) << 8 | (both >> 8 & 0xffu);
+}
+
+static __device__ __forceinline__ uint load_u8(const pc_packet *pkt, uint off)
+{
+    const uchar *at = pkt->bytes + off;
+    uint value = (uint)at[0];
+    return pkt->length < 1u || off > pkt->length - 1u ? 0u : value;
+}
+
+static __device__ __forceinline__ uint pkt_len(const pc_packet *pkt)
+{
+    return pkt->length;
+}
+
+static __device__ __forceinline__ uint pc_word(const pc_packet *pkt, uint off)
+{
+    uint at = off;
+    uint shift = (at & 3u) * 8u;
+    const uint *word = pkt->words + (at >> 2);
+    return word[0] >> shift | word[1] << 1 << (31u - shift);
+}
+
+static __device__ __forceinline__ uint load_be32_far(const pc_packet *pkt, uint off)
+{
+    if (pkt->length < 4u || off > pkt->length - 4u) return 0u;
+    return __byte_perm(pc_word(pkt, off), 0u, 0x0123u);
+}
+
+static __device__ __forceinline__ uint mix(uint hash, uint word)
+{
+    uint k = 0u;
+    k = word * 3432918353u;
+    k = ((k << 15u) | (k >> 17u)) * 461845907u;
+    uint h = hash ^ k;
+    return ((h << 13u) | (h >> 19u)) * 5u + 3864292196u;
+}
+
+static __device__ __forceinline__ uint finish(uint hash, uint bytes)
+{
+    uint h = 0u;
+    h = hash ^ bytes;
+    h = (h ^ (h >> 16u)) * 2246822507u;
+    h = (h ^ (h >> 13u)) * 3266489909u;
+    return h ^ (h >> 16u);
+}
+
+static __device__ __forceinline__ uint xdp_filter(pc_packet *pkt)
+{
+    uint addresses = 0u;
+    uint payload = 0u;
+    uint protocol = 0u;
+    uint hash = seed;
+    uint at = 0u;
+    uint outer = load_be16(pkt, 12u);
+    uint ip = outer == ETH_P_8021Q || outer == ETH_P_8021AD ? 18u : 14u;
+    uint ethertype = load_be16_far(pkt, ip - 2u);
+    uint version_ihl = load_u8(pkt, ip);
+    if (ethertype == ETH_P_IP && version_ihl - 69u <= 10u && pkt_len(pkt) >= ip + 20u) {
+        addresses = ip + 12u;
+        payload = ip + (version_ihl & 0xfu) * 4u;
+        protocol = (load_be16(pkt, ip + 4u) << 16u) | load_u8(pkt, ip + 9u);
+    } else if (ethertype == ETH_P_IPV6 && (version_ihl >> 4u) == 6u && pkt_len(pkt) >= ip + 40u) {
+        addresses = ip + 8u;
+        payload = ip + 40u;
+        protocol = load_u8(pkt, ip + 6u);
+    } else {
+        return XDP_DROP;
+    }
+    uint end = ethertype == ETH_P_IP ? ip + 20u : ip + 40u;
+    at = addresses;
+    for (; at < end; at = at + 4u) {
+        hash = mix(hash, load_be32_far(pkt, at));
+    }
+    hash = mix(hash, protocol);
+    hash = mix(hash, load_be32_far(pkt, payload));
+    hash = mix(hash, load_be32_far(pkt, payload + 4u));
+    return finish(hash, end - addresses + 12u) % rate == 0u ? XDP_PASS : XDP_DROP;
+}
+
+extern "C" __global__ void __launch_bounds__(256) xdp_kernel(
+    const uchar *__restrict__ arena,
+    const pc_descriptor *__restrict__ descriptors,
+    uchar *__restrict__ verdicts,
+    uint base,
+    uint count)
+{
+    uint lane = blockIdx.x * blockDim.x + threadIdx.x;
+    if (lane >= count) return;
+    uint packet = base + lane;
+    pc_descriptor descriptor = descriptors[packet];
+    pc_packet pkt;
+    pkt.bytes = arena + descriptor.offset;
+    pkt.words = (const uint *)(arena + descriptor.offset);
+    pkt.length = descriptor.length;
+    uint verdict = xdp_filter(&pkt);
+    verdicts[packet] = (uchar)verdict;
+}

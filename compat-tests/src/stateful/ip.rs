@@ -1,0 +1,106 @@
+//! IP headers as the models see them: there as a whole, or not at all.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// An IP packet behind an Ethernet header and one VLAN tag or none.
+#[derive(Debug, Clone, Copy)]
+pub struct Ip<'a> {
+    /// Where its header begins.
+    pub at: usize,
+    /// Its source.
+    pub source: IpAddr,
+    /// Its destination.
+    pub destination: IpAddr,
+    /// The protocol, or the next header of IPv6.
+    pub protocol: u8,
+    /// IPv4's identification.
+    pub identification: u16,
+    /// More fragments follow, or some came before; IPv4 only.
+    pub is_fragment: bool,
+    /// Some came before.
+    pub is_later_fragment: bool,
+    /// What is behind the header with its options; nothing where those are cut off.
+    pub payload: &'a [u8],
+}
+
+/// The IP packet in a frame.
+pub fn ip(frame: &[u8]) -> Option<Ip<'_>> {
+    let at = match frame.get(12..14)? {
+        [0x81, 0x00] | [0x88, 0xa8] => 18,
+        _ => 14,
+    };
+    let header = frame.get(at..)?;
+    match frame.get(at - 2..at)? {
+        [0x08, 0x00] => ipv4(at, header),
+        [0x86, 0xdd] => ipv6(at, header),
+        _ => None,
+    }
+}
+
+fn ipv4(at: usize, header: &[u8]) -> Option<Ip<'_>> {
+    let fixed: &[u8; 20] = header.first_chunk()?;
+    let words = usize::from(fixed[0] & 15);
+    if fixed[0] >> 4 != 4 || words < 5 {
+        return None;
+    }
+    let address = |at: usize| IpAddr::V4(Ipv4Addr::new(fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]));
+    let is_later_fragment = fixed[6] & 0x1f != 0 || fixed[7] != 0;
+    Some(Ip {
+        at,
+        source: address(12),
+        destination: address(16),
+        protocol: fixed[9],
+        identification: u16::from_be_bytes([fixed[4], fixed[5]]),
+        is_fragment: is_later_fragment || fixed[6] & 0x20 != 0,
+        is_later_fragment,
+        payload: header.get(words * 4..).unwrap_or_default(),
+    })
+}
+
+fn ipv6(at: usize, header: &[u8]) -> Option<Ip<'_>> {
+    let fixed: &[u8; 40] = header.first_chunk()?;
+    if fixed[0] >> 4 != 6 {
+        return None;
+    }
+    let address = |at: usize| IpAddr::V6(Ipv6Addr::from_octets(std::array::from_fn(|i| fixed[at + i])));
+    Some(Ip {
+        at,
+        source: address(8),
+        destination: address(24),
+        protocol: fixed[6],
+        identification: 0,
+        is_fragment: false,
+        is_later_fragment: false,
+        payload: &header[40..],
+    })
+}
+
+impl Ip<'_> {
+    /// 16 bits of what is behind the header.
+    pub fn u16_at(&self, at: usize) -> Option<u16> {
+        self.payload.get(at..).and_then(|bytes| bytes.first_chunk()).map(|bytes| u16::from_be_bytes(*bytes))
+    }
+
+    /// 32 bits of what is behind the header.
+    pub fn u32_at(&self, at: usize) -> Option<u32> {
+        self.payload.get(at..).and_then(|bytes| bytes.first_chunk()).map(|bytes| u32::from_be_bytes(*bytes))
+    }
+}
+
+/// An address's bits in words, highest first; an IPv4 address is the IPv6 address that stands for it (RFC 4291, section
+/// 2.5.5.2).
+pub fn words(address: IpAddr) -> [u32; 4] {
+    let bits = u128::from(match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    });
+    [96, 64, 32, 0].map(|shift| (bits >> shift) as u32)
+}
+
+/// An address's own words: one of IPv4, four of IPv6.
+pub fn own_words(address: IpAddr) -> Vec<u32> {
+    match address {
+        IpAddr::V4(address) => vec![u32::from(address)],
+        IpAddr::V6(_) => words(address).to_vec(),
+    }
+}

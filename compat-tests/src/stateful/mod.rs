@@ -1,0 +1,173 @@
+//! The stock filters with maps, each beside a model of it: what it must do with each packet, and what its maps must hold
+//! in the end. The models are written from the filters' descriptions and the specifications that those name, in plain Rust.
+//!
+//! A run is of phases: before each the host writes into maps, then packets are filtered. However the packets are cut
+//! into batches, on every device, verdicts, bytes and maps are those of the model.
+
+pub mod gtpu_decap;
+pub mod ip;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use portcullis::selftest::layout::Watched;
+use portcullis_core::device::{Device, DeviceKind, LoadOptions, Session};
+use portcullis_core::lang::opencl_c::files::NoIncludes;
+use portcullis_core::lang::{Source, opencl_c, wgsl};
+use portcullis_core::map::{Kind, Row, Table, rows};
+use portcullis_core::packet::Room;
+use portcullis_core::program::{Program, ProgramOptions};
+
+use crate::models::Outcome;
+use crate::stock;
+use crate::traffic::Packet;
+
+/// A filter's maps by name: what is in them.
+pub type Maps = BTreeMap<String, BTreeMap<Vec<u32>, Vec<u32>>>;
+
+/// What a filter must do.
+pub trait Model {
+    /// What it makes of a packet.
+    fn filter(&mut self, packet: &Packet) -> Outcome;
+
+    /// What the host writes.
+    fn set(&mut self, map: &str, key: &[u32], value: &[u32]);
+
+    /// What is in its maps, but for entries by number whose words are all zero.
+    fn maps(&self) -> Maps;
+}
+
+/// Entries that the host writes: a map's name, a key and a value.
+pub type Writes = Vec<(&'static str, Vec<u32>, Vec<u32>)>;
+
+/// What the host writes, and the packets that follow.
+#[derive(Debug, Clone)]
+pub struct Phase {
+    /// What is written first.
+    pub writes: Writes,
+    /// What is filtered then.
+    pub packets: Vec<Packet>,
+}
+
+/// What came of a run.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Outcomes {
+    /// What became of each packet.
+    pub packets: Vec<Outcome>,
+    /// What the maps were in the end.
+    pub maps: Maps,
+}
+
+/// What a model makes of it all.
+pub fn expected(model: &mut dyn Model, phases: &[Phase]) -> Outcomes {
+    let mut packets = Vec::new();
+    for phase in phases {
+        phase.writes.iter().for_each(|(map, key, value)| model.set(map, key, value));
+        packets.extend(phase.packets.iter().map(|packet| model.filter(packet)));
+    }
+    Outcomes { packets, maps: model.maps() }
+}
+
+/// A stock filter in both languages, with parameters that WGSL names; in OpenCL C they have capital letters.
+pub fn programs(name: &str, parameters: &[(&str, &str)]) -> Vec<Arc<Program>> {
+    let find = |texts: &'static [(&'static str, &'static str)]| {
+        texts.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("there is no filter {name}")).1
+    };
+    let options = |capital: bool| {
+        let named = |name: &str| if capital { name.to_uppercase() } else { name.to_owned() };
+        let parameters = parameters.iter().map(|(name, value)| (named(name), (*value).to_owned())).collect();
+        ProgramOptions { parameters, ..ProgramOptions::default() }
+    };
+    let in_wgsl = wgsl::compile(&Source::new(format!("{name}.wgsl"), find(stock::STATEFUL)), &options(false));
+    let source = Source::new(format!("{name}.cl"), find(stock::STATEFUL_IN_C));
+    let in_c = opencl_c::compile(&source, &options(true), &mut NoIncludes);
+    [in_wgsl, in_c].map(|program| Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))).into()
+}
+
+/// Packets a batch. Odd numbers, so that groups of packets end anywhere.
+const BATCHES: [usize; 3] = [61, 1009, usize::MAX];
+
+/// Runs the filter on `device` in every way that must not matter.
+///
+/// # Panics
+/// At the first difference, with all there is to see.
+pub fn check(device: &Arc<dyn Device>, program: &Arc<Program>, phases: &[Phase], want: &Outcomes) {
+    let info = device.info();
+    let (threads, batches) = match info.kind {
+        DeviceKind::Cpu => (&[1, 2, 5][..], &BATCHES[..]),
+        // It takes one packet after the other anyway.
+        DeviceKind::Reference => (&[1][..], &BATCHES[1..2]),
+        _ => (&[1][..], &BATCHES[..]),
+    };
+    for &count in threads {
+        let options = LoadOptions { threads: NonZeroUsize::new(count), ..LoadOptions::default() };
+        let name = format!("{} on {}, {count} threads", program.source().name, info.id);
+        let mut session = device.load(program, &options).unwrap_or_else(|error| panic!("{name}: {error}"));
+        for &size in batches {
+            let what = format!("{name}, batches of {size}");
+            clear(&mut *session, program);
+            let got = run(&mut *session, program, phases, size);
+            compare(&what, phases, &got, want);
+        }
+    }
+}
+
+/// All maps as they are at first.
+fn clear(session: &mut dyn Session, program: &Program) {
+    for number in 0..program.maps().len() {
+        let words = session.map_words(number).unwrap();
+        session.set_map_words(number, 0, &vec![0; words.len()]).unwrap();
+    }
+}
+
+fn run(session: &mut dyn Session, program: &Program, phases: &[Phase], size: usize) -> Outcomes {
+    let mut packets = Vec::new();
+    for phase in phases {
+        for (number, map) in program.maps().iter().enumerate() {
+            let mut writes = phase.writes.iter().filter(|(name, ..)| *name == map.name).peekable();
+            if writes.peek().is_none() {
+                continue;
+            }
+            let mut table = Table::new(map, session.map_words(number).unwrap());
+            writes.for_each(|(_, key, value)| table.set(key, value).unwrap());
+            let (at, words) = table.changes();
+            session.set_map_words(number, at, words).unwrap();
+        }
+        let (batches, watched) = Watched::lay_out(&phase.packets, size.min(phase.packets.len()), Room::Both).unwrap();
+        let mut batches = VecDeque::from(batches);
+        loop {
+            while session.in_flight() < session.depth() {
+                let Some(batch) = batches.pop_front() else { break };
+                session.submit(batch).unwrap_or_else(|refused| panic!("{refused}"));
+            }
+            let Some(done) = session.complete().unwrap_or_else(|error| panic!("{error}")) else { break };
+            let bytes = done.batch.packets().map(<[u8]>::to_vec);
+            packets.extend(done.verdicts.iter().zip(bytes).map(|(verdict, bytes)| Outcome { verdict, bytes }));
+        }
+        assert_eq!(watched.trespass(), None, "a byte that belongs to no packet was written to");
+    }
+    let maps = program.maps().iter().enumerate().map(|(number, map)| {
+        let rows = rows(map, &session.map_words(number).unwrap()).into_iter();
+        let by_number = matches!(map.kind, Kind::Array | Kind::Counter);
+        let told = |row: &Row| !by_number || row.value.iter().any(|word| *word != 0);
+        (map.name.clone(), rows.filter(told).map(|row| (row.key, row.value)).collect())
+    });
+    Outcomes { packets, maps: maps.collect() }
+}
+
+fn compare(what: &str, phases: &[Phase], got: &Outcomes, want: &Outcomes) {
+    let packets: Vec<&Packet> = phases.iter().flat_map(|phase| &phase.packets).collect();
+    assert_eq!(got.packets.len(), packets.len(), "{what}: one outcome a packet");
+    for (i, ((packet, got), want)) in packets.iter().zip(&got.packets).zip(&want.packets).enumerate() {
+        assert!(got == want, "{what}: packet {i}\n  packet {packet:02x?}\n  got    {got:02x?}\n  want   {want:02x?}");
+    }
+    for (name, want) in &want.maps {
+        let got = &got.maps[name];
+        for (key, value) in want {
+            assert_eq!(got.get(key), Some(value), "{what}: {name} {key:08x?}");
+        }
+        let more = got.iter().find(|(key, _)| !want.contains_key(*key));
+        assert_eq!(more, None, "{what}: {name} has more");
+    }
+}

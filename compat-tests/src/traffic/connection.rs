@@ -1,0 +1,109 @@
+//! A TCP connection, from its first SYN to whatever ends it.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use portcullis::io::synth::Random;
+
+use super::frame::{ACK, FIN, Frame, PSH, RST, SYN};
+
+/// A segment to come.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    from_client: bool,
+    flags: u8,
+    data: usize,
+}
+
+/// A connection and what is still to be said in it.
+#[derive(Debug)]
+pub struct Connection {
+    client: SocketAddr,
+    server: SocketAddr,
+    tag: Option<(u16, u16)>,
+    class: u8,
+    /// The client's next sequence number, and the server's.
+    sequence: [u32; 2],
+    script: VecDeque<Step>,
+}
+
+impl Connection {
+    pub fn new(client: SocketAddr, server: SocketAddr, random: &mut Random) -> Connection {
+        let tag = random.one_in(8).then(|| (random.pick(&[0x8100, 0x88a8]), random.below(4096) as u16));
+        let class = random.pick(&[0, 0, 0x28, 0x30, 0x38, 0xb8]);
+        let sequence = [random.u32(), random.u32()];
+        Connection { client, server, tag, class, sequence, script: script(random) }
+    }
+
+    /// The next segment and the port that it comes from; nothing when all is said.
+    pub fn next_frame(&mut self, random: &mut Random) -> Option<(Frame, u32)> {
+        // Some are lost before they get here, and some come twice.
+        if random.one_in(40) {
+            self.script.pop_front();
+        }
+        let step = if random.one_in(40) { *self.script.front()? } else { self.script.pop_front()? };
+        let (from, to) = if step.from_client { (self.client, self.server) } else { (self.server, self.client) };
+        let [own, other] = if step.from_client { [0, 1] } else { [1, 0] };
+        let mut data = vec![0; step.data];
+        random.fill(&mut data);
+        let acknowledged = if step.flags & ACK == 0 { 0 } else { self.sequence[other] };
+        let mut frame = Frame::tcp(from, to, step.flags, [self.sequence[own], acknowledged], &data);
+        let control = u32::from(step.flags & (SYN | FIN) != 0);
+        self.sequence[own] = self.sequence[own].wrapping_add(step.data as u32 + control);
+        frame.tags.extend(self.tag);
+        frame.class = self.class;
+        frame.identification = random.u32() as u16;
+        Some((frame, own as u32))
+    }
+}
+
+fn script(random: &mut Random) -> VecDeque<Step> {
+    let mut script = Vec::new();
+    let mut say = |from_client, flags, data| script.push(Step { from_client, flags, data });
+    for _ in 0..random.pick(&[1, 1, 1, 1, 1, 1, 2, 3]) {
+        say(true, SYN, 0);
+    }
+    // Nobody answers, or nobody listens.
+    match random.below(16) {
+        0 => return script.into(),
+        1 => {
+            say(false, RST | ACK, 0);
+            return script.into();
+        }
+        // Both begin at once (RFC 9293, section 3.5).
+        2 => say(false, SYN, 0),
+        _ => {}
+    }
+    say(false, SYN | ACK, 0);
+    say(true, ACK, 0);
+    for _ in 0..random.below(12) {
+        let from_client = random.one_in(2);
+        say(from_client, PSH | ACK, random.between(1, 300) as usize);
+        if !random.one_in(4) {
+            say(!from_client, ACK, 0);
+        }
+    }
+    let first = random.one_in(2);
+    match random.below(8) {
+        0 => say(first, RST, 0),
+        1 => {
+            // Half of it is closed, and the other half goes on.
+            say(first, FIN | ACK, 0);
+            say(!first, PSH | ACK, 100);
+            say(first, RST | ACK, 0);
+        }
+        // It falls silent.
+        2 => {}
+        _ => {
+            say(first, FIN | ACK, 0);
+            say(!first, ACK, 0);
+            say(!first, FIN | ACK, 0);
+            say(first, ACK, 0);
+        }
+    }
+    // What comes too late.
+    if random.one_in(3) {
+        say(random.one_in(2), PSH | ACK, 20);
+    }
+    script.into()
+}
