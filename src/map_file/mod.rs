@@ -1,10 +1,15 @@
-//! Maps in files: all entries of a filter's maps from one run to the next ([`state`]).
+//! Maps in files: a map's rows as people write them ([`text`]), and all entries of a filter's maps from one run to the next
+//! ([`state`]).
 //!
 //! What is in a file is looked at as a whole before a map is touched, and comes to a map by way of a
 //! [`Table`]: a copy, from which the session gets what has changed, or nothing.
 
+mod csv;
 mod entries;
+mod json;
+mod notation;
 pub mod state;
+pub mod text;
 
 use portcullis_core::map::Table;
 

@@ -6,6 +6,7 @@ mod check;
 #[cfg(unix)]
 mod interrupts;
 mod look_around;
+mod map_files;
 mod maps;
 mod outputs;
 mod pipes;

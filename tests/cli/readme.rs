@@ -25,6 +25,7 @@ fn the_readmes_filter_has_the_readmes_output() {
 fn the_accounts_of_the_page_on_maps_are_what_comes_out() {
     let page = include_str!("../../docs/maps.md");
     let (_, section) = page.split_once("\n## From the command line\n").unwrap();
+    let (section, _) = section.split_once("\n### ").unwrap();
     let indented: String = section.lines().filter_map(|l| l.strip_prefix("    ")).map(|l| format!("{l}\n")).collect();
     let (filter, shown) = indented.split_once("$ portcullis ").unwrap();
     let place = Place::new();
@@ -40,4 +41,25 @@ fn the_accounts_of_the_page_on_maps_are_what_comes_out() {
         files += 1;
     }
     assert_eq!(files, 2);
+}
+
+#[test]
+fn the_rows_of_the_page_on_maps_are_one() {
+    let page = include_str!("../../docs/maps.md");
+    let (_, section) = page.split_once("\n### Rows that people write\n").unwrap();
+    let (section, _) = section.split_once("\n### ").unwrap();
+    let indented: String = section.lines().filter_map(|l| l.strip_prefix("    ")).map(|l| format!("{l}\n")).collect();
+    let (csv, json) = indented.split_at(indented.find('[').unwrap());
+    let map = csv.split('`').nth(1).unwrap();
+    let place = Place::new();
+    let filter = place.file("f.wgsl", format!("{map}\nfn xdp_filter(pkt: u32) -> u32 {{ return XDP_PASS; }}"));
+    let dump = |file: &str, content: &str| {
+        std::fs::write(place.path(file), content).unwrap();
+        let map = format!("blocked={file}");
+        place.run(&["run", filter, "--read", &sample(), "--map", &map, "--dump-map", "blocked=o.csv"]).done();
+        String::from_utf8(place.read("o.csv")).unwrap()
+    };
+    let rows = "167772179,443,1,512,1578106880\n167772180,80,1,512,1578106881\n";
+    let wanted = format!("key0,key1,value0,value1,value2\n{rows}");
+    assert_eq!([dump("a.csv", csv), dump("a.json", json)], [wanted.clone(), wanted]);
 }

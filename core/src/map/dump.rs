@@ -53,11 +53,19 @@ fn sum(value: &[u32]) -> u64 {
     value.iter().rev().fold(0, |sum, word| sum << 32 | u64::from(*word))
 }
 
-fn csv(map: &Declaration, words: &[u32], out: &mut dyn Write) -> io::Result<()> {
+/// The names of the columns of CSV.
+pub fn columns(map: &Declaration) -> Vec<String> {
     let named = |name: &'static str, count| (0..count).map(move |i| format!("{name}{i}"));
-    let keys = if is_numbered(map.kind) { vec!["index".into()] } else { named("key", map.key).collect() };
-    let values = if map.kind == Kind::Counter { vec!["sum".into()] } else { named("value", map.value).collect() };
-    list(out, keys.iter().chain(&values))?;
+    let mut columns = if is_numbered(map.kind) { vec!["index".into()] } else { named("key", map.key).collect() };
+    match map.kind {
+        Kind::Counter => columns.push("sum".into()),
+        _ => columns.extend(named("value", map.value)),
+    }
+    columns
+}
+
+fn csv(map: &Declaration, words: &[u32], out: &mut dyn Write) -> io::Result<()> {
+    list(out, columns(map))?;
     writeln!(out)?;
     for row in in_order(map, words) {
         if map.kind == Kind::Counter {

@@ -15,7 +15,7 @@ mod table;
 mod text;
 
 pub use declare::{Declaration, Kind};
-pub use dump::{Format, dump};
+pub use dump::{Format, columns, dump};
 pub use rows::{Row, in_order, rows};
 pub use table::{Full, Table};
 pub use text::{Call, functions, text};

@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
-use clap::builder::{NonEmptyStringValueParser, TypedValueParser};
+use clap::builder::{NonEmptyStringValueParser, StringValueParser, TypedValueParser};
 use portcullis::device::{DeviceInfo, Session};
 use portcullis::io::SinkError;
 use portcullis::map::Format;
 use portcullis::program::Program;
 
 use super::dump::Dumps;
+use super::rows;
 use super::state::State;
 use super::stdout_by_any_name;
 use crate::cli::failure::Failure;
@@ -20,6 +21,10 @@ pub struct MapArgs {
     /// it after the run
     #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
     pub state: Option<String>,
+    /// Begin with these entries in a map, over those of --state: a CSV or JSON file, as its name ends, with numbers,
+    /// addresses, prefixes and MACs as people write them, or as --dump-map does; may be given several times
+    #[arg(long, value_name = "NAME=FILE", value_parser = input("--map"))]
+    pub map: Vec<MapFile>,
     /// Write a map's entries to this file after the run, in order of their keys: CSV or JSON, as its name ends;
     /// `-` is standard output, in CSV; may be given several times
     #[arg(long, value_name = "NAME=FILE", value_parser = output())]
@@ -38,27 +43,41 @@ pub struct MapFile {
 }
 
 fn output() -> impl TypedValueParser<Value = MapFile> {
-    clap::builder::StringValueParser::new().try_map(|text| MapFile::output(&text))
+    StringValueParser::new().try_map(|text| MapFile::output(&text))
+}
+
+fn input(option: &'static str) -> impl TypedValueParser<Value = MapFile> {
+    StringValueParser::new().try_map(move |text| MapFile::input(&text, option))
 }
 
 impl MapFile {
     /// An output, out of an argument.
     fn output(text: &str) -> Result<MapFile, String> {
-        let expected = "expected NAME=FILE, for example --dump-map flows=flows.csv";
-        let (map, file) = text.split_once('=').ok_or(expected)?;
-        let (map, file) = (map.trim(), stdout_by_any_name(file));
-        if map.is_empty() || file.is_empty() {
-            return Err(expected.into());
-        }
+        let (map, file) = parts(text, "--dump-map flows=flows.csv")?;
+        let file = stdout_by_any_name(file);
         let by_name = if file == "-" { Some(Format::Csv) } else { Format::of(Path::new(&file)) };
         let format = by_name.ok_or("files' names end in .csv or .json, which says what is written")?;
         Ok(MapFile { map: map.into(), file, format })
+    }
+
+    /// An input, out of an argument of this option.
+    fn input(text: &str, option: &str) -> Result<MapFile, String> {
+        let (map, file) = parts(text, &format!("{option} blocked=blocked.csv"))?;
+        let format =
+            Format::of(Path::new(file)).ok_or("files' names end in .csv or .json, which says what is in them")?;
+        Ok(MapFile { map: map.into(), file: file.into(), format })
     }
 
     /// The map's number; the filter has it ([`MapArgs::check`]).
     pub fn number(&self, program: &Program) -> Option<usize> {
         program.maps().iter().position(|map| map.name == self.map)
     }
+}
+
+fn parts<'a>(text: &'a str, example: &str) -> Result<(&'a str, &'a str), String> {
+    let parts = text.split_once('=').map(|(map, file)| (map.trim(), file));
+    let parts = parts.filter(|(map, file)| !map.is_empty() && !file.is_empty());
+    parts.ok_or_else(|| format!("expected NAME=FILE, for example {example}"))
 }
 
 impl MapArgs {
@@ -71,7 +90,9 @@ impl MapArgs {
     pub fn check(&self, program: &Program, device: &DeviceInfo) -> Result<(), Failure> {
         let names: Vec<String> = program.maps().iter().map(|map| format!("`{}`", map.name)).collect();
         let state = self.state.iter().map(|file| (format!("--state {file}"), None));
-        let files = self.dump_map.iter().map(|it| (format!("--dump-map {}={}", it.map, it.file), Some(it)));
+        let files = [("--map", &self.map), ("--dump-map", &self.dump_map)].into_iter();
+        let files = files.flat_map(|(option, files)| files.iter().map(move |file| (option, file)));
+        let files = files.map(|(option, it)| (format!("{option} {}={}", it.map, it.file), Some(it)));
         for (given, file) in state.chain(files) {
             let wrong = |what: String| Err(Failure::Usage(format!("{given}: {what}")));
             match file {
@@ -102,8 +123,16 @@ impl<'a> Maps<'a> {
     /// Brings what they begin with to the session.
     pub fn load(args: &'a MapArgs, program: &'a Program, session: &mut dyn Session) -> Result<Maps<'a>, Failure> {
         let mut state = args.state.as_deref().map(State::open).transpose()?;
+        let number = |file: &MapFile| Some((file.number(program)?, &program.maps()[file.number(program)?]));
+        // What is wrong with any of the files comes before the first is taken.
+        let given = args.map.iter().filter_map(|file| Some((file, number(file)?)));
+        let given = given.map(|(file, map)| Ok((file, map, rows::read(file, map.1)?)));
+        let given: Vec<_> = given.collect::<Result<_, Failure>>()?;
         if let Some(state) = &mut state {
             state.load(program, session)?;
+        }
+        for (file, map, rows) in given {
+            rows::set(&rows, file, map, session)?;
         }
         Ok(Maps { args, program, state, dumps: None })
     }

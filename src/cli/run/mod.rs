@@ -7,6 +7,7 @@ mod places;
 mod progress;
 mod replace;
 mod report;
+mod rows;
 mod state;
 
 use std::io::{IsTerminal, stdin, stdout};

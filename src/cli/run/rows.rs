@@ -1,0 +1,40 @@
+//! `--map`: a map's entries out of a file.
+
+use portcullis::device::Session;
+use portcullis::map::{Declaration, Table};
+use portcullis::map_file::text::{Problems, Rows};
+use portcullis::map_file::{self, text};
+use portcullis::reason;
+
+use super::maps::MapFile;
+use crate::cli::failure::Failure;
+
+/// The rows of a file.
+pub fn read(from: &MapFile, map: &Declaration) -> Result<Rows, Failure> {
+    let bytes = std::fs::read(&from.file).map_err(|error| wrong(from, &reason(&error)))?;
+    text::read(map, from.format, &bytes).map_err(|problems| Failure::Wrong(problems.of(&from.file)))
+}
+
+/// Sets what is in them in the session's map, over what is there.
+pub fn set(
+    rows: &Rows,
+    from: &MapFile,
+    (number, map): (usize, &Declaration),
+    session: &mut dyn Session,
+) -> Result<(), Failure> {
+    let mut table = Table::new(map, session.map_words(number)?);
+    map_file::put(&mut table, &rows.entries).map_err(|row| Failure::Wrong(no_room(rows, row, map).of(&from.file)))?;
+    let (at, words) = table.changes();
+    Ok(session.set_map_words(number, at, words)?)
+}
+
+/// What is wrong with a row that there is no room for.
+pub fn no_room(rows: &Rows, row: usize, map: &Declaration) -> Problems {
+    let (name, entries) = (&map.name, map.entries);
+    let what = format!("there is no room in the map `{name}` for this row and those behind it (entries={entries})");
+    Problems::one(rows.lines.get(row).copied().unwrap_or(1), what)
+}
+
+fn wrong(from: &MapFile, what: &str) -> Failure {
+    Failure::Wrong(format!("{}: {what}", from.file))
+}

@@ -1,0 +1,124 @@
+//! Rows of JSON: an array with an object for each, `{"key": […], "value": […]}`.
+
+use std::borrow::Cow;
+
+use portcullis_core::map::Kind;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::text::{Part, Reader, shown};
+
+/// A row as it stands in the text.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a row")]
+struct Object<'a> {
+    #[serde(borrow)]
+    index: Option<&'a RawValue>,
+    #[serde(borrow)]
+    key: Option<&'a RawValue>,
+    #[serde(borrow)]
+    value: Option<&'a RawValue>,
+    #[serde(borrow)]
+    sum: Option<&'a RawValue>,
+}
+
+/// Reads all rows.
+pub fn read(text: &str, rows: &mut Reader) {
+    let all: Vec<&RawValue> = match serde_json::from_str(text) {
+        Ok(all) => all,
+        Err(error) => {
+            let what = format!("column {}: {}; expected an array of objects", error.column().max(1), words_of(&error));
+            return rows.wrong(error.line().max(1), what);
+        }
+    };
+    let (mut at, mut line) = (0, 1);
+    for one in all {
+        let start = offset(text, one.get());
+        line += newlines(&text[at..start]);
+        at = start;
+        if let Err((inside, what)) = row(one.get(), line, rows) {
+            rows.wrong(line + newlines(&one.get()[..inside]), what);
+        }
+    }
+}
+
+/// A row; where in it something is wrong, and what.
+fn row(text: &str, line: usize, rows: &mut Reader) -> Result<(), (usize, String)> {
+    let object: Object =
+        serde_json::from_str(text).map_err(|error| (0, format!("{}; {}", words_of(&error), shape(rows))))?;
+    let (key, value) = match rows.map.kind {
+        Kind::Array => (("index", object.index), ("value", object.value)),
+        Kind::Counter => (("index", object.index), ("sum", object.sum)),
+        Kind::Hash | Kind::LruHash | Kind::Lpm => (("key", object.key), ("value", object.value)),
+    };
+    let given = [object.index, object.key, object.value, object.sum].into_iter().flatten().count();
+    if given > key.1.iter().chain(value.1.iter()).count() {
+        return Err((0, shape(rows)));
+    }
+    for ((name, cells), part) in [(key, Part::Key), (value, Part::Value)] {
+        let Some(cells) = cells else {
+            if rows.length(part) == 0 {
+                continue;
+            }
+            return Err((0, format!("the row has no `{name}`; {}", shape(rows))));
+        };
+        let list = cells.get().starts_with('[');
+        let cells = match list {
+            true => serde_json::from_str(cells.get()).map_err(|error| (offset(text, cells.get()), words_of(&error)))?,
+            false => vec![cells],
+        };
+        for (number, cell) in cells.into_iter().enumerate() {
+            let here = |what| {
+                let item = if list { format!("item {} of `{name}`", number + 1) } else { format!("`{name}`") };
+                (offset(text, cell.get()), format!("{item}: {what}"))
+            };
+            if part == Part::Value && rows.part() == Part::Key {
+                break;
+            }
+            let content = content(cell).map_err(here)?;
+            rows.cell(content.trim(), part).map_err(here)?;
+        }
+    }
+    rows.end(line).map_err(|what| (0, what))
+}
+
+/// A number's digits, or what is between the quotes of a text.
+fn content(cell: &RawValue) -> Result<Cow<'_, str>, String> {
+    let text = cell.get();
+    match text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
+        Some(text) if !text.contains('\\') => Ok(text.into()),
+        Some(_) => serde_json::from_str::<String>(text).map(Cow::from).map_err(|error| words_of(&error)),
+        None if text.starts_with(['{', '[']) => Err(format!("`{}` is no number and no text", shown(text))),
+        None => Ok(text.into()),
+    }
+}
+
+/// What a row is.
+fn shape(rows: &Reader) -> String {
+    let example = match rows.map.kind {
+        Kind::Array => r#"{"index": 1, "value": [2]}"#,
+        Kind::Counter => r#"{"index": 1, "sum": 2}"#,
+        Kind::Hash | Kind::LruHash if rows.map.value == 0 => r#"{"key": [1]}"#,
+        Kind::Hash | Kind::LruHash => r#"{"key": [1], "value": [2]}"#,
+        Kind::Lpm if rows.map.key == 1 => r#"{"key": "10.0.0.0/8", "value": [2]}"#,
+        Kind::Lpm => r#"{"key": "2001:db8::/32", "value": [2]}"#,
+    };
+    format!("expected a row as {example}")
+}
+
+/// Where a part of a text begins in it.
+fn offset(text: &str, part: &str) -> usize {
+    let offset = (part.as_ptr() as usize).wrapping_sub(text.as_ptr() as usize);
+    // Were it none, its place would be the beginning.
+    if text.is_char_boundary(offset) { offset } else { 0 }
+}
+
+fn newlines(text: &str) -> usize {
+    text.bytes().filter(|byte| *byte == b'\n').count()
+}
+
+/// What is wrong, without the place, which is told apart.
+fn words_of(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.rfind(" at line ").map_or(text.clone(), |at| text[..at].to_owned())
+}

@@ -1,0 +1,269 @@
+//! A map's rows as people write them and as `dump` does: CSV and JSON. `docs/maps.md` says what may be in them.
+
+use std::fmt;
+
+use portcullis_core::map::{Declaration, Format, Kind};
+
+use super::entries::Entries;
+use super::{csv, json, notation};
+
+/// Problems that are told of one by one.
+const SHOWN: usize = 8;
+
+/// The rows of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rows {
+    /// What is in them.
+    pub entries: Entries,
+    /// The line that each begins in, from 1.
+    pub lines: Vec<usize>,
+}
+
+/// What is wrong with a file's rows, the first things of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, thiserror::Error)]
+pub struct Problems {
+    /// A line, from 1, and what is wrong there.
+    pub first: Vec<(usize, String)>,
+    /// How many more there are.
+    pub more: usize,
+}
+
+impl Problems {
+    /// A single one.
+    pub fn one(line: usize, what: impl Into<String>) -> Problems {
+        Problems { first: vec![(line, what.into())], more: 0 }
+    }
+
+    pub(super) fn push(&mut self, line: usize, what: String) {
+        match self.first.len() {
+            SHOWN => self.more += 1,
+            _ => self.first.push((line, what)),
+        }
+    }
+
+    /// As text, a line each: `blocked.csv:17: …`.
+    pub fn of(&self, file: &str) -> String {
+        let mut lines: Vec<String> = self.first.iter().map(|(line, what)| format!("{file}:{line}: {what}")).collect();
+        match self.more {
+            0 => {}
+            1 => lines.push("and one more row is wrong".into()),
+            more => lines.push(format!("and {more} more rows are wrong")),
+        }
+        lines.join("\n")
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.of("line"))
+    }
+}
+
+/// Reads rows, for a map that they are to be in.
+///
+/// # Errors
+/// What is wrong with them; there are none then.
+pub fn read(map: &Declaration, format: Format, bytes: &[u8]) -> Result<Rows, Problems> {
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let before = bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
+        Problems::one(before + 1, "this is no text in UTF-8")
+    })?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut reader = Reader::new(map);
+    match format {
+        Format::Csv => csv::read(text, &mut reader),
+        Format::Json => json::read(text, &mut reader),
+    }
+    reader.finish()
+}
+
+/// Which part of an entry a cell belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Key,
+    Value,
+}
+
+/// Rows on their way from cells to words.
+pub(super) struct Reader<'a> {
+    pub map: &'a Declaration,
+    rows: Rows,
+    /// Of the row that is read now.
+    words: Vec<u32>,
+    pub problems: Problems,
+}
+
+impl<'a> Reader<'a> {
+    fn new(map: &'a Declaration) -> Reader<'a> {
+        let rows = Rows { entries: Entries::new(map), lines: Vec::new() };
+        Reader { map, rows, words: Vec::new(), problems: Problems::default() }
+    }
+
+    /// Words of a part.
+    pub fn length(&self, part: Part) -> usize {
+        match part {
+            Part::Key => self.map.key_words() as usize,
+            Part::Value => self.map.value as usize,
+        }
+    }
+
+    /// The names of the columns where a map is dumped.
+    pub fn columns(&self) -> Vec<String> {
+        portcullis_core::map::columns(self.map)
+    }
+
+    /// The part that the next cell is of.
+    pub fn part(&self) -> Part {
+        if self.words.len() < self.length(Part::Key) { Part::Key } else { Part::Value }
+    }
+
+    /// The next cell of a row; what is wrong with it.
+    pub fn cell(&mut self, text: &str, part: Part) -> Result<(), String> {
+        let (before, all) = match part {
+            Part::Key => (self.words.len(), self.length(part)),
+            Part::Value => (self.words.len() - self.length(Part::Key), self.length(part)),
+        };
+        let wrong = |what: &str| format!("`{}` {what}; {}", shown(text), self.expected(part, all - before));
+        if before == all {
+            return Err(format!("`{}` is one cell too many; {}", shown(text), self.whole()));
+        }
+        let words = self.words_of(text, part, before).map_err(|what| wrong(&what))?;
+        if words.len() > all - before {
+            let (count, name) = (words.len(), part_name(part));
+            return Err(wrong(&format!("is {count} words, and the {name} has room for {}", all - before)));
+        }
+        self.words.extend(words);
+        if part == Part::Key && self.words.len() == all {
+            self.check_key().map_err(|what| format!("`{}` {what}", shown(text)))?;
+        }
+        Ok(())
+    }
+
+    fn words_of(&self, text: &str, part: Part, before: usize) -> Result<Vec<u32>, String> {
+        if self.map.kind == Kind::Counter && part == Part::Value {
+            let sum = notation::number(text)?;
+            return Ok(vec![sum as u32, (sum >> 32) as u32]);
+        }
+        let prefix = match (self.map.kind, part, before) {
+            (Kind::Lpm, Part::Key, 0) => notation::prefix(text),
+            _ => None,
+        };
+        let Some(prefix) = prefix else { return Ok(notation::cell(text)?.get().to_vec()) };
+        let words = prefix?.get().to_vec();
+        match (words.len(), self.map.key) {
+            (2, 4) => Err("is of IPv4, and the map's keys are of IPv6 (key=4)".into()),
+            (5, 1) => Err("is of IPv6, and the map's keys are of IPv4 (key=1)".into()),
+            _ => Ok(words),
+        }
+    }
+
+    /// What is wrong with the key that is there now.
+    fn check_key(&self) -> Result<(), String> {
+        match self.map.kind {
+            Kind::Array | Kind::Counter if self.words[0] >= self.map.entries => {
+                Err(format!("is no entry of the map, whose entries are 0 to {}", self.map.entries - 1))
+            }
+            Kind::Lpm => notation::check_prefix(&self.words),
+            _ => Ok(()),
+        }
+    }
+
+    /// What a cell may be.
+    fn expected(&self, part: Part, room: usize) -> String {
+        let numbered = matches!(self.map.kind, Kind::Array | Kind::Counter);
+        match (self.map.kind, part) {
+            (Kind::Counter, Part::Value) => return format!("expected a number up to {}", u64::MAX),
+            (_, Part::Key) if numbered => return format!("expected a number up to {}", self.map.entries - 1),
+            (Kind::Lpm, Part::Key) if room == self.length(part) => {
+                let example = if self.map.key == 1 { "10.0.0.0/8" } else { "2001:db8::/32" };
+                return format!("expected a prefix ({example})");
+            }
+            _ => {}
+        }
+        let mut text = "expected a number (80, 0x50) or an IPv4 address".to_owned();
+        if room >= 2 {
+            text += ", a MAC";
+        }
+        if room >= 4 {
+            text += ", an IPv6 address";
+        }
+        text
+    }
+
+    /// What a row is.
+    fn whole(&self) -> String {
+        let words = |count| if count == 1 { "1 word".into() } else { format!("{count} words") };
+        match self.map.kind {
+            Kind::Counter => "a row is a number and a sum".into(),
+            Kind::Array => format!("a row is a number and a value of {}", words(self.map.value)),
+            Kind::Lpm => format!("a row is a prefix and a value of {}", words(self.map.value)),
+            Kind::Hash | Kind::LruHash => {
+                format!("a row is a key of {} and a value of {}", words(self.map.key), words(self.map.value))
+            }
+        }
+    }
+
+    /// The end of a row that begins in this line; what is wrong with it.
+    pub fn end(&mut self, line: usize) -> Result<(), String> {
+        let (key, all) = (self.length(Part::Key), self.rows.entries.width());
+        let there = self.words.len();
+        if there == all {
+            self.rows.entries.push(&self.words);
+            self.rows.lines.push(line);
+            self.words.clear();
+            return Ok(());
+        }
+        let (there, wanted, part) =
+            if there < key { (there, key, Part::Key) } else { (there - key, all - key, Part::Value) };
+        Err(format!("the row ends after {there} of {wanted} words of its {}; {}", part_name(part), self.whole()))
+    }
+
+    /// The row is wrong.
+    pub fn wrong(&mut self, line: usize, what: String) {
+        self.problems.push(line, what);
+        self.words.clear();
+    }
+
+    fn finish(mut self) -> Result<Rows, Problems> {
+        if self.problems.first.is_empty() {
+            self.find_duplicates();
+        }
+        if self.problems.first.is_empty() { Ok(self.rows) } else { Err(self.problems) }
+    }
+
+    /// A key that comes twice: of two values nobody knows which is meant.
+    fn find_duplicates(&mut self) {
+        let keys: Vec<&[u32]> = self.rows.entries.iter().map(|(key, _)| key).collect();
+        let mut order: Vec<usize> = (0..keys.len()).collect();
+        order.sort_unstable_by_key(|row| (keys[*row], *row));
+        // A chunk has the rows of one key.
+        let again =
+            order.chunk_by(|a, b| keys[*a] == keys[*b]).flat_map(|rows| rows[1..].iter().map(|row| (*row, rows[0])));
+        let mut again: Vec<(usize, usize)> = again.collect();
+        again.sort_unstable();
+        for (row, first) in again {
+            let [line, first] = [row, first].map(|row| self.rows.lines[row]);
+            self.problems.push(line, format!("its key is that of line {first}; a key may come once"));
+        }
+    }
+}
+
+fn part_name(part: Part) -> &'static str {
+    match part {
+        Part::Key => "key",
+        Part::Value => "value",
+    }
+}
+
+/// A cell for a message: not too long, and without what a terminal would obey.
+pub(super) fn shown(text: &str) -> String {
+    const MOST: usize = 40;
+    let mut shown: String = text.chars().take(MOST).flat_map(char::escape_debug).collect();
+    if text.chars().nth(MOST).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,295 @@
+use portcullis_core::map::{Table, dump};
+
+use super::super::put;
+use super::*;
+
+fn map(kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
+    Declaration { name: "m".into(), kind, key, value, entries, place: 0..0 }
+}
+
+fn csv(map: &Declaration, text: &str) -> Result<Rows, Problems> {
+    read(map, Format::Csv, text.as_bytes())
+}
+
+fn json(map: &Declaration, text: &str) -> Result<Rows, Problems> {
+    read(map, Format::Json, text.as_bytes())
+}
+
+fn entries(rows: &Rows) -> Vec<(&[u32], &[u32])> {
+    rows.entries.iter().collect()
+}
+
+/// The only problem.
+fn problem(read: Result<Rows, Problems>) -> String {
+    let problems = read.unwrap_err();
+    assert_eq!((problems.first.len(), problems.more), (1, 0), "{problems}");
+    problems.of("f")
+}
+
+#[test]
+fn cells_fill_the_words_of_key_and_value() {
+    // A destination and its port; a MAC, an address and a number.
+    let next = map(Kind::Hash, 5, 4, 10);
+    let text = "\u{feff}# next hops\naddress, port, mac, via, weight\n\n\
+                2001:db8::1, 443, 02:00:00:00:00:01, 10.0.0.1, 0x10\r\n\r\n\
+                # numbers do too\r\n0,0,0,0,7,\"1\",2,3,4";
+    let rows = csv(&next, text).unwrap();
+    let first: (&[u32], &[u32]) = (&[0x2001_0db8, 0, 0, 1, 443], &[0x0200, 1, 0x0a00_0001, 16]);
+    let second: (&[u32], &[u32]) = (&[0, 0, 0, 0, 7], &[1, 2, 3, 4]);
+    assert_eq!((entries(&rows), &rows.lines[..]), (vec![first, second], &[4, 7][..]));
+    let text = "[\n{\"key\": [\"2001:db8::1\", 443], \"value\": [\"02:00:00:00:00:01\", \"10.0.0.1\", \"0x10\"]},\n\n\
+                { \"value\":[1,2,3,4],\n\"key\":[0,0,0,0,\"\\u0037\"] }]";
+    let rows = json(&next, text).unwrap();
+    assert_eq!((entries(&rows), &rows.lines[..]), (vec![first, second], &[2, 4][..]));
+}
+
+#[test]
+fn keys_of_one_cell_need_no_list() {
+    let set = map(Kind::Hash, 1, 0, 10);
+    let wanted: Vec<(&[u32], &[u32])> = vec![(&[0x0a00_0001], &[]), (&[7], &[])];
+    assert_eq!(entries(&json(&set, r#"[{"key": "10.0.0.1"}, {"key": [7], "value": []}]"#).unwrap()), wanted);
+    assert_eq!(entries(&csv(&set, "10.0.0.1\n7").unwrap()), wanted);
+    let rows = json(&map(Kind::Array, 1, 1, 10), r#"[{"index": 3, "value": "10.0.0.1"}]"#).unwrap();
+    assert_eq!(entries(&rows), [(&[3][..], &[0x0a00_0001][..])]);
+}
+
+#[test]
+fn an_lpm_has_prefixes() {
+    let four = map(Kind::Lpm, 1, 1, 10);
+    let wanted: Vec<(&[u32], &[u32])> =
+        vec![(&[0x0a00_0000, 8], &[1]), (&[0x0a00_0001, 32], &[2]), (&[0, 0], &[3]), (&[0x0a01_0000, 16], &[4])];
+    assert_eq!(entries(&csv(&four, "10.0.0.0/8,1\n10.0.0.1,2\n0.0.0.0/0,3\n167837696,16,4").unwrap()), wanted);
+    let text = r#"[{"key":"10.0.0.0/8","value":1},{"key":["10.0.0.1"],"value":[2]},{"key":[0,0],"value":[3]},
+                   {"key":[167837696,16],"value":[4]}]"#;
+    assert_eq!(entries(&json(&four, text).unwrap()), wanted);
+    let six = map(Kind::Lpm, 4, 1, 10);
+    let wanted: Vec<(&[u32], &[u32])> = vec![(&[0x2001_0db8, 0, 0, 0, 32], &[1]), (&[0, 0, 0, 1, 128], &[2])];
+    assert_eq!(entries(&csv(&six, "prefix,action\n2001:db8::/32,1\n::1,2\n").unwrap()), wanted);
+    let words = "a row is a prefix and a value of 1 word";
+    for (map, text, wanted) in [
+        (
+            &four,
+            "10.0.0.1/8,1",
+            "column 1: `10.0.0.1/8` has bits that are not zero behind its prefix, which is 10.0.0.0/8",
+        ),
+        (&four, "167772161,8,1", "column 2: `8` has bits that are not zero behind its prefix, which is 10.0.0.0/8"),
+        (&four, "0,33,1", "column 2: `33` is a prefix of 33 bits, and the address has 32"),
+        (&four, "10.0.0.0,8,1", &format!("column 3: `1` is one cell too many; {words}")),
+        (
+            &four,
+            "2001:db8::/32,1",
+            "column 1: `2001:db8::/32` is of IPv6, and the map's keys are of IPv4 (key=1); expected a prefix (10.0.0.0/8)",
+        ),
+        (
+            &six,
+            "10.0.0.0/8,1",
+            "column 1: `10.0.0.0/8` is of IPv4, and the map's keys are of IPv6 (key=4); expected a prefix (2001:db8::/32)",
+        ),
+        (
+            &four,
+            "10.0.0.0/40,1",
+            "column 1: `10.0.0.0/40` is no prefix: its length is a number from 0 to 32; expected a prefix (10.0.0.0/8)",
+        ),
+        (&four, "10.0.0.0/8,1\n10.0.0.0/8,2", "its key is that of line 1; a key may come once"),
+    ] {
+        assert_eq!(problem(csv(map, text)), format!("f:{}: {wanted}", text.lines().count()), "{text}");
+    }
+}
+
+#[test]
+fn sums_have_64_bits() {
+    let sums = map(Kind::Counter, 1, 2, 3);
+    let wanted: Vec<(&[u32], &[u32])> = vec![(&[0], &[u32::MAX, u32::MAX]), (&[2], &[5, 1])];
+    assert_eq!(entries(&csv(&sums, "0,18446744073709551615\n2,0x100000005").unwrap()), wanted);
+    let text = r#"[{"index":0,"sum":18446744073709551615},{"index":2,"sum":"0x100000005"}]"#;
+    assert_eq!(entries(&json(&sums, text).unwrap()), wanted);
+    let most = "expected a number up to 18446744073709551615";
+    for (text, wanted) in [
+        ("3,1", "column 1: `3` is no entry of the map, whose entries are 0 to 2"),
+        ("1,-1", &format!("column 2: `-1` is no number and no address; {most}")),
+        ("1,18446744073709551616", &format!("column 2: `18446744073709551616` is more than 64 bits can hold; {most}")),
+        ("1", "the row ends after 0 of 2 words of its value; a row is a number and a sum"),
+    ] {
+        assert_eq!(problem(csv(&sums, text)), format!("f:1: {wanted}"));
+    }
+}
+
+#[test]
+fn what_is_wrong_is_told_by_line_and_column() {
+    let flows = map(Kind::Hash, 2, 3, 10);
+    let whole = "a row is a key of 2 words and a value of 3 words";
+    let cell = "expected a number (80, 0x50) or an IPv4 address";
+    for (text, line, wanted) in [
+        ("1,2,3,4", 1, format!("the row ends after 2 of 3 words of its value; {whole}")),
+        ("\n# x\n1", 3, format!("the row ends after 1 of 2 words of its key; {whole}")),
+        ("1,2,3,4,5,6", 1, format!("column 6: `6` is one cell too many; {whole}")),
+        ("1,,3,4,5", 1, format!("column 2: `` is empty; {cell}")),
+        ("a,b\n1,2,3,4,5\n1,x,3,4,5", 3, format!("column 2 (b): `x` is no number and no address; {cell}")),
+        (
+            "1,02:00:00:00:00:01,4,5,6",
+            1,
+            format!("column 2: `02:00:00:00:00:01` is 2 words, and the key has room for 1; {cell}"),
+        ),
+        (
+            "1,2,2001:db8::1",
+            1,
+            format!("column 3: `2001:db8::1` is 4 words, and the value has room for 3; {cell}, a MAC"),
+        ),
+        (
+            "1,2,10.0.0.0/8,4,5",
+            1,
+            format!("column 3: `10.0.0.0/8` is a prefix, which only the keys of an `lpm` are; {cell}, a MAC"),
+        ),
+        ("1,2,3,4,5\r\n7,2,3,4,5\r\n\r\n1,2,0,0,0\r\n", 4, "its key is that of line 1; a key may come once".into()),
+        (
+            "value0,key0,key1,value1,value2\n",
+            1,
+            "the columns are in another order; expected `key0,key1,value0,value1,value2`".into(),
+        ),
+        ("1,2,\u{1b}[2J,4,5", 1, format!("column 3: `\\u{{1b}}[2J` is no number and no address; {cell}, a MAC")),
+        ("10.0.0.300,2,3,4,5", 1, format!("column 1: `10.0.0.300` is no IPv4 address; {cell}, a MAC")),
+    ] {
+        assert_eq!(problem(csv(&flows, text)), format!("f:{line}: {wanted}"), "{text:?}");
+    }
+    let shape = r#"expected a row as {"key": [1], "value": [2]}"#;
+    let array = "expected an array of objects";
+    for (text, line, wanted) in [
+        ("", 1, format!("column 1: EOF while parsing a value; {array}")),
+        ("{}", 1, format!("column 1: invalid type: map, expected a sequence; {array}")),
+        ("[\n{},\n", 3, format!("column 1: EOF while parsing a value; {array}")),
+        ("[\n\n7]", 3, format!("invalid type: integer `7`, expected a row; {shape}")),
+        ("[\n{\"kee\":1}]", 2, format!("unknown field `kee`, expected one of `index`, `key`, `value`, `sum`; {shape}")),
+        ("[{\"key\":[1,2]}]", 1, format!("the row has no `value`; {shape}")),
+        ("[{\"key\":[1,2],\"value\":[1,2,3],\"sum\":1}]", 1, shape.into()),
+        ("[{\"key\":[1,2],\"key\":[1,2],\"value\":[1,2,3]}]", 1, format!("duplicate field `key`; {shape}")),
+        ("[{\"key\":1,\"value\":[1,2,3]}]", 1, format!("the row ends after 1 of 2 words of its key; {whole}")),
+        ("[{\"key\":[1,2],\"value\":1}]", 1, format!("the row ends after 1 of 3 words of its value; {whole}")),
+        ("[\n{\"key\":[1,\n2.5],\"value\":1}]", 3, format!("item 2 of `key`: `2.5` is no IPv4 address; {cell}")),
+        ("[{\"key\":[1,null],\"value\":1}]", 1, format!("item 2 of `key`: `null` is no number and no address; {cell}")),
+        ("[{\"key\":[1,[2]],\"value\":1}]", 1, "item 2 of `key`: `[2]` is no number and no text".into()),
+        ("[{\"key\":{},\"value\":1}]", 1, "`key`: `{}` is no number and no text".into()),
+        (
+            "[{\"key\":[1,2],\n\"value\":[1,2,3]},\n{\"key\":[1,2],\"value\":[1,2,3]}]",
+            3,
+            "its key is that of line 1; a key may come once".into(),
+        ),
+    ] {
+        assert_eq!(problem(json(&flows, text)), format!("f:{line}: {wanted}"), "{text:?}");
+    }
+    let not_text = read(&flows, Format::Csv, b"1,2,3,4,5\n1,\xff");
+    assert_eq!(problem(not_text), "f:2: this is no text in UTF-8");
+    let array = csv(&map(Kind::Array, 1, 1, 1), "1,1");
+    assert_eq!(problem(array), "f:1: column 1: `1` is no entry of the map, whose entries are 0 to 0");
+}
+
+#[test]
+fn of_many_problems_the_first_are_told() {
+    let flows = map(Kind::Hash, 1, 0, 10);
+    let text: String = (0..20).map(|n| format!("x{n}.\n{n}\n")).collect();
+    let problems = csv(&flows, &text).unwrap_err();
+    assert_eq!((problems.first.len(), problems.more), (8, 12));
+    let text = problems.of("f");
+    assert!(text.starts_with("f:1: column 1: `x0.`") && text.ends_with("\nand 12 more rows are wrong"), "{text}");
+    assert_eq!(text.lines().nth(7).unwrap().split(" is").next(), Some("f:15: column 1: `x7.`"));
+    // A row that comes three times is told of twice.
+    assert_eq!(csv(&flows, "1\n2\n1\n1").unwrap_err().first.iter().map(|it| it.0).collect::<Vec<_>>(), [3, 4]);
+}
+
+struct Random(u32);
+
+impl Random {
+    fn below(&mut self, end: u32) -> u32 {
+        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (self.0 >> 8) % end
+    }
+}
+
+fn dumped(map: &Declaration, table: &Table, format: Format) -> Vec<u8> {
+    let mut words = vec![0; portcullis_core::map::layout::Layout::of(map).words()];
+    let (at, changed) = table.changes();
+    words[at..at + changed.len()].copy_from_slice(changed);
+    let mut text = Vec::new();
+    dump(map, &words, format, &mut text).unwrap();
+    text
+}
+
+fn table_of(map: &Declaration, rows: &Rows) -> Table {
+    let mut table = Table::new(map, Vec::new());
+    put(&mut table, &rows.entries).unwrap();
+    table
+}
+
+fn maps() -> Vec<Declaration> {
+    vec![
+        map(Kind::Hash, 1, 0, 40),
+        map(Kind::Hash, 3, 2, 40),
+        map(Kind::Hash, 16, 64, 10),
+        map(Kind::Array, 1, 3, 9),
+        map(Kind::Counter, 1, 2, 9),
+    ]
+}
+
+fn random_table(map: &Declaration, random: &mut Random) -> Table {
+    let mut table = Table::new(map, Vec::new());
+    for _ in 0..map.entries {
+        let mut word = || random.below(1 << 20) << 12 | random.below(1 << 12);
+        let numbered = matches!(map.kind, Kind::Array | Kind::Counter);
+        let key: Vec<u32> = (0..map.key).map(|_| if numbered { word() % map.entries } else { word() }).collect();
+        let value: Vec<u32> = (0..map.value).map(|_| word()).collect();
+        table.set(&key, &value).unwrap();
+    }
+    table
+}
+
+#[test]
+fn what_is_dumped_can_be_read() {
+    let mut random = Random(7);
+    for map in maps() {
+        let table = random_table(&map, &mut random);
+        for (_, format) in Format::ALL {
+            let rows = read(&map, format, &dumped(&map, &table, format)).unwrap();
+            assert_eq!(table_of(&map, &rows).rows(), table.rows());
+        }
+    }
+}
+
+/// Files that are wrong somewhere are refused, or are other rows; nothing makes it panic.
+#[test]
+fn damaged_files_do_no_harm() {
+    let mut random = Random(11);
+    let pieces: [&[u8]; 12] =
+        [b",", b"\n", b"\"", b"[", b"}", b"::", b"/", b"10.0.0.0/8", b"\xff", b"0x", b"#", b"99999999999999999999"];
+    let (mut refused, mut taken) = (0, 0);
+    let lpm = [map(Kind::Lpm, 1, 1, 9), map(Kind::Lpm, 4, 1, 9)];
+    for map in maps().iter().chain(&lpm) {
+        for (_, format) in Format::ALL {
+            let text: Vec<u8> = match map.kind {
+                Kind::Lpm => b"prefix,v\n10.0.0.0/8,1\n2001:db8::/32,7\n1.2.3.4,0x5\n0,0,1\n".to_vec(),
+                _ => dumped(map, &random_table(map, &mut random), format),
+            };
+            for _ in 0..400 {
+                let mut text = text.clone();
+                for _ in 0..1 + random.below(3) {
+                    let at = random.below(text.len() as u32 + 1) as usize;
+                    match random.below(4) {
+                        0 => text.truncate(at),
+                        1 => drop(text.splice(at..at, pieces[random.below(12) as usize].iter().copied())),
+                        2 => text.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1 << random.below(8)),
+                        _ => drop(text.drain(at..(at + random.below(20) as usize).min(text.len()))),
+                    }
+                }
+                match read(map, format, &text) {
+                    Err(problems) => {
+                        refused += 1;
+                        assert!(problems.first.iter().all(|(line, what)| *line > 0 && !what.is_empty()));
+                    }
+                    Ok(rows) => {
+                        taken += 1;
+                        assert_eq!(rows.lines.len(), rows.entries.len());
+                    }
+                }
+            }
+        }
+    }
+    assert!(refused > 1000 && taken > 100, "{refused} refused, {taken} taken");
+}
