@@ -258,12 +258,12 @@ pub trait Session: Send {
     /// is of no more use then.
     fn complete(&mut self) -> Result<Option<Done>, DeviceError>;
 
-    /// A copy of the memory of a map of the filter's, by its number ([`crate::map`] reads it). No batch may be in
-    /// flight.
+    /// A copy of the memory of a map of the filter's, by its number ([`crate::map`] reads it), as the batches submitted
+    /// before leave it: this waits until they have been filtered. They stay in flight, to be completed.
     ///
     /// # Errors
-    /// [`DeviceError::Refused`] where one is, or there is no such map; [`DeviceError::Unsupported`] where the device has
-    /// no maps.
+    /// [`DeviceError::Refused`] where there is no such map; [`DeviceError::Unsupported`] where the device has no maps;
+    /// those of [`Session::complete`], after which the session is of no more use.
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
         Err(DeviceError::Unsupported { device: "the device".into(), reason: format!("it has no map {map}") })
     }
@@ -278,7 +278,8 @@ pub trait Session: Send {
         asked.map(<[u32]>::to_vec).ok_or_else(|| beyond(map, at, words, all.len()))
     }
 
-    /// Writes words of a map's memory, from word `at` on ([`crate::map::Table`] makes them). No batch may be in flight.
+    /// Writes words of a map's memory, from word `at` on ([`crate::map::Table`] makes them): all batches
+    /// submitted after this see them, and none submitted before, for which this waits.
     ///
     /// # Errors
     /// As [`Session::map_words`]; [`DeviceError::Refused`] also where the map ends before the words do.
@@ -302,17 +303,6 @@ pub trait Session: Send {
         assert_eq!(self.in_flight(), 0, "run needs an idle session");
         self.submit(batch).map_err(|refused| refused.error)?;
         Ok(self.complete()?.expect("one batch is in flight"))
-    }
-}
-
-/// Refuses what needs a session that has nothing to do.
-///
-/// # Errors
-/// [`DeviceError::Refused`] where batches are in flight.
-pub fn check_idle(in_flight: usize) -> Result<(), DeviceError> {
-    match in_flight {
-        0 => Ok(()),
-        _ => Err(DeviceError::Refused(format!("{in_flight} batches are in flight, complete them first"))),
     }
 }
 

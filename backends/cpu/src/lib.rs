@@ -58,10 +58,10 @@ impl Device for Cpu {
     }
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
-        portcullis_core::device::check_flows(&self.info.id, program)?;
         let dispatch = Dispatch::of(&self.info, options)?;
         let code = compiled(program, self.style)?;
-        Ok(dispatch.session(session::CpuSession::new(program.clone(), code, options)?))
+        let flows = program.flows().map(|flows| compiled(&flows, self.style)).transpose()?;
+        Ok(dispatch.session(session::CpuSession::new(program.clone(), code, flows, options)?))
     }
 }
 

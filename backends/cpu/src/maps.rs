@@ -1,9 +1,11 @@
 //! The memory of a filter's maps.
 
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use portcullis_core::map::Declaration;
-use portcullis_core::map::layout::Layout;
+use portcullis_core::map::layout::{HEADER, Layout};
+use portcullis_core::map::upkeep::Memory;
 
 /// The words of all maps of a session.
 pub(crate) struct Maps {
@@ -25,6 +27,17 @@ impl Maps {
         Maps { words, addresses }
     }
 
+    /// A map's words, to be changed as a whole.
+    ///
+    /// # Safety
+    /// Nobody else uses them meanwhile.
+    #[expect(clippy::mut_from_ref, reason = "the words are behind atomics; the caller has them alone")]
+    unsafe fn exclusive(&self, map: usize) -> &mut [u32] {
+        let words = &self.words[map];
+        // SAFETY: atomic words have the layout of words, and nobody else uses them (the caller's promise).
+        unsafe { std::slice::from_raw_parts_mut(words.as_ptr().cast_mut().cast(), words.len()) }
+    }
+
     /// Where each begins, for `Context::maps`: the code reads and writes there by atomic accesses alone.
     pub fn addresses(&self) -> *const *mut u32 {
         self.addresses.as_ptr()
@@ -40,6 +53,40 @@ impl Maps {
     /// Some of a map's words, which are there, as they are now.
     pub fn words(&self, map: usize, at: usize, words: usize) -> Vec<u32> {
         self.words[map][at..at + words].iter().map(|word| word.load(Ordering::Relaxed)).collect()
+    }
+}
+
+/// The maps while no batch is under way.
+pub(crate) struct Idle<'a>(&'a Maps);
+
+impl<'a> Idle<'a> {
+    /// # Safety
+    /// No batch is under way as long as this is there, and no other of these is.
+    pub unsafe fn new(maps: &'a Maps) -> Idle<'a> {
+        Idle(maps)
+    }
+}
+
+impl Memory for Idle<'_> {
+    type Error = Infallible;
+
+    fn header(&mut self, map: usize) -> Result<[u32; HEADER as usize], Infallible> {
+        Ok(std::array::from_fn(|at| self.0.words[map][at].load(Ordering::Relaxed)))
+    }
+
+    fn set_header(&mut self, map: usize, at: u32, word: u32) -> Result<(), Infallible> {
+        self.0.words[map][at as usize].store(word, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn change(&mut self, map: usize, change: &mut dyn FnMut(&[u32]) -> Option<Vec<u32>>) -> Result<(), Infallible> {
+        // SAFETY: no batch is under way, and nobody else has an `Idle` (the promise of `Idle::new`); a session's owner,
+        // who reads and writes words as well, waits for all batches first.
+        let words = unsafe { self.0.exclusive(map) };
+        if let Some(changed) = change(words) {
+            words.copy_from_slice(&changed);
+        }
+        Ok(())
     }
 }
 

@@ -1,6 +1,7 @@
 //! A program loaded on the CPU: batches go to a pool of threads and come back in order.
 
 mod choice;
+mod gate;
 mod job;
 
 use std::collections::VecDeque;
@@ -11,8 +12,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use portcullis_core::device::{
-    CancelToken, DeviceError, Done, Imported, LoadOptions, Session, SubmitError, check_idle, check_map,
-    check_map_words, check_submission,
+    CancelToken, DeviceError, Done, Imported, LoadOptions, Session, SubmitError, check_map, check_map_words,
+    check_submission,
 };
 use portcullis_core::packet::{Batch, Span};
 use portcullis_core::program::Program;
@@ -23,6 +24,7 @@ use crate::failed;
 use crate::maps::Maps;
 use crate::memory::Code;
 use choice::Choice;
+use gate::Gate;
 use job::Job;
 
 /// The most packets that a thread takes at once: enough to make the call free, few enough for
@@ -56,7 +58,11 @@ const STACK: usize = 64 << 20;
 struct Shared {
     program: Arc<Program>,
     code: Code,
+    /// What gives the numbers of packets' flows, where the filter has any.
+    flows: Option<Code>,
     maps: Maps,
+    /// For filters whose packets share something: their batches come one after the other.
+    gate: Option<Gate>,
     choice: Mutex<Choice>,
     /// Packets of a piece, at most.
     piece: usize,
@@ -92,6 +98,20 @@ struct Queued {
     done: Receiver<Result<Done, DeviceError>>,
     /// The batch itself, where whoever asks for it is the one to filter it.
     job: Option<Arc<Job>>,
+    /// What came of it, where somebody had to know that it was done.
+    ended: Option<Result<Done, DeviceError>>,
+}
+
+impl Queued {
+    /// Waits until the batch is done, or filters it.
+    fn end(&mut self) {
+        if let Some(job) = self.job.take() {
+            job.work();
+        }
+        if self.ended.is_none() {
+            self.ended = Some(self.done.recv().unwrap_or_else(|_| Err(unanswered())));
+        }
+    }
 }
 
 pub(crate) struct CpuSession {
@@ -101,7 +121,12 @@ pub(crate) struct CpuSession {
 }
 
 impl CpuSession {
-    pub fn new(program: Arc<Program>, code: Code, options: &LoadOptions) -> Result<CpuSession, DeviceError> {
+    pub fn new(
+        program: Arc<Program>,
+        code: Code,
+        flows: Option<Code>,
+        options: &LoadOptions,
+    ) -> Result<CpuSession, DeviceError> {
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(options.threads.map_or(0, NonZeroUsize::get))
             .stack_size(STACK)
@@ -112,11 +137,15 @@ impl CpuSession {
                 failed(format!("no threads, take fewer: {}", system.map_or_else(|| error.to_string(), reason)))
             })?;
         let choice = Mutex::new(Choice::new(code.len()));
-        let piece = piece(&program, code.operations);
+        let most = flows.iter().map(|flows| flows.operations).fold(code.operations, u64::max);
+        let piece = piece(&program, most);
+        let shares = !program.maps().is_empty() || flows.is_some();
         let shared = Arc::new(Shared {
             maps: Maps::new(program.maps()),
+            gate: shares.then(|| Gate::new(&program)),
             program,
             code,
+            flows,
             choice,
             piece,
             pace: AtomicU64::new(PACKET_TIME * 1024),
@@ -140,6 +169,15 @@ fn piece(program: &Program, operations: u64) -> usize {
     (MAX_PIECE_TIME / worst).clamp(1, MAX_PIECE as u64) as usize
 }
 
+impl Drop for CpuSession {
+    fn drop(&mut self) {
+        // They have the session's memory as long as they are there.
+        if let Some(gate) = &self.shared.gate {
+            gate.close();
+        }
+    }
+}
+
 impl Session for CpuSession {
     fn import(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
         Ok(Imported::InPlace)
@@ -152,17 +190,15 @@ impl Session for CpuSession {
         let threads = self.shared.worth(batch.len());
         let (sender, done) = channel();
         let job = Arc::new(Job::new(self.shared.clone(), batch, threads.max(1), sender));
-        job.call(threads);
-        self.queue.push_back(Queued { done, job: (threads == 0).then_some(job) });
+        Gate::enter(&job, threads);
+        self.queue.push_back(Queued { done, job: (threads == 0).then_some(job), ended: None });
         Ok(())
     }
 
     fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
-        let Some(Queued { done, job }) = self.queue.pop_front() else { return Ok(None) };
-        if let Some(job) = job {
-            job.work();
-        }
-        done.recv().unwrap_or_else(|_| Err(unanswered())).map(Some)
+        let Some(mut queued) = self.queue.pop_front() else { return Ok(None) };
+        queued.end();
+        queued.ended.unwrap_or_else(|| Err(unanswered())).map(Some)
     }
 
     fn run(&mut self, batch: Batch) -> Result<Done, DeviceError> {
@@ -176,26 +212,25 @@ impl Session for CpuSession {
         let threads = self.shared.worth(batch.len()).max(1);
         let (sender, receiver) = channel();
         let job = Arc::new(Job::new(self.shared.clone(), batch, threads, sender));
-        job.call(threads - 1);
+        Gate::enter(&job, threads - 1);
         job.work();
         receiver.recv().unwrap_or_else(|_| Err(unanswered()))
     }
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
-        check_idle(self.queue.len())?;
         let words = check_map(&self.shared.program, map)?.words();
-        Ok(self.shared.maps.words(map, 0, words))
+        self.map_words_at(map, 0, words)
     }
 
     fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
-        check_idle(self.queue.len())?;
         check_map_words(&self.shared.program, map, at, words)?;
+        self.queue.iter_mut().for_each(Queued::end);
         Ok(self.shared.maps.words(map, at, words))
     }
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
-        check_idle(self.queue.len())?;
         check_map_words(&self.shared.program, map, at, words.len())?;
+        self.queue.iter_mut().for_each(Queued::end);
         self.shared.maps.set_words(map, at, words);
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The interpreter as a [`Device`].
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,8 +9,10 @@ use super::Interpreter;
 use super::machine::{Machine, Stop};
 use crate::device::{
     CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Done, Imported, LoadOptions, Session,
-    StageTimes, SubmitError, check_idle, check_map, check_map_words, check_submission,
+    StageTimes, SubmitError, check_map, check_map_words, check_submission,
 };
+use crate::map::layout::HEADER;
+use crate::map::upkeep::{Memory, Upkeep};
 use crate::packet::{Batch, Descriptor, ROOM, Span, Verdicts};
 use crate::program::Program;
 
@@ -53,7 +56,8 @@ impl Device for Interp {
         let interpreter = Interpreter::new(program)
             .map_err(|error| DeviceError::Unsupported { device: ID.into(), reason: error.to_string() })?;
         Ok(dispatch.session(InterpSession {
-            maps: interpreter.fresh_maps(),
+            maps: Maps(interpreter.fresh_maps()),
+            upkeep: Upkeep::new(program),
             interpreter,
             queue: VecDeque::new(),
             depth: options.depth.max(1),
@@ -62,14 +66,42 @@ impl Device for Interp {
     }
 }
 
-/// Batches wait until they are completed, and run then.
+/// Batches wait until they are completed, or somebody asks for what they leave in maps, and run then.
 struct InterpSession {
     interpreter: Interpreter,
-    /// The words of the filter's maps.
-    maps: Vec<Vec<u32>>,
-    queue: VecDeque<Batch>,
+    maps: Maps,
+    upkeep: Option<Upkeep>,
+    queue: VecDeque<Queued>,
     depth: usize,
     cancel: CancelToken,
+}
+
+enum Queued {
+    Waiting(Batch),
+    Done(Result<Done, DeviceError>),
+}
+
+/// The words of the filter's maps.
+struct Maps(Vec<Vec<u32>>);
+
+impl Memory for Maps {
+    type Error = Infallible;
+
+    fn header(&mut self, map: usize) -> Result<[u32; HEADER as usize], Infallible> {
+        Ok(std::array::from_fn(|at| self.0[map][at]))
+    }
+
+    fn set_header(&mut self, map: usize, at: u32, word: u32) -> Result<(), Infallible> {
+        self.0[map][at as usize] = word;
+        Ok(())
+    }
+
+    fn change(&mut self, map: usize, change: &mut dyn FnMut(&[u32]) -> Option<Vec<u32>>) -> Result<(), Infallible> {
+        if let Some(words) = change(&self.0[map]) {
+            self.0[map] = words;
+        }
+        Ok(())
+    }
 }
 
 impl Session for InterpSession {
@@ -81,30 +113,34 @@ impl Session for InterpSession {
         if let Err(error) = check_submission(&self.interpreter.program, &batch, self.queue.len(), self.depth) {
             return Err(SubmitError { batch: Box::new(batch), error });
         }
-        self.queue.push_back(batch);
+        self.queue.push_back(Queued::Waiting(batch));
         Ok(())
     }
 
     fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
-        self.queue.pop_front().map(|batch| self.run_batch(batch)).transpose()
+        match self.queue.pop_front() {
+            None => Ok(None),
+            Some(Queued::Waiting(batch)) => self.run_batch(batch).map(Some),
+            Some(Queued::Done(done)) => done.map(Some),
+        }
     }
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
-        check_idle(self.queue.len())?;
         check_map(&self.interpreter.program, map)?;
-        Ok(self.maps[map].clone())
+        self.settle();
+        Ok(self.maps.0[map].clone())
     }
 
     fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
-        check_idle(self.queue.len())?;
         check_map_words(&self.interpreter.program, map, at, words)?;
-        Ok(self.maps[map][at..at + words].to_vec())
+        self.settle();
+        Ok(self.maps.0[map][at..at + words].to_vec())
     }
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
-        check_idle(self.queue.len())?;
         check_map_words(&self.interpreter.program, map, at, words.len())?;
-        self.maps[map][at..at + words.len()].copy_from_slice(words);
+        self.settle();
+        self.maps.0[map][at..at + words.len()].copy_from_slice(words);
         Ok(())
     }
 
@@ -118,11 +154,24 @@ impl Session for InterpSession {
 }
 
 impl InterpSession {
+    /// Runs all batches that wait.
+    fn settle(&mut self) {
+        for mut queued in std::mem::take(&mut self.queue) {
+            if let Queued::Waiting(batch) = queued {
+                queued = Queued::Done(self.run_batch(batch));
+            }
+            self.queue.push_back(queued);
+        }
+    }
+
     fn run_batch(&mut self, batch: Batch) -> Result<Done, DeviceError> {
-        let maps = std::mem::take(&mut self.maps);
+        if let Some(upkeep) = &mut self.upkeep {
+            let Ok(()) = upkeep.look(batch.len(), &mut self.maps);
+        }
+        let maps = std::mem::take(&mut self.maps.0);
         let mut machine = Machine::new(&self.interpreter.program, &self.interpreter.code, maps, &self.cancel);
         let done = self.run_packets(batch, &mut machine);
-        self.maps = machine.memory.maps;
+        self.maps.0 = machine.memory.maps;
         done
     }
 

@@ -9,11 +9,20 @@ pub const HEADER: u32 = 16;
 /// In the header: places that keys have taken since the last maintenance.
 pub const TAKEN: u32 = 0;
 
+/// In the header: those of them whose entry was removed.
+pub const REMOVED: u32 = 1;
+
+/// In the header, of a map that makes room by itself: what entries are stamped with when they are used.
+pub const NOW: u32 = 2;
+
 /// Places that a search looks at before it gives up.
 pub const PROBES: u32 = 128;
 
-/// A place is a key's: its entry is there. Else it is free, or its entry was removed.
+/// The state of a key's place whose entry is there. It is 0 before.
 pub const THERE: u32 = 1;
+
+/// And of one whose entry was removed.
+pub const GONE: u32 = 2;
 
 /// The bit that says, in a word of a key, that it was written. A word in memory has 31 bits of the key.
 pub const WRITTEN: u32 = 0x8000_0000;
@@ -40,6 +49,8 @@ pub struct Layout {
     pub stride: u32,
     /// In a place: the word that says whether its entry is there; what lies before it is the key.
     pub state: u32,
+    /// In a place, of a map that makes room by itself: when its entry was used last, behind the state.
+    pub stamp: Option<u32>,
     /// In a place: the value's first word.
     pub value: u32,
     /// Places that keys may take before a map is full.
@@ -51,13 +62,19 @@ impl Layout {
     pub fn of(map: &Declaration) -> Layout {
         match map.kind {
             Kind::Array | Kind::Counter => {
-                Layout { places: map.entries, stride: map.value, state: 0, value: 0, limit: map.entries }
+                let (stride, limit) = (map.value, map.entries);
+                Layout { places: map.entries, stride, state: 0, stamp: None, value: 0, limit }
             }
-            // At most seven tenths of the places are taken: beyond that, searches grow long.
             Kind::Hash | Kind::LruHash | Kind::Lpm => {
-                let places = (map.entries * 10).div_ceil(7).next_power_of_two().max(8);
+                let lru = map.kind == Kind::LruHash;
+                // What makes room between batches has room for as many keys again within one.
+                let keys = if lru { 2 * map.entries } else { map.entries };
+                // At most seven tenths of the places are taken: beyond that, searches grow long.
+                let places = (keys * 10).div_ceil(7).next_power_of_two().max(8);
                 let state = stored(map.key);
-                Layout { places, stride: state + 1 + map.value, state, value: state + 1, limit: places * 7 / 10 }
+                let stamp = lru.then_some(state + 1);
+                let value = state + 1 + u32::from(lru);
+                Layout { places, stride: value + map.value, state, stamp, value, limit: places * 7 / 10 }
             }
         }
     }
@@ -126,8 +143,12 @@ mod tests {
             assert!(layout.places.is_power_of_two());
         }
         let layout = Layout::of(&map(Kind::Hash, 4, 6, 700));
-        assert_eq!(layout, Layout { places: 1024, stride: 12, state: 5, value: 6, limit: 716 });
+        assert_eq!(layout, Layout { places: 1024, stride: 12, state: 5, stamp: None, value: 6, limit: 716 });
         assert_eq!((layout.at(0), layout.at(2), layout.words()), (16, 40, 16 + 12 * 1024));
+        let layout = Layout::of(&map(Kind::LruHash, 4, 6, 350));
+        assert_eq!(layout, Layout { places: 1024, stride: 13, state: 5, stamp: Some(6), value: 7, limit: 716 });
+        let layout = Layout::of(&map(Kind::LruHash, 16, 64, 16 << 20));
+        assert!(layout.limit >= 32 << 20 && layout.places < 1 << 30);
         let layout = Layout::of(&map(Kind::Counter, 1, 2, 3));
         assert_eq!((layout.at(1), layout.words()), (18, 22));
     }

@@ -5,6 +5,7 @@
 //! - [`rows`]: a map's entries, out of that memory;
 //! - [`dump`]: those as text;
 //! - `table`: a map as the host has it;
+//! - [`upkeep`]: what sessions do for maps between batches;
 //! - [`text`]: what filters may do with them, as a part of the prelude.
 
 pub mod declare;
@@ -13,6 +14,7 @@ pub mod layout;
 mod rows;
 mod table;
 mod text;
+pub mod upkeep;
 
 pub use declare::{Declaration, Kind};
 pub use dump::{Format, columns, dump};

@@ -36,7 +36,7 @@ pub fn in_order<'a>(map: &Declaration, words: &'a [u32]) -> impl Iterator<Item =
 }
 
 /// A key out of its words in memory.
-fn key(stored_words: &[u32], length: u32) -> impl Iterator<Item = u32> {
+pub(super) fn key(stored_words: &[u32], length: u32) -> impl Iterator<Item = u32> {
     debug_assert_eq!(stored_words.len(), stored(length) as usize);
     let bits = move |index: usize| stored_words.get(index).map_or(0, |word| word & !WRITTEN);
     // Word `i` has bits 32 i and on: those from 31 i on are in the stored word `i`, from its bit `i`.

@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use super::declare::{Declaration, Kind};
-use super::layout::{Layout, PROBES, TAKEN, THERE, hash, stored, stored_word};
+use super::layout::{GONE, Layout, NOW, PROBES, REMOVED, TAKEN, THERE, hash, stored, stored_word};
 use super::rows::{Row, rows};
+use super::upkeep::rehashed;
 
 /// There is no room for an entry, or no entry of this number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -79,23 +80,22 @@ impl Table {
         self.note(value);
         if self.is_by_key() {
             let at = self.state(place);
-            self.words[at] = 0;
+            self.words[at] = GONE;
             self.note(at..at + 1);
+            self.words[REMOVED as usize] += 1;
+            self.note(REMOVED as usize..REMOVED as usize + 1);
         }
         true
     }
 
     /// Forgets the keys that were removed, so that their places are free again. What was changed is all of it then.
     pub fn tidy(&mut self) {
-        if !self.is_by_key() {
+        if !self.is_by_key() || self.words[REMOVED as usize] == 0 {
             return;
         }
-        let rows = self.rows();
-        self.words.fill(0);
-        self.changed = 0..self.words.len();
-        for Row { key, value } in rows {
-            // There was room before, and now there is more.
-            let _ = self.set(&key, &value);
+        if let Some(words) = rehashed(&self.map, &self.words, |_| true) {
+            self.words = words;
+            self.changed = 0..self.words.len();
         }
     }
 
@@ -169,8 +169,16 @@ impl Table {
             Found::Free(_) | Found::Nowhere => return Err(Full),
         };
         let state = self.state(place);
+        if self.words[state] == GONE {
+            self.words[REMOVED as usize] -= 1;
+            self.note(REMOVED as usize..REMOVED as usize + 1);
+        }
         self.words[state] = THERE;
-        self.note(state..state + 1);
+        if let Some(stamp) = self.layout.stamp {
+            let at = self.layout.at(place) + stamp as usize;
+            self.words[at] = self.words[NOW as usize];
+        }
+        self.note(state..self.layout.at(place) + self.layout.value as usize);
         Ok(place)
     }
 }

@@ -10,7 +10,7 @@
 use std::fmt::Write as _;
 
 use super::declare::{Declaration, Kind};
-use super::layout::{HEADER, Layout, PROBES, TAKEN, THERE, WRITTEN, multiplier, stored, turn};
+use super::layout::{GONE, HEADER, Layout, NOW, PROBES, REMOVED, TAKEN, THERE, WRITTEN, multiplier, stored, turn};
 
 /// What all maps have in common.
 const COMMON: &str = "
@@ -193,8 +193,9 @@ STORED
         let first = atomicLoad(&pc_map_NAME[at]);
         if first == 0u { return MAP_NONE; }
         if first == s0 SAME {
-            if atomicLoad(&pc_map_NAME[at + STATEu]) == THEREu { return place; }
-            return MAP_NONE;
+            if atomicLoad(&pc_map_NAME[at + STATEu]) != THEREu { return MAP_NONE; }
+USED
+            return place;
         }
         place = (place + step) & (PLACESu - 1u);
     }
@@ -221,6 +222,8 @@ STORED
         }
         if first == s0 CLAIMED {
             let was = atomicExchange(&pc_map_NAME[at + STATEu], THEREu);
+            if was == GONEu { atomicAdd(&pc_map_NAME[REMOVEDu], 0xffffffffu); }
+USED
             return place | select(0x40000000u, 0u, was == THEREu);
         }
         place = (place + step) & (PLACESu - 1u);
@@ -236,7 +239,9 @@ fn NAME_remove(key: KEY) -> bool {
     for (var word = 0u; word < WORDSu; word = word + 1u) {
         atomicStore(&pc_map_NAME[at + VALUEu + word], 0u);
     }
-    return atomicExchange(&pc_map_NAME[at + STATEu], 0u) == THEREu;
+    if atomicExchange(&pc_map_NAME[at + STATEu], GONEu) != THEREu { return false; }
+    atomicAdd(&pc_map_NAME[REMOVEDu], 1u);
+    return true;
 }
 ";
 
@@ -248,7 +253,7 @@ struct Text<'a> {
 
 impl Text<'_> {
     fn fill(&self, part: &str) -> String {
-        let Layout { places, stride, state, value, limit } = self.layout;
+        let Layout { places, stride, state, value, limit, .. } = self.layout;
         let numbers = [
             ("PLACES", places),
             ("STRIDE", stride),
@@ -259,8 +264,11 @@ impl Text<'_> {
             ("HEADER", HEADER),
             ("PROBES", PROBES),
             ("TAKEN", TAKEN),
+            ("REMOVED", REMOVED),
             ("THERE", THERE),
+            ("GONE", GONE),
         ];
+        let part = &part.replace("USED\n", &self.used());
         let text = numbers.iter().fold(part.to_owned(), |text, (name, number)| {
             // As numbers only: `VALUES` is another word.
             text.replace(&format!("{name}u"), &format!("{number}u"))
@@ -310,6 +318,18 @@ impl Text<'_> {
             let _ = writeln!(text, "    let s{index} = {} | {WRITTEN:#010x}u;", parts.join(" | "));
         }
         text.trim_end().to_owned()
+    }
+
+    /// What notes that the entry at `at` is used, which is written only where it is news.
+    fn used(&self) -> String {
+        let stamp = |stamp: u32| {
+            format!(
+                "            let now = atomicLoad(&pc_map_NAME[{NOW}u]);
+            let stamp = at + {stamp}u;
+            if atomicLoad(&pc_map_NAME[stamp]) != now {{ atomicStore(&pc_map_NAME[stamp], now); }}\n"
+            )
+        };
+        self.layout.stamp.map_or(String::new(), stamp)
     }
 
     /// That something holds of every word but the first.

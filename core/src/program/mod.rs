@@ -16,6 +16,7 @@ pub use facts::Facts;
 pub use flow::FLOW_BITS;
 pub use parameters::{Parameter, ParameterValue};
 pub use passes::{LowerError, Lowered, Lowering, lower};
+pub(crate) use verifier::blocks;
 pub use verifier::operands;
 pub use verifier::{
     MAX_EXPRESSIONS, MAX_FUNCTION_PARAMETERS, MAX_NESTING, MAX_PRIVATE_BYTES, MAX_STATEMENTS, MAX_TYPE_DEPTH,
@@ -134,7 +135,7 @@ impl Program {
         maps: Vec<map::Declaration>,
         options: &ProgramOptions,
     ) -> Result<Program, Diagnostics> {
-        if let Some(map) = maps.iter().find(|map| matches!(map.kind, map::Kind::LruHash | map::Kind::Lpm)) {
+        if let Some(map) = maps.iter().find(|map| map.kind == map::Kind::Lpm) {
             let error = Diagnostic::new(format!("there are no maps of the kind `{}` yet", map.kind));
             return Err(Diagnostics::one(source, error.at(map.place.clone(), "")));
         }

@@ -183,6 +183,14 @@ struct Moving {
     length: Variable,
 }
 
+/// What of the flows is a call's, out of the [`Context`].
+#[derive(Debug, Clone, Copy)]
+struct Shard {
+    flows: Value,
+    shard: Value,
+    shards: Value,
+}
+
 /// Blocks that `break` and `continue` go to.
 #[derive(Debug, Clone, Copy)]
 struct Jumps {
@@ -274,8 +282,14 @@ impl<'a, 'f> Codegen<'a, 'f> {
         let descriptors = self.field(context_offset::DESCRIPTORS);
         let verdicts = self.field(context_offset::VERDICTS);
         let targets = redirects.then(|| self.field(context_offset::TARGETS));
+        let shard = self.program.has_flows().then(|| self.shard());
+        // Where the next packet is looked for that is this call's.
+        let seek = if shard.is_some() { self.b.create_block() } else { turn };
         let some = self.b.ins().icmp(IntCC::UnsignedLessThan, start, end);
-        self.b.ins().brif(some, turn, &[start.into()], done, &[]);
+        self.b.ins().brif(some, seek, &[start.into()], done, &[]);
+        if let Some(shard) = shard {
+            self.seek(seek, shard, end, turn, done);
+        }
 
         let index = self.b.append_block_param(turn, clif::I64);
         self.b.switch_to_block(turn);
@@ -324,7 +338,7 @@ impl<'a, 'f> Codegen<'a, 'f> {
         }
         let next = self.b.ins().iadd_imm_u(index, 1);
         let more = self.b.ins().icmp(IntCC::UnsignedLessThan, next, end);
-        self.b.ins().brif(more, turn, &[next.into()], done, &[]);
+        self.b.ins().brif(more, seek, &[next.into()], done, &[]);
 
         self.b.switch_to_block(done);
         self.b.ins().return_(&[]);
@@ -332,6 +346,38 @@ impl<'a, 'f> Codegen<'a, 'f> {
         let Codegen { b, isa, tables, operations, saves_branches, .. } = self;
         b.finalize(isa.frontend_config());
         Ok(Found { tables, operations, saves_branches })
+    }
+
+    /// Which packets are this call's.
+    fn shard(&mut self) -> Shard {
+        let flows = self.field(context_offset::FLOWS);
+        let [shard, shards] = [context_offset::SHARD, context_offset::SHARDS]
+            .map(|offset| self.b.ins().load(clif::I32, constant_memory(), self.context, Offset32::new(offset)));
+        Shard { flows, shard, shards }
+    }
+
+    /// Finds the first packet from the block's parameter on that belongs to this call's shard of the flows.
+    fn seek(&mut self, seek: ir::Block, shard: Shard, end: Value, turn: ir::Block, done: ir::Block) {
+        let Shard { flows, shard, shards } = shard;
+        let (look, skip) = (self.b.create_block(), self.b.create_block());
+        let index = self.b.append_block_param(seek, clif::I64);
+        self.b.switch_to_block(seek);
+        self.b.ins().brif(flows, look, &[], turn, &[index.into()]);
+
+        self.b.switch_to_block(look);
+        let scaled = self.b.ins().ishl_imm_u(index, 2);
+        let at = self.b.ins().iadd(flows, scaled);
+        let number = self.b.ins().load(clif::I32, constant_memory(), at, 0);
+        let high = self.b.ins().ushr_imm_u(number, 8);
+        let product = self.b.ins().imul(high, shards);
+        let found = self.b.ins().ushr_imm_u(product, 16);
+        let own = self.b.ins().icmp(IntCC::Equal, found, shard);
+        self.b.ins().brif(own, turn, &[index.into()], skip, &[]);
+
+        self.b.switch_to_block(skip);
+        let next = self.b.ins().iadd_imm_u(index, 1);
+        let more = self.b.ins().icmp(IntCC::UnsignedLessThan, next, end);
+        self.b.ins().brif(more, seek, &[next.into()], done, &[]);
     }
 
     /// A pointer out of the [`Context`].
@@ -390,4 +436,4 @@ fn output_memory() -> MemFlagsData {
 }
 
 /// The context's fields are 64 bits wide on every processor that [`lower`] takes.
-const _: () = assert!(size_of::<usize>() != 8 || size_of::<Context>() == 72);
+const _: () = assert!(size_of::<usize>() != 8 || size_of::<Context>() == 88);

@@ -1,7 +1,7 @@
 //! One batch on its way: shared by the threads that filter it, and sent home by the one that ends
 //! the last piece of it.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 use portcullis_core::device::{DeviceError, Done, StageTimes};
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Verdicts};
 
+use super::gate::Gate;
 use super::{Choice, Shared, WORTH_A_THREAD};
-use crate::memory::Context;
+use crate::maps::Maps;
+use crate::memory::{Code, Context, MAX_SHARDS};
 
 /// The fewest packets that a thread takes at once, where the filter may be given as many.
 const MIN_PIECE: usize = 64;
@@ -19,12 +21,30 @@ const MIN_PIECE: usize = 64;
 /// where a piece took unexpectedly long.
 const PIECES: usize = 8;
 
+/// How the batch's packets are shared out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    /// Whoever is free takes the next piece.
+    Any,
+    /// One thread takes all of them, in order.
+    Alone,
+    /// First the numbers of the packets' flows are found, in any order. Then each thread has the flows of a shard, and
+    /// goes through all packets for those.
+    Shards(u32),
+}
+
 pub(super) struct Job {
     shared: Arc<Shared>,
     /// Packets in all.
     packets: usize,
+    order: Order,
     /// What the code reads and writes, all of it owned by the load.
     context: Context,
+    /// The same for the code that gives the numbers of flows.
+    numbering: Context,
+    /// The first shard that nobody has taken, and how many have not ended.
+    next_shard: AtomicU32,
+    left_shards: AtomicU32,
     /// Taken out by whoever ends the last piece.
     load: Mutex<Option<Load>>,
     /// Packets that a thread takes at once, at most.
@@ -51,6 +71,8 @@ struct Load {
     resized: Vec<Descriptor>,
     /// Of a batch that has none, where the filter asks for it.
     _metadata: Vec<Metadata>,
+    /// One flow's number a packet, where there are shards, and what comes with it.
+    _flows: (Vec<u32>, Vec<u8>),
 }
 
 // SAFETY: threads share a job to call `work`, which touches nothing but atomics, the shared session,
@@ -74,6 +96,13 @@ impl Job {
         } else {
             Vec::new()
         };
+        let order = match (&shared.flows, threads) {
+            (None, _) => Order::Any,
+            (Some(_), 0 | 1) => Order::Alone,
+            (Some(_), threads) => Order::Shards(threads.min(MAX_SHARDS) as u32),
+        };
+        let numbered = if matches!(order, Order::Shards(_)) { packets } else { 0 };
+        let (mut flows, mut scrap) = (Vec::<u32>::with_capacity(numbered), Vec::<u8>::with_capacity(numbered));
         let context = Context {
             arena: batch.span().as_ptr(),
             descriptors: batch.descriptors().as_ptr(),
@@ -84,11 +113,27 @@ impl Job {
             resized: resized.as_mut_ptr(),
             runtime: shared.code.runtime(),
             maps: shared.maps.addresses(),
+            flows: if numbered > 0 { flows.as_ptr() } else { std::ptr::null() },
+            shard: 0,
+            shards: 0,
         };
+        let numbering = Context {
+            verdicts: scrap.as_mut_ptr(),
+            targets: flows.as_mut_ptr(),
+            flows: std::ptr::null(),
+            runtime: shared.flows.as_ref().map_or(std::ptr::null(), Code::runtime),
+            ..context
+        };
+        let shards = if let Order::Shards(shards) = order { shards } else { 0 };
+        let load = Load { batch, verdicts, targets, resized, _metadata: made_up, _flows: (flows, scrap) };
         Job {
             packets,
-            context,
-            load: Mutex::new(Some(Load { batch, verdicts, targets, resized, _metadata: made_up })),
+            order,
+            context: Context { shards, ..context },
+            numbering,
+            next_shard: AtomicU32::new(0),
+            left_shards: AtomicU32::new(shards),
+            load: Mutex::new(Some(load)),
             piece: (packets / (threads * PIECES)).max(MIN_PIECE).min(shared.piece),
             next: AtomicUsize::new(0),
             left: AtomicUsize::new(packets),
@@ -109,15 +154,32 @@ impl Job {
         }
     }
 
+    /// Where batches wait for each other.
+    pub fn gate(&self) -> Option<&Gate> {
+        self.shared.gate.as_ref()
+    }
+
+    /// What the gate sees to.
+    pub fn maps(&self) -> &Maps {
+        &self.shared.maps
+    }
+
+    /// Packets in all.
+    pub fn packets(&self) -> usize {
+        self.packets
+    }
+
     /// Takes pieces until none is left.
     pub fn work(self: &Arc<Job>) {
         if self.packets == 0 {
             return self.end();
         }
         let begun = Instant::now();
-        let mut context = self.context;
         for piece in 0.. {
-            let (code, wanted) = self.shared.choice(Choice::next);
+            let (code, wanted) = match self.order {
+                Order::Shards(_) => (0, usize::MAX),
+                Order::Any | Order::Alone => self.shared.choice(Choice::next),
+            };
             let most = wanted.min(self.piece);
             let start = self.next.fetch_add(most, Ordering::Relaxed);
             if start >= self.packets {
@@ -127,33 +189,81 @@ impl Job {
                 self.took_part.fetch_add(1, Ordering::Relaxed);
             }
             let end = (start + most).min(self.packets);
-            if self.shared.cancel.is_cancelled() {
+            if self.is_cancelled() {
                 // What is left is gone through without being run.
-                self.cancelled.store(true, Ordering::Relaxed);
+            } else if let (Order::Shards(_), Some(flows)) = (self.order, &self.shared.flows) {
+                let context = Context { tables: flows.tables(0), ..self.numbering };
+                self.timed(|| {
+                    // SAFETY: as in `run`; the columns for numbers have room for the whole batch too.
+                    unsafe { flows.run(0, &context, start, end) };
+                });
             } else {
-                context.tables = self.shared.code.tables(code);
-                self.run(code, &context, start, end);
+                let context = Context { tables: self.shared.code.tables(code), ..self.context };
+                let took = self.timed(|| self.run(code, &context, start, end));
+                self.shared.choice(|choice| choice.took(code, end - start, took));
             }
             // Releases what this thread has written, and acquires what the others have.
             if self.left.fetch_sub(end - start, Ordering::AcqRel) == end - start {
-                return self.end();
+                return self.pieces_ended();
             }
-            if begun.elapsed().as_nanos() > u128::from(WORTH_A_THREAD) {
+            if self.order == Order::Any && begun.elapsed().as_nanos() > u128::from(WORTH_A_THREAD) {
                 self.call_the_others();
             }
         }
     }
 
-    fn run(&self, code: usize, context: &Context, start: usize, end: usize) {
+    /// All packets have been gone through once.
+    fn pieces_ended(self: &Arc<Job>) {
+        let Order::Shards(shards) = self.order else { return self.end() };
+        self.took_part.fetch_max(shards as usize, Ordering::Relaxed);
+        // Spawning releases, and acquires in the threads that are called.
+        for _ in 1..shards {
+            let job = self.clone();
+            self.shared.pool.spawn(move || job.shard());
+        }
+        self.shard();
+    }
+
+    /// Takes a shard that nobody has taken: there is one for each thread that is called.
+    fn shard(self: &Arc<Job>) {
+        let shard = self.next_shard.fetch_add(1, Ordering::Relaxed);
+        let mut start = 0;
+        while start < self.packets && !self.is_cancelled() {
+            let (code, wanted) = self.shared.choice(Choice::next);
+            let end = start.saturating_add(wanted.min(self.shared.piece)).min(self.packets);
+            let context = Context { tables: self.shared.code.tables(code), shard, ..self.context };
+            let took = self.timed(|| self.run(code, &context, start, end));
+            self.shared.choice(|choice| choice.took(code, end - start, took));
+            start = end;
+        }
+        if self.left_shards.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.end();
+        }
+    }
+
+    fn is_cancelled(&self) -> bool {
+        let cancelled = self.shared.cancel.is_cancelled();
+        if cancelled {
+            self.cancelled.store(true, Ordering::Relaxed);
+        }
+        cancelled
+    }
+
+    fn timed(&self, work: impl FnOnce()) -> Duration {
         let begun = Instant::now();
+        work();
+        let took = begun.elapsed();
+        self.busy.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        took
+    }
+
+    fn run(&self, code: usize, context: &Context, start: usize, end: usize) {
         // SAFETY: the load is there until this piece has ended, and its batch is ours, so its packets
         // (and their rooms, which `check_submission` made sure of) are; a batch's descriptors lie in
         // its arena, which is readable past its end; the columns have room for the whole batch where
-        // the program uses them; no two pieces have a packet in common, and packets share no word.
+        // the program uses them; no two pieces have a packet in common, nor have two shards, and packets share no
+        // word. Where there are shards, the numbers of all packets have been written before the first of them began.
         unsafe { self.shared.code.run(code, context, start, end) };
-        let took = begun.elapsed();
-        self.shared.choice(|choice| choice.took(code, end - start, took));
-        self.busy.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// The batch takes longer than was thought: now all threads are worth waking.
@@ -168,6 +278,10 @@ impl Job {
     /// Sends the batch home; every piece has ended.
     fn end(&self) {
         let load = self.load.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let (Some(_), Some(gate)) = (&load, self.gate()) {
+            // Before anybody can know that this batch is done, who might ask for the next.
+            gate.leave();
+        }
         if let Some(load) = load {
             // Nobody waiting any more is no fault: the session was dropped.
             let _ = self.sender.send(self.done(load));

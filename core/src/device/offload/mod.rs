@@ -14,9 +14,11 @@ use std::time::{Duration, Instant};
 use super::pace::Pace;
 use super::plan::{self, Bounds, Layout, Needs, Piece};
 use super::{
-    CancelToken, DeviceError, DeviceKind, Done, Imported, LoadOptions, Session, StageTimes, SubmitError, check_idle,
-    check_map, check_map_words, check_submission,
+    CancelToken, DeviceError, DeviceKind, Done, Imported, LoadOptions, Session, StageTimes, SubmitError, check_map,
+    check_map_words, check_submission,
 };
+use crate::map::layout::HEADER;
+use crate::map::upkeep::{Memory, Upkeep};
 use crate::packet::{Action, Batch, BatchError, Descriptor, Span, Verdicts};
 use crate::program::Program;
 
@@ -274,6 +276,7 @@ pub struct Offload<L: Launcher> {
     cancel: CancelToken,
     effects: Effects,
     needs: Needs,
+    upkeep: Option<Upkeep>,
     pace: Pace,
     /// Slots that no batch is in, the last used at the back.
     idle: Vec<Vec<L::Buffers>>,
@@ -348,6 +351,7 @@ impl<L: Launcher> Offload<L> {
             cancel: options.cancel.clone(),
             effects,
             needs: Needs::of_program(program),
+            upkeep: Upkeep::new(program),
             pace: Pace::new(kind, program, effects.size),
             idle: Vec::new(),
             flights: VecDeque::new(),
@@ -514,6 +518,31 @@ impl<L: Launcher> Offload<L> {
         Ok(())
     }
 
+    /// Runs all batches in flight to their ends; they stay to be completed.
+    fn finish_all(&mut self) -> Result<(), DeviceError> {
+        let mut flights = std::mem::take(&mut self.flights);
+        let finished = flights.iter_mut().try_for_each(|flight| {
+            let finished = self.finish(flight);
+            // Completing it tells again.
+            flight.failed = finished.clone().err();
+            finished
+        });
+        self.flights = flights;
+        finished
+    }
+
+    /// Sees to the maps before a batch of so many packets, where that is due.
+    fn keep_up(&mut self, packets: usize) -> Result<(), DeviceError> {
+        let Some(mut upkeep) = self.upkeep.take() else { return Ok(()) };
+        let kept = if upkeep.is_due(packets) {
+            self.finish_all().and_then(|()| upkeep.look(packets, &mut Words { session: self }))
+        } else {
+            Ok(())
+        };
+        self.upkeep = Some(upkeep);
+        kept
+    }
+
     /// Lets go of all batches in flight. Their memory goes back to its owner, who may write to it, so not before the
     /// device is done with it: usually in a fraction of a second, but a driver that compiles can take minutes, and
     /// nobody waits for that here.
@@ -611,6 +640,38 @@ impl<L: Launcher> Offload<L> {
     }
 }
 
+/// The maps of a session at whose device nothing is queued.
+struct Words<'a, L: Launcher> {
+    session: &'a mut Offload<L>,
+}
+
+impl<L: Launcher> Memory for Words<'_, L> {
+    type Error = DeviceError;
+
+    fn header(&mut self, map: usize) -> Result<[u32; HEADER as usize], DeviceError> {
+        let words = self.session.launcher.read_map(map, HEADER as usize)?;
+        let found = words.len();
+        let short = || DeviceError::Failed {
+            device: self.session.launcher.id().into(),
+            reason: format!("{found} words came back of the {HEADER} before a map's entries"),
+        };
+        words.try_into().map_err(|_| short())
+    }
+
+    fn set_header(&mut self, map: usize, at: u32, word: u32) -> Result<(), DeviceError> {
+        self.session.launcher.write_map(map, at as usize, &[word])
+    }
+
+    fn change(&mut self, map: usize, change: &mut dyn FnMut(&[u32]) -> Option<Vec<u32>>) -> Result<(), DeviceError> {
+        let words = check_map(&self.session.program, map)?.words();
+        let words = self.session.launcher.read_map(map, words)?;
+        match change(&words) {
+            Some(words) => self.session.launcher.write_map(map, 0, &words),
+            None => Ok(()),
+        }
+    }
+}
+
 impl<L: Launcher> Session for Offload<L> {
     fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
         if self.effects.sees_packets { self.launcher.announce(span) } else { Ok(Imported::Copied) }
@@ -618,6 +679,9 @@ impl<L: Launcher> Session for Offload<L> {
 
     fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
         if let Err(error) = check_submission(&self.program, &batch, self.flights.len(), self.depth) {
+            return Err(SubmitError { batch: Box::new(batch), error });
+        }
+        if let Err(error) = self.keep_up(batch.len()) {
             return Err(SubmitError { batch: Box::new(batch), error });
         }
         let mut flight = self.prepare(batch)?;
@@ -649,14 +713,17 @@ impl<L: Launcher> Session for Offload<L> {
     }
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
-        check_idle(self.flights.len())?;
         let words = check_map(&self.program, map)?.words();
+        self.finish_all()?;
         self.launcher.read_map(map, words)
     }
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
-        check_idle(self.flights.len())?;
         check_map_words(&self.program, map, at, words.len())?;
+        self.finish_all()?;
+        if let Some(upkeep) = &mut self.upkeep {
+            upkeep.changed();
+        }
         if words.is_empty() { Ok(()) } else { self.launcher.write_map(map, at, words) }
     }
 

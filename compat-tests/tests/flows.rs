@@ -1,0 +1,272 @@
+//! Flows in order: whatever the device, the batches and the threads, packets of a flow find what those before them have
+//! left.
+
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use portcullis_compat_tests::devices;
+use portcullis_core::device::{Device, LoadOptions, Session};
+use portcullis_core::interp::Interp;
+use portcullis_core::lang::opencl_c::files::NoIncludes;
+use portcullis_core::lang::{Source, opencl_c, wgsl};
+use portcullis_core::map::{Row, rows};
+use portcullis_core::packet::Batch;
+use portcullis_core::program::{Program, ProgramOptions};
+
+/// A packet is its flow and its number in it. It passes where it is the next one, and is told how many came before.
+/// What order does not matter for is shared by all flows.
+const IN_WGSL: &str = "
+    //! map flows: hash key=2 value=3 entries=4096
+    //! map sums: counter entries=2
+    var<private> seen: u32 = 5u;
+    fn xdp_flow(pkt: u32) -> u32 { return load_le32(pkt, 0u) ^ (load_le32(pkt, 4u) << 16u); }
+    fn xdp_filter(pkt: u32) -> u32 {
+        let flow = flows_insert(vec2<u32>(load_le32(pkt, 0u), load_le32(pkt, 4u)));
+        if flow == MAP_FULL { return XDP_ABORTED; }
+        let before = flows_read(flow, 0u);
+        let number = load_le32(pkt, 8u);
+        flows_write(flow, 0u, before + 1u);
+        flows_write(flow, 1u, flows_read(flow, 1u) * 31u + number);
+        seen += before;
+        sums_add(0u, seen);
+        store_le32(pkt, 12u, seen);
+        if number == 77u { return redirect(before); }
+        return select(XDP_DROP, XDP_PASS, before == number);
+    }";
+
+/// The same, and longer or shorter by what came before.
+const IN_C: &str = "
+    //! map flows: hash key=2 value=3 entries=4096
+    //! map sums: counter entries=2
+    struct packet { uint key[2]; uint number, before; } __attribute__((packed));
+    uint xdp_flow(__global uchar *pkt, uint len) {
+        __global struct packet *p = (__global struct packet *)pkt;
+        return p->key[0] ^ (p->key[1] << 16);
+    }
+    uint xdp_filter(__global uchar *pkt, uint len) {
+        __global struct packet *p = (__global struct packet *)pkt;
+        uint key[2] = {p->key[0], p->key[1]};
+        uint flow = flows_insert(key);
+        if (flow == MAP_FULL) return XDP_ABORTED;
+        uint before = flows_read(flow, 0), number = p->number;
+        flows_write(flow, 0, before + 1);
+        flows_write(flow, 1, flows_read(flow, 1) * 31 + number);
+        p->before = before + 5;
+        if (before % 3 == 1) adjust_head(pkt, -4);
+        for (uint i = 0; i < number % 9; i++) sums_add(1, before);
+        return before == number ? XDP_PASS : XDP_DROP;
+    }";
+
+fn wgsl(text: &str) -> Arc<Program> {
+    let program = wgsl::compile(&Source::new("flows.wgsl", text), &ProgramOptions::default());
+    Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
+}
+
+fn c(text: &str) -> Arc<Program> {
+    let program = opencl_c::compile(&Source::new("flows.cl", text), &ProgramOptions::default(), &mut NoIncludes);
+    Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 32) as u32
+    }
+}
+
+/// Packets of so many flows, one in `large` of them of one and the same; some out of their order.
+fn packets(count: usize, flows: u32, large: u32, seed: u64) -> Vec<Vec<u8>> {
+    let (mut random, mut numbers) = (Random(seed), HashMap::<u32, u32>::new());
+    let mut packet = || {
+        let flow = if random.next().is_multiple_of(large) { 0 } else { random.next() % flows };
+        let number = numbers.entry(flow).or_default();
+        let told = if random.next().is_multiple_of(50) { 77 } else { *number };
+        *number += 1;
+        let words = [flow, flow.wrapping_mul(0x9e37_79b9), told, 0];
+        let length = 16 + random.next() as usize % 50;
+        words.iter().flat_map(|word| word.to_le_bytes()).chain([7; 50]).take(length).collect()
+    };
+    (0..count).map(|_| packet()).collect()
+}
+
+/// What comes of packets: verdicts and targets, packets, the maps' rows.
+type Outcome = (Vec<u32>, Vec<Vec<u8>>, Vec<Vec<Row>>);
+
+/// Sends packets in batches of these sizes, in turn, as many in flight as there may be.
+fn outcome(session: &mut dyn Session, program: &Program, packets: &[Vec<u8>], sizes: &[usize]) -> Outcome {
+    let (mut verdicts, mut left) = (Vec::new(), Vec::new());
+    let mut collect = |session: &mut dyn Session| {
+        let done = session.complete().unwrap().expect("it is in flight");
+        verdicts.extend((0..done.batch.len()).map(|index| done.verdicts.get(index).to_return()));
+        left.extend(done.batch.packets().map(<[u8]>::to_vec));
+    };
+    let (mut rest, mut sizes) = (packets, sizes.iter().cycle());
+    while !rest.is_empty() {
+        let (now, later) = rest.split_at((*sizes.next().unwrap()).min(rest.len()));
+        rest = later;
+        if session.in_flight() == session.depth() {
+            collect(session);
+        }
+        session.submit(Batch::from_packets(now).unwrap()).unwrap();
+    }
+    while session.in_flight() > 0 {
+        collect(session);
+    }
+    let maps = program.maps().iter().enumerate();
+    let maps = maps.map(|(number, map)| rows(map, &session.map_words(number).unwrap())).collect();
+    (verdicts, left, maps)
+}
+
+fn options(threads: usize) -> LoadOptions {
+    LoadOptions { threads: NonZeroUsize::new(threads), ..LoadOptions::default() }
+}
+
+#[test]
+fn packets_of_a_flow_keep_their_order() {
+    devices::on_each("flows in order", |device: &Arc<dyn Device>| {
+        if !["interp", "cpu"].iter().any(|id| device.info().id.starts_with(id)) {
+            return;
+        }
+        for (program, (flows, large)) in
+            [(wgsl(IN_WGSL), (2000, 1 << 31)), (wgsl(IN_WGSL), (300, 2)), (c(IN_C), (3000, 20)), (c(IN_C), (1, 1))]
+        {
+            let packets = packets(6000, flows, large, u64::from(flows));
+            let mut reference = Interp::new().load(&program, &options(1)).unwrap();
+            let wanted = outcome(&mut *reference, &program, &packets, &[packets.len()]);
+            let passed = wanted.0.iter().filter(|verdict| **verdict == 2).count();
+            assert!(passed > packets.len() / 2, "{passed} came in order");
+            for (threads, sizes) in
+                [(2, &[packets.len()][..]), (2, &[1500, 1, 70, 2500]), (1, &[2000, 2, 0]), (5, &[1250])]
+            {
+                // The reference is no other for more threads.
+                if device.info().id == "interp" && threads > 1 {
+                    continue;
+                }
+                let mut session = device.load(&program, &options(threads)).unwrap();
+                let found = outcome(&mut *session, &program, &packets, sizes);
+                let what = format!("{} threads, batches of {sizes:?}, {flows} flows", threads);
+                let differs = (0..packets.len()).find(|&i| found.0[i] != wanted.0[i] || found.1[i] != wanted.1[i]);
+                if let Some(i) = differs {
+                    let (found, wanted) = ((found.0[i], &found.1[i]), (wanted.0[i], &wanted.1[i]));
+                    panic!("packet {i}: {found:?}, and not {wanted:?}: {what}");
+                }
+                assert_eq!(found.2, wanted.2, "{what}");
+            }
+        }
+    });
+}
+
+/// Batches that are in flight find what the host had written before they were submitted, and no more.
+#[test]
+fn what_the_host_writes_stands_between_two_batches() {
+    let text = "
+        //! map a: array value=1 entries=100000
+        fn xdp_filter(pkt: u32) -> u32 {
+            let at = load_le32(pkt, 0u);
+            store_le32(pkt, 4u, a_read(at, 0u));
+            a_add(at, 0u, 1u);
+            return XDP_PASS;
+        }";
+    const HEADER: usize = 16;
+    const PACKETS: u32 = 20_000;
+    devices::on_each("the host's words between batches", |device: &Arc<dyn Device>| {
+        let program = wgsl(text);
+        let mut session = device.load(&program, &LoadOptions::default()).unwrap();
+        let packets: Vec<Vec<u8>> =
+            (0..PACKETS).map(|at| [at, 0, 0, 0].iter().flat_map(|word: &u32| word.to_le_bytes()).collect()).collect();
+        let mut wanted = Vec::new();
+        let check = |session: &mut dyn Session, wanted: &mut Vec<u32>| {
+            let done = session.complete().unwrap().expect("it is in flight");
+            let wanted = wanted.remove(0);
+            for packet in done.batch.packets() {
+                assert_eq!(u32::from_le_bytes(packet[4..8].try_into().unwrap()), wanted);
+            }
+        };
+        let mut value = 0;
+        for round in 0..12 {
+            if session.in_flight() == session.depth() {
+                check(&mut *session, &mut wanted);
+            }
+            wanted.push(value);
+            session.submit(Batch::from_packets(&packets).unwrap()).unwrap();
+            value += 1;
+            if round % 3 != 2 {
+                value = round * 1000;
+                session.set_map_words(0, HEADER, &vec![value; PACKETS as usize]).unwrap();
+            }
+            let word = session.map_words_at(0, HEADER + 5, 1).unwrap();
+            assert_eq!(word, [value]);
+        }
+        while session.in_flight() > 0 {
+            check(&mut *session, &mut wanted);
+        }
+    });
+}
+
+/// Far more keys than there is room for come and go.
+#[test]
+fn removed_keys_make_room_between_batches() {
+    let text = "
+        //! map m: hash key=1 value=1 entries=1000
+        fn xdp_filter(pkt: u32) -> u32 {
+            let key = load_le32(pkt, 0u);
+            if key >= 300u && !m_remove(key - 300u) { return XDP_TX; }
+            let entry = m_insert(key);
+            if entry == MAP_FULL { return XDP_ABORTED; }
+            m_write(entry, 0u, key * 3u);
+            return XDP_PASS;
+        }";
+    devices::on_each("room for new keys", |device: &Arc<dyn Device>| {
+        let program = wgsl(text);
+        let mut session = device.load(&program, &LoadOptions::default()).unwrap();
+        for round in 0..40 {
+            let packets: Vec<Vec<u8>> = (round * 300..round * 300 + 300)
+                .map(|key: u32| [key, 0, 0, 0].map(u32::to_le_bytes).concat())
+                .collect();
+            let done = session.run(Batch::from_packets(&packets).unwrap()).unwrap();
+            assert!(done.verdicts.actions().iter().all(|action| *action == 2), "round {round}");
+        }
+        let rows = rows(&program.maps()[0], &session.map_words(0).unwrap());
+        let wanted = (39 * 300..40 * 300).map(|key| Row { key: vec![key], value: vec![key * 3] });
+        assert!(rows.into_iter().eq(wanted));
+    });
+}
+
+/// An `lru_hash` of 1,000 entries, which meets 30,000 keys, one batch after the other. A hundred of them are in every
+/// batch, and are never lost; nor is anything of the last batches.
+#[test]
+fn what_was_not_used_for_longest_makes_room() {
+    let text = "
+        //! map m: lru_hash key=1 value=1 entries=1000
+        fn xdp_filter(pkt: u32) -> u32 {
+            let key = load_le32(pkt, 0u);
+            var entry = m_find(key);
+            if entry == MAP_NONE { entry = m_insert(key); }
+            if entry == MAP_FULL { return XDP_ABORTED; }
+            m_add(entry, 0u, 1u);
+            return XDP_PASS;
+        }";
+    const ROUNDS: u32 = 100;
+    devices::on_each("lru_hash", |device: &Arc<dyn Device>| {
+        let program = wgsl(text);
+        let mut session = device.load(&program, &LoadOptions::default()).unwrap();
+        for round in 0..ROUNDS {
+            let fresh = (0..300).map(|i| 1000 + round * 300 + i);
+            let packets: Vec<Vec<u8>> =
+                (0..100).chain(fresh).map(|key: u32| [key, 0, 0, 0].map(u32::to_le_bytes).concat()).collect();
+            let done = session.run(Batch::from_packets(&packets).unwrap()).unwrap();
+            assert!(done.verdicts.actions().iter().all(|action| *action == 2), "round {round}");
+        }
+        let rows = rows(&program.maps()[0], &session.map_words(0).unwrap());
+        assert!(rows.len() < 2500, "{} keys are there", rows.len());
+        for key in 0..100 {
+            assert!(rows.contains(&Row { key: vec![key], value: vec![ROUNDS] }), "{key} was in every batch");
+        }
+        let last = 1000 + (ROUNDS - 3) * 300..1000 + ROUNDS * 300;
+        let kept = rows.iter().filter(|row| last.contains(&row.key[0])).count();
+        assert_eq!(kept, last.len(), "what came last is there");
+    });
+}

@@ -1,0 +1,221 @@
+//! What sessions do for maps between batches: forget keys that were removed, and make room in an `lru_hash`. Within a
+//! batch a place keeps its key, so that nobody needs to wait for anybody ([`super::text`]).
+//!
+//! Looking costs a device with memory of its own a round trip. So a session counts what its batches may have put into a
+//! map, and looks only where the next one might not find room.
+
+use super::declare::{Declaration, Kind, MAX_KEY};
+use super::layout::{HEADER, Layout, NOW, PROBES, REMOVED, TAKEN, THERE, hash};
+use super::rows::key;
+use super::text::Call;
+use crate::lang::prelude::Intrinsic;
+use crate::program::Program;
+
+/// Of the places that are taken, which part has to be of removed keys before they are worth forgetting: doing so costs
+/// a pass over the map.
+const WORTH: u32 = 16;
+
+/// Generations that an `lru_hash` tells apart, at least, from one making of room to the next.
+const GENERATIONS: u32 = 8;
+
+/// The memory of a session's maps while no batch is under way.
+pub trait Memory {
+    /// Why it cannot be reached.
+    type Error;
+
+    /// The header of a map.
+    ///
+    /// # Errors
+    /// Where the memory cannot be reached.
+    fn header(&mut self, map: usize) -> Result<[u32; HEADER as usize], Self::Error>;
+
+    /// Sets a word of the header of a map.
+    ///
+    /// # Errors
+    /// As [`Memory::header`].
+    fn set_header(&mut self, map: usize, at: u32, word: u32) -> Result<(), Self::Error>;
+
+    /// Changes the words of a map: gives them all, and takes others in their place where there are any.
+    ///
+    /// # Errors
+    /// As [`Memory::header`].
+    fn change(&mut self, map: usize, change: &mut dyn FnMut(&[u32]) -> Option<Vec<u32>>) -> Result<(), Self::Error>;
+}
+
+/// The upkeep of a program's maps.
+#[derive(Debug)]
+pub struct Upkeep {
+    maps: Vec<Kept>,
+}
+
+/// A map that wants upkeep.
+#[derive(Debug)]
+struct Kept {
+    number: usize,
+    map: Declaration,
+    layout: Layout,
+    /// Calls of the filter's that insert: as many keys as a packet may bring, but for loops.
+    inserts: u64,
+    /// Places that may be taken by now.
+    taken: u64,
+    /// As many when an `lru_hash` has a new generation.
+    next: u64,
+}
+
+impl Upkeep {
+    /// That of a program's maps; `None` where no map of it wants any.
+    pub fn new(program: &Program) -> Option<Upkeep> {
+        let maps: Vec<Kept> = program
+            .maps()
+            .iter()
+            .enumerate()
+            .filter(|(_, map)| matches!(map.kind, Kind::Hash | Kind::LruHash))
+            .map(|(number, map)| {
+                let inserts = inserts(program, number as u32);
+                Kept { number, map: map.clone(), layout: Layout::of(map), inserts, taken: 0, next: 0 }
+            })
+            .filter(|kept| kept.inserts > 0)
+            .collect();
+        (!maps.is_empty()).then_some(Upkeep { maps })
+    }
+
+    /// Notes that a batch of so many packets is about to begin; whether a look is due before it.
+    pub fn is_due(&mut self, packets: usize) -> bool {
+        let mut due = false;
+        for kept in &mut self.maps {
+            let most = kept.taken.saturating_add(kept.most(packets));
+            due |= most > u64::from(kept.layout.limit) || (kept.layout.stamp.is_some() && most > kept.next);
+            kept.taken = most;
+        }
+        due
+    }
+
+    /// Notes that the host has written to maps: what they hold is not known any more.
+    pub fn changed(&mut self) {
+        self.maps.iter_mut().for_each(|kept| kept.taken = kept.layout.limit.into());
+    }
+
+    /// Looks at all maps before a batch of so many packets, and does what is to be done.
+    ///
+    /// # Errors
+    /// Where the memory cannot be reached; maps are as they were or done with.
+    pub fn look<M: Memory>(&mut self, packets: usize, memory: &mut M) -> Result<(), M::Error> {
+        for kept in &mut self.maps {
+            kept.look(packets, memory)?;
+        }
+        Ok(())
+    }
+}
+
+impl Kept {
+    /// Keys that a batch may bring.
+    fn most(&self, packets: usize) -> u64 {
+        self.inserts.saturating_mul(packets as u64)
+    }
+
+    fn look<M: Memory>(&mut self, packets: usize, memory: &mut M) -> Result<(), M::Error> {
+        let header = memory.header(self.number)?;
+        let (mut taken, removed) = (header[TAKEN as usize], header[REMOVED as usize]);
+        let there = taken.saturating_sub(removed);
+        let fills = u64::from(taken) + self.most(packets) > u64::from(self.layout.limit);
+        let evicts = self.layout.stamp.is_some() && there > self.map.entries;
+        if fills && (evicts || removed > taken / WORTH) {
+            let most = if evicts { self.map.entries } else { u32::MAX };
+            let mut left = taken;
+            memory.change(self.number, &mut |words| {
+                let words = with_most(&self.map, words, most)?;
+                left = words[TAKEN as usize];
+                Some(words)
+            })?;
+            taken = left;
+        }
+        if self.layout.stamp.is_some() {
+            memory.set_header(self.number, NOW, header[NOW as usize].wrapping_add(1))?;
+        }
+        self.taken = u64::from(taken) + self.most(packets);
+        self.next = self.taken + u64::from(self.map.entries / GENERATIONS);
+        Ok(())
+    }
+}
+
+/// Calls in the filter that insert into a map.
+fn inserts(program: &Program, map: u32) -> u64 {
+    let mut count = 0;
+    for (handle, function) in program.module().functions.iter() {
+        if program.is_prelude(handle) {
+            continue;
+        }
+        let mut blocks = vec![&function.body];
+        while let Some(block) = blocks.pop() {
+            for statement in block {
+                if let naga::Statement::Call { function, .. } = statement {
+                    let inserts = Intrinsic::Map { map, call: Call::Insert };
+                    count += u64::from(program.intrinsic(*function) == Some(inserts));
+                }
+                blocks.extend(crate::program::blocks(statement));
+            }
+        }
+    }
+    count
+}
+
+/// A map's words with the removed keys forgotten, and of its entries at most so many: those that were used last. `None`
+/// where that cannot be, and the words are to stay as they are.
+fn with_most(map: &Declaration, words: &[u32], most: u32) -> Option<Vec<u32>> {
+    let layout = Layout::of(map);
+    let (Some(stamp), true) = (layout.stamp, most < layout.places) else { return rehashed(map, words, |_| true) };
+    let now = words[NOW as usize];
+    // Stamps go round: what matters is how long ago they were.
+    let age = |place: &[u32]| now.wrapping_sub(place[stamp as usize]);
+    let mut ages: Vec<u32> = there(&layout, words).map(age).collect();
+    let most = most as usize;
+    if most == 0 || ages.len() <= most {
+        return rehashed(map, words, |_| most > 0);
+    }
+    let (_, oldest, _) = ages.select_nth_unstable(most - 1);
+    let oldest = *oldest;
+    // Of the oldest that stay, as many as there is room for.
+    let mut room = most - ages.iter().filter(|age| **age < oldest).count();
+    rehashed(map, words, |place| match age(place).cmp(&oldest) {
+        std::cmp::Ordering::Less => true,
+        std::cmp::Ordering::Equal => {
+            let stays = room > 0;
+            room = room.saturating_sub(1);
+            stays
+        }
+        std::cmp::Ordering::Greater => false,
+    })
+}
+
+/// The places whose entries are there.
+fn there<'a>(layout: &Layout, words: &'a [u32]) -> impl Iterator<Item = &'a [u32]> {
+    let (start, stride, state) = (layout.at(0), layout.stride as usize, layout.state as usize);
+    words[start..].chunks_exact(stride).filter(move |place| place[state] == THERE)
+}
+
+/// A map's words with those of its entries alone that are kept, each where a search finds it soonest. `None` where one
+/// finds no place, as may happen in another order, if never was seen to.
+pub(super) fn rehashed(map: &Declaration, words: &[u32], mut keep: impl FnMut(&[u32]) -> bool) -> Option<Vec<u32>> {
+    let layout = Layout::of(map);
+    let mut all = vec![0; layout.words()];
+    all[..HEADER as usize].copy_from_slice(&words[..HEADER as usize]);
+    let (mut taken, mask) = (0, layout.places - 1);
+    let mut words_of_key = [0; MAX_KEY as usize];
+    for place in there(&layout, words).filter(|place| keep(place)) {
+        key(&place[..layout.state as usize], map.key).zip(&mut words_of_key).for_each(|(word, to)| *to = word);
+        let mut number = hash(&words_of_key[..map.key as usize]) & mask;
+        let mut step = 1;
+        while all[layout.at(number)] != 0 {
+            if step == PROBES {
+                return None;
+            }
+            number = number.wrapping_add(step) & mask;
+            step += 1;
+        }
+        all[layout.at(number)..layout.at(number + 1)].copy_from_slice(place);
+        taken += 1;
+    }
+    all[TAKEN as usize] = taken;
+    all[REMOVED as usize] = 0;
+    Some(all)
+}
