@@ -6,15 +6,13 @@
 // DROP      a G-PDU of a known tunnel that is broken: no whole IPv4 or IPv6 header in it, an extension header of length 0,
 //           more than 4 of those; a slice that has no MAC address yet
 //
-// The host fills the maps. A MAC address is two words, of its first 4 and last 2 bytes.
+// The host fills the maps. A MAC address is two words: its first 2 bytes, then its last 4.
 //
 // Reads, behind an Ethernet header and one VLAN tag or none, the headers of IP, UDP and GTP; moves the packet's head to
 // 14 bytes before the inner header, and writes those.
 
-// TEID -> slice
-//! map tunnels: hash key=1 value=1 entries=65536
-// slice -> port, destination, source
-//! map slices: array value=5 entries=256
+//! map tunnels: hash key=1 value=1 entries=65536 fields=teid,slice
+//! map slices: array value=5 entries=256 fields=slice,port,destination:mac,source:mac
 
 // For other compilers.
 #ifndef PORTCULLIS
@@ -62,7 +60,7 @@ struct gtphdr {
     uint teid;
 };
 
-enum slice { PORT, DESTINATION_0, DESTINATION_4, SOURCE_0, SOURCE_4 };
+enum slice { PORT, DESTINATION_0, DESTINATION_2, SOURCE_0, SOURCE_2 };
 
 bool is_ipv4(uint version_ihl)
 {
@@ -132,16 +130,16 @@ uint xdp_filter(bytes pkt, uint len)
     else if (inner[0] >> 4 == 6 && inner + sizeof(struct ip6hdr) <= end)
         ethertype = ETH_P_IPV6;
     uint slice = tunnels_read(tunnel, 0);
-    uint destination_0 = slices_read(slice, DESTINATION_0), destination_4 = slices_read(slice, DESTINATION_4);
-    if (inner == pkt || ethertype == 0 || (destination_0 | destination_4) == 0)
+    uint destination_0 = slices_read(slice, DESTINATION_0), destination_2 = slices_read(slice, DESTINATION_2);
+    if (inner == pkt || ethertype == 0 || (destination_0 | destination_2) == 0)
         return XDP_DROP;
 
     // At least 34 bytes are left, so this cannot fail.
     adjust_head(pkt, (int)(inner - ETH_HLEN - pkt));
-    store_be32(pkt, 0, destination_0);
-    store_be16(pkt, 4, destination_4);
-    store_be32(pkt, 6, slices_read(slice, SOURCE_0));
-    store_be16(pkt, 10, slices_read(slice, SOURCE_4));
+    store_be16(pkt, 0, destination_0);
+    store_be32(pkt, 2, destination_2);
+    store_be16(pkt, 6, slices_read(slice, SOURCE_0));
+    store_be32(pkt, 8, slices_read(slice, SOURCE_2));
     store_be16(pkt, 12, ethertype);
     return redirect(slices_read(slice, PORT));
 }

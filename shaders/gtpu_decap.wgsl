@@ -6,15 +6,13 @@
 // DROP      a G-PDU of a known tunnel that is broken: no whole IPv4 or IPv6 header in it, an extension header of length 0,
 //           more than 4 of those; a slice that has no MAC address yet
 //
-// The host fills the maps. A MAC address is two words, of its first 4 and last 2 bytes.
+// The host fills the maps. A MAC address is two words: its first 2 bytes, then its last 4.
 //
 // Reads, behind an Ethernet header and one VLAN tag or none, the headers of IP, UDP and GTP; moves the packet's head to
 // 14 bytes before the inner header, and writes those.
 
-// TEID -> slice
-//! map tunnels: hash key=1 value=1 entries=65536
-// slice -> port, destination, source
-//! map slices: array value=5 entries=256
+//! map tunnels: hash key=1 value=1 entries=65536 fields=teid,slice
+//! map slices: array value=5 entries=256 fields=slice,port,destination:mac,source:mac
 
 const GTPU_PORT: u32 = 2152u;
 const G_PDU: u32 = 255u;
@@ -82,18 +80,18 @@ fn xdp_filter(pkt: u32) -> u32 {
     }
     let slice = tunnels_read(tunnel, 0u);
     let destination_0 = slices_read(slice, 1u);
-    let destination_4 = slices_read(slice, 2u);
+    let destination_2 = slices_read(slice, 2u);
     let inner = user_packet(pkt, gtp);
     let ethertype = ethertype_of(pkt, inner);
-    if inner == 0u || ethertype == 0u || (destination_0 | destination_4) == 0u {
+    if inner == 0u || ethertype == 0u || (destination_0 | destination_2) == 0u {
         return XDP_DROP;
     }
     // At least 34 bytes are left, so this cannot fail.
     adjust_head(pkt, i32(inner - 14u));
-    store_be32(pkt, 0u, destination_0);
-    store_be16(pkt, 4u, destination_4);
-    store_be32(pkt, 6u, slices_read(slice, 3u));
-    store_be16(pkt, 10u, slices_read(slice, 4u));
+    store_be16(pkt, 0u, destination_0);
+    store_be32(pkt, 2u, destination_2);
+    store_be16(pkt, 6u, slices_read(slice, 3u));
+    store_be32(pkt, 8u, slices_read(slice, 4u));
     store_be16(pkt, 12u, ethertype);
     return redirect(slices_read(slice, 0u));
 }

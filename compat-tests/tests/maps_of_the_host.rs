@@ -101,7 +101,7 @@ fn host_and_filters_find_what_the_other_has_made() {
 
             let (all, few) = (session.map_words(0).unwrap(), session.map_words_at(0, 17, 5).unwrap());
             assert_eq!(few, all[17..22]);
-            assert_eq!(session.map_words_at(0, all.len(), 0).unwrap(), []);
+            assert_eq!(session.map_words_at(0, all.len(), 0).unwrap(), [0_u32; 0]);
             let no_map = [session.map_words(2).map(drop), session.map_words_at(2, 0, 0).map(drop)];
             for refused in no_map.into_iter().chain([session.set_map_words(2, 0, &[])]) {
                 let error = refused.unwrap_err();

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use portcullis_compat_tests::devices;
-use portcullis_compat_tests::stateful::{self, Model, Outcomes, Phase, gtpu_decap};
+use portcullis_compat_tests::stateful::{self, Model, Outcomes, Phase, flow_stats, gtpu_decap};
 use portcullis_compat_tests::traffic::{Packet, Spec, traffic};
 
 /// Holds a filter to its model on every device.
@@ -40,4 +40,22 @@ fn gtpu_decap() {
     let phases = [Phase { writes: gtpu_decap::writes(), packets: gtpu_decap::tunnelled(&packets(1), 1) }];
     let outcomes = check("gtpu_decap", &[], &phases, &mut gtpu_decap::GtpuDecap::default());
     assert_verdicts(&outcomes, &[("redirect", 1000), ("drop", 500), ("pass", 1000)]);
+}
+
+/// Bytes are near 2^32 for some, so that sums go beyond.
+#[test]
+fn flow_stats() {
+    let mut packets = packets(2);
+    for (number, packet) in packets.iter_mut().enumerate().filter(|(number, _)| number % 4 == 0) {
+        packet.metadata.wire_length = u32::MAX - number as u32;
+    }
+    let outcomes =
+        check("flow_stats", &[], &[Phase { writes: Vec::new(), packets }], &mut flow_stats::FlowStats::default());
+    assert_verdicts(&outcomes, &[("pass", 6000)]);
+    let flows = &outcomes.maps["flows"];
+    let count = |is: &dyn Fn(&[u32], &[u32]) -> bool| flows.iter().filter(|(key, value)| is(key, value)).count();
+    assert!(count(&|key, _| key[2] != 0xffff) > 100, "IPv6");
+    assert!(count(&|_, value| value[0] > 10) > 50, "flows of many packets");
+    assert!(count(&|_, value| value[2] > 0) > 10, "sums above 32 bits");
+    assert!(count(&|_, value| value[3] > value[4]) > 5, "milliseconds wrap within a flow");
 }

@@ -4,6 +4,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use portcullis_core::map::fields::Form;
+
 /// The words of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Words {
@@ -42,6 +44,21 @@ pub fn cell(text: &str) -> Result<Words, String> {
     }
     let number = number(text)?;
     Ok(Words::new(&[u32::try_from(number).map_err(|_| "is more than 32 bits can hold")?]))
+}
+
+/// What a cell is more than others where a field of a form begins: a number of 64 bits, or an IPv4 address in place of the
+/// IPv6 address that stands for it.
+pub fn field(text: &str, form: Option<Form>) -> Option<Result<Vec<u32>, String>> {
+    match form? {
+        Form::U64 if !text.contains([':', '.', '/', '-']) => {
+            Some(number(text).map(|number| vec![number as u32, (number >> 32) as u32]))
+        }
+        Form::Ip => {
+            let address: Ipv4Addr = text.parse().ok()?;
+            Some(Ok(address_words(address.to_ipv6_mapped().into()).get().to_vec()))
+        }
+        _ => None,
+    }
 }
 
 /// A prefix or an address, which is a prefix of full length: the address's words, then the length. None where the text is

@@ -169,7 +169,7 @@ impl<'a> Reader<'a> {
         let name = self.take((length as usize).next_multiple_of(4))?;
         let name = std::str::from_utf8(&name[..length as usize]);
         let name = name.map_err(|_| StateError::Damaged("a map has no name"))?.to_owned();
-        let there = Declaration { name, kind, key, value, entries, place: 0..0 };
+        let there = Declaration { name, kind, key, value, entries, fields: Vec::new(), place: 0..0 };
         let Some(at) = maps.iter().position(|map| map.name == there.name) else {
             let what =
                 format!("it has a map `{}` ({}), and the filter has none of this name", there.name, shape(&there));

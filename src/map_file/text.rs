@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use portcullis_core::map::fields::Form;
 use portcullis_core::map::{Declaration, Format, Kind};
 
 use super::entries::Entries;
@@ -144,6 +145,10 @@ impl<'a> Reader<'a> {
             let sum = notation::number(text)?;
             return Ok(vec![sum as u32, (sum >> 32) as u32]);
         }
+        let at = before + if part == Part::Key { 0 } else { self.length(Part::Key) };
+        if let Some(words) = notation::field(text, self.form_at(at)) {
+            return words;
+        }
         let prefix = match (self.map.kind, part, before) {
             (Kind::Lpm, Part::Key, 0) => notation::prefix(text),
             _ => None,
@@ -155,6 +160,16 @@ impl<'a> Reader<'a> {
             (5, 1) => Err("is of IPv6, and the map's keys are of IPv4 (key=1)".into()),
             _ => Ok(words),
         }
+    }
+
+    /// The form of the field that begins at a word of an entry.
+    fn form_at(&self, word: usize) -> Option<Form> {
+        let mut at = 0;
+        self.map.fields.iter().map(|field| field.form).find(|form| {
+            let begins = at == word;
+            at += form.words() as usize;
+            begins
+        })
     }
 
     /// What is wrong with the key that is there now.

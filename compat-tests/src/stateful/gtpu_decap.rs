@@ -29,7 +29,7 @@ impl GtpuDecap {
             _ => return unchanged(Verdict::Drop),
         };
         let [port, macs @ ..] = slice else { return unchanged(Verdict::Drop) };
-        let mac = |words: &[u32]| [&words[0].to_be_bytes()[..], &(words[1] as u16).to_be_bytes()].concat();
+        let mac = |words: &[u32]| [&(words[0] as u16).to_be_bytes()[..], &words[1].to_be_bytes()].concat();
         if mac(&macs[..2]) == [0; 6] {
             return unchanged(Verdict::Drop);
         }
@@ -101,8 +101,8 @@ pub fn writes() -> Writes {
     let tunnels =
         tunnels.map(|number| ("tunnels", vec![teid(number)], vec![if number == 7 { 9999 } else { number % 6 }]));
     // The last one of six has no addresses.
-    let slices = (0..5)
-        .map(|slice| ("slices", vec![slice], vec![slice + 10, 0x0200_0000, slice, 0x0200_0000 | slice << 8, 0xffff]));
+    let slice = |slice: u32| vec![slice + 10, 0x0200, slice << 24 | 7, 0x0201, 0xffff_0000 | slice];
+    let slices = (0..5).map(|number| ("slices", vec![number], slice(number)));
     tunnels.chain(slices).collect()
 }
 

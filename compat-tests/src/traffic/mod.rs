@@ -31,8 +31,8 @@ pub struct Spec {
     pub start: u64,
 }
 
-/// Milliseconds pass 2^32 two seconds after this, in nanoseconds: in March 2026.
-const BEFORE_A_WRAP: u64 = (413 << 32) * 1_000_000 - 2_000_000_000;
+/// Milliseconds pass 2^32 twenty seconds after this, in nanoseconds: in March 2026.
+const BEFORE_A_WRAP: u64 = (413 << 32) * 1_000_000 - 20_000_000_000;
 
 impl Default for Spec {
     fn default() -> Spec {

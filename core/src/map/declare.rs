@@ -9,6 +9,8 @@ use std::ops::{Range, RangeInclusive};
 use crate::lang::nearest::nearest;
 use crate::lang::{Diagnostic, FILTER, prelude};
 
+use super::fields::{self, Field};
+
 /// Maps that a filter may declare.
 pub const MAX_MAPS: usize = 16;
 
@@ -90,6 +92,8 @@ pub struct Declaration {
     pub value: u32,
     /// How many entries it has room for at least.
     pub entries: u32,
+    /// What the words of an entry are called, key before value, and how they are written; nothing where that is not said.
+    pub fields: Vec<Field>,
     /// The declaration's bytes in the text.
     pub place: Range<usize>,
 }
@@ -231,10 +235,19 @@ impl<'a> Line<'a> {
 
     /// The next word, or nothing; a colon is one.
     fn word(&mut self) -> Option<Range<usize>> {
+        self.word_up_to(|c| c.is_whitespace() || c == ':')
+    }
+
+    /// The next word with a size or with fields, in which colons may be.
+    fn size(&mut self) -> Option<Range<usize>> {
+        self.word_up_to(char::is_whitespace)
+    }
+
+    fn word_up_to(&mut self, is_end: fn(char) -> bool) -> Option<Range<usize>> {
         let rest = &self.text[self.at..self.place.end];
         let start = self.at + rest.find(|c: char| !c.is_whitespace())?;
         let rest = &self.text[start..self.place.end];
-        let length = match rest.find(|c: char| c.is_whitespace() || c == ':') {
+        let length = match rest.find(is_end) {
             Some(0) => 1,
             Some(length) => length,
             None => rest.len(),
@@ -267,7 +280,11 @@ impl<'a> Line<'a> {
         let word = self.word().ok_or_else(|| self.expected(None, "kind"))?;
         let kind = kind(&text[word.clone()]).map_err(|error| error.at(word, ""))?;
         let mut sizes = Sizes::default();
-        while let Some(word) = self.word() {
+        let mut fields_at = None;
+        while let Some(word) = self.size() {
+            if text[word.clone()].starts_with("fields=") {
+                fields_at = Some(word.clone());
+            }
             sizes.take(kind, &text[word.clone()]).map_err(|error| error.at(word, ""))?;
         }
         let missing = |size: &str| {
@@ -278,7 +295,11 @@ impl<'a> Line<'a> {
         let key = sizes.key.or(kind.keys().is_none().then_some(1)).ok_or_else(|| missing("key"))?;
         let value = sizes.value.or(kind.values().is_none().then_some(2)).ok_or_else(|| missing("value"))?;
         let entries = sizes.entries.ok_or_else(|| missing("entries"))?;
-        Ok(Declaration { name: text[name].to_owned(), kind, key, value, entries, place: self.place })
+        let fields = sizes.fields.unwrap_or_default();
+        if let Some(at) = fields_at {
+            fields::check(&fields, key, value).map_err(|error| error.at(at, ""))?;
+        }
+        Ok(Declaration { name: text[name].to_owned(), kind, key, value, entries, fields, place: self.place })
     }
 }
 
@@ -322,6 +343,7 @@ struct Sizes {
     key: Option<u32>,
     value: Option<u32>,
     entries: Option<u32>,
+    fields: Option<Vec<Field>>,
 }
 
 impl Sizes {
@@ -329,12 +351,21 @@ impl Sizes {
     fn take(&mut self, kind: Kind, word: &str) -> Result<(), Diagnostic> {
         let (name, number) = word.split_once('=').unwrap_or((word, ""));
         let (slot, range) = match name {
+            "fields" if kind == Kind::Lpm => {
+                return Err(Diagnostic::new("a map of the kind `lpm` has no `fields=`"));
+            }
+            "fields" => {
+                return match self.fields.replace(fields::parse(number)?) {
+                    None => Ok(()),
+                    Some(_) => Err(Diagnostic::new("`fields=` is said twice")),
+                };
+            }
             "key" => (&mut self.key, kind.keys()),
             "value" => (&mut self.value, kind.values()),
             "entries" => (&mut self.entries, Some(1..=MAX_ENTRIES)),
             _ => {
                 let error = Diagnostic::new(format!("a map has no `{}`", name.escape_debug()));
-                let error = match nearest(name, ["key", "value", "entries"]) {
+                let error = match nearest(name, ["key", "value", "entries", "fields"]) {
                     Some(near) => error.note(format!("did you mean `{near}=`?")),
                     None => error,
                 };
@@ -401,6 +432,15 @@ mod tests {
     }
 
     #[test]
+    fn fields_name_the_words_of_an_entry() {
+        let map = one("//! map a: hash fields=from:ip,port,mac:mac,bytes:u64 key=5 value=4 entries=9");
+        let fields: Vec<_> = map.fields.iter().map(|field| (field.name.as_str(), field.form.name())).collect();
+        assert_eq!(fields, [("from", "ip"), ("port", "u32"), ("mac", "mac"), ("bytes", "u64")]);
+        assert_eq!(one("//! map a: counter entries=1 fields=group,drops:u64").fields.len(), 2);
+        assert_eq!(one("//! map a: hash key=1 value=0 entries=1 fields=a:ipv4").fields.len(), 1);
+    }
+
+    #[test]
     fn only_comments_on_lines_of_their_own_declare() {
         let map = "//! map a: counter entries=1";
         for text in [
@@ -458,6 +498,27 @@ mod tests {
             ("//! map a: counter value=1", "has no `value=`", "value=1"),
             ("//! map a: array value=1 entries=0", "`entries=` is 1 to 16777216", "entries=0"),
             ("//! map a: array value=1 value=1", "`value=` is said twice", "value=1"),
+            ("//! map a: lpm key=1 fields=a", "a map of the kind `lpm` has no `fields=`", "fields=a"),
+            ("//! map a: array fields=a fields=a", "`fields=` is said twice", "fields=a"),
+            ("//! map a: array fields=a,", "`` is no name for a field (a field's name is letters", "fields=a,"),
+            ("//! map a: array fields=2a", "`2a` is no name for a field", "fields=2a"),
+            ("//! map a: array fields=a:ip,a", "there are two fields with the name `a`", "fields=a:ip,a"),
+            (
+                "//! map a: array fields=a:ipv5",
+                "of the form `ipv5` (did you mean `ipv4`?; there are u32, u64",
+                "fields=a:ipv5",
+            ),
+            (
+                "//! map a: hash key=3 value=1 entries=1 fields=a,b:ipv4",
+                "`fields=` is not the words of a key (3) and then of a value (1) (it has 2; words of a field: `u32` 1",
+                "fields=a,b:ipv4",
+            ),
+            ("//! map a: hash key=3 value=1 entries=1 fields=a:ip", "is not the words of a key (3)", "fields=a:ip"),
+            (
+                "//! map a: array value=1 entries=1 fields=a",
+                "is not the words of a key (1) and then of a value (1) (it has 1;",
+                "fields=a",
+            ),
         ] {
             let (said, at) = error(text);
             assert!(said.contains(message), "{text}: {said}");

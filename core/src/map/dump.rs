@@ -7,15 +7,17 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::declare::{Declaration, Kind};
+use super::fields::Form;
 use super::rows::in_order;
 
 /// How entries are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// A line with the columns' names, then one for each entry: `key0,key1,value0`. Maps by number have `index` in place
-    /// of the key, counters `sum` in place of the value.
+    /// of the key, counters `sum` in place of the value. Fields are columns where the map has any.
     Csv,
     /// An array with an object for each entry: `{"key": [1, 2], "value": [3]}`; with `"index": 1` or `"sum": 3` as above.
+    /// A field is one item, a text where it is no number.
     Json,
 }
 
@@ -55,6 +57,9 @@ fn sum(value: &[u32]) -> u64 {
 
 /// The names of the columns of CSV.
 pub fn columns(map: &Declaration) -> Vec<String> {
+    if !map.fields.is_empty() {
+        return map.fields.iter().map(|field| field.name.clone()).collect();
+    }
     let named = |name: &'static str, count| (0..count).map(move |i| format!("{name}{i}"));
     let mut columns = if is_numbered(map.kind) { vec!["index".into()] } else { named("key", map.key).collect() };
     match map.kind {
@@ -64,14 +69,36 @@ pub fn columns(map: &Declaration) -> Vec<String> {
     columns
 }
 
+/// Words from word `from` of an entry on, field by field; word by word where the map has no fields. What is no number
+/// stands between `quotes`. No field's text needs to be escaped.
+fn cells(map: &Declaration, mut from: u32, mut words: &[u32], quotes: &str) -> Vec<String> {
+    let mut forms = map.fields.iter().map(|field| field.form).skip_while(|form| match from.checked_sub(form.words()) {
+        Some(rest) if from > 0 => {
+            from = rest;
+            true
+        }
+        _ => false,
+    });
+    let mut cells = Vec::new();
+    while !words.is_empty() {
+        let form = forms.next().unwrap_or(Form::U32);
+        let (field, rest) = words.split_at(form.words() as usize);
+        let quotes = if form.is_number() { "" } else { quotes };
+        cells.push(format!("{quotes}{}{quotes}", form.text(field)));
+        words = rest;
+    }
+    cells
+}
+
 fn csv(map: &Declaration, words: &[u32], out: &mut dyn Write) -> io::Result<()> {
     list(out, columns(map))?;
     writeln!(out)?;
     for row in in_order(map, words) {
+        let key = cells(map, 0, &row.key, "");
         if map.kind == Kind::Counter {
-            writeln!(out, "{},{}", row.key[0], sum(&row.value))?;
+            writeln!(out, "{},{}", key[0], sum(&row.value))?;
         } else {
-            list(out, row.key.iter().chain(&row.value))?;
+            list(out, key.into_iter().chain(cells(map, map.key, &row.value, "")))?;
             writeln!(out)?;
         }
     }
@@ -88,14 +115,14 @@ fn json(map: &Declaration, words: &[u32], out: &mut dyn Write) -> io::Result<()>
             write!(out, "\"index\":{}", row.key[0])?;
         } else {
             out.write_all(b"\"key\":[")?;
-            list(out, &row.key)?;
+            list(out, cells(map, 0, &row.key, "\""))?;
             out.write_all(b"]")?;
         }
         if map.kind == Kind::Counter {
             write!(out, ",\"sum\":{}", sum(&row.value))?;
         } else {
             out.write_all(b",\"value\":[")?;
-            list(out, &row.value)?;
+            list(out, cells(map, map.key, &row.value, "\""))?;
             out.write_all(b"]")?;
         }
         out.write_all(b"}")?;
@@ -114,11 +141,12 @@ fn list(out: &mut dyn Write, items: impl IntoIterator<Item = impl Display>) -> i
 
 #[cfg(test)]
 mod tests {
+    use super::super::declare::{Comments, declarations};
     use super::super::layout::{HEADER, Layout, stored_word};
     use super::*;
 
     fn map(kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
-        Declaration { name: "m".into(), kind, key, value, entries, place: 0..0 }
+        Declaration { name: "m".into(), kind, key, value, entries, fields: Vec::new(), place: 0..0 }
     }
 
     fn both(map: &Declaration, words: &[u32]) -> [String; 2] {
@@ -146,6 +174,17 @@ mod tests {
             "[\n{\"key\":[6,4294967295],\"value\":[60,0,4294967295]},\n\
              {\"key\":[7,0],\"value\":[70,0,4294967295]}\n]\n"
         );
+    }
+
+    #[test]
+    fn fields_are_columns_as_people_write_them() {
+        let line = "//! map m: array value=5 entries=2 fields=slice,gateway:ip,port";
+        let [map] = &declarations(line, Comments::Wgsl).unwrap()[..] else { panic!("one map") };
+        let words: Vec<u32> =
+            [0; HEADER as usize].into_iter().chain([0, 0, 0xffff, 0x0a00_0001, 7, 1, 0, 0, 2, 3]).collect();
+        let [csv, json] = both(map, &words);
+        assert_eq!(csv, "slice,gateway,port\n0,10.0.0.1,7\n1,0:1::2,3\n");
+        assert_eq!(json, "[\n{\"index\":0,\"value\":[\"10.0.0.1\",7]},\n{\"index\":1,\"value\":[\"0:1::2\",3]}\n]\n");
     }
 
     #[test]

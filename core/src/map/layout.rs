@@ -136,7 +136,15 @@ mod tests {
 
     #[test]
     fn maps_have_room_for_what_they_say() {
-        let map = |kind, key, value, entries| Declaration { name: "m".into(), kind, key, value, entries, place: 0..0 };
+        let map = |kind, key, value, entries| Declaration {
+            name: "m".into(),
+            kind,
+            key,
+            value,
+            entries,
+            fields: Vec::new(),
+            place: 0..0,
+        };
         for entries in [1, 5, 6, 7, 1000, 1 << 20, 16 << 20] {
             let layout = Layout::of(&map(Kind::Hash, 4, 6, entries));
             assert!(layout.limit >= entries && layout.limit <= layout.places * 7 / 10, "{entries}: {layout:?}");

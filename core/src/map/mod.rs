@@ -1,6 +1,7 @@
 //! Maps: state that outlives a packet. `docs/maps.md` says what they mean to a filter and how they lie in memory.
 //!
 //! - [`declare`]: the lines of a filter's text that declare maps;
+//! - [`fields`]: names for the words of their entries;
 //! - [`layout`]: where a map's parts lie in its memory;
 //! - [`rows`]: a map's entries, out of that memory;
 //! - [`dump`]: those as text;
@@ -10,6 +11,7 @@
 
 pub mod declare;
 mod dump;
+pub mod fields;
 pub mod layout;
 mod rows;
 mod table;

@@ -6,7 +6,7 @@ use super::super::put;
 use super::*;
 
 fn map(name: &str, kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
-    Declaration { name: name.into(), kind, key, value, entries, place: 0..0 }
+    Declaration { name: name.into(), kind, key, value, entries, fields: Vec::new(), place: 0..0 }
 }
 
 fn maps() -> Vec<Declaration> {

@@ -1,10 +1,11 @@
+use portcullis_core::map::declare::{Comments, declarations};
 use portcullis_core::map::{Table, dump};
 
 use super::super::put;
 use super::*;
 
 fn map(kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
-    Declaration { name: "m".into(), kind, key, value, entries, place: 0..0 }
+    Declaration { name: "m".into(), kind, key, value, entries, fields: Vec::new(), place: 0..0 }
 }
 
 fn csv(map: &Declaration, text: &str) -> Result<Rows, Problems> {
@@ -226,7 +227,27 @@ fn maps() -> Vec<Declaration> {
         map(Kind::Hash, 16, 64, 10),
         map(Kind::Array, 1, 3, 9),
         map(Kind::Counter, 1, 2, 9),
+        with_fields(),
     ]
+}
+
+fn with_fields() -> Declaration {
+    let line = "//! map m: hash key=5 value=3 entries=40 fields=from:ip,via:ipv4,bytes:u64,port";
+    declarations(line, Comments::Wgsl).unwrap().remove(0)
+}
+
+#[test]
+fn fields_say_what_cells_are() {
+    let wanted: (&[u32], &[u32]) = (&[0, 0, 0xffff, 0x0a00_0013, 0x0a00_0001], &[u32::MAX, 7, 80]);
+    let text = "from,via,bytes,port\n10.0.0.19,10.0.0.1,34359738367,80\n";
+    let rows = csv(&with_fields(), text).unwrap();
+    assert_eq!(entries(&rows), [wanted]);
+    assert_eq!(dumped(&with_fields(), &table_of(&with_fields(), &rows), Format::Csv), text.as_bytes());
+    let text = r#"[{"key":["10.0.0.19","10.0.0.1"],"value":["0x7ffffffff",80]}]"#;
+    assert_eq!(entries(&json(&with_fields(), text).unwrap()), [wanted]);
+    // As words they may be written too, but for numbers of 64 bits.
+    let text = "0,0,0xffff,0x0a000013,0x0a000001,34359738367,80\n";
+    assert_eq!(entries(&csv(&with_fields(), text).unwrap()), [wanted]);
 }
 
 fn random_table(map: &Declaration, random: &mut Random) -> Table {

@@ -175,15 +175,15 @@ fn xdp_filter(pkt_23: u32) -> u32 {
         return 1u;
     }
     let _e64 = adjust_head(pkt_23, i32(((_e31 + 4294967282u) - 0u)));
-    store_be32_(pkt_23, 0u, _e51);
-    store_be16_(pkt_23, 4u, _e52);
+    store_be16_(pkt_23, 0u, _e51);
+    store_be32_(pkt_23, 2u, _e52);
     let _e67 = slices_read(_e50, 3u);
-    store_be32_(pkt_23, 6u, _e67);
-    let _e69 = slices_read(_e50, 4u);
-    store_be16_(pkt_23, 10u, _e69);
-    let _e71 = ethertype_1;
-    store_be16_(pkt_23, 12u, _e71);
-    let _e72 = slices_read(_e50, 0u);
-    let _e73 = redirect(_e72);
-    return _e73;
+    store_be16_(pkt_23, 6u, _e67);
+    let _e68 = slices_read(_e50, 4u);
+    store_be32_(pkt_23, 8u, _e68);
+    let _e70 = ethertype_1;
+    store_be16_(pkt_23, 12u, _e70);
+    let _e71 = slices_read(_e50, 0u);
+    let _e72 = redirect(_e71);
+    return _e72;
 }

@@ -1,0 +1,147 @@
+// flow_stats: counts packets and bytes of every flow, and notes when it began and when it was last seen.
+//
+// PASS  always
+//
+// A flow is what has the same addresses, ports and protocol (of IPv6 the next header), in one direction. TCP, UDP and SCTP
+// have ports, but for later fragments; elsewhere they count as 0. What is neither IPv4 nor IPv6 belongs to no flow, nor
+// does a packet whose fixed header is cut off.
+//
+// Fields have the names that they have in NetFlow. `doctets` are bytes on the wire from the IP header on. `first` and
+// `last` are milliseconds, modulo 2^32, as NetFlow's are; here they count from 1970, and 0 is written as 1.
+//
+// Reads, behind an Ethernet header and one VLAN tag or none: version and IHL, fragment offset, protocol, addresses, ports.
+
+//! map flows: hash key=11 value=5 entries=65536 fields=srcaddr:ip,dstaddr:ip,srcport,dstport,prot,dpkts,doctets:u64,first,last
+
+// Packets of flows that there was no room for.
+//! map missed: counter entries=1
+
+// For other compilers.
+#ifndef PORTCULLIS
+#define MAP_FULL 0xfffffffe
+uint flows_insert(const uint *key);
+uint flows_read(uint entry, uint word);
+uint flows_add(uint entry, uint word, uint amount);
+uint flows_compare_exchange(uint entry, uint word, uint expected, uint value);
+void missed_add(uint index, uint amount);
+#endif
+
+#define ETH_HLEN 14
+#define VLAN_HLEN 4
+#define FRAGMENT_OFFSET 0x1fff
+
+typedef __global uchar *bytes;
+
+struct iphdr {
+    uchar version_ihl, tos;
+    ushort length, id, fragment;
+    uchar ttl, protocol;
+    ushort checksum;
+    uint source, destination;
+};
+
+struct ip6hdr {
+    uint version_class_flow;
+    ushort length;
+    uchar next, hop_limit;
+    uint addresses[8];
+};
+
+struct flow {
+    uint source[4], destination[4], source_port, destination_port, protocol;
+};
+
+// Words of a flow's value.
+enum { PACKETS, BYTES, BYTES_HIGH, FIRST, LAST };
+
+// Whether the packet belongs to a flow, and to which: `at` is behind its Ethernet header.
+bool flow_of(bytes at, bytes end, uint ethertype, struct flow *flow)
+{
+    __global struct iphdr *ip = (__global struct iphdr *)at;
+    __global struct ip6hdr *ip6 = (__global struct ip6hdr *)at;
+    bytes ports;
+    bool has_ports = true;
+
+    if (ethertype == ETH_P_IP && (bytes)(ip + 1) <= end && at[0] >= 0x45 && at[0] <= 0x4f) {
+        // Addresses as IPv6 has them: ::ffff:a.b.c.d.
+        flow->source[2] = flow->destination[2] = 0xffff;
+        flow->source[3] = ntohl(ip->source);
+        flow->destination[3] = ntohl(ip->destination);
+        flow->protocol = ip->protocol;
+        ports = at + (ip->version_ihl & 0xf) * 4;
+        has_ports = (ntohs(ip->fragment) & FRAGMENT_OFFSET) == 0;
+    } else if (ethertype == ETH_P_IPV6 && (bytes)(ip6 + 1) <= end && at[0] >> 4 == 6) {
+        for (int i = 0; i < 4; i++) {
+            flow->source[i] = ntohl(ip6->addresses[i]);
+            flow->destination[i] = ntohl(ip6->addresses[4 + i]);
+        }
+        flow->protocol = ip6->next;
+        ports = (bytes)(ip6 + 1);
+    } else {
+        return false;
+    }
+    switch (flow->protocol) {
+    case IPPROTO_TCP:
+    case IPPROTO_UDP:
+    case IPPROTO_SCTP:
+        if (has_ports) {
+            flow->source_port = load_be16(ports, 0);
+            flow->destination_port = load_be16(ports, 2);
+        }
+    }
+    return true;
+}
+
+// Many packets of a flow may be here at a time. Additions come to the same in any order, and so do the earliest time and
+// the latest, if each is replaced only by a better one. A time of 0 is none yet.
+
+void add_bytes(uint flow, uint count)
+{
+    uint before = flows_add(flow, BYTES, count);
+    if (before + count < before)
+        flows_add(flow, BYTES_HIGH, 1);
+}
+
+void note_first(uint flow, uint now)
+{
+    uint first = flows_read(flow, FIRST), was;
+    for (; first == 0 || (int)(now - first) < 0; first = was) {
+        was = flows_compare_exchange(flow, FIRST, first, now);
+        if (was == first)
+            return;
+    }
+}
+
+void note_last(uint flow, uint now)
+{
+    uint last = flows_read(flow, LAST), was;
+    for (; last == 0 || (int)(now - last) > 0; last = was) {
+        was = flows_compare_exchange(flow, LAST, last, now);
+        if (was == last)
+            return;
+    }
+}
+
+uint xdp_filter(bytes pkt, uint len)
+{
+    struct flow flow = {.protocol = 0};
+    bytes at = pkt + ETH_HLEN;
+    uint ethertype = load_be16(at, -2);
+    if (ethertype == ETH_P_8021Q || ethertype == ETH_P_8021AD) {
+        at += VLAN_HLEN;
+        ethertype = load_be16(at, -2);
+    }
+    if (!flow_of(at, pkt + len, ethertype, &flow))
+        return XDP_PASS;
+    uint entry = flows_insert((const uint *)&flow);
+    if (entry == MAP_FULL) {
+        missed_add(0, 1);
+        return XDP_PASS;
+    }
+    flows_add(entry, PACKETS, 1);
+    add_bytes(entry, pkt_wire_len(pkt) - (uint)(at - pkt));
+    uint now = max(pkt_time_ms(pkt), 1u);
+    note_first(entry, now);
+    note_last(entry, now);
+    return XDP_PASS;
+}
