@@ -5,24 +5,28 @@
 //! - [`layout`]: where a map's parts lie in its memory;
 //! - [`rows`]: a map's entries, out of that memory;
 //! - [`dump`]: those as text;
-//! - `table`: a map as the host has it;
+//! - `table`: a map as the host has it; `handle`: the same with types of Rust's, in a session; `words`: those types;
 //! - [`upkeep`]: what sessions do for maps between batches;
 //! - [`text`]: what filters may do with them, as a part of the prelude.
 
 pub mod declare;
 mod dump;
 pub mod fields;
+mod handle;
 pub mod layout;
 mod rows;
 mod table;
 mod text;
 pub mod upkeep;
+mod words;
 
 pub use declare::{Declaration, Kind};
 pub use dump::{Format, columns, dump};
+pub use handle::{Handle, OpenError, Snapshot, UpdateError};
 pub use rows::{Row, in_order, rows};
 pub use table::{Full, Table};
 pub use text::{Call, functions, text};
+pub use words::{Prefix, Words};
 
 /// The binding group that maps are bound in.
 pub const BIND_GROUP: u32 = 1;

@@ -1,0 +1,223 @@
+//! Handles of the host's on maps, against maps of Rust, and against what filters find.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use portcullis_compat_tests::devices;
+use portcullis_core::device::{Device, DeviceError, LoadOptions, Session};
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::map::{Full, Handle, OpenError, Prefix, UpdateError, Words};
+use portcullis_core::packet::Batch;
+use portcullis_core::program::{Program, ProgramOptions};
+
+fn program(kind: &str) -> Arc<Program> {
+    let text = "
+        //! map hosts: KIND key=5 value=4 entries=300
+        //! map small: hash key=1 value=0 entries=5
+        //! map numbers: array value=3 entries=9
+        //! map sums: counter entries=4
+        fn xdp_filter(pkt: u32) -> u32 {
+            let key = array<u32, 5>(load_be32(pkt, 0u), load_be32(pkt, 4u), load_be32(pkt, 8u), load_be32(pkt, 12u),
+                load_be16(pkt, 16u));
+            let host = hosts_find(key);
+            sums_add(numbers_read(1u, 2u), 0xffffffffu);
+            if host == MAP_NONE { return XDP_DROP; }
+            // The MAC, and how often it was met.
+            store_be16(pkt, 20u, hosts_read(host, 0u));
+            store_be32(pkt, 22u, hosts_read(host, 1u));
+            hosts_add(host, 2u, 1u);
+            return XDP_PASS;
+        }";
+    let text = text.replace("KIND", kind);
+    let program = wgsl::compile(&Source::new("handles.wgsl", text), &ProgramOptions::default());
+    Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
+}
+
+type Key = (Ipv6Addr, u32);
+type Host = ([u8; 6], u64);
+
+fn key(seed: u32) -> Key {
+    let address = Ipv6Addr::from_bits(u128::from(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
+    (address, seed % 7)
+}
+
+fn packet(key: &Key) -> Vec<u8> {
+    let port = (key.1 as u16).to_be_bytes();
+    [&key.0.octets()[..], &port, &[0; 42]].concat()
+}
+
+/// A copy and single look-ups are of one mind, and of the model's.
+fn agree(hosts: &Handle<Key, Host>, session: &mut dyn Session, model: &BTreeMap<Key, Host>) {
+    let rows = hosts.snapshot(session).unwrap();
+    assert_eq!(rows.iter().collect::<BTreeMap<_, _>>(), *model);
+    let in_order: Vec<Key> = rows.iter().map(|(key, _)| key).collect();
+    assert!(in_order.is_sorted());
+    for seed in (0..400).step_by(3) {
+        let wanted = model.get(&key(seed)).copied();
+        assert_eq!((hosts.get(session, &key(seed)).unwrap(), rows.get(&key(seed))), (wanted, wanted), "key {seed}");
+    }
+}
+
+#[test]
+fn handles_are_maps_of_rust() {
+    devices::on_each("handles on maps", |device: &Arc<dyn Device>| {
+        ["hash", "lru_hash"].into_iter().for_each(|kind| a_handle_is_a_map_of_rust(device, kind));
+    });
+}
+
+fn a_handle_is_a_map_of_rust(device: &Arc<dyn Device>, kind: &str) {
+    let program = program(kind);
+    let mut session = device.load(&program, &LoadOptions::default()).unwrap();
+    let session = &mut *session;
+    let hosts = Handle::<Key, Host>::open(&program, "hosts").unwrap();
+    let mut model = BTreeMap::new();
+    hosts
+        .update(session, |rows| {
+            for seed in 0..300 {
+                let host = ([2, 0, 0, 1, (seed >> 8) as u8, seed as u8], u64::from(seed) << 20);
+                rows.set(&key(seed), &host)?;
+                model.insert(key(seed), host);
+            }
+            for seed in (0..300).step_by(5) {
+                assert!(rows.remove(&key(seed)));
+                model.remove(&key(seed));
+            }
+            Ok::<(), UpdateError>(())
+        })
+        .unwrap();
+    agree(&hosts, session, &model);
+    for seed in [5, 302] {
+        hosts.set(session, &key(seed), &([7; 6], 7)).unwrap();
+        model.insert(key(seed), ([7; 6], 7));
+    }
+    for (seed, there) in [(1, true), (0, false), (399, false)] {
+        assert_eq!(hosts.remove(session, &key(seed)).unwrap(), there);
+        model.remove(&key(seed));
+    }
+    agree(&hosts, session, &model);
+
+    // Filters find what was set, and what they write is found here.
+    let numbers = Handle::<u32, [u32; 3]>::open(&program, "numbers").unwrap();
+    numbers.set(session, &1, &[0, 0, 3]).unwrap();
+    let keys: Vec<Key> = (0..350).map(key).collect();
+    let done = session.run(Batch::from_packets(&keys.iter().map(packet).collect::<Vec<_>>()).unwrap()).unwrap();
+    for ((key, packet), verdict) in keys.iter().zip(done.batch.packets()).zip(done.verdicts.actions()) {
+        let host = model.get_mut(key);
+        assert_eq!(*verdict == 2, host.is_some());
+        if let Some((mac, met)) = host {
+            assert_eq!(packet[20..26], mac[..]);
+            *met += 1;
+        }
+    }
+    agree(&hosts, session, &model);
+
+    let sums = Handle::<u32, u64>::open(&program, "sums").unwrap();
+    assert_eq!(sums.get(session, &3).unwrap(), Some(350 * 0xffff_ffff));
+    sums.set(session, &0, &u64::MAX).unwrap();
+    assert_eq!(
+        sums.snapshot(session).unwrap().iter().map(|row| row.1).collect::<Vec<_>>(),
+        [u64::MAX, 0, 0, 350 * 0xffff_ffff]
+    );
+    assert!(sums.remove(session, &3).unwrap());
+    assert_eq!((sums.get(session, &3).unwrap(), sums.get(session, &4).unwrap()), (Some(0), None));
+    assert_eq!(sums.set(session, &4, &1), Err(UpdateError::Full(Full)));
+    assert_eq!(numbers.get(session, &1).unwrap(), Some([0, 0, 3]));
+}
+
+#[test]
+fn an_update_is_there_as_a_whole_or_not_at_all() {
+    devices::on_each("updates of maps", |device: &Arc<dyn Device>| {
+        let program = program("hash");
+        let mut session = device.load(&program, &LoadOptions::default()).unwrap();
+        let session = &mut *session;
+        let small = Handle::<Ipv4Addr, ()>::open(&program, "small").unwrap();
+        let address = |last| Ipv4Addr::new(192, 0, 2, last);
+        let rows = |session: &mut dyn Session| -> Vec<Ipv4Addr> {
+            small.snapshot(session).unwrap().iter().map(|(key, ())| key).collect()
+        };
+        small.set(session, &address(1), &()).unwrap();
+        // Eight places, of which five may be taken.
+        let full = small.update(session, |rows| {
+            assert!(rows.remove(&address(1)));
+            (2..=7).try_for_each(|last| rows.set(&address(last), &())).map_err(UpdateError::from)
+        });
+        assert_eq!((full, rows(session)), (Err(UpdateError::Full(Full)), vec![address(1)]));
+        let cancelled = small.update(session, |rows| {
+            rows.set(&address(2), &()).unwrap();
+            Err::<(), DeviceError>(DeviceError::Cancelled)
+        });
+        assert_eq!((cancelled, rows(session)), (Err(DeviceError::Cancelled), vec![address(1)]));
+        // Those that were removed make room, also within an update.
+        for round in 0..20 {
+            small
+                .update(session, |rows| {
+                    let all: Vec<_> = rows.iter().map(|(key, ())| key).collect();
+                    all.iter().for_each(|key| assert!(rows.remove(key)));
+                    (0..5).try_for_each(|last| rows.set(&address(5 * round + last), &())).map_err(UpdateError::from)
+                })
+                .unwrap();
+            assert_eq!(rows(session), (0..5).map(|last| address(5 * round + last)).collect::<Vec<_>>());
+            assert_eq!(small.get(session, &address(5 * round)).unwrap(), Some(()));
+        }
+        assert_eq!(small.set(session, &address(0), &()), Err(UpdateError::Full(Full)));
+    });
+}
+
+#[test]
+fn updates_stand_between_the_batches_in_flight() {
+    devices::on_each("updates between batches", |device: &Arc<dyn Device>| {
+        let program = program("hash");
+        let options = LoadOptions { depth: 3, ..LoadOptions::default() };
+        let mut session = device.load(&program, &options).unwrap();
+        let session = &mut *session;
+        let hosts = Handle::<Key, Host>::open(&program, "hosts").unwrap();
+        let keys: Vec<Key> = (0..200).map(key).collect();
+        let batch = || Batch::from_packets(&keys.iter().map(packet).collect::<Vec<_>>()).unwrap();
+        let mut passed = Vec::new();
+        // Each round one host more, and what was met until then counted.
+        for round in 0..6_u64 {
+            session.submit(batch()).unwrap();
+            let met: u64 = hosts.snapshot(session).unwrap().iter().map(|(_, (_, met))| met).sum();
+            assert_eq!(met, (0..=round).sum::<u64>());
+            hosts.set(session, &keys[round as usize], &([1; 6], 0)).unwrap();
+            if session.in_flight() == session.depth() {
+                passed.push(session.complete().unwrap().unwrap().verdicts.counts()[2]);
+            }
+        }
+        while let Some(done) = session.complete().unwrap() {
+            passed.push(done.verdicts.counts()[2]);
+        }
+        assert_eq!(passed, [0, 1, 2, 3, 4, 5]);
+    });
+}
+
+#[test]
+fn types_are_those_that_are_declared() {
+    let program = program("hash");
+    let opened = |error: OpenError| error.to_string();
+    let none = Handle::<u32, u32>::open(&program, "host").map(drop).map_err(opened);
+    assert_eq!(none, Err("the filter has no map `host`".into()));
+    let key = Handle::<Ipv6Addr, Host>::open(&program, "hosts").map(drop).map_err(opened);
+    assert_eq!(key, Err("the map `hosts` has keys of 5 words, and the type asked for is 4".into()));
+    let value = Handle::<u32, u32>::open(&program, "sums").map(drop).map_err(opened);
+    assert_eq!(value, Err("the map `sums` has values of 2 words, and the type asked for is 1".into()));
+}
+
+#[test]
+fn words_are_those_that_filters_load() {
+    fn is<T: Words + PartialEq + std::fmt::Debug>(value: T, wanted: &[u32]) {
+        let mut words = vec![0; T::COUNT];
+        value.write(&mut words);
+        assert_eq!((words.as_slice(), T::read(wanted)), (wanted, value));
+    }
+    is((), &[]);
+    is(7_u32, &[7]);
+    is(5_u64 << 32 | 3, &[3, 5]);
+    is([1_u32, 2, 3], &[1, 2, 3]);
+    is(Ipv4Addr::new(10, 0, 0, 19), &[0x0a00_0013]);
+    is("2001:db8::7".parse::<Ipv6Addr>().unwrap(), &[0x2001_0db8, 0, 0, 7]);
+    is([0x02_u8, 0x1a, 0x2b, 0x3c, 0x4d, 0x5e], &[0x021a, 0x2b3c_4d5e]);
+    is(Prefix { address: Ipv4Addr::new(10, 0, 0, 0), length: 8 }, &[0x0a00_0000, 8]);
+    is((Ipv4Addr::new(10, 0, 0, 1), 80_u32, 1_u64 << 32), &[0x0a00_0001, 80, 0, 1]);
+}
