@@ -63,7 +63,11 @@ fn variants(backend: &str, device: &Arc<dyn Device>) -> Vec<Arc<dyn Device>> {
     let info = device.info();
     let id = &info.id;
     match backend {
-        "cpu" => [Style::BranchFree, Style::Branching].map(|style| Arc::new(Cpu::with_style(style)) as _).to_vec(),
+        "cpu" => {
+            let devices =
+                [Cpu::with_style(Style::BranchFree), Cpu::with_style(Style::Branching), Cpu::fetching_ahead()];
+            devices.map(|device| Arc::new(device) as _).to_vec()
+        }
         // How packets get to a GPU that has memory of its own, on devices that have not.
         "opencl" => {
             let mut devices =

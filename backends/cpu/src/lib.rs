@@ -19,7 +19,11 @@ mod session;
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, Session};
+use portcullis_core::map::Kind;
+use portcullis_core::map::layout::Layout;
 use portcullis_core::program::Program;
+
+use memory::{Ahead, When};
 
 pub use compile::Style;
 
@@ -28,13 +32,14 @@ pub use compile::Style;
 pub struct Cpu {
     info: DeviceInfo,
     style: Option<Style>,
+    ahead: When,
 }
 
 impl Cpu {
     /// The device; it is always there, though a program is refused on a processor that the code
     /// generator does not know.
     pub fn new() -> Cpu {
-        Cpu { info: probe::info(), style: None }
+        Cpu { info: probe::info(), style: None, ahead: When::WhereFaster }
     }
 
     /// The same device with one style of code only, where it would otherwise measure which of them
@@ -42,7 +47,15 @@ impl Cpu {
     pub fn with_style(style: Style) -> Cpu {
         let mut info = probe::info();
         info.id = format!("cpu ({})", style.name());
-        Cpu { info, style: Some(style) }
+        Cpu { info, style: Some(style), ahead: When::WhereFaster }
+    }
+
+    /// The same device, on which what filters search for in maps is always fetched ahead of them, where it would
+    /// otherwise measure whether that is faster, for large maps alone: for tests and measurements.
+    pub fn fetching_ahead() -> Cpu {
+        let mut info = probe::info();
+        info.id = "cpu (fetching ahead)".into();
+        Cpu { info, style: None, ahead: When::Always }
     }
 }
 
@@ -59,8 +72,8 @@ impl Device for Cpu {
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
         let dispatch = Dispatch::of(&self.info, options)?;
-        let code = compiled(program, self.style)?;
-        let flows = program.flows().map(|flows| compiled(&flows, self.style)).transpose()?;
+        let code = compiled(program, self.style, self.ahead)?;
+        let flows = program.flows().map(|flows| compiled(&flows, self.style, self.ahead)).transpose()?;
         Ok(dispatch.session(session::CpuSession::new(program.clone(), code, flows, options)?))
     }
 }
@@ -109,16 +122,41 @@ fn lowered(
     Ok(all)
 }
 
-fn compiled(program: &Program, style: Option<Style>) -> Result<memory::Code, DeviceError> {
+/// Bytes of a filter's maps from which on fetching ahead is worth a trial: smaller ones stay in the cache.
+const WORTH_FETCHING: usize = 256 << 10;
+
+/// Bytes to fetch from where a search begins on, at most.
+const MOST_TO_FETCH: u32 = 128;
+
+/// The code that runs ahead of the filter, where it is worth having.
+fn ahead(
+    program: &Program,
+    when: When,
+    isa: &dyn cranelift_codegen::isa::TargetIsa,
+) -> Result<Option<Ahead>, DeviceError> {
+    let searched = program.maps().iter().filter(|map| matches!(map.kind, Kind::Hash | Kind::LruHash)).map(Layout::of);
+    let (bytes, stride) =
+        searched.fold((0, 0), |(bytes, stride), layout| (bytes + 4 * layout.words(), layout.stride.max(stride)));
+    if stride == 0 || bytes < WORTH_FETCHING && when == When::WhereFaster {
+        return Ok(None);
+    }
+    let lowered = compile::lower_ahead(program, isa).map_err(unsupported)?;
+    let worth = lowered.filter(|lowered| lowered.operations <= WORTH_A_CHOICE || when == When::Always);
+    // Most searches end within four places.
+    Ok(worth.map(|lowered| Ahead { lowered, when, bytes: (4 * 4 * stride).min(MOST_TO_FETCH) as usize }))
+}
+
+fn compiled(program: &Program, style: Option<Style>, when: When) -> Result<memory::Code, DeviceError> {
     with_stack(|| {
         let isa = memory::host_isa().map_err(failed)?;
         let lowered = lowered(program, style, &*isa)?.into_iter().map(|(_, lowered)| lowered).collect();
-        memory::Code::new(lowered, isa).map_err(failed)
+        let ahead = ahead(program, when, &*isa)?;
+        memory::Code::new(lowered, ahead, isa).map_err(failed)
     })
 }
 
 /// The filter in Cranelift's intermediate form, before optimisation, a function for each style of
-/// code: `check --emit clif`.
+/// code, and one for what runs ahead: `check --emit clif`.
 ///
 /// # Errors
 /// [`DeviceError::Unsupported`] where the filter needs something that the code generator lacks.
@@ -128,6 +166,9 @@ pub fn clif(program: &Program) -> Result<String, DeviceError> {
         let mut text = String::new();
         for (style, lowered) in lowered(program, None, &*isa)? {
             text += &format!("; {}\n{}", style.name(), lowered.function.display());
+        }
+        if let Some(Ahead { lowered, .. }) = ahead(program, When::WhereFaster, &*isa)? {
+            text += &format!("; ahead\n{}", lowered.function.display());
         }
         Ok(text)
     })

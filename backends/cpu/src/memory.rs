@@ -91,10 +91,42 @@ struct Entry {
     tables: Vec<u8>,
 }
 
+/// A way of running the filter.
+#[derive(Clone, Copy)]
+struct Way {
+    /// The function.
+    entry: usize,
+    /// Whether what it will search for is fetched ahead.
+    ahead: bool,
+}
+
+/// When what filters search for is fetched ahead of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    /// For some of the packets, to see whether that is faster, and then for most.
+    WhereFaster,
+    Always,
+}
+
+/// Code that runs ahead of the filter.
+pub(crate) struct Ahead {
+    pub lowered: Lowered,
+    pub when: When,
+    /// Bytes to fetch from each address that it finds on: at least one.
+    pub bytes: usize,
+}
+
+/// Packets for which that is done at a time: enough for the memory to be busy, few enough for what is fetched to be
+/// there still when it is used.
+const GROUP: usize = 16;
+
 /// Compiled code: one function or more that do the same; freed when dropped.
 pub(crate) struct Code {
     module: Option<JITModule>,
     entries: Vec<Entry>,
+    /// The function that runs ahead, and how many bytes are fetched from the addresses that it finds on.
+    ahead: Option<(Entry, usize)>,
+    ways: Vec<Way>,
     runtime: Vec<usize>,
     /// See [`Lowered::stack`]: of the function that needs most.
     pub stack: usize,
@@ -111,14 +143,17 @@ unsafe impl Sync for Code {}
 impl Code {
     /// Compiles functions and makes them executable. Their pages are writable first and executable
     /// then, never both.
-    pub fn new(lowered: Vec<Lowered>, isa: OwnedTargetIsa) -> Result<Code, String> {
+    pub fn new(lowered: Vec<Lowered>, ahead: Option<Ahead>, isa: OwnedTargetIsa) -> Result<Code, String> {
+        let before = ahead.as_ref().map(|ahead| &ahead.lowered);
         let builder = JITBuilder::with_isa(isa, cranelift_module::default_libcall_names());
         let mut code = Code {
             module: Some(JITModule::new(builder)),
             entries: Vec::with_capacity(lowered.len()),
+            ahead: None,
+            ways: Vec::new(),
             runtime: runtime::addresses(),
-            stack: lowered.iter().map(|l| l.stack).max().unwrap_or(0),
-            operations: lowered.iter().map(|l| l.operations).max().unwrap_or(0),
+            stack: lowered.iter().chain(before).map(|l| l.stack).max().unwrap_or(0),
+            operations: lowered.iter().map(|l| l.operations).max().unwrap_or(0) + before.map_or(0, |l| l.operations),
         };
         // Where this ends early, `drop` frees what there is of the module.
         let Some(module) = &mut code.module else { unreachable!("set above") };
@@ -126,15 +161,27 @@ impl Code {
         for Lowered { function, tables, .. } in lowered {
             defined.push((Self::define(module, function)?, tables));
         }
+        let mut defined_ahead = None;
+        if let Some(Ahead { lowered: Lowered { function, tables, .. }, when, bytes }) = ahead {
+            defined_ahead = Some((Self::define(module, function)?, tables, when, bytes));
+        }
         module.finalize_definitions().map_err(|e| e.to_string())?;
-        for (id, tables) in defined {
+        let finished = |(id, tables)| {
             let address = module.get_finalized_function(id);
             // SAFETY: `lower` built the function with exactly this signature, in the C convention.
             let run = unsafe {
                 std::mem::transmute::<*const u8, unsafe extern "C" fn(*const Context, usize, usize)>(address)
             };
-            code.entries.push(Entry { run, tables });
+            Entry { run, tables }
+        };
+        code.entries = defined.into_iter().map(finished).collect();
+        let mut whether = &[false][..];
+        if let Some((id, tables, when, bytes)) = defined_ahead {
+            code.ahead = Some((finished((id, tables)), bytes));
+            whether = if when == When::Always { &[true] } else { &[true, false] };
         }
+        let ways = |entry| whether.iter().map(move |&ahead| Way { entry, ahead });
+        code.ways = (0..code.entries.len()).flat_map(ways).collect();
         Ok(code)
     }
 
@@ -149,14 +196,14 @@ impl Code {
         Ok(id)
     }
 
-    /// How many functions there are.
+    /// How many ways of running the filter there are.
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.ways.len()
     }
 
-    /// Constant tables of a function, for [`Context::tables`].
-    pub fn tables(&self, entry: usize) -> *const u8 {
-        self.entries[entry].tables.as_ptr()
+    /// Constant tables for one of them, for [`Context::tables`].
+    pub fn tables(&self, way: usize) -> *const u8 {
+        self.entries[self.ways[way].entry].tables.as_ptr()
     }
 
     /// The runtime's functions, for [`Context::runtime`].
@@ -164,7 +211,7 @@ impl Code {
         self.runtime.as_ptr()
     }
 
-    /// Runs the filter over packets `start..end`, by function `entry`.
+    /// Runs the filter over packets `start..end`, in one of the ways.
     ///
     /// # Safety
     /// Every pointer of the context that the program uses (see its fields) is good for packets
@@ -173,9 +220,65 @@ impl Code {
     /// else touches the packets, or writes to anything else that the context points to.
     ///
     /// [`READABLE_PAST_END`]: portcullis_core::packet::READABLE_PAST_END
-    pub unsafe fn run(&self, entry: usize, context: &Context, start: usize, end: usize) {
-        // SAFETY: passed on to the caller.
-        unsafe { (self.entries[entry].run)(context, start, end) }
+    pub unsafe fn run(&self, way: usize, context: &Context, start: usize, end: usize) {
+        let Way { entry, ahead } = self.ways[way];
+        let run = self.entries[entry].run;
+        let Some((ahead, bytes)) = self.ahead.as_ref().filter(|_| ahead) else {
+            // SAFETY: passed on to the caller.
+            return unsafe { run(context, start, end) };
+        };
+        let fetch = |start, end| {
+            // SAFETY: passed on to the caller.
+            for place in unsafe { places(ahead, context, start, end) } {
+                if !place.is_null() {
+                    fetch(place, *bytes);
+                }
+            }
+        };
+        let group = |start: usize| end.min(start.saturating_add(GROUP));
+        // One group is fetched while the one before it is filtered.
+        let (mut from, mut to) = (start, group(start));
+        fetch(from, to);
+        while from < end {
+            let next = group(to);
+            fetch(to, next);
+            // SAFETY: passed on to the caller.
+            unsafe { run(context, from, to) };
+            (from, to) = (to, next);
+        }
+    }
+}
+
+/// Where packets `start..end`, a group at most, will probably begin to search, by code that runs ahead; null for those
+/// that are not this call's.
+///
+/// # Safety
+/// As for [`Code::run`].
+unsafe fn places(ahead: &Entry, context: &Context, start: usize, end: usize) -> [*const u8; GROUP] {
+    let mut places = [std::ptr::null::<u8>(); GROUP];
+    assert!(end - start <= GROUP, "there is room for one group");
+    let context = Context { verdicts: places.as_mut_ptr().cast(), tables: ahead.tables.as_ptr(), ..*context };
+    // SAFETY: passed on to the caller, but for the column of verdicts: code that runs ahead writes an address for each
+    // packet that is this call's, from the column's beginning on, where there is room for them. It writes nothing else.
+    unsafe { (ahead.run)(&context, start, end) };
+    places
+}
+
+/// Asks for memory to be in the cache soon, wherever that is: an address that is none is no fault.
+#[inline]
+fn fetch(at: *const u8, bytes: usize) {
+    for offset in (0..bytes).step_by(64).chain([bytes - 1]) {
+        let at = at.wrapping_add(offset);
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the instruction faults at no address, and every such processor has it.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+        }
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: as above.
+        unsafe {
+            std::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+        }
     }
 }
 
@@ -187,3 +290,6 @@ impl Drop for Code {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,30 +1,36 @@
-//! Maps, many packets to a batch: one thread gives what the interpreter gives. Several threads, as all devices on which
-//! packets meet, are for compat-tests.
+//! Maps, many packets to a batch: one thread gives what the interpreter gives, in each style of code and with and without
+//! code that runs ahead. Several threads, as all devices on which packets meet, are for compat-tests.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use portcullis_core::device::{Device, LoadOptions, Session};
+use portcullis_core::device::{Device, LoadOptions};
 use portcullis_core::interp::Interp;
 use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::map::rows;
 use portcullis_core::packet::Batch;
 use portcullis_core::program::{Program, ProgramOptions};
-use portcullis_cpu::Cpu;
+use portcullis_cpu::{Cpu, Style};
+
+/// Fuel that is soon used up, in the interpreter too.
+const FUEL: u32 = 100;
 
 fn program(text: &str) -> Arc<Program> {
-    let program = wgsl::compile(&Source::new("maps.wgsl", text), &ProgramOptions::default());
+    let options = ProgramOptions { fuel: FUEL, ..ProgramOptions::default() };
+    let program = wgsl::compile(&Source::new("maps.wgsl", text), &options);
     Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
 }
 
-fn cpu(program: &Arc<Program>, threads: usize) -> Box<dyn Session> {
-    let options = LoadOptions { threads: NonZeroUsize::new(threads), ..LoadOptions::default() };
-    Cpu::new().load(program, &options).unwrap()
+fn devices() -> [Cpu; 4] {
+    [Cpu::new(), Cpu::with_style(Style::BranchFree), Cpu::with_style(Style::Branching), Cpu::fetching_ahead()]
 }
 
 fn batch(packets: &[Vec<u32>]) -> Batch {
     let bytes = |words: &Vec<u32>| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
     Batch::from_packets(&packets.iter().map(bytes).collect::<Vec<_>>()).unwrap()
+}
+
+fn batches(count: usize, packets: usize, packet: &mut dyn FnMut() -> Vec<u32>) -> Vec<Vec<Vec<u32>>> {
+    (0..count).map(|_| (0..packets).map(|_| packet()).collect()).collect()
 }
 
 struct Random(u64);
@@ -58,24 +64,130 @@ const EVERYTHING: &str = "
         return 1u + (before & 1u);
     }";
 
-#[test]
-fn one_thread_is_the_interpreter() {
-    let program = program(EVERYTHING);
-    let mut random = Random(3);
-    let (mut ours, mut reference) = (cpu(&program, 1), Interp::new().load(&program, &LoadOptions::default()).unwrap());
-    for round in 0..10 {
-        let packets: Vec<Vec<u32>> = (0..500)
-            .map(|_| {
-                vec![random.next() % 20, (random.next() % 40).wrapping_mul(0x4000_0001), random.next(), random.next()]
-            })
-            .collect();
-        let (done, want) = (ours.run(batch(&packets)).unwrap(), reference.run(batch(&packets)).unwrap());
-        assert_eq!(done.verdicts, want.verdicts, "round {round}");
-        assert!(done.batch.packets().eq(want.batch.packets()), "round {round}");
-        for (number, map) in program.maps().iter().enumerate() {
-            let [done, want] =
-                [&mut ours, &mut reference].map(|session| rows(map, &session.map_words(number).unwrap()));
-            assert_eq!(done, want, "{} in round {round}", map.name);
+/// Runs a filter over batches here and in the interpreter; all that it does has to be the same.
+fn is_the_interpreter(text: &str, batches: &[Vec<Vec<u32>>]) {
+    let program = program(text);
+    let options = LoadOptions { threads: NonZeroUsize::new(1), ..LoadOptions::default() };
+    let run = |device: &dyn Device| {
+        let mut session = device.load(&program, &options).unwrap();
+        let mut outcome = |packets: &Vec<Vec<u32>>| {
+            let done = session.run(batch(packets)).unwrap();
+            let bytes: Vec<Vec<u8>> = done.batch.packets().map(<[u8]>::to_vec).collect();
+            let words: Vec<_> = (0..program.maps().len()).map(|map| session.map_words(map).unwrap()).collect();
+            (done.verdicts, bytes, words)
+        };
+        batches.iter().map(&mut outcome).collect::<Vec<_>>()
+    };
+    let want = run(&Interp::new());
+    for device in devices() {
+        for (round, (done, want)) in run(&device).iter().zip(&want).enumerate() {
+            assert_eq!(done, want, "{}, round {round}", device.info().id);
         }
     }
+}
+
+#[test]
+fn one_thread_is_the_interpreter() {
+    let mut random = Random(3);
+    let mut packet =
+        || vec![random.next() % 20, (random.next() % 40).wrapping_mul(0x4000_0001), random.next(), random.next()];
+    is_the_interpreter(EVERYTHING, &batches(10, 500, &mut packet));
+}
+
+/// The first word says what to do with the key behind it: a few keys for as many places, so that searches go far, meet
+/// keys that were removed, and find the map full.
+#[test]
+fn keys_of_every_length_are_found() {
+    for (words, kind) in
+        [1, 2, 3, 4, 5, 9, 10, 16_u32].into_iter().flat_map(|words| [(words, "hash"), (words, "lru_hash")])
+    {
+        let key = (0..words).map(|i| format!("load_le32(pkt, {}u)", 4 + 4 * i)).collect::<Vec<_>>().join(", ");
+        let key = match words {
+            1 => key,
+            2..=4 => format!("vec{words}<u32>({key})"),
+            _ => format!("array<u32, {words}>({key})"),
+        };
+        let text = format!(
+            "//! map flows: {kind} key={words} value=1 entries=50
+             fn xdp_filter(pkt: u32) -> u32 {{
+                 let call = load_le32(pkt, 0u);
+                 let key = {key};
+                 if call == 0u {{ return select(XDP_DROP, XDP_PASS, flows_remove(key)); }}
+                 if call == 1u {{
+                     let flow = flows_insert(key);
+                     if flow == MAP_FULL {{ return XDP_TX; }}
+                     flows_write(flow, 0u, load_le32(pkt, 4u) + select(0u, 1u, map_is_new(flow)));
+                     return XDP_PASS;
+                 }}
+                 let flow = flows_find(key);
+                 if flow == MAP_NONE {{ return XDP_DROP; }}
+                 return 1u + ((flows_read(flow, 0u) ^ flow) & 1u);
+             }}"
+        );
+        let mut random = Random(words.into());
+        // Keys that differ from others in one bit only, too.
+        let mut keys: Vec<Vec<u32>> = (0..50).map(|_| (0..words).map(|_| random.next()).collect()).collect();
+        for at in 0..70 {
+            let mut near = keys[at].clone();
+            near[(random.next() % words) as usize] ^= 1 << (random.next() % 32);
+            keys.push(near);
+        }
+        let mut packet = || {
+            let call = random.next() % 4;
+            [&[call][..], &keys[random.next() as usize % keys.len()]].concat()
+        };
+        is_the_interpreter(&text, &batches(2, 500, &mut packet));
+    }
+}
+
+/// What a filter does before its first search is done once, though code runs ahead that goes the same way.
+#[test]
+fn what_runs_ahead_has_no_effect() {
+    let text = "
+        //! map flows: hash key=2 value=1 entries=3000
+        //! map seen: array value=1 entries=4
+        //! map bytes: counter entries=2
+        var<private> rounds: u32 = 3u;
+
+        fn key_of(pkt: u32, salt: u32) -> vec2<u32> {
+            // Written here, so that whoever goes this way twice finds something else.
+            store_le32(pkt, 8u, load_le32(pkt, 8u) * 5u + salt);
+            bytes_add(1u, load_le32(pkt, 8u) & 0xffu);
+            return vec2<u32>(load_le32(pkt, 4u) & 0x3fu, load_le32(pkt, 8u) & 0xfu);
+        }
+
+        fn xdp_filter(pkt: u32) -> u32 {
+            bytes_add(0u, pkt_len(pkt));
+            let before = seen_add(0u, 0u, 1u);
+            seen_write(1u, 0u, seen_read(1u, 0u) * 3u + before);
+            let was = seen_compare_exchange(2u, 0u, before, before + 1u);
+            if load_u8(pkt, 0u) == 7u { _ = adjust_tail(pkt, -4); }
+            if load_u8(pkt, 0u) == 9u { return 1u + (u32(flows_remove(vec2<u32>(5u, 5u))) & 1u); }
+            var sum = 0u;
+            for (var i = 0u; i < load_u8(pkt, 1u) % 5u + rounds; i++) { sum += load_u8(pkt, i + 2u); rounds -= 1u; }
+            let flow = flows_insert(key_of(pkt, was + sum));
+            if flow == MAP_FULL { return XDP_DROP; }
+            let count = flows_add(flow, 0u, 1u);
+            if flows_find(key_of(pkt, count)) == MAP_NONE { return XDP_TX; }
+            return 1u + (count & 1u);
+        }";
+    let mut random = Random(5);
+    let mut packet = || (0..5 + random.next() % 3).map(|_| random.next() & 0x0f0f_0f0f).collect();
+    is_the_interpreter(text, &batches(4, 500, &mut packet));
+}
+
+/// A loop without end before the first search: the filter's fuel is code's that runs ahead, too.
+#[test]
+fn what_runs_ahead_comes_to_an_end() {
+    let text = "
+        //! map flows: hash key=1 value=1 entries=50
+        fn xdp_filter(pkt: u32) -> u32 {
+            loop {
+                if load_u8(pkt, 0u) != 1u { break; }
+            }
+            return 1u + (flows_insert(load_le32(pkt, 0u)) & 1u);
+        }";
+    let mut random = Random(6);
+    let mut packet = || vec![random.next() & 0x0303];
+    is_the_interpreter(text, &batches(1, 100, &mut packet));
 }

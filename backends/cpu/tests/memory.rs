@@ -64,12 +64,12 @@ fn packets(length: u32, room: Room) -> Batch {
     Carver::new(arena, None).carve(descriptors, Vec::new(), room).unwrap()
 }
 
-/// Runs a filter over short packets at both ends of the memory, in each style of code.
+/// Runs a filter over short packets at both ends of the memory, in each style of code, and with code that runs ahead.
 fn run(text: &str) {
     let program = program(text);
     let room = if program.facts().changes_length { Room::Both } else { Room::None };
-    for style in [Style::BranchFree, Style::Branching] {
-        let mut session = Cpu::with_style(style).load(&program, &LoadOptions::default()).unwrap();
+    for device in [Cpu::with_style(Style::BranchFree), Cpu::with_style(Style::Branching), Cpu::fetching_ahead()] {
+        let mut session = device.load(&program, &LoadOptions::default()).unwrap();
         for length in [0, 1, 3, 4, 13, 14, 15, 34, 60, 64, 100, 127, 128, 129, 200] {
             session.run(packets(length, room)).unwrap();
         }
@@ -164,6 +164,25 @@ fn what_is_shifted_out_of_a_load_is_not_read() {
                     var sum = 0u;
                     {shifts}
                     return 1u + (sum & 1u);
+                }}"
+            ));
+        }
+    }
+}
+
+/// Keys that are read from where the packet may not be, in the filter and in the code that runs ahead of it.
+#[test]
+fn keys_are_read_inside() {
+    for offset in ["0u", "61u", "127u", "4095u", "0x7fffffffu", "0xfffffffcu", "load_u8(pkt, 0u) << 20u"] {
+        for moved in ["", "_ = adjust_tail(pkt, 60);", "if pkt_len(pkt) == 100u { _ = adjust_head(pkt, 40); }"] {
+            run(&format!(
+                "//! map flows: hash key=2 value=1 entries=9
+                fn xdp_filter(pkt: u32) -> u32 {{
+                    {moved}
+                    let at = {offset};
+                    let flow = flows_insert(vec2<u32>(load_le32(pkt, at), load_be16(pkt, at + 1u)));
+                    store_le32(pkt, at, flow);
+                    return 1u + (flows_find(vec2<u32>(load_le32(pkt, at), load_u8(pkt, at + 3u))) & 1u);
                 }}"
             ));
         }

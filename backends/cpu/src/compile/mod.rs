@@ -7,6 +7,8 @@
 //! - `scalar`: operators on scalars, with the peepholes that pay;
 //! - `math`: WGSL's built-in functions;
 //! - `packet`: the prelude's functions on a packet;
+//! - `lookup`: searches for a key in a map;
+//! - `ahead`: the part of a filter that leads to its first search, to be run before the filter;
 //! - `expressions`, `places`: naga's expressions, variables and what pointers point to;
 //! - `cost`: which pieces of a filter have no side effect, and what they cost;
 //! - `statements`: control flow, branch-free where that is cheaper.
@@ -14,10 +16,12 @@
 //! What makes the code safe for any filter and any packet is said at the two places that touch
 //! memory: `packet::Codegen::load` and `places::Codegen::element_address`.
 
+mod ahead;
 mod cost;
 mod expressions;
 mod float;
 mod known;
+mod lookup;
 mod math;
 mod packet;
 mod places;
@@ -84,6 +88,26 @@ pub(crate) struct Lowered {
 
 /// Builds `fn(context: *const Context, start: usize, end: usize)`.
 pub(crate) fn lower(program: &Program, style: Style, isa: &dyn TargetIsa) -> Result<Lowered> {
+    let mut function = empty(isa)?;
+    let mut context = FunctionBuilderContext::new();
+    let builder = FunctionBuilder::new(&mut function, &mut context);
+    let found = Codegen::new(builder, program, style, isa).run()?;
+    Ok(Lowered::new(function, found))
+}
+
+/// Builds a function with the same parameters that runs ahead of the filter (see `ahead`); none where it would find
+/// nothing to do.
+pub(crate) fn lower_ahead(program: &Program, isa: &dyn TargetIsa) -> Result<Option<Lowered>> {
+    let mut function = empty(isa)?;
+    let mut context = FunctionBuilderContext::new();
+    let builder = FunctionBuilder::new(&mut function, &mut context);
+    // It has no verdict to choose, and what it computes in vain is little.
+    let found = Codegen::new(builder, program, Style::BranchFree, isa).run_ahead()?;
+    Ok(found.map(|found| Lowered::new(function, found)))
+}
+
+/// A function without code.
+fn empty(isa: &dyn TargetIsa) -> Result<ir::Function> {
     let pointer = isa.pointer_type();
     if pointer != clif::I64 {
         return Err(Unsupported("a processor that is not 64 bits wide".into()));
@@ -93,18 +117,20 @@ pub(crate) fn lower(program: &Program, style: Style, isa: &dyn TargetIsa) -> Res
     }
     let mut signature = ir::Signature::new(isa.default_call_conv());
     signature.params.extend([AbiParam::new(pointer); 3]);
-    let mut function = ir::Function::with_name_signature(UserFuncName::user(0, 0), signature);
-    let mut context = FunctionBuilderContext::new();
-    let builder = FunctionBuilder::new(&mut function, &mut context);
-    let found = Codegen::new(builder, program, style, isa).run()?;
-    let variables: usize = function.sized_stack_slots.values().map(|slot| slot.size as usize).sum();
-    Ok(Lowered {
-        stack: variables + 8 * found.operations as usize,
-        tables: found.tables,
-        operations: found.operations,
-        saves_branches: found.saves_branches,
-        function,
-    })
+    Ok(ir::Function::with_name_signature(UserFuncName::user(0, 0), signature))
+}
+
+impl Lowered {
+    fn new(function: ir::Function, found: Found) -> Lowered {
+        let variables: usize = function.sized_stack_slots.values().map(|slot| slot.size as usize).sum();
+        Lowered {
+            stack: variables + 8 * found.operations as usize,
+            tables: found.tables,
+            operations: found.operations,
+            saves_branches: found.saves_branches,
+            function,
+        }
+    }
 }
 
 /// What comes out of a [`Codegen`] beside the function.
@@ -191,6 +217,23 @@ struct Shard {
     shards: Value,
 }
 
+/// The loop over packets.
+struct Turns {
+    start: Value,
+    end: Value,
+    /// Where the next packet is looked for that is this call's.
+    seek: ir::Block,
+    /// Where a packet's turn begins.
+    turn: ir::Block,
+    /// Where it comes to, with this.
+    verdict: ir::Block,
+    value: Value,
+    /// Behind the last one.
+    done: ir::Block,
+    /// Whether packets' ends may move.
+    moves: bool,
+}
+
 /// Blocks that `break` and `continue` go to.
 #[derive(Debug, Clone, Copy)]
 struct Jumps {
@@ -217,6 +260,8 @@ struct Codegen<'a, 'f> {
     packet: Option<Packet>,
     verdict: Option<ir::Block>,
     fuel: Option<Variable>,
+    /// Set in code that runs ahead of the filter: whether it has found anything to do.
+    ahead: Option<bool>,
     locals: HashMap<(Handle<Function>, Handle<LocalVariable>), Home>,
     globals: HashMap<Handle<GlobalVariable>, Home>,
     costs: cost::Costs,
@@ -248,6 +293,7 @@ impl<'a, 'f> Codegen<'a, 'f> {
             packet: None,
             verdict: None,
             fuel: None,
+            ahead: None,
             locals: HashMap::new(),
             globals: HashMap::new(),
             costs: cost::Costs::new(program),
@@ -264,64 +310,19 @@ impl<'a, 'f> Codegen<'a, 'f> {
     /// The loop over packets `start..end`, tested at its end.
     fn run(mut self) -> Result<Found> {
         let facts = self.program.facts();
-        let (changes_length, redirects) = (facts.changes_length, facts.redirects);
-        let bounded = facts.max_iterations.is_some_and(|n| n <= self.program.fuel());
-
-        let entry = self.b.create_block();
-        let turn = self.b.create_block();
-        let verdict = self.b.create_block();
-        let done = self.b.create_block();
-        self.b.append_block_params_for_function_params(entry);
-        self.b.switch_to_block(entry);
-        let (context, start, end) = match *self.b.block_params(entry) {
-            [context, start, end] => (context, start, end),
-            _ => unreachable!("the signature has three parameters"),
-        };
-        self.context = context;
-        self.arena = self.field(context_offset::ARENA);
-        let descriptors = self.field(context_offset::DESCRIPTORS);
+        let turns = self.begin(facts.changes_length, clif::I32);
         let verdicts = self.field(context_offset::VERDICTS);
-        let targets = redirects.then(|| self.field(context_offset::TARGETS));
-        let shard = self.program.has_flows().then(|| self.shard());
-        // Where the next packet is looked for that is this call's.
-        let seek = if shard.is_some() { self.b.create_block() } else { turn };
-        let some = self.b.ins().icmp(IntCC::UnsignedLessThan, start, end);
-        self.b.ins().brif(some, seek, &[start.into()], done, &[]);
-        if let Some(shard) = shard {
-            self.seek(seek, shard, end, turn, done);
-        }
-
-        let index = self.b.append_block_param(turn, clif::I64);
-        self.b.switch_to_block(turn);
-        let scaled = self.b.ins().ishl_imm_u(index, 3);
-        let descriptor = self.b.ins().iadd(descriptors, scaled);
-        let offset = self.b.ins().uload32(constant_memory(), descriptor, 0);
-        let length = self.b.ins().load(clif::I32, constant_memory(), descriptor, 4);
-        let address = self.b.ins().iadd(self.arena, offset);
-        self.known.note(length).is_length = true;
-        let moving = changes_length.then(|| {
-            let moving = Moving { start: self.b.declare_var(clif::I64), length: self.b.declare_var(clif::I32) };
-            self.b.def_var(moving.start, address);
-            self.b.def_var(moving.length, length);
-            moving
-        });
-        self.packet = Some(Packet { index, start: address, length, moving });
-        self.verdict = Some(verdict);
-        let value = self.b.append_block_param(verdict, clif::I32);
-        if !bounded {
-            let fuel = self.b.declare_var(clif::I32);
-            let full = self.b.ins().iconst(clif::I32, i64::from(self.program.fuel()));
-            self.b.def_var(fuel, full);
-            self.fuel = Some(fuel);
-        }
+        let targets = facts.redirects.then(|| self.field(context_offset::TARGETS));
+        self.enter_first(&turns);
         self.filter()?;
         self.fit_stack();
 
-        self.b.switch_to_block(verdict);
+        self.b.switch_to_block(turns.verdict);
+        let Packet { index, moving, .. } = self.packet();
         let byte = self.b.ins().iadd(verdicts, index);
-        self.b.ins().istore8(output_memory(), value, byte, 0);
+        self.b.ins().istore8(output_memory(), turns.value, byte, 0);
         if let Some(targets) = targets {
-            let port = self.b.ins().ushr_imm_u(value, 8);
+            let port = self.b.ins().ushr_imm_u(turns.value, 8);
             let scaled = self.b.ins().ishl_imm_u(index, 2);
             let at = self.b.ins().iadd(targets, scaled);
             self.b.ins().store(output_memory(), port, at, 0);
@@ -336,16 +337,75 @@ impl<'a, 'f> Codegen<'a, 'f> {
             let length = self.b.use_var(moving.length);
             self.b.ins().store(output_memory(), length, at, 4);
         }
-        let next = self.b.ins().iadd_imm_u(index, 1);
-        let more = self.b.ins().icmp(IntCC::UnsignedLessThan, next, end);
-        self.b.ins().brif(more, seek, &[next.into()], done, &[]);
+        Ok(self.end(&turns))
+    }
 
-        self.b.switch_to_block(done);
+    /// The function's first block, in which fields of the context are read; `value` is the type of what a turn gives.
+    fn begin(&mut self, moves: bool, value: ir::Type) -> Turns {
+        let entry = self.b.create_block();
+        let turn = self.b.create_block();
+        let seek = if self.program.has_flows() { self.b.create_block() } else { turn };
+        let verdict = self.b.create_block();
+        let done = self.b.create_block();
+        self.b.append_block_params_for_function_params(entry);
+        self.b.switch_to_block(entry);
+        let (context, start, end) = match *self.b.block_params(entry) {
+            [context, start, end] => (context, start, end),
+            _ => unreachable!("the signature has three parameters"),
+        };
+        self.context = context;
+        self.arena = self.field(context_offset::ARENA);
+        let value = self.b.append_block_param(verdict, value);
+        self.verdict = Some(verdict);
+        Turns { start, end, seek, turn, verdict, value, done, moves }
+    }
+
+    /// Ends that block, and begins a packet's turn.
+    fn enter_first(&mut self, turns: &Turns) {
+        let descriptors = self.field(context_offset::DESCRIPTORS);
+        let shard = self.program.has_flows().then(|| self.shard());
+        let some = self.b.ins().icmp(IntCC::UnsignedLessThan, turns.start, turns.end);
+        self.b.ins().brif(some, turns.seek, &[turns.start.into()], turns.done, &[]);
+        if let Some(shard) = shard {
+            self.seek(turns, shard);
+        }
+
+        let index = self.b.append_block_param(turns.turn, clif::I64);
+        self.b.switch_to_block(turns.turn);
+        let scaled = self.b.ins().ishl_imm_u(index, 3);
+        let descriptor = self.b.ins().iadd(descriptors, scaled);
+        let offset = self.b.ins().uload32(constant_memory(), descriptor, 0);
+        let length = self.b.ins().load(clif::I32, constant_memory(), descriptor, 4);
+        let address = self.b.ins().iadd(self.arena, offset);
+        self.known.note(length).is_length = true;
+        let moving = turns.moves.then(|| {
+            let moving = Moving { start: self.b.declare_var(clif::I64), length: self.b.declare_var(clif::I32) };
+            self.b.def_var(moving.start, address);
+            self.b.def_var(moving.length, length);
+            moving
+        });
+        self.packet = Some(Packet { index, start: address, length, moving });
+        if self.program.facts().max_iterations.is_none_or(|most| most > self.program.fuel()) {
+            let fuel = self.b.declare_var(clif::I32);
+            let full = self.b.ins().iconst(clif::I32, i64::from(self.program.fuel()));
+            self.b.def_var(fuel, full);
+            self.fuel = Some(fuel);
+        }
+    }
+
+    /// Goes on to the next packet's turn, behind what is done with what the last one gave.
+    fn end(mut self, turns: &Turns) -> Found {
+        let index = self.packet().index;
+        let next = self.b.ins().iadd_imm_u(index, 1);
+        let more = self.b.ins().icmp(IntCC::UnsignedLessThan, next, turns.end);
+        self.b.ins().brif(more, turns.seek, &[next.into()], turns.done, &[]);
+
+        self.b.switch_to_block(turns.done);
         self.b.ins().return_(&[]);
         self.b.seal_all_blocks();
         let Codegen { b, isa, tables, operations, saves_branches, .. } = self;
         b.finalize(isa.frontend_config());
-        Ok(Found { tables, operations, saves_branches })
+        Found { tables, operations, saves_branches }
     }
 
     /// Which packets are this call's.
@@ -357,7 +417,8 @@ impl<'a, 'f> Codegen<'a, 'f> {
     }
 
     /// Finds the first packet from the block's parameter on that belongs to this call's shard of the flows.
-    fn seek(&mut self, seek: ir::Block, shard: Shard, end: Value, turn: ir::Block, done: ir::Block) {
+    fn seek(&mut self, turns: &Turns, shard: Shard) {
+        let &Turns { seek, turn, done, end, .. } = turns;
         let Shard { flows, shard, shards } = shard;
         let (look, skip) = (self.b.create_block(), self.b.create_block());
         let index = self.b.append_block_param(seek, clif::I64);

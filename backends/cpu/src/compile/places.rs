@@ -201,9 +201,13 @@ impl<'a> Codegen<'a, '_> {
     /// The words of a map, if that is what a variable is.
     pub(super) fn map(&mut self, global: Handle<GlobalVariable>) -> Option<Place> {
         let binding = self.module.global_variables[global].binding.filter(|binding| binding.group == BIND_GROUP)?;
+        Some(Place::Memory { address: self.map_words(binding.binding), offset: 0 })
+    }
+
+    /// The address of a map's first word.
+    pub(super) fn map_words(&mut self, number: u32) -> Value {
         let maps = self.field(crate::memory::context_offset::MAPS);
-        let address = self.b.ins().load(clif::I64, constant_memory(), maps, 8 * binding.binding as i32);
-        Some(Place::Memory { address, offset: 0 })
+        self.b.ins().load(clif::I64, constant_memory(), maps, 8 * number as i32)
     }
 
     /// The scalars at a place.

@@ -37,7 +37,7 @@ pub(super) struct Pending {
 }
 
 /// Where code without branches ended.
-enum Outcome {
+pub(super) enum Outcome {
     /// It goes on, except where something was returned.
     Falls(Option<Pending>),
     /// It returned this on every way.
@@ -46,7 +46,7 @@ enum Outcome {
 
 /// Where code with branches ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+pub(super) enum End {
     Falls,
     /// Nothing behind it is reached.
     Leaves,
@@ -93,7 +93,12 @@ impl<'a> Codegen<'a, '_> {
         Ok(())
     }
 
-    fn frame(&mut self, function: Handle<Function>, arguments: Vec<Operand>, exit: Exit) -> Result<Frame<'a>> {
+    pub(super) fn frame(
+        &mut self,
+        function: Handle<Function>,
+        arguments: Vec<Operand>,
+        exit: Exit,
+    ) -> Result<Frame<'a>> {
         let code = &self.module.functions[function];
         let info = &self.program.info()[function];
         let mut uses = vec![0; code.local_variables.len()];
@@ -326,14 +331,27 @@ impl<'a> Codegen<'a, '_> {
                 Ok(End::Leaves)
             }
             Statement::Call { function, arguments, result } => {
+                if self.ahead.is_some()
+                    && let Some(end) = self.call_ahead(frame, *function, arguments, *result)?
+                {
+                    return Ok(end);
+                }
                 if self.intrinsic_of(*function).is_some() {
                     self.plain(frame, statement)?;
                     return Ok(End::Falls);
                 }
+                let keys = arguments;
                 let arguments = arguments.iter().map(|&a| self.operand(frame, a)).collect::<Result<_>>()?;
                 let exit = self.b.create_block();
+                let ended_early = match self.search(*function) {
+                    Some(search) => {
+                        let key = self.value(frame, keys[0])?;
+                        self.first_places(search, &key, exit)?
+                    }
+                    None => false,
+                };
                 let stack = self.stack.top;
-                let mut callee = self.frame(*function, arguments, Exit::Block { block: exit, used: false })?;
+                let mut callee = self.frame(*function, arguments, Exit::Block { block: exit, used: ended_early })?;
                 let results = match &callee.code.result {
                     Some(result) => types::leaves(self.module, types::inner(self.module, result.ty))?
                         .iter()
@@ -427,7 +445,7 @@ impl<'a> Codegen<'a, '_> {
         if let Some(fuel) = self.fuel.filter(|_| !self.program.is_prelude(frame.function)) {
             let left = self.b.use_var(fuel);
             let (verdict, go) = (self.verdict_block()?, self.b.create_block());
-            let aborted = self.constant(0);
+            let aborted = self.nothing();
             self.b.ins().brif(left, go, &[], verdict, &[aborted.into()]);
             self.enter(go);
             let less = self.b.ins().iadd_imm_s(left, -1);
@@ -457,7 +475,7 @@ impl<'a> Codegen<'a, '_> {
         Ok(End::Falls)
     }
 
-    fn verdict_block(&self) -> Result<ir::Block> {
+    pub(super) fn verdict_block(&self) -> Result<ir::Block> {
         self.verdict.ok_or_else(|| Unsupported("code outside a packet's turn".into()))
     }
 
@@ -468,8 +486,8 @@ impl<'a> Codegen<'a, '_> {
                 let verdict = self.verdict.expect("set before the filter is lowered");
                 let value = value.first().copied();
                 let value = match value {
-                    Some(value) => self.normalise(value),
-                    None => self.constant(0),
+                    Some(value) if self.ahead.is_none() => self.normalise(value),
+                    _ => self.nothing(),
                 };
                 self.b.ins().jump(verdict, &[value.into()]);
             }
@@ -545,7 +563,7 @@ impl<'a> Codegen<'a, '_> {
         self.program.intrinsic(function).filter(|intrinsic| !intrinsic.is_of_maps())
     }
 
-    fn branchless(&mut self, frame: &mut Frame<'a>, block: &'a Block) -> Result<Outcome> {
+    pub(super) fn branchless(&mut self, frame: &mut Frame<'a>, block: &'a Block) -> Result<Outcome> {
         let mut pending = None;
         for statement in block.iter() {
             match self.branchless_statement(frame, statement)? {

@@ -1,0 +1,86 @@
+//! Code that runs ahead of the filter: the part of it that leads to a packet's first search in a map, which says where
+//! that search will begin.
+//!
+//! A search in a large table waits for memory, and one filter after another would wait in turn. So the addresses of
+//! many packets' first places are found first, and are fetched all at once while other packets are filtered
+//! (`memory::Code::run`). This is only a guess at what the filter will do: code that runs ahead has no effect. It writes
+//! nothing that the filter can see, and what it reads is checked as in the filter itself. Where the filter would write,
+//! nothing is written; where it would read what has been written or found in a map, a zero stands for it, or the guess
+//! ends.
+
+use cranelift_codegen::ir::{InstBuilder, Value, types as clif};
+use naga::{Expression, Function, Handle};
+use portcullis_core::lang::prelude::Intrinsic;
+use portcullis_core::map::Call;
+use portcullis_core::map::layout::HEADER;
+
+use super::statements::End;
+use super::{Codegen, Found, Frame, Operand, Result, output_memory};
+use crate::memory::context_offset;
+
+impl<'a> Codegen<'a, '_> {
+    /// The loop over packets `start..end`: for each an address, in the column of the verdicts from its beginning on.
+    pub(super) fn run_ahead(mut self) -> Result<Option<Found>> {
+        self.ahead = Some(false);
+        let turns = self.begin(false, clif::I64);
+        let column = self.field(context_offset::VERDICTS);
+        self.enter_first(&turns);
+        self.filter()?;
+        self.fit_stack();
+
+        self.b.switch_to_block(turns.verdict);
+        let index = self.packet().index;
+        let number = self.b.ins().isub(index, turns.start);
+        let scaled = self.b.ins().ishl_imm_u(number, 3);
+        let at = self.b.ins().iadd(column, scaled);
+        self.b.ins().store(output_memory(), turns.value, at, 0);
+        let finds = self.ahead == Some(true);
+        let found = self.end(&turns);
+        Ok(finds.then_some(found))
+    }
+
+    /// What a turn gives that has come to nothing.
+    pub(super) fn nothing(&mut self) -> Value {
+        match self.ahead {
+            // An address that is no trouble to fetch.
+            Some(_) => self.context,
+            None => self.constant(0),
+        }
+    }
+
+    /// What becomes of a call in code that runs ahead; nothing where it is made as it stands.
+    pub(super) fn call_ahead(
+        &mut self,
+        frame: &mut Frame<'a>,
+        function: Handle<Function>,
+        arguments: &[Handle<Expression>],
+        result: Option<Handle<Expression>>,
+    ) -> Result<Option<End>> {
+        let Some(intrinsic) = self.program.intrinsic(function) else { return Ok(None) };
+        let address = match intrinsic {
+            Intrinsic::Map { call: Call::Find | Call::Insert | Call::Remove, .. } => match self.search(function) {
+                Some(search) => {
+                    let key = self.value(frame, arguments[0])?;
+                    let place = self.first_place(search, &key)?;
+                    let at = self.place_address(search, place);
+                    self.ahead = Some(true);
+                    self.b.ins().iadd_imm_u(at, i64::from(4 * HEADER))
+                }
+                None => self.nothing(),
+            },
+            Intrinsic::AdjustHead | Intrinsic::AdjustTail => self.nothing(),
+            Intrinsic::Store { .. }
+            | Intrinsic::Map { call: Call::Write | Call::Add | Call::CompareExchange | Call::Count, .. } => {
+                if let Some(result) = result {
+                    let zero = self.constant(0);
+                    frame.values[result.index()] = Some(Operand::Value(vec![zero]));
+                }
+                return Ok(Some(End::Falls));
+            }
+            _ => return Ok(None),
+        };
+        let verdict = self.verdict_block()?;
+        self.b.ins().jump(verdict, &[address.into()]);
+        Ok(Some(End::Leaves))
+    }
+}

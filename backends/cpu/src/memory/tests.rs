@@ -1,0 +1,109 @@
+//! What code that runs ahead of a filter finds, which nothing else shows but the time that is taken.
+
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::map::layout::{Layout, hash};
+use portcullis_core::packet::Batch;
+use portcullis_core::program::{Program, ProgramOptions};
+
+use super::*;
+use crate::maps::Maps;
+
+fn program(text: &str) -> Program {
+    let program = wgsl::compile(&Source::new("ahead.wgsl", text), &ProgramOptions::default());
+    program.unwrap_or_else(|errors| panic!("{}", errors.render()))
+}
+
+fn code(program: &Program) -> Code {
+    let isa = host_isa().unwrap();
+    let lowered = crate::compile::lower(program, crate::Style::Branching, &*isa).unwrap();
+    let ahead = crate::compile::lower_ahead(program, &*isa).unwrap();
+    let ahead = ahead.map(|lowered| Ahead { lowered, when: When::Always, bytes: 1 });
+    Code::new(vec![lowered], ahead, isa).unwrap()
+}
+
+/// Which word of the filter's only map each packet leads to, if any; packets are given by their words.
+fn found(text: &str, packets: &[Vec<u32>]) -> Vec<Option<usize>> {
+    let program = program(text);
+    let (code, maps) = (code(&program), Maps::new(program.maps()));
+    let bytes = |words: &Vec<u32>| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    let batch = Batch::from_packets(&packets.iter().map(bytes).collect::<Vec<_>>()).unwrap();
+    let context = Context {
+        arena: batch.span().as_ptr(),
+        descriptors: batch.descriptors().as_ptr(),
+        verdicts: std::ptr::null_mut(),
+        targets: std::ptr::null_mut(),
+        metadata: std::ptr::null(),
+        tables: std::ptr::null(),
+        resized: std::ptr::null_mut(),
+        runtime: code.runtime(),
+        maps: maps.addresses(),
+        flows: std::ptr::null(),
+        shard: 0,
+        shards: 0,
+    };
+    let (ahead, _) = code.ahead.as_ref().expect("there is a search to be found");
+    let count = Layout::of(&program.maps()[0]).words();
+    let word = |place: &*const u8| {
+        // SAFETY: the session's maps have one map at least.
+        let start = unsafe { *maps.addresses() } as usize;
+        let offset = (*place as usize).checked_sub(start)?;
+        (offset / 4 < count && offset % 4 == 0).then_some(offset / 4)
+    };
+    let groups = (0..packets.len()).step_by(GROUP).map(|start| (start, packets.len().min(start + GROUP)));
+    groups
+        .flat_map(|(start, end)| {
+            // SAFETY: the batch is ours, and the code reads its packets alone.
+            let places = unsafe { places(ahead, &context, start, end) };
+            places[..end - start].iter().map(word).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+#[test]
+fn searches_are_found_where_they_begin() {
+    let text = "
+        //! map flows: hash key=2 value=3 entries=700
+        fn look(key: vec2<u32>) -> u32 {
+            if (key.y & 1u) == 0u { return flows_insert(key); }
+            return flows_find(key);
+        }
+        fn xdp_filter(pkt: u32) -> u32 {
+            if pkt_len(pkt) < 12u { return XDP_DROP; }
+            store_le32(pkt, 4u, 0u);
+            var word = load_le32(pkt, 0u);
+            loop { if (word & 1u) != 0u || word == 0u { break; } word >>= 1u; }
+            if word == 7u { return XDP_PASS; }
+            if word == 9u && flows_remove(vec2<u32>(word, 3u)) { return XDP_TX; }
+            return 1u + (look(vec2<u32>(word, load_le32(pkt, 8u))) & 1u);
+        }";
+    let layout = Layout { places: 1024, stride: 7, state: 3, stamp: None, value: 4, limit: 716 };
+    assert_eq!(Layout::of(&program(text).maps()[0]), layout);
+    let packets: Vec<Vec<u32>> =
+        (0..100_u32).map(|n| vec![n, n, n * 77_777][..if n % 10 == 3 { 2 } else { 3 }].to_vec()).collect();
+    let want = packets.iter().map(|packet| {
+        let [first, _, last] = packet[..] else { return None };
+        let odd = if first == 0 { 0 } else { first >> first.trailing_zeros() };
+        let key = match odd {
+            7 => return None,
+            9 => [9, 3],
+            _ => [odd, last],
+        };
+        Some(layout.at(hash(&key) & 1023))
+    });
+    assert_eq!(found(text, &packets), want.collect::<Vec<_>>());
+}
+
+#[test]
+fn there_is_none_where_nothing_is_found() {
+    for body in [
+        "return XDP_PASS;",
+        "_ = adjust_head(pkt, 4); _ = flows_insert(load_le32(pkt, 0u)); return XDP_PASS;",
+        "flows_write(3u, 0u, 5u); return XDP_PASS;",
+    ] {
+        let text = format!(
+            "//! map flows: hash key=1 value=1 entries=9
+             fn xdp_filter(pkt: u32) -> u32 {{ {body} }}"
+        );
+        assert!(code(&program(&text)).ahead.is_none(), "{body}");
+    }
+}
