@@ -1,11 +1,14 @@
 //! Maps on the CPU against tables of Rust. `cargo bench --bench maps`.
 //!
-//! Tables full of keys that are pairs of addresses, and a million packets of 64 bytes that look up keys in random order,
-//! all of which are there. The rival is the standard library's map, which is hashbrown, with a hash of one
+//! Keys are pairs of addresses, and a million packets of 64 bytes come with keys in random order. `find` looks them up in
+//! a full table, where all are there, or, for `find strangers`, none; `count` counts the packets of each key, with an
+//! atomic addition on our side, and makes the entries of new ones (in the untimed round: a fresh table's pages would
+//! be all that is measured). The rival is the standard library's map, which is hashbrown, with a hash of one
 //! multiplication a word. Both sides of a row run in turn over the same packets.
 
 mod support;
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::hint::black_box;
@@ -21,13 +24,44 @@ use portcullis_cpu::Cpu;
 
 use support::{LENGTH, Random, Table, in_turn, only_testing};
 
-const FILTER: &str = "
-    fn xdp_filter(pkt: u32) -> u32 {
-        if pkt_len(pkt) < 34u { return XDP_DROP; }
-        let flow = flows_find(vec2<u32>(load_le32(pkt, 26u), load_le32(pkt, 30u)));
-        if flow == MAP_NONE { return XDP_DROP; }
-        return 1u + (flows_read(flow, 0u) & 1u);
-    }";
+/// What the packets are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    Find,
+    FindStrangers,
+    Count,
+}
+
+impl Work {
+    fn name(self) -> &'static str {
+        match self {
+            Work::Find => "find",
+            Work::FindStrangers => "find strangers",
+            Work::Count => "count",
+        }
+    }
+
+    fn filter(self) -> &'static str {
+        match self {
+            Work::Find | Work::FindStrangers => {
+                "fn xdp_filter(pkt: u32) -> u32 {
+                    if pkt_len(pkt) < 34u { return XDP_DROP; }
+                    let flow = flows_find(vec2<u32>(load_le32(pkt, 26u), load_le32(pkt, 30u)));
+                    if flow == MAP_NONE { return XDP_DROP; }
+                    return 1u + (flows_read(flow, 0u) & 1u);
+                }"
+            }
+            Work::Count => {
+                "fn xdp_filter(pkt: u32) -> u32 {
+                    if pkt_len(pkt) < 34u { return XDP_DROP; }
+                    let flow = flows_insert(vec2<u32>(load_le32(pkt, 26u), load_le32(pkt, 30u)));
+                    if flow == MAP_FULL { return XDP_DROP; }
+                    return 1u + (flows_add(flow, 0u, 1u) & 1u);
+                }"
+            }
+        }
+    }
+}
 
 /// A multiplication a word, as the fastest hashers of Rust have it.
 #[derive(Default)]
@@ -49,8 +83,8 @@ impl Hasher for Fast {
 
 type Rival = HashMap<(u32, u32), [u32; 2], BuildHasherDefault<Fast>>;
 
-fn program(keys: u32) -> Arc<Program> {
-    let text = format!("//! map flows: hash key=2 value=2 entries={keys}\n{FILTER}");
+fn program(work: Work, keys: u32) -> Arc<Program> {
+    let text = format!("//! map flows: hash key=2 value=2 entries={keys}\n{}", work.filter());
     let program = wgsl::compile(&Source::new("flows.wgsl", text), &ProgramOptions::default());
     Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
 }
@@ -60,11 +94,13 @@ fn key(number: u32) -> [u32; 2] {
     [mixed ^ mixed >> 15, number.wrapping_mul(0x85eb_ca77).rotate_left(9)]
 }
 
-fn batch(packets: usize, keys: u32) -> Batch {
+fn batch(work: Work, packets: usize, keys: u32) -> Batch {
     let mut arena = Arena::new(packets * LENGTH).expect("memory for the packets");
     let mut random = Random::new();
     for slot in arena.chunks_exact_mut(LENGTH) {
-        let key = key(random.next() % keys);
+        // Strangers are numbers that the table has not.
+        let first = if work == Work::FindStrangers { keys } else { 0 };
+        let key = key(first + random.next() % keys);
         slot[26..30].copy_from_slice(&key[0].to_le_bytes());
         slot[30..34].copy_from_slice(&key[1].to_le_bytes());
     }
@@ -76,21 +112,31 @@ fn word(packet: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([packet[at], packet[at + 1], packet[at + 2], packet[at + 3]])
 }
 
-fn theirs(rival: &Rival, batch: &Batch, out: &mut Vec<u8>) {
+fn theirs(work: Work, rival: &mut Rival, batch: &Batch, out: &mut Vec<u8>) {
     out.clear();
-    out.extend(batch.packets().map(|packet| {
-        if packet.len() < 34 {
-            return 1;
-        }
-        rival.get(&(word(packet, 26), word(packet, 30))).map_or(1, |value| 1 + (value[0] & 1) as u8)
-    }));
+    match work {
+        Work::Find | Work::FindStrangers => out.extend(batch.packets().map(|packet| {
+            if packet.len() < 34 {
+                return 1;
+            }
+            rival.get(&(word(packet, 26), word(packet, 30))).map_or(1, |value| 1 + (value[0] & 1) as u8)
+        })),
+        Work::Count => out.extend(batch.packets().map(|packet| {
+            if packet.len() < 34 {
+                return 1;
+            }
+            let value = rival.entry((word(packet, 26), word(packet, 30))).or_insert([0, 0]);
+            value[0] += 1;
+            1 + ((value[0] - 1) & 1) as u8
+        })),
+    }
 }
 
-fn session(program: &Arc<Program>, keys: u32, threads: usize) -> Box<dyn Session> {
+fn session(program: &Arc<Program>, keys: &[u32], threads: usize) -> Box<dyn Session> {
     let options = LoadOptions { threads: NonZeroUsize::new(threads), ..LoadOptions::default() };
     let mut session = Cpu::new().load(program, &options).expect("the CPU takes it");
     let mut table = MapTable::new(&program.maps()[0], Vec::new());
-    for number in 0..keys {
+    for &number in keys {
         table.set(&key(number), &[number, 0]).expect("there is room");
     }
     let (at, words) = table.changes();
@@ -98,44 +144,46 @@ fn session(program: &Arc<Program>, keys: u32, threads: usize) -> Box<dyn Session
     session
 }
 
-fn main() {
+/// The rows of one kind of work with so many keys.
+fn rows(work: Work, keys: u32, against_rival: &mut Table, threads: &mut Table) {
     let (packets, rounds) = if only_testing() { (1000, 1) } else { (1 << 20, 15) };
-    let mut table = Table::new("hash, one thread", "ours", "hashbrown");
+    let program = program(work, keys);
+    // What is counted comes with the packets.
+    let there: Vec<u32> = if work == Work::Count { Vec::new() } else { (0..keys).collect() };
+    let mut rival = Rival::with_capacity_and_hasher(keys as usize, Default::default());
+    rival.extend(there.iter().map(|&number| ((key(number).into()), [number, 0])));
+    let mut ours = session(&program, &there, 1);
+    let batch = RefCell::new(Some(batch(work, packets, keys)));
+    let mut out = Vec::new();
+    let round = |session: &mut Box<dyn Session>| {
+        let taken = batch.borrow_mut().take().expect("it came back");
+        let done = session.run(taken).expect("the CPU does not fail");
+        *batch.borrow_mut() = Some(done.batch);
+        black_box(done.verdicts)
+    };
+    let mut theirs = |out: &mut Vec<u8>| {
+        theirs(work, &mut rival, batch.borrow().as_ref().expect("it came back"), out);
+        black_box(&out);
+    };
+    let verdicts = round(&mut ours);
+    theirs(&mut out);
+    assert_eq!(verdicts.actions(), out, "{}, {keys} keys", work.name());
+    let name = format!("{}, {keys} keys", work.name());
+    let pair = in_turn(rounds, || _ = round(&mut ours), || theirs(&mut out));
+    against_rival.rates(&name, packets, pair);
+    let mut two = session(&program, &there, 2);
+    let pair = in_turn(rounds, || _ = round(&mut two), || _ = round(&mut ours));
+    threads.rates(&name, packets, pair);
+}
+
+fn main() {
+    let mut against_rival = Table::new("hash, one thread", "ours", "hashbrown");
     let mut threads = Table::new("two threads against one", "two", "one");
-    for keys in [1 << 10, 1 << 16, 1 << 20] {
-        let program = program(keys);
-        let rival: Rival = (0..keys).map(|number| (key(number).into(), [number, 0])).collect();
-        let mut ours = session(&program, keys, 1);
-        let mut batch = Some(batch(packets, keys));
-        let mut out = Vec::new();
-        let mut round = |session: &mut Box<dyn Session>, batch: &mut Option<Batch>| {
-            let done = session.run(batch.take().expect("it came back")).expect("the CPU does not fail");
-            black_box(&done.verdicts);
-            *batch = Some(done.batch);
-            done.verdicts
-        };
-        let verdicts = round(&mut ours, &mut batch);
-        theirs(&rival, batch.as_ref().expect("it came back"), &mut out);
-        assert_eq!(verdicts.actions(), out, "{keys} keys");
-        let both = std::cell::RefCell::new(&mut batch);
-        let pair = in_turn(
-            rounds,
-            || _ = round(&mut ours, &mut both.borrow_mut()),
-            || {
-                theirs(&rival, both.borrow().as_ref().expect("it came back"), &mut out);
-                black_box(&out);
-            },
-        );
-        table.rates(&format!("{keys} keys"), packets, pair);
-        let mut two = session(&program, keys, 2);
-        let round = std::cell::RefCell::new(&mut round);
-        let pair = in_turn(
-            rounds,
-            || _ = (round.borrow_mut())(&mut two, &mut both.borrow_mut()),
-            || _ = (round.borrow_mut())(&mut ours, &mut both.borrow_mut()),
-        );
-        threads.rates(&format!("{keys} keys"), packets, pair);
+    for work in [Work::Find, Work::FindStrangers, Work::Count] {
+        for keys in [1 << 10, 1 << 16, 1 << 20] {
+            rows(work, keys, &mut against_rival, &mut threads);
+        }
     }
-    table.print();
+    against_rival.print();
     threads.print();
 }
