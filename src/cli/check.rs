@@ -148,7 +148,11 @@ fn map_text(map: &map::Declaration) -> String {
     let sizes = match map.kind {
         Kind::Array => format!("values of {}", words(map.value)),
         Kind::Counter => "sums of 64 bits".into(),
-        Kind::Hash | Kind::LruHash | Kind::Lpm => format!("keys of {}, values of {}", words(map.key), words(map.value)),
+        Kind::Lpm => {
+            let family = if map.key == 1 { "IPv4" } else { "IPv6" };
+            format!("prefixes of {family}, values of {}", words(map.value))
+        }
+        Kind::Hash | Kind::LruHash => format!("keys of {}, values of {}", words(map.key), words(map.value)),
     };
     let entries = if map.entries == 1 { "entry" } else { "entries" };
     let (count, bytes) = (out::grouped(map.entries.into()), out::grouped(bytes(map)));

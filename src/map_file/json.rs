@@ -17,6 +17,8 @@ struct Object<'a> {
     #[serde(borrow)]
     key: Option<&'a RawValue>,
     #[serde(borrow)]
+    prefix: Option<&'a RawValue>,
+    #[serde(borrow)]
     value: Option<&'a RawValue>,
     #[serde(borrow)]
     sum: Option<&'a RawValue>,
@@ -49,9 +51,10 @@ fn row(text: &str, line: usize, rows: &mut Reader) -> Result<(), (usize, String)
     let (key, value) = match rows.map.kind {
         Kind::Array => (("index", object.index), ("value", object.value)),
         Kind::Counter => (("index", object.index), ("sum", object.sum)),
-        Kind::Hash | Kind::LruHash | Kind::Lpm => (("key", object.key), ("value", object.value)),
+        Kind::Lpm => (("prefix", object.prefix), ("value", object.value)),
+        Kind::Hash | Kind::LruHash => (("key", object.key), ("value", object.value)),
     };
-    let given = [object.index, object.key, object.value, object.sum].into_iter().flatten().count();
+    let given = [object.index, object.key, object.prefix, object.value, object.sum].into_iter().flatten().count();
     if given > key.1.iter().chain(value.1.iter()).count() {
         return Err((0, shape(rows)));
     }
@@ -100,8 +103,8 @@ fn shape(rows: &Reader) -> String {
         Kind::Counter => r#"{"index": 1, "sum": 2}"#,
         Kind::Hash | Kind::LruHash if rows.map.value == 0 => r#"{"key": [1]}"#,
         Kind::Hash | Kind::LruHash => r#"{"key": [1], "value": [2]}"#,
-        Kind::Lpm if rows.map.key == 1 => r#"{"key": "10.0.0.0/8", "value": [2]}"#,
-        Kind::Lpm => r#"{"key": "2001:db8::/32", "value": [2]}"#,
+        Kind::Lpm if rows.map.key == 1 => r#"{"prefix": "10.0.0.0/8", "value": [2]}"#,
+        Kind::Lpm => r#"{"prefix": "2001:db8::/32", "value": [2]}"#,
     };
     format!("expected a row as {example}")
 }

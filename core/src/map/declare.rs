@@ -6,6 +6,7 @@
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
 
+use super::lpm::{MAX_WORDS, Parts};
 use crate::lang::nearest::nearest;
 use crate::lang::{Diagnostic, FILTER, prelude};
 
@@ -299,7 +300,16 @@ impl<'a> Line<'a> {
         if let Some(at) = fields_at {
             fields::check(&fields, key, value).map_err(|error| error.at(at, ""))?;
         }
-        Ok(Declaration { name: text[name].to_owned(), kind, key, value, entries, fields, place: self.place })
+        let map = Declaration { name: text[name].to_owned(), kind, key, value, entries, fields, place: self.place };
+        let parts = (kind == Kind::Lpm).then(|| Parts::of(&map));
+        match parts.filter(|parts| !parts.fit()) {
+            None => Ok(map),
+            Some(Parts { end, .. }) => {
+                let message = format!("the map `{}` would take {end} words of memory at worst", map.name);
+                let note = format!("{MAX_WORDS} are the most: declare fewer entries, or shorter values");
+                Err(Diagnostic::new(message).at(map.place, "").note(note))
+            }
+        }
     }
 }
 
@@ -493,6 +503,11 @@ mod tests {
             ),
             ("//! map a: hash key=x", "`key=x` is no size", "key=x"),
             ("//! map a: hash key", "`key=` is no size", "key"),
+            (
+                "//! map a: lpm key=4 value=1 entries=16777216",
+                "the map `a` would take 2587885584 words of memory at worst (2147483648 are the most: declare fewer",
+                "//! map a: lpm key=4 value=1 entries=16777216",
+            ),
             ("//! map a: lpm key=2", "(`key=` is 1 word, for IPv4, or 4, for IPv6)", "key=2"),
             ("//! map a: array key=1", "a map of the kind `array` has no `key=` (its key is a number)", "key=1"),
             ("//! map a: counter value=1", "has no `value=`", "value=1"),

@@ -8,15 +8,17 @@ use std::path::Path;
 
 use super::declare::{Declaration, Kind};
 use super::fields::Form;
+use super::lpm;
 use super::rows::in_order;
 
 /// How entries are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// A line with the columns' names, then one for each entry: `key0,key1,value0`. Maps by number have `index` in place
-    /// of the key, counters `sum` in place of the value. Fields are columns where the map has any.
+    /// of the key, maps of prefixes `prefix`; counters have `sum` in place of the value. Fields are columns where the map has any.
     Csv,
-    /// An array with an object for each entry: `{"key": [1, 2], "value": [3]}`; with `"index": 1` or `"sum": 3` as above.
+    /// An array with an object for each entry: `{"key": [1, 2], "value": [3]}`; with `"index": 1`,
+    /// `"prefix": "10.0.0.0/8"` or `"sum": 3` as above.
     /// A field is one item, a text where it is no number.
     Json,
 }
@@ -43,13 +45,6 @@ pub fn dump(map: &Declaration, words: &[u32], format: Format, out: &mut dyn Writ
     }
 }
 
-fn is_numbered(kind: Kind) -> bool {
-    match kind {
-        Kind::Array | Kind::Counter => true,
-        Kind::Hash | Kind::LruHash | Kind::Lpm => false,
-    }
-}
-
 /// A counter's sum out of its two words.
 fn sum(value: &[u32]) -> u64 {
     value.iter().rev().fold(0, |sum, word| sum << 32 | u64::from(*word))
@@ -61,7 +56,11 @@ pub fn columns(map: &Declaration) -> Vec<String> {
         return map.fields.iter().map(|field| field.name.clone()).collect();
     }
     let named = |name: &'static str, count| (0..count).map(move |i| format!("{name}{i}"));
-    let mut columns = if is_numbered(map.kind) { vec!["index".into()] } else { named("key", map.key).collect() };
+    let mut columns = match map.kind {
+        Kind::Array | Kind::Counter => vec!["index".into()],
+        Kind::Hash | Kind::LruHash => named("key", map.key).collect(),
+        Kind::Lpm => vec!["prefix".into()],
+    };
     match map.kind {
         Kind::Counter => columns.push("sum".into()),
         _ => columns.extend(named("value", map.value)),
@@ -94,7 +93,10 @@ fn csv(map: &Declaration, words: &[u32], out: &mut dyn Write) -> io::Result<()> 
     list(out, columns(map))?;
     writeln!(out)?;
     for row in in_order(map, words) {
-        let key = cells(map, 0, &row.key, "");
+        let key = match map.kind {
+            Kind::Lpm => vec![lpm::shown(&row.key).to_string()],
+            _ => cells(map, 0, &row.key, ""),
+        };
         if map.kind == Kind::Counter {
             writeln!(out, "{},{}", key[0], sum(&row.value))?;
         } else {
@@ -111,12 +113,14 @@ fn json(map: &Declaration, words: &[u32], out: &mut dyn Write) -> io::Result<()>
     for row in in_order(map, words) {
         write!(out, "{between}{{")?;
         between = ",\n";
-        if is_numbered(map.kind) {
-            write!(out, "\"index\":{}", row.key[0])?;
-        } else {
-            out.write_all(b"\"key\":[")?;
-            list(out, cells(map, 0, &row.key, "\""))?;
-            out.write_all(b"]")?;
+        match map.kind {
+            Kind::Array | Kind::Counter => write!(out, "\"index\":{}", row.key[0])?,
+            Kind::Lpm => write!(out, "\"prefix\":\"{}\"", lpm::shown(&row.key))?,
+            Kind::Hash | Kind::LruHash => {
+                out.write_all(b"\"key\":[")?;
+                list(out, cells(map, 0, &row.key, "\""))?;
+                out.write_all(b"]")?;
+            }
         }
         if map.kind == Kind::Counter {
             write!(out, ",\"sum\":{}", sum(&row.value))?;
@@ -198,6 +202,26 @@ mod tests {
         let [csv, json] = both(&map(Kind::Array, 1, 3, 2), &words);
         assert_eq!(csv, "index,value0,value1,value2\n0,1,0,4294967295\n1,2,3,4294967295\n");
         assert!(json.ends_with("\n{\"index\":1,\"value\":[2,3,4294967295]}\n]\n"), "{json}");
+    }
+
+    #[test]
+    fn prefixes_are_written_as_people_write_them() {
+        let of = |key, rows: &[(&[u32], &[u32])]| {
+            let map = map(Kind::Lpm, key, 2, 5);
+            let mut table = super::super::Table::new(&map, Vec::new());
+            rows.iter().for_each(|(key, value)| table.set(key, value).unwrap());
+            both(&map, table.changes().1)
+        };
+        let rows: [(&[u32], &[u32]); 4] =
+            [(&[0x0a00_0000, 16], &[1, 2]), (&[0xc0a8_0101, 32], &[3]), (&[0x0a00_0000, 8], &[4]), (&[0, 0], &[5])];
+        let [csv, json] = of(1, &rows);
+        assert_eq!(csv, "prefix,value0,value1\n0.0.0.0/0,5,0\n10.0.0.0/8,4,0\n10.0.0.0/16,1,2\n192.168.1.1/32,3,0\n");
+        assert!(json.starts_with("[\n{\"prefix\":\"0.0.0.0/0\",\"value\":[5,0]},\n"), "{json}");
+        let rows: [(&[u32], &[u32]); 2] =
+            [(&[0x2001_0db8, 0, 0, 1, 128], &[1, u32::MAX]), (&[0x2001_0db8, 0, 0, 0, 32], &[2])];
+        let [csv, json] = of(4, &rows);
+        assert_eq!(csv, "prefix,value0,value1\n2001:db8::/32,2,0\n2001:db8::1/128,1,4294967295\n");
+        assert!(json.ends_with("{\"prefix\":\"2001:db8::1/128\",\"value\":[1,4294967295]}\n]\n"), "{json}");
     }
 
     #[test]

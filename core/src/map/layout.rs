@@ -2,6 +2,7 @@
 //! saved, loaded and moved. `docs/maps.md` is the specification.
 
 use super::declare::{Declaration, Kind};
+use super::lpm::Parts;
 
 /// Words before a map's entries.
 pub const HEADER: u32 = 16;
@@ -43,7 +44,7 @@ pub fn stored_word(key: &[u32], index: usize) -> u32 {
 /// Where a map's parts lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// Places for entries. Of a map with keys it is a power of two.
+    /// Places for entries. Of a map with keys that are hashed it is a power of two.
     pub places: u32,
     /// Words from place to place.
     pub stride: u32,
@@ -55,6 +56,8 @@ pub struct Layout {
     pub value: u32,
     /// Places that keys may take before a map is full.
     pub limit: u32,
+    /// Words behind the places.
+    pub behind: usize,
 }
 
 impl Layout {
@@ -63,9 +66,16 @@ impl Layout {
         match map.kind {
             Kind::Array | Kind::Counter => {
                 let (stride, limit) = (map.value, map.entries);
-                Layout { places: map.entries, stride, state: 0, stamp: None, value: 0, limit }
+                Layout { places: map.entries, stride, state: 0, stamp: None, value: 0, limit, behind: 0 }
             }
-            Kind::Hash | Kind::LruHash | Kind::Lpm => {
+            // Values by number; prefixes and what finds them lie apart.
+            Kind::Lpm => {
+                let Parts { prefixes, end, .. } = Parts::of(map);
+                let behind = usize::try_from(end - prefixes).unwrap_or(usize::MAX);
+                let (stride, limit) = (map.value, map.entries);
+                Layout { places: map.entries, stride, state: 0, stamp: None, value: 0, limit, behind }
+            }
+            Kind::Hash | Kind::LruHash => {
                 let lru = map.kind == Kind::LruHash;
                 // What makes room between batches has room for as many keys again within one.
                 let keys = if lru { 2 * map.entries } else { map.entries };
@@ -74,7 +84,7 @@ impl Layout {
                 let state = stored(map.key);
                 let stamp = lru.then_some(state + 1);
                 let value = state + 1 + u32::from(lru);
-                Layout { places, stride: value + map.value, state, stamp, value, limit: places * 7 / 10 }
+                Layout { places, stride: value + map.value, state, stamp, value, limit: places * 7 / 10, behind: 0 }
             }
         }
     }
@@ -86,7 +96,7 @@ impl Layout {
 
     /// Words in all.
     pub fn words(&self) -> usize {
-        self.at(self.places)
+        self.at(self.places).saturating_add(self.behind)
     }
 }
 
@@ -151,10 +161,13 @@ mod tests {
             assert!(layout.places.is_power_of_two());
         }
         let layout = Layout::of(&map(Kind::Hash, 4, 6, 700));
-        assert_eq!(layout, Layout { places: 1024, stride: 12, state: 5, stamp: None, value: 6, limit: 716 });
+        assert_eq!(layout, Layout { places: 1024, stride: 12, state: 5, stamp: None, value: 6, limit: 716, behind: 0 });
         assert_eq!((layout.at(0), layout.at(2), layout.words()), (16, 40, 16 + 12 * 1024));
         let layout = Layout::of(&map(Kind::LruHash, 4, 6, 350));
-        assert_eq!(layout, Layout { places: 1024, stride: 13, state: 5, stamp: Some(6), value: 7, limit: 716 });
+        assert_eq!(
+            layout,
+            Layout { places: 1024, stride: 13, state: 5, stamp: Some(6), value: 7, limit: 716, behind: 0 }
+        );
         let layout = Layout::of(&map(Kind::LruHash, 16, 64, 16 << 20));
         assert!(layout.limit >= 32 << 20 && layout.places < 1 << 30);
         let layout = Layout::of(&map(Kind::Counter, 1, 2, 3));

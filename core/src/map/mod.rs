@@ -3,6 +3,7 @@
 //! - [`declare`]: the lines of a filter's text that declare maps;
 //! - [`fields`]: names for the words of their entries;
 //! - [`layout`]: where a map's parts lie in its memory;
+//! - [`lpm`]: the same for prefixes, and how they are found;
 //! - [`rows`]: a map's entries, out of that memory;
 //! - [`dump`]: those as text;
 //! - `table`: a map as the host has it; `handle`: the same with types of Rust's, in a session; `words`: those types;
@@ -14,6 +15,7 @@ mod dump;
 pub mod fields;
 mod handle;
 pub mod layout;
+pub mod lpm;
 mod rows;
 mod table;
 mod text;

@@ -2,11 +2,12 @@
 
 use super::declare::{Declaration, Kind};
 use super::layout::{Layout, THERE, WRITTEN, stored};
+use super::lpm::Prefix;
 
 /// An entry: its key and its value, in words.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Row {
-    /// The key; of a map by number, that number.
+    /// The key; of a map by number, that number; of a map of prefixes, an address's words and a length.
     pub key: Vec<u32>,
     /// The value.
     pub value: Vec<u32>,
@@ -19,19 +20,29 @@ pub fn rows(map: &Declaration, words: &[u32]) -> Vec<Row> {
 
 /// The same one by one, so that a large map is not there twice.
 pub fn in_order<'a>(map: &Declaration, words: &'a [u32]) -> impl Iterator<Item = Row> + 'a {
-    let layout = Layout::of(map);
-    let (length, numbered) = (map.key, matches!(map.kind, Kind::Array | Kind::Counter));
+    let (layout, map) = (Layout::of(map), map.clone());
     let at = move |place: u32| &words[layout.at(place)..layout.at(place + 1)];
     let whole = (words.len().saturating_sub(layout.at(0)) / (layout.stride as usize).max(1)) as u32;
-    let is_there = |place: &u32| numbered || at(*place)[layout.state as usize] == THERE;
-    let stored_key = move |place: u32| &at(place)[..layout.state as usize];
-    let mut places: Vec<u32> = (0..layout.places.min(whole)).filter(is_there).collect();
-    if !numbered {
-        places.sort_unstable_by(|a, b| key(stored_key(*a), length).cmp(key(stored_key(*b), length)));
+    let mut places: Vec<u32> = (0..layout.places.min(whole)).collect();
+    match map.kind {
+        Kind::Array | Kind::Counter => {}
+        Kind::Hash | Kind::LruHash => {
+            let key = |place| key(&at(place)[..layout.state as usize], map.key);
+            places.retain(|place| at(*place)[layout.state as usize] == THERE);
+            places.sort_unstable_by(|a, b| key(*a).cmp(key(*b)));
+        }
+        Kind::Lpm => {
+            places.retain(|place| Prefix::at(&map, words, *place).is_some());
+            places.sort_by_cached_key(|place| Prefix::at(&map, words, *place));
+        }
     }
-    places.into_iter().map(move |place| Row {
-        key: if numbered { vec![place] } else { key(stored_key(place), length).collect() },
-        value: at(place)[layout.value as usize..].to_vec(),
+    places.into_iter().map(move |place| {
+        let key = match map.kind {
+            Kind::Array | Kind::Counter => vec![place],
+            Kind::Hash | Kind::LruHash => key(&at(place)[..layout.state as usize], map.key).collect(),
+            Kind::Lpm => Prefix::at(&map, words, place).map(|prefix| prefix.key(&map)).unwrap_or_default(),
+        };
+        Row { key, value: at(place)[layout.value as usize..].to_vec() }
     })
 }
 

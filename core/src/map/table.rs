@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::declare::{Declaration, Kind};
 use super::layout::{GONE, Layout, NOW, PROBES, REMOVED, TAKEN, THERE, hash, stored, stored_word};
+use super::lpm::Host;
 use super::rows::{Row, rows};
 use super::upkeep::rehashed;
 
@@ -19,6 +20,8 @@ pub struct Table {
     layout: Layout,
     words: Vec<u32>,
     changed: Range<usize>,
+    /// What there is beside it where the keys are prefixes.
+    prefixes: Host,
 }
 
 /// What a search came to.
@@ -36,7 +39,7 @@ impl Table {
     pub fn new(map: &Declaration, mut words: Vec<u32>) -> Table {
         let layout = Layout::of(map);
         words.resize(layout.words(), 0);
-        Table { map: map.clone(), layout, words, changed: 0..0 }
+        Table { map: map.clone(), layout, words, changed: 0..0, prefixes: Host::default() }
     }
 
     /// The entries in order of their keys.
@@ -44,12 +47,17 @@ impl Table {
         rows(&self.map, &self.words)
     }
 
-    /// Where the first changed word is, and all words from there to the last: what to give back to the session.
+    /// Where the first changed word is, and all words from there to the last: what to give back to the session. Where
+    /// prefixes were made or removed, what finds them is made here.
     pub fn changes(&self) -> (usize, &[u32]) {
+        if let Some(image) = self.prefixes.image(&self.map, &self.words) {
+            return (0, image);
+        }
         (self.changed.start, &self.words[self.changed.clone()])
     }
 
-    /// The value of a key, which has as many words as the map's; of a map by number, that number.
+    /// The value of a key, which has as many words as the map's; of a map by number, that number; of a map of prefixes,
+    /// an address's words, the first bits first, and behind them the length.
     pub fn get(&self, key: &[u32]) -> Option<&[u32]> {
         let place = self.place(key)?;
         Some(&self.words[self.value(place)])
@@ -58,7 +66,8 @@ impl Table {
     /// Gives a key a value, of which words that are missing are zeros; makes the entry where there is none.
     ///
     /// # Errors
-    /// [`Full`], also where the key is not as long as the map's keys are.
+    /// [`Full`], also where the key is none that the map has: its words are too few or too many, or no prefix, of which
+    /// [`super::lpm::check`] says what is wrong.
     pub fn set(&mut self, key: &[u32], value: &[u32]) -> Result<(), Full> {
         let place = match self.place(key) {
             Some(place) => place,
@@ -69,16 +78,20 @@ impl Table {
             self.words[at] = value.get(number).copied().unwrap_or(0);
         }
         self.note(to);
+        self.prefixes.changed();
         Ok(())
     }
 
     /// Removes a key; whether it was there. Entries by number always are, and are set to zeros.
     pub fn remove(&mut self, key: &[u32]) -> bool {
+        if self.map.kind == Kind::Lpm {
+            return self.prefixes.remove(&self.map, &mut self.words, key);
+        }
         let Some(place) = self.place(key) else { return false };
         let value = self.value(place);
         self.words[value.clone()].fill(0);
         self.note(value);
-        if self.is_by_key() {
+        if self.is_hashed() {
             let at = self.state(place);
             self.words[at] = GONE;
             self.note(at..at + 1);
@@ -88,9 +101,10 @@ impl Table {
         true
     }
 
-    /// Forgets the keys that were removed, so that their places are free again. What was changed is all of it then.
+    /// Forgets the keys that were removed, so that their places are free again. What was changed is all of it then. Of
+    /// arrays, counters and prefixes there is nothing to forget.
     pub fn tidy(&mut self) {
-        if !self.is_by_key() || self.words[REMOVED as usize] == 0 {
+        if !self.is_hashed() || self.words[REMOVED as usize] == 0 {
             return;
         }
         if let Some(words) = rehashed(&self.map, &self.words, |_| true) {
@@ -104,8 +118,8 @@ impl Table {
         self.words[TAKEN as usize]
     }
 
-    fn is_by_key(&self) -> bool {
-        !matches!(self.map.kind, Kind::Array | Kind::Counter)
+    fn is_hashed(&self) -> bool {
+        matches!(self.map.kind, Kind::Hash | Kind::LruHash)
     }
 
     fn note(&mut self, words: Range<usize>) {
@@ -126,8 +140,10 @@ impl Table {
 
     /// The place of a key that is there.
     fn place(&self, key: &[u32]) -> Option<u32> {
-        if !self.is_by_key() {
-            return key.first().copied().filter(|number| *number < self.layout.places);
+        match self.map.kind {
+            Kind::Array | Kind::Counter => return key.first().copied().filter(|number| *number < self.layout.places),
+            Kind::Lpm => return self.prefixes.place(&self.map, &self.words, key),
+            Kind::Hash | Kind::LruHash => {}
         }
         let Found::Place(place) = self.search(key) else { return None };
         (self.words[self.state(place)] == THERE).then_some(place)
@@ -151,7 +167,10 @@ impl Table {
 
     /// Makes an entry for a key that is not there.
     fn make(&mut self, key: &[u32]) -> Result<u32, Full> {
-        if !self.is_by_key() || key.len() != self.map.key as usize {
+        if self.map.kind == Kind::Lpm {
+            return self.prefixes.make(&self.map, &mut self.words, key).ok_or(Full);
+        }
+        if !self.is_hashed() || key.len() != self.map.key as usize {
             return Err(Full);
         }
         let place = match self.search(key) {

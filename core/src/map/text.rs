@@ -7,6 +7,8 @@
 //! before it, so a place's key is that of whoever wrote its last word, all with that key have got there, and there is
 //! one place a key. A place keeps its key until no filter runs any more.
 
+mod lpm;
+
 use std::fmt::Write as _;
 
 use super::declare::{Declaration, Kind};
@@ -48,7 +50,12 @@ pub fn text(maps: &[Declaration]) -> String {
                 add(BY_NUMBER);
                 add(VALUES);
             }
-            Kind::Hash | Kind::LruHash | Kind::Lpm => {
+            Kind::Lpm => {
+                add(&lpm::find(map));
+                add(BY_NUMBER);
+                add(VALUES);
+            }
+            Kind::Hash | Kind::LruHash => {
                 add(BY_KEY);
                 if map.value > 0 {
                     add(BY_ENTRY);
@@ -101,7 +108,8 @@ pub fn functions(map: &Declaration) -> impl Iterator<Item = (String, Call)> + '_
     let own: &[Call] = match map.kind {
         Kind::Counter => &[Call::Count],
         Kind::Array => &[],
-        Kind::Hash | Kind::LruHash | Kind::Lpm => &[Call::Find, Call::Insert, Call::Remove],
+        Kind::Hash | Kind::LruHash => &[Call::Find, Call::Insert, Call::Remove],
+        Kind::Lpm => &[Call::Find],
     };
     let has_values = map.kind != Kind::Counter && map.value > 0;
     let values: &[Call] = if has_values { &[Call::Read, Call::Write, Call::Add, Call::CompareExchange] } else { &[] };

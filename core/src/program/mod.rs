@@ -23,7 +23,7 @@ pub use verifier::{
 };
 
 use crate::lang::prelude::{self, Intrinsic};
-use crate::lang::{Diagnostic, Diagnostics, FILTER, FLOW, Source};
+use crate::lang::{Diagnostics, FILTER, FLOW, Source};
 use crate::map;
 
 /// Loop iterations that a filter may spend on a packet unless told otherwise. Below 65,535, where
@@ -135,10 +135,6 @@ impl Program {
         maps: Vec<map::Declaration>,
         options: &ProgramOptions,
     ) -> Result<Program, Diagnostics> {
-        if let Some(map) = maps.iter().find(|map| map.kind == map::Kind::Lpm) {
-            let error = Diagnostic::new(format!("there are no maps of the kind `{}` yet", map.kind));
-            return Err(Diagnostics::one(source, error.at(map.place.clone(), "")));
-        }
         let validate = |module: &Module| {
             Validator::new(ValidationFlags::all(), CAPABILITIES)
                 .validate(module)

@@ -143,3 +143,143 @@ fn arrays_and_counters_are_by_number_and_what_lies_outside_is_nothing() {
     let results = run(&mut *session, &[2, 2, 0, 3, u32::MAX].map(|index| vec![index, 9, 9, 9]));
     assert_eq!(results, [[5, 0, 6, 9], [105, 0, 106, 9], [5, 0, 6, 9], [0, 0, 0, 9], [0, 0, 0, 9]]);
 }
+
+/// An address and a prefix's length, the first bit the highest.
+type Prefix = (u128, u32);
+
+fn first_bits(length: u32) -> u128 {
+    u128::MAX.checked_shl(128 - length).unwrap_or(0)
+}
+
+/// Prefixes of an address of so many bits, in shapes that tries find hard.
+fn prefixes(random: &mut Random, bits: u32, count: u32) -> Vec<Prefix> {
+    let address = |random: &mut Random| (0..4).fold(0_u128, |all, _| all << 32 | u128::from(random.next() as u32));
+    let (base, mut all) = (address(random), Vec::new());
+    while all.len() < count as usize {
+        let length = random.below(u64::from(bits) + 1) as u32;
+        let (address, length) = match random.below(6) {
+            0 => (address(random), length),
+            // One in the other.
+            1 => (base, length),
+            // Side by side.
+            2 => (base.wrapping_add((random.below(8) as u128) << (128 - length.max(1))), length.max(1)),
+            // All below one group of the root.
+            3 => (base ^ address(random) >> 20, bits.min(20 + length)),
+            // As long as an address.
+            4 => (base ^ u128::from(random.next() as u32) << (128 - bits), bits),
+            _ => (address(random), [0, 1, 12, 18, 24, bits - 1][random.below(6) as usize]),
+        };
+        all.push((address & first_bits(length), length));
+    }
+    all
+}
+
+#[test]
+fn the_longest_prefix_is_found() {
+    let mut random = Random(11);
+    for (words, entries) in [(1, 200), (1, 3000), (1, 66_000), (4, 200), (4, 5000), (4, 263_000)] {
+        let bits = 32 * words;
+        let (key, of) = match words {
+            1 => ("load_be32(pkt, 0u)", "u32"),
+            _ => ("vec4(load_be32(pkt, 0u), load_be32(pkt, 4u), load_be32(pkt, 8u), load_be32(pkt, 12u))", "vec4<u32>"),
+        };
+        let mut session = session(&format!(
+            "//! map m: lpm key={words} value=2 entries={entries}
+            fn xdp_filter(pkt: u32) -> u32 {{
+                let key: {of} = {key};
+                let entry = m_find(key);
+                store_le32(pkt, 16u, select(1u, 0u, entry == MAP_NONE));
+                store_le32(pkt, 20u, m_read(entry, 0u));
+                store_le32(pkt, 24u, m_add(entry, 1u, 1u));
+                return XDP_PASS;
+            }}"
+        ));
+        let declared = crate::map::Declaration {
+            name: "m".into(),
+            kind: crate::map::Kind::Lpm,
+            key: words,
+            value: 2,
+            entries,
+            fields: Vec::new(),
+            place: 0..0,
+        };
+        let mut model: HashMap<Prefix, [u32; 2]> = HashMap::new();
+        for round in 0..3 {
+            let mut table = crate::map::Table::new(&declared, session.map_words(0).unwrap());
+            let key = |(address, length): Prefix| -> Vec<u32> {
+                (0..words).map(|i| (address >> (96 - 32 * i)) as u32).chain([length]).collect()
+            };
+            for (prefix, value) in prefixes(&mut random, bits, 150).into_iter().zip(0..) {
+                if model.len() == entries as usize && !model.contains_key(&prefix) {
+                    continue;
+                }
+                table.set(&key(prefix), &[value + 1000 * round, 0]).unwrap();
+                model.insert(prefix, [value + 1000 * round, 0]);
+            }
+            let known: Vec<Prefix> = model.keys().copied().collect();
+            for prefix in known.iter().take(40 * round as usize) {
+                assert!(table.remove(&key(*prefix)));
+                model.remove(prefix);
+            }
+            let (at, changed) = table.changes();
+            session.set_map_words(0, at, changed).unwrap();
+            // At the edges of prefixes, beyond them, and anywhere.
+            let addresses = known.iter().flat_map(|(address, length)| {
+                let last = address | !first_bits(*length);
+                let step = 1_u128 << (128 - bits);
+                [*address, last, address.wrapping_sub(step), last.wrapping_add(1), u128::from(*length) << 122]
+            });
+            let addresses: Vec<u128> = addresses.map(|address| address & first_bits(bits)).collect();
+            let packets: Vec<Vec<u32>> = addresses
+                .iter()
+                .map(|address| (0..4).map(|i| ((address >> (96 - 32 * i)) as u32).swap_bytes()).chain([9; 3]).collect())
+                .collect();
+            for (address, packet) in addresses.iter().zip(run(&mut *session, &packets)) {
+                let fits = |(prefix, length): &&Prefix| (address ^ prefix) & first_bits(*length) == 0;
+                let longest = model.keys().filter(fits).max_by_key(|(_, length)| *length).copied();
+                let expected = longest.map_or([0; 3], |prefix| {
+                    let [value, hits] = model[&prefix];
+                    [1, value, hits]
+                });
+                assert_eq!(packet[4..], expected, "{address:#034x} of {words} words, {longest:x?}");
+                if let Some([_, hits]) = longest.and_then(|prefix| model.get_mut(&prefix)) {
+                    *hits += 1;
+                }
+            }
+        }
+        // What filters have written stays with its prefix when the trie is made again.
+        let table = crate::map::Table::new(&declared, session.map_words(0).unwrap());
+        for (prefix, value) in model {
+            let key = (0..words).map(|i| (prefix.0 >> (96 - 32 * i)) as u32).chain([prefix.1]).collect::<Vec<u32>>();
+            assert_eq!(table.get(&key), Some(&value[..]), "{prefix:x?}");
+        }
+    }
+}
+
+#[test]
+fn a_search_in_garbage_ends_inside() {
+    let mut random = Random(5);
+    for (words, key) in [(1, "load_be32(pkt, 0u)"), (4, "vec4(load_be32(pkt, 0u), 1u, 2u, load_be32(pkt, 0u))")] {
+        let mut session = session(&format!(
+            "//! map m: lpm key={words} value=1 entries=100
+            fn xdp_filter(pkt: u32) -> u32 {{
+                let entry = m_find({key});
+                store_le32(pkt, 0u, m_read(entry, 0u) + m_add(entry, 0u, 1u));
+                return XDP_PASS;
+            }}"
+        ));
+        for kind in 0..4 {
+            let garbage = |_| {
+                let word = random.next() as u32;
+                [word, u32::MAX, word | 0x8000_0000, 0x8000_0000 | (word % 3000)][kind]
+            };
+            let count = session.map_words(0).unwrap().len();
+            let words: Vec<u32> = (0..count).map(garbage).collect();
+            session.set_map_words(0, 0, &words).unwrap();
+            let mut random = Random(6);
+            let packets: Vec<Vec<u32>> = (0..200).map(|_| vec![random.next() as u32, 0, 0, 0]).collect();
+            // The interpreter panics at what lies outside.
+            run(&mut *session, &packets);
+        }
+    }
+}

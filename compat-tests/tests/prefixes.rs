@@ -1,0 +1,187 @@
+//! Maps of prefixes on every device, in both languages, against a search through all of them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use portcullis_compat_tests::devices;
+use portcullis_core::device::{DeviceError, LoadOptions, Session};
+use portcullis_core::lang::opencl_c::files::NoIncludes;
+use portcullis_core::lang::{Source, opencl_c, wgsl};
+use portcullis_core::map::{Table, rows};
+use portcullis_core::packet::Batch;
+use portcullis_core::program::{Program, ProgramOptions};
+
+/// An address and a length; of IPv4 the lower bits are zero.
+type Prefix = (u128, u32);
+
+/// A packet is an address. What is found comes behind it: whether anything, the value, what the entry was found before.
+fn filters(words: u32, entries: u32) -> [Arc<Program>; 2] {
+    let map = format!("//! map routes: lpm key={words} value=2 entries={entries}\n");
+    let in_wgsl = match words {
+        1 => "load_be32(pkt, 0u)",
+        _ => "vec4<u32>(load_be32(pkt, 0u), load_be32(pkt, 4u), load_be32(pkt, 8u), load_be32(pkt, 12u))",
+    };
+    let in_wgsl = format!(
+        "{map}fn xdp_filter(pkt: u32) -> u32 {{
+            let route = routes_find({in_wgsl});
+            store_le32(pkt, 16u, routes_read(route, 0u));
+            routes_add(route, 1u, 1u);
+            return select(XDP_PASS, XDP_DROP, route == MAP_NONE);
+        }}"
+    );
+    let in_c = match words {
+        1 => "uint address = load_be32(pkt, 0); uint route = routes_find(address);",
+        _ => {
+            "uint address[4] = {load_be32(pkt, 0), load_be32(pkt, 4), load_be32(pkt, 8), load_be32(pkt, 12)};
+             uint route = routes_find(address);"
+        }
+    };
+    let in_c = format!(
+        "{map}uint xdp_filter(__global uchar *pkt, uint len) {{
+            {in_c}
+            store_le32(pkt, 16, routes_read(route, 0));
+            routes_add(route, 1, 1);
+            return route == MAP_NONE ? XDP_DROP : XDP_PASS;
+        }}"
+    );
+    let options = ProgramOptions::default();
+    [
+        wgsl::compile(&Source::new("prefixes.wgsl", in_wgsl), &options),
+        opencl_c::compile(&Source::new("prefixes.cl", in_c), &options, &mut NoIncludes),
+    ]
+    .map(|program| Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render()))))
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 32) as u32
+    }
+
+    fn address(&mut self) -> u128 {
+        (0..4).fold(0, |all, _| all << 32 | u128::from(self.next()))
+    }
+}
+
+fn mask(length: u32) -> u128 {
+    u128::MAX.checked_shl(128 - length).unwrap_or(0)
+}
+
+/// In each other, side by side, below one group of the root, as long as an address, and anywhere.
+fn prefixes(random: &mut Random, bits: u32, count: usize) -> BTreeMap<Prefix, u32> {
+    let base = random.address();
+    let mut all = BTreeMap::new();
+    for value in 1..=count as u32 {
+        let length = random.next() % (bits + 1);
+        let (address, length) = match random.next() % 5 {
+            0 => (base, length),
+            1 => (base ^ u128::from(random.next() % 16) << (128 - length.max(1)), length.max(1)),
+            2 => (base ^ random.address() >> 18, bits.min(18 + length)),
+            3 => (base ^ u128::from(random.next()) << (128 - bits), bits),
+            _ => (random.address(), length),
+        };
+        all.insert((address & mask(length), length), value);
+    }
+    all
+}
+
+fn batch(addresses: &[u128]) -> Batch {
+    let packet = |address: &u128| [&address.to_be_bytes()[..], &[7; 8]].concat();
+    Batch::from_packets(&addresses.iter().map(packet).collect::<Vec<_>>()).unwrap()
+}
+
+#[test]
+fn the_longest_is_found_on_every_device() {
+    // The root has 6, 12 and 18 bits.
+    let sizes = [(1, 300), (1, 3000), (1, 66_000), (4, 300), (4, 5000), (4, 263_000)];
+    let cases: Vec<Arc<Program>> = sizes.iter().flat_map(|(words, entries)| filters(*words, *entries)).collect();
+    devices::on_each("prefixes", |device| {
+        for program in devices::share(device, &cases, 6) {
+            match device.load(program, &LoadOptions::default()) {
+                Ok(session) => found_in(session, program),
+                // The largest is beyond what WebGPU promises, and no more is promised for such a device.
+                Err(error) => {
+                    assert!(program.maps()[0].entries == 263_000, "{}: {error}", device.info().id);
+                    assert!(matches!(error, DeviceError::Unsupported { .. }), "{error}");
+                }
+            }
+        }
+    });
+}
+
+fn found_in(mut session: Box<dyn Session>, program: &Program) {
+    let map = &program.maps()[0];
+    let (words, bits, what) = (map.key, 32 * map.key, format!("{}: {map:?}", program.source().name));
+    let mut random = Random(u64::from(words));
+    let mut routes = prefixes(&mut random, bits, 300);
+    let key = |(address, length): &Prefix| -> Vec<u32> {
+        (0..words).map(|i| (address >> (96 - 32 * i)) as u32).chain([*length]).collect()
+    };
+    let mut hits: BTreeMap<Prefix, u32> = BTreeMap::new();
+    for round in 0..2 {
+        let mut table = Table::new(map, session.map_words(0).unwrap());
+        if round == 1 {
+            // A third goes, and a few are others; what the rest has counted stays.
+            for prefix in routes.keys().copied().collect::<Vec<_>>().iter().step_by(3) {
+                assert!(table.remove(&key(prefix)));
+                routes.remove(prefix);
+                hits.remove(prefix);
+            }
+        }
+        for (prefix, value) in &routes {
+            table.set(&key(prefix), &[*value, hits.get(prefix).copied().unwrap_or(0)]).unwrap();
+        }
+        let (at, changed) = table.changes();
+        session.set_map_words(0, at, changed).unwrap();
+
+        let step = 1_u128 << (128 - bits);
+        let edges = routes.keys().flat_map(|(first, length)| {
+            let last = first | !mask(*length);
+            [*first, last, first.wrapping_sub(step), last.wrapping_add(1)]
+        });
+        let anywhere: Vec<u128> = (0..200).map(|_| random.address()).collect();
+        let addresses: Vec<u128> = edges.chain(anywhere).map(|address| address & mask(bits)).collect();
+        let done = session.run(batch(&addresses)).unwrap();
+        for ((address, packet), verdict) in addresses.iter().zip(done.batch.packets()).zip(done.verdicts.actions()) {
+            let fits = |(prefix, length): &&Prefix| (address ^ prefix) & mask(*length) == 0;
+            let longest = routes.keys().filter(fits).max_by_key(|(_, length)| *length);
+            let found = u32::from_le_bytes(packet[16..20].try_into().unwrap());
+            let expected = longest.map_or((0, 1), |prefix| (routes[prefix], 2));
+            assert_eq!((found, *verdict), expected, "{address:#034x}: {longest:x?}; {what}");
+            if let Some(prefix) = longest {
+                *hits.entry(*prefix).or_default() += 1;
+            }
+        }
+        let wanted =
+            routes.iter().map(|(prefix, value)| (key(prefix), vec![*value, hits.get(prefix).copied().unwrap_or(0)]));
+        let found = rows(map, &session.map_words(0).unwrap());
+        assert!(found.into_iter().map(|row| (row.key, row.value)).eq(wanted), "round {round}; {what}");
+    }
+}
+
+/// Searches end, and nothing else is touched.
+#[test]
+fn garbage_in_memory_harms_nobody() {
+    let programs = [1, 4].map(|words| filters(words, 3000));
+    devices::on_each("prefixes in garbage", |device| {
+        for program in programs.iter().flatten() {
+            for kind in 0..3 {
+                let mut random = Random(kind as u64);
+                let mut session = device.load(program, &LoadOptions::default()).unwrap();
+                let count = session.map_words(0).unwrap().len();
+                let word = |random: &mut Random| {
+                    let word = random.next();
+                    [word, word | 0x8000_0000, 0x8000_0000 | (word % count as u32)][kind]
+                };
+                let words: Vec<u32> = (0..count).map(|_| word(&mut random)).collect();
+                session.set_map_words(0, 0, &words).unwrap();
+                let addresses: Vec<u128> = (0..1000).map(|_| random.address()).collect();
+                let done = session.run(batch(&addresses)).unwrap();
+                let untouched = |(address, packet): (&u128, &[u8])| packet[..16] == address.to_be_bytes();
+                assert!(addresses.iter().zip(done.batch.packets()).all(untouched));
+            }
+        }
+    });
+}

@@ -1,0 +1,218 @@
+//! Maps of prefixes: how they lie in memory, and their prefixes out of it. `docs/maps.md` is the specification.
+//!
+//! Behind the values and the prefixes is a trie over both bounds of which nothing is ever looked for twice: a root that
+//! the first bits of an address number directly, and groups of 64 slots for every six bits further. A group has a bit
+//! for each of its slots that differs from the one before, and a word for each bit that is set: no entry, an entry, or
+//! another group. So it is small, and a slot's word is found by counting bits.
+//!
+//! - [`trie`]: the builder;
+//! - [`host`]: what a table needs to have prefixes set and removed.
+
+mod host;
+mod trie;
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use super::declare::Declaration;
+use super::layout::{HEADER, Layout};
+
+pub(super) use host::Host;
+
+/// In the header: where what is used of the memory ends.
+pub const END: u32 = 1;
+
+/// Bits of an address that a group tells apart.
+pub const STEP: u32 = 6;
+
+/// Words of a group: for each half of its slots the bits, then the number of the word before the first.
+pub const GROUP: u32 = 4;
+
+/// Words from group to group in the root: as many as a cache line has, so that most groups' words lie in it as well.
+pub const LINE: u32 = 16;
+
+/// Of a slot's word: it is a group's number, and no entry's.
+pub const INNER: u32 = 0x8000_0000;
+
+/// The most words that a map has, so that each has a number beside [`INNER`].
+pub const MAX_WORDS: u64 = INNER as u64;
+
+/// Where the parts of such a map lie behind its values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parts {
+    /// Bits of an address that number the root's groups.
+    pub root_bits: u32,
+    /// Groups that a search meets behind the root's at the most.
+    pub levels: u32,
+    /// The first prefix: words of an address, then its length and one, or zero where there is none.
+    pub prefixes: u64,
+    /// The root's first group.
+    pub root: u64,
+    /// The first of all other groups, and of words that have no room in the root.
+    pub heap: u64,
+    /// Where the memory ends.
+    pub end: u64,
+}
+
+impl Parts {
+    /// Those of a declaration.
+    pub fn of(map: &Declaration) -> Parts {
+        let (entries, bits) = (u64::from(map.entries), bits(map));
+        // Addresses of IPv4 are spread over more of their first bits than those of IPv6.
+        let slots = if bits == 32 { 4 * entries } else { entries };
+        let root_bits = [18, 12].into_iter().find(|root_bits| 1 << root_bits <= slots).unwrap_or(6);
+        let told_apart = root_bits + STEP;
+        let levels = (bits - told_apart).div_ceil(STEP);
+        let prefixes = u64::from(HEADER) + entries * u64::from(map.value);
+        let root = (prefixes + entries * u64::from(map.key + 1)).next_multiple_of(LINE.into());
+        let heap = root + (u64::from(LINE) << root_bits);
+        // A group is there for a prefix that is longer. It has a word for each half, and two for each prefix that ends in
+        // it and each group behind it; with what fills it up to four words these are four each, and four for its bits.
+        let of_level = |level| entries.min(1_u64.checked_shl(told_apart + STEP * level).unwrap_or(u64::MAX));
+        let groups: u64 = (0..levels).map(of_level).sum();
+        Parts { root_bits, levels, prefixes, root, heap, end: heap + 8 * groups + 4 * entries }
+    }
+
+    /// Whether all words have numbers.
+    pub fn fit(&self) -> bool {
+        self.end <= MAX_WORDS
+    }
+}
+
+/// Bits of an address.
+pub fn bits(map: &Declaration) -> u32 {
+    32 * map.key
+}
+
+/// What is wrong with a prefix.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PrefixError {
+    /// It is not an address and a length.
+    #[error("a prefix of this map is {0} words of an address and one for the length")]
+    Words(u32),
+    /// It is longer than an address.
+    #[error("a prefix is no longer than an address, which has {bits} bits, and this has {length}")]
+    Length {
+        /// Bits of an address.
+        bits: u32,
+        /// Its own.
+        length: u32,
+    },
+    /// There are bits beyond its length.
+    #[error("beyond the length of `{prefix}` all bits are zero: `{meant}`")]
+    Bits {
+        /// As it was given.
+        prefix: String,
+        /// With zeros.
+        meant: String,
+    },
+}
+
+/// Refuses what is no prefix of a map: words of an address, the first bits first, and a length.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check(map: &Declaration, prefix: &[u32]) -> Result<(), PrefixError> {
+    let Some((&length, address)) = prefix.split_last().filter(|_| prefix.len() == map.key as usize + 1) else {
+        return Err(PrefixError::Words(map.key));
+    };
+    if length > bits(map) {
+        return Err(PrefixError::Length { bits: bits(map), length });
+    }
+    let whole = left_aligned(address);
+    let meant = whole & mask(length);
+    if whole != meant {
+        let shown = |address: u128| Shown { address, length, bits: bits(map) }.to_string();
+        return Err(PrefixError::Bits { prefix: shown(whole), meant: shown(meant) });
+    }
+    Ok(())
+}
+
+/// A prefix as people write it; the words are right.
+pub fn shown(prefix: &[u32]) -> impl fmt::Display {
+    let (length, address) = prefix.split_last().map_or((0, prefix), |(length, address)| (*length, address));
+    Shown { address: left_aligned(address), length, bits: 32 * address.len() as u32 }
+}
+
+struct Shown {
+    address: u128,
+    length: u32,
+    bits: u32,
+}
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.bits {
+            32 => write!(f, "{}/{}", Ipv4Addr::from((self.address >> 96) as u32), self.length),
+            _ => write!(f, "{}/{}", Ipv6Addr::from(self.address), self.length),
+        }
+    }
+}
+
+/// An address, its first bit the highest.
+fn left_aligned(words: &[u32]) -> u128 {
+    (0..4).fold(0, |all, i| all << 32 | u128::from(words.get(i).copied().unwrap_or(0)))
+}
+
+/// The first bits of an address.
+fn mask(length: u32) -> u128 {
+    u128::MAX.checked_shl(128 - length.min(128)).unwrap_or(0)
+}
+
+/// A prefix in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Prefix {
+    /// Its address, the first bit the highest.
+    pub address: u128,
+    /// How many bits of that count.
+    pub length: u32,
+}
+
+impl Prefix {
+    /// Out of the words of a key.
+    pub fn of(map: &Declaration, key: &[u32]) -> Option<Prefix> {
+        check(map, key).ok()?;
+        let (&length, address) = key.split_last()?;
+        Some(Prefix { address: left_aligned(address), length })
+    }
+
+    /// That of a place, if there is one.
+    pub fn at(map: &Declaration, words: &[u32], place: u32) -> Option<Prefix> {
+        let at = Prefix::place(map, place);
+        let (&more, address) = words.get(at..at + map.key as usize + 1)?.split_last()?;
+        let prefix = Prefix { address: left_aligned(address), length: more.checked_sub(1)? };
+        (prefix.length <= bits(map) && prefix.address & !mask(prefix.length) == 0).then_some(prefix)
+    }
+
+    /// Where that of a place is.
+    fn place(map: &Declaration, place: u32) -> usize {
+        Layout::of(map).at(map.entries) + place as usize * (map.key as usize + 1)
+    }
+
+    /// Its address in words.
+    fn address_words(self, map: &Declaration) -> impl Iterator<Item = u32> {
+        (0..map.key).map(move |i| (self.address >> (96 - 32 * i)) as u32)
+    }
+
+    /// The words of a key.
+    pub fn key(self, map: &Declaration) -> Vec<u32> {
+        self.address_words(map).chain([self.length]).collect()
+    }
+
+    /// Puts it at a place.
+    fn write(self, map: &Declaration, words: &mut [u32], place: u32) {
+        let at = Prefix::place(map, place);
+        for (to, word) in words[at..].iter_mut().zip(self.address_words(map).chain([self.length + 1])) {
+            *to = word;
+        }
+    }
+
+    /// Takes away that of a place.
+    fn clear(map: &Declaration, words: &mut [u32], place: u32) {
+        let at = Prefix::place(map, place);
+        words[at..at + map.key as usize + 1].fill(0);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! What a table of prefixes has beside the map's memory.
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use super::super::declare::Declaration;
+use super::super::layout::{Layout, TAKEN};
+use super::{Prefix, trie};
+
+/// Where prefixes are in a map's memory, and that memory as it is to be.
+#[derive(Debug, Clone, Default)]
+pub(in super::super) struct Host {
+    index: OnceLock<Index>,
+    /// Whether prefixes were made or removed, which the trie does not know of.
+    stale: bool,
+    /// The memory with a trie that does.
+    image: OnceLock<Vec<u32>>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Index {
+    places: HashMap<Prefix, u32>,
+    /// Places without a prefix, the first last.
+    free: Vec<u32>,
+}
+
+impl Index {
+    fn of(map: &Declaration, words: &[u32]) -> Index {
+        let mut index = Index {
+            places: HashMap::with_capacity(words.get(TAKEN as usize).map_or(0, |n| *n.min(&map.entries) as usize)),
+            free: Vec::new(),
+        };
+        for place in (0..map.entries).rev() {
+            match Prefix::at(map, words, place) {
+                Some(prefix) => _ = index.places.insert(prefix, place),
+                None => index.free.push(place),
+            }
+        }
+        index
+    }
+}
+
+impl Host {
+    /// The place of a prefix.
+    pub fn place(&self, map: &Declaration, words: &[u32], key: &[u32]) -> Option<u32> {
+        let prefix = Prefix::of(map, key)?;
+        self.index.get_or_init(|| Index::of(map, words)).places.get(&prefix).copied()
+    }
+
+    /// Makes an entry for a prefix that has none, where there is room.
+    pub fn make(&mut self, map: &Declaration, words: &mut [u32], key: &[u32]) -> Option<u32> {
+        let prefix = Prefix::of(map, key)?;
+        let index = self.index(map, words);
+        let place = index.free.pop()?;
+        index.places.insert(prefix, place);
+        let taken = index.places.len() as u32;
+        words[TAKEN as usize] = taken;
+        prefix.write(map, words, place);
+        self.stale = true;
+        Some(place)
+    }
+
+    /// Removes a prefix and its value; whether it was there.
+    pub fn remove(&mut self, map: &Declaration, words: &mut [u32], key: &[u32]) -> bool {
+        let Some(prefix) = Prefix::of(map, key) else { return false };
+        let index = self.index(map, words);
+        let Some(place) = index.places.remove(&prefix) else { return false };
+        index.free.push(place);
+        let taken = index.places.len() as u32;
+        words[TAKEN as usize] = taken;
+        Prefix::clear(map, words, place);
+        let layout = Layout::of(map);
+        words[layout.at(place)..layout.at(place + 1)].fill(0);
+        self.stale = true;
+        true
+    }
+
+    /// A value has changed.
+    pub fn changed(&mut self) {
+        self.image.take();
+    }
+
+    /// The memory with a trie over its prefixes, where they are others than before.
+    pub fn image(&self, map: &Declaration, words: &[u32]) -> Option<&[u32]> {
+        let value = |place| {
+            let layout = Layout::of(map);
+            &words[layout.at(place)..layout.at(place + 1)]
+        };
+        let entries = || {
+            let index = self.index.get_or_init(|| Index::of(map, words));
+            index.places.iter().map(|(prefix, place)| (*prefix, value(*place))).collect()
+        };
+        self.stale.then(|| self.image.get_or_init(|| trie::image(map, entries())).as_slice())
+    }
+
+    fn index(&mut self, map: &Declaration, words: &[u32]) -> &mut Index {
+        self.image.take();
+        self.index.get_or_init(|| Index::of(map, words));
+        self.index.get_mut().expect("it was made just now")
+    }
+}

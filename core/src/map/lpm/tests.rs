@@ -1,0 +1,128 @@
+//! Tables of prefixes against Rust's maps, and the room that tries need.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::map::{Full, Kind, Row, Table};
+
+fn map(key: u32, value: u32, entries: u32) -> Declaration {
+    Declaration { name: "m".into(), kind: Kind::Lpm, key, value, entries, fields: Vec::new(), place: 0..0 }
+}
+
+#[test]
+fn a_table_is_a_map_of_rust() {
+    let mut state = 1_u32;
+    let mut next = |below: u32| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) % below
+    };
+    for words in [1, 4] {
+        let map = map(words, 2, 300);
+        let (mut table, mut model) = (Table::new(&map, Vec::new()), BTreeMap::new());
+        // What a session has of it: all changes carried over.
+        let mut copy = vec![0; Layout::of(&map).words()];
+        for round in 0..3000 {
+            let length = next(32 * words + 1);
+            let mut key = vec![0; words as usize];
+            if length > 0 {
+                key[next(length) as usize / 32] = next(1 << 5) << 27;
+            }
+            key = Prefix { address: left_aligned(&key) & mask(length), length }.key(&map);
+            match next(3) {
+                0 => assert_eq!(table.remove(&key), model.remove(&key).is_some()),
+                1 => {
+                    let value = vec![next(5), next(5)];
+                    let is_new = !model.contains_key(&key);
+                    match table.set(&key, &value) {
+                        Ok(()) => _ = model.insert(key, value),
+                        Err(Full) => assert!(is_new && model.len() == 300),
+                    }
+                }
+                _ => assert_eq!(table.get(&key), model.get(&key).map(Vec::as_slice)),
+            }
+            if round % 50 == 0 {
+                table.tidy();
+                let (at, words) = table.changes();
+                copy[at..at + words.len()].copy_from_slice(words);
+                table = Table::new(&map, copy.clone());
+                assert_eq!(table.changes(), (0, &[][..]), "nothing has changed since");
+            }
+            if round % 10 == 0 {
+                assert_eq!(table.taken() as usize, model.len());
+                let rows: Vec<_> = model.iter().map(|(k, v)| Row { key: k.clone(), value: v.clone() }).collect();
+                assert_eq!(table.rows(), rows);
+            }
+        }
+        assert!(model.len() > 100, "{}", model.len());
+    }
+}
+
+#[test]
+fn a_new_value_changes_no_more_than_it() {
+    let map = map(1, 2, 10);
+    let mut table = Table::new(&map, Vec::new());
+    table.set(&[0x0a00_0000, 8], &[1, 2]).unwrap();
+    table.set(&[0, 0], &[3]).unwrap();
+    let (at, image) = table.changes();
+    assert_eq!((at, image[0]), (0, 2));
+    let mut table = Table::new(&map, image.to_vec());
+    table.set(&[0x0a00_0000, 8], &[5, 6]).unwrap();
+    // The shortest prefix has the first place.
+    assert_eq!(table.changes(), (HEADER as usize + 2, &[5, 6][..]));
+    table.set(&[0x0a00_0000, 9], &[]).unwrap();
+    assert_eq!(table.changes().1[HEADER as usize..][..6], [3, 0, 5, 6, 0, 0], "and then all of it");
+}
+
+#[test]
+fn what_is_no_prefix_is_refused_and_said() {
+    let v4 = map(1, 1, 10);
+    let said = |map, key: &[u32]| check(map, key).unwrap_err().to_string();
+    assert_eq!(said(&v4, &[1]), "a prefix of this map is 1 words of an address and one for the length");
+    assert_eq!(said(&v4, &[0, 33]), "a prefix is no longer than an address, which has 32 bits, and this has 33");
+    assert_eq!(said(&v4, &[0x0a01_0000, 15]), "beyond the length of `10.1.0.0/15` all bits are zero: `10.0.0.0/15`");
+    let v6 = map(4, 1, 10);
+    let key = [0x2001_0db8, 0, 0, 1, 64];
+    assert_eq!(said(&v6, &key), "beyond the length of `2001:db8::1/64` all bits are zero: `2001:db8::/64`");
+    let mut table = Table::new(&v6, Vec::new());
+    assert_eq!((table.set(&key, &[1]), table.get(&key)), (Err(Full), None));
+    assert!(!table.remove(&key));
+    for good in [[0, 0], [0x8000_0000, 1], [u32::MAX, 32]] {
+        assert_eq!(check(&v4, &good), Ok(()));
+    }
+    assert_eq!(check(&v6, &[u32::MAX, u32::MAX, u32::MAX, u32::MAX, 128]), Ok(()));
+}
+
+/// Every trie has room: prefixes as long as addresses, as far apart as they can be, all in one group, and in pairs.
+#[test]
+fn there_is_room_for_the_worst() {
+    for words in [1, 4] {
+        for entries in [1, 2, 255, 1024, 5000, 66_000 / words] {
+            let map = map(words, 1, entries);
+            let parts = Parts::of(&map);
+            let spread = |i: u32| u128::from(i.reverse_bits()) << 96;
+            let shapes: [&dyn Fn(u32) -> u128; 4] = [
+                &spread,
+                &|i| u128::from(i) << (128 - bits(&map)),
+                &|i| spread(i / 2) | u128::from(i % 2) << (128 - bits(&map)),
+                &|i| spread(i / 5) | u128::from(i % 5 * 2 + 1) << (128 - bits(&map)),
+            ];
+            for shape in shapes {
+                let prefix = |i| Prefix { address: shape(i), length: bits(&map) };
+                let image = trie::image(&map, (0..entries).map(|i| (prefix(i), &[1][..])).collect());
+                assert!(image.len() as u64 <= parts.end, "{words} words, {entries} entries: {}", image.len());
+                assert_eq!(image[END as usize] as usize, image.len());
+            }
+        }
+    }
+}
+
+#[test]
+fn small_maps_are_small_and_the_largest_have_numbers_for_all_words() {
+    let bytes = |key, entries| 4 * Layout::of(&map(key, 1, entries)).words();
+    assert!(bytes(1, 1000) < 170_000 && bytes(4, 1000) < 800_000, "{} {}", bytes(1, 1000), bytes(4, 1000));
+    assert!(bytes(1, 1 << 20) < 128 << 20 && bytes(4, 190_000) < 128 << 20);
+    assert_eq!([100, 1000, 2000, 100_000].map(|n| Parts::of(&map(1, 1, n)).root_bits), [6, 6, 12, 18]);
+    assert_eq!([100, 5000, 100_000, 1 << 20].map(|n| Parts::of(&map(4, 1, n)).root_bits), [6, 12, 12, 18]);
+    assert!(Parts::of(&map(1, 64, 16 << 20)).fit());
+    assert!(!Parts::of(&map(4, 1, 16 << 20)).fit());
+}

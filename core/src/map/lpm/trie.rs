@@ -1,0 +1,142 @@
+//! The trie over a map's prefixes: all of it at once, from prefixes in order.
+
+use super::super::declare::Declaration;
+use super::super::layout::{Layout, TAKEN};
+use super::{END, GROUP, INNER, LINE, Parts, Prefix, STEP};
+
+/// Slots of a group.
+const SLOTS: usize = 1 << STEP;
+
+/// Slots that a word has bits for.
+const HALF: usize = 32;
+
+/// A map's memory with these entries, up to where it is used. There are no more than the map has, each prefix once.
+///
+/// Places are numbered from the shortest prefix on: what most addresses meet lies together.
+pub(super) fn image(map: &Declaration, mut entries: Vec<(Prefix, &[u32])>) -> Vec<u32> {
+    let (layout, parts) = (Layout::of(map), Parts::of(map));
+    let mut words = vec![0; layout.words()];
+    entries.sort_unstable_by_key(|(prefix, _)| (prefix.length, prefix.address));
+    for (place, (prefix, value)) in (0..).zip(&entries) {
+        let at = layout.at(place);
+        words[at..at + value.len()].copy_from_slice(value);
+        prefix.write(map, &mut words, place);
+    }
+    let mut leaves: Vec<Leaf> = (1..).zip(&entries).map(|(word, (prefix, _))| Leaf { prefix: *prefix, word }).collect();
+    leaves.sort_unstable_by_key(|leaf| leaf.prefix);
+    let mut trie = Trie { words, end: parts.heap as usize };
+    trie.root(&parts, &leaves);
+    let Trie { mut words, end } = trie;
+    (words[TAKEN as usize], words[END as usize]) = (leaves.len() as u32, end as u32);
+    words.truncate(end);
+    words
+}
+
+/// A prefix and the word of the slots that it is the longest of.
+struct Leaf {
+    prefix: Prefix,
+    word: u32,
+}
+
+impl Leaf {
+    /// Some bits of the address, `depth` bits into it.
+    fn bits(&self, depth: u32, count: u32) -> usize {
+        (self.prefix.address << depth >> (128 - count)) as usize
+    }
+}
+
+struct Trie {
+    words: Vec<u32>,
+    /// Where the next group goes.
+    end: usize,
+}
+
+/// A group that lies behind a slot of another.
+struct Inner<'a> {
+    slot: usize,
+    /// The word of those of its slots that none of its prefixes fits.
+    shorter: u32,
+    /// Its prefixes.
+    leaves: &'a [Leaf],
+}
+
+impl Trie {
+    fn root(&mut self, parts: &Parts, leaves: &[Leaf]) {
+        let bits = parts.root_bits;
+        let mut shorter = vec![0; 1 << bits];
+        for leaf in leaves.iter().filter(|leaf| leaf.prefix.length <= bits) {
+            // Those that it lies in came before it.
+            let first = leaf.bits(0, bits);
+            shorter[first..first + (1 << (bits - leaf.prefix.length))].fill(leaf.word);
+        }
+        let mut rest = leaves;
+        for (number, word) in shorter.into_iter().enumerate() {
+            let count = rest.iter().take_while(|leaf| leaf.bits(0, bits) == number).count();
+            let (own, others) = rest.split_at(count);
+            rest = others;
+            let longer = own.iter().position(|leaf| leaf.prefix.length > bits).unwrap_or(own.len());
+            self.group(&own[longer..], bits, word, Some(parts.root as usize + number * LINE as usize));
+        }
+    }
+
+    /// Writes a group and all behind it, at its place in the root or wherever there is room; gives where it is. Its
+    /// prefixes are in order and longer than `depth`, where its slots' bits begin.
+    fn group(&mut self, leaves: &[Leaf], depth: u32, shorter: u32, in_root: Option<usize>) -> usize {
+        let (slots, inner) = slots(leaves, depth, shorter);
+        // A word serves all slots from its own on, to the end of its half at the most.
+        let is_new = |slot: usize| slot.is_multiple_of(HALF) || slots[slot] != slots[slot - 1];
+        let count = (0..SLOTS).filter(|slot| is_new(*slot)).count();
+        let (at, mut next) = match in_root {
+            Some(at) if count <= (LINE - GROUP) as usize => (at, at + GROUP as usize),
+            Some(at) => (at, self.take(count)),
+            None => {
+                let at = self.take(GROUP as usize + count);
+                (at, at + GROUP as usize)
+            }
+        };
+        let mut of_inner = inner.iter().peekable();
+        let mut found = Vec::with_capacity(inner.len());
+        for half in 0..SLOTS / HALF {
+            // Counting includes the slot's own bit, so that it begins at one.
+            self.words[at + 2 * half + 1] = next as u32 - 1;
+            for slot in (half * HALF..(half + 1) * HALF).filter(|slot| is_new(*slot)) {
+                self.words[at + 2 * half] |= 1 << (slot % HALF);
+                self.words[next] = slots[slot];
+                found.extend(of_inner.next_if(|inner| inner.slot == slot).map(|inner| (next, inner)));
+                next += 1;
+            }
+        }
+        for (word, inner) in found {
+            self.words[word] = INNER | self.group(inner.leaves, depth + STEP, inner.shorter, None) as u32;
+        }
+        at
+    }
+
+    /// Room for so many words.
+    fn take(&mut self, count: usize) -> usize {
+        let at = self.end;
+        self.end += count.next_multiple_of(GROUP as usize);
+        at
+    }
+}
+
+/// The words of a group's slots, in which each group behind it has a word of its own, and those groups.
+fn slots(leaves: &[Leaf], depth: u32, shorter: u32) -> ([u32; SLOTS], Vec<Inner<'_>>) {
+    let (mut words, mut inner) = ([shorter; SLOTS], Vec::new());
+    let mut rest = leaves;
+    while let Some(leaf) = rest.first() {
+        let slot = leaf.bits(depth, STEP);
+        if let Some(more) = (depth + STEP).checked_sub(leaf.prefix.length) {
+            words[slot..slot + (1 << more)].fill(leaf.word);
+            rest = &rest[1..];
+            continue;
+        }
+        // All of the slot's that are left are longer: one as long as the slot came before them.
+        let count = rest.iter().take_while(|leaf| leaf.bits(depth, STEP) == slot).count();
+        let (leaves, others) = rest.split_at(count);
+        inner.push(Inner { slot, shorter: words[slot], leaves });
+        words[slot] = INNER | slot as u32;
+        rest = others;
+    }
+    (words, inner)
+}
