@@ -6,13 +6,14 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use portcullis::device::{CancelToken, LoadOptions, Session};
+use portcullis::device::{CancelToken, DeviceError, LoadOptions, Session};
 use portcullis::devices;
 use portcullis::io::synth::{Spec, SynthSource};
 use portcullis::io::{CaptureFormat, Progress, Sink, SinkError, Source, SourceError, SourceOptions, Written};
 use portcullis::lang::{self, wgsl};
+use portcullis::map::layout::HEADER;
 use portcullis::packet::Batch;
-use portcullis::pipeline::{self, Event, Finished, Outputs, PipelineError};
+use portcullis::pipeline::{self, Event, Finished, Observer, Outputs, PipelineError};
 use portcullis::program::ProgramOptions;
 
 /// A session of the device that passes everything.
@@ -70,7 +71,7 @@ impl Sink for Kept {
 }
 
 fn run(source: Box<dyn Source>, outputs: Outputs) -> Finished {
-    pipeline::run(source, &mut *session(), outputs, &CancelToken::new(), &mut |_| {})
+    pipeline::run(source, &mut *session(), outputs, &CancelToken::new(), &mut |_: Event<'_>| {})
 }
 
 #[test]
@@ -203,4 +204,53 @@ fn a_sinks_error_does_not_wait_for_a_silent_source() {
     let finished = told.recv_timeout(Duration::from_secs(30)).expect("it waits for the source");
     assert!(matches!(finished.error, Some(PipelineError::Sink(_))), "{:?}", finished.error);
     drop(send);
+}
+
+/// Sets a number in a map before each batch.
+struct Numbering {
+    batches: u32,
+}
+
+impl Observer for Numbering {
+    fn event(&mut self, _: Event<'_>) {}
+
+    fn boundary(&mut self, session: &mut dyn Session) -> Result<(), DeviceError> {
+        self.batches += 1;
+        session.set_map_words(0, HEADER as usize, &[self.batches])
+    }
+}
+
+#[test]
+fn what_is_done_at_a_boundary_is_there_for_the_batches_behind_it_alone() {
+    let text = "//! map number: array value=1 entries=1
+        fn xdp_filter(pkt: u32) -> u32 { store_be32(pkt, 0u, number_read(0u, 0u)); return XDP_PASS; }";
+    let program = Arc::new(wgsl::compile(&lang::Source::new("f", text), &ProgramOptions::default()).unwrap());
+    for device in ["cpu", "interp"] {
+        let Ok(device) = devices::open(device) else { continue };
+        let mut session = device.load(&program, &LoadOptions::default()).unwrap();
+        let (kept, mut numbering) = (Kept::new(usize::MAX), Numbering { batches: 0 });
+        let source = synthetic(500, 70);
+        let finished = pipeline::run(source, &mut *session, kept.outputs(), &CancelToken::new(), &mut numbering);
+        assert!(finished.error.is_none() && numbering.batches == 8, "{finished:?}");
+        for (index, packet) in kept.packets().iter().enumerate() {
+            let number = u32::from_be_bytes(packet[..4].try_into().unwrap());
+            assert_eq!(number, index as u32 / 70 + 1, "packet {index}");
+        }
+    }
+}
+
+#[test]
+fn an_error_at_a_boundary_ends_the_run() {
+    struct Failing;
+    impl Observer for Failing {
+        fn event(&mut self, _: Event<'_>) {}
+        fn boundary(&mut self, session: &mut dyn Session) -> Result<(), DeviceError> {
+            session.set_map_words(7, 0, &[1])
+        }
+    }
+    let kept = Kept::new(usize::MAX);
+    let stop = CancelToken::new();
+    let finished = pipeline::run(synthetic(500, 70), &mut *session(), kept.outputs(), &stop, &mut Failing);
+    assert!(matches!(finished.error, Some(PipelineError::Device(_))), "{finished:?}");
+    assert!(kept.is_finished() && kept.packets().is_empty());
 }

@@ -9,7 +9,7 @@ use portcullis::devices::backends;
 use portcullis::io::capture;
 use portcullis::lang::{self, wgsl};
 use portcullis::packet::Action;
-use portcullis::pipeline::{self, Outputs, Totals};
+use portcullis::pipeline::{self, Event, Outputs, Totals};
 use portcullis::program::{Program, ProgramOptions};
 
 use super::failure::Failure;
@@ -60,7 +60,8 @@ fn try_on(device: &dyn Device, program: &Arc<Program>) -> Result<Totals, String>
     let options = pipeline::source_options(program, device.info().kind, false);
     let source = capture::read(name, Some(bytes.len() as u64), Box::new(Cursor::new(bytes)), &options);
     let source = source.map_err(|error| error.to_string())?;
-    let finished = pipeline::run(source, &mut *session, Outputs::default(), &CancelToken::new(), &mut |_| {});
+    let finished =
+        pipeline::run(source, &mut *session, Outputs::default(), &CancelToken::new(), &mut |_: Event<'_>| {});
     match finished.error {
         Some(error) => Err(error.to_string()),
         None => Ok(finished.totals),

@@ -1,5 +1,5 @@
 //! Maps in files: a map's rows as people write them ([`text`]), and all entries of a filter's maps from one run to the next
-//! ([`state`]).
+//! ([`state`]); and files that a map follows while packets flow ([`watch`]).
 //!
 //! What is in a file is looked at as a whole before a map is touched, and comes to a map by way of a
 //! [`Table`]: a copy, from which the session gets what has changed, or nothing.
@@ -10,8 +10,11 @@ mod json;
 mod notation;
 pub mod state;
 pub mod text;
+pub mod watch;
 
-use portcullis_core::map::Table;
+use std::collections::{HashMap, HashSet};
+
+use portcullis_core::map::{Declaration, Kind, Table};
 
 pub use entries::Entries;
 
@@ -28,4 +31,105 @@ pub fn put(table: &mut Table, entries: &Entries) -> Result<(), usize> {
         }
     }
     Ok(())
+}
+
+/// Makes a table follow a file, in which there were the entries `before` and are now those of `after`.
+///
+/// What is not in the file goes. Of what is in it, what filters have made of the values stays, where the file has the same
+/// as before. Entries by number are always there: those that the file had and has no more are zeros then, and those that
+/// it never had stay.
+///
+/// # Errors
+/// The number of the first entry that there is no room for. The table is of no more use then.
+pub fn follow(map: &Declaration, table: &mut Table, before: &Entries, after: &Entries) -> Result<(), usize> {
+    let stay: HashSet<&[u32]> = after.iter().map(|(key, _)| key).collect();
+    let goes = |key: &&[u32]| !stay.contains(key);
+    match map.kind {
+        Kind::Array | Kind::Counter => before.iter().map(|(key, _)| key).filter(goes).for_each(|key| {
+            table.remove(key);
+        }),
+        Kind::Hash | Kind::LruHash | Kind::Lpm => {
+            for row in table.rows().iter().filter(|row| goes(&row.key.as_slice())) {
+                table.remove(&row.key);
+            }
+        }
+    }
+    let before: HashMap<&[u32], &[u32]> = before.iter().collect();
+    let mut changed = Entries::new(map);
+    let mut numbers = Vec::new();
+    for (number, (key, value)) in after.iter().enumerate() {
+        if before.get(key) != Some(&value) || table.get(key).is_none() {
+            changed.push(&[key, value].concat());
+            numbers.push(number);
+        }
+    }
+    put(table, &changed).map_err(|number| numbers[number])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
+        Declaration { name: "m".into(), kind, key, value, entries, fields: vec![], place: 0..0 }
+    }
+
+    fn entries(map: &Declaration, rows: &[&[u32]]) -> Entries {
+        let mut entries = Entries::new(map);
+        rows.iter().for_each(|row| entries.push(row));
+        entries
+    }
+
+    fn rows(table: &Table) -> Vec<Vec<u32>> {
+        table.rows().into_iter().map(|row| [row.key, row.value].concat()).collect()
+    }
+
+    #[test]
+    fn a_table_follows_a_file_and_keeps_what_filters_wrote() {
+        for kind in [Kind::Hash, Kind::LruHash] {
+            let map = map(kind, 1, 1, 50);
+            let mut table = Table::new(&map, Vec::new());
+            let first = entries(&map, &[&[1, 10], &[2, 20], &[3, 30], &[4, 40]]);
+            table.set(&[9], &[90]).unwrap();
+            follow(&map, &mut table, &Entries::new(&map), &first).unwrap();
+            assert_eq!(rows(&table), [[1, 10], [2, 20], [3, 30], [4, 40]], "what was there before is not in the file");
+            // A filter counts, makes an entry and removes one.
+            (1..=3).for_each(|key| table.set(&[key], &[1000 + key]).unwrap());
+            table.set(&[7], &[70]).unwrap();
+            table.remove(&[4]);
+            // 1 stays, 2 has changed, 3 goes, 4 is the same in the file, 5 is new.
+            let second = entries(&map, &[&[5, 50], &[1, 10], &[2, 21], &[4, 40]]);
+            follow(&map, &mut table, &first, &second).unwrap();
+            assert_eq!(rows(&table), [[1, 1001], [2, 21], [4, 40], [5, 50]]);
+        }
+    }
+
+    #[test]
+    fn entries_by_number_that_the_file_never_had_stay() {
+        let map = map(Kind::Array, 1, 1, 5);
+        let mut table = Table::new(&map, Vec::new());
+        let first = entries(&map, &[&[1, 10], &[2, 20]]);
+        table.set(&[0], &[7]).unwrap();
+        follow(&map, &mut table, &Entries::new(&map), &first).unwrap();
+        table.set(&[4], &[8]).unwrap();
+        table.set(&[2], &[21]).unwrap();
+        follow(&map, &mut table, &first, &entries(&map, &[&[2, 20], &[3, 30]])).unwrap();
+        assert_eq!(rows(&table), [[0, 7], [1, 0], [2, 21], [3, 30], [4, 8]]);
+    }
+
+    #[test]
+    fn a_full_table_can_be_replaced_as_a_whole() {
+        let map = map(Kind::Hash, 1, 0, 5);
+        let mut table = Table::new(&map, Vec::new());
+        let mut before = Entries::new(&map);
+        for round in 0..10_u32 {
+            let keys: Vec<[u32; 1]> = (0..5).map(|n| [10 * round + n]).collect();
+            let after = entries(&map, &keys.iter().map(|key| &key[..]).collect::<Vec<_>>());
+            follow(&map, &mut table, &before, &after).unwrap();
+            assert_eq!(rows(&table), keys);
+            before = after;
+        }
+        let more = entries(&map, &[&[1], &[2], &[3], &[4], &[5], &[6]]);
+        assert_eq!(follow(&map, &mut table, &before, &more), Err(5));
+    }
 }

@@ -45,6 +45,28 @@ pub enum Event<'a> {
     },
 }
 
+/// Who is told what happens, and may look after the filter's maps between batches. A closure that takes an [`Event`] is one.
+pub trait Observer {
+    /// Something happens.
+    fn event(&mut self, event: Event<'_>);
+
+    /// A batch is about to be submitted: what is done to the session's maps now is there for this batch and all behind it,
+    /// and for none before it.
+    ///
+    /// # Errors
+    /// Those of the session: they end the run.
+    fn boundary(&mut self, session: &mut dyn Session) -> Result<(), DeviceError> {
+        let _ = session;
+        Ok(())
+    }
+}
+
+impl<F: FnMut(Event<'_>)> Observer for F {
+    fn event(&mut self, event: Event<'_>) {
+        self(event);
+    }
+}
+
 /// Why a run ended before its source did.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -124,7 +146,7 @@ pub fn run(
     session: &mut dyn Session,
     outputs: Outputs,
     stop: &CancelToken,
-    observe: &mut dyn FnMut(Event<'_>),
+    observe: &mut dyn Observer,
 ) -> Finished {
     let begun = Instant::now();
     let mut driver = Driver { session, totals: Totals::default(), queued: Default::default(), observe };
@@ -142,7 +164,7 @@ struct Driver<'a> {
     totals: Totals,
     /// The source's progress at each batch in flight.
     queued: std::collections::VecDeque<Progress>,
-    observe: &'a mut dyn FnMut(Event<'_>),
+    observe: &'a mut dyn Observer,
 }
 
 impl Driver<'_> {
@@ -181,12 +203,13 @@ impl Driver<'_> {
                 match next(&reader, self.session.in_flight() == 0, writer, stop) {
                     Next::Some(FromReader::Batch { batch, progress, took }) => {
                         self.totals.times.read += took;
+                        self.observe.boundary(self.session)?;
                         self.session.submit(batch).map_err(|refused| refused.error)?;
                         self.queued.push_back(progress);
                         continue;
                     }
                     Next::Some(FromReader::Warning(warning)) => {
-                        (self.observe)(Event::Warning(warning));
+                        self.observe.event(Event::Warning(warning));
                         continue;
                     }
                     Next::Some(FromReader::End(error)) => {
@@ -218,7 +241,7 @@ impl Driver<'_> {
     fn done(&mut self, done: Done, writer: &mut Option<Writer>) -> Result<(), PipelineError> {
         self.totals.add(&done);
         let progress = self.queued.pop_front().unwrap_or_default();
-        (self.observe)(Event::Batch { totals: &self.totals, progress });
+        self.observe.event(Event::Batch { totals: &self.totals, progress });
         match writer {
             Some(thread) if thread.queue.send(done).is_err() => Err(hung_up(writer)),
             _ => Ok(()),

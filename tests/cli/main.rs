@@ -14,3 +14,4 @@ mod readme;
 mod run;
 mod state;
 mod support;
+mod watch;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::builder::{NonEmptyStringValueParser, StringValueParser, TypedValueParser};
-use portcullis::device::{DeviceInfo, Session};
+use portcullis::device::{DeviceError, DeviceInfo, Session};
 use portcullis::io::SinkError;
 use portcullis::map::Format;
 use portcullis::program::Program;
@@ -12,6 +12,7 @@ use super::dump::Dumps;
 use super::rows;
 use super::state::State;
 use super::stdout_by_any_name;
+use super::watch::Follower;
 use crate::cli::failure::Failure;
 
 /// The arguments about maps.
@@ -25,6 +26,10 @@ pub struct MapArgs {
     /// addresses, prefixes and MACs as people write them, or as --dump-map does; may be given several times
     #[arg(long, value_name = "NAME=FILE", value_parser = input("--map"))]
     pub map: Vec<MapFile>,
+    /// Have a map follow a file like those of --map: it has the file's entries and no others, also when the file changes
+    /// while packets flow
+    #[arg(long, value_name = "NAME=FILE", value_parser = input("--watch-map"))]
+    pub watch_map: Vec<MapFile>,
     /// Write a map's entries to this file after the run, in order of their keys: CSV or JSON, as its name ends;
     /// `-` is standard output, in CSV; may be given several times
     #[arg(long, value_name = "NAME=FILE", value_parser = output())]
@@ -90,7 +95,8 @@ impl MapArgs {
     pub fn check(&self, program: &Program, device: &DeviceInfo) -> Result<(), Failure> {
         let names: Vec<String> = program.maps().iter().map(|map| format!("`{}`", map.name)).collect();
         let state = self.state.iter().map(|file| (format!("--state {file}"), None));
-        let files = [("--map", &self.map), ("--dump-map", &self.dump_map)].into_iter();
+        let files =
+            [("--map", &self.map), ("--watch-map", &self.watch_map), ("--dump-map", &self.dump_map)].into_iter();
         let files = files.flat_map(|(option, files)| files.iter().map(move |file| (option, file)));
         let files = files.map(|(option, it)| (format!("{option} {}={}", it.map, it.file), Some(it)));
         for (given, file) in state.chain(files) {
@@ -107,6 +113,12 @@ impl MapArgs {
                 _ => {}
             }
         }
+        for (index, file) in self.watch_map.iter().enumerate() {
+            if let Some(before) = self.watch_map[..index].iter().find(|before| before.map == file.map) {
+                let what = format!("the map follows {} already; it can follow one file", before.file);
+                return Err(Failure::Usage(format!("--watch-map {}={}: {what}", file.map, file.file)));
+            }
+        }
         Ok(())
     }
 }
@@ -116,6 +128,7 @@ pub struct Maps<'a> {
     args: &'a MapArgs,
     program: &'a Program,
     state: Option<State<'a>>,
+    followers: Vec<Follower<'a>>,
     dumps: Option<Dumps<'a>>,
 }
 
@@ -128,19 +141,32 @@ impl<'a> Maps<'a> {
         let given = args.map.iter().filter_map(|file| Some((file, number(file)?)));
         let given = given.map(|(file, map)| Ok((file, map, rows::read(file, map.1)?)));
         let given: Vec<_> = given.collect::<Result<_, Failure>>()?;
+        let watched = args.watch_map.iter().filter_map(|file| Some((file, number(file)?)));
+        let watched: Vec<_> = watched.map(|(file, map)| Follower::new(file, map)).collect::<Result<_, Failure>>()?;
         if let Some(state) = &mut state {
             state.load(program, session)?;
         }
         for (file, map, rows) in given {
             rows::set(&rows, file, map, session)?;
         }
-        Ok(Maps { args, program, state, dumps: None })
+        let mut followers = Vec::new();
+        for (mut follower, rows) in watched {
+            follower.begin(rows, session)?;
+            followers.push(follower);
+        }
+        Ok(Maps { args, program, state, followers, dumps: None })
     }
 
     /// Sees whether what is written after the run can be.
     pub fn open_outputs(&mut self) -> Result<(), SinkError> {
         self.dumps = Some(Dumps::open(&self.args.dump_map, self.program)?);
         Ok(())
+    }
+
+    /// Between two batches: makes maps follow their files. What could not be done is given in words.
+    pub fn follow(&mut self, session: &mut dyn Session) -> Result<Vec<String>, DeviceError> {
+        let each = self.followers.iter_mut().filter_map(|follower| follower.boundary(session).transpose());
+        each.collect()
     }
 
     /// Whether any is written after the run.

@@ -9,6 +9,7 @@ mod replace;
 mod report;
 mod rows;
 mod state;
+mod watch;
 
 use std::io::{IsTerminal, stdin, stdout};
 use std::num::NonZeroUsize;
@@ -16,11 +17,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::builder::{NonEmptyStringValueParser, TypedValueParser};
-use portcullis::device::{DeviceError, DeviceKind, Dispatch, LoadOptions};
+use portcullis::device::{DeviceError, DeviceKind, Dispatch, LoadOptions, Session};
 use portcullis::devices::{self, Selector};
 use portcullis::io::wrap::Limit;
 use portcullis::io::{self, RedirectSink, Sink, SinkError, Source, SourceOptions};
-use portcullis::pipeline::{self, Event, Outputs, PipelineError};
+use portcullis::pipeline::{self, Event, Observer, Outputs, PipelineError};
 use portcullis::program::Program;
 
 use super::failure::{Failure, INTERRUPTED, WRONG};
@@ -140,10 +141,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     interrupt.begin();
 
     let mut progress = Progress::new(args.progress);
-    let mut finished = pipeline::run(source, &mut *session, outputs, &interrupt.stop, &mut |event| match event {
-        Event::Warning(warning) => progress.above(|| out::warn(&warning.to_string())),
-        Event::Batch { totals, progress: done } => progress.show(totals, done),
-    });
+    let mut onlooker = Onlooker { progress: &mut progress, maps: &mut maps };
+    let mut finished = pipeline::run(source, &mut *session, outputs, &interrupt.stop, &mut onlooker);
     progress.clear();
     finished.totals.times.read += opened;
     finished.totals.elapsed = begun.elapsed();
@@ -199,6 +198,28 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::Silent(INTERRUPTED));
     }
     Ok(())
+}
+
+/// Shows how far a run is, and has maps follow their files.
+struct Onlooker<'a, 'm> {
+    progress: &'a mut Progress,
+    maps: &'a mut Maps<'m>,
+}
+
+impl Observer for Onlooker<'_, '_> {
+    fn event(&mut self, event: Event<'_>) {
+        match event {
+            Event::Warning(warning) => self.progress.above(|| out::warn(&warning.to_string())),
+            Event::Batch { totals, progress } => self.progress.show(totals, progress),
+        }
+    }
+
+    fn boundary(&mut self, session: &mut dyn Session) -> Result<(), DeviceError> {
+        for warning in self.maps.follow(session)? {
+            self.progress.above(|| out::warn(&warning));
+        }
+        Ok(())
+    }
 }
 
 impl Args {

@@ -17,6 +17,7 @@ pub fn check(args: &Args) -> Result<(), Failure> {
         inputs.push((named(args.read.as_ref(), "/dev/stdin"), "the capture that is read"));
     }
     inputs.extend(args.maps.map.iter().map(|it| (PathBuf::from(&it.file), "what --map reads")));
+    inputs.extend(args.maps.watch_map.iter().map(|it| (PathBuf::from(&it.file), "what --watch-map reads")));
     let mut outputs = Vec::new();
     if !args.takes_stdout() {
         outputs.push((PathBuf::from("/dev/stdout"), "where standard output goes"));

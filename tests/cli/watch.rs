@@ -1,0 +1,203 @@
+//! `run --watch-map`: a map that follows a file while packets flow.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::support::{PASS, Place, has_device, pcap};
+
+/// Much longer than anything here takes, and less than a test may hang.
+const LONG: Duration = Duration::from_secs(30);
+
+/// A packet comes back with what is in the map for its IPv4 source: a number of the file's, and how often it came.
+const LOOK_UP: &str = "
+    //! map hosts: hash key=1 value=2 entries=1000
+    fn xdp_filter(pkt: u32) -> u32 {
+        let host = hosts_find(load_be32(pkt, 26u));
+        if host == MAP_NONE { return XDP_PASS; }
+        store_be32(pkt, 0u, hosts_read(host, 0u));
+        store_be32(pkt, 4u, hosts_add(host, 1u, 1u) + 1u);
+        return XDP_PASS;
+    }";
+
+/// A run whose packets come one by one from here and go back.
+struct Live {
+    child: Child,
+    to: ChildStdin,
+    from: ChildStdout,
+    said: Arc<Mutex<String>>,
+    listener: JoinHandle<()>,
+    packets: u64,
+}
+
+impl Live {
+    fn start(place: &Place, args: &[&str]) -> Live {
+        let always = ["run", "f.wgsl", "--read", "-", "--write", "-", "--json"];
+        let mut command = place.command(&[&always[..], args].concat());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (mut to, from) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        to.write_all(&pcap(&[])).unwrap();
+        let (mut err, said) = (child.stderr.take().unwrap(), Arc::<Mutex<String>>::default());
+        let listener = {
+            let said = said.clone();
+            std::thread::spawn(move || {
+                let mut some = [0; 4096];
+                while let Ok(length @ 1..) = err.read(&mut some) {
+                    said.lock().unwrap().push_str(&String::from_utf8_lossy(&some[..length]));
+                }
+            })
+        };
+        Live { child, to, from, said, listener, packets: 0 }
+    }
+
+    /// What comes back in a packet of a source: the number, and how often the source came.
+    fn ask(&mut self, source: u8) -> [u32; 2] {
+        let mut packet = [0; 60];
+        packet[26..30].copy_from_slice(&[10, 0, 0, source]);
+        self.to.write_all(&pcap(&[&packet])[24..]).unwrap();
+        if self.packets == 0 {
+            self.from.read_exact(&mut [0; 24]).unwrap();
+        }
+        self.packets += 1;
+        let mut back = [0; 16 + 60];
+        self.from.read_exact(&mut back).unwrap();
+        [16, 20].map(|at| u32::from_be_bytes(back[at..at + 4].try_into().unwrap()))
+    }
+
+    /// Asks for a source until something is so.
+    fn until(&mut self, source: u8, so: impl Fn(&Live, [u32; 2]) -> bool) {
+        let begun = Instant::now();
+        loop {
+            let answer = self.ask(source);
+            if so(self, answer) {
+                return;
+            }
+            assert!(begun.elapsed() < LONG, "it takes too long: {answer:?}, {}", self.said());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn said(&self) -> String {
+        self.said.lock().unwrap().clone()
+    }
+
+    /// Ends the capture; what was said on standard error, up to the totals.
+    fn end(mut self) -> String {
+        drop(self.to);
+        let mut rest = Vec::new();
+        self.from.read_to_end(&mut rest).unwrap();
+        assert!(rest.is_empty(), "all packets were back");
+        assert_eq!(self.child.wait().unwrap().code(), Some(0), "{}", self.said.lock().unwrap());
+        self.listener.join().unwrap();
+        let said = self.said.lock().unwrap().clone();
+        let (before, totals) = said.trim_end().rsplit_once('\n').unwrap_or(("", said.trim_end()));
+        let totals: serde_json::Value = serde_json::from_str(totals).unwrap_or_else(|e| panic!("{e}: {said}"));
+        assert_eq!(totals["packets"], self.packets, "nothing was lost");
+        before.to_owned()
+    }
+}
+
+/// Under another name first, as those should who write such files.
+fn replace(place: &Place, name: &str, content: &str) {
+    fs::rename(place.path(place.file("new", content)), place.path(name)).unwrap();
+}
+
+#[test]
+fn a_map_follows_its_file_and_nothing_is_lost() {
+    for device in ["cpu", "interp"] {
+        if !has_device(device) {
+            continue;
+        }
+        let place = Place::new();
+        place.file("f.wgsl", LOOK_UP);
+        place.file("h.csv", "10.0.0.1,1,0\n10.0.0.9,9,0\n");
+        let mut live = Live::start(&place, &["--device", device, "--watch-map", "hosts=h.csv"]);
+        assert_eq!(live.ask(1), [1, 1], "{device}: it is there before the first packet");
+        assert_eq!([live.ask(9), live.ask(9)], [[9, 1], [9, 2]]);
+        assert_eq!(live.ask(2), [0, 0]);
+        // One changes, one comes, one stays.
+        replace(&place, "h.csv", "10.0.0.1,5,100\n10.0.0.2,2,0\n10.0.0.9,9,0\n");
+        live.until(2, |_, answer| answer == [2, 1]);
+        assert_eq!([live.ask(1), live.ask(9)], [[5, 101], [9, 3]], "what the filter has counted stays");
+        // Written in place, and wrong: nothing changes, and that is told once.
+        place.file("h.csv", "10.0.0.1,6,0\n10.0.0.2,x,0\n");
+        live.until(9, |live, _| live.said().contains("until h.csv is right again"));
+        for _ in 0..100 {
+            live.ask(9);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(live.ask(1), [5, 102]);
+        // More than there is room for.
+        let rows: String = (0..2000).map(|n| format!("10.1.{}.{},0,0\n", n / 256, n % 256)).collect();
+        place.file("h.csv", rows);
+        live.until(9, |live, _| live.said().contains("there is no room in the map"));
+        assert_eq!(live.ask(1), [5, 103]);
+        fs::remove_file(place.path("h.csv")).unwrap();
+        live.until(9, |live, _| live.said().contains("there is no such file"));
+        assert_eq!([live.ask(1), live.ask(2)], [[5, 104], [2, 2]]);
+        // Right again; one is gone.
+        place.file("h.csv", "10.0.0.9,9,0\n10.0.0.2,3,0\n");
+        live.until(2, |_, answer| answer[0] == 3);
+        assert_eq!(live.ask(1), [0, 0]);
+        let nines = live.ask(9)[1];
+        assert!(nines > 100, "it was counted through all of it: {nines}");
+        let said = live.end();
+        let stays = "the map `hosts` stays as it is until h.csv is right again";
+        let wanted = [
+            "warning: h.csv:2: column 2: `x` is no number and no address; expected a number (80, 0x50) or an IPv4 address, a MAC",
+            stays,
+            // Seven tenths of 2048 places.
+            "warning: h.csv:1434: there is no room in the map `hosts` for this row and those behind it (entries=1000)",
+            stays,
+            "warning: h.csv: there is no such file or folder",
+            stays,
+        ];
+        assert_eq!(said.lines().collect::<Vec<_>>(), wanted, "{device}");
+    }
+}
+
+/// Of what was there before, by `--state` or `--map`, there is what the file has.
+#[test]
+fn a_map_begins_with_what_the_file_has() {
+    let place = Place::new();
+    place.file("f.wgsl", LOOK_UP);
+    place.file("a.csv", "10.0.0.1,1,0\n10.0.0.2,1,0\n");
+    place.file("b.json", r#"[{"key": "10.0.0.2", "value": [2, 0]}, {"key": "10.0.0.3", "value": [2, 0]}]"#);
+    let none = place.file("none.pcap", pcap(&[]));
+    let run = |args: &[&str]| {
+        place.run(&[&["run", "f.wgsl", "--read", none, "--dump-map", "hosts=o.csv"], args].concat()).done();
+        String::from_utf8(place.read("o.csv")).unwrap()
+    };
+    run(&["--map", "hosts=a.csv", "--state", "s"]);
+    let wanted = "key0,value0,value1\n167772162,2,0\n167772163,2,0\n";
+    assert_eq!(run(&["--state", "s", "--watch-map", "hosts=b.json"]), wanted);
+    assert_eq!(run(&["--watch-map", "hosts=b.json", "--map", "hosts=a.csv"]), wanted);
+}
+
+#[test]
+fn wrong_uses_are_told_before_the_run() {
+    let place = Place::new();
+    let filter = place.file("f.wgsl", LOOK_UP);
+    let none = place.file("none.wgsl", PASS);
+    let capture = place.file("c.pcap", pcap(&[&[1; 60]]));
+    place.file("h.csv", "10.0.0.1,1,0\n");
+    place.file("bad.csv", "10.0.0.1,1\n");
+    let run = |args: &[&str]| place.run(&[&["run", "--read", capture], args].concat());
+    run(&[filter, "--watch-map", "hosts"])
+        .failed(2, &["expected NAME=FILE, for example --watch-map blocked=blocked.csv"]);
+    run(&[filter, "--watch-map", "hosts=h.txt"]).failed(2, &["files' names end in .csv or .json"]);
+    run(&[filter, "--watch-map", "host=h.csv"]).failed(2, &["--watch-map host=h.csv: the filter has no map `host`"]);
+    run(&[none, "--watch-map", "hosts=h.csv"]).failed(2, &["the filter has no map `hosts`; it has no maps"]);
+    run(&[filter, "--watch-map", "hosts=h.csv", "--device", "noop"]).failed(2, &["noop runs no filter"]);
+    let twice = run(&[filter, "--watch-map", "hosts=h.csv", "--watch-map", "hosts=b.csv"]);
+    twice.failed(2, &["--watch-map hosts=b.csv: the map follows h.csv already; it can follow one file"]);
+    run(&[filter, "--watch-map", "hosts=h.csv", "--dump-map", "hosts=h.csv"])
+        .failed(2, &["--dump-map hosts=h.csv: this is what --watch-map reads"]);
+    let ran = run(&[filter, "--watch-map", "hosts=bad.csv"]).failed(1, &[]);
+    let row = "a row is a key of 1 word and a value of 2 words";
+    assert_eq!(ran.err, format!("error: bad.csv:1: the row ends after 1 of 2 words of its value; {row}\n"));
+    run(&[filter, "--watch-map", "hosts=no.csv"]).failed(1, &["error: no.csv: there is no such file or folder\n"]);
+}
