@@ -48,6 +48,7 @@
 //! Without any, the interpreter and the device that does nothing remain.
 
 pub mod devices;
+pub mod maglev;
 pub mod map_file;
 pub mod pipeline;
 pub mod selftest;

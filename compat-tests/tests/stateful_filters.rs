@@ -1,11 +1,13 @@
 //! Every stock filter with maps, in both languages × every device × several batch sizes and thread counts gives what the
 //! filter's model gives: verdicts, packets, and what is in the maps in the end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use portcullis_compat_tests::devices;
-use portcullis_compat_tests::stateful::{self, Model, Outcomes, Phase, flow_stats, gtpu_decap};
+use portcullis_compat_tests::models::Outcome;
+use portcullis_compat_tests::stateful::{self, Model, Outcomes, Phase, flow_stats, gtpu_decap, maglev_lb};
 use portcullis_compat_tests::traffic::{Packet, Spec, traffic};
+use portcullis_core::packet::Verdict;
 
 /// Holds a filter to its model on every device.
 fn check(name: &str, parameters: &[(&str, &str)], phases: &[Phase], model: &mut dyn Model) -> Outcomes {
@@ -58,4 +60,44 @@ fn flow_stats() {
     assert!(count(&|_, value| value[0] > 10) > 50, "flows of many packets");
     assert!(count(&|_, value| value[2] > 0) > 10, "sums above 32 bits");
     assert!(count(&|_, value| value[3] > value[4]) > 5, "milliseconds wrap within a flow");
+}
+
+/// A backend fails, comes back, and others come and go.
+#[test]
+fn maglev_lb() {
+    let mut packets = packets(3);
+    maglev_lb::nearly_zero(&mut packets[..2000]);
+    let mut parts = packets.chunks(packets.len() / 5 + 1);
+    let mut next = |writes| Phase { writes, packets: parts.next().unwrap().to_vec() };
+    let phases = [
+        next(maglev_lb::pool(&[3, 1, 2, 1])),
+        next(vec![maglev_lb::healthy(3, 0)]),
+        next([maglev_lb::pool(&[1, 1, 1, 0, 5]), vec![maglev_lb::healthy(4, 1)]].concat()),
+        next((1..=5).map(|number| maglev_lb::healthy(number, u32::from(number == 2))).collect()),
+        next(vec![maglev_lb::healthy(2, 0)]),
+    ];
+    let outcomes = check("maglev_lb", &[], &phases, &mut maglev_lb::MaglevLb::default());
+    assert_verdicts(&outcomes, &[("redirect", 1000), ("pass", 1000), ("drop", 50)]);
+}
+
+/// Of the backends that are there, nothing moves but the flows of the one that fails.
+#[test]
+fn maglev_lb_moves_the_flows_of_a_failed_backend_alone() {
+    let packets = packets(4);
+    let ports = |failed: &[u32]| {
+        let writes = failed.iter().map(|number| maglev_lb::healthy(*number, 0));
+        let writes = [maglev_lb::pool(&[1; 6]), writes.collect()].concat();
+        let phases = [Phase { writes, packets: packets.clone() }];
+        stateful::expected(&mut maglev_lb::MaglevLb::default(), &phases).packets
+    };
+    let (before, after) = (ports(&[]), ports(&[2]));
+    let port = |outcome: &Outcome| match outcome.verdict {
+        Verdict::Redirect(port) => Some(port),
+        _ => None,
+    };
+    let moved = before.iter().zip(&after).filter(|(before, after)| port(before) != port(after));
+    let from: BTreeSet<_> = moved.clone().map(|(before, _)| port(before)).collect();
+    let to: BTreeSet<_> = moved.map(|(_, after)| port(after)).collect();
+    assert_eq!(from, [Some(22)].into());
+    assert!(to.len() == 5 && !to.contains(&Some(22)), "to all of the others: {to:?}");
 }
