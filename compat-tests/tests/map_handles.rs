@@ -8,7 +8,7 @@ use portcullis_compat_tests::devices;
 use portcullis_core::device::{Device, DeviceError, LoadOptions, Session};
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::map::{Full, Handle, OpenError, Prefix, UpdateError, Words};
-use portcullis_core::packet::Batch;
+use portcullis_core::packet::{Batch, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
 
 fn program(kind: &str) -> Arc<Program> {
@@ -121,7 +121,7 @@ fn a_handle_is_a_map_of_rust(device: &Arc<dyn Device>, kind: &str) {
     );
     assert!(sums.remove(session, &3).unwrap());
     assert_eq!((sums.get(session, &3).unwrap(), sums.get(session, &4).unwrap()), (Some(0), None));
-    assert_eq!(sums.set(session, &4, &1), Err(UpdateError::Full(Full)));
+    assert_eq!(sums.set(session, &4, &1), Err(UpdateError::NoEntry(4)));
     assert_eq!(numbers.get(session, &1).unwrap(), Some([0, 0, 3]));
 }
 
@@ -140,7 +140,7 @@ fn an_update_is_there_as_a_whole_or_not_at_all() {
         // Eight places, of which five may be taken.
         let full = small.update(session, |rows| {
             assert!(rows.remove(&address(1)));
-            (2..=7).try_for_each(|last| rows.set(&address(last), &())).map_err(UpdateError::from)
+            (2..=7).try_for_each(|last| rows.set(&address(last), &()))
         });
         assert_eq!((full, rows(session)), (Err(UpdateError::Full(Full)), vec![address(1)]));
         let cancelled = small.update(session, |rows| {
@@ -154,7 +154,7 @@ fn an_update_is_there_as_a_whole_or_not_at_all() {
                 .update(session, |rows| {
                     let all: Vec<_> = rows.iter().map(|(key, ())| key).collect();
                     all.iter().for_each(|key| assert!(rows.remove(key)));
-                    (0..5).try_for_each(|last| rows.set(&address(5 * round + last), &())).map_err(UpdateError::from)
+                    (0..5).try_for_each(|last| rows.set(&address(5 * round + last), &()))
                 })
                 .unwrap();
             assert_eq!(rows(session), (0..5).map(|last| address(5 * round + last)).collect::<Vec<_>>());
@@ -189,6 +189,64 @@ fn updates_stand_between_the_batches_in_flight() {
             passed.push(done.verdicts.counts()[2]);
         }
         assert_eq!(passed, [0, 1, 2, 3, 4, 5]);
+    });
+}
+
+#[test]
+fn prefixes_are_keys_as_well() {
+    let text = "
+        //! map routes: lpm key=1 value=1 entries=200
+        fn xdp_filter(pkt: u32) -> u32 {
+            let route = routes_find(load_be32(pkt, 0u));
+            if route == MAP_NONE { return XDP_DROP; }
+            return redirect(routes_read(route, 0u));
+        }";
+    let program = wgsl::compile(&Source::new("routes.wgsl", text), &ProgramOptions::default()).unwrap();
+    let program = Arc::new(program);
+    devices::on_each("handles on prefixes", |device: &Arc<dyn Device>| {
+        let mut session = device.load(&program, &LoadOptions::default()).unwrap();
+        let session = &mut *session;
+        let routes = Handle::<Prefix<Ipv4Addr>, u32>::open(&program, "routes").unwrap();
+        let prefix = |address: u32, length: u32| {
+            let kept = u32::MAX.checked_shl(32 - length).unwrap_or(0);
+            Prefix { address: Ipv4Addr::from_bits(address & kept), length }
+        };
+        let mut model = BTreeMap::new();
+        routes
+            .update(session, |rows| {
+                for number in 0..200_u32 {
+                    let prefix = prefix(0x0a00_0000 | number.wrapping_mul(0x0012_3457) >> 4, 4 + number % 29);
+                    rows.set(&prefix, &number)?;
+                    model.insert(prefix, number);
+                }
+                Ok::<(), UpdateError>(())
+            })
+            .unwrap();
+        for length in [9, 17, 25] {
+            let gone = *model.keys().find(|prefix| prefix.length == length).unwrap();
+            model.remove(&gone);
+            assert!(routes.remove(session, &gone).unwrap() && !routes.remove(session, &gone).unwrap());
+        }
+        routes.set(session, &prefix(0x0a00_0000, 9), &9999).unwrap();
+        model.insert(prefix(0x0a00_0000, 9), 9999);
+        assert_eq!(routes.snapshot(session).unwrap().iter().collect::<BTreeMap<_, _>>(), model);
+        assert_eq!(routes.get(session, &prefix(0x0a00_0000, 9)).unwrap(), Some(9999));
+        assert_eq!(routes.get(session, &prefix(0x0b00_0000, 9)).unwrap(), None);
+        // The longest that an address begins with, of all there are.
+        let addresses: Vec<u32> = (0..500_u32).map(|n| 0x0a00_0000 | n.wrapping_mul(0x9e37_79b9) >> 8).collect();
+        let longest = |address: u32| {
+            let fits = model.iter().filter(|(it, _)| prefix(address, it.length).address == it.address);
+            fits.max_by_key(|(it, _)| it.length).map(|(_, number)| *number)
+        };
+        let packets: Vec<_> = addresses.iter().map(|address| [&address.to_be_bytes()[..], &[0; 56]].concat()).collect();
+        let done = session.run(Batch::from_packets(&packets).unwrap()).unwrap();
+        for (address, verdict) in addresses.iter().zip(done.verdicts.iter()) {
+            let wanted = longest(*address).map_or(Verdict::Drop, Verdict::Redirect);
+            assert_eq!(verdict, wanted, "{address:#010x}");
+        }
+        let bits = Prefix { address: Ipv4Addr::new(10, 0, 0, 1), length: 8 };
+        let refused = routes.set(session, &bits, &1).unwrap_err();
+        assert_eq!(refused.to_string(), "beyond the length of `10.0.0.1/8` all bits are zero: `10.0.0.0/8`");
     });
 }
 

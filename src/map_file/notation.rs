@@ -82,27 +82,6 @@ pub fn prefix(text: &str) -> Option<Result<Words, String>> {
     Some(whole())
 }
 
-/// What is wrong with a prefix, by its words.
-pub fn check_prefix(words: &[u32]) -> Result<(), String> {
-    let Some((length, address)) = words.split_last() else { return Ok(()) };
-    let bits = 32 * address.len() as u32;
-    if *length > bits {
-        return Err(format!("is a prefix of {length} bits, and the address has {bits}"));
-    }
-    let inside = |(index, word): (usize, &u32)| word & kept(*length, index);
-    let cleared: Vec<u32> = address.iter().enumerate().map(inside).collect();
-    if cleared == address {
-        return Ok(());
-    }
-    Err(format!("has bits that are not zero behind its prefix, which is {}/{length}", address_text(&cleared)))
-}
-
-/// The bits of an address's word that lie in its prefix.
-fn kept(length: u32, word: usize) -> u32 {
-    let bits = length.saturating_sub(32 * word as u32).min(32);
-    u32::MAX.checked_shl(32 - bits).unwrap_or(0)
-}
-
 /// A number of up to 64 bits.
 pub fn number(text: &str) -> Result<u64, String> {
     let (digits, base) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
@@ -138,13 +117,6 @@ fn address_words(address: IpAddr) -> Words {
             let bits = address.to_bits();
             Words::new(&[96, 64, 32, 0].map(|shift| (bits >> shift) as u32))
         }
-    }
-}
-
-fn address_text(words: &[u32]) -> String {
-    match words {
-        [word] => Ipv4Addr::from_bits(*word).to_string(),
-        words => Ipv6Addr::from_bits(words.iter().fold(0, |bits, word| bits << 32 | u128::from(*word))).to_string(),
     }
 }
 
@@ -210,14 +182,5 @@ mod tests {
         for bad in ["10.0.0.0/33", "::/129", "10.0.0.0/", "10.0.0.0/x", "10.0.0.0/-1", "10.0.0/8", "/8", "1/2/3"] {
             assert!(words(bad).unwrap_err().starts_with("is no prefix"), "{bad}");
         }
-        assert_eq!(check_prefix(&[0x0a00_0000, 8]), Ok(()));
-        assert_eq!(check_prefix(&[0, 0]), Ok(()));
-        assert_eq!(check_prefix(&[u32::MAX, 32]), Ok(()));
-        assert_eq!(check_prefix(&[0x2001_0db8, 0x8000_0000, 0, 0, 33]), Ok(()));
-        let wrong = |words| check_prefix(words).unwrap_err();
-        assert!(wrong(&[0x0a00_0001, 8]).ends_with("which is 10.0.0.0/8"));
-        assert!(wrong(&[1, 31]).ends_with("which is 0.0.0.0/31"));
-        assert!(wrong(&[0x2001_0db8, 0xc000_0000, 0, 0, 33]).ends_with("which is 2001:db8:8000::/33"));
-        assert!(wrong(&[0, 33]).starts_with("is a prefix of 33 bits"));
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use portcullis_core::map::fields::Form;
-use portcullis_core::map::{Declaration, Format, Kind};
+use portcullis_core::map::{Declaration, Format, Kind, lpm};
 
 use super::entries::Entries;
 use super::{csv, json, notation};
@@ -135,7 +135,7 @@ impl<'a> Reader<'a> {
         }
         self.words.extend(words);
         if part == Part::Key && self.words.len() == all {
-            self.check_key().map_err(|what| format!("`{}` {what}", shown(text)))?;
+            self.check_key()?;
         }
         Ok(())
     }
@@ -176,9 +176,10 @@ impl<'a> Reader<'a> {
     fn check_key(&self) -> Result<(), String> {
         match self.map.kind {
             Kind::Array | Kind::Counter if self.words[0] >= self.map.entries => {
-                Err(format!("is no entry of the map, whose entries are 0 to {}", self.map.entries - 1))
+                let (number, last) = (self.words[0], self.map.entries - 1);
+                Err(format!("the map has no entry {number}: its entries are 0 to {last}"))
             }
-            Kind::Lpm => notation::check_prefix(&self.words),
+            Kind::Lpm => lpm::check(self.map, &self.words).map_err(|error| error.to_string()),
             _ => Ok(()),
         }
     }

@@ -167,7 +167,7 @@ fn wrong_rows_are_told_by_line_and_nothing_is_run() {
         ),
     );
     refused("routes=r.csv", "1,1,2\n2,2,2\n1,1,2\n", "r.csv:3: its key is that of line 1; a key may come once");
-    refused("settings=r.csv", "3,1,2", "r.csv:1: column 1: `3` is no entry of the map, whose entries are 0 to 2");
+    refused("settings=r.csv", "3,1,2", "r.csv:1: column 1: the map has no entry 3: its entries are 0 to 2");
     // Eight places, of which seven tenths are used.
     let rows: String = (0..9).map(|n| format!("{n},0,0\n")).collect();
     refused(

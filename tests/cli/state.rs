@@ -222,3 +222,56 @@ fn a_killed_run_loses_itself_and_never_the_file() {
     println!("{killed} of 16 were killed, {halfway} halfway through the file");
     assert!(halfway > 0, "none was killed while it wrote");
 }
+
+/// What a filter has made of an `lpm`'s values, and an `lru_hash`, go along too.
+#[test]
+fn prefixes_and_what_was_used_last_are_carried() {
+    let place = Place::new();
+    let text = "
+        //! map routes: lpm key=1 value=2 entries=1000
+        //! map hosts: lpm key=4 value=1 entries=10
+        //! map recent: lru_hash key=1 value=1 entries=4096
+        fn xdp_filter(pkt: u32) -> u32 {
+            let source = load_be32(pkt, 26u);
+            routes_add(routes_find(source), 1u, 1u);
+            hosts_add(hosts_find(vec4<u32>(source, 0u, 0u, 0u)), 0u, 1u);
+            recent_add(recent_insert(source), 0u, 1u);
+            return XDP_PASS;
+        }";
+    let filter = place.file("f.wgsl", text);
+    place.file("routes.csv", "0.0.0.0/1,1,0\n128.0.0.0/1,2,0\n192.168.0.0/16,3,0\n");
+    place.file("hosts.json", r#"[{"prefix": "::/0", "value": 100}]"#);
+    let (mut low, mut high, mut all) = (0, 0, 0);
+    for packet in packets(&std::fs::read(sample()).unwrap()) {
+        let source = packet.get(26..30).map_or(0, |it| u32::from_be_bytes(it.try_into().unwrap()));
+        all += 1;
+        low += u32::from(source >> 31 == 0);
+        high += u32::from(source >> 31 == 1 && source >> 16 != 0xc0a8);
+    }
+    let mut times = 0;
+    for device in ["cpu", "interp", "wgpu", "opencl"] {
+        if !has_device(device) {
+            continue;
+        }
+        let mut args = vec!["run", filter, "--read"];
+        let sample = sample();
+        args.extend([&sample, "--device", device, "--state", "s"]);
+        if times == 0 {
+            args.extend(["--map", "routes=routes.csv", "--map", "hosts=hosts.json"]);
+        }
+        args.extend(["--dump-map", "routes=r.csv", "--dump-map", "hosts=h.csv", "--dump-map", "recent=l.csv"]);
+        place.run(&args).done();
+        times += 1;
+        let read = |file| String::from_utf8(place.read(file)).unwrap();
+        let rest = all - low - high;
+        let wanted = format!(
+            "prefix,value0,value1\n0.0.0.0/1,1,{}\n128.0.0.0/1,2,{}\n192.168.0.0/16,3,{}\n",
+            times * low,
+            times * high,
+            times * rest
+        );
+        assert_eq!(read("r.csv"), wanted, "{device}");
+        assert_eq!(read("h.csv"), format!("prefix,value0\n::/0,{}\n", 100 + times * all));
+        assert!(read("l.csv") == sources(times), "{device}: {}", read("l.csv"));
+    }
+}

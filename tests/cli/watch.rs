@@ -201,3 +201,22 @@ fn wrong_uses_are_told_before_the_run() {
     assert_eq!(ran.err, format!("error: bad.csv:1: the row ends after 1 of 2 words of its value; {row}\n"));
     run(&[filter, "--watch-map", "hosts=no.csv"]).failed(1, &["error: no.csv: there is no such file or folder\n"]);
 }
+
+#[test]
+fn prefixes_follow_a_file_as_well() {
+    let place = Place::new();
+    let text = LOOK_UP.replace("hosts: hash key=1", "hosts: lpm key=1");
+    place.file("f.wgsl", text);
+    place.file("p.csv", "prefix,list\n10.0.0.0/24,1,0\n10.0.0.128/25,2,0\n");
+    let mut live = Live::start(&place, &["--device", "cpu", "--watch-map", "hosts=p.csv"]);
+    assert_eq!([live.ask(1), live.ask(200), live.ask(201)], [[1, 1], [2, 1], [2, 2]]);
+    replace(&place, "p.csv", "10.0.0.128/25,2,0\n10.0.0.0/28,3,0\n10.0.0.1,4,0\n");
+    live.until(1, |_, answer| answer == [4, 1]);
+    assert_eq!([live.ask(2), live.ask(99), live.ask(202)], [[3, 1], [0, 0], [2, 3]]);
+    place.file("p.csv", "10.0.0.1/8,1,0\n");
+    live.until(1, |live, _| live.said().contains("stays as it is"));
+    assert_eq!(live.ask(2), [3, 2]);
+    let said = live.end();
+    let why = "warning: p.csv:1: column 1: beyond the length of `10.0.0.1/8` all bits are zero: `10.0.0.0/8`\n";
+    assert!(said.starts_with(why), "{said}");
+}

@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 
 use super::declare::{Declaration, Kind};
 use super::layout::{Layout, PROBES, THERE, hash, stored, stored_word};
+use super::lpm::{self, PrefixError};
 use super::table::{Full, Table};
 use super::words::Words;
 use crate::device::{DeviceError, Session};
@@ -95,9 +96,15 @@ pub enum OpenError {
 /// Why a map could not be changed; it is as it was.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UpdateError {
-    /// There is no room for an entry, or no entry of this number.
+    /// There is no room for an entry.
     #[error(transparent)]
     Full(#[from] Full),
+    /// A map by number has no entry of this number.
+    #[error("the map has no entry {0}")]
+    NoEntry(u32),
+    /// A key of an `lpm` is no prefix.
+    #[error(transparent)]
+    Prefix(#[from] PrefixError),
     /// The session's error.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -186,7 +193,7 @@ impl<K: Words, V: Words> Handle<K, V> {
                 let at = layout.at(number[0]) + layout.value as usize;
                 Ok(session.set_map_words(self.number, at, &words(value))?)
             }
-            _ => self.update(session, |rows| Ok(rows.set(key, value)?)),
+            _ => self.update(session, |rows| rows.set(key, value)),
         }
     }
 
@@ -204,7 +211,7 @@ impl<K: Words, V: Words> Handle<K, V> {
     /// Those of [`Session::map_words`].
     pub fn snapshot(&self, session: &mut dyn Session) -> Result<Snapshot<K, V>, DeviceError> {
         let table = Table::new(&self.map, session.map_words(self.number)?);
-        Ok(Snapshot { table, tidy: false, types: PhantomData })
+        Ok(Snapshot { map: self.map.clone(), table, tidy: false, types: PhantomData })
     }
 
     /// Changes several entries at once, by what is in the map: all of it, or nothing where `change` gives an error. It gets
@@ -228,6 +235,7 @@ impl<K: Words, V: Words> Handle<K, V> {
 /// The entries of a map as they were at a batch's end, with keys and values of types of Rust's.
 #[derive(Debug, Clone)]
 pub struct Snapshot<K, V> {
+    map: Declaration,
     table: Table,
     /// No key was removed since removed keys were forgotten: doing it again would win no room.
     tidy: bool,
@@ -247,19 +255,24 @@ impl<K: Words, V: Words> Snapshot<K, V> {
     /// Gives a key a value; makes the entry where there is none.
     ///
     /// # Errors
-    /// [`Full`].
-    pub fn set(&mut self, key: &K, value: &V) -> Result<(), Full> {
+    /// Where there is no room for it, or the map has no such keys.
+    pub fn set(&mut self, key: &K, value: &V) -> Result<(), UpdateError> {
         let (key, value) = (words(key), words(value));
+        match self.map.kind {
+            Kind::Array | Kind::Counter if key[0] >= self.map.entries => return Err(UpdateError::NoEntry(key[0])),
+            Kind::Lpm => lpm::check(&self.map, &key)?,
+            _ => {}
+        }
         if self.table.set(&key, &value).is_ok() {
             return Ok(());
         }
         if self.tidy {
-            return Err(Full);
+            return Err(Full.into());
         }
         // Keys that were removed take room until they are forgotten.
         self.table.tidy();
         self.tidy = true;
-        self.table.set(&key, &value)
+        Ok(self.table.set(&key, &value)?)
     }
 
     /// Removes a key; whether it was there. Entries by number always are, and are set to zeros.

@@ -68,13 +68,9 @@ fn an_lpm_has_prefixes() {
     assert_eq!(entries(&csv(&six, "prefix,action\n2001:db8::/32,1\n::1,2\n").unwrap()), wanted);
     let words = "a row is a prefix and a value of 1 word";
     for (map, text, wanted) in [
-        (
-            &four,
-            "10.0.0.1/8,1",
-            "column 1: `10.0.0.1/8` has bits that are not zero behind its prefix, which is 10.0.0.0/8",
-        ),
-        (&four, "167772161,8,1", "column 2: `8` has bits that are not zero behind its prefix, which is 10.0.0.0/8"),
-        (&four, "0,33,1", "column 2: `33` is a prefix of 33 bits, and the address has 32"),
+        (&four, "10.0.0.1/8,1", "column 1: beyond the length of `10.0.0.1/8` all bits are zero: `10.0.0.0/8`"),
+        (&four, "167772161,8,1", "column 2: beyond the length of `10.0.0.1/8` all bits are zero: `10.0.0.0/8`"),
+        (&four, "0,33,1", "column 2: a prefix is no longer than an address, which has 32 bits, and this has 33"),
         (&four, "10.0.0.0,8,1", &format!("column 3: `1` is one cell too many; {words}")),
         (
             &four,
@@ -106,7 +102,7 @@ fn sums_have_64_bits() {
     assert_eq!(entries(&json(&sums, text).unwrap()), wanted);
     let most = "expected a number up to 18446744073709551615";
     for (text, wanted) in [
-        ("3,1", "column 1: `3` is no entry of the map, whose entries are 0 to 2"),
+        ("3,1", "column 1: the map has no entry 3: its entries are 0 to 2"),
         ("1,-1", &format!("column 2: `-1` is no number and no address; {most}")),
         ("1,18446744073709551616", &format!("column 2: `18446744073709551616` is more than 64 bits can hold; {most}")),
         ("1", "the row ends after 0 of 2 words of its value; a row is a number and a sum"),
@@ -184,7 +180,7 @@ fn what_is_wrong_is_told_by_line_and_column() {
     let not_text = read(&flows, Format::Csv, b"1,2,3,4,5\n1,\xff");
     assert_eq!(problem(not_text), "f:2: this is no text in UTF-8");
     let array = csv(&map(Kind::Array, 1, 1, 1), "1,1");
-    assert_eq!(problem(array), "f:1: column 1: `1` is no entry of the map, whose entries are 0 to 0");
+    assert_eq!(problem(array), "f:1: column 1: the map has no entry 1: its entries are 0 to 0");
 }
 
 #[test]
