@@ -10,12 +10,14 @@ use crate::packet::{Batch, BatchError, Span, Verdicts};
 use crate::program::Program;
 
 mod dispatch;
+mod flows;
 pub mod noop;
 pub mod offload;
 pub mod pace;
 pub mod plan;
 
 pub use dispatch::{Dispatch, Only, UnknownDispatch};
+pub use flows::{Flows, InOrder};
 
 /// What a device is made of, as far as it matters for choosing one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -314,18 +316,6 @@ pub fn check_map(program: &Program, map: usize) -> Result<Layout, DeviceError> {
     let declared = program.maps().get(map).map(Layout::of);
     let all = program.maps().len();
     declared.ok_or_else(|| DeviceError::Refused(format!("there is no map {map}: the filter has {all}, counted from 0")))
-}
-
-/// Refuses a filter with flows, for devices that cannot keep packets in order.
-///
-/// # Errors
-/// [`DeviceError::Unsupported`].
-pub fn check_flows(device: &str, program: &Program) -> Result<(), DeviceError> {
-    if !program.has_flows() {
-        return Ok(());
-    }
-    let reason = "it has flows (`xdp_flow`), whose packets this device does not keep in order yet".into();
-    Err(DeviceError::Unsupported { device: device.into(), reason })
 }
 
 /// Refuses words that do not all lie in a map's memory.

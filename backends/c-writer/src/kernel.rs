@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use naga::{AddressSpace, Expression, Function, Handle, Statement, TypeInner};
+use portcullis_core::device::offload::GOES_ON;
 use portcullis_core::lang::prelude::Intrinsic;
 use portcullis_core::map::BIND_GROUP;
 use portcullis_core::packet::{Action, Metadata, ROOM};
@@ -338,8 +339,17 @@ impl Writer<'_> {
         add(Argument::Base, format!("uint {base}"));
         add(Argument::Count, format!("uint {count}"));
 
+        let flows = self.program.has_flows();
+        if flows && self.options.form == Form::Function {
+            return Err(WriteError::Unsupported("flows in a function for kernels of others".into()));
+        }
+        let goes_on = names.claim("goes_on");
         let mut lines =
             vec![format!("pc_descriptor {descriptor} = {descriptors}[{packet}];"), format!("{PACKET} {pkt};")];
+        if flows {
+            lines.push(format!("uint {goes_on} = {descriptor}.length & {GOES_ON:#x}u;"));
+            lines.push(format!("{descriptor}.length -= {goes_on};"));
+        }
         if self.uses_bytes {
             let bytes = format!("{arena} + {descriptor}.offset");
             // So that stores beside each other become one.
@@ -390,7 +400,9 @@ impl Writer<'_> {
         }
         if moves {
             lines.push(format!("{descriptors}[{packet}].offset = {pkt}.offset;"));
-            lines.push(format!("{descriptors}[{packet}].length = {pkt}.length;"));
+            // The mark stays, for the lane of the next packet.
+            let mark = if flows { format!(" | {goes_on}") } else { String::new() };
+            lines.push(format!("{descriptors}[{packet}].length = {pkt}.length{mark};"));
         }
         lines.push(format!("{verdicts}[{packet}] = (uchar){verdict};"));
         if facts.redirects {
@@ -416,7 +428,18 @@ impl Writer<'_> {
             let parameters = parameters.join(",\n    ");
             return Ok((format!("{start}void {entry}(\n    {parameters})\n{{\n{lines}}}\n"), arguments));
         }
-        lines.insert(0, format!("uint {packet} = {base} + {lane};"));
+        let first = format!("uint {packet} = {base} + {lane};");
+        if flows {
+            // A lane takes the run of packets that begins with its own, one after the other.
+            let leave = if self.options.stride { "continue" } else { "return" };
+            lines = lines.iter().map(|line| format!("    {line}")).collect();
+            lines.push(format!("    if (!{goes_on} || ++{packet} - {base} >= {count}) break;"));
+            let skip = format!("if ({lane} > 0u && {descriptors}[{packet} - 1u].length >= {GOES_ON:#x}u) {leave};");
+            lines.splice(0..0, [first, skip, "for (;;) {".into()]);
+            lines.push("}".into());
+        } else {
+            lines.insert(0, first);
+        }
         let (this, all) = self.dialect.grid();
         let (head, tail, indent) = match self.options.stride {
             false => (format!("    uint {lane} = {this};\n    if ({lane} >= {count}) return;\n"), "", 4),

@@ -242,7 +242,6 @@ impl Device for CudaDevice {
         if let Some(reason) = &self.unfit {
             return Err(DeviceError::Unsupported { device: self.info.id.clone(), reason: reason.clone() });
         }
-        portcullis_core::device::check_flows(&self.info.id, program)?;
         session::load(self, program, options)
     }
 }

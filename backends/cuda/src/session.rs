@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use portcullis_core::device::offload::Offload;
-use portcullis_core::device::{Device, DeviceError, Dispatch, LoadOptions, Session};
+use portcullis_core::device::{Device, DeviceError, Dispatch, Flows, LoadOptions, Session};
 use portcullis_core::program::Program;
 
 use crate::compile;
@@ -22,11 +22,24 @@ pub(crate) fn load(
     options: &LoadOptions,
 ) -> Result<Box<dyn Session>, DeviceError> {
     let dispatch = Dispatch::of(device.info(), options)?;
+    if program.has_flows() && !matches!(dispatch, Dispatch::Inline | Dispatch::Pipelined) {
+        // Their kernels take packets side by side, and launches too.
+        let reason = format!(
+            "it has flows (`xdp_flow`), which `{dispatch}` does not keep in order: take `{}` or `{}`",
+            Dispatch::Pipelined,
+            Dispatch::Inline
+        );
+        return Err(DeviceError::Unsupported { device: device.info().id.clone(), reason });
+    }
     let (gpu, loaded) = compile::load(device, program, dispatch, &options.cancel)?;
     let (kind, effects) = (gpu.kind, loaded.effects);
     Ok(match dispatch {
         Dispatch::Inline | Dispatch::Pipelined => {
-            dispatch.session(Offload::new(Pipelined::new(gpu, loaded), kind, effects, program, options))
+            let session = Offload::new(Pipelined::new(gpu, loaded), kind, effects, program, options);
+            if program.has_flows() {
+                return Ok(dispatch.session(Flows::new(device, session, program, options)?));
+            }
+            dispatch.session(session)
         }
         Dispatch::Persistent => {
             let launcher = Posting::new(Ring::new(gpu, loaded)?, effects, &options.cancel);

@@ -7,7 +7,7 @@ use num_traits::FromPrimitive;
 use ocl_core::ffi::{self, cl_device_id, cl_platform_id, cl_uint};
 use ocl_core::{DeviceId, DeviceInfo as Asked, DeviceType, PlatformId, PlatformInfo, Status};
 use portcullis_core::device::{
-    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, RUNS_NO_FILTER, Session,
+    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Flows, LoadOptions, RUNS_NO_FILTER, Session,
 };
 use portcullis_core::program::Program;
 
@@ -255,8 +255,11 @@ impl Device for OpenClDevice {
         if let Some(reason) = &self.unfit {
             return Err(DeviceError::Unsupported { device: self.info.id.clone(), reason: reason.clone() });
         }
-        portcullis_core::device::check_flows(&self.info.id, program)?;
         let dispatch = Dispatch::of(&self.info, options)?;
-        Ok(dispatch.session(session::open(self, program, options)?))
+        let session = session::open(self, program, options)?;
+        if program.has_flows() {
+            return Ok(dispatch.session(Flows::new(self, session, program, options)?));
+        }
+        Ok(dispatch.session(session))
     }
 }

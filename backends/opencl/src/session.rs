@@ -245,7 +245,7 @@ impl Launcher for OpenCl {
 
     fn upload(&mut self, part: &Part<'_>, effects: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
         let (gpu, packets) = (&*self.gpu, part.packets() as u64);
-        let mut ready = if !part.is_copied() && !effects.moves_ends {
+        let mut ready = if !part.is_copied() && !effects.moves_ends && !part.is_ordered() {
             // SAFETY: a batch's descriptors stay where they are, and the session keeps the batch until
             // its last command has ended (`Launcher`); `release` takes them back.
             unsafe { buffers.descriptors.lend(gpu, part.descriptors())? }

@@ -14,6 +14,19 @@
 //! }
 //! ```
 //!
+//! Of a filter with flows an invocation takes the run of packets that begins with its own (`offload::GOES_ON`):
+//!
+//! ```wgsl
+//!     if lane > 0u && (pc_descriptors[packet - 1u].y & GOES_ON) != 0u { return; }
+//!     loop {
+//!         // Private variables are set back.
+//!         let goes_on = pc_descriptors[packet].y & GOES_ON;
+//!         pc_verdicts[packet] = ...;
+//!         if goes_on == 0u || packet + 1u - pc_launched.base >= pc_launched.count { break; }
+//!         packet = packet + 1u;
+//!     }
+//! ```
+//!
 //! Bindings 0 to 2 are the prelude's, as `docs/abi.md` lays them out; a kernel has those of them
 //! that its filter uses. The grid has two dimensions because one is at most 65,535 groups long.
 
@@ -22,13 +35,14 @@ use naga::proc::{BoundsCheckPolicies, BoundsCheckPolicy};
 use naga::valid::{Capabilities, GlobalUse, ModuleInfo, ValidationFlags, Validator};
 use naga::{
     AddressSpace, ArraySize, BinaryOperator, Binding, Block, BuiltIn, EntryPoint, Expression, Function,
-    FunctionArgument, GlobalVariable, Handle, Module, Range, ResourceBinding, Scalar, ShaderStage, Span, Statement,
-    StorageAccess, StructMember, Type, TypeInner, VectorSize,
+    FunctionArgument, GlobalVariable, Handle, Literal, LocalVariable, Module, Range, ResourceBinding, Scalar,
+    ShaderStage, Span, Statement, StorageAccess, StructMember, Type, TypeInner, VectorSize,
 };
 use portcullis_core::device::DeviceError;
+use portcullis_core::device::offload::GOES_ON;
 use portcullis_core::map::BIND_GROUP;
 use portcullis_core::program::Program;
-use portcullis_core::program::passes::{Lowering, inlined, lower, nested};
+use portcullis_core::program::passes::{Lowered, Lowering, inlined, lower, nested};
 
 /// The entry point's name.
 pub(crate) const ENTRY: &str = "main";
@@ -117,7 +131,7 @@ impl Kernel {
 pub(crate) fn kernel(program: &Program) -> Result<Kernel, String> {
     let lowered = lower(program, Lowering::SPIRV).map_err(|error| error.to_string())?;
     let mut module = lowered.module.clone();
-    let entry = entry(&mut module, |entry, body, packet| lowered.packet(entry, body, packet));
+    let entry = entry(&mut module, &lowered, program.has_flows())?;
     module.entry_points.push(entry);
     compact(&mut module, KeepUnused::No);
 
@@ -172,11 +186,8 @@ fn validate(module: &Module) -> Result<ModuleInfo, String> {
     })
 }
 
-/// Builds the entry point; `packet` appends what is done with a packet and gives the verdict.
-fn entry(
-    module: &mut Module,
-    packet: impl FnOnce(&mut Function, &mut Block, Handle<Expression>) -> Handle<Expression>,
-) -> EntryPoint {
+/// Builds the entry point. With `flows` it takes packets in the order of their flows.
+fn entry(module: &mut Module, lowered: &Lowered, flows: bool) -> Result<EntryPoint, String> {
     let mut ty =
         |name: Option<&str>, inner| module.types.insert(Type { name: name.map(String::from), inner }, Span::UNDEFINED);
     let word = ty(None, TypeInner::Scalar(Scalar::U32));
@@ -234,13 +245,14 @@ fn entry(
         },
         Statement::Emit(Range::new_from_bounds(index, index)),
     ]);
-    let value = packet(&mut function, &mut body, index);
-    let pointer = function.expressions.append(Expression::Access { base: verdicts, index }, Span::UNDEFINED);
-    body.push(Statement::Emit(Range::new_from_bounds(pointer, pointer)), Span::UNDEFINED);
-    body.push(Statement::Store { pointer, value }, Span::UNDEFINED);
+    let parts = Parts { verdicts, index, lane, base, count };
+    match flows {
+        true => run(module, &mut function, &mut body, lowered, &parts)?,
+        false => packet(&mut function, &mut body, lowered, &parts, index, None),
+    }
     body.push(Statement::Return { value: None }, Span::UNDEFINED);
     function.body = body;
-    EntryPoint {
+    Ok(EntryPoint {
         name: ENTRY.into(),
         stage: ShaderStage::Compute,
         early_depth_test: None,
@@ -250,7 +262,137 @@ fn entry(
         mesh_info: None,
         task_payload: None,
         incoming_ray_payload: None,
+    })
+}
+
+/// What an entry point has in scope.
+struct Parts {
+    /// The global variable's pointer.
+    verdicts: Handle<Expression>,
+    /// The invocation's packet.
+    index: Handle<Expression>,
+    lane: Handle<Expression>,
+    base: Handle<Expression>,
+    count: Handle<Expression>,
+}
+
+/// Filters a packet, and writes its verdict.
+fn packet(
+    function: &mut Function,
+    body: &mut Block,
+    lowered: &Lowered,
+    parts: &Parts,
+    packet: Handle<Expression>,
+    goes_on: Option<Handle<Expression>>,
+) {
+    let value = lowered.packet(function, body, packet, goes_on);
+    let pointer = Expression::Access { base: parts.verdicts, index: packet };
+    let pointer = function.expressions.append(pointer, Span::UNDEFINED);
+    body.push(Statement::Emit(Range::new_from_bounds(pointer, pointer)), Span::UNDEFINED);
+    body.push(Statement::Store { pointer, value }, Span::UNDEFINED);
+}
+
+/// Filters the run of packets that begins with the invocation's, if one does.
+fn run(
+    module: &Module,
+    function: &mut Function,
+    body: &mut Block,
+    lowered: &Lowered,
+    parts: &Parts,
+) -> Result<(), String> {
+    let word = module.types.iter().find(|(_, ty)| ty.inner == TypeInner::Scalar(Scalar::U32));
+    let (word, _) = word.ok_or("a kernel without words")?;
+    let variable = LocalVariable { name: Some("packet".into()), ty: word, init: None };
+    let variable = function.local_variables.append(variable, Span::UNDEFINED);
+    let mut add = |e| function.expressions.append(e, Span::UNDEFINED);
+    let binary = |op, left, right| Expression::Binary { op, left, right };
+    let literal = |value| Expression::Literal(Literal::U32(value));
+    let variable = add(Expression::LocalVariable(variable));
+    let descriptors = add(Expression::GlobalVariable(lowered.machinery.descriptors));
+    let [zero, one, mark] = [0, 1, GOES_ON].map(|value| add(literal(value)));
+
+    // The mark of the packet before, where there is one.
+    let later = add(binary(BinaryOperator::Greater, parts.lane, zero));
+    let before = add(binary(BinaryOperator::Subtract, parts.index, one));
+    let mut marked = |packet| {
+        let descriptor = add(Expression::Access { base: descriptors, index: packet });
+        let pointer = add(Expression::AccessIndex { base: descriptor, index: 1 });
+        let length = add(Expression::Load { pointer });
+        let marked = add(binary(BinaryOperator::And, length, mark));
+        (Range::new_from_bounds(descriptor, marked), marked)
+    };
+    let (emit_before, mark_before) = marked(before);
+    let inside = function.expressions.append(binary(BinaryOperator::NotEqual, mark_before, zero), Span::UNDEFINED);
+    let leave = Block::from_vec(vec![Statement::Return { value: None }]);
+    let look = Block::from_vec(vec![
+        Statement::Emit(Range::new_from_bounds(before, before)),
+        Statement::Emit(emit_before),
+        Statement::Emit(Range::new_from_bounds(inside, inside)),
+        Statement::If { condition: inside, accept: leave, reject: Block::new() },
+    ]);
+    body.push(Statement::Emit(Range::new_from_bounds(later, later)), Span::UNDEFINED);
+    body.push(Statement::If { condition: later, accept: look, reject: Block::new() }, Span::UNDEFINED);
+    body.push(Statement::Store { pointer: variable, value: parts.index }, Span::UNDEFINED);
+
+    let mut turn = Block::new();
+    for (global, init) in lowered.privates() {
+        let pointer = function.expressions.append(Expression::GlobalVariable(global), Span::UNDEFINED);
+        let value = match init {
+            Some(init) => constant(module, function, &mut turn, init)?,
+            None => {
+                let zero = Expression::ZeroValue(module.global_variables[global].ty);
+                function.expressions.append(zero, Span::UNDEFINED)
+            }
+        };
+        turn.push(Statement::Store { pointer, value }, Span::UNDEFINED);
     }
+    let mut add = |e| function.expressions.append(e, Span::UNDEFINED);
+    let index = add(Expression::Load { pointer: variable });
+    let descriptor = add(Expression::Access { base: descriptors, index });
+    let pointer = add(Expression::AccessIndex { base: descriptor, index: 1 });
+    let length = add(Expression::Load { pointer });
+    let goes_on = add(binary(BinaryOperator::And, length, mark));
+    turn.push(Statement::Emit(Range::new_from_bounds(index, goes_on)), Span::UNDEFINED);
+    packet(function, &mut turn, lowered, parts, index, Some(goes_on));
+    let mut add = |e| function.expressions.append(e, Span::UNDEFINED);
+    let last = add(binary(BinaryOperator::Equal, goes_on, zero));
+    let next = add(binary(BinaryOperator::Add, index, one));
+    let done = add(binary(BinaryOperator::Subtract, next, parts.base));
+    let beyond = add(binary(BinaryOperator::GreaterEqual, done, parts.count));
+    let ends = add(binary(BinaryOperator::LogicalOr, last, beyond));
+    turn.push(Statement::Emit(Range::new_from_bounds(last, ends)), Span::UNDEFINED);
+    let leave = Block::from_vec(vec![Statement::Break]);
+    turn.push(Statement::If { condition: ends, accept: leave, reject: Block::new() }, Span::UNDEFINED);
+    turn.push(Statement::Store { pointer: variable, value: next }, Span::UNDEFINED);
+    let turns = Statement::Loop { body: turn, continuing: Block::new(), break_if: None };
+    body.push(turns, Span::UNDEFINED);
+    Ok(())
+}
+
+/// A constant of the module as an expression of a function; what of it has to be emitted is.
+fn constant(
+    module: &Module,
+    function: &mut Function,
+    body: &mut Block,
+    init: Handle<Expression>,
+) -> Result<Handle<Expression>, String> {
+    let mut inner = |part| constant(module, function, body, part);
+    let (expression, emits) = match module.global_expressions[init] {
+        ref plain @ (Expression::Literal(_) | Expression::Constant(_) | Expression::ZeroValue(_)) => {
+            (plain.clone(), false)
+        }
+        Expression::Compose { ty, ref components } => {
+            let components = components.iter().map(|part| inner(*part)).collect::<Result<_, _>>()?;
+            (Expression::Compose { ty, components }, true)
+        }
+        Expression::Splat { size, value } => (Expression::Splat { size, value: inner(value)? }, true),
+        ref other => return Err(format!("a private variable begins with {other:?}")),
+    };
+    let handle = function.expressions.append(expression, Span::UNDEFINED);
+    if emits {
+        body.push(Statement::Emit(Range::new_from_bounds(handle, handle)), Span::UNDEFINED);
+    }
+    Ok(handle)
 }
 
 #[cfg(test)]

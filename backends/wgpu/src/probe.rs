@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, Session};
+use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Flows, LoadOptions, Session};
 use portcullis_core::program::Program;
 
 use crate::device::Gpu;
@@ -175,8 +175,11 @@ impl Device for WgpuDevice {
     }
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
-        portcullis_core::device::check_flows(&self.info.id, program)?;
         let dispatch = Dispatch::of(&self.info, options)?;
-        Ok(dispatch.session(session::open(self, program, options)?))
+        let session = session::open(self, program, options)?;
+        if program.has_flows() {
+            return Ok(dispatch.session(Flows::new(self, session, program, options)?));
+        }
+        Ok(dispatch.session(session))
     }
 }

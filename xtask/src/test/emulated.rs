@@ -7,8 +7,16 @@ use super::Suite;
 use super::tally::Tally;
 
 /// Suites whose filters it runs; each is compiled for every dispatch method, which takes its time.
-const SUITES: [&str; 7] =
-    ["stock_filters", "stateful_filters", "batches", "submitted_again", "random_filters", "maps", "maps_of_the_host"];
+const SUITES: [&str; 8] = [
+    "stock_filters",
+    "stateful_filters",
+    "batches",
+    "submitted_again",
+    "random_filters",
+    "maps",
+    "maps_of_the_host",
+    "flows",
+];
 
 /// What `--require` calls it.
 pub const NAME: &str = "emulated-cuda";

@@ -156,7 +156,10 @@ impl Slot {
         let at = self.given_at;
         // SAFETY: nothing is queued that uses it by the caller's promise, and the borrow ends here.
         let to = unsafe { self.given().bytes_mut(0, shape.written) };
-        let as_they_are = cfg!(target_endian = "little") && part.layout() == Layout::Copied && !effects.moves_ends;
+        let as_they_are = cfg!(target_endian = "little")
+            && part.layout() == Layout::Copied
+            && !effects.moves_ends
+            && !part.is_ordered();
         if as_they_are {
             let descriptors = bytes_of(part.descriptors());
             to[HEAD..][..descriptors.len()].copy_from_slice(descriptors);

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use super::pace::Pace;
 use super::plan::{self, Bounds, Layout, Needs, Piece};
 use super::{
-    CancelToken, DeviceError, DeviceKind, Done, Imported, LoadOptions, Session, StageTimes, SubmitError, check_map,
-    check_map_words, check_submission,
+    CancelToken, DeviceError, DeviceKind, Done, Imported, InOrder, LoadOptions, Session, StageTimes, SubmitError,
+    check_map, check_map_words, check_submission,
 };
 use crate::map::layout::HEADER;
 use crate::map::upkeep::{Memory, Upkeep};
@@ -23,11 +23,14 @@ use crate::packet::{Action, Batch, BatchError, Descriptor, Span, Verdicts};
 use crate::program::Program;
 
 mod compile;
+mod order;
 mod part;
 #[cfg(test)]
 mod tests;
 
 pub use compile::{compile, said};
+pub use order::GOES_ON;
+use order::{LAUNCH, Order, orders};
 pub use part::Part;
 
 /// Launches that a batch may have queued at the device where they are paced: the next one starts without
@@ -264,6 +267,18 @@ impl Columns {
     }
 }
 
+impl Columns {
+    /// Brings the last packets, which were appended in an order of their own, back into that of the batch.
+    fn reorder(&mut self, packets: std::ops::Range<usize>, order: &Order) {
+        if let Some(actions) = self.actions.get_mut(packets.clone()) {
+            order.back(actions);
+        }
+        if let Some(targets) = self.targets.get_mut(packets) {
+            order.back(targets);
+        }
+    }
+}
+
 /// The byte, or ABORTED where it is no action.
 fn action(byte: u8) -> u8 {
     if byte > Action::Redirect as u8 { Action::Aborted as u8 } else { byte }
@@ -295,6 +310,8 @@ struct Flight<L: Launcher> {
     batch: Batch,
     layout: Layout,
     pieces: Vec<Piece>,
+    /// Of each piece, where packets are to be filtered in the order of their flows; else none.
+    orders: Vec<Order>,
     /// How many pieces were brought to the device, and how many have been read back.
     uploaded: usize,
     collected: usize,
@@ -324,8 +341,9 @@ struct Running<T> {
 impl<L: Launcher> Flight<L> {
     /// A piece, and its buffers.
     fn part(&mut self, index: usize, needs: Needs) -> (Part<'_, L::Import>, &mut L::Buffers) {
-        let Flight { slot, import, batch, layout, pieces, .. } = self;
-        let part = Part { batch, piece: &pieces[index], layout: *layout, needs, import: import.as_ref() };
+        let Flight { slot, import, batch, layout, pieces, orders, .. } = self;
+        let (piece, order) = (&pieces[index], orders.get(index));
+        let part = Part { batch, piece, layout: *layout, needs, import: import.as_ref(), order };
         let place = index % slot.len();
         (part, &mut slot[place])
     }
@@ -375,7 +393,7 @@ impl<L: Launcher> Offload<L> {
     }
 
     /// Cuts a batch and brings it to the device; launches nothing yet.
-    fn prepare(&mut self, batch: Batch) -> Result<Flight<L>, SubmitError> {
+    fn prepare(&mut self, batch: Batch, numbers: Option<&[u32]>) -> Result<Flight<L>, SubmitError> {
         let refuse = |batch, error| Err(SubmitError { batch: Box::new(batch), error });
         let started = Instant::now();
         let (layout, import) = match self.effects.sees_packets && !batch.is_empty() {
@@ -396,6 +414,7 @@ impl<L: Launcher> Offload<L> {
                 return refuse(batch, DeviceError::Refused(text));
             }
         };
+        let orders = numbers.map_or_else(Vec::new, |numbers| orders(numbers, pieces.iter().map(|p| p.packets.clone())));
         let mut slot = self.idle.pop().unwrap_or_default();
         while slot.len() < pieces.len().min(self.launcher.parts()) {
             slot.push(self.launcher.buffers());
@@ -407,6 +426,7 @@ impl<L: Launcher> Offload<L> {
             batch,
             layout,
             pieces,
+            orders,
             uploaded: 0,
             collected: 0,
             next: 0,
@@ -437,9 +457,11 @@ impl<L: Launcher> Offload<L> {
     }
 
     fn make_room(&mut self, flight: &mut Flight<L>) -> Result<(), DeviceError> {
-        let Flight { slot, import, batch, layout, pieces, .. } = flight;
+        let Flight { slot, import, batch, layout, pieces, orders, .. } = flight;
         let (layout, needs, import) = (*layout, self.needs, import.as_ref());
-        let mut parts = pieces.iter().map(|piece| Part { batch, piece, layout, needs, import });
+        let parts = pieces.iter().enumerate();
+        let mut parts =
+            parts.map(|(index, piece)| Part { batch, piece, layout, needs, import, order: orders.get(index) });
         self.launcher.make_room(&mut parts, self.effects, slot)
     }
 
@@ -459,6 +481,7 @@ impl<L: Launcher> Offload<L> {
         let (first, most) = (flight.launched, self.pace.packets());
         let (part, buffers) = flight.part(flight.next, self.needs);
         let total = part.packets();
+        let most = if part.is_ordered() { most.min(LAUNCH) } else { most };
         let count = (total - first).min(most);
         let ticket = self.launcher.launch(&part, self.effects, buffers, first, count)?;
         let ends = first + count == total;
@@ -518,6 +541,30 @@ impl<L: Launcher> Offload<L> {
         Ok(())
     }
 
+    /// Takes a batch, and begins with it.
+    fn begin(&mut self, batch: Batch, numbers: Option<&[u32]>) -> Result<(), SubmitError> {
+        if let Err(error) = check_submission(&self.program, &batch, self.flights.len(), self.depth) {
+            return Err(SubmitError { batch: Box::new(batch), error });
+        }
+        if let Err(error) = self.keep_up(batch.len()) {
+            return Err(SubmitError { batch: Box::new(batch), error });
+        }
+        let mut flight = self.prepare(batch, numbers)?;
+        match self.advance(&mut flight) {
+            Ok(()) => {}
+            // One that the device has begun cannot be given back: completing it tells of the end.
+            Err(error) if flight.torn || !flight.running.is_empty() => flight.failed = Some(error),
+            Err(error) => {
+                // Nothing should touch the batch's memory any more when it is given back.
+                self.launcher.settle();
+                self.release(&mut flight);
+                return Err(SubmitError { batch: Box::new(flight.batch), error });
+            }
+        }
+        self.flights.push_back(flight);
+        Ok(())
+    }
+
     /// Runs all batches in flight to their ends; they stay to be completed.
     fn finish_all(&mut self) -> Result<(), DeviceError> {
         let mut flights = std::mem::take(&mut self.flights);
@@ -570,11 +617,14 @@ impl<L: Launcher> Offload<L> {
     fn collect(&mut self, flight: &mut Flight<L>) -> Result<(), DeviceError> {
         let began = Instant::now();
         let copied = flight.is_copied() && self.effects.writes_packets;
-        let Flight { slot, batch, layout, pieces, collected, columns, .. } = &mut *flight;
-        let piece = &pieces[*collected];
+        let Flight { slot, batch, layout, pieces, orders, collected, columns, .. } = &mut *flight;
+        let (piece, order) = (&pieces[*collected], orders.get(*collected));
         let (packets, place) = (piece.packets.clone(), *collected % slot.len());
         let buffers = &mut slot[place];
         self.launcher.verdicts(packets.len(), buffers, columns)?;
+        if let Some(order) = order {
+            columns.reorder(packets.clone(), order);
+        }
         // Where each packet lay, in the batch and in the copy, before it moved.
         let (mut before, mut seen) = (Vec::new(), Vec::new());
         if copied || self.effects.moves_ends {
@@ -584,7 +634,12 @@ impl<L: Launcher> Offload<L> {
         if self.effects.moves_ends {
             let mut ends = Vec::with_capacity(packets.len());
             self.launcher.ends(packets.len(), buffers, &mut |bytes| {
-                ends.extend(plan::ends(&before, seen.iter().copied(), descriptors(bytes)));
+                let mut after: Vec<Descriptor> = descriptors(bytes).collect();
+                if let Some(order) = order.filter(|order| order.positions().len() == after.len()) {
+                    after.iter_mut().for_each(|descriptor| descriptor.length &= !GOES_ON);
+                    order.back(&mut after);
+                }
+                ends.extend(plan::ends(&before, seen.iter().copied(), after.into_iter()));
             })?;
             // From here on the batch knows that every packet lies within its room, and so within its piece.
             let broken = |error: BatchError| DeviceError::Broken { device: self.launcher.id().into(), error };
@@ -617,7 +672,7 @@ impl<L: Launcher> Offload<L> {
         batch: Batch,
         work: impl FnOnce(&mut L, &mut [(Part<'_, L::Import>, &mut L::Buffers)]) -> Result<T, DeviceError>,
     ) -> Result<(T, Batch), DeviceError> {
-        let mut flight = self.prepare(batch).map_err(|refused| refused.error)?;
+        let mut flight = self.prepare(batch, None).map_err(|refused| refused.error)?;
         // All of it at once, whatever memory that takes.
         while flight.slot.len() < flight.pieces.len() {
             flight.slot.push(self.launcher.buffers());
@@ -626,7 +681,7 @@ impl<L: Launcher> Offload<L> {
         let result = uploaded.and_then(|()| {
             let Flight { slot, import, batch, layout, pieces, .. } = &mut flight;
             let (needs, import) = (self.needs, import.as_ref());
-            let parts = pieces.iter().map(|piece| Part { batch, piece, layout: *layout, needs, import });
+            let parts = pieces.iter().map(|piece| Part { batch, piece, layout: *layout, needs, import, order: None });
             let mut parts: Vec<_> = parts.zip(slot.iter_mut()).collect();
             work(&mut self.launcher, &mut parts)
         });
@@ -678,26 +733,7 @@ impl<L: Launcher> Session for Offload<L> {
     }
 
     fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
-        if let Err(error) = check_submission(&self.program, &batch, self.flights.len(), self.depth) {
-            return Err(SubmitError { batch: Box::new(batch), error });
-        }
-        if let Err(error) = self.keep_up(batch.len()) {
-            return Err(SubmitError { batch: Box::new(batch), error });
-        }
-        let mut flight = self.prepare(batch)?;
-        match self.advance(&mut flight) {
-            Ok(()) => {}
-            // One that the device has begun cannot be given back: completing it tells of the end.
-            Err(error) if flight.torn || !flight.running.is_empty() => flight.failed = Some(error),
-            Err(error) => {
-                // Nothing should touch the batch's memory any more when it is given back.
-                self.launcher.settle();
-                self.release(&mut flight);
-                return Err(SubmitError { batch: Box::new(flight.batch), error });
-            }
-        }
-        self.flights.push_back(flight);
-        Ok(())
+        self.begin(batch, None)
     }
 
     fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
@@ -733,6 +769,20 @@ impl<L: Launcher> Session for Offload<L> {
 
     fn depth(&self) -> usize {
         self.depth
+    }
+}
+
+impl<L: Launcher> InOrder for Offload<L> {
+    fn submit_in_order(&mut self, batch: Batch, numbers: &[u32]) -> Result<(), SubmitError> {
+        let refused = |reason: String| DeviceError::Refused(reason);
+        let error = match batch.descriptors().iter().position(|descriptor| descriptor.length & GOES_ON != 0) {
+            _ if numbers.len() != batch.len() => {
+                refused(format!("{} flow numbers for {} packets", numbers.len(), batch.len()))
+            }
+            Some(index) => refused(format!("packet {index} has 2 GiB or more, and the filter has flows")),
+            None => return self.begin(batch, Some(numbers)),
+        };
+        Err(SubmitError { batch: Box::new(batch), error })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::order::Order;
 use crate::device::plan::{self, Layout, Needs, PAST_END, Piece};
 use crate::packet::{Batch, Descriptor, Metadata};
 
@@ -12,6 +13,7 @@ pub struct Part<'a, I> {
     pub(super) layout: Layout,
     pub(super) needs: Needs,
     pub(super) import: Option<&'a I>,
+    pub(super) order: Option<&'a Order>,
 }
 
 impl<'a, I> Part<'a, I> {
@@ -72,20 +74,33 @@ impl<'a, I> Part<'a, I> {
         plan::descriptors(self.batch, self.piece, self.layout, self.needs)
     }
 
-    /// The same, as the kernel reads it (`docs/abi.md`).
-    pub fn descriptor_bytes(&self) -> impl Iterator<Item = [u8; size_of::<Descriptor>()]> + 'a {
-        self.seen().map(|d| (u64::from(d.offset) | u64::from(d.length) << 32).to_le_bytes())
+    /// Whether the kernel takes the packets in the order of their flows ([`GOES_ON`](super::GOES_ON)): then what it reads
+    /// of each is not as the batch has it.
+    pub fn is_ordered(&self) -> bool {
+        self.order.is_some()
     }
 
-    /// The packets' metadata, where the batch has any.
+    /// Where the packets lie, as the kernel reads it (`docs/abi.md`), in the kernel's order.
+    pub fn descriptor_bytes(&self) -> impl Iterator<Item = [u8; size_of::<Descriptor>()]> + 'a {
+        let plain = self.order.is_none().then(|| self.seen());
+        let ordered = self.order.map(|order| order.descriptors(self.seen().collect()));
+        let all = plain.into_iter().flatten().chain(ordered.into_iter().flatten());
+        all.map(|d| (u64::from(d.offset) | u64::from(d.length) << 32).to_le_bytes())
+    }
+
+    /// The packets' metadata, where the batch has any and the kernel takes it as it is there.
     pub fn metadata(&self) -> Option<&'a [Metadata]> {
         let all = self.batch.metadata();
-        (!all.is_empty()).then(|| &all[self.piece.packets.clone()])
+        (!all.is_empty() && self.order.is_none()).then(|| &all[self.piece.packets.clone()])
     }
 
-    /// The packets' metadata, made up where the batch has none, as the kernel reads it (`docs/abi.md`).
+    /// The packets' metadata, made up where the batch has none, as the kernel reads it (`docs/abi.md`), in the kernel's
+    /// order.
     pub fn metadata_bytes(&self) -> impl Iterator<Item = [u8; size_of::<Metadata>()]> + 'a {
-        let batch = self.batch;
-        self.piece.packets.clone().map(move |index| batch.metadata_of(index).to_bytes())
+        let (batch, order, start) = (self.batch, self.order, self.piece.packets.start);
+        self.piece.packets.clone().map(move |index| {
+            let index = order.map_or(index, |order| start + order.positions()[index - start] as usize);
+            batch.metadata_of(index).to_bytes()
+        })
     }
 }

@@ -1,6 +1,10 @@
 //! The steps that every entry point takes for its packet.
 
-use naga::{Block, Expression, Function, Handle, Literal, Range, Span, Statement};
+use std::collections::HashSet;
+
+use naga::{
+    AddressSpace, BinaryOperator, Block, Expression, Function, GlobalVariable, Handle, Literal, Range, Span, Statement,
+};
 
 use super::Lowered;
 
@@ -9,14 +13,32 @@ impl Lowered {
     /// scope): enter, the filter, the verdict's normal form, the end of a packet that ran out of
     /// fuel, and, where lengths change, leave. Gives the verdict, a `u32` in scope behind it.
     ///
-    /// An invocation does this once: private variables are not set back for another packet.
-    pub fn packet(&self, entry: &mut Function, body: &mut Block, packet: Handle<Expression>) -> Handle<Expression> {
+    /// Private variables are not set back for another packet: see [`Lowered::privates`].
+    ///
+    /// `goes_on` is a `u32` in scope with the bit that the descriptor's length has beside the length, or zero.
+    pub fn packet(
+        &self,
+        entry: &mut Function,
+        body: &mut Block,
+        packet: Handle<Expression>,
+        goes_on: Option<Handle<Expression>>,
+    ) -> Handle<Expression> {
         let to = &mut entry.expressions;
         let mut add = |e| to.append(e, Span::UNDEFINED);
         let mut push = |s| body.push(s, Span::UNDEFINED);
         let call = |function, argument, result| Statement::Call { function, arguments: vec![argument], result };
 
         push(call(self.machinery.enter, packet, None));
+        if let Some(goes_on) = goes_on {
+            // The end was worked out with the bit, which is taken off again: numbers wrap.
+            for global in [self.machinery.length, self.machinery.last] {
+                let pointer = add(Expression::GlobalVariable(global));
+                let with = add(Expression::Load { pointer });
+                let value = add(Expression::Binary { op: BinaryOperator::Subtract, left: with, right: goes_on });
+                push(Statement::Emit(Range::new_from_bounds(with, value)));
+                push(Statement::Store { pointer, value });
+            }
+        }
         let value = add(Expression::CallResult(self.filter));
         push(call(self.filter, packet, Some(value)));
         let mut verdict = add(Expression::CallResult(self.machinery.verdict));
@@ -38,8 +60,46 @@ impl Lowered {
             verdict = forced;
         }
         if self.changes_length {
+            if let Some(goes_on) = goes_on {
+                let pointer = add(Expression::GlobalVariable(self.machinery.length));
+                let without = add(Expression::Load { pointer });
+                let value = add(Expression::Binary { op: BinaryOperator::InclusiveOr, left: without, right: goes_on });
+                push(Statement::Emit(Range::new_from_bounds(without, value)));
+                push(Statement::Store { pointer, value });
+            }
             push(call(self.machinery.leave, packet, None));
         }
         verdict
+    }
+
+    /// The private variables that the filter and what it calls use, but for those that entering a packet sets: with what
+    /// they hold before a packet. For invocations that take several.
+    pub fn privates(&self) -> Vec<(Handle<GlobalVariable>, Option<Handle<Expression>>)> {
+        let machinery = &self.machinery;
+        let mut found = HashSet::from([machinery.offset, machinery.length, machinery.first, machinery.last]);
+        let mut privates = Vec::new();
+        let (mut seen, mut functions) = (HashSet::from([self.filter]), vec![self.filter]);
+        while let Some(function) = functions.pop() {
+            let function = &self.module.functions[function];
+            for (_, expression) in function.expressions.iter() {
+                let Expression::GlobalVariable(global) = *expression else { continue };
+                let variable = &self.module.global_variables[global];
+                if variable.space == AddressSpace::Private && found.insert(global) {
+                    privates.push((global, variable.init));
+                }
+            }
+            let mut blocks = vec![&function.body];
+            while let Some(block) = blocks.pop() {
+                for statement in block.iter() {
+                    if let Statement::Call { function: callee, .. } = *statement
+                        && seen.insert(callee)
+                    {
+                        functions.push(callee);
+                    }
+                    blocks.extend(crate::program::blocks(statement));
+                }
+            }
+        }
+        privates
     }
 }
