@@ -16,6 +16,7 @@ mod probe;
 mod runtime;
 mod session;
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, Session};
@@ -125,8 +126,9 @@ fn lowered(
 /// Bytes of a filter's maps from which on fetching ahead is worth a trial: smaller ones stay in the cache.
 const WORTH_FETCHING: usize = 256 << 10;
 
-/// Bytes to fetch from where a search begins on, at most.
-const MOST_TO_FETCH: u32 = 128;
+/// Bytes to fetch from where a search begins on, at least and at most: room for four places, within which most searches
+/// end.
+const TO_FETCH: RangeInclusive<u32> = 128..=256;
 
 /// The code that runs ahead of the filter, where it is worth having.
 fn ahead(
@@ -142,8 +144,8 @@ fn ahead(
     }
     let lowered = compile::lower_ahead(program, isa).map_err(unsupported)?;
     let worth = lowered.filter(|lowered| lowered.operations <= WORTH_A_CHOICE || when == When::Always);
-    // Most searches end within four places.
-    Ok(worth.map(|lowered| Ahead { lowered, when, bytes: (4 * 4 * stride).min(MOST_TO_FETCH) as usize }))
+    let bytes = (4 * 4 * stride).clamp(*TO_FETCH.start(), *TO_FETCH.end()) as usize;
+    Ok(worth.map(|lowered| Ahead { lowered, when, bytes }))
 }
 
 fn compiled(program: &Program, style: Option<Style>, when: When) -> Result<memory::Code, DeviceError> {

@@ -23,6 +23,16 @@ const AT_ONCE: usize = 3;
 /// What the text gives where there is no entry.
 const MAP_NONE: u32 = 0xffff_ffff;
 
+/// The pairs of a key's words that tell nearly all keys apart, so that the others are looked at in one place only: the
+/// first, of long keys more, as they may begin with an address of IPv6, of which the second half is the one that differs.
+const fn telling(key: u32) -> &'static [usize] {
+    match key {
+        0..=4 => &[0],
+        5..=7 => &[0, 1],
+        _ => &[1, 3],
+    }
+}
+
 /// A search that looks for a key.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Search<'a> {
@@ -59,24 +69,20 @@ impl<'a> Codegen<'a, '_> {
         let wanted = self.wanted(key);
         self.spend(8 * AT_ONCE + 12 * wanted.len())?;
 
-        // The first that may be it, for nearly always two words tell keys apart; if none is, the last.
+        // The first that may be it; if none is, the last.
+        let telling = telling(search.map.key);
         let mut place = places[AT_ONCE - 1];
-        for &one in places[..AT_ONCE - 1].iter().rev() {
-            let may_be = self.may_be(search, one, wanted[0]);
+        for &one in places.iter().rev().skip(1) {
+            let at = self.place_address(search, one);
+            let differences = self.differences(at, &wanted, telling);
+            let may_be = self.b.ins().icmp_imm_u(IntCC::Equal, differences, 0);
             place = self.b.ins().select(may_be, one, place);
         }
         let at = self.place_address(search, place);
-        let mut differences = None;
-        for (number, &wanted) in wanted.iter().enumerate() {
-            let ty = self.b.func.dfg.value_type(wanted);
-            let there = self.word_at(ty, at, 8 * number as i32);
-            let mut difference = self.b.ins().bxor(there, wanted);
-            if ty == clif::I32 {
-                difference = self.b.ins().uextend(clif::I64, difference);
-            }
-            differences = Some(differences.map_or(difference, |before| self.b.ins().bor(before, difference)));
-        }
-        let differences = differences.expect("a place has words");
+        let in_telling = self.differences(at, &wanted, telling);
+        let others: Vec<usize> = (0..wanted.len()).filter(|number| !telling.contains(number)).collect();
+        let in_others = self.differences(at, &wanted, &others);
+        let differences = self.b.ins().bor(in_telling, in_others);
         let (here, elsewhere) = (self.b.create_block(), self.b.create_block());
         self.b.ins().brif(differences, elsewhere, &[], here, &[]);
         self.enter(here);
@@ -86,7 +92,7 @@ impl<'a> Codegen<'a, '_> {
         self.b.ins().jump(exit, &[place.into()]);
         self.enter(elsewhere);
         if search.call == Call::Find {
-            self.end_at_free(search, &places, wanted[0], exit);
+            self.end_at_free(search, &places, in_telling, exit);
         }
         Ok(true)
     }
@@ -106,30 +112,38 @@ impl<'a> Codegen<'a, '_> {
         self.enter(on);
     }
 
-    /// Goes to `exit` without an entry where one of the places is free, for behind that there is no key, and none may
-    /// be that of the key.
-    fn end_at_free(&mut self, search: Search<'a>, places: &[Value], wanted: Value, exit: ir::Block) {
-        let (mut free, mut it) = (self.boolean(false), self.boolean(false));
+    /// What is in some of a place's words and not in a key's, or in the key's alone: zero where they are the same.
+    fn differences(&mut self, place: Value, wanted: &[Value], which: &[usize]) -> Value {
+        let mut all = None;
+        for &number in which {
+            let ty = self.b.func.dfg.value_type(wanted[number]);
+            let there = self.word_at(ty, place, 8 * number as i32);
+            let mut difference = self.b.ins().bxor(there, wanted[number]);
+            if ty == clif::I32 {
+                difference = self.b.ins().uextend(clif::I64, difference);
+            }
+            all = Some(all.map_or(difference, |before| self.b.ins().bor(before, difference)));
+        }
+        all.expect("there are words to compare")
+    }
+
+    /// Goes to `exit` without an entry where one of the places is free, for behind that there is no key, and the key is
+    /// in none of them: the one that was most like it differs in what tells keys apart.
+    fn end_at_free(&mut self, search: Search<'a>, places: &[Value], in_telling: Value, exit: ir::Block) {
+        let mut written = None;
         for &place in places {
             let at = self.place_address(search, place);
-            let there = self.word_at(clif::I32, at, 0);
-            let this = self.b.ins().icmp_imm_u(IntCC::Equal, there, 0);
-            free = self.b.ins().bor(free, this);
-            let this = self.may_be(search, place, wanted);
-            it = self.b.ins().bor(it, this);
+            let first = self.word_at(clif::I32, at, 0);
+            written = Some(written.map_or(first, |before| self.b.ins().band(before, first)));
         }
-        let ends = self.b.ins().band_not(free, it);
+        let all_taken = self.b.ins().band_imm_u(written.expect("there is a place"), i64::from(WRITTEN));
+        let free = self.b.ins().icmp_imm_u(IntCC::Equal, all_taken, 0);
+        let other = self.b.ins().icmp_imm_u(IntCC::NotEqual, in_telling, 0);
+        let ends = self.b.ins().band(free, other);
         let none = self.constant(MAP_NONE);
         let text = self.b.create_block();
         self.b.ins().brif(ends, exit, &[none.into()], text, &[]);
         self.enter(text);
-    }
-
-    /// Whether a place's first two words are those of a key.
-    fn may_be(&mut self, search: Search<'a>, place: Value, wanted: Value) -> Value {
-        let at = self.place_address(search, place);
-        let there = self.word_at(clif::I64, at, 0);
-        self.b.ins().icmp(IntCC::Equal, there, wanted)
     }
 
     /// Where a search begins.
