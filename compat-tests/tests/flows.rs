@@ -4,15 +4,17 @@
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use portcullis_compat_tests::devices;
-use portcullis_core::device::{Device, DeviceError, Dispatch, LoadOptions, Session};
+use portcullis_core::device::{Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, Session};
 use portcullis_core::interp::Interp;
 use portcullis_core::lang::opencl_c::files::NoIncludes;
 use portcullis_core::lang::{Source, opencl_c, wgsl};
 use portcullis_core::map::{Row, rows};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_cpu::Cpu;
 
 /// A packet is its flow and its number in it. It passes where it is the next one, and is told how many came before.
 /// What order does not matter for is shared by all flows.
@@ -135,15 +137,17 @@ fn method(device: &Arc<dyn Device>) -> Option<Dispatch> {
 
 #[test]
 fn packets_of_a_flow_keep_their_order() {
+    let cases = [(wgsl(IN_WGSL), 2000, 1 << 31), (wgsl(IN_WGSL), 300, 2), (c(IN_C), 3000, 20), (c(IN_C), 1, 1)];
+    let cases = cases.map(|(program, flows, large)| {
+        let packets = packets(6000, flows, large, u64::from(flows));
+        let mut reference = Interp::new().load(&program, &options(1)).unwrap();
+        let wanted = outcome(&mut *reference, &program, &packets, &[packets.len()]);
+        let passed = wanted.0.iter().filter(|verdict| **verdict == 2).count();
+        assert!(passed > packets.len() / 2, "{passed} came in order");
+        (program, packets, wanted, flows)
+    });
     devices::on_each("flows in order", |device: &Arc<dyn Device>| {
-        for (program, (flows, large)) in
-            [(wgsl(IN_WGSL), (2000, 1 << 31)), (wgsl(IN_WGSL), (300, 2)), (c(IN_C), (3000, 20)), (c(IN_C), (1, 1))]
-        {
-            let packets = packets(6000, flows, large, u64::from(flows));
-            let mut reference = Interp::new().load(&program, &options(1)).unwrap();
-            let wanted = outcome(&mut *reference, &program, &packets, &[packets.len()]);
-            let passed = wanted.0.iter().filter(|verdict| **verdict == 2).count();
-            assert!(passed > packets.len() / 2, "{passed} came in order");
+        for (program, packets, wanted, flows) in &cases {
             for (threads, sizes) in
                 [(2, &[packets.len()][..]), (2, &[1500, 1, 70, 2500]), (1, &[2000, 2, 0]), (5, &[1250])]
             {
@@ -151,14 +155,14 @@ fn packets_of_a_flow_keep_their_order() {
                 if device.info().id == "interp" && threads > 1 {
                     continue;
                 }
-                let mut session = match device.load(&program, &options(threads)) {
+                let mut session = match device.load(program, &options(threads)) {
                     Err(error @ DeviceError::Unsupported { .. }) if CONCURRENT.contains(&method(device)) => {
                         assert!(error.to_string().contains("take `pipelined` or `inline`"), "{error}");
                         return;
                     }
                     loaded => loaded.unwrap_or_else(|error| panic!("{error}")),
                 };
-                let found = outcome(&mut *session, &program, &packets, sizes);
+                let found = outcome(&mut *session, program, packets, sizes);
                 let what = format!("{} threads, batches of {sizes:?}, {flows} flows", threads);
                 let differs = (0..packets.len()).find(|&i| found.0[i] != wanted.0[i] || found.1[i] != wanted.1[i]);
                 if let Some(i) = differs {
@@ -168,6 +172,44 @@ fn packets_of_a_flow_keep_their_order() {
                 assert_eq!(found.2, wanted.2, "{what}");
             }
         }
+    });
+}
+
+/// The CPU, and how often a program was loaded there.
+struct Counted(Cpu, AtomicUsize);
+
+impl Device for Counted {
+    fn info(&self) -> &DeviceInfo {
+        self.0.info()
+    }
+
+    fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.load(program, options)
+    }
+}
+
+/// Batches of one large flow go to the CPU, the maps with them, and come back when there are none any more.
+#[test]
+fn one_sided_batches_are_left_to_another_device() {
+    let program = wgsl(IN_WGSL);
+    // Two thousand packets are a batch: five of many flows, six of one, seven of many.
+    let mut all = packets(10_000, 800, 1 << 31, 1);
+    all.extend(packets(12_000, 3, 2, 2));
+    all.extend(packets(14_000, 800, 1 << 31, 3));
+    let mut reference = Interp::new().load(&program, &options(1)).unwrap();
+    let wanted = outcome(&mut *reference, &program, &all, &[all.len()]);
+    devices::on_each("one-sided batches", |device: &Arc<dyn Device>| {
+        if CONCURRENT.contains(&method(device)) || device.info().id == "interp" {
+            return;
+        }
+        let counted = Arc::new(Counted(Cpu::new(), AtomicUsize::new(0)));
+        let options = LoadOptions { one_sided: Some(counted.clone()), ..options(2) };
+        let mut session = device.load(&program, &options).unwrap();
+        let found = outcome(&mut *session, &program, &all, &[2000]);
+        assert!(found == wanted, "what comes of the packets");
+        let looks = !device.info().id.starts_with("cpu");
+        assert_eq!(counted.1.load(Ordering::Relaxed), usize::from(looks), "loads on the other device");
     });
 }
 

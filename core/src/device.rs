@@ -1,6 +1,7 @@
 //! What every backend looks like: a [`Device`] loads a [`Program`] and gives a [`Session`], into
 //! which batches go and out of which they come, in order, with their verdicts.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -98,7 +99,7 @@ impl CancelToken {
 }
 
 /// How a program is loaded.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct LoadOptions {
     /// Threads for devices that run on the host's processor; all cores when `None`.
     pub threads: Option<std::num::NonZeroUsize>,
@@ -107,6 +108,10 @@ pub struct LoadOptions {
     /// How batches are handed to the device; its own choice when `None`. One that it does not have
     /// ([`DeviceInfo::dispatch`]) is an error.
     pub dispatch: Option<Dispatch>,
+    /// For a filter with flows on a GPU: the device that takes batches most of whose packets are of one flow, which a GPU
+    /// would filter one after the other on one of its lanes. The filter's maps move there, and back. With `None` all
+    /// batches stay. Devices that gain nothing by it do not look at this.
+    pub one_sided: Option<Arc<dyn Device>>,
     /// Gives work up. It is looked at between the pieces that a session cuts its work into, and while
     /// the host waits for a device. [`Session::complete`] then ends with [`DeviceError::Cancelled`]
     /// within a second or two, and so do [`Session::submit`], which gives the batch back, and
@@ -117,7 +122,19 @@ pub struct LoadOptions {
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        LoadOptions { threads: None, depth: 3, dispatch: None, cancel: CancelToken::new() }
+        LoadOptions { threads: None, depth: 3, dispatch: None, one_sided: None, cancel: CancelToken::new() }
+    }
+}
+
+impl fmt::Debug for LoadOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoadOptions")
+            .field("threads", &self.threads)
+            .field("depth", &self.depth)
+            .field("dispatch", &self.dispatch)
+            .field("one_sided", &self.one_sided.as_ref().map(|device| &device.info().id))
+            .field("cancel", &self.cancel)
+            .finish()
     }
 }
 

@@ -1,11 +1,12 @@
 //! A session for filters with flows, out of one that gives the numbers of packets' flows and one that keeps packets of
 //! equal numbers in order.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::{Device, DeviceError, Done, Imported, LoadOptions, Session, SubmitError, check_submission};
 use crate::packet::{Batch, Span};
-use crate::program::Program;
+use crate::program::{FLOW_BITS, Program};
 
 /// A session that filters packets of a flow one at a time, in the order in which they came.
 pub trait InOrder: Session {
@@ -16,14 +17,36 @@ pub trait InOrder: Session {
     fn submit_in_order(&mut self, batch: Batch, numbers: &[u32]) -> Result<(), SubmitError>;
 }
 
+/// Packets of one flow that make a batch one-sided, at least.
+const LARGE: usize = 1024;
+
+/// And which part of the batch they have to be, at least.
+const PART: usize = 64;
+
+/// How many one-sided batches more than others there have to have been lately for a change of device, and how many of
+/// them are remembered: moving costs a copy of all maps.
+const MOVES: u32 = 2;
+const MOST: u32 = 4;
+
 /// A filter with flows on a device: see the module.
+///
+/// A lane takes all packets of a flow. So a batch most of which is one flow is left to another device where there is one
+/// ([`LoadOptions::one_sided`]), and the maps go with it.
 pub struct Flows<S> {
     program: Arc<Program>,
+    options: LoadOptions,
     /// Redirects packets to the numbers of their flows.
     numbers: Box<dyn Session>,
     session: S,
-    depth: usize,
-    /// Why a batch between the two sessions is lost; all behind it are as well.
+    /// What takes one-sided batches; there once it was needed.
+    other: Option<Box<dyn Session>>,
+    /// Where batches go now, and with them the maps.
+    aside: bool,
+    /// How many batches were one-sided lately.
+    one_sided: u32,
+    /// Of each batch that went on, whether it went aside.
+    sent: VecDeque<bool>,
+    /// Why a batch between the sessions is lost; all behind it are as well.
     failed: Option<DeviceError>,
 }
 
@@ -39,16 +62,57 @@ impl<S: InOrder> Flows<S> {
         options: &LoadOptions,
     ) -> Result<Flows<S>, DeviceError> {
         let flows = program.flows().expect("it is for programs with flows");
-        let numbers = device.load(&Arc::new(flows), options)?;
-        let depth = options.depth.max(1);
-        Ok(Flows { program: program.clone(), numbers, session, depth, failed: None })
+        Ok(Flows {
+            program: program.clone(),
+            options: options.clone(),
+            numbers: device.load(&Arc::new(flows), options)?,
+            session,
+            other: None,
+            aside: false,
+            one_sided: 0,
+            sent: VecDeque::new(),
+            failed: None,
+        })
     }
 
-    /// Has the oldest batch go on whose numbers are asked for, once they are there; whether there is one.
-    fn go_on(&mut self) -> Result<bool, DeviceError> {
-        let Some(Done { batch, verdicts, .. }) = self.numbers.complete()? else { return Ok(false) };
-        self.session.submit_in_order(batch, verdicts.targets()).map_err(|refused| refused.error)?;
-        Ok(true)
+    /// Has the oldest batch go on whose numbers are asked for, once they are there.
+    fn go_on(&mut self) -> Result<(), DeviceError> {
+        let Some(Done { batch, verdicts, .. }) = self.numbers.complete()? else { return Ok(()) };
+        self.choose(verdicts.targets())?;
+        let sent = match (self.aside, &mut self.other) {
+            (true, Some(other)) => other.submit(batch),
+            _ => self.session.submit_in_order(batch, verdicts.targets()),
+        };
+        sent.map_err(|refused| refused.error)?;
+        self.sent.push_back(self.aside);
+        Ok(())
+    }
+
+    /// Decides where the next batch goes, and moves the maps there.
+    fn choose(&mut self, numbers: &[u32]) -> Result<(), DeviceError> {
+        let Some(device) = self.options.one_sided.clone() else { return Ok(()) };
+        self.one_sided = match longest(numbers) > LARGE.max(numbers.len() / PART) {
+            true => (self.one_sided + 1).min(MOST),
+            false => self.one_sided.saturating_sub(1),
+        };
+        let aside = if self.aside { self.one_sided > 0 } else { self.one_sided >= MOVES };
+        if aside == self.aside {
+            return Ok(());
+        }
+        if self.other.is_none() {
+            let options = LoadOptions { dispatch: None, one_sided: None, ..self.options.clone() };
+            self.other = Some(device.load(&self.program, &options)?);
+        }
+        let Some(other) = &mut self.other else { return Ok(()) };
+        for map in 0..self.program.maps().len() {
+            // This waits for the batches before.
+            match aside {
+                true => other.set_map_words(map, 0, &self.session.map_words(map)?)?,
+                false => self.session.set_map_words(map, 0, &other.map_words(map)?)?,
+            }
+        }
+        self.aside = aside;
+        Ok(())
     }
 
     /// Has batches go on until no more than so many are asked about. One that fails is told of when it is completed.
@@ -57,6 +121,29 @@ impl<S: InOrder> Flows<S> {
             self.failed = self.go_on().err();
         }
     }
+
+    /// The session that has the maps, when all batches have gone on.
+    fn maps(&mut self) -> Result<&mut dyn Session, DeviceError> {
+        self.go_on_until(0);
+        match (&self.failed, &mut self.other) {
+            (Some(error), _) => Err(error.clone()),
+            (None, Some(other)) if self.aside => Ok(&mut **other),
+            _ => Ok(&mut self.session),
+        }
+    }
+}
+
+/// How many packets have the number that most have.
+fn longest(numbers: &[u32]) -> usize {
+    if numbers.len() <= LARGE {
+        return 0;
+    }
+    // By the highest bits, as lanes share flows out.
+    const BITS: u32 = 12;
+    let mut counts = vec![0_usize; 1 << BITS];
+    numbers.iter().for_each(|number| counts[(number >> (FLOW_BITS - BITS)) as usize & ((1 << BITS) - 1)] += 1);
+    // Others share those bits: an even part of the batch is not the flow's.
+    counts.into_iter().max().unwrap_or(0).saturating_sub(2 * numbers.len() >> BITS)
 }
 
 impl<S: InOrder> Session for Flows<S> {
@@ -66,12 +153,10 @@ impl<S: InOrder> Session for Flows<S> {
     }
 
     fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
-        if let Err(error) = check_submission(&self.program, &batch, self.in_flight(), self.depth) {
+        if let Err(error) = check_submission(&self.program, &batch, self.in_flight(), self.depth()) {
             return Err(SubmitError { batch: Box::new(batch), error });
         }
-        if self.numbers.in_flight() == self.numbers.depth() {
-            self.go_on_until(self.numbers.depth() - 1);
-        }
+        self.go_on_until(self.numbers.depth() - 1);
         if let Some(error) = &self.failed {
             return Err(SubmitError { batch: Box::new(batch), error: error.clone() });
         }
@@ -82,43 +167,51 @@ impl<S: InOrder> Session for Flows<S> {
     }
 
     fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
-        if self.session.in_flight() == 0 {
+        if self.sent.is_empty() {
             self.go_on_until(0);
         }
-        if let (0, Some(error)) = (self.session.in_flight(), &self.failed) {
-            return Err(error.clone());
+        match (self.sent.pop_front(), &self.failed, &mut self.other) {
+            (None, Some(error), _) => Err(error.clone()),
+            (Some(true), _, Some(other)) => other.complete(),
+            (Some(_), ..) => self.session.complete(),
+            (None, None, _) => Ok(None),
         }
-        self.session.complete()
     }
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
-        self.settle()?;
-        self.session.map_words(map)
+        self.maps()?.map_words(map)
     }
 
     fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
-        self.settle()?;
-        self.session.map_words_at(map, at, words)
+        self.maps()?.map_words_at(map, at, words)
     }
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
-        self.settle()?;
-        self.session.set_map_words(map, at, words)
+        self.maps()?.set_map_words(map, at, words)
     }
 
     fn in_flight(&self) -> usize {
-        self.numbers.in_flight() + self.session.in_flight()
+        self.numbers.in_flight() + self.sent.len()
     }
 
     fn depth(&self) -> usize {
-        self.depth
+        self.options.depth.max(1)
     }
 }
 
-impl<S: InOrder> Flows<S> {
-    /// Has all batches go on.
-    fn settle(&mut self) -> Result<(), DeviceError> {
-        self.go_on_until(0);
-        self.failed.clone().map_or(Ok(()), Err)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_large_flow_makes_a_batch_one_sided() {
+        let numbers = |count: u32, of_one: u32| -> Vec<u32> {
+            let number = |i: u32| if i % 100 < of_one { 7 << 12 } else { i.wrapping_mul(0x9e37_79b1) >> 8 };
+            (0..count).map(number).collect()
+        };
+        let large = |count, of_one| longest(&numbers(count, of_one)) > LARGE.max(count as usize / PART);
+        assert!(!large(1000, 100), "a lane is done with them soon");
+        assert!(large(2000, 90) && large(100_000, 90) && large(1_000_000, 3));
+        assert!(!large(2000, 20) && !large(100_000, 1) && !large(1_000_000, 0));
     }
 }

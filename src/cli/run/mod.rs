@@ -110,17 +110,17 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let interrupt = Interrupt::default();
     let mut device = args.device.open()?;
     args.maps.check(&program, device.info())?;
+    // Nobody asked for this very GPU, so that it need not have batches which the CPU is better at.
+    let chosen = args.device == Selector::Auto && device.info().kind.is_gpu();
     let options = LoadOptions {
+        one_sided: chosen.then(|| devices::open("cpu").ok()).flatten(),
         threads: args.threads.and_then(|n| NonZeroUsize::new(n.into())),
         dispatch: args.dispatch,
         cancel: interrupt.give_up.clone(),
         ..LoadOptions::default()
     };
     let mut session = match device.load(&program, &options) {
-        // Nobody asked for this very GPU.
-        Err(error @ DeviceError::Unsupported { .. })
-            if args.device == Selector::Auto && device.info().kind.is_gpu() =>
-        {
+        Err(error @ DeviceError::Unsupported { .. }) if chosen => {
             out::warn(&format!("{error}; running on the CPU"));
             device = devices::open("cpu")?;
             device.load(&program, &options)?
