@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use portcullis_compat_tests::devices;
 use portcullis_compat_tests::models::Outcome;
-use portcullis_compat_tests::stateful::{self, Model, Outcomes, Phase, flow_stats, gtpu_decap, maglev_lb};
+use portcullis_compat_tests::stateful::{
+    self, Model, Outcomes, Phase, conntrack_fw, flow_stats, gtpu_decap, maglev_lb,
+};
 use portcullis_compat_tests::traffic::{Packet, Spec, traffic};
 use portcullis_core::packet::Verdict;
 
@@ -100,4 +102,16 @@ fn maglev_lb_moves_the_flows_of_a_failed_backend_alone() {
     let to: BTreeSet<_> = moved.map(|(_, after)| port(after)).collect();
     assert_eq!(from, [Some(22)].into());
     assert!(to.len() == 5 && !to.contains(&Some(22)), "to all of the others: {to:?}");
+}
+
+/// Seconds in which connections are over that have fallen silent here and there.
+#[test]
+fn conntrack_fw() {
+    let phases = [Phase { writes: Vec::new(), packets: packets(5) }];
+    let parameters = [("established", "6"), ("transitory", "2")];
+    let mut model = conntrack_fw::ConntrackFw::new(6, 2);
+    let outcomes = check("conntrack_fw", &parameters, &phases, &mut model);
+    assert_verdicts(&outcomes, &[("pass", 2000), ("drop", 1000)]);
+    let states: BTreeSet<u32> = outcomes.maps["connections"].values().map(|value| value[0]).collect();
+    assert_eq!(states, [0, 1, 2, 3, 6, 7, 10, 11, 14, 15].into(), "every state is there in the end");
 }

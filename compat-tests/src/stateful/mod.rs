@@ -4,6 +4,7 @@
 //! A run is of phases: before each the host writes into maps, then packets are filtered. However the packets are cut
 //! into batches, on every device, verdicts, bytes and maps are those of the model.
 
+pub mod conntrack_fw;
 pub mod flow_stats;
 pub mod gtpu_decap;
 pub mod ip;

@@ -35,6 +35,11 @@ impl Connection {
         Connection { client, server, tag, class, sequence, script: script(random) }
     }
 
+    /// Client and server.
+    pub fn ends(&self) -> (SocketAddr, SocketAddr) {
+        (self.client, self.server)
+    }
+
     /// The next segment and the port that it comes from; nothing when all is said.
     pub fn next_frame(&mut self, random: &mut Random) -> Option<(Frame, u32)> {
         // Some are lost before they get here, and some come twice.
@@ -72,6 +77,8 @@ fn script(random: &mut Random) -> VecDeque<Step> {
         }
         // Both begin at once (RFC 9293, section 3.5).
         2 => say(false, SYN, 0),
+        // What answers no SYN.
+        3 => say(false, SYN | FIN, 0),
         _ => {}
     }
     say(false, SYN | ACK, 0);

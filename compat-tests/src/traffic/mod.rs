@@ -43,7 +43,7 @@ impl Default for Spec {
 
 /// The packets, in order of their arrival. What comes from clients has ingress port 0, what comes from servers 1.
 pub fn traffic(spec: &Spec) -> Vec<Packet> {
-    let mut maker = Maker { random: Random::new(spec.seed, 31), spec, flood: None, waiting: Vec::new() };
+    let mut maker = Maker { random: Random::new(spec.seed, 31), spec, flood: None, waiting: Vec::new(), last: None };
     let mut connections: Vec<Connection> = Vec::new();
     let (mut packets, mut now) = (Vec::with_capacity(spec.packets), spec.start);
     while packets.len() < spec.packets {
@@ -56,17 +56,22 @@ pub fn traffic(spec: &Spec) -> Vec<Packet> {
                 match connections[index].next_frame(&mut maker.random) {
                     Some(next) => next,
                     None => {
-                        connections.swap_remove(index);
+                        maker.last = Some(connections.swap_remove(index).ends());
                         continue;
                     }
                 }
             }
-            kind => (maker.other(kind), 0),
+            kind => {
+                // Of a connection that is there, as often as not.
+                let index = maker.random.below(2 * connections.len() as u32) as usize;
+                let ends = connections.get(index).map(Connection::ends);
+                (maker.other(kind, ends), 0)
+            }
         };
         let (bytes, wire_length) = maker.on_the_way(frame.bytes());
         now += maker.pause();
         // Clocks of two interfaces differ a little.
-        let skew = if maker.random.one_in(100) { u64::from(maker.random.below(3_000_000)) } else { 0 };
+        let skew = if maker.random.one_in(100) { u64::from(maker.random.below(300_000_000)) } else { 0 };
         packets.push(Packet { bytes, metadata: Metadata::new(wire_length, port, now - skew) });
     }
     packets
@@ -79,6 +84,8 @@ struct Maker<'a> {
     flood: Option<(SocketAddr, IpAddr, u32)>,
     /// Fragments that follow the one before.
     waiting: Vec<Frame>,
+    /// The ends of a connection that is over.
+    last: Option<(SocketAddr, SocketAddr)>,
 }
 
 impl Maker<'_> {
@@ -86,6 +93,7 @@ impl Maker<'_> {
         let (host, port) = (self.random.below(self.spec.clients), 40_000 + self.random.below(8) as u16);
         let ip: IpAddr = match host % 4 {
             3 => Ipv6Addr::new(0x2001, 0xdb8, 0, host as u16 % 3, 0, 0, 0, host as u16).into(),
+            1 => Ipv4Addr::new(203, 0, 113, host as u8).into(),
             _ => Ipv4Addr::new(10, 1, (host % 5) as u8, host as u8).into(),
         };
         SocketAddr::new(ip, port)
@@ -102,18 +110,28 @@ impl Maker<'_> {
     }
 
     fn connection(&mut self) -> Connection {
-        let client = self.client();
-        let server = self.server(client);
+        let (mut client, mut server) = self.ends();
+        // Ports are used again.
+        if let Some(last) = self.last.take().filter(|_| self.random.one_in(3)) {
+            (client, server) = last;
+        }
         Connection::new(client, server, &mut self.random)
     }
 
-    /// What is no connection's.
-    fn other(&mut self, kind: u32) -> Frame {
+    fn ends(&mut self) -> (SocketAddr, SocketAddr) {
+        let client = self.client();
+        let server = self.server(client);
+        // Some talk to themselves.
+        let server = if self.random.one_in(20) { SocketAddr::new(client.ip(), server.port()) } else { server };
+        (client, server)
+    }
+
+    /// What is no connection's, though it may be between the ends of one.
+    fn other(&mut self, kind: u32, ends: Option<(SocketAddr, SocketAddr)>) -> Frame {
         if let Some(fragment) = self.waiting.pop() {
             return fragment;
         }
-        let client = self.client();
-        let server = self.server(client);
+        let (client, server) = ends.unwrap_or_else(|| self.ends());
         match kind {
             70..80 => self.syn_of_a_flood(),
             80..87 => self.datagram(client, server),
