@@ -16,6 +16,11 @@ impl Writer<'_> {
             let name = match &ty.inner {
                 TypeInner::Struct { members, .. } => {
                     let mut names = crate::names::Names::inside(&self.words);
+                    // To C++ a member may not have the name of a type that the structure uses. Its members' types come first.
+                    members
+                        .iter()
+                        .filter_map(|member| self.type_names.get(&member.ty))
+                        .for_each(|ty| names.reserve(ty));
                     let members = members.iter().enumerate().map(|(index, member)| match &member.name {
                         Some(name) => names.claim(name),
                         None => names.claim(&format!("member{index}")),

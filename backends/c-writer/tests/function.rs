@@ -58,3 +58,15 @@ fn what_it_has_a_use_for_is_said() {
         assert!(all.contains(&argument), "{all:?}");
     }
 }
+
+/// C++ takes no member that is called what the type of a member is (C++17, 6.3.7).
+#[test]
+fn no_member_has_the_name_of_a_type_in_its_structure() {
+    let text = "struct ends { low: u32, high: u32 }
+        struct segment { ends: ends, flags: u32 }
+        fn made(pkt: u32) -> segment { return segment(ends(load_u8(pkt, 0u), load_u8(pkt, 1u)), 2u); }
+        fn xdp_filter(pkt: u32) -> u32 { let s = made(pkt); return s.ends.low + s.ends.high + s.flags; }";
+    let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default()).unwrap();
+    let source = write(&program, &Options::new(Language::Cuda)).unwrap().source;
+    assert!(source.contains("ends ends_;") && !source.contains("ends ends;"), "{source}");
+}
