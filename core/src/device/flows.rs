@@ -143,7 +143,7 @@ fn longest(numbers: &[u32]) -> usize {
     let mut counts = vec![0_usize; 1 << BITS];
     numbers.iter().for_each(|number| counts[(number >> (FLOW_BITS - BITS)) as usize & ((1 << BITS) - 1)] += 1);
     // Others share those bits: an even part of the batch is not the flow's.
-    counts.into_iter().max().unwrap_or(0).saturating_sub(2 * numbers.len() >> BITS)
+    counts.into_iter().max().unwrap_or(0).saturating_sub((2 * numbers.len()) >> BITS)
 }
 
 impl<S: InOrder> Session for Flows<S> {
