@@ -5,6 +5,7 @@
 pub mod capture_bytes;
 pub mod descriptors;
 mod filter;
+pub mod map_files;
 pub mod mutate;
 pub mod opencl_c_preprocess;
 pub mod opencl_c_text;

@@ -123,5 +123,7 @@ fn newlines(text: &str) -> usize {
 /// What is wrong, without the place, which is told apart.
 fn words_of(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    text.rfind(" at line ").map_or(text.clone(), |at| text[..at].to_owned())
+    let text = text.rfind(" at line ").map_or(text.as_str(), |at| &text[..at]);
+    // Names out of the file are in it as they are there.
+    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }

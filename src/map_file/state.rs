@@ -167,8 +167,10 @@ impl<'a> Reader<'a> {
         let [key, value, entries, count, length] =
             [self.word()?, self.word()?, self.word()?, self.word()?, self.word()?];
         let name = self.take((length as usize).next_multiple_of(4))?;
-        let name = std::str::from_utf8(&name[..length as usize]);
-        let name = name.map_err(|_| StateError::Damaged("a map has no name"))?.to_owned();
+        let name = std::str::from_utf8(&name[..length as usize]).ok();
+        // It may come to be shown.
+        let name = name.filter(|name| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'));
+        let name = name.ok_or(StateError::Damaged("a map has no name"))?.to_owned();
         let there = Declaration { name, kind, key, value, entries, fields: Vec::new(), place: 0..0 };
         let Some(at) = maps.iter().position(|map| map.name == there.name) else {
             let what =

@@ -1,0 +1,175 @@
+//! Any bytes as the rows of a map, and as the state of maps: no panic, errors that can be printed, and what was read can
+//! be written and is the same when it is read again.
+
+use portcullis::map::declare::{Comments, declarations};
+use portcullis::map::layout::Layout;
+use portcullis::map::{Declaration, Format, Table, dump};
+use portcullis::map_file::{Entries, put, state, text};
+
+/// Maps of every kind.
+const MAPS: &str = "//! map flows: hash key=2 value=3 entries=20
+//! map named: hash key=5 value=3 entries=20 fields=from:ip,via:ipv4,bytes:u64,port
+//! map recent: lru_hash key=1 value=0 entries=20
+//! map routes: lpm key=1 value=1 entries=20
+//! map hosts: lpm key=4 value=2 entries=20
+//! map settings: array value=2 entries=9
+//! map sums: counter entries=9
+";
+
+fn maps() -> Vec<Declaration> {
+    declarations(MAPS, Comments::Wgsl).expect("they are right")
+}
+
+/// The first byte says which map, or that it is state; with 8 added it is JSON, or state whose checksum is put right.
+///
+/// # Panics
+/// Where errors cannot be printed, or what was read is not what is read again.
+pub fn run(data: &[u8]) {
+    let Some((&how, bytes)) = data.split_first() else { return };
+    let maps = maps();
+    match maps.get(usize::from(how & 7)) {
+        Some(map) => rows(map, if how & 8 == 0 { Format::Csv } else { Format::Json }, bytes),
+        None if how & 8 == 0 => carried(&maps, bytes),
+        None => carried(&maps, &sealed(bytes)),
+    }
+}
+
+fn rows(map: &Declaration, format: Format, bytes: &[u8]) {
+    let rows = match text::read(map, format, bytes) {
+        Ok(rows) => rows,
+        Err(problems) => {
+            let lines = bytes.iter().filter(|byte| **byte == b'\n').count() + 1;
+            assert!(!problems.first.is_empty());
+            for (line, what) in &problems.first {
+                assert!((1..=lines).contains(line) && is_printable(what), "{line} of {lines}: {what:?}");
+            }
+            return;
+        }
+    };
+    assert_eq!(rows.lines.len(), rows.entries.len());
+    assert!(rows.lines.is_sorted());
+    let mut table = Table::new(map, Vec::new());
+    if put(&mut table, &rows.entries).is_err() {
+        return;
+    }
+    for (_, format) in Format::ALL {
+        let mut dumped = Vec::new();
+        dump(map, &memory(map, &table), format, &mut dumped).expect("memory takes everything");
+        let again = text::read(map, format, &dumped);
+        let again = again.unwrap_or_else(|wrong| panic!("{wrong} of\n{}", String::from_utf8_lossy(&dumped)));
+        let mut other = Table::new(map, Vec::new());
+        put(&mut other, &again.entries).expect("there was room for them");
+        assert_eq!(other.rows(), table.rows());
+    }
+}
+
+fn carried(maps: &[Declaration], bytes: &[u8]) {
+    let all = match state::read(maps, bytes) {
+        Ok(all) => all,
+        Err(error) => return assert!(is_printable(&error.to_string()), "{error}"),
+    };
+    let mut again = Vec::new();
+    let mut writer = state::Writer::new(&mut again, maps.len()).expect("memory takes everything");
+    let mut memories = Vec::new();
+    for (map, entries) in maps.iter().zip(&all) {
+        let mut table = Table::new(map, Vec::new());
+        if let Err(entry) = put(&mut table, entries) {
+            return assert!(is_printable(&state::no_room(map, entries, entry).to_string()));
+        }
+        memories.push(memory(map, &table));
+        writer.map(map, &memories[memories.len() - 1]).expect("memory takes everything");
+    }
+    writer.finish().expect("memory takes everything");
+    let read = state::read(maps, &again).expect("it was written just now");
+    let wanted: Vec<Entries> =
+        maps.iter().zip(&memories).map(|(map, memory)| Entries::in_memory(map, memory)).collect();
+    assert_eq!(read, wanted);
+}
+
+/// A table's words as a session has them.
+fn memory(map: &Declaration, table: &Table) -> Vec<u32> {
+    let mut words = vec![0; Layout::of(map).words()];
+    let (at, changed) = table.changes();
+    words[at..at + changed.len()].copy_from_slice(changed);
+    words
+}
+
+fn is_printable(text: &str) -> bool {
+    !text.is_empty() && !text.chars().any(char::is_control)
+}
+
+/// The bytes as state whose checksum is right, as `docs/maps.md` has it; in place of the last 8.
+fn sealed(bytes: &[u8]) -> Vec<u8> {
+    let end = bytes.len().saturating_sub(8) / 4 * 4;
+    let words = bytes[..end].chunks_exact(4).map(|word| word.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)));
+    let sum = words.fold(0xcbf2_9ce4_8422_2325_u64, |sum, word| (sum ^ word).wrapping_mul(0x100_0000_01b3));
+    [&bytes[..end], &sum.to_le_bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutate::{A_SECOND, Corpus, run_for};
+
+    /// How inputs that are state begin; others with the map's number.
+    const STATE: u8 = 7;
+
+    /// State with an entry in each map.
+    fn some_state() -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut writer = state::Writer::new(&mut bytes, 7).unwrap();
+        for map in maps() {
+            let mut table = Table::new(&map, Vec::new());
+            let mut key = vec![0; map.key_words() as usize];
+            key[0] = 1;
+            if let Some(length) = key.get_mut(map.key as usize) {
+                *length = 32;
+            }
+            table.set(&key, &[7, 8]).unwrap();
+            writer.map(&map, &memory(&map, &table)).unwrap();
+        }
+        writer.finish().unwrap();
+        assert!(state::read(&maps(), &bytes).is_ok());
+        bytes
+    }
+
+    #[test]
+    fn for_a_second() {
+        let state = [&[STATE + 8][..], &some_state()].concat();
+        let intact = [&[STATE][..], &some_state()].concat();
+        let seeds: [&[u8]; 12] = [
+            b"\x00key0,key1,value0,value1,value2\n1,2,3,4,5\n10.0.0.1,0x50,02:00:00:00:00:01,7\n",
+            b"\x08[\n{\"key\":[1,2],\"value\":[3,4,5]},\n{\"key\":[\"10.0.0.1\",\"0x50\"],\"value\":[\"02-00-00-00-00-01\",7]}\n]\n",
+            b"\x01from,via,bytes,port\n10.0.0.19,10.0.0.1,34359738367,80\n2001:db8::7,1,2,3\n",
+            b"\x09[{\"key\":[\"10.0.0.19\",\"10.0.0.1\"],\"value\":[34359738367,80]}]",
+            b"\x02# comment\n\n1\n\"2\"\r\n3\n",
+            b"\x03prefix,hop\n10.0.0.0/8,1\n10.0.0.1,2\n0,0,3\n",
+            b"\x0b[{\"prefix\":\"10.0.0.0/8\",\"value\":1},{\"prefix\":[0,0],\"value\":[3]}]",
+            b"\x04::/0,1,2\n2001:db8::/32,3,4\n",
+            b"\x05index,value0,value1\n0,1,2\n8,3,4\n",
+            b"\x0e[{\"index\":1,\"sum\":18446744073709551615},{\"index\":2,\"sum\":\"0x10\"}]",
+            &state,
+            &intact,
+        ];
+        let pieces: [&[u8]; 14] = [
+            b",",
+            b"\n",
+            b"\r\n",
+            b"\"",
+            b"[",
+            b"]",
+            b"{\"key\":",
+            b"::",
+            b"/",
+            b"10.0.0.0/8",
+            b"\xff\xff\xff\xff",
+            b"0x",
+            b"#",
+            b"\\u001b",
+        ];
+        for seed in seeds {
+            run(seed);
+        }
+        run_for(A_SECOND, "map_files", Corpus { seeds: &seeds, pieces: &pieces }, 0, run);
+    }
+}
