@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use portcullis_compat_tests::devices;
 use portcullis_compat_tests::models::Outcome;
 use portcullis_compat_tests::stateful::{
-    self, Model, Outcomes, Phase, conntrack_fw, flow_stats, gtpu_decap, maglev_lb,
+    self, Model, Outcomes, Phase, blacklist, conntrack_fw, flow_stats, gtpu_decap, maglev_lb, router,
 };
+use portcullis_compat_tests::traffic::frame::ones_complement;
 use portcullis_compat_tests::traffic::{Packet, Spec, traffic};
 use portcullis_core::packet::Verdict;
 
@@ -114,4 +115,51 @@ fn conntrack_fw() {
     assert_verdicts(&outcomes, &[("pass", 2000), ("drop", 1000)]);
     let states: BTreeSet<u32> = outcomes.maps["connections"].values().map(|value| value[0]).collect();
     assert_eq!(states, [0, 1, 2, 3, 6, 7, 10, 11, 14, 15].into(), "every state is there in the end");
+}
+
+/// With routes that become others halfway.
+fn routes(name: &str, is_v6: bool) {
+    // One client in four has an address of IPv6.
+    let all = traffic(&Spec { seed: 5, packets: if is_v6 { 16_000 } else { 6000 }, ..Spec::default() });
+    let all = router::routed(&all, is_v6, 5);
+    let (first, then) = all.split_at(all.len() / 2);
+    let phases = [(first, 5), (then, 6)]
+        .map(|(packets, seed)| Phase { writes: router::writes(is_v6, seed), packets: packets.to_vec() });
+    let outcomes = check(name, &[], &phases, &mut router::Router::new(is_v6));
+    assert_verdicts(&outcomes, &[("redirect", 1000), ("pass", 2000)]);
+    let ports: BTreeSet<_> = outcomes.packets.iter().map(|outcome| outcome.verdict.to_return()).collect();
+    assert!(ports.len() > 6, "{ports:?}");
+    // Nearly all had the right checksum before, and have it still.
+    let is_right = |bytes: &[u8]| ones_complement(&bytes[14..34]) == 0xffff;
+    let forwarded = || outcomes.packets.iter().filter(|outcome| outcome.verdict != Verdict::Pass);
+    let right = forwarded().filter(|outcome| is_v6 || is_right(&outcome.bytes)).count();
+    assert!(right * 20 > forwarded().count() * 19, "{right} of {}", forwarded().count());
+}
+
+#[test]
+fn router_v4() {
+    routes("router_v4", false);
+}
+
+#[test]
+fn router_v6() {
+    routes("router_v6", true);
+}
+
+#[test]
+fn blacklist() {
+    let (packets, more) = (packets(8), packets(9));
+    let phases = [
+        Phase { writes: blacklist::writes(&packets, 8), packets },
+        Phase { writes: blacklist::writes(&more, 9), packets: more },
+    ];
+    let outcomes = check("blacklist", &[], &phases, &mut blacklist::Blacklist::default());
+    assert_verdicts(&outcomes, &[("drop", 1000), ("pass", 1000)]);
+    for map in ["blocked_v4", "blocked_v6"] {
+        assert!(
+            outcomes.maps[map].values().filter(|value| value[0] > 20).count() > 3,
+            "{map}: {:?}",
+            outcomes.maps[map]
+        );
+    }
 }

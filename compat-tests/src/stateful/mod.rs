@@ -4,11 +4,14 @@
 //! A run is of phases: before each the host writes into maps, then packets are filtered. However the packets are cut
 //! into batches, on every device, verdicts, bytes and maps are those of the model.
 
+pub mod blacklist;
 pub mod conntrack_fw;
 pub mod flow_stats;
 pub mod gtpu_decap;
 pub mod ip;
+pub mod lpm;
 pub mod maglev_lb;
+pub mod router;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroUsize;
@@ -82,10 +85,20 @@ pub fn programs(name: &str, parameters: &[(&str, &str)]) -> Vec<Arc<Program>> {
         let parameters = parameters.iter().map(|(name, value)| (named(name), (*value).to_owned())).collect();
         ProgramOptions { parameters, ..ProgramOptions::default() }
     };
-    let in_wgsl = wgsl::compile(&Source::new(format!("{name}.wgsl"), find(stock::STATEFUL)), &options(false));
-    let source = Source::new(format!("{name}.cl"), find(stock::STATEFUL_IN_C));
+    let in_wgsl = Source::new(format!("{name}.wgsl"), with_small_tables(find(stock::STATEFUL)));
+    let in_wgsl = wgsl::compile(&in_wgsl, &options(false));
+    let source = Source::new(format!("{name}.cl"), with_small_tables(find(stock::STATEFUL_IN_C)));
     let in_c = opencl_c::compile(&source, &options(true), &mut NoIncludes);
     [in_wgsl, in_c].map(|program| Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))).into()
+}
+
+/// The text with room for some prefixes in place of the internet's: each run clears all and reads all.
+fn with_small_tables(text: &str) -> String {
+    let line = |line: &str| match line.split_once("entries=") {
+        Some((map, _)) if map.starts_with("//! map ") && map.contains(": lpm ") => format!("{map}entries=3000\n"),
+        _ => format!("{line}\n"),
+    };
+    text.lines().map(line).collect()
 }
 
 /// All of the packets.
