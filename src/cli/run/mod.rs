@@ -160,6 +160,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
     } else if let Some(error) = finished.error {
         if error.is_broken_pipe() {
+            // A quiet end, but for what was to be kept.
+            if maps.writes() {
+                out::note("no map is written");
+            }
             return Err(Failure::ClosedPipe);
         }
         out::error(&error.to_string());
