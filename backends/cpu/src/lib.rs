@@ -16,12 +16,12 @@ mod probe;
 mod runtime;
 mod session;
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, Session};
 use portcullis_core::map::Kind;
 use portcullis_core::map::layout::Layout;
+use portcullis_core::map::lpm::LINE;
 use portcullis_core::program::Program;
 
 use memory::{Ahead, When};
@@ -126,25 +126,28 @@ fn lowered(
 /// Bytes of a filter's maps from which on fetching ahead is worth a trial: smaller ones stay in the cache.
 const WORTH_FETCHING: usize = 256 << 10;
 
-/// Bytes to fetch from where a search begins on, at least and at most: room for four places, within which most searches
-/// end.
-const TO_FETCH: RangeInclusive<u32> = 128..=256;
-
 /// The code that runs ahead of the filter, where it is worth having.
 fn ahead(
     program: &Program,
     when: When,
     isa: &dyn cranelift_codegen::isa::TargetIsa,
 ) -> Result<Option<Ahead>, DeviceError> {
-    let searched = program.maps().iter().filter(|map| matches!(map.kind, Kind::Hash | Kind::LruHash)).map(Layout::of);
-    let (bytes, stride) =
-        searched.fold((0, 0), |(bytes, stride), layout| (bytes + 4 * layout.words(), layout.stride.max(stride)));
-    if stride == 0 || bytes < WORTH_FETCHING && when == When::WhereFaster {
+    let (mut size, mut bytes) = (0, 0);
+    for map in program.maps() {
+        let layout = Layout::of(map);
+        let each = match map.kind {
+            Kind::Array | Kind::Counter => continue,
+            // Most searches end within four places.
+            Kind::Hash | Kind::LruHash => (4 * 4 * layout.stride).clamp(128, 256),
+            Kind::Lpm => 4 * LINE,
+        };
+        (size, bytes) = (size + 4 * layout.words(), bytes.max(each as usize));
+    }
+    if bytes == 0 || size < WORTH_FETCHING && when == When::WhereFaster {
         return Ok(None);
     }
     let lowered = compile::lower_ahead(program, isa).map_err(unsupported)?;
     let worth = lowered.filter(|lowered| lowered.operations <= WORTH_A_CHOICE || when == When::Always);
-    let bytes = (4 * 4 * stride).clamp(*TO_FETCH.start(), *TO_FETCH.end()) as usize;
     Ok(worth.map(|lowered| Ahead { lowered, when, bytes }))
 }
 

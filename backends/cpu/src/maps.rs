@@ -1,15 +1,19 @@
 //! The memory of a filter's maps.
 
 use std::convert::Infallible;
+use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use portcullis_core::map::Declaration;
 use portcullis_core::map::layout::{HEADER, Layout};
 use portcullis_core::map::upkeep::Memory;
 
+/// Words of a line of the cache.
+const LINE: usize = 16;
+
 /// The words of all maps of a session.
 pub(crate) struct Maps {
-    words: Vec<Box<[AtomicU32]>>,
+    words: Vec<Words>,
     /// Where each begins, for the code.
     addresses: Vec<*mut u32>,
 }
@@ -22,7 +26,7 @@ unsafe impl Sync for Maps {}
 impl Maps {
     /// With nothing in them.
     pub fn new(maps: &[Declaration]) -> Maps {
-        let words: Vec<_> = maps.iter().map(|map| zeros(Layout::of(map).words())).collect();
+        let words: Vec<_> = maps.iter().map(|map| Words::zeros(Layout::of(map).words())).collect();
         let addresses = words.iter().map(|words| words.as_ptr().cast_mut().cast()).collect();
         Maps { words, addresses }
     }
@@ -90,9 +94,41 @@ impl Memory for Idle<'_> {
     }
 }
 
-/// Zeros that the system gives page by page when they are first written.
-fn zeros(count: usize) -> Box<[AtomicU32]> {
-    let zeros: Box<[u32]> = vec![0; count].into();
-    // SAFETY: an atomic word has the size and alignment of a word, on processors of 64 bits.
-    unsafe { Box::from_raw(Box::into_raw(zeros) as *mut [AtomicU32]) }
+/// The words of a map, which begin with a line of the cache, as what they hold is laid out to be in few of them.
+struct Words {
+    memory: Box<[AtomicU32]>,
+    own: Range<usize>,
+}
+
+impl Words {
+    /// Zeros that the system gives page by page when they are first written.
+    fn zeros(count: usize) -> Words {
+        let zeros: Box<[u32]> = vec![0; count + LINE - 1].into();
+        // SAFETY: an atomic word has the size and alignment of a word, on processors of 64 bits.
+        let memory = unsafe { Box::from_raw(Box::into_raw(zeros) as *mut [AtomicU32]) };
+        // An allocator that could be asked for it would write the zeros.
+        let start = (memory.as_ptr() as usize / size_of::<u32>()).wrapping_neg() % LINE;
+        Words { memory, own: start..start + count }
+    }
+}
+
+impl Deref for Words {
+    type Target = [AtomicU32];
+
+    fn deref(&self) -> &[AtomicU32] {
+        &self.memory[self.own.clone()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_begin_with_a_line() {
+        for count in [1, 16, 17, 1000, 100_000] {
+            let words = Words::zeros(count);
+            assert_eq!((words.len(), words.as_ptr() as usize % 64), (count, 0));
+        }
+    }
 }

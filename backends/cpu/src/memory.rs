@@ -120,6 +120,9 @@ pub(crate) struct Ahead {
 /// there still when it is used.
 const GROUP: usize = 16;
 
+/// Bytes of a line of the cache.
+const LINE: usize = 64;
+
 /// Compiled code: one function or more that do the same; freed when dropped.
 pub(crate) struct Code {
     module: Option<JITModule>,
@@ -267,8 +270,9 @@ unsafe fn places(ahead: &Entry, context: &Context, start: usize, end: usize) -> 
 /// Asks for memory to be in the cache soon, wherever that is: an address that is none is no fault.
 #[inline]
 fn fetch(at: *const u8, bytes: usize) {
-    for offset in (0..bytes).step_by(64).chain([bytes - 1]) {
-        let at = at.wrapping_add(offset);
+    let into_line = at as usize % LINE;
+    for offset in (0..into_line + bytes).step_by(LINE) {
+        let at = at.wrapping_sub(into_line).wrapping_add(offset);
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the instruction faults at no address, and every such processor has it.
         unsafe {

@@ -13,6 +13,7 @@ use naga::{Expression, Function, Handle};
 use portcullis_core::lang::prelude::Intrinsic;
 use portcullis_core::map::Call;
 use portcullis_core::map::layout::HEADER;
+use portcullis_core::map::lpm::{LINE, Parts};
 
 use super::statements::End;
 use super::{Codegen, Found, Frame, Operand, Result, output_memory};
@@ -58,16 +59,18 @@ impl<'a> Codegen<'a, '_> {
     ) -> Result<Option<End>> {
         let Some(intrinsic) = self.program.intrinsic(function) else { return Ok(None) };
         let address = match intrinsic {
-            Intrinsic::Map { call: Call::Find | Call::Insert | Call::Remove, .. } => match self.search(function) {
-                Some(search) => {
-                    let key = self.value(frame, arguments[0])?;
-                    let place = self.first_place(search, &key)?;
-                    let at = self.place_address(search, place);
-                    self.ahead = Some(true);
-                    self.b.ins().iadd_imm_u(at, i64::from(4 * HEADER))
+            Intrinsic::Map { map, call: Call::Find | Call::Insert | Call::Remove } => {
+                let key = self.value(frame, arguments[0])?;
+                self.ahead = Some(true);
+                match self.search(function) {
+                    Some(search) => {
+                        let place = self.first_place(search, &key)?;
+                        let at = self.place_address(search, place);
+                        self.b.ins().iadd_imm_u(at, i64::from(4 * HEADER))
+                    }
+                    None => self.root_group(map, key[0]),
                 }
-                None => self.nothing(),
-            },
+            }
             Intrinsic::AdjustHead | Intrinsic::AdjustTail => self.nothing(),
             Intrinsic::Store { .. }
             | Intrinsic::Map { call: Call::Write | Call::Add | Call::CompareExchange | Call::Count, .. } => {
@@ -82,5 +85,16 @@ impl<'a> Codegen<'a, '_> {
         let verdict = self.verdict_block()?;
         self.b.ins().jump(verdict, &[address.into()]);
         Ok(Some(End::Leaves))
+    }
+
+    /// The address of the group that the search for a prefix begins with.
+    fn root_group(&mut self, map: u32, address: Value) -> Value {
+        let Parts { root_bits, root, .. } = Parts::of(&self.program.maps()[map as usize]);
+        let number = self.b.ins().ushr_imm_u(address, i64::from(32 - root_bits));
+        let number = self.b.ins().uextend(clif::I64, number);
+        let offset = self.b.ins().imul_imm_u(number, i64::from(4 * LINE));
+        let words = self.map_words(map);
+        let group = self.b.ins().iadd(words, offset);
+        self.b.ins().iadd_imm_u(group, 4 * root as i64)
     }
 }

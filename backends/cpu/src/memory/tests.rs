@@ -2,6 +2,7 @@
 
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::map::layout::{Layout, hash};
+use portcullis_core::map::lpm::Parts;
 use portcullis_core::packet::Batch;
 use portcullis_core::program::{Program, ProgramOptions};
 
@@ -91,6 +92,20 @@ fn searches_are_found_where_they_begin() {
         Some(layout.at(hash(&key) & 1023))
     });
     assert_eq!(found(text, &packets), want.collect::<Vec<_>>());
+}
+
+#[test]
+fn searches_for_prefixes_begin_with_a_group_of_the_root() {
+    for (key, address) in [(1, "load_le32(pkt, 0u)"), (4, "vec4<u32>(load_le32(pkt, 0u), 1u, 2u, 3u)")] {
+        let text = format!(
+            "//! map routes: lpm key={key} value=1 entries=5000
+             fn xdp_filter(pkt: u32) -> u32 {{ return 1u + (routes_find({address}) & 1u); }}"
+        );
+        let Parts { root_bits, root, .. } = Parts::of(&program(&text).maps()[0]);
+        let packets: Vec<Vec<u32>> = (0..50_u32).map(|n| vec![n.wrapping_mul(0x9e37_79b1)]).collect();
+        let group = |packet: &Vec<u32>| Some(root as usize + 16 * (packet[0] >> (32 - root_bits)) as usize);
+        assert_eq!(found(&text, &packets), packets.iter().map(group).collect::<Vec<_>>());
+    }
 }
 
 #[test]
