@@ -5,6 +5,7 @@ mod arguments;
 mod check;
 #[cfg(unix)]
 mod interrupts;
+mod live;
 mod look_around;
 mod map_files;
 mod maps;

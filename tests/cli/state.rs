@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::File;
 
+use crate::live::{LOOK_UP, Live};
 use crate::support::{PASS, Place, has_device, packets, pcap, sample};
 
 /// Of each source its packets, of each length whether it came, of all packets their bytes.
@@ -179,6 +180,34 @@ fn a_file_is_of_one_run_at_a_time() {
     assert_eq!(run().failed(1, &[]).err, format!("error: s: {why}\n"));
     drop(other);
     run().done();
+}
+
+/// Once a second or so: a run that is killed loses what came after.
+#[test]
+fn a_long_run_writes_its_state_now_and_then() {
+    let place = Place::new();
+    place.file("f.wgsl", LOOK_UP);
+    let hosts = place.file("h.csv", "10.0.0.1,7,0\n");
+    let mut live = Live::start(
+        &place,
+        &["--device", "cpu", "--map", &format!("hosts={hosts}"), "--state", "s", "--state-every", "1"],
+    );
+    let before = place.path("s");
+    live.until(1, |_, _| before.exists());
+    let first = place.read("s");
+    // It stays the run's own.
+    let other = ["run", "f.wgsl", "--read", place.file("none.pcap", pcap(&[])), "--state", "s"];
+    place.run(&other).failed(1, &["error: s: another run carries its state in it"]);
+    // And again.
+    live.until(1, |_, _| std::fs::read(place.path("s")).unwrap() != first);
+    let (most, said) = (live.packets, live.said());
+    live.kill();
+    assert_eq!(said, "");
+    place.run(&[&other[..], &["--dump-map", "hosts=o.csv"]].concat()).done();
+    let text = String::from_utf8(place.read("o.csv")).unwrap();
+    let count: u64 = text.strip_prefix("key0,value0,value1\n167772161,7,").unwrap().trim_end().parse().unwrap();
+    assert!((2..=most).contains(&count), "{count} of {most}");
+    place.run(&["run", "f.wgsl", "--read", "none.pcap", "--state-every", "1"]).failed(2, &["--state"]);
 }
 
 /// Killed at any time, a run leaves the file as it was or as it was to be, and nothing beside it that the next does not

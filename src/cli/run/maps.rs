@@ -1,6 +1,7 @@
 //! What a run's maps begin with and where they go.
 
 use std::path::Path;
+use std::time::Duration;
 
 use clap::builder::{NonEmptyStringValueParser, StringValueParser, TypedValueParser};
 use portcullis::device::{DeviceError, DeviceInfo, Session};
@@ -22,6 +23,9 @@ pub struct MapArgs {
     /// it after the run
     #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
     pub state: Option<String>,
+    /// Write the file of --state while packets flow too, every so many seconds, between two batches
+    #[arg(long, value_name = "SECONDS", requires = "state", value_parser = clap::value_parser!(u32).range(1..))]
+    pub state_every: Option<u32>,
     /// Begin with these entries in a map, over those of --state: a CSV or JSON file, as its name ends, with numbers,
     /// addresses, prefixes and MACs as people write them, or as --dump-map does; may be given several times
     #[arg(long, value_name = "NAME=FILE", value_parser = input("--map"))]
@@ -135,7 +139,8 @@ pub struct Maps<'a> {
 impl<'a> Maps<'a> {
     /// Brings what they begin with to the session.
     pub fn load(args: &'a MapArgs, program: &'a Program, session: &mut dyn Session) -> Result<Maps<'a>, Failure> {
-        let mut state = args.state.as_deref().map(State::open).transpose()?;
+        let every = args.state_every.map(|seconds| Duration::from_secs(seconds.into()));
+        let mut state = args.state.as_deref().map(|name| State::open(name, every)).transpose()?;
         let number = |file: &MapFile| Some((file.number(program)?, &program.maps()[file.number(program)?]));
         // What is wrong with any of the files comes before the first is taken.
         let given = args.map.iter().filter_map(|file| Some((file, number(file)?)));
@@ -163,10 +168,17 @@ impl<'a> Maps<'a> {
         Ok(())
     }
 
-    /// Between two batches: makes maps follow their files. What could not be done is given in words.
+    /// Between two batches: writes state where that is due, and makes maps follow their files. What could not be done is
+    /// given in words.
     pub fn follow(&mut self, session: &mut dyn Session) -> Result<Vec<String>, DeviceError> {
-        let each = self.followers.iter_mut().filter_map(|follower| follower.boundary(session).transpose());
-        each.collect()
+        let mut wrong = Vec::new();
+        if let Some(Err(error)) = self.state.as_mut().map(|state| state.save_if_due(self.program, session)) {
+            wrong.push(format!("{error}; the file is as it was, and is tried again"));
+        }
+        for follower in &mut self.followers {
+            wrong.extend(follower.boundary(session)?);
+        }
+        Ok(wrong)
     }
 
     /// Whether any is written after the run.
@@ -175,8 +187,9 @@ impl<'a> Maps<'a> {
     }
 
     /// Writes what is there now to all files, also where one fails; the first error is given.
-    pub fn write(&self, session: &mut dyn Session) -> Result<(), Failure> {
-        let saved = self.state.as_ref().map_or(Ok(()), |state| state.save(self.program, session));
+    pub fn write(&mut self, session: &mut dyn Session) -> Result<(), Failure> {
+        let saved =
+            self.state.as_mut().map_or(Ok(()), |state| state.save(self.program, session).map_err(Failure::from));
         saved.and(self.dumps.as_ref().map_or(Ok(()), |dumps| dumps.write(session)))
     }
 }

@@ -50,23 +50,24 @@ impl Replacement {
         Ok(Replacement { name: name.into(), path, special, permissions })
     }
 
-    /// Writes it. Where that fails, what was there is there still.
+    /// Writes it, and gives the file, which is locked until it is dropped. Where that fails, what was there is there still.
     ///
     /// # Errors
     /// See [`SinkError`].
-    pub fn write(&self, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), SinkError> {
+    pub fn write(&self, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<File, SinkError> {
         let create = |error| SinkError::Create { name: self.name.clone(), error };
         let write = |error| SinkError::Write { name: self.name.clone(), error };
         if self.special {
             let file = OpenOptions::new().write(true).open(&self.path).map_err(create)?;
-            return fill(file, content).map(drop).map_err(write);
+            return fill(file, content).map_err(write);
         }
         let (file, temporary) = beside(&self.path).map_err(create)?;
         let placed = fill(file, content).and_then(|file| {
             // Before the name is there, so that not even a loss of power leaves an empty file under it.
             file.sync_all()?;
             self.permissions.clone().map_or(Ok(()), |as_before| file.set_permissions(as_before))?;
-            fs::rename(&temporary, &self.path)
+            fs::rename(&temporary, &self.path)?;
+            Ok(file)
         });
         if placed.is_err() {
             let _ = fs::remove_file(&temporary);

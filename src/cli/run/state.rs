@@ -3,8 +3,10 @@
 use std::fs::{File, TryLockError};
 use std::io::{self, Read};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use portcullis::device::Session;
+use portcullis::io::SinkError;
 use portcullis::map::Table;
 use portcullis::map_file::{self, state};
 use portcullis::program::Program;
@@ -17,19 +19,28 @@ use crate::cli::failure::Failure;
 /// The file, from before a run to behind it.
 pub struct State<'a> {
     name: &'a str,
-    /// What was there before, which nobody else may write meanwhile.
-    before: Option<File>,
-    after: Replacement,
+    /// What is there now, if anything is, which nobody else may write meanwhile.
+    now: Option<File>,
+    next: Replacement,
+    /// When it is to be written while packets flow.
+    due: Option<Due>,
+}
+
+struct Due {
+    every: Duration,
+    last: Instant,
+    /// Whether the last time it could not be done.
+    failing: bool,
 }
 
 impl<'a> State<'a> {
     /// Sees whether the file can be read, if it is there, and written. Nobody else may have it meanwhile.
-    pub fn open(name: &'a str) -> Result<State<'a>, Failure> {
+    pub fn open(name: &'a str, every: Option<Duration>) -> Result<State<'a>, Failure> {
         let path = place(Path::new(name));
         if path.metadata().is_ok_and(|it| !it.is_file() && !it.is_dir()) {
             return Err(wrong(name, "this is no file, and state is carried in one"));
         }
-        let before = loop {
+        let now = loop {
             let Some(file) = open(&path).map_err(|error| wrong(name, &reason(&error)))? else { break None };
             // Where a file system has no locks, nobody is kept out.
             if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
@@ -43,12 +54,13 @@ impl<'a> State<'a> {
                 break Some(file);
             }
         };
-        Ok(State { name, before, after: Replacement::new(name)? })
+        let due = every.map(|every| Due { every, last: Instant::now(), failing: false });
+        Ok(State { name, now, next: Replacement::new(name)?, due })
     }
 
     /// Brings what is in the file to the session's maps.
     pub fn load(&mut self, program: &Program, session: &mut dyn Session) -> Result<(), Failure> {
-        let Some(mut file) = self.before.as_ref() else { return Ok(()) };
+        let Some(mut file) = self.now.as_ref() else { return Ok(()) };
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(|error| wrong(self.name, &reason(&error)))?;
         let maps = program.maps();
@@ -64,8 +76,8 @@ impl<'a> State<'a> {
     }
 
     /// Writes what is in the session's maps now.
-    pub fn save(&self, program: &Program, session: &mut dyn Session) -> Result<(), Failure> {
-        let content = self.after.write(|out| {
+    pub fn save(&mut self, program: &Program, session: &mut dyn Session) -> Result<(), SinkError> {
+        let written = self.next.write(|out| {
             let mut writer = state::Writer::new(out, program.maps().len())?;
             for (number, map) in program.maps().iter().enumerate() {
                 let words = session.map_words(number).map_err(io::Error::other)?;
@@ -73,7 +85,23 @@ impl<'a> State<'a> {
             }
             writer.finish()
         });
-        content.map_err(Failure::from)
+        // The lock of what was there before goes with it.
+        self.now = Some(written?);
+        Ok(())
+    }
+
+    /// Between two batches: writes what is in the maps now, where that is due. That it cannot be done is told once, until
+    /// it can.
+    pub fn save_if_due(&mut self, program: &Program, session: &mut dyn Session) -> Result<(), SinkError> {
+        if self.due.as_ref().is_none_or(|due| due.last.elapsed() < due.every) {
+            return Ok(());
+        }
+        let saved = self.save(program, session);
+        let Some(due) = &mut self.due else { return saved };
+        // However long it took, packets are filtered for as long as was asked for.
+        due.last = Instant::now();
+        let told = std::mem::replace(&mut due.failing, saved.is_err());
+        if told { Ok(()) } else { saved }
     }
 }
 

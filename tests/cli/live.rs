@@ -1,0 +1,110 @@
+//! Runs whose packets come one by one through a pipe, and go back.
+
+use std::io::{Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::support::{Place, pcap};
+
+/// Much longer than anything here takes, and less than a test may hang.
+const LONG: Duration = Duration::from_secs(30);
+
+/// A packet comes back with what is in the map for its IPv4 source: a number of the file's, and how often it came.
+pub const LOOK_UP: &str = "
+    //! map hosts: hash key=1 value=2 entries=1000
+    fn xdp_filter(pkt: u32) -> u32 {
+        let host = hosts_find(load_be32(pkt, 26u));
+        if host == MAP_NONE { return XDP_PASS; }
+        store_be32(pkt, 0u, hosts_read(host, 0u));
+        store_be32(pkt, 4u, hosts_add(host, 1u, 1u) + 1u);
+        return XDP_PASS;
+    }";
+
+/// A run of `f.wgsl` whose packets come one by one from here and go back.
+pub struct Live {
+    child: Child,
+    to: ChildStdin,
+    from: ChildStdout,
+    said: Arc<Mutex<String>>,
+    listener: JoinHandle<()>,
+    /// Packets that came back.
+    pub packets: u64,
+}
+
+impl Live {
+    /// With these arguments beside.
+    pub fn start(place: &Place, args: &[&str]) -> Live {
+        let always = ["run", "f.wgsl", "--read", "-", "--write", "-", "--json"];
+        let mut command = place.command(&[&always[..], args].concat());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (mut to, from) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        to.write_all(&pcap(&[])).unwrap();
+        let (mut err, said) = (child.stderr.take().unwrap(), Arc::<Mutex<String>>::default());
+        let listener = {
+            let said = said.clone();
+            std::thread::spawn(move || {
+                let mut some = [0; 4096];
+                while let Ok(length @ 1..) = err.read(&mut some) {
+                    said.lock().unwrap().push_str(&String::from_utf8_lossy(&some[..length]));
+                }
+            })
+        };
+        Live { child, to, from, said, listener, packets: 0 }
+    }
+
+    /// What comes back in a packet of a source: the number, and how often the source came.
+    pub fn ask(&mut self, source: u8) -> [u32; 2] {
+        let mut packet = [0; 60];
+        packet[26..30].copy_from_slice(&[10, 0, 0, source]);
+        self.to.write_all(&pcap(&[&packet])[24..]).unwrap();
+        if self.packets == 0 {
+            self.from.read_exact(&mut [0; 24]).unwrap();
+        }
+        self.packets += 1;
+        let mut back = [0; 16 + 60];
+        self.from.read_exact(&mut back).unwrap();
+        [16, 20].map(|at| u32::from_be_bytes(back[at..at + 4].try_into().unwrap()))
+    }
+
+    /// Asks for a source until something is so.
+    pub fn until(&mut self, source: u8, so: impl Fn(&Live, [u32; 2]) -> bool) {
+        let begun = Instant::now();
+        loop {
+            let answer = self.ask(source);
+            if so(self, answer) {
+                return;
+            }
+            assert!(begun.elapsed() < LONG, "it takes too long: {answer:?}, {}", self.said());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// What was said on standard error so far.
+    pub fn said(&self) -> String {
+        self.said.lock().unwrap().clone()
+    }
+
+    /// Ends the capture; what was said on standard error, up to the totals.
+    pub fn end(mut self) -> String {
+        drop(self.to);
+        let mut rest = Vec::new();
+        self.from.read_to_end(&mut rest).unwrap();
+        assert!(rest.is_empty(), "all packets were back");
+        assert_eq!(self.child.wait().unwrap().code(), Some(0), "{}", self.said.lock().unwrap());
+        self.listener.join().unwrap();
+        let said = self.said.lock().unwrap().clone();
+        let (before, totals) = said.trim_end().rsplit_once('\n').unwrap_or(("", said.trim_end()));
+        let totals: serde_json::Value = serde_json::from_str(totals).unwrap_or_else(|e| panic!("{e}: {said}"));
+        assert_eq!(totals["packets"], self.packets, "nothing was lost");
+        before.to_owned()
+    }
+
+    /// Ends the program, whatever it is doing.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.listener.join().unwrap();
+    }
+}
