@@ -192,6 +192,12 @@ impl File {
 
     fn parse(&self, bytes: &[u8]) -> Change {
         let name = self.path.display().to_string();
+        // What is cut down to nothing is about to be written anew, or was lost.
+        if bytes.is_empty() {
+            return Err(format!(
+                "{name}: it is empty; where a map is to have no entries, write a line of names or `#`"
+            ));
+        }
         text::read(&self.map, self.format, bytes).map_err(|problems| problems.of(&name))
     }
 }
@@ -253,6 +259,11 @@ mod tests {
         let wrong = keys(file.look()).unwrap().unwrap_err();
         assert!(wrong.starts_with(&format!("{name}:3: column 1: `x y` is no number")), "{wrong}");
         assert_eq!(keys(file.look()), None);
+        write(&path, "", 70);
+        let empty = keys(file.look()).unwrap().unwrap_err();
+        assert!(empty.starts_with(&format!("{name}: it is empty; ")), "{empty}");
+        write(&path, "key0\n", 60);
+        assert_eq!(keys(file.look()), Some(Ok(vec![])));
         fs::remove_file(&path).unwrap();
         assert_eq!(keys(file.look()), Some(Err(missing)));
         fs::create_dir(&path).unwrap();
