@@ -19,9 +19,6 @@ mod session;
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, Session};
-use portcullis_core::map::Kind;
-use portcullis_core::map::layout::Layout;
-use portcullis_core::map::lpm::LINE;
 use portcullis_core::program::Program;
 
 use memory::{Ahead, When};
@@ -123,29 +120,17 @@ fn lowered(
     Ok(all)
 }
 
-/// Bytes of a filter's maps from which on fetching ahead is worth a trial: smaller ones stay in the cache.
-const WORTH_FETCHING: usize = 256 << 10;
-
 /// The code that runs ahead of the filter, where it is worth having.
 fn ahead(
     program: &Program,
     when: When,
     isa: &dyn cranelift_codegen::isa::TargetIsa,
 ) -> Result<Option<Ahead>, DeviceError> {
-    let (mut size, mut bytes) = (0, 0);
-    for map in program.maps() {
-        let layout = Layout::of(map);
-        let each = match map.kind {
-            Kind::Array | Kind::Counter => continue,
-            // Most searches end within four places.
-            Kind::Hash | Kind::LruHash => (4 * 4 * layout.stride).clamp(128, 256),
-            Kind::Lpm => 4 * LINE,
-        };
-        (size, bytes) = (size + 4 * layout.words(), bytes.max(each as usize));
-    }
-    if bytes == 0 || size < WORTH_FETCHING && when == When::WhereFaster {
-        return Ok(None);
-    }
+    let to_fetch = compile::ahead::to_fetch(program);
+    let each = program.maps().iter().zip(to_fetch).filter_map(|(map, bytes)| Some((compile::ahead::size(map), bytes?)));
+    let most = each.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)));
+    let worth = |size| size >= compile::ahead::WORTH_FETCHING || when == When::Always;
+    let Some((_, bytes)) = most.filter(|&(size, _)| worth(size)) else { return Ok(None) };
     let lowered = compile::lower_ahead(program, isa).map_err(unsupported)?;
     let worth = lowered.filter(|lowered| lowered.operations <= WORTH_A_CHOICE || when == When::Always);
     Ok(worth.map(|lowered| Ahead { lowered, when, bytes }))

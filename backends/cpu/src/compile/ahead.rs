@@ -11,13 +11,36 @@
 use cranelift_codegen::ir::{InstBuilder, Value, types as clif};
 use naga::{Expression, Function, Handle};
 use portcullis_core::lang::prelude::Intrinsic;
-use portcullis_core::map::Call;
-use portcullis_core::map::layout::HEADER;
+use portcullis_core::map::layout::{HEADER, Layout};
 use portcullis_core::map::lpm::{LINE, Parts};
+use portcullis_core::map::{Call, Declaration, Kind};
+use portcullis_core::program::Program;
 
 use super::statements::End;
 use super::{Codegen, Found, Frame, Operand, Result, output_memory};
 use crate::memory::context_offset;
+
+/// Bytes of a map from which on fetching ahead is worth a trial: smaller ones stay in the cache.
+pub(crate) const WORTH_FETCHING: usize = 256 << 10;
+
+/// For each map how many bytes to fetch from where a search begins, which is not done for small maps beside large ones.
+pub(crate) fn to_fetch(program: &Program) -> Vec<Option<usize>> {
+    let maps = || program.maps().iter().filter(|map| !matches!(map.kind, Kind::Array | Kind::Counter));
+    let worth = maps().map(size).max().unwrap_or(0).min(WORTH_FETCHING);
+    let bytes = |map: &Declaration| match map.kind {
+        Kind::Array | Kind::Counter => None,
+        _ if size(map) < worth => None,
+        // Most searches end within four places.
+        Kind::Hash | Kind::LruHash => Some((4 * 4 * Layout::of(map).stride as usize).clamp(128, 256)),
+        Kind::Lpm => Some(4 * LINE as usize),
+    };
+    program.maps().iter().map(bytes).collect()
+}
+
+/// A map's bytes.
+pub(crate) fn size(map: &Declaration) -> usize {
+    4 * Layout::of(map).words()
+}
 
 impl<'a> Codegen<'a, '_> {
     /// The loop over packets `start..end`: for each an address, in the column of the verdicts from its beginning on.
@@ -59,16 +82,24 @@ impl<'a> Codegen<'a, '_> {
     ) -> Result<Option<End>> {
         let Some(intrinsic) = self.program.intrinsic(function) else { return Ok(None) };
         let address = match intrinsic {
-            Intrinsic::Map { map, call: Call::Find | Call::Insert | Call::Remove } => {
-                let key = self.value(frame, arguments[0])?;
-                self.ahead = Some(true);
-                match self.search(function) {
-                    Some(search) => {
-                        let place = self.first_place(search, &key)?;
-                        let at = self.place_address(search, place);
-                        self.b.ins().iadd_imm_u(at, i64::from(4 * HEADER))
+            Intrinsic::Map { map, call: call @ (Call::Find | Call::Insert | Call::Remove) } => {
+                let declared = &self.program.maps()[map as usize];
+                if to_fetch(self.program)[map as usize].is_some() {
+                    let key = self.value(frame, arguments[0])?;
+                    self.ahead = Some(true);
+                    match self.search(function) {
+                        Some(search) => {
+                            let place = self.first_place(search, &key)?;
+                            let at = self.place_address(search, place);
+                            self.b.ins().iadd_imm_u(at, i64::from(4 * HEADER))
+                        }
+                        None => self.root_group(map, key[0]),
                     }
-                    None => self.root_group(map, key[0]),
+                } else if call == Call::Find && declared.kind != Kind::LruHash {
+                    // It has no effect, and may lead to a search that is worth more.
+                    return Ok(None);
+                } else {
+                    self.nothing()
                 }
             }
             Intrinsic::AdjustHead | Intrinsic::AdjustTail => self.nothing(),

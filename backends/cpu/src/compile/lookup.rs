@@ -24,12 +24,14 @@ const AT_ONCE: usize = 3;
 const MAP_NONE: u32 = 0xffff_ffff;
 
 /// The pairs of a key's words that tell nearly all keys apart, so that the others are looked at in one place only: the
-/// first, of long keys more, as they may begin with an address of IPv6, of which the second half is the one that differs.
+/// first, of long keys more. These may begin with addresses of IPv6, of which the second halves are those that differ,
+/// and go on with ports.
 const fn telling(key: u32) -> &'static [usize] {
     match key {
         0..=4 => &[0],
         5..=7 => &[0, 1],
-        _ => &[1, 3],
+        8 => &[1, 3],
+        _ => &[1, 3, 4],
     }
 }
 

@@ -16,7 +16,7 @@
 //! What makes the code safe for any filter and any packet is said at the two places that touch
 //! memory: `packet::Codegen::load` and `places::Codegen::element_address`.
 
-mod ahead;
+pub(crate) mod ahead;
 mod cost;
 mod expressions;
 mod float;

@@ -108,6 +108,26 @@ fn searches_for_prefixes_begin_with_a_group_of_the_root() {
     }
 }
 
+/// Packets of services are looked up first, which takes a small map only; what it says leads to the large one.
+#[test]
+fn small_maps_are_searched_at_once() {
+    let text = "
+        //! map flows: hash key=1 value=1 entries=70000
+        //! map services: hash key=1 value=1 entries=9
+        //! map networks: lpm key=1 value=1 entries=9
+        fn xdp_filter(pkt: u32) -> u32 {
+            let word = load_le32(pkt, 0u);
+            if services_find(word & 3u) != MAP_NONE || networks_find(word) != MAP_NONE { return XDP_PASS; }
+            if word == 12u { return 1u + (services_insert(word) & 1u); }
+            return 1u + (flows_find(word) & 1u);
+        }";
+    let layout = Layout::of(&program(text).maps()[0]);
+    let packets: Vec<Vec<u32>> = (0..40_u32).map(|n| vec![n, n, n]).collect();
+    let place = |packet: &Vec<u32>| layout.at(hash(&packet[..1]) & (layout.places - 1));
+    let want = packets.iter().map(|packet| (packet[0] != 12).then(|| place(packet)));
+    assert_eq!(found(text, &packets), want.collect::<Vec<_>>());
+}
+
 #[test]
 fn there_is_none_where_nothing_is_found() {
     for body in [
