@@ -91,4 +91,28 @@ ushort htons(ushort value);
 uint ntohl(uint value);
 uint htonl(uint value);
 
+// Maps (docs/maps.md). A filter's `//! map` lines declare their functions in Portcullis, for other compilers these macros do,
+// in the filter's text between `#ifndef PORTCULLIS` and `#endif`:
+//
+//     //! map flows: hash key=4 value=2 entries=65536
+//     PORTCULLIS_KEYS(flows, const uint *)    // `uint` for keys of one word
+//     PORTCULLIS_VALUES(flows)
+#define MAP_NONE 0xffffffffu
+#define MAP_FULL 0xfffffffeu
+bool map_is_new(uint entry);
+
+// Of a hash and an lru_hash; of an lpm, which the host alone fills, PORTCULLIS_PREFIXES.
+#define PORTCULLIS_KEYS(NAME, KEY) \
+    uint NAME##_find(KEY key); \
+    uint NAME##_insert(KEY key); \
+    bool NAME##_remove(KEY key);
+#define PORTCULLIS_PREFIXES(NAME, KEY) uint NAME##_find(KEY key);
+// Of these with values, and of an array.
+#define PORTCULLIS_VALUES(NAME) \
+    uint NAME##_read(uint entry, uint word); \
+    void NAME##_write(uint entry, uint word, uint value); \
+    uint NAME##_add(uint entry, uint word, uint amount); \
+    uint NAME##_compare_exchange(uint entry, uint word, uint expected, uint value);
+#define PORTCULLIS_COUNTER(NAME) void NAME##_add(uint index, uint amount);
+
 #endif

@@ -145,22 +145,33 @@ bool segment_of(bytes pkt, uint len, struct segment *segment)
     return true;
 }
 
-uint mix(uint hash, struct endpoint end)
-{
-    for (int i = 0; i < 4; i++) {
-        hash = (hash ^ end.address[i]) * 0x9e3779b1u;
-        hash ^= hash >> 15;
-    }
-    return (hash ^ end.port) * 0x85ebca6bu;
-}
-
-// Packets of a connection come one at a time, in the order of their arrival. What belongs to none may come in any.
+// Packets of a connection come one at a time, in the order of their arrival, whichever end has sent them: sums of both ends
+// are the same both ways. What is no connection's may come in any order.
 uint xdp_flow(bytes pkt, uint len)
 {
-    struct segment segment;
-    if (!segment_of(pkt, len, &segment))
+    bytes at = pkt + ETH_HLEN;
+    uint ethertype = load_be16(at, -2);
+    if (ethertype == ETH_P_8021Q || ethertype == ETH_P_8021AD) {
+        at += VLAN_HLEN;
+        ethertype = load_be16(at, -2);
+    }
+    __global struct iphdr *ip = (__global struct iphdr *)at;
+    __global struct ip6hdr *ip6 = (__global struct ip6hdr *)at;
+    __global struct tcphdr *tcp;
+    uint sum = 0;
+
+    if (ethertype == ETH_P_IP) {
+        // As IPv6 has them, below: a connection may be of both.
+        sum = 2 * 0xffff * 31 + ntohl(ip->source) + ntohl(ip->destination);
+        tcp = (__global struct tcphdr *)(at + (ip->version_ihl & 0xf) * 4);
+    } else if (ethertype == ETH_P_IPV6) {
+        for (int i = 0; i < 4; i++)
+            sum = sum * 31 + ntohl(ip6->source[i]) + ntohl(ip6->destination[i]);
+        tcp = (__global struct tcphdr *)(ip6 + 1);
+    } else {
         return (uint)pkt_time(pkt);
-    return mix(mix(0, segment.ends.lower), segment.ends.upper);
+    }
+    return sum * 0x9e3779b1u + ntohs(tcp->source) + ntohs(tcp->destination);
 }
 
 bool is_over(uint state, uint last, uint now)

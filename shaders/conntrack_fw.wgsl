@@ -91,18 +91,26 @@ fn segment_of(pkt: u32) -> Segment {
     return segment;
 }
 
-// Packets of a connection come one at a time, in the order of their arrival. What belongs to none may come in any.
+// Packets of a connection come one at a time, in the order of their arrival, whichever end has sent them: sums of both ends
+// are the same both ways. What is no connection's may come in any order.
 fn xdp_flow(pkt: u32) -> u32 {
-    var segment = segment_of(pkt);
-    if !segment.is_tcp {
+    let outer = load_be16(pkt, 12u);
+    let ip = select(14u, 18u, outer == ETH_P_8021Q || outer == ETH_P_8021AD);
+    let ethertype = load_be16(pkt, ip - 2u);
+    var sum = 0u;
+    var tcp = ip + 40u;
+    if ethertype == ETH_P_IP {
+        // As IPv6 has them, below: a connection may be of both.
+        sum = 2u * 0xffffu * 31u + load_be32(pkt, ip + 12u) + load_be32(pkt, ip + 16u);
+        tcp = ip + (load_u8(pkt, ip) & 0xfu) * 4u;
+    } else if ethertype == ETH_P_IPV6 {
+        for (var i = 8u; i < 24u; i += 4u) {
+            sum = sum * 31u + load_be32(pkt, ip + i) + load_be32(pkt, ip + 16u + i);
+        }
+    } else {
         return pkt_time(pkt).x;
     }
-    var hash = 0u;
-    for (var i = 0u; i < 10u; i++) {
-        hash = (hash ^ segment.key[i]) * 0x9e3779b1u;
-        hash ^= hash >> 15u;
-    }
-    return hash;
+    return sum * 0x9e3779b1u + load_be16(pkt, tcp) + load_be16(pkt, tcp + 2u);
 }
 
 fn is_over(state: u32, last: u32, now: u32) -> bool {

@@ -18,6 +18,8 @@ use portcullis_compat_tests::{devices, stock};
 use portcullis_core::interp::Interpreter;
 use portcullis_core::lang::opencl_c::files::NoIncludes;
 use portcullis_core::lang::{Source, opencl_c, prelude};
+use portcullis_core::map;
+use portcullis_core::map::declare::{Comments, declarations};
 use portcullis_core::packet::Metadata;
 use portcullis_core::program::ProgramOptions;
 
@@ -175,11 +177,14 @@ fn the_header_has_the_prelude_s_names() {
     for (name, _) in prelude::FUNCTIONS {
         assert!(header.contains(&format!(" {name}(")), "{name} is not declared");
     }
+    let maps = declarations("//! map m: counter entries=1", Comments::C).unwrap();
+    let of_maps = map::text(&maps);
     let constants: Vec<(&str, &str)> = prelude::TEXT
         .lines()
+        .chain(of_maps.lines())
         .filter_map(|line| line.strip_prefix("const ")?.strip_suffix(';')?.split_once(": u32 = "))
         .collect();
-    assert!(constants.len() > 20, "{constants:?}");
+    assert!(constants.len() > 20 && constants.iter().any(|(name, _)| *name == "MAP_FULL"), "{constants:?}");
     for (name, value) in constants {
         assert!(header.contains(&format!("#define {name} {value}\n")), "{name} is not {value}");
     }

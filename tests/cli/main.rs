@@ -4,6 +4,7 @@
 mod arguments;
 mod check;
 #[cfg(unix)]
+mod flows;
 mod interrupts;
 mod live;
 mod look_around;

@@ -7,7 +7,6 @@ use cranelift_codegen::{CodegenError, isa::OwnedTargetIsa};
 use cranelift_jit::{JITBuilder, JITModule};
 use cranelift_module::{FuncId, Module, ModuleError};
 use portcullis_core::packet::{Descriptor, Metadata};
-use portcullis_core::program::FLOW_BITS;
 
 use crate::compile::Lowered;
 use crate::runtime;
@@ -34,17 +33,10 @@ pub(crate) struct Context {
     pub runtime: *const usize,
     /// The addresses of the maps' words, read and written.
     pub maps: *const *mut u32,
-    /// One flow's number a packet, read by filters with flows; null where all packets are this call's.
-    pub flows: *const u32,
-    /// Which of the shards is this call's: the packets of others are left out.
-    pub shard: u32,
-    /// How many there are, at most [`MAX_SHARDS`].
-    pub shards: u32,
+    /// The packets of a call, by their numbers in the batch, read by filters with flows: then a call's packets
+    /// `start..end` are those at these places of it. Null where they are those of the batch.
+    pub list: *const u32,
 }
-
-/// A flow's shard is `(number >> 8) * shards >> 16`, in 32 bits.
-pub(crate) const MAX_SHARDS: usize = 1 << 16;
-const _: () = assert!(FLOW_BITS == 24);
 
 /// Where [`Context`]'s fields are, in bytes.
 pub(crate) mod context_offset {
@@ -58,9 +50,7 @@ pub(crate) mod context_offset {
     pub const TABLES: i32 = offset_of!(Context, tables) as i32;
     pub const RESIZED: i32 = offset_of!(Context, resized) as i32;
     pub const MAPS: i32 = offset_of!(Context, maps) as i32;
-    pub const FLOWS: i32 = offset_of!(Context, flows) as i32;
-    pub const SHARD: i32 = offset_of!(Context, shard) as i32;
-    pub const SHARDS: i32 = offset_of!(Context, shards) as i32;
+    pub const LIST: i32 = offset_of!(Context, list) as i32;
     pub const RUNTIME: i32 = offset_of!(Context, runtime) as i32;
 }
 

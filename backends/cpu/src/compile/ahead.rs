@@ -53,8 +53,8 @@ impl<'a> Codegen<'a, '_> {
         self.fit_stack();
 
         self.b.switch_to_block(turns.verdict);
-        let index = self.packet().index;
-        let number = self.b.ins().isub(index, turns.start);
+        let place = self.packet().place;
+        let number = self.b.ins().isub(place, turns.start);
         let scaled = self.b.ins().ishl_imm_u(number, 3);
         let at = self.b.ins().iadd(column, scaled);
         self.b.ins().store(output_memory(), turns.value, at, 0);

@@ -192,6 +192,8 @@ enum Exit {
 /// The packet of the current turn of the loop.
 #[derive(Debug, Clone, Copy)]
 struct Packet {
+    /// Its place among the call's packets, 64 bits.
+    place: Value,
     /// Its index in the batch, 64 bits.
     index: Value,
     /// Its first byte's address when the turn began.
@@ -209,19 +211,11 @@ struct Moving {
     length: Variable,
 }
 
-/// What of the flows is a call's, out of the [`Context`].
-#[derive(Debug, Clone, Copy)]
-struct Shard {
-    flows: Value,
-    shard: Value,
-    shards: Value,
-}
-
 /// The loop over packets.
 struct Turns {
     start: Value,
     end: Value,
-    /// Where the next packet is looked for that is this call's.
+    /// Where it is found which packet is next.
     seek: ir::Block,
     /// Where a packet's turn begins.
     turn: ir::Block,
@@ -363,14 +357,15 @@ impl<'a, 'f> Codegen<'a, 'f> {
     /// Ends that block, and begins a packet's turn.
     fn enter_first(&mut self, turns: &Turns) {
         let descriptors = self.field(context_offset::DESCRIPTORS);
-        let shard = self.program.has_flows().then(|| self.shard());
+        let list = self.program.has_flows().then(|| self.field(context_offset::LIST));
         let some = self.b.ins().icmp(IntCC::UnsignedLessThan, turns.start, turns.end);
         self.b.ins().brif(some, turns.seek, &[turns.start.into()], turns.done, &[]);
-        if let Some(shard) = shard {
-            self.seek(turns, shard);
+        if let Some(list) = list {
+            self.seek(turns, list);
         }
 
-        let index = self.b.append_block_param(turns.turn, clif::I64);
+        let place = self.b.append_block_param(turns.turn, clif::I64);
+        let index = if list.is_some() { self.b.append_block_param(turns.turn, clif::I64) } else { place };
         self.b.switch_to_block(turns.turn);
         let scaled = self.b.ins().ishl_imm_u(index, 3);
         let descriptor = self.b.ins().iadd(descriptors, scaled);
@@ -384,7 +379,7 @@ impl<'a, 'f> Codegen<'a, 'f> {
             self.b.def_var(moving.length, length);
             moving
         });
-        self.packet = Some(Packet { index, start: address, length, moving });
+        self.packet = Some(Packet { place, index, start: address, length, moving });
         if self.program.facts().max_iterations.is_none_or(|most| most > self.program.fuel()) {
             let fuel = self.b.declare_var(clif::I32);
             let full = self.b.ins().iconst(clif::I32, i64::from(self.program.fuel()));
@@ -395,8 +390,8 @@ impl<'a, 'f> Codegen<'a, 'f> {
 
     /// Goes on to the next packet's turn, behind what is done with what the last one gave.
     fn end(mut self, turns: &Turns) -> Found {
-        let index = self.packet().index;
-        let next = self.b.ins().iadd_imm_u(index, 1);
+        let place = self.packet().place;
+        let next = self.b.ins().iadd_imm_u(place, 1);
         let more = self.b.ins().icmp(IntCC::UnsignedLessThan, next, turns.end);
         self.b.ins().brif(more, turns.seek, &[next.into()], turns.done, &[]);
 
@@ -408,37 +403,18 @@ impl<'a, 'f> Codegen<'a, 'f> {
         Found { tables, operations, saves_branches }
     }
 
-    /// Which packets are this call's.
-    fn shard(&mut self) -> Shard {
-        let flows = self.field(context_offset::FLOWS);
-        let [shard, shards] = [context_offset::SHARD, context_offset::SHARDS]
-            .map(|offset| self.b.ins().load(clif::I32, constant_memory(), self.context, Offset32::new(offset)));
-        Shard { flows, shard, shards }
-    }
-
-    /// Finds the first packet from the block's parameter on that belongs to this call's shard of the flows.
-    fn seek(&mut self, turns: &Turns, shard: Shard) {
-        let &Turns { seek, turn, done, end, .. } = turns;
-        let Shard { flows, shard, shards } = shard;
-        let (look, skip) = (self.b.create_block(), self.b.create_block());
-        let index = self.b.append_block_param(seek, clif::I64);
-        self.b.switch_to_block(seek);
-        self.b.ins().brif(flows, look, &[], turn, &[index.into()]);
+    /// Finds the number of the packet at a place of the call's list, where there is one.
+    fn seek(&mut self, turns: &Turns, list: Value) {
+        let look = self.b.create_block();
+        let place = self.b.append_block_param(turns.seek, clif::I64);
+        self.b.switch_to_block(turns.seek);
+        self.b.ins().brif(list, look, &[], turns.turn, &[place.into(), place.into()]);
 
         self.b.switch_to_block(look);
-        let scaled = self.b.ins().ishl_imm_u(index, 2);
-        let at = self.b.ins().iadd(flows, scaled);
-        let number = self.b.ins().load(clif::I32, constant_memory(), at, 0);
-        let high = self.b.ins().ushr_imm_u(number, 8);
-        let product = self.b.ins().imul(high, shards);
-        let found = self.b.ins().ushr_imm_u(product, 16);
-        let own = self.b.ins().icmp(IntCC::Equal, found, shard);
-        self.b.ins().brif(own, turn, &[index.into()], skip, &[]);
-
-        self.b.switch_to_block(skip);
-        let next = self.b.ins().iadd_imm_u(index, 1);
-        let more = self.b.ins().icmp(IntCC::UnsignedLessThan, next, end);
-        self.b.ins().brif(more, seek, &[next.into()], done, &[]);
+        let scaled = self.b.ins().ishl_imm_u(place, 2);
+        let at = self.b.ins().iadd(list, scaled);
+        let index = self.b.ins().uload32(constant_memory(), at, 0);
+        self.b.ins().jump(turns.turn, &[place.into(), index.into()]);
     }
 
     /// A pointer out of the [`Context`].
@@ -497,4 +473,4 @@ fn output_memory() -> MemFlagsData {
 }
 
 /// The context's fields are 64 bits wide on every processor that [`lower`] takes.
-const _: () = assert!(size_of::<usize>() != 8 || size_of::<Context>() == 88);
+const _: () = assert!(size_of::<usize>() != 8 || size_of::<Context>() == 80);

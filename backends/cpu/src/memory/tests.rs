@@ -38,9 +38,7 @@ fn found(text: &str, packets: &[Vec<u32>]) -> Vec<Option<usize>> {
         resized: std::ptr::null_mut(),
         runtime: code.runtime(),
         maps: maps.addresses(),
-        flows: std::ptr::null(),
-        shard: 0,
-        shards: 0,
+        list: std::ptr::null(),
     };
     let (ahead, _) = code.ahead.as_ref().expect("there is a search to be found");
     let count = Layout::of(&program.maps()[0]).words();

@@ -1,6 +1,7 @@
 //! One batch on its way: shared by the threads that filter it, and sent home by the one that ends
 //! the last piece of it.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use portcullis_core::device::{DeviceError, Done, StageTimes};
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Verdicts};
+use portcullis_core::program::FLOW_BITS;
 
 use super::gate::Gate;
 use super::{Choice, Shared, WORTH_A_THREAD};
 use crate::maps::Maps;
-use crate::memory::{Code, Context, MAX_SHARDS};
+use crate::memory::{Code, Context};
 
 /// The fewest packets that a thread takes at once, where the filter may be given as many.
 const MIN_PIECE: usize = 64;
@@ -21,6 +23,13 @@ const MIN_PIECE: usize = 64;
 /// where a piece took unexpectedly long.
 const PIECES: usize = 8;
 
+/// Packets that are gone through at a time for those of a shard.
+const LIST: usize = 4096;
+
+/// A flow's shard is `(number >> 8) * shards >> 16`, in 32 bits.
+const MAX_SHARDS: usize = 1 << 16;
+const _: () = assert!(FLOW_BITS == 24);
+
 /// How the batch's packets are shared out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
@@ -28,9 +37,36 @@ enum Order {
     Any,
     /// One thread takes all of them, in order.
     Alone,
-    /// First the numbers of the packets' flows are found, in any order. Then each thread has the flows of a shard, and
-    /// goes through all packets for those.
+    /// First the numbers of a tile's packets' flows are found, in any order. Then each thread has the flows of a shard,
+    /// and goes through all packets of the tile for those. Then the next tile.
     Shards(u32),
+}
+
+/// Packets of a tile: few enough to be in the cache when they are looked at again, enough for waking threads.
+const TILE: usize = 1 << 15;
+
+/// Packets that are shared out together.
+struct Tile {
+    packets: Range<usize>,
+    /// The first packet that nobody has taken.
+    next: AtomicUsize,
+    /// Packets whose piece has not ended.
+    left: AtomicUsize,
+    /// The first shard that nobody has taken, and how many have not ended.
+    next_shard: AtomicU32,
+    left_shards: AtomicU32,
+}
+
+impl Tile {
+    fn new(packets: Range<usize>, shards: u32) -> Tile {
+        Tile {
+            next: AtomicUsize::new(packets.start),
+            left: AtomicUsize::new(packets.len()),
+            next_shard: AtomicU32::new(0),
+            left_shards: AtomicU32::new(shards),
+            packets,
+        }
+    }
 }
 
 pub(super) struct Job {
@@ -42,17 +78,12 @@ pub(super) struct Job {
     context: Context,
     /// The same for the code that gives the numbers of flows.
     numbering: Context,
-    /// The first shard that nobody has taken, and how many have not ended.
-    next_shard: AtomicU32,
-    left_shards: AtomicU32,
+    /// One where there are no shards.
+    tiles: Vec<Tile>,
     /// Taken out by whoever ends the last piece.
     load: Mutex<Option<Load>>,
     /// Packets that a thread takes at once, at most.
     piece: usize,
-    /// The first packet that nobody has taken.
-    next: AtomicUsize,
-    /// Packets whose piece has not ended.
-    left: AtomicUsize,
     /// Threads that were called.
     threads: AtomicUsize,
     /// Threads that had a piece.
@@ -113,30 +144,26 @@ impl Job {
             resized: resized.as_mut_ptr(),
             runtime: shared.code.runtime(),
             maps: shared.maps.addresses(),
-            flows: if numbered > 0 { flows.as_ptr() } else { std::ptr::null() },
-            shard: 0,
-            shards: 0,
+            list: std::ptr::null(),
         };
         let numbering = Context {
             verdicts: scrap.as_mut_ptr(),
             targets: flows.as_mut_ptr(),
-            flows: std::ptr::null(),
             runtime: shared.flows.as_ref().map_or(std::ptr::null(), Code::runtime),
             ..context
         };
-        let shards = if let Order::Shards(shards) = order { shards } else { 0 };
+        let (shards, tile) = if let Order::Shards(shards) = order { (shards, TILE) } else { (0, packets.max(1)) };
+        let starts = (0..packets.max(1)).step_by(tile);
+        let tiles = starts.map(|start| Tile::new(start..(start + tile).min(packets), shards)).collect();
         let load = Load { batch, verdicts, targets, resized, _metadata: made_up, _flows: (flows, scrap) };
         Job {
             packets,
             order,
-            context: Context { shards, ..context },
+            context,
             numbering,
-            next_shard: AtomicU32::new(0),
-            left_shards: AtomicU32::new(shards),
+            tiles,
             load: Mutex::new(Some(load)),
-            piece: (packets / (threads * PIECES)).max(MIN_PIECE).min(shared.piece),
-            next: AtomicUsize::new(0),
-            left: AtomicUsize::new(packets),
+            piece: (packets.min(tile) / (threads * PIECES)).max(MIN_PIECE).min(shared.piece),
             threads: AtomicUsize::new(threads),
             took_part: AtomicUsize::new(0),
             busy: AtomicU64::new(0),
@@ -169,11 +196,17 @@ impl Job {
         self.packets
     }
 
-    /// Takes pieces until none is left.
+    /// Takes part in the batch.
     pub fn work(self: &Arc<Job>) {
         if self.packets == 0 {
             return self.end();
         }
+        self.pieces(0);
+    }
+
+    /// Takes pieces of a tile until none is left.
+    fn pieces(self: &Arc<Job>, number: usize) {
+        let tile = &self.tiles[number];
         let begun = Instant::now();
         for piece in 0.. {
             let (code, wanted) = match self.order {
@@ -181,14 +214,14 @@ impl Job {
                 Order::Any | Order::Alone => self.shared.choice(Choice::next),
             };
             let most = wanted.min(self.piece);
-            let start = self.next.fetch_add(most, Ordering::Relaxed);
-            if start >= self.packets {
+            let start = tile.next.fetch_add(most, Ordering::Relaxed);
+            if start >= tile.packets.end {
                 return;
             }
-            if piece == 0 {
+            if piece == 0 && number == 0 {
                 self.took_part.fetch_add(1, Ordering::Relaxed);
             }
-            let end = (start + most).min(self.packets);
+            let end = (start + most).min(tile.packets.end);
             if self.is_cancelled() {
                 // What is left is gone through without being run.
             } else if let (Order::Shards(_), Some(flows)) = (self.order, &self.shared.flows) {
@@ -203,8 +236,8 @@ impl Job {
                 self.shared.choice(|choice| choice.took(code, end - start, took));
             }
             // Releases what this thread has written, and acquires what the others have.
-            if self.left.fetch_sub(end - start, Ordering::AcqRel) == end - start {
-                return self.pieces_ended();
+            if tile.left.fetch_sub(end - start, Ordering::AcqRel) == end - start {
+                return self.pieces_ended(number);
             }
             if self.order == Order::Any && begun.elapsed().as_nanos() > u128::from(WORTH_A_THREAD) {
                 self.call_the_others();
@@ -212,32 +245,52 @@ impl Job {
         }
     }
 
-    /// All packets have been gone through once.
-    fn pieces_ended(self: &Arc<Job>) {
+    /// All packets of a tile have been gone through once.
+    fn pieces_ended(self: &Arc<Job>, tile: usize) {
         let Order::Shards(shards) = self.order else { return self.end() };
         self.took_part.fetch_max(shards as usize, Ordering::Relaxed);
         // Spawning releases, and acquires in the threads that are called.
         for _ in 1..shards {
             let job = self.clone();
-            self.shared.pool.spawn(move || job.shard());
+            self.shared.pool.spawn(move || job.shard(tile));
         }
-        self.shard();
+        self.shard(tile);
     }
 
-    /// Takes a shard that nobody has taken: there is one for each thread that is called.
-    fn shard(self: &Arc<Job>) {
-        let shard = self.next_shard.fetch_add(1, Ordering::Relaxed);
-        let mut start = 0;
-        while start < self.packets && !self.is_cancelled() {
+    /// Takes a shard of a tile that nobody has taken: there is one for each thread that is called.
+    fn shard(self: &Arc<Job>, number: usize) {
+        let tile = &self.tiles[number];
+        let shard = tile.next_shard.fetch_add(1, Ordering::Relaxed);
+        let Order::Shards(shards) = self.order else { unreachable!("there are shards") };
+        let (mut list, mut start) = ([0_u32; LIST], tile.packets.start);
+        while start < tile.packets.end && !self.is_cancelled() {
             let (code, wanted) = self.shared.choice(Choice::next);
-            let end = start.saturating_add(wanted.min(self.shared.piece)).min(self.packets);
-            let context = Context { tables: self.shared.code.tables(code), shard, ..self.context };
-            let took = self.timed(|| self.run(code, &context, start, end));
+            let end = start.saturating_add(wanted.min(self.shared.piece).min(LIST)).min(tile.packets.end);
+            let took = self.timed(|| {
+                // SAFETY: the numbers of the tile's packets were written before its first shard began, and stay until the
+                // last has ended.
+                let numbers = unsafe { std::slice::from_raw_parts(self.numbering.targets.add(start), end - start) };
+                let mut own = 0;
+                // Without branches, of which nobody could foresee half.
+                for (index, number) in (start as u32..).zip(numbers) {
+                    list[own] = index;
+                    own += usize::from(((number >> 8) * shards) >> 16 == shard);
+                }
+                let context = Context { tables: self.shared.code.tables(code), list: list.as_ptr(), ..self.context };
+                self.run(code, &context, 0, own);
+            });
             self.shared.choice(|choice| choice.took(code, end - start, took));
             start = end;
         }
-        if self.left_shards.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.end();
+        if tile.left_shards.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        if number + 1 == self.tiles.len() {
+            return self.end();
+        }
+        for _ in 0..shards {
+            let job = self.clone();
+            self.shared.pool.spawn(move || job.pieces(number + 1));
         }
     }
 
@@ -262,7 +315,7 @@ impl Job {
         // (and their rooms, which `check_submission` made sure of) are; a batch's descriptors lie in
         // its arena, which is readable past its end; the columns have room for the whole batch where
         // the program uses them; no two pieces have a packet in common, nor have two shards, and packets share no
-        // word. Where there are shards, the numbers of all packets have been written before the first of them began.
+        // word. Where there are shards, the numbers of a tile's packets are written before the first of them begins.
         unsafe { self.shared.code.run(code, context, start, end) };
     }
 
@@ -270,7 +323,7 @@ impl Job {
     fn call_the_others(self: &Arc<Job>) {
         let all = self.shared.pool.current_num_threads();
         let called = self.threads.swap(all, Ordering::Relaxed);
-        if self.next.load(Ordering::Relaxed) < self.packets {
+        if self.tiles[0].next.load(Ordering::Relaxed) < self.packets {
             self.call(all.saturating_sub(called));
         }
     }

@@ -1,0 +1,61 @@
+//! Flows in order over batches of many tiles: one thread, for which order is how packets come, against several.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use portcullis_core::device::{Device, LoadOptions};
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::map::{Row, rows};
+use portcullis_core::packet::{Batch, Verdicts};
+use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_cpu::Cpu;
+
+/// A packet's verdict depends on how many of its flow came before it, and the flow's sum on their order.
+const TEXT: &str = "
+    //! map flows: hash key=1 value=2 entries=65536
+    fn xdp_flow(pkt: u32) -> u32 { return load_le32(pkt, 0u); }
+    fn xdp_filter(pkt: u32) -> u32 {
+        let flow = flows_insert(load_le32(pkt, 0u));
+        if flow == MAP_FULL { return XDP_ABORTED; }
+        let before = flows_read(flow, 0u);
+        flows_write(flow, 0u, before + 1u);
+        flows_write(flow, 1u, flows_read(flow, 1u) * 31u + load_le32(pkt, 4u));
+        return redirect(before);
+    }";
+
+fn run(program: &Arc<Program>, threads: usize, sizes: [usize; 2], flows: u32) -> (Vec<Verdicts>, Vec<Row>) {
+    let options = LoadOptions { threads: NonZeroUsize::new(threads), ..LoadOptions::default() };
+    let mut session = Cpu::new().load(program, &options).unwrap();
+    let mut state = 1_u32;
+    let mut verdicts = Vec::new();
+    for size in sizes {
+        let packets: Vec<[u8; 16]> = (0..size)
+            .map(|_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let mut packet = [0; 16];
+                packet[..4].copy_from_slice(&((state >> 8) % flows).to_le_bytes());
+                packet[4..8].copy_from_slice(&state.to_le_bytes());
+                packet
+            })
+            .collect();
+        verdicts.push(session.run(Batch::from_packets(&packets).unwrap()).unwrap().verdicts);
+    }
+    let rows = rows(&program.maps()[0], &session.map_words(0).unwrap());
+    (verdicts, rows)
+}
+
+#[test]
+fn threads_do_not_change_the_order_of_flows() {
+    let program = wgsl::compile(&Source::new("flows.wgsl", TEXT), &ProgramOptions::default());
+    let program = Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())));
+    // Tiles are 32,768 packets: more than two, exactly two, less than one.
+    for (sizes, flows) in [([100_000, 65_536], 40_000), ([65_537, 20_000], 50), ([70_000, 32_768], 1)] {
+        let wanted = run(&program, 1, sizes, flows);
+        assert!(wanted.1.len() > flows as usize / 2, "{} flows", wanted.1.len());
+        for threads in [2, 3, 8] {
+            let found = run(&program, threads, sizes, flows);
+            assert!(found.0 == wanted.0, "verdicts of {threads} threads, {flows} flows");
+            assert!(found.1 == wanted.1, "what {threads} threads leave of {flows} flows");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What keeping flows in order costs. `cargo bench --bench flows`, with `--features opencl` on its devices as well.
+//!
+//! `conntrack_fw` as it is against the same text without `xdp_flow`, over a million packets of open connections in random
+//! order: on the CPU with a million connections, by one thread and by two, and on every device with sixty thousand.
+//! Then with nine packets in ten of one connection, against evenly spread ones: what that costs where a lane, or a
+//! thread, has to take all of those.
+
+mod support;
+
+use std::cell::RefCell;
+use std::hint::black_box;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use portcullis_core::device::{Device, LoadOptions, Session};
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room};
+use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_cpu::Cpu;
+
+use support::{LENGTH, Random, Table, in_turn, only_testing};
+
+const SYN: u8 = 2;
+const ACK: u8 = 16;
+
+/// Packets in a batch of the tables on every device.
+const BATCH: usize = 1 << 17;
+
+/// The stock filter with room for so many connections; without `ordered` its packets are filtered in any order.
+fn program(connections: u32, ordered: bool) -> Arc<Program> {
+    let text = include_str!("../shaders/conntrack_fw.wgsl").replace("entries=65536", &format!("entries={connections}"));
+    let text = if ordered { text } else { text.replace("fn xdp_flow(", "fn no_flow(") };
+    let program = wgsl::compile(&Source::new("conntrack_fw.wgsl", text), &ProgramOptions::default());
+    let program = program.unwrap_or_else(|errors| panic!("{}", errors.render()));
+    assert_eq!(program.has_flows(), ordered);
+    assert!(program.maps()[0].entries == connections, "the text says how many entries there are");
+    Arc::new(program)
+}
+
+/// A segment of a connection, from its client or its server.
+fn write(packet: &mut [u8], connection: u32, from_client: bool, flags: u8) {
+    packet[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
+    packet[22..24].copy_from_slice(&[64, 6]);
+    let client = (connection.wrapping_mul(0x9e37_79b1) | 0x4000_0000).to_be_bytes();
+    let port = (1024 + (connection >> 4) as u16 % 60_000).to_be_bytes();
+    let ends = if from_client {
+        [(client, port), ([192, 0, 2, 1], [0, 80])]
+    } else {
+        [([192, 0, 2, 1], [0, 80]), (client, port)]
+    };
+    for (end, (address, port)) in ends.iter().enumerate() {
+        packet[26 + 4 * end..30 + 4 * end].copy_from_slice(address);
+        packet[34 + 2 * end..36 + 2 * end].copy_from_slice(port);
+    }
+    packet[47] = flags;
+}
+
+/// Packets, each of the connection that is given for it.
+fn batch(packets: usize, mut each: impl FnMut(usize, &mut [u8])) -> Batch {
+    let mut arena = Arena::new(packets * LENGTH).expect("memory for the packets");
+    arena.chunks_exact_mut(LENGTH).enumerate().for_each(|(index, slot)| each(index, slot));
+    let descriptors = (0..packets).map(|i| Descriptor { offset: (i * LENGTH) as u32, length: LENGTH as u32 });
+    Carver::new(arena, None).carve(descriptors.collect(), Vec::new(), Room::None).expect("slots do not overlap")
+}
+
+/// Segments of open connections in random order, so many in a hundred of one and the same.
+fn open(packets: usize, connections: u32, of_one: u32) -> Batch {
+    let mut random = Random::new();
+    batch(packets, |_, slot| {
+        let connection = if random.next() % 100 < of_one { 0 } else { random.next() % connections };
+        write(slot, connection, random.next().is_multiple_of(2), ACK);
+    })
+}
+
+/// A session in which so many connections are open.
+fn session(device: &dyn Device, program: &Arc<Program>, connections: u32, threads: Option<usize>) -> Box<dyn Session> {
+    let options = LoadOptions { threads: threads.and_then(NonZeroUsize::new), ..LoadOptions::default() };
+    let mut session = device.load(program, &options).unwrap_or_else(|error| panic!("{error}"));
+    for first in (0..connections).step_by(1 << 16) {
+        let count = (connections - first).min(1 << 16) as usize;
+        for (from_client, flags) in [(true, SYN), (false, SYN | ACK)] {
+            let opening = batch(count, |index, slot| write(slot, first + index as u32, from_client, flags));
+            let done = session.run(opening).expect("the device does not fail");
+            assert!(done.verdicts.actions().iter().all(|action| *action == 2), "each connection is opened");
+        }
+    }
+    session
+}
+
+/// A round of a batch that comes back each time.
+fn round(session: &mut dyn Session, batch: &RefCell<Option<Batch>>) {
+    let taken = batch.borrow_mut().take().expect("it came back");
+    let done = session.run(taken).expect("the device does not fail");
+    assert!(done.verdicts.actions().iter().all(|action| *action == 2), "all of it belongs to open connections");
+    *batch.borrow_mut() = Some(black_box(done).batch);
+}
+
+fn on_the_cpu(table: &mut Table) {
+    let (connections, packets, rounds) = if only_testing() { (1 << 10, 1000, 1) } else { (1 << 20, 1 << 20, 15) };
+    let traffic = RefCell::new(Some(open(packets, connections, 0)));
+    for threads in [1, 2] {
+        let [mut ordered, mut any] = [true, false]
+            .map(|ordered| session(&Cpu::new(), &program(connections, ordered), connections, Some(threads)));
+        let pair = in_turn(rounds, || round(&mut *ordered, &traffic), || round(&mut *any, &traffic));
+        table.rates(&format!("cpu, {threads} threads, {connections} connections"), packets, pair);
+    }
+}
+
+fn on_each_device(order: &mut Table, elephants: &mut Table) {
+    let (connections, packets, rounds) = if only_testing() { (1 << 8, 1000, 1) } else { (60_000, BATCH, 7) };
+    for backend in portcullis::devices::backends().iter().filter(|backend| !["noop", "interp"].contains(&backend.name))
+    {
+        for device in backend.probe().unwrap_or_default() {
+            let id = &device.info().id;
+            let [mut ordered, mut any] =
+                [true, false].map(|ordered| session(&*device, &program(1 << 16, ordered), connections, None));
+            let spread = RefCell::new(Some(open(packets, connections, 0)));
+            let pair = in_turn(rounds, || round(&mut *ordered, &spread), || round(&mut *any, &spread));
+            order.rates(id, packets, pair);
+            let elephant = RefCell::new(Some(open(packets, connections, 90)));
+            let mut twin = session(&*device, &program(1 << 16, true), connections, None);
+            let pair = in_turn(rounds, || round(&mut *ordered, &elephant), || round(&mut *twin, &spread));
+            elephants.rates(id, packets, pair);
+        }
+    }
+}
+
+fn main() {
+    let mut order = Table::new("conntrack_fw", "in order", "in any");
+    let mut elephants = Table::new("conntrack_fw, 90 % of one flow", "that", "spread");
+    on_the_cpu(&mut order);
+    on_each_device(&mut order, &mut elephants);
+    order.print();
+    elephants.print();
+}
