@@ -37,15 +37,15 @@ impl Maps {
         std::array::from_fn(|number| self.0.get(number).map_or(0, DeviceMemory::address))
     }
 
-    /// A copy of a map's words. No batch is in flight.
-    pub fn read(&self, gpu: &Arc<Gpu>, map: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+    /// A copy of some of a map's words, which lie in it. No batch is in flight.
+    pub fn read(&self, gpu: &Arc<Gpu>, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
         let bytes = words * 4;
         let copy = HostMemory::new(&gpu.context, bytes).map_err(|code| gpu.no_room("a copy of a map", code))?;
         let failed = |code| gpu.failed("does not give a map's words", code);
         // Not in the stream of kernels, in which one may stay.
         let stream = &gpu.downloads;
         // SAFETY: both stay until the copy was waited for.
-        unsafe { self.0[map].bring_back(0, &copy, 0, bytes, stream) }.map_err(failed)?;
+        unsafe { self.0[map].bring_back(at * 4, &copy, 0, bytes, stream) }.map_err(failed)?;
         let copy = finish(gpu, stream, copy, failed)?;
         // SAFETY: the copy has ended.
         Ok(offload::words(unsafe { copy.bytes(0, bytes) }).collect())

@@ -340,12 +340,12 @@ impl Launcher for OpenCl {
         buffers.changed.read(&self.gpu, buffers.packets.memory(), read)
     }
 
-    fn read_map(&mut self, map: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+    fn read_map(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
         let mut copy = vec![0_u32; words];
-        // SAFETY: the buffer has so many words, and the copy, which is there when this returns.
+        // SAFETY: the buffer has so many words from there on, and the copy, which is there when this returns.
         let read = unsafe {
             let (queue, memory) = (&self.gpu.kernels, &self.maps[map]);
-            ocl_core::enqueue_read_buffer(queue, memory, true, 0, &mut copy, None::<&Event>, None::<&mut Event>)
+            ocl_core::enqueue_read_buffer(queue, memory, true, at, &mut copy, None::<&Event>, None::<&mut Event>)
         };
         read.map_err(|error| self.gpu.failed("does not give a map's words", &error))?;
         Ok(copy)

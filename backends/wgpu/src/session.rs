@@ -308,12 +308,12 @@ impl Launcher for Wgpu {
         buffers.changed.read(&self.gpu, bytes, read)
     }
 
-    fn read_map(&mut self, map: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+    fn read_map(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
         let bytes = words as u64 * 4;
         let mut copy = Download::of_copies("a map's words");
         copy.reserve(&self.gpu, bytes, self.gpu.binding_limit())?;
         let mut encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-        encoder.copy_buffer_to_buffer(&self.maps[map], 0, copy.buffer(), 0, bytes);
+        encoder.copy_buffer_to_buffer(&self.maps[map], at as u64 * 4, copy.buffer(), 0, bytes);
         let submission = self.gpu.queue.submit([encoder.finish()]);
         copy.submitted(bytes);
         self.gpu.wait(Some(&submission), &CancelToken::new())?;

@@ -326,8 +326,8 @@ impl<K: Answering> Launcher for Posting<K> {
         Ok(())
     }
 
-    fn read_map(&mut self, map: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
-        self.kernels.maps().read(self.kernels.gpu(), map, words)
+    fn read_map(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+        self.kernels.maps().read(self.kernels.gpu(), map, at, words)
     }
 
     fn write_map(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {

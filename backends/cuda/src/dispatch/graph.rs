@@ -162,8 +162,8 @@ impl Launcher for Graphs {
         Ok(())
     }
 
-    fn read_map(&mut self, map: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
-        self.kernel.maps.read(&self.gpu, map, words)
+    fn read_map(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+        self.kernel.maps.read(&self.gpu, map, at, words)
     }
 
     fn write_map(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {

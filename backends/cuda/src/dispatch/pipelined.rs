@@ -242,8 +242,8 @@ impl Launcher for Pipelined {
         Ok(())
     }
 
-    fn read_map(&mut self, map: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
-        self.loaded.maps.read(&self.gpu, map, words)
+    fn read_map(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+        self.loaded.maps.read(&self.gpu, map, at, words)
     }
 
     fn write_map(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {

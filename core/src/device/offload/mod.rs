@@ -188,12 +188,12 @@ pub trait Launcher: Send + 'static {
         read: &mut dyn FnMut(&[u8]),
     ) -> Result<(), DeviceError>;
 
-    /// A copy of the words of a map of the filter's, of which there are so many. Nothing is queued.
+    /// A copy of so many words of a map of the filter's, from word `at` on, which lie in it. Nothing is queued.
     ///
     /// # Errors
     /// Where there are no maps, or the driver gives up.
-    fn read_map(&mut self, map: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
-        let _ = words;
+    fn read_map(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+        let _ = (at, words);
         Err(DeviceError::Unsupported { device: self.id().into(), reason: format!("it has no map {map}") })
     }
 
@@ -704,7 +704,7 @@ impl<L: Launcher> Memory for Words<'_, L> {
     type Error = DeviceError;
 
     fn header(&mut self, map: usize) -> Result<[u32; HEADER as usize], DeviceError> {
-        let words = self.session.launcher.read_map(map, HEADER as usize)?;
+        let words = self.session.launcher.read_map(map, 0, HEADER as usize)?;
         let found = words.len();
         let short = || DeviceError::Failed {
             device: self.session.launcher.id().into(),
@@ -719,7 +719,7 @@ impl<L: Launcher> Memory for Words<'_, L> {
 
     fn change(&mut self, map: usize, change: &mut dyn FnMut(&[u32]) -> Option<Vec<u32>>) -> Result<(), DeviceError> {
         let words = check_map(&self.session.program, map)?.words();
-        let words = self.session.launcher.read_map(map, words)?;
+        let words = self.session.launcher.read_map(map, 0, words)?;
         match change(&words) {
             Some(words) => self.session.launcher.write_map(map, 0, &words),
             None => Ok(()),
@@ -750,8 +750,13 @@ impl<L: Launcher> Session for Offload<L> {
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
         let words = check_map(&self.program, map)?.words();
+        self.map_words_at(map, 0, words)
+    }
+
+    fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+        check_map_words(&self.program, map, at, words)?;
         self.finish_all()?;
-        self.launcher.read_map(map, words)
+        if words == 0 { Ok(Vec::new()) } else { self.launcher.read_map(map, at, words) }
     }
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
