@@ -505,7 +505,7 @@ mod tests {
             ("//! map a: hash key", "`key=` is no size", "key"),
             (
                 "//! map a: lpm key=4 value=1 entries=16777216",
-                "the map `a` would take 2587885584 words of memory at worst (2147483648 are the most: declare fewer",
+                "the map `a` would take 2592079888 words of memory at worst (2147483648 are the most: declare fewer",
                 "//! map a: lpm key=4 value=1 entries=16777216",
             ),
             ("//! map a: lpm key=2", "(`key=` is 1 word, for IPv4, or 4, for IPv6)", "key=2"),

@@ -1,9 +1,9 @@
 //! Maps of prefixes: how they lie in memory, and their prefixes out of it. `docs/maps.md` is the specification.
 //!
-//! Behind the values and the prefixes is a trie over both bounds of which nothing is ever looked for twice: a root that
-//! the first bits of an address number directly, and groups of 64 slots for every six bits further. A group has a bit
-//! for each of its slots that differs from the one before, and a word for each bit that is set: no entry, an entry, or
-//! another group. So it is small, and a slot's word is found by counting bits.
+//! Behind the values and the prefixes is a trie: a root of nodes that the first bits of an address number directly, and
+//! groups of two nodes for every six bits further. A node has a bit for each of its 32 slots that differs from the one
+//! before, and a word for each bit that is set: no entry, an entry, or a group. So it is small, and a slot's word is
+//! found by counting bits.
 //!
 //! - [`trie`]: the builder;
 //! - [`host`]: what a table needs to have prefixes set and removed.
@@ -22,16 +22,22 @@ pub(super) use host::Host;
 /// In the header: where what is used of the memory ends.
 pub const END: u32 = 1;
 
+/// Bits of an address that a node tells apart.
+pub const NODE_STEP: u32 = 5;
+
+/// Words of a node: the bits, then the number of the word before its first.
+pub const NODE: u32 = 2;
+
 /// Bits of an address that a group tells apart.
-pub const STEP: u32 = 6;
+pub const STEP: u32 = NODE_STEP + 1;
 
-/// Words of a group: for each half of its slots the bits, then the number of the word before the first.
-pub const GROUP: u32 = 4;
+/// Words of a group: its nodes.
+pub const GROUP: u32 = 2 * NODE;
 
-/// Words from group to group in the root: as many as a cache line has, so that most groups' words lie in it as well.
+/// Words from node to node in the root: as many as a cache line has, so that most nodes' words lie in it as well.
 pub const LINE: u32 = 16;
 
-/// Of a slot's word: it is a group's number, and no entry's.
+/// Of a slot's word: it says where a group is, and no entry's number.
 pub const INNER: u32 = 0x8000_0000;
 
 /// The most words that a map has, so that each has a number beside [`INNER`].
@@ -40,15 +46,15 @@ pub const MAX_WORDS: u64 = INNER as u64;
 /// Where the parts of such a map lie behind its values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parts {
-    /// Bits of an address that number the root's groups.
+    /// Bits of an address that number the root's nodes.
     pub root_bits: u32,
-    /// Groups that a search meets behind the root's at the most.
+    /// Groups that a search meets behind the root at the most.
     pub levels: u32,
     /// The first prefix: words of an address, then its length and one, or zero where there is none.
     pub prefixes: u64,
-    /// The root's first group.
+    /// The root's first node.
     pub root: u64,
-    /// The first of all other groups, and of words that have no room in the root.
+    /// The first of the groups, and of words that have no room in the root.
     pub heap: u64,
     /// Where the memory ends.
     pub end: u64,
@@ -59,15 +65,15 @@ impl Parts {
     pub fn of(map: &Declaration) -> Parts {
         let (entries, bits) = (u64::from(map.entries), bits(map));
         // Addresses of IPv4 are spread over more of their first bits than those of IPv6.
-        let slots = if bits == 32 { 4 * entries } else { entries };
-        let root_bits = [18, 12].into_iter().find(|root_bits| 1 << root_bits <= slots).unwrap_or(6);
-        let told_apart = root_bits + STEP;
+        let nodes = if bits == 32 { 8 * entries } else { 2 * entries };
+        let root_bits = [19, 13].into_iter().find(|root_bits| 1 << root_bits <= nodes).unwrap_or(7);
+        let told_apart = root_bits + NODE_STEP;
         let levels = (bits - told_apart).div_ceil(STEP);
         let prefixes = u64::from(HEADER) + entries * u64::from(map.value);
         let root = (prefixes + entries * u64::from(map.key + 1)).next_multiple_of(LINE.into());
         let heap = root + (u64::from(LINE) << root_bits);
-        // A group is there for a prefix that is longer. It has a word for each half, and two for each prefix that ends in
-        // it and each group behind it; with what fills it up to four words these are four each, and four for its bits.
+        // A group is there for a prefix that is longer. It has a word for each node, and two for each prefix that ends in
+        // it and each group behind it; with what fills it up to four words these are four each, and four for its nodes.
         let of_level = |level| entries.min(1_u64.checked_shl(told_apart + STEP * level).unwrap_or(u64::MAX));
         let groups: u64 = (0..levels).map(of_level).sum();
         Parts { root_bits, levels, prefixes, root, heap, end: heap + 8 * groups + 4 * entries }

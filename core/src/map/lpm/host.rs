@@ -1,6 +1,7 @@
 //! What a table of prefixes has beside the map's memory.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::OnceLock;
 
 use super::super::declare::Declaration;
@@ -19,17 +20,58 @@ pub(in super::super) struct Host {
 
 #[derive(Debug, Clone, Default)]
 struct Index {
-    places: HashMap<Prefix, u32>,
+    places: HashMap<Prefix, u32, Folding>,
     /// Places without a prefix, the first last.
     free: Vec<u32>,
 }
 
+/// Hashes by multiplying and folding, from a random number on, so that nobody can choose prefixes that meet.
+#[derive(Debug, Clone)]
+struct Folding(u64);
+
+impl Default for Folding {
+    fn default() -> Folding {
+        Folding(RandomState::new().hash_one(0))
+    }
+}
+
+impl BuildHasher for Folding {
+    type Hasher = Folded;
+
+    fn build_hasher(&self) -> Folded {
+        Folded(self.0)
+    }
+}
+
+struct Folded(u64);
+
+impl Hasher for Folded {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(u64::from(word));
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        let product = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15;
+        self.0 = product as u64 ^ (product >> 64) as u64;
+    }
+
+    fn write_u128(&mut self, word: u128) {
+        self.write_u64((word >> 64) as u64);
+        self.write_u64(word as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 impl Index {
     fn of(map: &Declaration, words: &[u32]) -> Index {
-        let mut index = Index {
-            places: HashMap::with_capacity(words.get(TAKEN as usize).map_or(0, |n| *n.min(&map.entries) as usize)),
-            free: Vec::new(),
-        };
+        let mut index = Index::default();
         for place in (0..map.entries).rev() {
             match Prefix::at(map, words, place) {
                 Some(prefix) => _ = index.places.insert(prefix, place),

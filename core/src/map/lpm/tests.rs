@@ -121,8 +121,8 @@ fn small_maps_are_small_and_the_largest_have_numbers_for_all_words() {
     let bytes = |key, entries| 4 * Layout::of(&map(key, 1, entries)).words();
     assert!(bytes(1, 1000) < 170_000 && bytes(4, 1000) < 800_000, "{} {}", bytes(1, 1000), bytes(4, 1000));
     assert!(bytes(1, 1 << 20) < 128 << 20 && bytes(4, 190_000) < 128 << 20);
-    assert_eq!([100, 1000, 2000, 100_000].map(|n| Parts::of(&map(1, 1, n)).root_bits), [6, 6, 12, 18]);
-    assert_eq!([100, 5000, 100_000, 1 << 20].map(|n| Parts::of(&map(4, 1, n)).root_bits), [6, 12, 12, 18]);
+    assert_eq!([100, 1000, 2000, 100_000].map(|n| Parts::of(&map(1, 1, n)).root_bits), [7, 7, 13, 19]);
+    assert_eq!([100, 5000, 100_000, 1 << 20].map(|n| Parts::of(&map(4, 1, n)).root_bits), [7, 13, 13, 19]);
     assert!(Parts::of(&map(1, 64, 16 << 20)).fit());
     assert!(!Parts::of(&map(4, 1, 16 << 20)).fit());
 }

@@ -2,13 +2,10 @@
 
 use super::super::declare::Declaration;
 use super::super::layout::{Layout, TAKEN};
-use super::{END, GROUP, INNER, LINE, Parts, Prefix, STEP};
+use super::{END, GROUP, INNER, LINE, NODE, NODE_STEP, Parts, Prefix, STEP};
 
-/// Slots of a group.
-const SLOTS: usize = 1 << STEP;
-
-/// Slots that a word has bits for.
-const HALF: usize = 32;
+/// Slots of a node.
+const SLOTS: usize = 1 << NODE_STEP;
 
 /// A map's memory with these entries, up to where it is used. There are no more than the map has, each prefix once.
 ///
@@ -75,19 +72,20 @@ impl Trie {
             let (own, others) = rest.split_at(count);
             rest = others;
             let longer = own.iter().position(|leaf| leaf.prefix.length > bits).unwrap_or(own.len());
-            self.group(&own[longer..], bits, word, Some(parts.root as usize + number * LINE as usize));
+            self.nodes(&own[longer..], bits, word, Some(parts.root as usize + number * LINE as usize));
         }
     }
 
-    /// Writes a group and all behind it, at its place in the root or wherever there is room; gives where it is. Its
-    /// prefixes are in order and longer than `depth`, where its slots' bits begin.
-    fn group(&mut self, leaves: &[Leaf], depth: u32, shorter: u32, in_root: Option<usize>) -> usize {
-        let (slots, inner) = slots(leaves, depth, shorter);
-        // A word serves all slots from its own on, to the end of its half at the most.
-        let is_new = |slot: usize| slot.is_multiple_of(HALF) || slots[slot] != slots[slot - 1];
-        let count = (0..SLOTS).filter(|slot| is_new(*slot)).count();
+    /// Writes a node of the root, or a group wherever there is room, and all behind it; gives where it is. Its prefixes
+    /// are in order and longer than `depth`, where its slots' bits begin.
+    fn nodes(&mut self, leaves: &[Leaf], depth: u32, shorter: u32, in_root: Option<usize>) -> usize {
+        let step = if in_root.is_some() { NODE_STEP } else { STEP };
+        let (slots, inner) = slots(leaves, depth, step, shorter);
+        // A word serves all slots from its own on, to the end of its node at the most.
+        let is_new = |slot: usize| slot.is_multiple_of(SLOTS) || slots[slot] != slots[slot - 1];
+        let count = (0..1 << step).filter(|slot| is_new(*slot)).count();
         let (at, mut next) = match in_root {
-            Some(at) if count <= (LINE - GROUP) as usize => (at, at + GROUP as usize),
+            Some(at) if count <= (LINE - NODE) as usize => (at, at + NODE as usize),
             Some(at) => (at, self.take(count)),
             None => {
                 let at = self.take(GROUP as usize + count);
@@ -96,18 +94,19 @@ impl Trie {
         };
         let mut of_inner = inner.iter().peekable();
         let mut found = Vec::with_capacity(inner.len());
-        for half in 0..SLOTS / HALF {
+        for first in (0..1 << step).step_by(SLOTS) {
+            let node = at + first / SLOTS * NODE as usize;
             // Counting includes the slot's own bit, so that it begins at one.
-            self.words[at + 2 * half + 1] = next as u32 - 1;
-            for slot in (half * HALF..(half + 1) * HALF).filter(|slot| is_new(*slot)) {
-                self.words[at + 2 * half] |= 1 << (slot % HALF);
+            self.words[node + 1] = next as u32 - 1;
+            for slot in (first..first + SLOTS).filter(|slot| is_new(*slot)) {
+                self.words[node] |= 1 << (slot % SLOTS);
                 self.words[next] = slots[slot];
                 found.extend(of_inner.next_if(|inner| inner.slot == slot).map(|inner| (next, inner)));
                 next += 1;
             }
         }
         for (word, inner) in found {
-            self.words[word] = INNER | self.group(inner.leaves, depth + STEP, inner.shorter, None) as u32;
+            self.words[word] = INNER | self.nodes(inner.leaves, depth + step, inner.shorter, None) as u32;
         }
         at
     }
@@ -120,19 +119,19 @@ impl Trie {
     }
 }
 
-/// The words of a group's slots, in which each group behind it has a word of its own, and those groups.
-fn slots(leaves: &[Leaf], depth: u32, shorter: u32) -> ([u32; SLOTS], Vec<Inner<'_>>) {
-    let (mut words, mut inner) = ([shorter; SLOTS], Vec::new());
+/// The words of the slots of one node or two, in which each group behind them has a word of its own, and those groups.
+fn slots(leaves: &[Leaf], depth: u32, step: u32, shorter: u32) -> ([u32; 2 * SLOTS], Vec<Inner<'_>>) {
+    let (mut words, mut inner) = ([shorter; 2 * SLOTS], Vec::new());
     let mut rest = leaves;
     while let Some(leaf) = rest.first() {
-        let slot = leaf.bits(depth, STEP);
-        if let Some(more) = (depth + STEP).checked_sub(leaf.prefix.length) {
+        let slot = leaf.bits(depth, step);
+        if let Some(more) = (depth + step).checked_sub(leaf.prefix.length) {
             words[slot..slot + (1 << more)].fill(leaf.word);
             rest = &rest[1..];
             continue;
         }
         // All of the slot's that are left are longer: one as long as the slot came before them.
-        let count = rest.iter().take_while(|leaf| leaf.bits(depth, STEP) == slot).count();
+        let count = rest.iter().take_while(|leaf| leaf.bits(depth, step) == slot).count();
         let (leaves, others) = rest.split_at(count);
         inner.push(Inner { slot, shorter: words[slot], leaves });
         words[slot] = INNER | slot as u32;

@@ -4,26 +4,26 @@
 //! there, a search ends, and stays inside.
 
 use crate::map::declare::Declaration;
-use crate::map::lpm::{GROUP, INNER, LINE, Parts, STEP};
+use crate::map::lpm::{GROUP, INNER, LINE, NODE_STEP, Parts, STEP};
 
-/// What is found in a group: bits are counted up to the slot's own, in the half that it lies in.
+/// What is found in a node: bits are counted up to the slot's own.
 const LEAF: &str = "
-fn pc_NAME_leaf(group: u32, slot: u32) -> u32 {
-    let half = group + ((slot >> 4u) & 2u);
-    let bits = atomicLoad(&pc_map_NAME[half]) & (0xffffffffu >> (31u - (slot & 31u)));
-    let at = atomicLoad(&pc_map_NAME[half + 1u]) + countOneBits(bits);
+fn pc_NAME_leaf(node: u32, slot: u32) -> u32 {
+    let bits = atomicLoad(&pc_map_NAME[node]) & (0xffffffffu >> (31u - slot));
+    let at = atomicLoad(&pc_map_NAME[node + 1u]) + countOneBits(bits);
     return atomicLoad(&pc_map_NAME[min(at, LASTu)]);
 }
 ";
 
 const IPV4: &str = "
 fn NAME_find(address: u32) -> u32 {
-    var rest = address << ROOT_BITSu;
-    var leaf = pc_NAME_leaf(ROOTu + (address >> OTHER_BITSu) * LINEu, rest >> SLOTu);
+    var leaf = pc_NAME_leaf(ROOTu + (address >> OTHER_BITSu) * LINEu, (address << ROOT_BITSu) >> 27u);
+    var rest = address << TOLD_APARTu;
     for (var level = 0u; level < LEVELSu; level = level + 1u) {
         if leaf < INNERu { break; }
+        let group = min(leaf - INNERu, LAST_GROUPu);
+        leaf = pc_NAME_leaf(group + (rest >> 31u) * 2u, (rest >> 26u) & 31u);
         rest = rest << STEPu;
-        leaf = pc_NAME_leaf(min(leaf - INNERu, LAST_GROUPu), rest >> SLOTu);
     }
     return leaf - 1u;
 }
@@ -41,12 +41,13 @@ fn pc_NAME_behind(address: vec4<u32>, bits: u32) -> vec4<u32> {
 }
 
 fn NAME_find(address: vec4<u32>) -> u32 {
-    var rest = pc_NAME_behind(address, ROOT_BITSu);
-    var leaf = pc_NAME_leaf(ROOTu + (address.x >> OTHER_BITSu) * LINEu, rest.x >> SLOTu);
+    var leaf = pc_NAME_leaf(ROOTu + (address.x >> OTHER_BITSu) * LINEu, (address.x << ROOT_BITSu) >> 27u);
+    var rest = pc_NAME_behind(address, TOLD_APARTu);
     for (var level = 0u; level < LEVELSu; level = level + 1u) {
         if leaf < INNERu { break; }
+        let group = min(leaf - INNERu, LAST_GROUPu);
+        leaf = pc_NAME_leaf(group + (rest.x >> 31u) * 2u, (rest.x >> 26u) & 31u);
         rest = pc_NAME_behind(rest, STEPu);
-        leaf = pc_NAME_leaf(min(leaf - INNERu, LAST_GROUPu), rest.x >> SLOTu);
     }
     return leaf - 1u;
 }
@@ -58,11 +59,11 @@ pub(super) fn find(map: &Declaration) -> String {
     let numbers = [
         ("ROOT", root as u32),
         ("ROOT_BITS", root_bits),
+        ("TOLD_APART", root_bits + NODE_STEP),
         ("OTHER_BITS", 32 - root_bits),
         ("LINE", LINE),
         ("LEVELS", levels),
         ("STEP", STEP),
-        ("SLOT", 32 - STEP),
         ("INNER", INNER),
         ("LAST", end as u32 - 1),
         ("LAST_GROUP", end as u32 - GROUP),
