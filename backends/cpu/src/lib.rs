@@ -19,6 +19,7 @@ mod session;
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, Session};
+use portcullis_core::map::Kind;
 use portcullis_core::program::Program;
 
 use memory::{Ahead, When};
@@ -125,15 +126,23 @@ fn ahead(
     program: &Program,
     when: When,
     isa: &dyn cranelift_codegen::isa::TargetIsa,
-) -> Result<Option<Ahead>, DeviceError> {
+) -> Result<Vec<Ahead>, DeviceError> {
     let to_fetch = compile::ahead::to_fetch(program);
-    let each = program.maps().iter().zip(to_fetch).filter_map(|(map, bytes)| Some((compile::ahead::size(map), bytes?)));
-    let most = each.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)));
+    let each = || program.maps().iter().zip(&to_fetch).filter_map(|(map, bytes)| Some((map, (*bytes)?)));
     let worth = |size| size >= compile::ahead::WORTH_FETCHING || when == When::Always;
-    let Some((_, bytes)) = most.filter(|&(size, _)| worth(size)) else { return Ok(None) };
-    let lowered = compile::lower_ahead(program, isa).map_err(unsupported)?;
-    let worth = lowered.filter(|lowered| lowered.operations <= WORTH_A_CHOICE || when == When::Always);
-    Ok(worth.map(|lowered| Ahead { lowered, when, bytes }))
+    let mut all = Vec::new();
+    if !each().any(|(map, _)| worth(compile::ahead::size(map))) {
+        return Ok(all);
+    }
+    let first = each().map(|(_, bytes)| bytes).max();
+    let value = each().filter(|(map, _)| map.kind == Kind::Lpm).map(|(map, _)| 4 * map.value as usize).max();
+    for (goes_on, bytes) in [(false, first), (true, value)] {
+        let Some(bytes) = bytes else { continue };
+        let lowered = compile::lower_ahead(program, goes_on, isa).map_err(unsupported)?;
+        let worth = lowered.filter(|lowered| lowered.operations <= WORTH_A_CHOICE || when == When::Always);
+        all.extend(worth.map(|lowered| Ahead { lowered, when, bytes }));
+    }
+    Ok(all)
 }
 
 fn compiled(program: &Program, style: Option<Style>, when: When) -> Result<memory::Code, DeviceError> {
@@ -157,7 +166,7 @@ pub fn clif(program: &Program) -> Result<String, DeviceError> {
         for (style, lowered) in lowered(program, None, &*isa)? {
             text += &format!("; {}\n{}", style.name(), lowered.function.display());
         }
-        if let Some(Ahead { lowered, .. }) = ahead(program, When::WhereFaster, &*isa)? {
+        for Ahead { lowered, .. } in ahead(program, When::WhereFaster, &*isa)? {
             text += &format!("; ahead\n{}", lowered.function.display());
         }
         Ok(text)

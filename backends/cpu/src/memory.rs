@@ -117,8 +117,9 @@ const LINE: usize = 64;
 pub(crate) struct Code {
     module: Option<JITModule>,
     entries: Vec<Entry>,
-    /// The function that runs ahead, and how many bytes are fetched from the addresses that it finds on.
-    ahead: Option<(Entry, usize)>,
+    /// The functions that run ahead, the one that runs first in front, and how many bytes are fetched from the
+    /// addresses that they find on.
+    ahead: Vec<(Entry, usize)>,
     ways: Vec<Way>,
     runtime: Vec<usize>,
     /// See [`Lowered::stack`]: of the function that needs most.
@@ -136,17 +137,18 @@ unsafe impl Sync for Code {}
 impl Code {
     /// Compiles functions and makes them executable. Their pages are writable first and executable
     /// then, never both.
-    pub fn new(lowered: Vec<Lowered>, ahead: Option<Ahead>, isa: OwnedTargetIsa) -> Result<Code, String> {
-        let before = ahead.as_ref().map(|ahead| &ahead.lowered);
+    pub fn new(lowered: Vec<Lowered>, ahead: Vec<Ahead>, isa: OwnedTargetIsa) -> Result<Code, String> {
+        let before = || ahead.iter().map(|ahead| &ahead.lowered);
         let builder = JITBuilder::with_isa(isa, cranelift_module::default_libcall_names());
         let mut code = Code {
             module: Some(JITModule::new(builder)),
             entries: Vec::with_capacity(lowered.len()),
-            ahead: None,
+            ahead: Vec::new(),
             ways: Vec::new(),
             runtime: runtime::addresses(),
-            stack: lowered.iter().chain(before).map(|l| l.stack).max().unwrap_or(0),
-            operations: lowered.iter().map(|l| l.operations).max().unwrap_or(0) + before.map_or(0, |l| l.operations),
+            stack: lowered.iter().chain(before()).map(|l| l.stack).max().unwrap_or(0),
+            operations: lowered.iter().map(|l| l.operations).max().unwrap_or(0)
+                + before().map(|l| l.operations).sum::<u64>(),
         };
         // Where this ends early, `drop` frees what there is of the module.
         let Some(module) = &mut code.module else { unreachable!("set above") };
@@ -154,9 +156,11 @@ impl Code {
         for Lowered { function, tables, .. } in lowered {
             defined.push((Self::define(module, function)?, tables));
         }
-        let mut defined_ahead = None;
-        if let Some(Ahead { lowered: Lowered { function, tables, .. }, when, bytes }) = ahead {
-            defined_ahead = Some((Self::define(module, function)?, tables, when, bytes));
+        let mut whether = &[false][..];
+        let mut defined_ahead = Vec::with_capacity(ahead.len());
+        for Ahead { lowered: Lowered { function, tables, .. }, when, bytes } in ahead {
+            defined_ahead.push((Self::define(module, function)?, tables, bytes));
+            whether = if when == When::Always { &[true] } else { &[true, false] };
         }
         module.finalize_definitions().map_err(|e| e.to_string())?;
         let finished = |(id, tables)| {
@@ -168,11 +172,7 @@ impl Code {
             Entry { run, tables }
         };
         code.entries = defined.into_iter().map(finished).collect();
-        let mut whether = &[false][..];
-        if let Some((id, tables, when, bytes)) = defined_ahead {
-            code.ahead = Some((finished((id, tables)), bytes));
-            whether = if when == When::Always { &[true] } else { &[true, false] };
-        }
+        code.ahead = defined_ahead.into_iter().map(|(id, tables, bytes)| (finished((id, tables)), bytes)).collect();
         let ways = |entry| whether.iter().map(move |&ahead| Way { entry, ahead });
         code.ways = (0..code.entries.len()).flat_map(ways).collect();
         Ok(code)
@@ -216,28 +216,30 @@ impl Code {
     pub unsafe fn run(&self, way: usize, context: &Context, start: usize, end: usize) {
         let Way { entry, ahead } = self.ways[way];
         let run = self.entries[entry].run;
-        let Some((ahead, bytes)) = self.ahead.as_ref().filter(|_| ahead) else {
+        if !ahead {
             // SAFETY: passed on to the caller.
             return unsafe { run(context, start, end) };
-        };
-        let fetch = |start, end| {
-            // SAFETY: passed on to the caller.
-            for place in unsafe { places(ahead, context, start, end) } {
-                if !place.is_null() {
-                    fetch(place, *bytes);
+        }
+        let groups = (end - start).div_ceil(GROUP);
+        let group = |number: usize| (start + number * GROUP, end.min(start + (number + 1) * GROUP));
+        // One group is fetched, by each function that runs ahead, while the one before it is filtered.
+        let before = self.ahead.len();
+        for turn in 0..groups + before {
+            for (number, (ahead, bytes)) in self.ahead.iter().enumerate() {
+                let Some(number) = turn.checked_sub(number).filter(|number| *number < groups) else { continue };
+                let (start, end) = group(number);
+                // SAFETY: passed on to the caller.
+                for place in unsafe { places(ahead, context, start, end) } {
+                    if !place.is_null() {
+                        fetch(place, *bytes);
+                    }
                 }
             }
-        };
-        let group = |start: usize| end.min(start.saturating_add(GROUP));
-        // One group is fetched while the one before it is filtered.
-        let (mut from, mut to) = (start, group(start));
-        fetch(from, to);
-        while from < end {
-            let next = group(to);
-            fetch(to, next);
-            // SAFETY: passed on to the caller.
-            unsafe { run(context, from, to) };
-            (from, to) = (to, next);
+            if let Some(number) = turn.checked_sub(before) {
+                let (start, end) = group(number);
+                // SAFETY: passed on to the caller.
+                unsafe { run(context, start, end) };
+            }
         }
     }
 }

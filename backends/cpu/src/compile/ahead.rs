@@ -7,6 +7,9 @@
 //! nothing that the filter can see, and what it reads is checked as in the filter itself. Where the filter would write,
 //! nothing is written; where it would read what has been written or found in a map, a zero stands for it, or the guess
 //! ends.
+//!
+//! A search for a prefix leads on from there, and in a large table each step waits. So there is a second function that
+//! runs when the first step is at hand: it makes the search, of many packets at a time, and finds the entry's value.
 
 use cranelift_codegen::ir::{InstBuilder, Value, types as clif};
 use naga::{Expression, Function, Handle};
@@ -81,10 +84,21 @@ impl<'a> Codegen<'a, '_> {
         result: Option<Handle<Expression>>,
     ) -> Result<Option<End>> {
         let Some(intrinsic) = self.program.intrinsic(function) else { return Ok(None) };
+        let to_fetch = to_fetch(self.program);
+        let is_large = |map: u32| to_fetch[map as usize].is_some();
+        let has_prefixes = |map: u32| self.program.maps()[map as usize].kind == Kind::Lpm;
         let address = match intrinsic {
+            Intrinsic::Map { map, call } if self.goes_on && is_large(map) && has_prefixes(map) => {
+                if call == Call::Find {
+                    return Ok(None);
+                }
+                let entry = self.scalar(frame, arguments[0])?;
+                self.ahead = Some(true);
+                self.prefix_value(map, entry)
+            }
             Intrinsic::Map { map, call: call @ (Call::Find | Call::Insert | Call::Remove) } => {
                 let declared = &self.program.maps()[map as usize];
-                if to_fetch(self.program)[map as usize].is_some() {
+                if is_large(map) && !self.goes_on {
                     let key = self.value(frame, arguments[0])?;
                     self.ahead = Some(true);
                     match self.search(function) {
@@ -95,7 +109,7 @@ impl<'a> Codegen<'a, '_> {
                         }
                         None => self.root_group(map, key[0]),
                     }
-                } else if call == Call::Find && declared.kind != Kind::LruHash {
+                } else if call == Call::Find && declared.kind != Kind::LruHash && !is_large(map) {
                     // It has no effect, and may lead to a search that is worth more.
                     return Ok(None);
                 } else {
@@ -118,7 +132,18 @@ impl<'a> Codegen<'a, '_> {
         Ok(Some(End::Leaves))
     }
 
-    /// The address of the group that the search for a prefix begins with.
+    /// The address of the value of a prefix; of any value where there is no entry.
+    fn prefix_value(&mut self, map: u32, entry: Value) -> Value {
+        let layout = Layout::of(&self.program.maps()[map as usize]);
+        let place = self.clamp_index(entry, layout.places);
+        let wide = self.b.ins().uextend(clif::I64, place);
+        let offset = self.b.ins().imul_imm_u(wide, i64::from(4 * layout.stride));
+        let words = self.map_words(map);
+        let value = self.b.ins().iadd(words, offset);
+        self.b.ins().iadd_imm_u(value, i64::from(4 * (HEADER + layout.value)))
+    }
+
+    /// The address of the node that the search for a prefix begins with.
     fn root_group(&mut self, map: u32, address: Value) -> Value {
         let Parts { root_bits, root, .. } = Parts::of(&self.program.maps()[map as usize]);
         let number = self.b.ins().ushr_imm_u(address, i64::from(32 - root_bits));

@@ -1,6 +1,7 @@
 //! What code that runs ahead of a filter finds, which nothing else shows but the time that is taken.
 
 use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::map::Table;
 use portcullis_core::map::layout::{Layout, hash};
 use portcullis_core::map::lpm::Parts;
 use portcullis_core::packet::Batch;
@@ -17,15 +18,21 @@ fn program(text: &str) -> Program {
 fn code(program: &Program) -> Code {
     let isa = host_isa().unwrap();
     let lowered = crate::compile::lower(program, crate::Style::Branching, &*isa).unwrap();
-    let ahead = crate::compile::lower_ahead(program, &*isa).unwrap();
-    let ahead = ahead.map(|lowered| Ahead { lowered, when: When::Always, bytes: 1 });
-    Code::new(vec![lowered], ahead, isa).unwrap()
+    let ahead = [false, true].map(|goes_on| crate::compile::lower_ahead(program, goes_on, &*isa).unwrap());
+    let ahead = ahead.into_iter().flatten().map(|lowered| Ahead { lowered, when: When::Always, bytes: 1 });
+    Code::new(vec![lowered], ahead.collect(), isa).unwrap()
 }
 
 /// Which word of the filter's only map each packet leads to, if any; packets are given by their words.
 fn found(text: &str, packets: &[Vec<u32>]) -> Vec<Option<usize>> {
+    found_by(0, text, packets, &[])
+}
+
+/// The same by one of the functions that run ahead, where the map has these words.
+fn found_by(step: usize, text: &str, packets: &[Vec<u32>], words: &[u32]) -> Vec<Option<usize>> {
     let program = program(text);
     let (code, maps) = (code(&program), Maps::new(program.maps()));
+    maps.set_words(0, 0, words);
     let bytes = |words: &Vec<u32>| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
     let batch = Batch::from_packets(&packets.iter().map(bytes).collect::<Vec<_>>()).unwrap();
     let context = Context {
@@ -40,7 +47,7 @@ fn found(text: &str, packets: &[Vec<u32>]) -> Vec<Option<usize>> {
         maps: maps.addresses(),
         list: std::ptr::null(),
     };
-    let (ahead, _) = code.ahead.as_ref().expect("there is a search to be found");
+    let (ahead, _) = code.ahead.get(step).expect("there is a search to be found");
     let count = Layout::of(&program.maps()[0]).words();
     let word = |place: &*const u8| {
         // SAFETY: the session's maps have one map at least.
@@ -127,6 +134,29 @@ fn small_maps_are_searched_at_once() {
 }
 
 #[test]
+fn searches_for_prefixes_go_on_to_the_value() {
+    let text = "//! map routes: lpm key=1 value=2 entries=5000
+        fn xdp_filter(pkt: u32) -> u32 {
+            let route = routes_find(load_le32(pkt, 0u));
+            return 1u + (routes_read(route, 1u) & 1u);
+        }";
+    let mut table = Table::new(&program(text).maps()[0], Vec::new());
+    for number in 0..200 {
+        table.set(&[number << 22, 10 + number % 23], &[0, 1]).unwrap();
+    }
+    let words = table.changes().1.to_vec();
+    let packets: Vec<Vec<u32>> = (0..200).map(|number| vec![number << 22]).collect();
+    let places = found_by(1, text, &packets, &words);
+    let prefix = |place: usize| {
+        let at = 16 + 2 * 5000 + place * 2;
+        [words[at], words[at + 1] - 1]
+    };
+    for (number, place) in (0..).zip(places) {
+        assert_eq!(prefix((place.unwrap() - 16) / 2), [number << 22, 10 + number % 23]);
+    }
+}
+
+#[test]
 fn there_is_none_where_nothing_is_found() {
     for body in [
         "return XDP_PASS;",
@@ -137,6 +167,6 @@ fn there_is_none_where_nothing_is_found() {
             "//! map flows: hash key=1 value=1 entries=9
              fn xdp_filter(pkt: u32) -> u32 {{ {body} }}"
         );
-        assert!(code(&program(&text)).ahead.is_none(), "{body}");
+        assert!(code(&program(&text)).ahead.is_empty(), "{body}");
     }
 }
