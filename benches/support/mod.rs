@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each bench uses its part")]
 
 pub mod device;
+pub mod routes;
 
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,165 @@
+//! Routing tables as large as the internet's: made up, but with the lengths that real ones have.
+//!
+//! The lengths are near what collectors of the global tables report; their addresses are random. Half of the routes lie in
+//! a shorter one made before, as more specific routes do. A table is the same for a seed, whoever makes it.
+
+#![allow(dead_code, reason = "benches and tests each use their part")]
+
+use std::collections::HashSet;
+
+/// Of 10,000 IPv4 routes, how many are how long.
+const IPV4_LENGTHS: [(u32, u32); 24] = [
+    (24, 6000),
+    (22, 1150),
+    (23, 1000),
+    (21, 480),
+    (20, 430),
+    (19, 240),
+    (18, 140),
+    (16, 140),
+    (17, 80),
+    (15, 20),
+    (14, 12),
+    (13, 6),
+    (12, 3),
+    (11, 1),
+    (10, 1),
+    (9, 1),
+    (8, 2),
+    // Those that providers keep to themselves.
+    (32, 80),
+    (29, 60),
+    (28, 40),
+    (25, 30),
+    (26, 30),
+    (27, 30),
+    (30, 24),
+];
+
+/// And of 10,000 IPv6 routes.
+const IPV6_LENGTHS: [(u32, u32); 24] = [
+    (48, 4520),
+    (32, 1500),
+    (44, 800),
+    (40, 700),
+    (36, 500),
+    (46, 400),
+    (47, 300),
+    (29, 250),
+    (45, 200),
+    (42, 200),
+    (33, 150),
+    (34, 100),
+    (38, 100),
+    (35, 50),
+    (41, 50),
+    (43, 40),
+    (37, 30),
+    (39, 30),
+    (30, 30),
+    (28, 20),
+    (31, 20),
+    (64, 5),
+    (24, 3),
+    (20, 2),
+];
+
+/// What the registries give IPv6 routes out of: the first 12 bits.
+const IPV6_REGISTRIES: [u32; 6] = [0x200, 0x240, 0x260, 0x280, 0x2a0, 0x2c0];
+
+/// A prefix and where it leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    /// The address, its first bit the highest of 128.
+    pub address: u128,
+    /// How many bits of that count.
+    pub length: u32,
+    /// The number of its next hop.
+    pub next_hop: u32,
+}
+
+impl Route {
+    /// The key in a map of the kind `lpm`: so many words of the address, and the length.
+    pub fn key(&self, words: u32) -> Vec<u32> {
+        (0..words).map(|i| (self.address >> (96 - 32 * i)) as u32).chain([self.length]).collect()
+    }
+}
+
+/// SplitMix64 (Steele, Lea and Flood, 2014).
+#[derive(Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// Any number.
+    pub fn next(&mut self) -> u32 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ mixed >> 31) as u32
+    }
+
+    /// Any address.
+    pub fn address(&mut self) -> u128 {
+        (0..4).fold(0, |all, _| all << 32 | u128::from(self.next()))
+    }
+
+    fn length(&mut self, lengths: &[(u32, u32)]) -> u32 {
+        let mut left = self.next() % lengths.iter().map(|(_, share)| share).sum::<u32>();
+        for (length, share) in lengths {
+            match left.checked_sub(*share) {
+                Some(rest) => left = rest,
+                None => return *length,
+            }
+        }
+        unreachable!("the shares are all there is")
+    }
+}
+
+/// A mask of the first bits.
+pub fn mask(length: u32) -> u128 {
+    u128::MAX.checked_shl(128 - length).unwrap_or(0)
+}
+
+/// So many IPv4 routes to `next_hops` next hops, in 1.0.0.0 to 223.255.255.255 without 10.0.0.0/8 and 127.0.0.0/8.
+pub fn ipv4(count: usize, next_hops: u32, seed: u64) -> Vec<Route> {
+    let is_public = |address: u128| !matches!(address >> 120, 0 | 10 | 127 | 224..);
+    table(count, next_hops, seed, &IPV4_LENGTHS, |random| {
+        std::iter::repeat_with(|| random.address()).find(|address| is_public(*address)).expect("most are")
+    })
+}
+
+/// So many IPv6 routes, in what the registries give.
+pub fn ipv6(count: usize, next_hops: u32, seed: u64) -> Vec<Route> {
+    table(count, next_hops, seed, &IPV6_LENGTHS, |random| {
+        let registry = u128::from(IPV6_REGISTRIES[random.next() as usize % IPV6_REGISTRIES.len()]);
+        registry << 116 | random.address() >> 12
+    })
+}
+
+fn table(
+    count: usize,
+    next_hops: u32,
+    seed: u64,
+    lengths: &[(u32, u32)],
+    anywhere: impl Fn(&mut Random) -> u128,
+) -> Vec<Route> {
+    let mut random = Random(seed);
+    let (mut routes, mut known): (Vec<Route>, _) = (Vec::with_capacity(count), HashSet::with_capacity(count));
+    while routes.len() < count {
+        let length = random.length(lengths);
+        let mut address = anywhere(&mut random);
+        if random.next() & 1 == 0 && !routes.is_empty() {
+            // Most are too long for that, so several are tried.
+            let around =
+                (0..8).map(|_| routes[random.next() as usize % routes.len()]).find(|route| route.length < length);
+            if let Some(around) = around {
+                address = around.address | address & !mask(around.length);
+            }
+        }
+        address &= mask(length);
+        if known.insert((address, length)) {
+            routes.push(Route { address, length, next_hop: random.next() % next_hops });
+        }
+    }
+    routes
+}
