@@ -13,6 +13,7 @@
 //! - [`host`]: the C writer's source, compiled for this machine, as a device;
 //! - [`oclgrind`]: the same, run by Oclgrind, which sees races and accesses out of bounds;
 //! - [`nvidia`]: NVIDIA's compilers, which need no GPU;
+//! - [`interleavings`]: the operations of a few packets on maps, in every order;
 //! - [`harness`]: one filter on one device, packet by packet; [`shrink`] makes what fails small.
 
 pub mod c_programs;
@@ -23,6 +24,7 @@ pub mod floating_point;
 pub mod generator;
 pub mod harness;
 pub mod host;
+pub mod interleavings;
 pub mod launches;
 pub mod layouts;
 pub mod models;

@@ -190,10 +190,10 @@ impl InterpSession {
             let value =
                 machine.packet(batch.packet(index), misalignment as usize, &metadata).map_err(|stop| match stop {
                     Stop::Cancelled => DeviceError::Cancelled,
-                    Stop::Error(error) => DeviceError::Failed { device: ID.into(), reason: error.to_string() },
                     Stop::OutOfFuel => {
                         DeviceError::Failed { device: ID.into(), reason: "out of fuel in the prelude".into() }
                     }
+                    other => DeviceError::Failed { device: ID.into(), reason: other.into_error().to_string() },
                 })?;
             values.push(value);
             let [offset, length] = machine.memory.descriptor;

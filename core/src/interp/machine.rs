@@ -1,18 +1,20 @@
 //! Statements and calls. The machine keeps its own stack of what is under way (calls, and in each
 //! the blocks, loops and switches), so that no filter, however deeply nested, uses up the host's.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::slice::Iter;
 
 use naga::valid::FunctionInfo;
 use naga::{AtomicFunction, Block, Expression, Function, Handle, Statement, SwitchCase, SwitchValue, TypeInner};
 
+use super::asking::{Answer, Answers, Atomic, Request};
 use super::code::{Access, Code, FunctionCode};
 use super::expression::{Context, Types};
 use super::memory::Memory;
 use super::value::{Pointer, Scalar, Space, Value};
-use super::{InterpError, Trace};
+use super::{InterpError, Outcome, Trace};
 use crate::device::CancelToken;
-use crate::packet::Metadata;
+use crate::packet::{Metadata, Verdict};
 use crate::program::Program;
 
 /// Why a call did not come to its end.
@@ -22,8 +24,20 @@ pub(super) enum Stop {
     OutOfFuel,
     /// The [`CancelToken`] was used.
     Cancelled,
+    /// There is no answer yet to this.
+    Asks(Request),
     /// See [`InterpError`].
     Error(InterpError),
+}
+
+impl Stop {
+    /// What is wrong where nothing but an error can have stopped a packet.
+    pub(super) fn into_error(self) -> InterpError {
+        match self {
+            Stop::Error(error) => error,
+            Stop::OutOfFuel | Stop::Cancelled | Stop::Asks(_) => InterpError::internal("stopped outside the filter"),
+        }
+    }
 }
 
 impl From<InterpError> for Stop {
@@ -71,6 +85,8 @@ pub(super) struct Machine<'p> {
     code: &'p Code,
     cancel: &'p CancelToken,
     pub(super) memory: Memory,
+    /// What map operations give, where the maps are somebody else's.
+    pub(super) answers: Option<Answers>,
     frames: Vec<Frame<'p>>,
     /// Frames of calls that are over, kept for their memory.
     spare: Vec<Frame<'p>>,
@@ -90,6 +106,7 @@ impl<'p> Machine<'p> {
             code,
             cancel,
             memory: Memory::with_maps(maps),
+            answers: None,
             frames: Vec::new(),
             spare: Vec::new(),
             fuel: 0,
@@ -124,6 +141,50 @@ impl<'p> Machine<'p> {
         self.call(machinery.leave, vec![index()])?;
         self.trace.iterations = u64::from(self.program.fuel() - self.fuel);
         Ok(verdict)
+    }
+
+    /// What became of the packet that has just been run.
+    pub(super) fn outcome(&self, verdict: Verdict) -> Outcome {
+        let [offset, length] = self.memory.descriptor.map(|v| v as usize);
+        let packet = (offset..offset + length).map(|at| self.memory.byte(at)).collect();
+        Outcome { verdict, packet, trace: self.trace }
+    }
+
+    /// Asks for a word of a map, where the maps are somebody else's; `None` for all other memory.
+    fn ask(
+        &mut self,
+        at: Handle<Expression>,
+        pointer: Pointer,
+        what: Atomic,
+        looks: bool,
+    ) -> Result<Option<Answer>, Stop> {
+        match (&mut self.answers, pointer) {
+            (Some(answers), Pointer { space: Space::Map(map), slot }) => {
+                answers.next(Request { map, at: slot, what, looks }, at.index()).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// See [`Next::Asks`](super::asking::Next::Asks).
+    pub(super) fn state(&self, request: Request) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (request, self.answers.as_ref().map(|answers| answers.at), self.fuel).hash(&mut hasher);
+        self.memory.hash(&mut hasher);
+        for frame in &self.frames {
+            (std::ptr::from_ref(frame.function), frame.base, frame.result).hash(&mut hasher);
+            for work in &frame.work {
+                match work {
+                    Work::Block(rest) => (rest.as_slice().as_ptr(), rest.len()).hash(&mut hasher),
+                    Work::Switch { falls, rest } => {
+                        (falls, rest.as_slice().as_ptr(), rest.len()).hash(&mut hasher);
+                    }
+                    Work::Loop { body, next, .. } => (std::ptr::from_ref(*body), *next as u8).hash(&mut hasher),
+                }
+            }
+            format!("{:?}", frame.values).hash(&mut hasher);
+        }
+        hasher.finish()
     }
 
     /// Calls a function and runs until it has returned.
@@ -308,8 +369,13 @@ impl<'p> Machine<'p> {
                 return Ok(self.leave(value)?);
             }
             Statement::Store { pointer, value } => {
-                let pointer = self.value(*pointer)?.pointer()?;
+                let (at, pointer) = (*pointer, self.value(*pointer)?.pointer()?);
                 let value = self.value(*value)?.clone();
+                if let Space::Map(_) = pointer.space
+                    && self.ask(at, pointer, Atomic::Store(value.scalar()?.as_u32()?), false)?.is_some()
+                {
+                    return Ok(None);
+                }
                 self.memory.store(pointer, &value)?;
             }
             Statement::Call { function, arguments, result } => {
@@ -332,22 +398,34 @@ impl<'p> Machine<'p> {
         function: AtomicFunction,
         value: Handle<Expression>,
         result: Option<Handle<Expression>>,
-    ) -> Result<(), InterpError> {
-        let pointer = self.value(pointer)?.pointer()?;
+    ) -> Result<(), Stop> {
+        let (at, pointer) = (pointer, self.value(pointer)?.pointer()?);
         let value = self.value(value)?.scalar()?.as_u32()?;
-        let before = self.memory.scalar(pointer)?.as_u32()?;
-        let (after, found) = match function {
-            AtomicFunction::Add => (before.wrapping_add(value), Value::Scalar(Scalar::U32(before))),
-            AtomicFunction::Exchange { compare: None } => (value, Value::Scalar(Scalar::U32(before))),
+        let what = match function {
+            AtomicFunction::Add => Atomic::Add(value),
+            AtomicFunction::Exchange { compare: None } => Atomic::Exchange(value),
             AtomicFunction::Exchange { compare: Some(compare) } => {
-                let same = before == self.value(compare)?.scalar()?.as_u32()?;
-                // __atomic_compare_exchange_result: what there was, and whether it was exchanged.
-                let found = Value::Composite(vec![Scalar::U32(before), Scalar::Bool(same)]);
-                (if same { value } else { before }, found)
+                Atomic::CompareExchange { expected: self.value(compare)?.scalar()?.as_u32()?, value }
             }
-            other => return Err(InterpError::Unsupported(format!("the atomic function {other:?}"))),
+            other => return Err(InterpError::Unsupported(format!("the atomic function {other:?}")).into()),
         };
-        self.memory.store(pointer, &Value::Scalar(Scalar::U32(after)))?;
+        let info = self.frame()?.info;
+        let looks = result.is_some_and(|result| info[result].ref_count > 0);
+        let Answer { before, exchanged } = match self.ask(at, pointer, what, looks)? {
+            Some(answer) => answer,
+            None => {
+                let before = self.memory.scalar(pointer)?.as_u32()?;
+                let after = what.after(before);
+                self.memory.store(pointer, &Value::Scalar(Scalar::U32(after.unwrap_or(before))))?;
+                Answer { before, exchanged: after.is_some() }
+            }
+        };
+        let before = Scalar::U32(before);
+        let found = match what {
+            // __atomic_compare_exchange_result: what there was, and whether it was exchanged.
+            Atomic::CompareExchange { .. } => Value::Composite(vec![before, Scalar::Bool(exchanged)]),
+            _ => Value::Scalar(before),
+        };
         if let Some(result) = result {
             let frame = self.frames.last_mut().ok_or_else(|| InterpError::internal("nothing is under way"))?;
             frame.values[result.index()] = Some(found);
@@ -356,12 +434,20 @@ impl<'p> Machine<'p> {
     }
 
     /// Evaluates an expression, now: later changes of memory do not change its value.
-    fn emit(&mut self, handle: Handle<Expression>) -> Result<(), InterpError> {
+    fn emit(&mut self, handle: Handle<Expression>) -> Result<(), Stop> {
         let frame = self.frame()?;
         if frame.code.fixed[handle.index()].is_some() {
             return Ok(());
         }
-        let context = self.context()?;
+        if let (Some(_), Expression::Load { pointer }) = (&self.answers, &frame.function.expressions[handle]) {
+            let pointer = self.value(*pointer)?.pointer()?;
+            if let Some(answer) = self.ask(handle, pointer, Atomic::Load, true)? {
+                let frame = self.frames.last_mut().ok_or_else(|| InterpError::internal("nothing is under way"))?;
+                frame.values[handle.index()] = Some(Value::Scalar(Scalar::U32(answer.before)));
+                return Ok(());
+            }
+        }
+        let (frame, context) = (self.frame()?, self.context()?);
         let value = match &frame.function.expressions[handle] {
             Expression::Load { pointer } => {
                 let pointer = context.get(*pointer)?.pointer()?;

@@ -1,5 +1,7 @@
 //! What pointers point into: the packet with its surroundings, private memory, and maps.
 
+use std::hash::{Hash, Hasher};
+
 use super::InterpError;
 use super::value::{Pointer, Scalar, Space, Value};
 use crate::packet::{Metadata, READABLE_PAST_END, ROOM};
@@ -43,6 +45,12 @@ impl Memory {
         self.metadata = [m.wire_length, m.port, m.time_low, m.time_high, m.time_ms];
         self.slots.clear();
         self.slots.extend_from_slice(privates);
+    }
+
+    /// All of it but the maps.
+    pub(super) fn hash(&self, hasher: &mut impl Hasher) {
+        (&self.words, self.descriptor).hash(hasher);
+        format!("{:?}", self.slots).hash(hasher);
     }
 
     /// The byte at `offset` of the packet's arena.

@@ -11,10 +11,12 @@
 //!   than zeros around it, runs there as a batch of one, and is copied back (`memory`);
 //! - `code` works out constants once a program, `machine` runs statements, `expression`,
 //!   `operators`, `convert` and `math` say what expressions are;
+//! - a packet may also be run without maps, and asks for each of their words (`asking`);
 //! - nothing in it recurses along a filter's nesting, calls or types, and everything a filter can
 //!   make it hold is counted before the first packet: a filter can exhaust neither the stack nor
 //!   the memory.
 
+pub mod asking;
 mod code;
 mod convert;
 mod device;
@@ -108,15 +110,7 @@ impl Interpreter {
     pub fn run(&self, packet: &[u8], metadata: &Metadata) -> Result<Outcome, InterpError> {
         let cancel = CancelToken::new();
         let mut machine = Machine::new(&self.program, &self.code, self.fresh_maps(), &cancel);
-        let value = machine.packet(packet, 0, metadata).map_err(|stop| match stop {
-            Stop::Error(error) => error,
-            Stop::OutOfFuel | Stop::Cancelled => InterpError::internal("stopped outside the filter"),
-        })?;
-        let [offset, length] = machine.memory.descriptor.map(|v| v as usize);
-        Ok(Outcome {
-            verdict: Verdict::from_return(value),
-            packet: (offset..offset + length).map(|at| machine.memory.byte(at)).collect(),
-            trace: machine.trace,
-        })
+        let value = machine.packet(packet, 0, metadata).map_err(Stop::into_error)?;
+        Ok(machine.outcome(Verdict::from_return(value)))
     }
 }

@@ -7,7 +7,7 @@ use super::Suite;
 use super::tally::Tally;
 
 /// Suites whose filters it runs; each is compiled for every dispatch method, which takes its time.
-const SUITES: [&str; 8] = [
+const SUITES: [&str; 9] = [
     "stock_filters",
     "stateful_filters",
     "batches",
@@ -16,6 +16,7 @@ const SUITES: [&str; 8] = [
     "maps",
     "maps_of_the_host",
     "flows",
+    "contention",
 ];
 
 /// What `--require` calls it.

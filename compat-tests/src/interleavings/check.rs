@@ -1,0 +1,275 @@
+//! Whether an outcome is one that some order of the packets' calls gives.
+//!
+//! A packet is a list of calls on a map `m`, each on a key, and the filter ([`filter`]) leaves in it what they gave. Of each
+//! key, the calls of all packets must come in one order that keeps every packet's own, such that a set of keys gives what they have
+//! given and ends as the map has; values too, unless keys are removed. Of the memory, every place has a whole key that no
+//! other place has, and the header counts them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use portcullis_core::map::layout::{GONE, Layout, NOW, REMOVED, TAKEN, THERE, stored};
+use portcullis_core::map::{Declaration, Kind, Table, rows};
+
+use super::Outcome;
+
+/// What is done with a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    /// It is looked for, and its value read.
+    Find,
+    /// It is made.
+    Insert,
+    /// It is removed.
+    Remove,
+    /// It is made, and so much is added to its value.
+    Count(u32),
+}
+
+/// A call of a packet's.
+pub type Call = (What, Vec<u32>);
+
+/// The filter that makes the calls, for keys of so many words.
+pub fn filter(kind: Kind, key: u32, entries: u32) -> String {
+    let words: Vec<String> = (0..key).map(|i| format!("load_le32(pkt, at + {}u)", 8 + 4 * i)).collect();
+    let words = words.join(", ");
+    let made = match key {
+        1 => words,
+        2..=4 => format!("vec{key}<u32>({words})"),
+        _ => format!("array<u32, {key}>({words})"),
+    };
+    format!(
+        "//! map m: {kind} key={key} value=1 entries={entries}
+        fn xdp_filter(pkt: u32) -> u32 {{
+            for (var at = 0u; at < pkt_len(pkt); at += {size}u) {{
+                let what = load_le32(pkt, at);
+                let amount = load_le32(pkt, at + 4u);
+                let key = {made};
+                var result = 0u;
+                var value = 0u;
+                switch what {{
+                    case 0u: {{
+                        let entry = m_find(key);
+                        result = select(1u, 0u, entry == MAP_NONE);
+                        value = m_read(entry, 0u);
+                    }}
+                    case 2u: {{ result = select(0u, 1u, m_remove(key)); }}
+                    default: {{
+                        let entry = m_insert(key);
+                        result = select(select(1u, 2u, map_is_new(entry)), 0u, entry == MAP_FULL);
+                        if what == 3u {{ value = m_add(entry, 0u, amount); }}
+                    }}
+                }}
+                store_le32(pkt, at, result);
+                store_le32(pkt, at + 4u, value);
+            }}
+            return XDP_PASS;
+        }}",
+        size = size(key)
+    )
+}
+
+fn size(key: u32) -> usize {
+    8 + 4 * key as usize
+}
+
+/// A packet of calls.
+pub fn packet(calls: &[Call]) -> Vec<u8> {
+    let words = calls.iter().flat_map(|(what, key)| {
+        let (number, amount) = match *what {
+            What::Find => (0, 0),
+            What::Insert => (1, 0),
+            What::Remove => (2, 0),
+            What::Count(amount) => (3, amount),
+        };
+        [number, amount].into_iter().chain(key.iter().copied())
+    });
+    words.flat_map(u32::to_le_bytes).collect()
+}
+
+/// What is right.
+#[derive(Debug)]
+pub struct Check<'a> {
+    /// The map `m`.
+    pub map: &'a Declaration,
+    /// Its entries before.
+    pub before: &'a BTreeMap<Vec<u32>, u32>,
+    /// The packets' calls.
+    pub packets: &'a [Vec<Call>],
+}
+
+/// A part of a call that comes at one time, with what it gave.
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    Find(bool),
+    Insert(Made),
+    Remove(bool),
+    Add(u32, u32),
+    Read(u32),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Made {
+    Full,
+    Old,
+    New,
+}
+
+impl Check<'_> {
+    /// Whether an outcome is right.
+    ///
+    /// # Errors
+    /// With what is wrong with it.
+    pub fn outcome(&self, outcome: &Outcome) -> Result<(), String> {
+        let words = &outcome.maps[0];
+        memory(self.map, words)?;
+        let after: BTreeMap<Vec<u32>, u32> =
+            rows(self.map, words).into_iter().map(|row| (row.key, row.value[0])).collect();
+        let called = self.packets.iter().flatten().map(|(_, key)| key);
+        for key in called.chain(self.before.keys()).chain(after.keys()).collect::<BTreeSet<_>>() {
+            self.key(key, outcome, words, after.get(key).copied())?;
+        }
+        Ok(())
+    }
+
+    /// Whether what has happened to a key may come of some order.
+    fn key(&self, key: &[u32], outcome: &Outcome, words: &[u32], after: Option<u32>) -> Result<(), String> {
+        if after != Table::new(self.map, words.to_vec()).get(key).map(|value| value[0]) {
+            return Err(format!("{key:x?} is there, and not found"));
+        }
+        let is_full = words[TAKEN as usize] >= Layout::of(self.map).limit;
+        let mut events = Vec::new();
+        // Of a value that removals may tear, what is left is made of some of the updates.
+        let calls = || self.packets.iter().flatten().filter(|(_, other)| other == key);
+        let torn = calls().any(|(what, _)| *what == What::Remove);
+        for (calls, (_, bytes)) in self.packets.iter().zip(&outcome.packets) {
+            let mut own = Vec::new();
+            for (at, (what, other)) in calls.iter().enumerate() {
+                let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap_or_default());
+                let at = at * size(self.map.key);
+                let (result, value) = (word(at), word(at + 4));
+                if other != key {
+                    continue;
+                }
+                let made = [Made::Full, Made::Old, Made::New][result as usize];
+                if made == Made::Full && matches!(what, What::Insert | What::Count(_)) && !is_full {
+                    return Err(format!("{key:x?} has no room in a map that has"));
+                }
+                match *what {
+                    What::Find => own.extend([Event::Find(result == 1), Event::Read(value)]),
+                    What::Remove => own.push(Event::Remove(result == 1)),
+                    What::Insert => own.push(Event::Insert(made)),
+                    What::Count(_) if made == Made::Full => own.push(Event::Insert(made)),
+                    What::Count(amount) => own.extend([Event::Insert(made), Event::Add(amount, value)]),
+                }
+            }
+            // Who has not found it reads zero.
+            if let [Event::Find(false), Event::Read(value)] = own[..]
+                && value != 0
+            {
+                return Err(format!("{value} was read of nothing"));
+            }
+            own.retain(|event| !matches!(event, Event::Add(..) | Event::Read(_)) || !torn);
+            events.push(own);
+        }
+        let before = self.before.get(key).copied();
+        if torn {
+            let all = before.unwrap_or(0)
+                | calls()
+                    .map(|(what, _)| if let What::Count(amount) = what { *amount } else { 0 })
+                    .fold(0, |all, amount| all | amount);
+            if after.unwrap_or(0) & !all != 0 {
+                return Err(format!("{key:x?} has the value {after:?}, which nobody has made"));
+            }
+        }
+        let end = |state: Option<u32>| if torn { state.is_some() == after.is_some() } else { state == after };
+        if is_serial(&mut events.iter().map(Vec::as_slice).collect::<Vec<_>>(), before, &end) {
+            Ok(())
+        } else {
+            Err(format!("no order of {events:?} on {key:x?} takes it from {before:?} to {after:?}"))
+        }
+    }
+}
+
+/// Whether some words are the memory of a map in which all entries were used since it was new, or last made room.
+///
+/// # Errors
+/// With what is wrong with it.
+pub fn memory(map: &Declaration, words: &[u32]) -> Result<(), String> {
+    let layout = Layout::of(map);
+    let (mut keys, mut gone) = (BTreeSet::new(), 0);
+    for place in 0..layout.places {
+        let place = &words[layout.at(place)..layout.at(place + 1)];
+        let key = &place[..stored(map.key) as usize];
+        if key.iter().all(|word| *word == 0) {
+            continue;
+        }
+        if key.contains(&0) {
+            return Err(format!("a place has half a key: {place:x?}"));
+        }
+        if !keys.insert(key.to_vec()) {
+            return Err(format!("a key has two places: {key:x?}"));
+        }
+        let state = place[layout.state as usize];
+        if ![THERE, GONE].contains(&state) {
+            return Err(format!("a place has a key, and the state {state}"));
+        }
+        gone += u32::from(state == GONE);
+        if let Some(stamp) = layout.stamp
+            && state == THERE
+            && place[stamp as usize] != words[NOW as usize]
+        {
+            return Err("an entry that was used does not say so".into());
+        }
+    }
+    let (taken, removed) = (words[TAKEN as usize], words[REMOVED as usize]);
+    if (taken as usize, removed) != (keys.len(), gone) {
+        return Err(format!(
+            "the header counts {taken} places and {removed} of removed keys: there are {} and {gone}",
+            keys.len()
+        ));
+    }
+    Ok(())
+}
+
+/// Whether some order of events takes a key from one state to another.
+fn is_serial(events: &mut [&[Event]], state: Option<u32>, end: &dyn Fn(Option<u32>) -> bool) -> bool {
+    if events.iter().all(|own| own.is_empty()) {
+        return end(state);
+    }
+    (0..events.len()).any(|number| {
+        let [event, ref rest @ ..] = *events[number] else { return false };
+        let next = match (event, state) {
+            (Event::Find(found), _) if found == state.is_some() => state,
+            (Event::Read(value), _) if value == state.unwrap_or(0) => state,
+            (Event::Insert(Made::Full), None) | (Event::Remove(false), None) => None,
+            (Event::Insert(Made::New), None) => Some(0),
+            (Event::Insert(Made::Old), Some(_)) => state,
+            (Event::Remove(true), Some(_)) => None,
+            (Event::Add(amount, before), Some(value)) if value == before => Some(value.wrapping_add(amount)),
+            _ => return false,
+        };
+        let own = std::mem::replace(&mut events[number], rest);
+        let serial = is_serial(events, next, end);
+        events[number] = own;
+        serial
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_found_where_there_is_one() {
+        let (new, old) = (Event::Insert(Made::New), Event::Insert(Made::Old));
+        let serial = |events: &[&[Event]], before, after| is_serial(&mut events.to_vec(), before, &|end| end == after);
+        assert!(serial(&[&[old, Event::Add(1, 2)], &[new, Event::Add(2, 0)]], None, Some(3)));
+        assert!(!serial(&[&[old, Event::Add(1, 0)], &[new, Event::Add(2, 0)]], None, Some(3)), "one add is lost");
+        assert!(!serial(&[&[new], &[new]], None, Some(0)), "two have made it");
+        assert!(serial(&[&[new], &[new], &[Event::Remove(true)]], None, Some(0)));
+        assert!(!serial(&[&[Event::Remove(true)], &[Event::Remove(true)]], Some(1), None));
+        assert!(serial(&[&[Event::Remove(true)], &[Event::Find(false)]], Some(1), None));
+        assert!(!serial(&[&[Event::Find(false), Event::Find(true)]], Some(1), Some(1)), "it was there all the time");
+        assert!(!serial(&[&[Event::Insert(Made::Full)]], Some(1), Some(1)), "what is there needs no room");
+    }
+}

@@ -1,0 +1,204 @@
+//! Memory of words as several packets see it, without order between different words.
+//!
+//! Each word has an order in which it was written. Who reads it finds any value that is not older there than what the
+//! same packet has read or written before; who changes it in one operation changes the last, and nothing comes between
+//! what was read and what was written; who only writes may come before what others have written. That is C11's
+//! memory with relaxed atomics, except that no read sees what is written only later.
+
+use portcullis_core::interp::asking::{Answer, Atomic};
+
+/// How memory behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// All operations come one after the other, for everybody.
+    Sequential,
+    /// See the module.
+    Relaxed,
+}
+
+/// A value that a word has had.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Written {
+    value: u32,
+    /// Whether it was made of the one before, between which and this nothing comes.
+    follows: bool,
+}
+
+/// A word that somebody has asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Word {
+    /// In their order.
+    written: Vec<Written>,
+    /// By packet, the oldest of these that it may still see.
+    views: Vec<u8>,
+}
+
+impl Word {
+    /// A word of this value, before so many packets.
+    pub fn new(value: u32, packets: usize) -> Word {
+        Word { written: vec![Written { value, follows: false }], views: vec![0; packets] }
+    }
+
+    fn last(&self) -> usize {
+        self.written.len() - 1
+    }
+
+    fn see(&mut self, packet: usize, at: usize, order: Order) {
+        match order {
+            Order::Relaxed => self.views[packet] = at as u8,
+            Order::Sequential => self.views.fill(at as u8),
+        }
+    }
+
+    /// Writes before the `at`th.
+    fn write(&mut self, packet: usize, at: usize, written: Written, order: Order) {
+        self.written.insert(at, written);
+        self.views.iter_mut().filter(|view| usize::from(**view) >= at).for_each(|view| *view += 1);
+        self.see(packet, at, order);
+    }
+}
+
+/// The words that were asked for, by their numbers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Memory(Vec<Option<Word>>);
+
+impl Memory {
+    fn word(&mut self, number: usize, start: impl Fn() -> Word) -> &mut Word {
+        if self.0.len() <= number {
+            self.0.resize(number + 1, None);
+        }
+        self.0[number].get_or_insert_with(start)
+    }
+
+    /// What a word is in the end.
+    pub fn last(&self, word: usize) -> Option<u32> {
+        self.0.get(word)?.as_ref().map(|word| word.written[word.last()].value)
+    }
+
+    /// Everything that reading a word may give.
+    pub fn loads(&self, order: Order, number: usize, packet: usize, start: impl Fn() -> Word) -> Vec<(Memory, u32)> {
+        let mut memory = self.clone();
+        let word = memory.word(number, start).clone();
+        let first = usize::from(word.views[packet]);
+        (first..=word.last())
+            .map(|at| {
+                let mut memory = memory.clone();
+                let word = memory.word(number, || unreachable!());
+                word.see(packet, at, order);
+                let value = word.written[at].value;
+                (memory, value)
+            })
+            .collect()
+    }
+
+    /// Everything that writing a word may lead to.
+    pub fn stores(
+        &self,
+        order: Order,
+        number: usize,
+        packet: usize,
+        value: u32,
+        start: impl Fn() -> Word,
+    ) -> Vec<Memory> {
+        let mut memory = self.clone();
+        let word = memory.word(number, start).clone();
+        let first = usize::from(word.views[packet]) + 1;
+        (first..=word.written.len())
+            .filter(|&at| word.written.get(at).is_none_or(|next| !next.follows))
+            .map(|at| {
+                let mut memory = memory.clone();
+                memory.word(number, || unreachable!()).write(packet, at, Written { value, follows: false }, order);
+                memory
+            })
+            .collect()
+    }
+
+    /// Everything that an operation may give; also whether it has failed for no reason, where it may.
+    pub fn does(
+        &self,
+        order: Order,
+        number: usize,
+        packet: usize,
+        what: Atomic,
+        whims: bool,
+        start: impl Fn() -> Word,
+    ) -> Vec<(Memory, Answer, bool)> {
+        let failed = |before| Answer { before, exchanged: false };
+        let loaded = || self.loads(order, number, packet, &start).into_iter();
+        // Changes the last value; nothing where it is not what was expected.
+        let changed = || {
+            let mut memory = self.clone();
+            let word = memory.word(number, &start);
+            let last = word.last();
+            let before = word.written[last].value;
+            let value = what.after(before)?;
+            word.write(packet, last + 1, Written { value, follows: true }, order);
+            Some((memory, Answer { before, exchanged: true }, false))
+        };
+        match what {
+            Atomic::Load => loaded().map(|(memory, before)| (memory, failed(before), false)).collect(),
+            Atomic::Store(value) => {
+                let stored = self.stores(order, number, packet, value, &start).into_iter();
+                stored.map(|memory| (memory, failed(0), false)).collect()
+            }
+            Atomic::Add(_) | Atomic::Exchange(_) => changed().into_iter().collect(),
+            Atomic::CompareExchange { expected, .. } => {
+                let failures = loaded().filter(|(_, before)| whims || *before != expected);
+                let failures = failures.map(|(memory, before)| (memory, failed(before), before == expected));
+                failures.chain(changed()).collect()
+            }
+        }
+    }
+
+    /// Forgets what of a word nobody can see any more.
+    pub fn forget(&mut self, ended: impl Fn(usize) -> bool) {
+        for word in self.0.iter_mut().flatten() {
+            let last = word.last() as u8;
+            (0..word.views.len()).filter(|&packet| ended(packet)).for_each(|packet| word.views[packet] = last);
+            let oldest = word.views.iter().min().copied().unwrap_or(last);
+            word.written.drain(..usize::from(oldest));
+            word.written[0].follows = false;
+            word.views.iter_mut().for_each(|view| *view -= oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHAT: Atomic = Atomic::CompareExchange { expected: 0, value: 7 };
+
+    #[test]
+    fn a_change_is_of_the_last_value_and_a_read_of_any_that_is_not_older() {
+        let start = || Word::new(0, 2);
+        let memory = Memory::default();
+        let done = |memory: &Memory, packet, what| memory.does(Order::Relaxed, 0, packet, what, false, start);
+        let [(memory, answer, _)] = &done(&memory, 0, WHAT)[..] else { panic!("it cannot fail") };
+        assert!(answer.exchanged && answer.before == 0);
+        // The other may not have seen it yet, and cannot exchange.
+        let seen = |memory: &Memory, packet| {
+            done(memory, packet, Atomic::Load).iter().map(|(_, answer, _)| answer.before).collect::<Vec<_>>()
+        };
+        assert_eq!((seen(memory, 0), seen(memory, 1)), (vec![7], vec![0, 7]));
+        let again = done(memory, 1, WHAT);
+        assert_eq!(again.len(), 1);
+        assert_eq!(again[0].1, Answer { before: 7, exchanged: false });
+        assert_eq!(seen(&again[0].0, 1), [7]);
+        // A whim, of one who has not seen the other.
+        assert_eq!(memory.does(Order::Relaxed, 0, 1, WHAT, true, start).len(), 2);
+    }
+
+    #[test]
+    fn what_is_written_may_come_before_but_not_between() {
+        let start = || Word::new(0, 3);
+        let add =
+            |memory: &Memory, packet| memory.does(Order::Relaxed, 0, packet, Atomic::Add(1), false, start).remove(0).0;
+        let memory = add(&add(&Memory::default(), 0), 1);
+        let stored = memory.stores(Order::Relaxed, 0, 2, 9, start);
+        assert_eq!(stored.len(), 1, "both were made of what was before them");
+        assert_eq!(stored[0].last(0), Some(9));
+        let stored = memory.stores(Order::Relaxed, 0, 2, 9, start).remove(0).stores(Order::Relaxed, 0, 0, 8, start);
+        assert_eq!(stored.iter().map(|memory| memory.last(0)).collect::<Vec<_>>(), [Some(9), Some(8)]);
+    }
+}

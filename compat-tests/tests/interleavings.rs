@@ -1,0 +1,242 @@
+//! A few packets side by side on a small map, in every order that their operations may come in, with memory as relaxed
+//! as devices have it: the claim protocol of the prelude, in its own text.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use portcullis_compat_tests::interleavings::check::{Call, Check, What, filter, packet};
+use portcullis_compat_tests::interleavings::memory::Order;
+use portcullis_compat_tests::interleavings::{Case, Fault, explore};
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::map::layout::{HEADER, Layout, NOW, REMOVED, TAKEN, hash};
+use portcullis_core::map::{Kind, Table};
+use portcullis_core::program::{Program, ProgramOptions};
+
+use What::{Count, Find, Insert, Remove};
+
+fn program(text: &str) -> Arc<Program> {
+    let program = wgsl::compile(&Source::new("interleavings.wgsl", text), &ProgramOptions::default());
+    Arc::new(program.unwrap_or_else(|errors| panic!("{}\n{text}", errors.render())))
+}
+
+/// A map of eight places, five of which may be taken, and what is done to it.
+struct Scenario {
+    kind: Kind,
+    /// Words of a key.
+    key: u32,
+    /// Entries before, and keys that were there and were removed.
+    before: BTreeMap<Vec<u32>, u32>,
+    gone: Vec<Vec<u32>>,
+    packets: Vec<Vec<Call>>,
+    order: Order,
+    whims: usize,
+}
+
+impl Scenario {
+    fn of(packets: Vec<Vec<Call>>) -> Scenario {
+        let key = packets[0][0].1.len() as u32;
+        Scenario {
+            kind: Kind::Hash,
+            key,
+            before: BTreeMap::new(),
+            gone: Vec::new(),
+            packets,
+            order: Order::Relaxed,
+            whims: 1,
+        }
+    }
+
+    fn before(mut self, keys: &[&Vec<u32>]) -> Scenario {
+        self.before = keys.iter().map(|key| ((*key).clone(), 1 << 20)).collect();
+        self
+    }
+
+    /// Where compare and exchange fails for a reason alone: three packets have many states as it is.
+    fn strict(self) -> Scenario {
+        Scenario { whims: 0, ..self }
+    }
+
+    /// What is wrong with the first outcome that is not right; else the number of outcomes and states.
+    fn explored(&self, fault: Option<Fault>) -> Result<(usize, usize), String> {
+        let program = program(&filter(self.kind, self.key, if self.kind == Kind::Hash { 5 } else { 2 }));
+        let map = &program.maps()[0];
+        let mut table = Table::new(map, Vec::new());
+        self.gone.iter().for_each(|key| assert!(table.set(key, &[0]).is_ok() && table.remove(key)));
+        self.before.iter().for_each(|(key, value)| table.set(key, &[*value]).unwrap());
+        let mut words = vec![0; Layout::of(map).words()];
+        let (at, changed) = table.changes();
+        words[at..at + changed.len()].copy_from_slice(changed);
+        words[NOW as usize] = if self.kind == Kind::LruHash { 3 } else { 0 };
+        let packets = self.packets.iter().map(|calls| packet(calls)).collect();
+        let case = Case { program: &program, maps: vec![words], packets, order: self.order, whims: self.whims, fault };
+        let check = Check { map, before: &self.before, packets: &self.packets };
+        let (mut outcomes, mut wrong) = (0, None);
+        let states = explore(&case, |outcome| {
+            outcomes += 1;
+            if wrong.is_none() {
+                wrong = check.outcome(outcome).err();
+            }
+        });
+        let states = states.map_err(|waits| format!("packet {} waits: {:?}", waits.packet, waits.last))?;
+        wrong.map_or(Ok((outcomes, states)), Err)
+    }
+
+    #[track_caller]
+    fn holds(&self, what: &str) {
+        let started = std::time::Instant::now();
+        match self.explored(None) {
+            Ok((outcomes, states)) => {
+                println!("{what}: {outcomes} outcomes of {states} states, {:.1} s", started.elapsed().as_secs_f32());
+            }
+            Err(wrong) => panic!("{what}: {wrong}"),
+        }
+    }
+}
+
+/// Keys that are the same up to this word in memory, and that all searches begin with at one place. Keys of two words
+/// are stored as three, those of three as four.
+fn alike(word: usize) -> Vec<Vec<u32>> {
+    let key = |i: u32| match word {
+        0 => vec![i, 5],
+        1 => vec![77, i << 2],
+        _ => vec![77, 5, i],
+    };
+    let first = hash(&key(1)) & 7;
+    (1..100).map(key).filter(|key| hash(key) & 7 == first).collect()
+}
+
+/// Keys of one word, which are stored as two, that differ in the second alone; searches begin with them at one place.
+fn of_one_word() -> [Vec<u32>; 2] {
+    let low = (1..).find(|low| hash(&[*low]) & 7 == hash(&[low | 1 << 31]) & 7).expect("there is one");
+    [vec![low], vec![low | 1 << 31]]
+}
+
+#[test]
+fn a_key_is_made_once_and_has_one_place() {
+    for word in 0..3 {
+        let keys = alike(word);
+        let [a, b, ..] = &keys[..] else { unreachable!() };
+        Scenario::of(vec![vec![(Count(1), a.clone())], vec![(Count(2), b.clone())]]).holds("two make two keys alike");
+    }
+    let a = &alike(1)[0];
+    Scenario::of(vec![vec![(Count(1), a.clone())], vec![(Count(2), a.clone())]]).holds("two make one key");
+    Scenario::of(vec![vec![(Insert, a.clone())], vec![(Find, a.clone()), (Find, a.clone())]]).holds("one looks on");
+    let [a, b] = of_one_word();
+    let three = [(Count(1), a.clone()), (Count(2), a.clone()), (Insert, b)].map(|call| vec![call]);
+    Scenario::of(three.to_vec()).strict().holds("three make two keys alike");
+}
+
+#[test]
+fn removing_and_making_a_key_come_in_some_order() {
+    let a = &alike(2)[0];
+    let calls = |whats: &[What]| whats.iter().map(|what| (*what, a.clone())).collect::<Vec<_>>();
+    for packets in [
+        vec![calls(&[Remove]), calls(&[Insert])],
+        vec![calls(&[Remove]), calls(&[Count(1)])],
+        vec![calls(&[Remove]), calls(&[Find, Find])],
+        vec![calls(&[Remove, Insert]), calls(&[Remove])],
+        vec![calls(&[Insert]), calls(&[Remove, Find])],
+    ] {
+        let what = format!("{packets:?}");
+        let scenario = || Scenario::of(packets.clone());
+        scenario().before(&[a]).holds(&format!("{what}, where it is"));
+        scenario().holds(&format!("{what}, where it is not"));
+        Scenario { gone: vec![a.clone()], ..scenario() }.holds(&format!("{what}, where it was removed"));
+    }
+    // Places of removed keys are for those keys alone.
+    let [a, b] = of_one_word();
+    for packets in [[(Insert, a.clone()), (Insert, a.clone())], [(Insert, a.clone()), (Insert, b.clone())]] {
+        let packets = packets.map(|call| vec![call]).to_vec();
+        let scenario = Scenario { gone: vec![b.clone()], ..Scenario::of(packets.clone()) };
+        scenario.holds(&format!("{packets:?}, where {b:?} was removed"));
+    }
+    let scenario = Scenario::of(vec![vec![(Remove, a.clone())], vec![(Find, b.clone())]]).before(&[&a, &b]);
+    scenario.holds("one looks for a key behind one that another removes");
+    let three = [(Remove, a.clone()), (Remove, a.clone()), (Insert, a.clone())].map(|call| vec![call]);
+    Scenario::of(three.to_vec()).before(&[&a]).strict().holds("two remove what a third makes");
+}
+
+#[test]
+fn a_full_map_says_so_and_loses_nothing() {
+    let keys: Vec<Vec<u32>> = (1..).map(|i| vec![i]).take(7).collect();
+    let there: Vec<&Vec<u32>> = keys[..4].iter().collect();
+    let each = [keys[4].clone(), keys[5].clone(), keys[0].clone()].map(|key| vec![(Count(1), key)]);
+    Scenario::of(each[..2].to_vec()).before(&there).holds("two make a fifth and a sixth key");
+    Scenario::of(each.to_vec()).before(&there).strict().holds("and one is there");
+    let five: Vec<&Vec<u32>> = keys[..5].iter().collect();
+    Scenario::of(vec![vec![(Insert, keys[5].clone())], vec![(Remove, keys[0].clone()), (Insert, keys[0].clone())]])
+        .before(&five)
+        .holds("one makes a sixth while another makes room that does not count");
+}
+
+#[test]
+fn what_is_used_is_stamped() {
+    let [a, b] = of_one_word();
+    for packets in [
+        [(Insert, a.clone()), (Insert, a.clone())],
+        [(Count(1), a.clone()), (Find, a.clone())],
+        [(Insert, a), (Insert, b)],
+    ] {
+        let packets = packets.map(|call| vec![call]).to_vec();
+        let what = format!("lru_hash: {packets:?}");
+        Scenario { kind: Kind::LruHash, ..Scenario::of(packets) }.holds(&what);
+    }
+}
+
+/// The carry of a counter is added apart, and of several that compare and exchange one does.
+#[test]
+fn sums_and_exchanges_are_exact() {
+    let text = "
+        //! map sums: counter entries=1
+        //! map a: array value=1 entries=1
+        fn xdp_filter(pkt: u32) -> u32 {
+            let amount = load_le32(pkt, 0u);
+            sums_add(0u, amount);
+            store_le32(pkt, 0u, a_compare_exchange(0u, 0u, 0u, amount));
+            return XDP_PASS;
+        }";
+    let program = program(text);
+    let amounts = [u32::MAX, 5, 0x8000_0000];
+    let maps = || vec![[vec![0; HEADER as usize], vec![0, 0]].concat(), vec![0; HEADER as usize + 1]];
+    let packets = amounts.map(|amount| amount.to_le_bytes().to_vec()).to_vec();
+    let case = Case { program: &program, maps: maps(), packets, order: Order::Relaxed, whims: 1, fault: None };
+    let mut winners = std::collections::BTreeSet::new();
+    explore(&case, |outcome| {
+        let [low, high] = outcome.maps[0][HEADER as usize..] else { panic!("one sum") };
+        assert_eq!(
+            u64::from(low) | u64::from(high) << 32,
+            amounts.iter().map(|amount| u64::from(*amount)).sum::<u64>()
+        );
+        let before = outcome.packets.iter().map(|(_, bytes)| u32::from_le_bytes(bytes[..4].try_into().unwrap()));
+        let first: Vec<u32> =
+            amounts.into_iter().zip(before.clone()).filter(|(_, b)| *b == 0).map(|(a, _)| a).collect();
+        assert_eq!(first.len(), 1, "one has found nothing");
+        assert!(before.into_iter().all(|before| before == 0 || before == first[0]));
+        assert_eq!(outcome.maps[1][HEADER as usize], first[0]);
+        winners.insert(first[0]);
+    })
+    .unwrap_or_else(|waits| panic!("{waits:?}"));
+    assert_eq!(winners.len(), 3, "any may be the first");
+}
+
+/// A protocol that is wrong is found out.
+#[test]
+fn what_is_wrong_is_found() {
+    let keys = alike(1);
+    let [a, b, ..] = &keys[..] else { unreachable!() };
+    let found = |fault, packets: Vec<Vec<Call>>, before: &[&Vec<u32>], what: &str| {
+        let scenario = Scenario { order: Order::Sequential, whims: 0, ..Scenario::of(packets).before(before) };
+        let wrong = scenario.explored(Some(fault)).expect_err(what);
+        assert!(wrong.contains(what), "{fault:?}: {wrong}");
+    };
+    let two = |x: &Vec<u32>, y: &Vec<u32>, what| vec![vec![(what, x.clone())], vec![(what, y.clone())]];
+    found(Fault::InTwo, two(a, a, Insert), &[], "the header counts 2 places");
+    found(Fault::InTwo, two(a, b, Insert), &[], "");
+    let skipped = Fault::Skipped { word: 1, header: HEADER as usize, stride: 5 };
+    found(skipped, two(a, b, Insert), &[], "a place has half a key");
+    let apart = alike(0);
+    found(Fault::Lost(TAKEN as usize), two(&apart[0], &apart[1], Insert), &[], "the header counts 1 places");
+    found(Fault::Lost(REMOVED as usize), two(a, b, Remove), &[a, b], "and 1 of removed keys");
+    let value = Fault::Lost(HEADER as usize + (hash(a) & 7) as usize * 5 + 4);
+    found(value, two(a, a, Count(1)), &[], "no order of");
+}
