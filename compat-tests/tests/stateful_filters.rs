@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use portcullis_compat_tests::devices;
 use portcullis_compat_tests::models::Outcome;
 use portcullis_compat_tests::stateful::{
-    self, Model, Outcomes, Phase, blacklist, conntrack_fw, flow_stats, gtpu_decap, maglev_lb, router,
+    self, Model, Outcomes, Phase, blacklist, conntrack_fw, flow_stats, gtpu_decap, maglev_lb, policer, router,
+    syn_flood, token_bucket,
 };
 use portcullis_compat_tests::traffic::frame::ones_complement;
 use portcullis_compat_tests::traffic::{Packet, Spec, traffic};
@@ -162,4 +163,38 @@ fn blacklist() {
             outcomes.maps[map]
         );
     }
+}
+
+/// Some clients have limits of their own; all others get one when half of the packets are through.
+#[test]
+fn token_bucket() {
+    let packets = packets(6);
+    let (first, second) = packets.split_at(packets.len() / 2);
+    let phases = [(token_bucket::limits(None), first), (token_bucket::limits(Some(10)), second)]
+        .map(|(writes, packets)| Phase { writes, packets: packets.to_vec() });
+    let outcomes = check("token_bucket", &[], &phases, &mut token_bucket::TokenBucket::default());
+    assert_verdicts(&outcomes, &[("pass", 2000), ("drop", 400)]);
+}
+
+#[test]
+fn policer() {
+    let phases = [Phase { writes: policer::profiles(), packets: packets(7) }];
+    let outcomes = check("policer", &[], &phases, &mut policer::Policer::new(false, false));
+    assert_verdicts(&outcomes, &[("pass", 2000), ("drop", 400)]);
+}
+
+#[test]
+fn policer_that_sees_colours() {
+    let phases = [Phase { writes: policer::profiles(), packets: packets(8) }];
+    let mut model = policer::Policer::new(true, true);
+    let outcomes = check("policer", &[("aware", "true"), ("drop_red", "false")], &phases, &mut model);
+    assert_verdicts(&outcomes, &[("pass", 6000)]);
+}
+
+#[test]
+fn syn_flood() {
+    let phases = [Phase { writes: Vec::new(), packets: packets(9) }];
+    let mut model = syn_flood::SynFlood::new(2000, 12);
+    let outcomes = check("syn_flood", &[("window", "2000"), ("limit", "12")], &phases, &mut model);
+    assert_verdicts(&outcomes, &[("pass", 4000), ("drop", 60)]);
 }

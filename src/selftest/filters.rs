@@ -77,10 +77,10 @@ pub const STOCK_IN_C: &[(&str, &str)] = texts!(
 );
 
 /// The stock filters that have maps, name and text. What they make of a packet depends on those before it.
-pub const STATEFUL: &[(&str, &str)] = texts!("../../shaders", "wgsl": "gtpu_decap", "flow_stats", "maglev_lb", "conntrack_fw", "router_v4", "router_v6", "blacklist");
+pub const STATEFUL: &[(&str, &str)] = texts!("../../shaders", "wgsl": "gtpu_decap", "flow_stats", "maglev_lb", "conntrack_fw", "token_bucket", "policer", "syn_flood", "router_v4", "router_v6", "blacklist");
 
 /// The same in OpenCL C.
-pub const STATEFUL_IN_C: &[(&str, &str)] = texts!("../../shaders", "cl": "gtpu_decap", "flow_stats", "maglev_lb", "conntrack_fw", "router_v4", "router_v6", "blacklist");
+pub const STATEFUL_IN_C: &[(&str, &str)] = texts!("../../shaders", "cl": "gtpu_decap", "flow_stats", "maglev_lb", "conntrack_fw", "token_bucket", "policer", "syn_flood", "router_v4", "router_v6", "blacklist");
 
 /// The probes, name and text: one or more for each rule of what a filter means. The second line of
 /// each that begins with `// probe:` holds its directives: `expect=pass`, `fuel=N`,

@@ -11,7 +11,10 @@ pub mod gtpu_decap;
 pub mod ip;
 pub mod lpm;
 pub mod maglev_lb;
+pub mod policer;
 pub mod router;
+pub mod syn_flood;
+pub mod token_bucket;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroUsize;
@@ -21,6 +24,7 @@ use portcullis::selftest::layout::Watched;
 use portcullis_core::device::{Device, DeviceError, DeviceKind, Dispatch, LoadOptions, Session};
 use portcullis_core::lang::opencl_c::files::NoIncludes;
 use portcullis_core::lang::{Source, opencl_c, wgsl};
+use portcullis_core::map::layout::Layout;
 use portcullis_core::map::{Kind, Row, Table, rows};
 use portcullis_core::packet::Room;
 use portcullis_core::program::{Program, ProgramOptions};
@@ -144,9 +148,8 @@ pub fn check(device: &Arc<dyn Device>, program: &Arc<Program>, phases: &[Phase],
 
 /// All maps as they are at first.
 fn clear(session: &mut dyn Session, program: &Program) {
-    for number in 0..program.maps().len() {
-        let words = session.map_words(number).unwrap();
-        session.set_map_words(number, 0, &vec![0; words.len()]).unwrap();
+    for (number, map) in program.maps().iter().enumerate() {
+        session.set_map_words(number, 0, &vec![0; Layout::of(map).words()]).unwrap();
     }
 }
 

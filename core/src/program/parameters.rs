@@ -172,9 +172,11 @@ fn root(module: &mut Module, filter: Handle<Function>) {
         body.push(Statement::Store { pointer, value }, Span::UNDEFINED);
     }
     for (handle, callee) in module.functions.iter() {
-        // Helpers live as long as something calls them; the prelude's functions take plain values.
-        let takes_values = callee.arguments.iter().all(|a| matches!(module.types[a.ty].inner, TypeInner::Scalar(_)));
-        if handle != filter && !takes_values {
+        // Helpers live as long as something calls them; the prelude's functions take values, those of maps keys of many words.
+        let is_value = |ty| {
+            matches!(module.types[ty].inner, TypeInner::Scalar(_) | TypeInner::Vector { .. } | TypeInner::Array { .. })
+        };
+        if handle != filter && !callee.arguments.iter().all(|argument| is_value(argument.ty)) {
             continue;
         }
         let arguments = callee.arguments.iter();

@@ -283,3 +283,14 @@ fn a_search_in_garbage_ends_inside() {
         }
     }
 }
+
+#[test]
+fn a_filter_with_parameters_need_not_call_all_functions_of_its_maps() {
+    for (key, value) in [(1, 0), (4, 2), (7, 1)] {
+        session(&format!(
+            "//! map m: hash key={key} value={value} entries=9
+            override limit: u32 = 3u;
+            fn xdp_filter(pkt: u32) -> u32 {{ return limit; }}"
+        ));
+    }
+}

@@ -1,0 +1,139 @@
+//! RFC 2698, with the marks of RFC 2597.
+
+use std::collections::HashMap;
+
+use portcullis_core::packet::Verdict;
+
+use super::ip::{Ip, ip, words};
+use super::{Maps, Model, Writes};
+use crate::models::Outcome;
+use crate::traffic::Packet;
+use crate::traffic::frame::ones_complement;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Colour {
+    Green,
+    Yellow,
+    Red,
+}
+
+/// The model.
+#[derive(Debug, Default)]
+pub struct Policer {
+    aware: bool,
+    red_passes: bool,
+    profiles: HashMap<[u32; 4], [u32; 4]>,
+    meters: HashMap<[u32; 4], Meter>,
+}
+
+/// Token buckets C and P, in thousandths of bytes, and the latest time in milliseconds.
+#[derive(Debug)]
+struct Meter {
+    c: u128,
+    p: u128,
+    last: u64,
+}
+
+/// The drop precedences of assured forwarding by DSCP, class by class (RFC 2597, section 6).
+const ASSURED: [[u8; 3]; 4] = [[10, 12, 14], [18, 20, 22], [26, 28, 30], [34, 36, 38]];
+
+impl Policer {
+    /// Whether a packet's own colour counts, and whether red ones pass.
+    pub fn new(aware: bool, red_passes: bool) -> Policer {
+        Policer { aware, red_passes, ..Policer::default() }
+    }
+
+    fn outcome(&mut self, packet: &Packet) -> Outcome {
+        let unchanged = |verdict| Outcome { verdict, bytes: packet.bytes.clone() };
+        let Some(ip) = ip(&packet.bytes) else { return unchanged(Verdict::Pass) };
+        let source = words(ip.source);
+        let profile = self.profiles.get(&source).or_else(|| self.profiles.get(&[0; 4]));
+        let Some(&[cir, cbs, pir, pbs]) = profile else { return unchanged(Verdict::Pass) };
+        let now = packet.metadata.time_ns() / 1_000_000;
+        let [full_c, full_p] = [cbs, pbs].map(|bytes| u128::from(bytes) * 1000);
+        let meter = self.meters.entry(source).or_insert(Meter { c: full_c, p: full_p, last: now });
+        let elapsed = now.saturating_sub(meter.last);
+        meter.last += elapsed;
+        meter.c = (meter.c + u128::from(elapsed) * u128::from(cir)).min(full_c);
+        meter.p = (meter.p + u128::from(elapsed) * u128::from(pir)).min(full_p);
+
+        let own = if self.aware { colour(dscp(&packet.bytes, &ip)) } else { Colour::Green };
+        let b = u128::from(packet.metadata.wire_length - ip.at as u32) * 1000;
+        let colour = if own == Colour::Red || meter.p < b {
+            Colour::Red
+        } else if own == Colour::Yellow || meter.c < b {
+            meter.p -= b;
+            Colour::Yellow
+        } else {
+            meter.p -= b;
+            meter.c -= b;
+            Colour::Green
+        };
+        if colour == Colour::Red && !self.red_passes {
+            return unchanged(Verdict::Drop);
+        }
+        Outcome { verdict: Verdict::Pass, bytes: marked(&packet.bytes, &ip, ASSURED[0][colour as usize]) }
+    }
+}
+
+fn dscp(frame: &[u8], ip: &Ip<'_>) -> u8 {
+    let header = &frame[ip.at..];
+    if ip.source.is_ipv4() { header[1] >> 2 } else { (header[0] << 4 | header[1] >> 4) >> 2 }
+}
+
+fn colour(dscp: u8) -> Colour {
+    let place = ASSURED.iter().find_map(|class| class.iter().position(|known| *known == dscp));
+    [Colour::Green, Colour::Yellow, Colour::Red][place.unwrap_or(0)]
+}
+
+fn marked(frame: &[u8], ip: &Ip<'_>, mark: u8) -> Vec<u8> {
+    let mut bytes = frame.to_vec();
+    if dscp(frame, ip) == mark {
+        return bytes;
+    }
+    let header = &mut bytes[ip.at..];
+    if ip.source.is_ipv4() {
+        let old = [header[0], header[1]];
+        header[1] = mark << 2 | header[1] & 3;
+        // RFC 1624, equation 3: HC' = ~(~HC + ~m + m').
+        let sum = [!header[10], !header[11], !old[0], !old[1], header[0], header[1]];
+        let check = !ones_complement(&sum);
+        header[10..12].copy_from_slice(&check.to_be_bytes());
+    } else {
+        let class = mark << 2 | header[1] >> 4 & 3;
+        header[0] = header[0] & 0xf0 | class >> 4;
+        header[1] = header[1] & 0x0f | class << 4;
+    }
+    bytes
+}
+
+impl Model for Policer {
+    fn filter(&mut self, packet: &Packet) -> Outcome {
+        self.outcome(packet)
+    }
+
+    fn set(&mut self, map: &str, key: &[u32], value: &[u32]) {
+        assert_eq!(map, "profiles");
+        self.profiles.insert(key.try_into().unwrap(), value.try_into().unwrap());
+    }
+
+    fn maps(&self) -> Maps {
+        let meter = |(source, meter): (&[u32; 4], &Meter)| {
+            let words = |bucket: u128| [bucket as u32, (bucket >> 32) as u32];
+            (source.to_vec(), [&words(meter.c)[..], &words(meter.p), &[meter.last as u32]].concat())
+        };
+        let profiles = self.profiles.iter().map(|(source, profile)| (source.to_vec(), profile.to_vec()));
+        [("meters".into(), self.meters.iter().map(meter).collect()), ("profiles".into(), profiles.collect())].into()
+    }
+}
+
+/// Profiles of some of the clients and of everybody.
+pub fn profiles() -> Writes {
+    let client = |host: u32| vec![0, 0, 0xffff, 0x0a01_0000 | (host % 5) << 8 | host];
+    vec![
+        ("profiles", vec![0; 4], vec![200, 1500, 400, 2500]),
+        ("profiles", client(0), vec![0, 0, 1000, 1000]),
+        ("profiles", client(2), vec![0, 0, 0, 0]),
+        ("profiles", client(4), vec![u32::MAX; 4]),
+    ]
+}
