@@ -65,7 +65,7 @@ pub fn limits(everybody: Option<u32>) -> Writes {
     let mut limits = vec![
         ("limits", client(0), vec![2, 3]),
         ("limits", client(2), vec![0, 40]),
-        ("limits", client(4), vec![u32::MAX, u32::MAX]),
+        ("limits", client(4), vec![1 << 31, u32::MAX]),
         ("limits", client(6), vec![5, 0]),
         ("limits", vec![0x2001_0db8, 0, 0, 3], vec![1, 1]),
     ];

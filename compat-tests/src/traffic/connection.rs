@@ -30,7 +30,7 @@ pub struct Connection {
 impl Connection {
     pub fn new(client: SocketAddr, server: SocketAddr, random: &mut Random) -> Connection {
         let tag = random.one_in(8).then(|| (random.pick(&[0x8100, 0x88a8]), random.below(4096) as u16));
-        let class = random.pick(&[0, 0, 0x28, 0x30, 0x38, 0xb8]);
+        let class = random.pick(&[0, 0, 0x10, 0x28, 0x30, 0x38, 0x98, 0xb8]);
         let sequence = [random.u32(), random.u32()];
         Connection { client, server, tag, class, sequence, script: script(random) }
     }

@@ -315,45 +315,68 @@ fn xdp_filter(pkt_21: u32) -> u32 {
     return 2u;
 }
 
-fn mix_(hash: u32, end: endpoint) -> u32 {
-    var hash_1: u32;
+fn xdp_flow(pkt_22: u32) -> u32 {
+    var at_5: u32;
+    var ethertype_1: u32;
+    var sum_1: u32;
+    var tcp_1: u32;
     var i_3: i32;
 
-    hash_1 = hash;
-    i_3 = 0i;
-    loop {
-        let _e5 = i_3;
-        if (_e5 < 4i) {
+    at_5 = 14u;
+    let _e5 = at_5;
+    let _e8 = load_be16_(pkt_22, (_e5 + 4294967294u));
+    ethertype_1 = _e8;
+    let _e9 = ethertype_1;
+    let _e12 = ethertype_1;
+    if ((_e9 == 33024u) || (_e12 == 34984u)) {
+        let _e16 = at_5;
+        at_5 = (_e16 + 4u);
+        let _e19 = at_5;
+        let _e21 = load_be16_(pkt_22, (_e19 + 4294967294u));
+        ethertype_1 = _e21;
+    }
+    let _e22 = at_5;
+    let _e23 = at_5;
+    sum_1 = 0u;
+    let _e25 = ethertype_1;
+    if (_e25 == 2048u) {
+        let _e31 = load_be32_(pkt_22, (_e22 + 12u));
+        let _e35 = load_be32_(pkt_22, (_e22 + 16u));
+        sum_1 = ((4063170u + _e31) + _e35);
+        let _e37 = at_5;
+        let _e38 = load_u8_(pkt_22, _e22);
+        tcp_1 = (_e37 + u32(((i32(_e38) & 15i) * 4i)));
+    } else {
+        let _e47 = ethertype_1;
+        if (_e47 == 34525u) {
+            i_3 = 0i;
+            loop {
+                let _e52 = i_3;
+                if (_e52 < 4i) {
+                } else {
+                    break;
+                }
+                let _e54 = sum_1;
+                let _e57 = i_3;
+                let _e63 = load_be32_(pkt_22, ((_e23 + (u32(_e57) * 4u)) + 8u));
+                let _e65 = i_3;
+                let _e71 = load_be32_(pkt_22, ((_e23 + (u32(_e65) * 4u)) + 24u));
+                sum_1 = (((_e54 * 31u) + _e63) + _e71);
+                continuing {
+                    let _e73 = i_3;
+                    i_3 = (_e73 + 1i);
+                }
+            }
+            tcp_1 = (_e23 + 40u);
         } else {
-            break;
-        }
-        let _e8 = hash_1;
-        let _e10 = i_3;
-        hash_1 = ((_e8 ^ end.address[u32(_e10)]) * 2654435761u);
-        let _e16 = hash_1;
-        let _e17 = hash_1;
-        hash_1 = (_e16 ^ (_e17 >> 15u));
-        continuing {
-            let _e21 = i_3;
-            i_3 = (_e21 + 1i);
+            let _e79 = pkt_time(pkt_22);
+            return u32(((u64(_e79.y) << 32u) | u64(_e79.x)));
         }
     }
-    let _e24 = hash_1;
-    return ((_e24 ^ end.port) * 2246822507u);
-}
-
-fn xdp_flow(pkt_22: u32) -> u32 {
-    var segment_4: segment;
-
-    let _e2 = pkt_len(pkt_22);
-    let _e4 = segment_of(pkt_22, 0u, _e2, (&segment_4), 0u);
-    if !(_e4) {
-        let _e6 = pkt_time(pkt_22);
-        return u32(((u64(_e6.y) << 32u) | u64(_e6.x)));
-    }
-    let _e17 = segment_4.ends.lower;
-    let _e18 = mix_(0u, _e17);
-    let _e21 = segment_4.ends.upper;
-    let _e22 = mix_(_e18, _e21);
-    return _e22;
+    let _e88 = sum_1;
+    let _e91 = tcp_1;
+    let _e92 = load_be16_(pkt_22, _e91);
+    let _e94 = tcp_1;
+    let _e97 = load_be16_(pkt_22, (_e94 + 2u));
+    return (((_e88 * 2654435761u) + _e92) + _e97);
 }
