@@ -13,11 +13,10 @@
 
 // For other compilers.
 #ifndef PORTCULLIS
-#define MAP_NONE 0xffffffff
-uint blocked_v4_find(uint address);
-uint blocked_v4_add(uint entry, uint word, uint amount);
-uint blocked_v6_find(const uint *address);
-uint blocked_v6_add(uint entry, uint word, uint amount);
+PORTCULLIS_PREFIXES(blocked_v4, uint)
+PORTCULLIS_VALUES(blocked_v4)
+PORTCULLIS_PREFIXES(blocked_v6, const uint *)
+PORTCULLIS_VALUES(blocked_v6)
 #endif
 
 #define ETH_HLEN 14

@@ -28,13 +28,8 @@
 
 // For other compilers.
 #ifndef PORTCULLIS
-#define MAP_NONE 0xffffffff
-#define MAP_FULL 0xfffffffe
-uint connections_find(const uint *key);
-uint connections_insert(const uint *key);
-bool connections_remove(const uint *key);
-uint connections_read(uint entry, uint word);
-void connections_write(uint entry, uint word, uint value);
+PORTCULLIS_KEYS(connections, const uint *)
+PORTCULLIS_VALUES(connections)
 #endif
 
 // Words of a connection.

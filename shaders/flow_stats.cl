@@ -18,12 +18,9 @@
 
 // For other compilers.
 #ifndef PORTCULLIS
-#define MAP_FULL 0xfffffffe
-uint flows_insert(const uint *key);
-uint flows_read(uint entry, uint word);
-uint flows_add(uint entry, uint word, uint amount);
-uint flows_compare_exchange(uint entry, uint word, uint expected, uint value);
-void missed_add(uint index, uint amount);
+PORTCULLIS_KEYS(flows, const uint *)
+PORTCULLIS_VALUES(flows)
+PORTCULLIS_COUNTER(missed)
 #endif
 
 #define ETH_HLEN 14

@@ -16,10 +16,9 @@
 
 // For other compilers.
 #ifndef PORTCULLIS
-#define MAP_NONE 0xffffffff
-uint tunnels_find(uint teid);
-uint tunnels_read(uint entry, uint word);
-uint slices_read(uint entry, uint word);
+PORTCULLIS_KEYS(tunnels, uint)
+PORTCULLIS_VALUES(tunnels)
+PORTCULLIS_VALUES(slices)
 #endif
 
 #define ETH_HLEN 14

@@ -24,13 +24,11 @@
 
 // For other compilers.
 #ifndef PORTCULLIS
-#define MAP_NONE 0xffffffff
-uint vips_find(uint address);
-uint table_read(uint place, uint word);
-uint backends_read(uint backend, uint word);
-uint flows_insert(const uint *key);
-uint flows_read(uint entry, uint word);
-void flows_write(uint entry, uint word, uint value);
+PORTCULLIS_KEYS(vips, uint)
+PORTCULLIS_VALUES(table)
+PORTCULLIS_VALUES(backends)
+PORTCULLIS_KEYS(flows, const uint *)
+PORTCULLIS_VALUES(flows)
 #endif
 
 #define PLACES 65537

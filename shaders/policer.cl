@@ -30,14 +30,10 @@
 
 // For other compilers.
 #ifndef PORTCULLIS
-#define MAP_NONE 0xffffffff
-#define MAP_FULL 0xfffffffe
-bool map_is_new(uint entry);
-uint profiles_find(uint4 source);
-uint profiles_read(uint entry, uint word);
-uint meters_insert(uint4 source);
-uint meters_read(uint entry, uint word);
-void meters_write(uint entry, uint word, uint value);
+PORTCULLIS_KEYS(profiles, uint4)
+PORTCULLIS_VALUES(profiles)
+PORTCULLIS_KEYS(meters, uint4)
+PORTCULLIS_VALUES(meters)
 #endif
 
 // Words of a profile, and of a meter, of 64 bits each but for the last.

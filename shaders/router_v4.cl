@@ -16,10 +16,9 @@
 
 // For other compilers.
 #ifndef PORTCULLIS
-#define MAP_NONE 0xffffffff
-uint routes_find(uint address);
-uint routes_read(uint entry, uint word);
-uint next_hops_read(uint entry, uint word);
+PORTCULLIS_PREFIXES(routes, uint)
+PORTCULLIS_VALUES(routes)
+PORTCULLIS_VALUES(next_hops)
 #endif
 
 struct ethhdr {

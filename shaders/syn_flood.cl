@@ -32,12 +32,9 @@
 
 // For other compilers.
 #ifndef PORTCULLIS
-uint sketches_read(uint entry, uint word);
-void sketches_write(uint entry, uint word, uint value);
-uint sketches_add(uint entry, uint word, uint amount);
-uint windows_read(uint entry, uint word);
-void windows_write(uint entry, uint word, uint value);
-void dropped_add(uint index, uint amount);
+PORTCULLIS_VALUES(sketches)
+PORTCULLIS_VALUES(windows)
+PORTCULLIS_COUNTER(dropped)
 #endif
 
 #define GROUPS 4096

@@ -16,14 +16,10 @@
 
 // For other compilers.
 #ifndef PORTCULLIS
-#define MAP_NONE 0xffffffff
-#define MAP_FULL 0xfffffffe
-bool map_is_new(uint entry);
-uint limits_find(uint4 source);
-uint limits_read(uint entry, uint word);
-uint buckets_insert(uint4 source);
-uint buckets_read(uint entry, uint word);
-void buckets_write(uint entry, uint word, uint value);
+PORTCULLIS_KEYS(limits, uint4)
+PORTCULLIS_VALUES(limits)
+PORTCULLIS_KEYS(buckets, uint4)
+PORTCULLIS_VALUES(buckets)
 #endif
 
 // Words of a limit, and of a bucket.
