@@ -96,7 +96,13 @@ fn batch(addresses: &[u128]) -> Batch {
 fn the_longest_is_found_on_every_device() {
     // The root has 6, 12 and 18 bits.
     let sizes = [(1, 300), (1, 3000), (1, 66_000), (4, 300), (4, 5000), (4, 263_000)];
-    let cases: Vec<Arc<Program>> = sizes.iter().flat_map(|(words, entries)| filters(*words, *entries)).collect();
+    // In both languages where tables are small; large ones take a debug build long to make.
+    let large = |program: &Arc<Program>| program.maps()[0].entries > 10_000;
+    let cases = sizes.iter().flat_map(|(words, entries)| {
+        let [first, second] = filters(*words, *entries);
+        [Some(first), Some(second).filter(|program| !large(program))].into_iter().flatten()
+    });
+    let cases: Vec<Arc<Program>> = cases.collect();
     devices::on_each("prefixes", |device| {
         for program in devices::share(device, &cases, 6) {
             match device.load(program, &LoadOptions::default()) {

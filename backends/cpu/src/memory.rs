@@ -86,8 +86,8 @@ struct Entry {
 struct Way {
     /// The function.
     entry: usize,
-    /// Whether what it will search for is fetched ahead.
-    ahead: bool,
+    /// How many of the functions that run ahead do so before it.
+    ahead: usize,
 }
 
 /// When what filters search for is fetched ahead of them.
@@ -156,11 +156,11 @@ impl Code {
         for Lowered { function, tables, .. } in lowered {
             defined.push((Self::define(module, function)?, tables));
         }
-        let mut whether = &[false][..];
+        let mut least = 0;
         let mut defined_ahead = Vec::with_capacity(ahead.len());
         for Ahead { lowered: Lowered { function, tables, .. }, when, bytes } in ahead {
             defined_ahead.push((Self::define(module, function)?, tables, bytes));
-            whether = if when == When::Always { &[true] } else { &[true, false] };
+            least = if when == When::Always { defined_ahead.len() } else { 0 };
         }
         module.finalize_definitions().map_err(|e| e.to_string())?;
         let finished = |(id, tables)| {
@@ -173,7 +173,9 @@ impl Code {
         };
         code.entries = defined.into_iter().map(finished).collect();
         code.ahead = defined_ahead.into_iter().map(|(id, tables, bytes)| (finished((id, tables)), bytes)).collect();
-        let ways = |entry| whether.iter().map(move |&ahead| Way { entry, ahead });
+        // What a search goes on to may be at hand where what it begins with is not.
+        let most = code.ahead.len();
+        let ways = |entry| (least..=most).rev().map(move |ahead| Way { entry, ahead });
         code.ways = (0..code.entries.len()).flat_map(ways).collect();
         Ok(code)
     }
@@ -216,16 +218,16 @@ impl Code {
     pub unsafe fn run(&self, way: usize, context: &Context, start: usize, end: usize) {
         let Way { entry, ahead } = self.ways[way];
         let run = self.entries[entry].run;
-        if !ahead {
+        if ahead == 0 {
             // SAFETY: passed on to the caller.
             return unsafe { run(context, start, end) };
         }
         let groups = (end - start).div_ceil(GROUP);
         let group = |number: usize| (start + number * GROUP, end.min(start + (number + 1) * GROUP));
         // One group is fetched, by each function that runs ahead, while the one before it is filtered.
-        let before = self.ahead.len();
+        let before = ahead;
         for turn in 0..groups + before {
-            for (number, (ahead, bytes)) in self.ahead.iter().enumerate() {
+            for (number, (ahead, bytes)) in self.ahead[..before].iter().enumerate() {
                 let Some(number) = turn.checked_sub(number).filter(|number| *number < groups) else { continue };
                 let (start, end) = group(number);
                 // SAFETY: passed on to the caller.
