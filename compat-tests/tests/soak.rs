@@ -1,0 +1,115 @@
+//! A hundred million packets through the firewall that follows connections, at constant memory. Not for every day:
+//!
+//!     cargo test --release -p portcullis-compat-tests --test soak -- --ignored --nocapture
+//!
+//! [`COUNT`] sets how many packets, where somebody wants fewer.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use portcullis_compat_tests::stock;
+use portcullis_compat_tests::traffic::frame::{ACK, FIN, Frame, PSH, RST, SYN};
+use portcullis_core::device::{Device, LoadOptions};
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::map::rows;
+use portcullis_core::packet::Batch;
+use portcullis_core::program::ProgramOptions;
+use portcullis_cpu::Cpu;
+
+/// How many packets.
+const COUNT: &str = "PORTCULLIS_SOAK_PACKETS";
+
+/// Connections that a batch opens. It closes those that the one before has opened.
+const CONNECTIONS: u32 = 1024;
+
+/// What is sent of each: flags, whether the server sends it, whether it passes. Half of the connections end with FINs,
+/// the others with a RST, after which nothing passes.
+type Sent = (u8, bool, bool);
+const OPENING: [Sent; 4] = [(SYN, false, true), (SYN | ACK, true, true), (ACK, false, true), (PSH | ACK, false, true)];
+const CLOSING: [[Sent; 4]; 2] = [
+    [(FIN | ACK, false, true), (FIN | ACK, true, true), (ACK, false, true), (ACK, true, true)],
+    [(RST | ACK, true, true), (ACK, false, false), (ACK, true, false), (FIN | ACK, false, false)],
+];
+
+/// After so many packets the map has made room several times.
+const SETTLED: u64 = 5_000_000;
+
+/// Bytes of memory that may come on top of what was in use by then.
+const GROWTH: u64 = 2 << 20;
+
+/// A batch's packets in order: number of the connection in its batch, whether the batch before has opened it, the packet.
+fn plan() -> Vec<(u32, bool, Sent)> {
+    let of = |number: u32| {
+        let opening = OPENING.map(|sent| (number, false, sent));
+        opening.into_iter().chain(CLOSING[number as usize % 2].map(|sent| (number, true, sent)))
+    };
+    (0..CONNECTIONS).flat_map(of).collect()
+}
+
+/// The most memory that this process has had at once, in bytes (proc(5), VmHWM).
+fn peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux tells");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("it is a number") << 10
+}
+
+#[test]
+#[ignore = "takes minutes: see the module"]
+fn memory_stays_as_it_is() {
+    let packets: u64 = std::env::var(COUNT).map_or(100_000_000, |text| text.parse().expect("a number of packets"));
+    let (_, text) = stock::STATEFUL.iter().find(|(name, _)| *name == "conntrack_fw").expect("it is there");
+    let program = wgsl::compile(&Source::new("conntrack_fw.wgsl", *text), &ProgramOptions::default());
+    let program = Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())));
+    let mut session = Cpu::new().load(&program, &LoadOptions::default()).unwrap();
+
+    let plan = plan();
+    let [client, server] = ["10.0.0.0:40000", "192.0.2.1:443"].map(|end| end.parse().unwrap());
+    let frame = |&(_, _, (flags, back, _)): &(u32, bool, Sent)| {
+        let (from, to) = if back { (server, client) } else { (client, server) };
+        Frame::tcp(from, to, flags, [1, 1], b"").bytes()
+    };
+    let mut batch = Batch::from_packets(&plan.iter().map(frame).collect::<Vec<_>>()).unwrap();
+    let batches = packets.div_ceil(plan.len() as u64);
+    let (started, mut settled) = (Instant::now(), 0);
+    for round in 0..batches {
+        // Every connection is another client's: 10.0.0.0/8 has 16 M of them.
+        let base = 0x0a00_0000 + (round as u32 + 1) * CONNECTIONS;
+        for (index, &(number, opened_before, (_, back, _))) in plan.iter().enumerate() {
+            let address = base + number - if opened_before { CONNECTIONS } else { 0 };
+            let at = if back { 30 } else { 26 };
+            batch.packet_mut(index)[at..at + 4].copy_from_slice(&address.to_be_bytes());
+        }
+        let done = session.run(batch).unwrap();
+        for (index, (action, &(number, opened_before, (.., passes)))) in
+            done.verdicts.actions().iter().zip(&plan).enumerate()
+        {
+            // Nobody has opened what the first batch closes.
+            let passes = passes && !(opened_before && round == 0);
+            assert_eq!(*action == 2, passes, "packet {index} of batch {round}, connection {number}");
+        }
+        batch = done.batch;
+        if round == SETTLED / plan.len() as u64 {
+            settled = peak();
+        }
+    }
+    assert!(settled > 0, "more than {SETTLED} packets are needed");
+    let (seconds, end) = (started.elapsed().as_secs_f64(), peak());
+    let words = session.map_words(0).unwrap();
+    let map = &program.maps()[0];
+    let connections = rows(map, &words).len();
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    println!(
+        "{} packets of {} connections in {seconds:.1} s; {connections} are in the map; peak memory {:.1} MiB, {:.1} after {SETTLED}",
+        batches * plan.len() as u64,
+        batches * u64::from(CONNECTIONS),
+        mib(end),
+        mib(settled)
+    );
+    assert!(
+        end <= settled + GROWTH,
+        "memory grows: {:.1} MiB after {SETTLED} packets, {:.1} in the end",
+        mib(settled),
+        mib(end)
+    );
+    assert!(connections as u32 <= 2 * map.entries, "{connections} entries");
+}
