@@ -10,6 +10,7 @@
 //! operands or small literals.
 
 mod expressions;
+mod maps;
 mod packets;
 mod statements;
 
@@ -41,6 +42,8 @@ pub struct Config {
     pub redirects: bool,
     /// Parameters set from the host.
     pub overrides: bool,
+    /// Maps of every kind.
+    pub maps: Option<Maps>,
     /// Helper functions, at most.
     pub helpers: u32,
     /// Statements of a function, roughly.
@@ -59,6 +62,7 @@ impl Default for Config {
             loops: true,
             redirects: true,
             overrides: true,
+            maps: None,
             helpers: 3,
             statements: 16,
         }
@@ -81,10 +85,20 @@ impl Config {
             redirects: mostly(),
 
             overrides: mostly(),
+            maps: None,
             helpers: random.random_range(0..4),
             statements: random.random_range(4..24),
         }
     }
+}
+
+/// How a filter uses maps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Maps {
+    /// As if packets came one after the other.
+    OneByOne,
+    /// As if those of a flow did, which it names.
+    Flows,
 }
 
 /// A random filter and the values of its parameters.
@@ -227,6 +241,9 @@ pub fn filter(seed: u64, config: &Config) -> Filter {
         names: 0,
         budget: 0,
     };
+    if let Some(maps) = config.maps {
+        generator.map_globals(maps == Maps::Flows);
+    }
     let parameters = generator.globals();
     let helpers = generator.below(config.helpers + 1);
     for _ in 0..helpers {
@@ -236,6 +253,9 @@ pub fn filter(seed: u64, config: &Config) -> Filter {
     generator.budget = config.statements;
     generator.line("fn xdp_filter(pkt: u32) -> u32 {");
     generator.indent += 1;
+    if config.maps.is_some() {
+        generator.map_prologue();
+    }
     generator.prologue();
     generator.body(Surroundings::default());
     generator.epilogue();

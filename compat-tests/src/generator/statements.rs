@@ -138,6 +138,9 @@ impl Generator<'_> {
 
     fn statement(&mut self, around: Surroundings) {
         let nested = around.depth < NESTING;
+        if self.config.maps.is_some() && self.has_packet && self.once_in(3) {
+            return self.map_statement();
+        }
         match self.below(25) {
             0..=3 => self.declaration(),
             4..=8 => self.assignment(),
