@@ -24,10 +24,10 @@ pub use entries::Entries;
 /// The number of the first entry that there is no room for. The table is of no more use then.
 pub fn put(table: &mut Table, entries: &Entries) -> Result<(), usize> {
     for (number, (key, value)) in entries.iter().enumerate() {
-        if table.set(key, value).is_err() {
+        if table.restore(key, value).is_err() {
             // Keys that were removed take room until they are forgotten.
             table.tidy();
-            table.set(key, value).map_err(|_| number)?;
+            table.restore(key, value).map_err(|_| number)?;
         }
     }
     Ok(())

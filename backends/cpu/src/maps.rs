@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use portcullis_core::device::DeviceError;
 use portcullis_core::map::Declaration;
 use portcullis_core::map::layout::{HEADER, Layout};
 use portcullis_core::map::upkeep::Memory;
@@ -25,10 +26,17 @@ unsafe impl Sync for Maps {}
 
 impl Maps {
     /// With nothing in them.
-    pub fn new(maps: &[Declaration]) -> Maps {
-        let words: Vec<_> = maps.iter().map(|map| Words::zeros(Layout::of(map).words())).collect();
+    pub fn new(maps: &[Declaration]) -> Result<Maps, DeviceError> {
+        let words = |map: &Declaration| {
+            let count = Layout::of(map).words();
+            Words::zeros(count).ok_or_else(|| DeviceError::Unsupported {
+                device: "cpu".into(),
+                reason: format!("there is no memory for its map `{}`, which takes {} bytes", map.name, 4 * count),
+            })
+        };
+        let words = maps.iter().map(words).collect::<Result<Vec<_>, _>>()?;
         let addresses = words.iter().map(|words| words.as_ptr().cast_mut().cast()).collect();
-        Maps { words, addresses }
+        Ok(Maps { words, addresses })
     }
 
     /// A map's words, to be changed as a whole.
@@ -101,14 +109,20 @@ struct Words {
 }
 
 impl Words {
-    /// Zeros that the system gives page by page when they are first written.
-    fn zeros(count: usize) -> Words {
-        let zeros: Box<[u32]> = vec![0; count + LINE - 1].into();
-        // SAFETY: an atomic word has the size and alignment of a word, on processors of 64 bits.
-        let memory = unsafe { Box::from_raw(Box::into_raw(zeros) as *mut [AtomicU32]) };
+    /// Zeros that the system gives page by page when they are first written; `None` where it has not so many.
+    fn zeros(count: usize) -> Option<Words> {
+        let layout = std::alloc::Layout::array::<AtomicU32>(count + LINE - 1).ok()?;
+        // SAFETY: the layout has a size: there is a word at least.
+        let zeros = unsafe { std::alloc::alloc_zeroed(layout) };
+        if zeros.is_null() {
+            return None;
+        }
+        // SAFETY: the memory is of this layout, by the allocator that boxes use, and zeros are atomic words.
+        let memory = unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(zeros.cast(), count + LINE - 1)) };
+        let memory: Box<[AtomicU32]> = memory;
         // An allocator that could be asked for it would write the zeros.
         let start = (memory.as_ptr() as usize / size_of::<u32>()).wrapping_neg() % LINE;
-        Words { memory, own: start..start + count }
+        Some(Words { memory, own: start..start + count })
     }
 }
 
@@ -127,7 +141,7 @@ mod tests {
     #[test]
     fn words_begin_with_a_line() {
         for count in [1, 16, 17, 1000, 100_000] {
-            let words = Words::zeros(count);
+            let words = Words::zeros(count).unwrap();
             assert_eq!((words.len(), words.as_ptr() as usize % 64), (count, 0));
         }
     }

@@ -141,7 +141,7 @@ impl CpuSession {
         let piece = piece(&program, most);
         let shares = !program.maps().is_empty() || flows.is_some();
         let shared = Arc::new(Shared {
-            maps: Maps::new(program.maps()),
+            maps: Maps::new(program.maps())?,
             gate: shares.then(|| Gate::new(&program)),
             program,
             code,

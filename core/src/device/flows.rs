@@ -91,6 +91,10 @@ impl<S: InOrder> Flows<S> {
     /// Decides where the next batch goes, and moves the maps there.
     fn choose(&mut self, numbers: &[u32]) -> Result<(), DeviceError> {
         let Some(device) = self.options.one_sided.clone() else { return Ok(()) };
+        if numbers.len() <= LARGE {
+            // Nothing can be said of it, and it is soon done wherever it goes.
+            return Ok(());
+        }
         self.one_sided = match longest(numbers) > LARGE.max(numbers.len() / PART) {
             true => (self.one_sided + 1).min(MOST),
             false => self.one_sided.saturating_sub(1),
@@ -101,11 +105,15 @@ impl<S: InOrder> Flows<S> {
         }
         if self.other.is_none() {
             let options = LoadOptions { dispatch: None, one_sided: None, ..self.options.clone() };
-            self.other = Some(device.load(&self.program, &options)?);
+            match device.load(&self.program, &options) {
+                Ok(other) => self.other = Some(other),
+                // It was not asked for: what there is goes on.
+                Err(_) => self.options.one_sided = None,
+            }
         }
         let Some(other) = &mut self.other else { return Ok(()) };
+        // Both wait for the batches before.
         for map in 0..self.program.maps().len() {
-            // This waits for the batches before.
             match aside {
                 true => other.set_map_words(map, 0, &self.session.map_words(map)?)?,
                 false => self.session.set_map_words(map, 0, &other.map_words(map)?)?,
@@ -135,9 +143,6 @@ impl<S: InOrder> Flows<S> {
 
 /// How many packets have the number that most have.
 fn longest(numbers: &[u32]) -> usize {
-    if numbers.len() <= LARGE {
-        return 0;
-    }
     // By the highest bits, as lanes share flows out.
     const BITS: u32 = 12;
     let mut counts = vec![0_usize; 1 << BITS];

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
 
+use super::layout::Layout;
 use super::lpm::{MAX_WORDS, Parts};
 use crate::lang::nearest::nearest;
 use crate::lang::{Diagnostic, FILTER, prelude};
@@ -301,15 +302,13 @@ impl<'a> Line<'a> {
             fields::check(&fields, key, value).map_err(|error| error.at(at, ""))?;
         }
         let map = Declaration { name: text[name].to_owned(), kind, key, value, entries, fields, place: self.place };
-        let parts = (kind == Kind::Lpm).then(|| Parts::of(&map));
-        match parts.filter(|parts| !parts.fit()) {
-            None => Ok(map),
-            Some(Parts { end, .. }) => {
-                let message = format!("the map `{}` would take {end} words of memory at worst", map.name);
-                let note = format!("{MAX_WORDS} are the most: declare fewer entries, or shorter values");
-                Err(Diagnostic::new(message).at(map.place, "").note(note))
-            }
+        let words = if kind == Kind::Lpm { Parts::of(&map).end } else { Layout::of(&map).words() as u64 };
+        if words <= MAX_WORDS {
+            return Ok(map);
         }
+        let message = format!("the map `{}` would take {words} words of memory at worst", map.name);
+        let note = format!("{MAX_WORDS} are the most: declare fewer entries, or shorter keys and values");
+        Err(Diagnostic::new(message).at(map.place, "").note(note))
     }
 }
 
@@ -421,6 +420,21 @@ mod tests {
         let [error] = errors.as_slice() else { panic!("{errors:?}") };
         let notes = error.notes.join("; ");
         (format!("{} ({notes})", error.message), &text[error.labels[0].range.clone()])
+    }
+
+    #[test]
+    fn maps_whose_words_have_no_numbers_are_refused() {
+        for (line, fits) in [
+            ("//! map m: lru_hash key=1 value=64 entries=16777216", false),
+            ("//! map m: hash key=16 value=64 entries=16777216", false),
+            ("//! map m: hash key=4 value=6 entries=16777216", true),
+            ("//! map m: array value=64 entries=16777216", true),
+        ] {
+            let declared = declarations(line, Comments::Wgsl);
+            assert_eq!(declared.is_ok(), fits, "{line}");
+            let said = declared.err().map_or(String::new(), |errors| errors[0].message.clone());
+            assert!(fits || said.contains("words of memory at worst"), "{said}");
+        }
     }
 
     #[test]

@@ -69,9 +69,22 @@ impl Table {
     /// [`Full`], also where the key is none that the map has: its words are too few or too many, or no prefix, of which
     /// [`super::lpm::check`] says what is wrong.
     pub fn set(&mut self, key: &[u32], value: &[u32]) -> Result<(), Full> {
+        self.set_within(key, value, self.layout.limit)
+    }
+
+    /// The same, with room where filters find none any more: for what was in a map before. Lanes that claim places at the
+    /// same time go a little beyond the limit.
+    ///
+    /// # Errors
+    /// As [`Table::set`]'s.
+    pub fn restore(&mut self, key: &[u32], value: &[u32]) -> Result<(), Full> {
+        self.set_within(key, value, self.layout.places)
+    }
+
+    fn set_within(&mut self, key: &[u32], value: &[u32], limit: u32) -> Result<(), Full> {
         let place = match self.place(key) {
             Some(place) => place,
-            None => self.make(key)?,
+            None => self.make(key, limit)?,
         };
         let to = self.value(place);
         for (number, at) in to.clone().enumerate() {
@@ -166,7 +179,7 @@ impl Table {
     }
 
     /// Makes an entry for a key that is not there.
-    fn make(&mut self, key: &[u32]) -> Result<u32, Full> {
+    fn make(&mut self, key: &[u32], limit: u32) -> Result<u32, Full> {
         if self.map.kind == Kind::Lpm {
             return self.prefixes.make(&self.map, &mut self.words, key).ok_or(Full);
         }
@@ -175,7 +188,7 @@ impl Table {
         }
         let place = match self.search(key) {
             Found::Place(place) => place,
-            Found::Free(place) if self.taken() < self.layout.limit => {
+            Found::Free(place) if self.taken() < limit => {
                 let at = self.layout.at(place);
                 for index in 0..stored(self.map.key) as usize {
                     self.words[at + index] = stored_word(key, index);
@@ -255,6 +268,7 @@ mod tests {
         let taken = (0..100).filter(|key| table.set(&[*key], &[]).is_ok()).count();
         assert_eq!(taken, 5, "seven tenths of eight places");
         assert_eq!(table.set(&[0], &[]), Ok(()), "it is there already");
+        assert_eq!((table.set(&[200], &[]), table.restore(&[200], &[])), (Err(Full), Ok(())), "as it was before");
         assert_eq!(table.set(&[0, 1], &[]), Err(Full), "no key of this map");
         let mut table = Table::new(&map(Kind::Array, 1, 3, 4), Vec::new());
         assert_eq!((table.set(&[3], &[7]), table.set(&[4], &[7])), (Ok(()), Err(Full)));

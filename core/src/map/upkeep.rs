@@ -54,7 +54,7 @@ struct Kept {
     number: usize,
     map: Declaration,
     layout: Layout,
-    /// Calls of the filter's that insert: as many keys as a packet may bring, but for loops.
+    /// Keys that a packet may bring at most.
     inserts: u64,
     /// Places that may be taken by now.
     taken: u64,
@@ -71,7 +71,8 @@ impl Upkeep {
             .enumerate()
             .filter(|(_, map)| matches!(map.kind, Kind::Hash | Kind::LruHash))
             .map(|(number, map)| {
-                let inserts = inserts(program, number as u32);
+                let insert = Intrinsic::Map { map: number as u32, call: Call::Insert };
+                let inserts = program.calls(|intrinsic| intrinsic == insert);
                 Kept { number, map: map.clone(), layout: Layout::of(map), inserts, taken: 0, next: 0 }
             })
             .filter(|kept| kept.inserts > 0)
@@ -119,7 +120,9 @@ impl Kept {
         let there = taken.saturating_sub(removed);
         let fills = u64::from(taken) + self.most(packets) > u64::from(self.layout.limit);
         let evicts = self.layout.stamp.is_some() && there > self.map.entries;
-        if fills && (evicts || removed > taken / WORTH) {
+        // An `lru_hash` has to have room for as many keys as it has entries.
+        let worth = if self.layout.stamp.is_some() { 0 } else { taken / WORTH };
+        if fills && (evicts || removed > worth) {
             let most = if evicts { self.map.entries } else { u32::MAX };
             let mut left = taken;
             memory.change(self.number, &mut |words| {
@@ -136,27 +139,6 @@ impl Kept {
         self.next = self.taken + u64::from(self.map.entries / GENERATIONS);
         Ok(())
     }
-}
-
-/// Calls in the filter that insert into a map.
-fn inserts(program: &Program, map: u32) -> u64 {
-    let mut count = 0;
-    for (handle, function) in program.module().functions.iter() {
-        if program.is_prelude(handle) {
-            continue;
-        }
-        let mut blocks = vec![&function.body];
-        while let Some(block) = blocks.pop() {
-            for statement in block {
-                if let naga::Statement::Call { function, .. } = statement {
-                    let inserts = Intrinsic::Map { map, call: Call::Insert };
-                    count += u64::from(program.intrinsic(*function) == Some(inserts));
-                }
-                blocks.extend(crate::program::blocks(statement));
-            }
-        }
-    }
-    count
 }
 
 /// A map's words with the removed keys forgotten, and of its entries at most so many: those that were used last. `None`

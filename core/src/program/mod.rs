@@ -1,6 +1,7 @@
 //! A filter that has been checked: its module, what is known about it, and what readies it for a
 //! device.
 
+mod calls;
 pub mod facts;
 mod flow;
 mod parameters;

@@ -31,7 +31,7 @@ fn found(text: &str, packets: &[Vec<u32>]) -> Vec<Option<usize>> {
 /// The same by one of the functions that run ahead, where the map has these words.
 fn found_by(step: usize, text: &str, packets: &[Vec<u32>], words: &[u32]) -> Vec<Option<usize>> {
     let program = program(text);
-    let (code, maps) = (code(&program), Maps::new(program.maps()));
+    let (code, maps) = (code(&program), Maps::new(program.maps()).unwrap());
     maps.set_words(0, 0, words);
     let bytes = |words: &Vec<u32>| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
     let batch = Batch::from_packets(&packets.iter().map(bytes).collect::<Vec<_>>()).unwrap();

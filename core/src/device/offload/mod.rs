@@ -30,7 +30,7 @@ mod tests;
 
 pub use compile::{compile, said};
 pub use order::GOES_ON;
-use order::{LAUNCH, Order, orders};
+use order::{Order, longest, orders};
 pub use part::Part;
 
 /// Launches that a batch may have queued at the device where they are paced: the next one starts without
@@ -292,6 +292,8 @@ pub struct Offload<L: Launcher> {
     effects: Effects,
     needs: Needs,
     upkeep: Option<Upkeep>,
+    /// Packets of one flow that a launch may have.
+    longest: usize,
     pace: Pace,
     /// Slots that no batch is in, the last used at the back.
     idle: Vec<Vec<L::Buffers>>,
@@ -370,6 +372,7 @@ impl<L: Launcher> Offload<L> {
             effects,
             needs: Needs::of_program(program),
             upkeep: Upkeep::new(program),
+            longest: longest(kind, program, effects.size),
             pace: Pace::new(kind, program, effects.size),
             idle: Vec::new(),
             flights: VecDeque::new(),
@@ -478,11 +481,13 @@ impl<L: Launcher> Offload<L> {
 
     /// Queues the next launch of a batch; there is one, and its piece is at the device.
     fn launch(&mut self, flight: &mut Flight<L>) -> Result<(), DeviceError> {
-        let (first, most) = (flight.launched, self.pace.packets());
+        let (first, most, longest) = (flight.launched, self.pace.packets(), self.longest);
         let (part, buffers) = flight.part(flight.next, self.needs);
         let total = part.packets();
-        let most = if part.is_ordered() { most.min(LAUNCH) } else { most };
-        let count = (total - first).min(most);
+        let count = match part.order() {
+            Some(order) => order.cut(first, most, longest),
+            None => (total - first).min(most),
+        };
         let ticket = self.launcher.launch(&part, self.effects, buffers, first, count)?;
         let ends = first + count == total;
         if ends {
@@ -546,7 +551,7 @@ impl<L: Launcher> Offload<L> {
         if let Err(error) = check_submission(&self.program, &batch, self.flights.len(), self.depth) {
             return Err(SubmitError { batch: Box::new(batch), error });
         }
-        if let Err(error) = self.keep_up(batch.len()) {
+        if let Err(error) = self.keep_order().and_then(|()| self.keep_up(batch.len())) {
             return Err(SubmitError { batch: Box::new(batch), error });
         }
         let mut flight = self.prepare(batch, numbers)?;
@@ -576,6 +581,14 @@ impl<L: Launcher> Offload<L> {
         });
         self.flights = flights;
         finished
+    }
+
+    /// Sees to it that a filter whose packets share something has the batches one after the other: launches that are paced
+    /// of those before come first.
+    fn keep_order(&mut self) -> Result<(), DeviceError> {
+        let shares = self.program.has_flows() || !self.program.maps().is_empty();
+        let waits = self.flights.iter().any(|flight| flight.next < flight.pieces.len());
+        if shares && waits { self.finish_all() } else { Ok(()) }
     }
 
     /// Sees to the maps before a batch of so many packets, where that is due.

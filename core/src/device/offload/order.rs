@@ -7,14 +7,42 @@
 
 use std::ops::Range;
 
+use crate::device::DeviceKind;
+use crate::lang::prelude::Intrinsic;
+use crate::map::Call;
+use crate::map::declare::MAX_VALUE;
+use crate::map::layout::PROBES;
 use crate::packet::Descriptor;
-use crate::program::FLOW_BITS;
+use crate::program::{FLOW_BITS, Program};
 
 /// In a descriptor's length: the next packet is of the same run.
 pub const GOES_ON: u32 = 1 << 31;
 
-/// Packets in a launch: lanes may have to take all of them, and llvmpipe leaves any loop after 65,535 rounds.
-pub(super) const LAUNCH: usize = 1 << 15;
+/// What a lane may do in a launch, in expressions, as [`super::super::pace`] counts them for all lanes together: one alone
+/// is much slower than a GPU, and about as fast as a processor.
+const LANE: u64 = 1 << 27;
+
+/// Rounds of loops that an invocation may take on a software GPU: llvmpipe leaves them all after 65,535, without a word.
+const SOFTWARE_ROUNDS: u64 = 65_000;
+
+/// Rounds of a search in a map at most, and of what is done where it ends.
+const SEARCH: u64 = PROBES as u64 + MAX_VALUE as u64 + 8;
+
+/// Packets of one run that a launch may have: a lane takes them one after the other. `size` is the number of expressions
+/// of a kernel for the program.
+pub(super) fn longest(kind: DeviceKind, program: &Program, size: u64) -> usize {
+    let rounds = u64::from(program.facts().max_iterations.unwrap_or(program.fuel()).min(program.fuel())) + 1;
+    let by_work = LANE / rounds.saturating_mul(size.max(1));
+    let by_rounds = if kind == DeviceKind::Software {
+        let searches = program.calls(|intrinsic| {
+            matches!(intrinsic, Intrinsic::Map { call: Call::Find | Call::Insert | Call::Remove, .. })
+        });
+        SOFTWARE_ROUNDS / searches.saturating_mul(SEARCH).saturating_add(rounds)
+    } else {
+        u64::MAX
+    };
+    usize::try_from(by_work.min(by_rounds)).unwrap_or(usize::MAX).max(1)
+}
 
 /// Bits of flows' numbers that tell runs apart, at most.
 const BITS: u32 = 16;
@@ -52,6 +80,19 @@ impl Order {
         Order { positions, goes_on }
     }
 
+    /// How many packets from `first` on, at most so many, have no more than `longest` of one run.
+    pub fn cut(&self, first: usize, most: usize, longest: usize) -> usize {
+        let mut run = 0;
+        let ahead = self.goes_on[first..].iter().take(most);
+        for (count, goes_on) in (1..).zip(ahead) {
+            run = if *goes_on { run + 1 } else { 0 };
+            if run >= longest {
+                return count;
+            }
+        }
+        most.min(self.goes_on.len() - first)
+    }
+
     /// Where in the part the packets are, in their order.
     pub fn positions(&self) -> &[u32] {
         &self.positions
@@ -87,6 +128,24 @@ pub(super) fn orders(numbers: &[u32], parts: impl Iterator<Item = Range<usize>>)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn launches_end_where_a_run_gets_long() {
+        // Runs of five, one, and three.
+        let numbers = [5, 5, 7, 5, 9, 9, 5, 5, 9].map(|run| run << 19);
+        let order = Order::new(&numbers);
+        let cuts = |most, longest| {
+            let mut cuts = Vec::new();
+            while cuts.iter().sum::<usize>() < numbers.len() {
+                cuts.push(order.cut(cuts.iter().sum(), most, longest));
+            }
+            cuts
+        };
+        assert_eq!(cuts(100, 100), [9]);
+        assert_eq!(cuts(4, 100), [4, 4, 1]);
+        assert_eq!(cuts(100, 2), [2, 2, 4, 1]);
+        assert_eq!(cuts(100, 1), [1, 1, 1, 1, 3, 1, 1]);
+    }
 
     #[test]
     fn runs_keep_their_packets_in_order() {

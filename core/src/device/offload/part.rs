@@ -74,6 +74,11 @@ impl<'a, I> Part<'a, I> {
         plan::descriptors(self.batch, self.piece, self.layout, self.needs)
     }
 
+    /// The order in which the kernel takes the packets, where it is that of their flows.
+    pub(super) fn order(&self) -> Option<&'a Order> {
+        self.order
+    }
+
     /// Whether the kernel takes the packets in the order of their flows ([`GOES_ON`](super::GOES_ON)): then what it reads
     /// of each is not as the batch has it.
     pub fn is_ordered(&self) -> bool {

@@ -1,0 +1,77 @@
+//! How often a filter calls what of the prelude.
+
+use naga::Statement;
+
+use super::{Program, blocks};
+use crate::lang::prelude::Intrinsic;
+
+/// Calls that a function makes: outside of loops, and in a round of all its loops.
+#[derive(Debug, Clone, Copy, Default)]
+struct Calls {
+    once: u64,
+    looped: u64,
+}
+
+impl Program {
+    /// Calls that the filter makes for a packet at most of the prelude's functions that are `wanted`, those in helpers
+    /// and loops counted as often as they may be made.
+    pub fn calls(&self, wanted: impl Fn(Intrinsic) -> bool) -> u64 {
+        let rounds = self.facts().max_iterations.unwrap_or(self.fuel()).min(self.fuel());
+        // A function stands behind those that it calls.
+        let mut all = vec![Calls::default(); self.module().functions.len()];
+        for (handle, function) in self.module().functions.iter() {
+            let mut calls = Calls::default();
+            if let Some(intrinsic) = self.intrinsic(handle) {
+                calls.once = u64::from(wanted(intrinsic));
+            } else if !self.is_prelude(handle) {
+                let mut work = vec![(&function.body, false)];
+                while let Some((block, looped)) = work.pop() {
+                    for statement in block {
+                        if let Statement::Call { function: callee, .. } = *statement {
+                            let callee = all[callee.index()];
+                            let to = if looped { &mut calls.looped } else { &mut calls.once };
+                            *to = to.saturating_add(callee.once);
+                            calls.looped = calls.looped.saturating_add(callee.looped);
+                        }
+                        let looped = looped || matches!(statement, Statement::Loop { .. });
+                        work.extend(blocks(statement).into_iter().map(|block| (block, looped)));
+                    }
+                }
+            }
+            all[handle.index()] = calls;
+        }
+        let Calls { once, looped } = all[self.filter().index()];
+        once.saturating_add(looped.saturating_mul(rounds.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::lang::prelude::Intrinsic;
+    use crate::lang::{Source, wgsl};
+    use crate::map::Call;
+    use crate::program::ProgramOptions;
+
+    #[test]
+    fn calls_count_as_often_as_they_may_be_made() {
+        let inserts = |body: &str| {
+            let text = format!(
+                "//! map m: hash key=1 value=1 entries=9
+                 fn twice(k: u32) {{ _ = m_insert(k); _ = m_insert(k + 1u); }}
+                 fn looped(k: u32) {{ for (var i = 0u; i < 10u; i++) {{ twice(i); }} }}
+                 fn xdp_filter(pkt: u32) -> u32 {{ {body} return XDP_PASS; }}"
+            );
+            let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
+            let program = program.unwrap_or_else(|errors| panic!("{}", errors.render()));
+            let rounds = u64::from(program.facts().max_iterations.unwrap_or(u32::MAX));
+            (program.calls(|it| it == Intrinsic::Map { map: 0, call: Call::Insert }), rounds)
+        };
+        assert_eq!(inserts("").0, 0);
+        assert_eq!(inserts("_ = m_insert(1u); if pkt_len(pkt) > 5u { twice(3u); twice(4u); }").0, 5);
+        // Of a loop of ten rounds the last beginning counts as well.
+        let (calls, rounds) = inserts("looped(1u); twice(1u);");
+        assert_eq!((calls, rounds), (2 * 11 + 2, 11));
+        let (calls, rounds) = inserts("loop { looped(1u); if pkt_len(pkt) > 9u { break; } }");
+        assert!(calls >= 2 * rounds.min(u64::from(crate::program::DEFAULT_FUEL)), "{calls} calls in {rounds} rounds");
+    }
+}
