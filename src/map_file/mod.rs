@@ -14,7 +14,7 @@ pub mod watch;
 
 use std::collections::{HashMap, HashSet};
 
-use portcullis_core::map::{Declaration, Kind, Table};
+use portcullis_core::map::{Declaration, Full, Kind, Table};
 
 pub use entries::Entries;
 
@@ -23,11 +23,28 @@ pub use entries::Entries;
 /// # Errors
 /// The number of the first entry that there is no room for. The table is of no more use then.
 pub fn put(table: &mut Table, entries: &Entries) -> Result<(), usize> {
+    put_by(table, entries, Table::set)
+}
+
+/// The same, of entries that were in a map of this kind before: there may be a few more than it has room for
+/// ([`Table::restore`]).
+///
+/// # Errors
+/// As [`put`]'s.
+pub fn put_back(table: &mut Table, entries: &Entries) -> Result<(), usize> {
+    put_by(table, entries, Table::restore)
+}
+
+fn put_by(
+    table: &mut Table,
+    entries: &Entries,
+    set: impl Fn(&mut Table, &[u32], &[u32]) -> Result<(), Full>,
+) -> Result<(), usize> {
     for (number, (key, value)) in entries.iter().enumerate() {
-        if table.restore(key, value).is_err() {
+        if set(table, key, value).is_err() {
             // Keys that were removed take room until they are forgotten.
             table.tidy();
-            table.restore(key, value).map_err(|_| number)?;
+            set(table, key, value).map_err(|_| number)?;
         }
     }
     Ok(())

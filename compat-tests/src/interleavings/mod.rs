@@ -3,7 +3,7 @@
 //! two ways lead to is looked at once, so that all outcomes are found in seconds; [`check`] says which of them are right.
 //!
 //! What a packet does depends on nothing but what its operations have given. So the interpreter runs once for each
-//! series of them ([`Packets`]), and less: where two have led a packet to the same place with the same in hand, they are one.
+//! series of them (`Packets`), and less: where two have led a packet to the same place with the same in hand, they are one.
 
 pub mod check;
 pub mod memory;

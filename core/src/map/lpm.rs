@@ -5,8 +5,8 @@
 //! before, and a word for each bit that is set: no entry, an entry, or a group. So it is small, and a slot's word is
 //! found by counting bits.
 //!
-//! - [`trie`]: the builder;
-//! - [`host`]: what a table needs to have prefixes set and removed.
+//! - `trie`: the builder;
+//! - `host`: what a table needs to have prefixes set and removed.
 
 mod host;
 mod trie;

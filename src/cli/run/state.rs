@@ -67,7 +67,7 @@ impl<'a> State<'a> {
         let all = state::read(maps, &bytes).map_err(|error| wrong(self.name, &error.to_string()))?;
         for (number, (map, entries)) in maps.iter().zip(&all).enumerate() {
             let mut table = Table::new(map, session.map_words(number)?);
-            map_file::put(&mut table, entries)
+            map_file::put_back(&mut table, entries)
                 .map_err(|entry| wrong(self.name, &state::no_room(map, entries, entry).to_string()))?;
             let (at, words) = table.changes();
             session.set_map_words(number, at, words)?;
