@@ -28,7 +28,16 @@ fn the_stock_filters_have_the_facts_of_their_twins() {
         let twin = path.with_extension("wgsl");
         let twin = Source::new(twin.display().to_string(), fs::read_to_string(&twin).unwrap());
         let twin = wgsl::compile(&twin, &ProgramOptions::default()).unwrap();
-        assert_eq!(format!("{:?}", program.facts()), format!("{:?}", twin.facts()), "{}", path.display());
+        let (mut facts, mut wanted) = (program.facts().clone(), twin.facts().clone());
+        if !program.maps().is_empty() {
+            // Times have 64 bits in C alone, and keys are gone through by each language's own loops: known to end in one
+            // where they are in the other.
+            for facts in [&mut facts, &mut wanted] {
+                facts.max_iterations = facts.max_iterations.map(|_| 0);
+                facts.uses_int64 = false;
+            }
+        }
+        assert_eq!(format!("{facts:?}"), format!("{wanted:?}"), "{}", path.display());
     }
     let twins = fs::read_dir(folder)
         .unwrap()
