@@ -1,11 +1,13 @@
-//! Longest prefix match on the CPU, one thread, against DIR-24-8 in hand-written Rust. `cargo bench --bench router`.
+//! Longest prefix match on the CPU, one thread, against DIR-24-8 in hand-written Rust, and against the kernel's trie.
+//! `cargo bench --bench router`.
 //!
 //! A million IPv4 routes and 200,000 of IPv6 (`support/routes.rs`), a million packets of 64 bytes. Addresses are random
 //! ones out of all that there are, and random ones inside a random route each. Both sides of a row give the same
-//! verdicts for the same packets, and run in turn.
+//! verdicts for the same packets, and the same bytes where they forward them, and run in turn.
 
 mod hand_written {
     pub mod dir24;
+    pub mod router;
 }
 mod support;
 
@@ -23,8 +25,11 @@ use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::Cpu;
 
 use hand_written::dir24::Dir24;
+use hand_written::router::{self, DROP, NextHop, PASS, redirect};
+#[cfg(target_os = "linux")]
+use support::kernel::{Kernel, folded};
 use support::routes::{self, Random, Route, mask};
-use support::{LENGTH, Table, in_turn, only_testing};
+use support::{LENGTH, Pair, Sample, Table, Times, in_turn, only_testing, time};
 
 /// `redirect(next_hop)`, or a drop where there is no route.
 const LOOKUP_V4: &str = "
@@ -44,17 +49,14 @@ const LOOKUP_V6: &str = "
         return redirect(routes_read(route, 0u));
     }";
 
-const PASS: u32 = 2;
-const DROP: u32 = 1;
-
-fn redirect(next_hop: Option<u32>) -> u32 {
-    next_hop.map_or(DROP, |next_hop| 4 | next_hop << 8)
+fn verdict(next_hop: Option<u32>) -> u32 {
+    next_hop.map_or(DROP, redirect)
 }
 
 fn lookup_v4(tables: &Dir24, packet: &[u8]) -> u32 {
     match packet.first_chunk::<34>() {
         Some(header) if header[12..14] == [0x08, 0x00] => {
-            redirect(tables.ipv4(u32::from_be_bytes([header[30], header[31], header[32], header[33]])))
+            verdict(tables.ipv4(u32::from_be_bytes([header[30], header[31], header[32], header[33]])))
         }
         _ => PASS,
     }
@@ -63,91 +65,233 @@ fn lookup_v4(tables: &Dir24, packet: &[u8]) -> u32 {
 fn lookup_v6(tables: &Dir24, packet: &[u8]) -> u32 {
     match packet.first_chunk::<54>() {
         Some(header) if header[12..14] == [0x86, 0xdd] => {
-            redirect(tables.ipv6(header[38..].first_chunk().expect("16 bytes are left")))
+            verdict(tables.ipv6(header[38..].first_chunk().expect("16 bytes are left")))
         }
         _ => PASS,
     }
 }
 
-/// Packets of one family to such addresses.
-fn batch(count: usize, is_v6: bool, mut address: impl FnMut() -> u128) -> Batch {
-    let mut arena = Arena::new(count * LENGTH).expect("memory for the packets");
-    for slot in arena.chunks_exact_mut(LENGTH) {
-        let address = address().to_be_bytes();
-        if is_v6 {
-            slot[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
-            slot[38..54].copy_from_slice(&address);
-        } else {
-            slot[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
-            slot[30..34].copy_from_slice(&address[..4]);
+type Lookup = fn(&Dir24, &[u8]) -> u32;
+type Router = fn(&Dir24, &[NextHop], &mut [u8]) -> u32;
+
+/// A family of addresses: its routes, and what packets go through.
+struct Family {
+    name: &'static str,
+    is_v6: bool,
+    routes: Vec<Route>,
+    /// The search alone, and the same by hand.
+    lookup: (&'static str, Lookup),
+    /// The whole of a router, and the same by hand.
+    router: (&'static str, Router),
+}
+
+impl Family {
+    fn words(&self) -> u32 {
+        if self.is_v6 { 4 } else { 1 }
+    }
+
+    /// The same addresses whenever it is called: any, or each in one of the routes.
+    fn addresses(&self, in_routes: bool) -> impl FnMut() -> u128 {
+        let mut random = Random(7);
+        move || {
+            let route = self.routes[random.next() as usize % self.routes.len()];
+            let address = random.address();
+            match in_routes {
+                true => route.address | address & !mask(route.length),
+                // Of IPv6 only an eighth is in use at all.
+                false if self.is_v6 => 1 << 125 | address >> 3,
+                false => address,
+            }
         }
     }
-    let descriptors = (0..count).map(|i| Descriptor { offset: (i * LENGTH) as u32, length: LENGTH as u32 });
-    Carver::new(arena, None).carve(descriptors.collect(), Vec::new(), Room::None).expect("slots do not overlap")
-}
 
-fn session(text: &str, words: u32, routes: &[Route]) -> Box<dyn Session> {
-    let text = format!("//! map routes: lpm key={words} value=1 entries={}\n{text}", routes.len());
-    let program = wgsl::compile(&Source::new("lookup.wgsl", text), &ProgramOptions::default());
-    let program: Arc<Program> = Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())));
-    let options = LoadOptions { threads: NonZeroUsize::new(1), ..LoadOptions::default() };
-    let mut session = Cpu::new().load(&program, &options).expect("the CPU takes it");
-    let started = Instant::now();
-    let mut table = MapTable::new(&program.maps()[0], Vec::new());
-    routes.iter().for_each(|route| table.set(&route.key(words), &[route.next_hop]).expect("there is room"));
-    let (at, words) = table.changes();
-    println!("{} routes made ready in {:.0} ms", routes.len(), started.elapsed().as_secs_f64() * 1e3);
-    session.set_map_words(0, at, words).expect("they lie in the map");
-    session
-}
+    /// An address's bytes in a packet.
+    fn bytes<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
+        if self.is_v6 { &packet[38..54] } else { &packet[30..34] }
+    }
 
-fn main() {
-    let (packets, rounds, share) = if only_testing() { (1000, 1, 100) } else { (1 << 20, 15, 1) };
-    let mut table = Table::new("longest prefix match, one thread", "ours", "DIR-24-8");
-    let v4 = routes::ipv4(1_000_000 / share, 200, 1);
-    let v6 = routes::ipv6(200_000 / share, 200, 2);
-    type Lookup = fn(&Dir24, &[u8]) -> u32;
-    let families: [(&str, &[Route], &str, Lookup); 2] =
-        [("IPv4", &v4, LOOKUP_V4, lookup_v4), ("IPv6", &v6, LOOKUP_V6, lookup_v6)];
-    for (name, routes, text, lookup) in families {
-        let is_v6 = name == "IPv6";
-        let tables = Dir24::new(routes);
-        let mut session = session(text, if is_v6 { 4 } else { 1 }, routes);
+    /// Packets to such addresses, from any that routers forward.
+    fn batch(&self, count: usize, mut address: impl FnMut() -> u128) -> Batch {
+        let mut arena = Arena::new(count * LENGTH).expect("memory for the packets");
+        let mut random = Random(8);
+        for packet in arena.chunks_exact_mut(LENGTH) {
+            let (address, mut source) = (address().to_be_bytes(), random.address().to_be_bytes());
+            source[0] = 0x20 | source[0] & 0x0f;
+            if self.is_v6 {
+                packet[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
+                packet[20..22].copy_from_slice(&[17, 255]);
+                packet[22..38].copy_from_slice(&source);
+                packet[38..54].copy_from_slice(&address);
+            } else {
+                packet[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
+                packet[22..24].copy_from_slice(&[255, 17]);
+                packet[24..28].copy_from_slice(&source[12..]);
+                packet[26..30].copy_from_slice(&source[..4]);
+                packet[30..34].copy_from_slice(&address[..4]);
+            }
+        }
+        let descriptors = (0..count).map(|i| Descriptor { offset: (i * LENGTH) as u32, length: LENGTH as u32 });
+        Carver::new(arena, None).carve(descriptors.collect(), Vec::new(), Room::None).expect("slots do not overlap")
+    }
+
+    /// A filter with the routes in its map `routes`.
+    fn load(&self, text: String) -> (Arc<Program>, Box<dyn Session>) {
+        let program = wgsl::compile(&Source::new("router.wgsl", text), &ProgramOptions::default());
+        let program = Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())));
+        let options = LoadOptions { threads: NonZeroUsize::new(1), ..LoadOptions::default() };
+        let mut session = Cpu::new().load(&program, &options).expect("the CPU takes it");
+        let started = Instant::now();
+        let mut table = MapTable::new(&program.maps()[0], Vec::new());
+        let words = self.words();
+        self.routes.iter().for_each(|route| table.set(&route.key(words), &[route.next_hop]).expect("there is room"));
+        let (at, words) = table.changes();
+        println!("{} routes made ready in {:.0} ms", self.routes.len(), started.elapsed().as_secs_f64() * 1e3);
+        session.set_map_words(0, at, words).expect("they lie in the map");
+        (program, session)
+    }
+
+    fn lookups(&self, tables: &Dir24, packets: usize, rounds: usize, rows: &mut Rows) {
+        let (text, by_hand) = self.lookup;
+        let declaration = format!("//! map routes: lpm key={} value=1 entries={}", self.words(), self.routes.len());
+        let (_, mut session) = self.load(format!("{declaration}\n{text}"));
+        #[cfg(target_os = "linux")]
+        let mut kernel = self.kernel(packets);
         for (which, in_routes) in [("any address", false), ("addresses of routes", true)] {
-            let mut random = Random(7);
-            let packed = batch(packets, is_v6, || {
-                let route = routes[random.next() as usize % routes.len()];
-                let address = random.address();
-                match in_routes {
-                    true => route.address | address & !mask(route.length),
-                    // Of IPv6 only an eighth is in use at all.
-                    false if is_v6 => 1 << 125 | address >> 3,
-                    false => address,
-                }
-            });
-            let batch = RefCell::new(Some(packed));
+            let name = format!("{}, {which}", self.name);
+            let batch = RefCell::new(Some(self.batch(packets, self.addresses(in_routes))));
             let mut ours = |check: Option<&[u32]>| {
                 let given = batch.borrow_mut().take().expect("it came back");
                 let done = session.run(given).expect("the CPU does not fail");
                 if let Some(theirs) = check {
-                    assert!((0..packets).all(|i| done.verdicts.get(i).to_return() == theirs[i]), "{name}, {which}");
+                    assert!((0..packets).all(|i| done.verdicts.get(i).to_return() == theirs[i]), "{name}");
                 }
                 black_box(&done.verdicts);
                 *batch.borrow_mut() = Some(done.batch);
             };
             let theirs = |out: &mut Vec<u32>| {
                 out.clear();
-                out.extend(
-                    batch.borrow().as_ref().expect("it came back").packets().map(|packet| lookup(&tables, packet)),
-                );
+                let batch = batch.borrow();
+                out.extend(batch.as_ref().expect("it came back").packets().map(|packet| by_hand(tables, packet)));
                 black_box(out);
             };
             let mut out = Vec::with_capacity(packets);
             theirs(&mut out);
             ours(Some(&out));
             let pair = in_turn(rounds, || ours(None), || theirs(&mut out));
-            table.rates(&format!("{name}, {which}"), packets, pair);
+            rows.lookups.rates(&name, packets, pair);
+            #[cfg(target_os = "linux")]
+            if let Some(kernel) = &mut kernel {
+                let packets_of = batch.borrow();
+                let addresses = packets_of.iter().flat_map(Batch::packets).flat_map(|packet| self.bytes(packet));
+                kernel.set_addresses(&addresses.copied().collect::<Vec<u8>>()).expect("there is room");
+                drop(packets_of);
+                let answers = folded(out.iter().map(|&verdict| if verdict == DROP { 0 } else { (verdict >> 8) + 1 }));
+                let mut samples = (Vec::new(), Vec::new());
+                for _ in 0..rounds.div_ceil(3) {
+                    samples.0.push(time(|| ours(None)));
+                    let (took, given) = kernel.run().expect("the programs are there");
+                    assert_eq!(given, answers, "{name}: what the kernel finds");
+                    samples.1.push(Sample::wall(took));
+                }
+                rows.kernel.rates(&name, packets, Pair { ours: Times::of(&samples.0), theirs: Times::of(&samples.1) });
+            }
         }
     }
-    table.print();
+
+    /// The kernel's trie with these routes, where the kernel lets this process make one.
+    #[cfg(target_os = "linux")]
+    fn kernel(&self, addresses: usize) -> Option<Kernel> {
+        let bytes = 4 * self.words() as usize;
+        let (mut keys, mut next_hops) = (Vec::new(), Vec::new());
+        for route in &self.routes {
+            keys.extend(route.length.to_ne_bytes());
+            keys.extend(&route.address.to_be_bytes()[..bytes]);
+            next_hops.extend(route.next_hop.to_ne_bytes());
+        }
+        let kernel = Kernel::new(&keys, &next_hops, self.routes.len() as u32, addresses as u32);
+        kernel
+            .inspect_err(|error| println!("{}: nothing of the kernel's trie, which takes BPF: {error}", self.name))
+            .ok()
+    }
+
+    fn whole(&self, tables: &Dir24, packets: usize, rounds: usize, rows: &mut Rows) {
+        let (text, by_hand) = self.router;
+        let (program, mut session) = self.load(text.into());
+        let next_hops: Vec<NextHop> = (0..NEXT_HOPS).map(NextHop::new).collect();
+        let mut table = MapTable::new(&program.maps()[1], Vec::new());
+        for (number, next_hop) in (0..).zip(&next_hops) {
+            table.set(&[number], &next_hop.words()).expect("there is room");
+        }
+        let (at, words) = table.changes();
+        session.set_map_words(1, at, words).expect("they lie in the map");
+        for (which, in_routes) in [("any address", false), ("addresses of routes", true)] {
+            let name = format!("{}, {which}", self.name);
+            let mut batch = Some(self.batch(packets, self.addresses(in_routes)));
+            let mut copy = batch.iter().flat_map(Batch::packets).collect::<Vec<_>>().concat();
+            let descriptors = batch.iter().flat_map(Batch::descriptors).copied().collect::<Vec<_>>();
+            let mut verdicts = None;
+            let ours = || {
+                let done = session.run(batch.take().expect("it came back")).expect("the CPU does not fail");
+                verdicts = Some(done.verdicts);
+                batch = Some(done.batch);
+            };
+            let mut out = Vec::with_capacity(packets);
+            let theirs = || {
+                out.clear();
+                out.extend(descriptors.iter().map(|at| {
+                    let packet = &mut copy[at.offset as usize..][..at.length as usize];
+                    by_hand(tables, &next_hops, packet)
+                }));
+                black_box(&out);
+            };
+            let pair = in_turn(rounds, ours, theirs);
+            rows.whole.rates(&name, packets, pair);
+            let (batch, verdicts) = (batch.expect("it came back"), verdicts.expect("there was a round"));
+            assert!((0..packets).all(|i| verdicts.get(i).to_return() == out[i]), "{name}: verdicts");
+            assert!(batch.packets().eq(copy.chunks_exact(LENGTH)), "{name}: bytes");
+        }
+    }
+}
+
+/// The tables of results.
+struct Rows {
+    lookups: Table,
+    kernel: Table,
+    whole: Table,
+}
+
+/// Next hops that routes lead to.
+const NEXT_HOPS: u32 = 200;
+
+fn main() {
+    let (packets, rounds, share) = if only_testing() { (1024, 1, 100) } else { (1 << 20, 15, 1) };
+    let mut rows = Rows {
+        lookups: Table::new("longest prefix match, one thread", "ours", "DIR-24-8"),
+        kernel: Table::new("the same, net of an empty program", "ours", "kernel"),
+        whole: Table::new("router_v4 and router_v6", "ours", "by hand"),
+    };
+    let families = [
+        Family {
+            name: "IPv4",
+            is_v6: false,
+            routes: routes::ipv4(1_000_000 / share, NEXT_HOPS, 1),
+            lookup: (LOOKUP_V4, lookup_v4),
+            router: (include_str!("../shaders/router_v4.wgsl"), router::ipv4),
+        },
+        Family {
+            name: "IPv6",
+            is_v6: true,
+            routes: routes::ipv6(200_000 / share, NEXT_HOPS, 2),
+            lookup: (LOOKUP_V6, lookup_v6),
+            router: (include_str!("../shaders/router_v6.wgsl"), router::ipv6),
+        },
+    ];
+    for family in families {
+        let tables = Dir24::new(&family.routes);
+        family.lookups(&tables, packets, rounds, &mut rows);
+        family.whole(&tables, packets, rounds, &mut rows);
+    }
+    rows.lookups.print();
+    rows.kernel.print();
+    rows.whole.print();
 }

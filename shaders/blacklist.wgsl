@@ -8,8 +8,8 @@
 //
 // Reads, behind an Ethernet header and one VLAN tag or none, the IP header up to the source.
 
-//! map blocked_v4: lpm key=1 value=1 entries=65536
-//! map blocked_v6: lpm key=4 value=1 entries=65536
+//! map blocked_v4: lpm key=1 value=1 entries=65536 fields=prefix,packets
+//! map blocked_v6: lpm key=4 value=1 entries=65536 fields=prefix,packets
 
 fn xdp_filter(pkt: u32) -> u32 {
     let outer = load_be16(pkt, 12u);

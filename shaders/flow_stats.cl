@@ -7,7 +7,7 @@
 // does a packet whose fixed header is cut off.
 //
 // Fields have the names that they have in NetFlow. `doctets` are bytes on the wire from the IP header on. `first` and
-// `last` are milliseconds, modulo 2^32, as NetFlow's are; here they count from 1970, and 0 is written as 1.
+// `last` are seconds since 1970 (IPFIX's flowStartSeconds and flowEndSeconds), and 0 is written as 1.
 //
 // Reads, behind an Ethernet header and one VLAN tag or none: version and IHL, fragment offset, protocol, addresses, ports.
 
@@ -90,7 +90,8 @@ bool flow_of(bytes at, bytes end, uint ethertype, struct flow *flow)
 }
 
 // Many packets of a flow may be here at a time. Additions come to the same in any order, and so do the earliest time and
-// the latest, if each is replaced only by a better one. A time of 0 is none yet.
+// the latest, if each is replaced only by a better one. That is why times are seconds: milliseconds wrap within 50 days,
+// and of three of them, each may be later than the one before. A time of 0 is none yet.
 
 void add_bytes(uint flow, uint count)
 {
@@ -102,7 +103,7 @@ void add_bytes(uint flow, uint count)
 void note_first(uint flow, uint now)
 {
     uint first = flows_read(flow, FIRST), was;
-    for (; first == 0 || (int)(now - first) < 0; first = was) {
+    for (; first == 0 || now < first; first = was) {
         was = flows_compare_exchange(flow, FIRST, first, now);
         if (was == first)
             return;
@@ -112,7 +113,7 @@ void note_first(uint flow, uint now)
 void note_last(uint flow, uint now)
 {
     uint last = flows_read(flow, LAST), was;
-    for (; last == 0 || (int)(now - last) > 0; last = was) {
+    for (; now > last; last = was) {
         was = flows_compare_exchange(flow, LAST, last, now);
         if (was == last)
             return;
@@ -137,7 +138,7 @@ uint xdp_filter(bytes pkt, uint len)
     }
     flows_add(entry, PACKETS, 1);
     add_bytes(entry, pkt_wire_len(pkt) - (uint)(at - pkt));
-    uint now = max(pkt_time_ms(pkt), 1u);
+    uint now = max((uint)(pkt_time(pkt) / 1000000000), 1u);
     note_first(entry, now);
     note_last(entry, now);
     return XDP_PASS;

@@ -7,7 +7,7 @@
 // does a packet whose fixed header is cut off.
 //
 // Fields have the names that they have in NetFlow. `doctets` are bytes on the wire from the IP header on. `first` and
-// `last` are milliseconds, modulo 2^32, as NetFlow's are; here they count from 1970, and 0 is written as 1.
+// `last` are seconds since 1970 (IPFIX's flowStartSeconds and flowEndSeconds), and 0 is written as 1.
 //
 // Reads, behind an Ethernet header and one VLAN tag or none: version and IHL, fragment offset, protocol, addresses, ports.
 
@@ -60,7 +60,8 @@ fn flow_of(pkt: u32, ip: u32) -> Flow {
 }
 
 // Many packets of a flow may be here at a time. Additions come to the same in any order, and so do the earliest time and
-// the latest, if each is replaced only by a better one. A time of 0 is none yet.
+// the latest, if each is replaced only by a better one. That is why times are seconds: milliseconds wrap within 50 days,
+// and of three of them, each may be later than the one before. A time of 0 is none yet.
 
 fn add_bytes(flow: u32, bytes: u32) {
     let before = flows_add(flow, BYTES, bytes);
@@ -71,7 +72,7 @@ fn add_bytes(flow: u32, bytes: u32) {
 
 fn note_first(flow: u32, now: u32) {
     var first = flows_read(flow, FIRST);
-    while first == 0u || i32(now - first) < 0 {
+    while first == 0u || now < first {
         let was = flows_compare_exchange(flow, FIRST, first, now);
         if was == first {
             return;
@@ -82,13 +83,24 @@ fn note_first(flow: u32, now: u32) {
 
 fn note_last(flow: u32, now: u32) {
     var last = flows_read(flow, LAST);
-    while last == 0u || i32(now - last) > 0 {
+    while now > last {
         let was = flows_compare_exchange(flow, LAST, last, now);
         if was == last {
             return;
         }
         last = was;
     }
+}
+
+// Nanoseconds, the low word first, by 10^9: both are divided by 2^9, and then digits of 11 bits and fewer by 5^9, which leaves
+// 21 bits at most.
+fn seconds(time: vec2<u32>) -> u32 {
+    let high = time.y >> 9u;
+    let low = time.y << 23u | time.x >> 9u;
+    let a = high % 1953125u << 11u | low >> 21u;
+    let b = a % 1953125u << 11u | (low >> 10u & 0x7ffu);
+    let c = b % 1953125u << 10u | (low & 0x3ffu);
+    return (a / 1953125u << 21u) + (b / 1953125u << 10u) + c / 1953125u;
 }
 
 fn xdp_filter(pkt: u32) -> u32 {
@@ -105,7 +117,7 @@ fn xdp_filter(pkt: u32) -> u32 {
     }
     flows_add(entry, PACKETS, 1u);
     add_bytes(entry, pkt_wire_len(pkt) - ip);
-    let now = max(pkt_time_ms(pkt), 1u);
+    let now = max(seconds(pkt_time(pkt)), 1u);
     note_first(entry, now);
     note_last(entry, now);
     return XDP_PASS;

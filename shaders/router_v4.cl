@@ -11,7 +11,7 @@
 //
 // Reads bytes 0-33; writes 0-11, 22 and 24-25.
 
-//! map routes: lpm key=1 value=1 entries=1048576
+//! map routes: lpm key=1 value=1 entries=1048576 fields=prefix,next_hop
 //! map next_hops: array value=5 entries=4096 fields=next_hop,port,destination:mac,source:mac
 
 // For other compilers.

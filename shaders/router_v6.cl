@@ -10,7 +10,7 @@
 //
 // Reads bytes 0-53; writes 0-11 and 21.
 
-//! map routes: lpm key=4 value=1 entries=200000
+//! map routes: lpm key=4 value=1 entries=200000 fields=prefix,next_hop
 //! map next_hops: array value=5 entries=4096 fields=next_hop,port,destination:mac,source:mac
 
 // For other compilers.

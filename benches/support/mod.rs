@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each bench uses its part")]
 
 pub mod device;
+#[cfg(target_os = "linux")]
+pub mod kernel;
 pub mod routes;
 
 use std::time::{Duration, Instant};

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Instant;
 
-use portcullis::device::{Device, Dispatch, Only};
+use portcullis::device::{Device, DeviceError, Dispatch, Only};
 use portcullis_cpu::{Cpu, Style};
 
 /// Devices and tools whose absence fails the tests, with commas between: `cpu,wgpu`.
@@ -70,10 +70,7 @@ fn variants(backend: &str, device: &Arc<dyn Device>) -> Vec<Arc<dyn Device>> {
         }
         // How packets get to a GPU that has memory of its own, on devices that have not.
         "opencl" => {
-            let mut devices =
-                portcullis::opencl::probe().unwrap_or_else(|e| panic!("{id} was there before: {e}")).into_iter();
-            let device = devices.find(|device| device.info().id == *id).unwrap_or_else(|| panic!("{id} is gone"));
-            vec![Arc::new(device.apart())]
+            vec![Arc::new(named(id, portcullis::opencl::probe()).unwrap_or_else(|| panic!("{id} is gone")).apart())]
         }
         // Each way of handing batches over has kernels of its own, but for `inline`, which takes one batch at a
         // time so suites that send several cannot use.
@@ -89,6 +86,26 @@ fn variants(backend: &str, device: &Arc<dyn Device>) -> Vec<Arc<dyn Device>> {
         }
         _ => Vec::new(),
     }
+}
+
+/// A device by its id, among those that a backend finds.
+///
+/// # Panics
+/// When it finds none: there was one before.
+fn named<D: Device>(id: &str, found: Result<Vec<D>, DeviceError>) -> Option<D> {
+    let found = found.unwrap_or_else(|e| panic!("{id} was there before: {e}"));
+    found.into_iter().find(|device| device.info().id == id)
+}
+
+/// The same device with work groups of so many packets; `None` where nobody can say how large they are.
+pub fn in_groups_of(device: &Arc<dyn Device>, packets: u32) -> Option<Arc<dyn Device>> {
+    let id = device.info().id.as_str();
+    Some(match id.split(':').next()? {
+        "wgpu" => Arc::new(named(id, portcullis::wgpu::probe())?.in_groups_of(packets)),
+        "opencl" => Arc::new(named(id, portcullis::opencl::probe())?.in_groups_of(packets)),
+        "cuda" => Arc::new(named(id, portcullis::cuda::probe())?.in_groups_of(packets)),
+        _ => return None,
+    })
 }
 
 fn is_required(name: &str) -> bool {

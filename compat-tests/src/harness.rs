@@ -2,7 +2,7 @@
 //! lengths and bytes.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use portcullis_core::device::{Device, DeviceError, LoadOptions};
 use portcullis_core::interp::{InterpError, Interpreter};
@@ -70,8 +70,91 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Runs `packets` through `program` on `device`, cut into batches of each of the sizes, and
-/// compares every packet with what the reference makes of it alone.
+/// What the reference makes of packets.
+type Outcomes = Result<Vec<(Verdict, Vec<u8>)>, InterpError>;
+
+/// A filter and packets for it, with what the reference makes of each packet alone: that is found out once, however many
+/// devices are held to it.
+#[derive(Debug)]
+pub struct Case {
+    program: Arc<Program>,
+    packets: Vec<Vec<u8>>,
+    outcomes: OnceLock<Outcomes>,
+}
+
+impl Case {
+    /// Of these.
+    pub fn new(program: Arc<Program>, packets: Vec<Vec<u8>>) -> Case {
+        Case { program, packets, outcomes: OnceLock::new() }
+    }
+
+    /// The filter.
+    pub fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    /// The packets.
+    pub fn packets(&self) -> &[Vec<u8>] {
+        &self.packets
+    }
+
+    fn outcomes(&self) -> &Outcomes {
+        self.outcomes.get_or_init(|| {
+            let reference = Interpreter::new(&self.program)?;
+            let one = |(i, packet): (u32, &Vec<u8>)| {
+                let outcome = reference.run(packet, &layouts::metadata(i))?;
+                Ok((outcome.verdict, outcome.packet))
+            };
+            (0..).zip(&self.packets).map(one).collect()
+        })
+    }
+
+    /// Runs the packets on `device`, cut into batches of each of the sizes, and compares every packet with what the
+    /// reference makes of it.
+    ///
+    /// # Errors
+    /// The first difference.
+    pub fn compare(&self, device: &dyn Device, batches: &[usize]) -> Result<(), Box<Mismatch>> {
+        let (program, packets) = (&self.program, &self.packets);
+        let mismatch = |what| {
+            Box::new(Mismatch {
+                device: device.info().id.clone(),
+                name: program.source().name.clone(),
+                filter: program.source().text.to_string(),
+                what,
+            })
+        };
+        let outcomes = self.outcomes().as_ref().map_err(|e| mismatch(What::Reference(e.clone())))?;
+        let mut session = device.load(program, &LoadOptions::default()).map_err(|e| mismatch(What::Device(e)))?;
+        // Packets without room of their own are laid out more tightly, and only some filters take them.
+        let rooms: &[Room] = if program.facts().changes_length { &[Room::Both] } else { &[Room::None, Room::Both] };
+        for (&size, &room) in batches.iter().flat_map(|size| rooms.iter().map(move |room| (size, room))) {
+            let size = size.max(1);
+            let (batches, watched) = layouts::batches(packets, size, room);
+            for ((part, outcomes), batch) in packets.chunks(size).zip(outcomes.chunks(size)).zip(batches) {
+                let done = session.run(batch).map_err(|e| mismatch(What::Device(e)))?;
+                for (index, (packet, want)) in part.iter().zip(outcomes).enumerate() {
+                    let got = (done.verdicts.get(index), done.batch.packet(index));
+                    if got != (want.0, want.1.as_slice()) {
+                        return Err(mismatch(What::Packet {
+                            batch: part.len(),
+                            index,
+                            packet: packet.clone(),
+                            got: (got.0, got.1.to_vec()),
+                            want: want.clone(),
+                        }));
+                    }
+                }
+            }
+            if let Some(at) = watched.trespass() {
+                return Err(mismatch(What::Trespass(at)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// [`Case::compare`] of a filter that is compared on one device only.
 ///
 /// # Errors
 /// The first difference.
@@ -81,42 +164,7 @@ pub fn compare(
     packets: &[Vec<u8>],
     batches: &[usize],
 ) -> Result<(), Box<Mismatch>> {
-    let mismatch = |what| {
-        Box::new(Mismatch {
-            device: device.info().id.clone(),
-            name: program.source().name.clone(),
-            filter: program.source().text.to_string(),
-            what,
-        })
-    };
-    let reference = Interpreter::new(program).map_err(|e| mismatch(What::Reference(e)))?;
-    let mut session = device.load(program, &LoadOptions::default()).map_err(|e| mismatch(What::Device(e)))?;
-    // Packets without room of their own are laid out more tightly, and only some filters take them.
-    let rooms: &[Room] = if program.facts().changes_length { &[Room::Both] } else { &[Room::None, Room::Both] };
-    for (&size, &room) in batches.iter().flat_map(|size| rooms.iter().map(move |room| (size, room))) {
-        let (batches, watched) = layouts::batches(packets, size, room);
-        for (part, batch) in packets.chunks(size.max(1)).zip(batches) {
-            let metadata: Vec<_> = (0..part.len()).map(|i| batch.metadata_of(i)).collect();
-            let done = session.run(batch).map_err(|e| mismatch(What::Device(e)))?;
-            for (index, (packet, metadata)) in part.iter().zip(&metadata).enumerate() {
-                let outcome = reference.run(packet, metadata).map_err(|e| mismatch(What::Reference(e)))?;
-                let got = (done.verdicts.get(index), done.batch.packet(index));
-                if got != (outcome.verdict, outcome.packet.as_slice()) {
-                    return Err(mismatch(What::Packet {
-                        batch: part.len(),
-                        index,
-                        packet: packet.clone(),
-                        got: (got.0, got.1.to_vec()),
-                        want: (outcome.verdict, outcome.packet),
-                    }));
-                }
-            }
-        }
-        if let Some(at) = watched.trespass() {
-            return Err(mismatch(What::Trespass(at)));
-        }
-    }
-    Ok(())
+    Case::new(program.clone(), packets.to_vec()).compare(device, batches)
 }
 
 #[cfg(test)]

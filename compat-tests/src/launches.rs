@@ -7,6 +7,7 @@ use std::sync::Arc;
 use portcullis_core::device::{
     DeviceError, Done, Imported, LoadOptions, Session, StageTimes, SubmitError, check_submission,
 };
+use portcullis_core::map::layout::Layout;
 use portcullis_core::packet::{Batch, Descriptor, READABLE_PAST_END, ROOM, Room, Span, Verdicts};
 use portcullis_core::program::Program;
 
@@ -26,6 +27,8 @@ pub struct Memory {
     pub verdicts: Vec<u8>,
     /// A word a packet.
     pub targets: Vec<u32>,
+    /// The words of the filter's maps.
+    pub maps: Vec<Vec<u32>>,
 }
 
 /// Runs the kernel over all packets; an error in words.
@@ -38,6 +41,7 @@ pub struct LaunchSession {
     /// Whether each packet is to begin at a word.
     aligned: bool,
     launch: Launch,
+    maps: Vec<Vec<u32>>,
     queue: VecDeque<Batch>,
     depth: usize,
 }
@@ -51,8 +55,10 @@ impl LaunchSession {
         aligned: bool,
         launch: Launch,
     ) -> LaunchSession {
+        assert!(!program.has_flows(), "nothing here tells lanes of runs");
         let (device, program, depth) = (device.to_owned(), program.clone(), options.depth.max(1));
-        LaunchSession { device, program, aligned, launch, queue: VecDeque::new(), depth }
+        let maps = program.maps().iter().map(|map| vec![0; Layout::of(map).words()]).collect();
+        LaunchSession { device, program, aligned, launch, maps, queue: VecDeque::new(), depth }
     }
 
     fn failed(&self, reason: impl std::fmt::Display) -> DeviceError {
@@ -86,9 +92,11 @@ impl LaunchSession {
             metadata: metadata.collect(),
             verdicts: vec![0xee; count],
             targets: vec![0; count],
+            maps: std::mem::take(&mut self.maps),
         };
         (self.launch)(&mut memory).map_err(|reason| self.failed(reason))?;
-        let Memory { arena: after, descriptors: places, verdicts, targets, .. } = memory;
+        let Memory { arena: after, descriptors: places, verdicts, targets, maps, .. } = memory;
+        self.maps = maps;
 
         let mut from = 0;
         for range in owned.iter().cloned().chain(std::iter::once(end..end)) {
@@ -136,6 +144,17 @@ impl Session for LaunchSession {
     fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
         let batch = self.queue.pop_front();
         batch.map(|batch| self.run_batch(batch)).transpose()
+    }
+
+    fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
+        assert!(self.queue.is_empty(), "tests look at maps between batches");
+        Ok(self.maps[map].clone())
+    }
+
+    fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
+        assert!(self.queue.is_empty(), "tests change maps between batches");
+        self.maps[map][at..at + words.len()].copy_from_slice(words);
+        Ok(())
     }
 
     fn in_flight(&self) -> usize {

@@ -14,7 +14,7 @@
 //! - [`oclgrind`]: the same, run by Oclgrind, which sees races and accesses out of bounds;
 //! - [`nvidia`]: NVIDIA's compilers, which need no GPU;
 //! - [`interleavings`]: the operations of a few packets on maps, in every order;
-//! - [`harness`]: one filter on one device, packet by packet; [`shrink`] makes what fails small.
+//! - [`texts`]: filters out of texts; [`harness`]: one filter on one device, packet by packet; [`with_maps`]: from batch to batch; [`shrink`] makes what fails small.
 
 pub mod c_programs;
 pub mod cl_programs;
@@ -34,5 +34,7 @@ pub mod operators;
 pub mod shrink;
 pub mod stateful;
 pub mod stock;
+pub mod texts;
 pub mod traffic;
+pub mod with_maps;
 pub mod witness;

@@ -118,7 +118,7 @@ fn simulation(kernel: &Kernel, memory: &Memory, base: usize, count: usize) -> St
             Argument::Metadata => words(&mut text, &memory.metadata, false),
             Argument::Verdicts => bytes(&mut text, &memory.verdicts, true),
             Argument::Targets => words(&mut text, &memory.targets, true),
-            Argument::Map(_) => words(&mut text, &[0], false),
+            Argument::Map(number) => words(&mut text, &memory.maps[*number as usize], true),
             Argument::Base => words(&mut text, &[base as u32], false),
             Argument::Count => words(&mut text, &[count as u32], false),
         }
@@ -166,6 +166,10 @@ fn take(kernel: &Kernel, memory: &mut Memory, printed: &str) -> Result<(), Strin
             Argument::Descriptors { writes: true } => memory.descriptors = next(memory.descriptors.len())?,
             Argument::Verdicts => memory.verdicts = bytes(next(memory.verdicts.len())?),
             Argument::Targets => memory.targets = next(memory.targets.len())?,
+            Argument::Map(number) => {
+                let words = &mut memory.maps[*number as usize];
+                *words = next(words.len())?;
+            }
             _ => {}
         }
     }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use operands::{load, pairs, store};
 use portcullis_core::device::Device;
-use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::program::Program;
 
 use crate::harness::{self, What};
+use crate::texts;
 
 /// Bytes of a packet's three operands; the results follow, 8 bytes each.
 const OPERANDS: usize = 24;
@@ -136,11 +136,7 @@ fn program(ty: &str, part: &[(String, &str)]) -> Arc<Program> {
         text += &format!("    let r{i} = {expression};\n    {}\n", store(&format!("r{i}"), result, at));
     }
     text += "    return XDP_PASS;\n}\n";
-    let source = Source::new(format!("operators of {ty}"), text);
-    Arc::new(
-        wgsl::compile(&source, &ProgramOptions::default())
-            .unwrap_or_else(|errors| panic!("{}\n{}", errors.render(), source.text)),
-    )
+    texts::in_wgsl(&format!("operators of {ty}"), &text)
 }
 
 fn packets() -> Vec<Vec<u8>> {
@@ -155,18 +151,22 @@ fn packets() -> Vec<Vec<u8>> {
 /// A filter that computes with some operators.
 #[derive(Debug)]
 pub struct Case {
-    /// The filter.
-    pub program: Arc<Program>,
+    /// The filter, with all pairs of operands.
+    pub case: harness::Case,
     ty: &'static str,
     expressions: Vec<(String, &'static str)>,
 }
 
-/// Filters that have all operators between them.
-pub fn cases() -> Vec<Case> {
+/// The types that there are operators of.
+pub const TYPES: [&str; 5] = ["u32", "i32", "bool", "u64", "i64"];
+
+/// Filters that have all operators of some of the [`TYPES`] between them.
+pub fn cases(types: &[&'static str]) -> Vec<Case> {
     let mut cases = Vec::new();
-    for ty in ["u32", "i32", "u64", "i64", "bool"] {
+    for &ty in types {
         for part in expressions(ty).chunks(RESULTS) {
-            cases.push(Case { program: program(ty, part), ty, expressions: part.to_vec() });
+            let case = harness::Case::new(program(ty, part), packets());
+            cases.push(Case { case, ty, expressions: part.to_vec() });
         }
     }
     cases
@@ -177,10 +177,9 @@ pub fn cases() -> Vec<Case> {
 /// # Panics
 /// With all that came out wrong.
 pub fn check(device: &Arc<dyn Device>, cases: &[Case]) {
-    let packets = packets();
     let mut wrong = Vec::new();
-    for Case { program, ty, expressions } in cases {
-        let Err(mismatch) = harness::compare(program, &**device, &packets, &[packets.len()]) else { continue };
+    for Case { case, ty, expressions } in cases {
+        let Err(mismatch) = case.compare(&**device, &[case.packets().len()]) else { continue };
         let place = match &mismatch.what {
             What::Packet { got, want, .. } => got.1.iter().zip(&want.1).position(|(a, b)| a != b),
             _ => None,

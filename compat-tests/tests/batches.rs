@@ -66,6 +66,50 @@ fn no_packet_at_all() {
     });
 }
 
+/// Packets of a ring lie in any order, with others' between them: those a device may neither read nor write.
+#[test]
+fn packets_in_frames() {
+    const MOVES: &str = "
+        fn xdp_filter(pkt: u32) -> u32 {
+            adjust_head(pkt, i32(load_u8(pkt, 3u) & 7u) - 4);
+            store_u8(pkt, 0u, 0xaau);
+            return XDP_TX;
+        }";
+    on_each("packets in frames", |device| {
+        for length in [18, 60, 61, 1514] {
+            let count = many(device, 1000).max(20);
+            let packets = (0..count as u32).map(|number| {
+                let end = number.wrapping_mul(0x9e37_79b9);
+                [&number.to_be_bytes()[..], &vec![7; length - 8], &end.to_be_bytes()].concat()
+            });
+            let packets: Vec<Vec<u8>> = packets.collect();
+            let run = |text| run_batch(device, &program(text), Batch::in_frames(&packets).unwrap());
+
+            let (verdicts, after) = run(NUMBER);
+            assert_eq!(verdicts, (0..count as u32).map(Verdict::Redirect).collect::<Vec<_>>());
+            assert_eq!(after, packets);
+
+            let (_, after) = run(COUNT);
+            for (after, before) in after.iter().zip(&packets) {
+                let (before, number) = before.split_last_chunk::<4>().unwrap();
+                assert_eq!(*after, [before, &(u32::from_be_bytes(*number).wrapping_add(1)).to_be_bytes()].concat());
+            }
+
+            let (_, after) = run(MOVES);
+            for (after, before) in after.iter().zip(&packets) {
+                let by = i32::from(before[3] & 7) - 4;
+                let cut = by.clamp(0, length as i32 - 14) as usize;
+                assert_eq!(after.len() as i32, length as i32 - by, "{by}");
+                assert_eq!(after[0], 0xaa);
+                let kept = &before[cut..];
+                let at = after.len() - kept.len();
+                // The first byte is the filter's.
+                assert_eq!(after[at.max(1)..], kept[usize::from(at == 0)..]);
+            }
+        }
+    });
+}
+
 #[test]
 fn packets_without_bytes() {
     on_each("packets without bytes", |device| {

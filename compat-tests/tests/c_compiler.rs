@@ -8,17 +8,16 @@ use std::sync::Arc;
 use portcullis::device::Device;
 use portcullis::opencl::OpenClDevice;
 use portcullis_compat_tests::c_programs::{self, packet};
+use portcullis_compat_tests::generator::Maps;
 use portcullis_compat_tests::harness::What;
 use portcullis_compat_tests::host::clang;
 use portcullis_compat_tests::witness::native::{self, As};
 use portcullis_compat_tests::witness::{Answer, Unavailable, Unit, opencl};
-use portcullis_compat_tests::{cl_programs, devices, harness};
+use portcullis_compat_tests::{cl_programs, devices, harness, texts, with_maps};
 use portcullis_core::device::DeviceError;
 use portcullis_core::interp::Interpreter;
-use portcullis_core::lang::opencl_c::files::NoIncludes;
-use portcullis_core::lang::{Source, opencl_c};
 use portcullis_core::packet::Metadata;
-use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::program::Program;
 use rand::SeedableRng;
 use rand_pcg::Pcg64;
 
@@ -40,6 +39,12 @@ const ON_DEVICES: u64 = 15;
 /// Those of them that a device runs whose compiler is slow.
 const SHARE: usize = 10;
 
+/// Those with maps that every device runs.
+const WITH_MAPS: u64 = 24;
+
+/// Those of them that a device runs whose compiler is slow.
+const SHARE_WITH_MAPS: usize = 4;
+
 /// Packets for each.
 const PACKETS: usize = 40;
 
@@ -58,9 +63,7 @@ fn packets(seed: u64) -> Vec<Vec<u8>> {
 }
 
 fn compile(text: &str) -> Arc<Program> {
-    let source = Source::new("program.cl", text);
-    let compiled = opencl_c::compile(&source, &ProgramOptions::default(), &mut NoIncludes);
-    Arc::new(compiled.unwrap_or_else(|errors| panic!("{}\n{text}", errors.render())))
+    texts::in_opencl_c("program.cl", text)
 }
 
 /// Notes how a suite went, whose programs had the first of `seeds`; answers that are not ours fail it.
@@ -110,12 +113,13 @@ fn natively(suite: &str, compiler: Option<String>, language: As, count: u64, pro
 #[test]
 fn every_device_gives_what_the_interpreter_gives() {
     let packets = packets(2);
-    let programs: Vec<(u64, Unit)> = seeds(ON_DEVICES)
-        .flat_map(|seed| [(seed, c_programs::program(seed)), (seed, cl_programs::program(seed, true))])
+    let case = |program: Unit| harness::Case::new(compile(&program.text), packets.clone());
+    let programs: Vec<(u64, harness::Case)> = seeds(ON_DEVICES)
+        .flat_map(|seed| [c_programs::program(seed), cl_programs::program(seed, true)].map(|unit| (seed, case(unit))))
         .collect();
     devices::on_each("random C programs", |device| {
-        for (seed, program) in devices::share(device, &programs, SHARE) {
-            match harness::compare(&compile(&program.text), &**device, &packets, &[packets.len(), 7]) {
+        for (seed, case) in devices::share(device, &programs, SHARE) {
+            match case.compare(&**device, &[packets.len(), 7]) {
                 Ok(()) => {}
                 Err(mismatch) if matches!(mismatch.what, What::Device(DeviceError::Unsupported { .. })) => {
                     println!("{mismatch}");
@@ -124,6 +128,28 @@ fn every_device_gives_what_the_interpreter_gives() {
             }
         }
     });
+}
+
+/// Programs with maps, by turns packet by packet and in flows.
+fn programs_with_maps() -> Vec<(u64, Maps, Arc<Program>)> {
+    let one = |seed| {
+        let maps = if seed % 2 == 0 { Maps::OneByOne } else { Maps::Flows };
+        (seed, maps, compile(&c_programs::with_maps(seed, maps)))
+    };
+    seeds(WITH_MAPS).map(one).collect()
+}
+
+#[test]
+fn maps_are_what_the_interpreter_has() {
+    let packets = packets(4);
+    let programs = programs_with_maps();
+    devices::on_each("random C programs with maps", |device| {
+        for (seed, maps, program) in devices::share(device, &programs, SHARE_WITH_MAPS) {
+            println!("program {seed}");
+            with_maps::check(device, program, *maps, &packets);
+        }
+    });
+    with_maps::all_are_used(programs.iter().map(|(_, _, program)| (program, &packets[..])));
 }
 
 #[test]

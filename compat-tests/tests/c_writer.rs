@@ -201,8 +201,8 @@ fn random_filters(options: &Options, seeds: std::ops::Range<u64>) {
 
 fn every_operator(options: &Options) {
     let suite = "operators in C";
-    let (integers, floats) = (operators::cases(), floating_point::cases());
-    let programs = integers.iter().map(|c| c.program.clone()).chain(floats.iter().map(|c| c.0.clone()));
+    let (integers, floats) = (operators::cases(&operators::TYPES), floating_point::cases());
+    let programs = integers.iter().map(|c| c.case.program().clone()).chain(floats.iter().map(|c| c.0.clone()));
     let Some(device) = device(suite, options, &programs.collect::<Vec<_>>()) else { return };
     operators::check(&device, &integers);
     floating_point::check(&device, &floats);

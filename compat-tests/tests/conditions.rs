@@ -2,12 +2,8 @@
 //! to branch, evaluate all of them, or anything between. The filters are random, the packets are
 //! all there are: one for each assignment of the conditions' values.
 
-use std::sync::Arc;
-
-use portcullis_compat_tests::{devices, harness};
+use portcullis_compat_tests::{devices, harness, texts};
 use portcullis_core::device::LoadOptions;
-use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::program::{Program, ProgramOptions};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
@@ -98,13 +94,6 @@ fn xdp_filter(pkt: u32) -> u32 {{
     (text, model)
 }
 
-fn program(text: &str) -> Arc<Program> {
-    let options = ProgramOptions::default();
-    Arc::new(
-        wgsl::compile(&Source::new("conditions.wgsl", text), &options).unwrap_or_else(|e| panic!("{}", e.render())),
-    )
-}
-
 /// One for every assignment.
 fn packets() -> Vec<Vec<u8>> {
     (0..1u32 << BYTES).map(|bits| (0..BYTES).map(|at| (bits >> at & 1) as u8).collect()).collect()
@@ -113,13 +102,16 @@ fn packets() -> Vec<Vec<u8>> {
 #[test]
 fn conditions_come_out_alike() {
     let packets = packets();
-    let filters: Vec<_> = (0..FILTERS).map(filter).collect();
+    let case = |(text, model): (String, _)| {
+        let case = harness::Case::new(texts::in_wgsl("conditions.wgsl", &text), packets.clone());
+        (text, model, case)
+    };
+    let filters: Vec<_> = (0..FILTERS).map(filter).map(case).collect();
     devices::on_each("conditions", |device| {
-        for (text, model) in devices::share(device, &filters, SHARE) {
-            let program = program(text);
-            harness::compare(&program, &**device, &packets, &[packets.len()]).unwrap_or_else(|m| panic!("{m}"));
+        for (text, model, case) in devices::share(device, &filters, SHARE) {
+            case.compare(&**device, &[packets.len()]).unwrap_or_else(|m| panic!("{m}"));
             // The reference is on trial too.
-            let mut session = device.load(&program, &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+            let mut session = device.load(case.program(), &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"));
             let batch = portcullis_core::packet::Batch::from_packets(&packets).expect("they fit");
             let done = session.run(batch).unwrap_or_else(|e| panic!("{e}"));
             for (packet, verdict) in packets.iter().zip(done.verdicts.iter()) {

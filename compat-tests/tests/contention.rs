@@ -5,25 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use portcullis_compat_tests::devices;
+use portcullis::io::synth::Random;
 use portcullis_compat_tests::interleavings::check::{Call, What, filter, memory, packet};
-use portcullis_core::device::{Device, LoadOptions};
-use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::map::layout::{Layout, TAKEN};
+use portcullis_compat_tests::{devices, texts};
+use portcullis_core::device::{Device, DeviceKind, LoadOptions, Session};
+use portcullis_core::map::layout::{Layout, REMOVED, TAKEN, THERE, WRITTEN};
 use portcullis_core::map::{Declaration, Kind, rows};
 use portcullis_core::packet::Batch;
-use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::program::Program;
 
 use What::{Count, Find, Insert, Remove};
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, below: u32) -> u32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 32) % u64::from(below)) as u32
-    }
-}
 
 /// Keys of so many words that are the same but for the last.
 fn key(number: u32, words: u32) -> Vec<u32> {
@@ -31,9 +22,7 @@ fn key(number: u32, words: u32) -> Vec<u32> {
 }
 
 fn program(kind: Kind, words: u32, entries: u32) -> Arc<Program> {
-    let program =
-        wgsl::compile(&Source::new("contention.wgsl", filter(kind, words, entries)), &ProgramOptions::default());
-    Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
+    texts::in_wgsl("contention.wgsl", &filter(kind, words, entries))
 }
 
 /// What has happened to a key.
@@ -82,6 +71,18 @@ impl Seen {
     }
 }
 
+fn load(device: &Arc<dyn Device>, program: &Arc<Program>) -> Box<dyn Session> {
+    // More than there are processors here, so that threads stop each other anywhere.
+    let options = LoadOptions { threads: NonZeroUsize::new(4), ..LoadOptions::default() };
+    device.load(program, &options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The words of a packet as it came back that tell what its first call gave.
+fn told(packet: &[u8]) -> (u32, u32) {
+    let word = |at: usize| u32::from_le_bytes(packet[at..at + 4].try_into().unwrap());
+    (word(0), word(4))
+}
+
 /// Makes calls, one a packet, in batches of some size; gives what has happened to each key, and the map's words.
 fn run(
     device: &Arc<dyn Device>,
@@ -89,16 +90,14 @@ fn run(
     calls: &[Call],
     size: usize,
 ) -> (BTreeMap<Vec<u32>, Seen>, Vec<u32>) {
-    // More than there are processors here, so that threads stop each other anywhere.
-    let options = LoadOptions { threads: NonZeroUsize::new(4), ..LoadOptions::default() };
-    let mut session = device.load(program, &options).unwrap_or_else(|error| panic!("{error}"));
+    let mut session = load(device, program);
     let mut seen: BTreeMap<Vec<u32>, Seen> = BTreeMap::new();
     for calls in calls.chunks(size) {
         let packets: Vec<Vec<u8>> = calls.iter().map(|call| packet(std::slice::from_ref(call))).collect();
         let done = session.run(Batch::from_packets(&packets).unwrap()).unwrap();
         for ((what, key), packet) in calls.iter().zip(done.batch.packets()) {
-            let word = |at: usize| u32::from_le_bytes(packet[at..at + 4].try_into().unwrap());
-            seen.entry(key.clone()).or_default().note(*what, word(0), word(4));
+            let (result, value) = told(packet);
+            seen.entry(key.clone()).or_default().note(*what, result, value);
         }
     }
     (seen, session.map_words(0).unwrap())
@@ -118,14 +117,68 @@ fn check(map: &Declaration, (seen, words): (BTreeMap<Vec<u32>, Seen>, Vec<u32>))
     entries
 }
 
+/// Lengths of keys, in words, that one filter has a map of each for: `m1`, `m2` and so on.
+const LENGTHS: [u32; 11] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 16];
+
+/// A packet is the number of a map, among [`LENGTHS`], and the key's last word, by which alone keys differ. It counts the
+/// key, and is left what `filter`'s packets are.
+fn of_every_length() -> String {
+    let maps = LENGTHS.map(|words| format!("//! map m{words}: hash key={words} value=1 entries=5\n")).concat();
+    let count = |(number, words): (usize, u32)| {
+        let key: Vec<String> = key(0, words)[..words as usize - 1].iter().map(|word| format!("{word}u")).collect();
+        let key = [&key[..], &["load_le32(pkt, 4u)".to_owned()]].concat().join(", ");
+        let key = match words {
+            1 => key,
+            2..=4 => format!("vec{words}<u32>({key})"),
+            _ => format!("array<u32, {words}>({key})"),
+        };
+        format!(
+            "case {number}u: {{
+                let entry = m{words}_insert({key});
+                result = select(select(1u, 2u, map_is_new(entry)), 0u, entry == MAP_FULL);
+                value = m{words}_add(entry, 0u, 1u);
+            }}
+            "
+        )
+    };
+    let counts = LENGTHS.into_iter().enumerate().map(count).collect::<String>();
+    format!(
+        "{maps}
+        fn xdp_filter(pkt: u32) -> u32 {{
+            var result = 0u;
+            var value = 0u;
+            switch load_le32(pkt, 0u) {{
+                {counts}default: {{ return XDP_ABORTED; }}
+            }}
+            store_le32(pkt, 0u, result);
+            store_le32(pkt, 4u, value);
+            return XDP_PASS;
+        }}"
+    )
+}
+
+/// Packets that lie side by side want the same key of the same map.
 #[test]
 fn all_packets_count_one_key() {
-    let sizes = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 16];
-    devices::on_each("contention: one key", |device| {
-        for &words in devices::share(device, &sizes, 4) {
-            let program = program(Kind::Hash, words, 5);
-            let calls = vec![(Count(1), key(7, words)); 3000];
-            assert_eq!(check(&program.maps()[0], run(device, &program, &calls, calls.len())), 1, "{words} words");
+    const KEY: u32 = 7;
+    let program = texts::in_wgsl("lengths.wgsl", &of_every_length());
+    devices::on_each("contention: one key of each length", |device| {
+        let each = if device.info().kind == DeviceKind::Reference { 300 } else { 3000 };
+        let packets: Vec<Vec<u8>> =
+            (0..each * LENGTHS.len()).map(|i| [(i / each) as u32, KEY, 0, 0].map(u32::to_le_bytes).concat()).collect();
+        let mut session = load(device, &program);
+        let done = session.run(Batch::from_packets(&packets).unwrap()).unwrap();
+        let packets: Vec<&[u8]> = done.batch.packets().collect();
+        for (number, packets) in packets.chunks(each).enumerate() {
+            let mut seen = Seen::default();
+            for (result, value) in packets.iter().map(|packet| told(packet)) {
+                seen.note(Count(1), result, value);
+            }
+            let map = &program.maps()[number];
+            let mut key = key(0, map.key);
+            key[map.key as usize - 1] = KEY;
+            let words = session.map_words(number).unwrap();
+            assert_eq!(check(map, ([(key, seen)].into(), words)), 1, "{} words", map.key);
         }
     });
 }
@@ -142,16 +195,48 @@ fn batches_of_any_size_count_few_keys() {
     });
 }
 
+/// How many keys a device is given at once: a million, or fewer for a reason.
+fn many(device: &Arc<dyn Device>) -> u32 {
+    let (count, reason) = match device.info().kind {
+        DeviceKind::Reference => (5_000, "it has no contention, and takes its time"),
+        DeviceKind::Software if device.info().id.starts_with("cuda") => {
+            (100_000, "a million take a minute where it is emulated")
+        }
+        _ => return 1_000_000,
+    };
+    println!("{count} keys for {}: {reason}", device.info().id);
+    count
+}
+
+/// A batch of packets each of which makes a key of its own.
 #[test]
-fn many_keys_are_made_at_once() {
-    devices::on_each("contention: many keys", |device| {
-        // The reference has no contention, and takes its time.
-        let count = if device.info().id == "interp" { 2_000 } else { 100_000 };
+fn a_million_keys_are_made_at_once() {
+    const FIRST: u32 = 0xffff_fff5;
+    devices::on_each("contention: a million keys", |device| {
+        let count = many(device);
         let program = program(Kind::Hash, 2, count);
-        let mut random = Random(1);
-        let calls: Vec<Call> = (0..count).map(|_| (Count(1), key(random.below(count), 2))).collect();
-        let wanted = calls.iter().map(|(_, key)| key).collect::<BTreeSet<_>>().len();
-        assert_eq!(check(&program.maps()[0], run(device, &program, &calls, calls.len())), wanted);
+        let mut session = load(device, &program);
+        // All numbers below `count`, in another order: it has no factor in common with this one.
+        let numbers = (0..count).map(|i| (u64::from(i) * 7919 % u64::from(count)) as u32);
+        let packets: Vec<Vec<u8>> = numbers.map(|number| packet(&[(Count(1), vec![FIRST, number])])).collect();
+        let done = session.run(Batch::from_packets(&packets).unwrap()).unwrap();
+        assert!(
+            done.batch.packets().all(|packet| told(packet) == (2, 0)),
+            "each makes its key, which counts nothing yet"
+        );
+
+        let (words, layout) = (session.map_words(0).unwrap(), Layout::of(&program.maps()[0]));
+        let mut is_there = vec![false; count as usize];
+        for place in words[layout.at(0)..].chunks_exact(layout.stride as usize).filter(|place| place[0] != 0) {
+            // 31 bits a word, the lowest first (docs/maps.md, "Memory").
+            let bits = |index: usize| place[index] & !WRITTEN;
+            let (first, number) = (bits(0) | bits(1) << 31, bits(1) >> 1 | bits(2) << 30);
+            let whole = first == FIRST && place[..3].iter().all(|word| word & WRITTEN != 0);
+            assert!(whole && place[3..] == [THERE, 1], "not what a packet has made: {place:x?}");
+            assert!(!std::mem::replace(&mut is_there[number as usize], true), "{number} has two places");
+        }
+        assert!(is_there.iter().all(|there| *there), "a key is lost");
+        assert_eq!((words[TAKEN as usize], words[REMOVED as usize]), (count, 0));
     });
 }
 
@@ -161,7 +246,7 @@ fn more_keys_come_than_there_is_room_for() {
         for (words, entries) in [(1, 300), (5, 700)] {
             let program = program(Kind::Hash, words, entries);
             let map = &program.maps()[0];
-            let mut random = Random(2);
+            let mut random = Random::new(2, 0);
             let calls: Vec<Call> = (0..6000).map(|_| (Count(1), key(random.below(1500), words))).collect();
             let (seen, memory) = run(device, &program, &calls, calls.len());
             let full: u32 = seen.values().map(|seen| seen.full).sum();
@@ -177,16 +262,45 @@ fn keys_come_and_go_within_a_batch() {
         for (kind, words) in [(Kind::Hash, 1), (Kind::Hash, 4), (Kind::LruHash, 2)] {
             let program = program(kind, words, 60);
             for keys in [1, 8] {
-                let mut random = Random(u64::from(keys));
+                let mut random = Random::new(u64::from(keys), 0);
                 let calls: Vec<Call> = (0..1500)
                     .map(|_| {
-                        let what = [Find, Insert, Remove, Remove, Count(1)][random.below(5) as usize];
+                        let what = random.pick(&[Find, Insert, Remove, Remove, Count(1)]);
                         (what, key(random.below(keys), words))
                     })
                     .collect();
                 check(&program.maps()[0], run(device, &program, &calls, calls.len()));
                 check(&program.maps()[0], run(device, &program, &calls, 400));
             }
+        }
+    });
+}
+
+/// How many lanes run in step, and how many groups side by side, changes nothing.
+#[test]
+fn work_groups_may_have_any_size() {
+    let contended = [Find, Insert, Remove, Count(1)];
+    let mut seen = BTreeSet::new();
+    devices::on_each("contention: sizes of work groups", |device| {
+        // Once a device: how packets get there is another matter.
+        if !seen.insert(device.info().id.clone()) {
+            return;
+        }
+        for size in [1, 32, 256] {
+            let Some(device) = devices::in_groups_of(device, size) else {
+                return println!("{} has no work groups to say the size of", device.info().id);
+            };
+            let program = program(Kind::Hash, 3, 300);
+            let mut random = Random::new(u64::from(size), 1);
+            // One key, more keys than there is room for, and keys that come and go.
+            let one = vec![(Count(1), key(7, 3)); 3000];
+            assert_eq!(check(&program.maps()[0], run(&device, &program, &one, one.len())), 1, "groups of {size}");
+            let many: Vec<Call> = (0..6000).map(|_| (Count(1), key(random.below(1500), 3))).collect();
+            let made = check(&program.maps()[0], run(&device, &program, &many, many.len()));
+            assert!(made >= 300, "groups of {size}: {made} entries");
+            let come_and_go: Vec<Call> =
+                (0..2000).map(|_| (random.pick(&contended), key(random.below(8), 3))).collect();
+            check(&program.maps()[0], run(&device, &program, &come_and_go, come_and_go.len()));
         }
     });
 }

@@ -6,14 +6,13 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use portcullis_compat_tests::devices;
+use portcullis::io::synth::Random;
+use portcullis_compat_tests::{devices, texts};
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, Session};
 use portcullis_core::interp::Interp;
-use portcullis_core::lang::opencl_c::files::NoIncludes;
-use portcullis_core::lang::{Source, opencl_c, wgsl};
 use portcullis_core::map::{Row, rows};
 use portcullis_core::packet::Batch;
-use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::program::Program;
 use portcullis_cpu::Cpu;
 
 /// A packet is its flow and its number in it. It passes where it is the next one, and is told how many came before.
@@ -60,35 +59,16 @@ const IN_C: &str = "
         return before == number ? XDP_PASS : XDP_DROP;
     }";
 
-fn wgsl(text: &str) -> Arc<Program> {
-    let program = wgsl::compile(&Source::new("flows.wgsl", text), &ProgramOptions::default());
-    Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
-}
-
-fn c(text: &str) -> Arc<Program> {
-    let program = opencl_c::compile(&Source::new("flows.cl", text), &ProgramOptions::default(), &mut NoIncludes);
-    Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
-}
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 32) as u32
-    }
-}
-
 /// Packets of so many flows, one in `large` of them of one and the same; some out of their order.
 fn packets(count: usize, flows: u32, large: u32, seed: u64) -> Vec<Vec<u8>> {
-    let (mut random, mut numbers) = (Random(seed), HashMap::<u32, u32>::new());
+    let (mut random, mut numbers) = (Random::new(seed, 0), HashMap::<u32, u32>::new());
     let mut packet = || {
-        let flow = if random.next().is_multiple_of(large) { 0 } else { random.next() % flows };
+        let flow = if random.one_in(large) { 0 } else { random.below(flows) };
         let number = numbers.entry(flow).or_default();
-        let told = if random.next().is_multiple_of(50) { 77 } else { *number };
+        let told = if random.one_in(50) { 77 } else { *number };
         *number += 1;
         let words = [flow, flow.wrapping_mul(0x9e37_79b9), told, 0];
-        let length = 16 + random.next() as usize % 50;
+        let length = 16 + random.below(50) as usize;
         words.iter().flat_map(|word| word.to_le_bytes()).chain([7; 50]).take(length).collect()
     };
     (0..count).map(|_| packet()).collect()
@@ -146,10 +126,10 @@ fn load(device: &Arc<dyn Device>, program: &Arc<Program>, options: &LoadOptions)
 fn packets_of_a_flow_keep_their_order() {
     // The last is one flow, of more packets and rounds of loops than llvmpipe lets one lane have.
     let cases = [
-        (wgsl(IN_WGSL), 6000, 2000, 1 << 31),
-        (wgsl(IN_WGSL), 6000, 300, 2),
-        (c(IN_C), 6000, 3000, 20),
-        (c(IN_C), 16_000, 1, 1),
+        (texts::in_wgsl("flows.wgsl", IN_WGSL), 6000, 2000, 1 << 31),
+        (texts::in_wgsl("flows.wgsl", IN_WGSL), 6000, 300, 2),
+        (texts::in_opencl_c("flows.cl", IN_C), 6000, 3000, 20),
+        (texts::in_opencl_c("flows.cl", IN_C), 16_000, 1, 1),
     ];
     let cases = cases.map(|(program, count, flows, large)| {
         let packets = packets(count, flows, large, u64::from(flows));
@@ -199,7 +179,7 @@ impl Device for Counted {
 /// Batches of one large flow go to the CPU, the maps with them, and come back when there are none any more.
 #[test]
 fn one_sided_batches_are_left_to_another_device() {
-    let program = wgsl(IN_WGSL);
+    let program = texts::in_wgsl("flows.wgsl", IN_WGSL);
     // Two thousand packets are a batch: five of many flows, six of one, seven of many.
     let mut all = packets(10_000, 800, 1 << 31, 1);
     all.extend(packets(12_000, 3, 2, 2));
@@ -234,7 +214,7 @@ fn what_the_host_writes_stands_between_two_batches() {
     const HEADER: usize = 16;
     const PACKETS: u32 = 20_000;
     devices::on_each("the host's words between batches", |device: &Arc<dyn Device>| {
-        let program = wgsl(text);
+        let program = texts::in_wgsl("flows.wgsl", text);
         let mut session = device.load(&program, &LoadOptions::default()).unwrap();
         let packets: Vec<Vec<u8>> =
             (0..PACKETS).map(|at| [at, 0, 0, 0].iter().flat_map(|word: &u32| word.to_le_bytes()).collect()).collect();
@@ -281,7 +261,7 @@ fn removed_keys_make_room_between_batches() {
             return XDP_PASS;
         }";
     devices::on_each("room for new keys", |device: &Arc<dyn Device>| {
-        let program = wgsl(text);
+        let program = texts::in_wgsl("flows.wgsl", text);
         let mut session = device.load(&program, &LoadOptions::default()).unwrap();
         for round in 0..40 {
             let packets: Vec<Vec<u8>> = (round * 300..round * 300 + 300)
@@ -296,7 +276,7 @@ fn removed_keys_make_room_between_batches() {
     });
 }
 
-/// An `lru_hash` of 1,000 entries, which meets 30,000 keys, one batch after the other. A hundred of them are in every
+/// An `lru_hash` of 1,000 entries, which meets 15,000 keys, one batch after the other. A hundred of them are in every
 /// batch, and are never lost; nor is anything of the last batches.
 #[test]
 fn what_was_not_used_for_longest_makes_room() {
@@ -310,9 +290,9 @@ fn what_was_not_used_for_longest_makes_room() {
             m_add(entry, 0u, 1u);
             return XDP_PASS;
         }";
-    const ROUNDS: u32 = 100;
+    const ROUNDS: u32 = 50;
     devices::on_each("lru_hash", |device: &Arc<dyn Device>| {
-        let program = wgsl(text);
+        let program = texts::in_wgsl("flows.wgsl", text);
         let mut session = device.load(&program, &LoadOptions::default()).unwrap();
         for round in 0..ROUNDS {
             let fresh = (0..300).map(|i| 1000 + round * 300 + i);

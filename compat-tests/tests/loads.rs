@@ -2,13 +2,9 @@
 //! Code generators take short cuts there (one byte instead of four, bytes compared as they lie), and
 //! where a load may lie outside the packet. The model reads the packet byte by byte.
 
-use std::sync::Arc;
-
-use portcullis_compat_tests::{devices, harness};
+use portcullis_compat_tests::{devices, harness, texts};
 use portcullis_core::device::LoadOptions;
-use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::Batch;
-use portcullis_core::program::{Program, ProgramOptions};
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -163,21 +159,19 @@ fn packets() -> Vec<Vec<u8>> {
     (0..200).map(|length| (0..length).map(|_| rng.random_range(0..3)).collect()).collect()
 }
 
-fn program(text: &str) -> Arc<Program> {
-    let options = ProgramOptions::default();
-    Arc::new(wgsl::compile(&Source::new("loads.wgsl", text), &options).unwrap_or_else(|e| panic!("{}", e.render())))
-}
-
 #[test]
 fn loads_come_out_alike() {
     let packets = packets();
-    let filters: Vec<_> = (0..FILTERS).map(filter).collect();
+    let case = |(text, terms): (String, _)| {
+        let case = harness::Case::new(texts::in_wgsl("loads.wgsl", &text), packets.clone());
+        (text, terms, case)
+    };
+    let filters: Vec<_> = (0..FILTERS).map(filter).map(case).collect();
     devices::on_each("loads", |device| {
-        for (text, terms) in devices::share(device, &filters, SHARE) {
-            let program = program(text);
-            harness::compare(&program, &**device, &packets, &[packets.len()]).unwrap_or_else(|m| panic!("{m}"));
+        for (text, terms, case) in devices::share(device, &filters, SHARE) {
+            case.compare(&**device, &[packets.len()]).unwrap_or_else(|m| panic!("{m}"));
             // The reference is on trial too.
-            let mut session = device.load(&program, &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+            let mut session = device.load(case.program(), &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}"));
             let done = session.run(Batch::from_packets(&packets).expect("they fit")).unwrap_or_else(|e| panic!("{e}"));
             for (packet, verdict) in packets.iter().zip(done.verdicts.iter()) {
                 assert_eq!(verdict.to_return() >> 8, model(terms, packet), "{packet:?}\n{text}");

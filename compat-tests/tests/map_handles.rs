@@ -5,10 +5,10 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use portcullis_compat_tests::devices;
-use portcullis_core::device::{Device, DeviceError, LoadOptions, Session};
+use portcullis_core::device::{Device, DeviceError, Done, Imported, LoadOptions, Session, SubmitError};
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::map::{Full, Handle, OpenError, Prefix, UpdateError, Words};
-use portcullis_core::packet::{Batch, Verdict};
+use portcullis_core::packet::{Batch, Span, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
 
 fn program(kind: &str) -> Arc<Program> {
@@ -181,6 +181,9 @@ fn updates_stand_between_the_batches_in_flight() {
             let met: u64 = hosts.snapshot(session).unwrap().iter().map(|(_, (_, met))| met).sum();
             assert_eq!(met, (0..=round).sum::<u64>());
             hosts.set(session, &keys[round as usize], &([1; 6], 0)).unwrap();
+            // One that no batch meets, since none is submitted while it is there.
+            hosts.set(session, &keys[150], &([1; 6], 0)).unwrap();
+            assert!(hosts.remove(session, &keys[150]).unwrap());
             if session.in_flight() == session.depth() {
                 passed.push(session.complete().unwrap().unwrap().verdicts.counts()[2]);
             }
@@ -189,6 +192,213 @@ fn updates_stand_between_the_batches_in_flight() {
             passed.push(done.verdicts.counts()[2]);
         }
         assert_eq!(passed, [0, 1, 2, 3, 4, 5]);
+    });
+}
+
+/// A session that counts the words of maps that are read and written.
+struct Counting {
+    session: Box<dyn Session>,
+    moved: usize,
+}
+
+impl Counting {
+    /// Words that something moves, and what comes of it.
+    fn moves<T>(&mut self, of: impl FnOnce(&mut Counting) -> T) -> (T, usize) {
+        self.moved = 0;
+        let result = of(self);
+        (result, self.moved)
+    }
+}
+
+impl Session for Counting {
+    fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
+        self.session.import(span)
+    }
+
+    fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
+        self.session.submit(batch)
+    }
+
+    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+        self.session.complete()
+    }
+
+    fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
+        let words = self.session.map_words(map)?;
+        self.moved += words.len();
+        Ok(words)
+    }
+
+    fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+        self.moved += words;
+        self.session.map_words_at(map, at, words)
+    }
+
+    fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
+        self.moved += words.len();
+        self.session.set_map_words(map, at, words)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.session.in_flight()
+    }
+
+    fn depth(&self) -> usize {
+        self.session.depth()
+    }
+}
+
+/// Single entries of a map that is as full as it gets, beside a model: that what is there is right, that the filter finds
+/// it, and that little of the map is moved for it.
+#[test]
+fn single_entries_move_a_few_places() {
+    const HEADER: usize = 16;
+    let text = "
+        //! map flows: KIND key=2 value=2 entries=ENTRIES
+        fn xdp_filter(pkt: u32) -> u32 {
+            let flow = flows_find(vec2<u32>(load_be32(pkt, 0u), load_be32(pkt, 4u)));
+            if flow == MAP_NONE { return XDP_DROP; }
+            return redirect(flows_read(flow, 1u));
+        }";
+    devices::on_each("single entries", |device: &Arc<dyn Device>| {
+        // Places: 8192, of which 5734 are taken at most.
+        for (kind, entries, stride) in [("hash", 5734_u32, 6), ("lru_hash", 2867, 7)] {
+            let text = text.replace("KIND", kind).replace("ENTRIES", &entries.to_string());
+            let program = wgsl::compile(&Source::new("flows.wgsl", text), &ProgramOptions::default()).unwrap();
+            let program = Arc::new(program);
+            let session = device.load(&program, &LoadOptions::default()).unwrap();
+            let mut session = Counting { session, moved: 0 };
+            let flows = Handle::<(Ipv4Addr, u32), (u32, u32)>::open(&program, "flows").unwrap();
+            let key = |seed: u32| (Ipv4Addr::from_bits(seed.wrapping_mul(0x9e37_79b1)), seed % 5);
+            let most = 5734;
+            flows
+                .update(&mut session, |rows| (0..most - 200).try_for_each(|seed| rows.set(&key(seed), &(seed, 0))))
+                .unwrap();
+            let mut model: BTreeMap<_, _> = (0..most - 200).map(|seed| (key(seed), (seed, 0))).collect();
+            // What a search looks at: at most 128 places, and nearly always those that are read at first.
+            let most_of_one = HEADER + 3 + (8 * 32 + 120 + 1) * stride;
+            let mut moved = Vec::new();
+            for round in 0..200 {
+                // A new one, one over the old, one that is gone and one that never was; and look at each of them.
+                let (new, old, gone) = (most - 200 + round, 7 * round, 7 * round + 3);
+                for seed in [new, old] {
+                    let value = (round, seed % 1000);
+                    moved.push(session.moves(|it| flows.set(it, &key(seed), &value).unwrap()).1);
+                    model.insert(key(seed), value);
+                }
+                for seed in [gone, gone, 100_000 + round] {
+                    let (there, words) = session.moves(|it| flows.remove(it, &key(seed)).unwrap());
+                    assert_eq!(there, model.remove(&key(seed)).is_some(), "{seed}");
+                    moved.push(words);
+                }
+                for seed in [new, old, gone, gone + 1, 100_000 + round] {
+                    let (found, words) = session.moves(|it| flows.get(it, &key(seed)).unwrap());
+                    assert_eq!(found, model.get(&key(seed)).copied(), "{seed}");
+                    moved.push(words);
+                }
+            }
+            let each = moved.iter().sum::<usize>() / moved.len();
+            assert!(each < HEADER + 2 * 32 * stride, "{each} words an entry");
+            let rows = |session: &mut Counting| -> BTreeMap<_, _> {
+                let rows = flows.snapshot(session).unwrap();
+                assert_eq!(rows.table().taken(), most, "each key has a place");
+                rows.iter().collect()
+            };
+            assert_eq!(rows(&mut session), model);
+
+            // There is no room for a new key, until those that were removed are forgotten; but these have their places.
+            let one = key(3);
+            let (set, words) = session.moves(|it| flows.set(it, &one, &(1, 1)));
+            assert_eq!(set, Ok(()));
+            moved.push(words);
+            model.insert(one, (1, 1));
+            assert_eq!(rows(&mut session), model);
+            let (set, words) = session.moves(|it| flows.set(it, &key(200_000), &(2, 2)));
+            assert_eq!(set, Ok(()));
+            assert!(words > 2 * 8192 * stride, "a copy of all, back and forth");
+            model.insert(key(200_000), (2, 2));
+            for seed in 0.. {
+                let (set, words) = session.moves(|it| flows.set(it, &key(300_000 + seed), &(3, 3)));
+                moved.push(words);
+                if set.is_err() {
+                    assert_eq!((set, model.len()), (Err(UpdateError::Full(Full)), most as usize));
+                    break;
+                }
+                model.insert(key(300_000 + seed), (3, 3));
+            }
+            assert_eq!(rows(&mut session), model);
+            assert!(moved.iter().all(|words| *words <= most_of_one), "{moved:?}");
+
+            // Filters find what is there.
+            let seeds: Vec<u32> = (0..most).step_by(3).chain(200_000..200_002).chain(299_990..300_200).collect();
+            let packet = |seed: &u32| {
+                let (address, number) = key(*seed);
+                [&address.octets()[..], &number.to_be_bytes(), &[0; 52]].concat()
+            };
+            let batch = Batch::from_packets(&seeds.iter().map(packet).collect::<Vec<_>>()).unwrap();
+            let done = session.run(batch).unwrap();
+            for (seed, verdict) in seeds.iter().zip(done.verdicts.iter()) {
+                let wanted = model.get(&key(*seed)).map_or(Verdict::Drop, |value| Verdict::Redirect(value.1));
+                assert_eq!(verdict, wanted, "{seed}");
+            }
+        }
+    });
+}
+
+/// Maps by number, and values of prefixes that are there.
+#[test]
+fn values_by_number_and_by_prefix_move_alone() {
+    let text = "
+        //! map numbers: array value=3 entries=5000
+        //! map sums: counter entries=5000
+        //! map routes: lpm key=1 value=1 entries=5000
+        //! map shared: lpm key=1 value=1 entries=500
+        fn xdp_filter(pkt: u32) -> u32 {
+            let route = routes_find(load_be32(pkt, 0u));
+            if route == MAP_NONE { return XDP_DROP; }
+            routes_add(route, 0u, 1000u);
+            return redirect(routes_read(route, 0u) + shared_read(shared_find(load_be32(pkt, 0u)), 0u));
+        }";
+    let program = wgsl::compile(&Source::new("numbers.wgsl", text), &ProgramOptions::default()).unwrap();
+    let program = Arc::new(program);
+    devices::on_each("single values", |device: &Arc<dyn Device>| {
+        let session = device.load(&program, &LoadOptions::default()).unwrap();
+        let mut session = Counting { session, moved: 0 };
+        let numbers = Handle::<u32, [u32; 3]>::open(&program, "numbers").unwrap();
+        let sums = Handle::<u32, u64>::open(&program, "sums").unwrap();
+        for (number, value) in [(0, [1, 2, 3]), (4999, [4, 5, 6])] {
+            assert_eq!(session.moves(|it| numbers.set(it, &number, &value).unwrap()), ((), 3));
+            assert_eq!(session.moves(|it| numbers.get(it, &number).unwrap()), (Some(value), 3));
+            assert_eq!(session.moves(|it| sums.set(it, &number, &u64::MAX).unwrap()), ((), 2));
+            assert_eq!(session.moves(|it| sums.remove(it, &number).unwrap()), (true, 2));
+            assert_eq!(session.moves(|it| sums.get(it, &number).unwrap()), (Some(0), 2));
+        }
+        assert_eq!(session.moves(|it| numbers.get(it, &5000).unwrap()), (None, 0));
+        assert_eq!(session.moves(|it| numbers.remove(it, &5000).unwrap()), (false, 0));
+        assert!(numbers.remove(&mut session, &4999).unwrap());
+        assert_eq!(numbers.snapshot(&mut session).unwrap().iter().filter(|row| row.1 != [0; 3]).count(), 1);
+
+        let routes = Handle::<Prefix<Ipv4Addr>, u32>::open(&program, "routes").unwrap();
+        let prefix = |second: u8| Prefix { address: Ipv4Addr::new(10, second, 0, 0), length: 16 };
+        routes.update(&mut session, |rows| (0..=255).try_for_each(|second| rows.set(&prefix(second), &7))).unwrap();
+        // The prefixes, and one value.
+        let (prefixes, all) = (5000 * 2, session.map_words(2).unwrap().len());
+        assert_eq!(session.moves(|it| routes.set(it, &prefix(9), &8).unwrap()), ((), prefixes + 1));
+        assert_eq!(session.moves(|it| routes.get(it, &prefix(9)).unwrap()), (Some(8), prefixes + 1));
+        let shorter = Prefix { length: 15, ..prefix(8) };
+        assert_eq!(session.moves(|it| routes.get(it, &shorter).unwrap()), (None, prefixes));
+        assert_eq!(session.moves(|it| routes.remove(it, &shorter).unwrap()), (false, prefixes));
+        let (there, words) = session.moves(|it| routes.remove(it, &prefix(200)).unwrap());
+        assert!(there && words > all, "the trie is made again");
+        // Of this one the filter only reads values, so that prefixes may share them.
+        let shared = Handle::<Prefix<Ipv4Addr>, u32>::open(&program, "shared").unwrap();
+        shared.update(&mut session, |rows| (0..=255).try_for_each(|second| rows.set(&prefix(second), &100))).unwrap();
+        shared.set(&mut session, &prefix(9), &200).unwrap();
+        let packet = |second: u8| [&[10, second, 3, 4][..], &[0; 56]].concat();
+        let done = session.run(Batch::from_packets(&[0, 9, 10, 200].map(packet)).unwrap()).unwrap();
+        let wanted = [Verdict::Redirect(1107), Verdict::Redirect(1208), Verdict::Redirect(1107), Verdict::Drop];
+        assert_eq!(done.verdicts.iter().collect::<Vec<_>>(), wanted);
+        assert_eq!(routes.get(&mut session, &prefix(9)).unwrap(), Some(1008));
     });
 }
 

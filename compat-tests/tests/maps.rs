@@ -4,19 +4,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use portcullis_compat_tests::devices;
+use portcullis::io::synth::Random;
+use portcullis_compat_tests::{devices, texts};
 use portcullis_core::device::{Device, LoadOptions, Session};
 use portcullis_core::interp::Interp;
-use portcullis_core::lang::opencl_c::files::NoIncludes;
-use portcullis_core::lang::{Source, opencl_c, wgsl};
 use portcullis_core::map::{Row, rows};
 use portcullis_core::packet::Batch;
-use portcullis_core::program::{Program, ProgramOptions};
-
-fn program(text: &str) -> Arc<Program> {
-    let program = wgsl::compile(&Source::new("maps.wgsl", text), &ProgramOptions::default());
-    Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
-}
+use portcullis_core::program::Program;
 
 fn load(device: &Arc<dyn Device>, program: &Arc<Program>) -> Box<dyn Session> {
     device.load(program, &LoadOptions::default()).unwrap_or_else(|error| panic!("{}: {error}", device.info().id))
@@ -30,15 +24,6 @@ fn batch(packets: &[Vec<u32>]) -> Batch {
 fn all_rows(program: &Program, session: &mut dyn Session) -> Vec<Vec<Row>> {
     let maps = program.maps().iter().enumerate();
     maps.map(|(number, map)| rows(map, &session.map_words(number).unwrap())).collect()
-}
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 32) as u32
-    }
 }
 
 /// Every operation, by the packet's first word; keys of `words` words, each of few values.
@@ -78,9 +63,9 @@ fn everything(words: u32) -> String {
 fn is_the_interpreter(device: &Arc<dyn Device>, program: &Arc<Program>, twin: &Arc<Program>, words: u32) {
     let mut session = load(device, program);
     let mut reference = Interp::new().load(twin, &LoadOptions::default()).unwrap();
-    let mut random = Random(u64::from(words));
+    let mut random = Random::new(u64::from(words), 0);
     for _ in 0..120 {
-        let packet = (0..=words).map(|i| if i == 0 { random.next() % 20 } else { random.next() }).collect();
+        let packet = (0..=words).map(|i| if i == 0 { random.below(20) } else { random.u32() }).collect();
         let packets = [packet];
         let (done, want) = (session.run(batch(&packets)).unwrap(), reference.run(batch(&packets)).unwrap());
         assert_eq!(done.verdicts, want.verdicts, "{packets:?}");
@@ -93,7 +78,7 @@ fn is_the_interpreter(device: &Arc<dyn Device>, program: &Arc<Program>, twin: &A
 fn one_packet_after_the_other_is_the_interpreter() {
     devices::on_each("maps, packet by packet", |device| {
         for words in [1, 3, 10] {
-            let program = program(&everything(words));
+            let program = texts::in_wgsl("maps.wgsl", &everything(words));
             is_the_interpreter(device, &program, &program, words);
         }
     });
@@ -117,11 +102,11 @@ const CONTENDED: &str = "
 fn packets_that_want_the_same_key_make_it_once() {
     const PACKETS: u32 = 20_000;
     devices::on_each("maps, all at once", |device| {
-        let program = program(CONTENDED);
+        let program = texts::in_wgsl("maps.wgsl", CONTENDED);
         for keys in [1, 2, 100, 3000] {
             let mut session = load(device, &program);
-            let mut random = Random(5);
-            let packets: Vec<Vec<u32>> = (0..PACKETS).map(|_| vec![random.next() % keys, 0, 0, 0]).collect();
+            let mut random = Random::new(5, 0);
+            let packets: Vec<Vec<u32>> = (0..PACKETS).map(|_| vec![random.below(keys), 0, 0, 0]).collect();
             let done = session.run(batch(&packets)).unwrap();
             let wanted: BTreeSet<u32> = packets.iter().map(|packet| packet[0]).collect();
             let made = done.verdicts.actions().iter().filter(|action| **action == 2).count();
@@ -135,11 +120,6 @@ fn packets_that_want_the_same_key_make_it_once() {
             assert_eq!(u64::from(sum[0]) | u64::from(sum[1]) << 32, u64::from(PACKETS) * 0xffff_ffff);
         }
     });
-}
-
-fn opencl_c(text: &str) -> Arc<Program> {
-    let program = opencl_c::compile(&Source::new("maps.cl", text), &ProgramOptions::default(), &mut NoIncludes);
-    Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
 }
 
 /// [`everything`] in OpenCL C. A key is what that language has for it: a number, a structure, an array.
@@ -179,8 +159,8 @@ fn everything_in_opencl_c(words: u32) -> String {
 fn opencl_c_has_the_maps_of_wgsl() {
     devices::on_each("maps in OpenCL C, packet by packet", |device| {
         for words in [1, 3, 10] {
-            let twin = program(&everything(words));
-            let program = opencl_c(&everything_in_opencl_c(words));
+            let twin = texts::in_wgsl("maps.wgsl", &everything(words));
+            let program = texts::in_opencl_c("maps.cl", &everything_in_opencl_c(words));
             assert!(program.maps().iter().map(|map| &map.name).eq(twin.maps().iter().map(|map| &map.name)));
             is_the_interpreter(device, &program, &twin, words);
         }
@@ -204,7 +184,8 @@ const CONTENDED_IN_OPENCL_C: &str = "
 /// Which of the packets makes an entry is not said; how many do, and what the maps are in the end, is.
 #[test]
 fn opencl_c_makes_a_key_once_as_wgsl_does() {
-    let (twin, program) = (program(CONTENDED), opencl_c(CONTENDED_IN_OPENCL_C));
+    let twin = texts::in_wgsl("maps.wgsl", CONTENDED);
+    let program = texts::in_opencl_c("maps.cl", CONTENDED_IN_OPENCL_C);
     let outcome = |program: &Arc<Program>, session: &mut dyn Session, packets: &[Vec<u32>]| {
         let done = session.run(batch(packets)).unwrap();
         let mut actions = done.verdicts.actions().to_vec();
@@ -213,8 +194,8 @@ fn opencl_c_makes_a_key_once_as_wgsl_does() {
         (actions, bytes, all_rows(program, session))
     };
     let each = [1, 100, 3000].map(|keys| {
-        let mut random = Random(6);
-        let packets: Vec<Vec<u32>> = (0..5_000).map(|_| vec![random.next() % keys, 0, 0, 0]).collect();
+        let mut random = Random::new(6, 0);
+        let packets: Vec<Vec<u32>> = (0..5_000).map(|_| vec![random.below(keys), 0, 0, 0]).collect();
         let mut reference = Interp::new().load(&twin, &LoadOptions::default()).unwrap();
         let wanted = outcome(&twin, &mut *reference, &packets);
         (keys, packets, wanted)

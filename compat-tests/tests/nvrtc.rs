@@ -2,15 +2,13 @@
 //! register of a stock filter is spilled. No GPU is needed.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use portcullis::cuda::{Cubin, cubins};
 use portcullis::device::Dispatch;
-use portcullis::selftest::filters;
-use portcullis_compat_tests::devices;
+use portcullis::selftest::filters::{self, Case, Language};
 use portcullis_compat_tests::generator::{self, Config};
 use portcullis_compat_tests::nvidia::{ARCHITECTURES, PTXAS, Usage, assemble};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_compat_tests::{devices, stateful, texts};
 use portcullis_core::program::{Program, ProgramOptions};
 
 const SUITE: &str = "NVRTC and ptxas";
@@ -51,23 +49,49 @@ fn sources(program: &Program, arch: u32) -> Vec<Cubin> {
 }
 
 /// Every stock filter, however it is launched.
-#[test]
-fn stock_filters_are_taken_and_spill_nothing() {
+fn stock_filters_are_taken(language: Language) {
     let Some(ptxas) = compilers() else { return };
     let mut most = 0;
-    for case in filters::cases().iter().filter(|case| filters::STOCK.iter().any(|(name, _)| *name == case.name)) {
+    let is_stock = |case: &&Case| filters::STOCK.iter().any(|(name, _)| *name == case.name);
+    for case in filters::cases().iter().filter(is_stock).filter(|case| case.language == language) {
         let program = case.compile().unwrap_or_else(|e| panic!("{}", e.render()));
         for arch in ARCHITECTURES {
             for cubin in sources(&program, arch) {
                 let usage = compile(&ptxas, &cubin, arch);
-                let what = format!("{} in {}, {}, sm_{arch}", case.name, case.language.name(), cubin.dispatch);
+                let what = format!("{} in {}, {}, sm_{arch}", case.name, language.name(), cubin.dispatch);
                 println!("{what}: {} registers, {} bytes of stack", usage.registers, usage.stack);
                 assert_eq!(usage.spills, 0, "{what} spills\n{}", cubin.source);
                 most = most.max(usage.registers);
             }
         }
     }
-    passed(&format!("stock filters, at most {most} registers"));
+    passed(&format!("stock filters in {}, at most {most} registers", language.name()));
+}
+
+#[test]
+fn stock_filters_in_wgsl_are_taken_and_spill_nothing() {
+    stock_filters_are_taken(Language::Wgsl);
+}
+
+#[test]
+fn stock_filters_in_opencl_c_are_taken_and_spill_nothing() {
+    stock_filters_are_taken(Language::OpenClC);
+}
+
+/// Those with maps, with flows and prefixes among them: in both languages, each pair for one of the architectures.
+#[test]
+fn stateful_filters_are_taken() {
+    let Some(ptxas) = compilers() else { return };
+    let mut most = 0;
+    for (number, (name, _)) in filters::STATEFUL.iter().enumerate() {
+        for program in stateful::programs(name, &[]) {
+            let arch = ARCHITECTURES[number % ARCHITECTURES.len()];
+            let Usage { registers, spills, .. } = pipelined(&ptxas, &program, &[arch]);
+            println!("{}, sm_{arch}: {registers} registers, {spills} bytes spilled", program.source().name);
+            most = most.max(registers);
+        }
+    }
+    passed(&format!("stateful filters, at most {most} registers"));
 }
 
 /// Maps of every kind, with keys of several lengths, however filters are launched.
@@ -92,8 +116,7 @@ fn maps_are_taken() {
             return XDP_PASS;
         }";
     let Some(ptxas) = compilers() else { return };
-    let program = wgsl::compile(&Source::new("maps.wgsl", FILTER), &ProgramOptions::default());
-    let program = program.unwrap_or_else(|e| panic!("{}", e.render()));
+    let program = texts::in_wgsl("maps.wgsl", FILTER);
     let mut most = 0;
     for arch in ARCHITECTURES {
         for cubin in sources(&program, arch) {
@@ -133,10 +156,9 @@ fn random_filters_are_taken() {
     let Some(ptxas) = compilers() else { return };
     for seed in 0..RANDOM_FILTERS {
         let filter = generator::filter(seed, &Config::varied(seed));
-        let source = Source::new(format!("random filter {seed}"), filter.text);
         let options = ProgramOptions { parameters: filter.parameters, ..ProgramOptions::default() };
-        let program = wgsl::compile(&source, &options).unwrap_or_else(|e| panic!("{}\n{}", e.render(), source.text));
-        pipelined(&ptxas, &Arc::new(program), &[ARCHITECTURES[seed as usize % ARCHITECTURES.len()]]);
+        let program = texts::in_wgsl_with(&format!("random filter {seed}"), &filter.text, &options);
+        pipelined(&ptxas, &program, &[ARCHITECTURES[seed as usize % ARCHITECTURES.len()]]);
     }
     passed("random filters");
 }

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use portcullis::selftest::corpora::{self, Depth};
 use portcullis::selftest::filters::{self, Case};
 use portcullis_c_writer::{Language, Options, write};
+use portcullis_compat_tests::generator::{self, Config, Maps};
 use portcullis_compat_tests::oclgrind::{Edit, Oclgrind};
-use portcullis_compat_tests::{devices, harness};
+use portcullis_compat_tests::{devices, harness, texts, with_maps};
 use portcullis_core::device::Device;
-use portcullis_core::program::Program;
+use portcullis_core::program::{Program, ProgramOptions};
 
 const SUITE: &str = "races and bounds";
 
@@ -55,6 +56,35 @@ fn no_stock_filter_races_or_leaves_its_buffers() {
 fn no_probe_leaves_its_buffers() {
     let Some(oclgrind) = oclgrind() else { return };
     check(&oclgrind.without_races(), |case| !is_stock(case));
+}
+
+/// Maps of every kind, packet by packet. Races are not asked for: what reads a map's words beside atomic functions is a
+/// plain load, for OpenCL C 1.2 has no atomic one.
+#[test]
+fn no_filter_leaves_its_maps() {
+    let Some(oclgrind) = oclgrind() else { return };
+    let oclgrind: Arc<dyn Device> = Arc::new(oclgrind.without_races());
+    for seed in 0..3 {
+        let filter = generator::filter(seed, &Config { maps: Some(Maps::OneByOne), ..Config::varied(seed) });
+        let options = ProgramOptions { parameters: filter.parameters, fuel: 300 };
+        let program = texts::in_wgsl_with(&format!("random filter {seed} with maps"), &filter.text, &options);
+        with_maps::check(&oclgrind, &program, Maps::OneByOne, &generator::packets(seed, 8));
+    }
+    devices::record(SUITE, "oclgrind", "passed", "maps");
+}
+
+#[test]
+fn a_word_outside_a_map_is_found_out() {
+    let Some(oclgrind) = oclgrind() else { return };
+    let text = "
+        //! map m: array value=1 entries=5
+        fn xdp_filter(pkt: u32) -> u32 { m_add(load_u8(pkt, 0u), 0u, 1u); return XDP_PASS; }";
+    let program = texts::in_wgsl("map.wgsl", text);
+    let packets = [vec![4; 20]];
+    let edit: Edit = |text| text.replace("16u + ", "17u + ");
+    let found = harness::compare(&program, &oclgrind.with_edit(edit), &packets, &[1]);
+    let text = found.expect_err("nothing was found").to_string();
+    assert!(text.contains("Invalid") && text.contains("m"), "{text}");
 }
 
 /// The suite can fail: a kernel that does what none may is found out.

@@ -1,9 +1,18 @@
-//! Every operator, built-in and conversion on every device.
+//! Every operator, built-in and conversion on every device. In two parts, which run side by side.
 
 use portcullis_compat_tests::{devices, operators};
 
+fn on_every_device(suite: &str, types: &[&'static str]) {
+    let cases = operators::cases(types);
+    devices::on_each(suite, |device| operators::check(device, &cases));
+}
+
 #[test]
-fn every_operator_on_every_device() {
-    let cases = operators::cases();
-    devices::on_each("operators", |device| operators::check(device, &cases));
+fn every_operator_of_a_word() {
+    on_every_device("operators", &operators::TYPES[..3]);
+}
+
+#[test]
+fn every_operator_of_64_bits() {
+    on_every_device("operators of 64 bits", &operators::TYPES[3..]);
 }

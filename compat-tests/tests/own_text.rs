@@ -7,6 +7,7 @@
 //! in the packet in part may still have counted: where the answer is another than the interpreter's, the interpreter
 //! is asked whether it stays the same when something follows the packet.
 
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use portcullis::device::Device;
@@ -14,7 +15,7 @@ use portcullis::opencl::OpenClDevice;
 use portcullis_compat_tests::corpora::{self, Corpus};
 use portcullis_compat_tests::witness::opencl::{self, Compiled, Packet};
 use portcullis_compat_tests::witness::{Answer, Unit};
-use portcullis_compat_tests::{devices, stock};
+use portcullis_compat_tests::{devices, host, stock};
 use portcullis_core::interp::Interpreter;
 use portcullis_core::lang::opencl_c::files::NoIncludes;
 use portcullis_core::lang::{Source, opencl_c, prelude};
@@ -168,6 +169,40 @@ fn over_captures() {
     };
     let packets = captures.into_iter().flat_map(|(corpus, _)| corpus.packets).collect();
     on_each_device(suite, &Corpus { name: "the captures".into(), packets });
+}
+
+/// Filters with maps are OpenCL C elsewhere, too: the header has macros that declare their maps' functions, as the filters
+/// call them. What those do there is another matter: somebody has to bring them.
+#[test]
+fn filters_with_maps_are_taken_by_clang_with_the_header() {
+    let suite = "filters' own text, maps";
+    let Some(clang) = host::clang() else {
+        return devices::record(suite, "clang", "skipped", "no clang on this machine");
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let header = concat!(env!("CARGO_MANIFEST_DIR"), "/../include/portcullis.h");
+    let taken = |name: &str, text: &str| {
+        let source = folder.path().join(name);
+        std::fs::write(&source, text).unwrap();
+        let mut command = Command::new(&clang);
+        command.args([
+            "-target",
+            "spir64",
+            "-fsyntax-only",
+            "-include",
+            header,
+            "-Werror=implicit-function-declaration",
+        ]);
+        let output = host::opencl_c(&mut command, &source).stdin(Stdio::null()).output().unwrap();
+        output.status.success().then_some(()).ok_or(String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for (name, text) in stock::STATEFUL_IN_C {
+        taken(name, text).unwrap_or_else(|said| panic!("{name}: {said}"));
+        // The test can fail: without their declarations.
+        let error = taken(name, &text.replace("PORTCULLIS_VALUES(", "// (")).unwrap_err();
+        assert!(error.contains("declar"), "{name}: {error}");
+    }
+    devices::record(suite, "clang", "passed", &clang);
 }
 
 /// The header says what the prelude says: the same names, and constants of the same values.

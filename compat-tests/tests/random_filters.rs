@@ -1,16 +1,13 @@
 //! Random valid filters on random packets: every device against the reference interpreter.
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use portcullis_compat_tests::generator::{self, Config, Maps};
 use portcullis_compat_tests::harness::{Mismatch, What};
-use portcullis_compat_tests::{devices, harness, shrink};
-use portcullis_core::device::{Device, DeviceError, Done, LoadOptions, Session};
-use portcullis_core::interp::Interp;
+use portcullis_compat_tests::{devices, harness, shrink, texts, with_maps};
+use portcullis_core::device::{Device, DeviceError};
 use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::map::{Kind, Table, rows};
-use portcullis_core::packet::{Batch, Verdict};
+use portcullis_core::packet::Verdict;
 use portcullis_core::program::{Program, ProgramOptions};
 
 /// How many filters, where somebody wants more (or fewer) than [`FILTERS`].
@@ -42,9 +39,7 @@ fn options(seed: u64) -> ProgramOptions {
 
 fn program(seed: u64) -> Arc<Program> {
     let filter = generator::filter(seed, &Config::varied(seed));
-    let source = Source::new(format!("random filter {seed}"), filter.text);
-    let program = wgsl::compile(&source, &options(seed));
-    Arc::new(program.unwrap_or_else(|e| panic!("{}\n{}", e.render(), source.text)))
+    texts::in_wgsl_with(&format!("random filter {seed}"), &filter.text, &options(seed))
 }
 
 /// Which of the filters have maps in place of what they had: one in five of every share.
@@ -52,85 +47,45 @@ fn maps(seed: u64) -> Option<Maps> {
     (seed / 5 % 5 == 4).then_some(if (seed / 25).is_multiple_of(2) { Maps::Flows } else { Maps::OneByOne })
 }
 
-fn with_maps(seed: u64, maps: Maps) -> Arc<Program> {
+fn filter_with_maps(seed: u64, maps: Maps) -> Arc<Program> {
     let filter = generator::filter(seed, &Config { maps: Some(maps), ..Config::varied(seed) });
-    let source = Source::new(format!("random filter {seed} with maps"), filter.text);
-    let program = wgsl::compile(&source, &ProgramOptions { parameters: filter.parameters, fuel: FUEL });
-    Arc::new(program.unwrap_or_else(|e| panic!("{}\n{}", e.render(), source.text)))
+    let options = ProgramOptions { parameters: filter.parameters, fuel: FUEL };
+    texts::in_wgsl_with(&format!("random filter {seed} with maps"), &filter.text, &options)
 }
 
-/// Prefixes that addresses of filters fall in, and a value each.
-fn fill(program: &Program, session: &mut dyn Session) {
-    for (number, map) in program.maps().iter().enumerate().filter(|(_, map)| map.kind == Kind::Lpm) {
-        let mut table = Table::new(map, Vec::new());
-        for i in 0..40_u32 {
-            let mut prefix = vec![0; map.key as usize];
-            let length = if map.key == 1 { [0, 8, 16, 30][i as usize % 4] } else { [0, 31, 32, 64][i as usize % 4] };
-            prefix[0] = if map.key == 1 { (i & 15) << 24 | (i / 4) << 16 } else { (i / 4) & 3 };
-            if length < 32 {
-                prefix[0] &= !(u32::MAX >> length);
-            }
-            prefix.push(length);
-            table.set(&prefix, &[i + 1, 0]).unwrap_or_else(|error| panic!("{prefix:x?}: {error}"));
-        }
-        let (at, words) = table.changes();
-        session.set_map_words(number, at, words).unwrap();
-    }
+/// A filter and its packets; with maps its packets go through together.
+enum Case {
+    Plain(harness::Case),
+    WithMaps(Maps, Arc<Program>, Vec<Vec<u8>>),
 }
 
-/// A device and the reference, from one batch to the next: verdicts, packets, and all maps in the end.
-fn check_maps(device: &Arc<dyn Device>, seed: u64, maps: Maps) {
-    let (program, packets) = (with_maps(seed, maps), generator::packets(seed, 60));
-    let options = LoadOptions { threads: NonZeroUsize::new(3), ..LoadOptions::default() };
-    let mut session = match device.load(&program, &options) {
-        // Some ways of handing batches over keep no order, and say so.
-        Err(error @ DeviceError::Unsupported { .. }) if maps == Maps::Flows => {
-            return assert!(error.to_string().contains("take `pipelined` or `inline`"), "{error}");
-        }
-        loaded => loaded.unwrap_or_else(|error| panic!("{error}\n{}", program.source().text)),
+fn case(seed: u64) -> (u64, Case) {
+    let case = match maps(seed) {
+        Some(maps) => Case::WithMaps(maps, filter_with_maps(seed, maps), generator::packets(seed, 60)),
+        None => Case::Plain(harness::Case::new(program(seed), generator::packets(seed, 40))),
     };
-    let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
-    fill(&program, &mut *session);
-    fill(&program, &mut *reference);
-    let mut rest = &packets[..];
-    let mut sizes = if maps == Maps::Flows { [27, 5] } else { [1, 1] }.into_iter().cycle();
-    while !rest.is_empty() {
-        let (now, later) = rest.split_at(sizes.next().unwrap_or(1).min(rest.len()));
-        rest = later;
-        let batch = || Batch::from_packets(now).unwrap();
-        let (done, want) = (session.run(batch()).unwrap(), reference.run(batch()).unwrap());
-        for (index, packet) in now.iter().enumerate() {
-            let of = |done: &Done| (done.verdicts.get(index), done.batch.packet(index).to_vec());
-            let context = || format!("packet {packet:x?} of {}\n{}", now.len(), program.source().text);
-            assert_eq!(of(&done), of(&want), "{}: {}", device.info().id, context());
-        }
-    }
-    for (number, map) in program.maps().iter().enumerate() {
-        let of = |session: &mut dyn Session| rows(map, &session.map_words(number).unwrap());
-        let (found, wanted) = (of(&mut *session), of(&mut *reference));
-        assert_eq!(found, wanted, "{}: `{}` of\n{}", device.info().id, map.name, program.source().text);
-    }
+    (seed, case)
 }
 
-fn check(device: &Arc<dyn Device>) {
+fn check(device: &Arc<dyn Device>, cases: &[(u64, Case)]) {
     let mut refused = 0;
-    let seeds: Vec<u64> = seeds().collect();
-    let share = devices::share(device, &seeds, SHARE);
-    for &seed in share.clone() {
-        if let Some(maps) = maps(seed) {
-            check_maps(device, seed, maps);
-            continue;
-        }
-        let packets = generator::packets(seed, 40);
-        let program = program(seed);
-        match harness::compare(&program, &**device, &packets, &[packets.len(), 7]) {
+    let share = devices::share(device, cases, SHARE / 2);
+    for (seed, case) in share.clone() {
+        let case = match case {
+            Case::Plain(case) => case,
+            Case::WithMaps(maps, program, packets) => {
+                with_maps::check(device, program, *maps, packets);
+                continue;
+            }
+        };
+        match case.compare(&**device, &[case.packets().len(), 7]) {
             Ok(()) => {}
             // A device may have limits of its own, and says so; but few filters come near them.
             Err(mismatch) if matches!(mismatch.what, What::Device(DeviceError::Unsupported { .. })) => {
                 println!("{mismatch}");
                 refused += 1;
             }
-            Err(mismatch) => panic!("{}", smaller(device, seed, &program, *mismatch)),
+            Err(mismatch) => panic!("{}", smaller(device, *seed, case.program(), *mismatch)),
         }
     }
     let count = share.count();
@@ -154,9 +109,22 @@ fn smaller(device: &Arc<dyn Device>, seed: u64, program: &Program, mismatch: Mis
     retry(&small).unwrap_or(mismatch)
 }
 
+/// The filters in two halves, which run side by side.
+fn every_device_agrees(half: usize) {
+    let seeds: Vec<u64> = seeds().collect();
+    let (first, second) = seeds.split_at(seeds.len() / 2);
+    let cases: Vec<_> = [first, second][half].iter().map(|&seed| case(seed)).collect();
+    devices::on_each("random filters", |device| check(device, &cases));
+}
+
 #[test]
 fn every_device_agrees_with_the_reference() {
-    devices::on_each("random filters", check);
+    every_device_agrees(0);
+}
+
+#[test]
+fn every_device_agrees_with_the_reference_on_the_other_half() {
+    every_device_agrees(1);
 }
 
 /// Whatever share of the filters a slow device gets: everything that filters may or may not have in them
@@ -248,22 +216,12 @@ fn a_mismatch_is_made_small() {
 #[test]
 fn every_share_has_filters_with_maps() {
     let step = (FILTERS as usize).div_ceil(SHARE);
-    let mut entries = [0; 8];
     for first in 0..step as u64 {
         let kinds: Vec<Maps> = (first..FILTERS).step_by(step).filter_map(maps).collect();
         assert!(kinds.contains(&Maps::Flows) && kinds.contains(&Maps::OneByOne), "share {first}: {kinds:?}");
     }
-    for (seed, maps) in (0..FILTERS).filter_map(|seed| Some((seed, maps(seed)?))) {
-        let program = with_maps(seed, maps);
-        let mut session = Interp::new().load(&program, &LoadOptions::default()).unwrap();
-        fill(&program, &mut *session);
-        session.run(Batch::from_packets(&generator::packets(seed, 60)).unwrap()).unwrap();
-        for (number, (map, entries)) in program.maps().iter().zip(&mut entries).enumerate() {
-            let rows = rows(map, &session.map_words(number).unwrap());
-            // Of prefixes, which the host has made, those that were counted.
-            *entries += rows.iter().filter(|row| map.kind != Kind::Lpm || row.value[1] != 0).count();
-        }
-    }
-    println!("entries by map: {entries:?}");
-    assert!(entries.iter().all(|entries| *entries >= 10), "maps that filters leave alone: {entries:?}");
+    let seeds = (0..FILTERS).filter_map(|seed| Some((seed, maps(seed)?)));
+    let filters: Vec<_> =
+        seeds.map(|(seed, maps)| (filter_with_maps(seed, maps), generator::packets(seed, 60))).collect();
+    with_maps::all_are_used(filters.iter().map(|(program, packets)| (program, &packets[..])));
 }

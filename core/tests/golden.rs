@@ -67,7 +67,7 @@ fn with_entry(lowered: &Lowered) -> naga::Module {
     let packet = add(Expression::AccessIndex { base: invocation, index: 0 });
     let place = add(Expression::Access { base: arena, index: packet });
     let mut body = Block::from_vec(vec![Statement::Emit(Range::new_from_bounds(packet, place))]);
-    let verdict = lowered.packet(&mut entry, &mut body, packet, None);
+    let verdict = lowered.packet(&mut entry, &mut body, packet);
     body.push(Statement::Store { pointer: place, value: verdict }, Span::UNDEFINED);
     body.push(Statement::Return { value: None }, Span::UNDEFINED);
     entry.body = body;

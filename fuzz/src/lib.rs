@@ -7,6 +7,8 @@ pub mod descriptors;
 mod filter;
 pub mod map_files;
 pub mod mutate;
+#[cfg(target_os = "linux")]
+pub mod nfqueue_messages;
 pub mod opencl_c_preprocess;
 pub mod opencl_c_text;
 pub mod wgsl_text;

@@ -8,6 +8,8 @@
 //!   change lengths.
 //! - [`RedirectSink`]: a capture for each redirect target.
 //! - [`synth`]: traffic made from a seed, well-formed or hostile.
+//! - `live` (Linux): how live packets come in, and how verdicts on them are carried out.
+//! - `nfqueue` (Linux, feature `nfqueue`): packets for which the kernel itself asks for a verdict.
 //! - [`wrap`]: limit, repeat, tee and faults around any source.
 //!
 //! [`open`] and [`create`] choose by the text that a user gives.
@@ -34,8 +36,14 @@
 //! ```
 #![deny(unsafe_code)]
 
+#[cfg(all(target_os = "linux", feature = "af-xdp"))]
+pub mod af_xdp;
 pub mod capture;
 mod layout;
+#[cfg(target_os = "linux")]
+pub mod live;
+#[cfg(all(target_os = "linux", feature = "nfqueue"))]
+pub mod nfqueue;
 mod reason;
 mod redirect;
 mod sink;

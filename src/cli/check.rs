@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal};
 
 use clap::ValueEnum;
 use portcullis::c_writer::{Language, Options, write};
+use portcullis::map::fields::{Columns, Field};
 use portcullis::map::{self, Kind};
 use portcullis::packet::Action;
 use portcullis::program::facts::Window;
@@ -142,7 +143,7 @@ fn bytes(map: &map::Declaration) -> u64 {
     4 * map::layout::Layout::of(map).words() as u64
 }
 
-/// A map in words.
+/// A map in words, and below what rows of it are in a file.
 fn map_text(map: &map::Declaration) -> String {
     let words = |n: u32| if n == 1 { "1 word".into() } else { format!("{n} words") };
     let sizes = match map.kind {
@@ -156,7 +157,26 @@ fn map_text(map: &map::Declaration) -> String {
     };
     let entries = if map.entries == 1 { "entry" } else { "entries" };
     let (count, bytes) = (out::grouped(map.entries.into()), out::grouped(bytes(map)));
-    format!("{}: {}, {sizes}, {count} {entries}, {bytes} bytes of memory", map.name, map.kind)
+    let first = format!("{}: {}, {sizes}, {count} {entries}, {bytes} bytes of memory", map.name, map.kind);
+    let columns = Columns::of(map);
+    let list = |columns: &[Field]| match columns {
+        [] => "nothing".into(),
+        [first, .., last] if is_long(map, columns) => format!("{} to {} ({})", first.name, last.name, first.form),
+        _ => columns.iter().map(|it| format!("{} ({})", it.name, it.form)).collect::<Vec<_>>().join(", "),
+    };
+    let names = |columns: &[Field]| match columns {
+        [first, .., last] if is_long(map, columns) => format!("{},…,{}", first.name, last.name),
+        _ => columns.iter().map(|it| it.name.as_str()).collect::<Vec<_>>().join(","),
+    };
+    let (key, value) = (list(&columns.key), list(&columns.value));
+    let header: Vec<String> = [&columns.key, &columns.value].into_iter().map(|it| names(it)).collect();
+    let header = header.iter().filter(|it| !it.is_empty()).map(String::as_str).collect::<Vec<_>>().join(",");
+    format!("{first}\n  key    {key}\n  value  {value}\n  CSV    {header}")
+}
+
+/// Whether columns are more than anybody wants to see, words by number of which the first and the last say all.
+fn is_long(map: &map::Declaration, columns: &[Field]) -> bool {
+    map.fields.is_empty() && columns.len() > 8
 }
 
 fn facts_text(program: &Program) -> String {
@@ -223,9 +243,14 @@ fn facts_json(program: &Program) -> serde_json::Value {
     };
     // Of one by number the key is that number.
     let map = |map: &map::Declaration| {
+        let columns = Columns::of(map);
+        let fields = |fields: &[Field]| -> Vec<_> {
+            fields.iter().map(|field| json!({"name": field.name, "form": field.form.name()})).collect()
+        };
         json!({
             "name": map.name, "kind": map.kind.name(), "key_words": map.key, "value_words": map.value,
-            "entries": map.entries, "bytes": bytes(map),
+            "entries": map.entries, "bytes": bytes(map), "key": fields(&columns.key), "value": fields(&columns.value),
+            "csv_header": columns.header(),
         })
     };
     json!({

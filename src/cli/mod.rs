@@ -31,7 +31,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Run(run::Args),
+    Run(Box<run::Args>),
     Check(check::Args),
     Devices(devices::Args),
     Selftest(selftest::Args),
@@ -54,7 +54,7 @@ pub fn main() -> ExitCode {
     };
     let result = std::panic::catch_unwind(|| match cli.command {
         None => demo::run(),
-        Some(Command::Run(args)) => run::run(args),
+        Some(Command::Run(args)) => run::run(&args),
         Some(Command::Check(args)) => check::run(args),
         Some(Command::Devices(args)) => devices::run(args),
         Some(Command::Selftest(args)) => selftest::run(args),

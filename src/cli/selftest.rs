@@ -18,7 +18,7 @@ use super::out;
 ///
 /// The corpus is part of this program: the stock filters in each language and a probe for each rule of
 /// what a filter means, over packets that try every boundary, in batches of several sizes and layouts. A device
-/// that differs in a verdict, a length or a byte fails.
+/// that differs in a verdict, a length, a byte or what a map holds in the end fails.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Judge only this device; may be given several times. Without it: every device that is found
@@ -44,7 +44,7 @@ pub struct Args {
 
 /// Judges.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let mut cases = filters::cases();
+    let mut cases = [filters::cases(), filters::stateful()].concat();
     if let Some(unknown) = args.filter.iter().find(|name| !cases.iter().any(|case| case.name == **name)) {
         let mut names: Vec<_> = cases.iter().map(|case| case.name).collect();
         names.sort_unstable();

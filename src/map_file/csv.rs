@@ -2,7 +2,10 @@
 
 use csv::{ReaderBuilder, StringRecord, Trim};
 
-use super::text::Reader;
+use super::text::{Reader, shown};
+
+/// What people may put between cells that is not a comma.
+const OTHERS: [char; 4] = [';', '\t', ' ', '|'];
 
 /// Reads all rows. Empty lines, lines that begin with `#`, and a first line of names are none.
 pub fn read(text: &str, rows: &mut Reader) {
@@ -39,9 +42,17 @@ pub fn read(text: &str, rows: &mut Reader) {
 }
 
 fn row(record: &StringRecord, line: usize, names: Option<&[String]>, rows: &mut Reader) -> Result<(), String> {
+    let several = rows.columns.iter().nth(1).is_some();
     for (index, text) in record.iter().enumerate() {
         let part = rows.part();
         rows.cell(text, part).map_err(|what| {
+            let what = if index == 0 && text.starts_with(['[', '{']) {
+                "this is JSON, and CSV is expected; files of JSON have names that end in .json".into()
+            } else if record.len() == 1 && several && text.contains(OTHERS) {
+                format!("`{}` is one cell; commas stand between cells", shown(text))
+            } else {
+                what
+            };
             let name = names.and_then(|names| names.get(index)).map_or(String::new(), |name| format!(" ({name})"));
             format!("column {}{name}: {what}", index + 1)
         })?;
@@ -56,12 +67,11 @@ fn is_name(text: &str) -> bool {
 
 /// Refuses names of a dump's columns in another order: the order counts, and not the names.
 fn check_names(record: &StringRecord, rows: &Reader) -> Result<(), String> {
-    let columns = rows.columns();
-    let known = record.iter().filter_map(|name| columns.iter().position(|column| column == name));
+    let known = record.iter().filter_map(|name| rows.columns.iter().position(|column| column.name == name));
     if known.is_sorted() {
         return Ok(());
     }
-    Err(format!("the columns are in another order; expected `{}`", columns.join(",")))
+    Err(format!("the columns are in another order; expected `{}`", rows.columns.header()))
 }
 
 /// Lines of a text, of which one after another is asked for.

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use portcullis_core::map::Kind;
+use portcullis_core::map::fields::{Field, Form};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -26,6 +27,16 @@ struct Object<'a> {
 
 /// Reads all rows.
 pub fn read(text: &str, rows: &mut Reader) {
+    let content = text.trim_ascii_start();
+    match content.chars().next() {
+        Some('[') => {}
+        None => return rows.wrong(1, "it is empty; where a map is to have no entries, write `[]`".into()),
+        Some(other) => {
+            let line = 1 + newlines(&text[..text.len() - content.len()]);
+            let begins = format!("it begins with `{}`", shown(&other.to_string()));
+            return rows.wrong(line, format!("{begins}; expected an array of objects, as [{}]", example(rows)));
+        }
+    }
     let all: Vec<&RawValue> = match serde_json::from_str(text) {
         Ok(all) => all,
         Err(error) => {
@@ -98,15 +109,33 @@ fn content(cell: &RawValue) -> Result<Cow<'_, str>, String> {
 
 /// What a row is.
 fn shape(rows: &Reader) -> String {
-    let example = match rows.map.kind {
-        Kind::Array => r#"{"index": 1, "value": [2]}"#,
-        Kind::Counter => r#"{"index": 1, "sum": 2}"#,
-        Kind::Hash | Kind::LruHash if rows.map.value == 0 => r#"{"key": [1]}"#,
-        Kind::Hash | Kind::LruHash => r#"{"key": [1], "value": [2]}"#,
-        Kind::Lpm if rows.map.key == 1 => r#"{"prefix": "10.0.0.0/8", "value": [2]}"#,
-        Kind::Lpm => r#"{"prefix": "2001:db8::/32", "value": [2]}"#,
+    format!("expected a row as {}", example(rows))
+}
+
+/// A row, as one may be.
+fn example(rows: &Reader) -> String {
+    // So many cells, and the others need not be shown.
+    const MOST: usize = 6;
+    let cells = |columns: &[Field]| {
+        let cells = columns.iter().take(MOST).map(|column| match column.form {
+            Form::U32 | Form::U64 => "1",
+            Form::Ipv4 => r#""10.0.0.19""#,
+            Form::Ip => r#""2001:db8::7""#,
+            Form::Mac => r#""02:1a:2b:3c:4d:5e""#,
+            Form::Prefix if rows.map.key == 1 => r#""10.0.0.0/8""#,
+            Form::Prefix => r#""2001:db8::/32""#,
+        });
+        let rest = (columns.len() > MOST).then_some("…");
+        cells.chain(rest).collect::<Vec<_>>().join(", ")
     };
-    format!("expected a row as {example}")
+    let (key, value) = (cells(&rows.columns.key), cells(&rows.columns.value));
+    match rows.map.kind {
+        Kind::Array => format!(r#"{{"index": {key}, "value": [{value}]}}"#),
+        Kind::Counter => format!(r#"{{"index": {key}, "sum": {value}}}"#),
+        Kind::Lpm => format!(r#"{{"prefix": {key}, "value": [{value}]}}"#),
+        Kind::Hash | Kind::LruHash if value.is_empty() => format!(r#"{{"key": [{key}]}}"#),
+        Kind::Hash | Kind::LruHash => format!(r#"{{"key": [{key}], "value": [{value}]}}"#),
+    }
 }
 
 /// Where a part of a text begins in it.

@@ -21,7 +21,7 @@ pub const VERSION: u32 = 1;
 #[non_exhaustive]
 pub enum StateError {
     /// It does not begin as one.
-    #[error("this is no file that --state has written")]
+    #[error("this is no file that --state has written; choose another name, or remove it to begin anew")]
     Foreign,
     /// A version that there was not when this was written.
     #[error("its format is version {0}, and this program knows version {VERSION}; run the program that has written it")]
@@ -30,10 +30,10 @@ pub enum StateError {
     #[error("it is damaged ({0}); put a copy in its place, or remove it to begin anew")]
     Damaged(&'static str),
     /// The filter has other maps.
-    #[error("{0}; give each filter a file of its own")]
+    #[error("{0}; give each filter a file of its own, or remove this one to begin anew")]
     Differs(String),
     /// A map has become smaller than what was in it.
-    #[error("{0}")]
+    #[error("{0}; declare more, or remove the file to begin anew")]
     Room(String),
 }
 
@@ -171,7 +171,7 @@ impl<'a> Reader<'a> {
         // It may come to be shown.
         let name = name.filter(|name| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'));
         let name = name.ok_or(StateError::Damaged("a map has no name"))?.to_owned();
-        let there = Declaration { name, kind, key, value, entries, fields: Vec::new(), place: 0..0 };
+        let there = Declaration { name, kind, key, value, entries, fields: Vec::new(), read_only: false, place: 0..0 };
         let Some(at) = maps.iter().position(|map| map.name == there.name) else {
             let what =
                 format!("it has a map `{}` ({}), and the filter has none of this name", there.name, shape(&there));

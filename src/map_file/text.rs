@@ -1,8 +1,11 @@
 //! A map's rows as people write them and as `dump` does: CSV and JSON. `docs/maps.md` says what may be in them.
 
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
 
-use portcullis_core::map::fields::Form;
+use portcullis_core::map::fields::{Columns, Field, Form};
 use portcullis_core::map::{Declaration, Format, Kind, lpm};
 
 use super::entries::Entries;
@@ -67,7 +70,7 @@ impl fmt::Display for Problems {
 pub fn read(map: &Declaration, format: Format, bytes: &[u8]) -> Result<Rows, Problems> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let before = bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
-        Problems::one(before + 1, "this is no text in UTF-8")
+        Problems::one(before + 1, "this is no text in UTF-8; save it in that encoding")
     })?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut reader = Reader::new(map);
@@ -78,6 +81,29 @@ pub fn read(map: &Declaration, format: Format, bytes: &[u8]) -> Result<Rows, Pro
     reader.finish()
 }
 
+/// The bytes of a file of rows. One that is larger than any rows of the map's can be is not read to its end, which it may
+/// not have.
+///
+/// # Errors
+/// Why there are none.
+pub fn bytes(path: &Path, map: &Declaration) -> io::Result<Vec<u8>> {
+    // A cell of the longest, with its name in JSON and what people put around it; and comments.
+    let most = (256 << 20) + u64::from(map.entries) * 64 * u64::from(1 + map.key_words() + map.value);
+    let (file, mut bytes) = (File::open(path)?, Vec::new());
+    let length = file.metadata()?.len();
+    if length <= most {
+        bytes.try_reserve_exact(length as usize)?;
+        file.take(most + 1).read_to_end(&mut bytes)?;
+    }
+    if length > most || bytes.len() as u64 > most {
+        let (name, entries) = (&map.name, map.entries);
+        return Err(io::Error::other(format!(
+            "it is larger than all rows of the map `{name}` can be (entries={entries}); name the file that was meant"
+        )));
+    }
+    Ok(bytes)
+}
+
 /// Which part of an entry a cell belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
@@ -85,9 +111,20 @@ pub(super) enum Part {
     Value,
 }
 
+/// A field, as the next cell meets it.
+#[derive(Clone, Copy)]
+struct Column<'a> {
+    field: &'a Field,
+    /// Whether the cell is its first.
+    begins: bool,
+    /// Words from there to its end.
+    room: usize,
+}
+
 /// Rows on their way from cells to words.
 pub(super) struct Reader<'a> {
     pub map: &'a Declaration,
+    pub columns: Columns,
     rows: Rows,
     /// Of the row that is read now.
     words: Vec<u32>,
@@ -97,7 +134,7 @@ pub(super) struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn new(map: &'a Declaration) -> Reader<'a> {
         let rows = Rows { entries: Entries::new(map), lines: Vec::new() };
-        Reader { map, rows, words: Vec::new(), problems: Problems::default() }
+        Reader { map, columns: Columns::of(map), rows, words: Vec::new(), problems: Problems::default() }
     }
 
     /// Words of a part.
@@ -106,11 +143,6 @@ impl<'a> Reader<'a> {
             Part::Key => self.map.key_words() as usize,
             Part::Value => self.map.value as usize,
         }
-    }
-
-    /// The names of the columns where a map is dumped.
-    pub fn columns(&self) -> Vec<String> {
-        portcullis_core::map::columns(self.map)
     }
 
     /// The part that the next cell is of.
@@ -124,14 +156,19 @@ impl<'a> Reader<'a> {
             Part::Key => (self.words.len(), self.length(part)),
             Part::Value => (self.words.len() - self.length(Part::Key), self.length(part)),
         };
-        let wrong = |what: &str| format!("`{}` {what}; {}", shown(text), self.expected(part, all - before));
+        let column = self.column(part, before);
+        let wrong = |what: &str| format!("`{}` {what}; {}", shown(text), self.expected(part, all - before, column));
         if before == all {
             return Err(format!("`{}` is one cell too many; {}", shown(text), self.whole()));
         }
         let words = self.words_of(text, part, before).map_err(|what| wrong(&what))?;
-        if words.len() > all - before {
-            let (count, name) = (words.len(), part_name(part));
-            return Err(wrong(&format!("is {count} words, and the {name} has room for {}", all - before)));
+        // A cell ends with its field, so that one that is missing is not made up for by the next.
+        let (name, room) = match column {
+            Some(column) => (format!("`{}`", column.field.name), column.room),
+            None => (format!("the {}", part_name(part)), all - before),
+        };
+        if words.len() > room {
+            return Err(wrong(&format!("is {} words, and {name} has room for {room}", words.len())));
         }
         self.words.extend(words);
         if part == Part::Key && self.words.len() == all {
@@ -145,8 +182,8 @@ impl<'a> Reader<'a> {
             let sum = notation::number(text)?;
             return Ok(vec![sum as u32, (sum >> 32) as u32]);
         }
-        let at = before + if part == Part::Key { 0 } else { self.length(Part::Key) };
-        if let Some(words) = notation::field(text, self.form_at(at)) {
+        let form = self.column(part, before).filter(|column| column.begins).map(|column| column.field.form);
+        if let Some(words) = notation::field(text, form) {
             return words;
         }
         let prefix = match (self.map.kind, part, before) {
@@ -156,19 +193,23 @@ impl<'a> Reader<'a> {
         let Some(prefix) = prefix else { return Ok(notation::cell(text)?.get().to_vec()) };
         let words = prefix?.get().to_vec();
         match (words.len(), self.map.key) {
-            (2, 4) => Err("is of IPv4, and the map's keys are of IPv6 (key=4)".into()),
-            (5, 1) => Err("is of IPv6, and the map's keys are of IPv4 (key=1)".into()),
+            (2, 4) => Err(format!("is of IPv4, and the keys of the map `{}` are of IPv6 (key=4)", self.map.name)),
+            (5, 1) => Err(format!("is of IPv6, and the keys of the map `{}` are of IPv4 (key=1)", self.map.name)),
             _ => Ok(words),
         }
     }
 
-    /// The form of the field that begins at a word of an entry.
-    fn form_at(&self, word: usize) -> Option<Form> {
-        let mut at = 0;
-        self.map.fields.iter().map(|field| field.form).find(|form| {
-            let begins = at == word;
-            at += form.words() as usize;
-            begins
+    /// The field that a word of a key or a value belongs to, where fields have names.
+    fn column(&self, part: Part, word: usize) -> Option<Column<'_>> {
+        if self.map.fields.is_empty() {
+            return None;
+        }
+        let columns = if part == Part::Key { &self.columns.key } else { &self.columns.value };
+        let mut end = 0;
+        columns.iter().find_map(|field| {
+            let start = end;
+            end += field.form.words().map_or(self.length(part), |words| words as usize);
+            (word < end).then(|| Column { field, begins: word == start, room: end - word })
         })
     }
 
@@ -176,8 +217,8 @@ impl<'a> Reader<'a> {
     fn check_key(&self) -> Result<(), String> {
         match self.map.kind {
             Kind::Array | Kind::Counter if self.words[0] >= self.map.entries => {
-                let (number, last) = (self.words[0], self.map.entries - 1);
-                Err(format!("the map has no entry {number}: its entries are 0 to {last}"))
+                let (name, number, last) = (&self.map.name, self.words[0], self.map.entries - 1);
+                Err(format!("the map `{name}` has no entry {number}: its entries are 0 to {last}"))
             }
             Kind::Lpm => lpm::check(self.map, &self.words).map_err(|error| error.to_string()),
             _ => Ok(()),
@@ -185,7 +226,7 @@ impl<'a> Reader<'a> {
     }
 
     /// What a cell may be.
-    fn expected(&self, part: Part, room: usize) -> String {
+    fn expected(&self, part: Part, room: usize, column: Option<Column<'_>>) -> String {
         let numbered = matches!(self.map.kind, Kind::Array | Kind::Counter);
         match (self.map.kind, part) {
             (Kind::Counter, Part::Value) => return format!("expected a number up to {}", u64::MAX),
@@ -195,6 +236,18 @@ impl<'a> Reader<'a> {
                 return format!("expected a prefix ({example})");
             }
             _ => {}
+        }
+        if let Some(Column { field, begins, .. }) = column {
+            let what = match field.form {
+                _ if !begins => "numbers for the rest of its words",
+                Form::U32 => "a number (80, 0x50)",
+                Form::U64 => "a number of up to 64 bits",
+                Form::Ipv4 => "an IPv4 address (10.0.0.19)",
+                Form::Ip => "an IPv6 or IPv4 address (2001:db8::7, 10.0.0.19)",
+                Form::Mac => "a MAC (02:1a:2b:3c:4d:5e)",
+                Form::Prefix => "a prefix",
+            };
+            return format!("expected {what} as `{}`", field.name);
         }
         let mut text = "expected a number (80, 0x50) or an IPv4 address".to_owned();
         if room >= 2 {
@@ -208,6 +261,9 @@ impl<'a> Reader<'a> {
 
     /// What a row is.
     fn whole(&self) -> String {
+        if !self.map.fields.is_empty() {
+            return format!("a row is {}", self.columns.header());
+        }
         let words = |count| if count == 1 { "1 word".into() } else { format!("{count} words") };
         match self.map.kind {
             Kind::Counter => "a row is a number and a sum".into(),

@@ -31,13 +31,33 @@ const COARSE: Duration = Duration::from_secs(2);
 /// A file that is being watched, until this is dropped.
 #[derive(Debug)]
 pub struct Watch {
-    next: Slot,
+    changes: Arc<Mutex<Changes>>,
 }
 
 /// What came of a change, or why there is nothing in it to be had, as text.
 pub type Change = Result<Rows, String>;
 
-type Slot = Arc<Mutex<Option<Change>>>;
+/// What nobody has asked for yet. Rows that are no good do not take away those before them, which the map is to have
+/// meanwhile.
+#[derive(Debug, Default)]
+struct Changes {
+    rows: Option<Rows>,
+    wrong: Option<String>,
+}
+
+impl Changes {
+    fn put(&mut self, change: Change) {
+        match change {
+            Ok(rows) => *self = Changes { rows: Some(rows), wrong: None },
+            Err(wrong) => self.wrong = Some(wrong),
+        }
+    }
+
+    /// The older one first.
+    fn take(&mut self) -> Option<Change> {
+        self.rows.take().map(Ok).or_else(|| self.wrong.take().map(Err))
+    }
+}
 
 impl Watch {
     /// Reads the file, and watches it from then on.
@@ -51,18 +71,18 @@ impl Watch {
             // It was written to while it was read. What is wrong then, a later look tells.
             None => file.read()?,
         };
-        let next = Slot::default();
-        let slot = Arc::downgrade(&next);
+        let changes = Arc::default();
+        let of_thread = Arc::downgrade(&changes);
         thread::Builder::new()
             .name("watch".into())
-            .spawn(move || file.watch(&slot))
+            .spawn(move || file.watch(&of_thread))
             .map_err(|error| format!("{}: it cannot be watched: {}", path.display(), reason(&error)))?;
-        Ok((rows, Watch { next }))
+        Ok((rows, Watch { changes }))
     }
 
-    /// What came of the last change, if there was any since this was asked.
+    /// What came of changes since this was asked: of the last one, and of the last that was good, which comes first.
     pub fn take(&mut self) -> Option<Change> {
-        self.next.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -122,7 +142,7 @@ impl File {
     }
 
     /// Looks at the file until nobody wants to know.
-    fn watch(mut self, slot: &Weak<Mutex<Option<Change>>>) {
+    fn watch(mut self, changes: &Weak<Mutex<Changes>>) {
         let (mut before, mut restless) = (None, 0);
         loop {
             thread::sleep(PERIOD);
@@ -132,15 +152,15 @@ impl File {
             before = Some(now);
             restless = if settled { 0 } else { restless + 1 };
             if !settled && restless < PATIENCE {
-                if slot.strong_count() == 0 {
+                if changes.strong_count() == 0 {
                     return;
                 }
                 continue;
             }
             let change = self.look();
-            let Some(slot) = slot.upgrade() else { return };
-            if change.is_some() {
-                *slot.lock().unwrap_or_else(PoisonError::into_inner) = change;
+            let Some(changes) = changes.upgrade() else { return };
+            if let Some(change) = change {
+                changes.lock().unwrap_or_else(PoisonError::into_inner).put(change);
             }
         }
     }
@@ -157,7 +177,7 @@ impl File {
         {
             return None;
         }
-        let bytes = match fs::read(&self.path) {
+        let bytes = match text::bytes(&self.path, &self.map) {
             Ok(bytes) => bytes,
             Err(error) => return self.nothing(&error),
         };
@@ -186,14 +206,15 @@ impl File {
     }
 
     fn read(&self) -> Change {
-        let bytes = fs::read(&self.path).map_err(|error| format!("{}: {}", self.path.display(), reason(&error)))?;
+        let bytes = text::bytes(&self.path, &self.map)
+            .map_err(|error| format!("{}: {}", self.path.display(), reason(&error)))?;
         self.parse(&bytes)
     }
 
     fn parse(&self, bytes: &[u8]) -> Change {
         let name = self.path.display().to_string();
         // What is cut down to nothing is about to be written anew, or was lost.
-        if bytes.is_empty() {
+        if bytes.is_empty() && self.format == Format::Csv {
             return Err(format!(
                 "{name}: it is empty; where a map is to have no entries, write a line of names or `#`"
             ));
@@ -216,6 +237,7 @@ mod tests {
             value: 0,
             entries: 9,
             fields: vec![],
+            read_only: false,
             place: 0..0,
         };
         File::new(path, &map, Format::Csv)
@@ -231,6 +253,27 @@ mod tests {
         fs::write(path, text).unwrap();
         let file = fs::File::options().write(true).open(path).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(age)).unwrap();
+    }
+
+    #[test]
+    fn rows_that_are_no_good_do_not_take_those_before_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = file(&dir.path().join("m.csv"));
+        let mut changes = Changes::default();
+        assert_eq!(keys(changes.take()), None);
+        // Two that are good, one that is not, and another.
+        for text in ["1\n", "2\n", "x\ny\n", "z\nz\n"] {
+            changes.put(file.parse(text.as_bytes()));
+        }
+        assert_eq!(keys(changes.take()), Some(Ok(vec![2])));
+        assert!(matches!(keys(changes.take()), Some(Err(wrong)) if wrong.contains('z')));
+        assert_eq!(keys(changes.take()), None);
+        // Right again before anybody has asked: nobody needs to know.
+        for text in ["x\ny\n", "3\n"] {
+            changes.put(file.parse(text.as_bytes()));
+        }
+        assert_eq!(keys(changes.take()), Some(Ok(vec![3])));
+        assert_eq!(keys(changes.take()), None);
     }
 
     #[test]

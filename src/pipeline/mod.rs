@@ -9,6 +9,8 @@
 //! a fixed size, so memory does not grow with the capture. Counting is done by the driver, so that
 //! it can tell how far it is; the writer thread is there only when something is to be written.
 
+#[cfg(all(target_os = "linux", feature = "live"))]
+pub mod live;
 mod outputs;
 mod totals;
 

@@ -1,10 +1,13 @@
 //! The filters of the self-test: the stock ones and the probes.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use portcullis_core::lang::opencl_c::files::NoIncludes;
 use portcullis_core::lang::{Diagnostics, Source, opencl_c, wgsl};
 use portcullis_core::program::{DEFAULT_FUEL, Program, ProgramOptions};
+
+use super::state::{self, Entry};
 
 /// What a filter is written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
@@ -46,7 +49,7 @@ pub struct Case {
     /// What its text is written in.
     pub language: Language,
     /// Its text.
-    pub text: &'static str,
+    pub text: Cow<'static, str>,
     /// What it is compiled with.
     pub fuel: u32,
     /// Its parameters, by name.
@@ -54,6 +57,8 @@ pub struct Case {
     /// Whether it passes every packet where all is right, by its own reckoning. Then the
     /// interpreter is on trial too.
     pub always_passes: bool,
+    /// What the host puts into its maps.
+    pub entries: Vec<Entry>,
 }
 
 macro_rules! texts {
@@ -92,7 +97,15 @@ pub const PROBES: &[(&str, &str)] = texts!(
     "adjust_mixed", "redirects", "verdicts", "metadata", "checksums", "parameters", "floats",
 );
 
-/// All of them, the stock filters first.
+/// The stock filters that have maps, with what the host puts into these; but `gtpu_decap`, for no packet of the corpora comes
+/// through a tunnel.
+pub fn stateful() -> Vec<Case> {
+    let of = |language| move |&(name, text): &(&'static str, &'static str)| Case::stateful(name, language, text);
+    let all = STATEFUL.iter().map(of(Language::Wgsl)).chain(STATEFUL_IN_C.iter().map(of(Language::OpenClC)));
+    all.filter(|case| case.name != "gtpu_decap").collect()
+}
+
+/// All without maps, the stock filters first.
 pub fn cases() -> Vec<Case> {
     let of = |language| move |&(name, text): &(&'static str, &'static str)| Case::new(name, language, text);
     let in_wgsl = STOCK.iter().chain(PROBES).map(of(Language::Wgsl));
@@ -105,7 +118,15 @@ impl Case {
     /// # Panics
     /// At a directive that there is not: a mistake in one of our own files.
     fn new(name: &'static str, language: Language, text: &'static str) -> Case {
-        let mut case = Case { name, language, text, fuel: DEFAULT_FUEL, parameters: Vec::new(), always_passes: false };
+        let mut case = Case {
+            name,
+            language,
+            text: text.into(),
+            fuel: DEFAULT_FUEL,
+            parameters: Vec::new(),
+            always_passes: false,
+            entries: Vec::new(),
+        };
         let directives = text.lines().find_map(|line| line.strip_prefix("// probe:")).unwrap_or_default();
         for directive in directives.split_whitespace() {
             match directive.split_once('=') {
@@ -121,13 +142,28 @@ impl Case {
         case
     }
 
+    /// One with maps. Those with keys have room for the corpora's and no more: they are cleared before each run.
+    fn stateful(name: &'static str, language: Language, text: &str) -> Case {
+        let line = |line: &str| match line.split_once(" entries=") {
+            Some((map, rest))
+                if map.starts_with("//! map ") && [": lpm ", "hash "].iter().any(|kind| map.contains(kind)) =>
+            {
+                let rest = rest.trim_start_matches(|digit: char| digit.is_ascii_digit());
+                format!("{map} entries=8192{rest}\n")
+            }
+            _ => format!("{line}\n"),
+        };
+        let text = text.lines().map(line).collect::<String>().into();
+        Case { text, entries: state::entries(name), ..Case::new(name, language, "") }
+    }
+
     /// Compiles it.
     ///
     /// # Errors
     /// None, unless this build is broken.
     pub fn compile(&self) -> Result<Arc<Program>, Diagnostics> {
         let options = ProgramOptions { parameters: self.parameters.clone(), fuel: self.fuel };
-        let source = Source::new(format!("{}.{}", self.name, self.language.ending()), self.text);
+        let source = Source::new(format!("{}.{}", self.name, self.language.ending()), &*self.text);
         match self.language {
             Language::Wgsl => wgsl::compile(&source, &options),
             Language::OpenClC => opencl_c::compile(&source, &options, &mut NoIncludes),
@@ -137,8 +173,10 @@ impl Case {
 
     /// The filter that says what this one means: the same in WGSL, where it is a stock filter.
     pub fn meaning(&self) -> Case {
-        let in_wgsl = STOCK.iter().find(|(name, _)| *name == self.name);
-        in_wgsl.map_or_else(|| self.clone(), |&(name, text)| Case::new(name, Language::Wgsl, text))
+        let named = |texts: &[(&'static str, &'static str)]| texts.iter().find(|(name, _)| *name == self.name).copied();
+        let stock = named(STOCK).map(|(name, text)| Case::new(name, Language::Wgsl, text));
+        let stateful = || named(STATEFUL).map(|(name, text)| Case::stateful(name, Language::Wgsl, text));
+        stock.or_else(stateful).unwrap_or_else(|| self.clone())
     }
 }
 
@@ -150,6 +188,7 @@ mod tests {
     fn every_filter_compiles() {
         let errors: String = cases()
             .iter()
+            .chain(&stateful())
             .filter_map(|c| Some((c.name, c.compile().err()?)))
             .map(|(name, error)| format!("{name}: {}", error.render()))
             .collect();
@@ -171,7 +210,7 @@ mod tests {
         let names = |texts: &[(&'static str, &str)]| texts.iter().map(|(name, _)| *name).collect::<Vec<_>>();
         assert_eq!(names(STOCK), names(STOCK_IN_C));
         assert_eq!(names(STATEFUL), names(STATEFUL_IN_C));
-        for case in cases() {
+        for case in cases().into_iter().chain(stateful()) {
             let meaning = case.meaning();
             assert_eq!((meaning.name, meaning.language), (case.name, Language::Wgsl));
             assert_eq!(meaning == case, case.language == Language::Wgsl);

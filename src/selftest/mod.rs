@@ -1,6 +1,7 @@
 //! Whether a device does what filters mean: every stock filter, in every language, and every probe, over
 //! every corpus, in batches of several sizes and layouts, against the reference interpreter. Verdicts,
-//! lengths and bytes must be the same, whatever the language, and no byte beside the packets may change.
+//! lengths and bytes must be the same, whatever the language, and no byte beside the packets may change. What filters
+//! leave in their maps must be the same, too.
 //!
 //! All of it is part of the library, so that a machine with a new GPU is judged by one command.
 
@@ -8,12 +9,14 @@ pub mod corpora;
 pub mod filters;
 pub mod layout;
 mod report;
+mod state;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, DeviceError, DeviceKind, LoadOptions, Session};
+use portcullis_core::map::Row;
 use portcullis_core::packet::{Batch, Room, Verdict};
 use portcullis_core::program::Program;
 
@@ -21,6 +24,7 @@ use corpora::{Corpus, Packet};
 use filters::Case;
 use layout::Watched;
 pub use report::{DeviceReport, FilterResult, Mismatch, MissingDevice, Report};
+use state::Entry;
 
 /// Batch sizes and layouts: one packet; odd numbers that end inside any group of lanes; a whole work
 /// group and one more; all that there are.
@@ -82,7 +86,16 @@ pub fn run(
 /// A filter, compiled, and what the reference makes of each packet.
 struct Prepared<'a> {
     program: Arc<Program>,
-    corpora: Vec<(&'a Corpus, Vec<Outcome>)>,
+    entries: Vec<Entry>,
+    corpora: Vec<Expected<'a>>,
+}
+
+/// What is to come of a corpus.
+struct Expected<'a> {
+    corpus: &'a Corpus,
+    outcomes: Vec<Outcome>,
+    /// The maps after the packets that are sent one by one, and after all.
+    maps: [Vec<Vec<Row>>; 2],
 }
 
 impl<'a> Prepared<'a> {
@@ -92,21 +105,28 @@ impl<'a> Prepared<'a> {
         let mut session = reference.load(&meaning, &LoadOptions::default()).map_err(|error| error.to_string())?;
         let mut with_outcomes = Vec::new();
         for corpus in corpora {
-            let mut outcomes = run_all(&mut *session, &corpus.packets, usize::MAX, Room::Both)
-                .map_err(|error| format!("the reference fails: {error}"))?
-                .0;
+            let failed = |error: DeviceError| format!("the reference fails: {error}");
+            state::set(&mut *session, &meaning, &case.entries).map_err(failed)?;
+            let (first, rest) = corpus.packets.split_at(ONE_BY_ONE.min(corpus.packets.len()));
+            let mut maps = [Vec::new(), Vec::new()];
+            let mut outcomes = Vec::new();
+            for (packets, maps) in [first, rest].into_iter().zip(&mut maps) {
+                outcomes.extend(run_all(&mut *session, packets, usize::MAX, Room::Both).map_err(failed)?.0);
+                *maps = state::of(&mut *session, &meaning).map_err(failed)?;
+            }
             if case.always_passes {
                 // What the probe's own reckoning says counts for more than the reference does.
                 outcomes.iter_mut().for_each(|outcome| outcome.verdict = Verdict::Pass);
             }
-            with_outcomes.push((corpus, outcomes));
+            with_outcomes.push(Expected { corpus, outcomes, maps });
         }
-        Ok(Prepared { program, corpora: with_outcomes })
+        Ok(Prepared { program, entries: case.entries.clone(), corpora: with_outcomes })
     }
 
     fn check(&self, device: &dyn Device, result: &mut FilterResult) -> Result<(), DeviceError> {
         let mut session = device.load(&self.program, &LoadOptions::default())?;
-        for (corpus, expected) in &self.corpora {
+        let names: Vec<&str> = self.program.maps().iter().map(|map| map.name.as_str()).collect();
+        for Expected { corpus, outcomes, maps } in &self.corpora {
             for (size, room) in LAYOUTS {
                 if room == Room::None && self.program.facts().changes_length {
                     continue;
@@ -116,13 +136,18 @@ impl<'a> Prepared<'a> {
                 }
                 let count = if size == 1 { ONE_BY_ONE.min(corpus.packets.len()) } else { corpus.packets.len() };
                 let packets = &corpus.packets[..count];
+                state::set(&mut *session, &self.program, &self.entries)?;
                 let (got, trespass) = run_all(&mut *session, packets, size, room)?;
                 let place = format!("{}, {}, {room:?} room", corpus.name, batches_of(size));
-                for (index, ((packet, got), want)) in packets.iter().zip(&got).zip(expected).enumerate() {
+                for (index, ((packet, got), want)) in packets.iter().zip(&got).zip(outcomes).enumerate() {
                     result.compared += 1;
                     if got != want {
                         result.mismatch(|| Mismatch::outcome(&place, index, &packet.bytes, want, got));
                     }
+                }
+                let (want, left) = (&maps[usize::from(size != 1)], state::of(&mut *session, &self.program)?);
+                if left != *want {
+                    result.mismatch(|| Mismatch::maps(&place, &names, want, &left));
                 }
                 if let Some(at) = trespass {
                     result.mismatch(|| Mismatch::trespass(&place, at));
@@ -189,7 +214,7 @@ mod tests {
         let report = run(
             std::slice::from_ref(&interp),
             &*interp,
-            &filters::cases(),
+            &[filters::cases(), filters::stateful()].concat(),
             &corpora::corpora(Depth::Quick),
             &mut |_| {},
         );
@@ -216,13 +241,52 @@ mod tests {
         assert!(!report.passed());
     }
 
+    /// Stateful filters find something in their maps, and change them or decide by them.
+    #[test]
+    fn stateful_filters_have_something_to_do() {
+        let interp = crate::devices::open("interp").unwrap();
+        let corpora = corpora::corpora(Depth::Quick);
+        for case in filters::stateful().iter().filter(|case| case.language == Language::Wgsl) {
+            let prepared = Prepared::new(case, &corpora, &*interp).unwrap();
+            let mut session = interp.load(&prepared.program, &LoadOptions::default()).unwrap();
+            state::set(&mut *session, &prepared.program, &case.entries).unwrap();
+            let before = state::of(&mut *session, &prepared.program).unwrap();
+            let all = || prepared.corpora.iter();
+            let outcomes = || all().flat_map(|expected| &expected.outcomes);
+            let first = outcomes().next().map(|outcome| outcome.verdict);
+            let verdicts_vary = outcomes().any(|outcome| Some(outcome.verdict) != first);
+            let maps_change = all().any(|expected| expected.maps[1] != before);
+            assert!(verdicts_vary || maps_change, "{}", case.name);
+            let has_flows = prepared.program.has_flows();
+            println!("{}: verdicts vary: {verdicts_vary}, maps change: {maps_change}, flows: {has_flows}", case.name);
+        }
+    }
+
+    /// A device whose verdicts are right, and whose maps are not, is found out.
+    #[test]
+    fn maps_that_are_wrong_are_found_out() {
+        let interp = crate::devices::open("interp").unwrap();
+        let corpora = corpora::corpora(Depth::Quick);
+        let cases = filters::stateful();
+        let case = cases.iter().find(|case| case.name == "flow_stats").unwrap();
+        let mut prepared = Prepared::new(case, &corpora, &*interp).unwrap();
+        let entry = prepared.corpora[1].maps[1].iter_mut().flatten().next().unwrap();
+        entry.value[0] += 1;
+        let (filter, language) = (case.name, case.language);
+        let mut result = FilterResult { filter, language, compared: 0, mismatches: 0, first: None, error: None };
+        prepared.check(&*interp, &mut result).unwrap();
+        assert_eq!(result.mismatches, 1);
+        let first = result.first.unwrap();
+        assert!(first.expected.starts_with("`flows` has ") && first.expected != first.got, "{first:?}");
+    }
+
     /// A text that means something else than its twin in WGSL is found out, by the reference itself.
     #[test]
     fn a_language_that_is_wrong_is_found_out() {
         let text = "uint xdp_filter(__global uchar *pkt, uint len) { return len < 70 ? XDP_DROP : XDP_PASS; }";
         let mut cases = filters::cases();
         cases.retain(|case| case.name == "minimal");
-        cases.iter_mut().filter(|case| case.language == Language::OpenClC).for_each(|case| case.text = text);
+        cases.iter_mut().filter(|case| case.language == Language::OpenClC).for_each(|case| case.text = text.into());
         let interp = crate::devices::open("interp").unwrap();
         let report = run(std::slice::from_ref(&interp), &*interp, &cases, &corpora::corpora(Depth::Quick), &mut |_| {});
         let device = &report.devices[0];

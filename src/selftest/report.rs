@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, DeviceKind};
+use portcullis_core::map::Row;
 use serde::Serialize;
 
 use super::filters::Language;
@@ -194,6 +195,19 @@ impl Mismatch {
             text
         };
         Mismatch { place: place.into(), index, packet: hex(packet, usize::MAX), expected: show(want), got: show(got) }
+    }
+
+    /// Maps that hold something else in the end.
+    pub(super) fn maps(place: &str, names: &[&str], want: &[Vec<Row>], got: &[Vec<Row>]) -> Mismatch {
+        let differs = |number: &usize| want[*number] != got[*number];
+        let map = (0..names.len()).find(differs).unwrap_or_default();
+        let (want, got) = (&want[map], &got[map]);
+        let at = (0..).find(|&i| want.get(i) != got.get(i)).unwrap_or_default();
+        let show = |rows: &[Row]| {
+            let row = rows.get(at).map_or("no such entry".into(), |Row { key, value }| format!("{key:x?}: {value:x?}"));
+            format!("`{}` has {} entries, entry {at} {row}", names[map], rows.len())
+        };
+        Mismatch { place: place.into(), index: 0, packet: String::new(), expected: show(want), got: show(got) }
     }
 
     pub(super) fn trespass(place: &str, at: usize) -> Mismatch {

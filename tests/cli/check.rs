@@ -155,34 +155,81 @@ fn maps_are_listed() {
     let place = Place::new();
     let filter = format!(
         "//! map flows: hash key=4 value=6 entries=700\n//! map ports: array value=1 entries=65536\n\
-         //! map sum: counter entries=1\n//! map seen: hash key=1 value=0 entries=5\n{PASS}"
+         //! map sum: counter entries=1\n//! map seen: hash key=1 value=0 entries=5 fields=source:ipv4\n{PASS}"
     );
     let filter = place.file("f.wgsl", filter);
     // By docs/maps.md: a header of 16 words; 1024 places of 5 words for the key, one that says whether it is there, and 6;
     // 65536 of one; one of two; 8 places of 2 + 1.
     let bytes = [4 * (16 + 1024 * 12), 4 * (16 + 65536), 4 * (16 + 2), 4 * (16 + 8 * 3)];
-    let map = |name, kind, [key, value, entries]: [u32; 3], bytes: u32| {
+    let fields = |fields: &[&str]| -> Vec<_> {
+        let field = |field: &&str| {
+            let (name, form) = field.split_once(':').unwrap();
+            serde_json::json!({"name": name, "form": form})
+        };
+        fields.iter().map(field).collect()
+    };
+    let map = |name, kind, [key, value, entries]: [u32; 3], bytes: u32, [keys, values]: [&[&str]; 2], header: &str| {
         serde_json::json!({
             "name": name, "kind": kind, "key_words": key, "value_words": value, "entries": entries, "bytes": bytes,
+            "key": fields(keys), "value": fields(values), "csv_header": header,
         })
     };
+    let flows: [&[&str]; 2] = [
+        &["key0:u32", "key1:u32", "key2:u32", "key3:u32"],
+        &["value0:u32", "value1:u32", "value2:u32", "value3:u32", "value4:u32", "value5:u32"],
+    ];
+    let header = "key0,key1,key2,key3,value0,value1,value2,value3,value4,value5";
     let wanted = serde_json::json!([
-        map("flows", "hash", [4, 6, 700], bytes[0]),
-        map("ports", "array", [1, 1, 65536], bytes[1]),
-        map("sum", "counter", [1, 2, 1], bytes[2]),
-        map("seen", "hash", [1, 0, 5], bytes[3]),
+        map("flows", "hash", [4, 6, 700], bytes[0], flows, header),
+        map("ports", "array", [1, 1, 65536], bytes[1], [&["index:u32"], &["value0:u32"]], "index,value0"),
+        map("sum", "counter", [1, 2, 1], bytes[2], [&["index:u32"], &["sum:u64"]], "index,sum"),
+        map("seen", "hash", [1, 0, 5], bytes[3], [&["source:ipv4"], &[]], "source"),
     ]);
     assert_eq!(place.run(&["check", filter, "--json"]).done().json()["maps"], wanted);
     let ran = place.run(&["check", filter]).done();
     let (_, shown) = ran.out.split_once("  maps             ").unwrap_or_else(|| panic!("{}", ran.out));
-    let shown: Vec<&str> = shown.lines().map(str::trim_start).collect();
+    let shown: Vec<&str> = shown.lines().map(|line| line.strip_prefix("                   ").unwrap_or(line)).collect();
     let wanted = [
         "flows: hash, keys of 4 words, values of 6 words, 700 entries, 49 216 bytes of memory",
+        "  key    key0 (u32), key1 (u32), key2 (u32), key3 (u32)",
+        "  value  value0 (u32), value1 (u32), value2 (u32), value3 (u32), value4 (u32), value5 (u32)",
+        "  CSV    key0,key1,key2,key3,value0,value1,value2,value3,value4,value5",
         "ports: array, values of 1 word, 65 536 entries, 262 208 bytes of memory",
+        "  key    index (u32)",
+        "  value  value0 (u32)",
+        "  CSV    index,value0",
         "sum: counter, sums of 64 bits, 1 entry, 72 bytes of memory",
+        "  key    index (u32)",
+        "  value  sum (u64)",
+        "  CSV    index,sum",
         "seen: hash, keys of 1 word, values of 0 words, 5 entries, 160 bytes of memory",
+        "  key    source (ipv4)",
+        "  value  nothing",
+        "  CSV    source",
     ];
     assert_eq!(shown, wanted);
+    // Words by number are not told of one by one; where they have names they are.
+    let shown = place.run(&["check", &stock("syn_flood")]).done().out;
+    for line in ["value  value0 to value63 (u32)", "CSV    index,value0,…,value63", "value  begun (u32), side (u32)"]
+    {
+        assert!(shown.lines().any(|it| it.trim_start() == line), "{shown}");
+    }
+    // What is listed first in a file is the header that is shown, and dumps begin with it.
+    for (filter, map, key, header) in [
+        ("blacklist", "blocked_v6", "prefix (prefix)", "prefix,packets"),
+        ("router_v4", "routes", "prefix (prefix)", "prefix,next_hop"),
+        ("flow_stats", "missed", "index (u32)", "index,sum"),
+        ("syn_flood", "dropped", "group (u32)", "group,packets"),
+    ] {
+        let shown = place.run(&["check", &stock(filter)]).done().out;
+        let (_, map_shown) = shown.split_once(&format!("{map}: ")).unwrap_or_else(|| panic!("{shown}"));
+        let lines: Vec<&str> = map_shown.lines().skip(1).map(str::trim_start).collect();
+        assert_eq!((lines[0], lines[2]), (&*format!("key    {key}"), &*format!("CSV    {header}")), "{shown}");
+        let dump = format!("{map}=-");
+        let ran =
+            place.run(&["run", &stock(filter), "--read", "synth:packets=1", "--device", "cpu", "--dump-map", &dump]);
+        assert_eq!(ran.done().out.lines().next(), Some(header));
+    }
     assert_eq!(place.run(&["check", &stock("minimal"), "--json"]).done().json()["maps"], serde_json::json!([]));
     assert!(place.run(&["check", &stock("minimal")]).done().out.contains("  maps             no\n"));
 }

@@ -1,6 +1,6 @@
 //! What the README and docs/maps.md show is what happens.
 
-use crate::support::{Place, sample};
+use crate::support::{Place, sample, stock};
 
 #[test]
 fn the_readmes_filter_has_the_readmes_output() {
@@ -22,6 +22,25 @@ fn the_readmes_filter_has_the_readmes_output() {
 }
 
 #[test]
+fn the_readmes_maps_come_out_as_shown() {
+    let readme = include_str!("../../README.md");
+    let (_, shown) = readme.split_once("    $ cat blocked.csv\n").unwrap();
+    let text: String = shown.lines().map_while(|l| l.strip_prefix("    ")).map(|l| format!("{l}\n")).collect();
+    let (blocked, rest) = text.split_once("$ portcullis ").unwrap();
+    let (command, hits) = rest.split_once("\n$ cat hits.csv\n").unwrap();
+    let place = Place::new();
+    place.file("blocked.csv", blocked);
+    let (filter, sample) = (stock("blacklist"), sample());
+    let with = |word| match word {
+        "shaders/blacklist.wgsl" => filter.as_str(),
+        "samples/mixed.pcap" => sample.as_str(),
+        other => other,
+    };
+    place.run(&command.split_whitespace().map(with).collect::<Vec<_>>()).done();
+    assert_eq!(String::from_utf8(place.read("hits.csv")).unwrap(), hits);
+}
+
+#[test]
 fn the_accounts_of_the_page_on_maps_are_what_comes_out() {
     let page = include_str!("../../docs/maps.md");
     let (_, section) = page.split_once("\n## From the command line\n").unwrap();
@@ -32,7 +51,8 @@ fn the_accounts_of_the_page_on_maps_are_what_comes_out() {
     place.file("accounts.wgsl", filter);
     std::fs::create_dir(place.path("samples")).unwrap();
     std::fs::copy(sample(), place.path("samples/mixed.pcap")).unwrap();
-    let mut commands = shown.split("$ head -n 3 ");
+    let (run, checked) = shown.split_once("$ portcullis check accounts.wgsl\n").unwrap();
+    let mut commands = run.split("$ head -n 3 ");
     place.run(&commands.next().unwrap().split_whitespace().collect::<Vec<_>>()).done();
     let mut files = 0;
     for (file, head) in commands.map(|command| command.split_once('\n').unwrap()) {
@@ -40,6 +60,9 @@ fn the_accounts_of_the_page_on_maps_are_what_comes_out() {
         assert_eq!(dump.split_inclusive('\n').take(3).collect::<String>(), head, "{file}");
         files += 1;
     }
+    let (first, last) = checked.split_once("  …\n").unwrap();
+    let check = place.run(&["check", "accounts.wgsl"]).done().out;
+    assert!(check.starts_with(first) && check.ends_with(last), "{check}");
     assert_eq!(files, 2);
 }
 
@@ -59,7 +82,7 @@ fn the_rows_of_the_page_on_maps_are_one() {
         place.run(&["run", filter, "--read", &sample(), "--map", &map, "--dump-map", "blocked=o.csv"]).done();
         String::from_utf8(place.read("o.csv")).unwrap()
     };
-    let rows = "167772179,443,1,512,1578106880\n167772180,80,1,512,1578106881\n";
-    let wanted = format!("key0,key1,value0,value1,value2\n{rows}");
+    let rows = "10.0.0.19,443,1,02:00:5e:10:00:00\n10.0.0.20,80,1,02:00:5e:10:00:01\n";
+    let wanted = format!("address,port,action,station\n{rows}");
     assert_eq!([dump("a.csv", csv), dump("a.json", json)], [wanted.clone(), wanted]);
 }

@@ -78,7 +78,7 @@ fn a_map_may_get_another_size_and_nothing_else() {
         assert_eq!(ran.err, format!("error: s: {why}\n"));
         assert!(place.read("s") == saved && !place.has("s.csv"), "all is as it was");
     };
-    let own = "give each filter a file of its own";
+    let own = "give each filter a file of its own, or remove this one to begin anew";
     refused(
         "key=1 value=1",
         "key=1 value=2",
@@ -92,15 +92,16 @@ fn a_map_may_get_another_size_and_nothing_else() {
     let none = "it has a map `sources` (hash key=1 value=1), and the filter has none of this name";
     assert_eq!(ran.failed(1, &[]).err, format!("error: s: {none}; {own}\n"));
     let count = sources(1).lines().count() - 1;
+    let more = "declare more, or remove the file to begin anew";
     refused(
         "entries=4096",
         "entries=9",
-        &format!("the map `sources` has {count} entries in it, for which entries=9 of the filter's is too few"),
+        &format!("the map `sources` has {count} entries in it, for which entries=9 of the filter's is too few; {more}"),
     );
     let longest = packets(&std::fs::read(sample()).unwrap()).iter().map(Vec::len).max().unwrap();
     assert!(longest < 2000, "so that there is room to lose");
     let ran = with("entries=2048", "entries=64").failed(1, &["error: s: entry ", "of the map `lengths` is not zero"]);
-    assert!(ran.err.ends_with("and the map ends before (entries=64)\n"), "{}", ran.err);
+    assert!(ran.err.ends_with(&format!("and the map ends before (entries=64); {more}\n")), "{}", ran.err);
     // More, and as few as will do.
     with("entries=4096", "entries=100000").done();
     assert_eq!(String::from_utf8(place.read("s.csv")).unwrap(), sources(2));
@@ -118,10 +119,11 @@ fn files_that_are_no_state_are_refused_and_stay() {
     let mut changed = saved.clone();
     changed[saved.len() / 2] ^= 8;
     let advice = "put a copy in its place, or remove it to begin anew";
+    let foreign = "this is no file that --state has written; choose another name, or remove it to begin anew";
     let newer = [&saved[..16], &[9, 0, 0, 0], &saved[20..]].concat();
     for (content, why) in [
-        (&b""[..], "this is no file that --state has written"),
-        (b"key0,value0\n1,2\n", "this is no file that --state has written"),
+        (&b""[..], foreign),
+        (b"key0,value0\n1,2\n", foreign),
         (&saved[..saved.len() - 12], &format!("it is damaged (cut off or changed: its checksum is another); {advice}")),
         (&saved[..21], &format!("it is damaged (cut off or changed: its checksum is another); {advice}")),
         (&changed, &format!("it is damaged (cut off or changed: its checksum is another); {advice}")),

@@ -60,6 +60,7 @@ fn a_map_follows_its_file_and_nothing_is_lost() {
             stays,
             "warning: h.csv: there is no such file or folder",
             stays,
+            "h.csv is right again, and the map `hosts` follows it",
         ];
         assert_eq!(said.lines().collect::<Vec<_>>(), wanted, "{device}");
     }

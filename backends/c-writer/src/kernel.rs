@@ -3,7 +3,6 @@
 use std::collections::{HashMap, HashSet};
 
 use naga::{AddressSpace, Expression, Function, Handle, Statement, TypeInner};
-use portcullis_core::device::offload::GOES_ON;
 use portcullis_core::lang::prelude::Intrinsic;
 use portcullis_core::map::BIND_GROUP;
 use portcullis_core::packet::{Action, Metadata, ROOM};
@@ -343,13 +342,8 @@ impl Writer<'_> {
         if flows && self.options.form == Form::Function {
             return Err(WriteError::Unsupported("flows in a function for kernels of others".into()));
         }
-        let goes_on = names.claim("goes_on");
         let mut lines =
             vec![format!("pc_descriptor {descriptor} = {descriptors}[{packet}];"), format!("{PACKET} {pkt};")];
-        if flows {
-            lines.push(format!("uint {goes_on} = {descriptor}.length & {GOES_ON:#x}u;"));
-            lines.push(format!("{descriptor}.length -= {goes_on};"));
-        }
         if self.uses_bytes {
             let bytes = format!("{arena} + {descriptor}.offset");
             // So that stores beside each other become one.
@@ -400,9 +394,7 @@ impl Writer<'_> {
         }
         if moves {
             lines.push(format!("{descriptors}[{packet}].offset = {pkt}.offset;"));
-            // The mark stays, for the lane of the next packet.
-            let mark = if flows { format!(" | {goes_on}") } else { String::new() };
-            lines.push(format!("{descriptors}[{packet}].length = {pkt}.length{mark};"));
+            lines.push(format!("{descriptors}[{packet}].length = {pkt}.length;"));
         }
         lines.push(format!("{verdicts}[{packet}] = (uchar){verdict};"));
         if facts.redirects {
@@ -428,17 +420,17 @@ impl Writer<'_> {
             let parameters = parameters.join(",\n    ");
             return Ok((format!("{start}void {entry}(\n    {parameters})\n{{\n{lines}}}\n"), arguments));
         }
-        let first = format!("uint {packet} = {base} + {lane};");
         if flows {
-            // A lane takes the run of packets that begins with its own, one after the other.
-            let leave = if self.options.stride { "continue" } else { "return" };
+            // A lane takes a run of packets, one after the other.
+            let [run, end] = ["run", "end"].map(|name| names.claim(name));
             lines = lines.iter().map(|line| format!("    {line}")).collect();
-            lines.push(format!("    if (!{goes_on} || ++{packet} - {base} >= {count}) break;"));
-            let skip = format!("if ({lane} > 0u && {descriptors}[{packet} - 1u].length >= {GOES_ON:#x}u) {leave};");
-            lines.splice(0..0, [first, skip, "for (;;) {".into()]);
+            let turns = format!("for (uint {packet} = {run}.offset; {packet} < {end}; ++{packet}) {{");
+            let run_of = format!("pc_descriptor {run} = {descriptors}[{base} + {lane}];");
+            let end_of = format!("uint {end} = {run}.offset + {run}.length;");
+            lines.splice(0..0, [run_of, end_of, turns]);
             lines.push("}".into());
         } else {
-            lines.insert(0, first);
+            lines.insert(0, format!("uint {packet} = {base} + {lane};"));
         }
         let (this, all) = self.dialect.grid();
         let (head, tail, indent) = match self.options.stride {

@@ -103,7 +103,7 @@ pub enum Argument {
         /// Whether the kernel may write to them.
         writes: bool,
     },
-    /// The descriptors: two words a packet, at multiples of 8 bytes.
+    /// The descriptors: two words a packet, at multiples of 8 bytes; and behind them, for filters with flows, two a run.
     Descriptors {
         /// Whether the kernel writes the packets' ends back.
         writes: bool,
@@ -117,9 +117,10 @@ pub enum Argument {
     Targets,
     /// The words of a map of the filter's, by its number (`docs/maps.md`).
     Map(u32),
-    /// `u32`: the index of the launch's first packet, in all the buffers but the arena.
+    /// `u32`: the index of the launch's first packet, in all the buffers but the arena; for filters with flows that of its
+    /// first run's descriptor.
     Base,
-    /// `u32`: the number of packets.
+    /// `u32`: the number of packets, or of runs.
     Count,
 }
 

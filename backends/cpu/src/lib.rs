@@ -15,14 +15,15 @@ mod memory;
 mod probe;
 mod runtime;
 mod session;
+mod walk;
 
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, Session};
-use portcullis_core::map::Kind;
 use portcullis_core::program::Program;
 
 use memory::{Ahead, When};
+use walk::Walk;
 
 pub use compile::Style;
 
@@ -126,23 +127,18 @@ fn ahead(
     program: &Program,
     when: When,
     isa: &dyn cranelift_codegen::isa::TargetIsa,
-) -> Result<Vec<Ahead>, DeviceError> {
+) -> Result<Option<Ahead>, DeviceError> {
     let to_fetch = compile::ahead::to_fetch(program);
     let each = || program.maps().iter().zip(&to_fetch).filter_map(|(map, bytes)| Some((map, (*bytes)?)));
     let worth = |size| size >= compile::ahead::WORTH_FETCHING || when == When::Always;
-    let mut all = Vec::new();
+    let Some(bytes) = each().map(|(_, bytes)| bytes).max() else { return Ok(None) };
     if !each().any(|(map, _)| worth(compile::ahead::size(map))) {
-        return Ok(all);
+        return Ok(None);
     }
-    let first = each().map(|(_, bytes)| bytes).max();
-    let value = each().filter(|(map, _)| map.kind == Kind::Lpm).map(|(map, _)| 4 * map.value as usize).max();
-    for (goes_on, bytes) in [(false, first), (true, value)] {
-        let Some(bytes) = bytes else { continue };
-        let lowered = compile::lower_ahead(program, goes_on, isa).map_err(unsupported)?;
-        let worth = lowered.filter(|lowered| lowered.operations <= WORTH_A_CHOICE || when == When::Always);
-        all.extend(worth.map(|lowered| Ahead { lowered, when, bytes }));
-    }
-    Ok(all)
+    let lowered = compile::lower_ahead(program, isa).map_err(unsupported)?;
+    let lowered = lowered.filter(|lowered| lowered.operations <= WORTH_A_CHOICE || when == When::Always);
+    let walks = program.maps().iter().map(Walk::of).collect();
+    Ok(lowered.map(|lowered| Ahead { lowered, when, bytes, walks }))
 }
 
 fn compiled(program: &Program, style: Option<Style>, when: When) -> Result<memory::Code, DeviceError> {
@@ -166,7 +162,7 @@ pub fn clif(program: &Program) -> Result<String, DeviceError> {
         for (style, lowered) in lowered(program, None, &*isa)? {
             text += &format!("; {}\n{}", style.name(), lowered.function.display());
         }
-        for Ahead { lowered, .. } in ahead(program, When::WhereFaster, &*isa)? {
+        if let Some(Ahead { lowered, .. }) = ahead(program, When::WhereFaster, &*isa)? {
             text += &format!("; ahead\n{}", lowered.function.display());
         }
         Ok(text)

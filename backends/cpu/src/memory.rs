@@ -10,6 +10,7 @@ use portcullis_core::packet::{Descriptor, Metadata};
 
 use crate::compile::Lowered;
 use crate::runtime;
+use crate::walk::{self, Lead, STEPS, Walk};
 
 /// What the code reads its buffers' addresses from.
 #[derive(Clone, Copy)]
@@ -86,7 +87,7 @@ struct Entry {
 struct Way {
     /// The function.
     entry: usize,
-    /// How many of the functions that run ahead do so before it.
+    /// How many steps of searches are made before it, the first of them by the code that runs ahead.
     ahead: usize,
 }
 
@@ -104,6 +105,8 @@ pub(crate) struct Ahead {
     pub when: When,
     /// Bytes to fetch from each address that it finds on: at least one.
     pub bytes: usize,
+    /// For each map how it is searched on from there, if it is.
+    pub walks: Vec<Option<Walk>>,
 }
 
 /// Packets for which that is done at a time: enough for the memory to be busy, few enough for what is fetched to be
@@ -113,13 +116,17 @@ const GROUP: usize = 16;
 /// Bytes of a line of the cache.
 const LINE: usize = 64;
 
+/// Groups of packets whose headers are fetched before the first function that runs ahead comes to them.
+const PACKETS_AHEAD: usize = 4;
+
 /// Compiled code: one function or more that do the same; freed when dropped.
 pub(crate) struct Code {
     module: Option<JITModule>,
     entries: Vec<Entry>,
-    /// The functions that run ahead, the one that runs first in front, and how many bytes are fetched from the
-    /// addresses that they find on.
-    ahead: Vec<(Entry, usize)>,
+    /// The function that runs ahead, and how many bytes are fetched from the addresses that it finds on.
+    ahead: Option<(Entry, usize)>,
+    /// See [`Ahead::walks`].
+    walks: Vec<Option<Walk>>,
     ways: Vec<Way>,
     runtime: Vec<usize>,
     /// See [`Lowered::stack`]: of the function that needs most.
@@ -137,13 +144,14 @@ unsafe impl Sync for Code {}
 impl Code {
     /// Compiles functions and makes them executable. Their pages are writable first and executable
     /// then, never both.
-    pub fn new(lowered: Vec<Lowered>, ahead: Vec<Ahead>, isa: OwnedTargetIsa) -> Result<Code, String> {
+    pub fn new(lowered: Vec<Lowered>, ahead: Option<Ahead>, isa: OwnedTargetIsa) -> Result<Code, String> {
         let before = || ahead.iter().map(|ahead| &ahead.lowered);
         let builder = JITBuilder::with_isa(isa, cranelift_module::default_libcall_names());
         let mut code = Code {
             module: Some(JITModule::new(builder)),
             entries: Vec::with_capacity(lowered.len()),
-            ahead: Vec::new(),
+            ahead: None,
+            walks: Vec::new(),
             ways: Vec::new(),
             runtime: runtime::addresses(),
             stack: lowered.iter().chain(before()).map(|l| l.stack).max().unwrap_or(0),
@@ -156,11 +164,13 @@ impl Code {
         for Lowered { function, tables, .. } in lowered {
             defined.push((Self::define(module, function)?, tables));
         }
-        let mut least = 0;
-        let mut defined_ahead = Vec::with_capacity(ahead.len());
-        for Ahead { lowered: Lowered { function, tables, .. }, when, bytes } in ahead {
-            defined_ahead.push((Self::define(module, function)?, tables, bytes));
-            least = if when == When::Always { defined_ahead.len() } else { 0 };
+        let (mut least, mut most, mut defined_ahead) = (0, 0, None);
+        if let Some(Ahead { lowered: Lowered { function, tables, .. }, when, bytes, walks }) = ahead {
+            defined_ahead = Some((Self::define(module, function)?, tables, bytes));
+            // What a search goes on to may be at hand where what it begins with is not.
+            most = if walks.iter().any(Option::is_some) { 2 } else { 1 };
+            least = if when == When::Always { most } else { 0 };
+            code.walks = walks;
         }
         module.finalize_definitions().map_err(|e| e.to_string())?;
         let finished = |(id, tables)| {
@@ -172,9 +182,7 @@ impl Code {
             Entry { run, tables }
         };
         code.entries = defined.into_iter().map(finished).collect();
-        code.ahead = defined_ahead.into_iter().map(|(id, tables, bytes)| (finished((id, tables)), bytes)).collect();
-        // What a search goes on to may be at hand where what it begins with is not.
-        let most = code.ahead.len();
+        code.ahead = defined_ahead.map(|(id, tables, bytes)| (finished((id, tables)), bytes));
         let ways = |entry| (least..=most).rev().map(move |ahead| Way { entry, ahead });
         code.ways = (0..code.entries.len()).flat_map(ways).collect();
         Ok(code)
@@ -216,28 +224,41 @@ impl Code {
     ///
     /// [`READABLE_PAST_END`]: portcullis_core::packet::READABLE_PAST_END
     pub unsafe fn run(&self, way: usize, context: &Context, start: usize, end: usize) {
-        let Way { entry, ahead } = self.ways[way];
+        let Way { entry, ahead: way } = self.ways[way];
         let run = self.entries[entry].run;
-        if ahead == 0 {
+        let Some((ahead, bytes)) = self.ahead.as_ref().filter(|_| way > 0) else {
             // SAFETY: passed on to the caller.
             return unsafe { run(context, start, end) };
-        }
+        };
         let groups = (end - start).div_ceil(GROUP);
         let group = |number: usize| (start + number * GROUP, end.min(start + (number + 1) * GROUP));
-        // One group is fetched, by each function that runs ahead, while the one before it is filtered.
-        let before = ahead;
-        for turn in 0..groups + before {
-            for (number, (ahead, bytes)) in self.ahead[..before].iter().enumerate() {
-                let Some(number) = turn.checked_sub(number).filter(|number| *number < groups) else { continue };
-                let (start, end) = group(number);
+        let steps = if way > 1 { STEPS } else { 0 };
+        // Of the groups under way, and whether there is more to be done for them.
+        let mut leads = [([Lead::NONE; GROUP], false); STEPS + 1];
+        // Each group is a step further than the one behind it, and one is filtered.
+        for turn in 0..groups + steps + 1 {
+            let (start, end) = group(turn + PACKETS_AHEAD);
+            for packet in start..end {
                 // SAFETY: passed on to the caller.
-                for place in unsafe { places(ahead, context, start, end) } {
-                    if !place.is_null() {
-                        fetch(place, *bytes);
-                    }
+                fetch(unsafe { header(context, packet) }, LINE);
+            }
+            if turn < groups {
+                let (start, end) = group(turn);
+                let (leads, goes_on) = &mut leads[turn % (STEPS + 1)];
+                // SAFETY: passed on to the caller.
+                unsafe { lead(ahead, context, start, end, leads) };
+                leads.iter().for_each(|lead| fetch(lead.place, *bytes));
+                *goes_on = true;
+            }
+            for step in 1..=steps.min(turn) {
+                let (leads, goes_on) = &mut leads[(turn - step) % (STEPS + 1)];
+                if turn - step < groups && *goes_on {
+                    // SAFETY: there is one for each map, of which the context has the words.
+                    *goes_on = unsafe { walk::step(&self.walks, context.maps, leads, step == 1) };
+                    leads.iter().for_each(|lead| fetch(lead.place, walk::FETCHED));
                 }
             }
-            if let Some(number) = turn.checked_sub(before) {
+            if let Some(number) = turn.checked_sub(steps + 1) {
                 let (start, end) = group(number);
                 // SAFETY: passed on to the caller.
                 unsafe { run(context, start, end) };
@@ -246,24 +267,41 @@ impl Code {
     }
 }
 
-/// Where packets `start..end`, a group at most, will probably begin to search, by code that runs ahead; null for those
-/// that are not this call's.
+/// Where the packet at a place of the call's begins.
+///
+/// # Safety
+/// As for [`Code::run`], for that packet.
+unsafe fn header(context: &Context, place: usize) -> *const u8 {
+    // SAFETY: the caller's packets are in the list, where there is one, and have descriptors.
+    let offset = unsafe {
+        let index = if context.list.is_null() { place } else { *context.list.add(place) as usize };
+        (*context.descriptors.add(index)).offset
+    };
+    context.arena.wrapping_add(offset as usize)
+}
+
+/// Finds where packets `start..end`, a group at most, will probably begin to search, by code that runs ahead; nowhere for
+/// those that are not this call's.
 ///
 /// # Safety
 /// As for [`Code::run`].
-unsafe fn places(ahead: &Entry, context: &Context, start: usize, end: usize) -> [*const u8; GROUP] {
-    let mut places = [std::ptr::null::<u8>(); GROUP];
+unsafe fn lead(ahead: &Entry, context: &Context, start: usize, end: usize, leads: &mut [Lead; GROUP]) {
+    for lead in leads.iter_mut() {
+        (lead.place, lead.map) = (std::ptr::null(), 0);
+    }
     assert!(end - start <= GROUP, "there is room for one group");
-    let context = Context { verdicts: places.as_mut_ptr().cast(), tables: ahead.tables.as_ptr(), ..*context };
-    // SAFETY: passed on to the caller, but for the column of verdicts: code that runs ahead writes an address for each
+    let context = Context { verdicts: leads.as_mut_ptr().cast(), tables: ahead.tables.as_ptr(), ..*context };
+    // SAFETY: passed on to the caller, but for the column of verdicts: code that runs ahead writes a lead for each
     // packet that is this call's, from the column's beginning on, where there is room for them. It writes nothing else.
     unsafe { (ahead.run)(&context, start, end) };
-    places
 }
 
 /// Asks for memory to be in the cache soon, wherever that is: an address that is none is no fault.
 #[inline]
 fn fetch(at: *const u8, bytes: usize) {
+    if at.is_null() {
+        return;
+    }
     let into_line = at as usize % LINE;
     for offset in (0..into_line + bytes).step_by(LINE) {
         let at = at.wrapping_sub(into_line).wrapping_add(offset);

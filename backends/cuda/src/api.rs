@@ -170,6 +170,13 @@ impl Code {
     pub const OCCUPIED: Code = Code(-2);
     /// The same of a batch that was given up.
     pub const LEFT_BEHIND: Code = Code(-3);
+
+    /// Whether a kernel has failed, after which all fails that is done in the context (`cuda.h`, `CUresult`: "this leaves the
+    /// process in an inconsistent state").
+    pub fn is_of_context(self) -> bool {
+        // From an illegal address to a failed launch, and errors of memory and NVLink.
+        matches!(self.0, 700 | 702 | 710 | 714..=719 | 214 | 220)
+    }
 }
 
 impl fmt::Display for Code {

@@ -30,7 +30,7 @@ use crate::wait;
 /// compiled: see [`Cubin`].
 pub const CUBINS: &str = "PORTCULLIS_CUBINS";
 
-/// Threads in a block, for which the kernels are compiled.
+/// Threads in a block, for which the kernels are compiled, where nobody has said how many.
 pub(crate) const BLOCK: u32 = 256;
 
 /// The name of the function that filters a packet.
@@ -117,16 +117,21 @@ pub(crate) struct Source {
     pub text: String,
     /// The kernel's name.
     pub entry: &'static str,
+    /// Threads in a block, for which it is written.
+    pub block: u32,
     /// Its arguments, where it is the writer's own kernel.
     pub arguments: Vec<Argument>,
     pub effects: Effects,
 }
 
 impl Source {
-    pub fn new(program: &Program, dispatch: Dispatch) -> Result<Source, WriteError> {
+    /// With `block` threads in a block of the writer's own kernel; what the other ways share out they count on
+    /// [`BLOCK`] for.
+    pub fn new(program: &Program, dispatch: Dispatch, block: u32) -> Result<Source, WriteError> {
         let own = matches!(dispatch, Dispatch::Inline | Dispatch::Pipelined);
+        let block = if own { block } else { BLOCK };
         // Packets that do not begin at multiples of 4 bytes are packed so that they do.
-        let options = Options { loads: Loads::AlignedWords, group: Some(BLOCK), ..Options::new(Language::Cuda) };
+        let options = Options { loads: Loads::AlignedWords, group: Some(block), ..Options::new(Language::Cuda) };
         let options = match own {
             true => options,
             false => Options { form: Form::Function, entry: FUNCTION.into(), ..options },
@@ -152,7 +157,7 @@ impl Source {
             text += include_str!("dispatch/slots.cu");
         }
         parts.iter().for_each(|part| text += part);
-        Ok(Source { text, entry, arguments: kernel.arguments, effects })
+        Ok(Source { text, entry, block, arguments: kernel.arguments, effects })
     }
 }
 
@@ -215,14 +220,14 @@ fn nvrtc() -> Result<&'static Nvrtc, String> {
 }
 
 /// What a program needs for GPUs of an architecture, 90 for compute capability 9.0: a file for each
-/// dispatch method.
+/// dispatch method that it can be run by.
 ///
 /// # Errors
 /// Where the filter has something in it that cannot be written in CUDA C++.
 pub fn cubins(program: &Program, arch: u32) -> Result<Vec<Cubin>, DeviceError> {
     let arch = arch as i32;
     let one = |dispatch| {
-        let source = Source::new(program, dispatch).map_err(|error| not_written("cuda", error))?;
+        let source = Source::new(program, dispatch, BLOCK).map_err(|error| not_written("cuda", error))?;
         Ok(Cubin {
             dispatch,
             options: options(arch, Output::Cubin),
@@ -230,7 +235,10 @@ pub fn cubins(program: &Program, arch: u32) -> Result<Vec<Cubin>, DeviceError> {
             source: source.text,
         })
     };
-    [Dispatch::Pipelined, Dispatch::Persistent, Dispatch::WaitValue, Dispatch::Graph].into_iter().map(one).collect()
+    let methods = [Dispatch::Pipelined, Dispatch::Persistent, Dispatch::WaitValue, Dispatch::Graph];
+    // The other methods' kernels take packets side by side, and refuse flows.
+    let methods = if program.has_flows() { &methods[..1] } else { &methods[..] };
+    methods.iter().copied().map(one).collect()
 }
 
 /// `HASH-sm_90.cubin`, of the source and of what all architectures are compiled with.
@@ -266,7 +274,7 @@ pub(crate) fn load(
     let id = portcullis_core::device::Device::info(device).id.clone();
     let (device, program, token) = (device.clone(), program.clone(), cancel.clone());
     offload::compile(&id.clone(), cancel, move || {
-        let source = Source::new(&program, dispatch).map_err(|error| not_written(&id, error))?;
+        let source = Source::new(&program, dispatch, device.block()).map_err(|error| not_written(&id, error))?;
         let gpu = Arc::new(device.open(dispatch, &token)?);
         let target = Target::of(device.arch(), device.version());
         let target = target.map_err(|reason| DeviceError::Unsupported { device: id.clone(), reason })?;
@@ -295,7 +303,7 @@ fn build(
     cache: Option<&Cache>,
 ) -> Result<Kernel, DeviceError> {
     // A binary that the driver does not take, or not any more, is no fault of anybody's; that it cannot be asked is.
-    let taken = |binary: &[u8]| match Kernel::load(&gpu.context, binary, source.entry) {
+    let taken = |binary: &[u8]| match Kernel::load(&gpu.context, binary, source) {
         Ok(kernel) => Ok(Some(kernel)),
         Err(code @ Code(..0)) => Err(gpu.failed("cannot be used", code)),
         Err(_) => Ok(None),
@@ -326,7 +334,7 @@ fn build(
     let nvrtc = Nvrtc::get(device.version().0).map_err(|reason| gpu.gave_up(reason))?;
     let made = nvrtc.compile(name, &source.text, &options, output);
     let binary = made.map_err(|log| gpu.gave_up(shortened(&log)))?;
-    let kernel = Kernel::load(&gpu.context, &binary, source.entry).map_err(|code| {
+    let kernel = Kernel::load(&gpu.context, &binary, source).map_err(|code| {
         let hint = match code {
             Code::INVALID_IMAGE | Code::NO_BINARY_FOR_GPU | Code::UNSUPPORTED_PTX_VERSION | Code::INVALID_PTX
                 if version.0 > device.version().0 =>
@@ -377,11 +385,13 @@ fn shortened(log: &str) -> String {
 pub(crate) struct Kernel {
     function: Handle<CUfunc_st>,
     module: Handle<CUmod_st>,
+    /// Threads in a block.
+    block: u32,
     context: Arc<Context>,
 }
 
 impl Kernel {
-    fn load(context: &Arc<Context>, image: &[u8], entry: &str) -> Result<Kernel, Code> {
+    fn load(context: &Arc<Context>, image: &[u8], source: &Source) -> Result<Kernel, Code> {
         if !is_whole(image) {
             return Err(Code::INVALID_IMAGE);
         }
@@ -391,8 +401,9 @@ impl Kernel {
         check(unsafe {
             (driver.cuModuleLoadDataEx)(&mut module, image.as_ptr().cast(), 0, ptr::null_mut(), ptr::null_mut())
         })?;
-        let mut kernel = Kernel { function: Handle(ptr::null_mut()), module: Handle(module), context: context.clone() };
-        let entry = CString::new(entry).map_err(|_| Code::INVALID_VALUE)?;
+        let (function, block) = (Handle(ptr::null_mut()), source.block);
+        let mut kernel = Kernel { function, module: Handle(module), block, context: context.clone() };
+        let entry = CString::new(source.entry).map_err(|_| Code::INVALID_VALUE)?;
         // SAFETY: room for a function; the module was loaded above, and the name ends in a zero.
         check(unsafe { (driver.cuModuleGetFunction)(&mut kernel.function.0, module, entry.as_ptr()) })?;
         Ok(kernel)
@@ -438,14 +449,19 @@ impl Kernel {
         self.function.get()
     }
 
-    /// Blocks of [`BLOCK`] threads that a multiprocessor holds at once.
+    /// Blocks that a multiprocessor holds at once.
     pub fn blocks_each(&self) -> Result<u32, Code> {
         let _here = self.context.enter()?;
         let mut blocks = 0;
         let ask = self.context.driver.cuOccupancyMaxActiveBlocksPerMultiprocessor;
         // SAFETY: room for a number; the function is the module's, which is loaded.
-        check(unsafe { ask(&mut blocks, self.function(), BLOCK as c_int, 0) })?;
+        check(unsafe { ask(&mut blocks, self.function(), self.block as c_int, 0) })?;
         Ok(blocks.max(1).unsigned_abs())
+    }
+
+    /// Blocks that have a thread for each of so many lanes.
+    pub fn blocks_for(&self, lanes: u32) -> u32 {
+        lanes.div_ceil(self.block)
     }
 
     /// Queues the kernel, in `blocks` blocks.
@@ -462,7 +478,7 @@ impl Kernel {
                 blocks,
                 1,
                 1,
-                BLOCK,
+                self.block,
                 1,
                 1,
                 0,
@@ -543,6 +559,15 @@ mod tests {
         assert!(same(files("folder/b.wgsl", "return XDP_PASS;", 90)), "its name is not its meaning");
         assert!(!same(files("a.wgsl", "return XDP_DROP;", 90)));
         assert!(!same(files("a.wgsl", "return XDP_PASS;", 75)));
+    }
+
+    #[test]
+    fn filters_with_flows_are_prebuilt_for_what_keeps_them_in_order() {
+        let text = "fn xdp_flow(pkt: u32) -> u32 { return load_u8(pkt, 0u); }
+            fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
+        let program = wgsl::compile(&Text::new("flows.wgsl", text), &ProgramOptions::default()).unwrap();
+        let cubins = cubins(&program, 90).unwrap();
+        assert_eq!(cubins.iter().map(|cubin| cubin.dispatch).collect::<Vec<_>>(), [Dispatch::Pipelined]);
     }
 
     #[test]

@@ -289,6 +289,11 @@ impl Context {
         }
     }
 
+    /// Whether others have the same context in the driver, as far as this crate knows.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.primary) > 1
+    }
+
     /// Whether the session was left behind.
     pub fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Relaxed)

@@ -40,7 +40,7 @@ impl KernelOnly {
     pub fn time(&mut self, batch: Batch, rounds: u32) -> Result<(Duration, Batch), DeviceError> {
         self.0.with_uploaded(batch, |device, parts| {
             timed(&device.gpu.clone(), rounds, |_| {
-                parts.iter().try_for_each(|(part, buffers)| device.run(buffers, 0, part.packets()))
+                parts.iter().try_for_each(|(part, buffers)| device.run(part, buffers, 0, part.lanes()))
             })
         })
     }

@@ -2,6 +2,7 @@
 
 use std::ffi::{c_char, c_int};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute};
 use portcullis_core::device::{
@@ -10,10 +11,11 @@ use portcullis_core::device::{
 use portcullis_core::program::Program;
 
 use crate::api::{Absent, Code, Driver, check};
-use crate::compile::Target;
+use crate::compile::{BLOCK, Target};
 use crate::context::Context;
 use crate::device::{Gpu, Stream};
 use crate::session;
+use crate::wait;
 
 /// A GPU that CUDA's driver offers.
 #[derive(Debug, Clone)]
@@ -23,6 +25,8 @@ pub struct CudaDevice {
     /// 90 for compute capability 9.0.
     arch: i32,
     processors: u32,
+    /// Threads in a block.
+    block: u32,
     /// CUDA's version that the driver has, major and minor.
     version: (i32, i32),
     /// Why no filter can be loaded on it, where that is so.
@@ -34,6 +38,9 @@ const NO_DRIVER: &str = "no CUDA driver on this machine (libcuda.so.1): install 
      nvidia-driver and libcuda1), or, in a container, let it see the GPU (`--gpus all`)";
 #[cfg(windows)]
 const NO_DRIVER: &str = "no CUDA driver on this machine (nvcuda.dll): install NVIDIA's driver";
+
+/// How long others may take to let go of a context in which nothing works any more.
+const LETTING_GO: Duration = Duration::from_secs(2);
 
 /// The driver's own numbering of devices; set to nothing, it hides them all.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
@@ -193,9 +200,23 @@ impl CudaDevice {
             device,
             arch,
             processors: processors.max(1).unsigned_abs(),
+            block: BLOCK,
             version,
             unfit,
         })
+    }
+
+    /// The same device with so many threads in a block, where batches are `inline` or `pipelined`. Which number is best
+    /// differs between GPUs; what a filter does is the same with any. One that the device does not take is an error
+    /// when a filter is loaded.
+    #[must_use]
+    pub fn in_groups_of(mut self, threads: u32) -> CudaDevice {
+        self.block = threads.max(1);
+        self
+    }
+
+    pub(crate) fn block(&self) -> u32 {
+        self.block
     }
 
     /// 90 for compute capability 9.0.
@@ -210,14 +231,32 @@ impl CudaDevice {
 
     /// Opens the device for one session, with a dispatch method. The token ends waiting for what others do at it.
     pub(crate) fn open(&self, dispatch: Dispatch, cancel: &CancelToken) -> Result<Gpu, DeviceError> {
-        let failed = |what: &str, code: Code| DeviceError::Failed {
-            device: self.info.id.clone(),
-            reason: format!("{what}: {code}"),
-        };
         let driver = Driver::get().map_err(|absent| DeviceError::Missing(without_driver(&absent)))?;
-        let failed = |code: Code| failed("cannot be opened", code);
-        let context = Arc::new(Context::new(driver, self.device, cancel).map_err(failed)?);
-        let stream = || Stream::new(&context).map(Arc::new).map_err(failed);
+        let failed = |code: Code| DeviceError::Failed {
+            device: self.info.id.clone(),
+            reason: format!("cannot be opened: {code}"),
+        };
+        let open = || -> Result<Gpu, (Code, bool)> {
+            let context = Context::new(driver, self.device, cancel).map_err(|code| (code, false))?;
+            let is_shared = context.is_shared();
+            let context = Arc::new(context);
+            self.open_in(&context, dispatch).map_err(|code| (code, is_shared && code.is_of_context()))
+        };
+        let mut opened = open();
+        // Where a kernel has failed, all that is done in the context fails from then on. There is a new one when all have let
+        // go of it, which sessions that are left behind do in a moment.
+        wait::within(LETTING_GO, Some(cancel), || {
+            if matches!(opened, Err((_, true))) {
+                opened = open();
+            }
+            !matches!(opened, Err((_, true)))
+        });
+        opened
+            .map_err(|(code, again)| if again && cancel.is_cancelled() { DeviceError::Cancelled } else { failed(code) })
+    }
+
+    fn open_in(&self, context: &Arc<Context>, dispatch: Dispatch) -> Result<Gpu, Code> {
+        let stream = || Stream::new(context).map(Arc::new);
         let kernels = stream()?;
         // One batch after the other needs no more than one.
         let other = || if dispatch == Dispatch::Inline { Ok(kernels.clone()) } else { stream() };
@@ -228,7 +267,7 @@ impl CudaDevice {
             uploads: other()?,
             downloads: other()?,
             kernels,
-            context,
+            context: context.clone(),
         })
     }
 }

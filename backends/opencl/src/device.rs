@@ -20,6 +20,8 @@ pub(crate) struct Gpu {
     pub largest: u64,
     /// The device's memory is the host's: kernels work on host memory where it lies.
     pub shares_memory: bool,
+    /// Work items in a group, where somebody has said how many.
+    pub group: Option<usize>,
     // Three queues, each in order: what one batch brings in, another runs and a third brings back go
     // on side by side. Events say what waits for what.
     pub uploads: CommandQueue,
@@ -51,6 +53,7 @@ impl Gpu {
             device: device_id,
             largest: device.largest(),
             shares_memory,
+            group: device.group(),
             uploads: queue()?,
             downloads: queue()?,
             kernels,

@@ -23,6 +23,8 @@ pub struct OpenClDevice {
     device: DeviceId,
     largest: u64,
     shares_memory: bool,
+    /// Work items in a group, where somebody has said how many.
+    group: Option<usize>,
     /// Why no filter can be loaded on it, where that is so.
     unfit: Option<String>,
 }
@@ -192,6 +194,7 @@ impl OpenClDevice {
             device,
             largest: largest.max(SMALLEST),
             shares_memory,
+            group: None,
             unfit,
         }
     }
@@ -204,6 +207,18 @@ impl OpenClDevice {
         self.info.limits.retain(|(name, _)| *name != IN_PLACE);
         self.info.limits.push((IN_PLACE, "no".into()));
         self
+    }
+
+    /// The same device with so many work items in a group. Which number is best differs between devices; what a
+    /// filter does is the same with any. One that the device does not take is an error when a batch is run.
+    #[must_use]
+    pub fn in_groups_of(mut self, items: u32) -> OpenClDevice {
+        self.group = Some(items.max(1) as usize);
+        self
+    }
+
+    pub(crate) fn group(&self) -> Option<usize> {
+        self.group
     }
 
     pub(crate) fn device(&self) -> DeviceId {

@@ -10,7 +10,7 @@ use portcullis_core::device::pace::Pace;
 use portcullis_core::device::plan::{self, Bounds, Layout, Needs};
 use portcullis_core::device::{CancelToken, DeviceError, DeviceKind, Imported, LoadOptions};
 use portcullis_core::map::{self, Declaration};
-use portcullis_core::packet::{Batch, Metadata, Span};
+use portcullis_core::packet::{Batch, Descriptor, Metadata, Span};
 use portcullis_core::program::Program;
 
 use crate::column::Answers;
@@ -59,9 +59,9 @@ fn of(
     options: &LoadOptions,
 ) -> Result<OpenClSession, DeviceError> {
     let (kind, effects) = (gpu.kind, loaded.effects);
-    if kind == DeviceKind::Cpu && !Pace::new(kind, program, effects.size).is_free() {
-        loaded.group = loaded.group.min(PACED_GROUP);
-    }
+    let is_paced = kind == DeviceKind::Cpu && !Pace::new(kind, program, effects.size).is_free();
+    let chosen = if is_paced { loaded.group.min(PACED_GROUP) } else { loaded.group };
+    loaded.group = gpu.group.unwrap_or(chosen);
     let maps = program.maps().iter().map(|map| zeros(&gpu, map)).collect::<Result<_, _>>()?;
     let launcher = OpenCl { loaded, imports: Imports::default(), maps, signals: None, watched: 8, gpu };
     Ok(Offload::new(launcher, kind, effects, program, options))
@@ -126,14 +126,9 @@ type Part<'a> = offload::Part<'a, Arc<Import>>;
 
 impl OpenCl {
     /// Tells the kernel where everything is.
-    fn set_arguments(
-        &self,
-        import: Option<&Mem>,
-        buffers: &Buffers,
-        first: usize,
-        count: usize,
-    ) -> Result<(), DeviceError> {
-        let (base, count) = (first as u32, count as u32);
+    fn set_arguments(&self, part: &Part<'_>, buffers: &Buffers, first: usize, count: usize) -> Result<(), DeviceError> {
+        let import = part.import().map(|import| import.memory());
+        let (base, count) = (part.base(first) as u32, count as u32);
         for (index, argument) in self.loaded.arguments.iter().enumerate() {
             let value = match argument {
                 Argument::Arena { .. } => ArgVal::mem(import.unwrap_or_else(|| buffers.packets.memory())),
@@ -151,14 +146,14 @@ impl OpenCl {
         Ok(())
     }
 
-    /// Queues the kernel over `count` packets.
+    /// Queues the kernel for `count` lanes.
     fn enqueue(&self, count: usize, after: Option<&Event>) -> Result<Event, DeviceError> {
         let group = self.loaded.group;
         let size = [count.div_ceil(group) * group, 1, 1];
         let mut event = Event::null();
         let kernel = &self.loaded.kernel;
-        // SAFETY: the kernel stays within its buffers, whatever the filter: it ends before packet
-        // `count`, for which the descriptors, metadata and verdicts have room; the arena it reaches at
+        // SAFETY: the kernel stays within its buffers, whatever the filter: it ends before lane
+        // `count`, and the lanes' packets have room among the descriptors, metadata and verdicts; the arena it reaches at
         // bytes of packets and their rooms, which lie in the buffer, and in the `PAST_END` bytes
         // behind (`Carver::carve`, `plan::cut`). Indices into the filter's own arrays are clamped. The
         // batch, whose words these are, is the session's until the kernel has ended (`Launcher`).
@@ -229,6 +224,8 @@ impl Launcher for OpenCl {
     }
 
     fn bounds(&self, layout: Layout) -> Bounds {
+        // A packet's descriptor and that of its run are no more than its metadata.
+        const { assert!(2 * size_of::<Descriptor>() <= size_of::<Metadata>()) };
         // Far below what a grid can have, and enough to keep any device busy.
         let packets = (self.gpu.largest / size_of::<Metadata>() as u64).min(1 << 24) as usize;
         match layout {
@@ -250,8 +247,8 @@ impl Launcher for OpenCl {
             // its last command has ended (`Launcher`); `release` takes them back.
             unsafe { buffers.descriptors.lend(gpu, part.descriptors())? }
         } else {
-            let seen = part.descriptor_bytes();
-            buffers.descriptors.write(gpu, packets * 8, |to| copy_each(seen, to))?
+            let (seen, size) = (part.descriptor_bytes(), part.descriptor_count() as u64 * 8);
+            buffers.descriptors.write(gpu, size, |to| copy_each(seen, to))?
         };
         if effects.metadata {
             let size = packets * size_of::<Metadata>() as u64;
@@ -294,9 +291,9 @@ impl Launcher for OpenCl {
         if let (0, Some((import, extent))) = (first, part.import().zip(part.extent())) {
             import.written(gpu, &extent)?;
         }
-        self.set_arguments(part.import().map(|import| import.memory()), buffers, first, count)?;
+        self.set_arguments(part, buffers, first, count)?;
         let mut event = self.enqueue(count, buffers.ready.as_ref())?;
-        if first + count == part.packets() {
+        if first + count == part.lanes() {
             event = self.bring_back(part, effects, buffers, event)?;
         }
         gpu.flush(&gpu.kernels)?;
@@ -396,9 +393,8 @@ pub(crate) fn kernel_only(
             let mut last = None;
             for _ in 0..rounds {
                 for (part, buffers) in &*parts {
-                    let import = part.import().map(|import| import.memory());
-                    device.set_arguments(import, buffers, 0, part.packets())?;
-                    last = Some(device.enqueue(part.packets(), buffers.ready.as_ref())?);
+                    device.set_arguments(part, buffers, 0, part.lanes())?;
+                    last = Some(device.enqueue(part.lanes(), buffers.ready.as_ref())?);
                 }
             }
             device.gpu.flush(&device.gpu.kernels)?;

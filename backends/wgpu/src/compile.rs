@@ -14,15 +14,15 @@
 //! }
 //! ```
 //!
-//! Of a filter with flows an invocation takes the run of packets that begins with its own (`offload::GOES_ON`):
+//! Of a filter with flows an invocation takes a run of packets, which a descriptor behind the packets' tells of:
 //!
 //! ```wgsl
-//!     if lane > 0u && (pc_descriptors[packet - 1u].y & GOES_ON) != 0u { return; }
+//!     let run = pc_descriptors[pc_launched.base + lane];
+//!     packet = run.x;
 //!     loop {
+//!         if packet - run.x >= run.y { break; }
 //!         // Private variables are set back.
-//!         let goes_on = pc_descriptors[packet].y & GOES_ON;
 //!         pc_verdicts[packet] = ...;
-//!         if goes_on == 0u || packet + 1u - pc_launched.base >= pc_launched.count { break; }
 //!         packet = packet + 1u;
 //!     }
 //! ```
@@ -39,7 +39,6 @@ use naga::{
     ShaderStage, Span, Statement, StorageAccess, StructMember, Type, TypeInner, VectorSize,
 };
 use portcullis_core::device::DeviceError;
-use portcullis_core::device::offload::GOES_ON;
 use portcullis_core::map::BIND_GROUP;
 use portcullis_core::program::Program;
 use portcullis_core::program::passes::{Lowered, Lowering, inlined, lower, nested};
@@ -47,8 +46,8 @@ use portcullis_core::program::passes::{Lowered, Lowering, inlined, lower, nested
 /// The entry point's name.
 pub(crate) const ENTRY: &str = "main";
 
-/// Invocations in a work group: a multiple of every GPU's lane count, and no more than any device
-/// takes.
+/// Invocations in a work group where nobody has said how many: a multiple of every GPU's lane count, and no
+/// more than any device takes.
 pub(crate) const WORKGROUP: u32 = 64;
 
 /// Bindings in group 0.
@@ -61,9 +60,9 @@ pub(crate) const LAUNCH: u32 = 4;
 /// What one launch of the kernel covers, as the kernel reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Launch {
-    /// The first packet's index.
+    /// The index of the first packet, or of the first run's descriptor.
     pub base: u32,
-    /// Number of packets.
+    /// Number of packets, or of runs.
     pub count: u32,
     /// Invocations in a row of the grid.
     pub row: u32,
@@ -94,6 +93,8 @@ pub(crate) struct Kernel {
     pub metadata: bool,
     /// The filter's maps that it uses, by their numbers.
     pub maps: Vec<u32>,
+    /// Whether it takes packets in the order of their flows.
+    pub flows: bool,
 }
 
 impl Kernel {
@@ -120,7 +121,7 @@ impl Kernel {
     }
 }
 
-/// Lowers a program for any device.
+/// Lowers a program for any device, with `group` invocations in a work group.
 ///
 /// 64-bit integers always become pairs of words, also for a device that has them: naga's SPIR-V
 /// writer extends `i64(u32)` with the sign and `u64(i32)` with zeros, against our semantics, and
@@ -128,10 +129,10 @@ impl Kernel {
 ///
 /// # Errors
 /// A reason, where a pass went wrong; that is a fault of Portcullis.
-pub(crate) fn kernel(program: &Program) -> Result<Kernel, String> {
+pub(crate) fn kernel(program: &Program, group: u32) -> Result<Kernel, String> {
     let lowered = lower(program, Lowering::SPIRV).map_err(|error| error.to_string())?;
     let mut module = lowered.module.clone();
-    let entry = entry(&mut module, &lowered, program.has_flows())?;
+    let entry = entry(&mut module, &lowered, group, program.has_flows())?;
     module.entry_points.push(entry);
     compact(&mut module, KeepUnused::No);
 
@@ -155,7 +156,7 @@ pub(crate) fn kernel(program: &Program) -> Result<Kernel, String> {
     let [arena, descriptors, metadata] = used.map(|used| used.map(|(_, access)| access));
     let bindings = module.global_variables.iter().filter_map(|(_, global)| global.binding);
     let maps = bindings.filter(|binding| binding.group == BIND_GROUP).map(|binding| binding.binding).collect();
-    Ok(Kernel { module, info, arena, descriptors, metadata: metadata.is_some(), maps })
+    Ok(Kernel { module, info, arena, descriptors, metadata: metadata.is_some(), maps, flows: program.has_flows() })
 }
 
 /// The program as SPIR-V 1.3 words, as a Vulkan device gets it.
@@ -165,7 +166,7 @@ pub(crate) fn kernel(program: &Program) -> Result<Kernel, String> {
 pub fn spirv(program: &Program) -> Result<Vec<u32>, DeviceError> {
     use naga::back::spv;
     let failed = |reason: String| DeviceError::Failed { device: "wgpu".into(), reason };
-    let kernel = kernel(program).map_err(failed)?;
+    let kernel = kernel(program, WORKGROUP).map_err(failed)?;
     let options = spv::Options {
         lang_version: (1, 3),
         flags: spv::WriterFlags::DEBUG,
@@ -187,7 +188,7 @@ fn validate(module: &Module) -> Result<ModuleInfo, String> {
 }
 
 /// Builds the entry point. With `flows` it takes packets in the order of their flows.
-fn entry(module: &mut Module, lowered: &Lowered, flows: bool) -> Result<EntryPoint, String> {
+fn entry(module: &mut Module, lowered: &Lowered, group: u32, flows: bool) -> Result<EntryPoint, String> {
     let mut ty =
         |name: Option<&str>, inner| module.types.insert(Type { name: name.map(String::from), inner }, Span::UNDEFINED);
     let word = ty(None, TypeInner::Scalar(Scalar::U32));
@@ -245,10 +246,9 @@ fn entry(module: &mut Module, lowered: &Lowered, flows: bool) -> Result<EntryPoi
         },
         Statement::Emit(Range::new_from_bounds(index, index)),
     ]);
-    let parts = Parts { verdicts, index, lane, base, count };
     match flows {
-        true => run(module, &mut function, &mut body, lowered, &parts)?,
-        false => packet(&mut function, &mut body, lowered, &parts, index, None),
+        true => run(module, &mut function, &mut body, lowered, verdicts, index)?,
+        false => packet(&mut function, &mut body, lowered, verdicts, index),
     }
     body.push(Statement::Return { value: None }, Span::UNDEFINED);
     function.body = body;
@@ -256,7 +256,7 @@ fn entry(module: &mut Module, lowered: &Lowered, flows: bool) -> Result<EntryPoi
         name: ENTRY.into(),
         stage: ShaderStage::Compute,
         early_depth_test: None,
-        workgroup_size: [WORKGROUP, 1, 1],
+        workgroup_size: [group, 1, 1],
         workgroup_size_overrides: None,
         function,
         mesh_info: None,
@@ -265,40 +265,29 @@ fn entry(module: &mut Module, lowered: &Lowered, flows: bool) -> Result<EntryPoi
     })
 }
 
-/// What an entry point has in scope.
-struct Parts {
-    /// The global variable's pointer.
-    verdicts: Handle<Expression>,
-    /// The invocation's packet.
-    index: Handle<Expression>,
-    lane: Handle<Expression>,
-    base: Handle<Expression>,
-    count: Handle<Expression>,
-}
-
 /// Filters a packet, and writes its verdict.
 fn packet(
     function: &mut Function,
     body: &mut Block,
     lowered: &Lowered,
-    parts: &Parts,
+    verdicts: Handle<Expression>,
     packet: Handle<Expression>,
-    goes_on: Option<Handle<Expression>>,
 ) {
-    let value = lowered.packet(function, body, packet, goes_on);
-    let pointer = Expression::Access { base: parts.verdicts, index: packet };
+    let value = lowered.packet(function, body, packet);
+    let pointer = Expression::Access { base: verdicts, index: packet };
     let pointer = function.expressions.append(pointer, Span::UNDEFINED);
     body.push(Statement::Emit(Range::new_from_bounds(pointer, pointer)), Span::UNDEFINED);
     body.push(Statement::Store { pointer, value }, Span::UNDEFINED);
 }
 
-/// Filters the run of packets that begins with the invocation's, if one does.
+/// Filters the packets of a run, one after the other. `index` is the number of its descriptor.
 fn run(
     module: &Module,
     function: &mut Function,
     body: &mut Block,
     lowered: &Lowered,
-    parts: &Parts,
+    verdicts: Handle<Expression>,
+    index: Handle<Expression>,
 ) -> Result<(), String> {
     let word = module.types.iter().find(|(_, ty)| ty.inner == TypeInner::Scalar(Scalar::U32));
     let (word, _) = word.ok_or("a kernel without words")?;
@@ -306,35 +295,24 @@ fn run(
     let variable = function.local_variables.append(variable, Span::UNDEFINED);
     let mut add = |e| function.expressions.append(e, Span::UNDEFINED);
     let binary = |op, left, right| Expression::Binary { op, left, right };
-    let literal = |value| Expression::Literal(Literal::U32(value));
     let variable = add(Expression::LocalVariable(variable));
+    let one = add(Expression::Literal(Literal::U32(1)));
     let descriptors = add(Expression::GlobalVariable(lowered.machinery.descriptors));
-    let [zero, one, mark] = [0, 1, GOES_ON].map(|value| add(literal(value)));
+    let descriptor = add(Expression::Access { base: descriptors, index });
+    let [first, packets] = [0, 1].map(|index| {
+        let pointer = add(Expression::AccessIndex { base: descriptor, index });
+        add(Expression::Load { pointer })
+    });
+    body.push(Statement::Emit(Range::new_from_bounds(descriptor, packets)), Span::UNDEFINED);
+    body.push(Statement::Store { pointer: variable, value: first }, Span::UNDEFINED);
 
-    // The mark of the packet before, where there is one.
-    let later = add(binary(BinaryOperator::Greater, parts.lane, zero));
-    let before = add(binary(BinaryOperator::Subtract, parts.index, one));
-    let mut marked = |packet| {
-        let descriptor = add(Expression::Access { base: descriptors, index: packet });
-        let pointer = add(Expression::AccessIndex { base: descriptor, index: 1 });
-        let length = add(Expression::Load { pointer });
-        let marked = add(binary(BinaryOperator::And, length, mark));
-        (Range::new_from_bounds(descriptor, marked), marked)
-    };
-    let (emit_before, mark_before) = marked(before);
-    let inside = function.expressions.append(binary(BinaryOperator::NotEqual, mark_before, zero), Span::UNDEFINED);
-    let leave = Block::from_vec(vec![Statement::Return { value: None }]);
-    let look = Block::from_vec(vec![
-        Statement::Emit(Range::new_from_bounds(before, before)),
-        Statement::Emit(emit_before),
-        Statement::Emit(Range::new_from_bounds(inside, inside)),
-        Statement::If { condition: inside, accept: leave, reject: Block::new() },
+    let at = add(Expression::Load { pointer: variable });
+    let done = add(binary(BinaryOperator::Subtract, at, first));
+    let ends = add(binary(BinaryOperator::GreaterEqual, done, packets));
+    let mut turn = Block::from_vec(vec![
+        Statement::Emit(Range::new_from_bounds(at, ends)),
+        Statement::If { condition: ends, accept: Block::from_vec(vec![Statement::Break]), reject: Block::new() },
     ]);
-    body.push(Statement::Emit(Range::new_from_bounds(later, later)), Span::UNDEFINED);
-    body.push(Statement::If { condition: later, accept: look, reject: Block::new() }, Span::UNDEFINED);
-    body.push(Statement::Store { pointer: variable, value: parts.index }, Span::UNDEFINED);
-
-    let mut turn = Block::new();
     for (global, init) in lowered.privates() {
         let pointer = function.expressions.append(Expression::GlobalVariable(global), Span::UNDEFINED);
         let value = match init {
@@ -346,23 +324,9 @@ fn run(
         };
         turn.push(Statement::Store { pointer, value }, Span::UNDEFINED);
     }
-    let mut add = |e| function.expressions.append(e, Span::UNDEFINED);
-    let index = add(Expression::Load { pointer: variable });
-    let descriptor = add(Expression::Access { base: descriptors, index });
-    let pointer = add(Expression::AccessIndex { base: descriptor, index: 1 });
-    let length = add(Expression::Load { pointer });
-    let goes_on = add(binary(BinaryOperator::And, length, mark));
-    turn.push(Statement::Emit(Range::new_from_bounds(index, goes_on)), Span::UNDEFINED);
-    packet(function, &mut turn, lowered, parts, index, Some(goes_on));
-    let mut add = |e| function.expressions.append(e, Span::UNDEFINED);
-    let last = add(binary(BinaryOperator::Equal, goes_on, zero));
-    let next = add(binary(BinaryOperator::Add, index, one));
-    let done = add(binary(BinaryOperator::Subtract, next, parts.base));
-    let beyond = add(binary(BinaryOperator::GreaterEqual, done, parts.count));
-    let ends = add(binary(BinaryOperator::LogicalOr, last, beyond));
-    turn.push(Statement::Emit(Range::new_from_bounds(last, ends)), Span::UNDEFINED);
-    let leave = Block::from_vec(vec![Statement::Break]);
-    turn.push(Statement::If { condition: ends, accept: leave, reject: Block::new() }, Span::UNDEFINED);
+    packet(function, &mut turn, lowered, verdicts, at);
+    let next = function.expressions.append(binary(BinaryOperator::Add, at, one), Span::UNDEFINED);
+    turn.push(Statement::Emit(Range::new_from_bounds(next, next)), Span::UNDEFINED);
     turn.push(Statement::Store { pointer: variable, value: next }, Span::UNDEFINED);
     let turns = Statement::Loop { body: turn, continuing: Block::new(), break_if: None };
     body.push(turns, Span::UNDEFINED);
@@ -404,7 +368,7 @@ mod tests {
     fn kernel_of(body: &str) -> Kernel {
         let text = format!("fn xdp_filter(pkt: u32) -> u32 {{ {body} return XDP_PASS; }}");
         let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
-        kernel(&program.unwrap_or_else(|e| panic!("{}", e.render()))).unwrap()
+        kernel(&program.unwrap_or_else(|e| panic!("{}", e.render())), WORKGROUP).unwrap()
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Flows, LoadOptions, Session};
 use portcullis_core::program::Program;
 
+use crate::compile::WORKGROUP;
 use crate::device::Gpu;
 use crate::memory::import::HostImport;
 use crate::session::{self, SOFTWARE_NESTING, SOFTWARE_SIZE};
@@ -25,6 +26,8 @@ pub struct WgpuDevice {
     info: DeviceInfo,
     adapter: wgpu::Adapter,
     import: Option<HostImport>,
+    /// Invocations in a work group.
+    group: u32,
 }
 
 /// All devices of this machine, `wgpu:0` first: real GPUs before software, else in the order in
@@ -160,7 +163,20 @@ impl WgpuDevice {
             },
             adapter,
             import,
+            group: WORKGROUP,
         }
+    }
+
+    /// The same device with so many invocations in a work group. Which number is best differs between GPUs; what a
+    /// filter does is the same with any. One that the device does not take is an error when a filter is loaded.
+    #[must_use]
+    pub fn in_groups_of(mut self, invocations: u32) -> WgpuDevice {
+        self.group = invocations.max(1);
+        self
+    }
+
+    pub(crate) fn group(&self) -> u32 {
+        self.group
     }
 
     /// Opens the device for one session: a session that fails takes no other with it.

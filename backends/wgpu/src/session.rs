@@ -11,7 +11,7 @@ use portcullis_core::packet::{Batch, Descriptor, Metadata, Span};
 use portcullis_core::program::Program;
 use wgpu::{BufferUsages, CommandEncoder, WriteOnly};
 
-use crate::compile::{ARENA, DESCRIPTORS, LAUNCH, Launch, METADATA, VERDICTS, WORKGROUP};
+use crate::compile::{ARENA, DESCRIPTORS, LAUNCH, Launch, METADATA, VERDICTS};
 use crate::device::Gpu;
 use crate::memory::{Download, Imports, Upload};
 use crate::probe::WgpuDevice;
@@ -36,7 +36,7 @@ pub(crate) fn open(
     let maps = program.maps().iter().map(|map| zeros(&gpu, map)).collect::<Result<Vec<_>, _>>()?;
     gpu.check()?;
     let map_bindings = loaded.map_bindings(&gpu, &maps);
-    let launcher = Wgpu { loaded, imports: Imports::default(), maps, map_bindings, gpu };
+    let launcher = Wgpu { loaded, group: device.group(), imports: Imports::default(), maps, map_bindings, gpu };
     Ok(Offload::new(launcher, kind, effects, program, options))
 }
 
@@ -56,6 +56,8 @@ fn zeros(gpu: &Gpu, map: &Declaration) -> Result<wgpu::Buffer, DeviceError> {
 /// A compiled filter, with what it takes to launch it.
 pub(crate) struct Wgpu {
     loaded: Loaded,
+    /// Invocations in a work group.
+    group: u32,
     imports: Imports,
     /// The words of the filter's maps.
     maps: Vec<wgpu::Buffer>,
@@ -87,10 +89,10 @@ impl Wgpu {
     }
 
     /// What a launch over some packets of a part is told, and its grid of work groups.
-    fn grid(&self, first: usize, count: usize) -> (Launch, (u32, u32)) {
-        let groups = (count as u32).div_ceil(WORKGROUP);
+    fn grid(&self, part: &Part<'_>, first: usize, count: usize) -> (Launch, (u32, u32)) {
+        let groups = (count as u32).div_ceil(self.group);
         let width = groups.min(self.gpu.limits.max_compute_workgroups_per_dimension);
-        let launch = Launch { base: first as u32, count: count as u32, row: width * WORKGROUP };
+        let launch = Launch { base: part.base(first) as u32, count: count as u32, row: width * self.group };
         (launch, (width, groups.div_ceil(width)))
     }
 
@@ -106,7 +108,7 @@ impl Wgpu {
 
     fn encode_uploads(&self, part: &Part<'_>, buffers: &Buffers, encoder: &mut CommandEncoder) {
         let packets = part.packets() as u64;
-        buffers.descriptors.encode(encoder, packets * 8);
+        buffers.descriptors.encode(encoder, part.descriptor_count() as u64 * 8);
         if self.loaded.effects.metadata {
             buffers.metadata.encode(encoder, packets * size_of::<Metadata>() as u64);
         }
@@ -149,7 +151,7 @@ impl Wgpu {
             });
         }
         if self.loaded.descriptors {
-            entries.push(entry(DESCRIPTORS, buffers.descriptors.buffer(), 0, packets * 8));
+            entries.push(entry(DESCRIPTORS, buffers.descriptors.buffer(), 0, part.descriptor_count() as u64 * 8));
         }
         if self.loaded.effects.metadata {
             let size = packets * size_of::<Metadata>() as u64;
@@ -192,7 +194,9 @@ impl Launcher for Wgpu {
     }
 
     fn bounds(&self, _: Layout) -> Bounds {
-        let a_packet = if self.loaded.effects.metadata { size_of::<Metadata>() } else { size_of::<Descriptor>() };
+        // Its own, and that of its run where there are any.
+        let descriptors = size_of::<Descriptor>() * if self.loaded.flows { 2 } else { 1 };
+        let a_packet = if self.loaded.effects.metadata { size_of::<Metadata>() } else { descriptors };
         let packets = self.gpu.binding_limit() / a_packet as u64;
         Bounds {
             binding: self.gpu.binding_limit(),
@@ -219,7 +223,8 @@ impl Launcher for Wgpu {
     fn upload(&mut self, part: &Part<'_>, effects: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
         let (gpu, packets) = (&self.gpu, part.packets() as u64);
         let limit = gpu.binding_limit();
-        buffers.descriptors.write(gpu, packets * 8, limit, |to| write_each(part.descriptor_bytes(), to))?;
+        let descriptors = part.descriptor_count() as u64 * 8;
+        buffers.descriptors.write(gpu, descriptors, limit, |to| write_each(part.descriptor_bytes(), to))?;
         if effects.metadata {
             let size = packets * size_of::<Metadata>() as u64;
             buffers.metadata.write(gpu, size, limit, |to| write_each(part.metadata_bytes(), to))?;
@@ -252,13 +257,13 @@ impl Launcher for Wgpu {
         let packets = part.packets() as u64;
         let bytes = part.bytes();
         let changed = if effects.writes_packets { bytes.end - bytes.start } else { 0 };
-        let ends = first + count == part.packets();
+        let ends = first + count == part.lanes();
         let mut encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         if first == 0 {
             self.encode_uploads(part, buffers, &mut encoder);
             buffers.bindings = Some(self.bindings(part, buffers));
         }
-        let (launch, grid) = self.grid(first, count);
+        let (launch, grid) = self.grid(part, first, count);
         self.gpu.queue.write_buffer(&buffers.launch, 0, &launch.bytes());
         self.encode_launch(&mut encoder, buffers.bindings.as_ref().expect("made for the first launch"), grid);
         if ends {
@@ -353,7 +358,7 @@ pub(crate) fn kernel_only(
         let mut launches = Vec::new();
         for (part, buffers) in &*parts {
             device.encode_uploads(part, buffers, &mut uploads);
-            let (launch, grid) = device.grid(0, part.packets());
+            let (launch, grid) = device.grid(part, 0, part.lanes());
             device.gpu.queue.write_buffer(&buffers.launch, 0, &launch.bytes());
             launches.push((device.bindings(part, buffers), grid));
         }

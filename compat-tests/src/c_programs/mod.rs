@@ -6,9 +6,11 @@
 use rand::{Rng, RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
+use crate::generator::Maps;
 use crate::witness::Unit;
 use structures::Structure;
 
+mod maps;
 mod structures;
 
 /// The packet's length, which the programs rely on.
@@ -39,26 +41,40 @@ const NAMES: [&str; 14] = [
 
 /// A random filter.
 pub fn program(seed: u64) -> Unit {
+    Unit { text: text(seed, None), names: NAMES.map(str::to_owned).to_vec() }
+}
+
+/// The same with maps, of which plain C knows nothing.
+pub fn with_maps(seed: u64, maps: Maps) -> String {
+    text(seed, Some(maps))
+}
+
+fn text(seed: u64, maps: Option<Maps>) -> String {
     let mut writer = Writer {
         random: Pcg64::seed_from_u64(seed),
         text: String::new(),
         depth: 0,
+        maps: maps.is_some(),
         helpers: Vec::new(),
         outer: Structure::default(),
     };
+    if let Some(maps) = maps {
+        writer.map_globals(maps == Maps::Flows);
+    }
     writer.table();
     writer.structures();
     for number in 0..writer.random.random_range(1..4) {
         writer.helper(number);
     }
     writer.filter();
-    Unit { text: writer.text, names: NAMES.map(str::to_owned).to_vec() }
+    writer.text
 }
 
 struct Writer {
     random: Pcg64,
     text: String,
     depth: usize,
+    maps: bool,
     /// Name, and types of result and parameters; those with a pointer take one to `int` first.
     helpers: Vec<(String, bool, Vec<&'static str>)>,
     /// `struct outer`.
@@ -118,6 +134,9 @@ impl Writer {
         self.line("uint xdp_filter(__global uchar *pkt, uint len)");
         self.line("{");
         self.depth += 1;
+        if self.maps {
+            self.map_prologue();
+        }
         let mut names = Vec::new();
         for (i, ty) in TYPES.iter().enumerate() {
             let at = self.random.random_range(0..16);
@@ -178,6 +197,9 @@ impl Writer {
     }
 
     fn statement(&mut self, names: &[String], depth: u32) {
+        if self.maps && self.random.random_bool(0.4) {
+            return self.map_statement(names);
+        }
         let kind = if depth == 0 { 0 } else { self.random.random_range(0..16) };
         match kind {
             12..15 => self.structure_statement(names),

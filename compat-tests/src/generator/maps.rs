@@ -10,7 +10,7 @@ use super::{Generator, Scalar, Type};
 const FLOW_OF: &str = "load_u8(pkt, 23u) & 3u";
 
 /// The maps of a filter that has any, by name and kind; keys are of 1, 3 and 6 words.
-const MAPS: &str = "//! map one: hash key=1 value=2 entries=300
+pub(crate) const MAPS: &str = "//! map one: hash key=1 value=2 entries=300
 //! map three: hash key=3 value=1 entries=300
 //! map six: lru_hash key=6 value=2 entries=300
 //! map bare: hash key=2 value=0 entries=300
@@ -21,7 +21,7 @@ const MAPS: &str = "//! map one: hash key=1 value=2 entries=300
 ";
 
 /// A table with keys: name, words of a key, and of a value.
-const TABLES: [(&str, u32, u32); 4] = [("one", 1, 2), ("three", 3, 1), ("six", 6, 2), ("bare", 2, 0)];
+pub(crate) const TABLES: [(&str, u32, u32); 4] = [("one", 1, 2), ("three", 3, 1), ("six", 6, 2), ("bare", 2, 0)];
 
 impl Generator<'_> {
     /// The maps, and what says which flow a packet belongs to; `ordered` where its packets are to come in order.

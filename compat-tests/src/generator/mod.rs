@@ -10,7 +10,7 @@
 //! operands or small literals.
 
 mod expressions;
-mod maps;
+pub(crate) mod maps;
 mod packets;
 mod statements;
 

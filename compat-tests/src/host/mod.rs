@@ -47,7 +47,7 @@ struct Process {
 
 impl Process {
     fn ask(&mut self, filter: u32, memory: &mut Memory) -> Result<(), String> {
-        let Memory { arena, descriptors, metadata, verdicts, targets } = memory;
+        let Memory { arena, descriptors, metadata, verdicts, targets, .. } = memory;
         let bytes_of = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
         let head = [filter, verdicts.len() as u32, arena.len() as u32, metadata.len() as u32 * 4];
         let request = [bytes_of(&head), arena.clone(), bytes_of(descriptors), bytes_of(metadata)].concat();

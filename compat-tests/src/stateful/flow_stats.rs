@@ -21,9 +21,9 @@ pub struct FlowStats {
 pub struct Flow {
     packets: u32,
     bytes: u64,
-    /// Milliseconds of the packets.
-    first: u64,
-    last: u64,
+    /// Seconds of the packets, modulo 2^32.
+    first: u32,
+    last: u32,
 }
 
 impl Model for FlowStats {
@@ -31,7 +31,7 @@ impl Model for FlowStats {
         if let Some(ip) = ip(&packet.bytes) {
             let has_ports = [6, 17, 132].contains(&ip.protocol) && !ip.is_later_fragment;
             let port = |at| ip.u16_at(at).filter(|_| has_ports).unwrap_or(0);
-            let now = packet.metadata.time_ns() / 1_000_000;
+            let now = (packet.metadata.time_ns() / 1_000_000_000) as u32;
             let flow = self.flows.entry((ip.source, ip.destination, port(0), port(2), ip.protocol));
             let flow = flow.or_insert(Flow { packets: 0, bytes: 0, first: now, last: now });
             flow.packets += 1;
@@ -47,7 +47,7 @@ impl Model for FlowStats {
     }
 
     fn maps(&self) -> Maps {
-        let time = |ms: u64| (ms as u32).max(1);
+        let time = |seconds: u32| seconds.max(1);
         let flows = self.flows.iter().map(|((source, destination, from, to, protocol), flow)| {
             let ends = [u32::from(*from), u32::from(*to), u32::from(*protocol)];
             let key = [&words(*source)[..], &words(*destination), &ends].concat();

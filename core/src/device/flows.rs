@@ -10,6 +10,12 @@ use crate::program::{FLOW_BITS, Program};
 
 /// A session that filters packets of a flow one at a time, in the order in which they came.
 pub trait InOrder: Session {
+    /// Whether [`InOrder::submit_in_order`] would take the batch, as far as the batch can tell.
+    ///
+    /// # Errors
+    /// Why it would not.
+    fn check(&mut self, batch: &Batch) -> Result<(), DeviceError>;
+
     /// As [`Session::submit`], of a batch whose packets belong to flows of these numbers, one a packet.
     ///
     /// # Errors
@@ -158,7 +164,9 @@ impl<S: InOrder> Session for Flows<S> {
     }
 
     fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
-        if let Err(error) = check_submission(&self.program, &batch, self.in_flight(), self.depth()) {
+        let checked = check_submission(&self.program, &batch, self.in_flight(), self.depth());
+        // Once its numbers are known nobody could be given it back.
+        if let Err(error) = checked.and_then(|()| self.session.check(&batch)) {
             return Err(SubmitError { batch: Box::new(batch), error });
         }
         self.go_on_until(self.numbers.depth() - 1);

@@ -82,19 +82,26 @@ pub struct TooLarge {
     pub length: u32,
 }
 
-/// Whether a copy packs the packets: where what lies between the bytes that matter is most of it.
+/// Whether a copy packs the packets: where what lies between the bytes that matter is most of it, or others'.
 pub fn pays_to_pack(batch: &Batch, needs: Needs) -> bool {
-    let wanted: u64 = batch.descriptors().iter().map(|d| u64::from(needs.of(d.length)) + 2 * needs.margin()).sum();
-    extent(batch.descriptors(), needs).is_some_and(|all| all.end - all.start > 2 * wanted)
+    let wanted = || batch.descriptors().iter().map(|d| u64::from(needs.of(d.length)) + 2 * needs.margin()).sum::<u64>();
+    batch.is_scattered() || extent(batch, 0..batch.len(), needs).is_some_and(|all| all.end - all.start > 2 * wanted())
 }
 
-/// The bytes from the first packet's first word to the last packet's last word, rooms included;
-/// `None` where no packet has any. Packets of a batch ascend in memory.
-pub fn extent(descriptors: &[Descriptor], needs: Needs) -> Option<Range<u64>> {
-    let mut seen = descriptors.iter().filter(|d| d.length > 0 || needs.room);
-    let first = words(seen.next()?, needs);
-    let last = seen.next_back().map_or(first.clone(), |d| words(d, needs));
+/// The bytes from the first word of these packets to the last, rooms included; `None` where none of them has any.
+pub fn extent(batch: &Batch, packets: Range<usize>, needs: Needs) -> Option<Range<u64>> {
+    let mut seen = batch.descriptors()[packets].iter().filter(|d| d.length > 0 || needs.room).map(|d| words(d, needs));
+    let first = seen.next()?;
+    if batch.is_scattered() {
+        return Some(seen.fold(first, union));
+    }
+    // They ascend in memory.
+    let last = seen.next_back().unwrap_or(first.clone());
     Some(first.start..last.end)
+}
+
+fn union(a: Range<u64>, b: Range<u64>) -> Range<u64> {
+    a.start.min(b.start)..a.end.max(b.end)
 }
 
 /// The words of the span that a packet lies in. A packet without bytes may be anywhere, and lies
@@ -118,7 +125,7 @@ pub fn cut(batch: &Batch, layout: Layout, needs: Needs, bounds: Bounds) -> Resul
         let first = number * bounds.packets;
         if layout != Layout::Packed {
             // The usual case needs no look at each packet.
-            let all = extent(chunk, needs).unwrap_or(0..0);
+            let all = extent(batch, first..first + chunk.len(), needs).unwrap_or(0..0);
             let start = all.start / alignment * alignment;
             if all.end - start <= room {
                 pieces.push(Piece { packets: first..first + chunk.len(), bytes: start..all.end });
@@ -142,24 +149,27 @@ fn cut_one_by_one(
     let (alignment, room) = (alignment(layout, bounds), bounds.binding - PAST_END);
     for (index, d) in (first..).zip(descriptors) {
         let nothing = d.length == 0 && !needs.room;
-        let end = pieces.last().map_or(0, |piece| piece.bytes.end);
-        // Where the packet begins and ends, in this piece and in a new one.
-        let (here, fresh) = if layout == Layout::Packed {
-            let size = (u64::from(needs.of(d.length)) + 2 * needs.margin() + 3) & !3;
-            (end..end + size, 0..size)
+        // Where the packet begins and ends in a piece of its own.
+        let fresh = if layout == Layout::Packed {
+            0..(u64::from(needs.of(d.length)) + 2 * needs.margin() + 3) & !3
         } else if nothing {
-            (end..end, 0..0)
+            0..0
         } else {
             let words = words(d, needs);
-            (words.clone(), words.start / alignment * alignment..words.end)
+            words.start / alignment * alignment..words.end
         };
         if let Some(piece) = pieces.last_mut().filter(|piece| piece.packets.len() < bounds.packets) {
-            // A piece that has only empty packets so far begins with the first that is not.
-            let start =
-                if piece.bytes.is_empty() && layout != Layout::Packed { fresh.start } else { piece.bytes.start };
-            if here.end - start <= room {
+            let all = piece.bytes.clone();
+            let both = match layout {
+                Layout::Packed => all.start..all.end + fresh.end,
+                _ if nothing => all,
+                // A piece that has only empty packets so far begins with the first that is not.
+                _ if all.is_empty() => fresh.clone(),
+                _ => union(all, fresh.clone()),
+            };
+            if both.end - both.start <= room {
                 piece.packets.end = index + 1;
-                piece.bytes = start..here.end;
+                piece.bytes = both;
                 continue;
             }
         }
@@ -305,6 +315,24 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// As a ring delivers them: in any order, with others' frames between.
+    #[test]
+    fn scattered_packets_are_bound_from_the_lowest_to_the_highest_and_never_copied_with_what_is_between() {
+        // Frames of 1,756 bytes, the room included, the first packet in the last one.
+        let b = Batch::in_frames(&[&[0; 60][..], &[0; 60], &[], &[0; 1500]]).unwrap();
+        assert_eq!(extent(&b, 0..4, WHOLE), Some(128..3 * 1756 + 128 + 60));
+        assert_eq!(extent(&b, 1..4, WHOLE), Some(128..2 * 1756 + 128 + 60));
+        assert_eq!(extent(&b, 1..4, Needs { room: true, ..WHOLE }), Some(0..2 * 1756 + 316));
+        let in_place = |binding| cut(&b, Layout::InPlace, WHOLE, bounds(binding, 64, 10));
+        assert_eq!(in_place(1 << 16), Ok(vec![piece(0..4, 128..5456)]));
+        assert_eq!(in_place(4000), Ok(vec![piece(0..3, 3640 / 64 * 64..5456), piece(3..4, 128..1628)]));
+        assert_eq!(in_place(1499), Err(TooLarge { index: 3, length: 1500 }));
+        assert!(pays_to_pack(&b, WHOLE));
+        // Side by side they would be worth one copy.
+        assert!(pays_to_pack(&Batch::in_frames(&[[0; 64], [0; 64]]).unwrap(), Needs { room: true, ..WHOLE }));
+        assert!(!pays_to_pack(&batch(&[(0, 64), (64, 64)], Room::None), WHOLE));
     }
 
     #[test]

@@ -6,12 +6,11 @@
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
 
-use super::layout::Layout;
-use super::lpm::{MAX_WORDS, Parts};
+use super::fields::{self, Field};
+use super::layout::{Layout, MAX_WORDS};
+use super::lpm::Parts;
 use crate::lang::nearest::nearest;
 use crate::lang::{Diagnostic, FILTER, prelude};
-
-use super::fields::{self, Field};
 
 /// Maps that a filter may declare.
 pub const MAX_MAPS: usize = 16;
@@ -96,6 +95,9 @@ pub struct Declaration {
     pub entries: u32,
     /// What the words of an entry are called, key before value, and how they are written; nothing where that is not said.
     pub fields: Vec<Field>,
+    /// Whether the filter writes to none of its values, as the maps of a [`Program`](crate::program::Program) say: of an
+    /// `lpm`, prefixes of equal values share an entry then.
+    pub read_only: bool,
     /// The declaration's bytes in the text.
     pub place: Range<usize>,
 }
@@ -299,9 +301,10 @@ impl<'a> Line<'a> {
         let entries = sizes.entries.ok_or_else(|| missing("entries"))?;
         let fields = sizes.fields.unwrap_or_default();
         if let Some(at) = fields_at {
-            fields::check(&fields, key, value).map_err(|error| error.at(at, ""))?;
+            fields::check(&fields, kind, key, value).map_err(|error| error.at(at, ""))?;
         }
-        let map = Declaration { name: text[name].to_owned(), kind, key, value, entries, fields, place: self.place };
+        let name = text[name].to_owned();
+        let map = Declaration { name, kind, key, value, entries, fields, read_only: false, place: self.place };
         let words = if kind == Kind::Lpm { Parts::of(&map).end } else { Layout::of(&map).words() as u64 };
         if words <= MAX_WORDS {
             return Ok(map);
@@ -360,11 +363,8 @@ impl Sizes {
     fn take(&mut self, kind: Kind, word: &str) -> Result<(), Diagnostic> {
         let (name, number) = word.split_once('=').unwrap_or((word, ""));
         let (slot, range) = match name {
-            "fields" if kind == Kind::Lpm => {
-                return Err(Diagnostic::new("a map of the kind `lpm` has no `fields=`"));
-            }
             "fields" => {
-                return match self.fields.replace(fields::parse(number)?) {
+                return match self.fields.replace(fields::parse(number, kind)?) {
                     None => Ok(()),
                     Some(_) => Err(Diagnostic::new("`fields=` is said twice")),
                 };
@@ -460,7 +460,16 @@ mod tests {
         let map = one("//! map a: hash fields=from:ip,port,mac:mac,bytes:u64 key=5 value=4 entries=9");
         let fields: Vec<_> = map.fields.iter().map(|field| (field.name.as_str(), field.form.name())).collect();
         assert_eq!(fields, [("from", "ip"), ("port", "u32"), ("mac", "mac"), ("bytes", "u64")]);
-        assert_eq!(one("//! map a: counter entries=1 fields=group,drops:u64").fields.len(), 2);
+        for text in
+            ["//! map a: counter entries=1 fields=group,drops:u64", "//! map a: counter entries=1 fields=group,drops"]
+        {
+            assert_eq!(one(text).fields[1].form.name(), "u64");
+        }
+        for key in ["fields=network,port,mac:mac key=1", "key=4 fields=network:prefix,port,mac:mac"] {
+            let map = one(&format!("//! map a: lpm {key} value=3 entries=9"));
+            let fields: Vec<_> = map.fields.iter().map(|field| (field.name.as_str(), field.form.name())).collect();
+            assert_eq!(fields, [("network", "prefix"), ("port", "u32"), ("mac", "mac")]);
+        }
         assert_eq!(one("//! map a: hash key=1 value=0 entries=1 fields=a:ipv4").fields.len(), 1);
     }
 
@@ -527,7 +536,31 @@ mod tests {
             ("//! map a: counter value=1", "has no `value=`", "value=1"),
             ("//! map a: array value=1 entries=0", "`entries=` is 1 to 16777216", "entries=0"),
             ("//! map a: array value=1 value=1", "`value=` is said twice", "value=1"),
-            ("//! map a: lpm key=1 fields=a", "a map of the kind `lpm` has no `fields=`", "fields=a"),
+            (
+                "//! map a: lpm key=1 value=1 entries=1 fields=a:ipv4,b",
+                "the field `a` cannot be of the form `ipv4` (the key of an `lpm` is of the form `prefix`, which need not",
+                "fields=a:ipv4,b",
+            ),
+            (
+                "//! map a: lpm key=1 value=1 entries=1 fields=a,b:prefix",
+                "the field `b` cannot be of the form `prefix` (only the key of an `lpm` is a prefix, as a whole)",
+                "fields=a,b:prefix",
+            ),
+            (
+                "//! map a: hash key=2 value=0 entries=1 fields=a:prefix",
+                "the field `a` cannot be of the form `prefix`",
+                "fields=a:prefix",
+            ),
+            (
+                "//! map a: lpm key=4 value=1 entries=1 fields=a",
+                "`fields=` is not the words of a key (4) and then of a value (1) (it has 4;",
+                "fields=a",
+            ),
+            (
+                "//! map a: counter entries=1 fields=a,b:u32,c:u32",
+                "the field `b` cannot be of the form `u32` (the sum of a `counter` is of the form `u64`",
+                "fields=a,b:u32,c:u32",
+            ),
             ("//! map a: array fields=a fields=a", "`fields=` is said twice", "fields=a"),
             ("//! map a: array fields=a,", "`` is no name for a field (a field's name is letters", "fields=a,"),
             ("//! map a: array fields=2a", "`2a` is no name for a field", "fields=2a"),

@@ -7,8 +7,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::declare::{Declaration, Kind};
-use super::fields::Form;
-use super::lpm;
+use super::fields::{Columns, Field};
 use super::rows::in_order;
 
 /// How entries are written.
@@ -45,91 +44,48 @@ pub fn dump(map: &Declaration, words: &[u32], format: Format, out: &mut dyn Writ
     }
 }
 
-/// A counter's sum out of its two words.
-fn sum(value: &[u32]) -> u64 {
-    value.iter().rev().fold(0, |sum, word| sum << 32 | u64::from(*word))
-}
-
-/// The names of the columns of CSV.
-pub fn columns(map: &Declaration) -> Vec<String> {
-    if !map.fields.is_empty() {
-        return map.fields.iter().map(|field| field.name.clone()).collect();
-    }
-    let named = |name: &'static str, count| (0..count).map(move |i| format!("{name}{i}"));
-    let mut columns = match map.kind {
-        Kind::Array | Kind::Counter => vec!["index".into()],
-        Kind::Hash | Kind::LruHash => named("key", map.key).collect(),
-        Kind::Lpm => vec!["prefix".into()],
-    };
-    match map.kind {
-        Kind::Counter => columns.push("sum".into()),
-        _ => columns.extend(named("value", map.value)),
-    }
-    columns
-}
-
-/// Words from word `from` of an entry on, field by field; word by word where the map has no fields. What is no number
-/// stands between `quotes`. No field's text needs to be escaped.
-fn cells(map: &Declaration, mut from: u32, mut words: &[u32], quotes: &str) -> Vec<String> {
-    let mut forms = map.fields.iter().map(|field| field.form).skip_while(|form| match from.checked_sub(form.words()) {
-        Some(rest) if from > 0 => {
-            from = rest;
-            true
-        }
-        _ => false,
-    });
-    let mut cells = Vec::new();
-    while !words.is_empty() {
-        let form = forms.next().unwrap_or(Form::U32);
-        let (field, rest) = words.split_at(form.words() as usize);
-        let quotes = if form.is_number() { "" } else { quotes };
-        cells.push(format!("{quotes}{}{quotes}", form.text(field)));
+/// The words of a key or a value, column by column. What is no number stands between `quotes`. No column's text needs to
+/// be escaped.
+fn cells<'a>(columns: &'a [Field], mut words: &'a [u32], quotes: &'a str) -> impl Iterator<Item = String> + 'a {
+    columns.iter().map(move |column| {
+        let (cell, rest) = words.split_at(column.form.words().map_or(words.len(), |count| count as usize));
         words = rest;
-    }
-    cells
+        let quotes = if column.form.is_number() { "" } else { quotes };
+        format!("{quotes}{}{quotes}", column.form.text(cell))
+    })
 }
 
 fn csv(map: &Declaration, words: &[u32], out: &mut dyn Write) -> io::Result<()> {
-    list(out, columns(map))?;
-    writeln!(out)?;
+    let columns = Columns::of(map);
+    writeln!(out, "{}", columns.header())?;
     for row in in_order(map, words) {
-        let key = match map.kind {
-            Kind::Lpm => vec![lpm::shown(&row.key).to_string()],
-            _ => cells(map, 0, &row.key, ""),
-        };
-        if map.kind == Kind::Counter {
-            writeln!(out, "{},{}", key[0], sum(&row.value))?;
-        } else {
-            list(out, key.into_iter().chain(cells(map, map.key, &row.value, "")))?;
-            writeln!(out)?;
-        }
+        list(out, cells(&columns.key, &row.key, "").chain(cells(&columns.value, &row.value, "")))?;
+        writeln!(out)?;
     }
     Ok(())
 }
 
 fn json(map: &Declaration, words: &[u32], out: &mut dyn Write) -> io::Result<()> {
+    let columns = Columns::of(map);
+    // What there is one of is itself, and no list.
+    let key = match map.kind {
+        Kind::Array | Kind::Counter => ("index", ["", ""]),
+        Kind::Lpm => ("prefix", ["", ""]),
+        Kind::Hash | Kind::LruHash => ("key", ["[", "]"]),
+    };
+    let value = if map.kind == Kind::Counter { ("sum", ["", ""]) } else { ("value", ["[", "]"]) };
     out.write_all(b"[")?;
-    let mut between = "\n";
+    let mut between = "\n{";
     for row in in_order(map, words) {
-        write!(out, "{between}{{")?;
-        between = ",\n";
-        match map.kind {
-            Kind::Array | Kind::Counter => write!(out, "\"index\":{}", row.key[0])?,
-            Kind::Lpm => write!(out, "\"prefix\":\"{}\"", lpm::shown(&row.key))?,
-            Kind::Hash | Kind::LruHash => {
-                out.write_all(b"\"key\":[")?;
-                list(out, cells(map, 0, &row.key, "\""))?;
-                out.write_all(b"]")?;
-            }
+        out.write_all(between.as_bytes())?;
+        for (end, (name, [opens, closes]), columns, words) in
+            [(",", key, &columns.key, &row.key), ("}", value, &columns.value, &row.value)]
+        {
+            write!(out, "\"{name}\":{opens}")?;
+            list(out, cells(columns, words, "\""))?;
+            write!(out, "{closes}{end}")?;
         }
-        if map.kind == Kind::Counter {
-            write!(out, ",\"sum\":{}", sum(&row.value))?;
-        } else {
-            out.write_all(b",\"value\":[")?;
-            list(out, cells(map, map.key, &row.value, "\""))?;
-            out.write_all(b"]")?;
-        }
-        out.write_all(b"}")?;
+        between = ",\n{";
     }
     out.write_all(b"\n]\n")
 }
@@ -150,7 +106,7 @@ mod tests {
     use super::*;
 
     fn map(kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
-        Declaration { name: "m".into(), kind, key, value, entries, fields: Vec::new(), place: 0..0 }
+        Declaration { name: "m".into(), kind, key, value, entries, fields: Vec::new(), read_only: false, place: 0..0 }
     }
 
     fn both(map: &Declaration, words: &[u32]) -> [String; 2] {
@@ -189,6 +145,14 @@ mod tests {
         let [csv, json] = both(map, &words);
         assert_eq!(csv, "slice,gateway,port\n0,10.0.0.1,7\n1,0:1::2,3\n");
         assert_eq!(json, "[\n{\"index\":0,\"value\":[\"10.0.0.1\",7]},\n{\"index\":1,\"value\":[\"0:1::2\",3]}\n]\n");
+
+        let line = "//! map m: lpm key=1 value=3 entries=2 fields=network,port,next_hop:mac";
+        let [map] = &declarations(line, Comments::Wgsl).unwrap()[..] else { panic!("one map") };
+        let mut table = super::super::Table::new(map, Vec::new());
+        table.set(&[0x0a00_0000, 8], &[7, 0x0200, 1]).unwrap();
+        let [csv, json] = both(map, table.changes().1);
+        assert_eq!(csv, "network,port,next_hop\n10.0.0.0/8,7,02:00:00:00:00:01\n");
+        assert_eq!(json, "[\n{\"prefix\":\"10.0.0.0/8\",\"value\":[7,\"02:00:00:00:00:01\"]}\n]\n");
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use crate::lang::Diagnostic;
 use crate::lang::nearest::nearest;
 
-use super::declare::MAX_NAME;
+use super::declare::{Declaration, Kind, MAX_NAME};
+use super::lpm;
 
 /// Words of an entry that mean one thing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,11 +31,13 @@ pub enum Form {
     Ip,
     /// A MAC address: its first two bytes, then its last four.
     Mac,
+    /// The key of an `lpm`: an address, as `Ipv4` or as IPv6 without exceptions, and a length.
+    Prefix,
 }
 
 impl Form {
     /// Every form, in the order in which they are told of.
-    pub const ALL: [Form; 5] = [Form::U32, Form::U64, Form::Ipv4, Form::Ip, Form::Mac];
+    pub const ALL: [Form; 6] = [Form::U32, Form::U64, Form::Ipv4, Form::Ip, Form::Mac, Form::Prefix];
 
     /// Its name in a declaration.
     pub fn name(self) -> &'static str {
@@ -44,15 +47,17 @@ impl Form {
             Form::Ipv4 => "ipv4",
             Form::Ip => "ip",
             Form::Mac => "mac",
+            Form::Prefix => "prefix",
         }
     }
 
-    /// How many words it has.
-    pub fn words(self) -> u32 {
+    /// How many words it has; `None` of a prefix, which is a whole key.
+    pub fn words(self) -> Option<u32> {
         match self {
-            Form::U32 | Form::Ipv4 => 1,
-            Form::U64 | Form::Mac => 2,
-            Form::Ip => 4,
+            Form::U32 | Form::Ipv4 => Some(1),
+            Form::U64 | Form::Mac => Some(2),
+            Form::Ip => Some(4),
+            Form::Prefix => None,
         }
     }
 
@@ -77,6 +82,7 @@ impl Form {
                 }
                 text
             }
+            (Form::Prefix, words) => lpm::shown(words).to_string(),
             (_, words) => bits(words).to_string(),
         }
     }
@@ -88,11 +94,66 @@ impl fmt::Display for Form {
     }
 }
 
-/// Reads a list of fields: `srcaddr:ip,port`.
-pub(super) fn parse(list: &str) -> Result<Vec<Field>, Diagnostic> {
+/// The columns in which a map's entries are written: its fields, or words by number where it has none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Columns {
+    /// Those of the key.
+    pub key: Vec<Field>,
+    /// Those of the value.
+    pub value: Vec<Field>,
+}
+
+impl Columns {
+    /// Those of a map.
+    pub fn of(map: &Declaration) -> Columns {
+        if !map.fields.is_empty() {
+            let mut words = 0;
+            let is_key = |field: &&Field| {
+                let is_key = words < map.key;
+                words += field.form.words().unwrap_or(map.key);
+                is_key
+            };
+            let (key, value) = map.fields.split_at(map.fields.iter().take_while(is_key).count());
+            return Columns { key: key.into(), value: value.into() };
+        }
+        let one = |name: &str, form| vec![Field { name: name.into(), form }];
+        let numbered =
+            |name: &str, count| (0..count).map(|i| Field { name: format!("{name}{i}"), form: Form::U32 }).collect();
+        Columns {
+            key: match map.kind {
+                Kind::Array | Kind::Counter => one("index", Form::U32),
+                Kind::Hash | Kind::LruHash => numbered("key", map.key),
+                Kind::Lpm => one("prefix", Form::Prefix),
+            },
+            value: match map.kind {
+                Kind::Counter => one("sum", Form::U64),
+                _ => numbered("value", map.value),
+            },
+        }
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &Field> {
+        self.key.iter().chain(&self.value)
+    }
+
+    /// The line of their names with which CSV begins.
+    pub fn header(&self) -> String {
+        self.iter().map(|field| field.name.as_str()).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// Reads a list of fields of a map of a kind: `srcaddr:ip,port`.
+pub(super) fn parse(list: &str, kind: Kind) -> Result<Vec<Field>, Diagnostic> {
     let mut fields: Vec<Field> = Vec::new();
     for part in list.split(',') {
-        let (name, form) = part.split_once(':').unwrap_or((part, Form::U32.name()));
+        // What it can only be need not be said.
+        let default = match (kind, fields.is_empty()) {
+            (Kind::Lpm, true) => Form::Prefix,
+            (Kind::Counter, false) => Form::U64,
+            _ => Form::U32,
+        };
+        let (name, form) = part.split_once(':').unwrap_or((part, default.name()));
         let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic())
             && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
             && name.len() <= MAX_NAME;
@@ -119,18 +180,37 @@ pub(super) fn parse(list: &str) -> Result<Vec<Field>, Diagnostic> {
 }
 
 /// Refuses fields that are not the words of a key and then those of a value.
-pub(super) fn check(fields: &[Field], key: u32, value: u32) -> Result<(), Diagnostic> {
+pub(super) fn check(fields: &[Field], kind: Kind, key: u32, value: u32) -> Result<(), Diagnostic> {
+    for (number, field) in fields.iter().enumerate() {
+        let (name, form) = (&field.name, field.form);
+        let (of_kind, only) = match (kind, number) {
+            (Kind::Lpm, 0) => ("the key of an `lpm`", Form::Prefix),
+            (Kind::Counter, 1) => ("the sum of a `counter`", Form::U64),
+            _ if form == Form::Prefix => {
+                let message = format!("the field `{name}` cannot be of the form `{form}`");
+                return Err(Diagnostic::new(message).note("only the key of an `lpm` is a prefix, as a whole"));
+            }
+            _ => continue,
+        };
+        if form != only {
+            let message = format!("the field `{name}` cannot be of the form `{form}`");
+            let note = format!("{of_kind} is of the form `{only}`, which need not be said: `{name}`");
+            return Err(Diagnostic::new(message).note(note));
+        }
+    }
+    let words = |field: &Field| field.form.words().unwrap_or(key);
     let mut ends = fields.iter().scan(0, |end, field| {
-        *end += field.form.words();
+        *end += words(field);
         Some(*end)
     });
-    let words: u32 = fields.iter().map(|field| field.form.words()).sum();
-    if words == key + value && ends.any(|end| end == key) {
+    let all: u32 = fields.iter().map(words).sum();
+    if all == key + value && ends.any(|end| end == key) {
         return Ok(());
     }
-    let forms = Form::ALL.map(|form| format!("`{form}` {}", form.words())).join(", ");
+    let forms = Form::ALL.into_iter().filter_map(|form| Some(format!("`{form}` {}", form.words()?)));
+    let forms = forms.collect::<Vec<_>>().join(", ");
     let message = format!("`fields=` is not the words of a key ({key}) and then of a value ({value})");
-    Err(Diagnostic::new(message).note(format!("it has {words}; words of a field: {forms}")))
+    Err(Diagnostic::new(message).note(format!("it has {all}; words of a field: {forms}")))
 }
 
 #[cfg(test)]
@@ -148,9 +228,11 @@ mod tests {
             (Form::Ip, &[0x2001_0db8, 0, 0, 7], "2001:db8::7"),
             (Form::Ip, &[0; 4], "::"),
             (Form::Mac, &[0x021a, 0x2b3c_4d5e], "02:1a:2b:3c:4d:5e"),
+            (Form::Prefix, &[0x0a00_0000, 8], "10.0.0.0/8"),
+            (Form::Prefix, &[0x2001_0db8, 0, 0, 0, 32], "2001:db8::/32"),
         ] {
             assert_eq!(form.text(words), text);
-            assert_eq!(form.words() as usize, words.len());
+            assert!(form.words().is_none_or(|count| count as usize == words.len()));
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::marker::PhantomData;
 
 use super::declare::{Declaration, Kind};
-use super::layout::{Layout, PROBES, THERE, hash, stored, stored_word};
 use super::lpm::{self, PrefixError};
+use super::single::{Changed, Single};
 use super::table::{Full, Table};
 use super::words::Words;
 use crate::device::{DeviceError, Session};
@@ -110,9 +110,6 @@ pub enum UpdateError {
     Device(#[from] DeviceError),
 }
 
-/// Places that a search for a single key reads at once.
-const NEAR: u32 = 32;
-
 impl<K: Words, V: Words> Handle<K, V> {
     /// That on the map of this name. Keys of maps by number are `u32`, those of an `lpm` are [`Prefix`](super::Prefix),
     /// sums of counters `u64`.
@@ -136,73 +133,43 @@ impl<K: Words, V: Words> Handle<K, V> {
         &self.map
     }
 
-    /// The value of a key. For many of them take a [`snapshot`](Handle::snapshot): some devices copy the map for one, too.
+    /// The value of a key. For many of them take a [`snapshot`](Handle::snapshot): this reads of the map what a search for
+    /// one looks at; of an `lpm` all prefixes.
     ///
     /// # Errors
-    /// Those of [`Session::map_words`].
+    /// Those of [`Session::map_words_at`].
     pub fn get(&self, session: &mut dyn Session, key: &K) -> Result<Option<V>, DeviceError> {
-        let (key, layout) = (words(key), Layout::of(&self.map));
-        match self.map.kind {
-            Kind::Array | Kind::Counter => {
-                if key[0] >= layout.places {
-                    return Ok(None);
-                }
-                let at = layout.at(key[0]) + layout.value as usize;
-                Ok(Some(V::read(&session.map_words_at(self.number, at, V::COUNT)?)))
-            }
-            Kind::Hash | Kind::LruHash => {
-                let first = hash(&key) & (layout.places - 1);
-                let count = NEAR.min(layout.places - first);
-                let near = session.map_words_at(self.number, layout.at(first), (count * layout.stride) as usize)?;
-                match self.look(&key, first, &near) {
-                    Some(found) => Ok(found),
-                    None => Ok(self.snapshot(session)?.get_words(&key)),
-                }
-            }
-            Kind::Lpm => Ok(self.snapshot(session)?.get_words(&key)),
-        }
+        let found = Single::new(session, self.number, &self.map, &words(key)).get()?;
+        Ok(found.map(|value| V::read(&value)))
     }
 
-    /// What a search finds in the words of the places from `first` on. `None` where it goes on beyond them.
-    fn look(&self, key: &[u32], first: u32, near: &[u32]) -> Option<Option<V>> {
-        let layout = Layout::of(&self.map);
-        let mut place = first;
-        for step in 1..=PROBES {
-            let at = place.checked_sub(first)? as usize * layout.stride as usize;
-            let words = near.get(at..at + layout.stride as usize)?;
-            if words[0] == 0 {
-                return Some(None);
-            }
-            if (0..stored(self.map.key) as usize).all(|index| words[index] == stored_word(key, index)) {
-                let is_there = words[layout.state as usize] == THERE;
-                return Some(is_there.then(|| V::read(&words[layout.value as usize..][..V::COUNT])));
-            }
-            place = place.wrapping_add(step) & (layout.places - 1);
-        }
-        Some(None)
-    }
-
-    /// Gives a key a value; makes the entry where there is none. Many are set faster in one [`update`](Handle::update).
+    /// Gives a key a value; makes the entry where there is none. Many are set faster in one [`update`](Handle::update): this
+    /// reads of the map what a search for one looks at, and writes what changes. It takes a copy of the whole where room
+    /// has to be made, and of an `lpm` for a prefix that is new, or any where the filter only reads its values.
     ///
     /// # Errors
-    /// Where there is no room, or the session fails.
+    /// Where there is no room or no such entry, or the session fails.
     pub fn set(&self, session: &mut dyn Session, key: &K, value: &V) -> Result<(), UpdateError> {
-        let (number, layout) = (words(key), Layout::of(&self.map));
-        match self.map.kind {
-            Kind::Array | Kind::Counter if number[0] < layout.places => {
-                let at = layout.at(number[0]) + layout.value as usize;
-                Ok(session.set_map_words(self.number, at, &words(value))?)
-            }
-            _ => self.update(session, |rows| rows.set(key, value)),
+        let number = words(key);
+        check(&self.map, &number)?;
+        match Single::new(session, self.number, &self.map, &number).set(&words(value))? {
+            Changed::Done => Ok(()),
+            Changed::Cannot => Err(Full.into()),
+            Changed::TakesAll => self.update(session, |rows| rows.set(key, value)),
         }
     }
 
-    /// Removes a key; whether it was there. Entries by number always are, and are set to zeros.
+    /// Removes a key; whether it was there. Entries by number always are, and are set to zeros. As with
+    /// [`set`](Handle::set), the whole map is copied only to remove a prefix of an `lpm`.
     ///
     /// # Errors
     /// Those of [`Session::set_map_words`].
     pub fn remove(&self, session: &mut dyn Session, key: &K) -> Result<bool, DeviceError> {
-        self.update(session, |rows| Ok(rows.remove(key)))
+        match Single::new(session, self.number, &self.map, &words(key)).remove()? {
+            Changed::Done => Ok(true),
+            Changed::Cannot => Ok(false),
+            Changed::TakesAll => self.update(session, |rows| Ok(rows.remove(key))),
+        }
     }
 
     /// What is in the map: a copy that stays as it is.
@@ -245,11 +212,7 @@ pub struct Snapshot<K, V> {
 impl<K: Words, V: Words> Snapshot<K, V> {
     /// The value of a key.
     pub fn get(&self, key: &K) -> Option<V> {
-        self.get_words(&words(key))
-    }
-
-    fn get_words(&self, key: &[u32]) -> Option<V> {
-        self.table.get(key).map(V::read)
+        self.table.get(&words(key)).map(V::read)
     }
 
     /// Gives a key a value; makes the entry where there is none.
@@ -258,11 +221,7 @@ impl<K: Words, V: Words> Snapshot<K, V> {
     /// Where there is no room for it, or the map has no such keys.
     pub fn set(&mut self, key: &K, value: &V) -> Result<(), UpdateError> {
         let (key, value) = (words(key), words(value));
-        match self.map.kind {
-            Kind::Array | Kind::Counter if key[0] >= self.map.entries => return Err(UpdateError::NoEntry(key[0])),
-            Kind::Lpm => lpm::check(&self.map, &key)?,
-            _ => {}
-        }
+        check(&self.map, &key)?;
         if self.table.set(&key, &value).is_ok() {
             return Ok(());
         }
@@ -289,6 +248,15 @@ impl<K: Words, V: Words> Snapshot<K, V> {
     /// The same in words.
     pub fn table(&self) -> &Table {
         &self.table
+    }
+}
+
+/// Refuses what is no key of a map's.
+fn check(map: &Declaration, key: &[u32]) -> Result<(), UpdateError> {
+    match map.kind {
+        Kind::Array | Kind::Counter if key[0] >= map.entries => Err(UpdateError::NoEntry(key[0])),
+        Kind::Lpm => Ok(lpm::check(map, key)?),
+        _ => Ok(()),
     }
 }
 

@@ -7,6 +7,9 @@ use super::lpm::Parts;
 /// Words before a map's entries.
 pub const HEADER: u32 = 16;
 
+/// The most words that a map has, so that the number of each has a bit to spare.
+pub const MAX_WORDS: u64 = 1 << 31;
+
 /// In the header: places that keys have taken since the last maintenance.
 pub const TAKEN: u32 = 0;
 
@@ -153,6 +156,7 @@ mod tests {
             value,
             entries,
             fields: Vec::new(),
+            read_only: false,
             place: 0..0,
         };
         for entries in [1, 5, 6, 7, 1000, 1 << 20, 16 << 20] {

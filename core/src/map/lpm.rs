@@ -1,9 +1,10 @@
 //! Maps of prefixes: how they lie in memory, and their prefixes out of it. `docs/maps.md` is the specification.
 //!
 //! Behind the values and the prefixes is a trie: a root of nodes that the first bits of an address number directly, and
-//! groups of two nodes for every six bits further. A node has a bit for each of its 32 slots that differs from the one
-//! before, and a word for each bit that is set: no entry, an entry, or a group. So it is small, and a slot's word is
-//! found by counting bits.
+//! behind it groups of two nodes, which tell six bits apart. A node has a bit for each of its 32 slots that differs from
+//! the one before, and a word for each bit that is set: no entry, an entry, or what more bits lead to. So it is small, and
+//! a slot's word is found by counting bits. Where few prefixes are left, or all that are left begin alike, there is a list
+//! in place of groups: up to three beginnings, and a word for each.
 //!
 //! - `trie`: the builder;
 //! - `host`: what a table needs to have prefixes set and removed.
@@ -37,24 +38,34 @@ pub const GROUP: u32 = 2 * NODE;
 /// Words from node to node in the root: as many as a cache line has, so that most nodes' words lie in it as well.
 pub const LINE: u32 = 16;
 
-/// Of a slot's word: it says where a group is, and no entry's number.
+/// Of a slot's word: it says where a group or a list is, and no entry's number.
 pub const INNER: u32 = 0x8000_0000;
 
-/// The most words that a map has, so that each has a number beside [`INNER`].
-pub const MAX_WORDS: u64 = INNER as u64;
+/// Of such a word: it is a list. Both begin at multiples of four words.
+pub const LISTED: u32 = 1;
+
+/// Beginnings of a list.
+pub const LISTS: u32 = 3;
+
+/// Words of a list: the lengths of its beginnings, 8 bits each; they themselves, from the highest bit on; their words; and
+/// the word of what begins with none of them. They are in order of their lengths, and the last that fits counts.
+pub const LIST: u32 = 2 + 2 * LISTS;
+
+/// Bits of a beginning at the most.
+pub const LIST_STEP: u32 = 31;
 
 /// Where the parts of such a map lie behind its values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parts {
     /// Bits of an address that number the root's nodes.
     pub root_bits: u32,
-    /// Groups that a search meets behind the root at the most.
+    /// Groups and lists that a search meets behind the root at the most.
     pub levels: u32,
     /// The first prefix: words of an address, then its length and one, or zero where there is none.
     pub prefixes: u64,
     /// The root's first node.
     pub root: u64,
-    /// The first of the groups, and of words that have no room in the root.
+    /// The first of the groups and lists, and of words that have no room in the root.
     pub heap: u64,
     /// Where the memory ends.
     pub end: u64,
@@ -72,16 +83,12 @@ impl Parts {
         let prefixes = u64::from(HEADER) + entries * u64::from(map.value);
         let root = (prefixes + entries * u64::from(map.key + 1)).next_multiple_of(LINE.into());
         let heap = root + (u64::from(LINE) << root_bits);
-        // A group is there for a prefix that is longer. It has a word for each node, and two for each prefix that ends in
-        // it and each group behind it; with what fills it up to four words these are four each, and four for its nodes.
-        let of_level = |level| entries.min(1_u64.checked_shl(told_apart + STEP * level).unwrap_or(u64::MAX));
-        let groups: u64 = (0..levels).map(of_level).sum();
-        Parts { root_bits, levels, prefixes, root, heap, end: heap + 8 * groups + 4 * entries }
-    }
-
-    /// Whether all words have numbers.
-    pub fn fit(&self) -> bool {
-        self.end <= MAX_WORDS
+        // Each is there for a prefix that is longer, and each but a prefix's last takes it six bits on at least. A group
+        // has a word for each node, and two for each prefix that ends in it and all that is behind it; with what fills
+        // them up to four words these are four each, and four for its nodes. A list that prefixes end in takes eight
+        // words in place of theirs; behind any other is what takes no words of it.
+        let inner = entries * u64::from(levels);
+        Parts { root_bits, levels, prefixes, root, heap, end: heap + 8 * inner + 4 * entries }
     }
 }
 
@@ -163,6 +170,19 @@ fn left_aligned(words: &[u32]) -> u128 {
 /// The first bits of an address.
 fn mask(length: u32) -> u128 {
     u128::MAX.checked_shl(128 - length.min(128)).unwrap_or(0)
+}
+
+/// The words in which such a map has its prefixes: the first's number, and how many there are.
+pub(super) fn prefixes(map: &Declaration) -> (usize, usize) {
+    (Prefix::place(map, 0), map.entries as usize * (map.key as usize + 1))
+}
+
+/// The place of a prefix, out of those words.
+pub(super) fn place(map: &Declaration, prefixes: &[u32], key: &[u32]) -> Option<u32> {
+    check(map, key).ok()?;
+    let (&length, address) = key.split_last()?;
+    let is_it = |words: &[u32]| words.split_last() == Some((&(length + 1), address));
+    prefixes.chunks_exact(map.key as usize + 1).position(is_it).map(|place| place as u32)
 }
 
 /// A prefix in memory.

@@ -7,6 +7,7 @@
 //! - [`rows`]: a map's entries, out of that memory;
 //! - [`dump`]: those as text;
 //! - `table`: a map as the host has it; `handle`: the same with types of Rust's, in a session; `words`: those types;
+//! - `single`: one entry of a map in a session, without a copy of the rest; `place`: a place of a map, as both have it;
 //! - [`upkeep`]: what sessions do for maps between batches;
 //! - [`text`]: what filters may do with them, as a part of the prelude.
 
@@ -16,14 +17,16 @@ pub mod fields;
 mod handle;
 pub mod layout;
 pub mod lpm;
+mod place;
 mod rows;
+mod single;
 mod table;
 mod text;
 pub mod upkeep;
 mod words;
 
 pub use declare::{Declaration, Kind};
-pub use dump::{Format, columns, dump};
+pub use dump::{Format, dump};
 pub use handle::{Handle, OpenError, Snapshot, UpdateError};
 pub use rows::{Row, in_order, rows};
 pub use table::{Full, Table};

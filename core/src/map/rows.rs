@@ -84,6 +84,7 @@ mod tests {
             value: 1,
             entries: 5,
             fields: Vec::new(),
+            read_only: false,
             place: 0..0,
         };
         let layout = Layout::of(&map);

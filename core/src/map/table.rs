@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use super::declare::{Declaration, Kind};
-use super::layout::{GONE, Layout, NOW, PROBES, REMOVED, TAKEN, THERE, hash, stored, stored_word};
+use super::layout::{HEADER, Layout, REMOVED, TAKEN};
 use super::lpm::Host;
+use super::place::{self, Meets};
 use super::rows::{Row, rows};
 use super::upkeep::rehashed;
 
@@ -86,12 +87,16 @@ impl Table {
             Some(place) => place,
             None => self.make(key, limit)?,
         };
-        let to = self.value(place);
+        let (to, mut differs) = (self.value(place), false);
         for (number, at) in to.clone().enumerate() {
-            self.words[at] = value.get(number).copied().unwrap_or(0);
+            let word = value.get(number).copied().unwrap_or(0);
+            differs |= self.words[at] != word;
+            self.words[at] = word;
         }
         self.note(to);
-        self.prefixes.changed();
+        if differs {
+            self.prefixes.changed(&self.map);
+        }
         Ok(())
     }
 
@@ -100,17 +105,18 @@ impl Table {
         if self.map.kind == Kind::Lpm {
             return self.prefixes.remove(&self.map, &mut self.words, key);
         }
-        let Some(place) = self.place(key) else { return false };
-        let value = self.value(place);
-        self.words[value.clone()].fill(0);
-        self.note(value);
-        if self.is_hashed() {
-            let at = self.state(place);
-            self.words[at] = GONE;
-            self.note(at..at + 1);
-            self.words[REMOVED as usize] += 1;
-            self.note(REMOVED as usize..REMOVED as usize + 1);
+        let Some(number) = self.place(key) else { return false };
+        if !self.is_hashed() {
+            let value = self.value(number);
+            self.words[value.clone()].fill(0);
+            self.note(value);
+            return true;
         }
+        let (layout, at) = (self.layout, self.layout.at(number)..self.layout.at(number + 1));
+        let (header, place) = self.header_and_place(number);
+        place::remove(&layout, header, place);
+        self.note(at.start + layout.state as usize..at.end);
+        self.note(REMOVED as usize..REMOVED as usize + 1);
         true
     }
 
@@ -142,8 +148,10 @@ impl Table {
         };
     }
 
-    fn state(&self, place: u32) -> usize {
-        self.layout.at(place) + self.layout.state as usize
+    fn header_and_place(&mut self, number: u32) -> (&mut [u32], &mut [u32]) {
+        let (at, end) = (self.layout.at(number), self.layout.at(number + 1));
+        let (header, places) = self.words.split_at_mut(HEADER as usize);
+        (header, &mut places[at - HEADER as usize..end - HEADER as usize])
     }
 
     fn value(&self, place: u32) -> Range<usize> {
@@ -156,24 +164,22 @@ impl Table {
         match self.map.kind {
             Kind::Array | Kind::Counter => return key.first().copied().filter(|number| *number < self.layout.places),
             Kind::Lpm => return self.prefixes.place(&self.map, &self.words, key),
+            Kind::Hash | Kind::LruHash if key.len() != self.map.key as usize => return None,
             Kind::Hash | Kind::LruHash => {}
         }
-        let Found::Place(place) = self.search(key) else { return None };
-        (self.words[self.state(place)] == THERE).then_some(place)
+        match self.search(key) {
+            Found::Place(place) if place::is_there(&self.layout, &self.words[self.layout.at(place)..]) => Some(place),
+            _ => None,
+        }
     }
 
     fn search(&self, key: &[u32]) -> Found {
-        let mask = self.layout.places - 1;
-        let mut place = hash(key) & mask;
-        for step in 1..=PROBES {
-            let at = self.layout.at(place);
-            if self.words[at] == 0 {
-                return Found::Free(place);
+        for place in place::of(&self.layout, key) {
+            match place::meets(&self.layout, &self.words[self.layout.at(place)..], key) {
+                Meets::Key => return Found::Place(place),
+                Meets::Nobody => return Found::Free(place),
+                Meets::Another => {}
             }
-            if (0..stored(self.map.key) as usize).all(|index| self.words[at + index] == stored_word(key, index)) {
-                return Found::Place(place);
-            }
-            place = place.wrapping_add(step) & mask;
         }
         Found::Nowhere
     }
@@ -186,32 +192,17 @@ impl Table {
         if !self.is_hashed() || key.len() != self.map.key as usize {
             return Err(Full);
         }
-        let place = match self.search(key) {
-            Found::Place(place) => place,
-            Found::Free(place) if self.taken() < limit => {
-                let at = self.layout.at(place);
-                for index in 0..stored(self.map.key) as usize {
-                    self.words[at + index] = stored_word(key, index);
-                }
-                self.words[TAKEN as usize] += 1;
-                self.note(TAKEN as usize..TAKEN as usize + 1);
-                self.note(at..at + self.layout.state as usize);
-                place
-            }
+        let (number, is_new) = match self.search(key) {
+            Found::Place(place) => (place, false),
+            Found::Free(place) if self.taken() < limit => (place, true),
             Found::Free(_) | Found::Nowhere => return Err(Full),
         };
-        let state = self.state(place);
-        if self.words[state] == GONE {
-            self.words[REMOVED as usize] -= 1;
-            self.note(REMOVED as usize..REMOVED as usize + 1);
-        }
-        self.words[state] = THERE;
-        if let Some(stamp) = self.layout.stamp {
-            let at = self.layout.at(place) + stamp as usize;
-            self.words[at] = self.words[NOW as usize];
-        }
-        self.note(state..self.layout.at(place) + self.layout.value as usize);
-        Ok(place)
+        let (layout, at) = (self.layout, self.layout.at(number));
+        let (header, place) = self.header_and_place(number);
+        place::make(&layout, header, place, key);
+        self.note(at + if is_new { 0 } else { layout.state as usize }..at + layout.value as usize);
+        self.note(if is_new { TAKEN as usize..TAKEN as usize + 1 } else { REMOVED as usize..REMOVED as usize + 1 });
+        Ok(number)
     }
 }
 
@@ -222,7 +213,7 @@ mod tests {
     use super::*;
 
     fn map(kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
-        Declaration { name: "m".into(), kind, key, value, entries, fields: Vec::new(), place: 0..0 }
+        Declaration { name: "m".into(), kind, key, value, entries, fields: Vec::new(), read_only: false, place: 0..0 }
     }
 
     #[test]

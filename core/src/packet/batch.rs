@@ -1,6 +1,7 @@
 //! Packets gathered for one run of a filter.
 #![allow(unsafe_code)]
 
+use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -170,15 +171,9 @@ impl Carver {
         if !metadata.is_empty() && metadata.len() != descriptors.len() {
             return Err(BatchError::MetadataCount { packets: descriptors.len(), metadata: metadata.len() });
         }
-        let arena = self.shared.span.len();
-        let margin = if room == Room::Both { i64::from(ROOM) } else { 0 };
         let mut taken = self.taken;
         for (index, d) in descriptors.iter().enumerate() {
-            let start = i64::from(d.offset) - margin;
-            let end = i64::from(d.offset) + i64::from(d.length) + margin;
-            if start < 0 || end > arena as i64 {
-                return Err(BatchError::OutOfArena { index, offset: start, end, arena });
-            }
+            let Range { start, end } = check_arena(index, d, room, self.shared.span.len())?;
             if end > start {
                 let (first, last) = (start as u64 & !3, (end as u64 + 3) & !3);
                 if first < taken {
@@ -188,10 +183,23 @@ impl Carver {
             }
         }
         self.taken = taken;
-        let original = if room == Room::Both { descriptors.clone() } else { Vec::new() };
-        Ok(Batch { shared: self.shared.clone(), descriptors, original, metadata, room })
+        Ok(Batch::new(self.shared.clone(), descriptors, metadata, room, None))
     }
 }
+
+/// The bytes of a packet, room included, where they lie in an arena of this length.
+fn check_arena(index: usize, d: &Descriptor, room: Room, arena: usize) -> Result<Range<i64>, BatchError> {
+    let margin = if room == Room::Both { i64::from(ROOM) } else { 0 };
+    let start = i64::from(d.offset) - margin;
+    let end = i64::from(d.offset) + i64::from(d.length) + margin;
+    if start < 0 || end > arena as i64 {
+        return Err(BatchError::OutOfArena { index, offset: start, end, arena });
+    }
+    Ok(start..end)
+}
+
+/// What a source wants back with a batch ([`Batch::into_companion`]).
+pub type Companion = Box<dyn Any + Send + Sync>;
 
 /// Packets on their way through a device: exclusive access to the bytes of each.
 pub struct Batch {
@@ -201,6 +209,9 @@ pub struct Batch {
     original: Vec<Descriptor>,
     metadata: Vec<Metadata>,
     room: Room,
+    /// Whether packets lie in any order, each in a frame of its own, and between them are others'.
+    is_scattered: bool,
+    companion: Option<Companion>,
 }
 
 /// In short: a batch may hold millions of descriptors, and errors that give one back get printed.
@@ -217,6 +228,77 @@ impl std::fmt::Debug for Batch {
 }
 
 impl Batch {
+    fn new(
+        shared: Arc<Shared>,
+        descriptors: Vec<Descriptor>,
+        metadata: Vec<Metadata>,
+        room: Room,
+        companion: Option<Companion>,
+    ) -> Batch {
+        let original = if room == Room::Both { descriptors.clone() } else { Vec::new() };
+        Batch { shared, descriptors, original, metadata, room, is_scattered: false, companion }
+    }
+
+    /// A batch of packets that each lie in a frame of a ring's memory: an AF_XDP UMEM's, a mempool's. They may lie in any
+    /// order. Metadata is as in [`Carver::carve`].
+    ///
+    /// `companion` is dropped with the batch, and so may give the frames back then; [`Batch::into_companion`] has it
+    /// instead.
+    ///
+    /// # Errors
+    /// [`BatchError::OutOfArena`] and [`BatchError::MetadataCount`]; the companion is dropped.
+    ///
+    /// # Safety
+    /// No two packets (with [`Room::Both`]: nor their rooms) share a 4-byte word, and until `companion` is dropped, or given
+    /// away, nobody else reads or writes any of these words.
+    pub unsafe fn from_frames(
+        span: Arc<Span>,
+        descriptors: Vec<Descriptor>,
+        metadata: Vec<Metadata>,
+        room: Room,
+        companion: Companion,
+    ) -> Result<Batch, BatchError> {
+        if !metadata.is_empty() && metadata.len() != descriptors.len() {
+            return Err(BatchError::MetadataCount { packets: descriptors.len(), metadata: metadata.len() });
+        }
+        for (index, descriptor) in descriptors.iter().enumerate() {
+            check_arena(index, descriptor, room, span.len())?;
+        }
+        let shared = Arc::new(Shared { arena: None, span, home: None });
+        let batch = Batch::new(shared, descriptors, metadata, room, Some(companion));
+        Ok(Batch { is_scattered: true, ..batch })
+    }
+
+    /// Whether packets lie in any order, each in a frame of its own ([`Batch::from_frames`]), and not from the first to the
+    /// last with nothing of others between.
+    pub fn is_scattered(&self) -> bool {
+        self.is_scattered
+    }
+
+    /// Adds what the batch's source wants back with it.
+    ///
+    /// # Panics
+    /// When it has something already: that may be what keeps its memory.
+    pub fn set_companion(&mut self, companion: Companion) {
+        assert!(self.companion.is_none(), "a batch has one companion");
+        self.companion = Some(companion);
+    }
+
+    /// What the batch's source wants back with it, in exchange for the batch.
+    ///
+    /// # Errors
+    /// The batch, where it has none, or one of another type.
+    pub fn into_companion<T: Any>(mut self) -> Result<Box<T>, Box<Batch>> {
+        match self.companion.take().map(|companion| companion.downcast::<T>()) {
+            Some(Ok(companion)) => Ok(companion),
+            Some(Err(other)) => {
+                self.companion = Some(other);
+                Err(Box::new(self))
+            }
+            None => Err(Box::new(self)),
+        }
+    }
+
     /// Copies packets into a batch of their own, with [`Room::Both`]: for tests and small programs.
     ///
     /// # Errors
@@ -239,6 +321,31 @@ impl Batch {
         Ok(Carver::new(arena, None)
             .carve(descriptors, Vec::new(), Room::Both)
             .expect("laid out without overlap, inside the arena"))
+    }
+
+    /// Copies packets as a ring might deliver them, each into a frame of its own, the first into the last frame, with
+    /// [`Room::Both`]: for tests of what takes batches.
+    ///
+    /// # Errors
+    /// As [`Batch::from_packets`].
+    pub fn in_frames<P: AsRef<[u8]>>(packets: &[P]) -> Result<Batch, super::ArenaError> {
+        let longest = packets.iter().map(|packet| packet.as_ref().len()).max().unwrap_or(0);
+        let frame = (longest + 2 * ROOM as usize).next_multiple_of(4);
+        let asked = frame.saturating_mul(packets.len());
+        let mut arena = Arena::new(asked)?;
+        let mut descriptors = Vec::with_capacity(packets.len());
+        for (packet, frame) in packets.iter().map(AsRef::as_ref).zip(arena.chunks_exact_mut(frame.max(1)).rev()) {
+            frame[ROOM as usize..][..packet.len()].copy_from_slice(packet);
+        }
+        for (number, packet) in packets.iter().map(AsRef::as_ref).enumerate() {
+            let offset = asked - (number + 1) * frame + ROOM as usize;
+            descriptors.push(Descriptor { offset: offset as u32, length: packet.len() as u32 });
+        }
+        let span = arena.span().clone();
+        // SAFETY: no two packets have a frame in common, which begins and ends between words, and the companion is the only
+        // handle on the memory.
+        let batch = unsafe { Batch::from_frames(span, descriptors, Vec::new(), Room::Both, Box::new(arena)) };
+        Ok(batch.expect("laid out inside the arena"))
     }
 
     /// The number of packets.
@@ -311,8 +418,10 @@ impl Batch {
     /// Bytes of the arena from one packet of this batch to another, for devices that get all of them as one copy.
     ///
     /// # Panics
-    /// When the range does not lie in the words from the first packet's to the last one's, rooms included.
+    /// When the range does not lie in the words from the first packet's to the last one's, rooms included, or the packets
+    /// are scattered.
     pub(crate) fn bytes(&self, range: Range<u64>) -> &[u8] {
+        assert!(!self.is_scattered, "others' packets lie between");
         // Where they lay at first: what has been moved meanwhile lies in its room.
         let margin = if self.room == Room::Both { ROOM } else { 0 };
         let mut lying = self.original().iter().filter(|d| d.length > 0 || margin > 0);
@@ -473,6 +582,43 @@ mod tests {
         assert_eq!((batch.len(), batch.original().len(), batch.packet(1)), (2, 2, &[2; 60][..]));
         batch.truncate(0);
         assert!(batch.is_empty());
+    }
+
+    /// Says when it is dropped.
+    struct Frames(std::sync::mpsc::Sender<&'static str>, &'static str);
+
+    impl Drop for Frames {
+        fn drop(&mut self) {
+            let _ = self.0.send(self.1);
+        }
+    }
+
+    #[test]
+    fn frames_go_back_with_their_batch_or_in_exchange_for_it() {
+        let (home, returned) = channel();
+        let span = Arena::new(4096).unwrap().span().clone();
+        let batch = |name, at: &[(u32, u32)], room| {
+            let descriptors = at.iter().map(|&(offset, length)| d(offset, length)).collect();
+            // SAFETY: nobody looks at the packets.
+            unsafe { Batch::from_frames(span.clone(), descriptors, vec![], room, Box::new(Frames(home.clone(), name))) }
+        };
+        let first = batch("first", &[(2176, 60), (128, 60)], Room::Both).unwrap();
+        assert!(first.is_scattered() && first.room() == Room::Both);
+        let second = batch("second", &[(0, 60)], Room::None).unwrap();
+        assert!(matches!(batch("third", &[(127, 60)], Room::Both), Err(BatchError::OutOfArena { index: 0, .. })));
+        assert_eq!(returned.try_recv(), Ok("third"));
+        assert!(returned.try_recv().is_err());
+        drop(first);
+        assert_eq!(returned.try_recv(), Ok("first"));
+        let second = second.into_companion::<u32>().unwrap_err();
+        let frames = second.into_companion::<Frames>().unwrap();
+        assert!(returned.try_recv().is_err());
+        drop(frames);
+        assert_eq!(returned.try_recv(), Ok("second"));
+
+        let mut other = Batch::from_packets(&[[7u8; 60]]).unwrap();
+        other.set_companion(Box::new(vec![5u32]));
+        assert_eq!(*other.into_companion::<Vec<u32>>().unwrap(), [5]);
     }
 
     #[test]

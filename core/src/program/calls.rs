@@ -4,6 +4,7 @@ use naga::Statement;
 
 use super::{Program, blocks};
 use crate::lang::prelude::Intrinsic;
+use crate::map::Call;
 
 /// Calls that a function makes: outside of loops, and in a round of all its loops.
 #[derive(Debug, Clone, Copy, Default)]
@@ -43,6 +44,12 @@ impl Program {
         let Calls { once, looped } = all[self.filter().index()];
         once.saturating_add(looped.saturating_mul(rounds.into()))
     }
+
+    /// Whether the filter may change a value of a map, by its number.
+    pub(super) fn writes_values(&self, number: u32) -> bool {
+        let writes = |call| !matches!(call, Call::Find | Call::Read);
+        self.calls(|it| matches!(it, Intrinsic::Map { map, call } if map == number && writes(call))) > 0
+    }
 }
 
 #[cfg(test)]
@@ -51,6 +58,31 @@ mod tests {
     use crate::lang::{Source, wgsl};
     use crate::map::Call;
     use crate::program::ProgramOptions;
+
+    #[test]
+    fn maps_are_read_only_where_nothing_writes_to_them() {
+        let read_only = |body: &str| {
+            let text = format!(
+                "//! map m: lpm key=1 value=1 entries=9
+                 //! map other: array value=1 entries=9
+                 fn write(entry: u32) {{ m_write(entry, 0u, 7u); }}
+                 fn xdp_filter(pkt: u32) -> u32 {{
+                     let entry = m_find(1u);
+                     other_write(0u, 0u, m_read(entry, 0u));
+                     {body}
+                     return XDP_PASS;
+                 }}"
+            );
+            let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
+            let program = program.unwrap_or_else(|errors| panic!("{}", errors.render()));
+            program.maps().iter().map(|map| map.read_only).collect::<Vec<_>>()
+        };
+        assert_eq!(read_only(""), [true, false]);
+        for body in ["write(entry);", "m_add(entry, 0u, 1u);", "loop { m_compare_exchange(entry, 0u, 1u, 2u); break; }"]
+        {
+            assert_eq!(read_only(body), [false, false], "{body}");
+        }
+    }
 
     #[test]
     fn calls_count_as_often_as_they_may_be_made() {

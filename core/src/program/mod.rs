@@ -178,7 +178,7 @@ impl Program {
         if let Some(flow) = &flow {
             facts.include_metadata_of(&flow.facts);
         }
-        Ok(Program {
+        let mut program = Program {
             source: source.clone(),
             module,
             info,
@@ -191,7 +191,11 @@ impl Program {
             fuel: options.fuel,
             maps,
             flow,
-        })
+        };
+        for number in 0..program.maps.len() {
+            program.maps[number].read_only = !program.writes_values(number as u32);
+        }
+        Ok(program)
     }
 
     /// The text it was made from.

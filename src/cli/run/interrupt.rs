@@ -29,10 +29,21 @@ impl Interrupt {
     /// Listens for Ctrl-C (and the other ways in which a system asks a program to end). Until then,
     /// and where it cannot, or one of them is ignored as by `nohup`, they do what they always do.
     pub fn listen(&self) {
+        // The handler runs on a thread of its own.
+        let _ = ctrlc::try_set_handler(self.handler());
+    }
+
+    /// The same, and one that is ignored is listened to as well: whoever runs live traffic in the background, where shells
+    /// ignore Ctrl-C, has no other way of ending it in order.
+    #[cfg(all(target_os = "linux", feature = "live"))]
+    pub fn listen_always(&self) {
+        let _ = ctrlc::set_handler(self.handler());
+    }
+
+    fn handler(&self) -> impl FnMut() + 'static + Send + use<> {
         let Interrupt { stop, give_up, begun } = self.clone();
         let count = AtomicU32::new(0);
-        // The handler runs on a thread of its own.
-        let _ = ctrlc::try_set_handler(move || {
+        move || {
             if count.fetch_add(1, Ordering::Relaxed) > 0 {
                 std::process::exit(INTERRUPTED.into());
             }
@@ -48,7 +59,7 @@ impl Interrupt {
                 std::thread::sleep(GRACE);
                 give_up.cancel();
             });
-        });
+        }
     }
 
     /// From now on there is something to finish. Until then a Ctrl-C ends the program, soon enough for

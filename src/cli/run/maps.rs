@@ -27,7 +27,8 @@ pub struct MapArgs {
     #[arg(long, value_name = "SECONDS", requires = "state", value_parser = clap::value_parser!(u32).range(1..))]
     pub state_every: Option<u32>,
     /// Begin with these entries in a map, over those of --state: a CSV or JSON file, as its name ends, with numbers,
-    /// addresses, prefixes and MACs as people write them, or as --dump-map does; may be given several times
+    /// addresses, prefixes and MACs as people write them, or as --dump-map does; `check` lists what is in a row; may be
+    /// given several times
     #[arg(long, value_name = "NAME=FILE", value_parser = input("--map"))]
     pub map: Vec<MapFile>,
     /// Have a map follow a file like those of --map: it has the file's entries and no others, also when the file changes
@@ -127,6 +128,14 @@ impl MapArgs {
     }
 }
 
+/// What is told of while packets flow.
+pub enum Told {
+    /// Something that could not be done.
+    Warning(String),
+    /// Something that is good to know.
+    Note(String),
+}
+
 /// The maps of a run.
 pub struct Maps<'a> {
     args: &'a MapArgs,
@@ -168,17 +177,17 @@ impl<'a> Maps<'a> {
         Ok(())
     }
 
-    /// Between two batches: writes state where that is due, and makes maps follow their files. What could not be done is
-    /// given in words.
-    pub fn follow(&mut self, session: &mut dyn Session) -> Result<Vec<String>, DeviceError> {
-        let mut wrong = Vec::new();
+    /// Between two batches: writes state where that is due, and makes maps follow their files. What could not be done, and
+    /// what can be again, is to be told.
+    pub fn follow(&mut self, session: &mut dyn Session) -> Result<Vec<Told>, DeviceError> {
+        let mut told = Vec::new();
         if let Some(Err(error)) = self.state.as_mut().map(|state| state.save_if_due(self.program, session)) {
-            wrong.push(format!("{error}; the file is as it was, and is tried again"));
+            told.push(Told::Warning(format!("{error}; the file is as it was, and is tried again")));
         }
         for follower in &mut self.followers {
-            wrong.extend(follower.boundary(session)?);
+            told.extend(follower.boundary(session)?);
         }
-        Ok(wrong)
+        Ok(told)
     }
 
     /// Whether any is written after the run.

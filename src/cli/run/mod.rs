@@ -2,6 +2,7 @@
 
 mod dump;
 mod interrupt;
+mod live;
 mod maps;
 mod places;
 mod progress;
@@ -28,33 +29,41 @@ use super::failure::{Failure, INTERRUPTED, WRONG};
 use super::filter::FilterArgs;
 use super::out;
 use interrupt::Interrupt;
-use maps::{MapArgs, Maps};
+use live::LiveArgs;
+use maps::{MapArgs, Maps, Told};
 use progress::Progress;
 
-/// Run a filter over a capture
+/// Run a filter over a capture, or on live packets
 ///
 /// Packets are read from a capture (pcap or pcapng, Ethernet), judged by the filter, and written by
 /// their verdicts where an output is given: with the filter's changes, in their order, with their
 /// times. A table of what came through is printed at the end; to standard error where standard
 /// output takes a capture.
+///
+/// Live packets are those that an interface receives (`--af-xdp`), or for which the firewall asks (`--nfqueue`). Their
+/// verdicts are carried out: packets go on to the kernel, back where they came from, out of another interface, or nowhere,
+/// until Ctrl-C.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     filter: FilterArgs,
     /// The capture to read; `-` is standard input, and `synth:packets=100000,seed=1,size=64..1500`
     /// makes up traffic
-    #[arg(long, value_name = "FILE|synth:…", value_parser = NonEmptyStringValueParser::new())]
-    read: String,
+    #[arg(long, value_name = "FILE|synth:…", value_parser = NonEmptyStringValueParser::new(),
+          required_unless_present_any = ["af_xdp", "nfqueue"], conflicts_with_all = ["af_xdp", "nfqueue"])]
+    read: Option<String>,
+    #[command(flatten)]
+    live: LiveArgs,
     /// Write the packets that pass to this capture: classic pcap in the input's time resolution, or
     /// pcapng where the name ends so; `-` is standard output
-    #[arg(long, value_name = "FILE", value_parser = output())]
+    #[arg(long, value_name = "FILE", value_parser = output(), conflicts_with_all = ["af_xdp", "nfqueue"])]
     write: Option<String>,
     /// Write the packets with verdict TX to this capture
-    #[arg(long, value_name = "FILE", value_parser = output())]
+    #[arg(long, value_name = "FILE", value_parser = output(), conflicts_with_all = ["af_xdp", "nfqueue"])]
     write_tx: Option<String>,
     /// Write redirected packets to captures in this folder, one for each target (`3.pcap`); after
     /// 1024 targets the rest goes to `other.pcap`
-    #[arg(long, value_name = "DIR", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "DIR", value_parser = NonEmptyStringValueParser::new(), conflicts_with_all = ["af_xdp", "nfqueue"])]
     write_redirect: Option<String>,
     #[command(flatten)]
     maps: MapArgs,
@@ -73,13 +82,13 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Stop after this many packets
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", conflicts_with_all = ["af_xdp", "nfqueue"])]
     limit: Option<u64>,
     /// Print the totals as one line of JSON in place of the table
     #[arg(long)]
     json: bool,
     /// Show how far it is at once, and without a terminal too; long runs on a terminal show it anyway
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["af_xdp", "nfqueue"])]
     progress: bool,
 }
 
@@ -96,11 +105,19 @@ fn stdout_by_any_name(path: &str) -> String {
 }
 
 /// Runs.
-pub fn run(args: Args) -> Result<(), Failure> {
-    if args.filter.is_stdin() && args.read == "-" {
+pub fn run(args: &Args) -> Result<(), Failure> {
+    match &args.read {
+        Some(read) => run_capture(args, read),
+        None => live::run(args),
+    }
+}
+
+/// Runs over a capture.
+fn run_capture(args: &Args, read: &str) -> Result<(), Failure> {
+    if args.filter.is_stdin() && read == "-" {
         return Err(Failure::Usage("the filter and --read cannot both be standard input".into()));
     }
-    if args.read == "-" && stdin().is_terminal() {
+    if read == "-" && stdin().is_terminal() {
         return Err(Failure::Usage("--read -: standard input is a terminal; pipe a capture into it".into()));
     }
     if args.captures_to_stdout() && stdout().is_terminal() {
@@ -129,14 +146,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     let mut maps = Maps::load(&args.maps, &program, &mut *session)?;
     let begun = Instant::now();
-    let source = open_source(&args, &program, device.info().kind)?;
+    let source = open_source(args, read, &program, device.info().kind)?;
     // It has read its first block by now.
     let opened = begun.elapsed();
-    places::check(&args)?;
+    places::check(args)?;
     maps.open_outputs()?;
     // The first output that is there is to be finished; the wait for a first packet was none of that.
     interrupt.listen();
-    let outputs = open_outputs(&args, &*source)?;
+    let outputs = open_outputs(args, &*source)?;
     // Opening one may have waited too, for whoever reads a pipe.
     interrupt.begin();
 
@@ -184,6 +201,16 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::Silent(if stopped { INTERRUPTED } else { WRONG }));
     }
     if let Err(failure) = saved {
+        if let Failure::Wrong(text) = &failure {
+            out::error(text);
+            let (packets, verb) = match finished.totals.packets {
+                1 => ("packet", "was"),
+                _ => ("packets", "were"),
+            };
+            let count = out::grouped(finished.totals.packets);
+            out::note(&format!("{count} {packets} {verb} judged, and not all maps are written"));
+            return Err(Failure::Silent(if stopped { INTERRUPTED } else { WRONG }));
+        }
         if stopped {
             failure.report();
             return Err(Failure::Silent(INTERRUPTED));
@@ -219,8 +246,11 @@ impl Observer for Onlooker<'_, '_> {
     }
 
     fn boundary(&mut self, session: &mut dyn Session) -> Result<(), DeviceError> {
-        for warning in self.maps.follow(session)? {
-            self.progress.above(|| out::warn(&warning));
+        for told in self.maps.follow(session)? {
+            self.progress.above(|| match &told {
+                Told::Warning(warning) => out::warn(warning),
+                Told::Note(note) => out::note(note),
+            });
         }
         Ok(())
     }
@@ -237,7 +267,7 @@ impl Args {
     }
 }
 
-fn open_source(args: &Args, program: &Program, kind: DeviceKind) -> Result<Box<dyn Source>, Failure> {
+fn open_source(args: &Args, read: &str, program: &Program, kind: DeviceKind) -> Result<Box<dyn Source>, Failure> {
     let writes = args.write.is_some() || args.write_tx.is_some() || args.write_redirect.is_some();
     let mut options = pipeline::source_options(program, kind, writes);
     if let Some(batch) = args.batch {
@@ -246,7 +276,7 @@ fn open_source(args: &Args, program: &Program, kind: DeviceKind) -> Result<Box<d
         options.block_size =
             (batch as usize).saturating_mul(512).clamp(SourceOptions::BLOCK_SIZE, 8 * SourceOptions::BLOCK_SIZE);
     }
-    let source = io::open(&args.read, &options).map_err(|error| match error {
+    let source = io::open(read, &options).map_err(|error| match error {
         io::SourceError::Spec(_) => Failure::Usage(error.to_string()),
         _ => Failure::Wrong(error.to_string()),
     })?;

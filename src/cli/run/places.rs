@@ -13,8 +13,8 @@ pub fn check(args: &Args) -> Result<(), Failure> {
     // What a shell opened has a name as well, on Unix; elsewhere there is nothing of these names.
     let named = |path: &Path, stream| if path == Path::new("-") { PathBuf::from(stream) } else { path.to_owned() };
     let mut inputs = vec![(named(&args.filter.filter, "/dev/stdin"), "the filter")];
-    if !args.read.starts_with("synth:") {
-        inputs.push((named(args.read.as_ref(), "/dev/stdin"), "the capture that is read"));
+    if let Some(read) = args.read.as_deref().filter(|read| !read.starts_with("synth:")) {
+        inputs.push((named(read.as_ref(), "/dev/stdin"), "the capture that is read"));
     }
     inputs.extend(args.maps.map.iter().map(|it| (PathBuf::from(&it.file), "what --map reads")));
     inputs.extend(args.maps.watch_map.iter().map(|it| (PathBuf::from(&it.file), "what --watch-map reads")));

@@ -1,5 +1,7 @@
 //! `--map`: a map's entries out of a file.
 
+use std::path::Path;
+
 use portcullis::device::Session;
 use portcullis::map::{Declaration, Table};
 use portcullis::map_file::text::{Problems, Rows};
@@ -11,7 +13,7 @@ use crate::cli::failure::Failure;
 
 /// The rows of a file.
 pub fn read(from: &MapFile, map: &Declaration) -> Result<Rows, Failure> {
-    let bytes = std::fs::read(&from.file).map_err(|error| wrong(from, &reason(&error)))?;
+    let bytes = text::bytes(Path::new(&from.file), map).map_err(|error| wrong(from, &reason(&error)))?;
     text::read(map, from.format, &bytes).map_err(|problems| Failure::Wrong(problems.of(&from.file)))
 }
 

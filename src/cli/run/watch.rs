@@ -8,7 +8,7 @@ use portcullis::map_file::text::Rows;
 use portcullis::map_file::watch::Watch;
 use portcullis::map_file::{self, Entries};
 
-use super::maps::MapFile;
+use super::maps::{MapFile, Told};
 use super::rows::no_room;
 use crate::cli::failure::Failure;
 
@@ -20,13 +20,15 @@ pub struct Follower<'a> {
     watch: Watch,
     /// What was in the file when the map was last made to follow it.
     followed: Entries,
+    /// Whether it was told that the map stays as it is.
+    stays: bool,
 }
 
 impl<'a> Follower<'a> {
     /// Reads the file, and watches it from now on. The rows are for [`Follower::begin`].
     pub fn new(from: &'a MapFile, (number, map): (usize, &'a Declaration)) -> Result<(Follower<'a>, Rows), Failure> {
         let (rows, watch) = Watch::start(Path::new(&from.file), map, from.format).map_err(Failure::Wrong)?;
-        Ok((Follower { from, number, map, watch, followed: Entries::new(map) }, rows))
+        Ok((Follower { from, number, map, watch, followed: Entries::new(map), stays: false }, rows))
     }
 
     /// Makes the map follow the file for the first time.
@@ -35,17 +37,25 @@ impl<'a> Follower<'a> {
     }
 
     /// Between two batches: makes the map follow the file where that has changed. Where it cannot, the map stays as it is,
-    /// and a warning is given.
-    pub fn boundary(&mut self, session: &mut dyn Session) -> Result<Option<String>, DeviceError> {
-        let wrong = match self.watch.take() {
-            None => return Ok(None),
-            Some(Ok(rows)) => match self.follow(rows, session)? {
-                Ok(()) => return Ok(None),
-                Err(wrong) => wrong,
-            },
-            Some(Err(wrong)) => wrong,
-        };
-        Ok(Some(format!("{wrong}\nthe map `{}` stays as it is until {} is right again", self.map.name, self.from.file)))
+    /// and that is told; and when it can again.
+    pub fn boundary(&mut self, session: &mut dyn Session) -> Result<Option<Told>, DeviceError> {
+        let mut last = None;
+        while let Some(change) = self.watch.take() {
+            last = Some(match change {
+                Ok(rows) => self.follow(rows, session)?,
+                Err(wrong) => Err(wrong),
+            });
+        }
+        let Some(last) = last else { return Ok(None) };
+        let stayed = std::mem::replace(&mut self.stays, last.is_err());
+        let (map, file) = (&self.map.name, &self.from.file);
+        Ok(match last {
+            Err(wrong) => {
+                Some(Told::Warning(format!("{wrong}\nthe map `{map}` stays as it is until {file} is right again")))
+            }
+            Ok(()) if stayed => Some(Told::Note(format!("{file} is right again, and the map `{map}` follows it"))),
+            Ok(()) => None,
+        })
     }
 
     fn follow(&mut self, rows: Rows, session: &mut dyn Session) -> Result<Result<(), String>, DeviceError> {

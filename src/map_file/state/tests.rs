@@ -6,7 +6,7 @@ use super::super::put;
 use super::*;
 
 fn map(name: &str, kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
-    Declaration { name: name.into(), kind, key, value, entries, fields: Vec::new(), place: 0..0 }
+    Declaration { name: name.into(), kind, key, value, entries, fields: Vec::new(), read_only: false, place: 0..0 }
 }
 
 fn maps() -> Vec<Declaration> {
@@ -133,7 +133,7 @@ fn maps_may_get_another_size() {
     let all: Vec<Result<Model, String>> = models.into_iter().map(Ok).collect();
     assert_eq!(resized([1000, 10, 4000, 8]), all);
     assert_eq!(resized([30, 9, 3, 7]), all, "just enough");
-    let short = |map: &str, what: &str| Err(format!("{map} {what}"));
+    let short = |map: &str, what: &str| Err(format!("{map} {what}; declare more, or remove the file to begin anew"));
     let few = resized([10, 8, 3, 6]);
     assert_eq!(
         few[0],

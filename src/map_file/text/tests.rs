@@ -5,7 +5,7 @@ use super::super::put;
 use super::*;
 
 fn map(kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
-    Declaration { name: "m".into(), kind, key, value, entries, fields: Vec::new(), place: 0..0 }
+    Declaration { name: "m".into(), kind, key, value, entries, fields: Vec::new(), read_only: false, place: 0..0 }
 }
 
 fn csv(map: &Declaration, text: &str) -> Result<Rows, Problems> {
@@ -75,12 +75,12 @@ fn an_lpm_has_prefixes() {
         (
             &four,
             "2001:db8::/32,1",
-            "column 1: `2001:db8::/32` is of IPv6, and the map's keys are of IPv4 (key=1); expected a prefix (10.0.0.0/8)",
+            "column 1: `2001:db8::/32` is of IPv6, and the keys of the map `m` are of IPv4 (key=1); expected a prefix (10.0.0.0/8)",
         ),
         (
             &six,
             "10.0.0.0/8,1",
-            "column 1: `10.0.0.0/8` is of IPv4, and the map's keys are of IPv6 (key=4); expected a prefix (2001:db8::/32)",
+            "column 1: `10.0.0.0/8` is of IPv4, and the keys of the map `m` are of IPv6 (key=4); expected a prefix (2001:db8::/32)",
         ),
         (
             &four,
@@ -94,6 +94,65 @@ fn an_lpm_has_prefixes() {
 }
 
 #[test]
+fn fields_say_what_is_expected_and_where_a_cell_ends() {
+    let declared = |line: &str| declarations(line, Comments::Wgsl).unwrap().remove(0);
+    let next = declared("//! map m: array value=4 entries=9 fields=next_hop,via:ipv4,mac:mac,port");
+    let wanted: Vec<(&[u32], &[u32])> = vec![(&[3], &[0x0a00_0001, 0x0200, 1, 7])];
+    assert_eq!(entries(&csv(&next, "3,10.0.0.1,02:00:00:00:00:01,7").unwrap()), wanted);
+    assert_eq!(entries(&csv(&next, "3,167772161,512,1,7").unwrap()), wanted, "words in place of fields");
+    let routes = declared("//! map m: lpm key=4 value=3 entries=9 fields=network,mac:mac,port");
+    let wanted: Vec<(&[u32], &[u32])> = vec![(&[0x2001_0db8, 0, 0, 0, 32], &[0x0200, 1, 7])];
+    assert_eq!(entries(&csv(&routes, "network,mac,port\n2001:db8::/32,02:00:00:00:00:01,7").unwrap()), wanted);
+    let text = r#"[{"prefix":"2001:db8::/32","value":["02:00:00:00:00:01",7]}]"#;
+    assert_eq!(entries(&json(&routes, text).unwrap()), wanted);
+    let flows = declared("//! map m: hash key=4 value=2 entries=9 fields=source:ip,bytes:u64");
+    for (map, text, wanted) in [
+        // Columns in each other's place would be as many words.
+        (
+            &next,
+            "3,02:00:00:00:00:01,10.0.0.1,7",
+            "column 2: `02:00:00:00:00:01` is 2 words, and `via` has room for 1; \
+             expected an IPv4 address (10.0.0.19) as `via`",
+        ),
+        (
+            &next,
+            "3,10.0.0.1,512,02:00:00:00:00:01",
+            "column 4: `02:00:00:00:00:01` is 2 words, and `mac` has room for 1; \
+             expected numbers for the rest of its words as `mac`",
+        ),
+        (
+            &next,
+            "3,10.0.0.1,aa,7",
+            "column 3: `aa` is no number and no address; expected a MAC (02:1a:2b:3c:4d:5e) as `mac`",
+        ),
+        (&next, "3,10.0.0.1", "the row ends after 1 of 4 words of its value; a row is next_hop,via,mac,port"),
+        (
+            &routes,
+            "2001:db8::/32,02:00:00:00:00:01,eth0",
+            "column 3: `eth0` is no number and no address; expected a number (80, 0x50) as `port`",
+        ),
+        (
+            &routes,
+            "10.0.0.0/8,02:00:00:00:00:01,7",
+            "column 1: `10.0.0.0/8` is of IPv4, and the keys of the map `m` are of IPv6 (key=4); expected a prefix (2001:db8::/32)",
+        ),
+        (
+            &flows,
+            "x,1",
+            "column 1: `x` is no number and no address; \
+             expected an IPv6 or IPv4 address (2001:db8::7, 10.0.0.19) as `source`",
+        ),
+        (
+            &flows,
+            "::1,10k",
+            "column 2: `10k` is no number and no address; expected a number of up to 64 bits as `bytes`",
+        ),
+    ] {
+        assert_eq!(problem(csv(map, text)), format!("f:1: {wanted}"));
+    }
+}
+
+#[test]
 fn sums_have_64_bits() {
     let sums = map(Kind::Counter, 1, 2, 3);
     let wanted: Vec<(&[u32], &[u32])> = vec![(&[0], &[u32::MAX, u32::MAX]), (&[2], &[5, 1])];
@@ -102,7 +161,7 @@ fn sums_have_64_bits() {
     assert_eq!(entries(&json(&sums, text).unwrap()), wanted);
     let most = "expected a number up to 18446744073709551615";
     for (text, wanted) in [
-        ("3,1", "column 1: the map has no entry 3: its entries are 0 to 2"),
+        ("3,1", "column 1: the map `m` has no entry 3: its entries are 0 to 2"),
         ("1,-1", &format!("column 2: `-1` is no number and no address; {most}")),
         ("1,18446744073709551616", &format!("column 2: `18446744073709551616` is more than 64 bits can hold; {most}")),
         ("1", "the row ends after 0 of 2 words of its value; a row is a number and a sum"),
@@ -148,11 +207,12 @@ fn what_is_wrong_is_told_by_line_and_column() {
     ] {
         assert_eq!(problem(csv(&flows, text)), format!("f:{line}: {wanted}"), "{text:?}");
     }
-    let shape = r#"expected a row as {"key": [1], "value": [2]}"#;
+    let shape = r#"expected a row as {"key": [1, 1], "value": [1, 1, 1]}"#;
     let array = "expected an array of objects";
     for (text, line, wanted) in [
-        ("", 1, format!("column 1: EOF while parsing a value; {array}")),
-        ("{}", 1, format!("column 1: invalid type: map, expected a sequence; {array}")),
+        ("", 1, "it is empty; where a map is to have no entries, write `[]`".into()),
+        (" \n{}", 2, format!("it begins with `{{`; {array}, as [{{\"key\": [1, 1], \"value\": [1, 1, 1]}}]")),
+        ("key0,key1\n1,2", 1, format!("it begins with `k`; {array}, as [{{\"key\": [1, 1], \"value\": [1, 1, 1]}}]")),
         ("[\n{},\n", 3, format!("column 1: EOF while parsing a value; {array}")),
         ("[\n\n7]", 3, format!("invalid type: integer `7`, expected a row; {shape}")),
         (
@@ -178,9 +238,9 @@ fn what_is_wrong_is_told_by_line_and_column() {
         assert_eq!(problem(json(&flows, text)), format!("f:{line}: {wanted}"), "{text:?}");
     }
     let not_text = read(&flows, Format::Csv, b"1,2,3,4,5\n1,\xff");
-    assert_eq!(problem(not_text), "f:2: this is no text in UTF-8");
+    assert_eq!(problem(not_text), "f:2: this is no text in UTF-8; save it in that encoding");
     let array = csv(&map(Kind::Array, 1, 1, 1), "1,1");
-    assert_eq!(problem(array), "f:1: column 1: the map has no entry 1: its entries are 0 to 0");
+    assert_eq!(problem(array), "f:1: column 1: the map `m` has no entry 1: its entries are 0 to 0");
 }
 
 #[test]

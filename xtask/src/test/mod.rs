@@ -1,6 +1,7 @@
 //! `cargo xtask test`: one command for everything that a change must pass.
 
 mod emulated;
+mod live;
 mod records;
 mod system;
 mod tally;
@@ -21,12 +22,12 @@ const FEATURE_SETS: [&[&str]; 6] = [
     &["--no-default-features", "--features", "wgpu"],
     &["--no-default-features", "--features", "cuda"],
     &["--no-default-features", "--features", "opencl"],
-    &["--all-features"],
+    &["--features", "opencl,nfqueue"],
 ];
 
 /// What may be demanded: devices, and tools that suites need.
 const DEVICES: [&str; 4] = ["cpu", "cuda", "wgpu", "opencl"];
-const TOOLS: [&str; 3] = ["nvrtc", "oclgrind", emulated::NAME];
+const TOOLS: [&str; 5] = ["nvrtc", "oclgrind", emulated::NAME, live::AF_XDP, live::NFQUEUE];
 
 /// How to test.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -104,6 +105,7 @@ pub fn run(options: &Options) -> Result<(), String> {
         suite.step(&format!("package list of {package}"), &arguments, &[]);
     }
     suite.tests("tests", &["--workspace"]);
+    live::run(&mut suite, &options.require);
     emulated::run(&mut suite, options.require.iter().any(|name| name == emulated::NAME));
 
     // As it is built for use.

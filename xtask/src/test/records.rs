@@ -30,17 +30,19 @@ impl Records {
         let entries = |name: &str| report[name].as_array().cloned().unwrap_or_default();
         let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().replace(['\t', '\n'], " ");
         for device in entries("devices") {
-            let mut languages: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+            let mut languages: BTreeMap<String, (Vec<String>, u64)> = BTreeMap::new();
             for result in device["results"].as_array().into_iter().flatten() {
                 let (differing, all) = languages.entry(text(&result["language"])).or_default();
                 let identical = result["mismatches"] == 0 && result["error"].is_null();
-                *differing += u64::from(!identical);
+                if !identical {
+                    differing.push(text(&result["filter"]));
+                }
                 *all += 1;
             }
             for (language, (differing, all)) in languages {
-                let (outcome, remark) = match differing {
+                let (outcome, remark) = match differing.len() {
                     0 => ("passed", format!("identical, {all} filters")),
-                    _ => ("failed", format!("{differing} of {all} filters differ")),
+                    count => ("failed", format!("{count} of {all} filters differ ({})", differing.join(", "))),
                 };
                 let (id, name) = (text(&device["id"]), text(&device["name"]));
                 self.add(&format!("selftest, {language}\t{id}\t{outcome}\t{remark}, {name}"));
@@ -75,7 +77,9 @@ impl Records {
         let suite_width = self.rows.keys().map(|(s, _)| s.len()).max().unwrap_or(0).max(5);
         let device_width = self.rows.keys().map(|(_, d)| d.len()).max().unwrap_or(0).max(6);
         println!("\n{:<suite_width$}  {:<device_width$}  {:<7}  ", "suite", "device", "outcome");
-        for ((suite, device), (outcome, remark)) in &self.rows {
+        // What failed comes last, where it is seen.
+        let (failed, others): (Vec<_>, _) = self.rows.iter().partition(|(_, (outcome, _))| outcome == "failed");
+        for ((suite, device), (outcome, remark)) in others.iter().chain(&failed) {
             println!(
                 "{}",
                 format!("{suite:<suite_width$}  {device:<device_width$}  {outcome:<7}  {remark}").trim_end()
@@ -104,17 +108,17 @@ mod tests {
     fn the_self_test_has_its_rows() {
         let file = std::env::temp_dir().join(format!("portcullis-selftest-{}.json", std::process::id()));
         let report = r#"{"devices": [{"id": "cpu", "name": "a CPU", "results": [
-                {"language": "WGSL", "mismatches": 0, "error": null},
-                {"language": "WGSL", "mismatches": 0, "error": "no"},
-                {"language": "WGSL", "mismatches": 3, "error": null},
-                {"language": "OpenCL C", "mismatches": 0, "error": null}]}],
+                {"filter": "a", "language": "WGSL", "mismatches": 0, "error": null},
+                {"filter": "b", "language": "WGSL", "mismatches": 0, "error": "no"},
+                {"filter": "c", "language": "WGSL", "mismatches": 3, "error": null},
+                {"filter": "a", "language": "OpenCL C", "mismatches": 0, "error": null}]}],
             "missing": [{"device": "wgpu", "reason": "no driver", "required": false}]}"#;
         std::fs::write(&file, report).unwrap();
         let mut records = Records::default();
         records.add_selftest(&file);
         std::fs::remove_file(&file).unwrap();
         let row = |suite: &str, device: &str| records.rows[&(suite.to_owned(), device.to_owned())].clone();
-        assert_eq!(row("selftest, WGSL", "cpu"), ("failed".into(), "2 of 3 filters differ, a CPU".into()));
+        assert_eq!(row("selftest, WGSL", "cpu"), ("failed".into(), "2 of 3 filters differ (b, c), a CPU".into()));
         assert_eq!(row("selftest, OpenCL C", "cpu"), ("passed".into(), "identical, 1 filters, a CPU".into()));
         assert_eq!(row("selftest", "wgpu"), ("skipped".into(), "no driver".into()));
     }

@@ -14,7 +14,7 @@ struct Need {
 }
 
 /// In software, so that they run on any machine.
-const NEEDS: [Need; 5] = [
+const NEEDS: [Need; 7] = [
     Need {
         what: "Vulkan driver",
         without: "the wgpu device is missing",
@@ -32,6 +32,20 @@ const NEEDS: [Need; 5] = [
         without: "there is no emulated CUDA device, and generated C is not run",
         packages: &["g++"],
         is_there: || ["g++", "c++", "clang++"].iter().any(|name| quiet(name, &["--version"])),
+    },
+    Need {
+        what: "compilers and headers for AF_XDP",
+        without: "live traffic by AF_XDP is neither built nor tested",
+        packages: &["gcc", "clang", "m4", "make", "pkg-config", "libelf-dev", "zlib1g-dev"],
+        is_there: can_build_af_xdp,
+    },
+    Need {
+        what: "tools for networks",
+        without: "live traffic is not tested",
+        packages: &["iproute2", "ethtool", "iptables"],
+        is_there: || {
+            ["ip", "ethtool", "iptables-legacy"].iter().all(|name| quiet(name, &["--version"]) || quiet(name, &["-V"]))
+        },
     },
     Need {
         what: "Oclgrind",
@@ -93,6 +107,12 @@ impl Need {
             println!("That did not work: {without}.");
         }
     }
+}
+
+/// Whether there is what builds libxdp and its bindings.
+pub fn can_build_af_xdp() -> bool {
+    let compilers = ["cc", "clang", "m4"].iter().all(|name| quiet(name, &["--version"]));
+    compilers && quiet("pkg-config", &["--exists", "libelf", "zlib"])
 }
 
 /// Whether a command runs and succeeds; what it prints is thrown away.

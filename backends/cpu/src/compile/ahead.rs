@@ -8,8 +8,8 @@
 //! nothing is written; where it would read what has been written or found in a map, a zero stands for it, or the guess
 //! ends.
 //!
-//! A search for a prefix leads on from there, and in a large table each step waits. So there is a second function that
-//! runs when the first step is at hand: it makes the search, of many packets at a time, and finds the entry's value.
+//! A search for a prefix leads on from there, and in a large table each step waits. So the address that is searched for is
+//! found as well, and the steps are made ahead too (`walk`).
 
 use cranelift_codegen::ir::{InstBuilder, Value, types as clif};
 use naga::{Expression, Function, Handle};
@@ -19,9 +19,11 @@ use portcullis_core::map::lpm::{LINE, Parts};
 use portcullis_core::map::{Call, Declaration, Kind};
 use portcullis_core::program::Program;
 
+use super::cost::Costs;
 use super::statements::End;
 use super::{Codegen, Found, Frame, Operand, Result, output_memory};
 use crate::memory::context_offset;
+use crate::walk::{Lead, lead_offset};
 
 /// Bytes of a map from which on fetching ahead is worth a trial: smaller ones stay in the cache.
 pub(crate) const WORTH_FETCHING: usize = 256 << 10;
@@ -46,21 +48,21 @@ pub(crate) fn size(map: &Declaration) -> usize {
 }
 
 impl<'a> Codegen<'a, '_> {
-    /// The loop over packets `start..end`: for each an address, in the column of the verdicts from its beginning on.
+    /// The loop over packets `start..end`: for each a [`Lead`], in the column of the verdicts from its beginning on.
     pub(super) fn run_ahead(mut self) -> Result<Option<Found>> {
         self.ahead = Some(false);
+        // What they lead to is to be fetched.
+        self.costs = Costs::new(self.program, false);
         let turns = self.begin(false, clif::I64);
         let column = self.field(context_offset::VERDICTS);
+        self.leads = Some((column, turns.start));
         self.enter_first(&turns);
         self.filter()?;
         self.fit_stack();
 
         self.b.switch_to_block(turns.verdict);
-        let place = self.packet().place;
-        let number = self.b.ins().isub(place, turns.start);
-        let scaled = self.b.ins().ishl_imm_u(number, 3);
-        let at = self.b.ins().iadd(column, scaled);
-        self.b.ins().store(output_memory(), turns.value, at, 0);
+        let lead = self.lead();
+        self.b.ins().store(output_memory(), turns.value, lead, lead_offset::PLACE);
         let finds = self.ahead == Some(true);
         let found = self.end(&turns);
         Ok(finds.then_some(found))
@@ -86,19 +88,10 @@ impl<'a> Codegen<'a, '_> {
         let Some(intrinsic) = self.program.intrinsic(function) else { return Ok(None) };
         let to_fetch = to_fetch(self.program);
         let is_large = |map: u32| to_fetch[map as usize].is_some();
-        let has_prefixes = |map: u32| self.program.maps()[map as usize].kind == Kind::Lpm;
         let address = match intrinsic {
-            Intrinsic::Map { map, call } if self.goes_on && is_large(map) && has_prefixes(map) => {
-                if call == Call::Find {
-                    return Ok(None);
-                }
-                let entry = self.scalar(frame, arguments[0])?;
-                self.ahead = Some(true);
-                self.prefix_value(map, entry)
-            }
             Intrinsic::Map { map, call: call @ (Call::Find | Call::Insert | Call::Remove) } => {
                 let declared = &self.program.maps()[map as usize];
-                if is_large(map) && !self.goes_on {
+                if is_large(map) {
                     let key = self.value(frame, arguments[0])?;
                     self.ahead = Some(true);
                     match self.search(function) {
@@ -107,9 +100,12 @@ impl<'a> Codegen<'a, '_> {
                             let at = self.place_address(search, place);
                             self.b.ins().iadd_imm_u(at, i64::from(4 * HEADER))
                         }
-                        None => self.root_group(map, key[0]),
+                        None => {
+                            self.lead_to_prefix(map, &key);
+                            self.root_group(map, key[0])
+                        }
                     }
-                } else if call == Call::Find && declared.kind != Kind::LruHash && !is_large(map) {
+                } else if call == Call::Find && declared.kind != Kind::LruHash {
                     // It has no effect, and may lead to a search that is worth more.
                     return Ok(None);
                 } else {
@@ -132,15 +128,29 @@ impl<'a> Codegen<'a, '_> {
         Ok(Some(End::Leaves))
     }
 
-    /// The address of the value of a prefix; of any value where there is no entry.
-    fn prefix_value(&mut self, map: u32, entry: Value) -> Value {
-        let layout = Layout::of(&self.program.maps()[map as usize]);
-        let place = self.clamp_index(entry, layout.places);
-        let wide = self.b.ins().uextend(clif::I64, place);
-        let offset = self.b.ins().imul_imm_u(wide, i64::from(4 * layout.stride));
-        let words = self.map_words(map);
-        let value = self.b.ins().iadd(words, offset);
-        self.b.ins().iadd_imm_u(value, i64::from(4 * (HEADER + layout.value)))
+    /// The address of the packet's lead.
+    fn lead(&mut self) -> Value {
+        let (column, start) = self.leads.expect("set before the filter is lowered");
+        let place = self.packet().place;
+        let number = self.b.ins().isub(place, start);
+        let offset = self.b.ins().imul_imm_u(number, size_of::<Lead>() as i64);
+        self.b.ins().iadd(column, offset)
+    }
+
+    /// Notes in the packet's lead for which address which map of prefixes is searched.
+    fn lead_to_prefix(&mut self, map: u32, key: &[Value]) {
+        let lead = self.lead();
+        let number = self.constant(map + 1);
+        self.b.ins().store(output_memory(), number, lead, lead_offset::MAP);
+        for (index, words) in key.chunks(2).enumerate() {
+            let wide = self.b.ins().uextend(clif::I64, words[0]);
+            let mut bits = self.b.ins().ishl_imm_u(wide, 32);
+            if let Some(&low) = words.get(1) {
+                let low = self.b.ins().uextend(clif::I64, low);
+                bits = self.b.ins().bor(bits, low);
+            }
+            self.b.ins().store(output_memory(), bits, lead, lead_offset::KEY + 8 * index as i32);
+        }
     }
 
     /// The address of the node that the search for a prefix begins with.

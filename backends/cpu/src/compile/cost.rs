@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use naga::{BinaryOperator, Block, Expression, Function, Handle, MathFunction, Statement, TypeInner};
 use portcullis_core::lang::prelude::Intrinsic;
+use portcullis_core::map::Call;
 use portcullis_core::program::Program;
 
 /// What a piece of code costs, in simple instructions; `None` where it may not be executed unless
@@ -16,11 +17,13 @@ pub(super) struct Costs {
     functions: HashMap<Handle<Function>, Cost>,
     /// Variables that live in memory (see `places`); storing to one is a side effect.
     pub in_memory: bool,
+    /// Whether words of maps may be read in vain.
+    reads_maps: bool,
 }
 
 impl Costs {
-    pub fn new(program: &Program) -> Costs {
-        let mut costs = Costs { functions: HashMap::new(), in_memory: false };
+    pub fn new(program: &Program, reads_maps: bool) -> Costs {
+        let mut costs = Costs { functions: HashMap::new(), in_memory: false, reads_maps };
         costs.in_memory = super::places::indexes_through_pointers(program);
         // Callees come before their callers in the arena, so one pass finds them all.
         for (handle, function) in program.module().functions.iter() {
@@ -78,6 +81,7 @@ impl Costs {
                 super::places::in_registers(program.module(), ty, self.in_memory).then_some(0)
             }
             Statement::Call { function: callee, .. } => match program.intrinsic(*callee) {
+                Some(Intrinsic::Map { call: Call::Read, .. }) if self.reads_maps => Some(6),
                 Some(intrinsic) if !intrinsic.is_of_maps() => self::intrinsic(intrinsic),
                 _ => self.function(*callee),
             },

@@ -95,16 +95,14 @@ pub(crate) fn lower(program: &Program, style: Style, isa: &dyn TargetIsa) -> Res
     Ok(Lowered::new(function, found))
 }
 
-/// Builds a function with the same parameters that runs ahead of the filter (see `ahead`), and where it `goes_on` makes
-/// the search for a prefix; none where it would find nothing to do.
-pub(crate) fn lower_ahead(program: &Program, goes_on: bool, isa: &dyn TargetIsa) -> Result<Option<Lowered>> {
+/// Builds a function with the same parameters that runs ahead of the filter (see `ahead`); none where it would find
+/// nothing to do.
+pub(crate) fn lower_ahead(program: &Program, isa: &dyn TargetIsa) -> Result<Option<Lowered>> {
     let mut function = empty(isa)?;
     let mut context = FunctionBuilderContext::new();
     let builder = FunctionBuilder::new(&mut function, &mut context);
     // It has no verdict to choose, and what it computes in vain is little.
-    let mut codegen = Codegen::new(builder, program, Style::BranchFree, isa);
-    codegen.goes_on = goes_on;
-    let found = codegen.run_ahead()?;
+    let found = Codegen::new(builder, program, Style::BranchFree, isa).run_ahead()?;
     Ok(found.map(|found| Lowered::new(function, found)))
 }
 
@@ -258,8 +256,8 @@ struct Codegen<'a, 'f> {
     fuel: Option<Variable>,
     /// Set in code that runs ahead of the filter: whether it has found anything to do.
     ahead: Option<bool>,
-    /// Whether such code makes searches for prefixes.
-    goes_on: bool,
+    /// The column that such code writes, and the first of the packets that it is for.
+    leads: Option<(Value, Value)>,
     locals: HashMap<(Handle<Function>, Handle<LocalVariable>), Home>,
     globals: HashMap<Handle<GlobalVariable>, Home>,
     costs: cost::Costs,
@@ -292,10 +290,10 @@ impl<'a, 'f> Codegen<'a, 'f> {
             verdict: None,
             fuel: None,
             ahead: None,
-            goes_on: false,
+            leads: None,
             locals: HashMap::new(),
             globals: HashMap::new(),
-            costs: cost::Costs::new(program),
+            costs: cost::Costs::new(program, true),
             journals: Vec::new(),
             jumps: Vec::new(),
             stack: places::Stack::default(),

@@ -18,9 +18,10 @@ fn program(text: &str) -> Program {
 fn code(program: &Program) -> Code {
     let isa = host_isa().unwrap();
     let lowered = crate::compile::lower(program, crate::Style::Branching, &*isa).unwrap();
-    let ahead = [false, true].map(|goes_on| crate::compile::lower_ahead(program, goes_on, &*isa).unwrap());
-    let ahead = ahead.into_iter().flatten().map(|lowered| Ahead { lowered, when: When::Always, bytes: 1 });
-    Code::new(vec![lowered], ahead.collect(), isa).unwrap()
+    let walks = program.maps().iter().map(Walk::of).collect();
+    let ahead = crate::compile::lower_ahead(program, &*isa).unwrap();
+    let ahead = ahead.map(|lowered| Ahead { lowered, when: When::Always, bytes: 1, walks });
+    Code::new(vec![lowered], ahead, isa).unwrap()
 }
 
 /// Which word of the filter's only map each packet leads to, if any; packets are given by their words.
@@ -28,8 +29,8 @@ fn found(text: &str, packets: &[Vec<u32>]) -> Vec<Option<usize>> {
     found_by(0, text, packets, &[])
 }
 
-/// The same by one of the functions that run ahead, where the map has these words.
-fn found_by(step: usize, text: &str, packets: &[Vec<u32>], words: &[u32]) -> Vec<Option<usize>> {
+/// The same behind so many steps of searches for prefixes, where the map has these words.
+fn found_by(steps: usize, text: &str, packets: &[Vec<u32>], words: &[u32]) -> Vec<Option<usize>> {
     let program = program(text);
     let (code, maps) = (code(&program), Maps::new(program.maps()).unwrap());
     maps.set_words(0, 0, words);
@@ -47,9 +48,9 @@ fn found_by(step: usize, text: &str, packets: &[Vec<u32>], words: &[u32]) -> Vec
         maps: maps.addresses(),
         list: std::ptr::null(),
     };
-    let (ahead, _) = code.ahead.get(step).expect("there is a search to be found");
+    let (ahead, _) = code.ahead.as_ref().expect("there is a search to be found");
     let count = Layout::of(&program.maps()[0]).words();
-    let word = |place: &*const u8| {
+    let word = |Lead { place, .. }: &Lead| {
         // SAFETY: the session's maps have one map at least.
         let start = unsafe { *maps.addresses() } as usize;
         let offset = (*place as usize).checked_sub(start)?;
@@ -58,9 +59,17 @@ fn found_by(step: usize, text: &str, packets: &[Vec<u32>], words: &[u32]) -> Vec
     let groups = (0..packets.len()).step_by(GROUP).map(|start| (start, packets.len().min(start + GROUP)));
     groups
         .flat_map(|(start, end)| {
+            let mut leads = [Lead::NONE; GROUP];
             // SAFETY: the batch is ours, and the code reads its packets alone.
-            let places = unsafe { places(ahead, &context, start, end) };
-            places[..end - start].iter().map(word).collect::<Vec<_>>()
+            unsafe { lead(ahead, &context, start, end, &mut leads) };
+            let mut last = leads;
+            for step in 0..steps {
+                // SAFETY: the maps are those of the program.
+                unsafe { walk::step(&code.walks, maps.addresses(), &mut leads, step == 0) };
+                let led = leads.iter().zip(&mut last).filter(|(lead, _)| !lead.place.is_null());
+                led.for_each(|(lead, last)| *last = *lead);
+            }
+            last[..end - start].iter().map(word).collect::<Vec<_>>()
         })
         .collect()
 }
@@ -138,7 +147,7 @@ fn searches_for_prefixes_go_on_to_the_value() {
     let text = "//! map routes: lpm key=1 value=2 entries=5000
         fn xdp_filter(pkt: u32) -> u32 {
             let route = routes_find(load_le32(pkt, 0u));
-            return 1u + (routes_read(route, 1u) & 1u);
+            return 1u + (routes_add(route, 1u, 1u) & 1u);
         }";
     let mut table = Table::new(&program(text).maps()[0], Vec::new());
     for number in 0..200 {
@@ -146,7 +155,7 @@ fn searches_for_prefixes_go_on_to_the_value() {
     }
     let words = table.changes().1.to_vec();
     let packets: Vec<Vec<u32>> = (0..200).map(|number| vec![number << 22]).collect();
-    let places = found_by(1, text, &packets, &words);
+    let places = found_by(STEPS, text, &packets, &words);
     let prefix = |place: usize| {
         let at = 16 + 2 * 5000 + place * 2;
         [words[at], words[at + 1] - 1]
@@ -167,6 +176,6 @@ fn there_is_none_where_nothing_is_found() {
             "//! map flows: hash key=1 value=1 entries=9
              fn xdp_filter(pkt: u32) -> u32 {{ {body} }}"
         );
-        assert!(code(&program(&text)).ahead.is_empty(), "{body}");
+        assert!(code(&program(&text)).ahead.is_none(), "{body}");
     }
 }

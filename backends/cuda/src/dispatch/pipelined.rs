@@ -15,7 +15,7 @@ use portcullis_core::map::declare::MAX_MAPS;
 use portcullis_core::packet::{Batch, Span};
 
 use super::slots::{HEAD, Inside, Shape, Slot};
-use crate::compile::{BLOCK, Loaded};
+use crate::compile::Loaded;
 use crate::device::{Event, Gpu, Tickets};
 use crate::memory::{Registration, Registrations};
 use crate::wait;
@@ -70,12 +70,12 @@ impl Pipelined {
         self
     }
 
-    /// Queues the kernel over `count` packets of a slot.
-    pub fn run(&self, buffers: &Buffers, first: usize, count: usize) -> Result<(), DeviceError> {
+    /// Queues the kernel for `count` lanes of a part.
+    pub fn run(&self, part: &Part<'_>, buffers: &Buffers, first: usize, count: usize) -> Result<(), DeviceError> {
         let slot = &buffers.slot;
         let (given, returned) = (slot.inside().address(), slot.answers().address());
         let (at, maps) = (slot.given_at, self.loaded.maps.addresses());
-        let (mut base, mut packets) = (first as u32, count as u32);
+        let (mut base, mut lanes) = (part.base(first) as u32, count as u32);
         let mut addresses = self.loaded.arguments.iter().map(|argument| match argument {
             // An address before the packets, as a number: the kernel adds an offset before it reads anything.
             Argument::Arena { .. } => (given + at.packets as u64).wrapping_sub(buffers.origin),
@@ -89,16 +89,17 @@ impl Pipelined {
         let mut addresses: [u64; 7 + MAX_MAPS] = std::array::from_fn(|_| addresses.next().unwrap_or_default());
         let arguments = self.loaded.arguments.iter().zip(&mut addresses).map(|(argument, address)| match argument {
             Argument::Base => (&raw mut base).cast(),
-            Argument::Count => (&raw mut packets).cast(),
+            Argument::Count => (&raw mut lanes).cast(),
             _ => (address as *mut u64).cast(),
         });
         let mut arguments: Vec<*mut c_void> = arguments.collect();
+        let kernel = &self.loaded.kernel;
         // SAFETY: the arguments are those that the writer has named, an address or a word each. The kernel stays within
-        // its buffers, whatever the filter: it ends before packet `first + count`, for which the slot has descriptors,
-        // metadata and verdicts; packets it reaches at their bytes and rooms, which lie in the slot (`Carver::carve`,
-        // `plan::cut`), and in the `PAST_END` bytes behind. Indices into the filter's own arrays are clamped. The slot
+        // its buffers, whatever the filter: it ends before lane `first + count`, for whose packets the slot has
+        // descriptors, metadata and verdicts; packets it reaches at their bytes and rooms, which lie in the slot
+        // (`Carver::carve`, `plan::cut`), and in the `PAST_END` bytes behind. Indices into the filter's own arrays are clamped. The slot
         // is the session's until the launch was waited for (`Launcher`).
-        let launched = unsafe { self.loaded.kernel.launch(packets.div_ceil(BLOCK), &mut arguments, &self.gpu.kernels) };
+        let launched = unsafe { kernel.launch(kernel.blocks_for(lanes), &mut arguments, &self.gpu.kernels) };
         launched.map_err(|code| self.gpu.failed("does not launch the filter", code))
     }
 }
@@ -116,7 +117,7 @@ fn layout(batch: &Batch, needs: Needs, registered: bool) -> Layout {
     if !aligned || (!registered && plan::pays_to_pack(batch, needs)) {
         return Layout::Packed;
     }
-    let all = plan::extent(batch.descriptors(), needs).map_or(0, |extent| extent.end - extent.start);
+    let all = plan::extent(batch, 0..batch.len(), needs).map_or(0, |extent| extent.end - extent.start);
     if registered && all > wanted + GATHER * batch.len() as u64 { Layout::Packed } else { Layout::Copied }
 }
 
@@ -194,8 +195,8 @@ impl Launcher for Pipelined {
             gpu.kernels.wait_for(ready).map_err(failed)?;
             buffers.waits = false;
         }
-        self.run(buffers, first, count)?;
-        if first + count < part.packets() {
+        self.run(part, buffers, first, count)?;
+        if first + count < part.lanes() {
             return buffers.ended.next(&gpu.kernels).map_err(failed);
         }
         let (slot, stream) = (&buffers.slot, &*gpu.downloads);

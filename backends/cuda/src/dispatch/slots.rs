@@ -29,8 +29,9 @@ pub(crate) struct Given {
 }
 
 impl Given {
-    pub fn of(effects: Effects, packets: usize, bytes: usize) -> Given {
-        let metadata = HEAD + rounded(packets * 8);
+    /// Of a part with so many descriptors, packets and bytes of those.
+    pub fn of(effects: Effects, descriptors: usize, packets: usize, bytes: usize) -> Given {
+        let metadata = HEAD + rounded(descriptors * 8);
         let at = metadata + if effects.metadata { rounded(packets * size_of::<Metadata>()) } else { 0 };
         Given { metadata, packets: at, end: at + bytes }
     }
@@ -97,7 +98,7 @@ impl Shape {
     /// `in_place`: the packets' bytes are copied from where they lie.
     pub fn of<I>(part: &Part<'_, I>, effects: Effects, in_place: bool) -> Shape {
         let bytes = if part.is_copied() { (part.bytes().end - part.bytes().start) as usize } else { 0 };
-        let given_at = Given::of(effects, part.packets(), bytes);
+        let given_at = Given::of(effects, part.descriptor_count(), part.packets(), bytes);
         Shape {
             given_at,
             returned_at: Returned::of(effects, part.packets(), bytes),
@@ -291,8 +292,9 @@ mod tests {
     #[test]
     fn regions_are_laid_out_as_the_kernels_think() {
         // By hand, from the comment at the head of slots.cu.
-        assert_eq!(Given::of(ALL, 3, 100), Given { metadata: 16 + 32, packets: 48 + 64, end: 112 + 100 });
-        assert_eq!(Given::of(NONE, 3, 0), Given { metadata: 48, packets: 48, end: 48 });
+        assert_eq!(Given::of(ALL, 3, 3, 100), Given { metadata: 16 + 32, packets: 48 + 64, end: 112 + 100 });
+        assert_eq!(Given::of(ALL, 5, 3, 100), Given { metadata: 16 + 48, packets: 64 + 64, end: 128 + 100 });
+        assert_eq!(Given::of(NONE, 3, 3, 0), Given { metadata: 48, packets: 48, end: 48 });
         assert_eq!(Returned::of(ALL, 3, 100), Returned { targets: 16, ends: 32, changed: 64, end: 164 });
         assert_eq!(Returned::of(NONE, 17, 0), Returned { targets: 32, ends: 32, changed: 32, end: 32 });
     }

@@ -37,6 +37,8 @@ pub(crate) struct Loaded {
     pub effects: Effects,
     /// Whether it reads descriptors.
     pub descriptors: bool,
+    /// Whether it takes packets in the order of their flows.
+    pub flows: bool,
 }
 
 /// Opens the device and compiles the program for it.
@@ -62,7 +64,7 @@ fn compile(device: &WgpuDevice, program: &Program) -> Result<(Gpu, Loaded), Devi
              65,535 rounds without a word; set the fuel to {SOFTWARE_ROUNDS} or less"
         )));
     }
-    let kernel = compile::kernel(program).map_err(unsupported)?;
+    let kernel = compile::kernel(program, device.group()).map_err(unsupported)?;
     let size = kernel.inlined();
     if software && size > SOFTWARE_SIZE {
         return Err(unsupported(format!(
@@ -86,7 +88,7 @@ fn compile(device: &WgpuDevice, program: &Program) -> Result<(Gpu, Loaded), Devi
 
 impl Loaded {
     fn new(gpu: &Gpu, kernel: Kernel, redirects: bool) -> Result<Loaded, DeviceError> {
-        let descriptors = kernel.descriptors.is_some();
+        let (descriptors, flows) = (kernel.descriptors.is_some(), kernel.flows);
         let effects = Effects {
             sees_packets: kernel.arena.is_some(),
             writes_packets: kernel.writes_packets(),
@@ -155,7 +157,7 @@ impl Loaded {
             cache: None,
         });
         gpu.check()?;
-        Ok(Loaded { pipeline, layout, maps, used_maps, effects, descriptors })
+        Ok(Loaded { pipeline, layout, maps, used_maps, effects, descriptors, flows })
     }
 
     /// The words of all maps that the filter uses, in their order, put together; `None` where it uses none.

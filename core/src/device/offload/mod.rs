@@ -29,8 +29,7 @@ mod part;
 mod tests;
 
 pub use compile::{compile, said};
-pub use order::GOES_ON;
-use order::{Order, longest, orders};
+use order::{Order, longest};
 pub use part::Part;
 
 /// Launches that a batch may have queued at the device where they are paced: the next one starts without
@@ -133,9 +132,9 @@ pub trait Launcher: Send + 'static {
         buffers: &mut Self::Buffers,
     ) -> Result<(), DeviceError>;
 
-    /// Queues the kernel over `count` packets of a part, from packet `first` of it on, and, where that is the rest of
-    /// the part, bringing its results back. The launches of a part come in order. A ticket's launch has ended when
-    /// all of this has.
+    /// Queues the kernel for `count` lanes of a part, from lane `first` of it on ([`Part::lanes`]), and, where that is the
+    /// rest of the part, bringing its results back. The launches of a part come in order. A ticket's launch has ended
+    /// when all of this has.
     ///
     /// # Errors
     /// Where the driver gives up. The device may have begun all the same.
@@ -317,7 +316,7 @@ struct Flight<L: Launcher> {
     /// How many pieces were brought to the device, and how many have been read back.
     uploaded: usize,
     collected: usize,
-    /// The piece that is launched next, and how many of its packets have been launched.
+    /// The piece that is launched next, and how many of its lanes have been launched.
     next: usize,
     launched: usize,
     running: VecDeque<Running<L::Ticket>>,
@@ -330,10 +329,17 @@ struct Flight<L: Launcher> {
     started: Instant,
 }
 
+/// How the packets of a batch are to lie, and the pieces that the device can take.
+struct Cut<L: Launcher> {
+    layout: Layout,
+    import: Option<L::Import>,
+    pieces: Vec<Piece>,
+}
+
 /// A launch on its way.
 struct Running<T> {
     ticket: T,
-    /// Number of packets, and whether there would have been more but for the pace.
+    /// For how many packets it stands, and whether there would have been more but for the pace.
     packets: usize,
     cut: bool,
     /// Whether its piece ends with it.
@@ -395,29 +401,38 @@ impl<L: Launcher> Offload<L> {
         self
     }
 
-    /// Cuts a batch and brings it to the device; launches nothing yet.
-    fn prepare(&mut self, batch: Batch, numbers: Option<&[u32]>) -> Result<Flight<L>, SubmitError> {
-        let refuse = |batch, error| Err(SubmitError { batch: Box::new(batch), error });
-        let started = Instant::now();
+    /// Cuts a batch.
+    fn cut(&mut self, batch: &Batch) -> Result<Cut<L>, DeviceError> {
         let (layout, import) = match self.effects.sees_packets && !batch.is_empty() {
-            true => self.launcher.place(&batch, self.needs),
+            true => self.launcher.place(batch, self.needs),
             false => (Layout::Unseen, None),
         };
         let bounds = self.launcher.bounds(layout);
-        let pieces = match plan::cut(&batch, layout, self.needs, bounds) {
-            Ok(pieces) => pieces,
-            Err(large) => {
-                let text = format!(
-                    "packet {} has {} bytes, and {} takes {} at a time, its own needs included",
-                    large.index,
-                    large.length,
-                    self.launcher.id(),
-                    bounds.binding
-                );
-                return refuse(batch, DeviceError::Refused(text));
-            }
+        let pieces = plan::cut(batch, layout, self.needs, bounds).map_err(|large| {
+            DeviceError::Refused(format!(
+                "packet {} has {} bytes, and {} takes {} at a time, its own needs included",
+                large.index,
+                large.length,
+                self.launcher.id(),
+                bounds.binding
+            ))
+        })?;
+        Ok(Cut { layout, import, pieces })
+    }
+
+    /// Cuts a batch and brings it to the device; launches nothing yet. Without flow numbers each packet is a flow.
+    fn prepare(&mut self, batch: Batch, numbers: Option<&[u32]>) -> Result<Flight<L>, SubmitError> {
+        let refuse = |batch, error| Err(SubmitError { batch: Box::new(batch), error });
+        let started = Instant::now();
+        let Cut { layout, import, pieces } = match self.cut(&batch) {
+            Ok(cut) => cut,
+            Err(error) => return refuse(batch, error),
         };
-        let orders = numbers.map_or_else(Vec::new, |numbers| orders(numbers, pieces.iter().map(|p| p.packets.clone())));
+        let order = |piece: &Piece| match numbers {
+            Some(numbers) => Order::new(&numbers[piece.packets.clone()], self.longest),
+            None => Order::apart(piece.packets.len()),
+        };
+        let orders = if self.program.has_flows() { pieces.iter().map(order).collect() } else { Vec::new() };
         let mut slot = self.idle.pop().unwrap_or_default();
         while slot.len() < pieces.len().min(self.launcher.parts()) {
             slot.push(self.launcher.buffers());
@@ -481,12 +496,12 @@ impl<L: Launcher> Offload<L> {
 
     /// Queues the next launch of a batch; there is one, and its piece is at the device.
     fn launch(&mut self, flight: &mut Flight<L>) -> Result<(), DeviceError> {
-        let (first, most, longest) = (flight.launched, self.pace.packets(), self.longest);
+        let (first, most) = (flight.launched, self.pace.packets());
         let (part, buffers) = flight.part(flight.next, self.needs);
-        let total = part.packets();
-        let count = match part.order() {
-            Some(order) => order.cut(first, most, longest),
-            None => (total - first).min(most),
+        let total = part.lanes();
+        let (count, packets) = match part.order() {
+            Some(order) => order.cut(first, most),
+            None => ((total - first).min(most), (total - first).min(most)),
         };
         let ticket = self.launcher.launch(&part, self.effects, buffers, first, count)?;
         let ends = first + count == total;
@@ -496,7 +511,7 @@ impl<L: Launcher> Offload<L> {
         } else {
             flight.launched += count;
         }
-        flight.running.push_back(Running { ticket, packets: count, cut: !(first == 0 && ends), ends });
+        flight.running.push_back(Running { ticket, packets, cut: !(first == 0 && ends), ends });
         Ok(())
     }
 
@@ -649,7 +664,6 @@ impl<L: Launcher> Offload<L> {
             self.launcher.ends(packets.len(), buffers, &mut |bytes| {
                 let mut after: Vec<Descriptor> = descriptors(bytes).collect();
                 if let Some(order) = order.filter(|order| order.positions().len() == after.len()) {
-                    after.iter_mut().for_each(|descriptor| descriptor.length &= !GOES_ON);
                     order.back(&mut after);
                 }
                 ends.extend(plan::ends(&before, seen.iter().copied(), after.into_iter()));
@@ -692,9 +706,11 @@ impl<L: Launcher> Offload<L> {
         }
         let uploaded = (flight.uploaded..flight.pieces.len()).try_for_each(|_| self.upload(&mut flight));
         let result = uploaded.and_then(|()| {
-            let Flight { slot, import, batch, layout, pieces, .. } = &mut flight;
-            let (needs, import) = (self.needs, import.as_ref());
-            let parts = pieces.iter().map(|piece| Part { batch, piece, layout: *layout, needs, import, order: None });
+            let Flight { slot, import, batch, layout, pieces, orders, .. } = &mut flight;
+            let (layout, needs, import) = (*layout, self.needs, import.as_ref());
+            let parts = pieces.iter().enumerate();
+            let parts =
+                parts.map(|(index, piece)| Part { batch, piece, layout, needs, import, order: orders.get(index) });
             let mut parts: Vec<_> = parts.zip(slot.iter_mut()).collect();
             work(&mut self.launcher, &mut parts)
         });
@@ -791,16 +807,23 @@ impl<L: Launcher> Session for Offload<L> {
 }
 
 impl<L: Launcher> InOrder for Offload<L> {
+    fn check(&mut self, batch: &Batch) -> Result<(), DeviceError> {
+        let largest = batch.descriptors().iter().map(|packet| u64::from(packet.length)).max().unwrap_or(0);
+        // Cutting is work, and only a packet that comes near what a piece may have is ever refused.
+        let mut layouts = [Layout::Unseen, Layout::InPlace, Layout::Copied, Layout::Packed].into_iter();
+        let fits = layouts.all(|layout| {
+            let Bounds { binding, alignment, .. } = self.launcher.bounds(layout);
+            largest + alignment < binding / 2
+        });
+        if fits { Ok(()) } else { self.cut(batch).map(drop) }
+    }
+
     fn submit_in_order(&mut self, batch: Batch, numbers: &[u32]) -> Result<(), SubmitError> {
-        let refused = |reason: String| DeviceError::Refused(reason);
-        let error = match batch.descriptors().iter().position(|descriptor| descriptor.length & GOES_ON != 0) {
-            _ if numbers.len() != batch.len() => {
-                refused(format!("{} flow numbers for {} packets", numbers.len(), batch.len()))
-            }
-            Some(index) => refused(format!("packet {index} has 2 GiB or more, and the filter has flows")),
-            None => return self.begin(batch, Some(numbers)),
-        };
-        Err(SubmitError { batch: Box::new(batch), error })
+        if numbers.len() == batch.len() {
+            return self.begin(batch, Some(numbers));
+        }
+        let text = format!("{} flow numbers for {} packets", numbers.len(), batch.len());
+        Err(SubmitError { batch: Box::new(batch), error: DeviceError::Refused(text) })
     }
 }
 

@@ -61,7 +61,7 @@ impl<'a, I> Part<'a, I> {
     /// The bytes of the batch's memory from the first packet to the last, rooms included where the filter may use
     /// them; `None` where no packet has any.
     pub fn extent(&self) -> Option<Range<u64>> {
-        plan::extent(self.descriptors(), self.needs)
+        plan::extent(self.batch, self.piece.packets.clone(), self.needs)
     }
 
     /// Where the packets lie in the batch's memory.
@@ -79,13 +79,28 @@ impl<'a, I> Part<'a, I> {
         self.order
     }
 
-    /// Whether the kernel takes the packets in the order of their flows ([`GOES_ON`](super::GOES_ON)): then what it reads
-    /// of each is not as the batch has it.
+    /// Whether the kernel takes the packets in the order of their flows: then what it reads of each is not as the batch
+    /// has it.
     pub fn is_ordered(&self) -> bool {
         self.order.is_some()
     }
 
-    /// Where the packets lie, as the kernel reads it (`docs/abi.md`), in the kernel's order.
+    /// Number of lanes that take the packets: one a packet, or one a run of packets of a flow.
+    pub fn lanes(&self) -> usize {
+        self.order.map_or(self.packets(), Order::runs)
+    }
+
+    /// The number of the descriptor that tells what a lane takes, a packet's or a run's: a kernel's `base`.
+    pub fn base(&self, lane: usize) -> usize {
+        if self.is_ordered() { self.packets() + lane } else { lane }
+    }
+
+    /// Number of descriptors that the kernel reads: of the packets, and of the runs where there are any.
+    pub fn descriptor_count(&self) -> usize {
+        self.base(self.lanes())
+    }
+
+    /// Where the packets lie, as the kernel reads it (`docs/abi.md`), in the kernel's order, and behind that the runs.
     pub fn descriptor_bytes(&self) -> impl Iterator<Item = [u8; size_of::<Descriptor>()]> + 'a {
         let plain = self.order.is_none().then(|| self.seen());
         let ordered = self.order.map(|order| order.descriptors(self.seen().collect()));

@@ -3,7 +3,9 @@
 use std::sync::Mutex;
 
 use super::*;
+use crate::device::Flows;
 use crate::device::plan::PAST_END;
+use crate::interp::Interp;
 use crate::lang::{Source, wgsl};
 use crate::packet::Batch;
 use crate::program::ProgramOptions;
@@ -93,11 +95,23 @@ impl Launcher for Host {
         count: usize,
     ) -> Result<usize, DeviceError> {
         self.say(format!("launch {first}+{count}"))?;
-        for d in part.seen().skip(first).take(count) {
-            let byte = &mut buffers.packets[d.offset as usize];
-            buffers.actions.push(*byte);
-            *byte = byte.wrapping_add(1);
-            buffers.ends.extend([d.offset, d.length - 1].map(u32::to_le_bytes).as_flattened());
+        let bytes: Vec<_> = part.descriptor_bytes().collect();
+        let of_kernel: Vec<_> = descriptors(bytes.as_flattened()).collect();
+        buffers.actions.resize(part.packets(), 0xee);
+        buffers.ends.resize(part.packets() * 8, 0xee);
+        for lane in first..first + count {
+            let taken = match part.is_ordered() {
+                true => of_kernel[part.base(lane)],
+                false => Descriptor { offset: lane as u32, length: 1 },
+            };
+            for index in (taken.offset as usize..).take(taken.length as usize) {
+                let d = of_kernel[index];
+                let byte = &mut buffers.packets[d.offset as usize];
+                buffers.actions[index] = *byte;
+                *byte = byte.wrapping_add(1);
+                let end = [d.offset, d.length - 1].map(u32::to_le_bytes);
+                buffers.ends[index * 8..][..8].copy_from_slice(end.as_flattened());
+            }
         }
         self.tickets += 1;
         Ok(self.tickets)
@@ -158,11 +172,9 @@ fn session_of(
 ) -> (Offload<Host>, Arc<Mutex<Script>>) {
     let moves = if moves_ends { "adjust_tail(pkt, -1);" } else { "" };
     let ends = if paced { "loop { if load_u8(pkt, 1u) == 1u { break; } }" } else { "" };
-    let text = format!(
+    let program = program(&format!(
         "fn xdp_filter(pkt: u32) -> u32 {{ {ends} {moves} let v = load_u8(pkt, 0u); store_u8(pkt, 0u, v + 1u); return v; }}"
-    );
-    let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
-    let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
+    ));
     let script = Arc::<Mutex<Script>>::default();
     let effects = Effects {
         sees_packets: true,
@@ -174,6 +186,27 @@ fn session_of(
     };
     let launcher = Host { script: script.clone(), layout, packets, tickets: 0 };
     (Offload::new(launcher, DeviceKind::Cpu, effects, &program, options), script)
+}
+
+fn program(text: &str) -> Arc<Program> {
+    let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
+    Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())))
+}
+
+/// A session for a filter whose flows are told by a packet's second byte.
+fn in_order(layout: Layout, moves_ends: bool) -> (Flows<Offload<Host>>, Arc<Mutex<Script>>) {
+    let program = program(&format!(
+        "fn xdp_flow(pkt: u32) -> u32 {{ return load_u8(pkt, 1u); }}
+         fn xdp_filter(pkt: u32) -> u32 {{ {} store_u8(pkt, 0u, load_u8(pkt, 0u) + 1u); return load_u8(pkt, 0u) - 1u; }}",
+        if moves_ends { "adjust_tail(pkt, -1);" } else { "" },
+    ));
+    let effects =
+        Effects { sees_packets: true, writes_packets: true, moves_ends, metadata: false, redirects: false, size: 1 };
+    let (script, options) = (Arc::<Mutex<Script>>::default(), LoadOptions::default());
+    let launcher = Host { script: script.clone(), layout, packets: 5, tickets: 0 };
+    let session = Offload::new(launcher, DeviceKind::Cpu, effects, &program, &options);
+    let flows = Flows::new(&Interp::new(), session, &program, &options).unwrap();
+    (flows, script)
 }
 
 fn batch(verdicts: &[u8]) -> Batch {
@@ -209,6 +242,35 @@ fn batches_are_cut_and_come_back_in_order_with_their_changes() {
             assert_eq!(session.run(batch(&[1, 1, 1])).unwrap().verdicts.len(), 3);
         }
     }
+}
+
+#[test]
+fn a_lane_takes_a_flow_and_all_comes_back_where_it_was() {
+    for moves_ends in [false, true] {
+        let (mut session, script) = in_order(Layout::Packed, moves_ends);
+        // Three flows in a part of five packets, and one in another.
+        let packets =
+            [(1, 9), (2, 8), (3, 9), (4, 7), (1, 9), (2, 8)].map(|(v, flow)| [&[v, flow][..], &[5; 30]].concat());
+        let done = session.run(Batch::from_packets(&packets).unwrap()).unwrap();
+        assert_eq!(done.verdicts.actions(), [1, 2, 3, 4, 1, 2]);
+        for (packet, mut was) in done.batch.packets().zip(packets) {
+            was[0] += 1;
+            assert_eq!(packet, &was[..was.len() - usize::from(moves_ends)]);
+        }
+        let launches: Vec<_> = calls(&script).into_iter().filter(|call| call.starts_with("launch")).collect();
+        assert_eq!(launches, ["launch 0+3", "launch 0+1"]);
+    }
+}
+
+#[test]
+fn a_batch_that_only_the_device_refuses_comes_back_before_its_flows_are_looked_for() {
+    let (mut session, script) = in_order(Layout::Copied, false);
+    let large = [vec![1, 9, 2], vec![3; 2 << 20]];
+    let refused = session.submit(Batch::from_packets(&large).unwrap()).unwrap_err();
+    assert!(refused.error.to_string().contains("packet 1 has 2097152 bytes"), "{}", refused.error);
+    assert!(refused.batch.packets().eq(large.iter().map(|packet| &packet[..])));
+    assert_eq!((session.in_flight(), calls(&script).len()), (0, 0));
+    assert!(session.run(Batch::from_packets(&large[..1]).unwrap()).is_ok(), "others are taken");
 }
 
 #[test]

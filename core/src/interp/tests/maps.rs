@@ -201,6 +201,7 @@ fn the_longest_prefix_is_found() {
             value: 2,
             entries,
             fields: Vec::new(),
+            read_only: false,
             place: 0..0,
         };
         let mut model: HashMap<Prefix, [u32; 2]> = HashMap::new();
@@ -253,6 +254,58 @@ fn the_longest_prefix_is_found() {
             let key = (0..words).map(|i| (prefix.0 >> (96 - 32 * i)) as u32).chain([prefix.1]).collect::<Vec<u32>>();
             assert_eq!(table.get(&key), Some(&value[..]), "{prefix:x?}");
         }
+    }
+}
+
+/// Where a filter only reads, prefixes of one value share an entry, until one of them gets another.
+#[test]
+fn prefixes_that_share_their_values_have_their_own_when_these_change() {
+    let mut random = Random(12);
+    let mut session = session(
+        "//! map m: lpm key=1 value=2 entries=300
+        fn xdp_filter(pkt: u32) -> u32 {
+            let entry = m_find(load_be32(pkt, 0u));
+            if entry == MAP_NONE { return XDP_DROP; }
+            store_le32(pkt, 4u, entry);
+            store_le32(pkt, 8u, m_read(entry, 0u));
+            store_le32(pkt, 12u, m_read(entry, 1u));
+            return XDP_PASS;
+        }",
+    );
+    let fields = Vec::new();
+    let (name, kind) = ("m".into(), crate::map::Kind::Lpm);
+    let declared =
+        crate::map::Declaration { name, kind, key: 1, value: 2, entries: 300, fields, read_only: true, place: 0..0 };
+    let mut model: HashMap<Prefix, [u32; 2]> = HashMap::new();
+    let mut known = prefixes(&mut random, 32, 250);
+    known.sort_unstable();
+    known.dedup();
+    for round in 0..4 {
+        let mut table = crate::map::Table::new(&declared, session.map_words(0).unwrap());
+        for prefix in &known {
+            if round == 0 || random.below(3) == 0 {
+                let value = [random.below(3), 7 + random.below(2)].map(|word| word as u32);
+                table.set(&[(prefix.0 >> 96) as u32, prefix.1], &value).unwrap();
+                model.insert(*prefix, value);
+            }
+        }
+        let (at, changed) = table.changes();
+        session.set_map_words(0, at, changed).unwrap();
+        let addresses: Vec<u32> =
+            known.iter().flat_map(|(address, _)| [0, 1, !0].map(|off| (address >> 96) as u32 ^ off)).collect();
+        let packets: Vec<Vec<u32>> = addresses.iter().map(|address| vec![address.swap_bytes(), 9, 9, 9]).collect();
+        let mut entries = std::collections::HashSet::new();
+        for (address, packet) in addresses.iter().zip(run(&mut *session, &packets)) {
+            let fits = |(prefix, length): &&Prefix| (u128::from(*address) << 96 ^ prefix) & first_bits(*length) == 0;
+            match model.keys().filter(fits).max_by_key(|(_, length)| *length) {
+                Some(prefix) => {
+                    assert_eq!(packet[2..], model[prefix], "{address:#x}, {prefix:x?}, round {round}");
+                    entries.insert(packet[1]);
+                }
+                None => assert_eq!(packet[1..], [9; 3]),
+            }
+        }
+        assert!(entries.len() <= 6, "six values, and entries {entries:?}");
     }
 }
 

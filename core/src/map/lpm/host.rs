@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::OnceLock;
 
-use super::super::declare::Declaration;
+use super::super::declare::{Declaration, Kind};
 use super::super::layout::{Layout, TAKEN};
 use super::{Prefix, trie};
 
@@ -12,7 +12,7 @@ use super::{Prefix, trie};
 #[derive(Debug, Clone, Default)]
 pub(in super::super) struct Host {
     index: OnceLock<Index>,
-    /// Whether prefixes were made or removed, which the trie does not know of.
+    /// Whether prefixes were made or removed, or values changed that entries share, which the trie does not know of.
     stale: bool,
     /// The memory with a trie that does.
     image: OnceLock<Vec<u32>>,
@@ -27,7 +27,7 @@ struct Index {
 
 /// Hashes by multiplying and folding, from a random number on, so that nobody can choose prefixes that meet.
 #[derive(Debug, Clone)]
-struct Folding(u64);
+pub(super) struct Folding(u64);
 
 impl Default for Folding {
     fn default() -> Folding {
@@ -43,11 +43,15 @@ impl BuildHasher for Folding {
     }
 }
 
-struct Folded(u64);
+pub(super) struct Folded(u64);
 
 impl Hasher for Folded {
     fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+        for part in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            self.write_u64(u64::from_le_bytes(word));
+        }
     }
 
     fn write_u32(&mut self, word: u32) {
@@ -118,8 +122,10 @@ impl Host {
     }
 
     /// A value has changed.
-    pub fn changed(&mut self) {
+    pub fn changed(&mut self, map: &Declaration) {
         self.image.take();
+        // What shared its entry with others may do so no more.
+        self.stale |= map.kind == Kind::Lpm && map.read_only;
     }
 
     /// The memory with a trie over its prefixes, where they are others than before.

@@ -1,8 +1,11 @@
 //! The trie over a map's prefixes: all of it at once, from prefixes in order.
 
+use std::collections::HashMap;
+
 use super::super::declare::Declaration;
 use super::super::layout::{Layout, TAKEN};
-use super::{END, GROUP, INNER, LINE, NODE, NODE_STEP, Parts, Prefix, STEP};
+use super::host::Folding;
+use super::{END, GROUP, INNER, LINE, LIST, LIST_STEP, LISTED, LISTS, NODE, NODE_STEP, Parts, Prefix, STEP, mask};
 
 /// Slots of a node.
 const SLOTS: usize = 1 << NODE_STEP;
@@ -19,7 +22,7 @@ pub(super) fn image(map: &Declaration, mut entries: Vec<(Prefix, &[u32])>) -> Ve
         words[at..at + value.len()].copy_from_slice(value);
         prefix.write(map, &mut words, place);
     }
-    let mut leaves: Vec<Leaf> = (1..).zip(&entries).map(|(word, (prefix, _))| Leaf { prefix: *prefix, word }).collect();
+    let mut leaves = leaves(map, &entries);
     leaves.sort_unstable_by_key(|leaf| leaf.prefix);
     let mut trie = Trie { words, end: parts.heap as usize };
     trie.root(&parts, &leaves);
@@ -27,6 +30,14 @@ pub(super) fn image(map: &Declaration, mut entries: Vec<(Prefix, &[u32])>) -> Ve
     (words[TAKEN as usize], words[END as usize]) = (leaves.len() as u32, end as u32);
     words.truncate(end);
     words
+}
+
+/// The prefixes as the trie has them. Where no filter tells entries of equal values apart, the first of these stands for
+/// all: there are few in most tables, so that what is read of them is in the cache.
+fn leaves(map: &Declaration, entries: &[(Prefix, &[u32])]) -> Vec<Leaf> {
+    let mut firsts: HashMap<&[u32], u32, Folding> = HashMap::default();
+    let mut word_of = |word, value| if map.read_only { *firsts.entry(value).or_insert(word) } else { word };
+    (1..).zip(entries).map(|(word, (prefix, value))| Leaf { prefix: *prefix, word: word_of(word, *value) }).collect()
 }
 
 /// A prefix and the word of the slots that it is the longest of.
@@ -48,10 +59,10 @@ struct Trie {
     end: usize,
 }
 
-/// A group that lies behind a slot of another.
+/// What lies behind a slot.
 struct Inner<'a> {
     slot: usize,
-    /// The word of those of its slots that none of its prefixes fits.
+    /// The word where none of its prefixes fits.
     shorter: u32,
     /// Its prefixes.
     leaves: &'a [Leaf],
@@ -106,9 +117,45 @@ impl Trie {
             }
         }
         for (word, inner) in found {
-            self.words[word] = INNER | self.nodes(inner.leaves, depth + step, inner.shorter, None) as u32;
+            self.words[word] = self.behind(inner.leaves, depth + step, inner.shorter);
         }
         at
+    }
+
+    /// Writes what tells longer prefixes apart, and gives the word for it.
+    fn behind(&mut self, leaves: &[Leaf], depth: u32, shorter: u32) -> u32 {
+        let ends_in_list = |leaf: &Leaf| leaf.prefix.length <= depth + LIST_STEP;
+        if leaves.len() <= LISTS as usize && leaves.iter().all(ends_in_list) {
+            let mut all: Vec<(Prefix, u32)> = leaves.iter().map(|leaf| (leaf.prefix, leaf.word)).collect();
+            all.sort_unstable_by_key(|(prefix, _)| prefix.length);
+            let at = self.take(LIST as usize);
+            return self.list(at, &all, depth, shorter);
+        }
+        // In order, the first and the last have in common what all have.
+        let (first, last) = (leaves[0].prefix.address, leaves[leaves.len() - 1].prefix.address);
+        let shortest = leaves.iter().map(|leaf| leaf.prefix.length).min().expect("there are some");
+        let length = shortest.min((first ^ last).leading_zeros()).min(depth + LIST_STEP);
+        if length < depth + STEP {
+            return INNER | self.nodes(leaves, depth, shorter, None) as u32;
+        }
+        // The one of this length came before those that lie in it.
+        let (own, longer) = leaves.split_at(usize::from(leaves[0].prefix.length == length));
+        let at = self.take(LIST as usize);
+        let word = self.behind(longer, length, own.first().map_or(shorter, |leaf| leaf.word));
+        self.list(at, &[(Prefix { address: first & mask(length), length }, word)], depth, shorter)
+    }
+
+    /// Writes a list of up to three beginnings, of which the shorter come first, and gives the word for it.
+    fn list(&mut self, at: usize, beginnings: &[(Prefix, u32)], depth: u32, none: u32) -> u32 {
+        for number in 0..LISTS as usize {
+            // Where they are fewer the last is there again.
+            let (prefix, word) = beginnings[number.min(beginnings.len() - 1)];
+            self.words[at] |= (prefix.length - depth) << (8 * number);
+            self.words[at + 1 + number] = (prefix.address << depth >> 96) as u32;
+            self.words[at + 1 + LISTS as usize + number] = word;
+        }
+        self.words[at + LIST as usize - 1] = none;
+        INNER | LISTED | at as u32
     }
 
     /// Room for so many words.
@@ -119,7 +166,7 @@ impl Trie {
     }
 }
 
-/// The words of the slots of one node or two, in which each group behind them has a word of its own, and those groups.
+/// The words of the slots of one node or two, in which all that lies behind a slot has a word of its own, and that.
 fn slots(leaves: &[Leaf], depth: u32, step: u32, shorter: u32) -> ([u32; 2 * SLOTS], Vec<Inner<'_>>) {
     let (mut words, mut inner) = ([shorter; 2 * SLOTS], Vec::new());
     let mut rest = leaves;

@@ -4,7 +4,7 @@
 //! there, a search ends, and stays inside.
 
 use crate::map::declare::Declaration;
-use crate::map::lpm::{GROUP, INNER, LINE, NODE_STEP, Parts, STEP};
+use crate::map::lpm::{INNER, LINE, LIST, LISTED, LISTS, NODE_STEP, Parts, STEP};
 
 /// What is found in a node: bits are counted up to the slot's own.
 const LEAF: &str = "
@@ -15,15 +15,36 @@ fn pc_NAME_leaf(node: u32, slot: u32) -> u32 {
 }
 ";
 
+/// What is found in a list, and how many bits that has told apart.
+const LISTED_LEAF: &str = "
+fn pc_NAME_listed(list: u32, rest: u32) -> vec2<u32> {
+    let lengths = atomicLoad(&pc_map_NAME[list]);
+    var found = vec2<u32>(atomicLoad(&pc_map_NAME[list + NONEu]), 1u);
+BEGINNINGS
+    return found;
+}
+";
+
+/// For each of its beginnings.
+const BEGINNING: &str = "    let lengthI = max((lengths >> SHIFTu) & 31u, 1u);
+    let fitsI = ((rest ^ atomicLoad(&pc_map_NAME[list + BITSu])) >> (32u - lengthI)) == 0u;
+    found = select(found, vec2<u32>(atomicLoad(&pc_map_NAME[list + WORDu]), lengthI), fitsI);";
+
 const IPV4: &str = "
 fn NAME_find(address: u32) -> u32 {
     var leaf = pc_NAME_leaf(ROOTu + (address >> OTHER_BITSu) * LINEu, (address << ROOT_BITSu) >> 27u);
     var rest = address << TOLD_APARTu;
     for (var level = 0u; level < LEVELSu; level = level + 1u) {
         if leaf < INNERu { break; }
-        let group = min(leaf - INNERu, LAST_GROUPu);
-        leaf = pc_NAME_leaf(group + (rest >> 31u) * 2u, (rest >> 26u) & 31u);
-        rest = rest << STEPu;
+        let at = min(leaf & 0x7ffffffcu, LAST_STARTu);
+        if (leaf & LISTEDu) != 0u {
+            let found = pc_NAME_listed(at, rest);
+            leaf = found.x;
+            rest = rest << found.y;
+        } else {
+            leaf = pc_NAME_leaf(at + (rest >> 31u) * 2u, (rest >> 26u) & 31u);
+            rest = rest << STEPu;
+        }
     }
     return leaf - 1u;
 }
@@ -42,12 +63,19 @@ fn pc_NAME_behind(address: vec4<u32>, bits: u32) -> vec4<u32> {
 
 fn NAME_find(address: vec4<u32>) -> u32 {
     var leaf = pc_NAME_leaf(ROOTu + (address.x >> OTHER_BITSu) * LINEu, (address.x << ROOT_BITSu) >> 27u);
+    if leaf < INNERu { return leaf - 1u; }
     var rest = pc_NAME_behind(address, TOLD_APARTu);
     for (var level = 0u; level < LEVELSu; level = level + 1u) {
         if leaf < INNERu { break; }
-        let group = min(leaf - INNERu, LAST_GROUPu);
-        leaf = pc_NAME_leaf(group + (rest.x >> 31u) * 2u, (rest.x >> 26u) & 31u);
-        rest = pc_NAME_behind(rest, STEPu);
+        let at = min(leaf & 0x7ffffffcu, LAST_STARTu);
+        if (leaf & LISTEDu) != 0u {
+            let found = pc_NAME_listed(at, rest.x);
+            leaf = found.x;
+            rest = pc_NAME_behind(rest, found.y);
+        } else {
+            leaf = pc_NAME_leaf(at + (rest.x >> 31u) * 2u, (rest.x >> 26u) & 31u);
+            rest = pc_NAME_behind(rest, STEPu);
+        }
     }
     return leaf - 1u;
 }
@@ -65,9 +93,17 @@ pub(super) fn find(map: &Declaration) -> String {
         ("LEVELS", levels),
         ("STEP", STEP),
         ("INNER", INNER),
+        ("LISTED", LISTED),
+        ("NONE", LIST - 1),
         ("LAST", end as u32 - 1),
-        ("LAST_GROUP", end as u32 - GROUP),
+        ("LAST_START", end as u32 - LIST),
     ];
-    let text = format!("{LEAF}{}", if map.key == 1 { IPV4 } else { IPV6 });
+    let beginning = |number: u32| {
+        let numbers = [("SHIFTu", 8 * number), ("BITSu", 1 + number), ("WORDu", 1 + LISTS + number)];
+        let text = numbers.iter().fold(BEGINNING.to_owned(), |text, (name, n)| text.replace(name, &format!("{n}u")));
+        text.replace("lengthI", &format!("length{number}")).replace("fitsI", &format!("fits{number}"))
+    };
+    let listed = LISTED_LEAF.replace("BEGINNINGS", &(0..LISTS).map(beginning).collect::<Vec<_>>().join("\n"));
+    let text = format!("{LEAF}{listed}{}", if map.key == 1 { IPV4 } else { IPV6 });
     numbers.iter().fold(text, |text, (name, number)| text.replace(&format!("{name}u"), &format!("{number}u")))
 }

@@ -2,9 +2,7 @@
 
 use std::collections::HashSet;
 
-use naga::{
-    AddressSpace, BinaryOperator, Block, Expression, Function, GlobalVariable, Handle, Literal, Range, Span, Statement,
-};
+use naga::{AddressSpace, Block, Expression, Function, GlobalVariable, Handle, Literal, Range, Span, Statement};
 
 use super::Lowered;
 
@@ -14,31 +12,13 @@ impl Lowered {
     /// fuel, and, where lengths change, leave. Gives the verdict, a `u32` in scope behind it.
     ///
     /// Private variables are not set back for another packet: see [`Lowered::privates`].
-    ///
-    /// `goes_on` is a `u32` in scope with the bit that the descriptor's length has beside the length, or zero.
-    pub fn packet(
-        &self,
-        entry: &mut Function,
-        body: &mut Block,
-        packet: Handle<Expression>,
-        goes_on: Option<Handle<Expression>>,
-    ) -> Handle<Expression> {
+    pub fn packet(&self, entry: &mut Function, body: &mut Block, packet: Handle<Expression>) -> Handle<Expression> {
         let to = &mut entry.expressions;
         let mut add = |e| to.append(e, Span::UNDEFINED);
         let mut push = |s| body.push(s, Span::UNDEFINED);
         let call = |function, argument, result| Statement::Call { function, arguments: vec![argument], result };
 
         push(call(self.machinery.enter, packet, None));
-        if let Some(goes_on) = goes_on {
-            // The end was worked out with the bit, which is taken off again: numbers wrap.
-            for global in [self.machinery.length, self.machinery.last] {
-                let pointer = add(Expression::GlobalVariable(global));
-                let with = add(Expression::Load { pointer });
-                let value = add(Expression::Binary { op: BinaryOperator::Subtract, left: with, right: goes_on });
-                push(Statement::Emit(Range::new_from_bounds(with, value)));
-                push(Statement::Store { pointer, value });
-            }
-        }
         let value = add(Expression::CallResult(self.filter));
         push(call(self.filter, packet, Some(value)));
         let mut verdict = add(Expression::CallResult(self.machinery.verdict));
@@ -60,13 +40,6 @@ impl Lowered {
             verdict = forced;
         }
         if self.changes_length {
-            if let Some(goes_on) = goes_on {
-                let pointer = add(Expression::GlobalVariable(self.machinery.length));
-                let without = add(Expression::Load { pointer });
-                let value = add(Expression::Binary { op: BinaryOperator::InclusiveOr, left: without, right: goes_on });
-                push(Statement::Emit(Range::new_from_bounds(without, value)));
-                push(Statement::Store { pointer, value });
-            }
             push(call(self.machinery.leave, packet, None));
         }
         verdict

@@ -118,21 +118,21 @@ fn note_first(flow_4: u32, now: u32) {
     loop {
         let _e6 = first_1;
         let _e9 = first_1;
-        if ((_e6 == 0u) || (i32((now - _e9)) < 0i)) {
+        if ((_e6 == 0u) || (now < _e9)) {
         } else {
             break;
         }
+        let _e12 = first_1;
+        let _e13 = flows_compare_exchange(flow_4, 3u, _e12, now);
+        was_1 = _e13;
+        let _e14 = was_1;
         let _e15 = first_1;
-        let _e16 = flows_compare_exchange(flow_4, 3u, _e15, now);
-        was_1 = _e16;
-        let _e17 = was_1;
-        let _e18 = first_1;
-        if (_e17 == _e18) {
+        if (_e14 == _e15) {
             return;
         }
         continuing {
-            let _e20 = was_1;
-            first_1 = _e20;
+            let _e17 = was_1;
+            first_1 = _e17;
         }
     }
     return;
@@ -146,22 +146,21 @@ fn note_last(flow_5: u32, now_1: u32) {
     last = _e4;
     loop {
         let _e6 = last;
-        let _e9 = last;
-        if ((_e6 == 0u) || (i32((now_1 - _e9)) > 0i)) {
+        if (now_1 > _e6) {
         } else {
             break;
         }
-        let _e15 = last;
-        let _e16 = flows_compare_exchange(flow_5, 4u, _e15, now_1);
-        was_2 = _e16;
-        let _e17 = was_2;
-        let _e18 = last;
-        if (_e17 == _e18) {
+        let _e8 = last;
+        let _e9 = flows_compare_exchange(flow_5, 4u, _e8, now_1);
+        was_2 = _e9;
+        let _e10 = was_2;
+        let _e11 = last;
+        if (_e10 == _e11) {
             return;
         }
         continuing {
-            let _e20 = was_2;
-            last = _e20;
+            let _e13 = was_2;
+            last = _e13;
         }
     }
     return;
@@ -213,8 +212,8 @@ fn xdp_filter(pkt_20: u32) -> u32 {
     let _e59 = pkt_wire_len(pkt_20);
     let _e60 = at_5;
     add_bytes(_e55, (_e59 - u32(i32((_e60 - 0u)))));
-    let _e65 = pkt_time_ms(pkt_20);
-    let now_2 = max(_e65, 1u);
+    let _e65 = pkt_time(pkt_20);
+    let now_2 = max(u32((((u64(_e65.y) << 32u) | u64(_e65.x)) / 1000000000lu)), 1u);
     note_first(_e55, now_2);
     note_last(_e55, now_2);
     return 2u;

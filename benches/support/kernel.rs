@@ -1,0 +1,211 @@
+//! The Linux kernel's trie for longest prefix match (`BPF_MAP_TYPE_LPM_TRIE`), timed as `bpftool prog run` does it, by
+//! `BPF_PROG_TEST_RUN`, but with another address in each run: the program takes them in turn out of an array.
+//!
+//! Two programs do the same but for the search: the difference of their times is what the search takes.
+
+#![allow(unsafe_code, reason = "bpf(2) has no safe wrapper among our dependencies")]
+
+use std::io::{Error, Result};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+/// A trie, the two programs, and the maps that they have in common.
+pub struct Kernel {
+    addresses: OwnedFd,
+    /// The number of runs so far, and all answers folded into one number.
+    state: OwnedFd,
+    searching: OwnedFd,
+    empty: OwnedFd,
+    /// How many addresses there are, and the bytes of each.
+    count: u32,
+    bytes: usize,
+}
+
+impl Kernel {
+    /// With prefixes, for each its length and its address's bytes, and their next hops; for so many addresses, a power of
+    /// two.
+    ///
+    /// # Errors
+    /// What the kernel says: who may not use BPF is refused.
+    pub fn new(prefixes: &[u8], next_hops: &[u8], count: u32, addresses: u32) -> Result<Kernel> {
+        assert!(addresses.is_power_of_two(), "the program counts them by a mask");
+        let key = prefixes.len() as u32 / count;
+        let trie = create(Map::LpmTrie, key, 4, count)?;
+        update(&trie, prefixes, next_hops, count)?;
+        let (state, addresses) = (create(Map::Array, 4, 16, 1)?, (create(Map::Array, 4, key, addresses)?, addresses));
+        let searching = load(&program(&state, &addresses, Some(&trie)))?;
+        let empty = load(&program(&state, &addresses, None))?;
+        Ok(Kernel { addresses: addresses.0, count: addresses.1, state, searching, empty, bytes: key as usize - 4 })
+    }
+
+    /// The addresses to look up, one behind the other.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn set_addresses(&mut self, addresses: &[u8]) -> Result<()> {
+        let length = (self.bytes as u32 * 8).to_ne_bytes();
+        let keys: Vec<u8> =
+            addresses.chunks_exact(self.bytes).flat_map(|address| [&length, address].concat()).collect();
+        let numbers: Vec<u8> = (0..self.count).flat_map(u32::to_ne_bytes).collect();
+        update(&self.addresses, &numbers, &keys, self.count)
+    }
+
+    /// Looks all of them up: how long the searches took, and [`folded`] of what they gave.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn run(&self) -> Result<(Duration, u64)> {
+        let timed = |program| {
+            update(&self.state, &[0; 4], &[0; 16], 1)?;
+            test_run(program, self.count)
+        };
+        let empty = timed(&self.empty)?;
+        let searching = timed(&self.searching)?;
+        let state = lookup::<16>(&self.state, &[0; 4])?;
+        let answers = u64::from_ne_bytes(*state.last_chunk().expect("it is the second half"));
+        Ok((searching.saturating_sub(empty), answers))
+    }
+}
+
+/// Answers, each the next hop and one or 0 where there is none, as the programs fold them into one number.
+pub fn folded(answers: impl Iterator<Item = u32>) -> u64 {
+    answers.fold(0, |all, answer| all.wrapping_mul(FOLD).wrapping_add(answer.into()))
+}
+
+const FOLD: u64 = 31;
+
+/// An instruction: what it does, to which register, with which, with which offset and number. RFC 9669 has the codes.
+const fn op(code: u8, to: u8, with: u8, offset: i16, number: i32) -> u64 {
+    code as u64 | (to as u64) << 8 | (with as u64) << 12 | (offset as u16 as u64) << 16 | (number as u32 as u64) << 32
+}
+
+/// The program, with the search or without. Register 0 has what a call gives, 1 and 2 what it is given, and 10 is the
+/// stack; 6 is the state, and 8 the answer.
+fn program(state: &OwnedFd, (addresses, count): &(OwnedFd, u32), trie: Option<&OwnedFd>) -> Vec<u64> {
+    const FIND: u64 = op(0x85, 0, 0, 0, 1);
+    // A map, and the value of an array's first entry.
+    let map = |to, map: &OwnedFd| [op(0x18, to, 1, 0, map.as_raw_fd()), 0];
+    let value = |to, map: &OwnedFd| [op(0x18, to, 2, 0, map.as_raw_fd()), 0];
+    let mut code = Vec::new();
+    code.extend(value(6, state));
+    code.extend([
+        op(0x79, 7, 6, 0, 0),                 // r7 = the number of the run
+        op(0xbf, 1, 7, 0, 0),                 // r1 = r7
+        op(0x57, 1, 0, 0, *count as i32 - 1), // r1 &= count - 1
+        op(0x63, 10, 1, -4, 0),               // the key is r1
+        op(0x07, 7, 0, 0, 1),                 // r7 += 1
+        op(0x7b, 6, 7, 0, 0),                 // which is the next run's
+    ]);
+    code.extend(map(1, addresses));
+    code.extend([
+        op(0xbf, 2, 10, 0, 0), // r2 = the key
+        op(0x07, 2, 0, 0, -4),
+        FIND,                 // r0 = the address
+        op(0x55, 0, 0, 1, 0), // where there is none,
+        op(0x95, 0, 0, 0, 0), // that is all
+        op(0xb7, 8, 0, 0, 0), // r8 = 0
+    ]);
+    if let Some(trie) = trie {
+        code.push(op(0xbf, 2, 0, 0, 0)); // r2 = the address
+        code.extend(map(1, trie));
+        code.extend([
+            FIND,                 // r0 = the next hop
+            op(0x15, 0, 0, 2, 0), // where there is any,
+            op(0x61, 8, 0, 0, 0), // r8 = it
+            op(0x07, 8, 0, 0, 1), // and one
+        ]);
+    } else {
+        code.push(op(0x61, 8, 0, 4, 0)); // r8 = four bytes of the address
+    }
+    code.extend([
+        op(0x79, 7, 6, 8, 0),           // r7 = all answers so far
+        op(0x27, 7, 0, 0, FOLD as i32), // r7 *= FOLD
+        op(0x0f, 7, 8, 0, 0),           // r7 += r8
+        op(0x7b, 6, 7, 8, 0),           // which are all answers now
+        op(0xb7, 0, 0, 0, 1),           // XDP_DROP
+        op(0x15, 8, 0, 1, 0),           // where there is an answer,
+        op(0xb7, 0, 0, 0, 3),           // XDP_TX
+        op(0x95, 0, 0, 0, 0),
+    ]);
+    code
+}
+
+/// Commands of bpf(2), as the kernel numbers them.
+#[derive(Clone, Copy)]
+enum Command {
+    MapCreate = 0,
+    MapLookup = 1,
+    ProgramLoad = 5,
+    ProgramTestRun = 10,
+    MapUpdateBatch = 26,
+}
+
+/// Kinds of maps, as the kernel numbers them.
+#[derive(Clone, Copy)]
+enum Map {
+    Array = 2,
+    LpmTrie = 11,
+}
+
+fn create(kind: Map, key: u32, value: u32, entries: u32) -> Result<OwnedFd> {
+    const NO_PREALLOC: u32 = 1;
+    let flags = if matches!(kind, Map::LpmTrie) { NO_PREALLOC } else { 0 };
+    // SAFETY: there is no address in it.
+    owned(unsafe { bpf(Command::MapCreate, &mut [kind as u32, key, value, entries, flags]) }?)
+}
+
+/// Sets entries of a map, whose keys and values are behind each other.
+fn update(map: &OwnedFd, keys: &[u8], values: &[u8], count: u32) -> Result<()> {
+    let ([k0, k1], [v0, v1]) = (halves(keys.as_ptr()), halves(values.as_ptr()));
+    let mut attributes = [0, 0, 0, 0, k0, k1, v0, v1, count, map.as_raw_fd() as u32, 0, 0, 0, 0];
+    // SAFETY: the kernel reads as many keys and values as the map's sizes say, which are those of the callers.
+    unsafe { bpf(Command::MapUpdateBatch, &mut attributes) }.map(drop)
+}
+
+fn lookup<const VALUE: usize>(map: &OwnedFd, key: &[u8]) -> Result<[u8; VALUE]> {
+    let mut value = [0; VALUE];
+    let ([k0, k1], [v0, v1]) = (halves(key.as_ptr()), halves(value.as_mut_ptr()));
+    // SAFETY: key and value are of the map's sizes.
+    unsafe { bpf(Command::MapLookup, &mut [map.as_raw_fd() as u32, 0, k0, k1, v0, v1, 0, 0]) }?;
+    Ok(value)
+}
+
+fn load(code: &[u64]) -> Result<OwnedFd> {
+    const XDP: u32 = 6;
+    let ([c0, c1], [l0, l1]) = (halves(code.as_ptr()), halves(c"MIT".as_ptr()));
+    // SAFETY: so many instructions are there, and a text that ends in zero.
+    owned(unsafe { bpf(Command::ProgramLoad, &mut [XDP, code.len() as u32, c0, c1, l0, l1]) }?)
+}
+
+/// Runs a program so many times; how long that took.
+fn test_run(program: &OwnedFd, times: u32) -> Result<Duration> {
+    let packet = [0_u8; 64];
+    let [p0, p1] = halves(packet.as_ptr());
+    let mut attributes = [program.as_raw_fd() as u32, 0, 64, 0, p0, p1, 0, 0, times, 0];
+    // SAFETY: the packet has the length that is said.
+    unsafe { bpf(Command::ProgramTestRun, &mut attributes) }?;
+    // The kernel gives the mean of a run, in nanoseconds.
+    Ok(times * Duration::from_nanos(attributes[9].into()))
+}
+
+/// An address as the two words that the kernel takes.
+fn halves<T>(address: *const T) -> [u32; 2] {
+    let bytes = (address as u64).to_ne_bytes();
+    [0, 4].map(|at| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]))
+}
+
+fn owned(fd: i64) -> Result<OwnedFd> {
+    // SAFETY: the kernel has just made it for the caller.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// The system call: a command and its attributes, the rest of which are zeros.
+///
+/// # Safety
+/// Where there are addresses among the attributes, the memory there is what the command makes of it.
+unsafe fn bpf(command: Command, attributes: &mut [u32]) -> Result<i64> {
+    // SAFETY: attributes are memory of that size, and the caller answers for what they say.
+    let given =
+        unsafe { libc::syscall(libc::SYS_bpf, command as i64, attributes.as_mut_ptr(), size_of_val(attributes)) };
+    if given < 0 { Err(Error::last_os_error()) } else { Ok(given) }
+}

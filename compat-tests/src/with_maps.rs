@@ -1,0 +1,92 @@
+//! A random filter with maps on one device, compared with the reference: verdicts, packets, and what is in the maps in
+//! the end.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use portcullis_core::device::{Device, DeviceError, Done, LoadOptions, Session};
+use portcullis_core::interp::Interp;
+use portcullis_core::map::{Kind, Table, rows};
+use portcullis_core::packet::Batch;
+use portcullis_core::program::Program;
+
+use crate::generator::Maps;
+
+/// Sets prefixes that the filter's addresses fall in, and a value each.
+///
+/// # Panics
+/// When they have no room.
+pub fn fill(program: &Program, session: &mut dyn Session) {
+    for (number, map) in program.maps().iter().enumerate().filter(|(_, map)| map.kind == Kind::Lpm) {
+        let mut table = Table::new(map, Vec::new());
+        for i in 0..40_u32 {
+            let mut prefix = vec![0; map.key as usize];
+            let length = if map.key == 1 { [0, 8, 16, 30][i as usize % 4] } else { [0, 31, 32, 64][i as usize % 4] };
+            prefix[0] = if map.key == 1 { (i & 15) << 24 | (i / 4) << 16 } else { (i / 4) & 3 };
+            if length < 32 {
+                prefix[0] &= !(u32::MAX >> length);
+            }
+            prefix.push(length);
+            table.set(&prefix, &[i + 1, 0]).unwrap_or_else(|error| panic!("{prefix:x?}: {error}"));
+        }
+        let (at, words) = table.changes();
+        session.set_map_words(number, at, words).unwrap();
+    }
+}
+
+/// Sends packets one by one, or where the filter has flows in batches, and holds the device to the reference.
+///
+/// # Panics
+/// Where they differ.
+pub fn check(device: &Arc<dyn Device>, program: &Arc<Program>, maps: Maps, packets: &[Vec<u8>]) {
+    let options = LoadOptions { threads: NonZeroUsize::new(3), ..LoadOptions::default() };
+    let mut session = match device.load(program, &options) {
+        // Some ways of handing batches over keep no order, and say so.
+        Err(error @ DeviceError::Unsupported { .. }) if maps == Maps::Flows => {
+            return assert!(error.to_string().contains("take `pipelined` or `inline`"), "{error}");
+        }
+        loaded => loaded.unwrap_or_else(|error| panic!("{error}\n{}", program.source().text)),
+    };
+    let mut reference = Interp::new().load(program, &LoadOptions::default()).unwrap();
+    fill(program, &mut *session);
+    fill(program, &mut *reference);
+    let mut rest = packets;
+    let mut sizes = if maps == Maps::Flows { [27, 5] } else { [1, 1] }.into_iter().cycle();
+    while !rest.is_empty() {
+        let (now, later) = rest.split_at(sizes.next().unwrap_or(1).min(rest.len()));
+        rest = later;
+        let batch = || Batch::from_packets(now).unwrap();
+        let (done, want) = (session.run(batch()).unwrap(), reference.run(batch()).unwrap());
+        for (index, packet) in now.iter().enumerate() {
+            let of = |done: &Done| (done.verdicts.get(index), done.batch.packet(index).to_vec());
+            let context = || format!("packet {packet:x?} of {}\n{}", now.len(), program.source().text);
+            assert_eq!(of(&done), of(&want), "{}: {}", device.info().id, context());
+        }
+    }
+    for (number, map) in program.maps().iter().enumerate() {
+        let of = |session: &mut dyn Session| rows(map, &session.map_words(number).unwrap());
+        let (found, wanted) = (of(&mut *session), of(&mut *reference));
+        assert_eq!(found, wanted, "{}: `{}` of\n{}", device.info().id, map.name, program.source().text);
+    }
+}
+
+/// How many entries of each map filters have made, or of prefixes counted, in the reference. None may be left alone.
+///
+/// # Panics
+/// When one is.
+pub fn all_are_used<'a>(filters: impl IntoIterator<Item = (&'a Arc<Program>, &'a [Vec<u8>])>) {
+    let mut entries: Vec<usize> = Vec::new();
+    for (program, packets) in filters {
+        let mut session = Interp::new().load(program, &LoadOptions::default()).unwrap();
+        fill(program, &mut *session);
+        session.run(Batch::from_packets(packets).unwrap()).unwrap();
+        entries.resize(program.maps().len(), 0);
+        for (number, (map, entries)) in program.maps().iter().zip(&mut entries).enumerate() {
+            let rows = rows(map, &session.map_words(number).unwrap());
+            // Of prefixes, which the host has made, those that were counted.
+            *entries += rows.iter().filter(|row| map.kind != Kind::Lpm || row.value[1] != 0).count();
+        }
+    }
+    println!("entries by map: {entries:?}");
+    assert!(entries.iter().all(|entries| *entries >= 10), "maps that filters leave alone: {entries:?}");
+}

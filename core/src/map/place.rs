@@ -1,0 +1,66 @@
+//! A place of a map whose keys are hashed: where a key may be, and what it takes to make an entry and to remove it. The
+//! text that filters run (`text.rs`) does the same.
+
+use super::layout::{GONE, Layout, NOW, PROBES, REMOVED, TAKEN, THERE, hash, stored_word};
+
+/// The places that a search for a key looks at, in its order.
+pub fn of(layout: &Layout, key: &[u32]) -> impl Iterator<Item = u32> + use<> {
+    let mask = layout.places - 1;
+    (1..=PROBES).scan(hash(key), move |next, step| {
+        let place = *next & mask;
+        *next = next.wrapping_add(step);
+        Some(place)
+    })
+}
+
+/// Whose a place is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Meets {
+    /// This key's, whose entry may be removed by now.
+    Key,
+    /// Another key's.
+    Another,
+    /// Nobody's: a search ends here.
+    Nobody,
+}
+
+/// What a search for a key meets at a place, whose words begin `words`.
+pub fn meets(layout: &Layout, words: &[u32], key: &[u32]) -> Meets {
+    let stored = &words[..layout.state as usize];
+    if stored[0] == 0 {
+        Meets::Nobody
+    } else if stored.iter().enumerate().all(|(index, word)| *word == stored_word(key, index)) {
+        Meets::Key
+    } else {
+        Meets::Another
+    }
+}
+
+/// Whether a place that is a key's has its entry.
+pub fn is_there(layout: &Layout, words: &[u32]) -> bool {
+    words[layout.state as usize] == THERE
+}
+
+/// Makes the entry of a key at its place, or at one that is nobody's. The value is not touched: it is zeros.
+pub fn make(layout: &Layout, header: &mut [u32], words: &mut [u32], key: &[u32]) {
+    if words[0] == 0 {
+        for (index, word) in words[..layout.state as usize].iter_mut().enumerate() {
+            *word = stored_word(key, index);
+        }
+        header[TAKEN as usize] = header[TAKEN as usize].saturating_add(1);
+    }
+    if words[layout.state as usize] == GONE {
+        header[REMOVED as usize] = header[REMOVED as usize].saturating_sub(1);
+    }
+    words[layout.state as usize] = THERE;
+    if let Some(stamp) = layout.stamp {
+        words[stamp as usize] = header[NOW as usize];
+    }
+}
+
+/// Removes the entry that is at a place. The place stays the key's.
+pub fn remove(layout: &Layout, header: &mut [u32], words: &mut [u32]) {
+    words[layout.value as usize..].fill(0);
+    words[layout.state as usize] = GONE;
+    header[REMOVED as usize] = header[REMOVED as usize].saturating_add(1);
+}

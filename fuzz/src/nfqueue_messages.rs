@@ -1,0 +1,114 @@
+//! Any bytes as a message of a netfilter queue: no panic, and a packet lies in them with room for a link's header before it.
+//! And the packet as one whose checksum may have been left to a network card: only its field changes, and only once.
+
+use portcullis_io::live::checksum;
+use portcullis_io::nfqueue::message::{Message, Packet, decode};
+
+/// # Panics
+/// Where something else is so.
+pub fn run(data: &[u8]) {
+    match decode(data) {
+        Ok(Message::Packet(Packet { payload, length, .. })) => {
+            assert!(
+                !payload.is_empty() && payload.start >= Packet::BEFORE_PAYLOAD.max(14) && payload.end <= data.len()
+            );
+            assert!(length >= payload.len());
+            left(&data[payload]);
+        }
+        Ok(Message::Answer(answer)) => assert!(data.len() >= 20 && answer.error > i32::MIN),
+        Ok(Message::Other) => {}
+        Err(error) => assert!(error.at <= data.len() && error.to_string().contains(error.what)),
+    }
+}
+
+/// What becomes of a packet's checksum.
+fn left(packet: &[u8]) {
+    let changed = |bytes: &[u8]| {
+        assert_eq!(bytes.len(), packet.len());
+        bytes.iter().zip(packet).enumerate().filter(|(_, (a, b))| a != b).map(|(at, _)| at).collect::<Vec<_>>()
+    };
+    let mut bytes = packet.to_vec();
+    if checksum::complete_packet(&mut bytes) {
+        assert!(checksum::is_left(packet));
+        let changed = changed(&bytes);
+        assert!(changed.iter().all(|at| changed[0] + 4 > *at), "a checksum has 4 bytes at most");
+        assert!(!checksum::complete_packet(&mut bytes), "there is nothing left to be completed");
+    } else {
+        assert_eq!(bytes, packet);
+    }
+    let mut bytes = packet.to_vec();
+    let is_datagram = checksum::leave_datagram(&mut bytes);
+    assert!(changed(&bytes).len() <= if is_datagram { 2 } else { 0 });
+    let again = bytes.clone();
+    checksum::leave_datagram(&mut bytes);
+    assert_eq!(bytes, again);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutate::{A_SECOND, Corpus, run_for};
+
+    fn attribute(number: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = (value.len() as u16 + 4).to_ne_bytes().to_vec();
+        bytes.extend(number.to_ne_bytes());
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn message(kind: u16, body: &[u8]) -> Vec<u8> {
+        let mut bytes = (16 + body.len() as u32).to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend([0; 10]);
+        bytes.extend(body);
+        bytes
+    }
+
+    /// A datagram whose checksum was left, as the kernel gives it with everything that there is, and with little; a segment;
+    /// and an error.
+    fn good() -> Vec<Vec<u8>> {
+        let mut udp = vec![0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        // The pseudo-header: the addresses, 17 and 12.
+        udp.extend([0, 9, 0, 9, 0, 12, 0x14, 0x20, 1, 2, 3, 4]);
+        let mut tcp = vec![0x60, 0, 0, 0, 0, 20, 6, 64];
+        tcp.extend([0; 32]);
+        tcp.extend([0, 80, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0, 0, 0, 0, 26, 0, 0]);
+        let header = attribute(1, &[0, 0, 0, 7, 8, 0, 1]);
+        let full = [
+            vec![2, 0, 0, 3],
+            header.clone(),
+            attribute(5, &[0, 0, 0, 2]),
+            attribute(9, &[0, 6, 0, 0, 2, 0, 0, 0, 0, 1, 0, 0]),
+            attribute(4, &[0; 16]),
+            attribute(13, &[0, 0, 8, 0]),
+            attribute(14, &[0, 0, 0, 3]),
+            attribute(10, &udp),
+        ];
+        let little = [vec![2, 0, 0, 3], header, attribute(10, &tcp)];
+        let mut error = (-2i32).to_ne_bytes().to_vec();
+        error.extend(&message(0x301, &[])[..16]);
+        vec![message(0x300, &full.concat()), message(0x300, &little.concat()), message(2, &error)]
+    }
+
+    #[test]
+    fn the_good_inputs_are_good() {
+        let decoded: Vec<_> = good().iter().map(|data| decode(data).unwrap()).collect();
+        assert!(matches!(&decoded[..], [Message::Packet(_), Message::Packet(_), Message::Answer(_)]), "{decoded:?}");
+        for (data, decoded) in good().iter().zip(&decoded) {
+            if let Message::Packet(packet) = decoded {
+                assert!(checksum::is_left(&data[packet.payload.clone()]));
+            }
+        }
+    }
+
+    #[test]
+    fn for_a_second() {
+        let good = good();
+        let seeds: Vec<&[u8]> = good.iter().map(Vec::as_slice).collect();
+        // Attributes that end too soon or nowhere, and lengths at their limits.
+        let pieces: &[&[u8]] =
+            &[&[0; 4], &[0xff; 4], &[3, 0, 10, 0], &[4, 0, 10, 0], &[0xff, 0xff, 10, 0], &[17], &[6]];
+        println!("{} messages", run_for(A_SECOND, "nfqueue_messages", Corpus { seeds: &seeds, pieces }, 0, run));
+    }
+}

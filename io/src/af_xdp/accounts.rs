@@ -1,0 +1,53 @@
+//! Where all frames are.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use super::umem::Homes;
+
+/// Tells where a run's frames are.
+#[derive(Debug)]
+pub struct Accounts {
+    homes: Arc<Homes>,
+    lent: Vec<Arc<AtomicI64>>,
+    sending: Vec<Arc<AtomicI64>>,
+}
+
+/// Where frames are. While a run goes on, the rest are in batches; in the end there is no rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frames {
+    /// There are in all.
+    pub all: usize,
+    /// Nobody needs them now.
+    pub home: usize,
+    /// The kernel has them to receive into, or has received into them what nobody has taken.
+    pub receiving: usize,
+    /// The kernel has them to send, or has sent them.
+    pub sending: usize,
+}
+
+impl Frames {
+    /// Those that are nowhere else.
+    pub fn rest(&self) -> isize {
+        self.all as isize - (self.home + self.receiving + self.sending) as isize
+    }
+}
+
+impl Accounts {
+    pub(crate) fn new(homes: Arc<Homes>, lent: Vec<Arc<AtomicI64>>, sending: Vec<Arc<AtomicI64>>) -> Accounts {
+        Accounts { homes, lent, sending }
+    }
+
+    /// Where frames are now: exact when neither a receiver nor an executor is at work.
+    pub fn frames(&self) -> Frames {
+        let sum = |counts: &[Arc<AtomicI64>]| {
+            counts.iter().map(|count| count.load(Ordering::Relaxed).max(0) as usize).sum::<usize>()
+        };
+        Frames {
+            all: self.homes.all(),
+            home: self.homes.count(),
+            receiving: sum(&self.lent),
+            sending: sum(&self.sending),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What the kernel says when it does not want a map, a program or a link, and what to do then.
+
+use std::io;
+
+use super::sys::LoadError;
+
+/// Why a program does not run in the kernel.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BpfError {
+    /// This process may not.
+    #[error("{what}: not permitted: {}", missing_rights(.missing))]
+    NotPermitted {
+        /// What was to be done: `eth0: loading the XDP program`.
+        what: String,
+        /// The capabilities that it lacks; none where something else forbids it.
+        missing: Vec<&'static str>,
+    },
+    /// There is no such interface, or it is gone.
+    #[error("there is no interface {interface} in this network namespace; `ip link` lists those that there are")]
+    NoInterface {
+        /// Its name.
+        interface: String,
+    },
+    /// Another XDP program is there.
+    #[error(
+        "{interface}: another XDP program is attached{}; end what holds it (`bpftool link` tells), or \
+         `ip link set dev {interface} xdp off`",
+        number(.program)
+    )]
+    Occupied {
+        /// The interface's name.
+        interface: String,
+        /// The program's number, where it can be had.
+        program: Option<u32>,
+    },
+    /// The driver takes no program in native mode.
+    #[error(
+        "{interface}: the driver does not take XDP programs in native mode ({error}): it has no such mode, or not with \
+         this MTU, LRO or so few queues; lower the MTU, take jumbo frames in several buffers, or use SKB mode"
+    )]
+    NotNative {
+        /// The interface's name.
+        interface: String,
+        /// The driver's.
+        error: io::Error,
+    },
+    /// The kernel knows no XDP sockets.
+    #[error("this kernel has no XDP sockets: it needs Linux 5.9 or newer with CONFIG_XDP_SOCKETS")]
+    NoSockets,
+    /// The kernel knows no programs for frames in several buffers.
+    #[error(
+        "this kernel has no XDP for frames in several buffers: jumbo frames need Linux 5.18, and 6.6 in XDP sockets"
+    )]
+    NoFrags,
+    /// The kernel knows no links for XDP.
+    #[error(
+        "this kernel cannot attach XDP programs by links, without which they would outlive a killed process: it needs \
+         Linux 5.9"
+    )]
+    NoXdpLinks,
+    /// The kernel knows no tcx.
+    #[error("this kernel has no tcx programs: it needs Linux 6.6 with CONFIG_NET_XGRESS")]
+    NoTcx,
+    /// The kernel knows neither way in which frames come back into its stack.
+    #[error(
+        "this kernel cannot hand frames on to an interface: it needs tcx programs (Linux 6.6; not with XDP in SKB \
+         mode) or CONFIG_NET_SCH_INGRESS, CONFIG_NET_CLS_U32 and CONFIG_NET_ACT_MIRRED"
+    )]
+    NoWayBack,
+    /// The verifier does not take the program: a mistake of ours.
+    #[error("{what}: the kernel's verifier refuses the program ({error}); please report this:\n{}", tail(.log))]
+    Refused {
+        /// What was to be done.
+        what: String,
+        /// The system's.
+        error: io::Error,
+        /// What the verifier says.
+        log: String,
+    },
+    /// Anything else.
+    #[error("{what}: {}", portcullis_core::reason(.error))]
+    System {
+        /// What was to be done.
+        what: String,
+        /// The system's.
+        error: io::Error,
+    },
+}
+
+impl BpfError {
+    /// What the system said, where it means the same whatever was to be done.
+    pub(crate) fn new(what: impl Into<String>, error: io::Error) -> BpfError {
+        let what = what.into();
+        match error.raw_os_error() {
+            Some(libc::EPERM) => BpfError::NotPermitted { what, missing: missing_capabilities() },
+            _ => BpfError::System { what, error },
+        }
+    }
+
+    /// Of a program that was not loaded.
+    pub(crate) fn load(what: impl Into<String>, LoadError { error, log }: LoadError) -> BpfError {
+        match log.is_empty() {
+            true => BpfError::new(what, error),
+            false => BpfError::Refused { what: what.into(), error, log },
+        }
+    }
+}
+
+// Bits of include/uapi/linux/capability.h.
+const CAP_NET_ADMIN: u64 = 1 << 12;
+const CAP_SYS_ADMIN: u64 = 1 << 21;
+const CAP_BPF: u64 = 1 << 39;
+
+/// The capabilities that loading and attaching need and this thread has not, as proc(5) tells.
+fn missing_capabilities() -> Vec<&'static str> {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    effective.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).map_or_else(Vec::new, missing)
+}
+
+fn missing(effective: u64) -> Vec<&'static str> {
+    let needed = [("CAP_NET_ADMIN", CAP_NET_ADMIN), ("CAP_BPF", CAP_BPF | CAP_SYS_ADMIN)];
+    needed.into_iter().filter(|(_, any_of)| effective & any_of == 0).map(|(name, _)| name).collect()
+}
+
+fn missing_rights(missing: &[&str]) -> String {
+    if missing.is_empty() {
+        return "this process has the capabilities, so something else forbids it: a container or user namespace, a \
+                seccomp profile, a security module, or before Linux 5.11 the limit of locked memory (`ulimit -l \
+                unlimited`)"
+            .into();
+    }
+    format!(
+        "{} {} missing; AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF (before Linux 5.8 CAP_SYS_ADMIN): \
+         run it as root",
+        missing.join(" and "),
+        if missing.len() == 1 { "is" } else { "are" }
+    )
+}
+
+fn number(program: &Option<u32>) -> String {
+    program.map_or_else(String::new, |id| format!(" (number {id})"))
+}
+
+/// The end of a log, where the verifier says what it does not like.
+fn tail(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(20)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_are_named_that_are_missing() {
+        assert_eq!(missing(0), ["CAP_NET_ADMIN", "CAP_BPF"]);
+        assert_eq!(missing(CAP_NET_ADMIN), ["CAP_BPF"]);
+        assert_eq!(missing(CAP_NET_ADMIN | CAP_SYS_ADMIN), [""; 0]);
+        assert_eq!(missing(CAP_BPF), ["CAP_NET_ADMIN"]);
+        let error = |missing| BpfError::NotPermitted { what: "eth0: loading".into(), missing }.to_string();
+        assert_eq!(
+            error(vec!["CAP_BPF"]),
+            "eth0: loading: not permitted: CAP_BPF is missing; AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF \
+             (before Linux 5.8 CAP_SYS_ADMIN): run it as root"
+        );
+        assert!(error(vec![]).contains("`ulimit -l unlimited`"));
+    }
+
+    #[test]
+    fn the_end_of_a_log_is_shown() {
+        let log: Vec<String> = (0..100).map(|line| line.to_string()).collect();
+        assert_eq!(tail(&log.join("\n")).lines().collect::<Vec<_>>(), &log[80..]);
+        assert_eq!(tail("short"), "short");
+    }
+}

@@ -1,0 +1,154 @@
+//! What can be wrong with AF_XDP.
+
+use std::error::Error;
+use std::io;
+
+use portcullis_core::packet::ArenaError;
+use portcullis_core::reason;
+
+use super::bpf::error::BpfError;
+use crate::live::LiveError;
+use crate::live::link::{JoinError, LinkError};
+
+/// Why AF_XDP cannot be used as asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum XdpError {
+    /// An interface is not there, or cannot be made.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// Packets that pass cannot get into the kernel's stack.
+    #[error(
+        "{interface}: no way for packets that pass into the kernel's stack: {error}; with --stack none they are dropped"
+    )]
+    Stack {
+        /// The interface that they are from.
+        interface: String,
+        /// Why.
+        error: JoinError,
+    },
+    /// The interface has fewer queues.
+    #[error("{interface} has {queues} receive {noun}, and no queue {asked}", noun = if *.queues == 1 { "queue" } else { "queues" })]
+    NoQueue {
+        /// The interface.
+        interface: String,
+        /// What was asked for, counted from 0.
+        asked: u32,
+        /// How many there are.
+        queues: u32,
+    },
+    /// No memory for frames.
+    #[error("no memory for frames of {bytes} bytes in all: {error}{}", memory_hint(.error, *.huge_pages))]
+    Memory {
+        /// How much was asked for.
+        bytes: usize,
+        /// Whether it was to be of huge pages.
+        huge_pages: bool,
+        /// The system's.
+        error: io::Error,
+    },
+    /// Frames for more than a batch's memory can have.
+    #[error("too much memory for frames: {error}; use fewer queues, or fewer frames each")]
+    TooMuchMemory {
+        /// Why.
+        error: ArenaError,
+    },
+    /// Frames for more than a batch's memory can have.
+    #[error(
+        "{queues} queues with {frames} frames of {size} bytes each are more than 4 GiB; use fewer queues, or fewer frames"
+    )]
+    TooManyFrames {
+        /// The queues.
+        queues: usize,
+        /// Frames for each.
+        frames: u32,
+        /// Bytes of a frame.
+        size: u32,
+    },
+    /// The program cannot be had.
+    #[error(transparent)]
+    Program(#[from] BpfError),
+    /// Receiving cannot begin.
+    #[error("{error}")]
+    Live {
+        /// Why.
+        error: LiveError,
+    },
+    /// A socket cannot be had.
+    #[error("{interface}, queue {queue}: no AF_XDP socket: {}{}", reason(.error), socket_hint(.error))]
+    Socket {
+        /// The interface.
+        interface: String,
+        /// Its queue.
+        queue: u32,
+        /// The system's.
+        error: io::Error,
+    },
+    /// An option of a socket was refused.
+    #[error("{interface}, queue {queue}: {what}: {}", reason(.error))]
+    Option {
+        /// The interface.
+        interface: String,
+        /// Its queue.
+        queue: u32,
+        /// What was asked for.
+        what: &'static str,
+        /// The system's.
+        error: io::Error,
+    },
+    /// It was asked for without a copy, and the driver cannot.
+    #[error(
+        "{interface}, queue {queue}: the driver has no zero-copy mode; leave --zero-copy out, and frames are copied"
+    )]
+    NoZeroCopy {
+        /// The interface.
+        interface: String,
+        /// Its queue.
+        queue: u32,
+    },
+}
+
+impl XdpError {
+    pub(crate) fn memory(bytes: usize, huge_pages: bool, error: &(dyn Error + 'static)) -> XdpError {
+        XdpError::Memory { bytes, huge_pages, error: system(error) }
+    }
+
+    pub(crate) fn socket(interface: &str, queue: u32, error: &(dyn Error + 'static)) -> XdpError {
+        XdpError::Socket { interface: interface.into(), queue, error: system(error) }
+    }
+}
+
+/// The system's error beneath one of the library's; its own words where there is none.
+pub(crate) fn system(error: &(dyn Error + 'static)) -> io::Error {
+    let mut beneath = Some(error);
+    while let Some(error) = beneath {
+        if let Some(code) = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
+            return io::Error::from_raw_os_error(code);
+        }
+        beneath = error.source();
+    }
+    io::Error::other(error.to_string())
+}
+
+fn memory_hint(error: &io::Error, huge_pages: bool) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM) if huge_pages => {
+            " (are there enough huge pages? `sysctl vm.nr_hugepages` tells; or leave --huge-pages out)"
+        }
+        Some(libc::EPERM) => " (needs the capability CAP_NET_RAW; run as root, or grant it to the program with setcap)",
+        Some(libc::ENOBUFS) => " (locked memory is limited: `ulimit -l unlimited`, or run with CAP_IPC_LOCK)",
+        _ => "",
+    }
+}
+
+fn socket_hint(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EPERM) => " (needs the capability CAP_NET_RAW; run as root, or grant it to the program with setcap)",
+        Some(libc::EBUSY) => " (another program has a socket on this queue)",
+        Some(libc::EAFNOSUPPORT) => " (this kernel has no AF_XDP: CONFIG_XDP_SOCKETS is off)",
+        Some(libc::EOPNOTSUPP) => " (the driver cannot do what was asked for)",
+        Some(libc::ENODEV) => " (the interface is gone)",
+        Some(libc::ENETDOWN) => " (the interface is down: `ip link set up` brings it up)",
+        _ => "",
+    }
+}

@@ -1,0 +1,341 @@
+//! Sockets, memory and programs for a run.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use portcullis_core::packet::{ROOM, Room};
+use xsk_rs::config::UmemConfig;
+
+use super::accounts::Accounts;
+use super::error::XdpError;
+use super::executor::{IntoStack, Port, Ways, XdpExecutor};
+use super::port::{PortSpec, queues};
+use super::receiver::{Handing, Queue, XdpReceiver};
+use super::rules::Steer;
+use super::rx::Rx;
+use super::socket::{self, BusyPoll, Copying, Rings, SocketOptions};
+use super::tx::Tx;
+use super::umem::{HEADROOM, Homes, Umem};
+use super::xdp::{self, Attached, Mode};
+use crate::live::Lane;
+use crate::live::link::{Entrance, Interface, Kind, Stack};
+
+/// How queues are dealt to lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Lanes {
+    /// Each queue has a lane of its own.
+    #[default]
+    Each,
+    /// One lane has all queues: for filters whose state all packets share.
+    One,
+}
+
+/// What a run is to have.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where packets come in. A port's number is its index here.
+    pub ports: Vec<PortSpec>,
+    /// Which interface packets go out of that are redirected to a target.
+    pub redirect: Vec<(u32, String)>,
+    /// How packets that pass get into the kernel's stack; they are lost where this is `None`.
+    pub stack: Option<Kind>,
+    /// How queues are dealt to lanes.
+    pub lanes: Lanes,
+    /// Which frames are taken.
+    pub steer: Steer,
+    /// Where the program runs; the best place that the driver has where this is `None`.
+    pub mode: Option<Mode>,
+    /// How frames get into memory.
+    pub copying: Copying,
+    /// Busy polling, where it is wanted.
+    pub busy_poll: Option<BusyPoll>,
+    /// Whether memory is of huge pages.
+    pub huge_pages: bool,
+    /// Whether packets have room for filters that change lengths.
+    pub room: Room,
+    /// Whether batches carry metadata.
+    pub metadata: bool,
+    /// Whether the filter writes to packets. Checksums that the sender left to its network card are completed before such a
+    /// filter, which may count on them and change them with the rest, and otherwise where a packet leaves.
+    pub rewrites: bool,
+    /// Frames for each queue: a power of two, at least 64. A ring has a quarter of it for what has come in and for what goes out,
+    /// and half of it for what is to come; the rest are in batches.
+    pub frames: u32,
+}
+
+impl Options {
+    /// Frames for each queue, if nobody says otherwise: 16 MiB of 2 KiB each.
+    pub const FRAMES: u32 = 8192;
+}
+
+/// What was got of a port.
+#[derive(Debug)]
+pub struct PortInfo {
+    /// Its interface.
+    pub interface: String,
+    /// The queues.
+    pub queues: Vec<u32>,
+    /// Where the program runs.
+    pub mode: Mode,
+    /// Why not in native mode, where that was tried.
+    pub not_native: Option<String>,
+    /// Whether the driver itself puts frames into memory.
+    pub is_zero_copy: bool,
+    /// Bytes of a frame.
+    pub frame_size: usize,
+    /// Bytes of the longest packet that one frame has room for.
+    pub longest: usize,
+    /// Whether longer packets come in several frames, and are put together.
+    pub several_frames: bool,
+    /// How packets that pass get into the kernel's stack (`tcx`, `mirred`, `beside`, and `tap` before these), if they do.
+    pub stack: Option<String>,
+}
+
+/// Ports that are open. Dropped, it takes its programs away, and the kernel has its packets again.
+pub struct AfXdp {
+    attached: Vec<Attached>,
+    /// What packets come in by and go out by; each is to be driven from now on.
+    pub lanes: Vec<Lane>,
+    /// What was got of each port.
+    pub ports: Vec<PortInfo>,
+    /// Where frames are.
+    pub accounts: Accounts,
+    /// Removed after the sockets that send into them.
+    _stacks: Vec<Arc<Stack>>,
+}
+
+impl AfXdp {
+    /// Takes the programs away. What has come in until now can still be received.
+    pub fn detach(&mut self) {
+        self.attached.clear();
+    }
+}
+
+/// A frame's bytes for packets of this length: as few as there may be.
+fn frame_size(longest: usize, room: Room) -> u32 {
+    let behind = if room == Room::Both { ROOM as usize } else { 0 };
+    if HEADROOM + longest + behind <= 2048 { 2048 } else { 4096 }
+}
+
+/// Bytes of a packet where the rest has `mtu`: an Ethernet header, and two VLAN tags.
+const fn longest(mtu: usize) -> usize {
+    mtu + 14 + 2 * 4
+}
+
+/// Packets in several frames that a lane can have in batches.
+const SLOTS: usize = 64;
+
+/// Opens ports: from the moment when this comes back, their packets are here and no longer with the kernel.
+///
+/// # Errors
+/// [`XdpError`] tells what to do. Nothing is left behind.
+pub fn open(options: &Options) -> Result<AfXdp, XdpError> {
+    let facts = options.ports.iter().map(|port| Interface::find(&port.interface));
+    let facts: Vec<Interface> = facts.collect::<Result<_, _>>()?;
+    let ports: Vec<Vec<u32>> =
+        options.ports.iter().zip(&facts).map(|(port, facts)| queues(port, facts)).collect::<Result<_, _>>()?;
+    let count: usize = ports.iter().map(Vec::len).sum();
+    let lanes = if options.lanes == Lanes::Each { count } else { 1 };
+
+    let longest_packet = facts.iter().map(|facts| longest(facts.mtu as usize)).max().unwrap_or(0);
+    let size = frame_size(longest_packet, options.room);
+    let several_frames = HEADROOM + longest_packet > size as usize;
+    let slot_frames = (longest_packet.max(size as usize) + 2 * ROOM as usize).div_ceil(size as usize);
+    let config = UmemConfig::builder()
+        .frame_size(size.try_into().expect("2,048 or 4,096"))
+        .fill_queue_size((options.frames / 2).try_into().expect("a power of two"))
+        .comp_queue_size((options.frames / 4).try_into().expect("a power of two"))
+        .build()
+        .expect("a frame has room behind its headroom");
+    let frames = options.frames as usize * count + SLOTS * slot_frames * lanes;
+    let frames = u32::try_from(frames).ok().filter(|frames| u64::from(*frames) * u64::from(size) < 1 << 32);
+    let frames = frames.ok_or(XdpError::TooManyFrames { queues: count, frames: options.frames, size })?;
+    let (umem, frames) = Umem::new(frames, config, options.huge_pages)?;
+    let umem = Arc::new(umem);
+    let homes = Arc::new(Homes::new(frames, lanes, SLOTS, slot_frames, size as usize));
+
+    let mut run = Run { umem, homes, several_frames, size, options, out: BTreeMap::new(), sending: Vec::new() };
+    let mut received = Vec::new();
+    for (number, ((port, queues), facts)) in options.ports.iter().zip(&ports).zip(&facts).enumerate() {
+        for queue in queues {
+            received.push(run.receiving(number as u32, &port.interface, *queue, facts, received.len() % lanes)?);
+        }
+    }
+    // Of each port, the stack, and the way into it by lane.
+    let mut stacks = Vec::new();
+    for port in options.ports.iter().filter(|_| options.stack.is_some()) {
+        let stack = Stack::open(&port.interface, options.stack.unwrap_or_default())?;
+        let ways = match stack.entrance() {
+            Entrance::Veth(near) => {
+                let ways = (0..lanes).map(|lane| run.sending(&near.name, lane).map(IntoStack::Port));
+                ways.collect::<Result<Vec<_>, _>>()?
+            }
+            Entrance::Tap(_) => Vec::new(),
+        };
+        stacks.push((stack, ways));
+    }
+    let mut redirect = Vec::new();
+    for (target, interface) in &options.redirect {
+        // A lane goes out by the queue of its number where there are as many.
+        let by_lane = (0..lanes).map(|lane| run.sending(interface, lane)).collect::<Result<Vec<_>, _>>()?;
+        redirect.push((*target, by_lane));
+    }
+
+    let mut info = Vec::new();
+    let mut attached = Vec::new();
+    let mut into_stack = Vec::new();
+    let mut stacks = stacks.into_iter();
+    for ((port, queues), facts) in options.ports.iter().zip(ports).zip(&facts) {
+        let program = xdp::Options { mode: options.mode, frags: several_frames };
+        let program = Attached::new(&port.interface, facts.receive_queues, &options.steer, &program)?;
+        let mut way = None;
+        let mut ways = vec![IntoStack::Nowhere; lanes];
+        let mut kept = None;
+        if let Some((mut stack, by_lane)) = stacks.next() {
+            let joined = stack.join(program.mode()).map(|way| way.name());
+            let name = joined.map_err(|error| XdpError::Stack { interface: port.interface.clone(), error })?;
+            let is_tap = by_lane.is_empty();
+            way = Some(if is_tap { format!("tap, {name}") } else { name.to_owned() });
+            let stack = Arc::new(stack);
+            ways = if is_tap { vec![IntoStack::Tap(stack.clone()); lanes] } else { by_lane };
+            kept = Some(stack);
+        }
+        into_stack.push((ways, kept));
+        let of_port: Vec<&Received> = received.iter().filter(|it| *it.queue.interface == *port.interface).collect();
+        info.push(PortInfo {
+            interface: port.interface.clone(),
+            queues,
+            mode: program.mode(),
+            not_native: program.not_native().map(ToString::to_string),
+            is_zero_copy: of_port.iter().all(|it| it.is_zero_copy),
+            frame_size: size as usize,
+            longest: size as usize - HEADROOM,
+            several_frames,
+            stack: way,
+        });
+        attached.push(program);
+    }
+
+    let lent = received.iter().map(|it| it.queue.rx.lent()).collect();
+    let accounts = Accounts::new(run.homes.clone(), lent, std::mem::take(&mut run.sending));
+    let handing = Handing { room: options.room, metadata: options.metadata, complete: options.rewrites };
+    let mut by_lane: Vec<Vec<Received>> = Vec::new();
+    by_lane.resize_with(lanes, Vec::new);
+    for (number, it) in received.into_iter().enumerate() {
+        by_lane[number % lanes].push(it);
+    }
+    let mut lanes = Vec::new();
+    for (lane, queues) in by_lane.into_iter().enumerate() {
+        let names: Vec<String> = queues.iter().map(|it| format!("{}:{}", it.queue.interface, it.queue.queue)).collect();
+        let ways = Ways {
+            back: queues.iter().map(|it| it.back.clone()).collect(),
+            redirect: redirect.iter().map(|(target, ports)| (*target, ports[lane].clone())).collect(),
+            stack: queues.iter().map(|it| into_stack[it.queue.port as usize].0[lane].clone()).collect(),
+        };
+        let sockets: Vec<_> = queues.iter().map(|it| (it.queue.port, it.queue.queue, it.queue.rx.fd())).collect();
+        let queues = queues.into_iter().map(|it| it.queue).collect();
+        let mut receiver = XdpReceiver::new(run.umem.clone(), run.homes.clone(), lane, handing, queues);
+        receiver.prime().map_err(|error| XdpError::Live { error })?;
+        for (port, queue, fd) in sockets {
+            attached[port as usize].set_socket(queue, &fd)?;
+        }
+        let executor = XdpExecutor::new(run.umem.clone(), run.homes.clone(), lane, !options.rewrites, ways);
+        lanes.push(Lane { name: names.join(" "), receiver: Box::new(receiver), executor: Box::new(executor) });
+    }
+    let stacks = into_stack.into_iter().filter_map(|(_, stack)| stack).collect();
+    Ok(AfXdp { attached, lanes, ports: info, accounts, _stacks: stacks })
+}
+
+/// A queue that packets come in by, with the way back out of it.
+struct Received {
+    queue: Queue,
+    back: Port,
+    is_zero_copy: bool,
+}
+
+/// What is open so far.
+struct Run<'a> {
+    umem: Arc<Umem>,
+    homes: Arc<Homes>,
+    several_frames: bool,
+    size: u32,
+    options: &'a Options,
+    /// Ways out, by interface and queue.
+    out: BTreeMap<(String, u32), Port>,
+    sending: Vec<Arc<std::sync::atomic::AtomicI64>>,
+}
+
+impl Run<'_> {
+    /// A queue of a port to receive by.
+    fn receiving(
+        &mut self,
+        port: u32,
+        interface: &str,
+        queue: u32,
+        facts: &Interface,
+        lane: usize,
+    ) -> Result<Received, XdpError> {
+        let Rings { rx, tx, fill, completion, is_zero_copy } =
+            socket::open(&self.umem, interface, queue, &self.socket_options(self.options.copying))?;
+        let tx = Tx::new(
+            (tx, self.ring(), completion),
+            None,
+            self.homes.clone(),
+            longest(facts.mtu as usize),
+            self.several_frames,
+        );
+        let back = self.add(interface, queue, tx);
+        let queue = Queue { interface: interface.into(), port, queue, rx: Rx::new(rx, fill, self.homes.clone(), lane) };
+        Ok(Received { queue, back, is_zero_copy })
+    }
+
+    /// A way out of an interface for a lane: by a queue that is open already, or one of its own.
+    fn sending(&mut self, interface: &str, lane: usize) -> Result<Port, XdpError> {
+        let open = || self.out.iter().filter(|((name, _), _)| name == interface).map(|(_, port)| port);
+        let is_port = self.options.ports.iter().any(|port| port.interface == interface);
+        if let (true, count @ 1..) = (is_port, open().count()) {
+            let port = open().nth(lane % count).cloned();
+            return Ok(port.expect("there are as many"));
+        }
+        let facts = Interface::find(interface)?;
+        let queue = lane as u32 % facts.send_queues.min(facts.receive_queues);
+        if let Some(port) = self.out.get(&(interface.to_owned(), queue)) {
+            return Ok(port.clone());
+        }
+        // Copied: a driver that does without a copy would take the queue's memory for packets that come in, too.
+        let Rings { rx, tx, fill, completion, .. } =
+            socket::open(&self.umem, interface, queue, &self.socket_options(Copying::Copy))?;
+        let others = Some((rx, fill));
+        let tx = Tx::new(
+            (tx, self.ring(), completion),
+            others,
+            self.homes.clone(),
+            longest(facts.mtu as usize),
+            self.several_frames,
+        );
+        Ok(self.add(interface, queue, tx))
+    }
+
+    fn add(&mut self, interface: &str, queue: u32, tx: Tx) -> Port {
+        self.sending.push(tx.sending());
+        let port = Arc::new(Mutex::new(tx));
+        self.out.insert((interface.to_owned(), queue), port.clone());
+        port
+    }
+
+    /// Entries of a ring for packets that have come, and of one for those that go.
+    fn ring(&self) -> u32 {
+        self.options.frames / 4
+    }
+
+    fn socket_options(&self, copying: Copying) -> SocketOptions {
+        debug_assert!(self.size >= 2048);
+        SocketOptions {
+            copying,
+            several_frames: self.several_frames,
+            rx_size: self.ring(),
+            tx_size: self.ring(),
+            busy_poll: self.options.busy_poll,
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! A lane's packets, out of one queue or several.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use portcullis_core::packet::{Batch, Descriptor, Metadata, ROOM, Room};
+
+use super::rx::{Piece, Rx};
+use super::umem::{Held, Homes, Place, Slot, Umem};
+use crate::live::{LiveError, Received, Receiver, checksum};
+
+/// A queue of a port.
+pub(crate) struct Queue {
+    pub interface: Arc<str>,
+    /// The number of the port in metadata.
+    pub port: u32,
+    pub queue: u32,
+    pub rx: Rx,
+}
+
+/// How packets are handed on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Handing {
+    pub room: Room,
+    pub metadata: bool,
+    /// Whether checksums that the sender left to its network card are completed before a filter sees them.
+    pub complete: bool,
+}
+
+/// What is gathered for a batch.
+#[derive(Default)]
+struct Gathered {
+    descriptors: Vec<Descriptor>,
+    metadata: Vec<Metadata>,
+    places: Vec<Place>,
+    queues: Vec<u16>,
+}
+
+/// A packet of which not all frames have come.
+struct Partial {
+    /// Where it is put together; none where there is no place, and then it is lost.
+    slot: Option<Slot>,
+    length: usize,
+}
+
+/// Receives from a lane's queues.
+pub(crate) struct XdpReceiver {
+    umem: Arc<Umem>,
+    homes: Arc<Homes>,
+    lane: usize,
+    handing: Handing,
+    queues: Vec<Queue>,
+    partial: Vec<Option<Partial>>,
+    gathered: Gathered,
+    /// The queue that is asked first next time.
+    next: usize,
+    /// How many packets the last batch had: what to make room for.
+    expected: usize,
+    received: Received,
+    waits: Vec<libc::pollfd>,
+}
+
+impl XdpReceiver {
+    pub fn new(umem: Arc<Umem>, homes: Arc<Homes>, lane: usize, handing: Handing, queues: Vec<Queue>) -> XdpReceiver {
+        let waits = queues.iter().map(|queue| libc::pollfd { fd: queue.rx.fd(), events: libc::POLLIN, revents: 0 });
+        XdpReceiver {
+            umem,
+            homes,
+            lane,
+            handing,
+            waits: waits.collect(),
+            partial: queues.iter().map(|_| None).collect(),
+            queues,
+            gathered: Gathered::default(),
+            next: 0,
+            expected: 64,
+            received: Received::default(),
+        }
+    }
+
+    /// Lets the kernel have frames from the start.
+    pub fn prime(&mut self) -> Result<(), LiveError> {
+        for queue in &mut self.queues {
+            queue.rx.refill().map_err(|error| system(queue, "giving frames to the kernel", error))?;
+        }
+        Ok(())
+    }
+}
+
+impl Receiver for XdpReceiver {
+    fn receive(&mut self, most: usize) -> Result<usize, LiveError> {
+        let now = if self.handing.metadata { nanoseconds() } else { 0 };
+        let before = self.gathered.descriptors.len();
+        let count = self.queues.len();
+        for turn in 0..count {
+            let index = (self.next + turn) % count;
+            let left = most - (self.gathered.descriptors.len() - before);
+            if left == 0 {
+                break;
+            }
+            let Queue { port, rx, .. } = &mut self.queues[index];
+            let mut intake = Intake {
+                umem: &self.umem,
+                homes: &self.homes,
+                lane: self.lane,
+                handing: self.handing,
+                gathered: &mut self.gathered,
+                partial: &mut self.partial[index],
+                received: &mut self.received,
+                queue: (count > 1).then_some(index as u16),
+                port: *port,
+                now,
+            };
+            rx.take(left, |piece| intake.piece(piece));
+            self.queues[index]
+                .rx
+                .refill()
+                .map_err(|e| system(&self.queues[index], "giving frames to the kernel", e))?;
+        }
+        self.next = (self.next + 1) % count.max(1);
+        Ok(self.gathered.descriptors.len() - before)
+    }
+
+    fn wait(&mut self, most: Duration) -> Result<(), LiveError> {
+        let time = libc::timespec { tv_sec: most.as_secs() as i64, tv_nsec: i64::from(most.subsec_nanos()) };
+        // SAFETY: the descriptors are there during the call, as many as is said, and so is the time.
+        let ready = unsafe {
+            libc::ppoll(self.waits.as_mut_ptr(), self.waits.len() as libc::nfds_t, &raw const time, std::ptr::null())
+        };
+        match ready {
+            0 => self.queues.iter().try_for_each(gone),
+            1.. => Ok(()),
+            _ => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+                error => Err(system(&self.queues[0], "waiting for packets", error)),
+            },
+        }
+    }
+
+    fn close(&mut self) -> Option<Batch> {
+        if self.gathered.descriptors.is_empty() {
+            return None;
+        }
+        self.expected = self.gathered.descriptors.len();
+        let Gathered { descriptors, metadata, places, queues } = std::mem::take(&mut self.gathered);
+        let held = Box::new(Held::new(places, queues, self.homes.clone()));
+        let span = self.umem.span().clone();
+        // SAFETY: each packet lies in memory of its own, with its room, which the companion keeps (`Intake::piece`).
+        let batch = unsafe { Batch::from_frames(span, descriptors, metadata, self.handing.room, held) };
+        Some(batch.expect("frames lie in their UMEM"))
+    }
+
+    fn received(&mut self) -> Received {
+        let dropped_by_kernel = self.queues.iter().map(|queue| queue.rx.dropped()).sum();
+        Received { dropped_by_kernel, ..self.received }
+    }
+}
+
+/// Takes frames of one queue into a batch.
+struct Intake<'a> {
+    umem: &'a Umem,
+    homes: &'a Homes,
+    lane: usize,
+    handing: Handing,
+    gathered: &'a mut Gathered,
+    partial: &'a mut Option<Partial>,
+    received: &'a mut Received,
+    queue: Option<u16>,
+    port: u32,
+    now: u64,
+}
+
+impl Intake<'_> {
+    #[inline]
+    fn piece(&mut self, mut piece: Piece) {
+        if !piece.goes_on && self.partial.is_none() && self.has_room(&piece) {
+            if self.handing.complete {
+                let bytes = self.umem.bytes_mut(&mut piece.frame);
+                self.received.checksums += u64::from(checksum::complete(&mut bytes[..piece.length]));
+            }
+            let at = piece.frame.address();
+            return self.packet(at, piece.length, Place::Frame(piece.frame));
+        }
+        self.part(piece);
+    }
+
+    /// Whether the packet can stay where it is.
+    fn has_room(&self, piece: &Piece) -> bool {
+        let left = self.umem.room(&piece.frame);
+        match self.handing.room {
+            Room::None => piece.length <= left,
+            Room::Both => {
+                let before = self.umem.frame_size() - left;
+                piece.length + ROOM as usize <= left && before >= ROOM as usize
+            }
+        }
+    }
+
+    /// A part of a packet, or one that has no room where it is.
+    #[cold]
+    fn part(&mut self, piece: Piece) {
+        let (homes, lane) = (self.homes, self.lane);
+        let mut partial = self.partial.take().unwrap_or_else(|| Partial { slot: homes.take_slot(lane), length: 0 });
+        let bytes = self.umem.bytes(&piece.frame, piece.length.min(self.umem.room(&piece.frame)));
+        match &mut partial.slot {
+            Some(slot) if partial.length + bytes.len() <= slot.capacity() => {
+                self.umem.write(slot, partial.length, bytes);
+                partial.length += bytes.len();
+            }
+            slot => homes.put(slot.take().map(Place::Slot)),
+        }
+        homes.put([Place::Frame(piece.frame)]);
+        if piece.goes_on {
+            *self.partial = Some(partial);
+            return;
+        }
+        match partial.slot {
+            Some(mut slot) => {
+                self.received.put_together += 1;
+                if self.handing.complete {
+                    let bytes = self.umem.slot_bytes_mut(&mut slot, partial.length);
+                    self.received.checksums += u64::from(checksum::complete(bytes));
+                }
+                self.packet(slot.address(), partial.length, Place::Slot(slot));
+            }
+            None => self.received.refused += 1,
+        }
+    }
+
+    #[inline]
+    fn packet(&mut self, offset: usize, length: usize, place: Place) {
+        let gathered = &mut *self.gathered;
+        gathered.descriptors.push(Descriptor { offset: offset as u32, length: length as u32 });
+        gathered.places.push(place);
+        gathered.queues.extend(self.queue);
+        if self.handing.metadata {
+            gathered.metadata.push(Metadata::new(length as u32, self.port, self.now));
+        }
+        self.received.packets += 1;
+        self.received.bytes += length as u64;
+    }
+}
+
+fn nanoseconds() -> u64 {
+    // A clock before 1970 is none.
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64)
+}
+
+fn system(queue: &Queue, what: &str, error: io::Error) -> LiveError {
+    match error.raw_os_error() {
+        Some(libc::ENXIO | libc::ENODEV) => LiveError::Gone { interface: queue.interface.to_string() },
+        _ => LiveError::System { what: format!("{}, queue {}: {what}", queue.interface, queue.queue), error },
+    }
+}
+
+/// An error where the queue's interface has been removed: its socket is told so once, and waits for ever.
+fn gone(queue: &Queue) -> Result<(), LiveError> {
+    match super::socket::pending_error(queue.rx.fd()) {
+        Some(libc::ENETDOWN) => Err(LiveError::Gone { interface: queue.interface.to_string() }),
+        _ => Ok(()),
+    }
+}

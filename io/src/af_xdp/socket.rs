@@ -1,0 +1,144 @@
+//! A socket on one queue of an interface.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use xsk_rs::config::{BindFlags, Interface, LibxdpFlags, QueueSize, SocketConfig};
+use xsk_rs::socket::{RxQueue, Socket, TxQueue};
+use xsk_rs::umem::{CompQueue, FillQueue};
+
+use super::XdpError;
+use super::error::system;
+use super::umem::Umem;
+
+/// How long a queue may be taken by a socket that is about to be gone.
+const BUSY: Duration = Duration::from_secs(2);
+
+/// How frames get from the driver into the UMEM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Copying {
+    /// By the driver itself where it can, else by the kernel.
+    #[default]
+    Auto,
+    /// By the driver itself, or not at all.
+    ZeroCopy,
+    /// By the kernel.
+    Copy,
+}
+
+/// Busy polling: the kernel looks for packets when the program waits for them, and leaves interrupts off (`SO_BUSY_POLL`,
+/// `SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL_BUDGET`; Linux 5.11).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BusyPoll {
+    /// For how long, in microseconds.
+    pub microseconds: u32,
+    /// Packets at a time.
+    pub budget: u32,
+}
+
+/// How a socket shall be.
+#[derive(Debug, Clone)]
+pub(crate) struct SocketOptions {
+    pub copying: Copying,
+    /// Whether packets may come, and go, in several frames.
+    pub several_frames: bool,
+    pub rx_size: u32,
+    pub tx_size: u32,
+    pub busy_poll: Option<BusyPoll>,
+}
+
+/// The rings of a socket. Those of the UMEM are its own: no two sockets of a run have a queue in common.
+#[derive(Debug)]
+pub(crate) struct Rings {
+    pub rx: RxQueue,
+    pub tx: TxQueue,
+    pub fill: FillQueue,
+    pub completion: CompQueue,
+    /// Whether the driver puts frames into the UMEM itself.
+    pub is_zero_copy: bool,
+}
+
+/// Opens a socket on a queue.
+pub(crate) fn open(umem: &Umem, interface: &str, queue: u32, options: &SocketOptions) -> Result<Rings, XdpError> {
+    let mut flags = BindFlags::XDP_USE_NEED_WAKEUP;
+    flags.set(BindFlags::XDP_COPY, options.copying == Copying::Copy);
+    flags.set(BindFlags::XDP_ZEROCOPY, options.copying == Copying::ZeroCopy);
+    flags.set(BindFlags::XDP_USE_SG, options.several_frames);
+    let config = SocketConfig::builder()
+        .rx_queue_size(size(options.rx_size))
+        .tx_queue_size(size(options.tx_size))
+        // The program is ours.
+        .libxdp_flags(LibxdpFlags::XSK_LIBXDP_FLAGS_INHIBIT_PROG_LOAD)
+        .bind_flags(flags)
+        .build();
+    let name = CString::new(interface).expect("the kernel knows it by this name");
+    let begun = Instant::now();
+    let (tx, rx, rings) = loop {
+        // SAFETY: no other socket of ours is bound to this queue of this interface, so that its rings are not shared.
+        match unsafe { Socket::new(config, umem.inner(), &Interface::new(name.clone()), queue) } {
+            Ok(made) => break made,
+            Err(error) => match system(&error).raw_os_error() {
+                // The kernel lets go of a queue some time after its socket was closed.
+                Some(libc::EBUSY) if begun.elapsed() < BUSY => sleep(Duration::from_millis(20)),
+                Some(libc::EOPNOTSUPP | libc::EINVAL) if options.copying == Copying::ZeroCopy => {
+                    return Err(XdpError::NoZeroCopy { interface: interface.into(), queue });
+                }
+                _ => return Err(XdpError::socket(interface, queue, &error)),
+            },
+        }
+    };
+    let Some((fill, completion)) = rings else {
+        return Err(XdpError::socket(interface, queue, &io::Error::from_raw_os_error(libc::EBUSY)));
+    };
+    let fd = rx.fd().as_raw_fd();
+    if let Some(busy_poll) = options.busy_poll {
+        set_busy_poll(fd, busy_poll).map_err(|error| XdpError::Option {
+            interface: interface.into(),
+            queue,
+            what: "busy polling is refused",
+            error,
+        })?;
+    }
+    // A kernel that does not tell has had no drivers that do without a copy.
+    let is_zero_copy = get_option(fd, libc::SOL_XDP, libc::XDP_OPTIONS).is_ok_and(|it| it & XDP_OPTIONS_ZEROCOPY != 0);
+    Ok(Rings { rx, tx, fill, completion, is_zero_copy })
+}
+
+/// `linux/if_xdp.h`.
+const XDP_OPTIONS_ZEROCOPY: u32 = 1;
+
+// `asm-generic/socket.h`.
+const SO_PREFER_BUSY_POLL: i32 = 69;
+const SO_BUSY_POLL_BUDGET: i32 = 70;
+
+fn size(entries: u32) -> QueueSize {
+    QueueSize::new(entries).expect("rings have a power of two of entries")
+}
+
+fn set_busy_poll(fd: RawFd, busy_poll: BusyPoll) -> io::Result<()> {
+    set_option(fd, libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, 1)?;
+    set_option(fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL, busy_poll.microseconds)?;
+    set_option(fd, libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, busy_poll.budget)
+}
+
+/// The error that a socket was told of since it was last asked.
+pub(crate) fn pending_error(fd: RawFd) -> Option<i32> {
+    get_option(fd, libc::SOL_SOCKET, libc::SO_ERROR).ok().map(|error| error as i32).filter(|error| *error != 0)
+}
+
+fn set_option(fd: RawFd, level: i32, name: i32, value: u32) -> io::Result<()> {
+    let size = size_of::<u32>() as libc::socklen_t;
+    // SAFETY: the option's value is read from a word that is there during the call.
+    let result = unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), size) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn get_option(fd: RawFd, level: i32, name: i32) -> io::Result<u32> {
+    let (mut value, mut size) = (0_u32, size_of::<u32>() as libc::socklen_t);
+    // SAFETY: the option's value is written to a word that is there during the call, and no further than its size.
+    let result = unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut size) };
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}

@@ -1,0 +1,201 @@
+//! Sending packets out of a queue.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use xsk_rs::socket::{RxQueue, TxQueue};
+use xsk_rs::umem::frame::FrameDesc;
+use xsk_rs::umem::{CompQueue, FillQueue};
+
+use super::umem::{Frame, Homes, Place};
+
+/// Frames that one call of `sendto` sends where they are copied (`TX_BATCH_SIZE`, `net/xdp/xsk.c`).
+const A_CALL: usize = 32;
+
+/// Frames that are brought home at a time.
+const BURST: usize = 64;
+
+/// How long a batch waits for room, before what is left of it is given up.
+const PATIENCE: Duration = Duration::from_millis(1);
+
+/// The frame is not the packet's last (`XDP_PKT_CONTD`, `linux/if_xdp.h`).
+const GOES_ON: u32 = 1;
+
+/// The sending half of a socket. Several lanes may have it, one at a time.
+#[derive(Debug)]
+pub(crate) struct Tx {
+    tx: TxQueue,
+    completion: CompQueue,
+    size: usize,
+    /// What the socket needs to have, though nothing is received by it.
+    _others: Option<(RxQueue, FillQueue)>,
+    homes: Arc<Homes>,
+    /// Frames that are to be sent, or are sent and have not come home.
+    sending: usize,
+    counted: Arc<AtomicI64>,
+    /// Bytes that a packet may have.
+    longest: usize,
+    several_frames: bool,
+    done: Box<[FrameDesc; BURST]>,
+}
+
+/// Packets on their way to one port.
+#[derive(Debug, Default)]
+pub(crate) struct Outgoing {
+    descs: Vec<FrameDesc>,
+    /// How many of them each packet has, and its length.
+    packets: Vec<(u16, u32)>,
+}
+
+impl Outgoing {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// Adds a packet, in frames that are its own, as [`Umem::packet`](super::umem::Umem::packet) gives them.
+    pub fn push(&mut self, frames: impl IntoIterator<Item = FrameDesc>, length: usize) {
+        let before = self.descs.len();
+        self.descs.extend(frames);
+        let last = self.descs.len() - 1;
+        for desc in &mut self.descs[before..last] {
+            desc.set_options(GOES_ON);
+        }
+        self.packets.push(((last + 1 - before) as u16, length as u32));
+    }
+}
+
+/// What became of packets that were to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Sent {
+    pub packets: u64,
+    pub bytes: u64,
+    /// Packets that there was no room for.
+    pub lost: u64,
+}
+
+impl Tx {
+    pub fn new(
+        (tx, size, completion): (TxQueue, u32, CompQueue),
+        others: Option<(RxQueue, FillQueue)>,
+        homes: Arc<Homes>,
+        longest: usize,
+        several_frames: bool,
+    ) -> Tx {
+        Tx {
+            tx,
+            completion,
+            size: size as usize,
+            _others: others,
+            homes,
+            sending: 0,
+            counted: Arc::default(),
+            longest,
+            several_frames,
+            done: Box::new([FrameDesc::default(); BURST]),
+        }
+    }
+
+    /// Frames that are being sent, now and later.
+    pub fn sending(&self) -> Arc<AtomicI64> {
+        self.counted.clone()
+    }
+
+    /// Whether frames are to come home.
+    pub fn is_busy(&self) -> bool {
+        self.sending > 0
+    }
+
+    /// Bytes that a packet may have, from its Ethernet header on.
+    pub fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// Whether a packet may lie in several frames.
+    pub fn takes_several_frames(&self) -> bool {
+        self.several_frames
+    }
+
+    /// Sends all of them, or as many as there is room for soon enough. Frames of others go home.
+    pub fn send(&mut self, out: &mut Outgoing) -> Sent {
+        let (mut sent, mut packet, mut frame) = (Sent::default(), 0, 0);
+        let mut waiting: Option<Instant> = None;
+        while packet < out.packets.len() {
+            let room = self.tx.nb_free(self.size as u32) as usize;
+            // Whole packets only: the kernel drops what follows an end that is missing.
+            let (mut packets, mut frames) = (0, 0);
+            for (count, length) in &out.packets[packet..] {
+                if frames + usize::from(*count) > room {
+                    break;
+                }
+                frames += usize::from(*count);
+                packets += 1;
+                sent.bytes += u64::from(*length);
+            }
+            if packets == 0 {
+                let since = *waiting.get_or_insert_with(Instant::now);
+                if since.elapsed() >= PATIENCE {
+                    break;
+                }
+                self.kick();
+                self.reap();
+                continue;
+            }
+            // SAFETY: the frames are this UMEM's, and nobody's but the ring's from now on.
+            let taken = unsafe { self.tx.produce(&out.descs[frame..frame + frames]) };
+            debug_assert!(taken == frames, "there is room for all of them");
+            self.count(taken as i64);
+            (packet, frame) = (packet + packets, frame + taken);
+            sent.packets += packets as u64;
+            waiting = None;
+            self.kick();
+            self.reap();
+        }
+        sent.lost = (out.packets.len() - packet) as u64;
+        // SAFETY: the ring has not taken them, and the list forgets them.
+        let left = out.descs.drain(frame..).map(|desc| Place::Frame(unsafe { Frame::returned(desc) }));
+        self.homes.put(left);
+        out.descs.clear();
+        out.packets.clear();
+        sent
+    }
+
+    /// Has the kernel send, and brings home what it has sent.
+    pub fn tend(&mut self) {
+        if self.sending > 0 {
+            self.kick();
+            self.reap();
+        }
+    }
+
+    /// Has the kernel send what is in the ring.
+    fn kick(&mut self) {
+        let waiting = self.size - self.tx.nb_free_exact() as usize;
+        for _ in 0..waiting.div_ceil(A_CALL) {
+            // What it cannot do now, it is asked for again; an interface that is gone is seen by who receives from it.
+            if !self.tx.needs_wakeup() || self.tx.wakeup().is_err() {
+                break;
+            }
+        }
+    }
+
+    fn reap(&mut self) {
+        loop {
+            // SAFETY: the descriptions are our own, and become those of this UMEM's frames.
+            let came = unsafe { self.completion.consume(&mut self.done[..]) };
+            // SAFETY: the ring has just given them back, once.
+            let frames = self.done[..came].iter().map(|desc| Place::Frame(unsafe { Frame::returned(*desc) }));
+            self.homes.put(frames);
+            self.count(-(came as i64));
+            if came < BURST {
+                return;
+            }
+        }
+    }
+
+    fn count(&mut self, frames: i64) {
+        self.sending = self.sending.saturating_add_signed(frames as isize);
+        self.counted.fetch_add(frames, Ordering::Relaxed);
+    }
+}

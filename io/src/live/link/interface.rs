@@ -1,0 +1,265 @@
+//! What the kernel says of an interface, and what it can be told.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use super::error::LinkError;
+use super::netlink::{LINK, Message, Netlink, attributes};
+
+/// An interface, as it was when the kernel was asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface {
+    /// Its number, which it has until it is gone.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Its MAC address, where it is an Ethernet interface.
+    pub mac: Option<[u8; 6]>,
+    /// Bytes of a packet, from behind its Ethernet header.
+    pub mtu: u32,
+    /// Whether it was set up.
+    pub is_up: bool,
+    /// Whether there is a link: the other end is there.
+    pub has_link: bool,
+    /// How many queues it receives by.
+    pub receive_queues: u32,
+    /// How many queues it sends by.
+    pub send_queues: u32,
+}
+
+impl Interface {
+    /// The interface of this name, or alternative name, in this thread's network namespace.
+    ///
+    /// # Errors
+    /// [`LinkError`]: among others, there is none.
+    pub fn find(name: &str) -> Result<Interface, LinkError> {
+        Links::open(name)?.find(name)
+    }
+
+    fn ask(netlink: &mut Netlink, name: &str) -> Result<Interface, LinkError> {
+        let mut message = Message::link(0, 0, 0);
+        // A longer one would be refused as wrong, and not as unknown.
+        let is_name = !name.is_empty() && name.len() < libc::IFNAMSIZ && !name.contains('\0');
+        if !is_name {
+            return Err(LinkError::NoInterface { interface: name.to_owned() });
+        }
+        message.string(libc::IFLA_IFNAME, name);
+        message.number(libc::IFLA_EXT_MASK, libc::RTEXT_FILTER_SKIP_STATS as u32);
+        let asked = netlink.ask(libc::RTM_GETLINK, &message);
+        let nonsense = || io::Error::other("the kernel's answer makes no sense");
+        let mut interface = asked
+            .and_then(|answer| Interface::parse(&answer).ok_or_else(nonsense))
+            .map_err(|error| LinkError::new(name, "asking for its settings", error))?;
+        // What drivers can have is not what they have now; some do not say.
+        if let Some((receive, send)) = channels(&interface.name) {
+            (interface.receive_queues, interface.send_queues) = (receive, send);
+        }
+        Ok(interface)
+    }
+
+    /// Out of an answer: `struct ifinfomsg`, then attributes.
+    fn parse(answer: &[u8]) -> Option<Interface> {
+        let header = Header::parse(answer)?;
+        let mut interface = Interface {
+            index: header.index,
+            name: String::new(),
+            mac: None,
+            mtu: 0,
+            is_up: header.is_up(),
+            has_link: header.has_link(),
+            receive_queues: 1,
+            send_queues: 1,
+        };
+        let number = |value: &[u8]| Some(u32::from_ne_bytes(*value.first_chunk()?));
+        for (kind, value) in attributes(answer.get(LINK..)?) {
+            match kind {
+                libc::IFLA_IFNAME => {
+                    interface.name = String::from_utf8_lossy(value.strip_suffix(b"\0").unwrap_or(value)).into_owned();
+                }
+                libc::IFLA_ADDRESS if header.kind == libc::ARPHRD_ETHER => interface.mac = value.try_into().ok(),
+                libc::IFLA_MTU => interface.mtu = number(value)?,
+                libc::IFLA_NUM_RX_QUEUES => interface.receive_queues = number(value)?,
+                libc::IFLA_NUM_TX_QUEUES => interface.send_queues = number(value)?,
+                _ => {}
+            }
+        }
+        Some(interface)
+    }
+}
+
+// include/uapi/linux/if_link.h
+const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
+const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
+
+/// What can be done to interfaces, in the network namespace in which this was opened: a number is another interface's in
+/// another one, to which a thread may have moved since.
+#[derive(Debug)]
+pub(super) struct Links(Netlink);
+
+impl Links {
+    /// Of this thread's namespace. The interface is the one that errors are about.
+    pub fn open(interface: &str) -> Result<Links, LinkError> {
+        Netlink::open(0).map(Links).map_err(|error| LinkError::new(interface, "a netlink socket", error))
+    }
+
+    /// See [`Interface::find`].
+    pub fn find(&mut self, name: &str) -> Result<Interface, LinkError> {
+        Interface::ask(&mut self.0, name)
+    }
+
+    /// All interfaces whose alias begins with this: their numbers and names.
+    pub fn with_alias(&mut self, prefix: &str) -> io::Result<Vec<(u32, String)>> {
+        let mut message = Message::link(0, 0, 0);
+        message.number(libc::IFLA_EXT_MASK, libc::RTEXT_FILTER_SKIP_STATS as u32);
+        let mut found = Vec::new();
+        self.0.list(libc::RTM_GETLINK, &message, |answer| {
+            let mut all = attributes(answer.get(LINK..).unwrap_or_default());
+            let is_one = all.any(|(kind, value)| kind == libc::IFLA_IFALIAS && value.starts_with(prefix.as_bytes()));
+            found
+                .extend(Interface::parse(answer).filter(|_| is_one).map(|interface| (interface.index, interface.name)));
+        })?;
+        Ok(found)
+    }
+
+    /// Makes what a message describes.
+    pub fn make(&mut self, message: &Message) -> io::Result<()> {
+        self.0.request(libc::RTM_NEWLINK, libc::NLM_F_CREATE | libc::NLM_F_EXCL, message)
+    }
+
+    pub fn delete(&mut self, interface: &Interface) -> Result<(), LinkError> {
+        let deleted = self.0.request(libc::RTM_DELLINK, 0, &Message::link(interface.index, 0, 0));
+        deleted.map_err(|error| LinkError::new(&interface.name, "removing it", error))
+    }
+
+    pub fn set_up(&mut self, interface: &Interface) -> Result<(), LinkError> {
+        let up = libc::IFF_UP as u32;
+        self.change(interface, &Message::link(interface.index, up, up), "setting it up")
+    }
+
+    pub fn set_mac(&mut self, interface: &Interface, mac: [u8; 6]) -> Result<(), LinkError> {
+        let mut message = Message::link(interface.index, 0, 0);
+        message.attribute(libc::IFLA_ADDRESS, &mac);
+        self.change(interface, &message, "setting its MAC address")
+    }
+
+    /// Gives it a line that `ip link` shows.
+    pub fn set_alias(&mut self, interface: &Interface, alias: &str) -> Result<(), LinkError> {
+        let mut message = Message::link(interface.index, 0, 0);
+        message.string(libc::IFLA_IFALIAS, alias);
+        self.change(interface, &message, "saying what it is for")
+    }
+
+    /// Sees to it that it has no IPv6 address, not even the one that it would make itself.
+    pub fn without_ipv6_address(&mut self, interface: &Interface) -> Result<(), LinkError> {
+        let mut message = Message::link(interface.index, 0, 0);
+        message.nested(libc::IFLA_AF_SPEC, |message| {
+            message.nested(libc::AF_INET6 as u16, |message| {
+                message.attribute(IFLA_INET6_ADDR_GEN_MODE, &[IN6_ADDR_GEN_MODE_NONE]);
+            });
+        });
+        match self.change(interface, &message, "turning its own IPv6 address off") {
+            // A kernel without IPv6, or with it turned off.
+            Err(LinkError::System { error, .. }) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => Ok(()),
+            changed => changed,
+        }
+    }
+
+    fn change(&mut self, interface: &Interface, message: &Message, what: &'static str) -> Result<(), LinkError> {
+        let changed = self.0.request(libc::RTM_NEWLINK, 0, message);
+        changed.map_err(|error| LinkError::new(&interface.name, what, error))
+    }
+}
+
+/// `struct ifinfomsg`, include/uapi/linux/rtnetlink.h.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Header {
+    pub family: u8,
+    /// `ARPHRD_…`
+    pub kind: u16,
+    pub index: u32,
+    flags: u32,
+    /// Which flags are changed; all where the message is about the interface as a whole.
+    pub changed: u32,
+}
+
+impl Header {
+    pub fn parse(message: &[u8]) -> Option<Header> {
+        let bytes: &[u8; LINK] = message.first_chunk()?;
+        let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let kind = u16::from_ne_bytes([bytes[2], bytes[3]]);
+        Some(Header { family: bytes[0], kind, index: word(4), flags: word(8), changed: word(12) })
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.flags & libc::IFF_UP as u32 != 0
+    }
+
+    pub fn has_link(&self) -> bool {
+        self.flags & libc::IFF_LOWER_UP as u32 != 0
+    }
+}
+
+/// `struct ethtool_channels`, include/uapi/linux/ethtool.h.
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    command: u32,
+    most: [u32; 4],
+    receive: u32,
+    send: u32,
+    other: u32,
+    combined: u32,
+}
+
+/// `ETHTOOL_GCHANNELS`, include/uapi/linux/ethtool.h.
+const GET_CHANNELS: u32 = 0x3c;
+
+/// Queues to receive and to send by that an interface has now, where its driver says.
+fn channels(name: &str) -> Option<(u32, u32)> {
+    // SAFETY: it takes no memory.
+    let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if socket < 0 {
+        return None;
+    }
+    // SAFETY: it was just made, and is nobody else's.
+    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
+    let mut request = named(name);
+    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+    // SAFETY: the request names a structure that lives, the one that the command fills in.
+    let got = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
+    let (receive, send) = (channels.receive + channels.combined, channels.send + channels.combined);
+    (got == 0 && receive > 0 && send > 0).then_some((receive, send))
+}
+
+/// A request about an interface by its name: netdevice(7). What is too long of the name is left out.
+pub(super) fn named(name: &str) -> libc::ifreq {
+    // SAFETY: a structure of numbers and pointers, for which zeros are good.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name[..libc::IFNAMSIZ - 1].iter_mut().zip(name.as_bytes()) {
+        *to = *from as libc::c_char;
+    }
+    request
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_there() {
+        let lo = Interface::find("lo").unwrap();
+        assert_eq!((lo.index, lo.name.as_str(), lo.mac), (1, "lo", None));
+        assert!(lo.mtu > 1000 && lo.receive_queues >= 1 && lo.send_queues >= 1, "{lo:?}");
+        // It has no alias, of which each begins with nothing.
+        assert!(!Links::open("lo").unwrap().with_alias("").unwrap().contains(&(1, "lo".into())));
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_found() {
+        for name in ["", "nosuchthing", "a/b", "a\0b", "a name that is longer than any can be"] {
+            let error = Interface::find(name).unwrap_err();
+            assert!(matches!(error, LinkError::NoInterface { .. }), "{name:?}: {error}");
+        }
+    }
+}

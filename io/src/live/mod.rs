@@ -1,0 +1,101 @@
+//! Live packets: how they come in, and how verdicts on them are carried out.
+//!
+//! ```text
+//! Receiver ──batches──► a device's session ──done──► Executor
+//!     ▲                                                 │
+//!     └──────── memory that packets were in ◄───────────┘
+//! ```
+//!
+//! A [`Receiver`] and an [`Executor`] make a lane, which has one or more of a port's queues. The two may be driven from
+//! different threads. What the executor needs to know of a batch beside its packets comes with it, as its
+//! [companion](portcullis_core::packet::Companion), and so does the memory: a batch that is dropped anywhere gives its
+//! memory back.
+
+pub mod checksum;
+mod count;
+#[cfg(feature = "af-xdp")]
+pub mod link;
+
+use std::time::Duration;
+
+use portcullis_core::device::Done;
+use portcullis_core::packet::Batch;
+
+pub use count::{Carried, Loss, Losses, Received};
+
+/// Takes live packets and gathers them into batches.
+pub trait Receiver: Send {
+    /// Takes what is there, up to `most` packets, into the batch that is being gathered, without waiting. Gives their
+    /// number.
+    ///
+    /// # Errors
+    /// [`LiveError`]: nothing more will come.
+    fn receive(&mut self, most: usize) -> Result<usize, LiveError>;
+
+    /// Waits until there may be packets, for this long at most; it may come back sooner for no reason.
+    ///
+    /// # Errors
+    /// [`LiveError`]: nothing more will come.
+    fn wait(&mut self, most: Duration) -> Result<(), LiveError>;
+
+    /// The packets that were gathered, in the order in which they came; `None` where there are none.
+    fn close(&mut self) -> Option<Batch>;
+
+    /// What came in and what did not, up to now.
+    fn received(&mut self) -> Received;
+}
+
+/// Carries out verdicts.
+pub trait Executor: Send {
+    /// Carries out the verdicts on a batch that this executor's receiver made.
+    ///
+    /// # Errors
+    /// [`LiveError`]: the lane is of no more use. A packet that cannot be sent is none, but a [`Loss`].
+    fn carry_out(&mut self, done: Done) -> Result<(), LiveError>;
+
+    /// Does what is to be done though no batch came: brings home what others are through with, and sends what waited. To be
+    /// called again and again.
+    ///
+    /// # Errors
+    /// As [`Executor::carry_out`].
+    fn tend(&mut self) -> Result<(), LiveError>;
+
+    /// Whether something waits to be sent, or to come home, so that [`Executor::tend`] is of use soon.
+    fn is_busy(&self) -> bool;
+
+    /// What became of packets, up to now.
+    fn carried(&self) -> &Carried;
+}
+
+/// What packets of some queues come in by, and what carries out the verdicts on them.
+pub struct Lane {
+    /// The queues: `eth0:0`.
+    pub name: String,
+    /// Where packets come in.
+    pub receiver: Box<dyn Receiver>,
+    /// Where they go.
+    pub executor: Box<dyn Executor>,
+}
+
+/// Why a lane can go on no longer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LiveError {
+    /// The interface is gone.
+    #[error("{interface}: the interface is gone")]
+    Gone {
+        /// Its name.
+        interface: String,
+    },
+    /// The system refused something.
+    #[error("{what}: {}", portcullis_core::reason(.error))]
+    System {
+        /// What was to be done, on what: `eth0, queue 3: waiting for packets`.
+        what: String,
+        /// The system's.
+        error: std::io::Error,
+    },
+    /// There is no memory for packets.
+    #[error(transparent)]
+    Memory(#[from] portcullis_core::packet::ArenaError),
+}

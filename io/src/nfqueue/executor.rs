@@ -1,0 +1,137 @@
+//! The half that gives verdicts.
+
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+
+use portcullis_core::device::Done;
+use portcullis_core::packet::{Action, Descriptor};
+
+use super::answers::Answers;
+use super::message::{MAX_PAYLOAD, Verdict};
+use super::queue::Queue;
+use super::tickets::{State, Tickets};
+use super::{ETHERNET_HEADER, QueueOptions};
+use crate::live::{Carried, Executor, LiveError, Loss, checksum};
+
+/// Gives the verdicts on a netfilter queue's packets.
+#[derive(Debug)]
+pub struct QueueExecutor {
+    queue: Arc<Queue>,
+    options: QueueOptions,
+    answers: Answers,
+    carried: Carried,
+    /// Where the packets of a batch lie.
+    descriptors: Vec<Descriptor>,
+}
+
+impl QueueExecutor {
+    pub(super) fn new(queue: Arc<Queue>, options: QueueOptions) -> QueueExecutor {
+        let answers = Answers::new(queue.number(), false);
+        QueueExecutor { queue, options, answers, carried: Carried::default(), descriptors: Vec::new() }
+    }
+
+    /// Packets that got the fallback verdict, because they were in a batch that was dropped on its way, or had been cut off
+    /// from one, or made no sense. Nobody else counts them here.
+    pub fn fallen_back(&self) -> u64 {
+        self.queue.fell_back()
+    }
+
+    /// Accepts that the kernel refused, since their packets were gone, were carried out no more than other losses.
+    fn note_gone(&mut self) {
+        let gone = self.queue.take_gone().min(self.carried.of(Action::Pass));
+        self.carried.packets[Action::Pass as usize] -= gone;
+        self.carried.losses.add(Loss::Refused, gone);
+    }
+
+    fn answer(&mut self, tickets: &mut Tickets, actions: &[u8]) -> io::Result<()> {
+        let mut arena = tickets.arena.take().expect("a batch has its arena until its verdicts are given");
+        let result = self.answer_from(tickets, actions, &mut arena);
+        tickets.arena = Some(arena);
+        result
+    }
+
+    fn answer_from(&mut self, tickets: &mut Tickets, actions: &[u8], arena: &mut [u8]) -> io::Result<()> {
+        self.answers.restart(tickets.is_oldest());
+        let rewrites = self.options.rewrites();
+        let mut comparison = tickets.comparison(self.options.writes);
+        for (index, &action) in actions.iter().enumerate().take(tickets.packets.len()) {
+            let ticket = tickets.packets[index];
+            let Descriptor { offset, length } = self.descriptors[index];
+            let (offset, length) = (offset as usize, length as usize);
+            // The first bytes are no part of the packet, however far they were moved.
+            let now = offset + ETHERNET_HEADER.min(length)..offset + length;
+            let is_changed = rewrites && comparison.is_changed(tickets, &ticket, now.clone(), arena);
+            let action = Action::from_byte(action).unwrap_or(Action::Aborted);
+            let loss = match action {
+                Action::Aborted => Some(Loss::Aborted),
+                Action::Tx | Action::Redirect => Some(Loss::NotHere),
+                Action::Pass if is_changed => prepare(&mut arena[now.clone()], ticket.state).err(),
+                Action::Pass | Action::Drop => None,
+            };
+            match loss {
+                Some(loss) => self.carried.losses.add(loss, 1),
+                None => self.carried.add(action, length),
+            }
+            match (loss, action) {
+                (None, Action::Pass) if is_changed => self.answers.changed(ticket.id, now),
+                (None, Action::Pass) => self.answers.unchanged(Verdict::Accept, ticket.id),
+                _ => self.answers.unchanged(Verdict::Drop, ticket.id),
+            }
+            if self.answers.is_full() {
+                self.queue.send(&mut self.answers, arena)?;
+                tickets.settled = index + 1;
+            }
+        }
+        self.queue.send(&mut self.answers, arena)?;
+        tickets.settled = tickets.packets.len().min(actions.len());
+        Ok(())
+    }
+}
+
+/// Makes a packet that a filter changed what the kernel expects to get back, unless that cannot be.
+fn prepare(packet: &mut [u8], state: State) -> Result<(), Loss> {
+    let header = if packet.first().is_some_and(|byte| byte >> 4 == 6) { 40 } else { 20 };
+    match state {
+        State::Cut => Err(Loss::TooLong),
+        _ if packet.len() > MAX_PAYLOAD => Err(Loss::TooLong),
+        // Less than an IP header: the kernel would drop it without a word.
+        _ if packet.len() < header => Err(Loss::Refused),
+        State::Unfinished => Err(Loss::Refused),
+        // When the kernel cuts a packet into datagrams of UDP, it makes their checksums of the sum of the pseudo-header. Of
+        // segments of TCP it makes them from nothing. Where they are received it takes what has come back for one datagram,
+        // and loses the way to cut it.
+        State::Segments { here } if checksum::leave_datagram(packet) && here => Err(Loss::Refused),
+        State::Segments { .. } | State::Whole => Ok(()),
+    }
+}
+
+impl Executor for QueueExecutor {
+    fn carry_out(&mut self, done: Done) -> Result<(), LiveError> {
+        self.tend()?;
+        let Done { batch, verdicts, .. } = done;
+        self.descriptors.clear();
+        self.descriptors.extend_from_slice(batch.descriptors());
+        let tickets = batch.into_companion::<Tickets>();
+        let Some(mut tickets) = tickets.ok().filter(|tickets| Arc::ptr_eq(&tickets.queue, &self.queue)) else {
+            let words = "the batch was not taken from this queue";
+            return Err(self.queue.error("giving verdicts", io::Error::new(ErrorKind::InvalidInput, words)));
+        };
+        let actions = &verdicts.actions()[..verdicts.len().min(self.descriptors.len())];
+        let result = self.answer(&mut tickets, actions);
+        result.map_err(|error| self.queue.error("giving verdicts", error))
+    }
+
+    fn tend(&mut self) -> Result<(), LiveError> {
+        self.queue.check()?;
+        self.note_gone();
+        Ok(())
+    }
+
+    fn is_busy(&self) -> bool {
+        false
+    }
+
+    fn carried(&self) -> &Carried {
+        &self.carried
+    }
+}

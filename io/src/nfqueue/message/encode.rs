@@ -1,0 +1,129 @@
+//! From messages to bytes.
+
+use super::{ATTRIBUTE_HEADER, FAMILY_HEADER, MAX_PAYLOAD, MESSAGE_HEADER, attribute, configuration, kind, netlink};
+
+/// What the kernel is told to do with a packet, numbered as in `linux/netfilter.h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Verdict {
+    /// `NF_DROP`.
+    Drop = 0,
+    /// `NF_ACCEPT`.
+    Accept = 1,
+}
+
+/// What a queue is to be like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Config {
+    /// The bytes of a packet that its message has, at most; 0 for as many as there can be.
+    pub copy_range: u32,
+    /// Packets that may wait, at most.
+    pub max_length: u32,
+    /// Whether packets are accepted that cannot wait.
+    pub fail_open: bool,
+    /// Whether packets come as they are that are longer than what a link takes.
+    pub gso: bool,
+}
+
+/// Appends the message that takes a queue for this socket. It is answered only where it fails, and then before it has been
+/// sent: packets may come next.
+pub fn config(into: &mut Vec<u8>, queue: u16, sequence: u32, config: &Config) {
+    use configuration::{
+        CMD, CMD_BIND, COPY_PACKET, F_CONNTRACK, F_FAIL_OPEN, F_GSO, FLAGS, MASK, PARAMS, QUEUE_MAXLEN,
+    };
+    let start = begin(into, kind::CONFIG, queue, sequence);
+    // `struct nfqnl_msg_config_cmd`: the command (1), nothing (1), an address family that is of no use any more (2).
+    put(into, CMD, &[CMD_BIND, 0, 0, 0]);
+    // `struct nfqnl_msg_config_params`: range (4), mode (1).
+    let [a, b, c, d] = config.copy_range.to_be_bytes();
+    put(into, PARAMS, &[a, b, c, d, COPY_PACKET]);
+    put(into, QUEUE_MAXLEN, &config.max_length.to_be_bytes());
+    let mut flags = 0;
+    for (flag, is_set) in [(F_FAIL_OPEN, config.fail_open), (F_CONNTRACK, false), (F_GSO, config.gso)] {
+        flags |= if is_set { flag } else { 0 };
+    }
+    put(into, MASK, &(F_FAIL_OPEN | F_CONNTRACK | F_GSO).to_be_bytes());
+    put(into, FLAGS, &flags.to_be_bytes());
+    end(into, start, 0);
+}
+
+/// Appends the message that gives a queue up: the kernel drops what waits in it. It is answered only where it fails.
+pub fn release(into: &mut Vec<u8>, queue: u16, sequence: u32) {
+    let start = begin(into, kind::CONFIG, queue, sequence);
+    put(into, configuration::CMD, &[configuration::CMD_UNBIND, 0, 0, 0]);
+    end(into, start, 0);
+}
+
+/// Appends a verdict on one packet. It is answered only where it fails.
+pub fn verdict(into: &mut Vec<u8>, queue: u16, sequence: u32, verdict: Verdict, id: u32) {
+    let start = begin(into, kind::VERDICT, queue, sequence);
+    put_verdict(into, verdict, id);
+    end(into, start, 0);
+}
+
+/// Appends a verdict on all packets up to one that are waiting. It is answered only where it fails.
+pub fn verdict_batch(into: &mut Vec<u8>, queue: u16, sequence: u32, verdict: Verdict, last: u32) {
+    let start = begin(into, kind::VERDICT_BATCH, queue, sequence);
+    put_verdict(into, verdict, last);
+    end(into, start, 0);
+}
+
+/// Appends a verdict on one packet whose bytes become others: the `payload` bytes that have to be sent right behind this,
+/// and behind them as many zero bytes as are given back.
+///
+/// # Panics
+/// When there are more than [`MAX_PAYLOAD`].
+pub fn verdict_with_payload(
+    into: &mut Vec<u8>,
+    queue: u16,
+    sequence: u32,
+    verdict: Verdict,
+    id: u32,
+    payload: usize,
+) -> usize {
+    assert!(payload <= MAX_PAYLOAD, "{payload} bytes do not fit into an attribute");
+    let start = begin(into, kind::VERDICT, queue, sequence);
+    put_verdict(into, verdict, id);
+    put_header(into, attribute::PAYLOAD, payload);
+    let padding = payload.next_multiple_of(4) - payload;
+    end(into, start, payload + padding);
+    padding
+}
+
+fn begin(into: &mut Vec<u8>, kind: u16, queue: u16, sequence: u32) -> usize {
+    let start = into.len();
+    let [queue_high, queue_low] = queue.to_be_bytes();
+    let mut header = [0; MESSAGE_HEADER + FAMILY_HEADER];
+    header[4..6].copy_from_slice(&kind.to_ne_bytes());
+    header[6..8].copy_from_slice(&netlink::NLM_F_REQUEST.to_ne_bytes());
+    header[8..12].copy_from_slice(&sequence.to_ne_bytes());
+    // AF_UNSPEC, NFNETLINK_V0.
+    header[16..20].copy_from_slice(&[0, 0, queue_high, queue_low]);
+    into.extend_from_slice(&header);
+    start
+}
+
+/// Writes the length, now that it is known, of a message that `more` bytes follow.
+fn end(into: &mut [u8], start: usize, more: usize) {
+    let length = (into.len() - start + more) as u32;
+    into[start..start + 4].copy_from_slice(&length.to_ne_bytes());
+}
+
+/// `struct nfqnl_msg_verdict_hdr`: verdict (4), packet (4).
+fn put_verdict(into: &mut Vec<u8>, verdict: Verdict, id: u32) {
+    let mut value = [0; 8];
+    value[..4].copy_from_slice(&(verdict as u32).to_be_bytes());
+    value[4..].copy_from_slice(&id.to_be_bytes());
+    put(into, attribute::VERDICT_HDR, &value);
+}
+
+fn put(into: &mut Vec<u8>, attribute: u16, value: &[u8]) {
+    put_header(into, attribute, value.len());
+    into.extend_from_slice(value);
+    into.resize(into.len() + value.len().next_multiple_of(4) - value.len(), 0);
+}
+
+fn put_header(into: &mut Vec<u8>, attribute: u16, length: usize) {
+    into.extend_from_slice(&((length + ATTRIBUTE_HEADER) as u16).to_ne_bytes());
+    into.extend_from_slice(&attribute.to_ne_bytes());
+}

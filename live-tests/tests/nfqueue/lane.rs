@@ -1,0 +1,229 @@
+//! A queue's two halves at work, with a closure as the filter.
+#![allow(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver as Inbox, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use portcullis_core::device::{Done, StageTimes};
+use portcullis_core::packet::{Action, Batch, Verdicts};
+use portcullis_io::live::{Carried, Executor, Received, Receiver};
+use portcullis_io::nfqueue::{QueueExecutor, QueueOptions, QueueReceiver, open};
+use portcullis_live_tests::{Namespace, Suite, Veth};
+
+/// Long enough for whatever is to happen, on a busy machine, too.
+pub const SOON: Duration = Duration::from_secs(20);
+
+/// Long enough to see that nothing happens.
+pub const NOTHING: Duration = Duration::from_millis(300);
+
+/// Begins a suite: `nfqueue: verdicts`.
+pub fn begin(name: &'static str) -> Option<Suite> {
+    Suite::begin(name, "nfqueue", &["iptables-legacy", "ip6tables-legacy"])
+}
+
+/// Two namespaces and a link between them.
+pub struct Link {
+    pub left: Namespace,
+    pub right: Namespace,
+    pub veth: Veth,
+}
+
+impl Link {
+    pub fn new() -> Link {
+        let (left, right) = (Namespace::new(), Namespace::new());
+        let veth = Veth::between(&left, &right).make();
+        Link { left, right, veth }
+    }
+}
+
+/// Adds a rule to both kinds of tables: `OUTPUT -p udp -j NFQUEUE --queue-num 0`.
+pub fn rule(namespace: &Namespace, rule: &str) {
+    for program in ["iptables-legacy", "ip6tables-legacy"] {
+        rule_of(namespace, program, rule);
+    }
+}
+
+/// Adds a rule to one kind.
+pub fn rule_of(namespace: &Namespace, program: &str, rule: &str) {
+    let mut command: Command = namespace.command(program);
+    let output = command.args(["-w", "-A"]).args(rule.split(' ')).output().unwrap();
+    assert!(output.status.success(), "{program} -A {rule}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// What the filter and the queue have come to.
+#[derive(Debug)]
+pub struct Outcome {
+    pub received: Received,
+    pub carried: Carried,
+    pub fallen_back: u64,
+    /// The length of the longest packet.
+    pub longest: usize,
+}
+
+/// A queue with a filter, on two threads.
+pub struct Lane {
+    stop: Arc<AtomicBool>,
+    receiver: JoinHandle<Received>,
+    executor: JoinHandle<(QueueExecutor, usize)>,
+}
+
+impl Lane {
+    /// Takes a queue in a namespace. The filter gives a verdict's number for each packet.
+    pub fn start(
+        namespace: &Namespace,
+        options: QueueOptions,
+        filter: impl FnMut(&mut Batch) -> Vec<u8> + Send + 'static,
+    ) -> Lane {
+        let (mut receiver, executor) = namespace.run(|| open(&options)).unwrap_or_else(|e| panic!("{e}"));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (batches, inbox) = channel();
+        let is_stopped = stop.clone();
+        let receiver = std::thread::spawn(move || {
+            while !is_stopped.load(Ordering::Relaxed) {
+                receiver.wait(Duration::from_millis(5)).unwrap();
+                receiver.receive(options.batch).unwrap();
+                if let Some(batch) = receiver.close() {
+                    batches.send(batch).unwrap();
+                }
+            }
+            receiver.received()
+        });
+        let executor = std::thread::spawn(move || carry_out(executor, &inbox, filter));
+        Lane { stop, receiver, executor }
+    }
+
+    /// Ends both threads. What was taken has its verdict then.
+    pub fn stop(self) -> Outcome {
+        self.stop.store(true, Ordering::Relaxed);
+        let received = self.receiver.join().unwrap();
+        let (mut executor, longest) = self.executor.join().unwrap();
+        executor.tend().unwrap();
+        let (carried, fallen_back) = (*executor.carried(), executor.fallen_back());
+        assert_eq!(carried.all(), received.packets, "every packet is counted once");
+        Outcome { received, carried, fallen_back, longest }
+    }
+}
+
+fn carry_out(
+    mut executor: QueueExecutor,
+    batches: &Inbox<Batch>,
+    mut filter: impl FnMut(&mut Batch) -> Vec<u8>,
+) -> (QueueExecutor, usize) {
+    let mut longest = 0;
+    for mut batch in batches {
+        longest = batch.packets().map(<[u8]>::len).max().unwrap_or(0).max(longest);
+        let actions = filter(&mut batch);
+        executor.carry_out(done(batch, actions)).unwrap();
+    }
+    (executor, longest)
+}
+
+/// A batch with its verdicts, as it comes back from a device.
+pub fn done(batch: Batch, actions: Vec<u8>) -> Done {
+    Done { batch, verdicts: Verdicts::new(actions, Vec::new()), times: StageTimes::default() }
+}
+
+/// The same verdict on all packets.
+pub fn all(action: Action) -> impl FnMut(&mut Batch) -> Vec<u8> + Send + 'static {
+    move |batch| vec![action as u8; batch.len()]
+}
+
+/// Takes exactly so many packets into one batch.
+pub fn take(receiver: &mut QueueReceiver, packets: usize) -> Batch {
+    let mut got = 0;
+    let started = std::time::Instant::now();
+    while got < packets {
+        assert!(started.elapsed() < SOON, "{got} of {packets} packets came");
+        receiver.wait(Duration::from_millis(50)).unwrap();
+        got += receiver.receive(packets - got).unwrap();
+    }
+    receiver.close().unwrap()
+}
+
+/// Where an IP packet's own header ends, behind the Ethernet header: no extensions.
+pub fn transport(packet: &[u8]) -> usize {
+    match packet[12..14] {
+        [0x08, 0x00] => 14 + usize::from(packet[14] & 0xf) * 4,
+        [0x86, 0xdd] => 14 + 40,
+        _ => panic!("neither IPv4 nor IPv6: {packet:02x?}"),
+    }
+}
+
+/// The number in a datagram that [`Numbered`] sent.
+pub fn number(packet: &[u8]) -> u32 {
+    let at = transport(packet) + 8;
+    u32::from_be_bytes(packet[at..at + 4].try_into().unwrap())
+}
+
+/// Sends datagrams with numbers, and sees which arrive.
+pub struct Numbered {
+    sender: UdpSocket,
+    receiver: UdpSocket,
+}
+
+impl Numbered {
+    /// From the left end of a link to the right one.
+    pub fn over(link: &Link) -> Numbered {
+        Numbered::between(&link.left, &link.right, link.veth.right.ipv4().into())
+    }
+
+    pub fn between(from: &Namespace, to: &Namespace, address: IpAddr) -> Numbered {
+        let any: IpAddr =
+            if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { std::net::Ipv6Addr::UNSPECIFIED.into() };
+        let receiver = to.run(|| UdpSocket::bind((address, 0)).unwrap());
+        let (size, length): (libc::c_int, _) = (16 << 20, size_of::<libc::c_int>() as libc::socklen_t);
+        let at = (&raw const size).cast();
+        // SAFETY: an int, with its length, that outlives the call.
+        let set = unsafe { libc::setsockopt(receiver.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, at, length) };
+        assert_eq!(set, 0, "no room for what arrives");
+        let sender = from.run(|| UdpSocket::bind((any, 0)).unwrap());
+        sender.connect(receiver.local_addr().unwrap()).unwrap();
+        Numbered { sender, receiver }
+    }
+
+    /// Where they arrive.
+    pub fn address(&self) -> SocketAddr {
+        self.receiver.local_addr().unwrap()
+    }
+
+    pub fn send(&self, numbers: impl IntoIterator<Item = u32>) {
+        for number in numbers {
+            // The queue may refuse it, and says so to a sender in the same namespace.
+            let _ = self.sender.send(&number.to_be_bytes());
+        }
+    }
+
+    /// The lengths of what arrives of these, one after the other.
+    pub fn lengths<const N: usize>(&self, numbers: [u32; N]) -> [usize; N] {
+        self.receiver.set_read_timeout(Some(SOON)).unwrap();
+        numbers.map(|number| {
+            self.send([number]);
+            self.receiver.recv(&mut [0; 2048]).unwrap()
+        })
+    }
+
+    /// Those that arrive until these do, or nothing more comes for a while.
+    pub fn arrived(&self, wanted: &BTreeSet<u32>) -> BTreeSet<u32> {
+        let mut arrived = BTreeSet::new();
+        let mut bytes = [0; 2048];
+        loop {
+            let is_all = arrived.len() >= wanted.len();
+            self.receiver.set_read_timeout(Some(if is_all { NOTHING } else { SOON / 4 })).unwrap();
+            match self.receiver.recv(&mut bytes) {
+                Ok(length) => {
+                    assert!(length >= 4);
+                    let number = u32::from_be_bytes(bytes[..4].try_into().unwrap());
+                    assert!(arrived.insert(number), "{number} came twice");
+                }
+                Err(_) => return arrived,
+            }
+        }
+    }
+}

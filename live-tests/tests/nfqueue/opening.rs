@@ -1,0 +1,101 @@
+//! Queues that cannot be taken, or are lost.
+#![allow(unsafe_code)]
+
+use portcullis_core::packet::Action;
+use portcullis_io::live::{Executor, LiveError, Receiver};
+use portcullis_io::nfqueue::{NfqueueError, QueueOptions, open};
+
+use crate::lane::{Link, Numbered, SOON, begin, done, rule, take};
+
+#[test]
+fn a_queue_that_another_has_is_busy() {
+    let Some(_suite) = begin("nfqueue: a busy queue") else { return };
+    let link = Link::new();
+    let options = QueueOptions { queue: 12, ..QueueOptions::default() };
+    let held = link.left.run(|| open(&options)).unwrap();
+    let error = link.left.run(|| open(&options)).unwrap_err();
+    assert!(matches!(error, NfqueueError::Busy { queue: 12, port_id: Some(1..) }), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains("queue 12") && text.contains("another program has it"), "{text}");
+    // Others are free, and so is this one elsewhere, and later.
+    drop(link.left.run(|| open(&QueueOptions { queue: 13, ..options })).unwrap());
+    drop(link.right.run(|| open(&options)).unwrap());
+    drop(held);
+    drop(link.left.run(|| open(&options)).unwrap());
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    let good = QueueOptions { queue: 5, ..QueueOptions::default() };
+    for (options, what) in [
+        (QueueOptions { batch: 0, ..good }, "a batch of 0 packets"),
+        (QueueOptions { max_length: 0, ..good }, "0 packets may wait"),
+        (QueueOptions { copy_range: 0, ..good }, "0 bytes"),
+        (QueueOptions { batch: usize::MAX, ..good }, "an arena holds at most"),
+    ] {
+        let error = open(&options).unwrap_err().to_string();
+        assert!(error.starts_with("netfilter queue 5: ") && error.contains(what), "{error}");
+    }
+}
+
+/// CAP_NET_ADMIN of linux/capability.h.
+const CAP_NET_ADMIN: u32 = 12;
+
+/// `struct __user_cap_header_struct`, of version 3, and two of `struct __user_cap_data_struct`: linux/capability.h.
+#[repr(C)]
+struct Header {
+    version: u32,
+    pid: i32,
+}
+
+/// Takes the capability from this thread, for good.
+fn give_up_capability() {
+    let header = Header { version: 0x2008_0522, pid: 0 };
+    // Effective, permitted, inheritable; the lower half and the upper.
+    let mut data = [[0u32; 3]; 2];
+    // SAFETY: both have the layout that the call wants, and outlive it.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_capget, &raw const header, data.as_mut_ptr()) }, 0);
+    for set in &mut data[0] {
+        *set &= !(1 << CAP_NET_ADMIN);
+    }
+    // SAFETY: as above; it is this thread's.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) }, 0);
+}
+
+#[test]
+fn taking_a_queue_needs_a_capability() {
+    let Some(_suite) = begin("nfqueue: no capability") else { return };
+    let link = Link::new();
+    let error = link.left.run(|| {
+        give_up_capability();
+        open(&QueueOptions { queue: 2, ..QueueOptions::default() }).unwrap_err()
+    });
+    assert!(matches!(error, NfqueueError::NotPermitted { queue: 2 }), "{error:?}");
+    assert!(error.to_string().contains("CAP_NET_ADMIN"), "{error}");
+}
+
+#[test]
+fn who_loses_the_capability_is_told() {
+    let Some(_suite) = begin("nfqueue: a lost capability") else { return };
+    let link = Link::new();
+    rule(&link.left, "OUTPUT -p udp -j NFQUEUE --queue-num 2");
+    let numbered = Numbered::over(&link);
+    let (mut receiver, mut executor) =
+        link.left.run(|| open(&QueueOptions { queue: 2, ..QueueOptions::default() })).unwrap();
+    numbered.send(0..10);
+    let batch = take(&mut receiver, 10);
+    let executor = link.left.run(move || {
+        give_up_capability();
+        // The kernel takes the message, and says later what it thinks of it.
+        executor.carry_out(done(batch, vec![Action::Pass as u8; 10])).unwrap();
+        executor
+    });
+    receiver.wait(SOON).unwrap();
+    assert_eq!(receiver.receive(10).unwrap(), 0);
+    let mut executor = executor;
+    for error in [receiver.receive(10).unwrap_err(), receiver.wait(SOON).unwrap_err(), executor.tend().unwrap_err()] {
+        assert!(matches!(error, LiveError::System { .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.starts_with("netfilter queue 2: ") && text.contains("CAP_NET_ADMIN"), "{text}");
+    }
+}

@@ -1,0 +1,198 @@
+//! More packets than there is room for, and packets that nobody has a verdict on.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use portcullis_core::packet::Action;
+use portcullis_io::live::{Executor, Loss, Receiver};
+use portcullis_io::nfqueue::{QueueOptions, open};
+use portcullis_live_tests::{Namespace, wait_until};
+
+use crate::lane::{Lane, Link, Numbered, SOON, all, begin, done, number, rule, take};
+
+#[test]
+fn a_full_queue_is_counted_and_goes_on() {
+    let Some(_suite) = begin("nfqueue: a full queue") else { return };
+    for fail_open in [false, true] {
+        let link = Link::new();
+        // On the way in: a sender would have to wait.
+        rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0");
+        let numbered = Numbered::over(&link);
+        let options = QueueOptions { max_length: 10, fail_open, ..QueueOptions::default() };
+        let (mut receiver, mut executor) = link.right.run(|| open(&options)).unwrap();
+        for round in 0..3u32 {
+            let first = round * 100;
+            numbered.send(first..first + 100);
+            let mut wanted: BTreeSet<u32> = BTreeSet::new();
+            if fail_open {
+                // What found no room is there already.
+                wanted.extend(first + 10..first + 100);
+                assert_eq!(numbered.arrived(&wanted), wanted);
+            } else {
+                let dropped = (u64::from(round) + 1) * 90;
+                wait_until("the queue is full", SOON, || receiver.received().dropped_by_kernel == dropped);
+            }
+            let batch = take(&mut receiver, 10);
+            assert!(batch.packets().map(number).eq(first..first + 10));
+            executor.carry_out(done(batch, vec![Action::Pass as u8; 10])).unwrap();
+            wanted = (first..first + 10).collect();
+            assert_eq!(numbered.arrived(&wanted), wanted);
+        }
+        let received = receiver.received();
+        assert_eq!((received.packets, received.dropped_by_kernel), (30, if fail_open { 0 } else { 270 }));
+    }
+}
+
+#[test]
+fn a_full_receive_buffer_is_counted_and_goes_on() {
+    let Some(_suite) = begin("nfqueue: a full receive buffer") else { return };
+    let link = Link::new();
+    rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0");
+    let numbered = Numbered::over(&link);
+    let options = QueueOptions { receive_buffer: 40_000, ..QueueOptions::default() };
+    let (mut receiver, mut executor) = link.right.run(|| open(&options)).unwrap();
+    for round in 1..4 {
+        numbered.send(0..2000);
+        let mut taken = BTreeSet::new();
+        wait_until("every packet is taken or counted", SOON, || {
+            receiver.receive(usize::MAX).unwrap();
+            if let Some(batch) = receiver.close() {
+                taken.extend(batch.packets().map(number));
+                let verdicts = vec![Action::Pass as u8; batch.len()];
+                executor.carry_out(done(batch, verdicts)).unwrap();
+            }
+            let received = receiver.received();
+            received.packets + received.dropped_by_kernel == round * 2000
+        });
+        assert!(!taken.is_empty() && taken.len() < 2000, "{}", taken.len());
+        let arrived = numbered.arrived(&taken);
+        assert!(arrived.is_subset(&taken) && arrived.len() > taken.len() / 2, "{} of {}", arrived.len(), taken.len());
+    }
+}
+
+#[test]
+fn a_batch_that_is_full_does_not_wait() {
+    let Some(_suite) = begin("nfqueue: a full batch") else { return };
+    let link = Link::new();
+    rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0");
+    let numbered = Numbered::over(&link);
+    let (mut receiver, mut executor) =
+        link.right.run(|| open(&QueueOptions { batch: 8, ..QueueOptions::default() })).unwrap();
+    numbered.send(0..20);
+    for packets in [8, 8, 4] {
+        let mut got = 0;
+        wait_until("packets come", SOON, || {
+            // It waits for hours, but for packets.
+            receiver.wait(Duration::from_secs(10_000)).unwrap();
+            got += receiver.receive(usize::MAX).unwrap();
+            got == packets
+        });
+        if packets == 8 {
+            receiver.wait(Duration::from_secs(10_000)).unwrap();
+            assert_eq!(receiver.receive(usize::MAX).unwrap(), 0);
+        }
+        let batch = receiver.close().unwrap();
+        assert!(receiver.close().is_none());
+        executor.carry_out(done(batch, vec![Action::Pass as u8; packets])).unwrap();
+    }
+    let wanted = (0..20).collect();
+    assert_eq!(numbered.arrived(&wanted), wanted);
+}
+
+#[test]
+fn what_waits_when_the_queue_is_given_up_gets_the_fallback_verdict() {
+    let Some(_suite) = begin("nfqueue: giving up") else { return };
+    for fail_open in [false, true] {
+        let link = Link::new();
+        rule(&link.left, "OUTPUT -p udp -j NFQUEUE --queue-num 0 --queue-bypass");
+        let numbered = Numbered::over(&link);
+        let options = QueueOptions { fail_open, ..QueueOptions::default() };
+        let (mut receiver, executor) = link.left.run(|| open(&options)).unwrap();
+        numbered.send(0..30);
+        let on_its_way = take(&mut receiver, 10);
+        // Some are gathered, and the others were not even received.
+        receiver.receive(10).unwrap();
+        drop(receiver);
+        drop(executor);
+        let wanted = if fail_open { (10..20).collect() } else { BTreeSet::new() };
+        assert_eq!(numbered.arrived(&wanted), wanted);
+        // The queue is held as long as a batch is on its way.
+        drop(on_its_way);
+        let wanted = if fail_open { (0..10).chain(20..30).collect() } else { BTreeSet::new() };
+        assert_eq!(numbered.arrived(&wanted), wanted);
+        // And not any longer.
+        let wanted = (100..110).collect();
+        numbered.send(100..110);
+        assert_eq!(numbered.arrived(&wanted), wanted);
+    }
+}
+
+#[test]
+fn a_queue_may_be_taken_while_packets_come() {
+    let Some(_suite) = begin("nfqueue: taken under load") else { return };
+    let link = Link::new();
+    rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0 --queue-bypass");
+    let numbered = Numbered::over(&link);
+    let mut first = 0;
+    for _ in 0..10 {
+        let is_over = AtomicBool::new(false);
+        first = std::thread::scope(|scope| {
+            let sender = scope.spawn(|| {
+                let sent = (first..).take_while(|_| !is_over.load(Ordering::Relaxed));
+                sent.inspect(|&number| numbered.send([number])).last().unwrap()
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            let lane = Lane::start(&link.right, QueueOptions::default(), all(Action::Pass));
+            std::thread::sleep(Duration::from_millis(20));
+            is_over.store(true, Ordering::Relaxed);
+            let last = sender.join().unwrap();
+            wait_until("nothing waits", SOON, || waiting(&link.right) == 0);
+            let outcome = lane.stop();
+            assert!(outcome.received.packets > 0 && outcome.fallen_back == 0);
+            let wanted = (first..=last).collect();
+            let missing = &wanted - &numbered.arrived(&wanted);
+            // Between the queue's beginning and its being set up, which are one message, the kernel drops packets.
+            let gap = missing.last().zip(missing.first()).map_or(0, |(last, first)| last - first + 1);
+            assert_eq!(missing.len(), gap as usize, "not all lost at once: {missing:?}");
+            last + 1
+        });
+    }
+}
+
+/// The packets that wait in queue 0.
+fn waiting(namespace: &Namespace) -> u32 {
+    let table = namespace.run(|| std::fs::read_to_string("/proc/thread-self/net/netfilter/nfnetlink_queue").unwrap());
+    table.split_whitespace().nth(2).unwrap().parse().unwrap()
+}
+
+#[test]
+fn packets_of_an_interface_that_went_down_are_gone() {
+    let Some(_suite) = begin("nfqueue: an interface that goes down") else { return };
+    let link = Link::new();
+    rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0");
+    let numbered = Numbered::over(&link);
+    let (mut receiver, mut executor) = link.right.run(|| open(&QueueOptions::default())).unwrap();
+    numbered.send(0..30);
+    let batch = take(&mut receiver, 30);
+    link.veth.right.down();
+    let mut verdicts = vec![Action::Pass as u8; 30];
+    verdicts[10..15].fill(Action::Drop as u8);
+    executor.carry_out(done(batch, verdicts)).unwrap();
+    // The kernel's answers are received like packets.
+    receiver.wait(SOON).unwrap();
+    assert_eq!(receiver.receive(100).unwrap(), 0);
+    assert!(receiver.close().is_none());
+    executor.tend().unwrap();
+    assert_eq!(executor.carried().losses.of(Loss::Refused), 25);
+    assert_eq!((executor.carried().of(Action::Pass), executor.carried().of(Action::Drop)), (0, 5));
+    // And all is well again.
+    link.veth.right.up();
+    link.veth.right.wait_until_running();
+    link.veth.left.wait_until_running();
+    numbered.send(30..40);
+    let batch = take(&mut receiver, 10);
+    executor.carry_out(done(batch, vec![Action::Pass as u8; 10])).unwrap();
+    let wanted = (30..40).collect();
+    assert_eq!(numbered.arrived(&wanted), wanted);
+}

@@ -1,0 +1,96 @@
+//! What packets look like to a filter, and packets of all kinds.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use portcullis_core::packet::Action;
+use portcullis_core::program::facts::Window;
+use portcullis_io::nfqueue::QueueOptions;
+use portcullis_live_tests::ping;
+
+use crate::lane::{Lane, Link, NOTHING, Numbered, SOON, all, begin, rule, rule_of};
+
+#[test]
+fn packets_have_an_ethernet_header_of_what_is_known() {
+    let Some(_suite) = begin("nfqueue: the Ethernet header") else { return };
+    for (chain, ipv6) in [("OUTPUT", false), ("INPUT", false), ("INPUT", true)] {
+        let link = Link::new();
+        let end = if chain == "OUTPUT" { &link.left } else { &link.right };
+        rule(end, &format!("{chain} -p udp -j NFQUEUE --queue-num 0"));
+        let right = &link.veth.right;
+        let address: IpAddr = if ipv6 { right.ipv6().into() } else { right.ipv4().into() };
+        let numbered = Numbered::between(&link.left, &link.right, address);
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let noted = seen.clone();
+        let options = QueueOptions { port: 5, ..QueueOptions::default() };
+        let before = SystemTime::now();
+        let lane = Lane::start(end, options, move |batch| {
+            for index in 0..batch.len() {
+                noted.lock().unwrap().push((batch.packet(index).to_vec(), batch.metadata_of(index)));
+                // Lost, whatever it is.
+                batch.packet_mut(index)[..14].fill(0xee);
+            }
+            vec![Action::Pass as u8; batch.len()]
+        });
+        let wanted = BTreeSet::from([1, 2, 3]);
+        numbered.send(1..=3);
+        assert_eq!(numbered.arrived(&wanted), wanted);
+        assert_eq!(lane.stop().carried.losses.all(), 0);
+        let seen = seen.lock().unwrap();
+        assert_eq!(seen.len(), 3);
+        for (packet, metadata) in &*seen {
+            let sender = if chain == "OUTPUT" { [0; 6] } else { link.veth.left.mac() };
+            assert_eq!((&packet[..6], &packet[6..12]), (&[0; 6][..], &sender[..]));
+            assert_eq!(packet[12..15], if ipv6 { [0x86, 0xdd, 0x60] } else { [8, 0, 0x45] });
+            assert_eq!(metadata.wire_length as usize, packet.len());
+            assert_eq!(metadata.port, 5);
+            let time = SystemTime::UNIX_EPOCH + Duration::from_nanos(metadata.time_ns());
+            assert!(time >= before - Duration::from_millis(10) && time <= SystemTime::now(), "{time:?}");
+        }
+    }
+}
+
+#[test]
+fn echoes_go_through_or_do_not() {
+    let Some(_suite) = begin("nfqueue: echoes") else { return };
+    let link = Link::new();
+    rule_of(&link.right, "iptables-legacy", "INPUT -p icmp -j NFQUEUE --queue-num 0");
+    rule_of(&link.right, "ip6tables-legacy", "INPUT -p icmpv6 --icmpv6-type echo-request -j NFQUEUE --queue-num 0");
+    let addresses: [IpAddr; 2] = [link.veth.right.ipv4().into(), link.veth.right.ipv6().into()];
+    for writes in [Window::Nothing, Window::WholePacket] {
+        for (action, answers) in [(Action::Pass, true), (Action::Drop, false), (Action::Aborted, false)] {
+            let lane = Lane::start(&link.right, QueueOptions { writes, ..QueueOptions::default() }, all(action));
+            for address in addresses {
+                assert_eq!(ping(&link.left, address, if answers { SOON } else { NOTHING }), answers, "{address}");
+            }
+            let outcome = lane.stop();
+            assert!(outcome.received.packets >= 2);
+        }
+    }
+}
+
+#[test]
+fn where_no_program_has_the_queue_the_rule_decides() {
+    let Some(_suite) = begin("nfqueue: no program") else { return };
+    let link = Link::new();
+    let bypassed = Numbered::over(&link);
+    let queued = Numbered::over(&link);
+    let udp = |numbered: &Numbered| format!("OUTPUT -p udp --dport {} -j NFQUEUE", numbered.address().port());
+    rule(&link.left, &format!("{} --queue-num 1 --queue-bypass", udp(&bypassed)));
+    rule(&link.left, &format!("{} --queue-num 1", udp(&queued)));
+    let wanted: BTreeSet<u32> = (0..50).collect();
+    for round in 0..2 {
+        bypassed.send(0..50);
+        queued.send(0..50);
+        assert_eq!(bypassed.arrived(&wanted), wanted, "{round}");
+        assert_eq!(queued.arrived(&BTreeSet::new()), BTreeSet::new(), "{round}");
+        // With a program both are filtered, and afterwards nothing is left of it.
+        let lane = Lane::start(&link.left, QueueOptions { queue: 1, ..QueueOptions::default() }, all(Action::Drop));
+        bypassed.send(0..50);
+        assert_eq!(bypassed.arrived(&BTreeSet::new()), BTreeSet::new());
+        let outcome = lane.stop();
+        assert_eq!(outcome.carried.of(Action::Drop), 50);
+    }
+}

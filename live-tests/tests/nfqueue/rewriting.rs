@@ -1,0 +1,180 @@
+//! Packets that a filter changes.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use portcullis_core::packet::{Action, Batch, Descriptor, Room};
+use portcullis_core::program::facts::Window;
+use portcullis_io::live::Loss;
+use portcullis_io::nfqueue::QueueOptions;
+
+use crate::lane::{Lane, Link, NOTHING, Numbered, begin, number, rule, transport};
+
+/// The checksum of RFC 1071 over these parts.
+fn checksum(parts: &[&[u8]]) -> [u8; 2] {
+    let mut sum = 0u32;
+    for pair in parts.concat().chunks(2) {
+        sum += u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    (!sum as u16).to_be_bytes()
+}
+
+/// Makes lengths and checksums of a datagram right, all of them anew.
+fn finish(packet: &mut [u8]) {
+    let at = transport(packet);
+    let length = (packet.len() - at) as u16;
+    packet[at + 4..at + 6].copy_from_slice(&length.to_be_bytes());
+    packet[at + 6..at + 8].fill(0);
+    let whole = (packet.len() - 14) as u16;
+    let addresses = if packet[12] == 8 {
+        packet[16..18].copy_from_slice(&whole.to_be_bytes());
+        packet[24..26].fill(0);
+        let sum = checksum(&[&packet[14..at]]);
+        packet[24..26].copy_from_slice(&sum);
+        26..34
+    } else {
+        packet[18..20].copy_from_slice(&(whole - 40).to_be_bytes());
+        22..54
+    };
+    let sum = checksum(&[&packet[addresses], &[0, 17], &length.to_be_bytes(), &packet[at..]]);
+    packet[at + 6..at + 8].copy_from_slice(&sum);
+}
+
+fn set_number(packet: &mut [u8], number: u32) {
+    let at = transport(packet) + 8;
+    packet[at..at + 4].copy_from_slice(&number.to_be_bytes());
+}
+
+/// Adds 1,000 to odd numbers, drops what 7 divides, and leaves the others alone.
+fn add_to_odd(batch: &mut Batch) -> Vec<u8> {
+    let packets = batch.len();
+    let verdict = |index| {
+        let packet = batch.packet_mut(index);
+        let number = number(packet);
+        if number % 2 == 1 {
+            set_number(packet, number + 1000);
+            finish(packet);
+        }
+        // Changed or not.
+        if number.is_multiple_of(7) { Action::Drop as u8 } else { Action::Pass as u8 }
+    };
+    (0..packets).map(verdict).collect()
+}
+
+#[test]
+fn changed_packets_arrive_changed_and_others_as_they_were() {
+    let Some(_suite) = begin("nfqueue: rewriting") else { return };
+    for (chain, room, batch, ipv6) in [
+        ("OUTPUT", Room::None, 64, false),
+        ("OUTPUT", Room::Both, 1, true),
+        ("INPUT", Room::None, 1024, true),
+        ("INPUT", Room::Both, 5, false),
+    ] {
+        let link = Link::new();
+        let end = if chain == "OUTPUT" { &link.left } else { &link.right };
+        rule(end, &format!("{chain} -p udp -j NFQUEUE --queue-num 0"));
+        let right = &link.veth.right;
+        let address: IpAddr = if ipv6 { right.ipv6().into() } else { right.ipv4().into() };
+        let numbered = Numbered::between(&link.left, &link.right, address);
+        let wanted: BTreeSet<u32> =
+            (0..300u32).filter(|n| n % 7 != 0).map(|n| if n % 2 == 1 { n + 1000 } else { n }).collect();
+        for writes in [Window::WholePacket, Window::Bytes(14 + 40 + 8 + 4)] {
+            let options = QueueOptions { room, batch, writes, ..QueueOptions::default() };
+            let lane = Lane::start(end, options, add_to_odd);
+            numbered.send(0..300);
+            assert_eq!(numbered.arrived(&wanted), wanted, "{chain} {writes:?}");
+            let outcome = lane.stop();
+            assert_eq!(outcome.carried.of(Action::Pass), wanted.len() as u64);
+            assert_eq!(outcome.carried.losses.all(), 0);
+            // With room the kernel completes checksums only of what it cuts.
+            assert_eq!(outcome.received.checksums, if options.gso && room == Room::None { 300 } else { 0 }, "{chain}");
+        }
+    }
+}
+
+/// Moves the ends of a packet, as a device does.
+fn resize(batch: &mut Batch, index: usize, head: i32, tail: i32) {
+    let Descriptor { offset, length } = batch.descriptors()[index];
+    let offset = offset.checked_add_signed(-head).unwrap();
+    let length = length.checked_add_signed(head + tail).unwrap();
+    batch.resize_from(index, &[Descriptor { offset, length }]).unwrap();
+}
+
+#[test]
+fn packets_may_become_longer_and_shorter() {
+    let Some(_suite) = begin("nfqueue: lengths") else { return };
+    for (chain, ipv6) in [("OUTPUT", false), ("INPUT", false), ("OUTPUT", true), ("INPUT", true)] {
+        let link = Link::new();
+        let end = if chain == "OUTPUT" { &link.left } else { &link.right };
+        rule(end, &format!("{chain} -p udp -j NFQUEUE --queue-num 0"));
+        let right = &link.veth.right;
+        let address: IpAddr = if ipv6 { right.ipv6().into() } else { right.ipv4().into() };
+        let numbered = Numbered::between(&link.left, &link.right, address);
+        let options =
+            QueueOptions { room: Room::Both, batch: 32, writes: Window::WholePacket, ..QueueOptions::default() };
+        let lane = Lane::start(end, options, move |batch| {
+            for index in 0..batch.len() {
+                let number = number(batch.packet(index));
+                match number % 4 {
+                    // All of the room behind.
+                    1 => {
+                        resize(batch, index, 0, 128);
+                        let packet = batch.packet_mut(index);
+                        let end = packet.len();
+                        packet[end - 128..].fill(number as u8);
+                        finish(packet);
+                    }
+                    // No payload any more: nobody would know which it was.
+                    2 => {
+                        resize(batch, index, 0, -4);
+                        finish(batch.packet_mut(index));
+                    }
+                    // A header with an option of 4 bytes: No Operation, RFC 791. On the way in the kernel knows already
+                    // where the header ends.
+                    3 if !ipv6 && chain == "OUTPUT" => {
+                        resize(batch, index, 4, 0);
+                        let packet = batch.packet_mut(index);
+                        packet.copy_within(4..38, 0);
+                        packet[34..38].fill(1);
+                        packet[14] = 0x46;
+                        finish(packet);
+                    }
+                    _ => {}
+                }
+            }
+            vec![Action::Pass as u8; batch.len()]
+        });
+        // One of those that are cut down would be no number.
+        let sent: BTreeSet<u32> = (0..200).filter(|number| number % 4 != 2).collect();
+        numbered.send(sent.iter().copied());
+        assert_eq!(numbered.arrived(&sent), sent, "{chain} {address}");
+        let lengths = numbered.lengths([1, 2, 3, 4]);
+        assert_eq!(lengths, [132, 0, 4, 4], "{chain} {address}");
+        let outcome = lane.stop();
+        assert_eq!(outcome.carried.losses.all(), 0);
+    }
+}
+
+#[test]
+fn what_is_no_packet_any_more_is_dropped() {
+    let Some(_suite) = begin("nfqueue: nothing left") else { return };
+    let link = Link::new();
+    rule(&link.left, "OUTPUT -p udp -j NFQUEUE --queue-num 0");
+    let numbered = Numbered::over(&link);
+    let options = QueueOptions { room: Room::Both, ..QueueOptions::default() };
+    let lane = Lane::start(&link.left, options, |batch| {
+        for index in 0..batch.len() {
+            let length = batch.packet(index).len() as i32;
+            // The Ethernet header alone, and more, but less than an IP header.
+            let left = [14, 15, 33][number(batch.packet(index)) as usize % 3];
+            resize(batch, index, 0, left - length);
+        }
+        vec![Action::Pass as u8; batch.len()]
+    });
+    numbered.send(0..10);
+    assert_eq!(numbered.arrived(&BTreeSet::new()), BTreeSet::new());
+    std::thread::sleep(NOTHING);
+    let outcome = lane.stop();
+    assert_eq!((outcome.carried.losses.of(Loss::Refused), outcome.carried.all()), (10, 10));
+}

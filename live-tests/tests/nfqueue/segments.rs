@@ -1,0 +1,221 @@
+//! Packets longer than a link takes, in TCP and UDP, with all offloads on.
+#![allow(unsafe_code)]
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
+
+use portcullis_core::packet::{Action, Batch, Room};
+use portcullis_core::program::facts::Window;
+use portcullis_io::live::Loss;
+use portcullis_io::nfqueue::QueueOptions;
+
+use crate::lane::{Lane, Link, NOTHING, SOON, all, begin, rule, transport};
+
+/// More than buffers hold, and no round number.
+const LENGTH: usize = 5_000_003;
+
+/// What a link takes, with the Ethernet header.
+const LINK: usize = 1514;
+
+fn byte(at: usize) -> u8 {
+    (at ^ at >> 8 ^ at >> 16) as u8
+}
+
+/// Sends a few megabytes from left to right, and a few bytes back; all have to arrive.
+fn transfer(link: &Link, address: IpAddr, listen: u16, connect: u16) {
+    let listener = link.right.run(|| TcpListener::bind((address, listen)).unwrap());
+    let port = if connect == 0 { listener.local_addr().unwrap().port() } else { connect };
+    let mut sender = link.left.run(|| TcpStream::connect_timeout(&SocketAddr::new(address, port), SOON).unwrap());
+    let (mut receiver, _) = listener.accept().unwrap();
+    for stream in [&sender, &receiver] {
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream.set_write_timeout(Some(SOON)).unwrap();
+    }
+    let receiver = std::thread::spawn(move || {
+        let mut bytes = vec![0; LENGTH];
+        receiver.read_exact(&mut bytes).unwrap();
+        receiver.write_all(b"thank you").unwrap();
+        assert_eq!(receiver.read(&mut [0]).unwrap(), 0);
+        bytes
+    });
+    let bytes: Vec<u8> = (0..LENGTH).map(byte).collect();
+    sender.write_all(&bytes).unwrap();
+    let mut thanks = [0; 9];
+    sender.read_exact(&mut thanks).unwrap();
+    drop(sender);
+    assert!(receiver.join().unwrap() == bytes, "other bytes came");
+    assert_eq!(&thanks, b"thank you");
+}
+
+#[test]
+fn segments_go_through_as_they_are() {
+    let Some(_suite) = begin("nfqueue: segments") else { return };
+    for chain in ["OUTPUT", "INPUT"] {
+        let link = Link::new();
+        let end = if chain == "OUTPUT" { &link.left } else { &link.right };
+        rule(end, &format!("{chain} -p tcp -j NFQUEUE --queue-num 0"));
+        let addresses: [IpAddr; 2] = [link.veth.right.ipv4().into(), link.veth.right.ipv6().into()];
+        for (address, options, is_long) in [
+            (0, QueueOptions { writes: Window::Nothing, ..QueueOptions::default() }, true),
+            (1, QueueOptions { writes: Window::Nothing, batch: 3, ..QueueOptions::default() }, true),
+            (0, QueueOptions::default(), true),
+            (1, QueueOptions { writes: Window::Bytes(54), ..QueueOptions::default() }, true),
+            (0, QueueOptions { gso: false, ..QueueOptions::default() }, false),
+            (1, QueueOptions { room: Room::Both, ..QueueOptions::default() }, false),
+        ] {
+            let lane = Lane::start(end, options, all(Action::Pass));
+            transfer(&link, addresses[address], 0, 0);
+            let outcome = lane.stop();
+            assert_eq!(outcome.longest > LINK, is_long, "{chain}: {outcome:?}");
+            assert_eq!(outcome.received.put_together > 0, is_long, "{chain}: {outcome:?}");
+            assert_eq!(outcome.carried.losses.all(), 0);
+            // Enough of them, and not all of them several times.
+            let bytes = outcome.carried.bytes[Action::Pass as usize] as usize;
+            assert!((LENGTH..LENGTH * 3 / 2).contains(&bytes), "{bytes}");
+        }
+    }
+}
+
+/// Replaces 16 bits, and updates a checksum by the difference (RFC 1624, equation 3).
+fn replace(packet: &mut [u8], at: usize, checksum: usize, new: u16) {
+    let word = |packet: &[u8], at: usize| u32::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
+    let sum = (!word(packet, checksum) & 0xffff) + (!word(packet, at) & 0xffff) + u32::from(new);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    packet[at..at + 2].copy_from_slice(&new.to_be_bytes());
+    packet[checksum..checksum + 2].copy_from_slice(&(!sum as u16).to_be_bytes());
+}
+
+/// Lets a client that connects to port 7001 reach port 7000, as an XDP program would. `checksum`: where it is, behind the
+/// ports.
+fn translate(batch: &mut Batch, checksum: usize) -> Vec<u8> {
+    for index in 0..batch.len() {
+        let packet = batch.packet_mut(index);
+        let at = transport(packet);
+        let port = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
+        let (from, to) = (port(at), port(at + 2));
+        if to == 7001 {
+            replace(packet, at + 2, at + checksum, 7000);
+        } else if from == 7000 {
+            replace(packet, at, at + checksum, 7001);
+        }
+    }
+    vec![Action::Pass as u8; batch.len()]
+}
+
+#[test]
+fn segments_can_be_rewritten() {
+    let Some(_suite) = begin("nfqueue: segments rewritten") else { return };
+    for room in [Room::None, Room::Both] {
+        let link = Link::new();
+        rule(&link.left, "OUTPUT -p tcp -j NFQUEUE --queue-num 9");
+        rule(&link.left, "INPUT -p tcp -j NFQUEUE --queue-num 9");
+        let addresses: [IpAddr; 2] = [link.veth.right.ipv4().into(), link.veth.right.ipv6().into()];
+        for address in addresses {
+            let writes = Window::Bytes(14 + 40 + 18);
+            let options = QueueOptions { queue: 9, room, writes, ..QueueOptions::default() };
+            let lane = Lane::start(&link.left, options, |batch| translate(batch, 16));
+            transfer(&link, address, 7000, 7001);
+            let outcome = lane.stop();
+            assert_eq!(outcome.longest > LINK, room == Room::None, "{outcome:?}");
+            assert_eq!(outcome.carried.losses.all(), 0, "{outcome:?}");
+            // Cut packets were completed by the kernel.
+            assert_eq!(outcome.received.checksums > 0, room == Room::None, "{outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn segments_that_came_in_can_be_rewritten() {
+    let Some(_suite) = begin("nfqueue: incoming segments rewritten") else { return };
+    let link = Link::new();
+    rule(&link.right, "OUTPUT -p tcp -j NFQUEUE --queue-num 9");
+    rule(&link.right, "INPUT -p tcp -j NFQUEUE --queue-num 9");
+    let addresses: [IpAddr; 2] = [link.veth.right.ipv4().into(), link.veth.right.ipv6().into()];
+    for address in addresses {
+        let options = QueueOptions { queue: 9, ..QueueOptions::default() };
+        let lane = Lane::start(&link.right, options, |batch| translate(batch, 16));
+        transfer(&link, address, 7000, 7001);
+        let outcome = lane.stop();
+        assert!(outcome.longest > LINK && outcome.carried.losses.all() == 0, "{outcome:?}");
+    }
+}
+
+#[test]
+fn what_was_not_copied_as_a_whole_cannot_be_rewritten() {
+    let Some(_suite) = begin("nfqueue: packets in part") else { return };
+    let link = Link::new();
+    rule(&link.left, "OUTPUT -p tcp -j NFQUEUE --queue-num 0");
+    // Headers only: to read them is enough.
+    let options = QueueOptions { copy_range: 60, ..QueueOptions::default() };
+    let lane = Lane::start(&link.left, options, |batch| {
+        for index in 0..batch.len() {
+            let (length, wire) = (batch.packet(index).len(), batch.metadata_of(index).wire_length as usize);
+            assert!(length <= 14 + 60 && (wire == length || length == 14 + 60), "{length} of {wire}");
+            assert!(wire < LINK || wire > 14 + 60);
+        }
+        vec![Action::Pass as u8; batch.len()]
+    });
+    transfer(&link, link.veth.right.ipv4().into(), 0, 0);
+    let outcome = lane.stop();
+    assert_eq!((outcome.longest, outcome.received.put_together), (74, 0));
+
+    rule(&link.left, "OUTPUT -p udp -j NFQUEUE --queue-num 0");
+    let lane = Lane::start(&link.left, options, |batch| {
+        for index in 0..batch.len() {
+            let last = batch.packet_mut(index).last_mut().unwrap();
+            *last ^= 1;
+        }
+        vec![Action::Pass as u8; batch.len()]
+    });
+    let sender = link.left.run(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+    for _ in 0..5 {
+        sender.send_to(&[7; 100], (link.veth.right.ipv4(), 9)).unwrap();
+    }
+    std::thread::sleep(NOTHING);
+    let outcome = lane.stop();
+    assert_eq!(outcome.carried.losses.of(Loss::TooLong), 5);
+    assert_eq!(outcome.carried.all(), 5);
+}
+
+#[test]
+fn datagrams_that_the_kernel_cuts_can_be_rewritten() {
+    let Some(_suite) = begin("nfqueue: datagrams cut by the kernel") else { return };
+    for (chain, address, gso) in
+        [("OUTPUT", 0, true), ("OUTPUT", 1, true), ("INPUT", 0, false), ("INPUT", 1, false), ("INPUT", 0, true)]
+    {
+        let link = Link::new();
+        let end = if chain == "OUTPUT" { &link.left } else { &link.right };
+        let addresses: [IpAddr; 2] = [link.veth.right.ipv4().into(), link.veth.right.ipv6().into()];
+        let address = addresses[address];
+        rule(end, &format!("{chain} -p udp -j NFQUEUE --queue-num 0"));
+        let receiver = link.right.run(|| UdpSocket::bind((address, 7000)).unwrap());
+        let any: IpAddr = if address.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
+        let sender = link.left.run(|| UdpSocket::bind((any, 0)).unwrap());
+        let (size, length) = (500 as libc::c_int, size_of::<libc::c_int>() as libc::socklen_t);
+        // SAFETY: an int, with its length, that outlives the call. UDP_SEGMENT of linux/udp.h.
+        let set = unsafe { libc::setsockopt(sender.as_raw_fd(), libc::SOL_UDP, 103, (&raw const size).cast(), length) };
+        assert_eq!(set, 0);
+        let lane = Lane::start(end, QueueOptions { gso, ..QueueOptions::default() }, |batch| translate(batch, 6));
+        let message: Vec<u8> = (0..20_100).map(byte).collect();
+        sender.send_to(&message, (address, 7001)).unwrap();
+        let is_delivered = chain == "OUTPUT" || !gso;
+        let mut bytes = [0; 2000];
+        if is_delivered {
+            receiver.set_read_timeout(Some(SOON)).unwrap();
+            for wanted in message.chunks(500) {
+                let length = receiver.recv(&mut bytes).unwrap_or_else(|e| panic!("{chain}, {address}: {e}"));
+                assert!(bytes[..length] == *wanted, "{chain}, {address}: {length} bytes");
+            }
+        } else {
+            // The kernel would lose them without a word.
+            receiver.set_read_timeout(Some(NOTHING)).unwrap();
+            receiver.recv(&mut bytes).unwrap_err();
+        }
+        let outcome = lane.stop();
+        assert_eq!(outcome.longest > LINK, gso);
+        assert_eq!(outcome.carried.losses.of(Loss::Refused), u64::from(!is_delivered));
+        assert_eq!(outcome.carried.losses.all(), u64::from(!is_delivered));
+    }
+}

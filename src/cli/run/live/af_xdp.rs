@@ -1,0 +1,121 @@
+//! AF_XDP sockets.
+
+use portcullis::io::af_xdp::xdp::Mode;
+use portcullis::io::af_xdp::{self, AfXdp, BusyPoll, Copying, Frames, Lanes, Options, Steer};
+use portcullis::io::live::link::Kind;
+use portcullis::packet::Room;
+use portcullis::program::Program;
+
+use super::drive::{self, Prepared};
+use crate::cli::failure::Failure;
+use crate::cli::out;
+use crate::cli::run::Args;
+
+/// Packets that one call to poll may bring in.
+const BUDGET: u32 = 64;
+
+/// Runs a filter on what interfaces receive.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let live = &args.live;
+    let mut options = Options {
+        ports: live
+            .af_xdp
+            .iter()
+            .map(|text| text.parse())
+            .collect::<Result<_, _>>()
+            .map_err(|e| usage("--af-xdp", &e))?,
+        redirect: live.redirect.clone(),
+        stack: match live.stack.as_str() {
+            "veth" => Some(Kind::Veth),
+            "tap" => Some(Kind::Tap),
+            "none" => None,
+            _ => Some(Kind::Auto),
+        },
+        lanes: Lanes::Each,
+        steer: match &live.only {
+            Some(rules) => Steer::Only(rules.parse().map_err(|error| usage("--only", &error))?),
+            None if live.all => Steer::All,
+            None => Steer::Default,
+        },
+        mode: live.xdp_mode.as_deref().map(|mode| if mode == "skb" { Mode::Skb } else { Mode::Native }),
+        copying: match (live.zero_copy, live.copy) {
+            (true, _) => Copying::ZeroCopy,
+            (_, true) => Copying::Copy,
+            _ => Copying::Auto,
+        },
+        busy_poll: live.busy_poll.map(|microseconds| BusyPoll { microseconds, budget: BUDGET }),
+        huge_pages: live.huge_pages,
+        room: Room::None,
+        metadata: false,
+        rewrites: false,
+        frames: live.frames.unwrap_or(Options::FRAMES),
+    };
+    for (index, port) in options.ports.iter().enumerate() {
+        if options.ports[..index].iter().any(|before| before.interface == port.interface) {
+            let what = "the interface is given twice; give all of its queues at once, as eth0:0-3";
+            return Err(Failure::Usage(format!("--af-xdp {port}: {what}")));
+        }
+    }
+    for (index, (target, interface)) in options.redirect.iter().enumerate() {
+        if options.redirect[..index].iter().any(|(before, _)| before == target) {
+            return Err(Failure::Usage(format!("--redirect {target}={interface}: target {target} is given twice")));
+        }
+    }
+    let prepared = Prepared::new(args)?;
+    shape(&mut options, &prepared.program);
+    let mut run = af_xdp::open(&options).map_err(|error| Failure::Wrong(error.to_string()))?;
+    announce(&run);
+    let lanes = std::mem::take(&mut run.lanes);
+    let ended = drive::drive(args, prepared, lanes, || run.detach())?;
+    let frames = run.accounts.frames();
+    ended.report(args, &[("frames", balance(&frames))])
+}
+
+/// Has packets come as the filter needs them.
+fn shape(options: &mut Options, program: &Program) {
+    let facts = program.facts();
+    options.room = if facts.changes_length { Room::Both } else { Room::None };
+    options.metadata = facts.uses_metadata;
+    options.rewrites = facts.changes_length || facts.writes.reach() > 0;
+    // What packets share is in one place, and so they all go through one session.
+    options.lanes = if program.maps().is_empty() { Lanes::Each } else { Lanes::One };
+}
+
+/// Says what was got.
+fn announce(run: &AfXdp) {
+    for port in &run.ports {
+        let copying = if port.is_zero_copy { "zero copy" } else { "copied" };
+        let queues: Vec<String> = port.queues.iter().map(u32::to_string).collect();
+        let noun = if queues.len() == 1 { "queue" } else { "queues" };
+        out::note(&format!("{}: {noun} {}, {} mode, {copying}", port.interface, queues.join(","), port.mode.name()));
+        match &port.stack {
+            Some(way) => out::note(&format!("{}: packets that pass go into the kernel ({way})", port.interface)),
+            None => out::note(&format!("{}: packets that pass are dropped", port.interface)),
+        }
+        if let Some(why) = &port.not_native {
+            out::note(&format!("{}: {why}", port.interface));
+        }
+        if port.mode == Mode::Skb {
+            let name = &port.interface;
+            out::note(&format!(
+                "{name}: in this mode packets may come that were put together or not cut yet, and longer ones than {} bytes are \
+                 dropped; `ethtool -K {name} gro off lro off` has them come as they were, and where {name} is one end of a \
+                 veth pair, `tso off gso off` at the other end",
+                port.longest
+            ));
+        }
+    }
+}
+
+/// Whether every frame is accounted for.
+fn balance(frames: &Frames) -> String {
+    let Frames { all, home, receiving, sending } = frames;
+    match frames.rest() {
+        0 => format!("{all}, all accounted for ({home} free, {receiving} to receive into, {sending} being sent)"),
+        rest => format!("{all}, of which {rest} are missing (a fault of this program; please report it)"),
+    }
+}
+
+fn usage(option: &str, error: &dyn std::fmt::Display) -> Failure {
+    Failure::Usage(format!("{option}: {error}"))
+}

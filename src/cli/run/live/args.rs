@@ -1,0 +1,120 @@
+//! The arguments about live packets.
+
+use std::time::Duration;
+
+use clap::builder::NonEmptyStringValueParser;
+
+/// The arguments about live packets.
+#[derive(Debug, clap::Args)]
+pub struct LiveArgs {
+    /// Filter what this interface receives, by all of its queues or by these (counted from 0, as `eth0:0-3,8`), until
+    /// Ctrl-C; may be given several times: the first is port 0
+    #[arg(long, value_name = "IFACE[:QUEUES]", value_parser = NonEmptyStringValueParser::new(), help_heading = "Live packets")]
+    pub af_xdp: Vec<String>,
+    /// Give the verdicts on what a netfilter queue has: packets that a rule of the firewall sends there. PASS accepts, DROP
+    /// drops, and so does everything else; may be given several times
+    #[arg(long, value_name = "N", conflicts_with = "af_xdp", help_heading = "Live packets")]
+    pub nfqueue: Vec<u16>,
+    /// Accept packets of a netfilter queue on which nobody can give a verdict, as the queue is full
+    #[arg(long, requires = "nfqueue", conflicts_with = "af_xdp", help_heading = "Live packets")]
+    pub fail_open: bool,
+    /// Send packets that are redirected to target N out of this interface; may be given several times
+    #[arg(long, value_name = "N=IFACE", value_parser = redirect, requires = "af_xdp", conflicts_with = "nfqueue", help_heading = "Live packets")]
+    pub redirect: Vec<(u32, String)>,
+    /// How packets that pass get into the kernel: by a `veth` pair, by a `tap` interface, by what the kernel has of these
+    /// (`auto`), or not at all (`none`): then they are dropped and counted
+    #[arg(long, value_name = "WAY", value_parser = ["auto", "veth", "tap", "none"], default_value = "auto",
+          help_heading = "Live packets")]
+    pub stack: String,
+    /// Take only these packets, by destination port, IP protocol or EtherType, and leave all others to the kernel:
+    /// `tcp/80,udp/5000-5999,proto/47,ethertype/0x86dd`. Without it IPv4 and IPv6 are taken, but for neighbour discovery
+    #[arg(long, value_name = "RULES", requires = "af_xdp", conflicts_with = "nfqueue", help_heading = "Live packets")]
+    pub only: Option<String>,
+    /// Take every packet
+    #[arg(long, requires = "af_xdp", conflicts_with_all = ["only", "nfqueue"], help_heading = "Live packets")]
+    pub all: bool,
+    /// Where the XDP program runs: `native`, in the driver, or `skb`, in the kernel's stack; by itself it takes the
+    /// first that the driver has
+    #[arg(long, value_name = "MODE", value_parser = ["native", "skb"], requires = "af_xdp", conflicts_with = "nfqueue", help_heading = "Live packets")]
+    pub xdp_mode: Option<String>,
+    /// Have the driver put packets into memory without a copy, or fail
+    #[arg(long, requires = "af_xdp", conflicts_with = "nfqueue", help_heading = "Live packets")]
+    pub zero_copy: bool,
+    /// Have the kernel copy packets, also where the driver could do without
+    #[arg(long, requires = "af_xdp", conflicts_with_all = ["zero_copy", "nfqueue"], help_heading = "Live packets")]
+    pub copy: bool,
+    /// Have the kernel poll for packets instead of waiting for interrupts, for this many microseconds at a time
+    #[arg(long, value_name = "MICROSECONDS", num_args = 0..=1, default_missing_value = "20", requires = "af_xdp", conflicts_with = "nfqueue",
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Live packets")]
+    pub busy_poll: Option<u32>,
+    /// Have packets in huge pages
+    #[arg(long, requires = "af_xdp", conflicts_with = "nfqueue", help_heading = "Live packets")]
+    pub huge_pages: bool,
+    /// Frames for each queue, a power of two
+    #[arg(long, value_name = "N", value_parser = frames, requires = "af_xdp", conflicts_with = "nfqueue", help_heading = "Live packets")]
+    pub frames: Option<u32>,
+    /// How long a packet may wait for others to make a batch, as `50us` or `1ms`; 0 if not given
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "read", help_heading = "Live packets")]
+    pub max_delay: Option<Duration>,
+    /// Keep the threads of queues on these processors, in turn
+    #[arg(long, value_name = "CPUS", value_delimiter = ',', conflicts_with = "read", help_heading = "Live packets")]
+    pub pin: Vec<u16>,
+    /// Stop after this time, as `10s` or `500ms`
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "read", help_heading = "Live packets")]
+    pub duration: Option<Duration>,
+}
+
+fn redirect(text: &str) -> Result<(u32, String), String> {
+    let parts = text.split_once('=').map(|(target, interface)| (target.parse(), interface));
+    match parts {
+        Some((Ok(target), interface)) if !interface.is_empty() && target < 1 << 24 => Ok((target, interface.into())),
+        _ => Err("expected N=IFACE, for example 3=eth1, with a target below 2^24".into()),
+    }
+}
+
+fn frames(text: &str) -> Result<u32, String> {
+    let number = text.parse::<u32>().ok().filter(|n| n.is_power_of_two() && (64..=1 << 20).contains(n));
+    number.ok_or_else(|| "expected a power of two from 64 to 1048576".into())
+}
+
+/// Reads `10s`, `500ms`, `50us`, `0`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let nanoseconds = match unit {
+        "ns" => Some(1),
+        "us" => Some(1000),
+        "ms" => Some(1_000_000),
+        "s" => Some(1_000_000_000),
+        "m" => Some(60_000_000_000),
+        "" if number == "0" => Some(1),
+        _ => None,
+    };
+    let all = nanoseconds.and_then(|unit: u64| number.parse::<u64>().ok()?.checked_mul(unit));
+    all.map(Duration::from_nanos).ok_or_else(|| "expected a time with its unit, for example 50us, 20ms or 10s".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        for (text, want) in [("0", 0), ("50us", 50_000), ("1ms", 1_000_000), ("10s", 10_000_000_000), ("7ns", 7)] {
+            assert_eq!(duration(text), Ok(Duration::from_nanos(want)), "{text}");
+        }
+        for text in ["", "5", "s", "-1s", "1.5s", "99999999999999s", "1 s", "10S"] {
+            assert!(duration(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn targets_are_redirected_to_interfaces() {
+        assert_eq!(redirect("3=eth1"), Ok((3, "eth1".into())));
+        for text in ["", "3", "=eth1", "3=", "x=eth1", "-1=eth1", "16777216=eth1"] {
+            assert!(redirect(text).is_err(), "{text:?}");
+        }
+        assert_eq!(frames("4096"), Ok(4096));
+        assert!(["0", "63", "100", "2097152", "x"].iter().all(|text| frames(text).is_err()));
+    }
+}

@@ -1,0 +1,142 @@
+//! What all live runs have in common.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use portcullis::device::{Device, DeviceError, DeviceKind, Dispatch, LoadOptions, Session};
+use portcullis::devices;
+use portcullis::io::live::Lane;
+use portcullis::pipeline::live::{Closing, LaneError, LaneStats, LiveLane, LiveOptions, Snapshot, run_live};
+use portcullis::program::Program;
+
+use super::report::Report;
+use crate::cli::failure::{Failure, WRONG};
+use crate::cli::out;
+use crate::cli::run::interrupt::Interrupt;
+use crate::cli::run::maps::Maps;
+use crate::cli::run::places;
+use crate::cli::run::progress::Progress;
+use crate::cli::run::{Args, Onlooker};
+
+/// A filter on a device, before there are packets.
+pub struct Prepared {
+    /// The filter.
+    pub program: Arc<Program>,
+    device: Arc<dyn Device>,
+    options: LoadOptions,
+    interrupt: Interrupt,
+}
+
+/// A run that is over.
+pub struct Ended {
+    device: Arc<dyn Device>,
+    elapsed: Duration,
+    lanes: Vec<(String, Snapshot)>,
+    error: Option<LaneError>,
+    saved: Result<(), Failure>,
+}
+
+impl Prepared {
+    /// Compiles the filter and finds the device.
+    pub fn new(args: &Args) -> Result<Prepared, Failure> {
+        let program = Arc::new(args.filter.load()?);
+        let interrupt = Interrupt::default();
+        let mut device = args.device.open()?;
+        args.maps.check(&program, device.info())?;
+        let options = |device: &dyn Device| {
+            let inline = device.info().kind == DeviceKind::Cpu || device.info().kind == DeviceKind::Reference;
+            LoadOptions {
+                // A batch is small here, and a queue has a thread of its own.
+                threads: args.threads.map_or(NonZeroUsize::new(1), |n| NonZeroUsize::new(n.into())),
+                dispatch: args.dispatch.or(if inline { Some(Dispatch::Inline) } else { None }),
+                cancel: interrupt.give_up.clone(),
+                ..LoadOptions::default()
+            }
+        };
+        let mut load = options(&*device);
+        // That the device takes the filter is seen before anything of the network is touched.
+        if let Err(error) = device.load(&program, &load) {
+            let chosen = args.device == devices::Selector::Auto && device.info().kind.is_gpu();
+            match error {
+                DeviceError::Unsupported { .. } if chosen => {
+                    out::warn(&format!("{error}; running on the CPU"));
+                    device = devices::open("cpu")?;
+                    load = options(&*device);
+                }
+                error => return Err(error.into()),
+            }
+        }
+        // What is about to be opened is also to be closed in order.
+        interrupt.listen_always();
+        interrupt.begin();
+        Ok(Prepared { program, device, options: load, interrupt })
+    }
+}
+
+/// Drives lanes until somebody wants an end; `at_stop` has no more packets come then.
+pub fn drive(
+    args: &Args,
+    prepared: Prepared,
+    lanes: Vec<Lane>,
+    at_stop: impl FnOnce() + Send,
+) -> Result<Ended, Failure> {
+    let Prepared { program, device, options, interrupt } = prepared;
+    let dispatch = Dispatch::of(device.info(), &options)?;
+    let load = |lane| Ok(LiveLane { lane, session: device.load(&program, &options)? });
+    let mut lanes: Vec<LiveLane> = lanes.into_iter().map(load).collect::<Result<_, DeviceError>>()?;
+    let names: Vec<String> = lanes.iter().map(|lane| lane.lane.name.clone()).collect();
+    // A filter with maps has one lane.
+    let session: &mut dyn Session = match lanes.first_mut() {
+        Some(lane) => &mut *lane.session,
+        None => return Err(Failure::Usage("there is nothing to receive packets by".into())),
+    };
+    let mut maps = Maps::load(&args.maps, &program, session)?;
+    places::check(args)?;
+    maps.open_outputs()?;
+    let closing = Closing {
+        most: args.batch.map_or(Closing::default().most, |batch| batch as usize),
+        delay: args.live.max_delay.unwrap_or_default(),
+    };
+    let live = LiveOptions { closing, dispatch, processors: args.live.pin.iter().map(|cpu| (*cpu).into()).collect() };
+    let stats: Vec<Arc<LaneStats>> = lanes.iter().map(|_| Arc::default()).collect();
+    if let Some(duration) = args.live.duration {
+        let stop = interrupt.stop.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(duration);
+            stop.cancel();
+        });
+    }
+    let begun = Instant::now();
+    let mut progress = Progress::new(false);
+    let mut onlooker = Onlooker { progress: &mut progress, maps: &mut maps };
+    let (mut lanes, error) = run_live(lanes, &stats, &live, &interrupt.stop, at_stop, &mut onlooker);
+    let elapsed = begun.elapsed();
+    let saved = match (&error, lanes.first_mut()) {
+        // What was in flight is lost with a device that failed, and so is what it has done to the maps.
+        (Some(LaneError::Device(_)), _) | (_, None) => Ok(()),
+        (_, Some(lane)) => maps.write(&mut *lane.session),
+    };
+    drop(lanes);
+    let lanes = names.into_iter().zip(stats.iter().map(|stats| stats.snapshot())).collect();
+    Ok(Ended { device, elapsed, lanes, error, saved })
+}
+
+impl Ended {
+    /// Prints what came of it, and says how it ended. `more` are lines for people.
+    pub fn report(self, args: &Args, more: &[(&str, String)]) -> Result<(), Failure> {
+        let Ended { device, elapsed, lanes, error, saved } = self;
+        let report = Report { filter: args.filter.name(), device: device.info(), elapsed, lanes: &lanes };
+        let text = if args.json { report.json() } else { report.table(more) };
+        if args.takes_stdout() {
+            out::note(text.trim_end());
+        } else {
+            out::print(text)?;
+        }
+        if let Some(error) = error {
+            out::error(&error.to_string());
+            return saved.and(Err(Failure::Silent(WRONG)));
+        }
+        saved
+    }
+}

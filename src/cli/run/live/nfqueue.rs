@@ -1,0 +1,44 @@
+//! Netfilter queues.
+
+use portcullis::io::live::Lane;
+use portcullis::io::nfqueue::{self, QueueOptions};
+use portcullis::packet::Room;
+
+use super::drive::{self, Prepared};
+use crate::cli::failure::Failure;
+use crate::cli::out;
+use crate::cli::run::Args;
+
+/// Runs a filter on the packets for which the kernel asks for a verdict.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let queues = &args.live.nfqueue;
+    for (index, queue) in queues.iter().enumerate() {
+        if queues[..index].contains(queue) {
+            return Err(Failure::Usage(format!("--nfqueue {queue}: the queue is given twice")));
+        }
+    }
+    let prepared = Prepared::new(args)?;
+    let facts = prepared.program.facts();
+    if queues.len() > 1 && !prepared.program.maps().is_empty() {
+        let what = "a filter with maps takes one queue, in which all packets share its maps; have one rule send all packets to it";
+        return Err(Failure::Usage(format!("--nfqueue: {what}")));
+    }
+    let mut lanes = Vec::new();
+    for (port, queue) in (0..).zip(queues) {
+        let mut options = QueueOptions {
+            queue: *queue,
+            room: if facts.changes_length { Room::Both } else { Room::None },
+            writes: facts.writes,
+            fail_open: args.live.fail_open,
+            port,
+            metadata: facts.uses_metadata,
+            ..QueueOptions::default()
+        };
+        options.batch = args.batch.map_or(options.batch, |batch| batch as usize);
+        let (receiver, executor) = nfqueue::open(&options).map_err(|error| Failure::Wrong(error.to_string()))?;
+        out::note(&format!("queue {queue}: taking packets"));
+        lanes.push(Lane { name: format!("queue {queue}"), receiver: Box::new(receiver), executor: Box::new(executor) });
+    }
+    // What still comes while it ends gets the fallback verdict.
+    drive::drive(args, prepared, lanes, || ())?.report(args, &[])
+}

@@ -1,0 +1,249 @@
+//! Driving a lane.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver as Queue, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use portcullis_core::device::{CancelToken, Dispatch, Done, Session};
+use portcullis_core::packet::Batch;
+use portcullis_io::live::{Executor, LiveError, Receiver};
+
+use super::batcher::{Batcher, Look, PATIENCE};
+use super::{LaneError, LaneStats, LiveLane, LiveOptions, pin};
+use crate::pipeline::Observer;
+
+/// Batches between the RX thread and the driver.
+const QUEUE: usize = 2;
+
+/// How soon what is on its way out is looked after, while nothing else happens.
+const SOON: Duration = Duration::from_micros(200);
+
+/// How long frames may take to leave in the end.
+const LEAVING: Duration = Duration::from_secs(1);
+
+/// How long after an end was wanted the last packets may come: by then nobody sends them here any more.
+const SETTLED: Duration = Duration::from_millis(50);
+
+/// For how long packets are taken that came before an end was wanted.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// How often what the kernel dropped is asked for, a system call a queue.
+const ASKED: Duration = Duration::from_millis(100);
+
+/// One lane, until it ends.
+pub(super) struct Driver<'a> {
+    name: &'a str,
+    receiver: &'a mut dyn Receiver,
+    rest: Rest<'a>,
+    options: &'a LiveOptions,
+    /// Where the RX thread is to be kept.
+    processor: Option<usize>,
+}
+
+/// All of a lane but what receives.
+struct Rest<'a> {
+    executor: &'a mut dyn Executor,
+    session: &'a mut dyn Session,
+    stats: &'a LaneStats,
+    stop: &'a CancelToken,
+    observe: Option<&'a mut dyn Observer>,
+    /// When the first packets of the batches in flight were received.
+    begun: VecDeque<Instant>,
+}
+
+/// A batch from the RX thread, and when its first packet came.
+type Gathered = (Batch, Instant);
+
+impl<'a> Driver<'a> {
+    pub fn new(
+        lane: &'a mut LiveLane,
+        stats: &'a LaneStats,
+        options: &'a LiveOptions,
+        (stop, processor): (&'a CancelToken, Option<usize>),
+        observe: Option<&'a mut dyn Observer>,
+    ) -> Driver<'a> {
+        let (executor, session) = (&mut *lane.lane.executor, &mut *lane.session);
+        let rest = Rest { executor, session, stats, stop, observe, begun: VecDeque::new() };
+        Driver { name: &lane.lane.name, receiver: &mut *lane.lane.receiver, rest, options, processor }
+    }
+
+    pub fn run(mut self) -> Result<(), LaneError> {
+        let ended = if self.options.dispatch == Dispatch::Inline { self.inline() } else { self.apart() };
+        let left = self.rest.leave();
+        self.rest.stats.received(self.receiver.received());
+        ended.and(left)
+    }
+
+    /// One thread does everything.
+    fn inline(&mut self) -> Result<(), LaneError> {
+        let mut batcher = Batcher::new(self.options.closing);
+        let mut asked = Instant::now();
+        let mut end = End::default();
+        loop {
+            let stopped = self.rest.stop.is_cancelled();
+            match batcher.look(self.receiver, stopped)? {
+                Look::Batch(batch, first) => {
+                    self.rest.submit((batch, first))?;
+                    self.rest.complete()?;
+                    if asked.elapsed() >= ASKED {
+                        asked = Instant::now();
+                        self.rest.stats.received(self.receiver.received());
+                    }
+                    if end.is_due(stopped) {
+                        return Ok(());
+                    }
+                    continue;
+                }
+                Look::Until(until) => self.receiver.wait(until.saturating_duration_since(Instant::now()))?,
+                Look::Nothing if end.has_settled(stopped) => return Ok(()),
+                Look::Nothing => {
+                    self.rest.stats.received(self.receiver.received());
+                    self.receiver.wait(if stopped || self.rest.executor.is_busy() { SOON } else { PATIENCE })?;
+                }
+            }
+            self.rest.executor.tend()?;
+        }
+    }
+
+    /// A thread receives, and this one does the rest.
+    fn apart(&mut self) -> Result<(), LaneError> {
+        let (to, from) = sync_channel::<Gathered>(QUEUE);
+        let Driver { name, receiver, rest, options, processor } = self;
+        let (receiver, stop, stats) = (&mut **receiver, rest.stop, rest.stats);
+        thread::scope(|scope| {
+            let closing = options.closing;
+            let processor = *processor;
+            let rx = move || {
+                pin(processor);
+                receive(receiver, Batcher::new(closing), &to, stop, stats)
+            };
+            let thread = thread::Builder::new().name(format!("{name} RX")).spawn_scoped(scope, rx);
+            let died = |what: String| LaneError::Thread { lane: name.to_string(), thread: "RX", what };
+            let thread = thread.map_err(|e| died(format!("cannot be started: {}", portcullis_core::reason(&e))))?;
+            let driven = rest.drive(&from);
+            if driven.is_err() {
+                stop.cancel();
+            }
+            // It ends at its next batch at the latest.
+            drop(from);
+            let received = thread.join().map_err(|_| died("died (a fault of this program; please report it)".into()));
+            driven.and(received?.map_err(LaneError::from))
+        })
+    }
+}
+
+/// The RX thread.
+fn receive(
+    receiver: &mut dyn Receiver,
+    mut batcher: Batcher,
+    to: &SyncSender<Gathered>,
+    stop: &CancelToken,
+    stats: &LaneStats,
+) -> Result<(), LiveError> {
+    let mut asked = Instant::now();
+    let mut end = End::default();
+    loop {
+        let stopped = stop.is_cancelled();
+        if end.is_due(stopped) {
+            return Ok(());
+        }
+        if asked.elapsed() >= ASKED {
+            asked = Instant::now();
+            stats.received(receiver.received());
+        }
+        match batcher.look(receiver, stopped)? {
+            // Waits where the driver has enough: then packets wait where they came in.
+            Look::Batch(batch, first) => match to.send((batch, first)) {
+                Ok(()) => {}
+                Err(_) => return Ok(()),
+            },
+            Look::Until(until) => receiver.wait(until.saturating_duration_since(Instant::now()))?,
+            Look::Nothing if end.has_settled(stopped) => return Ok(()),
+            Look::Nothing => receiver.wait(if stopped { SOON } else { PATIENCE })?,
+        }
+    }
+}
+
+/// When a lane has seen that an end is wanted.
+#[derive(Default)]
+struct End(Option<Instant>);
+
+impl End {
+    /// Whether packets that came before have been taken for long enough.
+    fn is_due(&mut self, stopped: bool) -> bool {
+        stopped && self.0.get_or_insert_with(Instant::now).elapsed() >= DRAIN
+    }
+
+    /// Whether no more can come, if nothing is there now.
+    fn has_settled(&mut self, stopped: bool) -> bool {
+        stopped && self.0.get_or_insert_with(Instant::now).elapsed() >= SETTLED
+    }
+}
+
+impl Rest<'_> {
+    /// Submits what comes and completes what is submitted, until nothing more comes.
+    fn drive(&mut self, from: &Queue<Gathered>) -> Result<(), LaneError> {
+        loop {
+            while self.session.in_flight() < self.session.depth() {
+                let idle = self.session.in_flight() == 0;
+                let wait = if self.executor.is_busy() { SOON } else { PATIENCE };
+                let next = if idle { from.recv_timeout(wait) } else { from.try_recv().map_err(empty) };
+                match next {
+                    Ok(gathered) => self.submit(gathered)?,
+                    Err(RecvTimeoutError::Disconnected) if idle => return Ok(()),
+                    Err(_) => break,
+                }
+            }
+            if self.session.in_flight() > 0 {
+                self.complete()?;
+            } else {
+                self.executor.tend()?;
+            }
+        }
+    }
+
+    fn submit(&mut self, (batch, first): Gathered) -> Result<(), LaneError> {
+        if let Some(observe) = &mut self.observe {
+            observe.boundary(self.session)?;
+        }
+        self.session.submit(batch).map_err(|refused| refused.error)?;
+        self.begun.push_back(first);
+        Ok(())
+    }
+
+    /// Waits for the oldest batch in flight, and carries out its verdicts.
+    fn complete(&mut self) -> Result<(), LaneError> {
+        let Some(done) = self.session.complete()? else { return Ok(()) };
+        self.carry_out(done)
+    }
+
+    fn carry_out(&mut self, done: Done) -> Result<(), LaneError> {
+        self.stats.done(&done);
+        let packets = done.batch.len();
+        self.executor.carry_out(done)?;
+        let latency = self.begun.pop_front().map_or(Duration::ZERO, |first| first.elapsed());
+        self.stats.carried(self.executor.carried(), packets, latency);
+        Ok(())
+    }
+
+    /// Brings home what is in flight, and waits for what is on its way out.
+    fn leave(&mut self) -> Result<(), LaneError> {
+        while self.session.in_flight() > 0 {
+            self.complete()?;
+        }
+        let begun = Instant::now();
+        while self.executor.is_busy() && begun.elapsed() < LEAVING {
+            self.executor.tend()?;
+            thread::sleep(SOON);
+        }
+        Ok(())
+    }
+}
+
+fn empty(error: TryRecvError) -> RecvTimeoutError {
+    match error {
+        TryRecvError::Empty => RecvTimeoutError::Timeout,
+        TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
+    }
+}

@@ -1,0 +1,190 @@
+//! Live packets: from a lane's queues through a device to where their verdicts send them.
+//!
+//! ```text
+//! inline:    one thread     receive, filter, carry out
+//! otherwise: RX thread      receive ──batches──►
+//!            driver thread  submit … complete, carry out
+//! ```
+//!
+//! A batch is closed when it has as many packets as it may have, or when its first packet has waited for long enough, whichever
+//! comes first. Nothing here grows: where a device takes no more batches, packets stay where they came in, and the kernel drops
+//! and counts what finds no room there.
+
+mod batcher;
+mod lane;
+mod stats;
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use portcullis_core::device::{CancelToken, DeviceError, Dispatch, Session};
+use portcullis_io::live::{Lane, LiveError};
+
+use super::Observer;
+use lane::Driver;
+pub use stats::{LaneStats, Snapshot};
+
+/// When batches are closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Closing {
+    /// Packets in a batch, at most.
+    pub most: usize,
+    /// How long a packet may wait for others.
+    pub delay: Duration,
+}
+
+impl Default for Closing {
+    /// As much as one receive brings, at once.
+    fn default() -> Closing {
+        Closing { most: 256, delay: Duration::ZERO }
+    }
+}
+
+/// How a live run goes.
+#[derive(Debug, Clone)]
+pub struct LiveOptions {
+    /// When batches are closed.
+    pub closing: Closing,
+    /// How batches are handed to the device: by [`Dispatch::Inline`] one thread does everything.
+    pub dispatch: Dispatch,
+    /// Processors for the lanes' threads, taken in turn, for each lane one or two; wherever the system puts them where there
+    /// are none.
+    pub processors: Vec<usize>,
+}
+
+/// How often somebody looks whether an end is wanted.
+const WATCH: Duration = Duration::from_millis(10);
+
+/// A lane and the session that its batches go through.
+pub struct LiveLane {
+    /// Where packets come from, and where they go.
+    pub lane: Lane,
+    /// What filters them.
+    pub session: Box<dyn Session>,
+}
+
+/// Why a lane ended before it was told to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaneError {
+    /// Its packets come no longer, or cannot go where they should.
+    #[error(transparent)]
+    Live(#[from] LiveError),
+    /// The device failed; the packets in flight are lost.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A thread could not be started, or died: a fault of the system or of ours.
+    #[error("{lane}: the {thread} thread {what}")]
+    Thread {
+        /// The lane.
+        lane: String,
+        /// Which.
+        thread: &'static str,
+        /// What happened to it.
+        what: String,
+    },
+}
+
+/// Runs lanes until `stop` is cancelled, or one of them fails, and gives them all back, in order, with what went wrong first.
+/// What has been received by then is filtered and carried out.
+///
+/// The first lane is driven by the calling thread, which also calls `observe`; [`Observer::boundary`] is about its session.
+/// `stats` has an entry for each lane, which tells at any time what has come through. `at_stop` is called once when an end is
+/// wanted, and is to see to it that no more packets come: those that are here then are still filtered, for a second at most.
+///
+/// # Panics
+/// When there are not as many `stats` as lanes.
+pub fn run_live(
+    lanes: Vec<LiveLane>,
+    stats: &[Arc<LaneStats>],
+    options: &LiveOptions,
+    stop: &CancelToken,
+    at_stop: impl FnOnce() + Send,
+    observe: &mut dyn Observer,
+) -> (Vec<LiveLane>, Option<LaneError>) {
+    assert_eq!(lanes.len(), stats.len(), "each lane has its statistics");
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            while !stop.is_cancelled() {
+                thread::sleep(WATCH);
+            }
+            at_stop();
+        });
+        let mut first = None;
+        let mut others = Vec::new();
+        let mut error = None;
+        for (number, (mut lane, stats)) in lanes.into_iter().zip(stats).enumerate() {
+            // The lane's threads are side by side: the driver, and the RX thread where there is one.
+            let threads = if options.dispatch == Dispatch::Inline { 1 } else { 2 };
+            let processor = |thread| {
+                let count = options.processors.len().max(1);
+                options.processors.get((number * threads + thread) % count).copied()
+            };
+            let (processor, rx) = (processor(0), processor(threads - 1));
+            if number == 0 {
+                first = Some((lane, stats, processor, rx));
+                continue;
+            }
+            let name = lane.lane.name.clone();
+            let thread = thread::Builder::new().name(name.clone()).spawn_scoped(scope, move || {
+                pin(processor);
+                let ended = Driver::new(&mut lane, stats, options, (stop, rx), None).run();
+                if ended.is_err() {
+                    stop.cancel();
+                }
+                (lane, ended)
+            });
+            match thread {
+                Ok(thread) => others.push((name, thread)),
+                Err(wrong) => {
+                    let what = format!("cannot be started: {}", portcullis_core::reason(&wrong));
+                    error.get_or_insert(LaneError::Thread { lane: name, thread: "driver", what });
+                    stop.cancel();
+                }
+            }
+        }
+        let mut back = Vec::new();
+        if let Some((mut lane, stats, processor, rx)) = first {
+            pin(processor);
+            if let Err(wrong) = Driver::new(&mut lane, stats, options, (stop, rx), Some(observe)).run() {
+                error.get_or_insert(wrong);
+                stop.cancel();
+            }
+            back.push(lane);
+        }
+        // Where there is no lane, there is nothing to wait for.
+        if back.is_empty() {
+            stop.cancel();
+        }
+        for (name, thread) in others {
+            match thread.join() {
+                Ok((lane, ended)) => {
+                    if let Err(wrong) = ended {
+                        error.get_or_insert(wrong);
+                    }
+                    back.push(lane);
+                }
+                Err(_) => {
+                    let what = "died (a fault of this program; please report it)".into();
+                    error.get_or_insert(LaneError::Thread { lane: name, thread: "driver", what });
+                }
+            }
+        }
+        (back, error)
+    })
+}
+
+/// Keeps the calling thread on a processor, where it may be there.
+fn pin(processor: Option<usize>) {
+    let Some(processor) = processor else { return };
+    let mut set = rustix::thread::CpuSet::new();
+    if processor < rustix::thread::CpuSet::MAX_CPU {
+        set.set(processor);
+        // A processor that is not there was named in vain, and does no harm.
+        let _ = rustix::thread::sched_setaffinity(None, &set);
+    }
+}
+
+#[cfg(test)]
+mod tests;

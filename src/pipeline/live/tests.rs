@@ -1,0 +1,250 @@
+use std::collections::VecDeque;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use portcullis_core::device::{Device, Done, LoadOptions};
+use portcullis_core::interp::Interp;
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::packet::{Action, Batch};
+use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_io::live::{Carried, Executor, Received, Receiver};
+
+use super::*;
+use crate::pipeline::Event;
+
+/// What a receiver is to do when it is asked.
+enum Script {
+    /// This many packets are there.
+    Packets(usize),
+    /// There is nothing, and nothing comes while one waits.
+    Pause,
+    /// There is nothing this once.
+    Nothing,
+    /// Somebody wants an end.
+    Stop(CancelToken),
+    Fail,
+}
+
+/// Gives packets by a script; each has its number as its first four bytes.
+struct Scripted {
+    script: VecDeque<Script>,
+    gathered: Vec<[u8; 60]>,
+    next: u32,
+    waits: Arc<Mutex<Vec<Duration>>>,
+}
+
+impl Receiver for Scripted {
+    fn receive(&mut self, most: usize) -> Result<usize, LiveError> {
+        let count = match self.script.front_mut() {
+            Some(Script::Packets(left)) => {
+                let count = most.min(*left);
+                *left -= count;
+                if *left == 0 {
+                    self.script.pop_front();
+                }
+                count
+            }
+            Some(Script::Stop(stop)) => {
+                stop.cancel();
+                self.script.pop_front();
+                0
+            }
+            Some(Script::Nothing) => {
+                self.script.pop_front();
+                0
+            }
+            Some(Script::Fail) => return Err(LiveError::Gone { interface: "eth7".into() }),
+            Some(Script::Pause) | None => 0,
+        };
+        for _ in 0..count {
+            let mut packet = [0; 60];
+            packet[..4].copy_from_slice(&self.next.to_be_bytes());
+            self.gathered.push(packet);
+            self.next += 1;
+        }
+        Ok(count)
+    }
+
+    fn wait(&mut self, most: Duration) -> Result<(), LiveError> {
+        self.waits.lock().unwrap().push(most);
+        if let Some(Script::Pause) = self.script.front() {
+            self.script.pop_front();
+            thread::sleep(most);
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) -> Option<Batch> {
+        let packets = std::mem::take(&mut self.gathered);
+        (!packets.is_empty()).then(|| Batch::in_frames(&packets).unwrap())
+    }
+
+    fn received(&mut self) -> Received {
+        Received { packets: self.next.into(), bytes: u64::from(self.next) * 60, ..Received::default() }
+    }
+}
+
+/// The packets' numbers and verdicts, of each batch.
+type Batches = Vec<Vec<(u32, Action)>>;
+
+/// Notes what it is to carry out.
+#[derive(Default)]
+struct Noting {
+    batches: Arc<Mutex<Batches>>,
+    carried: Carried,
+    fails_at: Option<usize>,
+}
+
+impl Executor for Noting {
+    fn carry_out(&mut self, done: Done) -> Result<(), LiveError> {
+        let mut batches = self.batches.lock().unwrap();
+        if self.fails_at == Some(batches.len()) {
+            return Err(LiveError::Gone { interface: "eth8".into() });
+        }
+        let packets = (0..done.batch.len()).map(|index| {
+            let number = u32::from_be_bytes(done.batch.packet(index)[..4].try_into().unwrap());
+            (number, done.verdicts.get(index).action())
+        });
+        let packets: Vec<_> = packets.collect();
+        packets.iter().for_each(|(_, action)| self.carried.add(*action, 60));
+        batches.push(packets);
+        Ok(())
+    }
+
+    fn tend(&mut self) -> Result<(), LiveError> {
+        Ok(())
+    }
+
+    fn is_busy(&self) -> bool {
+        false
+    }
+
+    fn carried(&self) -> &Carried {
+        &self.carried
+    }
+}
+
+/// Odd numbers pass.
+fn program() -> Arc<Program> {
+    let text = "fn xdp_filter(pkt: u32) -> u32 { return select(XDP_DROP, XDP_PASS, (load_u8(pkt, 3u) & 1u) == 1u); }";
+    let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
+    Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())))
+}
+
+struct Ran {
+    /// Of each lane.
+    batches: Vec<Batches>,
+    waits: Vec<Vec<Duration>>,
+    stats: Vec<Snapshot>,
+    error: Option<LaneError>,
+}
+
+impl Ran {
+    fn sizes(&self, lane: usize) -> Vec<usize> {
+        self.batches[lane].iter().map(Vec::len).collect()
+    }
+}
+
+fn run(
+    scripts: Vec<Vec<Script>>,
+    dispatch: Dispatch,
+    closing: Closing,
+    stop: &CancelToken,
+    fails: Option<usize>,
+) -> Ran {
+    let program = program();
+    let options = LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), ..LoadOptions::default() };
+    let (mut lanes, mut batches, mut waits, mut stats) = (vec![], vec![], vec![], vec![]);
+    for (number, script) in scripts.into_iter().enumerate() {
+        let executor = Noting { fails_at: fails, ..Noting::default() };
+        let receiver = Scripted { script: script.into(), gathered: vec![], next: 0, waits: Arc::default() };
+        batches.push(executor.batches.clone());
+        waits.push(receiver.waits.clone());
+        stats.push(Arc::new(LaneStats::default()));
+        let (receiver, executor) = (Box::new(receiver), Box::new(executor));
+        let session = Interp::new().load(&program, &options).unwrap();
+        lanes.push(LiveLane { lane: Lane { name: format!("lane {number}"), receiver, executor }, session });
+    }
+    let options = LiveOptions { closing, dispatch, processors: vec![] };
+    let ended = AtomicBool::new(false);
+    let (lanes, error) =
+        run_live(lanes, &stats, &options, stop, || ended.store(true, Ordering::Relaxed), &mut |_: Event<'_>| {});
+    drop(lanes);
+    assert!(ended.into_inner(), "it is said that an end is wanted");
+    Ran {
+        batches: batches.iter().map(|it| it.lock().unwrap().clone()).collect(),
+        waits: waits.iter().map(|it| it.lock().unwrap().clone()).collect(),
+        stats: stats.iter().map(|it| it.snapshot()).collect(),
+        error,
+    }
+}
+
+const BOTH: [Dispatch; 2] = [Dispatch::Inline, Dispatch::Pipelined];
+
+#[test]
+fn every_packet_is_carried_out_once_and_in_order() {
+    for dispatch in BOTH {
+        let stop = CancelToken::new();
+        let script = vec![Script::Packets(1), Script::Packets(700), Script::Packets(40), Script::Stop(stop.clone())];
+        let ran = run(vec![script], dispatch, Closing { most: 100, delay: Duration::ZERO }, &stop, None);
+        assert!(ran.error.is_none(), "{:?}", ran.error);
+        let packets: Vec<_> = ran.batches[0].concat();
+        let want = |number| (number, if number % 2 == 1 { Action::Pass } else { Action::Drop });
+        assert_eq!(packets, (0..741).map(want).collect::<Vec<_>>(), "{dispatch}");
+        assert!(ran.sizes(0).iter().all(|size| *size <= 100), "{:?}", ran.sizes(0));
+        let stats = &ran.stats[0];
+        assert_eq!((stats.received.packets, stats.carried.all(), stats.batches), (741, 741, ran.sizes(0).len() as u64));
+        assert_eq!(stats.verdicts, [0, 371, 370, 0, 0]);
+        assert_eq!(stats.latency.len(), 741);
+    }
+}
+
+#[test]
+fn a_batch_is_closed_when_it_is_full_or_its_first_packet_has_waited() {
+    for dispatch in BOTH {
+        let stop = CancelToken::new();
+        // An hour would be too long for anybody to wait here: what is full does not wait.
+        let script = vec![Script::Packets(7), Script::Packets(3), Script::Packets(10), Script::Stop(stop.clone())];
+        let closing = Closing { most: 10, delay: Duration::from_secs(3600) };
+        let ran = run(vec![script], dispatch, closing, &stop, None);
+        assert_eq!(ran.sizes(0), [10, 10], "{dispatch}");
+
+        // What is not full waits, for its delay and no longer; a stop makes it go at once.
+        let stop = CancelToken::new();
+        let script =
+            vec![Script::Packets(3), Script::Pause, Script::Nothing, Script::Packets(2), Script::Stop(stop.clone())];
+        let closing = Closing { most: 10, delay: Duration::from_millis(30) };
+        let ran = run(vec![script], dispatch, closing, &stop, None);
+        assert_eq!(ran.sizes(0), [3, 2], "{dispatch}");
+        assert!(ran.waits[0].iter().all(|wait| *wait <= Duration::from_millis(50)), "{:?}", ran.waits);
+    }
+}
+
+#[test]
+fn a_lane_that_fails_ends_the_others_and_what_came_before_is_carried_out() {
+    for dispatch in BOTH {
+        let stop = CancelToken::new();
+        let scripts = vec![vec![Script::Packets(5)], vec![Script::Packets(20), Script::Fail]];
+        let ran = run(scripts, dispatch, Closing::default(), &stop, None);
+        assert_eq!(ran.error.unwrap().to_string(), "eth7: the interface is gone");
+        assert!(stop.is_cancelled());
+        assert_eq!((ran.batches[0].concat().len(), ran.batches[1].concat().len()), (5, 20), "{dispatch}");
+    }
+}
+
+#[test]
+fn an_executor_that_fails_ends_its_lane() {
+    for dispatch in BOTH {
+        let stop = CancelToken::new();
+        let ran = run(
+            vec![vec![Script::Packets(100)]],
+            dispatch,
+            Closing { most: 10, delay: Duration::ZERO },
+            &stop,
+            Some(3),
+        );
+        assert_eq!(ran.error.as_ref().unwrap().to_string(), "eth8: the interface is gone");
+        assert_eq!(ran.sizes(0), [10, 10, 10], "{dispatch}");
+    }
+}

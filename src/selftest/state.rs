@@ -1,0 +1,76 @@
+//! What the self-test's filters with maps find in them, and what they leave there. Before every run the maps are as they
+//! are at first, with a few entries of the host's.
+
+use portcullis_core::device::{DeviceError, Session};
+use portcullis_core::map::layout::Layout;
+use portcullis_core::map::{Row, Table, rows};
+use portcullis_core::program::Program;
+
+/// An entry that the host makes: the map's name, a key and a value.
+pub type Entry = (&'static str, Vec<u32>, Vec<u32>);
+
+/// What the host puts into the maps of a stock filter, so that the packets of the corpora find something.
+pub fn entries(filter: &str) -> Vec<Entry> {
+    // IPv4 in IPv6 (RFC 4291, section 2.5.5.2), as keys of sources have it; a host of the corpora's.
+    let mapped = |address: u32| vec![0, 0, 0xffff, address];
+    let host = 0xc0a8_0001;
+    // The networks that the corpora's addresses are in: of IPv6 2001:db8::/32.
+    let v6 = |low: u32, length: u32| vec![0x2001_0db8, 0, 0, low, length];
+    let next_hop = |number: u32| ("next_hops", vec![number], vec![number + 100, 0x0200, number, 0x0202, number]);
+    match filter {
+        "blacklist" => vec![
+            ("blocked_v4", vec![0xc0a8_0000, 16], vec![0]),
+            ("blocked_v4", vec![0x0a00_0000, 9], vec![0]),
+            ("blocked_v4", vec![0x8000_0000, 2], vec![0]),
+            ("blocked_v6", v6(0xc0a8_0001, 128), vec![0]),
+            ("blocked_v6", v6(0x8000_0000, 97), vec![0]),
+        ],
+        "maglev_lb" => {
+            let backend = |number| vec![u32::from(number != 2), 0x0a0a_0000 | number, 0x0200, number, 20 + number];
+            let table = (0..65_537).step_by(16).map(|place| ("table", vec![place], vec![place / 16 % 3 + 1]));
+            let vips = (0..256).map(|host| ("vips", vec![0xcb00_7100 | host], vec![]));
+            let backends = (1..=3).map(|number| ("backends", vec![number], backend(number)));
+            table.chain(vips).chain(backends).collect()
+        }
+        "policer" => vec![
+            ("profiles", vec![0; 4], vec![200, 1500, 400, 2500]),
+            ("profiles", mapped(host), vec![0, 0, 1000, 1000]),
+        ],
+        "router_v4" => {
+            let routes = [(0, 1, 0), (0x8000_0000, 2, 1), (0x0a00_0000, 8, 2), (0xcb00_7100, 25, 3)];
+            let routes = routes.map(|(address, length, hop)| ("routes", vec![address, length], vec![hop]));
+            routes.into_iter().chain((0..4).map(next_hop)).collect()
+        }
+        "router_v6" => {
+            let routes = [(0, 97, 0), (0x8000_0000, 98, 1), (0x0a00_0000, 104, 2), (0xcb00_7100, 121, 3)];
+            let routes = routes.map(|(low, length, hop)| ("routes", v6(low, length), vec![hop]));
+            routes.into_iter().chain((0..4).map(next_hop)).collect()
+        }
+        "token_bucket" => vec![("limits", vec![0; 4], vec![3, 2]), ("limits", mapped(host), vec![1, 5])],
+        _ => Vec::new(),
+    }
+}
+
+/// Makes the maps what they are before a run.
+pub fn set(session: &mut dyn Session, program: &Program, entries: &[Entry]) -> Result<(), DeviceError> {
+    for (number, map) in program.maps().iter().enumerate() {
+        session.set_map_words(number, 0, &vec![0; Layout::of(map).words()])?;
+        let mut own = entries.iter().filter(|(name, ..)| *name == map.name).peekable();
+        if own.peek().is_none() {
+            continue;
+        }
+        let mut table = Table::new(map, Vec::new());
+        for (_, key, value) in own {
+            table.set(key, value).map_err(|error| DeviceError::Refused(format!("`{}`: {error}", map.name)))?;
+        }
+        let (at, words) = table.changes();
+        session.set_map_words(number, at, words)?;
+    }
+    Ok(())
+}
+
+/// The entries of all maps.
+pub fn of(session: &mut dyn Session, program: &Program) -> Result<Vec<Vec<Row>>, DeviceError> {
+    let maps = program.maps().iter().enumerate();
+    maps.map(|(number, map)| Ok(rows(map, &session.map_words(number)?))).collect()
+}

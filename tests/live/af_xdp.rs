@@ -1,0 +1,282 @@
+//! AF_XDP sockets.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+
+use portcullis_live_tests::{Namespace, PacketSocket, Suite, Veth};
+
+use crate::support::{Ended, NOTHING, Running, SOON, command, ends};
+
+/// An IPv4 packet with these protocol, port and payload. Its checksums are nobody's business here.
+fn packet(veth: &Veth, protocol: u8, port: u16, payload: &[u8]) -> Vec<u8> {
+    let length = (28 + payload.len()) as u16;
+    let mut packet = [&veth.right.mac()[..], &veth.left.mac(), &[0x08, 0x00, 0x45, 0]].concat();
+    packet.extend(length.to_be_bytes());
+    packet.extend([0, 1, 0, 0, 64, protocol, 0, 0]);
+    packet.extend(veth.left.ipv4().octets());
+    packet.extend(veth.right.ipv4().octets());
+    packet.extend(4000_u16.to_be_bytes());
+    packet.extend(port.to_be_bytes());
+    packet.extend((8 + payload.len() as u16).to_be_bytes());
+    // Somebody's checksum, which is not the pseudo-header's sum.
+    packet.extend([0x12, 0x34]);
+    packet.extend(payload);
+    packet
+}
+
+fn swapped(mut packet: Vec<u8>) -> Vec<u8> {
+    let (to, from) = packet.split_at_mut(6);
+    to.swap_with_slice(&mut from[..6]);
+    packet
+}
+
+/// The program of an interface, as the kernel knows it.
+fn has_program(end: &portcullis_live_tests::End) -> bool {
+    end.namespace().ip(&["link", "show", "dev", end.name()]).contains("xdp")
+}
+
+struct Net {
+    veth: Veth,
+    left: Namespace,
+    right: Namespace,
+    _suite: Suite,
+}
+
+fn net(queues: u32) -> Option<Net> {
+    let suite = Suite::begin("run --af-xdp", "af-xdp", &["ethtool"])?;
+    let (left, right) = (Namespace::new(), Namespace::new());
+    let veth = Veth::between(&left, &right).queues(queues).make();
+    Some(Net { veth, left, right, _suite: suite })
+}
+
+#[test]
+fn frames_go_back_rewritten_until_a_signal_ends_it_in_order() {
+    let Some(Net { veth, right, .. }) = net(1) else { return };
+    for (signal, dispatch) in [("INT", "inline"), ("TERM", "pipelined")] {
+        let mut peer = PacketSocket::at(&veth.left);
+        let arguments = ["--af-xdp", veth.right.name(), "--only", "udp/9", "--dispatch", dispatch];
+        let running = Running::start(command(&right, "mac_swap", &arguments));
+        assert!(running.said.contains("native mode, copied"), "{}", running.said);
+        for number in 0..200_u32 {
+            let sent = packet(&veth, 17, 9, &number.to_be_bytes().repeat(number as usize % 300));
+            peer.send(&sent);
+            let back = swapped(sent);
+            assert!(peer.receive_where(SOON, |frame| frame.bytes == back).is_some(), "{number} comes back");
+        }
+        assert!(has_program(&veth.right));
+        running.signal(signal);
+        let ended = running.end();
+        assert!(ended.status.success(), "{}", ended.stderr);
+        let json = ended.json();
+        assert_eq!((&json["packets"], &json["carried_out"]["tx"]), (&200.into(), &200.into()), "{json}");
+        assert!(!has_program(&veth.right));
+    }
+}
+
+#[test]
+fn an_interrupt_ends_it_though_whoever_started_it_ignores_interrupts() {
+    let Some(Net { veth, right, .. }) = net(1) else { return };
+    let mut command = command(&right, "minimal", &["--af-xdp", veth.right.name()]);
+    // SAFETY: between fork and exec it only sets what a signal does.
+    #[expect(unsafe_code, reason = "there is no safe way to pass on what is ignored")]
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGINT, libc::SIG_IGN);
+            Ok(())
+        });
+    }
+    let running = Running::start(command);
+    running.signal("INT");
+    assert!(running.end().status.success());
+}
+
+#[test]
+fn a_killed_run_leaves_no_program_behind_and_the_next_one_starts() {
+    let Some(Net { veth, right, .. }) = net(1) else { return };
+    for _ in 0..3 {
+        let running = Running::start(command(&right, "minimal", &["--af-xdp", veth.right.name()]));
+        assert!(has_program(&veth.right));
+        running.signal("KILL");
+        assert!(!running.end().status.success());
+        portcullis_live_tests::wait_until("the program is gone", SOON, || !has_program(&veth.right));
+    }
+}
+
+#[test]
+fn only_what_the_rules_name_is_taken_and_the_kernel_has_the_rest() {
+    let Some(Net { veth, left, right, .. }) = net(1) else { return };
+    let mut seen = PacketSocket::at(&veth.right);
+    let peer = PacketSocket::at(&veth.left);
+    let arguments = ["--af-xdp", veth.right.name(), "--only", "udp/9,tcp/80", "--stack", "none"];
+    let running = Running::start(command(&right, "minimal", &arguments));
+    let (taken, left_alone) = (packet(&veth, 17, 9, b"taken"), packet(&veth, 17, 10, b"left alone"));
+    peer.send(&taken);
+    peer.send(&left_alone);
+    assert!(seen.receive_where(SOON, |frame| frame.bytes == left_alone).is_some());
+    assert!(seen.receive_where(NOTHING, |frame| frame.bytes == taken).is_none());
+    // ARP and ICMP are the kernel's.
+    assert!(portcullis_live_tests::ping(&left, veth.right.ipv4().into(), SOON));
+    running.signal("INT");
+    let json = running.end().json();
+    // `minimal` passes everything, and there is no way into the stack.
+    assert_eq!((&json["packets"], &json["lost"]["no_stack"]), (&1.into(), &1.into()), "{json}");
+}
+
+/// The way into the kernel, which answers there as if nobody stood between: a transfer over a port that is allowed, and
+/// none over another.
+#[test]
+fn what_passes_is_the_kernels() {
+    let Some(Net { veth, left, right, .. }) = net(1) else { return };
+    for (stack, mode) in [("veth", "native"), ("tap", "native"), ("auto", "native"), ("veth", "skb")] {
+        if mode == "skb" {
+            // There the program gets what the sender has not cut, which no frame has room for (the program says so).
+            veth.left.ethtool(&["-K", "tso off gso off"]);
+        }
+        let arguments = ["--af-xdp", veth.right.name(), "--stack", stack, "--xdp-mode", mode];
+        let running = Running::start(command(&right, "http_only", &arguments));
+        assert!(right.ip(&["link"]).contains("back into the kernel"), "there is an interface for it");
+        let addresses: [IpAddr; 2] = [veth.right.ipv4().into(), veth.right.ipv6().into()];
+        for address in addresses {
+            let allowed = right.run(|| TcpListener::bind((address, 80))).unwrap();
+            let refused = right.run(|| TcpListener::bind((address, 8080))).unwrap();
+            let sent: Vec<u8> = (0..1_000_000_u32).map(|at| (at * 7 % 251) as u8).collect();
+            let mut client = left.run(|| TcpStream::connect_timeout(&(address, 80).into(), SOON)).unwrap();
+            client.set_read_timeout(Some(SOON)).unwrap();
+            let echo = std::thread::spawn(move || {
+                let (mut server, _) = allowed.accept().unwrap();
+                let mut all = Vec::new();
+                server.read_to_end(&mut all).unwrap();
+                server.write_all(&all).unwrap();
+            });
+            client.write_all(&sent).unwrap();
+            client.shutdown(Shutdown::Write).unwrap();
+            let mut back = Vec::new();
+            client.read_to_end(&mut back).unwrap();
+            echo.join().unwrap();
+            assert!(back == sent, "{stack}, {mode}, {address}: {} of {} bytes came back", back.len(), sent.len());
+            assert!(left.run(|| TcpStream::connect_timeout(&(address, 8080).into(), NOTHING)).is_err(), "{address}");
+            drop(refused);
+        }
+        running.signal("INT");
+        let ended = running.end();
+        assert!(ended.status.success(), "{}", ended.stderr);
+        let json = ended.json();
+        let count = |of: &serde_json::Value| of.as_u64().unwrap();
+        assert!(count(&json["carried_out"]["pass"]) > 500, "{json}");
+        assert_eq!(count(&json["verdicts"]["pass"]), count(&json["carried_out"]["pass"]), "{json}");
+        // The sender leaves its checksums to a network card that there is not.
+        assert!(count(&json["checksums_completed"]) > 0, "{json}");
+        let links = right.ip(&["link"]);
+        assert!(!links.contains("back into the kernel"), "{links}");
+    }
+}
+
+#[test]
+fn queues_share_the_state_of_a_filter_with_maps() {
+    let Some(Net { veth, right, .. }) = net(2) else { return };
+    let peer = PacketSocket::at(&veth.left);
+    let dump = tempfile::tempdir().unwrap();
+    let flows = dump.path().join("flows.csv");
+    let dumped = format!("flows={}", flows.display());
+    let arguments = ["--af-xdp", veth.right.name(), "--only", "udp/9", "--dump-map", &dumped];
+    let running = Running::start(command(&right, "flow_stats", &arguments));
+    assert!(running.said.contains("queues 0,1"), "{}", running.said);
+    for _ in 0..100 {
+        peer.send(&packet(&veth, 17, 9, b"abc"));
+    }
+    std::thread::sleep(NOTHING);
+    running.signal("INT");
+    let ended = running.end();
+    assert_eq!(ended.json()["packets"], 100, "{}", ended.stdout);
+    let text = std::fs::read_to_string(flows).unwrap();
+    let row = text.lines().nth(1).unwrap_or_else(|| panic!("a flow: {text}"));
+    assert!(row.contains(",4000,9,17,100,3100,"), "{text}");
+}
+
+#[test]
+fn an_interface_that_is_removed_ends_the_run_with_a_sentence() {
+    let Some(Net { veth, right, .. }) = net(1) else { return };
+    let name = veth.right.name().to_owned();
+    let running = Running::start(command(&right, "minimal", &["--af-xdp", &name]));
+    veth.delete();
+    let ended = running.end();
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains(&format!("error: {name}: the interface is gone")), "{}", ended.stderr);
+    assert_eq!(ended.json()["packets"], 0);
+}
+
+#[test]
+fn a_link_may_go_down_and_come_up() {
+    let Some(Net { veth, right, .. }) = net(1) else { return };
+    let mut peer = PacketSocket::at(&veth.left);
+    let running = Running::start(command(&right, "mac_swap", &["--af-xdp", veth.right.name(), "--only", "udp/9"]));
+    for round in 0..3_u8 {
+        let sent = packet(&veth, 17, 9, &[round; 20]);
+        peer.send(&sent);
+        let back = swapped(sent);
+        assert!(peer.receive_where(SOON, |frame| frame.bytes == back).is_some(), "{round} comes back");
+        veth.right.down();
+        veth.right.up();
+        veth.right.wait_until_running();
+    }
+    running.signal("INT");
+    let ended = running.end();
+    assert!(ended.status.success(), "{}", ended.stderr);
+}
+
+#[test]
+fn what_is_wrong_is_said_before_anything_is_touched() {
+    let Some(Net { veth, right, .. }) = net(2) else { return };
+    let name = veth.right.name();
+    let twice = format!("{name}:0");
+    for (arguments, code, said) in [
+        (&["--af-xdp", "no_such_if"][..], 1, "there is no interface `no_such_if`"),
+        (&["--af-xdp", &format!("{name}:5")], 1, "has 2 receive queues, and no queue 5"),
+        (&["--af-xdp", "a/b"], 2, "no interface's name"),
+        (&["--af-xdp", name, "--af-xdp", &twice], 2, "given twice"),
+        (&["--af-xdp", name, "--only", "tcp/http"], 2, "--only"),
+        (&["--af-xdp", name, "--only", "tcp/80", "--all"], 2, "cannot be used with"),
+        (&["--af-xdp", name, "--redirect", "3"], 2, "3=eth1"),
+        (&["--af-xdp", name, "--redirect", "3=none"], 1, "there is no interface `none`"),
+        (&["--af-xdp", name, "--zero-copy"], 1, "no zero-copy mode"),
+        (&["--af-xdp", name, "--dispatch", "graph"], 1, "no dispatch method `graph`"),
+        (&["--af-xdp", name, "--read", "x.pcap"], 2, "cannot be used with"),
+        (&["--af-xdp", name, "--duration", "5"], 2, "a time with its unit"),
+    ] {
+        let Ended { status, stderr, .. } = ends(command(&right, "minimal", arguments));
+        assert_eq!(status.code(), Some(code), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(said), "{arguments:?}: {stderr}");
+        assert!(!has_program(&veth.right), "{arguments:?}");
+    }
+    // Somebody else has the interface.
+    let running = Running::start(command(&right, "minimal", &["--af-xdp", name]));
+    let ended = ends(command(&right, "minimal", &["--af-xdp", name]));
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(ended.stderr.contains(name), "{}", ended.stderr);
+    running.signal("INT");
+    assert!(running.end().status.success());
+}
+
+#[test]
+fn who_may_not_is_told_what_is_missing() {
+    let Some(Net { veth, right, .. }) = net(1) else { return };
+    // As root without capabilities: an ordinary user may not even be able to read the program here.
+    let whole = command(&right, "minimal", &["--af-xdp", veth.right.name()]);
+    let without = ["--bounding-set", "-all", "--inh-caps", "-all", "--"];
+    let mut command = right.command("setpriv");
+    // Behind `ip netns exec NAME`.
+    command.args(without).args(whole.get_args().skip(3));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let Ended { status, stderr, .. } = ends(command);
+    assert_eq!(status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("CAP_NET_RAW"), "{stderr}");
+}
+
+#[test]
+fn a_run_ends_after_its_time() {
+    let Some(Net { veth, right, .. }) = net(1) else { return };
+    let arguments = ["--af-xdp", veth.right.name(), "--duration", "200ms"];
+    assert!(Running::start(command(&right, "minimal", &arguments)).end().status.success());
+}

@@ -1,0 +1,7 @@
+//! `portcullis run --af-xdp` and `--nfqueue` as users meet them, between network namespaces.
+#![cfg(target_os = "linux")]
+
+mod af_xdp;
+#[cfg(feature = "nfqueue")]
+mod nfqueue;
+mod support;

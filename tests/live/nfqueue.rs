@@ -1,0 +1,100 @@
+//! Netfilter queues.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream};
+
+use portcullis_live_tests::{Namespace, Suite, Veth, ping};
+
+use crate::support::{Ended, NOTHING, Running, SOON, command, ends};
+
+struct Net {
+    veth: Veth,
+    left: Namespace,
+    right: Namespace,
+    _suite: Suite,
+}
+
+/// Two namespaces, where what comes in on the right goes to queues by these rules.
+fn net(rules: &[&str]) -> Option<Net> {
+    let suite = Suite::begin("run --nfqueue", "nfqueue", &["iptables-legacy", "ip6tables-legacy"])?;
+    let (left, right) = (Namespace::new(), Namespace::new());
+    let veth = Veth::between(&left, &right).make();
+    for rule in rules {
+        for program in ["iptables-legacy", "ip6tables-legacy"] {
+            let status = right.command(program).args(rule.split(' ')).status().unwrap();
+            assert!(status.success(), "{program} {rule}");
+        }
+    }
+    Some(Net { veth, left, right, _suite: suite })
+}
+
+fn connects(from: &Namespace, address: IpAddr, port: u16, most: std::time::Duration) -> bool {
+    from.run(|| TcpStream::connect_timeout(&(address, port).into(), most)).is_ok()
+}
+
+#[test]
+fn the_firewall_asks_and_the_filter_answers() {
+    let Some(Net { veth, left, right, .. }) = net(&["-A INPUT -p tcp -j NFQUEUE --queue-num 5"]) else { return };
+    for dispatch in ["inline", "pipelined"] {
+        let running = Running::start(command(&right, "http_only", &["--nfqueue", "5", "--dispatch", dispatch]));
+        for address in [IpAddr::from(veth.right.ipv4()), veth.right.ipv6().into()] {
+            let allowed = right.run(|| TcpListener::bind((address, 80))).unwrap();
+            let _refused = right.run(|| TcpListener::bind((address, 8080))).unwrap();
+            let mut client = left.run(|| TcpStream::connect_timeout(&(address, 80).into(), SOON)).unwrap();
+            let (mut server, _) = allowed.accept().unwrap();
+            let sent: Vec<u8> = (0..500_000_u32).map(|at| (at % 249) as u8).collect();
+            let of_server = std::thread::spawn(move || {
+                let mut all = Vec::new();
+                server.read_to_end(&mut all).unwrap();
+                all
+            });
+            client.write_all(&sent).unwrap();
+            drop(client);
+            assert!(of_server.join().unwrap() == sent, "{dispatch}, {address}");
+            assert!(!connects(&left, address, 8080, NOTHING), "{dispatch}, {address}");
+        }
+        // The rule asks for nothing else.
+        assert!(ping(&left, veth.right.ipv4().into(), SOON));
+        running.signal("INT");
+        let ended = running.end();
+        assert!(ended.status.success(), "{}", ended.stderr);
+        let json = ended.json();
+        let count = |of: &serde_json::Value| of.as_u64().unwrap();
+        assert!(count(&json["carried_out"]["pass"]) > 10 && count(&json["carried_out"]["drop"]) >= 2, "{json}");
+        assert_eq!(json["verdicts"], json["carried_out"], "{json}");
+    }
+    // Nobody answers any more, and the rule has no bypass.
+    assert!(!connects(&left, veth.right.ipv4().into(), 80, NOTHING));
+}
+
+#[test]
+fn verdicts_that_a_queue_cannot_carry_out_drop_and_are_counted() {
+    let Some(Net { veth, left, right, .. }) = net(&["-A INPUT -p icmp -j NFQUEUE --queue-num 1"]) else { return };
+    let running = Running::start(command(&right, "mac_swap", &["--nfqueue", "1"]));
+    assert!(!ping(&left, veth.right.ipv4().into(), NOTHING));
+    running.signal("TERM");
+    let json = running.end().json();
+    assert!(json["lost"]["not_here"].as_u64().unwrap() > 0, "{json}");
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let Some(Net { right, .. }) = net(&[]) else { return };
+    for (arguments, code, said) in [
+        (&["--nfqueue", "70000"][..], 2, "70000"),
+        (&["--nfqueue", "1", "--nfqueue", "1"], 2, "given twice"),
+        (&["--nfqueue", "1", "--af-xdp", "eth0"], 2, "cannot be used with"),
+        (&["--nfqueue", "1", "--only", "tcp/80"], 2, "cannot be used with"),
+        (&["--nfqueue", "1", "--write", "x.pcap"], 2, "cannot be used with"),
+    ] {
+        let Ended { status, stderr, .. } = ends(command(&right, "minimal", arguments));
+        assert_eq!(status.code(), Some(code), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(said), "{arguments:?}: {stderr}");
+    }
+    let running = Running::start(command(&right, "minimal", &["--nfqueue", "7"]));
+    let ended = ends(command(&right, "minimal", &["--nfqueue", "7"]));
+    assert_eq!(ended.status.code(), Some(1), "somebody else has the queue");
+    assert!(ended.stderr.contains('7'), "{}", ended.stderr);
+    running.signal("INT");
+    assert!(running.end().status.success());
+}

@@ -1,0 +1,92 @@
+//! The program while it runs in a namespace.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use portcullis_live_tests::{Namespace, wait_until};
+use serde_json::Value;
+
+/// Long enough for whatever is to happen, on a busy machine, too.
+pub const SOON: Duration = Duration::from_secs(30);
+
+/// Long enough to see that nothing happens.
+pub const NOTHING: Duration = Duration::from_millis(300);
+
+/// A run of the program.
+pub struct Running {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+    /// What it has said on standard error so far.
+    pub said: String,
+}
+
+/// How a run ended.
+pub struct Ended {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ended {
+    /// The line of JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {}\n{}", self.stdout, self.stderr))
+    }
+}
+
+/// Runs a command that ends by itself, and soon.
+pub fn ends(mut command: Command) -> Ended {
+    let mut child = command.spawn().expect("the program starts");
+    let stderr = BufReader::new(child.stderr.take().unwrap());
+    Running { child, stderr, said: String::new() }.end()
+}
+
+/// `portcullis run` with these arguments, in a namespace.
+pub fn command(namespace: &Namespace, filter: &str, arguments: &[&str]) -> Command {
+    let mut command = namespace.command(env!("CARGO_BIN_EXE_portcullis"));
+    let filter = format!("{}/shaders/{filter}.wgsl", env!("CARGO_MANIFEST_DIR"));
+    command.args(["run", &filter, "--device", "cpu", "--json"]).args(arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+impl Running {
+    /// Starts it, and waits until it receives.
+    pub fn start(mut command: Command) -> Running {
+        let mut child = command.spawn().expect("the program starts");
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut running = Running { child, stderr, said: String::new() };
+        while !running.said.contains(" mode, ") && !running.said.contains("taking packets") {
+            assert!(running.stderr.read_line(&mut running.said).unwrap() > 0, "it ended: {}", running.said);
+        }
+        running
+    }
+
+    /// Sends it a signal: `INT`.
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status();
+        assert!(status.unwrap().success());
+    }
+
+    /// Waits for its end. What it says until then is little enough for its pipes.
+    pub fn end(mut self) -> Ended {
+        let mut status = None;
+        wait_until("the program ends", SOON, || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        let mut stdout = String::new();
+        self.child.stdout.take().unwrap().read_to_string(&mut stdout).unwrap();
+        self.stderr.read_to_string(&mut self.said).unwrap();
+        Ended { status: status.unwrap(), stdout, stderr: std::mem::take(&mut self.said) }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // A test that fails leaves nobody behind.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
