@@ -97,6 +97,11 @@ impl Losses {
         self.0[loss as usize]
     }
 
+    /// The same, to be changed.
+    pub fn of_mut(&mut self, loss: Loss) -> &mut u64 {
+        &mut self.0[loss as usize]
+    }
+
     /// The packets lost in all.
     pub fn all(&self) -> u64 {
         self.0.iter().sum()

@@ -13,6 +13,7 @@
 mod batcher;
 mod lane;
 mod stats;
+mod summary;
 
 use std::sync::Arc;
 use std::thread;
@@ -24,6 +25,7 @@ use portcullis_io::live::{Lane, LiveError};
 use super::Observer;
 use lane::Driver;
 pub use stats::{LaneStats, Snapshot};
+pub use summary::{LaneSummary, LanesSummary, Latency, Reading, RunStats, RunSummary, Summary};
 
 /// When batches are closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

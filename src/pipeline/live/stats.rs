@@ -6,16 +6,32 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use portcullis_core::device::{Done, StageTimes};
 use portcullis_core::packet::Action;
-use portcullis_io::live::{Carried, Received};
+use portcullis_io::live::{Carried, Loss, Received};
 
 /// Latencies above this are counted as this.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// A lane's numbers, now and later.
+///
+/// The lane's own thread notes them, and is not to wait for those who ask: a histogram of latencies is some hundred KiB, and
+/// copying it takes longer than a batch. So whoever asks takes the lane's away, puts an empty one there, and adds.
 #[derive(Debug)]
-pub struct LaneStats(Mutex<Snapshot>);
+pub struct LaneStats {
+    /// What the lane notes. The latencies are those since somebody asked last.
+    now: Mutex<Snapshot>,
+    /// For those who ask, who may wait for one another.
+    asked: Mutex<Asked>,
+}
 
-/// A lane's numbers at a moment.
+#[derive(Debug)]
+struct Asked {
+    /// All latencies that were taken from the lane.
+    latency: Histogram<u64>,
+    /// An empty one, for the lane.
+    spare: Histogram<u64>,
+}
+
+/// A lane's numbers at a moment, or of the time between two; or those of several lanes.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     /// What came in.
@@ -32,31 +48,100 @@ pub struct Snapshot {
     pub latency: Histogram<u64>,
 }
 
-impl Default for LaneStats {
-    fn default() -> LaneStats {
-        // Three digits: 0.1 % of what is measured.
-        let latency = Histogram::new_with_bounds(1, LONGEST.as_nanos() as u64, 3).expect("bounds that make sense");
-        LaneStats(Mutex::new(Snapshot {
+impl Default for Snapshot {
+    fn default() -> Snapshot {
+        Snapshot {
             received: Received::default(),
             carried: Carried::default(),
             verdicts: [0; Action::ALL.len()],
             batches: 0,
             times: StageTimes::default(),
-            latency,
-        }))
+            latency: latencies(),
+        }
+    }
+}
+
+impl Snapshot {
+    /// What has come since `before`, an earlier snapshot of the same lane.
+    pub fn since(&self, before: &Snapshot) -> Snapshot {
+        let mut since = self.clone();
+        each(&mut since, before, |now, before| *now = now.saturating_sub(before));
+        since.times = StageTimes {
+            upload: self.times.upload.saturating_sub(before.times.upload),
+            kernel: self.times.kernel.saturating_sub(before.times.kernel),
+            download: self.times.download.saturating_sub(before.times.download),
+        };
+        // Both have the same bounds, and nothing that is not in the later one.
+        if since.latency.subtract(&before.latency).is_err() {
+            since.latency.clear();
+        }
+        since
+    }
+
+    /// Adds another lane's numbers.
+    pub fn add(&mut self, other: &Snapshot) {
+        each(self, other, |sum, other| *sum += other);
+        self.times += other.times;
+        self.latency.add(&other.latency).expect("all have the same bounds");
+    }
+
+    /// Packets with a verdict.
+    pub fn judged(&self) -> u64 {
+        self.verdicts.iter().sum()
+    }
+}
+
+/// Does something with every count of `to` and its fellow in `from`.
+fn each(to: &mut Snapshot, from: &Snapshot, mut with: impl FnMut(&mut u64, u64)) {
+    let Received { packets, bytes, put_together, checksums, dropped_by_kernel, refused } = &mut to.received;
+    with(packets, from.received.packets);
+    with(bytes, from.received.bytes);
+    with(put_together, from.received.put_together);
+    with(checksums, from.received.checksums);
+    with(dropped_by_kernel, from.received.dropped_by_kernel);
+    with(refused, from.received.refused);
+    let Carried { packets, bytes, losses, checksums } = &mut to.carried;
+    for action in Action::ALL.map(|action| action as usize) {
+        with(&mut packets[action], from.carried.packets[action]);
+        with(&mut bytes[action], from.carried.bytes[action]);
+        with(&mut to.verdicts[action], from.verdicts[action]);
+    }
+    for loss in Loss::ALL {
+        with(losses.of_mut(loss), from.carried.losses.of(loss));
+    }
+    with(checksums, from.carried.checksums);
+    with(&mut to.batches, from.batches);
+}
+
+/// Three digits: 0.1 % of what is measured.
+fn latencies() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LONGEST.as_nanos() as u64, 3).expect("bounds that make sense")
+}
+
+impl Default for LaneStats {
+    fn default() -> LaneStats {
+        LaneStats { now: Mutex::default(), asked: Mutex::new(Asked { latency: latencies(), spare: latencies() }) }
     }
 }
 
 impl LaneStats {
     /// How things stand.
     pub fn snapshot(&self) -> Snapshot {
-        self.lock().clone()
+        let mut asked = lock(&self.asked);
+        let Asked { latency, spare } = &mut *asked;
+        let mut now = lock(&self.now);
+        std::mem::swap(&mut now.latency, spare);
+        let Snapshot { received, carried, verdicts, batches, times, .. } = *now;
+        drop(now);
+        latency.add(&*spare).expect("all have the same bounds");
+        spare.reset();
+        Snapshot { received, carried, verdicts, batches, times, latency: latency.clone() }
     }
 
     /// Notes a batch that the device is through with.
     pub(super) fn done(&self, done: &Done) {
         let counts = done.verdicts.counts();
-        let mut now = self.lock();
+        let mut now = lock(&self.now);
         for (action, sum) in Action::ALL.into_iter().zip(&mut now.verdicts) {
             *sum += counts[action as usize];
         }
@@ -66,18 +151,18 @@ impl LaneStats {
 
     /// Notes what became of a batch of so many packets, the first of which came this long ago.
     pub(super) fn carried(&self, carried: &Carried, packets: usize, latency: Duration) {
-        let mut now = self.lock();
+        let mut now = lock(&self.now);
         now.carried = *carried;
         let latency = (latency.as_nanos() as u64).clamp(1, LONGEST.as_nanos() as u64);
         now.latency.saturating_record_n(latency, packets as u64);
     }
 
     pub(super) fn received(&self, received: Received) {
-        self.lock().received = received;
+        lock(&self.now).received = received;
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Snapshot> {
-        // Numbers are numbers whoever died meanwhile.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(numbers: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Numbers are numbers whoever died meanwhile.
+    numbers.lock().unwrap_or_else(PoisonError::into_inner)
 }

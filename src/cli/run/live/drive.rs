@@ -2,15 +2,16 @@
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use portcullis::device::{Device, DeviceError, DeviceKind, Dispatch, LoadOptions, Session};
 use portcullis::devices;
 use portcullis::io::live::Lane;
-use portcullis::pipeline::live::{Closing, LaneError, LaneStats, LiveLane, LiveOptions, Snapshot, run_live};
+use portcullis::pipeline::live::{
+    Closing, LaneError, LaneStats, LiveLane, LiveOptions, RunStats, RunSummary, run_live,
+};
 use portcullis::program::Program;
 
-use super::report::Report;
+use super::report;
 use crate::cli::failure::{Failure, WRONG};
 use crate::cli::out;
 use crate::cli::run::interrupt::Interrupt;
@@ -31,8 +32,7 @@ pub struct Prepared {
 /// A run that is over.
 pub struct Ended {
     device: Arc<dyn Device>,
-    elapsed: Duration,
-    lanes: Vec<(String, Snapshot)>,
+    summary: RunSummary,
     error: Option<LaneError>,
     saved: Result<(), Failure>,
 }
@@ -107,27 +107,26 @@ pub fn drive(
             stop.cancel();
         });
     }
-    let begun = Instant::now();
+    let named = names.into_iter().zip(stats.iter().cloned()).collect();
+    let run = RunStats::begin(args.filter.name(), device.info().id.clone(), named);
     let mut progress = Progress::new(false);
     let mut onlooker = Onlooker { progress: &mut progress, maps: &mut maps };
     let (mut lanes, error) = run_live(lanes, &stats, &live, &interrupt.stop, at_stop, &mut onlooker);
-    let elapsed = begun.elapsed();
+    let reading = run.read();
     let saved = match (&error, lanes.first_mut()) {
         // What was in flight is lost with a device that failed, and so is what it has done to the maps.
         (Some(LaneError::Device(_)), _) | (_, None) => Ok(()),
         (_, Some(lane)) => maps.write(&mut *lane.session),
     };
     drop(lanes);
-    let lanes = names.into_iter().zip(stats.iter().map(|stats| stats.snapshot())).collect();
-    Ok(Ended { device, elapsed, lanes, error, saved })
+    Ok(Ended { summary: run.summary(&reading), device, error, saved })
 }
 
 impl Ended {
     /// Prints what came of it, and says how it ended. `more` are lines for people.
     pub fn report(self, args: &Args, more: &[(&str, String)]) -> Result<(), Failure> {
-        let Ended { device, elapsed, lanes, error, saved } = self;
-        let report = Report { filter: args.filter.name(), device: device.info(), elapsed, lanes: &lanes };
-        let text = if args.json { report.json() } else { report.table(more) };
+        let Ended { device, summary, error, saved } = self;
+        let text = if args.json { report::json(&summary) } else { report::table(&summary, &device.info().name, more) };
         if args.takes_stdout() {
             out::note(text.trim_end());
         } else {

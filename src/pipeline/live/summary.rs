@@ -1,0 +1,310 @@
+//! What came of a live run, or of a moment of it, in the one form that everybody who shows it has: the table and the lines of
+//! `--stats`, the totals at the end, metrics, and who asks from outside.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use portcullis_core::packet::Action;
+use portcullis_io::live::Loss;
+use serde::{Deserialize, Serialize};
+
+use super::{LaneStats, Snapshot};
+
+/// The numbers of a run that goes on.
+#[derive(Debug)]
+pub struct RunStats {
+    filter: Mutex<String>,
+    device: String,
+    begun: Instant,
+    lanes: Vec<(String, Arc<LaneStats>)>,
+}
+
+/// How all lanes of a run stand at a moment, or what came between two.
+#[derive(Debug, Clone)]
+pub struct Reading {
+    /// How long the run has gone on, or the time between the two.
+    pub elapsed: Duration,
+    /// The lanes, by name.
+    pub lanes: Vec<(String, Snapshot)>,
+}
+
+/// A run, as it is told to others.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunSummary {
+    /// The filter's name.
+    pub filter: String,
+    /// The device's id: `cpu`.
+    pub device: String,
+    /// Its numbers.
+    #[serde(flatten)]
+    pub numbers: LanesSummary,
+}
+
+/// Numbers of all lanes together, and of each.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LanesSummary {
+    /// All lanes together.
+    #[serde(flatten)]
+    pub sum: Summary,
+    /// Each lane.
+    pub lanes: Vec<LaneSummary>,
+}
+
+/// Numbers of a lane.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LaneSummary {
+    /// Its name: `eth0:0`.
+    pub lane: String,
+    /// Its numbers.
+    #[serde(flatten)]
+    pub sum: Summary,
+}
+
+/// Numbers of a lane, or of several together, over a time. Every key is always there, also those by names.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Summary {
+    /// Packets received.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Packets that the kernel dropped because nobody took them in time. They are not among those received.
+    pub dropped_by_kernel: u64,
+    /// Packets that were too long to be received, or made no sense. They are not among those received.
+    pub refused: u64,
+    /// Packets that came in several pieces.
+    pub put_together: u64,
+    /// Verdicts given.
+    pub verdicts: BTreeMap<String, u64>,
+    /// Verdicts carried out.
+    pub carried_out: BTreeMap<String, u64>,
+    /// Packets that went on: by PASS, TX or REDIRECT.
+    pub packets_out: u64,
+    /// Their bytes, as they went out.
+    pub bytes_out: u64,
+    /// Packets that went nowhere against their verdict, or for want of one, by the reason.
+    pub lost: BTreeMap<String, u64>,
+    /// Checksums that senders had left to their network cards, and that were completed.
+    pub checksums_completed: u64,
+    /// Batches that the device has been through with.
+    pub batches: u64,
+    /// Packets in a batch, in the mean.
+    pub batch_mean: f64,
+    /// How long it took, in seconds.
+    pub elapsed_s: f64,
+    /// Million packets received a second.
+    pub mpps: f64,
+    /// Their bits, 10⁹ a second: from the first of the Ethernet header to the last of the packet.
+    pub gbps: f64,
+    /// Million packets a second that went on.
+    pub mpps_out: f64,
+    /// Their bits, 10⁹ a second.
+    pub gbps_out: f64,
+    /// Latencies.
+    pub latency_us: Latency,
+}
+
+/// Microseconds, from when a batch's first packet was received to when its verdicts were carried out; each packet counts. 0 where
+/// there were none.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Latency {
+    /// Half of the packets took no longer.
+    pub p50: f64,
+    /// 99 %.
+    pub p99: f64,
+    /// 99.9 %.
+    #[serde(rename = "p99.9")]
+    pub p99_9: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+impl RunStats {
+    /// A run that begins now, on a device of this id.
+    pub fn begin(filter: String, device: String, lanes: Vec<(String, Arc<LaneStats>)>) -> RunStats {
+        RunStats { filter: Mutex::new(filter), device, begun: Instant::now(), lanes }
+    }
+
+    /// Another filter has taken over.
+    pub fn set_filter(&self, name: String) {
+        *self.filter.lock().unwrap_or_else(PoisonError::into_inner) = name;
+    }
+
+    /// How things stand.
+    pub fn read(&self) -> Reading {
+        let lanes = self.lanes.iter().map(|(name, lane)| (name.clone(), lane.snapshot()));
+        Reading { lanes: lanes.collect(), elapsed: self.begun.elapsed() }
+    }
+
+    /// The run at that moment.
+    pub fn summary(&self, reading: &Reading) -> RunSummary {
+        let filter = self.filter.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        RunSummary { filter, device: self.device.clone(), numbers: reading.summary() }
+    }
+}
+
+impl Reading {
+    /// What has come since `before`, an earlier reading of the same run.
+    pub fn since(&self, before: &Reading) -> Reading {
+        let lanes = self.lanes.iter().zip(&before.lanes);
+        let lanes = lanes.map(|((name, now), (_, before))| (name.clone(), now.since(before))).collect();
+        Reading { elapsed: self.elapsed.saturating_sub(before.elapsed), lanes }
+    }
+
+    /// Its numbers.
+    pub fn summary(&self) -> LanesSummary {
+        let mut sum = Snapshot::default();
+        self.lanes.iter().for_each(|(_, lane)| sum.add(lane));
+        let lanes = self
+            .lanes
+            .iter()
+            .map(|(name, lane)| LaneSummary { lane: name.clone(), sum: Summary::new(lane, self.elapsed) });
+        LanesSummary { lanes: lanes.collect(), sum: Summary::new(&sum, self.elapsed) }
+    }
+}
+
+impl Summary {
+    /// What came in this time.
+    pub fn new(of: &Snapshot, elapsed: Duration) -> Summary {
+        let by_action = |counts: &[u64; Action::ALL.len()]| -> BTreeMap<_, _> {
+            Action::ALL.map(|action| (action.name().to_owned(), counts[action as usize])).into()
+        };
+        let on = |counts: &[u64; Action::ALL.len()]| {
+            [Action::Pass, Action::Tx, Action::Redirect].map(|action| counts[action as usize]).iter().sum::<u64>()
+        };
+        let (packets_out, bytes_out) = (on(&of.carried.packets), on(&of.carried.bytes));
+        let seconds = elapsed.as_secs_f64();
+        let a_second = |count: f64, unit: f64| if seconds > 0.0 { count / seconds / unit } else { 0.0 };
+        let at = |percentile| of.latency.value_at_percentile(percentile) as f64 / 1e3;
+        Summary {
+            packets: of.received.packets,
+            bytes: of.received.bytes,
+            dropped_by_kernel: of.received.dropped_by_kernel,
+            refused: of.received.refused,
+            put_together: of.received.put_together,
+            verdicts: by_action(&of.verdicts),
+            carried_out: by_action(&of.carried.packets),
+            packets_out,
+            bytes_out,
+            lost: Loss::ALL.map(|loss| (loss.name().to_owned(), of.carried.losses.of(loss))).into(),
+            checksums_completed: of.received.checksums + of.carried.checksums,
+            batches: of.batches,
+            batch_mean: if of.batches > 0 { of.judged() as f64 / of.batches as f64 } else { 0.0 },
+            elapsed_s: seconds,
+            mpps: a_second(of.received.packets as f64, 1e6),
+            gbps: a_second(of.received.bytes as f64 * 8.0, 1e9),
+            mpps_out: a_second(packets_out as f64, 1e6),
+            gbps_out: a_second(bytes_out as f64 * 8.0, 1e9),
+            latency_us: Latency { p50: at(50.0), p99: at(99.0), p99_9: at(99.9), max: at(100.0) },
+        }
+    }
+
+    /// Verdicts of this kind.
+    pub fn verdicts(&self, action: Action) -> u64 {
+        self.verdicts.get(action.name()).copied().unwrap_or_default()
+    }
+
+    /// Packets lost for this reason.
+    pub fn lost(&self, loss: Loss) -> u64 {
+        self.lost.get(loss.name()).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_io::live::{Carried, Losses, Received};
+
+    use super::*;
+
+    /// A lane of which every number is another, `k` times as much.
+    fn snapshot(k: u64, latencies: &[(u64, u64)]) -> Snapshot {
+        let mut losses = Losses::default();
+        losses.add(Loss::NoRoom, 7 * k);
+        losses.add(Loss::Overload, 2 * k);
+        let mut snapshot = Snapshot {
+            received: Received {
+                packets: 1000 * k,
+                bytes: 64_000 * k,
+                put_together: 3 * k,
+                checksums: 5 * k,
+                dropped_by_kernel: 11 * k,
+                refused: 13 * k,
+            },
+            carried: Carried {
+                packets: [0, 100 * k, 500 * k, 200 * k, 91 * k],
+                bytes: [0, 6_400 * k, 30_000 * k, 12_000 * k, 6_000 * k],
+                losses,
+                checksums: 6 * k,
+            },
+            verdicts: [0, 100 * k, 500 * k, 207 * k, 93 * k],
+            batches: 10 * k,
+            ..Snapshot::default()
+        };
+        for (latency, packets) in latencies {
+            snapshot.latency.record_n(*latency, *packets).unwrap();
+        }
+        snapshot
+    }
+
+    #[test]
+    fn rates_and_means_are_those_of_the_time() {
+        let summary =
+            Summary::new(&snapshot(1000, &[(5_000, 9950), (80_000, 45), (200_000, 5)]), Duration::from_millis(500));
+        assert_eq!(
+            (summary.packets, summary.bytes, summary.packets_out, summary.bytes_out),
+            (1_000_000, 64_000_000, 791_000, 48_000_000)
+        );
+        assert_eq!((summary.mpps, summary.gbps), (2.0, 1.024));
+        assert_eq!((summary.mpps_out, summary.gbps_out), (1.582, 0.768));
+        assert_eq!((summary.batches, summary.batch_mean), (10_000, 90.0));
+        assert_eq!(
+            (summary.lost(Loss::NoRoom), summary.lost(Loss::Overload), summary.lost(Loss::Aborted)),
+            (7000, 2000, 0)
+        );
+        assert_eq!((summary.verdicts(Action::Tx), summary.carried_out["tx"]), (207_000, 200_000));
+        assert_eq!(summary.checksums_completed, 11_000);
+        let near = |is: f64, want: f64| assert!((is / want - 1.0).abs() < 0.001, "{is} is not {want}");
+        near(summary.latency_us.p50, 5.0);
+        near(summary.latency_us.p99, 5.0);
+        near(summary.latency_us.p99_9, 80.0);
+        near(summary.latency_us.max, 200.0);
+    }
+
+    #[test]
+    fn nothing_in_no_time_is_nothing() {
+        let summary = Summary::new(&Snapshot::default(), Duration::ZERO);
+        let numbers = [summary.mpps, summary.gbps, summary.mpps_out, summary.batch_mean, summary.latency_us.p99];
+        assert_eq!(numbers, [0.0; 5]);
+        assert_eq!(summary.verdicts.len(), Action::ALL.len(), "every key is there");
+        assert_eq!(summary.lost.len(), Loss::ALL.len());
+    }
+
+    #[test]
+    fn what_came_since_is_what_is_more() {
+        let lanes = |k: u64, latencies: &[(u64, u64)]| {
+            vec![("a:0".to_owned(), snapshot(k, latencies)), ("a:1".to_owned(), snapshot(10 * k, latencies))]
+        };
+        let before = Reading { elapsed: Duration::from_secs(1), lanes: lanes(3, &[(9_000_000, 50)]) };
+        let now = Reading { elapsed: Duration::from_secs(3), lanes: lanes(5, &[(9_000_000, 50), (4_000, 10)]) };
+        let since = now.since(&before);
+        assert_eq!(since.elapsed, Duration::from_secs(2));
+        let is = since.summary();
+        let want = Reading { elapsed: since.elapsed, lanes: lanes(2, &[(4_000, 10)]) }.summary();
+        assert_eq!(is, want);
+        assert_eq!((is.sum.packets, is.lanes[0].sum.packets, is.lanes[1].sum.packets), (22_000, 2_000, 20_000));
+        assert!(is.sum.latency_us.max < 5.0, "what took long was before");
+    }
+
+    #[test]
+    fn others_read_what_is_told_them() {
+        let lanes = vec![("eth0:0".to_owned(), Arc::new(LaneStats::default()))];
+        let stats = RunStats::begin("f.wgsl".into(), "cpu".into(), lanes);
+        stats.set_filter("g.wgsl".into());
+        let summary = stats.summary(&stats.read());
+        let text = serde_json::to_string(&summary).unwrap();
+        assert_eq!(serde_json::from_str::<RunSummary>(&text).unwrap(), summary);
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((&json["filter"], &json["lanes"][0]["lane"]), (&"g.wgsl".into(), &"eth0:0".into()));
+        assert_eq!((&json["packets"], &json["latency_us"]["p99.9"]), (&0.into(), &0.0.into()));
+    }
+}
