@@ -12,6 +12,7 @@ fn wrong_usage_is_told_from_wrong_input() {
     for bad in ["0", "-1", "NaN", "1.5", "4294967296", "", "0x10"] {
         with(&[&format!("--batch={bad}")]).failed(2, &["--batch"]);
     }
+    with(&["--batch=auto"]).failed(2, &["--batch auto", "a capture does not come at a rate"]);
     for bad in ["0", "-1", "NaN", "1025", ""] {
         with(&[&format!("--threads={bad}")]).failed(2, &["--threads"]);
     }

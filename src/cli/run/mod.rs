@@ -75,9 +75,10 @@ pub struct Args {
     /// lists which a device has, the first of them taken if this is not given
     #[arg(long, value_name = "METHOD")]
     dispatch: Option<Dispatch>,
-    /// Packets in a batch, at most; a batch is also bounded in bytes
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    batch: Option<u32>,
+    /// Packets in a batch, at most; one of a capture is also bounded in bytes. Of live packets, 256 if this is not given, and
+    /// `auto`: as many as the device needs to keep up with what comes, and no more
+    #[arg(long, value_name = "N|auto", value_parser = batch)]
+    batch: Option<BatchSize>,
     /// Threads that run the filter, on devices that run on the processor; all cores if not given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -90,6 +91,23 @@ pub struct Args {
     /// Show how far it is at once, and without a terminal too; long runs on a terminal show it anyway
     #[arg(long, conflicts_with_all = ["af_xdp", "nfqueue"])]
     progress: bool,
+}
+
+/// What `--batch` takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BatchSize {
+    /// As large as the device needs it, for live packets.
+    Auto,
+    /// So many packets, at most.
+    Packets(u32),
+}
+
+fn batch(text: &str) -> Result<BatchSize, String> {
+    match text.parse() {
+        Ok(packets @ 1..) => Ok(BatchSize::Packets(packets)),
+        _ if text == "auto" => Ok(BatchSize::Auto),
+        _ => Err(format!("expected a number of packets from 1 to {}, or `auto`", u32::MAX)),
+    }
 }
 
 /// Standard output by whatever name: opened as a file it would be emptied, and have the table in it.
@@ -119,6 +137,10 @@ fn run_capture(args: &Args, read: &str) -> Result<(), Failure> {
     }
     if read == "-" && stdin().is_terminal() {
         return Err(Failure::Usage("--read -: standard input is a terminal; pipe a capture into it".into()));
+    }
+    if args.batch == Some(BatchSize::Auto) {
+        let what = "a capture does not come at a rate that a size could be found for; give a number, or nothing";
+        return Err(Failure::Usage(format!("--batch auto: {what}")));
     }
     if args.captures_to_stdout() && stdout().is_terminal() {
         return Err(Failure::Usage("a capture is binary, and standard output a terminal; send it to a file".into()));
@@ -270,7 +292,7 @@ impl Args {
 fn open_source(args: &Args, read: &str, program: &Program, kind: DeviceKind) -> Result<Box<dyn Source>, Failure> {
     let writes = args.write.is_some() || args.write_tx.is_some() || args.write_redirect.is_some();
     let mut options = pipeline::source_options(program, kind, writes);
-    if let Some(batch) = args.batch {
+    if let Some(BatchSize::Packets(batch)) = args.batch {
         options.max_packets = batch as usize;
         // Room for packets of 512 bytes; of longer ones a batch has fewer, so that memory is bounded.
         options.block_size =

@@ -6,15 +6,30 @@ use portcullis_core::packet::Batch;
 use portcullis_io::live::{LiveError, Receiver};
 
 use super::Closing;
+use super::sizing::{Rate, Shared};
 
 /// How long nothing may happen before somebody looks whether it is to stop.
 pub(super) const PATIENCE: Duration = Duration::from_millis(50);
 
+/// Packets that a batch which finds its size may have in any case, where they are there: so many cost little more than one.
+const AT_ONCE: usize = 256;
+
 /// Gathers packets until a batch is full, or its first packet has waited for long enough.
-pub(super) struct Batcher {
+pub(super) struct Batcher<'a> {
     closing: Closing,
+    shared: &'a Shared,
+    rate: Rate,
     gathered: usize,
     first: Option<Instant>,
+}
+
+/// When a batch is closed.
+struct Goal {
+    /// As soon as it has so many packets.
+    enough: usize,
+    /// It never has more.
+    most: usize,
+    delay: Duration,
 }
 
 /// What came of a look.
@@ -27,22 +42,36 @@ pub(super) enum Look {
     Nothing,
 }
 
-impl Batcher {
-    pub fn new(closing: Closing) -> Batcher {
-        Batcher { closing: Closing { most: closing.most.max(1), ..closing }, gathered: 0, first: None }
+impl<'a> Batcher<'a> {
+    pub fn new(closing: Closing, shared: &'a Shared) -> Batcher<'a> {
+        let closing = Closing { most: closing.most.max(1), ..closing };
+        Batcher { closing, shared, rate: Rate::new(Instant::now()), gathered: 0, first: None }
+    }
+
+    fn goal(&self) -> Goal {
+        let Closing { most, delay, auto } = self.closing;
+        if !auto {
+            return Goal { enough: most, most, delay };
+        }
+        let (enough, delay) = self.shared.wanted();
+        Goal { enough, most: enough.max(AT_ONCE).min(most), delay }
     }
 
     /// Receives what is there. With `last` what there is makes a batch, however little.
     pub fn look(&mut self, receiver: &mut dyn Receiver, last: bool) -> Result<Look, LiveError> {
-        let came = receiver.receive(self.closing.most - self.gathered)?;
+        let Goal { enough, most, delay } = self.goal();
+        let came = receiver.receive(most.saturating_sub(self.gathered))?;
         if came > 0 {
             self.gathered += came;
             self.first.get_or_insert_with(Instant::now);
         }
         let Some(first) = self.first else { return Ok(Look::Nothing) };
-        let until = first + self.closing.delay;
-        if !last && self.gathered < self.closing.most && Instant::now() < until {
+        let (now, until) = (Instant::now(), first + delay);
+        if !last && self.gathered < enough && now < until {
             return Ok(Look::Until(until));
+        }
+        if self.closing.auto {
+            self.shared.set_rate(self.rate.note(self.gathered, now));
         }
         self.gathered = 0;
         self.first = None;

@@ -10,6 +10,7 @@ use portcullis_core::packet::Batch;
 use portcullis_io::live::{Executor, LiveError, Receiver};
 
 use super::batcher::{Batcher, Look, PATIENCE};
+use super::sizing::{Shared, Sizer};
 use super::{LaneError, LaneStats, LiveLane, LiveOptions, pin};
 use crate::pipeline::Observer;
 
@@ -39,6 +40,7 @@ pub(super) struct Driver<'a> {
     options: &'a LiveOptions,
     /// Where the RX thread is to be kept.
     processor: Option<usize>,
+    shared: &'a Shared,
 }
 
 /// All of a lane but what receives.
@@ -48,8 +50,18 @@ struct Rest<'a> {
     stats: &'a LaneStats,
     stop: &'a CancelToken,
     observe: Option<&'a mut dyn Observer>,
-    /// When the first packets of the batches in flight were received.
-    begun: VecDeque<Instant>,
+    in_flight: VecDeque<Begun>,
+    /// Where batches find their size: what finds it, and when the last batch had left.
+    sizing: Option<(Sizer, Instant)>,
+    shared: &'a Shared,
+}
+
+/// When a batch in flight began.
+struct Begun {
+    /// When its first packet was received.
+    first: Instant,
+    /// When it was there to be filtered.
+    closed: Instant,
 }
 
 /// A batch from the RX thread, and when its first packet came.
@@ -61,11 +73,14 @@ impl<'a> Driver<'a> {
         stats: &'a LaneStats,
         options: &'a LiveOptions,
         (stop, processor): (&'a CancelToken, Option<usize>),
+        shared: &'a Shared,
         observe: Option<&'a mut dyn Observer>,
     ) -> Driver<'a> {
         let (executor, session) = (&mut *lane.lane.executor, &mut *lane.session);
-        let rest = Rest { executor, session, stats, stop, observe, begun: VecDeque::new() };
-        Driver { name: &lane.lane.name, receiver: &mut *lane.lane.receiver, rest, options, processor }
+        let sizer = || (Sizer::new(options.closing, options.dispatch == Dispatch::Inline), Instant::now());
+        let sizing = options.closing.auto.then(sizer);
+        let rest = Rest { executor, session, stats, stop, observe, in_flight: VecDeque::new(), sizing, shared };
+        Driver { name: &lane.lane.name, receiver: &mut *lane.lane.receiver, rest, options, processor, shared }
     }
 
     pub fn run(mut self) -> Result<(), LaneError> {
@@ -77,14 +92,16 @@ impl<'a> Driver<'a> {
 
     /// One thread does everything.
     fn inline(&mut self) -> Result<(), LaneError> {
-        let mut batcher = Batcher::new(self.options.closing);
+        let mut batcher = Batcher::new(self.options.closing, self.shared);
         let mut asked = Instant::now();
         let mut end = End::default();
         loop {
             let stopped = self.rest.stop.is_cancelled();
+            // What one thread does, receiving is a part of.
+            let closed = Instant::now();
             match batcher.look(self.receiver, stopped)? {
                 Look::Batch(batch, first) => {
-                    self.rest.submit((batch, first))?;
+                    self.rest.submit((batch, first), closed)?;
                     self.rest.complete()?;
                     if asked.elapsed() >= ASKED {
                         asked = Instant::now();
@@ -109,14 +126,14 @@ impl<'a> Driver<'a> {
     /// A thread receives, and this one does the rest.
     fn apart(&mut self) -> Result<(), LaneError> {
         let (to, from) = sync_channel::<Gathered>(QUEUE);
-        let Driver { name, receiver, rest, options, processor } = self;
+        let Driver { name, receiver, rest, options, processor, shared } = self;
         let (receiver, stop, stats) = (&mut **receiver, rest.stop, rest.stats);
         thread::scope(|scope| {
-            let closing = options.closing;
-            let processor = *processor;
+            let (closing, processor) = (options.closing, *processor);
+            let shared: &Shared = shared;
             let rx = move || {
                 pin(processor);
-                receive(receiver, Batcher::new(closing), &to, stop, stats)
+                receive(receiver, Batcher::new(closing, shared), &to, stop, stats)
             };
             let thread = thread::Builder::new().name(format!("{name} RX")).spawn_scoped(scope, rx);
             let died = |what: String| LaneError::Thread { lane: name.to_string(), thread: "RX", what };
@@ -136,7 +153,7 @@ impl<'a> Driver<'a> {
 /// The RX thread.
 fn receive(
     receiver: &mut dyn Receiver,
-    mut batcher: Batcher,
+    mut batcher: Batcher<'_>,
     to: &SyncSender<Gathered>,
     stop: &CancelToken,
     stats: &LaneStats,
@@ -190,7 +207,7 @@ impl Rest<'_> {
                 let wait = if self.executor.is_busy() { SOON } else { PATIENCE };
                 let next = if idle { from.recv_timeout(wait) } else { from.try_recv().map_err(empty) };
                 match next {
-                    Ok(gathered) => self.submit(gathered)?,
+                    Ok(gathered) => self.submit(gathered, Instant::now())?,
                     Err(RecvTimeoutError::Disconnected) if idle => return Ok(()),
                     Err(_) => break,
                 }
@@ -203,12 +220,12 @@ impl Rest<'_> {
         }
     }
 
-    fn submit(&mut self, (batch, first): Gathered) -> Result<(), LaneError> {
+    fn submit(&mut self, (batch, first): Gathered, closed: Instant) -> Result<(), LaneError> {
         if let Some(observe) = &mut self.observe {
             observe.boundary(self.session)?;
         }
         self.session.submit(batch).map_err(|refused| refused.error)?;
-        self.begun.push_back(first);
+        self.in_flight.push_back(Begun { first, closed });
         Ok(())
     }
 
@@ -222,8 +239,15 @@ impl Rest<'_> {
         self.stats.done(&done);
         let packets = done.batch.len();
         self.executor.carry_out(done)?;
-        let latency = self.begun.pop_front().map_or(Duration::ZERO, |first| first.elapsed());
-        self.stats.carried(self.executor.carried(), packets, latency);
+        let now = Instant::now();
+        let begun = self.in_flight.pop_front().unwrap_or(Begun { first: now, closed: now });
+        self.stats.carried(self.executor.carried(), packets, now - begun.first);
+        if let Some((sizer, before)) = &mut self.sizing {
+            let sizing = sizer.served(packets, now - begun.closed.max(*before), self.shared.rate());
+            *before = now;
+            self.shared.want(&sizing);
+            self.stats.sized(sizing);
+        }
         Ok(())
     }
 

@@ -12,6 +12,7 @@
 
 mod batcher;
 mod lane;
+mod sizing;
 mod stats;
 mod summary;
 
@@ -24,22 +25,39 @@ use portcullis_io::live::{Lane, LiveError};
 
 use super::Observer;
 use lane::Driver;
+use sizing::Shared;
+pub use sizing::Sizing;
 pub use stats::{LaneStats, Snapshot};
-pub use summary::{LaneSummary, LanesSummary, Latency, Reading, RunStats, RunSummary, Summary};
+pub use summary::{LaneSummary, LanesSummary, Latency, Reading, RunStats, RunSummary, SizingSummary, Summary};
 
 /// When batches are closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Closing {
     /// Packets in a batch, at most.
     pub most: usize,
-    /// How long a packet may wait for others.
+    /// How long a packet may wait for others, at most.
     pub delay: Duration,
+    /// Whether the two are bounds only, within which size and delay are found ([`Sizing`]): as large as the device needs them
+    /// to keep up with what comes, and no larger.
+    pub auto: bool,
+}
+
+impl Closing {
+    /// Batches of so many packets, or of those that came within a delay.
+    pub fn at(most: usize, delay: Duration) -> Closing {
+        Closing { most, delay, auto: false }
+    }
+
+    /// Batches that find their size, within what a source has memory for if nothing else is asked of it.
+    pub fn auto() -> Closing {
+        Closing { most: 1024, delay: sizing::LONGEST, auto: true }
+    }
 }
 
 impl Default for Closing {
     /// As much as one receive brings, at once.
     fn default() -> Closing {
-        Closing { most: 256, delay: Duration::ZERO }
+        Closing::at(256, Duration::ZERO)
     }
 }
 
@@ -131,7 +149,7 @@ pub fn run_live(
             let name = lane.lane.name.clone();
             let thread = thread::Builder::new().name(name.clone()).spawn_scoped(scope, move || {
                 pin(processor);
-                let ended = Driver::new(&mut lane, stats, options, (stop, rx), None).run();
+                let ended = Driver::new(&mut lane, stats, options, (stop, rx), &Shared::new(), None).run();
                 if ended.is_err() {
                     stop.cancel();
                 }
@@ -149,7 +167,8 @@ pub fn run_live(
         let mut back = Vec::new();
         if let Some((mut lane, stats, processor, rx)) = first {
             pin(processor);
-            if let Err(wrong) = Driver::new(&mut lane, stats, options, (stop, rx), Some(observe)).run() {
+            let shared = Shared::new();
+            if let Err(wrong) = Driver::new(&mut lane, stats, options, (stop, rx), &shared, Some(observe)).run() {
                 error.get_or_insert(wrong);
                 stop.cancel();
             }

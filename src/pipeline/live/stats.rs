@@ -8,6 +8,8 @@ use portcullis_core::device::{Done, StageTimes};
 use portcullis_core::packet::Action;
 use portcullis_io::live::{Carried, Loss, Received};
 
+use super::Sizing;
+
 /// Latencies above this are counted as this.
 const LONGEST: Duration = Duration::from_secs(60);
 
@@ -46,6 +48,8 @@ pub struct Snapshot {
     pub times: StageTimes,
     /// From when the first packet of a batch was received until its verdicts were carried out, in nanoseconds, each packet counted.
     pub latency: Histogram<u64>,
+    /// What batches that find their size are now; `None` for all others.
+    pub sizing: Option<Sizing>,
 }
 
 impl Default for Snapshot {
@@ -57,6 +61,7 @@ impl Default for Snapshot {
             batches: 0,
             times: StageTimes::default(),
             latency: latencies(),
+            sizing: None,
         }
     }
 }
@@ -131,11 +136,11 @@ impl LaneStats {
         let Asked { latency, spare } = &mut *asked;
         let mut now = lock(&self.now);
         std::mem::swap(&mut now.latency, spare);
-        let Snapshot { received, carried, verdicts, batches, times, .. } = *now;
+        let Snapshot { received, carried, verdicts, batches, times, sizing, .. } = *now;
         drop(now);
         latency.add(&*spare).expect("all have the same bounds");
         spare.reset();
-        Snapshot { received, carried, verdicts, batches, times, latency: latency.clone() }
+        Snapshot { received, carried, verdicts, batches, times, latency: latency.clone(), sizing }
     }
 
     /// Notes a batch that the device is through with.
@@ -155,6 +160,11 @@ impl LaneStats {
         now.carried = *carried;
         let latency = (latency.as_nanos() as u64).clamp(1, LONGEST.as_nanos() as u64);
         now.latency.saturating_record_n(latency, packets as u64);
+    }
+
+    /// Notes what batches are to be from now on.
+    pub(super) fn sized(&self, sizing: Sizing) {
+        lock(&self.now).sizing = Some(sizing);
     }
 
     pub(super) fn received(&self, received: Received) {

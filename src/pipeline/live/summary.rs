@@ -9,7 +9,7 @@ use portcullis_core::packet::Action;
 use portcullis_io::live::Loss;
 use serde::{Deserialize, Serialize};
 
-use super::{LaneStats, Snapshot};
+use super::{LaneStats, Sizing, Snapshot};
 
 /// The numbers of a run that goes on.
 #[derive(Debug)]
@@ -56,9 +56,33 @@ pub struct LanesSummary {
 pub struct LaneSummary {
     /// Its name: `eth0:0`.
     pub lane: String,
+    /// What its batches are now, where they find their size.
+    pub sizing: Option<SizingSummary>,
     /// Its numbers.
     #[serde(flatten)]
     pub sum: Summary,
+}
+
+/// What batches that find their size were found to be, and why ([`Sizing`](super::Sizing)).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct SizingSummary {
+    /// Packets with which a batch is closed at once.
+    pub batch: usize,
+    /// How long a batch waits for them, in microseconds.
+    pub delay_us: f64,
+    /// Million packets that come in a second.
+    pub arriving_mpps: f64,
+    /// What a batch costs, whatever is in it, in microseconds.
+    pub fixed_us: f64,
+    /// What each packet costs beside that, in nanoseconds.
+    pub packet_ns: f64,
+}
+
+impl From<Sizing> for SizingSummary {
+    fn from(Sizing { batch, delay, rate, fixed, packet_ns }: Sizing) -> SizingSummary {
+        let us = |time: Duration| time.as_secs_f64() * 1e6;
+        SizingSummary { batch, delay_us: us(delay), arriving_mpps: rate / 1e6, fixed_us: us(fixed), packet_ns }
+    }
 }
 
 /// Numbers of a lane, or of several together, over a time. Every key is always there, also those by names.
@@ -155,10 +179,11 @@ impl Reading {
     pub fn summary(&self) -> LanesSummary {
         let mut sum = Snapshot::default();
         self.lanes.iter().for_each(|(_, lane)| sum.add(lane));
-        let lanes = self
-            .lanes
-            .iter()
-            .map(|(name, lane)| LaneSummary { lane: name.clone(), sum: Summary::new(lane, self.elapsed) });
+        let lanes = self.lanes.iter().map(|(name, lane)| LaneSummary {
+            lane: name.clone(),
+            sizing: lane.sizing.map(Into::into),
+            sum: Summary::new(lane, self.elapsed),
+        });
         LanesSummary { lanes: lanes.collect(), sum: Summary::new(&sum, self.elapsed) }
     }
 }
@@ -297,7 +322,10 @@ mod tests {
 
     #[test]
     fn others_read_what_is_told_them() {
-        let lanes = vec![("eth0:0".to_owned(), Arc::new(LaneStats::default()))];
+        let lane = Arc::new(LaneStats::default());
+        let fixed = Duration::from_micros(20);
+        lane.sized(Sizing { batch: 40, delay: Duration::from_micros(250), rate: 2.5e6, fixed, packet_ns: 1.5 });
+        let lanes = vec![("eth0:0".to_owned(), lane)];
         let stats = RunStats::begin("f.wgsl".into(), "cpu".into(), lanes);
         stats.set_filter("g.wgsl".into());
         let summary = stats.summary(&stats.read());
@@ -305,6 +333,9 @@ mod tests {
         assert_eq!(serde_json::from_str::<RunSummary>(&text).unwrap(), summary);
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!((&json["filter"], &json["lanes"][0]["lane"]), (&"g.wgsl".into(), &"eth0:0".into()));
+        let sizing = &json["lanes"][0]["sizing"];
+        assert_eq!((&sizing["batch"], &sizing["delay_us"]), (&40.into(), &250.0.into()));
+        assert_eq!((&sizing["arriving_mpps"], &sizing["fixed_us"]), (&2.5.into(), &20.0.into()));
         assert_eq!((&json["packets"], &json["latency_us"]["p99.9"]), (&0.into(), &0.0.into()));
     }
 }

@@ -187,7 +187,7 @@ fn every_packet_is_carried_out_once_and_in_order() {
     for dispatch in BOTH {
         let stop = CancelToken::new();
         let script = vec![Script::Packets(1), Script::Packets(700), Script::Packets(40), Script::Stop(stop.clone())];
-        let ran = run(vec![script], dispatch, Closing { most: 100, delay: Duration::ZERO }, &stop, None);
+        let ran = run(vec![script], dispatch, Closing::at(100, Duration::ZERO), &stop, None);
         assert!(ran.error.is_none(), "{:?}", ran.error);
         let packets: Vec<_> = ran.batches[0].concat();
         let want = |number| (number, if number % 2 == 1 { Action::Pass } else { Action::Drop });
@@ -197,6 +197,23 @@ fn every_packet_is_carried_out_once_and_in_order() {
         assert_eq!((stats.received.packets, stats.carried.all(), stats.batches), (741, 741, ran.sizes(0).len() as u64));
         assert_eq!(stats.verdicts, [0, 371, 370, 0, 0]);
         assert_eq!(stats.latency.len(), 741);
+        assert_eq!(stats.sizing, None);
+    }
+}
+
+#[test]
+fn batches_find_their_size_and_it_is_told() {
+    for dispatch in BOTH {
+        let stop = CancelToken::new();
+        let script = vec![Script::Packets(1), Script::Nothing, Script::Packets(3000), Script::Stop(stop.clone())];
+        let closing = Closing { most: 300, ..Closing::auto() };
+        let ran = run(vec![script], dispatch, closing, &stop, None);
+        assert!(ran.error.is_none(), "{:?}", ran.error);
+        assert_eq!(ran.batches[0].concat().iter().map(|it| it.0).collect::<Vec<_>>(), (0..3001).collect::<Vec<_>>());
+        assert!(ran.sizes(0).iter().all(|size| *size <= 300), "{dispatch}: {:?}", ran.sizes(0));
+        let sizing = ran.stats[0].sizing.expect("it is told");
+        assert!((1..=300).contains(&sizing.batch) && sizing.rate > 0.0, "{dispatch}: {sizing:?}");
+        assert!(sizing.fixed.as_nanos() as f64 + sizing.packet_ns > 0.0, "{dispatch}: {sizing:?}");
     }
 }
 
@@ -206,7 +223,7 @@ fn a_batch_is_closed_when_it_is_full_or_its_first_packet_has_waited() {
         let stop = CancelToken::new();
         // An hour would be too long for anybody to wait here: what is full does not wait.
         let script = vec![Script::Packets(7), Script::Packets(3), Script::Packets(10), Script::Stop(stop.clone())];
-        let closing = Closing { most: 10, delay: Duration::from_secs(3600) };
+        let closing = Closing::at(10, Duration::from_secs(3600));
         let ran = run(vec![script], dispatch, closing, &stop, None);
         assert_eq!(ran.sizes(0), [10, 10], "{dispatch}");
 
@@ -214,7 +231,7 @@ fn a_batch_is_closed_when_it_is_full_or_its_first_packet_has_waited() {
         let stop = CancelToken::new();
         let script =
             vec![Script::Packets(3), Script::Pause, Script::Nothing, Script::Packets(2), Script::Stop(stop.clone())];
-        let closing = Closing { most: 10, delay: Duration::from_millis(30) };
+        let closing = Closing::at(10, Duration::from_millis(30));
         let ran = run(vec![script], dispatch, closing, &stop, None);
         assert_eq!(ran.sizes(0), [3, 2], "{dispatch}");
         assert!(ran.waits[0].iter().all(|wait| *wait <= Duration::from_millis(50)), "{:?}", ran.waits);
@@ -237,13 +254,7 @@ fn a_lane_that_fails_ends_the_others_and_what_came_before_is_carried_out() {
 fn an_executor_that_fails_ends_its_lane() {
     for dispatch in BOTH {
         let stop = CancelToken::new();
-        let ran = run(
-            vec![vec![Script::Packets(100)]],
-            dispatch,
-            Closing { most: 10, delay: Duration::ZERO },
-            &stop,
-            Some(3),
-        );
+        let ran = run(vec![vec![Script::Packets(100)]], dispatch, Closing::at(10, Duration::ZERO), &stop, Some(3));
         assert_eq!(ran.error.as_ref().unwrap().to_string(), "eth8: the interface is gone");
         assert_eq!(ran.sizes(0), [10, 10, 10], "{dispatch}");
     }

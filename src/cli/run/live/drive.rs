@@ -18,7 +18,7 @@ use crate::cli::run::interrupt::Interrupt;
 use crate::cli::run::maps::Maps;
 use crate::cli::run::places;
 use crate::cli::run::progress::Progress;
-use crate::cli::run::{Args, Onlooker};
+use crate::cli::run::{Args, BatchSize, Onlooker};
 
 /// A filter on a device, before there are packets.
 pub struct Prepared {
@@ -94,10 +94,7 @@ pub fn drive(
     let mut maps = Maps::load(&args.maps, &program, session)?;
     places::check(args)?;
     maps.open_outputs()?;
-    let closing = Closing {
-        most: args.batch.map_or(Closing::default().most, |batch| batch as usize),
-        delay: args.live.max_delay.unwrap_or_default(),
-    };
+    let closing = closing(args);
     let live = LiveOptions { closing, dispatch, processors: args.live.pin.iter().map(|cpu| (*cpu).into()).collect() };
     let stats: Vec<Arc<LaneStats>> = lanes.iter().map(|_| Arc::default()).collect();
     if let Some(duration) = args.live.duration {
@@ -120,6 +117,22 @@ pub fn drive(
     };
     drop(lanes);
     Ok(Ended { summary: run.summary(&reading), device, error, saved })
+}
+
+/// When batches are closed.
+fn closing(args: &Args) -> Closing {
+    let delay = args.live.max_delay;
+    let most = match args.batch {
+        Some(BatchSize::Packets(most)) => most as usize,
+        None => Closing::default().most,
+        Some(BatchSize::Auto) => {
+            let auto = Closing::auto();
+            // The frames of those that are filtered are not there to receive into.
+            let most = args.live.frames.map_or(auto.most, |frames| (frames as usize / 8).max(1));
+            return Closing { most, delay: delay.unwrap_or(auto.delay), ..auto };
+        }
+    };
+    Closing::at(most, delay.unwrap_or_default())
 }
 
 impl Ended {

@@ -7,7 +7,7 @@ use portcullis::packet::Room;
 use super::drive::{self, Prepared};
 use crate::cli::failure::Failure;
 use crate::cli::out;
-use crate::cli::run::Args;
+use crate::cli::run::{Args, BatchSize};
 
 /// Runs a filter on the packets for which the kernel asks for a verdict.
 pub fn run(args: &Args) -> Result<(), Failure> {
@@ -34,7 +34,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             metadata: facts.uses_metadata,
             ..QueueOptions::default()
         };
-        options.batch = args.batch.map_or(options.batch, |batch| batch as usize);
+        if let Some(BatchSize::Packets(batch)) = args.batch {
+            options.batch = batch as usize;
+        }
         let (receiver, executor) = nfqueue::open(&options).map_err(|error| Failure::Wrong(error.to_string()))?;
         out::note(&format!("queue {queue}: taking packets"));
         lanes.push(Lane { name: format!("queue {queue}"), receiver: Box::new(receiver), executor: Box::new(executor) });
