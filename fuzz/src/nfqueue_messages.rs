@@ -46,14 +46,14 @@ fn left(packet: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_io::nfqueue::message::put;
+
     use super::*;
     use crate::mutate::{A_SECOND, Corpus, run_for};
 
     fn attribute(number: u16, value: &[u8]) -> Vec<u8> {
-        let mut bytes = (value.len() as u16 + 4).to_ne_bytes().to_vec();
-        bytes.extend(number.to_ne_bytes());
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        let mut bytes = Vec::new();
+        put(&mut bytes, number, value);
         bytes
     }
 

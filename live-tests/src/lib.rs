@@ -5,7 +5,10 @@
 //! - [`Namespace`]: a network of a test's own, entered by threads and programs;
 //! - [`Veth`]: a link between two of them;
 //! - [`PacketSocket`]: frames, byte for byte, sent and received at a link's end;
-//! - [`ping`]: whether somebody answers.
+//! - [`frames`]: what to send there;
+//! - [`ping`], [`tcp_echo`]: whether somebody answers, and what connections carry;
+//! - [`run_lanes`]: AF_XDP sockets at work, with a function as the filter;
+//! - [`Child`]: a test as a process of its own, to be killed.
 //!
 //! What cannot be set up is an error of the test or of the machine, and panics with what the system said.
 //!
@@ -20,22 +23,31 @@
 //! ```
 #![cfg(target_os = "linux")]
 
+mod child;
 #[cfg(feature = "bench")]
 mod flood;
+pub mod frames;
+#[cfg(feature = "af-xdp")]
+mod lanes;
 mod namespace;
 mod packet_socket;
 mod ping;
 mod suite;
+mod tcp;
 mod veth;
 
 use std::time::{Duration, Instant};
 
+pub use child::Child;
 #[cfg(feature = "bench")]
 pub use flood::Flood;
+#[cfg(feature = "af-xdp")]
+pub use lanes::{Ended, lane_options, run_lanes};
 pub use namespace::{Namespace, remove_leftovers};
 pub use packet_socket::{Checksum, Frame, PacketSocket};
 pub use ping::ping;
 pub use suite::Suite;
+pub use tcp::tcp_echo;
 pub use veth::{End, Options, Veth};
 
 /// Waits until something is so.

@@ -4,14 +4,13 @@
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code)]
 
-use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use portcullis_io::live::checksum;
-use portcullis_live_tests::{Checksum, Frame, Namespace, PacketSocket, Suite, Veth};
+use portcullis_live_tests::{Checksum, Frame, Namespace, PacketSocket, Suite, Veth, tcp_echo};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -143,32 +142,6 @@ fn datagrams(left: &Namespace, right: &Namespace, [from, to]: Pair, with_options
     })
 }
 
-/// A connection that carries something there and back; an error where none comes about.
-fn connection(left: &Namespace, right: &Namespace, to: IpAddr, patience: Duration) -> std::io::Result<()> {
-    let listener = right.run(|| TcpListener::bind((to, 0)))?;
-    let address = SocketAddr::new(to, listener.local_addr()?.port());
-    let sent: Vec<u8> = (0..300_000u32).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
-    std::thread::scope(|scope| {
-        let stream = left.run(|| TcpStream::connect_timeout(&address, patience))?;
-        // It is there: the connection came about.
-        let (mut other, _) = listener.accept()?;
-        let echo = scope.spawn(move || std::io::copy(&mut other.try_clone()?, &mut other));
-        let (mut out, mut back) = (stream.try_clone()?, stream);
-        let sent = &sent;
-        let writer = scope.spawn(move || {
-            out.write_all(sent)?;
-            out.shutdown(std::net::Shutdown::Write)
-        });
-        let mut received = Vec::new();
-        back.set_read_timeout(Some(SOON))?;
-        back.read_to_end(&mut received)?;
-        writer.join().unwrap()?;
-        echo.join().unwrap()?;
-        assert!(&received == sent, "{} of {} bytes came back, or others", received.len(), sent.len());
-        Ok(())
-    })
-}
-
 #[test]
 fn frames_whose_checksums_are_completed_are_good_to_another_kernel() {
     let Some(_suite) = Suite::begin("checksums left to a card", "af-xdp", &["ethtool"]) else { return };
@@ -196,7 +169,7 @@ fn frames_whose_checksums_are_completed_are_good_to_another_kernel() {
             for with_options in [false, true] {
                 assert!(datagrams(left, right, pair, with_options, SOON), "{pair:?} {with_options}");
             }
-            connection(left, right, pair[1], SOON).unwrap_or_else(|e| panic!("{pair:?}: {e}"));
+            tcp_echo(left, right, (pair[1], 0), 300_000, SOON).unwrap_or_else(|e| panic!("{pair:?}: {e}"));
         }
     });
     let [completed, right_by_chance, whole] = counts.into_inner().unwrap();
@@ -216,7 +189,7 @@ fn frames_whose_checksums_are_not_completed_are_corrupt() {
             for pair in pairs() {
                 let patience = Duration::from_millis(300);
                 assert!(!datagrams(left, right, pair, false, patience), "{pair:?}");
-                assert!(connection(left, right, pair[1], patience).is_err(), "{pair:?}");
+                assert!(tcp_echo(left, right, (pair[1], 0), 1, patience).is_err(), "{pair:?}");
             }
         },
     );

@@ -1,8 +1,8 @@
 //! Interfaces of a run's own, and the way back into the kernel's stack, in real kernels' networks.
 #![cfg(all(target_os = "linux", feature = "af-xdp"))]
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::io::Write;
+use std::net::IpAddr;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use portcullis_io::af_xdp::xdp::Mode;
 use portcullis_io::live::checksum;
 use portcullis_io::live::link::{Entrance, Interface, Kind, LinkError, Stack, State, Tap, VethPair, Watch};
-use portcullis_live_tests::{Namespace, PacketSocket, Suite, Veth, ping, wait_until};
+use portcullis_live_tests::{Child, Namespace, PacketSocket, Suite, Veth, ping, tcp_echo, wait_until};
 
 const SOON: Duration = Duration::from_secs(20);
 const NOTHING: Duration = Duration::from_millis(300);
@@ -212,15 +212,12 @@ fn the_right_that_is_missing_is_named() {
 /// What the next test runs, and kills.
 #[test]
 fn child_that_holds_interfaces() {
-    let Ok(interface) = std::env::var("PORTCULLIS_TEST_INTERFACE") else { return };
+    let Some(interface) = Child::interface() else { return };
     let mut stack = Stack::open(&interface, Kind::Veth).unwrap();
     let mirred = stack.join(Mode::Skb).unwrap().name();
     let mut other = Stack::open(&interface, Kind::Tap).unwrap();
     let tcx = other.join(Mode::Native).unwrap().name();
-    println!("\nmade {} {} {mirred} {tcx}", stack.exit().name, other.exit().name);
-    // Until the end of the input, should nobody kill it.
-    let _ = std::io::stdin().read(&mut [0]);
-    panic!("it was not killed");
+    Child::hold(&format!("{} {} {mirred} {tcx}", stack.exit().name, other.exit().name));
 }
 
 #[test]
@@ -228,16 +225,7 @@ fn what_a_killed_run_left_is_removed_by_the_next_and_nothing_else() {
     let Some(_suite) = begin() else { return };
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).make();
-    let mut child = right
-        .command(std::env::current_exe().unwrap())
-        .args(["--exact", "child_that_holds_interfaces", "--nocapture"])
-        .env("PORTCULLIS_TEST_INTERFACE", veth.right.name())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let made = lines.find_map(|line| line.unwrap().strip_prefix("made ").map(str::to_owned)).expect("it makes them");
+    let (child, made) = Child::start(&veth.right, "child_that_holds_interfaces");
     let [pair, tap, "mirred", "tcx"] = made.split(' ').collect::<Vec<_>>()[..] else { panic!("{made}") };
     // Names that look like them, and one like theirs that somebody else has given.
     for name in ["pc0-1x", "pcx-1a", "pc7-1a"] {
@@ -248,9 +236,7 @@ fn what_a_killed_run_left_is_removed_by_the_next_and_nothing_else() {
     drop(right.run(|| Stack::open(veth.right.name(), Kind::Auto).unwrap()));
     assert!(!shown(&right, pair).is_empty() && !shown(&right, tap).is_empty());
 
-    // SIGKILL.
-    child.kill().unwrap();
-    assert!(!child.wait().unwrap().success());
+    child.kill();
     wait_until("the TAP interface has gone with its process", SOON, || shown(&right, tap).is_empty());
     assert!(!shown(&right, pair).is_empty(), "a pair stays");
     let next = right.run(|| Stack::open(veth.right.name(), Kind::Auto).unwrap());
@@ -338,27 +324,6 @@ fn is_for_neighbours(frame: &[u8]) -> bool {
     }
 }
 
-/// A connection to the right, and what it carries there and back.
-fn connection(left: &Namespace, right: &Namespace, to: IpAddr, patience: Duration) -> std::io::Result<()> {
-    let listener = right.run(|| TcpListener::bind((to, 0)))?;
-    let address = SocketAddr::new(to, listener.local_addr()?.port());
-    let mut stream = left.run(|| TcpStream::connect_timeout(&address, patience))?;
-    let (mut other, _) = listener.accept()?;
-    let sent: Vec<u8> = (0..50_000u32).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
-    let mut received = vec![0; sent.len()];
-    for stream in [&stream, &other] {
-        stream.set_read_timeout(Some(SOON))?;
-    }
-    // Less than buffers take.
-    stream.write_all(&sent)?;
-    other.read_exact(&mut received)?;
-    other.write_all(&received)?;
-    received.fill(0);
-    stream.read_exact(&mut received)?;
-    assert!(received == sent);
-    Ok(())
-}
-
 #[test]
 fn frames_that_pass_reach_the_stack_by_each_way() {
     let Some(_suite) = begin() else { return };
@@ -406,7 +371,8 @@ fn frames_that_pass_reach_the_stack_by_each_way() {
             |left, right| {
                 for address in addresses() {
                     assert!(ping(left, address, SOON), "{what}: {address}");
-                    connection(left, right, address, SOON).unwrap_or_else(|e| panic!("{what}: {address}: {e}"));
+                    tcp_echo(left, right, (address, 0), 50_000, SOON)
+                        .unwrap_or_else(|e| panic!("{what}: {address}: {e}"));
                 }
             },
         );

@@ -1,39 +1,16 @@
 //! AF_XDP sockets.
 
-use std::io::{Read, Write};
-use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
-use portcullis_live_tests::{Namespace, PacketSocket, Suite, Veth};
+use portcullis_live_tests::frames::{swapped, udp};
+use portcullis_live_tests::{End, Namespace, PacketSocket, Suite, Veth, ping, tcp_echo, wait_until};
 
 use crate::support::{Ended, NOTHING, Running, SOON, command, ends};
 
-/// An IPv4 packet with these protocol, port and payload. Its checksums are nobody's business here.
-fn packet(veth: &Veth, protocol: u8, port: u16, payload: &[u8]) -> Vec<u8> {
-    let length = (28 + payload.len()) as u16;
-    let mut packet = [&veth.right.mac()[..], &veth.left.mac(), &[0x08, 0x00, 0x45, 0]].concat();
-    packet.extend(length.to_be_bytes());
-    packet.extend([0, 1, 0, 0, 64, protocol, 0, 0]);
-    packet.extend(veth.left.ipv4().octets());
-    packet.extend(veth.right.ipv4().octets());
-    packet.extend(4000_u16.to_be_bytes());
-    packet.extend(port.to_be_bytes());
-    packet.extend((8 + payload.len() as u16).to_be_bytes());
-    // Somebody's checksum, which is not the pseudo-header's sum.
-    packet.extend([0x12, 0x34]);
-    packet.extend(payload);
-    packet
-}
-
-fn swapped(mut packet: Vec<u8>) -> Vec<u8> {
-    let (to, from) = packet.split_at_mut(6);
-    to.swap_with_slice(&mut from[..6]);
-    packet
-}
-
 /// The program of an interface, as the kernel knows it.
-fn has_program(end: &portcullis_live_tests::End) -> bool {
+fn has_program(end: &End) -> bool {
     end.namespace().ip(&["link", "show", "dev", end.name()]).contains("xdp")
 }
 
@@ -53,14 +30,14 @@ fn net(queues: u32) -> Option<Net> {
 
 #[test]
 fn frames_go_back_rewritten_until_a_signal_ends_it_in_order() {
-    let Some(Net { veth, right, .. }) = net(1) else { return };
+    let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
     for (signal, dispatch) in [("INT", "inline"), ("TERM", "pipelined")] {
         let mut peer = PacketSocket::at(&veth.left);
         let arguments = ["--af-xdp", veth.right.name(), "--only", "udp/9", "--dispatch", dispatch];
         let running = Running::start(command(&right, "mac_swap", &arguments));
         assert!(running.said.contains("native mode, copied"), "{}", running.said);
         for number in 0..200_u32 {
-            let sent = packet(&veth, 17, 9, &number.to_be_bytes().repeat(number as usize % 300));
+            let sent = udp(&veth, 9, &number.to_be_bytes().repeat(number as usize % 300));
             peer.send(&sent);
             let back = swapped(sent);
             assert!(peer.receive_where(SOON, |frame| frame.bytes == back).is_some(), "{number} comes back");
@@ -77,7 +54,7 @@ fn frames_go_back_rewritten_until_a_signal_ends_it_in_order() {
 
 #[test]
 fn an_interrupt_ends_it_though_whoever_started_it_ignores_interrupts() {
-    let Some(Net { veth, right, .. }) = net(1) else { return };
+    let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
     let mut command = command(&right, "minimal", &["--af-xdp", veth.right.name()]);
     // SAFETY: between fork and exec it only sets what a signal does.
     #[expect(unsafe_code, reason = "there is no safe way to pass on what is ignored")]
@@ -94,30 +71,30 @@ fn an_interrupt_ends_it_though_whoever_started_it_ignores_interrupts() {
 
 #[test]
 fn a_killed_run_leaves_no_program_behind_and_the_next_one_starts() {
-    let Some(Net { veth, right, .. }) = net(1) else { return };
+    let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
     for _ in 0..3 {
         let running = Running::start(command(&right, "minimal", &["--af-xdp", veth.right.name()]));
         assert!(has_program(&veth.right));
         running.signal("KILL");
         assert!(!running.end().status.success());
-        portcullis_live_tests::wait_until("the program is gone", SOON, || !has_program(&veth.right));
+        wait_until("the program is gone", SOON, || !has_program(&veth.right));
     }
 }
 
 #[test]
 fn only_what_the_rules_name_is_taken_and_the_kernel_has_the_rest() {
-    let Some(Net { veth, left, right, .. }) = net(1) else { return };
+    let Some(Net { veth, left, right, _suite }) = net(1) else { return };
     let mut seen = PacketSocket::at(&veth.right);
     let peer = PacketSocket::at(&veth.left);
     let arguments = ["--af-xdp", veth.right.name(), "--only", "udp/9,tcp/80", "--stack", "none"];
     let running = Running::start(command(&right, "minimal", &arguments));
-    let (taken, left_alone) = (packet(&veth, 17, 9, b"taken"), packet(&veth, 17, 10, b"left alone"));
+    let (taken, left_alone) = (udp(&veth, 9, b"taken"), udp(&veth, 10, b"left alone"));
     peer.send(&taken);
     peer.send(&left_alone);
     assert!(seen.receive_where(SOON, |frame| frame.bytes == left_alone).is_some());
     assert!(seen.receive_where(NOTHING, |frame| frame.bytes == taken).is_none());
     // ARP and ICMP are the kernel's.
-    assert!(portcullis_live_tests::ping(&left, veth.right.ipv4().into(), SOON));
+    assert!(ping(&left, veth.right.ipv4().into(), SOON));
     running.signal("INT");
     let json = running.end().json();
     // `minimal` passes everything, and there is no way into the stack.
@@ -128,7 +105,7 @@ fn only_what_the_rules_name_is_taken_and_the_kernel_has_the_rest() {
 /// none over another.
 #[test]
 fn what_passes_is_the_kernels() {
-    let Some(Net { veth, left, right, .. }) = net(1) else { return };
+    let Some(Net { veth, left, right, _suite }) = net(1) else { return };
     for (stack, mode) in [("veth", "native"), ("tap", "native"), ("auto", "native"), ("veth", "skb")] {
         if mode == "skb" {
             // There the program gets what the sender has not cut, which no frame has room for (the program says so).
@@ -139,23 +116,9 @@ fn what_passes_is_the_kernels() {
         assert!(right.ip(&["link"]).contains("back into the kernel"), "there is an interface for it");
         let addresses: [IpAddr; 2] = [veth.right.ipv4().into(), veth.right.ipv6().into()];
         for address in addresses {
-            let allowed = right.run(|| TcpListener::bind((address, 80))).unwrap();
             let refused = right.run(|| TcpListener::bind((address, 8080))).unwrap();
-            let sent: Vec<u8> = (0..1_000_000_u32).map(|at| (at * 7 % 251) as u8).collect();
-            let mut client = left.run(|| TcpStream::connect_timeout(&(address, 80).into(), SOON)).unwrap();
-            client.set_read_timeout(Some(SOON)).unwrap();
-            let echo = std::thread::spawn(move || {
-                let (mut server, _) = allowed.accept().unwrap();
-                let mut all = Vec::new();
-                server.read_to_end(&mut all).unwrap();
-                server.write_all(&all).unwrap();
-            });
-            client.write_all(&sent).unwrap();
-            client.shutdown(Shutdown::Write).unwrap();
-            let mut back = Vec::new();
-            client.read_to_end(&mut back).unwrap();
-            echo.join().unwrap();
-            assert!(back == sent, "{stack}, {mode}, {address}: {} of {} bytes came back", back.len(), sent.len());
+            tcp_echo(&left, &right, (address, 80), 1_000_000, SOON)
+                .unwrap_or_else(|e| panic!("{stack}, {mode}, {address}: {e}"));
             assert!(left.run(|| TcpStream::connect_timeout(&(address, 8080).into(), NOTHING)).is_err(), "{address}");
             drop(refused);
         }
@@ -175,7 +138,7 @@ fn what_passes_is_the_kernels() {
 
 #[test]
 fn queues_share_the_state_of_a_filter_with_maps() {
-    let Some(Net { veth, right, .. }) = net(2) else { return };
+    let Some(Net { veth, right, _suite, .. }) = net(2) else { return };
     let peer = PacketSocket::at(&veth.left);
     let dump = tempfile::tempdir().unwrap();
     let flows = dump.path().join("flows.csv");
@@ -184,7 +147,7 @@ fn queues_share_the_state_of_a_filter_with_maps() {
     let running = Running::start(command(&right, "flow_stats", &arguments));
     assert!(running.said.contains("queues 0,1"), "{}", running.said);
     for _ in 0..100 {
-        peer.send(&packet(&veth, 17, 9, b"abc"));
+        peer.send(&udp(&veth, 9, b"abc"));
     }
     std::thread::sleep(NOTHING);
     running.signal("INT");
@@ -192,12 +155,12 @@ fn queues_share_the_state_of_a_filter_with_maps() {
     assert_eq!(ended.json()["packets"], 100, "{}", ended.stdout);
     let text = std::fs::read_to_string(flows).unwrap();
     let row = text.lines().nth(1).unwrap_or_else(|| panic!("a flow: {text}"));
-    assert!(row.contains(",4000,9,17,100,3100,"), "{text}");
+    assert!(row.contains(",12345,9,17,100,3100,"), "{text}");
 }
 
 #[test]
 fn an_interface_that_is_removed_ends_the_run_with_a_sentence() {
-    let Some(Net { veth, right, .. }) = net(1) else { return };
+    let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
     let name = veth.right.name().to_owned();
     let running = Running::start(command(&right, "minimal", &["--af-xdp", &name]));
     veth.delete();
@@ -209,11 +172,11 @@ fn an_interface_that_is_removed_ends_the_run_with_a_sentence() {
 
 #[test]
 fn a_link_may_go_down_and_come_up() {
-    let Some(Net { veth, right, .. }) = net(1) else { return };
+    let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
     let mut peer = PacketSocket::at(&veth.left);
     let running = Running::start(command(&right, "mac_swap", &["--af-xdp", veth.right.name(), "--only", "udp/9"]));
     for round in 0..3_u8 {
-        let sent = packet(&veth, 17, 9, &[round; 20]);
+        let sent = udp(&veth, 9, &[round; 20]);
         peer.send(&sent);
         let back = swapped(sent);
         assert!(peer.receive_where(SOON, |frame| frame.bytes == back).is_some(), "{round} comes back");
@@ -228,7 +191,7 @@ fn a_link_may_go_down_and_come_up() {
 
 #[test]
 fn what_is_wrong_is_said_before_anything_is_touched() {
-    let Some(Net { veth, right, .. }) = net(2) else { return };
+    let Some(Net { veth, right, _suite, .. }) = net(2) else { return };
     let name = veth.right.name();
     let twice = format!("{name}:0");
     for (arguments, code, said) in [
@@ -261,7 +224,7 @@ fn what_is_wrong_is_said_before_anything_is_touched() {
 
 #[test]
 fn who_may_not_is_told_what_is_missing() {
-    let Some(Net { veth, right, .. }) = net(1) else { return };
+    let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
     // As root without capabilities: an ordinary user may not even be able to read the program here.
     let whole = command(&right, "minimal", &["--af-xdp", veth.right.name()]);
     let without = ["--bounding-set", "-all", "--inh-caps", "-all", "--"];
@@ -276,7 +239,7 @@ fn who_may_not_is_told_what_is_missing() {
 
 #[test]
 fn a_run_ends_after_its_time() {
-    let Some(Net { veth, right, .. }) = net(1) else { return };
+    let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
     let arguments = ["--af-xdp", veth.right.name(), "--duration", "200ms"];
     assert!(Running::start(command(&right, "minimal", &arguments)).end().status.success());
 }

@@ -1,9 +1,8 @@
 //! Netfilter queues.
 
-use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
 
-use portcullis_live_tests::{Namespace, Suite, Veth, ping};
+use portcullis_live_tests::{Namespace, Suite, Veth, ping, tcp_echo};
 
 use crate::support::{Ended, NOTHING, Running, SOON, command, ends};
 
@@ -34,23 +33,13 @@ fn connects(from: &Namespace, address: IpAddr, port: u16, most: std::time::Durat
 
 #[test]
 fn the_firewall_asks_and_the_filter_answers() {
-    let Some(Net { veth, left, right, .. }) = net(&["-A INPUT -p tcp -j NFQUEUE --queue-num 5"]) else { return };
+    let Some(Net { veth, left, right, _suite }) = net(&["-A INPUT -p tcp -j NFQUEUE --queue-num 5"]) else { return };
     for dispatch in ["inline", "pipelined"] {
         let running = Running::start(command(&right, "http_only", &["--nfqueue", "5", "--dispatch", dispatch]));
         for address in [IpAddr::from(veth.right.ipv4()), veth.right.ipv6().into()] {
-            let allowed = right.run(|| TcpListener::bind((address, 80))).unwrap();
             let _refused = right.run(|| TcpListener::bind((address, 8080))).unwrap();
-            let mut client = left.run(|| TcpStream::connect_timeout(&(address, 80).into(), SOON)).unwrap();
-            let (mut server, _) = allowed.accept().unwrap();
-            let sent: Vec<u8> = (0..500_000_u32).map(|at| (at % 249) as u8).collect();
-            let of_server = std::thread::spawn(move || {
-                let mut all = Vec::new();
-                server.read_to_end(&mut all).unwrap();
-                all
-            });
-            client.write_all(&sent).unwrap();
-            drop(client);
-            assert!(of_server.join().unwrap() == sent, "{dispatch}, {address}");
+            tcp_echo(&left, &right, (address, 80), 500_000, SOON)
+                .unwrap_or_else(|e| panic!("{dispatch}, {address}: {e}"));
             assert!(!connects(&left, address, 8080, NOTHING), "{dispatch}, {address}");
         }
         // The rule asks for nothing else.
@@ -69,7 +58,7 @@ fn the_firewall_asks_and_the_filter_answers() {
 
 #[test]
 fn verdicts_that_a_queue_cannot_carry_out_drop_and_are_counted() {
-    let Some(Net { veth, left, right, .. }) = net(&["-A INPUT -p icmp -j NFQUEUE --queue-num 1"]) else { return };
+    let Some(Net { veth, left, right, _suite }) = net(&["-A INPUT -p icmp -j NFQUEUE --queue-num 1"]) else { return };
     let running = Running::start(command(&right, "mac_swap", &["--nfqueue", "1"]));
     assert!(!ping(&left, veth.right.ipv4().into(), NOTHING));
     running.signal("TERM");
@@ -79,7 +68,7 @@ fn verdicts_that_a_queue_cannot_carry_out_drop_and_are_counted() {
 
 #[test]
 fn what_is_wrong_is_said() {
-    let Some(Net { right, .. }) = net(&[]) else { return };
+    let Some(Net { right, _suite, .. }) = net(&[]) else { return };
     for (arguments, code, said) in [
         (&["--nfqueue", "70000"][..], 2, "70000"),
         (&["--nfqueue", "1", "--nfqueue", "1"], 2, "given twice"),

@@ -41,6 +41,22 @@ impl Link {
         let veth = Veth::between(&left, &right).make();
         Link { left, right, veth }
     }
+
+    /// One whose datagrams go to queue 0, where they leave (`OUTPUT`, on the left) or where they come in (`INPUT`, on the
+    /// right), and datagrams over it.
+    pub fn queued(chain: &str, ipv6: bool) -> (Link, Numbered) {
+        let link = Link::new();
+        rule(link.end(chain), &format!("{chain} -p udp -j NFQUEUE --queue-num 0"));
+        let right = &link.veth.right;
+        let address = if ipv6 { right.ipv6().into() } else { right.ipv4().into() };
+        let numbered = Numbered::between(&link.left, &link.right, address);
+        (link, numbered)
+    }
+
+    /// Where a chain has its packets: see [`Link::queued`].
+    pub fn end(&self, chain: &str) -> &Namespace {
+        if chain == "OUTPUT" { &self.left } else { &self.right }
+    }
 }
 
 /// Adds a rule to both kinds of tables: `OUTPUT -p udp -j NFQUEUE --queue-num 0`.

@@ -16,12 +16,8 @@ use crate::lane::{Lane, Link, NOTHING, Numbered, SOON, all, begin, rule, rule_of
 fn packets_have_an_ethernet_header_of_what_is_known() {
     let Some(_suite) = begin("nfqueue: the Ethernet header") else { return };
     for (chain, ipv6) in [("OUTPUT", false), ("INPUT", false), ("INPUT", true)] {
-        let link = Link::new();
-        let end = if chain == "OUTPUT" { &link.left } else { &link.right };
-        rule(end, &format!("{chain} -p udp -j NFQUEUE --queue-num 0"));
-        let right = &link.veth.right;
-        let address: IpAddr = if ipv6 { right.ipv6().into() } else { right.ipv4().into() };
-        let numbered = Numbered::between(&link.left, &link.right, address);
+        let (link, numbered) = Link::queued(chain, ipv6);
+        let end = link.end(chain);
         let seen = Arc::new(Mutex::new(Vec::new()));
         let noted = seen.clone();
         let options = QueueOptions { port: 5, ..QueueOptions::default() };

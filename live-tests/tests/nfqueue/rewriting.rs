@@ -1,7 +1,6 @@
 //! Packets that a filter changes.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use portcullis_core::packet::{Action, Batch, Descriptor, Room};
 use portcullis_core::program::facts::Window;
@@ -71,12 +70,8 @@ fn changed_packets_arrive_changed_and_others_as_they_were() {
         ("INPUT", Room::None, 1024, true),
         ("INPUT", Room::Both, 5, false),
     ] {
-        let link = Link::new();
-        let end = if chain == "OUTPUT" { &link.left } else { &link.right };
-        rule(end, &format!("{chain} -p udp -j NFQUEUE --queue-num 0"));
-        let right = &link.veth.right;
-        let address: IpAddr = if ipv6 { right.ipv6().into() } else { right.ipv4().into() };
-        let numbered = Numbered::between(&link.left, &link.right, address);
+        let (link, numbered) = Link::queued(chain, ipv6);
+        let end = link.end(chain);
         let wanted: BTreeSet<u32> =
             (0..300u32).filter(|n| n % 7 != 0).map(|n| if n % 2 == 1 { n + 1000 } else { n }).collect();
         for writes in [Window::WholePacket, Window::Bytes(14 + 40 + 8 + 4)] {
@@ -105,12 +100,8 @@ fn resize(batch: &mut Batch, index: usize, head: i32, tail: i32) {
 fn packets_may_become_longer_and_shorter() {
     let Some(_suite) = begin("nfqueue: lengths") else { return };
     for (chain, ipv6) in [("OUTPUT", false), ("INPUT", false), ("OUTPUT", true), ("INPUT", true)] {
-        let link = Link::new();
-        let end = if chain == "OUTPUT" { &link.left } else { &link.right };
-        rule(end, &format!("{chain} -p udp -j NFQUEUE --queue-num 0"));
-        let right = &link.veth.right;
-        let address: IpAddr = if ipv6 { right.ipv6().into() } else { right.ipv4().into() };
-        let numbered = Numbered::between(&link.left, &link.right, address);
+        let (link, numbered) = Link::queued(chain, ipv6);
+        let end = link.end(chain);
         let options =
             QueueOptions { room: Room::Both, batch: 32, writes: Window::WholePacket, ..QueueOptions::default() };
         let lane = Lane::start(end, options, move |batch| {
@@ -148,9 +139,9 @@ fn packets_may_become_longer_and_shorter() {
         // One of those that are cut down would be no number.
         let sent: BTreeSet<u32> = (0..200).filter(|number| number % 4 != 2).collect();
         numbered.send(sent.iter().copied());
-        assert_eq!(numbered.arrived(&sent), sent, "{chain} {address}");
+        assert_eq!(numbered.arrived(&sent), sent, "{chain} {ipv6}");
         let lengths = numbered.lengths([1, 2, 3, 4]);
-        assert_eq!(lengths, [132, 0, 4, 4], "{chain} {address}");
+        assert_eq!(lengths, [132, 0, 4, 4], "{chain} {ipv6}");
         let outcome = lane.stop();
         assert_eq!(outcome.carried.losses.all(), 0);
     }

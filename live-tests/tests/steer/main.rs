@@ -2,16 +2,15 @@
 #![cfg(all(target_os = "linux", feature = "af-xdp"))]
 #![allow(unsafe_code)]
 
-use std::io::{BufRead, BufReader, Read};
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
-use std::process::Stdio;
 use std::time::Duration;
 
 use portcullis_io::af_xdp::reinject::{self, Reinjection};
 use portcullis_io::af_xdp::xdp::{Attached, Mode, Options};
 use portcullis_io::af_xdp::{BpfError, Steer};
-use portcullis_live_tests::{End, Namespace, PacketSocket, Suite, Veth, wait_until};
+use portcullis_live_tests::frames::udp;
+use portcullis_live_tests::{Child, End, Namespace, PacketSocket, Suite, Veth, wait_until};
 
 mod socket;
 use socket::XdpSocket;
@@ -42,20 +41,6 @@ fn link(end: &End) -> String {
 
 fn index(end: &End) -> u32 {
     link(end).split(':').next().unwrap().parse().unwrap()
-}
-
-/// A UDP datagram from the left end to the right.
-fn udp(veth: &Veth, port: u16, payload: &[u8]) -> Vec<u8> {
-    let mut ip = vec![0x45, 0, 0, 28 + payload.len() as u8, 0, 1, 0, 0, 64, 17, 0, 0];
-    ip.extend(veth.left.ipv4().octets());
-    ip.extend(veth.right.ipv4().octets());
-    let sum: u32 = ip.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
-    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
-    ip[10..12].copy_from_slice(&sum.to_be_bytes());
-    let ports = [12345u16.to_be_bytes(), port.to_be_bytes()].concat();
-    // No checksum: RFC 768 allows it.
-    let rest = [0, 8 + payload.len() as u8, 0, 0];
-    [&veth.right.mac()[..], &veth.left.mac(), &[8, 0], &ip, &ports, &rest, payload].concat()
 }
 
 #[test]
@@ -168,14 +153,11 @@ fn a_program_goes_with_its_interface() {
 /// What the next test runs and kills.
 #[test]
 fn child_that_holds_programs() {
-    let Ok(interface) = std::env::var("PORTCULLIS_TEST_INTERFACE") else { return };
+    let Some(interface) = Child::interface() else { return };
     let attached = Attached::new(&interface, 1, &Steer::Default, &options(None)).unwrap();
     // The other interface is `lo`.
     let _link = reinject::tcx::attach(attached.interface_index(), 1).unwrap();
-    println!("\nattached {}", attached.program_id());
-    // Until the end of the input, should nobody kill it.
-    let _ = std::io::stdin().read(&mut [0]);
-    panic!("it was not killed");
+    Child::hold(&attached.program_id().to_string());
 }
 
 #[test]
@@ -183,20 +165,9 @@ fn programs_go_when_their_process_is_killed() {
     let Some(_suite) = begin() else { return };
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).make();
-    let mut child = right
-        .command(std::env::current_exe().unwrap())
-        .args(["--exact", "child_that_holds_programs", "--nocapture"])
-        .env("PORTCULLIS_TEST_INTERFACE", veth.right.name())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let id = lines.find_map(|line| line.unwrap().strip_prefix("attached ").map(str::to_owned)).expect("it attaches");
+    let (child, id) = Child::start(&veth.right, "child_that_holds_programs");
     assert!(link(&veth.right).contains(&format!("prog/xdp id {id} ")), "{}", link(&veth.right));
-    // SIGKILL.
-    child.kill().unwrap();
-    assert!(!child.wait().unwrap().success());
+    child.kill();
     wait_until("the program is detached", SOON, || !link(&veth.right).contains("prog/xdp"));
     // And the way is free.
     attach(&veth.right, &Steer::All, &options(None)).unwrap();

@@ -117,7 +117,12 @@ fn put_verdict(into: &mut Vec<u8>, verdict: Verdict, id: u32) {
     put(into, attribute::VERDICT_HDR, &value);
 }
 
-fn put(into: &mut Vec<u8>, attribute: u16, value: &[u8]) {
+/// Appends an attribute by its number, with the zero bytes behind it that bring the next one to a multiple of 4 bytes.
+///
+/// # Panics
+/// When the value is longer than [`MAX_PAYLOAD`].
+pub fn put(into: &mut Vec<u8>, attribute: u16, value: &[u8]) {
+    assert!(value.len() <= MAX_PAYLOAD, "{} bytes do not fit into an attribute", value.len());
     put_header(into, attribute, value.len());
     into.extend_from_slice(value);
     into.resize(into.len() + value.len().next_multiple_of(4) - value.len(), 0);

@@ -10,7 +10,7 @@ mod encode;
 mod tests;
 
 pub use decode::{Malformed, Message, Packet, Refusal, decode};
-pub use encode::{Config, Verdict, config, release, verdict, verdict_batch, verdict_with_payload};
+pub use encode::{Config, Verdict, config, put, release, verdict, verdict_batch, verdict_with_payload};
 
 /// `sizeof(struct nlmsghdr)`: length (4), type (2), flags (2), sequence number (4), port id (4).
 const MESSAGE_HEADER: usize = 16;
