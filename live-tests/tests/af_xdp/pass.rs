@@ -1,24 +1,21 @@
-//! PASS: from an AF_XDP socket back into the kernel's stack, where a peer's echoes and connections are answered.
-#![cfg(all(target_os = "linux", feature = "af-xdp"))]
+//! PASS: back into the kernel's stack, where a peer's echoes and connections are answered.
 
 use std::net::IpAddr;
-use std::time::Duration;
 
 use portcullis_core::packet::Action;
 use portcullis_io::af_xdp::xdp::Mode;
 use portcullis_io::af_xdp::{Options, Steer};
 use portcullis_io::live::link::Kind;
-use portcullis_live_tests::{Namespace, Suite, Veth, lane_options, ping, run_lanes, tcp_echo};
+use portcullis_live_tests::{Namespace, Veth, lane_options, ping, run_lanes, tcp_echo};
 
-const SOON: Duration = Duration::from_secs(20);
-const NOTHING: Duration = Duration::from_millis(300);
+use crate::{NOTHING, SOON, all, begin};
 
 /// What a connection carries: many packets.
 const BYTES: usize = 400_000;
 
 #[test]
 fn packets_that_pass_are_answered_by_the_stack() {
-    let Some(_suite) = Suite::begin("AF_XDP PASS", "af-xdp", &["ethtool"]) else { return };
+    let Some(_suite) = begin("AF_XDP PASS") else { return };
     for (kind, mode, expected) in [
         (Kind::Auto, Mode::Native, "tcx"),
         (Kind::Veth, Mode::Skb, "mirred"),
@@ -36,7 +33,6 @@ fn packets_that_pass_are_answered_by_the_stack() {
             mode: Some(mode),
             ..lane_options(&[veth.right.name()])
         };
-        let all = |action| move |batch: &mut portcullis_core::packet::Batch| vec![action as u32; batch.len()];
         let ((), ended) = run_lanes(&right, &options, all(Action::Pass), |ports| {
             assert_eq!((ports[0].mode, ports[0].stack.as_deref()), (mode, Some(expected)));
             for address in addresses {

@@ -1,30 +1,20 @@
-//! Verdicts carried out on frames of AF_XDP sockets, seen from the other side of the link.
-#![cfg(all(target_os = "linux", feature = "af-xdp"))]
-
-use std::time::Duration;
+//! Verdicts carried out, seen from the other side of the link.
 
 use portcullis_core::packet::{Action, Batch};
 use portcullis_io::live::Loss;
 use portcullis_live_tests::frames::{EXPERIMENT, number, numbered, swapped};
-use portcullis_live_tests::{Namespace, PacketSocket, Suite, Veth, lane_options, run_lanes};
+use portcullis_live_tests::{Namespace, PacketSocket, Veth, lane_options, run_lanes};
 
-/// Long enough for whatever is to happen, on a busy machine, too.
-const SOON: Duration = Duration::from_secs(20);
+use crate::{NOTHING, SOON, begin, redirect};
 
-/// Long enough to see that nothing happens.
-const NOTHING: Duration = Duration::from_millis(300);
-
-const DROP: u32 = 1;
-const PASS: u32 = 2;
-const TX: u32 = 3;
-
-fn redirect(target: u32) -> u32 {
-    4 | target << 8
-}
+const ABORTED: u32 = Action::Aborted as u32;
+const DROP: u32 = Action::Drop as u32;
+const PASS: u32 = Action::Pass as u32;
+const TX: u32 = Action::Tx as u32;
 
 #[test]
 fn a_verdict_of_tx_sends_a_frame_back_as_the_filter_has_left_it() {
-    let Some(_suite) = Suite::begin("AF_XDP verdicts", "af-xdp", &[]) else { return };
+    let Some(_suite) = begin("AF_XDP verdicts") else { return };
     let (left, right) = (Namespace::new(), Namespace::new());
     // Their kernels keep silent.
     let veth = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
@@ -74,14 +64,14 @@ fn a_verdict_of_tx_sends_a_frame_back_as_the_filter_has_left_it() {
 
 #[test]
 fn frames_are_redirected_to_other_ports_dropped_or_lost_for_a_reason() {
-    let Some(_suite) = Suite::begin("AF_XDP verdicts", "af-xdp", &[]) else { return };
+    let Some(_suite) = begin("AF_XDP verdicts") else { return };
     let (left, right, other) = (Namespace::new(), Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).make();
     let beyond = Veth::between(&other, &right).subnet(2).make();
     let mut peer = PacketSocket::at(&veth.left);
     let mut far = PacketSocket::at(&beyond.left);
     let filter = |batch: &mut Batch| {
-        let verdict = |number| [DROP, redirect(3), PASS, redirect(9), 0, TX][number as usize % 6];
+        let verdict = |number| [DROP, redirect(3), PASS, redirect(9), ABORTED, TX][number as usize % 6];
         (0..batch.len()).map(|index| verdict(number(batch.packet(index)))).collect()
     };
     let mut options = lane_options(&[&format!("{}:0", veth.right.name())]);
