@@ -229,6 +229,7 @@ impl Drop for HostMemory {
 #[derive(Debug)]
 pub(crate) struct Registration {
     span: Arc<Span>,
+    address: u64,
     context: Arc<Context>,
 }
 
@@ -263,7 +264,16 @@ impl Registration {
         let start: *mut c_void = span.as_ptr().cast();
         // SAFETY: the span is an allocation of this size, which stays as long as the registration does.
         check(unsafe { (context.driver.cuMemHostRegister_v2)(start, span.allocated(), PINNED) })?;
-        Ok(Registration { span: span.clone(), context: context.clone() })
+        let mut registration = Registration { span: span.clone(), address: 0, context: context.clone() };
+        // SAFETY: room for an address; the memory was registered above as memory that is mapped.
+        check(unsafe { (context.driver.cuMemHostGetDevicePointer_v2)(&mut registration.address, start, 0) })?;
+        Ok(registration)
+    }
+
+    /// Where devices find its first byte: all of them there, as they have one space of addresses with the host (the driver
+    /// API's "Unified Addressing", which 64-bit systems have).
+    pub fn address(&self) -> u64 {
+        self.address
     }
 
     /// The memory.

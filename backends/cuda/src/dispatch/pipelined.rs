@@ -2,7 +2,8 @@
 //! that several batches are under way at once; or, one batch at a time, in one.
 //!
 //! Packets that lie close together are copied by the device from where they are, out of memory that was
-//! registered for that. Of packets far apart the host gathers what the filter may touch.
+//! registered for that. Packets in frames of their own, as a ring delivers them, are read there by the kernel, over the bus,
+//! and written there. Of other packets far apart the host gathers what the filter may touch.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -77,6 +78,7 @@ impl Pipelined {
         let (at, maps) = (slot.given_at, self.loaded.maps.addresses());
         let (mut base, mut lanes) = (part.base(first) as u32, count as u32);
         let mut addresses = self.loaded.arguments.iter().map(|argument| match argument {
+            Argument::Arena { .. } if let Some(memory) = in_place(part) => memory.address(),
             // An address before the packets, as a number: the kernel adds an offset before it reads anything.
             Argument::Arena { .. } => (given + at.packets as u64).wrapping_sub(buffers.origin),
             Argument::Descriptors { .. } => given + HEAD as u64,
@@ -96,15 +98,20 @@ impl Pipelined {
         let kernel = &self.loaded.kernel;
         // SAFETY: the arguments are those that the writer has named, an address or a word each. The kernel stays within
         // its buffers, whatever the filter: it ends before lane `first + count`, for whose packets the slot has
-        // descriptors, metadata and verdicts; packets it reaches at their bytes and rooms, which lie in the slot
-        // (`Carver::carve`, `plan::cut`), and in the `PAST_END` bytes behind. Indices into the filter's own arrays are clamped. The slot
+        // descriptors, metadata and verdicts; packets it reaches at their bytes and rooms, which lie in the slot or in the
+        // registered span (`Carver::carve`, `plan::cut`), and in the `PAST_END` bytes behind. Indices into the filter's own arrays are clamped. The slot
         // is the session's until the launch was waited for (`Launcher`).
         let launched = unsafe { kernel.launch(kernel.blocks_for(lanes), &mut arguments, &self.gpu.kernels) };
         launched.map_err(|code| self.gpu.failed("does not launch the filter", code))
     }
 }
 
-/// Where the packets of a batch are to lie. `registered`: the device copies them from where they are.
+/// The memory that the kernel finds the part's packets in, where it is the batch's own.
+fn in_place<'a>(part: &Part<'a>) -> Option<&'a Registration> {
+    part.import().filter(|_| part.layout() == Layout::InPlace).map(|memory| &**memory)
+}
+
+/// Where the packets of a batch are to lie. `registered`: the device reaches them where they are.
 fn layout(batch: &Batch, needs: Needs, registered: bool) -> Layout {
     // One pass, without branches: it is most of what the host does for a packet.
     let (mut offsets, mut wanted) = (0, 0_u64);
@@ -116,6 +123,11 @@ fn layout(batch: &Batch, needs: Needs, registered: bool) -> Layout {
     let aligned = needs.room || offsets % 4 == 0;
     if !aligned || (!registered && plan::pays_to_pack(batch, needs)) {
         return Layout::Packed;
+    }
+    // Frames are far apart, and what is in them was written by others, so that it is in no cache of the host's: to gather
+    // it the host would wait for memory, packet by packet, where the device has thousands of reads under way.
+    if registered && batch.is_scattered() {
+        return Layout::InPlace;
     }
     let all = plan::extent(batch, 0..batch.len(), needs).map_or(0, |extent| extent.end - extent.start);
     if registered && all > wanted + GATHER * batch.len() as u64 { Layout::Packed } else { Layout::Copied }
@@ -139,11 +151,15 @@ impl Launcher for Pipelined {
         let (context, span) = (&self.gpu.context, batch.span());
         let registration = self.registrations.get(context, span, span.allocated() >= Registrations::WORTH_IT);
         let layout = layout(batch, needs, registration.is_some());
-        (layout, registration.filter(|_| layout == Layout::Copied))
+        (layout, registration.filter(|_| layout != Layout::Packed))
     }
 
-    fn bounds(&self, _: Layout) -> Bounds {
-        self.bounds
+    fn bounds(&self, layout: Layout) -> Bounds {
+        match layout {
+            // The kernel gets the span from its start, of which nothing is copied.
+            Layout::InPlace => Bounds { binding: u64::MAX, alignment: 1 << 32, ..self.bounds },
+            _ => self.bounds,
+        }
     }
 
     fn buffers(&self) -> Buffers {
@@ -153,7 +169,7 @@ impl Launcher for Pipelined {
     fn upload(&mut self, part: &Part<'_>, effects: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
         let (gpu, slot) = (&*self.gpu, &mut buffers.slot);
         let _here = gpu.enter()?;
-        let from = part.import().filter(|_| !part.bytes().is_empty());
+        let from = part.import().filter(|_| part.layout() == Layout::Copied && !part.bytes().is_empty());
         let shape = Shape::of(part, effects, from.is_some());
         slot.reserve(&gpu.context, &shape, Inside::GivenAndAnswers).map_err(|code| gpu.no_room("a batch", code))?;
         // SAFETY: the part that the slot was used for last was waited for (`Launcher`).
@@ -268,6 +284,15 @@ impl Launcher for Pipelined {
 mod tests {
     use super::*;
     use portcullis_core::packet::{Arena, Carver, Descriptor, Room};
+
+    #[test]
+    fn packets_in_frames_are_read_where_they_are() {
+        let packets = vec![vec![0; 60]; 10];
+        for needs in [Needs { window: 54, room: false }, Needs { window: u32::MAX, room: true }] {
+            assert_eq!(layout(&Batch::in_frames(&packets).unwrap(), needs, true), Layout::InPlace);
+            assert_eq!(layout(&Batch::in_frames(&packets).unwrap(), needs, false), Layout::Packed);
+        }
+    }
 
     fn batch(stride: u32, first: u32, length: u32) -> Batch {
         let descriptors = (0..100).map(|i| Descriptor { offset: first + i * stride, length }).collect();

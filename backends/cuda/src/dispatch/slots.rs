@@ -158,7 +158,7 @@ impl Slot {
         // SAFETY: nothing is queued that uses it by the caller's promise, and the borrow ends here.
         let to = unsafe { self.given().bytes_mut(0, shape.written) };
         let as_they_are = cfg!(target_endian = "little")
-            && part.layout() == Layout::Copied
+            && matches!(part.layout(), Layout::Copied | Layout::InPlace)
             && !effects.moves_ends
             && !part.is_ordered();
         if as_they_are {
