@@ -60,6 +60,10 @@ impl DeviceKind {
 /// listed, and never chosen by `auto`.
 pub const RUNS_NO_FILTER: &str = "runs no filter";
 
+/// The name of a limit that says whether a device reaches packets in the host's memory itself, where the driver lets it
+/// ([`Session::import`]), or gets copies of them.
+pub const READS_IN_PLACE: &str = "reads host memory in place";
+
 /// A device in words and numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {

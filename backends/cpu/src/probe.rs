@@ -1,6 +1,6 @@
 //! What the CPU device says of itself.
 
-use portcullis_core::device::{DeviceInfo, DeviceKind, Dispatch};
+use portcullis_core::device::{DeviceInfo, DeviceKind, Dispatch, READS_IN_PLACE};
 
 /// The processor's name where the system tells it.
 fn processor() -> Option<String> {
@@ -18,6 +18,10 @@ pub(crate) fn info() -> DeviceInfo {
         kind: DeviceKind::Cpu,
         driver: format!("Cranelift {}", cranelift_codegen::VERSION),
         dispatch: Dispatch::COMMON,
-        limits: vec![("threads", threads.to_string()), ("64-bit integers", "native".into())],
+        limits: vec![
+            ("threads", threads.to_string()),
+            ("64-bit integers", "native".into()),
+            (READS_IN_PLACE, "yes".into()),
+        ],
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute};
 use portcullis_core::device::{
-    CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, RUNS_NO_FILTER, Session,
+    CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, READS_IN_PLACE, RUNS_NO_FILTER,
+    Session,
 };
 use portcullis_core::program::Program;
 
@@ -183,6 +184,10 @@ impl CudaDevice {
             ("memory", format!("{} MiB", memory >> 20)),
             ("multiprocessors", processors.to_string()),
         ];
+        if unfit.is_none() {
+            // What `pipelined` does; resident kernels and graphs have slots of their own, which the host fills.
+            limits.push((READS_IN_PLACE, "yes, by pipelined and inline, where it can be pinned".into()));
+        }
         limits.push(match &unfit {
             Some(reason) => (RUNS_NO_FILTER, reason.clone()),
             None => ("compiler", Target::of(arch, version).map_or_else(|reason| reason, |target| target.to_string())),

@@ -7,7 +7,7 @@ use num_traits::FromPrimitive;
 use ocl_core::ffi::{self, cl_device_id, cl_platform_id, cl_uint};
 use ocl_core::{DeviceId, DeviceInfo as Asked, DeviceType, PlatformId, PlatformInfo, Status};
 use portcullis_core::device::{
-    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Flows, LoadOptions, RUNS_NO_FILTER, Session,
+    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Flows, LoadOptions, READS_IN_PLACE, RUNS_NO_FILTER, Session,
 };
 use portcullis_core::program::Program;
 
@@ -31,9 +31,6 @@ pub struct OpenClDevice {
 
 /// Bytes that every device takes for a buffer (the OpenCL specification, table 4.3: the embedded profile's).
 const SMALLEST: u64 = 1 << 20;
-
-/// A limit's name.
-const IN_PLACE: &str = "reads host memory in place";
 
 #[cfg(target_os = "linux")]
 const NO_LOADER: &str = "no OpenCL on this machine: install ocl-icd-libopencl1 and the OpenCL driver of your GPU's \
@@ -179,7 +176,7 @@ impl OpenClDevice {
             ("buffer", format!("{} MiB", largest >> 20)),
             ("memory", format!("{} MiB", all >> 20)),
             ("compute units", number(device, Asked::MaxComputeUnits).to_string()),
-            (IN_PLACE, yes(shares_memory)),
+            (READS_IN_PLACE, yes(shares_memory)),
         ];
         limits.extend(unfit.clone().map(|reason| (RUNS_NO_FILTER, reason)));
         OpenClDevice {
@@ -204,8 +201,8 @@ impl OpenClDevice {
     #[must_use]
     pub fn apart(mut self) -> OpenClDevice {
         self.shares_memory = false;
-        self.info.limits.retain(|(name, _)| *name != IN_PLACE);
-        self.info.limits.push((IN_PLACE, "no".into()));
+        self.info.limits.retain(|(name, _)| *name != READS_IN_PLACE);
+        self.info.limits.push((READS_IN_PLACE, "no".into()));
         self
     }
 

@@ -5,7 +5,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Flows, LoadOptions, Session};
+use portcullis_core::device::{
+    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Flows, LoadOptions, READS_IN_PLACE, Session,
+};
 use portcullis_core::program::Program;
 
 use crate::compile::WORKGROUP;
@@ -153,7 +155,7 @@ impl WgpuDevice {
                     ("buffer", megabytes(limits.max_buffer_size)),
                     ("workgroup", format!("{} invocations", limits.max_compute_invocations_per_workgroup)),
                     ("64-bit integers of its own", yes(features.contains(wgpu::Features::SHADER_INT64))),
-                    ("reads host memory in place", yes(import.is_some())),
+                    (READS_IN_PLACE, yes(import.is_some())),
                 ]
                 .into_iter()
                 .chain((kind == DeviceKind::Software).then(|| {

@@ -8,8 +8,8 @@ use std::time::Instant;
 use super::Interpreter;
 use super::machine::{Machine, Stop};
 use crate::device::{
-    CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Done, Imported, LoadOptions, Session,
-    StageTimes, SubmitError, check_map, check_map_words, check_submission,
+    CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Done, Imported, LoadOptions, READS_IN_PLACE,
+    Session, StageTimes, SubmitError, check_map, check_map_words, check_submission,
 };
 use crate::map::layout::HEADER;
 use crate::map::upkeep::{Memory, Upkeep};
@@ -34,7 +34,7 @@ impl Interp {
                 kind: DeviceKind::Reference,
                 driver: concat!("portcullis ", env!("CARGO_PKG_VERSION")).into(),
                 dispatch: Dispatch::COMMON,
-                limits: vec![("threads", "1".into())],
+                limits: vec![("threads", "1".into()), (READS_IN_PLACE, "yes".into())],
             },
         }
     }

@@ -240,7 +240,12 @@ pub fn open(options: &Options) -> Result<AfXdp, XdpError> {
             attached[port as usize].set_socket(queue, &fd)?;
         }
         let executor = XdpExecutor::new(run.umem.clone(), run.homes.clone(), lane, !options.rewrites, ways);
-        lanes.push(Lane { name: names.join(" "), receiver: Box::new(receiver), executor: Box::new(executor) });
+        lanes.push(Lane {
+            name: names.join(" "),
+            memory: Some(run.umem.span().clone()),
+            receiver: Box::new(receiver),
+            executor: Box::new(executor),
+        });
     }
     let stacks = into_stack.into_iter().filter_map(|(_, stack)| stack).collect();
     Ok(AfXdp { attached, lanes, ports: info, accounts, _stacks: stacks })

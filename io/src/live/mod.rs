@@ -16,10 +16,11 @@ mod count;
 #[cfg(feature = "af-xdp")]
 pub mod link;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use portcullis_core::device::Done;
-use portcullis_core::packet::Batch;
+use portcullis_core::packet::{Batch, Span};
 
 pub use count::{Carried, Loss, Losses, Received};
 
@@ -71,6 +72,9 @@ pub trait Executor: Send {
 pub struct Lane {
     /// The queues: `eth0:0`.
     pub name: String,
+    /// The memory that packets come into, where it is the same as long as the lane is there: what a device should be shown
+    /// before the first packet ([`Session::import`](portcullis_core::device::Session::import)).
+    pub memory: Option<Arc<Span>>,
     /// Where packets come in.
     pub receiver: Box<dyn Receiver>,
     /// Where they go.

@@ -164,7 +164,10 @@ fn run(
         stats.push(Arc::new(LaneStats::default()));
         let (receiver, executor) = (Box::new(receiver), Box::new(executor));
         let session = Interp::new().load(&program, &options).unwrap();
-        lanes.push(LiveLane { lane: Lane { name: format!("lane {number}"), receiver, executor }, session });
+        lanes.push(LiveLane {
+            lane: Lane { name: format!("lane {number}"), memory: None, receiver, executor },
+            session,
+        });
     }
     let options = LiveOptions { closing, dispatch, processors: vec![] };
     let ended = AtomicBool::new(false);

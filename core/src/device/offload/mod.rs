@@ -758,7 +758,8 @@ impl<L: Launcher> Memory for Words<'_, L> {
 
 impl<L: Launcher> Session for Offload<L> {
     fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
-        if self.effects.sees_packets { self.launcher.announce(span) } else { Ok(Imported::Copied) }
+        // Of what no kernel looks at nothing is copied.
+        if self.effects.sees_packets { self.launcher.announce(span) } else { Ok(Imported::InPlace) }
     }
 
     fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {

@@ -3,9 +3,10 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use portcullis::device::{Device, DeviceError, DeviceKind, Dispatch, LoadOptions, Session};
+use portcullis::device::{Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Imported, LoadOptions, Session};
 use portcullis::devices;
 use portcullis::io::live::Lane;
+use portcullis::packet::Batch;
 use portcullis::pipeline::live::{
     Closing, LaneError, LaneStats, LiveLane, LiveOptions, RunStats, RunSummary, run_live,
 };
@@ -85,6 +86,8 @@ pub fn drive(
     let dispatch = Dispatch::of(device.info(), &options)?;
     let load = |lane| Ok(LiveLane { lane, session: device.load(&program, &options)? });
     let mut lanes: Vec<LiveLane> = lanes.into_iter().map(load).collect::<Result<_, DeviceError>>()?;
+    show_memory(&mut lanes, device.info())?;
+    warm_up(&mut lanes, &program)?;
     let names: Vec<String> = lanes.iter().map(|lane| lane.lane.name.clone()).collect();
     // A filter with maps has one lane.
     let session: &mut dyn Session = match lanes.first_mut() {
@@ -133,6 +136,34 @@ fn closing(args: &Args) -> Closing {
         }
     };
     Closing::at(most, delay.unwrap_or_default())
+}
+
+/// Has devices reach the memory that packets come into, and says whether they do.
+fn show_memory(lanes: &mut [LiveLane], device: &DeviceInfo) -> Result<(), DeviceError> {
+    let mut copied = false;
+    for LiveLane { lane, session } in lanes {
+        if let Some(memory) = &lane.memory {
+            copied |= session.import(memory)? == Imported::Copied;
+        }
+    }
+    // Where they are reached there is nothing to be said: that is as it should be.
+    if copied {
+        out::note(&format!("{}: gets a copy of what the filter needs of each packet", device.id));
+    }
+    Ok(())
+}
+
+/// Has each session filter a packet that nobody sent: drivers put much off until the first batch (PoCL compiles then, for a
+/// tenth of a second and more), which the first packets would wait for. What maps have would change, so with maps they do wait.
+fn warm_up(lanes: &mut [LiveLane], program: &Program) -> Result<(), DeviceError> {
+    if !program.maps().is_empty() {
+        return Ok(());
+    }
+    for lane in lanes {
+        let batch = Batch::from_packets(&[[0; 64]]).map_err(|error| DeviceError::Refused(error.to_string()))?;
+        lane.session.run(batch)?;
+    }
+    Ok(())
 }
 
 impl Ended {

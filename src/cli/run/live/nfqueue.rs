@@ -39,7 +39,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
         let (receiver, executor) = nfqueue::open(&options).map_err(|error| Failure::Wrong(error.to_string()))?;
         out::note(&format!("queue {queue}: taking packets"));
-        lanes.push(Lane { name: format!("queue {queue}"), receiver: Box::new(receiver), executor: Box::new(executor) });
+        lanes.push(Lane {
+            name: format!("queue {queue}"),
+            memory: None,
+            receiver: Box::new(receiver),
+            executor: Box::new(executor),
+        });
     }
     // What still comes while it ends gets the fallback verdict.
     drive::drive(args, prepared, lanes, || ())?.report(args, &[])
