@@ -16,9 +16,11 @@ pub mod noop;
 pub mod offload;
 pub mod pace;
 pub mod plan;
+mod relieved;
 
 pub use dispatch::{Dispatch, Only, UnknownDispatch};
 pub use flows::{Flows, InOrder};
+pub use relieved::Relieved;
 
 /// What a device is made of, as far as it matters for choosing one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -316,6 +318,12 @@ pub trait Session: Send {
 
     /// Batches that may be in flight at once.
     fn depth(&self) -> usize;
+
+    /// A session of the same filter on another device, for batches that would have to wait since this one has all that it
+    /// takes ([`Relieved`]); `None` where there is none.
+    fn relief(&mut self) -> Option<&mut dyn Session> {
+        None
+    }
 
     /// Submits one batch and waits for it. For tests and small programs: nothing else may be in
     /// flight.

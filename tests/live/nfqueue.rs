@@ -4,7 +4,7 @@ use std::net::{IpAddr, TcpListener, TcpStream};
 
 use portcullis_live_tests::{Namespace, Suite, Veth, ping, tcp_echo};
 
-use crate::support::{Ended, NOTHING, Running, SOON, command, ends};
+use crate::support::{Ended, NOTHING, Running, SOON, command, command_on, ends};
 
 struct Net {
     veth: Veth,
@@ -56,6 +56,28 @@ fn the_firewall_asks_and_the_filter_answers() {
     assert!(!connects(&left, veth.right.ipv4().into(), 80, NOTHING));
 }
 
+/// The interpreter is slow, and judges one batch at a time.
+#[test]
+fn the_cpu_relieves_a_slow_device_of_which_every_packet_has_its_verdict() {
+    let Some(Net { veth, left, right, _suite }) = net(&["-A INPUT -p tcp -j NFQUEUE --queue-num 5"]) else { return };
+    for more in [&["--batch", "1"][..], &["--batch", "auto"]] {
+        let arguments = [&["--nfqueue", "5", "--dispatch", "pipelined", "--overload", "cpu"], more].concat();
+        let running = Running::start(command_on(&right, "interp", "http_only", &arguments));
+        tcp_echo(&left, &right, (IpAddr::from(veth.right.ipv4()), 80), 2_000_000, SOON)
+            .unwrap_or_else(|e| panic!("{more:?}: {e}"));
+        running.signal("INT");
+        let ended = running.end();
+        assert!(ended.status.success(), "{}", ended.stderr);
+        let json = ended.json();
+        assert_eq!((&json["verdicts"], &json["packets"]), (&json["carried_out"], &json["verdicts"]["pass"]), "{json}");
+        let sizing = &json["lanes"][0]["sizing"];
+        match more {
+            [_, "auto"] => assert!(sizing["batch"].as_u64().unwrap() >= 1, "{json}"),
+            _ => assert!(sizing.is_null() && json["judged_by_cpu"].as_u64().unwrap() > 0, "{json}"),
+        }
+    }
+}
+
 #[test]
 fn verdicts_that_a_queue_cannot_carry_out_drop_and_are_counted() {
     let Some(Net { veth, left, right, _suite }) = net(&["-A INPUT -p icmp -j NFQUEUE --queue-num 1"]) else { return };
@@ -75,10 +97,21 @@ fn what_is_wrong_is_said() {
         (&["--nfqueue", "1", "--af-xdp", "eth0"], 2, "cannot be used with"),
         (&["--nfqueue", "1", "--only", "tcp/80"], 2, "cannot be used with"),
         (&["--nfqueue", "1", "--write", "x.pcap"], 2, "cannot be used with"),
+        (&["--nfqueue", "1", "--batch", "some"], 2, "or `auto`"),
+        (&["--nfqueue", "1", "--overload", "cpu"], 2, "nothing else could relieve it"),
     ] {
         let Ended { status, stderr, .. } = ends(command(&right, "minimal", arguments));
         assert_eq!(status.code(), Some(code), "{arguments:?}: {stderr}");
         assert!(stderr.contains(said), "{arguments:?}: {stderr}");
+    }
+    for (filter, dispatch, code, said) in [
+        ("minimal", "inline", 2, "with `--dispatch inline` each batch is waited for"),
+        ("conntrack_fw", "pipelined", 1, "its maps would be in two places"),
+    ] {
+        let arguments = ["--nfqueue", "1", "--overload", "cpu", "--dispatch", dispatch];
+        let Ended { status, stderr, .. } = ends(command_on(&right, "interp", filter, &arguments));
+        assert_eq!(status.code(), Some(code), "{filter}: {stderr}");
+        assert!(stderr.contains(said), "{filter}: {stderr}");
     }
     let running = Running::start(command(&right, "minimal", &["--nfqueue", "7"]));
     let ended = ends(command(&right, "minimal", &["--nfqueue", "7"]));

@@ -42,11 +42,16 @@ pub fn ends(mut command: Command) -> Ended {
     Running { child, stderr, said: String::new() }.end()
 }
 
-/// `portcullis run` with these arguments, in a namespace.
+/// `portcullis run` with these arguments, on the CPU, in a namespace.
 pub fn command(namespace: &Namespace, filter: &str, arguments: &[&str]) -> Command {
+    command_on(namespace, "cpu", filter, arguments)
+}
+
+/// The same on another device.
+pub fn command_on(namespace: &Namespace, device: &str, filter: &str, arguments: &[&str]) -> Command {
     let mut command = namespace.command(env!("CARGO_BIN_EXE_portcullis"));
     let filter = format!("{}/shaders/{filter}.wgsl", env!("CARGO_MANIFEST_DIR"));
-    command.args(["run", &filter, "--device", "cpu", "--json"]).args(arguments);
+    command.args(["run", &filter, "--device", device, "--json"]).args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

@@ -10,6 +10,7 @@ use portcullis_core::packet::Batch;
 use portcullis_io::live::{Executor, LiveError, Receiver};
 
 use super::batcher::{Batcher, Look, PATIENCE};
+use super::relief::Due;
 use super::sizing::{Shared, Sizer};
 use super::{LaneError, LaneStats, LiveLane, LiveOptions, pin};
 use crate::pipeline::Observer;
@@ -54,6 +55,7 @@ struct Rest<'a> {
     /// Where batches find their size: what finds it, and when the last batch had left.
     sizing: Option<(Sizer, Instant)>,
     shared: &'a Shared,
+    due: Due,
 }
 
 /// When a batch in flight began.
@@ -79,7 +81,17 @@ impl<'a> Driver<'a> {
         let (executor, session) = (&mut *lane.lane.executor, &mut *lane.session);
         let sizer = || (Sizer::new(options.closing, options.dispatch == Dispatch::Inline), Instant::now());
         let sizing = options.closing.auto.then(sizer);
-        let rest = Rest { executor, session, stats, stop, observe, in_flight: VecDeque::new(), sizing, shared };
+        let rest = Rest {
+            executor,
+            session,
+            stats,
+            stop,
+            observe,
+            in_flight: VecDeque::new(),
+            sizing,
+            shared,
+            due: Due::new(Instant::now()),
+        };
         Driver { name: &lane.lane.name, receiver: &mut *lane.lane.receiver, rest, options, processor, shared }
     }
 
@@ -212,7 +224,11 @@ impl Rest<'_> {
                     Err(_) => break,
                 }
             }
-            if self.session.in_flight() > 0 {
+            if self.is_relieved()
+                && let Ok(gathered) = from.try_recv()
+            {
+                self.relieve(gathered)?;
+            } else if self.session.in_flight() > 0 {
                 self.complete()?;
             } else {
                 self.executor.tend()?;
@@ -229,25 +245,46 @@ impl Rest<'_> {
         Ok(())
     }
 
+    /// Whether the device has all that it takes, and another one has time for what comes meanwhile.
+    fn is_relieved(&mut self) -> bool {
+        let oldest = self.in_flight.front().map(|begun| begun.closed);
+        self.session.in_flight() >= self.session.depth()
+            && oldest.is_some_and(|submitted| !self.due.is_due(submitted, Instant::now()))
+            && self.session.relief().is_some()
+    }
+
+    /// Has another device filter a batch, and carries out its verdicts.
+    fn relieve(&mut self, (batch, first): Gathered) -> Result<(), LaneError> {
+        let Some(relief) = self.session.relief() else { return self.submit((batch, first), Instant::now()) };
+        let done = relief.run(batch)?;
+        self.stats.relieved(done.batch.len());
+        self.carry_out(done, first)
+    }
+
     /// Waits for the oldest batch in flight, and carries out its verdicts.
     fn complete(&mut self) -> Result<(), LaneError> {
         let Some(done) = self.session.complete()? else { return Ok(()) };
-        self.carry_out(done)
-    }
-
-    fn carry_out(&mut self, done: Done) -> Result<(), LaneError> {
-        self.stats.done(&done);
-        let packets = done.batch.len();
-        self.executor.carry_out(done)?;
         let now = Instant::now();
-        let begun = self.in_flight.pop_front().unwrap_or(Begun { first: now, closed: now });
-        self.stats.carried(self.executor.carried(), packets, now - begun.first);
+        let Begun { first, closed } = self.in_flight.pop_front().unwrap_or(Begun { first: now, closed: now });
+        self.due.came(closed, now);
+        let packets = done.batch.len();
+        self.carry_out(done, first)?;
         if let Some((sizer, before)) = &mut self.sizing {
-            let sizing = sizer.served(packets, now - begun.closed.max(*before), self.shared.rate());
+            let now = Instant::now();
+            let sizing = sizer.served(packets, now - closed.max(*before), self.shared.rate());
             *before = now;
             self.shared.want(&sizing);
             self.stats.sized(sizing);
         }
+        Ok(())
+    }
+
+    /// Carries out the verdicts on a batch, the first packet of which came then.
+    fn carry_out(&mut self, done: Done, first: Instant) -> Result<(), LaneError> {
+        self.stats.done(&done);
+        let packets = done.batch.len();
+        self.executor.carry_out(done)?;
+        self.stats.carried(self.executor.carried(), packets, first.elapsed());
         Ok(())
     }
 

@@ -12,6 +12,7 @@
 
 mod batcher;
 mod lane;
+mod relief;
 mod sizing;
 mod stats;
 mod summary;

@@ -44,6 +44,8 @@ pub struct Snapshot {
     pub verdicts: [u64; Action::ALL.len()],
     /// Batches.
     pub batches: u64,
+    /// Packets that another device filtered, since this one had all the batches that it takes.
+    pub relieved: u64,
     /// Where the device's time went.
     pub times: StageTimes,
     /// From when the first packet of a batch was received until its verdicts were carried out, in nanoseconds, each packet counted.
@@ -59,6 +61,7 @@ impl Default for Snapshot {
             carried: Carried::default(),
             verdicts: [0; Action::ALL.len()],
             batches: 0,
+            relieved: 0,
             times: StageTimes::default(),
             latency: latencies(),
             sizing: None,
@@ -116,6 +119,7 @@ fn each(to: &mut Snapshot, from: &Snapshot, mut with: impl FnMut(&mut u64, u64))
     }
     with(checksums, from.carried.checksums);
     with(&mut to.batches, from.batches);
+    with(&mut to.relieved, from.relieved);
 }
 
 /// Three digits: 0.1 % of what is measured.
@@ -136,11 +140,11 @@ impl LaneStats {
         let Asked { latency, spare } = &mut *asked;
         let mut now = lock(&self.now);
         std::mem::swap(&mut now.latency, spare);
-        let Snapshot { received, carried, verdicts, batches, times, sizing, .. } = *now;
+        let Snapshot { received, carried, verdicts, batches, relieved, times, sizing, .. } = *now;
         drop(now);
         latency.add(&*spare).expect("all have the same bounds");
         spare.reset();
-        Snapshot { received, carried, verdicts, batches, times, latency: latency.clone(), sizing }
+        Snapshot { received, carried, verdicts, batches, relieved, times, latency: latency.clone(), sizing }
     }
 
     /// Notes a batch that the device is through with.
@@ -160,6 +164,11 @@ impl LaneStats {
         now.carried = *carried;
         let latency = (latency.as_nanos() as u64).clamp(1, LONGEST.as_nanos() as u64);
         now.latency.saturating_record_n(latency, packets as u64);
+    }
+
+    /// Notes packets that another device has filtered.
+    pub(super) fn relieved(&self, packets: usize) {
+        lock(&self.now).relieved += packets as u64;
     }
 
     /// Notes what batches are to be from now on.

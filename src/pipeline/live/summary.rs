@@ -112,6 +112,8 @@ pub struct Summary {
     pub checksums_completed: u64,
     /// Batches that the device has been through with.
     pub batches: u64,
+    /// Packets that the CPU filtered, since the device had all the batches that it takes.
+    pub judged_by_cpu: u64,
     /// Packets in a batch, in the mean.
     pub batch_mean: f64,
     /// How long it took, in seconds.
@@ -214,6 +216,7 @@ impl Summary {
             lost: Loss::ALL.map(|loss| (loss.name().to_owned(), of.carried.losses.of(loss))).into(),
             checksums_completed: of.received.checksums + of.carried.checksums,
             batches: of.batches,
+            judged_by_cpu: of.relieved,
             batch_mean: if of.batches > 0 { of.judged() as f64 / of.batches as f64 } else { 0.0 },
             elapsed_s: seconds,
             mpps: a_second(of.received.packets as f64, 1e6),
@@ -263,6 +266,7 @@ mod tests {
             },
             verdicts: [0, 100 * k, 500 * k, 207 * k, 93 * k],
             batches: 10 * k,
+            relieved: 4 * k,
             ..Snapshot::default()
         };
         for (latency, packets) in latencies {
@@ -281,7 +285,7 @@ mod tests {
         );
         assert_eq!((summary.mpps, summary.gbps), (2.0, 1.024));
         assert_eq!((summary.mpps_out, summary.gbps_out), (1.582, 0.768));
-        assert_eq!((summary.batches, summary.batch_mean), (10_000, 90.0));
+        assert_eq!((summary.batches, summary.batch_mean, summary.judged_by_cpu), (10_000, 90.0, 4000));
         assert_eq!(
             (summary.lost(Loss::NoRoom), summary.lost(Loss::Overload), summary.lost(Loss::Aborted)),
             (7000, 2000, 0)

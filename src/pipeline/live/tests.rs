@@ -13,6 +13,8 @@ use portcullis_io::live::{Carried, Executor, Received, Receiver};
 use super::*;
 use crate::pipeline::Event;
 
+mod devices;
+
 /// What a receiver is to do when it is asked.
 enum Script {
     /// This many packets are there.

@@ -57,6 +57,11 @@ pub struct LiveArgs {
     /// and with `--batch auto` as long as the device needs it, up to 1 ms
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "read", help_heading = "Live packets")]
     pub max_delay: Option<Duration>,
+    /// What becomes of packets for which the device has no time: `drop`, they wait where they came in until the kernel drops
+    /// them, or `cpu`: the CPU filters them, whose packets may overtake the device's
+    #[arg(long, value_name = "WAY", value_parser = ["drop", "cpu"], default_value = "drop", conflicts_with = "read",
+          help_heading = "Live packets")]
+    pub overload: String,
     /// Keep the threads of queues on these processors, in turn
     #[arg(long, value_name = "CPUS", value_delimiter = ',', conflicts_with = "read", help_heading = "Live packets")]
     pub pin: Vec<u16>,

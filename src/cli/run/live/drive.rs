@@ -3,7 +3,9 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use portcullis::device::{Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Imported, LoadOptions, Session};
+use portcullis::device::{
+    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Imported, LoadOptions, Relieved, Session,
+};
 use portcullis::devices;
 use portcullis::io::live::Lane;
 use portcullis::packet::Batch;
@@ -68,11 +70,27 @@ impl Prepared {
                 error => return Err(error.into()),
             }
         }
+        if args.live.overload == "cpu" {
+            device = relieved(device, &load)?;
+            device.load(&program, &load)?;
+        }
         // What is about to be opened is also to be closed in order.
         interrupt.listen_always();
         interrupt.begin();
         Ok(Prepared { program, device, options: load, interrupt })
     }
+}
+
+/// The device, relieved by the CPU.
+fn relieved(device: Arc<dyn Device>, load: &LoadOptions) -> Result<Arc<dyn Device>, Failure> {
+    let usage = |what: &str| Err(Failure::Usage(format!("--overload cpu: {what}")));
+    if device.info().kind == DeviceKind::Cpu {
+        return usage("the CPU runs the filter, and nothing else could relieve it; `drop` is what is left");
+    }
+    if Dispatch::of(device.info(), load)? == Dispatch::Inline {
+        return usage("with `--dispatch inline` each batch is waited for, and none waits; another method is needed");
+    }
+    Ok(Arc::new(Relieved::new(device, devices::open("cpu")?)))
 }
 
 /// Drives lanes until somebody wants an end; `at_stop` has no more packets come then.

@@ -34,6 +34,7 @@ pub fn table(run: &RunSummary, device: &str, more: &[(&str, String)]) -> String 
         ("not received", sum.refused, "too long, or made no sense"),
         ("checksums completed", sum.checksums_completed, ""),
         ("put together", sum.put_together, ""),
+        ("judged by the CPU", sum.judged_by_cpu, "the device had all the batches that it takes"),
     ];
     for (name, count, remark) in rare {
         if count > 0 {

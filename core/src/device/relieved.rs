@@ -1,0 +1,138 @@
+//! A device that another one relieves of what it has no time for.
+
+use std::sync::Arc;
+
+use super::{Device, DeviceError, DeviceInfo, Dispatch, Done, Imported, LoadOptions, Session, SubmitError};
+use crate::packet::{Batch, Span};
+use crate::program::Program;
+
+/// A device, and another one that has every filter too, so that whoever drives a session may give it batches which would have
+/// to wait ([`Session::relief`]). It takes filters without maps and without flows: what a filter has seen before would be in
+/// two places.
+pub struct Relieved {
+    device: Arc<dyn Device>,
+    relief: Arc<dyn Device>,
+}
+
+impl Relieved {
+    /// A device, and what relieves it.
+    pub fn new(device: Arc<dyn Device>, relief: Arc<dyn Device>) -> Relieved {
+        Relieved { device, relief }
+    }
+}
+
+impl Device for Relieved {
+    fn info(&self) -> &DeviceInfo {
+        self.device.info()
+    }
+
+    /// As the device, and as what relieves it.
+    ///
+    /// # Errors
+    /// Those of both, and [`DeviceError::Unsupported`] for a filter that two devices cannot have at once.
+    fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
+        let (id, relief) = (&self.info().id, &self.relief.info().id);
+        let reason = match () {
+            _ if !program.maps().is_empty() => {
+                format!("its maps would be in two places, as `{relief}` relieves `{id}`")
+            }
+            _ if program.has_flows() => {
+                format!("packets of a flow would not stay in order (`xdp_flow`), as `{relief}` relieves `{id}`")
+            }
+            _ => {
+                // It has one batch at a time, and nobody waits for it meanwhile.
+                let inline = LoadOptions { dispatch: Some(Dispatch::Inline), ..options.clone() };
+                let relief = self.relief.load(program, &inline)?;
+                return Ok(Box::new(RelievedSession { session: self.device.load(program, options)?, relief }));
+            }
+        };
+        Err(DeviceError::Unsupported { device: id.clone(), reason })
+    }
+}
+
+struct RelievedSession {
+    session: Box<dyn Session>,
+    relief: Box<dyn Session>,
+}
+
+impl Session for RelievedSession {
+    fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
+        self.relief.import(span)?;
+        self.session.import(span)
+    }
+
+    fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
+        self.session.submit(batch)
+    }
+
+    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+        self.session.complete()
+    }
+
+    fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
+        self.session.map_words(map)
+    }
+
+    fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+        self.session.map_words_at(map, at, words)
+    }
+
+    fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
+        self.session.set_map_words(map, at, words)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.session.in_flight()
+    }
+
+    fn depth(&self) -> usize {
+        self.session.depth()
+    }
+
+    fn relief(&mut self) -> Option<&mut dyn Session> {
+        Some(&mut *self.relief)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::noop::Noop;
+    use crate::interp::Interp;
+    use crate::lang::{Source, wgsl};
+    use crate::program::ProgramOptions;
+
+    fn load(text: &str) -> Result<Box<dyn Session>, DeviceError> {
+        let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
+        let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
+        Relieved::new(Arc::new(Interp::new()), Arc::new(Noop::new())).load(&program, &LoadOptions::default())
+    }
+
+    #[test]
+    fn the_device_and_its_relief_have_the_filter_each() {
+        let mut session = load("fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }").unwrap();
+        let batch = || Batch::from_packets(&[[0u8; 20]; 3]).unwrap();
+        assert_eq!((session.depth(), session.in_flight()), (3, 0));
+        assert_eq!(session.run(batch()).unwrap().verdicts.counts(), [0, 3, 0, 0, 0]);
+        // The one that does nothing passes all.
+        let relief = session.relief().unwrap();
+        assert_eq!(relief.depth(), 1);
+        assert_eq!(relief.run(batch()).unwrap().verdicts.counts(), [0, 0, 3, 0, 0]);
+        assert!(relief.relief().is_none());
+    }
+
+    #[test]
+    fn filters_that_remember_are_refused() {
+        let error = |text| load(text).err().unwrap().to_string();
+        let maps = "//! map m: array value=1 entries=2\nfn xdp_filter(pkt: u32) -> u32 { m_add(1u, 0u, 2u); return XDP_PASS; }";
+        assert_eq!(
+            error(maps),
+            "interp cannot run this filter: its maps would be in two places, as `noop` relieves `interp`"
+        );
+        let flows = "fn xdp_flow(pkt: u32) -> u32 { return load_u8(pkt, 0u); }\nfn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
+        assert_eq!(
+            error(flows),
+            "interp cannot run this filter: packets of a flow would not stay in order (`xdp_flow`), as `noop` relieves `interp`"
+        );
+    }
+}
