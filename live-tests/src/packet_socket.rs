@@ -83,6 +83,17 @@ impl PacketSocket {
         check(sent).map(|sent| assert_eq!(sent as usize, frame.len(), "a part of a frame went out"))
     }
 
+    /// Sends a frame that the link may have no room for; then the link counts it as dropped.
+    ///
+    /// # Errors
+    /// As [`PacketSocket::try_send`].
+    pub fn offer(&self, frame: &[u8]) -> Result<(), Error> {
+        match self.try_send(frame) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(()),
+            sent => sent,
+        }
+    }
+
     /// The next frame that came in, for which it waits this long.
     ///
     /// # Panics

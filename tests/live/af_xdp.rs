@@ -5,23 +5,24 @@ use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
 use portcullis_live_tests::frames::{swapped, udp};
-use portcullis_live_tests::{End, Namespace, PacketSocket, Suite, Veth, ping, tcp_echo, wait_until};
+use portcullis_live_tests::{End, Namespace, PacketSocket, Suite, Veth, ping, tcp_echo};
 
 use crate::support::{Ended, NOTHING, Running, SOON, command, ends};
 
 /// The program of an interface, as the kernel knows it.
-fn has_program(end: &End) -> bool {
+pub fn has_program(end: &End) -> bool {
     end.namespace().ip(&["link", "show", "dev", end.name()]).contains("xdp")
 }
 
-struct Net {
-    veth: Veth,
-    left: Namespace,
-    right: Namespace,
-    _suite: Suite,
+/// Two namespaces with a link between them, of which the right one runs the program.
+pub struct Net {
+    pub veth: Veth,
+    pub left: Namespace,
+    pub right: Namespace,
+    pub _suite: Suite,
 }
 
-fn net(queues: u32) -> Option<Net> {
+pub fn net(queues: u32) -> Option<Net> {
     let suite = Suite::begin("run --af-xdp", "af-xdp", &["ethtool"])?;
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).queues(queues).make();
@@ -67,18 +68,6 @@ fn an_interrupt_ends_it_though_whoever_started_it_ignores_interrupts() {
     let running = Running::start(command);
     running.signal("INT");
     assert!(running.end().status.success());
-}
-
-#[test]
-fn a_killed_run_leaves_no_program_behind_and_the_next_one_starts() {
-    let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
-    for _ in 0..3 {
-        let running = Running::start(command(&right, "minimal", &["--af-xdp", veth.right.name()]));
-        assert!(has_program(&veth.right));
-        running.signal("KILL");
-        assert!(!running.end().status.success());
-        wait_until("the program is gone", SOON, || !has_program(&veth.right));
-    }
 }
 
 #[test]
@@ -156,37 +145,6 @@ fn queues_share_the_state_of_a_filter_with_maps() {
     let text = std::fs::read_to_string(flows).unwrap();
     let row = text.lines().nth(1).unwrap_or_else(|| panic!("a flow: {text}"));
     assert!(row.contains(",12345,9,17,100,3100,"), "{text}");
-}
-
-#[test]
-fn an_interface_that_is_removed_ends_the_run_with_a_sentence() {
-    let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
-    let name = veth.right.name().to_owned();
-    let running = Running::start(command(&right, "minimal", &["--af-xdp", &name]));
-    veth.delete();
-    let ended = running.end();
-    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
-    assert!(ended.stderr.contains(&format!("error: {name}: the interface is gone")), "{}", ended.stderr);
-    assert_eq!(ended.json()["packets"], 0);
-}
-
-#[test]
-fn a_link_may_go_down_and_come_up() {
-    let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
-    let mut peer = PacketSocket::at(&veth.left);
-    let running = Running::start(command(&right, "mac_swap", &["--af-xdp", veth.right.name(), "--only", "udp/9"]));
-    for round in 0..3_u8 {
-        let sent = udp(&veth, 9, &[round; 20]);
-        peer.send(&sent);
-        let back = swapped(sent);
-        assert!(peer.receive_where(SOON, |frame| frame.bytes == back).is_some(), "{round} comes back");
-        veth.right.down();
-        veth.right.up();
-        veth.right.wait_until_running();
-    }
-    running.signal("INT");
-    let ended = running.end();
-    assert!(ended.status.success(), "{}", ended.stderr);
 }
 
 #[test]

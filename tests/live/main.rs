@@ -4,4 +4,7 @@
 mod af_xdp;
 #[cfg(feature = "nfqueue")]
 mod nfqueue;
+mod soak;
 mod support;
+mod topology;
+mod trouble;

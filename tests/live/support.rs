@@ -1,6 +1,7 @@
 //! The program while it runs in a namespace.
 
 use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -42,7 +43,8 @@ pub fn ends(mut command: Command) -> Ended {
     Running { child, stderr, said: String::new() }.end()
 }
 
-/// `portcullis run` with these arguments, on the CPU, in a namespace.
+/// `portcullis run` with these arguments, on the CPU, in a namespace. The filter is a stock one, or the whole path of another,
+/// without its `.wgsl`.
 pub fn command(namespace: &Namespace, filter: &str, arguments: &[&str]) -> Command {
     command_on(namespace, "cpu", filter, arguments)
 }
@@ -50,8 +52,8 @@ pub fn command(namespace: &Namespace, filter: &str, arguments: &[&str]) -> Comma
 /// The same on another device.
 pub fn command_on(namespace: &Namespace, device: &str, filter: &str, arguments: &[&str]) -> Command {
     let mut command = namespace.command(env!("CARGO_BIN_EXE_portcullis"));
-    let filter = format!("{}/shaders/{filter}.wgsl", env!("CARGO_MANIFEST_DIR"));
-    command.args(["run", &filter, "--device", device, "--json"]).args(arguments);
+    let filter = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders").join(format!("{filter}.wgsl"));
+    command.arg("run").arg(filter).args(["--device", device, "--json"]).args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -66,6 +68,11 @@ impl Running {
             assert!(running.stderr.read_line(&mut running.said).unwrap() > 0, "it ended: {}", running.said);
         }
         running
+    }
+
+    /// The number of its process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
     }
 
     /// Sends it a signal: `INT`.

@@ -85,7 +85,7 @@ fn what_a_full_queue_loses_is_counted() {
     let options = Options { frames: 256, ..lane_options(&[veth.right.name()]) };
     let ((), ended) = run_lanes(&right, &options, slow, |_| {
         for number in 0..sent {
-            peer.send(&numbered(&veth, number, 60));
+            peer.offer(&numbered(&veth, number, 60)).unwrap();
         }
     });
     let (received, dropped) = (ended.packets(), ended.received[0].dropped_by_kernel);

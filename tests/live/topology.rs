@@ -1,0 +1,232 @@
+//! Networks with the program in the middle, between hosts that know nothing of it.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpStream, UdpSocket};
+
+use portcullis_live_tests::frames::{swapped, udp};
+use portcullis_live_tests::{Namespace, PacketSocket, Suite, Veth, ping, tcp_echo};
+
+use crate::af_xdp::{Net, net};
+use crate::support::{NOTHING, Running, SOON, command};
+
+/// Two hosts, and a namespace between them that does not forward: what gets through, the program has carried.
+struct Hosts {
+    left: Namespace,
+    between: Namespace,
+    right: Namespace,
+    near: Veth,
+    far: Veth,
+    _suite: Suite,
+}
+
+fn hosts() -> Option<Hosts> {
+    let suite = Suite::begin("run --af-xdp", "af-xdp", &["ethtool"])?;
+    let (left, between, right) = (Namespace::new(), Namespace::new(), Namespace::new());
+    between.sysctl("net.ipv4.ip_forward", "0");
+    let near = Veth::between(&left, &between).subnet(1).make();
+    let far = Veth::between(&between, &right).subnet(2).make();
+    Some(Hosts { left, between, right, near, far, _suite: suite })
+}
+
+fn text(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+/// In SKB mode segments come that the sender has not cut, which no frame has room for (the program says so).
+fn cut_by_senders(ends: [&portcullis_live_tests::End; 2]) {
+    for end in ends {
+        end.ethtool(&["-K", "tso off gso off"]);
+    }
+}
+
+#[test]
+fn router_v4_forwards_between_two_networks() {
+    let Some(Hosts { left, between, right, near, far, _suite }) = hosts() else { return };
+    left.ip(&["route", "add", "10.77.2.0/24", "via", "10.77.1.2"]);
+    right.ip(&["route", "add", "10.77.1.0/24", "via", "10.77.2.1"]);
+    let folder = tempfile::tempdir().unwrap();
+    let (routes, next_hops) = (folder.path().join("routes.csv"), folder.path().join("next_hops.csv"));
+    // What is for the router itself has a next hop with no MAC address: its own stack.
+    let table = "prefix,next_hop\n10.77.1.0/24,0\n10.77.2.0/24,1\n10.77.1.2/32,2\n10.77.2.1/32,2\n";
+    std::fs::write(&routes, table).unwrap();
+    let row = |number, to, from| format!("{number},{number},{},{}\n", text(to), text(from));
+    let rows = row(0, near.left.mac(), near.right.mac()) + &row(1, far.right.mac(), far.left.mac());
+    std::fs::write(&next_hops, format!("next_hop,port,destination,source\n{rows}")).unwrap();
+    let (host, beyond): (IpAddr, IpAddr) = (near.left.ipv4().into(), far.right.ipv4().into());
+
+    assert!(!ping(&left, beyond, NOTHING), "nobody forwards");
+    for mode in ["native", "skb"] {
+        if mode == "skb" {
+            cut_by_senders([&near.left, &far.right]);
+        }
+        let maps = [format!("routes={}", routes.display()), format!("next_hops={}", next_hops.display())];
+        let ways = [format!("0={}", near.right.name()), format!("1={}", far.left.name())];
+        let running = Running::start(command(
+            &between,
+            "router_v4",
+            &[
+                &["--af-xdp", near.right.name(), "--af-xdp", far.left.name(), "--xdp-mode", mode][..],
+                &["--redirect", &ways[0], "--redirect", &ways[1], "--map", &maps[0], "--map", &maps[1]],
+            ]
+            .concat(),
+        ));
+        assert!(ping(&left, beyond, SOON) && ping(&right, host, SOON), "{mode}");
+        // The router answers for itself.
+        assert!(ping(&left, near.right.ipv4().into(), SOON), "{mode}");
+        for (from, to, address) in [(&left, &right, beyond), (&right, &left, host)] {
+            tcp_echo(from, to, (address, 0), 3 << 20, SOON).unwrap_or_else(|e| panic!("{mode}, {address}: {e}"));
+        }
+        // What a router does to a packet, and no more.
+        let mut arrives = PacketSocket::at(&far.right);
+        let sender = left.run(|| UdpSocket::bind((near.left.ipv4(), 0))).unwrap();
+        sender.send_to(b"through the router", (far.right.ipv4(), 9)).unwrap();
+        let is_it = |frame: &portcullis_live_tests::Frame| frame.bytes.ends_with(b"through the router");
+        let came = arrives.receive_where(SOON, is_it).expect("it is forwarded").bytes;
+        assert_eq!((&came[..6], &came[6..12]), (&far.right.mac()[..], &far.left.mac()[..]), "{mode}");
+        assert_eq!(came[22], 63, "{mode}: a TTL less by one");
+
+        running.signal("INT");
+        let ended = running.end();
+        assert!(ended.status.success(), "{}", ended.stderr);
+        let json = ended.json();
+        let count = |of: &serde_json::Value| of.as_u64().unwrap();
+        // Twice 3 MiB there and back.
+        assert!(count(&json["carried_out"]["redirect"]) > 4 * (3 << 20) / 1500, "{json}");
+        assert!(count(&json["checksums_completed"]) > 0, "{json}");
+    }
+    assert!(!ping(&left, beyond, NOTHING), "nobody forwards any more");
+}
+
+/// A wire through user space: each port's packets go out of the other, ARP and all. Both hosts are in one network.
+#[test]
+fn two_ports_redirect_to_each_other() {
+    let Some(Hosts { left, between, right, near, far, _suite }) = hosts() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let wire = folder.path().join("wire");
+    std::fs::write(
+        wire.with_extension("wgsl"),
+        "fn xdp_filter(pkt: u32) -> u32 { return redirect(1u - pkt_port(pkt)); }",
+    )
+    .unwrap();
+    for (host, end) in [(1, &near.left), (2, &far.right)] {
+        end.namespace().ip(&["address", "add", &format!("10.78.0.{host}/24"), "dev", end.name()]);
+        end.namespace().ip(&["address", "add", &format!("fd78::{host}/64"), "dev", end.name(), "nodad"]);
+    }
+    let addresses: [IpAddr; 2] = [Ipv4Addr::new(10, 78, 0, 2).into(), "fd78::2".parse().unwrap()];
+    let ways = [format!("0={}", near.right.name()), format!("1={}", far.left.name())];
+    for (dispatch, mode) in [("inline", "native"), ("pipelined", "skb")] {
+        if mode == "skb" {
+            cut_by_senders([&near.left, &far.right]);
+        }
+        let running = Running::start(command(
+            &between,
+            wire.to_str().unwrap(),
+            &[
+                &["--af-xdp", near.right.name(), "--af-xdp", far.left.name(), "--all", "--xdp-mode", mode][..],
+                &["--redirect", &ways[0], "--redirect", &ways[1], "--dispatch", dispatch],
+            ]
+            .concat(),
+        ));
+        for address in addresses {
+            assert!(ping(&left, address, SOON), "{dispatch}: {address}");
+            tcp_echo(&left, &right, (address, 0), 2 << 20, SOON)
+                .unwrap_or_else(|e| panic!("{dispatch}: {address}: {e}"));
+        }
+        running.signal("TERM");
+        let ended = running.end();
+        assert!(ended.status.success(), "{}", ended.stderr);
+        let json = ended.json();
+        assert_eq!(json["lanes"].as_array().map(Vec::len), Some(2), "{json}");
+        assert_eq!(json["packets"], json["verdicts"]["redirect"], "{json}");
+    }
+}
+
+/// Sends back what comes, with MAC addresses, IPv4 addresses and ports swapped: for a kernel, an answer.
+const REFLECT: &str = "
+    fn xdp_filter(pkt: u32) -> u32 {
+        if pkt_len(pkt) < 42u || load_be16(pkt, 12u) != ETH_P_IP || load_u8(pkt, 14u) != 0x45u { return XDP_PASS; }
+        let to = vec2<u32>(load_be16(pkt, 0u), load_be32(pkt, 2u));
+        store_be16(pkt, 0u, load_be16(pkt, 6u));
+        store_be32(pkt, 2u, load_be32(pkt, 8u));
+        store_be16(pkt, 6u, to.x);
+        store_be32(pkt, 8u, to.y);
+        let source = load_be32(pkt, 26u);
+        store_be32(pkt, 26u, load_be32(pkt, 30u));
+        store_be32(pkt, 30u, source);
+        let port = load_be16(pkt, 34u);
+        store_be16(pkt, 34u, load_be16(pkt, 36u));
+        store_be16(pkt, 36u, port);
+        return XDP_TX;
+    }";
+
+/// Datagrams come back to the socket that sent them. So does a connection: to the kernel, its own SYN is a peer's that opens
+/// the connection at the same time (RFC 9293, section 3.5), and what it writes is what it reads.
+///
+/// With MAC addresses swapped alone (`mac_swap`), a kernel gets its own packets back, from its own address and to somebody
+/// else's, and drops them: nothing but frames can be compared then.
+#[test]
+fn a_reflector_answers_sockets() {
+    let Some(Net { veth, left, right, _suite }) = net(1) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let reflect = folder.path().join("reflect");
+    std::fs::write(reflect.with_extension("wgsl"), REFLECT).unwrap();
+    let arguments = ["--af-xdp", veth.right.name(), "--only", "udp/7,tcp/7"];
+    let running = Running::start(command(&right, reflect.to_str().unwrap(), &arguments));
+
+    let socket = left.run(|| UdpSocket::bind((veth.left.ipv4(), 0))).unwrap();
+    socket.connect((veth.right.ipv4(), 7)).unwrap();
+    socket.set_read_timeout(Some(SOON)).unwrap();
+    for length in (0..=1472_usize).step_by(16).chain([1, 1471]) {
+        let sent: Vec<u8> = (0..length).map(|at| (at * 3 + length) as u8).collect();
+        socket.send(&sent).unwrap();
+        let mut came = [0; 1500];
+        let count = socket.recv(&mut came).unwrap_or_else(|e| panic!("{length}: {e}"));
+        assert!(came[..count] == sent, "{length}: {count} bytes came back, or others");
+    }
+
+    let stream = left.run(|| TcpStream::connect_timeout(&(veth.right.ipv4(), 7).into(), SOON)).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    stream.set_write_timeout(Some(SOON)).unwrap();
+    let sent: Vec<u8> = (0..2_000_000_u32).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
+    let mut came = Vec::new();
+    std::thread::scope(|scope| {
+        let (mut out, mut back, sent) = (stream.try_clone().unwrap(), stream, &sent);
+        let writer = scope.spawn(move || out.write_all(sent).and_then(|()| out.shutdown(Shutdown::Write)));
+        back.read_to_end(&mut came).unwrap();
+        writer.join().unwrap().unwrap();
+    });
+    assert!(came == sent, "{} of {} bytes came back, or others", came.len(), sent.len());
+
+    running.signal("INT");
+    let ended = running.end();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    let json = ended.json();
+    assert_eq!(json["packets"], json["carried_out"]["tx"], "{json}");
+    assert!(json["checksums_completed"].as_u64().unwrap() > 90, "{json}");
+}
+
+#[test]
+fn every_queue_has_its_lane() {
+    let Some(Net { veth, right, _suite, .. }) = net(4) else { return };
+    let mut peer = PacketSocket::at(&veth.left);
+    let arguments = ["--af-xdp", veth.right.name(), "--only", "udp/1000-1399", "--dispatch", "pipelined"];
+    let running = Running::start(command(&right, "mac_swap", &arguments));
+    assert!(running.said.contains("queues 0,1,2,3"), "{}", running.said);
+    let sent: Vec<_> = (1000..1400_u16).map(|port| udp(&veth, port, &port.to_be_bytes())).collect();
+    let mut came = Vec::new();
+    // No more at once than the link has room for.
+    for some in sent.chunks(50) {
+        some.iter().for_each(|frame| peer.send(frame));
+        let ours = |frame: &portcullis_live_tests::Frame| frame.ether_type() == 0x0800;
+        came.extend(some.iter().map(|_| peer.receive_where(SOON, ours).expect("it comes back").bytes));
+    }
+    let mut wanted: Vec<_> = sent.into_iter().map(swapped).collect();
+    came.sort();
+    wanted.sort();
+    assert!(came == wanted, "{} came back, or others", came.len());
+    running.signal("INT");
+    let json = running.end().json();
+    let lanes = json["lanes"].as_array().unwrap();
+    // About a fourth each.
+    assert!(lanes.len() == 4 && lanes.iter().all(|lane| lane["packets"].as_u64() > Some(10)), "{json}");
+}
