@@ -95,7 +95,7 @@ fn filtered(interface: &str, filter: &str, dispatch: Dispatch) -> f64 {
     let device: &dyn Device = &*device;
     let session = device.load(&program(filter), &load).unwrap();
     let mut run = af_xdp::open(&options).unwrap_or_else(|error| panic!("{error}"));
-    let lanes = run.lanes.drain(..).zip([session]).map(|(lane, session)| LiveLane { lane, session }).collect();
+    let lanes = run.lanes.drain(..).zip([session]).map(|(lane, session)| LiveLane::new(lane, session)).collect();
     let stats = [Arc::new(LaneStats::default())];
     let stop = CancelToken::new();
     let live = LiveOptions { closing: Closing::default(), dispatch, processors: vec![] };

@@ -7,7 +7,7 @@
 //! - [`rows`]: a map's entries, out of that memory;
 //! - [`dump`]: those as text;
 //! - `table`: a map as the host has it; `handle`: the same with types of Rust's, in a session; `words`: those types;
-//! - `single`: one entry of a map in a session, without a copy of the rest; `place`: a place of a map, as both have it;
+//! - [`Single`]: one entry of a map in a session, without a copy of the rest; `place`: a place of a map, as both have it;
 //! - [`upkeep`]: what sessions do for maps between batches;
 //! - [`text`]: what filters may do with them, as a part of the prelude.
 
@@ -29,6 +29,7 @@ pub use declare::{Declaration, Kind};
 pub use dump::{Format, dump};
 pub use handle::{Handle, OpenError, Snapshot, UpdateError};
 pub use rows::{Row, in_order, rows};
+pub use single::{Changed, Single};
 pub use table::{Full, Table};
 pub use text::{Call, functions, text};
 pub use words::{Prefix, Words};

@@ -10,6 +10,7 @@ use portcullis_core::packet::Batch;
 use portcullis_io::live::{Executor, LiveError, Receiver};
 
 use super::batcher::{Batcher, Look, PATIENCE};
+use super::mailbox::Mailbox;
 use super::relief::Due;
 use super::sizing::{Shared, Sizer};
 use super::{LaneError, LaneStats, LiveLane, LiveOptions, pin};
@@ -47,7 +48,8 @@ pub(super) struct Driver<'a> {
 /// All of a lane but what receives.
 struct Rest<'a> {
     executor: &'a mut dyn Executor,
-    session: &'a mut dyn Session,
+    session: &'a mut Box<dyn Session>,
+    orders: &'a Mailbox,
     stats: &'a LaneStats,
     stop: &'a CancelToken,
     observe: Option<&'a mut dyn Observer>,
@@ -78,12 +80,13 @@ impl<'a> Driver<'a> {
         shared: &'a Shared,
         observe: Option<&'a mut dyn Observer>,
     ) -> Driver<'a> {
-        let (executor, session) = (&mut *lane.lane.executor, &mut *lane.session);
+        let (executor, session) = (&mut *lane.lane.executor, &mut lane.session);
         let sizer = || (Sizer::new(options.closing, options.dispatch == Dispatch::Inline), Instant::now());
         let sizing = options.closing.auto.then(sizer);
         let rest = Rest {
             executor,
             session,
+            orders: &lane.orders,
             stats,
             stop,
             observe,
@@ -109,6 +112,7 @@ impl<'a> Driver<'a> {
         let mut end = End::default();
         loop {
             let stopped = self.rest.stop.is_cancelled();
+            self.rest.obey()?;
             // What one thread does, receiving is a part of.
             let closed = Instant::now();
             match batcher.look(self.receiver, stopped)? {
@@ -210,10 +214,18 @@ impl End {
     }
 }
 
+impl Drop for Rest<'_> {
+    /// However it ended: whoever waits for an order to be carried out is not to wait for ever.
+    fn drop(&mut self) {
+        self.orders.close();
+    }
+}
+
 impl Rest<'_> {
     /// Submits what comes and completes what is submitted, until nothing more comes.
     fn drive(&mut self, from: &Queue<Gathered>) -> Result<(), LaneError> {
         loop {
+            self.obey()?;
             while self.session.in_flight() < self.session.depth() {
                 let idle = self.session.in_flight() == 0;
                 let wait = if self.executor.is_busy() { SOON } else { PATIENCE };
@@ -238,10 +250,24 @@ impl Rest<'_> {
 
     fn submit(&mut self, (batch, first): Gathered, closed: Instant) -> Result<(), LaneError> {
         if let Some(observe) = &mut self.observe {
-            observe.boundary(self.session)?;
+            observe.boundary(&mut **self.session)?;
         }
         self.session.submit(batch).map_err(|refused| refused.error)?;
         self.in_flight.push_back(Begun { first, closed });
+        Ok(())
+    }
+
+    /// Does what others want done with the session.
+    fn obey(&mut self) -> Result<(), LaneError> {
+        if !self.orders.is_waiting() {
+            return Ok(());
+        }
+        for order in self.orders.take() {
+            while order.wants_idle() && self.session.in_flight() > 0 {
+                self.complete()?;
+            }
+            order.carry_out(self.session)?;
+        }
         Ok(())
     }
 

@@ -12,6 +12,7 @@
 
 mod batcher;
 mod lane;
+mod mailbox;
 mod relief;
 mod sizing;
 mod stats;
@@ -26,6 +27,7 @@ use portcullis_io::live::{Lane, LiveError};
 
 use super::Observer;
 use lane::Driver;
+pub use mailbox::{Mailbox, Order};
 use sizing::Shared;
 pub use sizing::Sizing;
 pub use stats::{LaneStats, Snapshot};
@@ -83,6 +85,15 @@ pub struct LiveLane {
     pub lane: Lane,
     /// What filters them.
     pub session: Box<dyn Session>,
+    /// What others want done with the session meanwhile.
+    pub orders: Arc<Mailbox>,
+}
+
+impl LiveLane {
+    /// A lane of which nobody wants anything yet.
+    pub fn new(lane: Lane, session: Box<dyn Session>) -> LiveLane {
+        LiveLane { lane, session, orders: Arc::default() }
+    }
 }
 
 /// Why a lane ended before it was told to.

@@ -25,6 +25,8 @@ enum Script {
     Nothing,
     /// Somebody wants an end.
     Stop(CancelToken),
+    /// Somebody leaves an order.
+    Order(Arc<Mailbox>, Order),
     Fail,
 }
 
@@ -54,6 +56,12 @@ impl Receiver for Scripted {
             }
             Some(Script::Nothing) => {
                 self.script.pop_front();
+                0
+            }
+            Some(Script::Order(..)) => {
+                if let Some(Script::Order(mailbox, order)) = self.script.pop_front() {
+                    mailbox.put(order);
+                }
                 0
             }
             Some(Script::Fail) => return Err(LiveError::Gone { interface: "eth7".into() }),
@@ -129,7 +137,10 @@ impl Executor for Noting {
 
 /// Odd numbers pass.
 fn program() -> Arc<Program> {
-    let text = "fn xdp_filter(pkt: u32) -> u32 { return select(XDP_DROP, XDP_PASS, (load_u8(pkt, 3u) & 1u) == 1u); }";
+    compiled("fn xdp_filter(pkt: u32) -> u32 { return select(XDP_DROP, XDP_PASS, (load_u8(pkt, 3u) & 1u) == 1u); }")
+}
+
+fn compiled(text: &str) -> Arc<Program> {
     let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
     Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())))
 }
@@ -155,21 +166,31 @@ fn run(
     stop: &CancelToken,
     fails: Option<usize>,
 ) -> Ran {
-    let program = program();
+    let mailboxes = scripts.iter().map(|_| Arc::default()).collect();
+    run_with(mailboxes, &program(), scripts, dispatch, closing, stop, fails)
+}
+
+fn run_with(
+    mailboxes: Vec<Arc<Mailbox>>,
+    program: &Arc<Program>,
+    scripts: Vec<Vec<Script>>,
+    dispatch: Dispatch,
+    closing: Closing,
+    stop: &CancelToken,
+    fails: Option<usize>,
+) -> Ran {
     let options = LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), ..LoadOptions::default() };
     let (mut lanes, mut batches, mut waits, mut stats) = (vec![], vec![], vec![], vec![]);
-    for (number, script) in scripts.into_iter().enumerate() {
+    for (number, (script, orders)) in scripts.into_iter().zip(mailboxes).enumerate() {
         let executor = Noting { fails_at: fails, ..Noting::default() };
         let receiver = Scripted { script: script.into(), gathered: vec![], next: 0, waits: Arc::default() };
         batches.push(executor.batches.clone());
         waits.push(receiver.waits.clone());
         stats.push(Arc::new(LaneStats::default()));
         let (receiver, executor) = (Box::new(receiver), Box::new(executor));
-        let session = Interp::new().load(&program, &options).unwrap();
-        lanes.push(LiveLane {
-            lane: Lane { name: format!("lane {number}"), memory: None, receiver, executor },
-            session,
-        });
+        let session = Interp::new().load(program, &options).unwrap();
+        let lane = Lane { name: format!("lane {number}"), memory: None, receiver, executor };
+        lanes.push(LiveLane { lane, session, orders });
     }
     let options = LiveOptions { closing, dispatch, processors: vec![] };
     let ended = AtomicBool::new(false);
@@ -262,5 +283,79 @@ fn an_executor_that_fails_ends_its_lane() {
         let ran = run(vec![vec![Script::Packets(100)]], dispatch, Closing::at(10, Duration::ZERO), &stop, Some(3));
         assert_eq!(ran.error.as_ref().unwrap().to_string(), "eth8: the interface is gone");
         assert_eq!(ran.sizes(0), [10, 10, 10], "{dispatch}");
+    }
+}
+
+/// Every packet has a verdict of the one filter or the other, those that came first the old one's.
+#[test]
+fn a_session_is_swapped_between_two_batches() {
+    for dispatch in BOTH {
+        let (stop, mailbox) = (CancelToken::new(), Arc::new(Mailbox::default()));
+        let load = LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), ..LoadOptions::default() };
+        let next = compiled("fn xdp_filter(pkt: u32) -> u32 { return XDP_TX; }");
+        let mut next = Interp::new().load(&next, &load).unwrap();
+        let swap = Order::swap(move |session| {
+            assert_eq!(session.in_flight(), 0);
+            std::mem::swap(session, &mut next);
+            Ok(())
+        });
+        let script = vec![
+            Script::Packets(500),
+            Script::Order(mailbox.clone(), swap),
+            Script::Packets(500),
+            Script::Stop(stop.clone()),
+        ];
+        let closing = Closing::at(10, Duration::ZERO);
+        let ran = run_with(vec![mailbox], &program(), vec![script], dispatch, closing, &stop, None);
+        assert!(ran.error.is_none(), "{:?}", ran.error);
+        let packets = ran.batches[0].concat();
+        assert_eq!(packets.iter().map(|it| it.0).collect::<Vec<_>>(), (0..1000).collect::<Vec<_>>());
+        let first = packets.iter().position(|it| it.1 == Action::Tx).expect("the new filter has had packets");
+        let old = |number| if number % 2 == 1 { Action::Pass } else { Action::Drop };
+        assert!(packets[..first].iter().all(|(number, action)| *action == old(*number)), "{dispatch}");
+        assert!(packets[first..].iter().all(|(_, action)| *action == Action::Tx), "{dispatch}");
+        match dispatch {
+            Dispatch::Inline => assert_eq!(first, 500),
+            // The RX thread is a few batches ahead.
+            _ => assert!((400..=500).contains(&first), "{first}"),
+        }
+    }
+}
+
+#[test]
+fn maps_are_looked_at_while_nothing_comes_and_who_asks_too_late_is_not_left_waiting() {
+    for dispatch in BOTH {
+        let (stop, mailbox) = (CancelToken::new(), Arc::new(Mailbox::default()));
+        let program = compiled(
+            "//! map seen: counter entries=1\nfn xdp_filter(pkt: u32) -> u32 { seen_add(0u, 1u); return XDP_DROP; }",
+        );
+        let (told, seen) = std::sync::mpsc::channel();
+        let (late, never) = std::sync::mpsc::channel::<()>();
+        let asker = std::thread::spawn({
+            let (mailbox, stop) = (mailbox.clone(), stop.clone());
+            move || {
+                let mut words = Vec::new();
+                while words != [30, 0] {
+                    let told = told.clone();
+                    mailbox.put(Order::maps(move |session| {
+                        let all = session.map_words(0)?;
+                        let _ = told.send(all[all.len() - 2..].to_vec());
+                        Ok(())
+                    }));
+                    words = seen.recv().expect("an answer, though no packets come");
+                }
+                stop.cancel();
+            }
+        });
+        let script = vec![Script::Packets(30)];
+        let closing = Closing::at(10, Duration::ZERO);
+        let ran = run_with(vec![mailbox.clone()], &program, vec![script], dispatch, closing, &stop, None);
+        assert!(ran.error.is_none(), "{:?}", ran.error);
+        asker.join().unwrap();
+        mailbox.put(Order::maps(move |_| {
+            let _ = late.send(());
+            Ok(())
+        }));
+        assert!(never.recv().is_err(), "the lane has ended");
     }
 }

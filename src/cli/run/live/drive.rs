@@ -102,7 +102,7 @@ pub fn drive(
 ) -> Result<Ended, Failure> {
     let Prepared { program, device, options, interrupt } = prepared;
     let dispatch = Dispatch::of(device.info(), &options)?;
-    let load = |lane| Ok(LiveLane { lane, session: device.load(&program, &options)? });
+    let load = |lane| Ok(LiveLane::new(lane, device.load(&program, &options)?));
     let mut lanes: Vec<LiveLane> = lanes.into_iter().map(load).collect::<Result<_, DeviceError>>()?;
     show_memory(&mut lanes, device.info())?;
     warm_up(&mut lanes, &program)?;
@@ -159,7 +159,7 @@ fn closing(args: &Args) -> Closing {
 /// Has devices reach the memory that packets come into, and says whether they do.
 fn show_memory(lanes: &mut [LiveLane], device: &DeviceInfo) -> Result<(), DeviceError> {
     let mut copied = false;
-    for LiveLane { lane, session } in lanes {
+    for LiveLane { lane, session, .. } in lanes {
         if let Some(memory) = &lane.memory {
             copied |= session.import(memory)? == Imported::Copied;
         }

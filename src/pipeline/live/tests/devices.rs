@@ -20,7 +20,7 @@ fn lane(session: Box<dyn Session>, dispatch: Dispatch) -> Ran {
         (Scripted { script: script.into(), gathered: vec![], next: 0, waits: Arc::default() }, Noting::default());
     let (batches, waits, stats) = (executor.batches.clone(), receiver.waits.clone(), Arc::new(LaneStats::default()));
     let lane = Lane { name: "a lane".into(), memory: None, receiver: Box::new(receiver), executor: Box::new(executor) };
-    let lanes = vec![LiveLane { lane, session }];
+    let lanes = vec![LiveLane::new(lane, session)];
     let options = LiveOptions { closing: Closing::at(10, Duration::ZERO), dispatch, processors: vec![] };
     let (_, error) = run_live(lanes, std::slice::from_ref(&stats), &options, &stop, || (), &mut |_: Event<'_>| {});
     Ran {
