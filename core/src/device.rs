@@ -2,8 +2,8 @@
 //! which batches go and out of which they come, in order, with their verdicts.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::map::layout::Layout;
@@ -85,7 +85,15 @@ pub struct DeviceInfo {
 
 /// Tells work in flight to stop early; cheap to clone, shared by all clones.
 #[derive(Debug, Clone, Default)]
-pub struct CancelToken(Arc<AtomicBool>);
+pub struct CancelToken(Arc<Cancel>);
+
+#[derive(Debug, Default)]
+struct Cancel {
+    cancelled: AtomicBool,
+    /// Held by those who are about to wait, and by those who wake them.
+    waiting: Mutex<()>,
+    woken: Condvar,
+}
 
 impl CancelToken {
     /// A token that nobody has cancelled.
@@ -95,12 +103,28 @@ impl CancelToken {
 
     /// Asks for an end. Safe in a signal handler's thread; asking twice changes nothing.
     pub fn cancel(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.cancelled.store(true, Ordering::Relaxed);
+        // Whoever has looked before waits by now, and is woken.
+        drop(self.0.waiting.lock());
+        self.0.woken.notify_all();
     }
 
     /// Whether an end was asked for.
     pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.cancelled.load(Ordering::Relaxed)
+    }
+
+    /// Waits until an end is asked for.
+    pub fn wait(&self) {
+        while !self.wait_for(Duration::MAX) {}
+    }
+
+    /// Waits until an end is asked for, for this long at most; says whether it was.
+    pub fn wait_for(&self, most: Duration) -> bool {
+        let waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let woken = self.0.woken.wait_timeout_while(waiting, most, |()| !self.is_cancelled());
+        drop(woken.unwrap_or_else(PoisonError::into_inner));
+        self.is_cancelled()
     }
 }
 
@@ -378,4 +402,28 @@ pub fn check_submission(program: &Program, batch: &Batch, in_flight: usize, dept
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn who_waits_for_an_end_is_woken_by_it() {
+        let token = CancelToken::new();
+        assert!(!token.wait_for(Duration::ZERO) && !token.wait_for(Duration::from_millis(1)));
+        thread::scope(|scope| {
+            let waiting: Vec<_> = (0..4).map(|_| scope.spawn(|| token.wait())).collect();
+            let long = scope.spawn(|| token.wait_for(Duration::from_secs(3600)));
+            token.cancel();
+            waiting.into_iter().for_each(|it| it.join().unwrap());
+            assert!(long.join().unwrap());
+        });
+        let begun = Instant::now();
+        token.wait();
+        assert!(token.wait_for(Duration::MAX) && begun.elapsed() < Duration::from_secs(1000));
+    }
 }

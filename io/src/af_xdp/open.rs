@@ -224,6 +224,8 @@ pub fn open(options: &Options) -> Result<AfXdp, XdpError> {
     for (number, it) in received.into_iter().enumerate() {
         by_lane[number % lanes].push(it);
     }
+    // Where the kernel polls for whoever waits, nothing comes for one who does not.
+    let ring = if options.busy_poll.is_some() { 0 } else { run.ring() as usize };
     let mut lanes = Vec::new();
     for (lane, queues) in by_lane.into_iter().enumerate() {
         let names: Vec<String> = queues.iter().map(|it| format!("{}:{}", it.queue.interface, it.queue.queue)).collect();
@@ -234,7 +236,7 @@ pub fn open(options: &Options) -> Result<AfXdp, XdpError> {
         };
         let sockets: Vec<_> = queues.iter().map(|it| (it.queue.port, it.queue.queue, it.queue.rx.fd())).collect();
         let queues = queues.into_iter().map(|it| it.queue).collect();
-        let mut receiver = XdpReceiver::new(run.umem.clone(), run.homes.clone(), lane, handing, queues);
+        let mut receiver = XdpReceiver::new(run.umem.clone(), run.homes.clone(), lane, handing, queues, ring);
         receiver.prime().map_err(|error| XdpError::Live { error })?;
         for (port, queue, fd) in sockets {
             attached[port as usize].set_socket(queue, &fd)?;

@@ -59,10 +59,19 @@ pub(crate) struct XdpReceiver {
     expected: usize,
     received: Received,
     waits: Vec<libc::pollfd>,
+    /// The packets that a queue's ring has room for, as far as one may rely on it.
+    ring: usize,
 }
 
 impl XdpReceiver {
-    pub fn new(umem: Arc<Umem>, homes: Arc<Homes>, lane: usize, handing: Handing, queues: Vec<Queue>) -> XdpReceiver {
+    pub fn new(
+        umem: Arc<Umem>,
+        homes: Arc<Homes>,
+        lane: usize,
+        handing: Handing,
+        queues: Vec<Queue>,
+        ring: usize,
+    ) -> XdpReceiver {
         let waits = queues.iter().map(|queue| libc::pollfd { fd: queue.rx.fd(), events: libc::POLLIN, revents: 0 });
         XdpReceiver {
             umem,
@@ -76,6 +85,7 @@ impl XdpReceiver {
             next: 0,
             expected: 64,
             received: Received::default(),
+            ring,
         }
     }
 
@@ -136,6 +146,10 @@ impl Receiver for XdpReceiver {
                 error => Err(system(&self.queues[0], "waiting for packets", error)),
             },
         }
+    }
+
+    fn holds(&self) -> usize {
+        self.ring
     }
 
     fn close(&mut self) -> Option<Batch> {

@@ -39,6 +39,12 @@ pub trait Receiver: Send {
     /// [`LiveError`]: nothing more will come.
     fn wait(&mut self, most: Duration) -> Result<(), LiveError>;
 
+    /// How many packets may come while nobody looks, from when nothing more was there to be received, before any is lost; 0
+    /// where packets only come while somebody waits for them.
+    fn holds(&self) -> usize {
+        0
+    }
+
     /// The packets that were gathered, in the order in which they came; `None` where there are none.
     fn close(&mut self) -> Option<Batch>;
 

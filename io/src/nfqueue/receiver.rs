@@ -204,6 +204,12 @@ impl Receiver for QueueReceiver {
         ready.map(|_| ()).map_err(|error| self.queue.error("waiting for packets", error))
     }
 
+    fn holds(&self) -> usize {
+        // Where a batch's memory is used up, what comes has to wait until it is closed.
+        let full = self.gathering.as_ref().is_some_and(|gathering| gathering.frames.left() == 0);
+        if full { 0 } else { self.options.max_length as usize }
+    }
+
     fn close(&mut self) -> Option<Batch> {
         if self.gathering.as_ref()?.descriptors.is_empty() {
             return None;

@@ -6,13 +6,16 @@ use portcullis_core::packet::Batch;
 use portcullis_io::live::{LiveError, Receiver};
 
 use super::Closing;
-use super::sizing::{Rate, Shared};
+use super::sizing::{Rate, Shared, WORTH};
 
 /// How long nothing may happen before somebody looks whether it is to stop.
 pub(super) const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Packets that a batch which finds its size may have in any case, where they are there: so many cost little more than one.
 const AT_ONCE: usize = 256;
+
+/// The time in which no more than one packet comes by a queue, in the mean: ten million a second.
+const APART: Duration = Duration::from_nanos(100);
 
 /// Gathers packets until a batch is full, or its first packet has waited for long enough.
 pub(super) struct Batcher<'a> {
@@ -70,11 +73,26 @@ impl<'a> Batcher<'a> {
         if !last && self.gathered < enough && now < until {
             return Ok(Look::Until(until));
         }
-        if self.closing.auto {
-            self.shared.set_rate(self.rate.note(self.gathered, now));
-        }
+        self.shared.set_rate(self.rate.note(self.gathered, now));
         self.gathered = 0;
         self.first = None;
         Ok(receiver.close().map_or(Look::Nothing, |batch| Look::Batch(batch, first)))
+    }
+
+    /// Waits for more packets, until a batch is to be closed at the latest.
+    ///
+    /// Whoever waits for packets is woken by each, which costs more than the packet does. So this sleeps, and is not woken,
+    /// where what may come meanwhile finds room and does not make the batch full.
+    pub fn wait(&self, receiver: &mut dyn Receiver, until: Instant) -> Result<(), LiveError> {
+        let left = until.saturating_duration_since(Instant::now());
+        let missing = self.goal().enough.saturating_sub(self.gathered);
+        let full = Duration::try_from_secs_f64(missing as f64 / self.shared.rate()).unwrap_or(Duration::MAX);
+        let room = APART.saturating_mul(receiver.holds().try_into().unwrap_or(u32::MAX));
+        let sleep = left.min(full).min(room);
+        if sleep < WORTH {
+            return receiver.wait(left);
+        }
+        std::thread::sleep(sleep);
+        Ok(())
     }
 }

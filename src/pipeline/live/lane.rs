@@ -128,7 +128,7 @@ impl<'a> Driver<'a> {
                     }
                     continue;
                 }
-                Look::Until(until) => self.receiver.wait(until.saturating_duration_since(Instant::now()))?,
+                Look::Until(until) => batcher.wait(self.receiver, until)?,
                 Look::Nothing if end.has_settled(stopped) => return Ok(()),
                 Look::Nothing => {
                     self.rest.stats.received(self.receiver.received());
@@ -191,7 +191,7 @@ fn receive(
                 Ok(()) => {}
                 Err(_) => return Ok(()),
             },
-            Look::Until(until) => receiver.wait(until.saturating_duration_since(Instant::now()))?,
+            Look::Until(until) => batcher.wait(receiver, until)?,
             Look::Nothing if end.has_settled(stopped) => return Ok(()),
             Look::Nothing => receiver.wait(if stopped { SOON } else { PATIENCE })?,
         }

@@ -76,9 +76,6 @@ pub struct LiveOptions {
     pub processors: Vec<usize>,
 }
 
-/// How often somebody looks whether an end is wanted.
-const WATCH: Duration = Duration::from_millis(10);
-
 /// A lane and the session that its batches go through.
 pub struct LiveLane {
     /// Where packets come from, and where they go.
@@ -138,9 +135,7 @@ pub fn run_live(
     assert_eq!(lanes.len(), stats.len(), "each lane has its statistics");
     thread::scope(|scope| {
         scope.spawn(move || {
-            while !stop.is_cancelled() {
-                thread::sleep(WATCH);
-            }
+            stop.wait();
             at_stop();
         });
         let mut first = None;

@@ -10,6 +10,7 @@ use portcullis_core::packet::{Action, Batch};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_io::live::{Carried, Executor, Received, Receiver};
 
+use super::batcher::{Batcher, Look};
 use super::*;
 use crate::pipeline::Event;
 
@@ -36,9 +37,20 @@ struct Scripted {
     gathered: Vec<[u8; 60]>,
     next: u32,
     waits: Arc<Mutex<Vec<Duration>>>,
+    holds: usize,
+}
+
+impl Scripted {
+    fn new(script: Vec<Script>) -> Scripted {
+        Scripted { script: script.into(), gathered: vec![], next: 0, waits: Arc::default(), holds: 0 }
+    }
 }
 
 impl Receiver for Scripted {
+    fn holds(&self) -> usize {
+        self.holds
+    }
+
     fn receive(&mut self, most: usize) -> Result<usize, LiveError> {
         let count = match self.script.front_mut() {
             Some(Script::Packets(left)) => {
@@ -183,7 +195,7 @@ fn run_with(
     let (mut lanes, mut batches, mut waits, mut stats) = (vec![], vec![], vec![], vec![]);
     for (number, (script, orders)) in scripts.into_iter().zip(mailboxes).enumerate() {
         let executor = Noting { fails_at: fails, ..Noting::default() };
-        let receiver = Scripted { script: script.into(), gathered: vec![], next: 0, waits: Arc::default() };
+        let receiver = Scripted::new(script);
         batches.push(executor.batches.clone());
         waits.push(receiver.waits.clone());
         stats.push(Arc::new(LaneStats::default()));
@@ -261,6 +273,35 @@ fn a_batch_is_closed_when_it_is_full_or_its_first_packet_has_waited() {
         let ran = run(vec![script], dispatch, closing, &stop, None);
         assert_eq!(ran.sizes(0), [3, 2], "{dispatch}");
         assert!(ran.waits[0].iter().all(|wait| *wait <= Duration::from_millis(50)), "{:?}", ran.waits);
+    }
+}
+
+/// How often a receiver that holds so many packets is waited for until a batch is closed to which so many come a second.
+fn waits(holds: usize, rate: f64) -> usize {
+    let shared = Shared::new();
+    let mut receiver = Scripted { holds, ..Scripted::new(vec![Script::Packets(3)]) };
+    let mut batcher = Batcher::new(Closing::at(10, Duration::from_millis(5)), &shared);
+    shared.set_rate(rate);
+    loop {
+        match batcher.look(&mut receiver, false).unwrap() {
+            Look::Batch(batch, first) => {
+                assert!(batch.len() == 3 && first.elapsed() >= Duration::from_millis(5));
+                return receiver.waits.lock().unwrap().len();
+            }
+            Look::Until(until) => batcher.wait(&mut receiver, until).unwrap(),
+            Look::Nothing => panic!("three packets are there"),
+        }
+    }
+}
+
+#[test]
+fn a_batch_sleeps_where_there_is_room_for_what_comes_meanwhile() {
+    // At its end there may be less left than a sleep is good for.
+    assert!(waits(100_000, 0.0) <= 1);
+    assert!(waits(100_000, 1000.0) <= 1);
+    // No room is known, or too little, or so much comes that the batch would be full before the end of a sleep.
+    for (holds, rate) in [(0, 0.0), (100, 0.0), (100_000, 1e6)] {
+        assert!(waits(holds, rate) > 1, "{holds} {rate}");
     }
 }
 

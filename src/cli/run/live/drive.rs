@@ -121,8 +121,10 @@ pub fn drive(
     if let Some(duration) = args.live.duration {
         let stop = interrupt.stop.clone();
         std::thread::spawn(move || {
-            std::thread::sleep(duration);
-            stop.cancel();
+            // Where the run ends before, so does this.
+            if !stop.wait_for(duration) {
+                stop.cancel();
+            }
         });
     }
     let named = names.into_iter().zip(stats.iter().cloned()).collect();

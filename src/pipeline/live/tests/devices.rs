@@ -16,8 +16,7 @@ const PACKETS: u32 = 2000;
 fn lane(session: Box<dyn Session>, dispatch: Dispatch) -> Ran {
     let stop = CancelToken::new();
     let script = vec![Script::Packets(PACKETS as usize), Script::Stop(stop.clone())];
-    let (receiver, executor) =
-        (Scripted { script: script.into(), gathered: vec![], next: 0, waits: Arc::default() }, Noting::default());
+    let (receiver, executor) = (Scripted::new(script), Noting::default());
     let (batches, waits, stats) = (executor.batches.clone(), receiver.waits.clone(), Arc::new(LaneStats::default()));
     let lane = Lane { name: "a lane".into(), memory: None, receiver: Box::new(receiver), executor: Box::new(executor) };
     let lanes = vec![LiveLane::new(lane, session)];
