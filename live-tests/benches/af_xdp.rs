@@ -1,84 +1,254 @@
-//! Receiving by AF_XDP: what a filter costs over a bare loop that receives and drops.
+//! AF_XDP: receiving, forwarding and passing packets by the program's own pipeline, against a bare loop, DPDK's testpmd, and what
+//! the kernel makes of them itself; and how long a packet waits.
 //!
-//! One kernel sends as much as it can over a veth pair; each round lasts a second, and the sides take turns.
+//! One kernel sends as much as it can over a veth pair, on the first processor; who receives has the second, but for `pipelined`,
+//! whose threads are wherever the system puts them. Each round lasts a second or two, and the sides take turns.
 //!
-//! `cargo bench -p portcullis-live-tests --features bench --bench af_xdp`, as root.
+//! `cargo bench -p portcullis-live-tests --features bench --bench af_xdp`, as root. With `dpdk-testpmd` and its driver
+//! net_af_xdp (Debian's packages dpdk-dev and librte-net-af-xdp23), these sides are measured, too.
 
-use std::num::NonZeroUsize;
+mod support;
+
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use portcullis::device::{CancelToken, Device, Dispatch, LoadOptions};
-use portcullis::io::af_xdp::{self, Copying, Lanes, Options, Steer, xdp::Attached};
-use portcullis::lang::{Source, wgsl};
+use portcullis::device::{CancelToken, Dispatch};
+use portcullis::io::af_xdp::{self, Copying, Lanes, Options, Steer};
+use portcullis::io::live::link::Kind;
 use portcullis::packet::Room;
-use portcullis::pipeline::live::{Closing, LaneStats, LiveLane, LiveOptions, run_live};
-use portcullis::program::{Program, ProgramOptions};
-use portcullis_live_tests::{Flood, Namespace, Veth};
-use xsk_rs::config::{BindFlags, LibxdpFlags, SocketConfig, UmemConfig};
-use xsk_rs::socket::Socket;
-use xsk_rs::umem::{Umem, frame::FrameDesc};
+use portcullis::pipeline::live::{Closing, LaneStats, LiveOptions};
+use portcullis_live_tests::{End, Flood, KernelXdp, Namespace, Veth};
+use support::bare::bare;
+use support::latency::{quantile, round_trips};
+use support::testpmd::Testpmd;
+use support::{Side, compare, is_over, median};
 
 const ROUNDS: usize = 7;
 const ROUND: Duration = Duration::from_secs(1);
 const WARM_UP: Duration = Duration::from_millis(300);
 const FRAMES: u32 = 8192;
 
+/// Of what is forwarded at most, how much comes while it is measured how long it takes.
+const LOAD: f64 = 0.1;
+
+// `enum xdp_action`, `linux/bpf.h`.
+const XDP_DROP: u32 = 1;
+const XDP_PASS: u32 = 2;
+const XDP_TX: u32 = 3;
+
 fn main() {
-    if std::env::args().any(|argument| argument == "--test") {
+    if !support::begin() {
         return;
     }
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).make();
-    let frame = [&veth.right.mac()[..], &veth.left.mac(), &[0x08, 0x00, 0x45], &[0; 49]].concat();
-    let sides: [(&str, &(dyn Fn(&str) -> f64 + Sync)); 4] = [
-        ("bare loop", &bare),
-        ("minimal, cpu, inline", &|name| filtered(name, "minimal", Dispatch::Inline)),
-        ("simple_filter, cpu, inline", &|name| filtered(name, "simple_filter", Dispatch::Inline)),
-        ("minimal, cpu, pipelined", &|name| filtered(name, "minimal", Dispatch::Pipelined)),
-    ];
-    let mut rates = vec![Vec::new(); sides.len()];
-    for _ in 0..ROUNDS {
-        for ((_, side), rates) in sides.iter().zip(&mut rates) {
-            let flood = Flood::start(&veth.left, &frame);
-            rates.push(right.run(|| side(veth.right.name())));
-            drop(flood);
+    let has_testpmd = match Testpmd::start(&veth.right, "rxonly") {
+        Ok(_) => true,
+        Err(reason) => {
+            println!("without testpmd: {reason}\n");
+            false
         }
-    }
-    println!("{:<28} {:>8}  {:>6}", "received over veth", "Mpps", "ratio");
-    let median = |rates: &[f64]| {
-        let mut sorted = rates.to_vec();
-        sorted.sort_by(f64::total_cmp);
-        sorted[sorted.len() / 2]
     };
-    let base = rates[0].clone();
-    for ((name, _), rates) in sides.iter().zip(&rates) {
-        let ratios: Vec<f64> = rates.iter().zip(&base).map(|(rate, base)| rate / base).collect();
-        println!("{name:<28} {:>8.3}  {:>6.2}", median(rates) / 1e6, median(&ratios));
+    let bench = Bench { veth, has_testpmd };
+    bench.receive();
+    let forwarded = bench.forward();
+    bench.pass();
+    if let Some(rate) = forwarded {
+        bench.latency(rate * LOAD);
     }
 }
 
-/// Packets a second, of what `received` counts while the time runs.
-fn rate(mut received: impl FnMut() -> u64) -> f64 {
+/// A link whose left end sends. At the right there is who receives.
+struct Bench {
+    veth: Veth,
+    has_testpmd: bool,
+}
+
+impl Bench {
+    fn receive(&self) {
+        let ours = |filter, dispatch| move || self.flooded(|end| ours(end, filter, dispatch, None, measure_carried));
+        let mut sides = vec![Side::new("bare loop", || {
+            self.flooded(|end| end.namespace().run(|| bare(end.name(), FRAMES, |count| rate(count))))
+        })];
+        if self.has_testpmd {
+            sides.push(self.testpmd("testpmd rxonly", "rxonly", |_, testpmd| testpmd.received()));
+        }
+        let bases = sides.len();
+        sides.push(Side::new("minimal, inline", ours("minimal", Dispatch::Inline)));
+        sides.push(Side::new("simple_filter, inline", ours("simple_filter", Dispatch::Inline)));
+        sides.push(Side::new("minimal, pipelined", ours("minimal", Dispatch::Pipelined)));
+        sides.push(Side::new("the kernel's XDP_DROP", || {
+            self.flooded(|end| {
+                let _program = KernelXdp::new(XDP_DROP).attach(end);
+                rate(&mut || came(end))
+            })
+        }));
+        compare("received", ROUNDS, bases, &mut sides);
+    }
+
+    /// Gives how many packets a second come back.
+    fn forward(&self) -> Option<f64> {
+        // What comes back ends there.
+        let _program = KernelXdp::new(XDP_DROP).attach(&self.veth.left);
+        let back = || came(&self.veth.left);
+        let ours = |dispatch| {
+            let measure = move |_: &LaneStats| rate(&mut || back());
+            move || self.flooded(|end| ours(end, "mac_swap", dispatch, None, measure))
+        };
+        let mut sides = Vec::new();
+        if self.has_testpmd {
+            sides.push(self.testpmd("testpmd macswap", "macswap", move |_, _| back()));
+        }
+        sides.push(Side::new("mac_swap, inline", ours(Dispatch::Inline)));
+        sides.push(Side::new("mac_swap, pipelined", ours(Dispatch::Pipelined)));
+        sides.push(Side::new("the kernel's XDP_TX", || {
+            self.flooded(|end| {
+                let _program = KernelXdp::new(XDP_TX).attach(end);
+                rate(&mut || back())
+            })
+        }));
+        let ours = sides.len() - 3;
+        compare("forwarded to where they came from", ROUNDS, 1, &mut sides).map(|rates| rates[ours])
+    }
+
+    fn pass(&self) {
+        let passed = |dispatch| {
+            move || {
+                self.flooded(|end| ours(end, "minimal", dispatch, Some(Kind::Veth), |_| rate(&mut || into_stack(end))))
+            }
+        };
+        let mut sides = vec![
+            Side::new("received by the bare loop", || {
+                self.flooded(|end| end.namespace().run(|| bare(end.name(), FRAMES, |count| rate(count))))
+            }),
+            Side::new("minimal, inline", passed(Dispatch::Inline)),
+            Side::new("minimal, pipelined", passed(Dispatch::Pipelined)),
+            Side::new("the kernel's XDP_PASS", || {
+                self.flooded(|end| {
+                    let _program = KernelXdp::new(XDP_PASS).attach(end);
+                    rate(&mut || into_stack(end))
+                })
+            }),
+        ];
+        compare("passed into the kernel's stack", ROUNDS, 1, &mut sides);
+    }
+
+    /// Round trips at so many packets a second, through the program and through a program in the kernel that sends every frame
+    /// back as it is. The difference is what the way through user space adds.
+    fn latency(&self, rate: f64) {
+        const SHARES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
+        // What a program in the kernel sends back is only received where there is one, too.
+        let _program = KernelXdp::new(XDP_PASS).attach(&self.veth.left);
+        let frame = self.frame();
+        let trips = || {
+            let (times, sent) = round_trips(&self.veth.left, &frame, rate, 2 * ROUND);
+            let lost = sent - times.len() as u64;
+            (SHARES.map(|(_, share)| quantile(&times, share) as f64 / 1e3), lost, sent)
+        };
+        let mut rows = [const { [const { Vec::new() }; SHARES.len()] }; 4];
+        let (mut lost, mut sent) = (0, 0);
+        for _ in 0..ROUNDS {
+            if is_over() {
+                return;
+            }
+            let (theirs, ..) = {
+                let _program = KernelXdp::new(XDP_TX).attach(&self.veth.right);
+                trips()
+            };
+            let mut own = [0.0; SHARES.len()];
+            let mut round = None;
+            ours(&self.veth.right, "mac_swap", Dispatch::Inline, None, |stats| {
+                round = Some(trips());
+                let latency = stats.snapshot().latency;
+                own = SHARES.map(|(_, share)| latency.value_at_quantile(share) as f64 / 1e3);
+                0.0
+            });
+            let (ours, lost_now, sent_now) = round.expect("it was measured");
+            (lost, sent) = (lost + lost_now, sent + sent_now);
+            for share in 0..SHARES.len() {
+                let added = ours[share] - theirs[share];
+                for (row, value) in rows.iter_mut().zip([theirs[share], ours[share], added, own[share]]) {
+                    row[share].push(value);
+                }
+            }
+        }
+        println!("{:<34} {:>8} {:>8} {:>8}", format!("µs at {:.0} packets a second", rate), "p50", "p99", "p99.9");
+        let names =
+            ["the kernel's XDP_TX", "mac_swap, inline, delay 0", "added", "of it between receiving and sending"];
+        for (name, row) in names.iter().zip(rows) {
+            let [p50, p99, p999] = row.map(median);
+            println!("{name:<34} {p50:>8.1} {p99:>8.1} {p999:>8.1}");
+        }
+        println!("{lost} of {sent} did not come back through the program");
+    }
+
+    fn testpmd<'a>(
+        &'a self,
+        name: &'static str,
+        forward: &'a str,
+        count: impl Fn(&End, &mut Testpmd) -> u64 + 'a,
+    ) -> Side<'a> {
+        Side::new(name, move || {
+            let mut testpmd = Testpmd::start(&self.veth.right, forward).unwrap_or_else(|error| panic!("{error}"));
+            self.flooded(|end| rate(&mut || count(end, &mut testpmd)))
+        })
+    }
+
+    /// Measures while as much comes in at the right end as can be sent.
+    fn flooded(&self, measure: impl FnOnce(&End) -> f64) -> f64 {
+        let _flood = Flood::start(&self.veth.left, &self.frame());
+        measure(&self.veth.right)
+    }
+
+    /// From the left to the right; IPv4, with a header that the kernel's stack looks at and throws away.
+    fn frame(&self) -> Vec<u8> {
+        [&self.veth.right.mac()[..], &self.veth.left.mac(), &[0x08, 0x00, 0x45], &[0; 49]].concat()
+    }
+}
+
+/// A second's rate of what is counted.
+fn rate(count: &mut dyn FnMut() -> u64) -> f64 {
     std::thread::sleep(WARM_UP);
-    let (begun, before) = (Instant::now(), received());
+    let (before, begun) = (count(), Instant::now());
     std::thread::sleep(ROUND);
-    (received() - before) as f64 / begun.elapsed().as_secs_f64()
+    let after = count();
+    (after - before) as f64 / begun.elapsed().as_secs_f64()
 }
 
-fn program(name: &str) -> Arc<Program> {
-    let path = format!("{}/../shaders/{name}.wgsl", env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(&path).expect("a stock filter");
-    let program = wgsl::compile(&Source::new(&path, &*text), &ProgramOptions::default());
-    Arc::new(program.unwrap_or_else(|error| panic!("{}", error.render())))
+/// Packets that have had their verdict.
+fn measure_carried(stats: &LaneStats) -> f64 {
+    rate(&mut || stats.snapshot().carried.all())
 }
 
-fn filtered(interface: &str, filter: &str, dispatch: Dispatch) -> f64 {
+/// Packets that have come in at an end of a link, whatever XDP makes of them.
+fn came(end: &End) -> u64 {
+    let table = end.namespace().run(|| std::fs::read_to_string("/proc/thread-self/net/dev")).expect("it is there");
+    let line = table.lines().find_map(|line| line.trim_start().strip_prefix(end.name())?.strip_prefix(':'));
+    let packets = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+    packets.expect("the interface is there")
+}
+
+/// Packets that IPv4 of the kernel's stack has seen, whatever is wrong with them.
+fn into_stack(end: &End) -> u64 {
+    let table = end.namespace().run(|| std::fs::read_to_string("/proc/thread-self/net/snmp")).expect("it is there");
+    let mut lines = table.lines().filter(|line| line.starts_with("Ip:")).map(str::split_whitespace);
+    let (Some(names), Some(values)) = (lines.next(), lines.next()) else { panic!("no IPv4: {table}") };
+    let received = names.zip(values).find(|(name, _)| *name == "InReceives");
+    received.and_then(|(_, value)| value.parse().ok()).expect("a number of packets")
+}
+
+/// Runs a filter at an end of a link while something is measured.
+fn ours(
+    end: &End,
+    filter: &str,
+    dispatch: Dispatch,
+    stack: Option<Kind>,
+    measure: impl FnOnce(&LaneStats) -> f64 + Send,
+) -> f64 {
     let options = Options {
-        ports: vec![format!("{interface}:0").parse().unwrap()],
+        ports: vec![format!("{}:0", end.name()).parse().unwrap()],
         redirect: vec![],
-        stack: None,
+        stack,
         lanes: Lanes::Each,
         steer: Steer::Default,
         mode: None,
@@ -87,91 +257,26 @@ fn filtered(interface: &str, filter: &str, dispatch: Dispatch) -> f64 {
         huge_pages: false,
         room: Room::None,
         metadata: false,
-        rewrites: false,
+        rewrites: filter == "mac_swap",
         frames: FRAMES,
     };
-    let load = LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), ..LoadOptions::default() };
-    let device = portcullis::devices::open("cpu").unwrap();
-    let device: &dyn Device = &*device;
-    let session = device.load(&program(filter), &load).unwrap();
-    let mut run = af_xdp::open(&options).unwrap_or_else(|error| panic!("{error}"));
-    let lanes = run.lanes.drain(..).zip([session]).map(|(lane, session)| LiveLane::new(lane, session)).collect();
-    let stats = [Arc::new(LaneStats::default())];
+    let session = support::session(filter, dispatch);
+    let stats = Arc::new(LaneStats::default());
     let stop = CancelToken::new();
-    let live = LiveOptions { closing: Closing::default(), dispatch, processors: vec![] };
-    std::thread::scope(|scope| {
-        let (stop, stats) = (&stop, &stats);
-        let ran = scope.spawn(move || {
-            let (lanes, error) =
-                run_live(lanes, stats, &live, stop, || run.detach(), &mut |_: portcullis::pipeline::Event<'_>| {});
-            assert!(error.is_none(), "{error:?}");
-            drop(lanes);
-            assert_eq!(run.accounts.frames().rest(), 0);
+    let processors = if dispatch == Dispatch::Inline { vec![1] } else { vec![] };
+    let live = LiveOptions { closing: Closing::default(), dispatch, processors };
+    end.namespace().run(|| {
+        let mut run = af_xdp::open(&options).unwrap_or_else(|error| panic!("{error}"));
+        let lane = run.lanes.remove(0);
+        let rate = std::thread::scope(|scope| {
+            let (stop, stats, run) = (&stop, &stats, &mut run);
+            let ran = scope.spawn(move || support::drive(lane, session, &live, stats, stop, || run.detach()));
+            let rate = measure(stats);
+            stop.cancel();
+            ran.join().unwrap();
+            rate
         });
-        let rate = rate(|| stats[0].snapshot().carried.all());
-        stop.cancel();
-        ran.join().unwrap();
-        rate
-    })
-}
-
-/// A loop over xsk-rs that receives frames and gives them back.
-fn bare(interface: &str) -> f64 {
-    let umem = UmemConfig::builder()
-        .frame_size(2048.try_into().unwrap())
-        .fill_queue_size((FRAMES / 2).try_into().unwrap())
-        .comp_queue_size((FRAMES / 4).try_into().unwrap())
-        .build()
-        .unwrap();
-    let (umem, descs) = Umem::new(umem, FRAMES.try_into().unwrap(), false).unwrap();
-    let config = SocketConfig::builder()
-        .rx_queue_size((FRAMES / 4).try_into().unwrap())
-        .tx_queue_size((FRAMES / 4).try_into().unwrap())
-        .libxdp_flags(LibxdpFlags::XSK_LIBXDP_FLAGS_INHIBIT_PROG_LOAD)
-        .bind_flags(BindFlags::XDP_USE_NEED_WAKEUP)
-        .build();
-    let name: xsk_rs::config::Interface = interface.parse().unwrap();
-    let begun = Instant::now();
-    #[expect(unsafe_code, reason = "the library's")]
-    let (_tx, mut rx, rings) = loop {
-        // SAFETY: nobody else has this queue.
-        match unsafe { Socket::new(config, &umem, &name, 0) } {
-            Ok(made) => break made,
-            Err(_) if begun.elapsed() < Duration::from_secs(2) => std::thread::sleep(Duration::from_millis(20)),
-            Err(error) => panic!("{error}"),
-        }
-    };
-    let (mut fill, _completion) = rings.unwrap();
-    let program = Attached::new(interface, 1, &Steer::Default, &Default::default()).unwrap();
-    program.set_socket(0, rx.fd()).unwrap();
-    #[expect(unsafe_code, reason = "the library's")]
-    // SAFETY: the frames are this UMEM's, and given once.
-    unsafe {
-        fill.produce(&descs[..FRAMES as usize / 2])
-    };
-    let (to, from) = channel::<()>();
-    let count = std::sync::atomic::AtomicU64::new(0);
-    std::thread::scope(|scope| {
-        let count = &count;
-        let ran = scope.spawn(move || {
-            let mut descs = [FrameDesc::default(); 64];
-            while from.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
-                // SAFETY: what is received is given back once.
-                #[expect(unsafe_code, reason = "the library's")]
-                unsafe {
-                    let came = rx.consume(&mut descs);
-                    if came == 0 {
-                        rx.poll(1).unwrap();
-                        continue;
-                    }
-                    while fill.produce(&descs[..came]) == 0 {}
-                    count.fetch_add(came as u64, std::sync::atomic::Ordering::Relaxed);
-                }
-            }
-        });
-        let rate = rate(|| count.load(std::sync::atomic::Ordering::Relaxed));
-        drop(to);
-        ran.join().unwrap();
+        assert_eq!(run.accounts.frames().rest(), 0, "a frame is missing");
         rate
     })
 }

@@ -3,13 +3,13 @@
 #![allow(unsafe_code)]
 
 use std::io::Error;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use libbpf_sys as bpf;
 
+use crate::kernel_xdp::{KernelXdp, index};
 use crate::veth::End;
 
 /// Frames of a call, after which it is looked whether there are enough.
@@ -24,7 +24,7 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// Begins. Somebody has to receive by XDP at the other end.
+    /// Begins, on the first processor. Somebody has to receive by XDP at the other end.
     ///
     /// # Panics
     /// When the kernel refuses.
@@ -35,7 +35,8 @@ impl Flood {
             let (stop, sent) = (stop.clone(), sent.clone());
             move || {
                 namespace.run(|| {
-                    let (program, index) = (load(), index(&name));
+                    on_processor(0);
+                    let (program, index) = (KernelXdp::new(bpf::XDP_TX), index(&name));
                     while !stop.load(Ordering::Relaxed) {
                         run(&program, index, &frame);
                         sent.fetch_add(A_CALL.into(), Ordering::Relaxed);
@@ -62,32 +63,7 @@ impl Drop for Flood {
     }
 }
 
-fn index(name: &str) -> u32 {
-    let name = std::ffi::CString::new(name).expect("a name");
-    // SAFETY: the name ends with a zero byte, and is read only.
-    unsafe { libc::if_nametoindex(name.as_ptr()) }
-}
-
-/// Returns `XDP_TX`.
-fn load() -> OwnedFd {
-    let code: [u64; 2] = [0xb7 | 3 << 32, 0x95];
-    // SAFETY: an instruction is eight bytes, of which there are as many as is said; there are no options.
-    let made = unsafe {
-        bpf::bpf_prog_load(
-            bpf::BPF_PROG_TYPE_XDP,
-            c"flood".as_ptr(),
-            c"GPL".as_ptr(),
-            code.as_ptr().cast(),
-            code.len() as bpf::size_t,
-            std::ptr::null_mut(),
-        )
-    };
-    assert!(made >= 0, "loading a program: {}", Error::from_raw_os_error(-made));
-    // SAFETY: it was just made, and is nobody else's.
-    unsafe { OwnedFd::from_raw_fd(made) }
-}
-
-fn run(program: &OwnedFd, interface: u32, frame: &[u8]) {
+fn run(program: &KernelXdp, interface: u32, frame: &[u8]) {
     let mut context = bpf::xdp_md { data_end: frame.len() as u32, ingress_ifindex: interface, ..Default::default() };
     let mut options = bpf::bpf_test_run_opts {
         sz: size_of::<bpf::bpf_test_run_opts>() as bpf::size_t,
@@ -101,6 +77,16 @@ fn run(program: &OwnedFd, interface: u32, frame: &[u8]) {
         ..Default::default()
     };
     // SAFETY: frame, context and options outlive the call, and are as long as they say.
-    let result = unsafe { bpf::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
+    let result = unsafe { bpf::bpf_prog_test_run_opts(program.fd(), &raw mut options) };
     assert!(result == 0, "running a program over live frames: {}", Error::from_raw_os_error(-result));
+}
+
+/// Keeps the calling thread on a processor. Where it cannot be, it stays where it is.
+pub fn on_processor(number: usize) {
+    // SAFETY: all bytes zero are a set of no processors, of which one is added whose number fits; the set outlives the call.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(number % libc::CPU_SETSIZE as usize, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
+    }
 }

@@ -27,6 +27,8 @@ mod child;
 #[cfg(feature = "bench")]
 mod flood;
 pub mod frames;
+#[cfg(feature = "bench")]
+mod kernel_xdp;
 #[cfg(feature = "af-xdp")]
 mod lanes;
 mod namespace;
@@ -40,7 +42,9 @@ use std::time::{Duration, Instant};
 
 pub use child::Child;
 #[cfg(feature = "bench")]
-pub use flood::Flood;
+pub use flood::{Flood, on_processor};
+#[cfg(feature = "bench")]
+pub use kernel_xdp::KernelXdp;
 #[cfg(feature = "af-xdp")]
 pub use lanes::{Ended, lane_options, run_lanes};
 pub use namespace::{Namespace, remove_leftovers};

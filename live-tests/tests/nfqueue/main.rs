@@ -5,7 +5,6 @@ mod lane;
 mod opening;
 mod overload;
 mod packets;
-mod rate;
 mod rewriting;
 mod segments;
 mod verdicts;

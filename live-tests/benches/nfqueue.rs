@@ -1,0 +1,243 @@
+//! Netfilter queues: verdicts a second, against a loop over the crate `nfq`, which takes one packet with a call and gives one
+//! verdict with another. All packets are accepted, and end at a socket that is full.
+//!
+//! `cargo bench -p portcullis-live-tests --features bench --bench nfqueue`, as root, with `iptables-legacy`.
+#![allow(unsafe_code)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::net::UdpSocket;
+use std::os::fd::RawFd;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use portcullis::device::{CancelToken, Dispatch, Done};
+use portcullis::io::live::{Carried, Executor, Lane, LiveError};
+use portcullis::io::nfqueue::{QueueExecutor, QueueOptions, open};
+use portcullis::pipeline::live::{Closing, LaneStats, LiveOptions};
+use portcullis::program::facts::Window;
+use portcullis_live_tests::{Namespace, Veth, wait_until};
+use support::Side;
+
+/// Packets that wait when the clock is started: about as many as fit into 200 MiB of the kernel's.
+const WAITING: u64 = 20_000;
+
+const ROUNDS: usize = 7;
+
+/// How long packets come as fast as they can be sent.
+const FLOOD: Duration = Duration::from_secs(1);
+
+const RECEIVE_BUFFER: usize = 256 << 20;
+
+/// How many packets may wait in the queue.
+const MAX_LENGTH: u32 = 1 << 16;
+
+fn main() {
+    if !support::begin() {
+        return;
+    }
+    let bench = Bench::new();
+    let waiting = |accept: &Accept<'_>| {
+        let started = std::cell::Cell::new(Instant::now());
+        let ready = || {
+            bench.fill();
+            started.set(Instant::now());
+        };
+        let ended = accept(&ready, &Arc::default(), WAITING).1;
+        WAITING as f64 / (ended - started.get()).as_secs_f64()
+    };
+    let flood = |accept: &Accept<'_>| {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let count = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let started = Instant::now();
+                while started.elapsed() < FLOOD {
+                    // Who has no room for a packet now, drops it.
+                    (0..64).for_each(|_| _ = bench.sender.send(&[0; 22]));
+                }
+                is_over.store(true, Ordering::Relaxed);
+            });
+            accept(&|| {}, &is_over, u64::MAX).0
+        });
+        count as f64 / FLOOD.as_secs_f64()
+    };
+    let inline = |ready: &dyn Fn(), is_over: &Arc<AtomicBool>, packets| {
+        bench.ours(Dispatch::Inline, Duration::ZERO, ready, is_over, packets)
+    };
+    let pipelined = |ready: &dyn Fn(), is_over: &Arc<AtomicBool>, packets| {
+        bench.ours(Dispatch::Pipelined, Duration::ZERO, ready, is_over, packets)
+    };
+    let gathered = |ready: &dyn Fn(), is_over: &Arc<AtomicBool>, packets| {
+        bench.ours(Dispatch::Pipelined, Duration::from_millis(1), ready, is_over, packets)
+    };
+    let theirs = |ready: &dyn Fn(), is_over: &Arc<AtomicBool>, packets| bench.theirs(ready, is_over, packets);
+    let sides: [(_, &Accept<'_>); 4] = [
+        ("crate nfq", &theirs),
+        ("minimal, cpu, inline", &inline),
+        ("minimal, cpu, pipelined", &pipelined),
+        ("the same, delay 1 ms", &gathered),
+    ];
+    let of = |measure: &dyn Fn(&Accept<'_>) -> f64, what| {
+        let mut sides: Vec<_> = sides.iter().map(|&(name, side)| Side::new(name, move || measure(side))).collect();
+        support::compare(what, ROUNDS, 1, &mut sides);
+    };
+    of(&waiting, "packets that wait already");
+    of(&flood, "packets that one thread sends");
+}
+
+/// Takes the queue, says that it is ready, and accepts packets until it is over, or on so many of them. Gives how many there
+/// were, and when the last one had its verdict.
+type Accept<'a> = dyn Fn(&dyn Fn(), &Arc<AtomicBool>, u64) -> (u64, Instant) + 'a;
+
+/// Two namespaces, with a link on which packets come that are queued.
+struct Bench {
+    right: Namespace,
+    sender: UdpSocket,
+    _sink: UdpSocket,
+    _left: Namespace,
+    _veth: Veth,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let (left, right) = (Namespace::new(), Namespace::new());
+        let veth = Veth::between(&left, &right).make();
+        let mut rule: Command = right.command("iptables-legacy");
+        let output = rule.args("-w -A INPUT -p udp -j NFQUEUE --queue-num 0".split(' ')).output().expect("iptables");
+        assert!(output.status.success(), "iptables-legacy: {}", String::from_utf8_lossy(&output.stderr));
+        let sink = right.run(|| UdpSocket::bind((veth.right.ipv4(), 0)).unwrap());
+        let sender = left.run(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+        sender.connect(sink.local_addr().unwrap()).unwrap();
+        Bench { right, sender, _sink: sink, _left: left, _veth: veth }
+    }
+
+    /// Has packets wait in the queue.
+    fn fill(&self) {
+        (0..WAITING).for_each(|_| _ = self.sender.send(&[0; 22]).unwrap());
+        wait_until("all packets wait", Duration::from_secs(20), || {
+            let table = self.right.run(|| std::fs::read_to_string("/proc/thread-self/net/netfilter/nfnetlink_queue"));
+            table.unwrap().split_whitespace().nth(2).is_some_and(|waiting| waiting == WAITING.to_string())
+        });
+    }
+
+    /// One packet, one verdict.
+    fn theirs(&self, ready: &dyn Fn(), is_over: &Arc<AtomicBool>, packets: u64) -> (u64, Instant) {
+        let before = descriptors();
+        let mut queue = self.right.run(|| nfq::Queue::open().unwrap());
+        // It does not tell its socket, which is to be as ours is.
+        let socket = *descriptors().difference(&before).next().expect("it has opened a socket");
+        queue.bind(0).unwrap();
+        queue.set_queue_max_len(0, MAX_LENGTH).unwrap();
+        queue.set_recv_gso(0, true).unwrap();
+        let time = libc::timeval { tv_sec: 0, tv_usec: 50_000 };
+        let size = RECEIVE_BUFFER as libc::c_int;
+        for (option, at, length) in [
+            (libc::SO_RCVTIMEO, (&raw const time).cast(), size_of_val(&time)),
+            (libc::SO_RCVBUFFORCE, (&raw const size).cast(), size_of_val(&size)),
+        ] {
+            // SAFETY: a value, with its length, that outlives the call.
+            let set = unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, option, at, length as libc::socklen_t) };
+            assert_eq!(set, 0);
+        }
+        ready();
+        let mut count = 0;
+        while count < packets && !is_over.load(Ordering::Relaxed) {
+            let Ok(mut message) = queue.recv() else { continue };
+            message.set_verdict(nfq::Verdict::Accept);
+            queue.verdict(message).unwrap();
+            count += 1;
+        }
+        (count, Instant::now())
+    }
+
+    /// The program's own pipeline.
+    fn ours(
+        &self,
+        dispatch: Dispatch,
+        delay: Duration,
+        ready: &dyn Fn(),
+        is_over: &Arc<AtomicBool>,
+        packets: u64,
+    ) -> (u64, Instant) {
+        let closing = Closing::at(Closing::default().most, delay);
+        let queue = QueueOptions {
+            batch: closing.most,
+            writes: Window::Nothing,
+            max_length: MAX_LENGTH,
+            receive_buffer: RECEIVE_BUFFER,
+            metadata: false,
+            ..QueueOptions::default()
+        };
+        let session = support::session("minimal", dispatch);
+        let (receiver, executor) = self.right.run(|| open(&queue)).unwrap();
+        ready();
+        let (stop, ended) = (CancelToken::new(), Arc::default());
+        let executor = Counting {
+            inner: executor,
+            is_over: is_over.clone(),
+            packets,
+            count: 0,
+            stop: stop.clone(),
+            ended: Arc::clone(&ended),
+        };
+        let options = LiveOptions { closing, dispatch, processors: vec![] };
+        let lane = Lane { name: "queue 0".into(), receiver: Box::new(receiver), executor: Box::new(executor) };
+        support::drive(lane, session, &options, &Arc::new(LaneStats::default()), &stop, || ());
+        let ended = ended.lock().unwrap();
+        ended.expect("there was an end")
+    }
+}
+
+/// What this process has open.
+fn descriptors() -> BTreeSet<RawFd> {
+    let names = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.file_name());
+    let all: Vec<RawFd> = names.filter_map(|name| name.to_str()?.parse().ok()).collect();
+    // The folder itself is closed by now.
+    all.into_iter().filter(|number| std::fs::read_link(format!("/proc/self/fd/{number}")).is_ok()).collect()
+}
+
+/// Counts verdicts until it is over, and then has the run end. Those that are given while it ends are not counted.
+struct Counting {
+    inner: QueueExecutor,
+    is_over: Arc<AtomicBool>,
+    packets: u64,
+    count: u64,
+    stop: CancelToken,
+    ended: Arc<Mutex<Option<(u64, Instant)>>>,
+}
+
+impl Counting {
+    fn look(&mut self) {
+        let mut ended = self.ended.lock().unwrap();
+        if ended.is_none() && (self.count >= self.packets || self.is_over.load(Ordering::Relaxed)) {
+            *ended = Some((self.count, Instant::now()));
+            self.stop.cancel();
+        }
+    }
+}
+
+impl Executor for Counting {
+    fn carry_out(&mut self, done: Done) -> Result<(), LiveError> {
+        let packets = done.batch.len() as u64;
+        self.inner.carry_out(done)?;
+        self.count += packets;
+        self.look();
+        Ok(())
+    }
+
+    fn tend(&mut self) -> Result<(), LiveError> {
+        self.look();
+        self.inner.tend()
+    }
+
+    fn is_busy(&self) -> bool {
+        self.inner.is_busy()
+    }
+
+    fn carried(&self) -> &Carried {
+        self.inner.carried()
+    }
+}

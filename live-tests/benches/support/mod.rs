@@ -1,0 +1,119 @@
+//! What the benches have in common: sides that take turns, and the program's own pipeline as one of them.
+#![allow(dead_code, reason = "each bench has its own needs")]
+
+pub mod bare;
+pub mod latency;
+pub mod testpmd;
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use portcullis::device::{CancelToken, Device, Dispatch, LoadOptions, Session};
+use portcullis::io::live::Lane;
+use portcullis::lang::{Source, wgsl};
+use portcullis::pipeline::Event;
+use portcullis::pipeline::live::{LaneStats, LiveLane, LiveOptions, run_live};
+use portcullis::program::{Program, ProgramOptions};
+
+/// Whether somebody wants an end.
+static OVER: AtomicBool = AtomicBool::new(false);
+
+/// Whether there is to be measured anything. Ctrl-C ends it from now on between two rounds, so that what was made is removed;
+/// and threads and programs that are started have their processors before all that is not in real time: a machine's other work
+/// would hold up one side more than the other.
+pub fn begin() -> bool {
+    if std::env::args().any(|argument| argument == "--test") {
+        return false;
+    }
+    let first = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the structure outlives the call.
+    #[expect(unsafe_code, reason = "the system's")]
+    let set = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const first) };
+    if set != 0 {
+        println!("beside other work: SCHED_FIFO is refused, {}", std::io::Error::last_os_error());
+    }
+    ctrlc::set_handler(|| OVER.store(true, Ordering::Relaxed)).expect("the first handler");
+    true
+}
+
+/// Whether Ctrl-C was pressed.
+pub fn is_over() -> bool {
+    OVER.load(Ordering::Relaxed)
+}
+
+/// Something that is measured.
+pub struct Side<'a> {
+    pub name: &'static str,
+    /// Gives packets a second; takes a second or two.
+    pub run: Box<dyn FnMut() -> f64 + 'a>,
+}
+
+impl<'a> Side<'a> {
+    pub fn new(name: &'static str, run: impl FnMut() -> f64 + 'a) -> Side<'a> {
+        Side { name, run: Box::new(run) }
+    }
+}
+
+/// Measures all sides in turn, and prints medians: of the rates, and of their ratios to those that the first sides (`bases` of
+/// them) had in the same round, with the least and the most. Gives the rates' medians; `None` where somebody wants an end.
+pub fn compare(what: &str, rounds: usize, bases: usize, sides: &mut [Side<'_>]) -> Option<Vec<f64>> {
+    let mut rates = vec![Vec::new(); sides.len()];
+    for _ in 0..rounds {
+        for (side, rates) in sides.iter_mut().zip(&mut rates) {
+            if is_over() {
+                return None;
+            }
+            rates.push((side.run)());
+        }
+    }
+    print!("{what:<34} {:>8}", "Mpps");
+    sides[..bases].iter().for_each(|base| print!("  {:>20}", format!("to {}", base.name)));
+    println!();
+    for (side, side_rates) in sides.iter().zip(&rates) {
+        print!("{:<34} {:>8.3}", side.name, median(side_rates.clone()) / 1e6);
+        for base in &rates[..bases] {
+            let mut ratios: Vec<f64> = side_rates.iter().zip(base).map(|(rate, base)| rate / base).collect();
+            ratios.sort_by(f64::total_cmp);
+            let (least, most) = (ratios[0], ratios[ratios.len() - 1]);
+            print!("  {:>20}", format!("{:.2} ({least:.2}-{most:.2})", median(ratios)));
+        }
+        println!();
+    }
+    println!();
+    Some(rates.into_iter().map(median).collect())
+}
+
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// A stock filter, ready on the CPU.
+pub fn session(filter: &str, dispatch: Dispatch) -> Box<dyn Session> {
+    let load = LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), ..LoadOptions::default() };
+    let device = portcullis::devices::open("cpu").expect("the CPU is there");
+    let device: &dyn Device = &*device;
+    device.load(&program(filter), &load).unwrap_or_else(|error| panic!("{filter}: {error}"))
+}
+
+fn program(name: &str) -> Arc<Program> {
+    let path = format!("{}/../shaders/{name}.wgsl", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).expect("a stock filter");
+    let program = wgsl::compile(&Source::new(&path, &*text), &ProgramOptions::default());
+    Arc::new(program.unwrap_or_else(|error| panic!("{}", error.render())))
+}
+
+/// Runs one lane until `stop` is cancelled.
+pub fn drive(
+    lane: Lane,
+    session: Box<dyn Session>,
+    options: &LiveOptions,
+    stats: &Arc<LaneStats>,
+    stop: &CancelToken,
+    at_stop: impl FnOnce() + Send,
+) {
+    let lanes = vec![LiveLane::new(lane, session)];
+    let (_lanes, error) = run_live(lanes, std::slice::from_ref(stats), options, stop, at_stop, &mut |_: Event<'_>| {});
+    assert!(error.is_none(), "{error:?}");
+}
