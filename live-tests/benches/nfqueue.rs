@@ -1,5 +1,6 @@
 //! Netfilter queues: verdicts a second, against a loop over the crate `nfq`, which takes one packet with a call and gives one
-//! verdict with another. All packets are accepted, and end at a socket that is full.
+//! verdict with another. All packets are accepted, and end at a socket that is full. First of packets that wait already; then while
+//! one thread sends as many as it can, which is what all sides keep up with, so that it is of the processor time that they take.
 //!
 //! `cargo bench -p portcullis-live-tests --features bench --bench nfqueue`, as root, with `iptables-legacy`.
 #![allow(unsafe_code)]
@@ -19,7 +20,7 @@ use portcullis::io::live::{Carried, Executor, Lane, LiveError};
 use portcullis::io::nfqueue::{QueueExecutor, QueueOptions, open};
 use portcullis::pipeline::live::{Closing, LaneStats, LiveOptions};
 use portcullis::program::facts::Window;
-use portcullis_live_tests::{Namespace, Veth, wait_until};
+use portcullis_live_tests::{Namespace, Veth, on_processor, wait_until};
 use support::Side;
 
 /// Packets that wait when the clock is started: about as many as fit into 200 MiB of the kernel's.
@@ -51,18 +52,22 @@ fn main() {
     };
     let flood = |accept: &Accept<'_>| {
         let is_over = Arc::new(AtomicBool::new(false));
-        let count = std::thread::scope(|scope| {
-            scope.spawn(|| {
+        let before = spent(libc::RUSAGE_SELF);
+        let (count, sending) = std::thread::scope(|scope| {
+            let sender = scope.spawn(|| {
+                on_processor(0);
                 let started = Instant::now();
                 while started.elapsed() < FLOOD {
                     // Who has no room for a packet now, drops it.
                     (0..64).for_each(|_| _ = bench.sender.send(&[0; 22]));
                 }
                 is_over.store(true, Ordering::Relaxed);
+                spent(libc::RUSAGE_THREAD)
             });
-            accept(&|| {}, &is_over, u64::MAX).0
+            let count = accept(&|| {}, &is_over, u64::MAX).0;
+            (count, sender.join().unwrap())
         });
-        count as f64 / FLOOD.as_secs_f64()
+        count as f64 / (spent(libc::RUSAGE_SELF) - before - sending).as_secs_f64()
     };
     let inline = |ready: &dyn Fn(), is_over: &Arc<AtomicBool>, packets| {
         bench.ours(Dispatch::Inline, Duration::ZERO, ready, is_over, packets)
@@ -85,7 +90,7 @@ fn main() {
         support::compare(what, ROUNDS, 1, &mut sides);
     };
     of(&waiting, "packets that wait already");
-    of(&flood, "packets that one thread sends");
+    of(&flood, "sent at once: of processor time");
 }
 
 /// Takes the queue, says that it is ready, and accepts packets until it is over, or on so many of them. Gives how many there
@@ -143,14 +148,17 @@ impl Bench {
             assert_eq!(set, 0);
         }
         ready();
-        let mut count = 0;
-        while count < packets && !is_over.load(Ordering::Relaxed) {
-            let Ok(mut message) = queue.recv() else { continue };
-            message.set_verdict(nfq::Verdict::Accept);
-            queue.verdict(message).unwrap();
-            count += 1;
-        }
-        (count, Instant::now())
+        apart(|| {
+            on_processor(1);
+            let mut count = 0;
+            while count < packets && !is_over.load(Ordering::Relaxed) {
+                let Ok(mut message) = queue.recv() else { continue };
+                message.set_verdict(nfq::Verdict::Accept);
+                queue.verdict(message).unwrap();
+                count += 1;
+            }
+            (count, Instant::now())
+        })
     }
 
     /// The program's own pipeline.
@@ -183,12 +191,30 @@ impl Bench {
             stop: stop.clone(),
             ended: Arc::clone(&ended),
         };
-        let options = LiveOptions { closing, dispatch, processors: vec![] };
+        let processors = if dispatch == Dispatch::Inline { vec![1] } else { vec![] };
+        let options = LiveOptions { closing, dispatch, processors };
         let lane = Lane { name: "queue 0".into(), receiver: Box::new(receiver), executor: Box::new(executor) };
-        support::drive(lane, session, &options, &Arc::new(LaneStats::default()), &stop, || ());
+        apart(|| support::drive(lane, session, &options, &Arc::new(LaneStats::default()), &stop, || ()));
         let ended = ended.lock().unwrap();
         ended.expect("there was an end")
     }
+}
+
+/// Runs something on a thread of its own, which may be kept on a processor.
+fn apart<T: Send>(run: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| scope.spawn(run).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Processor time of this process, or of this thread.
+fn spent(whose: libc::c_int) -> Duration {
+    // SAFETY: all bytes zero are such a structure, which outlives the call.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        assert_eq!(libc::getrusage(whose, &raw mut usage), 0);
+        usage
+    };
+    let time = |time: libc::timeval| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000);
+    time(usage.ru_utime) + time(usage.ru_stime)
 }
 
 /// What this process has open.
