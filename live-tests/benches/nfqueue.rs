@@ -193,7 +193,8 @@ impl Bench {
         };
         let processors = if dispatch == Dispatch::Inline { vec![1] } else { vec![] };
         let options = LiveOptions { closing, dispatch, processors };
-        let lane = Lane { name: "queue 0".into(), receiver: Box::new(receiver), executor: Box::new(executor) };
+        let lane =
+            Lane { name: "queue 0".into(), memory: None, receiver: Box::new(receiver), executor: Box::new(executor) };
         apart(|| support::drive(lane, session, &options, &Arc::new(LaneStats::default()), &stop, || ()));
         let ended = ended.lock().unwrap();
         ended.expect("there was an end")
