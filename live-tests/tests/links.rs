@@ -43,8 +43,13 @@ fn the_facts_of_an_interface_are_those_that_others_tell() {
         has_link: true,
         receive_queues: 3,
         send_queues: 3,
+        driver: Some("veth".into()),
+        rx_vlan_offload: true,
     };
     assert_eq!(found, expected);
+    veth.right.ethtool(&["-K", "rxvlan off"]);
+    assert!(!find().unwrap().rx_vlan_offload);
+    veth.right.ethtool(&["-K", "rxvlan on"]);
     // Those in use, not those that the driver has memory for.
     veth.right.ethtool(&["-L", "rx 2 tx 1"]);
     assert_eq!(find().unwrap(), Interface { receive_queues: 2, send_queues: 1, ..expected.clone() });

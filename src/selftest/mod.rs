@@ -5,6 +5,8 @@
 //!
 //! All of it is part of the library, so that a machine with a new GPU is judged by one command.
 
+#[cfg(all(target_os = "linux", feature = "af-xdp"))]
+pub mod af_xdp;
 pub mod corpora;
 pub mod filters;
 pub mod layout;

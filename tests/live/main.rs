@@ -1,9 +1,10 @@
-//! `portcullis run --af-xdp` and `--nfqueue` as users meet them, between network namespaces.
+//! `portcullis run --af-xdp` and `--nfqueue`, and `selftest --af-xdp`, as users meet them, between network namespaces.
 #![cfg(target_os = "linux")]
 
 mod af_xdp;
 #[cfg(feature = "nfqueue")]
 mod nfqueue;
+mod selftest;
 mod soak;
 mod support;
 mod topology;

@@ -14,7 +14,7 @@ use super::receiver::{Handing, Queue, XdpReceiver};
 use super::rules::Steer;
 use super::rx::Rx;
 use super::socket::{self, BusyPoll, Copying, Rings, SocketOptions};
-use super::tx::Tx;
+use super::tx::{Outgoing, Tx};
 use super::umem::{HEADROOM, Homes, Umem};
 use super::xdp::{self, Attached, Mode};
 use crate::live::Lane;
@@ -73,6 +73,10 @@ impl Options {
 pub struct PortInfo {
     /// Its interface.
     pub interface: String,
+    /// What its driver is called, where it says.
+    pub driver: Option<String>,
+    /// Whether it takes VLAN tags out of packets before the program sees them.
+    pub rx_vlan_offload: bool,
     /// The queues.
     pub queues: Vec<u32>,
     /// Where the program runs.
@@ -98,6 +102,10 @@ pub struct AfXdp {
     pub lanes: Vec<Lane>,
     /// What was got of each port.
     pub ports: Vec<PortInfo>,
+    /// Ways out, by interface and queue.
+    out: BTreeMap<(String, u32), Port>,
+    umem: Arc<Umem>,
+    homes: Arc<Homes>,
     /// Where frames are.
     pub accounts: Accounts,
     /// Removed after the sockets that send into them.
@@ -108,6 +116,28 @@ impl AfXdp {
     /// Takes the programs away. What has come in until now can still be received.
     pub fn detach(&mut self) {
         self.attached.clear();
+    }
+
+    /// Sends copies of a frame out of each queue that packets come in by. Gives how many left, all together. Their memory comes
+    /// home as that of other packets.
+    ///
+    /// # Panics
+    /// When the frame is longer than [`PortInfo::longest`].
+    pub fn send(&self, frame: &[u8], copies: usize) -> u64 {
+        let queues =
+            self.ports.iter().flat_map(|port| port.queues.iter().map(|queue| (port.interface.clone(), *queue)));
+        let mut sent = 0;
+        for (lane, port) in queues.filter_map(|queue| self.out.get(&queue)).enumerate() {
+            let (mut frames, mut out) = (Vec::new(), Outgoing::default());
+            self.homes.take(lane % self.lanes.len().max(1), copies, &mut frames);
+            for mut copy in frames {
+                self.umem.bytes_mut(&mut copy)[..frame.len()].copy_from_slice(frame);
+                out.push([self.umem.packet(copy, frame.len())], frame.len());
+            }
+            // Its rings are whole whoever died meanwhile.
+            sent += port.lock().unwrap_or_else(std::sync::PoisonError::into_inner).send(&mut out).packets;
+        }
+        sent
     }
 }
 
@@ -204,6 +234,8 @@ pub fn open(options: &Options) -> Result<AfXdp, XdpError> {
         let of_port: Vec<&Received> = received.iter().filter(|it| *it.queue.interface == *port.interface).collect();
         info.push(PortInfo {
             interface: port.interface.clone(),
+            driver: facts.driver.clone(),
+            rx_vlan_offload: facts.rx_vlan_offload,
             queues,
             mode: program.mode(),
             not_native: program.not_native().map(ToString::to_string),
@@ -250,7 +282,8 @@ pub fn open(options: &Options) -> Result<AfXdp, XdpError> {
         });
     }
     let stacks = into_stack.into_iter().filter_map(|(_, stack)| stack).collect();
-    Ok(AfXdp { attached, lanes, ports: info, accounts, _stacks: stacks })
+    let Run { umem, homes, out, .. } = run;
+    Ok(AfXdp { attached, lanes, ports: info, out, umem, homes, accounts, _stacks: stacks })
 }
 
 /// A queue that packets come in by, with the way back out of it.

@@ -146,6 +146,8 @@ mod tests {
             has_link: true,
             receive_queues: 3,
             send_queues: 1,
+            driver: None,
+            rx_vlan_offload: false,
         };
         assert_eq!(queues(&"lo".parse().unwrap(), &facts).unwrap(), [0, 1, 2]);
         assert_eq!(queues(&"lo:2,0".parse().unwrap(), &facts).unwrap(), [0, 2]);

@@ -133,6 +133,11 @@ impl Attached {
     }
 }
 
+/// The number of the XDP program at an interface, ours or somebody else's.
+pub fn program_at(interface: u32) -> Option<u32> {
+    xdp_program_at(interface)
+}
+
 fn load(interface: &str, insns: &[super::bpf::insn::Insn], frags: bool) -> Result<Program, BpfError> {
     let load = |flags| Program::load(bpf::BPF_PROG_TYPE_XDP, c"portcullis_xdp", insns, flags);
     let flags = if frags { bpf::BPF_F_XDP_HAS_FRAGS } else { 0 };

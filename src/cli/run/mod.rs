@@ -1,7 +1,7 @@
 //! `portcullis run`
 
 mod dump;
-mod interrupt;
+pub mod interrupt;
 mod live;
 mod maps;
 mod places;
@@ -30,6 +30,9 @@ use super::filter::FilterArgs;
 use super::out;
 use interrupt::Interrupt;
 use live::LiveArgs;
+pub use live::duration;
+#[cfg(not(all(target_os = "linux", feature = "af-xdp")))]
+pub use live::missing;
 use maps::{MapArgs, Maps, Told};
 use progress::Progress;
 

@@ -25,6 +25,10 @@ pub struct Interface {
     pub receive_queues: u32,
     /// How many queues it sends by.
     pub send_queues: u32,
+    /// What its driver is called, where it says.
+    pub driver: Option<String>,
+    /// Whether it takes VLAN tags out of what comes in before anybody sees it (`rx-vlan-offload`). XDP does not get them then.
+    pub rx_vlan_offload: bool,
 }
 
 impl Interface {
@@ -50,9 +54,13 @@ impl Interface {
         let mut interface = asked
             .and_then(|answer| Interface::parse(&answer).ok_or_else(nonsense))
             .map_err(|error| LinkError::new(name, "asking for its settings", error))?;
-        // What drivers can have is not what they have now; some do not say.
-        if let Some((receive, send)) = channels(&interface.name) {
-            (interface.receive_queues, interface.send_queues) = (receive, send);
+        if let Some(ethtool) = Ethtool::open(&interface.name) {
+            // What drivers can have is not what they have now; some do not say.
+            if let Some((receive, send)) = ethtool.channels() {
+                (interface.receive_queues, interface.send_queues) = (receive, send);
+            }
+            interface.driver = ethtool.driver();
+            interface.rx_vlan_offload = ethtool.flags() & RX_VLAN != 0;
         }
         Ok(interface)
     }
@@ -69,6 +77,8 @@ impl Interface {
             has_link: header.has_link(),
             receive_queues: 1,
             send_queues: 1,
+            driver: None,
+            rx_vlan_offload: false,
         };
         let number = |value: &[u8]| Some(u32::from_ne_bytes(*value.first_chunk()?));
         for (kind, value) in attributes(answer.get(LINK..)?) {
@@ -211,25 +221,78 @@ struct Channels {
     combined: u32,
 }
 
-/// `ETHTOOL_GCHANNELS`, include/uapi/linux/ethtool.h.
-const GET_CHANNELS: u32 = 0x3c;
+/// `struct ethtool_drvinfo`, include/uapi/linux/ethtool.h.
+#[repr(C)]
+struct DriverInfo {
+    command: u32,
+    driver: [u8; 32],
+    // Version, firmware, bus, expansion ROM, and what is reserved.
+    _others: [u8; 4 * 32 + 12],
+    // Private flags, statistics, tests, EEPROM, registers.
+    _lengths: [u32; 5],
+}
 
-/// Queues to receive and to send by that an interface has now, where its driver says.
-fn channels(name: &str) -> Option<(u32, u32)> {
-    // SAFETY: it takes no memory.
-    let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-    if socket < 0 {
-        return None;
+/// `struct ethtool_value`, include/uapi/linux/ethtool.h.
+#[repr(C)]
+struct Value {
+    command: u32,
+    data: u32,
+}
+
+// include/uapi/linux/ethtool.h: `ETHTOOL_GDRVINFO`, `ETHTOOL_GFLAGS`, `ETHTOOL_GCHANNELS`, `ETH_FLAG_RXVLAN`.
+const GET_DRIVER: u32 = 0x3;
+const GET_FLAGS: u32 = 0x25;
+const GET_CHANNELS: u32 = 0x3c;
+const RX_VLAN: u32 = 1 << 8;
+
+/// What an interface's driver says.
+struct Ethtool<'a> {
+    socket: OwnedFd,
+    name: &'a str,
+}
+
+impl Ethtool<'_> {
+    fn open(name: &str) -> Option<Ethtool<'_>> {
+        // SAFETY: it takes no memory.
+        let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+        // SAFETY: it was just made, and is nobody else's.
+        (socket >= 0).then(|| Ethtool { socket: unsafe { OwnedFd::from_raw_fd(socket) }, name })
     }
-    // SAFETY: it was just made, and is nobody else's.
-    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-    let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
-    let mut request = named(name);
-    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
-    // SAFETY: the request names a structure that lives, the one that the command fills in.
-    let got = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
-    let (receive, send) = (channels.receive + channels.combined, channels.send + channels.combined);
-    (got == 0 && receive > 0 && send > 0).then_some((receive, send))
+
+    /// Asks with a structure that begins with its command, and is filled in. Whether the driver knows the answer.
+    ///
+    /// # Safety
+    /// The structure is the command's.
+    unsafe fn ask<T>(&self, of: &mut T) -> bool {
+        let mut request = named(self.name);
+        request.ifr_ifru.ifru_data = std::ptr::from_mut(of).cast();
+        // SAFETY: the request names a structure that lives, the one that the command fills in.
+        unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) == 0 }
+    }
+
+    /// Queues to receive and to send by that it has now.
+    fn channels(&self) -> Option<(u32, u32)> {
+        let mut channels = Channels { command: GET_CHANNELS, ..Channels::default() };
+        // SAFETY: it is this command's.
+        let got = unsafe { self.ask(&mut channels) };
+        let (receive, send) = (channels.receive + channels.combined, channels.send + channels.combined);
+        (got && receive > 0 && send > 0).then_some((receive, send))
+    }
+
+    fn driver(&self) -> Option<String> {
+        let mut info = DriverInfo { command: GET_DRIVER, driver: [0; 32], _others: [0; 4 * 32 + 12], _lengths: [0; 5] };
+        // SAFETY: it is this command's.
+        let got = unsafe { self.ask(&mut info) };
+        let name = info.driver.split(|byte| *byte == 0).next().filter(|name| !name.is_empty())?;
+        got.then(|| String::from_utf8_lossy(name).into_owned())
+    }
+
+    /// `ETH_FLAG_…`; none where nobody says.
+    fn flags(&self) -> u32 {
+        let mut flags = Value { command: GET_FLAGS, data: 0 };
+        // SAFETY: it is this command's.
+        if unsafe { self.ask(&mut flags) } { flags.data } else { 0 }
+    }
 }
 
 /// A request about an interface by its name: netdevice(7). What is too long of the name is left out.

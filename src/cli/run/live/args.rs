@@ -84,7 +84,7 @@ fn frames(text: &str) -> Result<u32, String> {
 }
 
 /// Reads `10s`, `500ms`, `50us`, `0`.
-fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let nanoseconds = match unit {

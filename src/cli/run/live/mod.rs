@@ -10,7 +10,7 @@ mod nfqueue;
 #[cfg(all(target_os = "linux", feature = "live"))]
 mod report;
 
-pub use args::LiveArgs;
+pub use args::{LiveArgs, duration};
 
 use super::Args;
 use crate::cli::failure::Failure;
@@ -42,7 +42,7 @@ fn by_nfqueue(_: &Args) -> Result<(), Failure> {
 
 /// What to do where this program cannot do what an option asks for.
 #[cfg(not(all(target_os = "linux", feature = "af-xdp", feature = "nfqueue")))]
-fn missing(option: &str, feature: &str) -> Failure {
+pub fn missing(option: &str, feature: &str) -> Failure {
     Failure::Usage(if cfg!(target_os = "linux") {
         format!("{option}: this program was built without it; build it with `--features {feature}`")
     } else {

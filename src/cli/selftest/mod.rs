@@ -1,7 +1,11 @@
 //! `portcullis selftest`
 
+#[cfg(all(target_os = "linux", feature = "af-xdp"))]
+mod af_xdp;
+
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
 use portcullis::device::{Device, Dispatch, Only};
@@ -13,12 +17,15 @@ use portcullis::selftest::{self, MissingDevice, Report, filters};
 
 use super::failure::{Failure, WRONG};
 use super::out;
+use super::run::duration;
 
-/// Judge devices: run the conformance corpus on each and compare with the reference interpreter
+/// Judge devices: run the conformance corpus on each and compare with the reference interpreter; or judge a network interface
 ///
 /// The corpus is part of this program: the stock filters in each language and a probe for each rule of
 /// what a filter means, over packets that try every boundary, in batches of several sizes and layouts. A device
 /// that differs in a verdict, a length, a byte or what a map holds in the end fails.
+///
+/// With --af-xdp an interface is judged instead: which ways it has for AF_XDP, and whether they work.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Judge only this device; may be given several times. Without it: every device that is found
@@ -40,10 +47,46 @@ pub struct Args {
     /// Write devices, drivers and all results to this file as JSON; `-` is standard output
     #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
     json: Option<String>,
+    #[command(flatten)]
+    link: LinkArgs,
+}
+
+/// The arguments about a network interface.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "A network interface")]
+struct LinkArgs {
+    /// Judge this interface, by all of its queues or by these (as `eth0:0-3,8`): the modes that its driver has for AF_XDP, a
+    /// socket for each queue, frames all accounted for. By itself it takes nothing from the kernel but frames of an EtherType
+    /// for experiments, 0x88b5, and sends nothing
+    #[arg(long, value_name = "IFACE[:QUEUES]", value_parser = NonEmptyStringValueParser::new(),
+          conflicts_with_all = ["device", "require", "dispatch", "filter", "quick"])]
+    af_xdp: Option<String>,
+    /// Receive these packets as well, by rules as those of `run --only`, and put them into the kernel's stack again
+    #[arg(long, value_name = "RULES", requires = "af_xdp", conflicts_with = "all")]
+    only: Option<String>,
+    /// Receive all packets, and put them into the kernel's stack again
+    #[arg(long, requires = "af_xdp")]
+    all: bool,
+    /// Send 64 frames out of each queue, of EtherType 0x88b5, from the interface's MAC address to itself
+    #[arg(long, requires = "af_xdp")]
+    send: bool,
+    /// How long to receive in each mode
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "2s", requires = "af_xdp")]
+    duration: Duration,
 }
 
 /// Judges.
 pub fn run(args: Args) -> Result<(), Failure> {
+    match &args.link.af_xdp {
+        None => judge_devices(&args),
+        #[cfg(all(target_os = "linux", feature = "af-xdp"))]
+        Some(interface) => af_xdp::run(&args, interface),
+        #[cfg(not(all(target_os = "linux", feature = "af-xdp")))]
+        Some(_) => Err(super::run::missing("--af-xdp", "af-xdp")),
+    }
+}
+
+fn judge_devices(args: &Args) -> Result<(), Failure> {
     let mut cases = [filters::cases(), filters::stateful()].concat();
     if let Some(unknown) = args.filter.iter().find(|name| !cases.iter().any(|case| case.name == **name)) {
         let mut names: Vec<_> = cases.iter().map(|case| case.name).collect();
@@ -56,7 +99,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     cases.retain(|case| args.filter.is_empty() || args.filter.iter().any(|name| name == case.name));
 
-    let (devices, missing) = find(&args);
+    let (devices, missing) = find(args);
     let reference = devices::open("interp")?;
     let depth = if args.quick || cfg!(debug_assertions) { Depth::Quick } else { Depth::Full };
     let shown = io::stderr().is_terminal();
@@ -74,10 +117,16 @@ pub fn run(args: Args) -> Result<(), Failure> {
     report.missing = missing;
 
     let json = serde_json::to_string_pretty(&report).expect("numbers and texts, with texts for keys") + "\n";
-    match args.json.as_deref() {
+    deliver(args.json.as_deref(), json, text(&report))?;
+    if report.passed() { Ok(()) } else { Err(Failure::Silent(WRONG)) }
+}
+
+/// Writes a report, as JSON where that is wanted, and for people.
+fn deliver(file: Option<&str>, json: String, text: String) -> Result<(), Failure> {
+    match file {
         Some("-") => {
-            out::note(text(&report).trim_end());
-            out::print(json)?;
+            out::note(text.trim_end());
+            out::print(json)
         }
         // The file first: it is whole then even where nobody reads the table.
         file => {
@@ -86,10 +135,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
                     Failure::Wrong(format!("{file}: cannot be written: {}", reason_at(file.as_ref(), &error)))
                 })?;
             }
-            out::print(text(&report))?;
+            out::print(text)
         }
     }
-    if report.passed() { Ok(()) } else { Err(Failure::Silent(WRONG)) }
 }
 
 /// The devices to judge, and those that are not there.

@@ -1,0 +1,123 @@
+//! `portcullis selftest --af-xdp`
+
+use portcullis::io::af_xdp::Steer;
+use portcullis::selftest::af_xdp::{self, COPIES, EXPERIMENT, Numbers, Options, Outcome, Report};
+
+use super::{Args, deliver};
+use crate::cli::failure::{Failure, INTERRUPTED, WRONG};
+use crate::cli::out;
+use crate::cli::run::interrupt::Interrupt;
+
+/// Tests an interface.
+pub fn run(args: &Args, interface: &str) -> Result<(), Failure> {
+    let usage = |option: &str, error: &dyn std::fmt::Display| Failure::Usage(format!("{option}: {error}"));
+    let link = &args.link;
+    let options = Options {
+        port: interface.parse().map_err(|error| usage("--af-xdp", &error))?,
+        take: match &link.only {
+            Some(rules) => Some(Steer::Only(rules.parse().map_err(|error| usage("--only", &error))?)),
+            None => link.all.then_some(Steer::All),
+        },
+        time: link.duration,
+        send: link.send,
+    };
+    let interrupt = Interrupt::default();
+    interrupt.listen_always();
+    interrupt.begin();
+    let name = &options.port.interface;
+    if let Some(steer) = &options.take {
+        let ssh = std::env::var_os("SSH_CONNECTION").map_or("", |_| " You are logged in over a network.");
+        out::warn(&format!(
+            "{name}: these packets are taken from the kernel and put into its stack again: {steer}. Where that fails, \
+             connections over this interface hang until the end.{ssh} Ctrl-C ends it"
+        ));
+    }
+    out::note(&format!(
+        "{name}: a driver may set the interface up anew for each way, and have no link for some seconds"
+    ));
+    let mut observe = |way: &str| out::note(&format!("{name}: trying {way}"));
+    let report = af_xdp::run(&options, &interrupt.stop, &mut observe).map_err(|e| Failure::Wrong(e.to_string()))?;
+    let json = serde_json::to_string_pretty(&report).expect("numbers and texts, with texts for keys") + "\n";
+    let is_whole = !interrupt.stop.is_cancelled();
+    deliver(args.json.as_deref(), json, text(&report, &options, is_whole))?;
+    match (is_whole, report.passed()) {
+        (false, _) => Err(Failure::Silent(INTERRUPTED)),
+        (true, true) => Ok(()),
+        (true, false) => Err(Failure::Silent(WRONG)),
+    }
+}
+
+fn text(report: &Report, options: &Options, is_whole: bool) -> String {
+    let Report { interface, mtu, .. } = report;
+    let driver = report.driver.as_deref().unwrap_or("a driver without a name");
+    let link = if report.has_link { "a link" } else { "no link" };
+    let mut text = format!("{interface}: {}, MTU {mtu}, {link}\n", out::printable(driver));
+    let head = ["mode", "frames", "queues", "arrived", "received", "Mpps", "dropped", "passed", "sent", "missing"];
+    let mut rows = vec![head.map(String::from).to_vec()];
+    let mut remarks = Vec::new();
+    for way in &report.ways {
+        let frames = if way.zero_copy { "zero copy" } else { "copied" };
+        let mut row = vec![way.mode.to_owned(), frames.to_owned()];
+        match &way.outcome {
+            Outcome::Ran(numbers) => row.extend(cells(numbers)),
+            Outcome::NotOffered { reason } => {
+                row.push("not offered".into());
+                remarks.push(format!("{} mode, {frames}: {reason}", way.mode));
+            }
+            Outcome::Failed { reason } => {
+                row.push("failed".into());
+                remarks.push(format!("{} mode, {frames}: {reason}", way.mode));
+            }
+        }
+        row.resize(head.len(), String::new());
+        rows.push(row);
+    }
+    text += &out::table(rows, &[3, 4, 5, 6, 7, 8, 9]);
+    for remark in remarks {
+        text += &format!("{}\n", out::printable(&remark));
+    }
+    text += &match &options.take {
+        None => format!(
+            "taken from the kernel: nothing but frames of EtherType {EXPERIMENT:#06x}; --only RULES or --all takes others, \
+             and puts them into its stack again\n"
+        ),
+        Some(steer) => format!("taken from the kernel, and put into its stack again: {steer}\n"),
+    };
+    let ran = |way: &af_xdp::Way| matches!(&way.outcome, Outcome::Ran(numbers) if numbers.sent > 0);
+    text += &match options.send {
+        true if !report.ways.iter().any(ran) => "sent: nothing could be\n".to_owned(),
+        false => "sent: nothing; --send has each queue send some frames to the interface itself\n".to_owned(),
+        true => format!(
+            "sent: {COPIES} frames out of each queue, of EtherType {EXPERIMENT:#06x}, to the interface itself\n"
+        ),
+    };
+    if report.rx_vlan_offload {
+        text += &format!(
+            "rx-vlan-offload is on: VLAN tags may be taken out of packets before XDP sees them; `ethtool -K {interface} rxvlan off` \
+             leaves them in\n"
+        );
+    }
+    text += &match &report.changed {
+        None => format!("{interface} is as it was\n"),
+        Some(what) => format!("{interface} is not as it was: {}\n", out::printable(what)),
+    };
+    text + match (is_whole, report.passed()) {
+        (false, _) => "selftest interrupted\n",
+        (true, true) => "selftest passed\n",
+        (true, false) => "selftest failed\n",
+    }
+}
+
+/// From the queues on.
+fn cells(numbers: &Numbers) -> [String; 8] {
+    let Numbers { queues, arrived, received, mpps, dropped_by_kernel, passed, sent, .. } = numbers;
+    let queues: Vec<String> = queues.iter().map(u32::to_string).collect();
+    let grouped = |number: &u64| out::grouped(*number);
+    let sent = match numbers.not_completed {
+        0 => grouped(sent),
+        stuck => format!("{} ({stuck} stuck)", grouped(sent)),
+    };
+    let [arrived, received, dropped, passed] = [arrived, received, dropped_by_kernel, passed].map(grouped);
+    let missing = format!("{} of {}", numbers.frames_missing, out::grouped(numbers.frames));
+    [queues.join(","), arrived, received, format!("{mpps:.3}"), dropped, passed, sent, missing]
+}

@@ -1,0 +1,417 @@
+//! What AF_XDP can be on an interface, where there is no peer to ask: which ways the driver offers for the program and for
+//! frames, that each queue has its socket, that what arrives is received at some rate, that frames that are sent come
+//! home, that none is lost, and that the interface is afterwards as it was.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use portcullis_core::device::{CancelToken, Done, StageTimes};
+use portcullis_core::packet::{Action, Room, Verdicts};
+use portcullis_io::af_xdp::xdp::{Mode, program_at};
+use portcullis_io::af_xdp::{self, AfXdp, BpfError, Copying, Lanes, PortSpec, Steer, XdpError};
+use portcullis_io::live::link::{Interface, Kind};
+use portcullis_io::live::{Lane, LiveError};
+use serde::Serialize;
+
+/// An EtherType for experiments (IEEE 802), which no kernel and no router answers.
+pub const EXPERIMENT: u16 = 0x88b5;
+
+/// Frames that are sent out of each queue, where any are.
+pub const COPIES: usize = 64;
+
+/// Packets of a batch.
+const BATCH: usize = 64;
+
+/// How long an interface may take to have its link again: drivers set queues up anew for a program and for sockets.
+const LINK: Duration = Duration::from_secs(15);
+
+/// How long frames may take to leave.
+const LEAVING: Duration = Duration::from_secs(5);
+
+/// How long the last packets may take to come once the program is gone.
+const SETTLED: Duration = Duration::from_millis(50);
+
+/// What a test is to do.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The interface, and which of its queues.
+    pub port: PortSpec,
+    /// Which packets are taken from the kernel, all of which are put into its stack again; none where this is `None`, but those
+    /// of [`EXPERIMENT`], which end here.
+    pub take: Option<Steer>,
+    /// How long each way receives.
+    pub time: Duration,
+    /// Whether frames are sent: [`COPIES`] out of each queue, of [`EXPERIMENT`], from the interface's MAC address to itself.
+    pub send: bool,
+}
+
+/// What was found out.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// The version that tested.
+    pub version: &'static str,
+    /// The interface's name.
+    pub interface: String,
+    /// What its driver is called, where it says.
+    pub driver: Option<String>,
+    /// Bytes of a packet, from behind its Ethernet header.
+    pub mtu: u32,
+    /// Whether there was a link.
+    pub has_link: bool,
+    /// Whether VLAN tags are taken out of packets before XDP sees them.
+    pub rx_vlan_offload: bool,
+    /// Which packets were taken, in words.
+    pub taken: String,
+    /// Each way that there could be.
+    pub ways: Vec<Way>,
+    /// What is not as it was before; nothing, if all is well.
+    pub changed: Option<String>,
+}
+
+/// The program in a mode, with frames that get into memory in a way.
+#[derive(Debug, Clone, Serialize)]
+pub struct Way {
+    /// Where the program runs: `native` or `skb`.
+    pub mode: &'static str,
+    /// Whether the driver itself puts frames into memory.
+    pub zero_copy: bool,
+    /// What came of it.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// What came of a way.
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum Outcome {
+    /// It ran.
+    Ran(Numbers),
+    /// The driver, or the kernel, does not have it.
+    NotOffered {
+        /// Who says what.
+        reason: String,
+    },
+    /// It should have run.
+    Failed {
+        /// What happened.
+        reason: String,
+    },
+}
+
+/// What was counted while a way ran.
+#[derive(Debug, Clone, Serialize)]
+pub struct Numbers {
+    /// The queues, each of which has a socket.
+    pub queues: Vec<u32>,
+    /// How long packets were received, in seconds.
+    pub seconds: f64,
+    /// Packets that arrived at the interface, whoever took them, as its driver counts them.
+    pub arrived: u64,
+    /// Packets that were received here.
+    pub received: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Millions of them a second.
+    pub mpps: f64,
+    /// Packets that the kernel dropped, as there was no room for them.
+    pub dropped_by_kernel: u64,
+    /// Packets that went into the kernel's stack.
+    pub passed: u64,
+    /// Frames that were to be sent.
+    pub sent: u64,
+    /// Frames that did not come home.
+    pub not_completed: u64,
+    /// Frames of memory in all.
+    pub frames: u64,
+    /// Frames that are nowhere in the end.
+    pub frames_missing: i64,
+}
+
+impl Numbers {
+    /// Whether frames are all accounted for, and those that were sent have left.
+    pub fn is_good(&self) -> bool {
+        self.frames_missing == 0 && self.not_completed == 0
+    }
+}
+
+impl Report {
+    /// Whether there is a way, every way that there is works, and the interface is as it was.
+    pub fn passed(&self) -> bool {
+        let good = |way: &Way| match &way.outcome {
+            Outcome::Ran(numbers) => numbers.is_good(),
+            Outcome::NotOffered { .. } => true,
+            Outcome::Failed { .. } => false,
+        };
+        let ran = |way: &Way| matches!(way.outcome, Outcome::Ran(_));
+        self.ways.iter().all(good) && self.ways.iter().any(ran) && self.changed.is_none()
+    }
+}
+
+/// Tests an interface of this thread's network namespace, and tells `observe` of each way before it begins. Once `stop` is
+/// cancelled, it ends soon, with what is left untried missing in the report.
+///
+/// # Errors
+/// Where nothing could be tried: there is no such interface, it has not these queues, somebody else has it, a capability is
+/// missing.
+pub fn run(options: &Options, stop: &CancelToken, observe: &mut dyn FnMut(&str)) -> Result<Report, XdpError> {
+    let before = Interface::find(&options.port.interface)?;
+    let mut report = Report {
+        version: env!("CARGO_PKG_VERSION"),
+        interface: before.name.clone(),
+        driver: before.driver.clone(),
+        mtu: before.mtu,
+        has_link: before.has_link,
+        rx_vlan_offload: before.rx_vlan_offload,
+        taken: options.take.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string),
+        ways: Vec::new(),
+        changed: None,
+    };
+    for (mode, copying) in
+        [(Mode::Native, Copying::ZeroCopy), (Mode::Native, Copying::Copy), (Mode::Skb, Copying::Copy)]
+    {
+        if stop.is_cancelled() {
+            break;
+        }
+        let zero_copy = copying == Copying::ZeroCopy;
+        observe(&format!("{} mode, {}", mode.name(), if zero_copy { "zero copy" } else { "copied" }));
+        let outcome = match attempt(options, &before, mode, copying, stop) {
+            Ok(numbers) => Outcome::Ran(numbers),
+            Err(Trouble::Open(error)) if is_about_everything(&error) => return Err(error),
+            Err(Trouble::Open(error)) => refused(&error),
+            Err(trouble) => Outcome::Failed { reason: trouble.to_string() },
+        };
+        report.ways.push(Way { mode: mode.name(), zero_copy, outcome });
+        // The next one finds it as this one did, also where the driver has set it up anew.
+        wait_for_link(&before, stop);
+    }
+    report.changed = changed(&before);
+    Ok(report)
+}
+
+/// Why a way did not come to its end.
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    #[error(transparent)]
+    Open(#[from] XdpError),
+    #[error(transparent)]
+    Live(#[from] LiveError),
+    #[error("its thread died (a fault of this program; please report it)")]
+    Died,
+}
+
+/// What it means that ports cannot be opened in a way.
+fn refused(error: &XdpError) -> Outcome {
+    match error {
+        // What a run would be told to do is not what this is about.
+        XdpError::NoZeroCopy { .. } => Outcome::NotOffered { reason: "the driver has no zero-copy mode".into() },
+        XdpError::Program(BpfError::NotNative { .. }) => Outcome::NotOffered { reason: error.to_string() },
+        _ => Outcome::Failed { reason: error.to_string() },
+    }
+}
+
+/// Whether other ways will fail for the same reason.
+fn is_about_everything(error: &XdpError) -> bool {
+    let program = |error: &BpfError| matches!(error, BpfError::NotPermitted { .. } | BpfError::Occupied { .. });
+    match error {
+        XdpError::Program(error) => program(error),
+        XdpError::Socket { error, .. } | XdpError::Memory { error, .. } => {
+            error.kind() == std::io::ErrorKind::PermissionDenied
+        }
+        XdpError::NoQueue { .. } | XdpError::Link(_) => true,
+        _ => false,
+    }
+}
+
+fn attempt(
+    options: &Options,
+    before: &Interface,
+    mode: Mode,
+    copying: Copying,
+    stop: &CancelToken,
+) -> Result<Numbers, Trouble> {
+    let rules = format!("ethertype/{EXPERIMENT:#06x}");
+    let nothing = || Steer::Only(rules.parse().expect("a rule"));
+    let mut run = af_xdp::open(&af_xdp::Options {
+        ports: vec![options.port.clone()],
+        redirect: Vec::new(),
+        stack: options.take.as_ref().map(|_| Kind::Auto),
+        lanes: Lanes::Each,
+        steer: options.take.clone().unwrap_or_else(nothing),
+        mode: Some(mode),
+        copying,
+        busy_poll: None,
+        huge_pages: false,
+        room: Room::None,
+        metadata: false,
+        rewrites: false,
+        frames: af_xdp::Options::FRAMES,
+    })?;
+    wait_for_link(before, stop);
+    let arrived = || arrived(&before.name).unwrap_or(0);
+    let (begun, arrived_before) = (Instant::now(), arrived());
+    let sent = match (options.send, before.mac) {
+        (true, Some(mac)) => run.send(&frame(mac), COPIES),
+        _ => 0,
+    };
+    let verdict = if options.take.is_some() { Action::Pass } else { Action::Drop };
+    let end = CancelToken::new();
+    let mut lanes = std::mem::take(&mut run.lanes);
+    let mut seconds = 0.0;
+    let driven = thread::scope(|scope| {
+        let end = &end;
+        let threads: Vec<_> = lanes.iter_mut().map(|lane| scope.spawn(move || drive(lane, verdict, end))).collect();
+        while begun.elapsed() < options.time && !stop.is_cancelled() && threads.iter().all(|it| !it.is_finished()) {
+            thread::sleep(Duration::from_millis(10));
+        }
+        seconds = begun.elapsed().as_secs_f64();
+        run.detach();
+        end.cancel();
+        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| Trouble::Died)?.map_err(Trouble::from))
+    });
+    let arrived = arrived().saturating_sub(arrived_before);
+    let received: Vec<_> = lanes.iter_mut().map(|lane| lane.receiver.received()).collect();
+    let passed = lanes.iter().map(|lane| lane.executor.carried().of(Action::Pass)).sum();
+    driven?;
+    drop(lanes);
+    Ok(numbers(&run, (seconds, arrived, sent, passed), &received))
+}
+
+fn numbers(
+    run: &AfXdp,
+    (seconds, arrived, sent, passed): (f64, u64, u64, u64),
+    received: &[portcullis_io::live::Received],
+) -> Numbers {
+    let sum = |of: fn(&portcullis_io::live::Received) -> u64| received.iter().map(of).sum::<u64>();
+    let frames = run.accounts.frames();
+    let packets = sum(|it| it.packets);
+    Numbers {
+        queues: run.ports.iter().flat_map(|port| port.queues.iter().copied()).collect(),
+        seconds,
+        arrived,
+        received: packets,
+        bytes: sum(|it| it.bytes),
+        mpps: if seconds > 0.0 { packets as f64 / seconds / 1e6 } else { 0.0 },
+        dropped_by_kernel: sum(|it| it.dropped_by_kernel),
+        passed,
+        sent,
+        not_completed: frames.sending as u64,
+        frames: frames.all as u64,
+        frames_missing: frames.rest() as i64,
+    }
+}
+
+/// Gives all packets this verdict until an end is wanted, nothing more comes, and what was to leave has left.
+fn drive(lane: &mut Lane, verdict: Action, end: &CancelToken) -> Result<(), LiveError> {
+    let mut ending: Option<Instant> = None;
+    loop {
+        let packets = lane.receiver.receive(BATCH)?;
+        if let Some(batch) = lane.receiver.close() {
+            let verdicts = Verdicts::new(vec![verdict as u8; batch.len()], Vec::new());
+            lane.executor.carry_out(Done { batch, verdicts, times: StageTimes::default() })?;
+        }
+        lane.executor.tend()?;
+        if end.is_cancelled() {
+            let since = ending.get_or_insert_with(Instant::now).elapsed();
+            let has_left = !lane.executor.is_busy() || since > LEAVING;
+            if packets == 0 && since > SETTLED && has_left || since > 2 * LEAVING {
+                return Ok(());
+            }
+        }
+        if packets == 0 {
+            lane.receiver.wait(Duration::from_millis(1))?;
+        }
+    }
+}
+
+/// To the interface from itself: no switch sends it anywhere else, as it has just come from there.
+fn frame(mac: [u8; 6]) -> Vec<u8> {
+    let mut frame = [&mac[..], &mac, &EXPERIMENT.to_be_bytes(), b"portcullis selftest"].concat();
+    // The shortest that Ethernet has.
+    frame.resize(60, 0);
+    frame
+}
+
+/// Waits until an interface has the link that it had.
+fn wait_for_link(before: &Interface, stop: &CancelToken) {
+    let begun = Instant::now();
+    let is_there = || Interface::find(&before.name).map_or(true, |now| now.has_link);
+    while before.has_link && !is_there() && begun.elapsed() < LINK && !stop.is_cancelled() {
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Packets that arrived at an interface so far: the second of its numbers in proc_net(5)'s `dev`.
+fn arrived(interface: &str) -> Option<u64> {
+    // Of this thread's network namespace.
+    let table = std::fs::read_to_string("/proc/thread-self/net/dev").ok()?;
+    let mut numbers =
+        table.lines().find_map(|line| line.trim_start().strip_prefix(interface)?.strip_prefix(':'))?.split_whitespace();
+    numbers.nth(1)?.parse().ok()
+}
+
+/// In what an interface differs from what it was.
+fn changed(before: &Interface) -> Option<String> {
+    let now = match Interface::find(&before.name) {
+        Ok(now) => now,
+        Err(error) => return Some(error.to_string()),
+    };
+    let program = program_at(before.index).map(|number| format!("it has the XDP program {number}"));
+    let differs = (now != *before).then(|| format!("it was {before:?}, and is {now:?}"));
+    program.or(differs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(outcomes: Vec<Outcome>) -> Report {
+        Report {
+            version: "1",
+            interface: "eth0".into(),
+            driver: None,
+            mtu: 1500,
+            has_link: true,
+            rx_vlan_offload: false,
+            taken: "none".into(),
+            ways: outcomes.into_iter().map(|outcome| Way { mode: "native", zero_copy: true, outcome }).collect(),
+            changed: None,
+        }
+    }
+
+    fn ran(not_completed: u64, frames_missing: i64) -> Outcome {
+        Outcome::Ran(Numbers {
+            queues: vec![0],
+            seconds: 1.0,
+            arrived: 0,
+            received: 0,
+            bytes: 0,
+            mpps: 0.0,
+            dropped_by_kernel: 0,
+            passed: 0,
+            sent: 64,
+            not_completed,
+            frames: 8192,
+            frames_missing,
+        })
+    }
+
+    #[test]
+    fn a_way_that_is_not_offered_is_no_failure_and_a_frame_that_is_missing_is() {
+        let refused = Outcome::NotOffered { reason: "no".into() };
+        let failed = Outcome::Failed { reason: "no".into() };
+        assert!(report(vec![refused.clone(), ran(0, 0)]).passed());
+        assert!(!report(vec![refused.clone()]).passed(), "nothing ran");
+        assert!(!report(vec![failed, ran(0, 0)]).passed());
+        assert!(!report(vec![ran(0, 0), ran(1, 0)]).passed());
+        assert!(!report(vec![ran(0, -1)]).passed());
+        let changed = Report { changed: Some("MTU".into()), ..report(vec![ran(0, 0)]) };
+        assert!(!changed.passed());
+        let json = serde_json::to_value(report(vec![refused])).unwrap();
+        assert_eq!(json["ways"][0]["outcome"], "not_offered");
+    }
+
+    #[test]
+    fn what_arrived_at_the_loopback_interface_is_known() {
+        assert!(arrived("lo").is_some() && arrived("l").is_none());
+    }
+}
