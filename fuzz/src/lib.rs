@@ -6,6 +6,8 @@ pub mod capture_bytes;
 pub mod descriptors;
 mod filter;
 pub mod map_files;
+#[cfg(target_os = "linux")]
+pub mod metrics_requests;
 pub mod mutate;
 #[cfg(target_os = "linux")]
 pub mod nfqueue_messages;

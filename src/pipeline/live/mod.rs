@@ -12,6 +12,8 @@
 
 mod batcher;
 mod lane;
+pub mod local;
+pub mod metrics;
 mod mailbox;
 mod relief;
 mod sizing;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use portcullis_core::packet::Action;
 use portcullis_io::live::Loss;
@@ -17,6 +17,7 @@ pub struct RunStats {
     filter: Mutex<String>,
     device: String,
     begun: Instant,
+    begun_at: SystemTime,
     lanes: Vec<(String, Arc<LaneStats>)>,
 }
 
@@ -148,12 +149,17 @@ pub struct Latency {
 impl RunStats {
     /// A run that begins now, on a device of this id.
     pub fn begin(filter: String, device: String, lanes: Vec<(String, Arc<LaneStats>)>) -> RunStats {
-        RunStats { filter: Mutex::new(filter), device, begun: Instant::now(), lanes }
+        RunStats { filter: Mutex::new(filter), device, begun: Instant::now(), begun_at: SystemTime::now(), lanes }
     }
 
     /// Another filter has taken over.
     pub fn set_filter(&self, name: String) {
         *self.filter.lock().unwrap_or_else(PoisonError::into_inner) = name;
+    }
+
+    /// When it began, by the clock on the wall.
+    pub fn begun_at(&self) -> SystemTime {
+        self.begun_at
     }
 
     /// How things stand.

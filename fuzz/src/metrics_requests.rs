@@ -1,0 +1,84 @@
+//! Any bytes as a request for metrics: no panic, and an answer that is one of HTTP. How the bytes are cut on their way makes no
+//! difference.
+
+use portcullis::pipeline::live::metrics::http::{LONGEST, Reply, reply};
+
+const METRICS: &str = "metrics\n";
+
+/// # Panics
+/// Where something else is so.
+pub fn run(data: &[u8]) {
+    let at_once = reply(data, || METRICS.into());
+    match &at_once {
+        Reply::Wait => assert!(data.len() < LONGEST, "nobody waits for more than that"),
+        Reply::Answer(answer) => check(answer),
+    }
+    // The first answer is the one that is sent.
+    let mut asked = 0;
+    let cut = (1..=data.len().min(LONGEST)).find_map(|length| match reply(&data[..length], || METRICS.into()) {
+        Reply::Answer(answer) => Some(answer),
+        Reply::Wait => {
+            asked += 1;
+            None
+        }
+    });
+    match (cut, at_once) {
+        (Some(cut), Reply::Answer(answer)) => assert_eq!(cut, answer, "byte by byte, after {asked}"),
+        (None, Reply::Wait) => {}
+        (cut, at_once) => panic!("byte by byte {cut:?}, at once {at_once:?}"),
+    }
+}
+
+/// A head, and a body as long as it says.
+fn check(answer: &[u8]) {
+    let text = std::str::from_utf8(answer).expect("a text");
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
+    let mut lines = head.split("\r\n");
+    let status = lines.next().and_then(|line| line.strip_prefix("HTTP/1.1 ")).expect("a status line");
+    let length =
+        lines.find_map(|line| line.strip_prefix("Content-Length: ")).expect("a length").parse::<usize>().unwrap();
+    match &status[..3] {
+        "200" => assert!(body == METRICS || body.is_empty()),
+        "400" | "404" | "405" | "431" => assert!(!body.is_empty() && !body.contains('\r')),
+        _ => panic!("{status}"),
+    }
+    assert!(body.len() == length || (status == "200 OK" && body.is_empty()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutate::{A_SECOND, Corpus, run_for};
+
+    const SEEDS: &[&[u8]] = &[
+        b"GET /metrics HTTP/1.1\r\nHost: localhost:9100\r\nAccept: application/openmetrics-text;version=1.0.0\r\n\r\n",
+        b"HEAD http://127.0.0.1/metrics?a=b HTTP/1.0\n\n",
+        b"POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc",
+        b"GET / HTTP/1.1\r\n\r\n",
+    ];
+
+    #[test]
+    fn the_good_inputs_are_answered() {
+        for seed in SEEDS {
+            assert!(matches!(reply(seed, String::new), Reply::Answer(_)));
+        }
+    }
+
+    #[test]
+    fn for_a_second() {
+        let pieces: &[&[u8]] = &[
+            b"\r\n",
+            b"\n",
+            b"GET ",
+            b"/metrics",
+            b" HTTP/1.1",
+            b"a: b\r\n",
+            b"http://",
+            b"?",
+            &[0],
+            &[0xff],
+            &[0x80],
+        ];
+        println!("{} requests", run_for(A_SECOND, "metrics_requests", Corpus { seeds: SEEDS, pieces }, 0, run));
+    }
+}

@@ -1,0 +1,178 @@
+//! A live run's numbers for Prometheus, in the OpenMetrics text format.
+//!
+//! - [`text`] writes them down, by Prometheus's conventions: counters that only grow, in base units, and no rates.
+//! - [`http`] answers a request, as a function of its bytes.
+//! - [`server`] listens, on this machine alone.
+
+pub mod http;
+pub mod server;
+
+use std::fmt;
+use std::time::UNIX_EPOCH;
+
+use portcullis_core::packet::Action;
+use portcullis_io::live::Loss;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::{Reading, RunStats, Snapshot};
+
+/// Upper bounds of latencies, in nanoseconds: 1, 2 and 5 of each power of ten, from a microsecond to a second.
+const BOUNDS: [u64; 19] = {
+    let mut bounds = [0; 19];
+    let (mut at, mut power) = (0, 1000);
+    while at < bounds.len() {
+        bounds[at] = power * [1, 2, 5][at % 3];
+        at += 1;
+        if at.is_multiple_of(3) {
+            power *= 10;
+        }
+    }
+    bounds
+};
+
+/// The run at this moment, in the OpenMetrics text format.
+pub fn text(run: &RunStats) -> String {
+    let reading = run.read();
+    let summary = run.summary(&reading);
+    // A clock before 1970 is none.
+    let begun = run.begun_at().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    encode(Run { reading, filter: summary.filter, device: summary.device, begun })
+}
+
+fn encode(run: Run) -> String {
+    let mut registry = Registry::with_prefix("portcullis");
+    registry.register_collector(Box::new(run));
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).expect("a text takes whatever is written to it");
+    text
+}
+
+/// What is written down.
+#[derive(Debug)]
+struct Run {
+    reading: Reading,
+    filter: String,
+    device: String,
+    /// Seconds since 1970.
+    begun: f64,
+}
+
+impl Run {
+    fn lanes(&self) -> impl Iterator<Item = (&str, &Snapshot)> {
+        self.reading.lanes.iter().map(|(name, lane)| (name.as_str(), lane))
+    }
+
+    /// A counter that each lane has once.
+    fn of_lanes(
+        &self,
+        to: &mut DescriptorEncoder<'_>,
+        (name, unit): (&str, Option<Unit>),
+        help: &str,
+        of: impl Fn(&Snapshot) -> u64,
+    ) -> fmt::Result {
+        let mut metric = to.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
+        for (lane, numbers) in self.lanes() {
+            ConstCounter::new(of(numbers)).encode(metric.encode_family(&[("lane", lane)])?)?;
+        }
+        Ok(())
+    }
+
+    /// A counter that each lane has once for each of these values of a second label.
+    fn by<T: Copy, N: EncodeCounterValue + fmt::Debug>(
+        &self,
+        to: &mut DescriptorEncoder<'_>,
+        (name, unit): (&str, Option<Unit>),
+        help: &str,
+        (label, values): (&str, &[(&str, T)]),
+        of: impl Fn(&Snapshot, T) -> N,
+    ) -> fmt::Result {
+        let mut metric = to.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
+        for (lane, numbers) in self.lanes() {
+            for (text, value) in values {
+                let labels = [("lane", lane), (label, text)];
+                ConstCounter::new(of(numbers, *value)).encode(metric.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Collector for Run {
+    fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
+        let to = &mut to;
+        let mut build = to.encode_descriptor("build", "The program", None, MetricType::Info)?;
+        build.encode_info(&[("version", env!("CARGO_PKG_VERSION"))])?;
+        let mut run = to.encode_descriptor("run", "What runs where", None, MetricType::Info)?;
+        run.encode_info(&[("filter", self.filter.as_str()), ("device", self.device.as_str())])?;
+        let help = "When the run began, since 1970";
+        let start = to.encode_descriptor("start_time", help, Some(&Unit::Seconds), MetricType::Gauge)?;
+        ConstGauge::new(self.begun).encode(start)?;
+
+        self.of_lanes(to, ("received_packets", None), "Packets received", |lane| lane.received.packets)?;
+        let help = "Bytes of the packets received";
+        self.of_lanes(to, ("received", Some(Unit::Bytes)), help, |lane| lane.received.bytes)?;
+        let help = "Packets that the kernel dropped because nobody took them in time; not among those received";
+        self.of_lanes(to, ("kernel_dropped_packets", None), help, |lane| lane.received.dropped_by_kernel)?;
+        let help = "Packets that were too long to be received, or made no sense; not among those received";
+        self.of_lanes(to, ("refused_packets", None), help, |lane| lane.received.refused)?;
+        let help = "Packets that came in several pieces";
+        self.of_lanes(to, ("reassembled_packets", None), help, |lane| lane.received.put_together)?;
+        let help = "Checksums that senders had left to their network cards, and that were completed";
+        self.of_lanes(to, ("completed_checksums", None), help, |lane| {
+            lane.received.checksums + lane.carried.checksums
+        })?;
+
+        let actions = Action::ALL.map(|action| (action.name(), action as usize));
+        let verdict = ("verdict", &actions[..]);
+        self.by(to, ("verdicts", None), "Verdicts that the filter gave", verdict, |lane, it| lane.verdicts[it])?;
+        let help = "Packets whose verdict was carried out";
+        self.by(to, ("carried_out_packets", None), help, verdict, |lane, it| lane.carried.packets[it])?;
+        let help = "Bytes of the packets whose verdict was carried out, as they went out";
+        self.by(to, ("carried_out", Some(Unit::Bytes)), help, verdict, |lane, it| lane.carried.bytes[it])?;
+        let reasons = Loss::ALL.map(|loss| (loss.name(), loss));
+        let help = "Packets that went nowhere against their verdict, or for want of one";
+        self.by(to, ("lost_packets", None), help, ("reason", &reasons), |lane, loss| lane.carried.losses.of(loss))?;
+
+        self.of_lanes(to, ("batches", None), "Batches that the device has been through with", |lane| lane.batches)?;
+        let stages = [("upload", 0), ("kernel", 1), ("download", 2)];
+        let seconds = |lane: &Snapshot, stage: usize| {
+            [lane.times.upload, lane.times.kernel, lane.times.download][stage].as_secs_f64()
+        };
+        let help = "Where the device's time went";
+        self.by(to, ("device", Some(Unit::Seconds)), help, ("stage", &stages), seconds)?;
+
+        let help =
+            "From when a batch's first packet was received until its verdicts were carried out; each packet counts";
+        let unit = Unit::Seconds;
+        let mut latency = to.encode_descriptor("batch_latency", help, Some(&unit), MetricType::Histogram)?;
+        for (lane, numbers) in self.lanes() {
+            let (buckets, sum) = latencies(numbers);
+            let lane = [("lane", lane)];
+            let mut family = latency.encode_family(&lane)?;
+            family.encode_histogram::<[(&str, &str); 0]>(sum, numbers.latency.len(), &buckets, None)?;
+        }
+        Ok(())
+    }
+}
+
+/// How many packets took as long as each bound and longer than that before it, by the bounds in seconds; and all their times.
+fn latencies(of: &Snapshot) -> (Vec<(f64, u64)>, f64) {
+    let mut buckets: Vec<_> = BOUNDS.iter().map(|bound| (*bound as f64 / 1e9, 0)).chain([(f64::INFINITY, 0)]).collect();
+    let mut sum = 0.0;
+    for value in of.latency.iter_recorded() {
+        // Of all values that count as one this is the highest: so the others are below the bound, too.
+        let nanoseconds = value.value_iterated_to();
+        let bucket = BOUNDS.partition_point(|bound| *bound < nanoseconds);
+        buckets[bucket].1 += value.count_at_value();
+        sum += nanoseconds as f64 / 1e9 * value.count_at_value() as f64;
+    }
+    (buckets, sum)
+}
+
+#[cfg(test)]
+mod tests;

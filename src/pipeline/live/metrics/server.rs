@@ -1,0 +1,454 @@
+//! Listens for those who ask for metrics, on this machine alone.
+//!
+//! One thread waits for all connections at once. Each has a deadline, there are few, and a new one takes the place of the oldest:
+//! so nobody keeps others waiting, and nobody is waited for.
+
+use std::fmt;
+use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::http::{self, Reply};
+use crate::pipeline::live::local::{LocalError, LocalSocket};
+
+/// Connections at a time.
+const MOST: usize = 16;
+
+/// How long a connection may take, from the first byte to the last.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// How long nobody is let in after the system has refused a connection, for want of memory or descriptors.
+const REFUSED: Duration = Duration::from_millis(100);
+
+/// Bytes that one connection may send or get before it is another's turn.
+const TURN: usize = 64 << 10;
+
+/// Where to listen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// A port of this machine's own addresses.
+    Port(SocketAddr),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+/// Why a text is no address to listen at.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// Others could reach it.
+    #[error(
+        "{0}: metrics are only given on this machine, at 127.0.0.1, [::1] or unix:PATH; to have them elsewhere, run Prometheus or \
+         its agent here, or have a proxy or ssh ask for them"
+    )]
+    Elsewhere(IpAddr),
+    /// It is none.
+    #[error("`{0}` is no address to listen at; give a port as 9100, or 127.0.0.1:9100, [::1]:9100 or unix:PATH")]
+    Text(String),
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Address, AddressError> {
+        let wrong = || AddressError::Text(text.to_owned());
+        if let Some(path) = text.strip_prefix("unix:") {
+            return if path.is_empty() { Err(wrong()) } else { Ok(Address::Unix(path.into())) };
+        }
+        let local = |port: &str| port.parse().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let address = match text.strip_prefix("localhost:") {
+            Some(port) => local(port).map_err(|_| wrong())?,
+            None => match local(text) {
+                Ok(address) => address,
+                Err(_) => text.parse().map_err(|_| wrong())?,
+            },
+        };
+        if address.ip().to_canonical().is_loopback() {
+            Ok(Address::Port(address))
+        } else {
+            Err(AddressError::Elsewhere(address.ip()))
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Port(address) => write!(f, "http://{address}/metrics"),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// Why nobody listens.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// Not at this port.
+    #[error("{address}: {}", portcullis_core::reason(.error))]
+    Port {
+        /// Which.
+        address: SocketAddr,
+        /// The system's.
+        error: io::Error,
+    },
+    /// Not at this socket.
+    #[error(transparent)]
+    Unix(#[from] LocalError),
+    /// There is no thread for it, or nothing to wake it by.
+    #[error("metrics: {}", portcullis_core::reason(.0))]
+    Thread(io::Error),
+}
+
+/// Gives metrics to whoever asks, until it is dropped.
+#[derive(Debug)]
+pub struct Server {
+    address: Address,
+    /// Closed to end the thread.
+    wake: Option<PipeWriter>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens, and answers with what `text` makes from now on.
+    ///
+    /// # Errors
+    /// [`ServerError`]: among others, somebody else has the port.
+    pub fn start(address: &Address, text: impl Fn() -> String + Send + 'static) -> Result<Server, ServerError> {
+        Server::with_deadline(address, text, DEADLINE)
+    }
+
+    fn with_deadline(
+        address: &Address,
+        text: impl Fn() -> String + Send + 'static,
+        deadline: Duration,
+    ) -> Result<Server, ServerError> {
+        let door = match address {
+            Address::Port(address) => {
+                let refused = |error| ServerError::Port { address: *address, error };
+                let listener = TcpListener::bind(address).map_err(refused)?;
+                listener.set_nonblocking(true).map_err(refused)?;
+                Door::Port(listener)
+            }
+            Address::Unix(path) => {
+                let socket = LocalSocket::listen(path)?;
+                socket.listener().set_nonblocking(true).map_err(ServerError::Thread)?;
+                Door::Unix(socket)
+            }
+        };
+        let address = match &door {
+            // The port that was found, where any would do.
+            Door::Port(listener) => listener.local_addr().map_or_else(|_| address.clone(), Address::Port),
+            Door::Unix(_) => address.clone(),
+        };
+        let (woken, wake) = io::pipe().map_err(ServerError::Thread)?;
+        let thread = thread::Builder::new().name("metrics".into()).spawn(move || serve(&door, &woken, &text, deadline));
+        Ok(Server { address, wake: Some(wake), thread: Some(thread.map_err(ServerError::Thread)?) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.wake.take());
+        if let Some(thread) = self.thread.take() {
+            // If it died, there are no metrics any more, which whoever asked for them has seen.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Where connections come in.
+enum Door {
+    Port(TcpListener),
+    Unix(LocalSocket),
+}
+
+impl Door {
+    fn accept(&self) -> io::Result<Stream> {
+        let stream = match self {
+            Door::Port(listener) => Stream::Port(listener.accept()?.0),
+            Door::Unix(socket) => Stream::Unix(socket.listener().accept()?.0),
+        };
+        match &stream {
+            Stream::Port(stream) => stream.set_nonblocking(true)?,
+            Stream::Unix(stream) => stream.set_nonblocking(true)?,
+        }
+        Ok(stream)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Door::Port(listener) => listener.as_fd(),
+            Door::Unix(socket) => socket.listener().as_fd(),
+        }
+    }
+}
+
+/// A connection.
+enum Stream {
+    Port(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Stream::Port(stream) => stream.as_fd(),
+            Stream::Unix(stream) => stream.as_fd(),
+        }
+    }
+
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Port(stream) => stream.read(to),
+            Stream::Unix(stream) => stream.read(to),
+        }
+    }
+
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Port(stream) => stream.write(from),
+            Stream::Unix(stream) => stream.write(from),
+        }
+    }
+
+    fn no_more(&self) -> io::Result<()> {
+        match self {
+            Stream::Port(stream) => stream.shutdown(Shutdown::Write),
+            Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
+        }
+    }
+}
+
+/// Who is connected.
+struct Guest {
+    stream: Stream,
+    until: Instant,
+    state: State,
+}
+
+enum State {
+    /// What has come of the request.
+    Asking(Vec<u8>),
+    /// The answer, and how much of it is sent.
+    Answering(Vec<u8>, usize),
+    /// It has the answer. What it still sends is taken: a connection that is closed before would be reset, and the answer lost.
+    Leaving,
+}
+
+impl Guest {
+    fn waits_for(&self) -> PollFlags {
+        match self.state {
+            State::Answering(..) => PollFlags::OUT,
+            State::Asking(_) | State::Leaving => PollFlags::IN,
+        }
+    }
+
+    /// Goes on as far as that takes no wait. Whether there is more to come.
+    fn go_on(&mut self, text: &dyn Fn() -> String) -> bool {
+        let mut buffer = [0; 4096];
+        let mut moved = 0;
+        while moved < TURN {
+            let length = match &mut self.state {
+                State::Answering(answer, sent) => self.stream.write(&answer[*sent..]),
+                State::Asking(_) | State::Leaving => self.stream.read(&mut buffer),
+            };
+            let length = match length {
+                Ok(0) => return false,
+                Ok(length) => length,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return error.kind() == ErrorKind::WouldBlock,
+            };
+            moved += length;
+            match &mut self.state {
+                State::Asking(request) => {
+                    request.extend(&buffer[..length]);
+                    if let Reply::Answer(answer) = http::reply(request, text) {
+                        self.state = State::Answering(answer, 0);
+                    }
+                }
+                State::Answering(answer, sent) => {
+                    *sent += length;
+                    if *sent == answer.len() {
+                        self.state = State::Leaving;
+                        if self.stream.no_more().is_err() {
+                            return false;
+                        }
+                    }
+                }
+                State::Leaving => {}
+            }
+        }
+        true
+    }
+}
+
+/// Lets guests in and answers them, until it is woken.
+fn serve(door: &Door, woken: &PipeReader, text: &dyn Fn() -> String, deadline: Duration) {
+    let mut guests: Vec<Guest> = Vec::new();
+    let mut closed_until: Option<Instant> = None;
+    loop {
+        let now = Instant::now();
+        closed_until = closed_until.filter(|until| *until > now);
+        guests.retain(|guest| guest.until > now);
+        let listens = if closed_until.is_some() { PollFlags::empty() } else { PollFlags::IN };
+        let mut waits = vec![PollFd::new(woken, PollFlags::IN), PollFd::from_borrowed_fd(door.fd(), listens)];
+        waits.extend(guests.iter().map(|guest| PollFd::from_borrowed_fd(guest.stream.fd(), guest.waits_for())));
+        let until = guests.iter().map(|guest| guest.until).chain(closed_until).min();
+        let most = until.map(|until| {
+            let left = until.saturating_duration_since(now) + Duration::from_millis(1);
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
+        });
+        match poll(&mut waits, most.as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            // There is nothing to wait by any more.
+            Err(_) => return,
+        }
+        let ready: Vec<bool> = waits.iter().map(|wait| !wait.revents().is_empty()).collect();
+        if ready[0] {
+            return;
+        }
+        let mut ready_guests = ready[2..].iter();
+        guests.retain_mut(|guest| !ready_guests.next().is_some_and(|ready| *ready) || guest.go_on(text));
+        if !ready[1] {
+            continue;
+        }
+        match door.accept() {
+            Ok(stream) => {
+                if guests.len() == MOST {
+                    guests.remove(0);
+                }
+                guests.push(Guest { stream, until: Instant::now() + deadline, state: State::Asking(Vec::new()) });
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+            Err(_) => closed_until = Some(Instant::now() + REFUSED),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Longer than anything here takes.
+    const SOON: Duration = Duration::from_secs(30);
+
+    fn start(text: String) -> (Server, SocketAddr) {
+        // Nobody's time runs out here.
+        let hour = Duration::from_secs(3600);
+        let server = Server::with_deadline(&"0".parse().unwrap(), move || text.clone(), hour).unwrap();
+        let Address::Port(address) = *server.address() else { panic!("a port") };
+        (server, address)
+    }
+
+    fn connect(address: SocketAddr) -> TcpStream {
+        let stream = TcpStream::connect_timeout(&address, SOON).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream
+    }
+
+    fn ask(mut stream: impl Read + Write, request: &[u8]) -> String {
+        stream.write_all(request).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
+
+    #[test]
+    fn addresses_are_this_machines() {
+        let port = |text: &str| Ok(Address::Port(text.parse().unwrap()));
+        for (text, want) in [
+            ("9100", port("127.0.0.1:9100")),
+            ("127.0.0.1:9100", port("127.0.0.1:9100")),
+            ("127.8.8.8:0", port("127.8.8.8:0")),
+            ("localhost:9100", port("127.0.0.1:9100")),
+            ("[::1]:9100", port("[::1]:9100")),
+            ("unix:/run/metrics", Ok(Address::Unix("/run/metrics".into()))),
+            ("0.0.0.0:9100", Err(AddressError::Elsewhere("0.0.0.0".parse().unwrap()))),
+            ("[::]:9100", Err(AddressError::Elsewhere("::".parse().unwrap()))),
+            ("192.0.2.1:80", Err(AddressError::Elsewhere("192.0.2.1".parse().unwrap()))),
+            ("[::ffff:192.0.2.1]:80", Err(AddressError::Elsewhere("::ffff:192.0.2.1".parse().unwrap()))),
+        ] {
+            assert_eq!(text.parse::<Address>(), want, "{text}");
+        }
+        for text in
+            ["", "x", "70000", "-1", "localhost", "localhost:x", ":9100", "127.0.0.1", "example.org:9100", "unix:"]
+        {
+            assert_eq!(text.parse::<Address>(), Err(AddressError::Text(text.into())));
+        }
+    }
+
+    #[test]
+    fn those_who_ask_are_answered() {
+        let text = "x".repeat(1 << 20);
+        let (server, address) = start(text.clone());
+        for _ in 0..3 {
+            let answer = ask(connect(address), REQUEST);
+            let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+            assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+            assert!(body == text, "{} bytes came", body.len());
+        }
+        let taken = Server::start(server.address(), String::new);
+        assert!(taken.is_err_and(|error| error.to_string().starts_with(&format!("{address}: "))));
+        drop(server);
+        assert!(TcpStream::connect(address).is_err(), "nobody listens");
+    }
+
+    #[test]
+    fn a_unix_socket_is_one_users_and_does_not_stay() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("metrics");
+        let server = Server::start(&Address::Unix(path.clone()), || "metrics".into()).unwrap();
+        let answer = ask(UnixStream::connect(&path).unwrap(), REQUEST);
+        assert!(answer.ends_with("\r\n\r\nmetrics"), "{answer}");
+        drop(server);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn odd_ones_keep_nobody_waiting() {
+        let (server, address) = start("metrics".into());
+        // More than are let in at a time: they say nothing, or not enough.
+        let silent: Vec<_> = (0..3 * MOST).map(|_| connect(address)).collect();
+        for mut stream in &silent[..MOST] {
+            let _ = stream.write_all(b"GET /metrics HT");
+        }
+        let garbage = ask(connect(address), &[0xff; 100]);
+        assert!(garbage.starts_with("HTTP/1.1 400 "), "{garbage}");
+        // It sends more than anybody wants, and is answered all the same.
+        let endless = [b"GET /metrics HTTP/1.1\r\nCookie: ", &[b'x'; 1 << 20][..]].concat();
+        let answer = ask(connect(address), &endless);
+        assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+        // They asked, and went away.
+        for _ in 0..MOST {
+            connect(address).write_all(REQUEST).unwrap();
+        }
+        assert!(ask(connect(address), REQUEST).ends_with("metrics"));
+        drop(server);
+        drop(silent);
+    }
+
+    #[test]
+    fn time_runs_out() {
+        let moment = Duration::from_millis(50);
+        let server = Server::with_deadline(&"0".parse().unwrap(), String::new, moment).unwrap();
+        let Address::Port(address) = *server.address() else { panic!("a port") };
+        let mut silent = connect(address);
+        assert_eq!(silent.read(&mut [0; 1]).unwrap(), 0, "it is closed, and nothing was said");
+    }
+}
