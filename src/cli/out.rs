@@ -1,5 +1,6 @@
 //! What goes to standard output and standard error, and the tables' looks.
 
+use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use codespan_reporting::term::termcolor::ColorChoice;
@@ -23,18 +24,101 @@ pub fn stdout_failed(error: &io::Error) -> Failure {
 }
 
 /// A line on standard error. Where nobody reads it, it is lost.
+pub fn line(text: &str) {
+    raw(format_args!("{text}\n"));
+}
+
+/// What is worth knowing: a line on standard error, or in the log where one is wanted.
 pub fn note(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    #[cfg(all(target_os = "linux", feature = "live"))]
+    if live::logs() {
+        return tracing::info!("{text}");
+    }
+    line(text);
 }
 
-/// An error's line on standard error.
+/// An error's line on standard error, or in the log where one is wanted.
 pub fn error(text: &str) {
-    note(&format!("error: {}", printable(text)));
+    #[cfg(all(target_os = "linux", feature = "live"))]
+    if live::logs() {
+        return tracing::error!("{}", printable(text));
+    }
+    line(&format!("error: {}", printable(text)));
 }
 
-/// A warning's line on standard error.
+/// A warning's line on standard error, or in the log where one is wanted.
 pub fn warn(text: &str) {
-    note(&format!("warning: {}", printable(text)));
+    #[cfg(all(target_os = "linux", feature = "live"))]
+    if live::logs() {
+        return tracing::warn!("{}", printable(text));
+    }
+    line(&format!("warning: {}", printable(text)));
+}
+
+/// Whole lines on standard error, above what is redrawn there.
+fn raw(text: fmt::Arguments<'_>) {
+    let write = || {
+        let _ = io::stderr().lock().write_fmt(text);
+    };
+    #[cfg(all(target_os = "linux", feature = "live"))]
+    if let Some(bar) = live::redrawn() {
+        return bar.suspend(write);
+    }
+    write();
+}
+
+/// What is there during live runs.
+#[cfg(all(target_os = "linux", feature = "live"))]
+pub mod live {
+    use std::io;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Mutex, PoisonError};
+
+    use indicatif::ProgressBar;
+
+    /// Whether notes go to the log.
+    static LOGS: AtomicBool = AtomicBool::new(false);
+
+    /// What is redrawn at the end of standard error.
+    static REDRAWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+    /// From now on notes, warnings and errors are events of the log.
+    pub fn log() {
+        LOGS.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether they are.
+    pub fn logs() -> bool {
+        LOGS.load(Ordering::Relaxed)
+    }
+
+    /// Has all lines go above this from now on.
+    pub fn redraw(bar: Option<ProgressBar>) {
+        *REDRAWN.lock().unwrap_or_else(PoisonError::into_inner) = bar;
+    }
+
+    pub(super) fn redrawn() -> Option<ProgressBar> {
+        REDRAWN.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Lines of standard error's terminal; 24, as on the first ones, where it is none.
+    pub fn height() -> usize {
+        rustix::termios::tcgetwinsize(io::stderr()).map_or(24, |size| size.ws_row.max(1).into())
+    }
+
+    /// Standard error, for the log: what is written at once are whole lines.
+    pub struct LogWriter;
+
+    impl io::Write for LogWriter {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            super::raw(format_args!("{}", String::from_utf8_lossy(bytes)));
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
 }
 
 /// The text without what a terminal would obey: names of files and interfaces come from elsewhere.

@@ -68,6 +68,31 @@ pub struct LiveArgs {
     /// Stop after this time, as `10s` or `500ms`
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "read", help_heading = "Live packets")]
     pub duration: Option<Duration>,
+    /// Show rates, verdicts, losses, batches and latencies every so often, as `1s`: as a table that is drawn again and again
+    /// where standard error is a terminal, else as a line; with `--json` as a line of JSON on standard output, before that of
+    /// the totals
+    #[arg(long, value_name = "TIME", value_parser = interval, conflicts_with = "read", help_heading = "Live packets")]
+    pub stats: Option<Duration>,
+    /// Answer to Prometheus at this port of 127.0.0.1, at `[::1]:PORT`, or at a Unix socket, for this user alone
+    #[arg(long, value_name = "[ADDR:]PORT|unix:PATH", conflicts_with = "read", help_heading = "Live packets")]
+    pub metrics: Option<String>,
+    /// Have everything that is said on standard error be a log, in lines of text with their times or in lines of JSON
+    #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"], conflicts_with = "read", help_heading = "Live packets")]
+    pub log: Option<String>,
+    /// What is in the log: `error`, `warn`, `info` (if not given), `debug`, or levels of parts of the program, as
+    /// `portcullis::pipeline=debug,warn`; the variable PORTCULLIS_LOG says the same
+    #[arg(long, value_name = "LEVEL", conflicts_with = "read", help_heading = "Live packets")]
+    pub log_level: Option<String>,
+}
+
+/// The shortest time that `--stats` takes: nobody reads faster.
+const SHORTEST: Duration = Duration::from_millis(100);
+
+fn interval(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        short if short < SHORTEST => Err("expected 100ms or more".into()),
+        interval => Ok(interval),
+    }
 }
 
 fn redirect(text: &str) -> Result<(u32, String), String> {
@@ -112,6 +137,12 @@ mod tests {
         for text in ["", "5", "s", "-1s", "1.5s", "99999999999999s", "1 s", "10S"] {
             assert!(duration(text).is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn nobody_reads_faster() {
+        assert_eq!(interval("100ms"), Ok(SHORTEST));
+        assert!(["0", "99ms", "1"].iter().all(|text| interval(text).is_err()));
     }
 
     #[test]

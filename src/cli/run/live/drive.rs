@@ -1,5 +1,6 @@
 //! What all live runs have in common.
 
+use std::io::{IsTerminal, stderr};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -9,12 +10,14 @@ use portcullis::device::{
 use portcullis::devices;
 use portcullis::io::live::Lane;
 use portcullis::packet::Batch;
+use portcullis::pipeline::live::metrics::server::{Address, AddressError, Server};
 use portcullis::pipeline::live::{
-    Closing, LaneError, LaneStats, LiveLane, LiveOptions, RunStats, RunSummary, run_live,
+    Closing, LaneError, LaneStats, LiveLane, LiveOptions, RunStats, RunSummary, metrics, run_live,
 };
 use portcullis::program::Program;
 
-use super::report;
+use super::stats::{Form, Stats};
+use super::{log, report};
 use crate::cli::failure::{Failure, WRONG};
 use crate::cli::out;
 use crate::cli::run::interrupt::Interrupt;
@@ -30,6 +33,7 @@ pub struct Prepared {
     device: Arc<dyn Device>,
     options: LoadOptions,
     interrupt: Interrupt,
+    metrics: Option<Address>,
 }
 
 /// A run that is over.
@@ -43,6 +47,9 @@ pub struct Ended {
 impl Prepared {
     /// Compiles the filter and finds the device.
     pub fn new(args: &Args) -> Result<Prepared, Failure> {
+        log::start(&args.live)?;
+        let metrics = args.live.metrics.as_deref().map(str::parse).transpose();
+        let metrics = metrics.map_err(|error: AddressError| Failure::Usage(format!("--metrics: {error}")))?;
         let program = Arc::new(args.filter.load()?);
         let interrupt = Interrupt::default();
         let mut device = args.device.open()?;
@@ -77,7 +84,7 @@ impl Prepared {
         // What is about to be opened is also to be closed in order.
         interrupt.listen_always();
         interrupt.begin();
-        Ok(Prepared { program, device, options: load, interrupt })
+        Ok(Prepared { program, device, options: load, interrupt, metrics })
     }
 }
 
@@ -100,7 +107,7 @@ pub fn drive(
     lanes: Vec<Lane>,
     at_stop: impl FnOnce() + Send,
 ) -> Result<Ended, Failure> {
-    let Prepared { program, device, options, interrupt } = prepared;
+    let Prepared { program, device, options, interrupt, metrics } = prepared;
     let dispatch = Dispatch::of(device.info(), &options)?;
     let load = |lane| Ok(LiveLane::new(lane, device.load(&program, &options)?));
     let mut lanes: Vec<LiveLane> = lanes.into_iter().map(load).collect::<Result<_, DeviceError>>()?;
@@ -128,11 +135,23 @@ pub fn drive(
         });
     }
     let named = names.into_iter().zip(stats.iter().cloned()).collect();
-    let run = RunStats::begin(args.filter.name(), device.info().id.clone(), named);
+    let run = Arc::new(RunStats::begin(args.filter.name(), device.info().id.clone(), named));
+    let metrics = metrics.map(|address| serve(&address, &run)).transpose()?;
+    let form = if args.json {
+        Form::Json { stdout_taken: args.takes_stdout() }
+    } else if stderr().is_terminal() {
+        Form::Table
+    } else {
+        Form::Line
+    };
+    let shown =
+        args.live.stats.map(|every| Stats::start(every, run.clone(), form, interrupt.stop.clone())).transpose()?;
     let mut progress = Progress::new(false);
     let mut onlooker = Onlooker { progress: &mut progress, maps: &mut maps };
     let (mut lanes, error) = run_live(lanes, &stats, &live, &interrupt.stop, at_stop, &mut onlooker);
+    drop(shown);
     let reading = run.read();
+    drop(metrics);
     let saved = match (&error, lanes.first_mut()) {
         // What was in flight is lost with a device that failed, and so is what it has done to the maps.
         (Some(LaneError::Device(_)), _) | (_, None) => Ok(()),
@@ -140,6 +159,15 @@ pub fn drive(
     };
     drop(lanes);
     Ok(Ended { summary: run.summary(&reading), device, error, saved })
+}
+
+/// Lets others ask for metrics.
+fn serve(address: &Address, run: &Arc<RunStats>) -> Result<Server, Failure> {
+    let run = run.clone();
+    let server = Server::start(address, move || metrics::text(&run));
+    let server = server.map_err(|error| Failure::Wrong(format!("--metrics: {error}")))?;
+    out::note(&format!("metrics: {}", server.address()));
+    Ok(server)
 }
 
 /// When batches are closed.

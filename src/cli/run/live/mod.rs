@@ -5,10 +5,14 @@ mod af_xdp;
 mod args;
 #[cfg(all(target_os = "linux", feature = "live"))]
 mod drive;
+#[cfg(all(target_os = "linux", feature = "live"))]
+mod log;
 #[cfg(all(target_os = "linux", feature = "nfqueue"))]
 mod nfqueue;
 #[cfg(all(target_os = "linux", feature = "live"))]
 mod report;
+#[cfg(all(target_os = "linux", feature = "live"))]
+mod stats;
 
 pub use args::{LiveArgs, duration};
 

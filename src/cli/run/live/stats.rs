@@ -1,0 +1,272 @@
+//! `--stats`: how a live run is getting on, every so often.
+
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use portcullis::device::CancelToken;
+use portcullis::io::live::Loss;
+use portcullis::packet::Action;
+use portcullis::pipeline::live::{LanesSummary, RunStats, RunSummary, Summary};
+use serde::Serialize;
+
+use crate::cli::failure::Failure;
+use crate::cli::out;
+
+/// How it is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// A table on standard error, a terminal, which is drawn again and again.
+    Table,
+    /// A line on standard error each time.
+    Line,
+    /// A line of JSON each time, on standard output unless that is taken.
+    Json {
+        /// Whether it is.
+        stdout_taken: bool,
+    },
+}
+
+/// Shows how a run is getting on, until it is dropped.
+pub struct Stats {
+    /// Dropped to end the thread.
+    wake: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    bar: Option<ProgressBar>,
+}
+
+impl Stats {
+    /// Shows it from now on. Where nobody reads standard output any more, the run is told to stop.
+    pub fn start(every: Duration, run: Arc<RunStats>, form: Form, stop: CancelToken) -> Result<Stats, Failure> {
+        let bar = (form == Form::Table).then(bar);
+        out::live::redraw(bar.clone());
+        let (wake, woken) = channel::<()>();
+        let shown = bar.clone();
+        let show = move || {
+            let mut before = run.read();
+            let mut next = Instant::now() + every;
+            while woken.recv_timeout(next.saturating_duration_since(Instant::now())) == Err(RecvTimeoutError::Timeout) {
+                // Whoever was kept waiting does not catch up.
+                next = (next + every).max(Instant::now());
+                let now = run.read();
+                let (interval, total) = (now.since(&before).summary(), run.summary(&now));
+                before = now;
+                match (form, &shown) {
+                    (Form::Table, Some(bar)) => bar.set_message(table(&interval, &total, out::live::height())),
+                    (Form::Json { stdout_taken: false }, _) => {
+                        if out::print(json(&interval, &total)).is_err() {
+                            stop.cancel();
+                            return;
+                        }
+                    }
+                    (Form::Json { .. }, _) => out::line(json(&interval, &total).trim_end()),
+                    _ => out::note(&line(&interval)),
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("stats".into()).spawn(show);
+        let thread = thread.map_err(|e| Failure::Wrong(format!("--stats: {}", portcullis::reason(&e))))?;
+        Ok(Stats { wake: Some(wake), thread: Some(thread), bar })
+    }
+}
+
+impl Drop for Stats {
+    fn drop(&mut self) {
+        drop(self.wake.take());
+        if let Some(thread) = self.thread.take() {
+            // If it died, its last words have been printed.
+            let _ = thread.join();
+        }
+        if let Some(bar) = self.bar.take() {
+            out::live::redraw(None);
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn bar() -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    // A template that does not parse would be our mistake; the bar has a look of its own.
+    if let Ok(style) = ProgressStyle::with_template("{msg}") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// One line of JSON, its end included.
+fn json(interval: &LanesSummary, total: &RunSummary) -> String {
+    #[derive(Serialize)]
+    struct Line<'a> {
+        /// Seconds since 1970.
+        time: f64,
+        interval: &'a LanesSummary,
+        total: &'a RunSummary,
+    }
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let line = Line { time, interval, total };
+    serde_json::to_string(&line).expect("numbers and texts, with texts for keys") + "\n"
+}
+
+/// One line of text about all lanes together.
+fn line(interval: &LanesSummary) -> String {
+    let sum = &interval.sum;
+    let mut parts = vec![
+        format!("in {:.3} Mpps {:.3} Gb/s", sum.mpps, sum.gbps),
+        format!("out {:.3} Mpps {:.3} Gb/s", sum.mpps_out, sum.gbps_out),
+    ];
+    let named = Action::ALL.map(|action| (action.name(), sum.verdicts(action)));
+    let counts = named.into_iter().chain(lost(sum)).filter(|(_, count)| *count > 0);
+    parts.extend(counts.map(|(name, count)| format!("{name} {}/s", out::grouped(a_second(count, sum)))));
+    let latency = sum.latency_us;
+    parts.push(format!("batch {:.1}", sum.batch_mean));
+    parts.push(format!("latency p50 {:.1} p99 {:.1} p99.9 {:.1} µs", latency.p50, latency.p99, latency.p99_9));
+    parts.join(", ")
+}
+
+/// What did not go where it should have, with names for people.
+fn lost(sum: &Summary) -> impl Iterator<Item = (&'static str, u64)> {
+    let losses = Loss::ALL.map(|loss| (loss.text(), sum.lost(loss)));
+    [("dropped by the kernel", sum.dropped_by_kernel), ("not received", sum.refused)].into_iter().chain(losses)
+}
+
+fn a_second(count: u64, sum: &Summary) -> u64 {
+    if sum.elapsed_s > 0.0 { (count as f64 / sum.elapsed_s).round() as u64 } else { 0 }
+}
+
+/// A table of at most so many lines: what the last interval brought, and all before it where that is a count.
+fn table(interval: &LanesSummary, total: &RunSummary, height: usize) -> String {
+    let all = &total.numbers.sum;
+    let row = |name: &str, count: u64, all: u64| {
+        vec![name.to_owned(), out::grouped(a_second(count, &interval.sum)), out::grouped(all)]
+    };
+    let mut counts = vec![vec![String::new(), "a second".into(), "in all".into()]];
+    let verdicts = Action::ALL.map(|action| (action, interval.sum.verdicts(action)));
+    counts.extend(verdicts.map(|(action, count)| row(action.name(), count, all.verdicts(action))));
+    let lost = lost(&interval.sum).zip(lost(all)).enumerate();
+    // What the kernel drops is always there to be seen.
+    let lost = lost.filter(|(at, (_, (_, all)))| *at == 0 || *all > 0);
+    counts.extend(lost.map(|(_, ((name, count), (_, all)))| row(name, count, all)));
+
+    let titles = ["lane", "in Mpps", "Gb/s", "out Mpps", "Gb/s", "batch", "p50 µs", "p99", "p99.9"];
+    let numbers = |name: &str, sum: &Summary| {
+        let rates = [sum.mpps, sum.gbps, sum.mpps_out, sum.gbps_out].map(|rate| format!("{rate:.3}"));
+        let latency = sum.latency_us;
+        let rest = [sum.batch_mean, latency.p50, latency.p99, latency.p99_9].map(|number| format!("{number:.1}"));
+        [out::printable(name)].into_iter().chain(rates).chain(rest).collect::<Vec<_>>()
+    };
+    let mut lanes = vec![titles.map(str::to_owned).to_vec()];
+    // Two lines are between, and the cursor may need one.
+    let room = height.saturating_sub(counts.len() + lanes.len() + 5).max(1);
+    let several = interval.lanes.len() > 1;
+    lanes.extend(interval.lanes.iter().take(room).map(|lane| numbers(&lane.lane, &lane.sum)));
+    let more = interval.lanes.len().saturating_sub(room);
+    if more > 0 {
+        lanes.push(vec![format!("({more} more)")]);
+    }
+    if several {
+        lanes.push(numbers("all", &interval.sum));
+    }
+    let right: Vec<usize> = (1..titles.len()).collect();
+    let seconds = all.elapsed_s as u64;
+    let time = format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let head = format!("{}, on {}, {time}", out::printable(&total.filter), total.device);
+    let text = format!("{head}\n{}\n{}", out::table(lanes, &right), out::table(counts, &[1, 2]));
+    text.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use portcullis::pipeline::live::{LaneSummary, Latency};
+
+    use super::*;
+
+    /// So many packets in two seconds, of which a part was dropped, and some were lost.
+    fn sum(packets: u64) -> Summary {
+        let counts = |pairs: &[(&str, u64)]| -> BTreeMap<String, u64> {
+            pairs.iter().map(|(name, count)| (name.to_string(), *count)).collect()
+        };
+        Summary {
+            packets,
+            dropped_by_kernel: packets / 10,
+            verdicts: counts(&[("drop", packets / 4), ("pass", packets * 3 / 4)]),
+            lost: counts(&[("no_room", 6)]),
+            batch_mean: 31.25,
+            elapsed_s: 2.0,
+            mpps: packets as f64 / 2e6,
+            gbps: 0.5,
+            mpps_out: 0.25,
+            gbps_out: 0.125,
+            latency_us: Latency { p50: 10.0, p99: 20.0, p99_9: 30.0, max: 40.0 },
+            ..Summary::default()
+        }
+    }
+
+    fn lanes(count: usize) -> LanesSummary {
+        let lane = |at| LaneSummary { lane: format!("eth0:{at}"), sizing: None, sum: sum(1_000_000) };
+        LanesSummary { sum: sum(1_000_000 * count as u64), lanes: (0..count).map(lane).collect() }
+    }
+
+    fn total(count: usize) -> RunSummary {
+        let mut numbers = lanes(count);
+        numbers.sum = Summary { elapsed_s: 3725.5, ..sum(9_000_000_000) };
+        RunSummary { filter: "f.wgsl".into(), device: "cpu".into(), numbers }
+    }
+
+    #[test]
+    fn a_table_says_what_each_lane_does_and_what_came_of_it() {
+        let text = table(&lanes(2), &total(2), 40);
+        assert_eq!(
+            text,
+            "f.wgsl, on cpu, 1:02:05
+lane    in Mpps   Gb/s  out Mpps   Gb/s  batch  p50 µs   p99  p99.9
+eth0:0    0.500  0.500     0.250  0.125   31.2    10.0  20.0   30.0
+eth0:1    0.500  0.500     0.250  0.125   31.2    10.0  20.0   30.0
+all       1.000  0.500     0.250  0.125   31.2    10.0  20.0   30.0
+
+                              a second         in all
+aborted                              0              0
+drop                           250 000  2 250 000 000
+pass                           750 000  6 750 000 000
+tx                                   0              0
+redirect                             0              0
+dropped by the kernel          100 000    900 000 000
+no room to send them in time         3              6"
+        );
+    }
+
+    #[test]
+    fn a_table_fits_where_there_are_many_lanes() {
+        for (count, height) in [(1, 24), (2, 24), (64, 24), (64, 80), (64, 5)] {
+            let text = table(&lanes(count), &total(count), height);
+            assert!(text.lines().count() < height.max(15), "{count} lanes, {height} lines:\n{text}");
+            assert_eq!(text.contains("\nall "), count > 1, "{text}");
+            let shown = text.lines().filter(|line| line.starts_with("eth0:")).count();
+            let more =
+                text.lines().find_map(|line| line.strip_prefix('(')?.strip_suffix(" more)")?.parse::<usize>().ok());
+            assert_eq!(shown + more.unwrap_or(0), count, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_line_says_what_there_is_to_say() {
+        let want = "in 1.000 Mpps 0.500 Gb/s, out 0.250 Mpps 0.125 Gb/s, drop 250 000/s, pass 750 000/s, dropped by the kernel \
+                    100 000/s, no room to send them in time 3/s, batch 31.2, latency p50 10.0 p99 20.0 p99.9 30.0 µs";
+        assert_eq!(line(&lanes(2)), want);
+    }
+
+    #[test]
+    fn a_line_of_json_has_the_interval_and_the_run() {
+        let text = json(&lanes(2), &total(2));
+        assert_eq!(text.matches('\n').count(), 1);
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(json["interval"]["packets"], 2_000_000);
+        assert_eq!(json["interval"]["lanes"][1]["mpps"], 0.5);
+        assert_eq!(json["total"]["verdicts"]["pass"], 6_750_000_000_u64);
+        assert_eq!(json["total"]["filter"], "f.wgsl");
+        assert!(json["time"].as_f64().unwrap() > 1.7e9);
+    }
+}
