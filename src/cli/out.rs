@@ -32,7 +32,7 @@ pub fn line(text: &str) {
 pub fn note(text: &str) {
     #[cfg(all(target_os = "linux", feature = "live"))]
     if live::logs() {
-        return tracing::info!("{text}");
+        return tracing::info!(target: "portcullis", "{text}");
     }
     line(text);
 }
@@ -41,7 +41,7 @@ pub fn note(text: &str) {
 pub fn error(text: &str) {
     #[cfg(all(target_os = "linux", feature = "live"))]
     if live::logs() {
-        return tracing::error!("{}", printable(text));
+        return tracing::error!(target: "portcullis", "{}", printable(text));
     }
     line(&format!("error: {}", printable(text)));
 }
@@ -50,7 +50,7 @@ pub fn error(text: &str) {
 pub fn warn(text: &str) {
     #[cfg(all(target_os = "linux", feature = "live"))]
     if live::logs() {
-        return tracing::warn!("{}", printable(text));
+        return tracing::warn!(target: "portcullis", "{}", printable(text));
     }
     line(&format!("warning: {}", printable(text)));
 }

@@ -31,8 +31,9 @@ const SETTLED: Duration = Duration::from_millis(50);
 /// For how long packets are taken that came before an end was wanted.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// How often what the kernel dropped is asked for, a system call a queue.
-const ASKED: Duration = Duration::from_millis(100);
+/// How often what came in and what the kernel dropped is asked for, a system call a queue: often enough for rates over a second to
+/// be right.
+const ASKED: Duration = Duration::from_millis(20);
 
 /// One lane, until it ends.
 pub(super) struct Driver<'a> {

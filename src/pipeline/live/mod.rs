@@ -12,9 +12,12 @@
 
 mod batcher;
 mod lane;
+#[cfg(feature = "af-xdp")]
+pub mod links;
 pub mod local;
-pub mod metrics;
 mod mailbox;
+pub mod metrics;
+mod monitor;
 mod relief;
 mod sizing;
 mod stats;
@@ -30,6 +33,7 @@ use portcullis_io::live::{Lane, LiveError};
 use super::Observer;
 use lane::Driver;
 pub use mailbox::{Mailbox, Order};
+use monitor::Monitor;
 use sizing::Shared;
 pub use sizing::Sizing;
 pub use stats::{LaneStats, Snapshot};
@@ -135,9 +139,17 @@ pub fn run_live(
     observe: &mut dyn Observer,
 ) -> (Vec<LiveLane>, Option<LaneError>) {
     assert_eq!(lanes.len(), stats.len(), "each lane has its statistics");
-    thread::scope(|scope| {
+    let names: Vec<String> = lanes.iter().map(|lane| lane.lane.name.clone()).collect();
+    for lane in &names {
+        tracing::info!(%lane, dispatch = %options.dispatch, "lane started");
+    }
+    let mut monitor = Monitor::new(names.clone(), stats);
+    let ended = thread::scope(|scope| {
+        let monitor = &mut monitor;
         scope.spawn(move || {
-            stop.wait();
+            while !stop.wait_for(monitor::LOOKED) {
+                monitor.look();
+            }
             at_stop();
         });
         let mut first = None;
@@ -202,7 +214,13 @@ pub fn run_live(
             }
         }
         (back, error)
-    })
+    });
+    monitor.tell();
+    for (lane, stats) in names.iter().zip(stats) {
+        let (received, carried) = stats.counts();
+        tracing::info!(%lane, packets = received.packets, lost = carried.losses.all(), "lane ended");
+    }
+    ended
 }
 
 /// Keeps the calling thread on a processor, where it may be there.

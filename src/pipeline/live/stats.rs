@@ -147,6 +147,12 @@ impl LaneStats {
         Snapshot { received, carried, verdicts, batches, relieved, times, latency: latency.clone(), sizing }
     }
 
+    /// What came in and what became of it, without the rest, which is more.
+    pub(super) fn counts(&self) -> (Received, Carried) {
+        let now = lock(&self.now);
+        (now.received, now.carried)
+    }
+
     /// Notes a batch that the device is through with.
     pub(super) fn done(&self, done: &Done) {
         let counts = done.verdicts.counts();

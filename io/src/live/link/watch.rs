@@ -1,7 +1,7 @@
 //! Whether an interface is up, down or gone.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use super::error::LinkError;
 use super::interface::{Header, Interface};
@@ -108,5 +108,12 @@ impl State {
 impl AsRawFd for Watch {
     fn as_raw_fd(&self) -> RawFd {
         self.events.as_raw_fd()
+    }
+}
+
+/// The same.
+impl AsFd for Watch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
     }
 }

@@ -4,6 +4,7 @@ use portcullis::io::af_xdp::xdp::Mode;
 use portcullis::io::af_xdp::{self, AfXdp, BusyPoll, Copying, Frames, Lanes, Options, Steer};
 use portcullis::io::live::link::Kind;
 use portcullis::packet::Room;
+use portcullis::pipeline::live::links::Links;
 use portcullis::program::Program;
 
 use super::drive::{self, Prepared};
@@ -65,8 +66,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     shape(&mut options, &prepared.program);
     let mut run = af_xdp::open(&options).map_err(|error| Failure::Wrong(error.to_string()))?;
     announce(&run);
+    let names = run.ports.iter().map(|port| &*port.interface);
+    let links = Links::watch(names).map_err(|error| Failure::Wrong(error.to_string()))?;
     let lanes = std::mem::take(&mut run.lanes);
     let ended = drive::drive(args, prepared, lanes, || run.detach())?;
+    drop(links);
     let frames = run.accounts.frames();
     ended.report(args, &[("frames", balance(&frames))])
 }
@@ -87,7 +91,14 @@ fn announce(run: &AfXdp) {
         let copying = if port.is_zero_copy { "zero copy" } else { "copied" };
         let queues: Vec<String> = port.queues.iter().map(u32::to_string).collect();
         let noun = if queues.len() == 1 { "queue" } else { "queues" };
-        out::note(&format!("{}: {noun} {}, {} mode, {copying}", port.interface, queues.join(","), port.mode.name()));
+        let (interface, queues, mode) = (&port.interface, queues.join(","), port.mode.name());
+        let text = format!("{interface}: {noun} {queues}, {mode} mode, {copying}");
+        if out::live::logs() {
+            // For programs, in parts as well.
+            tracing::info!(target: "portcullis", %interface, %queues, mode, zero_copy = port.is_zero_copy, "{text}");
+        } else {
+            out::note(&text);
+        }
         match &port.stack {
             Some(way) => out::note(&format!("{}: packets that pass go into the kernel ({way})", port.interface)),
             None => out::note(&format!("{}: packets that pass are dropped", port.interface)),

@@ -139,6 +139,8 @@ impl Collector for Run {
         self.by(to, ("lost_packets", None), help, ("reason", &reasons), |lane, loss| lane.carried.losses.of(loss))?;
 
         self.of_lanes(to, ("batches", None), "Batches that the device has been through with", |lane| lane.batches)?;
+        let help = "Packets that the CPU filtered, because the device had all the batches that it takes";
+        self.of_lanes(to, ("relieved_packets", None), help, |lane| lane.relieved)?;
         let stages = [("upload", 0), ("kernel", 1), ("download", 2)];
         let seconds = |lane: &Snapshot, stage: usize| {
             [lane.times.upload, lane.times.kernel, lane.times.download][stage].as_secs_f64()
