@@ -9,3 +9,4 @@ mod soak;
 mod support;
 mod topology;
 mod trouble;
+mod watching;

@@ -64,10 +64,19 @@ impl Running {
         let mut child = command.spawn().expect("the program starts");
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let mut running = Running { child, stderr, said: String::new() };
-        while !running.said.contains(" mode, ") && !running.said.contains("taking packets") {
-            assert!(running.stderr.read_line(&mut running.said).unwrap() > 0, "it ended: {}", running.said);
-        }
+        running.hear_one_of(&[" mode, ", "taking packets"]);
         running
+    }
+
+    /// Waits until it has said this on standard error.
+    pub fn hear(&mut self, what: &str) {
+        self.hear_one_of(&[what]);
+    }
+
+    fn hear_one_of(&mut self, what: &[&str]) {
+        while !what.iter().any(|what| self.said.contains(what)) {
+            assert!(self.stderr.read_line(&mut self.said).unwrap() > 0, "it ended: {}", self.said);
+        }
     }
 
     /// The number of its process.

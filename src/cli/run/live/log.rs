@@ -6,7 +6,7 @@
 use std::fmt;
 
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
@@ -29,7 +29,7 @@ pub fn start(args: &LiveArgs) -> Result<(), Failure> {
     // Whoever says how much is shown wants a log.
     let format = args.log.as_deref().or(level.as_ref().map(|_| "text"));
     let targets = match level {
-        Some((from, level)) => level.parse().map_err(|_| {
+        Some((from, level)) => targets(&level).ok_or_else(|| {
             let want =
                 "a level (error, warn, info, debug, trace, off) or levels of parts, as portcullis::pipeline=debug,warn";
             Failure::Usage(format!("{from} {level}: expected {want}"))
@@ -49,6 +49,20 @@ pub fn start(args: &LiveArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Which events are shown. A word alone is a level, and never a part of the program all of which is shown.
+fn targets(text: &str) -> Option<Targets> {
+    // An empty word counts as one to the library.
+    let level = |text: &str| text.parse::<LevelFilter>().ok().filter(|_| !text.is_empty());
+    let mut targets = Targets::new();
+    for part in text.split(',') {
+        targets = match part.trim().split_once('=') {
+            Some((target, text)) => targets.with_target(target, level(text)?),
+            None => targets.with_default(level(part.trim())?),
+        };
+    }
+    Some(targets)
+}
+
 /// As this program's other warnings are.
 struct Plain;
 
@@ -62,5 +76,28 @@ where
         write!(to, "{level}: ")?;
         context.format_fields(to.by_ref(), event)?;
         writeln!(to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_of_all_or_of_parts() {
+        let pipeline = "portcullis::pipeline::live";
+        for (text, target, level, shown) in [
+            ("info", pipeline, Level::INFO, true),
+            ("info", pipeline, Level::DEBUG, false),
+            ("off", pipeline, Level::ERROR, false),
+            ("portcullis::pipeline=debug,warn", pipeline, Level::DEBUG, true),
+            ("portcullis::pipeline=debug, warn", "portcullis_io", Level::INFO, false),
+            ("portcullis::pipeline=debug, warn", "portcullis_io", Level::WARN, true),
+        ] {
+            assert_eq!(targets(text).unwrap().would_enable(target, &level), shown, "{text}: {target}, {level}");
+        }
+        for text in ["", "loud", "info,", "portcullis=loud", "portcullis=", "=;="] {
+            assert!(targets(text).is_none(), "{text}");
+        }
     }
 }

@@ -1,0 +1,219 @@
+//! What an operator sees of a run.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+
+use portcullis_live_tests::frames::{swapped, udp};
+use portcullis_live_tests::{Namespace, PacketSocket, wait_until};
+use serde_json::Value;
+
+use crate::af_xdp::{Net, has_program, net};
+use crate::support::{Ended, Running, SOON, command, ends};
+
+const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+/// Sends so many datagrams, each when the one before has come back.
+fn there_and_back(net: &Net, count: u32) {
+    let mut peer = PacketSocket::at(&net.veth.left);
+    for number in 0..count {
+        let sent = udp(&net.veth, 9, &number.to_be_bytes());
+        peer.send(&sent);
+        let back = swapped(sent);
+        assert!(peer.receive_where(SOON, |frame| frame.bytes == back).is_some(), "{number} comes back");
+    }
+}
+
+fn connect(namespace: &Namespace, address: SocketAddr) -> TcpStream {
+    let stream = namespace.run(|| TcpStream::connect_timeout(&address, SOON)).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    stream
+}
+
+fn ask(mut stream: impl Read + Write, request: &[u8]) -> String {
+    stream.write_all(request).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// The values by their names and labels.
+fn series(answer: &str) -> BTreeMap<String, f64> {
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    let lines = body.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .map(|line| line.rsplit_once(' ').unwrap())
+        .map(|(name, value)| (name.into(), value.parse().unwrap()))
+        .collect()
+}
+
+/// Where a run that has said so gives its metrics.
+fn metrics_of(said: &str) -> SocketAddr {
+    let line = said.lines().find_map(|line| line.strip_prefix("metrics: http://")?.strip_suffix("/metrics"));
+    line.unwrap_or_else(|| panic!("an address: {said}")).parse().unwrap()
+}
+
+#[test]
+fn metrics_and_intervals_say_what_the_totals_say() {
+    let Some(net) = net(1) else { return };
+    let name = net.veth.right.name();
+    let arguments = ["--af-xdp", name, "--only", "udp/9", "--metrics", "0", "--stats", "100ms"];
+    let mut running = Running::start(command(&net.right, "mac_swap", &arguments));
+    running.hear("metrics: ");
+    let address = metrics_of(&running.said);
+    // Odd ones: it says nothing, it says too little, it makes no sense, it does not end.
+    let silent: Vec<_> = (0..40).map(|_| connect(&net.right, address)).collect();
+    connect(&net.right, address).write_all(b"GET /met").unwrap();
+    assert!(ask(connect(&net.right, address), b"\0\x01\xff\r\n\r\n").starts_with("HTTP/1.1 400 "));
+    assert!(ask(connect(&net.right, address), &[b'G'; 1 << 20]).starts_with("HTTP/1.1 "));
+    there_and_back(&net, 150);
+    let mut all = BTreeMap::new();
+    let received = format!("portcullis_received_packets_total{{lane=\"{name}:0\"}}");
+    wait_until("all are counted", SOON, || {
+        all = series(&ask(connect(&net.right, address), REQUEST));
+        all[&received] == 150.0
+    });
+    drop(silent);
+    running.signal("INT");
+    let ended = running.end();
+    assert!(ended.status.success(), "{}", ended.stderr);
+
+    let mut lines: Vec<Value> = ended.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let totals = lines.pop().unwrap();
+    assert_eq!((&totals["packets"], &totals["lanes"][0]["lane"]), (&150.into(), &format!("{name}:0").into()));
+    let of = |key: &str| all[&format!("portcullis_{key}")];
+    let lane = format!("lane=\"{name}:0\"");
+    for (key, total) in [
+        (format!("received_bytes_total{{{lane}}}"), &totals["bytes"]),
+        (format!("kernel_dropped_packets_total{{{lane}}}"), &totals["dropped_by_kernel"]),
+        (format!("verdicts_total{{{lane},verdict=\"tx\"}}"), &totals["verdicts"]["tx"]),
+        (format!("carried_out_packets_total{{{lane},verdict=\"tx\"}}"), &totals["carried_out"]["tx"]),
+        (format!("carried_out_bytes_total{{{lane},verdict=\"tx\"}}"), &totals["bytes_out"]),
+        (format!("batches_total{{{lane}}}"), &totals["batches"]),
+        (format!("batch_latency_seconds_count{{{lane}}}"), &totals["packets"]),
+    ] {
+        assert_eq!(Some(of(&key)), total.as_f64(), "{key}");
+    }
+    assert!(!lines.is_empty(), "there were intervals");
+    let packets = |line: &Value, of: &str| line[of]["packets"].as_u64().unwrap();
+    let mut sum = 0;
+    for line in &lines {
+        sum += packets(line, "interval");
+        assert_eq!(packets(line, "total"), sum, "intervals add up");
+    }
+    assert!(sum <= 150);
+}
+
+#[test]
+fn a_unix_socket_gives_metrics_to_this_user_alone() {
+    let Some(net) = net(1) else { return };
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("metrics");
+    let at = format!("unix:{}", path.display());
+    let mut running =
+        Running::start(command(&net.right, "minimal", &["--af-xdp", net.veth.right.name(), "--metrics", &at]));
+    running.hear("metrics: unix:");
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(!series(&ask(UnixStream::connect(&path).unwrap(), REQUEST)).is_empty());
+    running.signal("INT");
+    assert!(running.end().status.success());
+    assert!(!path.exists());
+}
+
+#[test]
+fn what_cannot_be_watched_is_said() {
+    let Some(net) = net(1) else { return };
+    let name = net.veth.right.name();
+    let taken = net.right.run(|| TcpListener::bind("127.0.0.1:0")).unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    for (arguments, code, said) in [
+        (&["--metrics", "0.0.0.0:9100"][..], 2, "have a proxy or ssh ask for them"),
+        (&["--metrics", "[::]:9100"], 2, "only given on this machine"),
+        (&["--metrics", "example.org:9100"], 2, "no address to listen at"),
+        (&["--metrics", "unix:/no/such/place"], 1, "/no/such/place: "),
+        (&["--metrics", &port], 1, "--metrics: 127.0.0.1:"),
+        (&["--stats", "5"], 2, "a time with its unit"),
+        (&["--stats", "1ms"], 2, "100ms or more"),
+        (&["--log", "xml"], 2, "xml"),
+        (&["--log-level", "loud"], 2, "--log-level loud: expected a level"),
+        (&["--log-level", "portcullis=loud"], 2, "expected a level"),
+    ] {
+        let arguments = [&["--af-xdp", name], arguments].concat();
+        let Ended { status, stderr, .. } = ends(command(&net.right, "minimal", &arguments));
+        assert_eq!(status.code(), Some(code), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(said), "{arguments:?}: {stderr}");
+        assert!(!has_program(&net.veth.right), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_log_is_all_that_is_said() {
+    let Some(net) = net(1) else { return };
+    let name = net.veth.right.name();
+    // What passes is lost.
+    let arguments = ["--af-xdp", name, "--only", "udp/9", "--stack", "none", "--log", "json"];
+    let mut running = Running::start(command(&net.right, "minimal", &arguments));
+    running.hear("lane started");
+    PacketSocket::at(&net.veth.left).send(&udp(&net.veth, 9, b"lost"));
+    running.hear("no_stack");
+    net.veth.right.down();
+    running.hear("the link is down");
+    net.veth.right.up();
+    running.hear("the link is up again");
+    running.signal("INT");
+    let ended = running.end();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    let events: Vec<Value> =
+        ended.stderr.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect();
+    let event = |message: &str| {
+        let found: Vec<_> =
+            events.iter().filter(|event| event["message"].as_str().unwrap().contains(message)).collect();
+        assert_eq!(found.len(), 1, "{message}, once: {}", ended.stderr);
+        found[0]
+    };
+    let opened = event("native mode, copied");
+    assert_eq!((&opened["interface"], &opened["zero_copy"]), (&name.into(), &false.into()));
+    let lost = event("packets lost: ");
+    assert_eq!((&lost["level"], &lost["reason"], &lost["packets"]), (&"WARN".into(), &"no_stack".into(), &1.into()));
+    assert_eq!(lost["lane"], format!("{name}:0"));
+    assert_eq!(event("the link is down")["interface"], name);
+    assert_eq!(event("lane ended")["packets"], 1);
+}
+
+/// On a terminal, which `script` makes.
+#[test]
+fn a_table_is_redrawn_on_a_terminal_and_taken_away() {
+    let Some(net) = net(1) else { return };
+    let program = env!("CARGO_BIN_EXE_portcullis");
+    let filter = concat!(env!("CARGO_MANIFEST_DIR"), "/shaders/mac_swap.wgsl");
+    let name = net.veth.right.name();
+    let run = format!(
+        "stty rows 30 cols 100; {program} run {filter} --device cpu --af-xdp {name} --only udp/9 --stats 100ms --duration 1500ms"
+    );
+    let mut script: Command = net.right.command("script");
+    script.args(["-qec", &run, "/dev/null"]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut script = script.spawn().unwrap();
+    let mut output = script.stdout.take().unwrap();
+    let mut text = String::new();
+    let mut some = [0; 4096];
+    // When it is there, packets go through it.
+    while !text.contains("in Mpps") {
+        let length = output.read(&mut some).unwrap();
+        assert!(length > 0, "it ended: {text}");
+        text.push_str(&String::from_utf8_lossy(&some[..length]));
+    }
+    there_and_back(&net, 20);
+    let mut rest = Vec::new();
+    output.read_to_end(&mut rest).unwrap();
+    text.push_str(&String::from_utf8_lossy(&rest));
+    assert!(script.wait().unwrap().success(), "{text}");
+    assert!(text.matches("in Mpps").count() > 1, "it is drawn again: {text}");
+    let (drawn, totals) =
+        text.rsplit_once("packets each").map(|(before, _)| before.rsplit_once("\u{1b}[").unwrap()).unwrap();
+    assert!(drawn.contains("\u{1b}[2K"), "what was there is taken away: {text}");
+    assert!(totals.contains("packets") && !totals.contains("in Mpps"), "and the totals stand alone: {totals}");
+}
