@@ -35,10 +35,9 @@ pub fn run(suite: &mut Suite<'_>, require: &[String]) {
     suite.step("lints of live traffic", &lints, &[]);
     suite.tests("tests of live traffic", &[&packages[..], &["--features", features]].concat());
     if can_build {
-        let program =
-            ["clippy", "--package", "portcullis", "--all-targets", "--features", AF_XDP, "--", "-D", "warnings"];
-        suite.step("lints of live runs", &program, &[]);
-        suite
-            .tests("tests of live runs", &["--package", "portcullis", "--features", AF_XDP, "--lib", "--test", "live"]);
+        let program = ["--package", "portcullis", "--features", features];
+        let lints = [&["clippy"], &program[..], &["--all-targets", "--", "-D", "warnings"]].concat();
+        suite.step("lints of live runs", &lints, &[]);
+        suite.tests("tests of live runs", &[&program[..], &["--lib", "--bins", "--test", "live"]].concat());
     }
 }
