@@ -72,7 +72,9 @@ fn raw(text: fmt::Arguments<'_>) {
 pub mod live {
     use std::io;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc::channel;
     use std::sync::{Mutex, PoisonError};
+    use std::time::Duration;
 
     use indicatif::ProgressBar;
 
@@ -95,6 +97,18 @@ pub mod live {
     /// Has all lines go above this from now on.
     pub fn redraw(bar: Option<ProgressBar>) {
         *REDRAWN.lock().unwrap_or_else(PoisonError::into_inner) = bar;
+    }
+
+    /// Takes it away before the program ends at once, unless that takes long, as where nobody reads standard error.
+    pub fn leave() {
+        let (done, cleared) = channel::<()>();
+        std::thread::spawn(move || {
+            if let Some(bar) = redrawn() {
+                bar.finish_and_clear();
+            }
+            drop(done);
+        });
+        let _ = cleared.recv_timeout(Duration::from_millis(100));
     }
 
     pub(super) fn redrawn() -> Option<ProgressBar> {

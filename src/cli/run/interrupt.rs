@@ -45,6 +45,8 @@ impl Interrupt {
         let count = AtomicU32::new(0);
         move || {
             if count.fetch_add(1, Ordering::Relaxed) > 0 {
+                #[cfg(all(target_os = "linux", feature = "live"))]
+                out::live::leave();
                 std::process::exit(INTERRUPTED.into());
             }
             stop.cancel();
