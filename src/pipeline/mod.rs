@@ -5,10 +5,13 @@
 //!    Source                       Session (its depth in flight)            Outputs
 //! ```
 //!
-//! Every stage keeps the packets' order. Both queues are bounded and a source hands out arenas of
+//! The driver is that of live packets, too (`live`): it takes batches from where they come, has as many in flight as
+//! the session takes, and hands them on. Every stage keeps the packets' order. Both queues are bounded and a source hands out arenas of
 //! a fixed size, so memory does not grow with the capture. Counting is done by the driver, so that
 //! it can tell how far it is; the writer thread is there only when something is to be written.
 
+mod driver;
+mod due;
 #[cfg(all(target_os = "linux", feature = "live"))]
 pub mod live;
 mod outputs;
@@ -24,6 +27,7 @@ use portcullis_core::program::Program;
 use portcullis_core::reason;
 use portcullis_io::{Progress, SinkError, Source, SourceError, SourceOptions, Warning};
 
+use driver::{Driver, Ends, Next};
 pub use outputs::Outputs;
 pub use totals::{MAX_TARGETS, TargetCounts, Times, Totals};
 
@@ -151,107 +155,107 @@ pub fn run(
     observe: &mut dyn Observer,
 ) -> Finished {
     let begun = Instant::now();
-    let mut driver = Driver { session, totals: Totals::default(), queued: Default::default(), observe };
-    let (stopped, error) = match driver.start(source, outputs, stop) {
+    let (totals, ended) = start(source, session, outputs, stop, observe);
+    let (stopped, error) = match ended {
         Ok(stopped) => (stopped, None),
         Err(error) => (stop.is_cancelled(), Some(error)),
     };
-    let mut totals = driver.totals;
-    totals.elapsed = begun.elapsed();
-    Finished { totals, stopped, error }
+    Finished { totals: Totals { elapsed: begun.elapsed(), ..totals }, stopped, error }
 }
 
-struct Driver<'a> {
-    session: &'a mut dyn Session,
-    totals: Totals,
-    /// The source's progress at each batch in flight.
-    queued: std::collections::VecDeque<Progress>,
-    observe: &'a mut dyn Observer,
-}
-
-impl Driver<'_> {
-    /// Starts the threads, drives, and ends them. True when it was stopped.
-    fn start(&mut self, source: Box<dyn Source>, outputs: Outputs, stop: &CancelToken) -> Result<bool, PipelineError> {
-        let (batches, from_reader) = sync_channel(QUEUE);
-        let reader = {
-            let stop = stop.clone();
-            spawn("reader", move || read(source, &batches, &stop))?
-        };
-        let mut writer = if outputs.is_empty() { None } else { Some(Writer::start(outputs)?) };
-        let driven = self.drive(from_reader, &mut writer, stop);
-        // The driver has dropped its end of the queue, so the reader stops at its next batch. One
-        // that still waits for input after a stop or an error is left behind: it may wait for ever.
-        if (driven.is_ok() && !stop.is_cancelled()) || reader.is_finished() {
-            reader.join().map_err(|_| died("reader"))?;
-        }
-        // Even after an error, what has come so far belongs in the files.
-        let written = writer.map(Writer::finish);
-        let stopped = driven?;
-        if let Some(written) = written {
-            self.totals.times.write = written?;
-        }
+/// Starts the threads, drives, and ends them. True when it was stopped.
+fn start(
+    source: Box<dyn Source>,
+    session: &mut dyn Session,
+    outputs: Outputs,
+    stop: &CancelToken,
+    observe: &mut dyn Observer,
+) -> (Totals, Result<bool, PipelineError>) {
+    let (batches, from_reader) = sync_channel(QUEUE);
+    let reader = {
+        let stop = stop.clone();
+        spawn("reader", move || read(source, &batches, &stop))
+    };
+    let reader = match reader {
+        Ok(reader) => reader,
+        Err(error) => return (Totals::default(), Err(error)),
+    };
+    let writer = match (!outputs.is_empty()).then(|| Writer::start(outputs)).transpose() {
+        Ok(writer) => writer,
+        Err(error) => return (Totals::default(), Err(error)),
+    };
+    let ends = Captures { reader: from_reader, writer, stop, observe, totals: Totals::default(), failed: None };
+    let mut driver = Driver::new(session, ends);
+    let driven = driver.drive();
+    let Captures { reader: from_reader, writer, mut totals, failed, .. } = driver.ends;
+    let driven = driven.and(failed.map_or(Ok(stop.is_cancelled()), |error| Err(error.into())));
+    // The reader stops at its next batch. One that still waits for input after a stop or an error is left behind: it may
+    // wait for ever.
+    drop(from_reader);
+    if ((driven.is_ok() && !stop.is_cancelled()) || reader.is_finished()) && reader.join().is_err() {
+        return (totals, Err(died("reader")));
+    }
+    // Even after an error, what has come so far belongs in the files.
+    let written = writer.map(Writer::finish);
+    let ended = driven.and_then(|stopped| {
+        totals.times.write = written.transpose()?.unwrap_or_default();
         Ok(stopped)
-    }
+    });
+    (totals, ended)
+}
 
-    fn drive(
-        &mut self,
-        reader: Receiver<FromReader>,
-        writer: &mut Option<Writer>,
-        stop: &CancelToken,
-    ) -> Result<bool, PipelineError> {
-        let mut ended = None;
+/// A reader and a writer of captures.
+struct Captures<'a> {
+    reader: Receiver<FromReader>,
+    writer: Option<Writer>,
+    stop: &'a CancelToken,
+    observe: &'a mut dyn Observer,
+    totals: Totals,
+    /// The error by which the source ended.
+    failed: Option<SourceError>,
+}
+
+impl<S> Ends<S> for Captures<'_> {
+    /// How far the source had come.
+    type Note = Progress;
+    type Error = PipelineError;
+
+    fn next(&mut self, idle: bool) -> Result<Next<Progress>, PipelineError> {
         loop {
-            if ended.is_none() && self.session.in_flight() < self.session.depth() {
-                match next(&reader, self.session.in_flight() == 0, writer, stop) {
-                    Next::Some(FromReader::Batch { batch, progress, took }) => {
-                        self.totals.times.read += took;
-                        self.observe.boundary(self.session)?;
-                        self.session.submit(batch).map_err(|refused| refused.error)?;
-                        self.queued.push_back(progress);
-                        continue;
-                    }
-                    Next::Some(FromReader::Warning(warning)) => {
-                        self.observe.event(Event::Warning(warning));
-                        continue;
-                    }
-                    Next::Some(FromReader::End(error)) => {
-                        ended = Some(error);
-                        continue;
-                    }
-                    Next::Stopped => {
-                        ended = Some(None);
-                        continue;
-                    }
-                    Next::Died => return Err(died("reader")),
-                    Next::HungUp => return Err(hung_up(writer)),
-                    // Nothing to submit yet: take what is done meanwhile.
-                    Next::NotYet => {}
+            match wait(&self.reader, idle, &self.writer, self.stop) {
+                Message::Some(FromReader::Batch { batch, progress, took }) => {
+                    self.totals.times.read += took;
+                    return Ok(Next::Batch(batch, progress));
                 }
+                Message::Some(FromReader::Warning(warning)) => self.observe.event(Event::Warning(warning)),
+                Message::Some(FromReader::End(error)) => {
+                    self.failed = error;
+                    return Ok(Next::End);
+                }
+                Message::NotYet => return Ok(Next::NotYet),
+                Message::Stopped => return Ok(Next::End),
+                Message::Died => return Err(died("reader")),
+                Message::HungUp => return Err(hung_up(&mut self.writer)),
             }
-            match self.session.complete()? {
-                Some(done) => self.done(done, writer)?,
-                None if ended.is_some() => break,
-                None => {}
-            }
-        }
-        match ended.flatten() {
-            Some(error) => Err(error.into()),
-            None => Ok(stop.is_cancelled()),
         }
     }
 
-    fn done(&mut self, done: Done, writer: &mut Option<Writer>) -> Result<(), PipelineError> {
+    fn boundary(&mut self, session: &mut dyn Session) -> Result<(), DeviceError> {
+        self.observe.boundary(session)
+    }
+
+    fn done(&mut self, done: Done, progress: Progress, _: bool) -> Result<(), PipelineError> {
         self.totals.add(&done);
-        let progress = self.queued.pop_front().unwrap_or_default();
         self.observe.event(Event::Batch { totals: &self.totals, progress });
-        match writer {
-            Some(thread) if thread.queue.send(done).is_err() => Err(hung_up(writer)),
+        match &self.writer {
+            Some(thread) if thread.queue.send(done).is_err() => Err(hung_up(&mut self.writer)),
             _ => Ok(()),
         }
     }
 }
 
-enum Next {
+/// What the reader's queue gives.
+enum Message {
     Some(FromReader),
     NotYet,
     Stopped,
@@ -261,24 +265,24 @@ enum Next {
 }
 
 /// The next message; waits for it only when there is nothing else to do.
-fn next(reader: &Receiver<FromReader>, wait: bool, writer: &Option<Writer>, stop: &CancelToken) -> Next {
-    if !wait {
+fn wait(reader: &Receiver<FromReader>, idle: bool, writer: &Option<Writer>, stop: &CancelToken) -> Message {
+    if !idle {
         return match reader.try_recv() {
-            Ok(message) => Next::Some(message),
-            Err(TryRecvError::Empty) => Next::NotYet,
-            Err(TryRecvError::Disconnected) => Next::Died,
+            Ok(message) => Message::Some(message),
+            Err(TryRecvError::Empty) => Message::NotYet,
+            Err(TryRecvError::Disconnected) => Message::Died,
         };
     }
     let mut stopped_before = false;
     loop {
         match reader.recv_timeout(PATIENCE) {
-            Ok(message) => return Next::Some(message),
-            Err(RecvTimeoutError::Disconnected) => return Next::Died,
+            Ok(message) => return Message::Some(message),
+            Err(RecvTimeoutError::Disconnected) => return Message::Died,
             // A reader that waits for input never sees the token; it had its chance.
-            Err(RecvTimeoutError::Timeout) if stopped_before => return Next::Stopped,
+            Err(RecvTimeoutError::Timeout) if stopped_before => return Message::Stopped,
             // Nothing will be sent to it that would show it.
             Err(RecvTimeoutError::Timeout) if writer.as_ref().is_some_and(|w| w.thread.is_finished()) => {
-                return Next::HungUp;
+                return Message::HungUp;
             }
             Err(RecvTimeoutError::Timeout) => stopped_before = stop.is_cancelled(),
         }

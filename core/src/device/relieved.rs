@@ -39,6 +39,8 @@ impl Device for Relieved {
             _ if program.has_flows() => {
                 format!("packets of a flow would not stay in order (`xdp_flow`), as `{relief}` relieves `{id}`")
             }
+            // Each batch is waited for, and none has to wait.
+            _ if Dispatch::of(self.info(), options)? == Dispatch::Inline => return self.device.load(program, options),
             _ => {
                 // It has one batch at a time, and nobody waits for it meanwhile.
                 let inline = LoadOptions { dispatch: Some(Dispatch::Inline), ..options.clone() };
@@ -103,14 +105,21 @@ mod tests {
     use crate::program::ProgramOptions;
 
     fn load(text: &str) -> Result<Box<dyn Session>, DeviceError> {
+        load_by(Dispatch::Pipelined, text)
+    }
+
+    fn load_by(dispatch: Dispatch, text: &str) -> Result<Box<dyn Session>, DeviceError> {
         let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
         let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
-        Relieved::new(Arc::new(Interp::new()), Arc::new(Noop::new())).load(&program, &LoadOptions::default())
+        Relieved::new(Arc::new(Interp::new()), Arc::new(Noop::new()))
+            .load(&program, &LoadOptions { dispatch: Some(dispatch), ..LoadOptions::default() })
     }
 
     #[test]
     fn the_device_and_its_relief_have_the_filter_each() {
-        let mut session = load("fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }").unwrap();
+        let text = "fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }";
+        assert!(load_by(Dispatch::Inline, text).unwrap().relief().is_none(), "no batch waits there");
+        let mut session = load(text).unwrap();
         let batch = || Batch::from_packets(&[[0u8; 20]; 3]).unwrap();
         assert_eq!((session.depth(), session.in_flight()), (3, 0));
         assert_eq!(session.run(batch()).unwrap().verdicts.counts(), [0, 3, 0, 0, 0]);

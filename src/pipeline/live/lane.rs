@@ -1,20 +1,20 @@
 //! Driving a lane.
 
 use std::collections::VecDeque;
-use std::sync::mpsc::{Receiver as Queue, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver as Queue, RecvTimeoutError, TryRecvError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::{CancelToken, Dispatch, Done, Session};
+use portcullis_core::device::{CancelToken, DeviceError, Dispatch, Done, Session};
 use portcullis_core::packet::Batch;
 use portcullis_io::live::{Executor, LiveError, Receiver};
 
 use super::batcher::{Batcher, Look, PATIENCE};
-use super::mailbox::Mailbox;
-use super::relief::Due;
+use super::mailbox::{Mailbox, Order};
 use super::sizing::{Shared, Sizer};
 use super::{LaneError, LaneStats, LiveLane, LiveOptions, pin};
 use crate::pipeline::Observer;
+use crate::pipeline::driver::{self, Ends, Next};
 
 /// Batches between the RX thread and the driver.
 const QUEUE: usize = 2;
@@ -37,40 +37,26 @@ const ASKED: Duration = Duration::from_millis(20);
 
 /// One lane, until it ends.
 pub(super) struct Driver<'a> {
-    name: &'a str,
-    receiver: &'a mut dyn Receiver,
-    rest: Rest<'a>,
+    lane: &'a mut LiveLane,
+    stats: &'a LaneStats,
     options: &'a LiveOptions,
+    stop: &'a CancelToken,
     /// Where the RX thread is to be kept.
     processor: Option<usize>,
     shared: &'a Shared,
-}
-
-/// All of a lane but what receives.
-struct Rest<'a> {
-    executor: &'a mut dyn Executor,
-    session: &'a mut Box<dyn Session>,
-    orders: &'a Mailbox,
-    stats: &'a LaneStats,
-    stop: &'a CancelToken,
     observe: Option<&'a mut dyn Observer>,
-    in_flight: VecDeque<Begun>,
-    /// Where batches find their size: what finds it, and when the last batch had left.
-    sizing: Option<(Sizer, Instant)>,
-    shared: &'a Shared,
-    due: Due,
 }
 
-/// When a batch in flight began.
+/// When a batch began.
 struct Begun {
     /// When its first packet was received.
     first: Instant,
-    /// When it was there to be filtered.
-    closed: Instant,
+    /// When it began to keep the lane's thread, or the device, from anything else.
+    taken: Instant,
 }
 
-/// A batch from the RX thread, and when its first packet came.
-type Gathered = (Batch, Instant);
+/// A batch from the RX thread.
+type Gathered = (Batch, Begun);
 
 impl<'a> Driver<'a> {
     pub fn new(
@@ -81,121 +67,113 @@ impl<'a> Driver<'a> {
         shared: &'a Shared,
         observe: Option<&'a mut dyn Observer>,
     ) -> Driver<'a> {
-        let (executor, session) = (&mut *lane.lane.executor, &mut lane.session);
-        let sizer = || (Sizer::new(options.closing, options.dispatch == Dispatch::Inline), Instant::now());
-        let sizing = options.closing.auto.then(sizer);
-        let rest = Rest {
-            executor,
-            session,
-            orders: &lane.orders,
+        Driver { lane, stats, options, stop, processor, shared, observe }
+    }
+
+    pub fn run(self) -> Result<(), LaneError> {
+        let Driver { lane, stats, options, stop, processor, shared, observe } = self;
+        let LiveLane { lane, session, orders } = lane;
+        let (name, receiver) = (&lane.name, &mut *lane.receiver);
+        let is_inline = options.dispatch == Dispatch::Inline;
+        let sizer = || (Sizer::new(options.closing, is_inline), Instant::now());
+        let rest = |intake| Rest {
+            intake,
+            executor: &mut *lane.executor,
+            orders,
+            obeyed: VecDeque::new(),
+            stats,
+            observe: observe.map(|observe| observe as _),
+            sizing: options.closing.auto.then(sizer),
+            shared,
+        };
+        let gatherer = Gatherer {
+            receiver: &mut *receiver,
+            batcher: Batcher::new(options.closing, shared),
             stats,
             stop,
-            observe,
-            in_flight: VecDeque::new(),
-            sizing,
-            shared,
-            due: Due::new(Instant::now()),
+            asked: Instant::now(),
+            end: End::default(),
         };
-        Driver { name: &lane.lane.name, receiver: &mut *lane.lane.receiver, rest, options, processor, shared }
-    }
-
-    pub fn run(mut self) -> Result<(), LaneError> {
-        let ended = if self.options.dispatch == Dispatch::Inline { self.inline() } else { self.apart() };
-        let left = self.rest.leave();
-        self.rest.stats.received(self.receiver.received());
-        ended.and(left)
-    }
-
-    /// One thread does everything.
-    fn inline(&mut self) -> Result<(), LaneError> {
-        let mut batcher = Batcher::new(self.options.closing, self.shared);
-        let mut asked = Instant::now();
-        let mut end = End::default();
-        loop {
-            let stopped = self.rest.stop.is_cancelled();
-            self.rest.obey()?;
-            // What one thread does, receiving is a part of.
-            let closed = Instant::now();
-            match batcher.look(self.receiver, stopped)? {
-                Look::Batch(batch, first) => {
-                    self.rest.submit((batch, first), closed)?;
-                    self.rest.complete()?;
-                    if asked.elapsed() >= ASKED {
-                        asked = Instant::now();
-                        self.rest.stats.received(self.receiver.received());
-                    }
-                    if end.is_due(stopped) {
-                        return Ok(());
-                    }
-                    continue;
-                }
-                Look::Until(until) => batcher.wait(self.receiver, until)?,
-                Look::Nothing if end.has_settled(stopped) => return Ok(()),
-                Look::Nothing => {
-                    self.rest.stats.received(self.receiver.received());
-                    self.receiver.wait(if stopped || self.rest.executor.is_busy() { SOON } else { PATIENCE })?;
-                }
-            }
-            self.rest.executor.tend()?;
-        }
-    }
-
-    /// A thread receives, and this one does the rest.
-    fn apart(&mut self) -> Result<(), LaneError> {
-        let (to, from) = sync_channel::<Gathered>(QUEUE);
-        let Driver { name, receiver, rest, options, processor, shared } = self;
-        let (receiver, stop, stats) = (&mut **receiver, rest.stop, rest.stats);
-        thread::scope(|scope| {
-            let (closing, processor) = (options.closing, *processor);
-            let shared: &Shared = shared;
-            let rx = move || {
-                pin(processor);
-                receive(receiver, Batcher::new(closing, shared), &to, stop, stats)
-            };
-            let thread = thread::Builder::new().name(format!("{name} RX")).spawn_scoped(scope, rx);
-            let died = |what: String| LaneError::Thread { lane: name.to_string(), thread: "RX", what };
-            let thread = thread.map_err(|e| died(format!("cannot be started: {}", portcullis_core::reason(&e))))?;
-            let driven = rest.drive(&from);
-            if driven.is_err() {
-                stop.cancel();
-            }
-            // It ends at its next batch at the latest.
-            drop(from);
-            let received = thread.join().map_err(|_| died("died (a fault of this program; please report it)".into()));
-            driven.and(received?.map_err(LaneError::from))
-        })
+        let ended = match is_inline {
+            // One thread does everything.
+            true => rest(Intake::Here(gatherer)).drive(session),
+            false => apart(name, gatherer, processor, |queue| rest(Intake::There(queue)).drive(session)),
+        };
+        stats.received(receiver.received());
+        ended
     }
 }
 
-/// The RX thread.
-fn receive(
-    receiver: &mut dyn Receiver,
-    mut batcher: Batcher<'_>,
-    to: &SyncSender<Gathered>,
-    stop: &CancelToken,
-    stats: &LaneStats,
-) -> Result<(), LiveError> {
-    let mut asked = Instant::now();
-    let mut end = End::default();
-    loop {
-        let stopped = stop.is_cancelled();
-        if end.is_due(stopped) {
-            return Ok(());
+/// A thread receives, and this one does the rest.
+fn apart(
+    name: &str,
+    gatherer: Gatherer<'_>,
+    processor: Option<usize>,
+    drive: impl FnOnce(Queue<Gathered>) -> Result<(), LaneError>,
+) -> Result<(), LaneError> {
+    let (to, from) = sync_channel::<Gathered>(QUEUE);
+    let stop = gatherer.stop;
+    thread::scope(|scope| {
+        let rx = move || {
+            pin(processor);
+            let mut gatherer = gatherer;
+            loop {
+                match gatherer.next(true, || false)? {
+                    // Waits where the driver has enough: then packets wait where they came in.
+                    Next::Batch(batch, begun) => match to.send((batch, begun)) {
+                        Ok(()) => {}
+                        Err(_) => return Ok(()),
+                    },
+                    Next::NotYet => {}
+                    Next::End => return Ok(()),
+                }
+            }
+        };
+        let thread = thread::Builder::new().name(format!("{name} RX")).spawn_scoped(scope, rx);
+        let died = |what: String| LaneError::Thread { lane: name.to_string(), thread: "RX", what };
+        let thread = thread.map_err(|e| died(format!("cannot be started: {}", portcullis_core::reason(&e))))?;
+        // With its end of the queue gone, the RX thread ends at its next batch at the latest.
+        let driven = drive(from);
+        if driven.is_err() {
+            stop.cancel();
         }
-        if asked.elapsed() >= ASKED {
-            asked = Instant::now();
-            stats.received(receiver.received());
+        let received = thread.join().map_err(|_| died("died (a fault of this program; please report it)".into()));
+        driven.and(received?.map_err(|error: LiveError| error.into()))
+    })
+}
+
+/// Makes batches of what a receiver takes.
+struct Gatherer<'a> {
+    receiver: &'a mut dyn Receiver,
+    batcher: Batcher<'a>,
+    stats: &'a LaneStats,
+    stop: &'a CancelToken,
+    /// When the receiver was last asked for what it has counted.
+    asked: Instant,
+    end: End,
+}
+
+impl Gatherer<'_> {
+    /// The next batch. Waits for a while where nobody has anything else to do, which is a short one where somebody is `busy`.
+    fn next(&mut self, idle: bool, busy: impl FnOnce() -> bool) -> Result<Next<Begun>, LiveError> {
+        let stopped = self.stop.is_cancelled();
+        if self.end.is_due(stopped) {
+            return Ok(Next::End);
         }
-        match batcher.look(receiver, stopped)? {
-            // Waits where the driver has enough: then packets wait where they came in.
-            Look::Batch(batch, first) => match to.send((batch, first)) {
-                Ok(()) => {}
-                Err(_) => return Ok(()),
-            },
-            Look::Until(until) => batcher.wait(receiver, until)?,
-            Look::Nothing if end.has_settled(stopped) => return Ok(()),
-            Look::Nothing => receiver.wait(if stopped { SOON } else { PATIENCE })?,
+        // Receiving is a part of what one thread does that does everything.
+        let taken = Instant::now();
+        if taken - self.asked >= ASKED {
+            self.asked = taken;
+            self.stats.received(self.receiver.received());
         }
+        match self.batcher.look(self.receiver, stopped)? {
+            Look::Batch(batch, first) => return Ok(Next::Batch(batch, Begun { first, taken })),
+            Look::Nothing if self.end.has_settled(stopped) => return Ok(Next::End),
+            _ if !idle => {}
+            Look::Until(until) => self.batcher.wait(self.receiver, until)?,
+            Look::Nothing => self.receiver.wait(if stopped || busy() { SOON } else { PATIENCE })?,
+        }
+        Ok(Next::NotYet)
     }
 }
 
@@ -215,6 +193,28 @@ impl End {
     }
 }
 
+/// Where a driver's batches come from.
+enum Intake<'a> {
+    /// From a receiver.
+    Here(Gatherer<'a>),
+    /// From the RX thread.
+    There(Queue<Gathered>),
+}
+
+/// All of a lane but what receives.
+struct Rest<'a> {
+    intake: Intake<'a>,
+    executor: &'a mut dyn Executor,
+    orders: &'a Mailbox,
+    /// Orders that were taken, and are still to be carried out.
+    obeyed: VecDeque<Order>,
+    stats: &'a LaneStats,
+    observe: Option<&'a mut dyn Observer>,
+    /// Where batches find their size: what finds it, and when the last batch had left.
+    sizing: Option<(Sizer, Instant)>,
+    shared: &'a Shared,
+}
+
 impl Drop for Rest<'_> {
     /// However it ended: whoever waits for an order to be carried out is not to wait for ever.
     fn drop(&mut self) {
@@ -223,103 +223,16 @@ impl Drop for Rest<'_> {
 }
 
 impl Rest<'_> {
-    /// Submits what comes and completes what is submitted, until nothing more comes.
-    fn drive(&mut self, from: &Queue<Gathered>) -> Result<(), LaneError> {
-        loop {
-            self.obey()?;
-            while self.session.in_flight() < self.session.depth() {
-                let idle = self.session.in_flight() == 0;
-                let wait = if self.executor.is_busy() { SOON } else { PATIENCE };
-                let next = if idle { from.recv_timeout(wait) } else { from.try_recv().map_err(empty) };
-                match next {
-                    Ok(gathered) => self.submit(gathered, Instant::now())?,
-                    Err(RecvTimeoutError::Disconnected) if idle => return Ok(()),
-                    Err(_) => break,
-                }
-            }
-            if self.is_relieved()
-                && let Ok(gathered) = from.try_recv()
-            {
-                self.relieve(gathered)?;
-            } else if self.session.in_flight() > 0 {
-                self.complete()?;
-            } else {
-                self.executor.tend()?;
-            }
-        }
+    /// Filters what comes, until nothing more comes, and waits for what is on its way out. What came before an error is
+    /// carried out, too.
+    fn drive(self, session: &mut Box<dyn Session>) -> Result<(), LaneError> {
+        let mut driver = driver::Driver::new(session, self);
+        let driven = driver.drive();
+        let left = driver.drain().and_then(|()| driver.ends.leave());
+        driven.and(left)
     }
 
-    fn submit(&mut self, (batch, first): Gathered, closed: Instant) -> Result<(), LaneError> {
-        if let Some(observe) = &mut self.observe {
-            observe.boundary(&mut **self.session)?;
-        }
-        self.session.submit(batch).map_err(|refused| refused.error)?;
-        self.in_flight.push_back(Begun { first, closed });
-        Ok(())
-    }
-
-    /// Does what others want done with the session.
-    fn obey(&mut self) -> Result<(), LaneError> {
-        if !self.orders.is_waiting() {
-            return Ok(());
-        }
-        for order in self.orders.take() {
-            while order.wants_idle() && self.session.in_flight() > 0 {
-                self.complete()?;
-            }
-            order.carry_out(self.session)?;
-        }
-        Ok(())
-    }
-
-    /// Whether the device has all that it takes, and another one has time for what comes meanwhile.
-    fn is_relieved(&mut self) -> bool {
-        let oldest = self.in_flight.front().map(|begun| begun.closed);
-        self.session.in_flight() >= self.session.depth()
-            && oldest.is_some_and(|submitted| !self.due.is_due(submitted, Instant::now()))
-            && self.session.relief().is_some()
-    }
-
-    /// Has another device filter a batch, and carries out its verdicts.
-    fn relieve(&mut self, (batch, first): Gathered) -> Result<(), LaneError> {
-        let Some(relief) = self.session.relief() else { return self.submit((batch, first), Instant::now()) };
-        let done = relief.run(batch)?;
-        self.stats.relieved(done.batch.len());
-        self.carry_out(done, first)
-    }
-
-    /// Waits for the oldest batch in flight, and carries out its verdicts.
-    fn complete(&mut self) -> Result<(), LaneError> {
-        let Some(done) = self.session.complete()? else { return Ok(()) };
-        let now = Instant::now();
-        let Begun { first, closed } = self.in_flight.pop_front().unwrap_or(Begun { first: now, closed: now });
-        self.due.came(closed, now);
-        let packets = done.batch.len();
-        self.carry_out(done, first)?;
-        if let Some((sizer, before)) = &mut self.sizing {
-            let now = Instant::now();
-            let sizing = sizer.served(packets, now - closed.max(*before), self.shared.rate());
-            *before = now;
-            self.shared.want(&sizing);
-            self.stats.sized(sizing);
-        }
-        Ok(())
-    }
-
-    /// Carries out the verdicts on a batch, the first packet of which came then.
-    fn carry_out(&mut self, done: Done, first: Instant) -> Result<(), LaneError> {
-        self.stats.done(&done);
-        let packets = done.batch.len();
-        self.executor.carry_out(done)?;
-        self.stats.carried(self.executor.carried(), packets, first.elapsed());
-        Ok(())
-    }
-
-    /// Brings home what is in flight, and waits for what is on its way out.
     fn leave(&mut self) -> Result<(), LaneError> {
-        while self.session.in_flight() > 0 {
-            self.complete()?;
-        }
         let begun = Instant::now();
         while self.executor.is_busy() && begun.elapsed() < LEAVING {
             self.executor.tend()?;
@@ -329,9 +242,72 @@ impl Rest<'_> {
     }
 }
 
-fn empty(error: TryRecvError) -> RecvTimeoutError {
-    match error {
-        TryRecvError::Empty => RecvTimeoutError::Timeout,
-        TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
+impl Ends<&mut Box<dyn Session>> for Rest<'_> {
+    type Note = Begun;
+    type Error = LaneError;
+
+    fn next(&mut self, idle: bool) -> Result<Next<Begun>, LaneError> {
+        let Rest { intake, executor, .. } = self;
+        let busy = || executor.is_busy();
+        let queue = match intake {
+            Intake::Here(gatherer) => return Ok(gatherer.next(idle, busy)?),
+            Intake::There(queue) => queue,
+        };
+        let next = match idle {
+            true => queue.recv_timeout(if busy() { SOON } else { PATIENCE }),
+            false => queue.try_recv().map_err(|error| match error {
+                TryRecvError::Empty => RecvTimeoutError::Timeout,
+                TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
+            }),
+        };
+        Ok(match next {
+            Ok((batch, begun)) => Next::Batch(batch, Begun { taken: Instant::now(), ..begun }),
+            Err(RecvTimeoutError::Timeout) => Next::NotYet,
+            Err(RecvTimeoutError::Disconnected) => Next::End,
+        })
+    }
+
+    fn boundary(&mut self, session: &mut dyn Session) -> Result<(), DeviceError> {
+        match &mut self.observe {
+            Some(observe) => observe.boundary(session),
+            None => Ok(()),
+        }
+    }
+
+    fn obey(&mut self, session: &mut &mut Box<dyn Session>, idle: bool) -> Result<bool, DeviceError> {
+        if self.orders.is_waiting() {
+            self.obeyed.extend(self.orders.take());
+        }
+        while let Some(order) = self.obeyed.pop_front() {
+            if order.wants_idle() && !idle {
+                self.obeyed.push_front(order);
+                return Ok(false);
+            }
+            order.carry_out(session)?;
+        }
+        Ok(true)
+    }
+
+    /// Carries out the verdicts on a batch.
+    fn done(&mut self, done: Done, begun: Begun, aside: bool) -> Result<(), LaneError> {
+        self.stats.done(&done);
+        let packets = done.batch.len();
+        if aside {
+            self.stats.relieved(packets);
+        }
+        self.executor.carry_out(done)?;
+        let now = Instant::now();
+        self.stats.carried(self.executor.carried(), packets, now - begun.first);
+        if let (Some((sizer, before)), false) = (&mut self.sizing, aside) {
+            let sizing = sizer.served(packets, now - begun.taken.max(*before), self.shared.rate());
+            *before = now;
+            self.shared.want(&sizing);
+            self.stats.sized(sizing);
+        }
+        Ok(())
+    }
+
+    fn tend(&mut self) -> Result<(), LaneError> {
+        Ok(self.executor.tend()?)
     }
 }

@@ -2,9 +2,14 @@
 //!
 //! ```text
 //! inline:    one thread     receive, filter, carry out
-//! otherwise: RX thread      receive ──batches──►
+//! otherwise: RX thread      receive ──2 batches──►
 //!            driver thread  submit … complete, carry out
 //! ```
+//!
+//! The driver thread is the TX thread. A session is a queue of which one thread has both ends, so one submits and completes; a
+//! third that only carries out would have each batch wait for it to wake up, and what it carries out (the frames' ways home,
+//! the ports' rings, the numbers) be handed from processor to processor. While it carries out, a device other than the CPU works on
+//! what is in flight. The thread that is worth having apart is the one that must not wait: who receives.
 //!
 //! A batch is closed when it has as many packets as it may have, or when its first packet has waited for long enough, whichever
 //! comes first. Nothing here grows: where a device takes no more batches, packets stay where they came in, and the kernel drops
@@ -18,7 +23,6 @@ pub mod local;
 mod mailbox;
 pub mod metrics;
 mod monitor;
-mod relief;
 mod sizing;
 mod stats;
 mod summary;

@@ -1,4 +1,4 @@
-//! When another device is to be asked.
+//! When a device may be done, for who has something else to do.
 
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,181 @@
+//! What captures and live packets have in common: batches go into a session, and come out of it with their verdicts.
+//!
+//! ```text
+//! Ends::next ──► Ends::boundary, submit … complete ──► Ends::done
+//!                  as many in flight as the session takes
+//! ```
+//!
+//! Submitting and completing are one thread's, for a session is a queue that only one has. Where batches come from, and
+//! where they go, may have threads of their own behind [`Ends`].
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use portcullis_core::device::{DeviceError, Done, Session};
+use portcullis_core::packet::Batch;
+
+use super::due::Due;
+
+/// What came of asking for a batch.
+pub(super) enum Next<N> {
+    /// A batch, and what is to be known of it when it comes back.
+    Batch(Batch, N),
+    /// There is none yet.
+    NotYet,
+    /// There will be none any more.
+    End,
+}
+
+/// Where a session is.
+pub(super) trait Slot {
+    /// It.
+    fn session(&mut self) -> &mut dyn Session;
+}
+
+impl Slot for &mut dyn Session {
+    fn session(&mut self) -> &mut dyn Session {
+        &mut **self
+    }
+}
+
+impl Slot for &mut Box<dyn Session> {
+    fn session(&mut self) -> &mut dyn Session {
+        &mut ***self
+    }
+}
+
+/// Where batches come from and where they go, with a device in between.
+pub(super) trait Ends<S> {
+    /// What is to be known of a batch while it is in flight.
+    type Note;
+    /// What may go wrong.
+    type Error: From<DeviceError>;
+
+    /// The next batch. Where nothing is in flight (`idle`) it is waited for, though not for ever: what else there is to be
+    /// done, is done in between.
+    fn next(&mut self, idle: bool) -> Result<Next<Self::Note>, Self::Error>;
+
+    /// A batch is about to be submitted.
+    fn boundary(&mut self, session: &mut dyn Session) -> Result<(), DeviceError>;
+
+    /// A batch has come back; where it is `aside`, from the session's relief, and maybe before others that went in before it.
+    fn done(&mut self, done: Done, note: Self::Note, aside: bool) -> Result<(), Self::Error>;
+
+    /// Does what others want done with the session between two batches. Gives false where that has to wait until nothing is
+    /// in flight (`idle`): then nothing is submitted before.
+    fn obey(&mut self, slot: &mut S, idle: bool) -> Result<bool, DeviceError> {
+        let _ = (slot, idle);
+        Ok(true)
+    }
+
+    /// Nothing came, and nothing is in flight.
+    fn tend(&mut self) -> Result<(), Self::Error> {
+        Ok(())
+    }
+}
+
+/// Drives a session.
+pub(super) struct Driver<S, E: Ends<S>> {
+    slot: S,
+    pub ends: E,
+    /// When each batch in flight was submitted, and what is to be known of it.
+    in_flight: VecDeque<(Instant, E::Note)>,
+    due: Due,
+}
+
+impl<S: Slot, E: Ends<S>> Driver<S, E> {
+    /// Of a session in which nothing is in flight.
+    pub fn new(slot: S, ends: E) -> Driver<S, E> {
+        Driver { slot, ends, in_flight: VecDeque::new(), due: Due::new(Instant::now()) }
+    }
+
+    /// Submits what comes and hands on what is done, until nothing more comes and nothing is in flight.
+    pub fn drive(&mut self) -> Result<(), E::Error> {
+        let mut ended = false;
+        loop {
+            self.obey()?;
+            let mut waiting = !ended;
+            while waiting && self.has_room() {
+                let idle = self.slot.session().in_flight() == 0;
+                match self.ends.next(idle)? {
+                    Next::Batch(batch, note) => self.submit(batch, note)?,
+                    Next::NotYet => waiting = false,
+                    Next::End => (ended, waiting) = (true, false),
+                }
+            }
+            if waiting && self.may_relieve() {
+                match self.ends.next(false)? {
+                    Next::Batch(batch, note) => {
+                        self.relieve(batch, note)?;
+                        continue;
+                    }
+                    Next::NotYet => {}
+                    Next::End => ended = true,
+                }
+            }
+            match self.complete()? {
+                true => {}
+                false if ended => return Ok(()),
+                false => self.ends.tend()?,
+            }
+        }
+    }
+
+    /// Hands on all that is in flight.
+    pub fn drain(&mut self) -> Result<(), E::Error> {
+        while self.complete()? {}
+        Ok(())
+    }
+
+    fn has_room(&mut self) -> bool {
+        let session = self.slot.session();
+        session.in_flight() < session.depth()
+    }
+
+    /// Does what others want done with the session.
+    fn obey(&mut self) -> Result<(), E::Error> {
+        loop {
+            let idle = self.slot.session().in_flight() == 0;
+            if self.ends.obey(&mut self.slot, idle)? {
+                return Ok(());
+            }
+            self.complete()?;
+        }
+    }
+
+    fn submit(&mut self, batch: Batch, note: E::Note) -> Result<(), E::Error> {
+        // What was wanted before the batch came is done before it is filtered.
+        self.obey()?;
+        self.ends.boundary(self.slot.session())?;
+        self.slot.session().submit(batch).map_err(|refused| refused.error)?;
+        self.in_flight.push_back((Instant::now(), note));
+        Ok(())
+    }
+
+    /// Waits for the oldest batch in flight, and hands it on; false where there is none.
+    fn complete(&mut self) -> Result<bool, E::Error> {
+        let Some(done) = self.slot.session().complete()? else { return Ok(false) };
+        // A session gives back what it was given, and in that order.
+        if let Some((submitted, note)) = self.in_flight.pop_front() {
+            self.due.came(submitted, Instant::now());
+            self.ends.done(done, note, false)?;
+        }
+        Ok(true)
+    }
+
+    /// Whether the session has all that it takes and a relief, which has time for a batch before the oldest one is done.
+    fn may_relieve(&mut self) -> bool {
+        let oldest = self.in_flight.front().map(|(submitted, _)| *submitted);
+        self.slot.session().relief().is_some() && oldest.is_some_and(|oldest| !self.due.is_due(oldest, Instant::now()))
+    }
+
+    fn relieve(&mut self, batch: Batch, note: E::Note) -> Result<(), E::Error> {
+        self.obey()?;
+        let session = self.slot.session();
+        let done = match session.relief() {
+            Some(relief) => relief.run(batch)?,
+            None => return self.submit(batch, note),
+        };
+        self.ends.done(done, note, true)
+    }
+}
