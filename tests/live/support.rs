@@ -79,6 +79,17 @@ impl Running {
         }
     }
 
+    /// Waits for a line on standard output, which is then no more in what it has printed in the end.
+    pub fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        let mut byte = [0];
+        while byte != *b"\n" {
+            self.child.stdout.as_mut().unwrap().read_exact(&mut byte).expect("a line");
+            line.push(byte[0]);
+        }
+        String::from_utf8(line).unwrap()
+    }
+
     /// The number of its process.
     pub fn process(&self) -> u32 {
         self.child.id()

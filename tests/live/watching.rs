@@ -78,11 +78,13 @@ fn metrics_and_intervals_say_what_the_totals_say() {
         all[&received] == 150.0
     });
     drop(silent);
+    let first = running.line();
     running.signal("INT");
     let ended = running.end();
     assert!(ended.status.success(), "{}", ended.stderr);
 
-    let mut lines: Vec<Value> = ended.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = [&first[..], &ended.stdout].concat();
+    let mut lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let totals = lines.pop().unwrap();
     assert_eq!((&totals["packets"], &totals["lanes"][0]["lane"]), (&150.into(), &format!("{name}:0").into()));
     let of = |key: &str| all[&format!("portcullis_{key}")];
@@ -98,7 +100,6 @@ fn metrics_and_intervals_say_what_the_totals_say() {
     ] {
         assert_eq!(Some(of(&key)), total.as_f64(), "{key}");
     }
-    assert!(!lines.is_empty(), "there were intervals");
     let packets = |line: &Value, of: &str| line[of]["packets"].as_u64().unwrap();
     let mut sum = 0;
     for line in &lines {
@@ -182,6 +183,19 @@ fn a_log_is_all_that_is_said() {
     assert_eq!(lost["lane"], format!("{name}:0"));
     assert_eq!(event("the link is down")["interface"], name);
     assert_eq!(event("lane ended")["packets"], 1);
+}
+
+#[test]
+fn by_itself_a_run_warns_in_plain_lines() {
+    let Some(net) = net(1) else { return };
+    let name = net.veth.right.name();
+    let mut running = Running::start(command(&net.right, "minimal", &["--af-xdp", name]));
+    net.veth.right.down();
+    running.hear("link is down");
+    running.signal("INT");
+    let ended = running.end();
+    assert!(ended.stderr.contains(&format!("\nwarning: the link is down interface={name}\n")), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("lane started"), "what is no warning is for logs: {}", ended.stderr);
 }
 
 /// On a terminal, which `script` makes.
