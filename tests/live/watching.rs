@@ -200,34 +200,36 @@ fn by_itself_a_run_warns_in_plain_lines() {
 
 /// On a terminal, which `script` makes.
 #[test]
-fn a_table_is_redrawn_on_a_terminal_and_taken_away() {
+fn a_table_is_redrawn_on_a_terminal_until_ctrl_c_and_taken_away() {
     let Some(net) = net(1) else { return };
     let program = env!("CARGO_BIN_EXE_portcullis");
     let filter = concat!(env!("CARGO_MANIFEST_DIR"), "/shaders/mac_swap.wgsl");
     let name = net.veth.right.name();
+    // It ends in any case.
     let run = format!(
-        "stty rows 30 cols 100; {program} run {filter} --device cpu --af-xdp {name} --only udp/9 --stats 100ms --duration 1500ms"
+        "stty rows 30 cols 100; exec {program} run {filter} --device cpu --af-xdp {name} --only udp/9 --stats 100ms --duration 60s"
     );
     let mut script: Command = net.right.command("script");
-    script.args(["-qec", &run, "/dev/null"]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    script.args(["-qec", &run, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut script = script.spawn().unwrap();
-    let mut output = script.stdout.take().unwrap();
+    let (mut keyboard, mut screen) = (script.stdin.take().unwrap(), script.stdout.take().unwrap());
     let mut text = String::new();
-    let mut some = [0; 4096];
-    // When it is there, packets go through it.
-    while !text.contains("in Mpps") {
-        let length = output.read(&mut some).unwrap();
-        assert!(length > 0, "it ended: {text}");
-        text.push_str(&String::from_utf8_lossy(&some[..length]));
-    }
+    let mut until = |text: &mut String, so: &dyn Fn(&str) -> bool| {
+        let mut some = [0; 4096];
+        while !so(text) {
+            let length = screen.read(&mut some).unwrap();
+            assert!(length > 0, "it ended: {text}");
+            text.push_str(&String::from_utf8_lossy(&some[..length]));
+        }
+    };
+    until(&mut text, &|text| text.contains("in Mpps"));
     there_and_back(&net, 20);
-    let mut rest = Vec::new();
-    output.read_to_end(&mut rest).unwrap();
-    text.push_str(&String::from_utf8_lossy(&rest));
+    let drawn = text.matches("in Mpps").count();
+    until(&mut text, &|text| text.matches("in Mpps").count() > drawn);
+    keyboard.write_all(b"\x03").unwrap();
+    until(&mut text, &|text| text.contains("all accounted for"));
     assert!(script.wait().unwrap().success(), "{text}");
-    assert!(text.matches("in Mpps").count() > 1, "it is drawn again: {text}");
-    let (drawn, totals) =
-        text.rsplit_once("packets each").map(|(before, _)| before.rsplit_once("\u{1b}[").unwrap()).unwrap();
+    let (drawn, totals) = text.rsplit_once("\u{1b}[").unwrap();
     assert!(drawn.contains("\u{1b}[2K"), "what was there is taken away: {text}");
     assert!(totals.contains("packets") && !totals.contains("in Mpps"), "and the totals stand alone: {totals}");
 }
