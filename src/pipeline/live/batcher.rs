@@ -82,14 +82,14 @@ impl<'a> Batcher<'a> {
     /// Waits for more packets, until a batch is to be closed at the latest.
     ///
     /// Whoever waits for packets is woken by each, which costs more than the packet does. So this sleeps, and is not woken,
-    /// where what may come meanwhile finds room and does not make the batch full.
+    /// where what may come meanwhile finds room. Where so much comes that the batch will be full before its time, nobody
+    /// sleeps for long in any case, and a sleep that lasts too long would cost packets.
     pub fn wait(&self, receiver: &mut dyn Receiver, until: Instant) -> Result<(), LiveError> {
         let left = until.saturating_duration_since(Instant::now());
         let missing = self.goal().enough.saturating_sub(self.gathered);
-        let full = Duration::try_from_secs_f64(missing as f64 / self.shared.rate()).unwrap_or(Duration::MAX);
         let room = APART.saturating_mul(receiver.holds().try_into().unwrap_or(u32::MAX));
-        let sleep = left.min(full).min(room);
-        if sleep < WORTH {
+        let sleep = left.min(room);
+        if sleep < WORTH || self.shared.rate() * left.as_secs_f64() >= missing as f64 {
             return receiver.wait(left);
         }
         std::thread::sleep(sleep);
