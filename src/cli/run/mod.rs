@@ -78,8 +78,8 @@ pub struct Args {
     /// lists which a device has, the first of them taken if this is not given
     #[arg(long, value_name = "METHOD")]
     dispatch: Option<Dispatch>,
-    /// Packets in a batch, at most; one of a capture is also bounded in bytes. Of live packets, 256 if this is not given, and
-    /// `auto`: as many as the device needs to keep up with what comes, and no more
+    /// Packets in a batch, at most; one of a capture is also bounded in bytes. Live packets have batches that find their size
+    /// if this is not given (`auto`): as many packets as the device needs to keep up with what comes, and no more
     #[arg(long, value_name = "N|auto", value_parser = batch)]
     batch: Option<BatchSize>,
     /// Threads that run the filter, on devices that run on the processor; all cores if not given

@@ -53,8 +53,8 @@ pub struct LiveArgs {
     /// Frames for each queue, a power of two
     #[arg(long, value_name = "N", value_parser = frames, requires = "af_xdp", conflicts_with = "nfqueue", help_heading = "Live packets")]
     pub frames: Option<u32>,
-    /// How long a packet may wait for others to make a batch, as `50us` or `1ms`, at most; 0 if this is not given,
-    /// and with `--batch auto` as long as the device needs it, up to 1 ms
+    /// How long a packet may wait for others to make a batch, as `50us` or `1ms`, at most; if this is not given, 0 where
+    /// `--batch` is a number, and else as long as the device needs it, up to 1 ms
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "read", help_heading = "Live packets")]
     pub max_delay: Option<Duration>,
     /// What becomes of packets for which the device has no time: `drop`, they wait where they came in until the kernel drops

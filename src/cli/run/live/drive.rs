@@ -173,17 +173,15 @@ fn serve(address: &Address, run: &Arc<RunStats>) -> Result<Server, Failure> {
 /// When batches are closed.
 fn closing(args: &Args) -> Closing {
     let delay = args.live.max_delay;
-    let most = match args.batch {
-        Some(BatchSize::Packets(most)) => most as usize,
-        None => Closing::default().most,
-        Some(BatchSize::Auto) => {
+    match args.batch {
+        Some(BatchSize::Packets(most)) => Closing::at(most as usize, delay.unwrap_or_default()),
+        Some(BatchSize::Auto) | None => {
             let auto = Closing::auto();
             // The frames of those that are filtered are not there to receive into.
             let most = args.live.frames.map_or(auto.most, |frames| (frames as usize / 8).max(1));
-            return Closing { most, delay: delay.unwrap_or(auto.delay), ..auto };
+            Closing { most, delay: delay.unwrap_or(auto.delay), ..auto }
         }
-    };
-    Closing::at(most, delay.unwrap_or_default())
+    }
 }
 
 /// Has devices reach the memory that packets come into, and says whether they do.
