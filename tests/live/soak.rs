@@ -106,6 +106,7 @@ fn every_packet_is_accounted_for_and_memory_stays_as_it_is() {
         "{seconds} s: {sent} sent, {refused_by_the_link} refused by the link, {back} back, {beyond} beyond; memory {memory:?}; {json}"
     );
     assert_eq!(sent, refused_by_the_link + count(&json["dropped_by_kernel"]) + count(&json["packets"]));
+    assert_eq!((&json["frames"]["missing"], &json["frames"]["sending"]), (&0.into(), &0.into()), "{json}");
     // Each has its verdict, and the verdict is carried out or the packet is counted as lost.
     let sum = |of: &serde_json::Value| of.as_object().unwrap().values().map(count).sum::<u64>();
     assert_eq!(sum(&json["verdicts"]), count(&json["packets"]), "{json}");

@@ -30,9 +30,13 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// The line of JSON.
+    /// The line of JSON, in which no frame is missing.
     pub fn json(&self) -> Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {}\n{}", self.stdout, self.stderr))
+        let line: Value =
+            serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {}\n{}", self.stdout, self.stderr));
+        let frames = &line["frames"];
+        assert!(frames.is_null() || frames["missing"] == 0 && frames["all"].as_u64() > Some(0), "{line}");
+        line
     }
 }
 

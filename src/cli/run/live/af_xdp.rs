@@ -8,6 +8,7 @@ use portcullis::pipeline::live::links::Links;
 use portcullis::program::Program;
 
 use super::drive::{self, Prepared};
+use super::report::Balance;
 use crate::cli::failure::Failure;
 use crate::cli::out;
 use crate::cli::run::Args;
@@ -72,8 +73,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let lanes = std::mem::take(&mut run.lanes);
     let ended = drive::drive(args, prepared, lanes, || run.detach())?;
     drop(links);
-    let frames = run.accounts.frames();
-    ended.report(args, &[("frames", balance(&frames))])
+    ended.report(args, Some(balance(run.accounts.frames())))
 }
 
 /// Has packets come as the filter needs them.
@@ -134,12 +134,9 @@ fn tags(interface: &str, driver: Option<&str>, rx_vlan_offload: bool) -> Option<
 }
 
 /// Whether every frame is accounted for.
-fn balance(frames: &Frames) -> String {
+fn balance(frames: Frames) -> Balance {
     let Frames { all, home, receiving, sending } = frames;
-    match frames.rest() {
-        0 => format!("{all}, all accounted for ({home} free, {receiving} to receive into, {sending} being sent)"),
-        rest => format!("{all}, of which {rest} are missing (a fault of this program; please report it)"),
-    }
+    Balance { all, free: home, receiving, sending, missing: frames.rest() }
 }
 
 fn usage(option: &str, error: &dyn std::fmt::Display) -> Failure {

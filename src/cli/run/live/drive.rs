@@ -16,6 +16,7 @@ use portcullis::pipeline::live::{
 };
 use portcullis::program::Program;
 
+use super::report::Balance;
 use super::stats::{Form, Stats};
 use super::{log, report};
 use crate::cli::failure::{Failure, WRONG};
@@ -213,10 +214,13 @@ fn warm_up(lanes: &mut [LiveLane], program: &Program) -> Result<(), DeviceError>
 }
 
 impl Ended {
-    /// Prints what came of it, and says how it ended. `more` are lines for people.
-    pub fn report(self, args: &Args, more: &[(&str, String)]) -> Result<(), Failure> {
+    /// Prints what came of it, and says how it ended. Frames are those of memory that the run had.
+    pub fn report(self, args: &Args, frames: Option<Balance>) -> Result<(), Failure> {
         let Ended { device, summary, error, saved } = self;
-        let text = if args.json { report::json(&summary) } else { report::table(&summary, &device.info().name, more) };
+        let text = match args.json {
+            true => report::json(&summary, frames),
+            false => report::table(&summary, &device.info().name, frames),
+        };
         if args.takes_stdout() {
             out::note(text.trim_end());
         } else {

@@ -47,5 +47,5 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         });
     }
     // What still comes while it ends gets the fallback verdict.
-    drive::drive(args, prepared, lanes, || ())?.report(args, &[])
+    drive::drive(args, prepared, lanes, || ())?.report(args, None)
 }

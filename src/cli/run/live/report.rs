@@ -1,18 +1,56 @@
-//! What came of a live run, for people.
+//! What came of a live run, for people and for programs.
+
+use std::fmt;
 
 use portcullis::io::live::Loss;
 use portcullis::packet::Action;
 use portcullis::pipeline::live::{Latency, RunSummary};
 
+use serde::Serialize;
+
 use crate::cli::out;
 
-/// One line of JSON, its end included.
-pub fn json(run: &RunSummary) -> String {
-    serde_json::to_string(run).expect("numbers and texts, with texts for keys") + "\n"
+/// Where the frames of a run's memory were in the end.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Balance {
+    /// In all.
+    pub all: usize,
+    /// That nobody needs.
+    pub free: usize,
+    /// That the kernel has to receive into.
+    pub receiving: usize,
+    /// That the kernel has to send.
+    pub sending: usize,
+    /// That are nowhere.
+    pub missing: isize,
 }
 
-/// A small table. `device` is the device in words, `more` what else there is to say.
-pub fn table(run: &RunSummary, device: &str, more: &[(&str, String)]) -> String {
+impl fmt::Display for Balance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Balance { all, free, receiving, sending, missing } = self;
+        match missing {
+            0 => {
+                write!(f, "{all}, all accounted for ({free} free, {receiving} to receive into, {sending} being sent)")
+            }
+            missing => write!(f, "{all}, of which {missing} are missing (a fault of this program; please report it)"),
+        }
+    }
+}
+
+/// One line of JSON, its end included.
+pub fn json(run: &RunSummary, frames: Option<Balance>) -> String {
+    #[derive(Serialize)]
+    struct Line<'a> {
+        #[serde(flatten)]
+        run: &'a RunSummary,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        frames: Option<Balance>,
+    }
+    serde_json::to_string(&Line { run, frames }).expect("numbers and texts, with texts for keys") + "\n"
+}
+
+/// A small table. `device` is the device in words.
+pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>) -> String {
     let sum = &run.numbers.sum;
     let share = |count: u64| match sum.packets {
         0 => String::new(),
@@ -47,6 +85,6 @@ pub fn table(run: &RunSummary, device: &str, more: &[(&str, String)]) -> String 
     rows.push(row("latency", String::new(), latency));
     rows.push(row("time", format!("{:.3} s", sum.elapsed_s), String::new()));
     let (filter, id) = (out::printable(&run.filter), &run.device);
-    let more: String = more.iter().map(|(name, text)| format!("{name}: {text}\n")).collect();
-    format!("{filter}, on {id} ({device})\n{}{more}", out::table(rows, &[1]))
+    let frames = frames.map_or_else(String::new, |frames| format!("frames: {frames}\n"));
+    format!("{filter}, on {id} ({device})\n{}{frames}", out::table(rows, &[1]))
 }
