@@ -221,7 +221,7 @@ pub fn run_live(
     });
     monitor.tell();
     for (lane, stats) in names.iter().zip(stats) {
-        let (received, carried) = stats.counts();
+        let (received, carried, _) = stats.counts();
         tracing::info!(%lane, packets = received.packets, lost = carried.losses.all(), "lane ended");
     }
     ended

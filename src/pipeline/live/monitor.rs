@@ -1,5 +1,5 @@
-//! Tells of packets that are lost while lanes run, as events: the first time each as a warning, and from then on once a second
-//! at most, with how many.
+//! Tells of packets that are lost while lanes run, or that a device has no time for, as events: the first time each as a warning,
+//! and from then on once a second at most, with how many.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,10 +20,11 @@ pub(super) struct Monitor<'a> {
     next: Instant,
 }
 
-/// Packets that were lost: in the kernel, on their way in, and for each reason after the filter.
+/// Packets that the CPU filtered in the device's place, and those that were lost: in the kernel, on their way in, and for each
+/// reason after the filter.
 type Counts = [u64; KINDS];
 
-const KINDS: usize = 2 + Loss::ALL.len();
+const KINDS: usize = 3 + Loss::ALL.len();
 
 impl<'a> Monitor<'a> {
     pub fn new(names: Vec<String>, stats: &'a [Arc<LaneStats>]) -> Monitor<'a> {
@@ -48,10 +49,11 @@ impl<'a> Monitor<'a> {
                     continue;
                 }
                 let (reason, what) = words(kind);
+                let lost = if kind == 0 { "" } else { "packets lost: " };
                 if *told == 0 {
-                    tracing::warn!(%lane, reason, packets, total = now, "packets lost: {what}");
+                    tracing::warn!(%lane, reason, packets, total = now, "{lost}{what}");
                 } else {
-                    tracing::info!(%lane, reason, packets, total = now, "packets lost: {what}");
+                    tracing::info!(%lane, reason, packets, total = now, "{lost}{what}");
                 }
                 *told = now;
                 self.next = Instant::now() + EVERY;
@@ -60,19 +62,23 @@ impl<'a> Monitor<'a> {
     }
 }
 
+const RELIEVED: &str = "the CPU filters packets that the device has no time for";
+
 fn counts(stats: &LaneStats) -> Counts {
-    let (received, carried) = stats.counts();
+    let (received, carried, relieved) = stats.counts();
     let mut counts = [0; KINDS];
-    counts[..2].copy_from_slice(&[received.dropped_by_kernel, received.refused]);
-    counts[2..].copy_from_slice(&Loss::ALL.map(|loss| carried.losses.of(loss)));
+    counts[..3].copy_from_slice(&[relieved, received.dropped_by_kernel, received.refused]);
+    counts[3..].copy_from_slice(&Loss::ALL.map(|loss| carried.losses.of(loss)));
     counts
 }
 
+/// A loss's reason, as a label and in words.
 fn words(kind: usize) -> (&'static str, &'static str) {
     match kind {
-        0 => ("kernel", "dropped by the kernel, because nobody took them in time"),
-        1 => ("not_received", "too long to be received, or made no sense"),
-        loss => (Loss::ALL[loss - 2].name(), Loss::ALL[loss - 2].text()),
+        0 => ("overload", RELIEVED),
+        1 => ("kernel", "dropped by the kernel, because nobody took them in time"),
+        2 => ("not_received", "too long to be received, or made no sense"),
+        loss => (Loss::ALL[loss - 3].name(), Loss::ALL[loss - 3].text()),
     }
 }
 
@@ -139,6 +145,17 @@ mod tests {
         });
         assert_eq!(is, want);
         assert!(events[0]["message"].as_str().unwrap().starts_with("packets lost: dropped by the kernel"));
+    }
+
+    #[test]
+    fn what_a_device_has_no_time_for_is_told() {
+        let stats = [Arc::new(LaneStats::default())];
+        let events = events(|| {
+            let mut monitor = Monitor::new(vec!["q".into()], &stats);
+            stats[0].relieved(30);
+            monitor.tell();
+        });
+        assert_eq!((&events[0]["message"], &events[0]["packets"]), (&RELIEVED.into(), &30.into()));
     }
 
     #[test]

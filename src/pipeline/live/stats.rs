@@ -147,10 +147,10 @@ impl LaneStats {
         Snapshot { received, carried, verdicts, batches, relieved, times, latency: latency.clone(), sizing }
     }
 
-    /// What came in and what became of it, without the rest, which is more.
-    pub(super) fn counts(&self) -> (Received, Carried) {
+    /// What came in, what became of it, and how many packets another device filtered, without the rest, which is more.
+    pub(super) fn counts(&self) -> (Received, Carried, u64) {
         let now = lock(&self.now);
-        (now.received, now.carried)
+        (now.received, now.carried, now.relieved)
     }
 
     /// Notes a batch that the device is through with.
