@@ -122,6 +122,7 @@ impl<S: Slot, E: Ends<S>> Driver<S, E> {
     }
 
     /// Hands on all that is in flight.
+    #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn drain(&mut self) -> Result<(), E::Error> {
         while self.complete()? {}
         Ok(())
