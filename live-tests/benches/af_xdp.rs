@@ -4,7 +4,8 @@
 //! One kernel sends as much as it can over a veth pair, on the first processor; who receives has the second, but for `pipelined`,
 //! whose threads are wherever the system puts them. Each round lasts a second or two, and the sides take turns.
 //!
-//! `cargo bench -p portcullis-live-tests --features bench --bench af_xdp`, as root. With `dpdk-testpmd` and its driver
+//! `cargo bench -p portcullis-live-tests --features bench --bench af_xdp`, as root; behind `--` some of its parts
+//! (`receive`, `forward`, `pass`, `latency`). With `dpdk-testpmd` and its driver
 //! net_af_xdp (Debian's packages dpdk-dev and librte-net-af-xdp23), these sides are measured, too.
 
 mod support;
@@ -21,7 +22,7 @@ use portcullis_live_tests::{End, Flood, KernelXdp, Namespace, Veth};
 use support::bare::bare;
 use support::latency::{quantile, round_trips};
 use support::testpmd::Testpmd;
-use support::{Side, compare, is_over, median};
+use support::{Side, compare, is_over, is_wanted, median};
 
 const ROUNDS: usize = 7;
 const ROUND: Duration = Duration::from_secs(1);
@@ -50,10 +51,15 @@ fn main() {
         }
     };
     let bench = Bench { veth, has_testpmd };
-    bench.receive();
-    let forwarded = bench.forward();
-    bench.pass();
-    if let Some(rate) = forwarded {
+    if is_wanted("receive") {
+        bench.receive();
+    }
+    if is_wanted("pass") {
+        bench.pass();
+    }
+    // The load of the latter is a share of what comes of the former.
+    let (forward, latency) = (is_wanted("forward"), is_wanted("latency"));
+    if let Some(rate) = (forward || latency).then(|| bench.forward()).flatten().filter(|_| latency) {
         bench.latency(rate * LOAD);
     }
 }

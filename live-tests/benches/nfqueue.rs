@@ -2,7 +2,8 @@
 //! verdict with another. All packets are accepted, and end at a socket that is full. First of packets that wait already; then while
 //! one thread sends as many as it can, which is what all sides keep up with, so that it is of the processor time that they take.
 //!
-//! `cargo bench -p portcullis-live-tests --features bench --bench nfqueue`, as root, with `iptables-legacy`.
+//! `cargo bench -p portcullis-live-tests --features bench --bench nfqueue`, as root, with `iptables-legacy`; behind
+//! `--` one of its parts (`waiting`, `sent`).
 #![allow(unsafe_code)]
 
 mod support;
@@ -89,8 +90,12 @@ fn main() {
         let mut sides: Vec<_> = sides.iter().map(|&(name, side)| Side::new(name, move || measure(side))).collect();
         support::compare(what, ROUNDS, 1, &mut sides);
     };
-    of(&waiting, "packets that wait already");
-    of(&flood, "sent at once: of processor time");
+    if support::is_wanted("waiting") {
+        of(&waiting, "packets that wait already");
+    }
+    if support::is_wanted("sent") {
+        of(&flood, "sent at once: of processor time");
+    }
 }
 
 /// Takes the queue, says that it is ready, and accepts packets until it is over, or on so many of them. Gives how many there

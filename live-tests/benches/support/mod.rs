@@ -37,6 +37,12 @@ pub fn begin() -> bool {
     true
 }
 
+/// Whether a part is asked for: by its name behind `--`, or by naming none.
+pub fn is_wanted(part: &str) -> bool {
+    let mut names = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).peekable();
+    !is_over() && (names.peek().is_none() || names.any(|name| name == part))
+}
+
 /// Whether Ctrl-C was pressed.
 pub fn is_over() -> bool {
     OVER.load(Ordering::Relaxed)
