@@ -55,8 +55,8 @@ pub struct Span {
 
 /// Who gives the memory back.
 enum Owner {
-    /// It came from the allocator, with this layout.
-    Allocator(Layout),
+    /// It lies in what came from the allocator, with this layout.
+    Allocator(NonNull<u8>, Layout),
     /// It is somebody else's, and stays as long as this is kept.
     Foreign(#[expect(dead_code, reason = "kept for its drop")] Box<dyn Any + Send + Sync>),
 }
@@ -103,9 +103,9 @@ impl Span {
 
 impl Drop for Span {
     fn drop(&mut self) {
-        if let Owner::Allocator(layout) = self.owner {
-            // SAFETY: `start` came from `alloc_zeroed` with this very layout, in `Arena::new`.
-            unsafe { dealloc(self.start.as_ptr(), layout) }
+        if let Owner::Allocator(block, layout) = self.owner {
+            // SAFETY: `block` came from `alloc_zeroed` with this very layout, in `Arena::new`.
+            unsafe { dealloc(block.as_ptr(), layout) }
         }
     }
 }
@@ -132,19 +132,22 @@ impl Arena {
             return Err(ArenaError::TooLarge { asked: len });
         }
         let align = if len >= HUGE_PAGE { HUGE_PAGE } else { PAGE };
-        let layout = Layout::from_size_align(len + READABLE_PAST_END, PAGE)
-            .map(|l| l.pad_to_align())
-            .and_then(|l| Layout::from_size_align(l.size(), align))
+        let allocated = (len + READABLE_PAST_END).next_multiple_of(PAGE);
+        // Aligned here: for what it has to align itself, Rust's allocator writes all the zeros, where it otherwise takes the
+        // system's new pages, which are zero without being touched.
+        let layout = Layout::from_size_align(allocated + align, align_of::<u64>())
             .map_err(|_| ArenaError::OutOfMemory { asked: len })?;
-        // SAFETY: the layout's size is at least READABLE_PAST_END, so not zero.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(ArenaError::OutOfMemory { asked: len })?;
+        // SAFETY: the layout's size is not zero.
+        let block = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(ArenaError::OutOfMemory { asked: len })?;
+        // SAFETY: the block has `align` bytes more than are needed from there on.
+        let start = unsafe { block.add(block.align_offset(align)) };
         #[cfg(target_os = "linux")]
         if align == HUGE_PAGE {
-            // SAFETY: the range is exactly the allocation; MADV_HUGEPAGE changes no contents, and
+            // SAFETY: the range lies in the allocation; MADV_HUGEPAGE changes no contents, and
             // a refusal changes nothing at all.
-            unsafe { libc::madvise(start.as_ptr().cast(), layout.size(), libc::MADV_HUGEPAGE) };
+            unsafe { libc::madvise(start.as_ptr().cast(), allocated, libc::MADV_HUGEPAGE) };
         }
-        Ok(Arena::made_of(start, len, layout.size(), Owner::Allocator(layout)))
+        Ok(Arena::made_of(start, len, allocated, Owner::Allocator(block, layout)))
     }
 
     /// An arena over memory that somebody else allocated: a ring's frames, a driver's pinned pages.
@@ -233,6 +236,20 @@ mod tests {
             assert_eq!(arena.span().allocated() % PAGE, 0);
             assert!(arena.span().allocated() >= len + READABLE_PAST_END);
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn pages_are_there_once_they_are_used() {
+        // Resident pages of this process, in which other tests have some, too.
+        let resident = || {
+            let numbers = std::fs::read_to_string("/proc/self/statm").unwrap();
+            numbers.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * PAGE
+        };
+        let (len, before) = (1 << 30, resident());
+        let arena = Arena::new(len).unwrap();
+        assert!(resident() < before + len / 2);
+        assert_eq!((arena[0], arena[len - 1]), (0, 0));
     }
 
     #[test]
