@@ -201,6 +201,17 @@ fn check_arena(index: usize, d: &Descriptor, room: Room, arena: usize) -> Result
 /// What a source wants back with a batch ([`Batch::into_companion`]).
 pub type Companion = Box<dyn Any + Send + Sync>;
 
+/// What a batch was made of ([`Batch::into_parts`]).
+#[derive(Debug)]
+pub struct Parts<T> {
+    /// What its source wanted back.
+    pub companion: Box<T>,
+    /// Where its packets lay in the end.
+    pub descriptors: Vec<Descriptor>,
+    /// One entry a packet, or none at all.
+    pub metadata: Vec<Metadata>,
+}
+
 /// Packets on their way through a device: exclusive access to the bytes of each.
 pub struct Batch {
     shared: Arc<Shared>,
@@ -288,9 +299,17 @@ impl Batch {
     ///
     /// # Errors
     /// The batch, where it has none, or one of another type.
-    pub fn into_companion<T: Any>(mut self) -> Result<Box<T>, Box<Batch>> {
+    pub fn into_companion<T: Any>(self) -> Result<Box<T>, Box<Batch>> {
+        self.into_parts().map(|parts| parts.companion)
+    }
+
+    /// The same, and the lists that the batch was made of, for the source's next one.
+    ///
+    /// # Errors
+    /// As [`Batch::into_companion`].
+    pub fn into_parts<T: Any>(mut self) -> Result<Parts<T>, Box<Batch>> {
         match self.companion.take().map(|companion| companion.downcast::<T>()) {
-            Some(Ok(companion)) => Ok(companion),
+            Some(Ok(companion)) => Ok(Parts { companion, descriptors: self.descriptors, metadata: self.metadata }),
             Some(Err(other)) => {
                 self.companion = Some(other);
                 Err(Box::new(self))
@@ -611,7 +630,8 @@ mod tests {
         drop(first);
         assert_eq!(returned.try_recv(), Ok("first"));
         let second = second.into_companion::<u32>().unwrap_err();
-        let frames = second.into_companion::<Frames>().unwrap();
+        let Parts { companion: frames, descriptors, metadata } = second.into_parts::<Frames>().unwrap();
+        assert_eq!((descriptors, metadata), (vec![d(0, 60)], vec![]));
         assert!(returned.try_recv().is_err());
         drop(frames);
         assert_eq!(returned.try_recv(), Ok("second"));

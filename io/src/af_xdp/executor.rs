@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portcullis_core::device::Done;
-use portcullis_core::packet::{Action, Verdict};
+use portcullis_core::packet::{Action, Parts, Verdict};
 
 use super::tx::{Outgoing, Tx};
-use super::umem::{Frame, Held, Homes, Place, Umem};
+use super::umem::{Frame, Held, Homes, Lists, Place, Umem};
 use crate::live::link::{Entrance, Stack};
 use crate::live::{Carried, Executor, LiveError, Loss, checksum};
 
@@ -204,23 +204,19 @@ impl XdpExecutor {
 
 impl Executor for XdpExecutor {
     fn carry_out(&mut self, done: Done) -> Result<(), LiveError> {
-        let Done { mut batch, verdicts, .. } = done;
-        if self.completes {
-            for index in 0..batch.len() {
-                if matches!(verdicts.get(index), Verdict::Pass | Verdict::Tx | Verdict::Redirect(_))
-                    && checksum::complete(batch.packet_mut(index))
-                {
-                    self.carried.checksums += 1;
-                }
-            }
-        }
-        let now = batch.descriptors().to_vec();
-        let held = batch.into_companion::<Held>().expect("a batch of this executor's receiver");
-        let (places, queues) = held.take();
-        for (index, (place, lies)) in places.into_iter().zip(now).enumerate() {
+        let Done { batch, verdicts, .. } = done;
+        let parts = batch.into_parts::<Held>().expect("a batch of this executor's receiver");
+        let Parts { companion: held, descriptors, metadata } = parts;
+        let (mut places, queues) = held.take();
+        for (index, (mut place, lies)) in places.drain(..).zip(&descriptors).enumerate() {
             let queue = queues.get(index).map_or(0, |queue| usize::from(*queue));
             let (offset, length) = (lies.offset as usize, lies.length as usize);
-            match self.exit(verdicts.get(index), queue) {
+            let exit = self.exit(verdicts.get(index), queue);
+            if self.completes && matches!(exit, Ok(Exits::Port(_) | Exits::Tap(_))) {
+                let bytes = self.umem.place_bytes_mut(&mut place, offset, length);
+                self.carried.checksums += u64::from(checksum::complete(bytes));
+            }
+            match exit {
                 Ok(Exits::Port(exit)) => self.leave(exit, place, offset, length),
                 Ok(Exits::Tap(tap)) => self.write(tap, place, offset, length),
                 Ok(Exits::None) => {
@@ -233,6 +229,7 @@ impl Executor for XdpExecutor {
                 }
             }
         }
+        self.homes.put_lists(self.lane, Lists { descriptors, metadata, places, queues });
         self.homes.put(self.home.drain(..));
         self.send();
         Ok(())

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use portcullis_core::packet::{Batch, Descriptor, Metadata, ROOM, Room};
 
 use super::rx::{Piece, Rx};
-use super::umem::{Held, Homes, Place, Slot, Umem};
+use super::umem::{Held, Homes, Lists, Place, Slot, Umem};
 use crate::live::{LiveError, Received, Receiver, checksum};
 
 /// A queue of a port.
@@ -28,15 +28,6 @@ pub(crate) struct Handing {
     pub complete: bool,
 }
 
-/// What is gathered for a batch.
-#[derive(Default)]
-struct Gathered {
-    descriptors: Vec<Descriptor>,
-    metadata: Vec<Metadata>,
-    places: Vec<Place>,
-    queues: Vec<u16>,
-}
-
 /// A packet of which not all frames have come.
 struct Partial {
     /// Where it is put together; none where there is no place, and then it is lost.
@@ -52,11 +43,10 @@ pub(crate) struct XdpReceiver {
     handing: Handing,
     queues: Vec<Queue>,
     partial: Vec<Option<Partial>>,
-    gathered: Gathered,
+    /// For the next batch.
+    gathered: Lists,
     /// The queue that is asked first next time.
     next: usize,
-    /// How many packets the last batch had: what to make room for.
-    expected: usize,
     received: Received,
     waits: Vec<libc::pollfd>,
     /// The packets that a queue's ring has room for, as far as one may rely on it.
@@ -81,9 +71,8 @@ impl XdpReceiver {
             waits: waits.collect(),
             partial: queues.iter().map(|_| None).collect(),
             queues,
-            gathered: Gathered::default(),
+            gathered: Lists::default(),
             next: 0,
-            expected: 64,
             received: Received::default(),
             ring,
         }
@@ -156,8 +145,8 @@ impl Receiver for XdpReceiver {
         if self.gathered.descriptors.is_empty() {
             return None;
         }
-        self.expected = self.gathered.descriptors.len();
-        let Gathered { descriptors, metadata, places, queues } = std::mem::take(&mut self.gathered);
+        let next = self.homes.take_lists(self.lane);
+        let Lists { descriptors, metadata, places, queues } = std::mem::replace(&mut self.gathered, next);
         let held = Box::new(Held::new(places, queues, self.homes.clone()));
         let span = self.umem.span().clone();
         // SAFETY: each packet lies in memory of its own, with its room, which the companion keeps (`Intake::piece`).
@@ -177,7 +166,7 @@ struct Intake<'a> {
     homes: &'a Homes,
     lane: usize,
     handing: Handing,
-    gathered: &'a mut Gathered,
+    gathered: &'a mut Lists,
     partial: &'a mut Option<Partial>,
     received: &'a mut Received,
     queue: Option<u16>,

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use portcullis_core::packet::{Arena, ROOM, Span};
+use portcullis_core::packet::{Arena, Descriptor, Metadata, ROOM, Span};
 use xsk_rs::config::UmemConfig;
 use xsk_rs::umem::frame::FrameDesc;
 
@@ -147,31 +147,10 @@ impl Umem {
         unsafe { std::slice::from_raw_parts_mut(self.span.as_ptr().add(slot.address()), length) }
     }
 
-    /// Bytes in a slot.
-    ///
-    /// # Panics
-    /// When they are not all in it.
-    fn slot_bytes<'a>(&'a self, slot: &'a Slot, offset: usize, length: usize) -> &'a [u8] {
-        assert!(slot.start <= offset && offset + length <= slot.start + slot.length, "outside of the slot");
-        // SAFETY: the bytes are the slot's, which is ours for as long as it is borrowed, and nobody writes to it meanwhile.
-        unsafe { std::slice::from_raw_parts(self.span.as_ptr().add(offset), length) }
-    }
-
     /// The frame's bytes from its address on.
     pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
         // SAFETY: the bytes are the frame's, which is ours for as long as it is borrowed.
         unsafe { std::slice::from_raw_parts_mut(self.span.as_ptr().add(frame.address()), self.room(frame)) }
-    }
-
-    /// Bytes that lie anywhere in a frame.
-    ///
-    /// # Panics
-    /// When they are not all in it.
-    fn frame_bytes<'a>(&'a self, frame: &'a Frame, offset: usize, length: usize) -> &'a [u8] {
-        let start = self.number(frame) * self.frame_size;
-        assert!(start <= offset && offset + length <= start + self.frame_size, "outside of the frame");
-        // SAFETY: the bytes are the frame's, which is ours for as long as it is borrowed, and nobody writes to it meanwhile.
-        unsafe { std::slice::from_raw_parts(self.span.as_ptr().add(offset), length) }
     }
 
     /// Bytes that lie anywhere in a packet's memory.
@@ -179,10 +158,27 @@ impl Umem {
     /// # Panics
     /// When they are not all in it.
     pub fn place_bytes<'a>(&'a self, place: &'a Place, offset: usize, length: usize) -> &'a [u8] {
-        match place {
-            Place::Slot(slot) => self.slot_bytes(slot, offset, length),
-            Place::Frame(frame) => self.frame_bytes(frame, offset, length),
-        }
+        self.check(place, offset, length);
+        // SAFETY: the bytes are the place's, which is ours for as long as it is borrowed, and nobody writes to it meanwhile.
+        unsafe { std::slice::from_raw_parts(self.span.as_ptr().add(offset), length) }
+    }
+
+    /// The same, for writing.
+    ///
+    /// # Panics
+    /// When they are not all in it.
+    pub fn place_bytes_mut<'a>(&'a self, place: &'a mut Place, offset: usize, length: usize) -> &'a mut [u8] {
+        self.check(place, offset, length);
+        // SAFETY: the bytes are the place's, which is ours alone for as long as it is borrowed.
+        unsafe { std::slice::from_raw_parts_mut(self.span.as_ptr().add(offset), length) }
+    }
+
+    fn check(&self, place: &Place, offset: usize, length: usize) {
+        let (start, size) = match place {
+            Place::Slot(slot) => (slot.start, slot.length),
+            Place::Frame(frame) => (self.number(frame) * self.frame_size, self.frame_size),
+        };
+        assert!(start <= offset && offset + length <= start + size, "outside of the packet's memory");
     }
 
     /// The frame's bytes from its address on, this many.
@@ -246,6 +242,17 @@ pub(crate) struct Homes {
 struct Home {
     frames: Vec<Frame>,
     slots: Vec<Slot>,
+    lists: Vec<Lists>,
+}
+
+/// What batches are made of. Those of batches that are through are empty, and as long as a batch was: for the next ones.
+#[derive(Debug, Default)]
+pub(crate) struct Lists {
+    pub descriptors: Vec<Descriptor>,
+    pub metadata: Vec<Metadata>,
+    pub places: Vec<Place>,
+    /// By which of the lane's queues each came; empty where the lane has one.
+    pub queues: Vec<u16>,
 }
 
 impl Homes {
@@ -259,7 +266,7 @@ impl Homes {
             let mut slot = || Slot::new(frames.by_ref().take(slot_frames).collect(), frame_size);
             let slots: Vec<_> = (0..slots).map(|_| slot()).collect();
             let frames = frames.by_ref().take(per_lane - slots.len() * slot_frames).collect();
-            Mutex::new(Home { frames, slots })
+            Mutex::new(Home { frames, slots, lists: Vec::new() })
         });
         // What is left over by the division is nobody's.
         Homes { frame_size, per_lane, lanes: lanes.collect() }
@@ -297,6 +304,20 @@ impl Homes {
     /// Takes a slot, if one is at home.
     pub fn take_slot(&self, lane: usize) -> Option<Slot> {
         self.lock(lane).slots.pop()
+    }
+
+    /// Takes lists, with nothing in them.
+    pub fn take_lists(&self, lane: usize) -> Lists {
+        self.lock(lane).lists.pop().unwrap_or_default()
+    }
+
+    /// Brings lists home. What is in them is forgotten, but for memory, which goes home, too.
+    pub fn put_lists(&self, lane: usize, mut lists: Lists) {
+        self.put(lists.places.drain(..));
+        lists.descriptors.clear();
+        lists.metadata.clear();
+        lists.queues.clear();
+        self.lock(lane).lists.push(lists);
     }
 
     /// Frames that lanes have in all, wherever they are.
@@ -380,6 +401,26 @@ mod tests {
         let held = Held::new(first.into_iter().map(Place::Frame).collect(), vec![7], homes.clone());
         let (places, queues) = held.take();
         assert_eq!((places.len(), queues.as_slice(), homes.count()), (2, &[7][..], 4));
+    }
+
+    #[test]
+    fn lists_come_back_empty_and_what_was_in_them_goes_home() {
+        let (umem, frames) = umem(4);
+        let homes = Homes::new(frames, 1, 0, 1, umem.frame_size());
+        let mut lists = homes.take_lists(0);
+        let mut frames = Vec::new();
+        homes.take(0, 3, &mut frames);
+        lists.places.extend(frames.into_iter().map(Place::Frame));
+        lists.descriptors.resize(3, Descriptor::default());
+        lists.metadata.resize(3, Metadata::default());
+        lists.queues.resize(3, 1);
+        assert_eq!(homes.count(), 1);
+        homes.put_lists(0, lists);
+        assert_eq!(homes.count(), 4);
+        let Lists { descriptors, metadata, places, queues } = homes.take_lists(0);
+        assert_eq!((descriptors.len(), metadata.len(), places.len(), queues.len()), (0, 0, 0, 0));
+        let room = [descriptors.capacity(), metadata.capacity(), places.capacity(), queues.capacity()];
+        assert!(room.iter().all(|room| *room >= 3), "{room:?}");
     }
 
     #[test]
