@@ -47,6 +47,7 @@
 //!
 //! Without any, the interpreter and the device that does nothing remain.
 
+pub mod control;
 pub mod devices;
 pub mod maglev;
 pub mod map_file;

@@ -3,6 +3,7 @@
 //! [`mutate`].
 
 pub mod capture_bytes;
+pub mod control_requests;
 pub mod descriptors;
 mod filter;
 pub mod map_files;

@@ -5,12 +5,17 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+#[cfg(all(target_os = "linux", feature = "live"))]
+use portcullis::control::{Refused, Reload};
 use portcullis::lang::opencl_c::files::{Includes, NoIncludes};
 use portcullis::lang::{MAX_SOURCE, Source, opencl_c, wgsl};
 use portcullis::program::{DEFAULT_FUEL, Program, ProgramOptions};
 use portcullis::reason;
 
 use super::failure::Failure;
+
+/// Fuel, at most.
+const MOST_FUEL: u32 = 1 << 24;
 
 /// What to filter with.
 #[derive(Debug, clap::Args)]
@@ -26,7 +31,7 @@ pub struct FilterArgs {
     /// Loop iterations that the filter may spend on a packet; one that needs more is ABORTED
     ///
     /// At most 16777216, so that one packet cannot take longer than a Ctrl-C can wait for.
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_FUEL, value_parser = clap::value_parser!(u32).range(..=1 << 24))]
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_FUEL, value_parser = clap::value_parser!(u32).range(..=i64::from(MOST_FUEL)))]
     fuel: u32,
 }
 
@@ -57,6 +62,34 @@ impl FilterArgs {
     /// The name to show for the filter.
     pub fn name(&self) -> String {
         if self.is_stdin() { "<stdin>".into() } else { self.filter.display().to_string() }
+    }
+
+    /// The same as a request to a run that goes on.
+    #[cfg(all(target_os = "linux", feature = "live"))]
+    pub fn reload(&self) -> Result<Reload, Failure> {
+        if self.is_stdin() {
+            return Err(Failure::Usage("the run reads the filter itself, and needs a file".into()));
+        }
+        // Here, since the run may be in another folder.
+        let wrong = |what: &str| Failure::Usage(format!("{}: {what}", self.name()));
+        let path = std::path::absolute(&self.filter).map_err(|error| wrong(&reason(&error)))?;
+        let filter = path.to_str().ok_or_else(|| wrong("the path is no text in UTF-8, and cannot be sent"))?.to_owned();
+        self.language()?;
+        let language = self.language.and_then(|language| Some(language.to_possible_value()?.get_name().to_owned()));
+        Ok(Reload { filter, language, set: self.set.clone(), fuel: Some(self.fuel) })
+    }
+
+    /// What is to be loaded for such a request.
+    #[cfg(all(target_os = "linux", feature = "live"))]
+    pub fn of(reload: &Reload) -> Result<FilterArgs, Refused> {
+        let Reload { filter, language, set, fuel } = reload;
+        let language = language.as_deref().map(|name| <Language as ValueEnum>::from_str(name, false)).transpose();
+        let language = language.map_err(|_| Refused::usage("the language is `wgsl` or `opencl-c`"))?;
+        let fuel = fuel.unwrap_or(DEFAULT_FUEL);
+        if fuel > MOST_FUEL {
+            return Err(Refused::usage(format!("fuel is {MOST_FUEL} at most")));
+        }
+        Ok(FilterArgs { filter: filter.into(), language, set: set.clone(), fuel })
     }
 
     /// What the text is written in.

@@ -2,6 +2,7 @@
 
 mod check;
 mod completions;
+mod ctl;
 mod demo;
 mod devices;
 mod failure;
@@ -33,6 +34,7 @@ struct Cli {
 enum Command {
     Run(Box<run::Args>),
     Check(check::Args),
+    Ctl(ctl::Args),
     Devices(devices::Args),
     Selftest(selftest::Args),
     Header(header::Args),
@@ -56,6 +58,7 @@ pub fn main() -> ExitCode {
         None => demo::run(),
         Some(Command::Run(args)) => run::run(&args),
         Some(Command::Check(args)) => check::run(args),
+        Some(Command::Ctl(args)) => ctl::run(&args),
         Some(Command::Devices(args)) => devices::run(args),
         Some(Command::Selftest(args)) => selftest::run(args),
         Some(Command::Header(args)) => header::run(args),

@@ -18,6 +18,13 @@ use portcullis_core::map::{Declaration, Full, Kind, Table};
 
 pub use entries::Entries;
 
+/// That there is no map of this name among those of a filter.
+pub fn no_map(maps: &[Declaration], name: &str) -> String {
+    let names: Vec<String> = maps.iter().map(|map| format!("`{}`", map.name)).collect();
+    let there = if names.is_empty() { "no maps".into() } else { names.join(", ") };
+    format!("the filter has no map `{}`; it has {there}", text::shown(name))
+}
+
 /// Sets entries in a table, over those of the same keys; the others stay.
 ///
 /// # Errors

@@ -81,6 +81,39 @@ pub fn read(map: &Declaration, format: Format, bytes: &[u8]) -> Result<Rows, Pro
     reader.finish()
 }
 
+/// The words of a key, out of cells as rows have them.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn key(map: &Declaration, cells: &[impl AsRef<str>]) -> Result<Vec<u32>, String> {
+    let mut reader = Reader::new(map);
+    reader.key(cells)?;
+    let (there, wanted) = (reader.words.len(), reader.length(Part::Key));
+    if there < wanted {
+        return Err(format!("the key ends after {there} of {wanted} words; {}", reader.whole()));
+    }
+    Ok(reader.words)
+}
+
+/// The words of a key and of a value, out of cells as rows have them.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn entry(
+    map: &Declaration,
+    key: &[impl AsRef<str>],
+    value: &[impl AsRef<str>],
+) -> Result<(Vec<u32>, Vec<u32>), String> {
+    let mut reader = Reader::new(map);
+    reader.key(key)?;
+    if reader.part() == Part::Value || reader.length(Part::Value) == 0 {
+        value.iter().try_for_each(|cell| reader.cell(cell.as_ref().trim(), Part::Value))?;
+    }
+    reader.end(1)?;
+    let (key, value) = reader.rows.entries.iter().next().ok_or("there is no row")?;
+    Ok((key.to_vec(), value.to_vec()))
+}
+
 /// The bytes of a file of rows. One that is larger than any rows of the map's can be is not read to its end, which it may
 /// not have.
 ///
@@ -148,6 +181,11 @@ impl<'a> Reader<'a> {
     /// The part that the next cell is of.
     pub fn part(&self) -> Part {
         if self.words.len() < self.length(Part::Key) { Part::Key } else { Part::Value }
+    }
+
+    /// The cells of a row's key; what is wrong with one.
+    fn key(&mut self, cells: &[impl AsRef<str>]) -> Result<(), String> {
+        cells.iter().try_for_each(|cell| self.cell(cell.as_ref().trim(), Part::Key))
     }
 
     /// The next cell of a row; what is wrong with it.

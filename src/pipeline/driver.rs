@@ -55,7 +55,7 @@ pub(super) trait Ends<S> {
     /// done, is done in between.
     fn next(&mut self, idle: bool) -> Result<Next<Self::Note>, Self::Error>;
 
-    /// A batch is about to be submitted.
+    /// A batch is about to be submitted, or none has come for a while.
     fn boundary(&mut self, session: &mut dyn Session) -> Result<(), DeviceError>;
 
     /// A batch has come back; where it is `aside`, from the session's relief, and maybe before others that went in before it.
@@ -116,7 +116,11 @@ impl<S: Slot, E: Ends<S>> Driver<S, E> {
             match self.complete()? {
                 true => {}
                 false if ended => return Ok(()),
-                false => self.ends.tend()?,
+                false => {
+                    // Maps follow their files while nothing comes, too: somebody may look.
+                    self.ends.boundary(self.slot.session())?;
+                    self.ends.tend()?;
+                }
             }
         }
     }

@@ -57,7 +57,7 @@ pub trait Observer {
     fn event(&mut self, event: Event<'_>);
 
     /// A batch is about to be submitted: what is done to the session's maps now is there for this batch and all behind it,
-    /// and for none before it.
+    /// and for none before it. Live, this is also called now and then while no batch comes.
     ///
     /// # Errors
     /// Those of the session: they end the run.

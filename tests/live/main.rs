@@ -2,6 +2,7 @@
 #![cfg(target_os = "linux")]
 
 mod af_xdp;
+mod control;
 #[cfg(feature = "nfqueue")]
 mod nfqueue;
 mod selftest;

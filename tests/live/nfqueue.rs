@@ -6,15 +6,15 @@ use portcullis_live_tests::{Namespace, Suite, Veth, ping, tcp_echo};
 
 use crate::support::{Ended, NOTHING, Running, SOON, command, command_on, ends};
 
-struct Net {
-    veth: Veth,
-    left: Namespace,
-    right: Namespace,
-    _suite: Suite,
+pub struct Net {
+    pub veth: Veth,
+    pub left: Namespace,
+    pub right: Namespace,
+    pub _suite: Suite,
 }
 
 /// Two namespaces, where what comes in on the right goes to queues by these rules.
-fn net(rules: &[&str]) -> Option<Net> {
+pub fn net(rules: &[&str]) -> Option<Net> {
     let suite = Suite::begin("run --nfqueue", "nfqueue", &["iptables-legacy", "ip6tables-legacy"])?;
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).make();

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::declare::{Declaration, Kind};
 use super::fields::{Columns, Field};
-use super::rows::in_order;
+use super::rows::{Row, in_order};
 
 /// How entries are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,9 +38,22 @@ impl Format {
 /// # Errors
 /// What `out` fails with.
 pub fn dump(map: &Declaration, words: &[u32], format: Format, out: &mut dyn Write) -> io::Result<()> {
+    dump_rows(map, in_order(map, words), format, out)
+}
+
+/// The same of entries, in the order in which they come.
+///
+/// # Errors
+/// What `out` fails with.
+pub fn dump_rows(
+    map: &Declaration,
+    rows: impl IntoIterator<Item = Row>,
+    format: Format,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     match format {
-        Format::Csv => csv(map, words, out),
-        Format::Json => json(map, words, out),
+        Format::Csv => csv(map, rows, out),
+        Format::Json => json(map, rows, out),
     }
 }
 
@@ -55,17 +68,17 @@ fn cells<'a>(columns: &'a [Field], mut words: &'a [u32], quotes: &'a str) -> imp
     })
 }
 
-fn csv(map: &Declaration, words: &[u32], out: &mut dyn Write) -> io::Result<()> {
+fn csv(map: &Declaration, rows: impl IntoIterator<Item = Row>, out: &mut dyn Write) -> io::Result<()> {
     let columns = Columns::of(map);
     writeln!(out, "{}", columns.header())?;
-    for row in in_order(map, words) {
+    for row in rows {
         list(out, cells(&columns.key, &row.key, "").chain(cells(&columns.value, &row.value, "")))?;
         writeln!(out)?;
     }
     Ok(())
 }
 
-fn json(map: &Declaration, words: &[u32], out: &mut dyn Write) -> io::Result<()> {
+fn json(map: &Declaration, rows: impl IntoIterator<Item = Row>, out: &mut dyn Write) -> io::Result<()> {
     let columns = Columns::of(map);
     // What there is one of is itself, and no list.
     let key = match map.kind {
@@ -76,7 +89,7 @@ fn json(map: &Declaration, words: &[u32], out: &mut dyn Write) -> io::Result<()>
     let value = if map.kind == Kind::Counter { ("sum", ["", ""]) } else { ("value", ["[", "]"]) };
     out.write_all(b"[")?;
     let mut between = "\n{";
-    for row in in_order(map, words) {
+    for row in rows {
         out.write_all(between.as_bytes())?;
         for (end, (name, [opens, closes]), columns, words) in
             [(",", key, &columns.key, &row.key), ("}", value, &columns.value, &row.value)]

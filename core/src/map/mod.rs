@@ -26,7 +26,7 @@ pub mod upkeep;
 mod words;
 
 pub use declare::{Declaration, Kind};
-pub use dump::{Format, dump};
+pub use dump::{Format, dump, dump_rows};
 pub use handle::{Handle, OpenError, Snapshot, UpdateError};
 pub use rows::{Row, in_order, rows};
 pub use single::{Changed, Single};

@@ -1,12 +1,15 @@
 //! What a run's maps begin with and where they go.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::builder::{NonEmptyStringValueParser, StringValueParser, TypedValueParser};
 use portcullis::device::{DeviceError, DeviceInfo, Session};
 use portcullis::io::SinkError;
-use portcullis::map::Format;
+use portcullis::map::{Declaration, Format};
+use portcullis::map_file::no_map;
+use portcullis::map_file::text::Rows;
 use portcullis::program::Program;
 
 use super::dump::Dumps;
@@ -17,7 +20,7 @@ use super::watch::Follower;
 use crate::cli::failure::Failure;
 
 /// The arguments about maps.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct MapArgs {
     /// Carry all maps from one run to the next: they begin with what this file has, if it is there, and are written to
     /// it after the run
@@ -91,6 +94,12 @@ fn parts<'a>(text: &'a str, example: &str) -> Result<(&'a str, &'a str), String>
 }
 
 impl MapArgs {
+    /// Whether something is to be done between two batches.
+    #[cfg(all(target_os = "linux", feature = "live"))]
+    pub fn follows(&self) -> bool {
+        self.state_every.is_some() || !self.watch_map.is_empty()
+    }
+
     /// Whether standard output is taken.
     pub fn takes_stdout(&self) -> bool {
         self.dump_map.iter().any(|dump| dump.file == "-")
@@ -98,7 +107,6 @@ impl MapArgs {
 
     /// Refuses maps that the filter does not have, and devices that have none.
     pub fn check(&self, program: &Program, device: &DeviceInfo) -> Result<(), Failure> {
-        let names: Vec<String> = program.maps().iter().map(|map| format!("`{}`", map.name)).collect();
         let state = self.state.iter().map(|file| (format!("--state {file}"), None));
         let files =
             [("--map", &self.map), ("--watch-map", &self.watch_map), ("--dump-map", &self.dump_map)].into_iter();
@@ -107,11 +115,8 @@ impl MapArgs {
         for (given, file) in state.chain(files) {
             let wrong = |what: String| Err(Failure::Usage(format!("{given}: {what}")));
             match file {
-                Some(file) if file.number(program).is_none() => {
-                    let there = if names.is_empty() { "no maps".into() } else { names.join(", ") };
-                    return wrong(format!("the filter has no map `{}`; it has {there}", file.map));
-                }
-                None if names.is_empty() => return wrong("the filter has no maps".into()),
+                Some(file) if file.number(program).is_none() => return wrong(no_map(program.maps(), &file.map)),
+                None if program.maps().is_empty() => return wrong("the filter has no maps".into()),
                 _ if device.id == "noop" => {
                     return wrong(format!("{} runs no filter, and has no maps; choose another device", device.id));
                 }
@@ -137,26 +142,32 @@ pub enum Told {
 }
 
 /// The maps of a run.
-pub struct Maps<'a> {
-    args: &'a MapArgs,
-    program: &'a Program,
-    state: Option<State<'a>>,
-    followers: Vec<Follower<'a>>,
-    dumps: Option<Dumps<'a>>,
+pub struct Maps {
+    args: MapArgs,
+    pub(super) program: Arc<Program>,
+    state: Option<State>,
+    pub(super) followers: Vec<Follower>,
+    dumps: Option<Dumps>,
 }
 
-impl<'a> Maps<'a> {
+/// A map and its number.
+type Numbered<'a> = (usize, &'a Declaration);
+
+/// A file's map.
+fn numbered<'a>(file: &MapFile, program: &'a Program) -> Option<Numbered<'a>> {
+    file.number(program).map(|number| (number, &program.maps()[number]))
+}
+
+impl Maps {
     /// Brings what they begin with to the session.
-    pub fn load(args: &'a MapArgs, program: &'a Program, session: &mut dyn Session) -> Result<Maps<'a>, Failure> {
+    pub fn load(args: &MapArgs, program: &Arc<Program>, session: &mut dyn Session) -> Result<Maps, Failure> {
         let every = args.state_every.map(|seconds| Duration::from_secs(seconds.into()));
         let mut state = args.state.as_deref().map(|name| State::open(name, every)).transpose()?;
-        let number = |file: &MapFile| Some((file.number(program)?, &program.maps()[file.number(program)?]));
         // What is wrong with any of the files comes before the first is taken.
-        let given = args.map.iter().filter_map(|file| Some((file, number(file)?)));
+        let given = args.map.iter().filter_map(|file| Some((file, numbered(file, program)?)));
         let given = given.map(|(file, map)| Ok((file, map, rows::read(file, map.1)?)));
         let given: Vec<_> = given.collect::<Result<_, Failure>>()?;
-        let watched = args.watch_map.iter().filter_map(|file| Some((file, number(file)?)));
-        let watched: Vec<_> = watched.map(|(file, map)| Follower::new(file, map)).collect::<Result<_, Failure>>()?;
+        let watched = watched(args, program)?;
         if let Some(state) = &mut state {
             state.load(program, session)?;
         }
@@ -168,12 +179,12 @@ impl<'a> Maps<'a> {
             follower.begin(rows, session)?;
             followers.push(follower);
         }
-        Ok(Maps { args, program, state, followers, dumps: None })
+        Ok(Maps { args: args.clone(), program: program.clone(), state, followers, dumps: None })
     }
 
     /// Sees whether what is written after the run can be.
     pub fn open_outputs(&mut self) -> Result<(), SinkError> {
-        self.dumps = Some(Dumps::open(&self.args.dump_map, self.program)?);
+        self.dumps = Some(Dumps::open(&self.args.dump_map)?);
         Ok(())
     }
 
@@ -181,7 +192,7 @@ impl<'a> Maps<'a> {
     /// what can be again, is to be told.
     pub fn follow(&mut self, session: &mut dyn Session) -> Result<Vec<Told>, DeviceError> {
         let mut told = Vec::new();
-        if let Some(Err(error)) = self.state.as_mut().map(|state| state.save_if_due(self.program, session)) {
+        if let Some(Err(error)) = self.state.as_mut().map(|state| state.save_if_due(&self.program, session)) {
             told.push(Told::Warning(format!("{error}; the file is as it was, and is tried again")));
         }
         for follower in &mut self.followers {
@@ -198,9 +209,15 @@ impl<'a> Maps<'a> {
     /// Writes what is there now to all files, also where one fails; the first error is given.
     pub fn write(&mut self, session: &mut dyn Session) -> Result<(), Failure> {
         let saved =
-            self.state.as_mut().map_or(Ok(()), |state| state.save(self.program, session).map_err(Failure::from));
-        saved.and(self.dumps.as_ref().map_or(Ok(()), |dumps| dumps.write(session)))
+            self.state.as_mut().map_or(Ok(()), |state| state.save(&self.program, session).map_err(Failure::from));
+        saved.and(self.dumps.as_ref().map_or(Ok(()), |dumps| dumps.write(&self.program, session)))
     }
+}
+
+/// Reads the files that maps follow, and watches them from now on.
+pub(super) fn watched(args: &MapArgs, program: &Program) -> Result<Vec<(Follower, Rows)>, Failure> {
+    let watched = args.watch_map.iter().filter_map(|file| Some((file, numbered(file, program)?)));
+    watched.map(|(file, map)| Follower::new(file, map)).collect()
 }
 
 #[cfg(test)]

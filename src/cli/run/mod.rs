@@ -2,7 +2,7 @@
 
 mod dump;
 pub mod interrupt;
-mod live;
+pub mod live;
 mod maps;
 mod places;
 mod progress;
@@ -10,6 +10,8 @@ mod replace;
 mod report;
 mod rows;
 mod state;
+#[cfg(all(target_os = "linux", feature = "live"))]
+mod takeover;
 mod watch;
 
 use std::io::{IsTerminal, stdin, stdout};
@@ -257,12 +259,12 @@ fn run_capture(args: &Args, read: &str) -> Result<(), Failure> {
 }
 
 /// Shows how far a run is, and has maps follow their files.
-struct Onlooker<'a, 'm> {
+struct Onlooker<'a> {
     progress: &'a mut Progress,
-    maps: &'a mut Maps<'m>,
+    maps: &'a mut Maps,
 }
 
-impl Observer for Onlooker<'_, '_> {
+impl Observer for Onlooker<'_> {
     fn event(&mut self, event: Event<'_>) {
         match event {
             Event::Warning(warning) => self.progress.above(|| out::warn(&warning.to_string())),

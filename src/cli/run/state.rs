@@ -17,8 +17,8 @@ use super::replace::Replacement;
 use crate::cli::failure::Failure;
 
 /// The file, from before a run to behind it.
-pub struct State<'a> {
-    name: &'a str,
+pub struct State {
+    name: String,
     /// What is there now, if anything is, which nobody else may write meanwhile.
     now: Option<File>,
     next: Replacement,
@@ -33,9 +33,9 @@ struct Due {
     failing: bool,
 }
 
-impl<'a> State<'a> {
+impl State {
     /// Sees whether the file can be read, if it is there, and written. Nobody else may have it meanwhile.
-    pub fn open(name: &'a str, every: Option<Duration>) -> Result<State<'a>, Failure> {
+    pub fn open(name: &str, every: Option<Duration>) -> Result<State, Failure> {
         let path = place(Path::new(name));
         if path.metadata().is_ok_and(|it| !it.is_file() && !it.is_dir()) {
             return Err(wrong(name, "this is no file, and state is carried in one"));
@@ -55,20 +55,20 @@ impl<'a> State<'a> {
             }
         };
         let due = every.map(|every| Due { every, last: Instant::now(), failing: false });
-        Ok(State { name, now, next: Replacement::new(name)?, due })
+        Ok(State { name: name.into(), now, next: Replacement::new(name)?, due })
     }
 
     /// Brings what is in the file to the session's maps.
     pub fn load(&mut self, program: &Program, session: &mut dyn Session) -> Result<(), Failure> {
         let Some(mut file) = self.now.as_ref() else { return Ok(()) };
         let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(|error| wrong(self.name, &reason(&error)))?;
+        file.read_to_end(&mut bytes).map_err(|error| wrong(&self.name, &reason(&error)))?;
         let maps = program.maps();
-        let all = state::read(maps, &bytes).map_err(|error| wrong(self.name, &error.to_string()))?;
+        let all = state::read(maps, &bytes).map_err(|error| wrong(&self.name, &error.to_string()))?;
         for (number, (map, entries)) in maps.iter().zip(&all).enumerate() {
             let mut table = Table::new(map, session.map_words(number)?);
             map_file::put_back(&mut table, entries)
-                .map_err(|entry| wrong(self.name, &state::no_room(map, entries, entry).to_string()))?;
+                .map_err(|entry| wrong(&self.name, &state::no_room(map, entries, entry).to_string()))?;
             let (at, words) = table.changes();
             session.set_map_words(number, at, words)?;
         }

@@ -13,10 +13,10 @@ use super::rows::no_room;
 use crate::cli::failure::Failure;
 
 /// A map and the file that it follows.
-pub struct Follower<'a> {
-    from: &'a MapFile,
+pub struct Follower {
+    from: MapFile,
     number: usize,
-    map: &'a Declaration,
+    map: Declaration,
     watch: Watch,
     /// What was in the file when the map was last made to follow it.
     followed: Entries,
@@ -24,16 +24,31 @@ pub struct Follower<'a> {
     stays: bool,
 }
 
-impl<'a> Follower<'a> {
+impl Follower {
     /// Reads the file, and watches it from now on. The rows are for [`Follower::begin`].
-    pub fn new(from: &'a MapFile, (number, map): (usize, &'a Declaration)) -> Result<(Follower<'a>, Rows), Failure> {
+    pub fn new(from: &MapFile, (number, map): (usize, &Declaration)) -> Result<(Follower, Rows), Failure> {
         let (rows, watch) = Watch::start(Path::new(&from.file), map, from.format).map_err(Failure::Wrong)?;
-        Ok((Follower { from, number, map, watch, followed: Entries::new(map), stays: false }, rows))
+        let followed = Entries::new(map);
+        Ok((Follower { from: from.clone(), number, map: map.clone(), watch, followed, stays: false }, rows))
     }
 
     /// Makes the map follow the file for the first time.
     pub fn begin(&mut self, rows: Rows, session: &mut dyn Session) -> Result<(), Failure> {
         self.follow(rows, session)?.map_err(Failure::Wrong)
+    }
+
+    /// Whether it is of this map.
+    #[cfg(all(target_os = "linux", feature = "live"))]
+    pub fn follows(&self, map: &str) -> bool {
+        self.map.name == map
+    }
+
+    /// Goes on where another left off, whose map is carried over to this one's: what filters have made of values stays.
+    #[cfg(all(target_os = "linux", feature = "live"))]
+    pub fn inherit(&mut self, others: &[Follower]) {
+        if let Some(before) = others.iter().find(|other| other.follows(&self.map.name)) {
+            self.followed = before.followed.clone();
+        }
     }
 
     /// Between two batches: makes the map follow the file where that has changed. Where it cannot, the map stays as it is,
@@ -59,9 +74,9 @@ impl<'a> Follower<'a> {
     }
 
     fn follow(&mut self, rows: Rows, session: &mut dyn Session) -> Result<Result<(), String>, DeviceError> {
-        let mut table = Table::new(self.map, session.map_words(self.number)?);
-        if let Err(row) = map_file::follow(self.map, &mut table, &self.followed, &rows.entries) {
-            return Ok(Err(no_room(&rows, row, self.map).of(&self.from.file)));
+        let mut table = Table::new(&self.map, session.map_words(self.number)?);
+        if let Err(row) = map_file::follow(&self.map, &mut table, &self.followed, &rows.entries) {
+            return Ok(Err(no_room(&rows, row, &self.map).of(&self.from.file)));
         }
         let (at, words) = table.changes();
         session.set_map_words(self.number, at, words)?;

@@ -8,6 +8,7 @@ use portcullis::pipeline::live::links::Links;
 use portcullis::program::Program;
 
 use super::drive::{self, Prepared};
+use super::privileges::Admin;
 use super::report::Balance;
 use crate::cli::failure::Failure;
 use crate::cli::out;
@@ -64,26 +65,37 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     let prepared = Prepared::new(args)?;
-    shape(&mut options, &prepared.program);
+    shape(&mut options, &prepared.program, args)?;
     let mut run = af_xdp::open(&options).map_err(|error| Failure::Wrong(error.to_string()))?;
     announce(&run);
-    let names = run.ports.iter().map(|port| &*port.interface);
+    let names: Vec<String> = run.ports.iter().map(|port| port.interface.clone()).collect();
     // Whoever cannot be told of links has his packets all the same.
-    let links = Links::watch(names).inspect_err(|error| out::warn(&error.to_string())).ok();
+    let links =
+        || Links::watch(names.iter().map(String::as_str)).inspect_err(|error| out::warn(&error.to_string())).ok();
     let lanes = std::mem::take(&mut run.lanes);
-    let ended = drive::drive(args, prepared, lanes, || run.detach())?;
-    drop(links);
+    let admin = if run.ports.iter().any(|port| port.stack.is_some()) { Admin::AtEnd } else { Admin::No };
+    let ended = drive::drive(args, prepared, lanes, admin, links, || run.detach())?;
     ended.report(args, Some(balance(run.accounts.frames())))
 }
 
 /// Has packets come as the filter needs them.
-fn shape(options: &mut Options, program: &Program) {
+fn shape(options: &mut Options, program: &Program, args: &Args) -> Result<(), Failure> {
     let facts = program.facts();
-    options.room = if facts.changes_length { Room::Both } else { Room::None };
-    options.metadata = facts.uses_metadata;
-    options.rewrites = facts.changes_length || facts.writes.reach() > 0;
+    // Whatever filter may take over later.
+    let any = args.live.control.is_some();
+    options.room = if any || facts.changes_length { Room::Both } else { Room::None };
+    options.metadata = any || facts.uses_metadata;
+    options.rewrites = any || facts.changes_length || facts.writes.reach() > 0;
     // What packets share is in one place, and so they all go through one session.
-    options.lanes = if program.maps().is_empty() { Lanes::Each } else { Lanes::One };
+    options.lanes = match (args.live.lanes.as_deref(), program.maps().is_empty()) {
+        (Some("each"), false) => {
+            let what = "the filter has maps, which all packets share, and they take one lane; leave the option out";
+            return Err(Failure::Usage(format!("--lanes each: {what}")));
+        }
+        (Some("one"), _) | (None, false) => Lanes::One,
+        _ => Lanes::Each,
+    };
+    Ok(())
 }
 
 /// Says what was got.

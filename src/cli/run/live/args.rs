@@ -1,5 +1,6 @@
 //! The arguments about live packets.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
@@ -62,6 +63,14 @@ pub struct LiveArgs {
     #[arg(long, value_name = "WAY", value_parser = ["drop", "cpu"], default_value = "drop", conflicts_with = "read",
           help_heading = "Live packets")]
     pub overload: String,
+    /// How queues are dealt: `each` has a lane of its own, or `one` has all, so that a filter with maps can take over later;
+    /// by itself each, but for filters with maps
+    #[arg(long, value_name = "LANES", value_parser = ["one", "each"], requires = "af_xdp", conflicts_with = "nfqueue", help_heading = "Live packets")]
+    pub lanes: Option<String>,
+    /// Listen at this path, a socket that is made, for what `portcullis ctl` asks: to have another filter take over, for
+    /// maps, for numbers
+    #[arg(long, value_name = "PATH", value_parser = clap::builder::PathBufValueParser::new(), conflicts_with = "read", help_heading = "Live packets")]
+    pub control: Option<PathBuf>,
     /// Keep the threads of queues on these processors, in turn
     #[arg(long, value_name = "CPUS", value_delimiter = ',', conflicts_with = "read", help_heading = "Live packets")]
     pub pin: Vec<u16>,

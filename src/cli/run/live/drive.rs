@@ -2,7 +2,8 @@
 
 use std::io::{IsTerminal, stderr};
 use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use portcullis::device::{
     Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Imported, LoadOptions, Relieved, Session,
@@ -14,18 +15,21 @@ use portcullis::pipeline::live::metrics::server::{Address, AddressError, Server}
 use portcullis::pipeline::live::{
     Closing, LaneError, LaneStats, LiveLane, LiveOptions, RunStats, RunSummary, metrics, run_live,
 };
+use portcullis::pipeline::{Event, Observer};
 use portcullis::program::Program;
+use portcullis::reason;
 
+use super::control::{self, Held, Live, Socket};
+use super::privileges::{self, Admin};
 use super::report::Balance;
 use super::stats::{Form, Stats};
 use super::{log, report};
 use crate::cli::failure::{Failure, WRONG};
 use crate::cli::out;
 use crate::cli::run::interrupt::Interrupt;
-use crate::cli::run::maps::Maps;
+use crate::cli::run::maps::{Maps, Told};
 use crate::cli::run::places;
-use crate::cli::run::progress::Progress;
-use crate::cli::run::{Args, BatchSize, Onlooker};
+use crate::cli::run::{Args, BatchSize};
 
 /// A filter on a device, before there are packets.
 pub struct Prepared {
@@ -35,6 +39,7 @@ pub struct Prepared {
     options: LoadOptions,
     interrupt: Interrupt,
     metrics: Option<Address>,
+    control: Option<Socket>,
 }
 
 /// A run that is over.
@@ -82,10 +87,11 @@ impl Prepared {
             device = relieved(device, &load)?;
             device.load(&program, &load)?;
         }
+        let control = args.live.control.as_deref().map(Socket::bind).transpose()?;
         // What is about to be opened is also to be closed in order.
         interrupt.listen_always();
         interrupt.begin();
-        Ok(Prepared { program, device, options: load, interrupt, metrics })
+        Ok(Prepared { program, device, options: load, interrupt, metrics, control })
     }
 }
 
@@ -101,19 +107,43 @@ fn relieved(device: Arc<dyn Device>, load: &LoadOptions) -> Result<Arc<dyn Devic
     Ok(Arc::new(Relieved::new(device, devices::open("cpu")?)))
 }
 
-/// Drives lanes until somebody wants an end; `at_stop` has no more packets come then.
-pub fn drive(
+/// Drives lanes until somebody wants an end; `at_stop` has no more packets come then. What `beside` begins goes on until then, by
+/// threads that may no more than those of the lanes.
+pub fn drive<T>(
     args: &Args,
     prepared: Prepared,
     lanes: Vec<Lane>,
+    admin: Admin,
+    beside: impl FnOnce() -> T + Send,
     at_stop: impl FnOnce() + Send,
 ) -> Result<Ended, Failure> {
-    let Prepared { program, device, options, interrupt, metrics } = prepared;
+    privileges::give_up(args, admin)?;
+    // What is kept for the end, this thread keeps alone: all others are started by one that is without.
+    thread::scope(|scope| {
+        let run = thread::Builder::new().name("run".into()).spawn_scoped(scope, || {
+            if admin == Admin::AtEnd {
+                privileges::give_up_admin()?;
+            }
+            let beside = beside();
+            let ended = go(args, prepared, lanes, at_stop);
+            drop(beside);
+            ended
+        });
+        let run = run.map_err(|error| Failure::Wrong(format!("a thread cannot be started: {}", reason(&error))))?;
+        run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// The run itself.
+fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() + Send) -> Result<Ended, Failure> {
+    let Prepared { program, device, options, interrupt, metrics, control } = prepared;
     let dispatch = Dispatch::of(device.info(), &options)?;
     let load = |lane| Ok(LiveLane::new(lane, device.load(&program, &options)?));
     let mut lanes: Vec<LiveLane> = lanes.into_iter().map(load).collect::<Result<_, DeviceError>>()?;
     show_memory(&mut lanes, device.info())?;
-    warm_up(&mut lanes, &program)?;
+    for lane in &mut lanes {
+        warm_up(&mut *lane.session, &program)?;
+    }
     let names: Vec<String> = lanes.iter().map(|lane| lane.lane.name.clone()).collect();
     // A filter with maps has one lane.
     let session: &mut dyn Session = match lanes.first_mut() {
@@ -123,6 +153,7 @@ pub fn drive(
     let mut maps = Maps::load(&args.maps, &program, session)?;
     places::check(args)?;
     maps.open_outputs()?;
+    let maps = Arc::new(Mutex::new(maps));
     let closing = closing(args);
     let live = LiveOptions { closing, dispatch, processors: args.live.pin.iter().map(|cpu| (*cpu).into()).collect() };
     let stats: Vec<Arc<LaneStats>> = lanes.iter().map(|_| Arc::default()).collect();
@@ -147,16 +178,27 @@ pub fn drive(
     };
     let shown =
         args.live.stats.map(|every| Stats::start(every, run.clone(), form, interrupt.stop.clone())).transpose()?;
-    let mut progress = Progress::new(false);
-    let mut onlooker = Onlooker { progress: &mut progress, maps: &mut maps };
+    let held = lanes.iter().map(|lane| Held { orders: lane.orders.clone(), memory: lane.lane.memory.clone() });
+    let live_run = Live {
+        args: args.maps.clone(),
+        program: program.clone(),
+        device: device.clone(),
+        options: options.clone(),
+        stats: run.clone(),
+        maps: maps.clone(),
+        lanes: held.collect(),
+    };
+    let server = control.map(|socket| control::Server::start(socket, live_run)).transpose()?;
+    let mut onlooker = Onlooker { maps: maps.clone(), follows: args.maps.follows() };
     let (mut lanes, error) = run_live(lanes, &stats, &live, &interrupt.stop, at_stop, &mut onlooker);
+    drop(server);
     drop(shown);
     let reading = run.read();
     drop(metrics);
     let saved = match (&error, lanes.first_mut()) {
         // What was in flight is lost with a device that failed, and so is what it has done to the maps.
         (Some(LaneError::Device(_)), _) | (_, None) => Ok(()),
-        (_, Some(lane)) => maps.write(&mut *lane.session),
+        (_, Some(lane)) => lock(&maps).write(&mut *lane.session),
     };
     drop(lanes);
     Ok(Ended { summary: run.summary(&reading), device, error, saved })
@@ -169,6 +211,33 @@ fn serve(address: &Address, run: &Arc<RunStats>) -> Result<Server, Failure> {
     let server = server.map_err(|error| Failure::Wrong(format!("--metrics: {error}")))?;
     out::note(&format!("metrics: {}", server.address()));
     Ok(server)
+}
+
+/// Has maps follow their files.
+struct Onlooker {
+    maps: Arc<Mutex<Maps>>,
+    /// Whether there is anything to be done.
+    follows: bool,
+}
+
+impl Observer for Onlooker {
+    fn event(&mut self, _: Event<'_>) {}
+
+    fn boundary(&mut self, session: &mut dyn Session) -> Result<(), DeviceError> {
+        if self.follows {
+            for told in lock(&self.maps).follow(session)? {
+                match &told {
+                    Told::Warning(warning) => out::warn(warning),
+                    Told::Note(note) => out::note(note),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn lock(maps: &Mutex<Maps>) -> MutexGuard<'_, Maps> {
+    maps.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// When batches are closed.
@@ -200,17 +269,14 @@ fn show_memory(lanes: &mut [LiveLane], device: &DeviceInfo) -> Result<(), Device
     Ok(())
 }
 
-/// Has each session filter a packet that nobody sent: drivers put much off until the first batch (PoCL compiles then, for a
+/// Has a session filter a packet that nobody sent: drivers put much off until the first batch (PoCL compiles then, for a
 /// tenth of a second and more), which the first packets would wait for. What maps have would change, so with maps they do wait.
-fn warm_up(lanes: &mut [LiveLane], program: &Program) -> Result<(), DeviceError> {
+pub fn warm_up(session: &mut dyn Session, program: &Program) -> Result<(), DeviceError> {
     if !program.maps().is_empty() {
         return Ok(());
     }
-    for lane in lanes {
-        let batch = Batch::from_packets(&[[0; 64]]).map_err(|error| DeviceError::Refused(error.to_string()))?;
-        lane.session.run(batch)?;
-    }
-    Ok(())
+    let batch = Batch::from_packets(&[[0; 64]]).map_err(|error| DeviceError::Refused(error.to_string()))?;
+    session.run(batch).map(drop)
 }
 
 impl Ended {

@@ -4,13 +4,17 @@
 mod af_xdp;
 mod args;
 #[cfg(all(target_os = "linux", feature = "live"))]
+mod control;
+#[cfg(all(target_os = "linux", feature = "live"))]
 mod drive;
 #[cfg(all(target_os = "linux", feature = "live"))]
 mod log;
 #[cfg(all(target_os = "linux", feature = "nfqueue"))]
 mod nfqueue;
 #[cfg(all(target_os = "linux", feature = "live"))]
-mod report;
+mod privileges;
+#[cfg(all(target_os = "linux", feature = "live"))]
+pub mod report;
 #[cfg(all(target_os = "linux", feature = "live"))]
 mod stats;
 

@@ -3,8 +3,10 @@
 use portcullis::io::live::Lane;
 use portcullis::io::nfqueue::{self, QueueOptions};
 use portcullis::packet::Room;
+use portcullis::program::facts::Window;
 
 use super::drive::{self, Prepared};
+use super::privileges::Admin;
 use crate::cli::failure::Failure;
 use crate::cli::out;
 use crate::cli::run::{Args, BatchSize};
@@ -19,6 +21,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let prepared = Prepared::new(args)?;
     let facts = prepared.program.facts();
+    // Whatever filter may take over later.
+    let any = args.live.control.is_some();
     if queues.len() > 1 && !prepared.program.maps().is_empty() {
         let what = "a filter with maps takes one queue, in which all packets share its maps; have one rule send all packets to it";
         return Err(Failure::Usage(format!("--nfqueue: {what}")));
@@ -27,11 +31,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     for (port, queue) in (0..).zip(queues) {
         let mut options = QueueOptions {
             queue: *queue,
-            room: if facts.changes_length { Room::Both } else { Room::None },
-            writes: facts.writes,
+            room: if any || facts.changes_length { Room::Both } else { Room::None },
+            writes: if any { Window::WholePacket } else { facts.writes },
             fail_open: args.live.fail_open,
             port,
-            metadata: facts.uses_metadata,
+            metadata: any || facts.uses_metadata,
             ..QueueOptions::default()
         };
         if let Some(BatchSize::Packets(batch)) = args.batch {
@@ -47,5 +51,5 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         });
     }
     // What still comes while it ends gets the fallback verdict.
-    drive::drive(args, prepared, lanes, || ())?.report(args, None)
+    drive::drive(args, prepared, lanes, Admin::Always, || (), || ())?.report(args, None)
 }

@@ -1,0 +1,164 @@
+//! Any bytes as what somebody asks at the control socket, a request a line: no panic, an answer of one line to each, which can be
+//! read; and what is refused changes nothing.
+
+use portcullis::control::{self, Answer, Refused, Reload, Reloaded, Request, Service};
+use portcullis::map::declare::{Comments, declarations};
+use portcullis::map::layout::Layout;
+use portcullis::map::{Declaration, Table};
+use serde_json::value::RawValue;
+
+/// Maps of every kind, which are soon full.
+const MAPS: &str = "//! map flows: hash key=2 value=3 entries=5
+//! map named: hash key=5 value=3 entries=5 fields=from:ip,via:ipv4,bytes:u64,port
+//! map recent: lru_hash key=1 value=0 entries=5
+//! map routes: lpm key=1 value=1 entries=5
+//! map hosts: lpm key=4 value=2 entries=5
+//! map settings: array value=2 entries=5
+//! map sums: counter entries=5
+";
+
+/// A run that has maps and nothing else.
+struct Run {
+    maps: Vec<Declaration>,
+    words: Vec<Vec<u32>>,
+}
+
+impl Run {
+    fn new() -> Run {
+        let maps = declarations(MAPS, Comments::Wgsl).expect("they are right");
+        let words = maps.iter().map(|map| vec![0; Layout::of(map).words()]).collect();
+        Run { maps, words }
+    }
+
+    fn change<T>(&mut self, map: usize, change: impl FnOnce(&mut Table) -> T) -> T {
+        let mut table = Table::new(&self.maps[map], self.words[map].clone());
+        let result = change(&mut table);
+        let (at, words) = table.changes();
+        self.words[map][at..at + words.len()].copy_from_slice(words);
+        result
+    }
+}
+
+impl Service for Run {
+    fn stats(&mut self) -> Result<Box<RawValue>, Refused> {
+        RawValue::from_string("{}".into()).map_err(|error| Refused::wrong(error.to_string()))
+    }
+
+    fn reload(&mut self, filter: &Reload) -> Result<Reloaded, Refused> {
+        assert!(filter.filter.starts_with('/'), "{filter:?}");
+        Err(Refused::wrong("there is no other filter"))
+    }
+
+    fn maps(&mut self) -> Vec<Declaration> {
+        self.maps.clone()
+    }
+
+    fn words(&mut self, map: usize) -> Result<Vec<u32>, Refused> {
+        Ok(self.words[map].clone())
+    }
+
+    fn get(&mut self, map: usize, key: Vec<u32>) -> Result<Option<Vec<u32>>, Refused> {
+        assert_eq!(key.len(), self.maps[map].key_words() as usize);
+        Ok(self.change(map, |table| table.get(&key).map(<[u32]>::to_vec)))
+    }
+
+    fn set(&mut self, map: usize, key: Vec<u32>, value: Vec<u32>) -> Result<bool, Refused> {
+        assert_eq!((key.len(), value.len()), (self.maps[map].key_words() as usize, self.maps[map].value as usize));
+        Ok(self.change(map, |table| table.set(&key, &value).is_ok()))
+    }
+
+    fn remove(&mut self, map: usize, key: Vec<u32>) -> Result<bool, Refused> {
+        assert_eq!(key.len(), self.maps[map].key_words() as usize);
+        Ok(self.change(map, |table| table.remove(&key)))
+    }
+}
+
+/// # Panics
+/// Where an answer is none, or what is refused changes a map.
+pub fn run(data: &[u8]) {
+    let mut service = Run::new();
+    for request in data.split(|byte| *byte == b'\n').take(64) {
+        let before = service.words.clone();
+        let mut line = control::answer(request, &mut service);
+        assert_eq!(line.pop(), Some(b'\n'));
+        assert!(!line.contains(&b'\n'), "an answer is a line");
+        let decoded = control::decode(request);
+        match control::decode_answer(&line).unwrap_or_else(|wrong| panic!("{}", wrong.error)) {
+            Answer::Refused(Refused { error, is_rendered, .. }) => {
+                assert!(!error.is_empty() && (is_rendered || !error.chars().any(char::is_control)), "{error:?}");
+                assert_eq!(service.words, before, "what is refused changes nothing");
+            }
+            Answer::Done => assert!(matches!(decoded, Ok(Request::MapSet { .. } | Request::MapDel { .. }))),
+            Answer::Text(text) => {
+                assert!(matches!(decoded, Ok(Request::MapGet { .. })) && text.ends_with('\n'), "{text}");
+            }
+            Answer::Stats(_) => assert_eq!(decoded, Ok(Request::Stats)),
+            Answer::Reloaded(_) => panic!("there is no other filter"),
+        }
+        if let Ok(decoded) = decoded {
+            let again = control::encode(&decoded);
+            if again.len() <= control::LONGEST_REQUEST {
+                assert_eq!(control::decode(&again), Ok(decoded), "what is sent is what is read");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutate::{A_SECOND, Corpus, run_for};
+
+    const SEEDS: [&[u8]; 9] = [
+        br#"{"version":1,"request":"stats"}"#,
+        br#"{"version":1,"request":{"reload":{"filter":"/a.wgsl","language":"wgsl","set":[["a","1"]],"fuel":7}}}"#,
+        br#"{"version":1,"request":{"map-get":{"map":"sums","key":["1"],"format":"json"}}}"#,
+        br#"{"version":1,"request":{"map-set":{"map":"flows","key":["10.0.0.1","80"],"value":["1","2","0x3"]}}}
+{"version":1,"request":{"map-get":{"map":"flows"}}}"#,
+        br#"{"version":1,"request":{"map-set":{"map":"named","key":["::1","10.0.0.1"],"value":["5000000000","6"]}}}
+{"version":1,"request":{"map-get":{"map":"named","key":["::1","10.0.0.1"]}}}"#,
+        br#"{"version":1,"request":{"map-set":{"map":"recent","key":["7"]}}}
+{"version":1,"request":{"map-del":{"map":"recent","key":["7"]}}}"#,
+        br#"{"version":1,"request":{"map-set":{"map":"routes","key":["10.0.0.0/8"],"value":["1"]}}}
+{"version":1,"request":{"map-del":{"map":"routes","key":["10.0.0.0/8"]}}}"#,
+        br#"{"version":1,"request":{"map-set":{"map":"hosts","key":["2001:db8::/32"],"value":["1","2"]}}}
+{"version":1,"request":{"map-get":{"map":"hosts","format":"json"}}}"#,
+        br#"{"version":1,"request":{"map-set":{"map":"settings","key":["4"],"value":["02:00:00:00:00:01"]}}}
+{"version":1,"request":{"map-set":{"map":"sums","key":["0"],"value":["18446744073709551615"]}}}"#,
+    ];
+
+    /// Nothing that is right is refused, but where there is no other filter.
+    #[test]
+    fn the_seeds_are_right() {
+        for seed in SEEDS {
+            let mut service = Run::new();
+            for request in seed.split(|byte| *byte == b'\n') {
+                let answer = String::from_utf8(control::answer(request, &mut service)).unwrap();
+                assert!(!answer.contains("refused") || answer.contains("no other filter"), "{answer}");
+            }
+        }
+    }
+
+    #[test]
+    fn for_a_second() {
+        let pieces: [&[u8]; 16] = [
+            b"\n",
+            b"\"",
+            b"[",
+            b"]",
+            b"{",
+            b"}",
+            b",",
+            b"null",
+            b"[]",
+            b"[\"1\"]",
+            b"\"value\":[\"1\",\"2\"]",
+            b"\\u0000",
+            b"map-del",
+            b"map-get",
+            b"1e9",
+            b"\xff",
+        ];
+        println!("{} inputs", run_for(A_SECOND, "control_requests", Corpus { seeds: &SEEDS, pieces: &pieces }, 0, run));
+    }
+}

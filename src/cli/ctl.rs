@@ -1,0 +1,208 @@
+//! `portcullis ctl`
+
+use std::path::PathBuf;
+
+use clap::builder::NonEmptyStringValueParser;
+
+#[cfg(not(all(target_os = "linux", feature = "live")))]
+use super::failure::Failure;
+use super::filter::FilterArgs;
+
+/// Ask a live run for something: to have another filter take over, for its maps, for its numbers
+///
+/// The run was started with `--control PATH`. docs/operating.md has the protocol, for other programs that want to ask.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The run's socket
+    #[arg(long, value_name = "PATH")]
+    control: PathBuf,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Have another filter take over between two batches, without a packet lost
+    ///
+    /// The run reads and compiles the file; where that fails, what is wrong is printed here, and nothing changes. Maps of the
+    /// same name, kind, key, value and entries go on with what they have, others begin empty.
+    Reload {
+        #[command(flatten)]
+        filter: FilterArgs,
+    },
+    /// Look at a map of the filter's, or change it, between two batches
+    Map {
+        #[command(subcommand)]
+        command: MapCommand,
+    },
+    /// Print how the run stands
+    Stats {
+        /// As one line of JSON in place of the table
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum MapCommand {
+    /// Print all entries in order of their keys, as `run --dump-map` writes them, or one
+    Get {
+        /// The map
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
+        name: String,
+        /// The key of one entry, as in a row of CSV: `10.0.0.19`, `10.0.0.0/8`, `10.0.0.19,80`
+        #[arg(allow_hyphen_values = true)]
+        key: Option<String>,
+        /// As JSON in place of CSV
+        #[arg(long)]
+        json: bool,
+    },
+    /// Give an entry a value; it is made where there is none
+    Set {
+        /// The map
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
+        name: String,
+        /// The entry's key, as in a row of CSV
+        key: String,
+        /// Its value, as in a row of CSV, in one argument or several; nothing for a map that only has keys
+        value: Vec<String>,
+    },
+    /// Remove an entry; those of maps by number are zeros then
+    Del {
+        /// The map
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
+        name: String,
+        /// The entry's key, as in a row of CSV
+        key: String,
+    },
+}
+
+#[cfg(all(target_os = "linux", feature = "live"))]
+pub use asking::run;
+
+#[cfg(not(all(target_os = "linux", feature = "live")))]
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let _ = args;
+    Err(Failure::Usage(if cfg!(target_os = "linux") {
+        "this program was built without live packets; build it with `--features af-xdp` or `--features nfqueue`".into()
+    } else {
+        "live packets are Linux's, and so are runs that can be asked for something".into()
+    }))
+}
+
+#[cfg(all(target_os = "linux", feature = "live"))]
+mod asking {
+    use std::io::{self, ErrorKind, Read, Write};
+    use std::os::unix::fs::FileTypeExt;
+    use std::os::unix::net::UnixStream;
+    use std::path::Path;
+    use std::time::Duration;
+
+    use portcullis::control::{self, Answer, Refused, Reloaded, Request, Rows};
+    use portcullis::pipeline::live::RunSummary;
+    use portcullis::reason;
+
+    use super::{Args, Command, MapCommand};
+    use crate::cli::failure::{Failure, USAGE, WRONG};
+    use crate::cli::out;
+    use crate::cli::run::live::report;
+
+    /// How long a run may take to answer: a driver may compile for seconds, and what a batch takes is cut to less.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Asks.
+    pub fn run(args: &Args) -> Result<(), Failure> {
+        match ask(&args.control, &request(&args.command)?)? {
+            Answer::Done => Ok(()),
+            Answer::Text(text) => out::print(text),
+            Answer::Reloaded(reloaded) => out::print(out::printable(&told(&reloaded))),
+            Answer::Stats(stats) => match args.command {
+                Command::Stats { json: true } => out::print(format!("{}\n", stats.get())),
+                _ => {
+                    let summary: RunSummary = serde_json::from_str(stats.get())
+                        .map_err(|error| Failure::Wrong(format!("the run's numbers make no sense here: {error}")))?;
+                    out::print(report::table(&summary, "so far", None))
+                }
+            },
+            Answer::Refused(Refused { error, is_rendered, is_usage }) => {
+                if is_rendered {
+                    out::note(&out::printable(error.trim_end()));
+                } else {
+                    out::error(&error);
+                }
+                Err(Failure::Silent(if is_usage { USAGE } else { WRONG }))
+            }
+        }
+    }
+
+    fn request(command: &Command) -> Result<Request, Failure> {
+        let cells = |text: &str| -> Vec<String> { text.split(',').map(|cell| cell.trim().to_owned()).collect() };
+        Ok(match command {
+            Command::Stats { .. } => Request::Stats,
+            Command::Reload { filter } => Request::Reload(filter.reload()?),
+            Command::Map { command } => match command {
+                MapCommand::Get { name, key, json } => Request::MapGet {
+                    map: name.clone(),
+                    key: key.as_deref().map(cells),
+                    format: if *json { Rows::Json } else { Rows::Csv },
+                },
+                MapCommand::Set { name, key, value } => {
+                    let value = value.iter().flat_map(|text| cells(text)).collect();
+                    Request::MapSet { map: name.clone(), key: cells(key), value }
+                }
+                MapCommand::Del { name, key } => Request::MapDel { map: name.clone(), key: cells(key) },
+            },
+        })
+    }
+
+    /// Sends a request, and waits for its answer.
+    fn ask(path: &Path, request: &Request) -> Result<Answer, Failure> {
+        let wrong = |what: &str| Failure::Wrong(format!("--control {}: {what}", path.display()));
+        let failed = |error: io::Error| match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                wrong("the run has not answered for a minute; it may be stopped")
+            }
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
+                wrong("the run hung up without an answer: it has ended, or is ending")
+            }
+            _ => wrong(&reason(&error)),
+        };
+        let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => wrong("there is no socket; name the one that the run was started with"),
+            ErrorKind::PermissionDenied => wrong("no permission: the socket is for who started the run, and for root"),
+            ErrorKind::ConnectionRefused => {
+                let is_socket = path.metadata().is_ok_and(|it| it.file_type().is_socket());
+                wrong(if is_socket { "nobody listens there: the run has ended" } else { "this is no socket" })
+            }
+            _ => wrong(&reason(&error)),
+        })?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+        stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
+        let line = control::encode(request);
+        if line.len() > control::LONGEST_REQUEST {
+            return Err(Failure::Usage(format!("the request has more than {} bytes", control::LONGEST_REQUEST)));
+        }
+        stream.write_all(&line).map_err(failed)?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).map_err(failed)?;
+        if answer.pop() != Some(b'\n') {
+            return Err(failed(ErrorKind::ConnectionReset.into()));
+        }
+        control::decode_answer(&answer).map_err(|refused| wrong(&refused.error))
+    }
+
+    /// What became of the maps.
+    fn told(reloaded: &Reloaded) -> String {
+        let mut text = format!("{} has taken over\n", reloaded.filter);
+        for (names, what) in [
+            (&reloaded.carried, "maps carried over"),
+            (&reloaded.empty, "maps that begin empty"),
+            (&reloaded.gone, "maps of the old filter that are gone"),
+        ] {
+            if !names.is_empty() {
+                text += &format!("{what}: {}\n", names.join(", "));
+            }
+        }
+        text
+    }
+}

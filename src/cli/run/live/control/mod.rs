@@ -1,0 +1,9 @@
+//! `--control`: a socket at which others ask a run that goes on for something. The protocol is `portcullis::control`.
+
+mod server;
+mod service;
+mod socket;
+
+pub use server::Server;
+pub use service::{Held, Live};
+pub use socket::Socket;

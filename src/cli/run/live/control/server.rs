@@ -1,0 +1,153 @@
+//! Who answers at the socket: one thread, one client at a time, one request a client.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use portcullis::control::{self, LONGEST_REQUEST, Service};
+use portcullis::reason;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::Socket;
+use crate::cli::failure::Failure;
+use crate::cli::run::live::privileges::give_up_admin;
+
+/// How long a client may take for its request.
+const ASKING: Duration = Duration::from_secs(2);
+
+/// And to take its answer.
+const TAKING: Duration = Duration::from_secs(10);
+
+/// How long to wait where the system has no more files for clients.
+const BREATH: Duration = Duration::from_millis(100);
+
+/// The thread, until this is dropped.
+pub struct Server {
+    thread: Option<JoinHandle<()>>,
+    /// What the thread sees the end of.
+    wake: Option<UnixStream>,
+    _socket: Socket,
+}
+
+impl Server {
+    /// Begins to answer.
+    pub fn start(socket: Socket, mut service: impl Service + Send + 'static) -> Result<Server, Failure> {
+        let cannot = |error: io::Error| Failure::Wrong(format!("--control: {}", reason(&error)));
+        let (wake, ended) = UnixStream::pair().map_err(cannot)?;
+        let listener = socket.listener.try_clone().map_err(cannot)?;
+        let thread = thread::Builder::new().name("control".into()).spawn(move || {
+            // Verdicts are not given here.
+            if let Err(failure) = give_up_admin() {
+                failure.report();
+                return;
+            }
+            loop {
+                match wait(&listener, PollFlags::IN, &ended, None) {
+                    Waited::Ready => {}
+                    Waited::TooLong => continue,
+                    Waited::Ended => return,
+                }
+                match listener.accept() {
+                    // What becomes of a client is its own affair.
+                    Ok((client, _)) => drop(attend(client, &ended, &mut service)),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    Err(_) => thread::sleep(BREATH),
+                }
+            }
+        });
+        Ok(Server { thread: Some(thread.map_err(cannot)?), wake: Some(wake), _socket: socket })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.wake.take());
+        if let Some(thread) = self.thread.take() {
+            // Its panic has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+enum Waited {
+    Ready,
+    TooLong,
+    /// The run ends.
+    Ended,
+}
+
+/// Waits until a file is ready, for ever where there is no time until which.
+fn wait(file: &impl AsFd, flags: PollFlags, ended: &UnixStream, until: Option<Instant>) -> Waited {
+    loop {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Waited::TooLong;
+        }
+        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+        let mut files = [PollFd::new(file, flags), PollFd::new(ended, PollFlags::IN)];
+        match poll(&mut files, timeout.as_ref()) {
+            Err(rustix::io::Errno::INTR) | Ok(0) => {}
+            Err(_) => return Waited::Ended,
+            Ok(_) if !files[1].revents().is_empty() => return Waited::Ended,
+            Ok(_) => return Waited::Ready,
+        }
+    }
+}
+
+/// Reads a client's request and answers it.
+fn attend(mut client: UnixStream, ended: &UnixStream, service: &mut dyn Service) -> io::Result<()> {
+    client.set_nonblocking(true)?;
+    let until = Instant::now() + ASKING;
+    let (mut request, mut piece) = (Vec::new(), [0; 4096]);
+    let length = loop {
+        match client.read(&mut piece) {
+            // A line that nobody ends is one all the same.
+            Ok(0) => break request.len(),
+            Ok(count) => {
+                let before = request.len();
+                request.extend_from_slice(&piece[..count]);
+                if let Some(end) = piece[..count].iter().position(|byte| *byte == b'\n') {
+                    break before + end;
+                }
+                // Longer than any request: the answer says so.
+                if request.len() > LONGEST_REQUEST {
+                    break request.len();
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                match wait(&client, PollFlags::IN, ended, Some(until)) {
+                    Waited::Ready => {}
+                    // Who has not asked by now keeps others waiting.
+                    Waited::TooLong | Waited::Ended => return Ok(()),
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        if Instant::now() >= until {
+            return Ok(());
+        }
+    };
+    let answer = control::answer(&request[..length], service);
+    let until = Instant::now() + TAKING;
+    let mut rest = &answer[..];
+    while !rest.is_empty() {
+        match client.write(rest) {
+            Ok(count) => rest = &rest[count..],
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                match wait(&client, PollFlags::OUT, ended, Some(until)) {
+                    Waited::Ready => {}
+                    Waited::TooLong | Waited::Ended => return Ok(()),
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        if Instant::now() >= until {
+            return Ok(());
+        }
+    }
+    Ok(())
+}

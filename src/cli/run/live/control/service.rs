@@ -1,0 +1,198 @@
+//! What a run does when it is asked.
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use portcullis::control::{self, Refused, Reload, Reloaded, Service};
+use portcullis::device::{Device, DeviceError, LoadOptions, Session};
+use portcullis::map::Declaration;
+use portcullis::packet::Span;
+use portcullis::pipeline::live::{Mailbox, Order, RunStats};
+use portcullis::program::Program;
+use portcullis::reason;
+use serde_json::value::RawValue;
+
+use super::super::drive::warm_up;
+use crate::cli::failure::{self, Failure};
+use crate::cli::filter::FilterArgs;
+use crate::cli::out;
+use crate::cli::run::maps::{MapArgs, Maps};
+use crate::cli::run::takeover::Takeover;
+
+/// A run that goes on.
+pub struct Live {
+    /// What it was told of maps.
+    pub args: MapArgs,
+    /// The filter that is in force.
+    pub program: Arc<Program>,
+    /// Where it runs.
+    pub device: Arc<dyn Device>,
+    /// How filters are loaded there.
+    pub options: LoadOptions,
+    /// Its numbers.
+    pub stats: Arc<RunStats>,
+    /// Its maps, which the first lane has.
+    pub maps: Arc<Mutex<Maps>>,
+    /// Its lanes.
+    pub lanes: Vec<Held>,
+}
+
+/// What is known of a lane that is driven by now.
+pub struct Held {
+    /// What is wanted of it.
+    pub orders: Arc<Mailbox>,
+    /// The memory that its packets come into, where it is known.
+    pub memory: Option<Arc<Span>>,
+}
+
+/// A session that is swapped, and what came of it.
+type Swapped<T> = (Result<T, Refused>, Box<dyn Session>);
+
+impl Service for Live {
+    fn stats(&mut self) -> Result<Box<RawValue>, Refused> {
+        let summary = self.stats.summary(&self.stats.read());
+        let json = serde_json::to_string(&summary).and_then(RawValue::from_string);
+        json.map_err(|error| Refused::wrong(error.to_string()))
+    }
+
+    fn reload(&mut self, filter: &Reload) -> Result<Reloaded, Refused> {
+        let args = FilterArgs::of(filter)?;
+        // A pipe might never be opened from its other end.
+        let is_file = Path::new(&filter.filter).metadata().map(|it| it.is_file());
+        match is_file {
+            Ok(true) => {}
+            Ok(false) => return Err(Refused::wrong(format!("{}: this is no file", filter.filter))),
+            Err(error) => return Err(Refused::wrong(format!("{}: {}", filter.filter, reason(&error)))),
+        }
+        let program = Arc::new(args.load().map_err(refused)?);
+        if self.lanes.len() > 1 && !program.maps().is_empty() {
+            let what = "the filter has maps, which all packets share, and this run has several lanes; start it with --lanes one";
+            return Err(Refused::wrong(format!("{}: {what}", filter.filter)));
+        }
+        let next = (program.clone(), filter.filter.clone());
+        let takeover = Takeover::new(&self.args, &self.program, next, self.device.info()).map_err(refused)?;
+        let sessions = self.lanes.iter().map(|lane| self.load(&program, lane));
+        let mut sessions = sessions.collect::<Result<Vec<_>, DeviceError>>().map_err(device_failed)?.into_iter();
+
+        // The maps are the first lane's, and only they may be a reason to stay with the old filter.
+        let maps = self.maps.clone();
+        let bring = move |old: &mut dyn Session, new: &mut dyn Session| {
+            let mut maps = maps.lock().unwrap_or_else(PoisonError::into_inner);
+            Ok(maps.take_over(takeover, old, new)?.map_err(refused))
+        };
+        let mut told = None;
+        if let (Some(lane), Some(session)) = (self.lanes.first(), sessions.next()) {
+            told = Some(result(&swap(lane, session, bring))?);
+        }
+        let others = self.lanes.iter().skip(1).zip(sessions);
+        let others: Vec<_> = others.map(|(lane, session)| swap(lane, session, |_, _| Ok(Ok(())))).collect();
+        others.iter().try_for_each(result)?;
+        self.program = program;
+        self.stats.set_filter(filter.filter.clone());
+        out::note(&out::printable(&format!("{} has taken over", filter.filter)));
+        told.ok_or_else(ending)
+    }
+
+    fn maps(&mut self) -> Vec<Declaration> {
+        self.program.maps().to_vec()
+    }
+
+    fn words(&mut self, map: usize) -> Result<Vec<u32>, Refused> {
+        self.ask(move |session| session.map_words(map))
+    }
+
+    fn get(&mut self, map: usize, key: Vec<u32>) -> Result<Option<Vec<u32>>, Refused> {
+        let program = self.program.clone();
+        self.ask(move |session| portcullis::map::Single::new(session, map, &program.maps()[map], &key).get())
+    }
+
+    fn set(&mut self, map: usize, key: Vec<u32>, value: Vec<u32>) -> Result<bool, Refused> {
+        let program = self.program.clone();
+        self.ask(move |session| control::set_in(session, map, &program.maps()[map], (&key, &value)))
+    }
+
+    fn remove(&mut self, map: usize, key: Vec<u32>) -> Result<bool, Refused> {
+        let program = self.program.clone();
+        self.ask(move |session| control::remove_in(session, map, &program.maps()[map], &key))
+    }
+}
+
+impl Live {
+    /// A session for a lane, as ready for packets as the first one was.
+    fn load(&self, program: &Arc<Program>, lane: &Held) -> Result<Box<dyn Session>, DeviceError> {
+        let mut session = self.device.load(program, &self.options)?;
+        if let Some(memory) = &lane.memory {
+            session.import(memory)?;
+        }
+        warm_up(&mut *session, program)?;
+        Ok(session)
+    }
+
+    /// Has something done with the maps between two batches, and waits for it. Filters with maps have one lane.
+    fn ask<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut dyn Session) -> Result<T, DeviceError> + Send + 'static,
+    ) -> Result<T, Refused> {
+        let (to, from) = sync_channel(1);
+        let order = Order::maps(move |session| {
+            let done = work(session);
+            let ends = done.as_ref().err().filter(|error| is_end(error)).cloned();
+            // Who asked may be gone.
+            let _ = to.send(done);
+            ends.map_or(Ok(()), Err)
+        });
+        self.lanes.first().ok_or_else(ending)?.orders.put(order);
+        from.recv().map_err(|_| ending())?.map_err(device_failed)
+    }
+}
+
+/// Has a lane go on with another session, once it has brought over what it needs of the old one. The one that is of no more use
+/// comes back, so that packets need not wait until it is taken apart.
+fn swap<T: Send + 'static>(
+    lane: &Held,
+    mut session: Box<dyn Session>,
+    bring: impl FnOnce(&mut dyn Session, &mut dyn Session) -> Result<Result<T, Refused>, DeviceError> + Send + 'static,
+) -> Receiver<Swapped<T>> {
+    let (to, from) = sync_channel(1);
+    lane.orders.put(Order::swap(move |now| {
+        let brought = bring(&mut **now, &mut *session)?;
+        if brought.is_ok() {
+            std::mem::swap(now, &mut session);
+        }
+        let _ = to.send((brought, session));
+        Ok(())
+    }));
+    from
+}
+
+fn result<T>(swapped: &Receiver<Swapped<T>>) -> Result<T, Refused> {
+    swapped.recv().map_err(|_| ending())?.0
+}
+
+/// Whether a session is of no more use.
+fn is_end(error: &DeviceError) -> bool {
+    matches!(error, DeviceError::Failed { .. } | DeviceError::Broken { .. } | DeviceError::Cancelled)
+}
+
+fn ending() -> Refused {
+    Refused::wrong("the run is ending")
+}
+
+fn device_failed(error: DeviceError) -> Refused {
+    Refused::wrong(error.to_string())
+}
+
+/// What a command line would have ended with.
+fn refused(failure: Failure) -> Refused {
+    match failure {
+        Failure::Wrong(text) => Refused::wrong(text),
+        Failure::Usage(text) => Refused::usage(text),
+        Failure::Filter(diagnostics) => Refused {
+            error: diagnostics.render(),
+            is_rendered: true,
+            is_usage: failure::code(&diagnostics) == failure::USAGE,
+        },
+        Failure::Silent(_) | Failure::ClosedPipe => ending(),
+    }
+}

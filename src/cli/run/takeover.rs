@@ -1,0 +1,104 @@
+//! What becomes of a run's maps when another filter takes over.
+
+use std::sync::Arc;
+
+use portcullis::control::Reloaded;
+use portcullis::device::{DeviceError, DeviceInfo, Session};
+use portcullis::map::{Declaration, Kind, Table};
+use portcullis::map_file::text::Rows;
+use portcullis::map_file::{Entries, put_back, state};
+use portcullis::program::Program;
+
+use super::maps::{MapArgs, Maps, watched};
+use super::watch::Follower;
+use crate::cli::failure::Failure;
+
+/// A filter that is to take over, and what of its maps' files can be read before packets have to wait for it.
+pub struct Takeover {
+    program: Arc<Program>,
+    watched: Vec<(Follower, Rows)>,
+    /// Maps of the old filter and of the new one that are the same.
+    carried: Vec<(usize, usize)>,
+    told: Reloaded,
+}
+
+impl Takeover {
+    /// Refuses what a run with these arguments would have refused at its start; but for `--map`, which is about the start only.
+    pub fn new(
+        args: &MapArgs,
+        old: &Program,
+        (program, name): (Arc<Program>, String),
+        device: &DeviceInfo,
+    ) -> Result<Takeover, Failure> {
+        MapArgs { map: Vec::new(), ..args.clone() }.check(&program, device)?;
+        let watched = watched(args, &program)?;
+        let mut told = Reloaded { filter: name, ..Reloaded::default() };
+        let mut carried = Vec::new();
+        for (to, map) in program.maps().iter().enumerate() {
+            let from = old.maps().iter().position(|before| is_same(before, map));
+            if from.is_some() { &mut told.carried } else { &mut told.empty }.push(map.name.clone());
+            carried.extend(from.map(|from| (from, to)));
+        }
+        let gone = (0..old.maps().len()).filter(|number| carried.iter().all(|(from, _)| from != number));
+        told.gone.extend(gone.map(|number| old.maps()[number].name.clone()));
+        Ok(Takeover { program, watched, carried, told })
+    }
+}
+
+/// Whether a map may have what another has.
+fn is_same(a: &Declaration, b: &Declaration) -> bool {
+    (&a.name, a.kind, a.key, a.value, a.entries) == (&b.name, b.kind, b.key, b.value, b.entries)
+}
+
+impl Maps {
+    /// Between two batches, none of which is in flight: brings to the new filter's session what the old one's has, and follows
+    /// files there from now on. What was done is told, or why nothing is.
+    ///
+    /// # Errors
+    /// The old session's.
+    pub fn take_over(
+        &mut self,
+        next: Takeover,
+        old: &mut dyn Session,
+        new: &mut dyn Session,
+    ) -> Result<Result<Reloaded, Failure>, DeviceError> {
+        let Takeover { program, watched, carried, told } = next;
+        for (from, to) in carried {
+            let words = old.map_words(from)?;
+            let maps = (&self.program.maps()[from], &program.maps()[to]);
+            if let Err(failure) = carry(maps, words, to, new) {
+                return Ok(Err(failure));
+            }
+        }
+        let mut followers = Vec::new();
+        for (mut follower, rows) in watched {
+            if told.carried.iter().any(|name| follower.follows(name)) {
+                follower.inherit(&self.followers);
+            }
+            if let Err(failure) = follower.begin(rows, new) {
+                return Ok(Err(failure));
+            }
+            followers.push(follower);
+        }
+        self.followers = followers;
+        self.program = program;
+        Ok(Ok(told))
+    }
+}
+
+fn carry(
+    (old, map): (&Declaration, &Declaration),
+    words: Vec<u32>,
+    to: usize,
+    session: &mut dyn Session,
+) -> Result<(), Failure> {
+    if map.kind != Kind::Lpm || old.read_only == map.read_only {
+        return Ok(session.set_map_words(to, 0, &words)?);
+    }
+    // Of a filter that only reads its values, prefixes share those that are equal.
+    let entries = Entries::in_memory(old, &words);
+    let mut table = Table::new(map, Vec::new());
+    put_back(&mut table, &entries).map_err(|entry| Failure::Wrong(state::no_room(map, &entries, entry).to_string()))?;
+    let (at, words) = table.changes();
+    Ok(session.set_map_words(to, at, words)?)
+}

@@ -1,0 +1,273 @@
+//! The control socket: what is asked of a run that goes on, and what it answers. `docs/operating.md` is the specification.
+//!
+//! A request is a line of JSON, and so is its answer. [`answer`] makes the one of the other for a [`Service`], which is a run, and
+//! keeps nothing in between.
+
+mod maps;
+
+use portcullis_core::map::{Declaration, Format};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+pub use maps::{remove_in, set_in};
+
+/// The version of all this: a request of another is refused.
+pub const VERSION: u32 = 1;
+
+/// Bytes of a request, at most, the end of its line not counted.
+pub const LONGEST_REQUEST: usize = 64 << 10;
+
+/// A request's line.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RequestLine<T> {
+    version: u32,
+    request: T,
+}
+
+/// An answer's line.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AnswerLine<T> {
+    version: u32,
+    answer: T,
+}
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// How things stand.
+    Stats,
+    /// Another filter is to take over.
+    Reload(Reload),
+    /// All entries of a map, or one of them.
+    MapGet {
+        /// The map.
+        map: String,
+        /// The cells of the entry's key.
+        #[serde(default)]
+        key: Option<Vec<String>>,
+        /// How entries are to be written.
+        #[serde(default)]
+        format: Rows,
+    },
+    /// An entry is to have this value, and is made where it is not there.
+    MapSet {
+        /// The map.
+        map: String,
+        /// The cells of its key.
+        key: Vec<String>,
+        /// The cells of its value.
+        #[serde(default)]
+        value: Vec<String>,
+    },
+    /// An entry is to go. One by number is zeros then.
+    MapDel {
+        /// The map.
+        map: String,
+        /// The cells of its key.
+        key: Vec<String>,
+    },
+}
+
+/// A filter that is to take over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reload {
+    /// Its file; an absolute path, since the run may have been started elsewhere.
+    pub filter: String,
+    /// What it is written in, `wgsl` or `opencl-c`, where the file's name does not say.
+    #[serde(default)]
+    pub language: Option<String>,
+    /// Its parameters.
+    #[serde(default)]
+    pub set: Vec<(String, String)>,
+    /// Loop iterations for a packet; as many as a run has by itself where nothing is said.
+    #[serde(default)]
+    pub fuel: Option<u32>,
+}
+
+/// How entries are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rows {
+    /// As rows of CSV, the names of the columns before them.
+    #[default]
+    Csv,
+    /// As an array of JSON.
+    Json,
+}
+
+impl From<Rows> for Format {
+    fn from(rows: Rows) -> Format {
+        match rows {
+            Rows::Csv => Format::Csv,
+            Rows::Json => Format::Json,
+        }
+    }
+}
+
+/// What is answered.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Answer {
+    /// It is done.
+    Done,
+    /// The filter has taken over.
+    Reloaded(Reloaded),
+    /// A text, as it is to be printed.
+    Text(String),
+    /// How things stand: a run's summary, as `run --json` prints it.
+    Stats(Box<RawValue>),
+    /// It is not done, and nothing is changed.
+    Refused(Refused),
+}
+
+/// What became of the maps when a filter took over.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reloaded {
+    /// The filter's name.
+    pub filter: String,
+    /// Maps that have what the old filter's had.
+    pub carried: Vec<String>,
+    /// Maps that begin empty: the old filter had none of the same name and shape.
+    pub empty: Vec<String>,
+    /// Maps of the old filter whose entries are gone.
+    pub gone: Vec<String>,
+}
+
+/// Why something is not done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Refused {
+    /// Why.
+    pub error: String,
+    /// Whether `error` is a compiler's: several lines, with the places in the filter's text.
+    #[serde(default)]
+    pub is_rendered: bool,
+    /// Whether what was asked makes no sense, rather than what it is about being wrong.
+    #[serde(default)]
+    pub is_usage: bool,
+}
+
+impl Refused {
+    /// What is wrong.
+    pub fn wrong(error: impl Into<String>) -> Refused {
+        Refused { error: error.into(), is_rendered: false, is_usage: false }
+    }
+
+    /// What makes no sense.
+    pub fn usage(error: impl Into<String>) -> Refused {
+        Refused { is_usage: true, ..Refused::wrong(error) }
+    }
+}
+
+/// Who answers requests: a run.
+pub trait Service {
+    /// How it stands, in JSON.
+    ///
+    /// # Errors
+    /// Why that cannot be said.
+    fn stats(&mut self) -> Result<Box<RawValue>, Refused>;
+
+    /// Has another filter take over.
+    ///
+    /// # Errors
+    /// Why it does not; the old one goes on.
+    fn reload(&mut self, filter: &Reload) -> Result<Reloaded, Refused>;
+
+    /// The maps of the filter that is in force.
+    fn maps(&mut self) -> Vec<Declaration>;
+
+    /// The memory of one of them, by its number.
+    ///
+    /// # Errors
+    /// Why it cannot be had.
+    fn words(&mut self, map: usize) -> Result<Vec<u32>, Refused>;
+
+    /// The value of a key, as long as the map's are.
+    ///
+    /// # Errors
+    /// Why it cannot be had.
+    fn get(&mut self, map: usize, key: Vec<u32>) -> Result<Option<Vec<u32>>, Refused>;
+
+    /// Gives a key a value; whether there was room for it.
+    ///
+    /// # Errors
+    /// Why that cannot be done.
+    fn set(&mut self, map: usize, key: Vec<u32>, value: Vec<u32>) -> Result<bool, Refused>;
+
+    /// Removes a key; whether it was there.
+    ///
+    /// # Errors
+    /// Why that cannot be done.
+    fn remove(&mut self, map: usize, key: Vec<u32>) -> Result<bool, Refused>;
+}
+
+/// A request's line, its end included.
+pub fn encode(request: &Request) -> Vec<u8> {
+    line(&RequestLine { version: VERSION, request })
+}
+
+fn line(content: &impl Serialize) -> Vec<u8> {
+    let mut line = serde_json::to_vec(content).expect("numbers and texts, with texts for keys");
+    line.push(b'\n');
+    line
+}
+
+/// Reads a request, without the end of its line.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn decode(bytes: &[u8]) -> Result<Request, Refused> {
+    if bytes.len() > LONGEST_REQUEST {
+        return Err(Refused::usage(format!("the request has more than {LONGEST_REQUEST} bytes")));
+    }
+    let line: RequestLine<&RawValue> = serde_json::from_slice(bytes).map_err(|error| wrong(&error, "a request"))?;
+    if line.version != VERSION {
+        let version = line.version;
+        let what = format!("the request is of version {version}, and this run answers those of version {VERSION}");
+        return Err(Refused::usage(what + "; use the `portcullis ctl` of the same release"));
+    }
+    serde_json::from_str(line.request.get()).map_err(|error| wrong(&error, "a request"))
+}
+
+/// Reads an answer, without the end of its line.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn decode_answer(bytes: &[u8]) -> Result<Answer, Refused> {
+    let line: AnswerLine<Answer> = serde_json::from_slice(bytes).map_err(|error| wrong(&error, "an answer"))?;
+    Ok(line.answer)
+}
+
+fn wrong(error: &serde_json::Error, what: &str) -> Refused {
+    // Names out of the line are in it as they are there.
+    let error: String =
+        error.to_string().chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect();
+    Refused::usage(format!("this is no line of JSON that is {what}: {error}"))
+}
+
+/// The line that answers a request, whatever that is. The request comes without the end of its line, the answer has one.
+pub fn answer(request: &[u8], service: &mut dyn Service) -> Vec<u8> {
+    let answered = decode(request).and_then(|request| dispatch(request, service));
+    line(&AnswerLine { version: VERSION, answer: answered.unwrap_or_else(Answer::Refused) })
+}
+
+/// Has a service do what is asked.
+fn dispatch(request: Request, service: &mut dyn Service) -> Result<Answer, Refused> {
+    match request {
+        Request::Stats => service.stats().map(Answer::Stats),
+        Request::Reload(filter) if !filter.filter.starts_with('/') => {
+            Err(Refused::usage(format!("{}: the filter's path is to be absolute", filter.filter)))
+        }
+        Request::Reload(filter) => service.reload(&filter).map(Answer::Reloaded),
+        Request::MapGet { map, key, format } => {
+            maps::get(service, &map, key.as_deref(), format.into()).map(Answer::Text)
+        }
+        Request::MapSet { map, key, value } => maps::set(service, &map, &key, &value).map(|()| Answer::Done),
+        Request::MapDel { map, key } => maps::remove(service, &map, &key).map(|()| Answer::Done),
+    }
+}

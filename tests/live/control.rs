@@ -1,0 +1,599 @@
+//! `--control` and `portcullis ctl`.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use portcullis_live_tests::frames::udp;
+use portcullis_live_tests::{PacketSocket, Veth, wait_until};
+use serde_json::Value;
+
+use crate::af_xdp::{Net, net};
+use crate::support::{Ended, NOTHING, Running, SOON, command, ends};
+
+/// Where a frame of [`numbered`] has its number, and where filters write who they are.
+const NUMBER: usize = 42;
+const MARK: usize = 46;
+
+/// A folder with filters and the socket of a run.
+struct Desk(tempfile::TempDir);
+
+impl Desk {
+    fn new() -> Desk {
+        Desk(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    /// Writes a filter, and gives its path without the ending, as [`command`] takes it.
+    fn filter(&self, name: &str, text: &str) -> String {
+        std::fs::write(self.path(&format!("{name}.wgsl")), text).unwrap();
+        self.text(name)
+    }
+
+    fn socket(&self) -> String {
+        self.text("control")
+    }
+
+    /// Asks.
+    fn ctl(&self, arguments: &[&str]) -> Ended {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+        command.args(["ctl", "--control", &self.socket()]).args(arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        ends(command)
+    }
+
+    /// Asks, and what is asked is done.
+    fn done(&self, arguments: &[&str]) -> String {
+        let ended = self.ctl(arguments);
+        assert!(ended.status.success(), "{arguments:?}: {}", ended.stderr);
+        ended.stdout
+    }
+
+    /// Asks, and it is refused.
+    fn refused(&self, code: i32, arguments: &[&str]) -> String {
+        let ended = self.ctl(arguments);
+        assert_eq!(ended.status.code(), Some(code), "{arguments:?}: {}{}", ended.stdout, ended.stderr);
+        ended.stderr
+    }
+}
+
+/// A frame with a number, which goes to a port that depends on it.
+fn numbered(veth: &Veth, number: u32) -> Vec<u8> {
+    udp(veth, 1000 + number as u16 % 64, &[&number.to_be_bytes()[..], &[0; 14]].concat())
+}
+
+/// A filter that sends frames back with its mark, but for each eighth.
+fn marking(mark: char) -> String {
+    format!(
+        "fn xdp_filter(pkt: u32) -> u32 {{
+    if load_be16(pkt, 12u) != ETH_P_IP || (load_u8(pkt, {}u) & 7u) == 7u {{ return XDP_DROP; }}
+    store_u8(pkt, {MARK}u, {}u);
+    return XDP_TX;
+}}",
+        NUMBER + 3,
+        mark as u32,
+    )
+}
+
+/// What came back: how often each mark was seen, and numbers that came twice or with no mark.
+#[derive(Debug)]
+struct Back {
+    marks: [u64; 256],
+    wrong: u64,
+}
+
+/// Sends frames as fast as it can for as long as `meanwhile` takes, and gives what came back.
+fn under_load(veth: &Veth, meanwhile: impl FnOnce(&AtomicU64)) -> (u64, Back) {
+    let (stop, settled, sent, seen) =
+        (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let mut peer = PacketSocket::at(&veth.left);
+    let sender = PacketSocket::at(&veth.left);
+    let back = std::thread::scope(|scope| {
+        let back = scope.spawn(|| {
+            let (mut back, mut numbers) = (Back { marks: [0; 256], wrong: 0 }, std::collections::HashSet::new());
+            loop {
+                match peer.receive(NOTHING) {
+                    Some(frame) if frame.bytes.len() > MARK && frame.ether_type() == 0x0800 => {
+                        let number: [u8; 4] = frame.bytes[NUMBER..NUMBER + 4].try_into().unwrap();
+                        let mark = frame.bytes[MARK];
+                        back.marks[usize::from(mark)] += 1;
+                        back.wrong += u64::from(mark == 0 || !numbers.insert(number));
+                        seen.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Some(_) => {}
+                    None if settled.load(Ordering::Relaxed) => return back,
+                    None => {}
+                }
+            }
+        });
+        let send = scope.spawn(|| {
+            let mut number = 0;
+            while !stop.load(Ordering::Relaxed) {
+                sender.send(&numbered(veth, number));
+                number += 1;
+                sent.store(number.into(), Ordering::Relaxed);
+                // The peer's socket has room for so many, and what it has no room for nobody would count.
+                let begun = Instant::now();
+                while u64::from(number) * 7 / 8 > seen.load(Ordering::Relaxed) + 8192 && begun.elapsed() < SOON {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        meanwhile(&sent);
+        stop.store(true, Ordering::Relaxed);
+        send.join().unwrap();
+        settled.store(true, Ordering::Relaxed);
+        back.join().unwrap()
+    });
+    (sent.into_inner(), back)
+}
+
+fn count(of: &Value) -> u64 {
+    of.as_u64().unwrap()
+}
+
+/// Every packet that was sent is one that came back, one that a filter dropped, or one that is counted as lost.
+fn accounts(json: &Value, sent: u64, back: &Back) {
+    let lost: u64 = json["lost"].as_object().unwrap().values().map(count).sum();
+    assert_eq!(count(&json["packets"]) + count(&json["dropped_by_kernel"]), sent, "{json}");
+    assert_eq!(count(&json["verdicts"]["tx"]) + count(&json["verdicts"]["drop"]), count(&json["packets"]), "{json}");
+    assert_eq!(count(&json["carried_out"]["tx"]) + lost, count(&json["verdicts"]["tx"]), "{json}");
+    assert_eq!(back.marks.iter().sum::<u64>(), count(&json["carried_out"]["tx"]), "{json}");
+    assert_eq!(back.wrong, 0, "each packet has been through one filter");
+}
+
+/// Waits until so many more have been sent.
+fn wait_for_more(sent: &AtomicU64, more: u64) {
+    let until = sent.load(Ordering::Relaxed) + more;
+    wait_until("more is sent", SOON, || sent.load(Ordering::Relaxed) >= until);
+}
+
+#[test]
+fn another_filter_takes_over_under_load_and_no_packet_is_without_a_verdict() {
+    for (queues, dispatch) in [(1, "inline"), (1, "pipelined"), (2, "inline")] {
+        let Some(Net { veth, right, _suite, .. }) = net(queues) else { return };
+        // What the kernels at both ends say of themselves is nobody's number.
+        for end in [&veth.left, &veth.right] {
+            end.namespace().sysctl(&format!("net/ipv6/conf/{}/disable_ipv6", end.name()), "1");
+        }
+        let desk = Desk::new();
+        let (a, b) = (desk.filter("a", &marking('A')), desk.filter("b", &marking('B')) + ".wgsl");
+        let arguments = ["--af-xdp", veth.right.name(), "--control", &desk.socket(), "--dispatch", dispatch];
+        let running = Running::start(command(&right, &a, &arguments));
+        let (sent, back) = under_load(&veth, |sent| {
+            for filter in [&b, &(a.clone() + ".wgsl"), &b, &(a.clone() + ".wgsl"), &b] {
+                wait_for_more(sent, 3000);
+                assert!(desk.done(&["reload", filter]).contains("has taken over"));
+            }
+            // From now on there is only the last one.
+            wait_for_more(sent, 3000);
+        });
+        running.signal("INT");
+        let ended = running.end();
+        assert!(ended.status.success(), "{}", ended.stderr);
+        let json = ended.json();
+        accounts(&json, sent, &back);
+        assert!(back.marks[usize::from(b'A')] > 0 && back.marks[usize::from(b'B')] > 0, "both were in force");
+        assert_eq!(json["filter"], b, "the totals name the last");
+        assert!(!Path::new(&desk.socket()).exists(), "the socket goes with the run");
+    }
+}
+
+#[test]
+fn a_filter_that_does_not_compile_changes_nothing() {
+    let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
+    let mut peer = PacketSocket::at(&veth.left);
+    let desk = Desk::new();
+    let a = desk.filter("a", &marking('A'));
+    let arguments = ["--af-xdp", veth.right.name(), "--only", "udp/1000-1063", "--control", &desk.socket()];
+    let running = Running::start(command(&right, &a, &arguments));
+    desk.filter("wrong", "fn xdp_filter(pkt: u32) -> u32 {\n    return XDP_DORP;\n}");
+    let said = desk.refused(1, &["reload", &desk.text("wrong.wgsl")]);
+    assert!(said.contains("XDP_DORP") && said.contains("wrong.wgsl:2:12"), "{said}");
+    let good = a.clone() + ".wgsl";
+    assert!(desk.refused(2, &["reload", &good, "--set", "x=1"]).contains("--set x"));
+    assert!(desk.refused(1, &["reload", &desk.text("none.wgsl")]).contains("none.wgsl: "));
+    assert!(desk.refused(1, &["reload", &desk.text(""), "--language", "wgsl"]).contains("this is no file"));
+    assert!(desk.refused(2, &["reload", "-"]).contains("needs a file"));
+    assert!(desk.refused(2, &["reload", &desk.text("a.txt")]).contains("--language"));
+    let pipe = desk.text("pipe.wgsl");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    assert!(desk.refused(1, &["reload", &pipe]).contains("this is no file"));
+    peer.send(&numbered(&veth, 0));
+    assert!(peer.receive_where(SOON, |frame| frame.bytes.get(MARK) == Some(&b'A')).is_some());
+    // Parameters are set anew, and nobody need send anything for it.
+    let set = "override mark: u32 = 67u;\n".to_owned() + &marking('A').replace("65u", "mark");
+    desk.filter("set", &set);
+    for (arguments, mark) in [(&["--set", "mark=68"][..], b'D'), (&[], b'C')] {
+        desk.done(&[&["reload", &desk.text("set.wgsl")], arguments].concat());
+        peer.send(&numbered(&veth, 0));
+        let back = peer.receive_where(SOON, |frame| frame.bytes.get(MARK).is_some_and(|mark| *mark > 0)).unwrap();
+        assert_eq!(back.bytes[MARK], mark);
+    }
+    let stats: Value = serde_json::from_str(&desk.done(&["stats", "--json"])).unwrap();
+    assert_eq!((&stats["filter"], count(&stats["verdicts"]["tx"])), (&desk.text("set.wgsl").into(), 3), "{stats}");
+    let stats = desk.done(&["stats"]);
+    assert!(stats.contains("set.wgsl, on cpu") && stats.contains("tx"), "{stats}");
+    running.signal("INT");
+    assert!(running.end().status.success());
+}
+
+const COUNTING: &str = "//! map seen: counter entries=4
+//! map named: hash key=1 value=1 entries=16
+fn xdp_filter(pkt: u32) -> u32 {
+    seen_add(0u, 1u);
+    return XDP_DROP;
+}";
+
+#[test]
+fn maps_of_the_same_name_and_shape_go_on() {
+    let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
+    let peer = PacketSocket::at(&veth.left);
+    let desk = Desk::new();
+    let first = desk.filter("first", COUNTING);
+    // `named` is larger, `other` is new, and each packet counts ten times.
+    let second = COUNTING.replace("entries=16", "entries=32").replace("1u);", "10u);");
+    desk.filter("second", &("//! map other: array value=2 entries=3\n".to_owned() + &second));
+    std::fs::write(desk.path("named.csv"), "5,50\n").unwrap();
+    let (seen, named) = (format!("seen={}", desk.text("seen.csv")), format!("named={}", desk.text("named.csv")));
+    let socket = desk.socket();
+    let mut arguments = vec!["--af-xdp", veth.right.name(), "--only", "udp/1000-1063", "--control", &socket];
+    arguments.extend(["--dump-map", &seen, "--watch-map", &named]);
+    let state = desk.text("state");
+    arguments.extend(["--state", &state]);
+    let running = Running::start(command(&right, &first, &arguments));
+    let send = |count: u32| (0..count).for_each(|number| peer.send(&numbered(&veth, number)));
+    let is = |wanted: u64| {
+        let wanted = format!("index,sum\n0,{wanted}\n");
+        wait_until("they are counted", SOON, || desk.done(&["map", "get", "seen", "0"]) == wanted);
+    };
+    send(7);
+    is(7);
+    assert_eq!(desk.done(&["map", "get", "named"]), "key0,value0\n5,50\n");
+    let told = desk.done(&["reload", &desk.text("second.wgsl")]);
+    assert!(told.contains("maps carried over: seen\nmaps that begin empty: other, named\n"), "{told}");
+    assert!(told.contains("maps of the old filter that are gone: named\n"), "{told}");
+    send(2);
+    is(27);
+    // The file is followed there, too.
+    assert_eq!(desk.done(&["map", "get", "named"]), "key0,value0\n5,50\n");
+    std::fs::write(desk.path("named.csv"), "5,50\n6,60\n").unwrap();
+    wait_until("the map follows", SOON, || desk.done(&["map", "get", "named"]) == "key0,value0\n5,50\n6,60\n");
+    // Without the maps that the run's files are of, it would not have begun.
+    desk.filter("none", "fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }");
+    assert!(desk.refused(2, &["reload", &desk.text("none.wgsl")]).contains("--state"));
+    desk.filter("other", "//! map seen: counter entries=4\nfn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }");
+    assert!(
+        desk.refused(2, &["reload", &desk.text("other.wgsl")]).contains("the filter has no map `named`; it has `seen`")
+    );
+    // A file that is wrong for the new filter's map: nothing changes.
+    std::fs::write(desk.path("named.csv"), "5,50,500\n").unwrap();
+    assert!(desk.refused(1, &["reload", &desk.text("second.wgsl")]).contains("named.csv:1: "));
+    is(27);
+    // Back: what was carried over once is again.
+    std::fs::write(desk.path("named.csv"), "5,50\n").unwrap();
+    let told = desk.done(&["reload", &(first.clone() + ".wgsl")]);
+    assert!(told.contains("maps carried over: seen\nmaps that begin empty: named\n"), "{told}");
+    send(3);
+    is(30);
+    running.signal("INT");
+    let ended = running.end();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    assert_eq!(std::fs::read_to_string(desk.path("seen.csv")).unwrap(), "index,sum\n0,30\n1,0\n2,0\n3,0\n");
+    // And the state is the last filter's.
+    let running = Running::start(command(&right, &first, &arguments));
+    is(30);
+    running.signal("INT");
+    assert!(running.end().status.success());
+}
+
+#[test]
+fn maps_are_read_and_written_under_load() {
+    let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
+    let desk = Desk::new();
+    let text = "//! map blocked: hash key=1 value=1 entries=20 fields=number:u32,why:u32
+//! map routes: lpm key=1 value=1 entries=8
+"
+    .to_owned()
+        + &marking('A').replace(
+            "    store_u8",
+            &format!("    if blocked_find(load_be32(pkt, {NUMBER}u) & 65535u) != MAP_NONE {{ return XDP_DROP; }}\n    store_u8"),
+        );
+    let filter = desk.filter("blocking", &text);
+    for dispatch in ["inline", "pipelined"] {
+        let arguments = [
+            "--af-xdp",
+            veth.right.name(),
+            "--only",
+            "udp/1000-1063",
+            "--control",
+            &desk.socket(),
+            "--dispatch",
+            dispatch,
+        ];
+        let running = Running::start(command(&right, &filter, &arguments));
+        let (sent, back) = under_load(&veth, |sent| {
+            for round in 0..20 {
+                desk.done(&["map", "set", "blocked", &format!("{}", 1000 + round), "7"]);
+                wait_for_more(sent, 200);
+            }
+            // A map has room for at least as many as it says.
+            let more = (2000..).take_while(|key| {
+                let ended = desk.ctl(&["map", "set", "blocked", &key.to_string(), "7"]);
+                let is_full =
+                    ended.stderr.contains("there is no room in the map `blocked` for this entry (entries=20)");
+                assert_eq!(ended.status.code(), Some(i32::from(is_full)), "{}", ended.stderr);
+                !is_full
+            });
+            let more = more.count();
+            desk.done(&["map", "set", "blocked", "1000", "0x10"]);
+            assert_eq!(desk.done(&["map", "get", "blocked", "1000"]), "number,why\n1000,16\n");
+            desk.done(&["map", "del", "blocked", "1001"]);
+            let all = desk.done(&["map", "get", "blocked"]);
+            assert_eq!(all.lines().count(), 1 + 19 + more, "{all}");
+            let all: Value = serde_json::from_str(&desk.done(&["map", "get", "blocked", "--json"])).unwrap();
+            assert_eq!(all[0], serde_json::json!({"key": [1000], "value": [16]}));
+            desk.done(&["map", "set", "routes", "10.0.0.0/8", "10.0.0.1"]);
+            desk.done(&["map", "set", "routes", "10.1.0.0/16", "2"]);
+            desk.done(&["map", "del", "routes", "10.0.0.0/8"]);
+            assert_eq!(desk.done(&["map", "get", "routes"]), "prefix,value0\n10.1.0.0/16,2\n");
+            for (arguments, said) in [
+                (&["get", "nothing"][..], "the filter has no map `nothing`; it has `blocked`, `routes`"),
+                (&["get", "blocked", "4"], "the map `blocked` has no entry 4"),
+                (&["del", "blocked", "1001"], "the map `blocked` has no entry 1001"),
+                (&["set", "blocked", "x", "1"], "`x` is no number"),
+                (&["set", "blocked", "1", "2", "3"], "`3` is one cell too many"),
+                (&["set", "blocked", "1"], "the row ends after 0 of 1 words of its value"),
+                (&["set", "blocked", "1,2", "3"], "`2` is one cell too many"),
+                (&["get", "routes", "10.0.0.0/99"], "is no prefix"),
+            ] {
+                let said_so = desk.refused(1, &[&["map"], arguments].concat());
+                assert!(said_so.contains(said), "{arguments:?}: {said_so}");
+            }
+        });
+        running.signal("INT");
+        let ended = running.end();
+        assert!(ended.status.success(), "{}", ended.stderr);
+        accounts(&ended.json(), sent, &back);
+    }
+}
+
+#[test]
+fn lanes_are_for_filters_without_maps_unless_there_is_one() {
+    let Some(Net { veth, right, _suite, .. }) = net(2) else { return };
+    let desk = Desk::new();
+    let plain = desk.filter("plain", &marking('A'));
+    desk.filter("counting", COUNTING);
+    let socket = desk.socket();
+    let arguments = ["--af-xdp", veth.right.name(), "--control", &socket];
+    let running = Running::start(command(&right, &plain, &arguments));
+    assert!(desk.refused(1, &["reload", &desk.text("counting.wgsl")]).contains("start it with --lanes one"));
+    // Lengths, metadata and what is written: the run is ready for each.
+    let shaders = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders");
+    for name in ["vlan_pop", "sampler", "mac_swap"] {
+        desk.done(&["reload", shaders.join(format!("{name}.wgsl")).to_str().unwrap()]);
+    }
+    running.signal("INT");
+    assert!(running.end().status.success());
+
+    let running = Running::start(command(&right, &plain, &[&arguments[..], &["--lanes", "one"]].concat()));
+    let told = desk.done(&["reload", &desk.text("counting.wgsl")]);
+    assert!(told.contains("maps that begin empty: seen, named"), "{told}");
+    running.signal("INT");
+    assert!(running.end().status.success());
+    let ended = ends(command(&right, &desk.text("counting"), &[&arguments[..], &["--lanes", "each"]].concat()));
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(ended.stderr.contains("--lanes each: the filter has maps"), "{}", ended.stderr);
+}
+
+#[test]
+fn who_asks_badly_gets_an_answer_or_nothing_and_packets_go_on() {
+    let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
+    let desk = Desk::new();
+    let filter = desk.filter("a", &marking('A'));
+    let arguments = ["--af-xdp", veth.right.name(), "--only", "udp/1000-1063", "--control", &desk.socket()];
+    let running = Running::start(command(&right, &filter, &arguments));
+    let socket = desk.path("control");
+    assert_eq!(socket.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let (sent, back) = under_load(&veth, |_| {
+        let asked = |bytes: &[u8]| {
+            let mut stream = UnixStream::connect(&socket).unwrap();
+            stream.set_read_timeout(Some(SOON)).unwrap();
+            // It may have hung up by the time all is written.
+            let _ = stream.write_all(bytes).and_then(|()| stream.shutdown(Shutdown::Write));
+            let mut answer = String::new();
+            let _ = stream.read_to_string(&mut answer);
+            answer
+        };
+        for (request, said) in [
+            (&b""[..], "no line of JSON"),
+            (b"\n", "no line of JSON"),
+            (b"hello\n", "no line of JSON"),
+            (b"\xff\xfe\n", "no line of JSON"),
+            (br#"{"version":2,"request":"stats"}"#, "of version 2"),
+            (br#"{"version":1,"request":"stop"}"#, "unknown variant"),
+            (br#"{"version":1,"request":{"reload":{"filter":"a.wgsl"}}}"#, "absolute"),
+            (br#"{"version":1,"request":{"map-get":{"map":"m"}}}"#, "no map `m`"),
+            (br#"{"version":1,"request":"stats"}"#, r#""stats":{"filter":"#),
+        ] {
+            let answer = asked(request);
+            assert!(answer.contains(said) && answer.ends_with("}\n"), "{}: {answer}", request.escape_ascii());
+            assert_eq!(answer.lines().count(), 1);
+        }
+        assert!(asked(&vec![b'x'; 1 << 20]).contains("more than 65536 bytes"));
+        // One says nothing, one hangs up at once, one asks and does not listen; behind them somebody is answered.
+        let silent = UnixStream::connect(&socket).unwrap();
+        drop(UnixStream::connect(&socket).unwrap());
+        let mut deaf = UnixStream::connect(&socket).unwrap();
+        deaf.write_all(b"{\"version\":1,\"request\":\"stats\"}\n").unwrap();
+        drop(deaf);
+        assert!(desk.done(&["stats"]).contains("a.wgsl"));
+        drop(silent);
+    });
+    // Somebody who never asks does not keep the run from ending.
+    let silent = UnixStream::connect(&socket).unwrap();
+    running.signal("INT");
+    let ended = running.end();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    accounts(&ended.json(), sent, &back);
+    drop(silent);
+}
+
+#[test]
+fn a_socket_is_one_runs() {
+    let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
+    let desk = Desk::new();
+    let socket = desk.socket();
+    let arguments = ["--af-xdp", veth.right.name(), "--control", &socket];
+    let refused = |what: &str| {
+        let ended = ends(command(&right, "minimal", &arguments));
+        assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+        assert!(ended.stderr.contains(what), "{}", ended.stderr);
+    };
+    let running = Running::start(command(&right, "minimal", &arguments));
+    refused("another run has this socket");
+    running.signal("KILL");
+    running.end();
+    assert!(desk.refused(1, &["stats"]).contains("nobody listens there: the run has ended"));
+    // What a killed run left is replaced.
+    let running = Running::start(command(&right, "minimal", &arguments));
+    desk.done(&["stats"]);
+    running.signal("INT");
+    assert!(running.end().status.success());
+    assert!(desk.refused(1, &["stats"]).contains("there is no socket"));
+    std::fs::write(&socket, "mine").unwrap();
+    refused("there is something else already");
+    assert_eq!(std::fs::read(&socket).unwrap(), b"mine");
+    assert!(desk.refused(1, &["stats"]).contains("this is no socket"));
+    std::fs::remove_file(&socket).unwrap();
+    // Somebody who answers nothing.
+    let other = UnixListener::bind(&socket).unwrap();
+    let answering = std::thread::spawn(move || drop(other.accept()));
+    assert!(desk.refused(1, &["stats"]).contains("hung up without an answer"));
+    answering.join().unwrap();
+}
+
+/// The capabilities of each thread of a process that may be used, by the threads' names.
+fn effective(process: u32) -> Vec<(String, u64)> {
+    let of_thread = |status: String| {
+        let line =
+            |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim().to_owned();
+        assert!(line("Name:") == "ctrl-c" || line("NoNewPrivs:") == "1", "{status}");
+        (line("Name:"), u64::from_str_radix(&line("CapEff:"), 16).unwrap())
+    };
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let statuses = threads.filter_map(|entry| std::fs::read_to_string(entry.ok()?.path().join("status")).ok());
+    statuses.map(of_thread).collect()
+}
+
+const NET_ADMIN: u64 = 1 << 12;
+const DAC_OVERRIDE: u64 = 1 << 1;
+
+#[test]
+fn what_is_not_needed_any_more_is_given_up() {
+    let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
+    let desk = Desk::new();
+    let counting = desk.filter("counting", COUNTING);
+    // A folder of another user's, in which root may write by its privileges alone.
+    let folder = desk.path("theirs");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o700)).unwrap();
+    std::os::unix::fs::chown(&folder, Some(65534), Some(65534)).unwrap();
+    let state = folder.join("state").to_str().unwrap().to_owned();
+    let socket = desk.socket();
+    for (more, files) in [(&[][..], 0), (&["--state", &state, "--state-every", "1"][..], DAC_OVERRIDE)] {
+        let arguments = [&["--af-xdp", veth.right.name(), "--control", &socket][..], more].concat();
+        let running = Running::start(command(&right, &counting, &arguments));
+        // Once it answers, all threads are there.
+        desk.done(&["stats"]);
+        let mut threads = effective(running.process());
+        threads.retain(|(name, _)| name != "ctrl-c");
+        let of_main = threads.iter().position(|(name, _)| name == "portcullis").expect("the first thread");
+        assert_eq!(threads.remove(of_main).1, NET_ADMIN | files, "for the end");
+        assert!(
+            threads.iter().any(|(name, _)| name == "control") && threads.iter().any(|(name, _)| name == "run"),
+            "{threads:?}"
+        );
+        for (name, capabilities) in threads {
+            assert_eq!(capabilities, files, "{name}");
+        }
+        // Only root may read this one.
+        let private = desk.path("counting.wgsl");
+        std::fs::set_permissions(&private, std::fs::Permissions::from_mode(0o600)).unwrap();
+        desk.done(&["reload", private.to_str().unwrap()]);
+        if files != 0 {
+            wait_until("the state is written", SOON, || Path::new(&state).exists());
+        }
+        running.signal("INT");
+        let ended = running.end();
+        assert!(ended.status.success(), "{}", ended.stderr);
+        assert!(ended.stderr.contains("capabilities: all given up but CAP_NET_ADMIN"), "{}", ended.stderr);
+        let links = right.ip(&["link"]);
+        assert!(!links.contains("back into the kernel"), "{links}");
+    }
+    assert!(Path::new(&state).exists());
+    // Nothing is to be removed in the end, and nothing is kept.
+    let running = Running::start(command(
+        &right,
+        "minimal",
+        &["--af-xdp", veth.right.name(), "--stack", "none", "--control", &socket],
+    ));
+    desk.done(&["stats"]);
+    assert!(effective(running.process()).iter().all(|(name, capabilities)| name == "ctrl-c" || *capabilities == 0));
+    running.signal("INT");
+    assert!(running.end().stderr.contains("capabilities: all given up\n"));
+}
+
+#[cfg(feature = "nfqueue")]
+#[test]
+fn a_queues_filter_is_replaced_while_packets_wait_for_it() {
+    use portcullis_live_tests::ping;
+    let Some(crate::nfqueue::Net { veth, left, right, .. }) =
+        crate::nfqueue::net(&["-A INPUT -j NFQUEUE --queue-num 5"])
+    else {
+        return;
+    };
+    let desk = Desk::new();
+    let running = Running::start(command(&right, "minimal", &["--nfqueue", "5", "--control", &desk.socket()]));
+    let address = veth.right.ipv4().into();
+    assert!(ping(&left, address, SOON));
+    let threads = effective_of(&desk, &running);
+    assert!(
+        threads.iter().all(|(name, capabilities)| match name.as_str() {
+            "control" => *capabilities == 0,
+            _ => *capabilities == NET_ADMIN,
+        }),
+        "{threads:?}"
+    );
+    desk.filter("none", "fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }");
+    desk.done(&["reload", &desk.text("none.wgsl")]);
+    assert!(!ping(&left, address, NOTHING));
+    // One with maps: there is one queue.
+    desk.filter("counting", &COUNTING.replace("XDP_DROP", "XDP_PASS"));
+    desk.done(&["reload", &desk.text("counting.wgsl")]);
+    assert!(ping(&left, address, SOON));
+    assert_ne!(desk.done(&["map", "get", "seen", "0"]), "index,sum\n0,0\n");
+    running.signal("INT");
+    let ended = running.end();
+    assert!(ended.status.success(), "{}", ended.stderr);
+}
+
+#[cfg(feature = "nfqueue")]
+fn effective_of(desk: &Desk, running: &Running) -> Vec<(String, u64)> {
+    desk.done(&["stats"]);
+    let mut threads = effective(running.process());
+    threads.retain(|(name, _)| name != "ctrl-c");
+    threads
+}
