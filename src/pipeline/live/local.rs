@@ -1,7 +1,7 @@
 //! Unix sockets that only this user may connect to.
 
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -16,6 +16,8 @@ const WAITING: i32 = 64;
 pub struct LocalSocket {
     listener: UnixListener,
     path: PathBuf,
+    /// The file's device and number: another's in its place is not ours to remove.
+    file: (u64, u64),
 }
 
 /// Why there is no such socket.
@@ -59,7 +61,9 @@ impl LocalSocket {
             }
             bound => bound,
         };
-        Ok(LocalSocket { listener: listener.map_err(refused)?, path: path.to_owned() })
+        let listener = listener.map_err(refused)?;
+        let file = path.symlink_metadata().map_err(refused)?;
+        Ok(LocalSocket { listener, path: path.to_owned(), file: (file.dev(), file.ino()) })
     }
 
     /// What accepts.
@@ -75,8 +79,10 @@ impl LocalSocket {
 
 impl Drop for LocalSocket {
     fn drop(&mut self) {
-        // Whoever has removed it has saved us the work.
-        let _ = std::fs::remove_file(&self.path);
+        if self.path.symlink_metadata().is_ok_and(|there| (there.dev(), there.ino()) == self.file) {
+            // One that cannot be removed is taken away by the next that listens there.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -117,8 +123,10 @@ mod tests {
         let socket = LocalSocket::listen(&path).unwrap();
         assert!(matches!(LocalSocket::listen(&path), Err(LocalError::Taken(_))), "one has it");
         assert!(path.exists());
-        drop(socket);
+        // Somebody has put something else there: it stays.
+        std::fs::rename(&path, place.path().join("old")).unwrap();
         std::fs::write(&path, "precious").unwrap();
+        drop(socket);
         assert!(matches!(LocalSocket::listen(&path), Err(LocalError::NoSocket(_))));
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
         let nowhere = LocalSocket::listen(&place.path().join("no/socket")).unwrap_err();
