@@ -69,11 +69,8 @@ pub enum XdpError {
     #[error(transparent)]
     Program(#[from] BpfError),
     /// Receiving cannot begin.
-    #[error("{error}")]
-    Live {
-        /// Why.
-        error: LiveError,
-    },
+    #[error(transparent)]
+    Live(#[from] LiveError),
     /// A socket cannot be had.
     #[error("{interface}, queue {queue}: no AF_XDP socket: {}{}", reason(.error), socket_hint(.error))]
     Socket {

@@ -168,55 +168,21 @@ pub fn open(options: &Options) -> Result<AfXdp, XdpError> {
     let lanes = if options.lanes == Lanes::Each { count } else { 1 };
 
     let longest_packet = facts.iter().map(|facts| longest(facts.mtu as usize)).max().unwrap_or(0);
-    let size = frame_size(longest_packet, options.room);
-    let several_frames = HEADROOM + longest_packet > size as usize;
-    let slot_frames = (longest_packet.max(size as usize) + 2 * ROOM as usize).div_ceil(size as usize);
-    let config = UmemConfig::builder()
-        .frame_size(size.try_into().expect("2,048 or 4,096"))
-        .fill_queue_size((options.frames / 2).try_into().expect("a power of two"))
-        .comp_queue_size((options.frames / 4).try_into().expect("a power of two"))
-        .build()
-        .expect("a frame has room behind its headroom");
-    let frames = options.frames as usize * count + SLOTS * slot_frames * lanes;
-    let frames = u32::try_from(frames).ok().filter(|frames| u64::from(*frames) * u64::from(size) < 1 << 32);
-    let frames = frames.ok_or(XdpError::TooManyFrames { queues: count, frames: options.frames, size })?;
-    let (umem, frames) = Umem::new(frames, config, options.huge_pages)?;
-    let umem = Arc::new(umem);
-    let homes = Arc::new(Homes::new(frames, lanes, SLOTS, slot_frames, size as usize));
-
-    let mut run = Run { umem, homes, several_frames, size, options, out: BTreeMap::new(), sending: Vec::new() };
+    let mut run = Run::new(options, longest_packet, count, lanes)?;
     let mut received = Vec::new();
     for (number, ((port, queues), facts)) in options.ports.iter().zip(&ports).zip(&facts).enumerate() {
         for queue in queues {
             received.push(run.receiving(number as u32, &port.interface, *queue, facts, received.len() % lanes)?);
         }
     }
-    // Of each port, the stack, and the way into it by lane.
-    let mut stacks = Vec::new();
-    for port in options.ports.iter().filter(|_| options.stack.is_some()) {
-        let stack = Stack::open(&port.interface, options.stack.unwrap_or_default())?;
-        let ways = match stack.entrance() {
-            Entrance::Veth(near) => {
-                let ways = (0..lanes).map(|lane| run.sending(&near.name, lane).map(IntoStack::Port));
-                ways.collect::<Result<Vec<_>, _>>()?
-            }
-            Entrance::Tap(_) => Vec::new(),
-        };
-        stacks.push((stack, ways));
-    }
-    let mut redirect = Vec::new();
-    for (target, interface) in &options.redirect {
-        // A lane goes out by the queue of its number where there are as many.
-        let by_lane = (0..lanes).map(|lane| run.sending(interface, lane)).collect::<Result<Vec<_>, _>>()?;
-        redirect.push((*target, by_lane));
-    }
+    let mut stacks = run.stacks(lanes)?.into_iter();
+    let redirect = run.redirect(lanes)?;
 
     let mut info = Vec::new();
     let mut attached = Vec::new();
     let mut into_stack = Vec::new();
-    let mut stacks = stacks.into_iter();
     for ((port, queues), facts) in options.ports.iter().zip(ports).zip(&facts) {
-        let program = xdp::Options { mode: options.mode, frags: several_frames };
+        let program = xdp::Options { mode: options.mode, frags: run.several_frames };
         let program = Attached::new(&port.interface, facts.receive_queues, &options.steer, &program)?;
         let mut way = None;
         let mut ways = vec![IntoStack::Nowhere; lanes];
@@ -240,9 +206,9 @@ pub fn open(options: &Options) -> Result<AfXdp, XdpError> {
             mode: program.mode(),
             not_native: program.not_native().map(ToString::to_string),
             is_zero_copy: of_port.iter().all(|it| it.is_zero_copy),
-            frame_size: size as usize,
-            longest: size as usize - HEADROOM,
-            several_frames,
+            frame_size: run.umem.frame_size(),
+            longest: run.umem.frame_size() - HEADROOM,
+            several_frames: run.several_frames,
             stack: way,
         });
         attached.push(program);
@@ -269,7 +235,7 @@ pub fn open(options: &Options) -> Result<AfXdp, XdpError> {
         let sockets: Vec<_> = queues.iter().map(|it| (it.queue.port, it.queue.queue, it.queue.rx.fd())).collect();
         let queues = queues.into_iter().map(|it| it.queue).collect();
         let mut receiver = XdpReceiver::new(run.umem.clone(), run.homes.clone(), lane, handing, queues, ring);
-        receiver.prime().map_err(|error| XdpError::Live { error })?;
+        receiver.prime()?;
         for (port, queue, fd) in sockets {
             attached[port as usize].set_socket(queue, &fd)?;
         }
@@ -297,15 +263,68 @@ struct Received {
 struct Run<'a> {
     umem: Arc<Umem>,
     homes: Arc<Homes>,
+    /// Whether packets may be longer than what a frame has room for.
     several_frames: bool,
-    size: u32,
     options: &'a Options,
     /// Ways out, by interface and queue.
     out: BTreeMap<(String, u32), Port>,
     sending: Vec<Arc<std::sync::atomic::AtomicI64>>,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    /// Memory for so many queues, and the packets of so many lanes.
+    fn new(options: &'a Options, longest: usize, queues: usize, lanes: usize) -> Result<Run<'a>, XdpError> {
+        let size = frame_size(longest, options.room);
+        let config = UmemConfig::builder()
+            .frame_size(size.try_into().expect("2,048 or 4,096"))
+            .fill_queue_size((options.frames / 2).try_into().expect("a power of two"))
+            .comp_queue_size((options.frames / 4).try_into().expect("a power of two"))
+            .build()
+            .expect("a frame has room behind its headroom");
+        let slot_frames = (longest.max(size as usize) + 2 * ROOM as usize).div_ceil(size as usize);
+        let frames = options.frames as usize * queues + SLOTS * slot_frames * lanes;
+        let frames = u32::try_from(frames).ok().filter(|frames| u64::from(*frames) * u64::from(size) < 1 << 32);
+        let frames = frames.ok_or(XdpError::TooManyFrames { queues, frames: options.frames, size })?;
+        let (umem, frames) = Umem::new(frames, config, options.huge_pages)?;
+        let homes = Homes::new(frames, lanes, SLOTS, slot_frames, umem.frame_size());
+        Ok(Run {
+            several_frames: HEADROOM + longest > umem.frame_size(),
+            umem: Arc::new(umem),
+            homes: Arc::new(homes),
+            options,
+            out: BTreeMap::new(),
+            sending: Vec::new(),
+        })
+    }
+
+    /// Of each port, the way into the kernel's stack by lane; nothing where packets do not pass.
+    fn stacks(&mut self, lanes: usize) -> Result<Vec<(Stack, Vec<IntoStack>)>, XdpError> {
+        let Some(kind) = self.options.stack else { return Ok(Vec::new()) };
+        let mut stacks = Vec::new();
+        for port in &self.options.ports {
+            let stack = Stack::open(&port.interface, kind)?;
+            let ways = match stack.entrance() {
+                Entrance::Veth(near) => {
+                    let ways = (0..lanes).map(|lane| self.sending(&near.name, lane).map(IntoStack::Port));
+                    ways.collect::<Result<Vec<_>, _>>()?
+                }
+                Entrance::Tap(_) => Vec::new(),
+            };
+            stacks.push((stack, ways));
+        }
+        Ok(stacks)
+    }
+
+    /// Of each target, the way out by lane: by the queue of the lane's number where there are as many.
+    fn redirect(&mut self, lanes: usize) -> Result<Vec<(u32, Vec<Port>)>, XdpError> {
+        let options = self.options;
+        let by_lane = |(target, interface): &(u32, String)| {
+            let ports = (0..lanes).map(|lane| self.sending(interface, lane)).collect::<Result<Vec<_>, _>>()?;
+            Ok((*target, ports))
+        };
+        options.redirect.iter().map(by_lane).collect()
+    }
+
     /// A queue of a port to receive by.
     fn receiving(
         &mut self,
@@ -369,7 +388,6 @@ impl Run<'_> {
     }
 
     fn socket_options(&self, copying: Copying) -> SocketOptions {
-        debug_assert!(self.size >= 2048);
         SocketOptions {
             copying,
             several_frames: self.several_frames,

@@ -3,6 +3,7 @@
 use std::io;
 
 use super::sys::LoadError;
+use crate::live::link::no_interface;
 
 /// Why a program does not run in the kernel.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +18,7 @@ pub enum BpfError {
         missing: Vec<&'static str>,
     },
     /// There is no such interface, or it is gone.
-    #[error("there is no interface {interface} in this network namespace; `ip link` lists those that there are")]
+    #[error("{}", no_interface(.interface))]
     NoInterface {
         /// Its name.
         interface: String,

@@ -55,9 +55,8 @@ pub fn attach(from: u32, to: u32, mode: Mode) -> Result<Reinjection, BpfError> {
 
 /// What the interfaces are called.
 fn names(from: u32, to: u32) -> Result<(String, String), BpfError> {
-    let name = |index| {
-        interface_name(index).ok_or_else(|| BpfError::NoInterface { interface: format!("with number {index}") })
-    };
+    let name =
+        |index| interface_name(index).ok_or_else(|| BpfError::NoInterface { interface: format!("number {index}") });
     // The kernel would say nothing of a second one that is not there.
     let (from_name, to_name) = (name(from)?, name(to)?);
     if from == to {

@@ -9,7 +9,7 @@ use portcullis_core::reason;
 #[non_exhaustive]
 pub enum LinkError {
     /// There is no such interface.
-    #[error("there is no interface `{interface}` here; `ip link` lists those that there are")]
+    #[error("{}", no_interface(.interface))]
     NoInterface {
         /// What was asked for.
         interface: String,
@@ -53,6 +53,11 @@ pub enum LinkError {
         /// The system's.
         error: io::Error,
     },
+}
+
+/// For whoever looks for an interface in this thread's network namespace.
+pub(crate) fn no_interface(name: &str) -> String {
+    format!("there is no interface `{name}` here; `ip link` lists those that there are")
 }
 
 impl LinkError {

@@ -20,6 +20,7 @@ mod veth;
 mod watch;
 
 pub use error::LinkError;
+pub(crate) use error::no_interface;
 pub use interface::Interface;
 pub use stack::{Entrance, JoinError, Kind, Stack, Way};
 pub use tap::Tap;
