@@ -61,7 +61,7 @@ struct LinkArgs {
     #[arg(long, value_name = "IFACE[:QUEUES]", value_parser = NonEmptyStringValueParser::new(),
           conflicts_with_all = ["device", "require", "dispatch", "filter", "quick"])]
     af_xdp: Option<String>,
-    /// Receive these packets as well, by rules as those of `run --only`, and put them into the kernel's stack again
+    /// Receive these packets, by rules as those of `run --only`, and put them into the kernel's stack again
     #[arg(long, value_name = "RULES", requires = "af_xdp", conflicts_with = "all")]
     only: Option<String>,
     /// Receive all packets, and put them into the kernel's stack again
