@@ -5,12 +5,12 @@
 //! whose threads are wherever the system puts them. Each round lasts a second or two, and the sides take turns.
 //!
 //! `cargo bench -p portcullis-live-tests --features bench --bench af_xdp`, as root; behind `--` some of its parts
-//! (`receive`, `forward`, `pass`, `latency`). With `dpdk-testpmd` and its driver
+//! (`receive`, `batches`, `forward`, `pass`, `latency`). With `dpdk-testpmd` and its driver
 //! net_af_xdp (Debian's packages dpdk-dev and librte-net-af-xdp23), these sides are measured, too.
 
 mod support;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use portcullis::device::{CancelToken, Dispatch};
@@ -54,6 +54,9 @@ fn main() {
     if is_wanted("receive") {
         bench.receive();
     }
+    if is_wanted("batches") {
+        bench.batches();
+    }
     if is_wanted("pass") {
         bench.pass();
     }
@@ -72,7 +75,9 @@ struct Bench {
 
 impl Bench {
     fn receive(&self) {
-        let ours = |filter, dispatch| move || self.flooded(|end| ours(end, filter, dispatch, None, measure_carried));
+        let ours = |filter, dispatch| {
+            move || self.flooded(|end| ours(end, filter, dispatch, Closing::default(), None, measure_carried))
+        };
         let mut sides = vec![Side::new("bare loop", || {
             self.flooded(|end| end.namespace().run(|| bare(end.name(), FRAMES, |count| rate(count))))
         })];
@@ -92,6 +97,37 @@ impl Bench {
         compare("received", ROUNDS, bases, &mut sides);
     }
 
+    /// Ways of closing batches, and how many packets come between two times that a thread has to be woken up.
+    fn batches(&self) {
+        let ms = Duration::from_millis(1);
+        let ways = [
+            ("inline, 256 packets", Dispatch::Inline, Closing::default()),
+            ("inline, as found", Dispatch::Inline, Closing::auto()),
+            ("pipelined, 256 packets", Dispatch::Pipelined, Closing::default()),
+            ("pipelined, as found", Dispatch::Pipelined, Closing::auto()),
+            ("pipelined, 256 in 1 ms", Dispatch::Pipelined, Closing::at(256, ms)),
+            ("pipelined, 4096 in 1 ms", Dispatch::Pipelined, Closing::at(4096, ms)),
+        ];
+        let woken: Vec<_> = ways.iter().map(|_| Mutex::new(Vec::new())).collect();
+        let sides = ways.iter().zip(&woken).map(|((name, dispatch, closing), woken)| {
+            let measure = |stats: &LaneStats| {
+                let (packets, waits) = (stats.snapshot().carried.all(), waits());
+                let rate = measure_carried(stats);
+                let (packets, waits) = (stats.snapshot().carried.all() - packets, self::waits() - waits);
+                woken.lock().unwrap().push(packets as f64 / waits.max(1) as f64);
+                rate
+            };
+            Side::new(name, move || self.flooded(|end| ours(end, "minimal", *dispatch, *closing, None, measure)))
+        });
+        compare("received in batches", ROUNDS, 1, &mut sides.collect::<Vec<_>>());
+        for ((name, ..), woken) in ways.iter().zip(woken) {
+            let woken = woken.into_inner().unwrap();
+            if !woken.is_empty() {
+                println!("{name}: {:.0} packets a wait", median(woken));
+            }
+        }
+    }
+
     /// Gives how many packets a second come back.
     fn forward(&self) -> Option<f64> {
         // What comes back ends there.
@@ -99,7 +135,7 @@ impl Bench {
         let back = || came(&self.veth.left);
         let ours = |dispatch| {
             let measure = move |_: &LaneStats| rate(&mut || back());
-            move || self.flooded(|end| ours(end, "mac_swap", dispatch, None, measure))
+            move || self.flooded(|end| ours(end, "mac_swap", dispatch, Closing::default(), None, measure))
         };
         let mut sides = Vec::new();
         if self.has_testpmd {
@@ -120,7 +156,11 @@ impl Bench {
     fn pass(&self) {
         let passed = |dispatch| {
             move || {
-                self.flooded(|end| ours(end, "minimal", dispatch, Some(Kind::Veth), |_| rate(&mut || into_stack(end))))
+                self.flooded(|end| {
+                    ours(end, "minimal", dispatch, Closing::default(), Some(Kind::Veth), |_| {
+                        rate(&mut || into_stack(end))
+                    })
+                })
             }
         };
         let mut sides = vec![
@@ -163,7 +203,7 @@ impl Bench {
             };
             let mut own = [0.0; SHARES.len()];
             let mut round = None;
-            ours(&self.veth.right, "mac_swap", Dispatch::Inline, None, |stats| {
+            ours(&self.veth.right, "mac_swap", Dispatch::Inline, Closing::default(), None, |stats| {
                 round = Some(trips());
                 let latency = stats.snapshot().latency;
                 own = SHARES.map(|(_, share)| latency.value_at_quantile(share) as f64 / 1e3);
@@ -221,6 +261,18 @@ fn rate(count: &mut dyn FnMut() -> u64) -> f64 {
     (after - before) as f64 / begun.elapsed().as_secs_f64()
 }
 
+/// Times that a thread of this process had to wait.
+fn waits() -> i64 {
+    // SAFETY: all bytes zero are an `rusage`, which outlives the call.
+    #[expect(unsafe_code, reason = "the system's")]
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
+        usage
+    };
+    usage.ru_nvcsw
+}
+
 /// Packets that have had their verdict.
 fn measure_carried(stats: &LaneStats) -> f64 {
     rate(&mut || stats.snapshot().carried.all())
@@ -248,6 +300,7 @@ fn ours(
     end: &End,
     filter: &str,
     dispatch: Dispatch,
+    closing: Closing,
     stack: Option<Kind>,
     measure: impl FnOnce(&LaneStats) -> f64 + Send,
 ) -> f64 {
@@ -270,7 +323,7 @@ fn ours(
     let stats = Arc::new(LaneStats::default());
     let stop = CancelToken::new();
     let processors = if dispatch == Dispatch::Inline { vec![1] } else { vec![] };
-    let live = LiveOptions { closing: Closing::default(), dispatch, processors };
+    let live = LiveOptions { closing, dispatch, processors };
     end.namespace().run(|| {
         let mut run = af_xdp::open(&options).unwrap_or_else(|error| panic!("{error}"));
         let lane = run.lanes.remove(0);
