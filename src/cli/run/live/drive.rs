@@ -207,8 +207,14 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
 /// Lets others ask for metrics.
 fn serve(address: &Address, run: &Arc<RunStats>) -> Result<Server, Failure> {
     let run = run.clone();
-    let server = Server::start(address, move || metrics::text(&run));
-    let server = server.map_err(|error| Failure::Wrong(format!("--metrics: {error}")))?;
+    let start = || {
+        privileges::give_up_admin()?;
+        let server = Server::start(address, move || metrics::text(&run));
+        server.map_err(|error| Failure::Wrong(format!("--metrics: {error}")))
+    };
+    // What answers has what the thread has that starts it, which is therefore another.
+    let server = std::thread::scope(|scope| scope.spawn(start).join());
+    let server = server.unwrap_or_else(|_| Err(Failure::Wrong("--metrics: its thread died".into())))?;
     out::note(&format!("metrics: {}", server.address()));
     Ok(server)
 }

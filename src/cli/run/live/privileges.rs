@@ -91,7 +91,8 @@ fn needed(args: &Args) -> CapabilitySet {
     }
     let dumps = args.maps.dump_map.iter().map(|it| &it.file).filter(|file| *file != "-");
     let written = dumps.chain(&args.maps.state).map(|file| place(Path::new(file)));
-    for path in written.chain(args.live.control.clone()) {
+    let metrics = args.live.metrics.as_deref().and_then(|at| at.strip_prefix("unix:")).map(PathBuf::from);
+    for path in written.chain(args.live.control.clone()).chain(metrics) {
         needed |= to_replace(&path);
     }
     if needed.contains(CapabilitySet::DAC_OVERRIDE) {
