@@ -147,9 +147,15 @@ fn frame_size(longest: usize, room: Room) -> u32 {
     if HEADROOM + longest + behind <= 2048 { 2048 } else { 4096 }
 }
 
-/// Bytes of a packet where the rest has `mtu`: an Ethernet header, and two VLAN tags.
+/// Bytes of a packet that may come where the rest has `mtu`: an Ethernet header, and two VLAN tags.
 const fn longest(mtu: usize) -> usize {
     mtu + 14 + 2 * 4
+}
+
+/// Bytes of a packet that an interface takes: the header and one tag. What is longer veth drops without a word
+/// (`__is_skb_forwardable`, `linux/netdevice.h`).
+const fn sendable(mtu: usize) -> usize {
+    mtu + 14 + 4
 }
 
 /// Packets in several frames that a lane can have in batches.
@@ -340,7 +346,7 @@ impl<'a> Run<'a> {
             (tx, self.ring(), completion),
             None,
             self.homes.clone(),
-            longest(facts.mtu as usize),
+            sendable(facts.mtu as usize),
             self.several_frames,
         );
         let back = self.add(interface, queue, tx);
@@ -369,7 +375,7 @@ impl<'a> Run<'a> {
             (tx, self.ring(), completion),
             others,
             self.homes.clone(),
-            longest(facts.mtu as usize),
+            sendable(facts.mtu as usize),
             self.several_frames,
         );
         Ok(self.add(interface, queue, tx))

@@ -113,9 +113,11 @@ fn what_grows_beyond_the_link_is_counted() {
     };
     let ((), ended) = run_lanes(&right, &lane_options(&[veth.right.name()]), grow, |_| {
         peer.send(&numbered(&veth, 1, 9014));
-        peer.send(&numbered(&veth, 2, 8000));
-        let came = peer.receive_where(SOON, |frame| frame.ether_type() == EXPERIMENT).expect("the shorter one");
-        assert_eq!((number(&came.bytes), came.bytes.len()), (2, 8100));
+        // A byte more than a tag beyond the MTU, and a tag.
+        peer.send(&numbered(&veth, 2, 8919));
+        peer.send(&numbered(&veth, 3, 8918));
+        let came = peer.receive_where(SOON, |frame| frame.ether_type() == EXPERIMENT).expect("the shortest one");
+        assert_eq!((number(&came.bytes), came.bytes.len()), (3, 9018));
     });
-    assert_eq!(ended.lost(|it| it.of(portcullis_io::live::Loss::TooLong)), 1);
+    assert_eq!((ended.of(Action::Tx), ended.lost(|it| it.of(portcullis_io::live::Loss::TooLong))), (1, 2));
 }
