@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,8 @@ use portcullis_live_tests::End;
 pub struct Testpmd {
     child: Child,
     output: BufReader<ChildStdout>,
+    /// What it has its run-time files under.
+    prefix: String,
 }
 
 impl Testpmd {
@@ -35,7 +38,7 @@ impl Testpmd {
             .stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("stdbuf: {error}"))?;
         let output = BufReader::new(child.stdout.take().expect("piped"));
-        let mut testpmd = Testpmd { child, output };
+        let mut testpmd = Testpmd { child, output, prefix };
         testpmd.say("start");
         // What it says last when it starts.
         match testpmd.line_with("TX offloads=") {
@@ -87,5 +90,7 @@ impl Drop for Testpmd {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+        // It leaves them behind. Where there are none, there is nothing to do.
+        let _ = std::fs::remove_dir_all(Path::new("/var/run/dpdk").join(&self.prefix));
     }
 }
