@@ -184,15 +184,28 @@ fn what_is_wrong_is_said_before_anything_is_touched() {
 fn who_may_not_is_told_what_is_missing() {
     let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
     // As root without capabilities: an ordinary user may not even be able to read the program here.
-    let whole = command(&right, "minimal", &["--af-xdp", veth.right.name()]);
-    let without = ["--bounding-set", "-all", "--inh-caps", "-all", "--"];
-    let mut command = right.command("setpriv");
-    // Behind `ip netns exec NAME`.
-    command.args(without).args(whole.get_args().skip(3));
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let Ended { status, stderr, .. } = ends(command);
-    assert_eq!(status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("CAP_NET_RAW"), "{stderr}");
+    let whole = command(&right, "minimal", &["--af-xdp", veth.right.name(), "--duration", "100ms"]);
+    let with = |capabilities: &str| {
+        let mut command = right.command("setpriv");
+        command.args(["--bounding-set", &format!("-all{capabilities}"), "--inh-caps", "-all", "--"]);
+        // Behind `ip netns exec NAME`.
+        command.args(whole.get_args().skip(3));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        ends(command)
+    };
+    for (capabilities, missing) in [
+        ("", "CAP_NET_RAW"),
+        (",+net_raw,+bpf,+perfmon,+ipc_lock", "CAP_NET_ADMIN"),
+        (",+net_admin,+bpf,+perfmon,+ipc_lock", "CAP_NET_RAW"),
+        (",+net_admin,+net_raw,+perfmon,+ipc_lock", "CAP_BPF is missing"),
+        (",+net_admin,+net_raw,+bpf,+ipc_lock", "CAP_PERFMON is missing"),
+    ] {
+        let Ended { status, stderr, .. } = with(capabilities);
+        assert_eq!(status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains(missing) && stderr.lines().count() < 3, "{capabilities}: {stderr}");
+    }
+    let Ended { status, stderr, .. } = with(",+net_admin,+net_raw,+bpf,+perfmon,+ipc_lock");
+    assert!(status.success(), "{stderr}");
 }
 
 #[test]

@@ -101,9 +101,12 @@ impl BpfError {
 
     /// Of a program that was not loaded.
     pub(crate) fn load(what: impl Into<String>, LoadError { error, log }: LoadError) -> BpfError {
-        match log.is_empty() {
-            true => BpfError::new(what, error),
-            false => BpfError::Refused { what: what.into(), error, log },
+        // The verifier is stricter with who has no CAP_PERFMON.
+        let missing = if log.is_empty() { Vec::new() } else { missing_capabilities() };
+        match (log.is_empty(), missing.is_empty()) {
+            (true, _) => BpfError::new(what, error),
+            (false, true) => BpfError::Refused { what: what.into(), error, log },
+            (false, false) => BpfError::NotPermitted { what: what.into(), missing },
         }
     }
 }
@@ -111,6 +114,7 @@ impl BpfError {
 // Bits of include/uapi/linux/capability.h.
 const CAP_NET_ADMIN: u64 = 1 << 12;
 const CAP_SYS_ADMIN: u64 = 1 << 21;
+const CAP_PERFMON: u64 = 1 << 38;
 const CAP_BPF: u64 = 1 << 39;
 
 /// The capabilities that loading and attaching need and this thread has not, as proc(5) tells.
@@ -121,7 +125,11 @@ fn missing_capabilities() -> Vec<&'static str> {
 }
 
 fn missing(effective: u64) -> Vec<&'static str> {
-    let needed = [("CAP_NET_ADMIN", CAP_NET_ADMIN), ("CAP_BPF", CAP_BPF | CAP_SYS_ADMIN)];
+    let needed = [
+        ("CAP_NET_ADMIN", CAP_NET_ADMIN),
+        ("CAP_BPF", CAP_BPF | CAP_SYS_ADMIN),
+        ("CAP_PERFMON", CAP_PERFMON | CAP_SYS_ADMIN),
+    ];
     needed.into_iter().filter(|(_, any_of)| effective & any_of == 0).map(|(name, _)| name).collect()
 }
 
@@ -133,8 +141,8 @@ fn missing_rights(missing: &[&str]) -> String {
             .into();
     }
     format!(
-        "{} {} missing; AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF (before Linux 5.8 CAP_SYS_ADMIN): \
-         run it as root",
+        "{} {} missing; AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_PERFMON (before Linux 5.8 \
+         CAP_SYS_ADMIN): run it as root",
         missing.join(" and "),
         if missing.len() == 1 { "is" } else { "are" }
     )
@@ -156,15 +164,15 @@ mod tests {
 
     #[test]
     fn capabilities_are_named_that_are_missing() {
-        assert_eq!(missing(0), ["CAP_NET_ADMIN", "CAP_BPF"]);
-        assert_eq!(missing(CAP_NET_ADMIN), ["CAP_BPF"]);
+        assert_eq!(missing(0), ["CAP_NET_ADMIN", "CAP_BPF", "CAP_PERFMON"]);
+        assert_eq!(missing(CAP_NET_ADMIN | CAP_BPF), ["CAP_PERFMON"]);
         assert_eq!(missing(CAP_NET_ADMIN | CAP_SYS_ADMIN), [""; 0]);
-        assert_eq!(missing(CAP_BPF), ["CAP_NET_ADMIN"]);
+        assert_eq!(missing(CAP_BPF | CAP_PERFMON), ["CAP_NET_ADMIN"]);
         let error = |missing| BpfError::NotPermitted { what: "eth0: loading".into(), missing }.to_string();
         assert_eq!(
             error(vec!["CAP_BPF"]),
-            "eth0: loading: not permitted: CAP_BPF is missing; AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF \
-             (before Linux 5.8 CAP_SYS_ADMIN): run it as root"
+            "eth0: loading: not permitted: CAP_BPF is missing; AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and \
+             CAP_PERFMON (before Linux 5.8 CAP_SYS_ADMIN): run it as root"
         );
         assert!(error(vec![]).contains("`ulimit -l unlimited`"));
     }
