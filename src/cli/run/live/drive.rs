@@ -61,7 +61,11 @@ impl Prepared {
         let mut device = args.device.open()?;
         args.maps.check(&program, device.info())?;
         let options = |device: &dyn Device| {
-            let inline = device.info().kind == DeviceKind::Cpu || device.info().kind == DeviceKind::Reference;
+            let is_cpu = device.info().kind == DeviceKind::Cpu || device.info().kind == DeviceKind::Reference;
+            // Of a netfilter queue's packets the kernel has whoever gives the verdict do the rest of its work, for which a
+            // second thread pays (docs/performance.md, "Live packets").
+            let is_alone = std::thread::available_parallelism().is_ok_and(|processors| processors.get() == 1);
+            let inline = is_cpu && (args.live.nfqueue.is_empty() || is_alone);
             LoadOptions {
                 // A batch is small here, and a queue has a thread of its own.
                 threads: args.threads.map_or(NonZeroUsize::new(1), |n| NonZeroUsize::new(n.into())),
