@@ -463,7 +463,7 @@ fn a_socket_is_one_runs() {
         assert!(ended.stderr.contains(what), "{}", ended.stderr);
     };
     let running = Running::start(command(&right, "minimal", &arguments));
-    refused("another run has this socket");
+    refused("another run listens here");
     running.signal("KILL");
     running.end();
     assert!(desk.refused(1, &["stats"]).contains("nobody listens there: the run has ended"));

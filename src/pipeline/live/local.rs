@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 /// Connections that wait to be accepted.
 const WAITING: i32 = 64;
 
-/// A Unix socket with mode 0600, which listens. Its file goes with it.
+/// A Unix socket with mode 0600, which listens; to accept does not wait. Its file goes with it.
 #[derive(Debug)]
 pub struct LocalSocket {
     listener: UnixListener,
@@ -25,10 +25,10 @@ pub struct LocalSocket {
 #[non_exhaustive]
 pub enum LocalError {
     /// Somebody else listens there.
-    #[error("{}: another program listens here; is one running already?", .0.display())]
+    #[error("{}: another run listens here; choose another path, or end that run", .0.display())]
     Taken(PathBuf),
     /// There is something else.
-    #[error("{}: this is there already, and is no socket; choose another path", .0.display())]
+    #[error("{}: there is something else already, and no socket; choose another path", .0.display())]
     NoSocket(PathBuf),
     /// The system refused it.
     #[error("{}: {}", .path.display(), portcullis_core::reason(.error))]
@@ -55,6 +55,8 @@ impl LocalSocket {
                 }
                 match UnixStream::connect(path) {
                     Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
+                    // One that has no room for another connection is one that is there.
+                    Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(refused(error)),
                     _ => return Err(LocalError::Taken(path.to_owned())),
                 }
                 std::fs::remove_file(path).and_then(|()| bind(path))
@@ -62,6 +64,7 @@ impl LocalSocket {
             bound => bound,
         };
         let listener = listener.map_err(refused)?;
+        listener.set_nonblocking(true).map_err(refused)?;
         let file = path.symlink_metadata().map_err(refused)?;
         Ok(LocalSocket { listener, path: path.to_owned(), file: (file.dev(), file.ino()) })
     }
@@ -108,6 +111,7 @@ mod tests {
         let path = place.path().join("socket");
         let socket = LocalSocket::listen(&path).unwrap();
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(socket.listener().accept().unwrap_err().kind(), ErrorKind::WouldBlock);
         UnixStream::connect(&path).unwrap();
         socket.listener().accept().unwrap();
         drop(socket);

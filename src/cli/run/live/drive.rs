@@ -11,6 +11,7 @@ use portcullis::device::{
 use portcullis::devices;
 use portcullis::io::live::Lane;
 use portcullis::packet::Batch;
+use portcullis::pipeline::live::local::LocalSocket;
 use portcullis::pipeline::live::metrics::server::{Address, AddressError, Server};
 use portcullis::pipeline::live::{
     Closing, LaneError, LaneStats, LiveLane, LiveOptions, RunStats, RunSummary, metrics, run_live,
@@ -19,7 +20,7 @@ use portcullis::pipeline::{Event, Observer};
 use portcullis::program::Program;
 use portcullis::reason;
 
-use super::control::{self, Held, Live, Socket};
+use super::control::{self, Held, Live};
 use super::privileges::{self, Admin};
 use super::report::Balance;
 use super::stats::{Form, Stats};
@@ -39,7 +40,7 @@ pub struct Prepared {
     options: LoadOptions,
     interrupt: Interrupt,
     metrics: Option<Address>,
-    control: Option<Socket>,
+    control: Option<LocalSocket>,
 }
 
 /// A run that is over.
@@ -91,7 +92,8 @@ impl Prepared {
             device = relieved(device, &load)?;
             device.load(&program, &load)?;
         }
-        let control = args.live.control.as_deref().map(Socket::bind).transpose()?;
+        let control = args.live.control.as_deref().map(LocalSocket::listen).transpose();
+        let control = control.map_err(|error| Failure::Wrong(format!("--control: {error}")))?;
         // What is about to be opened is also to be closed in order.
         interrupt.listen_always();
         interrupt.begin();

@@ -136,11 +136,7 @@ impl Server {
                 listener.set_nonblocking(true).map_err(refused)?;
                 Door::Port(listener)
             }
-            Address::Unix(path) => {
-                let socket = LocalSocket::listen(path)?;
-                socket.listener().set_nonblocking(true).map_err(ServerError::Thread)?;
-                Door::Unix(socket)
-            }
+            Address::Unix(path) => Door::Unix(LocalSocket::listen(path)?),
         };
         let address = match &door {
             // The port that was found, where any would do.

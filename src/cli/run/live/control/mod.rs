@@ -2,8 +2,6 @@
 
 mod server;
 mod service;
-mod socket;
 
 pub use server::Server;
 pub use service::{Held, Live};
-pub use socket::Socket;

@@ -7,10 +7,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use portcullis::control::{self, LONGEST_REQUEST, Service};
+use portcullis::pipeline::live::local::LocalSocket;
 use portcullis::reason;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::Socket;
 use crate::cli::failure::Failure;
 use crate::cli::run::live::privileges::give_up_admin;
 
@@ -28,15 +28,15 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
     /// What the thread sees the end of.
     wake: Option<UnixStream>,
-    _socket: Socket,
+    _socket: LocalSocket,
 }
 
 impl Server {
     /// Begins to answer.
-    pub fn start(socket: Socket, mut service: impl Service + Send + 'static) -> Result<Server, Failure> {
+    pub fn start(socket: LocalSocket, mut service: impl Service + Send + 'static) -> Result<Server, Failure> {
         let cannot = |error: io::Error| Failure::Wrong(format!("--control: {}", reason(&error)));
         let (wake, ended) = UnixStream::pair().map_err(cannot)?;
-        let listener = socket.listener.try_clone().map_err(cannot)?;
+        let listener = socket.listener().try_clone().map_err(cannot)?;
         let thread = thread::Builder::new().name("control".into()).spawn(move || {
             // Verdicts are not given here.
             if let Err(failure) = give_up_admin() {
