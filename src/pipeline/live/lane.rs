@@ -234,9 +234,10 @@ impl Rest<'_> {
 
     fn leave(&mut self) -> Result<(), LaneError> {
         let begun = Instant::now();
+        self.tend()?;
         while self.executor.is_busy() && begun.elapsed() < LEAVING {
-            self.executor.tend()?;
             thread::sleep(SOON);
+            self.tend()?;
         }
         Ok(())
     }
@@ -308,6 +309,8 @@ impl Ends<&mut Box<dyn Session>> for Rest<'_> {
     }
 
     fn tend(&mut self) -> Result<(), LaneError> {
-        Ok(self.executor.tend()?)
+        let tended = self.executor.tend();
+        self.stats.tended(self.executor.carried());
+        Ok(tended?)
     }
 }

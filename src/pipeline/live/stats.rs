@@ -172,6 +172,11 @@ impl LaneStats {
         now.latency.saturating_record_n(latency, packets as u64);
     }
 
+    /// Notes what became of packets, after the fact.
+    pub(super) fn tended(&self, carried: &Carried) {
+        lock(&self.now).carried = *carried;
+    }
+
     /// Notes packets that another device has filtered.
     pub(super) fn relieved(&self, packets: usize) {
         lock(&self.now).relieved += packets as u64;
