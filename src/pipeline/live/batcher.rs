@@ -79,7 +79,8 @@ impl<'a> Batcher<'a> {
         Ok(receiver.close().map_or(Look::Nothing, |batch| Look::Batch(batch, first)))
     }
 
-    /// Waits for more packets, until a batch is to be closed at the latest.
+    /// Waits for more packets, until a batch is to be closed at the latest, but no longer than [`PATIENCE`]: an end may be
+    /// wanted meanwhile, or something be done with the session.
     ///
     /// Whoever waits for packets is woken by each, which costs more than the packet does. So this sleeps, and is not woken,
     /// where what may come meanwhile finds room. Where so much comes that the batch will be full before its time, nobody
@@ -90,9 +91,9 @@ impl<'a> Batcher<'a> {
         let room = APART.saturating_mul(receiver.holds().try_into().unwrap_or(u32::MAX));
         let sleep = left.min(room);
         if sleep < WORTH || self.shared.rate() * left.as_secs_f64() >= missing as f64 {
-            return receiver.wait(left);
+            return receiver.wait(left.min(PATIENCE));
         }
-        std::thread::sleep(sleep);
+        std::thread::sleep(sleep.min(PATIENCE));
         Ok(())
     }
 }

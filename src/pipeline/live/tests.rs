@@ -24,6 +24,8 @@ enum Script {
     Pause,
     /// There is nothing this once.
     Nothing,
+    /// Nothing comes any more, however long one waits, and if it did there would be room for so many.
+    Quiet(usize),
     /// Somebody wants an end.
     Stop(CancelToken),
     /// Somebody leaves an order.
@@ -48,7 +50,10 @@ impl Scripted {
 
 impl Receiver for Scripted {
     fn holds(&self) -> usize {
-        self.holds
+        match self.script.front() {
+            Some(Script::Quiet(holds)) => *holds,
+            _ => self.holds,
+        }
     }
 
     fn receive(&mut self, most: usize) -> Result<usize, LiveError> {
@@ -77,7 +82,7 @@ impl Receiver for Scripted {
                 0
             }
             Some(Script::Fail) => return Err(LiveError::Gone { interface: "eth7".into() }),
-            Some(Script::Pause) | None => 0,
+            Some(Script::Pause | Script::Quiet(_)) | None => 0,
         };
         for _ in 0..count {
             let mut packet = [0; 60];
@@ -90,9 +95,13 @@ impl Receiver for Scripted {
 
     fn wait(&mut self, most: Duration) -> Result<(), LiveError> {
         self.waits.lock().unwrap().push(most);
-        if let Some(Script::Pause) = self.script.front() {
-            self.script.pop_front();
-            thread::sleep(most);
+        match self.script.front() {
+            Some(Script::Pause) => {
+                self.script.pop_front();
+                thread::sleep(most);
+            }
+            Some(Script::Quiet(_)) => thread::sleep(most),
+            _ => {}
         }
         Ok(())
     }
@@ -276,6 +285,35 @@ fn a_batch_is_closed_when_it_is_full_or_its_first_packet_has_waited() {
         let ran = run(vec![script], dispatch, closing, &stop, None);
         assert_eq!(ran.sizes(0), [3, 2], "{dispatch}");
         assert!(ran.waits[0].iter().all(|wait| *wait <= Duration::from_millis(50)), "{:?}", ran.waits);
+    }
+}
+
+/// Does what must come to an end, and fails where it does not.
+fn in_time<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || tell.send(what()));
+    told.recv_timeout(Duration::from_secs(30)).expect("it comes to an end")
+}
+
+#[test]
+fn an_order_is_carried_out_and_an_end_comes_however_long_a_batch_may_wait() {
+    for dispatch in BOTH {
+        // It waits to be woken, or sleeps.
+        for holds in [0, usize::MAX] {
+            let ran = in_time(move || {
+                let (stop, mailbox) = (CancelToken::new(), Arc::new(Mailbox::default()));
+                let end = stop.clone();
+                let order = Order::maps(move |_| {
+                    end.cancel();
+                    Ok(())
+                });
+                let script = vec![Script::Packets(3), Script::Order(mailbox.clone(), order), Script::Quiet(holds)];
+                let closing = Closing::at(10, Duration::from_secs(3600));
+                run_with(vec![mailbox], &program(), vec![script], dispatch, closing, &stop, None)
+            });
+            assert!(ran.error.is_none(), "{:?}", ran.error);
+            assert_eq!(ran.sizes(0), [3], "{dispatch}, {holds}");
+        }
     }
 }
 
