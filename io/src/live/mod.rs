@@ -70,7 +70,8 @@ pub trait Executor: Send {
     /// Whether something waits to be sent, or to come home, so that [`Executor::tend`] is of use soon.
     fn is_busy(&self) -> bool;
 
-    /// What became of packets, up to now.
+    /// What became of packets, up to now. These counts only grow. What the system may yet refuse is in them after the next
+    /// [`Executor::tend`].
     fn carried(&self) -> &Carried;
 }
 

@@ -20,14 +20,33 @@ pub struct QueueExecutor {
     options: QueueOptions,
     answers: Answers,
     carried: Carried,
+    /// What was sent to be accepted, and is not in `carried` yet: the kernel may say that it is gone.
+    accepted: Accepted,
+    /// Packets that were gone, and have not been taken from what was accepted.
+    gone: u64,
     /// Where the packets of a batch lie.
     descriptors: Vec<Descriptor>,
+}
+
+/// Packets that are to be accepted.
+#[derive(Debug, Clone, Copy, Default)]
+struct Accepted {
+    packets: u64,
+    bytes: u64,
 }
 
 impl QueueExecutor {
     pub(super) fn new(queue: Arc<Queue>, options: QueueOptions) -> QueueExecutor {
         let answers = Answers::new(queue.number(), false);
-        QueueExecutor { queue, options, answers, carried: Carried::default(), descriptors: Vec::new() }
+        QueueExecutor {
+            queue,
+            options,
+            answers,
+            carried: Carried::default(),
+            accepted: Accepted::default(),
+            gone: 0,
+            descriptors: Vec::new(),
+        }
     }
 
     /// Packets that got the fallback verdict, because they were in a batch that was dropped on its way, or had been cut off
@@ -36,11 +55,22 @@ impl QueueExecutor {
         self.queue.fell_back()
     }
 
-    /// Accepts that the kernel refused, since their packets were gone, were carried out no more than other losses.
-    fn note_gone(&mut self) {
-        let gone = self.queue.take_gone().min(self.carried.of(Action::Pass));
-        self.carried.packets[Action::Pass as usize] -= gone;
-        self.carried.losses.add(Loss::Refused, gone);
+    /// Counts what was accepted. Packets that the kernel refused, since they were gone, were carried out no more than other
+    /// losses.
+    ///
+    /// The kernel's refusals come in behind packets, and may be seen when those they are about have been counted. As counters
+    /// only grow, later packets are counted for those then.
+    fn count_accepted(&mut self) {
+        self.gone += self.queue.take_gone();
+        let Accepted { packets, bytes } = std::mem::take(&mut self.accepted);
+        let refused = self.gone.min(packets);
+        self.gone -= refused;
+        self.carried.losses.add(Loss::Refused, refused);
+        if refused < packets {
+            // How many they are is known, not which: they count as of mean length.
+            self.carried.packets[Action::Pass as usize] += packets - refused;
+            self.carried.bytes[Action::Pass as usize] += bytes - bytes * refused / packets;
+        }
     }
 
     fn answer(&mut self, tickets: &mut Tickets, actions: &[u8]) -> io::Result<()> {
@@ -68,9 +98,13 @@ impl QueueExecutor {
                 Action::Pass if is_changed => prepare(&mut arena[now.clone()], ticket.state).err(),
                 Action::Pass | Action::Drop => None,
             };
-            match loss {
-                Some(loss) => self.carried.losses.add(loss, 1),
-                None => self.carried.add(action, length),
+            match (loss, action) {
+                (Some(loss), _) => self.carried.losses.add(loss, 1),
+                (None, Action::Pass) => {
+                    self.accepted.packets += 1;
+                    self.accepted.bytes += length as u64;
+                }
+                (None, action) => self.carried.add(action, length),
             }
             match (loss, action) {
                 (None, Action::Pass) if is_changed => self.answers.changed(ticket.id, now),
@@ -122,9 +156,8 @@ impl Executor for QueueExecutor {
     }
 
     fn tend(&mut self) -> Result<(), LiveError> {
-        self.queue.check()?;
-        self.note_gone();
-        Ok(())
+        self.count_accepted();
+        self.queue.check()
     }
 
     fn is_busy(&self) -> bool {

@@ -199,6 +199,7 @@ fn packets_of_an_interface_that_went_down_are_gone() {
     executor.tend().unwrap();
     assert_eq!(executor.carried().losses.of(Loss::Refused), 25);
     assert_eq!((executor.carried().of(Action::Pass), executor.carried().of(Action::Drop)), (0, 5));
+    assert_eq!(executor.carried().bytes[Action::Pass as usize], 0);
     // And all is well again.
     link.veth.right.up();
     link.veth.right.wait_until_running();
@@ -208,4 +209,37 @@ fn packets_of_an_interface_that_went_down_are_gone() {
     executor.carry_out(done(batch, vec![Action::Pass as u8; 10])).unwrap();
     let wanted = (30..40).collect();
     assert_eq!(numbered.arrived(&wanted), wanted);
+}
+
+/// Counters that only grow, and come out right in the end, though the kernel's refusals are seen late.
+#[test]
+fn an_accepted_packet_that_was_counted_is_not_taken_back() {
+    let Some(_suite) = begin("nfqueue: refusals that are seen late") else { return };
+    let link = Link::new();
+    rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0");
+    let numbered = Numbered::over(&link);
+    let (mut receiver, mut executor) = link.right.run(|| open(&QueueOptions::default())).unwrap();
+    numbered.send(0..30);
+    let batch = take(&mut receiver, 30);
+    let length = u64::from(batch.descriptors()[0].length);
+    link.veth.right.down();
+    executor.carry_out(done(batch, vec![Action::Pass as u8; 30])).unwrap();
+    // Nobody has received yet what the kernel has answered.
+    executor.tend().unwrap();
+    let before = *executor.carried();
+    assert_eq!(before.of(Action::Pass), 30);
+    receiver.wait(SOON).unwrap();
+    assert_eq!(receiver.receive(100).unwrap(), 0);
+    executor.tend().unwrap();
+    assert_eq!(*executor.carried(), before, "nothing is taken back");
+    link.veth.right.up();
+    link.veth.right.wait_until_running();
+    link.veth.left.wait_until_running();
+    numbered.send(30..80);
+    let batch = take(&mut receiver, 50);
+    executor.carry_out(done(batch, vec![Action::Pass as u8; 50])).unwrap();
+    executor.tend().unwrap();
+    let carried = executor.carried();
+    assert_eq!((carried.of(Action::Pass), carried.losses.of(Loss::Refused), carried.all()), (50, 30, 80));
+    assert_eq!(carried.bytes[Action::Pass as usize], 50 * length);
 }

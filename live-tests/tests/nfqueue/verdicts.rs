@@ -113,6 +113,7 @@ fn batches_come_back_in_any_order_or_not_at_all() {
         }
         assert_eq!(numbered.arrived(&passed(&wanted)), passed(&wanted), "{seed}");
         assert_eq!(executor.fallen_back(), fallen_back);
+        executor.tend().unwrap();
         assert_eq!(executor.carried().all() + fallen_back, receiver.received().packets);
     }
 }
