@@ -7,7 +7,7 @@
 //! - [`PacketSocket`]: frames, byte for byte, sent and received at a link's end;
 //! - [`frames`]: what to send there;
 //! - [`ping`], [`tcp_echo`]: whether somebody answers, and what connections carry;
-//! - [`run_lanes`]: AF_XDP sockets at work, with a function as the filter;
+//! - `run_lanes`: AF_XDP sockets at work, with a function as the filter;
 //! - [`Child`]: a test as a process of its own, to be killed.
 //!
 //! What cannot be set up is an error of the test or of the machine, and panics with what the system said.

@@ -63,8 +63,10 @@ enum MapCommand {
         #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         /// The entry's key, as in a row of CSV
+        #[arg(allow_hyphen_values = true)]
         key: String,
         /// Its value, as in a row of CSV, in one argument or several; nothing for a map that only has keys
+        #[arg(allow_hyphen_values = true)]
         value: Vec<String>,
     },
     /// Remove an entry; those of maps by number are zeros then
@@ -73,6 +75,7 @@ enum MapCommand {
         #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         /// The entry's key, as in a row of CSV
+        #[arg(allow_hyphen_values = true)]
         key: String,
     },
 }

@@ -152,6 +152,8 @@ fn what_is_wrong_is_said_before_anything_is_touched() {
     let Some(Net { veth, right, _suite, .. }) = net(2) else { return };
     let name = veth.right.name();
     let twice = format!("{name}:0");
+    let listener = right.run(|| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let taken = listener.local_addr().unwrap().to_string();
     for (arguments, code, said) in [
         (&["--af-xdp", "no_such_if"][..], 1, "there is no interface `no_such_if`"),
         (&["--af-xdp", &format!("{name}:5")], 1, "has 2 receive queues, and no queue 5"),
@@ -165,12 +167,24 @@ fn what_is_wrong_is_said_before_anything_is_touched() {
         (&["--af-xdp", name, "--dispatch", "graph"], 1, "no dispatch method `graph`"),
         (&["--af-xdp", name, "--read", "x.pcap"], 2, "cannot be used with"),
         (&["--af-xdp", name, "--duration", "5"], 2, "a time with its unit"),
+        (&["--af-xdp", name, "--pin", "60000"], 2, "no processor 60000"),
+        (&["--af-xdp", name, "--metrics", &taken], 1, "in use"),
+        (&["--nfqueue", "0", "--stack", "tap"], 2, "cannot be used with"),
+        (&["--duration", "1s"], 2, "--af-xdp"),
     ] {
         let Ended { status, stderr, .. } = ends(command(&right, "minimal", arguments));
         assert_eq!(status.code(), Some(code), "{arguments:?}: {stderr}");
         assert!(stderr.contains(said), "{arguments:?}: {stderr}");
         assert!(!has_program(&veth.right), "{arguments:?}");
+        assert!(!stderr.contains("native mode"), "attached before: {arguments:?}: {stderr}");
     }
+    // Files, too, are read before.
+    let file = tempfile::Builder::new().suffix(".csv").tempfile().unwrap();
+    std::fs::write(file.path(), "key,value\nno number,1\n").unwrap();
+    let rows = format!("blocked_v4={}", file.path().display());
+    let ended = ends(command(&right, "blacklist", &["--af-xdp", name, "--map", &rows]));
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("native mode") && ended.stderr.contains(".csv"), "{}", ended.stderr);
     // Somebody else has the interface.
     let running = Running::start(command(&right, "minimal", &["--af-xdp", name]));
     let ended = ends(command(&right, "minimal", &["--af-xdp", name]));
@@ -194,7 +208,7 @@ fn who_may_not_is_told_what_is_missing() {
         ends(command)
     };
     for (capabilities, missing) in [
-        ("", "CAP_NET_RAW"),
+        ("", "CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_PERFMON are missing"),
         (",+net_raw,+bpf,+perfmon,+ipc_lock", "CAP_NET_ADMIN"),
         (",+net_admin,+bpf,+perfmon,+ipc_lock", "CAP_NET_RAW"),
         (",+net_admin,+net_raw,+perfmon,+ipc_lock", "CAP_BPF is missing"),

@@ -1,12 +1,13 @@
 //! What can be wrong with AF_XDP.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::io;
 
 use portcullis_core::packet::ArenaError;
 use portcullis_core::reason;
 
-use super::bpf::error::BpfError;
+use super::bpf::error::{BpfError, rights};
 use crate::live::LiveError;
 use crate::live::link::{JoinError, LinkError};
 
@@ -38,7 +39,7 @@ pub enum XdpError {
         queues: u32,
     },
     /// No memory for frames.
-    #[error("no memory for frames of {bytes} bytes in all: {error}{}", memory_hint(.error, *.huge_pages))]
+    #[error("no memory for frames of {bytes} bytes in all: {}{}", reason(.error), memory_hint(.error, *.huge_pages))]
     Memory {
         /// How much was asked for.
         bytes: usize,
@@ -127,25 +128,27 @@ pub(crate) fn system(error: &(dyn Error + 'static)) -> io::Error {
     io::Error::other(error.to_string())
 }
 
-fn memory_hint(error: &io::Error, huge_pages: bool) -> &'static str {
-    match error.raw_os_error() {
+fn memory_hint(error: &io::Error, huge_pages: bool) -> Cow<'static, str> {
+    let hint = match error.raw_os_error() {
         Some(libc::ENOMEM) if huge_pages => {
             " (are there enough huge pages? `sysctl vm.nr_hugepages` tells; or leave --huge-pages out)"
         }
-        Some(libc::EPERM) => " (needs the capability CAP_NET_RAW; run as root, or grant it to the program with setcap)",
+        Some(libc::EPERM) => return format!(" ({})", rights()).into(),
         Some(libc::ENOBUFS) => " (locked memory is limited: `ulimit -l unlimited`, or run with CAP_IPC_LOCK)",
         _ => "",
-    }
+    };
+    hint.into()
 }
 
-fn socket_hint(error: &io::Error) -> &'static str {
-    match error.raw_os_error() {
-        Some(libc::EPERM) => " (needs the capability CAP_NET_RAW; run as root, or grant it to the program with setcap)",
+fn socket_hint(error: &io::Error) -> Cow<'static, str> {
+    let hint = match error.raw_os_error() {
+        Some(libc::EPERM) => return format!(" ({})", rights()).into(),
         Some(libc::EBUSY) => " (another program has a socket on this queue)",
         Some(libc::EAFNOSUPPORT) => " (this kernel has no AF_XDP: CONFIG_XDP_SOCKETS is off)",
         Some(libc::EOPNOTSUPP) => " (the driver cannot do what was asked for)",
         Some(libc::ENODEV) => " (the interface is gone)",
         Some(libc::ENETDOWN) => " (the interface is down: `ip link set up` brings it up)",
         _ => "",
-    }
+    };
+    hint.into()
 }

@@ -94,6 +94,12 @@ fn parts<'a>(text: &'a str, example: &str) -> Result<(&'a str, &'a str), String>
 }
 
 impl MapArgs {
+    /// Whether any map may have entries before the first packet.
+    #[cfg(all(target_os = "linux", feature = "live"))]
+    pub fn begins_with_something(&self) -> bool {
+        self.state.is_some() || !self.map.is_empty() || !self.watch_map.is_empty()
+    }
+
     /// Whether something is to be done between two batches.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn follows(&self) -> bool {

@@ -19,6 +19,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Instant;
 
+use clap::ArgGroup;
 use clap::builder::{NonEmptyStringValueParser, TypedValueParser};
 use portcullis::device::{DeviceError, DeviceKind, Dispatch, LoadOptions, Session};
 use portcullis::devices::{self, Selector};
@@ -49,13 +50,14 @@ use progress::Progress;
 /// verdicts are carried out: packets go on to the kernel, back where they came from, out of another interface, or nowhere,
 /// until Ctrl-C.
 #[derive(Debug, clap::Args)]
+#[command(group(ArgGroup::new("source").required(true).multiple(true).args(["read", "af_xdp", "nfqueue"])))]
 pub struct Args {
     #[command(flatten)]
     filter: FilterArgs,
     /// The capture to read; `-` is standard input, and `synth:packets=100000,seed=1,size=64..1500`
     /// makes up traffic
     #[arg(long, value_name = "FILE|synth:…", value_parser = NonEmptyStringValueParser::new(),
-          required_unless_present_any = ["af_xdp", "nfqueue"], conflicts_with_all = ["af_xdp", "nfqueue"])]
+          conflicts_with_all = ["af_xdp", "nfqueue"])]
     read: Option<String>,
     #[command(flatten)]
     live: LiveArgs,

@@ -113,11 +113,17 @@ impl BpfError {
 
 // Bits of include/uapi/linux/capability.h.
 const CAP_NET_ADMIN: u64 = 1 << 12;
+const CAP_NET_RAW: u64 = 1 << 13;
 const CAP_SYS_ADMIN: u64 = 1 << 21;
 const CAP_PERFMON: u64 = 1 << 38;
 const CAP_BPF: u64 = 1 << 39;
 
-/// The capabilities that loading and attaching need and this thread has not, as proc(5) tells.
+/// What forbids it where the system says no more than that it is not permitted.
+pub(crate) fn rights() -> String {
+    missing_rights(&missing_capabilities())
+}
+
+/// The capabilities that AF_XDP needs and this thread has not, as proc(5) tells.
 fn missing_capabilities() -> Vec<&'static str> {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -127,6 +133,7 @@ fn missing_capabilities() -> Vec<&'static str> {
 fn missing(effective: u64) -> Vec<&'static str> {
     let needed = [
         ("CAP_NET_ADMIN", CAP_NET_ADMIN),
+        ("CAP_NET_RAW", CAP_NET_RAW),
         ("CAP_BPF", CAP_BPF | CAP_SYS_ADMIN),
         ("CAP_PERFMON", CAP_PERFMON | CAP_SYS_ADMIN),
     ];
@@ -140,10 +147,11 @@ fn missing_rights(missing: &[&str]) -> String {
                 unlimited`)"
             .into();
     }
+    let (last, others) = missing.split_last().expect("one at least");
+    let all = if others.is_empty() { (*last).to_owned() } else { format!("{} and {last}", others.join(", ")) };
     format!(
-        "{} {} missing; AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_PERFMON (before Linux 5.8 \
+        "{all} {} missing; AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_PERFMON (before Linux 5.8 \
          CAP_SYS_ADMIN): run it as root",
-        missing.join(" and "),
         if missing.len() == 1 { "is" } else { "are" }
     )
 }
@@ -164,16 +172,17 @@ mod tests {
 
     #[test]
     fn capabilities_are_named_that_are_missing() {
-        assert_eq!(missing(0), ["CAP_NET_ADMIN", "CAP_BPF", "CAP_PERFMON"]);
-        assert_eq!(missing(CAP_NET_ADMIN | CAP_BPF), ["CAP_PERFMON"]);
-        assert_eq!(missing(CAP_NET_ADMIN | CAP_SYS_ADMIN), [""; 0]);
-        assert_eq!(missing(CAP_BPF | CAP_PERFMON), ["CAP_NET_ADMIN"]);
+        assert_eq!(missing(0), ["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF", "CAP_PERFMON"]);
+        assert_eq!(missing(CAP_NET_ADMIN | CAP_NET_RAW | CAP_BPF), ["CAP_PERFMON"]);
+        assert_eq!(missing(CAP_NET_ADMIN | CAP_NET_RAW | CAP_SYS_ADMIN), [""; 0]);
+        assert_eq!(missing(CAP_NET_RAW | CAP_BPF | CAP_PERFMON), ["CAP_NET_ADMIN"]);
         let error = |missing| BpfError::NotPermitted { what: "eth0: loading".into(), missing }.to_string();
         assert_eq!(
             error(vec!["CAP_BPF"]),
             "eth0: loading: not permitted: CAP_BPF is missing; AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and \
              CAP_PERFMON (before Linux 5.8 CAP_SYS_ADMIN): run it as root"
         );
+        assert!(error(vec!["A", "B", "C"]).contains("A, B and C are missing"));
         assert!(error(vec![]).contains("`ulimit -l unlimited`"));
     }
 

@@ -25,7 +25,7 @@ pub struct LiveArgs {
     /// How packets that pass get into the kernel: by a `veth` pair, by a `tap` interface, by what the kernel has of these
     /// (`auto`), or not at all (`none`): then they are dropped and counted
     #[arg(long, value_name = "WAY", value_parser = ["auto", "veth", "tap", "none"], default_value = "auto",
-          help_heading = "Live packets")]
+          conflicts_with_all = ["nfqueue", "read"], help_heading = "Live packets")]
     pub stack: String,
     /// Take only these packets, by destination port, IP protocol or EtherType, and leave all others to the kernel:
     /// `tcp/80,udp/5000-5999,proto/47,ethertype/0x86dd`. Without it IPv4 and IPv6 are taken, but for neighbour discovery

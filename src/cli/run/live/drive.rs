@@ -12,13 +12,14 @@ use portcullis::devices;
 use portcullis::io::live::Lane;
 use portcullis::packet::Batch;
 use portcullis::pipeline::live::local::LocalSocket;
-use portcullis::pipeline::live::metrics::server::{Address, AddressError, Server};
+use portcullis::pipeline::live::metrics::server::{AddressError, Door, Server};
 use portcullis::pipeline::live::{
     Closing, LaneError, LaneStats, LiveLane, LiveOptions, RunStats, RunSummary, metrics, run_live,
 };
 use portcullis::pipeline::{Event, Observer};
 use portcullis::program::Program;
 use portcullis::reason;
+use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::control::{self, Held, Live};
 use super::privileges::{self, Admin};
@@ -38,8 +39,11 @@ pub struct Prepared {
     pub program: Arc<Program>,
     device: Arc<dyn Device>,
     options: LoadOptions,
+    maps: Maps,
+    /// What the maps begin with, those of them that begin with something, by their numbers.
+    words: Vec<(usize, Vec<u32>)>,
     interrupt: Interrupt,
-    metrics: Option<Address>,
+    metrics: Option<Door>,
     control: Option<LocalSocket>,
 }
 
@@ -57,6 +61,7 @@ impl Prepared {
         log::start(&args.live)?;
         let metrics = args.live.metrics.as_deref().map(str::parse).transpose();
         let metrics = metrics.map_err(|error: AddressError| Failure::Usage(format!("--metrics: {error}")))?;
+        check_processors(&args.live.pin)?;
         let program = Arc::new(args.filter.load()?);
         let interrupt = Interrupt::default();
         let mut device = args.device.open()?;
@@ -76,28 +81,54 @@ impl Prepared {
             }
         };
         let mut load = options(&*device);
-        // That the device takes the filter is seen before anything of the network is touched.
-        if let Err(error) = device.load(&program, &load) {
-            let chosen = args.device == devices::Selector::Auto && device.info().kind.is_gpu();
-            match error {
-                DeviceError::Unsupported { .. } if chosen => {
-                    out::warn(&format!("{error}; running on the CPU"));
-                    device = devices::open("cpu")?;
-                    load = options(&*device);
-                }
-                error => return Err(error.into()),
-            }
-        }
         if args.live.overload == "cpu" {
             device = relieved(device, &load)?;
-            device.load(&program, &load)?;
         }
+        // That the device takes the filter is seen before anything of the network is touched.
+        let chosen = args.device == devices::Selector::Auto && device.info().kind.is_gpu();
+        let mut session = match device.load(&program, &load) {
+            Err(error @ DeviceError::Unsupported { .. }) if chosen => {
+                out::warn(&format!("{error}; running on the CPU"));
+                device = devices::open("cpu")?;
+                load = options(&*device);
+                device.load(&program, &load)?
+            }
+            loaded => loaded?,
+        };
+        // So is what is in files, and what others may have taken. This session does not stay: its threads have all the
+        // capabilities that this one has yet.
+        let mut maps = Maps::load(&args.maps, &program, &mut *session)?;
+        places::check(args)?;
+        maps.open_outputs()?;
+        let numbers = if args.maps.begins_with_something() { 0..program.maps().len() } else { 0..0 };
+        let words = numbers.map(|number| Ok((number, session.map_words(number)?)));
+        let words = words.collect::<Result<_, DeviceError>>()?;
+        drop(session);
+        let metrics = metrics.map(|address| Door::open(&address)).transpose();
+        let metrics = metrics.map_err(|error| Failure::Wrong(format!("--metrics: {error}")))?;
         let control = args.live.control.as_deref().map(LocalSocket::listen).transpose();
         let control = control.map_err(|error| Failure::Wrong(format!("--control: {error}")))?;
         // What is about to be opened is also to be closed in order.
         interrupt.listen_always();
         interrupt.begin();
-        Ok(Prepared { program, device, options: load, interrupt, metrics, control })
+        Ok(Prepared { program, device, options: load, maps, words, interrupt, metrics, control })
+    }
+}
+
+/// Refuses processors that threads cannot be kept on.
+fn check_processors(wanted: &[u16]) -> Result<(), Failure> {
+    // Where the system does not tell, it is left to be seen.
+    let Ok(mine) = sched_getaffinity(None) else { return Ok(()) };
+    let is_mine = |cpu: u16| usize::from(cpu) < CpuSet::MAX_CPU && mine.is_set(cpu.into());
+    match wanted.iter().find(|cpu| !is_mine(**cpu)) {
+        None => Ok(()),
+        Some(cpu) => {
+            let count = mine.count();
+            let what = format!(
+                "there is no processor {cpu} for this process, which may use {count} (`taskset -p $$` tells which)"
+            );
+            Err(Failure::Usage(format!("--pin: {what}")))
+        }
     }
 }
 
@@ -142,23 +173,22 @@ pub fn drive<T>(
 
 /// The run itself.
 fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() + Send) -> Result<Ended, Failure> {
-    let Prepared { program, device, options, interrupt, metrics, control } = prepared;
+    let Prepared { program, device, options, maps, words, interrupt, metrics, control } = prepared;
     let dispatch = Dispatch::of(device.info(), &options)?;
     let load = |lane| Ok(LiveLane::new(lane, device.load(&program, &options)?));
     let mut lanes: Vec<LiveLane> = lanes.into_iter().map(load).collect::<Result<_, DeviceError>>()?;
+    if lanes.is_empty() {
+        return Err(Failure::Usage("there is nothing to receive packets by".into()));
+    }
     show_memory(&mut lanes, device.info())?;
     for lane in &mut lanes {
         warm_up(&mut *lane.session, &program)?;
     }
-    let names: Vec<String> = lanes.iter().map(|lane| lane.lane.name.clone()).collect();
     // A filter with maps has one lane.
-    let session: &mut dyn Session = match lanes.first_mut() {
-        Some(lane) => &mut *lane.session,
-        None => return Err(Failure::Usage("there is nothing to receive packets by".into())),
-    };
-    let mut maps = Maps::load(&args.maps, &program, session)?;
-    places::check(args)?;
-    maps.open_outputs()?;
+    for (number, words) in words {
+        lanes[0].session.set_map_words(number, 0, &words)?;
+    }
+    let names: Vec<String> = lanes.iter().map(|lane| lane.lane.name.clone()).collect();
     let maps = Arc::new(Mutex::new(maps));
     let closing = closing(args);
     let live = LiveOptions { closing, dispatch, processors: args.live.pin.iter().map(|cpu| (*cpu).into()).collect() };
@@ -174,7 +204,7 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
     }
     let named = names.into_iter().zip(stats.iter().cloned()).collect();
     let run = Arc::new(RunStats::begin(args.filter.name(), device.info().id.clone(), named));
-    let metrics = metrics.map(|address| serve(&address, &run)).transpose()?;
+    let metrics = metrics.map(|door| serve(door, &run)).transpose()?;
     let form = if args.json {
         Form::Json { stdout_taken: args.takes_stdout() }
     } else if stderr().is_terminal() {
@@ -211,11 +241,11 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
 }
 
 /// Lets others ask for metrics.
-fn serve(address: &Address, run: &Arc<RunStats>) -> Result<Server, Failure> {
+fn serve(door: Door, run: &Arc<RunStats>) -> Result<Server, Failure> {
     let run = run.clone();
     let start = || {
         privileges::give_up_admin()?;
-        let server = Server::start(address, move || metrics::text(&run));
+        let server = Server::start(door, move || metrics::text(&run));
         server.map_err(|error| Failure::Wrong(format!("--metrics: {error}")))
     };
     // What answers has what the thread has that starts it, which is therefore another.

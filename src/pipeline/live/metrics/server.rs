@@ -116,33 +116,20 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens, and answers with what `text` makes from now on.
+    /// Answers with what `text` makes from now on.
     ///
     /// # Errors
-    /// [`ServerError`]: among others, somebody else has the port.
-    pub fn start(address: &Address, text: impl Fn() -> String + Send + 'static) -> Result<Server, ServerError> {
-        Server::with_deadline(address, text, DEADLINE)
+    /// [`ServerError::Thread`]
+    pub fn start(door: Door, text: impl Fn() -> String + Send + 'static) -> Result<Server, ServerError> {
+        Server::with_deadline(door, text, DEADLINE)
     }
 
     fn with_deadline(
-        address: &Address,
+        door: Door,
         text: impl Fn() -> String + Send + 'static,
         deadline: Duration,
     ) -> Result<Server, ServerError> {
-        let door = match address {
-            Address::Port(address) => {
-                let refused = |error| ServerError::Port { address: *address, error };
-                let listener = TcpListener::bind(address).map_err(refused)?;
-                listener.set_nonblocking(true).map_err(refused)?;
-                Door::Port(listener)
-            }
-            Address::Unix(path) => Door::Unix(LocalSocket::listen(path)?),
-        };
-        let address = match &door {
-            // The port that was found, where any would do.
-            Door::Port(listener) => listener.local_addr().map_or_else(|_| address.clone(), Address::Port),
-            Door::Unix(_) => address.clone(),
-        };
+        let address = door.address.clone();
         let (woken, wake) = io::pipe().map_err(ServerError::Thread)?;
         let thread = thread::Builder::new().name("metrics".into()).spawn(move || serve(&door, &woken, &text, deadline));
         Ok(Server { address, wake: Some(wake), thread: Some(thread.map_err(ServerError::Thread)?) })
@@ -164,17 +151,43 @@ impl Drop for Server {
     }
 }
 
-/// Where connections come in.
-enum Door {
+/// Where connections come in. Nobody is answered before there is a [`Server`], and they wait until then.
+#[derive(Debug)]
+pub struct Door {
+    listener: Listener,
+    address: Address,
+}
+
+#[derive(Debug)]
+enum Listener {
     Port(TcpListener),
     Unix(LocalSocket),
 }
 
 impl Door {
+    /// Listens.
+    ///
+    /// # Errors
+    /// [`ServerError`]: among others, somebody else has the port.
+    pub fn open(address: &Address) -> Result<Door, ServerError> {
+        let (listener, address) = match address {
+            Address::Port(at) => {
+                let refused = |error| ServerError::Port { address: *at, error };
+                let listener = TcpListener::bind(at).map_err(refused)?;
+                listener.set_nonblocking(true).map_err(refused)?;
+                // The port that was found, where any would do.
+                let found = listener.local_addr().unwrap_or(*at);
+                (Listener::Port(listener), Address::Port(found))
+            }
+            Address::Unix(path) => (Listener::Unix(LocalSocket::listen(path)?), address.clone()),
+        };
+        Ok(Door { listener, address })
+    }
+
     fn accept(&self) -> io::Result<Stream> {
-        let stream = match self {
-            Door::Port(listener) => Stream::Port(listener.accept()?.0),
-            Door::Unix(socket) => Stream::Unix(socket.listener().accept()?.0),
+        let stream = match &self.listener {
+            Listener::Port(listener) => Stream::Port(listener.accept()?.0),
+            Listener::Unix(socket) => Stream::Unix(socket.listener().accept()?.0),
         };
         match &stream {
             Stream::Port(stream) => stream.set_nonblocking(true)?,
@@ -184,9 +197,9 @@ impl Door {
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Door::Port(listener) => listener.as_fd(),
-            Door::Unix(socket) => socket.listener().as_fd(),
+        match &self.listener {
+            Listener::Port(listener) => listener.as_fd(),
+            Listener::Unix(socket) => socket.listener().as_fd(),
         }
     }
 }
@@ -345,7 +358,8 @@ mod tests {
     fn start(text: String) -> (Server, SocketAddr) {
         // Nobody's time runs out here.
         let hour = Duration::from_secs(3600);
-        let server = Server::with_deadline(&"0".parse().unwrap(), move || text.clone(), hour).unwrap();
+        let server =
+            Server::with_deadline(Door::open(&"0".parse().unwrap()).unwrap(), move || text.clone(), hour).unwrap();
         let Address::Port(address) = *server.address() else { panic!("a port") };
         (server, address)
     }
@@ -399,7 +413,7 @@ mod tests {
             assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
             assert!(body == text, "{} bytes came", body.len());
         }
-        let taken = Server::start(server.address(), String::new);
+        let taken = Door::open(server.address());
         assert!(taken.is_err_and(|error| error.to_string().starts_with(&format!("{address}: "))));
         drop(server);
         assert!(TcpStream::connect(address).is_err(), "nobody listens");
@@ -409,7 +423,7 @@ mod tests {
     fn a_unix_socket_is_one_users_and_does_not_stay() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("metrics");
-        let server = Server::start(&Address::Unix(path.clone()), || "metrics".into()).unwrap();
+        let server = Server::start(Door::open(&Address::Unix(path.clone())).unwrap(), || "metrics".into()).unwrap();
         let answer = ask(UnixStream::connect(&path).unwrap(), REQUEST);
         assert!(answer.ends_with("\r\n\r\nmetrics"), "{answer}");
         drop(server);
@@ -442,7 +456,7 @@ mod tests {
     #[test]
     fn time_runs_out() {
         let moment = Duration::from_millis(50);
-        let server = Server::with_deadline(&"0".parse().unwrap(), String::new, moment).unwrap();
+        let server = Server::with_deadline(Door::open(&"0".parse().unwrap()).unwrap(), String::new, moment).unwrap();
         let Address::Port(address) = *server.address() else { panic!("a port") };
         let mut silent = connect(address);
         assert_eq!(silent.read(&mut [0; 1]).unwrap(), 0, "it is closed, and nothing was said");
