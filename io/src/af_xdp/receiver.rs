@@ -141,6 +141,11 @@ impl Receiver for XdpReceiver {
         self.ring
     }
 
+    fn is_full(&self) -> bool {
+        // The other half is for the kernel, which receives into it meanwhile.
+        self.gathered.descriptors.len() >= self.homes.per_lane() / 2
+    }
+
     fn close(&mut self) -> Option<Batch> {
         if self.gathered.descriptors.is_empty() {
             return None;

@@ -320,6 +320,11 @@ impl Homes {
         self.lock(lane).lists.push(lists);
     }
 
+    /// Frames that a lane has, wherever they are.
+    pub fn per_lane(&self) -> usize {
+        self.per_lane
+    }
+
     /// Frames that lanes have in all, wherever they are.
     pub fn all(&self) -> usize {
         self.per_lane * self.lanes.len()

@@ -45,6 +45,12 @@ pub trait Receiver: Send {
         0
     }
 
+    /// Whether no more should be gathered: what comes needs the memory that is left, or there is none, until the batch is
+    /// closed.
+    fn is_full(&self) -> bool {
+        false
+    }
+
     /// The packets that were gathered, in the order in which they came; `None` where there are none.
     fn close(&mut self) -> Option<Batch>;
 

@@ -197,7 +197,7 @@ impl Receiver for QueueReceiver {
 
     fn wait(&mut self, most: Duration) -> Result<(), LiveError> {
         self.queue.check()?;
-        if self.gathering.as_ref().is_some_and(|gathering| gathering.frames.left() == 0) {
+        if self.is_full() {
             return Ok(());
         }
         let ready = self.queue.socket().wait(most);
@@ -206,8 +206,11 @@ impl Receiver for QueueReceiver {
 
     fn holds(&self) -> usize {
         // Where a batch's memory is used up, what comes has to wait until it is closed.
-        let full = self.gathering.as_ref().is_some_and(|gathering| gathering.frames.left() == 0);
-        if full { 0 } else { self.options.max_length as usize }
+        if self.is_full() { 0 } else { self.options.max_length as usize }
+    }
+
+    fn is_full(&self) -> bool {
+        self.gathering.as_ref().is_some_and(|gathering| gathering.frames.left() == 0)
     }
 
     fn close(&mut self) -> Option<Batch> {

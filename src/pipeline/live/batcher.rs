@@ -17,7 +17,7 @@ const AT_ONCE: usize = 256;
 /// The time in which no more than one packet comes by a queue, in the mean: ten million a second.
 const APART: Duration = Duration::from_nanos(100);
 
-/// Gathers packets until a batch is full, or its first packet has waited for long enough.
+/// Gathers packets until a batch is full, or there is no memory for more, or its first packet has waited for long enough.
 pub(super) struct Batcher<'a> {
     closing: Closing,
     shared: &'a Shared,
@@ -70,7 +70,7 @@ impl<'a> Batcher<'a> {
         }
         let Some(first) = self.first else { return Ok(Look::Nothing) };
         let (now, until) = (Instant::now(), first + delay);
-        if !last && self.gathered < enough && now < until {
+        if !last && self.gathered < enough && now < until && !receiver.is_full() {
             return Ok(Look::Until(until));
         }
         self.shared.set_rate(self.rate.note(self.gathered, now));

@@ -40,11 +40,13 @@ struct Scripted {
     next: u32,
     waits: Arc<Mutex<Vec<Duration>>>,
     holds: usize,
+    /// How many packets a batch has memory for.
+    room: usize,
 }
 
 impl Scripted {
     fn new(script: Vec<Script>) -> Scripted {
-        Scripted { script: script.into(), gathered: vec![], next: 0, waits: Arc::default(), holds: 0 }
+        Scripted { script: script.into(), gathered: vec![], next: 0, waits: Arc::default(), holds: 0, room: 1000 }
     }
 }
 
@@ -59,7 +61,7 @@ impl Receiver for Scripted {
     fn receive(&mut self, most: usize) -> Result<usize, LiveError> {
         let count = match self.script.front_mut() {
             Some(Script::Packets(left)) => {
-                let count = most.min(*left);
+                let count = most.min(*left).min(self.room - self.gathered.len());
                 *left -= count;
                 if *left == 0 {
                     self.script.pop_front();
@@ -104,6 +106,10 @@ impl Receiver for Scripted {
             _ => {}
         }
         Ok(())
+    }
+
+    fn is_full(&self) -> bool {
+        self.gathered.len() == self.room
     }
 
     fn close(&mut self) -> Option<Batch> {
@@ -314,6 +320,18 @@ fn an_order_is_carried_out_and_an_end_comes_however_long_a_batch_may_wait() {
             assert!(ran.error.is_none(), "{:?}", ran.error);
             assert_eq!(ran.sizes(0), [3], "{dispatch}, {holds}");
         }
+    }
+}
+
+#[test]
+fn a_batch_is_closed_when_there_is_no_memory_for_more() {
+    for dispatch in BOTH {
+        let ran = in_time(move || {
+            let stop = CancelToken::new();
+            let script = vec![Script::Packets(2500), Script::Stop(stop.clone())];
+            run(vec![script], dispatch, Closing::at(100_000, Duration::from_secs(3600)), &stop, None)
+        });
+        assert_eq!(ran.sizes(0), [1000, 1000, 500], "{dispatch}");
     }
 }
 
