@@ -35,6 +35,18 @@ const DRAIN: Duration = Duration::from_secs(1);
 /// be right.
 const ASKED: Duration = Duration::from_millis(20);
 
+/// Ends the run where the thread that has it dies: the other lanes are not to go on as if nothing had happened, nor is the
+/// lane's other thread to be waited for that would.
+struct Alive<'a>(&'a CancelToken);
+
+impl Drop for Alive<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.cancel();
+        }
+    }
+}
+
 /// One lane, until it ends.
 pub(super) struct Driver<'a> {
     lane: &'a mut LiveLane,
@@ -85,6 +97,7 @@ impl<'a> Driver<'a> {
             observe: observe.map(|observe| observe as _),
             sizing: options.closing.auto.then(sizer),
             shared,
+            _alive: Alive(stop),
         };
         let gatherer = Gatherer {
             receiver: &mut *receiver,
@@ -117,6 +130,7 @@ fn apart(
         let rx = move || {
             pin(processor);
             let mut gatherer = gatherer;
+            let _alive = Alive(gatherer.stop);
             loop {
                 match gatherer.next(true, || false)? {
                     // Waits where the driver has enough: then packets wait where they came in.
@@ -213,6 +227,7 @@ struct Rest<'a> {
     /// Where batches find their size: what finds it, and when the last batch had left.
     sizing: Option<(Sizer, Instant)>,
     shared: &'a Shared,
+    _alive: Alive<'a>,
 }
 
 impl Drop for Rest<'_> {

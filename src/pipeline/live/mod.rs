@@ -27,6 +27,7 @@ mod sizing;
 mod stats;
 mod summary;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -125,7 +126,8 @@ pub enum LaneError {
     },
 }
 
-/// Runs lanes until `stop` is cancelled, or one of them fails, and gives them all back, in order, with what went wrong first.
+/// Runs lanes until `stop` is cancelled, or one of them fails, and gives them back, in order, with what went wrong first: all but
+/// those whose thread died.
 /// What has been received by then is filtered and carried out.
 ///
 /// The first lane is driven by the calling thread, which also calls `observe`; [`Observer::boundary`] is about its session.
@@ -192,12 +194,24 @@ pub fn run_live(
         let mut back = Vec::new();
         if let Some((mut lane, stats, processor, rx)) = first {
             pin(processor);
-            let shared = Shared::new();
-            if let Err(wrong) = Driver::new(&mut lane, stats, options, (stop, rx), &shared, Some(observe)).run() {
-                error.get_or_insert(wrong);
-                stop.cancel();
+            let name = lane.lane.name.clone();
+            // As with the others: what it leaves behind where it dies, nobody gets.
+            let driven = catch_unwind(AssertUnwindSafe(move || {
+                let ended = Driver::new(&mut lane, stats, options, (stop, rx), &Shared::new(), Some(observe)).run();
+                (lane, ended)
+            }));
+            match driven {
+                Ok((lane, ended)) => {
+                    if let Err(wrong) = ended {
+                        error.get_or_insert(wrong);
+                        stop.cancel();
+                    }
+                    back.push(lane);
+                }
+                Err(_) => {
+                    error.get_or_insert(died(name));
+                }
             }
-            back.push(lane);
         }
         // Where there is no lane, there is nothing to wait for.
         if back.is_empty() {
@@ -212,8 +226,7 @@ pub fn run_live(
                     back.push(lane);
                 }
                 Err(_) => {
-                    let what = "died (a fault of this program; please report it)".into();
-                    error.get_or_insert(LaneError::Thread { lane: name, thread: "driver", what });
+                    error.get_or_insert(died(name));
                 }
             }
         }
@@ -225,6 +238,11 @@ pub fn run_live(
         tracing::info!(%lane, packets = received.packets, lost = carried.losses.all(), "lane ended");
     }
     ended
+}
+
+/// A lane whose driver died.
+fn died(lane: String) -> LaneError {
+    LaneError::Thread { lane, thread: "driver", what: "died (a fault of this program; please report it)".into() }
 }
 
 /// Keeps the calling thread on a processor, where it may be there.

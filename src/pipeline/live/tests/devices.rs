@@ -193,3 +193,59 @@ fn a_relief_that_fails_ends_the_lane_with_its_error() {
     // What the device had is carried out all the same.
     assert!(ran.stats[0].carried.all() > 0);
 }
+
+/// A session that dies of its first batch.
+struct Dying;
+
+impl Session for Dying {
+    fn import(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
+        Ok(Imported::Copied)
+    }
+
+    fn submit(&mut self, _: Batch) -> Result<(), SubmitError> {
+        panic!("as it is to be");
+    }
+
+    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+        Ok(None)
+    }
+
+    fn in_flight(&self) -> usize {
+        0
+    }
+
+    fn depth(&self) -> usize {
+        1
+    }
+}
+
+#[test]
+fn a_lane_that_dies_ends_the_others_and_what_came_to_them_is_carried_out() {
+    for dispatch in BOTH {
+        for dying in [0, 1] {
+            let (error, batches, back) = in_time(move || {
+                let (stop, mut lanes, mut batches) = (CancelToken::new(), vec![], vec![]);
+                for number in 0..2 {
+                    let (receiver, executor) = (Scripted::new(vec![Script::Packets(50)]), Noting::default());
+                    batches.push(executor.batches.clone());
+                    let session: Box<dyn Session> = match number == dying {
+                        true => Box::new(Dying),
+                        false => Interp::new().load(&program(), &options(dispatch)).unwrap(),
+                    };
+                    let (receiver, executor) = (Box::new(receiver), Box::new(executor));
+                    let lane = Lane { name: format!("lane {number}"), memory: None, receiver, executor };
+                    lanes.push(LiveLane::new(lane, session));
+                }
+                let stats = [Arc::default(), Arc::default()];
+                let options = LiveOptions { closing: Closing::at(10, Duration::ZERO), dispatch, processors: vec![] };
+                let (back, error) = run_live(lanes, &stats, &options, &stop, || (), &mut |_: Event<'_>| {});
+                (error, batches, back.len())
+            });
+            let error = error.expect("a lane has died");
+            assert!(matches!(error, LaneError::Thread { .. }), "{error}");
+            assert!(error.to_string().starts_with(&format!("lane {dying}: the driver thread died")), "{error}");
+            assert_eq!(batches[1 - dying].lock().unwrap().concat().len(), 50, "{dispatch}, {dying}");
+            assert_eq!(back, 1);
+        }
+    }
+}
