@@ -197,7 +197,8 @@ impl XdpExecutor {
             let sent = lock(port).send(out);
             self.carried.packets[*action as usize] += sent.packets;
             self.carried.bytes[*action as usize] += sent.bytes;
-            self.carried.losses.add(Loss::NoRoom, sent.lost);
+            self.carried.losses.add(Loss::NoRoom, sent.no_room);
+            self.carried.losses.add(Loss::Down, sent.down);
         }
     }
 }

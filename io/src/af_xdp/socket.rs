@@ -129,6 +129,20 @@ pub(crate) fn pending_error(fd: RawFd) -> Option<i32> {
     get_option(fd, libc::SOL_SOCKET, libc::SO_ERROR).ok().map(|error| error as i32).filter(|error| *error != 0)
 }
 
+/// Has the kernel send what is in a socket's ring, as much as it does at once. That it has no time or no memory now is no error.
+pub(crate) fn wake(fd: RawFd) -> io::Result<()> {
+    // SAFETY: there are no bytes and no address to be read.
+    let result = unsafe { libc::sendto(fd, std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };
+    if result >= 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::ENOBUFS | libc::EAGAIN | libc::EBUSY | libc::EINTR) => Ok(()),
+        _ => Err(error),
+    }
+}
+
 fn set_option(fd: RawFd, level: i32, name: i32, value: u32) -> io::Result<()> {
     let size = size_of::<u32>() as libc::socklen_t;
     // SAFETY: the option's value is read from a word that is there during the call.

@@ -1,5 +1,6 @@
 //! Sending packets out of a queue.
 
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
@@ -8,6 +9,7 @@ use xsk_rs::socket::{RxQueue, TxQueue};
 use xsk_rs::umem::frame::FrameDesc;
 use xsk_rs::umem::{CompQueue, FillQueue};
 
+use super::socket;
 use super::umem::{Frame, Homes, Place};
 
 /// Frames that one call of `sendto` sends where they are copied (`TX_BATCH_SIZE`, `net/xdp/xsk.c`).
@@ -37,6 +39,10 @@ pub(crate) struct Tx {
     /// Bytes that a packet may have.
     longest: usize,
     several_frames: bool,
+    /// Whether the interface was down, or gone, when something was to be sent last.
+    is_down: bool,
+    /// Whether room was waited for in vain, and nothing has moved since.
+    is_stuck: bool,
     done: Box<[FrameDesc; BURST]>,
 }
 
@@ -72,7 +78,9 @@ pub(crate) struct Sent {
     pub packets: u64,
     pub bytes: u64,
     /// Packets that there was no room for.
-    pub lost: u64,
+    pub no_room: u64,
+    /// Packets whose interface is down, or gone.
+    pub down: u64,
 }
 
 impl Tx {
@@ -93,6 +101,8 @@ impl Tx {
             counted: Arc::default(),
             longest,
             several_frames,
+            is_down: false,
+            is_stuck: false,
             done: Box::new([FrameDesc::default(); BURST]),
         }
     }
@@ -102,9 +112,9 @@ impl Tx {
         self.counted.clone()
     }
 
-    /// Whether frames are to come home.
+    /// Whether frames are to come home soon.
     pub fn is_busy(&self) -> bool {
-        self.sending > 0
+        self.sending > 0 && !self.is_down
     }
 
     /// Bytes that a packet may have, from its Ethernet header on.
@@ -117,11 +127,16 @@ impl Tx {
         self.several_frames
     }
 
-    /// Sends all of them, or as many as there is room for soon enough. Frames of others go home.
+    /// Sends all of them, or as many as there is room for soon enough. Frames of others go home. What cannot move is not waited
+    /// for a second time: the lane has packets for other ports, and other lanes may want this one.
     pub fn send(&mut self, out: &mut Outgoing) -> Sent {
         let (mut sent, mut packet, mut frame) = (Sent::default(), 0, 0);
         let mut waiting: Option<Instant> = None;
-        while packet < out.packets.len() {
+        if self.is_down || self.is_stuck {
+            self.kick();
+            self.reap();
+        }
+        while packet < out.packets.len() && !self.is_down {
             let room = self.tx.nb_free(self.size as u32) as usize;
             // Whole packets only: the kernel drops what follows an end that is missing.
             let (mut packets, mut frames) = (0, 0);
@@ -135,7 +150,8 @@ impl Tx {
             }
             if packets == 0 {
                 let since = *waiting.get_or_insert_with(Instant::now);
-                if since.elapsed() >= PATIENCE {
+                if self.is_stuck || since.elapsed() >= PATIENCE {
+                    self.is_stuck = true;
                     break;
                 }
                 self.kick();
@@ -148,11 +164,12 @@ impl Tx {
             self.count(taken as i64);
             (packet, frame) = (packet + packets, frame + taken);
             sent.packets += packets as u64;
-            waiting = None;
+            (waiting, self.is_stuck) = (None, false);
             self.kick();
             self.reap();
         }
-        sent.lost = (out.packets.len() - packet) as u64;
+        let lost = if self.is_down { &mut sent.down } else { &mut sent.no_room };
+        *lost = (out.packets.len() - packet) as u64;
         // SAFETY: the ring has not taken them, and the list forgets them.
         let left = out.descs.drain(frame..).map(|desc| Place::Frame(unsafe { Frame::returned(desc) }));
         self.homes.put(left);
@@ -172,9 +189,15 @@ impl Tx {
     /// Has the kernel send what is in the ring.
     fn kick(&mut self) {
         let waiting = self.size - self.tx.nb_free_exact() as usize;
+        self.is_down = false;
         for _ in 0..waiting.div_ceil(A_CALL) {
-            // What it cannot do now, it is asked for again; an interface that is gone is seen by who receives from it.
-            if !self.tx.needs_wakeup() || self.tx.wakeup().is_err() {
+            if !self.tx.needs_wakeup() {
+                break;
+            }
+            // What it cannot do now, it is asked for again, also where an interface is down: it may come up. One that is gone is
+            // seen by who receives from it.
+            if let Err(error) = socket::wake(self.tx.fd().as_raw_fd()) {
+                self.is_down = matches!(error.raw_os_error(), Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV));
                 break;
             }
         }
@@ -188,6 +211,7 @@ impl Tx {
             let frames = self.done[..came].iter().map(|desc| Place::Frame(unsafe { Frame::returned(*desc) }));
             self.homes.put(frames);
             self.count(-(came as i64));
+            self.is_stuck &= came == 0;
             if came < BURST {
                 return;
             }

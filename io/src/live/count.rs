@@ -32,6 +32,8 @@ pub enum Loss {
     NoStack,
     /// There was no room to send it, for as long as anybody wanted to wait.
     NoRoom,
+    /// The interface that it was to go out of is down, or gone.
+    Down,
     /// It is longer than where it was to go takes.
     TooLong,
     /// The system refused it.
@@ -42,12 +44,13 @@ pub enum Loss {
 
 impl Loss {
     /// All of them, in order.
-    pub const ALL: [Loss; 8] = [
+    pub const ALL: [Loss; 9] = [
         Loss::Aborted,
         Loss::NoTarget,
         Loss::NotHere,
         Loss::NoStack,
         Loss::NoRoom,
+        Loss::Down,
         Loss::TooLong,
         Loss::Refused,
         Loss::Overload,
@@ -61,6 +64,7 @@ impl Loss {
             Loss::NotHere => "cannot be sent where they came from",
             Loss::NoStack => "passed, with no way into the kernel's stack",
             Loss::NoRoom => "no room to send them in time",
+            Loss::Down => "the interface that they were to go out of is down or gone",
             Loss::TooLong => "too long for where they were to go",
             Loss::Refused => "refused by the system",
             Loss::Overload => "the device had no time for them",
@@ -75,6 +79,7 @@ impl Loss {
             Loss::NotHere => "not_here",
             Loss::NoStack => "no_stack",
             Loss::NoRoom => "no_room",
+            Loss::Down => "down",
             Loss::TooLong => "too_long",
             Loss::Refused => "refused",
             Loss::Overload => "overload",

@@ -3,7 +3,7 @@
 use portcullis_core::packet::{Action, Batch};
 use portcullis_io::live::Loss;
 use portcullis_live_tests::frames::{EXPERIMENT, number, numbered, swapped};
-use portcullis_live_tests::{Namespace, PacketSocket, Veth, lane_options, run_lanes};
+use portcullis_live_tests::{Frame, Namespace, PacketSocket, Veth, lane_options, run_lanes};
 
 use crate::{NOTHING, SOON, begin, redirect};
 
@@ -101,4 +101,51 @@ fn frames_are_redirected_to_other_ports_dropped_or_lost_for_a_reason() {
     let losses = ended.carried[0].losses;
     let lost = [Loss::NoStack, Loss::NoTarget, Loss::Aborted].map(|loss| losses.of(loss));
     assert_eq!((lost, losses.all()), ([500, 500, 500], 1500));
+}
+
+/// A redirect's target goes down, comes back, and is deleted; what has nothing to do with it goes on.
+#[test]
+fn a_target_that_is_down_or_gone_keeps_nobody_else_waiting() {
+    let Some(_suite) = begin("AF_XDP verdicts: a target that is down") else { return };
+    let (left, right, other) = (Namespace::new(), Namespace::new(), Namespace::new());
+    let veth = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
+    let beyond = Veth::between(&other, &right).subnet(2).without_ipv4().without_ipv6().make();
+    let mut peer = PacketSocket::at(&veth.left);
+    let mut far = PacketSocket::at(&beyond.left);
+    let filter = |batch: &mut Batch| {
+        let verdict = |number| if number % 2 == 0 { redirect(3) } else { TX };
+        (0..batch.len()).map(|index| verdict(number(batch.packet(index)))).collect()
+    };
+    let mut options = lane_options(&[&format!("{}:0", veth.right.name())]);
+    options.redirect.push((3, beyond.right.name().into()));
+    /// More than a ring takes.
+    const MANY: u32 = 1200;
+    let ((), ended) = run_lanes(&right, &options, filter, |_| {
+        // One that is redirected, and one that comes back when that has been done.
+        let pair = |peer: &mut PacketSocket, pair: u32| {
+            for number in [2 * pair, 2 * pair + 1] {
+                peer.send(&numbered(&veth, number, 60));
+            }
+            let came = peer.receive_where(SOON, |frame| frame.ether_type() == EXPERIMENT).expect("it comes back");
+            assert_eq!(number(&came.bytes), 2 * pair + 1);
+        };
+        let wanted = |wanted| move |frame: &Frame| frame.ether_type() == EXPERIMENT && number(&frame.bytes) == wanted;
+        pair(&mut peer, 0);
+        assert!(far.receive_where(SOON, wanted(0)).is_some());
+        beyond.right.down();
+        (1..=MANY).for_each(|number| pair(&mut peer, number));
+        beyond.right.up();
+        beyond.right.wait_until_running();
+        beyond.left.wait_until_running();
+        pair(&mut peer, MANY + 1);
+        assert!(far.receive_where(SOON, wanted(2 * (MANY + 1))).is_some(), "it goes on");
+        beyond.delete();
+        (MANY + 2..=2 * MANY).for_each(|number| pair(&mut peer, number));
+    });
+    assert_eq!(ended.of(Action::Tx), u64::from(2 * MANY + 1));
+    // The first after each end was in the ring before anybody knew, perhaps with another that came with it.
+    let (down, all) = (ended.lost(|it| it.of(Loss::Down)), ended.lost(|it| it.all()));
+    let lost = u64::from(2 * MANY - 1);
+    assert!((lost - 4..lost).contains(&down), "{down} of {lost}");
+    assert_eq!(down, all);
 }
