@@ -79,6 +79,12 @@ pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>) -> String 
             rows.push(row(name, out::grouped(count), remark.into()));
         }
     }
+    // As counts only grow, nobody takes them back: an interface went down, or is too slow for the time that an end has.
+    let unsent = frames.map_or(0, |frames| frames.sending as u64);
+    if unsent > 0 {
+        let remark = "frames of packets carried out that had not left at the end; an interface may be down";
+        rows.push(row("not sent", out::grouped(unsent), remark.into()));
+    }
     rows.push(row("batches", out::grouped(sum.batches), format!("{:.1} packets each", sum.batch_mean)));
     let Latency { p50, p99, p99_9, max } = sum.latency_us;
     let latency = format!("p50 {p50:.1}, p99 {p99:.1}, p99.9 {p99_9:.1}, max {max:.1} µs");
@@ -87,4 +93,25 @@ pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>) -> String 
     let (filter, id) = (out::printable(&run.filter), &run.device);
     let frames = frames.map_or_else(String::new, |frames| format!("frames: {frames}\n"));
     format!("{filter}, on {id} ({device})\n{}{frames}", out::table(rows, &[1]))
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis::pipeline::live::{LanesSummary, Summary};
+
+    use super::*;
+
+    #[test]
+    fn frames_that_never_left_are_told() {
+        let numbers = LanesSummary { sum: Summary::default(), lanes: Vec::new() };
+        let run = RunSummary { filter: "f.wgsl".into(), device: "cpu".into(), numbers };
+        let table = |sending| {
+            let frames = Balance { all: 4096, free: 4096 - sending, receiving: 0, sending, missing: 0 };
+            super::table(&run, "CPU", Some(frames))
+        };
+        let line = |text: &str| text.lines().find(|line| line.starts_with("not sent")).map(str::to_owned);
+        assert_eq!(line(&table(0)), None);
+        let line = line(&table(1200)).expect("it is told");
+        assert!(line.contains(&out::grouped(1200)) && line.contains("frames"), "{line}");
+    }
 }
