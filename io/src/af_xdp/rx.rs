@@ -106,6 +106,7 @@ impl Rx {
 
     /// Packets that the kernel dropped for want of room, or because they were too long.
     pub fn dropped(&self) -> u64 {
+        // How often a driver found no frame (`rx_fill_ring_empty_descs`) is no number of packets.
         // A socket that tells nothing has dropped nothing that is known of.
         self.rx.fd().xdp_statistics().map_or(0, |seen| seen.rx_dropped() + seen.rx_ring_full())
     }
