@@ -40,11 +40,13 @@ pub enum Loss {
     Refused,
     /// The device had no time for it.
     Overload,
+    /// It was in its lane when the lane failed: received, and not through yet.
+    Failed,
 }
 
 impl Loss {
     /// All of them, in order.
-    pub const ALL: [Loss; 9] = [
+    pub const ALL: [Loss; 10] = [
         Loss::Aborted,
         Loss::NoTarget,
         Loss::NotHere,
@@ -54,6 +56,7 @@ impl Loss {
         Loss::TooLong,
         Loss::Refused,
         Loss::Overload,
+        Loss::Failed,
     ];
 
     /// In words, behind a number of packets.
@@ -68,6 +71,7 @@ impl Loss {
             Loss::TooLong => "too long for where they were to go",
             Loss::Refused => "refused by the system",
             Loss::Overload => "the device had no time for them",
+            Loss::Failed => "on their way when the lane failed",
         }
     }
 
@@ -83,6 +87,7 @@ impl Loss {
             Loss::TooLong => "too_long",
             Loss::Refused => "refused",
             Loss::Overload => "overload",
+            Loss::Failed => "failed",
         }
     }
 }

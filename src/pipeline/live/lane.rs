@@ -113,6 +113,10 @@ impl<'a> Driver<'a> {
             false => apart(name, gatherer, processor, |queue| rest(Intake::There(queue)).drive(session)),
         };
         stats.received(receiver.received());
+        if ended.is_err() {
+            // Of the batch with which it failed a part may be through.
+            stats.carried_in_all(lane.executor.carried());
+        }
         ended
     }
 }

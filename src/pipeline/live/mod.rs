@@ -232,6 +232,10 @@ pub fn run_live(
         }
         (back, error)
     });
+    if ended.1.is_some() {
+        // Those that came to their end have nothing left.
+        stats.iter().for_each(|lane| lane.failed());
+    }
     monitor.tell();
     for (lane, stats) in names.iter().zip(stats) {
         let (received, carried, _) = stats.counts();

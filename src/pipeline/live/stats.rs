@@ -187,6 +187,18 @@ impl LaneStats {
         lock(&self.now).sizing = Some(sizing);
     }
 
+    /// Notes what became of packets up to now.
+    pub(super) fn carried_in_all(&self, carried: &Carried) {
+        lock(&self.now).carried = *carried;
+    }
+
+    /// Notes that the lane is over before its end: what was received and is not through is lost.
+    pub(super) fn failed(&self) {
+        let mut now = lock(&self.now);
+        let lost = now.received.packets.saturating_sub(now.carried.all());
+        now.carried.losses.add(Loss::Failed, lost);
+    }
+
     pub(super) fn received(&self, received: Received) {
         lock(&self.now).received = received;
     }

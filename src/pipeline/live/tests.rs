@@ -8,7 +8,7 @@ use portcullis_core::interp::Interp;
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::{Action, Batch};
 use portcullis_core::program::{Program, ProgramOptions};
-use portcullis_io::live::{Carried, Executor, Received, Receiver};
+use portcullis_io::live::{Carried, Executor, Loss, Received, Receiver};
 
 use super::batcher::{Batcher, Look};
 use super::*;
@@ -185,6 +185,14 @@ struct Ran {
 impl Ran {
     fn sizes(&self, lane: usize) -> Vec<usize> {
         self.batches[lane].iter().map(Vec::len).collect()
+    }
+
+    /// Of the first lane's packets, each that was not carried out is among those lost.
+    fn accounts_for_what_failed(&self) {
+        let Snapshot { received, carried, .. } = &self.stats[0];
+        let lost = received.packets - self.batches[0].concat().len() as u64;
+        assert!(lost > 0);
+        assert_eq!((carried.losses.of(Loss::Failed), carried.all()), (lost, received.packets));
     }
 }
 
@@ -383,6 +391,7 @@ fn an_executor_that_fails_ends_its_lane() {
         let ran = run(vec![vec![Script::Packets(100)]], dispatch, Closing::at(10, Duration::ZERO), &stop, Some(3));
         assert_eq!(ran.error.as_ref().unwrap().to_string(), "eth8: the interface is gone");
         assert_eq!(ran.sizes(0), [10, 10, 10], "{dispatch}");
+        ran.accounts_for_what_failed();
     }
 }
 
