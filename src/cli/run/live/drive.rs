@@ -226,17 +226,20 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
     };
     let server = control.map(|socket| control::Server::start(socket, live_run)).transpose()?;
     let mut onlooker = Onlooker { maps: maps.clone(), follows: args.maps.follows() };
-    let (mut lanes, error) = run_live(lanes, &stats, &live, &interrupt.stop, at_stop, &mut onlooker);
+    let (lanes, error) = run_live(lanes, &stats, &live, &interrupt.stop, at_stop, &mut onlooker);
+    // A queue's packets that nobody takes any more wait until it is given up: all of a lane goes now but its session, which
+    // has the maps.
+    let mut sessions: Vec<_> = lanes.into_iter().map(|lane| lane.session).collect();
+    if let Some(LaneError::Device(_)) = &error {
+        // What was in flight is lost with a device that failed, and so is what it has done to the maps.
+        sessions.clear();
+    }
     drop(server);
     drop(shown);
     let reading = run.read();
     drop(metrics);
-    let saved = match (&error, lanes.first_mut()) {
-        // What was in flight is lost with a device that failed, and so is what it has done to the maps.
-        (Some(LaneError::Device(_)), _) | (_, None) => Ok(()),
-        (_, Some(lane)) => lock(&maps).write(&mut *lane.session),
-    };
-    drop(lanes);
+    let saved = sessions.first_mut().map_or(Ok(()), |session| lock(&maps).write(&mut **session));
+    drop(sessions);
     Ok(Ended { summary: run.summary(&reading), device, error, saved })
 }
 
