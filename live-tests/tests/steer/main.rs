@@ -127,7 +127,7 @@ fn a_program_without_the_right_is_refused_with_the_capability_that_is_missing() 
         Attached::new("lo", 1, &Steer::All, &options(None)).unwrap_err()
     });
     let BpfError::NotPermitted { missing, .. } = &error else { panic!("{error}") };
-    assert_eq!(missing, &["CAP_NET_ADMIN", "CAP_BPF", "CAP_PERFMON"]);
+    assert_eq!(missing, &["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF", "CAP_PERFMON"]);
 }
 
 /// Gives up this thread's capabilities: capset(2), of which libc has no structures.
