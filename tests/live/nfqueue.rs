@@ -1,8 +1,9 @@
 //! Netfilter queues.
 
 use std::net::{IpAddr, TcpListener, TcpStream};
+use std::time::Duration;
 
-use portcullis_live_tests::{Namespace, Suite, Veth, ping, tcp_echo};
+use portcullis_live_tests::{Namespace, Suite, Veth, ping, tcp_echo, wait_until};
 
 use crate::support::{Ended, NOTHING, Running, SOON, command, command_on, ends};
 
@@ -27,7 +28,7 @@ pub fn net(rules: &[&str]) -> Option<Net> {
     Some(Net { veth, left, right, _suite: suite })
 }
 
-fn connects(from: &Namespace, address: IpAddr, port: u16, most: std::time::Duration) -> bool {
+fn connects(from: &Namespace, address: IpAddr, port: u16, most: Duration) -> bool {
     from.run(|| TcpStream::connect_timeout(&(address, port).into(), most)).is_ok()
 }
 
@@ -76,6 +77,23 @@ fn the_cpu_relieves_a_slow_device_of_which_every_packet_has_its_verdict() {
             _ => assert!(sizing.is_null() && json["judged_by_cpu"].as_u64().unwrap() > 0, "{json}"),
         }
     }
+}
+
+/// Whoever does not read standard output keeps the run waiting, and not the packets.
+#[test]
+fn a_queue_is_given_up_before_maps_are_written() {
+    let Some(Net { right, _suite, .. }) = net(&[]) else { return };
+    let is_taken = || {
+        let table = right.run(|| std::fs::read_to_string("/proc/thread-self/net/netfilter/nfnetlink_queue").unwrap());
+        table.lines().any(|line| line.split_whitespace().next() == Some("9"))
+    };
+    // More than a pipe holds, and nobody reads it.
+    let running = Running::start(command(&right, "maglev_lb", &["--nfqueue", "9", "--dump-map", "table=-"]));
+    assert!(is_taken());
+    running.signal("INT");
+    wait_until("the queue is given up", SOON, || !is_taken());
+    running.signal("KILL");
+    assert_eq!(running.end().status.code(), None, "it was still writing");
 }
 
 #[test]
