@@ -222,6 +222,41 @@ fn who_may_not_is_told_what_is_missing() {
     assert!(status.success(), "{stderr}");
 }
 
+/// Bytes of memory in huge pages that nobody has, as proc(5) tells.
+fn huge_memory() -> u64 {
+    let all = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let field = |name: &str| {
+        let line = all.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    field("HugePages_Free:") * field("Hugepagesize:") * 1024
+}
+
+#[test]
+fn the_kernel_may_poll_and_pages_may_be_huge() {
+    let Some(Net { veth, left, right, _suite }) = net(1) else { return };
+    for option in ["--busy-poll", "--huge-pages"] {
+        let command = command(&right, "http_only", &["--af-xdp", veth.right.name(), option][..]);
+        if option == "--huge-pages" && huge_memory() < 64 << 20 {
+            println!(
+                "no huge pages are set aside here (vm.nr_hugepages): what is said then is all that is tested of them"
+            );
+            let ended = ends(command);
+            assert!(ended.status.code() == Some(1) && ended.stderr.contains("vm.nr_hugepages"), "{}", ended.stderr);
+            continue;
+        }
+        let running = Running::start(command);
+        tcp_echo(&left, &right, (IpAddr::from(veth.right.ipv4()), 80), 1_000_000, SOON)
+            .unwrap_or_else(|e| panic!("{option}: {e}"));
+        running.signal("INT");
+        let ended = running.end();
+        assert!(ended.status.success(), "{option}: {}", ended.stderr);
+        let json = ended.json();
+        assert!(json["carried_out"]["pass"].as_u64().unwrap() > 10, "{json}");
+        assert_eq!(json["frames"]["missing"], 0, "{json}");
+    }
+}
+
 #[test]
 fn a_run_ends_after_its_time() {
     let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
