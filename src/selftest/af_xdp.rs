@@ -59,7 +59,7 @@ pub struct Report {
     /// Whether there was a link.
     pub has_link: bool,
     /// Whether VLAN tags are taken out of packets before XDP sees them.
-    pub rx_vlan_offload: bool,
+    pub loses_vlan_tags: bool,
     /// Which packets were taken, in words.
     pub taken: String,
     /// Each way that there could be.
@@ -161,7 +161,7 @@ pub fn run(options: &Options, stop: &CancelToken, observe: &mut dyn FnMut(&str))
         driver: before.driver.clone(),
         mtu: before.mtu,
         has_link: before.has_link,
-        rx_vlan_offload: before.rx_vlan_offload,
+        loses_vlan_tags: before.loses_vlan_tags(),
         taken: options.take.as_ref().map_or_else(|| "none".to_owned(), ToString::to_string),
         ways: Vec::new(),
         changed: None,
@@ -371,7 +371,7 @@ mod tests {
             driver: None,
             mtu: 1500,
             has_link: true,
-            rx_vlan_offload: false,
+            loses_vlan_tags: false,
             taken: "none".into(),
             ways: outcomes.into_iter().map(|outcome| Way { mode: "native", zero_copy: true, outcome }).collect(),
             changed: None,

@@ -73,10 +73,8 @@ impl Options {
 pub struct PortInfo {
     /// Its interface.
     pub interface: String,
-    /// What its driver is called, where it says.
-    pub driver: Option<String>,
-    /// Whether it takes VLAN tags out of packets before the program sees them.
-    pub rx_vlan_offload: bool,
+    /// Whether VLAN tags are taken out of packets before the program sees them ([`Interface::loses_vlan_tags`]).
+    pub loses_vlan_tags: bool,
     /// The queues.
     pub queues: Vec<u32>,
     /// Where the program runs.
@@ -206,8 +204,7 @@ pub fn open(options: &Options) -> Result<AfXdp, XdpError> {
         let of_port: Vec<&Received> = received.iter().filter(|it| *it.queue.interface == *port.interface).collect();
         info.push(PortInfo {
             interface: port.interface.clone(),
-            driver: facts.driver.clone(),
-            rx_vlan_offload: facts.rx_vlan_offload,
+            loses_vlan_tags: facts.loses_vlan_tags(),
             queues,
             mode: program.mode(),
             not_native: program.not_native().map(ToString::to_string),

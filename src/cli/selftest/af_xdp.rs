@@ -91,9 +91,9 @@ fn text(report: &Report, options: &Options, is_whole: bool) -> String {
             "sent: {COPIES} frames out of each queue, of EtherType {EXPERIMENT:#06x}, to the interface itself\n"
         ),
     };
-    if report.rx_vlan_offload {
+    if report.loses_vlan_tags {
         text += &format!(
-            "rx-vlan-offload is on: VLAN tags may be taken out of packets before XDP sees them; `ethtool -K {interface} rxvlan off` \
+            "rx-vlan-offload is on: VLAN tags are taken out of packets before XDP sees them; `ethtool -K {interface} rxvlan off` \
              leaves them in\n"
         );
     }

@@ -32,6 +32,12 @@ pub struct Interface {
 }
 
 impl Interface {
+    /// Whether XDP does not see VLAN tags, as they are taken out of packets before, and are lost to what is sent on. Of a veth
+    /// pair it is the other end that decides, by whether it puts tags into packets (`txvlan`).
+    pub fn loses_vlan_tags(&self) -> bool {
+        self.rx_vlan_offload && self.driver.as_deref() != Some("veth")
+    }
+
     /// The interface of this name, or alternative name, in this thread's network namespace.
     ///
     /// # Errors
@@ -316,6 +322,21 @@ mod tests {
         assert!(lo.mtu > 1000 && lo.receive_queues >= 1 && lo.send_queues >= 1, "{lo:?}");
         // It has no alias, of which each begins with nothing.
         assert!(!Links::open("lo").unwrap().with_alias("").unwrap().contains(&(1, "lo".into())));
+    }
+
+    #[test]
+    fn tags_are_lost_where_the_interface_takes_them_out() {
+        let mut interface = Interface::find("lo").unwrap();
+        for (driver, offload, lost) in [
+            (Some("ixgbe"), true, true),
+            (Some("ixgbe"), false, false),
+            (None, true, true),
+            // Its own setting says nothing.
+            (Some("veth"), true, false),
+        ] {
+            (interface.driver, interface.rx_vlan_offload) = (driver.map(Into::into), offload);
+            assert_eq!(interface.loses_vlan_tags(), lost, "{driver:?}, {offload}");
+        }
     }
 
     #[test]

@@ -116,8 +116,12 @@ fn announce(run: &AfXdp) {
             Some(way) => out::note(&format!("{}: packets that pass go into the kernel ({way})", port.interface)),
             None => out::note(&format!("{}: packets that pass are dropped", port.interface)),
         }
-        if let Some(warning) = tags(&port.interface, port.driver.as_deref(), port.rx_vlan_offload) {
-            out::warn(&warning);
+        if port.loses_vlan_tags {
+            let name = &port.interface;
+            out::warn(&format!(
+                "{name}: VLAN tags are taken out of packets before the filter sees them (rx-vlan-offload), and are lost to what is \
+                 sent on; `ethtool -K {name} rxvlan off` leaves them in"
+            ));
         }
         if let Some(why) = &port.not_native {
             out::note(&format!("{}: {why}", port.interface));
@@ -134,17 +138,6 @@ fn announce(run: &AfXdp) {
     }
 }
 
-/// What becomes of VLAN tags where they are taken out before anybody can see them.
-fn tags(interface: &str, driver: Option<&str>, rx_vlan_offload: bool) -> Option<String> {
-    // Of a veth pair it is the other end that decides: whether it puts tags into packets (`txvlan`).
-    (rx_vlan_offload && driver != Some("veth")).then(|| {
-        format!(
-            "{interface}: VLAN tags are taken out of packets before the filter sees them (rx-vlan-offload), and are lost to what is \
-             sent on; `ethtool -K {interface} rxvlan off` leaves them in"
-        )
-    })
-}
-
 /// Whether every frame is accounted for.
 fn balance(frames: Frames) -> Balance {
     let Frames { all, home, receiving, sending } = frames;
@@ -153,18 +146,4 @@ fn balance(frames: Frames) -> Balance {
 
 fn usage(option: &str, error: &dyn std::fmt::Display) -> Failure {
     Failure::Usage(format!("{option}: {error}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tags_that_are_taken_out_are_worth_a_warning() {
-        let warning = tags("eth0", Some("ixgbe"), true).unwrap();
-        assert!(warning.starts_with("eth0: ") && warning.contains("`ethtool -K eth0 rxvlan off`"), "{warning}");
-        assert!(tags("eth0", None, true).is_some() && tags("eth0", Some("ixgbe"), false).is_none());
-        // Its own setting says nothing.
-        assert!(tags("veth0", Some("veth"), true).is_none());
-    }
 }
