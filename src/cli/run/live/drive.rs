@@ -81,9 +81,6 @@ impl Prepared {
             }
         };
         let mut load = options(&*device);
-        if args.live.overload == "cpu" {
-            device = relieved(device, &load)?;
-        }
         // That the device takes the filter is seen before anything of the network is touched.
         let chosen = args.device == devices::Selector::Auto && device.info().kind.is_gpu();
         let mut session = match device.load(&program, &load) {
@@ -95,6 +92,11 @@ impl Prepared {
             }
             loaded => loaded?,
         };
+        // What speaks against a relief is an error: it was asked for, and the CPU alone was not.
+        if args.live.overload == "cpu" {
+            device = relieved(device, &load)?;
+            session = device.load(&program, &load)?;
+        }
         // So is what is in files, and what others may have taken. This session does not stay: its threads have all the
         // capabilities that this one has yet.
         let mut maps = Maps::load(&args.maps, &program, &mut *session)?;
