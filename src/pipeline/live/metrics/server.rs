@@ -438,6 +438,13 @@ mod tests {
         for mut stream in &silent[..MOST] {
             let _ = stream.write_all(b"GET /metrics HT");
         }
+        // It is the oldest that make room, and not those who have just come.
+        let mut oldest = &silent[0];
+        let gone = oldest.read(&mut [0; 1]);
+        assert!(
+            matches!(&gone, Ok(0)) || gone.as_ref().is_err_and(|e| e.kind() == ErrorKind::ConnectionReset),
+            "{gone:?}"
+        );
         let garbage = ask(connect(address), &[0xff; 100]);
         assert!(garbage.starts_with("HTTP/1.1 400 "), "{garbage}");
         // It sends more than anybody wants, and is answered all the same.
