@@ -23,7 +23,12 @@ pub struct Net {
 }
 
 pub fn net(queues: u32) -> Option<Net> {
-    let suite = Suite::begin("run --af-xdp", "af-xdp", &["ethtool"])?;
+    net_with(queues, &[])
+}
+
+/// For tests that need these programs.
+pub fn net_with(queues: u32, programs: &[&str]) -> Option<Net> {
+    let suite = Suite::begin("run --af-xdp", "af-xdp", &[&["ethtool"], programs].concat())?;
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).queues(queues).make();
     Some(Net { veth, left, right, _suite: suite })

@@ -5,6 +5,7 @@ mod af_xdp;
 mod control;
 #[cfg(feature = "nfqueue")]
 mod nfqueue;
+mod peers;
 mod selftest;
 mod soak;
 mod support;

@@ -16,7 +16,13 @@ pub struct Net {
 
 /// Two namespaces, where what comes in on the right goes to queues by these rules.
 pub fn net(rules: &[&str]) -> Option<Net> {
-    let suite = Suite::begin("run --nfqueue", "nfqueue", &["iptables-legacy", "ip6tables-legacy"])?;
+    net_with(rules, &[])
+}
+
+/// For tests that need these programs.
+pub fn net_with(rules: &[&str], programs: &[&str]) -> Option<Net> {
+    let suite =
+        Suite::begin("run --nfqueue", "nfqueue", &[&["iptables-legacy", "ip6tables-legacy"], programs].concat())?;
     let (left, right) = (Namespace::new(), Namespace::new());
     let veth = Veth::between(&left, &right).make();
     for rule in rules {

@@ -5,27 +5,64 @@ use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpStream, UdpSocket};
 
 use portcullis_live_tests::frames::{swapped, udp};
 use portcullis_live_tests::{Namespace, PacketSocket, Suite, Veth, ping, tcp_echo};
+use tempfile::TempDir;
 
 use crate::af_xdp::{Net, net};
 use crate::support::{NOTHING, Running, SOON, command};
 
 /// Two hosts, and a namespace between them that does not forward: what gets through, the program has carried.
-struct Hosts {
-    left: Namespace,
-    between: Namespace,
-    right: Namespace,
-    near: Veth,
-    far: Veth,
-    _suite: Suite,
+pub struct Hosts {
+    pub left: Namespace,
+    pub between: Namespace,
+    pub right: Namespace,
+    pub near: Veth,
+    pub far: Veth,
+    pub _suite: Suite,
 }
 
-fn hosts() -> Option<Hosts> {
-    let suite = Suite::begin("run --af-xdp", "af-xdp", &["ethtool"])?;
+/// For tests that need these programs.
+pub fn hosts(programs: &[&str]) -> Option<Hosts> {
+    let suite = Suite::begin("run --af-xdp", "af-xdp", &[&["ethtool"], programs].concat())?;
     let (left, between, right) = (Namespace::new(), Namespace::new(), Namespace::new());
     between.sysctl("net.ipv4.ip_forward", "0");
     let near = Veth::between(&left, &between).subnet(1).make();
     let far = Veth::between(&between, &right).subnet(2).make();
     Some(Hosts { left, between, right, near, far, _suite: suite })
+}
+
+/// `router_v4` for the networks of two hosts, by its maps' files.
+pub struct Router {
+    arguments: Vec<String>,
+    _folder: TempDir,
+}
+
+impl Router {
+    /// Gives the hosts their routes.
+    pub fn new(Hosts { left, right, near, far, .. }: &Hosts) -> Router {
+        left.ip(&["route", "add", "10.77.2.0/24", "via", "10.77.1.2"]);
+        right.ip(&["route", "add", "10.77.1.0/24", "via", "10.77.2.1"]);
+        let folder = tempfile::tempdir().unwrap();
+        let (routes, next_hops) = (folder.path().join("routes.csv"), folder.path().join("next_hops.csv"));
+        // What is for the router itself has a next hop with no MAC address: its own stack.
+        let table = "prefix,next_hop\n10.77.1.0/24,0\n10.77.2.0/24,1\n10.77.1.2/32,2\n10.77.2.1/32,2\n";
+        std::fs::write(&routes, table).unwrap();
+        let row = |number, to, from| format!("{number},{number},{},{}\n", text(to), text(from));
+        let rows = row(0, near.left.mac(), near.right.mac()) + &row(1, far.right.mac(), far.left.mac());
+        std::fs::write(&next_hops, format!("next_hop,port,destination,source\n{rows}")).unwrap();
+        let (near, far) = (near.right.name(), far.left.name());
+        let maps = [format!("routes={}", routes.display()), format!("next_hops={}", next_hops.display())];
+        let arguments = [
+            &["--af-xdp", near, "--af-xdp", far, "--redirect", &format!("0={near}"), "--redirect", &format!("1={far}")],
+            &["--map", &maps[0], "--map", &maps[1]][..],
+        ];
+        Router { arguments: arguments.concat().into_iter().map(str::to_owned).collect(), _folder: folder }
+    }
+
+    /// Starts it between the hosts.
+    pub fn start(&self, Hosts { between, .. }: &Hosts, more: &[&str]) -> Running {
+        let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        Running::start(command(between, "router_v4", &arguments))
+    }
 }
 
 fn text(mac: [u8; 6]) -> String {
@@ -41,39 +78,21 @@ fn cut_by_senders(ends: [&portcullis_live_tests::End; 2]) {
 
 #[test]
 fn router_v4_forwards_between_two_networks() {
-    let Some(Hosts { left, between, right, near, far, _suite }) = hosts() else { return };
-    left.ip(&["route", "add", "10.77.2.0/24", "via", "10.77.1.2"]);
-    right.ip(&["route", "add", "10.77.1.0/24", "via", "10.77.2.1"]);
-    let folder = tempfile::tempdir().unwrap();
-    let (routes, next_hops) = (folder.path().join("routes.csv"), folder.path().join("next_hops.csv"));
-    // What is for the router itself has a next hop with no MAC address: its own stack.
-    let table = "prefix,next_hop\n10.77.1.0/24,0\n10.77.2.0/24,1\n10.77.1.2/32,2\n10.77.2.1/32,2\n";
-    std::fs::write(&routes, table).unwrap();
-    let row = |number, to, from| format!("{number},{number},{},{}\n", text(to), text(from));
-    let rows = row(0, near.left.mac(), near.right.mac()) + &row(1, far.right.mac(), far.left.mac());
-    std::fs::write(&next_hops, format!("next_hop,port,destination,source\n{rows}")).unwrap();
+    let Some(hosts) = hosts(&[]) else { return };
+    let router = Router::new(&hosts);
+    let Hosts { left, right, near, far, .. } = &hosts;
     let (host, beyond): (IpAddr, IpAddr) = (near.left.ipv4().into(), far.right.ipv4().into());
 
-    assert!(!ping(&left, beyond, NOTHING), "nobody forwards");
+    assert!(!ping(left, beyond, NOTHING), "nobody forwards");
     for mode in ["native", "skb"] {
         if mode == "skb" {
             cut_by_senders([&near.left, &far.right]);
         }
-        let maps = [format!("routes={}", routes.display()), format!("next_hops={}", next_hops.display())];
-        let ways = [format!("0={}", near.right.name()), format!("1={}", far.left.name())];
-        let running = Running::start(command(
-            &between,
-            "router_v4",
-            &[
-                &["--af-xdp", near.right.name(), "--af-xdp", far.left.name(), "--xdp-mode", mode][..],
-                &["--redirect", &ways[0], "--redirect", &ways[1], "--map", &maps[0], "--map", &maps[1]],
-            ]
-            .concat(),
-        ));
-        assert!(ping(&left, beyond, SOON) && ping(&right, host, SOON), "{mode}");
+        let running = router.start(&hosts, &["--xdp-mode", mode]);
+        assert!(ping(left, beyond, SOON) && ping(right, host, SOON), "{mode}");
         // The router answers for itself.
-        assert!(ping(&left, near.right.ipv4().into(), SOON), "{mode}");
-        for (from, to, address) in [(&left, &right, beyond), (&right, &left, host)] {
+        assert!(ping(left, near.right.ipv4().into(), SOON), "{mode}");
+        for (from, to, address) in [(left, right, beyond), (right, left, host)] {
             tcp_echo(from, to, (address, 0), 3 << 20, SOON).unwrap_or_else(|e| panic!("{mode}, {address}: {e}"));
         }
         // What a router does to a packet, and no more.
@@ -94,13 +113,13 @@ fn router_v4_forwards_between_two_networks() {
         assert!(count(&json["carried_out"]["redirect"]) > 4 * (3 << 20) / 1500, "{json}");
         assert!(count(&json["checksums_completed"]) > 0, "{json}");
     }
-    assert!(!ping(&left, beyond, NOTHING), "nobody forwards any more");
+    assert!(!ping(left, beyond, NOTHING), "nobody forwards any more");
 }
 
 /// A wire through user space: each port's packets go out of the other, ARP and all. Both hosts are in one network.
 #[test]
 fn two_ports_redirect_to_each_other() {
-    let Some(Hosts { left, between, right, near, far, _suite }) = hosts() else { return };
+    let Some(Hosts { left, between, right, near, far, _suite }) = hosts(&[]) else { return };
     let folder = tempfile::tempdir().unwrap();
     let wire = folder.path().join("wire");
     std::fs::write(

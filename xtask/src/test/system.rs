@@ -14,7 +14,7 @@ struct Need {
 }
 
 /// In software, so that they run on any machine.
-const NEEDS: [Need; 7] = [
+const NEEDS: [Need; 8] = [
     Need {
         what: "Vulkan driver",
         without: "the wgpu device is missing",
@@ -46,6 +46,12 @@ const NEEDS: [Need; 7] = [
         is_there: || {
             ["ip", "ethtool", "iptables-legacy"].iter().all(|name| quiet(name, &["--version"]) || quiet(name, &["-V"]))
         },
+    },
+    Need {
+        what: "peers for live traffic",
+        without: "the program is not tested between curl and a server, and between two iperf3",
+        packages: &["curl", "iperf3"],
+        is_there: || ["curl", "iperf3"].iter().all(|name| quiet(name, &["--version"])),
     },
     Need {
         what: "Oclgrind",
