@@ -226,6 +226,8 @@ fn a_filter_that_does_not_compile_changes_nothing() {
     assert_eq!((&stats["filter"], count(&stats["verdicts"]["tx"])), (&desk.text("set.wgsl").into(), 3), "{stats}");
     let stats = desk.done(&["stats"]);
     assert!(stats.contains("set.wgsl, on cpu") && stats.contains("tx"), "{stats}");
+    let batches = format!("  at {}:0 ", veth.right.name());
+    assert!(stats.contains(&batches), "what --batch auto has found: {stats}");
     running.signal("INT");
     assert!(running.end().status.success());
 }

@@ -13,13 +13,13 @@ use std::time::UNIX_EPOCH;
 use portcullis_core::packet::Action;
 use portcullis_io::live::Loss;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::{Reading, RunStats, Snapshot};
+use super::{Reading, RunStats, Sizing, Snapshot};
 
 /// Upper bounds of latencies, in nanoseconds: 1, 2 and 5 of each power of ten, from a microsecond to a second.
 const BOUNDS: [u64; 19] = {
@@ -82,6 +82,25 @@ impl Run {
         Ok(())
     }
 
+    /// A gauge of the lanes whose batches find their size; nothing where there are none.
+    fn of_sizing<N: EncodeGaugeValue + fmt::Debug>(
+        &self,
+        to: &mut DescriptorEncoder<'_>,
+        (name, unit): (&str, Option<Unit>),
+        help: &str,
+        of: impl Fn(&Sizing) -> N,
+    ) -> fmt::Result {
+        let mut lanes = self.lanes().filter_map(|(lane, numbers)| Some((lane, numbers.sizing?))).peekable();
+        if lanes.peek().is_none() {
+            return Ok(());
+        }
+        let mut metric = to.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
+        for (lane, sizing) in lanes {
+            ConstGauge::new(of(&sizing)).encode(metric.encode_family(&[("lane", lane)])?)?;
+        }
+        Ok(())
+    }
+
     /// A counter that each lane has once for each of these values of a second label.
     fn by<T: Copy, N: EncodeCounterValue + fmt::Debug>(
         &self,
@@ -139,6 +158,10 @@ impl Collector for Run {
         self.by(to, ("lost_packets", None), help, ("reason", &reasons), |lane, loss| lane.carried.losses.of(loss))?;
 
         self.of_lanes(to, ("batches", None), "Batches that the device has been through with", |lane| lane.batches)?;
+        let help = "Packets with which a batch is closed, as --batch auto has found it last";
+        self.of_sizing(to, ("batch_target_packets", None), help, |sizing| sizing.batch as u64)?;
+        let help = "How long a batch waits for its packets, as --batch auto has found it last";
+        self.of_sizing(to, ("batch_delay", Some(Unit::Seconds)), help, |sizing| sizing.delay.as_secs_f64())?;
         let help = "Packets that the CPU filtered, because the device had all the batches that it takes";
         self.of_lanes(to, ("relieved_packets", None), help, |lane| lane.relieved)?;
         let stages = [("upload", 0), ("kernel", 1), ("download", 2)];

@@ -13,6 +13,13 @@ fn run() -> Run {
         carried: Carried { packets: [10, 11, 12, 13, 14], bytes: [20, 21, 22, 23, 24], losses, checksums: 9 },
         verdicts: [30, 31, 32, 33, 34],
         batches: 40,
+        sizing: Some(Sizing {
+            batch: 48,
+            delay: Duration::from_micros(250),
+            rate: 1e6,
+            fixed: Duration::ZERO,
+            packet_ns: 1.0,
+        }),
         ..Snapshot::default()
     };
     lane.times.kernel = Duration::from_millis(2500);
@@ -52,6 +59,8 @@ fn every_number_has_a_name() {
         ("portcullis_lost_packets_total{lane=\"eth0:0\",reason=\"no_target\"}", 8.0),
         ("portcullis_lost_packets_total{lane=\"eth0:0\",reason=\"overload\"}", 0.0),
         ("portcullis_batches_total{lane=\"eth0:0\"}", 40.0),
+        ("portcullis_batch_target_packets{lane=\"eth0:0\"}", 48.0),
+        ("portcullis_batch_delay_seconds{lane=\"eth0:0\"}", 0.000_25),
         ("portcullis_device_seconds_total{lane=\"eth0:0\",stage=\"kernel\"}", 2.5),
         ("portcullis_batch_latency_seconds_count{lane=\"eth0:0\"}", 11.0),
         ("portcullis_batches_total{lane=\"odd\\\"\\\\\\n\"}", 0.0),
@@ -63,6 +72,25 @@ fn every_number_has_a_name() {
     assert!(series.keys().all(|name| name.starts_with("portcullis_")));
     let described: Vec<_> = text.lines().filter(|line| line.starts_with("# TYPE ")).collect();
     assert_eq!(described.len(), described.iter().collect::<std::collections::BTreeSet<_>>().len());
+}
+
+#[test]
+fn only_batches_that_find_their_size_tell_it() {
+    let mut run = run();
+    let told =
+        |text: &str| text.lines().filter(|line| line.contains("batch_target") || line.contains("batch_delay")).count();
+    // A type, a unit of the one that has one, what it is, and a value, of the one lane of two.
+    let text = encode(Run {
+        reading: run.reading.clone(),
+        filter: run.filter.clone(),
+        device: run.device.clone(),
+        begun: 0.0,
+    });
+    assert!(text.contains("# TYPE portcullis_batch_delay_seconds gauge\n"), "{text}");
+    assert_eq!(told(&text), 7, "{text}");
+    run.reading.lanes.remove(0);
+    let text = encode(run);
+    assert_eq!(told(&text), 0, "{text}");
 }
 
 #[test]
