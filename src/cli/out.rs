@@ -173,9 +173,73 @@ pub fn grouped(n: u64) -> String {
     text
 }
 
+/// What comes in a second, in three digits with a fitting unit: `417 pps`, `7.28 kpps`, `1.25 Gb/s`.
+pub fn rate(a_second: f64, unit: &str) -> String {
+    let (number, prefix) = scaled(a_second);
+    format!("{number} {prefix}{unit}")
+}
+
+/// The same for a column, as wide as every other and with the units below one another.
+#[cfg(all(target_os = "linux", feature = "live"))]
+pub fn rate_cell(a_second: f64, unit: &str) -> String {
+    let (number, prefix) = scaled(a_second);
+    let width = unit.len() + 1;
+    format!("{number:>4} {:>width$}", format!("{prefix}{unit}"))
+}
+
+/// A number of three digits, and the SI prefix that it has then.
+fn scaled(mut number: f64) -> (String, &'static str) {
+    let mut prefixes = ["", "k", "M", "G", "T"].into_iter().peekable();
+    let mut prefix = prefixes.next().unwrap_or_default();
+    // From 999.5 on there would be four of them.
+    while number >= 999.5 && prefixes.peek().is_some() {
+        number /= 1e3;
+        prefix = prefixes.next().unwrap_or_default();
+    }
+    let text = match number {
+        0.0 => "0".to_owned(),
+        ..9.995 => format!("{number:.2}"),
+        ..99.95 => format!("{number:.1}"),
+        _ => format!("{number:.0}"),
+    };
+    (text, prefix)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rates_have_three_digits_and_a_unit_that_fits() {
+        for (a_second, text) in [
+            (0.0, "0 pps"),
+            (0.25, "0.25 pps"),
+            (9.994, "9.99 pps"),
+            (9.996, "10.0 pps"),
+            (99.96, "100 pps"),
+            (417.0, "417 pps"),
+            (999.4, "999 pps"),
+            (999.6, "1.00 kpps"),
+            (7_280.0, "7.28 kpps"),
+            (72_840.0, "72.8 kpps"),
+            (999_600.0, "1.00 Mpps"),
+            (14_880_952.0, "14.9 Mpps"),
+            (1e9, "1.00 Gpps"),
+            (2.5e15, "2500 Tpps"),
+        ] {
+            assert_eq!(rate(a_second, "pps"), text);
+        }
+    }
+
+    #[cfg(all(target_os = "linux", feature = "live"))]
+    #[test]
+    fn rates_are_equally_wide_in_a_column() {
+        assert_eq!(rate_cell(0.0, "pps"), "   0  pps");
+        assert_eq!(rate_cell(7_280.0, "pps"), "7.28 kpps");
+        for number in [0.0, 0.25, 5.0, 50.0, 500.0, 5e3, 5e4, 999_499.0, 5e5, 5e6, 5e10, 5e14] {
+            assert_eq!(rate_cell(number, "b/s").len(), "9.99 Mb/s".len(), "{number}");
+        }
+    }
 
     #[test]
     fn digits_come_in_groups_of_three() {

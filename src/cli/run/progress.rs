@@ -34,17 +34,17 @@ impl Progress {
             return;
         }
         let elapsed = self.begun.elapsed();
-        let rate = totals.packets as f64 / elapsed.as_secs_f64() / 1e6;
+        let rate = out::rate(totals.packets as f64 / elapsed.as_secs_f64(), "pps");
         if self.terminal && (self.wanted || elapsed > PATIENCE) {
             let bar = self.bar.get_or_insert_with(|| bar(progress.total));
             bar.set_position(progress.done);
-            bar.set_message(format!("{} packets, {rate:.2} Mpps", out::grouped(totals.packets)));
+            bar.set_message(format!("{} packets, {rate}", out::grouped(totals.packets)));
         } else if self.wanted && !self.terminal && self.last.elapsed() > PATIENCE {
             let part = match progress.total {
                 Some(total) if total > 0 => format!(", {:.0} %", progress.done as f64 / total as f64 * 100.0),
                 _ => String::new(),
             };
-            out::note(&format!("{} packets{part}, {rate:.2} Mpps", out::grouped(totals.packets)));
+            out::note(&format!("{} packets{part}, {rate}", out::grouped(totals.packets)));
         } else {
             return;
         }

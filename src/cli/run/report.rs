@@ -101,7 +101,7 @@ impl Run<'_> {
             rows.push(row(action.name(), out::grouped(count), share(count)));
         }
         rows.extend(self.targets().into_iter().map(|(name, count)| row(&name, out::grouped(count), share(count))));
-        rows.push(row("time", seconds(totals.elapsed), format!("{:.2} Mpps", totals.mpps())));
+        rows.push(row("time", seconds(totals.elapsed), out::rate(totals.mpps() * 1e6, "pps")));
         let times = &totals.times;
         let stages = [
             ("  read", times.read),

@@ -52,7 +52,7 @@ fn text(report: &Report, options: &Options, is_whole: bool) -> String {
     let driver = report.driver.as_deref().unwrap_or("a driver without a name");
     let link = if report.has_link { "a link" } else { "no link" };
     let mut text = format!("{interface}: {}, MTU {mtu}, {link}\n", out::printable(driver));
-    let head = ["mode", "frames", "queues", "arrived", "received", "Mpps", "dropped", "passed", "sent", "missing"];
+    let head = ["mode", "frames", "queues", "arrived", "received", "rate", "dropped", "passed", "sent", "missing"];
     let mut rows = vec![head.map(String::from).to_vec()];
     let mut remarks = Vec::new();
     for way in &report.ways {
@@ -119,5 +119,5 @@ fn cells(numbers: &Numbers) -> [String; 8] {
     };
     let [arrived, received, dropped, passed] = [arrived, received, dropped_by_kernel, passed].map(grouped);
     let missing = format!("{} of {}", numbers.frames_missing, out::grouped(numbers.frames));
-    [queues.join(","), arrived, received, format!("{mpps:.3}"), dropped, passed, sent, missing]
+    [queues.join(","), arrived, received, out::rate_cell(mpps * 1e6, "pps"), dropped, passed, sent, missing]
 }

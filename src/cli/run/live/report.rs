@@ -4,11 +4,14 @@ use std::fmt;
 
 use portcullis::io::live::Loss;
 use portcullis::packet::Action;
-use portcullis::pipeline::live::{Latency, RunSummary};
+use portcullis::pipeline::live::{LaneSummary, Latency, RunSummary, SizingSummary};
 
 use serde::Serialize;
 
 use crate::cli::out;
+
+/// Lanes whose batches the table has; the JSON line has all.
+const SHOWN_LANES: usize = 16;
 
 /// Where the frames of a run's memory were in the end.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -58,7 +61,7 @@ pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>) -> String 
     };
     let row = |name: &str, value: String, remark: String| vec![name.to_owned(), value, remark];
     let mut rows = vec![
-        row("packets", out::grouped(sum.packets), format!("{:.2} Mpps", sum.mpps)),
+        row("packets", out::grouped(sum.packets), out::rate(sum.mpps * 1e6, "pps")),
         row("bytes", out::grouped(sum.bytes), String::new()),
         row("dropped by the kernel", out::grouped(sum.dropped_by_kernel), String::new()),
     ];
@@ -86,6 +89,7 @@ pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>) -> String 
         rows.push(row("not sent", out::grouped(unsent), remark.into()));
     }
     rows.push(row("batches", out::grouped(sum.batches), format!("{:.1} packets each", sum.batch_mean)));
+    rows.extend(sizes(&run.numbers.lanes));
     let Latency { p50, p99, p99_9, max } = sum.latency_us;
     let latency = format!("p50 {p50:.1}, p99 {p99:.1}, p99.9 {p99_9:.1}, max {max:.1} µs");
     rows.push(row("latency", String::new(), latency));
@@ -93,6 +97,23 @@ pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>) -> String 
     let (filter, id) = (out::printable(&run.filter), &run.device);
     let frames = frames.map_or_else(String::new, |frames| format!("frames: {frames}\n"));
     format!("{filter}, on {id} ({device})\n{}{frames}", out::table(rows, &[1]))
+}
+
+/// What batches are now, of the lanes where they find their size.
+fn sizes(lanes: &[LaneSummary]) -> Vec<Vec<String>> {
+    let found = || lanes.iter().filter_map(|lane| Some((&lane.lane, lane.sizing?)));
+    let row = |(lane, sizing): (&String, SizingSummary)| {
+        let SizingSummary { batch, delay_us, .. } = sizing;
+        let packets = if batch == 1 { "packet" } else { "packets" };
+        let waits = if delay_us > 0.0 { format!("or those of {delay_us:.1} µs") } else { "none waits".into() };
+        vec![format!("  at {}", out::printable(lane)), out::grouped(batch as u64), format!("{packets}, {waits}")]
+    };
+    let mut rows: Vec<_> = found().take(SHOWN_LANES).map(row).collect();
+    let more = found().count().saturating_sub(SHOWN_LANES);
+    if more > 0 {
+        rows.push(vec![format!("  ({more} more)"), String::new(), String::new()]);
+    }
+    rows
 }
 
 #[cfg(test)]
@@ -113,5 +134,26 @@ mod tests {
         assert_eq!(line(&table(0)), None);
         let line = line(&table(1200)).expect("it is told");
         assert!(line.contains(&out::grouped(1200)) && line.contains("frames"), "{line}");
+    }
+    #[test]
+    fn batches_that_find_their_size_tell_it_for_each_lane() {
+        let lane = |name: &str, found: Option<(usize, f64)>| LaneSummary {
+            lane: name.into(),
+            sizing: found.map(|(batch, delay_us)| SizingSummary {
+                batch,
+                delay_us,
+                arriving_mpps: 1.0,
+                fixed_us: 1.0,
+                packet_ns: 1.0,
+            }),
+            sum: Summary::default(),
+        };
+        let lanes = [lane("eth0:0", Some((1200, 250.0))), lane("eth0:1", Some((1, 0.0))), lane("eth0:2", None)];
+        let want =
+            [["  at eth0:0", "1 200", "packets, or those of 250.0 µs"], ["  at eth0:1", "1", "packet, none waits"]];
+        assert_eq!(sizes(&lanes), want);
+        let many: Vec<_> = (0..64).map(|at| lane(&format!("eth0:{at}"), Some((1, 0.0)))).collect();
+        let rows = sizes(&many);
+        assert_eq!((rows.len(), rows[16][0].trim()), (17, "(48 more)"));
     }
 }

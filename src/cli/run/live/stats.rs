@@ -113,8 +113,8 @@ fn json(interval: &LanesSummary, total: &RunSummary) -> String {
 fn line(interval: &LanesSummary) -> String {
     let sum = &interval.sum;
     let mut parts = vec![
-        format!("in {:.3} Mpps {:.3} Gb/s", sum.mpps, sum.gbps),
-        format!("out {:.3} Mpps {:.3} Gb/s", sum.mpps_out, sum.gbps_out),
+        format!("in {} {}", out::rate(sum.mpps * 1e6, "pps"), out::rate(sum.gbps * 1e9, "b/s")),
+        format!("out {} {}", out::rate(sum.mpps_out * 1e6, "pps"), out::rate(sum.gbps_out * 1e9, "b/s")),
     ];
     let named = Action::ALL.map(|action| (action.name(), sum.verdicts(action)));
     let counts = named.into_iter().chain(lost(sum)).filter(|(_, count)| *count > 0);
@@ -149,12 +149,13 @@ fn table(interval: &LanesSummary, total: &RunSummary, height: usize) -> String {
     let lost = lost.filter(|(at, (_, (_, all)))| *at == 0 || *all > 0);
     counts.extend(lost.map(|(_, ((name, count), (_, all)))| row(name, count, all)));
 
-    let titles = ["lane", "in Mpps", "Gb/s", "out Mpps", "Gb/s", "batch", "p50 µs", "p99", "p99.9"];
+    let titles = ["lane", "packets in", "bits in", "packets out", "bits out", "batch", "p50 µs", "p99", "p99.9"];
     let numbers = |name: &str, sum: &Summary| {
-        let rates = [sum.mpps, sum.gbps, sum.mpps_out, sum.gbps_out].map(|rate| format!("{rate:.3}"));
+        let rates = [(sum.mpps, sum.gbps), (sum.mpps_out, sum.gbps_out)];
+        let rates = rates.map(|(mpps, gbps)| [out::rate_cell(mpps * 1e6, "pps"), out::rate_cell(gbps * 1e9, "b/s")]);
         let latency = sum.latency_us;
         let rest = [sum.batch_mean, latency.p50, latency.p99, latency.p99_9].map(|number| format!("{number:.1}"));
-        [out::printable(name)].into_iter().chain(rates).chain(rest).collect::<Vec<_>>()
+        [out::printable(name)].into_iter().chain(rates.into_iter().flatten()).chain(rest).collect::<Vec<_>>()
     };
     let mut lanes = vec![titles.map(str::to_owned).to_vec()];
     // Two lines are between, and the cursor may need one.
@@ -198,8 +199,8 @@ mod tests {
             elapsed_s: 2.0,
             mpps: packets as f64 / 2e6,
             gbps: 0.5,
-            mpps_out: 0.25,
-            gbps_out: 0.125,
+            mpps_out: 0.000_25,
+            gbps_out: 0.000_001_25,
             latency_us: Latency { p50: 10.0, p99: 20.0, p99_9: 30.0, max: 40.0 },
             ..Summary::default()
         }
@@ -222,10 +223,10 @@ mod tests {
         assert_eq!(
             text,
             "f.wgsl, on cpu, 1:02:05
-lane    in Mpps   Gb/s  out Mpps   Gb/s  batch  p50 µs   p99  p99.9
-eth0:0    0.500  0.500     0.250  0.125   31.2    10.0  20.0   30.0
-eth0:1    0.500  0.500     0.250  0.125   31.2    10.0  20.0   30.0
-all       1.000  0.500     0.250  0.125   31.2    10.0  20.0   30.0
+lane    packets in    bits in  packets out   bits out  batch  p50 µs   p99  p99.9
+eth0:0    500 kpps   500 Mb/s     250  pps  1.25 kb/s   31.2    10.0  20.0   30.0
+eth0:1    500 kpps   500 Mb/s     250  pps  1.25 kb/s   31.2    10.0  20.0   30.0
+all      1.00 Mpps   500 Mb/s     250  pps  1.25 kb/s   31.2    10.0  20.0   30.0
 
                               a second         in all
 aborted                              0              0
@@ -253,7 +254,7 @@ no room to send them in time         3              6"
 
     #[test]
     fn a_line_says_what_there_is_to_say() {
-        let want = "in 1.000 Mpps 0.500 Gb/s, out 0.250 Mpps 0.125 Gb/s, drop 250 000/s, pass 750 000/s, dropped by the kernel \
+        let want = "in 1.00 Mpps 500 Mb/s, out 250 pps 1.25 kb/s, drop 250 000/s, pass 750 000/s, dropped by the kernel \
                     100 000/s, no room to send them in time 3/s, batch 31.2, latency p50 10.0 p99 20.0 p99.9 30.0 µs";
         assert_eq!(line(&lanes(2)), want);
     }
