@@ -53,6 +53,11 @@ impl Rx {
         self.rx.fd().as_raw_fd()
     }
 
+    /// Whether there are packets to be taken: a look at the ring, and no system call.
+    pub fn is_there(&mut self) -> bool {
+        self.rx.nb_avail(1) > 0
+    }
+
     /// Takes up to `most` frames, in the order in which they came.
     pub fn take(&mut self, most: usize, mut each: impl FnMut(Piece)) -> usize {
         let mut taken = 0;
