@@ -76,8 +76,18 @@ pub trait Executor: Send {
     /// Whether something waits to be sent, or to come home, so that [`Executor::tend`] is of use soon.
     fn is_busy(&self) -> bool;
 
-    /// What became of packets, up to now. These counts only grow. What the system may yet refuse is in them after the next
-    /// [`Executor::tend`].
+    /// Ends it: no more batches come, to this lane's receiver either. Hears what the system has yet to say of verdicts, so that
+    /// [`Executor::carried`] is final. What it refuses now and had been counted as carried out becomes a loss, the one case in
+    /// which a count goes down.
+    ///
+    /// # Errors
+    /// As [`Executor::carry_out`].
+    fn finish(&mut self) -> Result<(), LiveError> {
+        Ok(())
+    }
+
+    /// What became of packets, up to now. These counts only grow, until [`Executor::finish`]. What the system may yet refuse is
+    /// in them after the next [`Executor::tend`].
     fn carried(&self) -> &Carried;
 }
 

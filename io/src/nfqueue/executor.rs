@@ -160,6 +160,22 @@ impl Executor for QueueExecutor {
         self.queue.check()
     }
 
+    fn finish(&mut self) -> Result<(), LiveError> {
+        self.queue.finish();
+        self.count_accepted();
+        // No packet comes any more that could be counted for those that were gone.
+        let pass = Action::Pass as usize;
+        let Carried { packets, bytes, losses, .. } = &mut self.carried;
+        let late = std::mem::take(&mut self.gone).min(packets[pass]);
+        if late > 0 {
+            // Of mean length, as others.
+            bytes[pass] -= (u128::from(bytes[pass]) * u128::from(late) / u128::from(packets[pass])) as u64;
+            packets[pass] -= late;
+            losses.add(Loss::Refused, late);
+        }
+        self.queue.check()
+    }
+
     fn is_busy(&self) -> bool {
         false
     }

@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::answers::Answers;
 use super::error::NfqueueError;
@@ -17,6 +17,9 @@ use crate::live::LiveError;
 /// How often a datagram is offered that the kernel has no memory for, and how long it is waited in between.
 const ATTEMPTS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// For how long the kernel's last words are listened to, where they do not end.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Far more packets than can be waiting, and few enough for the kernel to see that their numbers are greater.
 const AHEAD: u32 = 1 << 30;
@@ -38,6 +41,8 @@ pub(super) struct Queue {
     last_id: AtomicU32,
     /// Whether the kernel takes no verdicts of ours any more.
     is_lost: AtomicBool,
+    /// Whether we have given it up.
+    is_given_up: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -84,6 +89,7 @@ impl Queue {
             gone: AtomicU64::new(0),
             last_id: AtomicU32::new(0),
             is_lost: AtomicBool::new(false),
+            is_given_up: AtomicBool::new(false),
         })
     }
 
@@ -168,11 +174,13 @@ impl Queue {
 
     /// Notes what the kernel said to a message.
     pub fn answered(&self, answer: Refusal) {
-        match answer.error {
-            0 => {}
-            libc::EPERM | libc::ENODEV => self.is_lost.store(true, Relaxed),
-            _ => _ = self.gone.fetch_add(u64::from(Answers::accepted(answer.sequence)), Relaxed),
+        if answer.error == 0 {
+            return;
         }
+        if let libc::EPERM | libc::ENODEV = answer.error {
+            self.is_lost.store(true, Relaxed);
+        }
+        self.gone.fetch_add(u64::from(Answers::accepted(answer.sequence)), Relaxed);
     }
 
     /// An error where the kernel takes no verdicts any more.
@@ -189,10 +197,34 @@ impl Queue {
     pub fn error(&self, what: &str, error: io::Error) -> LiveError {
         LiveError::System { what: format!("netfilter queue {}: {what}", self.number), error }
     }
-}
 
-impl Drop for Queue {
-    fn drop(&mut self) {
+    /// Gives the queue up, and notes what the kernel has said to messages of ours until then: its words lie behind packets,
+    /// which nobody will filter any more.
+    pub fn finish(&self) {
+        self.give_up();
+        let mut bytes = [0; 256];
+        // Nothing new comes, unless it was refused.
+        let until = Instant::now() + LAST_WORDS;
+        while Instant::now() < until {
+            match self.socket.next(&mut bytes) {
+                Ok(length) => {
+                    if let Ok(Message::Answer(answer)) = message::decode(&bytes[..length]) {
+                        self.answered(answer);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
+                // There is nothing more.
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Has the kernel end it, once.
+    fn give_up(&self) {
+        if self.is_given_up.swap(true, Relaxed) {
+            return;
+        }
         let mut bytes = Vec::new();
         if self.fallback == Verdict::Accept {
             // The kernel drops what waits when the queue is given up. So that it does not, accept first what came up to now.
@@ -202,6 +234,12 @@ impl Drop for Queue {
         // Closing the socket would do, but a child process has it, too, for as long as it has not begun its program.
         message::release(&mut bytes, self.number, 0);
         let _ = self.socket.send(&[IoSlice::new(&bytes)]);
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.give_up();
     }
 }
 

@@ -74,7 +74,16 @@ impl Socket {
 
     /// Looks at the datagram that will be taken next, without waiting for one; gives how many of its bytes there are.
     pub fn look(&self, into: &mut [u8]) -> io::Result<usize> {
-        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        self.receive(into, libc::MSG_PEEK)
+    }
+
+    /// Takes the next datagram, without waiting for one; gives how many of its bytes there are. What does not fit is lost.
+    pub fn next(&self, into: &mut [u8]) -> io::Result<usize> {
+        self.receive(into, 0)
+    }
+
+    fn receive(&self, into: &mut [u8], flags: libc::c_int) -> io::Result<usize> {
+        let flags = flags | libc::MSG_DONTWAIT;
         // SAFETY: pointer and length are those of a slice that is ours to write.
         let got = unsafe { libc::recv(self.0.as_raw_fd(), into.as_mut_ptr().cast(), into.len(), flags) };
         usize::try_from(got).map_err(|_| io::Error::last_os_error())

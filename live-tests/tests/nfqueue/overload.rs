@@ -243,3 +243,45 @@ fn an_accepted_packet_that_was_counted_is_not_taken_back() {
     assert_eq!((carried.of(Action::Pass), carried.losses.of(Loss::Refused), carried.all()), (50, 30, 80));
     assert_eq!(carried.bytes[Action::Pass as usize], 50 * length);
 }
+
+/// Nobody receives any more, and no later packet can be counted for those that are gone.
+#[test]
+fn a_refusal_that_comes_last_is_counted_in_the_end() {
+    let Some(_suite) = begin("nfqueue: refusals at the end") else { return };
+    for seen in [false, true] {
+        let link = Link::new();
+        rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0");
+        let numbered = Numbered::over(&link);
+        let (mut receiver, mut executor) = link.right.run(|| open(&QueueOptions::default())).unwrap();
+        numbered.send(0..10);
+        let batch = take(&mut receiver, 10);
+        let length = u64::from(batch.descriptors()[0].length);
+        executor.carry_out(done(batch, vec![Action::Pass as u8; 10])).unwrap();
+        numbered.send(10..40);
+        let batch = take(&mut receiver, 30);
+        // The kernel's word lies behind packets that nobody takes.
+        numbered.send(40..50);
+        wait_until("they are handed over", SOON, || handed_over(&link.right) >= 50);
+        link.veth.right.down();
+        executor.carry_out(done(batch, vec![Action::Pass as u8; 30])).unwrap();
+        if seen {
+            executor.tend().unwrap();
+            assert_eq!(executor.carried().of(Action::Pass), 40, "nobody has heard of it");
+        }
+        executor.finish().unwrap();
+        let carried = executor.carried();
+        assert_eq!((carried.of(Action::Pass), carried.losses.of(Loss::Refused), carried.all()), (10, 30, 40), "{seen}");
+        assert_eq!(carried.bytes[Action::Pass as usize], 10 * length);
+        // The queue is given up, once.
+        assert_eq!(queue_0(&link.right, 7), 0);
+        let again = link.right.run(|| open(&QueueOptions::default())).unwrap();
+        drop((receiver, executor));
+        assert!(is_taken(&link.right), "it is another's");
+        drop(again);
+    }
+}
+
+/// Whether somebody has queue 0.
+fn is_taken(namespace: &Namespace) -> bool {
+    queue_0(namespace, 1) != 0
+}

@@ -183,7 +183,7 @@ pub fn run_live(
                 (lane, ended)
             });
             match thread {
-                Ok(thread) => others.push((name, thread)),
+                Ok(thread) => others.push((number, name, thread)),
                 Err(wrong) => {
                     let what = format!("cannot be started: {}", portcullis_core::reason(&wrong));
                     error.get_or_insert(LaneError::Thread { lane: name, thread: "driver", what });
@@ -206,7 +206,7 @@ pub fn run_live(
                         error.get_or_insert(wrong);
                         stop.cancel();
                     }
-                    back.push(lane);
+                    back.push((0, lane));
                 }
                 Err(_) => {
                     error.get_or_insert(died(name));
@@ -217,20 +217,27 @@ pub fn run_live(
         if back.is_empty() {
             stop.cancel();
         }
-        for (name, thread) in others {
+        for (number, name, thread) in others {
             match thread.join() {
                 Ok((lane, ended)) => {
                     if let Err(wrong) = ended {
                         error.get_or_insert(wrong);
                     }
-                    back.push(lane);
+                    back.push((number, lane));
                 }
                 Err(_) => {
                     error.get_or_insert(died(name));
                 }
             }
         }
-        (back, error)
+        // Only now, since counts may go down: whoever asks while another lane still runs is not to see that.
+        for (number, LiveLane { lane, .. }) in &mut back {
+            if let Err(wrong) = lane.executor.finish() {
+                error.get_or_insert(wrong.into());
+            }
+            stats[*number].carried_in_all(lane.executor.carried());
+        }
+        (back.into_iter().map(|(_, lane)| lane).collect::<Vec<_>>(), error)
     });
     if ended.1.is_some() {
         // Those that came to their end have nothing left.
