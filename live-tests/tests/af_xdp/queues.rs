@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use portcullis_core::packet::{Action, Batch};
-use portcullis_io::af_xdp::{Lanes, Options};
+use portcullis_core::device::{Done, StageTimes};
+use portcullis_core::packet::{Action, Batch, Verdicts};
+use portcullis_io::af_xdp::{self, Lanes, Options};
+use portcullis_io::live::{Lane, Receiver};
 use portcullis_live_tests::frames::{number, numbered, swapped, udp};
-use portcullis_live_tests::{Namespace, PacketSocket, Veth, lane_options, run_lanes};
+use portcullis_live_tests::{Namespace, PacketSocket, Veth, lane_options, run_lanes, wait_until};
 
 use crate::{SOON, all, begin};
 
@@ -97,4 +99,48 @@ fn what_a_full_queue_loses_is_counted() {
     let seen = seen.into_inner().unwrap();
     assert!(seen.len() as u64 == received && seen.is_sorted_by(|a, b| a < b), "{seen:?}");
     assert_eq!(ended.of(Action::Drop), received);
+}
+
+/// Half of a lane's frames are for packets that come while a batch is filtered.
+#[test]
+fn a_receiver_is_full_when_it_has_half_of_its_frames_and_goes_on_when_the_batch_is_closed() {
+    let Some(_suite) = begin("AF_XDP queues") else { return };
+    let (left, right) = (Namespace::new(), Namespace::new());
+    let veth = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
+    let peer = PacketSocket::at(&veth.left);
+    let options = Options { frames: 256, ..lane_options(&[veth.right.name()]) };
+    right.run(|| {
+        let mut run = af_xdp::open(&options).unwrap_or_else(|error| panic!("{error}"));
+        let half = run.accounts.frames().all / 2;
+        let Lane { receiver, executor, .. } = &mut run.lanes[0];
+        let mut sent = 0;
+        let mut comes = |receiver: &mut dyn Receiver| {
+            peer.send(&numbered(&veth, sent, 60));
+            sent += 1;
+            wait_until("it comes", SOON, || {
+                receiver.wait(Duration::from_millis(50)).unwrap();
+                receiver.receive(1).unwrap() == 1
+            });
+        };
+        for gathered in 0..half {
+            assert!(!receiver.is_full(), "{gathered} of {half}");
+            comes(&mut **receiver);
+        }
+        assert!(receiver.is_full(), "{half}");
+        let first = receiver.close().unwrap();
+        assert!(!receiver.is_full(), "nothing is gathered");
+        // The batch is still on its way, and the kernel has frames to go on with.
+        (0..20).for_each(|_| comes(&mut **receiver));
+        assert!(!receiver.is_full());
+        let second = receiver.close().unwrap();
+        assert_eq!((first.len(), second.len()), (half, 20));
+        let numbers: Vec<u32> = first.packets().chain(second.packets()).map(number).collect();
+        assert!(numbers.iter().copied().eq(0..sent), "{numbers:?}");
+        for batch in [first, second] {
+            let verdicts = Verdicts::from_returns(&vec![Action::Drop as u32; batch.len()], true);
+            executor.carry_out(Done { batch, verdicts, times: StageTimes::default() }).unwrap();
+        }
+        assert_eq!(receiver.received().dropped_by_kernel, 0);
+        assert_eq!(run.accounts.frames().rest(), 0);
+    });
 }

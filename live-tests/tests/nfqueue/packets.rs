@@ -7,10 +7,11 @@ use std::time::{Duration, SystemTime};
 
 use portcullis_core::packet::Action;
 use portcullis_core::program::facts::Window;
-use portcullis_io::nfqueue::QueueOptions;
-use portcullis_live_tests::ping;
+use portcullis_io::live::{Executor, Receiver};
+use portcullis_io::nfqueue::{QueueOptions, QueueReceiver, open};
+use portcullis_live_tests::{ping, wait_until};
 
-use crate::lane::{Lane, Link, NOTHING, Numbered, SOON, all, begin, rule, rule_of};
+use crate::lane::{Lane, Link, NOTHING, Numbered, SOON, all, begin, done, rule, rule_of};
 
 #[test]
 fn packets_have_an_ethernet_header_of_what_is_known() {
@@ -89,4 +90,42 @@ fn where_no_program_has_the_queue_the_rule_decides() {
         let outcome = lane.stop();
         assert_eq!(outcome.carried.of(Action::Drop), 50);
     }
+}
+
+#[test]
+fn a_receiver_is_full_when_its_memory_is_used_and_goes_on_when_the_batch_is_closed() {
+    let Some(_suite) = begin("nfqueue: a batch's memory") else { return };
+    let link = Link::new();
+    rule(&link.right, "INPUT -p udp -j NFQUEUE --queue-num 0");
+    let numbered = Numbered::over(&link);
+    let options = QueueOptions { batch: 16, ..QueueOptions::default() };
+    let (mut receiver, mut executor) = link.right.run(|| open(&options)).unwrap();
+    assert!(!receiver.is_full(), "nothing has come");
+    numbered.send(0..24);
+    let come = |receiver: &mut QueueReceiver, most: usize, wanted: usize| {
+        let mut got = 0;
+        wait_until("packets come", SOON, || {
+            receiver.wait(Duration::from_millis(50)).unwrap();
+            got += receiver.receive(most - got).unwrap();
+            got >= wanted
+        });
+        assert_eq!(got, wanted);
+    };
+    come(&mut receiver, 15, 15);
+    assert!(!receiver.is_full() && receiver.holds() > 0, "there is room for one more");
+    come(&mut receiver, 9, 1);
+    assert!(receiver.is_full(), "no room for those that wait");
+    assert_eq!((receiver.receive(100).unwrap(), receiver.holds()), (0, 0));
+    let first = receiver.close().unwrap();
+    assert!(!receiver.is_full(), "the next batch has memory of its own");
+    come(&mut receiver, 100, 8);
+    assert!(!receiver.is_full());
+    let second = receiver.close().unwrap();
+    assert_eq!((first.len(), second.len()), (16, 8));
+    for batch in [first, second] {
+        let actions = vec![Action::Pass as u8; batch.len()];
+        executor.carry_out(done(batch, actions)).unwrap();
+    }
+    let wanted = (0..24).collect();
+    assert_eq!(numbered.arrived(&wanted), wanted);
 }
