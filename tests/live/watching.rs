@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use portcullis_live_tests::frames::{swapped, udp};
 use portcullis_live_tests::{Namespace, PacketSocket, wait_until};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::af_xdp::{Net, has_program, net};
 use crate::support::{Ended, Running, SOON, command, ends};
@@ -191,6 +191,57 @@ fn a_log_is_all_that_is_said() {
     assert_eq!(lost["lane"], format!("{name}:0"));
     assert_eq!(event("the link is down")["interface"], name);
     assert_eq!(event("lane ended")["packets"], 1);
+    // Where it happened: what the threads of a lane say, and what is said of the lane, is in both spans.
+    let run = json!({"name": "run", "device": "cpu", "dispatch": "inline"});
+    let lane = json!({"name": "lane", "lane": format!("{name}:0")});
+    for message in ["lane started", "packets lost: ", "lane ended"] {
+        assert_eq!(event(message)["spans"], json!([run, lane]), "{message}");
+    }
+    for message in ["native mode, copied", "the link is down"] {
+        assert_eq!(event(message)["spans"], json!([run]), "{message}");
+    }
+}
+
+#[test]
+fn a_log_says_which_filters_were_to_take_over() {
+    let Some(net) = net(1) else { return };
+    let place = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = place.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let good = file("good.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }");
+    let wrong = file("wrong.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return XDP_DORP; }");
+    let control = place.path().join("control");
+    let control = control.to_str().unwrap();
+    let arguments =
+        ["--af-xdp", net.veth.right.name(), "--control", control, "--log", "json", "--dispatch", "pipelined"];
+    let mut running = Running::start(command(&net.right, "minimal", &arguments));
+    running.hear("lane started");
+    for filter in [&wrong, &good] {
+        let mut ctl = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+        ctl.args(["ctl", "--control", control, "reload", filter]);
+        ctl.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let ended = ends(ctl);
+        assert_eq!(ended.status.success(), *filter == good, "{}", ended.stderr);
+    }
+    running.hear("has taken over");
+    running.signal("INT");
+    let ended = running.end();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    for (message, filter) in [("is refused", &wrong), ("has taken over", &good)] {
+        let event =
+            ended.stderr.lines().find(|line| line.contains(message)).unwrap_or_else(|| panic!("{}", ended.stderr));
+        let event: Value = serde_json::from_str(event).unwrap();
+        let run = json!({"name": "run", "device": "cpu", "dispatch": "pipelined"});
+        assert_eq!(event["spans"], json!([run, {"name": "reload", "filter": filter}]), "{event}");
+        assert_eq!(
+            event["error"].as_str().is_some_and(|error| error.contains("XDP_DORP")),
+            *filter == wrong,
+            "{event}"
+        );
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use portcullis_core::device::{CancelToken, DeviceError, Dispatch, Done, Session};
 use portcullis_core::packet::Batch;
 use portcullis_io::live::{Executor, LiveError, Receiver};
+use tracing::Span;
 
 use super::batcher::{Batcher, Look, PATIENCE};
 use super::mailbox::{Mailbox, Order};
@@ -131,7 +132,9 @@ fn apart(
     let (to, from) = sync_channel::<Gathered>(QUEUE);
     let stop = gatherer.stop;
     thread::scope(|scope| {
+        let span = Span::current();
         let rx = move || {
+            let _lane = span.entered();
             pin(processor);
             let mut gatherer = gatherer;
             let _alive = Alive(gatherer.stop);

@@ -39,7 +39,9 @@ impl Links {
             }
         }
         let (woken, wake) = io::pipe()?;
-        let thread = thread::Builder::new().name("links".into()).spawn(move || tell(watches, &woken))?;
+        let span = tracing::Span::current();
+        let watch = move || span.in_scope(|| tell(watches, &woken));
+        let thread = thread::Builder::new().name("links".into()).spawn(watch)?;
         Ok(Links { wake: Some(wake), thread: Some(thread) })
     }
 }

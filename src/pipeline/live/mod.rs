@@ -34,6 +34,7 @@ use std::time::Duration;
 
 use portcullis_core::device::{CancelToken, DeviceError, Dispatch, Session};
 use portcullis_io::live::{Lane, LiveError};
+use tracing::Span;
 
 use super::Observer;
 use lane::Driver;
@@ -146,10 +147,14 @@ pub fn run_live(
 ) -> (Vec<LiveLane>, Option<LaneError>) {
     assert_eq!(lanes.len(), stats.len(), "each lane has its statistics");
     let names: Vec<String> = lanes.iter().map(|lane| lane.lane.name.clone()).collect();
-    for lane in &names {
+    // What a lane's threads say is of the lane. They enter its span once, and no packet has to do with it. Whatever is shown at
+    // all shows it: an event without its place is of little use.
+    let spans: Vec<Span> = names.iter().map(|lane| tracing::error_span!("lane", %lane)).collect();
+    for (lane, span) in names.iter().zip(&spans) {
+        let _lane = span.enter();
         tracing::info!(%lane, dispatch = %options.dispatch, "lane started");
     }
-    let mut monitor = Monitor::new(names.clone(), stats);
+    let mut monitor = Monitor::new(names.iter().cloned().zip(spans.iter().cloned()), stats);
     let ended = thread::scope(|scope| {
         let monitor = &mut monitor;
         scope.spawn(move || {
@@ -173,8 +178,9 @@ pub fn run_live(
                 first = Some((lane, stats, processor, rx));
                 continue;
             }
-            let name = lane.lane.name.clone();
+            let (name, span) = (lane.lane.name.clone(), spans[number].clone());
             let thread = thread::Builder::new().name(name.clone()).spawn_scoped(scope, move || {
+                let _lane = span.entered();
                 pin(processor);
                 let ended = Driver::new(&mut lane, stats, options, (stop, rx), &Shared::new(), None).run();
                 if ended.is_err() {
@@ -193,6 +199,7 @@ pub fn run_live(
         }
         let mut back = Vec::new();
         if let Some((mut lane, stats, processor, rx)) = first {
+            let _lane = spans[0].enter();
             pin(processor);
             let name = lane.lane.name.clone();
             // As with the others: what it leaves behind where it dies, nobody gets.
@@ -244,8 +251,9 @@ pub fn run_live(
         stats.iter().for_each(|lane| lane.failed());
     }
     monitor.tell();
-    for (lane, stats) in names.iter().zip(stats) {
+    for ((lane, span), stats) in names.iter().zip(&spans).zip(stats) {
         let (received, carried, _) = stats.counts();
+        let _lane = span.enter();
         tracing::info!(%lane, packets = received.packets, lost = carried.losses.all(), "lane ended");
     }
     ended

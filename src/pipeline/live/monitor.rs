@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portcullis_io::live::Loss;
+use tracing::Span;
 
 use super::LaneStats;
 
@@ -16,8 +17,16 @@ const EVERY: Duration = Duration::from_secs(1);
 
 /// Watches the numbers of lanes.
 pub(super) struct Monitor<'a> {
-    lanes: Vec<(String, &'a LaneStats, Counts)>,
+    lanes: Vec<Watched<'a>>,
     next: Instant,
+}
+
+/// A lane, and what was told of it.
+struct Watched<'a> {
+    lane: String,
+    span: Span,
+    stats: &'a LaneStats,
+    told: Counts,
 }
 
 /// Packets that the CPU filtered in the device's place, and those that were lost: in the kernel, on their way in, and for each
@@ -27,8 +36,9 @@ type Counts = [u64; KINDS];
 const KINDS: usize = 3 + Loss::ALL.len();
 
 impl<'a> Monitor<'a> {
-    pub fn new(names: Vec<String>, stats: &'a [Arc<LaneStats>]) -> Monitor<'a> {
-        let lanes = names.into_iter().zip(stats).map(|(name, stats)| (name, &**stats, [0; KINDS]));
+    /// Of lanes with these names and spans.
+    pub fn new(lanes: impl Iterator<Item = (String, Span)>, stats: &'a [Arc<LaneStats>]) -> Monitor<'a> {
+        let lanes = lanes.zip(stats).map(|((lane, span), stats)| Watched { lane, span, stats, told: [0; KINDS] });
         Monitor { lanes: lanes.collect(), next: Instant::now() }
     }
 
@@ -41,7 +51,8 @@ impl<'a> Monitor<'a> {
 
     /// Tells what is new.
     pub fn tell(&mut self) {
-        for (lane, stats, told) in &mut self.lanes {
+        for Watched { lane, span, stats, told } in &mut self.lanes {
+            let _lane = span.enter();
             let now = counts(stats);
             for (kind, (now, told)) in now.into_iter().zip(told).enumerate() {
                 let packets = now.saturating_sub(*told);
@@ -112,11 +123,15 @@ mod tests {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
+    fn lanes(names: &[&'static str]) -> impl Iterator<Item = (String, Span)> {
+        names.iter().map(|lane| (lane.to_string(), tracing::error_span!("lane", lane))).collect::<Vec<_>>().into_iter()
+    }
+
     #[test]
     fn what_is_lost_is_told_once_and_then_how_many_more() {
         let stats = [Arc::new(LaneStats::default()), Arc::new(LaneStats::default())];
         let events = events(|| {
-            let mut monitor = Monitor::new(vec!["eth0:0".into(), "eth0:1".into()], &stats);
+            let mut monitor = Monitor::new(lanes(&["eth0:0", "eth0:1"]), &stats);
             monitor.tell();
             stats[1].received(Received { dropped_by_kernel: 7, ..Received::default() });
             monitor.tell();
@@ -145,13 +160,14 @@ mod tests {
         });
         assert_eq!(is, want);
         assert!(events[0]["message"].as_str().unwrap().starts_with("packets lost: dropped by the kernel"));
+        assert_eq!((&events[1]["span"]["name"], &events[1]["span"]["lane"]), (&"lane".into(), &"eth0:0".into()));
     }
 
     #[test]
     fn what_a_device_has_no_time_for_is_told() {
         let stats = [Arc::new(LaneStats::default())];
         let events = events(|| {
-            let mut monitor = Monitor::new(vec!["q".into()], &stats);
+            let mut monitor = Monitor::new(lanes(&["q"]), &stats);
             stats[0].relieved(30);
             monitor.tell();
         });
@@ -162,7 +178,7 @@ mod tests {
     fn nothing_is_told_twice_in_a_second() {
         let stats = [Arc::new(LaneStats::default())];
         let events = events(|| {
-            let mut monitor = Monitor::new(vec!["q".into()], &stats);
+            let mut monitor = Monitor::new(lanes(&["q"]), &stats);
             for refused in 1..100 {
                 stats[0].received(Received { refused, ..Received::default() });
                 monitor.look();

@@ -65,6 +65,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     let prepared = Prepared::new(args)?;
+    let _run = prepared.span.clone().entered();
     shape(&mut options, &prepared.program, args)?;
     let mut run = af_xdp::open(&options).map_err(|error| Failure::Wrong(error.to_string()))?;
     announce(&run);

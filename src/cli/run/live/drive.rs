@@ -20,6 +20,7 @@ use portcullis::pipeline::{Event, Observer};
 use portcullis::program::Program;
 use portcullis::reason;
 use rustix::thread::{CpuSet, sched_getaffinity};
+use tracing::Span;
 
 use super::control::{self, Held, Live};
 use super::privileges::{self, Admin};
@@ -39,6 +40,9 @@ pub struct Prepared {
     pub program: Arc<Program>,
     device: Arc<dyn Device>,
     options: LoadOptions,
+    dispatch: Dispatch,
+    /// What all events of the run are in.
+    pub span: Span,
     maps: Maps,
     /// What the maps begin with, those of them that begin with something, by their numbers.
     words: Vec<(usize, Vec<u32>)>,
@@ -113,7 +117,9 @@ impl Prepared {
         // What is about to be opened is also to be closed in order.
         interrupt.listen_always();
         interrupt.begin();
-        Ok(Prepared { program, device, options: load, maps, words, interrupt, metrics, control })
+        let dispatch = Dispatch::of(device.info(), &load)?;
+        let span = tracing::error_span!(target: "portcullis", "run", device = %device.info().id, %dispatch);
+        Ok(Prepared { program, device, options: load, dispatch, span, maps, words, interrupt, metrics, control })
     }
 }
 
@@ -159,7 +165,9 @@ pub fn drive<T>(
     privileges::give_up(args, admin)?;
     // What is kept for the end, this thread keeps alone: all others are started by one that is without.
     thread::scope(|scope| {
+        let span = prepared.span.clone();
         let run = thread::Builder::new().name("run".into()).spawn_scoped(scope, || {
+            let _run = span.entered();
             if admin == Admin::AtEnd {
                 privileges::give_up_admin()?;
             }
@@ -175,8 +183,7 @@ pub fn drive<T>(
 
 /// The run itself.
 fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() + Send) -> Result<Ended, Failure> {
-    let Prepared { program, device, options, maps, words, interrupt, metrics, control } = prepared;
-    let dispatch = Dispatch::of(device.info(), &options)?;
+    let Prepared { program, device, options, dispatch, maps, words, interrupt, metrics, control, .. } = prepared;
     let load = |lane| Ok(LiveLane::new(lane, device.load(&program, &options)?));
     let mut lanes: Vec<LiveLane> = lanes.into_iter().map(load).collect::<Result<_, DeviceError>>()?;
     if lanes.is_empty() {

@@ -20,6 +20,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     let prepared = Prepared::new(args)?;
+    let _run = prepared.span.clone().entered();
     let facts = prepared.program.facts();
     // Whatever filter may take over later.
     let any = args.live.control.is_some();

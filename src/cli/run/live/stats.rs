@@ -44,7 +44,9 @@ impl Stats {
         out::live::redraw(bar.clone());
         let (wake, woken) = channel::<()>();
         let shown = bar.clone();
+        let span = tracing::Span::current();
         let show = move || {
+            let _run = span.entered();
             let mut before = run.read();
             let mut next = Instant::now() + every;
             while woken.recv_timeout(next.saturating_duration_since(Instant::now())) == Err(RecvTimeoutError::Timeout) {

@@ -37,7 +37,9 @@ impl Server {
         let cannot = |error: io::Error| Failure::Wrong(format!("--control: {}", reason(&error)));
         let (wake, ended) = UnixStream::pair().map_err(cannot)?;
         let listener = socket.listener().try_clone().map_err(cannot)?;
+        let span = tracing::Span::current();
         let thread = thread::Builder::new().name("control".into()).spawn(move || {
+            let _run = span.entered();
             // Verdicts are not given here.
             if let Err(failure) = give_up_admin() {
                 failure.report();

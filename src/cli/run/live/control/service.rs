@@ -57,6 +57,45 @@ impl Service for Live {
     }
 
     fn reload(&mut self, filter: &Reload) -> Result<Reloaded, Refused> {
+        let name = out::printable(&filter.filter);
+        let span = tracing::error_span!(target: "portcullis", "reload", filter = %name);
+        let _reload = span.enter();
+        let reloaded = self.take_over(filter);
+        if let Err(refused) = &reloaded {
+            // Whoever asked is told all of it.
+            let error = out::printable(refused.error.lines().next().unwrap_or_default());
+            tracing::info!(target: "portcullis", %error, "{name} is refused");
+        }
+        reloaded
+    }
+
+    fn maps(&mut self) -> Vec<Declaration> {
+        self.program.maps().to_vec()
+    }
+
+    fn words(&mut self, map: usize) -> Result<Vec<u32>, Refused> {
+        self.ask(move |session| session.map_words(map))
+    }
+
+    fn get(&mut self, map: usize, key: Vec<u32>) -> Result<Option<Vec<u32>>, Refused> {
+        let program = self.program.clone();
+        self.ask(move |session| portcullis::map::Single::new(session, map, &program.maps()[map], &key).get())
+    }
+
+    fn set(&mut self, map: usize, key: Vec<u32>, value: Vec<u32>) -> Result<bool, Refused> {
+        let program = self.program.clone();
+        self.ask(move |session| control::set_in(session, map, &program.maps()[map], (&key, &value)))
+    }
+
+    fn remove(&mut self, map: usize, key: Vec<u32>) -> Result<bool, Refused> {
+        let program = self.program.clone();
+        self.ask(move |session| control::remove_in(session, map, &program.maps()[map], &key))
+    }
+}
+
+impl Live {
+    /// Has another filter take over, or says why it does not.
+    fn take_over(&mut self, filter: &Reload) -> Result<Reloaded, Refused> {
         let args = FilterArgs::of(filter)?;
         // A pipe might never be opened from its other end.
         let is_file = Path::new(&filter.filter).metadata().map(|it| it.is_file());
@@ -94,31 +133,6 @@ impl Service for Live {
         told.ok_or_else(ending)
     }
 
-    fn maps(&mut self) -> Vec<Declaration> {
-        self.program.maps().to_vec()
-    }
-
-    fn words(&mut self, map: usize) -> Result<Vec<u32>, Refused> {
-        self.ask(move |session| session.map_words(map))
-    }
-
-    fn get(&mut self, map: usize, key: Vec<u32>) -> Result<Option<Vec<u32>>, Refused> {
-        let program = self.program.clone();
-        self.ask(move |session| portcullis::map::Single::new(session, map, &program.maps()[map], &key).get())
-    }
-
-    fn set(&mut self, map: usize, key: Vec<u32>, value: Vec<u32>) -> Result<bool, Refused> {
-        let program = self.program.clone();
-        self.ask(move |session| control::set_in(session, map, &program.maps()[map], (&key, &value)))
-    }
-
-    fn remove(&mut self, map: usize, key: Vec<u32>) -> Result<bool, Refused> {
-        let program = self.program.clone();
-        self.ask(move |session| control::remove_in(session, map, &program.maps()[map], &key))
-    }
-}
-
-impl Live {
     /// A session for a lane, as ready for packets as the first one was.
     fn load(&self, program: &Arc<Program>, lane: &Held) -> Result<Box<dyn Session>, DeviceError> {
         let mut session = self.device.load(program, &self.options)?;
