@@ -1,7 +1,7 @@
 //! What a maintainer runs: `cargo xtask TASK`.
 
 mod bundle;
-mod samples;
+mod executables;
 mod test;
 mod wheels;
 
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     let result = match task {
         Task::Test(options) => test::run(&options),
         Task::GpuBundle(folder) => bundle::run(folder.as_deref()),
-        Task::Samples => samples::write(),
+        Task::Samples => sample(),
         Task::Package => test::package(),
         Task::Help => {
             print!("{USAGE}");
@@ -81,6 +81,18 @@ fn main() -> ExitCode {
             eprintln!("xtask: {reason}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Writes the capture that comes with the project.
+fn sample() -> Result<(), String> {
+    let root = root();
+    let mut command = cargo(&root);
+    command.args(["run", "--quiet", "--package", "portcullis-io", "--example", "sample", "--", "samples/mixed.pcap"]);
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("the sample is not written: {status}")),
+        Err(error) => Err(format!("cargo does not start: {error}")),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::executables::{self, Executable};
 use crate::wheels::Nvidia;
 
 /// Bytes that a bundle may have: it has to get to machines that are lent for minutes.
@@ -92,20 +93,16 @@ fn clear(folder: &Path) -> Result<(), String> {
 
 /// The program and the benches, built for use, by the names that they have in the bundle.
 fn executables(root: &Path) -> Result<Vec<(String, PathBuf)>, String> {
-    let mut arguments =
-        vec!["bench", "--no-run", "--package", "portcullis", "--message-format=json-render-diagnostics"];
-    arguments.extend(crate::FEATURES);
     let benches: Vec<&str> =
         BENCHES.into_iter().filter(|bench| root.join(format!("benches/{bench}.rs")).exists()).collect();
+    let mut arguments = vec!["bench", "--no-run", "--package", "portcullis"];
+    arguments.extend(crate::FEATURES);
     benches.iter().for_each(|bench| arguments.extend(["--bench", bench]));
-    let mut found = built(root, &arguments, "bench")?;
-    for (name, _) in &mut found {
-        *name = format!("bench-{name}");
-    }
+    let mut found: Vec<(String, PathBuf)> =
+        built(root, &arguments, "bench")?.map(|bench| (format!("bench-{}", bench.name), bench.path)).collect();
     let mut arguments = vec!["build", "--release", "--package", "portcullis", "--bin", "portcullis"];
     arguments.extend(crate::FEATURES);
-    arguments.push("--message-format=json-render-diagnostics");
-    found.extend(built(root, &arguments, "bin")?);
+    found.extend(built(root, &arguments, "bin")?.map(|program| (program.name, program.path)));
     let all = benches.iter().map(|bench| format!("bench-{bench}")).chain(["portcullis".into()]);
     match all.into_iter().find(|name| !found.iter().any(|(built, _)| built == name)) {
         Some(missing) => Err(format!("cargo has not built {missing}")),
@@ -114,21 +111,9 @@ fn executables(root: &Path) -> Result<Vec<(String, PathBuf)>, String> {
 }
 
 /// Executables of a kind that a call of cargo makes.
-fn built(root: &Path, arguments: &[&str], kind: &str) -> Result<Vec<(String, PathBuf)>, String> {
+fn built(root: &Path, arguments: &[&str], kind: &'static str) -> Result<impl Iterator<Item = Executable>, String> {
     println!("cargo {}", arguments.join(" "));
-    let mut command = crate::cargo(root);
-    let output = command.args(arguments).stderr(Stdio::inherit()).output();
-    let output = output.map_err(|error| format!("cargo does not start: {error}"))?;
-    if !output.status.success() {
-        return Err("that does not build".into());
-    }
-    let messages = String::from_utf8_lossy(&output.stdout);
-    let messages = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let of_kind = messages.filter(|message| message["target"]["kind"][0] == kind);
-    let executable = |message: serde_json::Value| {
-        Some((message["target"]["name"].as_str()?.to_owned(), PathBuf::from(message["executable"].as_str()?)))
-    };
-    Ok(of_kind.filter_map(executable).collect())
+    Ok(executables::built(root, arguments)?.into_iter().filter(move |built| built.kind == kind))
 }
 
 /// A copy without what only debuggers read, which is most of it.

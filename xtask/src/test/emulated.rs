@@ -5,6 +5,7 @@ use portcullis_cuda_emulator::{Unavailable, build};
 
 use super::Suite;
 use super::tally::Tally;
+use crate::executables::Executable;
 
 /// Suites whose filters it runs; each is compiled for every dispatch method, which takes its time.
 const SUITES: [&str; 9] = [
@@ -22,8 +23,8 @@ const SUITES: [&str; 9] = [
 /// What `--require` calls it.
 pub const NAME: &str = "emulated-cuda";
 
-/// Runs them, unless this machine cannot have the emulation and it is not `required`.
-pub fn run(suite: &mut Suite<'_>, required: bool) {
+/// Runs them, of what is built, unless this machine cannot have the emulation and it is not `required`.
+pub fn run(suite: &mut Suite<'_>, built: &[Executable], required: bool) {
     let folder = match build(&suite.root.join("target"), &[]) {
         Ok(folder) => folder,
         Err(Unavailable::Here(reason)) if !required => {
@@ -45,9 +46,6 @@ pub fn run(suite: &mut Suite<'_>, required: bool) {
         ("PORTCULLIS_TEST_ONLY", "cuda"),
         ("CUDA_VISIBLE_DEVICES", "0"),
     ];
-    let mut arguments = vec!["--package", "portcullis-compat-tests"];
-    arguments.extend(SUITES.iter().flat_map(|name| ["--test", name]));
-    suite.tests_with("tests on an emulated CUDA device", &arguments, &environment);
-    let selftest = ["run", "--quiet", "--package", "portcullis", "--", "selftest", "--device", "cuda"];
-    suite.step("self-test on an emulated CUDA device", &selftest, &environment);
+    suite.built_tests("tests on an emulated CUDA device", built, &SUITES, &environment);
+    suite.program("self-test on an emulated CUDA device", built, &["selftest", "--device", "cuda"], &environment);
 }

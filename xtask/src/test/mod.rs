@@ -11,18 +11,18 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::executables::{self, Executable};
 use crate::wheels::{self, Nvidia};
 use records::Records;
 use tally::Tally;
 
-/// Feature sets other than the default one; these are only checked, not built and run.
-const FEATURE_SETS: [&[&str]; 6] = [
+/// Feature sets of the program that are only checked, not built and run.
+const FEATURE_SETS: [&[&str]; 5] = [
     &["--no-default-features"],
     &["--no-default-features", "--features", "cpu"],
     &["--no-default-features", "--features", "wgpu"],
     &["--no-default-features", "--features", "cuda"],
     &["--no-default-features", "--features", "opencl"],
-    &["--features", "opencl,nfqueue"],
 ];
 
 /// What may be demanded: devices, and tools that suites need.
@@ -89,40 +89,43 @@ pub fn run(options: &Options) -> Result<(), String> {
 
     let mut suite = Suite { root: &root, environment, tally: Tally::default(), failed: Vec::new(), times: Vec::new() };
     suite.step("format", &["fmt", "--all", "--check"], &[]);
-    suite.step("lints", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]);
+    let features = live::features(&mut suite, &options.require);
+    let workspace = ["--workspace", "--features", &features];
+    suite.lints("lints", &workspace);
+    if features != live::WITHOUT_AF_XDP {
+        suite.lints("lints without AF_XDP", &live::PACKAGES_WITHOUT_AF_XDP);
+    }
     for features in FEATURE_SETS {
         let arguments: Vec<&str> =
             ["check", "--package", "portcullis", "--all-targets"].iter().chain(features).copied().collect();
         suite.step(&format!("check {}", features.join(" ")), &arguments, &[]);
     }
-    suite.step(
-        "documentation",
-        &["doc", "--workspace", "--no-deps", "--keep-going"],
-        &[("RUSTDOCFLAGS", "-D warnings")],
-    );
+    let documentation = [&["doc", "--no-deps", "--keep-going"], &workspace[..]].concat();
+    suite.step("documentation", &documentation, &[("RUSTDOCFLAGS", "-D warnings")]);
     for package in PUBLISHED {
         let arguments = ["package", "--list", "--allow-dirty", "--quiet", "--package", package];
         suite.step(&format!("package list of {package}"), &arguments, &[]);
     }
-    suite.tests("tests", &["--workspace"]);
-    live::run(&mut suite, &options.require);
-    emulated::run(&mut suite, options.require.iter().any(|name| name == emulated::NAME));
+    let built = suite.build("build of the tests", &workspace);
+    suite.tests("tests", &workspace);
+    emulated::run(&mut suite, &built, options.require.iter().any(|name| name == emulated::NAME));
 
     // As it is built for use.
     let report = root.join("target/selftest.json");
     let _ = std::fs::remove_file(&report);
     let file = report.to_str().ok_or("the repository's path is not UTF-8")?;
-    let program = ["--release", "--package", "portcullis"].iter().chain(&crate::FEATURES).copied().collect::<Vec<_>>();
+    // With the whole program, so that the libraries beneath have the same features and are not built again. Not
+    // by `--test "*"`, which fails where a test needs a feature that is off, as the one of live runs.
+    let packages = ["--release", "--package", "portcullis", "--package", "portcullis-cpu", "--tests"];
+    let packages = [&packages[..], &crate::FEATURES].concat();
+    let built = suite.build("build in release", &packages);
     let devices: Vec<&str> = options.require.iter().map(String::as_str).filter(|n| DEVICES.contains(n)).collect();
     let devices = devices.join(",");
-    let mut selftest = [&["run", "--quiet"], &program[..], &["--", "selftest", "--json", file]].concat();
+    let mut selftest = vec!["selftest", "--json", file];
     if !devices.is_empty() {
         selftest.extend(["--require", &devices]);
     }
-    suite.step("selftest", &selftest, &[]);
-    // With the whole program, so that the libraries beneath have the same features and are not built again. Not
-    // by `--test "*"`, which fails where a test needs a feature that is off, as the one of live runs.
-    let packages = [&program[..], &["--package", "portcullis-cpu", "--tests"]].concat();
+    suite.program("selftest", &built, &selftest, &[]);
     suite.tests("tests in release", &packages);
     let readme = std::fs::read_to_string(root.join("README.md")).map_err(|e| format!("cannot read README.md: {e}"))?;
     let command =
@@ -209,35 +212,69 @@ impl Suite<'_> {
         self.end(name, Tally::one(passed), started);
     }
 
-    /// `cargo test`, its tests counted one by one.
-    fn tests(&mut self, name: &str, what: &[&str]) {
-        self.tests_with(name, what, &[]);
+    /// Clippy on everything in some packages, with warnings as errors.
+    fn lints(&mut self, name: &str, what: &[&str]) {
+        self.step(name, &[&["clippy", "--all-targets"], what, &["--", "-D", "warnings"]].concat(), &[]);
     }
 
-    /// The same, with these variables beside those that every step has.
-    fn tests_with(&mut self, name: &str, what: &[&str], environment: &[(&str, &str)]) {
+    /// `cargo test`, its tests counted one by one.
+    fn tests(&mut self, name: &str, what: &[&str]) {
         let arguments = [&["test", "--no-fail-fast"], what].concat();
         println!("\n== {name}: cargo {}", arguments.join(" "));
         let started = Instant::now();
         let mut command = self.cargo();
-        command.args(arguments).envs(environment.iter().copied()).stdout(Stdio::piped());
+        command.args(arguments);
+        self.end(name, counted(command), started);
+    }
+
+    /// Builds what `cargo test` runs with these arguments, the program among it, so that it can be run in other ways as well.
+    fn build(&mut self, name: &str, what: &[&str]) -> Vec<Executable> {
+        let arguments = [&["test", "--no-run"], what].concat();
+        println!("\n== {name}: cargo {}", arguments.join(" "));
+        let started = Instant::now();
+        let built = executables::built(self.root, &arguments).map_err(|reason| println!("{reason}"));
+        self.end(name, Tally::one(built.is_ok()), started);
+        built.unwrap_or_default()
+    }
+
+    /// A suite of `compat-tests` that is built, with these variables beside those that every step has.
+    fn built_tests(&mut self, name: &str, built: &[Executable], suites: &[&str], environment: &[(&str, &str)]) {
+        println!("\n== {name}");
+        let started = Instant::now();
         let mut tally = Tally::default();
-        let passed = command.spawn().is_ok_and(|mut child| {
-            let lines = BufReader::new(child.stdout.take().expect("it is piped"));
-            let mut out = std::io::stdout();
-            for line in lines.split(b'\n').map_while(Result::ok) {
-                let line = String::from_utf8_lossy(&line);
-                // Nobody listening is no reason to stop.
-                let _ = writeln!(out, "{line}");
-                tally += Tally::from_line(&line).unwrap_or_default();
-            }
-            child.wait().is_ok_and(|s| s.success())
-        });
-        // A test program that dies, or does not compile, prints no result.
-        if !passed && tally.failed == 0 {
-            tally.failed = 1;
+        let folder = self.root.join("compat-tests");
+        for suite in suites {
+            tally += match built.iter().find(|it| it.is_test && it.folder == folder && it.name == *suite) {
+                Some(program) => {
+                    println!("\n     Running {suite} ({})", program.path.display());
+                    counted(self.command(program, environment))
+                }
+                None => {
+                    println!("{suite} is not built");
+                    Tally::one(false)
+                }
+            };
         }
         self.end(name, tally, started);
+    }
+
+    /// The program, as it is built, which must succeed.
+    fn program(&mut self, name: &str, built: &[Executable], arguments: &[&str], environment: &[(&str, &str)]) {
+        println!("\n== {name}: portcullis {}", arguments.join(" "));
+        let started = Instant::now();
+        let program = built.iter().find(|it| !it.is_test && it.kind == "bin" && it.name == "portcullis");
+        let passed = program.is_some_and(|program| {
+            self.command(program, environment).args(arguments).status().is_ok_and(|status| status.success())
+        });
+        self.end(name, Tally::one(passed), started);
+    }
+
+    /// What is built, where and with what cargo would run it.
+    fn command(&self, built: &Executable, environment: &[(&str, &str)]) -> Command {
+        let mut command = Command::new(&built.path);
+        command.current_dir(if built.is_test { &built.folder } else { self.root }).stdin(Stdio::null());
+        command.envs(self.environment.iter().map(|(name, value)| (name, value))).envs(environment.iter().copied());
+        command
     }
 
     fn cargo(&self) -> Command {
@@ -264,21 +301,52 @@ impl Suite<'_> {
     }
 }
 
+/// Runs what prints as the test harness does, and counts the tests.
+fn counted(mut command: Command) -> Tally {
+    let mut tally = Tally::default();
+    let passed = command.stdout(Stdio::piped()).spawn().is_ok_and(|mut child| {
+        let lines = BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut out = std::io::stdout();
+        for line in lines.split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line);
+            // Nobody listening is no reason to stop.
+            let _ = writeln!(out, "{line}");
+            tally += Tally::from_line(&line).unwrap_or_default();
+        }
+        child.wait().is_ok_and(|s| s.success())
+    });
+    // A test program that dies, or does not compile, prints no result.
+    if !passed && tally.failed == 0 {
+        tally.failed = 1;
+    }
+    tally
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn every_crate_that_may_be_published_is() {
+    fn manifest(folder: &Path) -> String {
+        std::fs::read_to_string(folder.join("Cargo.toml")).unwrap()
+    }
+
+    /// The manifests of the workspace's members, with their names.
+    fn members() -> Vec<(String, String)> {
         let root = crate::root();
-        let manifest = |folder: &Path| std::fs::read_to_string(folder.join("Cargo.toml")).unwrap();
         let workspace = manifest(&root);
         let members = workspace.lines().find_map(|line| line.strip_prefix("members = [")).unwrap();
         let members = members.trim_end_matches(']').split(',').map(|member| root.join(member.trim().trim_matches('"')));
-        for folder in members {
-            let text = manifest(&folder);
+        let named = |text: String| {
             let name = text.lines().find_map(|line| line.strip_prefix("name = ")).unwrap().trim_matches('"');
-            assert_eq!(PUBLISHED.contains(&name), !text.contains("publish = false"), "{name}");
+            (name.to_owned(), text)
+        };
+        members.chain([root.clone()]).map(|folder| named(manifest(&folder))).collect()
+    }
+
+    #[test]
+    fn every_crate_that_may_be_published_is() {
+        for (name, text) in members() {
+            assert_eq!(PUBLISHED.contains(&name.as_str()), !text.contains("publish = false"), "{name}");
         }
     }
 
