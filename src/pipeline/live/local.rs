@@ -1,11 +1,13 @@
 //! Unix sockets that only this user may connect to.
 
+use std::fs::File;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, fchmod};
+use rustix::fs::{FlockOperation, Mode, OFlags, fchmod, flock};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// Connections that wait to be accepted.
@@ -18,6 +20,8 @@ pub struct LocalSocket {
     path: PathBuf,
     /// The file's device and number: another's in its place is not ours to remove.
     file: (u64, u64),
+    /// Given up after the file is gone.
+    _lock: Lock,
 }
 
 /// Why there is no such socket.
@@ -47,6 +51,7 @@ impl LocalSocket {
     /// [`LocalError`]
     pub fn listen(path: &Path) -> Result<LocalSocket, LocalError> {
         let refused = |error| LocalError::System { path: path.to_owned(), error };
+        let lock = Lock::take(path)?;
         let listener = match bind(path) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
                 let file = path.symlink_metadata().map_err(refused)?.file_type();
@@ -66,7 +71,7 @@ impl LocalSocket {
         let listener = listener.map_err(refused)?;
         listener.set_nonblocking(true).map_err(refused)?;
         let file = path.symlink_metadata().map_err(refused)?;
-        Ok(LocalSocket { listener, path: path.to_owned(), file: (file.dev(), file.ino()) })
+        Ok(LocalSocket { listener, path: path.to_owned(), file: (file.dev(), file.ino()), _lock: lock })
     }
 
     /// What accepts.
@@ -89,6 +94,61 @@ impl Drop for LocalSocket {
     }
 }
 
+/// A locked file beside a socket, `PATH.lock`, for as long as somebody has the socket or is about to. Of several that find one
+/// that a killed program has left, only who has the lock takes it away: another might take away the one that came in its place.
+#[derive(Debug)]
+struct Lock {
+    file: File,
+    path: PathBuf,
+}
+
+impl Lock {
+    fn take(socket: &Path) -> Result<Lock, LocalError> {
+        let mut path = socket.as_os_str().to_owned();
+        path.push(".lock");
+        let path = PathBuf::from(path);
+        let refused = |error: io::Error| match error.kind() {
+            // It is about the folder.
+            ErrorKind::NotFound => LocalError::System { path: socket.to_owned(), error },
+            _ => LocalError::System { path: path.clone(), error },
+        };
+        let mut options = File::options();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        // Whatever lies there is not followed, nor waited for.
+        options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
+        loop {
+            let file = options.open(&path).map_err(refused)?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(Errno::INTR) => continue,
+                Err(Errno::WOULDBLOCK) => return Err(LocalError::Taken(socket.to_owned())),
+                Err(error) => return Err(refused(error.into())),
+            }
+            let lock = Lock { file, path: path.clone() };
+            // Who had it before may have removed it after it was opened here: then it is a lock no more.
+            if lock.is_there() {
+                return Ok(lock);
+            }
+        }
+    }
+
+    /// Whether its file is the one at its path.
+    fn is_there(&self) -> bool {
+        let (Ok(mine), Ok(there)) = (self.file.metadata(), self.path.symlink_metadata()) else { return false };
+        (mine.dev(), mine.ino()) == (there.dev(), there.ino())
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // A file that has something in it is somebody's who happened to give it this name.
+        let is_ours = self.file.metadata().is_ok_and(|it| it.is_file() && it.len() == 0);
+        if is_ours && self.is_there() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
 /// A file has the mode of the socket that is bound to it (less the umask), so that there is no moment in which others may connect.
 fn bind(path: &Path) -> io::Result<UnixListener> {
     let address = SocketAddrUnix::new(path)?;
@@ -102,6 +162,7 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+    use std::sync::Barrier;
 
     use super::*;
 
@@ -115,7 +176,66 @@ mod tests {
         UnixStream::connect(&path).unwrap();
         socket.listener().accept().unwrap();
         drop(socket);
-        assert!(!path.exists());
+        assert_eq!(place.path().read_dir().unwrap().count(), 0, "neither the socket nor its lock");
+    }
+
+    #[test]
+    fn of_many_that_begin_at_once_one_has_the_socket() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("socket");
+        for round in 0..200 {
+            // Each finds what a killed program has left, and its lock half of the time.
+            drop(UnixListener::bind(&path).unwrap());
+            if round % 2 == 0 {
+                std::fs::write(place.path().join("socket.lock"), "").unwrap();
+            }
+            let begin = Barrier::new(4);
+            let listen = || {
+                begin.wait();
+                LocalSocket::listen(&path)
+            };
+            let all: Vec<_> = std::thread::scope(|scope| {
+                let all: Vec<_> = (0..4).map(|_| scope.spawn(listen)).collect();
+                all.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            let (have, others): (Vec<_>, Vec<_>) = all.into_iter().partition(Result::is_ok);
+            assert_eq!(have.len(), 1, "{round}: {others:?}");
+            assert!(others.iter().all(|it| matches!(it, Err(LocalError::Taken(_)))), "{round}: {others:?}");
+            UnixStream::connect(&path).unwrap();
+            have[0].as_ref().unwrap().listener().accept().expect("who connects is connected to it");
+        }
+    }
+
+    #[test]
+    fn who_is_about_to_have_it_is_not_overtaken() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("socket");
+        drop(UnixListener::bind(&path).unwrap());
+        let left = path.metadata().unwrap().ino();
+        let other = Lock::take(&path).unwrap();
+        assert!(matches!(LocalSocket::listen(&path), Err(LocalError::Taken(_))));
+        assert_eq!(path.metadata().unwrap().ino(), left, "it is the other's to take away");
+        // A lock whose file is gone keeps nobody away, and is not given for the next one's.
+        let late = Lock { file: File::open(&other.path).unwrap(), path: other.path.clone() };
+        drop(other);
+        let socket = LocalSocket::listen(&path).unwrap();
+        assert!(!late.is_there());
+        drop(late);
+        assert!(matches!(Lock::take(&path), Err(LocalError::Taken(_))), "the next one's is still there");
+        drop(socket);
+    }
+
+    #[test]
+    fn a_file_that_happens_to_be_where_the_lock_is_stays() {
+        let place = tempfile::tempdir().unwrap();
+        let lock = place.path().join("socket.lock");
+        std::fs::write(&lock, "precious").unwrap();
+        drop(LocalSocket::listen(&place.path().join("socket")).unwrap());
+        assert_eq!(std::fs::read(&lock).unwrap(), b"precious");
+        std::fs::remove_file(&lock).unwrap();
+        std::os::unix::fs::symlink("/dev/null", &lock).unwrap();
+        let error = LocalSocket::listen(&place.path().join("socket")).unwrap_err();
+        assert!(error.to_string().contains("socket.lock: "), "{error}");
     }
 
     #[test]
