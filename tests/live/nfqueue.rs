@@ -140,7 +140,8 @@ fn what_is_wrong_is_said() {
     let running = Running::start(command(&right, "minimal", &["--nfqueue", "7"]));
     let ended = ends(command(&right, "minimal", &["--nfqueue", "7"]));
     assert_eq!(ended.status.code(), Some(1), "somebody else has the queue");
-    assert!(ended.stderr.contains('7'), "{}", ended.stderr);
+    let holder = format!("queue 7: another program has it: process {} (portcullis)", running.process());
+    assert!(ended.stderr.contains(&holder), "{}", ended.stderr);
     running.signal("INT");
     assert!(running.end().status.success());
 }

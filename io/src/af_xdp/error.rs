@@ -2,14 +2,15 @@
 
 use std::borrow::Cow;
 use std::error::Error;
+use std::ffi::CString;
 use std::io;
 
 use portcullis_core::packet::ArenaError;
 use portcullis_core::reason;
 
 use super::bpf::error::{BpfError, rights};
-use crate::live::LiveError;
 use crate::live::link::{JoinError, LinkError};
+use crate::live::{Holder, LiveError};
 
 /// Why AF_XDP cannot be used as asked.
 #[derive(Debug, thiserror::Error)]
@@ -73,7 +74,7 @@ pub enum XdpError {
     #[error(transparent)]
     Live(#[from] LiveError),
     /// A socket cannot be had.
-    #[error("{interface}, queue {queue}: no AF_XDP socket: {}{}", reason(.error), socket_hint(.error))]
+    #[error("{interface}, queue {queue}: no AF_XDP socket: {}{}", reason(.error), socket_hint(.error, .interface, .holder.as_ref()))]
     Socket {
         /// The interface.
         interface: String,
@@ -81,6 +82,8 @@ pub enum XdpError {
         queue: u32,
         /// The system's.
         error: io::Error,
+        /// Where another has the queue: the process whose XDP program is at the interface, if it can be found.
+        holder: Option<Holder>,
     },
     /// An option of a socket was refused.
     #[error("{interface}, queue {queue}: {what}: {}", reason(.error))]
@@ -112,7 +115,13 @@ impl XdpError {
     }
 
     pub(crate) fn socket(interface: &str, queue: u32, error: &(dyn Error + 'static)) -> XdpError {
-        XdpError::Socket { interface: interface.into(), queue, error: system(error) }
+        let error = system(error);
+        // The kernel has no table of these sockets, unless it was built with CONFIG_XDP_SOCKETS_DIAG; but who has one that
+        // receives has a program there.
+        let is_taken = error.raw_os_error() == Some(libc::EBUSY);
+        let holder = is_taken.then(|| CString::new(interface).ok()).flatten();
+        let holder = holder.and_then(|name| Holder::of_xdp_program(&name));
+        XdpError::Socket { interface: interface.into(), queue, error, holder }
     }
 }
 
@@ -140,10 +149,19 @@ fn memory_hint(error: &io::Error, huge_pages: bool) -> Cow<'static, str> {
     hint.into()
 }
 
-fn socket_hint(error: &io::Error) -> Cow<'static, str> {
+fn socket_hint(error: &io::Error, interface: &str, holder: Option<&Holder>) -> Cow<'static, str> {
     let hint = match error.raw_os_error() {
         Some(libc::EPERM) => return format!(" ({})", rights()).into(),
-        Some(libc::EBUSY) => " (another program has a socket on this queue)",
+        Some(libc::EBUSY) => {
+            let who = match holder {
+                Some(holder) => format!(": {holder}; end that, or leave the queue out"),
+                None => format!(
+                    "; as root, `bpftool net show dev {interface}` tells its XDP program, and `ss --xdp -p` its process where the \
+                     kernel has CONFIG_XDP_SOCKETS_DIAG"
+                ),
+            };
+            return format!(" (another program has a socket on this queue{who})").into();
+        }
         Some(libc::EAFNOSUPPORT) => " (this kernel has no AF_XDP: CONFIG_XDP_SOCKETS is off)",
         Some(libc::EOPNOTSUPP) => " (the driver cannot do what was asked for)",
         Some(libc::ENODEV) => " (the interface is gone)",

@@ -13,6 +13,7 @@
 
 pub mod checksum;
 mod count;
+mod holder;
 #[cfg(feature = "af-xdp")]
 pub mod link;
 
@@ -23,6 +24,7 @@ use portcullis_core::device::Done;
 use portcullis_core::packet::{Batch, Span};
 
 pub use count::{Carried, Loss, Losses, Received};
+pub use holder::Holder;
 
 /// Takes live packets and gathers them into batches.
 pub trait Receiver: Send {

@@ -5,6 +5,8 @@ use std::io;
 use portcullis_core::packet::ArenaError;
 use portcullis_core::reason;
 
+use crate::live::Holder;
+
 /// Why a queue could not be taken.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -20,13 +22,15 @@ pub enum NfqueueError {
     /// Another program has it.
     #[error(
         "netfilter queue {queue}: another program has it{}; end that, or choose another number here and in the rule",
-        .port_id.map_or(String::new(), |id| format!(" (netlink port {id}, which as a rule is its process number)"))
+        busy_hint(*.port_id, .holder.as_ref())
     )]
     Busy {
         /// The queue's number.
         queue: u16,
         /// The netlink port of the socket that has it, where the kernel tells.
         port_id: Option<u32>,
+        /// The process that has it, where it can be found.
+        holder: Option<Holder>,
     },
     /// The kernel has no netfilter queues.
     #[error(
@@ -72,6 +76,17 @@ pub enum NfqueueError {
         /// The system's.
         error: io::Error,
     },
+}
+
+fn busy_hint(port_id: Option<u32>, holder: Option<&Holder>) -> String {
+    match (holder, port_id) {
+        (Some(holder), _) => format!(": {holder}"),
+        // It may be another user's, or in a container.
+        (None, Some(id)) => format!(
+            " (netlink port {id}, which as a rule is its process number; as root, `ss -f netlink -p` tells the process)"
+        ),
+        (None, None) => " (as root, `ss -f netlink -p` tells who speaks to netfilter)".into(),
+    }
 }
 
 /// Which queues there are for a group of `count` threads from number `first` on, one each: what `--queue-balance` of a rule

@@ -12,7 +12,7 @@ use super::answers::Answers;
 use super::error::NfqueueError;
 use super::message::{self, Config, Message, Refusal, Verdict};
 use super::socket::Socket;
-use crate::live::LiveError;
+use crate::live::{Holder, LiveError};
 
 /// How often a datagram is offered that the kernel has no memory for, and how long it is waited in between.
 const ATTEMPTS: usize = 20;
@@ -70,11 +70,15 @@ impl Queue {
             libc::EPERM => {
                 let owner = read_table().and_then(|table| Row::find(&table, number));
                 return Err(match owner {
-                    Some(row) => NfqueueError::Busy { queue: number, port_id: Some(row.port_id) },
+                    Some(row) => NfqueueError::Busy {
+                        queue: number,
+                        port_id: Some(row.port_id),
+                        holder: Holder::of_netlink(libc::NETLINK_NETFILTER, row.port_id),
+                    },
                     None => NfqueueError::NotPermitted { queue: number },
                 });
             }
-            libc::EBUSY => return Err(NfqueueError::Busy { queue: number, port_id: None }),
+            libc::EBUSY => return Err(NfqueueError::Busy { queue: number, port_id: None, holder: None }),
             // Nobody knows the message's type.
             libc::EINVAL => return Err(NfqueueError::NoSupport { queue: number }),
             libc::EOPNOTSUPP => return Err(NfqueueError::OldKernel { queue: number }),

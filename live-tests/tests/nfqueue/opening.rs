@@ -14,9 +14,10 @@ fn a_queue_that_another_has_is_busy() {
     let options = QueueOptions { queue: 12, ..QueueOptions::default() };
     let held = link.left.run(|| open(&options)).unwrap();
     let error = link.left.run(|| open(&options)).unwrap_err();
-    assert!(matches!(error, NfqueueError::Busy { queue: 12, port_id: Some(1..) }), "{error:?}");
+    assert!(matches!(error, NfqueueError::Busy { queue: 12, port_id: Some(1..), .. }), "{error:?}");
     let text = error.to_string();
-    assert!(text.contains("queue 12") && text.contains("another program has it"), "{text}");
+    let me = format!("another program has it: process {} (", std::process::id());
+    assert!(text.contains("queue 12") && text.contains(&me), "{text}");
     // Others are free, and so is this one elsewhere, and later.
     drop(link.left.run(|| open(&QueueOptions { queue: 13, ..options })).unwrap());
     drop(link.right.run(|| open(&options)).unwrap());

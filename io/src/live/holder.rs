@@ -1,0 +1,111 @@
+//! Who has something of which the kernel gives only one.
+
+use std::fmt;
+use std::fs::read_link;
+use std::path::Path;
+
+/// A process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Its number, as this process sees it.
+    pub process: u32,
+    /// Its name: `portcullis`.
+    pub name: String,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} ({})", self.process, self.name)
+    }
+}
+
+impl Holder {
+    /// The process that has the netlink socket with this protocol and port open, in this thread's network namespace: by
+    /// `/proc/net/netlink` (`netlink_native_seq_show`, `net/netlink/af_netlink.c`), and the links in `/proc/*/fd`. `None` where
+    /// it cannot be seen from here.
+    #[cfg(feature = "nfqueue")]
+    pub(crate) fn of_netlink(protocol: i32, port: u32) -> Option<Holder> {
+        let table = std::fs::read_to_string("/proc/thread-self/net/netlink").ok()?;
+        let socket = format!("socket:[{}]", netlink_inode(&table, protocol, port)?);
+        find(|process, file| read_link(process.join("fd").join(file)).is_ok_and(|to| to.as_os_str() == socket.as_str()))
+    }
+
+    /// The process that has the link by which an XDP program hangs on this interface, of this thread's network namespace: by
+    /// `/proc/*/fdinfo` (`bpf_xdp_link_show_fdinfo`, `net/core/dev.c`). `None` where it cannot be seen from here, or the program
+    /// hangs there without a link.
+    #[cfg(feature = "af-xdp")]
+    pub(crate) fn of_xdp_program(interface: &std::ffi::CStr) -> Option<Holder> {
+        // SAFETY: the name ends with a zero, and outlives the call.
+        #[expect(unsafe_code, reason = "the system's")]
+        let index = unsafe { libc::if_nametoindex(interface.as_ptr()) };
+        let here = read_link("/proc/thread-self/ns/net").ok()?;
+        find(|process, file| {
+            // Other namespaces have interfaces with the same numbers.
+            let is_here = || read_link(process.join("ns/net")).is_ok_and(|there| there == here);
+            let info = std::fs::read_to_string(process.join("fdinfo").join(file)).unwrap_or_default();
+            index != 0 && is_xdp_link(&info, index) && is_here()
+        })
+    }
+}
+
+/// The first process with an open file of which this is so: given its folder in `/proc`, and the file's number.
+fn find(mut is_it: impl FnMut(&Path, &Path) -> bool) -> Option<Holder> {
+    for entry in std::fs::read_dir("/proc").ok()?.flatten() {
+        let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let folder = entry.path();
+        // Others' files are root's to see, and a process may end meanwhile.
+        let files = std::fs::read_dir(folder.join("fd")).into_iter().flatten().flatten();
+        if files.into_iter().any(|file| is_it(&folder, Path::new(&file.file_name()))) {
+            let name = std::fs::read_to_string(folder.join("comm")).unwrap_or_default();
+            // A process names itself.
+            let name = name.trim_end().chars().filter(|c| !c.is_control()).collect();
+            return Some(Holder { process, name });
+        }
+    }
+    None
+}
+
+/// The inode of a socket: `sk Eth Pid Groups Rmem Wmem Dump Locks Drops Inode`, where `Eth` is the protocol and `Pid` the port.
+#[cfg(feature = "nfqueue")]
+fn netlink_inode(table: &str, protocol: i32, port: u32) -> Option<u64> {
+    table.lines().skip(1).find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let is_it = fields.get(1)?.parse() == Ok(protocol) && fields.get(2)?.parse() == Ok(port);
+        fields.get(9).filter(|_| is_it)?.parse().ok()
+    })
+}
+
+/// Whether an open file is a link of an XDP program to this interface.
+#[cfg(feature = "af-xdp")]
+fn is_xdp_link(info: &str, index: u32) -> bool {
+    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+    field("link_type") == Some("xdp") && field("ifindex").and_then(|it| it.parse().ok()) == Some(index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(feature = "nfqueue")]
+    #[test]
+    fn a_socket_is_found_by_its_protocol_and_port() {
+        let table = "sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode
+00000000d1e9f1a6 0   4242       00000000 0        0        0     2        0        100
+00000000d1e9f1a7 12  4294963199 00000000 0        0        0     2        0        101
+00000000d1e9f1a8 12  4242       00000000 0        0        0     2        0        102
+00000000d1e9f1a9 12
+";
+        assert_eq!(netlink_inode(table, 12, 4242), Some(102));
+        assert_eq!(netlink_inode(table, 12, 4_294_963_199), Some(101));
+        assert_eq!(netlink_inode(table, 12, 7), None);
+        assert_eq!(netlink_inode("", 12, 7), None);
+    }
+
+    #[cfg(feature = "af-xdp")]
+    #[test]
+    fn a_link_is_one_of_xdp_and_of_the_interface() {
+        let info = "pos:\t0\nflags:\t02000000\nlink_type:\txdp\nlink_id:\t4\nprog_id:\t15562\nifindex:\t3\n";
+        assert!(is_xdp_link(info, 3));
+        assert!(!is_xdp_link(info, 4) && !is_xdp_link(&info.replace("xdp", "tcx"), 3) && !is_xdp_link("", 3));
+    }
+}
