@@ -168,7 +168,12 @@ fn what_is_wrong_is_said_before_anything_is_touched() {
         (&["--af-xdp", name, "--only", "tcp/80", "--all"], 2, "cannot be used with"),
         (&["--af-xdp", name, "--redirect", "3"], 2, "3=eth1"),
         (&["--af-xdp", name, "--redirect", "3=none"], 1, "there is no interface `none`"),
-        (&["--af-xdp", name, "--zero-copy"], 1, "no zero-copy mode"),
+        (&["--af-xdp", name, "--zero-copy"], 1, "the driver has no zero-copy mode"),
+        (
+            &["--af-xdp", name, "--zero-copy", "--xdp-mode", "skb"],
+            1,
+            "no zero-copy mode where the XDP program runs in SKB mode",
+        ),
         (&["--af-xdp", name, "--dispatch", "graph"], 1, "no dispatch method `graph`"),
         (&["--af-xdp", name, "--read", "x.pcap"], 2, "cannot be used with"),
         (&["--af-xdp", name, "--duration", "5"], 2, "a time with its unit"),

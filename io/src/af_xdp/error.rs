@@ -97,6 +97,18 @@ pub enum XdpError {
         /// The system's.
         error: io::Error,
     },
+    /// It was asked for without a copy, and its program runs where frames are copies already.
+    #[error(
+        "{interface}: there is no zero-copy mode where the XDP program runs in SKB mode{}; leave --zero-copy out, and frames \
+         are copied",
+        .not_native.as_ref().map_or(String::new(), |why| format!(" ({why})"))
+    )]
+    SkbIsCopied {
+        /// The interface.
+        interface: String,
+        /// Why it is not in native mode, where that was tried.
+        not_native: Option<String>,
+    },
     /// It was asked for without a copy, and the driver cannot.
     #[error(
         "{interface}, queue {queue}: the driver has no zero-copy mode; leave --zero-copy out, and frames are copied"

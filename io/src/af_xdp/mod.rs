@@ -9,7 +9,8 @@
 //!                                    Batch with Held ┘ ──► XdpExecutor ─┴─► TX rings of this and other ports
 //! ```
 //!
-//! All sockets of a run share one UMEM, so that a packet goes from one port to another without a copy. Each of its frames
+//! All sockets of a run have one memory, so that a packet goes from one port to another without a copy here: a UMEM, which those
+//! that only send have been given a second time (`sender`). Each of its frames
 //! is somebody's: the kernel's (by the fill, RX, TX and completion rings), a batch's, or it is at home with the lane that it
 //! belongs to. [`Accounts`] adds them up.
 //!
@@ -28,6 +29,7 @@ mod receiver;
 pub mod reinject;
 pub mod rules;
 mod rx;
+mod sender;
 mod socket;
 mod tx;
 mod umem;

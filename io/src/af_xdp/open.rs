@@ -1,6 +1,7 @@
 //! Sockets, memory and programs for a run.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
 use portcullis_core::packet::{ROOM, Room};
@@ -13,8 +14,9 @@ use super::port::{PortSpec, queues};
 use super::receiver::{Handing, Queue, XdpReceiver};
 use super::rules::Steer;
 use super::rx::Rx;
+use super::sender::Sender;
 use super::socket::{self, BusyPoll, Copying, Rings, SocketOptions};
-use super::tx::{Outgoing, Tx};
+use super::tx::{self, Outgoing, Tx};
 use super::umem::{HEADROOM, Homes, Umem};
 use super::xdp::{self, Attached, Mode};
 use crate::live::Lane;
@@ -164,15 +166,47 @@ const SLOTS: usize = 64;
 /// # Errors
 /// [`XdpError`] tells what to do. Nothing is left behind.
 pub fn open(options: &Options) -> Result<AfXdp, XdpError> {
+    match open_as(options, options.copying) {
+        // Some ports have a zero-copy mode and some have not; but all sockets of a UMEM are bound as the first one was
+        // (`xp_assign_dev_shared`, `net/xdp/xsk_buff_pool.c`).
+        Err(XdpError::NoZeroCopy { .. }) if options.copying == Copying::Auto => open_as(options, Copying::Copy),
+        opened => opened,
+    }
+}
+
+/// How frames get into memory where programs run in these modes.
+fn copying(asked: Copying, programs: &[Attached]) -> Result<Copying, XdpError> {
+    let Some(skb) = programs.iter().find(|program| program.mode() == Mode::Skb) else { return Ok(asked) };
+    match asked {
+        Copying::ZeroCopy => Err(XdpError::SkbIsCopied {
+            interface: skb.interface().to_owned(),
+            not_native: skb.not_native().map(ToString::to_string),
+        }),
+        // The kernel would bind them without a copy all the same where the driver can, and then driver and stack both take from
+        // one fill ring.
+        Copying::Auto | Copying::Copy => Ok(Copying::Copy),
+    }
+}
+
+fn open_as(options: &Options, asked: Copying) -> Result<AfXdp, XdpError> {
     let facts = options.ports.iter().map(|port| Interface::find(&port.interface));
     let facts: Vec<Interface> = facts.collect::<Result<_, _>>()?;
     let ports: Vec<Vec<u32>> =
         options.ports.iter().zip(&facts).map(|(port, facts)| queues(port, facts)).collect::<Result<_, _>>()?;
+    // What is not there is known before an interface is touched.
+    options.redirect.iter().try_for_each(|(_, interface)| Interface::find(interface).map(drop))?;
     let count: usize = ports.iter().map(Vec::len).sum();
     let lanes = if options.lanes == Lanes::Each { count } else { 1 };
 
     let longest_packet = facts.iter().map(|facts| longest(facts.mtu as usize)).max().unwrap_or(0);
     let mut run = Run::new(options, longest_packet, count, lanes)?;
+    // They take nothing before they have sockets. How these are to be bound depends on where programs run.
+    let program = xdp::Options { mode: options.mode, frags: run.several_frames };
+    let mut attached = Vec::new();
+    for (port, facts) in options.ports.iter().zip(&facts) {
+        attached.push(Attached::new(&port.interface, facts.receive_queues, &options.steer, &program)?);
+    }
+    run.copying = copying(asked, &attached)?;
     let mut received = Vec::new();
     for (number, ((port, queues), facts)) in options.ports.iter().zip(&ports).zip(&facts).enumerate() {
         for queue in queues {
@@ -183,11 +217,8 @@ pub fn open(options: &Options) -> Result<AfXdp, XdpError> {
     let redirect = run.redirect(lanes)?;
 
     let mut info = Vec::new();
-    let mut attached = Vec::new();
     let mut into_stack = Vec::new();
-    for ((port, queues), facts) in options.ports.iter().zip(ports).zip(&facts) {
-        let program = xdp::Options { mode: options.mode, frags: run.several_frames };
-        let program = Attached::new(&port.interface, facts.receive_queues, &options.steer, &program)?;
+    for (((port, queues), facts), program) in options.ports.iter().zip(ports).zip(&facts).zip(&attached) {
         let mut way = None;
         let mut ways = vec![IntoStack::Nowhere; lanes];
         let mut kept = None;
@@ -214,7 +245,6 @@ pub fn open(options: &Options) -> Result<AfXdp, XdpError> {
             several_frames: run.several_frames,
             stack: way,
         });
-        attached.push(program);
     }
 
     let lent = received.iter().map(|it| it.queue.rx.lent()).collect();
@@ -269,9 +299,13 @@ struct Run<'a> {
     /// Whether packets may be longer than what a frame has room for.
     several_frames: bool,
     options: &'a Options,
+    /// How sockets that receive are bound.
+    copying: Copying,
     /// Ways out, by interface and queue.
     out: BTreeMap<(String, u32), Port>,
     sending: Vec<Arc<std::sync::atomic::AtomicI64>>,
+    /// The first socket that only sends.
+    first_sender: Option<Arc<OwnedFd>>,
 }
 
 impl<'a> Run<'a> {
@@ -295,8 +329,10 @@ impl<'a> Run<'a> {
             umem: Arc::new(umem),
             homes: Arc::new(homes),
             options,
+            copying: options.copying,
             out: BTreeMap::new(),
             sending: Vec::new(),
+            first_sender: None,
         })
     }
 
@@ -338,14 +374,8 @@ impl<'a> Run<'a> {
         lane: usize,
     ) -> Result<Received, XdpError> {
         let Rings { rx, tx, fill, completion, is_zero_copy } =
-            socket::open(&self.umem, interface, queue, &self.socket_options(self.options.copying))?;
-        let tx = Tx::new(
-            (tx, self.ring(), completion),
-            None,
-            self.homes.clone(),
-            sendable(facts.mtu as usize),
-            self.several_frames,
-        );
+            socket::open(&self.umem, interface, queue, &self.socket_options())?;
+        let tx = self.tx(tx::Rings::Both(tx, completion), is_zero_copy, facts);
         let back = self.add(interface, queue, tx);
         let queue = Queue { interface: interface.into(), port, queue, rx: Rx::new(rx, fill, self.homes.clone(), lane) };
         Ok(Received { queue, back, is_zero_copy })
@@ -364,18 +394,17 @@ impl<'a> Run<'a> {
         if let Some(port) = self.out.get(&(interface.to_owned(), queue)) {
             return Ok(port.clone());
         }
-        // Copied: a driver that does without a copy would take the queue's memory for packets that come in, too.
-        let Rings { rx, tx, fill, completion, .. } =
-            socket::open(&self.umem, interface, queue, &self.socket_options(Copying::Copy))?;
-        let others = Some((rx, fill));
-        let tx = Tx::new(
-            (tx, self.ring(), completion),
-            others,
-            self.homes.clone(),
-            sendable(facts.mtu as usize),
-            self.several_frames,
-        );
+        let first = self.first_sender.as_deref();
+        let sender = Sender::open(&self.umem, first, (facts.index, queue), self.ring(), self.several_frames)
+            .map_err(|error| XdpError::socket(interface, queue, &error))?;
+        self.first_sender.get_or_insert_with(|| sender.socket());
+        let tx = self.tx(tx::Rings::Sending(sender), false, &facts);
         Ok(self.add(interface, queue, tx))
+    }
+
+    fn tx(&self, rings: tx::Rings, is_zero_copy: bool, facts: &Interface) -> Tx {
+        let longest = sendable(facts.mtu as usize);
+        Tx::new(rings, self.ring(), is_zero_copy, self.homes.clone(), longest, self.several_frames)
     }
 
     fn add(&mut self, interface: &str, queue: u32, tx: Tx) -> Port {
@@ -390,9 +419,9 @@ impl<'a> Run<'a> {
         self.options.frames / 4
     }
 
-    fn socket_options(&self, copying: Copying) -> SocketOptions {
+    fn socket_options(&self) -> SocketOptions {
         SocketOptions {
-            copying,
+            copying: self.copying,
             several_frames: self.several_frames,
             rx_size: self.ring(),
             tx_size: self.ring(),

@@ -75,21 +75,18 @@ pub(crate) fn open(umem: &Umem, interface: &str, queue: u32, options: &SocketOpt
         .bind_flags(flags)
         .build();
     let name = CString::new(interface).expect("the kernel knows it by this name");
-    let begun = Instant::now();
-    let (tx, rx, rings) = loop {
+    let made = once_free(|| {
         // SAFETY: no other socket of ours is bound to this queue of this interface, so that its rings are not shared.
-        match unsafe { Socket::new(config, umem.inner(), &Interface::new(name.clone()), queue) } {
-            Ok(made) => break made,
-            Err(error) => match system(&error).raw_os_error() {
-                // The kernel lets go of a queue some time after its socket was closed.
-                Some(libc::EBUSY) if begun.elapsed() < BUSY => sleep(Duration::from_millis(20)),
-                Some(libc::EOPNOTSUPP | libc::EINVAL) if options.copying == Copying::ZeroCopy => {
-                    return Err(XdpError::NoZeroCopy { interface: interface.into(), queue });
-                }
-                _ => return Err(XdpError::socket(interface, queue, &error)),
-            },
+        let made = unsafe { Socket::new(config, umem.inner(), &Interface::new(name.clone()), queue) };
+        made.map_err(|error| system(&error))
+    });
+    let (tx, rx, rings) = made.map_err(|error| match error.raw_os_error() {
+        // Also where it was not asked for: what the first socket of a UMEM got, every other one has to take.
+        Some(libc::EOPNOTSUPP | libc::EINVAL) if options.copying != Copying::Copy => {
+            XdpError::NoZeroCopy { interface: interface.into(), queue }
         }
-    };
+        _ => XdpError::socket(interface, queue, &error),
+    })?;
     let Some((fill, completion)) = rings else {
         return Err(XdpError::socket(interface, queue, &io::Error::from_raw_os_error(libc::EBUSY)));
     };
@@ -103,12 +100,23 @@ pub(crate) fn open(umem: &Umem, interface: &str, queue: u32, options: &SocketOpt
         })?;
     }
     // A kernel that does not tell has had no drivers that do without a copy.
-    let is_zero_copy = get_option(fd, libc::SOL_XDP, libc::XDP_OPTIONS).is_ok_and(|it| it & XDP_OPTIONS_ZEROCOPY != 0);
+    let is_zero_copy =
+        get_option(fd, libc::SOL_XDP, libc::XDP_OPTIONS).is_ok_and(|it| it & libc::XDP_OPTIONS_ZEROCOPY != 0);
     Ok(Rings { rx, tx, fill, completion, is_zero_copy })
 }
 
-/// `linux/if_xdp.h`.
-const XDP_OPTIONS_ZEROCOPY: u32 = 1;
+/// Tries again for some time where a queue is taken: the kernel lets go of one only after its socket was closed.
+pub(super) fn once_free<T>(mut open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let begun = Instant::now();
+    loop {
+        match open() {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && begun.elapsed() < BUSY => {
+                sleep(Duration::from_millis(20));
+            }
+            ended => return ended,
+        }
+    }
+}
 
 // `asm-generic/socket.h`.
 const SO_PREFER_BUSY_POLL: i32 = 69;
@@ -143,16 +151,29 @@ pub(crate) fn wake(fd: RawFd) -> io::Result<()> {
     }
 }
 
-fn set_option(fd: RawFd, level: i32, name: i32, value: u32) -> io::Result<()> {
-    let size = size_of::<u32>() as libc::socklen_t;
-    // SAFETY: the option's value is read from a word that is there during the call.
-    let result = unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), size) };
+/// Sets an option whose value is a word.
+pub(super) fn set_option(fd: RawFd, level: i32, name: i32, value: u32) -> io::Result<()> {
+    set(fd, level, name, &value)
+}
+
+/// Sets an option whose value is a structure of numbers.
+pub(super) fn set<T: Copy>(fd: RawFd, level: i32, name: i32, value: &T) -> io::Result<()> {
+    let size = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the option's value is read from what is there during the call, and no further than its size.
+    let result = unsafe { libc::setsockopt(fd, level, name, std::ptr::from_ref(value).cast(), size) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn get_option(fd: RawFd, level: i32, name: i32) -> io::Result<u32> {
-    let (mut value, mut size) = (0_u32, size_of::<u32>() as libc::socklen_t);
-    // SAFETY: the option's value is written to a word that is there during the call, and no further than its size.
-    let result = unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut size) };
-    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+    let mut value = 0;
+    get(fd, level, name, &mut value)?;
+    Ok(value)
+}
+
+/// Asks for an option whose value is a structure of numbers.
+pub(super) fn get<T: Copy>(fd: RawFd, level: i32, name: i32, value: &mut T) -> io::Result<()> {
+    let mut size = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the option's value is written to what is there during the call, and no further than its size.
+    let result = unsafe { libc::getsockopt(fd, level, name, std::ptr::from_mut(value).cast(), &raw mut size) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

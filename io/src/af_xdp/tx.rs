@@ -1,14 +1,15 @@
 //! Sending packets out of a queue.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use xsk_rs::socket::{RxQueue, TxQueue};
+use xsk_rs::socket::TxQueue;
+use xsk_rs::umem::CompQueue;
 use xsk_rs::umem::frame::FrameDesc;
-use xsk_rs::umem::{CompQueue, FillQueue};
 
+use super::sender::Sender;
 use super::socket;
 use super::umem::{Frame, Homes, Place};
 
@@ -24,14 +25,70 @@ const PATIENCE: Duration = Duration::from_millis(1);
 /// The frame is not the packet's last (`XDP_PKT_CONTD`, `linux/if_xdp.h`).
 const GOES_ON: u32 = 1;
 
+/// The rings of a socket for what is to be sent, and for what was.
+#[derive(Debug)]
+pub(crate) enum Rings {
+    /// Of one that receives, too.
+    Both(TxQueue, CompQueue),
+    /// Of one that only sends.
+    Sending(Sender),
+}
+
+impl Rings {
+    /// Frames that there is room for, in a ring of this size.
+    fn free(&mut self, size: usize) -> usize {
+        match self {
+            // Whoever asks for less may be told of less.
+            Rings::Both(tx, _) => tx.nb_free(size as u32) as usize,
+            Rings::Sending(sender) => sender.free(),
+        }
+    }
+
+    /// Gives frames to the ring, as many as there is room for; gives how many.
+    ///
+    /// # Safety
+    /// They are frames of the socket's UMEM, and nobody's but the ring's from now on.
+    unsafe fn produce(&mut self, descs: &[FrameDesc]) -> usize {
+        match self {
+            // SAFETY: as above.
+            Rings::Both(tx, _) => unsafe { tx.produce(descs) },
+            // SAFETY: as above.
+            Rings::Sending(sender) => unsafe { sender.produce(descs) },
+        }
+    }
+
+    /// Takes frames that were sent, which are nobody's any more; gives how many.
+    fn completed(&mut self, into: &mut [FrameDesc]) -> usize {
+        match self {
+            // SAFETY: the descriptions are our own, and become those of this UMEM's frames.
+            Rings::Both(_, completion) => unsafe { completion.consume(into) },
+            Rings::Sending(sender) => sender.completed(into),
+        }
+    }
+
+    /// Whether the kernel sends only when it is told to.
+    fn needs_wakeup(&self) -> bool {
+        match self {
+            Rings::Both(tx, _) => tx.needs_wakeup(),
+            Rings::Sending(sender) => sender.needs_wakeup(),
+        }
+    }
+
+    fn fd(&self) -> RawFd {
+        match self {
+            Rings::Both(tx, _) => tx.fd().as_raw_fd(),
+            Rings::Sending(sender) => sender.fd(),
+        }
+    }
+}
+
 /// The sending half of a socket. Several lanes may have it, one at a time.
 #[derive(Debug)]
 pub(crate) struct Tx {
-    tx: TxQueue,
-    completion: CompQueue,
+    rings: Rings,
     size: usize,
-    /// What the socket needs to have, though nothing is received by it.
-    _others: Option<(RxQueue, FillQueue)>,
+    /// Frames that the kernel sends when it is told to once; `None` where the driver sends them itself, as many as there are.
+    a_call: Option<usize>,
     homes: Arc<Homes>,
     /// Frames that are to be sent, or are sent and have not come home.
     sending: usize,
@@ -84,18 +141,19 @@ pub(crate) struct Sent {
 }
 
 impl Tx {
+    /// Of rings of this size.
     pub fn new(
-        (tx, size, completion): (TxQueue, u32, CompQueue),
-        others: Option<(RxQueue, FillQueue)>,
+        rings: Rings,
+        size: u32,
+        is_zero_copy: bool,
         homes: Arc<Homes>,
         longest: usize,
         several_frames: bool,
     ) -> Tx {
         Tx {
-            tx,
-            completion,
+            rings,
             size: size as usize,
-            _others: others,
+            a_call: (!is_zero_copy).then_some(A_CALL),
             homes,
             sending: 0,
             counted: Arc::default(),
@@ -137,7 +195,7 @@ impl Tx {
             self.reap();
         }
         while packet < out.packets.len() && !self.is_down {
-            let room = self.tx.nb_free(self.size as u32) as usize;
+            let room = self.rings.free(self.size);
             // Whole packets only: the kernel drops what follows an end that is missing.
             let (mut packets, mut frames) = (0, 0);
             for (count, length) in &out.packets[packet..] {
@@ -159,7 +217,7 @@ impl Tx {
                 continue;
             }
             // SAFETY: the frames are this UMEM's, and nobody's but the ring's from now on.
-            let taken = unsafe { self.tx.produce(&out.descs[frame..frame + frames]) };
+            let taken = unsafe { self.rings.produce(&out.descs[frame..frame + frames]) };
             debug_assert!(taken == frames, "there is room for all of them");
             self.count(taken as i64);
             (packet, frame) = (packet + packets, frame + taken);
@@ -188,15 +246,17 @@ impl Tx {
 
     /// Has the kernel send what is in the ring.
     fn kick(&mut self) {
-        let waiting = self.size - self.tx.nb_free_exact() as usize;
+        let waiting = self.size - self.rings.free(self.size);
         self.is_down = false;
-        for _ in 0..waiting.div_ceil(A_CALL) {
-            if !self.tx.needs_wakeup() {
+        // A driver that is told has the ring sent by its own interrupt, some time later: to tell it again says nothing new.
+        let calls = self.a_call.map_or(waiting.min(1), |frames| waiting.div_ceil(frames));
+        for _ in 0..calls {
+            if !self.rings.needs_wakeup() {
                 break;
             }
             // What it cannot do now, it is asked for again, also where an interface is down: it may come up. One that is gone is
             // seen by who receives from it.
-            if let Err(error) = socket::wake(self.tx.fd().as_raw_fd()) {
+            if let Err(error) = socket::wake(self.rings.fd()) {
                 self.is_down = matches!(error.raw_os_error(), Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV));
                 break;
             }
@@ -205,8 +265,7 @@ impl Tx {
 
     fn reap(&mut self) {
         loop {
-            // SAFETY: the descriptions are our own, and become those of this UMEM's frames.
-            let came = unsafe { self.completion.consume(&mut self.done[..]) };
+            let came = self.rings.completed(&mut self.done[..]);
             // SAFETY: the ring has just given them back, once.
             let frames = self.done[..came].iter().map(|desc| Place::Frame(unsafe { Frame::returned(*desc) }));
             self.homes.put(frames);

@@ -52,6 +52,8 @@ pub(crate) struct Umem {
     umem: xsk_rs::umem::Umem,
     span: Arc<Span>,
     frame_size: usize,
+    /// Each frame as it was made.
+    originals: Box<[FrameDesc]>,
 }
 
 impl Umem {
@@ -72,8 +74,9 @@ impl Umem {
         // Through the arena nobody looks at it: only its span is used, and through that only frames that somebody has.
         let arena = unsafe { Arena::from_raw_parts(start, len, len + frame_size, Box::new(umem.clone())) };
         let span = arena.map_err(|error| XdpError::TooMuchMemory { error })?.span().clone();
-        let frames = descs.into_iter().take(frames as usize).map(Frame).collect();
-        Ok((Umem { umem, span, frame_size }, frames))
+        let originals: Box<[FrameDesc]> = descs.into_iter().take(frames as usize).collect();
+        let frames = originals.iter().copied().map(Frame).collect();
+        Ok((Umem { umem, span, frame_size, originals }, frames))
     }
 
     /// For sockets.
@@ -94,6 +97,11 @@ impl Umem {
     /// The number of a frame.
     pub fn number(&self, frame: &Frame) -> usize {
         frame.address() / self.frame_size
+    }
+
+    /// The frame that has this byte of the UMEM, as it was when it was made, for a [`Frame`] that a ring gives back.
+    pub fn original(&self, address: usize) -> FrameDesc {
+        self.originals[address / self.frame_size]
     }
 
     /// Bytes from where the frame's packet begins to its end.
