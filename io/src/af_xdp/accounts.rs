@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use super::umem::Homes;
+use super::homes::Homes;
 
 /// Tells where a run's frames are.
 #[derive(Debug)]

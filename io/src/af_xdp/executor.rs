@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use portcullis_core::device::Done;
 use portcullis_core::packet::{Action, Parts, Verdict};
 
+use super::homes::{Held, Homes, Lists, Place};
 use super::tx::{Outgoing, Tx};
-use super::umem::{Frame, Held, Homes, Lists, Place, Umem};
+use super::umem::{Frame, HEADROOM, Umem};
 use crate::live::link::{Entrance, Stack};
 use crate::live::{Carried, Executor, LiveError, Loss, checksum};
 
@@ -161,7 +162,7 @@ impl XdpExecutor {
             }
             // It was put together, or has grown beyond its frame.
             place => {
-                let room = self.umem.frame_size() - super::umem::HEADROOM;
+                let room = self.umem.frame_size() - HEADROOM;
                 let count = length.div_ceil(room).max(1);
                 if count > 1 && !*several_frames {
                     self.carried.losses.add(Loss::TooLong, 1);
@@ -178,7 +179,8 @@ impl XdpExecutor {
                 }
                 let bytes = self.umem.place_bytes(&place, offset, length);
                 let umem = &self.umem;
-                let frames = self.spare.drain(..).zip(bytes.chunks(room)).map(|(mut frame, part)| {
+                let frames = self.spare.drain(..).zip(bytes.chunks(room)).map(|(frame, part)| {
+                    let mut frame = umem.reset(frame);
                     umem.bytes_mut(&mut frame)[..part.len()].copy_from_slice(part);
                     umem.packet(frame, part.len())
                 });

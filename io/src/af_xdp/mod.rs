@@ -23,6 +23,7 @@ mod accounts;
 mod bpf;
 mod error;
 mod executor;
+mod homes;
 mod open;
 mod port;
 mod receiver;

@@ -11,13 +11,14 @@ use super::accounts::Accounts;
 use super::error::XdpError;
 use super::executor::{IntoStack, Port, Ways, XdpExecutor};
 use super::port::{PortSpec, queues};
+use super::homes::Homes;
 use super::receiver::{Handing, Queue, XdpReceiver};
 use super::rules::Steer;
 use super::rx::Rx;
 use super::sender::Sender;
 use super::socket::{self, BusyPoll, Copying, Rings, SocketOptions};
 use super::tx::{self, Outgoing, Tx};
-use super::umem::{HEADROOM, Homes, Umem};
+use super::umem::{HEADROOM, Umem};
 use super::xdp::{self, Attached, Mode};
 use crate::live::Lane;
 use crate::live::link::{Entrance, Interface, Kind, Stack};
@@ -130,7 +131,8 @@ impl AfXdp {
         for (lane, port) in queues.filter_map(|queue| self.out.get(&queue)).enumerate() {
             let (mut frames, mut out) = (Vec::new(), Outgoing::default());
             self.homes.take(lane % self.lanes.len().max(1), copies, &mut frames);
-            for mut copy in frames {
+            for copy in frames {
+                let mut copy = self.umem.reset(copy);
                 self.umem.bytes_mut(&mut copy)[..frame.len()].copy_from_slice(frame);
                 out.push([self.umem.packet(copy, frame.len())], frame.len());
             }

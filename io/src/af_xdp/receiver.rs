@@ -7,8 +7,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use portcullis_core::packet::{Batch, Descriptor, Metadata, ROOM, Room};
 
+use super::homes::{Held, Homes, Lists, Place, Slot};
 use super::rx::{Piece, Rx};
-use super::umem::{Held, Homes, Lists, Place, Slot, Umem};
+use super::umem::Umem;
 use crate::live::{LiveError, Received, Receiver, checksum};
 
 /// For how long packets are looked for before the thread sleeps. It is about what a sleep costs, with being woken up: so who looks

@@ -9,7 +9,8 @@ use xsk_rs::socket::RxQueue;
 use xsk_rs::umem::FillQueue;
 use xsk_rs::umem::frame::FrameDesc;
 
-use super::umem::{Frame, Homes};
+use super::homes::{Homes, Place};
+use super::umem::Frame;
 
 /// Packets that are taken from a ring at a time, and frames that are given to it.
 const BURST: usize = 64;
@@ -119,6 +120,6 @@ impl Rx {
 
 impl Drop for Rx {
     fn drop(&mut self) {
-        self.homes.put(self.fresh.drain(..).map(super::umem::Place::Frame));
+        self.homes.put(self.fresh.drain(..).map(Place::Frame));
     }
 }

@@ -9,9 +9,10 @@ use xsk_rs::socket::TxQueue;
 use xsk_rs::umem::CompQueue;
 use xsk_rs::umem::frame::FrameDesc;
 
+use super::homes::{Homes, Place};
 use super::sender::Sender;
 use super::socket;
-use super::umem::{Frame, Homes, Place};
+use super::umem::Frame;
 
 /// Frames that one call of `sendto` sends where they are copied (`TX_BATCH_SIZE`, `net/xdp/xsk.c`).
 const A_CALL: usize = 32;

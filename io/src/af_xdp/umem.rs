@@ -1,14 +1,15 @@
-//! The memory that frames lie in, and who has which of them.
+//! The memory that frames lie in.
 
 use std::num::NonZeroU32;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use portcullis_core::packet::{Arena, Descriptor, Metadata, ROOM, Span};
+use portcullis_core::packet::{Arena, Span};
 use xsk_rs::config::UmemConfig;
 use xsk_rs::umem::frame::FrameDesc;
 
 use super::XdpError;
+use super::homes::{Place, Slot};
 
 /// Bytes that the kernel leaves free before a frame it has received (`XDP_PACKET_HEADROOM`, `linux/bpf.h`).
 pub(crate) const HEADROOM: usize = 256;
@@ -61,9 +62,12 @@ impl Umem {
     pub fn new(frames: u32, config: UmemConfig, huge_pages: bool) -> Result<(Umem, Vec<Frame>), XdpError> {
         let frame_size = config.frame_size().get() as usize;
         // One frame more, which nobody gets: what is behind the last one can be read.
-        let all = NonZeroU32::new(frames + 1).expect("at least one");
-        let (umem, descs) = xsk_rs::umem::Umem::new(config, all, huge_pages)
-            .map_err(|error| XdpError::memory(frames as usize * frame_size, huge_pages, &error))?;
+        let page = if huge_pages { huge_page() } else { frame_size };
+        let all = ((frames as usize + 1) * frame_size).next_multiple_of(page);
+        let count =
+            u32::try_from(all / frame_size).ok().and_then(NonZeroU32::new).expect("at least one, in less than 8 GiB");
+        let (umem, descs) = xsk_rs::umem::Umem::new(config, count, huge_pages)
+            .map_err(|error| XdpError::memory(all, huge_pages, &error))?;
         let first = &descs[0];
         // SAFETY: it is a frame of this UMEM, and nobody has written to it or read it yet.
         let data = unsafe { umem.data(first) };
@@ -102,6 +106,12 @@ impl Umem {
     /// The frame that has this byte of the UMEM, as it was when it was made, for a [`Frame`] that a ring gives back.
     pub fn original(&self, address: usize) -> FrameDesc {
         self.originals[address / self.frame_size]
+    }
+
+    /// The frame, with its packet where it began when it was made. A driver may have put one further behind (igc does, behind a
+    /// time stamp), and there is less room then.
+    pub fn reset(&self, frame: Frame) -> Frame {
+        Frame(self.original(frame.address()))
     }
 
     /// Bytes from where the frame's packet begins to its end.
@@ -183,7 +193,7 @@ impl Umem {
 
     fn check(&self, place: &Place, offset: usize, length: usize) {
         let (start, size) = match place {
-            Place::Slot(slot) => (slot.start, slot.length),
+            Place::Slot(slot) => slot.memory(),
             Place::Frame(frame) => (self.number(frame) * self.frame_size, self.frame_size),
         };
         assert!(start <= offset && offset + length <= start + size, "outside of the packet's memory");
@@ -200,240 +210,46 @@ impl Umem {
     }
 }
 
-/// Frames side by side that hold one packet which came in several, as a filter sees a packet in one piece. Nobody gives
-/// them to a ring.
-#[derive(Debug)]
-pub(crate) struct Slot {
-    frames: Vec<Frame>,
-    start: usize,
-    length: usize,
+/// Bytes of a huge page, as proc(5) tells. Memory of such pages has to end with one: else munmap(2) does not take it back.
+fn huge_page() -> usize {
+    std::fs::read_to_string("/proc/meminfo").ok().and_then(|all| huge_page_of(&all)).unwrap_or(2 << 20)
 }
 
-impl Slot {
-    /// Out of frames that lie side by side, in this order.
-    fn new(frames: Vec<Frame>, frame_size: usize) -> Slot {
-        let first = frames[0].address() / frame_size;
-        assert!(frames.iter().enumerate().all(|(n, frame)| frame.address() / frame_size == first + n), "side by side");
-        let (start, length) = (first * frame_size, frames.len() * frame_size);
-        Slot { frames, start, length }
-    }
-
-    /// Where a packet begins that has room on both sides, in bytes from the UMEM's first.
-    pub fn address(&self) -> usize {
-        self.start + ROOM as usize
-    }
-
-    /// Bytes that a packet may have which has room on both sides.
-    pub fn capacity(&self) -> usize {
-        self.length - 2 * ROOM as usize
-    }
-}
-
-/// The memory of a packet.
-#[derive(Debug)]
-pub(crate) enum Place {
-    /// The frame in which it came.
-    Frame(Frame),
-    /// Where it was put together.
-    Slot(Slot),
-}
-
-/// Where memory goes that nobody needs: to the lane that it belongs to, which gives frames to its fill rings again.
-#[derive(Debug)]
-pub(crate) struct Homes {
-    frame_size: usize,
-    per_lane: usize,
-    lanes: Vec<Mutex<Home>>,
-}
-
-#[derive(Debug, Default)]
-struct Home {
-    frames: Vec<Frame>,
-    slots: Vec<Slot>,
-    lists: Vec<Lists>,
-}
-
-/// What batches are made of. Those of batches that are through are empty, and as long as a batch was: for the next ones.
-#[derive(Debug, Default)]
-pub(crate) struct Lists {
-    pub descriptors: Vec<Descriptor>,
-    pub metadata: Vec<Metadata>,
-    pub places: Vec<Place>,
-    /// By which of the lane's queues each came; empty where the lane has one.
-    pub queues: Vec<u16>,
-}
-
-impl Homes {
-    /// For this many lanes, which have the same number of frames each, the first of them the first. Of these, `slots` times
-    /// `slot_frames` are side by side for packets that come in several.
-    pub fn new(frames: Vec<Frame>, lanes: usize, slots: usize, slot_frames: usize, frame_size: usize) -> Homes {
-        let per_lane = frames.len() / lanes;
-        assert!(slots * slot_frames < per_lane, "a lane has frames that are in no slot");
-        let mut frames = frames.into_iter();
-        let lanes = (0..lanes).map(|_| {
-            let mut slot = || Slot::new(frames.by_ref().take(slot_frames).collect(), frame_size);
-            let slots: Vec<_> = (0..slots).map(|_| slot()).collect();
-            let frames = frames.by_ref().take(per_lane - slots.len() * slot_frames).collect();
-            Mutex::new(Home { frames, slots, lists: Vec::new() })
-        });
-        // What is left over by the division is nobody's.
-        Homes { frame_size, per_lane, lanes: lanes.collect() }
-    }
-
-    /// Brings memory home.
-    pub fn put(&self, places: impl IntoIterator<Item = Place>) {
-        let mut open: Option<(usize, MutexGuard<'_, Home>)> = None;
-        for place in places {
-            let address = match &place {
-                Place::Frame(frame) => frame.address(),
-                Place::Slot(slot) => slot.start,
-            };
-            let lane = address / self.frame_size / self.per_lane;
-            if open.as_ref().is_none_or(|(at, _)| *at != lane) {
-                // The lock of the one before goes first: whoever holds two would need an order.
-                drop(open.take());
-                open = Some((lane, self.lock(lane)));
-            }
-            let Some((_, home)) = &mut open else { unreachable!("set above") };
-            match place {
-                Place::Frame(frame) => home.frames.push(frame),
-                Place::Slot(slot) => home.slots.push(slot),
-            }
-        }
-    }
-
-    /// Takes up to `most` frames that are at home.
-    pub fn take(&self, lane: usize, most: usize, into: &mut Vec<Frame>) {
-        let frames = &mut self.lock(lane).frames;
-        let from = frames.len() - most.min(frames.len());
-        into.extend(frames.drain(from..));
-    }
-
-    /// Takes a slot, if one is at home.
-    pub fn take_slot(&self, lane: usize) -> Option<Slot> {
-        self.lock(lane).slots.pop()
-    }
-
-    /// Takes lists, with nothing in them.
-    pub fn take_lists(&self, lane: usize) -> Lists {
-        self.lock(lane).lists.pop().unwrap_or_default()
-    }
-
-    /// Brings lists home. What is in them is forgotten, but for memory, which goes home, too.
-    pub fn put_lists(&self, lane: usize, mut lists: Lists) {
-        self.put(lists.places.drain(..));
-        lists.descriptors.clear();
-        lists.metadata.clear();
-        lists.queues.clear();
-        self.lock(lane).lists.push(lists);
-    }
-
-    /// Frames that a lane has, wherever they are.
-    pub fn per_lane(&self) -> usize {
-        self.per_lane
-    }
-
-    /// Frames that lanes have in all, wherever they are.
-    pub fn all(&self) -> usize {
-        self.per_lane * self.lanes.len()
-    }
-
-    /// Frames that are at home, those of slots included.
-    pub fn count(&self) -> usize {
-        let of = |home: &Home| home.frames.len() + home.slots.iter().map(|slot| slot.frames.len()).sum::<usize>();
-        (0..self.lanes.len()).map(|lane| of(&self.lock(lane))).sum()
-    }
-
-    fn lock(&self, lane: usize) -> MutexGuard<'_, Home> {
-        // A list is a list whoever died while it was locked.
-        self.lanes[lane].lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The memory of a batch's packets: the batch's companion.
-#[derive(Debug)]
-pub(crate) struct Held {
-    /// One a packet.
-    places: Vec<Place>,
-    /// By which of the lane's queues each came; empty where the lane has one.
-    queues: Vec<u16>,
-    homes: Arc<Homes>,
-}
-
-impl Held {
-    pub fn new(places: Vec<Place>, queues: Vec<u16>, homes: Arc<Homes>) -> Held {
-        Held { places, queues, homes }
-    }
-
-    /// What it holds, which no longer goes home by itself.
-    pub fn take(mut self) -> (Vec<Place>, Vec<u16>) {
-        (std::mem::take(&mut self.places), std::mem::take(&mut self.queues))
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.homes.put(self.places.drain(..));
-    }
+fn huge_page_of(meminfo: &str) -> Option<usize> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("Hugepagesize:"))?;
+    let kilobytes: usize = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes << 10).filter(|size| size.is_power_of_two())
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn umem(frames: u32) -> (Umem, Vec<Frame>) {
+    pub fn umem(frames: u32) -> (Umem, Vec<Frame>) {
         let config = UmemConfig::builder().frame_size(2048.try_into().unwrap()).build().unwrap();
         Umem::new(frames, config, false).unwrap()
     }
 
     #[test]
-    fn memory_goes_home_to_its_lane() {
-        let (umem, frames) = umem(13);
-        assert_eq!(umem.span().len(), 13 * 2048);
-        let homes = Arc::new(Homes::new(frames, 2, 1, 2, umem.frame_size()));
-        assert_eq!((homes.all(), homes.count()), (12, 12));
-        let (mut first, mut second) = (Vec::new(), Vec::new());
-        homes.take(0, 10, &mut first);
-        homes.take(1, 3, &mut second);
-        assert_eq!((first.len(), second.len(), homes.count()), (4, 3, 5));
-        let numbers = |frames: &[Frame]| frames.iter().map(|frame| umem.number(frame)).collect::<Vec<_>>();
-        assert_eq!(numbers(&first), [2, 3, 4, 5]);
-        assert_eq!(numbers(&second), [9, 10, 11]);
-        let slot = homes.take_slot(1).unwrap();
-        assert_eq!((slot.address(), slot.capacity()), (6 * 2048 + 128, 4096 - 256));
-        assert!(homes.take_slot(1).is_none());
-        // Mixed, and in a batch that is dropped.
-        let mixed = [first.pop().unwrap(), second.pop().unwrap(), first.pop().unwrap()].map(Place::Frame);
-        let mixed = mixed.into_iter().chain([Place::Slot(slot)]).collect();
-        drop(Held::new(mixed, vec![], homes.clone()));
-        assert_eq!(homes.count(), 8);
-        let mut again = Vec::new();
-        homes.take(0, 10, &mut again);
-        assert_eq!(numbers(&again), [5, 4]);
-        assert!(homes.take_slot(1).is_some());
-        let held = Held::new(first.into_iter().map(Place::Frame).collect(), vec![7], homes.clone());
-        let (places, queues) = held.take();
-        assert_eq!((places.len(), queues.as_slice(), homes.count()), (2, &[7][..], 4));
+    fn a_frame_whose_packet_lay_further_behind_gets_its_room_back() {
+        let (umem, _) = umem(2);
+        let config = UmemConfig::builder().frame_size(2048.try_into().unwrap()).frame_headroom(16).build().unwrap();
+        let (_, mut further) = Umem::new(2, config, false).unwrap();
+        let frame = further.pop().unwrap();
+        assert_eq!((frame.address(), umem.room(&frame)), (2048 + HEADROOM + 16, 2048 - HEADROOM - 16));
+        let frame = umem.reset(frame);
+        assert_eq!((frame.address(), umem.room(&frame)), (2048 + HEADROOM, 2048 - HEADROOM));
     }
 
     #[test]
-    fn lists_come_back_empty_and_what_was_in_them_goes_home() {
-        let (umem, frames) = umem(4);
-        let homes = Homes::new(frames, 1, 0, 1, umem.frame_size());
-        let mut lists = homes.take_lists(0);
-        let mut frames = Vec::new();
-        homes.take(0, 3, &mut frames);
-        lists.places.extend(frames.into_iter().map(Place::Frame));
-        lists.descriptors.resize(3, Descriptor::default());
-        lists.metadata.resize(3, Metadata::default());
-        lists.queues.resize(3, 1);
-        assert_eq!(homes.count(), 1);
-        homes.put_lists(0, lists);
-        assert_eq!(homes.count(), 4);
-        let Lists { descriptors, metadata, places, queues } = homes.take_lists(0);
-        assert_eq!((descriptors.len(), metadata.len(), places.len(), queues.len()), (0, 0, 0, 0));
-        let room = [descriptors.capacity(), metadata.capacity(), places.capacity(), queues.capacity()];
-        assert!(room.iter().all(|room| *room >= 3), "{room:?}");
+    fn the_size_of_huge_pages_is_read() {
+        let text = "HugePages_Free:        0\nHugepagesize:       2048 kB\nHugetlb:               0 kB\n";
+        assert_eq!(huge_page_of(text), Some(2 << 20));
+        assert_eq!(huge_page_of("Hugepagesize:    1048576 kB"), Some(1 << 30));
+        for text in ["", "Hugepagesize:", "Hugepagesize: 0 kB", "Hugepagesize: 3 kB", "Hugepagesize: x kB"] {
+            assert_eq!(huge_page_of(text), None, "{text}");
+        }
+        assert!(huge_page().is_power_of_two());
     }
 
     #[test]
