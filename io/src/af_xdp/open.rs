@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use portcullis_core::packet::{ROOM, Room};
 use xsk_rs::config::UmemConfig;
@@ -10,8 +11,8 @@ use xsk_rs::config::UmemConfig;
 use super::accounts::Accounts;
 use super::error::XdpError;
 use super::executor::{IntoStack, Port, Ways, XdpExecutor};
-use super::port::{PortSpec, queues};
 use super::homes::Homes;
+use super::port::{PortSpec, queues};
 use super::receiver::{Handing, Queue, XdpReceiver};
 use super::rules::Steer;
 use super::rx::Rx;
@@ -257,8 +258,8 @@ fn open_as(options: &Options, asked: Copying) -> Result<AfXdp, XdpError> {
     for (number, it) in received.into_iter().enumerate() {
         by_lane[number % lanes].push(it);
     }
-    // Where the kernel polls for whoever waits, nothing comes for one who does not.
-    let ring = if options.busy_poll.is_some() { 0 } else { run.ring() as usize };
+    let ring = run.ring() as usize;
+    let polls = options.busy_poll.map(|it| Duration::from_micros(it.microseconds.into()));
     let mut lanes = Vec::new();
     for (lane, queues) in by_lane.into_iter().enumerate() {
         let names: Vec<String> = queues.iter().map(|it| format!("{}:{}", it.queue.interface, it.queue.queue)).collect();
@@ -269,7 +270,7 @@ fn open_as(options: &Options, asked: Copying) -> Result<AfXdp, XdpError> {
         };
         let sockets: Vec<_> = queues.iter().map(|it| (it.queue.port, it.queue.queue, it.queue.rx.fd())).collect();
         let queues = queues.into_iter().map(|it| it.queue).collect();
-        let mut receiver = XdpReceiver::new(run.umem.clone(), run.homes.clone(), lane, handing, queues, ring);
+        let mut receiver = XdpReceiver::new(run.umem.clone(), run.homes.clone(), lane, handing, queues, ring, polls);
         receiver.prime()?;
         for (port, queue, fd) in sockets {
             attached[port as usize].set_socket(queue, &fd)?;

@@ -60,7 +60,9 @@ pub(crate) struct XdpReceiver {
     received: Received,
     waits: Vec<libc::pollfd>,
     look: Duration,
-    /// The packets that a queue's ring has room for, as far as one may rely on it.
+    /// For how long the kernel polls for packets that are waited for; `None` where it does not.
+    polls: Option<Duration>,
+    /// The packets that a queue's ring has room for.
     ring: usize,
 }
 
@@ -72,10 +74,11 @@ impl XdpReceiver {
         handing: Handing,
         queues: Vec<Queue>,
         ring: usize,
+        polls: Option<Duration>,
     ) -> XdpReceiver {
         // With one processor, whoever looks keeps senders from it; and where packets only come while they are waited for, none
         // is ever seen.
-        let in_vain = ring == 0 || thread::available_parallelism().is_ok_and(|processors| processors.get() == 1);
+        let in_vain = polls.is_some() || thread::available_parallelism().is_ok_and(|processors| processors.get() == 1);
         let waits = queues.iter().map(|queue| libc::pollfd { fd: queue.rx.fd(), events: libc::POLLIN, revents: 0 });
         XdpReceiver {
             umem,
@@ -89,6 +92,7 @@ impl XdpReceiver {
             gathered: Lists::default(),
             next: 0,
             received: Received::default(),
+            polls,
             ring,
         }
     }
@@ -102,6 +106,23 @@ impl XdpReceiver {
                     return true;
                 }
                 std::hint::spin_loop();
+            }
+            if begun.elapsed() >= time {
+                return false;
+            }
+        }
+    }
+
+    /// Has the kernel poll, and says whether packets are there, or come within this time. It polls when a socket is asked for
+    /// what has come; where one is waited for, it does so only as `net.core.busy_poll` says (`do_poll`, `fs/select.c`).
+    fn comes_of_polling(&mut self, time: Duration) -> bool {
+        let begun = Instant::now();
+        loop {
+            for queue in &self.queues {
+                super::socket::poll(queue.rx.fd());
+            }
+            if self.queues.iter_mut().any(|queue| queue.rx.is_there()) {
+                return true;
             }
             if begun.elapsed() >= time {
                 return false;
@@ -153,11 +174,15 @@ impl Receiver for XdpReceiver {
     }
 
     fn wait(&mut self, most: Duration) -> Result<(), LiveError> {
-        let look = self.look.min(most);
-        if self.comes_within(look) {
+        let begun = Instant::now();
+        let comes = match self.polls {
+            Some(time) => self.comes_of_polling(time.min(most)),
+            None => self.comes_within(self.look.min(most)),
+        };
+        if comes {
             return Ok(());
         }
-        let most = most - look;
+        let most = most.saturating_sub(begun.elapsed());
         let time = libc::timespec { tv_sec: most.as_secs() as i64, tv_nsec: i64::from(most.subsec_nanos()) };
         // SAFETY: the descriptors are there during the call, as many as is said, and so is the time.
         let ready = unsafe {
@@ -174,7 +199,8 @@ impl Receiver for XdpReceiver {
     }
 
     fn holds(&self) -> usize {
-        self.ring
+        // Where the kernel polls for whoever waits, nothing comes for one who does not.
+        if self.polls.is_some() { 0 } else { self.ring }
     }
 
     fn is_full(&self) -> bool {

@@ -151,6 +151,14 @@ pub(crate) fn wake(fd: RawFd) -> io::Result<()> {
     }
 }
 
+/// Has the kernel poll the queue once, where busy polling was asked for. What may be wrong with the socket is seen by waiting.
+pub(crate) fn poll(fd: RawFd) {
+    // SAFETY: there is no room for bytes and no address to be written.
+    unsafe {
+        libc::recvfrom(fd, std::ptr::null_mut(), 0, libc::MSG_DONTWAIT, std::ptr::null_mut(), std::ptr::null_mut())
+    };
+}
+
 /// Sets an option whose value is a word.
 pub(super) fn set_option(fd: RawFd, level: i32, name: i32, value: u32) -> io::Result<()> {
     set(fd, level, name, &value)
