@@ -161,8 +161,9 @@ fn what_was_not_copied_as_a_whole_cannot_be_rewritten() {
     let outcome = lane.stop();
     assert_eq!((outcome.longest, outcome.received.put_together), (74, 0));
 
-    rule(&link.left, "OUTPUT -p udp -j NFQUEUE --queue-num 0");
-    let lane = Lane::start(&link.left, options, |batch| {
+    // Another queue: a late packet of the connection's would be one too many.
+    rule(&link.left, "OUTPUT -p udp -j NFQUEUE --queue-num 1");
+    let lane = Lane::start(&link.left, QueueOptions { queue: 1, ..options }, |batch| {
         for index in 0..batch.len() {
             let last = batch.packet_mut(index).last_mut().unwrap();
             *last ^= 1;
