@@ -143,11 +143,12 @@ Context *current(const char *function) {
     return stack.back();
 }
 
-static void report_leaks() {
+static void report_at_end() {
     std::lock_guard<std::mutex> lock(contexts_mutex);
     for (Context *context : contexts) {
         fprintf(stderr, "emulated CUDA driver: a context was left, with %ld objects in it\n", context->objects.load());
     }
+    if (asked("report")) report_copies();
 }
 
 // The primary one, and how often it was retained.
@@ -157,8 +158,8 @@ static long retained = 0;
 API int cuDevicePrimaryCtxRetain(Context **context, int device) {
     if (!initialised) return NOT_INITIALIZED;
     if (device) return INVALID_DEVICE;
-    // One that is left when the process ends is told of: tests look for it.
-    static int once = atexit(report_leaks);
+    // One that is left when the process ends is told of, and what was asked for: tests look for it.
+    static int once = atexit(report_at_end);
     (void)once;
     std::lock_guard<std::mutex> lock(contexts_mutex);
     if (!retained++) contexts.insert(primary = new Context);

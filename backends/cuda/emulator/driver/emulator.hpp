@@ -91,6 +91,10 @@ std::shared_ptr<void> resident(Context *context);
 // Memory (memory.cpp). The checks are made when a command is queued, and again when it runs.
 void check_device(Context *context, Address address, size_t bytes, const char *function);
 void check_pinned(const void *host, size_t bytes, const char *function);
+// A copy to the device, or from it, has been made.
+void copied(bool to_device, size_t bytes);
+// How much was, in words.
+void report_copies();
 
 // A kernel (module.cpp), with a copy of its parameters.
 struct Launch {

@@ -184,6 +184,7 @@ API int cuGraphLaunch(void *handle, void *stream_handle) {
                 check(context, *copy, "cuGraphLaunch");
                 bool in = copy->from_type == 1;
                 memcpy(in ? (void *)copy->to_device : copy->to_host, in ? copy->from_host : (const void *)copy->from_device, copy->width);
+                copied(in, copy->width);
             });
         }
     }

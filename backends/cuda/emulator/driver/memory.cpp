@@ -21,6 +21,13 @@ static std::mutex mutex;
 static std::map<uintptr_t, Allocation> device, host;
 static std::map<uintptr_t, size_t> registered;
 static size_t in_use = 0;
+static std::atomic<uint64_t> copied_in{0}, copied_out{0};
+
+void copied(bool to_device, size_t bytes) { (to_device ? copied_in : copied_out) += bytes; }
+
+void report_copies() {
+    fprintf(stderr, "emulated CUDA driver: copied %lu bytes to the device, %lu from it\n", copied_in.load(), copied_out.load());
+}
 
 static bool allocate(Context *context, size_t size, bool at_end, Allocation *made) {
     size_t rounded = (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT, pages = (rounded + PAGE - 1) / PAGE * PAGE;
@@ -127,6 +134,15 @@ API int cuMemFreeHost(void *start) {
     return SUCCESS;
 }
 
+// Whether all of these bytes are in the process's memory.
+static bool is_there(uintptr_t start, size_t bytes) {
+    uintptr_t first = start / PAGE * PAGE;
+    size_t pages = (start + bytes - first + PAGE - 1) / PAGE;
+    std::vector<unsigned char> resident(pages);
+    return mincore((void *)first, pages * PAGE, resident.data()) == 0;
+}
+
+// What a driver counts is bytes, not pages: ranges may share one.
 API int cuMemHostRegister_v2(void *start, size_t bytes, unsigned flags) {
     CHECK_CONTEXT();
     undisturbed(context, __func__);
@@ -137,7 +153,9 @@ API int cuMemHostRegister_v2(void *start, size_t bytes, unsigned flags) {
     auto after = registered.upper_bound(at);
     bool above = after != registered.end() && after->first < at + bytes;
     bool below = after != registered.begin() && std::prev(after)->first + std::prev(after)->second > at;
+    for (auto &own : host) above |= own.first < at + bytes && at < own.first + own.second.size;
     if (above || below) return HOST_MEMORY_ALREADY_REGISTERED;
+    if (!is_there(at, bytes)) return INVALID_VALUE;
     size_t all = bytes;
     for (auto &range : registered) all += range.second;
     if (all > (size_t)asked("registered", 1l << 40)) return OUT_OF_MEMORY;
@@ -151,7 +169,14 @@ API int cuMemHostUnregister(void *start) {
     undisturbed(context, __func__);
     wait_for_device(context, __func__);
     std::lock_guard<std::mutex> lock(mutex);
-    if (!registered.erase((uintptr_t)start)) return HOST_MEMORY_NOT_REGISTERED;
+    uintptr_t at = (uintptr_t)start;
+    auto found = registered.find(at);
+    if (found == registered.end()) {
+        bool is_pinned = find(host, at, 1, size_of) != host.end() || find(registered, at, 1, size_of_range) != registered.end();
+        return is_pinned ? INVALID_VALUE : HOST_MEMORY_NOT_REGISTERED;
+    }
+    if (!is_there(at, found->second)) misuse("cuMemHostUnregister: memory went before it was let go of");
+    registered.erase(found);
     context->objects--;
     return SUCCESS;
 }
@@ -175,6 +200,7 @@ API int cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t bytes, void *h
     enqueue(stream, [=] {
         check();
         memcpy((void *)to, from, bytes);
+        copied(true, bytes);
     });
     return SUCCESS;
 }
@@ -190,6 +216,7 @@ API int cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, void *handle)
     enqueue(stream, [=] {
         check();
         memcpy(to, (const void *)from, bytes);
+        copied(false, bytes);
     });
     return SUCCESS;
 }

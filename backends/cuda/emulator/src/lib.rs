@@ -27,7 +27,8 @@ pub const SHIM: &str = include_str!("shim.cuh");
 /// - `memory=BYTES`, `no-pinned-memory`, `no-registering`, `registered=BYTES`, `local=BYTES`: memory that runs out; how
 ///   much may be pinned where it lies; what each thread of a kernel has to itself;
 /// - `launch-fails=N`, `hang=N`, `hang-plain`: the N-th launch fails; that and all later ones never end; none ends of the
-///   kernels that batches are launched on one by one.
+///   kernels that batches are launched on one by one;
+/// - `report`: in the end it says on standard error how many bytes copies have moved in each direction.
 pub const BEHAVIOUR: &str = "PORTCULLIS_EMULATED_CUDA";
 
 const THREADS: &str = include_str!("threads.cuh");
