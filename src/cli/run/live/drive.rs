@@ -10,7 +10,7 @@ use portcullis::device::{
 };
 use portcullis::devices;
 use portcullis::io::live::Lane;
-use portcullis::packet::Batch;
+use portcullis::packet::{self, Batch};
 use portcullis::pipeline::live::local::LocalSocket;
 use portcullis::pipeline::live::metrics::server::{AddressError, Door, Server};
 use portcullis::pipeline::live::{
@@ -189,7 +189,8 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
     if lanes.is_empty() {
         return Err(Failure::Usage("there is nothing to receive packets by".into()));
     }
-    show_memory(&mut lanes, device.info())?;
+    let copied = import(lanes.iter_mut().map(|lane| (&lane.lane.memory, &mut lane.session)))?;
+    show_copies(copied, device.info());
     for lane in &mut lanes {
         warm_up(&mut *lane.session, &program)?;
     }
@@ -308,19 +309,24 @@ fn closing(args: &Args) -> Closing {
     }
 }
 
-/// Has devices reach the memory that packets come into, and says whether they do.
-fn show_memory(lanes: &mut [LiveLane], device: &DeviceInfo) -> Result<(), DeviceError> {
+/// Has sessions reach the memory that packets come into. Whether one of them gets copies instead.
+pub fn import<'a>(
+    sessions: impl Iterator<Item = (&'a Option<Arc<packet::Span>>, &'a mut Box<dyn Session>)>,
+) -> Result<bool, DeviceError> {
     let mut copied = false;
-    for LiveLane { lane, session, .. } in lanes {
-        if let Some(memory) = &lane.memory {
+    for (memory, session) in sessions {
+        if let Some(memory) = memory {
             copied |= session.import(memory)? == Imported::Copied;
         }
     }
-    // Where they are reached there is nothing to be said: that is as it should be.
+    Ok(copied)
+}
+
+/// Says that packets are copied, where they are. Where they are reached there is nothing to be said: that is as it should be.
+pub fn show_copies(copied: bool, device: &DeviceInfo) {
     if copied {
         out::note(&format!("{}: gets a copy of what the filter needs of each packet", device.id));
     }
-    Ok(())
 }
 
 /// Has a session filter a packet that nobody sent: drivers put much off until the first batch (PoCL compiles then, for a

@@ -13,7 +13,7 @@ use portcullis::program::Program;
 use portcullis::reason;
 use serde_json::value::RawValue;
 
-use super::super::drive::warm_up;
+use super::super::drive::{import, show_copies, warm_up};
 use crate::cli::failure::{self, Failure};
 use crate::cli::filter::FilterArgs;
 use crate::cli::out;
@@ -111,8 +111,8 @@ impl Live {
         }
         let next = (program.clone(), filter.filter.clone());
         let takeover = Takeover::new(&self.args, &self.program, next, self.device.info()).map_err(refused)?;
-        let sessions = self.lanes.iter().map(|lane| self.load(&program, lane));
-        let mut sessions = sessions.collect::<Result<Vec<_>, DeviceError>>().map_err(device_failed)?.into_iter();
+        let (sessions, copied) = self.load(&program).map_err(device_failed)?;
+        let mut sessions = sessions.into_iter();
 
         // The maps are the first lane's, and only they may be a reason to stay with the old filter.
         let maps = self.maps.clone();
@@ -130,17 +130,17 @@ impl Live {
         self.program = program;
         self.stats.set_filter(filter.filter.clone());
         out::note(&out::printable(&format!("{} has taken over", filter.filter)));
+        show_copies(copied, self.device.info());
         told.ok_or_else(ending)
     }
 
-    /// A session for a lane, as ready for packets as the first one was.
-    fn load(&self, program: &Arc<Program>, lane: &Held) -> Result<Box<dyn Session>, DeviceError> {
-        let mut session = self.device.load(program, &self.options)?;
-        if let Some(memory) = &lane.memory {
-            session.import(memory)?;
-        }
-        warm_up(&mut *session, program)?;
-        Ok(session)
+    /// A session for each lane, as ready for packets as the first one was, and whether one of them gets copies of packets.
+    fn load(&self, program: &Arc<Program>) -> Result<(Vec<Box<dyn Session>>, bool), DeviceError> {
+        let sessions = self.lanes.iter().map(|_| self.device.load(program, &self.options));
+        let mut sessions = sessions.collect::<Result<Vec<_>, _>>()?;
+        let copied = import(self.lanes.iter().map(|lane| &lane.memory).zip(&mut sessions))?;
+        sessions.iter_mut().try_for_each(|session| warm_up(&mut **session, program))?;
+        Ok((sessions, copied))
     }
 
     /// Has something done with the maps between two batches, and waits for it. Filters with maps have one lane.
