@@ -38,6 +38,19 @@ impl Suite {
         }
     }
 
+    /// Begins a part of the suite that is noted by itself: what it does with a device (`opencl`).
+    pub fn on(&self, device: &'static str) -> Suite {
+        Suite { name: self.name, tests: device, started: Instant::now() }
+    }
+
+    /// Notes that a part of the suite is not run: there is no such device.
+    ///
+    /// # Panics
+    /// Where `PORTCULLIS_REQUIRE` demands it.
+    pub fn lacks(&self, device: &'static str, reason: &str) {
+        leave_out(self.name, device, reason);
+    }
+
     /// Leaves the suite out because of something that only its tests could find out: a kernel without what they need.
     ///
     /// # Panics

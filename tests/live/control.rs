@@ -4,190 +4,23 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::path::Path;
+use std::process::Command;
 
-use portcullis_live_tests::frames::udp;
-use portcullis_live_tests::{PacketSocket, Veth, wait_until};
+use portcullis_live_tests::{PacketSocket, wait_until};
 use serde_json::Value;
 
 use crate::af_xdp::{Net, net};
-use crate::support::{Ended, NOTHING, Running, SOON, command, ends};
+use crate::desk::{
+    Desk, MARK, NUMBER, accounts, count, filters_take_over_under_load, marking, numbered, under_load, wait_for_more,
+};
+use crate::support::{Running, SOON, command, ends};
 
-/// Where a frame of [`numbered`] has its number, and where filters write who they are.
-const NUMBER: usize = 42;
-const MARK: usize = 46;
-
-/// A folder with filters and the socket of a run.
-struct Desk(tempfile::TempDir);
-
-impl Desk {
-    fn new() -> Desk {
-        Desk(tempfile::tempdir().unwrap())
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn text(&self, name: &str) -> String {
-        self.path(name).to_str().unwrap().to_owned()
-    }
-
-    /// Writes a filter, and gives its path without the ending, as [`command`] takes it.
-    fn filter(&self, name: &str, text: &str) -> String {
-        std::fs::write(self.path(&format!("{name}.wgsl")), text).unwrap();
-        self.text(name)
-    }
-
-    fn socket(&self) -> String {
-        self.text("control")
-    }
-
-    /// Asks.
-    fn ctl(&self, arguments: &[&str]) -> Ended {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
-        command.args(["ctl", "--control", &self.socket()]).args(arguments);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        ends(command)
-    }
-
-    /// Asks, and what is asked is done.
-    fn done(&self, arguments: &[&str]) -> String {
-        let ended = self.ctl(arguments);
-        assert!(ended.status.success(), "{arguments:?}: {}", ended.stderr);
-        ended.stdout
-    }
-
-    /// Asks, and it is refused.
-    fn refused(&self, code: i32, arguments: &[&str]) -> String {
-        let ended = self.ctl(arguments);
-        assert_eq!(ended.status.code(), Some(code), "{arguments:?}: {}{}", ended.stdout, ended.stderr);
-        ended.stderr
-    }
-}
-
-/// A frame with a number, which goes to a port that depends on it.
-fn numbered(veth: &Veth, number: u32) -> Vec<u8> {
-    udp(veth, 1000 + number as u16 % 64, &[&number.to_be_bytes()[..], &[0; 14]].concat())
-}
-
-/// A filter that sends frames back with its mark, but for each eighth.
-fn marking(mark: char) -> String {
-    format!(
-        "fn xdp_filter(pkt: u32) -> u32 {{
-    if load_be16(pkt, 12u) != ETH_P_IP || (load_u8(pkt, {}u) & 7u) == 7u {{ return XDP_DROP; }}
-    store_u8(pkt, {MARK}u, {}u);
-    return XDP_TX;
-}}",
-        NUMBER + 3,
-        mark as u32,
-    )
-}
-
-/// What came back: how often each mark was seen, and numbers that came twice or with no mark.
-#[derive(Debug)]
-struct Back {
-    marks: [u64; 256],
-    wrong: u64,
-}
-
-/// Sends frames as fast as it can for as long as `meanwhile` takes, and gives what came back.
-fn under_load(veth: &Veth, meanwhile: impl FnOnce(&AtomicU64)) -> (u64, Back) {
-    let (stop, settled, sent, seen) =
-        (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-    let mut peer = PacketSocket::at(&veth.left);
-    let sender = PacketSocket::at(&veth.left);
-    let back = std::thread::scope(|scope| {
-        let back = scope.spawn(|| {
-            let (mut back, mut numbers) = (Back { marks: [0; 256], wrong: 0 }, std::collections::HashSet::new());
-            loop {
-                match peer.receive(NOTHING) {
-                    Some(frame) if frame.bytes.len() > MARK && frame.ether_type() == 0x0800 => {
-                        let number: [u8; 4] = frame.bytes[NUMBER..NUMBER + 4].try_into().unwrap();
-                        let mark = frame.bytes[MARK];
-                        back.marks[usize::from(mark)] += 1;
-                        back.wrong += u64::from(mark == 0 || !numbers.insert(number));
-                        seen.fetch_add(1, Ordering::Relaxed);
-                    }
-                    Some(_) => {}
-                    None if settled.load(Ordering::Relaxed) => return back,
-                    None => {}
-                }
-            }
-        });
-        let send = scope.spawn(|| {
-            let mut number = 0;
-            while !stop.load(Ordering::Relaxed) {
-                sender.send(&numbered(veth, number));
-                number += 1;
-                sent.store(number.into(), Ordering::Relaxed);
-                // The peer's socket has room for so many, and what it has no room for nobody would count.
-                let begun = Instant::now();
-                while u64::from(number) * 7 / 8 > seen.load(Ordering::Relaxed) + 8192 && begun.elapsed() < SOON {
-                    std::thread::yield_now();
-                }
-            }
-        });
-        meanwhile(&sent);
-        stop.store(true, Ordering::Relaxed);
-        send.join().unwrap();
-        settled.store(true, Ordering::Relaxed);
-        back.join().unwrap()
-    });
-    (sent.into_inner(), back)
-}
-
-fn count(of: &Value) -> u64 {
-    of.as_u64().unwrap()
-}
-
-/// Every packet that was sent is one that came back, one that a filter dropped, or one that is counted as lost.
-fn accounts(json: &Value, sent: u64, back: &Back) {
-    let lost: u64 = json["lost"].as_object().unwrap().values().map(count).sum();
-    assert_eq!(count(&json["packets"]) + count(&json["dropped_by_kernel"]), sent, "{json}");
-    assert_eq!(count(&json["verdicts"]["tx"]) + count(&json["verdicts"]["drop"]), count(&json["packets"]), "{json}");
-    assert_eq!(count(&json["carried_out"]["tx"]) + lost, count(&json["verdicts"]["tx"]), "{json}");
-    assert_eq!(back.marks.iter().sum::<u64>(), count(&json["carried_out"]["tx"]), "{json}");
-    assert_eq!(back.wrong, 0, "each packet has been through one filter");
-}
-
-/// Waits until so many more have been sent.
-fn wait_for_more(sent: &AtomicU64, more: u64) {
-    let until = sent.load(Ordering::Relaxed) + more;
-    wait_until("more is sent", SOON, || sent.load(Ordering::Relaxed) >= until);
-}
-
+/// With one lane: `devices.rs`.
 #[test]
-fn another_filter_takes_over_under_load_and_no_packet_is_without_a_verdict() {
-    for (queues, dispatch) in [(1, "inline"), (1, "pipelined"), (2, "inline")] {
-        let Some(Net { veth, right, _suite, .. }) = net(queues) else { return };
-        // What the kernels at both ends say of themselves is nobody's number.
-        for end in [&veth.left, &veth.right] {
-            end.namespace().sysctl(&format!("net/ipv6/conf/{}/disable_ipv6", end.name()), "1");
-        }
-        let desk = Desk::new();
-        let (a, b) = (desk.filter("a", &marking('A')), desk.filter("b", &marking('B')) + ".wgsl");
-        let arguments = ["--af-xdp", veth.right.name(), "--control", &desk.socket(), "--dispatch", dispatch];
-        let running = Running::start(command(&right, &a, &arguments));
-        let (sent, back) = under_load(&veth, |sent| {
-            for filter in [&b, &(a.clone() + ".wgsl"), &b, &(a.clone() + ".wgsl"), &b] {
-                wait_for_more(sent, 3000);
-                assert!(desk.done(&["reload", filter]).contains("has taken over"));
-            }
-            // From now on there is only the last one.
-            wait_for_more(sent, 3000);
-        });
-        running.signal("INT");
-        let ended = running.end();
-        assert!(ended.status.success(), "{}", ended.stderr);
-        let json = ended.json();
-        accounts(&json, sent, &back);
-        assert!(back.marks[usize::from(b'A')] > 0 && back.marks[usize::from(b'B')] > 0, "both were in force");
-        assert_eq!(json["filter"], b, "the totals name the last");
-        assert!(!Path::new(&desk.socket()).exists(), "the socket goes with the run");
+fn another_filter_takes_over_in_all_lanes_and_no_packet_is_without_a_verdict() {
+    for dispatch in ["inline", "pipelined"] {
+        filters_take_over_under_load(2, "cpu", dispatch);
     }
 }
 
@@ -581,7 +414,7 @@ fn a_queues_filter_is_replaced_while_packets_wait_for_it() {
     );
     desk.filter("none", "fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }");
     desk.done(&["reload", &desk.text("none.wgsl")]);
-    assert!(!ping(&left, address, NOTHING));
+    assert!(!ping(&left, address, crate::support::NOTHING));
     // One with maps: there is one queue.
     desk.filter("counting", &COUNTING.replace("XDP_DROP", "XDP_PASS"));
     desk.done(&["reload", &desk.text("counting.wgsl")]);

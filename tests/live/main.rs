@@ -3,6 +3,9 @@
 
 mod af_xdp;
 mod control;
+mod desk;
+mod devices;
+mod flows;
 #[cfg(feature = "nfqueue")]
 mod nfqueue;
 mod peers;

@@ -1,10 +1,13 @@
 //! Netfilter queues.
 
-use std::net::{IpAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use portcullis_live_tests::{Namespace, Suite, Veth, ping, tcp_echo, wait_until};
 
+use crate::desk::{Desk, Ends, wait_for_more};
+use crate::devices::on_each;
 use crate::support::{Ended, NOTHING, Running, SOON, command, command_on, ends};
 
 pub struct Net {
@@ -61,6 +64,124 @@ fn the_firewall_asks_and_the_filter_answers() {
     }
     // Nobody answers any more, and the rule has no bypass.
     assert!(!connects(&left, veth.right.ipv4().into(), 80, NOTHING));
+}
+
+/// Where a datagram's number is among its bytes, and a word that filters write.
+const WRITTEN: usize = 4;
+
+/// By a datagram's number: as it was, with another word and the checksum that belongs to it, dropped, and what there is no
+/// port for.
+fn rewriting(word: &str) -> String {
+    format!(
+        "fn xdp_filter(pkt: u32) -> u32 {{
+    let number = load_be32(pkt, 42u);
+    switch number % 5u {{
+        case 0u: {{ return XDP_PASS; }}
+        case 1u: {{
+            store_be16(pkt, 40u, csum_replace32(load_be16(pkt, 40u), load_be32(pkt, 46u), {word}u));
+            store_be32(pkt, 46u, {word}u);
+            return XDP_PASS;
+        }}
+        case 2u: {{ return XDP_DROP; }}
+        case 3u: {{ return XDP_TX; }}
+        default: {{ return redirect(number & 0xffu); }}
+    }}
+}}"
+    )
+}
+
+/// What datagram `number` is made of; behind its number and the word it is as long as that.
+fn datagram(number: u32) -> Vec<u8> {
+    let fill = (0..number % 1000).map(|at| (at ^ number) as u8);
+    number.to_be_bytes().into_iter().chain([0; 4]).chain(fill).collect()
+}
+
+/// Sends datagrams for as long as `meanwhile` takes, at most 100 ahead of what arrives, and gives how many they were, and
+/// those that arrived.
+fn datagrams(
+    (from, to): (&Namespace, &Namespace),
+    address: IpAddr,
+    meanwhile: impl FnOnce(&AtomicU64),
+) -> (u64, Vec<Vec<u8>>) {
+    let receiver = to.run(|| UdpSocket::bind((address, 0))).unwrap();
+    receiver.set_read_timeout(Some(NOTHING)).unwrap();
+    let sender = from.run(|| UdpSocket::bind(("0.0.0.0", 0))).unwrap();
+    sender.connect(receiver.local_addr().unwrap()).unwrap();
+    let (stop, settled, sent, seen) =
+        (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let came = std::thread::scope(|scope| {
+        let (settles, stops) = (Ends(&settled), Ends(&stop));
+        let came = scope.spawn(|| {
+            let (mut came, mut buffer) = (Vec::new(), [0; 2048]);
+            loop {
+                match receiver.recv(&mut buffer) {
+                    Ok(length) => came.push(buffer[..length].to_vec()),
+                    Err(_) if settled.load(Ordering::Relaxed) => return came,
+                    Err(_) => {}
+                }
+                seen.store(came.len() as u64, Ordering::Relaxed);
+            }
+        });
+        let send = scope.spawn(|| {
+            for number in (0..).take_while(|_| !stop.load(Ordering::Relaxed)) {
+                sender.send(&datagram(number)).unwrap();
+                sent.store(u64::from(number) + 1, Ordering::Relaxed);
+                let ahead = || u64::from(number) * 2 / 5 > seen.load(Ordering::Relaxed) + 40;
+                while ahead() && !stop.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        meanwhile(&sent);
+        drop(stops);
+        send.join().unwrap();
+        drop(settles);
+        came.join().unwrap()
+    });
+    (sent.into_inner(), came)
+}
+
+#[test]
+fn verdicts_of_every_device_are_the_kernels_and_filters_take_over_under_load() {
+    let Some(suite) = Suite::begin("live packets by NFQUEUE", "nfqueue", &["iptables-legacy"]) else { return };
+    let Some(Net { veth, left, right, _suite }) = net(&["-A INPUT -p udp -j NFQUEUE --queue-num 5"]) else { return };
+    let desk = Desk::new();
+    let (a, b) = (desk.filter("a", &rewriting("0xaaaa0001")), desk.filter("b", &rewriting("0xbbbb0002")));
+    let socket = desk.socket();
+    on_each(&suite, |by| {
+        let (id, dispatch) = (by.id(), by.dispatch());
+        let running = by.start(&right, &a, &["--nfqueue", "5", "--control", &socket]);
+        let (sent, came) = datagrams((&left, &right), veth.right.ipv4().into(), |sent| {
+            for filter in [&b, &a, &b] {
+                wait_for_more(sent, 500);
+                desk.done(&["reload", &format!("{filter}.wgsl")]);
+            }
+            wait_for_more(sent, 500);
+        });
+        running.signal("INT");
+        let ended = running.end();
+        assert!(ended.status.success(), "{id} {dispatch}: {}", ended.stderr);
+        let json = ended.json();
+        let mut marks = [0; 2];
+        let passing: Vec<u32> = (0..sent as u32).filter(|number| number % 5 < 2).collect();
+        assert_eq!(came.len(), passing.len(), "{id} {dispatch}: {json}");
+        for (number, came) in passing.into_iter().zip(came) {
+            let mut want = datagram(number);
+            if number % 5 == 1 {
+                let second = came[WRITTEN] == 0xbb;
+                want[WRITTEN..8].copy_from_slice(if second { &[0xbb, 0xbb, 0, 2] } else { &[0xaa, 0xaa, 0, 1] });
+                marks[usize::from(second)] += 1;
+            }
+            assert_eq!(came, want, "{id} {dispatch}: {number}");
+        }
+        assert!(marks.iter().all(|mark| *mark > 50), "{id} {dispatch}: both were in force: {marks:?}");
+        let of = |rest: u64| (sent + 4 - rest) / 5;
+        let count = |of: &serde_json::Value| of.as_u64().unwrap();
+        assert_eq!((count(&json["packets"]), count(&json["dropped_by_kernel"])), (sent, 0), "{json}");
+        assert_eq!(count(&json["carried_out"]["pass"]), of(0) + of(1), "{id} {dispatch}: {json}");
+        assert_eq!(count(&json["carried_out"]["drop"]), of(2), "{id} {dispatch}: {json}");
+        assert_eq!(count(&json["lost"]["not_here"]), of(3) + of(4), "{id} {dispatch}: {json}");
+    });
 }
 
 /// The interpreter is slow, and judges one batch at a time.

@@ -30,6 +30,14 @@ pub fn hosts(programs: &[&str]) -> Option<Hosts> {
     Some(Hosts { left, between, right, near, far, _suite: suite })
 }
 
+impl Hosts {
+    /// Has both send to the other's network by what is between them.
+    pub fn route(&self) {
+        self.left.ip(&["route", "add", "10.77.2.0/24", "via", "10.77.1.2"]);
+        self.right.ip(&["route", "add", "10.77.1.0/24", "via", "10.77.2.1"]);
+    }
+}
+
 /// `router_v4` for the networks of two hosts, by its maps' files.
 pub struct Router {
     arguments: Vec<String>,
@@ -38,9 +46,9 @@ pub struct Router {
 
 impl Router {
     /// Gives the hosts their routes.
-    pub fn new(Hosts { left, right, near, far, .. }: &Hosts) -> Router {
-        left.ip(&["route", "add", "10.77.2.0/24", "via", "10.77.1.2"]);
-        right.ip(&["route", "add", "10.77.1.0/24", "via", "10.77.2.1"]);
+    pub fn new(hosts: &Hosts) -> Router {
+        let Hosts { near, far, .. } = hosts;
+        hosts.route();
         let folder = tempfile::tempdir().unwrap();
         let (routes, next_hops) = (folder.path().join("routes.csv"), folder.path().join("next_hops.csv"));
         // What is for the router itself has a next hop with no MAC address: its own stack.

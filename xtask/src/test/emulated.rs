@@ -3,8 +3,8 @@
 
 use portcullis_cuda_emulator::{Unavailable, build};
 
-use super::Suite;
 use super::tally::Tally;
+use super::{Suite, live};
 use crate::executables::Executable;
 
 /// Suites whose filters it runs; each is compiled for every dispatch method, which takes its time.
@@ -23,11 +23,15 @@ const SUITES: [&str; 9] = [
 /// What `--require` calls it.
 pub const NAME: &str = "emulated-cuda";
 
-/// Runs them, of what is built, unless this machine cannot have the emulation and it is not `required`.
-pub fn run(suite: &mut Suite<'_>, built: &[Executable], required: bool) {
+/// Of the tests of live runs those that ask which devices there are.
+const LIVE: &str = "every_device";
+
+/// Runs them, of what is built with these features, unless this machine cannot have the emulation and nobody requires it.
+pub fn run(suite: &mut Suite<'_>, built: &[Executable], features: &str, require: &[String]) {
+    let is_required = |name: &str| require.iter().any(|required| required == name);
     let folder = match build(&suite.root.join("target"), &[]) {
         Ok(folder) => folder,
-        Err(Unavailable::Here(reason)) if !required => {
+        Err(Unavailable::Here(reason)) if !is_required(NAME) => {
             println!("\nNo emulated CUDA device: {reason}");
             suite.tally.skipped += 1;
             return;
@@ -39,13 +43,18 @@ pub fn run(suite: &mut Suite<'_>, built: &[Executable], required: bool) {
     };
     let folder = folder.to_string_lossy().into_owned();
     let nvrtc = format!("{folder}/libnvrtc.so.12");
+    let live = [live::AF_XDP, live::NFQUEUE].into_iter().filter(|name| is_required(name));
+    let required = ["cuda"].into_iter().chain(live).collect::<Vec<_>>().join(",");
     let environment = [
         ("LD_LIBRARY_PATH", folder.as_str()),
         ("PORTCULLIS_NVRTC", &nvrtc),
-        ("PORTCULLIS_REQUIRE", "cuda"),
+        ("PORTCULLIS_REQUIRE", &required),
         ("PORTCULLIS_TEST_ONLY", "cuda"),
         ("CUDA_VISIBLE_DEVICES", "0"),
     ];
-    suite.built_tests("tests on an emulated CUDA device", built, &SUITES, &environment);
+    suite.built_tests("tests on an emulated CUDA device", built, ("compat-tests", &SUITES), "", &environment);
     suite.program("self-test on an emulated CUDA device", built, &["selftest", "--device", "cuda"], &environment);
+    if features != live::WITHOUT_AF_XDP {
+        suite.built_tests("live packets on an emulated CUDA device", built, ("", &["live"]), LIVE, &environment);
+    }
 }

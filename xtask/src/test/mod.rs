@@ -108,7 +108,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     }
     let built = suite.build("build of the tests", &workspace);
     suite.tests("tests", &workspace);
-    emulated::run(&mut suite, &built, options.require.iter().any(|name| name == emulated::NAME));
+    emulated::run(&mut suite, &built, &features, &options.require);
 
     // As it is built for use.
     let report = root.join("target/selftest.json");
@@ -237,17 +237,27 @@ impl Suite<'_> {
         built.unwrap_or_default()
     }
 
-    /// A suite of `compat-tests` that is built, with these variables beside those that every step has.
-    fn built_tests(&mut self, name: &str, built: &[Executable], suites: &[&str], environment: &[(&str, &str)]) {
+    /// Suites that are built of a crate's folder, but of their tests those alone whose names have `only` in them, with these
+    /// variables beside those that every step has.
+    fn built_tests(
+        &mut self,
+        name: &str,
+        built: &[Executable],
+        (folder, suites): (&str, &[&str]),
+        only: &str,
+        environment: &[(&str, &str)],
+    ) {
         println!("\n== {name}");
         let started = Instant::now();
         let mut tally = Tally::default();
-        let folder = self.root.join("compat-tests");
+        let folder = self.root.join(folder);
         for suite in suites {
             tally += match built.iter().find(|it| it.is_test && it.folder == folder && it.name == *suite) {
                 Some(program) => {
                     println!("\n     Running {suite} ({})", program.path.display());
-                    counted(self.command(program, environment))
+                    let mut command = self.command(program, environment);
+                    command.arg(only);
+                    counted(command)
                 }
                 None => {
                     println!("{suite} is not built");
