@@ -98,6 +98,7 @@ fn peak_memory(mut command: Command, feed: Option<(PathBuf, usize)>) -> Option<u
 }
 
 fn main() {
+    support::end_with_the_reader();
     let (count, rounds) = if only_testing() { (1000, 1) } else { (1_000_000, 9) };
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let input = folder.join("capture-bench.pcap");

@@ -59,6 +59,7 @@ const FULL: Scale = Scale {
 const TRIAL: Scale = Scale { copy: 1 << 20, packets: 1000, rounds: 2, sent: &[1000], turns: 2, small: 20 };
 
 fn main() {
+    support::end_with_the_reader();
     let devices = match portcullis_cuda::probe() {
         Ok(devices) => devices,
         Err(reason) => {

@@ -126,6 +126,7 @@ fn on_each_device(order: &mut Table, elephants: &mut Table) {
 }
 
 fn main() {
+    support::end_with_the_reader();
     let mut order = Table::new("conntrack_fw", "in order", "in any");
     let mut elephants = Table::new("conntrack_fw, 90 % of one flow", "that", "spread");
     on_the_cpu(&mut order);

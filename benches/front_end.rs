@@ -66,6 +66,7 @@ fn record(criterion: &mut Criterion) {
 }
 
 fn main() {
+    support::end_with_the_reader();
     let rounds = if only_testing() { 1 } else { 201 };
     twins(rounds);
     alone(rounds);

@@ -177,6 +177,7 @@ fn rows(work: Work, keys: u32, against_rival: &mut Table, threads: &mut Table) {
 }
 
 fn main() {
+    support::end_with_the_reader();
     let mut against_rival = Table::new("hash, one thread", "ours", "hashbrown");
     let mut threads = Table::new("two threads against one", "two", "one");
     for work in [Work::Find, Work::FindStrangers, Work::Count] {

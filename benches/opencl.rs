@@ -108,6 +108,7 @@ fn end_to_end(device: &OpenClDevice, count: usize, rounds: usize) {
 }
 
 fn main() {
+    support::end_with_the_reader();
     let (count, rounds) = if only_testing() { (1 << 10, 1) } else { (1 << 20, 25) };
     match portcullis_opencl::probe() {
         Ok(devices) => {

@@ -264,6 +264,7 @@ struct Rows {
 const NEXT_HOPS: u32 = 200;
 
 fn main() {
+    support::end_with_the_reader();
     let (packets, rounds, share) = if only_testing() { (1024, 1, 100) } else { (1 << 20, 15, 1) };
     let mut rows = Rows {
         lookups: Table::new("longest prefix match, one thread", "ours", "DIR-24-8"),

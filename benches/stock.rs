@@ -186,6 +186,7 @@ fn record(cpu: &Cpu, criterion: &mut Criterion, count: usize) {
 }
 
 fn main() {
+    support::end_with_the_reader();
     let cpu = Cpu::new();
     let (count, rounds) = if only_testing() { (1 << 10, 1) } else { (1 << 20, 31) };
     against_hand_written(&cpu, count, rounds);

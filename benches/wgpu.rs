@@ -50,6 +50,7 @@ fn measure(device: &WgpuDevice, count: usize, rounds: usize) {
 }
 
 fn main() {
+    support::end_with_the_reader();
     let (count, rounds) = if only_testing() { (1 << 10, 1) } else { (1 << 20, 15) };
     match portcullis_wgpu::probe() {
         Ok(devices) => devices.iter().for_each(|device| measure(device, count, rounds)),

@@ -136,6 +136,17 @@ fn write_ports(transport: &mut [u8], port: u16, random: &mut Random) {
     transport[2..4].copy_from_slice(&port.to_be_bytes());
 }
 
+/// Has this program end without a word where nobody reads any more what it prints (`| head`), as others do: Rust ignores
+/// SIGPIPE, and `println!` panics then.
+pub fn end_with_the_reader() {
+    #[cfg(target_os = "linux")]
+    // SAFETY: no other thread runs yet, and nothing here handles the signal.
+    #[expect(unsafe_code, reason = "the system's")]
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+    }
+}
+
 /// Whether this is `cargo test --benches`, which wants to know only that the bench runs.
 pub fn only_testing() -> bool {
     std::env::args().any(|a| a == "--test") || !std::env::args().any(|a| a == "--bench")

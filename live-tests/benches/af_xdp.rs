@@ -22,7 +22,7 @@ use portcullis_live_tests::{End, Flood, KernelXdp, Namespace, Veth};
 use support::bare::bare;
 use support::latency::{quantile, round_trips};
 use support::testpmd::Testpmd;
-use support::{Side, compare, is_over, is_wanted, median};
+use support::{Side, compare, is_over, is_wanted, median, say};
 
 const ROUNDS: usize = 7;
 const ROUND: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ fn main() {
     let has_testpmd = match Testpmd::start(&veth.right, "rxonly") {
         Ok(_) => true,
         Err(reason) => {
-            println!("without testpmd: {reason}\n");
+            say(format_args!("without testpmd: {reason}\n\n"));
             false
         }
     };
@@ -123,7 +123,7 @@ impl Bench {
         for ((name, ..), woken) in ways.iter().zip(woken) {
             let woken = woken.into_inner().unwrap();
             if !woken.is_empty() {
-                println!("{name}: {:.0} packets a wait", median(woken));
+                say(format_args!("{name}: {:.0} packets a wait\n", median(woken)));
             }
         }
     }
@@ -218,14 +218,20 @@ impl Bench {
                 }
             }
         }
-        println!("{:<34} {:>8} {:>8} {:>8}", format!("µs at {:.0} packets a second", rate), "p50", "p99", "p99.9");
+        say(format_args!(
+            "{:<34} {:>8} {:>8} {:>8}\n",
+            format!("µs at {:.0} packets a second", rate),
+            "p50",
+            "p99",
+            "p99.9"
+        ));
         let names =
             ["the kernel's XDP_TX", "mac_swap, inline, delay 0", "added", "of it between receiving and sending"];
         for (name, row) in names.iter().zip(rows) {
             let [p50, p99, p999] = row.map(median);
-            println!("{name:<34} {p50:>8.1} {p99:>8.1} {p999:>8.1}");
+            say(format_args!("{name:<34} {p50:>8.1} {p99:>8.1} {p999:>8.1}\n"));
         }
-        println!("{lost} of {sent} did not come back through the program");
+        say(format_args!("{lost} of {sent} did not come back through the program\n"));
     }
 
     fn testpmd<'a>(

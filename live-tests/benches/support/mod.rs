@@ -5,6 +5,8 @@ pub mod bare;
 pub mod latency;
 pub mod testpmd;
 
+use std::fmt;
+use std::io::Write;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +33,7 @@ pub fn begin() -> bool {
     #[expect(unsafe_code, reason = "the system's")]
     let set = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const first) };
     if set != 0 {
-        println!("beside other work: SCHED_FIFO is refused, {}", std::io::Error::last_os_error());
+        say(format_args!("beside other work: SCHED_FIFO is refused, {}\n", std::io::Error::last_os_error()));
     }
     ctrlc::set_handler(|| OVER.store(true, Ordering::Relaxed)).expect("the first handler");
     true
@@ -46,6 +48,13 @@ pub fn is_wanted(part: &str) -> bool {
 /// Whether Ctrl-C was pressed.
 pub fn is_over() -> bool {
     OVER.load(Ordering::Relaxed)
+}
+
+/// Prints something. Where nobody reads it any more (`| head`), an end is wanted.
+pub fn say(text: fmt::Arguments<'_>) {
+    if std::io::stdout().lock().write_fmt(text).is_err() {
+        OVER.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Something that is measured.
@@ -73,20 +82,20 @@ pub fn compare(what: &str, rounds: usize, bases: usize, sides: &mut [Side<'_>]) 
             rates.push((side.run)());
         }
     }
-    print!("{what:<34} {:>8}", "Mpps");
-    sides[..bases].iter().for_each(|base| print!("  {:>20}", format!("to {}", base.name)));
-    println!();
+    say(format_args!("{what:<34} {:>8}", "Mpps"));
+    sides[..bases].iter().for_each(|base| say(format_args!("  {:>20}", format!("to {}", base.name))));
+    say(format_args!("\n"));
     for (side, side_rates) in sides.iter().zip(&rates) {
-        print!("{:<34} {:>8.3}", side.name, median(side_rates.clone()) / 1e6);
+        say(format_args!("{:<34} {:>8.3}", side.name, median(side_rates.clone()) / 1e6));
         for base in &rates[..bases] {
             let mut ratios: Vec<f64> = side_rates.iter().zip(base).map(|(rate, base)| rate / base).collect();
             ratios.sort_by(f64::total_cmp);
             let (least, most) = (ratios[0], ratios[ratios.len() - 1]);
-            print!("  {:>20}", format!("{:.2} ({least:.2}-{most:.2})", median(ratios)));
+            say(format_args!("  {:>20}", format!("{:.2} ({least:.2}-{most:.2})", median(ratios))));
         }
-        println!();
+        say(format_args!("\n"));
     }
-    println!();
+    say(format_args!("\n"));
     Some(rates.into_iter().map(median).collect())
 }
 
