@@ -361,6 +361,16 @@ mod tests {
     }
 
     #[test]
+    fn every_crate_of_ours_says_how_far_tests_optimise_it() {
+        let workspace = manifest(&crate::root());
+        for (name, _) in members() {
+            let start = format!("{name} = {{ opt-level = ");
+            let is_named = workspace.lines().any(|line| line.starts_with(&start));
+            assert!(is_named, "profile.dev.package leaves {name} to be optimised as libraries are");
+        }
+    }
+
+    #[test]
     fn the_readmes_first_command_is_run_in_release_and_writes_into_target() {
         let command = first_command(include_str!("../../../README.md")).unwrap();
         assert_eq!(command[..4], ["run", "--release", "--", "run"]);
