@@ -108,3 +108,27 @@ fn what_a_kernel_answers_becomes_verdicts() {
         }
     }
 }
+
+#[test]
+fn packets_of_a_ring_are_filtered_where_they_are() {
+    let text = "fn xdp_filter(pkt: u32) -> u32 { store_u8(pkt, 0u, load_u8(pkt, pkt_len(pkt) - 1u)); return XDP_TX; }";
+    let program = wgsl::compile(&Source::new("writes.wgsl", text), &ProgramOptions::default());
+    let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
+    let devices = match probe() {
+        Ok(devices) => devices,
+        Err(error) => {
+            println!("skipped: {error}");
+            return;
+        }
+    };
+    for device in devices.iter().flat_map(|device| [device.clone(), device.clone().apart()]) {
+        let mut session = open(&device, &program, &LoadOptions::default()).unwrap();
+        let batch = Batch::in_frames(&vec![vec![7; 60]; 100]).unwrap();
+        let look = |_: &mut OpenCl, parts: &mut [(Part<'_>, &mut Buffers)]| {
+            Ok(parts.iter().map(|(part, _)| (part.layout(), part.import().is_some())).collect::<Vec<_>>())
+        };
+        let (parts, _) = session.with_uploaded(batch, look).unwrap();
+        let wanted = if device.shares_memory() { (Layout::InPlace, true) } else { (Layout::Packed, false) };
+        assert_eq!(parts, [wanted], "{}", device.info().id);
+    }
+}
