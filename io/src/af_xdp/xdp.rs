@@ -9,6 +9,7 @@ use super::bpf::error::BpfError;
 use super::bpf::steer::{Take, program};
 use super::bpf::sys::{Link, LoadError, Program, XskMap, interface_index, xdp_program_at};
 use super::rules::Steer;
+use crate::live::Holder;
 
 /// Where in a frame's way the program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -160,7 +161,10 @@ fn attach(interface: &str, index: u32, program: &Program, mode: Mode) -> Result<
     Link::create(program, index, bpf::BPF_XDP, flags).map_err(|error| match error.raw_os_error() {
         Some(libc::ENODEV) => BpfError::NoInterface { interface: name() },
         // In the same mode, and in another one or at an interface above.
-        Some(libc::EBUSY | libc::EEXIST) => BpfError::Occupied { interface: name(), program: xdp_program_at(index) },
+        Some(libc::EBUSY | libc::EEXIST) => {
+            let holder = std::ffi::CString::new(name()).ok().and_then(|name| Holder::of_xdp_program(&name));
+            BpfError::Occupied { interface: name(), program: xdp_program_at(index), holder }
+        }
         Some(libc::EINVAL) if !Link::is_known(program, bpf::BPF_XDP) => BpfError::NoXdpLinks,
         Some(libc::EPERM) => BpfError::new(format!("{interface}: attaching the XDP program"), error),
         _ if mode == Mode::Native => BpfError::NotNative { interface: name(), error },

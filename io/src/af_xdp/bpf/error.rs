@@ -25,15 +25,18 @@ pub enum BpfError {
     },
     /// Another XDP program is there.
     #[error(
-        "{interface}: another XDP program is attached{}; end what holds it (`bpftool link` tells), or \
+        "{interface}: another XDP program is attached{}{}; end what holds it (`bpftool link` tells), or \
          `ip link set dev {interface} xdp off`",
-        number(.program)
+        number(.program),
+        .holder.as_ref().map_or(String::new(), |holder| format!(" by {holder}"))
     )]
     Occupied {
         /// The interface's name.
         interface: String,
         /// The program's number, where it can be had.
         program: Option<u32>,
+        /// The process that has attached it, where it can be found.
+        holder: Option<crate::live::Holder>,
     },
     /// The driver takes no program in native mode.
     #[error(
