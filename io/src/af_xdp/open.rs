@@ -104,8 +104,8 @@ pub struct AfXdp {
     pub lanes: Vec<Lane>,
     /// What was got of each port.
     pub ports: Vec<PortInfo>,
-    /// Ways out, by interface and queue.
-    out: BTreeMap<(String, u32), Port>,
+    /// Out of each queue that packets come in by.
+    back: Vec<Port>,
     umem: Arc<Umem>,
     homes: Arc<Homes>,
     /// Where frames are.
@@ -126,10 +126,8 @@ impl AfXdp {
     /// # Panics
     /// When the frame is longer than [`PortInfo::longest`].
     pub fn send(&self, frame: &[u8], copies: usize) -> u64 {
-        let queues =
-            self.ports.iter().flat_map(|port| port.queues.iter().map(|queue| (port.interface.clone(), *queue)));
         let mut sent = 0;
-        for (lane, port) in queues.filter_map(|queue| self.out.get(&queue)).enumerate() {
+        for (lane, port) in self.back.iter().enumerate() {
             let (mut frames, mut out) = (Vec::new(), Outgoing::default());
             self.homes.take(lane % self.lanes.len().max(1), copies, &mut frames);
             for copy in frames {
@@ -212,6 +210,7 @@ fn open_as(options: &Options, asked: Copying) -> Result<AfXdp, XdpError> {
     run.copying = copying(asked, &attached)?;
     let mut received = Vec::new();
     for (number, ((port, queues), facts)) in options.ports.iter().zip(&ports).zip(&facts).enumerate() {
+        run.ports.push(facts.index);
         for queue in queues {
             received.push(run.receiving(number as u32, &port.interface, *queue, facts, received.len() % lanes)?);
         }
@@ -221,7 +220,9 @@ fn open_as(options: &Options, asked: Copying) -> Result<AfXdp, XdpError> {
 
     let mut info = Vec::new();
     let mut into_stack = Vec::new();
-    for (((port, queues), facts), program) in options.ports.iter().zip(ports).zip(&facts).zip(&attached) {
+    for (number, (((port, queues), facts), program)) in
+        options.ports.iter().zip(ports).zip(&facts).zip(&attached).enumerate()
+    {
         let mut way = None;
         let mut ways = vec![IntoStack::Nowhere; lanes];
         let mut kept = None;
@@ -235,7 +236,7 @@ fn open_as(options: &Options, asked: Copying) -> Result<AfXdp, XdpError> {
             kept = Some(stack);
         }
         into_stack.push((ways, kept));
-        let of_port: Vec<&Received> = received.iter().filter(|it| *it.queue.interface == *port.interface).collect();
+        let of_port: Vec<&Received> = received.iter().filter(|it| it.queue.port as usize == number).collect();
         info.push(PortInfo {
             interface: port.interface.clone(),
             loses_vlan_tags: facts.loses_vlan_tags(),
@@ -250,6 +251,7 @@ fn open_as(options: &Options, asked: Copying) -> Result<AfXdp, XdpError> {
         });
     }
 
+    let back = received.iter().map(|it| it.back.clone()).collect();
     let lent = received.iter().map(|it| it.queue.rx.lent()).collect();
     let accounts = Accounts::new(run.homes.clone(), lent, std::mem::take(&mut run.sending));
     let handing = Handing { room: options.room, metadata: options.metadata, complete: options.rewrites };
@@ -284,8 +286,8 @@ fn open_as(options: &Options, asked: Copying) -> Result<AfXdp, XdpError> {
         });
     }
     let stacks = into_stack.into_iter().filter_map(|(_, stack)| stack).collect();
-    let Run { umem, homes, out, .. } = run;
-    Ok(AfXdp { attached, lanes, ports: info, out, umem, homes, accounts, _stacks: stacks })
+    let Run { umem, homes, .. } = run;
+    Ok(AfXdp { attached, lanes, ports: info, back, umem, homes, accounts, _stacks: stacks })
 }
 
 /// A queue that packets come in by, with the way back out of it.
@@ -302,10 +304,12 @@ struct Run<'a> {
     /// Whether packets may be longer than what a frame has room for.
     several_frames: bool,
     options: &'a Options,
+    /// The numbers of interfaces that packets come in by, each of which has a queue open.
+    ports: Vec<u32>,
     /// How sockets that receive are bound.
     copying: Copying,
-    /// Ways out, by interface and queue.
-    out: BTreeMap<(String, u32), Port>,
+    /// Ways out, by the interface's number and queue: an interface may have several names.
+    out: BTreeMap<(u32, u32), Port>,
     sending: Vec<Arc<std::sync::atomic::AtomicI64>>,
     /// The first socket that only sends.
     first_sender: Option<Arc<OwnedFd>>,
@@ -332,6 +336,7 @@ impl<'a> Run<'a> {
             umem: Arc::new(umem),
             homes: Arc::new(homes),
             options,
+            ports: Vec::new(),
             copying: options.copying,
             out: BTreeMap::new(),
             sending: Vec::new(),
@@ -379,22 +384,21 @@ impl<'a> Run<'a> {
         let Rings { rx, tx, fill, completion, is_zero_copy } =
             socket::open(&self.umem, interface, queue, &self.socket_options())?;
         let tx = self.tx(tx::Rings::Both(tx, completion), is_zero_copy, facts);
-        let back = self.add(interface, queue, tx);
+        let back = self.add((facts.index, queue), tx);
         let queue = Queue { interface: interface.into(), port, queue, rx: Rx::new(rx, fill, self.homes.clone(), lane) };
         Ok(Received { queue, back, is_zero_copy })
     }
 
     /// A way out of an interface for a lane: by a queue that is open already, or one of its own.
     fn sending(&mut self, interface: &str, lane: usize) -> Result<Port, XdpError> {
-        let open = || self.out.iter().filter(|((name, _), _)| name == interface).map(|(_, port)| port);
-        let is_port = self.options.ports.iter().any(|port| port.interface == interface);
-        if let (true, count @ 1..) = (is_port, open().count()) {
-            let port = open().nth(lane % count).cloned();
-            return Ok(port.expect("there are as many"));
-        }
         let facts = Interface::find(interface)?;
+        if self.ports.contains(&facts.index) {
+            let open: Vec<&Port> =
+                self.out.range((facts.index, 0)..=(facts.index, u32::MAX)).map(|(_, port)| port).collect();
+            return Ok(open[lane % open.len()].clone());
+        }
         let queue = lane as u32 % facts.send_queues.min(facts.receive_queues);
-        if let Some(port) = self.out.get(&(interface.to_owned(), queue)) {
+        if let Some(port) = self.out.get(&(facts.index, queue)) {
             return Ok(port.clone());
         }
         let first = self.first_sender.as_deref();
@@ -402,7 +406,7 @@ impl<'a> Run<'a> {
             .map_err(|error| XdpError::socket(interface, queue, &error))?;
         self.first_sender.get_or_insert_with(|| sender.socket());
         let tx = self.tx(tx::Rings::Sending(sender), false, &facts);
-        Ok(self.add(interface, queue, tx))
+        Ok(self.add((facts.index, queue), tx))
     }
 
     fn tx(&self, rings: tx::Rings, is_zero_copy: bool, facts: &Interface) -> Tx {
@@ -410,10 +414,10 @@ impl<'a> Run<'a> {
         Tx::new(rings, self.ring(), is_zero_copy, self.homes.clone(), longest, self.several_frames)
     }
 
-    fn add(&mut self, interface: &str, queue: u32, tx: Tx) -> Port {
+    fn add(&mut self, queue: (u32, u32), tx: Tx) -> Port {
         self.sending.push(tx.sending());
         let port = Arc::new(Mutex::new(tx));
-        self.out.insert((interface.to_owned(), queue), port.clone());
+        self.out.insert(queue, port.clone());
         port
     }
 

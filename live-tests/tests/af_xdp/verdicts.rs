@@ -149,3 +149,28 @@ fn a_target_that_is_down_or_gone_keeps_nobody_else_waiting() {
     assert!((lost - 4..lost).contains(&down), "{down} of {lost}");
     assert_eq!(down, all);
 }
+
+#[test]
+fn an_interface_is_the_same_by_any_of_its_names() {
+    let Some(_suite) = begin("AF_XDP verdicts") else { return };
+    let (left, right) = (Namespace::new(), Namespace::new());
+    let veth = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
+    right.ip(&["link", "property", "add", "dev", veth.right.name(), "altname", "uplink"]);
+    let mut peer = PacketSocket::at(&veth.left);
+    // The port by one name, and the way back out of it by another.
+    for (port, target) in [(veth.right.name(), "uplink"), ("uplink", veth.right.name())] {
+        let mut options = lane_options(&[port]);
+        options.redirect = vec![(7, target.into())];
+        let (came, ended) = run_lanes(
+            &right,
+            &options,
+            |batch| vec![redirect(7); batch.len()],
+            |_| {
+                peer.send(&numbered(&veth, 1, 60));
+                peer.receive(SOON).expect("it comes back").bytes
+            },
+        );
+        assert_eq!(came, numbered(&veth, 1, 60), "{port}, {target}");
+        assert_eq!(ended.of(Action::Redirect), 1);
+    }
+}
