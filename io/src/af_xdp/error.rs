@@ -132,7 +132,9 @@ impl XdpError {
         // receives has a program there.
         let is_taken = error.raw_os_error() == Some(libc::EBUSY);
         let holder = is_taken.then(|| CString::new(interface).ok()).flatten();
-        let holder = holder.and_then(|name| Holder::of_xdp_program(&name));
+        // Where packets come in, the program is ours by now.
+        let holder =
+            holder.and_then(|name| Holder::of_xdp_program(&name)).filter(|it| it.process != std::process::id());
         XdpError::Socket { interface: interface.into(), queue, error, holder }
     }
 }
