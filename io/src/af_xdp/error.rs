@@ -8,7 +8,7 @@ use std::io;
 use portcullis_core::packet::ArenaError;
 use portcullis_core::reason;
 
-use super::bpf::error::{BpfError, rights};
+use super::bpf::error::BpfError;
 use crate::live::link::{JoinError, LinkError};
 use crate::live::{Holder, LiveError};
 
@@ -123,19 +123,28 @@ pub enum XdpError {
 
 impl XdpError {
     pub(crate) fn memory(bytes: usize, huge_pages: bool, error: &(dyn Error + 'static)) -> XdpError {
-        XdpError::Memory { bytes, huge_pages, error: system(error) }
+        let error = system(error);
+        match error.raw_os_error() {
+            // It is a socket whose memory it becomes.
+            Some(libc::EPERM) => BpfError::new("making an AF_XDP socket", error).into(),
+            _ => XdpError::Memory { bytes, huge_pages, error },
+        }
     }
 
     pub(crate) fn socket(interface: &str, queue: u32, error: &(dyn Error + 'static)) -> XdpError {
         let error = system(error);
-        // The kernel has no table of these sockets, unless it was built with CONFIG_XDP_SOCKETS_DIAG; but who has one that
-        // receives has a program there.
-        let is_taken = error.raw_os_error() == Some(libc::EBUSY);
-        let holder = is_taken.then(|| CString::new(interface).ok()).flatten();
-        // Where packets come in, the program is ours by now.
-        let holder =
-            holder.and_then(|name| Holder::of_xdp_program(&name)).filter(|it| it.process != std::process::id());
-        XdpError::Socket { interface: interface.into(), queue, error, holder }
+        match error.raw_os_error() {
+            Some(libc::EPERM) => BpfError::new(format!("{interface}, queue {queue}: an AF_XDP socket"), error).into(),
+            // The kernel has no table of these sockets, unless it was built with CONFIG_XDP_SOCKETS_DIAG; but who has one that
+            // receives has a program there.
+            Some(libc::EBUSY) => {
+                let holder = CString::new(interface).ok().and_then(|name| Holder::of_xdp_program(&name));
+                // Where packets come in, the program is ours by now.
+                let holder = holder.filter(|it| it.process != std::process::id());
+                XdpError::Socket { interface: interface.into(), queue, error, holder }
+            }
+            _ => XdpError::Socket { interface: interface.into(), queue, error, holder: None },
+        }
     }
 }
 
@@ -151,21 +160,18 @@ pub(crate) fn system(error: &(dyn Error + 'static)) -> io::Error {
     io::Error::other(error.to_string())
 }
 
-fn memory_hint(error: &io::Error, huge_pages: bool) -> Cow<'static, str> {
-    let hint = match error.raw_os_error() {
+fn memory_hint(error: &io::Error, huge_pages: bool) -> &'static str {
+    match error.raw_os_error() {
         Some(libc::ENOMEM) if huge_pages => {
             " (are there enough huge pages? `sysctl vm.nr_hugepages` tells; or leave --huge-pages out)"
         }
-        Some(libc::EPERM) => return format!(" ({})", rights()).into(),
         Some(libc::ENOBUFS) => " (locked memory is limited: `ulimit -l unlimited`, or run with CAP_IPC_LOCK)",
         _ => "",
-    };
-    hint.into()
+    }
 }
 
 fn socket_hint(error: &io::Error, interface: &str, holder: Option<&Holder>) -> Cow<'static, str> {
     let hint = match error.raw_os_error() {
-        Some(libc::EPERM) => return format!(" ({})", rights()).into(),
         Some(libc::EBUSY) => {
             let who = match holder {
                 Some(holder) => format!(": {holder}; end that, or leave the queue out"),

@@ -121,11 +121,6 @@ const CAP_SYS_ADMIN: u64 = 1 << 21;
 const CAP_PERFMON: u64 = 1 << 38;
 const CAP_BPF: u64 = 1 << 39;
 
-/// What forbids it where the system says no more than that it is not permitted.
-pub(crate) fn rights() -> String {
-    missing_rights(&missing_capabilities())
-}
-
 /// The capabilities that AF_XDP needs and this thread has not, as proc(5) tells.
 fn missing_capabilities() -> Vec<&'static str> {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
