@@ -2,6 +2,7 @@
 //! frames, that each queue has its socket, that what arrives is received at some rate, that frames that are sent come
 //! home, that none is lost, and that the interface is afterwards as it was.
 
+use std::io::ErrorKind;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -155,6 +156,7 @@ impl Report {
 /// missing.
 pub fn run(options: &Options, stop: &CancelToken, observe: &mut dyn FnMut(&str)) -> Result<Report, XdpError> {
     let before = Interface::find(&options.port.interface)?;
+    let program_before = program_at(before.index);
     let mut report = Report {
         version: env!("CARGO_PKG_VERSION"),
         interface: before.name.clone(),
@@ -184,7 +186,7 @@ pub fn run(options: &Options, stop: &CancelToken, observe: &mut dyn FnMut(&str))
         // The next one finds it as this one did, also where the driver has set it up anew.
         wait_for_link(&before, stop);
     }
-    report.changed = changed(&before);
+    report.changed = changed(&before, program_before);
     Ok(report)
 }
 
@@ -214,9 +216,8 @@ fn is_about_everything(error: &XdpError) -> bool {
     let program = |error: &BpfError| matches!(error, BpfError::NotPermitted { .. } | BpfError::Occupied { .. });
     match error {
         XdpError::Program(error) => program(error),
-        XdpError::Socket { error, .. } | XdpError::Memory { error, .. } => {
-            error.kind() == std::io::ErrorKind::PermissionDenied
-        }
+        // Somebody else has the queue, and still had it when it was tried for long enough.
+        XdpError::Socket { error, .. } => matches!(error.kind(), ErrorKind::ResourceBusy | ErrorKind::PermissionDenied),
         XdpError::NoQueue { .. } | XdpError::Link(_) => true,
         _ => false,
     }
@@ -350,12 +351,16 @@ fn arrived(interface: &str) -> Option<u64> {
 }
 
 /// In what an interface differs from what it was.
-fn changed(before: &Interface) -> Option<String> {
+fn changed(before: &Interface, program_before: Option<u32>) -> Option<String> {
     let now = match Interface::find(&before.name) {
         Ok(now) => now,
         Err(error) => return Some(error.to_string()),
     };
-    let program = program_at(before.index).map(|number| format!("it has the XDP program {number}"));
+    let program = match program_at(before.index) {
+        now if now == program_before => None,
+        Some(number) => Some(format!("it has the XDP program {number}")),
+        None => Some("the XDP program that it had is gone".into()),
+    };
     let differs = (now != *before).then(|| format!("it was {before:?}, and is {now:?}"));
     program.or(differs)
 }

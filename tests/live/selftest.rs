@@ -136,9 +136,10 @@ fn what_is_wrong_with_a_selftest_is_said() {
         (&["--send"], 2, "--af-xdp"),
         (&["--af-xdp", name, "--duration", "5"], 2, "a time with its unit"),
         // Somebody else has it.
-        (&["--af-xdp", name], 1, name),
+        (&["--af-xdp", name], 1, "another XDP program is attached"),
     ] {
-        let Ended { status, stderr, .. } = ends(selftest(&right, arguments));
+        let Ended { status, stdout, stderr } = ends(selftest(&right, arguments));
+        assert!(!stdout.contains("not as it was"), "{arguments:?}: {stdout}");
         assert_eq!(status.code(), Some(code), "{arguments:?}: {stderr}");
         assert!(stderr.contains(said), "{arguments:?}: {stderr}");
     }
