@@ -91,7 +91,7 @@ impl fmt::Display for Address {
 #[non_exhaustive]
 pub enum ServerError {
     /// Not at this port.
-    #[error("{address}: {}", portcullis_core::reason(.error))]
+    #[error("{address}: {}{}", portcullis_core::reason(.error), port_hint(.error))]
     Port {
         /// Which.
         address: SocketAddr,
@@ -104,6 +104,13 @@ pub enum ServerError {
     /// There is no thread for it, or nothing to wake it by.
     #[error("metrics: {}", portcullis_core::reason(.0))]
     Thread(io::Error),
+}
+
+fn port_hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::AddrInUse => " (another program listens there; choose another port, or 0 for one that is free)",
+        _ => "",
+    }
 }
 
 /// Gives metrics to whoever asks, until it is dropped.
@@ -414,7 +421,8 @@ mod tests {
             assert!(body == text, "{} bytes came", body.len());
         }
         let taken = Door::open(server.address());
-        assert!(taken.is_err_and(|error| error.to_string().starts_with(&format!("{address}: "))));
+        let taken = taken.unwrap_err().to_string();
+        assert!(taken.starts_with(&format!("{address}: ")) && taken.contains("choose another port"), "{taken}");
         drop(server);
         assert!(TcpStream::connect(address).is_err(), "nobody listens");
     }
