@@ -2,13 +2,58 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use portcullis_live_tests::frames::{swapped, udp};
 use portcullis_live_tests::{Namespace, PacketSocket, wait_until};
 
 use crate::af_xdp::{Net, has_program, net};
-use crate::support::{NOTHING, Running, SOON, command};
+use crate::support::{Ended, NOTHING, Running, SOON, command, command_on};
+
+/// Runs on every packet for as long as it may.
+const ENDLESS: &str = "
+    //! map seen: counter entries=1
+    fn xdp_filter(pkt: u32) -> u32 {
+        seen_add(0u, 1u);
+        var x = load_u8(pkt, 0u);
+        loop { if x == 256u { break; } x = (x * 7u) & 255u; }
+        return XDP_PASS;
+    }";
+
+/// The time that a process has had on processors, in ticks of a hundredth of a second: utime and stime of proc(5).
+fn ticks(process: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    // Behind its name, which may have spaces.
+    let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+    fields[11..13].iter().map(|number| number.parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn a_device_that_is_not_through_in_time_is_not_waited_for() {
+    let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
+    let peer = PacketSocket::at(&veth.left);
+    let place = tempfile::tempdir().unwrap();
+    let path = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("endless.wgsl"), ENDLESS).unwrap();
+    let dump = format!("seen={}", path("seen.csv"));
+    let arguments = ["--af-xdp", veth.right.name(), "--fuel", "16777216", "--dump-map", &dump];
+    let mut running = Running::start(command_on(&right, "interp", &path("endless"), &arguments));
+    running.hear("capabilities");
+    let before = ticks(running.process());
+    for _ in 0..64 {
+        peer.send(&udp(&veth, 9, &[7; 100]));
+    }
+    wait_until("it is at work", SOON, || ticks(running.process()) > before + 50);
+    running.signal("INT");
+    let Ended { status, stdout, stderr } = running.end();
+    assert_eq!(status.code(), Some(130), "{stderr}");
+    assert!(stderr.contains("given up") && stderr.contains("no map is written"), "{stderr}");
+    assert!(!stderr.contains("error: "), "{stderr}");
+    let line: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert!(line["packets"].as_u64() > Some(0) && line["lost"]["failed"] == line["packets"], "{line}");
+    assert!(!Path::new(&path("seen.csv")).exists());
+}
 
 /// How many interfaces of a run's own there are.
 fn made(namespace: &Namespace) -> usize {

@@ -27,7 +27,7 @@ use super::privileges::{self, Admin};
 use super::report::Balance;
 use super::stats::{Form, Stats};
 use super::{log, report};
-use crate::cli::failure::{Failure, WRONG};
+use crate::cli::failure::{Failure, INTERRUPTED, WRONG};
 use crate::cli::out;
 use crate::cli::run::interrupt::Interrupt;
 use crate::cli::run::maps::{Maps, Told};
@@ -57,6 +57,8 @@ pub struct Ended {
     summary: RunSummary,
     error: Option<LaneError>,
     saved: Result<(), Failure>,
+    /// Whether maps were to be written that nobody has any more.
+    maps_are_gone: bool,
 }
 
 impl Prepared {
@@ -248,9 +250,11 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
     drop(shown);
     let reading = run.read();
     drop(metrics);
-    let saved = sessions.first_mut().map_or(Ok(()), |session| lock(&maps).write(&mut **session));
+    let mut maps = lock(&maps);
+    let saved = sessions.first_mut().map_or(Ok(()), |session| maps.write(&mut **session));
+    let maps_are_gone = sessions.is_empty() && maps.writes();
     drop(sessions);
-    Ok(Ended { summary: run.summary(&reading), device, error, saved })
+    Ok(Ended { summary: run.summary(&reading), device, error, saved, maps_are_gone })
 }
 
 /// Lets others ask for metrics.
@@ -342,7 +346,7 @@ pub fn warm_up(session: &mut dyn Session, program: &Program) -> Result<(), Devic
 impl Ended {
     /// Prints what came of it, and says how it ended. Frames are those of memory that the run had.
     pub fn report(self, args: &Args, frames: Option<Balance>) -> Result<(), Failure> {
-        let Ended { device, summary, error, saved } = self;
+        let Ended { device, summary, error, saved, maps_are_gone } = self;
         let text = match args.json {
             true => report::json(&summary, frames),
             false => report::table(&summary, &device.info().name, frames),
@@ -352,10 +356,21 @@ impl Ended {
         } else {
             out::print(text)?;
         }
-        if let Some(error) = error {
-            out::error(&error.to_string());
-            return saved.and(Err(Failure::Silent(WRONG)));
+        let Some(error) = error else { return saved };
+        let code = match error {
+            // Whoever wanted an end did not want it to last.
+            LaneError::Device(DeviceError::Cancelled) => {
+                out::warn("what was under way took too long and was given up; its packets are counted as lost");
+                INTERRUPTED
+            }
+            error => {
+                out::error(&error.to_string());
+                WRONG
+            }
+        };
+        if maps_are_gone {
+            out::warn("no map is written: nobody knows how far what was under way has changed it");
         }
-        saved
+        saved.and(Err(Failure::Silent(code)))
     }
 }
