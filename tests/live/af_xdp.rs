@@ -59,18 +59,27 @@ fn frames_go_back_rewritten_until_a_signal_ends_it_in_order() {
 }
 
 #[test]
-fn an_interrupt_ends_it_though_whoever_started_it_ignores_interrupts() {
+fn an_interrupt_ends_it_though_whoever_started_it_ignores_interrupts_and_nohup_has_its_way() {
     let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
-    let mut command = command(&right, "minimal", &["--af-xdp", veth.right.name()]);
-    // SAFETY: between fork and exec it only sets what a signal does.
+    let mut peer = PacketSocket::at(&veth.left);
+    let mut command = command(&right, "mac_swap", &["--af-xdp", veth.right.name(), "--only", "udp/9"]);
+    // SAFETY: between fork and exec it only sets what signals do.
     #[expect(unsafe_code, reason = "there is no safe way to pass on what is ignored")]
     unsafe {
         command.pre_exec(|| {
             libc::signal(libc::SIGINT, libc::SIG_IGN);
+            libc::signal(libc::SIGHUP, libc::SIG_IGN);
             Ok(())
         });
     }
     let running = Running::start(command);
+    running.signal("HUP");
+    // By then a run that hears it has ended.
+    std::thread::sleep(NOTHING);
+    let sent = udp(&veth, 9, &[1; 20]);
+    peer.send(&sent);
+    let back = swapped(sent);
+    assert!(peer.receive_where(SOON, |frame| frame.bytes == back).is_some(), "it has gone");
     running.signal("INT");
     assert!(running.end().status.success());
 }

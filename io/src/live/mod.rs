@@ -13,6 +13,8 @@
 
 pub mod checksum;
 mod count;
+#[cfg(feature = "live")]
+pub mod hangup;
 mod holder;
 #[cfg(feature = "af-xdp")]
 pub mod link;

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use portcullis::device::CancelToken;
+#[cfg(all(target_os = "linux", feature = "live"))]
+use portcullis::io::live::hangup::still_ignored;
 
 use crate::cli::failure::INTERRUPTED;
 use crate::cli::out;
@@ -34,10 +36,10 @@ impl Interrupt {
     }
 
     /// The same, and one that is ignored is listened to as well: whoever runs live traffic in the background, where shells
-    /// ignore Ctrl-C, has no other way of ending it in order.
+    /// ignore Ctrl-C, has no other way of ending it in order. What `nohup` ignores is not, for that is what it is asked for.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn listen_always(&self) {
-        let _ = ctrlc::set_handler(self.handler());
+        still_ignored(|| _ = ctrlc::set_handler(self.handler()));
     }
 
     fn handler(&self) -> impl FnMut() + 'static + Send + use<> {
