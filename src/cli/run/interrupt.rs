@@ -25,6 +25,7 @@ pub struct Interrupt {
     /// Give up what is in flight too.
     pub give_up: CancelToken,
     begun: Arc<AtomicBool>,
+    ended: Arc<AtomicBool>,
 }
 
 impl Interrupt {
@@ -43,7 +44,7 @@ impl Interrupt {
     }
 
     fn handler(&self) -> impl FnMut() + 'static + Send + use<> {
-        let Interrupt { stop, give_up, begun } = self.clone();
+        let Interrupt { stop, give_up, begun, ended } = self.clone();
         let count = AtomicU32::new(0);
         move || {
             if count.fetch_add(1, Ordering::Relaxed) > 0 {
@@ -52,14 +53,16 @@ impl Interrupt {
                 std::process::exit(INTERRUPTED.into());
             }
             stop.cancel();
-            let (give_up, begun) = (give_up.clone(), begun.clone());
+            let (give_up, begun, ended) = (give_up.clone(), begun.clone(), ended.clone());
             std::thread::spawn(move || {
                 // Here, since nobody may be reading standard error, and the handler must not wait.
                 std::thread::sleep(AT_ONCE);
                 if !begun.load(Ordering::Relaxed) {
                     std::process::exit(INTERRUPTED.into());
                 }
-                out::note("interrupted: finishing what is under way (again: end at once)");
+                if !ended.load(Ordering::Relaxed) {
+                    out::note("interrupted: finishing what is under way (again: end at once)");
+                }
                 std::thread::sleep(GRACE);
                 give_up.cancel();
             });
@@ -70,5 +73,11 @@ impl Interrupt {
     /// whoever waits, and late enough for what is about to begin and stop in order.
     pub fn begin(&self) {
         self.begun.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on there is nothing under way any more, and a Ctrl-C before this is not told of behind the totals.
+    #[cfg(all(target_os = "linux", feature = "live"))]
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
     }
 }

@@ -254,6 +254,7 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
     let saved = sessions.first_mut().map_or(Ok(()), |session| maps.write(&mut **session));
     let maps_are_gone = sessions.is_empty() && maps.writes();
     drop(sessions);
+    interrupt.end();
     Ok(Ended { summary: run.summary(&reading), device, error, saved, maps_are_gone })
 }
 
