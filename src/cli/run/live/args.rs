@@ -14,7 +14,7 @@ pub struct LiveArgs {
     pub af_xdp: Vec<String>,
     /// Give the verdicts on what a netfilter queue has: packets that a rule of the firewall sends there. PASS accepts, DROP
     /// drops, and so does everything else; may be given several times
-    #[arg(long, value_name = "N", conflicts_with = "af_xdp", help_heading = "Live packets")]
+    #[arg(long, value_name = "N", value_parser = queue, conflicts_with = "af_xdp", help_heading = "Live packets")]
     pub nfqueue: Vec<u16>,
     /// Accept packets of a netfilter queue on which nobody can give a verdict, as the queue is full
     #[arg(long, requires = "nfqueue", conflicts_with = "af_xdp", help_heading = "Live packets")]
@@ -72,7 +72,7 @@ pub struct LiveArgs {
     #[arg(long, value_name = "PATH", value_parser = clap::builder::PathBufValueParser::new(), conflicts_with = "read", help_heading = "Live packets")]
     pub control: Option<PathBuf>,
     /// Keep the threads of queues on these processors, in turn
-    #[arg(long, value_name = "CPUS", value_delimiter = ',', conflicts_with = "read", help_heading = "Live packets")]
+    #[arg(long, value_name = "CPUS", value_parser = processor, value_delimiter = ',', conflicts_with = "read", help_heading = "Live packets")]
     pub pin: Vec<u16>,
     /// Stop after this time, as `10s` or `500ms`
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "read", help_heading = "Live packets")]
@@ -102,6 +102,14 @@ fn interval(text: &str) -> Result<Duration, String> {
         short if short < SHORTEST => Err("expected 100ms or more".into()),
         interval => Ok(interval),
     }
+}
+
+fn queue(text: &str) -> Result<u16, String> {
+    text.parse().map_err(|_| "expected a queue's number, from 0 to 65535".into())
+}
+
+fn processor(text: &str) -> Result<u16, String> {
+    text.parse().map_err(|_| "expected numbers of processors, counted from 0, as `2,3`".into())
 }
 
 fn redirect(text: &str) -> Result<(u32, String), String> {
@@ -155,10 +163,17 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_redirected_to_interfaces() {
+    fn numbers_are_what_they_are_numbers_of() {
         assert_eq!(redirect("3=eth1"), Ok((3, "eth1".into())));
         for text in ["", "3", "=eth1", "3=", "x=eth1", "-1=eth1", "16777216=eth1"] {
             assert!(redirect(text).is_err(), "{text:?}");
+        }
+        assert_eq!((queue("65535"), processor("3")), (Ok(65535), Ok(3)));
+        for text in ["", "x", "65536", "-1", "0-3"] {
+            assert!(
+                queue(text).unwrap_err().contains("65535") && processor(text).unwrap_err().contains("2,3"),
+                "{text:?}"
+            );
         }
         assert_eq!(frames("4096"), Ok(4096));
         assert!(["0", "63", "100", "2097152", "x"].iter().all(|text| frames(text).is_err()));
