@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use portcullis_live_tests::frames::{swapped, udp};
@@ -53,6 +54,26 @@ fn a_device_that_is_not_through_in_time_is_not_waited_for() {
     let line: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     assert!(line["packets"].as_u64() > Some(0) && line["lost"]["failed"] == line["packets"], "{line}");
     assert!(!Path::new(&path("seen.csv")).exists());
+}
+
+#[test]
+fn a_state_that_cannot_be_written_is_told_where_totals_cannot_be_printed() {
+    let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
+    let place = tempfile::tempdir().unwrap();
+    let path = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("endless.wgsl"), ENDLESS).unwrap();
+    std::fs::create_dir(path("folder")).unwrap();
+    let state = path("folder/state");
+    let whole = command(&right, &path("endless"), &["--af-xdp", veth.right.name(), "--state", &state]);
+    let mut command = right.command("sh");
+    command.args(["-c", "exec \"$@\" > /dev/full", "sh"]).args(whole.get_args().skip(3));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = Running::start(command);
+    running.hear("capabilities");
+    std::fs::remove_dir_all(path("folder")).unwrap();
+    running.signal("INT");
+    let Ended { status, stderr, .. } = running.end();
+    assert!(status.code() == Some(1) && stderr.contains(&state), "{status}: {stderr}");
 }
 
 /// How many interfaces of a run's own there are.

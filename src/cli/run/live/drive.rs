@@ -352,12 +352,14 @@ impl Ended {
             true => report::json(&summary, frames),
             false => report::table(&summary, &device.info().name, frames),
         };
-        if args.takes_stdout() {
+        // Where they cannot be printed, it is said all the same how it ended.
+        let printed = if args.takes_stdout() {
             out::note(text.trim_end());
+            Ok(())
         } else {
-            out::print(text)?;
-        }
-        let Some(error) = error else { return saved };
+            out::print(text)
+        };
+        let Some(error) = error else { return saved.and(printed) };
         let code = match error {
             // Whoever wanted an end did not want it to last.
             LaneError::Device(DeviceError::Cancelled) => {
