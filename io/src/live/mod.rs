@@ -15,6 +15,7 @@ pub mod checksum;
 mod count;
 #[cfg(feature = "live")]
 pub mod hangup;
+#[cfg(feature = "live")]
 mod holder;
 #[cfg(feature = "af-xdp")]
 pub mod link;
@@ -26,6 +27,7 @@ use portcullis_core::device::Done;
 use portcullis_core::packet::{Batch, Span};
 
 pub use count::{Carried, Loss, Losses, Received};
+#[cfg(feature = "live")]
 pub use holder::Holder;
 
 /// Takes live packets and gathers them into batches.
