@@ -39,6 +39,8 @@
 #[cfg(all(target_os = "linux", feature = "af-xdp"))]
 pub mod af_xdp;
 pub mod capture;
+#[cfg(all(target_os = "linux", feature = "dpdk"))]
+pub mod dpdk;
 mod layout;
 #[cfg(target_os = "linux")]
 pub mod live;

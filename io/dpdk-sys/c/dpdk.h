@@ -1,0 +1,14 @@
+/* What Rust declarations are made of. */
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_dev.h>
+#include <rte_ethdev.h>
+#include <rte_gpudev.h>
+#include <rte_lcore.h>
+#include <rte_log.h>
+#include <rte_malloc.h>
+#include <rte_mbuf.h>
+#include <rte_mempool.h>
+#include <rte_version.h>
+
+#include "shim.h"

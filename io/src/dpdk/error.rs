@@ -1,0 +1,131 @@
+//! What can be wrong with DPDK.
+
+use std::io;
+
+use portcullis_core::packet::ArenaError;
+use portcullis_core::reason;
+
+use crate::live::LiveError;
+
+/// Why DPDK cannot be used as asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DpdkError {
+    /// DPDK does not begin.
+    #[error("DPDK does not begin with `{}`: {}{}", .arguments.join(" "), reason(.error), quote(.said))]
+    Eal {
+        /// What it was given.
+        arguments: Vec<String>,
+        /// Its error.
+        error: io::Error,
+        /// What it said.
+        said: Vec<String>,
+    },
+    /// It was begun before with something else.
+    #[error("DPDK runs in this process already, begun with `{}`: it can be begun once", .arguments.join(" "))]
+    Twice {
+        /// What it was given then.
+        arguments: Vec<String>,
+    },
+    /// There are no huge pages.
+    #[error(
+        "{port}: a network card needs huge pages, and none are free; reserve some, 1 GiB for example: \
+         echo 512 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
+    )]
+    NoHugePages {
+        /// The port that needs them.
+        port: String,
+    },
+    /// A port's text means nothing.
+    #[error(
+        "`{text}` is no port: {why}; ports are PCI addresses (0000:03:00.0), numbers (0), and devices that DPDK makes \
+             (net_pcap0,rx_pcap=in.pcap,tx_pcap=out.pcap)"
+    )]
+    Text {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A port cannot be had.
+    #[error("{port}: DPDK has no such port: {}{}{}", reason(.error), advice(.hint), quote(.said))]
+    Probe {
+        /// The port.
+        port: String,
+        /// DPDK's error.
+        error: io::Error,
+        /// What to do.
+        hint: Option<String>,
+        /// What it said.
+        said: Vec<String>,
+    },
+    /// Something that is asked of a port.
+    #[error("{port}: {what}: {}{}", reason(.error), quote(.said))]
+    Port {
+        /// The port.
+        port: String,
+        /// What was to be done.
+        what: String,
+        /// DPDK's error.
+        error: io::Error,
+        /// What it said.
+        said: Vec<String>,
+    },
+    /// A port has fewer queues.
+    #[error("{port} ({driver}) has {most} {kind} queues at most, and {asked} are needed")]
+    Queues {
+        /// The port.
+        port: String,
+        /// Its driver.
+        driver: String,
+        /// `receive`, `transmit`.
+        kind: &'static str,
+        /// How many there may be.
+        most: u16,
+        /// How many are needed.
+        asked: u16,
+    },
+    /// No memory for packets.
+    #[error("no memory for {packets} packets ({bytes} bytes): {}{}", reason(.error), quote(.said))]
+    Pool {
+        /// How many packets.
+        packets: usize,
+        /// Bytes of their buffers.
+        bytes: usize,
+        /// DPDK's error.
+        error: io::Error,
+        /// What it said.
+        said: Vec<String>,
+    },
+    /// More memory than a batch can have.
+    #[error("too much memory for packets: {error}; use fewer queues, or fewer packets each (--frames)")]
+    TooMuchMemory {
+        /// Why.
+        error: ArenaError,
+    },
+    /// Receiving cannot begin.
+    #[error(transparent)]
+    Live(#[from] LiveError),
+}
+
+fn advice(hint: &Option<String>) -> String {
+    hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default()
+}
+
+/// DPDK's last lines: the first of them are about what went well.
+fn quote(lines: &[String]) -> String {
+    const LAST: usize = 4;
+    let lines = &lines[lines.len().saturating_sub(LAST)..];
+    if lines.is_empty() { String::new() } else { format!(" (DPDK says: {})", lines.join("; ")) }
+}
+
+/// An error as DPDK's functions give it: a negative number.
+pub(super) fn negative(result: i32) -> io::Error {
+    io::Error::from_raw_os_error(result.checked_neg().unwrap_or(libc::EINVAL))
+}
+
+/// `rte_errno`.
+pub(super) fn last() -> io::Error {
+    // SAFETY: it reads a variable of this thread's.
+    io::Error::from_raw_os_error(unsafe { portcullis_dpdk_sys::pc_errno() })
+}

@@ -1,0 +1,323 @@
+//! The memory that packets lie in, and packets' descriptions, which only their owner has.
+
+use std::ffi::CString;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use portcullis_core::packet::{Arena, Descriptor, Metadata, ROOM, Room, Span};
+use portcullis_dpdk_sys as sys;
+
+use super::eal::Eal;
+use super::error::{DpdkError, last};
+
+/// Bytes before a packet in its buffer, where its driver leaves them free (`RTE_PKTMBUF_HEADROOM`).
+pub(super) const HEADROOM: usize = sys::RTE_PKTMBUF_HEADROOM as usize;
+
+/// Bytes of the longest packet that comes in one buffer.
+pub const DATA: usize = 2048;
+
+/// Bytes from one buffer to the next. Not a power of two: the beginnings of all packets would fight for the same lines of a cache.
+const STRIDE: usize = (HEADROOM + DATA + ROOM as usize).next_multiple_of(64) + 64;
+
+/// Bytes of a long buffer, in which packets are put together: those of the longest one that a description has room for.
+const LONG_STRIDE: usize = 65536 - 64;
+
+/// Buffers of that length.
+const LONG: usize = 64;
+
+/// Descriptions that a processor keeps for itself (`RTE_MEMPOOL_CACHE_MAX_SIZE` is 512).
+const CACHE: u32 = 256;
+
+/// `SOCKET_ID_ANY` (`rte_memory.h`).
+const ANY_NODE: i32 = -1;
+
+/// Buffers side by side in one piece of memory, and the pools that they are taken from.
+#[derive(Debug)]
+pub(super) struct Memory {
+    pub span: Arc<Span>,
+    pool: Pool,
+    /// For packets that came in several buffers, or somewhere else.
+    long: Pool,
+    lists: Mutex<Vec<Lists>>,
+}
+
+/// A pool of packets without contents.
+#[derive(Debug)]
+struct Pool {
+    pool: NonNull<sys::rte_mempool>,
+    size: usize,
+}
+
+// SAFETY: DPDK's pools are made to be used by several threads at a time.
+unsafe impl Send for Pool {}
+// SAFETY: as above.
+unsafe impl Sync for Pool {}
+
+impl Pool {
+    /// Of `count` packets, whose buffers lie side by side from `at` on.
+    fn new(eal: &Eal, span: &Arc<Span>, at: usize, stride: usize, count: usize) -> Result<Pool, DpdkError> {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let name = CString::new(format!("portcullis{}", NUMBER.fetch_add(1, Ordering::Relaxed))).expect("no zero byte");
+        let length = stride * count;
+        // SAFETY: the bytes are the span's.
+        let first = unsafe { span.as_ptr().add(at) };
+        let memory = sys::rte_pktmbuf_extmem {
+            buf_ptr: first.cast(),
+            // What a card is told of the memory; where there is none nobody asks.
+            // SAFETY: the address is the span's; what DPDK does not know of it finds by itself, or says that it does not.
+            buf_iova: unsafe { sys::rte_mem_virt2iova(first.cast()) },
+            buf_len: length,
+            elt_size: stride as u16,
+        };
+        // SAFETY: the name ends with a zero byte, the memory is described as it is, and outlives the pool (`Memory`).
+        let pool = unsafe {
+            sys::rte_pktmbuf_pool_create_extbuf(
+                name.as_ptr(),
+                count as u32,
+                CACHE.min(count as u32 / 2),
+                0,
+                stride as u16,
+                sys::rte_socket_id() as i32,
+                &raw const memory,
+                1,
+            )
+        };
+        let pool = NonNull::new(pool).ok_or_else(|| DpdkError::Pool {
+            packets: count,
+            bytes: length,
+            error: last(),
+            said: eal.said(),
+        })?;
+        Ok(Pool { pool, size: count })
+    }
+
+    fn available(&self) -> usize {
+        // SAFETY: the pool is there.
+        unsafe { sys::rte_mempool_avail_count(self.pool.as_ptr()) as usize }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // Of a pool that is not full a description is somewhere yet: it stays, and so does its memory.
+        if self.available() == self.size {
+            // SAFETY: nobody has any of its descriptions.
+            unsafe { sys::rte_mempool_free(self.pool.as_ptr()) }
+        }
+    }
+}
+
+/// Gives memory that DPDK has allocated back.
+struct Allocated(NonNull<u8>);
+
+// SAFETY: DPDK's heap may be used by several threads.
+unsafe impl Send for Allocated {}
+// SAFETY: as above.
+unsafe impl Sync for Allocated {}
+
+impl Drop for Allocated {
+    fn drop(&mut self) {
+        // SAFETY: it came from `rte_malloc_socket`, and nobody has it any more.
+        unsafe { sys::rte_free(self.0.as_ptr().cast()) }
+    }
+}
+
+impl Memory {
+    /// For `packets` packets, which may come in at the same time or be on their way.
+    pub fn new(eal: &Eal, packets: usize) -> Result<Arc<Memory>, DpdkError> {
+        const PAGE: usize = 4096;
+        let short = packets * STRIDE;
+        let length = short + LONG * LONG_STRIDE;
+        let allocated = (length + portcullis_core::packet::READABLE_PAST_END).next_multiple_of(PAGE);
+        // SAFETY: there are no bytes to be read: the size and the alignment are numbers, and the type's name may be null.
+        let block = unsafe { sys::rte_malloc_socket(std::ptr::null(), allocated, PAGE as u32, ANY_NODE) };
+        let start = NonNull::new(block.cast::<u8>()).ok_or_else(|| DpdkError::Pool {
+            packets,
+            bytes: allocated,
+            error: std::io::Error::from_raw_os_error(libc::ENOMEM),
+            said: eal.said(),
+        })?;
+        let owner = Box::new(Allocated(start));
+        // SAFETY: the block is that long. Batches may be read before anybody has written to it.
+        unsafe { start.as_ptr().write_bytes(0, allocated) };
+        // SAFETY: it was just allocated, is aligned to a page and written, and is the arena's. Nobody looks at it through the arena:
+        // only its span is used, and through that only packets that somebody has.
+        let arena = unsafe { Arena::from_raw_parts(start, length, allocated, owner) };
+        let span = arena.map_err(|error| DpdkError::TooMuchMemory { error })?.span().clone();
+        let pool = Pool::new(eal, &span, 0, STRIDE, packets)?;
+        let long = Pool::new(eal, &span, short, LONG_STRIDE, LONG)?;
+        Ok(Arc::new(Memory { span, pool, long, lists: Mutex::default() }))
+    }
+
+    /// For queues to receive into.
+    pub fn pool(&self) -> *mut sys::rte_mempool {
+        self.pool.pool.as_ptr()
+    }
+
+    /// The memory as the shim has it.
+    pub fn shim(&self, room: Room) -> sys::pc_memory {
+        let room = if room == Room::Both { ROOM } else { 0 };
+        sys::pc_memory { base: self.span.as_ptr(), length: self.span.len(), room }
+    }
+
+    /// Packets there are in all, and those that nobody has now.
+    pub fn count(&self) -> (usize, usize) {
+        (self.pool.size + self.long.size, self.pool.available() + self.long.available())
+    }
+
+    /// Puts a packet together that came in pieces, or somewhere else: `length` bytes. `None` where there is no room for it now, or at
+    /// all; the packet is gone then.
+    pub fn put_together(&self, mut mbuf: Mbuf, length: usize) -> Option<(Mbuf, Descriptor)> {
+        if length > LONG_STRIDE - HEADROOM - ROOM as usize {
+            return None;
+        }
+        let mut made = [std::ptr::null_mut()];
+        // SAFETY: there is room for one.
+        if unsafe { sys::pc_take(self.long.pool.as_ptr(), made.as_mut_ptr(), 1) } != 0 {
+            return None;
+        }
+        let long = Mbuf(made[0]);
+        // SAFETY: both are ours. The place has room for as many bytes as are asked for.
+        let (at, copied) = unsafe {
+            let at = sys::pc_begin(long.0, length as u32);
+            if at.is_null() {
+                return None;
+            }
+            (at, sys::pc_copy(mbuf.as_ptr(), at, length as u32))
+        };
+        let offset = at as usize - self.span.as_ptr() as usize;
+        Some((long, Descriptor { offset: offset as u32, length: copied }))
+    }
+
+    /// Lists with nothing in them.
+    pub fn take_lists(&self) -> Lists {
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    }
+
+    /// Takes lists for the next batch; packets in them go back to their pools.
+    pub fn put_lists(&self, mut lists: Lists) {
+        lists.mbufs.free();
+        lists.descriptors.clear();
+        lists.metadata.clear();
+        lists.queues.clear();
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner).push(lists);
+    }
+}
+
+/// A packet that is ours.
+#[derive(Debug)]
+#[repr(transparent)]
+pub(super) struct Mbuf(*mut sys::rte_mbuf);
+
+// SAFETY: whoever has it has it alone.
+unsafe impl Send for Mbuf {}
+
+impl Mbuf {
+    /// For DPDK, while it is borrowed.
+    pub fn as_ptr(&mut self) -> *mut sys::rte_mbuf {
+        self.0
+    }
+}
+
+impl Drop for Mbuf {
+    fn drop(&mut self) {
+        // SAFETY: it is ours, and gone.
+        unsafe { sys::pc_free(&raw mut self.0, 1) }
+    }
+}
+
+/// Packets that are ours, one after the other as DPDK wants them.
+#[derive(Debug, Default)]
+pub(super) struct Mbufs(Vec<*mut sys::rte_mbuf>);
+
+// SAFETY: whoever has them has them alone.
+unsafe impl Send for Mbufs {}
+// SAFETY: who looks at them sees how many there are.
+unsafe impl Sync for Mbufs {}
+
+impl Mbufs {
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds packets that `fill` writes, which gives their number: at most `most`.
+    ///
+    /// # Safety
+    /// As many as it says are written, and are nobody else's.
+    pub unsafe fn extend(&mut self, most: usize, fill: impl FnOnce(*mut *mut sys::rte_mbuf) -> usize) -> usize {
+        self.0.reserve(most);
+        let count = fill(self.0.spare_capacity_mut().as_mut_ptr().cast());
+        debug_assert!(count <= most);
+        // SAFETY: so many were reserved, and are written.
+        unsafe { self.0.set_len(self.0.len() + count) };
+        count
+    }
+
+    pub fn push(&mut self, mbuf: Mbuf) {
+        self.0.push(mbuf.0);
+        std::mem::forget(mbuf);
+    }
+
+    /// Takes all packets out, in order.
+    pub fn drain(&mut self) -> impl Iterator<Item = Mbuf> + '_ {
+        self.0.drain(..).map(Mbuf)
+    }
+
+    /// Takes packets out, from the `first` on.
+    pub fn drain_from(&mut self, first: usize) -> Vec<Mbuf> {
+        self.0.drain(first..).map(Mbuf).collect()
+    }
+
+    /// For DPDK, which may read the list, and take packets from its beginning ([`Mbufs::taken`]).
+    pub fn as_mut_ptr(&mut self) -> *mut *mut sys::rte_mbuf {
+        self.0.as_mut_ptr()
+    }
+
+    /// Forgets the first packets.
+    ///
+    /// # Safety
+    /// They are somebody else's now.
+    pub unsafe fn taken(&mut self, count: usize) {
+        self.0.drain(..count);
+    }
+
+    /// Gives all of them back to their pools.
+    pub fn free(&mut self) {
+        if !self.0.is_empty() {
+            // SAFETY: they are ours, and forgotten.
+            unsafe { sys::pc_free(self.0.as_mut_ptr(), self.0.len()) };
+            self.0.clear();
+        }
+    }
+}
+
+impl Drop for Mbufs {
+    fn drop(&mut self) {
+        self.free();
+    }
+}
+
+/// What batches are made of.
+#[derive(Debug, Default)]
+pub(super) struct Lists {
+    pub mbufs: Mbufs,
+    pub descriptors: Vec<Descriptor>,
+    pub metadata: Vec<Metadata>,
+    /// By which of the lane's queues each packet came; empty where there is one.
+    pub queues: Vec<u16>,
+}
+
+/// The packets of a batch: its companion. Dropped with it, they go back to their pools.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub mbufs: Mbufs,
+    pub queues: Vec<u16>,
+    /// Pools outlive their packets.
+    #[expect(dead_code, reason = "kept for its drop")]
+    pub memory: Arc<Memory>,
+}

@@ -1,0 +1,24 @@
+//! Packets by DPDK.
+//!
+//! Packets lie side by side in one piece of memory, which all ports of a run receive into, so that a filter works on them where they
+//! are, and one that came in by one port goes out by another without a copy. DPDK's descriptions of them (mbufs) are looked at in C
+//! alone (`portcullis-dpdk-sys`), a burst at a time.
+//!
+//! A process has one DPDK, which begins with the first run and stays.
+#![allow(unsafe_code)]
+
+mod eal;
+mod error;
+mod executor;
+mod log;
+mod memory;
+mod open;
+mod port;
+mod receiver;
+mod spec;
+
+pub use eal::{Eal, EalOptions};
+pub use error::DpdkError;
+pub use open::{Dpdk, Options, Packets, open};
+pub use port::PortInfo;
+pub use spec::PortSpec;

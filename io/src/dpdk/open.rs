@@ -1,0 +1,192 @@
+//! Ports, memory and lanes for a run.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use portcullis_core::packet::Room;
+
+use super::eal::{Eal, EalOptions};
+use super::error::DpdkError;
+use super::executor::{self, DpdkExecutor, SendQueue, Ways};
+use super::memory::Memory;
+use super::port::{Port, PortInfo, RING};
+use super::receiver::{DpdkReceiver, Handing, Queue};
+use super::spec::PortSpec;
+use crate::live::Lane;
+
+/// What a run is to have.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where packets come in. A port's number in metadata is its index here.
+    pub ports: Vec<PortSpec>,
+    /// Queues of each that packets come in by; each has a lane, if nothing else is said.
+    pub queues: u16,
+    /// Whether one lane has all queues: for filters whose state all packets share.
+    pub one_lane: bool,
+    /// Which port packets go out of that are redirected to a target: one of `ports`, or another one.
+    pub redirect: Vec<(u32, PortSpec)>,
+    /// The port by which packets get into the kernel's stack; they are lost where this is `None`.
+    pub pass_to: Option<PortSpec>,
+    /// What DPDK is given beside.
+    pub eal: Vec<String>,
+    /// Whether packets have room for filters that change lengths.
+    pub room: Room,
+    /// Whether batches carry metadata.
+    pub metadata: bool,
+    /// Whether the filter writes to packets ([`af_xdp::Options::rewrites`](crate::af_xdp::Options::rewrites)).
+    pub rewrites: bool,
+    /// Packets for each queue, at least 64: a driver's rings have up to 2,048 of them, and the rest are in batches.
+    pub packets: u32,
+}
+
+impl Options {
+    /// Packets for each queue, if nobody says otherwise.
+    pub const PACKETS: u32 = 8192;
+}
+
+/// Ports that are open.
+pub struct Dpdk {
+    /// What packets come in by and go out by; each is to be driven from now on.
+    pub lanes: Vec<Lane>,
+    /// What there is of each port: those that packets come in by, and then those that they only go out of.
+    pub info: Vec<PortInfo>,
+    ports: Vec<Port>,
+    memory: Arc<Memory>,
+}
+
+/// Where packets' memory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Packets {
+    /// There are in all.
+    pub all: usize,
+    /// Nobody needs them.
+    pub home: usize,
+}
+
+impl Dpdk {
+    /// No more packets come in; what has come can still be received from most drivers.
+    pub fn stop(&mut self) {
+        self.ports.iter_mut().for_each(Port::stop);
+    }
+
+    /// Closes all, and says where packets are then: all of them at home, if none was lost.
+    pub fn close(self) -> Packets {
+        let Dpdk { lanes, ports, memory, .. } = self;
+        drop(lanes);
+        drop(ports);
+        let (all, home) = memory.count();
+        Packets { all, home }
+    }
+}
+
+/// Opens ports: from the moment when this comes back, packets come in.
+///
+/// # Errors
+/// [`DpdkError`] tells what to do. Nothing is left behind, but for DPDK itself, which stays as it was begun.
+pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
+    let others = options.redirect.iter().map(|(_, port)| port).chain(&options.pass_to);
+    let card = options.ports.iter().chain(others).find(|port| !matches!(port, PortSpec::Made(_)));
+    let eal = Eal::start(&EalOptions { arguments: options.eal.clone(), card: card.map(ToString::to_string) })?;
+
+    let queues = options.queues.max(1);
+    let count = options.ports.len() * usize::from(queues);
+    let lanes = if options.one_lane { 1 } else { count };
+    // Each lane sends by a queue of its own, where there are as many.
+    let mut run = Run { eal, ports: Vec::new(), by_name: BTreeMap::new(), lanes, out: BTreeMap::new() };
+    for port in &options.ports {
+        run.port(port)?;
+    }
+    let receiving = run.ports.len();
+    let redirect: Vec<(u32, usize)> = options
+        .redirect
+        .iter()
+        .map(|(target, port)| Ok((*target, run.port(port)?)))
+        .collect::<Result<_, DpdkError>>()?;
+    let pass_to = options.pass_to.as_ref().map(|port| run.port(port)).transpose()?;
+
+    let sending = run.ports.len() * lanes * usize::from(RING);
+    let memory = Memory::new(eal, (count * options.packets as usize + sending).max(1024))?;
+    let mut info = Vec::new();
+    for (index, port) in run.ports.iter_mut().enumerate() {
+        let send = lanes.min(usize::from(port.most_send_queues())).max(1) as u16;
+        // Some drivers do not start without a queue to receive by.
+        let receive = if index < receiving { queues } else { 1 };
+        port.start(receive, send, &memory)?;
+        info.push(port.info(receive, send));
+    }
+
+    let handing = Handing { room: options.room, metadata: options.metadata, complete: false };
+    let mut by_lane: Vec<Vec<(usize, u16)>> = vec![Vec::new(); lanes];
+    let all = (0..receiving).flat_map(|port| (0..queues).map(move |queue| (port, queue)));
+    for (number, it) in all.enumerate() {
+        by_lane[number % lanes].push(it);
+    }
+    let mut made = Vec::new();
+    for (lane, queues) in by_lane.into_iter().enumerate() {
+        let leaves: Vec<bool> = queues.iter().map(|(port, _)| leaves_checksums(&info[*port].driver)).collect();
+        let leaves = leaves.contains(&true);
+        let names: Vec<String> = queues.iter().map(|(port, queue)| format!("{}:{queue}", info[*port].name)).collect();
+        let ways = Ways {
+            back: queues.iter().map(|(port, _)| run.way(*port, lane)).collect(),
+            redirect: redirect.iter().map(|(target, port)| (*target, run.way(*port, lane))).collect(),
+            stack: pass_to.map(|port| run.way(port, lane)),
+        };
+        // The lane with a port's first queue counts what the port has dropped.
+        let counts = queues.iter().filter(|(_, queue)| *queue == 0).map(|(port, _)| run.ports[*port].number).collect();
+        let most = queues.len() * options.packets as usize / 2;
+        let queues =
+            queues.into_iter().map(|(port, queue)| Queue { port: run.ports[port].number, queue, number: port as u32 });
+        let handing = Handing { complete: options.rewrites && leaves, ..handing };
+        let receiver = DpdkReceiver::new(memory.clone(), handing, queues.collect(), counts, most);
+        let executor = DpdkExecutor::new(memory.clone(), options.room, !options.rewrites && leaves, ways);
+        made.push(Lane {
+            name: names.join(" "),
+            memory: Some(memory.span.clone()),
+            receiver: Box::new(receiver),
+            executor: Box::new(executor),
+        });
+    }
+    Ok(Dpdk { lanes: made, info, ports: run.ports, memory })
+}
+
+/// What is open so far.
+struct Run {
+    eal: &'static Eal,
+    ports: Vec<Port>,
+    /// Ports by what they are called.
+    by_name: BTreeMap<String, usize>,
+    lanes: usize,
+    /// Ways out, by port and queue.
+    out: BTreeMap<(usize, u16), executor::Port>,
+}
+
+impl Run {
+    /// A port's index. It is opened once.
+    fn port(&mut self, spec: &PortSpec) -> Result<usize, DpdkError> {
+        if let Some(index) = self.by_name.get(&spec.to_string()) {
+            return Ok(*index);
+        }
+        let port = Port::open(self.eal, spec)?;
+        if let Some(index) = self.ports.iter().position(|known| known.number == port.number) {
+            // Named in another way before. It is closed with the one that has it.
+            std::mem::forget(port);
+            return Ok(index);
+        }
+        self.by_name.insert(spec.to_string(), self.ports.len());
+        self.ports.push(port);
+        Ok(self.ports.len() - 1)
+    }
+
+    /// The way out of a port for a lane.
+    fn way(&mut self, port: usize, lane: usize) -> executor::Port {
+        let queues = self.lanes.min(usize::from(self.ports[port].most_send_queues())).max(1);
+        let queue = (lane % queues) as u16;
+        let number = self.ports[port].number;
+        self.out.entry((port, queue)).or_insert_with(|| Arc::new(Mutex::new(SendQueue { port: number, queue }))).clone()
+    }
+}
+
+/// Whether packets of a driver may have checksums that their sender on this machine left to a card that there is not.
+fn leaves_checksums(driver: &str) -> bool {
+    ["net_af_packet", "net_af_xdp", "net_tap", "net_virtio", "net_virtio_user", "net_vhost"].contains(&driver)
+}

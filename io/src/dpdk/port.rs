@@ -1,0 +1,244 @@
+//! Ports.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::sync::Arc;
+
+use portcullis_dpdk_sys as sys;
+
+use super::eal::Eal;
+use super::error::{DpdkError, negative};
+use super::memory::Memory;
+use super::spec::PortSpec;
+
+/// Entries of a queue's ring, where its driver lets us choose.
+pub(super) const RING: u16 = 1024;
+
+/// What there is at a port.
+#[derive(Debug, Clone)]
+pub struct PortInfo {
+    /// What it is called.
+    pub name: String,
+    /// Its number in DPDK.
+    pub number: u16,
+    /// Its driver (`net_pcap`).
+    pub driver: String,
+    /// Queues that packets come in by.
+    pub receive_queues: u16,
+    /// Queues that packets go out by.
+    pub send_queues: u16,
+    /// Its MAC address.
+    pub mac: [u8; 6],
+    /// The NUMA node it is at; none where nobody knows.
+    pub node: Option<u32>,
+}
+
+/// A port that is ours. Dropped, it is stopped and closed, and its packets are back in their pools.
+#[derive(Debug)]
+pub(super) struct Port {
+    eal: &'static Eal,
+    pub name: String,
+    pub number: u16,
+    info: sys::rte_eth_dev_info,
+    is_started: bool,
+    /// Whose packets its queues have.
+    _memory: Option<Arc<Memory>>,
+}
+
+// SAFETY: the pointers in a port's description are to what its driver has, which stays.
+unsafe impl Send for Port {}
+// SAFETY: as above.
+unsafe impl Sync for Port {}
+
+impl Port {
+    /// Finds a port, or has DPDK make it.
+    pub fn open(eal: &'static Eal, spec: &PortSpec) -> Result<Port, DpdkError> {
+        // Of what was said before, nothing is about this port.
+        eal.said();
+        let probe = |error, hint| DpdkError::Probe { port: spec.to_string(), error, hint, said: eal.said() };
+        let number = match spec {
+            PortSpec::Number(number) => {
+                // SAFETY: DPDK has begun.
+                let (is_valid, count) =
+                    unsafe { (sys::rte_eth_dev_is_valid_port(*number) != 0, sys::rte_eth_dev_count_avail()) };
+                if !is_valid {
+                    let hint =
+                        format!("it has found {count}; those that it makes are named, or given by --eal '--vdev …'");
+                    return Err(probe(io::Error::from_raw_os_error(libc::ENODEV), Some(hint)));
+                }
+                *number
+            }
+            PortSpec::Card(text) | PortSpec::Made(text) => {
+                let arguments = CString::new(text.as_str()).expect("looked at when it was read");
+                let name = CString::new(spec.name()).expect("a part of it");
+                if let Some(number) = number_of(&name) {
+                    let error = io::Error::from_raw_os_error(libc::EEXIST);
+                    return Err(probe(error, Some(format!("port {number} has this name; give it that number"))));
+                }
+                // SAFETY: the text ends with a zero byte.
+                let result = unsafe { sys::rte_dev_probe(arguments.as_ptr()) };
+                if result < 0 {
+                    return Err(probe(negative(result), missing(spec)));
+                }
+                number_of(&name).ok_or_else(|| probe(io::Error::from_raw_os_error(libc::ENODEV), missing(spec)))?
+            }
+        };
+        let mut info = sys::rte_eth_dev_info::default();
+        // SAFETY: the description is written, and no further.
+        let result = unsafe { sys::rte_eth_dev_info_get(number, &raw mut info) };
+        let name = match spec {
+            PortSpec::Number(_) => name_of(number).unwrap_or_else(|| spec.to_string()),
+            _ => spec.to_string(),
+        };
+        let port = Port { eal, name, number, info, is_started: false, _memory: None };
+        port.check(result, "its description")?;
+        Ok(port)
+    }
+
+    /// Has packets come in by and go out of so many queues, into a memory's buffers.
+    pub fn start(&mut self, receive: u16, send: u16, memory: &Arc<Memory>) -> Result<(), DpdkError> {
+        let queues =
+            |kind, most, asked| DpdkError::Queues { port: self.name.clone(), driver: self.driver(), kind, most, asked };
+        if receive > self.info.max_rx_queues {
+            return Err(queues("receive", self.info.max_rx_queues, receive));
+        }
+        if send > self.info.max_tx_queues {
+            return Err(queues("transmit", self.info.max_tx_queues, send));
+        }
+        let mut conf = sys::rte_eth_conf::default();
+        if receive > 1 {
+            conf.rxmode.mq_mode = sys::rte_eth_rx_mq_mode::RTE_ETH_MQ_RX_RSS;
+            // SAFETY: a constant.
+            conf.rx_adv_conf.rss_conf.rss_hf = unsafe { sys::pc_rss_flows } & self.info.flow_type_rss_offloads;
+        }
+        // Longer packets than a buffer has room for come in several, where the driver can do that, and are put together.
+        // SAFETY: a constant.
+        conf.rxmode.offloads = unsafe { sys::pc_scatter } & self.info.rx_offload_capa;
+        // SAFETY: the configuration is read.
+        let result = unsafe { sys::rte_eth_dev_configure(self.number, receive, send, &raw const conf) };
+        self.check(result, "setting it up")?;
+        let (mut rx_ring, mut tx_ring) = (RING, RING);
+        // SAFETY: both numbers are written.
+        let result = unsafe { sys::rte_eth_dev_adjust_nb_rx_tx_desc(self.number, &raw mut rx_ring, &raw mut tx_ring) };
+        self.check(result, "the size of its rings")?;
+        // SAFETY: the port is configured.
+        let node = unsafe { sys::rte_eth_dev_socket_id(self.number) } as u32;
+        for queue in 0..receive {
+            // SAFETY: the pool is there as long as the port is.
+            let result = unsafe {
+                sys::rte_eth_rx_queue_setup(self.number, queue, rx_ring, node, std::ptr::null(), memory.pool())
+            };
+            self.check(result, &format!("receive queue {queue}"))?;
+        }
+        for queue in 0..send {
+            // SAFETY: there are no options.
+            let result = unsafe { sys::rte_eth_tx_queue_setup(self.number, queue, tx_ring, node, std::ptr::null()) };
+            self.check(result, &format!("transmit queue {queue}"))?;
+        }
+        self._memory = Some(memory.clone());
+        // SAFETY: it is set up.
+        let result = unsafe { sys::rte_eth_dev_start(self.number) };
+        self.check(result, "starting it")?;
+        self.is_started = true;
+        // What comes is the filter's to judge, whomever it is for. Many drivers have nothing to switch on.
+        // SAFETY: it is started.
+        let result = unsafe { sys::rte_eth_promiscuous_enable(self.number) };
+        if result == -libc::ENOTSUP { Ok(()) } else { self.check(result, "receiving what is for others") }
+    }
+
+    /// No more packets come.
+    pub fn stop(&mut self) {
+        if std::mem::take(&mut self.is_started) {
+            // SAFETY: it is started. What it says is of no use: there is nothing else to be done.
+            unsafe { sys::rte_eth_dev_stop(self.number) };
+        }
+    }
+
+    /// Packets that were dropped for want of room, by the driver's count.
+    pub fn dropped(number: u16) -> u64 {
+        let mut stats = sys::rte_eth_stats::default();
+        // SAFETY: the counts are written, and no further.
+        let result = unsafe { sys::rte_eth_stats_get(number, &raw mut stats) };
+        if result == 0 { stats.imissed + stats.rx_nombuf } else { 0 }
+    }
+
+    pub fn driver(&self) -> String {
+        // SAFETY: the driver's name ends with a zero byte, and stays.
+        unsafe { CStr::from_ptr(self.info.driver_name) }.to_string_lossy().into_owned()
+    }
+
+    /// Transmit queues that there may be.
+    pub fn most_send_queues(&self) -> u16 {
+        self.info.max_tx_queues
+    }
+
+    pub fn info(&self, receive_queues: u16, send_queues: u16) -> PortInfo {
+        let mut mac = sys::rte_ether_addr::default();
+        // SAFETY: the address is written, and no further; and the node is a number.
+        let node = unsafe {
+            sys::rte_eth_macaddr_get(self.number, &raw mut mac);
+            sys::rte_eth_dev_socket_id(self.number)
+        };
+        PortInfo {
+            name: self.name.clone(),
+            number: self.number,
+            driver: self.driver(),
+            receive_queues,
+            send_queues,
+            mac: mac.addr_bytes,
+            node: u32::try_from(node).ok(),
+        }
+    }
+
+    fn check(&self, result: i32, what: &str) -> Result<(), DpdkError> {
+        if result >= 0 {
+            return Ok(());
+        }
+        Err(DpdkError::Port {
+            port: self.name.clone(),
+            what: what.to_owned(),
+            error: negative(result),
+            said: self.eal.said(),
+        })
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        self.stop();
+        // SAFETY: it is stopped. A device that DPDK has made is gone with it.
+        unsafe { sys::rte_eth_dev_close(self.number) };
+    }
+}
+
+fn number_of(name: &CStr) -> Option<u16> {
+    let mut number = 0;
+    // SAFETY: the name ends with a zero byte, and the number is written.
+    let result = unsafe { sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &raw mut number) };
+    (result == 0).then_some(number)
+}
+
+fn name_of(number: u16) -> Option<String> {
+    let mut name = [0; sys::RTE_ETH_NAME_MAX_LEN as usize];
+    // SAFETY: names have no more bytes, with a zero byte at the end.
+    let result = unsafe { sys::rte_eth_dev_get_name_by_port(number, name.as_mut_ptr()) };
+    // SAFETY: as above.
+    (result == 0).then(|| unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
+}
+
+/// What may be missing for such a port.
+fn missing(spec: &PortSpec) -> Option<String> {
+    Some(match spec {
+        PortSpec::Card(_) => {
+            "is it there (lspci), and bound to a driver that DPDK knows (dpdk-devbind.py --status)?".into()
+        }
+        PortSpec::Made(_) => {
+            let driver = spec.driver()?;
+            format!(
+                "is its driver installed? On Debian it is in the package librte-{}; and are its arguments right?",
+                driver.replace('_', "-")
+            )
+        }
+        PortSpec::Number(_) => return None,
+    })
+}

@@ -1,0 +1,219 @@
+//! A lane's packets, out of one queue or several.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use portcullis_core::packet::{Batch, Descriptor, Metadata, Room};
+use portcullis_dpdk_sys as sys;
+
+use super::eal::know_this_thread;
+use super::memory::{Held, Lists, Memory};
+use super::port::{Port, RING};
+use crate::live::{LiveError, Received, Receiver, checksum};
+
+/// Packets that a driver is asked for at a time.
+const BURST: usize = 64;
+
+/// How long nothing may have come before a thread that has nothing else to do sleeps in between.
+const AWAKE: Duration = Duration::from_millis(10);
+
+/// How long it sleeps then: by the time its ring is full (14.88 million packets a second, RFC 2544's smallest frames at 10 Gb/s) it is
+/// long awake, the kernel's 50 µs that a sleep may take longer included.
+const NAP: Duration = Duration::from_micros(5);
+
+/// A queue of a port.
+pub(super) struct Queue {
+    pub port: u16,
+    pub queue: u16,
+    /// The number of the port in metadata.
+    pub number: u32,
+}
+
+/// How packets are handed on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Handing {
+    pub room: Room,
+    pub metadata: bool,
+    /// Whether checksums that the sender left to its network card are completed before a filter sees them.
+    pub complete: bool,
+}
+
+/// Receives from a lane's queues.
+pub(super) struct DpdkReceiver {
+    memory: Arc<Memory>,
+    handing: Handing,
+    queues: Vec<Queue>,
+    /// For the next batch.
+    gathered: Lists,
+    /// The queue that is asked first next time.
+    next: usize,
+    received: Received,
+    /// Ports whose drops this lane counts.
+    counts: Vec<u16>,
+    /// When something came last.
+    came: Instant,
+    /// Packets that a batch has at most, so that there are some for the driver.
+    most: usize,
+}
+
+impl DpdkReceiver {
+    pub fn new(
+        memory: Arc<Memory>,
+        handing: Handing,
+        queues: Vec<Queue>,
+        counts: Vec<u16>,
+        most: usize,
+    ) -> DpdkReceiver {
+        DpdkReceiver {
+            memory,
+            handing,
+            queues,
+            gathered: Lists::default(),
+            next: 0,
+            received: Received::default(),
+            counts,
+            came: Instant::now(),
+            most,
+        }
+    }
+
+    /// Takes one burst of a queue. Gives how many packets the driver gave, and how many of them are gathered.
+    fn burst(&mut self, index: usize, most: usize, now: u64) -> (usize, usize) {
+        let Queue { port, queue, number } = self.queues[index];
+        let memory = self.memory.shim(self.handing.room);
+        let Lists { mbufs, descriptors, .. } = &mut self.gathered;
+        let first = descriptors.len();
+        descriptors.reserve(most);
+        let (mut bytes, mut elsewhere) = (0, 0);
+        let lies = descriptors.spare_capacity_mut().as_mut_ptr().cast::<sys::pc_lies>();
+        // SAFETY: the queue is this lane's alone. There is room for so many packets and their places, of which as many are written
+        // as it says, and the packets are ours.
+        let came = unsafe {
+            mbufs.extend(most, |room| {
+                let came =
+                    sys::pc_receive(port, queue, memory, room, lies, most as u16, &raw mut bytes, &raw mut elsewhere);
+                usize::from(came)
+            })
+        };
+        // SAFETY: a place is a descriptor (both `repr(C)`, offset and length), and so many are written.
+        unsafe { descriptors.set_len(first + came) };
+        self.received.bytes += bytes;
+        if elsewhere > 0 {
+            self.put_together(first);
+        }
+        let Lists { descriptors, metadata, queues, .. } = &mut self.gathered;
+        let kept = descriptors.len() - first;
+        self.received.packets += kept as u64;
+        if self.queues.len() > 1 {
+            queues.resize(first + kept, index as u16);
+        }
+        if self.handing.metadata {
+            metadata.extend(descriptors[first..].iter().map(|it| Metadata::new(it.length, number, now)));
+        }
+        (came, kept)
+    }
+
+    /// Puts those packets together, from the `first` on, that do not lie in one piece in our memory.
+    #[cold]
+    fn put_together(&mut self, first: usize) {
+        let Lists { mbufs, descriptors, .. } = &mut self.gathered;
+        let came = mbufs.drain_from(first);
+        let places = descriptors.split_off(first);
+        for (mbuf, place) in came.into_iter().zip(places) {
+            if place.offset != sys::PC_ELSEWHERE {
+                mbufs.push(mbuf);
+                descriptors.push(place);
+                continue;
+            }
+            match self.memory.put_together(mbuf, place.length as usize) {
+                Some((mbuf, place)) => {
+                    self.received.put_together += 1;
+                    mbufs.push(mbuf);
+                    descriptors.push(place);
+                }
+                None => {
+                    self.received.refused += 1;
+                    self.received.bytes -= u64::from(place.length);
+                }
+            }
+        }
+    }
+
+    /// Completes the checksums of packets from the `first` on.
+    fn complete(&mut self, first: usize) {
+        let base = self.memory.span.as_ptr();
+        for Descriptor { offset, length } in &self.gathered.descriptors[first..] {
+            // SAFETY: the packet is ours, and lies there.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(base.add(*offset as usize), *length as usize) };
+            self.received.checksums += u64::from(checksum::complete(bytes));
+        }
+    }
+}
+
+impl Receiver for DpdkReceiver {
+    fn receive(&mut self, most: usize) -> Result<usize, LiveError> {
+        know_this_thread();
+        let now = if self.handing.metadata { nanoseconds() } else { 0 };
+        let before = self.gathered.descriptors.len();
+        let (count, mut got) = (self.queues.len(), 0);
+        for turn in 0..count {
+            let index = (self.next + turn) % count;
+            while got < most {
+                let wanted = BURST.min(most - got);
+                let (came, kept) = self.burst(index, wanted, now);
+                got += kept;
+                if came < wanted {
+                    break;
+                }
+            }
+        }
+        self.next = (self.next + 1) % count.max(1);
+        if got > 0 {
+            self.came = Instant::now();
+            if self.handing.complete {
+                self.complete(before);
+            }
+        }
+        Ok(got)
+    }
+
+    /// Nobody tells of packets: who waits for them looks again and again, and after a while without any sleeps in between.
+    fn wait(&mut self, most: Duration) -> Result<(), LiveError> {
+        match self.came.elapsed() < AWAKE {
+            true => std::hint::spin_loop(),
+            false => std::thread::sleep(NAP.min(most)),
+        }
+        Ok(())
+    }
+
+    fn holds(&self) -> usize {
+        RING.into()
+    }
+
+    fn is_full(&self) -> bool {
+        self.gathered.descriptors.len() >= self.most
+    }
+
+    fn close(&mut self) -> Option<Batch> {
+        if self.gathered.descriptors.is_empty() {
+            return None;
+        }
+        let Lists { mbufs, descriptors, metadata, queues } =
+            std::mem::replace(&mut self.gathered, self.memory.take_lists());
+        let held = Box::new(Held { mbufs, queues, memory: self.memory.clone() });
+        let span = self.memory.span.clone();
+        // SAFETY: each packet lies in a buffer of its own, with its room, and buffers begin at multiples of 64; the companion has them.
+        let batch = unsafe { Batch::from_frames(span, descriptors, metadata, self.handing.room, held) };
+        Some(batch.expect("buffers lie in their memory"))
+    }
+
+    fn received(&mut self) -> Received {
+        let dropped_by_kernel = self.counts.iter().map(|port| Port::dropped(*port)).sum();
+        Received { dropped_by_kernel, ..self.received }
+    }
+}
+
+fn nanoseconds() -> u64 {
+    // A clock before 1970 is none.
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64)
+}

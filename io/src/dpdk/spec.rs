@@ -1,0 +1,107 @@
+//! Which port is meant.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::error::DpdkError;
+
+/// A port, as a user names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PortSpec {
+    /// A network card at the PCI bus, with what its driver is told (`0000:03:00.0,txq_inline_max=0`).
+    Card(String),
+    /// The port with this number, of those that DPDK has found by itself or by `--eal '--vdev …'`.
+    Number(u16),
+    /// A device that DPDK makes, with what its driver is told (`net_pcap0,rx_pcap=in.pcap,tx_pcap=out.pcap`).
+    Made(String),
+}
+
+impl PortSpec {
+    /// What the port is called: the text before its first comma.
+    pub fn name(&self) -> &str {
+        let (PortSpec::Card(text) | PortSpec::Made(text)) = self else { return "" };
+        text.split(',').next().unwrap_or_default()
+    }
+
+    /// The driver of a device that DPDK makes: its name without the number at its end.
+    pub fn driver(&self) -> Option<&str> {
+        matches!(self, PortSpec::Made(_)).then(|| self.name().trim_end_matches(|c: char| c.is_ascii_digit()))
+    }
+}
+
+impl fmt::Display for PortSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PortSpec::Number(number) => write!(f, "{number}"),
+            PortSpec::Card(_) | PortSpec::Made(_) => f.write_str(self.name()),
+        }
+    }
+}
+
+impl FromStr for PortSpec {
+    type Err = DpdkError;
+
+    fn from_str(text: &str) -> Result<PortSpec, DpdkError> {
+        let wrong = |why| DpdkError::Text { text: text.to_owned(), why };
+        let name = text.split(',').next().unwrap_or_default();
+        if name.is_empty() {
+            return Err(wrong("it has no name"));
+        }
+        if text.contains('\0') {
+            return Err(wrong("it has a zero byte in it"));
+        }
+        if name.bytes().all(|byte| byte.is_ascii_digit()) {
+            if name != text {
+                return Err(wrong("a number is all there may be of it"));
+            }
+            return name.parse().map(PortSpec::Number).map_err(|_| wrong("DPDK has no ports with so great a number"));
+        }
+        if is_pci(name) {
+            return Ok(PortSpec::Card(text.to_owned()));
+        }
+        // As DPDK finds the driver: by how the name begins.
+        if name.starts_with("net_") || name.starts_with("eth_") {
+            return Ok(PortSpec::Made(text.to_owned()));
+        }
+        Err(wrong("names of devices that DPDK makes begin with `net_`"))
+    }
+}
+
+/// `0000:03:00.0` or `03:00.0` (`rte_pci_addr_parse`).
+fn is_pci(text: &str) -> bool {
+    let Some((rest, function)) = text.rsplit_once('.') else { return false };
+    let hex =
+        |text: &str, most: usize| (1..=most).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let parts: Vec<&str> = rest.split(':').collect();
+    let rest = match parts[..] {
+        [bus, device] => hex(bus, 2) && hex(device, 2),
+        [domain, bus, device] => hex(domain, 8) && hex(bus, 2) && hex(device, 2),
+        _ => false,
+    };
+    rest && matches!(function, "0" | "1" | "2" | "3" | "4" | "5" | "6" | "7")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_read_as_dpdk_writes_them() {
+        let read = |text: &str| text.parse::<PortSpec>().unwrap();
+        assert_eq!(read("3"), PortSpec::Number(3));
+        assert_eq!(read("0000:03:00.0"), PortSpec::Card("0000:03:00.0".into()));
+        assert_eq!(read("81:00.1,txq_inline_max=0").name(), "81:00.1");
+        let pcap = read("net_pcap0,rx_pcap=a,b=c.pcap,tx_pcap=out.pcap");
+        assert_eq!((pcap.name(), pcap.driver()), ("net_pcap0", Some("net_pcap")));
+        assert_eq!(read("net_af_xdp12").driver(), Some("net_af_xdp"));
+        assert_eq!(read("0000:03:00.0").driver(), None);
+    }
+
+    #[test]
+    fn what_means_nothing_is_refused() {
+        for text in ["", ",a=b", "70000", "3,a=b", "eth0", "pcap0", "03:00.9", "0:0:0:0.0", "net_\0"] {
+            let error = text.parse::<PortSpec>().unwrap_err().to_string();
+            assert!(error.contains("net_pcap0,rx_pcap"), "{text}: {error}");
+        }
+    }
+}
