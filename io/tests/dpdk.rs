@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use portcullis_core::device::{Done, StageTimes};
-use portcullis_core::packet::{Action, Batch, Room, Verdicts};
-use portcullis_io::dpdk::{Options, PortSpec, open};
-use portcullis_io::live::{Carried, Received};
-use portcullis_io::{Source as _, SourceOptions};
+use portcullis_core::packet::{Action, Batch, Descriptor, Room, Verdicts};
+use portcullis_io::dpdk::{Dpdk, DpdkError, Options, PortSpec, open};
+use portcullis_io::live::{Carried, Lane, Loss, Received};
+use portcullis_io::{CaptureFormat, SourceOptions, create};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -28,29 +28,73 @@ fn options(ports: &[&str]) -> Options {
 }
 
 struct Ended {
-    received: Received,
-    carried: Carried,
+    received: Vec<Received>,
+    carried: Vec<Carried>,
 }
 
-/// Drives the first lane until so many packets are through.
-fn drive(options: &Options, count: u64, mut filter: impl FnMut(&mut Batch) -> Vec<u32>) -> Ended {
-    let mut run = open(options).unwrap_or_else(|error| panic!("{error}"));
-    let lane = &mut run.lanes[0];
-    let begun = Instant::now();
-    while lane.executor.carried().all() < count {
-        assert!(begun.elapsed() < SOON, "{:?}", lane.receiver.received());
-        if lane.receiver.receive(64).unwrap() == 0 {
-            lane.receiver.wait(Duration::from_millis(1)).unwrap();
-            continue;
-        }
-        let mut batch = lane.receiver.close().unwrap();
-        let verdicts = Verdicts::from_returns(&filter(&mut batch), true);
-        lane.executor.carry_out(Done { batch, verdicts, times: StageTimes::default() }).unwrap();
+impl Ended {
+    fn lost(&self, loss: Loss) -> u64 {
+        self.carried.iter().map(|carried| carried.losses.of(loss)).sum()
     }
-    let ended = Ended { received: lane.receiver.received(), carried: *lane.executor.carried() };
+
+    fn of(&self, action: Action) -> u64 {
+        self.carried.iter().map(|carried| carried.of(action)).sum()
+    }
+}
+
+/// Drives all lanes until so many packets are through in all of them together. The filter is told the lane.
+fn drive(options: &Options, count: u64, mut filter: impl FnMut(usize, &mut Batch) -> Vec<u32>) -> Ended {
+    let mut run = open(options).unwrap_or_else(|error| panic!("{error}"));
+    let begun = Instant::now();
+    let through = |run: &Dpdk| run.lanes.iter().map(|lane| lane.executor.carried().all()).sum::<u64>();
+    while through(&run) < count {
+        let received: Vec<Received> = run.lanes.iter_mut().map(|lane| lane.receiver.received()).collect();
+        assert!(begun.elapsed() < SOON, "{received:?}");
+        for (index, lane) in run.lanes.iter_mut().enumerate() {
+            turn(lane, |batch| filter(index, batch));
+        }
+    }
+    let ended = Ended {
+        received: run.lanes.iter_mut().map(|lane| lane.receiver.received()).collect(),
+        carried: run.lanes.iter().map(|lane| *lane.executor.carried()).collect(),
+    };
+    end(run);
+    ended
+}
+
+fn turn(lane: &mut Lane, filter: impl FnOnce(&mut Batch) -> Vec<u32>) {
+    if lane.receiver.receive(64).unwrap() == 0 {
+        lane.receiver.wait(Duration::from_millis(1)).unwrap();
+        return;
+    }
+    let mut batch = lane.receiver.close().unwrap();
+    let verdicts = Verdicts::from_returns(&filter(&mut batch), true);
+    lane.executor.carry_out(Done { batch, verdicts, times: StageTimes::default() }).unwrap();
+}
+
+/// All memory has come home.
+fn end(run: Dpdk) {
     let packets = run.close();
     assert_eq!(packets.all, packets.home, "a packet is missing");
-    ended
+}
+
+/// What a filter returns to send a packet out of another port.
+fn redirect(target: u32) -> u32 {
+    Action::Redirect as u32 | target << 8
+}
+
+/// A capture of these packets.
+fn capture(path: &Path, packets: &[Vec<u8>]) {
+    let mut sink = create(path.to_str().unwrap(), &CaptureFormat::default()).unwrap();
+    let batch = Batch::from_packets(packets).unwrap();
+    sink.write(&batch, &(0..packets.len() as u32).collect::<Vec<_>>()).unwrap();
+    sink.finish().unwrap();
+}
+
+/// Packets of these lengths, each with bytes of its own.
+fn numbered(lengths: impl IntoIterator<Item = usize>) -> Vec<Vec<u8>> {
+    let lengths = lengths.into_iter().enumerate();
+    lengths.map(|(number, length)| (0..length).map(|at| (number * 31 + at * 7) as u8).collect()).collect()
 }
 
 fn packets(path: &Path) -> Vec<Vec<u8>> {
@@ -69,8 +113,145 @@ fn what_a_capture_has_comes_in_and_goes_out() {
     let mixed = concat!(env!("CARGO_MANIFEST_DIR"), "/../samples/mixed.pcap");
     let want = packets(Path::new(mixed));
     let port = format!("net_pcap0,rx_pcap={mixed},tx_pcap={}", out.display());
-    let ended = drive(&options(&[&port]), want.len() as u64, |batch| vec![Action::Tx as u32; batch.len()]);
-    assert_eq!(ended.carried.of(Action::Tx), want.len() as u64);
-    assert_eq!(ended.received.bytes, want.iter().map(|packet| packet.len() as u64).sum::<u64>());
+    let ended = drive(&options(&[&port]), want.len() as u64, |_, batch| vec![Action::Tx as u32; batch.len()]);
+    assert_eq!(ended.of(Action::Tx), want.len() as u64);
+    assert_eq!(ended.received[0].bytes, want.iter().map(|packet| packet.len() as u64).sum::<u64>());
     assert_eq!(packets(&out), want);
+}
+
+#[test]
+fn each_verdict_is_carried_out_or_counted_as_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let want = numbered((0..700).map(|number| 60 + number % 900));
+    capture(&file("in.pcap"), &want);
+    let port = format!("net_pcap1,rx_pcap={},tx_pcap={}", file("in.pcap").display(), file("back.pcap").display());
+    let other = format!("net_pcap2,tx_pcap={}", file("other.pcap").display());
+    let options = Options { redirect: vec![(3, other.parse().unwrap())], ..options(&[&port]) };
+    let says = [Action::Drop as u32, Action::Pass as u32, Action::Tx as u32, redirect(3), redirect(4), 0, 99];
+    let mut number = 0;
+    let ended = drive(&options, 700, |_, batch| {
+        let first = number;
+        number += batch.len();
+        assert_eq!(batch.packet(0), want[first]);
+        assert_eq!(batch.metadata_of(0).port, 0);
+        (first..number).map(|number| says[number % says.len()]).collect()
+    });
+    let of = |say: usize| want.iter().skip(say).step_by(says.len()).cloned().collect::<Vec<_>>();
+    assert_eq!(packets(&file("back.pcap")), of(2));
+    assert_eq!(packets(&file("other.pcap")), of(3));
+    assert_eq!((ended.of(Action::Drop), ended.of(Action::Tx), ended.of(Action::Redirect)), (100, 100, 100));
+    assert_eq!((ended.lost(Loss::NoStack), ended.lost(Loss::NoTarget), ended.lost(Loss::Aborted)), (100, 100, 200));
+}
+
+#[test]
+fn packets_go_out_as_long_as_a_filter_leaves_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let sent = numbered([60, 100, 1500, 2048, 2100, 9000, 60]);
+    capture(&file("in.pcap"), &sent);
+    let port = format!("net_pcap3,rx_pcap={},tx_pcap={}", file("in.pcap").display(), file("out.pcap").display());
+    // By turns 128 bytes more in front and behind, 20 less in front, as it is.
+    let change = |index: usize, Descriptor { offset, length }: Descriptor| match index % 3 {
+        0 => Descriptor { offset: offset - 128, length: length + 256 },
+        1 => Descriptor { offset: offset + 20, length: length - 20 },
+        _ => Descriptor { offset, length },
+    };
+    let mut number = 0;
+    drive(&options(&[&port]), 7, |_, batch| {
+        let changed = batch.descriptors().to_vec().into_iter().map(|it| {
+            number += 1;
+            change(number - 1, it)
+        });
+        let changed: Vec<Descriptor> = changed.collect();
+        batch.resize(changed.clone()).unwrap();
+        for (index, it) in changed.iter().enumerate().filter(|(_, it)| it.length % 2 == 0) {
+            // Room can be written to, up to both ends.
+            let packet = batch.packet_mut(index);
+            (packet[0], packet[it.length as usize - 1]) = (0xaa, 0xbb);
+        }
+        vec![Action::Tx as u32; changed.len()]
+    });
+    let out = packets(&file("out.pcap"));
+    assert_eq!(out.len(), sent.len());
+    for (number, (out, sent)) in out.iter().zip(&sent).enumerate() {
+        // Of the room nobody knows what was in it.
+        let memory: Vec<Option<u8>> =
+            [vec![None; 128], sent.iter().copied().map(Some).collect(), vec![None; 128]].concat();
+        let Descriptor { offset, length } = change(number, Descriptor { offset: 128, length: sent.len() as u32 });
+        let mut want = memory[offset as usize..(offset + length) as usize].to_vec();
+        if length % 2 == 0 {
+            (want[0], want[length as usize - 1]) = (Some(0xaa), Some(0xbb));
+        }
+        let is_so =
+            out.len() == want.len() && out.iter().zip(&want).all(|(out, want)| want.is_none_or(|want| want == *out));
+        assert!(is_so, "packet {number}: {out:x?}");
+    }
+}
+
+#[test]
+fn long_packets_are_put_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let sent = numbered([60, 2304, 9018, 64, 65000, 1514]);
+    capture(&file("in.pcap"), &sent);
+    let port = format!("net_pcap4,rx_pcap={},tx_pcap={}", file("in.pcap").display(), file("out.pcap").display());
+    let ended = drive(&options(&[&port]), 6, |_, batch| vec![Action::Tx as u32; batch.len()]);
+    assert_eq!(ended.received[0].put_together, 3);
+    assert_eq!(packets(&file("out.pcap")), sent);
+}
+
+#[test]
+fn packets_go_from_port_to_port() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let sent = numbered((0..500).map(|number| 60 + number));
+    capture(&file("in.pcap"), &sent);
+    // A ring gives back what is sent into it.
+    let first = format!("net_pcap5,rx_pcap={}", file("in.pcap").display());
+    let last = format!("net_pcap6,tx_pcap={}", file("out.pcap").display());
+    let ports = options(&[&first, "net_ring1"]);
+    let redirects = vec![(1, "net_ring1".parse().unwrap()), (2, last.parse().unwrap())];
+    let options = Options { redirect: redirects, ..ports };
+    let ended = drive(&options, 1000, |lane, batch| {
+        assert!(batch.metadata().iter().all(|metadata| metadata.port as usize == lane));
+        vec![redirect(lane as u32 + 1); batch.len()]
+    });
+    assert_eq!((ended.carried[0].of(Action::Redirect), ended.carried[1].of(Action::Redirect)), (500, 500));
+    assert_eq!(packets(&file("out.pcap")), sent);
+}
+
+#[test]
+fn a_batch_that_is_dropped_gives_its_memory_back() {
+    let mut run = open(&options(&["net_null1"])).unwrap_or_else(|error| panic!("{error}"));
+    let receiver = &mut run.lanes[0].receiver;
+    while !receiver.is_full() {
+        receiver.receive(256).unwrap();
+    }
+    let batch = receiver.close().unwrap();
+    assert!(batch.len() >= 2048, "{}", batch.len());
+    assert!(receiver.receive(64).unwrap() > 0, "others are left");
+    drop(batch);
+    end(run);
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let said = |options: &Options| match open(options) {
+        Ok(_) => panic!("{options:?} opens"),
+        Err(error) => error.to_string(),
+    };
+    for (port, parts) in [
+        ("net_nothing0", &["net_nothing0", "librte-net-nothing"][..]),
+        ("net_pcap7,rx_pcap=/nowhere/in.pcap", &["net_pcap7", "/nowhere/in.pcap"]),
+        ("net_null2,nonsense=1", &["net_null2", "nonsense"]),
+    ] {
+        let error = said(&options(&[port]));
+        assert!(parts.iter().all(|part| error.contains(part)), "{port}: {error}");
+    }
+    let error = said(&Options { queues: 2, ..options(&["net_pcap8,rx_pcap=/dev/null"]) });
+    assert!(error.contains("net_pcap8"), "{error}");
+    // One DPDK a process.
+    let other = Options { eal: vec!["--log-level=8".into()], ..options(&["net_null3"]) };
+    assert!(matches!(open(&other), Err(DpdkError::Twice { .. })));
 }

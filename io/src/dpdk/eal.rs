@@ -19,8 +19,10 @@ pub struct EalOptions {
     /// What it is given beside what it needs in any case (`-l 1-3`, `--no-huge`, `--vdev net_null0`), as its documentation says
     /// (doc/guides/linux_gsg/linux_eal_parameters.rst).
     pub arguments: Vec<String>,
-    /// A network card that it has to find, and that needs huge pages.
+    /// A network card that is needed, and needs huge pages.
     pub card: Option<String>,
+    /// Whether it is to look for all network cards that there are.
+    pub finds_cards: bool,
 }
 
 /// DPDK's environment.
@@ -102,7 +104,7 @@ fn arguments(options: &EalOptions) -> Result<Vec<String>, DpdkError> {
     if !has(&["--telemetry", "--no-telemetry"]) {
         add(&["--no-telemetry"]);
     }
-    if options.card.is_none() && !has(&["-a", "--allow", "-b", "--block", "--no-pci"]) {
+    if options.card.is_none() && !options.finds_cards && !has(&["-a", "--allow", "-b", "--block", "--no-pci"]) {
         add(&["--no-pci"]);
     }
     if !has(&["--no-huge"]) && free_huge_pages() == 0 {
@@ -170,7 +172,7 @@ mod tests {
 
     fn of(given: &[&str], card: Option<&str>) -> Result<Vec<String>, DpdkError> {
         let arguments = given.iter().map(|text| (*text).to_owned()).collect();
-        super::arguments(&EalOptions { arguments, card: card.map(str::to_owned) })
+        super::arguments(&EalOptions { arguments, card: card.map(str::to_owned), finds_cards: false })
     }
 
     #[test]

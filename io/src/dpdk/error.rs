@@ -121,6 +121,10 @@ fn quote(lines: &[String]) -> String {
 
 /// An error as DPDK's functions give it: a negative number.
 pub(super) fn negative(result: i32) -> io::Error {
+    // A driver that gives no reason; EPERM it is not.
+    if result == -1 {
+        return io::Error::other("its driver refuses");
+    }
     io::Error::from_raw_os_error(result.checked_neg().unwrap_or(libc::EINVAL))
 }
 

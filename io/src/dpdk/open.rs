@@ -84,9 +84,12 @@ impl Dpdk {
 /// # Errors
 /// [`DpdkError`] tells what to do. Nothing is left behind, but for DPDK itself, which stays as it was begun.
 pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
-    let others = options.redirect.iter().map(|(_, port)| port).chain(&options.pass_to);
-    let card = options.ports.iter().chain(others).find(|port| !matches!(port, PortSpec::Made(_)));
-    let eal = Eal::start(&EalOptions { arguments: options.eal.clone(), card: card.map(ToString::to_string) })?;
+    let all = || options.ports.iter().chain(options.redirect.iter().map(|(_, port)| port)).chain(&options.pass_to);
+    let eal = Eal::start(&EalOptions {
+        arguments: options.eal.clone(),
+        card: all().find(|port| matches!(port, PortSpec::Card(_))).map(ToString::to_string),
+        finds_cards: all().any(|port| matches!(port, PortSpec::Number(_))),
+    })?;
 
     let queues = options.queues.max(1);
     let count = options.ports.len() * usize::from(queues);

@@ -55,7 +55,11 @@ impl Port {
     pub fn open(eal: &'static Eal, spec: &PortSpec) -> Result<Port, DpdkError> {
         // Of what was said before, nothing is about this port.
         eal.said();
-        let probe = |error, hint| DpdkError::Probe { port: spec.to_string(), error, hint, said: eal.said() };
+        let text = match spec {
+            PortSpec::Card(text) | PortSpec::Made(text) => text.clone(),
+            PortSpec::Number(number) => number.to_string(),
+        };
+        let probe = |error, hint| DpdkError::Probe { port: text.clone(), error, hint, said: eal.said() };
         let number = match spec {
             PortSpec::Number(number) => {
                 // SAFETY: DPDK has begun.
