@@ -1,14 +1,14 @@
-//! DPDK's own forwarder over its own AF_XDP port: Debian's packages dpdk-dev and librte-net-af-xdp23.
+//! DPDK's own forwarder: Debian's packages dpdk-dev and, for AF_XDP, librte-net-af-xdp23.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use portcullis_live_tests::End;
 
-/// `dpdk-testpmd` at queue 0 of an interface. It forwards on the second processor, which it polls without a pause.
+/// `dpdk-testpmd`. It forwards on the second processor, which it polls without a pause.
 pub struct Testpmd {
     child: Child,
     output: BufReader<ChildStdout>,
@@ -17,26 +17,34 @@ pub struct Testpmd {
 }
 
 impl Testpmd {
-    /// Starts it, and waits until it forwards: `rxonly`, or `macswap`.
+    /// Starts it at queue 0 of an interface, and waits until it forwards: `rxonly`, or `macswap`.
     ///
     /// # Errors
     /// Why it cannot: it is not there, or has no such driver.
     pub fn start(end: &End, forward: &str) -> Result<Testpmd, String> {
         let mut command = end.namespace().command("stdbuf");
-        let prefix = format!("portcullis-{}", std::process::id());
+        command.env("LIBXDP_SKIP_DISPATCHER", "1");
         let port = format!("net_af_xdp0,iface={},start_queue=0,queue_count=1", end.name());
-        command
-            .env("LIBXDP_SKIP_DISPATCHER", "1")
+        Testpmd::at(command, &port, forward, 32)
+    }
+
+    /// Starts it at a device that it makes, with so many packets at a time.
+    ///
+    /// # Errors
+    /// As [`Testpmd::start`].
+    pub fn at(mut stdbuf: Command, port: &str, forward: &str, burst: u16) -> Result<Testpmd, String> {
+        let prefix = format!("portcullis-{}", std::process::id());
+        stdbuf
             // Its output is waited for line by line.
             .args(["-oL", "dpdk-testpmd", "-l", "0,1", "--no-huge", "--no-pci", "-m", "512", "--no-telemetry"])
-            .args(["--file-prefix", &prefix, "--vdev", &port, "--", "-i", "--total-num-mbufs=8192", "--no-mlockall"])
-            .arg(format!("--forward-mode={forward}"))
+            .args(["--file-prefix", &prefix, "--vdev", port, "--", "-i", "--total-num-mbufs=8192", "--no-mlockall"])
+            .args([format!("--forward-mode={forward}"), format!("--burst={burst}")])
             // Ctrl-C is for who measures.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| format!("stdbuf: {error}"))?;
+        let mut child = stdbuf.spawn().map_err(|error| format!("stdbuf: {error}"))?;
         let output = BufReader::new(child.stdout.take().expect("piped"));
         let mut testpmd = Testpmd { child, output, prefix };
         testpmd.say("start");

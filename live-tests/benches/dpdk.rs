@@ -1,0 +1,92 @@
+//! DPDK's ports: packets from a device that makes them (net_null) by the program's own pipeline, on one processor, against
+//! `dpdk-testpmd` on the same device.
+//!
+//! `cargo bench -p portcullis-live-tests --features bench,dpdk --bench dpdk`, with Debian's packages libdpdk-dev and dpdk-dev; behind
+//! `--` one of its parts (`io`, `mac`).
+
+mod support;
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use portcullis::device::{CancelToken, Dispatch};
+use portcullis::packet::Room;
+use portcullis::pipeline::live::{Closing, LaneStats, LiveOptions};
+use portcullis_io::dpdk::{Options, open};
+use support::testpmd::Testpmd;
+use support::{Side, compare, is_wanted};
+
+const ROUNDS: usize = 7;
+const ROUND: Duration = Duration::from_secs(1);
+const WARM_UP: Duration = Duration::from_millis(300);
+
+/// Packets that are received at a time.
+const BURST: u16 = 64;
+
+fn main() {
+    if !support::begin() {
+        return;
+    }
+    for (part, forward, filter) in [("io", "io", "minimal"), ("mac", "mac", "mac_swap")] {
+        if !is_wanted(part) {
+            continue;
+        }
+        let theirs = || {
+            let testpmd = Testpmd::at(Command::new("stdbuf"), "net_null0", forward, BURST);
+            let mut testpmd = testpmd.unwrap_or_else(|error| panic!("{error}"));
+            rate(&mut || testpmd.received())
+        };
+        let mut number = 0;
+        let mut sides = [
+            Side::new(if part == "io" { "testpmd io" } else { "testpmd mac" }, theirs),
+            Side::new(filter, || {
+                number += 1;
+                ours(filter, &format!("net_null{part}{number}"))
+            }),
+        ];
+        compare("packets of 64 bytes", ROUNDS, 1, &mut sides);
+    }
+}
+
+/// A second's rate of what is counted.
+fn rate(count: &mut dyn FnMut() -> u64) -> f64 {
+    std::thread::sleep(WARM_UP);
+    let (before, begun) = (count(), Instant::now());
+    std::thread::sleep(ROUND);
+    let after = count();
+    (after - before) as f64 / begun.elapsed().as_secs_f64()
+}
+
+fn ours(filter: &str, port: &str) -> f64 {
+    let options = Options {
+        ports: vec![port.parse().expect("a port")],
+        queues: 1,
+        one_lane: false,
+        redirect: vec![],
+        pass_to: None,
+        eal: vec![],
+        room: Room::None,
+        metadata: false,
+        rewrites: filter == "mac_swap",
+        packets: Options::PACKETS,
+    };
+    let session = support::session(filter, Dispatch::Inline);
+    let stats = Arc::new(LaneStats::default());
+    let stop = CancelToken::new();
+    let closing = Closing::at(BURST.into(), Duration::ZERO);
+    let live = LiveOptions { closing, dispatch: Dispatch::Inline, processors: vec![1] };
+    let mut run = open(&options).unwrap_or_else(|error| panic!("{error}"));
+    let lane = run.lanes.remove(0);
+    let rate = std::thread::scope(|scope| {
+        let (stop, stats) = (&stop, &stats);
+        let ran = scope.spawn(move || support::drive(lane, session, &live, stats, stop, || ()));
+        let rate = rate(&mut || stats.snapshot().carried.all());
+        stop.cancel();
+        ran.join().unwrap();
+        rate
+    });
+    let packets = run.close();
+    assert_eq!(packets.all, packets.home, "a packet is missing");
+    rate
+}
