@@ -5,4 +5,5 @@
 #![allow(non_camel_case_types, non_upper_case_globals, non_snake_case, unsafe_code)]
 #![allow(clippy::all, clippy::undocumented_unsafe_blocks)]
 
+#[cfg(feature = "link")]
 include!(concat!(env!("OUT_DIR"), "/bindings.rs"));

@@ -1,6 +1,7 @@
 //! Ports, memory and lanes for a run.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use portcullis_core::packet::Room;
@@ -52,6 +53,7 @@ pub struct Dpdk {
     pub info: Vec<PortInfo>,
     ports: Vec<Port>,
     memory: Arc<Memory>,
+    ending: Arc<AtomicBool>,
 }
 
 /// Where packets' memory is.
@@ -64,9 +66,10 @@ pub struct Packets {
 }
 
 impl Dpdk {
-    /// No more packets come in; what has come can still be received from most drivers.
+    /// Has lanes receive what may have come until now, and no more: as many packets as their rings have room for. Ports are not
+    /// stopped, for one that is stopped gives nothing more.
     pub fn stop(&mut self) {
-        self.ports.iter_mut().for_each(Port::stop);
+        self.ending.store(true, Ordering::Relaxed);
     }
 
     /// Closes all, and says where packets are then: all of them at home, if none was lost.
@@ -124,7 +127,7 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
     for (number, it) in all.enumerate() {
         by_lane[number % lanes].push(it);
     }
-    let mut made = Vec::new();
+    let (mut made, ending) = (Vec::new(), Arc::<AtomicBool>::default());
     for (lane, queues) in by_lane.into_iter().enumerate() {
         let leaves: Vec<bool> = queues.iter().map(|(port, _)| leaves_checksums(&info[*port].driver)).collect();
         let leaves = leaves.contains(&true);
@@ -140,7 +143,7 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
         let queues =
             queues.into_iter().map(|(port, queue)| Queue { port: run.ports[port].number, queue, number: port as u32 });
         let handing = Handing { complete: options.rewrites && leaves, ..handing };
-        let receiver = DpdkReceiver::new(memory.clone(), handing, queues.collect(), counts, most);
+        let receiver = DpdkReceiver::new(memory.clone(), handing, queues.collect(), counts, most, ending.clone());
         let executor = DpdkExecutor::new(memory.clone(), options.room, !options.rewrites && leaves, ways);
         made.push(Lane {
             name: names.join(" "),
@@ -149,7 +152,7 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
             executor: Box::new(executor),
         });
     }
-    Ok(Dpdk { lanes: made, info, ports: run.ports, memory })
+    Ok(Dpdk { lanes: made, info, ports: run.ports, memory, ending })
 }
 
 /// What is open so far.

@@ -1,6 +1,7 @@
 //! A lane's packets, out of one queue or several.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Room};
@@ -54,6 +55,10 @@ pub(super) struct DpdkReceiver {
     came: Instant,
     /// Packets that a batch has at most, so that there are some for the driver.
     most: usize,
+    /// Whether an end is wanted.
+    ending: Arc<AtomicBool>,
+    /// Packets that are taken after that: as many as may have come before.
+    left: usize,
 }
 
 impl DpdkReceiver {
@@ -63,7 +68,9 @@ impl DpdkReceiver {
         queues: Vec<Queue>,
         counts: Vec<u16>,
         most: usize,
+        ending: Arc<AtomicBool>,
     ) -> DpdkReceiver {
+        let left = queues.len() * usize::from(RING);
         DpdkReceiver {
             memory,
             handing,
@@ -74,6 +81,8 @@ impl DpdkReceiver {
             counts,
             came: Instant::now(),
             most,
+            ending,
+            left,
         }
     }
 
@@ -153,6 +162,8 @@ impl DpdkReceiver {
 impl Receiver for DpdkReceiver {
     fn receive(&mut self, most: usize) -> Result<usize, LiveError> {
         know_this_thread();
+        let is_ending = self.ending.load(Ordering::Relaxed);
+        let most = if is_ending { most.min(self.left) } else { most };
         let now = if self.handing.metadata { nanoseconds() } else { 0 };
         let before = self.gathered.descriptors.len();
         let (count, mut got) = (self.queues.len(), 0);
@@ -168,6 +179,9 @@ impl Receiver for DpdkReceiver {
             }
         }
         self.next = (self.next + 1) % count.max(1);
+        if is_ending {
+            self.left -= got;
+        }
         if got > 0 {
             self.came = Instant::now();
             if self.handing.complete {

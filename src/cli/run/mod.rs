@@ -46,31 +46,31 @@ use progress::Progress;
 /// times. A table of what came through is printed at the end; to standard error where standard
 /// output takes a capture.
 ///
-/// Live packets are those that an interface receives (`--af-xdp`), or for which the firewall asks (`--nfqueue`). Their
+/// Live packets are those that an interface receives (`--af-xdp`, `--dpdk`), or for which the firewall asks (`--nfqueue`). Their
 /// verdicts are carried out: packets go on to the kernel, back where they came from, out of another interface, or nowhere,
 /// until Ctrl-C.
 #[derive(Debug, clap::Args)]
-#[command(group(ArgGroup::new("source").required(true).multiple(true).args(["read", "af_xdp", "nfqueue"])))]
+#[command(group(ArgGroup::new("source").required(true).multiple(true).args(["read", "af_xdp", "nfqueue", "dpdk"])))]
 pub struct Args {
     #[command(flatten)]
     filter: FilterArgs,
     /// The capture to read; `-` is standard input, and `synth:packets=100000,seed=1,size=64..1500`
     /// makes up traffic
     #[arg(long, value_name = "FILE|synth:…", value_parser = NonEmptyStringValueParser::new(),
-          conflicts_with_all = ["af_xdp", "nfqueue"])]
+          conflicts_with_all = live::SOURCES)]
     read: Option<String>,
     #[command(flatten)]
     live: LiveArgs,
     /// Write the packets that pass to this capture: classic pcap in the input's time resolution, or
     /// pcapng where the name ends so; `-` is standard output
-    #[arg(long, value_name = "FILE", value_parser = output(), conflicts_with_all = ["af_xdp", "nfqueue"])]
+    #[arg(long, value_name = "FILE", value_parser = output(), conflicts_with_all = live::SOURCES)]
     write: Option<String>,
     /// Write the packets with verdict TX to this capture
-    #[arg(long, value_name = "FILE", value_parser = output(), conflicts_with_all = ["af_xdp", "nfqueue"])]
+    #[arg(long, value_name = "FILE", value_parser = output(), conflicts_with_all = live::SOURCES)]
     write_tx: Option<String>,
     /// Write redirected packets to captures in this folder, one for each target (`3.pcap`); after
     /// 1024 targets the rest goes to `other.pcap`
-    #[arg(long, value_name = "DIR", value_parser = NonEmptyStringValueParser::new(), conflicts_with_all = ["af_xdp", "nfqueue"])]
+    #[arg(long, value_name = "DIR", value_parser = NonEmptyStringValueParser::new(), conflicts_with_all = live::SOURCES)]
     write_redirect: Option<String>,
     #[command(flatten)]
     maps: MapArgs,
@@ -90,13 +90,13 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Stop after this many packets
-    #[arg(long, value_name = "N", conflicts_with_all = ["af_xdp", "nfqueue"])]
+    #[arg(long, value_name = "N", conflicts_with_all = live::SOURCES)]
     limit: Option<u64>,
     /// Print the totals as one line of JSON in place of the table
     #[arg(long)]
     json: bool,
     /// Show how far it is at once, and without a terminal too; long runs on a terminal show it anyway
-    #[arg(long, conflicts_with_all = ["af_xdp", "nfqueue"])]
+    #[arg(long, conflicts_with_all = live::SOURCES)]
     progress: bool,
 }
 

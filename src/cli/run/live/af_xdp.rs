@@ -87,15 +87,7 @@ fn shape(options: &mut Options, program: &Program, args: &Args) -> Result<(), Fa
     options.room = if any || facts.changes_length { Room::Both } else { Room::None };
     options.metadata = any || facts.uses_metadata;
     options.rewrites = any || facts.changes_length || facts.writes.reach() > 0;
-    // What packets share is in one place, and so they all go through one session.
-    options.lanes = match (args.live.lanes.as_deref(), program.maps().is_empty()) {
-        (Some("each"), false) => {
-            let what = "the filter has maps, which all packets share, and they take one lane; leave the option out";
-            return Err(Failure::Usage(format!("--lanes each: {what}")));
-        }
-        (Some("one"), _) | (None, false) => Lanes::One,
-        _ => Lanes::Each,
-    };
+    options.lanes = if super::one_lane(args, program)? { Lanes::One } else { Lanes::Each };
     Ok(())
 }
 

@@ -3,10 +3,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::ArgGroup;
 use clap::builder::NonEmptyStringValueParser;
+
+/// The arguments that say where live packets come from.
+pub const SOURCES: [&str; 3] = ["af_xdp", "nfqueue", "dpdk"];
 
 /// The arguments about live packets.
 #[derive(Debug, clap::Args)]
+#[command(group(ArgGroup::new("ports").args(["af_xdp", "dpdk"])))]
 pub struct LiveArgs {
     /// Filter what this interface receives, by all of its queues or by these (counted from 0, as `eth0:0-3,8`), until
     /// Ctrl-C; may be given several times: the first is port 0
@@ -16,16 +21,36 @@ pub struct LiveArgs {
     /// drops, and so does everything else; may be given several times
     #[arg(long, value_name = "N", value_parser = queue, conflicts_with = "af_xdp", help_heading = "Live packets")]
     pub nfqueue: Vec<u16>,
+    /// Filter what a port of DPDK receives: a network card (`0000:03:00.0`), a device that DPDK makes
+    /// (`net_pcap0,rx_pcap=in.pcap,tx_pcap=out.pcap`), or the port of a number; may be given several times: the first is port 0
+    #[arg(long, value_name = "PORT", value_parser = NonEmptyStringValueParser::new(), conflicts_with_all = ["af_xdp", "nfqueue"],
+          help_heading = "Live packets")]
+    pub dpdk: Vec<String>,
+    /// Queues of each port of DPDK, among which the card deals connections
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), requires = "dpdk", help_heading = "Live packets")]
+    pub queues: Option<u16>,
+    /// What DPDK itself is given, as one text: `-l 2 --socket-mem 1024`
+    #[arg(
+        long,
+        value_name = "ARGUMENTS",
+        requires = "dpdk",
+        allow_hyphen_values = true,
+        help_heading = "Live packets"
+    )]
+    pub eal: Option<String>,
+    /// Stop when nothing has come for this time, as `10s`; 1 second if all ports are captures (`net_pcap`), and never otherwise
+    #[arg(long, value_name = "TIME", value_parser = duration, requires = "dpdk", help_heading = "Live packets")]
+    pub idle_exit: Option<Duration>,
     /// Accept packets of a netfilter queue on which nobody can give a verdict, as the queue is full
     #[arg(long, requires = "nfqueue", conflicts_with = "af_xdp", help_heading = "Live packets")]
     pub fail_open: bool,
-    /// Send packets that are redirected to target N out of this interface; may be given several times
-    #[arg(long, value_name = "N=IFACE", value_parser = redirect, requires = "af_xdp", conflicts_with = "nfqueue", help_heading = "Live packets")]
+    /// Send packets that are redirected to target N out of this interface, or port of DPDK; may be given several times
+    #[arg(long, value_name = "N=IFACE", value_parser = redirect, requires = "ports", conflicts_with = "nfqueue", help_heading = "Live packets")]
     pub redirect: Vec<(u32, String)>,
     /// How packets that pass get into the kernel: by a `veth` pair, by a `tap` interface, by what the kernel has of these
     /// (`auto`), or not at all (`none`): then they are dropped and counted
     #[arg(long, value_name = "WAY", value_parser = ["auto", "veth", "tap", "none"], default_value = "auto",
-          conflicts_with_all = ["nfqueue", "read"], help_heading = "Live packets")]
+          conflicts_with_all = ["nfqueue", "read", "dpdk"], help_heading = "Live packets")]
     pub stack: String,
     /// Take only these packets, by destination port, IP protocol or EtherType, and leave all others to the kernel:
     /// `tcp/80,udp/5000-5999,proto/47,ethertype/0x86dd`. Without it IPv4 and IPv6 are taken, but for neighbour discovery
@@ -52,7 +77,7 @@ pub struct LiveArgs {
     #[arg(long, requires = "af_xdp", conflicts_with = "nfqueue", help_heading = "Live packets")]
     pub huge_pages: bool,
     /// Frames for each queue, a power of two
-    #[arg(long, value_name = "N", value_parser = frames, requires = "af_xdp", conflicts_with = "nfqueue", help_heading = "Live packets")]
+    #[arg(long, value_name = "N", value_parser = frames, requires = "ports", conflicts_with = "nfqueue", help_heading = "Live packets")]
     pub frames: Option<u32>,
     /// How long a packet may wait for others to make a batch, as `50us` or `1ms`, at most; if this is not given, 0 where
     /// `--batch` is a number, and else as long as the device needs it, up to 1 ms
@@ -65,7 +90,7 @@ pub struct LiveArgs {
     pub overload: String,
     /// How queues are dealt: `each` has a lane of its own, or `one` has all, so that a filter with maps can take over later;
     /// by itself each, but for filters with maps
-    #[arg(long, value_name = "LANES", value_parser = ["one", "each"], requires = "af_xdp", conflicts_with = "nfqueue", help_heading = "Live packets")]
+    #[arg(long, value_name = "LANES", value_parser = ["one", "each"], requires = "ports", conflicts_with = "nfqueue", help_heading = "Live packets")]
     pub lanes: Option<String>,
     /// Listen at this path, a socket that is made, for what `portcullis ctl` asks: to have another filter take over, for
     /// maps, for numbers

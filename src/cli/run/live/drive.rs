@@ -4,9 +4,10 @@ use std::io::{IsTerminal, stderr};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use portcullis::device::{
-    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Imported, LoadOptions, Relieved, Session,
+    CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Imported, LoadOptions, Relieved, Session,
 };
 use portcullis::devices;
 use portcullis::io::live::Lane;
@@ -49,6 +50,8 @@ pub struct Prepared {
     interrupt: Interrupt,
     metrics: Option<Door>,
     control: Option<LocalSocket>,
+    /// After how long without packets the run ends.
+    pub idle_exit: Option<Duration>,
 }
 
 /// A run that is over.
@@ -121,7 +124,19 @@ impl Prepared {
         interrupt.begin();
         let dispatch = Dispatch::of(device.info(), &load)?;
         let span = tracing::error_span!(target: "portcullis", "run", device = %device.info().id, %dispatch);
-        Ok(Prepared { program, device, options: load, dispatch, span, maps, words, interrupt, metrics, control })
+        Ok(Prepared {
+            program,
+            device,
+            options: load,
+            dispatch,
+            span,
+            maps,
+            words,
+            interrupt,
+            metrics,
+            control,
+            idle_exit: None,
+        })
     }
 }
 
@@ -185,7 +200,8 @@ pub fn drive<T>(
 
 /// The run itself.
 fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() + Send) -> Result<Ended, Failure> {
-    let Prepared { program, device, options, dispatch, maps, words, interrupt, metrics, control, .. } = prepared;
+    let Prepared { program, device, options, dispatch, maps, words, interrupt, metrics, control, idle_exit, .. } =
+        prepared;
     let load = |lane| Ok(LiveLane::new(lane, device.load(&program, &options)?));
     let mut lanes: Vec<LiveLane> = lanes.into_iter().map(load).collect::<Result<_, DeviceError>>()?;
     if lanes.is_empty() {
@@ -216,6 +232,10 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
     }
     let named = names.into_iter().zip(stats.iter().cloned()).collect();
     let run = Arc::new(RunStats::begin(args.filter.name(), device.info().id.clone(), named));
+    if let Some(idle) = idle_exit {
+        let (run, stop) = (run.clone(), interrupt.stop.clone());
+        std::thread::spawn(move || end_when_idle(idle, &run, &stop));
+    }
     let metrics = metrics.map(|door| serve(door, &run)).transpose()?;
     let form = if args.json {
         Form::Json { stdout_taken: args.takes_stdout() }
@@ -256,6 +276,21 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
     drop(sessions);
     interrupt.end();
     Ok(Ended { summary: run.summary(&reading), device, error, saved, maps_are_gone })
+}
+
+/// Wants an end once nothing has come for this time; until somebody else wants one.
+fn end_when_idle(idle: Duration, run: &RunStats, stop: &CancelToken) {
+    let received = || run.read().lanes.iter().map(|(_, lane)| lane.received.packets).sum::<u64>();
+    let every = (idle / 4).clamp(Duration::from_millis(1), Duration::from_millis(250));
+    let (mut before, mut since) = (received(), Instant::now());
+    while !stop.wait_for(every) {
+        let now = received();
+        if now != before {
+            (before, since) = (now, Instant::now());
+        } else if since.elapsed() >= idle {
+            stop.cancel();
+        }
+    }
 }
 
 /// Lets others ask for metrics.

@@ -5,6 +5,8 @@ mod af_xdp;
 mod args;
 #[cfg(all(target_os = "linux", feature = "live"))]
 mod control;
+#[cfg(all(target_os = "linux", feature = "dpdk"))]
+mod dpdk;
 #[cfg(all(target_os = "linux", feature = "live"))]
 mod drive;
 #[cfg(all(target_os = "linux", feature = "live"))]
@@ -18,14 +20,41 @@ pub mod report;
 #[cfg(all(target_os = "linux", feature = "live"))]
 mod stats;
 
-pub use args::{LiveArgs, duration};
+pub use args::{LiveArgs, SOURCES, duration};
 
 use super::Args;
 use crate::cli::failure::Failure;
 
 /// Runs on what the arguments name.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    if args.live.nfqueue.is_empty() { by_af_xdp(args) } else { by_nfqueue(args) }
+    match &args.live {
+        LiveArgs { nfqueue, .. } if !nfqueue.is_empty() => by_nfqueue(args),
+        LiveArgs { dpdk, .. } if !dpdk.is_empty() => by_dpdk(args),
+        _ => by_af_xdp(args),
+    }
+}
+
+/// Whether one lane is to have all queues: what packets share is in one place, and so they all go through one session then.
+#[cfg(all(target_os = "linux", any(feature = "af-xdp", feature = "dpdk")))]
+fn one_lane(args: &Args, program: &portcullis::program::Program) -> Result<bool, Failure> {
+    match (args.live.lanes.as_deref(), program.maps().is_empty()) {
+        (Some("each"), false) => {
+            let what = "the filter has maps, which all packets share, and they take one lane; leave the option out";
+            Err(Failure::Usage(format!("--lanes each: {what}")))
+        }
+        (Some("one"), _) | (None, false) => Ok(true),
+        _ => Ok(false),
+    }
+}
+
+#[cfg(all(target_os = "linux", feature = "dpdk"))]
+fn by_dpdk(args: &Args) -> Result<(), Failure> {
+    dpdk::run(args)
+}
+
+#[cfg(not(all(target_os = "linux", feature = "dpdk")))]
+fn by_dpdk(_: &Args) -> Result<(), Failure> {
+    Err(missing("--dpdk", "dpdk"))
 }
 
 #[cfg(all(target_os = "linux", feature = "af-xdp"))]
@@ -49,7 +78,7 @@ fn by_nfqueue(_: &Args) -> Result<(), Failure> {
 }
 
 /// What to do where this program cannot do what an option asks for.
-#[cfg(not(all(target_os = "linux", feature = "af-xdp", feature = "nfqueue")))]
+#[cfg(not(all(target_os = "linux", feature = "af-xdp", feature = "nfqueue", feature = "dpdk")))]
 pub fn missing(option: &str, feature: &str) -> Failure {
     Failure::Usage(if cfg!(target_os = "linux") {
         format!("{option}: this program was built without it; build it with `--features {feature}`")

@@ -1,0 +1,97 @@
+//! Ports of DPDK.
+
+use std::time::Duration;
+
+use portcullis::io::dpdk::{self, Dpdk, Options, Packets, PortSpec};
+use portcullis::packet::Room;
+use portcullis::program::Program;
+
+use super::drive::{self, Prepared};
+use super::privileges::Admin;
+use super::report::Balance;
+use crate::cli::failure::Failure;
+use crate::cli::out;
+use crate::cli::run::Args;
+
+/// How long nothing may have come of captures before they are taken to be over: DPDK does not say that they are.
+const OVER: Duration = Duration::from_secs(1);
+
+/// Runs a filter on what ports receive.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let live = &args.live;
+    let port = |option: &str, text: &str| text.parse::<PortSpec>().map_err(|e| usage(option, &e));
+    let redirect = |(target, text): &(u32, String)| Ok((*target, port("--redirect", text)?));
+    let mut options = Options {
+        ports: live.dpdk.iter().map(|text| port("--dpdk", text)).collect::<Result<_, _>>()?,
+        queues: live.queues.unwrap_or(1),
+        one_lane: false,
+        redirect: live.redirect.iter().map(redirect).collect::<Result<_, Failure>>()?,
+        pass_to: None,
+        eal: match &live.eal {
+            None => Vec::new(),
+            Some(text) => shlex::split(text).ok_or_else(|| usage("--eal", &"a quotation mark has no other one"))?,
+        },
+        room: Room::None,
+        metadata: false,
+        rewrites: false,
+        packets: live.frames.unwrap_or(Options::PACKETS),
+    };
+    for (index, port) in options.ports.iter().enumerate() {
+        if options.ports[..index].iter().any(|before| before.to_string() == port.to_string()) {
+            return Err(usage(&format!("--dpdk {port}"), &"the port is given twice"));
+        }
+    }
+    for (index, (target, port)) in options.redirect.iter().enumerate() {
+        if options.redirect[..index].iter().any(|(before, _)| before == target) {
+            return Err(usage(&format!("--redirect {target}={port}"), &format!("target {target} is given twice")));
+        }
+    }
+    let mut prepared = Prepared::new(args)?;
+    let is_capture = |port: &PortSpec| port.driver() == Some("net_pcap");
+    prepared.idle_exit = live.idle_exit.or(options.ports.iter().all(is_capture).then_some(OVER));
+    let _run = prepared.span.clone().entered();
+    shape(&mut options, &prepared.program, args)?;
+    let mut run = dpdk::open(&options).map_err(|error| Failure::Wrong(error.to_string()))?;
+    announce(&run, &options);
+    let lanes = std::mem::take(&mut run.lanes);
+    let ended = drive::drive(args, prepared, lanes, Admin::No, || (), || run.stop())?;
+    ended.report(args, Some(balance(run.close())))
+}
+
+/// Has packets come as the filter needs them.
+fn shape(options: &mut Options, program: &Program, args: &Args) -> Result<(), Failure> {
+    let facts = program.facts();
+    // Whatever filter may take over later.
+    let any = args.live.control.is_some();
+    options.room = if any || facts.changes_length { Room::Both } else { Room::None };
+    options.metadata = any || facts.uses_metadata;
+    options.rewrites = any || facts.changes_length || facts.writes.reach() > 0;
+    options.one_lane = super::one_lane(args, program)?;
+    Ok(())
+}
+
+/// Says what was got.
+fn announce(run: &Dpdk, options: &Options) {
+    for (index, port) in run.info.iter().enumerate() {
+        let [a, b, c, d, e, f] = port.mac;
+        let queues = if index < options.ports.len() { port.receive_queues } else { 0 };
+        let noun = if queues == 1 { "queue" } else { "queues" };
+        let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
+        out::note(&format!(
+            "{}: port {} of DPDK, {}, {queues} receive {noun}, {mac}",
+            port.name, port.number, port.driver
+        ));
+    }
+    if options.pass_to.is_none() {
+        out::note("packets that pass have nowhere to go: they are counted, and dropped");
+    }
+}
+
+/// Whether all memory of packets is accounted for.
+fn balance(Packets { all, home }: Packets) -> Balance {
+    Balance { all, free: home, receiving: 0, sending: 0, missing: all as isize - home as isize }
+}
+
+fn usage(option: &str, error: &dyn std::fmt::Display) -> Failure {
+    Failure::Usage(format!("{option}: {error}"))
+}
