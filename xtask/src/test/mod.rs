@@ -63,7 +63,7 @@ impl Options {
 }
 
 /// Crates that are published.
-const PUBLISHED: [&str; 9] = [
+const PUBLISHED: [&str; 10] = [
     "portcullis-core",
     "portcullis-c-writer",
     "portcullis-cache",
@@ -71,6 +71,7 @@ const PUBLISHED: [&str; 9] = [
     "portcullis-wgpu",
     "portcullis-opencl",
     "portcullis-cuda",
+    "portcullis-dpdk-sys",
     "portcullis-io",
     "portcullis",
 ];
