@@ -402,7 +402,8 @@ impl<'a> Run<'a> {
             return Ok(port.clone());
         }
         let first = self.first_sender.as_deref();
-        let sender = Sender::open(&self.umem, first, (facts.index, queue), self.ring(), self.several_frames)
+        let (place, ring, several_frames) = ((facts.index, queue), self.ring(), self.several_frames);
+        let sender = socket::once_free(|| Sender::open(&self.umem, first, place, ring, several_frames))
             .map_err(|error| XdpError::socket(interface, queue, &error))?;
         self.first_sender.get_or_insert_with(|| sender.socket());
         let tx = self.tx(tx::Rings::Sending(sender), false, &facts);

@@ -3,14 +3,14 @@
 use std::io;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use portcullis_core::packet::{Batch, Descriptor, Metadata, ROOM, Room};
 
 use super::homes::{Held, Homes, Lists, Place, Slot};
 use super::rx::{Piece, Rx};
 use super::umem::Umem;
-use crate::live::{LiveError, Received, Receiver, checksum};
+use crate::live::{LiveError, Received, Receiver, checksum, nanoseconds};
 
 /// For how long packets are looked for before the thread sleeps. It is about what a sleep costs, with being woken up: so who looks
 /// in vain pays twice at most (competitive spinning, Karlin and others, SOSP 1991). Without, the thread slept at millions of packets
@@ -97,32 +97,19 @@ impl XdpReceiver {
         }
     }
 
-    /// Whether packets are there, or come within this time.
+    /// Whether packets are there, or come within this time. Where that is asked for, the kernel polls meanwhile: it does so when a
+    /// socket is asked for what has come, and where one is waited for only as `net.core.busy_poll` says (`do_poll`, `fs/select.c`).
     fn comes_within(&mut self, time: Duration) -> bool {
         let begun = Instant::now();
         loop {
             for _ in 0..LOOKS {
+                if self.polls.is_some() {
+                    self.queues.iter().for_each(|queue| super::socket::poll(queue.rx.fd()));
+                }
                 if self.queues.iter_mut().any(|queue| queue.rx.is_there()) {
                     return true;
                 }
                 std::hint::spin_loop();
-            }
-            if begun.elapsed() >= time {
-                return false;
-            }
-        }
-    }
-
-    /// Has the kernel poll, and says whether packets are there, or come within this time. It polls when a socket is asked for
-    /// what has come; where one is waited for, it does so only as `net.core.busy_poll` says (`do_poll`, `fs/select.c`).
-    fn comes_of_polling(&mut self, time: Duration) -> bool {
-        let begun = Instant::now();
-        loop {
-            for queue in &self.queues {
-                super::socket::poll(queue.rx.fd());
-            }
-            if self.queues.iter_mut().any(|queue| queue.rx.is_there()) {
-                return true;
             }
             if begun.elapsed() >= time {
                 return false;
@@ -175,11 +162,7 @@ impl Receiver for XdpReceiver {
 
     fn wait(&mut self, most: Duration) -> Result<(), LiveError> {
         let begun = Instant::now();
-        let comes = match self.polls {
-            Some(time) => self.comes_of_polling(time.min(most)),
-            None => self.comes_within(self.look.min(most)),
-        };
-        if comes {
+        if self.comes_within(self.polls.unwrap_or(self.look).min(most)) {
             return Ok(());
         }
         let most = most.saturating_sub(begun.elapsed());
@@ -310,11 +293,6 @@ impl Intake<'_> {
         self.received.packets += 1;
         self.received.bytes += length as u64;
     }
-}
-
-fn nanoseconds() -> u64 {
-    // A clock before 1970 is none.
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64)
 }
 
 fn system(queue: &Queue, what: &str, error: io::Error) -> LiveError {

@@ -35,18 +35,8 @@ impl Sender {
     /// many entries, a power of two.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's; EBUSY where somebody has the queue, or has just given it up ([`socket::once_free`]).
     pub fn open(
-        umem: &Arc<Umem>,
-        first: Option<&OwnedFd>,
-        (interface, queue): (u32, u32),
-        entries: u32,
-        several_frames: bool,
-    ) -> io::Result<Sender> {
-        socket::once_free(|| Sender::bind(umem, first, (interface, queue), entries, several_frames))
-    }
-
-    fn bind(
         umem: &Arc<Umem>,
         first: Option<&OwnedFd>,
         (interface, queue): (u32, u32),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Room};
 use portcullis_dpdk_sys as sys;
@@ -10,7 +10,7 @@ use portcullis_dpdk_sys as sys;
 use super::eal::know_this_thread;
 use super::memory::{Held, Lists, Memory};
 use super::port::{Port, RING};
-use crate::live::{LiveError, Received, Receiver, checksum};
+use crate::live::{LiveError, Received, Receiver, checksum, nanoseconds};
 
 /// Packets that a driver is asked for at a time.
 const BURST: usize = 64;
@@ -225,9 +225,4 @@ impl Receiver for DpdkReceiver {
         let dropped_by_kernel = self.counts.iter().map(|port| Port::dropped(*port)).sum();
         Received { dropped_by_kernel, ..self.received }
     }
-}
-
-fn nanoseconds() -> u64 {
-    // A clock before 1970 is none.
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64)
 }

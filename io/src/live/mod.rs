@@ -15,20 +15,28 @@ pub mod checksum;
 mod count;
 #[cfg(feature = "live")]
 pub mod hangup;
-#[cfg(feature = "live")]
+#[cfg(any(feature = "af-xdp", feature = "nfqueue"))]
 mod holder;
 #[cfg(feature = "af-xdp")]
 pub mod link;
 
 use std::sync::Arc;
 use std::time::Duration;
+#[cfg(feature = "live")]
+use std::time::SystemTime;
 
 use portcullis_core::device::Done;
 use portcullis_core::packet::{Batch, Span};
 
 pub use count::{Carried, Loss, Losses, Received};
-#[cfg(feature = "live")]
+#[cfg(any(feature = "af-xdp", feature = "nfqueue"))]
 pub use holder::Holder;
+
+/// Nanoseconds since 1970, for metadata. A clock before that is none.
+#[cfg(feature = "live")]
+pub(crate) fn nanoseconds() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64)
+}
 
 /// Takes live packets and gathers them into batches.
 pub trait Receiver: Send {

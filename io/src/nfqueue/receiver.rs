@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver as Home, Sender, channel};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use portcullis_core::packet::{Arena, Batch, Descriptor, Metadata, Room};
 use portcullis_core::program::facts::Window;
@@ -17,7 +17,7 @@ use super::queue::{Queue, Row, open_table, read};
 use super::socket::BURST;
 use super::tickets::{State, Ticket, Tickets};
 use super::{ETHERNET_HEADER, QueueOptions};
-use crate::live::{LiveError, Received, Receiver, checksum};
+use crate::live::{LiveError, Received, Receiver, checksum, nanoseconds};
 
 /// Takes the packets of a netfilter queue.
 ///
@@ -104,7 +104,7 @@ impl QueueReceiver {
         if messages == 0 {
             return Ok((0, 0));
         }
-        let now = if options.metadata { now() } else { 0 };
+        let now = if options.metadata { nanoseconds() } else { 0 };
         let before = gathering.descriptors.len();
         let received = &mut self.received;
         let gathering = self.gathering.as_mut().expect("made above");
@@ -173,11 +173,6 @@ fn refuse(queue: &Queue, received: &mut Received, id: Option<u32>) {
     received.refused += 1;
     // Packets before it wait yet.
     queue.fall_back(id.into_iter(), false);
-}
-
-fn now() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_nanos() as u64)
 }
 
 impl Receiver for QueueReceiver {
