@@ -5,8 +5,8 @@ use portcullis::io::af_xdp::{self, AfXdp, BusyPoll, Copying, Frames, Lanes, Opti
 use portcullis::io::live::link::Kind;
 use portcullis::packet::Room;
 use portcullis::pipeline::live::links::Links;
-use portcullis::program::Program;
 
+use super::Needs;
 use super::drive::{self, Prepared};
 use super::privileges::Admin;
 use super::report::Balance;
@@ -66,7 +66,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let prepared = Prepared::new(args)?;
     let _run = prepared.span.clone().entered();
-    shape(&mut options, &prepared.program, args)?;
+    let needs = Needs::of(&prepared.program, args);
+    (options.room, options.metadata, options.rewrites) = (needs.room, needs.metadata, needs.rewrites());
+    options.lanes = if super::one_lane(args, &prepared.program)? { Lanes::One } else { Lanes::Each };
     let mut run = af_xdp::open(&options).map_err(|error| Failure::Wrong(error.to_string()))?;
     announce(&run);
     let names: Vec<String> = run.ports.iter().map(|port| port.interface.clone()).collect();
@@ -77,18 +79,6 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let admin = if run.ports.iter().any(|port| port.stack.is_some()) { Admin::AtEnd } else { Admin::No };
     let ended = drive::drive(args, prepared, lanes, admin, links, || run.detach())?;
     ended.report(args, Some(balance(run.accounts.frames())))
-}
-
-/// Has packets come as the filter needs them.
-fn shape(options: &mut Options, program: &Program, args: &Args) -> Result<(), Failure> {
-    let facts = program.facts();
-    // Whatever filter may take over later.
-    let any = args.live.control.is_some();
-    options.room = if any || facts.changes_length { Room::Both } else { Room::None };
-    options.metadata = any || facts.uses_metadata;
-    options.rewrites = any || facts.changes_length || facts.writes.reach() > 0;
-    options.lanes = if super::one_lane(args, program)? { Lanes::One } else { Lanes::Each };
-    Ok(())
 }
 
 /// Says what was got.

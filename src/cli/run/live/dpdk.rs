@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use portcullis::io::dpdk::{self, Dpdk, Options, Packets, PortSpec};
 use portcullis::packet::Room;
-use portcullis::program::Program;
 
+use super::Needs;
 use super::drive::{self, Prepared};
 use super::privileges::Admin;
 use super::report::Balance;
@@ -50,24 +50,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let is_capture = |port: &PortSpec| port.driver() == Some("net_pcap");
     prepared.idle_exit = live.idle_exit.or(options.ports.iter().all(is_capture).then_some(OVER));
     let _run = prepared.span.clone().entered();
-    shape(&mut options, &prepared.program, args)?;
+    let needs = Needs::of(&prepared.program, args);
+    (options.room, options.metadata, options.rewrites) = (needs.room, needs.metadata, needs.rewrites());
+    options.one_lane = super::one_lane(args, &prepared.program)?;
     let mut run = dpdk::open(&options).map_err(|error| Failure::Wrong(error.to_string()))?;
     announce(&run, &options);
     let lanes = std::mem::take(&mut run.lanes);
     let ended = drive::drive(args, prepared, lanes, Admin::No, || (), || run.stop())?;
     ended.report(args, Some(balance(run.close())))
-}
-
-/// Has packets come as the filter needs them.
-fn shape(options: &mut Options, program: &Program, args: &Args) -> Result<(), Failure> {
-    let facts = program.facts();
-    // Whatever filter may take over later.
-    let any = args.live.control.is_some();
-    options.room = if any || facts.changes_length { Room::Both } else { Room::None };
-    options.metadata = any || facts.uses_metadata;
-    options.rewrites = any || facts.changes_length || facts.writes.reach() > 0;
-    options.one_lane = super::one_lane(args, program)?;
-    Ok(())
 }
 
 /// Says what was got.

@@ -22,6 +22,11 @@ mod stats;
 
 pub use args::{LiveArgs, SOURCES, duration};
 
+#[cfg(all(target_os = "linux", feature = "live"))]
+use portcullis::packet::Room;
+#[cfg(all(target_os = "linux", feature = "live"))]
+use portcullis::program::{Program, facts::Window};
+
 use super::Args;
 use crate::cli::failure::Failure;
 
@@ -34,9 +39,37 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
+/// How packets are to come.
+#[cfg(all(target_os = "linux", feature = "live"))]
+struct Needs {
+    room: Room,
+    metadata: bool,
+    /// What of a packet may be written to.
+    writes: Window,
+}
+
+#[cfg(all(target_os = "linux", feature = "live"))]
+impl Needs {
+    /// As a filter needs them, and whatever filter may take over from it.
+    fn of(program: &Program, args: &Args) -> Needs {
+        let (facts, any) = (program.facts(), args.live.control.is_some());
+        Needs {
+            room: if any || facts.changes_length { Room::Both } else { Room::None },
+            metadata: any || facts.uses_metadata,
+            writes: if any { Window::WholePacket } else { facts.writes },
+        }
+    }
+
+    /// Whether packets may change.
+    #[cfg(any(feature = "af-xdp", feature = "dpdk"))]
+    fn rewrites(&self) -> bool {
+        self.room == Room::Both || self.writes.reach() > 0
+    }
+}
+
 /// Whether one lane is to have all queues: what packets share is in one place, and so they all go through one session then.
 #[cfg(all(target_os = "linux", any(feature = "af-xdp", feature = "dpdk")))]
-fn one_lane(args: &Args, program: &portcullis::program::Program) -> Result<bool, Failure> {
+fn one_lane(args: &Args, program: &Program) -> Result<bool, Failure> {
     match (args.live.lanes.as_deref(), program.maps().is_empty()) {
         (Some("each"), false) => {
             let what = "the filter has maps, which all packets share, and they take one lane; leave the option out";

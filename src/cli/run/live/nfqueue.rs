@@ -2,9 +2,8 @@
 
 use portcullis::io::live::Lane;
 use portcullis::io::nfqueue::{self, QueueOptions};
-use portcullis::packet::Room;
-use portcullis::program::facts::Window;
 
+use super::Needs;
 use super::drive::{self, Prepared};
 use super::privileges::Admin;
 use crate::cli::failure::Failure;
@@ -21,9 +20,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let prepared = Prepared::new(args)?;
     let _run = prepared.span.clone().entered();
-    let facts = prepared.program.facts();
-    // Whatever filter may take over later.
-    let any = args.live.control.is_some();
+    let Needs { room, metadata, writes } = Needs::of(&prepared.program, args);
     if queues.len() > 1 && !prepared.program.maps().is_empty() {
         let what = "a filter with maps takes one queue, in which all packets share its maps; have one rule send all packets to it";
         return Err(Failure::Usage(format!("--nfqueue: {what}")));
@@ -32,11 +29,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     for (port, queue) in (0..).zip(queues) {
         let mut options = QueueOptions {
             queue: *queue,
-            room: if any || facts.changes_length { Room::Both } else { Room::None },
-            writes: if any { Window::WholePacket } else { facts.writes },
+            room,
+            writes,
             fail_open: args.live.fail_open,
             port,
-            metadata: any || facts.uses_metadata,
+            metadata,
             ..QueueOptions::default()
         };
         if let Some(BatchSize::Packets(batch)) = args.batch {

@@ -23,6 +23,7 @@ pub enum Admin {
     /// Interfaces that were made are to be removed in the end.
     AtEnd,
     /// The kernel asks for it with every verdict.
+    #[cfg_attr(not(feature = "nfqueue"), expect(dead_code, reason = "netfilter queues alone do"))]
     Always,
 }
 
