@@ -145,6 +145,20 @@ fn each_verdict_is_carried_out_or_counted_as_lost() {
 }
 
 #[test]
+fn packets_that_pass_go_to_the_port_for_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let want = numbered((0..300).map(|number| 60 + number));
+    capture(&file("in.pcap"), &want);
+    let port = format!("net_pcap9,rx_pcap={},tx_pcap={}", file("in.pcap").display(), file("back.pcap").display());
+    let stack = format!("net_pcap10,tx_pcap={}", file("stack.pcap").display());
+    let options = Options { pass_to: Some(stack.parse().unwrap()), ..options(&[&port]) };
+    let ended = drive(&options, 300, |_, batch| vec![Action::Pass as u32; batch.len()]);
+    assert_eq!((ended.of(Action::Pass), ended.lost(Loss::NoStack)), (300, 0));
+    assert_eq!((packets(&file("stack.pcap")), packets(&file("back.pcap"))), (want, vec![]));
+}
+
+#[test]
 fn packets_go_out_as_long_as_a_filter_leaves_them() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);

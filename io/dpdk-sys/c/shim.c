@@ -84,11 +84,6 @@ uint8_t *pc_begin(struct rte_mbuf *mbuf, uint32_t length)
 	return (uint8_t *)(length <= UINT16_MAX ? rte_pktmbuf_append(mbuf, (uint16_t)length) : NULL);
 }
 
-uint32_t pc_length(const struct rte_mbuf *mbuf)
-{
-	return mbuf->pkt_len;
-}
-
 uint32_t pc_copy(const struct rte_mbuf *mbuf, uint8_t *to, uint32_t room)
 {
 	uint32_t copied = 0;
@@ -99,9 +94,4 @@ uint32_t pc_copy(const struct rte_mbuf *mbuf, uint8_t *to, uint32_t room)
 		copied += part;
 	}
 	return copied;
-}
-
-struct rte_mempool *pc_pool(const struct rte_mbuf *mbuf)
-{
-	return mbuf->pool;
 }

@@ -54,13 +54,7 @@ int pc_take(struct rte_mempool *pool, struct rte_mbuf **mbufs, size_t count);
 /* Has the packet be `length` bytes from the place on where a new one begins; gives that place, or NULL where it has no such room. */
 uint8_t *pc_begin(struct rte_mbuf *mbuf, uint32_t length);
 
-/* The packet's bytes in all of its segments. */
-uint32_t pc_length(const struct rte_mbuf *mbuf);
-
 /* Copies them to `to`, which has room for `room`; gives how many. */
 uint32_t pc_copy(const struct rte_mbuf *mbuf, uint8_t *to, uint32_t room);
-
-/* The pool that the packet's memory goes back to. */
-struct rte_mempool *pc_pool(const struct rte_mbuf *mbuf);
 
 #endif
