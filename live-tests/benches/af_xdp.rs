@@ -11,7 +11,7 @@
 mod support;
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use portcullis::device::{CancelToken, Dispatch};
 use portcullis::io::af_xdp::{self, Copying, Lanes, Options, Steer};
@@ -22,11 +22,9 @@ use portcullis_live_tests::{End, Flood, KernelXdp, Namespace, Veth};
 use support::bare::bare;
 use support::latency::{quantile, round_trips};
 use support::testpmd::Testpmd;
-use support::{Side, compare, is_over, is_wanted, median, say};
+use support::{ROUND, Side, compare, is_over, is_wanted, median, rate, say};
 
 const ROUNDS: usize = 7;
-const ROUND: Duration = Duration::from_secs(1);
-const WARM_UP: Duration = Duration::from_millis(300);
 const FRAMES: u32 = 8192;
 
 /// Of what is forwarded at most, how much comes while it is measured how long it takes.
@@ -256,15 +254,6 @@ impl Bench {
     fn frame(&self) -> Vec<u8> {
         [&self.veth.right.mac()[..], &self.veth.left.mac(), &[0x08, 0x00, 0x45], &[0; 49]].concat()
     }
-}
-
-/// A second's rate of what is counted.
-fn rate(count: &mut dyn FnMut() -> u64) -> f64 {
-    std::thread::sleep(WARM_UP);
-    let (before, begun) = (count(), Instant::now());
-    std::thread::sleep(ROUND);
-    let after = count();
-    (after - before) as f64 / begun.elapsed().as_secs_f64()
 }
 
 /// Times that a thread of this process had to wait.

@@ -8,18 +8,16 @@ mod support;
 
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use portcullis::device::{CancelToken, Dispatch};
 use portcullis::packet::Room;
 use portcullis::pipeline::live::{Closing, LaneStats, LiveOptions};
 use portcullis_io::dpdk::{Options, open};
 use support::testpmd::Testpmd;
-use support::{Side, compare, is_wanted};
+use support::{Side, compare, is_wanted, rate};
 
 const ROUNDS: usize = 7;
-const ROUND: Duration = Duration::from_secs(1);
-const WARM_UP: Duration = Duration::from_millis(300);
 
 /// Packets that are received at a time.
 const BURST: u16 = 64;
@@ -47,15 +45,6 @@ fn main() {
         ];
         compare("packets of 64 bytes", ROUNDS, 1, &mut sides);
     }
-}
-
-/// A second's rate of what is counted.
-fn rate(count: &mut dyn FnMut() -> u64) -> f64 {
-    std::thread::sleep(WARM_UP);
-    let (before, begun) = (count(), Instant::now());
-    std::thread::sleep(ROUND);
-    let after = count();
-    (after - before) as f64 / begun.elapsed().as_secs_f64()
 }
 
 fn ours(filter: &str, port: &str) -> f64 {

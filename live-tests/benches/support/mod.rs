@@ -10,6 +10,7 @@ use std::io::Write;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use portcullis::device::{CancelToken, Device, Dispatch, LoadOptions, Session};
 use portcullis::io::live::Lane;
@@ -55,6 +56,21 @@ pub fn say(text: fmt::Arguments<'_>) {
     if std::io::stdout().lock().write_fmt(text).is_err() {
         OVER.store(true, Ordering::Relaxed);
     }
+}
+
+/// How long something is counted.
+pub const ROUND: Duration = Duration::from_secs(1);
+
+/// How long it goes on before.
+const WARM_UP: Duration = Duration::from_millis(300);
+
+/// A second's rate of what is counted.
+pub fn rate(count: &mut dyn FnMut() -> u64) -> f64 {
+    std::thread::sleep(WARM_UP);
+    let (before, begun) = (count(), Instant::now());
+    std::thread::sleep(ROUND);
+    let after = count();
+    (after - before) as f64 / begun.elapsed().as_secs_f64()
 }
 
 /// Something that is measured.

@@ -9,10 +9,21 @@ use portcullis_core::packet::{Arena, Carver, Descriptor, Room};
 use portcullis_core::program::ProgramOptions;
 
 use super::*;
-use crate::probe;
+use crate::{OpenClDevice, probe};
 
 /// Far more than giving up a device takes, far less than the device below is busy.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The devices that there are. Where there are none, the test is left out, but for `PORTCULLIS_REQUIRE=opencl`.
+fn devices() -> Vec<OpenClDevice> {
+    let devices = probe().unwrap_or_else(|error| {
+        println!("skipped: {error}");
+        Vec::new()
+    });
+    let required = std::env::var("PORTCULLIS_REQUIRE").unwrap_or_default();
+    assert!(!devices.is_empty() || !required.split(',').any(|name| name == "opencl"), "opencl is required");
+    devices
+}
 
 #[test]
 fn a_busy_device_is_left_behind() {
@@ -24,13 +35,7 @@ fn a_busy_device_is_left_behind() {
         }";
     let program = wgsl::compile(&Source::new("burn.wgsl", text), &ProgramOptions::default());
     let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
-    let devices = match probe() {
-        Ok(devices) => devices,
-        Err(error) => {
-            println!("skipped: {error}");
-            return;
-        }
-    };
+    let devices = devices();
     for device in devices {
         if device.info().kind != DeviceKind::Cpu {
             println!("skipped on {}: a launch this long would be killed", device.info().id);
@@ -90,13 +95,7 @@ fn what_a_kernel_answers_becomes_verdicts() {
                 targets[base + i] = 3 * (base + i);
             }
         }";
-    let devices = match probe() {
-        Ok(devices) => devices,
-        Err(error) => {
-            println!("skipped: {error}");
-            return;
-        }
-    };
+    let devices = devices();
     // Written in place, and brought back by copies.
     for device in devices.iter().flat_map(|device| [device.clone(), device.clone().apart()]) {
         let mut session = open_text(&device, &program, kernel, "answer").unwrap();
@@ -114,13 +113,7 @@ fn packets_of_a_ring_are_filtered_where_they_are() {
     let text = "fn xdp_filter(pkt: u32) -> u32 { store_u8(pkt, 0u, load_u8(pkt, pkt_len(pkt) - 1u)); return XDP_TX; }";
     let program = wgsl::compile(&Source::new("writes.wgsl", text), &ProgramOptions::default());
     let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
-    let devices = match probe() {
-        Ok(devices) => devices,
-        Err(error) => {
-            println!("skipped: {error}");
-            return;
-        }
-    };
+    let devices = devices();
     for device in devices.iter().flat_map(|device| [device.clone(), device.clone().apart()]) {
         let mut session = open(&device, &program, &LoadOptions::default()).unwrap();
         let batch = Batch::in_frames(&vec![vec![7; 60]; 100]).unwrap();
