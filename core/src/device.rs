@@ -387,11 +387,27 @@ fn beyond(map: usize, at: usize, words: usize, all: usize) -> DeviceError {
     DeviceError::Refused(format!("words {at} to {} of map {map}, which has {all}", at.saturating_add(words)))
 }
 
-/// Refuses a batch that no session of `program` may take: the check that every session makes first.
+/// Refuses a batch that no session of `program` may take: the check that every session makes first, whose device reaches
+/// the host's memory alone.
+///
+/// # Errors
+/// [`DeviceError::Refused`] where the packets are in another device's memory, and as [`check_batch`].
+pub fn check_submission(program: &Program, batch: &Batch, in_flight: usize, depth: usize) -> Result<(), DeviceError> {
+    if let (false, Some(view)) = (batch.span().is_on_host(), batch.span().device_view()) {
+        let owner = &view.device;
+        return Err(DeviceError::Refused(format!(
+            "its packets are in the memory of {owner}, which this device does not reach; run the filter on {owner}, or have \
+             packets in the host's memory"
+        )));
+    }
+    check_batch(program, batch, in_flight, depth)
+}
+
+/// The same for devices that reach the batch's packets wherever they are.
 ///
 /// # Errors
 /// [`DeviceError::Refused`] where the queue is full or the filter needs room that is not there.
-pub fn check_submission(program: &Program, batch: &Batch, in_flight: usize, depth: usize) -> Result<(), DeviceError> {
+pub fn check_batch(program: &Program, batch: &Batch, in_flight: usize, depth: usize) -> Result<(), DeviceError> {
     if in_flight >= depth {
         return Err(DeviceError::Refused(format!("{in_flight} batches are in flight already, complete one first")));
     }

@@ -5,7 +5,7 @@
 //! through which safe code reaches all of its bytes, and it cannot be cloned. Giving it up (see
 //! [`Carver`](super::Carver)) hands out [`Batch`](super::Batch)es whose packets share no 4-byte
 //! word, and each batch reaches its own packets only. A device reaches bytes through
-//! [`Span::as_ptr`], which is safe to call and unsafe to use, and only while it holds the batch.
+//! [`Span::as_ptr`] or [`Span::device_view`], which are safe to call and unsafe to use, and only while it holds the batch.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -40,13 +40,28 @@ pub enum ArenaError {
     },
 }
 
-/// The raw memory of an [`Arena`]: page-aligned, at an address that never changes, alive as long as
-/// anyone holds it.
+/// Where a device finds memory that it reaches by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceView {
+    /// The device, as [`DeviceInfo::id`](crate::device::DeviceInfo) has it: `cuda:0`.
+    pub device: String,
+    /// The first byte's address there.
+    pub address: u64,
+}
+
+/// The raw memory that packets lie in: an [`Arena`]'s, a ring's frames, a device's. Page-aligned, at addresses that never
+/// change, alive as long as anyone holds it.
+///
+/// It is in the host's memory, in a device's, or has a view from either side. Whoever reads packets on the host asks
+/// first ([`Span::is_on_host`]); sessions refuse batches in memory that they do not reach.
 ///
 /// A device that imported the memory keeps an `Arc<Span>`. Holding a span gives no right to read
 /// or write through it: that right belongs to whoever holds the arena or the batch.
 pub struct Span {
-    start: NonNull<u8>,
+    /// As the host sees it.
+    start: Option<NonNull<u8>>,
+    /// As a device sees it, without being shown it.
+    device: Option<DeviceView>,
     len: usize,
     allocated: usize,
     id: u64,
@@ -63,7 +78,13 @@ enum Owner {
 
 impl fmt::Debug for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Span").field("id", &self.id).field("start", &self.start).field("len", &self.len).finish()
+        let (start, device) = (&self.start, &self.device);
+        f.debug_struct("Span")
+            .field("id", &self.id)
+            .field("start", start)
+            .field("device", device)
+            .field("len", &self.len)
+            .finish()
     }
 }
 
@@ -74,9 +95,67 @@ unsafe impl Send for Span {}
 unsafe impl Sync for Span {}
 
 impl Span {
-    /// The first byte's address, aligned to a page of 4 KiB.
+    /// Memory that somebody else allocated, with a view from the host, from a device, or from both. `owner` is dropped when
+    /// nobody holds the span any more.
+    ///
+    /// # Errors
+    /// More than [`Arena::MAX_LEN`] bytes.
+    ///
+    /// # Panics
+    /// Where there is no view at all.
+    ///
+    /// # Safety
+    /// From each view's first byte on (aligned to 4 KiB), there are `allocated` initialised bytes, the same ones, readable and writable from
+    /// there until `owner` is dropped; `allocated` is at least `len` + [`READABLE_PAST_END`]. Who reads and writes them is the caller's affair:
+    /// batches are made of a span by [`Batch::from_frames`](super::Batch::from_frames).
+    pub unsafe fn from_views(
+        host: Option<NonNull<u8>>,
+        device: Option<DeviceView>,
+        len: usize,
+        allocated: usize,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<Arc<Span>, ArenaError> {
+        assert!(host.is_some() || device.is_some(), "memory that nobody sees");
+        debug_assert!(allocated >= len + READABLE_PAST_END);
+        debug_assert!(host.is_none_or(|start| (start.as_ptr() as usize).is_multiple_of(PAGE)));
+        if len > Arena::MAX_LEN {
+            return Err(ArenaError::TooLarge { asked: len });
+        }
+        Ok(Arc::new(Span::made_of(host, device, len, allocated, Owner::Foreign(owner))))
+    }
+
+    fn made_of(
+        start: Option<NonNull<u8>>,
+        device: Option<DeviceView>,
+        len: usize,
+        allocated: usize,
+        owner: Owner,
+    ) -> Span {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Span { start, device, len, allocated, id, owner }
+    }
+
+    /// Whether the host reads and writes the memory. Where it does not, a device does.
+    pub fn is_on_host(&self) -> bool {
+        self.start.is_some()
+    }
+
+    /// Where a device finds the memory that need not be shown it.
+    pub fn device_view(&self) -> Option<&DeviceView> {
+        self.device.as_ref()
+    }
+
+    /// The first byte's address for the host, aligned to a page of 4 KiB.
+    ///
+    /// # Panics
+    /// For memory that only a device sees.
     pub fn as_ptr(&self) -> *mut u8 {
-        self.start.as_ptr()
+        match (self.start, &self.device) {
+            (Some(start), _) => start.as_ptr(),
+            (None, Some(view)) => panic!("memory of {}, which the host does not see", view.device),
+            (None, None) => unreachable!("a span has a view"),
+        }
     }
 
     /// Bytes that packets may lie in.
@@ -89,7 +168,7 @@ impl Span {
         self.len == 0
     }
 
-    /// Bytes from [`Span::as_ptr`] to the end of the allocation: a multiple of 4 KiB and at least
+    /// Bytes from the first one to the end of the allocation: a multiple of 4 KiB and at least
     /// [`Span::len`] + [`READABLE_PAST_END`]. What a device imports.
     pub fn allocated(&self) -> usize {
         self.allocated
@@ -174,9 +253,7 @@ impl Arena {
     }
 
     fn made_of(start: NonNull<u8>, len: usize, allocated: usize, owner: Owner) -> Arena {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Arena { span: Arc::new(Span { start, len, allocated, id, owner }) }
+        Arena { span: Arc::new(Span::made_of(Some(start), None, len, allocated, owner)) }
     }
 
     /// The memory behind the arena, for a device to import.
@@ -250,6 +327,18 @@ mod tests {
         let arena = Arena::new(len).unwrap();
         assert!(resident() < before + len / 2);
         assert_eq!((arena[0], arena[len - 1]), (0, 0));
+    }
+
+    #[test]
+    fn the_host_is_told_of_memory_that_it_does_not_see() {
+        let view = DeviceView { device: "cuda:0".into(), address: 0x7000_0000 };
+        // SAFETY: nobody looks at the memory, which is not there.
+        let span = unsafe { Span::from_views(None, Some(view.clone()), 4096, 8192, Box::new(())) }.unwrap();
+        assert_eq!((span.is_on_host(), span.device_view()), (false, Some(&view)));
+        let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| span.as_ptr())).unwrap_err();
+        assert!(looked.downcast_ref::<String>().unwrap().contains("cuda:0"));
+        let host = Arena::new(4096).unwrap();
+        assert!(host.span().is_on_host() && host.span().device_view().is_none());
     }
 
     #[test]

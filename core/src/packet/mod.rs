@@ -5,6 +5,6 @@ mod arena;
 mod batch;
 mod verdict;
 
-pub use arena::{Arena, ArenaError, READABLE_PAST_END, Span};
+pub use arena::{Arena, ArenaError, DeviceView, READABLE_PAST_END, Span};
 pub use batch::{Batch, BatchError, Carver, Companion, Descriptor, MIN_LENGTH, Metadata, Parts, ROOM, Room};
 pub use verdict::{Action, MAX_REDIRECT_TARGET, Verdict, VerdictCounts, Verdicts};
