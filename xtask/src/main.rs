@@ -17,8 +17,9 @@ Tasks:
            in release the self-test, the README's first command and the tests of the program and the CPU.
            On Debian it installs what the tests need, after naming it, when it may, and fetches NVIDIA's
            compilers with pip into target/wheels.
-           --require  fail where one of these is missing: a device (cpu, cuda, wgpu, opencl) or a tool (nvrtc,
-                      oclgrind, emulated-cuda). Others that are missing are listed with the reason
+           --require  fail where one of these is missing: a device (cpu, cuda, wgpu, opencl), a tool (nvrtc,
+                      oclgrind, emulated-cuda) or a way of live traffic (af-xdp, nfqueue, dpdk). Others that
+                      are missing are listed with the reason
            --intel    fetch Intel's OpenCL for processors, too, and test on it beside the other devices
   gpu-bundle [DIR]
            makes a folder (target/gpu-bundle) to try Portcullis on another machine's NVIDIA GPU: program,
@@ -140,6 +141,7 @@ mod tests {
             ("test --require cpu,wgpu --intel", test("cpu,wgpu", true)),
             ("test --intel --require opencl", test("opencl", true)),
             ("test --require", None),
+            ("test --require af-xdp,nfqueue,dpdk", test("af-xdp,nfqueue,dpdk", false)),
             ("test --require cpu,", None),
             ("test --require gpu", None),
             ("test --all", None),

@@ -34,7 +34,7 @@ pub struct Options {
     pub room: Room,
     /// Whether batches carry metadata.
     pub metadata: bool,
-    /// Whether the filter writes to packets ([`af_xdp::Options::rewrites`](crate::af_xdp::Options::rewrites)).
+    /// Whether the filter writes to packets (as `af_xdp::Options::rewrites`).
     pub rewrites: bool,
     /// Packets for each queue, at least 64: a driver's rings have up to 2,048 of them, and the rest are in batches.
     pub packets: u32,

@@ -27,7 +27,7 @@ pub const NAME: &str = "emulated-cuda";
 const LIVE: &str = "every_device";
 
 /// Runs them, of what is built with these features, unless this machine cannot have the emulation and nobody requires it.
-pub fn run(suite: &mut Suite<'_>, built: &[Executable], features: &str, require: &[String]) {
+pub fn run(suite: &mut Suite<'_>, built: &[Executable], features: &live::Features, require: &[String]) {
     let is_required = |name: &str| require.iter().any(|required| required == name);
     let folder = match build(&suite.root.join("target"), &[]) {
         Ok(folder) => folder,
@@ -43,7 +43,7 @@ pub fn run(suite: &mut Suite<'_>, built: &[Executable], features: &str, require:
     };
     let folder = folder.to_string_lossy().into_owned();
     let nvrtc = format!("{folder}/libnvrtc.so.12");
-    let live = [live::AF_XDP, live::NFQUEUE].into_iter().filter(|name| is_required(name));
+    let live = [live::AF_XDP, live::NFQUEUE, live::DPDK].into_iter().filter(|name| is_required(name));
     let required = ["cuda"].into_iter().chain(live).collect::<Vec<_>>().join(",");
     let environment = [
         ("LD_LIBRARY_PATH", folder.as_str()),
@@ -54,7 +54,7 @@ pub fn run(suite: &mut Suite<'_>, built: &[Executable], features: &str, require:
     ];
     suite.built_tests("tests on an emulated CUDA device", built, ("compat-tests", &SUITES), "", &environment);
     suite.program("self-test on an emulated CUDA device", built, &["selftest", "--device", "cuda"], &environment);
-    if features != live::WITHOUT_AF_XDP {
+    if features.has(live::AF_XDP) {
         suite.built_tests("live packets on an emulated CUDA device", built, ("", &["live"]), LIVE, &environment);
     }
 }

@@ -1,9 +1,9 @@
-//! Live traffic, of which AF_XDP needs Linux, and to be built more than Rust.
+//! Live traffic, of which AF_XDP and DPDK need Linux, and to be built more than Rust.
 
 use std::time::Instant;
 
 use super::Suite;
-use super::system::can_build_af_xdp;
+use super::system::{can_build_af_xdp, can_build_dpdk};
 use super::tally::Tally;
 
 /// What `--require` calls AF_XDP sockets.
@@ -12,11 +12,15 @@ pub const AF_XDP: &str = "af-xdp";
 /// What it calls netfilter queues.
 pub const NFQUEUE: &str = "nfqueue";
 
-/// Features that everything is built and tested with on a machine that cannot build AF_XDP, which is everywhere but on Linux.
-pub const WITHOUT_AF_XDP: &str = "opencl,nfqueue";
+/// What it calls DPDK's ports.
+pub const DPDK: &str = "dpdk";
 
-/// The packages that know of AF_XDP, as such a machine has them.
-pub const PACKAGES_WITHOUT_AF_XDP: [&str; 8] = [
+/// Features that everything is built and tested with on a machine that can build none of the others, which is everywhere but on
+/// Linux.
+const EVERYWHERE: &str = "opencl,nfqueue";
+
+/// The packages that know of live traffic, as such a machine has them.
+pub const PACKAGES_EVERYWHERE: [&str; 8] = [
     "--package",
     "portcullis",
     "--package",
@@ -24,24 +28,65 @@ pub const PACKAGES_WITHOUT_AF_XDP: [&str; 8] = [
     "--package",
     "portcullis-live-tests",
     "--features",
-    WITHOUT_AF_XDP,
+    EVERYWHERE,
 ];
 
-/// Features that everything is built and tested with: all that this machine can build. They are one set for every step, so that
-/// libraries are built once. What is left out is printed, and fails where it is required.
-pub fn features(suite: &mut Suite<'_>, require: &[String]) -> String {
-    if !cfg!(target_os = "linux") {
-        return WITHOUT_AF_XDP.into();
+/// A way of live traffic that this machine may not be able to build.
+struct Way {
+    feature: &'static str,
+    can_build: fn() -> bool,
+    /// What is missing then.
+    needs: &'static str,
+}
+
+const WAYS: [Way; 2] = [
+    Way {
+        feature: AF_XDP,
+        can_build: can_build_af_xdp,
+        needs: "a C compiler, clang, m4, pkg-config and the headers of libelf and zlib",
+    },
+    Way {
+        feature: DPDK,
+        can_build: can_build_dpdk,
+        needs: "a C compiler, libclang, pkg-config and DPDK 22.11 or newer with its headers",
+    },
+];
+
+/// Features that everything is built and tested with.
+pub struct Features {
+    /// All of them, as cargo takes them.
+    pub names: String,
+    /// Those that not every machine can build.
+    ways: Vec<&'static str>,
+}
+
+impl Features {
+    /// All that this machine can build. They are one set for every step, so that libraries are built once. What is left out is
+    /// printed, and fails where it is required.
+    pub fn find(suite: &mut Suite<'_>, require: &[String]) -> Features {
+        let mut features = Features { names: EVERYWHERE.into(), ways: Vec::new() };
+        for Way { feature, can_build, needs } in WAYS.iter().filter(|_| cfg!(target_os = "linux")) {
+            if can_build() {
+                features.names = format!("{},{feature}", features.names);
+                features.ways.push(feature);
+                continue;
+            }
+            println!("\nNo live traffic by {feature}: to build it {needs} are needed.");
+            suite.tally.skipped += 1;
+            if require.iter().any(|name| name == feature) {
+                suite.end(feature, Tally::one(false), Instant::now());
+            }
+        }
+        features
     }
-    if can_build_af_xdp() {
-        return format!("{WITHOUT_AF_XDP},{AF_XDP}");
+
+    /// Whether there is one of those that not every machine can build.
+    pub fn has(&self, feature: &str) -> bool {
+        self.ways.contains(&feature)
     }
-    println!(
-        "\nNo AF_XDP: to build it a C compiler, clang, m4, pkg-config and the headers of libelf and zlib are needed."
-    );
-    suite.tally.skipped += 1;
-    if require.iter().any(|name| name == AF_XDP) {
-        suite.end("AF_XDP", Tally::one(false), Instant::now());
+
+    /// Whether there is more than every machine can build.
+    pub fn has_more(&self) -> bool {
+        !self.ways.is_empty()
     }
-    WITHOUT_AF_XDP.into()
 }

@@ -25,9 +25,12 @@ const FEATURE_SETS: [&[&str]; 5] = [
     &["--no-default-features", "--features", "opencl"],
 ];
 
+/// One more, where there is DPDK: what it shares with AF_XDP has to be there without that.
+const DPDK_ALONE: &[&str] = &["--no-default-features", "--features", live::DPDK];
+
 /// What may be demanded: devices, and tools that suites need.
 const DEVICES: [&str; 4] = ["cpu", "cuda", "wgpu", "opencl"];
-const TOOLS: [&str; 5] = ["nvrtc", "oclgrind", emulated::NAME, live::AF_XDP, live::NFQUEUE];
+const TOOLS: [&str; 6] = ["nvrtc", "oclgrind", emulated::NAME, live::AF_XDP, live::NFQUEUE, live::DPDK];
 
 /// How to test.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -90,13 +93,14 @@ pub fn run(options: &Options) -> Result<(), String> {
 
     let mut suite = Suite { root: &root, environment, tally: Tally::default(), failed: Vec::new(), times: Vec::new() };
     suite.step("format", &["fmt", "--all", "--check"], &[]);
-    let features = live::features(&mut suite, &options.require);
-    let workspace = ["--workspace", "--features", &features];
+    let features = live::Features::find(&mut suite, &options.require);
+    let workspace = ["--workspace", "--features", &features.names];
     suite.lints("lints", &workspace);
-    if features != live::WITHOUT_AF_XDP {
-        suite.lints("lints without AF_XDP", &live::PACKAGES_WITHOUT_AF_XDP);
+    if features.has_more() {
+        suite.lints("lints without AF_XDP and DPDK", &live::PACKAGES_EVERYWHERE);
     }
-    for features in FEATURE_SETS {
+    let dpdk_alone = features.has(live::DPDK).then_some(DPDK_ALONE);
+    for features in FEATURE_SETS.into_iter().chain(dpdk_alone) {
         let arguments: Vec<&str> =
             ["check", "--package", "portcullis", "--all-targets"].iter().chain(features).copied().collect();
         suite.step(&format!("check {}", features.join(" ")), &arguments, &[]);

@@ -14,7 +14,7 @@ struct Need {
 }
 
 /// In software, so that they run on any machine.
-const NEEDS: [Need; 8] = [
+const NEEDS: [Need; 9] = [
     Need {
         what: "Vulkan driver",
         without: "the wgpu device is missing",
@@ -38,6 +38,12 @@ const NEEDS: [Need; 8] = [
         without: "live traffic by AF_XDP is neither built nor tested",
         packages: &["gcc", "clang", "m4", "make", "pkg-config", "libelf-dev", "zlib1g-dev"],
         is_there: can_build_af_xdp,
+    },
+    Need {
+        what: "DPDK",
+        without: "live traffic by DPDK is neither built nor tested",
+        packages: &["libdpdk-dev", "dpdk", "gcc", "libclang-dev", "pkg-config"],
+        is_there: can_build_dpdk,
     },
     Need {
         what: "tools for networks",
@@ -119,6 +125,16 @@ impl Need {
 pub fn can_build_af_xdp() -> bool {
     let compilers = ["cc", "clang", "m4"].iter().all(|name| quiet(name, &["--version"]));
     compilers && quiet("pkg-config", &["--exists", "libelf", "zlib"])
+}
+
+/// Whether there is what builds the declarations of DPDK and the C for what is inline there (`io/dpdk-sys`).
+pub fn can_build_dpdk() -> bool {
+    let begins = |entry: &std::fs::DirEntry, start: &str| entry.file_name().to_string_lossy().starts_with(start);
+    let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut versions = entries(Path::new("/usr/lib")).filter(|entry| begins(entry, "llvm-"));
+    let has_libclang = std::env::var_os("LIBCLANG_PATH").is_some()
+        || versions.any(|version| entries(&version.path().join("lib")).any(|file| begins(&file, "libclang.so")));
+    has_libclang && quiet("cc", &["--version"]) && quiet("pkg-config", &["--exists", "libdpdk >= 22.11"])
 }
 
 /// Whether a command runs and succeeds; what it prints is thrown away.
