@@ -2,13 +2,20 @@
 
 #include <string.h>
 
+#include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
 #include <rte_mbuf.h>
+#include <rte_mbuf_pool_ops.h>
+#include <rte_memory.h>
+#include <rte_mempool.h>
 #include <rte_prefetch.h>
 
 /* Packets whose descriptions are fetched ahead: the driver has just written most of them, another processor maybe. */
 #define AHEAD 4
+
+/* Of the pages that DPDK has memory in where cards know physical addresses. */
+#define SHORTEST_PAGE ((size_t)2 << 20)
 
 const uint64_t pc_rss_flows = RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP;
 const uint64_t pc_scatter = RTE_ETH_RX_OFFLOAD_SCATTER;
@@ -16,6 +23,60 @@ const uint64_t pc_scatter = RTE_ETH_RX_OFFLOAD_SCATTER;
 int pc_errno(void)
 {
 	return rte_errno;
+}
+
+/* Where cards know the addresses that the program does, all memory is contiguous to them. */
+static int is_contiguous(void)
+{
+	return rte_eal_iova_mode() == RTE_IOVA_VA;
+}
+
+struct rte_mempool *pc_pool(const char *name, unsigned int count, unsigned int cache, uint16_t room, int node)
+{
+	struct rte_pktmbuf_pool_private all = { .mbuf_data_room_size = room };
+	/* Without that flag no packet lies across the end of a page: of small pages half would be empty, and all packets begin at the
+	 * same lines of a cache. */
+	unsigned int flags = is_contiguous() ? RTE_MEMPOOL_F_NO_IOVA_CONTIG : 0;
+	struct rte_mempool *pool = rte_mempool_create_empty(name, count, sizeof(struct rte_mbuf) + room, cache, sizeof(all), node, flags);
+	int result;
+
+	if (pool == NULL)
+		return NULL;
+	result = rte_mempool_set_ops_byname(pool, rte_mbuf_best_mempool_ops(), NULL);
+	if (result < 0) {
+		rte_mempool_free(pool);
+		rte_errno = -result;
+		return NULL;
+	}
+	rte_pktmbuf_pool_init(pool, &all);
+	return pool;
+}
+
+size_t pc_pool_bytes(const struct rte_mempool *pool)
+{
+	size_t one = (size_t)pool->header_size + pool->elt_size + pool->trailer_size;
+	size_t all = one * pool->size;
+
+	/* The place for one is lost at the end of each page, and before the first. */
+	if (!is_contiguous())
+		all += (all / SHORTEST_PAGE + 2) * one;
+	return all + RTE_MEMPOOL_ALIGN;
+}
+
+int pc_pool_fill(struct rte_mempool *pool, uint8_t *base, size_t length)
+{
+	int filled;
+
+	if (is_contiguous()) {
+		filled = rte_mempool_populate_iova(pool, (char *)base, (rte_iova_t)(uintptr_t)base, length, NULL, NULL);
+	} else {
+		const struct rte_memseg *page = rte_mem_virt2memseg(base, NULL);
+		if (page == NULL)
+			return -EFAULT;
+		filled = rte_mempool_populate_virt(pool, (char *)base, length, page->hugepage_sz, NULL, NULL);
+	}
+	rte_mempool_obj_iter(pool, rte_pktmbuf_init, NULL);
+	return filled;
 }
 
 uint16_t pc_receive(uint16_t port, uint16_t queue, struct pc_memory memory, struct rte_mbuf **mbufs, struct pc_lies *lies,

@@ -34,6 +34,17 @@ extern const uint64_t pc_scatter;
 /* rte_errno of the calling thread. */
 int pc_errno(void);
 
+/* A pool for `count` packets, each with its description and `room` bytes of contents side by side, without any memory yet; NULL, and
+ * why in rte_errno. */
+struct rte_mempool *pc_pool(const char *name, unsigned int count, unsigned int cache, uint16_t room, int node);
+
+/* Bytes that all its packets need in one piece of memory, wherever that begins. */
+size_t pc_pool_bytes(const struct rte_mempool *pool);
+
+/* Makes a pool's packets of so many bytes, which are zero and DPDK's own (rte_malloc). Gives their number: all of them, if the bytes are
+ * enough; or a negative error. */
+int pc_pool_fill(struct rte_mempool *pool, uint8_t *base, size_t length);
+
 /* Receives up to `most` packets and says where each lies, or PC_ELSEWHERE with its whole length. Adds their bytes to `bytes`, and
  * counts those that lie elsewhere in `elsewhere`. Gives how many came. */
 uint16_t pc_receive(uint16_t port, uint16_t queue, struct pc_memory memory, struct rte_mbuf **mbufs, struct pc_lies *lies,

@@ -1,15 +1,16 @@
 //! The memory that packets lie in, and packets' descriptions, which only their owner has.
 
 use std::ffi::CString;
+use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use portcullis_core::packet::{Arena, Descriptor, Metadata, ROOM, Room, Span};
+use portcullis_core::packet::{Descriptor, Metadata, ROOM, Room, Span};
 use portcullis_dpdk_sys as sys;
 
 use super::eal::Eal;
-use super::error::{DpdkError, last};
+use super::error::{DpdkError, last, negative};
 
 /// Bytes before a packet in its buffer, where its driver leaves them free (`RTE_PKTMBUF_HEADROOM`).
 pub(super) const HEADROOM: usize = sys::RTE_PKTMBUF_HEADROOM as usize;
@@ -17,11 +18,12 @@ pub(super) const HEADROOM: usize = sys::RTE_PKTMBUF_HEADROOM as usize;
 /// Bytes of the longest packet that comes in one buffer.
 pub const DATA: usize = 2048;
 
-/// Bytes from one buffer to the next. Not a power of two: the beginnings of all packets would fight for the same lines of a cache.
-const STRIDE: usize = (HEADROOM + DATA + ROOM as usize).next_multiple_of(64) + 64;
+/// Bytes of a buffer. With a packet's description before it, and what DPDK adds so that not all packets begin at the same lines of a
+/// cache, it is as far to the next one as no power of two is.
+const BUFFER: usize = HEADROOM + DATA + ROOM as usize;
 
 /// Bytes of a long buffer, in which packets are put together: those of the longest one that a description has room for.
-const LONG_STRIDE: usize = 65536 - 64;
+const LONG_BUFFER: usize = 65536 - 64;
 
 /// Buffers of that length.
 const LONG: usize = 64;
@@ -32,7 +34,7 @@ const CACHE: u32 = 256;
 /// `SOCKET_ID_ANY` (`rte_memory.h`).
 const ANY_NODE: i32 = -1;
 
-/// Buffers side by side in one piece of memory, and the pools that they are taken from.
+/// Packets' buffers in one piece of memory, and the pools that they are taken from.
 #[derive(Debug)]
 pub(super) struct Memory {
     pub span: Arc<Span>,
@@ -43,10 +45,16 @@ pub(super) struct Memory {
 }
 
 /// A pool of packets without contents.
+///
+/// DPDK has two kinds. Where a packet's description and its buffer lie side by side, a packet is taken and given back with the fewest lines
+/// of the cache: [`Pool::embedded`], in memory that is the host's. Buffers in any other memory are [`Pool::external`], with descriptions
+/// elsewhere, which say more and have to be asked more.
 #[derive(Debug)]
 struct Pool {
     pool: NonNull<sys::rte_mempool>,
     size: usize,
+    /// Where packets lie.
+    span: Arc<Span>,
 }
 
 // SAFETY: DPDK's pools are made to be used by several threads at a time.
@@ -54,42 +62,91 @@ unsafe impl Send for Pool {}
 // SAFETY: as above.
 unsafe impl Sync for Pool {}
 
+/// A pool of packets that are to lie side by side with their buffers, and have no memory yet.
+struct Empty(NonNull<sys::rte_mempool>);
+
+impl Drop for Empty {
+    fn drop(&mut self) {
+        // SAFETY: nobody has any of its packets.
+        unsafe { sys::rte_mempool_free(self.0.as_ptr()) }
+    }
+}
+
+impl Empty {
+    /// For `count` packets with buffers of so many bytes.
+    fn new(eal: &Eal, buffer: usize, count: usize) -> Result<Empty, DpdkError> {
+        let (name, cache, node) = (Pool::name(), Pool::cache(count), Pool::node());
+        // SAFETY: the name ends with a zero byte.
+        let pool = unsafe { sys::pc_pool(name.as_ptr(), count as u32, cache, buffer as u16, node) };
+        NonNull::new(pool).map(Empty).ok_or_else(|| Pool::error(eal, count, buffer * count, last()))
+    }
+
+    /// Bytes of memory that it needs.
+    fn bytes(&self) -> usize {
+        // SAFETY: the pool is there.
+        unsafe { sys::pc_pool_bytes(self.0.as_ptr()) }
+    }
+}
+
 impl Pool {
-    /// Of `count` packets, whose buffers lie side by side from `at` on.
-    fn new(eal: &Eal, span: &Arc<Span>, at: usize, stride: usize, count: usize) -> Result<Pool, DpdkError> {
-        static NUMBER: AtomicUsize = AtomicUsize::new(0);
-        let name = CString::new(format!("portcullis{}", NUMBER.fetch_add(1, Ordering::Relaxed))).expect("no zero byte");
-        let length = stride * count;
-        // SAFETY: the bytes are the span's.
-        let first = unsafe { span.as_ptr().add(at) };
-        let memory = sys::rte_pktmbuf_extmem {
-            buf_ptr: first.cast(),
-            // What a card is told of the memory; where there is none nobody asks.
-            // SAFETY: the address is the span's; what DPDK does not know of it finds by itself, or says that it does not.
-            buf_iova: unsafe { sys::rte_mem_virt2iova(first.cast()) },
-            buf_len: length,
-            elt_size: stride as u16,
-        };
-        // SAFETY: the name ends with a zero byte, the memory is described as it is, and outlives the pool (`Memory`).
+    /// Of packets that lie side by side with their buffers, from byte `at` of the span on.
+    ///
+    /// # Safety
+    /// The bytes ([`Empty::bytes`]) are the span's and nobody's yet, and the span is of DPDK's own memory.
+    unsafe fn embedded(eal: &Eal, empty: Empty, count: usize, span: &Arc<Span>, at: usize) -> Result<Pool, DpdkError> {
+        let bytes = empty.bytes();
+        // SAFETY: the bytes are the span's, and the pool's from now on; the pool keeps the span.
+        let filled = unsafe { sys::pc_pool_fill(empty.0.as_ptr(), span.as_ptr().add(at), bytes) };
+        match usize::try_from(filled) {
+            Ok(filled) if filled == count => {}
+            Ok(_) => return Err(Pool::error(eal, count, bytes, io::Error::from_raw_os_error(libc::ENOSPC))),
+            Err(_) => return Err(Pool::error(eal, count, bytes, negative(filled))),
+        }
+        let pool = empty.0;
+        std::mem::forget(empty);
+        Ok(Pool { pool, size: count, span: span.clone() })
+    }
+
+    /// Of packets whose descriptions lie elsewhere, with buffers of so many bytes in these pieces of memory, one after the other.
+    ///
+    /// # Safety
+    /// The pieces are the span's, described as they are, and nobody's yet.
+    #[expect(dead_code, reason = "for memory that is not the host's")]
+    unsafe fn external(
+        eal: &Eal,
+        buffer: usize,
+        count: usize,
+        span: &Arc<Span>,
+        pieces: &[sys::rte_pktmbuf_extmem],
+    ) -> Result<Pool, DpdkError> {
+        let (name, cache, node) = (Pool::name(), Pool::cache(count), Pool::node());
+        // SAFETY: the name ends with a zero byte, the pieces are as they are described, and the pool keeps the span.
         let pool = unsafe {
-            sys::rte_pktmbuf_pool_create_extbuf(
-                name.as_ptr(),
-                count as u32,
-                CACHE.min(count as u32 / 2),
-                0,
-                stride as u16,
-                sys::rte_socket_id() as i32,
-                &raw const memory,
-                1,
-            )
+            let (first, pieces) = (pieces.as_ptr(), pieces.len() as u32);
+            let (count, buffer) = (count as u32, buffer as u16);
+            sys::rte_pktmbuf_pool_create_extbuf(name.as_ptr(), count, cache, 0, buffer, node, first, pieces)
         };
-        let pool = NonNull::new(pool).ok_or_else(|| DpdkError::Pool {
-            packets: count,
-            bytes: length,
-            error: last(),
-            said: eal.said(),
-        })?;
-        Ok(Pool { pool, size: count })
+        let pool = NonNull::new(pool).ok_or_else(|| Pool::error(eal, count, buffer * count, last()))?;
+        Ok(Pool { pool, size: count, span: span.clone() })
+    }
+
+    fn name() -> CString {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        CString::new(format!("portcullis{}", NUMBER.fetch_add(1, Ordering::Relaxed))).expect("no zero byte")
+    }
+
+    /// DPDK wants one and a half times as many in the pool.
+    fn cache(count: usize) -> u32 {
+        CACHE.min(count as u32 / 2)
+    }
+
+    fn node() -> i32 {
+        // SAFETY: DPDK has begun.
+        unsafe { sys::rte_socket_id() as i32 }
+    }
+
+    fn error(eal: &Eal, packets: usize, bytes: usize, error: io::Error) -> DpdkError {
+        DpdkError::Pool { packets, bytes, error, said: eal.said() }
     }
 
     fn available(&self) -> usize {
@@ -100,10 +157,12 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // Of a pool that is not full a description is somewhere yet: it stays, and so does its memory.
         if self.available() == self.size {
-            // SAFETY: nobody has any of its descriptions.
+            // SAFETY: nobody has any of its packets.
             unsafe { sys::rte_mempool_free(self.pool.as_ptr()) }
+        } else {
+            // Somebody has a packet yet: the pool stays, and so does its memory.
+            std::mem::forget(self.span.clone());
         }
     }
 }
@@ -127,26 +186,26 @@ impl Memory {
     /// For `packets` packets, which may come in at the same time or be on their way.
     pub fn new(eal: &Eal, packets: usize) -> Result<Arc<Memory>, DpdkError> {
         const PAGE: usize = 4096;
-        let short = packets * STRIDE;
-        let length = short + LONG * LONG_STRIDE;
+        let (pool, long) = (Empty::new(eal, BUFFER, packets)?, Empty::new(eal, LONG_BUFFER, LONG)?);
+        let short = pool.bytes();
+        let length = short + long.bytes();
         let allocated = (length + portcullis_core::packet::READABLE_PAST_END).next_multiple_of(PAGE);
         // SAFETY: there are no bytes to be read: the size and the alignment are numbers, and the type's name may be null.
         let block = unsafe { sys::rte_malloc_socket(std::ptr::null(), allocated, PAGE as u32, ANY_NODE) };
-        let start = NonNull::new(block.cast::<u8>()).ok_or_else(|| DpdkError::Pool {
-            packets,
-            bytes: allocated,
-            error: std::io::Error::from_raw_os_error(libc::ENOMEM),
-            said: eal.said(),
-        })?;
+        let start = NonNull::new(block.cast::<u8>())
+            .ok_or_else(|| Pool::error(eal, packets, allocated, io::Error::from_raw_os_error(libc::ENOMEM)))?;
         let owner = Box::new(Allocated(start));
         // SAFETY: the block is that long. Batches may be read before anybody has written to it.
         unsafe { start.as_ptr().write_bytes(0, allocated) };
-        // SAFETY: it was just allocated, is aligned to a page and written, and is the arena's. Nobody looks at it through the arena:
-        // only its span is used, and through that only packets that somebody has.
-        let arena = unsafe { Arena::from_raw_parts(start, length, allocated, owner) };
-        let span = arena.map_err(|error| DpdkError::TooMuchMemory { error })?.span().clone();
-        let pool = Pool::new(eal, &span, 0, STRIDE, packets)?;
-        let long = Pool::new(eal, &span, short, LONG_STRIDE, LONG)?;
+        // SAFETY: it was just allocated, and is aligned to a page and written. Packets lie in it with room between that nobody looks at
+        // but DPDK, which has their descriptions there.
+        let span = unsafe { Span::from_views(Some(start), None, length, allocated, owner) };
+        let span = span.map_err(|error| DpdkError::TooMuchMemory { error })?;
+        // SAFETY: the bytes follow each other, and the block is DPDK's.
+        let (pool, long) = unsafe {
+            let pool = Pool::embedded(eal, pool, packets, &span, 0)?;
+            (pool, Pool::embedded(eal, long, LONG, &span, short)?)
+        };
         Ok(Arc::new(Memory { span, pool, long, lists: Mutex::default() }))
     }
 
@@ -169,7 +228,7 @@ impl Memory {
     /// Puts a packet together that came in pieces, or somewhere else: `length` bytes. `None` where there is no room for it now, or at
     /// all; the packet is gone then.
     pub fn put_together(&self, mut mbuf: Mbuf, length: usize) -> Option<(Mbuf, Descriptor)> {
-        if length > LONG_STRIDE - HEADROOM - ROOM as usize {
+        if length > LONG_BUFFER - HEADROOM - ROOM as usize {
             return None;
         }
         let mut made = [std::ptr::null_mut()];
