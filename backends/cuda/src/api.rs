@@ -14,7 +14,8 @@ use std::sync::OnceLock;
 
 use cudarc::driver::sys::{
     self, CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent,
-    CUfunction, CUfunction_attribute, CUgraph, CUgraphExec, CUgraphNode, CUmodule, CUresult, CUstream,
+    CUflushGPUDirectRDMAWritesScope, CUflushGPUDirectRDMAWritesTarget, CUfunction, CUfunction_attribute, CUgraph,
+    CUgraphExec, CUgraphNode, CUmodule, CUpointer_attribute, CUresult, CUstream,
 };
 
 /// Names under which systems have the driver. The link without a number is of development packages, and may be the
@@ -82,6 +83,7 @@ functions! {
         cuDeviceGetName(*mut c_char, c_int, CUdevice);
         cuDeviceTotalMem_v2(*mut usize, CUdevice);
         cuDeviceGetAttribute(*mut c_int, CUdevice_attribute, CUdevice);
+        cuDeviceGetPCIBusId(*mut c_char, c_int, CUdevice);
         cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
         cuDevicePrimaryCtxRelease_v2(CUdevice);
         cuCtxPushCurrent_v2(CUcontext);
@@ -92,6 +94,7 @@ functions! {
         cuMemFreeHost(*mut c_void);
         cuMemHostRegister_v2(*mut c_void, usize, c_uint);
         cuMemHostUnregister(*mut c_void);
+        cuPointerSetAttribute(*const c_void, CUpointer_attribute, CUdeviceptr);
         cuMemHostGetDevicePointer_v2(*mut CUdeviceptr, *mut c_void, c_uint);
         cuMemcpyHtoDAsync_v2(CUdeviceptr, *const c_void, usize, CUstream);
         cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream);
@@ -125,10 +128,11 @@ functions! {
         cuGraphLaunch(CUgraphExec, CUstream);
         cuGraphExecDestroy(CUgraphExec);
     }
-    // Drivers from CUDA 11.7 on: without them there is no `waitvalue`.
+    // The first two from CUDA 11.7 on: without them there is no `waitvalue`.
     optional {
         cuStreamWaitValue32_v2(CUstream, CUdeviceptr, sys::cuuint32_t, c_uint);
         cuStreamWriteValue32_v2(CUstream, CUdeviceptr, sys::cuuint32_t, c_uint);
+        cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget, CUflushGPUDirectRDMAWritesScope);
     }
 }
 
@@ -157,6 +161,7 @@ impl Code {
     pub const JIT_COMPILER_NOT_FOUND: Code = Code(221);
     pub const UNSUPPORTED_PTX_VERSION: Code = Code(222);
     pub const NOT_READY: Code = Code(600);
+    pub const ALREADY_REGISTERED: Code = Code(712);
     pub const NOT_SUPPORTED: Code = Code(801);
     pub const SYSTEM_NOT_READY: Code = Code(802);
     pub const SYSTEM_DRIVER_MISMATCH: Code = Code(803);

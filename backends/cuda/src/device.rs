@@ -4,12 +4,16 @@ use std::fmt::Display;
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUevent, CUevent_st, CUstream, CUstream_st};
+use cudarc::driver::sys::{
+    CUdevice, CUdevice_attribute, CUevent, CUevent_st, CUflushGPUDirectRDMAWritesScope,
+    CUflushGPUDirectRDMAWritesTarget, CUstream, CUstream_st,
+};
 use portcullis_core::device::offload::{self, SILENCE};
-use portcullis_core::device::{DeviceError, DeviceKind};
+use portcullis_core::device::{CancelToken, DeviceError, DeviceKind};
 
-use crate::api::{Code, check};
+use crate::api::{Code, Driver, check};
 use crate::context::{Context, Entered, Handle};
+use crate::probe::attribute_of;
 use crate::wait;
 
 /// `CU_STREAM_NON_BLOCKING`: nothing waits for the stream that everybody shares.
@@ -17,6 +21,33 @@ const STREAM_FLAGS: u32 = 1;
 
 /// `CU_EVENT_DISABLE_TIMING`.
 const EVENT_FLAGS: u32 = 2;
+
+/// What makes writes of other devices, as a network card's, into the memory of this one visible to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flush {
+    /// Nothing has to: they come in order with what tells of them.
+    Ordered,
+    /// The driver does (`cuFlushGPUDirectRDMAWrites`).
+    ByDriver,
+    /// There is no way from the host. Kernels that are launched afterwards see them.
+    Never,
+}
+
+impl Flush {
+    pub fn of(driver: &Driver, device: CUdevice) -> Flush {
+        use CUdevice_attribute::{
+            CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS as OPTIONS,
+            CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING as ORDERING,
+        };
+        let (ordering, options) = (attribute_of(driver, device, ORDERING), attribute_of(driver, device, OPTIONS));
+        // CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER, and CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST.
+        match (ordering >= 100, options & 1 != 0 && driver.cuFlushGPUDirectRDMAWrites.is_some()) {
+            (true, _) => Flush::Ordered,
+            (false, true) => Flush::ByDriver,
+            (false, false) => Flush::Never,
+        }
+    }
+}
 
 /// A device opened for one session.
 #[derive(Debug)]
@@ -30,6 +61,7 @@ pub(crate) struct Gpu {
     pub uploads: Arc<Stream>,
     pub kernels: Arc<Stream>,
     pub downloads: Arc<Stream>,
+    pub flush: Flush,
     pub context: Arc<Context>,
 }
 
@@ -63,6 +95,38 @@ impl Gpu {
     /// Waits until nothing is queued, however long that takes.
     pub fn settle(&self) {
         while !wait::within(SILENCE, None, || self.is_idle()) {}
+    }
+
+    /// What was written to the device's memory from outside, and is known on the host to have been, is seen by kernels from
+    /// now on, those too that run already.
+    pub fn flush_remote_writes(&self) -> Result<(), Code> {
+        let flush = self.context.driver.cuFlushGPUDirectRDMAWrites.filter(|_| self.flush == Flush::ByDriver);
+        let Some(flush) = flush else { return Ok(()) };
+        let _here = self.context.enter()?;
+        let target = CUflushGPUDirectRDMAWritesTarget::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX;
+        let scope = CUflushGPUDirectRDMAWritesScope::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER;
+        // SAFETY: the context is current.
+        check(unsafe { flush(target, scope) })
+    }
+
+    /// Waits until what is queued in a stream has ended, and gives back what it uses.
+    pub fn finish<T: Send + 'static>(
+        self: &Arc<Self>,
+        stream: &Stream,
+        used: T,
+        failed: impl Fn(Code) -> DeviceError + Copy,
+    ) -> Result<T, DeviceError> {
+        let ended = stream
+            .record()
+            .map_err(failed)
+            .and_then(|end| wait::until(&self.id, &CancelToken::new(), || end.has_come().map_err(failed)));
+        match ended {
+            Ok(()) => Ok(used),
+            Err(error) => {
+                self.abandon(used, || ());
+                Err(error)
+            }
+        }
     }
 
     /// Leaves the device behind, with what it uses: a thread waits for its end, and then drops `kept`. It does

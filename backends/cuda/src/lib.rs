@@ -30,7 +30,7 @@ mod context;
 mod device;
 mod dispatch;
 mod maps;
-mod memory;
+pub mod memory;
 mod nvrtc;
 mod probe;
 mod session;

@@ -8,7 +8,7 @@ use portcullis_core::map::declare::MAX_MAPS;
 use portcullis_core::map::layout::Layout;
 
 use crate::api::Code;
-use crate::device::{Gpu, Stream};
+use crate::device::Gpu;
 use crate::memory::{Buffer, DeviceMemory, HostMemory};
 use crate::wait;
 
@@ -46,7 +46,7 @@ impl Maps {
         let stream = &gpu.downloads;
         // SAFETY: both stay until the copy was waited for.
         unsafe { self.0[map].bring_back(at * 4, &copy, 0, bytes, stream) }.map_err(failed)?;
-        let copy = finish(gpu, stream, copy, failed)?;
+        let copy = gpu.finish(stream, copy, failed)?;
         // SAFETY: the copy has ended.
         Ok(offload::words(unsafe { copy.bytes(0, bytes) }).collect())
     }
@@ -61,27 +61,7 @@ impl Maps {
         to.chunks_exact_mut(4).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
         // SAFETY: both stay until the copy was waited for, and nobody writes to it.
         unsafe { self.0[map].bring_in(at * 4, copy.host(), bytes, &gpu.uploads) }.map_err(failed)?;
-        finish(gpu, &gpu.uploads, copy, failed).map(drop)
-    }
-}
-
-/// Waits until what is queued in a stream has ended, and gives back what it uses.
-fn finish(
-    gpu: &Arc<Gpu>,
-    stream: &Stream,
-    copy: HostMemory,
-    failed: impl Fn(Code) -> DeviceError + Copy,
-) -> Result<HostMemory, DeviceError> {
-    let ended = stream
-        .record()
-        .map_err(failed)
-        .and_then(|end| wait::until(&gpu.id, &CancelToken::new(), || end.has_come().map_err(failed)));
-    match ended {
-        Ok(()) => Ok(copy),
-        Err(error) => {
-            gpu.abandon(copy, || ());
-            Err(error)
-        }
+        gpu.finish(&gpu.uploads, copy, failed).map(drop)
     }
 }
 

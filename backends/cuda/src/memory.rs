@@ -1,8 +1,13 @@
-//! Memory that host and device both have to do with.
+//! Memory that host and device both have to do with: for sources whose packets are in a GPU's memory, or are to be
+//! reached by one, [`Gpu`] with what it gives.
 //!
 //! Three kinds: the device's own; pinned host memory, which the device copies from and to by itself
 //! and which kernels reach over the bus (`cuMemHostAlloc`); and memory of a source that is pinned where
 //! it lies (`cuMemHostRegister`). Nothing is managed memory: what moves, and when, is said here.
+//!
+//! A GPU's memory is of the device's primary context, in which all sessions run: what is allocated here they reach as it
+//! is, once a [`Span`] says where ([`DeviceBuffer::view`]). Memory comes and goes beside kernels that stay at the device:
+//! they leave for as long as that takes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_void;
@@ -16,6 +21,11 @@ use portcullis_core::packet::Span;
 use crate::api::{Code, check};
 use crate::context::{Context, Handle};
 use crate::device::Stream;
+
+mod gdrcopy;
+mod gpu;
+
+pub use gpu::{CpuMapping, DeviceBuffer, EVERY_DEVICE, Gpu, GpuDirect, HostRegistration};
 
 /// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTALLOC_DEVICEMAP`; the flags of registering are the same.
 const PINNED: u32 = 1 | 2;

@@ -14,7 +14,7 @@ use portcullis_core::program::Program;
 use crate::api::{Absent, Code, Driver, check};
 use crate::compile::{BLOCK, Target};
 use crate::context::Context;
-use crate::device::{Gpu, Stream};
+use crate::device::{Flush, Gpu, Stream};
 use crate::session;
 use crate::wait;
 
@@ -144,6 +144,14 @@ fn dispatch_methods(driver: &Driver, arch: i32) -> &'static [Dispatch] {
     }
 }
 
+/// A number that the driver has for a device; 0 where it does not know what is asked for.
+pub(crate) fn attribute_of(driver: &Driver, device: CUdevice, attribute: Attribute) -> c_int {
+    let mut number = 0;
+    // SAFETY: room for a number.
+    let known = check(unsafe { (driver.cuDeviceGetAttribute)(&mut number, attribute, device) });
+    if known.is_ok() { number } else { 0 }
+}
+
 impl CudaDevice {
     fn new(driver: &'static Driver, index: c_int, version: (i32, i32), place: usize) -> Result<CudaDevice, Code> {
         let mut device = 0;
@@ -156,12 +164,7 @@ impl CudaDevice {
         let mut memory = 0;
         // SAFETY: room for a number.
         check(unsafe { (driver.cuDeviceTotalMem_v2)(&mut memory, device) })?;
-        let number = |attribute| {
-            let mut number = 0;
-            // SAFETY: room for a number; the attributes are as old as the oldest driver that is taken.
-            let known = check(unsafe { (driver.cuDeviceGetAttribute)(&mut number, attribute, device) });
-            if known.is_ok() { number } else { 0 }
-        };
+        let number = |attribute| attribute_of(driver, device, attribute);
         let major = number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
         let minor = number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
         let processors = number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
@@ -229,6 +232,11 @@ impl CudaDevice {
         self.arch
     }
 
+    /// The driver's handle.
+    pub(crate) fn handle(&self) -> CUdevice {
+        self.device
+    }
+
     /// CUDA's version that the driver has, major and minor.
     pub(crate) fn version(&self) -> (i32, i32) {
         self.version
@@ -272,6 +280,7 @@ impl CudaDevice {
             uploads: other()?,
             downloads: other()?,
             kernels,
+            flush: Flush::of(context.driver, self.device),
             context: context.clone(),
         })
     }

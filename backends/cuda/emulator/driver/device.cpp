@@ -112,6 +112,12 @@ API int cuDeviceGetName(char *name, int length, int device) {
     return SUCCESS;
 }
 
+API int cuDeviceGetPCIBusId(char *text, int length, int device) {
+    if (device) return INVALID_DEVICE;
+    snprintf(text, (size_t)length, "FFFF:3B:00.0");
+    return SUCCESS;
+}
+
 API int cuDeviceTotalMem_v2(size_t *bytes, int device) {
     if (device) return INVALID_DEVICE;
     *bytes = (size_t)asked("memory", 1l << 30);
@@ -126,6 +132,10 @@ API int cuDeviceGetAttribute(int *value, int attribute, int device) {
         case 18: *value = 0; return SUCCESS;                            // INTEGRATED
         case 19: *value = 1; return SUCCESS;                            // CAN_MAP_HOST_MEMORY
         case 20: *value = asked("prohibited") ? 2 : 0; return SUCCESS;  // COMPUTE_MODE
+        case 116: *value = !asked("no-gpudirect"); return SUCCESS;       // GPU_DIRECT_RDMA_SUPPORTED
+        case 117: *value = 1; return SUCCESS;                           // GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS: HOST
+        case 118: *value = asked("unordered") ? 0 : 100; return SUCCESS;  // GPU_DIRECT_RDMA_WRITES_ORDERING: NONE, OWNER
+        case 124: *value = asked("dma-buf"); return SUCCESS;            // DMA_BUF_SUPPORTED
         case 75: *value = device_arch() / 10; return SUCCESS;           // COMPUTE_CAPABILITY_MAJOR
         case 76: *value = device_arch() % 10; return SUCCESS;           // COMPUTE_CAPABILITY_MINOR
     }

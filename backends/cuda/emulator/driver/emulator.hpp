@@ -1,4 +1,4 @@
-// A CUDA driver for tests on machines without a GPU: what libcuda.so.1 and libnvrtc.so.12 do of what Portcullis asks
+// A CUDA driver for tests on machines without a GPU: what libcuda.so.1, libnvrtc.so.12 and libgdrapi.so.2 do of what Portcullis asks
 // of them, on the host's processor. It is slower than anything, and strict: what a GPU's driver would let pass, or leave
 // undefined, ends the process with a message.
 //
@@ -95,6 +95,16 @@ void check_pinned(const void *host, size_t bytes, const char *function);
 void copied(bool to_device, size_t bytes);
 // How much was, in words.
 void report_copies();
+
+// Device memory that the processor is to reach as well (gdr.cpp): a file of which all of the allocation's pages are, and
+// where the device finds them.
+struct Pinned {
+    int file;
+    Address pages;
+    size_t size;
+};
+bool pin_for_processor(Address address, size_t bytes, Pinned *pinned);
+void unpin_for_processor(Address address);
 
 // A kernel (module.cpp), with a copy of its parameters.
 struct Launch {

@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <sys/mman.h>
+#include <unistd.h>
 
 static const size_t PAGE = 4096, ALIGNMENT = 256;
 static const unsigned char JUNK = 0xa5, CANARY = 0xc5;
@@ -14,6 +15,11 @@ struct Allocation {
     unsigned char *map;
     size_t mapped;
     Context *context;
+    // Of the device's: what it is made of, so that it can be mapped once more, what SYNC_MEMOPS was set to, and how often
+    // it is pinned for the processor.
+    int file = -1;
+    bool syncs = false;
+    long pins = 0;
 };
 
 static std::mutex mutex;
@@ -21,25 +27,33 @@ static std::mutex mutex;
 static std::map<uintptr_t, Allocation> device, host;
 static std::map<uintptr_t, size_t> registered;
 static size_t in_use = 0;
-static std::atomic<uint64_t> copied_in{0}, copied_out{0};
+static std::atomic<uint64_t> copied_in{0}, copied_out{0}, flushes{0};
 
 void copied(bool to_device, size_t bytes) { (to_device ? copied_in : copied_out) += bytes; }
 
 void report_copies() {
     fprintf(stderr, "emulated CUDA driver: copied %lu bytes to the device, %lu from it\n", copied_in.load(), copied_out.load());
+    fprintf(stderr, "emulated CUDA driver: flushed remote writes %lu times\n", flushes.load());
 }
 
-static bool allocate(Context *context, size_t size, bool at_end, Allocation *made) {
+static bool allocate(Context *context, size_t size, bool of_device, Allocation *made) {
     size_t rounded = (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT, pages = (rounded + PAGE - 1) / PAGE * PAGE;
     size_t mapped = pages + 2 * PAGE;
     void *map = mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (map == MAP_FAILED) return false;
     unsigned char *first = (unsigned char *)map + PAGE;
-    if (mprotect(first, pages, PROT_READ | PROT_WRITE)) return false;
-    unsigned char *start = at_end ? first + pages - rounded : first;
+    int file = -1;
+    if (of_device) {
+        file = memfd_create("device memory", MFD_CLOEXEC);
+        if (file < 0 || ftruncate(file, (off_t)pages)) return false;
+        if (mmap(first, pages, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) return false;
+    } else if (mprotect(first, pages, PROT_READ | PROT_WRITE)) {
+        return false;
+    }
+    unsigned char *start = of_device ? first + pages - rounded : first;
     memset(first, CANARY, pages);
     memset(start, JUNK, size);
-    *made = {start, size, (unsigned char *)map, mapped, context};
+    *made = {start, size, (unsigned char *)map, mapped, context, file};
     return true;
 }
 
@@ -50,6 +64,7 @@ static void release(const Allocation &allocation, const char *function) {
     for (const unsigned char *at = allocation.map + PAGE; at < allocation.start; at++)
         if (*at != CANARY) misuse("%s: a byte before the start was written to", function);
     munmap(allocation.map, allocation.mapped);
+    if (allocation.file >= 0) close(allocation.file);
 }
 
 // The entry that the bytes lie in, or none.
@@ -100,6 +115,7 @@ API int cuMemFree_v2(Address address) {
     auto found = device.find((uintptr_t)address);
     if (found == device.end()) misuse("cuMemFree: nothing was allocated at %#lx", (unsigned long)address);
     if (found->second.context != context) misuse("cuMemFree: memory of another context");
+    if (found->second.pins) misuse("cuMemFree: the memory is pinned for the processor");
     release(found->second, "cuMemFree");
     in_use -= found->second.size;
     device.erase(found);
@@ -187,6 +203,45 @@ API int cuMemHostGetDevicePointer_v2(Address *address, void *start, unsigned fla
     check_pinned(start, 1, __func__);
     *address = (Address)start;
     return SUCCESS;
+}
+
+// CU_POINTER_ATTRIBUTE_SYNC_MEMOPS only: network cards and the processor may reach the memory.
+API int cuPointerSetAttribute(const void *value, int attribute, Address address) {
+    CHECK_CONTEXT();
+    if (attribute != 6) misuse("cuPointerSetAttribute: attribute %d is not known here", attribute);
+    std::lock_guard<std::mutex> lock(mutex);
+    auto found = find(device, (uintptr_t)address, 1, size_of);
+    if (found == device.end() || found->second.context != context) return INVALID_VALUE;
+    found->second.syncs = *(const unsigned *)value;
+    return SUCCESS;
+}
+
+API int cuFlushGPUDirectRDMAWrites(int target, int scope) {
+    CHECK_CONTEXT();
+    // CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX, and TO_OWNER or TO_ALL_DEVICES.
+    if (target || (scope != 100 && scope != 200)) return INVALID_VALUE;
+    flushes++;
+    return SUCCESS;
+}
+
+bool pin_for_processor(Address address, size_t bytes, Pinned *pinned) {
+    std::lock_guard<std::mutex> lock(mutex);
+    auto found = find(device, (uintptr_t)address, bytes, size_of);
+    if (found == device.end()) return false;
+    Allocation &allocation = found->second;
+    if (!allocation.syncs) misuse("gdr_pin_buffer: SYNC_MEMOPS was not set for the memory");
+    allocation.pins++;
+    allocation.context->objects++;
+    *pinned = {allocation.file, (Address)(allocation.map + PAGE), allocation.mapped - 2 * PAGE};
+    return true;
+}
+
+void unpin_for_processor(Address address) {
+    std::lock_guard<std::mutex> lock(mutex);
+    auto found = find(device, (uintptr_t)address, 1, size_of);
+    if (found == device.end()) misuse("gdr_unpin_buffer: the memory is gone");
+    found->second.pins--;
+    found->second.context->objects--;
 }
 
 API int cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t bytes, void *handle) {

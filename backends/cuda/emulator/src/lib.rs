@@ -1,7 +1,7 @@
 //! A CUDA driver and NVRTC that run on the host's processor, for tests on machines without a GPU.
 //!
 //! It is C++ (`driver/`), compiled when a test first wants it, into a folder that then has what programs
-//! look for: `libcuda.so.1` and `libnvrtc.so.12`, one library under both names. A program started with
+//! look for: `libcuda.so.1`, `libnvrtc.so.12` and `libgdrapi.so.2`, one library under all names. A program started with
 //! that folder in `LD_LIBRARY_PATH` takes it for a GPU's driver. Kernels are compiled by the system's C++
 //! compiler with [`SHIM`] above them, and run under its sanitizer.
 //!
@@ -28,19 +28,24 @@ pub const SHIM: &str = include_str!("shim.cuh");
 ///   much may be pinned where it lies; what each thread of a kernel has to itself;
 /// - `launch-fails=N`, `hang=N`, `hang-plain`: the N-th launch fails; that and all later ones never end; none ends of the
 ///   kernels that batches are launched on one by one;
-/// - `report`: in the end it says on standard error how many bytes copies have moved in each direction.
+/// - `no-gdrcopy`, `window=BYTES`: GDRCopy's module is not loaded; how much of the device's memory can be mapped;
+/// - `no-gpudirect`, `dma-buf`, `unordered`: network cards do not reach the device's memory; they do by dma-buf; what they write
+///   is not in order for it;
+/// - `report`: in the end it says on standard error how many bytes copies have moved in each direction, and how often remote
+///   writes were flushed.
 pub const BEHAVIOUR: &str = "PORTCULLIS_EMULATED_CUDA";
 
 const THREADS: &str = include_str!("threads.cuh");
 const BLOCKS: &str = include_str!("blocks.cuh");
 const HEADER: &str = include_str!("../driver/emulator.hpp");
-const SOURCES: [(&str, &str); 6] = [
+const SOURCES: [(&str, &str); 7] = [
     ("device", include_str!("../driver/device.cpp")),
     ("memory", include_str!("../driver/memory.cpp")),
     ("stream", include_str!("../driver/stream.cpp")),
     ("module", include_str!("../driver/module.cpp")),
     ("graph", include_str!("../driver/graph.cpp")),
     ("nvrtc", include_str!("../driver/nvrtc.cpp")),
+    ("gdr", include_str!("../driver/gdr.cpp")),
 ];
 
 /// Why there is no emulated driver.
@@ -62,7 +67,7 @@ impl std::fmt::Display for Unavailable {
 }
 
 /// Builds the driver below `folder`, unless it is there already, and gives the folder to put into
-/// `LD_LIBRARY_PATH`. It lacks the functions named in `without`.
+/// `LD_LIBRARY_PATH`. It lacks the functions and files named in `without`.
 ///
 /// # Errors
 /// See [`Unavailable`].
@@ -104,9 +109,9 @@ fn compile(compiler: &str, folder: &Path, without: &[&str]) -> Result<(), Unavai
         |name: &str, text: &str| format!("extern const char {name}[];\nconst char {name}[] = R\"cuda({text})cuda\";\n");
     write("emulator.hpp", HEADER)?;
     write("strings.cpp", &(constant("SHIM", &format!("{SHIM}{THREADS}")) + &constant("BLOCKS", BLOCKS)))?;
-    let hidden: String = without.iter().map(|name| format!("{name}; ")).collect();
+    let hidden: String = without.iter().filter(|name| !name.contains('.')).map(|name| format!("{name}; ")).collect();
     let hidden = if hidden.is_empty() { String::new() } else { format!("local: {hidden}") };
-    write("exports", &format!("{{ global: cu*; nvrtc*; portcullis_emulated_driver; {hidden}}};\n"))?;
+    write("exports", &format!("{{ global: cu*; nvrtc*; gdr_*; portcullis_emulated_driver; {hidden}}};\n"))?;
     let mut all = Command::new(compiler);
     all.current_dir(folder).args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden"]);
     all.args(["-pthread", "-Wl,--version-script=exports", "-o", "libcuda.so.1", "strings.cpp"]);
@@ -119,7 +124,8 @@ fn compile(compiler: &str, folder: &Path, without: &[&str]) -> Result<(), Unavai
         return Err(broken(String::from_utf8_lossy(&output.stderr)));
     }
     // Every name that it is looked for by, so that nothing else is found first.
-    for name in ["libcuda.so", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"] {
+    let names = ["libcuda.so", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", "libgdrapi.so.2", "libgdrapi.so"];
+    for name in names.into_iter().filter(|name| !without.contains(name)) {
         link(&folder.join(name)).map_err(broken)?;
     }
     Ok(())

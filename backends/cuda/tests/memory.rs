@@ -1,0 +1,201 @@
+//! A GPU's memory for packets' sources, over the emulated driver and an emulated GDRCopy.
+//!
+//! Each test runs once more in a process of its own, which finds the emulated libraries where a driver's would be.
+// Memory of others is named by addresses.
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+
+use portcullis_core::device::{Device, DeviceError, Dispatch, LoadOptions};
+use portcullis_core::packet::{Arena, Batch, READABLE_PAST_END};
+use portcullis_cuda::memory::{EVERY_DEVICE, Gpu};
+
+mod child;
+use child::{again, again_without, is_child, passes, program, said, say};
+
+#[test]
+fn a_device_tells_of_itself() {
+    const TEST: &str = "a_device_tells_of_itself";
+    if !is_child() {
+        return passes(TEST, "memory=123456789");
+    }
+    let gpu = Gpu::open(0).unwrap();
+    let device = portcullis_cuda::probe().unwrap().remove(0);
+    assert_eq!((gpu.id(), gpu.name()), ("cuda:0", device.info().name.as_str()));
+    assert_eq!((gpu.total_memory(), gpu.multiprocessors()), (123_456_789, 4));
+    // The driver has capitals, and there is no such domain here.
+    assert_eq!((gpu.pci_address(), gpu.numa_node()), (Some("ffff:3b:00.0"), None));
+    let text = Gpu::open(1).unwrap_err().to_string();
+    assert_eq!(text, "there is no cuda:1: the CUDA driver gives 1, counted from 0");
+}
+
+#[test]
+fn memory_is_zeros_aligned_and_as_long_as_it_says() {
+    const TEST: &str = "memory_is_zeros_aligned_and_as_long_as_it_says";
+    if !is_child() {
+        return passes(TEST, "");
+    }
+    let gpu = Gpu::open(0).unwrap();
+    for (bytes, alignment) in [(1, 1), (65_536 - READABLE_PAST_END, 4096), (65_536, 65_536), (3_000_000, 1 << 20)] {
+        let memory = gpu.allocate(bytes, alignment).unwrap();
+        assert_eq!((memory.size(), memory.address() % alignment.max(65_536) as u64), (bytes, 0));
+        assert!(memory.allocated() >= bytes + READABLE_PAST_END && memory.allocated().is_multiple_of(65_536));
+        assert!(memory.allocated() < bytes + READABLE_PAST_END + 65_536);
+        assert_eq!((memory.view().device.as_str(), memory.view().address), ("cuda:0", memory.address()));
+        let mut read = vec![7; bytes];
+        memory.read(0, &mut read).unwrap();
+        assert!(read.iter().all(|&byte| byte == 0), "zeros at first");
+        let written: Vec<u8> = (0..bytes).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect();
+        memory.write(0, &written).unwrap();
+        memory.read(0, &mut read).unwrap();
+        assert!(read == written);
+        let at = bytes / 3;
+        memory.write(at, &[1, 2, 3][..(bytes - at).min(3)]).unwrap();
+        let mut few = vec![0; (bytes - at).min(4)];
+        memory.read(at, &mut few).unwrap();
+        assert!(few.iter().zip([1, 2, 3]).all(|(&byte, want)| byte == want));
+        for (at, bytes) in [(bytes, 1), (bytes + 1, 0), (0, bytes + 1), (usize::MAX, 2)] {
+            assert!(matches!(memory.write(at, &vec![0; bytes]), Err(DeviceError::Refused(_))), "{at}, {bytes}");
+        }
+    }
+    for (bytes, alignment) in [(0, 1), (100, 0x1_8000), (usize::MAX, 1), (usize::MAX - 70_000, 1)] {
+        assert!(matches!(gpu.allocate(bytes, alignment), Err(DeviceError::Refused(_))), "{bytes}, {alignment}");
+    }
+    let text = gpu.allocate(2 << 30, 1).unwrap_err().to_string();
+    assert!(text.contains("no memory for 2147483648 bytes") && text.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{text}");
+}
+
+#[test]
+fn the_processor_sees_what_the_device_has_and_the_other_way_round() {
+    const TEST: &str = "the_processor_sees_what_the_device_has_and_the_other_way_round";
+    if !is_child() {
+        return passes(TEST, "");
+    }
+    let gpu = Gpu::open(0).unwrap();
+    let memories: Vec<_> = [100, 70_000, 500_000].iter().map(|&bytes| gpu.allocate(bytes, 1 << 18).unwrap()).collect();
+    let mappings: Vec<_> = memories.iter().map(|memory| memory.map().unwrap()).collect();
+    for (memory, mapping) in memories.iter().zip(&mappings) {
+        // The emulated one has it elsewhere.
+        assert_ne!(mapping.start().as_ptr() as u64, memory.address());
+        memory.write(10, b"from the device").unwrap();
+        // SAFETY: as many bytes are mapped, and nothing else uses them.
+        let seen = unsafe { std::slice::from_raw_parts_mut(mapping.start().as_ptr(), memory.allocated()) };
+        assert_eq!(&seen[10..25], b"from the device");
+        seen[memory.size() - 9..memory.size()].copy_from_slice(b"processor");
+        seen[memory.allocated() - 1] = 1;
+        gpu.barrier().unwrap();
+        let mut read = [0; 9];
+        memory.read(memory.size() - 9, &mut read).unwrap();
+        assert_eq!(&read, b"processor");
+    }
+    // What is mapped stays, and the emulated driver ends the process where memory is freed that is pinned.
+    drop((memories, gpu));
+    let start = mappings[2].start();
+    // SAFETY: it is mapped still.
+    assert_eq!(unsafe { start.add(10).read() }, b'f');
+}
+
+#[test]
+fn memory_comes_and_goes_beside_kernels_that_stay() {
+    const TEST: &str = "memory_comes_and_goes_beside_kernels_that_stay";
+    if !is_child() {
+        return passes(TEST, "");
+    }
+    let program = program("return XDP_TX;");
+    let load = |dispatch| {
+        let device = portcullis_cuda::probe().unwrap().remove(0);
+        device.load(&program, &LoadOptions { dispatch: Some(dispatch), ..LoadOptions::default() }).unwrap()
+    };
+    let mut sessions = [load(Dispatch::Persistent), load(Dispatch::WaitValue)];
+    let gpu = Gpu::open(0).unwrap();
+    let arena = Arena::new(100_000).unwrap();
+    let start = NonNull::new(arena.span().as_ptr()).unwrap();
+    for _ in 0..3 {
+        // The emulated driver ends the process where one of these meets a kernel that waits for the host.
+        let mut run = || {
+            for session in &mut sessions {
+                assert_eq!(session.run(Batch::from_packets(&[[0; 60]; 9]).unwrap()).unwrap().verdicts.len(), 9);
+            }
+        };
+        run();
+        let memory = gpu.allocate(100_000, 1).unwrap();
+        run();
+        // SAFETY: the arena stays longer.
+        let registered = unsafe { gpu.register(start, arena.span().allocated()) }.unwrap();
+        run();
+        let mapping = memory.map().unwrap();
+        memory.write(5, &[1]).unwrap();
+        run();
+        drop((mapping, memory));
+        run();
+        registered.unregister().unwrap();
+    }
+}
+
+#[test]
+fn memory_of_the_host_is_registered_once_and_for_every_device() {
+    const TEST: &str = "memory_of_the_host_is_registered_once_and_for_every_device";
+    if !is_child() {
+        return passes(TEST, "registered=300000");
+    }
+    let gpu = Gpu::open(0).unwrap();
+    let arena = Arena::new(200_000).unwrap();
+    let (start, bytes) = (NonNull::new(arena.span().as_ptr()).unwrap(), arena.span().allocated());
+    // SAFETY: the arena stays longer; the same below.
+    let register = |bytes| unsafe { gpu.register(start, bytes) };
+    let registered = register(bytes).unwrap();
+    assert_eq!((registered.start(), registered.size()), (start, bytes));
+    assert_eq!((registered.view().device.as_str(), registered.view().address), (EVERY_DEVICE, registered.address()));
+    let text = register(4096).unwrap_err().to_string();
+    assert!(text.contains("registered already") && text.contains("have it registered once"), "{text}");
+    let other = Arena::new(200_000).unwrap();
+    // SAFETY: it stays longer.
+    let more = unsafe { gpu.register(NonNull::new(other.span().as_ptr()).unwrap(), other.span().allocated()) };
+    let text = more.unwrap_err().to_string();
+    assert!(text.contains("cannot be pinned") && text.contains("ulimit -l"), "{text}");
+    registered.unregister().unwrap();
+    drop(register(bytes).unwrap());
+    drop(register(bytes).unwrap());
+}
+
+#[test]
+fn what_is_missing_is_said_with_what_to_do() {
+    const TEST: &str = "what_is_missing_is_said_with_what_to_do";
+    if is_child() {
+        let gpu = Gpu::open(0).unwrap();
+        let mapped = gpu.allocate(100_000, 1).unwrap().map();
+        let direct = gpu.gpudirect();
+        return say(format_args!("{} / {}", told(mapped), told(direct)));
+    }
+    for (behaviour, without, hints) in [
+        ("no-gpudirect", &[][..], ["Ok", "no GPUDirect RDMA"]),
+        ("no-gdrcopy,dma-buf", &[], ["`modprobe gdrdrv`", "dma_buf: true"]),
+        ("window=65536", &[], ["131072 bytes have to fit into what is left of its PCI window", ""]),
+        ("", &["libgdrapi.so.2", "libgdrapi.so"], ["no GDRCopy on this machine (libgdrapi.so.2): install it", ""]),
+        ("", &["gdr_map"], ["libgdrapi lacks gdr_map", "update it"]),
+    ] {
+        let Some(child) = again_without(TEST, behaviour, without, &[]) else { return };
+        let text = said(&child);
+        assert!(hints.iter().all(|hint| text.contains(hint)), "{behaviour} {without:?}: {text}");
+    }
+}
+
+fn told<T: std::fmt::Debug>(result: Result<T, DeviceError>) -> String {
+    result.map_or_else(|error| error.to_string(), |there| format!("Ok({there:?})"))
+}
+
+#[test]
+fn what_others_write_out_of_order_is_flushed() {
+    const TEST: &str = "what_others_write_out_of_order_is_flushed";
+    if is_child() {
+        let gpu = Gpu::open(0).unwrap();
+        (0..3).for_each(|_| gpu.barrier().unwrap());
+        return say("done");
+    }
+    for (behaviour, times) in [("report", 0), ("report,unordered", 3)] {
+        let Some(child) = again(TEST, behaviour) else { return };
+        said(&child);
+        let error = String::from_utf8_lossy(&child.stderr);
+        assert!(error.contains(&format!("flushed remote writes {times} times")), "{error}");
+    }
+}
