@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use portcullis_core::device::{Done, StageTimes};
 use portcullis_core::packet::{Action, Batch, Descriptor, Room, Verdicts};
-use portcullis_io::dpdk::{Dpdk, DpdkError, Options, PortSpec, open};
+use portcullis_io::dpdk::{Dpdk, DpdkError, Mempool, Options, PortSpec, open};
 use portcullis_io::live::{Carried, Lane, Loss, Received};
 use portcullis_io::{CaptureFormat, SourceOptions, create};
 
@@ -24,6 +24,8 @@ fn options(ports: &[&str]) -> Options {
         metadata: true,
         rewrites: false,
         packets: 4096,
+        mempool: Mempool::Host,
+        split: None,
     }
 }
 

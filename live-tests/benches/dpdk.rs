@@ -13,7 +13,7 @@ use std::time::Duration;
 use portcullis::device::{CancelToken, Dispatch};
 use portcullis::packet::Room;
 use portcullis::pipeline::live::{Closing, LaneStats, LiveOptions};
-use portcullis_io::dpdk::{Options, open};
+use portcullis_io::dpdk::{Mempool, Options, open};
 use support::testpmd::Testpmd;
 use support::{Side, compare, is_wanted, rate};
 
@@ -59,6 +59,8 @@ fn ours(filter: &str, port: &str) -> f64 {
         metadata: false,
         rewrites: filter == "mac_swap",
         packets: Options::PACKETS,
+        mempool: Mempool::Host,
+        split: None,
     };
     let session = support::session(filter, Dispatch::Inline);
     let stats = Arc::new(LaneStats::default());

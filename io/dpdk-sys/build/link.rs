@@ -7,7 +7,7 @@ use std::{env, fs, process};
 const OLDEST: &str = "22.11";
 
 pub fn main() {
-    for file in ["build.rs", "build/link.rs", "c/dpdk.h", "c/shim.h", "c/shim.c"] {
+    for file in ["build.rs", "build/link.rs", "c/dpdk.h", "c/shim.h", "c/shim.c", "c/gpudev.h", "c/gpudev.c"] {
         println!("cargo::rerun-if-changed={file}");
     }
     for variable in ["LIBCLANG_PATH", "PKG_CONFIG_PATH"] {
@@ -26,7 +26,9 @@ pub fn main() {
     // instructions its inline functions use.
     let flags = pkg_config_flags();
     let mut shim = cc::Build::new();
-    shim.file("c/shim.c").includes(&dpdk.include_paths).flag_if_supported("-Wno-deprecated-declarations");
+    shim.files(["c/shim.c", "c/gpudev.c"])
+        .includes(&dpdk.include_paths)
+        .flag_if_supported("-Wno-deprecated-declarations");
     // What a release of DPDK does not have, or another header of it.
     shim.flag_if_supported("-Werror=implicit-function-declaration");
     for flag in &flags {

@@ -11,4 +11,5 @@
 #include <rte_mempool.h>
 #include <rte_version.h>
 
+#include "gpudev.h"
 #include "shim.h"

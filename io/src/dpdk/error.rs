@@ -103,6 +103,47 @@ pub enum DpdkError {
         /// Why.
         error: ArenaError,
     },
+    /// A GPU does not do something.
+    #[error("{gpu}: {what}: {}{}", .why.clone().unwrap_or_else(|| reason(.error)), quote(.said))]
+    Gpu {
+        /// The GPU.
+        gpu: String,
+        /// What was to be done.
+        what: String,
+        /// DPDK's error.
+        error: io::Error,
+        /// What its driver says, if that is of this process.
+        why: Option<String>,
+        /// What DPDK said.
+        said: Vec<String>,
+    },
+    /// DPDK has no such GPU.
+    #[error(
+        "DPDK has found no GPU with the number {number}, but {}; its own driver (librte_gpu_cuda) has to be there, and to know the GPU, \
+         which is not bound to vfio-pci: `--gpu cuda:0` does without it",
+        if .found.is_empty() { "none at all".to_owned() } else { .found.join(", ") }
+    )]
+    NoGpu {
+        /// What was asked for.
+        number: i16,
+        /// Those that there are.
+        found: Vec<String>,
+    },
+    /// A release of DPDK that a driver of ours does not fit.
+    #[error(
+        "`{version}` may keep its GPUs' drivers in another form than the releases from 22.11 to 26.07, which are known: use packets in the \
+         host's memory, or DPDK's own driver (`--gpu NUMBER`)"
+    )]
+    GpuRelease {
+        /// The release, as it says.
+        version: String,
+    },
+    /// There is no such thing yet.
+    #[error("{what}: not yet")]
+    NotYet {
+        /// What it is.
+        what: &'static str,
+    },
     /// Receiving cannot begin.
     #[error(transparent)]
     Live(#[from] LiveError),
@@ -131,5 +172,7 @@ pub(super) fn negative(result: i32) -> io::Error {
 /// `rte_errno`.
 pub(super) fn last() -> io::Error {
     // SAFETY: it reads a variable of this thread's.
-    io::Error::from_raw_os_error(unsafe { portcullis_dpdk_sys::pc_errno() })
+    let number = unsafe { portcullis_dpdk_sys::pc_errno() };
+    // gpudev has it negative in places.
+    io::Error::from_raw_os_error(number.saturating_abs())
 }

@@ -10,6 +10,7 @@
 mod eal;
 mod error;
 mod executor;
+pub mod gpudev;
 mod log;
 mod memory;
 mod open;
@@ -19,6 +20,7 @@ mod spec;
 
 pub use eal::{Eal, EalOptions};
 pub use error::DpdkError;
+pub use gpudev::Mempool;
 pub use open::{Dpdk, Options, Packets, open};
 pub use port::PortInfo;
 pub use spec::PortSpec;

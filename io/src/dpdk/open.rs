@@ -9,6 +9,7 @@ use portcullis_core::packet::Room;
 use super::eal::{Eal, EalOptions};
 use super::error::DpdkError;
 use super::executor::{self, DpdkExecutor, SendQueue, Ways};
+use super::gpudev::Mempool;
 use super::memory::Memory;
 use super::port::{Port, PortInfo, RING};
 use super::receiver::{DpdkReceiver, Handing, Queue};
@@ -38,6 +39,10 @@ pub struct Options {
     pub rewrites: bool,
     /// Packets for each queue, at least 64: a driver's rings have up to 2,048 of them, and the rest are in batches.
     pub packets: u32,
+    /// Where packets' buffers are.
+    pub mempool: Mempool,
+    /// Header split: so many bytes of a packet come into the host's memory, and the rest where `mempool` says.
+    pub split: Option<u16>,
 }
 
 impl Options {
@@ -87,6 +92,9 @@ impl Dpdk {
 /// # Errors
 /// [`DpdkError`] tells what to do. Nothing is left behind, but for DPDK itself, which stays as it was begun.
 pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
+    if options.mempool.gpu().is_some() || options.split.is_some() {
+        return Err(DpdkError::NotYet { what: "packets in a GPU's memory, and header split" });
+    }
     let all = || options.ports.iter().chain(options.redirect.iter().map(|(_, port)| port)).chain(&options.pass_to);
     let eal = Eal::start(&EalOptions {
         arguments: options.eal.clone(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use portcullis::io::dpdk::{self, Dpdk, Options, Packets, PortSpec};
+use portcullis::io::dpdk::{self, Dpdk, Mempool, Options, Packets, PortSpec};
 use portcullis::packet::Room;
 
 use super::Needs;
@@ -35,6 +35,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         metadata: false,
         rewrites: false,
         packets: live.frames.unwrap_or(Options::PACKETS),
+        mempool: Mempool::Host,
+        split: None,
     };
     for (index, port) in options.ports.iter().enumerate() {
         if options.ports[..index].iter().any(|before| before.to_string() == port.to_string()) {

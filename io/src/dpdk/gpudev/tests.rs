@@ -1,0 +1,201 @@
+//! GPUs' memory, lists and flags, with the driver that needs no GPU. All tests share the process's one DPDK.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::driver::{Block, DriverError, GpuDriver, GpuProperties};
+use super::list::CommList;
+use super::*;
+use crate::dpdk::eal::{Eal, EalOptions};
+use crate::dpdk::error::DpdkError;
+
+const PAGE: usize = 64 << 10;
+
+fn eal() -> &'static Eal {
+    Eal::start(&EalOptions::default()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn open(driver: impl GpuDriver + 'static) -> Arc<Gpu> {
+    Gpu::open(eal(), &GpuSpec::Driver(Arc::new(driver))).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn software() -> Software {
+    Software::new(64 << 20)
+}
+
+fn nothing() -> Option<Holdings> {
+    Some(Holdings::default())
+}
+
+#[test]
+fn a_driver_of_this_process_is_one_of_dpdks_gpus_until_nobody_has_it() {
+    let (first, second) = (open(software()), open(software()));
+    let info = first.info().clone();
+    assert!(info.name.starts_with("portcullis_gpu_") && info.is_ours && info.name != second.info().name, "{info:?}");
+    let known = |number: i16| Gpu::all(eal()).into_iter().find(|it| it.number == number);
+    let seen = known(info.number).unwrap();
+    // What DPDK tells is what the driver does.
+    assert_eq!((&seen.name, seen.memory, seen.page, seen.node), (&info.name, 64 << 20, PAGE, None));
+    drop(first);
+    assert!(known(info.number).is_none_or(|it| it.name != info.name));
+    assert!(known(second.info().number).is_some_and(|it| it.name == second.info().name));
+}
+
+#[test]
+fn memory_is_given_back_and_no_more_than_there_is() {
+    let gpu = open(Software::new(4 * PAGE));
+    let memory = GpuMemory::new(&gpu, 2 * PAGE + 1).unwrap();
+    assert_eq!((memory.len(), memory.address() % PAGE as u64), (3 * PAGE, 0));
+    assert_eq!(gpu.holdings(), Some(Holdings { blocks: 1, bytes: 3 * PAGE, ..Holdings::default() }));
+    let error = GpuMemory::new(&gpu, 2 * PAGE).unwrap_err().to_string();
+    assert!(error.contains(&gpu.info().name) && error.contains("no memory for 131072 bytes"), "{error}");
+    drop(memory);
+    assert_eq!(gpu.holdings(), nothing());
+    GpuMemory::new(&gpu, 4 * PAGE).unwrap();
+}
+
+#[test]
+fn the_host_reaches_memory_by_a_mapping() {
+    for driver in [software(), software().apart()] {
+        let gpu = open(driver);
+        let memory = Arc::new(GpuMemory::new(&gpu, PAGE).unwrap());
+        let mapping = CpuMapping::new(&memory).unwrap();
+        let is_apart = gpu.info().device.is_some();
+        assert_eq!(mapping.view().as_ptr() as u64 != memory.address(), is_apart);
+        // SAFETY: there are so many bytes, and nobody else looks.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(mapping.view().as_ptr(), memory.len()) };
+        bytes.fill(7);
+        assert!(CpuMapping::new(&memory).unwrap_err().to_string().contains("mapped already"));
+        assert_eq!(gpu.holdings().unwrap().mapped, 1);
+        drop(mapping);
+        // Another view of the same bytes.
+        let mapping = CpuMapping::new(&memory).unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { *mapping.view().as_ptr().add(PAGE - 1) }, 7);
+        drop(mapping);
+        drop(memory);
+        assert_eq!(gpu.holdings(), nothing());
+    }
+    let gpu = open(software().without_mappings());
+    let memory = Arc::new(GpuMemory::new(&gpu, PAGE).unwrap());
+    let error = CpuMapping::new(&memory).unwrap_err().to_string();
+    assert!(error.contains("cannot be made to reach"), "{error}");
+}
+
+#[test]
+fn the_hosts_memory_is_shown_until_it_is_dropped() {
+    let gpu = open(software().registering(1));
+    let show = |bytes: Box<[u8; 4096]>| {
+        let start = NonNull::from(&*bytes).cast();
+        // SAFETY: the box has so many bytes, and is the owner.
+        unsafe { Registered::new(&gpu, start, 4096, bytes) }
+    };
+    let shown = show(Box::new([0; 4096])).unwrap();
+    assert_eq!(gpu.holdings().unwrap().registered, 1);
+    let error = show(Box::new([0; 4096])).unwrap_err().to_string();
+    assert!(error.contains("is shown no more memory"), "{error}");
+    drop(shown);
+    assert_eq!(gpu.holdings(), nothing());
+    show(Box::new([0; 4096])).unwrap();
+}
+
+#[test]
+fn a_flag_is_seen_where_the_gpu_has_it() {
+    let gpu = open(software());
+    let flag = Flag::new(&gpu).unwrap();
+    assert_eq!((flag.get(), gpu.holdings().unwrap().registered), (0, 1));
+    flag.set(0xdead_beef);
+    // SAFETY: the GPU's memory is the host's.
+    assert_eq!((flag.get(), unsafe { *(flag.address() as *const u32) }), (0xdead_beef, 0xdead_beef));
+    drop(flag);
+    assert_eq!(gpu.holdings(), nothing());
+    let refusing = open(software().registering(0));
+    assert!(Flag::new(&refusing).unwrap_err().to_string().contains("is shown no more memory"));
+    assert_eq!(refusing.holdings(), nothing());
+}
+
+#[test]
+fn a_list_that_cannot_be_made_leaves_nothing_behind() {
+    // The list, and for each item its packets; and states, where they are not in memory of the GPU.
+    for most in 0..5 {
+        let gpu = open(software().registering(most));
+        let error = CommList::new(&gpu, 8, 0).unwrap_err().to_string();
+        assert!(error.contains("a communication list of 8 items"), "{error}");
+        assert_eq!(gpu.holdings(), nothing(), "{most}");
+    }
+    let gpu = open(software());
+    assert!(matches!(CommList::new(&gpu, 0, 0), Err(DpdkError::Gpu { .. })));
+    assert_eq!(gpu.holdings(), nothing());
+}
+
+#[test]
+fn states_are_in_memory_of_the_gpu_where_the_host_reaches_it() {
+    for (driver, blocks, mapped, registered) in
+        [(software(), 1, 1, 9), (software().apart(), 1, 1, 9), (software().without_mappings(), 0, 0, 10)]
+    {
+        let gpu = open(driver);
+        let list = CommList::new(&gpu, 8, 0).unwrap();
+        let holdings = gpu.holdings().unwrap();
+        assert_eq!((holdings.blocks, holdings.mapped, holdings.registered), (blocks, mapped, registered));
+        assert_eq!(list.free(), 8);
+        drop(list);
+        assert_eq!(gpu.holdings(), nothing());
+    }
+}
+
+/// A driver that is wrong in every way there is.
+#[derive(Debug)]
+struct Broken;
+
+impl GpuDriver for Broken {
+    fn properties(&self) -> GpuProperties {
+        GpuProperties { page: 4096, ..GpuProperties::default() }
+    }
+
+    fn allocate(&self, _size: usize, _align: usize) -> Result<u64, DriverError> {
+        panic!("no")
+    }
+
+    unsafe fn free(&self, _block: Block) -> Result<(), DriverError> {
+        unreachable!("nothing was allocated")
+    }
+
+    unsafe fn register(&self, _start: NonNull<u8>, _size: usize) -> Result<(), DriverError> {
+        Err(DriverError::Other("the cable is loose".into()))
+    }
+
+    unsafe fn unregister(&self, _start: NonNull<u8>, _size: usize) -> Result<(), DriverError> {
+        unreachable!("nothing was registered")
+    }
+
+    fn cpu_map(&self, _address: u64, _size: usize) -> Result<NonNull<u8>, DriverError> {
+        unreachable!("nothing was allocated")
+    }
+
+    unsafe fn cpu_unmap(&self, _address: u64, _size: usize, _view: NonNull<u8>) -> Result<(), DriverError> {
+        unreachable!("nothing was mapped")
+    }
+
+    fn barrier(&self) -> Result<(), DriverError> {
+        Err(DriverError::Other("it is asleep".into()))
+    }
+}
+
+#[test]
+fn a_driver_that_fails_or_panics_is_an_error() {
+    let gpu = open(Broken);
+    let error = GpuMemory::new(&gpu, 1).unwrap_err().to_string();
+    assert!(error.contains("its driver has panicked"), "{error}");
+    assert!(gpu.barrier().unwrap_err().to_string().contains("it is asleep"));
+    assert!(Flag::new(&gpu).unwrap_err().to_string().contains("the cable is loose"));
+    // DPDK's own functions with what the driver has never given.
+    // SAFETY: what is not there is refused, and not touched.
+    let free = unsafe { portcullis_dpdk_sys::rte_gpu_mem_free(gpu.info().number, 0x1000 as *mut _) };
+    assert!(free < 0);
+}
+
+#[test]
+fn a_gpu_that_dpdk_has_not_found_is_an_error() {
+    let error = Gpu::open(eal(), &GpuSpec::Found { number: 31, device: "cuda:0".into() }).unwrap_err().to_string();
+    assert!(error.contains("31") && error.contains("cuda:0"), "{error}");
+}
