@@ -144,6 +144,100 @@ fn each_verdict_is_carried_out_or_counted_as_lost() {
     assert_eq!(packets(&file("other.pcap")), of(3));
     assert_eq!((ended.of(Action::Drop), ended.of(Action::Tx), ended.of(Action::Redirect)), (100, 100, 100));
     assert_eq!((ended.lost(Loss::NoStack), ended.lost(Loss::NoTarget), ended.lost(Loss::Aborted)), (100, 100, 200));
+    let bytes = |say| of(say).iter().map(|packet| packet.len() as u64).sum::<u64>();
+    assert_eq!(ended.carried[0].bytes, [0, bytes(0), 0, bytes(2), bytes(3)]);
+}
+
+#[test]
+fn batches_of_one_verdict_are_carried_out_as_others_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    // So many are received at a time that each verdict is that of a whole batch; then one has redirects to two targets, and the last
+    // one all verdicts.
+    let want = numbered((0..7 * 64 + 12).map(|number| 60 + number));
+    capture(&file("in.pcap"), &want);
+    let port = format!("net_pcap11,rx_pcap={},tx_pcap={}", file("in.pcap").display(), file("back.pcap").display());
+    let other = format!("net_pcap12,tx_pcap={}", file("other.pcap").display());
+    let options = Options { redirect: vec![(3, other.parse().unwrap())], ..options(&[&port]) };
+    let says = [Action::Drop as u32, Action::Pass as u32, Action::Tx as u32, redirect(3), redirect(4), 0];
+    let say = |number: usize| match number / 64 {
+        batch @ 0..6 => batch,
+        6 => 3 + number % 2,
+        _ => number % 6,
+    };
+    let (mut number, mut whole) = (0, 0);
+    let ended = drive(&options, want.len() as u64, |_, batch| {
+        let first = number;
+        number += batch.len();
+        let is_whole = (first..number).all(|number| say(number) == say(first));
+        whole += usize::from(is_whole);
+        (first..number).map(|number| says[say(number)]).collect()
+    });
+    assert!(whole >= 6, "{whole}");
+    let of = |it: usize| -> Vec<Vec<u8>> {
+        want.iter().enumerate().filter(|(number, _)| say(*number) == it).map(|(_, packet)| packet.clone()).collect()
+    };
+    assert_eq!(packets(&file("back.pcap")), of(2));
+    assert_eq!(packets(&file("other.pcap")), of(3));
+    let bytes = |say| of(say).iter().map(|packet| packet.len() as u64).sum::<u64>();
+    assert_eq!(ended.carried[0].packets, [0, 66, 0, 66, 66 + 32]);
+    assert_eq!(ended.carried[0].bytes, [0, bytes(0), 0, bytes(2), bytes(3)]);
+    assert_eq!((ended.lost(Loss::NoStack), ended.lost(Loss::NoTarget), ended.lost(Loss::Aborted)), (66, 66 + 32, 66));
+}
+
+#[test]
+fn packets_of_a_lane_with_several_ports_go_back_to_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let sent = [numbered(60..160), numbered((300..360).rev())];
+    let port = |number: usize| {
+        let (from, to) = (file(&format!("in{number}.pcap")), file(&format!("out{number}.pcap")));
+        capture(&from, &sent[number]);
+        format!("net_pcap{},rx_pcap={},tx_pcap={}", 13 + number, from.display(), to.display())
+    };
+    let options = Options { one_lane: true, ..options(&[&port(0), &port(1)]) };
+    let ended = drive(&options, 160, |_, batch| vec![Action::Tx as u32; batch.len()]);
+    assert_eq!(ended.of(Action::Tx), 160);
+    assert_eq!([packets(&file("out0.pcap")), packets(&file("out1.pcap"))], sent);
+}
+
+#[test]
+fn what_finds_no_room_on_its_way_out_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = folder.path().join("in.pcap");
+    let sent = numbered((0..1500).map(|number| 60 + number % 700));
+    capture(&from, &sent);
+    // Until somebody takes what is in it, there is room in the ring for 1,023 packets.
+    let port = format!("net_pcap15,rx_pcap={}", from.display());
+    let ports = options(&[&port, "net_ring2"]);
+    let mut run = open(&Options { redirect: vec![(1, "net_ring2".parse().unwrap())], ..ports })
+        .unwrap_or_else(|error| panic!("{error}"));
+    let begun = Instant::now();
+    let mut number = 0;
+    while run.lanes[0].executor.carried().all() < 1500 {
+        assert!(begun.elapsed() < SOON);
+        turn(&mut run.lanes[0], |batch| {
+            number += batch.len();
+            // Each third one of the second half of them is dropped: then the ring is full.
+            let dropped = |index: usize| number > 1200 && index % 3 == 0;
+            (0..batch.len()).map(|index| if dropped(index) { Action::Drop as u32 } else { redirect(1) }).collect()
+        });
+    }
+    let carried = *run.lanes[0].executor.carried();
+    let (dropped, lost) = (carried.of(Action::Drop), carried.losses.of(Loss::NoRoom));
+    assert_eq!((carried.of(Action::Redirect), dropped + lost), (1023, 477));
+    assert!(dropped > 0 && lost > 0, "{carried:?}");
+    let bytes = sent[..1023].iter().map(|packet| packet.len() as u64).sum::<u64>();
+    assert_eq!(carried.bytes[Action::Redirect as usize], bytes);
+    let mut arrived = 0;
+    while arrived < 1023 {
+        assert!(begun.elapsed() < SOON);
+        turn(&mut run.lanes[1], |batch| {
+            arrived += batch.len();
+            vec![Action::Drop as u32; batch.len()]
+        });
+    }
+    end(run);
 }
 
 #[test]

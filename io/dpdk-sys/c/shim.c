@@ -123,6 +123,15 @@ uint16_t pc_send(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_
 	return rte_eth_tx_burst(port, queue, mbufs, count);
 }
 
+uint64_t pc_bytes(struct rte_mbuf *const *mbufs, size_t count)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < count; i++)
+		bytes += mbufs[i]->pkt_len;
+	return bytes;
+}
+
 void pc_free(struct rte_mbuf **mbufs, size_t count)
 {
 	while (count > 0) {

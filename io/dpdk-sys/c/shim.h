@@ -56,6 +56,9 @@ void pc_settle(struct pc_memory memory, struct rte_mbuf *const *mbufs, const str
 /* Sends packets; gives how many the driver has taken, the first ones. The others are still the caller's. */
 uint16_t pc_send(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count);
 
+/* The bytes of packets. */
+uint64_t pc_bytes(struct rte_mbuf *const *mbufs, size_t count);
+
 /* Gives packets back to their pools. */
 void pc_free(struct rte_mbuf **mbufs, size_t count);
 

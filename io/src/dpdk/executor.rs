@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use portcullis_core::device::Done;
-use portcullis_core::packet::{Action, Descriptor, Parts, Room, Verdict};
+use portcullis_core::packet::{Action, Descriptor, Parts, Room, Verdict, Verdicts};
 use portcullis_dpdk_sys as sys;
 
 use super::eal::know_this_thread;
@@ -38,16 +38,26 @@ pub(super) struct Ways {
     pub stack: Option<Port>,
 }
 
-/// A queue, with what is to go out of it.
+/// A queue that packets with one of the verdicts go out of.
 #[derive(Debug)]
 struct Exit {
     port: Port,
     action: Action,
-    mbufs: Mbufs,
-    lengths: Vec<u32>,
     /// Whether room was waited for in vain, and nothing has gone since.
     is_stuck: bool,
 }
+
+/// Packets of a batch that go the same way.
+#[derive(Debug, Default)]
+struct Pile {
+    mbufs: Mbufs,
+    bytes: u64,
+}
+
+/// Where a packet goes: the pile for home, or an exit's, which is the one behind its number.
+type Way = usize;
+
+const HOME: Way = 0;
 
 /// Carries out the verdicts on a lane's packets.
 #[derive(Debug)]
@@ -57,9 +67,13 @@ pub(super) struct DpdkExecutor {
     /// Whether checksums are completed here.
     completes: bool,
     exits: Vec<Exit>,
-    back: Vec<usize>,
-    redirect: Vec<(u32, usize)>,
-    stack: Option<usize>,
+    /// Of the batch of the moment, by ways.
+    piles: Vec<Pile>,
+    /// For each of the lane's queues, the ways by actions, but for redirects.
+    ways: Vec<[Way; Action::ALL.len()]>,
+    redirect: Vec<(u32, Way)>,
+    /// What becomes of packets that pass, where there is no way for them.
+    no_stack: Option<Loss>,
     carried: Carried,
 }
 
@@ -67,25 +81,119 @@ impl DpdkExecutor {
     pub fn new(memory: Arc<Memory>, room: Room, completes: bool, ways: Ways) -> DpdkExecutor {
         let mut exits = Vec::new();
         let mut exit = |port: Port, action| {
-            exits.push(Exit { port, action, mbufs: Mbufs::default(), lengths: Vec::new(), is_stuck: false });
-            exits.len() - 1
+            exits.push(Exit { port, action, is_stuck: false });
+            exits.len()
         };
-        let back = ways.back.into_iter().map(|port| exit(port, Action::Tx)).collect();
+        let back: Vec<Way> = ways.back.into_iter().map(|port| exit(port, Action::Tx)).collect();
         let redirect = ways.redirect.into_iter().map(|(target, port)| (target, exit(port, Action::Redirect))).collect();
         let stack = ways.stack.map(|port| exit(port, Action::Pass));
-        DpdkExecutor { memory, room, completes, exits, back, redirect, stack, carried: Carried::default() }
+        let ways = back.into_iter().map(|back| {
+            let mut ways = [HOME; Action::ALL.len()];
+            ways[Action::Tx as usize] = back;
+            ways[Action::Pass as usize] = stack.unwrap_or(HOME);
+            ways
+        });
+        DpdkExecutor {
+            memory,
+            room,
+            completes,
+            piles: (0..=exits.len()).map(|_| Pile::default()).collect(),
+            exits,
+            ways: ways.collect(),
+            redirect,
+            no_stack: stack.is_none().then_some(Loss::NoStack),
+            carried: Carried::default(),
+        }
     }
 
-    /// Where a packet goes, if anywhere; or why it cannot go where it should.
-    fn exit(&self, verdict: Verdict, queue: usize) -> Result<Option<usize>, Loss> {
-        match verdict {
-            Verdict::Aborted => Err(Loss::Aborted),
-            Verdict::Drop => Ok(None),
-            Verdict::Pass => self.stack.map(Some).ok_or(Loss::NoStack),
-            Verdict::Tx => Ok(Some(self.back[queue])),
-            Verdict::Redirect(target) => {
-                let found = self.redirect.iter().find(|(number, _)| *number == target);
-                found.map(|(_, exit)| Some(*exit)).ok_or(Loss::NoTarget)
+    /// The way of a packet that came by one of the lane's queues.
+    fn way(&self, action: Action, target: u32, queue: usize) -> Way {
+        match action {
+            Action::Redirect => self.target(target).unwrap_or(HOME),
+            action => self.ways[queue][action as usize],
+        }
+    }
+
+    fn target(&self, target: u32) -> Option<Way> {
+        self.redirect.iter().find(|(number, _)| *number == target).map(|(_, way)| *way)
+    }
+
+    /// Why packets with this verdict, by this way, are lost.
+    fn loss(&self, action: Action, way: Way) -> Option<Loss> {
+        match action {
+            Action::Aborted => Some(Loss::Aborted),
+            Action::Pass => self.no_stack,
+            Action::Redirect => (way == HOME).then_some(Loss::NoTarget),
+            Action::Drop | Action::Tx => None,
+        }
+    }
+
+    /// Has packets that all have the same verdict go their way as they are.
+    fn together(&mut self, action: Action, way: Way, mbufs: &mut Mbufs, descriptors: &[Descriptor]) {
+        let count = mbufs.len() as u64;
+        match (self.loss(action, way), way.checked_sub(1)) {
+            (Some(loss), _) => self.carried.losses.add(loss, count),
+            (None, Some(exit)) => self.exits[exit].send(mbufs, bytes(descriptors), &mut self.carried),
+            (None, None) => {
+                self.carried.packets[action as usize] += count;
+                self.carried.bytes[action as usize] += bytes(descriptors);
+            }
+        }
+        mbufs.free();
+    }
+
+    /// Deals packets out by their verdicts, and has each pile go its way.
+    fn apart(&mut self, verdicts: &Verdicts, held: &mut Held, descriptors: &[Descriptor]) {
+        let counts = verdicts.counts();
+        let (mut dropped, mut nowhere) = (0, 0);
+        // Without branches by the verdict but for redirects: nobody could foresee them.
+        for (index, (mbuf, lies)) in held.mbufs.drain().zip(descriptors).enumerate() {
+            let action = usize::from(verdicts.actions()[index]);
+            let queue = held.queues.get(index).map_or(0, |queue| usize::from(*queue));
+            let mut way = self.ways[queue][action];
+            if action == Action::Redirect as usize {
+                let target = verdicts.targets().get(index).copied().unwrap_or(0);
+                way = self.target(target).unwrap_or(HOME);
+                nowhere += u64::from(way == HOME);
+            }
+            let length = u64::from(lies.length);
+            dropped += if action == Action::Drop as usize { length } else { 0 };
+            let pile = &mut self.piles[way];
+            pile.bytes += length;
+            pile.mbufs.push(mbuf);
+        }
+        let Carried { packets, bytes, losses, .. } = &mut self.carried;
+        packets[Action::Drop as usize] += counts[Action::Drop as usize];
+        bytes[Action::Drop as usize] += dropped;
+        losses.add(Loss::Aborted, counts[Action::Aborted as usize]);
+        losses.add(Loss::NoTarget, nowhere);
+        if let Some(loss) = self.no_stack {
+            losses.add(loss, counts[Action::Pass as usize]);
+        }
+        let (home, piles) = self.piles.split_first_mut().expect("there is the one for home");
+        home.mbufs.free();
+        home.bytes = 0;
+        for (exit, Pile { mbufs, bytes }) in self.exits.iter_mut().zip(piles) {
+            exit.send(mbufs, std::mem::take(bytes), &mut self.carried);
+            mbufs.free();
+        }
+    }
+
+    /// Completes the checksums of packets that go out.
+    #[cold]
+    fn complete(&mut self, verdicts: &Verdicts, queues: &[u16], descriptors: &[Descriptor]) {
+        let base = self.memory.span.as_ptr();
+        for (index, lies) in descriptors.iter().enumerate() {
+            let queue = queues.get(index).map_or(0, |queue| usize::from(*queue));
+            let (verdict, mut target) = (verdicts.get(index), 0);
+            if let Verdict::Redirect(to) = verdict {
+                target = to;
+            }
+            if self.way(verdict.action(), target, queue) != HOME {
+                // SAFETY: the packet is ours, and lies there.
+                let bytes =
+                    unsafe { std::slice::from_raw_parts_mut(base.add(lies.offset as usize), lies.length as usize) };
+                self.carried.checksums += u64::from(checksum::complete(bytes));
             }
         }
     }
@@ -96,43 +204,26 @@ impl Executor for DpdkExecutor {
         know_this_thread();
         let Done { batch, verdicts, .. } = done;
         let parts = batch.into_parts::<Held>().expect("a batch of this executor's receiver");
-        let Parts { companion: held, descriptors, metadata } = parts;
-        let Held { mut mbufs, queues, .. } = *held;
+        let Parts { companion: mut held, descriptors, metadata } = parts;
         if self.room == Room::Both {
             // SAFETY: the packets are ours, each with its place, which lies in its own buffer: a filter has moved it by no more than
             // the room that it had (`Batch::resize`). A place is a descriptor.
             unsafe {
                 let lies = descriptors.as_ptr().cast::<sys::pc_lies>();
-                sys::pc_settle(self.memory.shim(self.room), mbufs.as_mut_ptr(), lies, mbufs.len());
+                sys::pc_settle(self.memory.shim(self.room), held.mbufs.as_mut_ptr(), lies, held.mbufs.len());
             }
         }
-        let mut home = Mbufs::default();
-        for (index, (mbuf, lies)) in mbufs.drain().zip(&descriptors).enumerate() {
-            let queue = queues.get(index).map_or(0, |queue| usize::from(*queue));
-            match self.exit(verdicts.get(index), queue) {
-                Ok(Some(exit)) => {
-                    if self.completes {
-                        self.carried.checksums += u64::from(complete(&self.memory, lies));
-                    }
-                    let exit = &mut self.exits[exit];
-                    exit.lengths.push(lies.length);
-                    exit.mbufs.push(mbuf);
-                }
-                Ok(None) => {
-                    self.carried.add(Action::Drop, lies.length as usize);
-                    home.push(mbuf);
-                }
-                Err(loss) => {
-                    self.carried.losses.add(loss, 1);
-                    home.push(mbuf);
-                }
+        if self.completes {
+            self.complete(&verdicts, &held.queues, &descriptors);
+        }
+        match alike(&verdicts, &held.queues) {
+            Some((action, target, queue)) => {
+                let way = self.way(action, target, queue);
+                self.together(action, way, &mut held.mbufs, &descriptors);
             }
+            None => self.apart(&verdicts, &mut held, &descriptors),
         }
-        home.free();
-        self.memory.put_lists(Lists { mbufs, descriptors, metadata, queues });
-        for exit in &mut self.exits {
-            exit.send(&mut self.carried);
-        }
+        self.memory.put_lists(Lists { held, descriptors, metadata });
         Ok(())
     }
 
@@ -150,19 +241,18 @@ impl Executor for DpdkExecutor {
 }
 
 impl Exit {
-    /// Sends all packets, or as many as there is room for soon enough.
-    fn send(&mut self, carried: &mut Carried) {
-        if self.mbufs.is_empty() {
+    /// Sends packets of so many bytes, or as many as there is room for soon enough; the others are left.
+    fn send(&mut self, mbufs: &mut Mbufs, bytes: u64, carried: &mut Carried) {
+        if mbufs.is_empty() {
             return;
         }
         let queue = lock(&self.port);
-        let (all, mut sent) = (self.mbufs.len(), 0);
+        let (all, mut sent) = (mbufs.len(), 0);
         let mut waiting: Option<Instant> = None;
         while sent < all {
             let count = (all - sent).min(BURST);
             // SAFETY: the packets are ours, as many as is said from there on; and the queue is, while it is locked.
-            let took =
-                unsafe { sys::pc_send(queue.port, queue.queue, self.mbufs.as_mut_ptr().add(sent), count as u16) };
+            let took = unsafe { sys::pc_send(queue.port, queue.queue, mbufs.as_mut_ptr().add(sent), count as u16) };
             sent += usize::from(took);
             if took > 0 {
                 (waiting, self.is_stuck) = (None, false);
@@ -177,21 +267,27 @@ impl Exit {
         }
         drop(queue);
         // SAFETY: the driver has these.
-        unsafe { self.mbufs.taken(sent) };
+        unsafe { mbufs.taken(sent) };
         carried.packets[self.action as usize] += sent as u64;
-        carried.bytes[self.action as usize] +=
-            self.lengths[..sent].iter().map(|length| u64::from(*length)).sum::<u64>();
-        carried.losses.add(Loss::NoRoom, (all - sent) as u64);
-        self.mbufs.free();
-        self.lengths.clear();
+        carried.bytes[self.action as usize] += bytes - mbufs.bytes();
+        carried.losses.add(Loss::NoRoom, mbufs.len() as u64);
     }
 }
 
-fn complete(memory: &Memory, lies: &Descriptor) -> bool {
-    // SAFETY: the packet is ours, and lies there.
-    let bytes =
-        unsafe { std::slice::from_raw_parts_mut(memory.span.as_ptr().add(lies.offset as usize), lies.length as usize) };
-    checksum::complete(bytes)
+/// What packets have in common that are all to go the same way: their verdict, its target, and the queue by which they came.
+fn alike(verdicts: &Verdicts, queues: &[u16]) -> Option<(Action, u32, usize)> {
+    fn same<T: Copy + Default + PartialEq>(all: &[T]) -> Option<T> {
+        let first = all.first().copied().unwrap_or_default();
+        all.iter().all(|one| *one == first).then_some(first)
+    }
+    let action = Action::from_byte(same(verdicts.actions())?)?;
+    let target = if action == Action::Redirect { same(verdicts.targets())? } else { 0 };
+    let queue = if action == Action::Tx { same(queues)? } else { 0 };
+    Some((action, target, queue.into()))
+}
+
+fn bytes(descriptors: &[Descriptor]) -> u64 {
+    descriptors.iter().map(|lies| u64::from(lies.length)).sum()
 }
 
 fn lock(port: &Port) -> MutexGuard<'_, SendQueue> {

@@ -246,7 +246,8 @@ impl Memory {
             (at, sys::pc_copy(mbuf.as_ptr(), at, length as u32))
         };
         let offset = at as usize - self.span.as_ptr() as usize;
-        Some((long, Descriptor { offset: offset as u32, length: copied }))
+        // Where its pieces are less than it says, nobody knows what is missing.
+        (copied as usize == length).then_some((long, Descriptor { offset: offset as u32, length: copied }))
     }
 
     /// Lists with nothing in them.
@@ -256,10 +257,11 @@ impl Memory {
 
     /// Takes lists for the next batch; packets in them go back to their pools.
     pub fn put_lists(&self, mut lists: Lists) {
-        lists.mbufs.free();
+        lists.held.mbufs.free();
+        lists.held.queues.clear();
+        lists.held.memory = None;
         lists.descriptors.clear();
         lists.metadata.clear();
-        lists.queues.clear();
         self.lists.lock().unwrap_or_else(PoisonError::into_inner).push(lists);
     }
 }
@@ -345,6 +347,12 @@ impl Mbufs {
         self.0.drain(..count);
     }
 
+    /// Their bytes.
+    pub fn bytes(&mut self) -> u64 {
+        // SAFETY: they are ours.
+        unsafe { sys::pc_bytes(self.0.as_mut_ptr(), self.0.len()) }
+    }
+
     /// Gives all of them back to their pools.
     pub fn free(&mut self) {
         if !self.0.is_empty() {
@@ -361,22 +369,20 @@ impl Drop for Mbufs {
     }
 }
 
-/// What batches are made of.
+/// What batches are made of: from the receiver to the executor, and back.
 #[derive(Debug, Default)]
 pub(super) struct Lists {
-    pub mbufs: Mbufs,
+    pub held: Box<Held>,
     pub descriptors: Vec<Descriptor>,
     pub metadata: Vec<Metadata>,
-    /// By which of the lane's queues each packet came; empty where there is one.
-    pub queues: Vec<u16>,
 }
 
 /// The packets of a batch: its companion. Dropped with it, they go back to their pools.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Held {
     pub mbufs: Mbufs,
+    /// By which of the lane's queues each packet came; empty where there is one.
     pub queues: Vec<u16>,
-    /// Pools outlive their packets.
-    #[expect(dead_code, reason = "kept for its drop")]
-    pub memory: Arc<Memory>,
+    /// Pools outlive their packets: in a batch it is there.
+    pub memory: Option<Arc<Memory>>,
 }

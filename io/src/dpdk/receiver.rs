@@ -8,7 +8,7 @@ use portcullis_core::packet::{Batch, Descriptor, Metadata, Room};
 use portcullis_dpdk_sys as sys;
 
 use super::eal::know_this_thread;
-use super::memory::{Held, Lists, Memory};
+use super::memory::{Lists, Memory};
 use super::port::{Port, RING};
 use crate::live::{LiveError, Received, Receiver, checksum, nanoseconds};
 
@@ -51,8 +51,8 @@ pub(super) struct DpdkReceiver {
     received: Received,
     /// Ports whose drops this lane counts.
     counts: Vec<u16>,
-    /// When something came last.
-    came: Instant,
+    /// Since when nothing has come, by who waits for it.
+    idle: Option<Instant>,
     /// Packets that a batch has at most, so that there are some for the driver.
     most: usize,
     /// Whether an end is wanted.
@@ -79,7 +79,7 @@ impl DpdkReceiver {
             next: 0,
             received: Received::default(),
             counts,
-            came: Instant::now(),
+            idle: None,
             most,
             ending,
             left,
@@ -90,7 +90,7 @@ impl DpdkReceiver {
     fn burst(&mut self, index: usize, most: usize, now: u64) -> (usize, usize) {
         let Queue { port, queue, number } = self.queues[index];
         let memory = self.memory.shim(self.handing.room);
-        let Lists { mbufs, descriptors, .. } = &mut self.gathered;
+        let Lists { held, descriptors, .. } = &mut self.gathered;
         let first = descriptors.len();
         descriptors.reserve(most);
         let (mut bytes, mut elsewhere) = (0, 0);
@@ -98,7 +98,7 @@ impl DpdkReceiver {
         // SAFETY: the queue is this lane's alone. There is room for so many packets and their places, of which as many are written
         // as it says, and the packets are ours.
         let came = unsafe {
-            mbufs.extend(most, |room| {
+            held.mbufs.extend(most, |room| {
                 let came =
                     sys::pc_receive(port, queue, memory, room, lies, most as u16, &raw mut bytes, &raw mut elsewhere);
                 usize::from(came)
@@ -110,11 +110,11 @@ impl DpdkReceiver {
         if elsewhere > 0 {
             self.put_together(first);
         }
-        let Lists { descriptors, metadata, queues, .. } = &mut self.gathered;
+        let Lists { held, descriptors, metadata } = &mut self.gathered;
         let kept = descriptors.len() - first;
         self.received.packets += kept as u64;
         if self.queues.len() > 1 {
-            queues.resize(first + kept, index as u16);
+            held.queues.resize(first + kept, index as u16);
         }
         if self.handing.metadata {
             metadata.extend(descriptors[first..].iter().map(|it| Metadata::new(it.length, number, now)));
@@ -125,7 +125,8 @@ impl DpdkReceiver {
     /// Puts those packets together, from the `first` on, that do not lie in one piece in our memory.
     #[cold]
     fn put_together(&mut self, first: usize) {
-        let Lists { mbufs, descriptors, .. } = &mut self.gathered;
+        let Lists { held, descriptors, .. } = &mut self.gathered;
+        let mbufs = &mut held.mbufs;
         let came = mbufs.drain_from(first);
         let places = descriptors.split_off(first);
         for (mbuf, place) in came.into_iter().zip(places) {
@@ -183,7 +184,7 @@ impl Receiver for DpdkReceiver {
             self.left -= got;
         }
         if got > 0 {
-            self.came = Instant::now();
+            self.idle = None;
             if self.handing.complete {
                 self.complete(before);
             }
@@ -193,7 +194,7 @@ impl Receiver for DpdkReceiver {
 
     /// Nobody tells of packets: who waits for them looks again and again, and after a while without any sleeps in between.
     fn wait(&mut self, most: Duration) -> Result<(), LiveError> {
-        match self.came.elapsed() < AWAKE {
+        match self.idle.get_or_insert_with(Instant::now).elapsed() < AWAKE {
             true => std::hint::spin_loop(),
             false => std::thread::sleep(NAP.min(most)),
         }
@@ -212,9 +213,8 @@ impl Receiver for DpdkReceiver {
         if self.gathered.descriptors.is_empty() {
             return None;
         }
-        let Lists { mbufs, descriptors, metadata, queues } =
-            std::mem::replace(&mut self.gathered, self.memory.take_lists());
-        let held = Box::new(Held { mbufs, queues, memory: self.memory.clone() });
+        let Lists { mut held, descriptors, metadata } = std::mem::replace(&mut self.gathered, self.memory.take_lists());
+        held.memory = Some(self.memory.clone());
         let span = self.memory.span.clone();
         // SAFETY: each packet lies in a buffer of its own, with its room, and buffers begin at multiples of 64; the companion has them.
         let batch = unsafe { Batch::from_frames(span, descriptors, metadata, self.handing.room, held) };
