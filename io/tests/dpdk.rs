@@ -219,7 +219,7 @@ fn what_finds_no_room_on_its_way_out_is_counted() {
         turn(&mut run.lanes[0], |batch| {
             number += batch.len();
             // Each third one of the second half of them is dropped: then the ring is full.
-            let dropped = |index: usize| number > 1200 && index % 3 == 0;
+            let dropped = |index: usize| number > 1200 && index.is_multiple_of(3);
             (0..batch.len()).map(|index| if dropped(index) { Action::Drop as u32 } else { redirect(1) }).collect()
         });
     }
