@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::map::layout::Layout;
-use crate::packet::{Batch, BatchError, Span, Verdicts};
+use crate::packet::{Batch, BatchError, DeviceView, Span, Verdicts};
 use crate::program::Program;
 
 mod dispatch;
@@ -391,16 +391,24 @@ fn beyond(map: usize, at: usize, words: usize, all: usize) -> DeviceError {
 /// the host's memory alone.
 ///
 /// # Errors
-/// [`DeviceError::Refused`] where the packets are in another device's memory, and as [`check_batch`].
+/// As [`check_host`] and [`check_batch`].
 pub fn check_submission(program: &Program, batch: &Batch, in_flight: usize, depth: usize) -> Result<(), DeviceError> {
-    if let (false, Some(view)) = (batch.span().is_on_host(), batch.span().device_view()) {
-        let owner = &view.device;
-        return Err(DeviceError::Refused(format!(
+    check_host(batch.span())?;
+    check_batch(program, batch, in_flight, depth)
+}
+
+/// Refuses memory that the host does not reach.
+///
+/// # Errors
+/// [`DeviceError::Refused`] where it is another device's.
+pub fn check_host(span: &Span) -> Result<(), DeviceError> {
+    match span.device_view() {
+        Some(DeviceView { device: owner, .. }) if !span.is_on_host() => Err(DeviceError::Refused(format!(
             "its packets are in the memory of {owner}, which this device does not reach; run the filter on {owner}, or have \
              packets in the host's memory"
-        )));
+        ))),
+        _ => Ok(()),
     }
-    check_batch(program, batch, in_flight, depth)
 }
 
 /// The same for devices that reach the batch's packets wherever they are.

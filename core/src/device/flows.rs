@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Device, DeviceError, Done, Imported, LoadOptions, Session, SubmitError, check_submission};
+use super::{Device, DeviceError, Done, Imported, LoadOptions, Session, SubmitError, check_batch};
 use crate::packet::{Batch, Span};
 use crate::program::{FLOW_BITS, Program};
 
@@ -84,7 +84,7 @@ impl<S: InOrder> Flows<S> {
     /// Has the oldest batch go on whose numbers are asked for, once they are there.
     fn go_on(&mut self) -> Result<(), DeviceError> {
         let Some(Done { batch, verdicts, .. }) = self.numbers.complete()? else { return Ok(()) };
-        self.choose(verdicts.targets())?;
+        self.choose(&batch, verdicts.targets())?;
         let sent = match (self.aside, &mut self.other) {
             (true, Some(other)) => other.submit(batch),
             _ => self.session.submit_in_order(batch, verdicts.targets()),
@@ -95,17 +95,22 @@ impl<S: InOrder> Flows<S> {
     }
 
     /// Decides where the next batch goes, and moves the maps there.
-    fn choose(&mut self, numbers: &[u32]) -> Result<(), DeviceError> {
+    fn choose(&mut self, batch: &Batch, numbers: &[u32]) -> Result<(), DeviceError> {
         let Some(device) = self.options.one_sided.clone() else { return Ok(()) };
-        if numbers.len() <= LARGE {
+        let aside = if !batch.span().is_on_host() {
+            // The other one need not reach it.
+            self.one_sided = 0;
+            false
+        } else if numbers.len() <= LARGE {
             // Nothing can be said of it, and it is soon done wherever it goes.
-            return Ok(());
-        }
-        self.one_sided = match longest(numbers) > LARGE.max(numbers.len() / PART) {
-            true => (self.one_sided + 1).min(MOST),
-            false => self.one_sided.saturating_sub(1),
+            self.aside
+        } else {
+            self.one_sided = match longest(numbers) > LARGE.max(numbers.len() / PART) {
+                true => (self.one_sided + 1).min(MOST),
+                false => self.one_sided.saturating_sub(1),
+            };
+            if self.aside { self.one_sided > 0 } else { self.one_sided >= MOVES }
         };
-        let aside = if self.aside { self.one_sided > 0 } else { self.one_sided >= MOVES };
         if aside == self.aside {
             return Ok(());
         }
@@ -164,7 +169,7 @@ impl<S: InOrder> Session for Flows<S> {
     }
 
     fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
-        let checked = check_submission(&self.program, &batch, self.in_flight(), self.depth());
+        let checked = check_batch(&self.program, &batch, self.in_flight(), self.depth());
         // Once its numbers are known nobody could be given it back.
         if let Err(error) = checked.and_then(|()| self.session.check(&batch)) {
             return Err(SubmitError { batch: Box::new(batch), error });

@@ -7,7 +7,7 @@ use crate::packet::{Batch, Span};
 use crate::program::Program;
 
 /// A device, and another one that has every filter too, so that whoever drives a session may give it batches which would have
-/// to wait ([`Session::relief`]). It takes filters without maps and without flows: what a filter has seen before would be in
+/// to wait ([`Session::relief`]), but for those in a device's memory. It takes filters without maps and without flows: what a filter has seen before would be in
 /// two places.
 pub struct Relieved {
     device: Arc<dyn Device>,

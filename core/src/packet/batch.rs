@@ -367,6 +367,17 @@ impl Batch {
         Ok(batch.expect("laid out inside the arena"))
     }
 
+    /// Packets with [`Room::Both`] in the memory of a device that is not there: whoever reads or writes them on the host
+    /// panics.
+    #[cfg(test)]
+    pub(crate) fn out_of_reach(device: &str, descriptors: Vec<Descriptor>) -> Batch {
+        let view = super::DeviceView { device: device.into(), address: 1 << 40 };
+        // SAFETY: nobody looks at the memory.
+        let span = unsafe { Span::from_views(None, Some(view), 1 << 20, 2 << 20, Box::new(())) }.unwrap();
+        // SAFETY: as above.
+        unsafe { Batch::from_frames(span, descriptors, Vec::new(), Room::Both, Box::new(())) }.unwrap()
+    }
+
     /// The number of packets.
     pub fn len(&self) -> usize {
         self.descriptors.len()

@@ -15,7 +15,7 @@ use super::pace::Pace;
 use super::plan::{self, Bounds, Layout, Needs, Piece};
 use super::{
     CancelToken, DeviceError, DeviceKind, Done, Imported, InOrder, LoadOptions, Session, StageTimes, SubmitError,
-    check_map, check_map_words, check_submission,
+    check_batch, check_host, check_map, check_map_words,
 };
 use crate::map::layout::HEADER;
 use crate::map::upkeep::{Memory, Upkeep};
@@ -88,6 +88,11 @@ pub trait Launcher: Send + 'static {
     /// # Errors
     /// Where the driver is lost.
     fn announce(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError>;
+
+    /// Whether the device reaches packets in this memory. Where the host does not, they are filtered where they are.
+    fn reaches(&self, span: &Span) -> bool {
+        span.is_on_host()
+    }
 
     /// Where the kernel is to find the packets of a batch, which is not empty and whose packets it sees; and what
     /// the device needs to know of the batch's memory.
@@ -401,12 +406,37 @@ impl<L: Launcher> Offload<L> {
         self
     }
 
+    /// Refuses memory that the device does not reach.
+    fn check_reach(&self, span: &Span) -> Result<(), DeviceError> {
+        if !self.effects.sees_packets || self.launcher.reaches(span) { Ok(()) } else { check_host(span) }
+    }
+
+    /// Why a batch is not filtered where it is, where the host cannot copy it either.
+    fn cannot_copy(&self, batch: &Batch) -> DeviceError {
+        let lies = |d: &Descriptor| d.length > 0 && !d.offset.is_multiple_of(4);
+        let why = match batch.descriptors().iter().position(lies) {
+            Some(index) => {
+                let offset = batch.descriptors()[index].offset;
+                format!("packet {index} begins at byte {offset} there, which is no multiple of 4")
+            }
+            None => "the device would need a copy of them".into(),
+        };
+        let owner = batch.span().device_view().map_or("a device", |view| &view.device);
+        DeviceError::Refused(format!(
+            "its packets are in the memory of {owner}, where {} does not filter them: {why}",
+            self.launcher.id()
+        ))
+    }
+
     /// Cuts a batch.
     fn cut(&mut self, batch: &Batch) -> Result<Cut<L>, DeviceError> {
         let (layout, import) = match self.effects.sees_packets && !batch.is_empty() {
             true => self.launcher.place(batch, self.needs),
             false => (Layout::Unseen, None),
         };
+        if matches!(layout, Layout::Copied | Layout::Packed) && !batch.span().is_on_host() {
+            return Err(self.cannot_copy(batch));
+        }
         let bounds = self.launcher.bounds(layout);
         let pieces = plan::cut(batch, layout, self.needs, bounds).map_err(|large| {
             DeviceError::Refused(format!(
@@ -563,7 +593,9 @@ impl<L: Launcher> Offload<L> {
 
     /// Takes a batch, and begins with it.
     fn begin(&mut self, batch: Batch, numbers: Option<&[u32]>) -> Result<(), SubmitError> {
-        if let Err(error) = check_submission(&self.program, &batch, self.flights.len(), self.depth) {
+        let checked = self.check_reach(batch.span());
+        let checked = checked.and_then(|()| check_batch(&self.program, &batch, self.flights.len(), self.depth));
+        if let Err(error) = checked {
             return Err(SubmitError { batch: Box::new(batch), error });
         }
         if let Err(error) = self.keep_order().and_then(|()| self.keep_up(batch.len())) {
@@ -816,7 +848,8 @@ impl<L: Launcher> InOrder for Offload<L> {
             let Bounds { binding, alignment, .. } = self.launcher.bounds(layout);
             largest + alignment < binding / 2
         });
-        if fits { Ok(()) } else { self.cut(batch).map(drop) }
+        self.check_reach(batch.span())?;
+        if fits && batch.span().is_on_host() { Ok(()) } else { self.cut(batch).map(drop) }
     }
 
     fn submit_in_order(&mut self, batch: Batch, numbers: &[u32]) -> Result<(), SubmitError> {

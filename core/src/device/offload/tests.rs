@@ -3,8 +3,9 @@
 use std::sync::Mutex;
 
 use super::*;
-use crate::device::Flows;
+use crate::device::noop::Noop;
 use crate::device::plan::PAST_END;
+use crate::device::{Device, Dispatch, Flows, Relieved};
 use crate::interp::Interp;
 use crate::lang::{Source, wgsl};
 use crate::packet::Batch;
@@ -19,6 +20,8 @@ struct Script {
     /// Whether launches never end.
     hangs: bool,
     kept: usize,
+    /// The device's own memory, where it has any.
+    memory: Option<Vec<u8>>,
 }
 
 /// A device whose kernel gives a packet's first byte as the verdict, adds one to it, and, where it moves ends, has the
@@ -55,6 +58,10 @@ impl Launcher for Host {
 
     fn id(&self) -> &str {
         "host"
+    }
+
+    fn reaches(&self, span: &Span) -> bool {
+        span.is_on_host() || self.script.lock().unwrap().memory.is_some()
     }
 
     fn announce(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
@@ -95,6 +102,11 @@ impl Launcher for Host {
         count: usize,
     ) -> Result<usize, DeviceError> {
         self.say(format!("launch {first}+{count}"))?;
+        let mut script = self.script.lock().unwrap();
+        let (packets, start) = match (part.layout(), &mut script.memory) {
+            (Layout::InPlace, Some(memory)) => (memory, part.bytes().start as usize),
+            _ => (&mut buffers.packets, 0),
+        };
         let bytes: Vec<_> = part.descriptor_bytes().collect();
         let of_kernel: Vec<_> = descriptors(bytes.as_flattened()).collect();
         buffers.actions.resize(part.packets(), 0xee);
@@ -106,7 +118,7 @@ impl Launcher for Host {
             };
             for index in (taken.offset as usize..).take(taken.length as usize) {
                 let d = of_kernel[index];
-                let byte = &mut buffers.packets[d.offset as usize];
+                let byte = &mut packets[start + d.offset as usize];
                 buffers.actions[index] = *byte;
                 *byte = byte.wrapping_add(1);
                 let end = [d.offset, d.length - 1].map(u32::to_le_bytes);
@@ -390,4 +402,87 @@ fn what_a_busy_device_uses_outlives_the_session() {
         assert_eq!(script.lock().unwrap().kept, 1);
         assert!(spans.iter().all(|span| span.upgrade().is_some()));
     }
+}
+
+/// Packets of these first bytes in the device's own memory, a number of bytes apart.
+fn of_device(script: &Mutex<Script>, verdicts: &[u8], apart: u32) -> Batch {
+    let at = |index| Descriptor { offset: 128 + index * apart, length: 30 };
+    let descriptors: Vec<_> = (0..verdicts.len() as u32).map(at).collect();
+    let mut memory = vec![0xcc; 1 << 16];
+    descriptors.iter().zip(verdicts).for_each(|(d, verdict)| memory[d.offset as usize] = *verdict);
+    script.lock().unwrap().memory = Some(memory);
+    Batch::out_of_reach("host", descriptors)
+}
+
+#[test]
+fn packets_in_the_devices_own_memory_are_filtered_there() {
+    let (mut session, script) = session_of(Layout::InPlace, 2, false, true, &LoadOptions::default());
+    let batch = of_device(&script, &[1, 2, 3], 400);
+    let original = batch.descriptors().to_vec();
+    let done = session.run(batch).unwrap();
+    assert_eq!(done.verdicts.actions(), [1, 2, 3]);
+    // Their ends have moved, and the batch knows; their bytes have changed, and it need not.
+    assert!(
+        done.batch
+            .descriptors()
+            .iter()
+            .zip(&original)
+            .all(|(now, was)| { (now.offset, now.length) == (was.offset, was.length - 1) })
+    );
+    let script = script.lock().unwrap();
+    let memory = script.memory.as_ref().unwrap();
+    let mut want = vec![0xcc; 1 << 16];
+    original.iter().zip([2, 3, 4]).for_each(|(d, byte)| want[d.offset as usize] = byte);
+    assert!(*memory == want);
+}
+
+#[test]
+fn packets_that_a_device_would_have_to_copy_and_nobody_can_are_refused() {
+    for (apart, why) in [(401, "packet 1 begins at byte 529 there, which is no multiple of 4"), (400, "need a copy")] {
+        let (mut session, script) = session(Layout::Packed, 2, false, &LoadOptions::default());
+        let refused = session.submit(of_device(&script, &[1, 2, 3], apart)).unwrap_err();
+        let text = refused.to_string();
+        assert!(
+            text.contains("in the memory of host, where host does not filter them") && text.contains(why),
+            "{text}"
+        );
+        assert_eq!((refused.batch.len(), session.in_flight(), calls(&script).len()), (3, 0, 0));
+    }
+}
+
+#[test]
+fn packets_in_memory_that_a_session_does_not_reach_are_refused_with_what_to_do() {
+    let batch = || Batch::out_of_reach("cuda:7", vec![Descriptor { offset: 128, length: 60 }]);
+    let load = |device: &dyn Device| {
+        device.load(&program("fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, 0u); }"), &LoadOptions::default())
+    };
+    let relieved = Relieved::new(Arc::new(Interp::new()), Arc::new(Noop::new()));
+    let sessions: [Box<dyn Session>; 6] = [
+        load(&Interp::new()).unwrap(),
+        load(&Noop::new()).unwrap(),
+        load(&relieved).unwrap(),
+        Dispatch::Inline.session(session(Layout::InPlace, 2, false, &LoadOptions::default()).0),
+        Box::new(session(Layout::InPlace, 2, false, &LoadOptions::default()).0),
+        Box::new(in_order(Layout::InPlace, false).0),
+    ];
+    for (number, mut session) in sessions.into_iter().enumerate() {
+        let refused = session.submit(batch()).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "batch refused: its packets are in the memory of cuda:7, which this device does not reach; run the filter on \
+             cuda:7, or have packets in the host's memory",
+            "session {number}"
+        );
+        assert_eq!((refused.batch.len(), session.in_flight()), (1, 0), "session {number}");
+        assert!(session.complete().unwrap().is_none(), "session {number}");
+    }
+}
+
+#[test]
+fn a_filter_that_looks_at_no_packet_takes_them_wherever_they_are() {
+    let (mut session, _) = session(Layout::InPlace, 2, false, &LoadOptions::default());
+    let batch = Batch::out_of_reach("cuda:7", vec![Descriptor { offset: 128, length: 60 }]);
+    assert!(session.check_reach(batch.span()).is_err());
+    session.effects.sees_packets = false;
+    assert!(session.check_reach(batch.span()).is_ok());
 }
