@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use portcullis_core::device::{Done, StageTimes};
 use portcullis_core::packet::{Action, Batch, Descriptor, Room, Verdicts};
-use portcullis_io::dpdk::{Dpdk, DpdkError, Mempool, Options, PortSpec, open};
+use portcullis_io::dpdk::{Dpdk, DpdkError, Mempool, Options, PassTo, PortSpec, open};
 use portcullis_io::live::{Carried, Lane, Loss, Received};
 use portcullis_io::{CaptureFormat, SourceOptions, create};
 
@@ -248,7 +248,7 @@ fn packets_that_pass_go_to_the_port_for_them() {
     capture(&file("in.pcap"), &want);
     let port = format!("net_pcap9,rx_pcap={},tx_pcap={}", file("in.pcap").display(), file("back.pcap").display());
     let stack = format!("net_pcap10,tx_pcap={}", file("stack.pcap").display());
-    let options = Options { pass_to: Some(stack.parse().unwrap()), ..options(&[&port]) };
+    let options = Options { pass_to: Some(stack.parse::<PassTo>().unwrap()), ..options(&[&port]) };
     let ended = drive(&options, 300, |_, batch| vec![Action::Pass as u32; batch.len()]);
     assert_eq!((ended.of(Action::Pass), ended.lost(Loss::NoStack)), (300, 0));
     assert_eq!((packets(&file("stack.pcap")), packets(&file("back.pcap"))), (want, vec![]));

@@ -47,6 +47,31 @@ pub enum DpdkError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// Packets cannot pass to there.
+    #[error(
+        "`{text}` is nowhere that packets could pass to: {why}; they pass into the kernel (tap:NAME, virtio_user:NAME) or out of a \
+         port (net_pcap1,tx_pcap=out.pcap)"
+    )]
+    PassTo {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// No interface can be called that.
+    #[error("`{text}` cannot be an interface's name: those have from 1 to 15 letters, digits, `_`, `-` and `.`")]
+    Interface {
+        /// What was given.
+        text: String,
+    },
+    /// The kernel makes no interface for packets that pass.
+    #[error("{pass_to}: {why}")]
+    Kernel {
+        /// What was wanted.
+        pass_to: String,
+        /// Why not, and what to do.
+        why: String,
+    },
     /// A port cannot be had.
     #[error("{port}: DPDK has no such port: {}{}{}", reason(.error), advice(.hint), quote(.said))]
     Probe {

@@ -9,6 +9,7 @@ use portcullis_dpdk_sys as sys;
 
 use super::eal::know_this_thread;
 use super::memory::{Held, Lists, Mbufs, Memory};
+use super::way_back::WayBack;
 use crate::live::{Carried, Executor, LiveError, Loss, checksum};
 
 /// How long a batch waits for room, before what is left of it is given up.
@@ -34,8 +35,10 @@ pub(super) struct Ways {
     pub back: Vec<Port>,
     /// To the ports of targets.
     pub redirect: Vec<(u32, Port)>,
-    /// Into the kernel's stack.
+    /// Where packets go that pass.
     pub stack: Option<Port>,
+    /// For what comes from there.
+    pub from_stack: Option<WayBack>,
 }
 
 /// A queue that packets with one of the verdicts go out of.
@@ -74,6 +77,7 @@ pub(super) struct DpdkExecutor {
     redirect: Vec<(u32, Way)>,
     /// What becomes of packets that pass, where there is no way for them.
     no_stack: Option<Loss>,
+    from_stack: Option<WayBack>,
     carried: Carried,
 }
 
@@ -87,7 +91,7 @@ impl DpdkExecutor {
         let back: Vec<Way> = ways.back.into_iter().map(|port| exit(port, Action::Tx)).collect();
         let redirect = ways.redirect.into_iter().map(|(target, port)| (target, exit(port, Action::Redirect))).collect();
         let stack = ways.stack.map(|port| exit(port, Action::Pass));
-        let ways = back.into_iter().map(|back| {
+        let by_queue = back.into_iter().map(|back| {
             let mut ways = [HOME; Action::ALL.len()];
             ways[Action::Tx as usize] = back;
             ways[Action::Pass as usize] = stack.unwrap_or(HOME);
@@ -99,9 +103,10 @@ impl DpdkExecutor {
             completes,
             piles: (0..=exits.len()).map(|_| Pile::default()).collect(),
             exits,
-            ways: ways.collect(),
+            ways: by_queue.collect(),
             redirect,
             no_stack: stack.is_none().then_some(Loss::NoStack),
+            from_stack: ways.from_stack,
             carried: Carried::default(),
         }
     }
@@ -224,15 +229,19 @@ impl Executor for DpdkExecutor {
             None => self.apart(&verdicts, &mut held, &descriptors),
         }
         self.memory.put_lists(Lists { held, descriptors, metadata });
-        Ok(())
+        self.tend()
     }
 
     fn tend(&mut self) -> Result<(), LiveError> {
+        if let Some(way) = &mut self.from_stack {
+            know_this_thread();
+            way.turn(&mut self.carried);
+        }
         Ok(())
     }
 
     fn is_busy(&self) -> bool {
-        false
+        self.from_stack.as_ref().is_some_and(WayBack::is_busy)
     }
 
     fn carried(&self) -> &Carried {
@@ -290,7 +299,7 @@ fn bytes(descriptors: &[Descriptor]) -> u64 {
     descriptors.iter().map(|lies| u64::from(lies.length)).sum()
 }
 
-fn lock(port: &Port) -> MutexGuard<'_, SendQueue> {
+pub(super) fn lock(port: &Port) -> MutexGuard<'_, SendQueue> {
     // A queue is whole whoever died meanwhile.
     port.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -14,13 +14,16 @@ pub mod gpudev;
 mod log;
 mod memory;
 mod open;
+mod pass_to;
 mod port;
 mod receiver;
 mod spec;
+mod way_back;
 
 pub use eal::{Eal, EalOptions};
 pub use error::DpdkError;
 pub use gpudev::Mempool;
 pub use open::{Dpdk, Options, Packets, open};
+pub use pass_to::PassTo;
 pub use port::PortInfo;
 pub use spec::PortSpec;

@@ -11,9 +11,11 @@ use super::error::DpdkError;
 use super::executor::{self, DpdkExecutor, SendQueue, Ways};
 use super::gpudev::Mempool;
 use super::memory::Memory;
+use super::pass_to::PassTo;
 use super::port::{Port, PortInfo, RING};
 use super::receiver::{DpdkReceiver, Handing, Queue};
 use super::spec::PortSpec;
+use super::way_back::WayBack;
 use crate::live::Lane;
 
 /// What a run is to have.
@@ -27,8 +29,9 @@ pub struct Options {
     pub one_lane: bool,
     /// Which port packets go out of that are redirected to a target: one of `ports`, or another one.
     pub redirect: Vec<(u32, PortSpec)>,
-    /// The port by which packets get into the kernel's stack; they are lost where this is `None`.
-    pub pass_to: Option<PortSpec>,
+    /// Where packets go that pass; they are lost where this is `None`. What comes from there goes out of the first of `ports`, past the
+    /// filter, but where it is one of `ports` itself.
+    pub pass_to: Option<PassTo>,
     /// What DPDK is given beside.
     pub eal: Vec<String>,
     /// Whether packets have room for filters that change lengths.
@@ -95,7 +98,11 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
     if options.mempool.gpu().is_some() || options.split.is_some() {
         return Err(DpdkError::NotYet { what: "packets in a GPU's memory, and header split" });
     }
-    let all = || options.ports.iter().chain(options.redirect.iter().map(|(_, port)| port)).chain(&options.pass_to);
+    let pass_to = match &options.pass_to {
+        Some(PassTo::Port(port)) => Some(port),
+        _ => None,
+    };
+    let all = || options.ports.iter().chain(options.redirect.iter().map(|(_, port)| port)).chain(pass_to);
     let eal = Eal::start(&EalOptions {
         arguments: options.eal.clone(),
         card: all().find(|port| matches!(port, PortSpec::Card(_))).map(ToString::to_string),
@@ -106,7 +113,7 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
     let count = options.ports.len() * usize::from(queues);
     let lanes = if options.one_lane { 1 } else { count };
     // Each lane sends by a queue of its own, where there are as many.
-    let mut run = Run { eal, ports: Vec::new(), by_name: BTreeMap::new(), lanes, out: BTreeMap::new() };
+    let mut run = Run { eal, ports: Vec::new(), by_name: BTreeMap::new(), out: BTreeMap::new() };
     for port in &options.ports {
         run.port(port)?;
     }
@@ -116,15 +123,21 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
         .iter()
         .map(|(target, port)| Ok((*target, run.port(port)?)))
         .collect::<Result<_, DpdkError>>()?;
-    let pass_to = options.pass_to.as_ref().map(|port| run.port(port)).transpose()?;
+    let pass_to = match &options.pass_to {
+        None => None,
+        Some(pass_to) => {
+            let mac = run.ports.first().map_or([0; 6], Port::mac);
+            Some(run.port(&pass_to.port(mac)?)?)
+        }
+    };
 
     let sending = run.ports.len() * lanes * usize::from(RING);
     let memory = Memory::new(eal, (count * options.packets as usize + sending).max(1024))?;
     let mut info = Vec::new();
     for (index, port) in run.ports.iter_mut().enumerate() {
-        let send = lanes.min(usize::from(port.most_send_queues())).max(1) as u16;
         // Some drivers do not start without a queue to receive by.
         let receive = if index < receiving { queues } else { 1 };
+        let send = port.send_queues(receive, lanes);
         port.start(receive, send, &memory)?;
         info.push(port.info(receive, send));
     }
@@ -140,7 +153,13 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
         let leaves: Vec<bool> = queues.iter().map(|(port, _)| leaves_checksums(&info[*port].driver)).collect();
         let leaves = leaves.contains(&true);
         let names: Vec<String> = queues.iter().map(|(port, queue)| format!("{}:{queue}", info[*port].name)).collect();
+        // One of the lanes has it.
+        let from_stack = pass_to.filter(|port| lane == 0 && *port >= receiving).map(|port| {
+            let completes = leaves_checksums(&info[port].driver);
+            WayBack::new(memory.clone(), run.ports[port].number, run.way(0, lane), completes, ending.clone())
+        });
         let ways = Ways {
+            from_stack,
             back: queues.iter().map(|(port, _)| run.way(*port, lane)).collect(),
             redirect: redirect.iter().map(|(target, port)| (*target, run.way(*port, lane))).collect(),
             stack: pass_to.map(|port| run.way(port, lane)),
@@ -169,7 +188,6 @@ struct Run {
     ports: Vec<Port>,
     /// Ports by what they are called.
     by_name: BTreeMap<String, usize>,
-    lanes: usize,
     /// Ways out, by port and queue.
     out: BTreeMap<(usize, u16), executor::Port>,
 }
@@ -193,8 +211,7 @@ impl Run {
 
     /// The way out of a port for a lane.
     fn way(&mut self, port: usize, lane: usize) -> executor::Port {
-        let queues = self.lanes.min(usize::from(self.ports[port].most_send_queues())).max(1);
-        let queue = (lane % queues) as u16;
+        let queue = (lane % usize::from(self.ports[port].sends_by)) as u16;
         let number = self.ports[port].number;
         self.out.entry((port, queue)).or_insert_with(|| Arc::new(Mutex::new(SendQueue { port: number, queue }))).clone()
     }

@@ -39,6 +39,8 @@ pub(super) struct Port {
     eal: &'static Eal,
     pub name: String,
     pub number: u16,
+    /// Queues that packets go out by, once it is started.
+    pub sends_by: u16,
     info: sys::rte_eth_dev_info,
     is_started: bool,
     /// Whose packets its queues have.
@@ -94,7 +96,7 @@ impl Port {
             PortSpec::Number(_) => name_of(number).unwrap_or_else(|| spec.to_string()),
             _ => spec.to_string(),
         };
-        let port = Port { eal, name, number, info, is_started: false, _memory: None };
+        let port = Port { eal, name, number, sends_by: 1, info, is_started: false, _memory: None };
         port.check(result, "its description")?;
         Ok(port)
     }
@@ -139,6 +141,7 @@ impl Port {
             let result = unsafe { sys::rte_eth_tx_queue_setup(self.number, queue, tx_ring, node, std::ptr::null()) };
             self.check(result, &format!("transmit queue {queue}"))?;
         }
+        self.sends_by = send;
         self._memory = Some(memory.clone());
         // SAFETY: it is set up.
         let result = unsafe { sys::rte_eth_dev_start(self.number) };
@@ -171,25 +174,32 @@ impl Port {
         unsafe { CStr::from_ptr(self.info.driver_name) }.to_string_lossy().into_owned()
     }
 
-    /// Transmit queues that there may be.
-    pub fn most_send_queues(&self) -> u16 {
-        self.info.max_tx_queues
+    /// Queues that packets should go out by: one for each lane, if there may be as many, beside so many to receive by.
+    pub fn send_queues(&self, receive: u16, lanes: usize) -> u16 {
+        match self.driver().as_str() {
+            // These have queues in pairs (`tap_dev_configure`, `eth_dev_configure` of af_xdp).
+            "net_tap" | "net_af_xdp" => receive,
+            _ => lanes.min(self.info.max_tx_queues.into()).max(1) as u16,
+        }
+    }
+
+    pub fn mac(&self) -> [u8; 6] {
+        let mut mac = sys::rte_ether_addr::default();
+        // SAFETY: the address is written, and no further.
+        unsafe { sys::rte_eth_macaddr_get(self.number, &raw mut mac) };
+        mac.addr_bytes
     }
 
     pub fn info(&self, receive_queues: u16, send_queues: u16) -> PortInfo {
-        let mut mac = sys::rte_ether_addr::default();
-        // SAFETY: the address is written, and no further; and the node is a number.
-        let node = unsafe {
-            sys::rte_eth_macaddr_get(self.number, &raw mut mac);
-            sys::rte_eth_dev_socket_id(self.number)
-        };
+        // SAFETY: the port is there, and the node is a number.
+        let node = unsafe { sys::rte_eth_dev_socket_id(self.number) };
         PortInfo {
             name: self.name.clone(),
             number: self.number,
             driver: self.driver(),
             receive_queues,
             send_queues,
-            mac: mac.addr_bytes,
+            mac: self.mac(),
             node: u32::try_from(node).ok(),
         }
     }

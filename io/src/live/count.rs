@@ -129,6 +129,8 @@ pub struct Carried {
     pub losses: Losses,
     /// Checksums that the sender had left to its network card, and that were completed after the filter.
     pub checksums: u64,
+    /// Packets that came from where those go that pass, and went out unfiltered. They are in no other count.
+    pub from_stack: u64,
 }
 
 impl Carried {

@@ -19,6 +19,8 @@ pub mod hangup;
 mod holder;
 #[cfg(feature = "af-xdp")]
 pub mod link;
+#[cfg(any(feature = "af-xdp", feature = "dpdk"))]
+pub(crate) mod tun;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -8,6 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use super::error::LinkError;
 use super::interface::{Interface, Links, named};
 use super::name::Claim;
+use crate::live::tun;
 
 /// An interface that goes with this process, however that ends.
 #[derive(Debug)]
@@ -26,12 +27,9 @@ impl Tap {
     pub fn new() -> Result<Tap, LinkError> {
         let claim = Claim::new()?;
         let name = claim.name('t');
-        let opened = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun");
+        let opened = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(tun::DEVICE);
         let file = opened.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => LinkError::NotThere {
-                what: "TAP interfaces",
-                hint: "there is no /dev/net/tun; load the module tun (`modprobe tun`), or give the container the device",
-            },
+            io::ErrorKind::NotFound => LinkError::NotThere { what: "TAP interfaces", hint: tun::MISSING },
             _ => LinkError::new(&name, "opening /dev/net/tun", error),
         })?;
         let mut request = named(&name);

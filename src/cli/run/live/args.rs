@@ -47,6 +47,12 @@ pub struct LiveArgs {
     /// Send packets that are redirected to target N out of this interface, or port of DPDK; may be given several times
     #[arg(long, value_name = "N=IFACE", value_parser = redirect, requires = "ports", conflicts_with = "nfqueue", help_heading = "Live packets")]
     pub redirect: Vec<(u32, String)>,
+    /// Where packets of DPDK go that pass: into the kernel, at an interface that is made (`tap:NAME`, or by vhost-net
+    /// `virtio_user:NAME`), or out of another port of DPDK; without it they are counted and dropped. What comes from there goes out of
+    /// the first port, past the filter
+    #[arg(long, value_name = "tap:NAME|virtio_user:NAME|PORT", value_parser = NonEmptyStringValueParser::new(), requires = "dpdk",
+          help_heading = "Live packets")]
+    pub pass_to: Option<String>,
     /// How packets that pass get into the kernel: by a `veth` pair, by a `tap` interface, by what the kernel has of these
     /// (`auto`), or not at all (`none`): then they are dropped and counted
     #[arg(long, value_name = "WAY", value_parser = ["auto", "veth", "tap", "none"], default_value = "auto",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use portcullis::io::dpdk::{self, Dpdk, Mempool, Options, Packets, PortSpec};
+use portcullis::io::dpdk::{self, Dpdk, DpdkError, Mempool, Options, Packets, PassTo, PortSpec};
 use portcullis::packet::Room;
 
 use super::Needs;
@@ -26,7 +26,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         queues: live.queues.unwrap_or(1),
         one_lane: false,
         redirect: live.redirect.iter().map(redirect).collect::<Result<_, Failure>>()?,
-        pass_to: None,
+        pass_to: live.pass_to.as_deref().map(str::parse).transpose().map_err(|e: DpdkError| usage("--pass-to", &e))?,
         eal: match &live.eal {
             None => Vec::new(),
             Some(text) => shlex::split(text).ok_or_else(|| usage("--eal", &"a quotation mark has no other one"))?,
@@ -74,8 +74,13 @@ fn announce(run: &Dpdk, options: &Options) {
             port.name, port.number, port.driver
         ));
     }
-    if options.pass_to.is_none() {
-        out::note("packets that pass have nowhere to go: they are counted, and dropped");
+    match &options.pass_to {
+        None => out::note("packets that pass have nowhere to go (--pass-to): they are counted, and dropped"),
+        Some(PassTo::Port(port)) => out::note(&format!("packets that pass go out of {port}")),
+        Some(PassTo::Tap(interface) | PassTo::VirtioUser(interface)) => out::note(&format!(
+            "packets that pass go into the kernel at {interface}, and what it sends there goes out of {}",
+            run.info[0].name
+        )),
     }
 }
 

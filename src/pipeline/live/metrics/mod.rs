@@ -145,6 +145,8 @@ impl Collector for Run {
         self.of_lanes(to, ("completed_checksums", None), help, |lane| {
             lane.received.checksums + lane.carried.checksums
         })?;
+        let help = "Packets that the kernel sent where those go that pass, and that went out unfiltered";
+        self.of_lanes(to, ("from_stack_packets", None), help, |lane| lane.carried.from_stack)?;
 
         let actions = Action::ALL.map(|action| (action.name(), action as usize));
         let verdict = ("verdict", &actions[..]);

@@ -10,7 +10,13 @@ fn run() -> Run {
     losses.add(Loss::NoTarget, 8);
     let mut lane = Snapshot {
         received: Received { packets: 1, bytes: 2, put_together: 3, checksums: 4, dropped_by_kernel: 5, refused: 6 },
-        carried: Carried { packets: [10, 11, 12, 13, 14], bytes: [20, 21, 22, 23, 24], losses, checksums: 9 },
+        carried: Carried {
+            packets: [10, 11, 12, 13, 14],
+            bytes: [20, 21, 22, 23, 24],
+            losses,
+            checksums: 9,
+            from_stack: 15,
+        },
         verdicts: [30, 31, 32, 33, 34],
         batches: 40,
         sizing: Some(Sizing {
@@ -50,6 +56,7 @@ fn every_number_has_a_name() {
         ("portcullis_received_bytes_total{lane=\"eth0:0\"}", 2.0),
         ("portcullis_reassembled_packets_total{lane=\"eth0:0\"}", 3.0),
         ("portcullis_completed_checksums_total{lane=\"eth0:0\"}", 13.0),
+        ("portcullis_from_stack_packets_total{lane=\"eth0:0\"}", 15.0),
         ("portcullis_kernel_dropped_packets_total{lane=\"eth0:0\"}", 5.0),
         ("portcullis_refused_packets_total{lane=\"eth0:0\"}", 6.0),
         ("portcullis_verdicts_total{lane=\"eth0:0\",verdict=\"aborted\"}", 30.0),

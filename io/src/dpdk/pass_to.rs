@@ -1,0 +1,162 @@
+//! Where packets go that pass.
+
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io::ErrorKind;
+use std::str::FromStr;
+
+use portcullis_core::reason;
+
+use super::error::DpdkError;
+use super::spec::PortSpec;
+use crate::live::tun;
+
+/// Where packets go that pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PassTo {
+    /// Into the kernel, at a TAP interface of this name, which DPDK makes (`net_tap`).
+    Tap(String),
+    /// The same with fewer copies, by the kernel's vhost-net (`net_virtio_user`).
+    VirtioUser(String),
+    /// Out of a port.
+    Port(PortSpec),
+}
+
+impl PassTo {
+    /// The port of DPDK. An interface of the kernel has the MAC address of the port that packets come in by, so that the kernel takes
+    /// them for its own.
+    ///
+    /// # Errors
+    /// [`DpdkError::Kernel`]: such interfaces cannot be made here.
+    pub(super) fn port(&self, mac: [u8; 6]) -> Result<PortSpec, DpdkError> {
+        let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
+        let spec = match self {
+            PassTo::Port(port) => return Ok(port.clone()),
+            PassTo::Tap(name) => {
+                self.may_open(tun::DEVICE, "TAP interfaces", tun::MISSING)?;
+                format!("net_tap_{name},iface={name},mac={mac}")
+            }
+            PassTo::VirtioUser(name) => {
+                self.may_open(tun::DEVICE, "TAP interfaces", tun::MISSING)?;
+                let missing = "there is no /dev/vhost-net; load the module vhost_net (`modprobe vhost_net`), or give the container \
+                               the device; tap:NAME does without";
+                self.may_open("/dev/vhost-net", "vhost-net", missing)?;
+                format!("net_virtio_user_{name},path=/dev/vhost-net,queues=1,queue_size=1024,iface={name},mac={mac}")
+            }
+        };
+        if !may_administer_networks() {
+            let what = "making an interface needs the capability CAP_NET_ADMIN; run as root, or grant it to the program with setcap";
+            return Err(self.kernel(what.into()));
+        }
+        Ok(PortSpec::Made(spec))
+    }
+
+    fn may_open(&self, device: &str, what: &str, missing: &str) -> Result<(), DpdkError> {
+        match OpenOptions::new().read(true).write(true).open(device) {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                Err(self.kernel(format!("this kernel makes no {what}: {missing}")))
+            }
+            Err(error) => Err(self.kernel(format!(
+                "{device} cannot be opened: {}; run as root, or have its owner let this user",
+                reason(&error)
+            ))),
+        }
+    }
+
+    fn kernel(&self, why: String) -> DpdkError {
+        DpdkError::Kernel { pass_to: self.to_string(), why }
+    }
+}
+
+/// Whether this process has CAP_NET_ADMIN, or does not know: then it is left to be seen.
+fn may_administer_networks() -> bool {
+    /// include/uapi/linux/capability.h
+    const CAP_NET_ADMIN: u32 = 12;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
+    effective.is_none_or(|effective| effective >> CAP_NET_ADMIN & 1 == 1)
+}
+
+impl fmt::Display for PassTo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PassTo::Tap(name) => write!(f, "tap:{name}"),
+            PassTo::VirtioUser(name) => write!(f, "virtio_user:{name}"),
+            PassTo::Port(port) => port.fmt(f),
+        }
+    }
+}
+
+impl FromStr for PassTo {
+    type Err = DpdkError;
+
+    fn from_str(text: &str) -> Result<PassTo, DpdkError> {
+        let name = |name: &str| match is_interface(name) {
+            true => Ok(name.to_owned()),
+            false => Err(DpdkError::Interface { text: name.to_owned() }),
+        };
+        if let Some(tap) = text.strip_prefix("tap:") {
+            return name(tap).map(PassTo::Tap);
+        }
+        if let Some(virtio) = text.strip_prefix("virtio_user:") {
+            return name(virtio).map(PassTo::VirtioUser);
+        }
+        text.parse().map(PassTo::Port).map_err(|error| match error {
+            DpdkError::Text { text, why } => DpdkError::PassTo { text, why },
+            error => error,
+        })
+    }
+}
+
+/// Whether an interface may be called that, and DPDK be told: `dev_valid_name` (net/core/dev.c) without what has a meaning of its own
+/// in DPDK's arguments, or makes the kernel choose a number (`%d`).
+fn is_interface(name: &str) -> bool {
+    (1..=15).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
+        && !matches!(name, "." | "..")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_it_is_stands_before_a_colon() {
+        let read = |text: &str| text.parse::<PassTo>().unwrap();
+        assert_eq!(read("tap:pass0"), PassTo::Tap("pass0".into()));
+        assert_eq!(read("virtio_user:eth0.100"), PassTo::VirtioUser("eth0.100".into()));
+        assert_eq!(read("net_pcap3,tx_pcap=o.pcap"), PassTo::Port("net_pcap3,tx_pcap=o.pcap".parse().unwrap()));
+        for text in ["tap:pass0", "virtio_user:v", "net_ring0", "1"] {
+            assert_eq!(read(text).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_neither_is_refused() {
+        for (text, part) in [
+            ("tap:", "from 1 to 15"),
+            ("tap:a b", "`a b`"),
+            ("tap:..", "`..`"),
+            ("tap:x%d", "`x%d`"),
+            ("tap:a,remote=eth0", "`a,remote=eth0`"),
+            ("virtio_user:sixteen_letters_", "`sixteen_letters_`"),
+            ("tun:x", "`tun:x`"),
+            ("pass0", "tap:NAME"),
+            ("", "tap:NAME"),
+        ] {
+            let error = text.parse::<PassTo>().unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_kernel_knows_its_own_address() {
+        // Where no interface can be made, that is what is said.
+        match PassTo::Tap("x0".into()).port([2, 0, 0, 0, 0xab, 1]) {
+            Ok(PortSpec::Made(text)) => assert_eq!(text, "net_tap_x0,iface=x0,mac=02:00:00:00:ab:01"),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => assert!(error.to_string().starts_with("tap:x0: "), "{error}"),
+        }
+    }
+}
