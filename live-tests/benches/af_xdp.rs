@@ -318,7 +318,7 @@ fn ours(
     let stats = Arc::new(LaneStats::default());
     let stop = CancelToken::new();
     let processors = if dispatch == Dispatch::Inline { vec![1] } else { vec![] };
-    let live = LiveOptions { closing, dispatch, processors };
+    let live = LiveOptions { processors, ..LiveOptions::new(closing, dispatch) };
     end.namespace().run(|| {
         let mut run = af_xdp::open(&options).unwrap_or_else(|error| panic!("{error}"));
         let lane = run.lanes.remove(0);

@@ -66,7 +66,7 @@ fn ours(filter: &str, port: &str) -> f64 {
     let stats = Arc::new(LaneStats::default());
     let stop = CancelToken::new();
     let closing = Closing::at(BURST.into(), Duration::ZERO);
-    let live = LiveOptions { closing, dispatch: Dispatch::Inline, processors: vec![1] };
+    let live = LiveOptions { processors: vec![1], ..LiveOptions::new(closing, Dispatch::Inline) };
     let mut run = open(&options).unwrap_or_else(|error| panic!("{error}"));
     let lane = run.lanes.remove(0);
     let rate = std::thread::scope(|scope| {

@@ -197,7 +197,7 @@ impl Bench {
             ended: Arc::clone(&ended),
         };
         let processors = if dispatch == Dispatch::Inline { vec![1] } else { vec![] };
-        let options = LiveOptions { closing, dispatch, processors };
+        let options = LiveOptions { processors, ..LiveOptions::new(closing, dispatch) };
         let lane =
             Lane { name: "queue 0".into(), memory: None, receiver: Box::new(receiver), executor: Box::new(executor) };
         apart(|| support::drive(lane, session, &options, &Arc::new(LaneStats::default()), &stop, || ()));

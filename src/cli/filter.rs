@@ -54,6 +54,12 @@ fn parameter(text: &str) -> Result<(String, String), String> {
 }
 
 impl FilterArgs {
+    /// A file, with nothing set.
+    #[cfg(all(target_os = "linux", feature = "dpdk"))]
+    pub fn of_file(filter: &Path) -> FilterArgs {
+        FilterArgs { filter: filter.to_owned(), language: None, set: Vec::new(), fuel: DEFAULT_FUEL }
+    }
+
     /// Whether the text comes from standard input.
     pub fn is_stdin(&self) -> bool {
         self.filter == Path::new("-")

@@ -8,6 +8,7 @@ mod devices;
 mod failure;
 mod filter;
 mod header;
+mod l2fwd;
 mod out;
 mod run;
 mod selftest;
@@ -35,6 +36,7 @@ enum Command {
     Run(Box<run::Args>),
     Check(check::Args),
     Ctl(ctl::Args),
+    L2fwd(Box<l2fwd::Args>),
     Devices(devices::Args),
     Selftest(selftest::Args),
     Header(header::Args),
@@ -59,6 +61,7 @@ pub fn main() -> ExitCode {
         Some(Command::Run(args)) => run::run(&args),
         Some(Command::Check(args)) => check::run(args),
         Some(Command::Ctl(args)) => ctl::run(&args),
+        Some(Command::L2fwd(args)) => l2fwd::run(&args),
         Some(Command::Devices(args)) => devices::run(args),
         Some(Command::Selftest(args)) => selftest::run(args),
         Some(Command::Header(args)) => header::run(args),

@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use codespan_reporting::term::termcolor::ColorChoice;
 use comfy_table::{CellAlignment, Table, presets};
+use portcullis::io::reason_at;
 use portcullis::reason;
 
 use super::failure::Failure;
@@ -13,6 +14,25 @@ use super::failure::Failure;
 pub fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_ref()).and_then(|()| out.flush()).map_err(|error| stdout_failed(&error))
+}
+
+/// Writes a report, as JSON where that is wanted, and for people.
+pub fn deliver(file: Option<&str>, json: String, text: String) -> Result<(), Failure> {
+    match file {
+        Some("-") => {
+            note(text.trim_end());
+            print(json)
+        }
+        // The file first: it is whole then even where nobody reads the table.
+        file => {
+            if let Some(file) = file {
+                std::fs::write(file, json).map_err(|error| {
+                    Failure::Wrong(format!("{file}: cannot be written: {}", reason_at(file.as_ref(), &error)))
+                })?;
+            }
+            print(text)
+        }
+    }
 }
 
 /// What an error of standard output means: a closed pipe is an end like another.

@@ -81,7 +81,7 @@ pub fn main() {
 
 /// Those of DPDK's functions that are used. None of them is inline.
 const FUNCTIONS: &str = "rte_(eal_(init|cleanup|has_hugepages|iova_mode|get_runtime_dir)|strerror|version|openlog_stream|log_set_global_level\
-    |thread_(register|unregister)|socket_id|malloc_socket|free|dev_probe|dev_remove\
+    |thread_(register|unregister)|socket_id|malloc_socket|free|dev_probe|dev_remove|dev_devargs\
     |eth_dev_(count_avail|get_port_by_name|get_name_by_port|info_get|configure|adjust_nb_rx_tx_desc|start|stop|close|is_valid_port|set_mtu|get_mtu|socket_id)\
     |eth_(rx_queue_setup|tx_queue_setup|promiscuous_enable|stats_get|stats_reset|link_get_nowait|macaddr_get|find_next_owned_by)\
     |pktmbuf_(pool_create|pool_create_extbuf)|mempool_(free|avail_count|in_use_count)\

@@ -1,6 +1,6 @@
 //! DPDK's environment, which a process has once.
 
-use std::ffi::{CString, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::fs;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -60,6 +60,12 @@ impl Eal {
     pub(super) fn said(&self) -> Vec<String> {
         self.log.lines()
     }
+}
+
+/// DPDK's release: `DPDK 22.11.11`.
+pub fn version() -> String {
+    // SAFETY: it gives a text of its own, with a zero byte at the end.
+    unsafe { CStr::from_ptr(sys::rte_version()) }.to_string_lossy().into_owned()
 }
 
 fn begin(arguments: Vec<String>) -> Result<Eal, DpdkError> {

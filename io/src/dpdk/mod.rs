@@ -20,7 +20,7 @@ mod receiver;
 mod spec;
 mod way_back;
 
-pub use eal::{Eal, EalOptions};
+pub use eal::{Eal, EalOptions, version};
 pub use error::DpdkError;
 pub use gpudev::Mempool;
 pub use open::{Dpdk, Options, Packets, open};

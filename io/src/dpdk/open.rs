@@ -51,6 +51,24 @@ pub struct Options {
 impl Options {
     /// Packets for each queue, if nobody says otherwise.
     pub const PACKETS: u32 = 8192;
+
+    /// These ports with one queue each, for filters that neither look at metadata nor change anything, with nowhere else to go.
+    pub fn of(ports: Vec<PortSpec>) -> Options {
+        Options {
+            ports,
+            queues: 1,
+            one_lane: false,
+            redirect: Vec::new(),
+            pass_to: None,
+            eal: Vec::new(),
+            room: Room::None,
+            metadata: false,
+            rewrites: false,
+            packets: Options::PACKETS,
+            mempool: Mempool::Host,
+            split: None,
+        }
+    }
 }
 
 /// Ports that are open.

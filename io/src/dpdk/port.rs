@@ -1,8 +1,9 @@
 //! Ports.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portcullis_dpdk_sys as sys;
 
@@ -53,7 +54,7 @@ unsafe impl Send for Port {}
 unsafe impl Sync for Port {}
 
 impl Port {
-    /// Finds a port, or has DPDK make it.
+    /// Finds a port, or has DPDK make it: also one that was there before, and was closed.
     pub fn open(eal: &'static Eal, spec: &PortSpec) -> Result<Port, DpdkError> {
         // Of what was said before, nothing is about this port.
         eal.said();
@@ -64,6 +65,7 @@ impl Port {
         let probe = |error, hint| DpdkError::Probe { port: text.clone(), error, hint, said: eal.said() };
         let number = match spec {
             PortSpec::Number(number) => {
+                revive(*number);
                 // SAFETY: DPDK has begun.
                 let (is_valid, count) =
                     unsafe { (sys::rte_eth_dev_is_valid_port(*number) != 0, sys::rte_eth_dev_count_avail()) };
@@ -220,8 +222,69 @@ impl Port {
 impl Drop for Port {
     fn drop(&mut self) {
         self.stop();
-        // SAFETY: it is stopped. A device that DPDK has made is gone with it.
+        let device = self.info.device;
+        // SAFETY: it is stopped.
         unsafe { sys::rte_eth_dev_close(self.number) };
+        if device.is_null() || has_ports(device) {
+            return;
+        }
+        if let Some(text) = text_of(device) {
+            closed().insert(self.number, text);
+        }
+        // The device goes with its last port. Otherwise DPDK has one of this name without a port, and makes no other.
+        // SAFETY: it is DPDK's, which has it until here, and nobody else looks at it any more.
+        unsafe { sys::rte_dev_remove(device) };
+    }
+}
+
+/// What DPDK was told of devices that are gone, by the numbers of their ports.
+fn closed() -> MutexGuard<'static, BTreeMap<u16, CString>> {
+    static CLOSED: Mutex<BTreeMap<u16, CString>> = Mutex::new(BTreeMap::new());
+    // A list is whole whoever died meanwhile.
+    CLOSED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Has DPDK make a device anew that it had by itself, if this is the number of its port.
+fn revive(number: u16) {
+    // SAFETY: DPDK has begun.
+    if unsafe { sys::rte_eth_dev_is_valid_port(number) } != 0 {
+        return;
+    }
+    if let Some(text) = closed().get(&number) {
+        // SAFETY: the text ends with a zero byte. Where it fails there is no port of this number, which is seen.
+        unsafe { sys::rte_dev_probe(text.as_ptr()) };
+    }
+}
+
+/// Whether a device has ports.
+fn has_ports(device: *const sys::rte_device) -> bool {
+    let mut port = 0;
+    loop {
+        // SAFETY: DPDK has begun. 0 are ports that nobody has claimed for himself (`RTE_ETH_DEV_NO_OWNER`).
+        let Ok(number) = u16::try_from(unsafe { sys::rte_eth_find_next_owned_by(port, 0) }) else { return false };
+        let mut info = sys::rte_eth_dev_info::default();
+        // SAFETY: the description is written, and no further; of a number that is none, nothing.
+        if unsafe { sys::rte_eth_dev_info_get(number, &raw mut info) } != 0 {
+            return false;
+        }
+        if std::ptr::eq(info.device, device) {
+            return true;
+        }
+        port = number + 1;
+    }
+}
+
+/// What DPDK was told of a device: its name, and what its driver was told.
+fn text_of(device: *const sys::rte_device) -> Option<CString> {
+    // SAFETY: the device is there, and so is what it was made of, if anything: a name with a zero byte at its end, and an address
+    // of such a text, or none.
+    unsafe {
+        let given = sys::rte_dev_devargs(device).as_ref()?;
+        let name = CStr::from_ptr(given.name.as_ptr()).to_bytes();
+        let arguments = given.__bindgen_anon_1.args;
+        let arguments = if arguments.is_null() { c"" } else { CStr::from_ptr(arguments) }.to_bytes();
+        let comma: &[u8] = if arguments.is_empty() { b"" } else { b"," };
+        CString::new([name, comma, arguments].concat()).ok()
     }
 }
 

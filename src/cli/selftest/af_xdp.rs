@@ -3,7 +3,7 @@
 use portcullis::io::af_xdp::Steer;
 use portcullis::selftest::af_xdp::{self, COPIES, EXPERIMENT, Numbers, Options, Outcome, Report};
 
-use super::{Args, deliver};
+use super::Args;
 use crate::cli::failure::{Failure, INTERRUPTED, WRONG};
 use crate::cli::out;
 use crate::cli::run::interrupt::Interrupt;
@@ -39,7 +39,7 @@ pub fn run(args: &Args, interface: &str) -> Result<(), Failure> {
     let report = af_xdp::run(&options, &interrupt.stop, &mut observe).map_err(|e| Failure::Wrong(e.to_string()))?;
     let json = serde_json::to_string_pretty(&report).expect("numbers and texts, with texts for keys") + "\n";
     let is_whole = !interrupt.stop.is_cancelled();
-    deliver(args.json.as_deref(), json, text(&report, &options, is_whole))?;
+    out::deliver(args.json.as_deref(), json, text(&report, &options, is_whole))?;
     match (is_whole, report.passed()) {
         (false, _) => Err(Failure::Silent(INTERRUPTED)),
         (true, true) => Ok(()),

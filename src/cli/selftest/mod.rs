@@ -10,7 +10,6 @@ use std::time::Duration;
 use clap::builder::NonEmptyStringValueParser;
 use portcullis::device::{Device, Dispatch, Only};
 use portcullis::devices::{self, Selector};
-use portcullis::io::reason_at;
 use portcullis::selftest::corpora::{self, Depth};
 use portcullis::selftest::filters::Language;
 use portcullis::selftest::{self, MissingDevice, Report, filters};
@@ -117,27 +116,8 @@ fn judge_devices(args: &Args) -> Result<(), Failure> {
     report.missing = missing;
 
     let json = serde_json::to_string_pretty(&report).expect("numbers and texts, with texts for keys") + "\n";
-    deliver(args.json.as_deref(), json, text(&report))?;
+    out::deliver(args.json.as_deref(), json, text(&report))?;
     if report.passed() { Ok(()) } else { Err(Failure::Silent(WRONG)) }
-}
-
-/// Writes a report, as JSON where that is wanted, and for people.
-fn deliver(file: Option<&str>, json: String, text: String) -> Result<(), Failure> {
-    match file {
-        Some("-") => {
-            out::note(text.trim_end());
-            out::print(json)
-        }
-        // The file first: it is whole then even where nobody reads the table.
-        file => {
-            if let Some(file) = file {
-                std::fs::write(file, json).map_err(|error| {
-                    Failure::Wrong(format!("{file}: cannot be written: {}", reason_at(file.as_ref(), &error)))
-                })?;
-            }
-            out::print(text)
-        }
-    }
 }
 
 /// The devices to judge, and those that are not there.

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use portcullis_core::packet::Batch;
 use portcullis_io::live::{LiveError, Receiver};
 
-use super::Closing;
 use super::sizing::{Rate, Shared, WORTH};
+use super::{Closing, Meter};
 
 /// How long nothing may happen before somebody looks whether it is to stop.
 pub(super) const PATIENCE: Duration = Duration::from_millis(50);
@@ -24,6 +24,9 @@ pub(super) struct Batcher<'a> {
     rate: Rate,
     gathered: usize,
     first: Option<Instant>,
+    meter: Option<&'a Meter>,
+    /// Whether packets come for warming up.
+    is_warm_up: bool,
 }
 
 /// When a batch is closed.
@@ -38,17 +41,39 @@ struct Goal {
 /// What came of a look.
 pub(super) enum Look {
     /// A batch, and when its first packet was received.
-    Batch(Batch, Instant),
+    Batch(Batch, First),
     /// A batch is not full yet: it is closed at this time.
     Until(Instant),
     /// Nothing has come.
     Nothing,
 }
 
+/// A batch's first packet.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct First {
+    /// When it was received.
+    pub at: Instant,
+    /// Whether it came for warming up, and all others with it.
+    pub is_warm_up: bool,
+}
+
 impl<'a> Batcher<'a> {
-    pub fn new(closing: Closing, shared: &'a Shared) -> Batcher<'a> {
+    pub fn new(closing: Closing, shared: &'a Shared, meter: Option<&'a Meter>) -> Batcher<'a> {
         let closing = Closing { most: closing.most.max(1), ..closing };
-        Batcher { closing, shared, rate: Rate::new(Instant::now()), gathered: 0, first: None }
+        let is_warm_up = meter.is_some();
+        Batcher { closing, shared, rate: Rate::new(Instant::now()), gathered: 0, first: None, meter, is_warm_up }
+    }
+
+    /// Whether packets that come from now on are measured, and those before were not: once.
+    pub fn begins(&mut self) -> bool {
+        let begins = self.is_warm_up && self.gathered == 0 && self.meter.is_some_and(Meter::is_warm);
+        self.is_warm_up &= !begins;
+        begins
+    }
+
+    /// Of so many packets those that may come into this batch.
+    fn allowed(&self, packets: usize) -> usize {
+        self.meter.map_or(packets, |meter| meter.allowed(packets, self.is_warm_up))
     }
 
     fn goal(&self) -> Goal {
@@ -63,19 +88,27 @@ impl<'a> Batcher<'a> {
     /// Receives what is there. With `last` what there is makes a batch, however little.
     pub fn look(&mut self, receiver: &mut dyn Receiver, last: bool) -> Result<Look, LiveError> {
         let Goal { enough, most, delay } = self.goal();
-        let came = receiver.receive(most.saturating_sub(self.gathered))?;
+        let came = match self.allowed(most.saturating_sub(self.gathered)) {
+            0 => 0,
+            allowed => receiver.receive(allowed)?,
+        };
         if came > 0 {
+            if let Some(meter) = self.meter {
+                meter.took(came);
+            }
             self.gathered += came;
             self.first.get_or_insert_with(Instant::now);
         }
         let Some(first) = self.first else { return Ok(Look::Nothing) };
         let (now, until) = (Instant::now(), first + delay);
-        if !last && self.gathered < enough && now < until && !receiver.is_full() {
+        let waits = self.gathered < enough && now < until && !receiver.is_full() && self.allowed(1) > 0;
+        if !last && waits {
             return Ok(Look::Until(until));
         }
         self.shared.set_rate(self.rate.note(self.gathered, now));
         self.gathered = 0;
         self.first = None;
+        let first = First { at: first, is_warm_up: self.is_warm_up };
         Ok(receiver.close().map_or(Look::Nothing, |batch| Look::Batch(batch, first)))
     }
 

@@ -1,7 +1,8 @@
 //! Driving a lane.
 
 use std::collections::VecDeque;
-use std::sync::mpsc::{Receiver as Queue, RecvTimeoutError, TryRecvError, sync_channel};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver as Queue, RecvTimeoutError, TryRecvError, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,14 +11,14 @@ use portcullis_core::packet::Batch;
 use portcullis_io::live::{Executor, LiveError, Receiver};
 use tracing::Span;
 
-use super::batcher::{Batcher, Look, PATIENCE};
+use super::batcher::{Batcher, First, Look, PATIENCE};
 use super::mailbox::{Mailbox, Order};
 use super::sizing::{Shared, Sizer};
-use super::{LaneError, LaneStats, LiveLane, LiveOptions, pin};
+use super::{Backlog, LaneError, LaneStats, LiveLane, LiveOptions, Meter, pin};
 use crate::pipeline::Observer;
 use crate::pipeline::driver::{self, Ends, Next};
 
-/// Batches between the RX thread and the driver.
+/// Batches between the RX thread and the driver, where packets wait.
 const QUEUE: usize = 2;
 
 /// How soon what is on its way out is looked after, while nothing else happens.
@@ -62,8 +63,7 @@ pub(super) struct Driver<'a> {
 
 /// When a batch began.
 struct Begun {
-    /// When its first packet was received.
-    first: Instant,
+    first: First,
     /// When it began to keep the lane's thread, or the device, from anything else.
     taken: Instant,
 }
@@ -95,6 +95,8 @@ impl<'a> Driver<'a> {
             orders,
             obeyed: VecDeque::new(),
             stats,
+            meter: options.meter.as_deref(),
+            is_measured: false,
             observe: observe.map(|observe| observe as _),
             sizing: options.closing.auto.then(sizer),
             shared,
@@ -102,7 +104,7 @@ impl<'a> Driver<'a> {
         };
         let gatherer = Gatherer {
             receiver: &mut *receiver,
-            batcher: Batcher::new(options.closing, shared),
+            batcher: Batcher::new(options.closing, shared, options.meter.as_deref()),
             stats,
             stop,
             asked: Instant::now(),
@@ -111,7 +113,11 @@ impl<'a> Driver<'a> {
         let ended = match is_inline {
             // One thread does everything.
             true => rest(Intake::Here(gatherer)).drive(session),
-            false => apart(name, gatherer, processor, |queue| rest(Intake::There(queue)).drive(session)),
+            false => {
+                let waiting = AtomicUsize::new(0);
+                let backlog = (options.backlog, &waiting);
+                apart(name, gatherer, processor, backlog, |queue| rest(Intake::There(queue, &waiting)).drive(session))
+            }
         };
         stats.received(receiver.received());
         if ended.is_err() {
@@ -122,14 +128,19 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// A thread receives, and this one does the rest.
+/// A thread receives, and this one does the rest. `waiting` are the packets between the two.
 fn apart(
     name: &str,
     gatherer: Gatherer<'_>,
     processor: Option<usize>,
+    (backlog, waiting): (Backlog, &AtomicUsize),
     drive: impl FnOnce(Queue<Gathered>) -> Result<(), LaneError>,
 ) -> Result<(), LaneError> {
-    let (to, from) = sync_channel::<Gathered>(QUEUE);
+    let (queue, room) = match backlog {
+        Backlog::Waits => (QUEUE, None),
+        Backlog::Dropped { batches, packets } => (batches.max(1), Some(packets)),
+    };
+    let (to, from) = sync_channel::<Gathered>(queue);
     let stop = gatherer.stop;
     thread::scope(|scope| {
         let span = Span::current();
@@ -140,11 +151,27 @@ fn apart(
             let _alive = Alive(gatherer.stop);
             loop {
                 match gatherer.next(true, || false)? {
-                    // Waits where the driver has enough: then packets wait where they came in.
-                    Next::Batch(batch, begun) => match to.send((batch, begun)) {
-                        Ok(()) => {}
-                        Err(_) => return Ok(()),
-                    },
+                    Next::Batch(batch, begun) => {
+                        let packets = batch.len();
+                        let before = waiting.fetch_add(packets, Ordering::Relaxed);
+                        let sent = match room {
+                            // Waits where the driver has enough: then packets wait where they came in.
+                            None => to.send((batch, begun)).map_err(|gone| TrySendError::Disconnected(gone.0)),
+                            // One that would never fit has the room alone.
+                            Some(room) if before > 0 && before + packets > room => {
+                                Err(TrySendError::Full((batch, begun)))
+                            }
+                            Some(_) => to.try_send((batch, begun)),
+                        };
+                        match sent {
+                            Ok(()) => {}
+                            Err(TrySendError::Full(_)) => {
+                                waiting.fetch_sub(packets, Ordering::Relaxed);
+                                gatherer.stats.overran(packets);
+                            }
+                            Err(TrySendError::Disconnected(_)) => return Ok(()),
+                        }
+                    }
                     Next::NotYet => {}
                     Next::End => return Ok(()),
                 }
@@ -178,6 +205,9 @@ impl Gatherer<'_> {
     /// The next batch. Waits for a while where nobody has anything else to do, which is a short one where somebody is `busy`.
     fn next(&mut self, idle: bool, busy: impl FnOnce() -> bool) -> Result<Next<Begun>, LiveError> {
         let stopped = self.stop.is_cancelled();
+        if self.batcher.begins() {
+            self.stats.received_before(self.receiver.received());
+        }
         if self.end.is_due(stopped) {
             return Ok(Next::End);
         }
@@ -218,8 +248,8 @@ impl End {
 enum Intake<'a> {
     /// From a receiver.
     Here(Gatherer<'a>),
-    /// From the RX thread.
-    There(Queue<Gathered>),
+    /// From the RX thread, which is told of the packets that wait.
+    There(Queue<Gathered>, &'a AtomicUsize),
 }
 
 /// All of a lane but what receives.
@@ -230,6 +260,9 @@ struct Rest<'a> {
     /// Orders that were taken, and are still to be carried out.
     obeyed: VecDeque<Order>,
     stats: &'a LaneStats,
+    meter: Option<&'a Meter>,
+    /// Whether a batch has come that the meter measures.
+    is_measured: bool,
     observe: Option<&'a mut dyn Observer>,
     /// Where batches find their size: what finds it, and when the last batch had left.
     sizing: Option<(Sizer, Instant)>,
@@ -272,9 +305,9 @@ impl Ends<&mut Box<dyn Session>> for Rest<'_> {
     fn next(&mut self, idle: bool) -> Result<Next<Begun>, LaneError> {
         let Rest { intake, executor, .. } = self;
         let busy = || executor.is_busy();
-        let queue = match intake {
+        let (queue, waiting) = match intake {
             Intake::Here(gatherer) => return Ok(gatherer.next(idle, busy)?),
-            Intake::There(queue) => queue,
+            Intake::There(queue, waiting) => (queue, waiting),
         };
         let next = match idle {
             true => queue.recv_timeout(if busy() { SOON } else { PATIENCE }),
@@ -284,7 +317,10 @@ impl Ends<&mut Box<dyn Session>> for Rest<'_> {
             }),
         };
         Ok(match next {
-            Ok((batch, begun)) => Next::Batch(batch, Begun { taken: Instant::now(), ..begun }),
+            Ok((batch, begun)) => {
+                waiting.fetch_sub(batch.len(), Ordering::Relaxed);
+                Next::Batch(batch, Begun { taken: Instant::now(), ..begun })
+            }
             Err(RecvTimeoutError::Timeout) => Next::NotYet,
             Err(RecvTimeoutError::Disconnected) => Next::End,
         })
@@ -313,6 +349,11 @@ impl Ends<&mut Box<dyn Session>> for Rest<'_> {
 
     /// Carries out the verdicts on a batch.
     fn done(&mut self, done: Done, begun: Begun, aside: bool) -> Result<(), LaneError> {
+        let is_warm_up = begun.first.is_warm_up;
+        if self.meter.is_some() && !is_warm_up && !self.is_measured {
+            self.is_measured = true;
+            self.stats.carried_before();
+        }
         self.stats.done(&done);
         let packets = done.batch.len();
         if aside {
@@ -320,7 +361,14 @@ impl Ends<&mut Box<dyn Session>> for Rest<'_> {
         }
         self.executor.carry_out(done)?;
         let now = Instant::now();
-        self.stats.carried(self.executor.carried(), packets, now - begun.first);
+        match self.meter {
+            // How long it took then is of no interest.
+            Some(_) if is_warm_up => self.stats.tended(self.executor.carried()),
+            meter => {
+                self.stats.carried(self.executor.carried(), packets, now - begun.first.at);
+                meter.inspect(|meter| meter.through(now));
+            }
+        }
         if let (Some((sizer, before)), false) = (&mut self.sizing, aside) {
             let sizing = sizer.served(packets, now - begun.taken.max(*before), self.shared.rate());
             *before = now;

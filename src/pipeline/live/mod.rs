@@ -21,6 +21,7 @@ mod lane;
 pub mod links;
 pub mod local;
 mod mailbox;
+mod meter;
 pub mod metrics;
 mod monitor;
 mod sizing;
@@ -39,6 +40,7 @@ use tracing::Span;
 use super::Observer;
 use lane::Driver;
 pub use mailbox::{Mailbox, Order};
+pub use meter::Meter;
 use monitor::Monitor;
 use sizing::Shared;
 pub use sizing::Sizing;
@@ -86,6 +88,32 @@ pub struct LiveOptions {
     /// Processors for the lanes' threads, taken in turn, for each lane one or two; wherever the system puts them where there
     /// are none.
     pub processors: Vec<usize>,
+    /// What becomes of batches for which the device has no time yet.
+    pub backlog: Backlog,
+    /// What counts packets and measures them, where somebody wants that.
+    pub meter: Option<Arc<Meter>>,
+}
+
+impl LiveOptions {
+    /// Threads wherever the system puts them, packets that wait for the device, and nothing else that is wanted.
+    pub fn new(closing: Closing, dispatch: Dispatch) -> LiveOptions {
+        LiveOptions { closing, dispatch, processors: Vec::new(), backlog: Backlog::Waits, meter: None }
+    }
+}
+
+/// What becomes of batches for which the device has no time yet, where a thread receives that does nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backlog {
+    /// Two batches wait, and after them packets where they came in: whoever brings them drops what finds no room there.
+    Waits,
+    /// So many batches wait, and so many packets in them. What finds no room is dropped at once, and counted
+    /// ([`Loss::Overload`](portcullis_io::live::Loss::Overload)).
+    Dropped {
+        /// Batches, at least one.
+        batches: usize,
+        /// Packets; one batch may have more.
+        packets: usize,
+    },
 }
 
 /// A lane and the session that its batches go through.

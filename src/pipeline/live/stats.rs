@@ -1,5 +1,6 @@
 //! What has come through a lane, for whoever asks while it runs.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,8 +22,30 @@ const LONGEST: Duration = Duration::from_secs(60);
 pub struct LaneStats {
     /// What the lane notes. The latencies are those since somebody asked last.
     now: Mutex<Snapshot>,
+    /// Packets that were dropped since the driver had all that may wait for it: its RX thread counts them.
+    overrun: AtomicU64,
+    /// How things stood when packets began to be measured.
+    before: Mutex<Before>,
     /// For those who ask, who may wait for one another.
     asked: Mutex<Asked>,
+}
+
+/// What is not measured, where something is measured ([`Meter`](super::Meter)).
+#[derive(Debug, Clone, Copy, Default)]
+struct Before {
+    /// What had come in, and been dropped at once.
+    received: Option<(Received, u64)>,
+    carried: Option<Counts>,
+}
+
+/// What a driver counts.
+#[derive(Debug, Clone, Copy)]
+struct Counts {
+    carried: Carried,
+    verdicts: [u64; Action::ALL.len()],
+    batches: u64,
+    relieved: u64,
+    times: StageTimes,
 }
 
 #[derive(Debug)]
@@ -130,7 +153,12 @@ fn latencies() -> Histogram<u64> {
 
 impl Default for LaneStats {
     fn default() -> LaneStats {
-        LaneStats { now: Mutex::default(), asked: Mutex::new(Asked { latency: latencies(), spare: latencies() }) }
+        LaneStats {
+            now: Mutex::default(),
+            overrun: AtomicU64::new(0),
+            before: Mutex::default(),
+            asked: Mutex::new(Asked { latency: latencies(), spare: latencies() }),
+        }
     }
 }
 
@@ -141,8 +169,9 @@ impl LaneStats {
         let Asked { latency, spare } = &mut *asked;
         let mut now = lock(&self.now);
         std::mem::swap(&mut now.latency, spare);
-        let Snapshot { received, carried, verdicts, batches, relieved, times, sizing, .. } = *now;
+        let Snapshot { received, mut carried, verdicts, batches, relieved, times, sizing, .. } = *now;
         drop(now);
+        carried.losses.add(Loss::Overload, self.overrun.load(Ordering::Relaxed));
         latency.add(&*spare).expect("all have the same bounds");
         spare.reset();
         Snapshot { received, carried, verdicts, batches, relieved, times, latency: latency.clone(), sizing }
@@ -151,7 +180,47 @@ impl LaneStats {
     /// What came in, what became of it, and how many packets another device filtered, without the rest, which is more.
     pub(super) fn counts(&self) -> (Received, Carried, u64) {
         let now = lock(&self.now);
-        (now.received, now.carried, now.relieved)
+        let mut carried = now.carried;
+        carried.losses.add(Loss::Overload, self.overrun.load(Ordering::Relaxed));
+        (now.received, carried, now.relieved)
+    }
+
+    /// What has come since packets began to be measured; `None` where they have not.
+    pub fn measured(&self) -> Option<Snapshot> {
+        let Before { received, carried } = *lock(&self.before);
+        let (received, overrun) = received?;
+        let now = self.snapshot();
+        let mut before = match carried {
+            Some(Counts { carried, verdicts, batches, relieved, times }) => {
+                Snapshot { carried, verdicts, batches, relieved, times, ..Snapshot::default() }
+            }
+            // None of those has come to the driver.
+            None => {
+                let overrun = self.overrun.load(Ordering::Relaxed);
+                let mut before = Snapshot { latency: latencies(), ..now.clone() };
+                *before.carried.losses.of_mut(Loss::Overload) -= overrun;
+                before
+            }
+        };
+        before.received = received;
+        before.carried.losses.add(Loss::Overload, overrun);
+        Some(now.since(&before))
+    }
+
+    /// What comes in from now on is measured, and this has come in before.
+    pub(super) fn received_before(&self, received: Received) {
+        lock(&self.before).received = Some((received, self.overrun.load(Ordering::Relaxed)));
+    }
+
+    /// What the driver does from now on is measured.
+    pub(super) fn carried_before(&self) {
+        let Snapshot { carried, verdicts, batches, relieved, times, .. } = *lock(&self.now);
+        lock(&self.before).carried = Some(Counts { carried, verdicts, batches, relieved, times });
+    }
+
+    /// Notes packets that were dropped at once.
+    pub(super) fn overran(&self, packets: usize) {
+        self.overrun.fetch_add(packets as u64, Ordering::Relaxed);
     }
 
     /// Notes a batch that the device is through with.
@@ -196,7 +265,8 @@ impl LaneStats {
     /// Notes that the lane is over before its end: what was received and is not through is lost.
     pub(super) fn failed(&self) {
         let mut now = lock(&self.now);
-        let lost = now.received.packets.saturating_sub(now.carried.all());
+        let through = now.carried.all() + self.overrun.load(Ordering::Relaxed);
+        let lost = now.received.packets.saturating_sub(through);
         now.carried.losses.add(Loss::Failed, lost);
     }
 

@@ -139,6 +139,9 @@ pub struct Summary {
 pub struct Latency {
     /// Half of the packets took no longer.
     pub p50: f64,
+    /// 90 %.
+    #[serde(default)]
+    pub p90: f64,
     /// 99 %.
     pub p99: f64,
     /// 99.9 %.
@@ -232,7 +235,7 @@ impl Summary {
             gbps: a_second(of.received.bytes as f64 * 8.0, 1e9),
             mpps_out: a_second(packets_out as f64, 1e6),
             gbps_out: a_second(bytes_out as f64 * 8.0, 1e9),
-            latency_us: Latency { p50: at(50.0), p99: at(99.0), p99_9: at(99.9), max: at(100.0) },
+            latency_us: Latency { p50: at(50.0), p90: at(90.0), p99: at(99.0), p99_9: at(99.9), max: at(100.0) },
         }
     }
 

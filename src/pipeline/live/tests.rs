@@ -15,6 +15,7 @@ use super::*;
 use crate::pipeline::Event;
 
 mod devices;
+mod measured;
 
 /// What a receiver is to do when it is asked.
 enum Script {
@@ -237,7 +238,7 @@ fn run_with(
         let lane = Lane { name: format!("lane {number}"), memory: None, receiver, executor };
         lanes.push(LiveLane { lane, session, orders });
     }
-    let options = LiveOptions { closing, dispatch, processors: vec![] };
+    let options = LiveOptions::new(closing, dispatch);
     let ended = AtomicBool::new(false);
     let (lanes, error) =
         run_live(lanes, &stats, &options, stop, || ended.store(true, Ordering::Relaxed), &mut |_: Event<'_>| {});
@@ -355,12 +356,12 @@ fn a_batch_is_closed_when_there_is_no_memory_for_more() {
 fn waits(holds: usize, rate: f64) -> usize {
     let shared = Shared::new();
     let mut receiver = Scripted { holds, ..Scripted::new(vec![Script::Packets(3)]) };
-    let mut batcher = Batcher::new(Closing::at(10, Duration::from_millis(5)), &shared);
+    let mut batcher = Batcher::new(Closing::at(10, Duration::from_millis(5)), &shared, None);
     shared.set_rate(rate);
     loop {
         match batcher.look(&mut receiver, false).unwrap() {
             Look::Batch(batch, first) => {
-                assert!(batch.len() == 3 && first.elapsed() >= Duration::from_millis(5));
+                assert!(batch.len() == 3 && first.at.elapsed() >= Duration::from_millis(5));
                 return receiver.waits.lock().unwrap().len();
             }
             Look::Until(until) => batcher.wait(&mut receiver, until).unwrap(),

@@ -9,7 +9,7 @@ use portcullis_dpdk_sys as sys;
 
 use super::driver::{GpuDriver, GpuProperties, Registration};
 use super::ledger::{Holdings, Ledger};
-use crate::dpdk::eal::Eal;
+use crate::dpdk::eal::{Eal, version};
 use crate::dpdk::error::{DpdkError, last, negative};
 
 /// Releases (year, month) for which the form of a driver is known (`c/gpudev.c`): the oldest and the newest.
@@ -281,11 +281,6 @@ fn is_at(name: &str, pci: &str) -> bool {
         if text.matches(':').count() == 1 { format!("0000:{text}") } else { text }
     };
     whole(name) == whole(pci)
-}
-
-fn version() -> String {
-    // SAFETY: DPDK gives a text that stays.
-    unsafe { CStr::from_ptr(sys::rte_version()) }.to_string_lossy().into_owned()
 }
 
 /// Whether the form of a driver is known of a release: `DPDK 22.11.11`.

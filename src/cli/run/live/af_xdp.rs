@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let prepared = Prepared::new(args)?;
     let _run = prepared.span.clone().entered();
-    let needs = Needs::of(&prepared.program, args);
+    let needs = Needs::of(&prepared.program, live.control.is_some());
     (options.room, options.metadata, options.rewrites) = (needs.room, needs.metadata, needs.rewrites());
     options.lanes = if super::one_lane(args, &prepared.program)? { Lanes::One } else { Lanes::Each };
     let mut run = af_xdp::open(&options).map_err(|error| Failure::Wrong(error.to_string()))?;

@@ -139,11 +139,13 @@ fn queue(text: &str) -> Result<u16, String> {
     text.parse().map_err(|_| "expected a queue's number, from 0 to 65535".into())
 }
 
-fn processor(text: &str) -> Result<u16, String> {
+/// Reads a processor's number.
+pub fn processor(text: &str) -> Result<u16, String> {
     text.parse().map_err(|_| "expected numbers of processors, counted from 0, as `2,3`".into())
 }
 
-fn redirect(text: &str) -> Result<(u32, String), String> {
+/// Reads `3=eth1`.
+pub fn redirect(text: &str) -> Result<(u32, String), String> {
     let parts = text.split_once('=').map(|(target, interface)| (target.parse(), interface));
     match parts {
         Some((Ok(target), interface)) if !interface.is_empty() && target < 1 << 24 => Ok((target, interface.into())),
@@ -151,7 +153,8 @@ fn redirect(text: &str) -> Result<(u32, String), String> {
     }
 }
 
-fn frames(text: &str) -> Result<u32, String> {
+/// Reads a number of buffers.
+pub fn frames(text: &str) -> Result<u32, String> {
     let number = text.parse::<u32>().ok().filter(|n| n.is_power_of_two() && (64..=1 << 20).contains(n));
     number.ok_or_else(|| "expected a power of two from 64 to 1048576".into())
 }

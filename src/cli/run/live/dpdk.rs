@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use portcullis::io::dpdk::{self, Dpdk, DpdkError, Mempool, Options, Packets, PassTo, PortSpec};
-use portcullis::packet::Room;
+use portcullis::io::dpdk::{self, Dpdk, DpdkError, Options, Packets, PassTo, PortSpec};
 
 use super::Needs;
 use super::drive::{self, Prepared};
@@ -19,40 +18,18 @@ const OVER: Duration = Duration::from_secs(1);
 /// Runs a filter on what ports receive.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let live = &args.live;
-    let port = |option: &str, text: &str| text.parse::<PortSpec>().map_err(|e| usage(option, &e));
-    let redirect = |(target, text): &(u32, String)| Ok((*target, port("--redirect", text)?));
     let mut options = Options {
-        ports: live.dpdk.iter().map(|text| port("--dpdk", text)).collect::<Result<_, _>>()?,
         queues: live.queues.unwrap_or(1),
-        one_lane: false,
-        redirect: live.redirect.iter().map(redirect).collect::<Result<_, Failure>>()?,
+        redirect: redirects(&live.redirect)?,
+        eal: eal(live.eal.as_deref())?,
         pass_to: live.pass_to.as_deref().map(str::parse).transpose().map_err(|e: DpdkError| usage("--pass-to", &e))?,
-        eal: match &live.eal {
-            None => Vec::new(),
-            Some(text) => shlex::split(text).ok_or_else(|| usage("--eal", &"a quotation mark has no other one"))?,
-        },
-        room: Room::None,
-        metadata: false,
-        rewrites: false,
         packets: live.frames.unwrap_or(Options::PACKETS),
-        mempool: Mempool::Host,
-        split: None,
+        ..Options::of(ports("--dpdk", &live.dpdk)?)
     };
-    for (index, port) in options.ports.iter().enumerate() {
-        if options.ports[..index].iter().any(|before| before.to_string() == port.to_string()) {
-            return Err(usage(&format!("--dpdk {port}"), &"the port is given twice"));
-        }
-    }
-    for (index, (target, port)) in options.redirect.iter().enumerate() {
-        if options.redirect[..index].iter().any(|(before, _)| before == target) {
-            return Err(usage(&format!("--redirect {target}={port}"), &format!("target {target} is given twice")));
-        }
-    }
     let mut prepared = Prepared::new(args)?;
-    let is_capture = |port: &PortSpec| port.driver() == Some("net_pcap");
-    prepared.idle_exit = live.idle_exit.or(options.ports.iter().all(is_capture).then_some(OVER));
+    prepared.idle_exit = live.idle_exit.or(over(&options.ports));
     let _run = prepared.span.clone().entered();
-    let needs = Needs::of(&prepared.program, args);
+    let needs = Needs::of(&prepared.program, live.control.is_some());
     (options.room, options.metadata, options.rewrites) = (needs.room, needs.metadata, needs.rewrites());
     options.one_lane = super::one_lane(args, &prepared.program)?;
     let mut run = dpdk::open(&options).map_err(|error| Failure::Wrong(error.to_string()))?;
@@ -60,6 +37,47 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let lanes = std::mem::take(&mut run.lanes);
     let ended = drive::drive(args, prepared, lanes, Admin::No, || (), || run.stop())?;
     ended.report(args, Some(balance(run.close())))
+}
+
+/// The ports that an option names, each once.
+pub fn ports(option: &str, texts: &[String]) -> Result<Vec<PortSpec>, Failure> {
+    let ports = texts.iter().map(|text| text.parse().map_err(|error| usage(option, &error)));
+    let ports: Vec<PortSpec> = ports.collect::<Result<_, _>>()?;
+    for (index, port) in ports.iter().enumerate() {
+        if ports[..index].iter().any(|before| before.to_string() == port.to_string()) {
+            return Err(usage(&format!("{option} {port}"), &"the port is given twice"));
+        }
+    }
+    Ok(ports)
+}
+
+/// The ports of targets that packets are redirected to.
+pub fn redirects(given: &[(u32, String)]) -> Result<Vec<(u32, PortSpec)>, Failure> {
+    let port = |text: &str| text.parse::<PortSpec>().map_err(|error| usage("--redirect", &error));
+    let redirects: Vec<_> =
+        given.iter().map(|(target, text)| Ok((*target, port(text)?))).collect::<Result<_, Failure>>()?;
+    for (index, (target, port)) in redirects.iter().enumerate() {
+        if redirects[..index].iter().any(|(before, _)| before == target) {
+            return Err(usage(&format!("--redirect {target}={port}"), &format!("target {target} is given twice")));
+        }
+    }
+    Ok(redirects)
+}
+
+/// What DPDK is given, out of one text.
+pub fn eal(text: Option<&str>) -> Result<Vec<String>, Failure> {
+    let split = text.map(|text| shlex::split(text).ok_or_else(|| usage("--eal", &"a quotation mark has no other one")));
+    split.transpose().map(Option::unwrap_or_default)
+}
+
+/// Whether a port is of captures.
+pub fn is_capture(port: &PortSpec) -> bool {
+    port.driver() == Some("net_pcap")
+}
+
+/// How long nothing may come before a run is over, where nobody says: of captures alone.
+pub fn over(ports: &[PortSpec]) -> Option<Duration> {
+    ports.iter().all(is_capture).then_some(OVER)
 }
 
 /// Says what was got.
@@ -85,7 +103,7 @@ fn announce(run: &Dpdk, options: &Options) {
 }
 
 /// Whether all memory of packets is accounted for.
-fn balance(Packets { all, home }: Packets) -> Balance {
+pub fn balance(Packets { all, home }: Packets) -> Balance {
     Balance { all, free: home, receiving: 0, sending: 0, missing: all as isize - home as isize }
 }
 

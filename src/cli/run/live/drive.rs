@@ -141,7 +141,7 @@ impl Prepared {
 }
 
 /// Refuses processors that threads cannot be kept on.
-fn check_processors(wanted: &[u16]) -> Result<(), Failure> {
+pub fn check_processors(wanted: &[u16]) -> Result<(), Failure> {
     // Where the system does not tell, it is left to be seen.
     let Ok(mine) = sched_getaffinity(None) else { return Ok(()) };
     let is_mine = |cpu: u16| usize::from(cpu) < CpuSet::MAX_CPU && mine.is_set(cpu.into());
@@ -219,7 +219,10 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
     let names: Vec<String> = lanes.iter().map(|lane| lane.lane.name.clone()).collect();
     let maps = Arc::new(Mutex::new(maps));
     let closing = closing(args);
-    let live = LiveOptions { closing, dispatch, processors: args.live.pin.iter().map(|cpu| (*cpu).into()).collect() };
+    let live = LiveOptions {
+        processors: args.live.pin.iter().map(|cpu| (*cpu).into()).collect(),
+        ..LiveOptions::new(closing, dispatch)
+    };
     let stats: Vec<Arc<LaneStats>> = lanes.iter().map(|_| Arc::default()).collect();
     if let Some(duration) = args.live.duration {
         let stop = interrupt.stop.clone();
@@ -278,8 +281,8 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
     Ok(Ended { summary: run.summary(&reading), device, error, saved, maps_are_gone })
 }
 
-/// Wants an end once nothing has come for this time; until somebody else wants one.
-fn end_when_idle(idle: Duration, run: &RunStats, stop: &CancelToken) {
+/// Wants an end once nothing has come for this time; until somebody else wants one. Says whether it was this.
+pub fn end_when_idle(idle: Duration, run: &RunStats, stop: &CancelToken) -> bool {
     let received = || run.read().lanes.iter().map(|(_, lane)| lane.received.packets).sum::<u64>();
     let every = (idle / 4).clamp(Duration::from_millis(1), Duration::from_millis(250));
     let (mut before, mut since) = (received(), Instant::now());
@@ -289,8 +292,10 @@ fn end_when_idle(idle: Duration, run: &RunStats, stop: &CancelToken) {
             (before, since) = (now, Instant::now());
         } else if since.elapsed() >= idle {
             stop.cancel();
+            return true;
         }
     }
+    false
 }
 
 /// Lets others ask for metrics.

@@ -6,9 +6,9 @@ mod args;
 #[cfg(all(target_os = "linux", feature = "live"))]
 mod control;
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
-mod dpdk;
+pub mod dpdk;
 #[cfg(all(target_os = "linux", feature = "live"))]
-mod drive;
+pub mod drive;
 #[cfg(all(target_os = "linux", feature = "live"))]
 mod log;
 #[cfg(all(target_os = "linux", feature = "nfqueue"))]
@@ -20,7 +20,7 @@ pub mod report;
 #[cfg(all(target_os = "linux", feature = "live"))]
 mod stats;
 
-pub use args::{LiveArgs, SOURCES, duration};
+pub use args::{LiveArgs, SOURCES, duration, frames, processor, redirect};
 
 #[cfg(all(target_os = "linux", feature = "live"))]
 use portcullis::packet::Room;
@@ -41,18 +41,18 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 /// How packets are to come.
 #[cfg(all(target_os = "linux", feature = "live"))]
-struct Needs {
-    room: Room,
-    metadata: bool,
+pub struct Needs {
+    pub room: Room,
+    pub metadata: bool,
     /// What of a packet may be written to.
     writes: Window,
 }
 
 #[cfg(all(target_os = "linux", feature = "live"))]
 impl Needs {
-    /// As a filter needs them, and whatever filter may take over from it.
-    fn of(program: &Program, args: &Args) -> Needs {
-        let (facts, any) = (program.facts(), args.live.control.is_some());
+    /// As a filter needs them, and as `any` would that may take over from it.
+    pub fn of(program: &Program, any: bool) -> Needs {
+        let facts = program.facts();
         Needs {
             room: if any || facts.changes_length { Room::Both } else { Room::None },
             metadata: any || facts.uses_metadata,
@@ -62,7 +62,7 @@ impl Needs {
 
     /// Whether packets may change.
     #[cfg(any(feature = "af-xdp", feature = "dpdk"))]
-    fn rewrites(&self) -> bool {
+    pub fn rewrites(&self) -> bool {
         self.room == Room::Both || self.writes.reach() > 0
     }
 }

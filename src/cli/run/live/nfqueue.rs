@@ -20,7 +20,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let prepared = Prepared::new(args)?;
     let _run = prepared.span.clone().entered();
-    let Needs { room, metadata, writes } = Needs::of(&prepared.program, args);
+    let Needs { room, metadata, writes } = Needs::of(&prepared.program, args.live.control.is_some());
     if queues.len() > 1 && !prepared.program.maps().is_empty() {
         let what = "a filter with maps takes one queue, in which all packets share its maps; have one rule send all packets to it";
         return Err(Failure::Usage(format!("--nfqueue: {what}")));

@@ -14,7 +14,7 @@ use crate::cli::out;
 const SHOWN_LANES: usize = 16;
 
 /// Where the frames of a run's memory were in the end.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Balance {
     /// In all.
     pub all: usize,
@@ -91,7 +91,7 @@ pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>) -> String 
     }
     rows.push(row("batches", out::grouped(sum.batches), format!("{:.1} packets each", sum.batch_mean)));
     rows.extend(sizes(&run.numbers.lanes));
-    let Latency { p50, p99, p99_9, max } = sum.latency_us;
+    let Latency { p50, p99, p99_9, max, .. } = sum.latency_us;
     let latency = format!("p50 {p50:.1}, p99 {p99:.1}, p99.9 {p99_9:.1}, max {max:.1} µs");
     rows.push(row("latency", String::new(), latency));
     rows.push(row("time", format!("{:.3} s", sum.elapsed_s), String::new()));

@@ -203,7 +203,7 @@ mod tests {
             gbps: 0.5,
             mpps_out: 0.000_25,
             gbps_out: 0.000_001_25,
-            latency_us: Latency { p50: 10.0, p99: 20.0, p99_9: 30.0, max: 40.0 },
+            latency_us: Latency { p50: 10.0, p90: 15.0, p99: 20.0, p99_9: 30.0, max: 40.0 },
             ..Summary::default()
         }
     }

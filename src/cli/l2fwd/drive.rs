@@ -1,0 +1,304 @@
+//! One mode after the other.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use portcullis::device::{CancelToken, Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, Session};
+use portcullis::devices;
+use portcullis::io::dpdk::{self, Options, PortInfo};
+use portcullis::io::live::Lane;
+use portcullis::lang::{Source, wgsl};
+use portcullis::pipeline::Event;
+use portcullis::pipeline::live::{
+    Backlog, Closing, LaneStats, LiveLane, LiveOptions, Meter, RunStats, Snapshot, Summary, run_live,
+};
+use portcullis::program::{Program, ProgramOptions};
+
+use super::Args;
+use super::plan::{self, Mode, Workload};
+use super::report::{Ended, Numbers, Report, Row, Through};
+use super::untouched::Untouched;
+use crate::cli::failure::{Failure, INTERRUPTED, WRONG};
+use crate::cli::filter::FilterArgs;
+use crate::cli::out;
+use crate::cli::run::interrupt::Interrupt;
+use crate::cli::run::live::dpdk as ports;
+use crate::cli::run::live::{Needs, drive};
+
+/// The filter where none is given: what l2fwd-nv does.
+const MAC_SWAP: (&str, &str) = ("mac_swap", include_str!("../../../shaders/mac_swap.wgsl"));
+
+/// Packets of a warm-up, if nobody says otherwise.
+const WARM_UP: u64 = 1_000_000;
+
+/// Packets that a pipeline has memory for at least.
+const PACKETS: u32 = 16384;
+
+/// Bursts that may wait for a pipeline's sending thread.
+const BURSTS: usize = 4096;
+
+/// Packets in a ring of a port's, about.
+const RING: usize = 1024;
+
+/// How soon a Ctrl-C is seen.
+const SEEN: Duration = Duration::from_millis(10);
+
+/// What all modes have in common.
+struct Common<'a> {
+    args: &'a Args,
+    program: Arc<Program>,
+    options: Options,
+    idle_exit: Option<Duration>,
+    warm_up: u64,
+    interrupt: Interrupt,
+}
+
+/// Why a mode was not measured.
+enum Refused {
+    /// This machine, or the device, has no such thing.
+    Lacking(String),
+    /// No mode could be.
+    Failed(Failure),
+}
+
+impl From<DeviceError> for Refused {
+    fn from(error: DeviceError) -> Refused {
+        Refused::Lacking(error.to_string())
+    }
+}
+
+/// A device for a mode's work, or none.
+type Worker = Option<(Arc<dyn Device>, LoadOptions)>;
+
+/// Measures all modes.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let given = ports::ports("--dpdk", &args.dpdk)?;
+    let idle_exit = args.idle_exit.or(ports::over(&given));
+    let are_captures = given.iter().all(ports::is_capture);
+    let modes = plan::modes(&args.workload, &args.burst);
+    drive::check_processors(&args.pin)?;
+    let program = Arc::new(match &args.filter {
+        Some(file) => FilterArgs::of_file(file).load()?,
+        None => wgsl::compile(&Source::new(MAC_SWAP.0, MAC_SWAP.1), &ProgramOptions::default())?,
+    });
+    let name = args.filter.as_ref().map_or(MAC_SWAP.0.to_owned(), |file| file.display().to_string());
+    if !program.maps().is_empty() && (args.pipelines > 1 || given.len() > 1) {
+        let what = "the filter has maps, which all packets share, and they take one pipeline";
+        return Err(Failure::Usage(format!("--filter {name}: {what}")));
+    }
+    let options = Options {
+        redirect: ports::redirects(&args.redirect)?,
+        queues: args.pipelines,
+        eal: ports::eal(args.eal.as_deref())?,
+        ..Options::of(given)
+    };
+    let interrupt = Interrupt::default();
+    interrupt.listen_always();
+    interrupt.begin();
+    let warm_up = args.warm_up.unwrap_or(if are_captures { 0 } else { WARM_UP });
+    let common = Common { args, program, options, idle_exit, warm_up, interrupt };
+
+    let mut report = Report::new(name, args);
+    let mut failed = None;
+    for mode in &modes {
+        let row = if common.interrupt.stop.is_cancelled() {
+            Row::not_run(*mode, "interrupted before".into())
+        } else {
+            match common.measure(*mode, &mut report) {
+                Ok(row) => row,
+                Err(Refused::Lacking(reason)) if modes.len() == 1 => return Err(Failure::Wrong(reason)),
+                Err(Refused::Lacking(reason)) => Row::not_run(*mode, reason),
+                Err(Refused::Failed(failure)) => {
+                    failed = Some(failure);
+                    break;
+                }
+            }
+        };
+        report.rows.push(row);
+    }
+    common.interrupt.end();
+    if report.rows.is_empty() {
+        return failed.map_or(Ok(()), Err);
+    }
+    out::deliver(args.json.as_deref(), report.json(), report.table())?;
+    let is_interrupted = report.rows.len() < modes.len() || report.rows.last().is_some_and(|row| row.ran.is_none());
+    let was_well = report.rows.iter().filter_map(|row| row.ran.as_ref()).all(|ran| ran.error.is_none());
+    match failed {
+        Some(failure) => Err(failure),
+        None if common.interrupt.stop.is_cancelled() && is_interrupted => Err(Failure::Silent(INTERRUPTED)),
+        None if was_well && report.rows.iter().any(|row| row.ran.is_some()) => Ok(()),
+        None => Err(Failure::Silent(WRONG)),
+    }
+}
+
+impl Common<'_> {
+    /// Measures one mode.
+    fn measure(&self, mode: Mode, report: &mut Report) -> Result<Row, Refused> {
+        let (worker, dispatch) = self.worker(mode.workload)?;
+        let burst = usize::from(mode.burst);
+        let packets = self.args.frames.unwrap_or(PACKETS.max((8 * burst as u32).next_power_of_two()));
+        let mut options = Options { packets, ..self.options.clone() };
+        if worker.is_some() {
+            let needs = Needs::of(&self.program, false);
+            (options.room, options.metadata, options.rewrites) = (needs.room, needs.metadata, needs.rewrites());
+        }
+        options.one_lane = !self.program.maps().is_empty();
+        // Before there are packets, which a device's compiler would have wait.
+        let lanes = if options.one_lane { 1 } else { options.ports.len() * usize::from(options.queues) };
+        let mut sessions = (0..lanes).map(|_| self.session(&worker)).collect::<Result<Vec<_>, _>>()?;
+
+        let mut run = dpdk::open(&options).map_err(|error| Refused::Failed(Failure::Wrong(error.to_string())))?;
+        report.opened(&run.info);
+        let lanes: Vec<Lane> = std::mem::take(&mut run.lanes);
+        let info = worker.as_ref().map(|(device, _)| device.info());
+        self.meet(&lanes, &mut sessions, info)?;
+        let lanes: Vec<LiveLane> =
+            lanes.into_iter().zip(sessions).map(|(lane, session)| LiveLane::new(lane, session)).collect();
+        let live = LiveOptions {
+            processors: self.args.pin.iter().map(|cpu| (*cpu).into()).collect(),
+            backlog: backlog(&self.args.overload, burst, packets as usize),
+            ..LiveOptions::new(Closing::at(burst, self.args.flush), dispatch)
+        };
+        let mut row = Row { device: info.map(Into::into), ..Row::new(mode) };
+        announce(&row, &run.info);
+        let (lanes, numbers) = self.drive(lanes, live, || run.stop());
+        drop(lanes);
+        row.ran = Some(Numbers { buffers: ports::balance(run.close()), ..numbers }.checked());
+        Ok(row)
+    }
+
+    /// What works on packets, and how the lanes' threads are dealt.
+    fn worker(&self, workload: Workload) -> Result<(Worker, Dispatch), Refused> {
+        let (device, dispatch) = match workload {
+            // Nobody waits for anybody else: a thread receives, and one sends.
+            Workload::None => return Ok((None, Dispatch::Pipelined)),
+            Workload::Cpu => (devices::open("cpu")?, Dispatch::Inline),
+            Workload::Device(dispatch) => (self.args.device.open()?, dispatch),
+        };
+        let load = LoadOptions {
+            threads: NonZeroUsize::new(1),
+            dispatch: Some(dispatch),
+            cancel: self.interrupt.give_up.clone(),
+            ..LoadOptions::default()
+        };
+        let dispatch = if workload == Workload::Cpu { Dispatch::Pipelined } else { dispatch };
+        Ok((Some((device, load)), dispatch))
+    }
+
+    fn session(&self, worker: &Worker) -> Result<Box<dyn Session>, DeviceError> {
+        match worker {
+            None => Ok(Box::new(Untouched::default())),
+            Some((device, options)) => device.load(&self.program, options),
+        }
+    }
+
+    /// Shows sessions the memory that packets come into, and has them filter a packet of ours.
+    fn meet(
+        &self,
+        lanes: &[Lane],
+        sessions: &mut [Box<dyn Session>],
+        device: Option<&DeviceInfo>,
+    ) -> Result<(), DeviceError> {
+        let copied = drive::import(lanes.iter().map(|lane| &lane.memory).zip(sessions.iter_mut()))?;
+        if let Some(device) = device {
+            drive::show_copies(copied, device);
+        }
+        sessions.iter_mut().try_for_each(|session| drive::warm_up(&mut **session, &self.program))
+    }
+
+    /// Drives lanes until the mode is over. Gives them back, and what came of it.
+    fn drive(
+        &self,
+        lanes: Vec<LiveLane>,
+        live: LiveOptions,
+        at_stop: impl FnOnce() + Send,
+    ) -> (Vec<LiveLane>, Numbers) {
+        let stop = CancelToken::new();
+        let wanted = (self.args.packets > 0).then_some(self.args.packets);
+        let meter = Arc::new(Meter::new(self.warm_up, wanted, stop.clone()));
+        let live = LiveOptions { meter: Some(meter.clone()), ..live };
+        let stats: Vec<Arc<LaneStats>> = lanes.iter().map(|_| Arc::default()).collect();
+        let named = lanes.iter().map(|lane| lane.lane.name.clone()).zip(stats.iter().cloned()).collect();
+        let run = RunStats::begin(String::new(), String::new(), named);
+        let (is_idle, is_late) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (lanes, error) = thread::scope(|scope| {
+            let (stop, run) = (&stop, &run);
+            scope.spawn(|| {
+                while !stop.wait_for(SEEN) {
+                    if self.interrupt.stop.is_cancelled() {
+                        stop.cancel();
+                    }
+                }
+            });
+            if let Some(duration) = self.args.duration {
+                let (begun, is_late) = (Instant::now(), &is_late);
+                scope.spawn(move || {
+                    if !stop.wait_for(duration.saturating_sub(begun.elapsed())) {
+                        is_late.store(true, Ordering::Relaxed);
+                        stop.cancel();
+                    }
+                });
+            }
+            if let Some(idle) = self.idle_exit {
+                let is_idle = &is_idle;
+                scope.spawn(move || is_idle.store(drive::end_when_idle(idle, run, stop), Ordering::Relaxed));
+            }
+            let ended = run_live(lanes, &stats, &live, stop, at_stop, &mut |_: Event<'_>| {});
+            // The others are waited for.
+            stop.cancel();
+            ended
+        });
+        let ended = match () {
+            () if error.is_some() => Ended::Failed,
+            () if wanted.is_some_and(|wanted| meter.taken() >= self.warm_up.saturating_add(wanted)) => Ended::Packets,
+            () if self.interrupt.stop.is_cancelled() => Ended::Interrupted,
+            () if is_late.into_inner() => Ended::Duration,
+            () if is_idle.into_inner() => Ended::Idle,
+            () => Ended::Interrupted,
+        };
+        let numbers = Numbers { ended, error: error.map(|error| error.to_string()), ..self.numbers(&meter, &stats) };
+        (lanes, numbers)
+    }
+
+    /// What was measured; or all that came, where the warm-up was not over by then.
+    fn numbers(&self, meter: &Meter, stats: &[Arc<LaneStats>]) -> Numbers {
+        let (is_warm, elapsed) = (meter.is_warm(), meter.elapsed().filter(|elapsed| !elapsed.is_zero()));
+        let mut sum = Snapshot::default();
+        for lane in stats {
+            // A lane that has not begun to measure has nothing measured.
+            match lane.measured() {
+                Some(measured) if is_warm => sum.add(&measured),
+                _ if is_warm => {}
+                _ => sum.add(&lane.snapshot()),
+            }
+        }
+        let elapsed = elapsed.filter(|_| is_warm);
+        Numbers {
+            warm_up: self.warm_up,
+            is_warm,
+            taken: meter.taken(),
+            through: elapsed.map(|elapsed| Through::of(&sum.carried, elapsed)),
+            summary: Summary::new(&sum, elapsed.unwrap_or_default()),
+            ..Numbers::default()
+        }
+    }
+}
+
+/// What becomes of packets for which a pipeline has no time. There is memory for those that wait beside a ring's, the burst that
+/// is gathered, three at the device, and one that is sent.
+fn backlog(overload: &str, burst: usize, packets: usize) -> Backlog {
+    if overload == "wait" {
+        return Backlog::Waits;
+    }
+    Backlog::Dropped { batches: BURSTS, packets: packets.saturating_sub(RING + 5 * burst).max(burst) }
+}
+
+/// Says what is measured now.
+fn announce(row: &Row, info: &[PortInfo]) {
+    let ports: Vec<&str> = info.iter().map(|port| port.name.as_str()).collect();
+    let on = row.device.as_ref().map(|device| format!(" on {}", device.id)).unwrap_or_default();
+    out::note(&format!("{}{on}, bursts of {}: {}", row.workload, row.burst, out::printable(&ports.join(", "))));
+}

@@ -1,0 +1,118 @@
+//! The modes that are measured, in order.
+
+use std::fmt;
+use std::str::FromStr;
+
+use portcullis::device::Dispatch;
+
+/// The longest burst.
+pub const LONGEST: i64 = 8192;
+
+/// Who does the work on packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Workload {
+    /// Nobody: packets go out as they came in.
+    None,
+    /// The processor, on the thread that sends.
+    Cpu,
+    /// The device, which gets bursts by this method.
+    Device(Dispatch),
+}
+
+/// What `--workload` takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Choice {
+    /// Every one.
+    All,
+    /// This one.
+    One(Workload),
+}
+
+/// One run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mode {
+    /// Who does the work.
+    pub workload: Workload,
+    /// Packets in a burst, at most.
+    pub burst: u16,
+}
+
+impl Workload {
+    /// All of them, in order.
+    pub fn all() -> impl Iterator<Item = Workload> {
+        [Workload::None, Workload::Cpu].into_iter().chain(Dispatch::ALL.map(Workload::Device))
+    }
+
+    /// What `--workload` takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Workload::None => "none",
+            Workload::Cpu => "cpu",
+            Workload::Device(dispatch) => dispatch.name(),
+        }
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Choice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Choice, String> {
+        if text == "all" {
+            return Ok(Choice::All);
+        }
+        let found = Workload::all().find(|workload| workload.name() == text).map(Choice::One);
+        found.ok_or_else(|| {
+            let names: Vec<&str> = Workload::all().map(Workload::name).collect();
+            format!("there are {} and all", names.join(", "))
+        })
+    }
+}
+
+/// All modes, each once: a workload with all bursts, then the next one.
+#[cfg_attr(not(all(target_os = "linux", feature = "dpdk")), expect(dead_code, reason = "nothing is measured"))]
+pub fn modes(workloads: &[Choice], bursts: &[u16]) -> Vec<Mode> {
+    let mut modes = Vec::new();
+    let workloads = workloads.iter().flat_map(|choice| match choice {
+        Choice::All => Workload::all().collect(),
+        Choice::One(one) => vec![*one],
+    });
+    for mode in workloads.flat_map(|workload| bursts.iter().map(move |burst| Mode { workload, burst: *burst })) {
+        if !modes.contains(&mode) {
+            modes.push(mode);
+        }
+    }
+    modes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workloads_read_as_they_are_written() {
+        for workload in Workload::all() {
+            assert_eq!(workload.name().parse(), Ok(Choice::One(workload)));
+        }
+        assert_eq!("all".parse(), Ok(Choice::All));
+        for text in ["", "CPU", "kernel", "2"] {
+            let error = text.parse::<Choice>().unwrap_err();
+            assert_eq!(error, "there are none, cpu, inline, pipelined, persistent, waitvalue, graph and all");
+        }
+    }
+
+    #[test]
+    fn each_mode_is_there_once_and_in_order() {
+        let (cpu, graph) = (Workload::Cpu, Workload::Device(Dispatch::Graph));
+        let found = modes(&[Choice::One(graph), Choice::One(cpu), Choice::One(graph)], &[64, 1, 64]);
+        let want = [(graph, 64), (graph, 1), (cpu, 64), (cpu, 1)];
+        assert_eq!(found, want.map(|(workload, burst)| Mode { workload, burst }));
+        let all = modes(&[Choice::One(cpu), Choice::All], &[32]);
+        assert_eq!((all.len(), all[0].workload, all[1].workload), (7, cpu, Workload::None));
+    }
+}

@@ -1,0 +1,41 @@
+//! What there is in the place of a device where nothing is done: every packet goes out where it came in, and nobody looks at it.
+
+use std::sync::Arc;
+
+use portcullis::device::{DeviceError, Done, Imported, Session, StageTimes, SubmitError};
+use portcullis::packet::{Action, Batch, Span, Verdicts};
+
+/// A session without a filter.
+#[derive(Debug, Default)]
+pub struct Untouched(Option<Batch>);
+
+impl Session for Untouched {
+    fn import(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
+        Ok(Imported::InPlace)
+    }
+
+    fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
+        if self.0.is_some() {
+            let error = DeviceError::Refused("one batch is in flight already, complete it first".into());
+            return Err(SubmitError { batch: Box::new(batch), error });
+        }
+        self.0 = Some(batch);
+        Ok(())
+    }
+
+    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+        Ok(self.0.take().map(|batch| Done {
+            verdicts: Verdicts::from_columns(vec![Action::Tx as u8; batch.len()], Vec::new()),
+            batch,
+            times: StageTimes::default(),
+        }))
+    }
+
+    fn in_flight(&self) -> usize {
+        usize::from(self.0.is_some())
+    }
+
+    fn depth(&self) -> usize {
+        1
+    }
+}

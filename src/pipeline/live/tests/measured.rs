@@ -1,0 +1,127 @@
+//! Warm-ups, limits, and what is dropped at once.
+
+use super::*;
+
+/// Has no time for a second batch before all packets have come.
+struct Slow {
+    executor: Noting,
+    all_came: CancelToken,
+}
+
+impl Executor for Slow {
+    fn carry_out(&mut self, done: Done) -> Result<(), LiveError> {
+        if !self.executor.batches.lock().unwrap().is_empty() {
+            self.all_came.wait();
+        }
+        self.executor.carry_out(done)
+    }
+
+    fn tend(&mut self) -> Result<(), LiveError> {
+        Ok(())
+    }
+
+    fn is_busy(&self) -> bool {
+        false
+    }
+
+    fn carried(&self) -> &Carried {
+        self.executor.carried()
+    }
+}
+
+/// Runs one lane in batches of 100. Gives its numbers, and those of the packets that came through, by batches.
+fn run_one(
+    script: Vec<Script>,
+    options: impl FnOnce(LiveOptions) -> LiveOptions,
+    dispatch: Dispatch,
+    (stop, all_came): (CancelToken, CancelToken),
+) -> (Arc<LaneStats>, Vec<Vec<u32>>) {
+    let options = options(LiveOptions::new(Closing::at(100, Duration::from_secs(3600)), dispatch));
+    let load = LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), depth: 1, ..Default::default() };
+    let session = Interp::new().load(&program(), &load).unwrap();
+    let executor = Noting::default();
+    let batches = executor.batches.clone();
+    let (receiver, executor) = (Box::new(Scripted::new(script)), Box::new(Slow { executor, all_came }));
+    let lanes = vec![LiveLane::new(Lane { name: "lane".into(), memory: None, receiver, executor }, session)];
+    let stats = Arc::new(LaneStats::default());
+    let (_, error) = run_live(lanes, std::slice::from_ref(&stats), &options, &stop, || {}, &mut |_: Event<'_>| {});
+    assert!(error.is_none(), "{error:?}");
+    let batches = batches.lock().unwrap();
+    let numbers = batches.iter().map(|batch| batch.iter().map(|(number, _)| *number).collect()).collect();
+    (stats, numbers)
+}
+
+fn cancelled() -> CancelToken {
+    let token = CancelToken::new();
+    token.cancel();
+    token
+}
+
+#[test]
+fn packets_of_the_warm_up_are_not_measured_and_the_last_one_wanted_ends_the_run() {
+    for dispatch in BOTH {
+        let (stats, batches, meter) = in_time(move || {
+            let stop = CancelToken::new();
+            let meter = Arc::new(Meter::new(250, Some(320), stop.clone()));
+            let measured = |options| LiveOptions { meter: Some(meter.clone()), ..options };
+            let script = vec![Script::Packets(120), Script::Nothing, Script::Packets(1000)];
+            let (stats, batches) = run_one(script, measured, dispatch, (stop, cancelled()));
+            (stats, batches, meter)
+        });
+        assert_eq!(batches.concat(), (0..570).collect::<Vec<_>>(), "{dispatch}");
+        let sizes: Vec<usize> = batches.iter().map(Vec::len).collect();
+        assert_eq!(sizes, [100, 100, 50, 100, 100, 100, 20], "{dispatch}");
+        assert!(meter.is_warm() && meter.taken() == 570 && meter.elapsed().is_some_and(|elapsed| !elapsed.is_zero()));
+        let measured = stats.measured().expect("the warm-up is over");
+        assert_eq!((measured.received.packets, measured.carried.all(), measured.batches), (320, 320, 4), "{dispatch}");
+        assert_eq!((measured.verdicts, measured.latency.len()), ([0, 160, 160, 0, 0], 320), "{dispatch}");
+        let all = stats.snapshot();
+        assert_eq!((all.received.packets, all.carried.all(), all.batches), (570, 570, 7), "{dispatch}");
+    }
+}
+
+#[test]
+fn where_the_warm_up_is_not_over_nothing_is_measured() {
+    for dispatch in BOTH {
+        let stats = in_time(move || {
+            let stop = CancelToken::new();
+            let meter = Arc::new(Meter::new(251, None, stop.clone()));
+            let script = vec![Script::Packets(250), Script::Stop(stop.clone())];
+            let measured = |options| LiveOptions { meter: Some(meter.clone()), ..options };
+            let (stats, _) = run_one(script, measured, dispatch, (stop, cancelled()));
+            assert!(!meter.is_warm() && meter.elapsed().is_none());
+            stats
+        });
+        assert!(stats.measured().is_none(), "{dispatch}");
+        let all = stats.snapshot();
+        assert_eq!((all.carried.all(), all.latency.len()), (250, 0), "{dispatch}");
+    }
+}
+
+#[test]
+fn what_finds_no_room_before_the_driver_is_dropped_and_counted() {
+    // At most so many batches wait, beside the first one and the one that the executor has.
+    for (batches, packets, most) in [(3, 10_000, 3), (1000, 250, 2), (1000, 10, 1)] {
+        for warm_up in [0, 500] {
+            let (stats, through) = in_time(move || {
+                let (stop, all_came) = (CancelToken::new(), CancelToken::new());
+                let script = vec![Script::Packets(3000), Script::Stop(all_came.clone()), Script::Stop(stop.clone())];
+                let meter = Some(Arc::new(Meter::new(warm_up, None, stop.clone())));
+                let options =
+                    |options| LiveOptions { meter, backlog: Backlog::Dropped { batches, packets }, ..options };
+                run_one(script, options, Dispatch::Pipelined, (stop, all_came))
+            });
+            let numbers = through.concat();
+            assert!(through.iter().all(|batch| batch.len() == 100) && numbers.is_sorted(), "{through:?}");
+            assert!((most..=most + 2).contains(&through.len()), "{batches}, {packets}: {}", through.len());
+            let all = stats.snapshot();
+            assert_eq!((all.received.packets, all.carried.all()), (3000, 3000));
+            assert_eq!(all.carried.losses.of(Loss::Overload), 3000 - numbers.len() as u64);
+            let measured = stats.measured().expect("the warm-up is over");
+            let warm = |packets: &[u32]| packets.iter().filter(|number| u64::from(**number) < warm_up).count() as u64;
+            assert_eq!((measured.received.packets, measured.carried.all()), (3000 - warm_up, 3000 - warm_up));
+            let lost = 3000 - warm_up - (numbers.len() as u64 - warm(&numbers));
+            assert_eq!(measured.carried.losses.of(Loss::Overload), lost);
+        }
+    }
+}

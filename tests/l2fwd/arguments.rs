@@ -1,0 +1,63 @@
+//! What is wrong is said.
+
+use crate::support::{Place, numbered, run};
+
+#[test]
+fn wrong_arguments_are_refused() {
+    let port = ["--dpdk", "net_null0"];
+    for (arguments, part) in [
+        (&["--burst", "0"][..], "8192"),
+        (&["--burst", "8193"], "8192"),
+        (&["--burst", "64,x"], "x"),
+        (&["--workload", "kernel"], "none, cpu, inline, pipelined, persistent, waitvalue, graph and all"),
+        (&["--pipelines", "0"], "pipelines"),
+        (&["--flush", "5"], "50us"),
+        (&["--frames", "100"], "power of two"),
+        (&["--pin", "x"], "processors"),
+        (&["--pin", "1000"], "no processor 1000"),
+        (&["--dpdk", "net_null0,size=60"], "given twice"),
+        (&["--dpdk", "eth0"], "net_pcap0,rx_pcap"),
+        (&["--eal", "\"-l"], "quotation mark"),
+        (&["--redirect", "1=net_null1"], "--filter"),
+        (&["--overload", "quit"], "drop"),
+        (&["--device", "gpu"], "cuda"),
+        (&["--warm-up", "x"], "--warm-up"),
+    ] {
+        let ran = run(port.iter().chain(arguments));
+        assert_eq!(ran.code, Some(2), "{arguments:?}: {ran:?}");
+        assert!(ran.err.contains(part) && ran.out.is_empty(), "{arguments:?}: {ran:?}");
+    }
+    let ran = run::<&str>([]);
+    assert!(ran.code == Some(2) && ran.err.contains("--dpdk"), "{ran:?}");
+}
+
+#[test]
+fn what_there_is_not_is_an_error_where_nothing_else_was_asked_for() {
+    for (arguments, part) in [
+        (&["--dpdk", "net_null0", "--device", "cpu", "--workload", "graph"][..], "no dispatch method `graph`"),
+        (&["--dpdk", "net_nothing0", "--workload", "none"], "librte-net-nothing"),
+        (&["--dpdk", "net_null0", "--filter", "/nowhere/f.wgsl"], "/nowhere/f.wgsl"),
+    ] {
+        let ran = run(arguments);
+        assert_eq!(ran.code, Some(1), "{arguments:?}: {ran:?}");
+        assert!(ran.err.contains(part) && ran.out.is_empty(), "{arguments:?}: {ran:?}");
+    }
+    // Of several none, too, with the reasons in the table.
+    let ran = run(["--dpdk", "net_null0", "--device", "cpu", "--workload", "graph,persistent"]);
+    assert_eq!((ran.code, ran.out.matches("no dispatch method").count()), (Some(1), 2), "{ran:?}");
+}
+
+#[test]
+fn a_filter_with_maps_has_one_pipeline() {
+    let place = Place::new();
+    let filter = place.path("count.wgsl");
+    let text = "//! map seen: counter entries=1\nfn xdp_filter(pkt: u32) -> u32 { seen_add(0u, 1u); return XDP_TX; }";
+    std::fs::write(&filter, text).unwrap();
+    place.capture("in.pcap", &numbered(50));
+    let (port, filter) = (place.port(0, "in.pcap", "out.pcap"), filter.to_str().unwrap());
+    let arguments = ["--dpdk", &port, "--device", "cpu", "--filter", filter, "--packets", "50"];
+    let ran = run(arguments.iter().chain(&["--pipelines", "2"]));
+    assert!(ran.code == Some(2) && ran.err.contains("has maps"), "{ran:?}");
+    let ran = run(arguments);
+    assert_eq!((ran.code, place.packets("out.pcap").len()), (Some(0), 50), "{ran:?}");
+}

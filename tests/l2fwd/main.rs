@@ -1,0 +1,8 @@
+//! `portcullis l2fwd` as users meet it, on ports that DPDK makes: no network card is needed, nor huge pages, nor root.
+#![cfg(target_os = "linux")]
+
+mod arguments;
+mod bursts;
+mod ends;
+mod overload;
+mod support;

@@ -1,0 +1,45 @@
+//! A pipeline that is too slow drops packets, counts them, and goes on.
+
+use crate::support::{Place, measure, number, numbered, run, swapped};
+
+#[test]
+fn what_a_pipeline_has_no_time_for_is_dropped_and_counted() {
+    // The interpreter is far slower than packets that come from nowhere.
+    for burst in ["32", "2000"] {
+        let arguments = ["--dpdk", "net_null0", "--device", "interp", "--json", "--workload", "pipelined"];
+        let ran = run(arguments.iter().chain(&["--burst", burst, "--warm-up", "0", "--packets", "200000"]));
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let rows = ran.rows();
+        let numbers = &rows[0]["ran"];
+        assert_eq!((&numbers["packets"], &numbers["ended"]), (&200_000.into(), &"packets".into()), "{numbers}");
+        let dropped = number(&numbers["lost"]["overload"]);
+        assert!(dropped > 0 && number(&numbers["packets_out"]) > 0, "{numbers}");
+        assert_eq!(dropped + number(&numbers["packets_out"]), 200_000, "{numbers}");
+        assert!(ran.err.contains("dropped"), "{ran:?}");
+    }
+}
+
+#[test]
+fn packets_that_may_wait_do() {
+    let place = Place::new();
+    // More than there is memory for.
+    let packets = numbered(40_000).into_iter().map(|packet| packet[..60].to_vec()).collect::<Vec<_>>();
+    place.capture("in.pcap", &packets);
+    let port = place.port(0, "in.pcap", "out.pcap");
+    let wait = ["--overload", "wait", "--frames", "1024", "--burst", "64"];
+    let rows = measure(&port, &[&["--workload", "cpu", "--packets", "40000"][..], &wait].concat());
+    assert_eq!(rows[0]["ran"]["packets_out"], 40_000, "{rows:?}");
+    assert!(place.packets("out.pcap") == swapped(&packets));
+}
+
+#[test]
+fn several_pipelines_share_what_comes() {
+    let limits = ["--warm-up", "5000", "--packets", "50000", "--burst", "64"];
+    let rows = measure("net_null0", &[&["--pipelines", "2", "--workload", "none,cpu"], &limits[..]].concat());
+    for row in &rows {
+        // Each may take a burst more than is wanted, at either end.
+        let packets = number(&row["ran"]["packets"]);
+        assert!((50_000 - 128..=50_000 + 128).contains(&packets), "{row}");
+    }
+    assert_eq!(rows.len(), 2);
+}

@@ -1,0 +1,151 @@
+//! Running the program, and what goes in and comes out of it.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use portcullis::io::{CaptureFormat, SourceOptions, create, open};
+use portcullis::packet::Batch;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Long enough for whatever is to happen, on a busy machine, too.
+pub const SOON: Duration = Duration::from_secs(60);
+
+/// A folder of its own for a test.
+pub struct Place(TempDir);
+
+/// What a run left behind.
+#[derive(Debug)]
+pub struct Ran {
+    /// The exit code; none where a signal ended it.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+impl Place {
+    pub fn new() -> Place {
+        Place(tempfile::tempdir().unwrap())
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// A port that receives what is in one capture, and writes another.
+    pub fn port(&self, number: usize, from: &str, to: &str) -> String {
+        let (from, to) = (self.path(from), self.path(to));
+        format!("net_pcap{number},rx_pcap={},tx_pcap={}", from.display(), to.display())
+    }
+
+    /// Writes a capture.
+    pub fn capture(&self, name: &str, packets: &[Vec<u8>]) {
+        let mut sink = create(self.path(name).to_str().unwrap(), &CaptureFormat::default()).unwrap();
+        let batch = Batch::from_packets(packets).unwrap();
+        sink.write(&batch, &(0..packets.len() as u32).collect::<Vec<_>>()).unwrap();
+        sink.finish().unwrap();
+    }
+
+    /// Reads one.
+    pub fn packets(&self, name: &str) -> Vec<Vec<u8>> {
+        packets(&self.path(name))
+    }
+}
+
+fn packets(path: &Path) -> Vec<Vec<u8>> {
+    let mut source = open(path.to_str().unwrap(), &SourceOptions::default()).unwrap();
+    let mut packets = Vec::new();
+    while let Some(batch) = source.next_batch().unwrap() {
+        packets.extend(batch.packets().map(<[u8]>::to_vec));
+    }
+    packets
+}
+
+/// Packets with addresses and a number of their own, of lengths from the shortest to the longest that Ethernet has.
+pub fn numbered(count: usize) -> Vec<Vec<u8>> {
+    let packet = |number: usize| {
+        let mut packet: Vec<u8> = (0..60 + number * 37 % 1455).map(|at| (number * 31 + at * 7) as u8).collect();
+        packet[14..18].copy_from_slice(&(number as u32).to_be_bytes());
+        packet
+    };
+    (0..count).map(packet).collect()
+}
+
+/// What is to come out of it: the addresses swapped, and nothing else changed.
+pub fn swapped(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let swap = |packet: &Vec<u8>| [&packet[6..12], &packet[..6], &packet[12..]].concat();
+    packets.iter().map(swap).collect()
+}
+
+/// The program, with these arguments.
+pub fn command<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+    command.arg("l2fwd").args(arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs it.
+pub fn run<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Ran {
+    Ran::of(command(arguments).output().unwrap())
+}
+
+/// Runs it over one port, on the CPU, and gives JSON of all modes, of which none failed.
+pub fn measure(port: &str, arguments: &[&str]) -> Vec<Value> {
+    let ran = run(["--dpdk", port, "--device", "cpu", "--json"].iter().chain(arguments));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    ran.rows()
+}
+
+impl Ran {
+    pub fn of(output: Output) -> Ran {
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    }
+
+    /// What the JSON on standard output has of each mode, in which every packet is accounted for.
+    pub fn rows(&self) -> Vec<Value> {
+        let report: Value = serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"));
+        let rows = report["rows"].as_array().unwrap().clone();
+        rows.iter().filter(|row| !row["ran"].is_null()).for_each(|row| adds_up(&row["ran"]));
+        rows
+    }
+}
+
+/// A number in JSON.
+pub fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("no number: {value}"))
+}
+
+/// All numbers of an object together.
+pub fn sum(value: &Value) -> u64 {
+    value.as_object().unwrap().values().map(number).sum()
+}
+
+/// What came in has gone out, or was to be dropped, or was lost; and no buffer is missing.
+fn adds_up(ran: &Value) {
+    assert_eq!(number(&ran["packets"]), sum(&ran["carried_out"]) + sum(&ran["lost"]), "{ran}");
+    assert_eq!((&ran["buffers"]["missing"], &ran["error"]), (&0.into(), &Value::Null), "{ran}");
+    assert_eq!(ran["buffers"]["all"], ran["buffers"]["free"], "{ran}");
+    let latency = ["p50", "p90", "p99", "p99.9", "max"].map(|name| ran["latency_us"][name].as_f64().unwrap());
+    assert!(latency.is_sorted(), "{ran}");
+    let Some(through) = ran["through"].as_object() else { return };
+    let of = |name: &str| through[name].as_f64().unwrap();
+    let elapsed = ran["elapsed_s"].as_f64().unwrap();
+    assert!(elapsed > 0.0 && latency[0] > 0.0, "{ran}");
+    assert_eq!(of("packets"), sum(&ran["carried_out"]) as f64, "{ran}");
+    let near = |is: f64, want: f64| assert!((is - want).abs() <= want * 1e-9, "{is} is not {want}: {ran}");
+    near(of("mpps"), of("packets") / elapsed / 1e6);
+    near(of("gbps"), of("bytes") * 8.0 / elapsed / 1e9);
+    near(of("gbps_wire"), (of("bytes") + of("packets") * 24.0) * 8.0 / elapsed / 1e9);
+}
+
+/// Sends a signal: `INT`.
+pub fn signal(child: &Child, name: &str) {
+    let status = Command::new("kill").args(["-s", name, &child.id().to_string()]).status();
+    assert!(status.unwrap().success());
+}
