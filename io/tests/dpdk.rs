@@ -1,112 +1,15 @@
 //! DPDK's ports with a function as the filter. All tests share the process's one DPDK, without huge pages.
 #![cfg(all(target_os = "linux", feature = "dpdk"))]
 
+mod support;
+
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use portcullis_core::device::{Done, StageTimes};
-use portcullis_core::packet::{Action, Batch, Descriptor, Room, Verdicts};
-use portcullis_io::dpdk::{Dpdk, DpdkError, Mempool, Options, PassTo, PortSpec, open};
-use portcullis_io::live::{Carried, Lane, Loss, Received};
-use portcullis_io::{CaptureFormat, SourceOptions, create};
-
-const SOON: Duration = Duration::from_secs(20);
-
-fn options(ports: &[&str]) -> Options {
-    Options {
-        ports: ports.iter().map(|port| port.parse::<PortSpec>().unwrap()).collect(),
-        queues: 1,
-        one_lane: false,
-        redirect: vec![],
-        pass_to: None,
-        eal: vec![],
-        room: Room::Both,
-        metadata: true,
-        rewrites: false,
-        packets: 4096,
-        mempool: Mempool::Host,
-        split: None,
-    }
-}
-
-struct Ended {
-    received: Vec<Received>,
-    carried: Vec<Carried>,
-}
-
-impl Ended {
-    fn lost(&self, loss: Loss) -> u64 {
-        self.carried.iter().map(|carried| carried.losses.of(loss)).sum()
-    }
-
-    fn of(&self, action: Action) -> u64 {
-        self.carried.iter().map(|carried| carried.of(action)).sum()
-    }
-}
-
-/// Drives all lanes until so many packets are through in all of them together. The filter is told the lane.
-fn drive(options: &Options, count: u64, mut filter: impl FnMut(usize, &mut Batch) -> Vec<u32>) -> Ended {
-    let mut run = open(options).unwrap_or_else(|error| panic!("{error}"));
-    let begun = Instant::now();
-    let through = |run: &Dpdk| run.lanes.iter().map(|lane| lane.executor.carried().all()).sum::<u64>();
-    while through(&run) < count {
-        let received: Vec<Received> = run.lanes.iter_mut().map(|lane| lane.receiver.received()).collect();
-        assert!(begun.elapsed() < SOON, "{received:?}");
-        for (index, lane) in run.lanes.iter_mut().enumerate() {
-            turn(lane, |batch| filter(index, batch));
-        }
-    }
-    let ended = Ended {
-        received: run.lanes.iter_mut().map(|lane| lane.receiver.received()).collect(),
-        carried: run.lanes.iter().map(|lane| *lane.executor.carried()).collect(),
-    };
-    end(run);
-    ended
-}
-
-fn turn(lane: &mut Lane, filter: impl FnOnce(&mut Batch) -> Vec<u32>) {
-    if lane.receiver.receive(64).unwrap() == 0 {
-        lane.receiver.wait(Duration::from_millis(1)).unwrap();
-        return;
-    }
-    let mut batch = lane.receiver.close().unwrap();
-    let verdicts = Verdicts::from_returns(&filter(&mut batch), true);
-    lane.executor.carry_out(Done { batch, verdicts, times: StageTimes::default() }).unwrap();
-}
-
-/// All memory has come home.
-fn end(run: Dpdk) {
-    let packets = run.close();
-    assert_eq!(packets.all, packets.home, "a packet is missing");
-}
-
-/// What a filter returns to send a packet out of another port.
-fn redirect(target: u32) -> u32 {
-    Action::Redirect as u32 | target << 8
-}
-
-/// A capture of these packets.
-fn capture(path: &Path, packets: &[Vec<u8>]) {
-    let mut sink = create(path.to_str().unwrap(), &CaptureFormat::default()).unwrap();
-    let batch = Batch::from_packets(packets).unwrap();
-    sink.write(&batch, &(0..packets.len() as u32).collect::<Vec<_>>()).unwrap();
-    sink.finish().unwrap();
-}
-
-/// Packets of these lengths, each with bytes of its own.
-fn numbered(lengths: impl IntoIterator<Item = usize>) -> Vec<Vec<u8>> {
-    let lengths = lengths.into_iter().enumerate();
-    lengths.map(|(number, length)| (0..length).map(|at| (number * 31 + at * 7) as u8).collect()).collect()
-}
-
-fn packets(path: &Path) -> Vec<Vec<u8>> {
-    let mut source = portcullis_io::open(path.to_str().unwrap(), &SourceOptions::default()).unwrap();
-    let mut packets = Vec::new();
-    while let Some(batch) = source.next_batch().unwrap() {
-        packets.extend(batch.packets().map(<[u8]>::to_vec));
-    }
-    packets
-}
+use portcullis_core::packet::{Action, Descriptor};
+use portcullis_io::dpdk::{DpdkError, Options, PassTo, open};
+use portcullis_io::live::Loss;
+use support::{SOON, capture, drive, end, numbered, options, packets, redirect, turn};
 
 #[test]
 fn what_a_capture_has_comes_in_and_goes_out() {

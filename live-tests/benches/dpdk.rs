@@ -61,6 +61,7 @@ fn ours(filter: &str, port: &str) -> f64 {
         packets: Options::PACKETS,
         mempool: Mempool::Host,
         split: None,
+        items: Options::ITEMS,
     };
     let session = support::session(filter, Dispatch::Inline);
     let stats = Arc::new(LaneStats::default());

@@ -7,7 +7,17 @@ use std::{env, fs, process};
 const OLDEST: &str = "22.11";
 
 pub fn main() {
-    for file in ["build.rs", "build/link.rs", "c/dpdk.h", "c/shim.h", "c/shim.c", "c/gpudev.h", "c/gpudev.c"] {
+    for file in [
+        "build.rs",
+        "build/link.rs",
+        "c/split.h",
+        "c/dpdk.h",
+        "c/shim.h",
+        "c/shim.c",
+        "c/gpudev.h",
+        "c/gpudev.c",
+        "c/split.c",
+    ] {
         println!("cargo::rerun-if-changed={file}");
     }
     for variable in ["LIBCLANG_PATH", "PKG_CONFIG_PATH"] {
@@ -26,7 +36,7 @@ pub fn main() {
     // instructions its inline functions use.
     let flags = pkg_config_flags();
     let mut shim = cc::Build::new();
-    shim.files(["c/shim.c", "c/gpudev.c"])
+    shim.files(["c/shim.c", "c/gpudev.c", "c/split.c"])
         .includes(&dpdk.include_paths)
         .flag_if_supported("-Wno-deprecated-declarations");
     // What a release of DPDK does not have, or another header of it.
@@ -81,7 +91,7 @@ pub fn main() {
 
 /// Those of DPDK's functions that are used. None of them is inline.
 const FUNCTIONS: &str = "rte_(eal_(init|cleanup|has_hugepages|iova_mode|get_runtime_dir)|strerror|version|openlog_stream|log_set_global_level\
-    |thread_(register|unregister)|socket_id|malloc_socket|free|dev_probe|dev_remove|dev_devargs\
+    |thread_(register|unregister)|socket_id|malloc_socket|free|dev_probe|dev_remove|dev_devargs|dev_bus|bus_name\
     |eth_dev_(count_avail|get_port_by_name|get_name_by_port|info_get|configure|adjust_nb_rx_tx_desc|start|stop|close|is_valid_port|set_mtu|get_mtu|socket_id)\
     |eth_(rx_queue_setup|tx_queue_setup|promiscuous_enable|stats_get|stats_reset|link_get_nowait|macaddr_get|find_next_owned_by)\
     |pktmbuf_(pool_create|pool_create_extbuf)|mempool_(free|avail_count|in_use_count)\

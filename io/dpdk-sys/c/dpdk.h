@@ -1,4 +1,5 @@
 /* What Rust declarations are made of. */
+#include <rte_bus.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_dev.h>
@@ -13,3 +14,4 @@
 
 #include "gpudev.h"
 #include "shim.h"
+#include "split.h"

@@ -164,11 +164,11 @@ int pc_gpu_new(const char *name, const struct pc_gpu_calls *calls, void *driver,
 	return gpu->shared->info.dev_id;
 }
 
-int pc_gpu_populate(struct rte_gpu_comm_list *item, struct rte_mbuf **mbufs, uint32_t count, ptrdiff_t shift)
+int pc_gpu_populate(struct rte_gpu_comm_list *item, struct rte_mbuf **mbufs, uint32_t count, ptrdiff_t shift, int heads)
 {
 	int result;
 
-	if (shift == 0) {
+	if (shift == 0 && !heads) {
 		result = rte_gpu_comm_populate_list_pkts(item, mbufs, count);
 		return result == 0 ? 0 : -abs(rte_errno);
 	}
@@ -176,10 +176,10 @@ int pc_gpu_populate(struct rte_gpu_comm_list *item, struct rte_mbuf **mbufs, uin
 	if (count > RTE_GPU_COMM_LIST_PKTS_MAX)
 		return -EINVAL;
 	for (uint32_t i = 0; i < count; i++) {
-		if (mbufs[i]->nb_segs > 1 || mbufs[i]->next != NULL || mbufs[i]->data_len != mbufs[i]->pkt_len)
+		if (!heads && (mbufs[i]->nb_segs > 1 || mbufs[i]->next != NULL || mbufs[i]->data_len != mbufs[i]->pkt_len))
 			return -ENOTSUP;
 		item->pkt_list[i].addr = rte_pktmbuf_mtod(mbufs[i], uintptr_t) + shift;
-		item->pkt_list[i].size = mbufs[i]->pkt_len;
+		item->pkt_list[i].size = mbufs[i]->data_len;
 		item->mbufs[i] = mbufs[i];
 	}
 	RTE_GPU_VOLATILE(item->num_pkts) = count;

@@ -34,7 +34,8 @@ struct pc_gpu_properties {
 int pc_gpu_new(const char *name, const struct pc_gpu_calls *calls, void *driver, struct pc_gpu_properties properties);
 
 /* Fills a free item of a communication list with packets, whose addresses the GPU has `shift` bytes further than the CPU, and has it be
- * READY. 0, or a negative error: -EINVAL for more than RTE_GPU_COMM_LIST_PKTS_MAX, -ENOTSUP for one in several pieces. */
-int pc_gpu_populate(struct rte_gpu_comm_list *item, struct rte_mbuf **mbufs, uint32_t count, ptrdiff_t shift);
+ * READY. 0, or a negative error: -EINVAL for more than RTE_GPU_COMM_LIST_PKTS_MAX, -ENOTSUP for one in several pieces, of which the
+ * first one alone is meant where `heads` is not 0. */
+int pc_gpu_populate(struct rte_gpu_comm_list *item, struct rte_mbuf **mbufs, uint32_t count, ptrdiff_t shift, int heads);
 
 #endif

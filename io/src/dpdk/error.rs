@@ -142,6 +142,44 @@ pub enum DpdkError {
         /// What DPDK said.
         said: Vec<String>,
     },
+    /// A driver does not reach a GPU's memory.
+    #[error(
+        "{port}: {driver} writes packets by the processor, which does not reach the memory of {gpu} ({missing}): have packets in the host's \
+         memory (--mempool host)"
+    )]
+    OutOfReach {
+        /// The port.
+        port: String,
+        /// Its driver.
+        driver: String,
+        /// The GPU.
+        gpu: String,
+        /// Why not.
+        missing: String,
+    },
+    /// Ports that cannot have packets in the same memory.
+    #[error(
+        "{card} is a network card, which writes to the memory of {gpu} where that has it, and {port} ({driver}) does by the processor, \
+         elsewhere: have packets in the host's memory (--mempool host), or run them apart"
+    )]
+    Mixed {
+        /// A port that is a network card.
+        card: String,
+        /// A port that is none.
+        port: String,
+        /// Its driver.
+        driver: String,
+        /// The GPU.
+        gpu: String,
+    },
+    /// Packets cannot be split.
+    #[error("header split at {bytes} bytes: {why}")]
+    Split {
+        /// Where they were to be split.
+        bytes: u16,
+        /// Why not.
+        why: String,
+    },
     /// DPDK has no such GPU.
     #[error(
         "DPDK has found no GPU with the number {number}, but {}; its own driver (librte_gpu_cuda) has to be there, and to know the GPU, \
@@ -162,12 +200,6 @@ pub enum DpdkError {
     GpuRelease {
         /// The release, as it says.
         version: String,
-    },
-    /// There is no such thing yet.
-    #[error("{what}: not yet")]
-    NotYet {
-        /// What it is.
-        what: &'static str,
     },
     /// Receiving cannot begin.
     #[error(transparent)]

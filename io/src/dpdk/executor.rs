@@ -1,5 +1,6 @@
 //! Carrying out verdicts on DPDK's packets.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -79,10 +80,12 @@ pub(super) struct DpdkExecutor {
     no_stack: Option<Loss>,
     from_stack: Option<WayBack>,
     carried: Carried,
+    /// Packets that the receiver dropped, and has counted as received: for want of a FREE item of the communication list.
+    dropped: Arc<AtomicU64>,
 }
 
 impl DpdkExecutor {
-    pub fn new(memory: Arc<Memory>, room: Room, completes: bool, ways: Ways) -> DpdkExecutor {
+    pub fn new(memory: Arc<Memory>, room: Room, completes: bool, ways: Ways, dropped: Arc<AtomicU64>) -> DpdkExecutor {
         let mut exits = Vec::new();
         let mut exit = |port: Port, action| {
             exits.push(Exit { port, action, is_stuck: false });
@@ -108,7 +111,13 @@ impl DpdkExecutor {
             no_stack: stack.is_none().then_some(Loss::NoStack),
             from_stack: ways.from_stack,
             carried: Carried::default(),
+            dropped,
         }
+    }
+
+    fn count_dropped(&mut self) {
+        let dropped = self.dropped.swap(0, Ordering::Relaxed);
+        self.carried.losses.add(Loss::Overload, dropped);
     }
 
     /// The way of a packet that came by one of the lane's queues.
@@ -210,6 +219,11 @@ impl Executor for DpdkExecutor {
         let Done { batch, verdicts, .. } = done;
         let parts = batch.into_parts::<Held>().expect("a batch of this executor's receiver");
         let Parts { companion: mut held, descriptors, metadata } = parts;
+        // The GPU is through with them.
+        if let Some(ready) = held.listed.take() {
+            ready.finish(true).cleanup();
+        }
+        self.count_dropped();
         if self.room == Room::Both {
             // SAFETY: the packets are ours, each with its place, which lies in its own buffer: a filter has moved it by no more than
             // the room that it had (`Batch::resize`). A place is a descriptor.
@@ -237,6 +251,12 @@ impl Executor for DpdkExecutor {
             know_this_thread();
             way.turn(&mut self.carried);
         }
+        self.count_dropped();
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), LiveError> {
+        self.count_dropped();
         Ok(())
     }
 

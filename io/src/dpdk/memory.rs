@@ -1,16 +1,18 @@
 //! The memory that packets lie in, and packets' descriptions, which only their owner has.
 
+use std::any::Any;
 use std::ffi::CString;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use portcullis_core::packet::{Descriptor, Metadata, ROOM, Room, Span};
+use portcullis_core::packet::{Descriptor, DeviceView, Metadata, READABLE_PAST_END, ROOM, Room, Span};
 use portcullis_dpdk_sys as sys;
 
 use super::eal::Eal;
 use super::error::{DpdkError, last, negative};
+use super::gpudev::{Buffers, Gpu, Ready, Registered, Writers};
 
 /// Bytes before a packet in its buffer, where its driver leaves them free (`RTE_PKTMBUF_HEADROOM`).
 pub(super) const HEADROOM: usize = sys::RTE_PKTMBUF_HEADROOM as usize;
@@ -21,6 +23,9 @@ pub const DATA: usize = 2048;
 /// Bytes of a buffer. With a packet's description before it, and what DPDK adds so that not all packets begin at the same lines of a
 /// cache, it is as far to the next one as no power of two is.
 const BUFFER: usize = HEADROOM + DATA + ROOM as usize;
+
+/// Bytes from one buffer to the next where descriptions lie elsewhere: as little a power of two.
+const STRIDE: usize = BUFFER.next_multiple_of(64) + 64;
 
 /// Bytes of a long buffer, in which packets are put together: those of the longest one that a description has room for.
 const LONG_BUFFER: usize = 65536 - 64;
@@ -39,9 +44,53 @@ const ANY_NODE: i32 = -1;
 pub(super) struct Memory {
     pub span: Arc<Span>,
     pool: Pool,
-    /// For packets that came in several buffers, or somewhere else.
-    long: Pool,
+    /// For packets that came in several buffers, or somewhere else; none where the processor cannot put them together, or packets are
+    /// split.
+    long: Option<Pool>,
+    /// What comes behind the head of a packet that is split.
+    rest: Option<Rest>,
+    /// Bytes from where ports' drivers have packets of `pool` to where the GPU has them.
+    pub shift: isize,
+    buffers: Option<Arc<Buffers>>,
     lists: Mutex<Vec<Lists>>,
+}
+
+/// Where packets' buffers are.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    /// In the host's memory.
+    Host,
+    /// There, and shown to this GPU.
+    Pinned(Arc<Gpu>),
+    /// In this GPU's memory.
+    Gpu(Arc<Gpu>),
+}
+
+impl Place {
+    pub fn gpu(&self) -> Option<&Arc<Gpu>> {
+        match self {
+            Place::Host => None,
+            Place::Pinned(gpu) | Place::Gpu(gpu) => Some(gpu),
+        }
+    }
+}
+
+/// The rests of packets that are split.
+#[derive(Debug)]
+struct Rest {
+    pool: Pool,
+    /// Bytes of a packet that come before.
+    head: u16,
+}
+
+/// Packets' buffers somewhere.
+struct Part {
+    span: Arc<Span>,
+    pool: Pool,
+    long: Option<Pool>,
+    shift: isize,
+    /// GPU memory that they are in.
+    buffers: Option<Arc<Buffers>>,
 }
 
 /// A pool of packets without contents.
@@ -111,7 +160,6 @@ impl Pool {
     ///
     /// # Safety
     /// The pieces are the span's, described as they are, and nobody's yet.
-    #[expect(dead_code, reason = "for memory that is not the host's")]
     unsafe fn external(
         eal: &Eal,
         buffer: usize,
@@ -182,14 +230,15 @@ impl Drop for Allocated {
     }
 }
 
-impl Memory {
-    /// For `packets` packets, which may come in at the same time or be on their way.
-    pub fn new(eal: &Eal, packets: usize) -> Result<Arc<Memory>, DpdkError> {
+impl Part {
+    /// In the host's memory, which a GPU may be shown.
+    fn on_host(eal: &Eal, packets: usize, long: usize, gpu: Option<&Arc<Gpu>>) -> Result<Part, DpdkError> {
         const PAGE: usize = 4096;
-        let (pool, long) = (Empty::new(eal, BUFFER, packets)?, Empty::new(eal, LONG_BUFFER, LONG)?);
+        let pool = Empty::new(eal, BUFFER, packets)?;
+        let long_pool = if long > 0 { Some(Empty::new(eal, LONG_BUFFER, long)?) } else { None };
         let short = pool.bytes();
-        let length = short + long.bytes();
-        let allocated = (length + portcullis_core::packet::READABLE_PAST_END).next_multiple_of(PAGE);
+        let length = short + long_pool.as_ref().map_or(0, Empty::bytes);
+        let allocated = (length + READABLE_PAST_END).next_multiple_of(PAGE);
         // SAFETY: there are no bytes to be read: the size and the alignment are numbers, and the type's name may be null.
         let block = unsafe { sys::rte_malloc_socket(std::ptr::null(), allocated, PAGE as u32, ANY_NODE) };
         let start = NonNull::new(block.cast::<u8>())
@@ -197,16 +246,83 @@ impl Memory {
         let owner = Box::new(Allocated(start));
         // SAFETY: the block is that long. Batches may be read before anybody has written to it.
         unsafe { start.as_ptr().write_bytes(0, allocated) };
+        let (owner, device, shift): (Box<dyn Any + Send + Sync>, _, _) = match gpu {
+            None => (owner, None, 0),
+            Some(gpu) => {
+                // SAFETY: there are so many bytes, as long as their owner is there.
+                let shown = unsafe { Registered::new(gpu, start, allocated, owner) }?;
+                let address = shown.address();
+                let device = gpu.info().shown.clone().map(|device| DeviceView { device, address });
+                (Box::new(shown), device, address.wrapping_sub(start.as_ptr() as u64) as isize)
+            }
+        };
         // SAFETY: it was just allocated, and is aligned to a page and written. Packets lie in it with room between that nobody looks at
         // but DPDK, which has their descriptions there.
-        let span = unsafe { Span::from_views(Some(start), None, length, allocated, owner) };
+        let span = unsafe { Span::from_views(Some(start), device, length, allocated, owner) };
         let span = span.map_err(|error| DpdkError::TooMuchMemory { error })?;
         // SAFETY: the bytes follow each other, and the block is DPDK's.
         let (pool, long) = unsafe {
             let pool = Pool::embedded(eal, pool, packets, &span, 0)?;
-            (pool, Pool::embedded(eal, long, LONG, &span, short)?)
+            let made = long_pool.map(|it| Pool::embedded(eal, it, long, &span, short));
+            (pool, made.transpose()?)
         };
-        Ok(Arc::new(Memory { span, pool, long, lists: Mutex::default() }))
+        Ok(Part { span, pool, long, shift, buffers: None })
+    }
+
+    /// In a GPU's memory.
+    fn on_gpu(eal: &Eal, packets: usize, gpu: &Arc<Gpu>, writers: &Writers) -> Result<Part, DpdkError> {
+        // Packets are put together by the processor.
+        let long = if matches!(writers, Writers::Processor { .. }) { LONG } else { 0 };
+        let short = packets * STRIDE;
+        let length = short + long * LONG_BUFFER;
+        let buffers = Arc::new(Buffers::new(eal, gpu, length, writers)?);
+        let span = buffers.span(length)?;
+        let pool = |at, stride, count| {
+            let piece = buffers.piece(at, stride, count);
+            // SAFETY: the piece is of the span's memory, and there is nothing else there.
+            unsafe { Pool::external(eal, stride, count, &span, &[piece]) }
+        };
+        let (pool, long) =
+            (pool(0, STRIDE, packets)?, if long > 0 { Some(pool(short, LONG_BUFFER, long)?) } else { None });
+        Ok(Part { span, pool, long, shift: buffers.shift(), buffers: Some(buffers) })
+    }
+}
+
+impl Memory {
+    /// For `packets` packets, which may come in at the same time or be on their way. `split`: so many bytes of each are in the host's
+    /// memory, in any case.
+    pub fn new(
+        eal: &Eal,
+        packets: usize,
+        place: &Place,
+        writers: &Writers,
+        split: Option<u16>,
+    ) -> Result<Arc<Memory>, DpdkError> {
+        let (part, rest) = match (split, place) {
+            (None, Place::Gpu(gpu)) => (Part::on_gpu(eal, packets, gpu, writers)?, None),
+            (None, _) => (Part::on_host(eal, packets, LONG, place.gpu())?, None),
+            (Some(head), _) => {
+                let rest = match place {
+                    Place::Gpu(gpu) => Part::on_gpu(eal, packets, gpu, writers)?,
+                    _ => Part::on_host(eal, packets, 0, None)?,
+                };
+                (Part::on_host(eal, packets, 0, place.gpu())?, Some((head, rest)))
+            }
+        };
+        let buffers = part.buffers.or_else(|| rest.as_ref().and_then(|(_, rest)| rest.buffers.clone()));
+        let rest = rest.map(|(head, Part { pool, .. })| Rest { pool, head });
+        let Part { span, pool, long, shift, .. } = part;
+        Ok(Arc::new(Memory { span, pool, long, rest, shift, buffers, lists: Mutex::default() }))
+    }
+
+    /// GPU memory that packets are in, or their rests.
+    pub fn buffers(&self) -> Option<&Arc<Buffers>> {
+        self.buffers.as_ref()
+    }
+
+    /// For queues that split packets: where their rests go, and how many bytes come before.
+    pub fn rest(&self) -> Option<(*mut sys::rte_mempool, u16)> {
+        self.rest.as_ref().map(|rest| (rest.pool.pool.as_ptr(), rest.head))
     }
 
     /// For queues to receive into.
@@ -217,23 +333,34 @@ impl Memory {
     /// The memory as the shim has it.
     pub fn shim(&self, room: Room) -> sys::pc_memory {
         let room = if room == Room::Both { ROOM } else { 0 };
-        sys::pc_memory { base: self.span.as_ptr(), length: self.span.len(), room }
+        sys::pc_memory { base: self.base(), length: self.span.len(), room }
+    }
+
+    /// Where ports' drivers have the first byte.
+    fn base(&self) -> *mut u8 {
+        match &self.buffers {
+            Some(buffers) if self.rest.is_none() => buffers.start().as_ptr(),
+            _ => self.span.as_ptr(),
+        }
     }
 
     /// Packets there are in all, and those that nobody has now.
     pub fn count(&self) -> (usize, usize) {
-        (self.pool.size + self.long.size, self.pool.available() + self.long.available())
+        let pools = [Some(&self.pool), self.long.as_ref(), self.rest.as_ref().map(|rest| &rest.pool)];
+        let pools = pools.into_iter().flatten();
+        pools.fold((0, 0), |(all, home), pool| (all + pool.size, home + pool.available()))
     }
 
     /// Puts a packet together that came in pieces, or somewhere else: `length` bytes. `None` where there is no room for it now, or at
     /// all; the packet is gone then.
     pub fn put_together(&self, mut mbuf: Mbuf, length: usize) -> Option<(Mbuf, Descriptor)> {
+        let pool = self.long.as_ref()?;
         if length > LONG_BUFFER - HEADROOM - ROOM as usize {
             return None;
         }
         let mut made = [std::ptr::null_mut()];
         // SAFETY: there is room for one.
-        if unsafe { sys::pc_take(self.long.pool.as_ptr(), made.as_mut_ptr(), 1) } != 0 {
+        if unsafe { sys::pc_take(pool.pool.as_ptr(), made.as_mut_ptr(), 1) } != 0 {
             return None;
         }
         let long = Mbuf(made[0]);
@@ -245,7 +372,7 @@ impl Memory {
             }
             (at, sys::pc_copy(mbuf.as_ptr(), at, length as u32))
         };
-        let offset = at as usize - self.span.as_ptr() as usize;
+        let offset = at as usize - self.base() as usize;
         // Where its pieces are less than it says, nobody knows what is missing.
         (copied as usize == length).then_some((long, Descriptor { offset: offset as u32, length: copied }))
     }
@@ -257,6 +384,7 @@ impl Memory {
 
     /// Takes lists for the next batch; packets in them go back to their pools.
     pub fn put_lists(&self, mut lists: Lists) {
+        lists.held.listed = None;
         lists.held.mbufs.free();
         lists.held.queues.clear();
         lists.held.memory = None;
@@ -275,6 +403,14 @@ pub(super) struct Mbuf(*mut sys::rte_mbuf);
 unsafe impl Send for Mbuf {}
 
 impl Mbuf {
+    /// For DPDK, whose it is from now on.
+    #[cfg(test)]
+    pub fn into_raw(self) -> *mut sys::rte_mbuf {
+        let mbuf = self.0;
+        std::mem::forget(self);
+        mbuf
+    }
+
     /// For DPDK, while it is borrowed.
     pub fn as_ptr(&mut self) -> *mut sys::rte_mbuf {
         self.0
@@ -380,6 +516,8 @@ pub(super) struct Lists {
 /// The packets of a batch: its companion. Dropped with it, they go back to their pools.
 #[derive(Debug, Default)]
 pub(super) struct Held {
+    /// How a GPU knows of the packets. It goes before they do.
+    pub listed: Option<Ready>,
     pub mbufs: Mbufs,
     /// By which of the lane's queues each packet came; empty where there is one.
     pub queues: Vec<u16>,

@@ -18,6 +18,7 @@ mod pass_to;
 mod port;
 mod receiver;
 mod spec;
+mod split;
 mod way_back;
 
 pub use eal::{Eal, EalOptions, version};
@@ -25,5 +26,6 @@ pub use error::DpdkError;
 pub use gpudev::Mempool;
 pub use open::{Dpdk, Options, Packets, open};
 pub use pass_to::PassTo;
-pub use port::PortInfo;
+pub use port::{PortInfo, Splitting};
 pub use spec::PortSpec;
+pub use split::check_split;

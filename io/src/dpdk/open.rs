@@ -1,7 +1,7 @@
 //! Ports, memory and lanes for a run.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use portcullis_core::packet::Room;
@@ -9,11 +9,11 @@ use portcullis_core::packet::Room;
 use super::eal::{Eal, EalOptions};
 use super::error::DpdkError;
 use super::executor::{self, DpdkExecutor, SendQueue, Ways};
-use super::gpudev::Mempool;
-use super::memory::Memory;
+use super::gpudev::{CommList, Gpu, GpuSpec, Mempool, Writers};
+use super::memory::{Memory, Place};
 use super::pass_to::PassTo;
 use super::port::{Port, PortInfo, RING};
-use super::receiver::{DpdkReceiver, Handing, Queue};
+use super::receiver::{DpdkReceiver, Handing, Listing, Queue};
 use super::spec::PortSpec;
 use super::way_back::WayBack;
 use crate::live::Lane;
@@ -46,11 +46,16 @@ pub struct Options {
     pub mempool: Mempool,
     /// Header split: so many bytes of a packet come into the host's memory, and the rest where `mempool` says.
     pub split: Option<u16>,
+    /// Items of each lane's communication list, by which a GPU has batches: of more that are on their way at a time, packets are dropped.
+    pub items: u32,
 }
 
 impl Options {
     /// Packets for each queue, if nobody says otherwise.
     pub const PACKETS: u32 = 8192;
+
+    /// Items of a communication list, if nobody says otherwise: more than a session takes batches.
+    pub const ITEMS: u32 = 64;
 
     /// These ports with one queue each, for filters that neither look at metadata nor change anything, with nowhere else to go.
     pub fn of(ports: Vec<PortSpec>) -> Options {
@@ -67,6 +72,7 @@ impl Options {
             packets: Options::PACKETS,
             mempool: Mempool::Host,
             split: None,
+            items: Options::ITEMS,
         }
     }
 }
@@ -113,9 +119,6 @@ impl Dpdk {
 /// # Errors
 /// [`DpdkError`] tells what to do. Nothing is left behind, but for DPDK itself, which stays as it was begun.
 pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
-    if options.mempool.gpu().is_some() || options.split.is_some() {
-        return Err(DpdkError::NotYet { what: "packets in a GPU's memory, and header split" });
-    }
     let pass_to = match &options.pass_to {
         Some(PassTo::Port(port)) => Some(port),
         _ => None,
@@ -124,8 +127,14 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
     let eal = Eal::start(&EalOptions {
         arguments: options.eal.clone(),
         card: all().find(|port| matches!(port, PortSpec::Card(_))).map(ToString::to_string),
-        finds_cards: all().any(|port| matches!(port, PortSpec::Number(_))),
+        finds_cards: all().any(|port| matches!(port, PortSpec::Number(_)))
+            || matches!(options.mempool.gpu(), Some(GpuSpec::Found { .. })),
     })?;
+    let place = match &options.mempool {
+        Mempool::Host => Place::Host,
+        Mempool::Pinned(gpu) => Place::Pinned(Gpu::open(eal, gpu)?),
+        Mempool::Gpu(gpu) => Place::Gpu(Gpu::open(eal, gpu)?),
+    };
 
     let queues = options.queues.max(1);
     let count = options.ports.len() * usize::from(queues);
@@ -150,7 +159,12 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
     };
 
     let sending = run.ports.len() * lanes * usize::from(RING);
-    let memory = Memory::new(eal, (count * options.packets as usize + sending).max(1024))?;
+    let writers = writers(&run.ports, &place)?;
+    if let Some(bytes) = options.split {
+        check_ports(bytes, options.room, &run.ports)?;
+    }
+    let packets = (count * options.packets as usize + sending).max(1024);
+    let memory = Memory::new(eal, packets, &place, &writers, options.split)?;
     let mut info = Vec::new();
     for (index, port) in run.ports.iter_mut().enumerate() {
         // Some drivers do not start without a queue to receive by.
@@ -188,8 +202,12 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
         let queues =
             queues.into_iter().map(|(port, queue)| Queue { port: run.ports[port].number, queue, number: port as u32 });
         let handing = Handing { complete: options.rewrites && leaves, ..handing };
-        let receiver = DpdkReceiver::new(memory.clone(), handing, queues.collect(), counts, most, ending.clone());
-        let executor = DpdkExecutor::new(memory.clone(), options.room, !options.rewrites && leaves, ways);
+        let dropped = Arc::<AtomicU64>::default();
+        let list = place.gpu().map(|gpu| CommList::new(gpu, options.items, memory.shift, options.split.is_some()));
+        let listing = list.transpose()?.map(|list| Listing { list, dropped: dropped.clone() });
+        let receiver =
+            DpdkReceiver::new(memory.clone(), handing, queues.collect(), counts, most, ending.clone(), listing);
+        let executor = DpdkExecutor::new(memory.clone(), options.room, !options.rewrites && leaves, ways, dropped);
         made.push(Lane {
             name: names.join(" "),
             memory: Some(memory.span.clone()),
@@ -198,6 +216,42 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
         });
     }
     Ok(Dpdk { lanes: made, info, ports: run.ports, memory, ending })
+}
+
+/// How packets get into the memory of these ports, if that is a GPU's.
+fn writers(ports: &[Port], place: &Place) -> Result<Writers, DpdkError> {
+    let made = ports.iter().find(|port| !port.is_card());
+    let Place::Gpu(gpu) = place else { return Ok(Writers::Cards) };
+    let (card, gpu) = (ports.iter().find(|port| port.is_card()), gpu.title());
+    if let Some(port) = ports.iter().find(|port| port.driver() == "net_af_xdp") {
+        // Its rings are made of the mempool's own memory, and that is where descriptions are.
+        let (port, driver, missing) =
+            (port.name.clone(), port.driver(), "its rings are in a mempool's own memory".to_owned());
+        return Err(DpdkError::OutOfReach { port, driver, gpu, missing });
+    }
+    match (card, made) {
+        (Some(card), Some(made)) => {
+            let (card, port) = (card.name.clone(), made.name.clone());
+            Err(DpdkError::Mixed { card, port, driver: made.driver(), gpu })
+        }
+        (_, Some(made)) => Ok(Writers::Processor { port: made.name.clone(), driver: made.driver() }),
+        (_, None) => Ok(Writers::Cards),
+    }
+}
+
+/// Refuses header split where packets have to be in one piece.
+fn check_ports(bytes: u16, room: Room, ports: &[Port]) -> Result<(), DpdkError> {
+    let refused = |why: String| Err(DpdkError::Split { bytes, why });
+    if room == Room::Both {
+        return refused("packets may become longer and shorter, which needs them in one piece".into());
+    }
+    if let Some(port) = ports.iter().find(|port| leaves_checksums(&port.driver())) {
+        let (name, driver) = (&port.name, port.driver());
+        return refused(format!(
+            "{name} ({driver}) leaves checksums to be completed, which needs packets in one piece"
+        ));
+    }
+    Ok(())
 }
 
 /// What is open so far.

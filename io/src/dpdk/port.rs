@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use portcullis_dpdk_sys as sys;
 
 use super::eal::Eal;
-use super::error::{DpdkError, negative};
+use super::error::{DpdkError, last, negative};
+use super::gpudev::Buffers;
 use super::memory::Memory;
 use super::spec::PortSpec;
 
@@ -32,6 +33,33 @@ pub struct PortInfo {
     pub mac: [u8; 6],
     /// The NUMA node it is at; none where nobody knows.
     pub node: Option<u32>,
+    /// Who splits its packets, if they are split.
+    pub splitting: Option<Splitting>,
+}
+
+/// Who has the first bytes of packets and the others come into memory of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Splitting {
+    /// The port does it (`RTE_ETH_RX_OFFLOAD_BUFFER_SPLIT`).
+    Port,
+    /// Its driver cannot: what comes behind the first bytes is copied by who receives.
+    Copy,
+}
+
+/// Memory that a port was shown. Dropped, it is no longer.
+#[derive(Debug)]
+struct Mapped {
+    device: *mut sys::rte_device,
+    buffers: Arc<Buffers>,
+    iova: u64,
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        let (start, len) = (self.buffers.start().as_ptr(), self.buffers.len());
+        // SAFETY: it was shown so, and the port is stopped.
+        unsafe { sys::rte_dev_dma_unmap(self.device, start.cast(), self.iova, len) };
+    }
 }
 
 /// A port that is ours. Dropped, it is stopped and closed, and its packets are back in their pools.
@@ -44,6 +72,8 @@ pub(super) struct Port {
     pub sends_by: u16,
     info: sys::rte_eth_dev_info,
     is_started: bool,
+    splitting: Option<Splitting>,
+    mapped: Option<Mapped>,
     /// Whose packets its queues have.
     _memory: Option<Arc<Memory>>,
 }
@@ -83,6 +113,7 @@ impl Port {
                     let error = io::Error::from_raw_os_error(libc::EEXIST);
                     return Err(probe(error, Some(format!("port {number} has this name; give it that number"))));
                 }
+                let _lock = devices();
                 // SAFETY: the text ends with a zero byte.
                 let result = unsafe { sys::rte_dev_probe(arguments.as_ptr()) };
                 if result < 0 {
@@ -98,7 +129,18 @@ impl Port {
             PortSpec::Number(_) => name_of(number).unwrap_or_else(|| spec.to_string()),
             _ => spec.to_string(),
         };
-        let port = Port { eal, name, number, sends_by: 1, info, is_started: false, _memory: None };
+        let port = Port {
+            eal,
+            name,
+            number,
+            sends_by: 1,
+            info,
+
+            is_started: false,
+            splitting: None,
+            mapped: None,
+            _memory: None,
+        };
         port.check(result, "its description")?;
         Ok(port)
     }
@@ -122,6 +164,10 @@ impl Port {
         // Longer packets than a buffer has room for come in several, where the driver can do that, and are put together.
         // SAFETY: a constant.
         conf.rxmode.offloads = unsafe { sys::pc_scatter } & self.info.rx_offload_capa;
+        let rest = memory.rest();
+        if let Some((_, bytes)) = rest {
+            self.splitting = Some(self.split(&mut conf, bytes, memory)?);
+        }
         // SAFETY: the configuration is read.
         let result = unsafe { sys::rte_eth_dev_configure(self.number, receive, send, &raw const conf) };
         self.check(result, "setting it up")?;
@@ -132,9 +178,16 @@ impl Port {
         // SAFETY: the port is configured.
         let node = unsafe { sys::rte_eth_dev_socket_id(self.number) } as u32;
         for queue in 0..receive {
-            // SAFETY: the pool is there as long as the port is.
-            let result = unsafe {
-                sys::rte_eth_rx_queue_setup(self.number, queue, rx_ring, node, std::ptr::null(), memory.pool())
+            let result = match (rest, self.splitting) {
+                (Some((rest, head)), Some(Splitting::Port)) => {
+                    let split = sys::pc_split { rest, head };
+                    // SAFETY: both pools are there as long as the port is.
+                    unsafe { sys::pc_split_queue(self.number, queue, rx_ring, node, memory.pool(), split) }
+                }
+                // SAFETY: the pool is there as long as the port is.
+                _ => unsafe {
+                    sys::rte_eth_rx_queue_setup(self.number, queue, rx_ring, node, std::ptr::null(), memory.pool())
+                },
             };
             self.check(result, &format!("receive queue {queue}"))?;
         }
@@ -144,6 +197,9 @@ impl Port {
             self.check(result, &format!("transmit queue {queue}"))?;
         }
         self.sends_by = send;
+        if let Some(buffers) = memory.buffers() {
+            self.map(buffers)?;
+        }
         self._memory = Some(memory.clone());
         // SAFETY: it is set up.
         let result = unsafe { sys::rte_eth_dev_start(self.number) };
@@ -153,6 +209,61 @@ impl Port {
         // SAFETY: it is started.
         let result = unsafe { sys::rte_eth_promiscuous_enable(self.number) };
         if result == -libc::ENOTSUP { Ok(()) } else { self.check(result, "receiving what is for others") }
+    }
+
+    /// Has packets be split, by the port if it can.
+    fn split(&self, conf: &mut sys::rte_eth_conf, bytes: u16, memory: &Memory) -> Result<Splitting, DpdkError> {
+        let refused = |why: String| Err(DpdkError::Split { bytes, why });
+        // SAFETY: constants.
+        let (pieces, split) = unsafe { (sys::pc_multi_segs, sys::pc_buffer_split) };
+        conf.txmode.offloads |= pieces & self.info.tx_offload_capa;
+        let driver = self.driver();
+        // What is no card sends pieces whether it says so or not.
+        if self.is_card() && self.info.tx_offload_capa & pieces == 0 {
+            return refused(format!("{} ({driver}) sends no packets in several pieces", self.name));
+        }
+        // SAFETY: the description is read.
+        if unsafe { sys::pc_splits(&raw const self.info) } != 0 {
+            conf.rxmode.offloads |= split;
+            return Ok(Splitting::Port);
+        }
+        if memory.buffers().is_some_and(|buffers| !buffers.is_on_host()) {
+            return refused(format!(
+                "{} ({driver}) does not split packets, and the processor, which would have to, does not reach the GPU's memory",
+                self.name
+            ));
+        }
+        Ok(Splitting::Copy)
+    }
+
+    /// Shows the port memory that is not DPDK's, where its bus has that.
+    fn map(&mut self, buffers: &Arc<Buffers>) -> Result<(), DpdkError> {
+        let (start, len, iova) = (buffers.start().as_ptr(), buffers.len(), buffers.iova());
+        if self.info.device.is_null() {
+            return Ok(());
+        }
+        // SAFETY: the port's device is there as long as the port, and the memory is known to DPDK.
+        if unsafe { sys::rte_dev_dma_map(self.info.device, start.cast(), iova, len) } == 0 {
+            self.mapped = Some(Mapped { device: self.info.device, buffers: buffers.clone(), iova });
+            return Ok(());
+        }
+        let error = last();
+        // Drivers that need nothing of the kind have no function for it.
+        if error.raw_os_error() == Some(libc::ENOTSUP) {
+            return Ok(());
+        }
+        let what = "showing it the GPU's memory (is nvidia-peermem loaded?)".to_owned();
+        Err(DpdkError::Port { port: self.name.clone(), what, error, said: self.eal.said() })
+    }
+
+    /// Whether it is a network card, which writes packets into memory by itself; and no device that DPDK makes.
+    pub fn is_card(&self) -> bool {
+        if self.info.device.is_null() {
+            return false;
+        }
+        // SAFETY: the port's device is there as long as the port, on a bus, whose name ends with a zero byte.
+        let bus = unsafe { CStr::from_ptr(sys::rte_bus_name(sys::rte_dev_bus(self.info.device))) };
+        bus != c"vdev"
     }
 
     /// No more packets come.
@@ -203,6 +314,7 @@ impl Port {
             send_queues,
             mac: self.mac(),
             node: u32::try_from(node).ok(),
+            splitting: self.splitting,
         }
     }
 
@@ -222,6 +334,8 @@ impl Port {
 impl Drop for Port {
     fn drop(&mut self) {
         self.stop();
+        self.mapped = None;
+        let _lock = devices();
         let device = self.info.device;
         // SAFETY: it is stopped.
         unsafe { sys::rte_eth_dev_close(self.number) };
@@ -250,6 +364,7 @@ fn revive(number: u16) {
     if unsafe { sys::rte_eth_dev_is_valid_port(number) } != 0 {
         return;
     }
+    let _lock = devices();
     if let Some(text) = closed().get(&number) {
         // SAFETY: the text ends with a zero byte. Where it fails there is no port of this number, which is seen.
         unsafe { sys::rte_dev_probe(text.as_ptr()) };
@@ -286,6 +401,12 @@ fn text_of(device: *const sys::rte_device) -> Option<CString> {
         let comma: &[u8] = if arguments.is_empty() { b"" } else { b"," };
         CString::new([name, comma, arguments].concat()).ok()
     }
+}
+
+/// DPDK's list of devices is made for one thread.
+fn devices() -> MutexGuard<'static, ()> {
+    static DEVICES: Mutex<()> = Mutex::new(());
+    DEVICES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn number_of(name: &CStr) -> Option<u16> {

@@ -1,13 +1,14 @@
 //! A lane's packets, out of one queue or several.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Room};
 use portcullis_dpdk_sys as sys;
 
 use super::eal::know_this_thread;
+use super::gpudev::CommList;
 use super::memory::{Lists, Memory};
 use super::port::{Port, RING};
 use crate::live::{LiveError, Received, Receiver, checksum, nanoseconds};
@@ -59,6 +60,15 @@ pub(super) struct DpdkReceiver {
     ending: Arc<AtomicBool>,
     /// Packets that are taken after that: as many as may have come before.
     left: usize,
+    /// How the GPU gets to know of packets.
+    listing: Option<Listing>,
+}
+
+/// A lane's communication list.
+pub(super) struct Listing {
+    pub list: Arc<CommList>,
+    /// Packets that were dropped for want of a FREE item, which the lane's executor counts.
+    pub dropped: Arc<AtomicU64>,
 }
 
 impl DpdkReceiver {
@@ -69,7 +79,9 @@ impl DpdkReceiver {
         counts: Vec<u16>,
         most: usize,
         ending: Arc<AtomicBool>,
+        listing: Option<Listing>,
     ) -> DpdkReceiver {
+        let most = if listing.is_some() { most.min(CommList::MOST) } else { most };
         let left = queues.len() * usize::from(RING);
         DpdkReceiver {
             memory,
@@ -83,6 +95,7 @@ impl DpdkReceiver {
             most,
             ending,
             left,
+            listing,
         }
     }
 
@@ -99,8 +112,14 @@ impl DpdkReceiver {
         // as it says, and the packets are ours.
         let came = unsafe {
             held.mbufs.extend(most, |room| {
-                let came =
-                    sys::pc_receive(port, queue, memory, room, lies, most as u16, &raw mut bytes, &raw mut elsewhere);
+                let (bytes, elsewhere) = (&raw mut bytes, &raw mut elsewhere);
+                let came = match self.memory.rest() {
+                    None => sys::pc_receive(port, queue, memory, room, lies, most as u16, bytes, elsewhere),
+                    Some((rest, head)) => {
+                        let split = sys::pc_split { rest, head };
+                        sys::pc_receive_split(port, queue, memory, split, room, lies, most as u16, bytes, elsewhere)
+                    }
+                };
                 usize::from(came)
             })
         };
@@ -165,6 +184,11 @@ impl Receiver for DpdkReceiver {
         know_this_thread();
         let is_ending = self.ending.load(Ordering::Relaxed);
         let most = if is_ending { most.min(self.left) } else { most };
+        // An item of a list has so many packets, and no more.
+        let most = match &self.listing {
+            Some(_) => most.min(CommList::MOST.saturating_sub(self.gathered.descriptors.len())),
+            None => most,
+        };
         let now = if self.handing.metadata { nanoseconds() } else { 0 };
         let before = self.gathered.descriptors.len();
         let (count, mut got) = (self.queues.len(), 0);
@@ -214,6 +238,15 @@ impl Receiver for DpdkReceiver {
             return None;
         }
         let Lists { mut held, descriptors, metadata } = std::mem::replace(&mut self.gathered, self.memory.take_lists());
+        if let Some(Listing { list, dropped }) = &self.listing {
+            // Packets are in one piece each, and no more than an item has: without an item they are for the same reason always.
+            let Ok(Some(ready)) = list.populate(&mut held.mbufs) else {
+                dropped.fetch_add(held.mbufs.len() as u64, Ordering::Relaxed);
+                self.memory.put_lists(Lists { held, descriptors, metadata });
+                return None;
+            };
+            held.listed = Some(ready);
+        }
         held.memory = Some(self.memory.clone());
         let span = self.memory.span.clone();
         // SAFETY: each packet lies in a buffer of its own, with its room, and buffers begin at multiples of 64; the companion has them.

@@ -16,6 +16,9 @@ pub struct GpuProperties {
     /// The device that reaches its memory without being shown it, as [`DeviceInfo::id`](portcullis_core::device::DeviceInfo) has it
     /// (`cuda:0`). `None`: the memory is the host's, and any device may be shown it.
     pub device: Option<String>,
+    /// The device that reaches memory of the host's once it is registered, in the same way. `None`: it has to be shown that again by
+    /// whoever has packets there.
+    pub shown: Option<String>,
     /// Processors on it; 0 where nobody knows.
     pub processors: u32,
     /// Bytes of its memory.
@@ -97,14 +100,14 @@ pub trait GpuDriver: fmt::Debug + Send + Sync {
     /// It came from [`GpuDriver::allocate`], has not been given back, and nobody has it any more.
     unsafe fn free(&self, block: Block) -> Result<(), DriverError>;
 
-    /// Shows the GPU memory of the host's.
+    /// Shows the GPU memory of the host's; gives where it finds that.
     ///
     /// # Errors
     /// The GPU does not reach the memory then.
     ///
     /// # Safety
     /// From `start` on there are `size` bytes, until they are unregistered.
-    unsafe fn register(&self, start: NonNull<u8>, size: usize) -> Result<(), DriverError>;
+    unsafe fn register(&self, start: NonNull<u8>, size: usize) -> Result<u64, DriverError>;
 
     /// Undoes that.
     ///
@@ -167,6 +170,11 @@ impl Registration {
         self.with(|state| state.ledger.clone())
     }
 
+    /// Where the GPU finds memory of the host's that was registered.
+    pub fn found(&self, address: u64) -> Option<u64> {
+        self.with(|state| state.ledger.found(address))
+    }
+
     /// Why a call has failed last; it is asked once.
     pub fn failure(&self) -> Option<DriverError> {
         self.with(|state| state.failure.take())
@@ -198,8 +206,8 @@ impl Registration {
             return Err(DriverError::Other(format!("memory at {start:p} is registered already")));
         }
         // SAFETY: by the caller's promise.
-        unsafe { self.driver.register(start, size) }?;
-        self.with(|state| state.ledger.registered(start.as_ptr() as u64, size));
+        let found = unsafe { self.driver.register(start, size) }?;
+        self.with(|state| state.ledger.registered(start.as_ptr() as u64, size, found));
         Ok(())
     }
 

@@ -69,6 +69,8 @@ pub struct GpuInfo {
     pub is_ours: bool,
     /// As [`GpuProperties::device`].
     pub device: Option<String>,
+    /// As [`GpuProperties::shown`].
+    pub shown: Option<String>,
     /// Processors on it.
     pub processors: u32,
     /// Bytes of its memory.
@@ -107,7 +109,11 @@ impl Gpu {
             GpuSpec::Driver(driver) => {
                 let properties = driver.properties();
                 match found.into_iter().find(|it| properties.pci.as_deref().is_some_and(|pci| is_at(&it.name, pci))) {
-                    Some(it) => Gpu { eal, info: GpuInfo { device: properties.device, ..it }, registration: None },
+                    Some(it) => Gpu {
+                        eal,
+                        info: GpuInfo { device: properties.device, shown: properties.shown, ..it },
+                        registration: None,
+                    },
                     None => Gpu::register(eal, driver.clone(), properties)?,
                 }
             }
@@ -135,8 +141,9 @@ impl Gpu {
             let what = "registering its driver".to_owned();
             return Err(DpdkError::Gpu { gpu: name, what, error, why: None, said: eal.said() });
         }
-        let GpuProperties { device, processors, memory, page, node, .. } = properties;
-        let info = GpuInfo { name, number: id, is_ours: true, device, processors, memory, page: page.max(1), node };
+        let GpuProperties { device, shown, processors, memory, page, node, .. } = properties;
+        let info =
+            GpuInfo { name, number: id, is_ours: true, device, shown, processors, memory, page: page.max(1), node };
         Ok(Gpu { eal, info, registration: Some(registration) })
     }
 
@@ -163,6 +170,11 @@ impl Gpu {
     pub fn barrier(&self) -> Result<(), DpdkError> {
         // SAFETY: the GPU is there.
         self.check("waiting for what was written to it", unsafe { sys::rte_gpu_wmb(self.info.number) })
+    }
+
+    /// Where it finds memory of the host's that it was shown. DPDK's own driver takes such memory alone as is at the same address for both.
+    pub(super) fn found(&self, address: u64) -> u64 {
+        self.registration.as_ref().and_then(|it| it.found(address)).unwrap_or(address)
     }
 
     pub(super) fn number(&self) -> i16 {
@@ -259,6 +271,7 @@ fn all() -> Vec<GpuInfo> {
                 number,
                 is_ours: false,
                 device: None,
+                shown: None,
                 processors: info.processor_count,
                 memory: info.total_memory,
                 page: if info.page_size == 0 { PAGE } else { info.page_size },

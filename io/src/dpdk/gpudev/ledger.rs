@@ -21,7 +21,8 @@ pub struct Holdings {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ledger {
     blocks: BTreeMap<u64, Block>,
-    registered: BTreeMap<u64, usize>,
+    /// Its size, and where the GPU finds it.
+    registered: BTreeMap<u64, (usize, u64)>,
     mapped: BTreeMap<u64, (usize, u64)>,
 }
 
@@ -52,12 +53,16 @@ impl Ledger {
         })
     }
 
-    pub fn registered(&mut self, address: u64, size: usize) {
-        self.registered.insert(address, size);
+    pub fn registered(&mut self, address: u64, size: usize, found: u64) {
+        self.registered.insert(address, (size, found));
+    }
+
+    pub fn found(&self, address: u64) -> Option<u64> {
+        self.registered.get(&address).map(|(_, found)| *found)
     }
 
     pub fn unregister(&mut self, address: u64) -> Option<usize> {
-        self.registered.remove(&address)
+        self.registered.remove(&address).map(|(size, _)| size)
     }
 
     pub fn is_registered(&self, address: u64) -> bool {

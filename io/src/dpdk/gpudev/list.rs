@@ -26,6 +26,8 @@ pub(in crate::dpdk) struct CommList {
     count: u32,
     /// Bytes from where the processor has packets to where the GPU has them.
     shift: isize,
+    /// Whether the first pieces alone of packets in several are meant.
+    heads: bool,
     free: Mutex<Vec<u32>>,
 }
 
@@ -38,11 +40,12 @@ impl CommList {
     /// Packets of one item at most.
     pub const MOST: usize = sys::RTE_GPU_COMM_LIST_PKTS_MAX as usize;
 
-    /// A list of `count` items, for packets that the GPU has `shift` bytes further than the processor.
+    /// A list of `count` items, for packets that the GPU has `shift` bytes further than the processor; or for the heads of packets that
+    /// are split.
     ///
     /// # Errors
     /// [`DpdkError::Gpu`]; nothing is left behind then with a driver of this process.
-    pub fn new(gpu: &Arc<Gpu>, count: u32, shift: isize) -> Result<Arc<CommList>, DpdkError> {
+    pub fn new(gpu: &Arc<Gpu>, count: u32, shift: isize, heads: bool) -> Result<Arc<CommList>, DpdkError> {
         let items = gpu.whole(
             || {
                 // SAFETY: the GPU is there.
@@ -59,7 +62,8 @@ impl CommList {
                 Some(kept)
             },
         )?;
-        let list = CommList { gpu: gpu.clone(), items, count, shift, free: Mutex::new((0..count).rev().collect()) };
+        let list =
+            CommList { gpu: gpu.clone(), items, count, shift, heads, free: Mutex::new((0..count).rev().collect()) };
         for index in 0..count {
             // DPDK writes all states but the first, which is what memory of the GPU has.
             list.set(index, status::RTE_GPU_COMM_LIST_FREE);
@@ -68,27 +72,29 @@ impl CommList {
     }
 
     /// Items that are FREE.
+    #[cfg(test)]
     pub fn free(&self) -> usize {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Gives packets to the GPU; or back, where no item is FREE.
+    /// Gives packets to the GPU; `None` where no item is FREE. They stay where they are, and are nobody else's until the item is
+    /// cleaned up.
     ///
     /// # Errors
-    /// More than [`CommList::MOST`] packets, or one in several pieces. They are gone then, and the item is FREE.
-    pub fn populate(self: &Arc<Self>, mut mbufs: Mbufs) -> Result<Result<Ready, Mbufs>, DpdkError> {
+    /// More than [`CommList::MOST`] packets, or one in several pieces. The item is FREE then.
+    pub fn populate(self: &Arc<Self>, mbufs: &mut Mbufs) -> Result<Option<Ready>, DpdkError> {
         let index = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let Some(index) = index else { return Ok(Err(mbufs)) };
-        let count = u32::try_from(mbufs.len()).unwrap_or(u32::MAX);
-        // SAFETY: the item is ours and FREE; there are so many packets, and they are ours.
-        let result = unsafe { sys::pc_gpu_populate(self.item(index), mbufs.as_mut_ptr(), count, self.shift) };
+        let Some(index) = index else { return Ok(None) };
         // From here on the item becomes FREE by being dropped.
         let item = Item { list: self.clone(), index };
+        let (count, heads) = (u32::try_from(mbufs.len()).unwrap_or(u32::MAX), self.heads.into());
+        // SAFETY: the item is ours and FREE; there are so many packets, and they are ours.
+        let result = unsafe { sys::pc_gpu_populate(self.item(index), mbufs.as_mut_ptr(), count, self.shift, heads) };
         self.gpu.check(&format!("giving it {count} packets"), result)?;
-        Ok(Ok(Ready { item, mbufs }))
+        Ok(Some(Ready(item)))
     }
 
-    fn item(&self, index: u32) -> *mut sys::rte_gpu_comm_list {
+    pub(super) fn item(&self, index: u32) -> *mut sys::rte_gpu_comm_list {
         assert!(index < self.count);
         // SAFETY: there are so many items.
         unsafe { self.items.as_ptr().add(index as usize) }
@@ -136,40 +142,27 @@ impl Drop for Item {
     }
 }
 
-/// An item that the GPU has, with its packets. Dropped, it was in vain: it is FREE, and packets are back in their pools.
+/// An item that the GPU has. Dropped, it was in vain, and is FREE.
 #[derive(Debug)]
-pub(in crate::dpdk) struct Ready {
-    item: Item,
-    mbufs: Mbufs,
-}
+pub(in crate::dpdk) struct Ready(Item);
 
 /// An item that the GPU is through with.
 #[derive(Debug)]
-pub(in crate::dpdk) struct Done {
-    item: Item,
-    mbufs: Mbufs,
-}
+pub(in crate::dpdk) struct Done(Item);
 
 impl Ready {
-    /// Packets in it.
-    pub fn len(&self) -> usize {
-        self.mbufs.len()
-    }
-
     /// The packets have come back: well, or not.
     pub fn finish(self, well: bool) -> Done {
-        let Ready { item, mbufs } = self;
+        let Ready(item) = self;
         let to = if well { status::RTE_GPU_COMM_LIST_DONE } else { status::RTE_GPU_COMM_LIST_ERROR };
         item.list.set(item.index, to);
-        Done { item, mbufs }
+        Done(item)
     }
 }
 
 impl Done {
-    /// Has the item be FREE; the packets are the caller's.
-    pub fn cleanup(self) -> Mbufs {
-        let Done { item, mbufs } = self;
-        drop(item);
-        mbufs
+    /// Has the item be FREE: what it knew of packets is gone.
+    pub fn cleanup(self) {
+        drop(self.0);
     }
 }

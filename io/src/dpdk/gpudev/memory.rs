@@ -160,6 +160,11 @@ impl Registered {
         })?;
         Ok(Registered { gpu: gpu.clone(), start, owner })
     }
+
+    /// Where the GPU finds the first byte.
+    pub fn address(&self) -> u64 {
+        self.gpu.found(self.start.as_ptr() as u64)
+    }
 }
 
 impl Drop for Registered {

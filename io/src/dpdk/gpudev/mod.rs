@@ -9,20 +9,22 @@
 //! DPDK's own driver knows some GPUs by their numbers at the PCI bus, and is built where CUDA is. So that others work as well, and
 //! machines without any, a driver may be of this process ([`GpuDriver`]): DPDK takes it as one of its own.
 
+mod buffers;
 mod driver;
 mod flag;
 mod gpu;
 mod ledger;
-#[allow(dead_code, reason = "lanes are to have it")]
 mod list;
 mod memory;
 mod software;
 #[cfg(test)]
 mod tests;
 
+pub(super) use buffers::{Buffers, Writers};
 pub use driver::{Block, DriverError, GpuDriver, GpuProperties};
 pub use flag::Flag;
 pub use gpu::{Gpu, GpuInfo, GpuSpec, Mempool};
 pub use ledger::Holdings;
+pub(super) use list::{CommList, Ready};
 pub use memory::{CpuMapping, GpuMemory, Registered};
 pub use software::Software;

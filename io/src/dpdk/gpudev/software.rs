@@ -101,7 +101,7 @@ impl GpuDriver for Software {
         }
     }
 
-    unsafe fn register(&self, start: NonNull<u8>, size: usize) -> Result<(), DriverError> {
+    unsafe fn register(&self, start: NonNull<u8>, size: usize) -> Result<u64, DriverError> {
         self.with(|state| {
             if state.registered >= self.most_registered {
                 return Err(DriverError::Other(format!(
@@ -109,7 +109,7 @@ impl GpuDriver for Software {
                 )));
             }
             state.registered += 1;
-            Ok(())
+            Ok(start.as_ptr() as u64)
         })
     }
 

@@ -8,6 +8,8 @@ use super::list::CommList;
 use super::*;
 use crate::dpdk::eal::{Eal, EalOptions};
 use crate::dpdk::error::DpdkError;
+use crate::dpdk::memory::{Mbuf, Mbufs, Memory, Place};
+use portcullis_dpdk_sys as sys;
 
 const PAGE: usize = 64 << 10;
 
@@ -119,12 +121,12 @@ fn a_list_that_cannot_be_made_leaves_nothing_behind() {
     // The list, and for each item its packets; and states, where they are not in memory of the GPU.
     for most in 0..5 {
         let gpu = open(software().registering(most));
-        let error = CommList::new(&gpu, 8, 0).unwrap_err().to_string();
+        let error = CommList::new(&gpu, 8, 0, false).unwrap_err().to_string();
         assert!(error.contains("a communication list of 8 items"), "{error}");
         assert_eq!(gpu.holdings(), nothing(), "{most}");
     }
     let gpu = open(software());
-    assert!(matches!(CommList::new(&gpu, 0, 0), Err(DpdkError::Gpu { .. })));
+    assert!(matches!(CommList::new(&gpu, 0, 0, false), Err(DpdkError::Gpu { .. })));
     assert_eq!(gpu.holdings(), nothing());
 }
 
@@ -134,7 +136,7 @@ fn states_are_in_memory_of_the_gpu_where_the_host_reaches_it() {
         [(software(), 1, 1, 9), (software().apart(), 1, 1, 9), (software().without_mappings(), 0, 0, 10)]
     {
         let gpu = open(driver);
-        let list = CommList::new(&gpu, 8, 0).unwrap();
+        let list = CommList::new(&gpu, 8, 0, false).unwrap();
         let holdings = gpu.holdings().unwrap();
         assert_eq!((holdings.blocks, holdings.mapped, holdings.registered), (blocks, mapped, registered));
         assert_eq!(list.free(), 8);
@@ -160,7 +162,7 @@ impl GpuDriver for Broken {
         unreachable!("nothing was allocated")
     }
 
-    unsafe fn register(&self, _start: NonNull<u8>, _size: usize) -> Result<(), DriverError> {
+    unsafe fn register(&self, _start: NonNull<u8>, _size: usize) -> Result<u64, DriverError> {
         Err(DriverError::Other("the cable is loose".into()))
     }
 
@@ -190,7 +192,7 @@ fn a_driver_that_fails_or_panics_is_an_error() {
     assert!(Flag::new(&gpu).unwrap_err().to_string().contains("the cable is loose"));
     // DPDK's own functions with what the driver has never given.
     // SAFETY: what is not there is refused, and not touched.
-    let free = unsafe { portcullis_dpdk_sys::rte_gpu_mem_free(gpu.info().number, 0x1000 as *mut _) };
+    let free = unsafe { sys::rte_gpu_mem_free(gpu.info().number, 0x1000 as *mut _) };
     assert!(free < 0);
 }
 
@@ -198,4 +200,110 @@ fn a_driver_that_fails_or_panics_is_an_error() {
 fn a_gpu_that_dpdk_has_not_found_is_an_error() {
     let error = Gpu::open(eal(), &GpuSpec::Found { number: 31, device: "cuda:0".into() }).unwrap_err().to_string();
     assert!(error.contains("31") && error.contains("cuda:0"), "{error}");
+}
+
+/// So many packets, each of `bytes` bytes.
+fn take(memory: &Memory, count: usize, bytes: u32) -> Mbufs {
+    let mut mbufs = Mbufs::default();
+    // SAFETY: there is room for so many; all are taken, or the test fails.
+    unsafe {
+        mbufs.extend(count, |room| {
+            assert_eq!(sys::pc_take(memory.pool(), room, count), 0);
+            for index in 0..count {
+                assert!(!sys::pc_begin(*room.add(index), bytes).is_null());
+            }
+            count
+        });
+    }
+    mbufs
+}
+
+/// What the GPU sees of an item: its state, and where packets are and how long.
+fn seen(list: &CommList, index: u32) -> (u32, Vec<(u64, usize)>) {
+    // SAFETY: the item is there, as the library describes it, and memory of this GPU is the host's.
+    unsafe {
+        let item = &*list.item(index);
+        let packets = std::slice::from_raw_parts(item.pkt_list, item.num_pkts as usize);
+        (*item.status_d, packets.iter().map(|it| (it.addr as u64, it.size)).collect())
+    }
+}
+
+const FREE: u32 = sys::rte_gpu_comm_list_status::RTE_GPU_COMM_LIST_FREE;
+const READY: u32 = sys::rte_gpu_comm_list_status::RTE_GPU_COMM_LIST_READY;
+const DONE: u32 = sys::rte_gpu_comm_list_status::RTE_GPU_COMM_LIST_DONE;
+const ERROR: u32 = sys::rte_gpu_comm_list_status::RTE_GPU_COMM_LIST_ERROR;
+
+#[test]
+fn an_item_goes_from_free_to_ready_to_done_to_free() {
+    let gpu = open(software());
+    let memory = Memory::new(eal(), 2048, &Place::Gpu(gpu.clone()), &processor(), None).unwrap();
+    for shift in [0, 1 << 20] {
+        let list = CommList::new(&gpu, 2, shift, false).unwrap();
+        assert_eq!((seen(&list, 0), seen(&list, 1)), ((FREE, vec![]), (FREE, vec![])));
+        let (mut first, mut second, mut third) = (take(&memory, 3, 60), take(&memory, 1024, 70), take(&memory, 1, 80));
+        let ready = list.populate(&mut first).unwrap().unwrap();
+        let (state, packets) = seen(&list, 0);
+        let start = memory.span.as_ptr() as u64;
+        assert_eq!((state, packets.len(), list.free()), (READY, 3, 1));
+        assert!(packets.iter().all(|(address, size)| {
+            let at = address.wrapping_sub(shift as u64).wrapping_sub(start);
+            at < memory.span.len() as u64 && *size == 60
+        }));
+        let other = list.populate(&mut second).unwrap().unwrap();
+        assert_eq!((seen(&list, 1).1.len(), list.free()), (1024, 0));
+        // None is FREE, and the packet is still ours.
+        assert!(list.populate(&mut third).unwrap().is_none());
+        assert_eq!(third.len(), 1);
+        let done = ready.finish(true);
+        assert_eq!((seen(&list, 0).0, list.free()), (DONE, 0));
+        done.cleanup();
+        assert_eq!((seen(&list, 0), list.free()), ((FREE, vec![]), 1));
+        let error = other.finish(false);
+        assert_eq!(seen(&list, 1).0, ERROR);
+        drop(error);
+        // One that nobody has waited for.
+        drop(list.populate(&mut third).unwrap());
+        assert_eq!((seen(&list, 0), seen(&list, 1), list.free()), ((FREE, vec![]), (FREE, vec![]), 2));
+    }
+    let (all, home) = memory.count();
+    assert_eq!(all, home, "a packet is missing");
+    drop(memory);
+    assert_eq!(gpu.holdings(), nothing());
+}
+
+#[test]
+fn what_an_item_does_not_take_leaves_it_free() {
+    let gpu = open(software());
+    let memory = Memory::new(eal(), 2048, &Place::Gpu(gpu.clone()), &processor(), None).unwrap();
+    for shift in [0, 4096] {
+        let list = CommList::new(&gpu, 1, shift, false).unwrap();
+        let error = list.populate(&mut take(&memory, 1025, 60)).unwrap_err().to_string();
+        assert!(error.contains("1025 packets"), "{error}");
+        // In two pieces.
+        let mut two = Mbufs::default();
+        two.push(in_two_pieces(&memory));
+        assert!(list.populate(&mut two).is_err());
+        assert_eq!((seen(&list, 0), list.free()), ((FREE, vec![]), 1));
+        drop(list);
+        // Where their heads are meant it takes them.
+        let list = CommList::new(&gpu, 1, shift, true).unwrap();
+        let ready = list.populate(&mut two).unwrap().unwrap();
+        assert_eq!(seen(&list, 0).1.iter().map(|(_, size)| *size).collect::<Vec<_>>(), [60]);
+        ready.finish(true).cleanup();
+    }
+    let (all, home) = memory.count();
+    assert_eq!(all, home, "a packet is missing");
+}
+
+/// A packet of 60 bytes with 60 more in a second buffer.
+fn in_two_pieces(memory: &Memory) -> Mbuf {
+    let mut first = take(memory, 1, 60);
+    let second = take(memory, 1, 60).drain().next().unwrap();
+    // SAFETY: both are ours, and the second one is the first one's from then on.
+    unsafe { sys::pc_add(*first.as_mut_ptr(), second.into_raw()) };
+    first.drain().next().unwrap()
+}
+
+fn processor() -> Writers {
+    Writers::Processor { port: "net_null0".into(), driver: "net_null".into() }
 }

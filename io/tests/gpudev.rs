@@ -1,0 +1,340 @@
+//! DPDK's ports with packets in the memory of a GPU that there is not, and with header split. All tests share the process's one DPDK,
+//! without huge pages.
+#![cfg(all(target_os = "linux", feature = "dpdk"))]
+#![allow(unsafe_code)]
+
+mod support;
+
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+
+use portcullis_core::packet::{Action, Batch, Room};
+use portcullis_io::dpdk::gpudev::{Block, DriverError, GpuDriver, GpuProperties, GpuSpec, Software};
+use portcullis_io::dpdk::{Mempool, Options, Splitting, open};
+use portcullis_io::live::Loss;
+use support::{capture, drive, end, numbered, options, packets, turn};
+
+const MIXED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../samples/mixed.pcap");
+
+/// A driver that says what it has given, and what is not back yet.
+#[derive(Debug)]
+struct Watched {
+    driver: Software,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    blocks: Vec<Block>,
+    views: Vec<(u64, u64, usize)>,
+    registered: Vec<(u64, usize)>,
+    /// All that was ever allocated.
+    allocated: Vec<usize>,
+    barriers: usize,
+}
+
+impl Watched {
+    fn new(driver: Software) -> Arc<Watched> {
+        Arc::new(Watched { driver, state: Mutex::default() })
+    }
+
+    fn gpu(self: &Arc<Self>) -> GpuSpec {
+        GpuSpec::Driver(self.clone())
+    }
+
+    /// Whether bytes lie in its memory, by the address that the GPU has.
+    fn has(&self, address: u64, len: usize) -> bool {
+        let state = self.state.lock().unwrap();
+        state
+            .blocks
+            .iter()
+            .any(|block| address >= block.address && address + len as u64 <= block.address + block.size as u64)
+    }
+
+    /// Whether bytes lie in memory of the host's that it was shown.
+    fn is_shown(&self, address: u64, len: usize) -> bool {
+        let state = self.state.lock().unwrap();
+        state.registered.iter().any(|(start, size)| address >= *start && address + len as u64 <= start + *size as u64)
+    }
+
+    /// Whether bytes lie in its memory, by the address that the host has.
+    fn is_seen(&self, address: u64, len: usize) -> bool {
+        let state = self.state.lock().unwrap();
+        state.views.iter().any(|(_, view, size)| address >= *view && address + len as u64 <= view + *size as u64)
+    }
+
+    /// Nobody has anything of it.
+    fn is_empty(&self) -> bool {
+        let state = self.state.lock().unwrap();
+        state.blocks.is_empty() && state.views.is_empty() && state.registered.is_empty()
+    }
+}
+
+impl GpuDriver for Watched {
+    fn properties(&self) -> GpuProperties {
+        self.driver.properties()
+    }
+
+    fn allocate(&self, size: usize, align: usize) -> Result<u64, DriverError> {
+        let address = self.driver.allocate(size, align)?;
+        assert!(address.is_multiple_of(align as u64));
+        let mut state = self.state.lock().unwrap();
+        state.blocks.push(Block { address, size, align });
+        state.allocated.push(size);
+        Ok(address)
+    }
+
+    unsafe fn free(&self, block: Block) -> Result<(), DriverError> {
+        let mut state = self.state.lock().unwrap();
+        let at = state.blocks.iter().position(|it| *it == block).unwrap();
+        state.blocks.remove(at);
+        assert!(!state.views.iter().any(|(address, ..)| *address == block.address), "mapped yet");
+        // SAFETY: by the caller's promise.
+        unsafe { self.driver.free(block) }
+    }
+
+    unsafe fn register(&self, start: NonNull<u8>, size: usize) -> Result<u64, DriverError> {
+        // SAFETY: by the caller's promise.
+        let found = unsafe { self.driver.register(start, size) }?;
+        self.state.lock().unwrap().registered.push((start.as_ptr() as u64, size));
+        Ok(found)
+    }
+
+    unsafe fn unregister(&self, start: NonNull<u8>, size: usize) -> Result<(), DriverError> {
+        let mut state = self.state.lock().unwrap();
+        let at = state.registered.iter().position(|it| *it == (start.as_ptr() as u64, size)).unwrap();
+        state.registered.remove(at);
+        // SAFETY: by the caller's promise.
+        unsafe { self.driver.unregister(start, size) }
+    }
+
+    fn cpu_map(&self, address: u64, size: usize) -> Result<NonNull<u8>, DriverError> {
+        let view = self.driver.cpu_map(address, size)?;
+        self.state.lock().unwrap().views.push((address, view.as_ptr() as u64, size));
+        Ok(view)
+    }
+
+    unsafe fn cpu_unmap(&self, address: u64, size: usize, view: NonNull<u8>) -> Result<(), DriverError> {
+        let mut state = self.state.lock().unwrap();
+        let at = state.views.iter().position(|it| *it == (address, view.as_ptr() as u64, size)).unwrap();
+        state.views.remove(at);
+        // SAFETY: by the caller's promise.
+        unsafe { self.driver.cpu_unmap(address, size, view) }
+    }
+
+    fn barrier(&self) -> Result<(), DriverError> {
+        self.state.lock().unwrap().barriers += 1;
+        self.driver.barrier()
+    }
+}
+
+fn memory() -> Software {
+    Software::new(256 << 20)
+}
+
+/// Where the GPU and the host find the packets of a batch, and how long they are.
+fn places(batch: &Batch) -> Vec<(Option<u64>, u64, usize)> {
+    let (host, device) = (batch.span().as_ptr() as u64, batch.span().device_view().map(|view| view.address));
+    let of = |offset: u32| (device.map(|start| start + u64::from(offset)), host + u64::from(offset));
+    batch.descriptors().iter().map(|it| (of(it.offset).0, of(it.offset).1, it.length as usize)).collect()
+}
+
+fn transmit(batch: &Batch) -> Vec<u32> {
+    vec![Action::Tx as u32; batch.len()]
+}
+
+#[test]
+fn packets_go_through_memory_of_a_gpu_unchanged() {
+    let want = packets(Path::new(MIXED));
+    for (number, driver) in [memory(), memory().apart()].into_iter().enumerate() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("out.pcap");
+        let gpu = Watched::new(driver);
+        let port = format!("net_pcap{},rx_pcap={MIXED},tx_pcap={}", 20 + number, out.display());
+        let options = Options { mempool: Mempool::Gpu(gpu.gpu()), ..options(&[&port]) };
+        let mut seen = 0;
+        let ended = drive(&options, want.len() as u64, |_, batch| {
+            for (device, host, len) in places(batch) {
+                // Where the host has it is a view of the same bytes, which is another address where the GPU has memory of its own.
+                assert!(gpu.is_seen(host, len));
+                assert!(gpu.has(device.unwrap_or(host), len));
+                assert_eq!(device.is_some_and(|device| device != host), number == 1);
+                seen += 1;
+            }
+            transmit(batch)
+        });
+        assert_eq!(seen, want.len());
+        assert_eq!((ended.of(Action::Tx), ended.lost(Loss::Overload)), (want.len() as u64, 0));
+        assert_eq!(packets(&out), want);
+        assert!(gpu.is_empty(), "{gpu:?}");
+        // The communication list was filled, which ends with a barrier each time.
+        assert!(gpu.state.lock().unwrap().barriers > 0);
+    }
+}
+
+#[test]
+fn packets_change_their_lengths_and_are_put_together_in_memory_of_a_gpu() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let sent = numbered([60, 9018, 1514, 65000, 100]);
+    capture(&file("in.pcap"), &sent);
+    let gpu = Watched::new(memory().apart());
+    let port = format!("net_pcap22,rx_pcap={},tx_pcap={}", file("in.pcap").display(), file("out.pcap").display());
+    let options = Options { mempool: Mempool::Gpu(gpu.gpu()), ..options(&[&port]) };
+    let ended = drive(&options, 5, |_, batch| {
+        assert!(places(batch).iter().all(|(device, _, len)| gpu.has(device.unwrap(), *len)));
+        let shorter = batch.descriptors().iter().map(|it| (it.offset + 20, it.length - 20));
+        let shorter: Vec<_> =
+            shorter.map(|(offset, length)| portcullis_core::packet::Descriptor { offset, length }).collect();
+        batch.resize(shorter).unwrap();
+        transmit(batch)
+    });
+    assert_eq!(ended.received[0].put_together, 2);
+    let want: Vec<Vec<u8>> = sent.iter().map(|packet| packet[20..].to_vec()).collect();
+    assert_eq!(packets(&file("out.pcap")), want);
+    assert!(gpu.is_empty(), "{gpu:?}");
+}
+
+#[test]
+fn memory_of_the_hosts_is_shown_to_the_gpu() {
+    let want = packets(Path::new(MIXED));
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.pcap");
+    let gpu = Watched::new(memory());
+    let port = format!("net_pcap23,rx_pcap={MIXED},tx_pcap={}", out.display());
+    let options = Options { mempool: Mempool::Pinned(gpu.gpu()), ..options(&[&port]) };
+    drive(&options, want.len() as u64, |_, batch| {
+        assert!(places(batch).iter().all(|(device, host, len)| device.is_none() && gpu.is_shown(*host, *len)));
+        transmit(batch)
+    });
+    assert_eq!(packets(&out), want);
+    assert!(gpu.is_empty(), "{gpu:?}");
+}
+
+#[test]
+fn a_batch_has_no_more_packets_than_an_item_of_the_list() {
+    let gpu = Watched::new(memory());
+    let options = Options { mempool: Mempool::Gpu(gpu.gpu()), packets: 8192, ..options(&["net_null20"]) };
+    let mut run = open(&options).unwrap_or_else(|error| panic!("{error}"));
+    let receiver = &mut run.lanes[0].receiver;
+    while !receiver.is_full() {
+        assert!(receiver.receive(4096).unwrap() <= 1024);
+    }
+    let batch = receiver.close().unwrap();
+    assert_eq!(batch.len(), 1024);
+    drop(batch);
+    end(run);
+    assert!(gpu.is_empty(), "{gpu:?}");
+}
+
+#[test]
+fn without_a_free_item_packets_are_dropped_and_counted() {
+    let gpu = Watched::new(memory());
+    let options = Options { mempool: Mempool::Gpu(gpu.gpu()), items: 2, ..options(&["net_null21"]) };
+    let mut run = open(&options).unwrap_or_else(|error| panic!("{error}"));
+    let lane = &mut run.lanes[0];
+    let mut gather = |count: usize| {
+        assert_eq!(lane.receiver.receive(count).unwrap(), count);
+        lane.receiver.close()
+    };
+    let (first, second) = (gather(10).unwrap(), gather(20).unwrap());
+    assert!(gather(30).is_none() && gather(40).is_none());
+    // One that is through makes room for another one.
+    drop(first);
+    let third = gather(50).unwrap();
+    assert!(gather(60).is_none());
+    drop((second, third));
+    assert_eq!(lane.receiver.received().packets, 210);
+    lane.executor.tend().unwrap();
+    assert_eq!(lane.executor.carried().losses.of(Loss::Overload), 130);
+    turn(lane, |batch| transmit(batch));
+    assert_eq!(lane.executor.carried().of(Action::Tx), 64);
+    end(run);
+    assert!(gpu.is_empty(), "{gpu:?}");
+}
+
+#[test]
+fn a_gpu_that_does_not_do_it_leaves_nothing_behind() {
+    let said = |driver: Software, mempool: fn(GpuSpec) -> Mempool, port: &str| {
+        let gpu = Watched::new(driver);
+        let error = match open(&Options { mempool: mempool(gpu.gpu()), ..options(&[port]) }) {
+            Ok(_) => panic!("{port} opens"),
+            Err(error) => error.to_string(),
+        };
+        assert!(gpu.is_empty(), "{gpu:?}");
+        error
+    };
+    let error = said(Software::new(1 << 20), Mempool::Gpu, "net_null22");
+    assert!(error.contains("allocating") && error.contains("no memory for"), "{error}");
+    let error = said(memory().without_mappings(), Mempool::Gpu, "net_null23");
+    assert!(error.contains("net_null writes packets by the processor") && error.contains("--mempool host"), "{error}");
+    for most in [0, 1, 5] {
+        let error = said(memory().registering(most), Mempool::Pinned, "net_null24");
+        assert!(error.contains("is shown no more memory"), "{error}");
+    }
+    let error = said(memory().registering(3), Mempool::Gpu, "net_null25");
+    assert!(error.contains("communication list"), "{error}");
+    // The port was closed, and can be had again.
+    let run = open(&options(&["net_null25"])).unwrap_or_else(|error| panic!("{error}"));
+    end(run);
+}
+
+#[test]
+fn packets_are_split_and_go_out_whole() {
+    const HEAD: usize = 54;
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    // Shorter than a head, as long as one, longer, as long as fits, and longer than that.
+    let sent = numbered([20, 53, 54, 55, 60, 1514, 2048, 3000, 9018, 64]);
+    capture(&file("in.pcap"), &sent);
+    for (number, driver) in [None, Some(memory()), Some(memory().apart())].into_iter().enumerate() {
+        let out = file(&format!("out{number}.pcap"));
+        let port = format!("net_pcap{},rx_pcap={},tx_pcap={}", 24 + number, file("in.pcap").display(), out.display());
+        let gpu = driver.map(Watched::new);
+        let mempool = gpu.as_ref().map_or(Mempool::Host, |gpu| Mempool::Gpu(gpu.gpu()));
+        let options = Options { mempool, split: Some(HEAD as u16), room: Room::None, ..options(&[&port]) };
+        let run = open(&options).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(run.info[0].splitting, Some(Splitting::Copy));
+        let mut at = 0;
+        let kept: Vec<&Vec<u8>> = sent.iter().filter(|packet| packet.len() <= 2048).collect();
+        let ended = support::drive_run(run, kept.len() as u64, |_, batch| {
+            for (index, (device, host, _)) in places(batch).into_iter().enumerate() {
+                // Heads are in the host's memory, which the GPU is shown.
+                assert!(gpu.as_ref().is_none_or(|gpu| gpu.is_shown(host, HEAD) && !gpu.is_seen(host, 1)));
+                assert_eq!(device, None);
+                assert_eq!(batch.descriptors()[index].length as usize, kept[at].len());
+                let packet = batch.packet_mut(index);
+                let head = packet.len().min(HEAD);
+                assert_eq!(packet[..head], kept[at][..head]);
+                packet[..head].reverse();
+                // What is behind the head is somewhere else: what is written here goes nowhere.
+                packet[head..].fill(0xee);
+                at += 1;
+            }
+            transmit(batch)
+        });
+        assert_eq!(ended.received[0].refused, 2);
+        let want = kept.iter().map(|packet| {
+            let (head, rest) = packet.split_at(packet.len().min(HEAD));
+            head.iter().rev().chain(rest).copied().collect::<Vec<u8>>()
+        });
+        let want: Vec<Vec<u8>> = want.collect();
+        assert_eq!(packets(&out), want);
+        if let Some(gpu) = gpu {
+            assert!(gpu.is_empty(), "{gpu:?}");
+            // The rests of all packets that there may be at a time had room in the GPU's memory.
+            assert!(gpu.state.lock().unwrap().allocated.iter().any(|size| *size >= 4096 * 2048));
+        }
+    }
+}
+
+#[test]
+fn packets_that_have_to_be_in_one_piece_are_not_split() {
+    let said = |options: Options| match open(&options) {
+        Ok(_) => panic!("{options:?} opens"),
+        Err(error) => error.to_string(),
+    };
+    let error = said(Options { split: Some(64), room: Room::Both, ..options(&["net_null26"]) });
+    assert!(error.contains("header split at 64 bytes") && error.contains("in one piece"), "{error}");
+}
