@@ -7,7 +7,8 @@
 //!   is kept in a folder of the user's for the next run. A machine without NVRTC can be given what was made
 //!   elsewhere ([`CUBINS`], [`cubins`]);
 //! - the device gets what the filter may touch of each packet and no more, out of memory that is pinned:
-//!   the source's own where packets lie close together, else a copy. Only what may have changed comes back;
+//!   the source's own where packets lie close together, else a copy. Only what may have changed comes back. Packets in
+//!   the device's own memory, where a network card has put them, are filtered there ([`memory`] is for sources);
 //! - batches are handed over in one of five ways (the modules of `dispatch`): copies and launches in
 //!   streams, one batch at a time or several at once; a graph for each slot; kernels queued ahead that wait
 //!   for a value in memory; or one kernel that stays and polls;

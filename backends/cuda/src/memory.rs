@@ -234,6 +234,25 @@ impl Drop for HostMemory {
     }
 }
 
+/// How a device finds memory that it need not be shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct View {
+    /// The first byte's address.
+    pub address: CUdeviceptr,
+    /// It is the device's own, or nobody else's: what is there is filtered there. Else it is the host's, over the bus.
+    pub is_own: bool,
+}
+
+impl View {
+    /// That which the device of this id has of a span.
+    pub fn of(span: &Span, device: &str) -> Option<View> {
+        let view = span.device_view()?;
+        let is_own = view.device == device;
+        let known = is_own || view.device == EVERY_DEVICE;
+        known.then(|| View { address: view.address, is_own: is_own || !span.is_on_host() })
+    }
+}
+
 /// Memory of a source's, pinned where it lies. The driver pins memory for the whole process and once, so sessions share
 /// it, and the last one that has it gives it back.
 #[derive(Debug)]
@@ -284,11 +303,6 @@ impl Registration {
     /// API's "Unified Addressing", which 64-bit systems have).
     pub fn address(&self) -> u64 {
         self.address
-    }
-
-    /// The memory.
-    pub fn span(&self) -> &Arc<Span> {
-        &self.span
     }
 }
 

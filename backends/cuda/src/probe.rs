@@ -188,8 +188,9 @@ impl CudaDevice {
             ("multiprocessors", processors.to_string()),
         ];
         if unfit.is_none() {
-            // What `pipelined` does; resident kernels and graphs have slots of their own, which the host fills.
-            limits.push((READS_IN_PLACE, "yes, by pipelined and inline, where it can be pinned".into()));
+            // Resident kernels and graphs have slots of their own, which the host fills.
+            let how = "yes: its own memory; the host's by pipelined and inline, where it can be pinned";
+            limits.push((READS_IN_PLACE, how.into()));
         }
         limits.push(match &unfit {
             Some(reason) => (RUNS_NO_FILTER, reason.clone()),

@@ -1,11 +1,21 @@
 
 // A launch, as the host posts it: packets `first` to `first + count` of a slot, whose bytes are `words` words from byte
 // `start` of the slot's packets. `given` and `returned` are in the host's memory, `inside` in the device's, where as
-// much is as is given. `turn` is written last.
+// much is as is given. Where `place` is not 0 the packets are in the device's memory from there on, and there are no words
+// of theirs. `turn` is written last.
+//
+// Packets at `place` were written by a network card, by a copy or by another kernel before the host posted the entry, maybe
+// where a packet lay that this kernel has read before. They are read by plain loads, which a multiprocessor's own cache
+// (L1) may answer. It holds nothing from before: the block's turn was read by `ld.acquire.sys`, or the kernel began after the
+// post, and either lets go of what the cache had; the barrier behind it has that hold for all threads of the block. What a network
+// card has written is in the device's memory, or its L2, when the host posts: it comes in order with what tells the host of
+// it, or the host has had it flushed (`Gpu::flush_remote_writes`). Loads by the path for constants (`ld.global.nc`) are
+// not for such memory: its cache would not be let go of while the kernel stays. Compilers take it for `const ... *__restrict__`
+// parameters of kernels only, which these have none of; nor has the filter's function.
 typedef struct {
-    uchar *given, *inside, *returned;
+    uchar *given, *inside, *returned, *place;
     uint first, count, packets, bytes, start, words;
-    uint turn, unused[3];
+    uint turn, unused;
 } pc_entry;
 
 #ifdef __CUDACC_RTC__
@@ -72,7 +82,7 @@ static __device__ __forceinline__ uint pc_part(pc_extent extent, uint index)
 static __device__ __forceinline__ uint pc_start(const pc_entry *entry, uint index)
 {
     if (index >= entry->packets) return entry->bytes;
-    return (pc_load4(entry->given + 16u + 8u * index) - (PC_MOVES ? 128u : 0u)) & ~3u;
+    return (pc_load4(entry->given + PC_HEAD + 8u * index) - (PC_MOVES ? 128u : 0u)) & ~3u;
 }
 
 // Brings inside what the filter needs of packets `first` to `first + here`, at most as many as there are threads: words
@@ -90,7 +100,7 @@ static __device__ __forceinline__ void pc_bring(const pc_entry *entry, uint firs
     uint4 parts[4] = {make_uint4(0u, 0u, 0u, 0u), make_uint4(0u, 0u, 0u, 0u), make_uint4(0u, 0u, 0u, 0u), make_uint4(0u, 0u, 0u, 0u)};
     bool has_edge = PC_SEES && pc_is_edge(extent, &word);
 
-    if (lane < here) descriptor = pc_load8(entry->given + 16u + 8u * (first + lane));
+    if (lane < here) descriptor = pc_load8(entry->given + PC_HEAD + 8u * (first + lane));
     if (PC_METADATA) {
         #pragma unroll
         for (uint i = 0u; i < 5u; i++) if (lane + i * step < 5u * here) known[i] = pc_load4(metadata + lane + i * step);
@@ -102,7 +112,7 @@ static __device__ __forceinline__ void pc_bring(const pc_entry *entry, uint firs
     }
 
     uint *to = (uint *)(entry->inside + at.packets), *to_metadata = (uint *)(entry->inside + at.metadata) + 5u * first;
-    if (lane < here) *(uint2 *)(entry->inside + 16u + 8u * (first + lane)) = descriptor;
+    if (lane < here) *(uint2 *)(entry->inside + PC_HEAD + 8u * (first + lane)) = descriptor;
     if (PC_METADATA) {
         #pragma unroll
         for (uint i = 0u; i < 5u; i++) if (lane + i * step < 5u * here) to_metadata[lane + i * step] = known[i];
@@ -142,7 +152,7 @@ static __device__ __forceinline__ void pc_filter_chunk(const pc_entry *entry, co
     pc_returned back = pc_returned_of(entry->packets);
     uchar *inside = entry->inside, *returned = entry->returned;
     uint start = entry->start / 4u, words = entry->words;
-    if (PC_SEES && here < entry->count) {
+    if (PC_SEES && !entry->place && here < entry->count) {
         // Where the parts of an entry begin is for the descriptors to say.
         uint from = pc_start(entry, first), to = pc_start(entry, first + here);
         start = from / 4u;
@@ -152,10 +162,10 @@ static __device__ __forceinline__ void pc_filter_chunk(const pc_entry *entry, co
     __syncthreads();
     if (threadIdx.x < here) {
         pc_filter_packet(
-            inside + at.packets, (pc_descriptor *)(inside + 16u), (const uint *)(inside + at.metadata), returned,
+            entry->place ? entry->place : inside + at.packets, (pc_descriptor *)(inside + PC_HEAD), (const uint *)(inside + at.metadata), returned,
             (uint *)(returned + back.targets), first + threadIdx.x PC_WITH(maps));
     }
     __syncthreads();
-    if (PC_MOVES) pc_take_back(returned + back.ends, inside + 16u, 2u * first, 2u * here);
+    if (PC_MOVES) pc_take_back(returned + back.ends, inside + PC_HEAD, 2u * first, 2u * here);
     if (PC_SEES && PC_WRITES) pc_take_back(returned + back.changed, inside + at.packets, start, words);
 }

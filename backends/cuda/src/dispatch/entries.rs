@@ -8,12 +8,12 @@ use portcullis_core::device::plan::{Bounds, Layout, Needs};
 use portcullis_core::device::{CancelToken, DeviceError, Imported};
 use portcullis_core::packet::{Batch, Span};
 
-use super::slots::{Inside, Shape, Slot};
+use super::slots::{InPlace, Inside, Shape, Slot};
 use crate::api::Code;
 use crate::context::{Context, Resident};
 use crate::device::Gpu;
 use crate::maps::Maps;
-use crate::memory::{Buffer, HostMemory};
+use crate::memory::{Buffer, HostMemory, View};
 use crate::wait;
 
 /// A launch: packets `first` to `first + count` of a slot.
@@ -23,6 +23,7 @@ pub(crate) struct Entry {
     given: u64,
     inside: u64,
     returned: u64,
+    place: u64,
     first: u32,
     count: u32,
     packets: u32,
@@ -39,6 +40,7 @@ impl Entry {
             given: slot.given().address(),
             inside: slot.inside().address(),
             returned: slot.returned().address(),
+            place: slot.place,
             first: first as u32,
             count: count as u32,
             packets: slot.packets as u32,
@@ -52,6 +54,7 @@ impl Entry {
 /// Bytes from entry to entry, and where in one its turn is.
 const STRIDE: usize = 64;
 const TURN: usize = size_of::<Entry>();
+const _: () = assert!(TURN + 4 <= STRIDE);
 
 /// A ring of entries, and of the answers to them, in pinned memory that kernels reach.
 ///
@@ -229,7 +232,7 @@ impl<K: Answering> Drop for Posting<K> {
 
 impl<K: Answering> Launcher for Posting<K> {
     type Buffers = Slot;
-    type Import = ();
+    type Import = InPlace;
     /// The entry's number.
     type Ticket = u64;
 
@@ -237,19 +240,23 @@ impl<K: Answering> Launcher for Posting<K> {
         &self.kernels.gpu().id
     }
 
-    fn announce(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
-        Ok(Imported::Copied)
+    fn reaches(&self, span: &Span) -> bool {
+        span.is_on_host() || View::of(span, self.id()).is_some()
     }
 
-    fn place(&mut self, batch: &Batch, _: Needs) -> (Layout, Option<()>) {
+    fn announce(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
+        Ok(InPlace::announced(span, self.id()))
+    }
+
+    fn place(&mut self, batch: &Batch, needs: Needs) -> (Layout, Option<InPlace>) {
         self.sizes = self.kernels.sizes(batch.len());
-        (Layout::Packed, None)
+        InPlace::place(batch, needs, self.id())
     }
 
     fn bounds(&self, layout: Layout) -> Bounds {
-        let (packets, binding) = self.sizes;
+        let (packets, bytes) = self.sizes;
         let packets = if layout == Layout::Unseen { self.kernels.unseen() } else { packets };
-        Bounds { binding, alignment: 4, packets }
+        InPlace::bounds(layout, packets, bytes)
     }
 
     fn parts(&self) -> usize {
@@ -262,7 +269,7 @@ impl<K: Answering> Launcher for Posting<K> {
 
     fn make_room(
         &mut self,
-        parts: &mut dyn Iterator<Item = Part<'_, ()>>,
+        parts: &mut dyn Iterator<Item = Part<'_, InPlace>>,
         effects: Effects,
         slots: &mut [Slot],
     ) -> Result<(), DeviceError> {
@@ -272,7 +279,7 @@ impl<K: Answering> Launcher for Posting<K> {
         let mut quiet = None;
         let places = slots.len();
         for (number, part) in parts.enumerate() {
-            let (slot, shape) = (&mut slots[number % places], Shape::of(&part, effects, false));
+            let (slot, shape) = (&mut slots[number % places], Shape::of_slot(&part, effects));
             if quiet.is_none() && !slot.has_room(&shape, Inside::Given) {
                 quiet = Some(gpu.context.quiet().map_err(failed)?);
             }
@@ -281,19 +288,19 @@ impl<K: Answering> Launcher for Posting<K> {
         Ok(())
     }
 
-    fn upload(&mut self, part: &Part<'_, ()>, effects: Effects, slot: &mut Slot) -> Result<(), DeviceError> {
+    fn upload(&mut self, part: &Part<'_, InPlace>, effects: Effects, slot: &mut Slot) -> Result<(), DeviceError> {
         let gpu = self.kernels.gpu();
-        let shape = Shape::of(part, effects, false);
+        let shape = Shape::of_slot(part, effects);
         let reserved = slot.reserve(&gpu.context, &shape, Inside::Given);
         reserved.map_err(|code| gpu.no_room("a batch", code))?;
         // SAFETY: the part that the slot was used for last was waited for (`Launcher`).
         unsafe { slot.write(part, effects, &shape) };
-        Ok(())
+        slot.flush(gpu)
     }
 
     fn launch(
         &mut self,
-        _: &Part<'_, ()>,
+        _: &Part<'_, InPlace>,
         effects: Effects,
         slot: &mut Slot,
         first: usize,

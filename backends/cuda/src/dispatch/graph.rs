@@ -15,11 +15,12 @@ use portcullis_core::device::plan::{Bounds, Layout, Needs};
 use portcullis_core::device::{CancelToken, DeviceError, Imported};
 use portcullis_core::packet::{Batch, Span};
 
-use super::slots::{HEAD, Inside, Shape, Slot};
+use super::slots::{HEAD, InPlace, Inside, Shape, Slot};
 use crate::api::{Code, check};
 use crate::compile::{BLOCK, Loaded};
 use crate::context::{Context, Handle};
 use crate::device::{Event, Gpu, Stream, Tickets};
+use crate::memory::View;
 use crate::wait;
 
 /// Parts of a batch that are launched before the first has come back.
@@ -66,23 +67,27 @@ impl Graphs {
 
 impl Launcher for Graphs {
     type Buffers = Buffers;
-    type Import = ();
+    type Import = InPlace;
     type Ticket = Arc<Event>;
 
     fn id(&self) -> &str {
         &self.gpu.id
     }
 
-    fn announce(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
-        Ok(Imported::Copied)
+    fn reaches(&self, span: &Span) -> bool {
+        span.is_on_host() || View::of(span, self.id()).is_some()
     }
 
-    fn place(&mut self, _: &Batch, _: Needs) -> (Layout, Option<()>) {
-        (Layout::Packed, None)
+    fn announce(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
+        Ok(InPlace::announced(span, self.id()))
     }
 
-    fn bounds(&self, _: Layout) -> Bounds {
-        Bounds { binding: BYTES, alignment: 4, packets: PACKETS }
+    fn place(&mut self, batch: &Batch, needs: Needs) -> (Layout, Option<InPlace>) {
+        InPlace::place(batch, needs, self.id())
+    }
+
+    fn bounds(&self, layout: Layout) -> Bounds {
+        InPlace::bounds(layout, PACKETS, BYTES)
     }
 
     fn parts(&self) -> usize {
@@ -95,14 +100,15 @@ impl Launcher for Graphs {
         Buffers { graph: None, slot: Slot::default(), stream, ended: Tickets::default(), last: None }
     }
 
-    fn upload(&mut self, part: &Part<'_, ()>, effects: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
-        let shape = Shape::of(part, effects, false);
+    fn upload(&mut self, part: &Part<'_, InPlace>, effects: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
+        let shape = Shape::of_slot(part, effects);
         let _here = self.gpu.enter()?;
         let reserved = buffers.slot.reserve(&self.gpu.context, &shape, Inside::GivenAndAnswers);
         reserved.map_err(|code| self.gpu.no_room("a batch", code))?;
         // SAFETY: the part that the slot was used for last was waited for (`Launcher`).
         unsafe { buffers.slot.write(part, effects, &shape) };
-        // It is made for the memory that the slot had then.
+        buffers.slot.flush(&self.gpu)?;
+        // It is made for the memory that the slot had then, and for packets that are, or are not, in it.
         if buffers.graph.as_ref().is_none_or(|graph| graph.memory != Memory::of(&buffers.slot)) {
             buffers.graph = None;
             let made = Executable::new(&self.kernel, &buffers.slot, effects, &buffers.stream);
@@ -113,7 +119,7 @@ impl Launcher for Graphs {
 
     fn launch(
         &mut self,
-        _: &Part<'_, ()>,
+        _: &Part<'_, InPlace>,
         effects: Effects,
         buffers: &mut Buffers,
         first: usize,
@@ -188,7 +194,7 @@ impl Launcher for Graphs {
 struct Sizes {
     given: usize,
     answers: usize,
-    /// Nothing where the filter does not change them.
+    /// Nothing where the filter does not change them, or they are not in the slot.
     ends: usize,
     changed: usize,
 }
@@ -201,7 +207,7 @@ impl Sizes {
             given,
             answers: slot.returned_at.answers(),
             ends: size(effects.moves_ends, slot.packets * 8),
-            changed: size(effects.writes_packets, slot.bytes),
+            changed: size(effects.writes_packets && slot.place == 0, slot.bytes),
         }
     }
 }
@@ -291,13 +297,18 @@ fn row(bytes: usize) -> CUDA_MEMCPY3D {
     }
 }
 
-/// Where a slot's memory is, on either side.
+/// Where a slot's memory is, on either side, and whether packets are elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Memory([u64; 4]);
+struct Memory {
+    addresses: [u64; 4],
+    in_place: bool,
+}
 
 impl Memory {
     fn of(slot: &Slot) -> Memory {
-        Memory([slot.given().address(), slot.inside().address(), slot.answers().address(), slot.returned().address()])
+        let addresses =
+            [slot.given().address(), slot.inside().address(), slot.answers().address(), slot.returned().address()];
+        Memory { addresses, in_place: slot.place != 0 }
     }
 }
 

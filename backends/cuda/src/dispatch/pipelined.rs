@@ -1,7 +1,7 @@
 //! `pipelined`, the default, and `inline`: copies in, the kernel, copies out, each in a stream of its own, so
 //! that several batches are under way at once; or, one batch at a time, in one.
 //!
-//! Packets that lie close together are copied by the device from where they are, out of memory that was
+//! Packets in the device's own memory are filtered there. Of the host's, those that lie close together are copied by the device from where they are, out of memory that was
 //! registered for that. Packets in frames of their own, as a ring delivers them, are read there by the kernel, over the bus,
 //! and written there. Of other packets far apart the host gathers what the filter may touch.
 
@@ -18,7 +18,7 @@ use portcullis_core::packet::{Batch, Span};
 use super::slots::{HEAD, Inside, Shape, Slot};
 use crate::compile::Loaded;
 use crate::device::{Event, Gpu, Tickets};
-use crate::memory::{Registration, Registrations};
+use crate::memory::{Registration, Registrations, View};
 use crate::wait;
 
 /// Packets in a part: enough to keep any device busy, and few enough that a large batch is copied in, filtered
@@ -55,7 +55,27 @@ pub(crate) struct Buffers {
     waits: bool,
 }
 
-type Part<'a> = offload::Part<'a, Arc<Registration>>;
+/// Memory of a batch's that the device reaches where it is.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    address: u64,
+    span: Arc<Span>,
+    /// Of the host's that was registered for that.
+    _registration: Option<Arc<Registration>>,
+}
+
+/// How a device reaches a batch's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// Not by itself.
+    Copies,
+    /// The host's, over the bus.
+    Bus,
+    /// Its own.
+    Own,
+}
+
+type Part<'a> = offload::Part<'a, Memory>;
 
 impl Pipelined {
     pub fn new(gpu: Arc<Gpu>, loaded: Loaded) -> Pipelined {
@@ -78,7 +98,7 @@ impl Pipelined {
         let (at, maps) = (slot.given_at, self.loaded.maps.addresses());
         let (mut base, mut lanes) = (part.base(first) as u32, count as u32);
         let mut addresses = self.loaded.arguments.iter().map(|argument| match argument {
-            Argument::Arena { .. } if let Some(memory) = in_place(part) => memory.address(),
+            Argument::Arena { .. } if let Some(memory) = in_place(part) => memory.address,
             // An address before the packets, as a number: the kernel adds an offset before it reads anything.
             Argument::Arena { .. } => (given + at.packets as u64).wrapping_sub(buffers.origin),
             Argument::Descriptors { .. } => given + HEAD as u64,
@@ -99,7 +119,7 @@ impl Pipelined {
         // SAFETY: the arguments are those that the writer has named, an address or a word each. The kernel stays within
         // its buffers, whatever the filter: it ends before lane `first + count`, for whose packets the slot has
         // descriptors, metadata and verdicts; packets it reaches at their bytes and rooms, which lie in the slot or in the
-        // registered span (`Carver::carve`, `plan::cut`), and in the `PAST_END` bytes behind. Indices into the filter's own arrays are clamped. The slot
+        // batch's span (`Carver::carve`, `Batch::from_frames`, `plan::cut`), and in the `PAST_END` bytes behind. Indices into the filter's own arrays are clamped. The slot
         // is the session's until the launch was waited for (`Launcher`).
         let launched = unsafe { kernel.launch(kernel.blocks_for(lanes), &mut arguments, &self.gpu.kernels) };
         launched.map_err(|code| self.gpu.failed("does not launch the filter", code))
@@ -107,12 +127,12 @@ impl Pipelined {
 }
 
 /// The memory that the kernel finds the part's packets in, where it is the batch's own.
-fn in_place<'a>(part: &Part<'a>) -> Option<&'a Registration> {
-    part.import().filter(|_| part.layout() == Layout::InPlace).map(|memory| &**memory)
+fn in_place<'a>(part: &Part<'a>) -> Option<&'a Memory> {
+    part.import().filter(|_| part.layout() == Layout::InPlace)
 }
 
-/// Where the packets of a batch are to lie. `registered`: the device reaches them where they are.
-fn layout(batch: &Batch, needs: Needs, registered: bool) -> Layout {
+/// Where the packets of a batch are to lie.
+fn layout(batch: &Batch, needs: Needs, reach: Reach) -> Layout {
     // One pass, without branches: it is most of what the host does for a packet.
     let (mut offsets, mut wanted) = (0, 0_u64);
     for d in batch.descriptors() {
@@ -121,6 +141,10 @@ fn layout(batch: &Batch, needs: Needs, registered: bool) -> Layout {
     }
     // The kernel counts on words, but for filters that move packets anyway.
     let aligned = needs.room || offsets % 4 == 0;
+    if aligned && reach == Reach::Own {
+        return Layout::InPlace;
+    }
+    let registered = reach == Reach::Bus;
     if !aligned || (!registered && plan::pays_to_pack(batch, needs)) {
         return Layout::Packed;
     }
@@ -135,23 +159,41 @@ fn layout(batch: &Batch, needs: Needs, registered: bool) -> Layout {
 
 impl Launcher for Pipelined {
     type Buffers = Buffers;
-    type Import = Arc<Registration>;
+    type Import = Memory;
     type Ticket = Arc<Event>;
 
     fn id(&self) -> &str {
         &self.gpu.id
     }
 
+    fn reaches(&self, span: &Span) -> bool {
+        span.is_on_host() || View::of(span, &self.gpu.id).is_some()
+    }
+
     fn announce(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
+        if View::of(span, &self.gpu.id).is_some() {
+            return Ok(Imported::InPlace);
+        }
         let registered = self.registrations.get(&self.gpu.context, span, true).is_some();
         Ok(if registered { Imported::InPlace } else { Imported::Copied })
     }
 
-    fn place(&mut self, batch: &Batch, needs: Needs) -> (Layout, Option<Arc<Registration>>) {
+    fn place(&mut self, batch: &Batch, needs: Needs) -> (Layout, Option<Memory>) {
         let (context, span) = (&self.gpu.context, batch.span());
-        let registration = self.registrations.get(context, span, span.allocated() >= Registrations::WORTH_IT);
-        let layout = layout(batch, needs, registration.is_some());
-        (layout, registration.filter(|_| layout != Layout::Packed))
+        let view = View::of(span, &self.gpu.id);
+        let registration = match view {
+            Some(_) => None,
+            None => self.registrations.get(context, span, span.allocated() >= Registrations::WORTH_IT),
+        };
+        let (reach, address) = match (view, &registration) {
+            (Some(View { is_own: true, address }), _) => (Reach::Own, address),
+            (Some(View { is_own: false, address }), _) => (Reach::Bus, address),
+            (None, Some(registration)) => (Reach::Bus, registration.address()),
+            (None, None) => (Reach::Copies, 0),
+        };
+        let layout = layout(batch, needs, reach);
+        let reached = reach != Reach::Copies && layout != Layout::Packed;
+        (layout, reached.then(|| Memory { address, span: span.clone(), _registration: registration }))
     }
 
     fn bounds(&self, layout: Layout) -> Bounds {
@@ -181,14 +223,18 @@ impl Launcher for Pipelined {
         let queued = unsafe {
             let given = slot.inside().bring_in(0, slot.given().host(), written, &gpu.uploads);
             match from {
-                Some(registration) => given.and_then(|()| {
-                    let start = registration.span().as_ptr().add(part.bytes().start as usize);
+                Some(memory) => given.and_then(|()| {
+                    let start = memory.span.as_ptr().add(part.bytes().start as usize);
                     slot.inside().bring_in(at.packets, start, slot.bytes, &gpu.uploads)
                 }),
                 None => given,
             }
         };
         queued.map_err(|code| gpu.failed("does not take a copy", code))?;
+        if in_place(part).is_some() {
+            gpu.flush_remote_writes()
+                .map_err(|code| gpu.failed("does not see what was written to its memory", code))?;
+        }
         buffers.waits = !Arc::ptr_eq(&gpu.uploads, &gpu.kernels);
         if buffers.waits {
             gpu.uploads.record_in(&mut buffers.ready).map_err(|code| gpu.failed("has no event to give", code))?;
@@ -289,9 +335,20 @@ mod tests {
     fn packets_in_frames_are_read_where_they_are() {
         let packets = vec![vec![0; 60]; 10];
         for needs in [Needs { window: 54, room: false }, Needs { window: u32::MAX, room: true }] {
-            assert_eq!(layout(&Batch::in_frames(&packets).unwrap(), needs, true), Layout::InPlace);
-            assert_eq!(layout(&Batch::in_frames(&packets).unwrap(), needs, false), Layout::Packed);
+            assert_eq!(layout(&Batch::in_frames(&packets).unwrap(), needs, Reach::Bus), Layout::InPlace);
+            assert_eq!(layout(&Batch::in_frames(&packets).unwrap(), needs, Reach::Copies), Layout::Packed);
         }
+    }
+
+    #[test]
+    fn packets_in_the_devices_own_memory_stay_there() {
+        let headers = Needs { window: 54, room: false };
+        for (stride, first, length) in [(64, 0, 60), (2112, 0, 1500), (320, 128, 60)] {
+            assert_eq!(layout(&batch(stride, first, length), headers, Reach::Own), Layout::InPlace);
+        }
+        // Filters that move packets take them wherever they begin; others count on words.
+        assert_eq!(layout(&batch(320, 130, 60), Needs { room: true, ..headers }, Reach::Own), Layout::InPlace);
+        assert_eq!(layout(&batch(320, 130, 60), headers, Reach::Own), Layout::Packed);
     }
 
     fn batch(stride: u32, first: u32, length: u32) -> Batch {
@@ -302,17 +359,17 @@ mod tests {
     #[test]
     fn packets_far_apart_or_off_the_words_are_gathered() {
         let headers = Needs { window: 54, room: false };
-        assert_eq!(layout(&batch(64, 0, 60), headers, true), Layout::Copied);
-        assert_eq!(layout(&batch(64, 0, 60), headers, false), Layout::Copied);
+        assert_eq!(layout(&batch(64, 0, 60), headers, Reach::Bus), Layout::Copied);
+        assert_eq!(layout(&batch(64, 0, 60), headers, Reach::Copies), Layout::Copied);
         // The rule's border: 54 bytes wanted and 75 that the bus moves meanwhile.
-        assert_eq!(layout(&batch(128, 0, 60), headers, true), Layout::Copied);
-        assert_eq!(layout(&batch(132, 0, 60), headers, true), Layout::Packed);
-        assert_eq!(layout(&batch(2112, 0, 1500), headers, true), Layout::Packed);
+        assert_eq!(layout(&batch(128, 0, 60), headers, Reach::Bus), Layout::Copied);
+        assert_eq!(layout(&batch(132, 0, 60), headers, Reach::Bus), Layout::Packed);
+        assert_eq!(layout(&batch(2112, 0, 1500), headers, Reach::Bus), Layout::Packed);
         // What has to be copied by the host anyway is packed earlier.
-        assert_eq!(layout(&batch(124, 0, 60), headers, false), Layout::Packed);
-        assert_eq!(layout(&batch(64, 2, 60), headers, true), Layout::Packed);
+        assert_eq!(layout(&batch(124, 0, 60), headers, Reach::Copies), Layout::Packed);
+        assert_eq!(layout(&batch(64, 2, 60), headers, Reach::Bus), Layout::Packed);
         let moves = Needs { window: u32::MAX, room: true };
-        assert_eq!(layout(&batch(320, 130, 60), moves, true), Layout::Packed);
-        assert_eq!(layout(&batch(320, 130, 60), Needs { window: 54, room: true }, false), Layout::Copied);
+        assert_eq!(layout(&batch(320, 130, 60), moves, Reach::Bus), Layout::Packed);
+        assert_eq!(layout(&batch(320, 130, 60), Needs { window: 54, room: true }, Reach::Copies), Layout::Copied);
     }
 }

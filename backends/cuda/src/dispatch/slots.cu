@@ -2,9 +2,12 @@
 // does: PC_SEES, PC_WRITES, PC_MOVES, PC_METADATA, PC_REDIRECTS and PC_MAPS are 0 or 1.
 //
 // A slot is two regions of memory (slots.rs has the same), each part of them at a multiple of 16 bytes. What is given:
-//     { uint packets, bytes, first, count }; descriptors; metadata; the packets' bytes
+//     { ulonglong place; uint packets, first, count, unused[3] }; descriptors; metadata; the packets' bytes
 // and what is returned:
 //     verdicts; targets; descriptors; the packets' bytes
+// Where `place` is not 0 the packets are in memory of the device's that begins there, and stay: neither region has any
+// bytes of theirs, and descriptors count from there.
+#define PC_HEAD 32u
 
 // The words of the filter's maps, by their numbers.
 typedef struct { uint *at[16]; } pc_maps;
@@ -25,7 +28,7 @@ static __device__ __forceinline__ uint pc_rounded(uint bytes)
 static __device__ __forceinline__ pc_given pc_given_of(uint packets)
 {
     pc_given at;
-    at.metadata = 16u + pc_rounded(8u * packets);
+    at.metadata = PC_HEAD + pc_rounded(8u * packets);
     at.packets = at.metadata + (PC_METADATA ? pc_rounded(20u * packets) : 0u);
     return at;
 }

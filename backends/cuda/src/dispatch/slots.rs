@@ -1,19 +1,23 @@
 //! The memory that a part of a batch travels in, and what is where in it. `slots.cu` has the same.
 
+use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 
 use portcullis_core::device::offload::{Columns, Effects, Part, words};
-use portcullis_core::device::plan::{Layout, PAST_END};
-use portcullis_core::packet::{Descriptor, Metadata, ROOM};
+use portcullis_core::device::plan::{Bounds, Layout, Needs, PAST_END};
+use portcullis_core::device::{DeviceError, Imported};
+use portcullis_core::packet::{Batch, Descriptor, Metadata, ROOM, Span};
 
 use crate::api::Code;
 use crate::context::Context;
-use crate::memory::{Buffer, DeviceMemory, HostMemory, reserve};
+use crate::device::Gpu;
+use crate::memory::{Buffer, DeviceMemory, HostMemory, View, reserve};
 
-/// Bytes of the head of what is given: the number of packets, that of their bytes, the launch's first packet and
-/// its number of packets, little-endian words.
-pub(crate) const HEAD: usize = 16;
+/// Bytes of the head of what is given: the address of the memory that packets are in where that is not the slot's, the
+/// number of packets, the launch's first packet and its number of packets: little-endian, the address a double word, the rest
+/// words.
+pub(crate) const HEAD: usize = 32;
 
 /// Each region's parts begin at multiples of this.
 fn rounded(bytes: usize) -> usize {
@@ -80,7 +84,10 @@ pub(crate) struct Slot {
     pub given_at: Given,
     pub returned_at: Returned,
     pub packets: usize,
+    /// Of the packets that are in the slot.
     pub bytes: usize,
+    /// Where the memory begins that packets are in; 0 where that is the slot's.
+    pub place: u64,
 }
 
 /// What a part takes.
@@ -92,6 +99,7 @@ pub(crate) struct Shape {
     bytes: usize,
     /// Bytes of what the host writes itself.
     written: usize,
+    place: u64,
 }
 
 impl Shape {
@@ -105,6 +113,49 @@ impl Shape {
             packets: part.packets(),
             bytes,
             written: if in_place { given_at.packets } else { given_at.end },
+            place: 0,
+        }
+    }
+
+    /// Of a part for kernels that answer slots: its packets are in the slot, or in the device's own memory.
+    pub fn of_slot(part: &Part<'_, InPlace>, effects: Effects) -> Shape {
+        let place = part.import().filter(|_| part.layout() == Layout::InPlace);
+        Shape { place: place.map_or(0, |place| place.0), ..Shape::of(part, effects, false) }
+    }
+}
+
+/// Where the device's own memory begins that a batch's packets are in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct InPlace(u64);
+
+impl InPlace {
+    /// Where kernels that answer slots find a batch's packets: where they are in the device's own memory, and else in the slot.
+    ///
+    /// In the host's memory too, where the device reaches that: a kernel's reads of a packet depend on each other, and each is
+    /// a way over the bus and back, which is more than gathering the packets of a small batch takes the host (some 10 ns each,
+    /// docs/design.md, section 7). Of what is gathered everything is read at once.
+    pub fn place(batch: &Batch, needs: Needs, device: &str) -> (Layout, Option<InPlace>) {
+        let own = View::of(batch.span(), device).filter(|view| view.is_own);
+        // Kernels count on words, but for filters that move packets anyway.
+        let lies = |d: &Descriptor| d.length == 0 || d.offset.is_multiple_of(4);
+        match own.filter(|_| needs.room || batch.descriptors().iter().all(lies)) {
+            Some(view) => (Layout::InPlace, Some(InPlace(view.address))),
+            None => (Layout::Packed, None),
+        }
+    }
+
+    /// How such memory is announced.
+    pub fn announced(span: &Span, device: &str) -> Imported {
+        let own = View::of(span, device).is_some_and(|view| view.is_own);
+        if own { Imported::InPlace } else { Imported::Copied }
+    }
+
+    /// What bounds a part of so many packets, and so many bytes where they are in the slot.
+    pub fn bounds(layout: Layout, packets: usize, bytes: u64) -> Bounds {
+        match layout {
+            // Kernels get the memory from its start.
+            Layout::InPlace => Bounds { binding: u64::MAX, alignment: 1 << 32, packets },
+            _ => Bounds { binding: bytes, alignment: 4, packets },
         }
     }
 }
@@ -142,7 +193,7 @@ impl Slot {
             reserve(&mut self.returned, shape.returned_at.end, context)?;
         }
         (self.given_at, self.returned_at) = (shape.given_at, shape.returned_at);
-        (self.packets, self.bytes) = (shape.packets, shape.bytes);
+        (self.packets, self.bytes, self.place) = (shape.packets, shape.bytes, shape.place);
         Ok(())
     }
 
@@ -181,8 +232,17 @@ impl Slot {
         if as_they_are { part.bytes().start } else { 0 }
     }
 
+    /// Has packets that are in the device's own memory be seen by kernels that run already, whoever has written them.
+    pub fn flush(&self, gpu: &Gpu) -> Result<(), DeviceError> {
+        let failed = |code| gpu.failed("does not see what was written to its memory", code);
+        if self.place == 0 { Ok(()) } else { gpu.flush_remote_writes().map_err(failed) }
+    }
+
     /// Where the bytes of these packets lie among the packets' bytes, rooms included. Packets lie one behind the other.
     pub fn bytes_of(&self, effects: Effects, packets: Range<usize>) -> Range<usize> {
+        if self.place != 0 {
+            return 0..0;
+        }
         let start = |index: usize| {
             if !effects.sees_packets || index >= self.packets {
                 return self.bytes;
@@ -200,10 +260,11 @@ impl Slot {
     /// # Safety
     /// The device has ended all that was queued with this slot.
     pub unsafe fn write_head(&mut self, first: usize, count: usize) {
-        let words = [self.packets, self.bytes, first, count].map(|word| (word as u32).to_le_bytes());
+        let words = [self.packets, first, count].map(|word| (word as u32).to_le_bytes());
         // SAFETY: nothing is queued that uses it by the caller's promise, and the borrow ends here.
         let to = unsafe { self.given().bytes_mut(0, HEAD) };
-        copy_each(words.into_iter(), to);
+        copy_each(iter::once(self.place.to_le_bytes()), to);
+        copy_each(words.into_iter(), &mut to[8..]);
     }
 
     /// Appends verdicts and targets.
@@ -292,9 +353,9 @@ mod tests {
     #[test]
     fn regions_are_laid_out_as_the_kernels_think() {
         // By hand, from the comment at the head of slots.cu.
-        assert_eq!(Given::of(ALL, 3, 3, 100), Given { metadata: 16 + 32, packets: 48 + 64, end: 112 + 100 });
-        assert_eq!(Given::of(ALL, 5, 3, 100), Given { metadata: 16 + 48, packets: 64 + 64, end: 128 + 100 });
-        assert_eq!(Given::of(NONE, 3, 3, 0), Given { metadata: 48, packets: 48, end: 48 });
+        assert_eq!(Given::of(ALL, 3, 3, 100), Given { metadata: 32 + 32, packets: 64 + 64, end: 128 + 100 });
+        assert_eq!(Given::of(ALL, 5, 3, 100), Given { metadata: 32 + 48, packets: 80 + 64, end: 144 + 100 });
+        assert_eq!(Given::of(NONE, 3, 3, 0), Given { metadata: 64, packets: 64, end: 64 });
         assert_eq!(Returned::of(ALL, 3, 100), Returned { targets: 16, ends: 32, changed: 64, end: 164 });
         assert_eq!(Returned::of(NONE, 17, 0), Returned { targets: 32, ends: 32, changed: 32, end: 32 });
     }
