@@ -38,6 +38,11 @@ impl Suite {
         }
     }
 
+    /// Begins a suite that any user and machine can run.
+    pub fn anywhere(name: &'static str, tests: &'static str) -> Suite {
+        Suite { name, tests, started: Instant::now() }
+    }
+
     /// Begins a part of the suite that is noted by itself: what it does with a device (`opencl`).
     pub fn on(&self, device: &'static str) -> Suite {
         Suite { name: self.name, tests: device, started: Instant::now() }

@@ -3,6 +3,7 @@
 
 mod arguments;
 mod bursts;
+mod devices;
 mod ends;
 mod overload;
 mod support;

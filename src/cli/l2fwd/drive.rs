@@ -154,7 +154,9 @@ impl Common<'_> {
         report.opened(&run.info);
         let lanes: Vec<Lane> = std::mem::take(&mut run.lanes);
         let info = worker.as_ref().map(|(device, _)| device.info());
-        self.meet(&lanes, &mut sessions, info)?;
+        let mut row = Row { device: info.map(Into::into), ..Row::new(mode) };
+        announce(&row, &run.info);
+        row.is_copied = self.meet(&lanes, &mut sessions, info)?;
         let lanes: Vec<LiveLane> =
             lanes.into_iter().zip(sessions).map(|(lane, session)| LiveLane::new(lane, session)).collect();
         let live = LiveOptions {
@@ -162,8 +164,6 @@ impl Common<'_> {
             backlog: backlog(&self.args.overload, burst, packets as usize),
             ..LiveOptions::new(Closing::at(burst, self.args.flush), dispatch)
         };
-        let mut row = Row { device: info.map(Into::into), ..Row::new(mode) };
-        announce(&row, &run.info);
         let (lanes, numbers) = self.drive(lanes, live, || run.stop());
         drop(lanes);
         row.ran = Some(Numbers { buffers: ports::balance(run.close()), ..numbers }.checked());
@@ -195,18 +195,19 @@ impl Common<'_> {
         }
     }
 
-    /// Shows sessions the memory that packets come into, and has them filter a packet of ours.
+    /// Shows sessions the memory that packets come into, and has them filter a packet of ours. Says whether they get copies.
     fn meet(
         &self,
         lanes: &[Lane],
         sessions: &mut [Box<dyn Session>],
         device: Option<&DeviceInfo>,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<bool, DeviceError> {
         let copied = drive::import(lanes.iter().map(|lane| &lane.memory).zip(sessions.iter_mut()))?;
         if let Some(device) = device {
             drive::show_copies(copied, device);
         }
-        sessions.iter_mut().try_for_each(|session| drive::warm_up(&mut **session, &self.program))
+        sessions.iter_mut().try_for_each(|session| drive::warm_up(&mut **session, &self.program))?;
+        Ok(copied)
     }
 
     /// Drives lanes until the mode is over. Gives them back, and what came of it.

@@ -73,6 +73,8 @@ pub struct Row {
     pub device: Option<Worker>,
     /// Packets in a burst, at most.
     pub burst: u16,
+    /// Whether the device got copies of packets.
+    pub is_copied: bool,
     /// Why it was not measured.
     pub not_run: Option<String>,
     /// What was measured.
@@ -189,7 +191,7 @@ impl Numbers {
 impl Row {
     /// A mode of which nothing is known yet.
     pub fn new(Mode { workload, burst }: Mode) -> Row {
-        Row { workload, device: None, burst, not_run: None, ran: None }
+        Row { workload, device: None, burst, is_copied: false, not_run: None, ran: None }
     }
 
     /// A mode that cannot be had.

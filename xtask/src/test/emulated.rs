@@ -57,4 +57,7 @@ pub fn run(suite: &mut Suite<'_>, built: &[Executable], features: &live::Feature
     if features.has(live::AF_XDP) {
         suite.built_tests("live packets on an emulated CUDA device", built, ("", &["live"]), LIVE, &environment);
     }
+    if features.has(live::DPDK) {
+        suite.built_tests("l2fwd on an emulated CUDA device", built, ("", &["l2fwd"]), LIVE, &environment);
+    }
 }
