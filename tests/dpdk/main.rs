@@ -1,12 +1,21 @@
 //! `portcullis run --dpdk` as users meet it, without a network card, huge pages and, but where networks are made, root.
 #![cfg(target_os = "linux")]
 
+mod links;
+mod options;
 mod ports;
+#[allow(dead_code, reason = "it is shared with other tests, and none of them needs all of it")]
+#[path = "../live/support.rs"]
+mod running;
 mod stock;
 #[allow(dead_code, reason = "it is shared with other tests, and none of them needs all of it")]
 #[path = "../cli/support.rs"]
 mod support;
+mod user;
 
+use std::process::Stdio;
+
+use running::Running;
 use support::{Place, Ran};
 
 /// A port that captures come in by and go out of.
@@ -16,6 +25,17 @@ fn pcap_port(number: u32, arguments: &str) -> String {
 
 /// `portcullis run FILTER --dpdk PORT --json` with these arguments beside, on the CPU if they name no other device.
 fn run(place: &Place, filter: &str, port: &str, more: &[&str]) -> Ran {
+    place.run(&arguments(filter, port, more))
+}
+
+/// The same for a run that has to be ended.
+fn start(place: &Place, filter: &str, port: &str, more: &[&str]) -> Running {
+    let mut command = place.command(&arguments(filter, port, more));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    Running::start(command)
+}
+
+fn arguments<'a>(filter: &'a str, port: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let device: &[&str] = if more.contains(&"--device") { &[] } else { &["--device", "cpu"] };
-    place.run(&[&["run", filter, "--dpdk", port, "--json"], device, more].concat())
+    [&["run", filter, "--dpdk", port, "--json"], device, more].concat()
 }

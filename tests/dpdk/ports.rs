@@ -1,9 +1,80 @@
 //! Packets from port to port.
 
-use crate::support::{PASS, Place, packets, sample};
+use crate::support::{PASS, Place, packets, pcap, sample};
 use crate::{pcap_port, run};
 
+/// Sends what comes by the first port to target 1, and what comes by the second to target 2.
+const ON: &str = "fn xdp_filter(pkt: u32) -> u32 { return redirect(pkt_port(pkt) + 1u); }";
+
 /// A ring gives back what is sent into it.
+#[test]
+fn packets_go_from_port_to_port_by_a_ring() {
+    let (want, place) = (packets(&std::fs::read(sample()).unwrap()), Place::new());
+    place.file("f.wgsl", ON);
+    // As many as the ring has room for: with two lanes nobody knows when it is emptied.
+    let want: Vec<&[u8]> = want.iter().take(1000).map(Vec::as_slice).collect();
+    place.file("in.pcap", pcap(&want));
+    for lanes in ["one", "each"] {
+        let more = ["--dpdk", "net_ring0", "--lanes", lanes, "--redirect", "1=net_ring0", "--redirect"];
+        let last = format!("2={}", pcap_port(1, "tx_pcap=out.pcap"));
+        let more = [&more[..], &[&last, "--idle-exit", "1s"]].concat();
+        let json = run(&place, "f.wgsl", &pcap_port(0, "rx_pcap=in.pcap"), &more).done().json();
+        assert_eq!(json["carried_out"]["redirect"], 2 * want.len(), "{lanes}: {json}");
+        assert_eq!(json["lanes"].as_array().unwrap().len(), if lanes == "one" { 1 } else { 2 });
+        assert_eq!(packets(&place.read("out.pcap")), want, "{lanes}");
+        assert_eq!(json["frames"]["missing"], 0, "{json}");
+    }
+}
+
+#[test]
+fn each_queue_has_a_lane_or_one_has_all() {
+    let place = Place::new();
+    place.file("f.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return XDP_TX; }");
+    // Of each queue a capture of its own, and as many to send by.
+    let captures =
+        [3, 500].map(|count| (0..count).map(|at| vec![at as u8; 60 + count % 7 + at % 5]).collect::<Vec<_>>());
+    for (name, packets) in ["a.pcap", "b.pcap"].iter().zip(&captures) {
+        place.file(name, pcap(&packets.iter().map(Vec::as_slice).collect::<Vec<_>>()));
+    }
+    let port = pcap_port(0, "rx_pcap=a.pcap,rx_pcap=b.pcap,tx_pcap=x.pcap,tx_pcap=y.pcap");
+    for lanes in ["one", "each"] {
+        let json = run(&place, "f.wgsl", &port, &["--queues", "2", "--lanes", lanes]).done().json();
+        let by_lane: Vec<&serde_json::Value> =
+            json["lanes"].as_array().unwrap().iter().map(|it| &it["packets"]).collect();
+        let out = ["x.pcap", "y.pcap"].map(|name| packets(&place.read(name)));
+        match lanes {
+            "each" => {
+                assert_eq!(by_lane, [3, 500]);
+                assert_eq!(out, captures);
+            }
+            _ => {
+                assert_eq!(by_lane, [503]);
+                let mut all: Vec<Vec<u8>> = out.concat();
+                let mut want = captures.concat();
+                all.sort();
+                want.sort();
+                assert_eq!(all, want);
+            }
+        }
+        assert_eq!(json["frames"]["missing"], 0, "{json}");
+    }
+}
+
+#[test]
+fn a_filter_with_maps_has_all_queues_in_one_lane() {
+    let place = Place::new();
+    place.file(
+        "f.wgsl",
+        "//! map seen: counter entries=1\nfn xdp_filter(pkt: u32) -> u32 { seen_add(0u, 1u); return XDP_DROP; }",
+    );
+    let port = pcap_port(0, &format!("rx_pcap={0},rx_pcap={0}", sample()));
+    let dump = ["--dump-map", "seen=seen.csv"];
+    let json = run(&place, "f.wgsl", &port, &[&["--queues", "2"], &dump[..]].concat()).done().json();
+    assert_eq!((json["lanes"].as_array().unwrap().len(), json["packets"].as_u64()), (1, Some(8000)));
+    assert!(String::from_utf8(place.read("seen.csv")).unwrap().contains("8000"));
+    run(&place, "f.wgsl", &port, &["--queues", "2", "--lanes", "each"]).failed(2, &["--lanes each", "maps"]);
+}
+
 #[test]
 fn what_comes_from_where_packets_pass_to_goes_out_of_the_first_port() {
     let place = Place::new();
@@ -16,4 +87,16 @@ fn what_comes_from_where_packets_pass_to_goes_out_of_the_first_port() {
     assert_eq!(json["verdicts"]["tx"], 0, "they are past the filter");
     assert_eq!(packets(&place.read("out.pcap")), want);
     assert_eq!(json["frames"]["missing"], 0, "{json}");
+}
+
+#[test]
+fn packets_that_have_nowhere_to_go_are_counted_and_that_is_said_once() {
+    let place = Place::new();
+    place.file("f.wgsl", PASS);
+    let ran = run(&place, "f.wgsl", &pcap_port(0, &format!("rx_pcap={}", sample())), &[]).done();
+    assert_eq!(
+        (ran.json()["lost"]["no_stack"].as_u64(), ran.json()["carried_out"]["pass"].as_u64()),
+        (Some(4000), Some(0))
+    );
+    assert_eq!(ran.err.matches("packets that pass have nowhere to go").count(), 1, "{}", ran.err);
 }

@@ -68,7 +68,7 @@ impl Running {
         let mut child = command.spawn().expect("the program starts");
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let mut running = Running { child, stderr, said: String::new() };
-        running.hear_one_of(&[" mode, ", "taking packets"]);
+        running.hear_one_of(&[" mode, ", "taking packets", " of DPDK, "]);
         running
     }
 

@@ -27,31 +27,34 @@ pub struct LiveArgs {
           help_heading = "Live packets")]
     pub dpdk: Vec<String>,
     /// Queues of each port of DPDK, among which the card deals connections
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), requires = "dpdk", help_heading = "Live packets")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), requires = "dpdk",
+          conflicts_with_all = ["read", "af_xdp", "nfqueue"], help_heading = "Live packets")]
     pub queues: Option<u16>,
     /// What DPDK itself is given, as one text: `-l 2 --socket-mem 1024`
     #[arg(
         long,
         value_name = "ARGUMENTS",
         requires = "dpdk",
+        conflicts_with_all = ["read", "af_xdp", "nfqueue"],
         allow_hyphen_values = true,
         help_heading = "Live packets"
     )]
     pub eal: Option<String>,
     /// Stop when nothing has come for this time, as `10s`; 1 second if all ports are captures (`net_pcap`), and never otherwise
-    #[arg(long, value_name = "TIME", value_parser = duration, requires = "dpdk", help_heading = "Live packets")]
+    #[arg(long, value_name = "TIME", value_parser = duration, requires = "dpdk",
+          conflicts_with_all = ["read", "af_xdp", "nfqueue"], help_heading = "Live packets")]
     pub idle_exit: Option<Duration>,
     /// Accept packets of a netfilter queue on which nobody can give a verdict, as the queue is full
-    #[arg(long, requires = "nfqueue", conflicts_with = "af_xdp", help_heading = "Live packets")]
+    #[arg(long, requires = "nfqueue", conflicts_with_all = ["read", "af_xdp", "dpdk"], help_heading = "Live packets")]
     pub fail_open: bool,
     /// Send packets that are redirected to target N out of this interface, or port of DPDK; may be given several times
-    #[arg(long, value_name = "N=IFACE", value_parser = redirect, requires = "ports", conflicts_with = "nfqueue", help_heading = "Live packets")]
+    #[arg(long, value_name = "N=IFACE", value_parser = redirect, requires = "ports", conflicts_with_all = ["read", "nfqueue"], help_heading = "Live packets")]
     pub redirect: Vec<(u32, String)>,
     /// Where packets of DPDK go that pass: into the kernel, at an interface that is made (`tap:NAME`, or by vhost-net
     /// `virtio_user:NAME`), or out of another port of DPDK; without it they are counted and dropped. What comes from there goes out of
     /// the first port, past the filter
     #[arg(long, value_name = "tap:NAME|virtio_user:NAME|PORT", value_parser = NonEmptyStringValueParser::new(), requires = "dpdk",
-          help_heading = "Live packets")]
+          conflicts_with_all = ["read", "af_xdp", "nfqueue"], help_heading = "Live packets")]
     pub pass_to: Option<String>,
     /// How packets that pass get into the kernel: by a `veth` pair, by a `tap` interface, by what the kernel has of these
     /// (`auto`), or not at all (`none`): then they are dropped and counted
@@ -60,30 +63,30 @@ pub struct LiveArgs {
     pub stack: String,
     /// Take only these packets, by destination port, IP protocol or EtherType, and leave all others to the kernel:
     /// `tcp/80,udp/5000-5999,proto/47,ethertype/0x86dd`. Without it IPv4 and IPv6 are taken, but for neighbour discovery
-    #[arg(long, value_name = "RULES", requires = "af_xdp", conflicts_with = "nfqueue", help_heading = "Live packets")]
+    #[arg(long, value_name = "RULES", requires = "af_xdp", conflicts_with_all = ["read", "nfqueue", "dpdk"], help_heading = "Live packets")]
     pub only: Option<String>,
     /// Take every packet
-    #[arg(long, requires = "af_xdp", conflicts_with_all = ["only", "nfqueue"], help_heading = "Live packets")]
+    #[arg(long, requires = "af_xdp", conflicts_with_all = ["only", "read", "nfqueue", "dpdk"], help_heading = "Live packets")]
     pub all: bool,
     /// Where the XDP program runs: `native`, in the driver, or `skb`, in the kernel's stack; by itself it takes the
     /// first that the driver has
-    #[arg(long, value_name = "MODE", value_parser = ["native", "skb"], requires = "af_xdp", conflicts_with = "nfqueue", help_heading = "Live packets")]
+    #[arg(long, value_name = "MODE", value_parser = ["native", "skb"], requires = "af_xdp", conflicts_with_all = ["read", "nfqueue", "dpdk"], help_heading = "Live packets")]
     pub xdp_mode: Option<String>,
     /// Have the driver put packets into memory without a copy, or fail
-    #[arg(long, requires = "af_xdp", conflicts_with = "nfqueue", help_heading = "Live packets")]
+    #[arg(long, requires = "af_xdp", conflicts_with_all = ["read", "nfqueue", "dpdk"], help_heading = "Live packets")]
     pub zero_copy: bool,
     /// Have the kernel copy packets, also where the driver could do without
-    #[arg(long, requires = "af_xdp", conflicts_with_all = ["zero_copy", "nfqueue"], help_heading = "Live packets")]
+    #[arg(long, requires = "af_xdp", conflicts_with_all = ["zero_copy", "read", "nfqueue", "dpdk"], help_heading = "Live packets")]
     pub copy: bool,
     /// Have the kernel poll for packets instead of waiting for interrupts, for this many microseconds at a time
-    #[arg(long, value_name = "MICROSECONDS", num_args = 0..=1, default_missing_value = "20", requires = "af_xdp", conflicts_with = "nfqueue",
+    #[arg(long, value_name = "MICROSECONDS", num_args = 0..=1, default_missing_value = "20", requires = "af_xdp", conflicts_with_all = ["read", "nfqueue", "dpdk"],
           value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Live packets")]
     pub busy_poll: Option<u32>,
     /// Have packets in huge pages
-    #[arg(long, requires = "af_xdp", conflicts_with = "nfqueue", help_heading = "Live packets")]
+    #[arg(long, requires = "af_xdp", conflicts_with_all = ["read", "nfqueue", "dpdk"], help_heading = "Live packets")]
     pub huge_pages: bool,
     /// Frames for each queue, a power of two
-    #[arg(long, value_name = "N", value_parser = frames, requires = "ports", conflicts_with = "nfqueue", help_heading = "Live packets")]
+    #[arg(long, value_name = "N", value_parser = frames, requires = "ports", conflicts_with_all = ["read", "nfqueue"], help_heading = "Live packets")]
     pub frames: Option<u32>,
     /// How long a packet may wait for others to make a batch, as `50us` or `1ms`, at most; if this is not given, 0 where
     /// `--batch` is a number, and else as long as the device needs it, up to 1 ms
@@ -96,7 +99,7 @@ pub struct LiveArgs {
     pub overload: String,
     /// How queues are dealt: `each` has a lane of its own, or `one` has all, so that a filter with maps can take over later;
     /// by itself each, but for filters with maps
-    #[arg(long, value_name = "LANES", value_parser = ["one", "each"], requires = "ports", conflicts_with = "nfqueue", help_heading = "Live packets")]
+    #[arg(long, value_name = "LANES", value_parser = ["one", "each"], requires = "ports", conflicts_with_all = ["read", "nfqueue"], help_heading = "Live packets")]
     pub lanes: Option<String>,
     /// Listen at this path, a socket that is made, for what `portcullis ctl` asks: to have another filter take over, for
     /// maps, for numbers

@@ -103,8 +103,8 @@ fn announce(run: &Dpdk, options: &Options) {
 }
 
 /// Whether all memory of packets is accounted for.
-pub fn balance(Packets { all, home }: Packets) -> Balance {
-    Balance { all, free: home, receiving: 0, sending: 0, missing: all as isize - home as isize }
+pub fn balance(Packets { all, home, kept }: Packets) -> Balance {
+    Balance { all, free: home, receiving: kept, sending: 0, missing: all as isize - (home + kept) as isize }
 }
 
 fn usage(option: &str, error: &dyn std::fmt::Display) -> Failure {

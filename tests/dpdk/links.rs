@@ -1,0 +1,114 @@
+//! Ports that are interfaces of the kernel's, in networks of a test's own.
+
+use std::process::Command;
+use std::time::Duration;
+
+use portcullis_live_tests::frames::{numbered, swapped};
+use portcullis_live_tests::{Namespace, PacketSocket, Suite, Veth, ping, tcp_echo, wait_until};
+use serde_json::Value;
+
+use crate::running::{Ended, Running, SOON, command};
+
+/// Whether a driver of DPDK's is installed. Where it is not, that is printed.
+fn has_driver(namespace: &Namespace, driver: &str) -> bool {
+    // Whoever has the driver says something else.
+    let port = format!("{driver}0,nonsense=1");
+    let ended = crate::running::ends(command(namespace, "minimal", &["--dpdk", &port, "--idle-exit", "1ms"]));
+    let is_missing = ended.stderr.contains("failed to parse device") || ended.stderr.contains("no driver");
+    if is_missing {
+        println!("{driver} is not tested: {}", ended.stderr);
+    }
+    !is_missing
+}
+
+fn end(running: Running) -> Value {
+    running.signal("INT");
+    let ended: Ended = running.end();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    ended.json()
+}
+
+/// Frames come back with their addresses swapped, whatever their length.
+fn reflects(running: Running, peer: &mut PacketSocket, veth: &Veth) {
+    const COUNT: u32 = 300;
+    for number in 0..COUNT {
+        let frame = numbered(veth, number, 60 + number as usize * 4);
+        peer.send(&frame);
+        let back = swapped(frame);
+        assert!(peer.receive_where(SOON, |frame| frame.bytes == back).is_some(), "frame {number} comes back");
+    }
+    let json = end(running);
+    assert!(json["carried_out"]["tx"].as_u64().unwrap() >= COUNT.into(), "{json}");
+}
+
+#[test]
+fn interfaces_are_ports() {
+    let Some(_suite) = Suite::begin("interfaces as DPDK's ports", "dpdk", &["ethtool"]) else { return };
+    for driver in ["net_af_packet", "net_af_xdp"] {
+        let (left, right) = (Namespace::new(), Namespace::new());
+        if !has_driver(&right, driver) {
+            continue;
+        }
+        let veth = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
+        let port = format!("{driver}0,iface={}", veth.right.name());
+        println!("{port}");
+        let running = Running::start(command(&right, "mac_swap", &["--dpdk", &port]));
+        reflects(running, &mut PacketSocket::at(&veth.left), &veth);
+    }
+}
+
+#[test]
+fn a_tap_interface_is_a_port() {
+    let Some(_suite) = Suite::begin("a TAP interface as DPDK's port", "dpdk", &[]) else { return };
+    let (left, right) = (Namespace::new(), Namespace::new());
+    if !has_driver(&right, "net_tap") {
+        return;
+    }
+    // For its addresses.
+    let veth = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
+    let running = Running::start(command(&right, "mac_swap", &["--dpdk", "net_tap0,iface=dtap0"]));
+    let mut peer = PacketSocket::open(&right, "dtap0");
+    reflects(running, &mut peer, &veth);
+}
+
+/// What passes gets into the kernel, and what that sends comes back: an address that is at nothing but the interface for these
+/// packets answers, and has connections.
+#[test]
+fn packets_pass_into_the_kernel_and_its_answers_go_out() {
+    let Some(_suite) = Suite::begin("packets of DPDK into the kernel", "dpdk", &["ethtool", "iptables-legacy"]) else {
+        return;
+    };
+    let (left, right) = (Namespace::new(), Namespace::new());
+    if !has_driver(&right, "net_tap") || !has_driver(&right, "net_af_packet") {
+        return;
+    }
+    let veth = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
+    for end in [&veth.left, &veth.right] {
+        // Checksums are left to the other end, and segments are cut: longer packets than it has room for the driver cuts off.
+        end.ethtool(&["-K", "tso off gso off gro off"]);
+    }
+    left.ip(&["address", "add", "10.9.0.1/24", "dev", veth.left.name()]);
+    // The kernel sees what comes to the interface as well, where this driver only listens: that is to be no answer.
+    let drop = ["-t", "raw", "-A", "PREROUTING", "-i", veth.right.name(), "-j", "DROP"];
+    let status = right.command("iptables-legacy").args(drop).status().unwrap();
+    assert!(status.success(), "iptables-legacy drops what comes in");
+    right.sysctl(&format!("net/ipv4/conf/{}/arp_ignore", veth.right.name()), "8");
+
+    let port = format!("net_af_packet0,iface={}", veth.right.name());
+    let running = Running::start(command(&right, "minimal", &["--dpdk", &port, "--pass-to", "tap:kernel0"]));
+    let link = right.ip(&["-oneline", "link", "show", "kernel0"]);
+    let mac = veth.right.mac().map(|byte| format!("{byte:02x}")).join(":");
+    assert!(link.contains(&mac), "it has the port's address {mac}: {link}");
+    right.ip(&["address", "add", "10.9.0.2/24", "dev", "kernel0"]);
+    let address: std::net::Ipv4Addr = "10.9.0.2".parse().unwrap();
+    assert!(ping(&left, address.into(), SOON), "the kernel answers");
+    tcp_echo(&left, &right, (address, 0), 500_000, SOON).unwrap();
+    let json = end(running);
+    assert_eq!(json["carried_out"]["pass"], json["packets"], "{json}");
+    assert!(json["from_stack"].as_u64().unwrap() > 100, "{json}");
+    assert!(json["checksums_completed"].as_u64().unwrap() > 100, "checksums were left to the other end: {json}");
+    // The interface goes with the run.
+    wait_until("kernel0 is gone", Duration::from_secs(10), || {
+        !Command::new("ip").args(["-netns", right.name(), "link", "show", "kernel0"]).output().unwrap().status.success()
+    });
+}
