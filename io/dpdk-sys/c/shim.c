@@ -79,10 +79,15 @@ int pc_pool_fill(struct rte_mempool *pool, uint8_t *base, size_t length)
 	return filled;
 }
 
+uint16_t pc_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t most)
+{
+	return rte_eth_rx_burst(port, queue, mbufs, most);
+}
+
 uint16_t pc_receive(uint16_t port, uint16_t queue, struct pc_memory memory, struct rte_mbuf **mbufs, struct pc_lies *lies,
 		    uint16_t most, uint64_t *bytes, uint16_t *elsewhere)
 {
-	uint16_t came = rte_eth_rx_burst(port, queue, mbufs, most);
+	uint16_t came = pc_burst(port, queue, mbufs, most);
 	uint64_t sum = 0;
 	uint16_t odd = 0;
 

@@ -45,8 +45,11 @@ size_t pc_pool_bytes(const struct rte_mempool *pool);
  * enough; or a negative error. */
 int pc_pool_fill(struct rte_mempool *pool, uint8_t *base, size_t length);
 
-/* Receives up to `most` packets and says where each lies, or PC_ELSEWHERE with its whole length. Adds their bytes to `bytes`, and
- * counts those that lie elsewhere in `elsewhere`. Gives how many came. */
+/* Receives up to `most` packets. Gives how many came. */
+uint16_t pc_burst(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t most);
+
+/* The same, and says where each lies, or PC_ELSEWHERE with its whole length. Adds their bytes to `bytes`, and counts those that lie
+ * elsewhere in `elsewhere`. */
 uint16_t pc_receive(uint16_t port, uint16_t queue, struct pc_memory memory, struct rte_mbuf **mbufs, struct pc_lies *lies,
 		    uint16_t most, uint64_t *bytes, uint16_t *elsewhere);
 

@@ -122,16 +122,25 @@ pub fn median(mut values: Vec<f64>) -> f64 {
 
 /// A stock filter, ready on the CPU.
 pub fn session(filter: &str, dispatch: Dispatch) -> Box<dyn Session> {
+    session_of(&stock(filter), dispatch)
+}
+
+/// A filter, by its text, ready on the CPU.
+pub fn session_of(filter: &str, dispatch: Dispatch) -> Box<dyn Session> {
     let load = LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), ..LoadOptions::default() };
     let device = portcullis::devices::open("cpu").expect("the CPU is there");
     let device: &dyn Device = &*device;
     device.load(&program(filter), &load).unwrap_or_else(|error| panic!("{filter}: {error}"))
 }
 
-fn program(name: &str) -> Arc<Program> {
+/// A stock filter's text.
+pub fn stock(name: &str) -> String {
     let path = format!("{}/../shaders/{name}.wgsl", env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(&path).expect("a stock filter");
-    let program = wgsl::compile(&Source::new(&path, &*text), &ProgramOptions::default());
+    std::fs::read_to_string(&path).expect("a stock filter")
+}
+
+fn program(text: &str) -> Arc<Program> {
+    let program = wgsl::compile(&Source::new("filter.wgsl", text), &ProgramOptions::default());
     Arc::new(program.unwrap_or_else(|error| panic!("{}", error.render())))
 }
 
