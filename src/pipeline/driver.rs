@@ -78,8 +78,8 @@ pub(super) trait Ends<S> {
 pub(super) struct Driver<S, E: Ends<S>> {
     slot: S,
     pub ends: E,
-    /// When each batch in flight was submitted, and what is to be known of it.
-    in_flight: VecDeque<(Instant, E::Note)>,
+    /// When each batch in flight was submitted, where the session has a relief, and what is to be known of it.
+    in_flight: VecDeque<(Option<Instant>, E::Note)>,
     due: Due,
 }
 
@@ -153,7 +153,8 @@ impl<S: Slot, E: Ends<S>> Driver<S, E> {
         self.obey()?;
         self.ends.boundary(self.slot.session())?;
         self.slot.session().submit(batch).map_err(|refused| refused.error)?;
-        self.in_flight.push_back((Instant::now(), note));
+        let submitted = self.slot.session().relief().is_some().then(Instant::now);
+        self.in_flight.push_back((submitted, note));
         Ok(())
     }
 
@@ -162,7 +163,9 @@ impl<S: Slot, E: Ends<S>> Driver<S, E> {
         let Some(done) = self.slot.session().complete()? else { return Ok(false) };
         // A session gives back what it was given, and in that order.
         if let Some((submitted, note)) = self.in_flight.pop_front() {
-            self.due.came(submitted, Instant::now());
+            if let Some(submitted) = submitted {
+                self.due.came(submitted, Instant::now());
+            }
             self.ends.done(done, note, false)?;
         }
         Ok(true)
@@ -170,7 +173,7 @@ impl<S: Slot, E: Ends<S>> Driver<S, E> {
 
     /// Whether the session has all that it takes and a relief, which has time for a batch before the oldest one is done.
     fn may_relieve(&mut self) -> bool {
-        let oldest = self.in_flight.front().map(|(submitted, _)| *submitted);
+        let oldest = self.in_flight.front().and_then(|(submitted, _)| *submitted);
         self.slot.session().relief().is_some() && oldest.is_some_and(|oldest| !self.due.is_due(oldest, Instant::now()))
     }
 

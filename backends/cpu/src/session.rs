@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::error::Error;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use portcullis_core::device::{
     CancelToken, DeviceError, Done, Imported, LoadOptions, Session, SubmitError, check_map, check_map_words,
@@ -25,7 +25,7 @@ use crate::maps::Maps;
 use crate::memory::Code;
 use choice::Choice;
 use gate::Gate;
-use job::Job;
+use job::{Job, MIN_PIECE};
 
 /// The most packets that a thread takes at once: enough to make the call free, few enough for
 /// threads to share the work evenly.
@@ -73,9 +73,20 @@ struct Shared {
 }
 
 impl Shared {
-    fn choice<T>(&self, ask: impl FnOnce(&mut Choice) -> T) -> T {
+    /// The code for the next packets, and how many of them it should get at most.
+    fn next_code(&self) -> (usize, usize) {
+        if self.code.len() < 2 {
+            return (0, usize::MAX);
+        }
         // Half a change to it is no harm: it is about speed alone.
-        ask(&mut self.choice.lock().unwrap_or_else(PoisonError::into_inner))
+        self.choice.lock().unwrap_or_else(PoisonError::into_inner).next()
+    }
+
+    /// Takes note of how long a piece of code took for its packets.
+    fn took(&self, code: usize, packets: usize, time: Duration) {
+        if self.code.len() >= 2 {
+            self.choice.lock().unwrap_or_else(PoisonError::into_inner).took(code, packets, time);
+        }
     }
 
     fn note_pace(&self, nanos: u64, packets: usize) {
@@ -91,25 +102,36 @@ impl Shared {
         let worth = usize::try_from(work / WORTH_A_THREAD).unwrap_or(usize::MAX).min(threads);
         if self.code.stack > CALLERS_STACK { worth.max(1) } else { worth }
     }
+
+    /// Whether whoever asks for a batch may filter it alone: so few packets are one piece, of which nobody else could take a part,
+    /// and no other batch waits for this one.
+    fn is_for_one(&self, threads: usize, packets: usize) -> bool {
+        threads == 0 && packets <= MIN_PIECE && self.gate.is_none()
+    }
 }
 
 /// A batch in flight.
-struct Queued {
-    done: Receiver<Result<Done, DeviceError>>,
-    /// The batch itself, where whoever asks for it is the one to filter it.
-    job: Option<Arc<Job>>,
+enum Queued {
+    /// Whoever asks for it is the one to filter it, alone.
+    Own(Batch),
+    /// Threads of the pool filter it, and where it is `own`, whoever asks for it.
+    Job { job: Arc<Job>, own: bool },
     /// What came of it, where somebody had to know that it was done.
-    ended: Option<Result<Done, DeviceError>>,
+    Ended(Result<Done, DeviceError>),
 }
 
 impl Queued {
     /// Waits until the batch is done, or filters it.
-    fn end(&mut self) {
-        if let Some(job) = self.job.take() {
-            job.work();
-        }
-        if self.ended.is_none() {
-            self.ended = Some(self.done.recv().unwrap_or_else(|_| Err(unanswered())));
+    fn end(self, shared: &Shared) -> Result<Done, DeviceError> {
+        match self {
+            Queued::Own(batch) => job::alone(shared, batch),
+            Queued::Job { job, own } => {
+                if own {
+                    job.work();
+                }
+                job.answer()
+            }
+            Queued::Ended(done) => done,
         }
     }
 }
@@ -154,10 +176,15 @@ impl CpuSession {
         });
         Ok(CpuSession { shared, queue: VecDeque::new(), depth: options.depth.max(1) })
     }
-}
 
-fn unanswered() -> DeviceError {
-    failed("a thread ended without an answer".into())
+    /// Waits until all batches in flight are done.
+    fn end_all(&mut self) {
+        for queued in &mut self.queue {
+            // Nobody sees what stands there meanwhile.
+            let batch = std::mem::replace(queued, Queued::Ended(Err(DeviceError::Cancelled)));
+            *queued = Queued::Ended(batch.end(&self.shared));
+        }
+    }
 }
 
 /// Packets that may be taken at once of a program of so many scalar operations: as many as a second
@@ -188,17 +215,19 @@ impl Session for CpuSession {
             return Err(SubmitError { batch: Box::new(batch), error });
         }
         let threads = self.shared.worth(batch.len());
-        let (sender, done) = channel();
-        let job = Arc::new(Job::new(self.shared.clone(), batch, threads.max(1), sender));
+        if self.shared.is_for_one(threads, batch.len()) {
+            self.queue.push_back(Queued::Own(batch));
+            return Ok(());
+        }
+        let job = Arc::new(Job::new(self.shared.clone(), batch, threads.max(1)));
         Gate::enter(&job, threads);
-        self.queue.push_back(Queued { done, job: (threads == 0).then_some(job), ended: None });
+        self.queue.push_back(Queued::Job { job, own: threads == 0 });
         Ok(())
     }
 
     fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
-        let Some(mut queued) = self.queue.pop_front() else { return Ok(None) };
-        queued.end();
-        queued.ended.unwrap_or_else(|| Err(unanswered())).map(Some)
+        let Some(queued) = self.queue.pop_front() else { return Ok(None) };
+        queued.end(&self.shared).map(Some)
     }
 
     fn run(&mut self, batch: Batch) -> Result<Done, DeviceError> {
@@ -208,13 +237,16 @@ impl Session for CpuSession {
             return Ok(self.complete()?.expect("one batch is in flight"));
         }
         check_submission(&self.shared.program, &batch, 0, self.depth)?;
+        let threads = self.shared.worth(batch.len());
+        if self.shared.is_for_one(threads, batch.len()) {
+            return job::alone(&self.shared, batch);
+        }
         // This thread is awake already: it takes part, and waits for as few others as possible.
-        let threads = self.shared.worth(batch.len()).max(1);
-        let (sender, receiver) = channel();
-        let job = Arc::new(Job::new(self.shared.clone(), batch, threads, sender));
+        let threads = threads.max(1);
+        let job = Arc::new(Job::new(self.shared.clone(), batch, threads));
         Gate::enter(&job, threads - 1);
         job.work();
-        receiver.recv().unwrap_or_else(|_| Err(unanswered()))
+        job.answer()
     }
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
@@ -224,13 +256,13 @@ impl Session for CpuSession {
 
     fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
         check_map_words(&self.shared.program, map, at, words)?;
-        self.queue.iter_mut().for_each(Queued::end);
+        self.end_all();
         Ok(self.shared.maps.words(map, at, words))
     }
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
         check_map_words(&self.shared.program, map, at, words.len())?;
-        self.queue.iter_mut().for_each(Queued::end);
+        self.end_all();
         self.shared.maps.set_words(map, at, words);
         Ok(())
     }

@@ -62,7 +62,8 @@ fn filtering_asks_for_memory_by_the_batch() {
     let pass = "fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
     let rewrite = "fn xdp_filter(pkt: u32) -> u32 { store_u8(pkt, 0u, 1u); return redirect(load_u8(pkt, 1u)); }";
     let resize = "fn xdp_filter(pkt: u32) -> u32 { adjust_head(pkt, 4i); adjust_tail(pkt, 4i); return XDP_TX; }";
-    for text in [pass, rewrite, resize] {
+    // What a batch is given back with: verdicts, and targets, or places.
+    for (text, columns) in [(pass, 1), (rewrite, 2), (resize, 2)] {
         let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default()).unwrap();
         let program = Arc::new(program);
         for threads in [1, 2] {
@@ -70,6 +71,8 @@ fn filtering_asks_for_memory_by_the_batch() {
             let mut session = portcullis_cpu::Cpu::new().load(&program, &options).unwrap();
             // The first batch may set up what the later ones use.
             asked(&mut *session, 100);
+            // Of a batch that one thread filters alone nothing else is needed.
+            assert_eq!(asked(&mut *session, 64), columns, "{text}, {threads} threads");
             let (few, many) = (asked(&mut *session, 100), asked(&mut *session, 100_000));
             // A few more where work is split for threads, and none for each of 99,900 packets.
             assert!(many <= few + 50, "{text}, {threads} threads: {few} times for 100 packets, {many} for 100,000");

@@ -33,7 +33,7 @@ fn batches_come_back_in_order_with_every_packet_judged_once() {
     for threads in [1, 2, 3] {
         let mut session = Cpu::new().load(&program(ECHO), &options(threads, 3)).unwrap();
         // Sizes around the pieces that threads take.
-        let sizes = [0, 1, 16_383, 16_384, 16_385, 40_000];
+        let sizes = [0, 1, 63, 64, 65, 16_383, 64, 16_384, 16_385, 40_000];
         let mut expected = std::collections::VecDeque::new();
         let mut from = 0;
         let check = |session: &mut dyn portcullis_core::device::Session, (from, n): (u32, u32)| {
@@ -87,6 +87,17 @@ fn a_filter_that_never_ends_is_aborted() {
     let mut session = Cpu::new().load(&program(ENDLESS), &options(1, 1)).unwrap();
     let done = session.run(numbered(0, 5)).unwrap();
     assert!(done.verdicts.iter().all(|v| v == Verdict::Aborted));
+}
+
+#[test]
+fn a_batch_of_few_packets_is_cancelled_too() {
+    let cancel = CancelToken::new();
+    let options = LoadOptions { cancel: cancel.clone(), ..options(1, 2) };
+    let mut session = Cpu::new().load(&program(ECHO), &options).unwrap();
+    session.submit(numbered(0, 5)).unwrap();
+    cancel.cancel();
+    assert!(matches!(session.complete(), Err(DeviceError::Cancelled)));
+    assert!(matches!(session.run(numbered(0, 5)), Err(DeviceError::Cancelled)));
 }
 
 #[test]

@@ -128,7 +128,6 @@ pub enum BatchError {
 #[derive(Debug)]
 struct Shared {
     arena: Option<Arena>,
-    span: Arc<Span>,
     home: Option<Sender<Arena>>,
 }
 
@@ -144,6 +143,7 @@ impl Drop for Shared {
 /// Cuts an arena into batches, from its start to its end, so that no two packets share a word.
 #[derive(Debug)]
 pub struct Carver {
+    span: Arc<Span>,
     shared: Arc<Shared>,
     taken: u64,
 }
@@ -153,7 +153,7 @@ impl Carver {
     /// gone, and freed when there is no home.
     pub fn new(arena: Arena, home: Option<Sender<Arena>>) -> Carver {
         let span = arena.span().clone();
-        Carver { shared: Arc::new(Shared { arena: Some(arena), span, home }), taken: 0 }
+        Carver { span, shared: Arc::new(Shared { arena: Some(arena), home }), taken: 0 }
     }
 
     /// The next batch. Descriptors ascend in the arena, behind those of the batches before, and
@@ -173,7 +173,7 @@ impl Carver {
         }
         let mut taken = self.taken;
         for (index, d) in descriptors.iter().enumerate() {
-            let Range { start, end } = check_arena(index, d, room, self.shared.span.len())?;
+            let Range { start, end } = check_arena(index, d, room, self.span.len())?;
             if end > start {
                 let (first, last) = (start as u64 & !3, (end as u64 + 3) & !3);
                 if first < taken {
@@ -183,7 +183,7 @@ impl Carver {
             }
         }
         self.taken = taken;
-        Ok(Batch::new(self.shared.clone(), descriptors, metadata, room, None))
+        Ok(Batch::new(self.span.clone(), Some(self.shared.clone()), descriptors, metadata, room, None))
     }
 }
 
@@ -214,7 +214,10 @@ pub struct Parts<T> {
 
 /// Packets on their way through a device: exclusive access to the bytes of each.
 pub struct Batch {
-    shared: Arc<Shared>,
+    span: Arc<Span>,
+    /// Of a batch that was cut from an arena: what gives that back.
+    #[expect(dead_code, reason = "kept for its drop")]
+    shared: Option<Arc<Shared>>,
     descriptors: Vec<Descriptor>,
     /// The descriptors as the source made them; empty where lengths cannot change.
     original: Vec<Descriptor>,
@@ -233,21 +236,22 @@ impl std::fmt::Debug for Batch {
             .field("packets", &packets)
             .field("metadata", &metadata)
             .field("room", &self.room)
-            .field("span", &self.shared.span.id())
+            .field("span", &self.span.id())
             .finish()
     }
 }
 
 impl Batch {
     fn new(
-        shared: Arc<Shared>,
+        span: Arc<Span>,
+        shared: Option<Arc<Shared>>,
         descriptors: Vec<Descriptor>,
         metadata: Vec<Metadata>,
         room: Room,
         companion: Option<Companion>,
     ) -> Batch {
         let original = if room == Room::Both { descriptors.clone() } else { Vec::new() };
-        Batch { shared, descriptors, original, metadata, room, is_scattered: false, companion }
+        Batch { span, shared, descriptors, original, metadata, room, is_scattered: false, companion }
     }
 
     /// A batch of packets that each lie in a frame of a ring's memory: an AF_XDP UMEM's, a mempool's. They may lie in any
@@ -275,8 +279,7 @@ impl Batch {
         for (index, descriptor) in descriptors.iter().enumerate() {
             check_arena(index, descriptor, room, span.len())?;
         }
-        let shared = Arc::new(Shared { arena: None, span, home: None });
-        let batch = Batch::new(shared, descriptors, metadata, room, Some(companion));
+        let batch = Batch::new(span, None, descriptors, metadata, room, Some(companion));
         Ok(Batch { is_scattered: true, ..batch })
     }
 
@@ -430,7 +433,7 @@ impl Batch {
     /// of this batch's packets (and their rooms), while it holds the batch, and read (not rely on)
     /// everything up to [`READABLE_PAST_END`](super::READABLE_PAST_END) bytes past the end.
     pub fn span(&self) -> &Arc<Span> {
-        &self.shared.span
+        &self.span
     }
 
     /// The bytes of packet `index`.
@@ -442,7 +445,7 @@ impl Batch {
         // SAFETY: `carve` (and `resize`) checked that the range lies in the span and gave its words
         // to this batch alone; `&self` keeps writers (`packet_mut`, a device, which owns the
         // batch) away.
-        unsafe { bytes(&self.shared.span, d.offset as usize, d.length as usize) }
+        unsafe { bytes(&self.span, d.offset as usize, d.length as usize) }
     }
 
     /// Bytes of the arena from one packet of this batch to another, for devices that get all of them as one copy.
@@ -468,7 +471,7 @@ impl Batch {
         // out an arena from its start to its end, and no two packets share a word), so nobody writes there while we
         // hold the batch.
         unsafe {
-            let from = self.shared.span.as_ptr().add(range.start as usize);
+            let from = self.span.as_ptr().add(range.start as usize);
             std::slice::from_raw_parts(from, (range.end - range.start) as usize)
         }
     }
@@ -480,7 +483,7 @@ impl Batch {
     pub fn packet_mut(&mut self, index: usize) -> &mut [u8] {
         let d = self.descriptors[index];
         // SAFETY: as for `packet`; `&mut self` makes the access unique.
-        unsafe { bytes_mut(&self.shared.span, d.offset as usize, d.length as usize) }
+        unsafe { bytes_mut(&self.span, d.offset as usize, d.length as usize) }
     }
 
     /// The packets' bytes in order.

@@ -27,6 +27,8 @@ pub(super) struct Batcher<'a> {
     meter: Option<&'a Meter>,
     /// Whether packets come for warming up.
     is_warm_up: bool,
+    /// When it was last looked whether there is anything.
+    looked: Instant,
 }
 
 /// When a batch is closed.
@@ -60,8 +62,18 @@ pub(super) struct First {
 impl<'a> Batcher<'a> {
     pub fn new(closing: Closing, shared: &'a Shared, meter: Option<&'a Meter>) -> Batcher<'a> {
         let closing = Closing { most: closing.most.max(1), ..closing };
-        let is_warm_up = meter.is_some();
-        Batcher { closing, shared, rate: Rate::new(Instant::now()), gathered: 0, first: None, meter, is_warm_up }
+        let (is_warm_up, now) = (meter.is_some(), Instant::now());
+        Batcher { closing, shared, rate: Rate::new(now), gathered: 0, first: None, meter, is_warm_up, looked: now }
+    }
+
+    /// When it was last looked whether there is anything.
+    pub fn looked(&self) -> Instant {
+        self.looked
+    }
+
+    /// Whether batches find their size.
+    pub fn finds_size(&self) -> bool {
+        self.closing.auto
     }
 
     /// Whether packets that come from now on are measured, and those before were not: once.
@@ -92,20 +104,25 @@ impl<'a> Batcher<'a> {
             0 => 0,
             allowed => receiver.receive(allowed)?,
         };
+        let now = Instant::now();
+        self.looked = now;
         if came > 0 {
             if let Some(meter) = self.meter {
                 meter.took(came);
             }
             self.gathered += came;
-            self.first.get_or_insert_with(Instant::now);
+            self.first.get_or_insert(now);
         }
         let Some(first) = self.first else { return Ok(Look::Nothing) };
-        let (now, until) = (Instant::now(), first + delay);
+        let until = first + delay;
         let waits = self.gathered < enough && now < until && !receiver.is_full() && self.allowed(1) > 0;
         if !last && waits {
             return Ok(Look::Until(until));
         }
-        self.shared.set_rate(self.rate.note(self.gathered, now));
+        // Nobody asks for it where nothing waits.
+        if self.closing.auto || !delay.is_zero() {
+            self.shared.set_rate(self.rate.note(self.gathered, now));
+        }
         self.gathered = 0;
         self.first = None;
         let first = First { at: first, is_warm_up: self.is_warm_up };

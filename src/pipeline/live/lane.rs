@@ -14,6 +14,7 @@ use tracing::Span;
 use super::batcher::{Batcher, First, Look, PATIENCE};
 use super::mailbox::{Mailbox, Order};
 use super::sizing::{Shared, Sizer};
+use super::stats::Filtered;
 use super::{Backlog, LaneError, LaneStats, LiveLane, LiveOptions, Meter, pin};
 use crate::pipeline::Observer;
 use crate::pipeline::driver::{self, Ends, Next};
@@ -211,8 +212,8 @@ impl Gatherer<'_> {
         if self.end.is_due(stopped) {
             return Ok(Next::End);
         }
-        // Receiving is a part of what one thread does that does everything.
-        let taken = Instant::now();
+        // Receiving is a part of what one thread does that does everything. Who finds no sizes by it need not know it that well.
+        let taken = if self.batcher.finds_size() { Instant::now() } else { self.batcher.looked() };
         if taken - self.asked >= ASKED {
             self.asked = taken;
             self.stats.received(self.receiver.received());
@@ -354,20 +355,16 @@ impl Ends<&mut Box<dyn Session>> for Rest<'_> {
             self.is_measured = true;
             self.stats.carried_before();
         }
-        self.stats.done(&done);
-        let packets = done.batch.len();
-        if aside {
-            self.stats.relieved(packets);
-        }
-        self.executor.carry_out(done)?;
+        let filtered = Filtered::new(&done, aside);
+        let packets = filtered.packets;
+        let carried = self.executor.carry_out(done);
         let now = Instant::now();
-        match self.meter {
-            // How long it took then is of no interest.
-            Some(_) if is_warm_up => self.stats.tended(self.executor.carried()),
-            meter => {
-                self.stats.carried(self.executor.carried(), packets, now - begun.first.at);
-                meter.inspect(|meter| meter.through(now));
-            }
+        // How long it took while it warmed up is of no interest.
+        let latency = (!is_warm_up && carried.is_ok()).then(|| now - begun.first.at);
+        self.stats.through(&filtered, self.executor.carried(), latency);
+        carried?;
+        if let (Some(meter), false) = (self.meter, is_warm_up) {
+            meter.through(now);
         }
         if let (Some((sizer, before)), false) = (&mut self.sizing, aside) {
             let sizing = sizer.served(packets, now - begun.taken.max(*before), self.shared.rate());

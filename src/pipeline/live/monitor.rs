@@ -101,6 +101,7 @@ mod tests {
     use portcullis_io::live::{Carried, Received};
     use tracing_subscriber::layer::SubscriberExt;
 
+    use super::super::stats::Filtered;
     use super::*;
 
     /// The events, a line each.
@@ -139,7 +140,7 @@ mod tests {
             stats[1].received(Received { dropped_by_kernel: 10, ..Received::default() });
             let mut carried = Carried::default();
             carried.losses.add(Loss::Overload, 2);
-            stats[0].carried(&carried, 5, Duration::ZERO);
+            stats[0].tended(&carried);
             monitor.tell();
         });
         let is: Vec<_> = events
@@ -168,7 +169,8 @@ mod tests {
         let stats = [Arc::new(LaneStats::default())];
         let events = events(|| {
             let mut monitor = Monitor::new(lanes(&["q"]), &stats);
-            stats[0].relieved(30);
+            let aside = Filtered { packets: 30, aside: true, ..Filtered::default() };
+            stats[0].through(&aside, &Carried::default(), None);
             monitor.tell();
         });
         assert_eq!((&events[0]["message"], &events[0]["packets"]), (&RELIEVED.into(), &30.into()));

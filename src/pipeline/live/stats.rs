@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use portcullis_core::device::{Done, StageTimes};
-use portcullis_core::packet::Action;
+use portcullis_core::packet::{Action, VerdictCounts};
 use portcullis_io::live::{Carried, Loss, Received};
 
 use super::Sizing;
@@ -75,6 +75,22 @@ pub struct Snapshot {
     pub latency: Histogram<u64>,
     /// What batches that find their size are now; `None` for all others.
     pub sizing: Option<Sizing>,
+}
+
+/// What is noted of a batch that a device is through with.
+#[derive(Debug, Default)]
+pub(super) struct Filtered {
+    pub packets: usize,
+    pub verdicts: VerdictCounts,
+    pub times: StageTimes,
+    /// Whether another device filtered it, since this one had all the batches that it takes.
+    pub aside: bool,
+}
+
+impl Filtered {
+    pub fn new(done: &Done, aside: bool) -> Filtered {
+        Filtered { packets: done.batch.len(), verdicts: done.verdicts.counts(), times: done.times, aside }
+    }
 }
 
 impl Default for Snapshot {
@@ -223,33 +239,28 @@ impl LaneStats {
         self.overrun.fetch_add(packets as u64, Ordering::Relaxed);
     }
 
-    /// Notes a batch that the device is through with.
-    pub(super) fn done(&self, done: &Done) {
-        let counts = done.verdicts.counts();
+    /// Notes a batch that the device is through with, what became of packets up to now, and how long ago the batch's first one came,
+    /// where that is of interest.
+    pub(super) fn through(&self, filtered: &Filtered, carried: &Carried, latency: Option<Duration>) {
         let mut now = lock(&self.now);
-        for (action, sum) in Action::ALL.into_iter().zip(&mut now.verdicts) {
-            *sum += counts[action as usize];
+        for (count, sum) in filtered.verdicts.iter().zip(&mut now.verdicts) {
+            *sum += count;
         }
         now.batches += 1;
-        now.times += done.times;
-    }
-
-    /// Notes what became of a batch of so many packets, the first of which came this long ago.
-    pub(super) fn carried(&self, carried: &Carried, packets: usize, latency: Duration) {
-        let mut now = lock(&self.now);
+        now.times += filtered.times;
+        if filtered.aside {
+            now.relieved += filtered.packets as u64;
+        }
         now.carried = *carried;
-        let latency = (latency.as_nanos() as u64).clamp(1, LONGEST.as_nanos() as u64);
-        now.latency.saturating_record_n(latency, packets as u64);
+        if let Some(latency) = latency {
+            let latency = (latency.as_nanos() as u64).clamp(1, LONGEST.as_nanos() as u64);
+            now.latency.saturating_record_n(latency, filtered.packets as u64);
+        }
     }
 
     /// Notes what became of packets, after the fact.
     pub(super) fn tended(&self, carried: &Carried) {
         lock(&self.now).carried = *carried;
-    }
-
-    /// Notes packets that another device has filtered.
-    pub(super) fn relieved(&self, packets: usize) {
-        lock(&self.now).relieved += packets as u64;
     }
 
     /// Notes what batches are to be from now on.

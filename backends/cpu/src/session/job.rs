@@ -3,8 +3,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use portcullis_core::device::{DeviceError, Done, StageTimes};
@@ -12,12 +11,12 @@ use portcullis_core::packet::{Batch, Descriptor, Metadata, Verdicts};
 use portcullis_core::program::FLOW_BITS;
 
 use super::gate::Gate;
-use super::{Choice, Shared, WORTH_A_THREAD};
+use super::{Shared, WORTH_A_THREAD};
 use crate::maps::Maps;
 use crate::memory::{Code, Context};
 
 /// The fewest packets that a thread takes at once, where the filter may be given as many.
-const MIN_PIECE: usize = 64;
+pub(super) const MIN_PIECE: usize = 64;
 
 /// Pieces for each thread: so that all end at about the same time, and more threads can be called
 /// where a piece took unexpectedly long.
@@ -91,7 +90,9 @@ pub(super) struct Job {
     /// Time spent filtering, all threads together, in nanoseconds.
     busy: AtomicU64,
     cancelled: AtomicBool,
-    sender: Sender<Result<Done, DeviceError>>,
+    /// What came of it, once it is done.
+    answer: Mutex<Option<Result<Done, DeviceError>>>,
+    answered: Condvar,
 }
 
 /// The batch, and the columns that the code fills.
@@ -106,17 +107,9 @@ struct Load {
     _flows: (Vec<u32>, Vec<u8>),
 }
 
-// SAFETY: threads share a job to call `work`, which touches nothing but atomics, the shared session,
-// the load's lock, and, through the context, packets and columns of which each thread has its own
-// part. All that the context points to is owned by the load, which stays until every piece has
-// ended, and may be sent to another thread.
-unsafe impl Send for Job {}
-// SAFETY: as above.
-unsafe impl Sync for Job {}
-
-impl Job {
-    /// A batch that nobody has begun with, for so many threads: at least one.
-    pub fn new(shared: Arc<Shared>, batch: Batch, threads: usize, sender: Sender<Result<Done, DeviceError>>) -> Job {
+impl Load {
+    /// With columns for the batch's verdicts, and those that the code reads and writes: the packets, and the columns.
+    fn new(shared: &Shared, batch: Batch) -> (Load, Context) {
         let (facts, packets) = (shared.program.facts(), batch.len());
         // Written once, by the code: clearing them before would be a pass over them for nothing.
         let mut verdicts = Vec::<u8>::with_capacity(packets);
@@ -127,13 +120,6 @@ impl Job {
         } else {
             Vec::new()
         };
-        let order = match (&shared.flows, threads) {
-            (None, _) => Order::Any,
-            (Some(_), 0 | 1) => Order::Alone,
-            (Some(_), threads) => Order::Shards(threads.min(MAX_SHARDS) as u32),
-        };
-        let numbered = if matches!(order, Order::Shards(_)) { packets } else { 0 };
-        let (mut flows, mut scrap) = (Vec::<u32>::with_capacity(numbered), Vec::<u8>::with_capacity(numbered));
         let context = Context {
             arena: batch.span().as_ptr(),
             descriptors: batch.descriptors().as_ptr(),
@@ -146,6 +132,81 @@ impl Job {
             maps: shared.maps.addresses(),
             list: std::ptr::null(),
         };
+        (Load { batch, verdicts, targets, resized, _metadata: made_up, _flows: (Vec::new(), Vec::new()) }, context)
+    }
+
+    /// The batch with its verdicts, for which so many threads took so long, all together.
+    ///
+    /// # Safety
+    /// The code has run for each packet, with the context that came with this.
+    unsafe fn done(self, shared: &Shared, busy: u64, threads: usize) -> Result<Done, DeviceError> {
+        let Load { mut batch, mut verdicts, mut targets, mut resized, .. } = self;
+        let (facts, packets) = (shared.program.facts(), batch.len());
+        shared.note_pace(busy, packets);
+        // SAFETY: each has room for as many, and the code has written one for each packet, where the
+        // facts say that it writes such a column.
+        unsafe {
+            verdicts.set_len(packets);
+            targets.set_len(if facts.redirects { packets } else { 0 });
+            resized.set_len(if facts.changes_length { packets } else { 0 });
+        }
+        if facts.changes_length {
+            batch.resize(resized).map_err(|error| DeviceError::Broken { device: "cpu".into(), error })?;
+        }
+        let kernel = Duration::from_nanos(busy) / threads.max(1) as u32;
+        let verdicts = Verdicts::from_columns(verdicts, targets);
+        Ok(Done { batch, verdicts, times: StageTimes { kernel, ..StageTimes::default() } })
+    }
+}
+
+/// Filters a batch on the calling thread, which nobody helps: of a filter whose packets share nothing.
+pub(super) fn alone(shared: &Shared, batch: Batch) -> Result<Done, DeviceError> {
+    let packets = batch.len();
+    let (load, context) = Load::new(shared, batch);
+    let (mut start, mut busy) = (0, 0);
+    while start < packets {
+        if shared.cancel.is_cancelled() {
+            return Err(DeviceError::Cancelled);
+        }
+        let (code, wanted) = shared.next_code();
+        let end = start.saturating_add(wanted.min(shared.piece)).min(packets);
+        let context = Context { tables: shared.code.tables(code), ..context };
+        let begun = Instant::now();
+        // SAFETY: as in `Job::run`, with one thread for all pieces.
+        unsafe { shared.code.run(code, &context, start, end) };
+        let took = begun.elapsed();
+        shared.took(code, end - start, took);
+        busy += nanoseconds(took);
+        start = end;
+    }
+    // SAFETY: all pieces have been run.
+    unsafe { load.done(shared, busy, 1) }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+// SAFETY: threads share a job to call `work`, which touches nothing but atomics, the shared session,
+// the load's lock, and, through the context, packets and columns of which each thread has its own
+// part. All that the context points to is owned by the load, which stays until every piece has
+// ended, and may be sent to another thread.
+unsafe impl Send for Job {}
+// SAFETY: as above.
+unsafe impl Sync for Job {}
+
+impl Job {
+    /// A batch that nobody has begun with, for so many threads: at least one.
+    pub fn new(shared: Arc<Shared>, batch: Batch, threads: usize) -> Job {
+        let packets = batch.len();
+        let (mut load, context) = Load::new(&shared, batch);
+        let order = match (&shared.flows, threads) {
+            (None, _) => Order::Any,
+            (Some(_), 0 | 1) => Order::Alone,
+            (Some(_), threads) => Order::Shards(threads.min(MAX_SHARDS) as u32),
+        };
+        let numbered = if matches!(order, Order::Shards(_)) { packets } else { 0 };
+        let (mut flows, mut scrap) = (Vec::<u32>::with_capacity(numbered), Vec::<u8>::with_capacity(numbered));
         let numbering = Context {
             verdicts: scrap.as_mut_ptr(),
             targets: flows.as_mut_ptr(),
@@ -155,7 +216,7 @@ impl Job {
         let (shards, tile) = if let Order::Shards(shards) = order { (shards, TILE) } else { (0, packets.max(1)) };
         let starts = (0..packets.max(1)).step_by(tile);
         let tiles = starts.map(|start| Tile::new(start..(start + tile).min(packets), shards)).collect();
-        let load = Load { batch, verdicts, targets, resized, _metadata: made_up, _flows: (flows, scrap) };
+        load._flows = (flows, scrap);
         Job {
             packets,
             order,
@@ -168,7 +229,8 @@ impl Job {
             took_part: AtomicUsize::new(0),
             busy: AtomicU64::new(0),
             cancelled: AtomicBool::new(false),
-            sender,
+            answer: Mutex::new(None),
+            answered: Condvar::new(),
             shared,
         }
     }
@@ -211,7 +273,7 @@ impl Job {
         for piece in 0.. {
             let (code, wanted) = match self.order {
                 Order::Shards(_) => (0, usize::MAX),
-                Order::Any | Order::Alone => self.shared.choice(Choice::next),
+                Order::Any | Order::Alone => self.shared.next_code(),
             };
             let most = wanted.min(self.piece);
             let start = tile.next.fetch_add(most, Ordering::Relaxed);
@@ -233,7 +295,7 @@ impl Job {
             } else {
                 let context = Context { tables: self.shared.code.tables(code), ..self.context };
                 let took = self.timed(|| self.run(code, &context, start, end));
-                self.shared.choice(|choice| choice.took(code, end - start, took));
+                self.shared.took(code, end - start, took);
             }
             // Releases what this thread has written, and acquires what the others have.
             if tile.left.fetch_sub(end - start, Ordering::AcqRel) == end - start {
@@ -264,7 +326,7 @@ impl Job {
         let Order::Shards(shards) = self.order else { unreachable!("there are shards") };
         let (mut list, mut start) = ([0_u32; LIST], tile.packets.start);
         while start < tile.packets.end && !self.is_cancelled() {
-            let (code, wanted) = self.shared.choice(Choice::next);
+            let (code, wanted) = self.shared.next_code();
             let end = start.saturating_add(wanted.min(self.shared.piece).min(LIST)).min(tile.packets.end);
             let took = self.timed(|| {
                 // SAFETY: the numbers of the tile's packets were written before its first shard began, and stay until the
@@ -279,7 +341,7 @@ impl Job {
                 let context = Context { tables: self.shared.code.tables(code), list: list.as_ptr(), ..self.context };
                 self.run(code, &context, 0, own);
             });
-            self.shared.choice(|choice| choice.took(code, end - start, took));
+            self.shared.took(code, end - start, took);
             start = end;
         }
         if tile.left_shards.fetch_sub(1, Ordering::AcqRel) > 1 {
@@ -306,7 +368,7 @@ impl Job {
         let begun = Instant::now();
         work();
         let took = begun.elapsed();
-        self.busy.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.busy.fetch_add(nanoseconds(took), Ordering::Relaxed);
         took
     }
 
@@ -336,30 +398,23 @@ impl Job {
             gate.leave();
         }
         if let Some(load) = load {
-            // Nobody waiting any more is no fault: the session was dropped.
-            let _ = self.sender.send(self.done(load));
+            let done = match self.cancelled.load(Ordering::Relaxed) {
+                true => Err(DeviceError::Cancelled),
+                // SAFETY: every piece has ended, and none was left out.
+                false => unsafe {
+                    let (busy, threads) = (self.busy.load(Ordering::Relaxed), self.took_part.load(Ordering::Relaxed));
+                    load.done(&self.shared, busy, threads)
+                },
+            };
+            *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+            self.answered.notify_one();
         }
     }
 
-    fn done(&self, load: Load) -> Result<Done, DeviceError> {
-        if self.cancelled.load(Ordering::Relaxed) {
-            return Err(DeviceError::Cancelled);
-        }
-        let Load { mut batch, mut verdicts, mut targets, mut resized, .. } = load;
-        let (facts, busy) = (self.shared.program.facts(), self.busy.load(Ordering::Relaxed));
-        self.shared.note_pace(busy, self.packets);
-        // SAFETY: each has room for as many, and the code has written one for each packet, where the
-        // facts say that it writes such a column.
-        unsafe {
-            verdicts.set_len(self.packets);
-            targets.set_len(if facts.redirects { self.packets } else { 0 });
-            resized.set_len(if facts.changes_length { self.packets } else { 0 });
-        }
-        if facts.changes_length {
-            batch.resize(resized).map_err(|error| DeviceError::Broken { device: "cpu".into(), error })?;
-        }
-        let kernel = Duration::from_nanos(busy) / self.took_part.load(Ordering::Relaxed).max(1) as u32;
-        let verdicts = Verdicts::from_columns(verdicts, targets);
-        Ok(Done { batch, verdicts, times: StageTimes { kernel, ..StageTimes::default() } })
+    /// Waits until every piece has ended, and gives what came of the batch. Once.
+    pub fn answer(&self) -> Result<Done, DeviceError> {
+        let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        let answered = self.answered.wait_while(answer, |answer| answer.is_none());
+        answered.unwrap_or_else(PoisonError::into_inner).take().expect("it was waited for")
     }
 }
