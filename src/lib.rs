@@ -49,6 +49,8 @@
 
 pub mod control;
 pub mod devices;
+#[cfg(all(target_os = "linux", feature = "dpdk"))]
+pub mod gpudev;
 pub mod maglev;
 pub mod map_file;
 pub mod pipeline;

@@ -9,7 +9,7 @@ use portcullis_core::packet::Room;
 use super::eal::{Eal, EalOptions};
 use super::error::DpdkError;
 use super::executor::{self, DpdkExecutor, SendQueue, Ways};
-use super::gpudev::{CommList, Gpu, GpuSpec, Mempool, Writers};
+use super::gpudev::{CommList, Gpu, GpuInfo, GpuSpec, Mempool, Writers};
 use super::memory::{Memory, Place};
 use super::pass_to::PassTo;
 use super::port::{Port, PortInfo, RING};
@@ -83,6 +83,8 @@ pub struct Dpdk {
     pub lanes: Vec<Lane>,
     /// What there is of each port: those that packets come in by, and then those that they only go out of.
     pub info: Vec<PortInfo>,
+    /// The GPU that knows of packets, if there is one.
+    pub gpu: Option<GpuInfo>,
     ports: Vec<Port>,
     memory: Arc<Memory>,
     ending: Arc<AtomicBool>,
@@ -219,7 +221,8 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
             executor: Box::new(executor),
         });
     }
-    Ok(Dpdk { lanes: made, info, ports: run.ports, memory, ending })
+    let gpu = place.gpu().map(|gpu| gpu.info().clone());
+    Ok(Dpdk { lanes: made, info, gpu, ports: run.ports, memory, ending })
 }
 
 /// How packets get into the memory of these ports, if that is a GPU's.

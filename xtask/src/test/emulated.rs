@@ -59,5 +59,6 @@ pub fn run(suite: &mut Suite<'_>, built: &[Executable], features: &live::Feature
     }
     if features.has(live::DPDK) {
         suite.built_tests("l2fwd on an emulated CUDA device", built, ("", &["l2fwd"]), LIVE, &environment);
+        suite.built_tests("packets in an emulated GPU's memory", built, ("", &["dpdk"]), LIVE, &environment);
     }
 }

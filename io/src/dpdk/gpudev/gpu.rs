@@ -53,8 +53,8 @@ pub enum GpuSpec {
     Found {
         /// Its number there.
         number: i16,
-        /// What sessions call it (`cuda:0`).
-        device: String,
+        /// What sessions call the GPU that DPDK calls so, by its place at the PCI bus.
+        properties: fn(&str) -> Option<GpuProperties>,
     },
 }
 
@@ -101,10 +101,13 @@ impl Gpu {
         eal.said();
         let found = all();
         let gpu = match spec {
-            GpuSpec::Found { number, device } => {
+            GpuSpec::Found { number, properties } => {
                 let it = found.iter().find(|it| it.number == *number);
                 let it = it.ok_or_else(|| DpdkError::NoGpu { number: *number, found: names(&found) })?;
-                Gpu { eal, info: GpuInfo { device: Some(device.clone()), ..it.clone() }, registration: None }
+                let GpuProperties { device, shown, .. } = properties(&it.name).unwrap_or_default();
+                // One that no session knows is nobody's: its memory is no host's in any case.
+                let device = Some(device.unwrap_or_else(|| it.name.clone()));
+                Gpu { eal, info: GpuInfo { device, shown, ..it.clone() }, registration: None }
             }
             GpuSpec::Driver(driver) => {
                 let properties = driver.properties();

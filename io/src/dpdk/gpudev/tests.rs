@@ -198,7 +198,7 @@ fn a_driver_that_fails_or_panics_is_an_error() {
 
 #[test]
 fn a_gpu_that_dpdk_has_not_found_is_an_error() {
-    let error = Gpu::open(eal(), &GpuSpec::Found { number: 31, device: "cuda:0".into() }).unwrap_err().to_string();
+    let error = Gpu::open(eal(), &GpuSpec::Found { number: 31, properties: |_| None }).unwrap_err().to_string();
     assert!(error.contains("31") && error.contains("cuda:0"), "{error}");
 }
 

@@ -6,6 +6,8 @@ use std::time::Duration;
 use clap::ArgGroup;
 use clap::builder::NonEmptyStringValueParser;
 
+use super::mempool::MempoolArgs;
+
 /// The arguments that say where live packets come from.
 pub const SOURCES: [&str; 3] = ["af_xdp", "nfqueue", "dpdk"];
 
@@ -88,6 +90,9 @@ pub struct LiveArgs {
     /// Frames for each queue, a power of two
     #[arg(long, value_name = "N", value_parser = frames, requires = "ports", conflicts_with_all = ["read", "nfqueue"], help_heading = "Live packets")]
     pub frames: Option<u32>,
+    /// Where packets' buffers are.
+    #[command(flatten)]
+    pub mempool: MempoolArgs,
     /// How long a packet may wait for others to make a batch, as `50us` or `1ms`, at most; if this is not given, 0 where
     /// `--batch` is a number, and else as long as the device needs it, up to 1 ms
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "read", help_heading = "Live packets")]

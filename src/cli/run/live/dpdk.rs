@@ -1,8 +1,9 @@
 //! Ports of DPDK.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use portcullis::io::dpdk::{self, Dpdk, DpdkError, Options, Packets, PassTo, PortSpec};
+use portcullis::io::dpdk::{self, Dpdk, DpdkError, Mempool, Options, Packets, PassTo, PortSpec, Splitting};
 
 use super::Needs;
 use super::drive::{self, Prepared};
@@ -31,6 +32,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let _run = prepared.span.clone().entered();
     let needs = Needs::of(&prepared.program, live.control.is_some());
     (options.room, options.metadata, options.rewrites) = (needs.room, needs.metadata, needs.rewrites());
+    live.mempool.apply(&mut options, &prepared.program, &args.device, live.control.is_some())?;
     options.one_lane = super::one_lane(args, &prepared.program)?;
     let mut run = dpdk::open(&options).map_err(|error| Failure::Wrong(error.to_string()))?;
     announce(&run, &options);
@@ -91,6 +93,22 @@ fn announce(run: &Dpdk, options: &Options) {
             "{}: port {} of DPDK, {}, {queues} receive {noun}, {mac}",
             port.name, port.number, port.driver
         ));
+    }
+    if let Some(gpu) = &run.gpu {
+        let name = gpu.device.as_ref().map_or_else(|| gpu.name.clone(), |device| format!("{device} ({})", gpu.name));
+        let place = match (&options.mempool, options.split) {
+            (Mempool::Gpu(_), None) => "packets are in its memory".to_owned(),
+            (Mempool::Gpu(_), Some(bytes)) => format!("packets' bytes from {bytes} on are in its memory"),
+            _ => "it is shown the host's memory that packets are in".to_owned(),
+        };
+        out::note(&format!("GPU {name}, number {} of DPDK: {place}", gpu.number));
+    }
+    let copied =
+        run.info.iter().filter(|port| port.splitting == Some(Splitting::Copy)).map(|port| port.driver.as_str());
+    let copied: BTreeSet<&str> = copied.collect();
+    if !copied.is_empty() {
+        let drivers = Vec::from_iter(copied).join(", ");
+        out::note(&format!("{drivers}: cannot split packets, and so they are split by copying"));
     }
     match &options.pass_to {
         None => out::note("packets that pass have nowhere to go (--pass-to): they are counted, and dropped"),

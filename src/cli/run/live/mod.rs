@@ -11,6 +11,7 @@ pub mod dpdk;
 pub mod drive;
 #[cfg(all(target_os = "linux", feature = "live"))]
 mod log;
+pub mod mempool;
 #[cfg(all(target_os = "linux", feature = "nfqueue"))]
 mod nfqueue;
 #[cfg(all(target_os = "linux", feature = "live"))]

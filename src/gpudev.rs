@@ -1,0 +1,227 @@
+//! GPUs whose memory DPDK's packets come into: what stands behind `--gpu`.
+//!
+//! CUDA's GPUs get a driver in DPDK that is of this process ([`CudaDriver`]), so that those work as well which DPDK's own driver does not
+//! know; and that one is used for a GPU that it has found.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+#[cfg(feature = "cuda")]
+pub use cuda::CudaDriver;
+use portcullis_io::dpdk::gpudev::{GpuProperties, GpuSpec, Software};
+
+/// Bytes that the GPU has that there is not: none of them is taken before it is used.
+const SOFTWARE: usize = 4 << 30;
+
+/// Which GPU is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Choice {
+    /// One that there is not, in the host's memory.
+    Software,
+    /// The CUDA device of this number.
+    Cuda(usize),
+    /// The one that DPDK's own driver has found with this number.
+    Found(i16),
+}
+
+impl FromStr for Choice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Choice, String> {
+        let number = |digits: &str| digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse().ok());
+        let choice = match (text, text.strip_prefix("cuda:")) {
+            ("software", _) => Some(Choice::Software),
+            ("cuda", _) => Some(Choice::Cuda(0)),
+            (_, Some(digits)) => number(digits).flatten().map(|number: u16| Choice::Cuda(number.into())),
+            _ => number(text).flatten().and_then(|number: u16| i16::try_from(number).ok()).map(Choice::Found),
+        };
+        choice.ok_or_else(|| {
+            "there are `software` (none, in the host's memory), `cuda:N`, and the number of one that DPDK's own driver has found".into()
+        })
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Choice::Software => f.write_str("software"),
+            Choice::Cuda(number) => write!(f, "cuda:{number}"),
+            Choice::Found(number) => write!(f, "{number}"),
+        }
+    }
+}
+
+impl Choice {
+    /// The GPU, for DPDK.
+    ///
+    /// # Errors
+    /// Where there is no such CUDA device: what to do.
+    pub fn spec(self) -> Result<GpuSpec, String> {
+        Ok(match self {
+            Choice::Software => GpuSpec::Driver(Arc::new(Software::new(SOFTWARE))),
+            #[cfg(feature = "cuda")]
+            Choice::Cuda(number) => GpuSpec::Driver(Arc::new(CudaDriver::open(number).map_err(|e| e.to_string())?)),
+            #[cfg(not(feature = "cuda"))]
+            Choice::Cuda(_) => {
+                return Err("this program was built without CUDA; build it with `--features cuda`".into());
+            }
+            Choice::Found(number) => GpuSpec::Found { number, properties },
+        })
+    }
+}
+
+/// What sessions call a GPU that DPDK calls so.
+fn properties(_name: &str) -> Option<GpuProperties> {
+    #[cfg(feature = "cuda")]
+    return cuda::at(_name);
+    #[cfg(not(feature = "cuda"))]
+    None
+}
+
+#[cfg(feature = "cuda")]
+mod cuda {
+    use std::collections::BTreeMap;
+    use std::fmt;
+    use std::ptr::NonNull;
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    use portcullis_core::device::DeviceError;
+    use portcullis_cuda::memory::{CpuMapping, DeviceBuffer, EVERY_DEVICE, Gpu, HostRegistration};
+    use portcullis_io::dpdk::gpudev::{Block, DriverError, GpuDriver, GpuProperties};
+
+    /// A GPU's page, for others than itself.
+    const PAGE: usize = 64 << 10;
+
+    /// A CUDA device as a driver of DPDK's.
+    pub struct CudaDriver {
+        gpu: Gpu,
+        state: Mutex<State>,
+    }
+
+    /// What it has given, by addresses.
+    #[derive(Default)]
+    struct State {
+        buffers: BTreeMap<u64, Arc<DeviceBuffer>>,
+        views: BTreeMap<u64, CpuMapping>,
+        registered: BTreeMap<u64, HostRegistration>,
+    }
+
+    impl fmt::Debug for CudaDriver {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.debug_tuple("CudaDriver").field(&self.gpu).finish()
+        }
+    }
+
+    impl CudaDriver {
+        /// The driver of `cuda:NUMBER`.
+        ///
+        /// # Errors
+        /// As [`Gpu::open`].
+        pub fn open(number: usize) -> Result<CudaDriver, DeviceError> {
+            Ok(CudaDriver { gpu: Gpu::open(number)?, state: Mutex::default() })
+        }
+
+        fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+            // Lists are whole whoever died meanwhile.
+            act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        }
+    }
+
+    /// What the CUDA device at a place at the PCI bus is called.
+    pub fn at(name: &str) -> Option<GpuProperties> {
+        let all = (0..).map_while(|number| Gpu::open(number).ok());
+        let found = all.filter(|gpu| gpu.pci_address().is_some_and(|pci| pci.eq_ignore_ascii_case(name)));
+        found.map(|gpu| properties(&gpu)).next()
+    }
+
+    fn properties(gpu: &Gpu) -> GpuProperties {
+        GpuProperties {
+            device: Some(gpu.id().to_owned()),
+            shown: Some(EVERY_DEVICE.to_owned()),
+            processors: gpu.multiprocessors(),
+            memory: gpu.total_memory(),
+            page: PAGE,
+            node: gpu.numa_node().and_then(|node| u16::try_from(node).ok()),
+            pci: gpu.pci_address().map(str::to_owned),
+        }
+    }
+
+    fn driver_error(error: DeviceError) -> DriverError {
+        match error {
+            DeviceError::Missing(what) => DriverError::Unsupported(what),
+            error => DriverError::Other(error.to_string()),
+        }
+    }
+
+    impl GpuDriver for CudaDriver {
+        fn properties(&self) -> GpuProperties {
+            properties(&self.gpu)
+        }
+
+        fn allocate(&self, size: usize, align: usize) -> Result<u64, DriverError> {
+            let buffer = self.gpu.allocate(size, align).map_err(driver_error)?;
+            let address = buffer.address();
+            self.with(|state| state.buffers.insert(address, buffer));
+            Ok(address)
+        }
+
+        unsafe fn free(&self, block: Block) -> Result<(), DriverError> {
+            let known = self.with(|state| state.buffers.remove(&block.address));
+            known.map(drop).ok_or(DriverError::Unknown { what: "freeing memory", address: block.address })
+        }
+
+        unsafe fn register(&self, start: NonNull<u8>, size: usize) -> Result<u64, DriverError> {
+            // SAFETY: the memory is there until it is unregistered, by the caller's promise.
+            let shown = unsafe { self.gpu.register(start, size) }.map_err(driver_error)?;
+            let address = shown.address();
+            self.with(|state| state.registered.insert(start.as_ptr() as u64, shown));
+            Ok(address)
+        }
+
+        unsafe fn unregister(&self, start: NonNull<u8>, _size: usize) -> Result<(), DriverError> {
+            let address = start.as_ptr() as u64;
+            let known = self.with(|state| state.registered.remove(&address));
+            let known = known.ok_or(DriverError::Unknown { what: "unregistering memory", address })?;
+            known.unregister().map_err(driver_error)
+        }
+
+        fn cpu_map(&self, address: u64, _size: usize) -> Result<NonNull<u8>, DriverError> {
+            let unknown = DriverError::Unknown { what: "mapping memory", address };
+            let buffer = self.with(|state| state.buffers.range(..=address).next_back().map(|(_, it)| it.clone()));
+            let buffer = buffer.ok_or(unknown)?;
+            let view = buffer.map().map_err(driver_error)?;
+            // SAFETY: the view is of the whole buffer, in which the address lies.
+            let at = unsafe { view.start().add((address - buffer.address()) as usize) };
+            self.with(|state| state.views.insert(address, view));
+            Ok(at)
+        }
+
+        unsafe fn cpu_unmap(&self, address: u64, _size: usize, _view: NonNull<u8>) -> Result<(), DriverError> {
+            let known = self.with(|state| state.views.remove(&address));
+            known.map(drop).ok_or(DriverError::Unknown { what: "unmapping memory", address })
+        }
+
+        fn barrier(&self) -> Result<(), DriverError> {
+            self.gpu.barrier().map_err(driver_error)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_read_as_they_are_written() {
+        for (text, choice) in [("software", Choice::Software), ("cuda:3", Choice::Cuda(3)), ("0", Choice::Found(0))] {
+            assert_eq!(text.parse(), Ok(choice));
+            assert_eq!(choice.to_string(), text);
+        }
+        assert_eq!("cuda".parse(), Ok(Choice::Cuda(0)));
+        for text in ["", "cuda:", "cuda:-1", "cuda:x", "-1", "70000", "33000", "gpu", "cpu"] {
+            assert!(text.parse::<Choice>().unwrap_err().contains("cuda:N"), "{text}");
+        }
+    }
+}

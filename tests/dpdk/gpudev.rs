@@ -1,0 +1,115 @@
+//! Packets in a GPU's memory, in the host's that it is shown, and split: filtered and sent as they are from the host's.
+
+use portcullis::devices::backends;
+use portcullis_live_tests::Suite;
+use serde_json::Value;
+
+use crate::support::{Place, Ran, packets, sample};
+use crate::{pcap_port, run};
+
+/// Reads 38 bytes and writes 12.
+const FILTER: &str = "
+    fn xdp_filter(pkt: u32) -> u32 {
+        let first = load_be32(pkt, 0u);
+        store_be32(pkt, 0u, load_be32(pkt, 6u));
+        store_be32(pkt, 6u, first);
+        if load_be16(pkt, 36u) % 7u == 0u { return XDP_DROP; }
+        return select(XDP_TX, XDP_PASS, pkt_len(pkt) > 90u);
+    }";
+
+/// What comes of the filter.
+#[derive(Debug, PartialEq)]
+struct Made {
+    verdicts: Value,
+    tx: Vec<Vec<u8>>,
+    pass: Vec<Vec<u8>>,
+}
+
+impl Made {
+    fn by_the_interpreter(place: &Place) -> Made {
+        let arguments = ["run", "f.wgsl", "--read", &sample(), "--device", "interp", "--json"];
+        let json =
+            place.run(&[&arguments[..], &["--write", "pass.pcap", "--write-tx", "tx.pcap"]].concat()).done().json();
+        let of = |name: &str| packets(&place.read(name));
+        Made { verdicts: json["verdicts"].clone(), tx: of("tx.pcap"), pass: of("pass.pcap") }
+    }
+
+    fn by_dpdk(place: &Place, more: &[&str]) -> (Made, Ran) {
+        let port = pcap_port(0, &format!("rx_pcap={},tx_pcap=to-tx.pcap", sample()));
+        let stack = pcap_port(1, "tx_pcap=to-pass.pcap");
+        let ran = run(place, "f.wgsl", &port, &[&["--pass-to", &stack], more].concat()).done();
+        let json = ran.json();
+        assert_eq!(json["frames"]["missing"], 0, "{more:?}: {json}");
+        let of = |name: &str| packets(&place.read(name));
+        (Made { verdicts: json["verdicts"].clone(), tx: of("to-tx.pcap"), pass: of("to-pass.pcap") }, ran)
+    }
+}
+
+/// Where packets are, but for which GPU it is about.
+const PLACES: [&[&str]; 3] = [&[], &["--mempool", "gpu"], &["--mempool", "gpu", "--header-split", "38"]];
+
+#[test]
+fn a_gpu_that_there_is_not_has_packets_as_the_host_has_them() {
+    let place = Place::new();
+    place.file("f.wgsl", FILTER);
+    let want = Made::by_the_interpreter(&place);
+    assert!(want.tx.len() > 100 && want.pass.len() > 100, "{}", want.verdicts);
+    for more in PLACES {
+        let (is, ran) = Made::by_dpdk(&place, &[&["--gpu", "software"], more].concat());
+        assert!(is == want, "{more:?}: {} {}", is.verdicts, want.verdicts);
+        let said = if more.is_empty() { "it is shown the host's memory" } else { "are in its memory" };
+        assert!(ran.err.contains("portcullis_gpu_0") && ran.err.contains(said), "{more:?}: {}", ran.err);
+    }
+    let (is, ran) = Made::by_dpdk(&place, &["--header-split", "38"]);
+    assert!(is == want && ran.err.contains("net_pcap: cannot split packets"), "{}", ran.err);
+}
+
+#[test]
+fn every_device_of_cudas_filters_packets_where_they_are_by_each_of_its_methods() {
+    let suite = Suite::anywhere("dpdk", "gpudev");
+    let cuda = backends().iter().find(|backend| backend.name == "cuda");
+    let devices = match cuda.map(|backend| backend.probe()) {
+        Some(Ok(devices)) => devices,
+        Some(Err(reason)) => return suite.lacks("cuda", &reason.to_string()),
+        None => return suite.lacks("cuda", "it was built without"),
+    };
+    let _part = suite.on("cuda");
+    let place = Place::new();
+    place.file("f.wgsl", FILTER);
+    let want = Made::by_the_interpreter(&place);
+    for (device, method) in devices.iter().flat_map(|it| it.info().dispatch.iter().map(move |method| (it, method))) {
+        let id = &device.info().id;
+        for more in PLACES {
+            let more = [&["--device", id, "--dispatch", method.name(), "--gpu", id], more].concat();
+            let (is, _) = Made::by_dpdk(&place, &more);
+            assert!(is == want, "{more:?}: {} {}", is.verdicts, want.verdicts);
+        }
+    }
+    // The GPU's memory is reached by the processor, where drivers of ports are of that kind; and so by a filter there.
+    let id = &devices[0].info().id;
+    let (is, _) = Made::by_dpdk(&place, &["--device", "cpu", "--mempool", "gpu", "--gpu", id]);
+    assert!(is == want, "{}", is.verdicts);
+}
+
+#[test]
+fn what_does_not_go_is_said() {
+    let place = Place::new();
+    place.file("f.wgsl", FILTER);
+    let shaders = concat!(env!("CARGO_MANIFEST_DIR"), "/shaders");
+    let port = pcap_port(0, &format!("rx_pcap={}", sample()));
+    let vlan_pop = format!("{shaders}/vlan_pop.wgsl");
+    for (filter, more, parts) in [
+        ("f.wgsl", &["--header-split", "37"][..], &["header split at 37 bytes", "reads up to byte 38"][..]),
+        (&vlan_pop, &["--header-split", "1000"], &["changes packets' lengths"]),
+        ("f.wgsl", &["--header-split", "64", "--control", "c.sock"], &["--header-split", "--control"]),
+        ("f.wgsl", &["--header-split", "13"], &["--header-split", "14"]),
+        ("f.wgsl", &["--mempool", "gpu"], &["--mempool gpu", "--gpu software"]),
+        ("f.wgsl", &["--gpu", "vulkan"], &["--gpu vulkan", "cuda:N"]),
+        ("f.wgsl", &["--gpu", "7"], &["no GPU with the number 7", "cuda:0"]),
+        ("f.wgsl", &["--gpu", "cuda:99"], &["--gpu cuda:99", "CUDA"]),
+    ] {
+        let ran = run(&place, filter, &port, more);
+        assert!(ran.code != 0, "{more:?}: {}", ran.err);
+        assert!(parts.iter().all(|part| ran.err.contains(part)), "{more:?}: {}", ran.err);
+    }
+}
