@@ -87,7 +87,7 @@ pub use asking::run;
 pub fn run(args: &Args) -> Result<(), Failure> {
     let _ = args;
     Err(Failure::Usage(if cfg!(target_os = "linux") {
-        "this program was built without live packets; build it with `--features af-xdp` or `--features nfqueue`".into()
+        "this program was built without live packets; build it with `--features af-xdp`, `--features nfqueue` or `--features dpdk`".into()
     } else {
         "live packets are Linux's, and so are runs that can be asked for something".into()
     }))

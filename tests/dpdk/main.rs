@@ -1,6 +1,7 @@
 //! `portcullis run --dpdk` as users meet it, without a network card, huge pages and, but where networks are made, root.
 #![cfg(target_os = "linux")]
 
+mod errors;
 mod gpudev;
 mod links;
 mod options;

@@ -7,6 +7,7 @@ use std::thread;
 
 use portcullis_dpdk_sys as sys;
 
+use super::advice;
 use super::error::{DpdkError, last};
 use super::log::Log;
 
@@ -19,6 +20,8 @@ pub struct EalOptions {
     /// What it is given beside what it needs in any case (`-l 1-3`, `--no-huge`, `--vdev net_null0`), as its documentation says
     /// (doc/guides/linux_gsg/linux_eal_parameters.rst).
     pub arguments: Vec<String>,
+    /// Bytes that packets need, at least.
+    pub memory: usize,
     /// A network card that is needed, and needs huge pages.
     pub card: Option<String>,
     /// Whether it is to look for all network cards that there are.
@@ -30,6 +33,8 @@ pub struct EalOptions {
 pub struct Eal {
     arguments: Vec<String>,
     log: Log,
+    /// Bytes that packets were to need when it began.
+    memory: usize,
     /// Whether memory is of huge pages.
     pub huge_pages: bool,
 }
@@ -43,12 +48,13 @@ impl Eal {
     /// [`DpdkError`] tells what to do.
     pub fn start(options: &EalOptions) -> Result<&'static Eal, DpdkError> {
         let mut eal = EAL.lock().unwrap_or_else(PoisonError::into_inner);
-        let arguments = arguments(options)?;
-        match *eal {
-            Some(eal) if eal.arguments == arguments => Ok(eal),
-            Some(eal) => Err(DpdkError::Twice { arguments: eal.arguments.clone() }),
-            None => Ok(*eal.insert(Box::leak(Box::new(begin(arguments)?)))),
+        if let Some(eal) = *eal {
+            // It has what memory it has. Where that is too little, there is none for packets.
+            let is_same = arguments(&EalOptions { memory: eal.memory, ..options.clone() })? == eal.arguments;
+            return if is_same { Ok(eal) } else { Err(DpdkError::Twice { arguments: eal.arguments.clone() }) };
         }
+        let begun = Eal { memory: options.memory, ..begin(arguments(options)?)? };
+        Ok(*eal.insert(Box::leak(Box::new(begun))))
     }
 
     /// What it was given.
@@ -69,10 +75,14 @@ pub fn version() -> String {
 }
 
 fn begin(arguments: Vec<String>) -> Result<Eal, DpdkError> {
-    let failed = |error, said| DpdkError::Eal { arguments: arguments.clone(), error, said };
+    let failed = |error, said: Vec<String>| {
+        let hint = advice::begin(&said);
+        DpdkError::Eal { arguments: arguments.clone(), error, hint, said }
+    };
     let log = Log::take().map_err(|error| failed(error, Vec::new()))?;
     let texts = arguments.iter().map(|argument| CString::new(argument.as_str()));
     let texts: Vec<CString> = texts.collect::<Result<_, _>>().map_err(|error| failed(error.into(), Vec::new()))?;
+    let quiet = log.quiet().map_err(|error| failed(error, Vec::new()))?;
     // It keeps the thread that begins it on a processor: not this one, which has other things to do.
     let begun = thread::spawn(move || {
         let mut pointers: Vec<*mut c_char> = texts.into_iter().map(CString::into_raw).collect();
@@ -83,16 +93,18 @@ fn begin(arguments: Vec<String>) -> Result<Eal, DpdkError> {
         if result < 0 { Err(last()) } else { Ok(()) }
     });
     let begun = begun.join().unwrap_or_else(|_| Err(std::io::Error::other("the thread that began it died")));
+    drop(quiet);
     let said = log.lines();
     begun.map_err(|error| failed(error, said))?;
     // SAFETY: DPDK has begun.
     let huge_pages = unsafe { sys::rte_eal_has_hugepages() } != 0;
-    Ok(Eal { arguments, log, huge_pages })
+    Ok(Eal { arguments, log, memory: 0, huge_pages })
 }
 
 /// What DPDK is given: what a run needs and nobody has said otherwise.
 fn arguments(options: &EalOptions) -> Result<Vec<String>, DpdkError> {
     let given = &options.arguments;
+    refuse(given)?;
     let has = |names: &[&str]| {
         given.iter().any(|argument| {
             names.iter().any(|name| {
@@ -113,6 +125,10 @@ fn arguments(options: &EalOptions) -> Result<Vec<String>, DpdkError> {
     if options.card.is_none() && !options.finds_cards && !has(&["-a", "--allow", "-b", "--block", "--no-pci"]) {
         add(&["--no-pci"]);
     }
+    if options.card.is_some() && !options.finds_cards && !has(&["-a", "--allow", "-b", "--block", "--no-pci"]) {
+        // Cards are taken one by one as they are named, and no others: nothing has this address that is a network card.
+        add(&["-a", "0000:00:00.0"]);
+    }
     if !has(&["--no-huge"]) && free_huge_pages() == 0 {
         match &options.card {
             Some(port) => return Err(DpdkError::NoHugePages { port: port.clone() }),
@@ -126,10 +142,36 @@ fn arguments(options: &EalOptions) -> Result<Vec<String>, DpdkError> {
         arguments.push(if no_huge { "--no-shconf" } else { "--in-memory" }.to_owned());
     }
     if no_huge && !has(&["-m", "--socket-mem"]) {
-        arguments.extend(["-m".to_owned(), MEMORY_MIB.to_string()]);
+        // Beside packets there is not much: rings, and what drivers have.
+        let needed = options.memory.div_ceil(1 << 20) + 64;
+        arguments.extend(["-m".to_owned(), MEMORY_MIB.max(needed).to_string()]);
     }
     arguments.extend(given.iter().cloned());
     Ok(arguments)
+}
+
+/// Refuses what would end this program without a word, or have it be another's part.
+fn refuse(given: &[String]) -> Result<(), DpdkError> {
+    let refused = |argument: &str, why: String| Err(DpdkError::Argument { argument: argument.to_owned(), why });
+    for (index, argument) in given.iter().enumerate() {
+        // As `getopt_long` reads them: names may be cut, and letters may follow each other up to the first that has a value.
+        let letters = argument.strip_prefix('-').filter(|rest| !rest.starts_with('-')).unwrap_or_default();
+        let asks_for_help = letters.chars().take_while(|letter| "hvS".contains(*letter)).any(|letter| letter == 'h')
+            || argument.len() > 3 && "--help".starts_with(argument.as_str());
+        if asks_for_help {
+            let why = format!("it has DPDK print its options and end; they are listed at {}", advice::OPTIONS);
+            return refused(argument, why);
+        }
+        let value = argument.strip_prefix("--proc-type").map(|rest| match rest.strip_prefix('=') {
+            Some(value) => value,
+            None => given.get(index + 1).map_or("", String::as_str),
+        });
+        if matches!(value, Some("secondary" | "auto")) {
+            let why = "ports and memory are this program's own, so that it is a primary process of DPDK's in any case";
+            return refused(argument, why.into());
+        }
+    }
+    Ok(())
 }
 
 /// Huge pages that nobody has, of whatever size.
@@ -178,7 +220,7 @@ mod tests {
 
     fn of(given: &[&str], card: Option<&str>) -> Result<Vec<String>, DpdkError> {
         let arguments = given.iter().map(|text| (*text).to_owned()).collect();
-        super::arguments(&EalOptions { arguments, card: card.map(str::to_owned), finds_cards: false })
+        super::arguments(&EalOptions { arguments, memory: 0, card: card.map(str::to_owned), finds_cards: false })
     }
 
     #[test]
@@ -194,6 +236,34 @@ mod tests {
             given,
             ["portcullis", "--no-telemetry", "-l0-1", "--file-prefix=x", "--no-huge", "-m", "64", "-a", "0000:01:00.0"]
         );
+    }
+
+    #[test]
+    fn memory_without_huge_pages_is_as_much_as_packets_need() {
+        let of = |memory, given: &[&str]| {
+            let arguments = given.iter().map(|text| (*text).to_owned()).collect();
+            let options = EalOptions { arguments, memory, ..EalOptions::default() };
+            super::arguments(&options).unwrap().windows(2).find(|it| it[0] == "-m").unwrap()[1].clone()
+        };
+        assert_eq!(of(0, &["--no-huge"]), "1024");
+        assert_eq!(of(3 << 30, &["--no-huge"]), (3 * 1024 + 64).to_string());
+        assert_eq!(of(3 << 30, &["--no-huge", "-m", "16"]), "16");
+    }
+
+    #[test]
+    fn what_would_end_the_program_or_make_it_anothers_is_refused() {
+        for given in
+            [&["-h"][..], &["--help"], &["--hel"], &["-vh"], &["--proc-type=secondary"], &["--proc-type", "auto"]]
+        {
+            let error = of(given, None).unwrap_err();
+            assert!(
+                matches!(&error, DpdkError::Argument { argument, .. } if argument == given[0]),
+                "{given:?}: {error}"
+            );
+        }
+        for given in [&["-v"][..], &["--huge-dir", "/x"], &["-m", "16"], &["-dlibh.so"], &["--proc-type=primary"]] {
+            assert!(of(given, None).is_ok(), "{given:?}");
+        }
     }
 
     #[test]

@@ -12,14 +12,24 @@ use crate::live::LiveError;
 #[non_exhaustive]
 pub enum DpdkError {
     /// DPDK does not begin.
-    #[error("DPDK does not begin with `{}`: {}{}", .arguments.join(" "), reason(.error), quote(.said))]
+    #[error("DPDK does not begin with `{}`: {}{}{}", .arguments.join(" "), reason(.error), advice(.hint), quote(.said))]
     Eal {
         /// What it was given.
         arguments: Vec<String>,
         /// Its error.
         error: io::Error,
+        /// What to do.
+        hint: Option<String>,
         /// What it said.
         said: Vec<String>,
+    },
+    /// It is not to be told this.
+    #[error("`{argument}`: {why}")]
+    Argument {
+        /// What was given.
+        argument: String,
+        /// Why not, and what to do.
+        why: String,
     },
     /// It was begun before with something else.
     #[error("DPDK runs in this process already, begun with `{}`: it can be begun once", .arguments.join(" "))]
@@ -73,19 +83,19 @@ pub enum DpdkError {
         why: String,
     },
     /// A port cannot be had.
-    #[error("{port}: DPDK has no such port: {}{}{}", reason(.error), advice(.hint), quote(.said))]
+    #[error("{port}: {why}{}{}", advice(.hint), quote(.said))]
     Probe {
         /// The port.
         port: String,
-        /// DPDK's error.
-        error: io::Error,
+        /// Why not.
+        why: String,
         /// What to do.
         hint: Option<String>,
         /// What it said.
         said: Vec<String>,
     },
     /// Something that is asked of a port.
-    #[error("{port}: {what}: {}{}", reason(.error), quote(.said))]
+    #[error("{port}: {what}: {}{}{}", reason(.error), advice(.hint), quote(.said))]
     Port {
         /// The port.
         port: String,
@@ -93,6 +103,8 @@ pub enum DpdkError {
         what: String,
         /// DPDK's error.
         error: io::Error,
+        /// What to do.
+        hint: Option<String>,
         /// What it said.
         said: Vec<String>,
     },
@@ -111,7 +123,10 @@ pub enum DpdkError {
         asked: u16,
     },
     /// No memory for packets.
-    #[error("no memory for {packets} packets ({bytes} bytes): {}{}", reason(.error), quote(.said))]
+    #[error(
+        "no memory for {packets} packets ({bytes} bytes): {}; have fewer of them (--frames, --queues), or give DPDK more (--eal '-m \
+         MIB', more huge pages){}", reason(.error), quote(.said)
+    )]
     Pool {
         /// How many packets.
         packets: usize,
@@ -211,7 +226,7 @@ fn advice(hint: &Option<String>) -> String {
 }
 
 /// DPDK's last lines: the first of them are about what went well.
-fn quote(lines: &[String]) -> String {
+pub(super) fn quote(lines: &[String]) -> String {
     const LAST: usize = 4;
     let lines = &lines[lines.len().saturating_sub(LAST)..];
     if lines.is_empty() { String::new() } else { format!(" (DPDK says: {})", lines.join("; ")) }
@@ -230,6 +245,9 @@ pub(super) fn negative(result: i32) -> io::Error {
 pub(super) fn last() -> io::Error {
     // SAFETY: it reads a variable of this thread's.
     let number = unsafe { portcullis_dpdk_sys::pc_errno() };
-    // gpudev has it negative in places.
-    io::Error::from_raw_os_error(number.saturating_abs())
+    match number {
+        0 => io::Error::other("it gives no reason"),
+        // gpudev has it negative in places.
+        number => io::Error::from_raw_os_error(number.saturating_abs()),
+    }
 }

@@ -289,6 +289,12 @@ impl Part {
 }
 
 impl Memory {
+    /// Bytes that so many packets take of DPDK's memory on the host, at most.
+    pub fn bytes(packets: usize) -> usize {
+        // With descriptions, and what pools have beside packets.
+        packets * (STRIDE + 512) + LONG * (LONG_BUFFER + 512) + (8 << 20)
+    }
+
     /// For `packets` packets, which may come in at the same time or be on their way. `split`: so many bytes of each are in the host's
     /// memory, in any case.
     pub fn new(

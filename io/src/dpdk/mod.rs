@@ -7,6 +7,7 @@
 //! A process has one DPDK, which begins with the first run and stays.
 #![allow(unsafe_code)]
 
+mod advice;
 mod eal;
 mod error;
 mod executor;
@@ -20,6 +21,7 @@ mod receiver;
 mod spec;
 mod split;
 mod way_back;
+mod written;
 
 pub use eal::{Eal, EalOptions, version};
 pub use error::DpdkError;
@@ -29,3 +31,4 @@ pub use pass_to::PassTo;
 pub use port::{PortInfo, Splitting};
 pub use spec::PortSpec;
 pub use split::check_split;
+pub use written::Written;

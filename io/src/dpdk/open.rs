@@ -16,6 +16,7 @@ use super::port::{Port, PortInfo, RING};
 use super::receiver::{DpdkReceiver, Handing, Listing, Queue};
 use super::spec::PortSpec;
 use super::way_back::WayBack;
+use super::written::Written;
 use crate::live::Lane;
 
 /// What a run is to have.
@@ -108,6 +109,11 @@ impl Dpdk {
         self.ending.store(true, Ordering::Relaxed);
     }
 
+    /// The captures that ports have written, to be [checked](Written::check) when all is closed.
+    pub fn written(&self) -> Vec<Written> {
+        self.ports.iter().filter_map(Port::written).collect()
+    }
+
     /// Closes all, and says where packets are then: all of them at home, if none was lost.
     pub fn close(self) -> Packets {
         let Dpdk { lanes, ports, memory, .. } = self;
@@ -130,8 +136,13 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
         _ => None,
     };
     let all = || options.ports.iter().chain(options.redirect.iter().map(|(_, port)| port)).chain(pass_to);
+    let queues = options.queues.max(1);
+    let count = options.ports.len() * usize::from(queues);
+    let lanes = if options.one_lane { 1 } else { count };
+    let packets = |ports: usize| (count * options.packets as usize + ports * lanes * usize::from(RING)).max(1024);
     let eal = Eal::start(&EalOptions {
         arguments: options.eal.clone(),
+        memory: Memory::bytes(packets(all().count() + 1)),
         card: all().find(|port| matches!(port, PortSpec::Card(_))).map(ToString::to_string),
         finds_cards: all().any(|port| matches!(port, PortSpec::Number(_)))
             || matches!(options.mempool.gpu(), Some(GpuSpec::Found { .. })),
@@ -142,9 +153,6 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
         Mempool::Gpu(gpu) => Place::Gpu(Gpu::open(eal, gpu)?),
     };
 
-    let queues = options.queues.max(1);
-    let count = options.ports.len() * usize::from(queues);
-    let lanes = if options.one_lane { 1 } else { count };
     // Each lane sends by a queue of its own, where there are as many.
     let mut run = Run { eal, ports: Vec::new(), by_name: BTreeMap::new(), out: BTreeMap::new() };
     for port in &options.ports {
@@ -160,17 +168,15 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
         None => None,
         Some(pass_to) => {
             let mac = run.ports.first().map_or([0; 6], Port::mac);
-            Some(run.port(&pass_to.port(mac)?)?)
+            Some(run.port(&pass_to.port(mac)?).map_err(|error| pass_to.refused(error))?)
         }
     };
 
-    let sending = run.ports.len() * lanes * usize::from(RING);
     let writers = writers(&run.ports, &place)?;
     if let Some(bytes) = options.split {
         check_ports(bytes, options.room, &run.ports)?;
     }
-    let packets = (count * options.packets as usize + sending).max(1024);
-    let memory = Memory::new(eal, packets, &place, &writers, options.split)?;
+    let memory = Memory::new(eal, packets(run.ports.len()), &place, &writers, options.split)?;
     let mut info = Vec::new();
     for (index, port) in run.ports.iter_mut().enumerate() {
         // Some drivers do not start without a queue to receive by.

@@ -1,12 +1,13 @@
 //! Where packets go that pass.
 
 use std::fmt;
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::str::FromStr;
 
 use portcullis_core::reason;
 
+use super::advice::{CAP_NET_ADMIN, has_capability, package};
 use super::error::DpdkError;
 use super::spec::PortSpec;
 use crate::live::tun;
@@ -44,7 +45,7 @@ impl PassTo {
                 format!("net_virtio_user_{name},path=/dev/vhost-net,queues=1,queue_size=1024,iface={name},mac={mac}")
             }
         };
-        if !may_administer_networks() {
+        if !has_capability(CAP_NET_ADMIN) {
             let what = "making an interface needs the capability CAP_NET_ADMIN; run as root, or grant it to the program with setcap";
             return Err(self.kernel(what.into()));
         }
@@ -64,18 +65,28 @@ impl PassTo {
         }
     }
 
+    /// What to say where DPDK does not make the interface.
+    pub(super) fn refused(&self, error: DpdkError) -> DpdkError {
+        let (name, driver) = match self {
+            PassTo::Port(_) => return error,
+            PassTo::Tap(name) => (name, "net_tap"),
+            PassTo::VirtioUser(name) => (name, "net_virtio_user"),
+        };
+        match error {
+            DpdkError::Probe { said, .. } if said.iter().any(|line| line.contains("failed to parse device")) => {
+                self.kernel(format!("DPDK has no driver {driver}; on Debian it is in the package {}", package(driver)))
+            }
+            DpdkError::Probe { why, said, .. } => {
+                let what = format!("DPDK does not make the interface: {why}; is there one that is called {name}?");
+                self.kernel(what + &super::error::quote(&said))
+            }
+            error => error,
+        }
+    }
+
     fn kernel(&self, why: String) -> DpdkError {
         DpdkError::Kernel { pass_to: self.to_string(), why }
     }
-}
-
-/// Whether this process has CAP_NET_ADMIN, or does not know: then it is left to be seen.
-fn may_administer_networks() -> bool {
-    /// include/uapi/linux/capability.h
-    const CAP_NET_ADMIN: u32 = 12;
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
-    effective.is_none_or(|effective| effective >> CAP_NET_ADMIN & 1 == 1)
 }
 
 impl fmt::Display for PassTo {

@@ -3,15 +3,18 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portcullis_dpdk_sys as sys;
 
+use super::advice;
 use super::eal::Eal;
 use super::error::{DpdkError, last, negative};
 use super::gpudev::Buffers;
 use super::memory::Memory;
 use super::spec::PortSpec;
+use super::written::Written;
 
 /// Entries of a queue's ring, where its driver lets us choose.
 pub(super) const RING: u16 = 1024;
@@ -70,6 +73,8 @@ pub(super) struct Port {
     pub number: u16,
     /// Queues that packets go out by, once it is started.
     pub sends_by: u16,
+    /// Captures that it writes.
+    files: Vec<PathBuf>,
     info: sys::rte_eth_dev_info,
     is_started: bool,
     splitting: Option<Splitting>,
@@ -92,7 +97,13 @@ impl Port {
             PortSpec::Card(text) | PortSpec::Made(text) => text.clone(),
             PortSpec::Number(number) => number.to_string(),
         };
-        let probe = |error, hint| DpdkError::Probe { port: text.clone(), error, hint, said: eal.said() };
+        let probe = |error: &io::Error, hint: Option<String>| {
+            let said = eal.said();
+            let (why, advice) = advice::probe(spec, error, &said);
+            let hint = hint.or(advice::locked_memory(error, &said)).or(advice);
+            DpdkError::Probe { port: text.clone(), why, hint, said }
+        };
+        let none = io::Error::from_raw_os_error(libc::ENODEV);
         let number = match spec {
             PortSpec::Number(number) => {
                 revive(*number);
@@ -100,26 +111,34 @@ impl Port {
                 let (is_valid, count) =
                     unsafe { (sys::rte_eth_dev_is_valid_port(*number) != 0, sys::rte_eth_dev_count_avail()) };
                 if !is_valid {
-                    let hint =
-                        format!("it has found {count}; those that it makes are named, or given by --eal '--vdev …'");
-                    return Err(probe(io::Error::from_raw_os_error(libc::ENODEV), Some(hint)));
+                    let hint = format!(
+                        "it has found {count}: network cards that are bound to a driver of its (dpdk-devbind.py --status), and what \
+                         --eal '--vdev …' names"
+                    );
+                    return Err(probe(&none, Some(hint)));
                 }
                 *number
             }
             PortSpec::Card(text) | PortSpec::Made(text) => {
                 let arguments = CString::new(text.as_str()).expect("looked at when it was read");
                 let name = CString::new(spec.name()).expect("a part of it");
-                if let Some(number) = number_of(&name) {
-                    let error = io::Error::from_raw_os_error(libc::EEXIST);
-                    return Err(probe(error, Some(format!("port {number} has this name; give it that number"))));
+                match (number_of(&name), spec) {
+                    // One that --eal has named.
+                    (Some(number), PortSpec::Card(_)) => number,
+                    (Some(number), _) => {
+                        let error = io::Error::from_raw_os_error(libc::EEXIST);
+                        return Err(probe(&error, Some(format!("port {number} has this name; give it that number"))));
+                    }
+                    (None, _) => {
+                        let _lock = devices();
+                        // SAFETY: the text ends with a zero byte.
+                        let result = unsafe { sys::rte_dev_probe(arguments.as_ptr()) };
+                        if result < 0 {
+                            return Err(probe(&negative(result), None));
+                        }
+                        number_of(&name).ok_or_else(|| probe(&none, None))?
+                    }
                 }
-                let _lock = devices();
-                // SAFETY: the text ends with a zero byte.
-                let result = unsafe { sys::rte_dev_probe(arguments.as_ptr()) };
-                if result < 0 {
-                    return Err(probe(negative(result), missing(spec)));
-                }
-                number_of(&name).ok_or_else(|| probe(io::Error::from_raw_os_error(libc::ENODEV), missing(spec)))?
             }
         };
         let mut info = sys::rte_eth_dev_info::default();
@@ -134,8 +153,8 @@ impl Port {
             name,
             number,
             sends_by: 1,
+            files: Written::files(spec),
             info,
-
             is_started: false,
             splitting: None,
             mapped: None,
@@ -253,7 +272,7 @@ impl Port {
             return Ok(());
         }
         let what = "showing it the GPU's memory (is nvidia-peermem loaded?)".to_owned();
-        Err(DpdkError::Port { port: self.name.clone(), what, error, said: self.eal.said() })
+        Err(self.refused(what, error))
     }
 
     /// Whether it is a network card, which writes packets into memory by itself; and no device that DPDK makes.
@@ -276,10 +295,15 @@ impl Port {
 
     /// Packets that were dropped for want of room, by the driver's count.
     pub fn dropped(number: u16) -> u64 {
-        let mut stats = sys::rte_eth_stats::default();
-        // SAFETY: the counts are written, and no further.
-        let result = unsafe { sys::rte_eth_stats_get(number, &raw mut stats) };
-        if result == 0 { stats.imissed + stats.rx_nombuf } else { 0 }
+        counts(number).map_or(0, |counts| counts.imissed + counts.rx_nombuf)
+    }
+
+    /// The captures that it has written, if that is what it does.
+    pub fn written(&self) -> Option<Written> {
+        let counts = counts(self.number).filter(|_| !self.files.is_empty())?;
+        // Of queues that nobody uses the driver does not close the captures.
+        let files = self.files.iter().take(self.sends_by.into()).cloned().collect();
+        Some(Written::new(files, counts.opackets, counts.obytes))
     }
 
     pub fn driver(&self) -> String {
@@ -322,12 +346,13 @@ impl Port {
         if result >= 0 {
             return Ok(());
         }
-        Err(DpdkError::Port {
-            port: self.name.clone(),
-            what: what.to_owned(),
-            error: negative(result),
-            said: self.eal.said(),
-        })
+        Err(self.refused(what.to_owned(), negative(result)))
+    }
+
+    fn refused(&self, what: String, error: io::Error) -> DpdkError {
+        let said = self.eal.said();
+        let hint = advice::locked_memory(&error, &said);
+        DpdkError::Port { port: self.name.clone(), what, error, hint, said }
     }
 }
 
@@ -409,6 +434,13 @@ fn devices() -> MutexGuard<'static, ()> {
     DEVICES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn counts(number: u16) -> Option<sys::rte_eth_stats> {
+    let mut stats = sys::rte_eth_stats::default();
+    // SAFETY: the counts are written, and no further.
+    let result = unsafe { sys::rte_eth_stats_get(number, &raw mut stats) };
+    (result == 0).then_some(stats)
+}
+
 fn number_of(name: &CStr) -> Option<u16> {
     let mut number = 0;
     // SAFETY: the name ends with a zero byte, and the number is written.
@@ -422,21 +454,4 @@ fn name_of(number: u16) -> Option<String> {
     let result = unsafe { sys::rte_eth_dev_get_name_by_port(number, name.as_mut_ptr()) };
     // SAFETY: as above.
     (result == 0).then(|| unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
-}
-
-/// What may be missing for such a port.
-fn missing(spec: &PortSpec) -> Option<String> {
-    Some(match spec {
-        PortSpec::Card(_) => {
-            "is it there (lspci), and bound to a driver that DPDK knows (dpdk-devbind.py --status)?".into()
-        }
-        PortSpec::Made(_) => {
-            let driver = spec.driver()?;
-            format!(
-                "is its driver installed? On Debian it is in the package librte-{}; and are its arguments right?",
-                driver.replace('_', "-")
-            )
-        }
-        PortSpec::Number(_) => return None,
-    })
 }

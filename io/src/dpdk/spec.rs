@@ -56,8 +56,8 @@ impl FromStr for PortSpec {
             }
             return name.parse().map(PortSpec::Number).map_err(|_| wrong("DPDK has no ports with so great a number"));
         }
-        if is_pci(name) {
-            return Ok(PortSpec::Card(text.to_owned()));
+        if let Some(address) = pci(name) {
+            return Ok(PortSpec::Card(address + &text[name.len()..]));
         }
         // As DPDK finds the driver: by how the name begins.
         if name.starts_with("net_") || name.starts_with("eth_") {
@@ -67,18 +67,21 @@ impl FromStr for PortSpec {
     }
 }
 
-/// `0000:03:00.0` or `03:00.0` (`rte_pci_addr_parse`).
-fn is_pci(text: &str) -> bool {
-    let Some((rest, function)) = text.rsplit_once('.') else { return false };
-    let hex =
-        |text: &str, most: usize| (1..=most).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let parts: Vec<&str> = rest.split(':').collect();
-    let rest = match parts[..] {
-        [bus, device] => hex(bus, 2) && hex(device, 2),
-        [domain, bus, device] => hex(domain, 8) && hex(bus, 2) && hex(device, 2),
-        _ => false,
+/// The address of a card, `0000:03:00.0` or `03:00.0` (`rte_pci_addr_parse`), as DPDK calls its port (`rte_pci_device_name`).
+fn pci(text: &str) -> Option<String> {
+    let (rest, function) = text.rsplit_once('.')?;
+    let hex = |text: &str, most: usize| {
+        let is_hex = (1..=most).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_hex.then(|| u32::from_str_radix(text, 16).ok())?
     };
-    rest && matches!(function, "0" | "1" | "2" | "3" | "4" | "5" | "6" | "7")
+    let parts: Vec<&str> = rest.split(':').collect();
+    let (domain, bus, device) = match parts[..] {
+        [bus, device] => (0, hex(bus, 2)?, hex(device, 2)?),
+        [domain, bus, device] => (hex(domain, 8)?, hex(bus, 2)?, hex(device, 2)?),
+        _ => return None,
+    };
+    let function = hex(function, 1).filter(|function| *function < 8)?;
+    Some(format!("{domain:04x}:{bus:02x}:{device:02x}.{function}"))
 }
 
 #[cfg(test)]
@@ -90,7 +93,8 @@ mod tests {
         let read = |text: &str| text.parse::<PortSpec>().unwrap();
         assert_eq!(read("3"), PortSpec::Number(3));
         assert_eq!(read("0000:03:00.0"), PortSpec::Card("0000:03:00.0".into()));
-        assert_eq!(read("81:00.1,txq_inline_max=0").name(), "81:00.1");
+        assert_eq!(read("81:00.1,txq_inline_max=0"), PortSpec::Card("0000:81:00.1,txq_inline_max=0".into()));
+        assert_eq!(read("0:A:1.7").name(), "0000:0a:01.7");
         let pcap = read("net_pcap0,rx_pcap=a,b=c.pcap,tx_pcap=out.pcap");
         assert_eq!((pcap.name(), pcap.driver()), ("net_pcap0", Some("net_pcap")));
         assert_eq!(read("net_af_xdp12").driver(), Some("net_af_xdp"));

@@ -150,7 +150,7 @@ impl Common<'_> {
         let lanes = if options.one_lane { 1 } else { options.ports.len() * usize::from(options.queues) };
         let mut sessions = (0..lanes).map(|_| self.session(&worker)).collect::<Result<Vec<_>, _>>()?;
 
-        let mut run = dpdk::open(&options).map_err(|error| Refused::Failed(Failure::Wrong(error.to_string())))?;
+        let mut run = dpdk::open(&options).map_err(|error| Refused::Failed(ports::failure(error)))?;
         report.opened(&run.info);
         let lanes: Vec<Lane> = std::mem::take(&mut run.lanes);
         let info = worker.as_ref().map(|(device, _)| device.info());

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use portcullis::io::dpdk::{self, Dpdk, DpdkError, Mempool, Options, Packets, PassTo, PortSpec, Splitting};
+use portcullis::io::dpdk::{self, Dpdk, DpdkError, Mempool, Options, Packets, PassTo, PortSpec, Splitting, Written};
 
 use super::Needs;
 use super::drive::{self, Prepared};
 use super::privileges::Admin;
 use super::report::Balance;
-use crate::cli::failure::Failure;
+use crate::cli::failure::{Failure, WRONG};
 use crate::cli::out;
 use crate::cli::run::Args;
 
@@ -34,11 +34,28 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     (options.room, options.metadata, options.rewrites) = (needs.room, needs.metadata, needs.rewrites());
     live.mempool.apply(&mut options, &prepared.program, &args.device, live.control.is_some())?;
     options.one_lane = super::one_lane(args, &prepared.program)?;
-    let mut run = dpdk::open(&options).map_err(|error| Failure::Wrong(error.to_string()))?;
+    let mut run = dpdk::open(&options).map_err(failure)?;
     announce(&run, &options);
     let lanes = std::mem::take(&mut run.lanes);
     let ended = drive::drive(args, prepared, lanes, Admin::No, || (), || run.stop())?;
-    ended.report(args, Some(balance(run.close())))
+    let written = run.written();
+    let reported = ended.report(args, Some(balance(run.close())));
+    reported.and(check(&written))
+}
+
+/// What it means that ports cannot be had.
+pub fn failure(error: DpdkError) -> Failure {
+    match error {
+        DpdkError::Argument { .. } => usage("--eal", &error),
+        error => Failure::Wrong(error.to_string()),
+    }
+}
+
+/// Whether captures have all packets that were sent to them.
+fn check(written: &[Written]) -> Result<(), Failure> {
+    let wrong: Vec<String> = written.iter().filter_map(|written| written.check().err()).collect();
+    wrong.iter().for_each(|what| out::error(what));
+    if wrong.is_empty() { Ok(()) } else { Err(Failure::Silent(WRONG)) }
 }
 
 /// The ports that an option names, each once.

@@ -1,0 +1,97 @@
+//! Captures that ports write: whether all of a packet's bytes got there, which their driver does not say.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use portcullis_core::reason;
+
+use super::spec::PortSpec;
+
+/// Bytes of a capture before its packets, and of a packet before its own (`struct pcap_file_header`, `struct pcap_sf_pkthdr`).
+const FILE_HEADER: u64 = 24;
+const PACKET_HEADER: u64 = 16;
+
+/// The captures that a port has written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Written {
+    files: Vec<PathBuf>,
+    bytes: u64,
+}
+
+impl Written {
+    /// What a port of `net_pcap` is told to write to: one capture for each queue.
+    pub(super) fn files(spec: &PortSpec) -> Vec<PathBuf> {
+        match spec {
+            PortSpec::Made(text) if spec.driver() == Some("net_pcap") => {
+                text.split(',').filter_map(|argument| argument.strip_prefix("tx_pcap=")).map(PathBuf::from).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// So many packets with so many bytes have gone to these files.
+    pub(super) fn new(files: Vec<PathBuf>, packets: u64, bytes: u64) -> Written {
+        let bytes = files.len() as u64 * FILE_HEADER + packets * PACKET_HEADER + bytes;
+        Written { files, bytes }
+    }
+
+    /// Whether all is there, once the port is closed.
+    ///
+    /// # Errors
+    /// A sentence: what is not there, and why that may be.
+    pub fn check(&self) -> Result<(), String> {
+        let mut there = 0;
+        for file in &self.files {
+            let failed =
+                |error: &io::Error| Err(format!("{}: packets cannot be written: {}", file.display(), reason(error)));
+            let opened = OpenOptions::new().write(true).open(file);
+            let (mut opened, kind) = match opened.and_then(|file| Ok((file.metadata()?, file))) {
+                Ok((metadata, opened)) => (opened, metadata),
+                Err(error) => return failed(&error),
+            };
+            if kind.is_file() {
+                there += kind.len();
+            } else {
+                // A pipe or a device keeps nothing that could be counted; one that takes nothing says so.
+                return opened.write(&[]).map(drop).or_else(|error| failed(&error));
+            }
+        }
+        if there >= self.bytes {
+            return Ok(());
+        }
+        let names: Vec<String> = self.files.iter().map(|file| file.display().to_string()).collect();
+        let (names, missing) = (names.join(" and "), self.bytes - there);
+        Err(format!("{names}: of {} bytes {missing} are not there; is the disk full?", self.bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let port = format!("net_pcap0,rx_pcap=in.pcap,tx_pcap={0}/a.pcap,tx_pcap={0}/b.pcap", folder.path().display());
+        let files = Written::files(&port.parse().unwrap());
+        assert_eq!(files, [folder.path().join("a.pcap"), folder.path().join("b.pcap")]);
+        let written = Written::new(files.clone(), 3, 200);
+        assert!(written.check().unwrap_err().contains("a.pcap: packets cannot be written: there is no such file"));
+        for (file, length) in files.iter().zip([24 + 2 * 16 + 150, 24 + 16 + 50]) {
+            std::fs::write(file, vec![0; length]).unwrap();
+        }
+        assert_eq!(written.check(), Ok(()));
+        std::fs::write(&files[1], [0; 24 + 16]).unwrap();
+        let error = written.check().unwrap_err();
+        assert!(error.contains("b.pcap: of 296 bytes 50 are not there"), "{error}");
+        assert!(Written::files(&"net_ring0,tx_pcap=x".parse().unwrap()).is_empty());
+    }
+
+    #[test]
+    fn a_device_that_takes_nothing_says_so() {
+        let written = |file: &str| Written::new(vec![file.into()], 1, 60).check();
+        assert!(written("/dev/full").unwrap_err().contains("/dev/full: packets cannot be written: "));
+        assert_eq!(written("/dev/null"), Ok(()));
+    }
+}

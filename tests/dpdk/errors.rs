@@ -1,0 +1,95 @@
+//! What is said where DPDK refuses.
+
+use crate::support::{Place, sample};
+use crate::{pcap_port, run};
+
+const TX: &str = "fn xdp_filter(pkt: u32) -> u32 { return XDP_TX; }";
+
+#[test]
+fn a_port_that_cannot_be_had_says_what_to_do() {
+    let place = Place::new();
+    place.file("f.wgsl", TX);
+    for (port, parts) in [
+        ("net_nothing0", &["net_nothing0: DPDK has no driver net_nothing", "librte-net-nothing"][..]),
+        ("net_pcap0,rx_pcap=/nowhere/in.pcap", &["net_pcap0", "its driver refuses", "/nowhere/in.pcap"]),
+        ("net_pcap0,tx_pcap=/nowhere/out.pcap", &["Couldn't open /nowhere/out.pcap"]),
+        ("net_pcap0", &["net_pcap0", "No rx or tx queues"]),
+        ("net_null0,nonsense=1", &["net_null0", "nonsense"]),
+        ("net_af_packet0", &["net_af_packet0", "are its arguments right?"]),
+        ("net_af_packet0,iface=nosuch", &["net_af_packet0", "No such device"]),
+        ("7", &["7: DPDK has no port of this number", "it has found 0", "dpdk-devbind.py --status", "--vdev"]),
+    ] {
+        let ran = run(&place, "f.wgsl", port, &[]).failed(1, parts);
+        // What says no more than that it failed, and functions of DPDK's, are left out.
+        assert!(!ran.err.contains("Failed to attach") && !ran.err.contains("(): "), "{}", ran.err);
+    }
+    let capture = pcap_port(0, &format!("rx_pcap={}", sample()));
+    run(&place, "f.wgsl", &capture, &["--queues", "4"]).failed(1, &["net_pcap0 (net_pcap) has 1 receive queues", "4"]);
+    // No such card, whatever the machine has: there is no function 7 of a device 1f at bus ff in domain ffff.
+    run(&place, "f.wgsl", "ffff:ff:1f.7", &["--eal", "--no-huge"])
+        .failed(1, &["ffff:ff:1f.7: DPDK does not get this network card", "there is none", "lspci -D"]);
+    run(&place, "f.wgsl", "0000:03:00.0", &["--dpdk", "03:00.0"]).failed(2, &["--dpdk 0000:03:00.0", "twice"]);
+}
+
+#[test]
+fn options_of_dpdk_that_are_wrong_are_quoted_and_standard_output_stays_clean() {
+    let place = Place::new();
+    place.file("f.wgsl", TX);
+    let capture = pcap_port(0, &format!("rx_pcap={}", sample()));
+    let guide = "doc.dpdk.org/guides/linux_gsg/linux_eal_parameters.html";
+    for (eal, code, parts) in [
+        ("--nonsense", 1, &["DPDK does not begin with `portcullis ", "unrecognized option '--nonsense'", guide][..]),
+        ("--version", 1, &["unrecognized option '--version'", guide]),
+        ("-l 4095", 1, &["4095", guide]),
+        ("--no-huge --in-memory", 1, &["not compatible with --in-memory"]),
+        ("--no-huge -m 16", 1, &["no memory for", "--frames", "-m MIB"]),
+        ("--no-huge -m 99999999", 1, &["-m 512"]),
+        ("-h", 2, &["--eal: `-h`", guide]),
+        ("--help", 2, &["--eal: `--help`", guide]),
+        ("--proc-type=secondary", 2, &["--eal: `--proc-type=secondary`", "primary"]),
+    ] {
+        // The usage of all options is no part of it.
+        let ran = run(&place, "f.wgsl", &capture, &["--eal", eal]).failed(code, parts);
+        assert!(!ran.err.contains("Usage"), "{eal}: {}", ran.err);
+        assert_eq!(ran.err.matches('\n').count(), 1, "one line: {}", ran.err);
+    }
+    // What is not wrong is passed on, and prints nothing.
+    let ran = run(&place, "f.wgsl", &capture, &["--eal", "-v --log-level 8 --vdev 'net_null7,size=100'"]).done();
+    assert_eq!(ran.json()["packets"], 4000);
+    assert!(ran.err.contains("net_pcap0: port 1 of DPDK"), "the other one is port 0: {}", ran.err);
+    // And a port that is there already is found by its number.
+    let ran =
+        run(&place, "f.wgsl", "0", &["--eal", &format!("--no-pci --vdev '{capture}'"), "--idle-exit", "1s"]).done();
+    assert_eq!(ran.json()["packets"], 4000);
+}
+
+#[test]
+fn an_interface_for_packets_that_pass_says_why_there_is_none() {
+    let place = Place::new();
+    place.file("f.wgsl", TX);
+    let capture = pcap_port(0, &format!("rx_pcap={}", sample()));
+    // One that is no TAP interface has that name; or a machine cannot have any, and says why.
+    run(&place, "f.wgsl", &capture, &["--pass-to", "tap:lo"]).failed(1, &["tap:lo: "]);
+    if !std::path::Path::new("/dev/vhost-net").exists() {
+        let ran = run(&place, "f.wgsl", &capture, &["--pass-to", "virtio_user:x0"]).failed(1, &["virtio_user:x0: "]);
+        let has_tun = std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun").is_ok();
+        assert!(!has_tun || ran.err.contains("modprobe vhost_net"), "{}", ran.err);
+    }
+}
+
+#[test]
+fn packets_that_a_capture_has_no_room_for_are_an_error() {
+    let place = Place::new();
+    place.file("f.wgsl", TX);
+    let port = pcap_port(0, &format!("rx_pcap={},tx_pcap=/dev/full", sample()));
+    let ran = run(&place, "f.wgsl", &port, &[]);
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert!(ran.err.contains("/dev/full: packets cannot be written"), "{}", ran.err);
+    assert_eq!(ran.json()["packets"], 4000, "and it says what came of it");
+    // A file may only grow to so many blocks, of 512 bytes or 1,024 by the shell.
+    let line = pcap_port(0, &format!("rx_pcap={},tx_pcap=out.pcap", sample()));
+    let ran =
+        place.shell(&format!("trap '' XFSZ; ulimit -f 100; portcullis run f.wgsl --device cpu --json --dpdk {line}"));
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert!(ran.err.contains("out.pcap: of ") && ran.err.contains("are not there"), "{}", ran.err);
+}
