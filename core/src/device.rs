@@ -17,10 +17,12 @@ pub mod offload;
 pub mod pace;
 pub mod plan;
 mod relieved;
+mod work;
 
 pub use dispatch::{Dispatch, Only, UnknownDispatch};
 pub use flows::{Flows, InOrder};
 pub use relieved::Relieved;
+pub use work::MAX_WORK;
 
 /// What a device is made of, as far as it matters for choosing one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -142,6 +144,9 @@ pub struct LoadOptions {
     /// would filter one after the other on one of its lanes. The filter's maps move there, and back. With `None` all
     /// batches stay. Devices that gain nothing by it do not look at this.
     pub one_sided: Option<Arc<dyn Device>>,
+    /// For benches: how long each packet keeps its lane or thread beside the filter's own time, at least; [`MAX_WORK`] at
+    /// most. The CPU and CUDA devices do so, others refuse.
+    pub work: Option<Duration>,
     /// Gives work up. It is looked at between the pieces that a session cuts its work into, and while
     /// the host waits for a device. [`Session::complete`] then ends with [`DeviceError::Cancelled`]
     /// within a second or two, and so do [`Session::submit`], which gives the batch back, and
@@ -152,7 +157,7 @@ pub struct LoadOptions {
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        LoadOptions { threads: None, depth: 3, dispatch: None, one_sided: None, cancel: CancelToken::new() }
+        LoadOptions { threads: None, depth: 3, dispatch: None, one_sided: None, work: None, cancel: CancelToken::new() }
     }
 }
 
@@ -163,6 +168,7 @@ impl fmt::Debug for LoadOptions {
             .field("depth", &self.depth)
             .field("dispatch", &self.dispatch)
             .field("one_sided", &self.one_sided.as_ref().map(|device| &device.info().id))
+            .field("work", &self.work)
             .field("cancel", &self.cancel)
             .finish()
     }

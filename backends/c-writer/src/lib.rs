@@ -79,6 +79,9 @@ pub struct Options {
     pub stride: bool,
     /// How packets are read and written.
     pub loads: Loads,
+    /// A statement in the language, behind each packet's filter, which names nothing that is not its own: for kernels that
+    /// are to be slow.
+    pub behind: Option<String>,
 }
 
 impl Options {
@@ -91,6 +94,7 @@ impl Options {
             group: None,
             stride: false,
             loads: Loads::default(),
+            behind: None,
         }
     }
 }

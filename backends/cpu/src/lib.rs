@@ -72,9 +72,10 @@ impl Device for Cpu {
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
         let dispatch = Dispatch::of(&self.info, options)?;
+        let work = options.work_of(&self.info.id)?;
         let code = compiled(program, self.style, self.ahead)?;
         let flows = program.flows().map(|flows| compiled(&flows, self.style, self.ahead)).transpose()?;
-        Ok(dispatch.session(session::CpuSession::new(program.clone(), code, flows, options)?))
+        Ok(dispatch.session(session::CpuSession::new(program.clone(), code, flows, work, options)?))
     }
 }
 

@@ -3,10 +3,11 @@
 mod choice;
 mod gate;
 mod job;
+mod work;
 
 use std::collections::VecDeque;
 use std::error::Error;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -22,10 +23,11 @@ use rayon::ThreadPool;
 
 use crate::failed;
 use crate::maps::Maps;
-use crate::memory::Code;
+use crate::memory::{Code, Context};
 use choice::Choice;
 use gate::Gate;
 use job::{Job, MIN_PIECE};
+use work::Work;
 
 /// The most packets that a thread takes at once: enough to make the call free, few enough for
 /// threads to share the work evenly.
@@ -68,6 +70,7 @@ struct Shared {
     piece: usize,
     /// What 1,024 packets took on one thread, in nanoseconds, lately.
     pace: AtomicU64,
+    work: Option<Work>,
     cancel: CancelToken,
     pool: ThreadPool,
 }
@@ -86,6 +89,18 @@ impl Shared {
     fn took(&self, code: usize, packets: usize, time: Duration) {
         if self.code.len() >= 2 {
             self.choice.lock().unwrap_or_else(PoisonError::into_inner).took(code, packets, time);
+        }
+    }
+
+    /// Filters packets, each of which then takes what work was asked for.
+    ///
+    /// # Safety
+    /// As [`Code::run`]'s.
+    unsafe fn run(&self, code: usize, context: &Context, start: usize, end: usize) {
+        // SAFETY: by the caller's promise.
+        unsafe { self.code.run(code, context, start, end) };
+        if let Some(work) = &self.work {
+            work.keep(end - start);
         }
     }
 
@@ -147,6 +162,7 @@ impl CpuSession {
         program: Arc<Program>,
         code: Code,
         flows: Option<Code>,
+        work: Option<NonZeroU64>,
         options: &LoadOptions,
     ) -> Result<CpuSession, DeviceError> {
         let pool = rayon::ThreadPoolBuilder::new()
@@ -160,7 +176,7 @@ impl CpuSession {
             })?;
         let choice = Mutex::new(Choice::new(code.len()));
         let most = flows.iter().map(|flows| flows.operations).fold(code.operations, u64::max);
-        let piece = piece(&program, most);
+        let piece = piece(&program, most, work.map_or(0, NonZeroU64::get));
         let shares = !program.maps().is_empty() || flows.is_some();
         let shared = Arc::new(Shared {
             maps: Maps::new(program.maps())?,
@@ -171,6 +187,7 @@ impl CpuSession {
             choice,
             piece,
             pace: AtomicU64::new(PACKET_TIME * 1024),
+            work: work.map(Work::new),
             cancel: options.cancel.clone(),
             pool,
         });
@@ -188,11 +205,12 @@ impl CpuSession {
 }
 
 /// Packets that may be taken at once of a program of so many scalar operations: as many as a second
-/// is enough for, if each of them burns all the fuel.
-fn piece(program: &Program, operations: u64) -> usize {
+/// is enough for, if each of them burns all the fuel; `work` is what each takes beside that, in nanoseconds.
+fn piece(program: &Program, operations: u64, work: u64) -> usize {
     let rounds = program.facts().max_iterations.unwrap_or(u32::MAX).min(program.fuel());
     // A round executes each operation once at most.
-    let worst = (u64::from(rounds) + 1).saturating_mul(operations.max(1)).saturating_mul(OPERATION_TIME);
+    let worst =
+        (u64::from(rounds) + 1).saturating_mul(operations.max(1)).saturating_mul(OPERATION_TIME).saturating_add(work);
     (MAX_PIECE_TIME / worst).clamp(1, MAX_PIECE as u64) as usize
 }
 

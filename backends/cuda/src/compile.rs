@@ -7,6 +7,7 @@
 
 use std::ffi::{CString, c_int, c_void};
 use std::fmt;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use cudarc::driver::sys::{CUfunc_st, CUfunction, CUfunction_attribute, CUmod_st}
 use portcullis_c_writer::{Argument, Form, Language, Loads, Options, WriteError};
 use portcullis_cache::Cache;
 use portcullis_core::device::offload::{self, Effects};
-use portcullis_core::device::{CancelToken, DeviceError, Dispatch};
+use portcullis_core::device::{CancelToken, DeviceError, Dispatch, LoadOptions};
 use portcullis_core::program::Program;
 
 use crate::api::{Code, check};
@@ -126,12 +127,19 @@ pub(crate) struct Source {
 
 impl Source {
     /// With `block` threads in a block of the writer's own kernel; what the other ways share out they count on
-    /// [`BLOCK`] for.
-    pub fn new(program: &Program, dispatch: Dispatch, block: u32) -> Result<Source, WriteError> {
+    /// [`BLOCK`] for. Each packet keeps its thread for so many cycles more, where there are any.
+    pub fn new(
+        program: &Program,
+        dispatch: Dispatch,
+        block: u32,
+        work: Option<NonZeroU64>,
+    ) -> Result<Source, WriteError> {
         let own = matches!(dispatch, Dispatch::Inline | Dispatch::Pipelined);
         let block = if own { block } else { BLOCK };
         // Packets that do not begin at multiples of 4 bytes are packed so that they do.
-        let options = Options { loads: Loads::AlignedWords, group: Some(block), ..Options::new(Language::Cuda) };
+        let behind = work.map(busy);
+        let options =
+            Options { loads: Loads::AlignedWords, group: Some(block), behind, ..Options::new(Language::Cuda) };
         let options = match own {
             true => options,
             false => Options { form: Form::Function, entry: FUNCTION.into(), ..options },
@@ -159,6 +167,11 @@ impl Source {
         parts.iter().for_each(|part| text += part);
         Ok(Source { text, entry, block, arguments: kernel.arguments, effects })
     }
+}
+
+/// A statement that takes so many cycles, in a scope of its own.
+fn busy(cycles: NonZeroU64) -> String {
+    format!("{{ long long pc_began = clock64(); while (clock64() - pc_began < {cycles}ll) {{}} }}")
 }
 
 const ENTRIES: &str = include_str!("dispatch/entries.cu");
@@ -227,7 +240,7 @@ fn nvrtc() -> Result<&'static Nvrtc, String> {
 pub fn cubins(program: &Program, arch: u32) -> Result<Vec<Cubin>, DeviceError> {
     let arch = arch as i32;
     let one = |dispatch| {
-        let source = Source::new(program, dispatch, BLOCK).map_err(|error| not_written("cuda", error))?;
+        let source = Source::new(program, dispatch, BLOCK, None).map_err(|error| not_written("cuda", error))?;
         Ok(Cubin {
             dispatch,
             options: options(arch, Output::Cubin),
@@ -264,17 +277,18 @@ pub(crate) struct Loaded {
     pub maps: Maps,
 }
 
-/// Opens the device and compiles the program for it, for one dispatch method.
+/// Opens the device and compiles the program for it, for one dispatch method, whatever the options say of that.
 pub(crate) fn load(
     device: &CudaDevice,
     program: &Arc<Program>,
     dispatch: Dispatch,
-    cancel: &CancelToken,
+    options: &LoadOptions,
 ) -> Result<(Arc<Gpu>, Loaded), DeviceError> {
     let id = portcullis_core::device::Device::info(device).id.clone();
-    let (device, program, token) = (device.clone(), program.clone(), cancel.clone());
-    offload::compile(&id.clone(), cancel, move || {
-        let source = Source::new(&program, dispatch, device.block()).map_err(|error| not_written(&id, error))?;
+    let work = options.work_of(&id)?.map(|nanos| device.cycles(nanos));
+    let (device, program, token) = (device.clone(), program.clone(), options.cancel.clone());
+    offload::compile(&id.clone(), &options.cancel, move || {
+        let source = Source::new(&program, dispatch, device.block(), work).map_err(|error| not_written(&id, error))?;
         let gpu = Arc::new(device.open(dispatch, &token)?);
         let target = Target::of(device.arch(), device.version());
         let target = target.map_err(|reason| DeviceError::Unsupported { device: id.clone(), reason })?;

@@ -27,7 +27,7 @@ impl KernelOnly {
     /// As there.
     pub fn load(device: &CudaDevice, program: &Arc<Program>) -> Result<KernelOnly, DeviceError> {
         let options = LoadOptions::default();
-        let (gpu, loaded) = compile::load(device, program, Dispatch::Inline, &options.cancel)?;
+        let (gpu, loaded) = compile::load(device, program, Dispatch::Inline, &options)?;
         let (kind, effects) = (gpu.kind, loaded.effects);
         Ok(KernelOnly(Offload::new(Pipelined::new(gpu, loaded).whole(), kind, effects, program, &options)))
     }

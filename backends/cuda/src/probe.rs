@@ -1,6 +1,7 @@
 //! Finding devices, without a panic and without a word on a machine that has none.
 
 use std::ffi::{c_char, c_int};
+use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ pub struct CudaDevice {
     processors: u32,
     /// Threads in a block.
     block: u32,
+    /// Its fastest clock, in thousands of cycles a second.
+    clock: u32,
     /// CUDA's version that the driver has, major and minor.
     version: (i32, i32),
     /// Why no filter can be loaded on it, where that is so.
@@ -210,6 +213,7 @@ impl CudaDevice {
             arch,
             processors: processors.max(1).unsigned_abs(),
             block: BLOCK,
+            clock: number(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE).unsigned_abs(),
             version,
             unfit,
         })
@@ -226,6 +230,13 @@ impl CudaDevice {
 
     pub(crate) fn block(&self) -> u32 {
         self.block
+    }
+
+    /// Cycles that take so long at least, whatever its clock is set to.
+    pub(crate) fn cycles(&self, nanos: NonZeroU64) -> NonZeroU64 {
+        // No GPU has a clock of more than 4 GHz, for drivers that do not tell.
+        let clock = if self.clock == 0 { 4_000_000 } else { u64::from(self.clock) };
+        NonZeroU64::new(nanos.get().saturating_mul(clock).div_ceil(1_000_000)).unwrap_or(NonZeroU64::MIN)
     }
 
     /// 90 for compute capability 9.0.

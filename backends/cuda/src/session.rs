@@ -31,7 +31,7 @@ pub(crate) fn load(
         );
         return Err(DeviceError::Unsupported { device: device.info().id.clone(), reason });
     }
-    let (gpu, loaded) = compile::load(device, program, dispatch, &options.cancel)?;
+    let (gpu, loaded) = compile::load(device, program, dispatch, options)?;
     let (kind, effects) = (gpu.kind, loaded.effects);
     Ok(match dispatch {
         Dispatch::Inline | Dispatch::Pipelined => {

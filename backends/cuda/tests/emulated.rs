@@ -109,6 +109,42 @@ fn every_method_does_what_the_interpreter_does() {
 }
 
 #[test]
+fn packets_are_made_to_take_longer_each_of_them_once() {
+    const TEST: &str = "packets_are_made_to_take_longer_each_of_them_once";
+    const SIZES: [u32; 4] = [1, 300, 3000, 0];
+    let Some(dispatch) = std::env::var(CHILD).ok() else {
+        // Clocks have 2 GHz at most there, and go on by 100 cycles at each look: the first, and as many as it takes.
+        for (work, cycles) in [("", 0), ("1", 200), ("50", 200), ("51", 300), ("700", 1500)] {
+            for dispatch in Dispatch::ALL {
+                // Without work one is like the other.
+                if work != "700" && dispatch != Dispatch::Persistent {
+                    continue;
+                }
+                let variables = [(CHILD, dispatch.name()), ("PORTCULLIS_TEST_WORK", work)];
+                let Some(child) = again_without(TEST, "report", &[], &variables) else { return };
+                said(&child);
+                let error = String::from_utf8_lossy(&child.stderr);
+                let all = SIZES.iter().sum::<u32>() * cycles;
+                assert!(
+                    error.contains(&format!("looked at their clock for {all} cycles")),
+                    "{dispatch}, {work}: {error}"
+                );
+            }
+        }
+        return;
+    };
+    let work = std::env::var("PORTCULLIS_TEST_WORK").unwrap().parse().ok().map(Duration::from_nanos);
+    let program = program(FILTERS[4]);
+    let mut session = device().load(&program, &LoadOptions { work, ..options(dispatch.parse().unwrap()) }).unwrap();
+    let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+    for packets in SIZES {
+        let (done, want) = (session.run(batch(packets, 0, 1)).unwrap(), reference.run(batch(packets, 0, 1)).unwrap());
+        assert_eq!((done.verdicts, bytes(&done.batch)), (want.verdicts, bytes(&want.batch)));
+    }
+    say("done");
+}
+
+#[test]
 fn a_batch_of_more_parts_than_there_are_slots_goes_through_them_in_turn() {
     const TEST: &str = "a_batch_of_more_parts_than_there_are_slots_goes_through_them_in_turn";
     if !is_child() {

@@ -268,6 +268,7 @@ impl Device for OpenClDevice {
             return Err(DeviceError::Unsupported { device: self.info.id.clone(), reason: reason.clone() });
         }
         let dispatch = Dispatch::of(&self.info, options)?;
+        options.refuse_work(&self.info.id)?;
         let session = session::open(self, program, options)?;
         if program.has_flows() {
             return Ok(dispatch.session(Flows::new(self, session, program, options)?));

@@ -59,7 +59,7 @@ fn of(
     options: &LoadOptions,
 ) -> Result<OpenClSession, DeviceError> {
     let (kind, effects) = (gpu.kind, loaded.effects);
-    let is_paced = kind == DeviceKind::Cpu && !Pace::new(kind, program, effects.size).is_free();
+    let is_paced = kind == DeviceKind::Cpu && !Pace::new(kind, program, effects.size, 0).is_free();
     let chosen = if is_paced { loaded.group.min(PACED_GROUP) } else { loaded.group };
     loaded.group = gpu.group.unwrap_or(chosen);
     let maps = program.maps().iter().map(|map| zeros(&gpu, map)).collect::<Result<_, _>>()?;

@@ -194,6 +194,7 @@ impl Device for WgpuDevice {
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
         let dispatch = Dispatch::of(&self.info, options)?;
+        options.refuse_work(&self.info.id)?;
         let session = session::open(self, program, options)?;
         if program.has_flows() {
             return Ok(dispatch.session(Flows::new(self, session, program, options)?));

@@ -71,7 +71,7 @@ impl<S: InOrder> Flows<S> {
         Ok(Flows {
             program: program.clone(),
             options: options.clone(),
-            numbers: device.load(&Arc::new(flows), options)?,
+            numbers: device.load(&Arc::new(flows), &LoadOptions { work: None, ..options.clone() })?,
             session,
             other: None,
             aside: false,

@@ -46,6 +46,7 @@ impl Device for Noop {
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
         let dispatch = Dispatch::of(&self.info, options)?;
+        options.refuse_work(&self.info.id)?;
         let depth = options.depth.max(1);
         Ok(dispatch.session(NoopSession { program: program.clone(), queue: VecDeque::new(), depth }))
     }

@@ -29,12 +29,14 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// `size` is the number of expressions that the kernel has with all functions inlined.
-    pub fn new(kind: DeviceKind, program: &Program, size: u64) -> Pace {
+    /// `size` is the number of expressions that the kernel has with all functions inlined, `work` the nanoseconds that a
+    /// packet keeps its lane for beside them ([`LoadOptions::work`](super::LoadOptions)), in which a lane would evaluate about
+    /// as many expressions.
+    pub fn new(kind: DeviceKind, program: &Program, size: u64, work: u64) -> Pace {
         let iterations = program.facts().max_iterations.unwrap_or(program.fuel()).min(program.fuel());
         // An iteration evaluates each expression once at most, but for inner loops, whose own
         // iterations are counted too.
-        let worst = (u64::from(iterations) + 1).saturating_mul(size.max(1));
+        let worst = (u64::from(iterations) + 1).saturating_mul(size.max(1)).saturating_add(work);
         // Expressions evaluated in a tenth of a second; low, for the sake of slow devices.
         let budget: u64 = match kind {
             DeviceKind::DiscreteGpu => 1 << 36,
@@ -91,7 +93,7 @@ mod tests {
         let endless = program(
             "fn xdp_filter(pkt: u32) -> u32 { loop { if load_u8(pkt, 0u) == 1u { break; } } return XDP_PASS; }",
         );
-        let mut pace = Pace::new(DeviceKind::Software, &endless, 100);
+        let mut pace = Pace::new(DeviceKind::Software, &endless, 100, 0);
         let first = pace.packets();
         assert!((64..1000).contains(&first), "{first}");
         for _ in 0..10 {
@@ -109,7 +111,7 @@ mod tests {
     fn the_costliest_filters_run_packet_by_packet() {
         let endless =
             program("fn xdp_filter(pkt: u32) -> u32 { loop { if load_u8(pkt, 0u) == 1u { break; } } return 2u; }");
-        let mut pace = Pace::new(DeviceKind::Software, &endless, 60_000);
+        let mut pace = Pace::new(DeviceKind::Software, &endless, 60_000, 0);
         assert_eq!(pace.packets(), 1);
         pace.took(1, Duration::from_secs(1));
         assert_eq!(pace.packets(), 1);
@@ -129,11 +131,11 @@ mod tests {
         // Of the innermost helper's own expressions at least the product, the sum and the mask, and
         // the call, are there for each of 2048 calls.
         assert!(size >= 4 << 11, "{size}");
-        let pace = Pace::new(DeviceKind::IntegratedGpu, &program, size);
+        let pace = Pace::new(DeviceKind::IntegratedGpu, &program, size, 0);
         assert!(!pace.is_free());
         // A tenth of a second's budget, and no more.
         assert!(pace.packets() as u64 * size <= 1 << 33, "{}", pace.packets());
         // The worst there can be.
-        assert_eq!(Pace::new(DeviceKind::DiscreteGpu, &program, u64::MAX).packets(), 1);
+        assert_eq!(Pace::new(DeviceKind::DiscreteGpu, &program, u64::MAX, 0).packets(), 1);
     }
 }

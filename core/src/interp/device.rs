@@ -53,6 +53,7 @@ impl Device for Interp {
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
         let dispatch = Dispatch::of(&self.info, options)?;
+        options.refuse_work(&self.info.id)?;
         let interpreter = Interpreter::new(program)
             .map_err(|error| DeviceError::Unsupported { device: ID.into(), reason: error.to_string() })?;
         Ok(dispatch.session(InterpSession {

@@ -173,7 +173,7 @@ pub(super) fn alone(shared: &Shared, batch: Batch) -> Result<Done, DeviceError> 
         let context = Context { tables: shared.code.tables(code), ..context };
         let begun = Instant::now();
         // SAFETY: as in `Job::run`, with one thread for all pieces.
-        unsafe { shared.code.run(code, &context, start, end) };
+        unsafe { shared.run(code, &context, start, end) };
         let took = begun.elapsed();
         shared.took(code, end - start, took);
         busy += nanoseconds(took);
@@ -378,7 +378,7 @@ impl Job {
         // its arena, which is readable past its end; the columns have room for the whole batch where
         // the program uses them; no two pieces have a packet in common, nor have two shards, and packets share no
         // word. Where there are shards, the numbers of a tile's packets are written before the first of them begins.
-        unsafe { self.shared.code.run(code, context, start, end) };
+        unsafe { self.shared.run(code, context, start, end) };
     }
 
     /// The batch takes longer than was thought: now all threads are worth waking.

@@ -127,6 +127,7 @@ API int cuDeviceTotalMem_v2(size_t *bytes, int device) {
 API int cuDeviceGetAttribute(int *value, int attribute, int device) {
     if (device) return INVALID_DEVICE;
     switch (attribute) {
+        case 13: *value = 2000000; return SUCCESS;                      // CLOCK_RATE, in kHz
         case 16: *value = PROCESSORS; return SUCCESS;                   // MULTIPROCESSOR_COUNT
         case 17: *value = 0; return SUCCESS;                            // KERNEL_EXEC_TIMEOUT
         case 18: *value = 0; return SUCCESS;                            // INTEGRATED
@@ -158,7 +159,7 @@ static void report_at_end() {
     for (Context *context : contexts) {
         fprintf(stderr, "emulated CUDA driver: a context was left, with %ld objects in it\n", context->objects.load());
     }
-    if (asked("report")) report_copies();
+    if (asked("report")) report_copies(), report_work();
 }
 
 // The primary one, and how often it was retained.

@@ -117,6 +117,9 @@ struct Launch {
 Launch prepare_launch(void *function, const unsigned *grid, const unsigned *threads, void **parameters, const char *caller);
 void run(Launch &launch);
 
+// How long kernels have looked at their clocks, in words.
+void report_work();
+
 // The compiler (nvrtc.cpp): a shared object of `source` for an architecture, or the compiler's messages.
 bool compile(const std::string &source, int arch, std::string *object, std::string *log);
 

@@ -1,3 +1,12 @@
+// A clock that goes on by 100 cycles whenever somebody looks: what work they make up is counted, and takes no time.
+extern "C" __attribute__((visibility("default"))) unsigned long long emulated_cycles;
+unsigned long long emulated_cycles = 0;
+static inline long long clock64(void)
+{
+    static thread_local long long now;
+    __atomic_fetch_add(&emulated_cycles, 100, __ATOMIC_RELAXED);
+    return now += 100;
+}
 // What kernels use that have their threads wait for each other, or that talk to the host while they run.
 #include <stdio.h>
 #include <stdlib.h>

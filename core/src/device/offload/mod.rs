@@ -376,6 +376,7 @@ impl<L: Launcher> Offload<L> {
         program: &Arc<Program>,
         options: &LoadOptions,
     ) -> Offload<L> {
+        let work = options.work.map_or(0, |work| u64::try_from(work.as_nanos()).unwrap_or(u64::MAX));
         Offload {
             program: program.clone(),
             depth: options.depth.max(1),
@@ -383,8 +384,8 @@ impl<L: Launcher> Offload<L> {
             effects,
             needs: Needs::of_program(program),
             upkeep: Upkeep::new(program),
-            longest: longest(kind, program, effects.size),
-            pace: Pace::new(kind, program, effects.size),
+            longest: longest(kind, program, effects.size, work),
+            pace: Pace::new(kind, program, effects.size, work),
             idle: Vec::new(),
             flights: VecDeque::new(),
             finished: Instant::now(),

@@ -26,10 +26,10 @@ const SOFTWARE_ROUNDS: u64 = 65_000;
 const SEARCH: u64 = PROBES as u64 + MAX_VALUE as u64 + 8;
 
 /// Packets of one run that a launch may have: a lane takes them one after the other. `size` is the number of expressions
-/// of a kernel for the program.
-pub(super) fn longest(kind: DeviceKind, program: &Program, size: u64) -> usize {
+/// of a kernel for the program, `work` as [`super::super::pace`] has it.
+pub(super) fn longest(kind: DeviceKind, program: &Program, size: u64, work: u64) -> usize {
     let rounds = u64::from(program.facts().max_iterations.unwrap_or(program.fuel()).min(program.fuel())) + 1;
-    let by_work = LANE / rounds.saturating_mul(size.max(1));
+    let by_work = LANE / rounds.saturating_mul(size.max(1)).saturating_add(work);
     let by_rounds = if kind == DeviceKind::Software {
         let searches = program.calls(|intrinsic| {
             matches!(intrinsic, Intrinsic::Map { call: Call::Find | Call::Insert | Call::Remove, .. })
