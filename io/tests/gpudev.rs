@@ -64,6 +64,16 @@ impl Watched {
         state.views.iter().any(|(_, view, size)| address >= *view && address + len as u64 <= view + *size as u64)
     }
 
+    /// Whether these bytes are somewhere in its memory, where a buffer may begin.
+    fn holds(&self, bytes: &[u8]) -> bool {
+        let state = self.state.lock().unwrap();
+        state.views.iter().any(|(_, view, size)| {
+            // SAFETY: the view is there as long as it is in the list, and nobody writes to it while the test looks.
+            let all = unsafe { std::slice::from_raw_parts(*view as *const u8, *size) };
+            (0..*size).step_by(64).any(|at| all[at..].starts_with(bytes))
+        })
+    }
+
     /// Nobody has anything of it.
     fn is_empty(&self) -> bool {
         let state = self.state.lock().unwrap();
@@ -218,9 +228,10 @@ fn a_batch_has_no_more_packets_than_an_item_of_the_list() {
     let options = Options { mempool: Mempool::Gpu(gpu.gpu()), packets: 8192, ..options(&["net_null20"]) };
     let mut run = open(&options).unwrap_or_else(|error| panic!("{error}"));
     let receiver = &mut run.lanes[0].receiver;
-    while !receiver.is_full() {
+    for _ in 0..16 {
         assert!(receiver.receive(4096).unwrap() <= 1024);
     }
+    assert!(receiver.is_full());
     let batch = receiver.close().unwrap();
     assert_eq!(batch.len(), 1024);
     drop(batch);
@@ -307,6 +318,9 @@ fn packets_are_split_and_go_out_whole() {
                 let packet = batch.packet_mut(index);
                 let head = packet.len().min(HEAD);
                 assert_eq!(packet[..head], kept[at][..head]);
+                // What is behind is in the GPU's memory, if there is one.
+                let rest = &kept[at][head..];
+                assert!(gpu.as_ref().is_none_or(|gpu| rest.is_empty() || gpu.holds(rest)), "packet {at}");
                 packet[..head].reverse();
                 // What is behind the head is somewhere else: what is written here goes nowhere.
                 packet[head..].fill(0xee);
@@ -337,4 +351,26 @@ fn packets_that_have_to_be_in_one_piece_are_not_split() {
     };
     let error = said(Options { split: Some(64), room: Room::Both, ..options(&["net_null26"]) });
     assert!(error.contains("header split at 64 bytes") && error.contains("in one piece"), "{error}");
+}
+
+#[test]
+fn ports_share_memory_of_a_gpu() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let sent = numbered((0..500).map(|number| 60 + number));
+    capture(&file("in.pcap"), &sent);
+    let gpu = Watched::new(memory().apart());
+    // A ring gives back what is sent into it: the same packets, in the same memory.
+    let first = format!("net_pcap27,rx_pcap={}", file("in.pcap").display());
+    let last = format!("net_pcap28,tx_pcap={}", file("out.pcap").display());
+    let ports = options(&[&first, "net_ring20"]);
+    let redirect = vec![(1, "net_ring20".parse().unwrap()), (2, last.parse().unwrap())];
+    let options = Options { redirect, mempool: Mempool::Gpu(gpu.gpu()), ..ports };
+    let ended = drive(&options, 1000, |lane, batch| {
+        assert!(places(batch).iter().all(|(device, _, len)| gpu.has(device.unwrap(), *len)));
+        vec![support::redirect(lane as u32 + 1); batch.len()]
+    });
+    assert_eq!(ended.received[0].put_together + ended.received[1].put_together, 0);
+    assert_eq!(packets(&file("out.pcap")), sent);
+    assert!(gpu.is_empty(), "{gpu:?}");
 }

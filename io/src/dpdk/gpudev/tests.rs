@@ -307,3 +307,43 @@ fn in_two_pieces(memory: &Memory) -> Mbuf {
 fn processor() -> Writers {
     Writers::Processor { port: "net_null0".into(), driver: "net_null".into() }
 }
+
+#[test]
+fn a_list_says_where_the_gpu_has_packets() {
+    let gpu = open(software().apart());
+    let memory = Memory::new(eal(), 1024, &Place::Gpu(gpu.clone()), &processor(), None).unwrap();
+    let (view, host) = (memory.span.device_view().unwrap().clone(), memory.span.as_ptr() as u64);
+    assert_ne!(view.address, host);
+    let list = CommList::new(&gpu, 1, memory.shift, false).unwrap();
+    let mut mbufs = take(&memory, 8, 60);
+    let ready = list.populate(&mut mbufs).unwrap().unwrap();
+    // SAFETY: the item is there, and the library has its packets in the host's memory.
+    let addresses = unsafe { std::slice::from_raw_parts((*list.item(0)).pkt_list, 8) }.iter().map(|it| it.addr as u64);
+    for (address, mut mbuf) in addresses.zip(mbufs.drain()) {
+        // SAFETY: the packet is ours.
+        let at = unsafe { sys::pc_begin(mbuf.as_ptr(), 60) } as u64;
+        assert_eq!(address - view.address, at - host);
+    }
+    ready.finish(true).cleanup();
+}
+
+#[test]
+fn memory_for_cards_is_where_the_gpu_has_it_and_nobody_else() {
+    let gpu = open(software().apart().without_mappings());
+    // Nothing can be read or written there: whoever did would end the process.
+    let memory = Memory::new(eal(), 2048, &Place::Gpu(gpu.clone()), &Writers::Cards, None).unwrap();
+    let view = memory.span.device_view().unwrap().clone();
+    assert!(!memory.span.is_on_host() && memory.shift == 0);
+    let shim = memory.shim(portcullis_core::packet::Room::None);
+    assert_eq!((shim.base as u64, shim.length), (view.address, memory.span.len()));
+    let mbufs = take(&memory, 2048, 60);
+    assert_eq!(memory.count(), (2048, 0));
+    drop(mbufs);
+    assert_eq!(memory.count(), (2048, 2048));
+    // With header split heads are in the host's memory all the same.
+    let split = Memory::new(eal(), 1024, &Place::Gpu(gpu.clone()), &Writers::Cards, Some(64)).unwrap();
+    assert!(split.span.is_on_host() && split.buffers().is_some_and(|buffers| !buffers.is_on_host()));
+    assert_eq!(split.count(), (2048, 2048));
+    drop((memory, split));
+    assert_eq!(gpu.holdings(), nothing());
+}
