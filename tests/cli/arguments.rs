@@ -220,3 +220,10 @@ fn noise_as_input_is_an_error_with_a_name() {
         place.run(&["check", "noise.wgsl"]).failed(1, &["noise.wgsl"]);
     }
 }
+
+#[cfg(not(all(target_os = "linux", feature = "dpdk")))]
+#[test]
+fn what_this_program_was_built_without_is_said() {
+    let part = if cfg!(target_os = "linux") { "build it with `--features dpdk`" } else { "only Linux" };
+    Place::new().run(&["l2fwd", "--dpdk", "net_null0"]).failed(2, &["l2fwd: ", part]);
+}

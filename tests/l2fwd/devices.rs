@@ -29,16 +29,21 @@ fn every_device_swaps_every_packet_by_each_of_its_methods() {
         let _part = suite.on(backend.name);
         for (device, method) in devices.iter().flat_map(|it| it.info().dispatch.iter().map(move |method| (it, method)))
         {
-            for &(count, burst) in captures {
+            // A GPU has memory of its own as well.
+            let mempools: &[&str] = if backend.name == "cuda" { &["host", "gpu"] } else { &["host"] };
+            for (&(count, burst), mempool) in
+                captures.iter().flat_map(|it| mempools.iter().map(move |mempool| (it, mempool)))
+            {
                 let packets = numbered(count);
                 place.capture("in.pcap", &packets);
                 let (port, wanted, id) = (place.port(0, "in.pcap", "out.pcap"), count.to_string(), &device.info().id);
                 let arguments = ["--dpdk", &port, "--device", id, "--workload", method.name(), "--packets", &wanted];
-                let ran = run(arguments.iter().chain(&["--burst", burst, "--json"]));
-                assert_eq!(ran.code, Some(0), "{id}, {method}, {burst}: {ran:?}");
+                let ran = run(arguments.iter().chain(&["--burst", burst, "--mempool", mempool, "--json"]));
+                let what = format!("{id}, {method}, {burst}, {mempool}");
+                assert_eq!(ran.code, Some(0), "{what}: {ran:?}");
                 let numbers = &ran.rows()[0]["ran"];
-                assert_eq!(number(&numbers["packets_out"]), count as u64, "{id}, {method}, {burst}: {numbers}");
-                assert!(place.packets("out.pcap") == swapped(&packets), "{id}, {method}, {burst}");
+                assert_eq!(number(&numbers["packets_out"]), count as u64, "{what}: {numbers}");
+                assert!(place.packets("out.pcap") == swapped(&packets), "{what}");
             }
         }
     }

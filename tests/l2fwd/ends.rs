@@ -90,7 +90,7 @@ fn the_table_and_json_agree() {
         other => format!("{other:.1}"),
     };
     let through = &numbers["through"];
-    let mut want = vec!["cpu".into(), "cpu".into(), "100".into()];
+    let mut want = vec!["cpu".into(), "cpu".into(), "host".into(), "100".into()];
     want.extend(["mpps", "gbps", "gbps_wire"].map(|name| three(&through[name])));
     want.extend(["1 000", "1 000", "0", "0", "0"].map(String::from));
     let latency = |name: &str| format!("{:.1}", numbers["latency_us"][name].as_f64().unwrap());
@@ -140,4 +140,14 @@ fn a_duration_ends_a_mode() {
         assert_eq!((&row["ran"]["ended"], &row["ran"]["is_warm"]), (&"duration".into(), &true.into()), "{row}");
     }
     assert_eq!(rows.len(), 2);
+}
+
+#[test]
+fn a_capture_that_is_cut_short_is_an_error_of_its_mode() {
+    let place = Place::new();
+    place.capture("in.pcap", &numbered(2000));
+    let port = format!("net_pcap0,rx_pcap={},tx_pcap=/dev/full", place.path("in.pcap").display());
+    let ran = run(["--dpdk", &port, "--device", "cpu", "--packets", "2000", "--workload", "none,inline"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert_eq!(ran.out.matches("/dev/full: packets cannot be written").count(), 2, "{ran:?}");
 }

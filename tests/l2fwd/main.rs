@@ -5,5 +5,6 @@ mod arguments;
 mod bursts;
 mod devices;
 mod ends;
+mod mempools;
 mod overload;
 mod support;

@@ -43,3 +43,29 @@ fn several_pipelines_share_what_comes() {
     }
     assert_eq!(rows.len(), 2);
 }
+
+#[test]
+fn work_that_takes_longer_than_packets_take_to_come_drops_them() {
+    for workload in ["cpu", "pipelined"] {
+        let limits = ["--warm-up", "1000", "--packets", "60000", "--burst", "64"];
+        let rows = measure("net_null0", &[&["--workload", workload, "--work", "20us"], &limits[..]].concat());
+        let ran = &rows[0]["ran"];
+        assert_eq!((&ran["packets"], &ran["ended"]), (&60_000.into(), &"packets".into()), "{ran}");
+        let dropped = number(&ran["lost"]["overload"]);
+        assert!(dropped > 0 && dropped + number(&ran["packets_out"]) == 60_000, "{ran}");
+        // Packets are worked on one after the other.
+        assert!(ran["through"]["mpps"].as_f64().unwrap() <= 0.05, "{ran}");
+    }
+}
+
+#[test]
+fn work_is_bounded_and_some_devices_have_none() {
+    let port = ["--dpdk", "net_null0", "--packets", "100", "--warm-up", "0"];
+    let ran = run(port.iter().chain(&["--work", "21ms"]));
+    assert!(ran.code == Some(2) && ran.err.contains("20ms"), "{ran:?}");
+    let ran = run(port.iter().chain(&["--work", "1us", "--device", "interp"]));
+    assert!(ran.code == Some(1) && ran.err.contains("work of 1µs"), "{ran:?}");
+    // Where nobody works there is none, and it is no error.
+    let ran = run(port.iter().chain(&["--work", "1us", "--device", "interp", "--workload", "none"]));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+}

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis::device::{CancelToken, Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, Session};
-use portcullis::devices;
+use portcullis::device::{CancelToken, Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, MAX_WORK, Session};
 use portcullis::io::dpdk::{self, Options, PortInfo};
 use portcullis::io::live::Lane;
 use portcullis::lang::{Source, wgsl};
@@ -16,6 +15,7 @@ use portcullis::pipeline::live::{
     Backlog, Closing, LaneStats, LiveLane, LiveOptions, Meter, RunStats, Snapshot, Summary, run_live,
 };
 use portcullis::program::{Program, ProgramOptions};
+use portcullis::{devices, gpudev};
 
 use super::Args;
 use super::plan::{self, Mode, Workload};
@@ -51,6 +51,7 @@ struct Common<'a> {
     args: &'a Args,
     program: Arc<Program>,
     options: Options,
+    gpu: Option<gpudev::Choice>,
     idle_exit: Option<Duration>,
     warm_up: u64,
     interrupt: Interrupt,
@@ -78,7 +79,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let given = ports::ports("--dpdk", &args.dpdk)?;
     let idle_exit = args.idle_exit.or(ports::over(&given));
     let are_captures = given.iter().all(ports::is_capture);
-    let modes = plan::modes(&args.workload, &args.burst);
+    let modes = plan::modes(&args.workload, &args.mempool, &args.burst);
     drive::check_processors(&args.pin)?;
     let program = Arc::new(match &args.filter {
         Some(file) => FilterArgs::of_file(file).load()?,
@@ -93,13 +94,21 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         redirect: ports::redirects(&args.redirect)?,
         queues: args.pipelines,
         eal: ports::eal(args.eal.as_deref())?,
+        split: args.header_split,
         ..Options::of(given)
     };
+    let gpu = match &args.gpu {
+        Some(text) => Some(text.parse().map_err(|error| Failure::Usage(format!("--gpu {text}: {error}")))?),
+        None => None,
+    };
+    if let Some(work) = args.work.filter(|work| *work > MAX_WORK) {
+        return Err(Failure::Usage(format!("--work: {work:?} is more than {MAX_WORK:?}")));
+    }
     let interrupt = Interrupt::default();
     interrupt.listen_always();
     interrupt.begin();
     let warm_up = args.warm_up.unwrap_or(if are_captures { 0 } else { WARM_UP });
-    let common = Common { args, program, options, idle_exit, warm_up, interrupt };
+    let common = Common { args, program, options, gpu, idle_exit, warm_up, interrupt };
 
     let mut report = Report::new(name, args);
     let mut failed = None;
@@ -144,17 +153,39 @@ impl Common<'_> {
         if worker.is_some() {
             let needs = Needs::of(&self.program, false);
             (options.room, options.metadata, options.rewrites) = (needs.room, needs.metadata, needs.rewrites());
+            if let Some(bytes) = options.split {
+                dpdk::check_split(bytes, self.program.facts()).map_err(|error| Refused::Lacking(error.to_string()))?;
+            }
+        }
+        let gpu = self.gpu(mode.mempool)?;
+        if let Some(gpu) = gpu {
+            let spec = gpu.spec().map_err(|error| Refused::Lacking(format!("--gpu {gpu}: {error}")))?;
+            options.mempool = match mode.mempool {
+                plan::Mempool::Host => dpdk::Mempool::Pinned(spec),
+                plan::Mempool::Gpu => dpdk::Mempool::Gpu(spec),
+            };
+            // So many bursts as memory has packets for: more would be of no use.
+            options.items =
+                (2 * packets / u32::from(mode.burst)).next_power_of_two().clamp(Options::ITEMS, BURSTS as u32);
         }
         options.one_lane = !self.program.maps().is_empty();
         // Before there are packets, which a device's compiler would have wait.
         let lanes = if options.one_lane { 1 } else { options.ports.len() * usize::from(options.queues) };
         let mut sessions = (0..lanes).map(|_| self.session(&worker)).collect::<Result<Vec<_>, _>>()?;
 
-        let mut run = dpdk::open(&options).map_err(|error| Refused::Failed(ports::failure(error)))?;
+        let mut run = dpdk::open(&options).map_err(|error| match mode.mempool {
+            plan::Mempool::Host if options.split.is_none() => Refused::Failed(ports::failure(error)),
+            // Without them there may be others.
+            _ => Refused::Lacking(error.to_string()),
+        })?;
         report.opened(&run.info);
         let lanes: Vec<Lane> = std::mem::take(&mut run.lanes);
         let info = worker.as_ref().map(|(device, _)| device.info());
-        let mut row = Row { device: info.map(Into::into), ..Row::new(mode) };
+        if let Some(lacking) = info.and_then(|info| out_of_reach(&lanes, info)) {
+            return Err(Refused::Lacking(lacking));
+        }
+        let gpu = gpu.map(|gpu| gpu.to_string());
+        let mut row = Row { device: info.map(Into::into), gpu, ..Row::new(mode) };
         announce(&row, &run.info);
         row.is_copied = self.meet(&lanes, &mut sessions, info)?;
         let lanes: Vec<LiveLane> =
@@ -166,7 +197,10 @@ impl Common<'_> {
         };
         let (lanes, numbers) = self.drive(lanes, live, || run.stop());
         drop(lanes);
-        row.ran = Some(Numbers { buffers: ports::balance(run.close()), ..numbers }.checked());
+        let written = run.written();
+        let buffers = ports::balance(run.close());
+        let cut_short = written.iter().find_map(|written| written.check().err());
+        row.ran = Some(Numbers { buffers, error: numbers.error.or(cut_short), ..numbers }.checked());
         Ok(row)
     }
 
@@ -181,11 +215,26 @@ impl Common<'_> {
         let load = LoadOptions {
             threads: NonZeroUsize::new(1),
             dispatch: Some(dispatch),
+            work: self.args.work,
             cancel: self.interrupt.give_up.clone(),
             ..LoadOptions::default()
         };
         let dispatch = if workload == Workload::Cpu { Dispatch::Pipelined } else { dispatch };
         Ok((Some((device, load)), dispatch))
+    }
+
+    /// The GPU that is to know of packets, or to have them.
+    fn gpu(&self, mempool: plan::Mempool) -> Result<Option<gpudev::Choice>, Refused> {
+        if self.gpu.is_some() || mempool == plan::Mempool::Host {
+            return Ok(self.gpu);
+        }
+        let device = self.args.device.open()?;
+        let number = device.info().id.strip_prefix("cuda:").and_then(|number| number.parse().ok());
+        let lacking = || {
+            let what = "which one is to have packets? `--gpu cuda:0` for example, or `--gpu software`";
+            Refused::Lacking(format!("--mempool gpu: {what}"))
+        };
+        number.map(|number| Some(gpudev::Choice::Cuda(number))).ok_or_else(lacking)
     }
 
     fn session(&self, worker: &Worker) -> Result<Box<dyn Session>, DeviceError> {
@@ -288,6 +337,18 @@ impl Common<'_> {
     }
 }
 
+/// What to do where a device does not reach the memory that packets come into.
+fn out_of_reach(lanes: &[Lane], device: &DeviceInfo) -> Option<String> {
+    let memory = lanes.iter().find_map(|lane| lane.memory.as_ref().filter(|memory| !memory.is_on_host()))?;
+    let owner = &memory.device_view()?.device;
+    (device.id != *owner).then(|| {
+        let id = &device.id;
+        format!(
+            "{id} does not reach packets in the memory of {owner}; `--header-split` gives it the first bytes of each"
+        )
+    })
+}
+
 /// What becomes of packets for which a pipeline has no time. There is memory for those that wait beside a ring's, the burst that
 /// is gathered, three at the device, and one that is sent.
 fn backlog(overload: &str, burst: usize, packets: usize) -> Backlog {
@@ -301,5 +362,7 @@ fn backlog(overload: &str, burst: usize, packets: usize) -> Backlog {
 fn announce(row: &Row, info: &[PortInfo]) {
     let ports: Vec<&str> = info.iter().map(|port| port.name.as_str()).collect();
     let on = row.device.as_ref().map(|device| format!(" on {}", device.id)).unwrap_or_default();
-    out::note(&format!("{}{on}, bursts of {}: {}", row.workload, row.burst, out::printable(&ports.join(", "))));
+    let (workload, mempool, burst) = (row.workload, row.mempool, row.burst);
+    let ports = out::printable(&ports.join(", "));
+    out::note(&format!("{workload}{on}, memory of the {mempool}, bursts of {burst}: {ports}"));
 }

@@ -1,7 +1,7 @@
 //! `portcullis l2fwd`
 //!
 //! ```text
-//! args (here)   which modes: workload × burst
+//! args (here)   which modes: workload × mempool × burst
 //! plan          a mode, and the order of all of them
 //! drive         one mode after the other: sessions, ports, lanes
 //! untouched     the session of workload `none`
@@ -24,7 +24,7 @@ use portcullis::devices::Selector;
 
 use super::failure::Failure;
 use super::run::live::{duration, processor};
-use plan::Choice;
+use plan::{Choice, Mempools};
 
 /// Measure forwarding by DPDK's ports: packets come in, have their MAC addresses swapped, and go out where they came from
 ///
@@ -62,6 +62,22 @@ pub struct Args {
     /// Send packets that are redirected to target N out of this port; may be given several times
     #[arg(long, value_name = "N=PORT", value_parser = super::run::live::redirect, requires = "filter")]
     redirect: Vec<(u32, String)>,
+    /// Where packets come: into memory of the `host`, or of the `gpu`, or of the one and then the other: `host,gpu` or `all` (-m)
+    #[arg(long, value_name = "WHERE", value_delimiter = ',', default_value = "host")]
+    mempool: Vec<Mempools>,
+    /// The GPU that knows of packets by its communication list, and has them, or is shown the host's memory: `cuda:N`, `software`
+    /// (there is none, but all is as with one), or the number of one that DPDK's own driver has found; that of `--device` if packets
+    /// come into a GPU
+    #[arg(long, value_name = "GPU")]
+    gpu: Option<String>,
+    /// Have so many first bytes of a packet, 64 if no number is given, in the host's memory, where the filter looks, and the
+    /// others where `--mempool` says (-s)
+    #[arg(long, value_name = "BYTES", num_args = 0..=1, default_missing_value = "64",
+          value_parser = clap::value_parser!(u16).range(14..=2048))]
+    header_split: Option<u16>,
+    /// Have each packet keep its lane or thread for at least so long, up to 20 ms, beside what the filter takes; not by `none` (-t)
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    work: Option<Duration>,
     /// Packets in a burst, up to 8192; several with commas between (-b)
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1024",
           value_parser = clap::value_parser!(u16).range(1..=plan::LONGEST))]

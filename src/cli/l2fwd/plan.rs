@@ -28,11 +28,31 @@ pub enum Choice {
     One(Workload),
 }
 
+/// Where packets' buffers are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mempool {
+    /// In the host's memory.
+    Host,
+    /// In a GPU's.
+    Gpu,
+}
+
+/// What `--mempool` takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mempools {
+    /// Both.
+    All,
+    /// This one.
+    One(Mempool),
+}
+
 /// One run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mode {
     /// Who does the work.
     pub workload: Workload,
+    /// Where packets are.
+    pub mempool: Mempool,
     /// Packets in a burst, at most.
     pub burst: u16,
 }
@@ -74,17 +94,49 @@ impl FromStr for Choice {
     }
 }
 
-/// All modes, each once: a workload with all bursts, then the next one.
+impl Mempool {
+    /// What `--mempool` takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mempool::Host => "host",
+            Mempool::Gpu => "gpu",
+        }
+    }
+}
+
+impl FromStr for Mempools {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Mempools, String> {
+        match text {
+            "all" => Ok(Mempools::All),
+            "host" => Ok(Mempools::One(Mempool::Host)),
+            "gpu" => Ok(Mempools::One(Mempool::Gpu)),
+            _ => Err("there are host, gpu and all".into()),
+        }
+    }
+}
+
+/// All modes, each once: a workload with all bursts, by the one kind of memory and the other, then the next one.
 #[cfg_attr(not(all(target_os = "linux", feature = "dpdk")), expect(dead_code, reason = "nothing is measured"))]
-pub fn modes(workloads: &[Choice], bursts: &[u16]) -> Vec<Mode> {
+pub fn modes(workloads: &[Choice], mempools: &[Mempools], bursts: &[u16]) -> Vec<Mode> {
     let mut modes = Vec::new();
     let workloads = workloads.iter().flat_map(|choice| match choice {
         Choice::All => Workload::all().collect(),
         Choice::One(one) => vec![*one],
     });
-    for mode in workloads.flat_map(|workload| bursts.iter().map(move |burst| Mode { workload, burst: *burst })) {
-        if !modes.contains(&mode) {
-            modes.push(mode);
+    let mempools = mempools.iter().flat_map(|choice| match choice {
+        Mempools::All => vec![Mempool::Host, Mempool::Gpu],
+        Mempools::One(one) => vec![*one],
+    });
+    let mempools: Vec<Mempool> = mempools.collect();
+    let places = workloads.flat_map(|workload| mempools.iter().map(move |mempool| (workload, *mempool)));
+    for (workload, mempool) in places {
+        for burst in bursts.iter().copied() {
+            let mode = Mode { workload, mempool, burst };
+            if !modes.contains(&mode) {
+                modes.push(mode);
+            }
         }
     }
     modes
@@ -100,6 +152,11 @@ mod tests {
             assert_eq!(workload.name().parse(), Ok(Choice::One(workload)));
         }
         assert_eq!("all".parse(), Ok(Choice::All));
+        for mempool in [Mempool::Host, Mempool::Gpu] {
+            assert_eq!(mempool.name().parse(), Ok(Mempools::One(mempool)));
+        }
+        assert_eq!("all".parse(), Ok(Mempools::All));
+        assert!("device".parse::<Mempools>().unwrap_err().contains("host, gpu and all"));
         for text in ["", "CPU", "kernel", "2"] {
             let error = text.parse::<Choice>().unwrap_err();
             assert_eq!(error, "there are none, cpu, inline, pipelined, persistent, waitvalue, graph and all");
@@ -109,10 +166,13 @@ mod tests {
     #[test]
     fn each_mode_is_there_once_and_in_order() {
         let (cpu, graph) = (Workload::Cpu, Workload::Device(Dispatch::Graph));
-        let found = modes(&[Choice::One(graph), Choice::One(cpu), Choice::One(graph)], &[64, 1, 64]);
+        let host = Mempool::Host;
+        let found = modes(&[graph, cpu, graph].map(Choice::One), &[Mempools::One(host)], &[64, 1, 64]);
         let want = [(graph, 64), (graph, 1), (cpu, 64), (cpu, 1)];
-        assert_eq!(found, want.map(|(workload, burst)| Mode { workload, burst }));
-        let all = modes(&[Choice::One(cpu), Choice::All], &[32]);
-        assert_eq!((all.len(), all[0].workload, all[1].workload), (7, cpu, Workload::None));
+        assert_eq!(found, want.map(|(workload, burst)| Mode { workload, mempool: host, burst }));
+        let all = modes(&[Choice::One(cpu), Choice::All], &[Mempools::One(Mempool::Gpu), Mempools::All], &[32, 8]);
+        assert_eq!((all.len(), all[0].workload, all[4].workload), (28, cpu, Workload::None));
+        let mempools = [Mempool::Gpu, Mempool::Gpu, host, host];
+        assert_eq!(all[..4].iter().map(|mode| mode.mempool).collect::<Vec<_>>(), mempools);
     }
 }

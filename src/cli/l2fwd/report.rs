@@ -27,6 +27,8 @@ pub struct Report {
     ports: Vec<Port>,
     filter: String,
     pipelines: u16,
+    header_split: Option<u16>,
+    work_ns: u64,
     flush_us: f64,
     overload: String,
     /// One for each mode, in order.
@@ -71,6 +73,10 @@ pub struct Row {
     pub workload: Workload,
     /// On what.
     pub device: Option<Worker>,
+    /// Where packets were: `host` or `gpu`.
+    pub mempool: &'static str,
+    /// The GPU that had them, or was shown them.
+    pub gpu: Option<String>,
     /// Packets in a burst, at most.
     pub burst: u16,
     /// Whether the device got copies of packets.
@@ -190,8 +196,17 @@ impl Numbers {
 
 impl Row {
     /// A mode of which nothing is known yet.
-    pub fn new(Mode { workload, burst }: Mode) -> Row {
-        Row { workload, device: None, burst, is_copied: false, not_run: None, ran: None }
+    pub fn new(Mode { workload, mempool, burst }: Mode) -> Row {
+        Row {
+            workload,
+            device: None,
+            mempool: mempool.name(),
+            gpu: None,
+            burst,
+            is_copied: false,
+            not_run: None,
+            ran: None,
+        }
     }
 
     /// A mode that cannot be had.
@@ -201,7 +216,8 @@ impl Row {
 
     fn cells(&self) -> Vec<String> {
         let device = self.device.as_ref().map_or("-", |device| device.id.as_str());
-        let mut cells = vec![self.workload.to_string(), device.to_owned(), self.burst.to_string()];
+        let mut cells =
+            vec![self.workload.to_string(), device.to_owned(), self.mempool.to_owned(), self.burst.to_string()];
         let Some(ran) = &self.ran else {
             cells.resize(HEAD.len() - 1, String::new());
             cells.push(out::printable(self.not_run.as_deref().unwrap_or_default()));
@@ -229,9 +245,9 @@ fn three(number: f64) -> String {
     }
 }
 
-const HEAD: [&str; 19] = [
-    "workload", "device", "burst", "Mpps", "Gb/s", "on wire", "in", "out", "filtered", "dropped", "missed", "p50 µs",
-    "p90", "p99", "p99.9", "max", "bursts", "mean", "",
+const HEAD: [&str; 20] = [
+    "workload", "device", "mempool", "burst", "Mpps", "Gb/s", "on wire", "in", "out", "filtered", "dropped", "missed",
+    "p50 µs", "p90", "p99", "p99.9", "max", "bursts", "mean", "",
 ];
 
 impl Report {
@@ -250,6 +266,8 @@ impl Report {
             ports: Vec::new(),
             filter,
             pipelines: args.pipelines,
+            header_split: args.header_split,
+            work_ns: args.work.map_or(0, |work| work.as_nanos() as u64),
             flush_us: args.flush.as_secs_f64() * 1e6,
             overload: args.overload.clone(),
             rows: Vec::new(),
@@ -282,12 +300,13 @@ impl Report {
         );
         let mut rows = vec![HEAD.map(String::from).to_vec()];
         rows.extend(self.rows.iter().map(Row::cells));
-        head + &out::table(rows, &(2..HEAD.len() - 1).collect::<Vec<_>>())
+        head + &out::table(rows, &(3..HEAD.len() - 1).collect::<Vec<_>>())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::plan::Mempool;
     use super::*;
 
     #[test]
@@ -304,15 +323,15 @@ mod tests {
 
     #[test]
     fn what_was_not_measured_has_no_figures_and_a_reason() {
-        let mode = Mode { workload: Workload::Cpu, burst: 64 };
+        let mode = Mode { workload: Workload::Cpu, mempool: Mempool::Host, burst: 64 };
         let numbers = Numbers { warm_up: 1000, taken: 12, ended: Ended::Idle, ..Numbers::default() };
         let row = Row { ran: Some(numbers), ..Row::new(mode) };
         let cells = row.cells();
         assert_eq!(cells.len(), HEAD.len());
-        assert!(cells[3..6].iter().chain(&cells[11..16]).all(|cell| cell == "-"), "{cells:?}");
-        assert!(cells[18].contains("12 packets") && cells[18].contains("1 000"), "{cells:?}");
+        assert!(cells[4..7].iter().chain(&cells[12..17]).all(|cell| cell == "-"), "{cells:?}");
+        assert!(cells[19].contains("12 packets") && cells[19].contains("1 000"), "{cells:?}");
         let lacking = Row::not_run(mode, "the device has no graph".into()).cells();
-        assert_eq!((lacking.len(), lacking[18].as_str()), (HEAD.len(), "the device has no graph"));
+        assert_eq!((lacking.len(), lacking[19].as_str()), (HEAD.len(), "the device has no graph"));
     }
 
     #[test]

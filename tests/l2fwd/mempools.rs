@@ -1,0 +1,78 @@
+//! Packets in a GPU's memory, and with their heads split off.
+
+use serde_json::Value;
+
+use crate::support::{Place, measure, number, numbered, run, swapped};
+
+/// A GPU that there is not, with everything else as if there were one.
+const SOFTWARE: [&str; 4] = ["--gpu", "software", "--mempool", "gpu"];
+
+#[test]
+fn packets_in_a_gpus_memory_are_all_worked_on() {
+    let place = Place::new();
+    // Of small bursts fewer: they are a megabyte of communication list each.
+    for (count, burst) in [(40, "1"), (300, "3"), (2500, "64"), (2500, "1000"), (2500, "1024"), (2500, "8192")] {
+        let packets = numbered(count);
+        place.capture("in.pcap", &packets);
+        let (port, wanted) = (place.port(0, "in.pcap", "out.pcap"), count.to_string());
+        for workload in ["none", "cpu", "inline", "pipelined"] {
+            let limits = ["--workload", workload, "--burst", burst, "--packets", &wanted];
+            let rows = measure(&port, &[&SOFTWARE[..], &limits].concat());
+            let row = &rows[0];
+            assert_eq!((&row["mempool"], &row["ran"]["packets_out"]), (&"gpu".into(), &count.into()), "{row}");
+            assert!(row["ran"]["batch_mean"].as_f64().unwrap() <= 1024.0, "an item has no more: {row}");
+            let want = if workload == "none" { packets.clone() } else { swapped(&packets) };
+            assert!(place.packets("out.pcap") == want, "{workload}, {burst}");
+        }
+    }
+}
+
+#[test]
+fn heads_are_split_off_and_whole_packets_go_out() {
+    let place = Place::new();
+    let packets = numbered(1000);
+    place.capture("in.pcap", &packets);
+    let port = place.port(0, "in.pcap", "out.pcap");
+    let bytes: usize = packets.iter().map(Vec::len).sum();
+    for (split, mempool) in [(&["--header-split"][..], "host"), (&["--header-split", "14"], "gpu")] {
+        for workload in ["none", "cpu", "pipelined"] {
+            let arguments = ["--gpu", "software", "--mempool", mempool, "--workload", workload, "--packets", "1000"];
+            let rows = measure(&port, &[&arguments[..], split].concat());
+            let ran = &rows[0]["ran"];
+            assert_eq!((&ran["packets_out"], &ran["bytes_out"]), (&1000.into(), &bytes.into()), "{mempool}: {ran}");
+            let want = if workload == "none" { packets.clone() } else { swapped(&packets) };
+            assert!(place.packets("out.pcap") == want, "{workload}, {mempool}");
+        }
+    }
+}
+
+#[test]
+fn what_reaches_no_packets_is_said() {
+    let place = Place::new();
+    place.capture("in.pcap", &numbered(100));
+    let port = place.port(0, "in.pcap", "out.pcap");
+    let whole = place.path("whole.wgsl");
+    let text = "fn xdp_filter(pkt: u32) -> u32 {
+        return select(XDP_TX, XDP_DROP, load_u8(pkt, pkt_len(pkt) - 1u) == 7u);
+    }";
+    std::fs::write(&whole, text).unwrap();
+    for (arguments, code, part) in [
+        (&["--mempool", "gpu"][..], 1, "--gpu cuda:0"),
+        (&["--header-split", "--filter", whole.to_str().unwrap()], 1, "only the first 64"),
+        (&["--gpu", "gpu", "--mempool", "gpu"], 2, "cuda:N"),
+        (&["--mempool", "device"], 2, "host, gpu and all"),
+        (&["--header-split", "13"], 2, "14"),
+        (&["--header-split", "2049"], 2, "2048"),
+    ] {
+        let ran = run(["--dpdk", &port, "--device", "cpu"].iter().chain(arguments));
+        assert_eq!(ran.code, Some(code), "{arguments:?}: {ran:?}");
+        assert!(ran.err.contains(part) && ran.out.is_empty(), "{arguments:?}: {ran:?}");
+    }
+    // Beside a memory that there is, it is a row.
+    let rows = measure(&port, &["--mempool", "all", "--packets", "100"]);
+    let of = |row: &Value| (row["mempool"].as_str().unwrap().to_owned(), row["ran"].is_null());
+    assert_eq!(rows.iter().map(of).collect::<Vec<_>>(), [("host".to_owned(), false), ("gpu".to_owned(), true)]);
+    assert!(rows[1]["not_run"].as_str().unwrap().contains("--gpu software"), "{rows:?}");
+    let rows = measure(&port, &["--mempool", "all", "--gpu", "software", "--packets", "100", "--workload", "none,cpu"]);
+    assert!(rows.len() == 4 && rows.iter().all(|row| number(&row["ran"]["packets_out"]) == 100), "{rows:?}");
+}
