@@ -203,6 +203,10 @@ mod cuda {
             known.map(drop).ok_or(DriverError::Unknown { what: "unmapping memory", address })
         }
 
+        fn reached_by_cards(&self) -> Result<(), DriverError> {
+            self.gpu.gpudirect().map(|_| ()).map_err(driver_error)
+        }
+
         fn barrier(&self) -> Result<(), DriverError> {
             self.gpu.barrier().map_err(driver_error)
         }

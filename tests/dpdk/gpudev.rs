@@ -89,6 +89,14 @@ fn every_device_of_cudas_filters_packets_where_they_are_by_each_of_its_methods()
     let id = &devices[0].info().id;
     let (is, _) = Made::by_dpdk(&place, &["--device", "cpu", "--mempool", "gpu", "--gpu", id]);
     assert!(is == want, "{}", is.verdicts);
+    if devices[0].info().name.starts_with("emulated CUDA device") {
+        let port = pcap_port(0, &format!("rx_pcap={}", sample()));
+        let mut command = place.command(&["run", "f.wgsl", "--device", id, "--mempool", "gpu", "--dpdk", &port]);
+        let output = command.env("PORTCULLIS_EMULATED_CUDA", "no-gdrcopy").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let parts = ["net_pcap writes packets by the processor", "modprobe gdrdrv", "--mempool host"];
+        assert!(!output.status.success() && parts.iter().all(|part| said.contains(part)), "{said}");
+    }
 }
 
 #[test]

@@ -11,8 +11,9 @@
 #include <rte_gpudev.h>
 #include <rte_mbuf.h>
 
-/* What DPDK's drivers see of a device. It is internal (lib/gpudev/gpudev_driver.h) and not installed, and has been the same from 22.03,
- * which brought the last of the calls, until 26.07; `looks_right` compares it with what the library has made before it is written to. */
+/* What DPDK's drivers see of a device. It is internal (lib/gpudev/gpudev_driver.h) and not installed, and is the same in the versions
+ * that were looked at, from 22.07's to those after 23.11: taken to be so from 22.11 to 26.07 (gpu.rs). `looks_right` compares it with what
+ * the library has made before it is written to. */
 struct gpu;
 
 struct gpu_ops {

@@ -172,6 +172,12 @@ pub enum DpdkError {
         /// Why not.
         missing: String,
     },
+    /// Network cards do not reach a GPU's memory.
+    #[error("{missing} (or have packets in the host's memory: --mempool host)")]
+    NoGpuDirect {
+        /// What is missing for it.
+        missing: String,
+    },
     /// Ports that cannot have packets in the same memory.
     #[error(
         "{card} is a network card, which writes to the memory of {gpu} where that has it, and {port} ({driver}) does by the processor, \

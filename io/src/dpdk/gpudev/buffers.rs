@@ -72,11 +72,18 @@ impl Buffers {
     pub fn new(eal: &Eal, gpu: &Arc<Gpu>, bytes: usize, writers: &Writers) -> Result<Buffers, DpdkError> {
         let memory = Arc::new(GpuMemory::new(gpu, bytes + READABLE_PAST_END)?);
         let (view, start) = match writers {
-            Writers::Cards => (None, NonNull::new(memory.as_ptr().cast()).expect("memory is somewhere")),
+            Writers::Cards => {
+                gpu.check_cards()?;
+                (None, NonNull::new(memory.as_ptr().cast()).expect("memory is somewhere"))
+            }
             Writers::Processor { port, driver } => {
-                let view = CpuMapping::new(&memory).map_err(|missing| {
+                let view = CpuMapping::new(&memory).map_err(|error| {
                     let (port, driver, gpu) = (port.clone(), driver.clone(), gpu.title());
-                    DpdkError::OutOfReach { port, driver, gpu, missing: missing.to_string() }
+                    let missing = match error {
+                        DpdkError::Gpu { why: Some(why), .. } => why,
+                        error => error.to_string(),
+                    };
+                    DpdkError::OutOfReach { port, driver, gpu, missing }
                 })?;
                 let start = view.view();
                 (Some(view), start)

@@ -133,6 +133,14 @@ pub trait GpuDriver: fmt::Debug + Send + Sync {
     /// It was mapped there, and nobody reads or writes by that any more.
     unsafe fn cpu_unmap(&self, address: u64, size: usize, view: NonNull<u8>) -> Result<(), DriverError>;
 
+    /// Whether network cards reach its memory.
+    ///
+    /// # Errors
+    /// What is missing for it.
+    fn reached_by_cards(&self) -> Result<(), DriverError> {
+        Ok(())
+    }
+
     /// Waits until what others than the GPU's own processors have written to its memory is there for them.
     ///
     /// # Errors
@@ -159,6 +167,10 @@ impl Registration {
     pub fn new(driver: Arc<dyn GpuDriver>) -> Registration {
         let page = driver.properties().page.max(1);
         Registration { driver, page, state: Mutex::default() }
+    }
+
+    pub fn reached_by_cards(&self) -> Result<(), DriverError> {
+        self.driver.reached_by_cards()
     }
 
     pub fn holdings(&self) -> Holdings {

@@ -175,6 +175,12 @@ impl Gpu {
         self.check("waiting for what was written to it", unsafe { sys::rte_gpu_wmb(self.info.number) })
     }
 
+    /// Refuses a GPU whose memory network cards do not reach, as far as its driver knows.
+    pub(super) fn check_cards(&self) -> Result<(), DpdkError> {
+        let known = self.registration.as_ref().map_or(Ok(()), |it| it.reached_by_cards());
+        known.map_err(|missing| DpdkError::NoGpuDirect { missing: missing.to_string() })
+    }
+
     /// Where it finds memory of the host's that it was shown. DPDK's own driver takes such memory alone as is at the same address for both.
     pub(super) fn found(&self, address: u64) -> u64 {
         self.registration.as_ref().and_then(|it| it.found(address)).unwrap_or(address)

@@ -178,6 +178,10 @@ impl GpuDriver for Broken {
         unreachable!("nothing was mapped")
     }
 
+    fn reached_by_cards(&self) -> Result<(), DriverError> {
+        Err(DriverError::Unsupported("no module".into()))
+    }
+
     fn barrier(&self) -> Result<(), DriverError> {
         Err(DriverError::Other("it is asleep".into()))
     }
@@ -190,6 +194,8 @@ fn a_driver_that_fails_or_panics_is_an_error() {
     assert!(error.contains("its driver has panicked"), "{error}");
     assert!(gpu.barrier().unwrap_err().to_string().contains("it is asleep"));
     assert!(Flag::new(&gpu).unwrap_err().to_string().contains("the cable is loose"));
+    let error = gpu.check_cards().unwrap_err().to_string();
+    assert!(error.contains("no module") && error.contains("--mempool host"), "{error}");
     // DPDK's own functions with what the driver has never given.
     // SAFETY: what is not there is refused, and not touched.
     let free = unsafe { sys::rte_gpu_mem_free(gpu.info().number, 0x1000 as *mut _) };
