@@ -78,6 +78,34 @@ fn stock_filters_in_opencl_c_are_taken_and_spill_nothing() {
     stock_filters_are_taken(Language::OpenClC);
 }
 
+/// What is in the device's memory may have been written, by a network card, since a kernel that stays has begun: none of
+/// its loads may come by way of the cache for constants, which does not see that (`entries.cu`).
+#[test]
+fn kernels_that_answer_slots_read_nothing_as_constant() {
+    let Some(_) = compilers() else { return };
+    let (mut constants, mut answering) = (0, 0);
+    for name in ["port_filter", "dscp_mark", "vlan_pop"] {
+        let case = filters::cases().into_iter().find(|case| case.name == name && case.language == Language::Wgsl);
+        let program = case.unwrap().compile().unwrap_or_else(|e| panic!("{}", e.render()));
+        for arch in ARCHITECTURES {
+            for cubin in sources(&program, arch) {
+                let ptx = String::from_utf8(cubin.ptx().unwrap()).unwrap();
+                let found = ptx.matches("ld.global.nc").count();
+                match cubin.dispatch {
+                    // Launched behind whatever has written the packets: that it is found there shows that it is called so.
+                    Dispatch::Pipelined => constants += found,
+                    dispatch => {
+                        assert_eq!(found, 0, "{name}, {dispatch}, sm_{arch}\n{ptx}");
+                        answering += ptx.matches("ld.global").count();
+                    }
+                }
+            }
+        }
+    }
+    assert!(constants > 0 && answering > 0, "{constants} loads as constants, {answering} loads");
+    passed("no load as a constant where kernels stay");
+}
+
 /// Those with maps, with flows and prefixes among them: in both languages, each pair for one of the architectures.
 #[test]
 fn stateful_filters_are_taken() {

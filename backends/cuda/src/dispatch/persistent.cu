@@ -67,7 +67,9 @@ static __device__ __forceinline__ bool pc_await(const pc_ring *ring, const uint 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) pc_persistent(pc_ring ring, pc_maps maps)
+// One block on a multiprocessor is enough, as for `pc_waitvalue`: with registers for more of them (ptxas 12.9, sm_90) some
+// would be spilled.
+extern "C" __global__ void __launch_bounds__(256, 1) pc_persistent(pc_ring ring, pc_maps maps)
 {
     __shared__ uint come, abandoned;
     __shared__ pc_entry entry;
