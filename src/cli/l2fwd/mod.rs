@@ -10,6 +10,7 @@
 
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 mod drive;
+#[cfg_attr(not(all(target_os = "linux", feature = "dpdk")), allow(dead_code, reason = "nothing is measured"))]
 mod plan;
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 mod report;

@@ -118,7 +118,6 @@ impl FromStr for Mempools {
 }
 
 /// All modes, each once: a workload with all bursts, by the one kind of memory and the other, then the next one.
-#[cfg_attr(not(all(target_os = "linux", feature = "dpdk")), expect(dead_code, reason = "nothing is measured"))]
 pub fn modes(workloads: &[Choice], mempools: &[Mempools], bursts: &[u16]) -> Vec<Mode> {
     let mut modes = Vec::new();
     let workloads = workloads.iter().flat_map(|choice| match choice {
