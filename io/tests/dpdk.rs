@@ -215,6 +215,17 @@ fn long_packets_are_put_together() {
 }
 
 #[test]
+fn packets_of_several_pools_go_home_to_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = folder.path().join("in.pcap");
+    // Far more long ones than there are buffers for at a time.
+    capture(&from, &numbered((0..400).map(|number| if number % 2 == 0 { 60 } else { 9018 })));
+    let port = format!("net_pcap16,rx_pcap={}", from.display());
+    let ended = drive(&options(&[&port]), 400, |_, batch| vec![Action::Drop as u32; batch.len()]);
+    assert_eq!((ended.of(Action::Drop), ended.received[0].put_together, ended.received[0].refused), (400, 200, 0));
+}
+
+#[test]
 fn packets_go_from_port_to_port() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);

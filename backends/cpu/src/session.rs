@@ -132,7 +132,7 @@ enum Queued {
     /// Threads of the pool filter it, and where it is `own`, whoever asks for it.
     Job { job: Arc<Job>, own: bool },
     /// What came of it, where somebody had to know that it was done.
-    Ended(Result<Done, DeviceError>),
+    Ended(Box<Result<Done, DeviceError>>),
 }
 
 impl Queued {
@@ -146,7 +146,7 @@ impl Queued {
                 }
                 job.answer()
             }
-            Queued::Ended(done) => done,
+            Queued::Ended(done) => *done,
         }
     }
 }
@@ -198,8 +198,8 @@ impl CpuSession {
     fn end_all(&mut self) {
         for queued in &mut self.queue {
             // Nobody sees what stands there meanwhile.
-            let batch = std::mem::replace(queued, Queued::Ended(Err(DeviceError::Cancelled)));
-            *queued = Queued::Ended(batch.end(&self.shared));
+            let batch = std::mem::replace(queued, Queued::Ended(Box::new(Err(DeviceError::Cancelled))));
+            *queued = Queued::Ended(Box::new(batch.end(&self.shared)));
         }
     }
 }

@@ -187,15 +187,25 @@ impl Carver {
     }
 }
 
+/// The bytes of a packet, room included.
+fn reach(d: &Descriptor, room: Room) -> Range<i64> {
+    let margin = if room == Room::Both { i64::from(ROOM) } else { 0 };
+    i64::from(d.offset) - margin..i64::from(d.offset) + i64::from(d.length) + margin
+}
+
+/// Whether any of them lies outside an arena of this length.
+fn outside(d: &Descriptor, room: Room, arena: usize) -> bool {
+    let Range { start, end } = reach(d, room);
+    (start < 0) | (end > arena as i64)
+}
+
 /// The bytes of a packet, room included, where they lie in an arena of this length.
 fn check_arena(index: usize, d: &Descriptor, room: Room, arena: usize) -> Result<Range<i64>, BatchError> {
-    let margin = if room == Room::Both { i64::from(ROOM) } else { 0 };
-    let start = i64::from(d.offset) - margin;
-    let end = i64::from(d.offset) + i64::from(d.length) + margin;
-    if start < 0 || end > arena as i64 {
-        return Err(BatchError::OutOfArena { index, offset: start, end, arena });
+    let Range { start, end } = reach(d, room);
+    match outside(d, room, arena) {
+        true => Err(BatchError::OutOfArena { index, offset: start, end, arena }),
+        false => Ok(start..end),
     }
-    Ok(start..end)
 }
 
 /// What a source wants back with a batch ([`Batch::into_companion`]).
@@ -276,8 +286,12 @@ impl Batch {
         if !metadata.is_empty() && metadata.len() != descriptors.len() {
             return Err(BatchError::MetadataCount { packets: descriptors.len(), metadata: metadata.len() });
         }
-        for (index, descriptor) in descriptors.iter().enumerate() {
-            check_arena(index, descriptor, room, span.len())?;
+        // All at once, without a branch a packet, and one by one only to say which.
+        let outside = |is: bool, descriptor: &Descriptor| is | outside(descriptor, room, span.len());
+        if descriptors.iter().fold(false, outside) {
+            for (index, descriptor) in descriptors.iter().enumerate() {
+                check_arena(index, descriptor, room, span.len())?;
+            }
         }
         let batch = Batch::new(span, None, descriptors, metadata, room, Some(companion));
         Ok(Batch { is_scattered: true, ..batch })

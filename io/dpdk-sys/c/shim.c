@@ -137,12 +137,30 @@ uint64_t pc_bytes(struct rte_mbuf *const *mbufs, size_t count)
 	return bytes;
 }
 
+/* Whether all packets are plain ones of the first one's pool: nobody else has them, they are one piece each, and in its own memory. */
+static int are_plain(struct rte_mbuf *const *mbufs, unsigned int count)
+{
+	const struct rte_mempool *pool = mbufs[0]->pool;
+	int plain = 1;
+
+	for (unsigned int i = 0; i < count; i++) {
+		const struct rte_mbuf *mbuf = mbufs[i];
+		plain &= (mbuf->pool == pool) & (rte_mbuf_refcnt_read(mbuf) == 1) & RTE_MBUF_DIRECT(mbuf) & (mbuf->nb_segs == 1) &
+			 (mbuf->next == NULL);
+	}
+	return plain;
+}
+
 void pc_free(struct rte_mbuf **mbufs, size_t count)
 {
 	while (count > 0) {
-		/* As many as the function takes. */
+		/* As many as the functions take. */
 		unsigned int now = count < UINT32_MAX ? (unsigned int)count : UINT32_MAX;
-		rte_pktmbuf_free_bulk(mbufs, now);
+		/* The array as it is, which the other one would make another of. */
+		if (likely(are_plain(mbufs, now)))
+			rte_mempool_put_bulk(mbufs[0]->pool, (void *const *)mbufs, now);
+		else
+			rte_pktmbuf_free_bulk(mbufs, now);
 		mbufs += now;
 		count -= now;
 	}

@@ -307,7 +307,8 @@ impl Exit {
 fn alike(verdicts: &Verdicts, queues: &[u16]) -> Option<(Action, u32, usize)> {
     fn same<T: Copy + Default + PartialEq>(all: &[T]) -> Option<T> {
         let first = all.first().copied().unwrap_or_default();
-        all.iter().all(|one| *one == first).then_some(first)
+        // All are looked at, many at a time.
+        all.iter().fold(true, |same, one| same & (*one == first)).then_some(first)
     }
     let action = Action::from_byte(same(verdicts.actions())?)?;
     let target = if action == Action::Redirect { same(verdicts.targets())? } else { 0 };

@@ -33,8 +33,9 @@ const LONG_BUFFER: usize = 65536 - 64;
 /// Buffers of that length.
 const LONG: usize = 64;
 
-/// Descriptions that a processor keeps for itself (`RTE_MEMPOOL_CACHE_MAX_SIZE` is 512).
-const CACHE: u32 = 256;
+/// Packets that a processor keeps for itself: the most that there may be (`RTE_MEMPOOL_CACHE_MAX_SIZE`). Batches larger than that come and go
+/// by way of a ring that all processors share.
+const CACHE: u32 = 512;
 
 /// `SOCKET_ID_ANY` (`rte_memory.h`).
 const ANY_NODE: i32 = -1;
@@ -183,9 +184,9 @@ impl Pool {
         CString::new(format!("portcullis{}", NUMBER.fetch_add(1, Ordering::Relaxed))).expect("no zero byte")
     }
 
-    /// DPDK wants one and a half times as many in the pool.
+    /// What some threads keep is not to be what others lack: each may keep one and a half times as many.
     fn cache(count: usize) -> u32 {
-        CACHE.min(count as u32 / 2)
+        CACHE.min(count as u32 / 8)
     }
 
     fn node() -> i32 {
