@@ -192,3 +192,104 @@ impl<S: Slot, E: Ends<S>> Driver<S, E> {
         self.ends.done(done, note, true)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use portcullis_core::device::{Device, Imported, LoadOptions, StageTimes, SubmitError};
+    use portcullis_core::interp::Interp;
+    use portcullis_core::lang::{Source, wgsl};
+    use portcullis_core::packet::{Descriptor, DeviceView, Room, Span, Verdicts};
+    use portcullis_core::program::ProgramOptions;
+
+    use super::*;
+
+    /// A session with room for one batch, wherever its packets are, and a relief that reaches the host's memory alone.
+    struct Reaching {
+        batch: Option<Batch>,
+        relief: Box<dyn Session>,
+    }
+
+    impl Session for Reaching {
+        fn import(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
+            Ok(Imported::InPlace)
+        }
+
+        fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
+            assert!(self.batch.replace(batch).is_none(), "there is room for one");
+            Ok(())
+        }
+
+        fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+            Ok(self.batch.take().map(|batch| {
+                let verdicts = Verdicts::from_columns(vec![2; batch.len()], Vec::new());
+                Done { batch, verdicts, times: StageTimes::default() }
+            }))
+        }
+
+        fn in_flight(&self) -> usize {
+            usize::from(self.batch.is_some())
+        }
+
+        fn depth(&self) -> usize {
+            1
+        }
+
+        fn relief(&mut self) -> Option<&mut dyn Session> {
+            Some(&mut *self.relief)
+        }
+    }
+
+    /// Notes which batches came back, and whether from the relief.
+    #[derive(Default)]
+    struct Noted(Vec<(u32, bool)>);
+
+    impl<S> Ends<S> for Noted {
+        type Note = u32;
+        type Error = DeviceError;
+
+        fn next(&mut self, _: bool) -> Result<Next<u32>, DeviceError> {
+            Ok(Next::End)
+        }
+
+        fn boundary(&mut self, _: &mut dyn Session) -> Result<(), DeviceError> {
+            Ok(())
+        }
+
+        fn done(&mut self, _: Done, note: u32, aside: bool) -> Result<(), DeviceError> {
+            self.0.push((note, aside));
+            Ok(())
+        }
+    }
+
+    /// A packet in the memory of a device that is not there.
+    #[expect(unsafe_code, reason = "memory of a device's is named by its address")]
+    fn elsewhere() -> Batch {
+        let view = DeviceView { device: "cuda:0".into(), address: 1 << 40 };
+        // SAFETY: nobody looks at the memory, nor at the packet.
+        unsafe {
+            let span = Span::from_views(None, Some(view), 4096, 8192, Box::new(())).unwrap();
+            let packet = Descriptor { offset: 128, length: 60 };
+            Batch::from_frames(span, vec![packet], Vec::new(), Room::Both, Box::new(())).unwrap()
+        }
+    }
+
+    #[test]
+    fn packets_in_a_devices_memory_wait_for_it_where_others_are_relieved() {
+        let program = wgsl::compile(
+            &Source::new("f.wgsl", "fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, 0u); }"),
+            &ProgramOptions::default(),
+        );
+        let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
+        let relief = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+        let mut session = Reaching { batch: None, relief };
+        let mut driver = Driver::new(&mut session as &mut dyn Session, Noted::default());
+        driver.submit(elsewhere(), 1).unwrap();
+        driver.relieve(Batch::from_packets(&[[0; 60]]).unwrap(), 2).unwrap();
+        driver.relieve(elsewhere(), 3).unwrap();
+        assert_eq!(driver.ends.0, [(2, true), (1, false)]);
+        driver.drive().unwrap();
+        assert_eq!(driver.ends.0, [(2, true), (1, false), (3, false)]);
+    }
+}
