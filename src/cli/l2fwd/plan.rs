@@ -108,12 +108,11 @@ impl FromStr for Mempools {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Mempools, String> {
-        match text {
-            "all" => Ok(Mempools::All),
-            "host" => Ok(Mempools::One(Mempool::Host)),
-            "gpu" => Ok(Mempools::One(Mempool::Gpu)),
-            _ => Err("there are host, gpu and all".into()),
+        if text == "all" {
+            return Ok(Mempools::All);
         }
+        let found = [Mempool::Host, Mempool::Gpu].into_iter().find(|mempool| mempool.name() == text);
+        found.map(Mempools::One).ok_or_else(|| "there are host, gpu and all".into())
     }
 }
 
