@@ -260,6 +260,20 @@ fn a_batch_that_is_dropped_gives_its_memory_back() {
 }
 
 #[test]
+fn packets_longer_than_their_buffers_are_refused_without_end() {
+    // That driver says so of all its packets.
+    let mut run = open(&options(&["net_null4,size=9000"])).unwrap_or_else(|error| panic!("{error}"));
+    let receiver = &mut run.lanes[0].receiver;
+    for _ in 0..10 {
+        assert_eq!(receiver.receive(256).unwrap(), 0);
+    }
+    let received = receiver.received();
+    assert_eq!((received.packets, received.bytes, received.refused), (0, 0, 2560));
+    assert!(receiver.close().is_none());
+    end(run);
+}
+
+#[test]
 fn what_is_wrong_is_said() {
     let said = |options: &Options| match open(options) {
         Ok(_) => panic!("{options:?} opens"),

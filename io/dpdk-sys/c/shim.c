@@ -183,6 +183,9 @@ uint32_t pc_copy(const struct rte_mbuf *mbuf, uint8_t *to, uint32_t room)
 
 	for (; mbuf != NULL && copied < room; mbuf = mbuf->next) {
 		uint32_t part = RTE_MIN((uint32_t)mbuf->data_len, room - copied);
+		/* A driver may say more than there is: net_null does, which asks no pool how long its buffers are. */
+		if ((uint32_t)mbuf->data_off + part > mbuf->buf_len)
+			break;
 		memcpy(to + copied, rte_pktmbuf_mtod(mbuf, const uint8_t *), part);
 		copied += part;
 	}

@@ -192,12 +192,14 @@ impl Receiver for DpdkReceiver {
         let now = if self.handing.metadata { nanoseconds() } else { 0 };
         let before = self.gathered.descriptors.len();
         let (count, mut got) = (self.queues.len(), 0);
+        // Those that are refused count as well: a port may have nothing else, and no end of it.
+        let mut all = 0;
         for turn in 0..count {
             let index = (self.next + turn) % count;
-            while got < most {
-                let wanted = BURST.min(most - got);
+            while all < most {
+                let wanted = BURST.min(most - all);
                 let (came, kept) = self.burst(index, wanted, now);
-                got += kept;
+                (all, got) = (all + came, got + kept);
                 if came < wanted {
                     break;
                 }
@@ -205,7 +207,7 @@ impl Receiver for DpdkReceiver {
         }
         self.next = (self.next + 1) % count.max(1);
         if is_ending {
-            self.left -= got;
+            self.left -= all;
         }
         if got > 0 {
             self.idle = None;
