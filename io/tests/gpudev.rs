@@ -32,6 +32,8 @@ struct State {
     /// All that was ever allocated.
     allocated: Vec<usize>,
     barriers: usize,
+    /// Whether it has failed by now.
+    has_failed: bool,
 }
 
 impl Watched {
@@ -134,7 +136,11 @@ impl GpuDriver for Watched {
     }
 
     fn barrier(&self) -> Result<(), DriverError> {
-        self.state.lock().unwrap().barriers += 1;
+        let mut state = self.state.lock().unwrap();
+        state.barriers += 1;
+        if state.has_failed {
+            return Err(DriverError::Other("it has fallen off the bus".into()));
+        }
         self.driver.barrier()
     }
 }
@@ -266,6 +272,45 @@ fn without_a_free_item_packets_are_dropped_and_counted() {
 }
 
 #[test]
+fn packets_that_nobody_touches_need_no_way_for_the_processor() {
+    // Whoever read or wrote there would end the process.
+    let gpu = Watched::new(memory().apart().without_mappings());
+    let options = Options { mempool: Mempool::Gpu(gpu.gpu()), ..options(&["net_null30"]) };
+    let mut run = open(&options).unwrap_or_else(|error| panic!("{error}"));
+    let lane = &mut run.lanes[0];
+    assert_eq!(lane.receiver.receive(300).unwrap(), 300);
+    let batch = lane.receiver.close().unwrap();
+    let view = batch.span().device_view().unwrap().clone();
+    assert!(!batch.span().is_on_host());
+    for it in batch.descriptors() {
+        assert!(gpu.has(view.address + u64::from(it.offset), it.length as usize));
+    }
+    drop(batch);
+    assert_eq!(lane.receiver.receive(200).unwrap(), 200);
+    turn(lane, |batch| transmit(batch));
+    assert_eq!(lane.executor.carried().of(Action::Tx), 264);
+    end(run);
+    assert!(gpu.is_empty(), "{gpu:?}");
+}
+
+#[test]
+fn a_gpu_that_fails_ends_the_lane() {
+    let gpu = Watched::new(memory().apart());
+    let options = Options { mempool: Mempool::Gpu(gpu.gpu()), ..options(&["net_null31"]) };
+    let mut run = open(&options).unwrap_or_else(|error| panic!("{error}"));
+    let lane = &mut run.lanes[0];
+    gpu.state.lock().unwrap().has_failed = true;
+    assert_eq!(lane.receiver.receive(10).unwrap(), 10);
+    assert!(lane.receiver.close().is_none());
+    let error = lane.receiver.receive(10).unwrap_err().to_string();
+    assert!(error.contains("fallen off the bus"), "{error}");
+    lane.executor.finish().unwrap();
+    assert_eq!(lane.executor.carried().losses.of(Loss::Overload), 10);
+    end(run);
+    assert!(gpu.is_empty(), "{gpu:?}");
+}
+
+#[test]
 fn a_gpu_that_does_not_do_it_leaves_nothing_behind() {
     let said = |driver: Software, mempool: fn(GpuSpec) -> Mempool, port: &str| {
         let gpu = Watched::new(driver);
@@ -278,7 +323,7 @@ fn a_gpu_that_does_not_do_it_leaves_nothing_behind() {
     };
     let error = said(Software::new(1 << 20), Mempool::Gpu, "net_null22");
     assert!(error.contains("allocating") && error.contains("no memory for"), "{error}");
-    let error = said(memory().without_mappings(), Mempool::Gpu, "net_null23");
+    let error = said(memory().apart().without_mappings(), Mempool::Gpu, "net_null23,copy=1");
     assert!(error.contains("net_null writes packets by the processor") && error.contains("--mempool host"), "{error}");
     for most in [0, 1, 5] {
         let error = said(memory().registering(most), Mempool::Pinned, "net_null24");

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/queue.h>
 
+#include <rte_atomic.h>
 #include <rte_dev.h>
 #include <rte_errno.h>
 #include <rte_gpudev.h>
@@ -169,6 +170,9 @@ int pc_gpu_populate(struct rte_gpu_comm_list *item, struct rte_mbuf **mbufs, uin
 {
 	int result;
 
+	/* Of packets that the processor has written, by a mapping that combines writes maybe, nothing may come after READY. A driver's
+	 * barrier may be about the GPU's side alone. */
+	rte_wmb();
 	if (shift == 0 && !heads) {
 		result = rte_gpu_comm_populate_list_pkts(item, mbufs, count);
 		return result == 0 ? 0 : -abs(rte_errno);

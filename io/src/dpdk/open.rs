@@ -233,7 +233,7 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
 
 /// How packets get into the memory of these ports, if that is a GPU's.
 fn writers(ports: &[Port], place: &Place) -> Result<Writers, DpdkError> {
-    let made = ports.iter().find(|port| !port.is_card());
+    let made = ports.iter().find(|port| !port.is_card() && port.touches_packets);
     let Place::Gpu(gpu) = place else { return Ok(Writers::Cards) };
     let (card, gpu) = (ports.iter().find(|port| port.is_card()), gpu.title());
     if let Some(port) = ports.iter().find(|port| port.driver() == "net_af_xdp") {
@@ -248,7 +248,8 @@ fn writers(ports: &[Port], place: &Place) -> Result<Writers, DpdkError> {
             Err(DpdkError::Mixed { card, port, driver: made.driver(), gpu })
         }
         (_, Some(made)) => Ok(Writers::Processor { port: made.name.clone(), driver: made.driver() }),
-        (_, None) => Ok(Writers::Cards),
+        (Some(_), None) => Ok(Writers::Cards),
+        (None, None) => Ok(Writers::Nobody),
     }
 }
 

@@ -73,6 +73,8 @@ pub(super) struct Port {
     pub number: u16,
     /// Queues that packets go out by, once it is started.
     pub sends_by: u16,
+    /// Whether anybody looks at packets' bytes, or writes them: not net_null, if nobody has it copy.
+    pub touches_packets: bool,
     /// Captures that it writes.
     files: Vec<PathBuf>,
     info: sys::rte_eth_dev_info,
@@ -153,6 +155,7 @@ impl Port {
             name,
             number,
             sends_by: 1,
+            touches_packets: spec.driver() != Some("net_null") || text.contains("copy="),
             files: Written::files(spec),
             info,
             is_started: false,
@@ -267,8 +270,9 @@ impl Port {
             return Ok(());
         }
         let error = last();
-        // Drivers that need nothing of the kind have no function for it.
-        if error.raw_os_error() == Some(libc::ENOTSUP) {
+        // What is no card has no use for it. Of a card it means that its driver does not take memory of others, and that it has no IOMMU
+        // which could: it would write to wherever the GPU's address leads (`pci_dma_map`).
+        if error.raw_os_error() == Some(libc::ENOTSUP) && !self.is_card() {
             return Ok(());
         }
         let what = "showing it the GPU's memory (is nvidia-peermem loaded?)".to_owned();

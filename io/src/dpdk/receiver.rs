@@ -1,5 +1,6 @@
 //! A lane's packets, out of one queue or several.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -8,6 +9,7 @@ use portcullis_core::packet::{Batch, Descriptor, Metadata, Room};
 use portcullis_dpdk_sys as sys;
 
 use super::eal::know_this_thread;
+use super::error::DpdkError;
 use super::gpudev::CommList;
 use super::memory::{Lists, Memory};
 use super::port::{Port, RING};
@@ -62,6 +64,8 @@ pub(super) struct DpdkReceiver {
     left: usize,
     /// How the GPU gets to know of packets.
     listing: Option<Listing>,
+    /// Why the GPU takes no more packets.
+    failed: Option<DpdkError>,
 }
 
 /// A lane's communication list.
@@ -96,6 +100,7 @@ impl DpdkReceiver {
             ending,
             left,
             listing,
+            failed: None,
         }
     }
 
@@ -181,6 +186,10 @@ impl DpdkReceiver {
 
 impl Receiver for DpdkReceiver {
     fn receive(&mut self, most: usize) -> Result<usize, LiveError> {
+        if let Some(error) = self.failed.take() {
+            let what = "giving packets to the GPU".into();
+            return Err(LiveError::System { what, error: io::Error::other(error.to_string()) });
+        }
         know_this_thread();
         let is_ending = self.ending.load(Ordering::Relaxed);
         let most = if is_ending { most.min(self.left) } else { most };
@@ -241,13 +250,16 @@ impl Receiver for DpdkReceiver {
         }
         let Lists { mut held, descriptors, metadata } = std::mem::replace(&mut self.gathered, self.memory.take_lists());
         if let Some(Listing { list, dropped }) = &self.listing {
-            // Packets are in one piece each, and no more than an item has: without an item they are for the same reason always.
-            let Ok(Some(ready)) = list.populate(&mut held.mbufs) else {
-                dropped.fetch_add(held.mbufs.len() as u64, Ordering::Relaxed);
-                self.memory.put_lists(Lists { held, descriptors, metadata });
-                return None;
-            };
-            held.listed = Some(ready);
+            match list.populate(&mut held.mbufs) {
+                Ok(Some(ready)) => held.listed = Some(ready),
+                without => {
+                    // Packets are in one piece each, and no more than an item has: that they are not taken is the GPU's failure.
+                    self.failed = without.err();
+                    dropped.fetch_add(held.mbufs.len() as u64, Ordering::Relaxed);
+                    self.memory.put_lists(Lists { held, descriptors, metadata });
+                    return None;
+                }
+            }
         }
         held.memory = Some(self.memory.clone());
         let span = self.memory.span.clone();

@@ -16,6 +16,8 @@ use crate::dpdk::error::{DpdkError, last};
 pub(in crate::dpdk) enum Writers {
     /// Network cards do that, without a processor.
     Cards,
+    /// Nobody does: packets are made of nothing, and nobody reads them either (net_null).
+    Nobody,
     /// Their drivers do, by the processor: this port for one.
     Processor {
         /// What it is called.
@@ -74,7 +76,12 @@ impl Buffers {
         let (view, start) = match writers {
             Writers::Cards => {
                 gpu.check_cards()?;
-                (None, NonNull::new(memory.as_ptr().cast()).expect("memory is somewhere"))
+                (None, memory.start())
+            }
+            Writers::Nobody => {
+                let view = CpuMapping::new(&memory).ok();
+                let start = view.as_ref().map_or_else(|| memory.start(), CpuMapping::view);
+                (view, start)
             }
             Writers::Processor { port, driver } => {
                 let view = CpuMapping::new(&memory).map_err(|error| {
@@ -110,7 +117,7 @@ impl Buffers {
 
     /// Whether the processor reads and writes where ports' drivers have packets.
     pub fn is_on_host(&self) -> bool {
-        self.view.is_some()
+        self.view.is_some() || self.memory.gpu().info().device.is_none()
     }
 
     /// What cards call the first byte. Where they know the addresses that the program does, they are told the GPU's; elsewhere theirs is

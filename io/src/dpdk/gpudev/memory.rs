@@ -60,8 +60,9 @@ impl GpuMemory {
         self.len == 0
     }
 
-    pub(in crate::dpdk) fn as_ptr(&self) -> *mut c_void {
-        self.start.as_ptr()
+    /// The same as a place, where nobody but the GPU may find anything.
+    pub(in crate::dpdk) fn start(&self) -> NonNull<u8> {
+        self.start.cast()
     }
 }
 
@@ -93,7 +94,7 @@ impl CpuMapping {
         let gpu = &memory.gpu;
         let view = gpu.alone(|| {
             // SAFETY: the memory is there.
-            let view = unsafe { sys::rte_gpu_mem_cpu_map(gpu.number(), memory.len, memory.as_ptr()) };
+            let view = unsafe { sys::rte_gpu_mem_cpu_map(gpu.number(), memory.len, memory.start.as_ptr()) };
             gpu.pointer("having the processor reach its memory", view)
         })?;
         Ok(CpuMapping { memory: memory.clone(), view: view.cast() })
@@ -114,7 +115,7 @@ impl Drop for CpuMapping {
     fn drop(&mut self) {
         let gpu = &self.memory.gpu;
         // SAFETY: it was mapped, and nobody looks by it any more.
-        gpu.alone(|| unsafe { sys::rte_gpu_mem_cpu_unmap(gpu.number(), self.memory.as_ptr()) });
+        gpu.alone(|| unsafe { sys::rte_gpu_mem_cpu_unmap(gpu.number(), self.memory.start.as_ptr()) });
     }
 }
 
