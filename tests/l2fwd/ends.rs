@@ -5,7 +5,7 @@ use std::process::Child;
 
 use serde_json::Value;
 
-use crate::support::{Place, Ran, command, measure, number, numbered, run, signal, swapped};
+use crate::support::{Place, Ran, command, measure, number, numbered, run, signal, sum, swapped};
 
 #[test]
 fn what_comes_before_the_warm_up_is_over_goes_out_and_is_not_counted() {
@@ -130,6 +130,24 @@ fn a_ctrl_c_ends_what_is_measured_and_tells_what_there_is() {
             assert_eq!((&row["ran"], &row["not_run"]), (&Value::Null, &"interrupted before".into()));
         }
     }
+}
+
+#[test]
+fn what_a_ctrl_c_has_not_through_is_lost_and_counted() {
+    // A burst takes longer than anybody waits for it.
+    let arguments = ["--dpdk", "net_null0", "--workload", "cpu", "--work", "20ms", "--burst", "256", "--warm-up", "0"];
+    let mut child = command(arguments.iter().chain(&["--packets", "0", "--json", "-"])).spawn().unwrap();
+    let mut err = hear(&mut child, "cpu on cpu");
+    // Until something has come.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    signal(&child, "INT");
+    let mut ran = Ran::of(child.wait_with_output().unwrap());
+    err.read_to_string(&mut ran.err).unwrap();
+    let report: Value = serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
+    let numbers = &report["rows"][0]["ran"];
+    assert!(number(&numbers["packets"]) > 0 && numbers["through"].is_null(), "{numbers}");
+    assert_eq!(number(&numbers["packets"]), sum(&numbers["carried_out"]) + sum(&numbers["lost"]), "{numbers}");
+    assert!(number(&numbers["lost"]["failed"]) > 0 && numbers["ended"] == "interrupted", "{numbers}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use portcullis::io::live::Lane;
 use portcullis::lang::{Source, wgsl};
 use portcullis::pipeline::Event;
 use portcullis::pipeline::live::{
-    Backlog, Closing, LaneStats, LiveLane, LiveOptions, Meter, RunStats, Snapshot, Summary, run_live,
+    Backlog, Closing, LaneError, LaneStats, LiveLane, LiveOptions, Meter, RunStats, Snapshot, Summary, run_live,
 };
 use portcullis::program::{Program, ProgramOptions};
 use portcullis::{devices, gpudev};
@@ -302,6 +302,8 @@ impl Common<'_> {
             ended
         });
         let ended = match () {
+            // What was under way was given up after somebody had wanted an end.
+            () if matches!(error, Some(LaneError::Device(DeviceError::Cancelled))) => Ended::Interrupted,
             () if error.is_some() => Ended::Failed,
             () if wanted.is_some_and(|wanted| meter.taken() >= self.warm_up.saturating_add(wanted)) => Ended::Packets,
             () if self.interrupt.stop.is_cancelled() => Ended::Interrupted,

@@ -184,7 +184,8 @@ impl Numbers {
             let (taken, warm_up) = (out::grouped(self.taken), out::grouped(self.warm_up));
             remarks.push(format!("nothing measured: {taken} packets came, and the warm-up takes {warm_up}"));
         } else if self.through.is_none() {
-            remarks.push("nothing measured: no packets came".into());
+            let why = if self.summary.packets == 0 { "no packets came" } else { "no burst was through" };
+            remarks.push(format!("nothing measured: {why}"));
         }
         if self.ended == Ended::Interrupted {
             remarks.push("interrupted".into());
@@ -306,6 +307,8 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
+    use portcullis::pipeline::live::Snapshot;
+
     use super::super::plan::Mempool;
     use super::*;
 
@@ -332,6 +335,16 @@ mod tests {
         assert!(cells[19].contains("12 packets") && cells[19].contains("1 000"), "{cells:?}");
         let lacking = Row::not_run(mode, "the device has no graph".into()).cells();
         assert_eq!((lacking.len(), lacking[19].as_str()), (HEAD.len(), "the device has no graph"));
+    }
+
+    #[test]
+    fn where_nothing_was_through_it_is_said_whether_anything_came() {
+        let remark = |packets| {
+            let summary = Summary { packets, ..Summary::new(&Snapshot::default(), Duration::ZERO) };
+            Numbers { is_warm: true, summary, ..Numbers::default() }.remark()
+        };
+        assert_eq!(remark(0), "nothing measured: no packets came");
+        assert_eq!(remark(1), "nothing measured: no burst was through");
     }
 
     #[test]

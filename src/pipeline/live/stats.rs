@@ -210,11 +210,15 @@ impl LaneStats {
             Some(Counts { carried, verdicts, batches, relieved, times }) => {
                 Snapshot { carried, verdicts, batches, relieved, times, ..Snapshot::default() }
             }
-            // None of those has come to the driver.
+            // The driver is through with none of those: what was not dropped at once was lost with the lane, if anything was.
             None => {
-                let overrun = self.overrun.load(Ordering::Relaxed);
+                let overrun_now = self.overrun.load(Ordering::Relaxed);
                 let mut before = Snapshot { latency: latencies(), ..now.clone() };
-                *before.carried.losses.of_mut(Loss::Overload) -= overrun;
+                let losses = &mut before.carried.losses;
+                *losses.of_mut(Loss::Overload) -= overrun_now;
+                let came = now.received.packets.saturating_sub(received.packets);
+                let left = came.saturating_sub(overrun_now - overrun);
+                *losses.of_mut(Loss::Failed) -= left.min(losses.of(Loss::Failed));
                 before
             }
         };

@@ -125,3 +125,23 @@ fn what_finds_no_room_before_the_driver_is_dropped_and_counted() {
         }
     }
 }
+
+#[test]
+fn what_is_lost_before_the_first_measured_batch_is_through_is_measured() {
+    let received = |packets| Received { packets, ..Received::default() };
+    for (warm_up, through, overran) in [(0, 0, 0), (0, 0, 30), (50, 50, 0), (50, 20, 30)] {
+        let stats = LaneStats::default();
+        let mut carried = Carried::default();
+        carried.packets[Action::Tx as usize] = through;
+        stats.carried_in_all(&carried);
+        stats.received_before(received(warm_up));
+        stats.overran(overran);
+        stats.received(received(warm_up + 100));
+        stats.failed();
+        let measured = stats.measured().expect("the warm-up is over");
+        assert_eq!((measured.received.packets, measured.carried.all()), (100, 100), "{warm_up}, {through}, {overran}");
+        assert_eq!(measured.carried.losses.of(Loss::Overload), overran as u64);
+        // What of the warm-up was lost with the lane is not.
+        assert_eq!(stats.snapshot().carried.all(), warm_up + 100);
+    }
+}
