@@ -9,7 +9,7 @@ use std::time::Instant;
 use portcullis_core::packet::{Action, Descriptor};
 use portcullis_io::dpdk::{DpdkError, Options, PassTo, open};
 use portcullis_io::live::Loss;
-use support::{SOON, capture, drive, end, numbered, options, packets, redirect, turn};
+use support::{SOON, capture, drive, drive_run, end, numbered, options, packets, redirect, turn};
 
 #[test]
 fn what_a_capture_has_comes_in_and_goes_out() {
@@ -155,6 +155,24 @@ fn packets_that_pass_go_to_the_port_for_them() {
     let ended = drive(&options, 300, |_, batch| vec![Action::Pass as u32; batch.len()]);
     assert_eq!((ended.of(Action::Pass), ended.lost(Loss::NoStack)), (300, 0));
     assert_eq!((packets(&file("stack.pcap")), packets(&file("back.pcap"))), (want, vec![]));
+}
+
+#[test]
+fn what_nobody_receives_comes_home_in_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = folder.path().join("in.pcap");
+    capture(&from, &numbered((0..1000).map(|number| 60 + number)));
+    let port = |number: usize| format!("net_pcap{number},rx_pcap={}", from.display());
+    // What is in a ring stays there when its port is closed.
+    let redirects = Options { redirect: vec![(3, "net_ring3".parse().unwrap())], ..options(&[&port(17)]) };
+    let ended = drive(&redirects, 1000, |_, batch| vec![redirect(3); batch.len()]);
+    assert_eq!(ended.of(Action::Redirect), 1000);
+    let passes = Options { pass_to: Some("net_ring4".parse().unwrap()), ..options(&[&port(18)]) };
+    let mut run = open(&passes).unwrap_or_else(|error| panic!("{error}"));
+    // From then on nothing is taken from where packets pass to.
+    run.stop();
+    let ended = drive_run(run, 1000, |_, batch| vec![Action::Pass as u32; batch.len()]);
+    assert_eq!((ended.of(Action::Pass), ended.carried[0].from_stack), (1000, 0));
 }
 
 #[test]

@@ -12,12 +12,15 @@ use super::advice;
 use super::eal::Eal;
 use super::error::{DpdkError, last, negative};
 use super::gpudev::Buffers;
-use super::memory::Memory;
+use super::memory::{Mbufs, Memory};
 use super::spec::PortSpec;
 use super::written::Written;
 
 /// Entries of a queue's ring, where its driver lets us choose.
 pub(super) const RING: u16 = 1024;
+
+/// Packets that are taken from a port at a time when it is closed.
+const BURST: usize = 64;
 
 /// What there is at a port.
 #[derive(Debug, Clone)]
@@ -75,6 +78,8 @@ pub(super) struct Port {
     pub sends_by: u16,
     /// Whether anybody looks at packets' bytes, or writes them: not net_null, if nobody has it copy.
     pub touches_packets: bool,
+    /// Queues that packets come in by, then.
+    receives_by: u16,
     /// Captures that it writes.
     files: Vec<PathBuf>,
     info: sys::rte_eth_dev_info,
@@ -82,7 +87,7 @@ pub(super) struct Port {
     splitting: Option<Splitting>,
     mapped: Option<Mapped>,
     /// Whose packets its queues have.
-    _memory: Option<Arc<Memory>>,
+    memory: Option<Arc<Memory>>,
 }
 
 // SAFETY: the pointers in a port's description are to what its driver has, which stays.
@@ -155,13 +160,14 @@ impl Port {
             name,
             number,
             sends_by: 1,
+            receives_by: 0,
             touches_packets: spec.driver() != Some("net_null") || text.contains("copy="),
             files: Written::files(spec),
             info,
             is_started: false,
             splitting: None,
             mapped: None,
-            _memory: None,
+            memory: None,
         };
         port.check(result, "its description")?;
         Ok(port)
@@ -218,11 +224,11 @@ impl Port {
             let result = unsafe { sys::rte_eth_tx_queue_setup(self.number, queue, tx_ring, node, std::ptr::null()) };
             self.check(result, &format!("transmit queue {queue}"))?;
         }
-        self.sends_by = send;
+        (self.receives_by, self.sends_by) = (receive, send);
         if let Some(buffers) = memory.buffers() {
             self.map(buffers)?;
         }
-        self._memory = Some(memory.clone());
+        self.memory = Some(memory.clone());
         // SAFETY: it is set up.
         let result = unsafe { sys::rte_eth_dev_start(self.number) };
         self.check(result, "starting it")?;
@@ -289,11 +295,34 @@ impl Port {
         bus != c"vdev"
     }
 
-    /// No more packets come.
+    /// No more packets come, and none are left that were sent into a ring and never came out of it.
     pub fn stop(&mut self) {
         if std::mem::take(&mut self.is_started) {
+            // That driver does not free what is in its rings (`eth_dev_close`).
+            if self.driver() == "net_ring" {
+                self.empty();
+            }
             // SAFETY: it is started. What it says is of no use: there is nothing else to be done.
             unsafe { sys::rte_eth_dev_stop(self.number) };
+        }
+    }
+
+    /// Frees what comes in: no more than there are packets.
+    fn empty(&self) {
+        let most = self.memory.as_ref().map_or(0, |memory| memory.count().0);
+        for queue in 0..self.receives_by {
+            let (mut mbufs, mut all) = (Mbufs::default(), 0);
+            while all < most {
+                // SAFETY: the port is started, and its lanes are gone or have died: nobody else receives by its queues. There is
+                // room for so many packets, which are ours.
+                let came =
+                    unsafe { mbufs.extend(BURST, |room| sys::pc_burst(self.number, queue, room, BURST as u16).into()) };
+                if came == 0 {
+                    break;
+                }
+                all += came;
+                mbufs.free();
+            }
         }
     }
 
@@ -318,8 +347,9 @@ impl Port {
     /// Queues that packets should go out by: one for each lane, if there may be as many, beside so many to receive by.
     pub fn send_queues(&self, receive: u16, lanes: usize) -> u16 {
         match self.driver().as_str() {
-            // These have queues in pairs (`tap_dev_configure`, `eth_dev_configure` of af_xdp).
-            "net_tap" | "net_af_xdp" => receive,
+            // These have queues in pairs (`tap_dev_configure`, `eth_dev_configure` of af_xdp), or give what goes out by a queue back by
+            // the same one.
+            "net_tap" | "net_af_xdp" | "net_ring" => receive,
             _ => lanes.min(self.info.max_tx_queues.into()).max(1) as u16,
         }
     }
