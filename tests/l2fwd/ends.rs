@@ -133,6 +133,23 @@ fn a_ctrl_c_ends_what_is_measured_and_tells_what_there_is() {
 }
 
 #[test]
+fn a_device_that_takes_long_is_no_end_of_what_comes() {
+    let place = Place::new();
+    // More than wait for the device, or are taken in the time that there is for it in the end.
+    for (workload, count) in [("cpu", 4400), ("inline", 2800)] {
+        let packets = numbered(count);
+        place.capture("in.pcap", &packets);
+        let port = place.port(0, "in.pcap", "out.pcap");
+        // A burst takes longer than nothing may come.
+        let slow = ["--work", "1ms", "--burst", "400", "--overload", "wait", "--idle-exit", "300ms"];
+        let rows = measure(&port, &[&["--workload", workload, "--packets", "0"], &slow[..]].concat());
+        let ran = &rows[0]["ran"];
+        assert_eq!((&ran["packets_out"], &ran["ended"]), (&count.into(), &"idle".into()), "{ran}");
+        assert!(place.packets("out.pcap") == swapped(&packets));
+    }
+}
+
+#[test]
 fn what_a_ctrl_c_has_not_through_is_lost_and_counted() {
     // A burst takes longer than anybody waits for it.
     let arguments = ["--dpdk", "net_null0", "--workload", "cpu", "--work", "20ms", "--burst", "256", "--warm-up", "0"];

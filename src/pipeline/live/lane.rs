@@ -219,7 +219,10 @@ impl Gatherer<'_> {
             self.stats.received(self.receiver.received());
         }
         match self.batcher.look(self.receiver, stopped)? {
-            Look::Batch(batch, first) => return Ok(Next::Batch(batch, Begun { first, taken })),
+            Look::Batch(batch, first) => {
+                self.stats.gathered(batch.len());
+                return Ok(Next::Batch(batch, Begun { first, taken }));
+            }
             Look::Nothing if self.end.has_settled(stopped) => return Ok(Next::End),
             _ if !idle => {}
             Look::Until(until) => self.batcher.wait(self.receiver, until)?,

@@ -24,6 +24,8 @@ pub struct LaneStats {
     now: Mutex<Snapshot>,
     /// Packets that were dropped since the driver had all that may wait for it: its RX thread counts them.
     overrun: AtomicU64,
+    /// Packets in batches that were received, and are not through yet.
+    under_way: AtomicU64,
     /// How things stood when packets began to be measured.
     before: Mutex<Before>,
     /// For those who ask, who may wait for one another.
@@ -172,6 +174,7 @@ impl Default for LaneStats {
         LaneStats {
             now: Mutex::default(),
             overrun: AtomicU64::new(0),
+            under_way: AtomicU64::new(0),
             before: Mutex::default(),
             asked: Mutex::new(Asked { latency: latencies(), spare: latencies() }),
         }
@@ -191,6 +194,12 @@ impl LaneStats {
         latency.add(&*spare).expect("all have the same bounds");
         spare.reset();
         Snapshot { received, carried, verdicts, batches, relieved, times, latency: latency.clone(), sizing }
+    }
+
+    /// Packets in batches that were received, and are not through yet: a device has them, or they wait for it. Where a lane has
+    /// failed, those with which it did.
+    pub fn under_way(&self) -> u64 {
+        self.under_way.load(Ordering::Relaxed)
     }
 
     /// What came in, what became of it, and how many packets another device filtered, without the rest, which is more.
@@ -238,14 +247,21 @@ impl LaneStats {
         lock(&self.before).carried = Some(Counts { carried, verdicts, batches, relieved, times });
     }
 
-    /// Notes packets that were dropped at once.
+    /// Notes a batch that was received.
+    pub(super) fn gathered(&self, packets: usize) {
+        self.under_way.fetch_add(packets as u64, Ordering::Relaxed);
+    }
+
+    /// Notes packets of a batch that were dropped at once.
     pub(super) fn overran(&self, packets: usize) {
+        self.under_way.fetch_sub(packets as u64, Ordering::Relaxed);
         self.overrun.fetch_add(packets as u64, Ordering::Relaxed);
     }
 
     /// Notes a batch that the device is through with, what became of packets up to now, and how long ago the batch's first one came,
     /// where that is of interest.
     pub(super) fn through(&self, filtered: &Filtered, carried: &Carried, latency: Option<Duration>) {
+        self.under_way.fetch_sub(filtered.packets as u64, Ordering::Relaxed);
         let mut now = lock(&self.now);
         for (count, sum) in filtered.verdicts.iter().zip(&mut now.verdicts) {
             *sum += count;

@@ -173,6 +173,11 @@ impl RunStats {
         Reading { lanes: lanes.collect(), elapsed: self.begun.elapsed() }
     }
 
+    /// Packets of all lanes that were received, and are not through yet ([`LaneStats::under_way`]).
+    pub fn under_way(&self) -> u64 {
+        self.lanes.iter().map(|(_, lane)| lane.under_way()).sum()
+    }
+
     /// The run at that moment.
     pub fn summary(&self, reading: &Reading) -> RunSummary {
         let filter = self.filter.lock().unwrap_or_else(PoisonError::into_inner).clone();

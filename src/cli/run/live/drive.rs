@@ -281,14 +281,15 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
     Ok(Ended { summary: run.summary(&reading), device, error, saved, maps_are_gone })
 }
 
-/// Wants an end once nothing has come for this time; until somebody else wants one. Says whether it was this.
+/// Wants an end once nothing has come for this time and nothing was under way: a lane that waits for its device receives nothing, whatever
+/// is there to be received. Until somebody else wants one. Says whether it was this.
 pub fn end_when_idle(idle: Duration, run: &RunStats, stop: &CancelToken) -> bool {
     let received = || run.read().lanes.iter().map(|(_, lane)| lane.received.packets).sum::<u64>();
     let every = (idle / 4).clamp(Duration::from_millis(1), Duration::from_millis(250));
     let (mut before, mut since) = (received(), Instant::now());
     while !stop.wait_for(every) {
         let now = received();
-        if now != before {
+        if now != before || run.under_way() > 0 {
             (before, since) = (now, Instant::now());
         } else if since.elapsed() >= idle {
             stop.cancel();

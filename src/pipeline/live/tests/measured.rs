@@ -117,6 +117,7 @@ fn what_finds_no_room_before_the_driver_is_dropped_and_counted() {
             let all = stats.snapshot();
             assert_eq!((all.received.packets, all.carried.all()), (3000, 3000));
             assert_eq!(all.carried.losses.of(Loss::Overload), 3000 - numbers.len() as u64);
+            assert_eq!(stats.under_way(), 0);
             let measured = stats.measured().expect("the warm-up is over");
             let warm = |packets: &[u32]| packets.iter().filter(|number| u64::from(**number) < warm_up).count() as u64;
             assert_eq!((measured.received.packets, measured.carried.all()), (3000 - warm_up, 3000 - warm_up));
