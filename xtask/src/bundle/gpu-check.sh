@@ -179,12 +179,34 @@ missing() {
 run devices 60 "$work/devices.json" \
     sh -c '"$1" devices --json >"$2"; "$1" devices' sh "$here/bin/portcullis" "$work/devices.json"
 cp "$work/output" "$work/devices"
+
+# Forwarding by DPDK's devices that need no card: every method, packets in the host's memory and in the GPU's, by size of bursts.
+l2fwd() { # NAME SECONDS RESULT ARGUMENT...
+    name=$1 limit=$2 result=$3
+    shift 3
+    # Loaded with the program, as DPDK itself takes no drivers out of folders below one that everybody may write to.
+    drivers=$(echo "$here"/lib/dpdk/librte_bus_vdev.so.* "$here"/lib/dpdk/librte_mempool_ring.so.* "$here"/lib/dpdk/librte_net_*.so.*)
+    run "$name" "$limit" "$result" \
+        env LD_LIBRARY_PATH="$here/lib/dpdk:$LD_LIBRARY_PATH" LD_PRELOAD="$drivers" "$here/bin/portcullis-dpdk" l2fwd --device cuda:0 --gpu cuda:0 --mempool all --json "$result" "$@"
+}
+
 for backend in cuda wgpu opencl; do
     reason=$(missing $backend)
     if [ -n "$reason" ]; then
         skip "selftest $backend" "$reason"
         skip "bench $backend" "$reason"
+        [ $backend = cuda ] && skip l2fwd "$reason" && skip "l2fwd over a capture" "$reason"
         continue
+    fi
+    if [ $backend = cuda ] && [ -x "$here/bin/portcullis-dpdk" ]; then
+        # Eighty runs. A GPU's list has 1,024 packets in an item, so that longer bursts are those in several.
+        l2fwd l2fwd 150 "$work/l2fwd.json" --dpdk net_null0 --workload inline,pipelined,persistent,waitvalue,graph \
+            --burst 16,32,64,128,256,512,1024,8192 --warm-up 10000 --packets 0 --duration 300ms
+        l2fwd "l2fwd over a capture" 40 "$work/pcap.json" --workload all --overload wait --burst 256 \
+            --dpdk "net_pcap0,rx_pcap=$here/samples/mixed.pcap,tx_pcap=$work/out.pcap"
+    elif [ $backend = cuda ]; then
+        skip l2fwd "the bundle has no DPDK"
+        skip "l2fwd over a capture" "the bundle has no DPDK"
     fi
     run "selftest $backend" 90 "$work/$backend.json" \
         "$here/bin/portcullis" selftest --device $backend --json "$work/$backend.json"

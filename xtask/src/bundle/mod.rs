@@ -1,9 +1,12 @@
 //! `cargo xtask gpu-bundle`: one folder with all that it takes to try Portcullis on another machine's GPU.
 
+mod dpdk;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::executables::{self, Executable};
+use crate::test::can_build_dpdk;
 use crate::wheels::Nvidia;
 
 /// Bytes that a bundle may have: it has to get to machines that are lent for minutes.
@@ -23,10 +26,10 @@ Portcullis, to be tried on an NVIDIA GPU: ./gpu-check.sh [FILE]
 The script says at its head what it does and what it needs. FILE, gpu-check.json where nothing is
 said, is the report. benches/results/README.md in the repository says what becomes of it.
 
-bin/       the program and its benches
+bin/       the program and its benches, and the program with DPDK
 cubins/    filters compiled ahead, for machines with a driver and no NVRTC
-lib/       the loaders of Vulkan and OpenCL, for machines that have none
-licences/  those of the loaders
+lib/       the loaders of Vulkan and OpenCL, for machines that have none, and DPDK's libraries
+licences/  those of the loaders, of DPDK, and of what it needs
 
 ";
 
@@ -41,6 +44,14 @@ pub fn run(folder: Option<&Path>) -> Result<(), String> {
     executable(&script)?;
     for part in ["bin", "cubins", "lib", "licences", "samples", "shaders"] {
         std::fs::create_dir_all(folder.join(part)).map_err(|e| at(&folder.join(part), &e))?;
+    }
+    // First, as the other program without it takes its place.
+    if can_build_dpdk() {
+        let program = with_dpdk(&root)?;
+        strip(&program, &folder.join("bin/portcullis-dpdk"))?;
+        dpdk::put_in(&program, &folder)?;
+    } else {
+        println!("No DPDK here to be put in: install libdpdk-dev and libclang-dev. The bundle has no l2fwd.");
     }
     for (name, executable) in executables(&root)? {
         strip(&executable, &folder.join("bin").join(name))?;
@@ -108,6 +119,14 @@ fn executables(root: &Path) -> Result<Vec<(String, PathBuf)>, String> {
         Some(missing) => Err(format!("cargo has not built {missing}")),
         None => Ok(found),
     }
+}
+
+/// The program with DPDK, built for use.
+fn with_dpdk(root: &Path) -> Result<PathBuf, String> {
+    let features = format!("{},dpdk", crate::FEATURES[1]);
+    let arguments = ["build", "--release", "--package", "portcullis", "--bin", "portcullis", "--features", &features];
+    let found = built(root, &arguments, "bin")?.find(|built| built.name == "portcullis").map(|built| built.path);
+    found.ok_or_else(|| "cargo has not built the program with DPDK".into())
 }
 
 /// Executables of a kind that a call of cargo makes.
@@ -258,7 +277,7 @@ mod tests {
             steps.find(|step| step["name"] == name).unwrap_or_else(|| panic!("no {name}\n{text}")).clone()
         };
         assert_eq!(step("devices")["rc"], 0);
-        for name in ["selftest cuda", "bench cuda"] {
+        for name in ["selftest cuda", "bench cuda", "l2fwd", "l2fwd over a capture"] {
             assert_eq!(step(name)["skipped"], r#"no "driver" in C:\here"#);
         }
         assert_eq!(step("selftest wgpu")["result"], serde_json::json!([1, 2]));

@@ -6,6 +6,8 @@ mod records;
 mod system;
 mod tally;
 
+pub use system::can_build_dpdk;
+
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
