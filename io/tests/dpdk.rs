@@ -9,7 +9,7 @@ use std::time::Instant;
 use portcullis_core::packet::{Action, Descriptor};
 use portcullis_io::dpdk::{DpdkError, Options, PassTo, open};
 use portcullis_io::live::Loss;
-use support::{SOON, capture, drive, drive_run, end, numbered, options, packets, redirect, turn};
+use support::{SOON, capture, drive, drive_ahead, drive_run, end, numbered, options, packets, redirect, turn};
 
 #[test]
 fn what_a_capture_has_comes_in_and_goes_out() {
@@ -230,6 +230,44 @@ fn long_packets_are_put_together() {
     let ended = drive(&options(&[&port]), 6, |_, batch| vec![Action::Tx as u32; batch.len()]);
     assert_eq!(ended.received[0].put_together, 3);
     assert_eq!(packets(&file("out.pcap")), sent);
+}
+
+#[test]
+fn more_long_packets_than_there_are_buffers_for_come_one_batch_after_the_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let sent = numbered((0..1500).map(|number| if number % 3 == 0 { 60 + number } else { 4000 + number }));
+    capture(&file("in.pcap"), &sent);
+    let port = format!("net_pcap19,rx_pcap={},tx_pcap={}", file("in.pcap").display(), file("out.pcap").display());
+    let received = drive_ahead(&options(&[&port]), 1500).received[0];
+    let bytes = sent.iter().map(|packet| packet.len() as u64).sum::<u64>();
+    assert_eq!((received.packets, received.bytes, received.put_together), (1500, bytes, 1000));
+    assert_eq!((received.refused, received.dropped_by_kernel), (0, 0));
+    assert_eq!(packets(&file("out.pcap")), sent);
+}
+
+#[test]
+fn long_packets_whose_buffers_never_come_back_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = folder.path().join("in.pcap");
+    capture(&from, &numbered((0..900).map(|number| if number % 9 == 0 { 60 } else { 4000 })));
+    let port = format!("net_pcap20,rx_pcap={}", from.display());
+    let options = Options { redirect: vec![(1, "net_ring5".parse().unwrap())], ..options(&[&port]) };
+    let mut run = open(&options).unwrap_or_else(|error| panic!("{error}"));
+    let begun = Instant::now();
+    let received = loop {
+        // Nobody takes anything out of the ring.
+        turn(&mut run.lanes[0], |batch| vec![redirect(1); batch.len()]);
+        let received = run.lanes[0].receiver.received();
+        if received.packets + received.dropped_by_kernel == 900 {
+            break received;
+        }
+        assert!(begun.elapsed() < SOON, "{received:?}");
+    };
+    assert!((1..800).contains(&received.dropped_by_kernel), "{received:?}");
+    // The others go on.
+    assert_eq!((received.packets - received.put_together, received.refused), (100, 0));
+    end(run);
 }
 
 #[test]

@@ -213,6 +213,21 @@ fn packets_change_their_lengths_and_are_put_together_in_memory_of_a_gpu() {
 }
 
 #[test]
+fn more_long_packets_than_there_are_buffers_for_come_through_memory_of_a_gpu() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let sent = numbered((0..1500).map(|number| if number % 3 == 0 { 60 + number } else { 4000 + number }));
+    capture(&file("in.pcap"), &sent);
+    let gpu = Watched::new(memory().apart());
+    let port = format!("net_pcap29,rx_pcap={},tx_pcap={}", file("in.pcap").display(), file("out.pcap").display());
+    let options = Options { mempool: Mempool::Gpu(gpu.gpu()), ..options(&[&port]) };
+    let ended = support::drive_ahead(&options, 1500);
+    assert_eq!((ended.received[0].put_together, ended.received[0].refused, ended.lost(Loss::Overload)), (1000, 0, 0));
+    assert_eq!(packets(&file("out.pcap")), sent);
+    assert!(gpu.is_empty(), "{gpu:?}");
+}
+
+#[test]
 fn memory_of_the_hosts_is_shown_to_the_gpu() {
     let want = packets(Path::new(MIXED));
     let folder = tempfile::tempdir().unwrap();

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::ffi::CString;
 use std::io;
+use std::ops::RangeInclusive;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,8 +31,8 @@ const STRIDE: usize = BUFFER.next_multiple_of(64) + 64;
 /// Bytes of a long buffer, in which packets are put together: those of the longest one that a description has room for.
 const LONG_BUFFER: usize = 65536 - 64;
 
-/// Buffers of that length.
-const LONG: usize = 64;
+/// Fewest and most buffers of that length.
+const LONG: RangeInclusive<usize> = 64..=512;
 
 /// Packets that a processor keeps for itself: the most that there may be (`RTE_MEMPOOL_CACHE_MAX_SIZE`). Batches larger than that come and go
 /// by way of a ring that all processors share.
@@ -54,6 +55,17 @@ pub(super) struct Memory {
     pub shift: isize,
     buffers: Option<Arc<Buffers>>,
     lists: Mutex<Vec<Lists>>,
+}
+
+/// What becomes of a packet that is to be put together.
+#[derive(Debug)]
+pub(super) enum Together {
+    /// It lies there, in one piece.
+    Whole(Mbuf, Descriptor),
+    /// Here it is again: all buffers for it are with others now.
+    Later(Mbuf),
+    /// It is gone: there are no such buffers, it is too long for them, or it has less than it says.
+    Never,
 }
 
 /// Where packets' buffers are.
@@ -271,9 +283,9 @@ impl Part {
     }
 
     /// In a GPU's memory.
-    fn on_gpu(eal: &Eal, packets: usize, gpu: &Arc<Gpu>, writers: &Writers) -> Result<Part, DpdkError> {
+    fn on_gpu(eal: &Eal, packets: usize, long: usize, gpu: &Arc<Gpu>, writers: &Writers) -> Result<Part, DpdkError> {
         // Packets are put together by the processor.
-        let long = if matches!(writers, Writers::Processor { .. }) { LONG } else { 0 };
+        let long = if matches!(writers, Writers::Processor { .. }) { long } else { 0 };
         let short = packets * STRIDE;
         let length = short + long * LONG_BUFFER;
         let buffers = Arc::new(Buffers::new(eal, gpu, length, writers)?);
@@ -293,7 +305,27 @@ impl Memory {
     /// Bytes that so many packets take of DPDK's memory on the host, at most.
     pub fn bytes(packets: usize) -> usize {
         // With descriptions, and what pools have beside packets.
-        packets * (STRIDE + 512) + LONG * (LONG_BUFFER + 512) + (8 << 20)
+        packets * (STRIDE + 512) + Memory::long(packets) * (LONG_BUFFER + 512) + (8 << 20)
+    }
+
+    /// Long buffers beside so many others: some, for where all packets are long a batch has no more of them.
+    fn long(packets: usize) -> usize {
+        (packets / 16).clamp(*LONG.start(), *LONG.end())
+    }
+
+    /// Has something made with so many long buffers beside so many others, or with fewer where there is no memory for them.
+    fn with_long(packets: usize, make: impl Fn(usize) -> Result<Part, DpdkError>) -> Result<Part, DpdkError> {
+        let mut long = Memory::long(packets);
+        loop {
+            match make(long) {
+                Err(DpdkError::Pool { .. } | DpdkError::TooMuchMemory { .. } | DpdkError::Gpu { .. })
+                    if long > *LONG.start() =>
+                {
+                    long = (long / 2).max(*LONG.start());
+                }
+                made => return made,
+            }
+        }
     }
 
     /// For `packets` packets, which may come in at the same time or be on their way. `split`: so many bytes of each are in the host's
@@ -306,11 +338,13 @@ impl Memory {
         split: Option<u16>,
     ) -> Result<Arc<Memory>, DpdkError> {
         let (part, rest) = match (split, place) {
-            (None, Place::Gpu(gpu)) => (Part::on_gpu(eal, packets, gpu, writers)?, None),
-            (None, _) => (Part::on_host(eal, packets, LONG, place.gpu())?, None),
+            (None, Place::Gpu(gpu)) => {
+                (Memory::with_long(packets, |long| Part::on_gpu(eal, packets, long, gpu, writers))?, None)
+            }
+            (None, _) => (Memory::with_long(packets, |long| Part::on_host(eal, packets, long, place.gpu()))?, None),
             (Some(head), _) => {
                 let rest = match place {
-                    Place::Gpu(gpu) => Part::on_gpu(eal, packets, gpu, writers)?,
+                    Place::Gpu(gpu) => Part::on_gpu(eal, packets, *LONG.start(), gpu, writers)?,
                     _ => Part::on_host(eal, packets, 0, None)?,
                 };
                 (Part::on_host(eal, packets, 0, place.gpu())?, Some((head, rest)))
@@ -358,30 +392,31 @@ impl Memory {
         pools.fold((0, 0), |(all, home), pool| (all + pool.size, home + pool.available()))
     }
 
-    /// Puts a packet together that came in pieces, or somewhere else: `length` bytes. `None` where there is no room for it now, or at
-    /// all; the packet is gone then.
-    pub fn put_together(&self, mut mbuf: Mbuf, length: usize) -> Option<(Mbuf, Descriptor)> {
-        let pool = self.long.as_ref()?;
-        if length > LONG_BUFFER - HEADROOM - ROOM as usize {
-            return None;
-        }
+    /// Puts a packet together that came in pieces, or somewhere else: `length` bytes.
+    pub fn put_together(&self, mut mbuf: Mbuf, length: usize) -> Together {
+        let Some(pool) = self.long.as_ref().filter(|_| length <= LONG_BUFFER - HEADROOM - ROOM as usize) else {
+            return Together::Never;
+        };
         let mut made = [std::ptr::null_mut()];
         // SAFETY: there is room for one.
         if unsafe { sys::pc_take(pool.pool.as_ptr(), made.as_mut_ptr(), 1) } != 0 {
-            return None;
+            return Together::Later(mbuf);
         }
         let long = Mbuf(made[0]);
         // SAFETY: both are ours. The place has room for as many bytes as are asked for.
         let (at, copied) = unsafe {
             let at = sys::pc_begin(long.0, length as u32);
             if at.is_null() {
-                return None;
+                return Together::Never;
             }
             (at, sys::pc_copy(mbuf.as_ptr(), at, length as u32))
         };
         let offset = at as usize - self.base() as usize;
         // Where its pieces are less than it says, nobody knows what is missing.
-        (copied as usize == length).then_some((long, Descriptor { offset: offset as u32, length: copied }))
+        match copied as usize == length {
+            true => Together::Whole(long, Descriptor { offset: offset as u32, length: copied }),
+            false => Together::Never,
+        }
     }
 
     /// Lists with nothing in them.

@@ -1,5 +1,6 @@
 //! A lane's packets, out of one queue or several.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +12,7 @@ use portcullis_dpdk_sys as sys;
 use super::eal::know_this_thread;
 use super::error::DpdkError;
 use super::gpudev::CommList;
-use super::memory::{Lists, Memory};
+use super::memory::{Lists, Mbuf, Memory, Together};
 use super::port::{Port, RING};
 use crate::live::{LiveError, Received, Receiver, checksum, nanoseconds};
 
@@ -24,6 +25,9 @@ const AWAKE: Duration = Duration::from_millis(10);
 /// How long it sleeps then: by the time its ring is full (14.88 million packets a second, RFC 2544's smallest frames at 10 Gb/s) it is
 /// long awake, the kernel's 50 µs that a sleep may take longer included.
 const NAP: Duration = Duration::from_micros(5);
+
+/// How long packets wait for buffers to be put together in, before those count as gone for good: somebody keeps them who gives none back.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A queue of a port.
 pub(super) struct Queue {
@@ -44,6 +48,15 @@ pub(super) struct Handing {
 
 /// Receives from a lane's queues.
 pub(super) struct DpdkReceiver {
+    /// What is left of a burst, with its places, from a packet on for which there was no buffer to be put together in: the first of the
+    /// next batch.
+    aside: VecDeque<(Mbuf, Descriptor)>,
+    /// The queue that they came by.
+    aside_of: usize,
+    /// Since when there has been no such buffer.
+    stuck: Option<Instant>,
+    /// Packets that were lost for want of one.
+    dropped: u64,
     memory: Arc<Memory>,
     handing: Handing,
     queues: Vec<Queue>,
@@ -88,6 +101,10 @@ impl DpdkReceiver {
         let most = if listing.is_some() { most.min(CommList::MOST) } else { most };
         let left = queues.len() * usize::from(RING);
         DpdkReceiver {
+            aside: VecDeque::new(),
+            aside_of: 0,
+            stuck: None,
+            dropped: 0,
             memory,
             handing,
             queues,
@@ -106,7 +123,7 @@ impl DpdkReceiver {
 
     /// Takes one burst of a queue. Gives how many packets the driver gave, and how many of them are gathered.
     fn burst(&mut self, index: usize, most: usize, now: u64) -> (usize, usize) {
-        let Queue { port, queue, number } = self.queues[index];
+        let Queue { port, queue, .. } = self.queues[index];
         let memory = self.memory.shim(self.handing.room);
         let Lists { held, descriptors, .. } = &mut self.gathered;
         let first = descriptors.len();
@@ -132,8 +149,15 @@ impl DpdkReceiver {
         unsafe { descriptors.set_len(first + came) };
         self.received.bytes += bytes;
         if elsewhere > 0 {
-            self.put_together(first);
+            self.set_aside(first, index);
+            self.take_up(came);
         }
+        (came, self.gathered(first, index, now))
+    }
+
+    /// Notes what is gathered from the `first` on, all of one queue. Gives how many they are.
+    fn gathered(&mut self, first: usize, index: usize, now: u64) -> usize {
+        let number = self.queues[index].number;
         let Lists { held, descriptors, metadata } = &mut self.gathered;
         let kept = descriptors.len() - first;
         self.received.packets += kept as u64;
@@ -143,33 +167,51 @@ impl DpdkReceiver {
         if self.handing.metadata {
             metadata.extend(descriptors[first..].iter().map(|it| Metadata::new(it.length, number, now)));
         }
-        (came, kept)
+        kept
     }
 
-    /// Puts those packets together, from the `first` on, that do not lie in one piece in our memory.
+    /// Has a burst not be gathered, from the `first` packet on.
     #[cold]
-    fn put_together(&mut self, first: usize) {
+    fn set_aside(&mut self, first: usize, index: usize) {
         let Lists { held, descriptors, .. } = &mut self.gathered;
-        let mbufs = &mut held.mbufs;
-        let came = mbufs.drain_from(first);
         let places = descriptors.split_off(first);
-        for (mbuf, place) in came.into_iter().zip(places) {
-            if place.offset != sys::PC_ELSEWHERE {
-                mbufs.push(mbuf);
-                descriptors.push(place);
-                continue;
-            }
-            match self.memory.put_together(mbuf, place.length as usize) {
-                Some((mbuf, place)) => {
-                    self.received.put_together += 1;
-                    mbufs.push(mbuf);
-                    descriptors.push(place);
+        self.received.bytes -= places.iter().map(|place| u64::from(place.length)).sum::<u64>();
+        self.aside = held.mbufs.drain_from(first).into_iter().zip(places).collect();
+        self.aside_of = index;
+    }
+
+    /// Gathers packets that were set aside, so many at most, and puts those together that do not lie in one piece in our memory. Ends at
+    /// one for which there is no room now.
+    #[cold]
+    fn take_up(&mut self, most: usize) {
+        let Lists { held, descriptors, .. } = &mut self.gathered;
+        let enough = descriptors.len() + most;
+        while descriptors.len() < enough {
+            let Some((mut mbuf, mut place)) = self.aside.pop_front() else { return };
+            if place.offset == sys::PC_ELSEWHERE {
+                match self.memory.put_together(mbuf, place.length as usize) {
+                    Together::Whole(whole, lies) => {
+                        (mbuf, place) = (whole, lies);
+                        self.received.put_together += 1;
+                        self.stuck = None;
+                    }
+                    Together::Later(mbuf) => {
+                        if self.stuck.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
+                            self.aside.push_front((mbuf, place));
+                            return;
+                        }
+                        self.dropped += 1;
+                        continue;
+                    }
+                    Together::Never => {
+                        self.received.refused += 1;
+                        continue;
+                    }
                 }
-                None => {
-                    self.received.refused += 1;
-                    self.received.bytes -= u64::from(place.length);
-                }
             }
+            self.received.bytes += u64::from(place.length);
+            held.mbufs.push(mbuf);
+            descriptors.push(place);
         }
     }
 
@@ -192,7 +234,6 @@ impl Receiver for DpdkReceiver {
         }
         know_this_thread();
         let is_ending = self.ending.load(Ordering::Relaxed);
-        let most = if is_ending { most.min(self.left) } else { most };
         // An item of a list has so many packets, and no more.
         let most = match &self.listing {
             Some(_) => most.min(CommList::MOST.saturating_sub(self.gathered.descriptors.len())),
@@ -201,11 +242,17 @@ impl Receiver for DpdkReceiver {
         let now = if self.handing.metadata { nanoseconds() } else { 0 };
         let before = self.gathered.descriptors.len();
         let (count, mut got) = (self.queues.len(), 0);
+        if !self.aside.is_empty() {
+            self.take_up(most);
+            got = self.gathered(before, self.aside_of, now);
+        }
+        let most = if is_ending { (most - got).min(self.left) } else { most - got };
         // Those that are refused count as well: a port may have nothing else, and no end of it.
         let mut all = 0;
         for turn in 0..count {
             let index = (self.next + turn) % count;
-            while all < most {
+            // What is set aside comes first.
+            while all < most && self.aside.is_empty() {
                 let wanted = BURST.min(most - all);
                 let (came, kept) = self.burst(index, wanted, now);
                 (all, got) = (all + came, got + kept);
@@ -241,7 +288,7 @@ impl Receiver for DpdkReceiver {
     }
 
     fn is_full(&self) -> bool {
-        self.gathered.descriptors.len() >= self.most
+        self.gathered.descriptors.len() >= self.most || !self.aside.is_empty()
     }
 
     fn close(&mut self) -> Option<Batch> {
@@ -269,7 +316,7 @@ impl Receiver for DpdkReceiver {
     }
 
     fn received(&mut self) -> Received {
-        let dropped_by_kernel = self.counts.iter().map(|port| Port::dropped(*port)).sum();
-        Received { dropped_by_kernel, ..self.received }
+        let dropped: u64 = self.counts.iter().map(|port| Port::dropped(*port)).sum();
+        Received { dropped_by_kernel: dropped + self.dropped, ..self.received }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use portcullis_dpdk_sys as sys;
 
 use super::executor::{Port, lock};
-use super::memory::{Mbufs, Memory};
+use super::memory::{Mbufs, Memory, Together};
 use crate::live::{Carried, checksum};
 
 /// Packets that are taken at a time.
@@ -78,7 +78,7 @@ impl WayBack {
             for (mbuf, lies) in self.waiting.drain_from(0).into_iter().zip(&mut lies) {
                 if lies.offset != sys::PC_ELSEWHERE {
                     self.waiting.push(mbuf);
-                } else if let Some((mbuf, place)) = self.memory.put_together(mbuf, lies.length as usize) {
+                } else if let Together::Whole(mbuf, place) = self.memory.put_together(mbuf, lies.length as usize) {
                     lies.offset = place.offset;
                     self.waiting.push(mbuf);
                 }

@@ -1,6 +1,7 @@
 //! Runs of DPDK's ports with a function as the filter.
 #![allow(dead_code, reason = "each test has what it needs of it")]
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -77,6 +78,35 @@ pub fn turn(lane: &mut Lane, filter: impl FnOnce(&mut Batch) -> Vec<u32>) {
     let mut batch = lane.receiver.close().unwrap();
     let verdicts = Verdicts::from_returns(&filter(&mut batch), true);
     lane.executor.carry_out(Done { batch, verdicts, times: StageTimes::default() }).unwrap();
+}
+
+/// Drives the one lane of a run with batches as large as they may be and several on their way, all of whose packets go out again.
+pub fn drive_ahead(options: &Options, count: u64) -> Ended {
+    const AHEAD: usize = 2;
+    let mut run = open(options).unwrap_or_else(|error| panic!("{error}"));
+    let Lane { receiver, executor, .. } = &mut run.lanes[0];
+    let (begun, mut on_their_way) = (Instant::now(), VecDeque::new());
+    while executor.carried().all() < count {
+        assert!(begun.elapsed() < SOON, "{:?}", receiver.received());
+        for _ in 0..16 {
+            receiver.receive(256).unwrap();
+            if receiver.is_full() {
+                break;
+            }
+        }
+        let came = receiver.close();
+        let is_all = came.is_none();
+        on_their_way.extend(came);
+        if (is_all || on_their_way.len() > AHEAD)
+            && let Some(batch) = on_their_way.pop_front()
+        {
+            let verdicts = Verdicts::from_returns(&vec![Action::Tx as u32; batch.len()], true);
+            executor.carry_out(Done { batch, verdicts, times: StageTimes::default() }).unwrap();
+        }
+    }
+    let ended = Ended { received: vec![receiver.received()], carried: vec![*executor.carried()] };
+    end(run);
+    ended
 }
 
 /// All memory has come home.
