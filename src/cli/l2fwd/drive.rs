@@ -195,10 +195,10 @@ impl Common<'_> {
             backlog: backlog(&self.args.overload, burst, packets as usize),
             ..LiveOptions::new(Closing::at(burst, self.args.flush), dispatch)
         };
-        let (lanes, numbers) = self.drive(lanes, live, || run.stop());
+        let (lanes, numbers, given_up) = self.drive(lanes, live, || run.stop());
         drop(lanes);
         let written = run.written();
-        let buffers = ports::balance(run.close());
+        let buffers = ports::balance(run.close()).given_up(given_up);
         let cut_short = written.iter().find_map(|written| written.check().err());
         row.ran = Some(Numbers { buffers, error: numbers.error.or(cut_short), ..numbers }.checked());
         Ok(row)
@@ -259,13 +259,14 @@ impl Common<'_> {
         Ok(copied)
     }
 
-    /// Drives lanes until the mode is over. Gives them back, and what came of it.
+    /// Drives lanes until the mode is over. Gives them back, what came of it, and how many packets a device may still have that was given
+    /// up.
     fn drive(
         &self,
         lanes: Vec<LiveLane>,
         live: LiveOptions,
         at_stop: impl FnOnce() + Send,
-    ) -> (Vec<LiveLane>, Numbers) {
+    ) -> (Vec<LiveLane>, Numbers, u64) {
         let stop = CancelToken::new();
         let wanted = (self.args.packets > 0).then_some(self.args.packets);
         let meter = Arc::new(Meter::new(self.warm_up, wanted, stop.clone()));
@@ -311,8 +312,9 @@ impl Common<'_> {
             () if is_idle.into_inner() => Ended::Idle,
             () => Ended::Interrupted,
         };
+        let given_up = drive::given_up(error.as_ref(), &run);
         let numbers = Numbers { ended, error: error.map(|error| error.to_string()), ..self.numbers(&meter, &stats) };
-        (lanes, numbers)
+        (lanes, numbers, given_up)
     }
 
     /// What was measured; or all that came, where the warm-up was not over by then.

@@ -160,10 +160,10 @@ impl Through {
 impl Numbers {
     /// Says where something is missing.
     pub fn checked(mut self) -> Numbers {
-        let Balance { all, missing, .. } = self.buffers;
-        if missing != 0 {
-            let what = format!("{missing} of {all} buffers are missing (a fault of this program; please report it)");
-            self.error.get_or_insert(what);
+        if let Some(fault) = self.buffers.fault() {
+            // Whatever else went wrong is no reason for it.
+            let before = self.error.take().map_or(String::new(), |error| error + "; ");
+            self.error = Some(before + &fault);
         }
         self
     }
@@ -353,5 +353,8 @@ mod tests {
         let error = |missing| Numbers { buffers: buffers(missing), ..Numbers::default() }.checked().error;
         assert_eq!(error(0), None);
         assert!(error(1).unwrap().contains("1 of 10"));
+        let failed = Numbers { buffers: buffers(2), error: Some("the device failed".into()), ..Numbers::default() };
+        let error = failed.checked().error.unwrap();
+        assert!(error.contains("2 of 10") && error.contains("the device failed"), "{error}");
     }
 }

@@ -124,7 +124,7 @@ fn announce(run: &AfXdp) {
 /// Whether every frame is accounted for.
 fn balance(frames: Frames) -> Balance {
     let Frames { all, home, receiving, sending } = frames;
-    Balance { all, free: home, receiving, sending, missing: frames.rest() }
+    Balance { all, free: home, receiving, sending, missing: frames.rest(), ..Balance::default() }
 }
 
 fn usage(option: &str, error: &dyn std::fmt::Display) -> Failure {

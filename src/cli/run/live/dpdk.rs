@@ -139,7 +139,8 @@ fn announce(run: &Dpdk, options: &Options) {
 
 /// Whether all memory of packets is accounted for.
 pub fn balance(Packets { all, home, kept }: Packets) -> Balance {
-    Balance { all, free: home, receiving: kept, sending: 0, missing: all as isize - (home + kept) as isize }
+    let missing = all as isize - (home + kept) as isize;
+    Balance { all, free: home, receiving: kept, missing, ..Balance::default() }
 }
 
 fn usage(option: &str, error: &dyn std::fmt::Display) -> Failure {

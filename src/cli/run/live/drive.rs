@@ -62,6 +62,8 @@ pub struct Ended {
     saved: Result<(), Failure>,
     /// Whether maps were to be written that nobody has any more.
     maps_are_gone: bool,
+    /// Packets that a device had which failed, or waited for it.
+    given_up: u64,
 }
 
 impl Prepared {
@@ -278,7 +280,16 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
     let maps_are_gone = sessions.is_empty() && maps.writes();
     drop(sessions);
     interrupt.end();
-    Ok(Ended { summary: run.summary(&reading), device, error, saved, maps_are_gone })
+    let given_up = given_up(error.as_ref(), &run);
+    Ok(Ended { summary: run.summary(&reading), device, error, saved, maps_are_gone, given_up })
+}
+
+/// Packets that a device may still have after a run: those that were under way where it failed.
+pub fn given_up(error: Option<&LaneError>, run: &RunStats) -> u64 {
+    match error {
+        Some(LaneError::Device(_)) => run.under_way(),
+        _ => 0,
+    }
 }
 
 /// Wants an end once nothing has come for this time and nothing was under way: a lane that waits for its device receives nothing, whatever
@@ -388,7 +399,8 @@ pub fn warm_up(session: &mut dyn Session, program: &Program) -> Result<(), Devic
 impl Ended {
     /// Prints what came of it, and says how it ended. Frames are those of memory that the run had.
     pub fn report(self, args: &Args, frames: Option<Balance>) -> Result<(), Failure> {
-        let Ended { device, summary, error, saved, maps_are_gone } = self;
+        let Ended { device, summary, error, saved, maps_are_gone, given_up } = self;
+        let frames = frames.map(|frames| frames.given_up(given_up));
         let text = match args.json {
             true => report::json(&summary, frames),
             false => report::table(&summary, &device.info().name, frames),
@@ -400,7 +412,10 @@ impl Ended {
         } else {
             out::print(text)
         };
-        let Some(error) = error else { return saved.and(printed) };
+        let fault = frames.and_then(|frames| frames.fault());
+        fault.iter().for_each(|what| out::error(what));
+        let accounted = if fault.is_some() { Err(Failure::Silent(WRONG)) } else { Ok(()) };
+        let Some(error) = error else { return saved.and(accounted).and(printed) };
         let code = match error {
             // Whoever wanted an end did not want it to last.
             LaneError::Device(DeviceError::Cancelled) => {
@@ -415,6 +430,6 @@ impl Ended {
         if maps_are_gone {
             out::warn("no map is written: nobody knows how far what was under way has changed it");
         }
-        saved.and(Err(Failure::Silent(code)))
+        saved.and(accounted).and(Err(Failure::Silent(code)))
     }
 }

@@ -24,19 +24,38 @@ pub struct Balance {
     pub receiving: usize,
     /// That the kernel has to send.
     pub sending: usize,
+    /// That a device has which was given up.
+    pub with_device: usize,
     /// That are nowhere.
     pub missing: isize,
 }
 
+impl Balance {
+    /// Where a device was given up that had so many packets at most: those of them that it has not given back.
+    pub fn given_up(self, packets: u64) -> Balance {
+        let with_device = self.missing.clamp(0, packets.try_into().unwrap_or(isize::MAX));
+        Balance { with_device: with_device as usize, missing: self.missing - with_device, ..self }
+    }
+
+    /// What is wrong where some are nowhere.
+    pub fn fault(&self) -> Option<String> {
+        let Balance { all, missing, .. } = self;
+        let what = || format!("{missing} of {all} buffers are missing (a fault of this program; please report it)");
+        (*missing != 0).then(what)
+    }
+}
+
 impl fmt::Display for Balance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Balance { all, free, receiving, sending, missing } = self;
-        match missing {
-            0 => {
-                write!(f, "{all}, all accounted for ({free} free, {receiving} to receive into, {sending} being sent)")
-            }
-            missing => write!(f, "{all}, of which {missing} are missing (a fault of this program; please report it)"),
+        let Balance { all, free, receiving, sending, with_device, missing } = self;
+        if *missing != 0 {
+            return write!(f, "{all}, of which {missing} are missing (a fault of this program; please report it)");
         }
+        write!(f, "{all}, all accounted for ({free} free, {receiving} to receive into, {sending} being sent")?;
+        if *with_device > 0 {
+            write!(f, ", {with_device} with the device, which was given up")?;
+        }
+        f.write_str(")")
     }
 }
 
@@ -128,7 +147,7 @@ mod tests {
         let numbers = LanesSummary { sum: Summary::default(), lanes: Vec::new() };
         let run = RunSummary { filter: "f.wgsl".into(), device: "cpu".into(), numbers };
         let table = |sending| {
-            let frames = Balance { all: 4096, free: 4096 - sending, receiving: 0, sending, missing: 0 };
+            let frames = Balance { all: 4096, free: 4096 - sending, sending, ..Balance::default() };
             super::table(&run, "CPU", Some(frames))
         };
         let line = |text: &str| text.lines().find(|line| line.starts_with("not sent")).map(str::to_owned);
@@ -136,6 +155,21 @@ mod tests {
         let line = line(&table(1200)).expect("it is told");
         assert!(line.contains(&out::grouped(1200)) && line.contains("frames"), "{line}");
     }
+
+    #[test]
+    fn what_a_device_has_that_was_given_up_is_not_missing() {
+        let missing = |missing| Balance { all: 100, free: 90, missing, ..Balance::default() };
+        let left = |of: Balance| (of.with_device, of.missing, of.fault().is_some());
+        assert_eq!(left(missing(10)), (0, 10, true));
+        assert_eq!(left(missing(10).given_up(64)), (10, 0, false));
+        assert_eq!(left(missing(10).given_up(7)), (7, 3, true));
+        assert_eq!(left(missing(0).given_up(64)), (0, 0, false));
+        // More than there are.
+        assert_eq!(left(missing(-1).given_up(64)), (0, -1, true));
+        assert!(missing(10).given_up(64).to_string().contains("10 with the device"));
+        assert!(missing(10).to_string().contains("of which 10 are missing"));
+    }
+
     #[test]
     fn batches_that_find_their_size_tell_it_for_each_lane() {
         let lane = |name: &str, found: Option<(usize, f64)>| LaneSummary {
