@@ -172,16 +172,21 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
         }
     };
 
+    // Before memory is taken, of which so many queues may need more than there is.
+    let asked = |(index, port): (usize, &Port)| {
+        // Some drivers do not start without a queue to receive by.
+        let receive = if index < receiving { queues } else { 1 };
+        let send = port.send_queues(receive, lanes);
+        port.check_queues(receive, send).map(|()| (receive, send))
+    };
+    let asked: Vec<(u16, u16)> = run.ports.iter().enumerate().map(asked).collect::<Result<_, DpdkError>>()?;
     let writers = writers(&run.ports, &place)?;
     if let Some(bytes) = options.split {
         check_ports(bytes, options.room, &run.ports)?;
     }
     let memory = Memory::new(eal, packets(run.ports.len()), &place, &writers, options.split)?;
     let mut info = Vec::new();
-    for (index, port) in run.ports.iter_mut().enumerate() {
-        // Some drivers do not start without a queue to receive by.
-        let receive = if index < receiving { queues } else { 1 };
-        let send = port.send_queues(receive, lanes);
+    for (port, (receive, send)) in run.ports.iter_mut().zip(asked) {
         port.start(receive, send, &memory)?;
         info.push(port.info(receive, send));
     }

@@ -173,8 +173,8 @@ impl Port {
         Ok(port)
     }
 
-    /// Has packets come in by and go out of so many queues, into a memory's buffers.
-    pub fn start(&mut self, receive: u16, send: u16, memory: &Arc<Memory>) -> Result<(), DpdkError> {
+    /// Refuses more queues than the port has.
+    pub fn check_queues(&self, receive: u16, send: u16) -> Result<(), DpdkError> {
         let queues =
             |kind, most, asked| DpdkError::Queues { port: self.name.clone(), driver: self.driver(), kind, most, asked };
         if receive > self.info.max_rx_queues {
@@ -183,6 +183,11 @@ impl Port {
         if send > self.info.max_tx_queues {
             return Err(queues("transmit", self.info.max_tx_queues, send));
         }
+        Ok(())
+    }
+
+    /// Has packets come in by and go out of so many queues, which the port has, into a memory's buffers.
+    pub fn start(&mut self, receive: u16, send: u16, memory: &Arc<Memory>) -> Result<(), DpdkError> {
         let mut conf = sys::rte_eth_conf::default();
         if receive > 1 {
             conf.rxmode.mq_mode = sys::rte_eth_rx_mq_mode::RTE_ETH_MQ_RX_RSS;
