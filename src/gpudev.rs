@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 #[cfg(feature = "cuda")]
 pub use cuda::CudaDriver;
+use portcullis_core::device::DeviceInfo;
 use portcullis_io::dpdk::gpudev::{GpuProperties, GpuSpec, Software};
 
 /// Bytes that the GPU has that there is not: none of them is taken before it is used.
@@ -54,6 +55,20 @@ impl fmt::Display for Choice {
 }
 
 impl Choice {
+    /// The GPU that is to have packets where none is named: the one that filters them.
+    ///
+    /// # Errors
+    /// Where that is no CUDA device: what to do.
+    pub fn of_device(device: &DeviceInfo) -> Result<Choice, String> {
+        let number = device.id.strip_prefix("cuda:").and_then(|number| number.parse().ok());
+        number.map(Choice::Cuda).ok_or_else(|| {
+            format!(
+                "which one is to have packets that {} filters? `--gpu cuda:0` for example, or `--gpu software`",
+                device.id
+            )
+        })
+    }
+
     /// The GPU, for DPDK.
     ///
     /// # Errors
@@ -139,6 +154,7 @@ mod cuda {
     fn properties(gpu: &Gpu) -> GpuProperties {
         GpuProperties {
             device: Some(gpu.id().to_owned()),
+            title: None,
             shown: Some(EVERY_DEVICE.to_owned()),
             processors: gpu.multiprocessors(),
             memory: gpu.total_memory(),

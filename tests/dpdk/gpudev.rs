@@ -58,7 +58,7 @@ fn a_gpu_that_there_is_not_has_packets_as_the_host_has_them() {
         let (is, ran) = Made::by_dpdk(&place, &[&["--gpu", "software"], more].concat());
         assert!(is == want, "{more:?}: {} {}", is.verdicts, want.verdicts);
         let said = if more.is_empty() { "it is shown the host's memory" } else { "are in its memory" };
-        assert!(ran.err.contains("portcullis_gpu_0") && ran.err.contains(said), "{more:?}: {}", ran.err);
+        assert!(ran.err.contains("GPU software, number 0 of DPDK") && ran.err.contains(said), "{more:?}: {}", ran.err);
     }
     let (is, ran) = Made::by_dpdk(&place, &["--header-split", "38"]);
     assert!(is == want && ran.err.contains("net_pcap: cannot split packets"), "{}", ran.err);
@@ -83,6 +83,14 @@ fn every_device_of_cudas_filters_packets_where_they_are_by_each_of_its_methods()
             let more = [&["--device", id, "--dispatch", method.name(), "--gpu", id], more].concat();
             let (is, _) = Made::by_dpdk(&place, &more);
             assert!(is == want, "{more:?}: {} {}", is.verdicts, want.verdicts);
+        }
+    }
+    // The GPU is the device's that was chosen, whatever it was named by.
+    for name in ["cuda", "auto"] {
+        let chosen = portcullis::devices::open(name).unwrap();
+        if chosen.info().id.starts_with("cuda:") {
+            let (is, ran) = Made::by_dpdk(&place, &["--device", name, "--mempool", "gpu"]);
+            assert!(is == want && ran.err.contains(&format!("GPU {}, number", chosen.info().id)), "{}", ran.err);
         }
     }
     // The GPU's memory is reached by the processor, where drivers of ports are of that kind; and so by a filter there.
@@ -111,7 +119,7 @@ fn what_does_not_go_is_said() {
         (&vlan_pop, &["--header-split", "1000"], &["changes packets' lengths"]),
         ("f.wgsl", &["--header-split", "64", "--control", "c.sock"], &["--header-split", "--control"]),
         ("f.wgsl", &["--header-split", "13"], &["--header-split", "14"]),
-        ("f.wgsl", &["--mempool", "gpu"], &["--mempool gpu", "--gpu software"]),
+        ("f.wgsl", &["--mempool", "gpu"], &["--mempool gpu", "cpu", "--gpu software"]),
         ("f.wgsl", &["--gpu", "vulkan"], &["--gpu vulkan", "cuda:N"]),
         ("f.wgsl", &["--gpu", "7"], &["no GPU with the number 7", "cuda:0"]),
         ("f.wgsl", &["--gpu", "cuda:99"], &["--gpu cuda:99", "CUDA"]),

@@ -229,12 +229,8 @@ impl Common<'_> {
             return Ok(self.gpu);
         }
         let device = self.args.device.open()?;
-        let number = device.info().id.strip_prefix("cuda:").and_then(|number| number.parse().ok());
-        let lacking = || {
-            let what = "which one is to have packets? `--gpu cuda:0` for example, or `--gpu software`";
-            Refused::Lacking(format!("--mempool gpu: {what}"))
-        };
-        number.map(|number| Some(gpudev::Choice::Cuda(number))).ok_or_else(lacking)
+        let chosen = gpudev::Choice::of_device(device.info());
+        chosen.map(Some).map_err(|error| Refused::Lacking(format!("--mempool gpu: {error}")))
     }
 
     fn session(&self, worker: &Worker) -> Result<Box<dyn Session>, DeviceError> {

@@ -16,6 +16,8 @@ pub struct GpuProperties {
     /// The device that reaches its memory without being shown it, as [`DeviceInfo::id`](portcullis_core::device::DeviceInfo) has it
     /// (`cuda:0`). `None`: the memory is the host's, and any device may be shown it.
     pub device: Option<String>,
+    /// What users call it, if that is not its device (`software`).
+    pub title: Option<String>,
     /// The device that reaches memory of the host's once it is registered, in the same way. `None`: it has to be shown that again by
     /// whoever has packets there.
     pub shown: Option<String>,

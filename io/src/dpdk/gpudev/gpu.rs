@@ -69,6 +69,8 @@ pub struct GpuInfo {
     pub is_ours: bool,
     /// As [`GpuProperties::device`].
     pub device: Option<String>,
+    /// As [`GpuProperties::title`].
+    pub title: Option<String>,
     /// As [`GpuProperties::shown`].
     pub shown: Option<String>,
     /// Processors on it.
@@ -79,6 +81,13 @@ pub struct GpuInfo {
     pub page: usize,
     /// The NUMA node that it is at; none where nobody knows.
     pub node: Option<u16>,
+}
+
+impl GpuInfo {
+    /// How users know it: DPDK's name where there is no other.
+    pub fn title(&self) -> &str {
+        self.title.as_ref().or(self.device.as_ref()).unwrap_or(&self.name)
+    }
 }
 
 /// A GPU. One with a driver of this process is there for as long as somebody has this, or anything of its memory.
@@ -104,17 +113,22 @@ impl Gpu {
             GpuSpec::Found { number, properties } => {
                 let it = found.iter().find(|it| it.number == *number);
                 let it = it.ok_or_else(|| DpdkError::NoGpu { number: *number, found: names(&found) })?;
-                let GpuProperties { device, shown, .. } = properties(&it.name).unwrap_or_default();
+                let GpuProperties { device, title, shown, .. } = properties(&it.name).unwrap_or_default();
                 // One that no session knows is nobody's: its memory is no host's in any case.
                 let device = Some(device.unwrap_or_else(|| it.name.clone()));
-                Gpu { eal, info: GpuInfo { device, shown, ..it.clone() }, registration: None }
+                Gpu { eal, info: GpuInfo { device, title, shown, ..it.clone() }, registration: None }
             }
             GpuSpec::Driver(driver) => {
                 let properties = driver.properties();
                 match found.into_iter().find(|it| properties.pci.as_deref().is_some_and(|pci| is_at(&it.name, pci))) {
                     Some(it) => Gpu {
                         eal,
-                        info: GpuInfo { device: properties.device, shown: properties.shown, ..it },
+                        info: GpuInfo {
+                            device: properties.device,
+                            title: properties.title,
+                            shown: properties.shown,
+                            ..it
+                        },
                         registration: None,
                     },
                     None => Gpu::register(eal, driver.clone(), properties)?,
@@ -144,9 +158,19 @@ impl Gpu {
             let what = "registering its driver".to_owned();
             return Err(DpdkError::Gpu { gpu: name, what, error, why: None, said: eal.said() });
         }
-        let GpuProperties { device, shown, processors, memory, page, node, .. } = properties;
-        let info =
-            GpuInfo { name, number: id, is_ours: true, device, shown, processors, memory, page: page.max(1), node };
+        let GpuProperties { device, title, shown, processors, memory, page, node, .. } = properties;
+        let info = GpuInfo {
+            name,
+            number: id,
+            is_ours: true,
+            device,
+            title,
+            shown,
+            processors,
+            memory,
+            page: page.max(1),
+            node,
+        };
         Ok(Gpu { eal, info, registration: Some(registration) })
     }
 
@@ -237,7 +261,7 @@ impl Gpu {
 
     /// How users know it.
     pub fn title(&self) -> String {
-        self.info.device.clone().unwrap_or_else(|| self.info.name.clone())
+        self.info.title().to_owned()
     }
 }
 
@@ -280,6 +304,7 @@ fn all() -> Vec<GpuInfo> {
                 number,
                 is_ours: false,
                 device: None,
+                title: None,
                 shown: None,
                 processors: info.processor_count,
                 memory: info.total_memory,

@@ -64,7 +64,13 @@ impl Software {
 impl GpuDriver for Software {
     fn properties(&self) -> GpuProperties {
         let device = self.is_apart.then(|| "software".to_owned());
-        GpuProperties { device, memory: self.memory, page: PAGE, ..GpuProperties::default() }
+        GpuProperties {
+            device,
+            title: Some("software".to_owned()),
+            memory: self.memory,
+            page: PAGE,
+            ..GpuProperties::default()
+        }
     }
 
     fn allocate(&self, size: usize, align: usize) -> Result<u64, DriverError> {

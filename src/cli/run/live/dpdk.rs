@@ -32,7 +32,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let _run = prepared.span.clone().entered();
     let needs = Needs::of(&prepared.program, live.control.is_some());
     (options.room, options.metadata, options.rewrites) = (needs.room, needs.metadata, needs.rewrites());
-    live.mempool.apply(&mut options, &prepared.program, &args.device, live.control.is_some())?;
+    live.mempool.apply(&mut options, &prepared.program, prepared.device(), live.control.is_some())?;
     options.one_lane = super::one_lane(args, &prepared.program)?;
     let mut run = dpdk::open(&options).map_err(failure)?;
     announce(&run, &options);
@@ -112,7 +112,9 @@ fn announce(run: &Dpdk, options: &Options) {
         ));
     }
     if let Some(gpu) = &run.gpu {
-        let name = gpu.device.as_ref().map_or_else(|| gpu.name.clone(), |device| format!("{device} ({})", gpu.name));
+        // What a driver of this process is called in DPDK, nobody needs to know.
+        let is_known = gpu.is_ours || gpu.title() == gpu.name;
+        let name = if is_known { gpu.title().to_owned() } else { format!("{} ({})", gpu.title(), gpu.name) };
         let place = match (&options.mempool, options.split) {
             (Mempool::Gpu(_), None) => "packets are in its memory".to_owned(),
             (Mempool::Gpu(_), Some(bytes)) => format!("packets' bytes from {bytes} on are in its memory"),

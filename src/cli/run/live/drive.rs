@@ -140,6 +140,12 @@ impl Prepared {
             idle_exit: None,
         })
     }
+
+    /// What filters packets.
+    #[cfg(feature = "dpdk")]
+    pub fn device(&self) -> &DeviceInfo {
+        self.device.info()
+    }
 }
 
 /// Refuses processors that threads cannot be kept on.

@@ -1,7 +1,7 @@
 //! Where packets' buffers are.
 
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
-use portcullis::devices::Selector;
+use portcullis::device::DeviceInfo;
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 use portcullis::gpudev::Choice;
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
@@ -31,15 +31,18 @@ pub struct MempoolArgs {
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 impl MempoolArgs {
     /// Has a run's packets be there. `device` filters them; `any`: another filter may take over.
-    pub fn apply(&self, options: &mut Options, program: &Program, device: &Selector, any: bool) -> Result<(), Failure> {
+    pub fn apply(
+        &self,
+        options: &mut Options,
+        program: &Program,
+        device: &DeviceInfo,
+        any: bool,
+    ) -> Result<(), Failure> {
         let wrong = |option: &str, what: &str| Failure::Usage(format!("{option}: {what}"));
-        let gpu = match (&self.gpu, device) {
-            (Some(text), _) => Some(text.parse::<Choice>().map_err(|error| wrong(&format!("--gpu {text}"), &error))?),
-            (None, _) if self.mempool == "host" => None,
-            (None, Selector::Of { backend: "cuda", index }) => Some(Choice::Cuda(index.unwrap_or(0))),
-            (None, _) => {
-                return Err(wrong("--mempool gpu", "which one? `--gpu cuda:0` for example, or `--gpu software`"));
-            }
+        let gpu = match &self.gpu {
+            Some(text) => Some(text.parse::<Choice>().map_err(|error| wrong(&format!("--gpu {text}"), &error))?),
+            None if self.mempool == "host" => None,
+            None => Some(Choice::of_device(device).map_err(|error| wrong("--mempool gpu", &error))?),
         };
         if let Some(gpu) = gpu {
             let spec = gpu.spec().map_err(|error| Failure::Wrong(format!("--gpu {gpu}: {error}")))?;
