@@ -55,5 +55,5 @@ pub mod wrap;
 
 pub use reason::reason_at;
 pub use redirect::RedirectSink;
-pub use sink::{Sink, SinkError, Written, create, same_file};
+pub use sink::{Sink, SinkError, Written, create, place, same_file, same_place};
 pub use source::{CaptureFormat, Interface, Progress, Resolution, Source, SourceError, SourceOptions, Warning, open};

@@ -1,7 +1,7 @@
 //! What every sink looks like.
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use portcullis_core::packet::Batch;
 use portcullis_core::reason;
@@ -109,5 +109,31 @@ pub fn same_file(one: &Path, other: &Path) -> bool {
     #[cfg(not(unix))]
     {
         matches!((one.canonicalize(), other.canonicalize()), (Ok(a), Ok(b)) if a == b && a.is_file())
+    }
+}
+
+/// Whether two outputs would write to the same place, which only `/dev/null` does not mind.
+pub fn same_place(one: &Path, other: &Path) -> bool {
+    same_file(one, other) || (place(one) == place(other) && place(other) != Path::new("/dev/null"))
+}
+
+/// Where a path leads, also when nothing is there yet.
+pub fn place(path: &Path) -> PathBuf {
+    let mut path = path.to_owned();
+    // As many links as Linux follows.
+    for _ in 0..40 {
+        if let Ok(real) = path.canonicalize() {
+            return real;
+        }
+        let Ok(target) = path.read_link() else { break };
+        path = path.parent().unwrap_or(Path::new("")).join(target);
+    }
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    match (parent.canonicalize(), path.file_name()) {
+        (Ok(parent), Some(name)) => parent.join(name),
+        _ => path,
     }
 }

@@ -163,6 +163,45 @@ fn arguments_that_make_no_sense_are_refused_before_anything_is_done() {
 }
 
 #[test]
+fn no_capture_is_written_over() {
+    let place = Place::new();
+    place.file("f.wgsl", TX);
+    let whole = pcap(&[&[1; 60], &[2; 70]]);
+    place.file("in.pcap", &whole);
+    let other = pcap_port(1, "rx_pcap=in.pcap,tx_pcap=out.pcap");
+    for (port, more, said) in [
+        (
+            "rx_pcap=in.pcap,tx_pcap=./in.pcap",
+            &[][..],
+            "net_pcap0,tx_pcap=./in.pcap: this is a capture that net_pcap0 reads",
+        ),
+        (
+            "rx_pcap=in.pcap,tx_pcap=out.pcap",
+            &["--dpdk", &other],
+            "net_pcap1,tx_pcap=out.pcap: this is a capture that net_pcap0 writes",
+        ),
+        (
+            "rx_pcap=in.pcap,tx_pcap=out.pcap",
+            &["--pass-to", "net_pcap2,tx_pcap=in.pcap"],
+            "net_pcap2,tx_pcap=in.pcap: this is",
+        ),
+        (
+            "rx_pcap=in.pcap,tx_pcap=out.pcap",
+            &["--redirect", "1=net_pcap2,tx_pcap=out.pcap"],
+            "a capture that net_pcap0 writes",
+        ),
+    ] {
+        run(&place, "f.wgsl", &pcap_port(0, port), more).failed(2, &[said, "choose another name"]);
+        assert_eq!(place.names(), ["f.wgsl", "in.pcap"]);
+        assert!(place.read("in.pcap") == whole);
+    }
+    // Of one capture several may read.
+    let both = ["--dpdk", "net_pcap1,rx_pcap=in.pcap"];
+    let ran = run(&place, "f.wgsl", &pcap_port(0, "rx_pcap=in.pcap,tx_pcap=out.pcap"), &both).done();
+    assert_eq!(ran.json()["packets"], 4);
+}
+
+#[test]
 fn captures_that_are_cut_or_none_are_told_of() {
     let place = Place::new();
     place.file("f.wgsl", TX);
@@ -175,8 +214,15 @@ fn captures_that_are_cut_or_none_are_told_of() {
     let whole = pcap(&[&[1; 60], &[2; 70], &[3; 80]]);
     place.file("cut.pcap", &whole[..whole.len() - 30]);
     let port = pcap_port(0, "rx_pcap=cut.pcap,tx_pcap=out.pcap");
-    let json = run(&place, "f.wgsl", &port, &[]).done().json();
+    let ran = run(&place, "f.wgsl", &port, &[]).done();
+    let json = ran.json();
     assert_eq!(json["packets"], 2);
+    let record = whole.len() - 16 - 80;
+    let said = format!(
+        "cut.pcap: the capture ends at byte {}, in the middle of the record that begins at byte {record}",
+        whole.len() - 30
+    );
+    assert!(ran.err.contains(&said), "{}", ran.err);
     assert_eq!(crate::support::packets(&place.read("out.pcap")), [vec![1; 60], vec![2; 70]]);
     // With no packets at all.
     place.file("head.pcap", pcap(&[]));

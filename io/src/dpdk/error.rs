@@ -1,6 +1,7 @@
 //! What can be wrong with DPDK.
 
 use std::io;
+use std::path::PathBuf;
 
 use portcullis_core::packet::ArenaError;
 use portcullis_core::reason;
@@ -56,6 +57,18 @@ pub enum DpdkError {
         text: String,
         /// What is wrong with it.
         why: &'static str,
+    },
+    /// A capture would wipe out another one.
+    #[error("{port},tx_pcap={}: this is a capture that {other} {does}; choose another name", .file.display())]
+    SameFile {
+        /// The port that is to write to it.
+        port: String,
+        /// The capture.
+        file: PathBuf,
+        /// The port that has it, which may be the same.
+        other: String,
+        /// What that does: `reads`, `writes`.
+        does: &'static str,
     },
     /// Packets cannot pass to there.
     #[error(

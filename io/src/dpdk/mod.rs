@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 mod advice;
+mod captures;
 mod eal;
 mod error;
 mod executor;
@@ -23,6 +24,7 @@ mod split;
 mod way_back;
 mod written;
 
+pub use captures::truncated;
 pub use eal::{Eal, EalOptions, version};
 pub use error::DpdkError;
 pub use gpudev::Mempool;

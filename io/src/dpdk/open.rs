@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use portcullis_core::packet::Room;
 
+use super::captures;
 use super::eal::{Eal, EalOptions};
 use super::error::DpdkError;
 use super::executor::{self, DpdkExecutor, SendQueue, Ways};
@@ -131,6 +132,7 @@ impl Dpdk {
 /// # Errors
 /// [`DpdkError`] tells what to do. Nothing is left behind, but for DPDK itself, which stays as it was begun.
 pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
+    captures::check(options)?;
     let pass_to = match &options.pass_to {
         Some(PassTo::Port(port)) => Some(port),
         _ => None,

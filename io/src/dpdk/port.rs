@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use portcullis_dpdk_sys as sys;
 
 use super::advice;
+use super::captures;
 use super::eal::Eal;
 use super::error::{DpdkError, last, negative};
 use super::gpudev::Buffers;
@@ -162,7 +163,7 @@ impl Port {
             sends_by: 1,
             receives_by: 0,
             touches_packets: spec.driver() != Some("net_null") || text.contains("copy="),
-            files: Written::files(spec),
+            files: captures::files(spec, "tx_pcap"),
             info,
             is_started: false,
             splitting: None,

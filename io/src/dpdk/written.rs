@@ -6,8 +6,6 @@ use std::path::PathBuf;
 
 use portcullis_core::reason;
 
-use super::spec::PortSpec;
-
 /// Bytes of a capture before its packets, and of a packet before its own (`struct pcap_file_header`, `struct pcap_sf_pkthdr`).
 const FILE_HEADER: u64 = 24;
 const PACKET_HEADER: u64 = 16;
@@ -20,16 +18,6 @@ pub struct Written {
 }
 
 impl Written {
-    /// What a port of `net_pcap` is told to write to: one capture for each queue.
-    pub(super) fn files(spec: &PortSpec) -> Vec<PathBuf> {
-        match spec {
-            PortSpec::Made(text) if spec.driver() == Some("net_pcap") => {
-                text.split(',').filter_map(|argument| argument.strip_prefix("tx_pcap=")).map(PathBuf::from).collect()
-            }
-            _ => Vec::new(),
-        }
-    }
-
     /// So many packets with so many bytes have gone to these files.
     pub(super) fn new(files: Vec<PathBuf>, packets: u64, bytes: u64) -> Written {
         let bytes = files.len() as u64 * FILE_HEADER + packets * PACKET_HEADER + bytes;
@@ -73,9 +61,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_counted() {
         let folder = tempfile::tempdir().unwrap();
-        let port = format!("net_pcap0,rx_pcap=in.pcap,tx_pcap={0}/a.pcap,tx_pcap={0}/b.pcap", folder.path().display());
-        let files = Written::files(&port.parse().unwrap());
-        assert_eq!(files, [folder.path().join("a.pcap"), folder.path().join("b.pcap")]);
+        let files = vec![folder.path().join("a.pcap"), folder.path().join("b.pcap")];
         let written = Written::new(files.clone(), 3, 200);
         assert!(written.check().unwrap_err().contains("a.pcap: packets cannot be written: there is no such file"));
         for (file, length) in files.iter().zip([24 + 2 * 16 + 150, 24 + 16 + 50]) {
@@ -85,7 +71,6 @@ mod tests {
         std::fs::write(&files[1], [0; 24 + 16]).unwrap();
         let error = written.check().unwrap_err();
         assert!(error.contains("b.pcap: of 296 bytes 50 are not there"), "{error}");
-        assert!(Written::files(&"net_ring0,tx_pcap=x".parse().unwrap()).is_empty());
     }
 
     #[test]

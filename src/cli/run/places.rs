@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use portcullis::io::same_file;
+use portcullis::io::{place, same_file, same_place};
 
 use super::Args;
 use crate::cli::failure::Failure;
@@ -38,7 +38,7 @@ pub fn check(args: &Args) -> Result<(), Failure> {
     for (given, file, option, meaning) in captures.chain(state).chain(dumps) {
         let path = named(file.as_ref(), "/dev/stdout");
         let input = inputs.iter().find(|(input, _)| same_file(input, &path));
-        if let Some((_, what)) = input.or_else(|| outputs.iter().find(|(output, _)| collide(output, &path))) {
+        if let Some((_, what)) = input.or_else(|| outputs.iter().find(|(output, _)| same_place(output, &path))) {
             return Err(Failure::Usage(format!("{option} {given}: this is {what}; choose another name")));
         }
         outputs.push((path, meaning));
@@ -69,32 +69,6 @@ fn is_targets(path: &Path) -> bool {
     name.strip_suffix(".pcap").is_some_and(|stem| stem == "other" || stem.parse::<u32>().is_ok())
 }
 
-/// Whether two outputs would write to the same place, which only `/dev/null` does not mind.
-fn collide(one: &Path, two: &Path) -> bool {
-    same_file(one, two) || (place(one) == place(two) && place(two) != Path::new("/dev/null"))
-}
-
-/// Where a path leads, also when nothing is there yet.
-pub fn place(path: &Path) -> PathBuf {
-    let mut path = path.to_owned();
-    // As many links as Linux follows.
-    for _ in 0..40 {
-        if let Ok(real) = path.canonicalize() {
-            return real;
-        }
-        let Ok(target) = path.read_link() else { break };
-        path = path.parent().unwrap_or(Path::new("")).join(target);
-    }
-    let parent = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    match (parent.canonicalize(), path.file_name()) {
-        (Ok(parent), Some(name)) => parent.join(name),
-        _ => path,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,13 +77,13 @@ mod tests {
     fn one_file_under_two_names_is_seen() {
         let dir = tempfile::tempdir().unwrap();
         let (a, b) = (dir.path().join("a.pcap"), dir.path().join("b.pcap"));
-        assert!(collide(&a, &dir.path().join("./x/../a.pcap").components().collect::<PathBuf>()) || !a.exists());
-        assert!(collide(&a, &dir.path().join(".").join("a.pcap")));
-        assert!(!collide(&a, &b));
+        assert!(same_place(&a, &dir.path().join("./x/../a.pcap").components().collect::<PathBuf>()) || !a.exists());
+        assert!(same_place(&a, &dir.path().join(".").join("a.pcap")));
+        assert!(!same_place(&a, &b));
         std::fs::write(&a, "x").unwrap();
         std::fs::hard_link(&a, &b).unwrap();
-        assert!(collide(&a, &b));
-        assert!(!collide(Path::new("/dev/null"), Path::new("/dev/null")));
+        assert!(same_place(&a, &b));
+        assert!(!same_place(Path::new("/dev/null"), Path::new("/dev/null")));
         for name in ["0.pcap", "16777215.pcap", "other.pcap", "x/3.pcap"] {
             assert!(is_targets(Path::new(name)), "{name}");
         }

@@ -8,9 +8,7 @@ use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use portcullis::io::SinkError;
-
-use super::places::place;
+use portcullis::io::{SinkError, place};
 
 /// A file that is to be written, over one that may be there.
 #[derive(Debug)]

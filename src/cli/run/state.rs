@@ -6,13 +6,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use portcullis::device::Session;
-use portcullis::io::SinkError;
+use portcullis::io::{SinkError, place};
 use portcullis::map::Table;
 use portcullis::map_file::{self, state};
 use portcullis::program::Program;
 use portcullis::reason;
 
-use super::places::place;
 use super::replace::Replacement;
 use crate::cli::failure::Failure;
 

@@ -34,6 +34,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     (options.room, options.metadata, options.rewrites) = (needs.room, needs.metadata, needs.rewrites());
     live.mempool.apply(&mut options, &prepared.program, prepared.device(), live.control.is_some())?;
     options.one_lane = super::one_lane(args, &prepared.program)?;
+    dpdk::truncated(&options).iter().for_each(|warning| out::warn(&warning.to_string()));
     let mut run = dpdk::open(&options).map_err(failure)?;
     announce(&run, &options);
     let lanes = std::mem::take(&mut run.lanes);
@@ -47,6 +48,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 pub fn failure(error: DpdkError) -> Failure {
     match error {
         DpdkError::Argument { .. } => usage("--eal", &error),
+        DpdkError::SameFile { .. } => Failure::Usage(error.to_string()),
         error => Failure::Wrong(error.to_string()),
     }
 }

@@ -6,6 +6,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use portcullis::io::place;
 use portcullis::reason;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
@@ -13,7 +14,6 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 use crate::cli::failure::Failure;
 use crate::cli::out;
 use crate::cli::run::Args;
-use crate::cli::run::places::place;
 
 /// What CAP_NET_ADMIN is needed for while packets flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

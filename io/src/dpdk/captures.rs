@@ -1,0 +1,141 @@
+//! Captures that ports read and write, by what their driver is told.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::error::DpdkError;
+use super::open::Options;
+use super::pass_to::PassTo;
+use super::spec::PortSpec;
+use crate::{SourceOptions, Warning, capture, same_file, same_place};
+
+/// The driver of captures.
+const DRIVER: &str = "net_pcap";
+
+/// The captures that a port is told to read (`rx_pcap`) or to write (`tx_pcap`): one for each queue.
+pub(super) fn files(port: &PortSpec, key: &str) -> Vec<PathBuf> {
+    match port {
+        PortSpec::Made(text) if port.driver() == Some(DRIVER) => {
+            let values = text.split(',').filter_map(|argument| argument.strip_prefix(key)?.strip_prefix('='));
+            values.map(PathBuf::from).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// All ports of a run, each once, with those that `--vdev` names.
+fn ports(options: &Options) -> Vec<PortSpec> {
+    let named =
+        options.eal.iter().enumerate().filter_map(|(index, argument)| match argument.strip_prefix("--vdev")? {
+            "" => options.eal.get(index + 1)?.parse().ok(),
+            value => value.strip_prefix('=')?.parse().ok(),
+        });
+    let pass_to = match &options.pass_to {
+        Some(PassTo::Port(port)) => Some(port),
+        _ => None,
+    };
+    let redirect = options.redirect.iter().map(|(_, port)| port);
+    let ports = named.chain(options.ports.iter().chain(redirect).chain(pass_to).cloned());
+    // What is named again is the port that it was the first time.
+    let mut known = BTreeSet::new();
+    ports.filter(|port| known.insert(port.to_string())).collect()
+}
+
+/// Refuses captures that would wipe out one that is read, or each other. Nothing is open yet.
+pub(super) fn check(options: &Options) -> Result<(), DpdkError> {
+    // `-` is what the C library takes it for.
+    let named = |path: PathBuf, stream: &str| if path == Path::new("-") { stream.into() } else { path };
+    let ports = ports(options);
+    let of = |key: &'static str, stream: &'static str| {
+        ports.iter().flat_map(move |port| files(port, key).into_iter().map(move |file| (port, named(file, stream))))
+    };
+    let mut written: Vec<(&PortSpec, PathBuf)> = Vec::new();
+    for (port, file) in of("tx_pcap", "/dev/stdout") {
+        let refused = |other: &PortSpec, does| {
+            let (port, file, other) = (port.to_string(), file.clone(), other.to_string());
+            Err(DpdkError::SameFile { port, file, other, does })
+        };
+        if let Some((other, _)) = of("rx_pcap", "/dev/stdin").find(|(_, read)| same_file(read, &file)) {
+            return refused(other, "reads");
+        }
+        if let Some((other, _)) = written.iter().find(|(_, other)| same_place(other, &file)) {
+            return refused(other, "writes");
+        }
+        written.push((port, file));
+    }
+    Ok(())
+}
+
+/// Captures that ports are to read and that end inside a packet, of which DPDK does not tell. Each is read once for it.
+pub fn truncated(options: &Options) -> Vec<Warning> {
+    let mut found = Vec::new();
+    for port in ports(options) {
+        for file in files(&port, "rx_pcap").into_iter().take(options.queues.max(1).into()) {
+            // What is read from a pipe is gone; and what cannot be read the driver says.
+            let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
+            let Some(name) = file.to_str().filter(|_| is_file) else { continue };
+            let options = SourceOptions { metadata: false, ..SourceOptions::default() };
+            let Ok(mut source) = capture::open(name, &options) else { continue };
+            while let Ok(Some(batch)) = source.next_batch() {
+                drop(batch);
+            }
+            let warnings = source.take_warnings();
+            found.extend(warnings.into_iter().filter(|warning| matches!(warning, Warning::Truncated { .. })));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// These ports; what passes goes to the last one.
+    fn options(ports: &[String]) -> Options {
+        let (last, first) = ports.split_last().unwrap();
+        let first = first.iter().map(|port| port.parse().unwrap()).collect();
+        Options { pass_to: Some(last.parse().unwrap()), ..Options::of(first) }
+    }
+
+    #[test]
+    fn captures_are_those_of_the_driver_of_captures() {
+        let of = |port: &str, key| files(&port.parse().unwrap(), key);
+        let port = "net_pcap0,rx_pcap=in.pcap,tx_pcap=a.pcap,tx_pcap=b.pcap";
+        assert_eq!(of(port, "rx_pcap"), [Path::new("in.pcap")]);
+        assert_eq!(of(port, "tx_pcap"), [Path::new("a.pcap"), Path::new("b.pcap")]);
+        assert!(of("net_ring0,tx_pcap=x", "tx_pcap").is_empty());
+    }
+
+    #[test]
+    fn no_capture_is_written_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        std::fs::write(at("in.pcap"), "x").unwrap();
+        std::fs::hard_link(at("in.pcap"), at("link.pcap")).unwrap();
+        let port = |number: u8, read: &str, write: &str| {
+            format!("net_pcap{number},rx_pcap={},tx_pcap={}", at(read), at(write))
+        };
+        for (ports, said) in [
+            ([port(0, "in.pcap", "a.pcap"), port(1, "in.pcap", "b.pcap")], None),
+            ([port(0, "in.pcap", "in.pcap"), port(1, "in.pcap", "b.pcap")], Some("net_pcap0 reads")),
+            ([port(0, "in.pcap", "a.pcap"), port(1, "none.pcap", "link.pcap")], Some("net_pcap0 reads")),
+            ([port(0, "none.pcap", "a.pcap"), port(1, "in.pcap", "./a.pcap")], Some("net_pcap0 writes")),
+            ([port(0, "in.pcap", "a.pcap"), port(0, "in.pcap", "a.pcap")], None),
+            ([port(0, "in.pcap", "/dev/null"), port(1, "in.pcap", "/dev/null")], None),
+        ] {
+            let checked = check(&options(&ports)).map_err(|error| error.to_string());
+            match said {
+                None => assert_eq!(checked, Ok(()), "{ports:?}"),
+                Some(said) => assert!(checked.unwrap_err().contains(said), "{ports:?}"),
+            }
+        }
+        // DPDK makes some for itself.
+        for eal in [
+            vec!["--vdev".to_owned(), port(7, "in.pcap", "a.pcap")],
+            vec![format!("--vdev={}", port(7, "in.pcap", "a.pcap"))],
+        ] {
+            let options = Options { eal, ..options(&[port(0, "in.pcap", "a.pcap"), "net_null0".to_owned()]) };
+            assert!(check(&options).unwrap_err().to_string().contains("net_pcap7 writes"));
+        }
+    }
+}
