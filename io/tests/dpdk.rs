@@ -6,9 +6,9 @@ mod support;
 use std::path::Path;
 use std::time::Instant;
 
-use portcullis_core::packet::{Action, Descriptor};
-use portcullis_io::dpdk::{DpdkError, Options, PassTo, open};
-use portcullis_io::live::Loss;
+use portcullis_core::packet::{Action, Descriptor, Room};
+use portcullis_io::dpdk::{Dpdk, DpdkError, Options, PassTo, open};
+use portcullis_io::live::{Carried, Loss};
 use support::{SOON, capture, drive, drive_ahead, drive_run, end, numbered, options, packets, redirect, turn};
 
 #[test]
@@ -173,6 +173,69 @@ fn what_nobody_receives_comes_home_in_the_end() {
     run.stop();
     let ended = drive_run(run, 1000, |_, batch| vec![Action::Pass as u32; batch.len()]);
     assert_eq!((ended.of(Action::Pass), ended.carried[0].from_stack), (1000, 0));
+}
+
+/// Has all packets of a run with one lane pass, until so many came back, or were lost on their way.
+fn pass_and_come_back(options: &Options, count: u64) -> Carried {
+    let mut run = open(options).unwrap_or_else(|error| panic!("{error}"));
+    let begun = Instant::now();
+    let came = |run: &Dpdk| {
+        let carried = run.lanes[0].executor.carried();
+        carried.from_stack + carried.from_stack_lost
+    };
+    while came(&run) < count {
+        assert!(begun.elapsed() < SOON, "{:?}", run.lanes[0].executor.carried());
+        turn(&mut run.lanes[0], |batch| vec![Action::Pass as u32; batch.len()]);
+        run.lanes[0].executor.tend().unwrap();
+    }
+    let carried = *run.lanes[0].executor.carried();
+    end(run);
+    carried
+}
+
+#[test]
+fn what_comes_back_goes_out_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let sent = numbered((0..600).map(|number| 60 + number * 3));
+    capture(&file("in.pcap"), &sent);
+    // In two pieces, or in one.
+    for (number, split) in [Some(64), None].into_iter().enumerate() {
+        let out = file(&format!("out{number}.pcap"));
+        let port = format!("net_pcap{},rx_pcap={},tx_pcap={}", 21 + number, file("in.pcap").display(), out.display());
+        let ring = format!("net_ring{}", 6 + number);
+        let options = Options { split, room: Room::None, pass_to: Some(ring.parse().unwrap()), ..options(&[&port]) };
+        let carried = pass_and_come_back(&options, 600);
+        assert_eq!((carried.of(Action::Pass), carried.from_stack, carried.from_stack_lost), (600, 600, 0));
+        assert_eq!(packets(&out), sent);
+    }
+}
+
+#[test]
+fn what_comes_back_and_makes_no_sense_is_counted() {
+    // That driver says of all its packets that they are longer than their buffers.
+    for (number, split) in [Some(64), None].into_iter().enumerate() {
+        let null = format!("net_null{},size=9000", 5 + number);
+        let port = format!("net_ring{}", 8 + number);
+        let options = Options { split, room: Room::None, pass_to: Some(null.parse().unwrap()), ..options(&[&port]) };
+        let carried = pass_and_come_back(&options, 100);
+        assert!(carried.from_stack == 0 && carried.from_stack_lost >= 100, "{carried:?}");
+    }
+}
+
+#[test]
+fn what_came_back_and_has_not_left_in_the_end_is_counted() {
+    // So many have room in the ring, as nobody receives from it; others wait.
+    let options = Options { pass_to: Some("net_null7".parse().unwrap()), ..options(&["net_ring10"]) };
+    let mut run = open(&options).unwrap_or_else(|error| panic!("{error}"));
+    let executor = &mut run.lanes[0].executor;
+    for _ in 0..20 {
+        executor.tend().unwrap();
+    }
+    executor.finish().unwrap();
+    let carried = executor.carried();
+    assert_eq!((carried.from_stack, carried.from_stack_lost), (1023, 1));
+    end(run);
 }
 
 #[test]

@@ -41,6 +41,19 @@ int pc_add(struct rte_mbuf *mbuf, struct rte_mbuf *behind)
 	return rte_pktmbuf_chain(mbuf, behind);
 }
 
+int pc_is_whole(const struct rte_mbuf *mbuf)
+{
+	uint32_t length = mbuf->pkt_len;
+	uint64_t there = 0;
+
+	for (; mbuf != NULL; mbuf = mbuf->next) {
+		if ((uint32_t)mbuf->data_off + mbuf->data_len > mbuf->buf_len)
+			return 0;
+		there += mbuf->data_len;
+	}
+	return there == length;
+}
+
 /* Has the bytes of a packet that are behind its head be in a buffer of their own. */
 static bool split_whole(struct rte_mbuf *mbuf, struct pc_split split)
 {

@@ -31,6 +31,9 @@ int pc_split_queue(uint16_t port, uint16_t queue, uint16_t ring, unsigned int no
 uint16_t pc_receive_split(uint16_t port, uint16_t queue, struct pc_memory memory, struct pc_split split, struct rte_mbuf **mbufs,
 			  struct pc_lies *lies, uint16_t most, uint64_t *bytes, uint16_t *elsewhere);
 
+/* Whether a packet's pieces are as long as it says, and lie in their buffers: not 0 then. */
+int pc_is_whole(const struct rte_mbuf *mbuf);
+
 /* Adds what is in one piece, or more, to the end of a packet: 0, or a negative error for more pieces than there may be. */
 int pc_add(struct rte_mbuf *mbuf, struct rte_mbuf *behind);
 

@@ -256,6 +256,9 @@ impl Executor for DpdkExecutor {
     }
 
     fn finish(&mut self) -> Result<(), LiveError> {
+        if let Some(way) = &mut self.from_stack {
+            way.finish(&mut self.carried);
+        }
         self.count_dropped();
         Ok(())
     }

@@ -131,6 +131,8 @@ pub struct Carried {
     pub checksums: u64,
     /// Packets that came from where those go that pass, and went out unfiltered. They are in no other count.
     pub from_stack: u64,
+    /// Packets that came from there and were lost: they made no sense, or had not left in the end. They are in no other count.
+    pub from_stack_lost: u64,
 }
 
 impl Carried {

@@ -149,7 +149,7 @@ fn each(to: &mut Snapshot, from: &Snapshot, mut with: impl FnMut(&mut u64, u64))
     with(checksums, from.received.checksums);
     with(dropped_by_kernel, from.received.dropped_by_kernel);
     with(refused, from.received.refused);
-    let Carried { packets, bytes, losses, checksums, from_stack } = &mut to.carried;
+    let Carried { packets, bytes, losses, checksums, from_stack, from_stack_lost } = &mut to.carried;
     for action in Action::ALL.map(|action| action as usize) {
         with(&mut packets[action], from.carried.packets[action]);
         with(&mut bytes[action], from.carried.bytes[action]);
@@ -160,6 +160,7 @@ fn each(to: &mut Snapshot, from: &Snapshot, mut with: impl FnMut(&mut u64, u64))
     }
     with(checksums, from.carried.checksums);
     with(from_stack, from.carried.from_stack);
+    with(from_stack_lost, from.carried.from_stack_lost);
     with(&mut to.batches, from.batches);
     with(&mut to.relieved, from.relieved);
 }

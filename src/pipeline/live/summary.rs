@@ -111,8 +111,10 @@ pub struct Summary {
     pub lost: BTreeMap<String, u64>,
     /// Checksums that senders had left to their network cards, and that were completed.
     pub checksums_completed: u64,
-    /// Packets that the kernel sent where those go that pass (`--pass-to`), and that went out unfiltered. They are in no other count.
+    /// Packets that came from where those go that pass (`--pass-to`), and that went out unfiltered. They are in no other count.
     pub from_stack: u64,
+    /// Packets that came from there and were lost: they made no sense, or had not left in the end. They are in no other count.
+    pub from_stack_lost: u64,
     /// Batches that the device has been through with.
     pub batches: u64,
     /// Packets that the CPU filtered, since the device had all the batches that it takes.
@@ -232,6 +234,7 @@ impl Summary {
             lost: Loss::ALL.map(|loss| (loss.name().to_owned(), of.carried.losses.of(loss))).into(),
             checksums_completed: of.received.checksums + of.carried.checksums,
             from_stack: of.carried.from_stack,
+            from_stack_lost: of.carried.from_stack_lost,
             batches: of.batches,
             judged_by_cpu: of.relieved,
             batch_mean: if of.batches > 0 { of.judged() as f64 / of.batches as f64 } else { 0.0 },
@@ -281,6 +284,7 @@ mod tests {
                 losses,
                 checksums: 6 * k,
                 from_stack: 17 * k,
+                from_stack_lost: 19 * k,
             },
             verdicts: [0, 100 * k, 500 * k, 207 * k, 93 * k],
             batches: 10 * k,
@@ -309,7 +313,10 @@ mod tests {
             (7000, 2000, 0)
         );
         assert_eq!((summary.verdicts(Action::Tx), summary.carried_out["tx"]), (207_000, 200_000));
-        assert_eq!((summary.checksums_completed, summary.from_stack), (11_000, 17_000));
+        assert_eq!(
+            (summary.checksums_completed, summary.from_stack, summary.from_stack_lost),
+            (11_000, 17_000, 19_000)
+        );
         let near = |is: f64, want: f64| assert!((is / want - 1.0).abs() < 0.001, "{is} is not {want}");
         near(summary.latency_us.p50, 5.0);
         near(summary.latency_us.p99, 5.0);

@@ -94,7 +94,8 @@ pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>) -> String 
         ("not received", sum.refused, "too long, or made no sense"),
         ("checksums completed", sum.checksums_completed, ""),
         ("put together", sum.put_together, ""),
-        ("from the kernel", sum.from_stack, "sent where packets pass to, and not filtered"),
+        ("past the filter", sum.from_stack, "came from where packets pass to"),
+        ("lost past the filter", sum.from_stack_lost, "made no sense, or had not left at the end"),
         ("judged by the CPU", sum.judged_by_cpu, "the device had all the batches that it takes"),
     ];
     for (name, count, remark) in rare {

@@ -145,8 +145,10 @@ impl Collector for Run {
         self.of_lanes(to, ("completed_checksums", None), help, |lane| {
             lane.received.checksums + lane.carried.checksums
         })?;
-        let help = "Packets that the kernel sent where those go that pass, and that went out unfiltered";
+        let help = "Packets that came from where those go that pass, and that went out unfiltered";
         self.of_lanes(to, ("from_stack_packets", None), help, |lane| lane.carried.from_stack)?;
+        let help = "Packets that came from where those go that pass, and that were lost";
+        self.of_lanes(to, ("from_stack_lost_packets", None), help, |lane| lane.carried.from_stack_lost)?;
 
         let actions = Action::ALL.map(|action| (action.name(), action as usize));
         let verdict = ("verdict", &actions[..]);
