@@ -223,7 +223,8 @@ impl Gatherer<'_> {
                 self.stats.gathered(batch.len());
                 return Ok(Next::Batch(batch, Begun { first, taken }));
             }
-            Look::Nothing if self.end.has_settled(stopped) => return Ok(Next::End),
+            // Where it has no memory now, what came before waits for what is on its way.
+            Look::Nothing if self.end.has_settled(stopped) && !self.receiver.is_full() => return Ok(Next::End),
             _ if !idle => {}
             Look::Until(until) => self.batcher.wait(self.receiver, until)?,
             Look::Nothing => self.receiver.wait(if stopped || busy() { SOON } else { PATIENCE })?,

@@ -25,6 +25,8 @@ enum Script {
     Pause,
     /// There is nothing this once.
     Nothing,
+    /// There is no memory for what is there, for so many milliseconds.
+    Full(usize),
     /// Nothing comes any more, however long one waits, and if it did there would be room for so many.
     Quiet(usize),
     /// Somebody wants an end.
@@ -78,6 +80,15 @@ impl Receiver for Scripted {
                 self.script.pop_front();
                 0
             }
+            Some(Script::Full(left)) => {
+                thread::sleep(Duration::from_millis(1));
+                *left -= 1;
+                if *left == 0 {
+                    self.script.pop_front();
+                    return self.receive(most);
+                }
+                0
+            }
             Some(Script::Order(..)) => {
                 if let Some(Script::Order(mailbox, order)) = self.script.pop_front() {
                     mailbox.put(order);
@@ -110,7 +121,7 @@ impl Receiver for Scripted {
     }
 
     fn is_full(&self) -> bool {
-        self.gathered.len() == self.room
+        self.gathered.len() == self.room || matches!(self.script.front(), Some(Script::Full(_)))
     }
 
     fn close(&mut self) -> Option<Batch> {
@@ -349,6 +360,18 @@ fn a_batch_is_closed_when_there_is_no_memory_for_more() {
             run(vec![script], dispatch, Closing::at(100_000, Duration::from_secs(3600)), &stop, None)
         });
         assert_eq!(ran.sizes(0), [1000, 1000, 500], "{dispatch}");
+    }
+}
+
+#[test]
+fn what_there_is_no_memory_for_comes_before_the_end() {
+    for dispatch in BOTH {
+        let stop = CancelToken::new();
+        // Longer than an end waits where nothing is left.
+        let script = vec![Script::Packets(3), Script::Stop(stop.clone()), Script::Full(80), Script::Packets(4)];
+        let ran = run(vec![script], dispatch, Closing::at(100, Duration::ZERO), &stop, None);
+        assert!(ran.error.is_none(), "{:?}", ran.error);
+        assert_eq!(ran.sizes(0), [3, 4], "{dispatch}");
     }
 }
 
