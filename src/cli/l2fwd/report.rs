@@ -168,14 +168,14 @@ impl Numbers {
         self
     }
 
-    /// Packets that were lost on their way from port to port.
-    fn dropped(&self) -> u64 {
-        Loss::ALL.into_iter().map(|loss| self.summary.lost(loss)).sum()
+    /// Packets that the port gave.
+    fn came(&self) -> u64 {
+        self.summary.packets + self.summary.refused
     }
 
-    /// Packets that did not come so far.
-    fn not_received(&self) -> u64 {
-        self.summary.dropped_by_kernel + self.summary.refused
+    /// Packets that were lost on their way from port to port, those included of which nothing could be made.
+    fn dropped(&self) -> u64 {
+        self.summary.refused + Loss::ALL.into_iter().map(|loss| self.summary.lost(loss)).sum::<u64>()
     }
 
     fn remark(&self) -> String {
@@ -184,7 +184,7 @@ impl Numbers {
             let (taken, warm_up) = (out::grouped(self.taken), out::grouped(self.warm_up));
             remarks.push(format!("nothing measured: {taken} packets came, and the warm-up takes {warm_up}"));
         } else if self.through.is_none() {
-            let why = if self.summary.packets == 0 { "no packets came" } else { "no burst was through" };
+            let why = if self.came() == 0 { "no packets came" } else { "no burst was through" };
             remarks.push(format!("nothing measured: {why}"));
         }
         if self.ended == Ended::Interrupted {
@@ -226,9 +226,9 @@ impl Row {
         };
         let rates = |of: fn(&Through) -> f64| ran.through.as_ref().map_or("-".to_owned(), |it| three(of(it)));
         cells.extend([rates(|it| it.mpps), rates(|it| it.gbps), rates(|it| it.gbps_wire)]);
-        let Summary { packets, packets_out, batches, batch_mean, .. } = ran.summary;
+        let Summary { packets_out, dropped_by_kernel, batches, batch_mean, .. } = ran.summary;
         let filtered = ran.summary.carried_out.get(Action::Drop.name()).copied().unwrap_or_default();
-        cells.extend([packets, packets_out, filtered, ran.dropped(), ran.not_received()].map(out::grouped));
+        cells.extend([ran.came(), packets_out, filtered, ran.dropped(), dropped_by_kernel].map(out::grouped));
         let Latency { p50, p90, p99, p99_9, max } = ran.summary.latency_us;
         let is_known = ran.summary.batches > 0 && ran.is_warm;
         cells.extend([p50, p90, p99, p99_9, max].map(|us| if is_known { format!("{us:.1}") } else { "-".into() }));
@@ -335,6 +335,20 @@ mod tests {
         assert!(cells[19].contains("12 packets") && cells[19].contains("1 000"), "{cells:?}");
         let lacking = Row::not_run(mode, "the device has no graph".into()).cells();
         assert_eq!((lacking.len(), lacking[19].as_str()), (HEAD.len(), "the device has no graph"));
+    }
+
+    #[test]
+    fn what_came_is_what_went_out_was_filtered_or_dropped() {
+        let mut of = Snapshot::default();
+        (of.received.packets, of.received.refused, of.received.dropped_by_kernel) = (10, 5, 3000);
+        (of.carried.packets[Action::Tx as usize], of.carried.packets[Action::Drop as usize]) = (4, 2);
+        of.carried.losses.add(Loss::NoRoom, 3);
+        of.carried.losses.add(Loss::Overload, 1);
+        let summary = Summary::new(&of, Duration::from_secs(1));
+        let mode = Mode { workload: Workload::Cpu, mempool: Mempool::Host, burst: 64 };
+        let row = Row { ran: Some(Numbers { is_warm: true, summary, ..Numbers::default() }), ..Row::new(mode) };
+        // In, out, filtered, dropped and missed.
+        assert_eq!(row.cells()[7..12], ["15", "4", "2", "9", "3 000"].map(str::to_owned));
     }
 
     #[test]
