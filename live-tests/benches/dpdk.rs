@@ -107,6 +107,7 @@ fn port() -> Dpdk {
         packets: Options::PACKETS,
         mempool: Mempool::Host,
         split: None,
+        later: 0,
         items: Options::ITEMS,
     };
     open(&options).unwrap_or_else(|error| panic!("{error}"))

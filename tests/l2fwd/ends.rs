@@ -133,6 +133,29 @@ fn a_ctrl_c_ends_what_is_measured_and_tells_what_there_is() {
 }
 
 #[test]
+fn what_one_mode_has_no_memory_for_is_no_end_of_the_others() {
+    // DPDK begins with memory for all of them, whichever is first.
+    let limits = ["--warm-up", "0", "--packets", "20000", "--pipelines", "8", "--workload", "none,inline"];
+    let rows = measure("net_null0", &[&limits[..], &["--burst", "64,4096,8192"]].concat());
+    assert!(rows.iter().all(|row| number(&row["ran"]["packets"]) > 0), "{rows:?}");
+    assert_eq!(rows.len(), 6);
+    // Where somebody says how much it is to have, what does not fit is a row with the reason, be it the first one.
+    for bursts in ["8192,64", "64,8192"] {
+        let limits =
+            ["--eal", "--no-huge -m 128", "--warm-up", "0", "--packets", "20000", "--workload", "none", "--json"];
+        let ran = run(["--dpdk", "net_null0", "--burst", bursts].iter().chain(&limits));
+        let rows = ran.rows();
+        assert_eq!((ran.code, rows.len()), (Some(0), 2), "{ran:?}");
+        for row in &rows {
+            match number(&row["burst"]) {
+                64 => assert!(number(&row["ran"]["packets"]) > 0, "{row}"),
+                _ => assert!(row["not_run"].as_str().is_some_and(|why| why.contains("no memory for")), "{row}"),
+            }
+        }
+    }
+}
+
+#[test]
 fn a_device_that_takes_long_is_no_end_of_what_comes() {
     let place = Place::new();
     // More than wait for the device, or are taken in the time that there is for it in the end.

@@ -44,6 +44,9 @@ pub struct Options {
     pub rewrites: bool,
     /// Packets for each queue, at least 64: a driver's rings have up to 2,048 of them, and the rest are in batches.
     pub packets: u32,
+    /// Packets for each queue that DPDK is to have memory for at least when it begins, which it does once: for runs of this process that
+    /// come later.
+    pub later: u32,
     /// Where packets' buffers are.
     pub mempool: Mempool,
     /// Header split: so many bytes of a packet come into the host's memory, and the rest where `mempool` says.
@@ -72,6 +75,7 @@ impl Options {
             metadata: false,
             rewrites: false,
             packets: Options::PACKETS,
+            later: 0,
             mempool: Mempool::Host,
             split: None,
             items: Options::ITEMS,
@@ -141,10 +145,11 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
     let queues = options.queues.max(1);
     let count = options.ports.len() * usize::from(queues);
     let lanes = if options.one_lane { 1 } else { count };
-    let packets = |ports: usize| (count * options.packets as usize + ports * lanes * usize::from(RING)).max(1024);
+    let needed = |each: u32, ports: usize| (count * each as usize + ports * lanes * usize::from(RING)).max(1024);
+    let packets = |ports| needed(options.packets, ports);
     let eal = Eal::start(&EalOptions {
         arguments: options.eal.clone(),
-        memory: Memory::bytes(packets(all().count() + 1)),
+        memory: Memory::bytes(needed(options.packets.max(options.later), all().count() + 1)),
         card: all().find(|port| matches!(port, PortSpec::Card(_))).map(ToString::to_string),
         finds_cards: all().any(|port| matches!(port, PortSpec::Number(_)))
             || matches!(options.mempool.gpu(), Some(GpuSpec::Found { .. })),

@@ -24,6 +24,7 @@ pub fn options(ports: &[&str]) -> Options {
         room: Room::Both,
         metadata: true,
         rewrites: false,
+        later: 0,
         packets: 4096,
         mempool: Mempool::Host,
         split: None,

@@ -1,5 +1,6 @@
 //! One mode after the other.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use portcullis::device::{CancelToken, Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, MAX_WORK, Session};
-use portcullis::io::dpdk::{self, Options, PortInfo};
+use portcullis::io::dpdk::{self, DpdkError, Options, PortInfo};
 use portcullis::io::live::Lane;
 use portcullis::lang::{Source, wgsl};
 use portcullis::pipeline::Event;
@@ -95,6 +96,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         queues: args.pipelines,
         eal: ports::eal(args.eal.as_deref())?,
         split: args.header_split,
+        // What ports leave in DPDK's memory may be in the middle of what a mode had, so that one which needs more needs it elsewhere.
+        later: modes.iter().map(|mode| packets(args, *mode)).collect::<BTreeSet<_>>().into_iter().sum(),
         ..Options::of(given)
     };
     let gpu = match &args.gpu {
@@ -148,7 +151,7 @@ impl Common<'_> {
     fn measure(&self, mode: Mode, report: &mut Report) -> Result<Row, Refused> {
         let (worker, dispatch) = self.worker(mode.workload)?;
         let burst = usize::from(mode.burst);
-        let packets = self.args.frames.unwrap_or(PACKETS.max((8 * burst as u32).next_power_of_two()));
+        let packets = packets(self.args, mode);
         let mut options = Options { packets, ..self.options.clone() };
         if worker.is_some() {
             let needs = Needs::of(&self.program, false);
@@ -173,9 +176,14 @@ impl Common<'_> {
         let lanes = if options.one_lane { 1 } else { options.ports.len() * usize::from(options.queues) };
         let mut sessions = (0..lanes).map(|_| self.session(&worker)).collect::<Result<Vec<_>, _>>()?;
 
-        let mut run = dpdk::open(&options).map_err(|error| match mode.mempool {
-            plan::Mempool::Host if options.split.is_none() => Refused::Failed(ports::failure(error)),
-            // Without them there may be others.
+        let mut run = dpdk::open(&options).map_err(|error| match (mode.mempool, &error) {
+            // Another mode may need less memory.
+            (_, DpdkError::Pool { .. } | DpdkError::TooMuchMemory { .. }) => Refused::Lacking(error.to_string()),
+            // There is nothing about this one that the first had not.
+            (plan::Mempool::Host, _) if options.split.is_none() && !report.has_run() => {
+                Refused::Failed(ports::failure(error))
+            }
+            // Without a GPU's memory there may be others.
             _ => Refused::Lacking(error.to_string()),
         })?;
         report.opened(&run.info);
@@ -347,6 +355,11 @@ fn out_of_reach(lanes: &[Lane], device: &DeviceInfo) -> Option<String> {
             "{id} does not reach packets in the memory of {owner}; `--header-split` gives it the first bytes of each"
         )
     })
+}
+
+/// Packets that each pipeline of a mode has memory for.
+fn packets(args: &Args, mode: Mode) -> u32 {
+    args.frames.unwrap_or(PACKETS.max((8 * u32::from(mode.burst)).next_power_of_two()))
 }
 
 /// What becomes of packets for which a pipeline has no time. There is memory for those that wait beside a ring's, the burst that

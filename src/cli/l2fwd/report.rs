@@ -282,6 +282,11 @@ impl Report {
         self.ports = info.iter().map(port).collect();
     }
 
+    /// Whether a mode has been measured.
+    pub fn has_run(&self) -> bool {
+        self.rows.iter().any(|row| row.ran.is_some())
+    }
+
     /// One line of JSON, its end included.
     pub fn json(&self) -> String {
         serde_json::to_string(self).expect("numbers and texts, with texts for keys") + "\n"
