@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Error;
 use std::path::Path;
 
-use super::eal::version;
+use super::eal::{release, version};
 use super::spec::PortSpec;
 
 /// Where the kernel lists what is at the PCI bus.
@@ -80,11 +80,7 @@ pub(super) fn package(driver: &str) -> String {
 /// The number that libraries of a release have in their names: 23 of `DPDK 22.11.11` and of `DPDK 23.07.0`. It counts up with each
 /// November's (doc/guides/contributing/abi_policy.rst).
 fn interface(version: &str) -> String {
-    let mut numbers = version.trim_start_matches(|c: char| !c.is_ascii_digit()).split('.').map(str::parse::<u32>);
-    match (numbers.next(), numbers.next()) {
-        (Some(Ok(year)), Some(Ok(month))) => (year + u32::from(month >= 11)).to_string(),
-        _ => String::new(),
-    }
+    release(version).map_or_else(String::new, |(year, month)| (year + u32::from(month >= 11)).to_string())
 }
 
 /// What to do about a network card that DPDK does not get.

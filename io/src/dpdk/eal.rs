@@ -74,6 +74,13 @@ pub fn version() -> String {
     unsafe { CStr::from_ptr(sys::rte_version()) }.to_string_lossy().into_owned()
 }
 
+/// The year and the month of a release, as it calls itself: `DPDK 22.11.11`.
+pub(super) fn release(version: &str) -> Option<(u32, u32)> {
+    let number = version.trim_start_matches(|c: char| !c.is_ascii_digit());
+    let mut parts = number.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}
+
 fn begin(arguments: Vec<String>) -> Result<Eal, DpdkError> {
     let failed = |error, said: Vec<String>| {
         let hint = advice::begin(&said);

@@ -265,7 +265,7 @@ impl Part {
                 // SAFETY: there are so many bytes, as long as their owner is there.
                 let shown = unsafe { Registered::new(gpu, start, allocated, owner) }?;
                 let address = shown.address();
-                let device = gpu.info().shown.clone().map(|device| DeviceView { device, address });
+                let device = gpu.info().properties.shown.clone().map(|device| DeviceView { device, address });
                 (Box::new(shown), device, address.wrapping_sub(start.as_ptr() as u64) as isize)
             }
         };
@@ -344,7 +344,7 @@ impl Memory {
             (None, _) => (Memory::with_long(packets, |long| Part::on_host(eal, packets, long, place.gpu()))?, None),
             (Some(head), _) => {
                 let rest = match place {
-                    Place::Gpu(gpu) => Part::on_gpu(eal, packets, *LONG.start(), gpu, writers)?,
+                    Place::Gpu(gpu) => Part::on_gpu(eal, packets, 0, gpu, writers)?,
                     _ => Part::on_host(eal, packets, 0, None)?,
                 };
                 (Part::on_host(eal, packets, 0, place.gpu())?, Some((head, rest)))

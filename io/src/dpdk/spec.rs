@@ -68,7 +68,7 @@ impl FromStr for PortSpec {
 }
 
 /// The address of a card, `0000:03:00.0` or `03:00.0` (`rte_pci_addr_parse`), as DPDK calls its port (`rte_pci_device_name`).
-fn pci(text: &str) -> Option<String> {
+pub(super) fn pci(text: &str) -> Option<String> {
     let (rest, function) = text.rsplit_once('.')?;
     let hex = |text: &str, most: usize| {
         let is_hex = (1..=most).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit());

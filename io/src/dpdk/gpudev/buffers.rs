@@ -51,7 +51,7 @@ unsafe impl Sync for Known {}
 impl Known {
     fn new(eal: &Eal, gpu: &Gpu, start: NonNull<u8>, len: usize) -> Result<Known, DpdkError> {
         // Where the processor has it, the system has put it to one of its own pages.
-        let page = gpu.info().page.min(1 << (start.as_ptr() as usize).trailing_zeros());
+        let page = gpu.info().properties.page.min(1 << (start.as_ptr() as usize).trailing_zeros());
         // SAFETY: there are so many bytes from there on; of what they are called to cards, nothing is said.
         let result = unsafe { sys::rte_extmem_register(start.as_ptr().cast(), len, std::ptr::null_mut(), 0, page) };
         if result != 0 {
@@ -117,7 +117,7 @@ impl Buffers {
 
     /// Whether the processor reads and writes where ports' drivers have packets.
     pub fn is_on_host(&self) -> bool {
-        self.view.is_some() || self.memory.gpu().info().device.is_none()
+        self.view.is_some() || self.memory.gpu().info().properties.device.is_none()
     }
 
     /// What cards call the first byte. Where they know the addresses that the program does, they are told the GPU's; elsewhere theirs is
@@ -147,7 +147,7 @@ impl Buffers {
     /// The first `len` bytes, for packets.
     pub fn span(self: &Arc<Self>, len: usize) -> Result<Arc<Span>, DpdkError> {
         let host = self.is_on_host().then_some(self.known.start);
-        let device = self.memory.gpu().info().device.clone();
+        let device = self.memory.gpu().info().properties.device.clone();
         let device = device.map(|device| DeviceView { device, address: self.memory.address() });
         // SAFETY: both views are of the same bytes, which are there as long as `self`; their contents are whatever the GPU has there.
         let span = unsafe { Span::from_views(host, device, len, self.known.len, Box::new(self.clone())) };

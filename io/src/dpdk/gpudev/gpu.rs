@@ -9,8 +9,9 @@ use portcullis_dpdk_sys as sys;
 
 use super::driver::{GpuDriver, GpuProperties, Registration};
 use super::ledger::{Holdings, Ledger};
-use crate::dpdk::eal::{Eal, version};
+use crate::dpdk::eal::{Eal, release, version};
 use crate::dpdk::error::{DpdkError, last, negative};
+use crate::dpdk::spec;
 
 /// Releases (year, month) for which the form of a driver is known (`c/gpudev.c`): the oldest and the newest.
 const KNOWN: [(u32, u32); 2] = [(22, 11), (26, 7)];
@@ -65,28 +66,20 @@ pub struct GpuInfo {
     pub name: String,
     /// Its number there.
     pub number: i16,
-    /// Whether its driver is of this process, and not DPDK's own.
-    pub is_ours: bool,
-    /// As [`GpuProperties::device`].
-    pub device: Option<String>,
-    /// As [`GpuProperties::title`].
-    pub title: Option<String>,
-    /// As [`GpuProperties::shown`].
-    pub shown: Option<String>,
-    /// Processors on it.
-    pub processors: u32,
-    /// Bytes of its memory.
-    pub memory: usize,
-    /// Bytes that pieces of its memory are multiples of.
-    pub page: usize,
-    /// The NUMA node that it is at; none where nobody knows.
-    pub node: Option<u16>,
+    /// What its driver says of it, and what sessions call it.
+    pub properties: GpuProperties,
 }
 
 impl GpuInfo {
+    /// The same, as sessions and users know it; of the rest DPDK's own driver knows best.
+    fn known_as(self, GpuProperties { device, title, shown, pci, .. }: GpuProperties) -> GpuInfo {
+        GpuInfo { properties: GpuProperties { device, title, shown, pci, ..self.properties }, ..self }
+    }
+
     /// How users know it: DPDK's name where there is no other.
     pub fn title(&self) -> &str {
-        self.title.as_ref().or(self.device.as_ref()).unwrap_or(&self.name)
+        let GpuProperties { title, device, .. } = &self.properties;
+        title.as_ref().or(device.as_ref()).unwrap_or(&self.name)
     }
 }
 
@@ -113,24 +106,15 @@ impl Gpu {
             GpuSpec::Found { number, properties } => {
                 let it = found.iter().find(|it| it.number == *number);
                 let it = it.ok_or_else(|| DpdkError::NoGpu { number: *number, found: names(&found) })?;
-                let GpuProperties { device, title, shown, .. } = properties(&it.name).unwrap_or_default();
+                let known = properties(&it.name).unwrap_or_default();
                 // One that no session knows is nobody's: its memory is no host's in any case.
-                let device = Some(device.unwrap_or_else(|| it.name.clone()));
-                Gpu { eal, info: GpuInfo { device, title, shown, ..it.clone() }, registration: None }
+                let device = Some(known.device.clone().unwrap_or_else(|| it.name.clone()));
+                Gpu { eal, info: it.clone().known_as(GpuProperties { device, ..known }), registration: None }
             }
             GpuSpec::Driver(driver) => {
                 let properties = driver.properties();
                 match found.into_iter().find(|it| properties.pci.as_deref().is_some_and(|pci| is_at(&it.name, pci))) {
-                    Some(it) => Gpu {
-                        eal,
-                        info: GpuInfo {
-                            device: properties.device,
-                            title: properties.title,
-                            shown: properties.shown,
-                            ..it
-                        },
-                        registration: None,
-                    },
+                    Some(it) => Gpu { eal, info: it.known_as(properties), registration: None },
                     None => Gpu::register(eal, driver.clone(), properties)?,
                 }
             }
@@ -158,20 +142,8 @@ impl Gpu {
             let what = "registering its driver".to_owned();
             return Err(DpdkError::Gpu { gpu: name, what, error, why: None, said: eal.said() });
         }
-        let GpuProperties { device, title, shown, processors, memory, page, node, .. } = properties;
-        let info = GpuInfo {
-            name,
-            number: id,
-            is_ours: true,
-            device,
-            title,
-            shown,
-            processors,
-            memory,
-            page: page.max(1),
-            node,
-        };
-        Ok(Gpu { eal, info, registration: Some(registration) })
+        let properties = GpuProperties { page: properties.page.max(1), ..properties };
+        Ok(Gpu { eal, info: GpuInfo { name, number: id, properties }, registration: Some(registration) })
     }
 
     /// Those that DPDK has at the moment, drivers of this process included.
@@ -302,14 +274,13 @@ fn all() -> Vec<GpuInfo> {
             found.push(GpuInfo {
                 name,
                 number,
-                is_ours: false,
-                device: None,
-                title: None,
-                shown: None,
-                processors: info.processor_count,
-                memory: info.total_memory,
-                page: if info.page_size == 0 { PAGE } else { info.page_size },
-                node: u16::try_from(info.numa_node).ok(),
+                properties: GpuProperties {
+                    processors: info.processor_count,
+                    memory: info.total_memory,
+                    page: if info.page_size == 0 { PAGE } else { info.page_size },
+                    node: u16::try_from(info.numa_node).ok(),
+                    ..GpuProperties::default()
+                },
             });
         }
         let Some(next) = number.checked_add(1) else { return found };
@@ -323,19 +294,12 @@ fn names(found: &[GpuInfo]) -> Vec<String> {
 
 /// Whether DPDK's name of a device at the PCI bus is this place: it may be without the domain.
 fn is_at(name: &str, pci: &str) -> bool {
-    let whole = |text: &str| {
-        let text = text.to_ascii_lowercase();
-        if text.matches(':').count() == 1 { format!("0000:{text}") } else { text }
-    };
-    whole(name) == whole(pci)
+    spec::pci(name).is_some_and(|place| spec::pci(pci) == Some(place))
 }
 
 /// Whether the form of a driver is known of a release: `DPDK 22.11.11`.
 fn is_known(version: &str) -> bool {
-    let number = version.trim_start_matches(|c: char| !c.is_ascii_digit());
-    let mut parts = number.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
-    let (Some(Ok(year)), Some(Ok(month))) = (parts.next(), parts.next()) else { return false };
-    (KNOWN[0]..=KNOWN[1]).contains(&(year, month))
+    release(version).is_some_and(|release| (KNOWN[0]..=KNOWN[1]).contains(&release))
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ impl GpuMemory {
     /// # Errors
     /// [`DpdkError::Gpu`], for example because it has not so much.
     pub fn new(gpu: &Arc<Gpu>, bytes: usize) -> Result<GpuMemory, DpdkError> {
-        let page = gpu.info().page;
+        let page = gpu.info().properties.page;
         let len = bytes.max(1).next_multiple_of(page);
         let what = format!("allocating {len} bytes of its memory");
         let start = gpu.alone(|| {

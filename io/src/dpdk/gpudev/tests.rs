@@ -33,11 +33,12 @@ fn nothing() -> Option<Holdings> {
 fn a_driver_of_this_process_is_one_of_dpdks_gpus_until_nobody_has_it() {
     let (first, second) = (open(software()), open(software()));
     let info = first.info().clone();
-    assert!(info.name.starts_with("portcullis_gpu_") && info.is_ours && info.name != second.info().name, "{info:?}");
+    assert!(info.name.starts_with("portcullis_gpu_") && info.name != second.info().name, "{info:?}");
     let known = |number: i16| Gpu::all(eal()).into_iter().find(|it| it.number == number);
     let seen = known(info.number).unwrap();
     // What DPDK tells is what the driver does.
-    assert_eq!((&seen.name, seen.memory, seen.page, seen.node), (&info.name, 64 << 20, PAGE, None));
+    let GpuProperties { memory, page, node, .. } = seen.properties;
+    assert_eq!((&seen.name, memory, page, node), (&info.name, 64 << 20, PAGE, None));
     drop(first);
     assert!(known(info.number).is_none_or(|it| it.name != info.name));
     assert!(known(second.info().number).is_some_and(|it| it.name == second.info().name));
@@ -62,7 +63,7 @@ fn the_host_reaches_memory_by_a_mapping() {
         let gpu = open(driver);
         let memory = Arc::new(GpuMemory::new(&gpu, PAGE).unwrap());
         let mapping = CpuMapping::new(&memory).unwrap();
-        let is_apart = gpu.info().device.is_some();
+        let is_apart = gpu.info().properties.device.is_some();
         assert_eq!(mapping.view().as_ptr() as u64 != memory.address(), is_apart);
         // SAFETY: there are so many bytes, and nobody else looks.
         let bytes = unsafe { std::slice::from_raw_parts_mut(mapping.view().as_ptr(), memory.len()) };

@@ -114,9 +114,7 @@ fn announce(run: &Dpdk, options: &Options) {
         ));
     }
     if let Some(gpu) = &run.gpu {
-        // What a driver of this process is called in DPDK, nobody needs to know.
-        let is_known = gpu.is_ours || gpu.title() == gpu.name;
-        let name = if is_known { gpu.title().to_owned() } else { format!("{} ({})", gpu.title(), gpu.name) };
+        let name = gpu.title();
         let place = match (&options.mempool, options.split) {
             (Mempool::Gpu(_), None) => "packets are in its memory".to_owned(),
             (Mempool::Gpu(_), Some(bytes)) => format!("packets' bytes from {bytes} on are in its memory"),
