@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::eal::{release, version};
 use super::spec::PortSpec;
+use crate::live::capabilities;
 
 /// Where the kernel lists what is at the PCI bus.
 const PCI: &str = "/sys/bus/pci/devices";
@@ -20,11 +21,9 @@ const CAP_IPC_LOCK: u32 = 14;
 /// Its drivers and what they are told.
 const DRIVERS: &str = "https://doc.dpdk.org/guides/nics/";
 
-/// Whether this process has a capability. Where it does not know that is left to be seen.
+/// Whether this thread has a capability.
 pub(super) fn has_capability(number: u32) -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
-    effective.is_none_or(|effective| effective >> number & 1 == 1)
+    capabilities::effective() >> number & 1 == 1
 }
 
 /// What to do where DPDK does not begin, by what it has said.

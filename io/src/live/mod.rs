@@ -11,6 +11,8 @@
 //! [companion](portcullis_core::packet::Companion), and so does the memory: a batch that is dropped anywhere gives its
 //! memory back.
 
+#[cfg(any(feature = "af-xdp", feature = "dpdk"))]
+pub(crate) mod capabilities;
 pub mod checksum;
 mod count;
 #[cfg(feature = "live")]

@@ -3,6 +3,7 @@
 use std::io;
 
 use super::sys::LoadError;
+use crate::live::capabilities;
 use crate::live::link::no_interface;
 
 /// Why a program does not run in the kernel.
@@ -121,11 +122,9 @@ const CAP_SYS_ADMIN: u64 = 1 << 21;
 const CAP_PERFMON: u64 = 1 << 38;
 const CAP_BPF: u64 = 1 << 39;
 
-/// The capabilities that AF_XDP needs and this thread has not, as proc(5) tells.
+/// The capabilities that AF_XDP needs and this thread has not.
 fn missing_capabilities() -> Vec<&'static str> {
-    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    effective.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).map_or_else(Vec::new, missing)
+    missing(capabilities::effective())
 }
 
 fn missing(effective: u64) -> Vec<&'static str> {
