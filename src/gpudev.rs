@@ -11,6 +11,7 @@ use std::sync::Arc;
 #[cfg(feature = "cuda")]
 pub use cuda::CudaDriver;
 use portcullis_core::device::DeviceInfo;
+use portcullis_io::dpdk::Mempool;
 use portcullis_io::dpdk::gpudev::{GpuProperties, GpuSpec, Software};
 
 /// Bytes that the GPU has that there is not: none of them is taken before it is used.
@@ -67,6 +68,15 @@ impl Choice {
                 device.id
             )
         })
+    }
+
+    /// Where packets' buffers are, for DPDK: in the GPU's memory, or in the host's, which it is shown.
+    ///
+    /// # Errors
+    /// As [`Choice::spec`], with the option.
+    pub fn mempool(self, in_gpu: bool) -> Result<Mempool, String> {
+        let spec = self.spec().map_err(|error| format!("--gpu {self}: {error}"))?;
+        Ok(if in_gpu { Mempool::Gpu(spec) } else { Mempool::Pinned(spec) })
     }
 
     /// The GPU, for DPDK.

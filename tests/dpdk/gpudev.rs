@@ -81,8 +81,12 @@ fn every_device_of_cudas_filters_packets_where_they_are_by_each_of_its_methods()
         let id = &device.info().id;
         for more in PLACES {
             let more = [&["--device", id, "--dispatch", method.name(), "--gpu", id], more].concat();
-            let (is, _) = Made::by_dpdk(&place, &more);
+            let (is, ran) = Made::by_dpdk(&place, &more);
             assert!(is == want, "{more:?}: {} {}", is.verdicts, want.verdicts);
+            assert_eq!(ran.json()["device"], id.as_str(), "{more:?}");
+            if more.contains(&"gpu") && !more.contains(&"--header-split") {
+                assert!(!ran.err.contains("gets a copy"), "{more:?}: {}", ran.err);
+            }
         }
     }
     // The GPU is the device's that was chosen, whatever it was named by.

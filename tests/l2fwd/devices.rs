@@ -36,12 +36,16 @@ fn every_device_swaps_every_packet_by_each_of_its_methods() {
             {
                 let packets = numbered(count);
                 place.capture("in.pcap", &packets);
-                let (port, wanted, id) = (place.port(0, "in.pcap", "out.pcap"), count.to_string(), &device.info().id);
+                let (port, wanted, id) =
+                    (place.port(0, "in.pcap", "out.pcap"), count.to_string(), device.info().id.as_str());
                 let arguments = ["--dpdk", &port, "--device", id, "--workload", method.name(), "--packets", &wanted];
                 let ran = run(arguments.iter().chain(&["--burst", burst, "--mempool", mempool, "--json"]));
                 let what = format!("{id}, {method}, {burst}, {mempool}");
                 assert_eq!(ran.code, Some(0), "{what}: {ran:?}");
-                let numbers = &ran.rows()[0]["ran"];
+                let row = &ran.rows()[0];
+                assert_eq!((&row["device"]["id"], &row["workload"]), (&(*id).into(), &method.name().into()), "{what}");
+                assert!(*mempool == "host" || row["is_copied"] == false, "{what}: {row}");
+                let numbers = &row["ran"];
                 assert_eq!(number(&numbers["packets_out"]), count as u64, "{what}: {numbers}");
                 assert!(place.packets("out.pcap") == swapped(&packets), "{what}");
             }

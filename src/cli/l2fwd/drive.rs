@@ -27,7 +27,7 @@ use crate::cli::filter::FilterArgs;
 use crate::cli::out;
 use crate::cli::run::interrupt::Interrupt;
 use crate::cli::run::live::dpdk as ports;
-use crate::cli::run::live::{Needs, drive};
+use crate::cli::run::live::{Needs, drive, mempool};
 
 /// The filter where none is given: what l2fwd-nv does.
 const MAC_SWAP: (&str, &str) = ("mac_swap", include_str!("../../../shaders/mac_swap.wgsl"));
@@ -100,10 +100,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         later: modes.iter().map(|mode| packets(args, *mode)).collect::<BTreeSet<_>>().into_iter().sum(),
         ..Options::of(given)
     };
-    let gpu = match &args.gpu {
-        Some(text) => Some(text.parse().map_err(|error| Failure::Usage(format!("--gpu {text}: {error}")))?),
-        None => None,
-    };
+    let gpu = mempool::gpu(args.gpu.as_deref())?;
     if let Some(work) = args.work.filter(|work| *work > MAX_WORK) {
         return Err(Failure::Usage(format!("--work: {work:?} is more than {MAX_WORK:?}")));
     }
@@ -162,11 +159,7 @@ impl Common<'_> {
         }
         let gpu = self.gpu(mode.mempool)?;
         if let Some(gpu) = gpu {
-            let spec = gpu.spec().map_err(|error| Refused::Lacking(format!("--gpu {gpu}: {error}")))?;
-            options.mempool = match mode.mempool {
-                plan::Mempool::Host => dpdk::Mempool::Pinned(spec),
-                plan::Mempool::Gpu => dpdk::Mempool::Gpu(spec),
-            };
+            options.mempool = gpu.mempool(mode.mempool == plan::Mempool::Gpu).map_err(Refused::Lacking)?;
             // So many bursts as memory has packets for: more would be of no use.
             options.items =
                 (2 * packets / u32::from(mode.burst)).next_power_of_two().clamp(Options::ITEMS, BURSTS as u32);

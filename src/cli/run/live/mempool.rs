@@ -5,7 +5,7 @@ use portcullis::device::DeviceInfo;
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 use portcullis::gpudev::Choice;
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
-use portcullis::io::dpdk::{self, Mempool, Options};
+use portcullis::io::dpdk::{self, Options};
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 use portcullis::program::Program;
 
@@ -28,6 +28,13 @@ pub struct MempoolArgs {
     pub header_split: Option<u16>,
 }
 
+/// The GPU that `--gpu` names.
+#[cfg(all(target_os = "linux", feature = "dpdk"))]
+pub fn gpu(text: Option<&str>) -> Result<Option<Choice>, Failure> {
+    let read = |text: &str| text.parse().map_err(|error| Failure::Usage(format!("--gpu {text}: {error}")));
+    text.map(read).transpose()
+}
+
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 impl MempoolArgs {
     /// Has a run's packets be there. `device` filters them; `any`: another filter may take over.
@@ -39,14 +46,13 @@ impl MempoolArgs {
         any: bool,
     ) -> Result<(), Failure> {
         let wrong = |option: &str, what: &str| Failure::Usage(format!("{option}: {what}"));
-        let gpu = match &self.gpu {
-            Some(text) => Some(text.parse::<Choice>().map_err(|error| wrong(&format!("--gpu {text}"), &error))?),
-            None if self.mempool == "host" => None,
-            None => Some(Choice::of_device(device).map_err(|error| wrong("--mempool gpu", &error))?),
+        let in_gpu = self.mempool == "gpu";
+        let gpu = match gpu(self.gpu.as_deref())? {
+            None if in_gpu => Some(Choice::of_device(device).map_err(|error| wrong("--mempool gpu", &error))?),
+            gpu => gpu,
         };
         if let Some(gpu) = gpu {
-            let spec = gpu.spec().map_err(|error| Failure::Wrong(format!("--gpu {gpu}: {error}")))?;
-            options.mempool = if self.mempool == "gpu" { Mempool::Gpu(spec) } else { Mempool::Pinned(spec) };
+            options.mempool = gpu.mempool(in_gpu).map_err(Failure::Wrong)?;
         }
         if let Some(bytes) = self.header_split {
             if any {

@@ -49,7 +49,7 @@ impl fmt::Display for Balance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Balance { all, free, receiving, sending, with_device, missing } = self;
         if *missing != 0 {
-            return write!(f, "{all}, of which {missing} are missing (a fault of this program; please report it)");
+            return write!(f, "{all}, of which {missing} are missing");
         }
         write!(f, "{all}, all accounted for ({free} free, {receiving} to receive into, {sending} being sent")?;
         if *with_device > 0 {
