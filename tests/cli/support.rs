@@ -12,6 +12,7 @@ pub struct Place {
 }
 
 /// What a run left behind.
+#[derive(Debug)]
 pub struct Ran {
     /// The exit code.
     pub code: i32,
@@ -90,7 +91,8 @@ impl Place {
 }
 
 impl Ran {
-    fn of(output: Output) -> Ran {
+    /// Of what a command gave.
+    pub fn of(output: Output) -> Ran {
         let ran = Ran {
             code: output.status.code().expect("it ended by itself"),
             out: String::from_utf8_lossy(&output.stdout).into_owned(),

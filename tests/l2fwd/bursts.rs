@@ -64,7 +64,7 @@ fn a_port_of_a_number_may_be_had_again() {
         let arguments = ["--eal", "--vdev net_null0,size=100", "--dpdk", "0", "--device", "cpu", "--json"];
         let modes = ["--workload", "none,inline", "--warm-up", "0", "--packets", "1000"];
         let ran = run(arguments.iter().chain(&modes));
-        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert_eq!(ran.code, 0, "{ran:?}");
         ran.rows()
     };
     let bytes: Vec<u64> = rows.iter().map(|row| number(&row["ran"]["bytes"])).collect();
@@ -88,7 +88,7 @@ fn a_burst_that_is_not_full_goes_on_after_its_time() {
         wait_until("packets go out while the program runs", SOON, written);
         signal(&child, "INT");
         let ran = Ran::of(child.wait_with_output().unwrap());
-        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert_eq!(ran.code, 0, "{ran:?}");
         let rows = ran.rows();
         assert_eq!(
             (&rows[0]["ran"]["packets_out"], &rows[0]["ran"]["ended"]),

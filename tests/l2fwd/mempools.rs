@@ -65,7 +65,7 @@ fn what_reaches_no_packets_is_said() {
         (&["--header-split", "2049"], 2, "2048"),
     ] {
         let ran = run(["--dpdk", &port, "--device", "cpu"].iter().chain(arguments));
-        assert_eq!(ran.code, Some(code), "{arguments:?}: {ran:?}");
+        assert_eq!(ran.code, code, "{arguments:?}: {ran:?}");
         assert!(ran.err.contains(part) && ran.out.is_empty(), "{arguments:?}: {ran:?}");
     }
     // Beside a memory that there is, it is a row.

@@ -8,7 +8,7 @@ fn what_a_pipeline_has_no_time_for_is_dropped_and_counted() {
     for burst in ["32", "2000"] {
         let arguments = ["--dpdk", "net_null0", "--device", "interp", "--json", "--workload", "pipelined"];
         let ran = run(arguments.iter().chain(&["--burst", burst, "--warm-up", "0", "--packets", "200000"]));
-        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert_eq!(ran.code, 0, "{ran:?}");
         let rows = ran.rows();
         let numbers = &rows[0]["ran"];
         assert_eq!((&numbers["packets"], &numbers["ended"]), (&200_000.into(), &"packets".into()), "{numbers}");
@@ -62,10 +62,10 @@ fn work_that_takes_longer_than_packets_take_to_come_drops_them() {
 fn work_is_bounded_and_some_devices_have_none() {
     let port = ["--dpdk", "net_null0", "--packets", "100", "--warm-up", "0"];
     let ran = run(port.iter().chain(&["--work", "21ms"]));
-    assert!(ran.code == Some(2) && ran.err.contains("20ms"), "{ran:?}");
+    assert!(ran.code == 2 && ran.err.contains("20ms"), "{ran:?}");
     let ran = run(port.iter().chain(&["--work", "1us", "--device", "interp"]));
-    assert!(ran.code == Some(1) && ran.err.contains("work of 1µs"), "{ran:?}");
+    assert!(ran.code == 1 && ran.err.contains("work of 1µs"), "{ran:?}");
     // Where nobody works there is none, and it is no error.
     let ran = run(port.iter().chain(&["--work", "1us", "--device", "interp", "--workload", "none"]));
-    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(ran.code, 0, "{ran:?}");
 }

@@ -1,41 +1,18 @@
 //! Running the program, and what goes in and comes out of it.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use portcullis::io::{CaptureFormat, SourceOptions, create, open};
-use portcullis::packet::Batch;
 use serde_json::Value;
-use tempfile::TempDir;
+
+use crate::program;
+pub use crate::program::{Place, Ran};
 
 /// Long enough for whatever is to happen, on a busy machine, too.
 pub const SOON: Duration = Duration::from_secs(60);
 
-/// A folder of its own for a test.
-pub struct Place(TempDir);
-
-/// What a run left behind.
-#[derive(Debug)]
-pub struct Ran {
-    /// The exit code; none where a signal ended it.
-    pub code: Option<i32>,
-    /// Standard output.
-    pub out: String,
-    /// Standard error.
-    pub err: String,
-}
-
 impl Place {
-    pub fn new() -> Place {
-        Place(tempfile::tempdir().unwrap())
-    }
-
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
     /// A port that receives what is in one capture, and writes another.
     pub fn port(&self, number: usize, from: &str, to: &str) -> String {
         let (from, to) = (self.path(from), self.path(to));
@@ -44,25 +21,14 @@ impl Place {
 
     /// Writes a capture.
     pub fn capture(&self, name: &str, packets: &[Vec<u8>]) {
-        let mut sink = create(self.path(name).to_str().unwrap(), &CaptureFormat::default()).unwrap();
-        let batch = Batch::from_packets(packets).unwrap();
-        sink.write(&batch, &(0..packets.len() as u32).collect::<Vec<_>>()).unwrap();
-        sink.finish().unwrap();
+        let packets: Vec<&[u8]> = packets.iter().map(Vec::as_slice).collect();
+        self.file(name, program::pcap(&packets));
     }
 
     /// Reads one.
     pub fn packets(&self, name: &str) -> Vec<Vec<u8>> {
-        packets(&self.path(name))
+        program::packets(&self.read(name))
     }
-}
-
-fn packets(path: &Path) -> Vec<Vec<u8>> {
-    let mut source = open(path.to_str().unwrap(), &SourceOptions::default()).unwrap();
-    let mut packets = Vec::new();
-    while let Some(batch) = source.next_batch().unwrap() {
-        packets.extend(batch.packets().map(<[u8]>::to_vec));
-    }
-    packets
 }
 
 /// Packets with addresses and a number of their own, of lengths from the shortest to the longest that Ethernet has.
@@ -97,16 +63,11 @@ pub fn run<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Ran {
 /// Runs it over one port, on the CPU, and gives JSON of all modes, of which none failed.
 pub fn measure(port: &str, arguments: &[&str]) -> Vec<Value> {
     let ran = run(["--dpdk", port, "--device", "cpu", "--json"].iter().chain(arguments));
-    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(ran.code, 0, "{ran:?}");
     ran.rows()
 }
 
 impl Ran {
-    pub fn of(output: Output) -> Ran {
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
-    }
-
     /// What the JSON on standard output has of each mode, in which every packet is accounted for.
     pub fn rows(&self) -> Vec<Value> {
         let report: Value = serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"));

@@ -3,16 +3,13 @@
 use std::sync::Arc;
 
 use portcullis::device::{Device, Dispatch, READS_IN_PLACE};
-use portcullis::devices::backends;
 use portcullis_live_tests::frames::udp;
 use portcullis_live_tests::{Namespace, PacketSocket, Suite, Veth};
 use serde_json::Value;
 
 use crate::desk::{Desk, filters_take_over_under_load};
+use crate::each_device;
 use crate::support::{Ended, Running, SOON, command_on};
-
-/// The only backend whose devices are tested, where somebody wants just that: `cuda`.
-const ONLY: &str = "PORTCULLIS_TEST_ONLY";
 
 /// What a run says where packets are not filtered where they are.
 const COPIES: &str = "gets a copy of what the filter needs of each packet";
@@ -24,28 +21,9 @@ pub struct By {
     dispatch: Dispatch,
 }
 
-/// Runs a test on each device, by each of its methods. What is missing is printed with the reason, and fails the suite where it
-/// is required.
+/// Runs a test on each device, by each of its methods.
 pub fn on_each(suite: &Suite, test: impl Fn(&By)) {
-    let only = std::env::var(ONLY).ok().filter(|only| !only.is_empty());
-    let wanted = |name: &str| only.as_ref().map_or(name != "noop", |only| only == name);
-    for backend in backends().iter().filter(|backend| wanted(backend.name)) {
-        let devices = match backend.probe() {
-            Ok(devices) => devices,
-            Err(reason) => {
-                suite.lacks(backend.name, &reason.to_string());
-                continue;
-            }
-        };
-        let _part = suite.on(backend.name);
-        for device in devices {
-            for &dispatch in device.info().dispatch {
-                let by = By { device: device.clone(), backend: backend.name, dispatch };
-                println!("{} {dispatch}", by.id());
-                test(&by);
-            }
-        }
-    }
+    each_device::on_each(suite, |backend, device, dispatch| test(&By { device: device.clone(), backend, dispatch }));
 }
 
 impl By {

@@ -5,6 +5,8 @@ mod af_xdp;
 mod control;
 mod desk;
 mod devices;
+#[allow(dead_code, reason = "it is shared with other tests, and none of them needs all of it")]
+mod each_device;
 mod flows;
 #[cfg(feature = "nfqueue")]
 mod nfqueue;
