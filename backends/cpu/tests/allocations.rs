@@ -71,8 +71,10 @@ fn filtering_asks_for_memory_by_the_batch() {
             let mut session = portcullis_cpu::Cpu::new().load(&program, &options).unwrap();
             // The first batch may set up what the later ones use.
             asked(&mut *session, 100);
-            // Of a batch that one thread filters alone nothing else is needed.
-            assert_eq!(asked(&mut *session, 64), columns, "{text}, {threads} threads");
+            // Of a batch that one thread filters alone nothing else is needed. Threads of the session's
+            // pool that are only now starting ask too, a few times in all, and never take away.
+            let least = (0..16).map(|_| asked(&mut *session, 64)).min();
+            assert_eq!(least, Some(columns), "{text}, {threads} threads");
             let (few, many) = (asked(&mut *session, 100), asked(&mut *session, 100_000));
             // A few more where work is split for threads, and none for each of 99,900 packets.
             assert!(many <= few + 50, "{text}, {threads} threads: {few} times for 100 packets, {many} for 100,000");
