@@ -7,7 +7,7 @@ use portcullis_live_tests::frames::{numbered, swapped};
 use portcullis_live_tests::{Namespace, PacketSocket, Suite, Veth, ping, tcp_echo, wait_until};
 use serde_json::Value;
 
-use crate::running::{Ended, Running, SOON, command};
+use crate::running::{Ended, NOTHING, Running, SOON, command};
 
 /// Whether a driver of DPDK's is installed. Where it is not, that is printed.
 fn has_driver(namespace: &Namespace, driver: &str) -> bool {
@@ -74,6 +74,75 @@ fn a_tap_interface_is_a_port() {
     let running = Running::start(command(&right, "mac_swap", &["--dpdk", "net_tap0,iface=dtap0"]));
     let mut peer = PacketSocket::open(&right, "dtap0");
     reflects(running, &mut peer, &veth);
+}
+
+/// Sends a frame, which comes back with its addresses swapped.
+fn reflects_one(peer: &mut PacketSocket, veth: &Veth) {
+    let frame = numbered(veth, 7, 60);
+    peer.send(&frame);
+    let back = swapped(frame);
+    assert!(peer.receive_where(SOON, |frame| frame.bytes == back).is_some(), "the frame comes back");
+}
+
+/// What a run says in the end that an interface has ended.
+fn ended_by(interface: &str, running: Running) -> Value {
+    let ended = running.end();
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains(&format!("error: {interface}: the interface is gone")), "{}", ended.stderr);
+    ended.json()
+}
+
+#[test]
+fn an_interface_that_is_gone_ends_the_run() {
+    let Some(_suite) = Suite::begin("interfaces of DPDK's ports that go away", "dpdk", &[]) else { return };
+    for driver in ["net_af_packet", "net_af_xdp", "net_tap"] {
+        let (left, right) = (Namespace::new(), Namespace::new());
+        if !has_driver(&right, driver) {
+            continue;
+        }
+        let veth = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
+        let is_tap = driver == "net_tap";
+        let name = if is_tap { "dtap0" } else { veth.right.name() };
+        println!("{driver}");
+        let running = Running::start(command(&right, "mac_swap", &["--dpdk", &format!("{driver}0,iface={name}")]));
+        let mut peer = if is_tap { PacketSocket::open(&right, name) } else { PacketSocket::at(&veth.left) };
+        reflects_one(&mut peer, &veth);
+        // Under traffic, for which nobody is there in the end.
+        let json = std::thread::scope(|scope| {
+            let frame = numbered(&veth, 8, 60);
+            scope.spawn(move || while peer.offer(&frame).is_ok() {});
+            std::thread::sleep(NOTHING);
+            right.ip(&["link", "delete", name]);
+            ended_by(name, running)
+        });
+        assert!(json["carried_out"]["tx"].as_u64().unwrap() > 1, "{json}");
+    }
+}
+
+/// Whoever has no more packets to lose by it goes on.
+#[test]
+fn a_run_ends_with_its_way_into_the_kernel_and_not_with_a_target() {
+    let Some(_suite) = Suite::begin("interfaces that DPDK's packets go to", "dpdk", &[]) else { return };
+    let (left, right) = (Namespace::new(), Namespace::new());
+    if !has_driver(&right, "net_tap") || !has_driver(&right, "net_af_packet") {
+        return;
+    }
+    let veth = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
+    let target = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
+    let port = format!("net_af_packet0,iface={}", veth.right.name());
+    let redirect = format!("3=net_af_packet1,iface={}", target.right.name());
+    let arguments = ["--dpdk", &port, "--redirect", &redirect, "--pass-to", "tap:kernel0"];
+    let mut running = Running::start(command(&right, "mac_swap", &arguments));
+    let mut peer = PacketSocket::at(&veth.left);
+    reflects_one(&mut peer, &veth);
+    let gone = format!("the interface is gone interface={}", target.right.name());
+    target.delete();
+    running.hear(&gone);
+    std::thread::sleep(NOTHING);
+    reflects_one(&mut peer, &veth);
+    right.ip(&["link", "delete", "kernel0"]);
+    let json = ended_by("kernel0", running);
+    assert_eq!(json["carried_out"]["tx"], 2, "{json}");
 }
 
 /// What passes gets into the kernel, and what that sends comes back: an address that is at nothing but the interface for these

@@ -13,6 +13,7 @@ mod eal;
 mod error;
 mod executor;
 pub mod gpudev;
+mod interfaces;
 mod log;
 mod memory;
 mod open;

@@ -11,6 +11,7 @@ use super::eal::{Eal, EalOptions};
 use super::error::DpdkError;
 use super::executor::{self, DpdkExecutor, SendQueue, Ways};
 use super::gpudev::{CommList, Gpu, GpuInfo, GpuSpec, Mempool, Writers};
+use super::interfaces::Interfaces;
 use super::memory::{Memory, Place};
 use super::pass_to::PassTo;
 use super::port::{Port, PortInfo, RING};
@@ -198,6 +199,10 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
         info.push(port.info(receive, send));
     }
 
+    // What goes out of others is lost where they are gone, and the rest goes on.
+    let needed =
+        (0..receiving).chain(pass_to.filter(|port| *port >= receiving)).filter_map(|port| info[port].interface.clone());
+    let mut interfaces = Some(Interfaces::watch(needed));
     let handing = Handing { room: options.room, metadata: options.metadata, complete: false };
     let mut by_lane: Vec<Vec<(usize, u16)>> = vec![Vec::new(); lanes];
     let all = (0..receiving).flat_map(|port| (0..queues).map(move |queue| (port, queue)));
@@ -231,7 +236,8 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
         let listing = list.transpose()?.map(|list| Listing { list, dropped: dropped.clone() });
         let receiver =
             DpdkReceiver::new(memory.clone(), handing, queues.collect(), counts, most, ending.clone(), listing);
-        let executor = DpdkExecutor::new(memory.clone(), options.room, !options.rewrites && leaves, ways, dropped);
+        let completes = !options.rewrites && leaves;
+        let executor = DpdkExecutor::new(memory.clone(), options.room, completes, ways, dropped, interfaces.take());
         made.push(Lane {
             name: names.join(" "),
             memory: Some(memory.span.clone()),

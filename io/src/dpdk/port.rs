@@ -38,6 +38,8 @@ pub struct PortInfo {
     pub send_queues: u16,
     /// Its MAC address.
     pub mac: [u8; 6],
+    /// The interface of the kernel's that it is, where it is one that DPDK has made a device of.
+    pub interface: Option<String>,
     /// The NUMA node it is at; none where nobody knows.
     pub node: Option<u32>,
     /// Who splits its packets, if they are split.
@@ -367,6 +369,16 @@ impl Port {
         mac.addr_bytes
     }
 
+    /// The interface of the kernel's that the port is. A network card may have one beside, which packets do not go by.
+    pub fn interface(&self) -> Option<String> {
+        let mut name = [0; libc::IF_NAMESIZE];
+        // SAFETY: names have no more bytes, with a zero byte at the end.
+        let is_one =
+            !self.is_card() && !unsafe { libc::if_indextoname(self.info.if_index, name.as_mut_ptr()) }.is_null();
+        // SAFETY: as above.
+        is_one.then(|| unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
+    }
+
     pub fn info(&self, receive_queues: u16, send_queues: u16) -> PortInfo {
         // SAFETY: the port is there, and the node is a number.
         let node = unsafe { sys::rte_eth_dev_socket_id(self.number) };
@@ -377,6 +389,7 @@ impl Port {
             receive_queues,
             send_queues,
             mac: self.mac(),
+            interface: self.interface(),
             node: u32::try_from(node).ok(),
             splitting: self.splitting,
         }

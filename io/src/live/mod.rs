@@ -19,7 +19,7 @@ mod count;
 pub mod hangup;
 #[cfg(any(feature = "af-xdp", feature = "nfqueue"))]
 mod holder;
-#[cfg(feature = "af-xdp")]
+#[cfg(any(feature = "af-xdp", feature = "dpdk"))]
 pub mod link;
 #[cfg(any(feature = "af-xdp", feature = "dpdk"))]
 pub(crate) mod tun;

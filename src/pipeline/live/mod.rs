@@ -17,7 +17,7 @@
 
 mod batcher;
 mod lane;
-#[cfg(feature = "af-xdp")]
+#[cfg(any(feature = "af-xdp", feature = "dpdk"))]
 pub mod links;
 pub mod local;
 mod mailbox;

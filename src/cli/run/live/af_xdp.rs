@@ -4,7 +4,6 @@ use portcullis::io::af_xdp::xdp::Mode;
 use portcullis::io::af_xdp::{self, AfXdp, BusyPoll, Copying, Frames, Lanes, Options, Steer};
 use portcullis::io::live::link::Kind;
 use portcullis::packet::Room;
-use portcullis::pipeline::live::links::Links;
 
 use super::Needs;
 use super::drive::{self, Prepared};
@@ -72,9 +71,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let mut run = af_xdp::open(&options).map_err(|error| Failure::Wrong(error.to_string()))?;
     announce(&run);
     let names: Vec<String> = run.ports.iter().map(|port| port.interface.clone()).collect();
-    // Whoever cannot be told of links has his packets all the same.
-    let links =
-        || Links::watch(names.iter().map(String::as_str)).inspect_err(|error| out::warn(&error.to_string())).ok();
+    let links = || super::links(names.iter().map(String::as_str));
     let lanes = std::mem::take(&mut run.lanes);
     let admin = if run.ports.iter().any(|port| port.stack.is_some()) { Admin::AtEnd } else { Admin::No };
     let ended = drive::drive(args, prepared, lanes, admin, links, || run.detach())?;

@@ -37,8 +37,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     dpdk::truncated(&options).iter().for_each(|warning| out::warn(&warning.to_string()));
     let mut run = dpdk::open(&options).map_err(failure)?;
     announce(&run, &options);
+    let names: Vec<String> = run.info.iter().filter_map(|port| port.interface.clone()).collect();
+    let links = || super::links(names.iter().map(String::as_str));
     let lanes = std::mem::take(&mut run.lanes);
-    let ended = drive::drive(args, prepared, lanes, Admin::No, || (), || run.stop())?;
+    let ended = drive::drive(args, prepared, lanes, Admin::No, links, || run.stop())?;
     let written = run.written();
     let reported = ended.report(args, Some(balance(run.close())));
     reported.and(check(&written))

@@ -25,11 +25,15 @@ pub use args::{LiveArgs, SOURCES, duration, frames, processor, redirect};
 
 #[cfg(all(target_os = "linux", feature = "live"))]
 use portcullis::packet::Room;
+#[cfg(all(target_os = "linux", any(feature = "af-xdp", feature = "dpdk")))]
+use portcullis::pipeline::live::links::Links;
 #[cfg(all(target_os = "linux", feature = "live"))]
 use portcullis::program::{Program, facts::Window};
 
 use super::Args;
 use crate::cli::failure::Failure;
+#[cfg(all(target_os = "linux", any(feature = "af-xdp", feature = "dpdk")))]
+use crate::cli::out;
 
 /// Runs on what the arguments name.
 pub fn run(args: &Args) -> Result<(), Failure> {
@@ -79,6 +83,12 @@ fn one_lane(args: &Args, program: &Program) -> Result<bool, Failure> {
         (Some("one"), _) | (None, false) => Ok(true),
         _ => Ok(false),
     }
+}
+
+/// Tells of links until it is dropped. Whoever cannot be told of them has his packets all the same.
+#[cfg(all(target_os = "linux", any(feature = "af-xdp", feature = "dpdk")))]
+fn links<'n>(interfaces: impl IntoIterator<Item = &'n str>) -> Option<Links> {
+    Links::watch(interfaces).inspect_err(|error| out::warn(&error.to_string())).ok()
 }
 
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
