@@ -2,8 +2,8 @@
 //!
 //! - [`Interface`]: what the kernel says of an interface;
 //! - [`Watch`]: whether it is up, down or gone;
-//! - [`VethPair`], [`Tap`]: interfaces that a run makes, and that go with it;
-//! - [`Stack`]: packets that pass, back into the kernel's stack.
+//! - `VethPair`, `Tap`: interfaces that a run with AF_XDP makes, and that go with it;
+//! - `Stack`: packets of such a run that pass, back into the kernel's stack.
 //!
 //! All is done by rtnetlink(7), in the network namespace that the thread is in; nothing is asked of `/sys`, which shows the
 //! namespace in which it was mounted. The handful of messages is written here (`netlink`): the crates for it describe all
@@ -12,17 +12,31 @@
 
 mod error;
 mod interface;
+#[cfg(feature = "af-xdp")]
+mod links;
+#[cfg(feature = "af-xdp")]
 mod name;
+#[cfg_attr(
+    not(feature = "af-xdp"),
+    expect(dead_code, reason = "with DPDK alone interfaces are only asked and watched")
+)]
 pub(crate) mod netlink;
+#[cfg(feature = "af-xdp")]
 mod stack;
+#[cfg(feature = "af-xdp")]
 mod tap;
+#[cfg(feature = "af-xdp")]
 mod veth;
 mod watch;
 
 pub use error::LinkError;
+#[cfg(feature = "af-xdp")]
 pub(crate) use error::no_interface;
 pub use interface::Interface;
+#[cfg(feature = "af-xdp")]
 pub use stack::{Entrance, JoinError, Kind, Stack, Way};
+#[cfg(feature = "af-xdp")]
 pub use tap::Tap;
+#[cfg(feature = "af-xdp")]
 pub use veth::VethPair;
 pub use watch::{State, Watch};

@@ -11,7 +11,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use super::error::LinkError;
-use super::interface::Links;
+use super::links::Links;
 
 /// What the aliases of a run's interfaces begin with.
 pub(super) const ALIAS: &str = "portcullis";

@@ -1,7 +1,8 @@
 //! The way back into the kernel's stack for packets that pass.
 
 use super::error::LinkError;
-use super::interface::{Interface, Links};
+use super::interface::Interface;
+use super::links::Links;
 use super::name::ALIAS;
 use super::tap::Tap;
 use super::veth::VethPair;

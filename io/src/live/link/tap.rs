@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use super::error::LinkError;
-use super::interface::{Interface, Links, named};
+use super::interface::{Interface, named};
+use super::links::Links;
 use super::name::Claim;
 use crate::live::tun;
 

@@ -1,7 +1,8 @@
 //! Pairs of virtual interfaces.
 
 use super::error::LinkError;
-use super::interface::{Interface, Links};
+use super::interface::Interface;
+use super::links::Links;
 use super::name::{ALIAS, Claim};
 use super::netlink::Message;
 
