@@ -111,7 +111,8 @@ pub trait Launcher: Send + 'static {
     }
 
     /// Makes room for all parts of a batch before the first is brought to the device. Part `n` goes into buffers `n`
-    /// modulo their number; none of them is in use. For devices that stop for that: others make room with each part.
+    /// modulo their number; none of them is in use. Nothing is queued that looks at the batch's memory. For devices that
+    /// stop for that: others make room with each part.
     ///
     /// # Errors
     /// As [`Launcher::upload`]'s.
@@ -454,6 +455,9 @@ impl<L: Launcher> Offload<L> {
     /// Cuts a batch and brings it to the device; launches nothing yet. Without flow numbers each packet is a flow.
     fn prepare(&mut self, batch: Batch, numbers: Option<&[u32]>) -> Result<Flight<L>, SubmitError> {
         let refuse = |batch, error| Err(SubmitError { batch: Box::new(batch), error });
+        if self.cancel.is_cancelled() {
+            return refuse(batch, DeviceError::Cancelled);
+        }
         let started = Instant::now();
         let Cut { layout, import, pieces } = match self.cut(&batch) {
             Ok(cut) => cut,
@@ -490,18 +494,10 @@ impl<L: Launcher> Offload<L> {
         if flight.pieces.is_empty() {
             return Ok(flight);
         }
-        // The first piece here: a batch that cannot be brought to the device goes back to the caller.
-        match self.make_room(&mut flight).and_then(|()| self.upload(&mut flight)) {
-            Ok(()) => {
-                flight.started = Instant::now();
-                Ok(flight)
-            }
-            Err(error) => {
-                // What was queued may look at the batch's memory.
-                self.launcher.settle();
-                self.release(&mut flight);
-                refuse(flight.batch, error)
-            }
+        match self.make_room(&mut flight) {
+            Ok(()) => Ok(flight),
+            // Nothing of it is queued yet.
+            Err(error) => refuse(flight.batch, error),
         }
     }
 
@@ -603,16 +599,24 @@ impl<L: Launcher> Offload<L> {
             return Err(SubmitError { batch: Box::new(batch), error });
         }
         let mut flight = self.prepare(batch, numbers)?;
-        match self.advance(&mut flight) {
-            Ok(()) => {}
-            // One that the device has begun cannot be given back: completing it tells of the end.
-            Err(error) if flight.torn || !flight.running.is_empty() => flight.failed = Some(error),
+        // The first piece here: a batch that cannot be brought to the device goes back to the caller.
+        let uploaded = if flight.pieces.is_empty() { Ok(()) } else { self.upload(&mut flight) };
+        flight.started = Instant::now();
+        let begun = match uploaded {
+            Ok(()) => self.advance(&mut flight),
+            // Whoever cancels waits for nobody, and the device may be one that hangs.
+            Err(DeviceError::Cancelled) => Err(DeviceError::Cancelled),
             Err(error) => {
-                // Nothing should touch the batch's memory any more when it is given back.
+                // What was queued may look at the batch's memory.
                 self.launcher.settle();
                 self.release(&mut flight);
                 return Err(SubmitError { batch: Box::new(flight.batch), error });
             }
+        };
+        if let Err(error) = begun {
+            // One that the device has begun, if only with bringing it there, cannot be given back: completing it tells of the end.
+            flight.torn |= flight.running.is_empty();
+            flight.failed = Some(error);
         }
         self.flights.push_back(flight);
         Ok(())

@@ -19,6 +19,8 @@ struct Script {
     fails: Option<&'static str>,
     /// Whether launches never end.
     hangs: bool,
+    /// Used by the next upload, and what fails has been cancelled.
+    cancels: Option<CancelToken>,
     kept: usize,
     /// The device's own memory, where it has any.
     memory: Option<Vec<u8>>,
@@ -47,7 +49,11 @@ impl Host {
         let call = call.into();
         let fails = script.fails.is_some_and(|name| call.starts_with(name));
         script.calls.push(call);
-        if fails { Err(DeviceError::Failed { device: "host".into(), reason: "as told".into() }) } else { Ok(()) }
+        match (fails, &script.cancels) {
+            (false, _) => Ok(()),
+            (true, Some(_)) => Err(DeviceError::Cancelled),
+            (true, None) => Err(DeviceError::Failed { device: "host".into(), reason: "as told".into() }),
+        }
     }
 }
 
@@ -81,6 +87,9 @@ impl Launcher for Host {
     }
 
     fn upload(&mut self, part: &Part<'_, ()>, _: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
+        if let Some(cancel) = &self.script.lock().unwrap().cancels {
+            cancel.cancel();
+        }
         self.say(format!("upload {}", part.packets()))?;
         assert!(!buffers.lent, "a slot that no batch is in");
         buffers.lent = true;
@@ -370,6 +379,27 @@ fn a_launch_that_fails_may_have_begun_so_that_completing_tells_of_it() {
 }
 
 #[test]
+fn whoever_cancels_while_a_batch_is_brought_to_a_device_that_hangs_does_not_wait_for_it() {
+    for fails in [None, Some("upload")] {
+        let cancel = CancelToken::new();
+        let options = LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() };
+        let (mut session, script) = session(Layout::Copied, 4, false, &options);
+        let batch = batch(&[1]);
+        let span = Arc::downgrade(batch.span());
+        {
+            let mut script = script.lock().unwrap();
+            (script.cancels, script.fails, script.hangs) = (Some(cancel), fails, true);
+        }
+        session.submit(batch).unwrap();
+        assert_eq!(session.complete().unwrap_err(), DeviceError::Cancelled);
+        // The copy may be on its way still.
+        assert_eq!(calls(&script), ["upload 1", "settles [] true"]);
+        assert_eq!(script.lock().unwrap().kept, 1);
+        assert!(span.upgrade().is_some());
+    }
+}
+
+#[test]
 fn a_batch_that_nothing_was_launched_of_comes_back_when_cancelled() {
     let cancel = CancelToken::new();
     let options = LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() };
@@ -377,7 +407,7 @@ fn a_batch_that_nothing_was_launched_of_comes_back_when_cancelled() {
     cancel.cancel();
     let refused = session.submit(batch(&[1])).unwrap_err();
     assert_eq!((refused.error, refused.batch.len()), (DeviceError::Cancelled, 1));
-    assert_eq!(calls(&script), ["upload 1", "settle"]);
+    assert!(calls(&script).is_empty());
 }
 
 #[test]
