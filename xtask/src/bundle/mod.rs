@@ -10,7 +10,7 @@ use crate::test::can_build_dpdk;
 use crate::wheels::Nvidia;
 
 /// Bytes that a bundle may have: it has to get to machines that are lent for minutes.
-const LIMIT: u64 = 50 << 20;
+const LIMIT: u64 = 60 << 20;
 
 const SCRIPT: &str = include_str!("gpu-check.sh");
 
@@ -121,10 +121,11 @@ fn executables(root: &Path) -> Result<Vec<(String, PathBuf)>, String> {
     }
 }
 
-/// The program with DPDK, built for use.
+/// The program with DPDK, built for use with CUDA, and without the devices that the other program is for: a bundle is small.
 fn with_dpdk(root: &Path) -> Result<PathBuf, String> {
-    let features = format!("{},dpdk", crate::FEATURES[1]);
-    let arguments = ["build", "--release", "--package", "portcullis", "--bin", "portcullis", "--features", &features];
+    let arguments =
+        "build --release --package portcullis --bin portcullis --no-default-features --features cpu,cuda,dpdk";
+    let arguments: Vec<&str> = arguments.split(' ').collect();
     let found = built(root, &arguments, "bin")?.find(|built| built.name == "portcullis").map(|built| built.path);
     found.ok_or_else(|| "cargo has not built the program with DPDK".into())
 }
