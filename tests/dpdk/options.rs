@@ -224,6 +224,15 @@ fn captures_that_are_cut_or_none_are_told_of() {
     );
     assert!(ran.err.contains(&said), "{}", ran.err);
     assert_eq!(crate::support::packets(&place.read("out.pcap")), [vec![1; 60], vec![2; 70]]);
+    // Those before a record that makes no sense.
+    let mut broken = whole.clone();
+    let second = 24 + 16 + 60;
+    broken[second + 8..second + 12].copy_from_slice(&0x7fff_ffff_u32.to_le_bytes());
+    place.file("broken.pcap", &broken);
+    let ran = run(&place, "f.wgsl", &pcap_port(0, "rx_pcap=broken.pcap"), &[]).done();
+    assert_eq!(ran.json()["packets"], 1);
+    let said = format!("broken.pcap: the record at byte {second} claims 2147483647 captured bytes");
+    assert!(ran.err.contains(&said), "{}", ran.err);
     // With no packets at all.
     place.file("head.pcap", pcap(&[]));
     assert_eq!(run(&place, "f.wgsl", &pcap_port(0, "rx_pcap=head.pcap"), &[]).done().json()["packets"], 0);

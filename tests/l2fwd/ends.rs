@@ -188,6 +188,21 @@ fn what_a_ctrl_c_has_not_through_is_lost_and_counted() {
     assert!(number(&numbers["packets"]) > 0 && numbers["through"].is_null(), "{numbers}");
     assert_eq!(number(&numbers["packets"]), sum(&numbers["carried_out"]) + sum(&numbers["lost"]), "{numbers}");
     assert!(number(&numbers["lost"]["failed"]) > 0 && numbers["ended"] == "interrupted", "{numbers}");
+    // As `run` ends then.
+    assert_eq!(ran.code, 130, "{ran:?}");
+}
+
+#[test]
+fn a_capture_that_is_cut_off_is_told_of() {
+    let place = Place::new();
+    place.capture("in.pcap", &numbered(3));
+    let capture = place.path("in.pcap");
+    let whole = std::fs::read(&capture).unwrap();
+    std::fs::write(&capture, &whole[..whole.len() - 1]).unwrap();
+    let port = place.port(0, "in.pcap", "out.pcap");
+    let ran = run(["--dpdk", &port, "--workload", "none", "--packets", "0", "--warm-up", "0", "--json"].iter());
+    assert_eq!(number(&ran.rows()[0]["ran"]["packets"]), 2, "{ran:?}");
+    assert!(ran.err.contains("in.pcap: the capture ends at byte"), "{ran:?}");
 }
 
 #[test]

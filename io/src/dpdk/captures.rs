@@ -7,7 +7,7 @@ use super::error::DpdkError;
 use super::open::Options;
 use super::pass_to::PassTo;
 use super::spec::PortSpec;
-use crate::{SourceOptions, Warning, capture, same_file, same_place};
+use crate::{SourceError, SourceOptions, Warning, capture, same_file, same_place};
 
 /// The driver of captures.
 const DRIVER: &str = "net_pcap";
@@ -66,8 +66,20 @@ pub(super) fn check(options: &Options) -> Result<(), DpdkError> {
     Ok(())
 }
 
-/// Captures that ports are to read and that end inside a packet, of which DPDK does not tell. Each is read once for it.
-pub fn truncated(options: &Options) -> Vec<Warning> {
+/// What is wrong with a capture that a port is to read. DPDK gives the packets before it, and says nothing.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Damage {
+    /// It ends inside a record.
+    #[error("{0}")]
+    CutOff(Warning),
+    /// A record makes no sense.
+    #[error("{0}; what follows is not read")]
+    Broken(SourceError),
+}
+
+/// What is wrong with captures that ports are to read. Each is read once for it.
+pub fn damage(options: &Options) -> Vec<Damage> {
     let mut found = Vec::new();
     for port in ports(options) {
         for file in files(&port, "rx_pcap").into_iter().take(options.queues.max(1).into()) {
@@ -76,11 +88,15 @@ pub fn truncated(options: &Options) -> Vec<Warning> {
             let Some(name) = file.to_str().filter(|_| is_file) else { continue };
             let options = SourceOptions { metadata: false, ..SourceOptions::default() };
             let Ok(mut source) = capture::open(name, &options) else { continue };
-            while let Ok(Some(batch)) = source.next_batch() {
-                drop(batch);
-            }
-            let warnings = source.take_warnings();
-            found.extend(warnings.into_iter().filter(|warning| matches!(warning, Warning::Truncated { .. })));
+            let wrong = loop {
+                match source.next_batch() {
+                    Ok(Some(batch)) => drop(batch),
+                    Ok(None) => break None,
+                    Err(error) => break Some(error),
+                }
+            };
+            let cut = source.take_warnings().into_iter().filter(|warning| matches!(warning, Warning::Truncated { .. }));
+            found.extend(cut.map(Damage::CutOff).chain(wrong.map(Damage::Broken)));
         }
     }
     found

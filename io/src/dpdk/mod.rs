@@ -25,7 +25,7 @@ mod split;
 mod way_back;
 mod written;
 
-pub use captures::truncated;
+pub use captures::{Damage, damage};
 pub use eal::{Eal, EalOptions, version};
 pub use error::DpdkError;
 pub use gpudev::Mempool;

@@ -100,6 +100,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         later: modes.iter().map(|mode| packets(args, *mode)).collect::<BTreeSet<_>>().into_iter().sum(),
         ..Options::of(given)
     };
+    ports::tell_of_damage(&options);
     let gpu = mempool::gpu(args.gpu.as_deref())?;
     if let Some(work) = args.work.filter(|work| *work > MAX_WORK) {
         return Err(Failure::Usage(format!("--work: {work:?} is more than {MAX_WORK:?}")));
@@ -133,7 +134,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         return failed.map_or(Ok(()), Err);
     }
     out::deliver(args.json.as_deref(), report.json(), report.table())?;
-    let is_interrupted = report.rows.len() < modes.len() || report.rows.last().is_some_and(|row| row.ran.is_none());
+    // Also in the middle of a mode that did not come to an end by itself soon enough.
+    let is_cut = |row: &Row| row.ran.as_ref().is_none_or(|ran| ran.error.is_some());
+    let is_interrupted = report.rows.len() < modes.len() || report.rows.last().is_some_and(is_cut);
     let was_well = report.rows.iter().filter_map(|row| row.ran.as_ref()).all(|ran| ran.error.is_none());
     match failed {
         Some(failure) => Err(failure),

@@ -34,7 +34,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     (options.room, options.metadata, options.rewrites) = (needs.room, needs.metadata, needs.rewrites());
     live.mempool.apply(&mut options, &prepared.program, prepared.device(), live.control.is_some())?;
     options.one_lane = super::one_lane(args, &prepared.program)?;
-    dpdk::truncated(&options).iter().for_each(|warning| out::warn(&warning.to_string()));
+    tell_of_damage(&options);
     let mut run = dpdk::open(&options).map_err(failure)?;
     announce(&run, &options);
     let names: Vec<String> = run.info.iter().filter_map(|port| port.interface.clone()).collect();
@@ -44,6 +44,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let written = run.written();
     let reported = ended.report(args, Some(balance(run.close())));
     reported.and(check(&written))
+}
+
+/// Warns of captures that will not be read to their ends.
+pub fn tell_of_damage(options: &Options) {
+    dpdk::damage(options).iter().for_each(|damage| out::warn(&damage.to_string()));
 }
 
 /// What it means that ports cannot be had.
