@@ -184,10 +184,16 @@ cp "$work/output" "$work/devices"
 l2fwd() { # NAME SECONDS RESULT ARGUMENT...
     name=$1 limit=$2 result=$3
     shift 3
+    libraries=$here/lib/dpdk:$LD_LIBRARY_PATH
     # Loaded with the program, as DPDK itself takes no drivers out of folders below one that everybody may write to.
     drivers=$(echo "$here"/lib/dpdk/librte_bus_vdev.so.* "$here"/lib/dpdk/librte_mempool_ring.so.* "$here"/lib/dpdk/librte_net_*.so.*)
+    # It loads those of the system's in any case, and none may be there twice: then all is the system's.
+    vdev=$(basename "$here"/lib/dpdk/librte_bus_vdev.so.*)
+    if ls /usr/lib/*/dpdk/pmds-*/"$vdev" >/dev/null 2>&1; then
+        libraries=$LD_LIBRARY_PATH drivers=
+    fi
     run "$name" "$limit" "$result" \
-        env LD_LIBRARY_PATH="$here/lib/dpdk:$LD_LIBRARY_PATH" LD_PRELOAD="$drivers" "$here/bin/portcullis-dpdk" l2fwd --device cuda:0 --gpu cuda:0 --mempool all --json "$result" "$@"
+        env LD_LIBRARY_PATH="$libraries" LD_PRELOAD="$drivers" "$here/bin/portcullis-dpdk" l2fwd --device cuda:0 --gpu cuda:0 --mempool all --json "$result" "$@"
 }
 
 for backend in cuda wgpu opencl; do
