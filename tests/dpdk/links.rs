@@ -1,13 +1,14 @@
 //! Ports that are interfaces of the kernel's, in networks of a test's own.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portcullis_live_tests::frames::{numbered, swapped};
 use portcullis_live_tests::{Namespace, PacketSocket, Suite, Veth, ping, tcp_echo, wait_until};
 use serde_json::Value;
 
 use crate::running::{Ended, NOTHING, Running, SOON, command};
+use crate::support::Place;
 
 /// Whether a driver of DPDK's is installed. Where it is not, that is printed.
 fn has_driver(namespace: &Namespace, driver: &str) -> bool {
@@ -110,7 +111,9 @@ fn an_interface_that_is_gone_ends_the_run() {
         // Under traffic, for which nobody is there in the end.
         let json = std::thread::scope(|scope| {
             let frame = numbered(&veth, 8, 60);
-            scope.spawn(move || while peer.offer(&frame).is_ok() {});
+            // Should the test fail, it ends, too.
+            let begun = Instant::now();
+            scope.spawn(move || while peer.offer(&frame).is_ok() && begun.elapsed() < SOON {});
             std::thread::sleep(NOTHING);
             right.ip(&["link", "delete", name]);
             ended_by(name, running)
@@ -119,7 +122,7 @@ fn an_interface_that_is_gone_ends_the_run() {
     }
 }
 
-/// Whoever has no more packets to lose by it goes on.
+/// What goes to the one is lost then, and all else goes on.
 #[test]
 fn a_run_ends_with_its_way_into_the_kernel_and_not_with_a_target() {
     let Some(_suite) = Suite::begin("interfaces that DPDK's packets go to", "dpdk", &[]) else { return };
@@ -127,22 +130,40 @@ fn a_run_ends_with_its_way_into_the_kernel_and_not_with_a_target() {
     if !has_driver(&right, "net_tap") || !has_driver(&right, "net_af_packet") {
         return;
     }
+    let place = Place::new();
+    // By the number that frames have: to the target, or back.
+    place.file(
+        "f.wgsl",
+        "fn xdp_filter(pkt: u32) -> u32 { if load_u8(pkt, pkt_len(pkt) - 1u) == 3u { return redirect(3u); } return XDP_TX; }",
+    );
     let veth = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
     let target = Veth::between(&left, &right).without_ipv4().without_ipv6().make();
     let port = format!("net_af_packet0,iface={}", veth.right.name());
     let redirect = format!("3=net_af_packet1,iface={}", target.right.name());
-    let arguments = ["--dpdk", &port, "--redirect", &redirect, "--pass-to", "tap:kernel0"];
-    let mut running = Running::start(command(&right, "mac_swap", &arguments));
+    // It ends by itself where it should have ended before.
+    let arguments = ["--dpdk", &port, "--redirect", &redirect, "--pass-to", "tap:kernel0", "--duration", "60s"];
+    let filter = place.path("f");
+    let mut running = Running::start(command(&right, filter.to_str().unwrap(), &arguments));
     let mut peer = PacketSocket::at(&veth.left);
-    reflects_one(&mut peer, &veth);
+    let frame = |last| [&numbered(&veth, 7, 60)[..59], &[last]].concat();
+    let comes_back = |peer: &mut PacketSocket| {
+        peer.send(&frame(1));
+        assert!(peer.receive_where(SOON, |it| it.bytes == frame(1)).is_some(), "the frame comes back");
+    };
+    let mut there = PacketSocket::at(&target.left);
+    peer.send(&frame(3));
+    assert!(there.receive_where(SOON, |it| it.bytes == frame(3)).is_some(), "the frame gets to the target");
+    comes_back(&mut peer);
     let gone = format!("the interface is gone interface={}", target.right.name());
     target.delete();
     running.hear(&gone);
-    std::thread::sleep(NOTHING);
-    reflects_one(&mut peer, &veth);
+    for _ in 0..100 {
+        peer.send(&frame(3));
+        comes_back(&mut peer);
+    }
     right.ip(&["link", "delete", "kernel0"]);
     let json = ended_by("kernel0", running);
-    assert_eq!(json["carried_out"]["tx"], 2, "{json}");
+    assert_eq!((&json["packets"], &json["carried_out"]["tx"]), (&202.into(), &101.into()), "{json}");
 }
 
 /// What passes gets into the kernel, and what that sends comes back: an address that is at nothing but the interface for these

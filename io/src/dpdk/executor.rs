@@ -9,7 +9,6 @@ use portcullis_core::packet::{Action, Descriptor, Parts, Room, Verdict, Verdicts
 use portcullis_dpdk_sys as sys;
 
 use super::eal::know_this_thread;
-use super::interfaces::Interfaces;
 use super::memory::{Held, Lists, Mbufs, Memory};
 use super::way_back::WayBack;
 use crate::live::{Carried, Executor, LiveError, Loss, checksum};
@@ -83,19 +82,10 @@ pub(super) struct DpdkExecutor {
     carried: Carried,
     /// Packets that the receiver dropped, and has counted as received: for want of a FREE item of the communication list.
     dropped: Arc<AtomicU64>,
-    /// Those of the run, which one of its lanes looks after: if it ends, so do the others.
-    interfaces: Option<Interfaces>,
 }
 
 impl DpdkExecutor {
-    pub fn new(
-        memory: Arc<Memory>,
-        room: Room,
-        completes: bool,
-        ways: Ways,
-        dropped: Arc<AtomicU64>,
-        interfaces: Option<Interfaces>,
-    ) -> DpdkExecutor {
+    pub fn new(memory: Arc<Memory>, room: Room, completes: bool, ways: Ways, dropped: Arc<AtomicU64>) -> DpdkExecutor {
         let mut exits = Vec::new();
         let mut exit = |port: Port, action| {
             exits.push(Exit { port, action, is_stuck: false });
@@ -122,7 +112,6 @@ impl DpdkExecutor {
             from_stack: ways.from_stack,
             carried: Carried::default(),
             dropped,
-            interfaces,
         }
     }
 
@@ -263,7 +252,7 @@ impl Executor for DpdkExecutor {
             way.turn(&mut self.carried);
         }
         self.count_dropped();
-        self.interfaces.as_mut().map_or(Ok(()), Interfaces::look)
+        Ok(())
     }
 
     fn finish(&mut self) -> Result<(), LiveError> {

@@ -3,25 +3,38 @@
 use std::time::{Duration, Instant};
 
 use crate::live::LiveError;
-use crate::live::link::{State, Watch};
+use crate::live::link::{LinkError, State, Watch};
 
 /// How often is looked whether they are still there.
 const LOOKED: Duration = Duration::from_millis(100);
+
+/// Questions between two looks at the clock, which costs as much as receiving some packets.
+const QUESTIONS: u32 = 64;
 
 /// Interfaces that a run is of no use without. Their drivers do not say that they are gone: nothing comes any more, and what is sent
 /// is lost.
 #[derive(Debug)]
 pub(super) struct Interfaces {
     watches: Vec<(String, Watch)>,
+    /// One that was gone before it could be watched.
+    gone: Option<String>,
+    questions: u32,
     looked: Instant,
 }
 
 impl Interfaces {
-    /// Watches interfaces of this thread's network namespace. Packets come and go without, and so those that cannot be watched are
-    /// not.
+    /// Watches interfaces of this thread's network namespace. Packets come and go without, and so those that the system does not have
+    /// watched are not.
     pub fn watch(names: impl IntoIterator<Item = String>) -> Interfaces {
-        let watch = |name: String| Watch::new(&name).ok().map(|watch| (name, watch));
-        Interfaces { watches: names.into_iter().filter_map(watch).collect(), looked: Instant::now() }
+        let (mut watches, mut gone) = (Vec::new(), None);
+        for name in names {
+            match Watch::new(&name) {
+                Ok(watch) => watches.push((name, watch)),
+                Err(LinkError::NoInterface { .. }) => gone = Some(name),
+                Err(_) => {}
+            }
+        }
+        Interfaces { watches, gone, questions: 0, looked: Instant::now() }
     }
 
     /// To be called again and again.
@@ -29,15 +42,18 @@ impl Interfaces {
     /// # Errors
     /// [`LiveError::Gone`]: one of them is.
     pub fn look(&mut self) -> Result<(), LiveError> {
-        if self.watches.is_empty() || self.looked.elapsed() < LOOKED {
+        self.questions = self.questions.wrapping_add(1);
+        if !self.questions.is_multiple_of(QUESTIONS) || self.looked.elapsed() < LOOKED {
             return Ok(());
         }
         self.looked = Instant::now();
-        for (interface, watch) in &mut self.watches {
-            if matches!(watch.look(), Ok(State::Gone)) {
-                return Err(LiveError::Gone { interface: interface.clone() });
-            }
+        let gone = self.watches.iter_mut().find_map(|(name, watch)| match watch.look() {
+            Ok(State::Gone) => Some(&*name),
+            _ => None,
+        });
+        match gone.or(self.gone.as_ref()) {
+            Some(interface) => Err(LiveError::Gone { interface: interface.clone() }),
+            None => Ok(()),
         }
-        Ok(())
     }
 }

@@ -235,9 +235,9 @@ pub fn open(options: &Options) -> Result<Dpdk, DpdkError> {
         let list = place.gpu().map(|gpu| CommList::new(gpu, options.items, memory.shift, options.split.is_some()));
         let listing = list.transpose()?.map(|list| Listing { list, dropped: dropped.clone() });
         let receiver =
-            DpdkReceiver::new(memory.clone(), handing, queues.collect(), counts, most, ending.clone(), listing);
-        let completes = !options.rewrites && leaves;
-        let executor = DpdkExecutor::new(memory.clone(), options.room, completes, ways, dropped, interfaces.take());
+            DpdkReceiver::new(memory.clone(), handing, queues.collect(), counts, most, ending.clone(), listing)
+                .looking_after(interfaces.take());
+        let executor = DpdkExecutor::new(memory.clone(), options.room, !options.rewrites && leaves, ways, dropped);
         made.push(Lane {
             name: names.join(" "),
             memory: Some(memory.span.clone()),

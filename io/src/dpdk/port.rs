@@ -85,6 +85,8 @@ pub(super) struct Port {
     receives_by: u16,
     /// Captures that it writes.
     files: Vec<PathBuf>,
+    /// The interface of the kernel's that it is. A network card may have one beside, which packets do not go by.
+    interface: Option<String>,
     info: sys::rte_eth_dev_info,
     is_started: bool,
     splitting: Option<Splitting>,
@@ -158,7 +160,7 @@ impl Port {
             PortSpec::Number(_) => name_of(number).unwrap_or_else(|| spec.to_string()),
             _ => spec.to_string(),
         };
-        let port = Port {
+        let mut port = Port {
             eal,
             name,
             number,
@@ -166,6 +168,7 @@ impl Port {
             receives_by: 0,
             touches_packets: spec.driver() != Some("net_null") || text.contains("copy="),
             files: captures::files(spec, "tx_pcap"),
+            interface: None,
             info,
             is_started: false,
             splitting: None,
@@ -173,6 +176,7 @@ impl Port {
             memory: None,
         };
         port.check(result, "its description")?;
+        port.interface = if port.is_card() { None } else { interface(port.info.if_index) };
         Ok(port)
     }
 
@@ -369,16 +373,6 @@ impl Port {
         mac.addr_bytes
     }
 
-    /// The interface of the kernel's that the port is. A network card may have one beside, which packets do not go by.
-    pub fn interface(&self) -> Option<String> {
-        let mut name = [0; libc::IF_NAMESIZE];
-        // SAFETY: names have no more bytes, with a zero byte at the end.
-        let is_one =
-            !self.is_card() && !unsafe { libc::if_indextoname(self.info.if_index, name.as_mut_ptr()) }.is_null();
-        // SAFETY: as above.
-        is_one.then(|| unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
-    }
-
     pub fn info(&self, receive_queues: u16, send_queues: u16) -> PortInfo {
         // SAFETY: the port is there, and the node is a number.
         let node = unsafe { sys::rte_eth_dev_socket_id(self.number) };
@@ -389,7 +383,7 @@ impl Port {
             receive_queues,
             send_queues,
             mac: self.mac(),
-            interface: self.interface(),
+            interface: self.interface.clone(),
             node: u32::try_from(node).ok(),
             splitting: self.splitting,
         }
@@ -499,6 +493,15 @@ fn number_of(name: &CStr) -> Option<u16> {
     // SAFETY: the name ends with a zero byte, and the number is written.
     let result = unsafe { sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &raw mut number) };
     (result == 0).then_some(number)
+}
+
+/// The name of an interface by its number, of which 0 is none.
+fn interface(index: u32) -> Option<String> {
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: names have no more bytes, with a zero byte at the end.
+    let is_one = !unsafe { libc::if_indextoname(index, name.as_mut_ptr()) }.is_null();
+    // SAFETY: as above.
+    is_one.then(|| unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
 }
 
 fn name_of(number: u16) -> Option<String> {

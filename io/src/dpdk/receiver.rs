@@ -12,6 +12,7 @@ use portcullis_dpdk_sys as sys;
 use super::eal::know_this_thread;
 use super::error::DpdkError;
 use super::gpudev::CommList;
+use super::interfaces::Interfaces;
 use super::memory::{Lists, Mbuf, Memory, Together};
 use super::port::{Port, RING};
 use crate::live::{LiveError, Received, Receiver, checksum, nanoseconds};
@@ -79,6 +80,8 @@ pub(super) struct DpdkReceiver {
     listing: Option<Listing>,
     /// Why the GPU takes no more packets.
     failed: Option<DpdkError>,
+    /// Those of the run, which one of its lanes looks after: if it ends, so do the others.
+    interfaces: Option<Interfaces>,
 }
 
 /// A lane's communication list.
@@ -118,7 +121,13 @@ impl DpdkReceiver {
             left,
             listing,
             failed: None,
+            interfaces: None,
         }
+    }
+
+    /// Has it look after the run's interfaces, if it is given them.
+    pub fn looking_after(self, interfaces: Option<Interfaces>) -> DpdkReceiver {
+        DpdkReceiver { interfaces, ..self }
     }
 
     /// Takes one burst of a queue. Gives how many packets the driver gave, and how many of them are gathered.
@@ -233,6 +242,8 @@ impl Receiver for DpdkReceiver {
             return Err(LiveError::System { what, error: io::Error::other(error.to_string()) });
         }
         know_this_thread();
+        // Here, so that what came before is still carried out.
+        self.interfaces.as_mut().map_or(Ok(()), Interfaces::look)?;
         let is_ending = self.ending.load(Ordering::Relaxed);
         // An item of a list has so many packets, and no more.
         let most = match &self.listing {

@@ -135,7 +135,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     out::deliver(args.json.as_deref(), report.json(), report.table())?;
     // Also in the middle of a mode that did not come to an end by itself soon enough.
-    let is_cut = |row: &Row| row.ran.as_ref().is_none_or(|ran| ran.error.is_some());
+    let is_cut = |row: &Row| row.ran.as_ref().is_none_or(|ran| ran.is_cancelled);
     let is_interrupted = report.rows.len() < modes.len() || report.rows.last().is_some_and(is_cut);
     let was_well = report.rows.iter().filter_map(|row| row.ran.as_ref()).all(|ran| ran.error.is_none());
     match failed {
@@ -204,7 +204,8 @@ impl Common<'_> {
         let written = run.written();
         let buffers = ports::balance(run.close()).given_up(given_up);
         let cut_short = written.iter().find_map(|written| written.check().err());
-        row.ran = Some(Numbers { buffers, error: numbers.error.or(cut_short), ..numbers }.checked());
+        let is_cancelled = numbers.is_cancelled && cut_short.is_none();
+        row.ran = Some(Numbers { buffers, is_cancelled, error: numbers.error.or(cut_short), ..numbers }.checked());
         Ok(row)
     }
 
@@ -302,9 +303,10 @@ impl Common<'_> {
             stop.cancel();
             ended
         });
+        let is_cancelled = matches!(error, Some(LaneError::Device(DeviceError::Cancelled)));
         let ended = match () {
             // What was under way was given up after somebody had wanted an end.
-            () if matches!(error, Some(LaneError::Device(DeviceError::Cancelled))) => Ended::Interrupted,
+            () if is_cancelled => Ended::Interrupted,
             () if error.is_some() => Ended::Failed,
             () if wanted.is_some_and(|wanted| meter.taken() >= self.warm_up.saturating_add(wanted)) => Ended::Packets,
             () if self.interrupt.stop.is_cancelled() => Ended::Interrupted,
@@ -313,7 +315,8 @@ impl Common<'_> {
             () => Ended::Interrupted,
         };
         let given_up = drive::given_up(error.as_ref(), &run);
-        let numbers = Numbers { ended, error: error.map(|error| error.to_string()), ..self.numbers(&meter, &stats) };
+        let error = error.map(|error| error.to_string());
+        let numbers = Numbers { ended, error, is_cancelled, ..self.numbers(&meter, &stats) };
         (lanes, numbers, given_up)
     }
 

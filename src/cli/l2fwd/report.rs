@@ -115,6 +115,9 @@ pub struct Numbers {
     pub ended: Ended,
     /// What went wrong.
     pub error: Option<String>,
+    /// Whether that is only that what was under way was given up.
+    #[serde(skip)]
+    pub is_cancelled: bool,
     /// Packets that were not to be measured.
     pub warm_up: u64,
     /// Whether more than those have come. If not, nothing was measured, and the counts are of all that have.
@@ -164,6 +167,7 @@ impl Numbers {
             // Whatever else went wrong is no reason for it.
             let before = self.error.take().map_or(String::new(), |error| error + "; ");
             self.error = Some(before + &fault);
+            self.is_cancelled = false;
         }
         self
     }

@@ -187,10 +187,17 @@ l2fwd() { # NAME SECONDS RESULT ARGUMENT...
     libraries=$here/lib/dpdk:$LD_LIBRARY_PATH
     # Loaded with the program, as DPDK itself takes no drivers out of folders below one that everybody may write to.
     drivers=$(echo "$here"/lib/dpdk/librte_bus_vdev.so.* "$here"/lib/dpdk/librte_mempool_ring.so.* "$here"/lib/dpdk/librte_net_*.so.*)
-    # It loads those of the system's in any case, and none may be there twice: then all is the system's.
+    # It loads those of the system's in any case, and none may be there twice: then all is the system's, or nothing.
     vdev=$(basename "$here"/lib/dpdk/librte_bus_vdev.so.*)
     if ls /usr/lib/*/dpdk/pmds-*/"$vdev" >/dev/null 2>&1; then
         libraries=$LD_LIBRARY_PATH drivers=
+        for library in "$here"/lib/dpdk/librte_*; do
+            library=$(basename "$library")
+            if ! ls /usr/lib/*/"$library" /usr/lib/*/dpdk/pmds-*/"$library" 2>/dev/null | grep -q .; then
+                skip "$name" "this system has DPDK without $library, and no other can be beside it"
+                return
+            fi
+        done
     fi
     run "$name" "$limit" "$result" \
         env LD_LIBRARY_PATH="$libraries" LD_PRELOAD="$drivers" "$here/bin/portcullis-dpdk" l2fwd --device cuda:0 --gpu cuda:0 --mempool all --json "$result" "$@"

@@ -130,7 +130,8 @@ pub trait Launcher: Send + 'static {
     /// makes room for what the kernel writes.
     ///
     /// # Errors
-    /// Where there is no memory, or the driver gives up. The batch then goes back to the caller.
+    /// Where there is no memory, or the driver gives up. The batch then goes back to the caller, but where the session is cancelled:
+    /// then completing it tells.
     fn upload(
         &mut self,
         part: &Part<'_, Self::Import>,
@@ -452,7 +453,7 @@ impl<L: Launcher> Offload<L> {
         Ok(Cut { layout, import, pieces })
     }
 
-    /// Cuts a batch and brings it to the device; launches nothing yet. Without flow numbers each packet is a flow.
+    /// Cuts a batch, and has room made for it at the device; brings nothing there yet. Without flow numbers each packet is a flow.
     fn prepare(&mut self, batch: Batch, numbers: Option<&[u32]>) -> Result<Flight<L>, SubmitError> {
         let refuse = |batch, error| Err(SubmitError { batch: Box::new(batch), error });
         if self.cancel.is_cancelled() {
@@ -497,7 +498,10 @@ impl<L: Launcher> Offload<L> {
         match self.make_room(&mut flight) {
             Ok(()) => Ok(flight),
             // Nothing of it is queued yet.
-            Err(error) => refuse(flight.batch, error),
+            Err(error) => {
+                self.idle.push(flight.slot);
+                refuse(flight.batch, error)
+            }
         }
     }
 
@@ -605,7 +609,7 @@ impl<L: Launcher> Offload<L> {
         let begun = match uploaded {
             Ok(()) => self.advance(&mut flight),
             // Whoever cancels waits for nobody, and the device may be one that hangs.
-            Err(DeviceError::Cancelled) => Err(DeviceError::Cancelled),
+            Err(error) if error == DeviceError::Cancelled || self.cancel.is_cancelled() => Err(error),
             Err(error) => {
                 // What was queued may look at the batch's memory.
                 self.launcher.settle();

@@ -86,6 +86,17 @@ impl Launcher for Host {
         Buffers::default()
     }
 
+    fn make_room(
+        &mut self,
+        _: &mut dyn Iterator<Item = Part<'_, ()>>,
+        _: Effects,
+        _: &mut [Buffers],
+    ) -> Result<(), DeviceError> {
+        // Of other devices it is nothing, and not told of.
+        let fails = self.script.lock().unwrap().fails == Some("make room");
+        if fails { self.say("make room") } else { Ok(()) }
+    }
+
     fn upload(&mut self, part: &Part<'_, ()>, _: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
         if let Some(cancel) = &self.script.lock().unwrap().cancels {
             cancel.cancel();
@@ -364,6 +375,18 @@ fn a_batch_that_cannot_be_brought_to_the_device_comes_back_when_the_device_has_s
 }
 
 #[test]
+fn a_batch_that_the_device_has_no_room_for_comes_back_at_once() {
+    let (mut session, script) = session(Layout::Copied, 1, false, &LoadOptions::default());
+    script.lock().unwrap().fails = Some("make room");
+    let refused = session.submit(batch(&[3, 2])).unwrap_err();
+    assert_eq!(refused.batch.packet(0), [3, 1, 2, 3, 4]);
+    // Nothing of it is there that could be waited for.
+    assert_eq!((calls(&script), session.in_flight()), (vec!["make room".to_owned()], 0));
+    script.lock().unwrap().fails = None;
+    assert_eq!(session.run(*refused.batch).unwrap().verdicts.actions(), [3, 2]);
+}
+
+#[test]
 fn a_launch_that_fails_may_have_begun_so_that_completing_tells_of_it() {
     let (mut session, script) = session(Layout::Copied, 1, false, &LoadOptions::default());
     session.submit(batch(&[1])).unwrap();
@@ -380,7 +403,7 @@ fn a_launch_that_fails_may_have_begun_so_that_completing_tells_of_it() {
 
 #[test]
 fn whoever_cancels_while_a_batch_is_brought_to_a_device_that_hangs_does_not_wait_for_it() {
-    for fails in [None, Some("upload")] {
+    for (fails, hangs) in [(None, true), (Some("upload"), true), (None, false)] {
         let cancel = CancelToken::new();
         let options = LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() };
         let (mut session, script) = session(Layout::Copied, 4, false, &options);
@@ -388,19 +411,20 @@ fn whoever_cancels_while_a_batch_is_brought_to_a_device_that_hangs_does_not_wait
         let span = Arc::downgrade(batch.span());
         {
             let mut script = script.lock().unwrap();
-            (script.cancels, script.fails, script.hangs) = (Some(cancel), fails, true);
+            (script.cancels, script.fails, script.hangs) = (Some(cancel), fails, hangs);
         }
         session.submit(batch).unwrap();
+        assert_eq!(session.submit(self::batch(&[2])).unwrap_err().error, DeviceError::Cancelled);
         assert_eq!(session.complete().unwrap_err(), DeviceError::Cancelled);
-        // The copy may be on its way still.
+        // The copy may be on its way still, and then its memory stays.
         assert_eq!(calls(&script), ["upload 1", "settles [] true"]);
-        assert_eq!(script.lock().unwrap().kept, 1);
-        assert!(span.upgrade().is_some());
+        assert_eq!(script.lock().unwrap().kept, usize::from(hangs));
+        assert_eq!((span.upgrade().is_some(), session.in_flight()), (hangs, 0));
     }
 }
 
 #[test]
-fn a_batch_that_nothing_was_launched_of_comes_back_when_cancelled() {
+fn a_batch_that_nothing_is_queued_of_comes_back_when_cancelled() {
     let cancel = CancelToken::new();
     let options = LoadOptions { cancel: cancel.clone(), ..LoadOptions::default() };
     let (mut session, script) = session(Layout::Copied, 4, false, &options);

@@ -1,4 +1,4 @@
-//! What the kernel says of an interface, and what it can be told.
+//! What the kernel says of an interface.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
