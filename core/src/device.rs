@@ -150,8 +150,8 @@ pub struct LoadOptions {
     /// Gives work up. It is looked at between the pieces that a session cuts its work into, and while
     /// the host waits for a device. [`Session::complete`] then ends with [`DeviceError::Cancelled`]
     /// within a second or two, and so do [`Session::submit`], which gives a batch back of which nothing is
-    /// at the device yet, and [`Device::load`], where they have to wait for a GPU. What a device is still busy with is left
-    /// to itself: dropping the session does not wait for it either.
+    /// at the device yet, and [`Device::load`], where they have to wait for a GPU. What a device is still
+    /// busy with is left to itself: dropping the session does not wait for it either.
     pub cancel: CancelToken,
 }
 

@@ -29,20 +29,22 @@ fn end(running: Running) -> Value {
     ended.json()
 }
 
+/// What is sent comes back as something.
+fn comes_back(peer: &mut PacketSocket, frame: &[u8], back: &[u8]) {
+    peer.send(frame);
+    assert!(peer.receive_where(SOON, |frame| frame.bytes == back).is_some(), "it comes back: {back:02x?}");
+}
+
 /// Frames come back with their addresses swapped, whatever their length.
 fn reflects(running: Running, peer: &mut PacketSocket, veth: &Veth) {
     const COUNT: u32 = 300;
     for number in 0..COUNT {
         let frame = numbered(veth, number, 60 + number as usize * 4);
-        peer.send(&frame);
-        let back = swapped(frame);
-        assert!(peer.receive_where(SOON, |frame| frame.bytes == back).is_some(), "frame {number} comes back");
+        comes_back(peer, &frame, &swapped(frame.clone()));
     }
     // The kernel takes tags out of frames, and a driver may find them beside these.
     let tagged = [&numbered(veth, COUNT, 60)[..12], &[0x81, 0, 0x20, 5], &numbered(veth, COUNT, 300)[12..]].concat();
-    peer.send(&tagged);
-    let back = swapped(tagged);
-    assert!(peer.receive_where(SOON, |frame| frame.bytes == back).is_some(), "the tag comes back");
+    comes_back(peer, &tagged, &swapped(tagged.clone()));
     let json = end(running);
     assert!(json["carried_out"]["tx"].as_u64().unwrap() > COUNT.into(), "{json}");
 }
@@ -77,14 +79,6 @@ fn a_tap_interface_is_a_port() {
     reflects(running, &mut peer, &veth);
 }
 
-/// Sends a frame, which comes back with its addresses swapped.
-fn reflects_one(peer: &mut PacketSocket, veth: &Veth) {
-    let frame = numbered(veth, 7, 60);
-    peer.send(&frame);
-    let back = swapped(frame);
-    assert!(peer.receive_where(SOON, |frame| frame.bytes == back).is_some(), "the frame comes back");
-}
-
 /// What a run says in the end that an interface has ended.
 fn ended_by(interface: &str, running: Running) -> Value {
     let ended = running.end();
@@ -107,7 +101,8 @@ fn an_interface_that_is_gone_ends_the_run() {
         println!("{driver}");
         let running = Running::start(command(&right, "mac_swap", &["--dpdk", &format!("{driver}0,iface={name}")]));
         let mut peer = if is_tap { PacketSocket::open(&right, name) } else { PacketSocket::at(&veth.left) };
-        reflects_one(&mut peer, &veth);
+        let frame = numbered(&veth, 7, 60);
+        comes_back(&mut peer, &frame, &swapped(frame.clone()));
         // Under traffic, for which nobody is there in the end.
         let json = std::thread::scope(|scope| {
             let frame = numbered(&veth, 8, 60);
@@ -146,20 +141,16 @@ fn a_run_ends_with_its_way_into_the_kernel_and_not_with_a_target() {
     let mut running = Running::start(command(&right, filter.to_str().unwrap(), &arguments));
     let mut peer = PacketSocket::at(&veth.left);
     let frame = |last| [&numbered(&veth, 7, 60)[..59], &[last]].concat();
-    let comes_back = |peer: &mut PacketSocket| {
-        peer.send(&frame(1));
-        assert!(peer.receive_where(SOON, |it| it.bytes == frame(1)).is_some(), "the frame comes back");
-    };
     let mut there = PacketSocket::at(&target.left);
     peer.send(&frame(3));
     assert!(there.receive_where(SOON, |it| it.bytes == frame(3)).is_some(), "the frame gets to the target");
-    comes_back(&mut peer);
+    comes_back(&mut peer, &frame(1), &frame(1));
     let gone = format!("the interface is gone interface={}", target.right.name());
     target.delete();
     running.hear(&gone);
     for _ in 0..100 {
         peer.send(&frame(3));
-        comes_back(&mut peer);
+        comes_back(&mut peer, &frame(1), &frame(1));
     }
     right.ip(&["link", "delete", "kernel0"]);
     let json = ended_by("kernel0", running);

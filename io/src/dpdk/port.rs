@@ -16,6 +16,7 @@ use super::gpudev::Buffers;
 use super::memory::{Mbufs, Memory};
 use super::spec::PortSpec;
 use super::written::Written;
+use crate::live::link::interface_name;
 
 /// Entries of a queue's ring, where its driver lets us choose.
 pub(super) const RING: u16 = 1024;
@@ -176,7 +177,7 @@ impl Port {
             memory: None,
         };
         port.check(result, "its description")?;
-        port.interface = if port.is_card() { None } else { interface(port.info.if_index) };
+        port.interface = if port.is_card() { None } else { interface_name(port.info.if_index) };
         Ok(port)
     }
 
@@ -493,15 +494,6 @@ fn number_of(name: &CStr) -> Option<u16> {
     // SAFETY: the name ends with a zero byte, and the number is written.
     let result = unsafe { sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &raw mut number) };
     (result == 0).then_some(number)
-}
-
-/// The name of an interface by its number, of which 0 is none.
-fn interface(index: u32) -> Option<String> {
-    let mut name = [0; libc::IF_NAMESIZE];
-    // SAFETY: names have no more bytes, with a zero byte at the end.
-    let is_one = !unsafe { libc::if_indextoname(index, name.as_mut_ptr()) }.is_null();
-    // SAFETY: as above.
-    is_one.then(|| unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
 }
 
 fn name_of(number: u16) -> Option<String> {

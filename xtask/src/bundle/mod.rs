@@ -123,9 +123,8 @@ fn executables(root: &Path) -> Result<Vec<(String, PathBuf)>, String> {
 
 /// The program with DPDK, built for use with CUDA, and without the devices that the other program is for: a bundle is small.
 fn with_dpdk(root: &Path) -> Result<PathBuf, String> {
-    let arguments =
-        "build --release --package portcullis --bin portcullis --no-default-features --features cpu,cuda,dpdk";
-    let arguments: Vec<&str> = arguments.split(' ').collect();
+    let mut arguments = vec!["build", "--release", "--package", "portcullis", "--bin", "portcullis"];
+    arguments.extend(["--no-default-features", "--features", "cpu,cuda,dpdk"]);
     let found = built(root, &arguments, "bin")?.find(|built| built.name == "portcullis").map(|built| built.path);
     found.ok_or_else(|| "cargo has not built the program with DPDK".into())
 }

@@ -609,7 +609,7 @@ impl<L: Launcher> Offload<L> {
         let begun = match uploaded {
             Ok(()) => self.advance(&mut flight),
             // Whoever cancels waits for nobody, and the device may be one that hangs.
-            Err(error) if error == DeviceError::Cancelled || self.cancel.is_cancelled() => Err(error),
+            Err(_) if self.cancel.is_cancelled() => Err(DeviceError::Cancelled),
             Err(error) => {
                 // What was queued may look at the batch's memory.
                 self.launcher.settle();

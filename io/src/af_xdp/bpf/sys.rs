@@ -191,14 +191,3 @@ pub fn interface_index(name: &str) -> Option<u32> {
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
     (index != 0).then_some(index)
 }
-
-/// An interface's name, in this thread's network namespace.
-pub fn interface_name(index: u32) -> Option<String> {
-    let mut name = [0 as libc::c_char; libc::IF_NAMESIZE];
-    // SAFETY: there is room for the longest name.
-    if unsafe { libc::if_indextoname(index, name.as_mut_ptr()) }.is_null() {
-        return None;
-    }
-    // SAFETY: it was filled with a string.
-    Some(unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
-}

@@ -15,8 +15,8 @@ pub mod tcx;
 use std::io;
 
 use super::bpf::error::BpfError;
-use super::bpf::sys::interface_name;
 use super::xdp::Mode;
+use crate::live::link::interface_name;
 
 /// Hands frames on until it is dropped.
 #[derive(Debug)]

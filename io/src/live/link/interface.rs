@@ -1,5 +1,6 @@
 //! What the kernel says of an interface.
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -43,8 +44,7 @@ impl Interface {
     /// # Errors
     /// [`LinkError`]: among others, there is none.
     pub fn find(name: &str) -> Result<Interface, LinkError> {
-        let netlink = Netlink::open(0);
-        Interface::ask(&mut netlink.map_err(|error| LinkError::new(name, "a netlink socket", error))?, name)
+        Interface::ask(&mut netlink(name)?, name)
     }
 
     pub(super) fn ask(netlink: &mut Netlink, name: &str) -> Result<Interface, LinkError> {
@@ -102,6 +102,22 @@ impl Interface {
         }
         Some(interface)
     }
+}
+
+/// An interface's name, in this thread's network namespace; 0 is none's number.
+pub(crate) fn interface_name(index: u32) -> Option<String> {
+    let mut name = [0 as libc::c_char; libc::IF_NAMESIZE];
+    // SAFETY: there is room for the longest name.
+    if unsafe { libc::if_indextoname(index, name.as_mut_ptr()) }.is_null() {
+        return None;
+    }
+    // SAFETY: it was filled with a string.
+    Some(unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
+}
+
+/// For questions and orders, in this thread's namespace. The interface is the one that errors are about.
+pub(super) fn netlink(interface: &str) -> Result<Netlink, LinkError> {
+    Netlink::open(0).map_err(|error| LinkError::new(interface, "a netlink socket", error))
 }
 
 /// `struct ifinfomsg`, include/uapi/linux/rtnetlink.h.

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::error::LinkError;
-use super::interface::Interface;
+use super::interface::{Interface, netlink};
 use super::netlink::{LINK, Message, Netlink, attributes};
 
 // include/uapi/linux/if_link.h
@@ -18,7 +18,7 @@ pub(super) struct Links(Netlink);
 impl Links {
     /// Of this thread's namespace. The interface is the one that errors are about.
     pub fn open(interface: &str) -> Result<Links, LinkError> {
-        Netlink::open(0).map(Links).map_err(|error| LinkError::new(interface, "a netlink socket", error))
+        netlink(interface).map(Links)
     }
 
     /// See [`Interface::find`].

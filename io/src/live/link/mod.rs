@@ -33,6 +33,7 @@ pub use error::LinkError;
 #[cfg(feature = "af-xdp")]
 pub(crate) use error::no_interface;
 pub use interface::Interface;
+pub(crate) use interface::interface_name;
 #[cfg(feature = "af-xdp")]
 pub use stack::{Entrance, JoinError, Kind, Stack, Way};
 #[cfg(feature = "af-xdp")]
