@@ -47,6 +47,7 @@
 //!
 //! Without any, the interpreter and the device that does nothing remain.
 
+pub mod bench;
 pub mod control;
 pub mod devices;
 #[cfg(all(target_os = "linux", feature = "dpdk"))]

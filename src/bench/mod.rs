@@ -1,0 +1,3 @@
+//! Benchmarks: what is measured, how, and how it is told.
+
+pub mod results;

@@ -1,0 +1,278 @@
+//! What a benchmark has found: the one shape that files, tables, comparisons and the report are made from.
+//!
+//! Units are those of the field: seconds, bytes, millions of packets a second (Mpps). A value that was not measured is not
+//! there; none is 0 for that.
+
+use serde::{Deserialize, Serialize};
+
+/// The shape's version, raised when what was written before can no longer be read.
+pub const SCHEMA: u32 = 1;
+
+/// Everything that a benchmark has found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// What was run, and when.
+    pub run: Run,
+    /// What it was run on.
+    pub machine: Machine,
+    /// How it was measured.
+    pub method: Method,
+    /// The devices that were measured.
+    pub devices: Vec<Device>,
+    /// Backends without a device here.
+    #[serde(default)]
+    pub missing: Vec<Missing>,
+    /// What nothing can pass, measured in the same run.
+    #[serde(default)]
+    pub ceilings: Vec<Ceiling>,
+    /// The measurements.
+    pub cells: Vec<Cell>,
+    /// What was left out, and why.
+    #[serde(default)]
+    pub left_out: Vec<LeftOut>,
+    /// What is demanded, and what was measured.
+    #[serde(default)]
+    pub bars: Vec<Bar>,
+    /// Comparisons with published figures of others.
+    #[serde(default)]
+    pub seeds: Vec<SeedTable>,
+}
+
+/// What was run, and when.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Portcullis' version.
+    pub version: String,
+    /// The commit that it was built from, where that is known.
+    #[serde(default)]
+    pub commit: Option<String>,
+    /// When it began, in UTC: `2026-11-23 04:08:30 UTC`.
+    pub began: String,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+    /// The commands as they were typed.
+    pub commands: Vec<String>,
+    /// Whether it was ended before it was through.
+    #[serde(default)]
+    pub interrupted: bool,
+}
+
+/// A machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The processor's name.
+    pub processor: String,
+    /// Its logical processors.
+    pub threads: usize,
+    /// Anything else worth knowing, each a name and a value with its unit: memory, caches, kernel, system.
+    #[serde(default)]
+    pub facts: Vec<(String, String)>,
+}
+
+/// How it was measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Method {
+    /// `quick`, `full` or `chosen`.
+    pub matrix: String,
+    /// The confidence of intervals, as 0.95.
+    pub confidence: f64,
+    /// The least repetitions of a cell.
+    pub least_repetitions: u64,
+    /// Sentences about it.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// A device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Device {
+    /// What `--device` takes.
+    pub id: String,
+    /// What it calls itself.
+    pub name: String,
+    /// What it is made of, in words.
+    pub kind: String,
+    /// Its driver, with the version.
+    pub driver: String,
+    /// Anything else worth knowing, each a name and a value with its unit.
+    #[serde(default)]
+    pub facts: Vec<(String, String)>,
+}
+
+/// A backend that has no device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Missing {
+    /// The backend's name, or the device's id.
+    pub device: String,
+    /// Why it is not there, and what to install.
+    pub reason: String,
+}
+
+/// A rate that nothing can pass.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Ceiling {
+    /// What it is: `memory copy`, `bus copy to the device`.
+    pub name: String,
+    /// The device whose it is; the host's where there is none.
+    #[serde(default)]
+    pub device: Option<String>,
+    /// Bytes a second.
+    pub bytes_per_second: Estimate,
+}
+
+/// A median, and what it is between with the method's confidence.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// The median.
+    pub median: f64,
+    /// The interval's lower end.
+    pub low: f64,
+    /// Its upper end.
+    pub high: f64,
+}
+
+/// A measurement.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Cell {
+    /// The filter's name.
+    pub filter: String,
+    /// The device's id.
+    pub device: String,
+    /// Packets in a batch.
+    pub batch: u64,
+    /// The packets: `64`, `1500`, `imix`.
+    pub packets: String,
+    /// Their mean size, in bytes.
+    pub packet_bytes: f64,
+    /// How packets come to the device: `whole packets`, `read window`, `imported memory`, `device-resident`.
+    pub transfer: String,
+    /// How batches are handed to it: `inline`, `pipelined`.
+    pub dispatch: String,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// What came of a measurement.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// The verdicts are the interpreter's.
+    Measured(Box<Measured>),
+    /// They are not; no speed counts then.
+    Wrong {
+        /// What differed first.
+        detail: String,
+    },
+    /// It could not be measured.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What was measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// Millions of packets a second.
+    pub mpps: Estimate,
+    /// Gigabits of packets a second.
+    pub gbps: f64,
+    /// How often it was repeated.
+    pub repetitions: u64,
+    /// From a batch's submission to its verdicts.
+    pub latency: Latency,
+    /// Bytes over the bus for each packet, both ways; nothing where there is no bus.
+    #[serde(default)]
+    pub bus_bytes: Option<f64>,
+    /// Bytes of memory that must move for each packet.
+    #[serde(default)]
+    pub memory_bytes: Option<f64>,
+    /// Where the time goes, where that could be told: seconds a packet, by stage.
+    #[serde(default)]
+    pub stages: Option<Stages>,
+    /// The share of the ceiling that counts for this cell, and that ceiling's name.
+    #[serde(default)]
+    pub of_ceiling: Option<(f64, String)>,
+}
+
+/// Latencies of batches, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Half take no longer.
+    pub p50: f64,
+    /// 99 of 100 take no longer.
+    pub p99: f64,
+    /// 999 of 1,000 take no longer.
+    pub p999: f64,
+}
+
+/// Where a packet's time goes, in seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Stages {
+    /// Bytes laid out for the device.
+    pub gather: f64,
+    /// To the device.
+    pub upload: f64,
+    /// The filter.
+    pub kernel: f64,
+    /// From the device.
+    pub download: f64,
+    /// Verdicts made of what came.
+    pub verdicts: f64,
+}
+
+/// What was left out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// What.
+    pub what: String,
+    /// Why.
+    pub why: String,
+}
+
+/// A demand, and what was measured against it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Bar {
+    /// What is measured.
+    pub what: String,
+    /// Against what.
+    pub against: String,
+    /// The bar, in words: `≥ 0.95`.
+    pub bar: String,
+    /// What was measured, in words, where it was.
+    #[serde(default)]
+    pub measured: Option<String>,
+    /// Whether that reaches the bar; nothing where it was not measured.
+    #[serde(default)]
+    pub met: Option<bool>,
+    /// The command that measures it.
+    pub command: String,
+    /// Anything to know about it: why it was not measured.
+    #[serde(default)]
+    pub note: Option<String>,
+}
+
+/// A comparison with what others have published.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SeedTable {
+    /// What is compared.
+    pub title: String,
+    /// How, in sentences.
+    pub notes: Vec<String>,
+    /// The names of its columns; the first names rows.
+    pub columns: Vec<SeedColumn>,
+    /// The rows; a value that is not there is a dash.
+    pub rows: Vec<Vec<Option<String>>>,
+}
+
+/// A column of such a table.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SeedColumn {
+    /// Its name, with the unit.
+    pub name: String,
+    /// Whether its values were published by others and not measured here.
+    #[serde(default)]
+    pub published: bool,
+}
