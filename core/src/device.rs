@@ -16,12 +16,16 @@ pub mod noop;
 pub mod offload;
 pub mod pace;
 pub mod plan;
+pub mod planner;
 mod relieved;
+mod transfer;
 mod work;
 
 pub use dispatch::{Dispatch, Only, UnknownDispatch};
 pub use flows::{Flows, InOrder};
+pub use planner::Plan;
 pub use relieved::Relieved;
+pub use transfer::{Clock, Stages, Taken, Transfer, UnknownTransfer};
 pub use work::MAX_WORK;
 
 /// What a device is made of, as far as it matters for choosing one.
@@ -147,6 +151,12 @@ pub struct LoadOptions {
     /// For benches: how long each packet keeps its lane or thread beside the filter's own time, at least; [`MAX_WORK`] at
     /// most. The CPU and CUDA devices do so, others refuse.
     pub work: Option<Duration>,
+    /// How packets get to the device. One that the device does not have for the filter is an error, here or, where it
+    /// depends on the batch's memory, of [`Session::submit`].
+    pub transfer: Transfer,
+    /// Takes note of what becomes of time and bytes ([`Session::stages`]). It costs some looks at the clock a batch, and on
+    /// devices with clocks of their own two of those a launch or copy.
+    pub clocks: bool,
     /// Gives work up. It is looked at between the pieces that a session cuts its work into, and while
     /// the host waits for a device. [`Session::complete`] then ends with [`DeviceError::Cancelled`]
     /// within a second or two, and so do [`Session::submit`], which gives a batch back of which nothing is
@@ -157,7 +167,16 @@ pub struct LoadOptions {
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        LoadOptions { threads: None, depth: 3, dispatch: None, one_sided: None, work: None, cancel: CancelToken::new() }
+        LoadOptions {
+            threads: None,
+            depth: 3,
+            dispatch: None,
+            one_sided: None,
+            work: None,
+            transfer: Transfer::Auto,
+            clocks: false,
+            cancel: CancelToken::new(),
+        }
     }
 }
 
@@ -169,6 +188,8 @@ impl fmt::Debug for LoadOptions {
             .field("dispatch", &self.dispatch)
             .field("one_sided", &self.one_sided.as_ref().map(|device| &device.info().id))
             .field("work", &self.work)
+            .field("transfer", &self.transfer)
+            .field("clocks", &self.clocks)
             .field("cancel", &self.cancel)
             .finish()
     }
@@ -348,6 +369,17 @@ pub trait Session: Send {
 
     /// Batches that may be in flight at once.
     fn depth(&self) -> usize;
+
+    /// What became of time and bytes in the batches that are complete; `None` where nobody asked for it when the filter was
+    /// loaded ([`LoadOptions::clocks`]), or the device cannot tell.
+    fn stages(&self) -> Option<Stages> {
+        None
+    }
+
+    /// How the packets of the batch before came to the device, and why; `None` where nothing was decided.
+    fn plan(&self) -> Option<Plan> {
+        None
+    }
 
     /// A session of the same filter on another device, for batches that would have to wait since this one has all that it
     /// takes ([`Relieved`]); `None` where there is none.

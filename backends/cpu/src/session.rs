@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use portcullis_core::device::{
-    CancelToken, DeviceError, Done, Imported, LoadOptions, Session, SubmitError, check_map, check_map_words,
+    CancelToken, DeviceError, Done, Imported, LoadOptions, Session, Stages, SubmitError, check_map, check_map_words,
     check_submission,
 };
 use portcullis_core::packet::{Batch, Span};
@@ -155,6 +155,7 @@ pub(crate) struct CpuSession {
     shared: Arc<Shared>,
     queue: VecDeque<Queued>,
     depth: usize,
+    stages: Option<Stages>,
 }
 
 impl CpuSession {
@@ -165,6 +166,7 @@ impl CpuSession {
         work: Option<NonZeroU64>,
         options: &LoadOptions,
     ) -> Result<CpuSession, DeviceError> {
+        options.refuse_copies("cpu")?;
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(options.threads.map_or(0, NonZeroUsize::get))
             .stack_size(STACK)
@@ -191,7 +193,15 @@ impl CpuSession {
             cancel: options.cancel.clone(),
             pool,
         });
-        Ok(CpuSession { shared, queue: VecDeque::new(), depth: options.depth.max(1) })
+        let stages = options.clocks.then(Stages::default);
+        Ok(CpuSession { shared, queue: VecDeque::new(), depth: options.depth.max(1), stages })
+    }
+
+    /// Takes note of a batch that is complete.
+    fn note(&mut self, done: &Done) {
+        if let Some(stages) = &mut self.stages {
+            stages.filtered(done.batch.len(), done.times.kernel);
+        }
     }
 
     /// Waits until all batches in flight are done.
@@ -245,7 +255,9 @@ impl Session for CpuSession {
 
     fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
         let Some(queued) = self.queue.pop_front() else { return Ok(None) };
-        queued.end(&self.shared).map(Some)
+        let done = queued.end(&self.shared)?;
+        self.note(&done);
+        Ok(Some(done))
     }
 
     fn run(&mut self, batch: Batch) -> Result<Done, DeviceError> {
@@ -257,14 +269,18 @@ impl Session for CpuSession {
         check_submission(&self.shared.program, &batch, 0, self.depth)?;
         let threads = self.shared.worth(batch.len());
         if self.shared.is_for_one(threads, batch.len()) {
-            return job::alone(&self.shared, batch);
+            let done = job::alone(&self.shared, batch)?;
+            self.note(&done);
+            return Ok(done);
         }
         // This thread is awake already: it takes part, and waits for as few others as possible.
         let threads = threads.max(1);
         let job = Arc::new(Job::new(self.shared.clone(), batch, threads));
         Gate::enter(&job, threads - 1);
         job.work();
-        job.answer()
+        let done = job.answer()?;
+        self.note(&done);
+        Ok(done)
     }
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
@@ -283,6 +299,10 @@ impl Session for CpuSession {
         self.end_all();
         self.shared.maps.set_words(map, at, words);
         Ok(())
+    }
+
+    fn stages(&self) -> Option<Stages> {
+        self.stages
     }
 
     fn in_flight(&self) -> usize {

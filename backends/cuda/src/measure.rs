@@ -29,7 +29,7 @@ impl KernelOnly {
         let options = LoadOptions::default();
         let (gpu, loaded) = compile::load(device, program, Dispatch::Inline, &options)?;
         let (kind, effects) = (gpu.kind, loaded.effects);
-        Ok(KernelOnly(Offload::new(Pipelined::new(gpu, loaded).whole(), kind, effects, program, &options)))
+        Ok(KernelOnly(Offload::new(Pipelined::new(gpu, loaded).whole(), kind, effects, program, &options)?))
     }
 
     /// Runs the kernel `rounds` times over the batch, which is copied to the device before, and gives the time of a

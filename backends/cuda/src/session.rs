@@ -35,7 +35,7 @@ pub(crate) fn load(
     let (kind, effects) = (gpu.kind, loaded.effects);
     Ok(match dispatch {
         Dispatch::Inline | Dispatch::Pipelined => {
-            let session = Offload::new(Pipelined::new(gpu, loaded), kind, effects, program, options);
+            let session = Offload::new(Pipelined::new(gpu, loaded), kind, effects, program, options)?;
             if program.has_flows() {
                 return Ok(dispatch.session(Flows::new(device, session, program, options)?));
             }
@@ -43,15 +43,15 @@ pub(crate) fn load(
         }
         Dispatch::Persistent => {
             let launcher = Posting::new(Ring::new(gpu, loaded)?, effects, &options.cancel);
-            Box::new(Offload::new(launcher, kind, effects, program, options))
+            Box::new(Offload::new(launcher, kind, effects, program, options)?)
         }
         Dispatch::WaitValue => {
             let launcher = Posting::new(Queue::new(gpu, loaded)?, effects, &options.cancel);
-            Box::new(Offload::new(launcher, kind, effects, program, options))
+            Box::new(Offload::new(launcher, kind, effects, program, options)?)
         }
         Dispatch::Graph => {
             let launcher = Graphs::new(gpu, loaded, &options.cancel);
-            Box::new(Offload::new(launcher, kind, effects, program, options))
+            Box::new(Offload::new(launcher, kind, effects, program, options)?)
         }
     })
 }

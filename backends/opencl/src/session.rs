@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use ocl_core::{ArgVal, Event, Mem, MemFlags};
 use portcullis_c_writer::Argument;
-use portcullis_core::device::offload::{self, Columns, Effects, GRACE, Launcher, Offload};
+use portcullis_core::device::offload::{self, Columns, Effects, GRACE, Launcher, Offload, Traffic};
 use portcullis_core::device::pace::Pace;
-use portcullis_core::device::plan::{self, Bounds, Layout, Needs};
+use portcullis_core::device::plan::{Bounds, Layout};
+use portcullis_core::device::planner::{Reach, Site, TransferCosts};
 use portcullis_core::device::{CancelToken, DeviceError, DeviceKind, Imported, LoadOptions};
 use portcullis_core::map::{self, Declaration};
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Span};
@@ -64,7 +65,7 @@ fn of(
     loaded.group = gpu.group.unwrap_or(chosen);
     let maps = program.maps().iter().map(|map| zeros(&gpu, map)).collect::<Result<_, _>>()?;
     let launcher = OpenCl { loaded, imports: Imports::default(), maps, signals: None, watched: 8, gpu };
-    Ok(Offload::new(launcher, kind, effects, program, options))
+    Offload::new(launcher, kind, effects, program, options)
 }
 
 /// A map's memory, with nothing in it.
@@ -125,6 +126,11 @@ pub(crate) struct Buffers {
 type Part<'a> = offload::Part<'a, Arc<Import>>;
 
 impl OpenCl {
+    /// Whether kernels get the batch's own descriptors.
+    fn lends_descriptors(&self, part: &Part<'_>, effects: Effects) -> bool {
+        !part.is_copied() && !effects.moves_ends && !part.is_ordered()
+    }
+
     /// Tells the kernel where everything is.
     fn set_arguments(&self, part: &Part<'_>, buffers: &Buffers, first: usize, count: usize) -> Result<(), DeviceError> {
         let import = part.import().map(|import| import.memory());
@@ -213,14 +219,32 @@ impl Launcher for OpenCl {
         Ok(if import.is_some() { Imported::InPlace } else { Imported::Copied })
     }
 
-    fn place(&mut self, batch: &Batch, needs: Needs) -> (Layout, Option<Arc<Import>>) {
-        let import = self.imports.get(&self.gpu, batch.span(), self.loaded.effects.writes_packets);
-        let layout = match import.is_some() {
-            true => Layout::InPlace,
-            false if plan::pays_to_pack(batch, needs) => Layout::Packed,
-            false => Layout::Copied,
-        };
-        (layout, import)
+    fn site(&mut self, batch: &Batch, _: bool) -> Site<Arc<Import>> {
+        match self.imports.get(&self.gpu, batch.span(), self.loaded.effects.writes_packets) {
+            Some(import) => Site { reach: Reach::Shared, import: Some(import), ..Site::not_reached() },
+            None => Site::not_reached(),
+        }
+    }
+
+    fn never_in_place(&self) -> Option<String> {
+        (!self.gpu.shares_memory).then(|| "its memory is not the host's, and OpenCL has no way to reach that".into())
+    }
+
+    fn costs(&self) -> TransferCosts {
+        if self.gpu.shares_memory { TransferCosts::GEN4.without_bus() } else { TransferCosts::GEN4 }
+    }
+
+    fn traffic(&self, part: &Part<'_>, effects: Effects) -> Traffic {
+        let mut traffic = Traffic::of(part, effects);
+        if self.gpu.shares_memory {
+            let (packets, when) = (part.packets() as u64, |is: bool, bytes: u64| if is { bytes } else { 0 });
+            // Those are read where the batch has them, and columns are written where the caller gets them.
+            traffic.to_device -= when(self.lends_descriptors(part, effects), 8 * part.descriptor_count() as u64);
+            let lent = effects.metadata && part.metadata().is_some();
+            traffic.to_device -= when(lent, packets * size_of::<Metadata>() as u64);
+            traffic.to_host = 0;
+        }
+        traffic
     }
 
     fn bounds(&self, layout: Layout) -> Bounds {
@@ -242,7 +266,7 @@ impl Launcher for OpenCl {
 
     fn upload(&mut self, part: &Part<'_>, effects: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
         let (gpu, packets) = (&*self.gpu, part.packets() as u64);
-        let mut ready = if !part.is_copied() && !effects.moves_ends && !part.is_ordered() {
+        let mut ready = if self.lends_descriptors(part, effects) {
             // SAFETY: a batch's descriptors stay where they are, and the session keeps the batch until
             // its last command has ended (`Launcher`); `release` takes them back.
             unsafe { buffers.descriptors.lend(gpu, part.descriptors())? }
@@ -265,7 +289,8 @@ impl Launcher for OpenCl {
                     to[at..at + bytes.len()].copy_from_slice(bytes);
                 }
             };
-            ready = buffers.packets.write(gpu, part.copy_size(), copy)?.or(ready);
+            let written = buffers.packets.write(gpu, part.copy_size(), |to| part.gather(|| copy(to)))?;
+            ready = written.or(ready);
         }
         buffers.actions.reserve(gpu, part.packets())?;
         if effects.redirects {

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::offload::{self, Columns, Effects, Launcher, Offload};
-use portcullis_core::device::plan::{self, Bounds, Layout, Needs};
+use portcullis_core::device::offload::{self, Columns, Effects, Launcher, Offload, Traffic};
+use portcullis_core::device::plan::{Bounds, Layout};
+use portcullis_core::device::planner::{Reach, Site, TransferCosts};
 use portcullis_core::device::{CancelToken, DeviceError, Imported, LoadOptions};
 use portcullis_core::map::{self, BIND_GROUP, Declaration};
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Span};
@@ -37,7 +38,7 @@ pub(crate) fn open(
     gpu.check()?;
     let map_bindings = loaded.map_bindings(&gpu, &maps);
     let launcher = Wgpu { loaded, group: device.group(), imports: Imports::default(), maps, map_bindings, gpu };
-    Ok(Offload::new(launcher, kind, effects, program, options))
+    Offload::new(launcher, kind, effects, program, options)
 }
 
 /// A map's memory, with nothing in it: wgpu clears what it gives.
@@ -179,18 +180,35 @@ impl Launcher for Wgpu {
         Ok(if imported.is_some() { Imported::InPlace } else { Imported::Copied })
     }
 
-    fn place(&mut self, batch: &Batch, needs: Needs) -> (Layout, Option<wgpu::Buffer>) {
+    fn site(&mut self, batch: &Batch, asked: bool) -> Site<wgpu::Buffer> {
         let mut import = None;
         if self.reads_in_place() {
-            let worth_it = batch.span().allocated() >= Imports::WORTH_IT;
+            let worth_it = asked || batch.span().allocated() >= Imports::WORTH_IT;
             import = self.imports.get(&self.gpu, batch.span(), worth_it);
         }
-        let layout = match import.is_some() {
-            true => Layout::InPlace,
-            false if plan::pays_to_pack(batch, needs) => Layout::Packed,
-            false => Layout::Copied,
+        match import {
+            Some(import) => Site { reach: Reach::Shared, import: Some(import), ..Site::not_reached() },
+            None => Site::not_reached(),
+        }
+    }
+
+    fn never_in_place(&self) -> Option<String> {
+        let reason = match () {
+            () if self.loaded.effects.writes_packets => "the filter writes to packets, which wgpu does in copies alone",
+            () if self.gpu.host.is_none() => "its driver lets it reach no memory of the host's",
+            () => return None,
         };
-        (layout, import)
+        Some(reason.into())
+    }
+
+    fn costs(&self) -> TransferCosts {
+        if self.gpu.direct { TransferCosts::GEN4.without_bus() } else { TransferCosts::GEN4 }
+    }
+
+    /// A verdict, with its target, is a word.
+    fn traffic(&self, part: &Part<'_>, effects: Effects) -> Traffic {
+        let Traffic { to_device, to_host } = Traffic::of(part, Effects { redirects: false, ..effects });
+        Traffic { to_device, to_host: to_host + 3 * part.packets() as u64 }
     }
 
     fn bounds(&self, _: Layout) -> Bounds {
@@ -231,9 +249,11 @@ impl Launcher for Wgpu {
         }
         if part.is_copied() {
             buffers.packets.write(gpu, part.copy_size(), limit, |mut to| {
-                for (at, bytes) in part.copies() {
-                    to.slice(at..at + bytes.len()).copy_from_slice(bytes);
-                }
+                part.gather(|| {
+                    for (at, bytes) in part.copies() {
+                        to.slice(at..at + bytes.len()).copy_from_slice(bytes);
+                    }
+                });
             })?;
         }
         buffers.verdicts.reserve(gpu, packets * 4, limit)?;

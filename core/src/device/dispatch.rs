@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::{Device, DeviceError, DeviceInfo, Done, Imported, LoadOptions, Session, SubmitError};
+use super::{Device, DeviceError, DeviceInfo, Done, Imported, LoadOptions, Plan, Session, Stages, SubmitError};
 use crate::packet::{Batch, Span};
 use crate::program::Program;
 
@@ -179,6 +179,14 @@ impl<S: Session> Session for Inline<S> {
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
         self.session.set_map_words(map, at, words)
+    }
+
+    fn plan(&self) -> Option<Plan> {
+        self.session.plan()
+    }
+
+    fn stages(&self) -> Option<Stages> {
+        self.session.stages()
     }
 
     fn in_flight(&self) -> usize {

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Device, DeviceError, Done, Imported, LoadOptions, Session, SubmitError, check_batch};
+use super::{Device, DeviceError, Done, Imported, LoadOptions, Plan, Session, Stages, SubmitError, check_batch};
 use crate::packet::{Batch, Span};
 use crate::program::{FLOW_BITS, Program};
 
@@ -206,6 +206,22 @@ impl<S: InOrder> Session for Flows<S> {
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
         self.maps()?.set_map_words(map, at, words)
+    }
+
+    fn plan(&self) -> Option<Plan> {
+        self.session.plan()
+    }
+
+    /// Finding the numbers of flows is the filter's time as well; its bytes are not counted twice as packets.
+    fn stages(&self) -> Option<Stages> {
+        let (mut sum, numbers) = self.session.stages().zip(self.numbers.stages())?;
+        let (batches, packets, taken) = (sum.batches, sum.packets, sum.taken);
+        sum += numbers;
+        (sum.batches, sum.packets, sum.taken) = (batches, packets, taken);
+        if let Some(other) = self.other.as_ref().and_then(|other| other.stages()) {
+            sum += other;
+        }
+        Some(sum)
     }
 
     fn in_flight(&self) -> usize {

@@ -3,9 +3,10 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{
-    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Done, Imported, LoadOptions, Session, StageTimes,
+    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Done, Imported, LoadOptions, Session, StageTimes, Stages,
     SubmitError,
 };
 use crate::packet::{Action, Batch, Span, Verdicts};
@@ -47,8 +48,14 @@ impl Device for Noop {
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
         let dispatch = Dispatch::of(&self.info, options)?;
         options.refuse_work(&self.info.id)?;
+        options.refuse_copies(&self.info.id)?;
         let depth = options.depth.max(1);
-        Ok(dispatch.session(NoopSession { program: program.clone(), queue: VecDeque::new(), depth }))
+        Ok(dispatch.session(NoopSession {
+            program: program.clone(),
+            queue: VecDeque::new(),
+            depth,
+            stages: options.clocks.then(Stages::default),
+        }))
     }
 }
 
@@ -56,6 +63,7 @@ struct NoopSession {
     program: Arc<Program>,
     queue: VecDeque<Batch>,
     depth: usize,
+    stages: Option<Stages>,
 }
 
 impl Session for NoopSession {
@@ -72,11 +80,19 @@ impl Session for NoopSession {
     }
 
     fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
-        Ok(self.queue.pop_front().map(|batch| Done {
+        let Some(batch) = self.queue.pop_front() else { return Ok(None) };
+        if let Some(stages) = &mut self.stages {
+            stages.filtered(batch.len(), Duration::ZERO);
+        }
+        Ok(Some(Done {
             verdicts: Verdicts::new(vec![Action::Pass as u8; batch.len()], Vec::new()),
             batch,
             times: StageTimes::default(),
         }))
+    }
+
+    fn stages(&self) -> Option<Stages> {
+        self.stages
     }
 
     fn in_flight(&self) -> usize {

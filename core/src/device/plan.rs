@@ -23,6 +23,13 @@ pub enum Layout {
     Packed,
 }
 
+impl Layout {
+    /// Whether the kernel works on a copy, which is not the batch's memory.
+    pub fn is_copy(self) -> bool {
+        matches!(self, Layout::Copied | Layout::Packed)
+    }
+}
+
 /// What bounds a piece.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
@@ -35,7 +42,7 @@ pub struct Bounds {
 }
 
 /// What a filter does, as far as it matters here.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Needs {
     /// Bytes of each packet, from its start, that the filter may touch.
     pub window: u32,
@@ -53,7 +60,8 @@ impl Needs {
         Needs { window, room: facts.changes_length }
     }
 
-    fn margin(self) -> u64 {
+    /// Bytes before and behind a packet that are its own.
+    pub(super) fn margin(self) -> u64 {
         if self.room { ROOM.into() } else { 0 }
     }
 
@@ -80,12 +88,6 @@ pub struct TooLarge {
     pub index: usize,
     /// Its length in bytes.
     pub length: u32,
-}
-
-/// Whether a copy packs the packets: where what lies between the bytes that matter is most of it, or others'.
-pub fn pays_to_pack(batch: &Batch, needs: Needs) -> bool {
-    let wanted = || batch.descriptors().iter().map(|d| u64::from(needs.of(d.length)) + 2 * needs.margin()).sum::<u64>();
-    batch.is_scattered() || extent(batch, 0..batch.len(), needs).is_some_and(|all| all.end - all.start > 2 * wanted())
 }
 
 /// The bytes from the first word of these packets to the last, rooms included; `None` where none of them has any.
@@ -329,17 +331,12 @@ mod tests {
         assert_eq!(in_place(1 << 16), Ok(vec![piece(0..4, 128..5456)]));
         assert_eq!(in_place(4000), Ok(vec![piece(0..3, 3640 / 64 * 64..5456), piece(3..4, 128..1628)]));
         assert_eq!(in_place(1499), Err(TooLarge { index: 3, length: 1500 }));
-        assert!(pays_to_pack(&b, WHOLE));
-        // Side by side they would be worth one copy.
-        assert!(pays_to_pack(&Batch::in_frames(&[[0; 64], [0; 64]]).unwrap(), Needs { room: true, ..WHOLE }));
-        assert!(!pays_to_pack(&batch(&[(0, 64), (64, 64)], Room::None), WHOLE));
     }
 
     #[test]
     fn packing_takes_the_window_and_keeps_the_room() {
         let b = batch(&[(1000, 100), (3000, 10)], Room::Both);
         let needs = Needs { window: 54, room: false };
-        assert!(pays_to_pack(&b, needs));
         let pieces = cut(&b, Layout::Packed, needs, bounds(1000, 16, 10)).unwrap();
         assert_eq!(pieces, [piece(0..2, 0..56 + 12)]);
         let at = |needs| {

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{Device, DeviceError, DeviceInfo, Dispatch, Done, Imported, LoadOptions, Session, SubmitError};
+use super::{
+    Device, DeviceError, DeviceInfo, Dispatch, Done, Imported, LoadOptions, Plan, Session, Stages, SubmitError,
+};
 use crate::packet::{Batch, Span};
 use crate::program::Program;
 
@@ -81,6 +83,18 @@ impl Session for RelievedSession {
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
         self.session.set_map_words(map, at, words)
+    }
+
+    fn plan(&self) -> Option<Plan> {
+        self.session.plan()
+    }
+
+    fn stages(&self) -> Option<Stages> {
+        let both = self.session.stages().zip(self.relief.stages());
+        both.map(|(mut sum, relief)| {
+            sum += relief;
+            sum
+        })
     }
 
     fn in_flight(&self) -> usize {

@@ -9,7 +9,7 @@ use super::Interpreter;
 use super::machine::{Machine, Stop};
 use crate::device::{
     CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Done, Imported, LoadOptions, READS_IN_PLACE,
-    Session, StageTimes, SubmitError, check_map, check_map_words, check_submission,
+    Session, StageTimes, Stages, SubmitError, check_map, check_map_words, check_submission,
 };
 use crate::map::layout::HEADER;
 use crate::map::upkeep::{Memory, Upkeep};
@@ -54,6 +54,7 @@ impl Device for Interp {
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
         let dispatch = Dispatch::of(&self.info, options)?;
         options.refuse_work(&self.info.id)?;
+        options.refuse_copies(&self.info.id)?;
         let interpreter = Interpreter::new(program)
             .map_err(|error| DeviceError::Unsupported { device: ID.into(), reason: error.to_string() })?;
         Ok(dispatch.session(InterpSession {
@@ -62,6 +63,7 @@ impl Device for Interp {
             interpreter,
             queue: VecDeque::new(),
             depth: options.depth.max(1),
+            stages: options.clocks.then(Stages::default),
             cancel: options.cancel.clone(),
         }))
     }
@@ -74,6 +76,7 @@ struct InterpSession {
     upkeep: Option<Upkeep>,
     queue: VecDeque<Queued>,
     depth: usize,
+    stages: Option<Stages>,
     cancel: CancelToken,
 }
 
@@ -119,11 +122,15 @@ impl Session for InterpSession {
     }
 
     fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
-        match self.queue.pop_front() {
-            None => Ok(None),
-            Some(Queued::Waiting(batch)) => self.run_batch(batch).map(Some),
-            Some(Queued::Done(done)) => done.map(Some),
+        let done = match self.queue.pop_front() {
+            None => return Ok(None),
+            Some(Queued::Waiting(batch)) => self.run_batch(batch)?,
+            Some(Queued::Done(done)) => done?,
+        };
+        if let Some(stages) = &mut self.stages {
+            stages.filtered(done.batch.len(), done.times.kernel);
         }
+        Ok(Some(done))
     }
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
@@ -143,6 +150,10 @@ impl Session for InterpSession {
         self.settle();
         self.maps.0[map][at..at + words.len()].copy_from_slice(words);
         Ok(())
+    }
+
+    fn stages(&self) -> Option<Stages> {
+        self.stages
     }
 
     fn in_flight(&self) -> usize {

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, RwLockReadGuard};
 
 use portcullis_core::device::offload::{Columns, Effects, GRACE, Launcher, Part, SILENCE};
-use portcullis_core::device::plan::{Bounds, Layout, Needs};
+use portcullis_core::device::plan::{Bounds, Layout};
+use portcullis_core::device::planner::Site;
 use portcullis_core::device::{CancelToken, DeviceError, Imported};
 use portcullis_core::packet::{Batch, Span};
 
@@ -248,9 +249,9 @@ impl<K: Answering> Launcher for Posting<K> {
         Ok(InPlace::announced(span, self.id()))
     }
 
-    fn place(&mut self, batch: &Batch, needs: Needs) -> (Layout, Option<InPlace>) {
+    fn site(&mut self, batch: &Batch, _: bool) -> Site<InPlace> {
         self.sizes = self.kernels.sizes(batch.len());
-        InPlace::place(batch, needs, self.id())
+        InPlace::site(batch, self.id())
     }
 
     fn bounds(&self, layout: Layout) -> Bounds {

@@ -11,7 +11,8 @@ use cudarc::driver::sys::{
     CUDA_KERNEL_NODE_PARAMS, CUDA_MEMCPY3D, CUgraph_st, CUgraphExec_st, CUgraphNode, CUgraphNode_st, CUmemorytype,
 };
 use portcullis_core::device::offload::{Columns, Effects, GRACE, Launcher, Part};
-use portcullis_core::device::plan::{Bounds, Layout, Needs};
+use portcullis_core::device::plan::{Bounds, Layout};
+use portcullis_core::device::planner::Site;
 use portcullis_core::device::{CancelToken, DeviceError, Imported};
 use portcullis_core::packet::{Batch, Span};
 
@@ -82,8 +83,8 @@ impl Launcher for Graphs {
         Ok(InPlace::announced(span, self.id()))
     }
 
-    fn place(&mut self, batch: &Batch, needs: Needs) -> (Layout, Option<InPlace>) {
-        InPlace::place(batch, needs, self.id())
+    fn site(&mut self, batch: &Batch, _: bool) -> Site<InPlace> {
+        InPlace::site(batch, self.id())
     }
 
     fn bounds(&self, layout: Layout) -> Bounds {

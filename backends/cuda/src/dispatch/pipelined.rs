@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use portcullis_c_writer::Argument;
 use portcullis_core::device::offload::{self, Columns, Effects, GRACE, Launcher};
-use portcullis_core::device::plan::{self, Bounds, Layout, Needs};
+use portcullis_core::device::plan::{Bounds, Layout};
+use portcullis_core::device::planner::{Reach, Site};
 use portcullis_core::device::{CancelToken, DeviceError, Imported};
 use portcullis_core::map::declare::MAX_MAPS;
 use portcullis_core::packet::{Batch, Span};
@@ -27,10 +28,6 @@ const PACKETS: usize = 1 << 20;
 
 /// Bytes of a part.
 const BYTES: u64 = 256 << 20;
-
-/// Bytes that a bus moves in the time that gathering a packet takes: some 3 ns at 25 bytes a nanosecond
-/// (docs/design.md, section 7, "Feeding a GPU").
-const GATHER: u64 = 75;
 
 /// A compiled filter, with what it takes to launch it.
 pub(crate) struct Pipelined {
@@ -62,17 +59,6 @@ pub(crate) struct Memory {
     span: Arc<Span>,
     /// Of the host's that was registered for that.
     _registration: Option<Arc<Registration>>,
-}
-
-/// How a device reaches a batch's memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reach {
-    /// Not by itself.
-    Copies,
-    /// The host's, over the bus.
-    Bus,
-    /// Its own.
-    Own,
 }
 
 type Part<'a> = offload::Part<'a, Memory>;
@@ -131,32 +117,6 @@ fn in_place<'a>(part: &Part<'a>) -> Option<&'a Memory> {
     part.import().filter(|_| part.layout() == Layout::InPlace)
 }
 
-/// Where the packets of a batch are to lie.
-fn layout(batch: &Batch, needs: Needs, reach: Reach) -> Layout {
-    // One pass, without branches: it is most of what the host does for a packet.
-    let (mut offsets, mut wanted) = (0, 0_u64);
-    for d in batch.descriptors() {
-        offsets |= if d.length > 0 { d.offset } else { 0 };
-        wanted += u64::from(needs.of(d.length));
-    }
-    // The kernel counts on words, but for filters that move packets anyway.
-    let aligned = needs.room || offsets % 4 == 0;
-    if aligned && reach == Reach::Own {
-        return Layout::InPlace;
-    }
-    let registered = reach == Reach::Bus;
-    if !aligned || (!registered && plan::pays_to_pack(batch, needs)) {
-        return Layout::Packed;
-    }
-    // Frames are far apart, and what is in them was written by others, so that it is in no cache of the host's: to gather
-    // it the host would wait for memory, packet by packet, where the device has thousands of reads under way.
-    if registered && batch.is_scattered() {
-        return Layout::InPlace;
-    }
-    let all = plan::extent(batch, 0..batch.len(), needs).map_or(0, |extent| extent.end - extent.start);
-    if registered && all > wanted + GATHER * batch.len() as u64 { Layout::Packed } else { Layout::Copied }
-}
-
 impl Launcher for Pipelined {
     type Buffers = Buffers;
     type Import = Memory;
@@ -178,22 +138,22 @@ impl Launcher for Pipelined {
         Ok(if registered { Imported::InPlace } else { Imported::Copied })
     }
 
-    fn place(&mut self, batch: &Batch, needs: Needs) -> (Layout, Option<Memory>) {
+    fn site(&mut self, batch: &Batch, asked: bool) -> Site<Memory> {
         let (context, span) = (&self.gpu.context, batch.span());
         let view = View::of(span, &self.gpu.id);
         let registration = match view {
             Some(_) => None,
-            None => self.registrations.get(context, span, span.allocated() >= Registrations::WORTH_IT),
+            None => self.registrations.get(context, span, asked || span.allocated() >= Registrations::WORTH_IT),
         };
         let (reach, address) = match (view, &registration) {
             (Some(View { is_own: true, address }), _) => (Reach::Own, address),
             (Some(View { is_own: false, address }), _) => (Reach::Bus, address),
             (None, Some(registration)) => (Reach::Bus, registration.address()),
-            (None, None) => (Reach::Copies, 0),
+            (None, None) => (Reach::Not, 0),
         };
-        let layout = layout(batch, needs, reach);
-        let reached = reach != Reach::Copies && layout != Layout::Packed;
-        (layout, reached.then(|| Memory { address, span: span.clone(), _registration: registration }))
+        let reached = reach != Reach::Not;
+        let import = reached.then(|| Memory { address, span: span.clone(), _registration: registration });
+        Site { reach, import, words: true, gathers: false }
     }
 
     fn bounds(&self, layout: Layout) -> Bounds {
@@ -323,53 +283,5 @@ impl Launcher for Pipelined {
 
     fn outlive(&mut self, kept: impl Send + 'static) {
         self.gpu.abandon(kept, || ());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use portcullis_core::packet::{Arena, Carver, Descriptor, Room};
-
-    #[test]
-    fn packets_in_frames_are_read_where_they_are() {
-        let packets = vec![vec![0; 60]; 10];
-        for needs in [Needs { window: 54, room: false }, Needs { window: u32::MAX, room: true }] {
-            assert_eq!(layout(&Batch::in_frames(&packets).unwrap(), needs, Reach::Bus), Layout::InPlace);
-            assert_eq!(layout(&Batch::in_frames(&packets).unwrap(), needs, Reach::Copies), Layout::Packed);
-        }
-    }
-
-    #[test]
-    fn packets_in_the_devices_own_memory_stay_there() {
-        let headers = Needs { window: 54, room: false };
-        for (stride, first, length) in [(64, 0, 60), (2112, 0, 1500), (320, 128, 60)] {
-            assert_eq!(layout(&batch(stride, first, length), headers, Reach::Own), Layout::InPlace);
-        }
-        // Filters that move packets take them wherever they begin; others count on words.
-        assert_eq!(layout(&batch(320, 130, 60), Needs { room: true, ..headers }, Reach::Own), Layout::InPlace);
-        assert_eq!(layout(&batch(320, 130, 60), headers, Reach::Own), Layout::Packed);
-    }
-
-    fn batch(stride: u32, first: u32, length: u32) -> Batch {
-        let descriptors = (0..100).map(|i| Descriptor { offset: first + i * stride, length }).collect();
-        Carver::new(Arena::new(1 << 20).unwrap(), None).carve(descriptors, vec![], Room::None).unwrap()
-    }
-
-    #[test]
-    fn packets_far_apart_or_off_the_words_are_gathered() {
-        let headers = Needs { window: 54, room: false };
-        assert_eq!(layout(&batch(64, 0, 60), headers, Reach::Bus), Layout::Copied);
-        assert_eq!(layout(&batch(64, 0, 60), headers, Reach::Copies), Layout::Copied);
-        // The rule's border: 54 bytes wanted and 75 that the bus moves meanwhile.
-        assert_eq!(layout(&batch(128, 0, 60), headers, Reach::Bus), Layout::Copied);
-        assert_eq!(layout(&batch(132, 0, 60), headers, Reach::Bus), Layout::Packed);
-        assert_eq!(layout(&batch(2112, 0, 1500), headers, Reach::Bus), Layout::Packed);
-        // What has to be copied by the host anyway is packed earlier.
-        assert_eq!(layout(&batch(124, 0, 60), headers, Reach::Copies), Layout::Packed);
-        assert_eq!(layout(&batch(64, 2, 60), headers, Reach::Bus), Layout::Packed);
-        let moves = Needs { window: u32::MAX, room: true };
-        assert_eq!(layout(&batch(320, 130, 60), moves, Reach::Bus), Layout::Packed);
-        assert_eq!(layout(&batch(320, 130, 60), Needs { window: 54, room: true }, Reach::Copies), Layout::Copied);
     }
 }

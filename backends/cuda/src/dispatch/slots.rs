@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use portcullis_core::device::offload::{Columns, Effects, Part, words};
-use portcullis_core::device::plan::{Bounds, Layout, Needs, PAST_END};
+use portcullis_core::device::plan::{Bounds, Layout, PAST_END};
+use portcullis_core::device::planner::{Reach, Site};
 use portcullis_core::device::{DeviceError, Imported};
 use portcullis_core::packet::{Batch, Descriptor, Metadata, ROOM, Span};
 
@@ -134,14 +135,11 @@ impl InPlace {
     /// In the host's memory too, where the device reaches that: a kernel's reads of a packet depend on each other, and each is
     /// a way over the bus and back, which is more than gathering the packets of a small batch takes the host (some 10 ns each,
     /// docs/design.md, section 7). Of what is gathered everything is read at once.
-    pub fn place(batch: &Batch, needs: Needs, device: &str) -> (Layout, Option<InPlace>) {
-        let own = View::of(batch.span(), device).filter(|view| view.is_own);
+    pub fn site(batch: &Batch, device: &str) -> Site<InPlace> {
         // Kernels count on words, but for filters that move packets anyway.
-        let lies = |d: &Descriptor| d.length == 0 || d.offset.is_multiple_of(4);
-        match own.filter(|_| needs.room || batch.descriptors().iter().all(lies)) {
-            Some(view) => (Layout::InPlace, Some(InPlace(view.address))),
-            None => (Layout::Packed, None),
-        }
+        let own = View::of(batch.span(), device).filter(|view| view.is_own);
+        let reach = if own.is_some() { Reach::Own } else { Reach::Not };
+        Site { reach, import: own.map(|view| InPlace(view.address)), words: true, gathers: true }
     }
 
     /// How such memory is announced.
@@ -222,9 +220,11 @@ impl Slot {
             copy_each(part.metadata_bytes(), &mut to[at.metadata..]);
         }
         if shape.written == at.end {
-            for (offset, bytes) in part.copies() {
-                to[at.packets + offset..][..bytes.len()].copy_from_slice(bytes);
-            }
+            part.gather(|| {
+                for (offset, bytes) in part.copies() {
+                    to[at.packets + offset..][..bytes.len()].copy_from_slice(bytes);
+                }
+            });
         }
         let packets = self.packets;
         // SAFETY: as above.

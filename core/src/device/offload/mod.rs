@@ -6,6 +6,7 @@
 //! once. All of that, first in, first out, cancelling and giving up included, is here; a backend says by its
 //! [`Launcher`] how buffers, copies and launches are made.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -13,13 +14,14 @@ use std::time::{Duration, Instant};
 
 use super::pace::Pace;
 use super::plan::{self, Bounds, Layout, Needs, Piece};
+use super::planner::{self, Plan, Reach, Site, TransferCosts};
 use super::{
-    CancelToken, DeviceError, DeviceKind, Done, Imported, InOrder, LoadOptions, Session, StageTimes, SubmitError,
-    check_batch, check_host, check_map, check_map_words,
+    CancelToken, Clock, DeviceError, DeviceKind, Done, Imported, InOrder, LoadOptions, Session, StageTimes, Stages,
+    SubmitError, Taken, Transfer, check_batch, check_host, check_map, check_map_words,
 };
 use crate::map::layout::HEADER;
 use crate::map::upkeep::{Memory, Upkeep};
-use crate::packet::{Action, Batch, BatchError, Descriptor, Span, Verdicts};
+use crate::packet::{Action, Batch, BatchError, Descriptor, Metadata, Span, Verdicts};
 use crate::program::Program;
 
 mod compile;
@@ -94,9 +96,37 @@ pub trait Launcher: Send + 'static {
         span.is_on_host()
     }
 
-    /// Where the kernel is to find the packets of a batch, which is not empty and whose packets it sees; and what
-    /// the device needs to know of the batch's memory.
-    fn place(&mut self, batch: &Batch, needs: Needs) -> (Layout, Option<Self::Import>);
+    /// What the device has to do with the memory of a batch, which is not empty and whose packets the kernel sees. With
+    /// `asked` it is to reach that by itself if it can, else where that is worth it.
+    fn site(&mut self, batch: &Batch, asked: bool) -> Site<Self::Import>;
+
+    /// Why the filter's packets cannot be filtered where they lie, whatever memory that is.
+    fn never_in_place(&self) -> Option<String> {
+        None
+    }
+
+    /// What moving bytes costs, where nothing was measured.
+    fn costs(&self) -> TransferCosts {
+        TransferCosts::GEN4
+    }
+
+    /// Bytes that are copied for a part: to where the device reads them, and back. Of what it reads and writes where it lies
+    /// there are none.
+    fn traffic(&self, part: &Part<'_, Self::Import>, effects: Effects) -> Traffic {
+        Traffic::of(part, effects)
+    }
+
+    /// Begins to take times on the device's own clock; it says whether it can. Before anything is queued.
+    fn keep_time(&mut self) -> bool {
+        false
+    }
+
+    /// What the device's clock says of the part that was in these buffers, all of whose launches were waited for; `None` where
+    /// it says nothing.
+    fn times(&mut self, buffers: &mut Self::Buffers) -> Option<DeviceTimes> {
+        let _ = buffers;
+        None
+    }
 
     /// What bounds a piece.
     fn bounds(&self, layout: Layout) -> Bounds;
@@ -229,6 +259,51 @@ pub trait Launcher: Send + 'static {
     fn outlive(&mut self, kept: impl Send + 'static);
 }
 
+/// Bytes that are copied for a part of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    /// Packets, descriptors and metadata, to where the device reads them.
+    pub to_device: u64,
+    /// Verdicts, targets, ends and packets, to where the host does.
+    pub to_host: u64,
+}
+
+impl Traffic {
+    /// Where everything is copied but packets that are filtered where they lie, and a verdict is a byte.
+    pub fn of<I>(part: &Part<'_, I>, effects: Effects) -> Traffic {
+        let (packets, copied) = (part.packets() as u64, if part.is_copied() { part.bytes() } else { 0..0 });
+        let bytes = copied.end - copied.start;
+        let when = |asked: bool, bytes: u64| if asked { bytes } else { 0 };
+        let descriptors = when(effects.sees_packets || part.is_ordered(), 8 * part.descriptor_count() as u64);
+        Traffic {
+            to_device: descriptors + when(effects.metadata, packets * size_of::<Metadata>() as u64) + bytes,
+            to_host: packets
+                + when(effects.redirects, 4 * packets)
+                + when(effects.moves_ends, 8 * packets)
+                + when(effects.writes_packets, bytes),
+        }
+    }
+}
+
+/// What a device's clock says of a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DeviceTimes {
+    /// Copying it in.
+    pub upload: Duration,
+    /// Its launches, without what was between them.
+    pub kernel: Duration,
+    /// Copying its results out.
+    pub download: Duration,
+}
+
+impl DeviceTimes {
+    fn add(&mut self, other: DeviceTimes) {
+        self.upload += other.upload;
+        self.kernel += other.kernel;
+        self.download += other.download;
+    }
+}
+
 /// The verdicts of a batch as they come back.
 #[derive(Debug, Default)]
 pub struct Columns {
@@ -301,6 +376,12 @@ pub struct Offload<L: Launcher> {
     /// Packets of one flow that a launch may have.
     longest: usize,
     pace: Pace,
+    transfer: Transfer,
+    costs: TransferCosts,
+    /// How packets of the batch before came.
+    plan: Option<Plan>,
+    /// Where somebody asked for it.
+    stages: Option<Stages>,
     /// Slots that no batch is in, the last used at the back.
     idle: Vec<Vec<L::Buffers>>,
     flights: VecDeque<Flight<L>>,
@@ -316,7 +397,7 @@ struct Flight<L: Launcher> {
     slot: Vec<L::Buffers>,
     import: Option<L::Import>,
     batch: Batch,
-    layout: Layout,
+    plan: Plan,
     pieces: Vec<Piece>,
     /// Of each piece, where packets are to be filtered in the order of their flows; else none.
     orders: Vec<Order>,
@@ -333,12 +414,15 @@ struct Flight<L: Launcher> {
     /// Whether something may be queued that no ticket is about.
     torn: bool,
     times: StageTimes,
+    stages: Stages,
+    /// What the device's clock says of the parts that were read back.
+    own: Option<DeviceTimes>,
     started: Instant,
 }
 
 /// How the packets of a batch are to lie, and the pieces that the device can take.
 struct Cut<L: Launcher> {
-    layout: Layout,
+    plan: Plan,
     import: Option<L::Import>,
     pieces: Vec<Piece>,
 }
@@ -355,31 +439,56 @@ struct Running<T> {
 
 impl<L: Launcher> Flight<L> {
     /// A piece, and its buffers.
-    fn part(&mut self, index: usize, needs: Needs) -> (Part<'_, L::Import>, &mut L::Buffers) {
-        let Flight { slot, import, batch, layout, pieces, orders, .. } = self;
-        let (piece, order) = (&pieces[index], orders.get(index));
-        let part = Part { batch, piece, layout: *layout, needs, import: import.as_ref(), order };
+    fn part(&mut self, index: usize) -> (Part<'_, L::Import>, &mut L::Buffers) {
+        let Flight { slot, import, batch, plan, pieces, orders, .. } = self;
+        let part = part(batch, plan, pieces, orders, import.as_ref(), index);
         let place = index % slot.len();
         (part, &mut slot[place])
     }
 
     /// The packets lie in a copy, which is not the batch's memory.
     fn is_copied(&self) -> bool {
-        matches!(self.layout, Layout::Copied | Layout::Packed)
+        self.plan.layout.is_copy()
     }
+}
+
+fn part<'a, I>(
+    batch: &'a Batch,
+    plan: &Plan,
+    pieces: &'a [Piece],
+    orders: &'a [Order],
+    import: Option<&'a I>,
+    index: usize,
+) -> Part<'a, I> {
+    let &Plan { layout, needs, .. } = plan;
+    Part { batch, piece: &pieces[index], layout, needs, import, order: orders.get(index), gathered: Cell::default() }
 }
 
 impl<L: Launcher> Offload<L> {
     /// A session over a launcher for a kernel of the program with these effects.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where packets are to be filtered where they lie, and never are.
     pub fn new(
-        launcher: L,
+        mut launcher: L,
         kind: DeviceKind,
         effects: Effects,
         program: &Arc<Program>,
         options: &LoadOptions,
-    ) -> Offload<L> {
+    ) -> Result<Offload<L>, DeviceError> {
+        if let (Transfer::Imported, true, Some(reason)) =
+            (options.transfer, effects.sees_packets, launcher.never_in_place())
+        {
+            let reason = format!("the transfer `imported` was asked for, and {reason}; take `auto`");
+            return Err(DeviceError::Unsupported { device: launcher.id().into(), reason });
+        }
         let work = options.work.map_or(0, |work| u64::try_from(work.as_nanos()).unwrap_or(u64::MAX));
-        Offload {
+        let clock = if options.clocks && launcher.keep_time() { Clock::Device } else { Clock::Host };
+        Ok(Offload {
+            transfer: options.transfer,
+            costs: launcher.costs(),
+            plan: None,
+            stages: options.clocks.then(|| Stages { clock, ..Stages::default() }),
             program: program.clone(),
             depth: options.depth.max(1),
             cancel: options.cancel.clone(),
@@ -392,7 +501,7 @@ impl<L: Launcher> Offload<L> {
             flights: VecDeque::new(),
             finished: Instant::now(),
             launcher,
-        }
+        })
     }
 
     /// The launcher, to look at.
@@ -433,15 +542,16 @@ impl<L: Launcher> Offload<L> {
 
     /// Cuts a batch.
     fn cut(&mut self, batch: &Batch) -> Result<Cut<L>, DeviceError> {
-        let (layout, import) = match self.effects.sees_packets && !batch.is_empty() {
-            true => self.launcher.place(batch, self.needs),
-            false => (Layout::Unseen, None),
+        let (plan, import) = match self.effects.sees_packets && !batch.is_empty() {
+            true => self.place(batch)?,
+            false => (Plan::unseen(self.needs), None),
         };
-        if matches!(layout, Layout::Copied | Layout::Packed) && !batch.span().is_on_host() {
+        let Plan { layout, needs, .. } = plan;
+        if layout.is_copy() && !batch.span().is_on_host() {
             return Err(self.cannot_copy(batch));
         }
         let bounds = self.launcher.bounds(layout);
-        let pieces = plan::cut(batch, layout, self.needs, bounds).map_err(|large| {
+        let pieces = plan::cut(batch, layout, needs, bounds).map_err(|large| {
             DeviceError::Refused(format!(
                 "packet {} has {} bytes, and {} takes {} at a time, its own needs included",
                 large.index,
@@ -450,7 +560,22 @@ impl<L: Launcher> Offload<L> {
                 bounds.binding
             ))
         })?;
-        Ok(Cut { layout, import, pieces })
+        Ok(Cut { plan, import, pieces })
+    }
+
+    /// Decides where the kernel is to find a batch's packets, which it sees.
+    fn place(&mut self, batch: &Batch) -> Result<(Plan, Option<L::Import>), DeviceError> {
+        let site = self.launcher.site(batch, self.transfer == Transfer::Imported);
+        let plan = planner::choose(batch, self.needs, &site, self.transfer, &self.costs).map_err(|why| {
+            DeviceError::Refused(format!(
+                "the transfer `imported` was asked for, and {} does not filter these packets where they lie: {why}; take \
+                 `auto`",
+                self.launcher.id()
+            ))
+        })?;
+        // Packets are where it says, or are copied from there by the device.
+        let kept = plan.layout == Layout::InPlace || (plan.layout == Layout::Copied && site.reach == Reach::Bus);
+        Ok((plan, site.import.filter(|_| kept)))
     }
 
     /// Cuts a batch, and has room made for it at the device; brings nothing there yet. Without flow numbers each packet is a flow.
@@ -460,7 +585,7 @@ impl<L: Launcher> Offload<L> {
             return refuse(batch, DeviceError::Cancelled);
         }
         let started = Instant::now();
-        let Cut { layout, import, pieces } = match self.cut(&batch) {
+        let Cut { plan, import, pieces } = match self.cut(&batch) {
             Ok(cut) => cut,
             Err(error) => return refuse(batch, error),
         };
@@ -478,7 +603,7 @@ impl<L: Launcher> Offload<L> {
             slot,
             import,
             batch,
-            layout,
+            plan,
             pieces,
             orders,
             uploaded: 0,
@@ -490,6 +615,8 @@ impl<L: Launcher> Offload<L> {
             failed: None,
             torn: false,
             times: StageTimes::default(),
+            stages: Stages::default(),
+            own: None,
             started,
         };
         if flight.pieces.is_empty() {
@@ -506,11 +633,8 @@ impl<L: Launcher> Offload<L> {
     }
 
     fn make_room(&mut self, flight: &mut Flight<L>) -> Result<(), DeviceError> {
-        let Flight { slot, import, batch, layout, pieces, orders, .. } = flight;
-        let (layout, needs, import) = (*layout, self.needs, import.as_ref());
-        let parts = pieces.iter().enumerate();
-        let mut parts =
-            parts.map(|(index, piece)| Part { batch, piece, layout, needs, import, order: orders.get(index) });
+        let Flight { slot, import, batch, plan, pieces, orders, .. } = flight;
+        let mut parts = (0..pieces.len()).map(|index| part(batch, plan, pieces, orders, import.as_ref(), index));
         self.launcher.make_room(&mut parts, self.effects, slot)
     }
 
@@ -519,16 +643,24 @@ impl<L: Launcher> Offload<L> {
         let began = Instant::now();
         // One that fails half-way is to be released as well.
         flight.uploaded += 1;
-        let (part, buffers) = flight.part(flight.uploaded - 1, self.needs);
+        let (part, buffers) = flight.part(flight.uploaded - 1);
         self.launcher.upload(&part, self.effects, buffers)?;
-        flight.times.upload += began.elapsed();
+        let took = began.elapsed();
+        if self.stages.is_some() {
+            let (gathered, traffic) = (part.gathered.get(), self.launcher.traffic(&part, self.effects));
+            flight.stages.gather += gathered;
+            flight.stages.upload += took.saturating_sub(gathered);
+            flight.stages.bytes_to_device += traffic.to_device;
+            flight.stages.bytes_to_host += traffic.to_host;
+        }
+        flight.times.upload += took;
         Ok(())
     }
 
     /// Queues the next launch of a batch; there is one, and its piece is at the device.
     fn launch(&mut self, flight: &mut Flight<L>) -> Result<(), DeviceError> {
         let (first, most) = (flight.launched, self.pace.packets());
-        let (part, buffers) = flight.part(flight.next, self.needs);
+        let (part, buffers) = flight.part(flight.next);
         let total = part.lanes();
         let (count, packets) = match part.order() {
             Some(order) => order.cut(first, most),
@@ -686,7 +818,7 @@ impl<L: Launcher> Offload<L> {
     fn collect(&mut self, flight: &mut Flight<L>) -> Result<(), DeviceError> {
         let began = Instant::now();
         let copied = flight.is_copied() && self.effects.writes_packets;
-        let Flight { slot, batch, layout, pieces, orders, collected, columns, .. } = &mut *flight;
+        let Flight { slot, batch, plan, pieces, orders, collected, columns, .. } = &mut *flight;
         let (piece, order) = (&pieces[*collected], orders.get(*collected));
         let (packets, place) = (piece.packets.clone(), *collected % slot.len());
         let buffers = &mut slot[place];
@@ -698,7 +830,7 @@ impl<L: Launcher> Offload<L> {
         let (mut before, mut seen) = (Vec::new(), Vec::new());
         if copied || self.effects.moves_ends {
             before = batch.descriptors()[packets.clone()].to_vec();
-            seen = plan::descriptors(batch, piece, *layout, self.needs).collect();
+            seen = plan::descriptors(batch, piece, plan.layout, plan.needs).collect();
         }
         if self.effects.moves_ends {
             let mut ends = Vec::with_capacity(packets.len());
@@ -723,10 +855,41 @@ impl<L: Launcher> Offload<L> {
                 plan::write_back(batch, piece, &before, &seen, window, from);
             })?;
         }
+        let own = if self.stages.is_some() { self.launcher.times(buffers) } else { None };
         self.launcher.release(buffers);
         *collected += 1;
-        flight.times.download += began.elapsed();
+        let took = began.elapsed();
+        flight.times.download += took;
+        flight.stages.verdicts += took;
+        if let Some(own) = own {
+            flight.own.get_or_insert_default().add(own);
+        }
         Ok(())
+    }
+
+    /// Takes note of what became of a batch's time and bytes, where somebody asked for that.
+    fn note(&mut self, flight: &Flight<L>) {
+        self.plan = Some(flight.plan);
+        let Some(sum) = &mut self.stages else { return };
+        let one = |is: bool| u64::from(is);
+        let (transfer, own) = (flight.plan.transfer(), flight.plan.reach == Reach::Own);
+        let taken = Taken {
+            unseen: one(transfer.is_none()),
+            resident: one(transfer == Some(Transfer::Imported) && own),
+            imported: one(transfer == Some(Transfer::Imported) && !own),
+            whole: one(transfer == Some(Transfer::Whole)),
+            window: one(transfer == Some(Transfer::Window)),
+        };
+        let (batches, packets, clock) = (1, flight.batch.len() as u64, sum.clock);
+        let kernel = flight.times.kernel;
+        let mut stages = Stages { kernel, batches, packets, taken, clock, ..flight.stages };
+        match flight.own {
+            Some(own) => (stages.upload, stages.kernel, stages.download) = (own.upload, own.kernel, own.download),
+            // Of a batch without packets there is nothing to be said.
+            None if flight.pieces.is_empty() => {}
+            None => stages.clock = Clock::Host,
+        }
+        *sum += stages;
     }
 
     /// Brings a batch to the device and lets `work` use the launcher on it: for measuring kernels by themselves.
@@ -747,11 +910,8 @@ impl<L: Launcher> Offload<L> {
         }
         let uploaded = (flight.uploaded..flight.pieces.len()).try_for_each(|_| self.upload(&mut flight));
         let result = uploaded.and_then(|()| {
-            let Flight { slot, import, batch, layout, pieces, orders, .. } = &mut flight;
-            let (layout, needs, import) = (*layout, self.needs, import.as_ref());
-            let parts = pieces.iter().enumerate();
-            let parts =
-                parts.map(|(index, piece)| Part { batch, piece, layout, needs, import, order: orders.get(index) });
+            let Flight { slot, import, batch, plan, pieces, orders, .. } = &mut flight;
+            let parts = (0..pieces.len()).map(|index| part(batch, plan, pieces, orders, import.as_ref(), index));
             let mut parts: Vec<_> = parts.zip(slot.iter_mut()).collect();
             work(&mut self.launcher, &mut parts)
         });
@@ -814,6 +974,7 @@ impl<L: Launcher> Session for Offload<L> {
             self.give_up();
             return Err(error);
         }
+        self.note(&flight);
         self.idle.push(flight.slot);
         let verdicts = Verdicts::from_columns(flight.columns.actions, flight.columns.targets);
         Ok(Some(Done { batch: flight.batch, verdicts, times: flight.times }))
@@ -837,6 +998,14 @@ impl<L: Launcher> Session for Offload<L> {
             upkeep.changed();
         }
         if words.is_empty() { Ok(()) } else { self.launcher.write_map(map, at, words) }
+    }
+
+    fn stages(&self) -> Option<Stages> {
+        self.stages
+    }
+
+    fn plan(&self) -> Option<Plan> {
+        self.plan
     }
 
     fn in_flight(&self) -> usize {

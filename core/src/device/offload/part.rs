@@ -1,6 +1,8 @@
 //! What a launcher is shown of a batch.
 
+use std::cell::Cell;
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use super::order::Order;
 use crate::device::plan::{self, Layout, Needs, PAST_END, Piece};
@@ -14,6 +16,8 @@ pub struct Part<'a, I> {
     pub(super) needs: Needs,
     pub(super) import: Option<&'a I>,
     pub(super) order: Option<&'a Order>,
+    /// How long the host has copied packets.
+    pub(super) gathered: Cell<Duration>,
 }
 
 impl<'a, I> Part<'a, I> {
@@ -39,7 +43,7 @@ impl<'a, I> Part<'a, I> {
 
     /// Whether the kernel gets a copy of the packets.
     pub fn is_copied(&self) -> bool {
-        matches!(self.layout, Layout::Copied | Layout::Packed)
+        self.layout.is_copy()
     }
 
     /// Bytes of a buffer that holds the copy, with what may be looked at behind it.
@@ -56,6 +60,13 @@ impl<'a, I> Part<'a, I> {
             (d.offset as usize, bytes)
         });
         whole.into_iter().chain(packed)
+    }
+
+    /// Has `copy` copy packets ([`Part::copies`]), and takes note of how long that takes.
+    pub fn gather(&self, copy: impl FnOnce()) {
+        let began = Instant::now();
+        copy();
+        self.gathered.set(self.gathered.get() + began.elapsed());
     }
 
     /// The bytes of the batch's memory from the first packet to the last, rooms included where the filter may use

@@ -70,8 +70,14 @@ impl Launcher for Host {
         Ok(Imported::Copied)
     }
 
-    fn place(&mut self, _: &Batch, _: Needs) -> (Layout, Option<()>) {
-        (self.layout, None)
+    fn site(&mut self, _: &Batch, _: bool) -> Site<()> {
+        let reach = if self.layout == Layout::InPlace { Reach::Own } else { Reach::Not };
+        Site { reach, import: None, words: false, gathers: self.layout == Layout::Packed }
+    }
+
+    /// Copying packets with what is between them costs nothing.
+    fn costs(&self) -> TransferCosts {
+        TransferCosts { copy_bytes_per_ns: f64::INFINITY, ..TransferCosts::GEN4.without_bus() }
     }
 
     fn bounds(&self, _: Layout) -> Bounds {
@@ -213,7 +219,7 @@ fn session_of(
         size: if paced { 1 << 20 } else { 1 },
     };
     let launcher = Host { script: script.clone(), layout, packets, tickets: 0 };
-    (Offload::new(launcher, DeviceKind::Cpu, effects, &program, options), script)
+    (Offload::new(launcher, DeviceKind::Cpu, effects, &program, options).unwrap(), script)
 }
 
 fn program(text: &str) -> Arc<Program> {
@@ -232,7 +238,7 @@ fn in_order(layout: Layout, moves_ends: bool) -> (Flows<Offload<Host>>, Arc<Mute
         Effects { sees_packets: true, writes_packets: true, moves_ends, metadata: false, redirects: false, size: 1 };
     let (script, options) = (Arc::<Mutex<Script>>::default(), LoadOptions::default());
     let launcher = Host { script: script.clone(), layout, packets: 5, tickets: 0 };
-    let session = Offload::new(launcher, DeviceKind::Cpu, effects, &program, &options);
+    let session = Offload::new(launcher, DeviceKind::Cpu, effects, &program, &options).unwrap();
     let flows = Flows::new(&Interp::new(), session, &program, &options).unwrap();
     (flows, script)
 }

@@ -1,0 +1,375 @@
+//! The transfer planner: where a kernel is to find a batch's packets, and why there.
+
+use std::fmt;
+
+use super::Transfer;
+use super::plan::{self, Layout, Needs};
+use crate::packet::Batch;
+
+/// How a device reaches a batch's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Not by itself: the host copies.
+    Not,
+    /// The host's memory, over a bus: it copies from there by itself, and kernels read there.
+    Bus,
+    /// The host's memory, which kernels may as well work on as on any other.
+    Shared,
+    /// Its own memory.
+    Own,
+}
+
+/// What a device has to do with a batch's memory.
+#[derive(Debug)]
+pub struct Site<I> {
+    /// How it reaches that.
+    pub reach: Reach,
+    /// What it needs to know of memory that it reaches.
+    pub import: Option<I>,
+    /// Where packets are not gathered, kernels count on them to begin at words, but for those of filters that move packets.
+    pub words: bool,
+    /// It has no way to copy packets together with what lies between.
+    pub gathers: bool,
+}
+
+impl<I> Site<I> {
+    /// Memory that a device does not reach.
+    pub fn not_reached() -> Site<I> {
+        Site { reach: Reach::Not, import: None, words: false, gathers: false }
+    }
+}
+
+/// What moving bytes costs on a machine.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TransferCosts {
+    /// Bytes that a device's bus brings in a nanosecond; infinite where there is none, and what the host writes is where the
+    /// device reads it.
+    pub bus_bytes_per_ns: f64,
+    /// Bytes that the host copies in a nanosecond, one behind the other, from memory.
+    pub copy_bytes_per_ns: f64,
+    /// Nanoseconds that gathering [`WINDOW`] bytes of a packet takes the host where packets lie close together,
+    pub gather_packed_ns: f64,
+    /// and where they lie more than [`FAR`] bytes apart.
+    pub gather_slots_ns: f64,
+}
+
+/// Packets further apart than this do not share pages, and hardware fetches none of them ahead.
+pub const FAR: u64 = 1024;
+
+/// Bytes of the window that gathering takes so long for; longer ones take as much longer.
+pub const WINDOW: f64 = 64.0;
+
+impl TransferCosts {
+    /// One core and a PCIe gen 4 bus of 16 lanes (docs/design.md, section 7), where nothing was measured.
+    pub const GEN4: TransferCosts =
+        TransferCosts { bus_bytes_per_ns: 25.0, copy_bytes_per_ns: 10.0, gather_packed_ns: 3.0, gather_slots_ns: 8.0 };
+
+    /// The same machine, and a device whose memory is the host's.
+    pub fn without_bus(self) -> TransferCosts {
+        TransferCosts { bus_bytes_per_ns: f64::INFINITY, ..self }
+    }
+}
+
+/// Both ways of copying a packet, on average over a batch.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate {
+    /// Bytes from one packet's start to the next one's.
+    pub stride: f64,
+    /// Nanoseconds for those.
+    pub whole_ns: f64,
+    /// Bytes that the filter may read or write.
+    pub window: f64,
+    /// Nanoseconds for gathering and bringing them.
+    pub window_ns: f64,
+    /// Nanoseconds of that for gathering.
+    pub gather_ns: f64,
+}
+
+/// Why packets are where they are.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Why {
+    /// The filter looks at none.
+    Unseen,
+    /// It was asked for.
+    Asked,
+    /// The device reaches them there, and nothing has to be moved.
+    Reached,
+    /// They lie in frames of their own, written by others and in no cache: the device has thousands of reads under way where the
+    /// host would wait for each.
+    Frames,
+    /// What lies between is others', and is not to be copied.
+    Scattered,
+    /// Kernels count on words, at which not all packets begin.
+    OffTheWords,
+    /// The device has no other way.
+    OneByOne,
+    /// That takes less time.
+    Cheaper(Estimate),
+}
+
+/// Where a kernel is to find a batch's packets.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Plan {
+    /// Where they lie.
+    pub layout: Layout,
+    /// What is copied of each, where they are copied one by one.
+    pub needs: Needs,
+    /// How the device reaches them.
+    pub reach: Reach,
+    /// Why.
+    pub why: Why,
+}
+
+impl Plan {
+    /// Of a filter that looks at no packet.
+    pub fn unseen(needs: Needs) -> Plan {
+        Plan { layout: Layout::Unseen, needs, reach: Reach::Not, why: Why::Unseen }
+    }
+
+    /// The transfer that this is: `None` where nothing is transferred since no packet is looked at.
+    pub fn transfer(&self) -> Option<Transfer> {
+        match self.layout {
+            Layout::Unseen => None,
+            Layout::InPlace => Some(Transfer::Imported),
+            Layout::Copied => Some(Transfer::Whole),
+            Layout::Packed if self.needs.window == u32::MAX => Some(Transfer::Whole),
+            Layout::Packed => Some(Transfer::Window),
+        }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.transfer(), self.reach) {
+            (None, _) => return f.write_str("nothing is transferred: the filter looks at no packet"),
+            (Some(Transfer::Imported), Reach::Own) => {
+                f.write_str("resident: packets are in the device's own memory")?
+            }
+            (Some(Transfer::Imported), Reach::Bus) => f.write_str("imported: the device reads packets over the bus")?,
+            (Some(Transfer::Imported), _) => f.write_str("imported: the device works on the host's memory")?,
+            (Some(Transfer::Window), _) => {
+                write!(f, "window: {} bytes of each packet are gathered", self.needs.window)?
+            }
+            (Some(_), _) if self.layout == Layout::Packed => f.write_str("whole: each packet is copied by itself")?,
+            (Some(_), _) => f.write_str("whole: packets are copied as they lie")?,
+        }
+        match self.why {
+            Why::Unseen | Why::Reached => Ok(()),
+            Why::Asked => f.write_str("; it was asked for"),
+            Why::Frames => f.write_str("; they lie in frames of their own, which the host would wait for one by one"),
+            Why::Scattered => f.write_str("; what lies between them is others'"),
+            Why::OffTheWords => f.write_str("; not all of them begin at multiples of 4 bytes"),
+            Why::OneByOne => f.write_str("; the device takes them in no other way"),
+            Why::Cheaper(Estimate { stride, whole_ns, window, window_ns, gather_ns }) => write!(
+                f,
+                "; a packet whole is {stride:.0} bytes and {whole_ns:.1} ns, its window {window:.0} bytes and {window_ns:.1} ns, \
+                 of which gathering is {gather_ns:.1}"
+            ),
+        }
+    }
+}
+
+/// What a batch's packets are like, as far as it matters here.
+struct Scan {
+    aligned: bool,
+    window: u64,
+    extent: u64,
+    packets: u64,
+}
+
+impl Scan {
+    fn of(batch: &Batch, needs: Needs) -> Scan {
+        // One pass, without branches: it is most of what the host does for a packet.
+        let (mut offsets, mut window) = (0, 0_u64);
+        for d in batch.descriptors() {
+            offsets |= if d.length > 0 { d.offset } else { 0 };
+            window += u64::from(needs.of(d.length));
+        }
+        let packets = batch.len() as u64;
+        let extent = plan::extent(batch, 0..batch.len(), needs).map_or(0, |all| all.end - all.start);
+        Scan { aligned: offsets % 4 == 0, window: window + packets * 2 * needs.margin(), extent, packets }
+    }
+
+    /// Both ways of copying, where the device copies from the host's memory by itself or not.
+    fn estimate(&self, reach: Reach, costs: &TransferCosts) -> Estimate {
+        let packets = (self.packets as f64).max(1.0);
+        let (stride, window) = (self.extent as f64 / packets, self.window as f64 / packets);
+        let copy = if reach == Reach::Bus { 0.0 } else { stride / costs.copy_bytes_per_ns };
+        let gather_ns = if stride > FAR as f64 { costs.gather_slots_ns } else { costs.gather_packed_ns };
+        let gather_ns = gather_ns * (window / WINDOW).max(1.0);
+        Estimate {
+            stride,
+            whole_ns: stride / costs.bus_bytes_per_ns + copy,
+            window,
+            window_ns: window / costs.bus_bytes_per_ns + gather_ns,
+            gather_ns,
+        }
+    }
+}
+
+/// Decides where a kernel finds the packets of a batch, which is not empty and of which it sees packets.
+///
+/// The rule: what the device reaches as if it were its own stays where it is. Frames that it reaches over a bus too. Else packets
+/// are copied by whichever way takes less time, all told: whole, which is the bytes from one packet to the next over the bus,
+/// and copying them to where the device copies from, unless it reaches them; or their windows, which is gathering those and
+/// bringing fewer bytes over the bus.
+///
+/// # Errors
+/// Why [`Transfer::Imported`] is not to be had for the batch.
+pub fn choose<I>(
+    batch: &Batch,
+    needs: Needs,
+    site: &Site<I>,
+    asked: Transfer,
+    costs: &TransferCosts,
+) -> Result<Plan, &'static str> {
+    let (reach, reached) = (site.reach, site.reach != Reach::Not);
+    let plan = |layout, needs, why| Ok(Plan { layout, needs, reach, why });
+    // Without a look at the packets, where that says nothing.
+    let scan = (site.words && !needs.room).then(|| Scan::of(batch, needs));
+    let aligned = scan.as_ref().is_none_or(|scan| scan.aligned);
+    let whole = Needs { window: u32::MAX, ..needs };
+    match asked {
+        Transfer::Imported if !reached => return Err("the device does not reach their memory by itself"),
+        Transfer::Imported if !aligned => {
+            return Err("the device takes packets where they lie only if all begin at multiples of 4 bytes");
+        }
+        Transfer::Imported => return plan(Layout::InPlace, needs, Why::Asked),
+        Transfer::Window => return plan(Layout::Packed, needs, Why::Asked),
+        Transfer::Whole if site.gathers || batch.is_scattered() || !aligned => {
+            return plan(Layout::Packed, whole, Why::Asked);
+        }
+        Transfer::Whole => return plan(Layout::Copied, needs, Why::Asked),
+        Transfer::Auto => {}
+    }
+    if aligned && matches!(reach, Reach::Own | Reach::Shared) {
+        return plan(Layout::InPlace, needs, Why::Reached);
+    }
+    match () {
+        () if !aligned => plan(Layout::Packed, needs, Why::OffTheWords),
+        () if site.gathers => plan(Layout::Packed, needs, Why::OneByOne),
+        () if batch.is_scattered() && reached => plan(Layout::InPlace, needs, Why::Frames),
+        () if batch.is_scattered() => plan(Layout::Packed, needs, Why::Scattered),
+        () => {
+            let estimate = scan.unwrap_or_else(|| Scan::of(batch, needs)).estimate(reach, costs);
+            let layout = if estimate.whole_ns > estimate.window_ns { Layout::Packed } else { Layout::Copied };
+            plan(layout, needs, Why::Cheaper(estimate))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::{Arena, Carver, Descriptor, Room};
+
+    const HEADERS: Needs = Needs { window: 54, room: false };
+    const MOVES: Needs = Needs { window: u32::MAX, room: true };
+
+    /// As of a GPU that takes packets by words.
+    fn site(reach: Reach) -> Site<()> {
+        Site { reach, words: true, ..Site::not_reached() }
+    }
+
+    fn batch(stride: u32, first: u32, length: u32) -> Batch {
+        let descriptors = (0..100).map(|i| Descriptor { offset: first + i * stride, length }).collect();
+        Carver::new(Arena::new(1 << 20).unwrap(), None).carve(descriptors, vec![], Room::None).unwrap()
+    }
+
+    fn layout(batch: &Batch, needs: Needs, reach: Reach) -> Layout {
+        choose(batch, needs, &site(reach), Transfer::Auto, &TransferCosts::GEN4).unwrap().layout
+    }
+
+    #[test]
+    fn packets_in_frames_are_read_where_they_are() {
+        let frames = Batch::in_frames(&vec![vec![0; 60]; 10]).unwrap();
+        for needs in [HEADERS, MOVES] {
+            assert_eq!(layout(&frames, needs, Reach::Bus), Layout::InPlace);
+            assert_eq!(layout(&frames, needs, Reach::Not), Layout::Packed);
+        }
+    }
+
+    #[test]
+    fn packets_in_the_devices_own_memory_stay_there() {
+        for (stride, first, length) in [(64, 0, 60), (2112, 0, 1500), (320, 128, 60)] {
+            assert_eq!(layout(&batch(stride, first, length), HEADERS, Reach::Own), Layout::InPlace);
+        }
+        // Filters that move packets take them wherever they begin; others count on words.
+        assert_eq!(layout(&batch(320, 130, 60), MOVES, Reach::Own), Layout::InPlace);
+        assert_eq!(layout(&batch(320, 130, 60), HEADERS, Reach::Own), Layout::Packed);
+        assert_eq!(layout(&batch(64, 2, 60), HEADERS, Reach::Bus), Layout::Packed);
+        assert_eq!(layout(&batch(320, 130, 60), MOVES, Reach::Bus), Layout::Copied);
+        // Where kernels take them at any byte there is nothing against it.
+        let bytes = Site { words: false, ..site(Reach::Shared) };
+        let plan = choose(&batch(64, 2, 60), HEADERS, &bytes, Transfer::Auto, &TransferCosts::GEN4).unwrap();
+        assert_eq!((plan.layout, plan.why), (Layout::InPlace, Why::Reached));
+    }
+
+    /// The rule in whole tenths of nanoseconds: (bytes to the next packet, its length, the window, bytes of the bus in a
+    /// nanosecond, of a copy, gathering, gathering from slots), and which of the two is cheaper where the device copies from
+    /// the host's memory, and where the host does.
+    #[test]
+    fn windows_are_gathered_where_that_takes_less_time() {
+        let table = [
+            // 54 bytes wanted and the 75 that the bus brings meanwhile.
+            (128, 60, 54, 25, 10, 30, 80, Layout::Copied, Layout::Packed),
+            (132, 60, 54, 25, 10, 30, 80, Layout::Packed, Layout::Packed),
+            // What is wanted is what is there.
+            (64, 64, 64, 25, 64, 30, 80, Layout::Copied, Layout::Copied),
+            // 64 over the bus and through the host, 2.56 + 6.4, against 1.36 + 3.
+            (64, 60, 34, 25, 10, 30, 80, Layout::Copied, Layout::Packed),
+            // Slots: 2,112 bytes are 84.5 ns, the window 2.2 and 8.
+            (2112, 1500, 54, 25, 10, 30, 80, Layout::Packed, Layout::Packed),
+            // A bus that takes less for them than gathering does, 2.1 against 8.05; the host's copy takes 211.
+            (2112, 1500, 54, 1000, 10, 30, 80, Layout::Copied, Layout::Packed),
+            // A window of 1,280 bytes takes twenty times as long as one of 64: 60 ns, and 51 on the bus, against 61.
+            (1524, 1500, 1280, 25, 10, 30, 30, Layout::Copied, Layout::Packed),
+        ];
+        for (stride, length, window, bus, copy, packed, slots, by_device, by_host) in table {
+            let costs = TransferCosts {
+                bus_bytes_per_ns: bus.into(),
+                copy_bytes_per_ns: copy.into(),
+                gather_packed_ns: f64::from(packed) / 10.0,
+                gather_slots_ns: f64::from(slots) / 10.0,
+            };
+            // Of so many packets the last one ends earlier, which says little.
+            let descriptors = (0..1000).map(|i| Descriptor { offset: i * stride, length }).collect();
+            let arena = Arena::new(4 << 20).unwrap();
+            let batch = Carver::new(arena, None).carve(descriptors, vec![], Room::None).unwrap();
+            for (reach, wanted) in [(Reach::Bus, by_device), (Reach::Not, by_host)] {
+                let needs = Needs { window, room: false };
+                let plan = choose(&batch, needs, &site(reach), Transfer::Auto, &costs).unwrap();
+                assert_eq!(plan.layout, wanted, "{stride} {length} {window} {reach:?}: {plan}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_asked_for_is_had_or_refused() {
+        let (packed, frames) = (batch(64, 0, 60), Batch::in_frames(&vec![vec![0; 60]; 10]).unwrap());
+        let of = |batch: &Batch, reach, transfer| {
+            choose(batch, HEADERS, &site(reach), transfer, &TransferCosts::GEN4)
+                .map(|plan| (plan.layout, plan.transfer()))
+        };
+        for reach in [Reach::Not, Reach::Bus, Reach::Shared, Reach::Own] {
+            for batch in [&packed, &frames] {
+                let window = of(batch, reach, Transfer::Window);
+                assert_eq!(window, Ok((Layout::Packed, Some(Transfer::Window))));
+                let layout = if batch.is_scattered() { Layout::Packed } else { Layout::Copied };
+                assert_eq!(of(batch, reach, Transfer::Whole), Ok((layout, Some(Transfer::Whole))));
+                match of(batch, reach, Transfer::Imported) {
+                    Ok(plan) => assert!(reach != Reach::Not && plan == (Layout::InPlace, Some(Transfer::Imported))),
+                    Err(why) => {
+                        assert!(reach == Reach::Not && why == "the device does not reach their memory by itself")
+                    }
+                }
+            }
+        }
+        let off = of(&batch(64, 2, 60), Reach::Own, Transfer::Imported).unwrap_err();
+        assert!(off.contains("multiples of 4 bytes"), "{off}");
+        assert_eq!(of(&batch(64, 2, 60), Reach::Bus, Transfer::Whole), Ok((Layout::Packed, Some(Transfer::Whole))));
+        let one_by_one = Site { gathers: true, ..site(Reach::Not) };
+        let plan = choose(&packed, HEADERS, &one_by_one, Transfer::Whole, &TransferCosts::GEN4).unwrap();
+        assert_eq!((plan.layout, plan.needs.window), (Layout::Packed, u32::MAX));
+    }
+}
