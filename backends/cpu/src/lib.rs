@@ -15,6 +15,8 @@ mod memory;
 mod probe;
 mod runtime;
 mod session;
+#[allow(dead_code, reason = "no code is generated from it yet")]
+mod vector;
 mod walk;
 
 use std::sync::Arc;
