@@ -1,3 +1,4 @@
 //! Benchmarks: what is measured, how, and how it is told.
 
+pub mod report;
 pub mod results;

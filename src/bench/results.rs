@@ -154,6 +154,13 @@ pub struct Cell {
     pub outcome: Outcome,
 }
 
+impl Cell {
+    /// Whether packets were in the device's memory before anything was timed.
+    pub fn is_resident(&self) -> bool {
+        self.transfer == "device-resident"
+    }
+}
+
 /// What came of a measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

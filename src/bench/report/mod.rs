@@ -1,0 +1,127 @@
+//! A benchmark's report as one HTML file, which needs no network, no script and no second file.
+//!
+//! Plots are plotters' SVG in the page, coloured by its style sheet ([`theme`]), so that one drawing serves light and dark screens and
+//! paper. All text goes through maud, which escapes it: names of devices and drivers are anybody's.
+
+mod about;
+mod number;
+mod parts;
+mod plot;
+mod reigns;
+mod roofline;
+mod stages;
+mod strips;
+mod summary;
+mod tables;
+mod theme;
+mod throughput;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use plotters::drawing::DrawingAreaErrorKind;
+
+use self::view::View;
+use super::results::{Outcome, Results};
+
+/// A plot that could not be drawn: a fault of this program, as what goes into plots is looked at before.
+#[derive(Debug, thiserror::Error)]
+#[error("a plot of the report cannot be drawn: {0}")]
+pub struct ReportError(String);
+
+impl From<DrawingAreaErrorKind<io::Error>> for ReportError {
+    fn from(error: DrawingAreaErrorKind<io::Error>) -> ReportError {
+        ReportError(error.to_string())
+    }
+}
+
+/// The report of these results: a whole HTML file, with no address of anything outside it.
+pub fn html(results: &Results) -> Result<String, ReportError> {
+    let view = View::new(results);
+    let body = html! {
+        (summary::section(&view)?)
+        @if let Some(bars) = tables::bars(results) { (bars) }
+        (throughput::throughput(&view)?)
+        (throughput::latency(&view)?)
+        @if let Some(stages) = stages::section(&view)? { (stages) }
+        @if let Some(roofline) = roofline::section(&view)? { (roofline) }
+        @if let Some(seeds) = tables::seeds(results) { (seeds) }
+        (tables::all(&view))
+        (about::machine(results))
+        (about::method(results))
+    };
+    // Texts of drivers or commands may hold an address. Spelled so it reads the same, and nothing that looks for one finds it.
+    Ok(page(results, &body).into_string().replace("://", ":&#47;/").replace("www.", "www&#46;"))
+}
+
+fn page(results: &Results, body: &Markup) -> Markup {
+    let run = &results.run;
+    let commit = run.commit.as_ref().map(|commit| format!(" ({commit})")).unwrap_or_default();
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width,initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                // Nothing is fetched, and the browser is told that nothing may be.
+                meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'";
+                title { "Portcullis benchmark, " (results.machine.processor) ", " (run.began) }
+                style { (PreEscaped(theme::sheet())) }
+            }
+            body {
+                header {
+                    h1 { "Portcullis benchmark" }
+                    p.under { (results.machine.processor) " · " (run.began) " · version " (run.version) (commit) }
+                    (notices(results))
+                    (contents(body))
+                }
+                main { (body) }
+                footer { p { "Made by portcullis bench, from measurements of this one run. All figures are this machine’s. Printed is what is open." } }
+            }
+        }
+    }
+}
+
+/// What must not be overlooked.
+fn notices(results: &Results) -> Markup {
+    let wrong = results.cells.iter().filter(|c| matches!(c.outcome, Outcome::Wrong { .. })).count();
+    let failed = results.cells.iter().filter(|c| matches!(c.outcome, Outcome::Failed { .. })).count();
+    let measurements = |count: usize| if count == 1 { "1 measurement".into() } else { format!("{count} measurements") };
+    html! {
+        @if results.run.interrupted {
+            div.notice { p { strong { "Interrupted. " } "The run was ended before it was through; what had been measured until then is here." } }
+        }
+        @if wrong > 0 {
+            div.notice { p {
+                strong { "Verdicts differ. " } "In " (measurements(wrong)) " a device’s verdicts were not the reference interpreter’s. No speed is shown there; "
+                a href="#measurements" { "all measurements" } " says which."
+            } }
+        }
+        @if failed > 0 {
+            div.notice { p { strong { "Failed. " } (measurements(failed)) " could not be made; " a href="#measurements" { "all measurements" } " says why." } }
+        }
+    }
+}
+
+/// Links to the sections that are there.
+fn contents(body: &Markup) -> Markup {
+    const SECTIONS: [(&str, &str); 10] = [
+        ("summary", "Which device"),
+        ("bars", "Bars"),
+        ("throughput", "Throughput"),
+        ("latency", "Latency"),
+        ("stages", "Stages"),
+        ("roofline", "Roofline"),
+        ("seeds", "Published figures"),
+        ("measurements", "All measurements"),
+        ("machine", "Machine"),
+        ("method", "Method"),
+    ];
+    let there = SECTIONS.iter().filter(|(id, _)| body.0.contains(&format!("<section id=\"{id}\"")));
+    html! { nav aria-label="Contents" { ul { @for (id, name) in there { li { a href={ "#" (id) } { (name) } } } } } }
+}

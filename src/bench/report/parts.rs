@@ -1,0 +1,138 @@
+//! Pieces that the page's sections are made of.
+
+use maud::{Markup, html};
+
+use super::ReportError;
+use super::plot::{Slot, sample};
+
+/// A column of a table.
+#[derive(Debug, Clone, Copy)]
+pub struct Column {
+    name: &'static str,
+    class: Option<&'static str>,
+}
+
+/// A column of words.
+pub const fn words(name: &'static str) -> Column {
+    Column { name, class: None }
+}
+
+/// A column of numbers.
+pub const fn numbers(name: &'static str) -> Column {
+    Column { name, class: Some("n") }
+}
+
+/// A column of a few words that belong on one line.
+pub const fn tight(name: &'static str) -> Column {
+    Column { name, class: Some("t") }
+}
+
+/// What stands in a table.
+#[derive(Debug, Clone)]
+pub enum Cell {
+    /// This.
+    Text(String),
+    /// What was computed is not what must be computed.
+    Wrong,
+    /// This, over so many columns.
+    Over(usize, String),
+    /// Something that is already markup.
+    Markup(Markup),
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Cell {
+        Cell::Text(text)
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Cell {
+        Cell::Text(text.into())
+    }
+}
+
+/// A table; its first column names its rows.
+pub fn table(caption: &str, columns: &[Column], rows: &[Vec<Cell>]) -> Markup {
+    laid(caption, columns, rows, false)
+}
+
+/// A table of sentences, of which a narrow screen shows what stands in a row one below the other.
+pub fn stacked(caption: &str, columns: &[Column], rows: &[Vec<Cell>]) -> Markup {
+    laid(caption, columns, rows, true)
+}
+
+fn laid(caption: &str, columns: &[Column], rows: &[Vec<Cell>], stacked: bool) -> Markup {
+    let label = |place: usize| columns.get(place).filter(|_| stacked).map(|column| column.name);
+    let class = |place: usize| columns.get(place).and_then(|column| column.class);
+    html! {
+        div.table tabindex="0" role="region" aria-label=(caption) {
+            table.stacked[stacked] {
+                caption { (caption) }
+                thead { tr { @for column in columns { th class=[column.class] scope="col" { (column.name) } } } }
+                tbody { @for row in rows { tr {
+                    @for (place, cell) in placed(row) {
+                        @match cell {
+                            Cell::Text(text) if place == 0 => th scope="row" { (text) },
+                            Cell::Text(text) => td class=[class(place)] data-label=[label(place)] { (text) },
+                            Cell::Markup(markup) if place == 0 => th scope="row" { (markup) },
+                            Cell::Markup(markup) => td class=[class(place)] data-label=[label(place)] { (markup) },
+                            Cell::Wrong => td.n.wrong { "WRONG" },
+                            Cell::Over(columns, text) => td colspan=(columns) { (text) },
+                        }
+                    }
+                } } }
+            }
+        }
+    }
+}
+
+/// Cells with the columns in which they begin.
+fn placed(row: &[Cell]) -> impl Iterator<Item = (usize, &Cell)> {
+    row.iter().scan(0, |next, cell| {
+        let place = *next;
+        *next += if let Cell::Over(columns, _) = cell { *columns } else { 1 };
+        Some((place, cell))
+    })
+}
+
+/// Names and values.
+pub fn facts(caption: &str, rows: &[(&str, String)]) -> Markup {
+    html! {
+        div.table tabindex="0" role="region" aria-label=(caption) {
+            table.facts {
+                caption { (caption) }
+                tbody { @for (name, value) in rows { tr { th scope="row" { (name) } td { (value) } } } }
+            }
+        }
+    }
+}
+
+/// What is there for those who want it.
+pub fn details(summary: &str, inner: &Markup) -> Markup {
+    html! { details { summary { (summary) } (inner) } }
+}
+
+/// A plot under what it shows.
+pub fn figure(caption: &str, plot: &Markup) -> Markup {
+    html! { figure { figcaption { (caption) } (plot) } }
+}
+
+/// Which line is whose.
+pub fn legend(devices: &[(Slot, String, String)]) -> Result<Markup, ReportError> {
+    let samples = devices.iter().map(|(slot, ..)| sample(*slot)).collect::<Result<Vec<_>, _>>()?;
+    Ok(html! {
+        ul.legend {
+            @for ((_, id, name), sample) in devices.iter().zip(&samples) {
+                li { (sample) span { span.id { (id) } " " span.what { (name) } } }
+            }
+        }
+    })
+}
+
+/// Which colour is which part.
+pub fn chips(parts: &[(String, &str)]) -> Markup {
+    html! {
+        ul.legend { @for (colour, name) in parts { li { span.chip style={ "background:" (colour) } {} (name) } } }
+    }
+}

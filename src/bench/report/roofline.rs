@@ -1,0 +1,163 @@
+//! Throughput against the bytes that each packet moves, under what memory and bus can give.
+
+use maud::{Markup, html};
+
+use super::ReportError;
+use super::number::{digits, grouped, trimmed};
+use super::parts::{Cell, details, figure, legend, numbers, table, words};
+use super::plot::{Axis, Ceiling, Plot, Point, Series, placeable, room};
+use super::view::View;
+use crate::bench::results::{self, Measured, Outcome};
+
+/// What moves bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Roof {
+    Memory,
+    Bus,
+}
+
+impl Roof {
+    fn name(self) -> &'static str {
+        match self {
+            Roof::Memory => "memory",
+            Roof::Bus => "bus",
+        }
+    }
+
+    fn bytes(self, measured: &Measured) -> Option<f64> {
+        match self {
+            Roof::Memory => measured.memory_bytes,
+            Roof::Bus => measured.bus_bytes,
+        }
+        .filter(|bytes| placeable(*bytes))
+    }
+
+    /// Whether a ceiling is one for this, and of a device that is shown.
+    fn has(self, ceiling: &results::Ceiling, view: &View<'_>) -> bool {
+        let shown = ceiling.device.as_deref().is_none_or(|id| view.devices.iter().any(|shown| shown.id == id));
+        shown && ceiling.name.contains("bus") == (self == Roof::Bus)
+    }
+}
+
+/// The section; nothing where bytes were not counted.
+pub fn section(view: &View<'_>) -> Result<Option<Markup>, ReportError> {
+    let roofs = [group(view, Roof::Memory)?, group(view, Roof::Bus)?];
+    let key = legend(&view.devices.iter().map(|d| (d.slot, d.id.clone(), d.name.clone())).collect::<Vec<_>>())?;
+    Ok(roofs.iter().any(Option::is_some).then(|| html! {
+        section #roofline {
+            h2 { "Roofline" }
+            p {
+                "Throughput against the bytes that must move for each packet, at the largest batch of each kind of packets and transfer. On a falling line all "
+                "that memory or bus was measured to give is used: what is near it is as fast as this machine lets it be, what is far below is bound by something else."
+            }
+            (key)
+            @for roof in roofs.iter().flatten() { (roof) }
+        }
+    }))
+}
+
+/// What goes over memory, or over the bus.
+fn group(view: &View<'_>, roof: Roof) -> Result<Option<Markup>, ReportError> {
+    let plots: Vec<_> = view.filters.iter().map(|filter| (*filter, largest(view, filter, roof))).collect();
+    let moved = || plots.iter().flat_map(|(_, largest)| largest);
+    let (least, most) = moved().fold((f64::INFINITY, 0.0f64), |(low, high), (.., b)| (low.min(*b), high.max(*b)));
+    let ceilings: Vec<_> = view.results.ceilings.iter().filter(|c| roof.has(c, view)).collect();
+    // High enough for the ceilings half way along, and wide enough to see their slope.
+    let heights = ceilings.iter().map(|c| c.bytes_per_second.median / 1e6 / (least * most).sqrt());
+    let heights = moved().map(|(_, measured, _)| measured.mpps.median).chain(heights);
+    let (Some(x), Some(y)) = (Axis::over([least / 1.5, most * 1.5], trimmed), Axis::over(heights, trimmed)) else {
+        return Ok(None);
+    };
+    let ceilings: Vec<_> = ceilings.into_iter().filter_map(line).collect();
+    let mut figures = Vec::new();
+    for (filter, largest) in plots.iter().filter(|(_, largest)| !largest.is_empty()) {
+        figures.push(figure(filter, &draw(view, filter, roof, largest, (&x, &y), &ceilings)?));
+    }
+    let rows: Vec<_> = moved().map(|(cell, measured, bytes)| row(cell, measured, *bytes)).collect();
+    let names = [words("filter"), words("device"), words("packets"), words("transfer"), words("dispatch")];
+    let values = [numbers("batch"), numbers("bytes a packet"), numbers("Mpps"), numbers("GB/s")];
+    let columns: Vec<_> = names.into_iter().chain(values).collect();
+    let caption = format!("Bytes over the {} for each packet, and throughput", roof.name());
+    Ok(Some(html! {
+        h3 { @match roof { Roof::Memory => "Memory", Roof::Bus => "Bus" } }
+        div.grid { @for figure in &figures { (figure) } }
+        (details("The numbers", &table(&caption, &columns, &rows)))
+    }))
+}
+
+type Moved<'a> = (&'a results::Cell, &'a Measured, f64);
+
+/// The largest batch of each device, kind of packets and transfer, by its fastest dispatch.
+fn largest<'a>(view: &View<'a>, filter: &str, roof: Roof) -> Vec<Moved<'a>> {
+    let mut largest: Vec<Moved<'_>> = Vec::new();
+    for cell in view.results.cells.iter().filter(|c| c.filter == filter) {
+        let Outcome::Measured(measured) = &cell.outcome else { continue };
+        let Some(bytes) = roof.bytes(measured).filter(|_| placeable(measured.mpps.median)) else { continue };
+        let same = |other: &results::Cell| {
+            (&other.device, &other.packets, &other.transfer) == (&cell.device, &cell.packets, &cell.transfer)
+        };
+        let rank = (cell.batch, measured.mpps.median);
+        match largest.iter_mut().find(|(other, ..)| same(other)) {
+            Some(other) if (other.0.batch, other.1.mpps.median) < rank => *other = (cell, measured, bytes),
+            Some(_) => {}
+            None => largest.push((cell, measured, bytes)),
+        }
+    }
+    largest
+}
+
+/// A ceiling as a line.
+fn line(ceiling: &results::Ceiling) -> Option<Ceiling> {
+    let rate = ceiling.bytes_per_second.median;
+    let whose = ceiling.device.as_ref().map(|device| format!("{device} ")).unwrap_or_default();
+    let label = format!("{whose}{}, {} GB/s", ceiling.name, digits(rate / 1e9));
+    placeable(rate).then(|| Ceiling { label, ends: [(1e-3, rate / 1e6 / 1e-3), (1e9, rate / 1e6 / 1e9)] })
+}
+
+fn draw(
+    view: &View<'_>,
+    filter: &str,
+    roof: Roof,
+    largest: &[Moved<'_>],
+    (x, y): (&Axis, &Axis),
+    ceilings: &[Ceiling],
+) -> Result<Markup, ReportError> {
+    let series = view.devices.iter().map(|shown| {
+        let points = largest.iter().filter(|(cell, ..)| cell.device == shown.id).map(|(_, measured, bytes)| {
+            let estimate = measured.mpps;
+            Point { x: *bytes, y: estimate.median, low: estimate.low, high: estimate.high }
+        });
+        Series { slot: shown.slot, label: String::new(), points: points.collect(), wrong: Vec::new(), joined: false }
+    });
+    let series: Vec<_> = series.collect();
+    let limits = ceilings.iter().map(|c| c.label.as_str()).collect::<Vec<_>>().join("; ");
+    let says = format!(
+        "Throughput of {filter} against bytes over the {} for each packet. Ceilings: {limits}. The table below has the values.",
+        roof.name()
+    );
+    let names = ("bytes a packet", "Mpps");
+    Plot {
+        size: (360, 250),
+        says: &says,
+        x,
+        x_name: names.0,
+        y,
+        y_name: names.1,
+        room: room([]),
+        series: &series,
+        ceilings,
+    }
+    .draw()
+}
+
+fn row(cell: &results::Cell, measured: &Measured, bytes: f64) -> Vec<Cell> {
+    let names = [&cell.filter, &cell.device, &cell.packets, &cell.transfer, &cell.dispatch]
+        .map(|name| Cell::from(name.as_str()));
+    let values = [
+        grouped(cell.batch as i64),
+        digits(bytes),
+        digits(measured.mpps.median),
+        digits(measured.mpps.median * 1e6 * bytes / 1e9),
+    ];
+    names.into_iter().chain(values.map(Cell::from)).collect()
+}

@@ -1,0 +1,108 @@
+//! Where the time goes, stage by stage.
+
+use maud::{Markup, html};
+
+use super::ReportError;
+use super::number::{digits, grouped};
+use super::parts::{Cell, chips, details, figure, numbers, table, words};
+use super::strips::{Parts, Stack};
+use super::theme::STAGES;
+use super::view::{View, packets_in_words};
+use crate::bench::results::{self, Measured, Outcome, Stages};
+
+/// The stages in the order in which they happen.
+const NAMES: [&str; 5] = ["gather", "upload", "kernel", "download", "verdicts"];
+
+/// The section; nothing where no device told its stages.
+pub fn section(view: &View<'_>) -> Result<Option<Markup>, ReportError> {
+    let mut kinds = Vec::new();
+    for packets in &view.packets {
+        let mut figures = Vec::new();
+        let mut rows = Vec::new();
+        for filter in &view.filters {
+            let told = told(view, filter, packets);
+            if told.is_empty() {
+                continue;
+            }
+            figures.push(figure(filter, &plot(filter, packets, &told)?));
+            rows.extend(told.iter().map(|(cell, stages)| row(filter, cell, stages)));
+        }
+        if !figures.is_empty() {
+            let numbers = details(
+                "The numbers",
+                &table(&format!("Nanoseconds a packet, {}", packets_in_words(packets)), &columns(), &rows),
+            );
+            kinds.push((
+                packets_in_words(packets),
+                html! { div.grid { @for figure in &figures { (figure) } } (numbers) },
+            ));
+        }
+    }
+    let colours: Vec<_> = STAGES.iter().zip(NAMES).map(|(colour, name)| (colour.var(), name)).collect();
+    Ok((!kinds.is_empty()).then(|| html! {
+        section #stages {
+            h2 { "Time by stage" }
+            p {
+                "Time a packet, each device and transfer at its largest batch. Stages of different batches may run at the same time, so that their sum can be "
+                "more than one over the throughput."
+            }
+            (chips(&colours))
+            @for (place, (name, kind)) in kinds.iter().enumerate() {
+                @if place == 0 { h3 { (name) } (kind) } @else { (details(name, kind)) }
+            }
+        }
+    }))
+}
+
+/// For each device and transfer the fastest dispatch at the largest batch whose stages are known.
+fn told<'a>(view: &View<'a>, filter: &str, packets: &str) -> Vec<(&'a results::Cell, Stages)> {
+    let mut told: Vec<(&results::Cell, &Measured, Stages)> = Vec::new();
+    for shown in &view.devices {
+        for cell in view.cells(filter, packets).filter(|c| c.device == shown.id) {
+            let Outcome::Measured(measured) = &cell.outcome else { continue };
+            let Some(stages) = measured.stages.filter(|s| parts(s).iter().any(|p| *p > 0.0)) else { continue };
+            let rank = (cell.batch, measured.mpps.median);
+            match told.iter_mut().find(|(other, ..)| other.device == cell.device && other.transfer == cell.transfer) {
+                Some(other) if (other.0.batch, other.1.mpps.median) < rank => *other = (cell, measured, stages),
+                Some(_) => {}
+                None => told.push((cell, measured, stages)),
+            }
+        }
+    }
+    let place = |cell: &results::Cell| {
+        let device = view.devices.iter().position(|shown| shown.id == cell.device);
+        (device, view.transfers.iter().position(|transfer| *transfer == cell.transfer))
+    };
+    told.sort_by_key(|(cell, ..)| place(cell));
+    told.into_iter().map(|(cell, _, stages)| (cell, stages)).collect()
+}
+
+/// Nanoseconds a packet.
+fn parts(stages: &Stages) -> [f64; 5] {
+    let Stages { gather, upload, kernel, download, verdicts } = *stages;
+    [gather, upload, kernel, download, verdicts].map(|seconds| if seconds.is_finite() { seconds * 1e9 } else { 0.0 })
+}
+
+fn plot(filter: &str, packets: &str, told: &[(&results::Cell, Stages)]) -> Result<Markup, ReportError> {
+    let rows = told.iter().map(|(cell, stages)| {
+        let parts = parts(stages).to_vec();
+        let total = format!("{} ns", digits(parts.iter().sum()));
+        Parts { name: format!("{} · {}", cell.device, cell.transfer), parts, total }
+    });
+    let rows: Vec<_> = rows.collect();
+    let spoken: Vec<_> = rows.iter().map(|row| format!("{}: {}", row.name, row.total)).collect();
+    let says = format!("Time by stage of {filter}, {}. {}.", packets_in_words(packets), spoken.join("; "));
+    Stack { width: 360, says: &says, x_name: "ns a packet", rows: &rows }.draw()
+}
+
+fn columns() -> Vec<super::parts::Column> {
+    let names = [words("filter"), words("device"), words("transfer"), words("dispatch"), numbers("batch")];
+    names.into_iter().chain(NAMES.map(numbers)).chain([numbers("sum")]).collect()
+}
+
+fn row(filter: &str, cell: &results::Cell, stages: &Stages) -> Vec<Cell> {
+    let parts = parts(stages);
+    let names = [filter, &cell.device, &cell.transfer, &cell.dispatch].map(Cell::from);
+    let times = parts.iter().map(|part| digits(*part)).chain([digits(parts.iter().sum())]);
+    names.into_iter().chain([grouped(cell.batch as i64).into()]).chain(times.map(Cell::from)).collect()
+}

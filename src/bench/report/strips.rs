@@ -1,0 +1,183 @@
+//! Plots of rows: which device is the fastest from which batch on, and where the time goes.
+
+use maud::Markup;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, VPos};
+
+use super::ReportError;
+use super::plot::{Area, Axis, Slot, letters, picture, px, text_width};
+use super::theme::{AXIS, GRID, INK, MUTED, STAGES, SURFACE};
+
+const SMALL: f64 = 11.0;
+const NAME: f64 = 12.5;
+
+/// Where one device is the fastest.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reign {
+    /// Whose.
+    pub slot: Slot,
+    /// Its id.
+    pub name: String,
+    /// From this batch on, in packets.
+    pub from: f64,
+    /// Up to this one.
+    pub to: f64,
+    /// Whether the next is within the noise.
+    pub close: bool,
+}
+
+/// Which device is the fastest, a row for each filter.
+#[derive(Debug)]
+pub struct Reigns<'a> {
+    /// What stands for the picture where it cannot be seen.
+    pub says: &'a str,
+    /// Batches, in packets.
+    pub x: &'a Axis,
+    /// Filters and who is the fastest where.
+    pub rows: &'a [(String, Vec<Reign>)],
+}
+
+impl Reigns<'_> {
+    /// Draws it, so wide in the page's pixels; names stand beside the rows where there is room, and above them where not.
+    pub fn draw(&self, width: u32) -> Result<Markup, ReportError> {
+        let names = self.rows.iter().map(|(name, _)| text_width(name, NAME)).fold(0.0, f64::max) + 14.0;
+        let beside = names * 3.5 < f64::from(width);
+        let row = if beside { 34.0 } else { 48.0 };
+        let height = (row * self.rows.len() as f64 + 44.0) as u32;
+        picture((width, height), self.says, |area| self.draw_on(area, beside.then_some(names), row))
+    }
+
+    fn draw_on(&self, area: &Area<'_>, names: Option<f64>, row: f64) -> Result<(), ReportError> {
+        let rows = self.rows.len() as f64;
+        let mut chart = ChartBuilder::on(area)
+            .margin_right(px(14.0))
+            .margin_bottom(px(2.0))
+            .x_label_area_size(px(38.0))
+            .y_label_area_size(px(names.unwrap_or(2.0)))
+            .build_cartesian_2d(self.x.coordinate(), rows..0.0)?;
+        chart
+            .configure_mesh()
+            .disable_y_mesh()
+            .disable_y_axis()
+            .bold_line_style(GRID.rgb().stroke_width(px(1.0) as u32))
+            .light_line_style(TRANSPARENT)
+            .axis_style(AXIS.rgb().stroke_width(px(1.0) as u32))
+            .set_all_tick_mark_size(px(3.0))
+            .label_style(letters(SMALL, MUTED, HPos::Center, VPos::Center))
+            .axis_desc_style(letters(SMALL, MUTED, HPos::Center, VPos::Center))
+            .x_desc("packets in a batch")
+            .x_label_formatter(&|value| self.x.tick(*value))
+            .draw()?;
+        let thick = if names.is_some() { 22.0 } else { 24.0 };
+        for (index, (name, reigns)) in self.rows.iter().enumerate() {
+            let (left, top) = chart.backend_coord(&(self.x.start(), index as f64));
+            // Under its name, or beside it.
+            let bar = top + if names.is_some() { px((row - thick) / 2.0) } else { px(row - thick - 3.0) };
+            match names {
+                Some(_) => {
+                    let style = letters(NAME, INK, HPos::Right, VPos::Center);
+                    area.draw_text(name, &style, (left - px(10.0), bar + px(thick / 2.0)))?;
+                }
+                None => area.draw_text(name, &letters(NAME, INK, HPos::Left, VPos::Bottom), (left, bar - px(3.0)))?,
+            }
+            for reign in reigns {
+                let x = |batch: f64| chart.backend_coord(&(batch, index as f64)).0;
+                let (from, to) = (x(reign.from), x(reign.to));
+                let strength = if reign.close { 0.28 } else { 1.0 };
+                let colour = reign.slot.colour();
+                let gap = px(1.0);
+                area.draw(&Rectangle::new(
+                    [(from + gap / 2, bar), (to - gap / 2, bar + px(thick))],
+                    colour.rgb().mix(strength).filled(),
+                ))?;
+                if text_width(&reign.name, SMALL) + 8.0 < f64::from(to - from) / f64::from(px(1.0)) {
+                    let ink = if reign.close { colour } else { SURFACE };
+                    let style = letters(SMALL, ink, HPos::Center, VPos::Center);
+                    area.draw_text(&reign.name, &style, ((from + to) / 2, bar + px(thick / 2.0)))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A device's time, in its parts.
+#[derive(Debug, Clone)]
+pub struct Parts {
+    /// What stands at the row.
+    pub name: String,
+    /// The parts, in nanoseconds a packet, in the stages' order.
+    pub parts: Vec<f64>,
+    /// What stands at its end.
+    pub total: String,
+}
+
+/// Where time goes: a row for each device.
+#[derive(Debug)]
+pub struct Stack<'a> {
+    /// In the page's pixels.
+    pub width: u32,
+    /// What stands for the picture where it cannot be seen.
+    pub says: &'a str,
+    /// What is along, with its unit.
+    pub x_name: &'a str,
+    /// Devices.
+    pub rows: &'a [Parts],
+}
+
+impl Stack<'_> {
+    /// Draws it.
+    pub fn draw(&self) -> Result<Markup, ReportError> {
+        let row = 40.0;
+        let height = (row * self.rows.len() as f64 + 46.0) as u32;
+        picture((self.width, height), self.says, |area| self.draw_on(area))
+    }
+
+    fn draw_on(&self, area: &Area<'_>) -> Result<(), ReportError> {
+        let total = |parts: &Parts| parts.parts.iter().filter(|p| p.is_finite()).sum::<f64>();
+        let longest = self.rows.iter().map(total).fold(0.0, f64::max).max(1e-9);
+        let ends = self.rows.iter().map(|r| text_width(&r.total, SMALL)).fold(0.0, f64::max) + 10.0;
+        let rows = self.rows.len() as f64;
+        let mut chart = ChartBuilder::on(area)
+            .margin_right(px(ends))
+            .margin_bottom(px(2.0))
+            .x_label_area_size(px(36.0))
+            .y_label_area_size(px(2.0))
+            .build_cartesian_2d(0.0..longest, rows..0.0)?;
+        chart
+            .configure_mesh()
+            .disable_y_mesh()
+            .disable_y_axis()
+            .x_labels(5)
+            .bold_line_style(GRID.rgb().stroke_width(px(1.0) as u32))
+            .light_line_style(TRANSPARENT)
+            .axis_style(AXIS.rgb().stroke_width(px(1.0) as u32))
+            .set_all_tick_mark_size(px(3.0))
+            .label_style(letters(SMALL, MUTED, HPos::Center, VPos::Center))
+            .axis_desc_style(letters(SMALL, MUTED, HPos::Center, VPos::Center))
+            .x_desc(self.x_name)
+            .x_label_formatter(&|value| super::number::trimmed(*value))
+            .draw()?;
+        for (index, parts) in self.rows.iter().enumerate() {
+            let (left, top) = chart.backend_coord(&(0.0, index as f64));
+            let (bar, thick) = (top + px(18.0), px(16.0));
+            area.draw_text(&parts.name, &letters(SMALL, INK, HPos::Left, VPos::Bottom), (left, bar - px(1.0)))?;
+            let mut sum = 0.0;
+            for (part, colour) in parts.parts.iter().zip(STAGES) {
+                if !part.is_finite() || *part <= 0.0 {
+                    continue;
+                }
+                let x = |time: f64| chart.backend_coord(&(time, index as f64)).0;
+                let (from, to) = (x(sum), x(sum + part));
+                sum += part;
+                // A line of ground between neighbours, where they are wide enough to have one.
+                let gap = if to - from > px(3.0) { px(0.8) } else { 0 };
+                area.draw(&Rectangle::new([(from, bar), (to - gap, bar + thick)], colour.rgb().filled()))?;
+            }
+            let end = chart.backend_coord(&(sum, index as f64)).0;
+            let style = letters(SMALL, MUTED, HPos::Left, VPos::Center);
+            area.draw_text(&parts.total, &style, (end + px(5.0), bar + thick / 2))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,102 @@
+//! The summary: which device to use from which batch on, in one picture and a sentence for each filter.
+
+use maud::{Markup, html};
+
+use super::ReportError;
+use super::number::{digits, short};
+use super::parts::details;
+use super::plot::Axis;
+use super::reigns::{Curve, reigns};
+use super::strips::{Reign, Reigns};
+use super::view::{View, packets_in_words};
+
+/// The section.
+pub fn section(view: &View<'_>) -> Result<Markup, ReportError> {
+    let mut kinds = Vec::new();
+    for packets in &view.packets {
+        if let Some(kind) = kind(view, packets)? {
+            kinds.push((packets_in_words(packets), kind));
+        }
+    }
+    Ok(html! {
+        section #summary {
+            h2 { "Which device to use" }
+            @if kinds.is_empty() {
+                p { "Nothing was measured, so there is nothing to recommend." }
+            } @else {
+                p {
+                    "The fastest device for batches of each size, each at its best transfer and dispatch, with packets that start in the host’s memory."
+                }
+                @for (place, (name, kind)) in kinds.iter().enumerate() {
+                    @if place == 0 { h3 { (name) } (kind) } @else { (details(name, kind)) }
+                }
+            }
+        }
+    })
+}
+
+/// Of one kind of packets; nothing where nothing was measured.
+fn kind(view: &View<'_>, packets: &str) -> Result<Option<Markup>, ReportError> {
+    let mut rows = Vec::new();
+    let mut sentences = Vec::new();
+    for filter in &view.filters {
+        let curves: Vec<_> = view.devices.iter().map(|shown| view.curve(filter, packets, shown)).collect();
+        let reigns = reigns(&curves);
+        if !reigns.is_empty() {
+            sentences.push((*filter, sentence(&reigns, &curves)));
+            rows.push(((*filter).to_owned(), reigns));
+        }
+    }
+    let Some(axis) = Axis::over(rows.iter().flat_map(|(_, r)| r).flat_map(|r| [r.from, r.to]), short) else {
+        return Ok(None);
+    };
+    let says =
+        sentences.iter().map(|(filter, sentence)| format!("{filter}: {sentence}.")).collect::<Vec<_>>().join(" ");
+    let picture = Reigns { says: &says, x: &axis, rows: &rows };
+    let (wide, narrow) = (picture.draw(860)?, picture.draw(340)?);
+    let both = html! { div.wide { (wide) } div.narrow { (narrow) } };
+    Ok(Some(html! {
+        figure { (both) figcaption.under-plot { "The fastest device by batch size. Where a bar is pale, the next device is as fast within the noise." } }
+        ul.answers {
+            @for (filter, sentence) in &sentences { li { strong { (filter) } ": " (sentence) "." } }
+        }
+    }))
+}
+
+/// Who is the fastest where, in words, and how fast in the end.
+fn sentence(reigns: &[Reign], curves: &[Curve]) -> String {
+    // Whether the next is close changes nothing about who leads.
+    let mut leads: Vec<&Reign> = Vec::new();
+    for reign in reigns {
+        match leads.last_mut() {
+            Some(lead) if lead.slot == reign.slot => *lead = reign,
+            _ => leads.push(reign),
+        }
+    }
+    let Some((last, before)) = leads.split_last() else { return "nothing was measured".into() };
+    let before: Vec<_> =
+        before.iter().map(|lead| format!("{} up to about {} packets", lead.name, short(rounded(lead.to)))).collect();
+    let mut text = match &*before {
+        [] => format!("{} at every batch size measured", last.name),
+        before => format!("{}, then {}", before.join(", then "), last.name),
+    };
+    if reigns.iter().all(|reign| reign.close) {
+        text += ", though the next is as fast within the noise";
+    }
+    let end = curves.iter().find(|curve| curve.slot == last.slot).and_then(|curve| curve.points.last());
+    if let Some(end) = end {
+        text += &format!("; {} Mpps in batches of {}", digits(end.y), short(end.x));
+        let others = curves.iter().filter(|curve| curve.slot != last.slot);
+        let next = others.filter_map(|curve| Some((curve, curve.points.iter().find(|p| p.x == end.x)?)));
+        if let Some((curve, next)) = next.max_by(|(_, a), (_, b)| a.y.total_cmp(&b.y)) {
+            text += &format!(", {} times {}", digits(end.y / next.y), curve.name);
+        }
+    }
+    text
+}
+
+/// To two digits: where lines cross between two measured batches is not known better.
+fn rounded(value: f64) -> f64 {
+    let unit = 10f64.powf(value.log10().floor() - 1.0);
+    (value / unit).round() * unit
+}

@@ -1,0 +1,144 @@
+//! All measurements, what is demanded of them, and what others have published.
+
+use maud::{Markup, html};
+
+use super::number::{digits, grouped, time};
+use super::parts::{Cell, details, numbers, stacked, table, tight, words};
+use super::view::View;
+use crate::bench::results::{Bar, Measured, Outcome, Results, SeedTable};
+
+/// The share of the ceiling that counts, with that ceiling's name.
+pub fn share(measured: &Measured) -> String {
+    match &measured.of_ceiling {
+        Some((share, name)) if share.is_finite() => format!("{} % of {name}", digits(share * 100.0)),
+        _ => "–".into(),
+    }
+}
+
+/// Every measurement, filter by filter.
+pub fn all(view: &View<'_>) -> Markup {
+    let columns = [
+        words("device"),
+        words("packets"),
+        words("transfer"),
+        words("dispatch"),
+        numbers("batch"),
+        numbers("Mpps"),
+        numbers("interval"),
+        numbers("Gb/s"),
+        numbers("bus, B a packet"),
+        numbers("p50"),
+        numbers("p99"),
+        numbers("p99.9"),
+        numbers("of its ceiling"),
+        numbers("repetitions"),
+    ];
+    html! {
+        section #measurements {
+            h2 { "All measurements" }
+            @if view.filters.is_empty() { p { "Nothing was measured." } }
+            @for filter in &view.filters {
+                @let cells: Vec<_> = view.results.cells.iter().filter(|c| c.filter == *filter).collect();
+                @let rows: Vec<_> = cells.iter().map(|cell| row(cell)).collect();
+                (details(&format!("{filter}: {} measurements", grouped(cells.len() as i64)), &table(filter, &columns, &rows)))
+            }
+        }
+    }
+}
+
+fn row(cell: &crate::bench::results::Cell) -> Vec<Cell> {
+    let names = [&cell.device, &cell.packets, &cell.transfer, &cell.dispatch].map(|name| Cell::from(name.as_str()));
+    let mut row = Vec::from(names);
+    row.push(grouped(cell.batch as i64).into());
+    match &cell.outcome {
+        Outcome::Measured(measured) => {
+            let Measured { mpps, latency, .. } = **measured;
+            row.extend(
+                [
+                    digits(mpps.median),
+                    format!("{} to {}", digits(mpps.low), digits(mpps.high)),
+                    digits(measured.gbps),
+                    measured.bus_bytes.map_or("–".into(), digits),
+                    time(latency.p50),
+                    time(latency.p99),
+                    time(latency.p999),
+                    share(measured),
+                    grouped(measured.repetitions as i64),
+                ]
+                .map(Cell::from),
+            );
+        }
+        Outcome::Wrong { detail } => row.extend([Cell::Wrong, Cell::Over(8, detail.clone())]),
+        Outcome::Failed { reason } => row.extend([Cell::Text("failed".into()), Cell::Over(8, reason.clone())]),
+    }
+    row
+}
+
+/// What is demanded, and what was measured; nothing where no demand was looked at.
+pub fn bars(results: &Results) -> Option<Markup> {
+    let verdict = |bar: &Bar| match bar.met {
+        Some(true) => html! { span.hit { "met" } },
+        Some(false) => html! { span.miss { "missed" } },
+        None => html! { span.open { "not measured" } },
+    };
+    let rows = results.bars.iter().map(|bar| {
+        vec![
+            Cell::from(bar.what.as_str()),
+            bar.against.as_str().into(),
+            bar.bar.as_str().into(),
+            bar.measured.as_deref().unwrap_or("–").into(),
+            Cell::Markup(verdict(bar)),
+            Cell::Markup(html! {
+                @if !bar.command.is_empty() { code { (bar.command) } }
+                @if let Some(note) = &bar.note { @if !bar.command.is_empty() { br; } (note) }
+            }),
+        ]
+    });
+    let rows: Vec<_> = rows.collect();
+    let count = |met| results.bars.iter().filter(|bar| bar.met == met).count();
+    let columns =
+        [words("what"), words("against"), tight("bar"), tight("measured"), tight("verdict"), words("by, and notes")];
+    (!rows.is_empty()).then(|| {
+        html! {
+            section #bars {
+                h2 { "What it is held to" }
+                p { (count(Some(true))) " met, " (count(Some(false))) " missed, " (count(None)) " not measured here." }
+                (stacked("The bars, and what was measured", &columns, &rows))
+            }
+        }
+    })
+}
+
+/// Comparisons with what others have published; nothing where there is none.
+pub fn seeds(results: &Results) -> Option<Markup> {
+    (!results.seeds.is_empty()).then(|| html! {
+        section #seeds {
+            h2 { "Beside published figures" }
+            p { "Figures in columns marked “published” are others’ own, from their machines; all else was measured in this run." }
+            @for seed in &results.seeds { (comparison(seed)) }
+        }
+    })
+}
+
+fn comparison(seed: &SeedTable) -> Markup {
+    html! {
+        h3 { (seed.title) }
+        @for note in &seed.notes { p { (note) } }
+        div.table tabindex="0" role="region" aria-label=(seed.title) {
+            table {
+                thead { tr {
+                    @for (place, column) in seed.columns.iter().enumerate() {
+                        th.n[place > 0] scope="col" { (column.name) @if column.published { br; span.published { "published" } } }
+                    }
+                } }
+                tbody { @for row in &seed.rows { tr {
+                    @for (place, value) in row.iter().enumerate() {
+                        @let value = value.as_deref().unwrap_or("–");
+                        @let published = seed.columns.get(place).is_some_and(|c| c.published);
+                        @if place == 0 { th scope="row" { (value) } } @else { td.n.published[published] { (value) } }
+                    }
+                } } }
+            }
+        }
+    }
+}

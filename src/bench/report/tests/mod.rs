@@ -1,0 +1,231 @@
+//! What must hold of any report, whatever was measured.
+
+mod fixture;
+
+use super::html;
+use super::number::{digits, grouped};
+use crate::bench::results::*;
+
+fn page(results: &Results) -> String {
+    html(results).expect("a report can be made of any results")
+}
+
+/// What every report is, of whatever results.
+fn sound(results: &Results) -> String {
+    let page = page(results);
+    assert!(!page.contains("://"), "an address: {}", around(&page, "://"));
+    assert!(!page.contains("www."), "an address: {}", around(&page, "www."));
+    for never in ["<script", "<link", "<img", "<iframe", "xmlns", "@import", "url(", " src=", "NaN", ">inf", "Infinity"]
+    {
+        assert!(!page.contains(never), "{never}: {}", around(&page, never));
+    }
+    for href in page.split("href=\"").skip(1) {
+        assert!(href.starts_with('#'), "a link out of the page: {}", &href[..20]);
+        let id = href[1..].split('"').next().expect("split gives one");
+        assert!(page.contains(&format!("id=\"{id}\"")), "a link to nowhere: {id}");
+    }
+    balanced(&page);
+    for plot in page.split("<svg").skip(1) {
+        let plot = plot.split("</svg>").next().expect("split gives one");
+        let odd = plot.split(['"', ' ', ',']).find(|value| value.contains("NaN") || value.contains("inf"));
+        assert_eq!(odd, None, "no number in a plot");
+        assert!(plot.contains("aria-label="), "a plot without words: {plot:.80}");
+    }
+    page
+}
+
+fn around<'a>(page: &'a str, what: &str) -> &'a str {
+    let at = page.find(what).expect("it was found before");
+    let start = page.floor_char_boundary(at.saturating_sub(80));
+    &page[start..page.ceil_char_boundary((at + 80).min(page.len()))]
+}
+
+/// Every element that is opened is closed, in order.
+fn balanced(page: &str) {
+    const VOID: [&str; 3] = ["meta", "br", "!DOCTYPE"];
+    // Those around the style sheet.
+    let mut open = vec!["html", "head"];
+    let markup = page.split_once("</style>").expect("there is a style sheet").1;
+    for tag in markup.split('<').skip(1) {
+        let inside = tag.split('>').next().expect("split gives one");
+        let name = inside.trim_start_matches('/').split([' ', '/']).next().expect("split gives one");
+        if inside.starts_with('/') {
+            assert_eq!(open.pop(), Some(name), "closed out of order: {tag:.60}");
+        } else if !inside.ends_with('/') && !VOID.contains(&name) {
+            open.push(name);
+        }
+    }
+    assert!(open.is_empty(), "never closed: {open:?}");
+}
+
+#[test]
+fn reports_of_anything_are_sound() {
+    let full = fixture::full();
+    let mut cases = vec![("full", full.clone()), ("empty", fixture::empty())];
+    let keep = |keep: &dyn Fn(&Cell) -> bool| Results {
+        cells: full.cells.iter().filter(|c| keep(c)).cloned().collect(),
+        ..full.clone()
+    };
+    cases.push(("one cell", Results { cells: vec![fixture::cell(0, 0, 64, 0, "whole packets")], ..fixture::empty() }));
+    cases.push(("one device", keep(&|c| c.device == "cpu")));
+    cases.push(("all wrong", keep(&|c| matches!(c.outcome, Outcome::Wrong { .. }))));
+    cases.push(("all failed", keep(&|c| matches!(c.outcome, Outcome::Failed { .. }))));
+    cases.push(("resident only", keep(&|c| c.is_resident())));
+    cases.push(("two batches", keep(&|c| c.batch <= 1_024)));
+    for (name, results) in cases {
+        println!("{name}");
+        sound(&results);
+    }
+}
+
+#[test]
+fn values_that_are_no_numbers_are_left_out_of_plots() {
+    for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -1.0, 1e300, f64::MIN_POSITIVE] {
+        let mut results = fixture::full();
+        for cell in results.cells.iter_mut().step_by(3) {
+            if let Outcome::Measured(measured) = &mut cell.outcome {
+                measured.mpps = Estimate { median: bad, low: bad, high: bad };
+                measured.latency = Latency { p50: bad, p99: bad, p999: bad };
+                measured.stages = Some(Stages { gather: bad, upload: bad, kernel: bad, download: bad, verdicts: bad });
+                measured.bus_bytes = Some(bad);
+                measured.of_ceiling = Some((bad, "memory copy".into()));
+            }
+        }
+        for ceiling in &mut results.ceilings {
+            ceiling.bytes_per_second.median = bad;
+        }
+        sound(&results);
+    }
+}
+
+#[test]
+fn only_wrong_cells_are_called_so() {
+    let mut results = fixture::full();
+    let wrong = results.cells.iter().filter(|c| matches!(c.outcome, Outcome::Wrong { .. })).count();
+    assert_eq!(wrong, 1);
+    assert_eq!(sound(&results).matches("WRONG").count(), wrong);
+    for cell in results.cells.iter_mut().take(5) {
+        cell.outcome = Outcome::Wrong { detail: "packet 0: DROP for PASS".into() };
+    }
+    let wrong = results.cells.iter().filter(|c| matches!(c.outcome, Outcome::Wrong { .. })).count();
+    assert_eq!(sound(&results).matches("WRONG").count(), wrong);
+    results.cells.retain(|c| !matches!(c.outcome, Outcome::Wrong { .. }));
+    let page = sound(&results);
+    assert!(!page.contains("WRONG"), "{}", around(&page, "WRONG"));
+    assert!(!page.contains("Verdicts differ"), "nothing differs");
+}
+
+#[test]
+fn a_wrong_cell_has_no_speed() {
+    let mut results = Results { cells: vec![fixture::cell(0, 0, 64, 0, "whole packets")], ..fixture::empty() };
+    assert!(sound(&results).contains(" Mpps in batches of 64."));
+    results.cells[0].outcome = Outcome::Wrong { detail: "packet 3: PASS for DROP".into() };
+    let page = sound(&results);
+    assert!(!page.contains(" Mpps in batches of "), "a wrong device is not recommended");
+    assert!(page.contains("packet 3: PASS for DROP"));
+}
+
+/// Every text of the results, replaced.
+fn strings(value: &mut serde_json::Value, text: &str) {
+    // These are the shape's own words and not texts.
+    const KEPT: [&str; 1] = ["outcome"];
+    match value {
+        serde_json::Value::String(old) => *old = text.into(),
+        serde_json::Value::Array(values) => values.iter_mut().for_each(|v| strings(v, text)),
+        serde_json::Value::Object(map) => {
+            for (key, value) in map.iter_mut() {
+                if !(KEPT.contains(&key.as_str()) && value.is_string()) {
+                    strings(value, text);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn texts_are_escaped_wherever_they_come_from() {
+    let evil = r#"</title></style><script>alert("1")</script><b onload='x'>&amp; http://www.example.org/"#;
+    let mut value = serde_json::to_value(fixture::full()).expect("results can be written");
+    strings(&mut value, evil);
+    let results: Results = serde_json::from_value(value).expect("and read");
+    let page = sound(&results);
+    assert!(!page.contains("<b "), "{}", around(&page, "<b "));
+    assert!(page.contains("&lt;script&gt;alert("));
+    // It reads as it was written: once by the page, once by the plots.
+    assert!(page.contains("&amp;amp; http:&#47;/www&#46;example"));
+}
+
+#[test]
+fn every_measurement_is_in_a_table() {
+    let results = fixture::full();
+    let page = sound(&results);
+    let section = page.split("<section id=\"measurements\">").nth(1).and_then(|s| s.split("</section>").next());
+    let section = section.expect("there is a section of all measurements");
+    let mut rows = section.split("<tr>").skip(1).filter(|row| row.contains("<th scope=\"row\">"));
+    let mut filters: Vec<&str> = Vec::new();
+    results.cells.iter().for_each(|c| {
+        if !filters.contains(&c.filter.as_str()) {
+            filters.push(&c.filter)
+        }
+    });
+    for filter in filters {
+        for cell in results.cells.iter().filter(|c| c.filter == filter) {
+            let row = rows.next().unwrap_or_else(|| panic!("no row for {cell:?}"));
+            let mut said =
+                vec![cell.device.clone(), cell.packets.clone(), cell.transfer.clone(), cell.dispatch.clone()];
+            said.push(grouped(cell.batch as i64));
+            match &cell.outcome {
+                Outcome::Measured(m) => {
+                    said.extend([digits(m.mpps.median), digits(m.mpps.low), digits(m.mpps.high), digits(m.gbps)]);
+                    said.push(grouped(m.repetitions as i64));
+                }
+                Outcome::Wrong { detail } => said.push(detail.clone()),
+                Outcome::Failed { reason } => said.push(reason.clone()),
+            }
+            for said in said {
+                assert!(row.contains(&said), "{said} is not in {row}");
+            }
+        }
+    }
+    assert_eq!(rows.next(), None, "a row of nothing");
+}
+
+#[test]
+fn what_ended_early_says_so() {
+    let mut results = fixture::full();
+    assert!(!sound(&results).contains("Interrupted"));
+    results.run.interrupted = true;
+    assert!(sound(&results).contains("Interrupted"));
+}
+
+#[test]
+fn misses_are_as_plain_as_hits() {
+    let page = sound(&fixture::full());
+    assert!(page.contains("1 met, 1 missed, 1 not measured here."));
+    for text in [">met<", ">missed<", ">not measured<", "0.96 (0.93 to 0.98)", "no GPU on this machine"] {
+        assert!(page.contains(text), "{text}");
+    }
+}
+
+#[test]
+fn published_figures_are_marked() {
+    let page = sound(&fixture::full());
+    assert!(page.contains("XDP-on-GPU, Mpps<br><span class=\"published\">published</span>"));
+    assert!(page.contains("<td class=\"n published\">1,068</td>"), "{}", around(&page, "1,068"));
+    assert!(page.contains("<td class=\"n\">312</td>"));
+}
+
+#[test]
+fn a_device_keeps_its_colour() {
+    let page = sound(&fixture::full());
+    // cuda:0 is the fourth device.
+    let colour = super::theme::SERIES[3].rgb();
+    let literal = format!("#{:02X}{:02X}{:02X}", colour.0, colour.1, colour.2);
+    let labels: Vec<_> = page.split("<text ").filter(|t| t.contains(">\ncuda:0\n")).collect();
+    assert!(labels.len() > 10, "{}", labels.len());
+    // In the summary's bars it stands on its colour.
+    let surface = super::theme::SURFACE.rgb();
+    let ground = format!("#{:02X}{:02X}{:02X}", surface.0, surface.1, surface.2);
+    assert!(labels.iter().all(|t| t.contains(&literal) || t.contains(&ground)));
+}

@@ -1,0 +1,226 @@
+//! Throughput against the batch, and latency against throughput.
+
+use maud::{Markup, html};
+
+use super::ReportError;
+use super::number::{digits, short, tick_time, time, trimmed};
+use super::parts::{Cell, details, figure, legend, numbers, table, words};
+use super::plot::{Axis, Plot, Point, Series, placeable, room};
+use super::view::{View, packets_in_words};
+
+/// In the page's pixels.
+const SIZE: (u32, u32) = (360, 250);
+
+/// Throughput against the batch.
+pub fn throughput(view: &View<'_>) -> Result<Markup, ReportError> {
+    let mut kinds = Vec::new();
+    for packets in &view.packets {
+        let plots: Vec<_> =
+            view.filters.iter().map(|f| (*f, view.throughput(f, packets), view.ceilings(f, packets))).collect();
+        let all = || plots.iter().flat_map(|(_, series, _)| series);
+        let batches = all().flat_map(|s| s.points.iter().map(|p| p.x).chain(s.wrong.iter().copied()));
+        let heights = all().flat_map(|s| &s.points).flat_map(|p| [p.low, p.y, p.high]);
+        let heights = heights.chain(plots.iter().flat_map(|(.., c)| c.iter().map(|c| c.ends[0].1)));
+        // Where every verdict was wrong there is no height, and still something to show.
+        let wrong = all().any(|s| !s.wrong.is_empty());
+        let heights: Vec<_> = heights.chain(wrong.then_some(1.0)).collect();
+        let (Some(x), Some(y)) = (Axis::over(batches, short), Axis::over(heights, trimmed)) else { continue };
+        let room = room(all().map(|s| s.label.as_str()));
+        let mut figures = Vec::new();
+        for (filter, series, ceilings) in &plots {
+            if series.is_empty() {
+                continue;
+            }
+            let says = spoken(filter, packets, series);
+            let names = ("packets in a batch", "Mpps");
+            let plot = Plot {
+                size: SIZE,
+                says: &says,
+                x: &x,
+                x_name: names.0,
+                y: &y,
+                y_name: names.1,
+                room,
+                series,
+                ceilings,
+            };
+            figures.push(figure(filter, &plot.draw()?));
+        }
+        kinds.push((
+            packets_in_words(packets),
+            html! { div.grid { @for figure in &figures { (figure) } } (numbers_of(view, packets)) },
+        ));
+    }
+    Ok(section(
+        "throughput",
+        "Throughput against batch size",
+        &kinds,
+        &key(view)?,
+        &html! {
+            p {
+                "Both axes are logarithmic and the same in all plots of a group. Each line is a device at its best transfer and dispatch; the band around it is the "
+                "confidence interval of the median. Dashed grey lines are ceilings measured in the same run. A red cross is a measurement whose "
+                "verdicts were not the interpreter’s: no speed counts there."
+            }
+        },
+    ))
+}
+
+/// Latency against throughput.
+pub fn latency(view: &View<'_>) -> Result<Markup, ReportError> {
+    let mut kinds = Vec::new();
+    for packets in &view.packets {
+        let plots: Vec<_> = view.filters.iter().map(|f| (*f, latencies(view, f, packets))).collect();
+        let points = || plots.iter().flat_map(|(_, series)| series).flat_map(|s| &s.points);
+        let times = points().flat_map(|p| [p.low, p.y, p.high]);
+        let (Some(x), Some(y)) = (Axis::over(points().map(|p| p.x), trimmed), Axis::over(times, tick_time)) else {
+            continue;
+        };
+        let room = room(plots.iter().flat_map(|(_, series)| series).map(|s| s.label.as_str()));
+        let mut figures = Vec::new();
+        for (filter, series) in plots.iter().filter(|(_, series)| !series.is_empty()) {
+            let says = format!(
+                "Latency of batches against throughput, {filter}, {}. The table below has the values.",
+                packets_in_words(packets)
+            );
+            let names = ("Mpps", "from submission to verdicts");
+            let plot = Plot {
+                size: SIZE,
+                says: &says,
+                x: &x,
+                x_name: names.0,
+                y: &y,
+                y_name: names.1,
+                room,
+                series,
+                ceilings: &[],
+            };
+            figures.push(figure(filter, &plot.draw()?));
+        }
+        kinds.push((
+            packets_in_words(packets),
+            html! { div.grid { @for figure in &figures { (figure) } } (times_of(view, packets)) },
+        ));
+    }
+    Ok(section(
+        "latency",
+        "Latency against load",
+        &kinds,
+        &key(view)?,
+        &html! {
+            p {
+                "How long a batch takes from its submission to its verdicts, against the throughput that is reached with batches of that size; they grow along "
+                "each line. The line is p99: 99 of 100 batches take no longer. The band reaches from p50 up to p99.9."
+            }
+        },
+    ))
+}
+
+fn latencies(view: &View<'_>, filter: &str, packets: &str) -> Vec<Series> {
+    let series = view.devices.iter().map(|shown| {
+        let points = view.best(filter, packets, &shown.id).into_iter().filter_map(|(_, measured)| {
+            let latency = measured.latency;
+            let point = Point { x: measured.mpps.median, y: latency.p99, low: latency.p50, high: latency.p999 };
+            [point.y, point.low, point.high].into_iter().all(placeable).then_some(point)
+        });
+        Series { slot: shown.slot, label: shown.id.clone(), points: points.collect(), wrong: Vec::new(), joined: true }
+    });
+    series.filter(|s| !s.points.is_empty()).collect()
+}
+
+fn key(view: &View<'_>) -> Result<Markup, ReportError> {
+    legend(&view.devices.iter().map(|d| (d.slot, d.id.clone(), d.name.clone())).collect::<Vec<_>>())
+}
+
+/// A section with a group of plots for each kind of packets, of which the first is open.
+fn section(id: &str, heading: &str, kinds: &[(String, Markup)], key: &Markup, intro: &Markup) -> Markup {
+    html! {
+        section id=(id) {
+            h2 { (heading) }
+            @if kinds.is_empty() { p { "Nothing was measured." } } @else {
+                (intro)
+                (key)
+                @for (place, (name, kind)) in kinds.iter().enumerate() {
+                    @if place == 0 { h3 { (name) } (kind) } @else { (details(name, kind)) }
+                }
+            }
+        }
+    }
+}
+
+/// A plot of throughput in words.
+fn spoken(filter: &str, packets: &str, series: &[Series]) -> String {
+    let mut text = format!("Throughput of {filter} against batch size, {}.", packets_in_words(packets));
+    for series in series {
+        if let Some(Point { x, y, .. }) = series.points.last() {
+            text += &format!(" {}: {} Mpps in batches of {}.", series.label, digits(*y), short(*x));
+        }
+    }
+    text
+}
+
+fn numbers_of(view: &View<'_>, packets: &str) -> Markup {
+    let columns = [
+        words("filter"),
+        words("device"),
+        words("at its best by"),
+        numbers("batch"),
+        numbers("Mpps"),
+        numbers("interval"),
+        numbers("Gb/s"),
+        numbers("of its ceiling"),
+    ];
+    let rows = rows(view, packets, |cell, measured| {
+        let estimate = measured.mpps;
+        vec![
+            format!("{}, {}", cell.transfer, cell.dispatch).into(),
+            super::number::grouped(cell.batch as i64).into(),
+            digits(estimate.median).into(),
+            format!("{} to {}", digits(estimate.low), digits(estimate.high)).into(),
+            digits(measured.gbps).into(),
+            super::tables::share(measured).into(),
+        ]
+    });
+    details("The numbers", &table(&format!("Throughput, {}", packets_in_words(packets)), &columns, &rows))
+}
+
+fn times_of(view: &View<'_>, packets: &str) -> Markup {
+    let columns = [
+        words("filter"),
+        words("device"),
+        numbers("batch"),
+        numbers("Mpps"),
+        numbers("p50"),
+        numbers("p99"),
+        numbers("p99.9"),
+    ];
+    let rows = rows(view, packets, |cell, measured| {
+        let latency = measured.latency;
+        vec![
+            super::number::grouped(cell.batch as i64).into(),
+            digits(measured.mpps.median).into(),
+            time(latency.p50).into(),
+            time(latency.p99).into(),
+            time(latency.p999).into(),
+        ]
+    });
+    details("The numbers", &table(&format!("Latency of batches, {}", packets_in_words(packets)), &columns, &rows))
+}
+
+/// A row for each device's best at each batch.
+fn rows(
+    view: &View<'_>,
+    packets: &str,
+    row: impl Fn(&crate::bench::results::Cell, &crate::bench::results::Measured) -> Vec<Cell>,
+) -> Vec<Vec<Cell>> {
+    let mut rows = Vec::new();
+    for filter in &view.filters {
+        for shown in &view.devices {
+            for (cell, measured) in view.best(filter, packets, &shown.id) {
+                let names = [Cell::from(*filter), shown.id.as_str().into()];
+                rows.push(names.into_iter().chain(row(cell, measured)).collect());
+            }
+        }
+    }
+    rows
+}

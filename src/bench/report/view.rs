@@ -1,0 +1,133 @@
+//! What of the results goes into which plot.
+
+use std::collections::BTreeMap;
+
+use super::plot::{Ceiling, Point, Series, Slot, placeable};
+use super::reigns::Curve;
+use crate::bench::results::{Cell, Device, Measured, Outcome, Results};
+
+/// A device in the order of devices.
+#[derive(Debug, Clone)]
+pub struct Shown {
+    /// Its place.
+    pub slot: Slot,
+    /// Its id.
+    pub id: String,
+    /// What it calls itself.
+    pub name: String,
+}
+
+/// Results, sorted for showing.
+#[derive(Debug)]
+pub struct View<'a> {
+    /// All of them.
+    pub results: &'a Results,
+    /// Devices in the order in which they are listed.
+    pub devices: Vec<Shown>,
+    /// Filters in the order in which they were measured.
+    pub filters: Vec<&'a str>,
+    /// Kinds of packets, the smallest first.
+    pub packets: Vec<&'a str>,
+    /// Transfers in the order in which they were measured.
+    pub transfers: Vec<&'a str>,
+}
+
+impl<'a> View<'a> {
+    /// Of these results.
+    pub fn new(results: &'a Results) -> View<'a> {
+        let mut devices: Vec<Shown> = Vec::new();
+        let listed = results.devices.iter().map(|Device { id, name, .. }| (id, name));
+        for (id, name) in listed.chain(results.cells.iter().map(|cell| (&cell.device, &cell.device))) {
+            if devices.iter().all(|shown| shown.id != *id) {
+                devices.push(Shown { slot: Slot(devices.len()), id: id.clone(), name: name.clone() });
+            }
+        }
+        let mut filters: Vec<&str> = Vec::new();
+        let mut transfers: Vec<&str> = Vec::new();
+        let mut packets: Vec<(&str, f64)> = Vec::new();
+        for cell in &results.cells {
+            if !filters.contains(&cell.filter.as_str()) {
+                filters.push(&cell.filter);
+            }
+            if !transfers.contains(&cell.transfer.as_str()) {
+                transfers.push(&cell.transfer);
+            }
+            if packets.iter().all(|(name, _)| *name != cell.packets) {
+                packets.push((&cell.packets, cell.packet_bytes));
+            }
+        }
+        packets.sort_by(|(_, a), (_, b)| a.total_cmp(b));
+        let packets = packets.into_iter().map(|(name, _)| name).collect();
+        View { results, devices, filters, packets, transfers }
+    }
+
+    /// The measurements of a filter with these packets.
+    pub fn cells(&self, filter: &str, packets: &str) -> impl Iterator<Item = &'a Cell> {
+        self.results.cells.iter().filter(move |cell| cell.filter == filter && cell.packets == packets)
+    }
+
+    /// The fastest way of a device at each batch, whatever the transfer and the dispatch, from packets in the host's memory: others
+    /// are not there unless they were brought there.
+    pub fn best(&self, filter: &str, packets: &str, device: &str) -> Vec<(&'a Cell, &'a Measured)> {
+        let mut best: BTreeMap<u64, (&Cell, &Measured)> = BTreeMap::new();
+        for cell in self.cells(filter, packets).filter(|c| c.device == device && !c.is_resident()) {
+            if let Outcome::Measured(measured) = &cell.outcome
+                && placeable(measured.mpps.median)
+                && best.get(&cell.batch).is_none_or(|(_, other)| measured.mpps.median > other.mpps.median)
+            {
+                best.insert(cell.batch, (cell, measured));
+            }
+        }
+        best.into_values().collect()
+    }
+
+    /// A device's throughput against the batch.
+    pub fn curve(&self, filter: &str, packets: &str, shown: &Shown) -> Curve {
+        let points = self.best(filter, packets, &shown.id).into_iter().map(|(cell, measured)| {
+            let estimate = measured.mpps;
+            Point { x: cell.batch as f64, y: estimate.median, low: estimate.low, high: estimate.high }
+        });
+        Curve { slot: shown.slot, name: shown.id.clone(), points: points.collect() }
+    }
+
+    /// The same for each device, as a plot's lines.
+    pub fn throughput(&self, filter: &str, packets: &str) -> Vec<Series> {
+        let series = self.devices.iter().map(|shown| Series {
+            slot: shown.slot,
+            label: shown.id.clone(),
+            points: self.curve(filter, packets, shown).points,
+            wrong: self
+                .cells(filter, packets)
+                .filter(|c| c.device == shown.id && matches!(c.outcome, Outcome::Wrong { .. }))
+                .map(|c| c.batch as f64)
+                .collect(),
+            joined: true,
+        });
+        series.filter(|s| !s.points.is_empty() || !s.wrong.is_empty()).collect()
+    }
+
+    /// What throughput cannot pass, by each measured ceiling's name: where several of a device's ways have one, the highest.
+    pub fn ceilings(&self, filter: &str, packets: &str) -> Vec<Ceiling> {
+        let mut highest: BTreeMap<&str, f64> = BTreeMap::new();
+        for cell in self.cells(filter, packets).filter(|c| !c.is_resident()) {
+            if let Outcome::Measured(measured) = &cell.outcome
+                && let Some((share, name)) = &measured.of_ceiling
+                && placeable(measured.mpps.median / share)
+            {
+                let height = highest.entry(name).or_default();
+                *height = height.max(measured.mpps.median / share);
+            }
+        }
+        let line = |(name, height): (&str, f64)| Ceiling { label: name.into(), ends: [(1.0, height), (1e10, height)] };
+        highest.into_iter().map(line).collect()
+    }
+}
+
+/// Kinds of packets in words: `64-byte packets`, `IMIX`.
+pub fn packets_in_words(packets: &str) -> String {
+    if packets.parse::<u64>().is_ok() {
+        format!("{packets}-byte packets")
+    } else {
+        format!("{} packets", packets.to_uppercase())
+    }
+}
