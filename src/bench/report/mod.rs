@@ -18,6 +18,9 @@ mod throughput;
 mod view;
 
 #[cfg(test)]
+#[path = "tests/fixture.rs"]
+pub(crate) mod fixture;
+#[cfg(test)]
 mod tests;
 
 use std::io;

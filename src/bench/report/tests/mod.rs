@@ -1,9 +1,7 @@
 //! What must hold of any report, whatever was measured.
 
-mod fixture;
-
-use super::html;
 use super::number::{digits, grouped};
+use super::{fixture, html};
 use crate::bench::results::*;
 
 fn page(results: &Results) -> String {
