@@ -17,6 +17,7 @@ pub mod offload;
 pub mod pace;
 pub mod plan;
 pub mod planner;
+pub mod records;
 mod relieved;
 mod transfer;
 mod work;

@@ -1,5 +1,5 @@
 //! Benchmarks: what is measured, how, and how it is told.
 
-pub mod bars;
 pub mod report;
 pub mod results;
+pub mod seeds;

@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::seeds::Table;
+
 /// The shape's version, raised when what was written before can no longer be read.
 pub const SCHEMA: u32 = 1;
 
@@ -37,7 +39,7 @@ pub struct Results {
     pub bars: Vec<Bar>,
     /// Comparisons with published figures of others.
     #[serde(default)]
-    pub seeds: Vec<SeedTable>,
+    pub seeds: Vec<Table>,
 }
 
 /// What was run, and when.
@@ -259,27 +261,4 @@ pub struct Bar {
     /// Anything to know about it: why it was not measured.
     #[serde(default)]
     pub note: Option<String>,
-}
-
-/// A comparison with what others have published.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SeedTable {
-    /// What is compared.
-    pub title: String,
-    /// How, in sentences.
-    pub notes: Vec<String>,
-    /// The names of its columns; the first names rows.
-    pub columns: Vec<SeedColumn>,
-    /// The rows; a value that is not there is a dash.
-    pub rows: Vec<Vec<Option<String>>>,
-}
-
-/// A column of such a table.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SeedColumn {
-    /// Its name, with the unit.
-    pub name: String,
-    /// Whether its values were published by others and not measured here.
-    #[serde(default)]
-    pub published: bool,
 }

@@ -299,6 +299,20 @@ pub(crate) fn load(
     })
 }
 
+/// A kernel that somebody wrote by hand, for benches.
+pub(crate) fn by_hand(
+    gpu: &Gpu,
+    device: &CudaDevice,
+    text: String,
+    entry: &'static str,
+    block: u32,
+) -> Result<Kernel, DeviceError> {
+    let source = Source { text, entry, block, arguments: Vec::new(), effects: Effects::default() };
+    let target = Target::of(device.arch(), device.version());
+    let target = target.map_err(|reason| DeviceError::Unsupported { device: gpu.id.clone(), reason })?;
+    build(gpu, device, entry, &source, &target, Cache::open("cuda").as_ref())
+}
+
 fn not_written(device: &str, error: WriteError) -> DeviceError {
     let (device, reason) = (device.to_owned(), error.to_string());
     match error {

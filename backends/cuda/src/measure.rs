@@ -1,6 +1,8 @@
 //! For benches: the kernel alone, and what the device's memory and its bus can do. No part of the crate's
 //! interface.
 
+mod records;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,6 +18,8 @@ use crate::dispatch::pipelined::Pipelined;
 use crate::memory::{Buffer, DeviceMemory, HostMemory};
 use crate::probe::CudaDevice;
 use crate::wait;
+
+pub use records::CudaRecords;
 
 /// A program whose kernel can be run over packets that are in the device's memory already.
 pub struct KernelOnly(Offload<Pipelined>);

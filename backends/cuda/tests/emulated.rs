@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use portcullis_core::device::records::{HostMemory, Records};
 use portcullis_core::device::{CancelToken, Device, DeviceError, Dispatch, Imported, LoadOptions, Session};
 use portcullis_core::interp::Interp;
 use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room};
 use portcullis_core::program::Program;
 use portcullis_cuda::CudaDevice;
+use portcullis_cuda::measure::CudaRecords;
 
 mod child;
 use child::{CHILD, again, again_without, is_child, passes, passes_with, program, said, say};
@@ -623,4 +625,32 @@ fn leave_hanging(dispatch: Dispatch, program: &Arc<Program>) {
     assert_eq!(run(), Err(DeviceError::Cancelled), "{dispatch}");
     assert!(began.elapsed() < Duration::from_secs(15), "{dispatch}: {:?}", began.elapsed());
     canceller.join().unwrap();
+}
+
+/// What benches drive beside sessions: a kernel by hand over records that go there and back.
+#[test]
+fn records_go_there_and_back() {
+    const TEST: &str = "records_go_there_and_back";
+    if !is_child() {
+        return passes(TEST, "pageable");
+    }
+    // Each record's second byte becomes its first and three; the rest stays.
+    const TEXT: &str = "KERNEL void mark(GLOBAL unsigned char *records, unsigned int count) {
+        for (unsigned int i = ITEM * 2; i < ITEM * 2 + 2 && i < count; i++) records[5 * i + 1] = records[5 * i] + 3;
+    }";
+    for memory in [HostMemory::Pageable, HostMemory::Pinned, HostMemory::Imported] {
+        for chunk in [64, 100, 1000, 5000] {
+            let mut records = CudaRecords::open(&device(), TEXT, "mark", memory, 1000, chunk, 5, 2).unwrap();
+            for (number, byte) in records.host().iter_mut().enumerate() {
+                *byte = number as u8;
+            }
+            // The last ones are not sent.
+            records.run(990, chunk).unwrap();
+            for (number, &byte) in records.host().iter().enumerate() {
+                let changed = number % 5 == 1 && number / 5 < 990;
+                let want = if changed { ((number - 1) as u8).wrapping_add(3) } else { number as u8 };
+                assert_eq!(byte, want, "{}, {chunk} at a time, byte {number}", memory.name());
+            }
+        }
+    }
 }

@@ -1,5 +1,7 @@
 //! For benches: the kernel alone. No part of the crate's interface.
 
+mod records;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +11,8 @@ use portcullis_core::program::Program;
 
 use crate::probe::OpenClDevice;
 use crate::session::{self, OpenClSession};
+
+pub use records::OpenClRecords;
 
 /// A program whose kernel can be run over packets that are already where it reads them.
 pub struct KernelOnly(OpenClSession);

@@ -3,9 +3,10 @@
 use maud::{Markup, html};
 
 use super::number::{digits, grouped, time};
-use super::parts::{Cell, count, details, numbers, stacked, table, tight, words};
+use super::parts::{Cell, details, numbers, stacked, table, tight, words};
 use super::view::View;
-use crate::bench::results::{Bar, Measured, Outcome, Results, SeedTable};
+use crate::bench::results::{Bar, Measured, Outcome, Results};
+use crate::bench::seeds::InWords;
 
 /// The share of the ceiling that counts, with that ceiling's name.
 pub fn share(measured: &Measured) -> String {
@@ -40,7 +41,7 @@ pub fn all(view: &View<'_>) -> Markup {
             @for filter in &view.filters {
                 @let cells: Vec<_> = view.results.cells.iter().filter(|c| c.filter == *filter).collect();
                 @let rows: Vec<_> = cells.iter().map(|cell| row(cell)).collect();
-                (details(&format!("{filter}: {}", count(cells.len(), "measurement")), &table(filter, &columns, &rows)))
+                (details(&format!("{filter}: {} measurements", grouped(cells.len() as i64)), &table(filter, &columns, &rows)))
             }
         }
     }
@@ -95,14 +96,14 @@ pub fn bars(results: &Results) -> Option<Markup> {
         ]
     });
     let rows: Vec<_> = rows.collect();
-    let so = |met| results.bars.iter().filter(|bar| bar.met == met).count();
+    let count = |met| results.bars.iter().filter(|bar| bar.met == met).count();
     let columns =
         [words("what"), words("against"), tight("bar"), tight("measured"), tight("verdict"), words("by, and notes")];
     (!rows.is_empty()).then(|| {
         html! {
             section #bars {
                 h2 { "What it is held to" }
-                p { (so(Some(true))) " met, " (so(Some(false))) " missed, " (so(None)) " not measured here." }
+                p { (count(Some(true))) " met, " (count(Some(false))) " missed, " (count(None)) " not measured here." }
                 (stacked("The bars, and what was measured", &columns, &rows))
             }
         }
@@ -115,15 +116,15 @@ pub fn seeds(results: &Results) -> Option<Markup> {
         section #seeds {
             h2 { "Beside published figures" }
             p { "Figures in columns marked “published” are others’ own, from their machines; all else was measured in this run." }
-            @for seed in &results.seeds { (comparison(seed)) }
+            @for seed in &results.seeds { (comparison(&seed.in_words())) }
         }
     })
 }
 
-fn comparison(seed: &SeedTable) -> Markup {
+fn comparison(seed: &InWords) -> Markup {
     html! {
         h3 { (seed.title) }
-        @for note in &seed.notes { p { (note) } }
+        p { (seed.note) }
         div.table tabindex="0" role="region" aria-label=(seed.title) {
             table {
                 thead { tr {
@@ -134,8 +135,9 @@ fn comparison(seed: &SeedTable) -> Markup {
                 tbody { @for row in &seed.rows { tr {
                     @for (place, value) in row.iter().enumerate() {
                         @let value = value.as_deref().unwrap_or("–");
+                        @let wrong = value == "WRONG";
                         @let published = seed.columns.get(place).is_some_and(|c| c.published);
-                        @if place == 0 { th scope="row" { (value) } } @else { td.n.published[published] { (value) } }
+                        @if place == 0 { th scope="row" { (value) } } @else { td.n.published[published].wrong[wrong] { (value) } }
                     }
                 } } }
             }

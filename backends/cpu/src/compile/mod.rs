@@ -27,7 +27,7 @@ mod packet;
 mod places;
 mod scalar;
 mod statements;
-pub(crate) mod types;
+mod types;
 
 use std::collections::{BTreeMap, HashMap};
 

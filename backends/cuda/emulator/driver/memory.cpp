@@ -249,7 +249,7 @@ API int cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t bytes, void *h
     Stream *stream = stream_of(handle, __func__);
     auto check = [=] {
         check_device(context, to, bytes, "cuMemcpyHtoDAsync");
-        check_pinned(from, bytes, "cuMemcpyHtoDAsync");
+        if (!asked("pageable")) check_pinned(from, bytes, "cuMemcpyHtoDAsync");
     };
     check();
     enqueue(stream, [=] {
@@ -265,7 +265,7 @@ API int cuMemcpyDtoHAsync_v2(void *to, Address from, size_t bytes, void *handle)
     Stream *stream = stream_of(handle, __func__);
     auto check = [=] {
         check_device(context, from, bytes, "cuMemcpyDtoHAsync");
-        check_pinned(to, bytes, "cuMemcpyDtoHAsync");
+        if (!asked("pageable")) check_pinned(to, bytes, "cuMemcpyDtoHAsync");
     };
     check();
     enqueue(stream, [=] {

@@ -52,7 +52,7 @@ pub const SLICE: Duration = Duration::from_millis(50);
 pub const GRACE: Duration = Duration::from_millis(500);
 
 /// What a kernel does, as far as it says what a session brings to it and back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Effects {
     /// It looks at packets at all.
     pub sees_packets: bool,

@@ -1,0 +1,111 @@
+//! The same workloads our way: raw packets of 64 bytes, filtered by a session from end to end.
+
+use std::sync::Arc;
+
+use portcullis_core::device::{Device, DeviceError, LoadOptions, Session};
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room};
+use portcullis_core::program::{Program, ProgramOptions};
+
+use super::records::{Fields, traffic};
+use super::workloads::{Filter, Workload};
+
+/// Bytes of a packet: the shortest Ethernet frame, its checksum left out by those who capture it and its place taken here by
+/// payload. The worst case for packets a second.
+pub const LENGTH: usize = 64;
+
+/// Packets of a batch at most: more go as several, of which some are in flight at once.
+pub const BATCH: usize = 1 << 17;
+
+/// Batches in flight.
+const DEPTH: usize = 4;
+
+/// A workload's filter, compiled.
+///
+/// # Panics
+/// Where this project's own text does not compile.
+pub fn program(workload: &Workload) -> Arc<Program> {
+    let text = Source::new(format!("{}.wgsl", workload.name), workload.text);
+    let compiled = wgsl::compile(&text, &ProgramOptions::default());
+    Arc::new(compiled.unwrap_or_else(|errors| panic!("{}", errors.render())))
+}
+
+/// A session, and the batches that it filters again and again.
+pub struct Ours {
+    session: Box<dyn Session>,
+    batches: Vec<Batch>,
+}
+
+impl Ours {
+    /// Loads the filter, with packets of the workload's traffic, `batch` of them at a time.
+    ///
+    /// # Errors
+    /// The device's own, and where there is no memory.
+    pub fn open(
+        device: &dyn Device,
+        program: &Arc<Program>,
+        workload: &Workload,
+        count: usize,
+        batch: usize,
+        options: &LoadOptions,
+    ) -> Result<Ours, DeviceError> {
+        let session = device.load(program, &LoadOptions { depth: DEPTH, ..options.clone() })?;
+        let fields: Vec<Fields> = traffic(workload.traffic, count).collect();
+        let no_memory = |reason: String| DeviceError::Failed { device: device.info().id.clone(), reason };
+        let batches = fields
+            .chunks(batch.max(1))
+            .map(|fields| {
+                let mut arena = Arena::new(fields.len() * LENGTH).map_err(|error| no_memory(error.to_string()))?;
+                let slots = arena.chunks_exact_mut(LENGTH);
+                slots.zip(fields).for_each(|(slot, fields)| fields.write_packet(slot));
+                let place = |index| Descriptor { offset: (index * LENGTH) as u32, length: LENGTH as u32 };
+                let descriptors = (0..fields.len()).map(place).collect();
+                let carved = Carver::new(arena, None).carve(descriptors, Vec::new(), Room::None);
+                carved.map_err(|error| no_memory(error.to_string()))
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Ours { session, batches })
+    }
+
+    /// All packets once, until every verdict is here; `look` sees those of each batch.
+    ///
+    /// # Errors
+    /// The device's own.
+    pub fn run(&mut self, mut look: impl FnMut(&portcullis_core::packet::Verdicts)) -> Result<(), DeviceError> {
+        let mut done = Vec::with_capacity(self.batches.len());
+        let mut waiting = std::mem::take(&mut self.batches).into_iter();
+        loop {
+            while self.session.in_flight() < self.session.depth() {
+                let Some(batch) = waiting.next() else { break };
+                self.session.submit(batch).map_err(|refused| refused.error)?;
+            }
+            let Some(ended) = self.session.complete()? else { break };
+            look(&ended.verdicts);
+            done.push(ended.batch);
+        }
+        self.batches = done;
+        Ok(())
+    }
+
+    /// All packets one after another, each as a batch of its own that is waited for.
+    ///
+    /// # Errors
+    /// The device's own.
+    pub fn run_one_by_one(&mut self) -> Result<(), DeviceError> {
+        for batch in &mut self.batches {
+            let empty = Batch::from_packets::<[u8; 0]>(&[]).expect("no packet needs no memory");
+            let done = self.session.run(std::mem::replace(batch, empty))?;
+            *batch = done.batch;
+        }
+        Ok(())
+    }
+}
+
+/// What the rule gives a packet of [`LENGTH`] bytes, as a filter returns it.
+pub fn expected(workload: &Workload, fields: Fields) -> u32 {
+    let action = (workload.rule)(Fields { length: LENGTH as u32, ..fields });
+    match workload.filter {
+        Filter::Verdict => u32::from(action) + 1,
+        Filter::Worker => u32::from(action & 7) << 8 | 4,
+    }
+}

@@ -1,0 +1,156 @@
+//! What XDP-on-GPU sends to a device in a packet's place: a record of 40 bytes that its host has parsed.
+//!
+//! The layout is that of its `NetworkEvent` (little-endian; padding between the fields, as a C compiler puts it there):
+//! packet pointer 0–7, length 8–11, time 16–23, source address 24–27, destination address 28–31, source port 32–33,
+//! destination port 34–35, protocol 36, action 37.
+
+/// Bytes of a record.
+pub const SIZE: usize = 40;
+
+/// Where the verdict is.
+pub const ACTION: usize = 37;
+
+/// One record.
+pub type Record = [u8; SIZE];
+
+/// What a record says of its packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fields {
+    /// Bytes of the packet.
+    pub length: u32,
+    /// Addresses, as numbers: 192.168.0.1 is 0xc0a80001.
+    pub source: u32,
+    /// As `source`.
+    pub destination: u32,
+    /// Ports, as numbers.
+    pub source_port: u16,
+    /// As `source_port`.
+    pub destination_port: u16,
+    /// IP's protocol number.
+    pub protocol: u8,
+}
+
+impl Fields {
+    /// What a record says.
+    #[inline(always)]
+    pub fn of(record: &Record) -> Fields {
+        let word = |at: usize| u32::from_le_bytes([record[at], record[at + 1], record[at + 2], record[at + 3]]);
+        let half = |at: usize| u16::from_le_bytes([record[at], record[at + 1]]);
+        Fields {
+            length: word(8),
+            source: word(24),
+            destination: word(28),
+            source_port: half(32),
+            destination_port: half(34),
+            protocol: record[36],
+        }
+    }
+
+    /// The record that says this, without a verdict.
+    pub fn to_record(self, time: u64) -> Record {
+        let mut record = [0; SIZE];
+        record[8..12].copy_from_slice(&self.length.to_le_bytes());
+        record[16..24].copy_from_slice(&time.to_le_bytes());
+        record[24..28].copy_from_slice(&self.source.to_le_bytes());
+        record[28..32].copy_from_slice(&self.destination.to_le_bytes());
+        record[32..34].copy_from_slice(&self.source_port.to_le_bytes());
+        record[34..36].copy_from_slice(&self.destination_port.to_le_bytes());
+        record[36] = self.protocol;
+        record
+    }
+
+    /// A packet that this is said of: Ethernet, IPv4 without options, ports, and zeros up to its length.
+    pub fn write_packet(self, packet: &mut [u8]) {
+        packet.fill(0);
+        packet[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00]);
+        packet[14] = 0x45;
+        let length = (packet.len() - 14) as u16;
+        packet[16..18].copy_from_slice(&length.to_be_bytes());
+        packet[22] = 64;
+        packet[23] = self.protocol;
+        packet[26..30].copy_from_slice(&self.source.to_be_bytes());
+        packet[30..34].copy_from_slice(&self.destination.to_be_bytes());
+        packet[34..36].copy_from_slice(&self.source_port.to_be_bytes());
+        packet[36..38].copy_from_slice(&self.destination_port.to_be_bytes());
+    }
+}
+
+/// The traffic of XDP-on-GPU's benchmarks, without its clock: the same in every run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Traffic {
+    /// Of its filters: 64 to 1,463 bytes from 192.168.0.0/24 to 8.8.8.8, ports 80 and 443, TCP and UDP, at random.
+    Filters,
+    /// Of its load balancers: addresses and source ports that count up, ports 80, 443 and 8080 in turn.
+    Balancers,
+}
+
+/// The first `count` records of a kind of traffic.
+pub fn traffic(traffic: Traffic, count: usize) -> impl Iterator<Item = Fields> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move || {
+        // Xorshift (Marsaglia, 2003).
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 33) as u32
+    };
+    (0..count as u32).map(move |i| {
+        let drawn = Fields {
+            length: 64 + random() % 1400,
+            source: 0xc0a8_0000 | (random() % 256),
+            destination: 0x0808_0808,
+            source_port: 1024 + (random() % 60_000) as u16,
+            destination_port: if random().is_multiple_of(2) { 80 } else { 443 },
+            protocol: if random().is_multiple_of(2) { 6 } else { 17 },
+        };
+        match traffic {
+            Traffic::Filters => drawn,
+            Traffic::Balancers => Fields {
+                source: 0xc0a8_0000 | ((i / 256 % 256) << 8) | (i % 256),
+                source_port: 1024 + (u64::from(i) * 17 % 60_000) as u16,
+                destination_port: [80, 443, 8080][i as usize % 3],
+                ..drawn
+            },
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_says_what_it_was_made_to_say() {
+        let fields = Fields {
+            length: 0x0102_0304,
+            source: 0xc0a8_0001,
+            destination: 0x0808_0404,
+            source_port: 0x1234,
+            destination_port: 0x5678,
+            protocol: 17,
+        };
+        let record = fields.to_record(0x1122_3344_5566_7788);
+        assert_eq!(Fields::of(&record), fields);
+        // Byte by byte, as a C compiler lays it out.
+        assert_eq!(record[8..12], [4, 3, 2, 1]);
+        assert_eq!(record[16..24], [0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
+        assert_eq!(record[24..38], [1, 0, 0xa8, 0xc0, 4, 4, 8, 8, 0x34, 0x12, 0x78, 0x56, 17, 0]);
+        assert_eq!(record[12..16], [0; 4]);
+    }
+
+    #[test]
+    fn traffic_keeps_to_what_it_says() {
+        for fields in traffic(Traffic::Filters, 5000) {
+            assert!((64..1464).contains(&fields.length) && fields.source >> 8 == 0x00c0_a800);
+            assert!(matches!(fields.protocol, 6 | 17) && matches!(fields.destination_port, 80 | 443));
+            assert!((1024..61_024).contains(&fields.source_port));
+        }
+        let balanced: Vec<_> = traffic(Traffic::Balancers, 70_000).collect();
+        assert_eq!(balanced[300].source, 0xc0a8_012c);
+        assert_eq!(balanced[65_537].source, 0xc0a8_0001);
+        assert_eq!((balanced[4].source_port, balanced[4].destination_port), (1092, 443));
+        // Both protocols and both ports occur, about as often.
+        let tcp = traffic(Traffic::Filters, 5000).filter(|fields| fields.protocol == 6).count();
+        assert!((2000..3000).contains(&tcp), "{tcp}");
+    }
+}

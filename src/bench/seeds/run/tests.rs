@@ -1,0 +1,180 @@
+use std::collections::HashSet;
+
+use portcullis_core::device::{DeviceInfo, Done, Session};
+use portcullis_core::interp::Interp;
+use portcullis_core::packet::{Batch, Verdicts};
+
+use super::super::workloads::Workload;
+use super::*;
+
+fn options(sizes: &[usize], all: bool) -> Options {
+    Options { sizes: sizes.to_vec(), budget: Duration::ZERO, all, cancel: CancelToken::new() }
+}
+
+/// The interpreter as a device that gets its seventh packet wrong.
+#[derive(Debug)]
+struct Wrong(Interp);
+
+struct WrongSession(Box<dyn Session>);
+
+impl Device for Wrong {
+    fn info(&self) -> &DeviceInfo {
+        self.0.info()
+    }
+
+    fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
+        Ok(Box::new(WrongSession(self.0.load(program, options)?)))
+    }
+}
+
+impl Session for WrongSession {
+    fn submit(&mut self, batch: Batch) -> Result<(), portcullis_core::device::SubmitError> {
+        self.0.submit(batch)
+    }
+
+    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+        let Some(mut done) = self.0.complete()? else { return Ok(None) };
+        let mut returns: Vec<u32> = done.verdicts.iter().map(|verdict| verdict.to_return()).collect();
+        returns[6] = if returns[6] == 1 { 2 } else { 1 };
+        done.verdicts = Verdicts::from_returns(&returns, true);
+        Ok(Some(done))
+    }
+
+    fn import(
+        &mut self,
+        span: &Arc<portcullis_core::packet::Span>,
+    ) -> Result<portcullis_core::device::Imported, DeviceError> {
+        self.0.import(span)
+    }
+
+    fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
+        self.0.map_words(map)
+    }
+
+    fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+        self.0.map_words_at(map, at, words)
+    }
+
+    fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
+        self.0.set_map_words(map, at, words)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.0.in_flight()
+    }
+
+    fn depth(&self) -> usize {
+        self.0.depth()
+    }
+}
+
+/// Records that a processor looks at by the rule, and wrongly where it is asked to.
+struct ByHand {
+    memory: Vec<u8>,
+    rule: fn(Fields) -> u8,
+    wrong: bool,
+}
+
+impl Records for ByHand {
+    fn host(&mut self) -> &mut [u8] {
+        &mut self.memory
+    }
+
+    fn run(&mut self, count: usize, chunk: usize) -> Result<(), DeviceError> {
+        assert!(chunk > 0);
+        let (records, _) = self.memory.as_chunks_mut::<SIZE>();
+        for record in &mut records[..count] {
+            record[ACTION] = (self.rule)(Fields::of(record));
+        }
+        if self.wrong {
+            records[3][ACTION] ^= 1;
+        }
+        Ok(())
+    }
+}
+
+fn by_hand(wrong: bool) -> Box<OpenRecords> {
+    Box::new(move |workload: &Workload, _, count, _| {
+        Ok(Box::new(ByHand { memory: vec![0; count * SIZE], rule: workload.rule, wrong }))
+    })
+}
+
+#[test]
+fn every_column_has_every_side() {
+    let side = Side { device: Arc::new(Interp::new()), records: Some(by_hand(false)) };
+    let options = options(&[100, 1000], false);
+    let mut told = 0;
+    let seeds = run(&[side], &options, &mut |_| told += 1);
+    assert_eq!((told, seeds.tables.len()), (options.columns(), 6));
+    for table in &seeds.tables {
+        assert_eq!(table.columns, [100, 1000]);
+        let sources: HashSet<_> = table.rows.iter().map(|row| row.source).collect();
+        assert_eq!(sources.len(), 4, "{}", table.title);
+        for row in table.rows.iter().filter(|row| row.source != Source::Published) {
+            for (cell, &column) in row.cells.iter().zip(&table.columns) {
+                let Cell::Measured { packets, median_ns, low_ns, high_ns, samples } = *cell else {
+                    panic!("{}, {}: {cell:?}", table.title, row.side)
+                };
+                assert_eq!(packets, column);
+                assert!(low_ns > 0.0 && low_ns <= median_ns && median_ns <= high_ns && samples >= LEAST as u64);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_has_no_speed() {
+    let side = Side { device: Arc::new(Wrong(Interp::new())), records: Some(by_hand(true)) };
+    let seeds = run(&[side], &options(&[100], false), &mut |_| ());
+    for row in seeds.tables.iter().flat_map(|table| &table.rows) {
+        let is_wrong = matches!(row.cells[0], Cell::Wrong { .. });
+        assert_eq!(is_wrong, matches!(row.source, Source::Ours | Source::LikeForLike), "{row:?}");
+        if let Cell::Wrong { reason } = &row.cells[0] {
+            let first = if row.source == Source::Ours { "packet 6 " } else { "record 3 " };
+            assert!(reason.starts_with(first), "{reason}");
+        }
+    }
+}
+
+#[test]
+fn an_end_that_is_asked_for_comes_between_two_rounds() {
+    let options = options(&[100, 1000], true);
+    options.cancel.cancel();
+    let seeds = run(&[], &options, &mut |_| ());
+    let cells = || seeds.tables.iter().flat_map(|table| &table.rows).filter(|row| row.source != Source::Published);
+    assert!(cells().flat_map(|row| &row.cells).all(|cell| matches!(cell, Cell::None { .. })));
+}
+
+/// Its kernels, as this project has written them, on whatever of OpenCL is here.
+#[cfg(feature = "opencl")]
+#[test]
+fn kernels_keep_to_the_rules() {
+    let devices = match portcullis_opencl::probe() {
+        Ok(devices) => devices,
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            assert!(!is_demanded("opencl"), "{error}");
+            return;
+        }
+    };
+    for device in devices {
+        let open = open_records(&device.info().id).expect("it was found");
+        for workload in &super::super::workloads::WORKLOADS {
+            for memory in [HostMemory::Pageable, HostMemory::Pinned, HostMemory::Imported] {
+                // Chunks that divide the number, that do not, and one of more than there are.
+                for chunk in [1000, 300, 5000] {
+                    let mut records = open(workload, memory, 3000, chunk).unwrap();
+                    fill(records.host(), workload, 3000);
+                    records.run(3000, chunk).unwrap();
+                    let wrong = first_wrong(records.host(), workload, 3000);
+                    assert_eq!(wrong, None, "{}, {}, {chunk} at a time", workload.name, memory.name());
+                }
+            }
+        }
+    }
+}
+
+#[cfg(feature = "opencl")]
+fn is_demanded(device: &str) -> bool {
+    std::env::var("PORTCULLIS_REQUIRE").is_ok_and(|all| all.split(',').any(|one| one == device))
+}

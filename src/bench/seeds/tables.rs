@@ -1,0 +1,204 @@
+//! Figures in tables, as they are printed, written to JSON and put into the report.
+
+use serde::{Deserialize, Serialize};
+
+/// Everything that was measured of XDP-on-GPU's workloads.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Seeds {
+    /// One for each of its tables.
+    pub tables: Vec<Table>,
+}
+
+/// Rows of calls, in columns by one thing that differs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Table {
+    /// What it is about.
+    pub title: String,
+    /// How it was measured, in a sentence or two.
+    pub note: String,
+    /// What differs from column to column: `packets`, `records a chunk`.
+    pub across: String,
+    /// The columns, by that.
+    pub columns: Vec<u64>,
+    /// What is compared.
+    pub rows: Vec<Row>,
+}
+
+/// One side of a comparison.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// What it is of, where a table has several: a workload.
+    pub of: String,
+    /// Who does it, and how: `records, opencl:0, pinned`.
+    pub side: String,
+    /// What kind of figure it is.
+    pub source: Source,
+    /// A figure for each column.
+    pub cells: Vec<Cell>,
+}
+
+/// Where a row's figures are from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// Its way, measured here: records of 40 bytes to the device and back.
+    LikeForLike,
+    /// Its loop over records, measured here, on one thread.
+    Loop,
+    /// Ours, from raw packets, measured here.
+    Ours,
+    /// Published by its authors, on another machine.
+    Published,
+}
+
+impl Source {
+    /// In a few words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Source::LikeForLike => "its way, here",
+            Source::Loop => "its loop, here",
+            Source::Ours => "ours, here",
+            Source::Published => "published",
+        }
+    }
+}
+
+/// What a row has in a column.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cell {
+    /// A time that was measured here, in nanoseconds.
+    Measured {
+        /// Packets, or records, that were filtered in that time.
+        packets: u64,
+        /// The median.
+        median_ns: f64,
+        /// Where the median lies, with the confidence that the run's results state: its lower end.
+        low_ns: f64,
+        /// Its upper end.
+        high_ns: f64,
+        /// How often it was measured.
+        samples: u64,
+    },
+    /// A time that others have published, in nanoseconds.
+    Published {
+        /// Packets, or records, that were filtered in that time.
+        packets: u64,
+        /// The mean.
+        mean_ns: f64,
+    },
+    /// The verdicts were not right: what was measured says nothing.
+    Wrong {
+        /// The first packet that was.
+        reason: String,
+    },
+    /// Nothing was measured, or published.
+    None {
+        /// Why, where there is more to say than that nobody did.
+        reason: Option<String>,
+    },
+}
+
+impl Cell {
+    /// Millions of packets a second.
+    pub fn mpps(&self) -> Option<f64> {
+        match *self {
+            Cell::Measured { packets, median_ns: nanos, .. } | Cell::Published { packets, mean_ns: nanos } => {
+                Some(packets as f64 / nanos * 1e3)
+            }
+            Cell::Wrong { .. } | Cell::None { .. } => None,
+        }
+    }
+}
+
+/// A table as people read it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InWords {
+    /// As [`Table::title`].
+    pub title: String,
+    /// As [`Table::note`].
+    pub note: String,
+    /// The first names rows.
+    pub columns: Vec<Column>,
+    /// The rows; a value that is not there was not measured, or not published.
+    pub rows: Vec<Vec<Option<String>>>,
+}
+
+/// A column of such a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Column {
+    /// Its name, with the unit.
+    pub name: String,
+    /// Whether its values were published by others and not measured here.
+    pub published: bool,
+}
+
+impl Table {
+    /// The table as people read it: a row for each number of packets, a column for each side, in millions of packets a
+    /// second.
+    pub fn in_words(&self) -> InWords {
+        let mut columns = vec![Column { name: self.across.clone(), published: false }];
+        columns.extend(self.rows.iter().map(|row| {
+            let of = if row.of.is_empty() || row.of == self.title { String::new() } else { format!("{}, ", row.of) };
+            Column {
+                name: format!("{}: {of}{} (Mpps)", row.source.name(), row.side),
+                published: row.source == Source::Published,
+            }
+        }));
+        let rows = self.columns.iter().enumerate().map(|(at, &column)| {
+            let cells = self.rows.iter().map(|row| match &row.cells[at] {
+                Cell::Wrong { .. } => Some("WRONG".to_owned()),
+                cell => cell.mpps().map(in_digits),
+            });
+            std::iter::once(Some(grouped(column))).chain(cells).collect()
+        });
+        InWords { title: self.title.clone(), note: self.note.clone(), rows: rows.collect(), columns }
+    }
+}
+
+/// A rate in three digits that count, and never as a power of ten.
+fn in_digits(rate: f64) -> String {
+    let digits = if rate >= 100.0 { 0 } else { (2.0 - rate.max(1e-6).log10().floor()) as usize };
+    format!("{rate:.digits$}")
+}
+
+/// A number with a comma behind every third digit.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_as_people_write_them() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([0.065, 4.367, 99.9, 994.04, 12_345.6].map(in_digits), ["0.0650", "4.37", "99.9", "994", "12346"]);
+    }
+
+    #[test]
+    fn sides_are_columns_and_what_is_wrong_has_no_rate() {
+        let row = |side: &str, source, cell| Row { of: String::new(), side: side.into(), source, cells: vec![cell] };
+        let rows = vec![
+            row("a", Source::Ours, Cell::Wrong { reason: "so".into() }),
+            row("b", Source::Published, Cell::Published { packets: 1000, mean_ns: 500.0 }),
+            row("c", Source::Loop, Cell::None { reason: None }),
+        ];
+        let table = Table { title: "t".into(), note: "n".into(), across: "packets".into(), columns: vec![1000], rows };
+        let words = table.in_words();
+        assert_eq!(words.rows, [[Some("1,000".into()), Some("WRONG".to_owned()), Some("2000".into()), None]]);
+        assert_eq!(
+            words.columns.iter().map(|column| column.published).collect::<Vec<_>>(),
+            [false, false, true, false]
+        );
+    }
+}

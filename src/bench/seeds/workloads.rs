@@ -1,0 +1,186 @@
+//! XDP-on-GPU's six workloads: over records on a processor and on devices, and as filters over packets.
+
+use super::records::{ACTION, Fields, Record, Traffic};
+
+/// One of its workloads.
+#[derive(Debug)]
+pub struct Workload {
+    /// What it is called in its tables.
+    pub name: &'static str,
+    /// What it runs over there.
+    pub traffic: Traffic,
+    /// The rule, over one record; the result is its action.
+    pub rule: fn(Fields) -> u8,
+    /// The same in a loop over records, which keep their actions: what its tables call the processor.
+    pub on_processor: fn(&mut [Record]),
+    /// The kernel that does it, in [`KERNELS`].
+    pub kernel: &'static str,
+    /// Records that a work item of that kernel takes.
+    pub records_per_item: usize,
+    /// The filter over packets that does it.
+    pub filter: Filter,
+    /// The text of that filter, in WGSL.
+    pub text: &'static str,
+}
+
+/// What a filter's verdict on a packet is for a record's action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Filter {
+    /// 1 is PASS, 0 is DROP.
+    Verdict,
+    /// The lowest three bits are the port that the packet is redirected to.
+    Worker,
+}
+
+/// The kernels over records, in OpenCL C and in CUDA C++: what differs between them is defined before it.
+pub const KERNELS: &str = include_str!("kernels.c");
+
+/// A loop of its own for each rule, so that it can be inlined.
+macro_rules! over_records {
+    ($rule:ident) => {
+        |records| {
+            for record in records {
+                record[ACTION] = $rule(Fields::of(record));
+            }
+        }
+    };
+}
+
+macro_rules! stock {
+    ($name:literal) => {
+        include_str!(concat!("../../../shaders/", $name, ".wgsl"))
+    };
+}
+
+/// All of them, in the order of its tables.
+pub const WORKLOADS: [Workload; 6] = [
+    Workload {
+        name: "simple filter",
+        traffic: Traffic::Filters,
+        rule: simple,
+        on_processor: over_records!(simple),
+        kernel: "simple",
+        records_per_item: 1,
+        filter: Filter::Verdict,
+        text: stock!("simple_filter"),
+    },
+    Workload {
+        name: "port filter",
+        traffic: Traffic::Filters,
+        rule: port,
+        on_processor: over_records!(port),
+        kernel: "port",
+        records_per_item: 1,
+        filter: Filter::Verdict,
+        text: stock!("port_filter"),
+    },
+    Workload {
+        name: "minimal filter",
+        traffic: Traffic::Filters,
+        rule: minimal,
+        on_processor: over_records!(minimal),
+        kernel: "minimal",
+        records_per_item: 1,
+        filter: Filter::Verdict,
+        text: stock!("minimal"),
+    },
+    Workload {
+        name: "complex filter",
+        traffic: Traffic::Filters,
+        rule: complex,
+        on_processor: over_records!(complex),
+        kernel: "complex",
+        records_per_item: 1,
+        filter: Filter::Verdict,
+        text: stock!("complex_filter"),
+    },
+    Workload {
+        name: "hash load balancer",
+        traffic: Traffic::Balancers,
+        rule: balance,
+        on_processor: over_records!(balance),
+        kernel: "balance",
+        records_per_item: 1,
+        filter: Filter::Worker,
+        text: stock!("hash_lb"),
+    },
+    Workload {
+        name: "batch hash load balancer",
+        traffic: Traffic::Balancers,
+        rule: balance_in_batches,
+        on_processor: over_records!(balance_in_batches),
+        kernel: "balance_in_batches",
+        records_per_item: 16,
+        filter: Filter::Worker,
+        text: include_str!("batch_hash_lb.wgsl"),
+    },
+];
+
+/// 192.168.0.1 is dropped, of the others TCP and UDP pass.
+#[inline(always)]
+fn simple(fields: Fields) -> u8 {
+    u8::from(fields.source != 0xc0a8_0001 && matches!(fields.protocol, 6 | 17))
+}
+
+/// Passes to ports 80, 443, and 1024 and above.
+#[inline(always)]
+fn port(fields: Fields) -> u8 {
+    match fields.destination_port {
+        22 | 23 => 0,
+        80 | 443 => 1,
+        port => u8::from(port >= 1024),
+    }
+}
+
+#[inline(always)]
+fn minimal(_: Fields) -> u8 {
+    1
+}
+
+/// Drops lengths below 64 and above 1500, ICMP, and what comes from three private networks to a port below 1024 other
+/// than 80 and 443.
+#[inline(always)]
+fn complex(fields: Fields) -> u8 {
+    let private = matches!(fields.source >> 16, 0x0a00 | 0xac10 | 0xc0a8);
+    let port = fields.destination_port;
+    let refused = private && port < 1024 && port != 80 && port != 443;
+    u8::from(!(refused || fields.length > 1500 || fields.length < 64 || fields.protocol == 1))
+}
+
+/// FNV-1a of 32 bits over addresses and ports, lowest byte first.
+#[inline(always)]
+fn hash(fields: Fields) -> u32 {
+    let mut hash = 2_166_136_261_u32;
+    let mut take = |value: u32, bytes: u32| {
+        for byte in 0..bytes {
+            hash = (hash ^ (value >> (8 * byte) & 0xff)).wrapping_mul(16_777_619);
+        }
+    };
+    take(fields.source, 4);
+    take(fields.destination, 4);
+    take(fields.source_port.into(), 2);
+    take(fields.destination_port.into(), 2);
+    hash
+}
+
+/// One of eight workers, and a mark on every other one.
+#[inline(always)]
+fn marked(worker: u32, mark: bool) -> u8 {
+    worker as u8 | if mark { 0x80 } else { 0 }
+}
+
+#[inline(always)]
+fn balance(fields: Fields) -> u8 {
+    let worker = hash(fields) % 8;
+    marked(worker, worker.is_multiple_of(2))
+}
+
+/// A worker of another part of the hash, marked by the first.
+#[inline(always)]
+fn balance_in_batches(fields: Fields) -> u8 {
+    let hash = hash(fields);
+    marked((hash >> 16) % 8, (hash % 8).is_multiple_of(2))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+use std::sync::Arc;
+
+use portcullis_core::device::{Device, LoadOptions};
+use portcullis_core::interp::Interp;
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::packet::Batch;
+use portcullis_core::program::{Program, ProgramOptions};
+
+use super::super::records::{Traffic, traffic};
+use super::*;
+
+/// What a workload makes of a filter's verdict, and of the part of the action that the verdict has.
+fn as_action(filter: Filter, value: u32) -> u8 {
+    match (filter, value) {
+        (Filter::Verdict, 1) => 0,
+        (Filter::Verdict, 2) => 1,
+        (Filter::Worker, value) if value & 0xff == 4 => (value >> 8) as u8,
+        _ => panic!("{filter:?} and {value}"),
+    }
+}
+
+/// Fields at the rules' edges beside the traffic's: only those that a packet can bear (TCP and UDP, and ICMP where the rule
+/// looks at the protocol).
+fn edges(workload: &Workload) -> Vec<Fields> {
+    let plain = traffic(workload.traffic, 1).next().expect("one");
+    let mut all = Vec::new();
+    for destination_port in [0, 21, 22, 23, 24, 79, 80, 81, 442, 443, 444, 1023, 1024, 8080, 65_535] {
+        for source in [0x0a00_0001, 0x0a01_0001, 0xac10_0001, 0xac11_0001, 0xc0a8_0001, 0xc0a8_0002, 0xc0a9_0001] {
+            for protocol in [6, 17] {
+                for length in [64, 1499, 1500, 1501] {
+                    all.push(Fields { length, source, destination_port, protocol, ..plain });
+                }
+            }
+        }
+    }
+    if matches!(workload.name, "simple filter" | "complex filter") {
+        all.push(Fields { protocol: 1, ..plain });
+    }
+    all
+}
+
+/// Each rule over records is that of its filter over packets, of which the reference interpreter says what it gives.
+#[test]
+fn records_and_packets_get_the_same() {
+    for workload in &WORKLOADS {
+        let text = Source::new(format!("{}.wgsl", workload.name), workload.text);
+        let program = wgsl::compile(&text, &ProgramOptions::default()).unwrap_or_else(|e| panic!("{}", e.render()));
+        let program: Arc<Program> = Arc::new(program);
+        let fields: Vec<_> = traffic(workload.traffic, 2000).chain(edges(workload)).collect();
+        let packets: Vec<Vec<u8>> = fields
+            .iter()
+            .map(|fields| {
+                let mut packet = vec![0; fields.length as usize];
+                fields.write_packet(&mut packet);
+                packet
+            })
+            .collect();
+        let mut session = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+        let done = session.run(Batch::from_packets(&packets).unwrap()).unwrap();
+        for (fields, verdict) in fields.iter().zip(done.verdicts.iter()) {
+            let action = (workload.rule)(*fields);
+            let kept = if workload.filter == Filter::Worker { action & 7 } else { action };
+            assert_eq!(kept, as_action(workload.filter, verdict.to_return()), "{}: {fields:?}", workload.name);
+        }
+    }
+}
+
+/// The marks that packets do not bear: what FNV's authors publish for a text, and the rule's own words.
+#[test]
+fn every_other_worker_is_marked() {
+    // "foobar", as they hash it (http://www.isthe.com/chongo/tech/comp/fnv/), is six bytes; here are twelve, so the basis alone
+    // and the prime are held to a sum by hand: all bytes zero multiply the basis twelve times by the prime.
+    let zero = Fields { length: 64, source: 0, destination: 0, source_port: 0, destination_port: 0, protocol: 6 };
+    let by_hand = (0..12).fold(2_166_136_261_u64, |hash, _| hash * 16_777_619 % (1 << 32)) as u32;
+    assert_eq!(hash(zero), by_hand);
+    for fields in traffic(Traffic::Balancers, 4000) {
+        let action = balance(fields);
+        assert_eq!(action & 0x80 != 0, action & 7 != 1 && action & 1 == 0, "{action:#x}");
+        assert_eq!(balance_in_batches(fields) & 0x80, action & 0x80);
+    }
+}
+
+/// The loop is the rule, one record after another.
+#[test]
+fn the_loop_over_records_keeps_each_action() {
+    for workload in &WORKLOADS {
+        let fields: Vec<_> = traffic(workload.traffic, 300).collect();
+        let mut records: Vec<_> = fields.iter().map(|fields| fields.to_record(7)).collect();
+        (workload.on_processor)(&mut records);
+        for (record, fields) in records.iter().zip(&fields) {
+            assert_eq!(record[ACTION], (workload.rule)(*fields));
+            assert_eq!(Fields::of(record), *fields);
+        }
+    }
+}
