@@ -2,8 +2,8 @@
 
 use maud::{Markup, html};
 
-use super::number::{digits, grouped};
 use super::parts::{Cell, details, facts, numbers, stacked, table, words};
+use crate::bench::number::{digits, grouped};
 use crate::bench::results::Results;
 
 /// The machine and its devices.

@@ -4,7 +4,6 @@
 //! paper. All text goes through maud, which escapes it: names of devices and drivers are anybody's.
 
 mod about;
-mod number;
 mod parts;
 mod plot;
 mod reigns;

@@ -3,10 +3,10 @@
 use maud::{Markup, html};
 
 use super::ReportError;
-use super::number::{digits, grouped, trimmed};
 use super::parts::{Cell, details, figure, legend, numbers, table, words};
 use super::plot::{Axis, Ceiling, Plot, Point, Series, placeable, room};
 use super::view::View;
+use crate::bench::number::{digits, grouped, trimmed};
 use crate::bench::results::{self, Measured, Outcome};
 
 /// What moves bytes.

@@ -3,11 +3,11 @@
 use maud::{Markup, html};
 
 use super::ReportError;
-use super::number::{digits, grouped};
 use super::parts::{Cell, chips, details, figure, numbers, table, words};
 use super::strips::{Parts, Stack};
 use super::theme::STAGES;
 use super::view::{View, packets_in_words};
+use crate::bench::number::{digits, grouped};
 use crate::bench::results::{self, Measured, Outcome, Stages};
 
 /// The stages in the order in which they happen.

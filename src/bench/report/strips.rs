@@ -156,7 +156,7 @@ impl Stack<'_> {
             .label_style(letters(SMALL, MUTED, HPos::Center, VPos::Center))
             .axis_desc_style(letters(SMALL, MUTED, HPos::Center, VPos::Center))
             .x_desc(self.x_name)
-            .x_label_formatter(&|value| super::number::trimmed(*value))
+            .x_label_formatter(&|value| crate::bench::number::trimmed(*value))
             .draw()?;
         for (index, parts) in self.rows.iter().enumerate() {
             let (left, top) = chart.backend_coord(&(0.0, index as f64));

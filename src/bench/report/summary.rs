@@ -3,12 +3,12 @@
 use maud::{Markup, html};
 
 use super::ReportError;
-use super::number::{digits, short};
 use super::parts::details;
 use super::plot::Axis;
 use super::reigns::{Curve, reigns};
 use super::strips::{Reign, Reigns};
 use super::view::{View, packets_in_words};
+use crate::bench::number::{digits, short};
 
 /// The section.
 pub fn section(view: &View<'_>) -> Result<Markup, ReportError> {

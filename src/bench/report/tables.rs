@@ -2,9 +2,9 @@
 
 use maud::{Markup, html};
 
-use super::number::{digits, grouped, time};
 use super::parts::{Cell, details, numbers, stacked, table, tight, words};
 use super::view::View;
+use crate::bench::number::{digits, grouped, time};
 use crate::bench::results::{Bar, Measured, Outcome, Results};
 use crate::bench::seeds::InWords;
 

@@ -3,10 +3,10 @@
 use maud::{Markup, html};
 
 use super::ReportError;
-use super::number::{digits, short, tick_time, time, trimmed};
 use super::parts::{Cell, details, figure, legend, numbers, table, words};
 use super::plot::{Axis, Plot, Point, Series, placeable, room};
 use super::view::{View, packets_in_words};
+use crate::bench::number::{digits, short, tick_time, time, trimmed};
 
 /// In the page's pixels.
 const SIZE: (u32, u32) = (360, 250);
@@ -174,7 +174,7 @@ fn numbers_of(view: &View<'_>, packets: &str) -> Markup {
         let estimate = measured.mpps;
         vec![
             format!("{}, {}", cell.transfer, cell.dispatch).into(),
-            super::number::grouped(cell.batch as i64).into(),
+            crate::bench::number::grouped(cell.batch as i64).into(),
             digits(estimate.median).into(),
             format!("{} to {}", digits(estimate.low), digits(estimate.high)).into(),
             digits(measured.gbps).into(),
@@ -197,7 +197,7 @@ fn times_of(view: &View<'_>, packets: &str) -> Markup {
     let rows = rows(view, packets, |cell, measured| {
         let latency = measured.latency;
         vec![
-            super::number::grouped(cell.batch as i64).into(),
+            crate::bench::number::grouped(cell.batch as i64).into(),
             digits(measured.mpps.median).into(),
             time(latency.p50).into(),
             time(latency.p99).into(),

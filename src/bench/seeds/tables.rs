@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::bench::number::{digits, grouped};
+
 /// Everything that was measured of XDP-on-GPU's workloads.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Seeds {
@@ -140,50 +142,25 @@ impl Table {
         let mut columns = vec![Column { name: self.across.clone(), published: false }];
         columns.extend(self.rows.iter().map(|row| {
             let of = if row.of.is_empty() || row.of == self.title { String::new() } else { format!("{}, ", row.of) };
-            Column {
-                name: format!("{}: {of}{} (Mpps)", row.source.name(), row.side),
-                published: row.source == Source::Published,
-            }
+            let published = row.source == Source::Published;
+            // That it is published the column says by itself.
+            let whose = if published { String::new() } else { format!("{}: ", row.source.name()) };
+            Column { name: format!("{whose}{of}{} (Mpps)", row.side), published }
         }));
         let rows = self.columns.iter().enumerate().map(|(at, &column)| {
             let cells = self.rows.iter().map(|row| match &row.cells[at] {
                 Cell::Wrong { .. } => Some("WRONG".to_owned()),
-                cell => cell.mpps().map(in_digits),
+                cell => cell.mpps().map(digits),
             });
-            std::iter::once(Some(grouped(column))).chain(cells).collect()
+            std::iter::once(Some(grouped(column as i64))).chain(cells).collect()
         });
         InWords { title: self.title.clone(), note: self.note.clone(), rows: rows.collect(), columns }
     }
 }
 
-/// A rate in three digits that count, and never as a power of ten.
-fn in_digits(rate: f64) -> String {
-    let digits = if rate >= 100.0 { 0 } else { (2.0 - rate.max(1e-6).log10().floor()) as usize };
-    format!("{rate:.digits$}")
-}
-
-/// A number with a comma behind every third digit.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_are_as_people_write_them() {
-        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!([0.065, 4.367, 99.9, 994.04, 12_345.6].map(in_digits), ["0.0650", "4.37", "99.9", "994", "12346"]);
-    }
 
     #[test]
     fn sides_are_columns_and_what_is_wrong_has_no_rate() {
@@ -195,7 +172,7 @@ mod tests {
         ];
         let table = Table { title: "t".into(), note: "n".into(), across: "packets".into(), columns: vec![1000], rows };
         let words = table.in_words();
-        assert_eq!(words.rows, [[Some("1,000".into()), Some("WRONG".to_owned()), Some("2000".into()), None]]);
+        assert_eq!(words.rows, [[Some("1,000".into()), Some("WRONG".to_owned()), Some("2,000".into()), None]]);
         assert_eq!(
             words.columns.iter().map(|column| column.published).collect::<Vec<_>>(),
             [false, false, true, false]
