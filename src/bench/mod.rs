@@ -1,5 +1,6 @@
 //! Benchmarks: what is measured, how, and how it is told.
 
+pub mod bars;
 mod number;
 pub mod report;
 pub mod results;

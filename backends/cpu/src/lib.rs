@@ -16,7 +16,7 @@ mod probe;
 mod runtime;
 mod session;
 #[allow(dead_code, reason = "no code is generated from it yet")]
-mod vector;
+pub mod vector;
 mod walk;
 
 use std::sync::Arc;
@@ -87,14 +87,19 @@ const COMPILER_STACK: usize = 256 << 20;
 
 /// Runs a piece of the compiler on a stack that is large enough.
 fn with_stack<T: Send>(work: impl FnOnce() -> Result<T, DeviceError> + Send) -> Result<T, DeviceError> {
+    on_large_stack(work).map_err(failed)?
+}
+
+/// The same of anything.
+fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     std::thread::scope(|scope| {
         std::thread::Builder::new()
             .name("portcullis-compile".into())
             .stack_size(COMPILER_STACK)
             .spawn_scoped(scope, work)
-            .map_err(|error| failed(format!("no thread for the compiler: {error}")))?
+            .map_err(|error| format!("no thread for the compiler: {error}"))?
             .join()
-            .map_err(|_| failed("the code generator failed; this is a fault of Portcullis".into()))?
+            .map_err(|_| "the code generator failed; this is a fault of Portcullis".into())
     })
 }
 

@@ -17,6 +17,9 @@ mod throughput;
 mod view;
 
 #[cfg(test)]
+#[path = "tests/fixture.rs"]
+pub(crate) mod fixture;
+#[cfg(test)]
 mod tests;
 
 use std::io;
@@ -24,6 +27,7 @@ use std::io;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use plotters::drawing::DrawingAreaErrorKind;
 
+use self::parts::count;
 use self::view::View;
 use super::results::{Outcome, Results};
 
@@ -90,7 +94,7 @@ fn page(results: &Results, body: &Markup) -> Markup {
 fn notices(results: &Results) -> Markup {
     let wrong = results.cells.iter().filter(|c| matches!(c.outcome, Outcome::Wrong { .. })).count();
     let failed = results.cells.iter().filter(|c| matches!(c.outcome, Outcome::Failed { .. })).count();
-    let measurements = |count: usize| if count == 1 { "1 measurement".into() } else { format!("{count} measurements") };
+    let measurements = |number| count(number, "measurement");
     html! {
         @if results.run.interrupted {
             div.notice { p { strong { "Interrupted. " } "The run was ended before it was through; what had been measured until then is here." } }

@@ -96,10 +96,15 @@ fn placed(row: &[Cell]) -> impl Iterator<Item = (usize, &Cell)> {
     })
 }
 
+/// So many of something: `1 measurement`, `2 measurements`.
+pub fn count(number: usize, what: &str) -> String {
+    format!("{} {what}{}", crate::bench::number::grouped(number as i64), if number == 1 { "" } else { "s" })
+}
+
 /// Names and values.
 pub fn facts(caption: &str, rows: &[(&str, String)]) -> Markup {
     html! {
-        div.table tabindex="0" role="region" aria-label=(caption) {
+        div.table.fits tabindex="0" role="region" aria-label=(caption) {
             table.facts {
                 caption { (caption) }
                 tbody { @for (name, value) in rows { tr { th scope="row" { (name) } td { (value) } } } }
@@ -124,7 +129,7 @@ pub fn legend(devices: &[(Slot, String, String)]) -> Result<Markup, ReportError>
     Ok(html! {
         ul.legend {
             @for ((_, id, name), sample) in devices.iter().zip(&samples) {
-                li { (sample) span { span.id { (id) } " " span.what { (name) } } }
+                li { (sample) span { span.id { (id) } @if id != name { " " span.what { (name) } } } }
             }
         }
     })

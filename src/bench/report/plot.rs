@@ -89,7 +89,9 @@ impl Axis {
             high = high.max(value);
         }
         (low <= high).then(|| {
-            let room = (high / low).powf(0.06).max(1.12);
+            // Of values near each other, wide enough that the axis has round numbers.
+            let wide = (high / low).max(4.0);
+            let room = (wide / (high / low)).sqrt() * wide.powf(0.06).max(1.12);
             let range = (low / room).max(1e-15)..(high * room).min(1e18);
             Axis { ticks: ticks(&range), range, format }
         })
@@ -280,17 +282,17 @@ impl Plot<'_> {
         let ends: Vec<_> = self
             .placed(series)
             .filter(|p| placeable(p.low) && placeable(p.high))
-            .map(|p| (p.x, inside(p.low), inside(p.high)))
+            .map(|p| (p, inside(p.low), inside(p.high)))
             .collect();
         if series.joined && ends.len() > 1 {
-            let above = ends.iter().map(|(x, _, high)| (*x, *high));
-            let below = ends.iter().rev().map(|(x, low, _)| (*x, *low));
+            let above = ends.iter().map(|(p, _, high)| (p.x, *high));
+            let below = ends.iter().rev().map(|(p, low, _)| (p.x, *low));
             let band: Vec<_> = above.chain(below).collect();
             chart.draw_series([Polygon::new(band, colour.mix(0.16).filled())])?;
         } else {
-            let bars = ends.iter().map(|(x, low, high)| {
+            let bars = ends.iter().map(|(p, low, high)| {
                 let style = colour.stroke_width(px(1.2) as u32);
-                ErrorBar::new_vertical(*x, *low, (low * high).sqrt(), *high, style, px(5.0) as u32)
+                ErrorBar::new_vertical(p.x, *low, p.y, *high, style, px(5.0) as u32)
             });
             chart.draw_series(bars)?;
         }
@@ -384,7 +386,8 @@ pub fn marker(area: &Area<'_>, slot: Slot, at: (i32, i32)) -> Result<(), ReportE
         let corners = corners.iter().map(|(x, y)| (at.0 + px(*x), at.1 + px(*y))).collect::<Vec<_>>();
         Polygon::new(corners, filled)
     };
-    match slot.0 % 8 {
+    // Where colours come round again, markers have moved on.
+    match (slot.0 + slot.0 / SERIES.len()) % 8 {
         0 => area.draw(&Circle::new(at, px(3.0), filled))?,
         1 => area.draw(&around(&[(-2.7, -2.7), (2.7, -2.7), (2.7, 2.7), (-2.7, 2.7)]))?,
         2 => area.draw(&around(&[(0.0, -3.9), (3.5, 2.6), (-3.5, 2.6)]))?,

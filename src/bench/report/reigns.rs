@@ -27,7 +27,7 @@ pub fn reigns(curves: &[Curve]) -> Vec<Reign> {
     batches.dedup();
     let Some((&first, &last)) = batches.first().zip(batches.last()) else { return Vec::new() };
     // A single batch has no width of its own.
-    let room = if first == last { 1.1 } else { 1.0 };
+    let room = if first == last { 1.5 } else { 1.0 };
 
     let mut reigns: Vec<Reign> = Vec::new();
     let mut before: Option<(f64, &Curve)> = None;

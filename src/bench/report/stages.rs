@@ -80,7 +80,7 @@ fn told<'a>(view: &View<'a>, filter: &str, packets: &str) -> Vec<(&'a results::C
 /// Nanoseconds a packet.
 fn parts(stages: &Stages) -> [f64; 5] {
     let Stages { gather, upload, kernel, download, verdicts } = *stages;
-    [gather, upload, kernel, download, verdicts].map(|seconds| if seconds.is_finite() { seconds * 1e9 } else { 0.0 })
+    [gather, upload, kernel, download, verdicts].map(|seconds| seconds * 1e9)
 }
 
 fn plot(filter: &str, packets: &str, told: &[(&results::Cell, Stages)]) -> Result<Markup, ReportError> {

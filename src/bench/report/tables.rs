@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::parts::{Cell, details, numbers, stacked, table, tight, words};
+use super::parts::{Cell, count, details, numbers, stacked, table, tight, words};
 use super::view::View;
 use crate::bench::number::{digits, grouped, time};
 use crate::bench::results::{Bar, Measured, Outcome, Results};
@@ -41,7 +41,7 @@ pub fn all(view: &View<'_>) -> Markup {
             @for filter in &view.filters {
                 @let cells: Vec<_> = view.results.cells.iter().filter(|c| c.filter == *filter).collect();
                 @let rows: Vec<_> = cells.iter().map(|cell| row(cell)).collect();
-                (details(&format!("{filter}: {} measurements", grouped(cells.len() as i64)), &table(filter, &columns, &rows)))
+                (details(&format!("{filter}: {}", count(cells.len(), "measurement")), &table(filter, &columns, &rows)))
             }
         }
     }
@@ -96,14 +96,14 @@ pub fn bars(results: &Results) -> Option<Markup> {
         ]
     });
     let rows: Vec<_> = rows.collect();
-    let count = |met| results.bars.iter().filter(|bar| bar.met == met).count();
+    let so = |met| results.bars.iter().filter(|bar| bar.met == met).count();
     let columns =
         [words("what"), words("against"), tight("bar"), tight("measured"), tight("verdict"), words("by, and notes")];
     (!rows.is_empty()).then(|| {
         html! {
             section #bars {
                 h2 { "What it is held to" }
-                p { (count(Some(true))) " met, " (count(Some(false))) " missed, " (count(None)) " not measured here." }
+                p { (so(Some(true))) " met, " (so(Some(false))) " missed, " (so(None)) " not measured here." }
                 (stacked("The bars, and what was measured", &columns, &rows))
             }
         }

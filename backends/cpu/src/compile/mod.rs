@@ -27,7 +27,7 @@ mod packet;
 mod places;
 mod scalar;
 mod statements;
-mod types;
+pub(crate) mod types;
 
 use std::collections::{BTreeMap, HashMap};
 

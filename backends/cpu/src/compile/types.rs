@@ -14,7 +14,7 @@ const MAX_LEAVES: u64 = 16_384;
 
 /// A scalar as the code sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Leaf(pub Scalar);
+pub(crate) struct Leaf(pub Scalar);
 
 impl Leaf {
     /// The Cranelift type; booleans are bytes of 0 or 1.
@@ -35,7 +35,7 @@ impl Leaf {
 }
 
 /// How many scalars a type has.
-pub(super) fn count(module: &Module, inner: &TypeInner) -> Result<u64, Unsupported> {
+pub(crate) fn count(module: &Module, inner: &TypeInner) -> Result<u64, Unsupported> {
     Ok(match *inner {
         TypeInner::Scalar(_) | TypeInner::Atomic(_) => 1,
         TypeInner::Vector { size, .. } => size as u64,
@@ -55,7 +55,7 @@ pub(super) fn count(module: &Module, inner: &TypeInner) -> Result<u64, Unsupport
 }
 
 /// The scalars of a type, in order.
-pub(super) fn leaves(module: &Module, inner: &TypeInner) -> Result<Vec<Leaf>, Unsupported> {
+pub(crate) fn leaves(module: &Module, inner: &TypeInner) -> Result<Vec<Leaf>, Unsupported> {
     let n = count(module, inner)?;
     if n > MAX_LEAVES {
         return Err(Unsupported(format!("a value of {n} scalars (at most {MAX_LEAVES})")));
@@ -90,13 +90,13 @@ fn collect(module: &Module, inner: &TypeInner, into: &mut Vec<Leaf>) {
 }
 
 /// Bytes that a type takes in memory.
-pub(super) fn size(module: &Module, inner: &TypeInner) -> Result<u32, Unsupported> {
+pub(crate) fn size(module: &Module, inner: &TypeInner) -> Result<u32, Unsupported> {
     Ok(leaves(module, inner)?.iter().map(|l| l.size()).sum())
 }
 
 /// A part of a composite value.
 #[derive(Debug, Clone)]
-pub(super) struct Part {
+pub(crate) struct Part {
     /// What it is.
     pub inner: TypeInner,
     /// The first scalar of part 0 is 0; of part `index`, `index` times this (for uniform parts).
@@ -106,10 +106,10 @@ pub(super) struct Part {
 }
 
 /// How many parts an array has whose size the module does not say: a map's words.
-pub(super) const UNBOUNDED: u32 = u32::MAX;
+pub(crate) const UNBOUNDED: u32 = u32::MAX;
 
 /// The parts of a vector, matrix or array, which are all alike, and how many there are.
-pub(super) fn uniform_part(module: &Module, inner: &TypeInner) -> Result<(Part, u32), Unsupported> {
+pub(crate) fn uniform_part(module: &Module, inner: &TypeInner) -> Result<(Part, u32), Unsupported> {
     let (inner, n) = match *inner {
         TypeInner::Vector { size, scalar } => (TypeInner::Scalar(scalar), size as u32),
         TypeInner::Matrix { columns, rows, scalar } => (TypeInner::Vector { size: rows, scalar }, columns as u32),
@@ -122,7 +122,7 @@ pub(super) fn uniform_part(module: &Module, inner: &TypeInner) -> Result<(Part, 
 }
 
 /// Part `index` of a composite: its type, the scalars before it, and the bytes before it.
-pub(super) fn part(module: &Module, inner: &TypeInner, index: u32) -> Result<(Part, u32, u32), Unsupported> {
+pub(crate) fn part(module: &Module, inner: &TypeInner, index: u32) -> Result<(Part, u32, u32), Unsupported> {
     if let TypeInner::Struct { ref members, .. } = *inner {
         let (mut leaves_before, mut bytes_before) = (0, 0);
         for member in &members[..index as usize] {
@@ -140,7 +140,7 @@ pub(super) fn part(module: &Module, inner: &TypeInner, index: u32) -> Result<(Pa
 }
 
 /// The type that a pointer points to.
-pub(super) fn pointee(module: &Module, inner: &TypeInner) -> Option<TypeInner> {
+pub(crate) fn pointee(module: &Module, inner: &TypeInner) -> Option<TypeInner> {
     match *inner {
         TypeInner::Pointer { base, .. } => Some(module.types[base].inner.clone()),
         TypeInner::ValuePointer { size: Some(size), scalar, .. } => Some(TypeInner::Vector { size, scalar }),
@@ -150,6 +150,6 @@ pub(super) fn pointee(module: &Module, inner: &TypeInner) -> Option<TypeInner> {
 }
 
 /// The inner type behind a handle.
-pub(super) fn inner(module: &Module, ty: Handle<naga::Type>) -> &TypeInner {
+pub(crate) fn inner(module: &Module, ty: Handle<naga::Type>) -> &TypeInner {
     &module.types[ty].inner
 }

@@ -9,3 +9,51 @@
 
 pub(crate) mod dag;
 pub mod interp;
+pub(crate) mod trace;
+
+use portcullis_core::program::Program;
+
+/// A filter in lane IR.
+#[derive(Debug, Clone)]
+pub struct Traced {
+    pub(crate) lanes: dag::Lanes,
+}
+
+impl Traced {
+    /// Traces a filter.
+    ///
+    /// # Errors
+    /// What the filter does that cannot be done in lanes, in words.
+    pub fn of(program: &Program) -> Result<Traced, String> {
+        let lanes = crate::on_large_stack(|| trace::trace(program))?;
+        lanes.map(|lanes| Traced { lanes }).map_err(|error| error.0)
+    }
+
+    /// The IR as text: `check --emit lanes`.
+    pub fn dump(&self) -> String {
+        self.lanes.dump()
+    }
+
+    /// How many operations it comes to.
+    pub fn operations(&self) -> usize {
+        self.lanes.dag.len()
+    }
+
+    /// Executes it on one packet, or on up to four in lock step, in order. `maps` are the words of the filter's maps;
+    /// `unspecified` is what comes of what the IR does not say, and must not matter.
+    ///
+    /// # Errors
+    /// [`interp::Fault`] where the IR is inconsistent.
+    pub fn run(
+        &self,
+        packets: &[interp::Packet],
+        maps: &mut [Vec<u32>],
+        unspecified: u32,
+    ) -> Result<Vec<interp::Outcome>, interp::Fault> {
+        match packets.len() {
+            0 => Ok(Vec::new()),
+            1 => interp::run::<1>(&self.lanes, packets, maps, unspecified),
+            _ => interp::run::<4>(&self.lanes, packets, maps, unspecified),
+        }
+    }
+}

@@ -153,6 +153,7 @@ pub fn full() -> Results {
     results.bars = vec![
         bar("CPU, one thread, simple_filter", Some("2.04 (1.98 to 2.11)"), Some(true), None),
         bar("CPU, one thread, hash_lb", Some("0.96 (0.93 to 0.98)"), Some(false), None),
+        bar("CPU, one thread, http_only", Some("0.99 (0.97 to 1.01)"), Some(false), None),
         bar("GPU kernel", None, None, Some("no GPU on this machine")),
     ];
     let row = |of: &str, side: &str, source, cells| Row { of: of.into(), side: side.into(), source, cells };

@@ -132,7 +132,7 @@ fn step(dag: &mut Dag, model: &mut Model, numbers: &mut Numbers, packets: usize)
     let (a, x) = model.words[numbers.next() as usize % model.words.len()].clone();
     let (b, y) = match numbers.next() % 3 {
         0 => {
-            let value = if numbers.next() % 4 == 0 { numbers.next() } else { numbers.of(&NUMBERS) };
+            let value = if numbers.next().is_multiple_of(4) { numbers.next() } else { numbers.of(&NUMBERS) };
             (dag.constant(value), vec![value; packets])
         }
         _ => model.words[numbers.next() as usize % model.words.len()].clone(),
@@ -155,7 +155,7 @@ fn step(dag: &mut Dag, model: &mut Model, numbers: &mut Numbers, packets: usize)
         4 => model.words.push((dag.select(p, a, b), each(&|i| if u[i] { x[i] } else { y[i] }))),
         5 => {
             let op = numbers.of(&COMPARE);
-            let (a, b, x, y) = if numbers.next() % 2 == 0 { (a, b, &x, &y) } else { (b, a, &y, &x) };
+            let (a, b, x, y) = if numbers.next().is_multiple_of(2) { (a, b, &x, &y) } else { (b, a, &y, &x) };
             model.masks.push((dag.compare(op, a, b), mask(&|i| compare(op, x[i], y[i]))));
         }
         6 => model.masks.push((dag.both(p, q), mask(&|i| u[i] && v[i]))),

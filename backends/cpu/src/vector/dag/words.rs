@@ -184,6 +184,15 @@ impl Dag {
             (B::Modulo, _) if constant.is_power_of_two() => return Some(self.and(a, constant - 1)),
             _ => {}
         }
+        // A byte in the middle, in one way whether what it is of was turned or not.
+        if let (B::And, 0xff) = (op, constant)
+            && let Op::Binary(B::ShiftRight, turned, count) = self.op(a)
+            && let (Op::Unary(Unary::SwapBytes32, x), Some(count @ (8 | 16))) =
+                (self.op(turned), self.as_constant(count))
+        {
+            let shifted = self.shift_right(x, 24 - count);
+            return Some(self.and(shifted, 0xff));
+        }
         let (inner, x, y) = match self.op(a) {
             Op::Binary(inner, x, y) => (inner, x, self.as_constant(y)?),
             Op::Unary(Unary::SwapBytes16 | Unary::SwapBytes32, _) => return self.part_of_swapped(op, a, constant),
@@ -203,6 +212,13 @@ impl Dag {
                 }
                 let count = self.constant(count);
                 Some(self.binary(op, x, count))
+            }
+            (B::And, B::ShiftLeft) if constant >> (y % 32) == 0 => Some(self.constant(0)),
+            // (port << 8 | 4) & 0xff
+            (B::And, B::Or) => {
+                let rest = self.and(x, constant);
+                let rest = self.as_constant(rest)?;
+                Some(self.constant(rest | (y & constant)))
             }
             // (x << 2) & 0xfc = (x & 0x3f) << 2: so that a mask of x that is there already counts.
             (B::And, B::ShiftLeft) => {

@@ -1,0 +1,224 @@
+//! What is found out of a module before it is traced.
+
+use std::collections::{BTreeSet, HashSet};
+
+use naga::{Block, Expression, Function, GlobalVariable, Handle, LocalVariable, Module, Statement, TypeInner};
+use portcullis_core::lang::prelude::Intrinsic;
+
+use super::places::{Home, Operand, Place};
+use super::{Code, FUEL, Frame, LENGTH, START, Trace};
+use crate::compile::types;
+
+/// What a pointer leads back to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Root {
+    Local(Handle<LocalVariable>),
+    Argument(u32),
+    Global(Handle<GlobalVariable>),
+}
+
+/// What a function does, and those that it calls.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Effects {
+    /// Stores to the packet.
+    pub stores: bool,
+    /// Changes of the packet's ends.
+    pub moves: bool,
+    /// Loops.
+    pub loops: bool,
+    /// Private variables that are stored to.
+    pub globals: HashSet<Handle<GlobalVariable>>,
+}
+
+/// What is known of each function.
+#[derive(Debug)]
+pub(super) struct Scan {
+    effects: Vec<Effects>,
+    /// Variables that are indexed by numbers known only at run time.
+    indexed: Vec<HashSet<Root>>,
+    indexed_globals: HashSet<Handle<GlobalVariable>>,
+}
+
+impl Scan {
+    pub fn of(code: &Code) -> Scan {
+        let module = &code.module;
+        let n = module.functions.len();
+        let mut scan =
+            Scan { effects: Vec::with_capacity(n), indexed: Vec::with_capacity(n), indexed_globals: HashSet::new() };
+        // A function stands behind those that it calls.
+        for (handle, _) in module.functions.iter() {
+            let (mut effects, mut indexed) = (Effects::default(), HashSet::new());
+            match code.intrinsics.get(&handle) {
+                Some(Intrinsic::Store { .. }) => effects.stores = true,
+                Some(Intrinsic::AdjustHead | Intrinsic::AdjustTail) => effects.moves = true,
+                Some(intrinsic) if intrinsic.takes_packet() => {}
+                _ => {
+                    scan.function(module, handle, code, &mut effects, &mut indexed);
+                    for root in &indexed {
+                        if let Root::Global(global) = root {
+                            scan.indexed_globals.insert(*global);
+                        }
+                    }
+                }
+            }
+            scan.effects.push(effects);
+            scan.indexed.push(indexed);
+        }
+        scan
+    }
+
+    fn function(
+        &self,
+        module: &Module,
+        handle: Handle<Function>,
+        code: &Code,
+        effects: &mut Effects,
+        indexed: &mut HashSet<Root>,
+    ) {
+        let function = &module.functions[handle];
+        let info = &code.info[handle];
+        for (_, expression) in function.expressions.iter() {
+            if let Expression::Access { base, .. } = *expression
+                && types::pointee(module, info[base].ty.inner_with(&module.types)).is_some()
+            {
+                indexed.extend(root_of(function, base));
+            }
+        }
+        let mut work = vec![&function.body];
+        while let Some(block) = work.pop() {
+            for statement in block {
+                match statement {
+                    Statement::Store { pointer, .. } => {
+                        if let Some(Root::Global(global)) = root_of(function, *pointer) {
+                            effects.globals.insert(global);
+                        }
+                    }
+                    Statement::Loop { .. } => effects.loops = true,
+                    Statement::Call { function: callee, arguments, .. } => {
+                        let theirs = &self.effects[callee.index()];
+                        effects.stores |= theirs.stores;
+                        effects.moves |= theirs.moves;
+                        effects.loops |= theirs.loops;
+                        effects.globals.extend(&theirs.globals);
+                        for (number, &argument) in (0..).zip(arguments) {
+                            let Some(root) = pointer_root(module, info, function, argument) else { continue };
+                            if self.indexed[callee.index()].contains(&Root::Argument(number)) {
+                                indexed.insert(root);
+                            }
+                            if let Root::Global(global) = root {
+                                effects.globals.insert(global);
+                            }
+                        }
+                    }
+                    _ => {}
+                }
+                work.extend(blocks(statement));
+            }
+        }
+    }
+
+    pub fn effects(&self, function: Handle<Function>) -> &Effects {
+        &self.effects[function.index()]
+    }
+
+    pub fn is_indexed(&self, function: Handle<Function>, local: Handle<LocalVariable>) -> bool {
+        self.indexed[function.index()].contains(&Root::Local(local))
+    }
+
+    pub fn is_indexed_global(&self, global: Handle<GlobalVariable>) -> bool {
+        self.indexed_globals.contains(&global)
+    }
+}
+
+/// The blocks in a statement.
+pub(super) fn blocks(statement: &Statement) -> Vec<&Block> {
+    match statement {
+        Statement::Block(block) => vec![block],
+        Statement::If { accept, reject, .. } => vec![accept, reject],
+        Statement::Switch { cases, .. } => cases.iter().map(|case| &case.body).collect(),
+        Statement::Loop { body, continuing, .. } => vec![body, continuing],
+        _ => Vec::new(),
+    }
+}
+
+/// The variable that a pointer points into.
+fn root_of(function: &Function, mut pointer: Handle<Expression>) -> Option<Root> {
+    loop {
+        match function.expressions[pointer] {
+            Expression::Access { base, .. } | Expression::AccessIndex { base, .. } => pointer = base,
+            Expression::LocalVariable(local) => return Some(Root::Local(local)),
+            Expression::FunctionArgument(number) => return Some(Root::Argument(number)),
+            Expression::GlobalVariable(global) => return Some(Root::Global(global)),
+            _ => return None,
+        }
+    }
+}
+
+/// The same of what may be no pointer.
+fn pointer_root(
+    module: &Module,
+    info: &naga::valid::FunctionInfo,
+    function: &Function,
+    expression: Handle<Expression>,
+) -> Option<Root> {
+    let inner = info[expression].ty.inner_with(&module.types);
+    matches!(inner, TypeInner::Pointer { .. } | TypeInner::ValuePointer { .. })
+        .then(|| root_of(function, expression))
+        .flatten()
+}
+
+impl<'a> Trace<'a> {
+    /// The slots of the state that a loop may assign.
+    pub(super) fn assigned(&self, frame: &Frame<'a>, all: [&'a Block; 2]) -> BTreeSet<usize> {
+        let mut slots = BTreeSet::new();
+        let mut work = all.to_vec();
+        if self.exhausts {
+            slots.insert(FUEL);
+        }
+        while let Some(block) = work.pop() {
+            for statement in block {
+                match statement {
+                    Statement::Store { pointer, .. } => {
+                        self.slots_of(frame, root_of(frame.code, *pointer), &mut slots);
+                    }
+                    Statement::Call { function, arguments, .. } => {
+                        for &argument in arguments {
+                            let root = pointer_root(self.module, frame.info, frame.code, argument);
+                            self.slots_of(frame, root, &mut slots);
+                        }
+                        let effects = self.scan.effects(*function);
+                        if effects.moves {
+                            slots.extend([START, LENGTH]);
+                        }
+                        for global in &effects.globals {
+                            self.slots_of(frame, Some(Root::Global(*global)), &mut slots);
+                        }
+                    }
+                    _ => {}
+                }
+                work.extend(blocks(statement));
+            }
+        }
+        slots
+    }
+
+    fn slots_of(&self, frame: &Frame<'a>, root: Option<Root>, slots: &mut BTreeSet<usize>) {
+        let home = match root {
+            Some(Root::Local(local)) => frame.locals.get(local.index()).copied(),
+            Some(Root::Global(global)) => self.globals.get(&global).copied(),
+            Some(Root::Argument(number)) => match frame.arguments.get(number as usize) {
+                // How much of the variable it points to is for its type to say.
+                Some(&Operand::Place(Place::Slots(first))) => {
+                    let ty = types::inner(self.module, frame.code.arguments[number as usize].ty);
+                    let count = types::pointee(self.module, ty).and_then(|ty| types::count(self.module, &ty).ok());
+                    Some(Home::Slots { first, count: count.unwrap_or(0) as usize })
+                }
+                _ => None,
+            },
+            None => None,
+        };
+        if let Some(Home::Slots { first, count }) = home {
+            slots.extend(first..first + count);
+        }
+    }
+}

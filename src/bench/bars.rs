@@ -1,0 +1,318 @@
+//! What is demanded of speed and rightness (docs/design.md, section 8), and how this run stands against it.
+//!
+//! What a run measures itself is judged here; for what other benchmarks measure, the bar names their command.
+
+use super::results::{Bar, Cell, Device, Measured, Outcome, Results};
+
+/// Every bar, in the order of the design.
+pub fn judge(results: &Results) -> Vec<Bar> {
+    let mut bars = vec![verdicts(results)];
+    bars.extend(ELSEWHERE_FIRST.map(elsewhere));
+    bars.extend(gpus(results));
+    bars.extend(software(results));
+    bars.extend(auto(results));
+    bars.extend(ELSEWHERE_LAST.map(elsewhere));
+    bars
+}
+
+/// Puts what other benchmarks have measured in the place of bars that say the same, and what is new at the end.
+pub fn add(bars: &mut Vec<Bar>, measured: Vec<Bar>) {
+    for bar in measured {
+        match bars.iter_mut().find(|other| other.what == bar.what && other.measured.is_none()) {
+            Some(other) => *other = bar,
+            None => bars.push(bar),
+        }
+    }
+}
+
+/// A bar that another benchmark measures: what, against what, the bar, the command.
+type Elsewhere = (&'static str, &'static str, &'static str, &'static str);
+
+const ELSEWHERE_FIRST: [Elsewhere; 3] = [
+    (
+        "CPU, one thread, stock stateless filters",
+        "the same filter in hand-written safe Rust, same run",
+        "≥ 1.0",
+        "cargo bench --bench stock",
+    ),
+    (
+        "OpenCL on PoCL, kernel",
+        "hand-written OpenCL C on PoCL, same run",
+        "≥ 0.95",
+        "cargo bench --bench opencl --features opencl",
+    ),
+    (
+        "OpenCL sessions, end to end",
+        "their kernel alone, same run",
+        "≥ 0.9",
+        "cargo bench --bench opencl --features opencl",
+    ),
+];
+
+const ELSEWHERE_LAST: [Elsewhere; 3] = [
+    ("capture in, capture out", "tcpdump -r -w EXPR, same capture", "≥ 2", "cargo bench --bench capture"),
+    (
+        "AF_XDP receive",
+        "testpmd’s af_xdp port, same generator",
+        "≥ 1.0",
+        "cargo bench -p portcullis-live-tests --features bench --bench af_xdp",
+    ),
+    (
+        "DPDK forward",
+        "testpmd, same ports",
+        "≥ 0.9, then 1.0",
+        "cargo bench -p portcullis-live-tests --features bench,dpdk --bench dpdk",
+    ),
+];
+
+fn elsewhere((what, against, bar, command): Elsewhere) -> Bar {
+    Bar {
+        what: what.into(),
+        against: against.into(),
+        bar: bar.into(),
+        measured: None,
+        met: None,
+        command: command.into(),
+        note: Some("measured by a benchmark of its own".into()),
+    }
+}
+
+fn command(results: &Results) -> String {
+    results.run.commands.first().cloned().unwrap_or_else(|| "portcullis bench".into())
+}
+
+fn verdicts(results: &Results) -> Bar {
+    let judged = results.cells.iter().filter(|c| !matches!(c.outcome, Outcome::Failed { .. })).count();
+    let wrong = results.cells.iter().filter(|c| matches!(c.outcome, Outcome::Wrong { .. })).count();
+    Bar {
+        what: "verdicts and packets".into(),
+        against: "the reference interpreter".into(),
+        bar: "identical, always".into(),
+        measured: (judged > 0).then(|| format!("{} of {judged} measurements identical", judged - wrong)),
+        met: (judged > 0).then_some(wrong == 0),
+        command: command(results),
+        note: (judged == 0).then(|| "nothing was measured".into()),
+    }
+}
+
+/// The largest batches of a device that satisfy something, the fastest of each filter, in the order of filters.
+fn largest<'a>(
+    results: &'a Results,
+    device: &str,
+    wanted: impl Fn(&Cell, &Measured) -> bool,
+) -> Vec<(&'a str, &'a Measured)> {
+    let mut largest: Vec<(&Cell, &Measured)> = Vec::new();
+    for cell in results.cells.iter().filter(|c| c.device == device) {
+        let Outcome::Measured(measured) = &cell.outcome else { continue };
+        if !wanted(cell, measured) {
+            continue;
+        }
+        match largest.iter_mut().find(|(other, _)| other.filter == cell.filter) {
+            Some(other) if (other.0.batch, other.1.mpps.median) < (cell.batch, measured.mpps.median) => {
+                *other = (cell, measured);
+            }
+            Some(_) => {}
+            None => largest.push((cell, measured)),
+        }
+    }
+    largest.into_iter().map(|(cell, measured)| (cell.filter.as_str(), measured)).collect()
+}
+
+/// What GPUs reach of their memory and of their bus.
+fn gpus(results: &Results) -> Vec<Bar> {
+    let gpus: Vec<&Device> =
+        results.devices.iter().filter(|d| d.kind.contains("GPU") && !d.kind.contains("software")).collect();
+    let demands = [
+        ("packets on the device", "measured copy bandwidth of that GPU", 0.85, true),
+        ("end to end", "measured bus bandwidth, for the bytes that must move", 0.9, false),
+    ];
+    let mut bars = Vec::new();
+    for (how, against, least, resident) in demands {
+        let mut any = false;
+        for gpu in &gpus {
+            let share = |m: &Measured| {
+                m.of_ceiling.as_ref().filter(|(_, name)| resident != name.contains("bus")).map(|(s, _)| *s)
+            };
+            for (filter, measured) in
+                largest(results, &gpu.id, |c, m| c.is_resident() == resident && share(m).is_some())
+            {
+                let share = share(measured).expect("only such were taken");
+                any = true;
+                bars.push(Bar {
+                    what: format!("{}, {how}, {filter}", gpu.id),
+                    against: against.into(),
+                    bar: format!("≥ {least}"),
+                    measured: Some(format!("{share:.2}")),
+                    met: Some(share >= least),
+                    command: command(results),
+                    note: None,
+                });
+            }
+        }
+        if !any {
+            let why = if gpus.is_empty() { "no GPU on this machine" } else { "no such measurement in this run" };
+            bars.push(Bar {
+                what: format!("GPU, {how}"),
+                against: against.into(),
+                bar: format!("≥ {least}"),
+                measured: None,
+                met: None,
+                command: command(results),
+                note: Some(why.into()),
+            });
+        }
+    }
+    bars
+}
+
+/// wgpu on a driver that runs on the processor: end to end against its kernel.
+fn software(results: &Results) -> Vec<Bar> {
+    let devices = results.devices.iter().filter(|d| d.id.starts_with("wgpu") && d.kind.contains("software"));
+    let mut bars = Vec::new();
+    for device in devices {
+        let kernel = |m: &Measured| m.stages.map(|s| s.kernel).filter(|k| *k > 0.0);
+        for (filter, measured) in largest(results, &device.id, |c, m| !c.is_resident() && kernel(m).is_some()) {
+            let ratio = 1e-6 / measured.mpps.median / kernel(measured).expect("only such were taken");
+            bars.push(Bar {
+                what: format!("{} on a software GPU, end to end, {filter}", device.id),
+                against: "the time of its kernel".into(),
+                bar: "≤ 1.3".into(),
+                measured: Some(format!("{ratio:.2}")),
+                met: Some(ratio <= 1.3),
+                command: command(results),
+                note: None,
+            });
+        }
+    }
+    bars
+}
+
+/// `--device auto` against the best device that was measured beside it, wherever it did worst.
+fn auto(results: &Results) -> Option<Bar> {
+    let medians = |auto: bool| {
+        results.cells.iter().filter(move |c| (c.device == "auto") == auto && !c.is_resident()).filter_map(|cell| {
+            match &cell.outcome {
+                Outcome::Measured(measured) => Some((cell, measured.mpps.median)),
+                _ => None,
+            }
+        })
+    };
+    let mut worst: Option<(f64, &Cell)> = None;
+    for (cell, _) in medians(true) {
+        let same =
+            |other: &Cell| (&other.filter, other.batch, &other.packets) == (&cell.filter, cell.batch, &cell.packets);
+        let most = |auto| medians(auto).filter(|(other, _)| same(other)).map(|(_, mpps)| mpps).fold(0.0, f64::max);
+        let ratio = most(true) / most(false);
+        if ratio.is_finite() && worst.is_none_or(|(least, _)| ratio < least) {
+            worst = Some((ratio, cell));
+        }
+    }
+    worst.map(|(ratio, cell)| Bar {
+        what: "--device auto, at any batch size".into(),
+        against: "the best single device, same run".into(),
+        bar: "≥ 0.9".into(),
+        measured: Some(format!("{ratio:.2} at worst")),
+        met: Some(ratio >= 0.9),
+        command: command(results),
+        note: Some(format!("the worst is {} in batches of {}, packets {}", cell.filter, cell.batch, cell.packets)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::report::fixture;
+    use crate::bench::results::Stages;
+
+    fn find<'a>(bars: &'a [Bar], what: &str) -> &'a Bar {
+        bars.iter().find(|bar| bar.what == what).unwrap_or_else(|| panic!("no {what}"))
+    }
+
+    #[test]
+    fn one_wrong_measurement_is_a_miss() {
+        let mut results = fixture::full();
+        results.cells.retain(|c| matches!(c.outcome, Outcome::Measured(_)));
+        let verdicts = |results: &Results| find(&judge(results), "verdicts and packets").clone();
+        assert_eq!(verdicts(&results).met, Some(true));
+        results.cells[0].outcome = Outcome::Wrong { detail: String::new() };
+        assert_eq!(verdicts(&results).met, Some(false));
+        assert!(
+            verdicts(&results).measured.is_some_and(|m| m.starts_with(&format!("{} of ", results.cells.len() - 1)))
+        );
+        results.cells.clear();
+        assert_eq!((verdicts(&results).met, verdicts(&results).measured), (None, None));
+    }
+
+    #[test]
+    fn a_gpu_is_judged_by_its_largest_batch() {
+        let mut results = fixture::full();
+        let cell = |batch, share: f64, name: &str, transfer: &str| {
+            let mut cell = fixture::cell(0, 3, batch, 0, transfer);
+            if let Outcome::Measured(m) = &mut cell.outcome {
+                m.of_ceiling = Some((share, name.into()));
+            }
+            cell
+        };
+        results.cells = vec![
+            cell(64, 0.95, "bus copy", "whole packets"),
+            cell(1_024, 0.89, "bus copy", "whole packets"),
+            cell(1_024, 0.85, "memory copy of the device", "device-resident"),
+        ];
+        let bars = judge(&results);
+        let bus = find(&bars, "cuda:0, end to end, simple_filter");
+        assert_eq!((bus.measured.as_deref(), bus.met), (Some("0.89"), Some(false)));
+        let memory = find(&bars, "cuda:0, packets on the device, simple_filter");
+        assert_eq!((memory.measured.as_deref(), memory.met), (Some("0.85"), Some(true)));
+        results.devices.clear();
+        assert_eq!(find(&judge(&results), "GPU, end to end").note.as_deref(), Some("no GPU on this machine"));
+    }
+
+    #[test]
+    fn auto_is_judged_where_it_does_worst() {
+        let mut results = fixture::full();
+        results.cells =
+            vec![fixture::cell(0, 0, 64, 0, "whole packets"), fixture::cell(0, 0, 1_024, 0, "whole packets")];
+        assert!(judge(&results).iter().all(|bar| !bar.what.contains("auto")));
+        for (cell, factor) in results.cells.clone().into_iter().zip([1.0, 0.8]) {
+            let mut cell = Cell { device: "auto".into(), ..cell };
+            if let Outcome::Measured(m) = &mut cell.outcome {
+                m.mpps.median *= factor;
+            }
+            results.cells.push(cell);
+        }
+        let bars = judge(&results);
+        let auto = find(&bars, "--device auto, at any batch size");
+        assert_eq!((auto.measured.as_deref(), auto.met), (Some("0.80 at worst"), Some(false)));
+    }
+
+    #[test]
+    fn software_is_judged_against_its_kernel() {
+        let mut results = fixture::full();
+        results.devices.iter_mut().for_each(|d| d.kind = "software GPU".into());
+        let mut cell = fixture::cell(0, 2, 1_024, 0, "whole packets");
+        if let Outcome::Measured(m) = &mut cell.outcome {
+            m.mpps.median = 50.0;
+            m.stages = Some(Stages { kernel: 16e-9, ..Stages::default() });
+        }
+        results.cells = vec![cell];
+        let bars = judge(&results);
+        let bar = find(&bars, "wgpu:0 on a software GPU, end to end, simple_filter");
+        // 20 ns a packet, of which 16 in the kernel.
+        assert_eq!((bar.measured.as_deref(), bar.met), (Some("1.25"), Some(true)));
+    }
+
+    #[test]
+    fn what_others_measured_takes_its_place() {
+        let mut bars = judge(&fixture::empty());
+        let count = bars.len();
+        let measured =
+            Bar { measured: Some("2.43".into()), met: Some(true), ..find(&bars, "capture in, capture out").clone() };
+        let new = Bar { what: "something else".into(), ..measured.clone() };
+        add(&mut bars, vec![measured.clone(), new.clone()]);
+        assert_eq!(find(&bars, "capture in, capture out"), &measured);
+        assert_eq!((bars.len(), bars.last()), (count + 1, Some(&new)));
+        // A second of the same is another measurement.
+        add(&mut bars, vec![measured.clone()]);
+        assert_eq!(bars.len(), count + 2);
+    }
+}
