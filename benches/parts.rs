@@ -1,0 +1,211 @@
+//! What the parts cost by themselves: compiling, reading captures, maps as the host sees them, carrying out verdicts; and how
+//! often each asks for memory. `cargo bench --bench parts`; behind `--` parts can be named.
+//!
+//! Figures of one machine: criterion keeps them in `target/criterion` and says what has changed since the last run. The
+//! number of times that memory is asked for does not depend on the machine.
+
+mod support;
+
+use std::hint::black_box;
+use std::io::Cursor;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use criterion::{BenchmarkId, Criterion, Throughput};
+use portcullis::pipeline::Outputs;
+use portcullis::selftest::filters::STOCK;
+use portcullis_core::device::{Device, Done, LoadOptions, StageTimes};
+use portcullis_core::lang::{Source as Text, wgsl};
+use portcullis_core::map::Handle;
+use portcullis_core::packet::{Batch, Verdicts};
+use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_cpu::Cpu;
+use portcullis_io::{Sink, Source, SourceOptions, Written, capture};
+
+use support::allocations::{Counting, asked};
+use support::{Traffic, only_testing};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// A part, how often it asks for memory in one round, and for how many bytes.
+struct Asked {
+    rows: Vec<(String, u64, u64, u64)>,
+}
+
+impl Asked {
+    /// Counts one round, in which `of` things are done.
+    fn note(&mut self, name: impl Into<String>, of: usize, work: impl FnMut()) {
+        let (times, bytes) = asked(work);
+        self.rows.push((name.into(), of as u64, times, bytes));
+    }
+
+    fn print(&self) {
+        println!("\n{:<40} {:>10} {:>12} {:>14}", "memory asked for in a round", "of", "times", "bytes");
+        for (name, of, times, bytes) in &self.rows {
+            println!("{name:<40} {of:>10} {times:>12} {bytes:>14}");
+        }
+    }
+}
+
+fn program(name: &str, text: &str) -> Arc<Program> {
+    let source = Text::new(format!("{name}.wgsl"), text);
+    Arc::new(wgsl::compile(&source, &ProgramOptions::default()).unwrap_or_else(|e| panic!("{}", e.render())))
+}
+
+fn one_thread() -> LoadOptions {
+    LoadOptions { threads: NonZeroUsize::new(1), ..LoadOptions::default() }
+}
+
+/// From a filter's text to a program, and from that to native code.
+fn compiling(criterion: &mut Criterion, found: &mut Asked) {
+    let mut group = criterion.benchmark_group("compile");
+    for &(name, text) in STOCK {
+        group.bench_function(BenchmarkId::new("program", name), |b| b.iter(|| black_box(program(name, text))));
+        let program = program(name, text);
+        let load = || drop(black_box(Cpu::new().load(&program, &one_thread()).expect("the CPU takes it")));
+        group.bench_function(BenchmarkId::new("native code", name), |b| b.iter(load));
+        found.note(format!("native code, {name}"), 1, load);
+    }
+    group.finish();
+}
+
+/// A capture in memory, of packets of 64 bytes.
+fn in_memory(pcapng: bool, count: usize) -> Vec<u8> {
+    let batch = support::batch(Traffic::Mixed, count, support::LENGTH);
+    let mut out = Vec::new();
+    let words =
+        |out: &mut Vec<u8>, values: &[u32]| values.iter().for_each(|value| out.extend_from_slice(&value.to_le_bytes()));
+    let length = support::LENGTH as u32;
+    if pcapng {
+        // A section (draft-ietf-opsawg-pcapng, 4.1), an interface (4.2), and enhanced packets (4.3).
+        words(&mut out, &[0x0a0d_0d0a, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28, 1, 20, 1, 0, 20]);
+    } else {
+        words(&mut out, &[0xa1b2_c3d4, 4 << 16 | 2, 0, 0, 65_535, 1]);
+    }
+    for (index, packet) in batch.packets().enumerate() {
+        if pcapng {
+            words(&mut out, &[6, 32 + length, 0, 0, index as u32, length, length]);
+        } else {
+            words(&mut out, &[1_700_000_000, index as u32 % 1_000_000, length, length]);
+        }
+        out.extend_from_slice(packet);
+        if pcapng {
+            words(&mut out, &[32 + length]);
+        }
+    }
+    out
+}
+
+fn reading(criterion: &mut Criterion, found: &mut Asked, count: usize) {
+    let mut group = criterion.benchmark_group("read");
+    group.throughput(Throughput::Elements(count as u64)).sample_size(20);
+    for (name, pcapng) in [("pcap", false), ("pcapng", true)] {
+        let bytes: Arc<[u8]> = in_memory(pcapng, count).into();
+        let read = || {
+            let reader = Box::new(Cursor::new(bytes.clone()));
+            let size = Some(bytes.len() as u64);
+            let mut source = capture::read(name, size, reader, &SourceOptions::default()).expect("a capture");
+            let mut packets = 0;
+            while let Some(batch) = source.next_batch().expect("it is whole") {
+                packets += batch.len();
+            }
+            assert_eq!(packets, count);
+        };
+        group.bench_function(name, |b| b.iter(read));
+        found.note(format!("read {name}, packets"), count, read);
+    }
+    group.finish();
+}
+
+/// Maps as the host sees them, key by key, and as a whole.
+fn maps(criterion: &mut Criterion, found: &mut Asked, keys: u32) {
+    let text = format!(
+        "//! map table: hash key=1 value=2 entries={}\n\
+         fn xdp_filter(pkt: u32) -> u32 {{ return table_find(pkt_len(pkt)) & 1u; }}",
+        2 * keys
+    );
+    let program = program("maps", &text);
+    let mut session = Cpu::new().load(&program, &one_thread()).expect("the CPU takes it");
+    let table = Handle::<u32, u64>::open(&program, "table").expect("it is declared so");
+    table
+        .update(&mut *session, |rows| (0..keys).try_for_each(|key| rows.set(&key, &u64::from(key))))
+        .expect("there is room");
+    let mut group = criterion.benchmark_group("map");
+    let mut next = 0;
+    let mut key = move || {
+        next = (next + 7919) % keys;
+        next
+    };
+    group.bench_function("get", |b| {
+        b.iter(|| assert!(table.get(&mut *session, &key()).expect("the CPU does not fail").is_some()));
+    });
+    group.bench_function("set", |b| b.iter(|| table.set(&mut *session, &key(), &5).expect("there is room")));
+    group.throughput(Throughput::Elements(keys.into()));
+    group.bench_function("snapshot", |b| {
+        b.iter(|| black_box(table.snapshot(&mut *session).expect("the CPU does not fail").iter().count()));
+    });
+    group.finish();
+    found.note("map get", 1, || {
+        black_box(table.get(&mut *session, &17).expect("the CPU does not fail"));
+    });
+    found.note("map set", 1, || table.set(&mut *session, &17, &6).expect("there is room"));
+}
+
+/// A sink that looks at each packet's first byte and keeps nothing.
+struct Nowhere;
+
+impl Sink for Nowhere {
+    fn write(&mut self, batch: &Batch, indices: &[u32]) -> Result<(), portcullis_io::SinkError> {
+        let sum: u32 = indices.iter().map(|&index| u32::from(batch.packet(index as usize)[0])).sum();
+        black_box(sum);
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<Written, portcullis_io::SinkError> {
+        Ok(Written::default())
+    }
+}
+
+/// Which packets go where, and their going there.
+fn verdicts(criterion: &mut Criterion, found: &mut Asked, count: usize) {
+    let mut group = criterion.benchmark_group("verdicts");
+    group.throughput(Throughput::Elements(count as u64)).sample_size(20);
+    // In no order that could be foreseen: half pass, a quarter is sent back, a quarter dropped.
+    let mut random = support::Random::new();
+    let returns: Vec<u32> = (0..count).map(|_| [1, 2, 2, 3][random.next() as usize % 4]).collect();
+    let batch = support::batch(Traffic::Mixed, count, support::LENGTH);
+    let done = Done { batch, verdicts: Verdicts::from_returns(&returns, false), times: StageTimes::default() };
+    let mut outputs = Outputs::new(Some(Box::new(Nowhere)), Some(Box::new(Nowhere)), None);
+    let mut take = || outputs.take(&done).expect("it goes nowhere");
+    group.bench_function("to two sinks", |b| b.iter(&mut take));
+    found.note("verdicts to two sinks, packets", count, &mut take);
+    let mut counts = || {
+        black_box(done.verdicts.counts());
+    };
+    group.bench_function("counted", |b| b.iter(&mut counts));
+    found.note("verdicts counted, packets", count, &mut counts);
+    let program = program("http_only", STOCK.iter().find(|(name, _)| *name == "http_only").expect("it is there").1);
+    let mut session = Cpu::new().load(&program, &one_thread()).expect("the CPU takes it");
+    let mut batch = Some(support::batch(Traffic::Mixed, count, support::LENGTH));
+    let mut filter = || {
+        let done = session.run(batch.take().expect("it came back")).expect("the CPU does not fail");
+        batch = Some(done.batch);
+    };
+    group.bench_function("made by http_only", |b| b.iter(&mut filter));
+    found.note("verdicts made by http_only, packets", count, &mut filter);
+    group.finish();
+}
+
+fn main() {
+    support::end_with_the_reader();
+    let (packets, keys) = if only_testing() { (1 << 10, 100) } else { (1 << 18, 65_536) };
+    let mut criterion = Criterion::default().configure_from_args();
+    let mut found = Asked { rows: Vec::new() };
+    compiling(&mut criterion, &mut found);
+    reading(&mut criterion, &mut found, packets);
+    maps(&mut criterion, &mut found, keys);
+    verdicts(&mut criterion, &mut found, packets);
+    found.print();
+    criterion.final_summary();
+}

@@ -1,0 +1,53 @@
+//! How often memory is asked for. A bench that wants to know makes [`Counting`] its `#[global_allocator]`.
+#![expect(unsafe_code, reason = "an allocator is; every call goes to the system's as it came")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The system's allocator, counting how often it is asked, and for how many bytes.
+pub struct Counting;
+
+static ASKED: AtomicU64 = AtomicU64::new(0);
+static BYTES: AtomicU64 = AtomicU64::new(0);
+
+fn count(bytes: usize) {
+    ASKED.fetch_add(1, Ordering::Relaxed);
+    BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
+}
+
+// SAFETY: every call goes to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size());
+        // SAFETY: the caller keeps `alloc`'s contract, which is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout.size());
+        // SAFETY: as in `alloc`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(size);
+        // SAFETY: as in `alloc`.
+        unsafe { System.realloc(at, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as in `alloc`.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+/// How often memory is asked for while `work` is done, and for how many bytes: the least of some rounds, as other threads'
+/// are counted too.
+pub fn asked(mut work: impl FnMut()) -> (u64, u64) {
+    let mut once = || {
+        let before = (ASKED.load(Ordering::Relaxed), BYTES.load(Ordering::Relaxed));
+        work();
+        (ASKED.load(Ordering::Relaxed) - before.0, BYTES.load(Ordering::Relaxed) - before.1)
+    };
+    (0..5).map(|_| once()).min().unwrap_or_default()
+}
