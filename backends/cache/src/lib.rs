@@ -1,7 +1,7 @@
 //! What devices' compilers made, kept from run to run in a folder of the user's.
 //!
 //! A cache is never needed: where something is wrong with the folder or with what is in it there is
-//! nothing to be had, and nobody is told. What is loaded from it runs on a device with the user's
+//! nothing to be had, and nobody is told who does not ask ([`Cache::find`], [`Cache::look`]). What is loaded from it runs on a device with the user's
 //! rights, so:
 //! - the folder is the user's own and nobody else may enter it (mode 0700), or it is not used;
 //! - a file is written under another name and renamed, so it is there as a whole or not at all;
@@ -11,6 +11,7 @@
 #![deny(unsafe_code)]
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -27,6 +28,26 @@ pub const FOLDER: &str = "PORTCULLIS_CACHE";
 const MAGIC: &[u8; 16] = b"portcullis cache";
 const SUFFIX: &str = "bin";
 
+/// Why there is no cache, or nothing in it though a file is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unusable {
+    /// The folder or file; empty where the system names none.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub reason: &'static str,
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.path.as_os_str().is_empty() {
+            true => f.write_str(self.reason),
+            false => write!(f, "{}: {}", self.path.display(), self.reason),
+        }
+    }
+}
+
+impl std::error::Error for Unusable {}
+
 /// A folder of entries.
 #[derive(Debug, Clone)]
 pub struct Cache {
@@ -38,42 +59,89 @@ impl Cache {
     /// The user's cache for one kind of thing, `opencl` for example; made where it is not there.
     /// `None` where there can be none.
     pub fn open(kind: &str) -> Option<Cache> {
+        Cache::find(kind).ok()
+    }
+
+    /// The same, with the reason where there can be none.
+    ///
+    /// # Errors
+    /// [`Unusable`].
+    pub fn find(kind: &str) -> Result<Cache, Unusable> {
+        let unusable = |path: PathBuf, reason| Unusable { path, reason };
         let base = match std::env::var_os(FOLDER) {
+            Some(folder) if folder.is_empty() => {
+                return Err(unusable(PathBuf::new(), "PORTCULLIS_CACHE is empty, so nothing is kept"));
+            }
             Some(folder) => PathBuf::from(folder),
-            None => system_folder()?.join("portcullis"),
+            None => match system_folder() {
+                Some(folder) => folder.join("portcullis"),
+                None => {
+                    let reason = "there is no folder for what users keep: neither HOME nor PORTCULLIS_CACHE names one";
+                    return Err(unusable(PathBuf::new(), reason));
+                }
+            },
         };
         // A relative folder would depend on where one stands (XDG Base Directory Specification, "Basics").
         if !base.is_absolute() {
-            return None;
+            return Err(unusable(base, "the folder of PORTCULLIS_CACHE must be named from the root on"));
         }
         Cache::at(&base.join(kind), LIMIT)
     }
 
     /// A cache in this folder, of at most `limit` bytes.
-    pub fn at(folder: &Path, limit: u64) -> Option<Cache> {
-        let there = folder.ancestors().find(|folder| folder.symlink_metadata().is_ok())?;
+    ///
+    /// # Errors
+    /// [`Unusable`] where it cannot be made, or is not the user's alone.
+    pub fn at(folder: &Path, limit: u64) -> Result<Cache, Unusable> {
+        let unusable = |path: &Path, reason| Unusable { path: path.to_path_buf(), reason };
+        let there = folder.ancestors().find(|folder| folder.symlink_metadata().is_ok());
+        let there = there.ok_or_else(|| unusable(folder, "no folder above it is there"))?;
         if there != folder {
             // Nothing is made in another's folder: run with another's home, it would be in the way there.
-            owned(&fs::metadata(there).ok()?).then_some(())?;
-            make(folder).ok()?;
+            if !fs::metadata(there).is_ok_and(|metadata| owned(&metadata)) {
+                return Err(unusable(there, "is not this user's, so nothing is made in it"));
+            }
+            make(folder).map_err(|_| unusable(folder, "cannot be made"))?;
         }
-        let metadata = folder.symlink_metadata().ok()?;
-        (metadata.is_dir() && owned(&metadata) && private(&metadata))
-            .then(|| Cache { folder: folder.to_path_buf(), limit })
+        let metadata = folder.symlink_metadata().map_err(|_| unusable(folder, "cannot be looked at"))?;
+        match () {
+            () if !metadata.is_dir() => Err(unusable(folder, "is no folder")),
+            () if !owned(&metadata) => Err(unusable(folder, "is not this user's")),
+            () if !private(&metadata) => Err(unusable(folder, "others may enter it (mode 0700 is needed)")),
+            () => Ok(Cache { folder: folder.to_path_buf(), limit }),
+        }
     }
 
     /// What was put in under this key.
     pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
-        // A link or a pipe is none of ours, and opening a pipe may wait for ever.
+        self.look(key).ok().flatten()
+    }
+
+    /// The same, and what is wrong with a file that is there and is no entry.
+    ///
+    /// # Errors
+    /// [`Unusable`].
+    pub fn look(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Unusable> {
         let path = self.path(key);
-        path.symlink_metadata().ok().filter(fs::Metadata::is_file)?;
-        let mut file = File::open(path).ok()?;
-        let mut bytes = Vec::new();
-        (&mut file).take(self.limit).read_to_end(&mut bytes).ok()?;
-        let entry = decode(&bytes, key)?.to_vec();
+        let unusable = |reason| Unusable { path: path.clone(), reason };
+        // A link or a pipe is none of ours, and opening a pipe may wait for ever.
+        match path.symlink_metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Ok(metadata) if metadata.is_file() => {}
+            Ok(_) => return Err(unusable("is no file")),
+            Err(_) => return Err(unusable("cannot be looked at")),
+        }
+        let read = || -> io::Result<(File, Vec<u8>)> {
+            let mut file = File::open(&path)?;
+            let mut bytes = Vec::new();
+            (&mut file).take(self.limit).read_to_end(&mut bytes)?;
+            Ok((file, bytes))
+        };
+        let (file, bytes) = read().map_err(|_| unusable("cannot be read"))?;
+        let entry = decode(&bytes, key).ok_or_else(|| unusable("is damaged, or somebody else's"))?.to_vec();
         // It was used: it stays longer.
         let _ = file.set_modified(SystemTime::now());
-        Some(entry)
+        Ok(Some(entry))
     }
 
     /// Puts something in. Gives whether it is there now.
@@ -234,7 +302,7 @@ mod tests {
     #[test]
     fn what_was_put_in_comes_out() {
         let (_folder, cache) = fresh();
-        assert_eq!(cache.get(b"key"), None);
+        assert_eq!((cache.get(b"key"), cache.look(b"key")), (None, Ok(None)));
         assert!(cache.put(b"key", b"value") && cache.put(b"other", b""));
         assert_eq!(cache.get(b"key").unwrap(), b"value");
         assert_eq!(cache.get(b"other").unwrap(), b"");
@@ -258,6 +326,8 @@ mod tests {
             bytes[at] ^= 4;
             fs::write(cache.path(b"key"), &bytes).unwrap();
             assert_eq!(cache.get(b"key"), None, "byte {at}");
+            let said = cache.look(b"key").unwrap_err().to_string();
+            assert_eq!(said, format!("{}: is damaged, or somebody else's", cache.path(b"key").display()));
         }
         // Another's entry under this name, as if two keys had the same hash.
         fs::write(cache.path(b"key"), encode(b"yek", b"some value")).unwrap();
@@ -340,20 +410,20 @@ mod tests {
         assert_eq!(mode(&cache.path(b"key")), 0o600);
         let link = folder.path().join("link");
         symlink(&cache.folder, &link).unwrap();
-        assert!(Cache::at(&link, LIMIT).is_none(), "a link");
+        assert!(Cache::at(&link, LIMIT).is_err(), "a link");
         for open in [0o750, 0o701, 0o777] {
             fs::set_permissions(&cache.folder, fs::Permissions::from_mode(open)).unwrap();
-            assert!(Cache::at(&cache.folder, LIMIT).is_none(), "{open:o}");
+            assert!(Cache::at(&cache.folder, LIMIT).is_err(), "{open:o}");
         }
         fs::set_permissions(&cache.folder, fs::Permissions::from_mode(0o700)).unwrap();
-        assert!(Cache::at(&cache.folder, LIMIT).is_some());
+        assert!(Cache::at(&cache.folder, LIMIT).is_ok());
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
-        assert!(Cache::at(&file, LIMIT).is_none() && Cache::at(&file.join("below"), LIMIT).is_none());
+        assert!(Cache::at(&file, LIMIT).is_err() && Cache::at(&file.join("below"), LIMIT).is_err());
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&cache.folder, Some(65_534), None).unwrap();
-            assert!(Cache::at(&cache.folder, LIMIT).is_none(), "another's");
-            assert!(Cache::at(&cache.folder.join("below"), LIMIT).is_none(), "in another's");
+            assert!(Cache::at(&cache.folder, LIMIT).is_err(), "another's");
+            assert!(Cache::at(&cache.folder.join("below"), LIMIT).is_err(), "in another's");
         }
     }
 }

@@ -8,6 +8,8 @@ use std::sync::mpsc::Sender;
 
 use super::arena::{Arena, Span, bytes, bytes_mut};
 
+mod cut;
+
 /// Bytes that `adjust_head` may add in front of a packet and `adjust_tail` behind it.
 pub const ROOM: u32 = 128;
 
@@ -226,7 +228,6 @@ pub struct Parts<T> {
 pub struct Batch {
     span: Arc<Span>,
     /// Of a batch that was cut from an arena: what gives that back.
-    #[expect(dead_code, reason = "kept for its drop")]
     shared: Option<Arc<Shared>>,
     descriptors: Vec<Descriptor>,
     /// The descriptors as the source made them; empty where lengths cannot change.
@@ -236,6 +237,8 @@ pub struct Batch {
     /// Whether packets lie in any order, each in a frame of its own, and between them are others'.
     is_scattered: bool,
     companion: Option<Companion>,
+    /// Where it is a part of a batch ([`Batch::split_off`]), which.
+    cut: Option<cut::Cut>,
 }
 
 /// In short: a batch may hold millions of descriptors, and errors that give one back get printed.
@@ -261,7 +264,7 @@ impl Batch {
         companion: Option<Companion>,
     ) -> Batch {
         let original = if room == Room::Both { descriptors.clone() } else { Vec::new() };
-        Batch { span, shared, descriptors, original, metadata, room, is_scattered: false, companion }
+        Batch { span, shared, descriptors, original, metadata, room, is_scattered: false, companion, cut: None }
     }
 
     /// A batch of packets that each lie in a frame of a ring's memory: an AF_XDP UMEM's, a mempool's. They may lie in any
@@ -306,8 +309,10 @@ impl Batch {
     /// Adds what the batch's source wants back with it.
     ///
     /// # Panics
-    /// When it has something already: that may be what keeps its memory.
+    /// When it has something already: that may be what keeps its memory. When it is a part of a batch
+    /// ([`Batch::split_off`]): that has what it has.
     pub fn set_companion(&mut self, companion: Companion) {
+        assert!(self.cut.is_none(), "a part of a batch has no companion of its own");
         assert!(self.companion.is_none(), "a batch has one companion");
         self.companion = Some(companion);
     }

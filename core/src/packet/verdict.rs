@@ -143,6 +143,18 @@ impl Verdicts {
         Verdicts::new(actions, targets)
     }
 
+    /// Adds the verdicts on the packets behind these.
+    pub fn append(&mut self, mut next: Verdicts) {
+        let packets = self.actions.len() + next.actions.len();
+        // Of two devices one may give a column of targets where the other sees that none is needed.
+        if !(self.targets.is_empty() && next.targets.is_empty()) {
+            self.targets.resize(self.actions.len(), 0);
+            self.targets.append(&mut next.targets);
+            self.targets.resize(packets, 0);
+        }
+        self.actions.append(&mut next.actions);
+    }
+
     /// The number of packets.
     pub fn len(&self) -> usize {
         self.actions.len()
@@ -224,6 +236,31 @@ mod tests {
         for value in [5, 0xff, 0x100, 0x101, 0x102, 0x103, 0xffff_ffff, 0x8000_0002] {
             assert_eq!(Verdict::from_return(value), Verdict::Aborted, "{value:#x}");
         }
+    }
+
+    #[test]
+    fn verdicts_follow_one_another_with_their_targets() {
+        let verdicts = [Verdict::Redirect(7), Verdict::Drop, Verdict::Pass, Verdict::Redirect(9), Verdict::Tx];
+        for (at, first, second) in
+            [(0, true, true), (2, true, true), (5, true, true), (1, true, false), (4, false, true)]
+        {
+            let part = |verdicts: &[Verdict], targets| {
+                let values: Vec<u32> = verdicts.iter().map(|verdict| verdict.to_return()).collect();
+                Verdicts::from_returns(&values, targets)
+            };
+            let mut all = part(&verdicts[..at], first);
+            all.append(part(&verdicts[at..], second));
+            // Without its column a redirect's target is 0.
+            let expected = verdicts.iter().enumerate().map(|(index, verdict)| match verdict {
+                Verdict::Redirect(_) if !(if index < at { first } else { second }) => Verdict::Redirect(0),
+                other => *other,
+            });
+            assert!(all.iter().eq(expected), "{at}: {all:?}");
+            assert_eq!(all.targets().len(), 5);
+        }
+        let mut none = Verdicts::from_returns(&[1, 2], false);
+        none.append(Verdicts::from_returns(&[3], false));
+        assert_eq!((none.actions(), none.targets()), (&[1, 2, 3][..], &[][..]));
     }
 
     #[test]
