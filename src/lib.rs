@@ -47,6 +47,7 @@
 //!
 //! Without any, the interpreter and the device that does nothing remain.
 
+pub mod auto;
 pub mod bench;
 pub mod control;
 pub mod devices;

@@ -1,0 +1,607 @@
+//! Auto on devices of which it is known what they cost: they run filters by the interpreter, and take the time that is
+//! written down for them on a clock of their own.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use portcullis_cache::Cache;
+use portcullis_core::device::{Done, Imported, StageTimes, SubmitError, check_submission};
+use portcullis_core::interp::Interp;
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::packet::{Action, Batch, Span, Verdicts};
+use portcullis_core::program::ProgramOptions;
+
+use super::*;
+
+/// A clock that goes on when somebody says so.
+#[derive(Debug, Default)]
+struct Simulated(AtomicU64);
+
+impl Clock for Simulated {
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+}
+
+impl Simulated {
+    fn wait_until(&self, at: u64) {
+        self.0.fetch_max(at, Ordering::Relaxed);
+    }
+
+    fn nanos(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// How a fake device filters.
+#[derive(Clone, Copy, PartialEq)]
+enum Filters {
+    /// As the reference does.
+    Rightly,
+    /// Not at all: everything passes, however much it is.
+    Not,
+}
+
+/// A device of known cost.
+struct Fake {
+    info: DeviceInfo,
+    clock: Arc<Simulated>,
+    /// Nanoseconds a batch and a packet; they may change.
+    fixed: Arc<AtomicU64>,
+    packet: Arc<AtomicU64>,
+    filters: Filters,
+    /// The most packets of a batch.
+    most: usize,
+    /// Batches after which it fails.
+    fails_after: usize,
+    loads: AtomicUsize,
+    /// Packets of each batch that came.
+    came: Arc<Mutex<Vec<usize>>>,
+    refuses: Option<&'static str>,
+}
+
+impl Fake {
+    fn new(id: &str, kind: DeviceKind, clock: &Arc<Simulated>, fixed: u64, packet: u64) -> Fake {
+        let info = DeviceInfo { id: id.into(), name: format!("{id} of a test"), kind, ..Interp::new().info().clone() };
+        Fake {
+            info,
+            clock: clock.clone(),
+            fixed: Arc::new(fixed.into()),
+            packet: Arc::new(packet.into()),
+            filters: Filters::Rightly,
+            most: usize::MAX,
+            fails_after: usize::MAX,
+            loads: AtomicUsize::new(0),
+            came: Arc::default(),
+            refuses: None,
+        }
+    }
+
+    fn cost(&self, packets: usize) -> u64 {
+        self.fixed.load(Ordering::Relaxed) + self.packet.load(Ordering::Relaxed) * packets as u64
+    }
+}
+
+struct FakeSession {
+    id: String,
+    program: Arc<Program>,
+    reference: Box<dyn Session>,
+    filters: Filters,
+    clock: Arc<Simulated>,
+    fixed: Arc<AtomicU64>,
+    packet: Arc<AtomicU64>,
+    most: usize,
+    left: usize,
+    came: Arc<Mutex<Vec<usize>>>,
+    queue: VecDeque<(Batch, u64)>,
+    busy_until: u64,
+    depth: usize,
+}
+
+impl Device for Fake {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
+        if let Some(reason) = self.refuses {
+            return Err(DeviceError::Unsupported { device: self.info.id.clone(), reason: reason.into() });
+        }
+        self.loads.fetch_add(1, Ordering::Relaxed);
+        let dispatch = Dispatch::of(&self.info, options)?;
+        Ok(dispatch.session(FakeSession {
+            id: self.info.id.clone(),
+            program: program.clone(),
+            reference: Interp::new().load(program, &LoadOptions::default())?,
+            filters: self.filters,
+            clock: self.clock.clone(),
+            fixed: self.fixed.clone(),
+            packet: self.packet.clone(),
+            most: self.most,
+            left: self.fails_after,
+            came: self.came.clone(),
+            queue: VecDeque::new(),
+            busy_until: 0,
+            depth: options.depth,
+        }))
+    }
+}
+
+impl Session for FakeSession {
+    fn import(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
+        Ok(if self.id == "gpu" { Imported::Copied } else { Imported::InPlace })
+    }
+
+    fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
+        let fits = check_submission(&self.program, &batch, self.queue.len(), self.depth);
+        let fits = fits.and_then(|()| match batch.len() > self.most {
+            true => Err(DeviceError::Refused(format!("{} takes {} packets", self.id, self.most))),
+            false => Ok(()),
+        });
+        if let Err(error) = fits {
+            return Err(SubmitError { batch: Box::new(batch), error });
+        }
+        let cost = self.fixed.load(Ordering::Relaxed) + self.packet.load(Ordering::Relaxed) * batch.len() as u64;
+        self.busy_until = self.busy_until.max(self.clock.nanos()) + cost;
+        self.came.lock().unwrap().push(batch.len());
+        self.queue.push_back((batch, self.busy_until));
+        Ok(())
+    }
+
+    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+        let Some((batch, at)) = self.queue.pop_front() else { return Ok(None) };
+        self.clock.wait_until(at);
+        self.left = self.left.wrapping_sub(1);
+        if self.left == 0 {
+            return Err(DeviceError::Failed { device: self.id.clone(), reason: "fell off the bus".into() });
+        }
+        match self.filters {
+            Filters::Rightly => self.reference.run(batch).map(Some),
+            Filters::Not => {
+                let verdicts = Verdicts::new(vec![Action::Pass as u8; batch.len()], Vec::new());
+                Ok(Some(Done { batch, verdicts, times: StageTimes::default() }))
+            }
+        }
+    }
+
+    fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
+        while let Some((batch, _)) = self.queue.pop_front() {
+            self.reference.run(batch)?;
+        }
+        self.reference.map_words(map)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.queue.len()
+    }
+
+    fn depth(&self) -> usize {
+        self.depth
+    }
+}
+
+fn program(text: &str) -> Arc<Program> {
+    let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
+    Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())))
+}
+
+/// Verdicts of every kind, changes of bytes and of lengths, by the packets' first bytes.
+const BUSY: &str = "fn xdp_filter(pkt: u32) -> u32 {
+    let kind = load_u8(pkt, 0u) % 7u;
+    store_u8(pkt, 1u, load_u8(pkt, 2u) + 1u);
+    if kind == 0u { return redirect(load_u8(pkt, 3u)); }
+    if kind == 1u { if adjust_tail(pkt, 3i) { store_u8(pkt, pkt_len(pkt) - 1u, 9u); } return XDP_TX; }
+    if kind == 2u { if adjust_head(pkt, -4i) { store_u8(pkt, 0u, 8u); } return XDP_PASS; }
+    return kind - 3u;
+}";
+
+const PLAIN: &str = "fn xdp_filter(pkt: u32) -> u32 { return select(XDP_DROP, XDP_PASS, load_u8(pkt, 0u) > 9u); }";
+
+const COUNTS: &str = "//! map m: array value=1 entries=2
+fn xdp_filter(pkt: u32) -> u32 { m_add(1u, 0u, 2u); return XDP_PASS; }";
+
+const FLOWS: &str = "fn xdp_flow(pkt: u32) -> u32 { return load_u8(pkt, 0u); }
+fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
+
+fn packets(count: usize, seed: u64) -> Vec<Vec<u8>> {
+    let mut random = seed | 1;
+    let mut next = move || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random as usize >> 16
+    };
+    (0..count).map(|_| (0..14 + next() % 90).map(|_| next() as u8).collect()).collect()
+}
+
+/// A CPU and a GPU that cross at about 20 000 packets.
+fn pair(clock: &Arc<Simulated>) -> [Fake; 2] {
+    [Fake::new("gpu", DeviceKind::DiscreteGpu, clock, 60_000, 1), Fake::new("cpu", DeviceKind::Cpu, clock, 400, 4)]
+}
+
+fn settings(clock: &Arc<Simulated>) -> Settings {
+    // Sizes up to 2,048 packets: what is simulated is the same beyond.
+    Settings { store: Store::none(), clock: clock.clone(), packets: 1 << 13, ..Settings::default() }
+}
+
+/// Fakes behind handles that stay.
+fn auto(fakes: Vec<Fake>, settings: Settings) -> (AutoDevice, Vec<Arc<Fake>>) {
+    let fakes: Vec<Arc<Fake>> = fakes.into_iter().map(Arc::new).collect();
+    let devices = fakes.iter().map(|fake| fake.clone() as Arc<dyn Device>).collect();
+    (AutoDevice::new(devices, settings), fakes)
+}
+
+/// What was seen of a batch that came back.
+fn seen(done: &Done) -> (Vec<u32>, Vec<Vec<u8>>) {
+    let verdicts = done.verdicts.iter().map(|verdict| verdict.to_return()).collect();
+    (verdicts, done.batch.packets().map(<[u8]>::to_vec).collect())
+}
+
+fn reference(program: &Arc<Program>, packets: &[Vec<u8>]) -> (Vec<u32>, Vec<Vec<u8>>) {
+    let mut session = Interp::new().load(program, &LoadOptions::default()).unwrap();
+    seen(&session.run(Batch::from_packets(packets).unwrap()).unwrap())
+}
+
+#[test]
+fn every_cut_gives_what_the_interpreter_gives() {
+    let program = program(BUSY);
+    let all = packets(1500, 77);
+    let expected = reference(&program, &all);
+    let clock = Arc::new(Simulated::default());
+    for share in [0.2f32, 0.33, 0.5, 0.71, 0.8] {
+        let ready = |fake: Fake| {
+            let session = fake.load(&program, &LoadOptions::default()).unwrap();
+            Some(Ready { id: fake.info.id.clone(), session })
+        };
+        // Costs by which the parts are of this share, whatever the number of packets.
+        let curve = |packet: f64| {
+            let points = [64u32, 65_536].map(|n| (n, packet * f64::from(n))).to_vec();
+            Some(std::array::from_fn(|_| curve::Curve::new(points.clone()).unwrap()))
+        };
+        let costs = Costs { devices: vec![curve(1.0 - f64::from(share)), curve(f64::from(share))], split: None };
+        let [second, first] = pair(&clock);
+        let came = [first.came.clone(), second.came.clone()];
+        let chooser = Chooser::always(costs, 0, 1);
+        let devices = vec![ready(first), ready(second)];
+        let mut session = AutoSession::new(&program, devices, chooser, clock.clone(), 3);
+        for make in [Batch::from_packets::<Vec<u8>>, Batch::in_frames::<Vec<u8>>] {
+            let done = session.run(make(&all).unwrap()).unwrap();
+            assert_eq!(seen(&done), expected, "{share}");
+        }
+        let [first, second] = came.map(|came| came.lock().unwrap().clone());
+        assert!(first.len() == 2 && first.iter().zip(&second).all(|(a, b)| a + b == 1500), "{first:?}, {second:?}");
+        assert!((first[0] as f32 / 1500.0 - share).abs() < 0.05, "{share}: {first:?}");
+    }
+}
+
+#[test]
+fn batches_come_back_in_order_whatever_their_sizes() {
+    for (cpu_dispatch, depth) in [(None, 3), (None, 1), (Some(Dispatch::Inline), 4)] {
+        let clock = Arc::new(Simulated::default());
+        // Crossing at 100 packets, so that the interpreter has little to do.
+        let fakes = |filters| {
+            let mut fakes = pair(&clock);
+            fakes[0].fixed = Arc::new(700.into());
+            fakes.iter_mut().for_each(|fake| fake.filters = filters);
+            Vec::from(fakes)
+        };
+        let program = program(BUSY);
+        let options = LoadOptions { depth, ..LoadOptions::default() };
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::at(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap());
+        let settings = Settings { store, cpu_dispatch, ..settings(&clock) };
+        auto(fakes(Filters::Not), settings.clone()).0.load(&program, &options).unwrap();
+        let (device, fakes) = auto(fakes(Filters::Rightly), settings);
+        let mut session = device.load(&program, &options).unwrap();
+        assert_eq!((session.depth(), session.in_flight()), (depth, 0));
+        let before: Vec<usize> = fakes.iter().map(|fake| fake.came.lock().unwrap().len()).collect();
+        let mut sent = VecDeque::new();
+        let complete = |session: &mut dyn Session, sent: &mut VecDeque<Vec<Vec<u8>>>| {
+            let done = session.complete().unwrap().unwrap();
+            assert_eq!(seen(&done), reference(&program, &sent.pop_front().unwrap()));
+        };
+        for round in 0..120usize {
+            let packets = packets([5, 300, 90, 700, 0, 40, 1][round % 7], round as u64);
+            while session.in_flight() == session.depth() {
+                complete(&mut *session, &mut sent);
+            }
+            session.submit(Batch::from_packets(&packets).unwrap()).unwrap();
+            sent.push_back(packets);
+            assert_eq!(session.in_flight(), sent.len());
+        }
+        if depth > 1 {
+            let batch = || Batch::from_packets(&packets(3, 5)).unwrap();
+            while session.in_flight() < depth {
+                session.submit(batch()).unwrap();
+                sent.push_back(packets(3, 5));
+            }
+            let refused = session.submit(batch()).unwrap_err();
+            assert_eq!(refused.batch.len(), 3);
+        }
+        while !sent.is_empty() {
+            complete(&mut *session, &mut sent);
+        }
+        assert!(session.complete().unwrap().is_none());
+        for (fake, before) in fakes.iter().zip(before) {
+            assert!(fake.came.lock().unwrap().len() > before + 10, "{} got its batches", fake.info.id);
+        }
+    }
+}
+
+/// Nanoseconds a batch, several in flight.
+fn throughput(session: &mut dyn Session, clock: &Simulated, batch: &mut Vec<Batch>, rounds: usize) -> f64 {
+    let begun = clock.nanos();
+    for _ in 0..rounds {
+        if session.in_flight() == session.depth() || batch.is_empty() {
+            batch.push(session.complete().unwrap().unwrap().batch);
+        }
+        session.submit(batch.pop().unwrap()).unwrap();
+    }
+    while let Some(done) = session.complete().unwrap() {
+        batch.push(done.batch);
+    }
+    (clock.nanos() - begun) as f64 / rounds as f64
+}
+
+#[test]
+fn it_is_never_below_nine_tenths_of_the_best_device() {
+    // (fixed, packet) of a GPU and a CPU.
+    for (gpu, cpu) in
+        [((60_000, 1), (400, 4)), ((20_000, 5), (300, 4)), ((900, 2), (4000, 8)), ((200_000, 1), (500, 30))]
+    {
+        let clock = Arc::new(Simulated::default());
+        let mut fakes = pair(&clock);
+        for (fake, (fixed, packet)) in fakes.iter_mut().zip([gpu, cpu]) {
+            (fake.fixed, fake.packet, fake.filters) = (Arc::new(fixed.into()), Arc::new(packet.into()), Filters::Not);
+        }
+        let (device, fakes) = auto(fakes.into(), settings(&clock));
+        let program = program(PLAIN);
+        let mut session = device.load(&program, &LoadOptions::default()).unwrap();
+        for order in 6..18 {
+            for size in [1usize << order, (1 << order) + (1 << order) / 2] {
+                let all = vec![[7u8; 60]; size];
+                let mut batches: Vec<_> = (0..3).map(|_| Batch::from_packets(&all).unwrap()).collect();
+                let taken = throughput(&mut *session, &clock, &mut batches, 400);
+                let best = fakes.iter().map(|fake| fake.cost(size)).min().unwrap() as f64;
+                assert!(best / taken >= 0.9, "{gpu:?}, {cpu:?}: {size} packets: {taken} ns, the best is {best}");
+            }
+        }
+    }
+}
+
+#[test]
+fn two_devices_are_faster_than_one_with_large_batches() {
+    let clock = Arc::new(Simulated::default());
+    let [mut gpu, mut cpu] = pair(&clock);
+    (gpu.filters, cpu.filters) = (Filters::Not, Filters::Not);
+    (gpu.fixed, gpu.packet, cpu.packet) = (Arc::new(1000.into()), Arc::new(3.into()), Arc::new(3.into()));
+    let (device, fakes) = auto(vec![gpu, cpu], settings(&clock));
+    let mut session = device.load(&program(PLAIN), &LoadOptions::default()).unwrap();
+    let (costs, origin) = device.costs().unwrap();
+    let split = costs.split.expect("they do not slow each other");
+    assert_eq!((origin, split.first, split.second), (Origin::Measured, 1, 0));
+    let all = vec![[7u8; 60]; 200_000];
+    let mut batches: Vec<_> = (0..3).map(|_| Batch::from_packets(&all).unwrap()).collect();
+    let taken = throughput(&mut *session, &clock, &mut batches, 50);
+    // 400 + 3 x = 1000 + 3 (n - x), and all rounds but the first ones are as long as either part.
+    let n = all.len() as f64;
+    let by_hand = 400.0 + 3.0 * (n + 200.0) / 2.0;
+    assert!(taken < by_hand * 1.05, "{taken}, by hand {by_hand}; alone {}", fakes[1].cost(all.len()));
+    // The first size at which that takes less than 0.9 of what the better one takes alone, of those that are measured:
+    // 400 + 1.5 (n + 200) < 0.9 (400 + 3 n) from 283 packets on; and (n + 200) / 2 of n is the processor's part, at 1024 60 %.
+    let text = device.explain().unwrap().to_string();
+    assert!(text.contains("from 1024 packets on: cpu 60 % + gpu 40 %"), "{text}");
+}
+
+#[test]
+fn crossovers_are_where_arithmetic_has_them() {
+    let clock = Arc::new(Simulated::default());
+    let [mut gpu, mut cpu] = pair(&clock);
+    (gpu.filters, cpu.filters) = (Filters::Not, Filters::Not);
+    let (device, _) = auto(vec![gpu, cpu], settings(&clock));
+    device.load(&program(PLAIN), &LoadOptions::default()).unwrap();
+    let (costs, _) = device.costs().unwrap();
+    let alone = Costs { split: None, ..costs };
+    let crossovers = Explanation::crossovers(&alone, 0);
+    let plans: Vec<_> = crossovers.iter().map(|(_, plan)| *plan).collect();
+    assert_eq!(plans, [Plan::One(1), Plan::One(0)]);
+    // 400 + 4 n = 60 000 + n.
+    let by_hand = 59_600.0 / 3.0;
+    assert!((crossovers[1].0 as f64 / by_hand - 1.0).abs() < 0.1, "{crossovers:?}, by hand {by_hand}");
+}
+
+#[test]
+fn filters_that_remember_stay_on_one_device() {
+    for (text, expected, where_to) in [(COUNTS, 1000, 1), (COUNTS, 100_000, 0), (FLOWS, 1000, 1), (FLOWS, 100_000, 0)] {
+        let clock = Arc::new(Simulated::default());
+        let mut measured = pair(&clock);
+        measured.iter_mut().for_each(|fake| fake.filters = Filters::Not);
+        // What it costs is known from devices that do not filter, as the interpreter is slow.
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::at(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap());
+        let with = |measure| Settings { store: store.clone(), measure, expected, ..settings(&clock) };
+        let program = program(text);
+        auto(measured.into(), with(Measure::First)).0.load(&program, &LoadOptions::default()).unwrap();
+
+        let (device, fakes) = auto(pair(&clock).into(), with(Measure::Never));
+        let mut session = device.load(&program, &LoadOptions::default()).unwrap();
+        assert_eq!(device.costs().unwrap().1, Origin::Kept);
+        let sizes = [3usize, 900, 40, 2000];
+        for size in sizes {
+            session.run(Batch::from_packets(&vec![[7u8; 60]; size]).unwrap()).unwrap();
+        }
+        let came: Vec<usize> = fakes.iter().map(|fake| fake.came.lock().unwrap().len()).collect();
+        assert_eq!((came[where_to], came[1 - where_to]), (4, 0), "{text}");
+        if text == COUNTS {
+            let words = session.map_words(0).unwrap();
+            assert_eq!(words.last(), Some(&(2 * sizes.iter().sum::<usize>() as u32)));
+        }
+        assert!(device.explain().unwrap().to_string().contains("state is in one place"));
+    }
+}
+
+#[test]
+fn it_is_measured_once_and_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().join("auto");
+    let store = Store::at(Cache::at(&at, 1 << 20).unwrap());
+    let clock = Arc::new(Simulated::default());
+    let with = |measure| Settings { store: store.clone(), measure, ..settings(&clock) };
+    let fakes = || {
+        let mut fakes = pair(&clock);
+        fakes.iter_mut().for_each(|fake| fake.filters = Filters::Not);
+        Vec::from(fakes)
+    };
+    let came = |fakes: &[Arc<Fake>]| fakes.iter().map(|fake| fake.came.lock().unwrap().len()).sum::<usize>();
+    let (one, other) = (program(PLAIN), program("fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }"));
+    let options = LoadOptions::default();
+
+    // Nobody may measure: it is as it was before there were calibrations.
+    let (device, tested) = auto(fakes(), with(Measure::Never));
+    device.load(&one, &options).unwrap();
+    assert_eq!((came(&tested), device.costs()), (0, None));
+    assert_eq!([0, 1].map(|at| tested[at].loads.load(Ordering::Relaxed)), [1, 0], "the GPU");
+    assert!(device.explain().unwrap().to_string().contains("calibration: none"));
+
+    let (device, tested) = auto(fakes(), with(Measure::First));
+    device.load(&one, &options).unwrap();
+    let measured = came(&tested);
+    assert!(measured > 0 && device.take_notes().is_empty());
+    device.load(&one, &options).unwrap();
+    // By now packets may be under way.
+    device.load(&other, &options).unwrap();
+    assert_eq!((came(&tested), device.costs()), (measured, None));
+
+    let (device, tested) = auto(fakes(), with(Measure::First));
+    device.load(&one, &options).unwrap();
+    assert_eq!((came(&tested), device.costs().unwrap().1), (0, Origin::Kept));
+    assert!(device.explain().unwrap().to_string().contains("kept by an earlier run"));
+
+    // A new driver.
+    let mut changed = fakes();
+    changed[0].info.driver = "2".into();
+    let (device, tested) = auto(changed, with(Measure::First));
+    device.load(&one, &options).unwrap();
+    assert!(came(&tested) > 0);
+
+    // Files that are damaged are measured anew, and said to be.
+    for file in std::fs::read_dir(&at).unwrap() {
+        std::fs::write(file.unwrap().path(), "nothing").unwrap();
+    }
+    let (device, tested) = auto(fakes(), with(Measure::First));
+    device.load(&one, &options).unwrap();
+    let notes = device.take_notes();
+    assert!(came(&tested) > 0 && notes.len() == 1, "{notes:?}");
+    assert!(notes[0].starts_with("a calibration is not used: ") && notes[0].contains("damaged"), "{notes:?}");
+
+    let (device, tested) = auto(fakes(), with(Measure::Anew));
+    device.load(&one, &options).unwrap();
+    assert!(came(&tested) > 0);
+    let (device, _) = auto(fakes(), settings(&clock));
+    device.load(&one, &options).unwrap();
+    assert_eq!(device.take_notes(), ["the calibration is not kept: calibrations are not kept"]);
+}
+
+#[test]
+fn measuring_ends_in_time() {
+    // A millisecond a packet: a batch of 64 is more than all there is time for.
+    for packet in [1_000_000, 30_000, 1000, 1] {
+        let clock = Arc::new(Simulated::default());
+        let mut cpu = Fake::new("cpu", DeviceKind::Cpu, &clock, 400, packet);
+        cpu.filters = Filters::Not;
+        let (device, _) = auto(vec![cpu], settings(&clock));
+        device.load(&program(PLAIN), &LoadOptions::default()).unwrap();
+        let (costs, _) = device.costs().unwrap();
+        let curves = costs.devices[0].as_ref().unwrap();
+        // One round of the smallest size, and the one before it that is not timed, of each class.
+        let least = 2 * 8 * 64 * packet * 3;
+        let most = measure::BUDGET.as_nanos() as u64 * 5 / 4 + least;
+        assert!(clock.nanos() <= most, "{packet}: {} ns, at most {most}", clock.nanos());
+        for curve in curves {
+            let error = curve.at(64) / (400.0 + 64.0 * packet as f64) - 1.0;
+            assert!(error.abs() < 0.05, "{packet}: {error}");
+        }
+    }
+}
+
+#[test]
+fn devices_that_fail_are_named_and_others_left_in_use() {
+    let options = LoadOptions::default();
+    let program = program(PLAIN);
+    // It cannot run the filter.
+    let clock = Arc::new(Simulated::default());
+    let mut fakes = pair(&clock);
+    fakes.iter_mut().for_each(|fake| fake.filters = Filters::Not);
+    fakes[0].refuses = Some("it has no arithmetic");
+    let (device, _) = auto(fakes.into(), settings(&clock));
+    let mut session = device.load(&program, &options).unwrap();
+    session.run(Batch::from_packets(&[[0; 60]]).unwrap()).unwrap();
+    let notes = device.take_notes();
+    assert!(notes[0].contains("gpu cannot run this filter: it has no arithmetic"), "{notes:?}");
+    assert!(device.explain().unwrap().to_string().contains("left out: gpu cannot run this filter"));
+
+    // None can.
+    let mut fakes = pair(&clock);
+    fakes.iter_mut().for_each(|fake| fake.refuses = Some("not today"));
+    let (device, _) = auto(fakes.into(), settings(&clock));
+    let error = device.load(&program, &options).err().unwrap().to_string();
+    assert!(error.contains("gpu cannot run this filter: not today; cpu cannot run"), "{error}");
+
+    // One is lost while it is measured.
+    let mut fakes = pair(&clock);
+    fakes.iter_mut().for_each(|fake| fake.filters = Filters::Not);
+    fakes[0].fails_after = 20;
+    let (device, _) = auto(fakes.into(), settings(&clock));
+    device.load(&program, &options).unwrap();
+    let notes = device.take_notes();
+    assert!(notes[0].contains("gpu: fell off the bus"), "{notes:?}");
+
+    // One is lost later: that is an error with its name, and nothing is hidden.
+    let points = |packet: f64| [64u32, 4096].map(|n| (n, packet * f64::from(n))).to_vec();
+    let curves = |packet| Some(std::array::from_fn(|_| curve::Curve::new(points(packet)).unwrap()));
+    let costs = Costs { devices: vec![curves(1.0), curves(1.2)], split: None };
+    let [mut gpu, cpu] = pair(&clock);
+    gpu.fails_after = 1;
+    let ready = |fake: Fake| Some(Ready { id: fake.info.id.clone(), session: fake.load(&program, &options).unwrap() });
+    let devices = vec![ready(gpu), ready(cpu)];
+    let mut session = AutoSession::new(&program, devices, Chooser::new(costs, vec![true; 2]), clock.clone(), 3);
+    session.submit(Batch::from_packets(&[[0; 60]]).unwrap()).unwrap();
+    assert_eq!(session.complete().unwrap_err().to_string(), "gpu: fell off the bus");
+}
+
+#[test]
+fn what_is_too_much_for_one_goes_to_another() {
+    let clock = Arc::new(Simulated::default());
+    let program = program(BUSY);
+    let points = |packet: f64| [64u32, 4096].map(|n| (n, packet * f64::from(n))).to_vec();
+    let curves = |packet| Some(std::array::from_fn(|_| curve::Curve::new(points(packet)).unwrap()));
+    let costs = Costs { devices: vec![curves(1.0), curves(1.2)], split: None };
+    let [mut gpu, cpu] = pair(&clock);
+    gpu.most = 100;
+    let came = cpu.came.clone();
+    let ready = |fake: Fake| {
+        let session = fake.load(&program, &LoadOptions::default()).unwrap();
+        Some(Ready { id: fake.info.id.clone(), session })
+    };
+    let devices = vec![ready(gpu), ready(cpu)];
+    let mut session = AutoSession::new(&program, devices, Chooser::new(costs, vec![true; 2]), clock.clone(), 3);
+    assert_eq!(session.import(Batch::from_packets(&[[0; 60]]).unwrap().span()).unwrap(), Imported::Copied);
+    let (few, many) = (packets(50, 3), packets(150, 4));
+    session.submit(Batch::from_packets(&few).unwrap()).unwrap();
+    session.submit(Batch::from_packets(&many).unwrap()).unwrap();
+    assert_eq!(seen(&session.complete().unwrap().unwrap()), reference(&program, &few));
+    assert_eq!(seen(&session.complete().unwrap().unwrap()), reference(&program, &many));
+    assert_eq!(*came.lock().unwrap(), [150]);
+    // What no device takes comes back as it was.
+    let mut without_room = Batch::from_packets(&few).unwrap();
+    let moved: Vec<_> = without_room
+        .descriptors()
+        .iter()
+        .map(|d| portcullis_core::packet::Descriptor { length: d.length + 1, ..*d })
+        .collect();
+    without_room.resize(moved).unwrap();
+    let refused = session.submit(without_room).unwrap_err();
+    assert_eq!((refused.batch.len(), session.in_flight()), (50, 0));
+    assert!(refused.to_string().contains("the packets have no room"), "{refused}");
+}
