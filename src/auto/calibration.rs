@@ -30,7 +30,8 @@ impl Key {
         let method = options.dispatch.map_or("any", |method| method.name());
         let work = options.work.unwrap_or_default().as_nanos();
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "processors {processors} threads {threads} depth {} {method} {work}", options.depth);
+        let (depth, transfer) = (options.depth, options.transfer);
+        let _ = writeln!(text, "processors {processors} threads {threads} depth {depth} {method} {transfer} {work}");
         for info in candidates {
             let _ = writeln!(text, "device {} | {} | {}", info.id, info.name, info.driver);
         }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portcullis_core::device::{
-    DeviceError, Done, Imported, Session, SubmitError, check_batch, check_host, check_map, check_map_words,
+    self, DeviceError, Done, Imported, Session, Stages, SubmitError, check_batch, check_host, check_map,
+    check_map_words,
 };
 use portcullis_core::packet::{Batch, Span};
 use portcullis_core::program::Program;
@@ -344,6 +345,19 @@ impl Session for AutoSession {
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
         check_map_words(&self.program, map, at, words.len())
+    }
+
+    /// Those of all devices; a batch that was cut in two counts as two.
+    fn stages(&self) -> Option<Stages> {
+        let mut sum = Stages::default();
+        for ready in self.devices.iter().flatten() {
+            sum += ready.session.stages()?;
+        }
+        Some(sum)
+    }
+
+    fn plan(&self) -> Option<device::Plan> {
+        self.devices.iter().flatten().find_map(|ready| ready.session.plan())
     }
 
     fn in_flight(&self) -> usize {
