@@ -2,7 +2,9 @@
 //!
 //! What a run measures itself is judged here; for what other benchmarks measure, the bar names their command.
 
+use super::number::digits;
 use super::results::{Bar, Cell, Device, Measured, Outcome, Results};
+use super::seeds::{Row, Source, Table};
 
 /// Every bar, in the order of the design.
 pub fn judge(results: &Results) -> Vec<Bar> {
@@ -11,6 +13,7 @@ pub fn judge(results: &Results) -> Vec<Bar> {
     bars.extend(gpus(results));
     bars.extend(software(results));
     bars.extend(auto(results));
+    bars.extend(seeds(results));
     bars.extend(ELSEWHERE_LAST.map(elsewhere));
     bars
 }
@@ -218,6 +221,48 @@ fn auto(results: &Results) -> Option<Bar> {
     })
 }
 
+/// XDP-on-GPU's two main workloads: ours from raw packets against its way on the same device, and on a GPU against what it
+/// publishes for ten million packets.
+fn seeds(results: &Results) -> Vec<Bar> {
+    let tables = || results.seeds.iter().filter(|t| matches!(t.title.as_str(), "simple filter" | "hash load balancer"));
+    let mut bars = Vec::new();
+    for device in &results.devices {
+        let of = |table: &Table, source| -> Option<(usize, f64)> {
+            let is_its = |row: &&Row| row.source == source && row.side.split(',').next() == Some(device.id.as_str());
+            let row = table.rows.iter().find(is_its)?;
+            row.cells.iter().enumerate().rev().find_map(|(column, cell)| Some((column, cell.mpps()?)))
+        };
+        let is_gpu = device.kind.contains("GPU") && !device.kind.contains("software");
+        for table in tables() {
+            let Some((column, ours)) = of(table, Source::Ours) else { continue };
+            let packets = table.columns[column];
+            let bar = |against: &str, least: f64, theirs: f64| Bar {
+                what: format!("{}, end to end, {}, {} packets", device.id, table.title, digits(packets as f64)),
+                against: against.to_owned(),
+                bar: format!("≥ {least}"),
+                measured: Some(digits(ours / theirs)),
+                met: Some(ours / theirs >= least),
+                command: command(results),
+                note: None,
+            };
+            let here = of(table, Source::LikeForLike).filter(|(at, _)| *at == column);
+            if let Some((_, theirs)) = here.filter(|_| !is_gpu) {
+                bars.push(bar("XDP-on-GPU’s way on the same device, same run", 3.0, theirs));
+            }
+            if is_gpu && packets == 10_000_000 {
+                bars.push(bar("XDP-on-GPU, published: 1,068 Mpps", 4.0, 1068.0));
+                if let Some((_, theirs)) = here {
+                    let its = bar("XDP-on-GPU, published: 1,068 Mpps", 1.0, 1068.0);
+                    let what = format!("{}, XDP-on-GPU’s way, {}, 10,000,000 packets", device.id, table.title);
+                    let (measured, met) = (Some(digits(theirs / 1068.0)), Some(theirs >= 1068.0));
+                    bars.push(Bar { what, measured, met, ..its });
+                }
+            }
+        }
+    }
+    bars
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -314,5 +359,47 @@ mod tests {
         // A second of the same is another measurement.
         add(&mut bars, vec![measured.clone()]);
         assert_eq!(bars.len(), count + 2);
+    }
+
+    #[test]
+    fn ours_is_held_to_their_way_in_the_column_that_both_have() {
+        use crate::bench::seeds::Cell;
+        let mut results = fixture::full();
+        let processor = results.devices.iter().find(|d| !d.kind.contains("GPU")).expect("there is one").id.clone();
+        let cell = |mpps: Option<f64>| match mpps {
+            Some(mpps) => Cell::Measured {
+                packets: 1000,
+                median_ns: 1e6 / mpps,
+                low_ns: 1e6 / mpps,
+                high_ns: 1e6 / mpps,
+                samples: 9,
+            },
+            None => Cell::None { reason: None },
+        };
+        let row = |source, side: String, cells: [Option<f64>; 2]| Row {
+            of: String::new(),
+            side,
+            source,
+            cells: cells.map(cell).to_vec(),
+        };
+        let mut seeds = |theirs: [Option<f64>; 2], ours: [Option<f64>; 2]| {
+            results.seeds = vec![Table {
+                title: "simple filter".into(),
+                note: String::new(),
+                across: "packets".into(),
+                columns: vec![100, 1000],
+                rows: vec![
+                    row(Source::LikeForLike, format!("{processor}, pinned"), theirs),
+                    row(Source::Ours, processor.clone(), ours),
+                ],
+            }];
+            super::seeds(&results).into_iter().map(|bar| (bar.measured, bar.met)).collect::<Vec<_>>()
+        };
+        let found = |measured: &str, met| vec![(Some(measured.to_owned()), Some(met))];
+        assert_eq!(seeds([Some(100.0), Some(50.0)], [Some(1.0), Some(151.0)]), found("3.02", true));
+        assert_eq!(seeds([Some(1.0), Some(50.0)], [Some(100.0), Some(149.0)]), found("2.98", false));
+        // What was not measured in the same column is no rival.
+        assert_eq!(seeds([Some(1.0), None], [Some(100.0), Some(149.0)]), []);
+        assert_eq!(seeds([Some(1.0), Some(2.0)], [None, None]), []);
     }
 }
