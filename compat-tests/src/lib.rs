@@ -9,6 +9,7 @@
 //! - [`generator`]: random filters that are valid, and packets for them;
 //! - [`operators`], [`floating_point`]: filters that compute with everything there is to compute with;
 //! - [`c_programs`], [`cl_programs`]: random filters in OpenCL C, which mean the same in plain C, or in OpenCL C alone;
+//! - [`lanes`]: the form in which the CPU takes several packets at a time, executed apart from its code;
 //! - [`witness`]: other compilers of the same texts;
 //! - [`host`]: the C writer's source, compiled for this machine, as a device;
 //! - [`oclgrind`]: the same, run by Oclgrind, which sees races and accesses out of bounds;
@@ -25,6 +26,7 @@ pub mod generator;
 pub mod harness;
 pub mod host;
 pub mod interleavings;
+pub mod lanes;
 pub mod launches;
 pub mod layouts;
 pub mod models;

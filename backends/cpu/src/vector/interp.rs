@@ -25,6 +25,8 @@ pub struct Outcome {
     pub verdict: u32,
     /// The packet as the filter left it.
     pub packet: Vec<u8>,
+    /// Where it begins, in bytes from where it began.
+    pub start: i32,
 }
 
 /// A packet, and what is known beside its bytes.
@@ -80,10 +82,10 @@ pub(super) fn run<const N: usize>(
                 Some((start, length)) => (start[lane] as i32, length[lane] as usize),
                 None => (0, packets[lane].0.len()),
             };
-            let start = i64::from(start) + AROUND as i64;
-            let packet = usize::try_from(start).ok().and_then(|start| memory.get(start..start.checked_add(length)?));
+            let at = i64::from(start) + AROUND as i64;
+            let packet = usize::try_from(at).ok().and_then(|at| memory.get(at..at.checked_add(length)?));
             let packet = packet.ok_or_else(|| Fault(format!("a packet that ends up at {start}, {length} long")))?;
-            Ok(Outcome { verdict: verdicts[lane], packet: packet.to_vec() })
+            Ok(Outcome { verdict: verdicts[lane], packet: packet.to_vec(), start })
         })
         .collect()
 }

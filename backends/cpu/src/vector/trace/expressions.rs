@@ -123,7 +123,7 @@ impl<'a> Trace<'a> {
                 self.load_place(place, &inner)?
             }
             Expression::Unary { op, expr } => {
-                self.leaf(frame, expr)?;
+                kind_of(self.leaf(frame, expr)?)?;
                 let values = self.value(frame, expr)?;
                 values.into_iter().map(|v| self.unary(op, v)).collect()
             }

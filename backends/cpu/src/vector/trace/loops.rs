@@ -175,7 +175,9 @@ impl<'a> Trace<'a> {
         };
         for (slot, (now, then)) in self.state.iter().zip(&before).enumerate() {
             if now != then && !slots.contains(&slot) {
-                return Err(Unsupported("a loop that assigns what nobody saw it assign".into()));
+                return Err(Unsupported(
+                    "a loop that assigns what nobody saw it assign, which is a fault of Portcullis".into(),
+                ));
             }
         }
 

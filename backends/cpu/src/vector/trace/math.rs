@@ -2,6 +2,7 @@
 
 use naga::{BinaryOperator as Bo, MathFunction as Mf, ScalarKind};
 
+use super::places::kind_of;
 use super::{Result, Trace};
 use crate::compile::Unsupported;
 use crate::compile::types::Leaf;
@@ -10,6 +11,7 @@ use crate::vector::dag::{Binary, Compare, Node, Unary};
 impl Trace<'_> {
     /// A built-in function; `leaf` is its first argument's scalar type.
     pub(super) fn math(&mut self, fun: Mf, leaf: Leaf, arguments: &[Vec<Node>]) -> Result<Vec<Node>> {
+        kind_of(leaf)?;
         let a = &arguments[0];
         match fun {
             Mf::Dot => return Ok(vec![self.dot(leaf, a, &arguments[1])?]),

@@ -72,9 +72,6 @@ pub(crate) fn trace(program: &Program) -> Result<Lanes> {
     if program.has_flows() {
         return Err(Unsupported("packets of a flow in their order".into()));
     }
-    if facts.uses_float {
-        return Err(Unsupported("floating point".into()));
-    }
     let lowering = Lowering { int64: facts.uses_int64, ..Lowering::NONE };
     let lowered = lower(program, lowering).map_err(|error| Unsupported(error.to_string()))?;
     let code = Code {

@@ -46,6 +46,7 @@ pub(super) fn kind_of(leaf: Leaf) -> Result<Kind> {
     match (leaf.0.kind, leaf.0.width) {
         (ScalarKind::Bool, _) => Ok(Kind::Mask),
         (ScalarKind::Uint | ScalarKind::Sint, 4) => Ok(Kind::Word),
+        (ScalarKind::Float, _) => Err(Unsupported("floating point".into())),
         (kind, width) => Err(Unsupported(format!("{kind:?} numbers of {width} bytes"))),
     }
 }
@@ -313,6 +314,7 @@ pub(super) fn number(literal: Literal) -> Result<u32> {
         Literal::U32(v) => v,
         Literal::I32(v) => v as u32,
         Literal::Bool(v) => v.into(),
+        Literal::F32(_) | Literal::F64(_) => return Err(Unsupported("floating point".into())),
         other => return Err(Unsupported(format!("the literal {other:?}"))),
     })
 }

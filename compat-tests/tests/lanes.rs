@@ -1,0 +1,154 @@
+//! Filters as the CPU takes several packets at a time ([`lanes`]): which fit that form, and that they mean there what
+//! the reference says.
+
+use std::sync::Arc;
+
+use portcullis_compat_tests::corpora::{self, Corpus};
+use portcullis_compat_tests::generator::{self, Config, Maps};
+use portcullis_compat_tests::harness::{Case, What};
+use portcullis_compat_tests::lanes::Lanes;
+use portcullis_compat_tests::traffic::{Spec, traffic};
+use portcullis_compat_tests::{operators, stock, texts, with_maps};
+use portcullis_core::device::{Device, DeviceError};
+use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_cpu::vector::Traced;
+
+/// Name, with its ending, and program of every stock filter.
+fn stock_filters() -> Vec<(String, Arc<Program>)> {
+    let mut all = Vec::new();
+    for &(name, text) in stock::FILTERS.iter().chain(stock::STATEFUL) {
+        let name = format!("{name}.wgsl");
+        all.push((name.clone(), texts::in_wgsl(&name, text)));
+    }
+    for &(name, text) in stock::FILTERS_IN_C.iter().chain(stock::STATEFUL_IN_C) {
+        let name = format!("{name}.cl");
+        all.push((name.clone(), texts::in_opencl_c(&name, text)));
+    }
+    all
+}
+
+/// Those that do not fit: packets of a flow in their order cannot go side by side.
+const APART: [&str; 4] = ["conntrack_fw", "policer", "syn_flood", "token_bucket"];
+
+#[test]
+fn stock_filters_fit_but_for_those_with_flows() {
+    let mut apart = Vec::new();
+    for (name, program) in stock_filters() {
+        match Traced::of(&program) {
+            Ok(traced) => println!("{name:22} {:5} operations", traced.operations()),
+            Err(reason) => {
+                println!("{name:22} does not fit: {reason}");
+                assert!(program.has_flows(), "{name}: {reason}");
+                apart.push(name);
+            }
+        }
+    }
+    let expected: Vec<String> =
+        APART.iter().flat_map(|name| ["cl", "wgsl"].map(|ending| format!("{name}.{ending}"))).collect();
+    apart.sort();
+    assert_eq!(apart, expected);
+}
+
+/// Compares a filter without maps, in groups that are full and in others.
+fn compare(name: &str, program: &Arc<Program>, corpus: &Corpus) {
+    let case = Case::new(program.clone(), corpus.packets.clone());
+    case.compare(&Lanes::new(), &[1003]).unwrap_or_else(|m| panic!("{name} over {}: {m}", corpus.name));
+}
+
+fn corpora() -> [Corpus; 2] {
+    let mut synthetic = corpora::synthetic();
+    // One in five, of every length.
+    synthetic.packets = synthetic.packets.into_iter().step_by(5).collect();
+    [corpora::hostile(), synthetic]
+}
+
+#[test]
+fn stock_filters_mean_the_same() {
+    let corpora = corpora();
+    let packets: Vec<Vec<u8>> = traffic(&Spec::default()).into_iter().map(|packet| packet.bytes).take(1200).collect();
+    let device: Arc<dyn Device> = Arc::new(Lanes::new());
+    for (name, program) in stock_filters() {
+        if program.has_flows() {
+            continue;
+        }
+        if program.maps().is_empty() {
+            corpora.iter().for_each(|corpus| compare(&name, &program, corpus));
+        } else {
+            with_maps::check(&device, &program, Maps::OneByOne, &packets);
+            with_maps::check(&device, &program, Maps::OneByOne, &corpora[0].packets);
+        }
+    }
+}
+
+#[test]
+fn hand_written_filters_mean_the_same() {
+    let corpora = corpora();
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/filters");
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder).unwrap_or_else(|e| panic!("{folder}: {e}")) {
+        let path = entry.unwrap_or_else(|e| panic!("{folder}: {e}")).path();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let program = texts::in_opencl_c(&name, &text);
+        if program.facts().uses_float {
+            // Outside the promise of identical results.
+            assert_eq!(Traced::of(&program).err().as_deref(), Some("floating point"), "{name}");
+            println!("{name} does not fit: floating point");
+            continue;
+        }
+        corpora.iter().for_each(|corpus| compare(&name, &program, corpus));
+        count += 1;
+    }
+    assert!(count >= 5, "{count} filters");
+}
+
+#[test]
+fn operators_mean_the_same() {
+    let device: Arc<dyn Device> = Arc::new(Lanes::new());
+    operators::check(&device, &operators::cases(&operators::TYPES));
+}
+
+/// So little that some filters run out of it.
+const FUEL: u32 = 300;
+
+const FILTERS: u64 = 150;
+
+#[test]
+fn random_filters_mean_the_same() {
+    let mut apart = Vec::new();
+    for seed in 0..FILTERS {
+        let filter = generator::filter(seed, &Config::varied(seed));
+        let options = ProgramOptions { parameters: filter.parameters, fuel: FUEL };
+        let program = texts::in_wgsl_with(&format!("random filter {seed}"), &filter.text, &options);
+        let packets = generator::packets(seed, 43);
+        match Case::new(program, packets).compare(&Lanes::new(), &[43, 7]) {
+            Ok(()) => {}
+            Err(mismatch) => match mismatch.what {
+                What::Device(DeviceError::Unsupported { ref reason, .. }) => apart.push(format!("{seed}: {reason}")),
+                _ => panic!("seed {seed}: {mismatch}"),
+            },
+        }
+    }
+    println!("{} of {FILTERS} random filters do not fit\n{}", apart.len(), apart.join("\n"));
+    assert!(apart.len() * 10 <= FILTERS as usize, "{}", apart.join("\n"));
+}
+
+#[test]
+fn random_filters_with_maps_mean_the_same() {
+    let device: Arc<dyn Device> = Arc::new(Lanes::new());
+    let (mut fit, mut apart) = (0, Vec::new());
+    for seed in 0..40 {
+        let filter = generator::filter(seed, &Config { maps: Some(Maps::OneByOne), ..Config::varied(seed) });
+        let options = ProgramOptions { parameters: filter.parameters, fuel: FUEL };
+        let program = texts::in_wgsl_with(&format!("random filter {seed} with maps"), &filter.text, &options);
+        match Traced::of(&program) {
+            Ok(_) => {
+                with_maps::check(&device, &program, Maps::OneByOne, &generator::packets(seed, 60));
+                fit += 1;
+            }
+            Err(reason) => apart.push(format!("{seed}: {reason}")),
+        }
+    }
+    println!("{} random filters with maps do not fit\n{}", apart.len(), apart.join("\n"));
+    assert!(fit >= 36, "{}", apart.join("\n"));
+}
