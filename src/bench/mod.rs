@@ -5,3 +5,4 @@ mod number;
 pub mod report;
 pub mod results;
 pub mod seeds;
+pub mod statistics;

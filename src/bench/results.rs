@@ -190,11 +190,26 @@ pub struct Measured {
     pub gbps: f64,
     /// How often it was repeated.
     pub repetitions: u64,
-    /// From a batch's submission to its verdicts.
+    /// Why it was repeated no more: the interval was as narrow as wanted, or the time was used up.
+    #[serde(default)]
+    pub ended: Ended,
+    /// Packets whose verdicts, lengths and bytes were compared with the interpreter's.
+    #[serde(default)]
+    pub compared: u64,
+    /// From a batch's submission to its verdicts, with no other in flight.
     pub latency: Latency,
+    /// How many latencies were taken; of fewer than 1,000 the longest stands for p99.9.
+    #[serde(default)]
+    pub latencies: u64,
+    /// The same where batches come at a steady rate, the least load first; nothing where that was not measured.
+    #[serde(default)]
+    pub loads: Vec<Load>,
     /// Bytes over the bus for each packet, both ways; nothing where there is no bus.
     #[serde(default)]
     pub bus_bytes: Option<f64>,
+    /// Bytes copied for each packet, both ways, over a bus or not; nothing where the device works on the host's memory.
+    #[serde(default)]
+    pub copied_bytes: Option<f64>,
     /// Bytes of memory that must move for each packet.
     #[serde(default)]
     pub memory_bytes: Option<f64>,
@@ -204,6 +219,30 @@ pub struct Measured {
     /// The share of the ceiling that counts for this cell, and that ceiling's name.
     #[serde(default)]
     pub of_ceiling: Option<(f64, String)>,
+}
+
+/// Why a measurement was not repeated any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ended {
+    /// The median's interval was as narrow as wanted.
+    Narrow,
+    /// The time for it was used up.
+    #[default]
+    Time,
+    /// Somebody interrupted the run.
+    Interrupted,
+}
+
+/// Batches that come at a steady rate.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// The rate at which they come, as a share of the measured one.
+    pub offered: f64,
+    /// Millions of packets a second that were filtered then.
+    pub mpps: f64,
+    /// From when a batch was due to its verdicts.
+    pub latency: Latency,
 }
 
 /// Latencies of batches, in seconds.

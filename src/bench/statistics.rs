@@ -1,0 +1,201 @@
+//! What is made of repeated measurements. Nothing is assumed of how they are distributed: times of programs are skewed, have
+//! several modes, and now and then an interruption among them.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use super::results::{Estimate, Latency};
+
+/// The places, from 0 on, of the least and the greatest of `count` sorted samples that the median lies between with this
+/// confidence, each as likely above it as below; `None` where there are too few samples for any.
+///
+/// Of `n` samples, as many lie below the median as heads come of `n` throws of a coin: the chance that the sample at place
+/// `k` lies above it is that of `k` heads or fewer.
+pub fn median_places(count: usize, confidence: f64) -> Option<(usize, usize)> {
+    let outside = (1.0 - confidence) / 2.0;
+    let n = count as f64;
+    // In logarithms: of many samples each chance is too small for a number.
+    let mut chance = -n * std::f64::consts::LN_2;
+    let (mut sum, mut place) = (chance.exp(), None);
+    let mut k = 0;
+    while sum <= outside && k < count / 2 {
+        place = Some(k);
+        chance += ((n - k as f64) / (k as f64 + 1.0)).ln();
+        sum += chance.exp();
+        k += 1;
+    }
+    place.map(|place| (place, count - 1 - place))
+}
+
+/// The median of samples, with its interval; `None` where there are too few for one.
+pub fn median(samples: &[f64], confidence: f64) -> Option<Estimate> {
+    let (low, high) = median_places(samples.len(), confidence)?;
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    let median = if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 };
+    Some(Estimate { median, low: sorted[low], high: sorted[high] })
+}
+
+impl Estimate {
+    /// How wide the interval is, as a share of the median.
+    pub fn width(&self) -> f64 {
+        (self.high - self.low) / self.median
+    }
+
+    /// What a constant divided by this is: a rate, of a time.
+    pub fn under(&self, constant: f64) -> Estimate {
+        Estimate { median: constant / self.median, low: constant / self.high, high: constant / self.low }
+    }
+
+    /// How many times `before` this is. Where both intervals hold, so does that of the ratio: it is wider than needed.
+    pub fn ratio(&self, before: &Estimate) -> Estimate {
+        Estimate { median: self.median / before.median, low: self.low / before.high, high: self.high / before.low }
+    }
+
+    /// Whether a ratio says that something has changed: 1 is not in it.
+    pub fn is_change(&self) -> bool {
+        self.low > 1.0 || self.high < 1.0
+    }
+}
+
+/// Longer ones are taken for this.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// Latencies as they come, in bounded memory: nanoseconds to three digits.
+#[derive(Debug, Clone)]
+pub struct Latencies(Histogram<u64>);
+
+impl Latencies {
+    /// None yet.
+    pub fn new() -> Latencies {
+        // Bounds that are in order, and digits that it has.
+        Latencies(Histogram::new_with_bounds(1, LONGEST.as_nanos() as u64, 3).expect("such a histogram can be had"))
+    }
+
+    /// One more.
+    pub fn add(&mut self, latency: Duration) {
+        self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// The quantiles; of few samples the last ones are the longest that there was.
+    pub fn quantiles(&self) -> Latency {
+        let of = |quantile| self.0.value_at_quantile(quantile) as f64 / 1e9;
+        Latency { p50: of(0.5), p99: of(0.99), p999: of(0.999) }
+    }
+}
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Latencies::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_io::synth::Random;
+
+    use super::*;
+
+    /// The chance of `k` heads or fewer in `n` throws, counted out: whole numbers, by Pascal's triangle.
+    fn heads(n: usize, k: usize) -> f64 {
+        let mut row = vec![1u128];
+        for _ in 0..n {
+            let next = (0..=row.len()).map(|i| {
+                let left = if i > 0 { row[i - 1] } else { 0 };
+                left + row.get(i).copied().unwrap_or(0)
+            });
+            row = next.collect();
+        }
+        row[..=k].iter().sum::<u128>() as f64 / 2f64.powi(n as i32)
+    }
+
+    #[test]
+    fn places_are_the_closest_that_hold_the_median_often_enough() {
+        for confidence in [0.5, 0.9, 0.95, 0.99] {
+            let outside = (1.0 - confidence) / 2.0;
+            for n in 1..=100 {
+                match median_places(n, confidence) {
+                    None => assert!(heads(n, 0) > outside || n < 2, "{n} would do for {confidence}"),
+                    Some((low, high)) => {
+                        assert_eq!(low + high, n - 1);
+                        assert!(heads(n, low) <= outside + 1e-12, "{n} {confidence}: {low}");
+                        let closer = low + 1 < n / 2 && heads(n, low + 1) < outside - 1e-12;
+                        assert!(!closer, "{n} {confidence}: {low} could be closer");
+                    }
+                }
+            }
+        }
+        // Textbooks' table for 95 %: ranks 1 and 6 of 6, 2 and 9 of 10, 6 and 15 of 20; none of 5.
+        let places = |n| median_places(n, 0.95);
+        assert_eq!((places(5), places(6), places(10), places(20)), (None, Some((0, 5)), Some((1, 8)), Some((5, 14))));
+        assert_eq!(median_places(0, 0.95), None);
+        // Chances too small for numbers: about n/2 - 0.98 √n.
+        let (low, _) = median_places(1_000_000, 0.95).unwrap();
+        assert!((499_015..499_025).contains(&low), "{low}");
+    }
+
+    #[test]
+    fn intervals_hold_the_median_as_often_as_they_say() {
+        // Skewed as times are: the square of what is uniform, whose median is a quarter.
+        let mut random = Random::new(9, 0);
+        for n in [6, 11, 30, 101] {
+            let mut held = 0;
+            for _ in 0..2_000 {
+                let samples: Vec<f64> = (0..n).map(|_| (f64::from(random.u32()) / 2f64.powi(32)).powi(2)).collect();
+                let Estimate { median, low, high } = median(&samples, 0.95).unwrap();
+                assert!(low <= median && median <= high);
+                held += u32::from(low <= 0.25 && 0.25 <= high);
+            }
+            // Of 2,000 tries at 95 % or a little more, five standard deviations below.
+            assert!(held > 1_850, "{n}: {held} of 2000");
+        }
+    }
+
+    #[test]
+    fn medians_are_the_middle() {
+        let of = |samples: &[f64]| median(samples, 0.5).unwrap().median;
+        assert_eq!(of(&[9.0, 1.0, 5.0]), 5.0);
+        assert_eq!(of(&[4.0, 9.0, 1.0, 6.0]), 5.0);
+        assert_eq!(median(&[], 0.5), None);
+        assert_eq!(median(&[1.0], 0.95), None);
+    }
+
+    #[test]
+    fn ratios_that_could_be_one_are_no_change() {
+        let of = |low: f64, high: f64| Estimate { median: (low + high) / 2.0, low, high };
+        let ratio = of(11.0, 13.0).ratio(&of(9.0, 10.0));
+        assert_eq!((ratio.low, ratio.high), (1.1, 13.0 / 9.0));
+        assert!(ratio.is_change() && of(9.0, 10.0).ratio(&of(11.0, 13.0)).is_change());
+        assert!(!of(9.5, 13.0).ratio(&of(9.0, 10.0)).is_change());
+        let rate = of(2.0, 4.0).under(12.0);
+        assert_eq!((rate.low, rate.median, rate.high), (3.0, 4.0, 6.0));
+        assert_eq!(of(3.0, 5.0).width(), 0.5);
+    }
+
+    #[test]
+    fn quantiles_are_those_of_the_sorted_list() {
+        let mut random = Random::new(5, 0);
+        let mut all: Vec<u64> = (0..10_000).map(|_| 1_000 + u64::from(random.u32() >> 8)).collect();
+        let mut latencies = Latencies::new();
+        all.iter().for_each(|&ns| latencies.add(Duration::from_nanos(ns)));
+        all.sort_unstable();
+        let Latency { p50, p99, p999 } = latencies.quantiles();
+        for (found, rank) in [(p50, 5_000), (p99, 9_900), (p999, 9_990)] {
+            let exact = all[rank - 1] as f64 / 1e9;
+            assert!((found / exact - 1.0).abs() < 1e-3, "{found} for {exact}");
+        }
+        assert_eq!(latencies.count(), 10_000);
+        latencies.add(Duration::MAX);
+        assert_eq!(latencies.count(), 10_001);
+        let mut latencies = Latencies::new();
+        latencies.add(Duration::MAX);
+        assert!((latencies.quantiles().p50 / 3600.0 - 1.0).abs() < 1e-3);
+    }
+}
