@@ -1,8 +1,16 @@
 //! Benchmarks: what is measured, how, and how it is told.
 
 pub mod bars;
+pub mod ceilings;
+pub mod compare;
+pub mod csv;
+pub mod machine;
+pub mod measure;
 mod number;
+pub mod oracle;
 pub mod report;
 pub mod results;
+pub mod run;
 pub mod seeds;
 pub mod statistics;
+pub mod traffic;

@@ -55,7 +55,6 @@ fn parameter(text: &str) -> Result<(String, String), String> {
 
 impl FilterArgs {
     /// A file, with nothing set.
-    #[cfg(all(target_os = "linux", feature = "dpdk"))]
     pub fn of_file(filter: &Path) -> FilterArgs {
         FilterArgs { filter: filter.to_owned(), language: None, set: Vec::new(), fuel: DEFAULT_FUEL }
     }

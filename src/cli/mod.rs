@@ -1,5 +1,6 @@
 //! The command line. One file a subcommand; the doc comments of the arguments are their help.
 
+mod bench;
 mod check;
 mod completions;
 mod ctl;
@@ -37,6 +38,7 @@ enum Command {
     Check(check::Args),
     Ctl(ctl::Args),
     L2fwd(Box<l2fwd::Args>),
+    Bench(Box<bench::Args>),
     Devices(devices::Args),
     Selftest(selftest::Args),
     Header(header::Args),
@@ -62,6 +64,7 @@ pub fn main() -> ExitCode {
         Some(Command::Check(args)) => check::run(args),
         Some(Command::Ctl(args)) => ctl::run(&args),
         Some(Command::L2fwd(args)) => l2fwd::run(&args),
+        Some(Command::Bench(args)) => bench::run(&args),
         Some(Command::Devices(args)) => devices::run(args),
         Some(Command::Selftest(args)) => selftest::run(args),
         Some(Command::Header(args)) => header::run(args),

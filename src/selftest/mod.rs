@@ -11,7 +11,7 @@ pub mod corpora;
 pub mod filters;
 pub mod layout;
 mod report;
-mod state;
+pub(crate) mod state;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -6,7 +6,7 @@ pub mod live;
 mod maps;
 mod places;
 mod progress;
-mod replace;
+pub mod replace;
 mod report;
 mod rows;
 mod state;

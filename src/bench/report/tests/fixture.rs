@@ -45,8 +45,13 @@ pub fn cell(filter: usize, device: usize, batch: u64, packets: usize, transfer: 
         mpps: around(mpps, noise),
         gbps: mpps * packet_bytes * 8.0 / 1e3,
         repetitions: (30 + 1_000_000 / batch).min(1_000),
+        ended: Ended::Narrow,
+        compared: batch,
         latency: Latency { p50: time, p99: time * 1.4, p999: time * 2.6 },
+        latencies: 1_000,
+        loads: Vec::new(),
         bus_bytes: bus.then_some(if transfer == "device-resident" { 1.0 } else { moved + 1.0 }),
+        copied_bytes: None,
         memory_bytes: Some(moved + 1.0),
         stages: Some(stages),
         of_ceiling: Some((

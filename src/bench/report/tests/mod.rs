@@ -126,7 +126,7 @@ fn a_wrong_cell_has_no_speed() {
 /// Every text of the results, replaced.
 fn strings(value: &mut serde_json::Value, text: &str) {
     // These are the shape's own words and not texts.
-    const KEPT: [&str; 2] = ["outcome", "source"];
+    const KEPT: [&str; 3] = ["outcome", "source", "ended"];
     match value {
         serde_json::Value::String(old) => *old = text.into(),
         serde_json::Value::Array(values) => values.iter_mut().for_each(|v| strings(v, text)),

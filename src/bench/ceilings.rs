@@ -1,0 +1,104 @@
+//! What nothing on a machine can pass, measured.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use super::results::{Ceiling, Estimate};
+use super::statistics::median;
+
+/// The host's memory, with all threads and with one.
+pub const MEMORY: &str = "memory copy";
+/// See [`MEMORY`].
+pub const MEMORY_ONE: &str = "memory copy, 1 thread";
+/// A device's bus.
+pub const BUS: &str = "bus copy to the device";
+/// A device's own memory.
+pub const OWN: &str = "copy in the device's memory";
+
+/// Bytes that a copy reads, and as many that it writes: more than caches hold.
+const BYTES: usize = 128 << 20;
+
+/// Copies, at least and at most.
+const COPIES: std::ops::Range<usize> = 10..40;
+
+/// The host's memory. A copy's bytes count twice: it reads and writes them.
+pub fn host(confidence: f64, time: Duration, stopped: &dyn Fn() -> bool) -> Vec<Ceiling> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let from = vec![1u8; BYTES];
+    let mut to = vec![0u8; BYTES];
+    let kinds = [(MEMORY, threads), (MEMORY_ONE, 1)];
+    let mut all = Vec::new();
+    for (name, threads) in kinds {
+        let copy = || {
+            let part = BYTES.div_ceil(threads);
+            let began = Instant::now();
+            std::thread::scope(|scope| {
+                for (from, to) in from.chunks(part).zip(to.chunks_mut(part)) {
+                    scope.spawn(move || black_box(to).copy_from_slice(black_box(from)));
+                }
+            });
+            Ok::<_, ()>(began.elapsed())
+        };
+        let estimate = rate(2 * BYTES, confidence, time / 2, stopped, copy);
+        all.extend(estimate.map(|bytes_per_second| Ceiling { name: name.into(), device: None, bytes_per_second }));
+    }
+    all
+}
+
+/// Bytes a second of something that is done over and over; `None` where it fails, or is interrupted too soon.
+fn rate<E>(
+    bytes: usize,
+    confidence: f64,
+    time: Duration,
+    stopped: &dyn Fn() -> bool,
+    mut copy: impl FnMut() -> Result<Duration, E>,
+) -> Option<Estimate> {
+    let mut samples = Vec::new();
+    // The first touches pages.
+    copy().ok()?;
+    let began = Instant::now();
+    while samples.len() < COPIES.start || samples.len() < COPIES.end && began.elapsed() < time {
+        if stopped() {
+            break;
+        }
+        samples.push(copy().ok()?.as_secs_f64());
+    }
+    Some(median(&samples, confidence)?.under(bytes as f64))
+}
+
+/// A device's bus and memory, where there is a way to measure them: CUDA's.
+pub fn of_device(id: &str, confidence: f64, time: Duration, stopped: &dyn Fn() -> bool) -> Vec<Ceiling> {
+    #[cfg(feature = "cuda")]
+    if id.starts_with("cuda") {
+        use portcullis_core::device::Device;
+        use portcullis_cuda::measure::{copy_on_device, copy_to_device};
+        let Some(device) = portcullis_cuda::probe().ok().and_then(|all| all.into_iter().find(|it| it.info().id == id))
+        else {
+            return Vec::new();
+        };
+        // Each call makes its buffers and warms the device up, and gives the mean of its rounds.
+        let copies = COPIES.start as u32;
+        let bus = rate(BYTES, confidence, time / 2, stopped, || copy_to_device(&device, BYTES, copies));
+        let own = rate(2 * BYTES, confidence, time / 2, stopped, || copy_on_device(&device, BYTES, copies));
+        let ceiling =
+            |name: &str, bytes_per_second| Ceiling { name: name.into(), device: Some(id.into()), bytes_per_second };
+        let bus = bus.map(|estimate| ceiling(BUS, estimate));
+        return bus.into_iter().chain(own.map(|estimate| ceiling(OWN, estimate))).collect();
+    }
+    let _ = (id, confidence, time, stopped);
+    Vec::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_bytes_by_time() {
+        let never = || false;
+        let found = rate(1000, 0.95, Duration::ZERO, &never, || Ok::<_, ()>(Duration::from_micros(1))).unwrap();
+        assert!((found.median / 1e9 - 1.0).abs() < 1e-9 && found.low == found.high);
+        assert_eq!(rate(1000, 0.95, Duration::ZERO, &never, || Err(())), None);
+        assert_eq!(rate(1000, 0.95, Duration::ZERO, &|| true, || Ok::<_, ()>(Duration::from_micros(1))), None);
+    }
+}

@@ -1,0 +1,213 @@
+//! Two runs beside each other: what has changed by more than noise.
+
+use std::fmt;
+
+use super::results::{Cell, Estimate, Outcome, Results, SCHEMA};
+
+/// What became of a cell from one run to the next.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// Measured in both: how many times as fast it is, and whether that is more than noise.
+    Ratio {
+        /// The rate before, in Mpps.
+        before: f64,
+        /// The rate now.
+        after: f64,
+        /// The second by the first, with an interval in which it is if both medians are in theirs.
+        ratio: Estimate,
+    },
+    /// Measured in one of them alone, and what it is in the other.
+    Outcome {
+        /// Before.
+        before: &'static str,
+        /// Now.
+        after: &'static str,
+        /// Whether it was measured before, and is not any more.
+        is_worse: bool,
+    },
+}
+
+/// The runs, cell by cell.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Comparison {
+    /// Cells of both, in the order of the first.
+    pub both: Vec<(Cell, Change)>,
+    /// Cells of the first alone.
+    pub only_first: Vec<String>,
+    /// Cells of the second alone.
+    pub only_second: Vec<String>,
+    /// What makes the two hard to compare: another machine, a run that was interrupted.
+    pub warnings: Vec<String>,
+}
+
+/// A file that holds no results that can be read here.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// No JSON of ours.
+    #[error("these are no results of portcullis bench: {0}")]
+    Shape(String),
+    /// Those of another version of it.
+    #[error("these are results in version {0} of their format, and this program reads version {SCHEMA}: measure again")]
+    Version(u64),
+}
+
+/// Results out of a file's text.
+///
+/// # Errors
+/// See [`ReadError`].
+pub fn read(text: &str) -> Result<Results, ReadError> {
+    // By itself first: of another version the rest may be anything.
+    let value: serde_json::Value = serde_json::from_str(text).map_err(|error| ReadError::Shape(error.to_string()))?;
+    match value.get("schema").and_then(serde_json::Value::as_u64) {
+        Some(version) if version == u64::from(SCHEMA) => {}
+        Some(version) => return Err(ReadError::Version(version)),
+        None => return Err(ReadError::Shape("there is no `schema`".into())),
+    }
+    serde_json::from_value(value).map_err(|error| ReadError::Shape(error.to_string()))
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Cell { filter, device, batch, packets, transfer, dispatch, .. } = self;
+        write!(f, "{filter}, {device}, batches of {batch}, {packets} packets, {transfer}, {dispatch}")
+    }
+}
+
+fn is_same(one: &Cell, other: &Cell) -> bool {
+    let key =
+        |it: &Cell| (it.batch, [&it.filter, &it.device, &it.packets, &it.transfer, &it.dispatch].map(String::clone));
+    key(one) == key(other)
+}
+
+fn word(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Measured(_) => "measured",
+        Outcome::Wrong { .. } => "WRONG",
+        Outcome::Failed { .. } => "failed",
+    }
+}
+
+impl Comparison {
+    /// Of a run before and a run after.
+    pub fn of(first: &Results, second: &Results) -> Comparison {
+        let mut both = Vec::new();
+        let mut only_first = Vec::new();
+        for cell in &first.cells {
+            let Some(other) = second.cells.iter().find(|other| is_same(cell, other)) else {
+                only_first.push(cell.to_string());
+                continue;
+            };
+            let change = match (&cell.outcome, &other.outcome) {
+                (Outcome::Measured(before), Outcome::Measured(after)) => Change::Ratio {
+                    before: before.mpps.median,
+                    after: after.mpps.median,
+                    ratio: after.mpps.ratio(&before.mpps),
+                },
+                (before, after) => Change::Outcome {
+                    before: word(before),
+                    after: word(after),
+                    is_worse: matches!(before, Outcome::Measured(_)) || matches!(after, Outcome::Wrong { .. }),
+                },
+            };
+            both.push((cell.clone(), change));
+        }
+        let is_new = |cell: &&Cell| first.cells.iter().all(|other| !is_same(cell, other));
+        let only_second = second.cells.iter().filter(is_new).map(ToString::to_string).collect();
+        let mut warnings = Vec::new();
+        let machine = |it: &Results| format!("{}, {} threads", it.machine.processor, it.machine.threads);
+        if machine(first) != machine(second) {
+            warnings.push(format!("the machines differ: {} and {}", machine(first), machine(second)));
+        }
+        for (results, name) in [(first, "first"), (second, "second")] {
+            if results.run.interrupted {
+                warnings.push(format!("the {name} run was interrupted"));
+            }
+        }
+        Comparison { both, only_first, only_second, warnings }
+    }
+
+    /// Whether something is slower by more than noise, or is not measured any more.
+    pub fn is_worse(&self) -> bool {
+        self.both.iter().any(|(_, change)| match change {
+            Change::Ratio { ratio, .. } => ratio.high < 1.0,
+            Change::Outcome { is_worse, .. } => *is_worse,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::report::fixture;
+
+    /// All rates of a run by a factor.
+    fn scaled(factor: f64) -> Results {
+        let mut results = fixture::full();
+        for cell in &mut results.cells {
+            if let Outcome::Measured(measured) = &mut cell.outcome {
+                let Estimate { median, low, high } = measured.mpps;
+                measured.mpps = Estimate { median: median * factor, low: low * factor, high: high * factor };
+            }
+        }
+        results
+    }
+
+    fn ratios(comparison: &Comparison) -> Vec<Estimate> {
+        let ratio = |(_, change): &(Cell, Change)| match change {
+            Change::Ratio { ratio, .. } => Some(*ratio),
+            Change::Outcome { .. } => None,
+        };
+        comparison.both.iter().filter_map(ratio).collect()
+    }
+
+    #[test]
+    fn changes_are_told_from_noise() {
+        let first = fixture::full();
+        for (factor, is_change, is_worse) in
+            [(1.0, false, false), (1.01, false, false), (2.0, true, false), (0.5, true, true)]
+        {
+            let comparison = Comparison::of(&first, &scaled(factor));
+            assert!(ratios(&comparison).iter().all(|ratio| (ratio.median / factor - 1.0).abs() < 1e-9));
+            assert!(ratios(&comparison).iter().all(|ratio| ratio.is_change() == is_change), "{factor}");
+            // One was wrong in the first already, and is in the second.
+            let worse =
+                comparison.both.iter().any(|(_, c)| matches!(c, Change::Ratio { ratio, .. } if ratio.high < 1.0));
+            assert_eq!(worse, is_worse, "{factor}");
+            assert_eq!(comparison.both.len(), first.cells.len());
+        }
+    }
+
+    #[test]
+    fn cells_of_one_run_alone_are_named() {
+        let (first, mut second) = (fixture::full(), fixture::full());
+        let gone = second.cells.remove(5).to_string();
+        second.cells[0].filter = "new".into();
+        second.run.interrupted = true;
+        second.machine.threads += 1;
+        let comparison = Comparison::of(&first, &second);
+        assert_eq!(comparison.only_first, [first.cells[0].to_string(), gone]);
+        assert_eq!(comparison.only_second, [second.cells[0].to_string()]);
+        assert_eq!(comparison.warnings.len(), 2, "{:?}", comparison.warnings);
+    }
+
+    #[test]
+    fn what_is_wrong_now_is_worse() {
+        let (first, mut second) = (fixture::empty(), fixture::empty());
+        let (mut first, cell) = (first, fixture::cell(0, 0, 64, 0, "in place"));
+        first.cells.push(cell.clone());
+        second.cells.push(Cell { outcome: Outcome::Wrong { detail: "x".into() }, ..cell });
+        assert!(Comparison::of(&first, &second).is_worse());
+        assert!(!Comparison::of(&first, &first).is_worse());
+    }
+
+    #[test]
+    fn files_of_others_are_refused_in_words() {
+        let text = serde_json::to_string(&fixture::full()).unwrap();
+        assert_eq!(read(&text).unwrap().cells.len(), fixture::full().cells.len());
+        let other = text.replacen("\"schema\":1", "\"schema\":7", 1);
+        assert_eq!(read(&other), Err(ReadError::Version(7)));
+        for text in ["", "{}", "[1]", "{\"schema\":\"1\"}", "{\"schema\":1}", "x"] {
+            assert!(matches!(read(text), Err(ReadError::Shape(_))), "{text}");
+        }
+    }
+}

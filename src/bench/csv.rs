@@ -1,0 +1,122 @@
+//! Results as a table for other programs: a line a cell, what was not measured left empty.
+
+use super::results::{Ended, Measured, Outcome, Results};
+
+/// The names of the columns.
+const COLUMNS: [&str; 29] = [
+    "filter",
+    "device",
+    "batch",
+    "packets",
+    "packet_bytes",
+    "transfer",
+    "dispatch",
+    "outcome",
+    "detail",
+    "mpps",
+    "mpps_low",
+    "mpps_high",
+    "gbps",
+    "repetitions",
+    "ended",
+    "compared",
+    "latency_p50_s",
+    "latency_p99_s",
+    "latency_p999_s",
+    "latencies",
+    "bus_bytes",
+    "copied_bytes",
+    "of_ceiling",
+    "ceiling",
+    "gather_s",
+    "upload_s",
+    "kernel_s",
+    "download_s",
+    "verdicts_s",
+];
+
+/// The whole file.
+///
+/// # Errors
+/// None, unless a text cannot be written to memory.
+pub fn csv(results: &Results) -> Result<String, csv::Error> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.write_record(COLUMNS)?;
+    for cell in &results.cells {
+        let (outcome, detail, measured) = match &cell.outcome {
+            Outcome::Measured(measured) => ("measured", "", Some(&**measured)),
+            Outcome::Wrong { detail } => ("WRONG", detail.as_str(), None),
+            Outcome::Failed { reason } => ("failed", reason.as_str(), None),
+        };
+        let number = |of: &dyn Fn(&Measured) -> Option<f64>| {
+            measured.and_then(of).map(|number| number.to_string()).unwrap_or_default()
+        };
+        let text = |of: &dyn Fn(&Measured) -> String| measured.map(of).unwrap_or_default();
+        let stage = |of: &dyn Fn(&super::results::Stages) -> f64| number(&|it| it.stages.as_ref().map(of));
+        writer.write_record([
+            cell.filter.clone(),
+            cell.device.clone(),
+            cell.batch.to_string(),
+            cell.packets.clone(),
+            cell.packet_bytes.to_string(),
+            cell.transfer.clone(),
+            cell.dispatch.clone(),
+            outcome.into(),
+            detail.into(),
+            number(&|it| Some(it.mpps.median)),
+            number(&|it| Some(it.mpps.low)),
+            number(&|it| Some(it.mpps.high)),
+            number(&|it| Some(it.gbps)),
+            text(&|it| it.repetitions.to_string()),
+            text(&|it| ended(it.ended).into()),
+            text(&|it| it.compared.to_string()),
+            number(&|it| Some(it.latency.p50)),
+            number(&|it| Some(it.latency.p99)),
+            number(&|it| Some(it.latency.p999)),
+            text(&|it| it.latencies.to_string()),
+            number(&|it| it.bus_bytes),
+            number(&|it| it.copied_bytes),
+            number(&|it| it.of_ceiling.as_ref().map(|(share, _)| *share)),
+            text(&|it| it.of_ceiling.as_ref().map(|(_, name)| name.clone()).unwrap_or_default()),
+            stage(&|it| it.gather),
+            stage(&|it| it.upload),
+            stage(&|it| it.kernel),
+            stage(&|it| it.download),
+            stage(&|it| it.verdicts),
+        ])?;
+    }
+    let bytes = writer.into_inner().map_err(|error| error.into_error())?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn ended(ended: Ended) -> &'static str {
+    match ended {
+        Ended::Narrow => "narrow",
+        Ended::Time => "time",
+        Ended::Interrupted => "interrupted",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::report::fixture;
+
+    #[test]
+    fn a_line_a_cell_and_no_speed_where_a_device_is_wrong() {
+        let results = fixture::full();
+        let text = csv(&results).unwrap();
+        let mut reader = csv::Reader::from_reader(text.as_bytes());
+        assert_eq!(reader.headers().unwrap(), COLUMNS.as_slice());
+        let rows: Vec<_> = reader.records().map(Result::unwrap).collect();
+        assert_eq!(rows.len(), results.cells.len());
+        for (row, cell) in rows.iter().zip(&results.cells) {
+            assert_eq!((&row[0], &row[1], &row[2]), (&*cell.filter, &*cell.device, &*cell.batch.to_string()));
+            match &cell.outcome {
+                Outcome::Measured(it) => assert_eq!(row[9].parse(), Ok(it.mpps.median)),
+                Outcome::Wrong { detail } => assert_eq!((&row[7], &row[8], &row[9]), ("WRONG", detail.as_str(), "")),
+                Outcome::Failed { reason } => assert_eq!((&row[7], &row[8], &row[9]), ("failed", reason.as_str(), "")),
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+use std::sync::Mutex;
+
+use portcullis_core::device::{DeviceInfo, Imported, SubmitError};
+use portcullis_core::packet::{Batch, Span, Verdicts};
+
+use super::*;
+use crate::bench::traffic::Packets;
+use crate::selftest::filters;
+
+/// A device that does to batches what it is told to, behind one that is right.
+struct Bent {
+    device: Arc<dyn Device>,
+    bend: Bend,
+    /// Batches so far, in all of its sessions.
+    batches: Arc<Mutex<usize>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Bend {
+    Nothing,
+    /// The last verdict of a batch is another, from batch N on.
+    Verdict(usize),
+    /// The last byte of a packet is another.
+    Byte,
+    /// It is lost at batch N.
+    Lost(usize),
+}
+
+struct BentSession {
+    session: Box<dyn Session>,
+    bend: Bend,
+    batches: Arc<Mutex<usize>>,
+}
+
+impl Device for Bent {
+    fn info(&self) -> &DeviceInfo {
+        self.device.info()
+    }
+
+    fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
+        let session = self.device.load(program, options)?;
+        Ok(Box::new(BentSession { session, bend: self.bend, batches: self.batches.clone() }))
+    }
+}
+
+impl Session for BentSession {
+    fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
+        self.session.import(span)
+    }
+
+    fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
+        self.session.submit(batch)
+    }
+
+    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+        let Some(mut done) = self.session.complete()? else { return Ok(None) };
+        let mut batches = self.batches.lock().unwrap();
+        *batches += 1;
+        match self.bend {
+            Bend::Verdict(from) if *batches > from => {
+                let mut actions = done.verdicts.actions().to_vec();
+                let last = actions.last_mut().unwrap();
+                *last = 3 - *last;
+                done.verdicts = Verdicts::new(actions, done.verdicts.targets().to_vec());
+            }
+            Bend::Byte => *done.batch.packet_mut(5).last_mut().unwrap() ^= 1,
+            Bend::Lost(at) if *batches > at => {
+                return Err(DeviceError::Failed { device: "bent".into(), reason: "lost".into() });
+            }
+            _ => {}
+        }
+        Ok(Some(done))
+    }
+
+    fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
+        self.session.set_map_words(map, at, words)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.session.in_flight()
+    }
+
+    fn depth(&self) -> usize {
+        self.session.depth()
+    }
+}
+
+fn lane(id: &str, bend: Bend) -> Lane {
+    let device = Bent { device: crate::devices::open(id).unwrap(), bend, batches: Arc::default() };
+    let (transfer, dispatch) = (Transfer::Auto, Dispatch::Pipelined);
+    Lane::new(Way { device: Arc::new(device), id: format!("{id} {bend:?}"), threads: None, transfer, dispatch })
+}
+
+fn settings() -> Settings {
+    Settings {
+        confidence: 0.95,
+        width: 0.5,
+        least: 6,
+        budget: Duration::from_millis(30),
+        loads: true,
+        stop: CancelToken::new(),
+        give_up: CancelToken::new(),
+    }
+}
+
+/// A stock filter on these devices, over 300 packets in batches of 70.
+fn found(filter: &str, lanes: &mut [Lane], settings: &Settings) -> Vec<Found> {
+    let all = [filters::cases(), filters::stateful()].concat();
+    let program = all.iter().find(|case| case.name == filter).unwrap().compile().unwrap();
+    let pool = Pool::new(Packets::Bytes(64), 300);
+    let expected = Expected::of(&program, &pool, &*crate::devices::open("interp").unwrap()).unwrap();
+    let subject = Subject { program: &program, pool: &pool, expected: &expected, memory: 1 << 30 };
+    measure(lanes, subject, 70, settings, &mut |_| {}).unwrap()
+}
+
+#[test]
+fn a_device_that_is_wrong_has_no_speed() {
+    let mut lanes = [
+        lane("cpu", Bend::Nothing),
+        lane("cpu", Bend::Verdict(0)),
+        lane("cpu", Bend::Byte),
+        lane("noop", Bend::Nothing),
+    ];
+    let all = found("port_filter", &mut lanes, &settings());
+    let Found::Figures(figures) = &all[0] else { panic!("{:?}", all[0]) };
+    assert!(figures.compared >= 2 * 70 * 936 && figures.repetitions >= 6, "{figures:?}");
+    assert!(figures.packet.low > 0.0 && figures.latency.1 >= 10);
+    assert_eq!(figures.loads.len(), LOADS.len());
+    let Found::Wrong(detail) = &all[1] else { panic!("{:?}", all[1]) };
+    assert!(detail.starts_with("packet 69 of a batch of 70: "), "{detail}");
+    // What a filter does not write is not looked at.
+    assert!(matches!(all[2], Found::Figures(_)), "{:?}", all[2]);
+    assert!(matches!(all[3], Found::Wrong(_)), "{:?}", all[3]);
+
+    let mut lanes = [lane("cpu", Bend::Nothing), lane("cpu", Bend::Byte)];
+    let all = found("mac_swap", &mut lanes, &settings());
+    assert!(matches!(all[0], Found::Figures(_)), "{:?}", all[0]);
+    let Found::Wrong(detail) = &all[1] else { panic!("{:?}", all[1]) };
+    assert!(detail.starts_with("packet 5 of a batch of 70, byte 63: 0x"), "{detail}");
+}
+
+#[test]
+fn a_device_that_becomes_wrong_while_it_is_measured_is_found_out() {
+    // The first comparison has each of the batches once.
+    let batches = (1 << 16) / 70;
+    let all = found("port_filter", &mut [lane("cpu", Bend::Verdict(batches + 100))], &settings());
+    assert!(matches!(all[0], Found::Wrong(_)), "{:?}", all[0]);
+}
+
+#[test]
+fn a_device_that_is_lost_takes_no_other_with_it() {
+    for at in [3, (1 << 16) / 70 + 100] {
+        let mut lanes = [lane("cpu", Bend::Lost(at)), lane("cpu", Bend::Nothing)];
+        let all = found("simple_filter", &mut lanes, &settings());
+        assert!(matches!(&all[0], Found::Failed(reason) if reason == "bent: lost"), "{:?}", all[0]);
+        assert!(matches!(all[1], Found::Figures(_)), "{:?}", all[1]);
+    }
+}
+
+#[test]
+fn filters_with_maps_begin_with_empty_ones() {
+    let mut lanes = [lane("cpu", Bend::Nothing), lane("noop", Bend::Nothing)];
+    // Its verdicts depend on what it has seen.
+    let all = found("conntrack_fw", &mut lanes[..1], &settings());
+    assert!(matches!(all[0], Found::Figures(_)), "{:?}", all[0]);
+}
+
+#[test]
+fn whoever_interrupts_gets_what_there_is() {
+    let settings = settings();
+    settings.stop.cancel();
+    let all = found("simple_filter", &mut [lane("cpu", Bend::Nothing)], &settings);
+    assert!(matches!(all[0], Found::Dropped), "{:?}", all[0]);
+}
+
+#[test]
+fn ways_that_a_device_lacks_are_no_failures() {
+    let mut lanes = [lane("cpu", Bend::Nothing)];
+    lanes[0].way.transfer = Transfer::Window;
+    let all = found("simple_filter", &mut lanes, &settings());
+    assert!(matches!(&all[0], Found::Absent(why) if why.contains("window")), "{:?}", all[0]);
+}

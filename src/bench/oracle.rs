@@ -1,0 +1,101 @@
+//! What the reference interpreter makes of a benchmark's packets, and whether a device makes the same of them.
+
+use portcullis_core::device::{Device, DeviceError, Done, LoadOptions};
+use portcullis_core::packet::{Batch, Verdict};
+use portcullis_core::program::Program;
+use std::sync::Arc;
+
+use super::traffic::Pool;
+
+/// Batches that the interpreter gets.
+const BATCH: usize = 1024;
+
+/// What is to come of each packet of a pool.
+#[derive(Debug)]
+pub struct Expected {
+    actions: Vec<u8>,
+    targets: Vec<u32>,
+    /// The packets as the filter leaves them, where it changes any.
+    packets: Option<Vec<Vec<u8>>>,
+}
+
+impl Expected {
+    /// Of a filter whose maps, if it has any, are as they are at first.
+    ///
+    /// # Errors
+    /// The interpreter's.
+    pub fn of(program: &Arc<Program>, pool: &Pool, reference: &dyn Device) -> Result<Expected, DeviceError> {
+        let facts = program.facts();
+        let mut session = reference.load(program, &LoadOptions::default())?;
+        let mut expected = Expected {
+            actions: Vec::with_capacity(pool.len()),
+            targets: Vec::with_capacity(pool.len()),
+            packets: (facts.changes_length || facts.writes.reach() > 0).then(Vec::new),
+        };
+        let ring = super::traffic::Ring::lay_out(pool, program, BATCH.min(pool.len()), 1 << 32);
+        let ring = ring.map_err(DeviceError::Refused)?;
+        for (first, mut batch) in ring.batches {
+            if first >= pool.len() {
+                break;
+            }
+            batch.truncate(pool.len() - first);
+            let done = session.run(batch)?;
+            for (verdict, packet) in done.verdicts.iter().zip(Batch::packets(&done.batch)) {
+                expected.actions.push(verdict.action() as u8);
+                expected.targets.push(target(verdict));
+                if let Some(packets) = &mut expected.packets {
+                    packets.push(packet.to_vec());
+                }
+            }
+        }
+        Ok(expected)
+    }
+
+    /// What differs first in a batch whose first packet has this number: `None` where nothing does.
+    pub fn differs(&self, first: usize, done: &Done) -> Option<String> {
+        let packets = done.batch.len();
+        let found = done.verdicts.len();
+        if found != packets {
+            return Some(format!("{found} verdicts for {packets} packets"));
+        }
+        let place = |index: usize| format!("packet {index} of a batch of {packets}");
+        let pool = self.actions.len();
+        // As many at once as lie one behind the other in both.
+        let mut index = 0;
+        while index < packets {
+            let from = (first + index) % pool;
+            let count = (pool - from).min(packets - index);
+            let (want, got) = (&self.actions[from..from + count], &done.verdicts.actions()[index..index + count]);
+            if want != got {
+                let at = index + want.iter().zip(got).take_while(|(want, got)| want == got).count();
+                let (want, got) = (self.verdict((first + at) % pool), done.verdicts.get(at));
+                return Some(format!("{}: {got} for {want}", place(at)));
+            }
+            index += count;
+        }
+        let redirects = !done.verdicts.targets().is_empty() || self.targets.iter().any(|&target| target != 0);
+        let wrong_target =
+            |at: &usize| redirects && target(done.verdicts.get(*at)) != self.targets[(first + at) % pool];
+        if let Some(at) = (0..packets).find(wrong_target) {
+            let (want, got) = (self.verdict((first + at) % pool), done.verdicts.get(at));
+            return Some(format!("{}: {got} for {want}", place(at)));
+        }
+        let rewritten = self.packets.as_ref()?;
+        let at = (0..packets).find(|&at| done.batch.packet(at) != rewritten[(first + at) % pool])?;
+        let (want, got) = (&rewritten[(first + at) % pool], done.batch.packet(at));
+        Some(if want.len() == got.len() {
+            let byte = want.iter().zip(got).take_while(|(want, got)| want == got).count();
+            format!("{}, byte {byte}: {:#04x} for {:#04x}", place(at), got[byte], want[byte])
+        } else {
+            format!("{}: {} bytes for {}", place(at), got.len(), want.len())
+        })
+    }
+
+    fn verdict(&self, index: usize) -> Verdict {
+        Verdict::from_return(u32::from(self.actions[index]) | self.targets[index] << 8)
+    }
+}
+
+fn target(verdict: Verdict) -> u32 {
+    verdict.to_return() >> 8
+}

@@ -1,0 +1,446 @@
+//! A whole benchmark: the matrix, and one cell of it after the other.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use portcullis_core::device::{CancelToken, Device, Dispatch, Transfer};
+use portcullis_core::program::Program;
+
+use super::bars;
+use super::ceilings;
+use super::machine;
+use super::measure::{Figures, Found, Lane, Settings, Subject, Way, measure};
+use super::oracle::Expected;
+use super::results::*;
+use super::seeds;
+use super::traffic::{POOL, Packets, Pool};
+
+/// A filter.
+#[derive(Debug, Clone)]
+pub struct Filter {
+    /// Its name.
+    pub name: String,
+    /// What it means.
+    pub program: Arc<Program>,
+}
+
+/// A device that is measured.
+#[derive(Clone)]
+pub struct Chosen {
+    /// It.
+    pub device: Arc<dyn Device>,
+    /// Its threads, where not all.
+    pub threads: Option<NonZeroUsize>,
+}
+
+impl Chosen {
+    /// Its id: `cpu@1` with one thread.
+    pub fn id(&self) -> String {
+        let id = &self.device.info().id;
+        self.threads.map_or_else(|| id.clone(), |threads| format!("{id}@{threads}"))
+    }
+
+    /// Whether it is no device of a driver's: packets are filtered where they lie.
+    fn is_in_place(&self) -> bool {
+        let id = &self.device.info().id;
+        ["cpu", "interp", "noop"].iter().any(|backend| id.starts_with(backend))
+    }
+}
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// Batches of each size; transfers, dispatch methods, packets' sizes and loads at one size of batch each.
+    Quick,
+    /// Everything with everything.
+    Full,
+}
+
+/// What is to be measured.
+#[derive(Clone)]
+pub struct Order {
+    /// How much.
+    pub extent: Extent,
+    /// `quick`, `full` or `chosen`.
+    pub matrix: &'static str,
+    /// Filters.
+    pub filters: Vec<Filter>,
+    /// Devices.
+    pub devices: Vec<Chosen>,
+    /// Backends without any.
+    pub missing: Vec<Missing>,
+    /// Packets in a batch.
+    pub batches: Vec<usize>,
+    /// Packets.
+    pub packets: Vec<Packets>,
+    /// Transfers; by the extent's choice where there is none.
+    pub transfers: Vec<Transfer>,
+    /// Dispatch methods; by the extent's choice where there is none.
+    pub dispatches: Vec<Dispatch>,
+    /// Time for all of it, about.
+    pub time: Duration,
+    /// Measure XDP-on-GPU's workloads, its way and ours, after all else.
+    pub seeds: bool,
+    /// The commands as they were typed.
+    pub commands: Vec<String>,
+    /// The reference.
+    pub reference: Arc<dyn Device>,
+}
+
+/// Packets in a batch, from the smallest on that anybody would send to a device.
+pub const BATCHES: [usize; 9] = [64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1_048_576, 10_000_000];
+
+/// Those of a quick run.
+pub const QUICK_BATCHES: [usize; 5] = [64, 1024, 16_384, 131_072, 1_048_576];
+
+/// The batch at which a quick run measures everything else.
+const STAR: usize = 16_384;
+
+/// Confidence of intervals.
+const CONFIDENCE: f64 = 0.95;
+
+/// Repetitions, at least.
+const LEAST: usize = 10;
+
+/// An interval narrower than this share of the median is narrow enough.
+const WIDTH: f64 = 0.03;
+
+/// What is measured at once: a filter with packets in batches of a size, in several ways.
+#[derive(Debug, Clone)]
+struct Group {
+    filter: usize,
+    packets: Packets,
+    batch: usize,
+    /// Places among the ways.
+    ways: Vec<usize>,
+    loads: bool,
+}
+
+/// How far a run is.
+#[derive(Debug, Clone)]
+pub struct Step<'a> {
+    /// Cells that are done, or given up.
+    pub done: usize,
+    /// Cells in all.
+    pub all: usize,
+    /// What is under way.
+    pub now: &'a str,
+}
+
+/// Ends a run.
+#[derive(Debug, Clone, Default)]
+pub struct Ends {
+    /// After the repetition that is under way.
+    pub stop: CancelToken,
+    /// At once.
+    pub give_up: CancelToken,
+}
+
+/// Measures all of it. Interrupted, it gives what it has.
+pub fn run(order: &Order, ends: &Ends, observe: &mut dyn FnMut(Step<'_>)) -> Results {
+    let (began, clock) = (machine::now(), Instant::now());
+    let ways = ways(order);
+    let groups = groups(order, &ways);
+    let mut results = empty(order, began);
+    let stopped = || ends.stop.is_cancelled();
+    observe(Step { done: 0, all: 1, now: "what memory and buses can do" });
+    let share = order.time / 20;
+    results.ceilings = ceilings::host(CONFIDENCE, share, &stopped);
+    for chosen in &order.devices {
+        results.ceilings.extend(ceilings::of_device(&chosen.id(), CONFIDENCE, share, &stopped));
+    }
+
+    let all: usize = groups.iter().map(|group| group.ways.len()).sum();
+    let mut done = 0;
+    let mut lanes: Vec<Lane> = ways.iter().cloned().map(Lane::new).collect();
+    let mut pool: Option<Pool> = None;
+    // Of a filter and the packets before.
+    let mut expected: Option<(usize, Packets, Result<Expected, String>)> = None;
+    let memory = machine::memory_to_take();
+    for group in &groups {
+        if stopped() {
+            break;
+        }
+        let filter = &order.filters[group.filter];
+        let place = format!("{}, {} packets in batches of {}", filter.name, group.packets, group.batch);
+        observe(Step { done, all, now: &place });
+        if pool.as_ref().is_none_or(|pool| pool.packets != group.packets) {
+            pool = Some(Pool::new(group.packets, POOL));
+        }
+        let Some(pool) = &pool else { continue };
+        if !matches!(&expected, Some((of, packets, _)) if (*of, *packets) == (group.filter, group.packets)) {
+            if expected.as_ref().is_none_or(|(of, ..)| *of != group.filter) {
+                lanes.iter_mut().for_each(Lane::unload);
+            }
+            let answer = Expected::of(&filter.program, pool, &*order.reference).map_err(|error| error.to_string());
+            expected = Some((group.filter, group.packets, answer));
+        }
+        let answer = match &expected {
+            Some((.., Ok(answer))) => answer,
+            Some((.., Err(error))) => {
+                left_out(&mut results, &place, &format!("the interpreter has no answer: {error}"));
+                done += group.ways.len();
+                continue;
+            }
+            None => continue,
+        };
+        // What is left, for what is left: a group that took less leaves more for the others.
+        let left = order.time.saturating_sub(clock.elapsed()).as_secs_f64() / (all - done).max(1) as f64;
+        let settings = Settings {
+            confidence: CONFIDENCE,
+            width: WIDTH,
+            least: LEAST,
+            // Loading, comparing, latencies and stages take about as long again.
+            budget: Duration::from_secs_f64(left * 0.4).clamp(Duration::from_millis(20), Duration::from_secs(10)),
+            loads: group.loads,
+            stop: ends.stop.clone(),
+            give_up: ends.give_up.clone(),
+        };
+        let subject = Subject { program: &filter.program, pool, expected: answer, memory };
+        let mut own: Vec<Lane> = Vec::with_capacity(group.ways.len());
+        for &way in &group.ways {
+            own.push(std::mem::replace(&mut lanes[way], Lane::new(ways[way].clone())));
+        }
+        let found = measure(&mut own, subject, group.batch, &settings, &mut |id| {
+            observe(Step { done, all, now: &format!("{place}, {id}") });
+        });
+        for (&way, lane) in group.ways.iter().zip(own) {
+            lanes[way] = lane;
+        }
+        match found {
+            Ok(found) => {
+                for (&way, found) in group.ways.iter().zip(found) {
+                    take(&mut results, &ways[way], filter, pool, group.batch, found);
+                }
+            }
+            Err(why) => left_out(&mut results, &place, &why),
+        }
+        done += group.ways.len();
+    }
+    lanes.clear();
+    if order.seeds && !stopped() {
+        results.seeds = published(order, ends, clock, observe);
+    }
+    results.run.interrupted = stopped();
+    results.bars = bars::judge(&results);
+    results.run.seconds = clock.elapsed().as_secs_f64();
+    results
+}
+
+/// XDP-on-GPU's workloads, in the time that is left, or in a third of all.
+fn published(order: &Order, ends: &Ends, clock: Instant, observe: &mut dyn FnMut(Step<'_>)) -> Vec<seeds::Table> {
+    // A device once: its own way of using threads is part of what is compared.
+    let sides: Vec<_> = order.devices.iter().filter(|it| it.threads.is_none()).collect();
+    let sides: Vec<_> = sides.into_iter().map(|it| seeds::Side::of(it.device.clone())).collect();
+    let all = order.extent == Extent::Full;
+    let sizes = if all { vec![100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000] } else { vec![1_000, 1_000_000] };
+    let mut options = seeds::Options { sizes, budget: Duration::ZERO, all, cancel: ends.stop.clone() };
+    let time = order.time.saturating_sub(clock.elapsed()).max(order.time / 3);
+    let columns = options.columns();
+    // Each column has some sides for each device, and is set up and compared as well.
+    options.budget = (time / (columns * 6 * sides.len().max(1)) as u32).min(Duration::from_secs(2));
+    let mut done = 0;
+    let tables = seeds::run(&sides, &options, &mut |now| {
+        done += 1;
+        observe(Step { done, all: columns, now });
+    });
+    tables.tables
+}
+
+fn ways(order: &Order) -> Vec<Way> {
+    let mut all = Vec::new();
+    for chosen in &order.devices {
+        let info = chosen.device.info();
+        let transfers: &[Transfer] = match order.transfers.as_slice() {
+            asked if !asked.is_empty() => asked,
+            _ if chosen.is_in_place() => &[Transfer::Auto],
+            _ => &[Transfer::Whole, Transfer::Window, Transfer::Imported, Transfer::Auto],
+        };
+        let dispatches: Vec<Dispatch> = match order.dispatches.as_slice() {
+            [] => info.dispatch.to_vec(),
+            asked => asked.iter().copied().filter(|dispatch| info.dispatch.contains(dispatch)).collect(),
+        };
+        for &dispatch in &dispatches {
+            all.extend(transfers.iter().map(|&transfer| Way {
+                device: chosen.device.clone(),
+                id: chosen.id(),
+                threads: chosen.threads,
+                transfer,
+                dispatch,
+            }));
+        }
+    }
+    all
+}
+
+fn groups(order: &Order, ways: &[Way]) -> Vec<Group> {
+    let mut all = Vec::new();
+    let places =
+        |keep: &dyn Fn(&Way) -> bool| -> Vec<usize> { (0..ways.len()).filter(|&way| keep(&ways[way])).collect() };
+    let usual = |way: &Way| {
+        // By its own choice, or by the first that was asked for.
+        let dispatch = order.dispatches.iter().find(|asked| way.device.info().dispatch.contains(asked));
+        let dispatch = dispatch.or(way.device.info().dispatch.first());
+        let is_auto = order.transfers.is_empty() && way.transfer == Transfer::Auto;
+        let is_asked = !order.transfers.is_empty();
+        dispatch.is_none_or(|dispatch| *dispatch == way.dispatch) && (is_auto || is_asked)
+    };
+    for filter in 0..order.filters.len() {
+        for (nth, &packets) in order.packets.iter().enumerate() {
+            for &batch in &order.batches {
+                let star = order.batches.iter().min_by_key(|batch| batch.abs_diff(STAR)) == Some(&batch);
+                let (ways, loads) = match order.extent {
+                    Extent::Full => (places(&|_| true), true),
+                    // The first size in batches of every size, and all ways of the first filter at one size.
+                    Extent::Quick if nth == 0 && star && filter == 0 => (places(&|_| true), true),
+                    Extent::Quick if nth == 0 => (places(&usual), false),
+                    Extent::Quick if star => (places(&usual), false),
+                    Extent::Quick => continue,
+                };
+                all.push(Group { filter, packets, batch, ways, loads });
+            }
+        }
+    }
+    all
+}
+
+fn empty(order: &Order, began: String) -> Results {
+    let devices = order.devices.iter().map(|chosen| {
+        let info = chosen.device.info();
+        let mut facts: Vec<_> = info.limits.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        facts.extend(chosen.threads.map(|threads| ("threads used".to_owned(), threads.to_string())));
+        let id = chosen.id();
+        super::results::Device {
+            id,
+            name: info.name.clone(),
+            kind: info.kind.name().into(),
+            driver: info.driver.clone(),
+            facts,
+        }
+    });
+    let notes = [
+        format!(
+            "All ways of filtering the same batches take turns, a repetition each, so that drift hits all of them. A cell is repeated {LEAST} \
+             times at least, and then until the interval is narrower than {:.0} % of the median or its time is used up; each cell says which.",
+            WIDTH * 100.0
+        ),
+        "Intervals are by order statistics: nothing is assumed of how times are distributed.".into(),
+        "A repetition is as many batches as take 4 ms or more, three in flight where the dispatch method allows; before the first, everything is \
+         warmed up. Its time is from the first batch's submission to the last one's verdicts, gathering and copying included."
+            .into(),
+        format!(
+            "Packets are Ethernet frames without check sequence, TCP, UDP and ICMP over IPv4 of 10,000 flows; {POOL} differ, and repeat. Gb/s counts \
+             their bytes. imix is 64, 594 and 1518 bytes, 7 : 4 : 1 (simple IMIX). They lie close together, as in a capture; a small batch's next \
+             ones are others, from {} packets in all, so small packets may stay in a cache, and a share of a memory ceiling may be above 1.",
+            1 << 16
+        ),
+        "Before and after it is timed, each cell's verdicts, and packets where the filter writes any, are compared with those of the reference \
+         interpreter, all of them; where the filter has maps, before it is timed, from empty maps. What a filter has written is made what it was \
+         before each repetition, which is not timed."
+            .into(),
+        "Latencies are of single batches. Under load a batch's begins when it is due, so that one that waits for others is late.".into(),
+        "Stages and bytes are of a session of their own, since looking at the clock takes time.".into(),
+    ];
+    Results {
+        schema: SCHEMA,
+        run: Run {
+            version: env!("CARGO_PKG_VERSION").into(),
+            commit: option_env!("PORTCULLIS_COMMIT").map(Into::into),
+            began,
+            seconds: 0.0,
+            commands: order.commands.clone(),
+            interrupted: false,
+        },
+        machine: machine::machine(),
+        method: Method {
+            matrix: order.matrix.into(),
+            confidence: CONFIDENCE,
+            least_repetitions: LEAST as u64,
+            notes: notes.into(),
+        },
+        devices: devices.collect(),
+        missing: order.missing.clone(),
+        ceilings: Vec::new(),
+        cells: Vec::new(),
+        left_out: Vec::new(),
+        bars: Vec::new(),
+        seeds: Vec::new(),
+    }
+}
+
+fn left_out(results: &mut Results, what: &str, why: &str) {
+    let left = LeftOut { what: what.into(), why: why.into() };
+    if !results.left_out.contains(&left) {
+        results.left_out.push(left);
+    }
+}
+
+/// Enters what came of a cell.
+fn take(results: &mut Results, way: &Way, filter: &Filter, pool: &Pool, batch: usize, found: Found) {
+    let mut transfer = match way.transfer {
+        Transfer::Auto => "auto",
+        Transfer::Whole => "whole packets",
+        Transfer::Window => "read window",
+        Transfer::Imported => "imported memory",
+    };
+    let outcome = match found {
+        Found::Figures(figures) => {
+            transfer = figures.transfer;
+            Outcome::Measured(Box::new(measured(results, way, filter, pool, *figures)))
+        }
+        Found::Wrong(detail) => Outcome::Wrong { detail },
+        Found::Failed(reason) => Outcome::Failed { reason },
+        Found::Absent(why) => return left_out(results, &format!("{}, {transfer}", way.id), &why),
+        Found::Same | Found::Dropped => return,
+    };
+    results.cells.push(Cell {
+        filter: filter.name.clone(),
+        device: way.id.clone(),
+        batch: batch as u64,
+        packets: pool.packets.to_string(),
+        packet_bytes: pool.mean(),
+        transfer: transfer.into(),
+        dispatch: way.dispatch.name().into(),
+        outcome,
+    });
+}
+
+fn measured(results: &Results, way: &Way, filter: &Filter, pool: &Pool, figures: Figures) -> Measured {
+    let facts = filter.program.facts();
+    let mpps = figures.packet.under(1e-6);
+    let kind = way.device.info().kind;
+    // The lines of 64 bytes that are read and written, a descriptor, and a verdict.
+    let lines = |bytes: u32, length: usize| {
+        u64::from(bytes.min(length as u32).next_multiple_of(64)).min(length.next_multiple_of(4) as u64)
+    };
+    let touched = |length: usize| lines(facts.reads.reach(), length) + lines(facts.writes.reach(), length);
+    let memory_bytes = pool.mean_of(touched) + 9.0 + if facts.redirects { 4.0 } else { 0.0 };
+    let copied_bytes = figures.stages.map(|(_, bytes)| bytes).filter(|bytes| *bytes > 0.0);
+    let bus_bytes = if kind.is_gpu() { copied_bytes } else { None };
+    let ceiling = |name: &str, device: Option<&str>| {
+        results.ceilings.iter().find(|it| it.name == name && it.device.as_deref() == device).cloned()
+    };
+    let one = way.threads.is_some_and(|threads| threads.get() == 1);
+    let (bytes, ceiling) = match bus_bytes {
+        Some(bytes) => (bytes, ceiling(ceilings::BUS, Some(&way.id))),
+        None if kind.is_gpu() => (0.0, None),
+        None => (memory_bytes, ceiling(if one { ceilings::MEMORY_ONE } else { ceilings::MEMORY }, None)),
+    };
+    let of_ceiling = ceiling.map(|it| (bytes * mpps.median * 1e6 / it.bytes_per_second.median, it.name));
+    Measured {
+        mpps,
+        gbps: mpps.median * pool.mean() * 8.0 / 1e3,
+        repetitions: figures.repetitions,
+        ended: figures.ended,
+        compared: figures.compared,
+        latency: figures.latency.0,
+        latencies: figures.latency.1,
+        loads: figures.loads,
+        bus_bytes,
+        copied_bytes,
+        memory_bytes: Some(memory_bytes),
+        stages: figures.stages.map(|(stages, _)| stages),
+        of_ceiling,
+    }
+}

@@ -1,0 +1,321 @@
+//! `portcullis bench`
+
+mod compare;
+mod progress;
+mod table;
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::builder::NonEmptyStringValueParser;
+use portcullis::bench::csv::csv;
+use portcullis::bench::report;
+use portcullis::bench::results::{Missing, Outcome, Results};
+use portcullis::bench::run::{self, BATCHES, Chosen, Ends, Extent, Filter, Order, QUICK_BATCHES};
+use portcullis::bench::traffic::Packets;
+use portcullis::device::{Dispatch, RUNS_NO_FILTER, Transfer};
+use portcullis::devices::{self, Selector};
+use portcullis::lang::{Source, wgsl};
+use portcullis::program::ProgramOptions;
+use portcullis::selftest::filters::{STATEFUL, STOCK};
+
+use super::failure::{Failure, INTERRUPTED, WRONG};
+use super::filter::FilterArgs;
+use super::out;
+use super::run::duration;
+use super::run::interrupt::Interrupt;
+use super::run::replace::Replacement;
+use progress::Progress;
+
+/// Measure devices side by side: filters, batch sizes, packets, transfers and dispatch methods; and compare two such runs
+///
+/// Every verdict is compared with the reference interpreter's, and packets are where a filter writes any: a device that is
+/// wrong is marked WRONG and has no speed. Without --full it is a quick run, in less than two minutes: batches of every size
+/// with the first packets, and the rest at one size.
+///
+/// Interrupted once, it ends after the measurement under way and writes what it has.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit codes: 0 done, 1 a device is wrong or something failed (with --compare: something is slower \
+beyond noise, or no longer measured), 2 wrong usage, 130 interrupted (what there is has been written), 141 nobody reads \
+the output any more."
+)]
+pub struct Args {
+    /// Measure the most important part, in less than two minutes (the default)
+    #[arg(long, conflicts_with = "full")]
+    quick: bool,
+    /// Measure everything with everything, and a stateful and a writing filter too; about an hour, or as long as --time says
+    #[arg(long)]
+    full: bool,
+    /// Measure this device; may be given several times. `cpu@1` is the CPU with one thread. Without it: every device found, and cpu@1
+    #[arg(long, value_name = "DEVICE[@THREADS]")]
+    device: Vec<Asked>,
+    /// Fail when one of these is missing, for example cpu,wgpu,opencl
+    #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
+    require: Vec<Selector>,
+    /// Measure this filter: the name of a stock filter, or a file; may be given several times
+    #[arg(long, value_name = "FILTER", value_parser = NonEmptyStringValueParser::new())]
+    filter: Vec<String>,
+    /// Packets in a batch; may be given several times, or as a list
+    #[arg(long, value_name = "PACKETS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    batch: Vec<u32>,
+    /// Bytes of a packet, or `imix`; may be given several times, or as a list
+    #[arg(long, value_name = "BYTES", value_delimiter = ',')]
+    packets: Vec<Packets>,
+    /// How packets come to devices: auto, whole, window or imported; may be given several times
+    #[arg(long, value_name = "TRANSFER")]
+    transfer: Vec<Transfer>,
+    /// How batches are handed to devices; may be given several times
+    #[arg(long, value_name = "METHOD")]
+    dispatch: Vec<Dispatch>,
+    /// Measure XDP-on-GPU's workloads as well, its way and ours, beside what it publishes; --full does so in any case
+    #[arg(long)]
+    seeds: bool,
+    /// How long all of it may take, about
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    time: Option<Duration>,
+    /// Write everything to this file as JSON; `-` is standard output
+    #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
+    json: Option<String>,
+    /// Write a line a measurement to this file as CSV; `-` is standard output
+    #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
+    csv: Option<String>,
+    /// Write a report with plots to this file, as one HTML page; `-` is standard output
+    #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
+    report: Option<String>,
+    /// Compare two files that --json has written, the older one first, and measure nothing
+    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"],
+          conflicts_with_all = ["quick", "full", "device", "require", "filter", "batch", "packets", "transfer", "dispatch",
+                                "seeds", "time", "json", "csv", "report"])]
+    compare: Option<Vec<String>>,
+}
+
+/// A device as it is asked for.
+#[derive(Debug, Clone)]
+struct Asked {
+    selector: Selector,
+    threads: Option<NonZeroUsize>,
+}
+
+impl FromStr for Asked {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Asked, String> {
+        let (device, threads) = match text.split_once('@') {
+            Some((device, threads)) => {
+                let threads: NonZeroUsize =
+                    threads.parse().map_err(|_| "behind the @ comes a number of threads, as in cpu@1".to_owned())?;
+                (device, Some(threads))
+            }
+            None => (text, None),
+        };
+        let selector: Selector = device.parse().map_err(|error: devices::UnknownDevice| error.to_string())?;
+        let is_cpu = matches!(selector, Selector::Of { backend: "cpu" | "interp", .. });
+        if threads.is_some() && !is_cpu {
+            return Err("only the CPU has threads to choose, as in cpu@1".into());
+        }
+        Ok(Asked { selector, threads })
+    }
+}
+
+/// How long runs may take.
+const QUICK: Duration = Duration::from_secs(85);
+const FULL: Duration = Duration::from_secs(3600);
+
+/// Measures, or compares.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    if let Some([before, after]) = args.compare.as_deref() {
+        return compare::run(before, after);
+    }
+    let files = Files::new(args)?;
+    let filters = filters(args)?;
+    let (devices, missing, required) = devices(args)?;
+    if devices.is_empty() {
+        let reasons: Vec<_> = missing.iter().map(|it| format!("{}: {}", it.device, it.reason)).collect();
+        return Err(Failure::Wrong(format!("there is no device to measure\n{}", reasons.join("\n"))));
+    }
+    if !required.is_empty() {
+        return Err(Failure::Wrong(required.join("\n")));
+    }
+    let chosen = |is_chosen: bool| if is_chosen { "chosen" } else { "quick" };
+    let by_hand = !(args.device.is_empty()
+        && args.filter.is_empty()
+        && args.batch.is_empty()
+        && args.packets.is_empty()
+        && args.transfer.is_empty()
+        && args.dispatch.is_empty());
+    let batches: Vec<usize> = args.batch.iter().map(|&batch| batch as usize).collect();
+    let or = |asked: Vec<usize>, usual: &[usize]| if asked.is_empty() { usual.to_vec() } else { asked };
+    let order = Order {
+        extent: if args.full { Extent::Full } else { Extent::Quick },
+        matrix: if by_hand || !args.full { chosen(by_hand) } else { "full" },
+        filters,
+        devices,
+        missing,
+        batches: or(batches, if args.full { &BATCHES } else { &QUICK_BATCHES }),
+        packets: if args.packets.is_empty() { Packets::ALL.to_vec() } else { args.packets.clone() },
+        transfers: args.transfer.clone(),
+        dispatches: args.dispatch.clone(),
+        time: args.time.unwrap_or(if args.full { FULL } else { QUICK }),
+        seeds: args.seeds || args.full,
+        commands: vec![command()],
+        reference: devices::open("interp")?,
+    };
+
+    let interrupt = Interrupt::default();
+    interrupt.listen();
+    interrupt.begin();
+    let ends = Ends { stop: interrupt.stop.clone(), give_up: interrupt.give_up.clone() };
+    let mut progress = Progress::new();
+    let results = run::run(&order, &ends, &mut |step| progress.show(&step));
+    progress.clear();
+    files.write(&results)?;
+
+    if results.cells.iter().any(|cell| !matches!(cell.outcome, Outcome::Measured(_))) {
+        return Err(Failure::Silent(WRONG));
+    }
+    if results.run.interrupted {
+        return Err(Failure::Silent(INTERRUPTED));
+    }
+    if results.cells.is_empty() {
+        return Err(Failure::Wrong("nothing was measured: see what was left out".into()));
+    }
+    Ok(())
+}
+
+/// The command as it was typed, with what a shell would take apart in quotes.
+fn command() -> String {
+    let plain =
+        |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_=./:,@+%".contains(c));
+    let quoted = |text: &str| if plain(text) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) };
+    let arguments = std::env::args_os().skip(1).map(|argument| quoted(&argument.to_string_lossy()));
+    std::iter::once("portcullis".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
+}
+
+/// Where results go.
+struct Files<'a> {
+    json: Option<(&'a str, Option<Replacement>)>,
+    csv: Option<(&'a str, Option<Replacement>)>,
+    report: Option<(&'a str, Option<Replacement>)>,
+}
+
+impl<'a> Files<'a> {
+    /// Sees whether they can be written, before anything is measured.
+    fn new(args: &'a Args) -> Result<Files<'a>, Failure> {
+        let asked = [&args.json, &args.csv, &args.report];
+        if asked.iter().filter(|file| file.as_deref() == Some("-")).count() > 1 {
+            return Err(Failure::Usage("only one of --json, --csv and --report can be standard output".into()));
+        }
+        let of = |file: &'a Option<String>| -> Result<_, Failure> {
+            Ok(match file.as_deref() {
+                None => None,
+                Some("-") => Some(("-", None)),
+                Some(name) => Some((name, Some(Replacement::new(name)?))),
+            })
+        };
+        Ok(Files { json: of(&args.json)?, csv: of(&args.csv)?, report: of(&args.report)? })
+    }
+
+    /// Writes them, and the table where standard output is free. Files first: they are whole then even where nobody reads the table.
+    fn write(self, results: &Results) -> Result<(), Failure> {
+        let wrong =
+            |what: &str, error: &dyn std::fmt::Display| Failure::Wrong(format!("the {what} cannot be made: {error}"));
+        let mut for_stdout = None;
+        let mut put = |to: Option<(&str, Option<Replacement>)>, text: String| -> Result<(), Failure> {
+            match to {
+                Some((_, Some(file))) => drop(file.write(|out| out.write_all(text.as_bytes()))?),
+                Some((_, None)) => for_stdout = Some(text),
+                None => {}
+            }
+            Ok(())
+        };
+        if self.json.is_some() {
+            let text = serde_json::to_string_pretty(results).map_err(|error| wrong("JSON", &error))? + "\n";
+            put(self.json, text)?;
+        }
+        if self.csv.is_some() {
+            put(self.csv, csv(results).map_err(|error| wrong("CSV", &error))?)?;
+        }
+        if self.report.is_some() {
+            put(self.report, report::html(results).map_err(|error| wrong("report", &error))?)?;
+        }
+        match for_stdout {
+            Some(text) => out::print(text),
+            None => out::print(table::text(results)),
+        }
+    }
+}
+
+/// The filters to measure.
+fn filters(args: &Args) -> Result<Vec<Filter>, Failure> {
+    let mut names: Vec<&str> = args.filter.iter().map(String::as_str).collect();
+    if names.is_empty() {
+        names.extend(["simple_filter", "port_filter", "http_only", "hash_lb"]);
+        if args.full {
+            names.extend(["mac_swap", "flow_stats"]);
+        }
+    }
+    let filter = |name: &str| -> Result<Filter, Failure> {
+        if let Some((_, text)) = STOCK.iter().chain(STATEFUL).find(|(stock, _)| *stock == name) {
+            let source = Source::new(format!("{name}.wgsl"), *text);
+            let program = wgsl::compile(&source, &ProgramOptions::default())?;
+            return Ok(Filter { name: name.into(), program: Arc::new(program) });
+        }
+        if !Path::new(name).exists() && !name.contains(['.', '/']) {
+            let stock: Vec<_> = STOCK.iter().chain(STATEFUL).map(|(name, _)| *name).collect();
+            let stock = stock.join(", ");
+            return Err(Failure::Usage(format!(
+                "there is no stock filter `{name}`, and no such file; there are {stock}"
+            )));
+        }
+        let program = FilterArgs::of_file(Path::new(name)).load()?;
+        Ok(Filter { name: name.into(), program: Arc::new(program) })
+    };
+    names.iter().map(|name| filter(name)).collect()
+}
+
+/// Devices, backends without any, and what was demanded and is missing.
+type Found = (Vec<Chosen>, Vec<Missing>, Vec<String>);
+
+/// The devices to measure.
+fn devices(args: &Args) -> Result<Found, Failure> {
+    let mut found: Vec<Chosen> = Vec::new();
+    let mut missing: Vec<Missing> = Vec::new();
+    let mut required = Vec::new();
+    let mut add = |chosen: Chosen, missing: &mut Vec<Missing>| {
+        let info = chosen.device.info();
+        if let Some((_, reason)) = info.limits.iter().find(|(name, _)| *name == RUNS_NO_FILTER) {
+            missing.push(Missing { device: chosen.id(), reason: reason.clone() });
+        } else if !found.iter().any(|other| other.id() == chosen.id()) {
+            found.push(chosen);
+        }
+    };
+    for Asked { selector, threads } in &args.device {
+        add(Chosen { device: selector.open()?, threads: *threads }, &mut missing);
+    }
+    if args.device.is_empty() {
+        for backend in devices::backends().iter().filter(|backend| !matches!(backend.name, "noop" | "interp")) {
+            match backend.probe() {
+                Ok(devices) => {
+                    for device in devices {
+                        add(Chosen { device: device.clone(), threads: None }, &mut missing);
+                        if backend.name == "cpu" {
+                            add(Chosen { device, threads: NonZeroUsize::new(1) }, &mut missing);
+                        }
+                    }
+                }
+                Err(error) => missing.push(Missing { device: backend.name.into(), reason: error.to_string() }),
+            }
+        }
+    }
+    for selector in &args.require {
+        match selector.open() {
+            Ok(device) => add(Chosen { device, threads: None }, &mut missing),
+            Err(error) => required.push(format!("{selector} is required, and missing: {error}")),
+        }
+    }
+    Ok((found, missing, required))
+}

@@ -1,0 +1,130 @@
+//! Results for people.
+
+use portcullis::bench::results::{Cell, Ended, Measured, Outcome, Results};
+
+use crate::cli::out;
+
+/// The whole output.
+pub fn text(results: &Results) -> String {
+    let mut text = String::new();
+    for device in &results.devices {
+        text += &format!("{}: {} ({})\n", device.id, device.name, device.driver);
+    }
+    for missing in &results.missing {
+        text += &format!("{}: not here: {}\n", missing.device, missing.reason);
+    }
+    for ceiling in &results.ceilings {
+        let device = ceiling.device.as_ref().map(|id| format!("{id}, ")).unwrap_or_default();
+        text += &format!("{device}{}: {}\n", ceiling.name, out::rate(ceiling.bytes_per_second.median, "B/s"));
+    }
+    for (filter, packets) in kinds(results) {
+        text += &format!(
+            "\n{filter}, {} packets\n",
+            if packets == "imix" { packets.into() } else { format!("{packets}-byte") }
+        );
+        let head = [
+            "  batch",
+            "device",
+            "transfer",
+            "dispatch",
+            "Mpps",
+            "interval",
+            "Gb/s",
+            "p50",
+            "p99",
+            "p99.9",
+            "copied",
+            "of ceiling",
+            "",
+        ];
+        let mut rows = vec![head.map(String::from).to_vec()];
+        let of_kind = |cell: &&Cell| cell.filter == filter && cell.packets == packets;
+        rows.extend(results.cells.iter().filter(of_kind).map(row));
+        text += &out::table(rows, &[0, 4, 6, 7, 8, 9, 10, 11]);
+    }
+    let wrong = |cell: &Cell| match &cell.outcome {
+        Outcome::Measured(_) => None,
+        Outcome::Wrong { detail } => Some(format!("WRONG: {cell}: {detail}\n")),
+        Outcome::Failed { reason } => Some(format!("failed: {cell}: {reason}\n")),
+    };
+    let bad: String = results.cells.iter().filter_map(wrong).collect();
+    if !bad.is_empty() {
+        text += &format!("\n{bad}");
+    }
+    if !results.left_out.is_empty() {
+        text += "\n";
+    }
+    for left in &results.left_out {
+        text += &format!("left out: {}: {}\n", left.what, left.why);
+    }
+    let measured = results.cells.iter().filter(|cell| matches!(cell.outcome, Outcome::Measured(_))).count();
+    let short =
+        results.cells.iter().filter(|cell| matches!(&cell.outcome, Outcome::Measured(it) if it.ended != Ended::Narrow));
+    text += &format!(
+        "\n{measured} measurements in {:.0} s, {} of them (marked ~) with a wider interval than wanted as their time was used up\n",
+        results.run.seconds,
+        short.count()
+    );
+    if results.run.interrupted {
+        text += "interrupted: this is not all of it\n";
+    }
+    out::printable(&text)
+}
+
+/// Filters and packets in the order in which they were measured.
+fn kinds(results: &Results) -> Vec<(&str, &str)> {
+    let mut kinds: Vec<(&str, &str)> = Vec::new();
+    for cell in &results.cells {
+        let kind = (cell.filter.as_str(), cell.packets.as_str());
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    kinds
+}
+
+fn row(cell: &Cell) -> Vec<String> {
+    let mut row = vec![
+        format!("  {}", out::grouped(cell.batch)),
+        cell.device.clone(),
+        cell.transfer.clone(),
+        cell.dispatch.clone(),
+    ];
+    let Outcome::Measured(measured) = &cell.outcome else {
+        let what = if matches!(cell.outcome, Outcome::Wrong { .. }) { "WRONG" } else { "failed" };
+        row.push(what.into());
+        row.resize(13, String::new());
+        return row;
+    };
+    let Measured { mpps, gbps, latency, copied_bytes, of_ceiling, ended, .. } = &**measured;
+    row.extend([
+        digits(mpps.median),
+        format!("{}–{}", digits(mpps.low), digits(mpps.high)),
+        digits(*gbps),
+        seconds(latency.p50),
+        seconds(latency.p99),
+        seconds(latency.p999),
+        copied_bytes.map_or("–".into(), |bytes| format!("{} B", digits(bytes))),
+        of_ceiling.as_ref().map_or("–".into(), |(share, _)| format!("{:.0} %", share * 100.0)),
+        if *ended == Ended::Narrow { String::new() } else { "~".into() },
+    ]);
+    row
+}
+
+/// Three digits.
+pub fn digits(number: f64) -> String {
+    match number.abs() {
+        ..9.995 => format!("{number:.2}"),
+        ..99.95 => format!("{number:.1}"),
+        _ => format!("{number:.0}"),
+    }
+}
+
+fn seconds(time: f64) -> String {
+    match time {
+        ..999.5e-9 => format!("{} ns", digits(time * 1e9)),
+        ..999.5e-6 => format!("{} µs", digits(time * 1e6)),
+        ..0.9995 => format!("{} ms", digits(time * 1e3)),
+        _ => format!("{} s", digits(time)),
+    }
+}
