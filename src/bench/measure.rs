@@ -438,7 +438,7 @@ fn latencies(
 ) -> Result<Latencies, DeviceError> {
     let mut latencies = Latencies::new();
     let began = Instant::now();
-    let time = settings.budget / 5;
+    let time = if settings.stop.is_cancelled() { Duration::ZERO } else { settings.budget / 5 };
     while latencies.count() < 10 || latencies.count() < MOST_LATENCIES && began.elapsed() < time {
         if latencies.count() % ring.count as u64 == 0 {
             ring.restore(subject.pool);

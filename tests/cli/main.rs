@@ -2,6 +2,7 @@
 //! panic.
 
 mod arguments;
+mod bench;
 mod check;
 #[cfg(unix)]
 mod flows;

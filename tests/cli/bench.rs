@@ -1,0 +1,219 @@
+//! `portcullis bench`: what is written where, what is compared, and how it ends. No time is judged.
+
+use serde_json::Value;
+
+use crate::support::{Place, has_device};
+
+/// A run that takes little.
+const SMALL: [&str; 9] = ["bench", "--time", "1s", "--device", "cpu", "--batch", "64,1000", "--packets", "64"];
+
+fn run(place: &Place, more: &[&str]) -> crate::support::Ran {
+    place.run(&[&SMALL[..], more].concat())
+}
+
+fn json(bytes: &[u8]) -> Value {
+    serde_json::from_slice(bytes).unwrap()
+}
+
+#[test]
+fn every_measurement_is_in_every_file() {
+    let place = Place::new();
+    let files =
+        ["--json", "r.json", "--csv", "r.csv", "--report", "r.html", "--filter", "port_filter", "--filter", "mac_swap"];
+    let ran = run(&place, &files).done();
+    assert_eq!(ran.err, "");
+    let results = json(&place.read("r.json"));
+    let cells = results["cells"].as_array().unwrap();
+    // All dispatch methods of the first filter at one size, one otherwise.
+    assert!(cells.len() >= 5, "{cells:?}");
+    for cell in cells {
+        let measured = &cell["outcome"]["measured"];
+        assert!(measured["mpps"]["median"].as_f64().unwrap() > 0.0, "{cell}");
+        assert!(measured["compared"].as_u64().unwrap() >= 2 * 65_000, "{cell}");
+        assert_eq!(cell["packet_bytes"], 64.0);
+    }
+    assert_eq!(results["run"]["interrupted"], false);
+    assert!(results["run"]["commands"][0].as_str().unwrap().starts_with("portcullis bench --time 1s --device cpu"));
+    let lines = String::from_utf8(place.read("r.csv")).unwrap();
+    assert_eq!(lines.lines().count(), 1 + cells.len());
+    let page = String::from_utf8(place.read("r.html")).unwrap();
+    assert!(page.contains("mac_swap") && !page.contains("://") && !page.contains("WRONG"));
+    assert!(ran.out.contains("mac_swap, 64-byte packets") && !ran.out.contains("WRONG"), "{}", ran.out);
+}
+
+#[test]
+fn a_device_that_is_wrong_is_marked_and_has_no_speed() {
+    let place = Place::new();
+    // It passes whatever the filter says.
+    let args = ["bench", "--time", "1s", "--device", "noop", "--device", "cpu", "--batch", "100", "--packets", "64"];
+    let ran = place.run(&[&args[..], &["--filter", "port_filter", "--json", "r.json", "--csv", "r.csv"]].concat());
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    let row = ran.out.lines().find(|line| line.contains("  noop  ")).unwrap();
+    assert!(row.trim_end().ends_with("WRONG"), "{row}");
+    assert!(ran.out.contains("for pass\n") || ran.out.contains(": pass for "), "{}", ran.out);
+    let results = json(&place.read("r.json"));
+    for cell in results["cells"].as_array().unwrap() {
+        let is_wrong = cell["outcome"]["wrong"]["detail"].is_string();
+        assert_eq!(is_wrong, cell["device"] == "noop", "{cell}");
+        assert_eq!(cell["outcome"]["measured"].is_null(), is_wrong);
+    }
+    let lines = String::from_utf8(place.read("r.csv")).unwrap();
+    assert!(lines.lines().all(|line| line.contains("noop") == line.contains(",WRONG,")), "{lines}");
+}
+
+#[test]
+fn standard_output_is_for_one_file() {
+    let place = Place::new();
+    let filter = ["--filter", "minimal", "--batch", "64"];
+    let ran = run(&place, &[&filter[..], &["--json", "-"]].concat()).done();
+    assert_eq!(json(ran.out.as_bytes())["schema"], 1);
+    let ran = run(&place, &[&filter[..], &["--csv", "-"]].concat()).done();
+    assert!(ran.out.starts_with("filter,device,batch,"), "{}", ran.out);
+    let ran = run(&place, &["--csv", "-", "--json", "-"]);
+    assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{}", ran.err);
+    assert!(ran.err.contains("only one of"), "{}", ran.err);
+}
+
+#[test]
+fn runs_are_compared_cell_by_cell() {
+    let place = Place::new();
+    run(&place, &["--filter", "minimal", "--json", "a.json"]).done();
+    // The same, but all rates half, and one cell of another filter.
+    let mut half = json(&place.read("a.json"));
+    let cells = half["cells"].as_array_mut().unwrap();
+    for cell in cells.iter_mut() {
+        for part in ["median", "low", "high"] {
+            let rate = &mut cell["outcome"]["measured"]["mpps"][part];
+            *rate = (rate.as_f64().unwrap() / 50.0).into();
+        }
+    }
+    cells[0]["filter"] = "other".into();
+    place.file("b.json", half.to_string());
+
+    let ran = place.run(&["bench", "--compare", "a.json", "a.json"]).done();
+    assert!(ran.out.contains(" 1.00 ") && ran.out.contains(": 0 slower and 0 faster"), "{}", ran.out);
+    let ran = place.run(&["bench", "--compare", "a.json", "b.json"]);
+    assert_eq!(ran.code, 1);
+    assert!(
+        ran.out.contains("SLOWER") && ran.out.contains("only in the first: minimal, cpu, batches of 64"),
+        "{}",
+        ran.out
+    );
+    assert!(ran.out.contains("only in the second: other, cpu, batches of 64"), "{}", ran.out);
+    let ran = place.run(&["bench", "--compare", "b.json", "a.json"]).done();
+    assert!(ran.out.contains("faster by more") && !ran.out.contains("SLOWER"), "{}", ran.out);
+
+    place.file("c.json", half.to_string().replace("\"schema\":1", "\"schema\":99"));
+    place.file("d.json", "{\"packets\": 4}");
+    for (file, words) in
+        [("c.json", "version 99"), ("d.json", "no results of portcullis bench"), ("e.json", "e.json: ")]
+    {
+        let ran = place.run(&["bench", "--compare", "a.json", file]);
+        assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{}", ran.err);
+        assert!(ran.err.contains(file) && ran.err.contains(words), "{}", ran.err);
+    }
+}
+
+#[test]
+fn wrong_usage_is_told_before_anything_is_measured() {
+    let place = Place::new();
+    for (args, code, words) in [
+        (&["--filter", "no_such"][..], 2, "there is no stock filter `no_such`"),
+        (&["--filter", "no_such.wgsl"], 1, "no_such.wgsl"),
+        (&["--device", "cuda@2"], 2, "only the CPU has threads"),
+        (&["--device", "cpu@0"], 2, "number of threads"),
+        (&["--device", "gpu"], 2, "there is no device `gpu`"),
+        (&["--device", "wgpu:999"], 1, "wgpu"),
+        (&["--packets", "63"], 2, "64 to 9000"),
+        (&["--batch", "0"], 2, "0"),
+        (&["--transfer", "fast"], 2, "auto, whole, window and imported"),
+        (&["--json", "no/such/folder.json"], 1, "no/such/folder.json"),
+        (&["--quick", "--full"], 2, "--full"),
+        (&["--compare", "a.json"], 2, "--compare"),
+        (&["--compare", "a.json", "b.json", "--json", "c.json"], 2, "--json"),
+    ] {
+        let ran = place.run(&[&["bench"], args].concat());
+        assert_eq!((ran.code, ran.out.as_str()), (code, ""), "{args:?}: {}", ran.err);
+        assert!(ran.err.contains(words), "{args:?}: {}", ran.err);
+        assert_eq!(place.names(), [""; 0]);
+    }
+}
+
+#[test]
+fn batches_without_memory_are_left_out_and_said_to_be() {
+    let place = Place::new();
+    let args = ["bench", "--time", "1s", "--device", "cpu", "--batch", "100,3000000", "--packets", "9000"];
+    let ran = place.run(&[&args[..], &["--filter", "minimal", "--json", "r.json"]].concat()).done();
+    let results = json(&place.read("r.json"));
+    let left = results["left_out"].as_array().unwrap();
+    assert_eq!(left.len(), 1, "{left:?}");
+    assert!(left[0]["what"].as_str().unwrap().contains("batches of 3000000"), "{left:?}");
+    assert!(left[0]["why"].as_str().unwrap().contains("GB of memory"), "{left:?}");
+    assert!(ran.out.contains("left out: minimal, 9000 packets in batches of 3000000: "), "{}", ran.out);
+}
+
+/// What was written before is there until there is something to put in its place; and then that is marked.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_keeps_what_it_has() {
+    use std::process::Stdio;
+    use std::time::{Duration, Instant};
+
+    let place = Place::new();
+    place.file("r.json", "older");
+    let args =
+        ["bench", "--time", "60s", "--device", "cpu", "--filter", "minimal", "--json", "r.json", "--packets", "64"];
+    let mut child = place.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(place.read("r.json"), b"older");
+    let sent = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() > Duration::from_secs(40) {
+            child.kill().unwrap();
+            panic!("it does not end");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let ended = child.wait_with_output().unwrap();
+    // Started with signals ignored, as by `nohup`, it is not interrupted, and takes too long.
+    assert_eq!(ended.status.code(), Some(130), "{}", String::from_utf8_lossy(&ended.stderr));
+    let results = json(&place.read("r.json"));
+    assert_eq!(results["run"]["interrupted"], true);
+    let out = String::from_utf8(ended.stdout).unwrap();
+    assert!(out.contains("interrupted: this is not all of it"), "{out}");
+    assert_eq!(place.names(), ["r.json"]);
+}
+
+/// All of a quick run, as it is run before a change is taken: every device that must be there is right, and was measured
+/// beside the others.
+#[test]
+fn a_quick_run_has_every_device_that_must_be_there() {
+    let place = Place::new();
+    let devices: Vec<&str> = ["cpu", "wgpu", "opencl"].into_iter().filter(|device| has_device(device)).collect();
+    let mut args = vec!["bench", "--quick", "--time", "10s", "--filter", "port_filter", "--filter", "hash_lb"];
+    args.extend(["--batch", "64,4096", "--packets", "64,imix", "--json", "r.json"]);
+    let require = devices.join(",");
+    if !require.is_empty() {
+        args.extend(["--require", &require]);
+    }
+    let ran = place.run(&args).done();
+    let results = json(&place.read("r.json"));
+    let cells = results["cells"].as_array().unwrap();
+    for device in devices {
+        for filter in ["port_filter", "hash_lb"] {
+            for batch in [64, 4096] {
+                let of = |cell: &&Value| {
+                    let id = cell["device"].as_str().unwrap();
+                    id.split([':', '@']).next() == Some(device) && cell["filter"] == filter && cell["batch"] == batch
+                };
+                let mine: Vec<_> = cells.iter().filter(of).collect();
+                assert!(!mine.is_empty(), "{device}, {filter}, {batch}: {}", ran.out);
+                for cell in mine {
+                    assert!(cell["outcome"]["measured"]["compared"].as_u64().unwrap() > 0, "{cell}");
+                }
+            }
+        }
+    }
+}
