@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use portcullis_core::interp::Interpreter;
 use portcullis_core::lang::{Diagnostics, Source};
+use portcullis_core::map::layout::Layout;
 use portcullis_core::packet::Metadata;
 use portcullis_core::program::{Lowering, Program, ProgramOptions, lower};
+use portcullis_cpu::vector::Traced;
 
 /// Compiles the bytes; what compiles is run on a few packets, lowered, and made native code, and what
 /// does not has a reason that can be shown.
@@ -26,8 +28,18 @@ pub(crate) fn run(data: &[u8], compile: impl FnOnce(&Source, &ProgramOptions) ->
         }
     };
     let interpreter = Interpreter::new(&program).expect("the verifier lets through what the interpreter takes");
+    let traced = Traced::of(&program);
+    if let Err(reason) = &traced {
+        assert!(!reason.contains("fault of Portcullis"), "{reason}");
+    }
     for packet in [&[][..], &[0x45; 60], &[0xff; 1500]] {
-        interpreter.run(packet, &Metadata::default()).expect("a packet that can be run");
+        let want = interpreter.run(packet, &Metadata::default()).expect("a packet that can be run");
+        // Executed by something else, from another form: only what has no such form has but one answer.
+        let Ok(traced) = &traced else { continue };
+        let mut maps: Vec<_> = program.maps().iter().map(|map| vec![0; Layout::of(map).words()]).collect();
+        let got = traced.run(&[(packet, &Metadata::default())], &mut maps, 0x5ca1_ab1e);
+        let got = got.unwrap_or_else(|fault| panic!("{fault}\n{}", traced.dump())).remove(0);
+        assert_eq!((got.verdict, got.packet), (want.verdict.to_return(), want.packet), "{}", traced.dump());
     }
     lower(&program, Lowering::SPIRV).expect("a valid filter can be lowered");
     portcullis_cpu::clif(&program).expect("a valid filter becomes native code");
