@@ -27,6 +27,9 @@ const REPETITION: Duration = Duration::from_millis(4);
 /// Batches of a repetition, at most.
 const MOST_BATCHES: usize = 4096;
 
+/// How long a cell may take until there is an interval, whatever its share of the time is.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// Repetitions of a cell, at most.
 const MOST_REPETITIONS: usize = 1000;
 
@@ -191,16 +194,11 @@ impl Running {
 
     fn is_late(&self, settings: &Settings) -> bool {
         let few = self.samples.len() < settings.least;
-        // Without an interval there is nothing to tell; but nobody waits forever for it.
-        self.spent
-            > settings.budget
-                * if self.estimate.is_none() {
-                    8
-                } else if few {
-                    3
-                } else {
-                    1
-                }
+        if self.estimate.is_none() {
+            // There is nothing to tell then; but nobody waits forever for it.
+            return self.spent > PATIENCE.max(settings.budget * 3);
+        }
+        self.spent > settings.budget * if few { 3 } else { 1 }
     }
 }
 

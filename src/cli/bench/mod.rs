@@ -122,7 +122,7 @@ impl FromStr for Asked {
 }
 
 /// How long runs may take.
-const QUICK: Duration = Duration::from_secs(85);
+const QUICK: Duration = Duration::from_secs(75);
 const FULL: Duration = Duration::from_secs(3600);
 
 /// Measures, or compares.
