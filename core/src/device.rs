@@ -24,7 +24,7 @@ mod work;
 
 pub use dispatch::{Dispatch, Only, UnknownDispatch};
 pub use flows::{Flows, InOrder};
-pub use planner::Plan;
+pub use planner::{Plan, TransferCosts};
 pub use relieved::Relieved;
 pub use transfer::{Clock, Stages, Taken, Transfer, UnknownTransfer};
 pub use work::MAX_WORK;
@@ -155,6 +155,8 @@ pub struct LoadOptions {
     /// How packets get to the device. One that the device does not have for the filter is an error, here or, where it
     /// depends on the batch's memory, of [`Session::submit`].
     pub transfer: Transfer,
+    /// What moving bytes costs, by which `auto` chooses a transfer; measured where it is `None`, but for the device's bus.
+    pub costs: Option<TransferCosts>,
     /// Takes note of what becomes of time and bytes ([`Session::stages`]). It costs some looks at the clock a batch, and on
     /// devices with clocks of their own two of those a launch or copy.
     pub clocks: bool,
@@ -175,6 +177,7 @@ impl Default for LoadOptions {
             one_sided: None,
             work: None,
             transfer: Transfer::Auto,
+            costs: None,
             clocks: false,
             cancel: CancelToken::new(),
         }
@@ -190,6 +193,7 @@ impl fmt::Debug for LoadOptions {
             .field("one_sided", &self.one_sided.as_ref().map(|device| &device.info().id))
             .field("work", &self.work)
             .field("transfer", &self.transfer)
+            .field("costs", &self.costs)
             .field("clocks", &self.clocks)
             .field("cancel", &self.cancel)
             .finish()

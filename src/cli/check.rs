@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::failure::{Failure, code};
 use super::filter::FilterArgs;
-use super::out;
+use super::{explain, out};
 
 /// Check a filter: what is wrong with it, or what is known about it
 #[derive(Debug, clap::Args)]
@@ -26,6 +26,9 @@ pub struct Args {
     /// Print what the filter becomes on its way to a device, in place of the facts
     #[arg(long, value_enum)]
     emit: Option<Emit>,
+    /// Also tell how packets would get to a GPU on this machine, and why
+    #[arg(long, conflicts_with_all = ["json", "emit"])]
+    explain: bool,
 }
 
 /// The stages that `--emit` can show.
@@ -84,7 +87,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
             line["filter"] = json!(args.filter.name());
             out::print(line.to_string() + "\n")
         }
-        None => out::print(format!("{}: no errors\n{}", out::printable(&args.filter.name()), facts_text(&program))),
+        None => {
+            let sections: &[explain::Section] =
+                if args.explain { &[explain::transfer_of_filter(&program)] } else { &[] };
+            let (name, facts) = (args.filter.name(), facts_text(&program));
+            out::print(format!("{}: no errors\n{facts}{}", out::printable(&name), explain::text(sections)))
+        }
     }
 }
 

@@ -6,6 +6,7 @@ mod completions;
 mod ctl;
 mod demo;
 mod devices;
+mod explain;
 mod failure;
 mod filter;
 mod header;

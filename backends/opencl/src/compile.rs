@@ -9,7 +9,7 @@ use ocl_core::{Kernel, ProgramBuildInfo, ProgramInfo, Status};
 use portcullis_c_writer::{Argument, Kernel as Source, Language, Loads, Options, WriteError};
 use portcullis_cache::Cache;
 use portcullis_core::device::offload::{self, Effects};
-use portcullis_core::device::{CancelToken, DeviceError, DeviceKind};
+use portcullis_core::device::{DeviceError, DeviceKind, LoadOptions};
 use portcullis_core::program::Program;
 
 use crate::device::{Gpu, name_of};
@@ -44,11 +44,11 @@ pub(crate) struct Loaded {
 pub(crate) fn load(
     device: &OpenClDevice,
     program: &Arc<Program>,
-    cancel: &CancelToken,
+    options: &LoadOptions,
 ) -> Result<(Arc<Gpu>, Loaded), DeviceError> {
     let id = &portcullis_core::device::Device::info(device).id;
-    let (device, program) = (device.clone(), program.clone());
-    offload::compile(id, cancel, move || compile(&device, &program))
+    let (device, program, clocks) = (device.clone(), program.clone(), options.clocks);
+    offload::compile(id, &options.cancel, move || compile(&device, &program, clocks))
 }
 
 /// A kernel by hand in place of the program's own; see [`crate::measure`].
@@ -59,15 +59,15 @@ pub(crate) fn load_text(
     entry: &str,
 ) -> Result<(Arc<Gpu>, Loaded), DeviceError> {
     let source = Source { source: text.into(), entry: entry.into(), ..source(program, device)? };
-    let gpu = Gpu::open(device)?;
+    let gpu = Gpu::open(device, false)?;
     let loaded = Loaded::new(&gpu, source, &device.fingerprint(), None)?;
     Ok((Arc::new(gpu), loaded))
 }
 
-fn compile(device: &OpenClDevice, program: &Program) -> Result<(Arc<Gpu>, Loaded), DeviceError> {
+fn compile(device: &OpenClDevice, program: &Program, clocks: bool) -> Result<(Arc<Gpu>, Loaded), DeviceError> {
     let source = source(program, device)?;
     let _signals = Signals::guard();
-    let gpu = Gpu::open(device)?;
+    let gpu = Gpu::open(device, clocks)?;
     let loaded = Loaded::new(&gpu, source, &device.fingerprint(), Cache::open("opencl").as_ref())?;
     Ok((Arc::new(gpu), loaded))
 }
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn a_compiler_s_words_are_shown() {
         for device in devices() {
-            let gpu = Gpu::open(&device).unwrap();
+            let gpu = Gpu::open(&device, false).unwrap();
             let Err(error) = build(&gpu, &source("out[0] = no_such_name;"), "", None) else { panic!("taken") };
             let text = error.to_string();
             assert!(text.contains(&device.info().id) && text.contains("no_such_name"), "{text}");
@@ -241,7 +241,7 @@ mod tests {
         let files = || std::fs::read_dir(folder.path().join("opencl")).unwrap().count();
         for device in devices() {
             let before = files();
-            let gpu = Gpu::open(&device).unwrap();
+            let gpu = Gpu::open(&device, false).unwrap();
             let kernel = |text: &str, fingerprint: &str| build(&gpu, &source(text), fingerprint, Some(&cache)).unwrap();
             kernel("out[0] = 1;", "driver 1");
             if files() == before {

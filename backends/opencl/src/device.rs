@@ -2,10 +2,14 @@
 
 use std::fmt::Display;
 use std::ptr;
+use std::time::Duration;
 
 use num_traits::FromPrimitive;
 use ocl_core::ffi::{self, cl_mem};
-use ocl_core::{CommandQueue, Context, DeviceId, MapFlags, Mem, MemFlags, MemMap, Status};
+use ocl_core::{
+    CommandQueue, CommandQueueProperties, Context, DeviceId, Event, MapFlags, Mem, MemFlags, MemMap, ProfilingInfo,
+    Status,
+};
 use portcullis_core::device::{DeviceError, DeviceKind};
 
 use crate::loader;
@@ -22,6 +26,8 @@ pub(crate) struct Gpu {
     pub shares_memory: bool,
     /// Work items in a group, where somebody has said how many.
     pub group: Option<usize>,
+    /// Whether events tell when their commands began and ended.
+    pub clocks: bool,
     // Three queues, each in order: what one batch brings in, another runs and a third brings back go
     // on side by side. Events say what waits for what.
     pub uploads: CommandQueue,
@@ -32,7 +38,8 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    pub fn open(device: &OpenClDevice) -> Result<Gpu, DeviceError> {
+    /// Opens a device; with `clocks` it keeps the times of what is queued.
+    pub fn open(device: &OpenClDevice, clocks: bool) -> Result<Gpu, DeviceError> {
         let info = portcullis_core::device::Device::info(device);
         let failed = |what: &str, error| DeviceError::Failed {
             device: info.id.clone(),
@@ -42,7 +49,8 @@ impl Gpu {
         let context = ocl_core::create_context(None, &[device_id], None, None)
             .map_err(|error| failed("cannot be opened", error))?;
         let queue = || {
-            ocl_core::create_command_queue(&context, device_id, None)
+            let properties = clocks.then_some(CommandQueueProperties::PROFILING_ENABLE);
+            ocl_core::create_command_queue(&context, device_id, properties)
                 .map_err(|error| failed("has no queue to give", error))
         };
         let shares_memory = device.shares_memory();
@@ -54,6 +62,7 @@ impl Gpu {
             largest: device.largest(),
             shares_memory,
             group: device.group(),
+            clocks,
             uploads: queue()?,
             downloads: queue()?,
             kernels,
@@ -94,6 +103,13 @@ impl Gpu {
     pub fn own_buffer(&self, flags: MemFlags, bytes: u64) -> Result<Mem, DeviceError> {
         // SAFETY: no host memory.
         unsafe { self.buffer(flags, bytes, ptr::null_mut()) }
+    }
+
+    /// How long a command took that has ended, on the device's clock; `None` where its driver does not say.
+    pub fn time_of(&self, event: &Event) -> Option<Duration> {
+        let at = |what| ocl_core::get_event_profiling_info(event, what).ok()?.time().ok();
+        let (start, end) = (at(ProfilingInfo::Start)?, at(ProfilingInfo::End)?);
+        Some(Duration::from_nanos(end.saturating_sub(start)))
     }
 
     /// Hands the queue's commands to the device.

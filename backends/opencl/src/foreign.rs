@@ -22,7 +22,7 @@ impl Foreign {
     /// # Errors
     /// The compiler's own.
     pub fn compile(device: &OpenClDevice, text: &str, name: &str) -> Result<Foreign, DeviceError> {
-        let gpu = Gpu::open(device)?;
+        let gpu = Gpu::open(device, false)?;
         let source = Source { source: text.to_owned(), entry: name.to_owned(), arguments: Vec::new(), size: 0 };
         Ok(Foreign { kernel: build(&gpu, &source, "", None)?, gpu })
     }

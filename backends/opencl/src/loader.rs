@@ -20,8 +20,8 @@ use ocl_core::Status;
 use ocl_core::ffi::{
     self, cl_bool, cl_command_queue, cl_command_queue_info, cl_command_queue_properties, cl_context, cl_context_info,
     cl_context_properties, cl_device_id, cl_device_info, cl_device_type, cl_event, cl_event_info, cl_int, cl_kernel,
-    cl_kernel_info, cl_map_flags, cl_mem, cl_mem_flags, cl_platform_id, cl_platform_info, cl_program,
-    cl_program_build_info, cl_program_info, cl_uint,
+    cl_kernel_info, cl_map_flags, cl_mem, cl_mem_flags, cl_platform_id, cl_platform_info, cl_profiling_info,
+    cl_program, cl_program_build_info, cl_program_info, cl_uint,
 };
 
 /// Names the OpenCL library to load, for one that is not where the system looks.
@@ -235,6 +235,9 @@ forward! {
     release clReleaseEvent(event: cl_event);
     status clGetEventInfo(
         event: cl_event, what: cl_event_info, size: usize, value: *mut c_void, size_ret: *mut usize,
+    );
+    status clGetEventProfilingInfo(
+        event: cl_event, what: cl_profiling_info, size: usize, value: *mut c_void, size_ret: *mut usize,
     );
     status clSetEventCallback(event: cl_event, at: cl_int, notify: EventNotify, data: *mut c_void);
 

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use ocl_core::{ArgVal, Event, Mem, MemFlags};
 use portcullis_c_writer::Argument;
-use portcullis_core::device::offload::{self, Columns, Effects, GRACE, Launcher, Offload, Traffic};
+use portcullis_core::device::offload::{self, Columns, DeviceTimes, Effects, GRACE, Launcher, Offload, Traffic};
 use portcullis_core::device::pace::Pace;
 use portcullis_core::device::plan::{Bounds, Layout};
 use portcullis_core::device::planner::{Reach, Site, TransferCosts};
 use portcullis_core::device::{CancelToken, DeviceError, DeviceKind, Imported, LoadOptions};
 use portcullis_core::map::{self, Declaration};
+use portcullis_core::packet::gather::Store;
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Span};
 use portcullis_core::program::Program;
 
@@ -38,7 +39,7 @@ pub(crate) fn open(
     program: &Arc<Program>,
     options: &LoadOptions,
 ) -> Result<OpenClSession, DeviceError> {
-    let (gpu, loaded) = compile::load(device, program, &options.cancel)?;
+    let (gpu, loaded) = compile::load(device, program, options)?;
     of(gpu, loaded, program, options)
 }
 
@@ -121,6 +122,16 @@ pub(crate) struct Buffers {
     changed: Download,
     /// The last command that has to end before kernels run.
     ready: Option<Event>,
+    /// What is to be asked for its time, where anybody wants to know.
+    timed: Timed,
+}
+
+/// Commands of a part, by what they are for.
+#[derive(Default)]
+struct Timed {
+    uploads: Vec<Event>,
+    kernels: Vec<Event>,
+    downloads: Vec<Event>,
 }
 
 type Part<'a> = offload::Part<'a, Arc<Import>>;
@@ -181,8 +192,15 @@ impl OpenCl {
     ) -> Result<Event, DeviceError> {
         let (gpu, packets) = (&*self.gpu, part.packets());
         let mut event = after;
+        let timed = &mut buffers.timed.downloads;
+        let mut note = |event: &Event| {
+            if gpu.clocks {
+                timed.push(event.clone());
+            }
+        };
         if effects.moves_ends {
             event = buffers.ends.enqueue(gpu, buffers.descriptors.memory(), packets as u64 * 8, &event)?;
+            note(&event);
         }
         let bytes = part.bytes();
         match part.import().zip(part.extent()) {
@@ -191,17 +209,22 @@ impl OpenCl {
                 let mut last = Event::null();
                 import.read_back(gpu, &extent, &mut last)?;
                 event = last;
+                note(&event);
             }
             None if !bytes.is_empty() => {
                 let changed = bytes.end - bytes.start;
                 event = buffers.changed.enqueue(gpu, buffers.packets.memory(), changed, &event)?;
+                note(&event);
             }
             None => {}
         }
         if effects.redirects {
             event = buffers.targets.enqueue(gpu, packets, &event)?;
+            note(&event);
         }
-        buffers.actions.enqueue(gpu, packets, &event)
+        let event = buffers.actions.enqueue(gpu, packets, &event)?;
+        note(&event);
+        Ok(event)
     }
 }
 
@@ -231,20 +254,20 @@ impl Launcher for OpenCl {
     }
 
     fn costs(&self) -> TransferCosts {
-        if self.gpu.shares_memory { TransferCosts::GEN4.without_bus() } else { TransferCosts::GEN4 }
+        let host = TransferCosts::of_host();
+        if self.gpu.shares_memory { host.without_bus() } else { host }
     }
 
     fn traffic(&self, part: &Part<'_>, effects: Effects) -> Traffic {
-        let mut traffic = Traffic::of(part, effects);
-        if self.gpu.shares_memory {
-            let (packets, when) = (part.packets() as u64, |is: bool, bytes: u64| if is { bytes } else { 0 });
-            // Those are read where the batch has them, and columns are written where the caller gets them.
-            traffic.to_device -= when(self.lends_descriptors(part, effects), 8 * part.descriptor_count() as u64);
-            let lent = effects.metadata && part.metadata().is_some();
-            traffic.to_device -= when(lent, packets * size_of::<Metadata>() as u64);
-            traffic.to_host = 0;
+        let all = Traffic::of(part, effects);
+        if !self.gpu.shares_memory {
+            return all;
         }
-        traffic
+        // What the batch has is read there, and columns are written where the caller gets them.
+        let metadata = if part.metadata().is_some() { part.packets() * size_of::<Metadata>() } else { 0 };
+        let descriptors = if self.lends_descriptors(part, effects) { 8 * part.descriptor_count() } else { 0 };
+        let lent = descriptors * usize::from(effects.sees_packets) + metadata * usize::from(effects.metadata);
+        Traffic { to_device: all.to_device.saturating_sub(lent as u64), to_host: 0 }
     }
 
     fn bounds(&self, layout: Layout) -> Bounds {
@@ -266,6 +289,8 @@ impl Launcher for OpenCl {
 
     fn upload(&mut self, part: &Part<'_>, effects: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
         let (gpu, packets) = (&*self.gpu, part.packets() as u64);
+        buffers.timed = Timed::default();
+        let mut uploads = Vec::new();
         let mut ready = if self.lends_descriptors(part, effects) {
             // SAFETY: a batch's descriptors stay where they are, and the session keeps the batch until
             // its last command has ended (`Launcher`); `release` takes them back.
@@ -274,6 +299,7 @@ impl Launcher for OpenCl {
             let (seen, size) = (part.descriptor_bytes(), part.descriptor_count() as u64 * 8);
             buffers.descriptors.write(gpu, size, |to| copy_each(seen, to))?
         };
+        uploads.extend(ready.clone());
         if effects.metadata {
             let size = packets * size_of::<Metadata>() as u64;
             let written = match part.metadata() {
@@ -281,20 +307,22 @@ impl Launcher for OpenCl {
                 Some(metadata) => unsafe { buffers.metadata.lend(gpu, metadata)? },
                 None => buffers.metadata.write(gpu, size, |to| copy_each(part.metadata_bytes(), to))?,
             };
+            uploads.extend(written.clone());
             ready = written.or(ready);
         }
         if part.is_copied() {
-            let copy = |to: &mut [u8]| {
-                for (at, bytes) in part.copies() {
-                    to[at..at + bytes.len()].copy_from_slice(bytes);
-                }
-            };
-            let written = buffers.packets.write(gpu, part.copy_size(), |to| part.gather(|| copy(to)))?;
+            // Elsewhere the device copies them out of the host's memory.
+            let store = if gpu.shares_memory { Store::Cached } else { Store::Streamed };
+            let written = buffers.packets.write(gpu, part.copy_size(), |to| part.copy_into(to, store))?;
+            uploads.extend(written.clone());
             ready = written.or(ready);
         }
         buffers.actions.reserve(gpu, part.packets())?;
         if effects.redirects {
             buffers.targets.reserve(gpu, part.packets())?;
+        }
+        if gpu.clocks {
+            buffers.timed.uploads.extend(uploads);
         }
         buffers.ready = ready;
         gpu.flush(&gpu.uploads)
@@ -318,6 +346,9 @@ impl Launcher for OpenCl {
         }
         self.set_arguments(part, buffers, first, count)?;
         let mut event = self.enqueue(count, buffers.ready.as_ref())?;
+        if gpu.clocks {
+            buffers.timed.kernels.push(event.clone());
+        }
         if first + count == part.lanes() {
             event = self.bring_back(part, effects, buffers, event)?;
         }
@@ -336,6 +367,16 @@ impl Launcher for OpenCl {
             }
         }
         ended
+    }
+
+    fn keep_time(&mut self) -> bool {
+        self.gpu.clocks
+    }
+
+    fn times(&mut self, buffers: &mut Buffers) -> Option<DeviceTimes> {
+        let Timed { uploads, kernels, downloads } = std::mem::take(&mut buffers.timed);
+        let sum = |events: &[Event]| events.iter().map(|event| self.gpu.time_of(event)).sum::<Option<Duration>>();
+        Some(DeviceTimes { upload: sum(&uploads)?, kernel: sum(&kernels)?, download: sum(&downloads)? })
     }
 
     fn verdicts(&mut self, packets: usize, buffers: &mut Buffers, columns: &mut Columns) -> Result<(), DeviceError> {
@@ -388,6 +429,7 @@ impl Launcher for OpenCl {
         buffers.actions.release();
         buffers.targets.release();
         buffers.ready = None;
+        buffers.timed = Timed::default();
     }
 
     fn settle(&mut self) {

@@ -22,6 +22,8 @@ const SMALLEST: u64 = 64 << 10;
 pub(crate) struct Upload {
     label: &'static str,
     usage: BufferUsages,
+    /// Whether the host also reads what kernels have made of it, where that is the same buffer.
+    read_back: bool,
     /// What the host writes, and the kernel's buffer where that is another.
     buffers: Option<(wgpu::Buffer, Option<wgpu::Buffer>)>,
 }
@@ -29,7 +31,12 @@ pub(crate) struct Upload {
 impl Upload {
     /// For a kernel's binding of this usage, `STORAGE` or `UNIFORM`.
     pub fn new(label: &'static str, usage: BufferUsages) -> Upload {
-        Upload { label, usage, buffers: None }
+        Upload::read_back(label, usage, false)
+    }
+
+    /// The same, and the host may read what kernels have written there, where the device's memory is the host's.
+    pub fn read_back(label: &'static str, usage: BufferUsages, read_back: bool) -> Upload {
+        Upload { label, usage, read_back, buffers: None }
     }
 
     /// Fills the first `bytes` bytes, which are a multiple of 4 and not 0, through `fill`. `limit`
@@ -44,7 +51,8 @@ impl Upload {
         if self.buffers.as_ref().is_none_or(|(host, _)| host.size() < bytes) {
             let size = bytes.next_power_of_two().clamp(SMALLEST, limit.max(SMALLEST));
             self.buffers = Some(if gpu.direct {
-                let usage = self.usage | BufferUsages::MAP_WRITE | BufferUsages::COPY_SRC;
+                let read = if self.read_back { BufferUsages::MAP_READ } else { BufferUsages::empty() };
+                let usage = self.usage | BufferUsages::MAP_WRITE | BufferUsages::COPY_SRC | read;
                 (gpu.buffer(self.label, size, usage, true), None)
             } else {
                 let staging = gpu.buffer(self.label, size, BufferUsages::MAP_WRITE | BufferUsages::COPY_SRC, true);
@@ -73,6 +81,28 @@ impl Upload {
     pub fn buffer(&self) -> &wgpu::Buffer {
         let (host, device) = self.buffers.as_ref().expect("written before it is used");
         device.as_ref().unwrap_or(host)
+    }
+
+    /// Asks for the first `bytes` bytes as kernels have left them, of a buffer that is read back: after the last submission that
+    /// uses it.
+    pub fn submitted_to_be_read(&self, bytes: u64) {
+        if let Some((host, _)) = &self.buffers {
+            // A failure shows when the bytes are read.
+            host.map_async(MapMode::Read, ..bytes, |_| ());
+        }
+    }
+
+    /// Reads the first `bytes` bytes, once the device is done, and asks for the buffer back for the next batch.
+    pub fn read<T>(&self, gpu: &Gpu, bytes: u64, read: impl FnOnce(&[u8]) -> T) -> Result<T, DeviceError> {
+        let (host, _) = self.buffers.as_ref().expect("written before it is read");
+        let view = host.get_mapped_range(..bytes).map_err(|error| gpu.failed(error.to_string()))?;
+        let result = read(&view);
+        drop(view);
+        host.unmap();
+        self.submitted();
+        // Nothing is queued that uses it, so that this is all it takes to have it mapped.
+        gpu.device.poll(wgpu::PollType::Poll).map_err(|error| gpu.failed(error.to_string()))?;
+        Ok(result)
     }
 
     /// Asks for the buffer back, for the next batch: after the last submission that uses it.

@@ -8,6 +8,7 @@ use portcullis_core::device::plan::{Bounds, Layout};
 use portcullis_core::device::planner::{Reach, Site, TransferCosts};
 use portcullis_core::device::{CancelToken, DeviceError, Imported, LoadOptions};
 use portcullis_core::map::{self, BIND_GROUP, Declaration};
+use portcullis_core::packet::gather::Store;
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Span};
 use portcullis_core::program::Program;
 use wgpu::{BufferUsages, CommandEncoder, WriteOnly};
@@ -202,7 +203,8 @@ impl Launcher for Wgpu {
     }
 
     fn costs(&self) -> TransferCosts {
-        if self.gpu.direct { TransferCosts::GEN4.without_bus() } else { TransferCosts::GEN4 }
+        let host = TransferCosts::of_host();
+        if self.gpu.direct { host.without_bus() } else { host }
     }
 
     /// A verdict, with its target, is a word.
@@ -227,7 +229,7 @@ impl Launcher for Wgpu {
     fn buffers(&self) -> Buffers {
         let gpu = &self.gpu;
         Buffers {
-            packets: Upload::new("packets", BufferUsages::STORAGE),
+            packets: Upload::read_back("packets", BufferUsages::STORAGE, self.loaded.effects.writes_packets),
             descriptors: Upload::new("descriptors", BufferUsages::STORAGE),
             metadata: Upload::new("metadata", BufferUsages::STORAGE),
             launch: gpu.buffer("launch", Launch::SIZE, BufferUsages::UNIFORM | BufferUsages::COPY_DST, false),
@@ -248,16 +250,16 @@ impl Launcher for Wgpu {
             buffers.metadata.write(gpu, size, limit, |to| write_each(part.metadata_bytes(), to))?;
         }
         if part.is_copied() {
+            // Elsewhere the device copies them out of the host's memory.
+            let store = if gpu.direct { Store::Cached } else { Store::Streamed };
             buffers.packets.write(gpu, part.copy_size(), limit, |mut to| {
-                part.gather(|| {
-                    for (at, bytes) in part.copies() {
-                        to.slice(at..at + bytes.len()).copy_from_slice(bytes);
-                    }
-                });
+                // SAFETY: mapped memory, which has been written before if only by wgpu, and nobody else looks at now. To
+                // be written alone is for the sake of speed, and nothing here reads it.
+                part.copy_into(unsafe { to.as_raw_ptr().as_mut() }, store);
             })?;
         }
         buffers.verdicts.reserve(gpu, packets * 4, limit)?;
-        if effects.writes_packets {
+        if effects.writes_packets && !gpu.direct {
             buffers.changed.reserve(gpu, part.copy_size(), limit)?;
         }
         if effects.moves_ends {
@@ -288,7 +290,7 @@ impl Launcher for Wgpu {
         self.encode_launch(&mut encoder, buffers.bindings.as_ref().expect("made for the first launch"), grid);
         if ends {
             buffers.verdicts.encode(&mut encoder, packets * 4);
-            if changed > 0 {
+            if changed > 0 && !self.gpu.direct {
                 encoder.copy_buffer_to_buffer(buffers.packets.buffer(), 0, buffers.changed.buffer(), 0, changed);
             }
             if effects.moves_ends {
@@ -299,13 +301,16 @@ impl Launcher for Wgpu {
         self.gpu.check()?;
         if ends {
             buffers.verdicts.submitted(packets * 4);
-            if changed > 0 {
-                buffers.changed.submitted(changed);
+            match changed > 0 {
+                true if self.gpu.direct => buffers.packets.submitted_to_be_read(changed),
+                true => buffers.changed.submitted(changed),
+                false => {}
             }
             if effects.moves_ends {
                 buffers.ends.submitted(packets * 8);
             }
-            self.give_back(part.is_copied(), buffers);
+            // What is read of it comes first.
+            self.give_back(part.is_copied() && !(self.gpu.direct && changed > 0), buffers);
             buffers.bindings = None;
         }
         Ok(submission)
@@ -330,7 +335,11 @@ impl Launcher for Wgpu {
     }
 
     fn changed(&mut self, bytes: u64, buffers: &mut Buffers, read: &mut dyn FnMut(&[u8])) -> Result<(), DeviceError> {
-        buffers.changed.read(&self.gpu, bytes, read)
+        if self.gpu.direct {
+            buffers.packets.read(&self.gpu, bytes, read)
+        } else {
+            buffers.changed.read(&self.gpu, bytes, read)
+        }
     }
 
     fn read_map(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {

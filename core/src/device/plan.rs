@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::packet::{Batch, Descriptor, READABLE_PAST_END, ROOM};
+use crate::packet::{Batch, Descriptor, READABLE_PAST_END, ROOM, gather};
 use crate::program::Program;
 
 /// Bytes behind the last packet that a kernel may look at (two words are loaded to get one that
@@ -21,12 +21,14 @@ pub enum Layout {
     Copied,
     /// In a buffer into which each packet is copied by itself, at multiples of 4 bytes.
     Packed,
+    /// The same, in rows of one length: the window, in whole words.
+    Rows,
 }
 
 impl Layout {
     /// Whether the kernel works on a copy, which is not the batch's memory.
     pub fn is_copy(self) -> bool {
-        matches!(self, Layout::Copied | Layout::Packed)
+        matches!(self, Layout::Copied | Layout::Packed | Layout::Rows)
     }
 }
 
@@ -123,6 +125,16 @@ pub fn cut(batch: &Batch, layout: Layout, needs: Needs, bounds: Bounds) -> Resul
     }
     let (alignment, room) = (alignment(layout, bounds), bounds.binding - PAST_END);
     let mut pieces: Vec<Piece> = Vec::new();
+    if layout == Layout::Rows {
+        let stride = gather::stride(needs.window) as u64;
+        let most = usize::try_from(room / stride).unwrap_or(usize::MAX).min(bounds.packets);
+        if let (0, Some(first)) = (most, descriptors.first()) {
+            return Err(TooLarge { index: 0, length: first.length });
+        }
+        let starts = (0..descriptors.len()).step_by(most.max(1));
+        let pieces = starts.map(|start| start..(start + most).min(descriptors.len()));
+        return Ok(pieces.map(|packets| Piece { bytes: 0..packets.len() as u64 * stride, packets }).collect());
+    }
     for (number, chunk) in descriptors.chunks(bounds.packets).enumerate() {
         let first = number * bounds.packets;
         if layout != Layout::Packed {
@@ -195,14 +207,20 @@ pub fn descriptors<'a>(
     layout: Layout,
     needs: Needs,
 ) -> impl Iterator<Item = Descriptor> + 'a {
-    let packed = layout == Layout::Packed;
+    let packed = matches!(layout, Layout::Packed | Layout::Rows);
     let base = if layout == Layout::Unseen { 0 } else { piece.bytes.start as u32 };
     let margin = needs.margin() as u32;
+    let row = if layout == Layout::Rows { gather::stride(needs.window) as u32 } else { 0 };
     let mut at = margin;
     batch.descriptors()[piece.packets.clone()].iter().map(move |d| {
         if !packed {
             // Wrapping: a packet without bytes may lie before the piece, where nobody looks.
             return Descriptor { offset: d.offset.wrapping_sub(base), length: d.length };
+        }
+        if row > 0 {
+            let offset = at;
+            at += row;
+            return Descriptor { offset, length: d.length };
         }
         let offset = at;
         at += (needs.of(d.length) + 2 * margin + 3) & !3;
@@ -280,8 +298,9 @@ mod tests {
     #[test]
     fn no_packet_is_no_piece() {
         let b = batch(&[], Room::None);
-        for layout in [Layout::InPlace, Layout::Copied, Layout::Packed, Layout::Unseen] {
-            assert_eq!(cut(&b, layout, WHOLE, bounds(100, 16, 10)), Ok(vec![]));
+        for layout in [Layout::InPlace, Layout::Copied, Layout::Packed, Layout::Rows, Layout::Unseen] {
+            let needs = Needs { window: 54, ..WHOLE };
+            assert_eq!(cut(&b, layout, needs, bounds(100, 16, 10)), Ok(vec![]));
         }
     }
 
@@ -347,5 +366,20 @@ mod tests {
         let pieces = cut(&b, Layout::Packed, needs, bounds(1000, 16, 10)).unwrap();
         assert_eq!(pieces, [piece(0..2, 0..356 + 268)]);
         assert_eq!(at(needs), [(128, 100), (356 + 128, 10)]);
+    }
+
+    #[test]
+    fn rows_are_of_one_length_whatever_the_packets_are() {
+        let b = batch(&[(1000, 100), (3000, 10), (4000, 0), (5000, 54)], Room::None);
+        let needs = Needs { window: 54, room: false };
+        // 54 bytes are 14 words.
+        let pieces = |binding, packets| cut(&b, Layout::Rows, needs, bounds(binding, 16, packets));
+        assert_eq!(pieces(1000, 10), Ok(vec![piece(0..4, 0..224)]));
+        assert_eq!(pieces(1000, 3), Ok(vec![piece(0..3, 0..168), piece(3..4, 0..56)]));
+        assert_eq!(pieces(112, 10), Ok(vec![piece(0..2, 0..112), piece(2..4, 0..112)]));
+        assert_eq!(pieces(55, 10), Err(TooLarge { index: 0, length: 100 }));
+        let piece = piece(1..4, 0..168);
+        let seen = descriptors(&b, &piece, Layout::Rows, needs);
+        assert_eq!(seen.map(|d| (d.offset, d.length)).collect::<Vec<_>>(), [(0, 10), (56, 0), (112, 54)]);
     }
 }

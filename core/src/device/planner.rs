@@ -1,10 +1,11 @@
 //! The transfer planner: where a kernel is to find a batch's packets, and why there.
 
 use std::fmt;
+use std::sync::OnceLock;
 
 use super::Transfer;
 use super::plan::{self, Layout, Needs};
-use crate::packet::Batch;
+use crate::packet::{Batch, gather};
 
 /// How a device reaches a batch's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +64,12 @@ impl TransferCosts {
     /// One core and a PCIe gen 4 bus of 16 lanes (docs/design.md, section 7), where nothing was measured.
     pub const GEN4: TransferCosts =
         TransferCosts { bus_bytes_per_ns: 25.0, copy_bytes_per_ns: 10.0, gather_packed_ns: 3.0, gather_slots_ns: 8.0 };
+
+    /// What the host's share costs on this machine: measured once a process, in some 10 ms, and the bus of [`TransferCosts::GEN4`].
+    pub fn of_host() -> TransferCosts {
+        static MEASURED: OnceLock<TransferCosts> = OnceLock::new();
+        *MEASURED.get_or_init(measure::host)
+    }
 
     /// The same machine, and a device whose memory is the host's.
     pub fn without_bus(self) -> TransferCosts {
@@ -133,7 +140,7 @@ impl Plan {
             Layout::InPlace => Some(Transfer::Imported),
             Layout::Copied => Some(Transfer::Whole),
             Layout::Packed if self.needs.window == u32::MAX => Some(Transfer::Whole),
-            Layout::Packed => Some(Transfer::Window),
+            Layout::Packed | Layout::Rows => Some(Transfer::Window),
         }
     }
 }
@@ -170,6 +177,7 @@ impl fmt::Display for Plan {
 }
 
 /// What a batch's packets are like, as far as it matters here.
+#[derive(Clone, Copy)]
 struct Scan {
     aligned: bool,
     window: u64,
@@ -188,6 +196,13 @@ impl Scan {
         let packets = batch.len() as u64;
         let extent = plan::extent(batch, 0..batch.len(), needs).map_or(0, |all| all.end - all.start);
         Scan { aligned: offsets % 4 == 0, window: window + packets * 2 * needs.margin(), extent, packets }
+    }
+
+    /// Whether windows lie in rows of one length: where that takes little more room than the packets do.
+    fn in_rows(&self, needs: Needs) -> bool {
+        let rows = self.packets * gather::stride(needs.window) as u64;
+        // A packet takes whole words either way.
+        !needs.room && (1..u32::MAX).contains(&needs.window) && 4 * rows <= 5 * (self.window + 3 * self.packets)
     }
 
     /// Both ways of copying, where the device copies from the host's memory by itself or not.
@@ -212,7 +227,7 @@ impl Scan {
 /// The rule: what the device reaches as if it were its own stays where it is. Frames that it reaches over a bus too. Else packets
 /// are copied by whichever way takes less time, all told: whole, which is the bytes from one packet to the next over the bus,
 /// and copying them to where the device copies from, unless it reaches them; or their windows, which is gathering those and
-/// bringing fewer bytes over the bus.
+/// bringing fewer bytes over the bus. `costs` are asked for only then.
 ///
 /// # Errors
 /// Why [`Transfer::Imported`] is not to be had for the batch.
@@ -221,13 +236,15 @@ pub fn choose<I>(
     needs: Needs,
     site: &Site<I>,
     asked: Transfer,
-    costs: &TransferCosts,
+    costs: impl FnOnce() -> TransferCosts,
 ) -> Result<Plan, &'static str> {
     let (reach, reached) = (site.reach, site.reach != Reach::Not);
     let plan = |layout, needs, why| Ok(Plan { layout, needs, reach, why });
     // Without a look at the packets, where that says nothing.
-    let scan = (site.words && !needs.room).then(|| Scan::of(batch, needs));
-    let aligned = scan.as_ref().is_none_or(|scan| scan.aligned);
+    let looked = (site.words && !needs.room).then(|| Scan::of(batch, needs));
+    let aligned = looked.as_ref().is_none_or(|scan| scan.aligned);
+    let scan = || looked.unwrap_or_else(|| Scan::of(batch, needs));
+    let gathered = |scan: &Scan| if scan.in_rows(needs) { Layout::Rows } else { Layout::Packed };
     let whole = Needs { window: u32::MAX, ..needs };
     match asked {
         Transfer::Imported if !reached => return Err("the device does not reach their memory by itself"),
@@ -235,7 +252,7 @@ pub fn choose<I>(
             return Err("the device takes packets where they lie only if all begin at multiples of 4 bytes");
         }
         Transfer::Imported => return plan(Layout::InPlace, needs, Why::Asked),
-        Transfer::Window => return plan(Layout::Packed, needs, Why::Asked),
+        Transfer::Window => return plan(gathered(&scan()), needs, Why::Asked),
         Transfer::Whole if site.gathers || batch.is_scattered() || !aligned => {
             return plan(Layout::Packed, whole, Why::Asked);
         }
@@ -246,17 +263,20 @@ pub fn choose<I>(
         return plan(Layout::InPlace, needs, Why::Reached);
     }
     match () {
-        () if !aligned => plan(Layout::Packed, needs, Why::OffTheWords),
-        () if site.gathers => plan(Layout::Packed, needs, Why::OneByOne),
+        () if !aligned => plan(gathered(&scan()), needs, Why::OffTheWords),
+        () if site.gathers => plan(gathered(&scan()), needs, Why::OneByOne),
         () if batch.is_scattered() && reached => plan(Layout::InPlace, needs, Why::Frames),
-        () if batch.is_scattered() => plan(Layout::Packed, needs, Why::Scattered),
+        () if batch.is_scattered() => plan(gathered(&scan()), needs, Why::Scattered),
         () => {
-            let estimate = scan.unwrap_or_else(|| Scan::of(batch, needs)).estimate(reach, costs);
-            let layout = if estimate.whole_ns > estimate.window_ns { Layout::Packed } else { Layout::Copied };
+            let scan = scan();
+            let estimate = scan.estimate(reach, &costs());
+            let layout = if estimate.whole_ns > estimate.window_ns { gathered(&scan) } else { Layout::Copied };
             plan(layout, needs, Why::Cheaper(estimate))
         }
     }
 }
+
+mod measure;
 
 #[cfg(test)]
 mod tests {
@@ -277,7 +297,8 @@ mod tests {
     }
 
     fn layout(batch: &Batch, needs: Needs, reach: Reach) -> Layout {
-        choose(batch, needs, &site(reach), Transfer::Auto, &TransferCosts::GEN4).unwrap().layout
+        let plan = choose(batch, needs, &site(reach), Transfer::Auto, || TransferCosts::GEN4).unwrap();
+        if plan.layout == Layout::Rows { Layout::Packed } else { plan.layout }
     }
 
     #[test]
@@ -301,7 +322,7 @@ mod tests {
         assert_eq!(layout(&batch(320, 130, 60), MOVES, Reach::Bus), Layout::Copied);
         // Where kernels take them at any byte there is nothing against it.
         let bytes = Site { words: false, ..site(Reach::Shared) };
-        let plan = choose(&batch(64, 2, 60), HEADERS, &bytes, Transfer::Auto, &TransferCosts::GEN4).unwrap();
+        let plan = choose(&batch(64, 2, 60), HEADERS, &bytes, Transfer::Auto, || TransferCosts::GEN4).unwrap();
         assert_eq!((plan.layout, plan.why), (Layout::InPlace, Why::Reached));
     }
 
@@ -338,23 +359,39 @@ mod tests {
             let batch = Carver::new(arena, None).carve(descriptors, vec![], Room::None).unwrap();
             for (reach, wanted) in [(Reach::Bus, by_device), (Reach::Not, by_host)] {
                 let needs = Needs { window, room: false };
-                let plan = choose(&batch, needs, &site(reach), Transfer::Auto, &costs).unwrap();
+                let plan = choose(&batch, needs, &site(reach), Transfer::Auto, || costs).unwrap();
+                let wanted = if wanted == Layout::Packed { Layout::Rows } else { wanted };
                 assert_eq!(plan.layout, wanted, "{stride} {length} {window} {reach:?}: {plan}");
             }
         }
     }
 
     #[test]
+    fn rows_are_for_packets_that_fill_them() {
+        let layout = |short: usize, long: usize, window| {
+            let lengths = [vec![60_u32; short], vec![1500; long]].concat();
+            let packets: Vec<Vec<u8>> = lengths.iter().map(|length| vec![0; *length as usize]).collect();
+            let (batch, needs) = (Batch::from_packets(&packets).unwrap(), Needs { window, room: false });
+            choose(&batch, needs, &site(Reach::Not), Transfer::Window, || TransferCosts::GEN4).unwrap().layout
+        };
+        assert_eq!((layout(10, 10, 54), layout(10, 10, 60)), (Layout::Rows, Layout::Rows));
+        // Twenty rows of 1,400 bytes, 28,000, for 14,600 and the words' ends.
+        assert_eq!((layout(10, 10, 1400), layout(1, 19, 1400)), (Layout::Packed, Layout::Rows));
+        // What moves, and what has no window, has no row.
+        assert_eq!(layout(0, 10, u32::MAX), Layout::Packed);
+    }
+
+    #[test]
     fn what_is_asked_for_is_had_or_refused() {
         let (packed, frames) = (batch(64, 0, 60), Batch::in_frames(&vec![vec![0; 60]; 10]).unwrap());
         let of = |batch: &Batch, reach, transfer| {
-            choose(batch, HEADERS, &site(reach), transfer, &TransferCosts::GEN4)
+            choose(batch, HEADERS, &site(reach), transfer, || TransferCosts::GEN4)
                 .map(|plan| (plan.layout, plan.transfer()))
         };
         for reach in [Reach::Not, Reach::Bus, Reach::Shared, Reach::Own] {
             for batch in [&packed, &frames] {
                 let window = of(batch, reach, Transfer::Window);
-                assert_eq!(window, Ok((Layout::Packed, Some(Transfer::Window))));
+                assert_eq!(window, Ok((Layout::Rows, Some(Transfer::Window))));
                 let layout = if batch.is_scattered() { Layout::Packed } else { Layout::Copied };
                 assert_eq!(of(batch, reach, Transfer::Whole), Ok((layout, Some(Transfer::Whole))));
                 match of(batch, reach, Transfer::Imported) {
@@ -369,7 +406,7 @@ mod tests {
         assert!(off.contains("multiples of 4 bytes"), "{off}");
         assert_eq!(of(&batch(64, 2, 60), Reach::Bus, Transfer::Whole), Ok((Layout::Packed, Some(Transfer::Whole))));
         let one_by_one = Site { gathers: true, ..site(Reach::Not) };
-        let plan = choose(&packed, HEADERS, &one_by_one, Transfer::Whole, &TransferCosts::GEN4).unwrap();
+        let plan = choose(&packed, HEADERS, &one_by_one, Transfer::Whole, || TransferCosts::GEN4).unwrap();
         assert_eq!((plan.layout, plan.needs.window), (Layout::Packed, u32::MAX));
     }
 }

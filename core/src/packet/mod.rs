@@ -3,6 +3,7 @@
 
 mod arena;
 mod batch;
+pub mod gather;
 mod verdict;
 
 pub use arena::{Arena, ArenaError, DeviceView, READABLE_PAST_END, Span};

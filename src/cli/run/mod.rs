@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use clap::ArgGroup;
 use clap::builder::{NonEmptyStringValueParser, TypedValueParser};
-use portcullis::device::{DeviceError, DeviceKind, Dispatch, LoadOptions, Session};
+use portcullis::device::{DeviceError, DeviceKind, Dispatch, LoadOptions, Session, Transfer};
 use portcullis::devices::{self, Selector};
 use portcullis::io::wrap::Limit;
 use portcullis::io::{self, RedirectSink, Sink, SinkError, Source, SourceOptions};
@@ -30,7 +30,7 @@ use portcullis::program::Program;
 
 use super::failure::{Failure, INTERRUPTED, WRONG};
 use super::filter::FilterArgs;
-use super::out;
+use super::{explain, out};
 use interrupt::Interrupt;
 use live::LiveArgs;
 pub use live::duration;
@@ -82,6 +82,13 @@ pub struct Args {
     /// lists which a device has, the first of them taken if this is not given
     #[arg(long, value_name = "METHOD")]
     dispatch: Option<Dispatch>,
+    /// How packets get to a device that is not the processor: whole, their window (what the filter may read), imported (it
+    /// reads them where they lie), or auto, by whichever way costs least
+    #[arg(long, value_name = "TRANSFER", default_value = "auto", conflicts_with_all = live::SOURCES)]
+    transfer: Transfer,
+    /// Also tell, on standard error, how packets got to the device and why, and what that took
+    #[arg(long, conflicts_with_all = live::SOURCES)]
+    explain: bool,
     /// Packets in a batch, at most; one of a capture is also bounded in bytes. Live packets have batches that find their size
     /// if this is not given (`auto`): as many packets as the device needs to keep up with what comes, and no more
     #[arg(long, value_name = "N|auto", value_parser = batch)]
@@ -162,6 +169,8 @@ fn run_capture(args: &Args, read: &str) -> Result<(), Failure> {
         one_sided: chosen.then(|| devices::open("cpu").ok()).flatten(),
         threads: args.threads.and_then(|n| NonZeroUsize::new(n.into())),
         dispatch: args.dispatch,
+        transfer: args.transfer,
+        clocks: args.explain,
         cancel: interrupt.give_up.clone(),
         ..LoadOptions::default()
     };
@@ -252,6 +261,9 @@ fn run_capture(args: &Args, read: &str) -> Result<(), Failure> {
         out::note(text.trim_end());
     } else {
         out::print(text)?;
+    }
+    if args.explain {
+        explain::note(&[explain::transfer_of_run(&*session)]);
     }
     if stopped {
         out::note("interrupted: the rest of the input was not read");

@@ -8,6 +8,7 @@ use portcullis_core::device::offload::{Columns, Effects, Part, words};
 use portcullis_core::device::plan::{Bounds, Layout, PAST_END};
 use portcullis_core::device::planner::{Reach, Site};
 use portcullis_core::device::{DeviceError, Imported};
+use portcullis_core::packet::gather::Store;
 use portcullis_core::packet::{Batch, Descriptor, Metadata, ROOM, Span};
 
 use crate::api::Code;
@@ -219,12 +220,8 @@ impl Slot {
         if effects.metadata {
             copy_each(part.metadata_bytes(), &mut to[at.metadata..]);
         }
-        if shape.written == at.end {
-            part.gather(|| {
-                for (offset, bytes) in part.copies() {
-                    to[at.packets + offset..][..bytes.len()].copy_from_slice(bytes);
-                }
-            });
+        if shape.written == at.end && part.is_copied() {
+            part.copy_into(&mut to[at.packets..], Store::Streamed);
         }
         let packets = self.packets;
         // SAFETY: as above.

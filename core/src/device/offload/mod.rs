@@ -21,7 +21,7 @@ use super::{
 };
 use crate::map::layout::HEADER;
 use crate::map::upkeep::{Memory, Upkeep};
-use crate::packet::{Action, Batch, BatchError, Descriptor, Metadata, Span, Verdicts};
+use crate::packet::{Action, Batch, BatchError, Descriptor, Metadata, Span, Verdicts, gather};
 use crate::program::Program;
 
 mod compile;
@@ -105,9 +105,9 @@ pub trait Launcher: Send + 'static {
         None
     }
 
-    /// What moving bytes costs, where nothing was measured.
+    /// What moving bytes costs, where nobody says.
     fn costs(&self) -> TransferCosts {
-        TransferCosts::GEN4
+        TransferCosts::of_host()
     }
 
     /// Bytes that are copied for a part: to where the device reads them, and back. Of what it reads and writes where it lies
@@ -377,7 +377,7 @@ pub struct Offload<L: Launcher> {
     longest: usize,
     pace: Pace,
     transfer: Transfer,
-    costs: TransferCosts,
+    costs: Option<TransferCosts>,
     /// How packets of the batch before came.
     plan: Option<Plan>,
     /// Where somebody asked for it.
@@ -486,7 +486,7 @@ impl<L: Launcher> Offload<L> {
         let clock = if options.clocks && launcher.keep_time() { Clock::Device } else { Clock::Host };
         Ok(Offload {
             transfer: options.transfer,
-            costs: launcher.costs(),
+            costs: options.costs,
             plan: None,
             stages: options.clocks.then(|| Stages { clock, ..Stages::default() }),
             program: program.clone(),
@@ -563,10 +563,15 @@ impl<L: Launcher> Offload<L> {
         Ok(Cut { plan, import, pieces })
     }
 
+    /// What moving bytes costs: as was said, or as it is here.
+    fn costs(&self) -> TransferCosts {
+        self.costs.unwrap_or_else(|| self.launcher.costs())
+    }
+
     /// Decides where the kernel is to find a batch's packets, which it sees.
     fn place(&mut self, batch: &Batch) -> Result<(Plan, Option<L::Import>), DeviceError> {
         let site = self.launcher.site(batch, self.transfer == Transfer::Imported);
-        let plan = planner::choose(batch, self.needs, &site, self.transfer, &self.costs).map_err(|why| {
+        let plan = planner::choose(batch, self.needs, &site, self.transfer, || self.costs()).map_err(|why| {
             DeviceError::Refused(format!(
                 "the transfer `imported` was asked for, and {} does not filter these packets where they lie: {why}; take \
                  `auto`",
@@ -828,7 +833,7 @@ impl<L: Launcher> Offload<L> {
         }
         // Where each packet lay, in the batch and in the copy, before it moved.
         let (mut before, mut seen) = (Vec::new(), Vec::new());
-        if copied || self.effects.moves_ends {
+        if (copied && plan.layout != Layout::Rows) || self.effects.moves_ends {
             before = batch.descriptors()[packets.clone()].to_vec();
             seen = plan::descriptors(batch, piece, plan.layout, plan.needs).collect();
         }
@@ -852,7 +857,12 @@ impl<L: Launcher> Offload<L> {
         if copied && bytes > 0 {
             let window = if self.effects.moves_ends { u32::MAX } else { self.program.facts().writes.reach() };
             self.launcher.changed(bytes, buffers, &mut |from| {
-                plan::write_back(batch, piece, &before, &seen, window, from);
+                if plan.layout == Layout::Rows {
+                    let stride = gather::stride(plan.needs.window);
+                    gather::scatter(batch, piece.packets.clone(), window.min(plan.needs.window), from, stride);
+                } else {
+                    plan::write_back(batch, piece, &before, &seen, window, from);
+                }
             })?;
         }
         let own = if self.stages.is_some() { self.launcher.times(buffers) } else { None };
@@ -1021,7 +1031,7 @@ impl<L: Launcher> InOrder for Offload<L> {
     fn check(&mut self, batch: &Batch) -> Result<(), DeviceError> {
         let largest = batch.descriptors().iter().map(|packet| u64::from(packet.length)).max().unwrap_or(0);
         // Cutting is work, and only a packet that comes near what a piece may have is ever refused.
-        let mut layouts = [Layout::Unseen, Layout::InPlace, Layout::Copied, Layout::Packed].into_iter();
+        let mut layouts = [Layout::Unseen, Layout::InPlace, Layout::Copied, Layout::Packed, Layout::Rows].into_iter();
         let fits = layouts.all(|layout| {
             let Bounds { binding, alignment, .. } = self.launcher.bounds(layout);
             largest + alignment < binding / 2

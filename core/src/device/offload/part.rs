@@ -6,7 +6,11 @@ use std::time::{Duration, Instant};
 
 use super::order::Order;
 use crate::device::plan::{self, Layout, Needs, PAST_END, Piece};
+use crate::packet::gather::{Rows, Store};
 use crate::packet::{Batch, Descriptor, Metadata};
+
+/// Bytes from which on a copy is not worth having in the caches: there is no room for more.
+const STREAMED: usize = 1 << 20;
 
 /// A piece of a batch, with where the kernel finds it.
 pub struct Part<'a, I> {
@@ -51,8 +55,8 @@ impl<'a, I> Part<'a, I> {
         self.piece.bytes.end - self.piece.bytes.start + PAST_END
     }
 
-    /// What the copy is made of: where in the buffer, and the bytes. All of it as one, or packet by packet.
-    pub fn copies(&self) -> impl Iterator<Item = (usize, &'a [u8])> + '_ {
+    /// What the copy is made of where it is no rows: where in the buffer, and the bytes. All of it as one, or packet by packet.
+    fn copies(&self) -> impl Iterator<Item = (usize, &'a [u8])> + '_ {
         let whole = (self.layout == Layout::Copied).then(|| (0, self.batch.bytes(self.piece.bytes.clone())));
         let packed = if self.layout == Layout::Packed { self.piece.packets.clone() } else { 0..0 };
         let packed = packed.zip(self.seen()).map(|(index, d)| {
@@ -62,10 +66,20 @@ impl<'a, I> Part<'a, I> {
         whole.into_iter().chain(packed)
     }
 
-    /// Has `copy` copy packets ([`Part::copies`]), and takes note of how long that takes.
-    pub fn gather(&self, copy: impl FnOnce()) {
+    /// Writes the copy to the start of a buffer of [`Part::copy_size`] bytes, and takes note of how long that takes. `store` is
+    /// how, where the copy is large.
+    ///
+    /// # Panics
+    /// Where there is no room for it.
+    pub fn copy_into(&self, to: &mut [u8], store: Store) {
         let began = Instant::now();
-        copy();
+        if self.layout == Layout::Rows {
+            let rows = Rows::new(self.batch, self.piece.packets.clone(), self.needs.window);
+            rows.write(to, if rows.size() >= STREAMED { store } else { Store::Cached });
+        }
+        for (at, bytes) in self.copies() {
+            to[at..at + bytes.len()].copy_from_slice(bytes);
+        }
         self.gathered.set(self.gathered.get() + began.elapsed());
     }
 

@@ -9,6 +9,7 @@ use crate::device::{Device, Dispatch, Flows, Relieved};
 use crate::interp::Interp;
 use crate::lang::{Source, wgsl};
 use crate::packet::Batch;
+use crate::packet::gather::Store;
 use crate::program::ProgramOptions;
 
 /// What was asked of the launcher, in order, and when it is to fail.
@@ -107,8 +108,8 @@ impl Launcher for Host {
         assert!(!buffers.lent, "a slot that no batch is in");
         buffers.lent = true;
         buffers.packets = vec![0xee; part.copy_size() as usize];
-        for (at, bytes) in part.copies() {
-            buffers.packets[at..at + bytes.len()].copy_from_slice(bytes);
+        if part.is_copied() {
+            part.copy_into(&mut buffers.packets, Store::Streamed);
         }
         buffers.actions.clear();
         buffers.ends.clear();

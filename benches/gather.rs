@@ -1,0 +1,67 @@
+//! Gathering packets' windows into rows, against copying as many bytes by `memcpy` and against the plain loop that does the same.
+//! `cargo bench --bench gather`.
+//!
+//! All sides run in turn. "Hot" is a batch that stays in the second cache, "cold" one of 2 million packets, each gathered by
+//! once a turn; "slots" lie 2,112 bytes apart, as a ring has them. `memcpy` copies what the rows have in all, from memory that
+//! is as hot or cold, to where the rows go.
+
+mod support;
+
+use std::hint::black_box;
+
+use portcullis_core::packet::Batch;
+use portcullis_core::packet::gather::{Rows, Store};
+
+use support::{LENGTH, Pair, Sample, Table, Times, Traffic, only_testing, time};
+
+/// What the stock filters look at, and all of a short packet.
+const WINDOWS: [u32; 3] = [24, 54, 64];
+
+type Side<'a> = (&'a str, Box<dyn FnMut() + 'a>);
+
+/// Times of a side each, in turn.
+fn in_turn(sides: &mut [Side<'_>], repeats: u32, rounds: usize) -> Vec<Times> {
+    let mut samples = vec![Vec::new(); sides.len()];
+    for turn in 0..=rounds {
+        for ((_, side), samples) in sides.iter_mut().zip(&mut samples) {
+            let all = time(|| (0..repeats).for_each(|_| side()));
+            if turn > 0 {
+                samples.push(Sample { wall: all.wall / repeats, processor: all.processor / repeats });
+            }
+        }
+    }
+    samples.iter().map(|samples| Times::of(samples)).collect()
+}
+
+fn measure(what: &str, batch: &Batch, repeats: u32, rounds: usize) {
+    let mut table = Table::new(&format!("{what}, {} packets", batch.len()), "gathered", "other");
+    for window in WINDOWS {
+        let rows = Rows::new(batch, 0..batch.len(), window);
+        let from = vec![1_u8; rows.size()];
+        let [mut cached, mut streamed, mut plain, mut copied] = [0; 4].map(|_| vec![0_u8; rows.size() + 64]);
+        let at = streamed.as_ptr().align_offset(64);
+        let mut sides: [Side<'_>; 4] = [
+            ("gathered", Box::new(|| rows.write(black_box(&mut cached), Store::Cached))),
+            ("past the caches", Box::new(|| rows.write(black_box(&mut streamed[at..]), Store::Streamed))),
+            ("the plain loop", Box::new(|| rows.write_plainly(black_box(&mut plain)))),
+            ("memcpy", Box::new(|| black_box(&mut copied)[..from.len()].copy_from_slice(black_box(&from)))),
+        ];
+        let times = in_turn(&mut sides, repeats, rounds);
+        for (other, name) in [(2, "to the plain loop"), (3, "to memcpy")] {
+            for (ours, how) in [(0, ""), (1, ", past the caches")] {
+                let pair = Pair { ours: times[ours], theirs: times[other] };
+                table.rates(&format!("{window} bytes{how}, {name}"), batch.len(), pair);
+            }
+        }
+    }
+    table.print();
+}
+
+fn main() {
+    support::end_with_the_reader();
+    let (scale, rounds) = if only_testing() { (64, 1) } else { (1, 15) };
+    let batch = |count: usize, stride| support::batch(Traffic::Mixed, count / scale, stride);
+    measure("hot", &batch(8 << 10, LENGTH), 64 / scale as u32, rounds);
+    measure("cold", &batch(2 << 20, LENGTH), 1, rounds);
+    measure("slots", &batch(256 << 10, 2112), 1, rounds);
+}

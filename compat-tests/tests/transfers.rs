@@ -1,0 +1,158 @@
+//! Every transfer × stock filter × device gives what the filter's model gives, or is refused with the reason; and what sessions
+//! tell of bytes and transfers is what a count by hand gives.
+
+use std::sync::Arc;
+
+use portcullis_compat_tests::corpora::{self, Corpus};
+use portcullis_compat_tests::models::{self, Outcome};
+use portcullis_compat_tests::{devices, layouts, stock};
+use portcullis_core::device::{Device, DeviceError, DeviceKind, LoadOptions, Session, Taken, Transfer};
+use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::packet::{Batch, Room};
+use portcullis_core::program::{Program, ProgramOptions};
+
+/// Packets a batch: no power of two, so that tiles of rows end anywhere.
+const BATCH: usize = 1003;
+
+fn compile(name: &str, text: &str) -> Arc<Program> {
+    let program = wgsl::compile(&Source::new(format!("{name}.wgsl"), text), &ProgramOptions::default());
+    Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())))
+}
+
+/// The devices, and those of OpenCL's once more as if their memory were their own.
+fn with_distant(suite: &str, mut check: impl FnMut(&Arc<dyn Device>)) {
+    devices::on_each(suite, |device| check(device));
+    for device in portcullis::opencl::probe().unwrap_or_default() {
+        check(&(Arc::new(device.apart()) as Arc<dyn Device>));
+    }
+}
+
+/// A session by a transfer; `None` where the device says why there is none.
+fn load(device: &Arc<dyn Device>, program: &Arc<Program>, transfer: Transfer) -> Option<Box<dyn Session>> {
+    let options = LoadOptions { transfer, clocks: true, ..LoadOptions::default() };
+    match device.load(program, &options) {
+        Ok(session) => Some(session),
+        Err(DeviceError::Unsupported { reason, .. }) if transfer != Transfer::Auto => {
+            let asked = format!("the transfer `{transfer}` was asked for, and ");
+            assert!(reason.starts_with(&asked) && reason.contains("take `"), "{reason}");
+            None
+        }
+        Err(error) => panic!("{}: {error}", device.info().id),
+    }
+}
+
+/// Runs a batch; `None` where it is refused since its packets are not where the transfer needs them.
+fn run(session: &mut dyn Session, batch: Batch, transfer: Transfer) -> Option<Vec<Outcome>> {
+    match session.run(batch) {
+        Ok(done) => {
+            let packets = done.batch.packets().map(<[u8]>::to_vec);
+            Some(done.verdicts.iter().zip(packets).map(|(verdict, bytes)| Outcome { verdict, bytes }).collect())
+        }
+        Err(DeviceError::Refused(reason)) if transfer == Transfer::Imported => {
+            assert!(reason.starts_with("the transfer `imported` was asked for, and "), "{reason}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Whether every packet was brought by the transfer, as the session says.
+fn is_by(taken: Taken, transfer: Transfer, batches: u64) -> bool {
+    let by = |count: u64| count + taken.unseen == batches;
+    match transfer {
+        Transfer::Auto => true,
+        Transfer::Whole => by(taken.whole),
+        // A filter that may read all of a packet has no smaller window.
+        Transfer::Window => by(taken.window + taken.whole),
+        Transfer::Imported => by(taken.imported + taken.resident),
+    }
+}
+
+fn check(device: &Arc<dyn Device>, corpus: &Corpus) {
+    let mut had = [0; 4];
+    for &(name, text) in stock::FILTERS {
+        let program = compile(name, text);
+        let want: Vec<Outcome> = corpus.packets.iter().map(|packet| models::outcome(name, packet)).collect();
+        for (transfer, had) in Transfer::ALL.into_iter().zip(&mut had) {
+            let Some(mut session) = load(device, &program, transfer) else { continue };
+            let mut count = 0;
+            let mut compare = |at: usize, batch: Batch| {
+                let size = batch.len();
+                let Some(got) = run(&mut *session, batch, transfer) else { return };
+                count += 1;
+                for (index, (got, want)) in got.iter().zip(&want[at..at + size]).enumerate() {
+                    let (id, packet) = (&device.info().id, &corpus.packets[at + index]);
+                    assert!(
+                        got == want,
+                        "{name} on {id}, {transfer}: packet {index} of {size}, {packet:02x?}\n  got  {got:02x?}\n  want {want:02x?}"
+                    );
+                }
+            };
+            let rooms: &[Room] = if program.facts().changes_length { &[Room::Both] } else { &[Room::None, Room::Both] };
+            for &room in rooms {
+                let (batches, watched) = layouts::batches(&corpus.packets, BATCH, room);
+                for (number, batch) in batches.into_iter().enumerate() {
+                    compare(number * BATCH, batch);
+                }
+                assert_eq!(
+                    watched.trespass(),
+                    None,
+                    "{name}, {transfer}: a byte that belongs to no packet was written to"
+                );
+            }
+            // Each in a frame of its own, others' between.
+            for (number, packets) in corpus.packets.chunks(BATCH).enumerate().take(2) {
+                compare(number * BATCH, Batch::in_frames(packets).unwrap());
+            }
+            *had += usize::from(count > 0);
+            let stages = session.stages().expect("clocks were asked for");
+            assert!(stages.batches == count && is_by(stages.taken, transfer, count), "{name}, {transfer}: {stages:?}");
+        }
+    }
+    println!("{}: filters by transfer {:?}: {had:?}", device.info().id, Transfer::ALL.map(Transfer::name));
+    assert!(had[0] == stock::FILTERS.len() && had.iter().any(|&had| had > 0));
+}
+
+#[test]
+fn every_transfer_gives_the_models_verdicts_and_packets() {
+    // As the generator makes them, long ones among them, and packets that lie about themselves.
+    let mut corpus = corpora::hostile();
+    corpus.packets.truncate(2500);
+    corpus.packets.extend(corpora::synthetic().packets.into_iter().rev().take(700));
+    with_distant("transfers, stock filters", |device| check(device, &corpus));
+}
+
+/// 100 packets of 1,500 bytes, each with a room of 128 bytes before it and behind, of which a filter reads 24 bytes and writes
+/// none.
+#[test]
+fn what_is_moved_is_counted() {
+    let text = "fn xdp_filter(pkt: u32) -> u32 { return select(XDP_DROP, XDP_PASS, load_be32(pkt, 20u) == 7u); }";
+    let program = compile("reads_24", text);
+    let packets = vec![vec![0; 1500]; 100];
+    // From the first packet to the last one's end.
+    let extent = 99 * (128 + 1500 + 128) + 1500;
+    with_distant("transfers, counts", |device| {
+        if device.info().kind == DeviceKind::Reference {
+            return;
+        }
+        for (transfer, bytes) in [(Transfer::Whole, extent), (Transfer::Window, 2_400), (Transfer::Imported, 0)] {
+            let Some(mut session) = load(device, &program, transfer) else { continue };
+            for _ in 0..3 {
+                assert!(run(&mut *session, Batch::from_packets(&packets).unwrap(), transfer).is_some());
+            }
+            let stages = session.stages().unwrap();
+            let id = &device.info().id;
+            assert_eq!((stages.batches, stages.packets), (3, 300), "{id} {transfer}");
+            // With the packets go descriptors of 8 bytes where they are copied too.
+            let moved = [3 * bytes, 3 * (bytes + 800)];
+            assert!(moved.contains(&stages.bytes_to_device), "{id} {transfer}: {stages:?}");
+            // Verdicts are bytes, words, or where the caller gets them.
+            assert!([0, 300, 1200].contains(&stages.bytes_to_host), "{id} {transfer}: {stages:?}");
+            assert!(stages.kernel.as_nanos() > 0, "{id} {transfer}: {stages:?}");
+            assert_eq!(stages.gather.is_zero(), bytes == 0, "{id} {transfer}: {stages:?}");
+        }
+        let mut untold = device.load(&program, &LoadOptions::default()).unwrap();
+        untold.run(Batch::from_packets(&packets).unwrap()).unwrap();
+        assert_eq!(untold.stages(), None, "nobody has asked");
+    });
+}

@@ -1,0 +1,129 @@
+//! What was decided and why, for `--explain`: a section for each decision.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use portcullis::device::plan::Needs;
+use portcullis::device::planner::{self, Plan, Reach, Site};
+use portcullis::device::{Clock, Session, Stages, Transfer, TransferCosts};
+use portcullis::packet::{Arena, Carver, Descriptor, ROOM, Room};
+use portcullis::program::Program;
+
+use super::out;
+
+/// A decision: what it is about, and the lines that tell of it.
+#[derive(Debug)]
+pub struct Section {
+    title: &'static str,
+    lines: Vec<String>,
+}
+
+/// All of them as text, each line's end included.
+pub fn text(sections: &[Section]) -> String {
+    let mut text = String::new();
+    for Section { title, lines } in sections {
+        writeln!(text, "{title}:").expect("texts take all");
+        lines.iter().for_each(|line| writeln!(text, "  {line}").expect("texts take all"));
+    }
+    text
+}
+
+/// Packets that a batch may have: how far apart they begin, and how long they are.
+const BATCHES: [(u32, u32); 4] = [(64, 60), (512, 508), (1500, 1500), (2112, 1500)];
+
+/// How packets would get to a GPU on this machine: to be told of a filter alone.
+pub fn transfer_of_filter(program: &Program) -> Section {
+    let (needs, costs) = (Needs::of_program(program), TransferCosts::of_host());
+    let mut lines = vec![self::costs(&costs)];
+    for (reach, what) in
+        [(Reach::Bus, "by a GPU that reads the host's memory"), (Reach::Not, "by a GPU that the host copies for")]
+    {
+        for (stride, length) in BATCHES {
+            let told =
+                plan(needs, reach, stride, length, costs).map_or_else(|| "no memory to try".into(), |p| p.to_string());
+            lines.push(format!("{length} bytes every {stride}, {what}: {told}"));
+        }
+    }
+    Section { title: "transfer", lines }
+}
+
+fn plan(needs: Needs, reach: Reach, stride: u32, length: u32, costs: TransferCosts) -> Option<Plan> {
+    if needs.window == 0 {
+        return Some(Plan::unseen(needs));
+    }
+    const PACKETS: u32 = 64;
+    // The room of filters that change lengths comes on top.
+    let (stride, first) = if needs.room { (stride + 2 * ROOM, ROOM) } else { (stride, 0) };
+    let descriptors = (0..PACKETS).map(|i| Descriptor { offset: first + i * stride, length }).collect();
+    let arena = Arena::new((PACKETS * stride + 2 * first) as usize).ok()?;
+    let room = if needs.room { Room::Both } else { Room::None };
+    let batch = Carver::new(arena, None).carve(descriptors, vec![], room).ok()?;
+    let site = Site::<()> { reach, words: true, ..Site::not_reached() };
+    planner::choose(&batch, needs, &site, Transfer::Auto, || costs).ok()
+}
+
+fn costs(costs: &TransferCosts) -> String {
+    let TransferCosts { bus_bytes_per_ns, copy_bytes_per_ns, gather_packed_ns, gather_slots_ns } = costs;
+    let bus = match bus_bytes_per_ns.is_finite() {
+        true => format!("a bus of {bus_bytes_per_ns:.0} bytes/ns (assumed), "),
+        false => "no bus, ".into(),
+    };
+    format!(
+        "this machine: {bus}copying {copy_bytes_per_ns:.1} bytes/ns, gathering 64 bytes of a packet {gather_packed_ns:.1} ns, \
+         from slots {gather_slots_ns:.1} ns (measured)"
+    )
+}
+
+/// How packets got to a session's device.
+pub fn transfer_of_run(session: &dyn Session) -> Section {
+    let mut lines = Vec::new();
+    match session.plan() {
+        Some(plan) => lines.push(format!("the last batch: {plan}")),
+        None => lines.push("nothing was to be decided: the device filters packets where they lie".into()),
+    }
+    if let Some(stages) = session.stages().filter(|stages| stages.batches > 0) {
+        lines.extend(stages_of(&stages));
+    }
+    Section { title: "transfer", lines }
+}
+
+fn stages_of(stages: &Stages) -> [String; 3] {
+    let taken = stages.taken;
+    let counts = [
+        (taken.unseen, "unseen"),
+        (taken.resident, "resident"),
+        (taken.imported, "imported"),
+        (taken.whole, "whole"),
+        (taken.window, "window"),
+    ];
+    let list = |parts: Vec<String>| parts.join(", ");
+    let counts = counts.into_iter().filter(|(count, _)| *count > 0);
+    let times = [
+        ("gather", stages.gather),
+        ("upload", stages.upload),
+        ("kernel", stages.kernel),
+        ("download", stages.download),
+        ("verdicts", stages.verdicts),
+    ];
+    let each = |time: Duration| time.as_nanos() as f64 / (stages.packets as f64).max(1.0);
+    let clock = match stages.clock {
+        Clock::Device => "the device's clock",
+        Clock::Host => "the host's clock",
+    };
+    let number = |count: u64| out::grouped(count);
+    let each_of = |(name, time): (&str, Duration)| format!("{name} {:.2}", each(time));
+    [
+        format!("batches: {}", list(counts.map(|(count, name)| format!("{} {name}", number(count))).collect())),
+        format!(
+            "copied: {} bytes to the device, {} back",
+            number(stages.bytes_to_device),
+            number(stages.bytes_to_host)
+        ),
+        format!("ns a packet: {} (kernel by {clock})", list(times.into_iter().map(each_of).collect())),
+    ]
+}
+
+/// Writes sections where they are no part of what is printed: to standard error.
+pub fn note(sections: &[Section]) {
+    out::note(text(sections).trim_end());
+}
