@@ -63,7 +63,7 @@ impl OpenClRecords {
         record: usize,
         per_item: usize,
     ) -> Result<OpenClRecords, DeviceError> {
-        let gpu = Gpu::open(device)?;
+        let gpu = Gpu::open(device, false)?;
         let source =
             Source { source: format!("{DEFINITIONS}{text}"), entry: entry.to_owned(), arguments: Vec::new(), size: 0 };
         let kernel = build(&gpu, &source, "", None)?;
