@@ -33,6 +33,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Repetitions of a cell, at most.
 const MOST_REPETITIONS: usize = 1000;
 
+/// Latencies of a cell, at least: large batches take long.
+const LEAST_LATENCIES: u64 = 5;
+
 /// Latencies of a cell, at most: enough for the thousandth of them.
 const MOST_LATENCIES: u64 = 20_000;
 
@@ -437,8 +440,8 @@ fn latencies(
     let mut latencies = Latencies::new();
     let began = Instant::now();
     let time = if settings.stop.is_cancelled() { Duration::ZERO } else { settings.budget / 5 };
-    while latencies.count() < 10 || latencies.count() < MOST_LATENCIES && began.elapsed() < time {
-        if latencies.count() % ring.count as u64 == 0 {
+    while latencies.count() < LEAST_LATENCIES || latencies.count() < MOST_LATENCIES && began.elapsed() < time {
+        if latencies.count().is_multiple_of(ring.count as u64) {
             ring.restore(subject.pool);
         }
         let Some((first, batch)) = ring.batches.pop_front() else { break };
