@@ -136,12 +136,12 @@ unsafe fn best(base: *const u8, all: &[Descriptor], window: usize, to: *mut u8, 
         let streams = store == Store::Streamed && stride(window as u32) <= STREAMED && to.addr().is_multiple_of(16);
         // SAFETY: the processor has what the function uses; the rest is the caller's promise.
         unsafe {
-            return match (is_x86_feature_detected!("avx2"), streams) {
+            match (is_x86_feature_detected!("avx2"), streams) {
                 (true, true) => x86::streamed_avx2(base, all, window, to, far),
                 (true, false) => x86::rows_avx2(base, all, window, to, far),
                 (false, true) => x86::streamed(base, all, window, to, far),
                 (false, false) => rows(base, all, window, to, far),
-            };
+            }
         }
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -44,7 +44,7 @@ fn rows_are_the_windows_of_packets_whichever_way_they_are_copied() {
             let rows = Rows::new(&batch, 0..batch.len(), window);
             let stride = window as usize + (4 - window as usize % 4) % 4;
             assert_eq!(rows.size(), stride * count as usize);
-            let far = is_far(&batch.descriptors()[..]);
+            let far = is_far(batch.descriptors());
             assert_eq!(far, slot > 0);
             let mut ways: Vec<(&str, Vec<u8>)> = Vec::new();
             for (name, store, at) in
