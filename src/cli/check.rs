@@ -40,6 +40,8 @@ enum Emit {
     Spirv,
     /// The CPU's code before Cranelift optimises it
     Clif,
+    /// What one of several packets side by side goes through on the CPU
+    Lanes,
     /// The kernel in OpenCL C 1.2
     Opencl,
     /// The kernel in CUDA C++
@@ -80,6 +82,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             out::print(spirv(&program)?)
         }
         Some(Emit::Clif) => out::print(clif(&program)?),
+        Some(Emit::Lanes) => out::print(lanes(&program)?),
         Some(Emit::Opencl) => out::print(c(&program, Language::OpenCl)?),
         Some(Emit::Cuda) => out::print(c(&program, Language::Cuda)?),
         None if args.json => {
@@ -121,6 +124,19 @@ fn clif(program: &Program) -> Result<String, Failure> {
 #[cfg(not(feature = "cpu"))]
 fn clif(_: &Program) -> Result<String, Failure> {
     Err(Failure::Wrong("this build has no cpu backend, which makes Cranelift code".into()))
+}
+
+#[cfg(feature = "cpu")]
+fn lanes(program: &Program) -> Result<String, Failure> {
+    let traced = portcullis::cpu::vector::Traced::of(program);
+    let traced =
+        traced.map_err(|reason| Failure::Wrong(format!("packets go one by one through this filter: {reason}")))?;
+    Ok(traced.dump())
+}
+
+#[cfg(not(feature = "cpu"))]
+fn lanes(_: &Program) -> Result<String, Failure> {
+    Err(Failure::Wrong("this build has no cpu backend, which puts packets side by side".into()))
 }
 
 fn c(program: &Program, language: Language) -> Result<String, Failure> {

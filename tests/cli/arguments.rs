@@ -147,6 +147,7 @@ fn arguments_thrown_together_never_crash() {
         "--emit",
         "wgsl",
         "clif",
+        "lanes",
         "--progress",
         "",
         "\u{1F980}",

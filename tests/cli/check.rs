@@ -47,6 +47,10 @@ fn the_lowering_is_shown_in_each_form() {
     }
     if cfg!(feature = "cpu") {
         assert!(place.run(&["check", filter, "--emit", "clif"]).done().out.contains("function"));
+        assert_eq!(place.run(&["check", filter, "--emit", "lanes"]).done().out, "verdict 2\n");
+        let flows = format!("fn xdp_flow(pkt: u32) -> u32 {{ return 1u; }}\n{PASS}");
+        let flows = place.file("flows.wgsl", &flows);
+        place.run(&["check", flows, "--emit", "lanes"]).failed(1, &["one by one", "flow"]);
     }
     let c = |language| place.run(&["check", filter, "--emit", language]).done().out;
     assert!(c("opencl").contains("__kernel void xdp_kernel("));
