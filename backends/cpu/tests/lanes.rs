@@ -1,118 +1,240 @@
-//! The stock filters as lane IR: which fit, and that they mean the same.
+//! Filters as lane IR: control flow in every combination means what the reference says, checks that are needed are
+//! there, others are not, and what is too large is refused.
 
-use std::path::Path;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use portcullis_core::interp::Interpreter;
-use portcullis_core::lang::opencl_c::files::NoIncludes;
-use portcullis_core::lang::{Source, opencl_c, wgsl};
-use portcullis_core::map::layout::Layout;
+use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::Metadata;
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::vector::Traced;
 
-fn stock() -> Vec<(String, Arc<Program>)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shaders");
-    let mut all = Vec::new();
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-        let options = ProgramOptions::default();
-        let source = |text| Source::new(name.clone(), text);
-        let program = match path.extension().and_then(|e| e.to_str()) {
-            Some("wgsl") => wgsl::compile(&source(std::fs::read_to_string(&path).unwrap()), &options),
-            Some("cl") => {
-                opencl_c::compile(&source(std::fs::read_to_string(&path).unwrap()), &options, &mut NoIncludes)
-            }
-            _ => continue,
-        };
-        all.push((name, Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())))));
-    }
-    all.sort_by(|a, b| a.0.cmp(&b.0));
-    all
+/// Few, so that loops run out of it.
+const FUEL: u32 = 40;
+
+fn program(text: &str) -> Arc<Program> {
+    let options = ProgramOptions { fuel: FUEL, ..ProgramOptions::default() };
+    let program = wgsl::compile(&Source::new("f.wgsl", text), &options);
+    Arc::new(program.unwrap_or_else(|errors| panic!("{}\n{text}", errors.render())))
 }
 
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as u32
-    }
+fn traced(text: &str) -> Traced {
+    Traced::of(&program(text)).unwrap_or_else(|reason| panic!("{reason}\n{text}"))
 }
 
+/// Bodies of filters that go through their packet's bytes; all loads are checked, as no length is asked for.
+const BODIES: &[&str] = &[
+    // A return from two loops at once, with a value that depends on both.
+    "for (var i = 0u; i < load_u8(pkt, 0u); i++) {
+        for (var j = 0u; j < load_u8(pkt, 1u); j++) { if load_u8(pkt, 2u + i + j) == 3u { return redirect(i * 16u + j); } }
+    }
+    return 2u;",
+    // Rounds that go on early, and others that end the loop, with variables left behind by each.
+    "var sum = 0u; var last = 7u;
+    loop {
+        let byte = load_u8(pkt, sum + 3u);
+        if byte == 0u { last = 1u; break; }
+        if byte == 1u { sum += 2u; continue; }
+        if byte == 2u { last = sum; return redirect(sum + 100u); }
+        last = byte;
+        sum += 1u;
+        continuing { last += 1u; break if sum > 9u; }
+    }
+    return redirect(sum * 256u + last);",
+    // Falls through, leaves the switch, leaves the loop, and returns, all from a switch in a loop.
+    "var state = 0u;
+    for (var i = 0u; i < 12u; i++) {
+        switch load_u8(pkt, i) & 7u {
+            case 0u, 1u: { state += 1u; if state == 3u { break; } state += 10u; }
+            case 2u: { continue; }
+            case 3u: { return redirect(state); }
+            case 4u: { state = state * 3u; }
+            default: { if state > 50u { return 1u; } state += 5u; }
+        }
+        state += 1000u;
+    }
+    return redirect(state);",
+    // Fuel that ends in the inner of two loops, after stores that stay and before one that must not come.
+    "for (var i = 0u; i < 6u; i++) {
+        store_u8(pkt, i, 0xeeu);
+        for (var j = 0u; j < load_u8(pkt, 7u); j++) { store_u8(pkt, 8u + j % 4u, j); }
+    }
+    store_u8(pkt, 12u, 0x77u);
+    return 3u;",
+    // Ends that move in a loop, by what is there after they have moved.
+    "var moved = 0u;
+    while moved < 5u {
+        if !adjust_head(pkt, i32(load_u8(pkt, 0u)) - 3i) { break; }
+        if load_u8(pkt, 1u) > 4u && !adjust_tail(pkt, i32(load_u8(pkt, 1u)) - 6i) { return redirect(moved); }
+        moved += 1u;
+        store_u8(pkt, 0u, moved);
+    }
+    return redirect(pkt_len(pkt) * 8u + moved);",
+    // An array that is indexed by what is in the packet, in a loop that not all take part in.
+    "var counts = array<u32, 8>();
+    for (var i = 0u; i < pkt_len(pkt) / 2u; i++) {
+        let byte = load_u8(pkt, i);
+        if byte == 5u { continue; }
+        counts[byte] += i + 1u;
+        if counts[7] > 60u { break; }
+    }
+    return redirect((counts[load_u8(pkt, 0u)] ^ counts[3]) & 0xffffffu);",
+    // A helper that changes its caller's variable on some of its ways out.
+    "var kept = 5u;
+    let found = find(pkt, &kept);
+    if found { kept += 100u; }
+    return redirect(kept);",
+    // A table, and a vector, by number.
+    "let v = vec4<u32>(load_u8(pkt, 0u), 20u, load_u8(pkt, 1u), 40u);
+    return redirect(TABLE[load_u8(pkt, 2u)] + v[load_u8(pkt, 3u)]);",
+];
+
+const HELPERS: &str = "const TABLE = array<u32, 5>(7u, 11u, 13u, 17u, 19u);
+fn find(pkt: u32, kept: ptr<function, u32>) -> bool {
+    for (var i = 0u; i < 10u; i++) {
+        let byte = load_u8(pkt, i);
+        if byte == 6u { *kept = i; return true; }
+        if byte == 7u { return false; }
+        if byte > 3u { *kept += byte; }
+    }
+    *kept = 9u;
+    return false;
+}
+";
+
+/// Packets of small bytes, of many lengths, so that every way is taken by some.
 fn packets() -> Vec<Vec<u8>> {
-    let mut numbers = Numbers(7);
-    let mut all = Vec::new();
-    for i in 0..600_u32 {
-        let length = if i % 5 == 0 { numbers.next() % 70 } else { 40 + numbers.next() % 100 };
-        let mut packet: Vec<u8> = (0..length).map(|_| numbers.next() as u8).collect();
-        let mut put = |at: usize, byte: u8| {
-            if let Some(place) = packet.get_mut(at) {
-                *place = byte;
-            }
-        };
-        if i % 7 != 0 {
-            let vlan = usize::from(i % 11 == 0) * 4;
-            if vlan > 0 {
-                put(12, 0x81);
-                put(13, 0);
-            }
-            put(12 + vlan, 8);
-            put(13 + vlan, 0);
-            let options = if i % 3 == 0 { 5 + numbers.next() as u8 % 11 } else { 5 };
-            put(14 + vlan, 0x40 | options);
-            put(20 + vlan, 0);
-            put(21 + vlan, 0);
-            put(23 + vlan, if i % 2 == 0 { 6 } else { 17 });
-            put(26 + vlan, 10);
-            put(30 + vlan, 192);
-            let ports = 14 + vlan + 4 * usize::from(options);
-            put(ports, 0);
-            put(ports + 1, [53, 80, 22, 67][i as usize % 4]);
-            put(ports + 2, 0);
-            put(ports + 3, [80, 53, 23, 80][i as usize / 4 % 4]);
-        } else if i % 2 == 0 {
-            put(12, 0x86);
-            put(13, 0xdd);
-            put(20, 6);
-        }
-        all.push(packet);
-    }
-    all
+    let mut state = 5_u64;
+    let mut next = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    (0..400)
+        .map(|_| {
+            let (length, most) = (next(40), 2 + next(8));
+            (0..length).map(|_| next(most) as u8).collect()
+        })
+        .collect()
 }
 
 #[test]
-fn what_fits() {
-    for (name, program) in stock() {
-        let start = std::time::Instant::now();
-        match Traced::of(&program) {
-            Ok(traced) => println!("{name}: {} operations, {:?}", traced.operations(), start.elapsed()),
-            Err(reason) => println!("{name}: DOES NOT FIT: {reason}"),
-        }
-    }
-}
-
-#[test]
-fn stock_filters_mean_the_same() {
+fn control_flow_means_the_same() {
     let packets = packets();
-    for (name, program) in stock() {
-        let Ok(traced) = Traced::of(&program) else { continue };
-        let maps = || program.maps().iter().map(|map| vec![0; Layout::of(map).words()]).collect::<Vec<_>>();
-        let reference = Interpreter::new(&program).unwrap();
-        for (number, packet) in packets.iter().enumerate() {
-            let metadata =
-                Metadata::new(packet.len() as u32 + 3, 1 + number as u32 % 3, (1 << 40) + number as u64 * 999_999_937);
-            let want = reference.run(packet, &metadata).unwrap();
-            for unspecified in [0, 0xdead_beef] {
-                let got = traced.run(&[(packet, &metadata)], &mut maps(), unspecified);
-                let got = got.unwrap_or_else(|e| panic!("{name}: packet {number}: {e}\n{}", traced.dump())).remove(0);
-                assert!(
-                    (got.verdict, &got.packet) == (want.verdict.to_return(), &want.packet),
-                    "{name}: packet {number} {packet:02x?}\n{got:02x?}\n{want:02x?}\n{}",
-                    traced.dump()
-                );
+    let metadata = Metadata::default();
+    for body in BODIES {
+        let text = format!("{HELPERS}fn xdp_filter(pkt: u32) -> u32 {{\n{body}\n}}");
+        let program = program(&text);
+        let traced = Traced::of(&program).unwrap_or_else(|reason| panic!("{reason}\n{text}"));
+        let reference = Interpreter::new(&program).unwrap_or_else(|error| panic!("{error}"));
+        let want: Vec<_> = packets
+            .iter()
+            .map(|packet| {
+                let outcome = reference.run(packet, &metadata).unwrap_or_else(|error| panic!("{error}"));
+                (outcome.verdict.to_return(), outcome.packet)
+            })
+            .collect();
+        let different: HashSet<u32> = want.iter().map(|(verdict, _)| *verdict).collect();
+        assert!(different.len() > 1, "packets that all take one way\n{text}");
+        for lanes in [1, 4, 3] {
+            for unspecified in [0, u32::MAX, 0x1234_5679] {
+                for (group, want) in packets.chunks(lanes).zip(want.chunks(lanes)) {
+                    let group: Vec<_> = group.iter().map(|packet| (&packet[..], &metadata)).collect();
+                    let got = traced.run(&group, &mut [], unspecified);
+                    let got = got.unwrap_or_else(|fault| panic!("{fault}\n{text}\n{}", traced.dump()));
+                    let got: Vec<_> = got.into_iter().map(|it| (it.verdict, it.packet)).collect();
+                    assert_eq!(got, want, "{group:02x?}\n{text}\n{}", traced.dump());
+                }
             }
         }
     }
+}
+
+/// Comparisons with the packet's length that a filter comes to: those that it makes itself, and checks of loads.
+fn comparisons(body: &str) -> usize {
+    let dump = traced(&format!("fn xdp_filter(pkt: u32) -> u32 {{ {body} }}")).dump();
+    let sides = dump.lines().filter_map(|line| line.split_once("= Less")?.1.split_once(", "));
+    // A comparison and its opposite are one: `length <= 19` and `20 <= length`.
+    let bound = |(less, greater): (&str, &str)| match (less, greater) {
+        (" length", least) => Some(least.to_owned()),
+        ("Equal length", most) => most.parse::<u32>().ok().map(|most| (most + 1).to_string()),
+        (least, "length") => least.strip_prefix("Equal ").map(str::to_owned),
+        _ => None,
+    };
+    sides.filter_map(bound).collect::<HashSet<_>>().len()
+}
+
+#[test]
+fn loads_that_are_proved_have_no_check() {
+    // Each makes one itself.
+    for body in [
+        "if pkt_len(pkt) < 20u { return 1u; } return load_u8(pkt, 19u) & 3u;",
+        "if pkt_len(pkt) >= 20u && load_u8(pkt, 19u) == 1u { return 2u; } return 1u;",
+        "if !(pkt_len(pkt) >= 20u) || load_be32(pkt, 16u) == 1u { return 2u; } return 1u;",
+        "var v = 1u; if pkt_len(pkt) > 19u { v = load_u8(pkt, 19u) & 3u; } return v;",
+        "if 20u > pkt_len(pkt) { return 1u; } for (var i = 0u; i < 9u; i++) { if load_u8(pkt, i) == 3u { return 3u; } } return 1u;",
+        "if 20u > pkt_len(pkt) { return 1u; } for (var i = 0u; i < load_u8(pkt, 3u); i++) { if load_u8(pkt, i & 15u) == 3u { return 3u; } } return 1u;",
+    ] {
+        assert_eq!(comparisons(body), 1, "{body}");
+    }
+    // An offset from the packet, which the first comparison is not about: one more.
+    for body in [
+        "if pkt_len(pkt) < 20u { return 1u; } let off = (load_u8(pkt, 14u) & 15u) * 4u + 14u;
+         if pkt_len(pkt) < off + 20u { return 1u; } return load_be16(pkt, off + 18u) & 3u;",
+        "if pkt_len(pkt) < 20u { return 1u; } let off = (load_u8(pkt, 14u) & 15u) * 4u;
+         if off + 34u <= pkt_len(pkt) && load_be16(pkt, off + 32u) == 80u { return 2u; } return 1u;",
+    ] {
+        assert_eq!(comparisons(body), 2, "{body}");
+    }
+}
+
+#[test]
+fn loads_that_are_not_proved_keep_theirs() {
+    for body in [
+        // One byte too few, the other way, on one way of two alone, and after the ends have moved.
+        "if pkt_len(pkt) < 20u { return 1u; } return load_be16(pkt, 19u) & 3u;",
+        "if pkt_len(pkt) > 24u { return 1u; } return load_u8(pkt, 19u) & 3u;",
+        "if pkt_len(pkt) >= 24u || pkt_port(pkt) == 1u { return load_u8(pkt, 19u) & 3u; } return 1u;",
+        "var v = 1u; if pkt_len(pkt) > 29u { v = 2u; } return v + (load_u8(pkt, 19u) & 1u);",
+    ] {
+        assert_eq!(comparisons(body), 2, "{body}");
+    }
+    let moves =
+        "if pkt_len(pkt) < 20u { return 1u; } if !adjust_head(pkt, 2i) { return 1u; } return load_u8(pkt, 19u) & 3u;";
+    let text = format!("fn xdp_filter(pkt: u32) -> u32 {{ {moves} }}");
+    let metadata = Metadata::default();
+    for length in 18..26 {
+        let packet = vec![2; length];
+        let got =
+            traced(&text).run(&[(&packet, &metadata)], &mut [], u32::MAX).unwrap_or_else(|fault| panic!("{fault}"));
+        let expected = if length < 20 {
+            1
+        } else if length - 2 < 20 {
+            0
+        } else {
+            2
+        };
+        assert_eq!(got[0].verdict, expected, "{length} bytes");
+    }
+}
+
+#[test]
+fn what_is_too_large_is_refused_in_words() {
+    let refused = |text: &str| Traced::of(&program(text)).err().unwrap_or_else(|| panic!("it fits\n{text}"));
+    // Each helper calls the one before twice: 2^14 calls.
+    let mut text = "fn f0(pkt: u32, n: u32) -> u32 { return load_u8(pkt, n) * 3u; }\n".to_owned();
+    for i in 1..14 {
+        let before = i - 1;
+        text += &format!(
+            "fn f{i}(pkt: u32, n: u32) -> u32 {{ return f{before}(pkt, n) ^ f{before}(pkt, n + {}u); }}\n",
+            1 << i
+        );
+    }
+    text += "fn xdp_filter(pkt: u32) -> u32 { return f13(pkt, pkt_len(pkt)) & 3u; }";
+    let reason = refused(&text);
+    assert!(reason.contains("more than fits in lanes"), "{reason}");
+    let reason = refused("fn xdp_filter(pkt: u32) -> u32 { return u32(f32(pkt_len(pkt)) * 0.5f); }");
+    assert_eq!(reason, "floating point");
+    let reason = refused("fn xdp_flow(pkt: u32) -> u32 { return 1u; } fn xdp_filter(pkt: u32) -> u32 { return 2u; }");
+    assert!(reason.contains("flow"), "{reason}");
 }
