@@ -107,7 +107,8 @@ fn left_out(feature: &str) -> DeviceError {
 /// What `--device` says: which device is wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selector {
-    /// A real GPU, else the CPU; never a software device, never the interpreter.
+    /// A real GPU, else the CPU; never a software device, never the interpreter. What opens devices by a selector takes one of
+    /// them; `portcullis run` has both share the work, by a calibration ([`crate::auto`]).
     Auto,
     /// A device of one backend.
     Of {
@@ -201,21 +202,43 @@ pub fn open(id: &str) -> Result<Arc<dyn Device>, DeviceError> {
     id.parse::<Selector>().map_err(|unknown| DeviceError::Missing(unknown.to_string()))?.open()
 }
 
-/// A real GPU, the strongest kind first, else the CPU.
+/// A real GPU, the strongest kind first, else the CPU: what `auto` is without a calibration.
 ///
 /// # Errors
 /// [`DeviceError::Missing`] where there is neither.
 pub fn auto() -> Result<Arc<dyn Device>, DeviceError> {
-    if may_have_gpu() {
-        // A card may be there under several names: the one with the most ways of reaching it comes first.
-        for probe in [cuda, wgpu, opencl] {
-            // A GPU that cannot be had, or lacks its compiler, is no reason to fail while there is a CPU.
-            let gpus = probe().unwrap_or_default().into_iter().filter(|device| suits(device.info()));
-            if let Some(gpu) = gpus.min_by_key(|d| rank(d.info().kind)) {
-                return Ok(gpu);
-            }
-        }
+    match gpu() {
+        Some(gpu) => Ok(gpu),
+        None => processor(),
     }
+}
+
+/// What `auto` may choose from, the one first that it takes where nothing is known: a real GPU, if there is one, and the
+/// CPU. Never a software device, and of a card that is there under several names the first alone.
+///
+/// # Errors
+/// [`DeviceError::Missing`] where there is neither.
+pub fn candidates() -> Result<Vec<Arc<dyn Device>>, DeviceError> {
+    match (gpu(), processor()) {
+        (Some(gpu), cpu) => Ok([gpu].into_iter().chain(cpu.ok()).collect()),
+        (None, cpu) => Ok(vec![cpu?]),
+    }
+}
+
+/// A real GPU that filters can run on, the strongest kind first.
+fn gpu() -> Option<Arc<dyn Device>> {
+    if !may_have_gpu() {
+        return None;
+    }
+    // A card may be there under several names: the one with the most ways of reaching it comes first.
+    [cuda, wgpu, opencl].into_iter().find_map(|probe| {
+        // A GPU that cannot be had, or lacks its compiler, is no reason to fail while there is a CPU.
+        let gpus = probe().unwrap_or_default().into_iter().filter(|device| suits(device.info()));
+        gpus.min_by_key(|d| rank(d.info().kind))
+    })
+}
+
+fn processor() -> Result<Arc<dyn Device>, DeviceError> {
     match cpu() {
         Ok(mut found) if !found.is_empty() => Ok(found.swap_remove(0)),
         Ok(_) => Err(DeviceError::Missing("there is neither a GPU nor code for this processor".into())),
@@ -297,9 +320,14 @@ mod tests {
 
     #[test]
     fn auto_never_takes_a_software_or_reference_device() {
-        if let Ok(device) = auto() {
+        let candidates = candidates().unwrap_or_default();
+        for device in auto().iter().chain(&candidates) {
             let kind = device.info().kind;
             assert!(kind.is_gpu() || kind == DeviceKind::Cpu, "{kind:?}");
         }
+        // Each of them once, and that first which is taken where nothing is known.
+        let id = |device: &Arc<dyn Device>| device.info().id.clone();
+        assert_eq!(candidates.first().map(id), auto().ok().as_ref().map(id));
+        assert!(candidates.len() <= 2, "a GPU and the CPU");
     }
 }

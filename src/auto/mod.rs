@@ -169,6 +169,18 @@ impl AutoDevice {
         Some(Explanation::new(infos, decided.get(&key)?.clone(), self.settings.expected))
     }
 
+    /// What the devices in use for the filter that was loaded last are, for the making of batches: a GPU where one is among
+    /// them.
+    pub fn kind(&self) -> DeviceKind {
+        let key = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let decided = self.decided.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(decided) = key.and_then(|key| decided.get(&key)) else { return self.info.kind };
+        let kinds = self.candidates.iter().zip(&decided.ready).filter(|(_, ready)| **ready);
+        let mut kinds = kinds.map(|(device, _)| device.info().kind);
+        let cpu_alone = kinds.all(|kind| kind == DeviceKind::Cpu);
+        if cpu_alone { DeviceKind::Cpu } else { self.info.kind }
+    }
+
     /// The costs of the filter that was loaded last, and where they came from.
     pub fn costs(&self) -> Option<(Costs, Origin)> {
         let key = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
@@ -260,6 +272,8 @@ impl AutoDevice {
         options: &LoadOptions,
         left_out: &mut Vec<(usize, String)>,
     ) -> Result<Costs, DeviceError> {
+        // Reading devices' clocks costs time that other runs do not take.
+        let options = &LoadOptions { clocks: false, ..options.clone() };
         let clock = &self.settings.clock;
         let mut traffic: [Traffic; LENGTHS.len()] =
             std::array::from_fn(|class| Traffic::new(program, class, self.settings.packets));

@@ -1,7 +1,9 @@
 //! The command line. One file a subcommand; the doc comments of the arguments are their help.
 
 mod bench;
+mod calibrate;
 mod check;
+mod chosen;
 mod completions;
 mod ctl;
 mod demo;
@@ -41,6 +43,7 @@ enum Command {
     L2fwd(Box<l2fwd::Args>),
     Bench(Box<bench::Args>),
     Devices(devices::Args),
+    Calibrate(calibrate::Args),
     Selftest(selftest::Args),
     Header(header::Args),
     Completions(completions::Args),
@@ -67,6 +70,7 @@ pub fn main() -> ExitCode {
         Some(Command::L2fwd(args)) => l2fwd::run(&args),
         Some(Command::Bench(args)) => bench::run(&args),
         Some(Command::Devices(args)) => devices::run(args),
+        Some(Command::Calibrate(args)) => calibrate::run(&args),
         Some(Command::Selftest(args)) => selftest::run(args),
         Some(Command::Header(args)) => header::run(args),
         Some(Command::Completions(args)) => completions::run(args),

@@ -3,6 +3,7 @@
 
 mod arguments;
 mod bench;
+mod calibrate;
 mod check;
 #[cfg(unix)]
 mod flows;

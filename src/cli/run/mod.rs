@@ -21,13 +21,15 @@ use std::time::Instant;
 
 use clap::ArgGroup;
 use clap::builder::{NonEmptyStringValueParser, TypedValueParser};
+use portcullis::auto::{EXPECTED, Settings};
 use portcullis::device::{DeviceError, DeviceKind, Dispatch, LoadOptions, Session, Transfer};
-use portcullis::devices::{self, Selector};
+use portcullis::devices::Selector;
 use portcullis::io::wrap::Limit;
 use portcullis::io::{self, RedirectSink, Sink, SinkError, Source, SourceOptions};
 use portcullis::pipeline::{self, Event, Observer, Outputs, PipelineError};
 use portcullis::program::Program;
 
+use super::chosen::Chosen;
 use super::failure::{Failure, INTERRUPTED, WRONG};
 use super::filter::FilterArgs;
 use super::{explain, out};
@@ -74,8 +76,8 @@ pub struct Args {
     write_redirect: Option<String>,
     #[command(flatten)]
     maps: MapArgs,
-    /// Where to run: auto (a real GPU, else the CPU), cpu, cuda, cuda:N, wgpu, wgpu:N, opencl, opencl:N, interp
-    /// or noop
+    /// Where to run: auto (a real GPU and the CPU, each batch where it costs least), cpu, cuda, cuda:N, wgpu, wgpu:N,
+    /// opencl, opencl:N, interp or noop
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: Selector,
     /// How batches are handed to the device: inline, pipelined, persistent, waitvalue or graph; `devices`
@@ -86,7 +88,7 @@ pub struct Args {
     /// reads them where they lie), or auto, by whichever way costs least
     #[arg(long, value_name = "TRANSFER", default_value = "auto", conflicts_with_all = live::SOURCES)]
     transfer: Transfer,
-    /// Also tell, on standard error, how packets got to the device and why, and what that took
+    /// Also tell, on standard error, by what the device was chosen, how packets got to it and why, and what that took
     #[arg(long, conflicts_with_all = live::SOURCES)]
     explain: bool,
     /// Packets in a batch, at most; one of a capture is also bounded in bytes. Live packets have batches that find their size
@@ -161,12 +163,13 @@ fn run_capture(args: &Args, read: &str) -> Result<(), Failure> {
     }
     let program = Arc::new(args.filter.load()?);
     let interrupt = Interrupt::default();
-    let mut device = args.device.open()?;
+    let settings = Settings { expected: args.expected(EXPECTED), ..Settings::default() };
+    let chosen = Chosen::open(&args.device, settings)?;
+    let device = chosen.device.clone();
     args.maps.check(&program, device.info())?;
-    // Nobody asked for this very GPU, so that it need not have batches which the CPU is better at.
-    let chosen = args.device == Selector::Auto && device.info().kind.is_gpu();
     let options = LoadOptions {
-        one_sided: chosen.then(|| devices::open("cpu").ok()).flatten(),
+        // Nobody asked for this very GPU, so that it need not have batches which the CPU is better at.
+        one_sided: chosen.one_sided(),
         threads: args.threads.and_then(|n| NonZeroUsize::new(n.into())),
         dispatch: args.dispatch,
         transfer: args.transfer,
@@ -174,17 +177,15 @@ fn run_capture(args: &Args, read: &str) -> Result<(), Failure> {
         cancel: interrupt.give_up.clone(),
         ..LoadOptions::default()
     };
-    let mut session = match device.load(&program, &options) {
-        Err(error @ DeviceError::Unsupported { .. }) if chosen => {
-            out::warn(&format!("{error}; running on the CPU"));
-            device = devices::open("cpu")?;
-            device.load(&program, &options)?
-        }
-        loaded => loaded?,
-    };
+    let loaded = device.load(&program, &options);
+    chosen.warn();
+    let mut session = loaded?;
+    if args.explain {
+        out::note(chosen.explain().trim_end());
+    }
     let mut maps = Maps::load(&args.maps, &program, &mut *session)?;
     let begun = Instant::now();
-    let source = open_source(args, read, &program, device.info().kind)?;
+    let source = open_source(args, read, &program, chosen.kind())?;
     // It has read its first block by now.
     let opened = begun.elapsed();
     places::check(args)?;
@@ -298,6 +299,14 @@ impl Observer for Onlooker<'_> {
 }
 
 impl Args {
+    /// Packets of a batch, about; `most` where nobody says how many.
+    fn expected(&self, most: usize) -> usize {
+        match self.batch {
+            Some(BatchSize::Packets(packets)) => (packets as usize).min(most),
+            Some(BatchSize::Auto) | None => most,
+        }
+    }
+
     /// Whether standard output is taken, so that the totals cannot go there.
     fn takes_stdout(&self) -> bool {
         self.captures_to_stdout() || self.maps.takes_stdout()

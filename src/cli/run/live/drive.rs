@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use portcullis::auto::Settings;
 use portcullis::device::{
     CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Imported, LoadOptions, Relieved, Session,
 };
-use portcullis::devices;
+use portcullis::devices::{self, Selector};
 use portcullis::io::live::Lane;
 use portcullis::packet::{self, Batch};
 use portcullis::pipeline::live::local::LocalSocket;
@@ -28,12 +29,16 @@ use super::privileges::{self, Admin};
 use super::report::Balance;
 use super::stats::{Form, Stats};
 use super::{log, report};
+use crate::cli::chosen::Chosen;
 use crate::cli::failure::{Failure, INTERRUPTED, WRONG};
 use crate::cli::out;
 use crate::cli::run::interrupt::Interrupt;
 use crate::cli::run::maps::{Maps, Told};
 use crate::cli::run::places;
 use crate::cli::run::{Args, BatchSize};
+
+/// Packets of a batch, about, where nobody says how many: live packets are in a hurry.
+const EXPECTED_LIVE: usize = 1024;
 
 /// A filter on a device, before there are packets.
 pub struct Prepared {
@@ -75,34 +80,34 @@ impl Prepared {
         check_processors(&args.live.pin)?;
         let program = Arc::new(args.filter.load()?);
         let interrupt = Interrupt::default();
-        let mut device = args.device.open()?;
+        // Of a netfilter queue's packets the kernel has whoever gives the verdict do the rest of its work, for which a
+        // second thread pays (docs/performance.md, "Live packets").
+        let is_alone = std::thread::available_parallelism().is_ok_and(|processors| processors.get() == 1);
+        let inline = (args.live.nfqueue.is_empty() || is_alone).then_some(Dispatch::Inline);
+        // Where packets are in a GPU's memory, or the CPU is to relieve a GPU, it is that GPU's filter alone.
+        let chosen = match args.live.mempool.mempool == "gpu" || args.live.overload == "cpu" {
+            true if args.device == Selector::Auto => Chosen::first()?,
+            _ => {
+                let expected = args.expected(EXPECTED_LIVE);
+                let settings = Settings { expected, cpu_dispatch: inline, ..Settings::default() };
+                Chosen::open(&args.device, settings)?
+            }
+        };
+        let mut device = chosen.device.clone();
         args.maps.check(&program, device.info())?;
-        let options = |device: &dyn Device| {
-            let is_cpu = device.info().kind == DeviceKind::Cpu || device.info().kind == DeviceKind::Reference;
-            // Of a netfilter queue's packets the kernel has whoever gives the verdict do the rest of its work, for which a
-            // second thread pays (docs/performance.md, "Live packets").
-            let is_alone = std::thread::available_parallelism().is_ok_and(|processors| processors.get() == 1);
-            let inline = is_cpu && (args.live.nfqueue.is_empty() || is_alone);
-            LoadOptions {
-                // A batch is small here, and a queue has a thread of its own.
-                threads: args.threads.map_or(NonZeroUsize::new(1), |n| NonZeroUsize::new(n.into())),
-                dispatch: args.dispatch.or(if inline { Some(Dispatch::Inline) } else { None }),
-                cancel: interrupt.give_up.clone(),
-                ..LoadOptions::default()
-            }
+        let is_cpu = device.info().kind == DeviceKind::Cpu || device.info().kind == DeviceKind::Reference;
+        let load = LoadOptions {
+            // A batch is small here, and a queue has a thread of its own.
+            threads: args.threads.map_or(NonZeroUsize::new(1), |n| NonZeroUsize::new(n.into())),
+            dispatch: args.dispatch.or(inline.filter(|_| is_cpu)),
+            cancel: interrupt.give_up.clone(),
+            ..LoadOptions::default()
         };
-        let mut load = options(&*device);
-        // That the device takes the filter is seen before anything of the network is touched.
-        let chosen = args.device == devices::Selector::Auto && device.info().kind.is_gpu();
-        let mut session = match device.load(&program, &load) {
-            Err(error @ DeviceError::Unsupported { .. }) if chosen => {
-                out::warn(&format!("{error}; running on the CPU"));
-                device = devices::open("cpu")?;
-                load = options(&*device);
-                device.load(&program, &load)?
-            }
-            loaded => loaded?,
-        };
+        // That the device takes the filter is seen before anything of the network is touched; and what it costs is measured
+        // before, too, if it is not known.
+        let loaded = device.load(&program, &load);
+        chosen.warn();
+        let mut session = loaded?;
         // What speaks against a relief is an error: it was asked for, and the CPU alone was not.
         if args.live.overload == "cpu" {
             device = relieved(device, &load)?;
