@@ -11,7 +11,7 @@ fn devices_that_are_named_are_measured_and_shown() {
         "calibration: made for this run",
         "packets of about 64 bytes, microseconds a batch:",
         "packets of about 1514 bytes",
-        "from 1 packets on: noop",
+        "  from 1 packets on: ",
     ] {
         assert!(ran.out.contains(said), "{said}: {}", ran.out);
     }
