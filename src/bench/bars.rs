@@ -80,20 +80,19 @@ fn elsewhere((what, against, bar, command): Elsewhere) -> Bar {
     }
 }
 
-fn command(results: &Results) -> String {
-    results.run.commands.first().cloned().unwrap_or_else(|| "portcullis bench".into())
-}
+/// What measures those that are judged here.
+const HERE: &str = "portcullis bench";
 
 fn verdicts(results: &Results) -> Bar {
     let judged = results.cells.iter().filter(|c| !matches!(c.outcome, Outcome::Failed { .. })).count();
     let wrong = results.cells.iter().filter(|c| matches!(c.outcome, Outcome::Wrong { .. })).count();
     Bar {
-        what: "verdicts and packets".into(),
+        what: "measurements with the right verdicts and packets".into(),
         against: "the reference interpreter".into(),
         bar: "identical, always".into(),
-        measured: (judged > 0).then(|| format!("{} of {judged} measurements identical", judged - wrong)),
+        measured: (judged > 0).then(|| format!("{} of {judged}", judged - wrong)),
         met: (judged > 0).then_some(wrong == 0),
-        command: command(results),
+        command: HERE.into(),
         note: (judged == 0).then(|| "nothing was measured".into()),
     }
 }
@@ -147,7 +146,7 @@ fn gpus(results: &Results) -> Vec<Bar> {
                     bar: format!("≥ {least}"),
                     measured: Some(format!("{share:.2}")),
                     met: Some(share >= least),
-                    command: command(results),
+                    command: HERE.into(),
                     note: None,
                 });
             }
@@ -160,7 +159,7 @@ fn gpus(results: &Results) -> Vec<Bar> {
                 bar: format!("≥ {least}"),
                 measured: None,
                 met: None,
-                command: command(results),
+                command: HERE.into(),
                 note: Some(why.into()),
             });
         }
@@ -182,7 +181,7 @@ fn software(results: &Results) -> Vec<Bar> {
                 bar: "≤ 1.3".into(),
                 measured: Some(format!("{ratio:.2}")),
                 met: Some(ratio <= 1.3),
-                command: command(results),
+                command: HERE.into(),
                 note: None,
             });
         }
@@ -216,7 +215,7 @@ fn auto(results: &Results) -> Option<Bar> {
         bar: "≥ 0.9".into(),
         measured: Some(format!("{ratio:.2} at worst")),
         met: Some(ratio >= 0.9),
-        command: command(results),
+        command: HERE.into(),
         note: Some(format!("the worst is {} in batches of {}, packets {}", cell.filter, cell.batch, cell.packets)),
     })
 }
@@ -242,7 +241,7 @@ fn seeds(results: &Results) -> Vec<Bar> {
                 bar: format!("≥ {least}"),
                 measured: Some(digits(ours / theirs)),
                 met: Some(ours / theirs >= least),
-                command: command(results),
+                command: HERE.into(),
                 note: None,
             };
             let here = of(table, Source::LikeForLike).filter(|(at, _)| *at == column);
@@ -277,7 +276,8 @@ mod tests {
     fn one_wrong_measurement_is_a_miss() {
         let mut results = fixture::full();
         results.cells.retain(|c| matches!(c.outcome, Outcome::Measured(_)));
-        let verdicts = |results: &Results| find(&judge(results), "verdicts and packets").clone();
+        let verdicts =
+            |results: &Results| find(&judge(results), "measurements with the right verdicts and packets").clone();
         assert_eq!(verdicts(&results).met, Some(true));
         results.cells[0].outcome = Outcome::Wrong { detail: String::new() };
         assert_eq!(verdicts(&results).met, Some(false));

@@ -42,6 +42,26 @@ fn every_measurement_is_in_every_file() {
 }
 
 #[test]
+fn what_was_measured_before_makes_a_report_with_others_figures() {
+    let place = Place::new();
+    run(&place, &["--filter", "port_filter", "--json", "r.json"]).done();
+    let bar = r#"[{"what": "capture in, capture out", "against": "tcpdump", "bar": "≥ 2", "measured": "2.43, 2.54 and 2.77",
+        "met": true, "command": "cargo bench --bench capture"}]"#;
+    place.file("bars.json", bar);
+    let from = ["bench", "--from", "r.json", "--bars", "bars.json", "--report", "r.html", "--json", "s.json"];
+    place.run(&from).done();
+    let page = String::from_utf8(place.read("r.html")).unwrap();
+    assert!(page.contains("port_filter") && page.contains("2.43, 2.54 and 2.77"));
+    let (before, after) = (json(&place.read("r.json")), json(&place.read("s.json")));
+    assert_eq!(before["cells"], after["cells"]);
+    assert_eq!(before["bars"].as_array().unwrap().len(), after["bars"].as_array().unwrap().len());
+    place.file("no.json", "{}");
+    let ran = place.run(&["bench", "--from", "r.json", "--bars", "no.json"]);
+    assert_eq!(ran.code, 1);
+    assert!(ran.err.contains("no.json: these are no bars"), "{}", ran.err);
+}
+
+#[test]
 fn a_device_that_is_wrong_is_marked_and_has_no_speed() {
     let place = Place::new();
     // It passes whatever the filter says.

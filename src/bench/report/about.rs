@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::parts::{Cell, details, facts, numbers, stacked, table, words};
 use crate::bench::number::{digits, grouped};
-use crate::bench::results::Results;
+use crate::bench::results::{Outcome, Results};
 
 /// The machine and its devices.
 pub fn machine(results: &Results) -> Markup {
@@ -54,6 +54,10 @@ pub fn machine(results: &Results) -> Markup {
 /// How it was measured.
 pub fn method(results: &Results) -> Markup {
     let (run, method) = (&results.run, &results.method);
+    let compared = results.cells.iter().filter_map(|cell| match &cell.outcome {
+        Outcome::Measured(measured) => Some(measured.compared),
+        _ => None,
+    });
     let rows = [
         ("version", run.version.clone()),
         ("commit", run.commit.clone().unwrap_or_else(|| "not known".into())),
@@ -62,6 +66,7 @@ pub fn method(results: &Results) -> Markup {
         ("matrix", method.matrix.clone()),
         ("confidence of intervals", format!("{} %", digits(method.confidence * 100.0))),
         ("repetitions of a measurement", format!("{} or more", grouped(method.least_repetitions as i64))),
+        ("packets compared with the interpreter’s", grouped(compared.sum::<u64>() as i64)),
     ];
     let left_out = results.left_out.iter().map(|left| [&left.what, &left.why].map(|t| Cell::from(t.as_str())).to_vec());
     let left_out: Vec<_> = left_out.collect();

@@ -4,6 +4,7 @@
 //! paper. All text goes through maud, which escapes it: names of devices and drivers are anybody's.
 
 mod about;
+mod latency;
 mod parts;
 mod plot;
 mod reigns;
@@ -49,7 +50,7 @@ pub fn html(results: &Results) -> Result<String, ReportError> {
         (summary::section(&view)?)
         @if let Some(bars) = tables::bars(results) { (bars) }
         (throughput::throughput(&view)?)
-        (throughput::latency(&view)?)
+        (latency::section(&view)?)
         @if let Some(stages) = stages::section(&view)? { (stages) }
         @if let Some(roofline) = roofline::section(&view)? { (roofline) }
         @if let Some(seeds) = tables::seeds(results) { (seeds) }

@@ -20,7 +20,9 @@ impl Curve {
     }
 }
 
-/// Who is the fastest where. Between two batches at which different devices were, one takes over where their lines cross.
+/// Who is the fastest where. A device stays so while no other is faster by more than the noise, and of those that are within it
+/// when one is looked for, that is taken which will stay so the longest: noise alone changes nobody's mind. Between two batches one
+/// takes over where their lines cross.
 pub fn reigns(curves: &[Curve]) -> Vec<Reign> {
     let mut batches: Vec<f64> = curves.iter().flat_map(|c| c.points.iter().map(|p| p.x)).collect();
     batches.sort_by(f64::total_cmp);
@@ -28,14 +30,18 @@ pub fn reigns(curves: &[Curve]) -> Vec<Reign> {
     let Some((&first, &last)) = batches.first().zip(batches.last()) else { return Vec::new() };
     // A single batch has no width of its own.
     let room = if first == last { 1.5 } else { 1.0 };
+    // Those that are the fastest within the noise, the fastest first.
+    let leaders: Vec<Vec<&Curve>> = batches.iter().map(|batch| leaders(curves, *batch)).collect();
 
     let mut reigns: Vec<Reign> = Vec::new();
     let mut before: Option<(f64, &Curve)> = None;
-    for batch in batches {
-        let mut there: Vec<(&Curve, &Point)> = curves.iter().filter_map(|c| Some((c, c.at(batch)?))).collect();
-        there.sort_by(|(_, a), (_, b)| b.y.total_cmp(&a.y));
-        let Some(&(best, point)) = there.first() else { continue };
-        let close = there.get(1).is_some_and(|(_, next)| next.high >= point.low);
+    for (place, batch) in batches.iter().copied().enumerate() {
+        let stays = before.map(|(_, curve)| curve).filter(|old| leaders[place].iter().any(|c| c.slot == old.slot));
+        let holds =
+            |curve: &Curve| leaders[place..].iter().take_while(|l| l.iter().any(|c| c.slot == curve.slot)).count();
+        let longest = || leaders[place].iter().copied().rev().max_by_key(|curve| holds(curve));
+        let Some(best) = stays.or_else(longest) else { continue };
+        let close = leaders[place].len() > 1;
         let same = reigns.last().is_some_and(|reign| reign.slot == best.slot && reign.close == close);
         if !same {
             let from = match before {
@@ -51,6 +57,19 @@ pub fn reigns(curves: &[Curve]) -> Vec<Reign> {
         before = Some((batch, best));
     }
     reigns
+}
+
+/// Devices whose interval reaches into the fastest one's at a batch, the fastest first.
+fn leaders(curves: &[Curve], batch: f64) -> Vec<&Curve> {
+    let mut there: Vec<(&Curve, &Point)> = curves.iter().filter_map(|c| Some((c, c.at(batch)?))).collect();
+    there.sort_by(|(_, a), (_, b)| b.y.total_cmp(&a.y));
+    let least = there.first().map_or(f64::INFINITY, |(_, point)| point.low);
+    there
+        .into_iter()
+        .enumerate()
+        .filter(|(place, (_, point))| *place == 0 || point.high >= least)
+        .map(|(_, (curve, _))| curve)
+        .collect()
 }
 
 /// Where a device overtakes another between two batches, by straight lines over logarithmic axes; half way where one of the
@@ -92,6 +111,16 @@ mod tests {
         let a = curve(0, 0.1, &[(100.0, 10.0), (1_000.0, 20.0)]);
         let b = curve(1, 0.1, &[(100.0, 9.0), (1_000.0, 10.0)]);
         let reigns = reigns(&[a, b]);
+        assert_eq!(reigns.iter().map(|r| (r.slot.0, r.close)).collect::<Vec<_>>(), [(0, true), (0, false)]);
+    }
+
+    #[test]
+    fn noise_changes_nobodys_mind() {
+        let a = curve(0, 0.1, &[(100.0, 10.0), (1_000.0, 20.0), (10_000.0, 30.0)]);
+        let b = curve(1, 0.1, &[(100.0, 10.5), (1_000.0, 19.0), (10_000.0, 20.0)]);
+        let c = curve(2, 0.1, &[(100.0, 11.0), (1_000.0, 1.0), (10_000.0, 1.0)]);
+        // The second and the third are a little faster at first, and the first is faster in the end.
+        let reigns = reigns(&[a, b, c]);
         assert_eq!(reigns.iter().map(|r| (r.slot.0, r.close)).collect::<Vec<_>>(), [(0, true), (0, false)]);
     }
 

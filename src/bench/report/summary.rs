@@ -80,16 +80,17 @@ fn sentence(reigns: &[Reign], curves: &[Curve]) -> String {
         [] => format!("{} at every batch size measured", last.name),
         before => format!("{}, then {}", before.join(", then "), last.name),
     };
-    if reigns.iter().all(|reign| reign.close) {
-        text += ", though the next is as fast within the noise";
-    }
     let end = curves.iter().find(|curve| curve.slot == last.slot).and_then(|curve| curve.points.last());
     if let Some(end) = end {
         text += &format!("; {} Mpps in batches of {}", digits(end.y), short(end.x));
         let others = curves.iter().filter(|curve| curve.slot != last.slot);
         let next = others.filter_map(|curve| Some((curve, curve.points.iter().find(|p| p.x == end.x)?)));
         if let Some((curve, next)) = next.max_by(|(_, a), (_, b)| a.y.total_cmp(&b.y)) {
-            text += &format!(", {} times {}", digits(end.y / next.y), curve.name);
+            let close = reigns.last().is_some_and(|reign| reign.close);
+            text += &match close {
+                true => format!(", and {} as many within the noise", curve.name),
+                false => format!(", {} times {}", digits(end.y / next.y), curve.name),
+            };
         }
     }
     text

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::parts::{Cell, count, details, numbers, stacked, table, tight, words};
 use super::view::View;
 use crate::bench::number::{digits, grouped, time};
-use crate::bench::results::{Bar, Measured, Outcome, Results};
+use crate::bench::results::{Bar, Ended, Measured, Outcome, Results};
 use crate::bench::seeds::InWords;
 
 /// The share of the ceiling that counts, with that ceiling's name.
@@ -13,6 +13,25 @@ pub fn share(measured: &Measured) -> String {
     match &measured.of_ceiling {
         Some((share, name)) if share.is_finite() => format!("{} % of {name}", digits(share * 100.0)),
         _ => "–".into(),
+    }
+}
+
+/// The last quantile's column.
+pub const LONGEST: &str = "p99.9, or the longest of n";
+
+/// The time that 999 of 1,000 batches do not pass, or the longest of fewer.
+pub fn longest(measured: &Measured) -> String {
+    let text = time(measured.latency.p999);
+    if (1..1_000).contains(&measured.latencies) { format!("{text} of {}", measured.latencies) } else { text }
+}
+
+/// How often it was repeated, and whether that was for want of time.
+fn repetitions(measured: &Measured) -> String {
+    let count = grouped(measured.repetitions as i64);
+    match measured.ended {
+        Ended::Narrow => count,
+        Ended::Time => format!("{count}, time was up"),
+        Ended::Interrupted => format!("{count}, interrupted"),
     }
 }
 
@@ -30,7 +49,7 @@ pub fn all(view: &View<'_>) -> Markup {
         numbers("bus, B a packet"),
         numbers("p50"),
         numbers("p99"),
-        numbers("p99.9"),
+        numbers(LONGEST),
         numbers("of its ceiling"),
         numbers("repetitions"),
     ];
@@ -62,9 +81,9 @@ fn row(cell: &crate::bench::results::Cell) -> Vec<Cell> {
                     measured.bus_bytes.map_or("–".into(), digits),
                     time(latency.p50),
                     time(latency.p99),
-                    time(latency.p999),
+                    longest(measured),
                     share(measured),
-                    grouped(measured.repetitions as i64),
+                    repetitions(measured),
                 ]
                 .map(Cell::from),
             );
@@ -90,7 +109,7 @@ pub fn bars(results: &Results) -> Option<Markup> {
             bar.measured.as_deref().unwrap_or("–").into(),
             Cell::Markup(verdict(bar)),
             Cell::Markup(html! {
-                @if !bar.command.is_empty() { code { (bar.command) } }
+                @if !bar.command.is_empty() { code { @for word in bar.command.split(' ') { span { (word) } " " } } }
                 @if let Some(note) = &bar.note { @if !bar.command.is_empty() { br; } (note) }
             }),
         ]

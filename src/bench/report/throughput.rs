@@ -1,15 +1,15 @@
-//! Throughput against the batch, and latency against throughput.
+//! Throughput against the batch.
 
 use maud::{Markup, html};
 
 use super::ReportError;
 use super::parts::{Cell, details, figure, legend, numbers, table, words};
-use super::plot::{Axis, Plot, Point, Series, placeable, room};
+use super::plot::{Axis, Plot, Point, Series, room};
 use super::view::{View, packets_in_words};
-use crate::bench::number::{digits, short, tick_time, time, trimmed};
+use crate::bench::number::{digits, short, trimmed};
 
 /// In the page's pixels.
-const SIZE: (u32, u32) = (360, 250);
+pub const SIZE: (u32, u32) = (360, 250);
 
 /// Throughput against the batch.
 pub fn throughput(view: &View<'_>) -> Result<Markup, ReportError> {
@@ -59,81 +59,20 @@ pub fn throughput(view: &View<'_>) -> Result<Markup, ReportError> {
         &html! {
             p {
                 "Both axes are logarithmic and the same in all plots of a group. Each line is a device at its best transfer and dispatch; the band around it is the "
-                "confidence interval of the median. Dashed grey lines are ceilings measured in the same run. A red cross is a measurement whose "
+                "confidence interval of the median. Dashed grey lines are ceilings measured in the same run; packets that stay in a cache can be above those of memory. A red cross is a measurement whose "
                 "verdicts were not the interpreter’s: no speed counts there."
             }
         },
     ))
 }
 
-/// Latency against throughput.
-pub fn latency(view: &View<'_>) -> Result<Markup, ReportError> {
-    let mut kinds = Vec::new();
-    for packets in &view.packets {
-        let plots: Vec<_> = view.filters.iter().map(|f| (*f, latencies(view, f, packets))).collect();
-        let points = || plots.iter().flat_map(|(_, series)| series).flat_map(|s| &s.points);
-        let times = points().flat_map(|p| [p.low, p.y, p.high]);
-        let (Some(x), Some(y)) = (Axis::over(points().map(|p| p.x), trimmed), Axis::over(times, tick_time)) else {
-            continue;
-        };
-        let room = room(plots.iter().flat_map(|(_, series)| series).map(|s| s.label.as_str()));
-        let mut figures = Vec::new();
-        for (filter, series) in plots.iter().filter(|(_, series)| !series.is_empty()) {
-            let says = format!(
-                "Latency of batches against throughput, {filter}, {}. The table below has the values.",
-                packets_in_words(packets)
-            );
-            let names = ("Mpps", "from submission to verdicts");
-            let plot = Plot {
-                size: SIZE,
-                says: &says,
-                x: &x,
-                x_name: names.0,
-                y: &y,
-                y_name: names.1,
-                room,
-                series,
-                ceilings: &[],
-            };
-            figures.push(figure(filter, &plot.draw()?));
-        }
-        kinds.push((
-            packets_in_words(packets),
-            html! { div.grid { @for figure in &figures { (figure) } } (times_of(view, packets)) },
-        ));
-    }
-    Ok(section(
-        "latency",
-        "Latency against load",
-        &kinds,
-        &key(view)?,
-        &html! {
-            p {
-                "How long a batch takes from its submission to its verdicts, against the throughput that is reached with batches of that size; they grow along "
-                "each line. The line is p99: 99 of 100 batches take no longer. The band reaches from p50 up to p99.9."
-            }
-        },
-    ))
-}
-
-fn latencies(view: &View<'_>, filter: &str, packets: &str) -> Vec<Series> {
-    let series = view.devices.iter().map(|shown| {
-        let points = view.best(filter, packets, &shown.id).into_iter().filter_map(|(_, measured)| {
-            let latency = measured.latency;
-            let point = Point { x: measured.mpps.median, y: latency.p99, low: latency.p50, high: latency.p999 };
-            [point.y, point.low, point.high].into_iter().all(placeable).then_some(point)
-        });
-        Series { slot: shown.slot, label: shown.id.clone(), points: points.collect(), wrong: Vec::new(), joined: true }
-    });
-    series.filter(|s| !s.points.is_empty()).collect()
-}
-
-fn key(view: &View<'_>) -> Result<Markup, ReportError> {
+/// Which line is whose.
+pub fn key(view: &View<'_>) -> Result<Markup, ReportError> {
     legend(&view.devices.iter().map(|d| (d.slot, d.id.clone(), d.name.clone())).collect::<Vec<_>>())
 }
 
 /// A section with a group of plots for each kind of packets, of which the first is open.
-fn section(id: &str, heading: &str, kinds: &[(String, Markup)], key: &Markup, intro: &Markup) -> Markup {
+pub fn section(id: &str, heading: &str, kinds: &[(String, Markup)], key: &Markup, intro: &Markup) -> Markup {
     html! {
         section id=(id) {
             h2 { (heading) }
@@ -184,31 +123,8 @@ fn numbers_of(view: &View<'_>, packets: &str) -> Markup {
     details("The numbers", &table(&format!("Throughput, {}", packets_in_words(packets)), &columns, &rows))
 }
 
-fn times_of(view: &View<'_>, packets: &str) -> Markup {
-    let columns = [
-        words("filter"),
-        words("device"),
-        numbers("batch"),
-        numbers("Mpps"),
-        numbers("p50"),
-        numbers("p99"),
-        numbers("p99.9"),
-    ];
-    let rows = rows(view, packets, |cell, measured| {
-        let latency = measured.latency;
-        vec![
-            crate::bench::number::grouped(cell.batch as i64).into(),
-            digits(measured.mpps.median).into(),
-            time(latency.p50).into(),
-            time(latency.p99).into(),
-            time(latency.p999).into(),
-        ]
-    });
-    details("The numbers", &table(&format!("Latency of batches, {}", packets_in_words(packets)), &columns, &rows))
-}
-
 /// A row for each device's best at each batch.
-fn rows(
+pub fn rows(
     view: &View<'_>,
     packets: &str,
     row: impl Fn(&crate::bench::results::Cell, &crate::bench::results::Measured) -> Vec<Cell>,

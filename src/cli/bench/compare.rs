@@ -20,7 +20,8 @@ pub fn run(before: &str, after: &str) -> Result<(), Failure> {
     if comparison.is_worse() { Err(Failure::Silent(WRONG)) } else { Ok(()) }
 }
 
-fn load(file: &str) -> Result<Results, Failure> {
+/// What --json has written.
+pub fn load(file: &str) -> Result<Results, Failure> {
     let wrong = |what: String| Failure::Wrong(format!("{file}: {what}"));
     let text = std::fs::read(file).map_err(|error| wrong(reason_at(Path::new(file), &error)))?;
     let text = String::from_utf8(text).map_err(|_| wrong("this is no text".into()))?;

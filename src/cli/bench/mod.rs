@@ -12,12 +12,13 @@ use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
 use portcullis::bench::csv::csv;
-use portcullis::bench::report;
-use portcullis::bench::results::{Missing, Outcome, Results};
+use portcullis::bench::results::{Bar, Missing, Outcome, Results};
 use portcullis::bench::run::{self, BATCHES, Chosen, Ends, Extent, Filter, Order, QUICK_BATCHES};
 use portcullis::bench::traffic::Packets;
+use portcullis::bench::{bars, report};
 use portcullis::device::{Dispatch, RUNS_NO_FILTER, Transfer};
 use portcullis::devices::{self, Selector};
+use portcullis::io::reason_at;
 use portcullis::lang::{Source, wgsl};
 use portcullis::program::ProgramOptions;
 use portcullis::selftest::filters::{STATEFUL, STOCK};
@@ -86,10 +87,18 @@ pub struct Args {
     /// Write a report with plots to this file, as one HTML page; `-` is standard output
     #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
     report: Option<String>,
+    /// Put what other benchmarks have measured among the bars: a JSON list like `bars` in a file that --json has written
+    #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
+    bars: Option<String>,
+    /// Measure nothing: make the table and the other files of a file that --json has written
+    #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new(),
+          conflicts_with_all = ["quick", "full", "device", "require", "filter", "batch", "packets", "transfer", "dispatch",
+                                "time"])]
+    from: Option<String>,
     /// Compare two files that --json has written, the older one first, and measure nothing
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"],
           conflicts_with_all = ["quick", "full", "device", "require", "filter", "batch", "packets", "transfer", "dispatch",
-                                "seeds", "time", "json", "csv", "report"])]
+                                "seeds", "time", "json", "csv", "report", "bars", "from"])]
     compare: Option<Vec<String>>,
 }
 
@@ -131,6 +140,34 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         return compare::run(before, after);
     }
     let files = Files::new(args)?;
+    let elsewhere = args.bars.as_deref().map(bars).transpose()?;
+    let mut results = match &args.from {
+        Some(file) => compare::load(file)?,
+        None => measure(args)?,
+    };
+    bars::add(&mut results.bars, elsewhere.unwrap_or_default());
+    files.write(&results)?;
+
+    if results.cells.iter().any(|cell| !matches!(cell.outcome, Outcome::Measured(_))) {
+        return Err(Failure::Silent(WRONG));
+    }
+    if results.run.interrupted && args.from.is_none() {
+        return Err(Failure::Silent(INTERRUPTED));
+    }
+    if results.cells.is_empty() {
+        return Err(Failure::Wrong("nothing was measured: see what was left out".into()));
+    }
+    Ok(())
+}
+
+/// What other benchmarks have measured.
+fn bars(file: &str) -> Result<Vec<Bar>, Failure> {
+    let wrong = |what: String| Failure::Wrong(format!("{file}: {what}"));
+    let text = std::fs::read(file).map_err(|error| wrong(reason_at(Path::new(file), &error)))?;
+    serde_json::from_slice(&text).map_err(|error| wrong(format!("these are no bars: {error}")))
+}
+
+fn measure(args: &Args) -> Result<Results, Failure> {
     let filters = filters(args)?;
     let (devices, missing, required) = devices(args)?;
     if devices.is_empty() {
@@ -172,18 +209,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let mut progress = Progress::new();
     let results = run::run(&order, &ends, &mut |step| progress.show(&step));
     progress.clear();
-    files.write(&results)?;
-
-    if results.cells.iter().any(|cell| !matches!(cell.outcome, Outcome::Measured(_))) {
-        return Err(Failure::Silent(WRONG));
-    }
-    if results.run.interrupted {
-        return Err(Failure::Silent(INTERRUPTED));
-    }
-    if results.cells.is_empty() {
-        return Err(Failure::Wrong("nothing was measured: see what was left out".into()));
-    }
-    Ok(())
+    Ok(results)
 }
 
 /// The command as it was typed, with what a shell would take apart in quotes.

@@ -45,11 +45,17 @@ pub fn cell(filter: usize, device: usize, batch: u64, packets: usize, transfer: 
         mpps: around(mpps, noise),
         gbps: mpps * packet_bytes * 8.0 / 1e3,
         repetitions: (30 + 1_000_000 / batch).min(1_000),
-        ended: Ended::Narrow,
+        ended: if batch < 1_000_000 { Ended::Narrow } else { Ended::Time },
         compared: batch,
         latency: Latency { p50: time, p99: time * 1.4, p999: time * 2.6 },
-        latencies: 1_000,
-        loads: Vec::new(),
+        latencies: (20_000_000 / batch).clamp(10, 20_000),
+        loads: [0.1, 0.5, 0.9]
+            .map(|offered| {
+                let waits = time / (1.0 - offered);
+                let latency = Latency { p50: time, p99: waits * 1.4, p999: waits * 3.0 };
+                Load { offered, mpps: mpps * offered, latency }
+            })
+            .into(),
         bus_bytes: bus.then_some(if transfer == "device-resident" { 1.0 } else { moved + 1.0 }),
         copied_bytes: None,
         memory_bytes: Some(moved + 1.0),

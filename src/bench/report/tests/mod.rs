@@ -207,6 +207,36 @@ fn misses_are_as_plain_as_hits() {
 }
 
 #[test]
+fn latencies_under_load_are_shown_where_there_are_any() {
+    let mut results = fixture::full();
+    assert!(sound(&results).contains("At a steady rate"));
+    for cell in &mut results.cells {
+        if let Outcome::Measured(measured) = &mut cell.outcome {
+            measured.loads.clear();
+        }
+    }
+    let page = sound(&results);
+    assert!(!page.contains("At a steady rate") && page.contains("As batches grow"));
+}
+
+#[test]
+fn what_was_cut_short_says_so() {
+    let mut results = Results { cells: vec![fixture::cell(0, 0, 64, 0, "whole packets")], ..fixture::empty() };
+    let mut with = |ended, latencies| {
+        if let Outcome::Measured(measured) = &mut results.cells[0].outcome {
+            (measured.ended, measured.latencies) = (ended, latencies);
+            measured.latency.p999 = 5e-3;
+        }
+        sound(&results).replace('\u{a0}', " ")
+    };
+    let whole = with(Ended::Narrow, 1_000);
+    assert!(whole.contains(">5.00 ms<") && !whole.contains("time was up"));
+    let cut = with(Ended::Time, 999);
+    assert!(cut.contains(">5.00 ms of 999<") && !cut.contains(">5.00 ms<") && cut.contains(", time was up"));
+    assert!(with(Ended::Interrupted, 1_000).contains(", interrupted<"));
+}
+
+#[test]
 fn published_figures_are_marked() {
     let page = sound(&fixture::full());
     assert!(page.contains("its GPU, pinned (Mpps)<br><span class=\"published\">published</span>"));
