@@ -3,9 +3,10 @@
 //!
 //! The code of a batch is one loop with everything inlined. Packet accesses that the filter has
 //! already made sure of go unchecked; all others are checked, so that no filter and no packet can
-//! make it touch memory that is not the packet's. There are two pieces of code for a filter, one with
-//! few branches and one with all of them; which is the faster depends on the traffic, and is measured
-//! while the traffic is filtered. `docs/performance.md` has the figures behind it.
+//! make it touch memory that is not the packet's. There are several pieces of code for a filter: one with
+//! few branches and one with all of them, and one or two that have four packets at a time, side by side; which is
+//! the fastest depends on the traffic, and is measured while the traffic is filtered. `docs/performance.md` has the
+//! figures behind it.
 
 #![allow(unsafe_code)]
 
@@ -25,6 +26,7 @@ use portcullis_core::device::{Device, DeviceError, DeviceInfo, Dispatch, LoadOpt
 use portcullis_core::program::Program;
 
 use memory::{Ahead, When};
+use vector::emit::{self, Offsets};
 use walk::Walk;
 
 pub use compile::Style;
@@ -115,19 +117,50 @@ fn unsupported(reason: compile::Unsupported) -> DeviceError {
 /// again, and what they compute outweighs their branches.
 const WORTH_A_CHOICE: u64 = 20_000;
 
-/// The filter in each style that is worth having, the first preferred until more is known.
+/// The filter in each style that is worth having, the first preferred until more is known; it takes the packets that others
+/// leave out. And whether it is worth having for itself.
 fn lowered(
     program: &Program,
     style: Option<Style>,
     isa: &dyn cranelift_codegen::isa::TargetIsa,
-) -> Result<Vec<(Style, compile::Lowered)>, DeviceError> {
+) -> Result<(Vec<(Style, compile::Lowered)>, bool), DeviceError> {
     let lower = |style| compile::lower(program, style, isa).map(|lowered| (style, lowered)).map_err(unsupported);
-    let mut all = vec![lower(style.unwrap_or(Style::BranchFree))?];
+    let scalar = style.filter(|style| !style.is_vector()).unwrap_or(Style::BranchFree);
+    let mut all = vec![lower(scalar)?];
     let first = &all[0].1;
-    if style.is_none() && first.saves_branches && first.operations <= WORTH_A_CHOICE {
+    let worth_a_choice = first.operations <= WORTH_A_CHOICE;
+    if style.is_none() && first.saves_branches && worth_a_choice {
         all.push(lower(Style::Branching)?);
     }
-    Ok(all)
+    match style {
+        None if worth_a_choice => all.extend(side_by_side(program, None, isa)),
+        Some(style) if style.is_vector() => all.extend(side_by_side(program, Some(style), isa)),
+        _ => {}
+    }
+    let offered = all.len() == 1 || style.is_none();
+    Ok((all, offered))
+}
+
+/// The filter for several packets side by side, where that can be had: in the style asked for, or in each.
+fn side_by_side(
+    program: &Program,
+    style: Option<Style>,
+    isa: &dyn cranelift_codegen::isa::TargetIsa,
+) -> Vec<(Style, compile::Lowered)> {
+    if !emit::fits(isa) {
+        return Vec::new();
+    }
+    let Ok(lanes) = vector::trace::trace(program) else { return Vec::new() };
+    let mut all = Vec::new();
+    for (candidate, offsets) in [(Style::Guessing, Offsets::Guessed), (Style::SideBySide, Offsets::PerLane)] {
+        // Where there is nothing to guess, both are one.
+        if style.is_none_or(|style| style == candidate || all.is_empty() && candidate == Style::SideBySide)
+            && let Ok(Some(lowered)) = emit::lower(&lanes, offsets, program.facts().redirects, isa)
+        {
+            all.push((candidate, lowered));
+        }
+    }
+    all
 }
 
 /// The code that runs ahead of the filter, where it is worth having.
@@ -152,9 +185,10 @@ fn ahead(
 fn compiled(program: &Program, style: Option<Style>, when: When) -> Result<memory::Code, DeviceError> {
     with_stack(|| {
         let isa = memory::host_isa().map_err(failed)?;
-        let lowered = lowered(program, style, &*isa)?.into_iter().map(|(_, lowered)| lowered).collect();
+        let (lowered, offered) = lowered(program, style, &*isa)?;
+        let lowered = lowered.into_iter().map(|(_, lowered)| lowered).collect();
         let ahead = ahead(program, when, &*isa)?;
-        memory::Code::new(lowered, ahead, isa).map_err(failed)
+        memory::Code::new(lowered, offered, ahead, isa).map_err(failed)
     })
 }
 
@@ -167,7 +201,7 @@ pub fn clif(program: &Program) -> Result<String, DeviceError> {
     with_stack(|| {
         let isa = memory::host_isa().map_err(failed)?;
         let mut text = String::new();
-        for (style, lowered) in lowered(program, None, &*isa)? {
+        for (style, lowered) in lowered(program, None, &*isa)?.0 {
             text += &format!("; {}\n{}", style.name(), lowered.function.display());
         }
         if let Some(Ahead { lowered, .. }) = ahead(program, When::WhereFaster, &*isa)? {

@@ -80,6 +80,8 @@ struct Entry {
     run: unsafe extern "C" fn(*const Context, usize, usize),
     /// For [`Context::tables`].
     tables: Vec<u8>,
+    /// See [`Lowered::group`].
+    group: usize,
 }
 
 /// A way of running the filter.
@@ -144,7 +146,15 @@ unsafe impl Sync for Code {}
 impl Code {
     /// Compiles functions and makes them executable. Their pages are writable first and executable
     /// then, never both.
-    pub fn new(lowered: Vec<Lowered>, ahead: Option<Ahead>, isa: OwnedTargetIsa) -> Result<Code, String> {
+    ///
+    /// The first one takes any number of packets. Where `offered` is false it is no way of its own,
+    /// and has only what the others leave out.
+    pub fn new(
+        lowered: Vec<Lowered>,
+        offered: bool,
+        ahead: Option<Ahead>,
+        isa: OwnedTargetIsa,
+    ) -> Result<Code, String> {
         let before = || ahead.iter().map(|ahead| &ahead.lowered);
         let builder = JITBuilder::with_isa(isa, cranelift_module::default_libcall_names());
         let mut code = Code {
@@ -155,14 +165,14 @@ impl Code {
             ways: Vec::new(),
             runtime: runtime::addresses(),
             stack: lowered.iter().chain(before()).map(|l| l.stack).max().unwrap_or(0),
-            operations: lowered.iter().map(|l| l.operations).max().unwrap_or(0)
+            operations: lowered.iter().map(|l| l.operations / l.group as u64).max().unwrap_or(0)
                 + before().map(|l| l.operations).sum::<u64>(),
         };
         // Where this ends early, `drop` frees what there is of the module.
         let Some(module) = &mut code.module else { unreachable!("set above") };
         let mut defined = Vec::with_capacity(lowered.len());
-        for Lowered { function, tables, .. } in lowered {
-            defined.push((Self::define(module, function)?, tables));
+        for Lowered { function, tables, group, .. } in lowered {
+            defined.push((Self::define(module, function)?, tables, group));
         }
         let (mut least, mut most, mut defined_ahead) = (0, 0, None);
         if let Some(Ahead { lowered: Lowered { function, tables, .. }, when, bytes, walks }) = ahead {
@@ -173,18 +183,18 @@ impl Code {
             code.walks = walks;
         }
         module.finalize_definitions().map_err(|e| e.to_string())?;
-        let finished = |(id, tables)| {
+        let finished = |(id, tables, group)| {
             let address = module.get_finalized_function(id);
             // SAFETY: `lower` built the function with exactly this signature, in the C convention.
             let run = unsafe {
                 std::mem::transmute::<*const u8, unsafe extern "C" fn(*const Context, usize, usize)>(address)
             };
-            Entry { run, tables }
+            Entry { run, tables, group }
         };
         code.entries = defined.into_iter().map(finished).collect();
-        code.ahead = defined_ahead.map(|(id, tables, bytes)| (finished((id, tables)), bytes));
+        code.ahead = defined_ahead.map(|(id, tables, bytes)| (finished((id, tables, 1)), bytes));
         let ways = |entry| (least..=most).rev().map(move |ahead| Way { entry, ahead });
-        code.ways = (0..code.entries.len()).flat_map(ways).collect();
+        code.ways = (usize::from(!offered)..code.entries.len()).flat_map(ways).collect();
         Ok(code)
     }
 
@@ -204,11 +214,6 @@ impl Code {
         self.ways.len()
     }
 
-    /// Constant tables for one of them, for [`Context::tables`].
-    pub fn tables(&self, way: usize) -> *const u8 {
-        self.entries[self.ways[way].entry].tables.as_ptr()
-    }
-
     /// The runtime's functions, for [`Context::runtime`].
     pub fn runtime(&self) -> *const usize {
         self.runtime.as_ptr()
@@ -217,18 +222,20 @@ impl Code {
     /// Runs the filter over packets `start..end`, in one of the ways.
     ///
     /// # Safety
-    /// Every pointer of the context that the program uses (see its fields) is good for packets
-    /// `start..end`; their descriptors lie in the arena (and with their room, where the filter
+    /// Every pointer of the context that the program uses (see its fields; the tables are this code's
+    /// own) is good for packets `start..end`; their descriptors lie in the arena (and with their room, where the filter
     /// changes lengths), which is readable [`READABLE_PAST_END`] bytes past its end; and nobody
     /// else touches the packets, or writes to anything else that the context points to.
     ///
     /// [`READABLE_PAST_END`]: portcullis_core::packet::READABLE_PAST_END
     pub unsafe fn run(&self, way: usize, context: &Context, start: usize, end: usize) {
         let Way { entry, ahead: way } = self.ways[way];
-        let run = self.entries[entry].run;
-        let Some((ahead, bytes)) = self.ahead.as_ref().filter(|_| way > 0) else {
+        let run = |context, start, end| {
             // SAFETY: passed on to the caller.
-            return unsafe { run(context, start, end) };
+            unsafe { self.run_entry(entry, context, start, end) };
+        };
+        let Some((ahead, bytes)) = self.ahead.as_ref().filter(|_| way > 0) else {
+            return run(context, start, end);
         };
         let groups = (end - start).div_ceil(GROUP);
         let group = |number: usize| (start + number * GROUP, end.min(start + (number + 1) * GROUP));
@@ -260,8 +267,24 @@ impl Code {
             }
             if let Some(number) = turn.checked_sub(steps + 1) {
                 let (start, end) = group(number);
-                // SAFETY: passed on to the caller.
-                unsafe { run(context, start, end) };
+                run(context, start, end);
+            }
+        }
+    }
+
+    /// Runs a function, and the first one for the packets at the end that it leaves out.
+    ///
+    /// # Safety
+    /// As for [`Code::run`].
+    unsafe fn run_entry(&self, entry: usize, context: &Context, start: usize, end: usize) {
+        let group = self.entries[entry].group;
+        let whole = end - (end - start) % group;
+        for (entry, start, end) in [(entry, start, whole), (0, whole, end)] {
+            if start < end {
+                let Entry { run, tables, .. } = &self.entries[entry];
+                let context = Context { tables: tables.as_ptr(), ..*context };
+                // SAFETY: passed on to the caller, but for the tables, which are the function's.
+                unsafe { run(&context, start, end) };
             }
         }
     }

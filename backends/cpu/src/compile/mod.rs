@@ -46,9 +46,9 @@ use known::{Known, Lengths};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unsupported(pub String);
 
-type Result<T, E = Unsupported> = std::result::Result<T, E>;
+pub(crate) type Result<T, E = Unsupported> = std::result::Result<T, E>;
 
-/// How conditional code is lowered. Which is faster is for the traffic to say: see `choice`.
+/// What the code for a filter is like. Which is faster is for the traffic to say: see `choice`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
     /// Both ways of a condition are executed, where that is harmless and cheap, and one selected:
@@ -56,6 +56,11 @@ pub enum Style {
     BranchFree,
     /// A branch for every condition: for traffic whose packets are much alike.
     Branching,
+    /// Four packets at a time, side by side, and what lies behind a header of no fixed length where it
+    /// lies behind the shortest: for traffic in which that is seldom wrong.
+    Guessing,
+    /// Four packets at a time, whose bytes are looked for packet by packet where their places vary.
+    SideBySide,
 }
 
 impl Style {
@@ -64,7 +69,14 @@ impl Style {
         match self {
             Style::BranchFree => "branch-free",
             Style::Branching => "branching",
+            Style::Guessing => "guessing",
+            Style::SideBySide => "side by side",
         }
+    }
+
+    /// Whether it has several packets at a time.
+    pub(crate) fn is_vector(self) -> bool {
+        matches!(self, Style::Guessing | Style::SideBySide)
     }
 }
 
@@ -84,6 +96,8 @@ pub(crate) struct Lowered {
     pub operations: u64,
     /// Whether it does without a branch where [`Style::Branching`] would have one.
     pub saves_branches: bool,
+    /// Packets that it takes at a time, and leaves out at the end where they are fewer.
+    pub group: usize,
 }
 
 /// Builds `fn(context: *const Context, start: usize, end: usize)`.
@@ -107,7 +121,7 @@ pub(crate) fn lower_ahead(program: &Program, isa: &dyn TargetIsa) -> Result<Opti
 }
 
 /// A function without code.
-fn empty(isa: &dyn TargetIsa) -> Result<ir::Function> {
+pub(crate) fn empty(isa: &dyn TargetIsa) -> Result<ir::Function> {
     let pointer = isa.pointer_type();
     if pointer != clif::I64 {
         return Err(Unsupported("a processor that is not 64 bits wide".into()));
@@ -128,6 +142,7 @@ impl Lowered {
             tables: found.tables,
             operations: found.operations,
             saves_branches: found.saves_branches,
+            group: 1,
             function,
         }
     }
@@ -466,12 +481,12 @@ impl<'a, 'f> Codegen<'a, 'f> {
 
 /// Memory that nothing writes to while the function runs: the context, the descriptors, the
 /// metadata, the tables.
-fn constant_memory() -> MemFlagsData {
+pub(crate) fn constant_memory() -> MemFlagsData {
     MemFlagsData::new().with_notrap().with_readonly().with_can_move()
 }
 
 /// Memory that only the loop's end writes to, and nothing reads.
-fn output_memory() -> MemFlagsData {
+pub(crate) fn output_memory() -> MemFlagsData {
     MemFlagsData::new().with_notrap()
 }
 

@@ -21,7 +21,7 @@ fn code(program: &Program) -> Code {
     let walks = program.maps().iter().map(Walk::of).collect();
     let ahead = crate::compile::lower_ahead(program, &*isa).unwrap();
     let ahead = ahead.map(|lowered| Ahead { lowered, when: When::Always, bytes: 1, walks });
-    Code::new(vec![lowered], ahead, isa).unwrap()
+    Code::new(vec![lowered], true, ahead, isa).unwrap()
 }
 
 /// Which word of the filter's only map each packet leads to, if any; packets are given by their words.

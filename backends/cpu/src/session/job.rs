@@ -170,7 +170,6 @@ pub(super) fn alone(shared: &Shared, batch: Batch) -> Result<Done, DeviceError> 
         }
         let (code, wanted) = shared.next_code();
         let end = start.saturating_add(wanted.min(shared.piece)).min(packets);
-        let context = Context { tables: shared.code.tables(code), ..context };
         let begun = Instant::now();
         // SAFETY: as in `Job::run`, with one thread for all pieces.
         unsafe { shared.run(code, &context, start, end) };
@@ -287,14 +286,12 @@ impl Job {
             if self.is_cancelled() {
                 // What is left is gone through without being run.
             } else if let (Order::Shards(_), Some(flows)) = (self.order, &self.shared.flows) {
-                let context = Context { tables: flows.tables(0), ..self.numbering };
                 self.timed(|| {
                     // SAFETY: as in `run`; the columns for numbers have room for the whole batch too.
-                    unsafe { flows.run(0, &context, start, end) };
+                    unsafe { flows.run(0, &self.numbering, start, end) };
                 });
             } else {
-                let context = Context { tables: self.shared.code.tables(code), ..self.context };
-                let took = self.timed(|| self.run(code, &context, start, end));
+                let took = self.timed(|| self.run(code, &self.context, start, end));
                 self.shared.took(code, end - start, took);
             }
             // Releases what this thread has written, and acquires what the others have.
@@ -338,7 +335,7 @@ impl Job {
                     list[own] = index;
                     own += usize::from(((number >> 8) * shards) >> 16 == shard);
                 }
-                let context = Context { tables: self.shared.code.tables(code), list: list.as_ptr(), ..self.context };
+                let context = Context { list: list.as_ptr(), ..self.context };
                 self.run(code, &context, 0, own);
             });
             self.shared.took(code, end - start, took);

@@ -4,10 +4,12 @@
 //!   order, the steps that have effects. It says what one lane, which is one packet, does; how many
 //!   lanes go side by side is for whoever executes it;
 //! - `trace`: from a program to that form, by executing it symbolically;
+//! - `emit`: from there to native code;
 //! - `interp`: executes that form, slowly: a second oracle beside the reference interpreter, which
 //!   it shares nothing with.
 
 pub(crate) mod dag;
+pub(crate) mod emit;
 pub mod interp;
 pub(crate) mod trace;
 

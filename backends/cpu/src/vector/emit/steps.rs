@@ -1,0 +1,152 @@
+//! Steps in order: what is left out where no lane takes part, and loops.
+//!
+//! What comes out of a region that was left out is the least of what it can be by its range, in all
+//! lanes: indices that were proven by that range stay where they belong.
+
+use cranelift_codegen::ir::{BlockArg, InstBuilder, Value, types as clif};
+
+use super::super::dag::{Carry, Kind, Node, Op, RegionId, Step};
+use super::{Emit, Key, Result};
+
+impl Emit<'_, '_> {
+    /// A region's steps.
+    pub(super) fn region(&mut self, region: RegionId) -> Result<()> {
+        let lanes = self.lanes;
+        for step in &lanes.regions[region.index()].steps {
+            match step {
+                Step::Effect { id, mask, effect } => {
+                    if let Some(value) = self.effect(*mask, effect)? {
+                        self.found_out(Op::Result(*id), value);
+                    }
+                }
+                Step::When { mask, body, outs } => self.when(*mask, *body, outs)?,
+                Step::Loop { live, carried, body } => self.rounds(*live, carried, *body)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes note of what a step gave, if anybody asks for it.
+    fn found_out(&mut self, op: Op, value: Value) {
+        if let Some(node) = self.dag().find(op) {
+            self.know(Key::Node(node), value);
+        }
+    }
+
+    fn when(&mut self, mask: Node, body: RegionId, outs: &[Node]) -> Result<()> {
+        let on = self.value(mask)?;
+        let any = self.b.ins().vany_true(on);
+        // What both ways need is the same: it is made before.
+        let none = outs.iter().map(|&out| self.least(out)).collect::<Vec<_>>();
+        let (within, behind) = (self.b.create_block(), self.b.create_block());
+        self.b.ins().brif(any, within, &[], behind, &arguments(&none));
+
+        self.b.switch_to_block(within);
+        let mark = self.enter();
+        self.region(body)?;
+        let values = outs.iter().map(|&out| self.value(out)).collect::<Result<Vec<_>>>()?;
+        self.leave(mark);
+        self.b.ins().jump(behind, &arguments(&values));
+
+        self.b.switch_to_block(behind);
+        for index in 0..outs.len() {
+            let value = self.b.append_block_param(behind, clif::I32X4);
+            self.found_out(Op::Out { region: body, index: index as u32 }, value);
+        }
+        Ok(())
+    }
+
+    /// The least that a node can be.
+    fn least(&mut self, node: Node) -> Value {
+        let least = match self.dag().kind(node) {
+            Kind::Word => self.dag().range(node).low,
+            Kind::Mask => 0,
+        };
+        self.splat(least)
+    }
+
+    fn rounds(&mut self, live: Carry, carried: &[Carry], body: RegionId) -> Result<()> {
+        // What does not change from round to round is made before the first one.
+        self.prepare(body, live, carried)?;
+        let mut first = vec![self.value(live.first)?];
+        for carry in carried {
+            first.push(self.value(carry.first)?);
+        }
+        let (round, behind) = (self.b.create_block(), self.b.create_block());
+        let any = self.b.ins().vany_true(first[0]);
+        self.b.ins().brif(any, round, &arguments(&first), behind, &arguments(&first[1..]));
+
+        let current: Vec<Value> = first.iter().map(|_| self.b.append_block_param(round, clif::I32X4)).collect();
+        self.b.switch_to_block(round);
+        let mark = self.enter();
+        self.found_out(Op::Live(body), current[0]);
+        for (index, &value) in current[1..].iter().enumerate() {
+            self.found_out(Op::Carried { body, index: index as u32 }, value);
+        }
+        self.region(body)?;
+        let mut next = Vec::with_capacity(first.len());
+        for (carry, &before) in carried.iter().zip(&current[1..]) {
+            let after = self.value(carry.next)?;
+            next.push(if after == before { after } else { self.choose(current[0], after, before) });
+        }
+        let goes_on = self.value(live.next)?;
+        let goes_on = self.b.ins().band(current[0], goes_on);
+        self.leave(mark);
+        let any = self.b.ins().vany_true(goes_on);
+        let last = arguments(&next);
+        next.insert(0, goes_on);
+        self.b.ins().brif(any, round, &arguments(&next), behind, &last);
+
+        self.b.switch_to_block(behind);
+        for index in 0..carried.len() {
+            let value = self.b.append_block_param(behind, clif::I32X4);
+            self.found_out(Op::Out { region: body, index: index as u32 }, value);
+        }
+        Ok(())
+    }
+
+    /// Makes what a loop's rounds need of what is outside of it.
+    fn prepare(&mut self, body: RegionId, live: Carry, carried: &[Carry]) -> Result<()> {
+        let mut open: Vec<Node> = carried.iter().chain([&live]).map(|carry| carry.next).collect();
+        let mut regions = vec![body];
+        let lanes = self.lanes;
+        while let Some(region) = regions.pop() {
+            for step in &lanes.regions[region.index()].steps {
+                match step {
+                    Step::Effect { mask, effect, .. } => open.extend(effect.operands().chain([*mask])),
+                    Step::When { mask, body, outs } => {
+                        open.extend(outs.iter().chain([mask]));
+                        regions.push(*body);
+                    }
+                    Step::Loop { live, carried, body } => {
+                        open.extend(carried.iter().chain([live]).flat_map(|carry| [carry.first, carry.next]));
+                        regions.push(*body);
+                    }
+                }
+            }
+        }
+        let mut seen = std::collections::HashSet::new();
+        while let Some(node) = open.pop() {
+            if !seen.insert(node) {
+                continue;
+            }
+            match self.is_within(self.dag().home(node), body) {
+                true => open.extend(self.dag().operands(node)),
+                false => {
+                    self.value(node)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a region is another or a part of it.
+    fn is_within(&self, region: RegionId, whole: RegionId) -> bool {
+        let parent = |region: &RegionId| self.lanes.regions[region.index()].parent;
+        std::iter::successors(Some(region), parent).any(|region| region == whole)
+    }
+}
+
+fn arguments(values: &[Value]) -> Vec<BlockArg> {
+    values.iter().map(|&value| value.into()).collect()
+}
