@@ -64,8 +64,13 @@ fn variants(backend: &str, device: &Arc<dyn Device>) -> Vec<Arc<dyn Device>> {
     let id = &info.id;
     match backend {
         "cpu" => {
-            let devices =
-                [Cpu::with_style(Style::BranchFree), Cpu::with_style(Style::Branching), Cpu::fetching_ahead()];
+            let devices = [
+                Cpu::with_style(Style::BranchFree),
+                Cpu::with_style(Style::Branching),
+                Cpu::with_style(Style::Guessing),
+                Cpu::with_style(Style::SideBySide),
+                Cpu::fetching_ahead(),
+            ];
             devices.map(|device| Arc::new(device) as _).to_vec()
         }
         // How packets get to a GPU that has memory of its own, on devices that have not.

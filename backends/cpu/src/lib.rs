@@ -16,7 +16,6 @@ mod memory;
 mod probe;
 mod runtime;
 mod session;
-#[allow(dead_code, reason = "no code is generated from it yet")]
 pub mod vector;
 mod walk;
 
@@ -151,6 +150,9 @@ fn side_by_side(
         return Vec::new();
     }
     let Ok(lanes) = vector::trace::trace(program) else { return Vec::new() };
+    if !emit::keeps_order(&lanes) {
+        return Vec::new();
+    }
     let mut all = Vec::new();
     for (candidate, offsets) in [(Style::Guessing, Offsets::Guessed), (Style::SideBySide, Offsets::PerLane)] {
         // Where there is nothing to guess, both are one.

@@ -20,8 +20,14 @@ fn program(text: &str) -> Arc<Program> {
     Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
 }
 
-fn devices() -> [Cpu; 4] {
-    [Cpu::new(), Cpu::with_style(Style::BranchFree), Cpu::with_style(Style::Branching), Cpu::fetching_ahead()]
+fn devices() -> [Cpu; 5] {
+    [
+        Cpu::new(),
+        Cpu::with_style(Style::BranchFree),
+        Cpu::with_style(Style::Branching),
+        Cpu::with_style(Style::SideBySide),
+        Cpu::fetching_ahead(),
+    ]
 }
 
 fn batch(packets: &[Vec<u32>]) -> Batch {

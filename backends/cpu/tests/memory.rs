@@ -68,7 +68,13 @@ fn packets(length: u32, room: Room) -> Batch {
 fn run(text: &str) {
     let program = program(text);
     let room = if program.facts().changes_length { Room::Both } else { Room::None };
-    for device in [Cpu::with_style(Style::BranchFree), Cpu::with_style(Style::Branching), Cpu::fetching_ahead()] {
+    for device in [
+        Cpu::with_style(Style::BranchFree),
+        Cpu::with_style(Style::Branching),
+        Cpu::with_style(Style::Guessing),
+        Cpu::with_style(Style::SideBySide),
+        Cpu::fetching_ahead(),
+    ] {
         let mut session = device.load(&program, &LoadOptions::default()).unwrap();
         for length in [0, 1, 3, 4, 13, 14, 15, 34, 60, 64, 100, 127, 128, 129, 200] {
             session.run(packets(length, room)).unwrap();

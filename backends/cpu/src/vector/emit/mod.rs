@@ -39,10 +39,11 @@ use cranelift_codegen::ir::{self, InstBuilder, Value, types as clif};
 use cranelift_codegen::isa::TargetIsa;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 
-use super::dag::{Dag, Kind, Lanes, Node};
+use super::dag::{Dag, Lanes, Node};
 use crate::compile::{self, Lowered, Result, Unsupported, constant_memory, output_memory};
 use crate::memory::context_offset;
 use plan::Plan;
+pub(crate) use plan::keeps_order;
 
 /// Packets side by side.
 pub(crate) const LANES: usize = 4;
@@ -298,10 +299,6 @@ impl Emit<'_, '_> {
 
     fn dag(&self) -> &Dag {
         &self.lanes.dag
-    }
-
-    fn is_mask(&self, node: Node) -> bool {
-        self.dag().kind(node) == Kind::Mask
     }
 
     /// A pointer out of the context. The code generator has one for all.

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use portcullis_core::packet::READABLE_PAST_END;
 
-use super::super::dag::{self, Binary, Dag, Effect, Lanes, Load, Node, Op, RegionId, Step, Unary};
+use super::super::dag::{self, Atomic, Binary, Dag, Effect, Lanes, Load, Node, Op, RegionId, Step, Unary};
 use super::Offsets;
 
 /// Bytes of a row.
@@ -87,10 +87,60 @@ impl Plan {
         words(self.phase, at, size)
     }
 
+    /// Whether there is a guess for a load at that root.
+    pub fn is_guessed(&self, load: Node, root: Node) -> bool {
+        self.guesses.get(&root).is_some_and(|guess| guess.loads.contains(&load))
+    }
+
     /// The row that a word is in, if any.
     pub fn row_of(&self, word: u32) -> Option<u32> {
         self.rows.iter().copied().find(|&row| row <= word && word + 4 <= row + ROW)
     }
+}
+
+/// Whether packets side by side leave maps as they would one after the other, and find in them what they would then.
+///
+/// Each step is done for all of them before the next one. So that nobody can tell, a map is only read; or only added to, by
+/// who does not ask for the sum; or touched by one step, once, in which lanes come in order.
+pub(crate) fn keeps_order(lanes: &Lanes) -> bool {
+    let mut touched: HashMap<u32, Touched> = HashMap::new();
+    for (number, region) in lanes.regions.iter().enumerate() {
+        let in_loop =
+            lanes.regions.iter().flat_map(|region| &region.steps).any(
+                |step| matches!(step, Step::Loop { body, .. } if is_within(lanes, RegionId(number as u32), *body)),
+            );
+        for step in &region.steps {
+            let Step::Effect { id, effect: Effect::Map { map, atomic, .. }, .. } = step else { continue };
+            let touches = match atomic {
+                Atomic::Load => Touched::Read,
+                Atomic::Add(_) if lanes.dag.find(Op::Result(*id)).is_none() => Touched::Added,
+                _ if in_loop => Touched::Otherwise,
+                _ => Touched::Once,
+            };
+            let before = touched.insert(*map, touches);
+            match (before, touches) {
+                (_, Touched::Otherwise) => return false,
+                (None, _) | (Some(Touched::Read), Touched::Read) | (Some(Touched::Added), Touched::Added) => {}
+                _ => return false,
+            }
+        }
+    }
+    true
+}
+
+/// How a map is touched.
+#[derive(Clone, Copy)]
+enum Touched {
+    Read,
+    Added,
+    Once,
+    Otherwise,
+}
+
+/// Whether a region is another or a part of it.
+pub(super) fn is_within(lanes: &Lanes, region: RegionId, whole: RegionId) -> bool {
+    let parent = |region: &RegionId| lanes.regions[region.index()].parent;
+    std::iter::successors(Some(region), parent).any(|region| region == whole)
 }
 
 /// Whether bytes can be had out of words that may be read of any packet.

@@ -12,7 +12,7 @@ impl Emit<'_, '_> {
     pub(super) fn load(&mut self, node: Node, load: Load) -> Result<Value> {
         match load.root {
             None if in_reach(load.add, load.size) => Ok(self.bytes(load.add, load.size, false)),
-            Some(root) if self.plan.guesses.contains_key(&root) => self.guessed(node, root),
+            Some(root) if self.plan.is_guessed(node, root) => self.guessed(node, root),
             _ => self.scattered(load),
         }
     }
@@ -20,9 +20,11 @@ impl Emit<'_, '_> {
     /// A load of a number whose first byte is the highest, if it can be had in less than a load and
     /// a turn.
     pub(super) fn load_turned(&mut self, load: Load) -> Option<Value> {
+        if load.root.is_some() || !in_reach(load.add, load.size) {
+            return None;
+        }
         let (first, last) = self.plan.words(load.add, load.size);
-        (load.root.is_none() && in_reach(load.add, load.size) && first == last)
-            .then(|| self.bytes(load.add, load.size, true))
+        (first == last).then(|| self.bytes(load.add, load.size, true))
     }
 
     /// Bytes at a constant offset; `turned`: the first one is the highest, where they lie in one word.

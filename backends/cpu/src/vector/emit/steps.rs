@@ -6,6 +6,7 @@
 use cranelift_codegen::ir::{BlockArg, InstBuilder, Value, types as clif};
 
 use super::super::dag::{Carry, Kind, Node, Op, RegionId, Step};
+use super::plan::is_within;
 use super::{Emit, Key, Result};
 
 impl Emit<'_, '_> {
@@ -130,7 +131,7 @@ impl Emit<'_, '_> {
             if !seen.insert(node) {
                 continue;
             }
-            match self.is_within(self.dag().home(node), body) {
+            match is_within(lanes, self.dag().home(node), body) {
                 true => open.extend(self.dag().operands(node)),
                 false => {
                     self.value(node)?;
@@ -138,12 +139,6 @@ impl Emit<'_, '_> {
             }
         }
         Ok(())
-    }
-
-    /// Whether a region is another or a part of it.
-    fn is_within(&self, region: RegionId, whole: RegionId) -> bool {
-        let parent = |region: &RegionId| self.lanes.regions[region.index()].parent;
-        std::iter::successors(Some(region), parent).any(|region| region == whole)
     }
 }
 
