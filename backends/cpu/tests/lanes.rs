@@ -199,6 +199,10 @@ fn loads_that_are_not_proved_keep_theirs() {
     ] {
         assert_eq!(comparisons(body), 2, "{body}");
     }
+    // One byte further than the offset from the packet was asked about.
+    let body = "if pkt_len(pkt) < 20u { return 1u; } let off = (load_u8(pkt, 14u) & 15u) * 4u + 14u;
+        if pkt_len(pkt) < off + 20u { return 1u; } return load_be16(pkt, off + 19u) & 3u;";
+    assert_eq!(comparisons(body), 3, "{body}");
     let moves =
         "if pkt_len(pkt) < 20u { return 1u; } if !adjust_head(pkt, 2i) { return 1u; } return load_u8(pkt, 19u) & 3u;";
     let text = format!("fn xdp_filter(pkt: u32) -> u32 {{ {moves} }}");
