@@ -6,7 +6,7 @@ pub mod compare;
 pub mod csv;
 pub mod machine;
 pub mod measure;
-mod number;
+pub mod number;
 pub mod oracle;
 pub mod report;
 pub mod results;

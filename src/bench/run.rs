@@ -240,11 +240,13 @@ pub fn run(order: &Order, ends: &Ends, observe: &mut dyn FnMut(Step<'_>)) -> Res
 /// XDP-on-GPU's workloads, in the time that is left, or in a third of all.
 fn published(order: &Order, ends: &Ends, clock: Instant, observe: &mut dyn FnMut(Step<'_>)) -> Vec<seeds::Table> {
     // A device once: its own way of using threads is part of what is compared.
-    let sides: Vec<_> = order.devices.iter().filter(|it| it.threads.is_none()).collect();
-    let sides: Vec<_> = sides.into_iter().map(|it| seeds::Side::of(it.device.clone())).collect();
+    let mut devices: Vec<_> = order.devices.iter().map(|it| it.device.clone()).collect();
+    devices.dedup_by_key(|device| device.info().id.clone());
+    let sides: Vec<_> = devices.into_iter().map(seeds::Side::of).collect();
     let all = order.extent == Extent::Full;
     let sizes = if all { vec![100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000] } else { vec![1_000, 1_000_000] };
-    let mut options = seeds::Options { sizes, budget: Duration::ZERO, all, cancel: ends.stop.clone() };
+    let mut options =
+        seeds::Options { sizes, budget: Duration::ZERO, confidence: CONFIDENCE, all, cancel: ends.stop.clone() };
     let time = order.time.saturating_sub(clock.elapsed()).max(order.time / 3);
     let columns = options.columns();
     // Each column has some sides for each device, and is set up and compared as well.

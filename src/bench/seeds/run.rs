@@ -13,6 +13,7 @@ use super::published;
 use super::records::{ACTION, Fields, Record, SIZE, traffic};
 use super::tables::{Cell, Row, Seeds, Source, Table};
 use super::workloads::{KERNELS, WORKLOADS, Workload};
+use crate::bench::statistics::median;
 
 /// Records that go to a device at a time, as in its own tables.
 const CHUNK: usize = 100_000;
@@ -49,6 +50,8 @@ pub struct Options {
     pub sizes: Vec<usize>,
     /// For each side of a column, at most; but at least seven rounds.
     pub budget: Duration,
+    /// Of intervals, as 0.95.
+    pub confidence: f64,
     /// Whether where the host's memory is, sizes of chunks and single calls are measured as well.
     pub all: bool,
     /// Ends it between two rounds.
@@ -176,12 +179,12 @@ impl Filling {
             if samples.len() < LEAST {
                 continue;
             }
-            let Some(summary) = Summary::of(&samples) else { continue };
+            let Some(time) = median(&samples, options.confidence) else { continue };
             let cell = Cell::Measured {
                 packets,
-                median_ns: summary.median,
-                low_ns: summary.low,
-                high_ns: summary.high,
+                median_ns: time.median,
+                low_ns: time.low,
+                high_ns: time.high,
                 samples: samples.len() as u64,
             };
             self.set(runner.row, column, cell);
@@ -428,24 +431,6 @@ pub fn open_records(id: &str) -> Option<Box<OpenRecords>> {
             }))
         }
         _ => None,
-    }
-}
-
-/// A median and where it lies; replaced by the benchmark's own statistics.
-struct Summary {
-    median: f64,
-    low: f64,
-    high: f64,
-}
-
-impl Summary {
-    fn of(samples: &[f64]) -> Option<Summary> {
-        let mut sorted = samples.to_vec();
-        sorted.sort_by(f64::total_cmp);
-        let n = sorted.len();
-        let half = (0.98 * (n as f64).sqrt()).ceil() as usize;
-        let at = |index: usize| sorted.get(index.min(n.checked_sub(1)?)).copied();
-        Some(Summary { median: at(n / 2)?, low: at((n / 2).saturating_sub(half))?, high: at(n / 2 + half)? })
     }
 }
 

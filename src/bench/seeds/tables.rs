@@ -136,6 +136,11 @@ pub struct Column {
 }
 
 impl Table {
+    /// Whether a side's verdicts were not right.
+    pub fn is_wrong(&self) -> bool {
+        self.rows.iter().flat_map(|row| &row.cells).any(|cell| matches!(cell, Cell::Wrong { .. }))
+    }
+
     /// The table as people read it: a row for each number of packets, a column for each side, in millions of packets a
     /// second.
     pub fn in_words(&self) -> InWords {

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use portcullis::bench::compare::{Change, Comparison, read};
+use portcullis::bench::number::digits;
 use portcullis::bench::results::Results;
 use portcullis::io::reason_at;
 
-use super::table::digits;
 use crate::cli::failure::{Failure, WRONG};
 use crate::cli::out;
 

@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
 use portcullis::bench::csv::csv;
-use portcullis::bench::results::{Bar, Missing, Outcome, Results};
+use portcullis::bench::results::{Bar, Cell, Missing, Outcome, Results};
 use portcullis::bench::run::{self, BATCHES, Chosen, Ends, Extent, Filter, Order, QUICK_BATCHES};
+use portcullis::bench::seeds::Table;
 use portcullis::bench::traffic::Packets;
 use portcullis::bench::{bars, report};
 use portcullis::device::{Dispatch, RUNS_NO_FILTER, Transfer};
@@ -148,7 +149,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     bars::add(&mut results.bars, elsewhere.unwrap_or_default());
     files.write(&results)?;
 
-    if results.cells.iter().any(|cell| !matches!(cell.outcome, Outcome::Measured(_))) {
+    let is_wrong = |cell: &Cell| !matches!(cell.outcome, Outcome::Measured(_));
+    if results.cells.iter().any(is_wrong) || results.seeds.iter().any(Table::is_wrong) {
         return Err(Failure::Silent(WRONG));
     }
     if results.run.interrupted && args.from.is_none() {

@@ -1,6 +1,8 @@
 //! Results for people.
 
-use portcullis::bench::results::{Cell, Ended, Measured, Outcome, Results};
+use portcullis::bench::number::{digits, time};
+use portcullis::bench::results::{Bar, Cell, Ended, Measured, Outcome, Results};
+use portcullis::bench::seeds;
 
 use crate::cli::out;
 
@@ -42,6 +44,8 @@ pub fn text(results: &Results) -> String {
         rows.extend(results.cells.iter().filter(of_kind).map(row));
         text += &out::table(rows, &[0, 4, 6, 7, 8, 9, 10, 11]);
     }
+    results.seeds.iter().for_each(|table| text += &side_by_side(table));
+    text += &bars(&results.bars);
     let wrong = |cell: &Cell| match &cell.outcome {
         Outcome::Measured(_) => None,
         Outcome::Wrong { detail } => Some(format!("WRONG: {cell}: {detail}\n")),
@@ -69,6 +73,48 @@ pub fn text(results: &Results) -> String {
         text += "interrupted: this is not all of it\n";
     }
     out::printable(&text)
+}
+
+/// XDP-on-GPU's workloads: a line a side, in millions of packets a second.
+fn side_by_side(table: &seeds::Table) -> String {
+    let mut head = vec![format!("  Mpps, {}", table.across), String::new()];
+    head.extend(table.columns.iter().map(|column| out::grouped(*column)));
+    let mut rows = vec![head];
+    for row in &table.rows {
+        let of = if row.of.is_empty() || row.of == table.title { String::new() } else { format!(", {}", row.of) };
+        let mut line = vec![format!("  {}", row.source.name()), format!("{}{of}", row.side)];
+        line.extend(row.cells.iter().map(|cell| match cell {
+            seeds::Cell::Wrong { .. } => "WRONG".into(),
+            cell => cell.mpps().map_or("–".into(), digits),
+        }));
+        rows.push(line);
+    }
+    let numbers: Vec<_> = (2..2 + table.columns.len()).collect();
+    let mut text = format!("\nXDP-on-GPU: {}\n{}", table.title, out::table(rows, &numbers));
+    let cells = table.rows.iter().flat_map(|row| row.cells.iter().map(move |cell| (row, cell)));
+    for (row, cell) in cells {
+        match cell {
+            seeds::Cell::Wrong { reason } => text += &format!("  WRONG: {}: {reason}\n", row.side),
+            seeds::Cell::None { reason: Some(reason) } => text += &format!("  left out: {}: {reason}\n", row.side),
+            _ => {}
+        }
+    }
+    text
+}
+
+/// What is demanded and was measured in this run.
+fn bars(bars: &[Bar]) -> String {
+    let line = |bar: &Bar| -> Option<Vec<String>> {
+        let verdict = if bar.met? { "met" } else { "missed" };
+        let measured = bar.measured.clone()?;
+        Some(vec![format!("  {verdict}"), bar.what.clone(), bar.bar.clone(), measured, bar.against.clone()])
+    };
+    let rows: Vec<_> = bars.iter().filter_map(line).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let head = ["  bar", "", "wanted", "measured", "against"].map(String::from).to_vec();
+    format!("\n{}", out::table(std::iter::once(head).chain(rows).collect(), &[]))
 }
 
 /// Filters and packets in the order in which they were measured.
@@ -101,30 +147,12 @@ fn row(cell: &Cell) -> Vec<String> {
         digits(mpps.median),
         format!("{}–{}", digits(mpps.low), digits(mpps.high)),
         digits(*gbps),
-        seconds(latency.p50),
-        seconds(latency.p99),
-        seconds(latency.p999),
+        time(latency.p50),
+        time(latency.p99),
+        time(latency.p999),
         copied_bytes.map_or("–".into(), |bytes| format!("{} B", digits(bytes))),
         of_ceiling.as_ref().map_or("–".into(), |(share, _)| format!("{:.0} %", share * 100.0)),
         if *ended == Ended::Narrow { String::new() } else { "~".into() },
     ]);
     row
-}
-
-/// Three digits.
-pub fn digits(number: f64) -> String {
-    match number.abs() {
-        ..9.995 => format!("{number:.2}"),
-        ..99.95 => format!("{number:.1}"),
-        _ => format!("{number:.0}"),
-    }
-}
-
-fn seconds(time: f64) -> String {
-    match time {
-        ..999.5e-9 => format!("{} ns", digits(time * 1e9)),
-        ..999.5e-6 => format!("{} µs", digits(time * 1e6)),
-        ..0.9995 => format!("{} ms", digits(time * 1e3)),
-        _ => format!("{} s", digits(time)),
-    }
 }

@@ -8,7 +8,7 @@ use super::super::workloads::Workload;
 use super::*;
 
 fn options(sizes: &[usize], all: bool) -> Options {
-    Options { sizes: sizes.to_vec(), budget: Duration::ZERO, all, cancel: CancelToken::new() }
+    Options { sizes: sizes.to_vec(), budget: Duration::ZERO, confidence: 0.95, all, cancel: CancelToken::new() }
 }
 
 /// The interpreter as a device that gets its seventh packet wrong.
