@@ -113,7 +113,6 @@ enum Target {
 }
 
 struct Trace<'a> {
-    program: &'a Program,
     code: &'a Code,
     module: &'a Module,
     scan: &'a scan::Scan,
@@ -161,7 +160,6 @@ impl<'a> Trace<'a> {
         // Not by what the facts say of what is ever come to: it is traced all the same.
         let effects = scan.effects(code.filter);
         Trace {
-            program,
             code,
             module: &code.module,
             scan,
