@@ -1,9 +1,11 @@
-//! The CPU's generated code against the same filters in hand-written safe Rust, one thread; two
-//! threads against one; and how long a filter takes to compile. `cargo bench --bench stock`.
+//! The CPU's generated code against the same filters in hand-written safe Rust, one thread; code that
+//! has four packets at a time among it, against that which has one; two threads against one; and how
+//! long a filter takes to compile. `cargo bench --bench stock`.
 //!
-//! Both sides of a row run in turn over the same packets in the same memory, 1 Mi of 64 bytes each,
-//! which is more than a cache holds: next to each other, and in slots of 2112 bytes as a network
-//! card fills them. "Ours" is a whole round through a session, verdict columns made anew each time.
+//! Both sides of a row run in turn over the same packets in the same memory, of 64 bytes each: 16,384
+//! of them, which the second cache holds, and 1 Mi, next to each other, and in slots of 2112 bytes as
+//! a network card fills them. "Ours" is a whole round through a session, verdict columns made anew
+//! each time.
 
 mod hand_written;
 mod support;
@@ -16,7 +18,7 @@ use criterion::{Criterion, Throughput};
 use portcullis::selftest::filters::STOCK;
 use portcullis_core::device::{Device, LoadOptions, Session};
 use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::packet::Batch;
+use portcullis_core::packet::{Batch, Room};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::Cpu;
 
@@ -90,15 +92,22 @@ fn agree(session: &mut dyn Session, batch: &mut Option<Batch>, (name, theirs): C
     *batch = Some(done.batch);
 }
 
+/// How many packets, one every so many bytes, and how many rounds: what a cache holds, and what it does not.
+fn places(count: usize, rounds: usize) -> [(usize, usize, usize); 3] {
+    let few = count.min(1 << 14);
+    [(few, support::LENGTH, 8 * rounds), (count, support::LENGTH, rounds), (count, 2112, rounds)]
+}
+
 fn against_hand_written(cpu: &Cpu, count: usize, rounds: usize) {
     let mut table = Table::new("one thread", "ours", "hand-written");
-    for stride in [support::LENGTH, 2112] {
-        for traffic in [Traffic::Uniform, Traffic::Mixed] {
+    for (count, stride, rounds) in places(count, rounds) {
+        for traffic in [Traffic::Uniform, Traffic::Mixed, Traffic::Options] {
             let mut batch = Some(support::batch(traffic, count, stride));
             for case in CASES {
                 let (name, theirs) = case;
                 let mut session = load(cpu, &compile(name), 1);
                 agree(&mut *session, &mut batch, case);
+                settle(&mut *session, &mut batch, count);
                 // Both closures want the batch, in turn.
                 let batch = std::cell::RefCell::new(&mut batch);
                 let mut columns = Columns::default();
@@ -111,9 +120,40 @@ fn against_hand_written(cpu: &Cpu, count: usize, rounds: usize) {
                         black_box(&columns.returns);
                     },
                 );
-                let label = format!("{name}, {}, one every {stride} B", traffic.name());
+                let label = format!("{name}, {}, {count} packets, one every {stride} B", traffic.name());
                 table.rates(&label, count, pair);
             }
+        }
+    }
+    table.print();
+}
+
+/// Rounds until the session has tried each style of its code.
+fn settle(session: &mut dyn Session, batch: &mut Option<Batch>, count: usize) {
+    (0..(1_usize << 18).div_ceil(count)).for_each(|_| round(session, batch));
+}
+
+/// Every stock filter, with code that has four packets at a time to choose from and without.
+fn against_one_by_one(cpu: &Cpu, count: usize, rounds: usize) {
+    let mut table = Table::new("one thread", "ours", "one by one");
+    let other = Cpu::one_by_one();
+    let (count, _, rounds) = places(count, rounds)[0];
+    for traffic in [Traffic::Uniform, Traffic::Mixed, Traffic::Options] {
+        let mut packed = Some(support::batch(traffic, count, support::LENGTH));
+        let mut roomy = Some(support::batch_with(traffic, count, 320 + support::LENGTH, Room::Both));
+        for &(name, _) in STOCK {
+            let program = compile(name);
+            let batch = if program.facts().changes_length { &mut roomy } else { &mut packed };
+            let (mut ours, mut theirs) = (load(cpu, &program, 1), load(&other, &program, 1));
+            settle(&mut *ours, batch, count);
+            settle(&mut *theirs, batch, count);
+            let batch = std::cell::RefCell::new(batch);
+            let pair = in_turn(
+                rounds,
+                || round(&mut *ours, &mut batch.borrow_mut()),
+                || round(&mut *theirs, &mut batch.borrow_mut()),
+            );
+            table.rates(&format!("{name}, {}", traffic.name()), count, pair);
         }
     }
     table.print();
@@ -190,6 +230,7 @@ fn main() {
     let cpu = Cpu::new();
     let (count, rounds) = if only_testing() { (1 << 10, 1) } else { (1 << 20, 31) };
     against_hand_written(&cpu, count, rounds);
+    against_one_by_one(&cpu, count, rounds);
     two_threads_against_one(&cpu, count, rounds);
     compile_times(&cpu, rounds);
     let mut criterion = Criterion::default().configure_from_args();

@@ -10,7 +10,7 @@ pub mod routes;
 
 use std::time::{Duration, Instant};
 
-use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room};
+use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, ROOM, Room};
 
 /// What the packets are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub enum Traffic {
     /// What a link carries, in random order: TCP and UDP to a few ports over IPv4 and IPv6, some
     /// with options, tagged or fragmented, and some ICMP and ARP. Branches cannot be foreseen.
     Mixed,
+    /// As uniform, but for the headers of one packet in ten, at random, which have options.
+    Options,
 }
 
 impl Traffic {
@@ -28,6 +30,7 @@ impl Traffic {
         match self {
             Traffic::Uniform => "uniform",
             Traffic::Mixed => "mixed",
+            Traffic::Options => "options",
         }
     }
 }
@@ -37,14 +40,20 @@ pub const LENGTH: usize = 64;
 
 /// A batch of `count` packets of [`LENGTH`] bytes, one every `stride` bytes.
 pub fn batch(traffic: Traffic, count: usize, stride: usize) -> Batch {
+    batch_with(traffic, count, stride, Room::None)
+}
+
+/// The same with room for packets to grow, in front of each of them and behind it: slots have to be longer for that.
+pub fn batch_with(traffic: Traffic, count: usize, stride: usize, room: Room) -> Batch {
+    let before = if room == Room::Both { ROOM as usize } else { 0 };
     let mut arena = Arena::new(count * stride).expect("memory for the packets");
     let mut random = Random::new();
     let mut descriptors = Vec::with_capacity(count);
     for (index, slot) in arena.chunks_exact_mut(stride).enumerate() {
-        write_packet(&mut slot[..LENGTH], traffic, &mut random);
-        descriptors.push(Descriptor { offset: (index * stride) as u32, length: LENGTH as u32 });
+        write_packet(&mut slot[before..][..LENGTH], traffic, &mut random);
+        descriptors.push(Descriptor { offset: (index * stride + before) as u32, length: LENGTH as u32 });
     }
-    Carver::new(arena, None).carve(descriptors, Vec::new(), Room::None).expect("slots do not overlap")
+    Carver::new(arena, None).carve(descriptors, Vec::new(), room).expect("slots do not overlap")
 }
 
 /// Xorshift (Marsaglia, 2003): the same packets in every run.
@@ -100,7 +109,11 @@ fn write_packet(packet: &mut [u8], traffic: Traffic, random: &mut Random) {
         }
     };
     packet[ip - 2..ip].copy_from_slice(&[0x08, 0x00]);
-    let options = if mixed && random.percent() < 2 { 2 } else { 0 };
+    let options = match traffic {
+        Traffic::Uniform => 0,
+        Traffic::Mixed => 2 * usize::from(random.percent() < 2),
+        Traffic::Options => 2 * usize::from(random.percent() < 10),
+    };
     packet[ip] = 0x45 + options as u8;
     if mixed && random.percent() < 1 {
         packet[ip + 7] = 185;

@@ -34,15 +34,25 @@ pub use compile::Style;
 #[derive(Debug)]
 pub struct Cpu {
     info: DeviceInfo,
-    style: Option<Style>,
+    styles: Styles,
     ahead: When,
+}
+
+/// Which styles of code a filter is compiled to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Styles {
+    /// Those that may be the fastest.
+    All,
+    /// Those of them that have one packet at a time.
+    OneByOne,
+    Only(Style),
 }
 
 impl Cpu {
     /// The device; it is always there, though a program is refused on a processor that the code
     /// generator does not know.
     pub fn new() -> Cpu {
-        Cpu { info: probe::info(), style: None, ahead: When::WhereFaster }
+        Cpu { info: probe::info(), styles: Styles::All, ahead: When::WhereFaster }
     }
 
     /// The same device with one style of code only, where it would otherwise measure which of them
@@ -50,7 +60,14 @@ impl Cpu {
     pub fn with_style(style: Style) -> Cpu {
         let mut info = probe::info();
         info.id = format!("cpu ({})", style.name());
-        Cpu { info, style: Some(style), ahead: When::WhereFaster }
+        Cpu { info, styles: Styles::Only(style), ahead: When::WhereFaster }
+    }
+
+    /// The same device without code that has several packets at a time: what that gains is measured against it.
+    pub fn one_by_one() -> Cpu {
+        let mut info = probe::info();
+        info.id = "cpu (one by one)".into();
+        Cpu { info, styles: Styles::OneByOne, ahead: When::WhereFaster }
     }
 
     /// The same device, on which what filters search for in maps is always fetched ahead of them, where it would
@@ -58,7 +75,7 @@ impl Cpu {
     pub fn fetching_ahead() -> Cpu {
         let mut info = probe::info();
         info.id = "cpu (fetching ahead)".into();
-        Cpu { info, style: None, ahead: When::Always }
+        Cpu { info, styles: Styles::All, ahead: When::Always }
     }
 }
 
@@ -76,8 +93,8 @@ impl Device for Cpu {
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
         let dispatch = Dispatch::of(&self.info, options)?;
         let work = options.work_of(&self.info.id)?;
-        let code = compiled(program, self.style, self.ahead)?;
-        let flows = program.flows().map(|flows| compiled(&flows, self.style, self.ahead)).transpose()?;
+        let code = compiled(program, self.styles, self.ahead)?;
+        let flows = program.flows().map(|flows| compiled(&flows, self.styles, self.ahead)).transpose()?;
         Ok(dispatch.session(session::CpuSession::new(program.clone(), code, flows, work, options)?))
     }
 }
@@ -120,24 +137,28 @@ const WORTH_A_CHOICE: u64 = 20_000;
 /// leave out. And whether it is worth having for itself.
 fn lowered(
     program: &Program,
-    style: Option<Style>,
+    styles: Styles,
     isa: &dyn cranelift_codegen::isa::TargetIsa,
 ) -> Result<(Vec<(Style, compile::Lowered)>, bool), DeviceError> {
     let lower = |style| compile::lower(program, style, isa).map(|lowered| (style, lowered)).map_err(unsupported);
-    let scalar = style.filter(|style| !style.is_vector()).unwrap_or(Style::BranchFree);
-    let mut all = vec![lower(scalar)?];
+    let mut all = match styles {
+        Styles::Only(style) if !style.is_vector() => return Ok((vec![lower(style)?], true)),
+        _ => vec![lower(Style::BranchFree)?],
+    };
+    if let Styles::Only(style) = styles {
+        all.extend(side_by_side(program, Some(style), isa));
+        let offered = all.len() == 1;
+        return Ok((all, offered));
+    }
     let first = &all[0].1;
     let worth_a_choice = first.operations <= WORTH_A_CHOICE;
-    if style.is_none() && first.saves_branches && worth_a_choice {
+    if first.saves_branches && worth_a_choice {
         all.push(lower(Style::Branching)?);
     }
-    match style {
-        None if worth_a_choice => all.extend(side_by_side(program, None, isa)),
-        Some(style) if style.is_vector() => all.extend(side_by_side(program, Some(style), isa)),
-        _ => {}
+    if styles == Styles::All && worth_a_choice {
+        all.extend(side_by_side(program, None, isa));
     }
-    let offered = all.len() == 1 || style.is_none();
-    Ok((all, offered))
+    Ok((all, true))
 }
 
 /// The filter for several packets side by side, where that can be had: in the style asked for, or in each.
@@ -184,10 +205,10 @@ fn ahead(
     Ok(lowered.map(|lowered| Ahead { lowered, when, bytes, walks }))
 }
 
-fn compiled(program: &Program, style: Option<Style>, when: When) -> Result<memory::Code, DeviceError> {
+fn compiled(program: &Program, styles: Styles, when: When) -> Result<memory::Code, DeviceError> {
     with_stack(|| {
         let isa = memory::host_isa().map_err(failed)?;
-        let (lowered, offered) = lowered(program, style, &*isa)?;
+        let (lowered, offered) = lowered(program, styles, &*isa)?;
         let lowered = lowered.into_iter().map(|(_, lowered)| lowered).collect();
         let ahead = ahead(program, when, &*isa)?;
         memory::Code::new(lowered, offered, ahead, isa).map_err(failed)
@@ -203,7 +224,7 @@ pub fn clif(program: &Program) -> Result<String, DeviceError> {
     with_stack(|| {
         let isa = memory::host_isa().map_err(failed)?;
         let mut text = String::new();
-        for (style, lowered) in lowered(program, None, &*isa)?.0 {
+        for (style, lowered) in lowered(program, Styles::All, &*isa)?.0 {
             text += &format!("; {}\n{}", style.name(), lowered.function.display());
         }
         if let Some(Ahead { lowered, .. }) = ahead(program, When::WhereFaster, &*isa)? {

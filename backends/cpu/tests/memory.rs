@@ -54,13 +54,17 @@ fn program(text: &str) -> Arc<Program> {
     Arc::new(wgsl::compile(&Source::new("test.wgsl", text), &options).unwrap_or_else(|e| panic!("{}", e.render())))
 }
 
-/// A packet at the arena's very end (or as near as its room lets it be), and one at its start.
+/// As many packets as code has at a time, one behind the other up to the arena's very end (or as near as their room lets them
+/// be), and one at its start.
 fn packets(length: u32, room: Room) -> Batch {
     let mut arena = guarded();
     arena.fill(0x5a);
     let margin = if room == Room::Both { ROOM } else { 0 };
     let end = arena.len() as u32 - margin;
-    let descriptors = vec![Descriptor { offset: margin, length }, Descriptor { offset: end - length, length }];
+    let slot = length.next_multiple_of(4) + 2 * margin;
+    let offset = |number: u32| end - length - number * slot;
+    let mut descriptors: Vec<_> = (0..7).rev().map(|number| Descriptor { offset: offset(number), length }).collect();
+    descriptors.insert(0, Descriptor { offset: margin, length });
     Carver::new(arena, None).carve(descriptors, Vec::new(), room).unwrap()
 }
 
