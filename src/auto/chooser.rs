@@ -2,7 +2,7 @@
 //!
 //! A calibration may have been made while the machine was busy, or traffic may differ from what it was made with. What
 //! batches cost corrects it. Of the devices that get none nothing would be learned: now and then one that is nearly as good
-//! gets a few in a row, as far as [`SHARE`] of all work pays for it.
+//! gets a few in a row, as far as `SHARE` of all work pays for it.
 
 use super::costs::{Costs, LENGTHS, Plan};
 

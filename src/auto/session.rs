@@ -125,13 +125,21 @@ impl AutoSession {
             let Some(at) = self.queue.iter().position(is_there) else {
                 return Err(DeviceError::Refused("a device is busy with nothing (a fault of this program)".into()));
             };
+            self.bring_back(at + 1);
+            self.last_back = None;
+        }
+    }
+
+    /// Completes the first `entries` of the queue, in order: each device gives its batches in the order in which it got
+    /// them, so that none may be taken before those of an earlier entry.
+    fn bring_back(&mut self, entries: usize) {
+        for at in 0..entries {
             let done = match self.queue[at].place {
                 Place::Device(device) => self.complete_on(device),
                 Place::Split(first, second) => self.complete_both(first, second),
-                Place::Back(_) => return Ok(()),
+                Place::Back(_) => continue,
             };
             self.queue[at] = Entry { place: Place::Back(Box::new(done)), timing: None };
-            self.last_back = None;
         }
     }
 
@@ -212,16 +220,9 @@ impl AutoSession {
         }
     }
 
-    /// Completes all that a device has, and gives the last.
+    /// Completes all that is under way, and gives the last that a device has.
     fn take_newest(&mut self, device: usize) -> Result<Done, DeviceError> {
-        for at in 0..self.queue.len() {
-            let done = match self.queue[at].place {
-                Place::Device(on) if on == device => self.complete_on(on),
-                Place::Split(first, second) if first == device || second == device => self.complete_both(first, second),
-                _ => continue,
-            };
-            self.queue[at] = Entry { place: Place::Back(Box::new(done)), timing: None };
-        }
+        self.bring_back(self.queue.len());
         self.complete_on(device)
     }
 

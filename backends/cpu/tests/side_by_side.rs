@@ -118,3 +118,56 @@ fn maps_are_as_if_packets_came_one_after_the_other() {
         is_the_interpreter(what, &program(&text), &[3, 8, 100, 600], &packets);
     }
 }
+
+/// What some lanes have loaded is not there for others that come back.
+#[test]
+fn lanes_that_were_away_load_for_themselves() {
+    let packets: Vec<Vec<u8>> =
+        (0..64_u8).map(|i| (0..40_u8).map(|at| (i % 3) ^ at.wrapping_mul(7)).collect()).collect();
+    for (what, text) in [
+        (
+            "a helper that some have left",
+            "fn five(pkt: u32) -> u32 { if load_u8(pkt, 0u) == 1u { return 0u; } return load_u8(pkt, 5u); }
+            fn xdp_filter(pkt: u32) -> u32 {
+                let x = five(pkt);
+                let y = load_u8(pkt, 5u);
+                store_u8(pkt, 9u, y + x);
+                return XDP_PASS;
+            }",
+        ),
+        (
+            "a loop that some have left",
+            "fn xdp_filter(pkt: u32) -> u32 {
+                var x = 0u;
+                loop { if load_u8(pkt, 0u) == 2u { break; } x = load_u8(pkt, 6u); break; }
+                store_u8(pkt, 8u, load_u8(pkt, 6u) + x);
+                return XDP_TX;
+            }",
+        ),
+        (
+            "a case that some take",
+            "fn xdp_filter(pkt: u32) -> u32 {
+                var x = 0u;
+                switch load_u8(pkt, 0u) { case 1u: { x = load_u8(pkt, 7u); } default: {} }
+                store_u8(pkt, 3u, load_u8(pkt, 7u) + x);
+                return XDP_DROP;
+            }",
+        ),
+    ] {
+        is_the_interpreter(what, &program(text), &[4, 8, 64], &packets);
+    }
+}
+
+/// Values that are made of each other have more ways through them than anybody could go.
+#[test]
+fn offsets_of_many_operations_are_compiled_all_the_same() {
+    let steps = "x = x + (x >> 1u);\n".repeat(60);
+    let text = format!(
+        "fn xdp_filter(pkt: u32) -> u32 {{
+            var x = load_u8(pkt, 14u) & 15u;
+            {steps}
+            return 1u + (load_u8(pkt, x & 31u) & 1u);
+        }}"
+    );
+    is_the_interpreter("a chain", &program(&text), &[8, 100], &stock::packets());
+}

@@ -10,7 +10,7 @@ use super::{DeviceError, LoadOptions};
 /// How packets get to a device that is not the host's processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Transfer {
-    /// By whichever way costs least, batch by batch ([`super::plan::choose`]).
+    /// By whichever way costs least, batch by batch ([`super::planner::choose`]).
     #[default]
     Auto,
     /// Every packet whole: in one copy with what lies between, or, where that is others', each by itself.

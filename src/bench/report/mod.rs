@@ -1,6 +1,6 @@
 //! A benchmark's report as one HTML file, which needs no network, no script and no second file.
 //!
-//! Plots are plotters' SVG in the page, coloured by its style sheet ([`theme`]), so that one drawing serves light and dark screens and
+//! Plots are plotters' SVG in the page, coloured by its style sheet (`theme`), so that one drawing serves light and dark screens and
 //! paper. All text goes through maud, which escapes it: names of devices and drivers are anybody's.
 
 mod about;

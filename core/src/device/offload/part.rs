@@ -35,7 +35,7 @@ impl<'a, I> Part<'a, I> {
         self.layout
     }
 
-    /// What [`Launcher::place`](super::Launcher::place) said of the batch's memory.
+    /// What [`Launcher::site`](super::Launcher::site) said of the batch's memory.
     pub fn import(&self) -> Option<&'a I> {
         self.import
     }

@@ -207,22 +207,27 @@ fn used(lanes: &Lanes) -> Vec<Node> {
 /// What an offset is where headers have no options: it is computed from a byte that says how long a
 /// header is, in units of 4 bytes, in its low half (IPv4's first byte) or in its high one (TCP's thirteenth).
 fn plain(dag: &Dag, root: Node) -> Option<u32> {
-    let first = evaluate(dag, root, 0x45)?;
+    let first = evaluate(dag, root, 0x45, &mut HashMap::new())?;
     if first == PLAIN_HEADER {
         return Some(first);
     }
-    match evaluate(dag, root, 0x50)? {
+    match evaluate(dag, root, 0x50, &mut HashMap::new())? {
         PLAIN_HEADER => Some(PLAIN_HEADER),
         _ => Some(first),
     }
 }
 
-/// A word, were all single bytes of the packet that it depends on this one.
-fn evaluate(dag: &Dag, node: Node, byte: u32) -> Option<u32> {
-    match dag.op(node) {
+/// A word, were all single bytes of the packet that it depends on this one. `known` is what was found before: operands are
+/// shared, and there are more ways through a graph than anybody could go.
+fn evaluate(dag: &Dag, node: Node, byte: u32, known: &mut HashMap<Node, Option<u32>>) -> Option<u32> {
+    if let Some(&value) = known.get(&node) {
+        return value;
+    }
+    let mut of = |node| evaluate(dag, node, byte, known);
+    let value = match dag.op(node) {
         Op::Constant(value) => Some(value),
         Op::Load(Load { size: 1, .. }) => Some(byte),
-        Op::Unary(op @ Unary::Invert, a) => Some(dag::unary(op, evaluate(dag, a, byte)?)),
+        Op::Unary(op @ Unary::Invert, a) => of(a).map(|a| dag::unary(op, a)),
         Op::Binary(op, a, b) => match op {
             Binary::Add
             | Binary::Subtract
@@ -230,13 +235,15 @@ fn evaluate(dag: &Dag, node: Node, byte: u32) -> Option<u32> {
             | Binary::And
             | Binary::Or
             | Binary::ShiftLeft
-            | Binary::ShiftRight => Some(dag::binary(op, evaluate(dag, a, byte)?, evaluate(dag, b, byte)?)),
+            | Binary::ShiftRight => of(a).zip(of(b)).map(|(a, b)| dag::binary(op, a, b)),
             _ => None,
         },
         // Where the packet is long enough, mostly.
-        Op::Select { accept, reject, .. } => evaluate(dag, accept, byte).or_else(|| evaluate(dag, reject, byte)),
+        Op::Select { accept, reject, .. } => of(accept).or_else(|| of(reject)),
         _ => None,
-    }
+    };
+    known.insert(node, value);
+    value
 }
 
 /// In which lanes a node's value matters.

@@ -139,8 +139,8 @@ struct Trace<'a> {
     /// How often lanes have left for somewhere else than the end of the statement that they are in.
     departures: usize,
     facts: Facts,
-    /// Bytes of the packet that have been loaded here already, in filters that write to it.
-    loaded: HashMap<(PacketPlace, u32), Node>,
+    /// Bytes of the packet that have been loaded already, in filters that write to it, and by which lanes.
+    loaded: HashMap<(PacketPlace, u32), (Node, Node)>,
     /// How often the packet has been written to.
     written: usize,
     /// Packets are written to.

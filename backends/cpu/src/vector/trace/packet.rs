@@ -60,12 +60,14 @@ impl Trace<'_> {
         }
         let raw = if self.writes {
             let at = self.place_in_packet(offset);
-            match self.loaded.get(&(at, size)) {
-                Some(&raw) => raw,
+            // Lanes may be back that were not here then: what was loaded is not theirs.
+            let known = self.loaded.get(&(at, size)).copied();
+            match known.filter(|&(_, lanes)| self.dag.both(self.here, lanes) == self.here) {
+                Some((raw, _)) => raw,
                 None => {
                     let mask = self.dag.both(self.here, inside);
                     let raw = self.effect(mask, Effect::LoadPacket { at, size }, Range::bytes(size));
-                    self.loaded.insert((at, size), raw);
+                    self.loaded.insert((at, size), (raw, self.here));
                     raw
                 }
             }
