@@ -128,10 +128,11 @@ impl Comparison {
 
     /// Whether something is slower by more than noise, or is not measured any more.
     pub fn is_worse(&self) -> bool {
-        self.both.iter().any(|(_, change)| match change {
+        let is_worse = |(_, change): &(Cell, Change)| match change {
             Change::Ratio { ratio, .. } => ratio.high < 1.0,
             Change::Outcome { is_worse, .. } => *is_worse,
-        })
+        };
+        !self.only_first.is_empty() || self.both.iter().any(is_worse)
     }
 }
 
@@ -162,17 +163,19 @@ mod tests {
 
     #[test]
     fn changes_are_told_from_noise() {
-        let first = fixture::full();
+        // What is wrong in either is worse whatever its speed.
+        let measured = |mut results: Results| {
+            results.cells.retain(|cell| matches!(cell.outcome, Outcome::Measured(_)));
+            results
+        };
+        let first = measured(fixture::full());
         for (factor, is_change, is_worse) in
             [(1.0, false, false), (1.01, false, false), (2.0, true, false), (0.5, true, true)]
         {
-            let comparison = Comparison::of(&first, &scaled(factor));
+            let comparison = Comparison::of(&first, &measured(scaled(factor)));
             assert!(ratios(&comparison).iter().all(|ratio| (ratio.median / factor - 1.0).abs() < 1e-9));
             assert!(ratios(&comparison).iter().all(|ratio| ratio.is_change() == is_change), "{factor}");
-            // One was wrong in the first already, and is in the second.
-            let worse =
-                comparison.both.iter().any(|(_, c)| matches!(c, Change::Ratio { ratio, .. } if ratio.high < 1.0));
-            assert_eq!(worse, is_worse, "{factor}");
+            assert_eq!(comparison.is_worse(), is_worse, "{factor}");
             assert_eq!(comparison.both.len(), first.cells.len());
         }
     }
@@ -188,6 +191,7 @@ mod tests {
         assert_eq!(comparison.only_first, [first.cells[0].to_string(), gone]);
         assert_eq!(comparison.only_second, [second.cells[0].to_string()]);
         assert_eq!(comparison.warnings.len(), 2, "{:?}", comparison.warnings);
+        assert!(comparison.is_worse());
     }
 
     #[test]
@@ -198,6 +202,8 @@ mod tests {
         second.cells.push(Cell { outcome: Outcome::Wrong { detail: "x".into() }, ..cell });
         assert!(Comparison::of(&first, &second).is_worse());
         assert!(!Comparison::of(&first, &first).is_worse());
+        // What is new is not.
+        assert!(!Comparison::of(&fixture::empty(), &first).is_worse());
     }
 
     #[test]

@@ -120,8 +120,12 @@ fn runs_are_compared_cell_by_cell() {
         ran.out
     );
     assert!(ran.out.contains("only in the second: other, cpu, batches of 64"), "{}", ran.out);
-    let ran = place.run(&["bench", "--compare", "b.json", "a.json"]).done();
+    let ran = place.run(&["bench", "--compare", "b.json", "a.json"]);
+    assert_eq!(ran.code, 1, "the other filter is no longer measured");
     assert!(ran.out.contains("faster by more") && !ran.out.contains("SLOWER"), "{}", ran.out);
+    half["cells"][0]["filter"] = "minimal".into();
+    place.file("b.json", half.to_string());
+    place.run(&["bench", "--compare", "b.json", "a.json"]).done();
 
     place.file("c.json", half.to_string().replace("\"schema\":1", "\"schema\":99"));
     place.file("d.json", "{\"packets\": 4}");
@@ -147,6 +151,7 @@ fn wrong_usage_is_told_before_anything_is_measured() {
         (&["--packets", "63"], 2, "64 to 9000"),
         (&["--batch", "0"], 2, "0"),
         (&["--transfer", "fast"], 2, "auto, whole, window and imported"),
+        (&["--json", "a", "--csv", "./a"], 2, "would be written there"),
         (&["--json", "no/such/folder.json"], 1, "no/such/folder.json"),
         (&["--quick", "--full"], 2, "--full"),
         (&["--compare", "a.json"], 2, "--compare"),

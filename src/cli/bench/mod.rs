@@ -19,7 +19,7 @@ use portcullis::bench::traffic::Packets;
 use portcullis::bench::{bars, report};
 use portcullis::device::{Dispatch, RUNS_NO_FILTER, Transfer};
 use portcullis::devices::{self, Selector};
-use portcullis::io::reason_at;
+use portcullis::io::{reason_at, same_place};
 use portcullis::lang::{Source, wgsl};
 use portcullis::program::ProgramOptions;
 use portcullis::selftest::filters::{STATEFUL, STOCK};
@@ -236,6 +236,14 @@ impl<'a> Files<'a> {
         let asked = [&args.json, &args.csv, &args.report];
         if asked.iter().filter(|file| file.as_deref() == Some("-")).count() > 1 {
             return Err(Failure::Usage("only one of --json, --csv and --report can be standard output".into()));
+        }
+        let named: Vec<_> = asked.iter().filter_map(|file| file.as_deref()).filter(|file| *file != "-").collect();
+        for (nth, name) in named.iter().enumerate() {
+            if named[..nth].iter().any(|other| same_place(Path::new(other), Path::new(name))) {
+                return Err(Failure::Usage(format!(
+                    "{name}: two of --json, --csv and --report would be written there"
+                )));
+            }
         }
         let of = |file: &'a Option<String>| -> Result<_, Failure> {
             Ok(match file.as_deref() {
