@@ -2,13 +2,15 @@
 
 use std::sync::Mutex;
 
+use super::launcher::PARTS;
 use super::*;
 use crate::device::noop::Noop;
-use crate::device::plan::PAST_END;
-use crate::device::{Device, Dispatch, Flows, Relieved};
+use crate::device::plan::{Bounds, PAST_END};
+use crate::device::planner::{Reach, Site};
+use crate::device::{Device, Dispatch, Flows, Imported, Relieved, Session};
 use crate::interp::Interp;
 use crate::lang::{Source, wgsl};
-use crate::packet::Batch;
+use crate::packet::Span;
 use crate::packet::gather::Store;
 use crate::program::ProgramOptions;
 

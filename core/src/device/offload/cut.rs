@@ -1,0 +1,138 @@
+//! Where a batch's packets are to lie for the kernel, and the pieces that the device can take.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use super::flight::{Cut, Flight, part};
+use super::{Columns, Launcher, Offload, Order};
+use crate::device::plan::{self, Layout, Piece};
+use crate::device::planner::{self, Plan, Reach, TransferCosts};
+use crate::device::{DeviceError, StageTimes, Stages, SubmitError, Transfer, check_host};
+use crate::packet::{Batch, Descriptor, Span};
+
+impl<L: Launcher> Offload<L> {
+    /// Refuses memory that the device does not reach.
+    pub(super) fn check_reach(&self, span: &Span) -> Result<(), DeviceError> {
+        if !self.effects.sees_packets || self.launcher.reaches(span) { Ok(()) } else { check_host(span) }
+    }
+
+    /// Why a batch is not filtered where it is, where the host cannot copy it either.
+    fn cannot_copy(&self, batch: &Batch) -> DeviceError {
+        let lies = |d: &Descriptor| d.length > 0 && !d.offset.is_multiple_of(4);
+        let why = match batch.descriptors().iter().position(lies) {
+            Some(index) => {
+                let offset = batch.descriptors()[index].offset;
+                format!("packet {index} begins at byte {offset} there, which is no multiple of 4")
+            }
+            None => "the device would need a copy of them".into(),
+        };
+        let owner = batch.span().device_view().map_or("a device", |view| &view.device);
+        DeviceError::Refused(format!(
+            "its packets are in the memory of {owner}, where {} does not filter them: {why}",
+            self.launcher.id()
+        ))
+    }
+
+    /// Cuts a batch.
+    pub(super) fn cut(&mut self, batch: &Batch) -> Result<Cut<L>, DeviceError> {
+        let (plan, import) = match self.effects.sees_packets && !batch.is_empty() {
+            true => self.place(batch)?,
+            false => (Plan::unseen(self.needs), None),
+        };
+        let Plan { layout, needs, .. } = plan;
+        if layout.is_copy() && !batch.span().is_on_host() {
+            return Err(self.cannot_copy(batch));
+        }
+        let bounds = self.launcher.bounds(layout);
+        let pieces = plan::cut(batch, layout, needs, bounds).map_err(|large| {
+            DeviceError::Refused(format!(
+                "packet {} has {} bytes, and {} takes {} at a time, its own needs included",
+                large.index,
+                large.length,
+                self.launcher.id(),
+                bounds.binding
+            ))
+        })?;
+        Ok(Cut { plan, import, pieces })
+    }
+
+    /// What moving bytes costs: as was said, or as it is here.
+    fn costs(&self) -> TransferCosts {
+        self.costs.unwrap_or_else(|| self.launcher.costs())
+    }
+
+    /// Decides where the kernel is to find a batch's packets, which it sees.
+    fn place(&mut self, batch: &Batch) -> Result<(Plan, Option<L::Import>), DeviceError> {
+        let site = self.launcher.site(batch, self.transfer == Transfer::Imported);
+        let plan = planner::choose(batch, self.needs, &site, self.transfer, || self.costs()).map_err(|why| {
+            DeviceError::Refused(format!(
+                "the transfer `imported` was asked for, and {} does not filter these packets where they lie: {why}; take \
+                 `auto`",
+                self.launcher.id()
+            ))
+        })?;
+        // Packets are where it says, or are copied from there by the device.
+        let kept = plan.layout == Layout::InPlace || (plan.layout == Layout::Copied && site.reach == Reach::Bus);
+        Ok((plan, site.import.filter(|_| kept)))
+    }
+
+    /// Cuts a batch, and has room made for it at the device; brings nothing there yet. Without flow numbers each packet is a flow.
+    pub(super) fn prepare(&mut self, batch: Batch, numbers: Option<&[u32]>) -> Result<Flight<L>, SubmitError> {
+        let refuse = |batch, error| Err(SubmitError { batch: Box::new(batch), error });
+        if self.cancel.is_cancelled() {
+            return refuse(batch, DeviceError::Cancelled);
+        }
+        let started = Instant::now();
+        let Cut { plan, import, pieces } = match self.cut(&batch) {
+            Ok(cut) => cut,
+            Err(error) => return refuse(batch, error),
+        };
+        let order = |piece: &Piece| match numbers {
+            Some(numbers) => Order::new(&numbers[piece.packets.clone()], self.longest),
+            None => Order::apart(piece.packets.len()),
+        };
+        let orders = if self.program.has_flows() { pieces.iter().map(order).collect() } else { Vec::new() };
+        let mut slot = self.idle.pop().unwrap_or_default();
+        while slot.len() < pieces.len().min(self.launcher.parts()) {
+            slot.push(self.launcher.buffers());
+        }
+        let columns = Columns::of(batch.len());
+        let mut flight = Flight {
+            slot,
+            import,
+            batch,
+            plan,
+            pieces,
+            orders,
+            uploaded: 0,
+            collected: 0,
+            next: 0,
+            launched: 0,
+            running: VecDeque::new(),
+            columns,
+            failed: None,
+            torn: false,
+            times: StageTimes::default(),
+            stages: Stages::default(),
+            own: None,
+            started,
+        };
+        if flight.pieces.is_empty() {
+            return Ok(flight);
+        }
+        match self.make_room(&mut flight) {
+            Ok(()) => Ok(flight),
+            // Nothing of it is queued yet.
+            Err(error) => {
+                self.idle.push(flight.slot);
+                refuse(flight.batch, error)
+            }
+        }
+    }
+
+    fn make_room(&mut self, flight: &mut Flight<L>) -> Result<(), DeviceError> {
+        let Flight { slot, import, batch, plan, pieces, orders, .. } = flight;
+        let mut parts = (0..pieces.len()).map(|index| part(batch, plan, pieces, orders, import.as_ref(), index));
+        self.launcher.make_room(&mut parts, self.effects, slot)
+    }
+}

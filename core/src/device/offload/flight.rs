@@ -1,0 +1,107 @@
+//! A batch on its way through a device.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use super::{Columns, DeviceTimes, Launcher, Order, Part};
+use crate::device::plan::Piece;
+use crate::device::planner::{Plan, Reach};
+use crate::device::{Clock, DeviceError, StageTimes, Stages, Taken, Transfer};
+use crate::packet::Batch;
+
+/// A batch in flight.
+pub(super) struct Flight<L: Launcher> {
+    // Before the batch: buffers may be made over its memory. One after the other has the parts in turn.
+    pub slot: Vec<L::Buffers>,
+    pub import: Option<L::Import>,
+    pub batch: Batch,
+    pub plan: Plan,
+    pub pieces: Vec<Piece>,
+    /// Of each piece, where packets are to be filtered in the order of their flows; else none.
+    pub orders: Vec<Order>,
+    /// How many pieces were brought to the device, and how many have been read back.
+    pub uploaded: usize,
+    pub collected: usize,
+    /// The piece that is launched next, and how many of its lanes have been launched.
+    pub next: usize,
+    pub launched: usize,
+    pub running: VecDeque<Running<L::Ticket>>,
+    pub columns: Columns,
+    /// Why no more of it can be launched; completing it tells.
+    pub failed: Option<DeviceError>,
+    /// Whether something may be queued that no ticket is about.
+    pub torn: bool,
+    pub times: StageTimes,
+    pub stages: Stages,
+    /// What the device's clock says of the parts that were read back.
+    pub own: Option<DeviceTimes>,
+    pub started: Instant,
+}
+
+/// How the packets of a batch are to lie, and the pieces that the device can take.
+pub(super) struct Cut<L: Launcher> {
+    pub plan: Plan,
+    pub import: Option<L::Import>,
+    pub pieces: Vec<Piece>,
+}
+
+/// A launch on its way.
+pub(super) struct Running<T> {
+    pub ticket: T,
+    /// For how many packets it stands, and whether there would have been more but for the pace.
+    pub packets: usize,
+    pub cut: bool,
+    /// Whether its piece ends with it.
+    pub ends: bool,
+}
+
+impl<L: Launcher> Flight<L> {
+    /// A piece, and its buffers.
+    pub(super) fn part(&mut self, index: usize) -> (Part<'_, L::Import>, &mut L::Buffers) {
+        let Flight { slot, import, batch, plan, pieces, orders, .. } = self;
+        let part = part(batch, plan, pieces, orders, import.as_ref(), index);
+        let place = index % slot.len();
+        (part, &mut slot[place])
+    }
+
+    /// The packets lie in a copy, which is not the batch's memory.
+    pub(super) fn is_copied(&self) -> bool {
+        self.plan.layout.is_copy()
+    }
+
+    /// What became of its time and bytes; `clock` is whose clock is asked for.
+    pub(super) fn told(&self, clock: Clock) -> Stages {
+        let one = |is: bool| u64::from(is);
+        let (transfer, own) = (self.plan.transfer(), self.plan.reach == Reach::Own);
+        let taken = Taken {
+            unseen: one(transfer.is_none()),
+            resident: one(transfer == Some(Transfer::Imported) && own),
+            imported: one(transfer == Some(Transfer::Imported) && !own),
+            whole: one(transfer == Some(Transfer::Whole)),
+            window: one(transfer == Some(Transfer::Window)),
+        };
+        let (batches, packets, kernel) = (1, self.batch.len() as u64, self.times.kernel);
+        let mut stages = Stages { kernel, batches, packets, taken, clock, ..self.stages };
+        match self.own {
+            Some(own) => (stages.upload, stages.kernel, stages.download) = (own.upload, own.kernel, own.download),
+            // Of a batch without packets there is nothing to be said.
+            None if self.pieces.is_empty() => {}
+            None => stages.clock = Clock::Host,
+        }
+        stages
+    }
+}
+
+/// A piece of a batch.
+pub(super) fn part<'a, I>(
+    batch: &'a Batch,
+    plan: &Plan,
+    pieces: &'a [Piece],
+    orders: &'a [Order],
+    import: Option<&'a I>,
+    index: usize,
+) -> Part<'a, I> {
+    let &Plan { layout, needs, .. } = plan;
+    Part { batch, piece: &pieces[index], layout, needs, import, order: orders.get(index), gathered: Cell::default() }
+}

@@ -1,0 +1,266 @@
+//! What a backend says of its device: how buffers, copies and launches are made there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Columns, Part};
+use crate::device::plan::{Bounds, Layout};
+use crate::device::planner::{Site, TransferCosts};
+use crate::device::{CancelToken, DeviceError, Imported};
+use crate::packet::{Batch, Metadata, Span};
+
+/// Parts of a batch at a device at once: enough to copy in, filter and copy out side by side.
+pub(super) const PARTS: usize = 8;
+
+/// What a kernel does, as far as it says what a session brings to it and back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Effects {
+    /// It looks at packets at all.
+    pub sees_packets: bool,
+    /// It writes to packets.
+    pub writes_packets: bool,
+    /// It moves packets' ends, and leaves them in the descriptors.
+    pub moves_ends: bool,
+    /// It reads metadata.
+    pub metadata: bool,
+    /// It gives targets beside the verdicts.
+    pub redirects: bool,
+    /// Expressions that it has, all functions inlined.
+    pub size: u64,
+}
+
+/// How a device takes pieces of batches. One of these belongs to one session.
+///
+/// What it may rely on, also for memory that the device reaches by itself: the packets of a part that was shown to
+/// [`Launcher::upload`] stay where they are and untouched by others, their import too, until [`Launcher::release`] was
+/// called for the part's buffers, or until whatever was given to [`Launcher::outlive`] is dropped; both come after
+/// the last launch over them was waited for, or [`Launcher::settle`] or [`Launcher::outlive`] saw to the device.
+pub trait Launcher: Send + 'static {
+    /// The buffers that a part needs. They are used for part after part, and live as long as the session.
+    type Buffers: Send + 'static;
+    /// Memory of batches that the device reaches.
+    type Import: Send + 'static;
+    /// A launch that somebody will wait for.
+    type Ticket: Send + 'static;
+
+    /// The device's id, for messages.
+    fn id(&self) -> &str;
+
+    /// Announces memory that batches will come from.
+    ///
+    /// # Errors
+    /// Where the driver is lost.
+    fn announce(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError>;
+
+    /// Whether the device reaches packets in this memory. Where the host does not, they are filtered where they are.
+    fn reaches(&self, span: &Span) -> bool {
+        span.is_on_host()
+    }
+
+    /// What the device has to do with the memory of a batch, which is not empty and whose packets the kernel sees. With
+    /// `asked` it is to reach that by itself if it can, else where that is worth it.
+    fn site(&mut self, batch: &Batch, asked: bool) -> Site<Self::Import>;
+
+    /// Why the filter's packets cannot be filtered where they lie, whatever memory that is.
+    fn never_in_place(&self) -> Option<String> {
+        None
+    }
+
+    /// What moving bytes costs, where nobody says.
+    fn costs(&self) -> TransferCosts {
+        TransferCosts::of_host()
+    }
+
+    /// Bytes that are copied for a part: to where the device reads them, and back. Of what it reads and writes where it lies
+    /// there are none.
+    fn traffic(&self, part: &Part<'_, Self::Import>, effects: Effects) -> Traffic {
+        Traffic::of(part, effects)
+    }
+
+    /// Begins to take times on the device's own clock; it says whether it can. Before anything is queued.
+    fn keep_time(&mut self) -> bool {
+        false
+    }
+
+    /// What the device's clock says of the part that was in these buffers, all of whose launches were waited for; `None` where
+    /// it says nothing.
+    fn times(&mut self, buffers: &mut Self::Buffers) -> Option<DeviceTimes> {
+        let _ = buffers;
+        None
+    }
+
+    /// What bounds a piece.
+    fn bounds(&self, layout: Layout) -> Bounds;
+
+    /// New buffers, which need not have any room yet.
+    fn buffers(&self) -> Self::Buffers;
+
+    /// Parts of a batch that may be at the device at once, at least 1. A batch of more has the others wait, and takes no
+    /// more memory.
+    fn parts(&self) -> usize {
+        PARTS
+    }
+
+    /// Makes room for all parts of a batch before the first is brought to the device. Part `n` goes into buffers `n`
+    /// modulo their number; none of them is in use. Nothing is queued that looks at the batch's memory. For devices that
+    /// stop for that: others make room with each part.
+    ///
+    /// # Errors
+    /// As [`Launcher::upload`]'s.
+    fn make_room(
+        &mut self,
+        parts: &mut dyn Iterator<Item = Part<'_, Self::Import>>,
+        effects: Effects,
+        buffers: &mut [Self::Buffers],
+    ) -> Result<(), DeviceError> {
+        let _ = (parts, effects, buffers);
+        Ok(())
+    }
+
+    /// Brings to the device what the kernel reads of a part, or sees to it that it comes before the kernel runs, and
+    /// makes room for what the kernel writes.
+    ///
+    /// # Errors
+    /// Where there is no memory, or the driver gives up. The batch then goes back to the caller, but where the session is cancelled:
+    /// then completing it tells.
+    fn upload(
+        &mut self,
+        part: &Part<'_, Self::Import>,
+        effects: Effects,
+        buffers: &mut Self::Buffers,
+    ) -> Result<(), DeviceError>;
+
+    /// Queues the kernel for `count` lanes of a part, from lane `first` of it on ([`Part::lanes`]), and, where that is the
+    /// rest of the part, bringing its results back. The launches of a part come in order. A ticket's launch has ended
+    /// when all of this has.
+    ///
+    /// # Errors
+    /// Where the driver gives up. The device may have begun all the same.
+    fn launch(
+        &mut self,
+        part: &Part<'_, Self::Import>,
+        effects: Effects,
+        buffers: &mut Self::Buffers,
+        first: usize,
+        count: usize,
+    ) -> Result<Self::Ticket, DeviceError>;
+
+    /// Waits for a launch, looking at the token every [`SLICE`] or so.
+    ///
+    /// # Errors
+    /// [`DeviceError::Cancelled`] where the token was used meanwhile, and the device may be busy still;
+    /// [`DeviceError::Failed`] where the launch has failed, or does not end.
+    fn wait(&mut self, ticket: &Self::Ticket, cancel: &CancelToken) -> Result<(), DeviceError>;
+
+    /// Appends a part's verdicts, which have come back, one a packet.
+    ///
+    /// # Errors
+    /// Where the driver gives up.
+    fn verdicts(
+        &mut self,
+        packets: usize,
+        buffers: &mut Self::Buffers,
+        columns: &mut Columns,
+    ) -> Result<(), DeviceError>;
+
+    /// Reads a part's descriptors as the kernel left them, two little-endian words a packet.
+    ///
+    /// # Errors
+    /// As [`Launcher::verdicts`].
+    fn ends(
+        &mut self,
+        packets: usize,
+        buffers: &mut Self::Buffers,
+        read: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), DeviceError>;
+
+    /// Reads a part's packets as the kernel left them, `bytes` bytes in the part's layout, which is a copy.
+    ///
+    /// # Errors
+    /// As [`Launcher::verdicts`].
+    fn changed(
+        &mut self,
+        bytes: u64,
+        buffers: &mut Self::Buffers,
+        read: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), DeviceError>;
+
+    /// A copy of so many words of a map of the filter's, from word `at` on, which lie in it. Nothing is queued.
+    ///
+    /// # Errors
+    /// Where there are no maps, or the driver gives up.
+    fn read_map(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+        let _ = (at, words);
+        Err(DeviceError::Unsupported { device: self.id().into(), reason: format!("it has no map {map}") })
+    }
+
+    /// Writes words of a map of the filter's, which lie in it. Nothing is queued, and what is queued after this finds
+    /// them.
+    ///
+    /// # Errors
+    /// As [`Launcher::read_map`].
+    fn write_map(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
+        let _ = (at, words);
+        Err(DeviceError::Unsupported { device: self.id().into(), reason: format!("it has no map {map}") })
+    }
+
+    /// Lets go of the batch that the buffers were used for last.
+    fn release(&mut self, buffers: &mut Self::Buffers) {
+        let _ = buffers;
+    }
+
+    /// Waits until the device has nothing queued any more.
+    fn settle(&mut self);
+
+    /// Whether the device is done with these launches within [`GRACE`]. With `torn` there may be something queued
+    /// that no ticket is about.
+    fn settles(&mut self, tickets: &[&Self::Ticket], torn: bool) -> bool;
+
+    /// Keeps something until the device is done with everything, without waiting for that.
+    fn outlive(&mut self, kept: impl Send + 'static);
+}
+
+/// Bytes that are copied for a part of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    /// Packets, descriptors and metadata, to where the device reads them.
+    pub to_device: u64,
+    /// Verdicts, targets, ends and packets, to where the host does.
+    pub to_host: u64,
+}
+
+impl Traffic {
+    /// Where everything is copied but packets that are filtered where they lie, and a verdict is a byte.
+    pub fn of<I>(part: &Part<'_, I>, effects: Effects) -> Traffic {
+        let (packets, copied) = (part.packets() as u64, if part.is_copied() { part.bytes() } else { 0..0 });
+        let bytes = copied.end - copied.start;
+        let when = |asked: bool, bytes: u64| if asked { bytes } else { 0 };
+        let descriptors = when(effects.sees_packets || part.is_ordered(), 8 * part.descriptor_count() as u64);
+        Traffic {
+            to_device: descriptors + when(effects.metadata, packets * size_of::<Metadata>() as u64) + bytes,
+            to_host: packets
+                + when(effects.redirects, 4 * packets)
+                + when(effects.moves_ends, 8 * packets)
+                + when(effects.writes_packets, bytes),
+        }
+    }
+}
+
+/// What a device's clock says of a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DeviceTimes {
+    /// Copying it in.
+    pub upload: Duration,
+    /// Its launches, without what was between them.
+    pub kernel: Duration,
+    /// Copying its results out.
+    pub download: Duration,
+}
+
+impl DeviceTimes {
+    pub(super) fn add(&mut self, other: DeviceTimes) {
+        self.upload += other.upload;
+        self.kernel += other.kernel;
+        self.download += other.download;
+    }
+}
