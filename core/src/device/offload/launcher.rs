@@ -145,7 +145,7 @@ pub trait Launcher: Send + 'static {
         count: usize,
     ) -> Result<Self::Ticket, DeviceError>;
 
-    /// Waits for a launch, looking at the token every [`SLICE`] or so.
+    /// Waits for a launch, looking at the token every [`SLICE`](super::SLICE) or so.
     ///
     /// # Errors
     /// [`DeviceError::Cancelled`] where the token was used meanwhile, and the device may be busy still;
@@ -212,7 +212,7 @@ pub trait Launcher: Send + 'static {
     /// Waits until the device has nothing queued any more.
     fn settle(&mut self);
 
-    /// Whether the device is done with these launches within [`GRACE`]. With `torn` there may be something queued
+    /// Whether the device is done with these launches within [`GRACE`](super::GRACE). With `torn` there may be something queued
     /// that no ticket is about.
     fn settles(&mut self, tickets: &[&Self::Ticket], torn: bool) -> bool;
 
