@@ -5,15 +5,14 @@
 //! leave there is said. What the form does not say is a number that changes from group to group.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::sync::Arc;
 
 use portcullis_core::device::{
     Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Done, Imported, LoadOptions, READS_IN_PLACE, Session,
     StageTimes, SubmitError, check_map, check_map_words, check_submission,
 };
-use portcullis_core::map::layout::{HEADER, Layout};
-use portcullis_core::map::upkeep::{Memory, Upkeep};
+use portcullis_core::map::layout::Layout;
+use portcullis_core::map::upkeep::Upkeep;
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Span, Verdicts};
 use portcullis_core::program::Program;
 use portcullis_cpu::vector::Traced;
@@ -60,7 +59,7 @@ impl Device for Lanes {
         let traced = Traced::of(program).map_err(|reason| DeviceError::Unsupported { device: ID.into(), reason })?;
         Ok(Box::new(LanesSession {
             traced,
-            maps: Maps(program.maps().iter().map(|map| vec![0; Layout::of(map).words()]).collect()),
+            maps: program.maps().iter().map(|map| vec![0; Layout::of(map).words()]).collect(),
             upkeep: Upkeep::new(program),
             program: program.clone(),
             done: VecDeque::new(),
@@ -74,34 +73,12 @@ impl Device for Lanes {
 struct LanesSession {
     program: Arc<Program>,
     traced: Traced,
-    maps: Maps,
+    /// The words of the filter's maps.
+    maps: Vec<Vec<u32>>,
     upkeep: Option<Upkeep>,
     done: VecDeque<Done>,
     depth: usize,
     unspecified: u32,
-}
-
-/// The words of the filter's maps.
-struct Maps(Vec<Vec<u32>>);
-
-impl Memory for Maps {
-    type Error = Infallible;
-
-    fn header(&mut self, map: usize) -> Result<[u32; HEADER as usize], Infallible> {
-        Ok(std::array::from_fn(|at| self.0[map][at]))
-    }
-
-    fn set_header(&mut self, map: usize, at: u32, word: u32) -> Result<(), Infallible> {
-        self.0[map][at as usize] = word;
-        Ok(())
-    }
-
-    fn change(&mut self, map: usize, change: &mut dyn FnMut(&[u32]) -> Option<Vec<u32>>) -> Result<(), Infallible> {
-        if let Some(words) = change(&self.0[map]) {
-            self.0[map] = words;
-        }
-        Ok(())
-    }
 }
 
 impl Session for LanesSession {
@@ -124,17 +101,17 @@ impl Session for LanesSession {
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
         check_map(&self.program, map)?;
-        Ok(self.maps.0[map].clone())
+        Ok(self.maps[map].clone())
     }
 
     fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
         check_map_words(&self.program, map, at, words)?;
-        Ok(self.maps.0[map][at..at + words].to_vec())
+        Ok(self.maps[map][at..at + words].to_vec())
     }
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
         check_map_words(&self.program, map, at, words.len())?;
-        self.maps.0[map][at..at + words.len()].copy_from_slice(words);
+        self.maps[map][at..at + words.len()].copy_from_slice(words);
         Ok(())
     }
 
@@ -152,7 +129,7 @@ impl LanesSession {
         if let Some(upkeep) = &mut self.upkeep {
             let Ok(()) = upkeep.look(batch.len(), &mut self.maps);
         }
-        let lanes = if self.maps.0.is_empty() { LANES } else { 1 };
+        let lanes = if self.maps.is_empty() { LANES } else { 1 };
         let mut outcomes = Vec::with_capacity(batch.len());
         for first in (0..batch.len()).step_by(lanes) {
             let group = first..batch.len().min(first + lanes);
@@ -160,7 +137,7 @@ impl LanesSession {
             let packets: Vec<_> = group.map(|index| batch.packet(index)).zip(&metadata).collect();
             // A linear congruence: small and large, odd and even.
             self.unspecified = self.unspecified.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            match self.traced.run(&packets, &mut self.maps.0, self.unspecified >> (self.unspecified & 31)) {
+            match self.traced.run(&packets, &mut self.maps, self.unspecified >> (self.unspecified & 31)) {
                 Ok(group) => outcomes.extend(group),
                 Err(fault) => {
                     let reason = format!("{fault}\n{}", self.traced.dump());

@@ -1,7 +1,6 @@
 //! The interpreter as a [`Device`].
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,8 +10,7 @@ use crate::device::{
     CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Done, Imported, LoadOptions, READS_IN_PLACE,
     Session, StageTimes, Stages, SubmitError, check_map, check_map_words, check_submission,
 };
-use crate::map::layout::HEADER;
-use crate::map::upkeep::{Memory, Upkeep};
+use crate::map::upkeep::Upkeep;
 use crate::packet::{Batch, Descriptor, ROOM, Span, Verdicts};
 use crate::program::Program;
 
@@ -58,7 +56,7 @@ impl Device for Interp {
         let interpreter = Interpreter::new(program)
             .map_err(|error| DeviceError::Unsupported { device: ID.into(), reason: error.to_string() })?;
         Ok(dispatch.session(InterpSession {
-            maps: Maps(interpreter.fresh_maps()),
+            maps: interpreter.fresh_maps(),
             upkeep: Upkeep::new(program),
             interpreter,
             queue: VecDeque::new(),
@@ -72,7 +70,8 @@ impl Device for Interp {
 /// Batches wait until they are completed, or somebody asks for what they leave in maps, and run then.
 struct InterpSession {
     interpreter: Interpreter,
-    maps: Maps,
+    /// The words of the filter's maps.
+    maps: Vec<Vec<u32>>,
     upkeep: Option<Upkeep>,
     queue: VecDeque<Queued>,
     depth: usize,
@@ -83,29 +82,6 @@ struct InterpSession {
 enum Queued {
     Waiting(Batch),
     Done(Result<Done, DeviceError>),
-}
-
-/// The words of the filter's maps.
-struct Maps(Vec<Vec<u32>>);
-
-impl Memory for Maps {
-    type Error = Infallible;
-
-    fn header(&mut self, map: usize) -> Result<[u32; HEADER as usize], Infallible> {
-        Ok(std::array::from_fn(|at| self.0[map][at]))
-    }
-
-    fn set_header(&mut self, map: usize, at: u32, word: u32) -> Result<(), Infallible> {
-        self.0[map][at as usize] = word;
-        Ok(())
-    }
-
-    fn change(&mut self, map: usize, change: &mut dyn FnMut(&[u32]) -> Option<Vec<u32>>) -> Result<(), Infallible> {
-        if let Some(words) = change(&self.0[map]) {
-            self.0[map] = words;
-        }
-        Ok(())
-    }
 }
 
 impl Session for InterpSession {
@@ -136,19 +112,19 @@ impl Session for InterpSession {
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
         check_map(&self.interpreter.program, map)?;
         self.settle();
-        Ok(self.maps.0[map].clone())
+        Ok(self.maps[map].clone())
     }
 
     fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
         check_map_words(&self.interpreter.program, map, at, words)?;
         self.settle();
-        Ok(self.maps.0[map][at..at + words].to_vec())
+        Ok(self.maps[map][at..at + words].to_vec())
     }
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
         check_map_words(&self.interpreter.program, map, at, words.len())?;
         self.settle();
-        self.maps.0[map][at..at + words.len()].copy_from_slice(words);
+        self.maps[map][at..at + words.len()].copy_from_slice(words);
         Ok(())
     }
 
@@ -180,10 +156,10 @@ impl InterpSession {
         if let Some(upkeep) = &mut self.upkeep {
             let Ok(()) = upkeep.look(batch.len(), &mut self.maps);
         }
-        let maps = std::mem::take(&mut self.maps.0);
+        let maps = std::mem::take(&mut self.maps);
         let mut machine = Machine::new(&self.interpreter.program, &self.interpreter.code, maps, &self.cancel);
         let done = self.run_packets(batch, &mut machine);
-        self.maps.0 = machine.memory.maps;
+        self.maps = machine.memory.maps;
         done
     }
 

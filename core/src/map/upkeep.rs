@@ -4,6 +4,8 @@
 //! Looking costs a device with memory of its own a round trip. So a session counts what its batches may have put into a
 //! map, and looks only where the next one might not find room.
 
+use std::convert::Infallible;
+
 use super::declare::{Declaration, Kind, MAX_KEY};
 use super::layout::{HEADER, Layout, NOW, PROBES, REMOVED, TAKEN, THERE, hash};
 use super::rows::key;
@@ -40,6 +42,27 @@ pub trait Memory {
     /// # Errors
     /// As [`Memory::header`].
     fn change(&mut self, map: usize, change: &mut dyn FnMut(&[u32]) -> Option<Vec<u32>>) -> Result<(), Self::Error>;
+}
+
+/// The words of each map, in the host's memory.
+impl Memory for Vec<Vec<u32>> {
+    type Error = Infallible;
+
+    fn header(&mut self, map: usize) -> Result<[u32; HEADER as usize], Infallible> {
+        Ok(std::array::from_fn(|at| self[map][at]))
+    }
+
+    fn set_header(&mut self, map: usize, at: u32, word: u32) -> Result<(), Infallible> {
+        self[map][at as usize] = word;
+        Ok(())
+    }
+
+    fn change(&mut self, map: usize, change: &mut dyn FnMut(&[u32]) -> Option<Vec<u32>>) -> Result<(), Infallible> {
+        if let Some(words) = change(&self[map]) {
+            self[map] = words;
+        }
+        Ok(())
+    }
 }
 
 /// The upkeep of a program's maps.

@@ -17,11 +17,10 @@ pub use facts::Facts;
 pub use flow::FLOW_BITS;
 pub use parameters::{Parameter, ParameterValue};
 pub use passes::{LowerError, Lowered, Lowering, lower};
-pub(crate) use verifier::blocks;
-pub use verifier::operands;
 pub use verifier::{
     MAX_EXPRESSIONS, MAX_FUNCTION_PARAMETERS, MAX_NESTING, MAX_PRIVATE_BYTES, MAX_STATEMENTS, MAX_TYPE_DEPTH,
 };
+pub use verifier::{blocks, operands};
 
 use crate::lang::prelude::{self, Intrinsic};
 use crate::lang::{Diagnostics, FILTER, FLOW, Source};

@@ -11,6 +11,8 @@
 pub(crate) mod dag;
 pub(crate) mod emit;
 pub mod interp;
+#[cfg(test)]
+mod testing;
 pub(crate) mod trace;
 
 use portcullis_core::program::Program;

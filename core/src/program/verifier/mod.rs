@@ -31,7 +31,7 @@ pub use limits::{
     MAX_EXPRESSIONS, MAX_FUNCTION_PARAMETERS, MAX_NESTING, MAX_PRIVATE_BYTES, MAX_STATEMENTS, MAX_TYPE_DEPTH,
 };
 pub use packet::operands;
-pub(crate) use statements::blocks;
+pub use statements::blocks;
 
 /// Diagnostics shown of one run; a text that is wrong in more places gets a count of the rest.
 const MAX_ERRORS: usize = 20;

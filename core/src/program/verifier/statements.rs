@@ -50,7 +50,7 @@ pub(super) fn each(block: &Block, visit: &mut impl FnMut(&Statement, Span)) {
 }
 
 /// The blocks directly in a statement.
-pub(crate) fn blocks(statement: &Statement) -> Vec<&Block> {
+pub fn blocks(statement: &Statement) -> Vec<&Block> {
     match statement {
         Statement::Block(block) => vec![block],
         Statement::If { accept, reject, .. } => vec![accept, reject],

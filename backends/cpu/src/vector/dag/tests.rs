@@ -1,40 +1,8 @@
 use super::*;
+use crate::vector::testing::{BINARY, COMPARE, UNARY};
 
 /// Small numbers and those at which operators turn.
 const NUMBERS: [u32; 12] = [0, 1, 2, 3, 7, 31, 0xff, 0x100, 0xffff, 0x7fff_ffff, 0x8000_0000, u32::MAX];
-
-const BINARY: [Binary; 17] = [
-    Binary::Add,
-    Binary::Subtract,
-    Binary::Multiply,
-    Binary::Divide,
-    Binary::Modulo,
-    Binary::DivideSigned,
-    Binary::ModuloSigned,
-    Binary::And,
-    Binary::Or,
-    Binary::Xor,
-    Binary::ShiftLeft,
-    Binary::ShiftRight,
-    Binary::ShiftRightSigned,
-    Binary::Min,
-    Binary::Max,
-    Binary::MinSigned,
-    Binary::MaxSigned,
-];
-
-const UNARY: [Unary; 7] = [
-    Unary::Invert,
-    Unary::SwapBytes16,
-    Unary::SwapBytes32,
-    Unary::CountOnes,
-    Unary::LeadingZeros,
-    Unary::TrailingZeros,
-    Unary::ReverseBits,
-];
-
-const COMPARE: [Compare; 5] =
-    [Compare::Equal, Compare::Less, Compare::LessEqual, Compare::LessSigned, Compare::LessEqualSigned];
 
 struct Numbers(u64);
 

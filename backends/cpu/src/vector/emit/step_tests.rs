@@ -1,6 +1,7 @@
 //! The same for steps: effects, what is left out, loops.
 
 use super::super::dag::*;
+use super::super::testing::mixed;
 use super::tests::{Random, Traffic, agree, checked, traffic};
 
 /// Makes the steps of a filter, its regions in order.
@@ -44,16 +45,6 @@ impl Maker {
         let Maker { dag, regions, .. } = self;
         Lanes { dag, regions, arrays: arrays.to_vec(), tables: tables.to_vec(), verdict, ends: None, writes }
     }
-}
-
-fn mixed(dag: &mut Dag, all: &[Node]) -> Node {
-    let mut sum = dag.constant(0);
-    for &node in all {
-        let factor = dag.constant(0x9e37_79b1);
-        let turned = dag.binary(Binary::Multiply, sum, factor);
-        sum = dag.binary(Binary::Xor, turned, node);
-    }
-    sum
 }
 
 /// A mask that is on in some lanes.

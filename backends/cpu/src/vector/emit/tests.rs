@@ -4,6 +4,7 @@ use portcullis_core::packet::{Descriptor, Metadata, READABLE_PAST_END};
 
 use super::super::dag::*;
 use super::super::interp;
+use super::super::testing::{BINARY, COMPARE, UNARY, mixed};
 use super::*;
 use crate::memory::{Code, Context, host_isa};
 
@@ -217,51 +218,7 @@ fn words(dag: &mut Dag) -> Vec<Node> {
     all
 }
 
-const BINARY: [Binary; 17] = [
-    Binary::Add,
-    Binary::Subtract,
-    Binary::Multiply,
-    Binary::Divide,
-    Binary::Modulo,
-    Binary::DivideSigned,
-    Binary::ModuloSigned,
-    Binary::And,
-    Binary::Or,
-    Binary::Xor,
-    Binary::ShiftLeft,
-    Binary::ShiftRight,
-    Binary::ShiftRightSigned,
-    Binary::Min,
-    Binary::Max,
-    Binary::MinSigned,
-    Binary::MaxSigned,
-];
-
-const UNARY: [Unary; 7] = [
-    Unary::Invert,
-    Unary::SwapBytes16,
-    Unary::SwapBytes32,
-    Unary::CountOnes,
-    Unary::LeadingZeros,
-    Unary::TrailingZeros,
-    Unary::ReverseBits,
-];
-
-const COMPARE: [Compare; 5] =
-    [Compare::Equal, Compare::Less, Compare::LessEqual, Compare::LessSigned, Compare::LessEqualSigned];
-
 const FIELDS: [Field; 5] = [Field::WireLength, Field::Port, Field::TimeLow, Field::TimeHigh, Field::TimeMs];
-
-/// What was made, mixed so that each bit of each counts.
-fn mixed(dag: &mut Dag, all: &[Node]) -> Node {
-    let mut sum = dag.constant(0);
-    for &node in all {
-        let factor = dag.constant(0x9e37_79b1);
-        let turned = dag.binary(Binary::Multiply, sum, factor);
-        sum = dag.binary(Binary::Xor, turned, node);
-    }
-    sum
-}
 
 #[test]
 fn every_operator_is_that_of_the_interpreter() {

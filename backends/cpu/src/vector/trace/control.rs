@@ -3,6 +3,7 @@
 use naga::{AtomicFunction, Block, Expression, Function, Handle, Statement, SwitchCase, SwitchValue};
 
 use super::exits::Exit;
+use super::loops::Loop;
 use super::places::{Operand, Place};
 use super::{Frame, Result, Target, Trace};
 use crate::compile::Unsupported;
@@ -93,7 +94,9 @@ impl<'a> Trace<'a> {
                 let selector = self.scalar(frame, *selector)?;
                 self.switch(frame, selector, cases)
             }
-            Statement::Loop { body, continuing, break_if } => self.repeat(frame, body, continuing, *break_if),
+            Statement::Loop { body, continuing, break_if } => {
+                self.repeat(frame, Loop { body, continuing, break_if: *break_if })
+            }
             Statement::Break => {
                 let exit = Exit { lanes: self.here, state: self.state.clone(), value: Vec::new() };
                 match self.targets.last_mut() {

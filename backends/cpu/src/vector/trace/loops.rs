@@ -1,9 +1,9 @@
 //! Loops: unrolled where their ends can be seen, else rounds as long as any lane is live.
 
 use naga::{Block, Expression, Handle, Statement};
+use portcullis_core::program::blocks;
 
 use super::exits::Exit;
-use super::scan::blocks;
 use super::{FIXED, FUEL, Frame, Result, Target, Trace};
 use crate::compile::Unsupported;
 use crate::vector::dag::{Carry, Compare, Dag, Kind, Node, Range, Step};
@@ -17,40 +17,31 @@ const MAX_UNROLLED: (usize, usize) = (1_500, 48);
 /// How deep loops are nested that are written out.
 const MAX_NESTED: usize = 2;
 
-/// Where a loop's rounds end.
-struct Round {
-    /// Who has left it for what is behind it.
-    breaks: Vec<Exit>,
+/// A loop as naga has it.
+#[derive(Clone, Copy)]
+pub(super) struct Loop<'a> {
+    pub body: &'a Block,
+    pub continuing: &'a Block,
+    pub break_if: Option<Handle<Expression>>,
 }
 
 impl<'a> Trace<'a> {
-    pub(super) fn repeat(
-        &mut self,
-        frame: &mut Frame<'a>,
-        body: &'a Block,
-        continuing: &'a Block,
-        break_if: Option<Handle<Expression>>,
-    ) -> Result<()> {
-        if nested(body).max(nested(continuing)) < MAX_NESTED && self.unroll(frame, body, continuing, break_if)? {
+    pub(super) fn repeat(&mut self, frame: &mut Frame<'a>, code: Loop<'a>) -> Result<()> {
+        if nested(code.body).max(nested(code.continuing)) < MAX_NESTED && self.unroll(frame, code)? {
             return Ok(());
         }
-        self.rounds(frame, body, continuing, break_if)
+        self.rounds(frame, code)
     }
 
-    /// One round, from the lanes and the state that are here to those that begin the next.
-    fn round(
-        &mut self,
-        frame: &mut Frame<'a>,
-        body: &'a Block,
-        continuing: &'a Block,
-        break_if: Option<Handle<Expression>>,
-    ) -> Result<Round> {
+    /// One round, from the lanes and the state that are here to those that begin the next; who has left the loop for what is
+    /// behind it.
+    fn round(&mut self, frame: &mut Frame<'a>, code: Loop<'a>) -> Result<Vec<Exit>> {
         self.targets.push(Target::Loop { breaks: Vec::new(), continues: Vec::new() });
         let all = self.here;
         if frame.own && self.exhausts {
             self.burn();
         }
-        self.block(frame, body)?;
+        self.block(frame, code.body)?;
         // Who went on early is here again.
         let continues = match self.targets.last_mut() {
             Some(Target::Loop { continues, .. }) => std::mem::take(continues),
@@ -65,13 +56,13 @@ impl<'a> Trace<'a> {
             }
         }
         if !self.nobody() {
-            self.block(frame, continuing)?;
+            self.block(frame, code.continuing)?;
         }
         let mut breaks = match self.targets.pop() {
             Some(Target::Loop { breaks, .. }) => breaks,
             _ => return Err(Unsupported("a loop that is left by another".into())),
         };
-        if let (Some(condition), false) = (break_if, self.nobody()) {
+        if let (Some(condition), false) = (code.break_if, self.nobody()) {
             let ends = self.scalar(frame, condition)?;
             let lanes = self.dag.both(self.here, ends);
             if self.dag.as_flag(lanes) != Some(false) {
@@ -80,7 +71,7 @@ impl<'a> Trace<'a> {
             let goes_on = self.dag.not(ends);
             self.here = self.dag.both(self.here, goes_on);
         }
-        Ok(Round { breaks })
+        Ok(breaks)
     }
 
     /// A unit of fuel; who has none is aborted.
@@ -99,13 +90,7 @@ impl<'a> Trace<'a> {
     }
 
     /// Writes a loop out, where its last round is the same in all lanes. Otherwise all is as it was.
-    fn unroll(
-        &mut self,
-        frame: &mut Frame<'a>,
-        body: &'a Block,
-        continuing: &'a Block,
-        break_if: Option<Handle<Expression>>,
-    ) -> Result<bool> {
+    fn unroll(&mut self, frame: &mut Frame<'a>, code: Loop<'a>) -> Result<bool> {
         let all = self.here;
         let (before, loaded) = (self.state.clone(), self.loaded.clone());
         let (nodes, steps, arrays) = (self.dag.len(), self.steps, self.arrays.len());
@@ -114,8 +99,7 @@ impl<'a> Trace<'a> {
         let departures = self.departures;
         let mut breaks: Vec<Exit> = Vec::new();
         for _ in 0..MAX_ROUNDS {
-            let round = self.round(frame, body, continuing, break_if)?;
-            breaks.extend(round.breaks);
+            breaks.extend(self.round(frame, code)?);
             if self.nobody() {
                 let away = self.aborts.len() > aborts || self.returns.last().map_or(0, Vec::len) > returns;
                 match self.meet(breaks, all) {
@@ -147,15 +131,9 @@ impl<'a> Trace<'a> {
     }
 
     /// Rounds as long as any lane is live.
-    fn rounds(
-        &mut self,
-        frame: &mut Frame<'a>,
-        body: &'a Block,
-        continuing: &'a Block,
-        break_if: Option<Handle<Expression>>,
-    ) -> Result<()> {
+    fn rounds(&mut self, frame: &mut Frame<'a>, code: Loop<'a>) -> Result<()> {
         let (all, before, outer) = (self.here, self.state.clone(), self.region);
-        let slots: Vec<usize> = self.assigned(frame, [body, continuing]).into_iter().collect();
+        let slots: Vec<usize> = self.assigned(frame, [code.body, code.continuing]).into_iter().collect();
         let inner = self.open();
         self.loaded.clear();
         let live = self.dag.live(inner);
@@ -167,7 +145,7 @@ impl<'a> Trace<'a> {
             self.state[slot] = self.dag.carried(inner, index, kind);
         }
         let earlier = (std::mem::take(&mut self.aborts), self.returns.last_mut().map(std::mem::take));
-        let Round { breaks } = self.round(frame, body, continuing, break_if)?;
+        let breaks = self.round(frame, code)?;
         let aborts = std::mem::replace(&mut self.aborts, earlier.0);
         let returns = match (self.returns.last_mut(), earlier.1) {
             (Some(returns), Some(earlier)) => std::mem::replace(returns, earlier),

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use naga::{Block, Expression, Function, GlobalVariable, Handle, LocalVariable, Module, Statement, TypeInner};
 use portcullis_core::lang::prelude::Intrinsic;
+use portcullis_core::program::blocks;
 
 use super::places::{Home, Operand, Place};
 use super::{Code, FUEL, Frame, LENGTH, START, Trace};
@@ -127,17 +128,6 @@ impl Scan {
 
     pub fn is_indexed_global(&self, global: Handle<GlobalVariable>) -> bool {
         self.indexed_globals.contains(&global)
-    }
-}
-
-/// The blocks in a statement.
-pub(super) fn blocks(statement: &Statement) -> Vec<&Block> {
-    match statement {
-        Statement::Block(block) => vec![block],
-        Statement::If { accept, reject, .. } => vec![accept, reject],
-        Statement::Switch { cases, .. } => cases.iter().map(|case| &case.body).collect(),
-        Statement::Loop { body, continuing, .. } => vec![body, continuing],
-        _ => Vec::new(),
     }
 }
 
