@@ -220,6 +220,35 @@ impl AutoSession {
         }
     }
 
+    /// Begins with a batch by a plan, for which there is a place in the queue.
+    pub(super) fn begin(&mut self, batch: Batch, choice: Choice, class: usize) -> Result<(), SubmitError> {
+        let Choice { mut plan, timed } = choice;
+        let packets = batch.len();
+        self.note_company(!self.queue.is_empty());
+        let submitted = timed.then(|| self.clock.now());
+        let place = match self.send(batch, plan) {
+            // What is too much for one device, another may take.
+            Err(SubmitError { batch, error: error @ DeviceError::Refused(_) }) if batch.span().is_on_host() => {
+                match self.chooser.instead(&plan, class, packets) {
+                    Some(other) => {
+                        plan = other;
+                        self.send(*batch, other)?
+                    }
+                    None => return Err(SubmitError { batch, error }),
+                }
+            }
+            sent => sent?,
+        };
+        let company = !self.queue.is_empty() && self.last_plan.is_some_and(|last| last.is_as(&plan));
+        let timing = submitted.map(|submitted| {
+            let busy = self.clock.now().saturating_sub(submitted);
+            Timing { plan, class, packets, submitted, busy, company }
+        });
+        self.last_plan = Some(plan);
+        self.queue.push_back(Entry { place, timing });
+        Ok(())
+    }
+
     /// Completes all that is under way, and gives the last that a device has.
     fn take_newest(&mut self, device: usize) -> Result<Done, DeviceError> {
         self.bring_back(self.queue.len());
@@ -271,31 +300,8 @@ impl Session for AutoSession {
             let error = DeviceError::Refused(format!("{in_flight} batches are in flight already, complete one first"));
             return Err(SubmitError { batch: Box::new(batch), error });
         }
-        let packets = batch.len();
-        let (Choice { mut plan, timed }, class) = self.choose(&batch);
-        self.note_company(!self.queue.is_empty());
-        let submitted = timed.then(|| self.clock.now());
-        let place = match self.send(batch, plan) {
-            // What is too much for one device, another may take.
-            Err(SubmitError { batch, error: error @ DeviceError::Refused(_) }) if batch.span().is_on_host() => {
-                match self.chooser.instead(&plan, class, packets) {
-                    Some(other) => {
-                        plan = other;
-                        self.send(*batch, other)?
-                    }
-                    None => return Err(SubmitError { batch, error }),
-                }
-            }
-            sent => sent?,
-        };
-        let company = !self.queue.is_empty() && self.last_plan.is_some_and(|last| last.is_as(&plan));
-        let timing = submitted.map(|submitted| {
-            let busy = self.clock.now().saturating_sub(submitted);
-            Timing { plan, class, packets, submitted, busy, company }
-        });
-        self.last_plan = Some(plan);
-        self.queue.push_back(Entry { place, timing });
-        Ok(())
+        let (choice, class) = self.choose(&batch);
+        self.begin(batch, choice, class)
     }
 
     fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
@@ -318,24 +324,6 @@ impl Session for AutoSession {
             None => self.last_back = None,
         }
         Ok(Some(done))
-    }
-
-    fn run(&mut self, batch: Batch) -> Result<Done, DeviceError> {
-        assert_eq!(self.in_flight(), 0, "run needs an idle session");
-        let packets = batch.len();
-        let (Choice { plan, timed }, class) = self.choose(&batch);
-        let Plan::One(device) = plan else {
-            self.submit(batch).map_err(|refused| refused.error)?;
-            return self.complete().transpose().unwrap_or(Err(DeviceError::Cancelled));
-        };
-        self.note_company(false);
-        let begun = timed.then(|| self.clock.now());
-        let done = self.device(device)?.session.run(batch)?;
-        if let Some(begun) = begun.filter(|_| self.company == 0) {
-            let ns = self.clock.now().saturating_sub(begun).as_secs_f64() * 1e9;
-            self.chooser.took(&plan, class, packets, ns, ns);
-        }
-        Ok(done)
     }
 
     // Filters with maps are on one device, by its own session: what follows is for those that ask without need.

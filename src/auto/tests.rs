@@ -12,6 +12,7 @@ use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::{Action, Batch, Span, Verdicts};
 use portcullis_core::program::ProgramOptions;
 
+use super::chooser::Choice;
 use super::*;
 
 /// A clock that goes on when somebody says so.
@@ -272,6 +273,40 @@ fn every_cut_gives_what_the_interpreter_gives() {
         let [first, second] = came.map(|came| came.lock().unwrap().clone());
         assert!(first.len() == 2 && first.iter().zip(&second).all(|(a, b)| a + b == 1500), "{first:?}, {second:?}");
         assert!((first[0] as f32 / 1500.0 - share).abs() < 0.05, "{share}: {first:?}");
+    }
+}
+
+/// A device that has no room has what it is at completed, and that may wait for another's batches of before.
+#[test]
+fn devices_give_their_batches_in_the_order_in_which_they_got_them() {
+    let program = program(BUSY);
+    let clock = Arc::new(Simulated::default());
+    let (one, split) = (Plan::One, |share| Plan::Split { first: 0, second: 1, share });
+    for plans in [
+        [one(1), split(0.5), one(0), one(1), split(0.3)],
+        [one(0), one(1), split(0.5), split(0.5), one(0)],
+        [split(0.2), one(1), one(1), one(0), split(0.7)],
+    ] {
+        for depths in [[1, 6], [6, 1], [1, 1], [2, 1]] {
+            let ready = |fake: Fake, depth| {
+                let session = fake.load(&program, &LoadOptions { depth, ..LoadOptions::default() }).unwrap();
+                Some(Ready { id: fake.info.id.clone(), session })
+            };
+            let [second, first] = pair(&clock);
+            let devices = vec![ready(first, depths[0]), ready(second, depths[1])];
+            let curve = || curve::Curve::new([64, 65_536].map(|n| (n, f64::from(n))).to_vec()).unwrap();
+            let costs = Costs { devices: vec![Some(std::array::from_fn(|_| curve())); 2], split: None };
+            let chooser = Chooser::new(costs, vec![true; 2]);
+            let mut session = AutoSession::new(&program, devices, chooser, clock.clone(), plans.len());
+            let batches: Vec<_> = (0..plans.len()).map(|i| packets(100 + 7 * i, i as u64)).collect();
+            for (batch, plan) in batches.iter().zip(plans) {
+                session.begin(Batch::from_packets(batch).unwrap(), Choice { plan, timed: false }, 0).unwrap();
+            }
+            for batch in &batches {
+                let done = session.complete().unwrap().unwrap();
+                assert_eq!(seen(&done), reference(&program, batch), "{plans:?}, {depths:?}");
+            }
+        }
     }
 }
 

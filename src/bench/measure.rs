@@ -231,8 +231,9 @@ pub fn measure(
         if ring.is_broken() {
             ring = lay_out()?;
         }
-        // Asked for by name, it is measured once.
+        // Asked for by name, it is measured once; and where the filter looks at no packet, all are one.
         let way = &lanes[index].way;
+        let may_be_same = way.transfer == Transfer::Auto || running[index].transfer == UNSEEN;
         let same = |other: usize| {
             let it = &lanes[other].way;
             other != index
@@ -240,7 +241,7 @@ pub fn measure(
                 && it.dispatch == way.dispatch
                 && running[other].transfer == running[index].transfer
         };
-        if way.transfer == Transfer::Auto && running[index].found.is_none() && (0..index).any(same) {
+        if may_be_same && running[index].found.is_none() && (0..index).any(same) {
             running[index].found = Some(Found::Same);
         }
     }
@@ -569,11 +570,14 @@ fn pass(
     Ok(())
 }
 
+/// How packets come to a device whose filter looks at none.
+const UNSEEN: &str = "nothing";
+
 /// How the packets of the batch before came to the device, in words.
 fn transfer(session: &dyn Session) -> &'static str {
     let Some(plan) = session.plan() else { return "in place" };
     match (plan.transfer(), plan.reach) {
-        (None, _) => "nothing",
+        (None, _) => UNSEEN,
         (Some(Transfer::Imported), Reach::Own) => "device-resident",
         (Some(Transfer::Imported), _) => "imported memory",
         (Some(Transfer::Window), _) => "read window",

@@ -8,7 +8,7 @@ use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room};
 use portcullis_core::program::{Program, ProgramOptions};
 
 use super::records::{Fields, traffic};
-use super::workloads::{Filter, Workload};
+use super::workloads::Workload;
 
 /// Bytes of a packet: the shortest Ethernet frame, its checksum left out by those who capture it and its place taken here by
 /// payload. The worst case for packets a second.
@@ -103,9 +103,5 @@ impl Ours {
 
 /// What the rule gives a packet of [`LENGTH`] bytes, as a filter returns it.
 pub fn expected(workload: &Workload, fields: Fields) -> u32 {
-    let action = (workload.rule)(Fields { length: LENGTH as u32, ..fields });
-    match workload.filter {
-        Filter::Verdict => u32::from(action) + 1,
-        Filter::Worker => u32::from(action & 7) << 8 | 4,
-    }
+    workload.returns((workload.rule)(Fields { length: LENGTH as u32, ..fields }))
 }

@@ -17,103 +17,51 @@ pub struct Workload {
     pub kernel: &'static str,
     /// Records that a work item of that kernel takes.
     pub records_per_item: usize,
-    /// The filter over packets that does it.
-    pub filter: Filter,
-    /// The text of that filter, in WGSL.
+    /// The filter over packets that does it, in WGSL.
     pub text: &'static str,
 }
 
-/// What a filter's verdict on a packet is for a record's action.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Filter {
-    /// 1 is PASS, 0 is DROP.
-    Verdict,
-    /// The lowest three bits are the port that the packet is redirected to.
-    Worker,
+impl Workload {
+    /// What its filter over packets returns for an action: of filters 1 is PASS and 0 is DROP, of balancers the lowest three
+    /// bits are the port that the packet is redirected to.
+    pub fn returns(&self, action: u8) -> u32 {
+        match self.traffic {
+            Traffic::Filters => u32::from(action) + 1,
+            Traffic::Balancers => u32::from(action & 7) << 8 | 4,
+        }
+    }
 }
 
 /// The kernels over records, in OpenCL C and in CUDA C++: what differs between them is defined before it.
 pub const KERNELS: &str = include_str!("kernels.c");
 
-/// A loop of its own for each rule, so that it can be inlined.
-macro_rules! over_records {
-    ($rule:ident) => {
-        |records| {
-            for record in records {
-                record[ACTION] = $rule(Fields::of(record));
-            }
+/// A workload by its rule, which is the kernel's name as well. Each has a loop of its own, so that the rule can be inlined.
+macro_rules! workload {
+    ($name:literal, $traffic:ident, $rule:ident, $records_per_item:literal, $text:literal) => {
+        Workload {
+            name: $name,
+            traffic: Traffic::$traffic,
+            rule: $rule,
+            on_processor: |records| {
+                for record in records {
+                    record[ACTION] = $rule(Fields::of(record));
+                }
+            },
+            kernel: stringify!($rule),
+            records_per_item: $records_per_item,
+            text: include_str!($text),
         }
-    };
-}
-
-macro_rules! stock {
-    ($name:literal) => {
-        include_str!(concat!("../../../shaders/", $name, ".wgsl"))
     };
 }
 
 /// All of them, in the order of its tables.
 pub const WORKLOADS: [Workload; 6] = [
-    Workload {
-        name: "simple filter",
-        traffic: Traffic::Filters,
-        rule: simple,
-        on_processor: over_records!(simple),
-        kernel: "simple",
-        records_per_item: 1,
-        filter: Filter::Verdict,
-        text: stock!("simple_filter"),
-    },
-    Workload {
-        name: "port filter",
-        traffic: Traffic::Filters,
-        rule: port,
-        on_processor: over_records!(port),
-        kernel: "port",
-        records_per_item: 1,
-        filter: Filter::Verdict,
-        text: stock!("port_filter"),
-    },
-    Workload {
-        name: "minimal filter",
-        traffic: Traffic::Filters,
-        rule: minimal,
-        on_processor: over_records!(minimal),
-        kernel: "minimal",
-        records_per_item: 1,
-        filter: Filter::Verdict,
-        text: stock!("minimal"),
-    },
-    Workload {
-        name: "complex filter",
-        traffic: Traffic::Filters,
-        rule: complex,
-        on_processor: over_records!(complex),
-        kernel: "complex",
-        records_per_item: 1,
-        filter: Filter::Verdict,
-        text: stock!("complex_filter"),
-    },
-    Workload {
-        name: "hash load balancer",
-        traffic: Traffic::Balancers,
-        rule: balance,
-        on_processor: over_records!(balance),
-        kernel: "balance",
-        records_per_item: 1,
-        filter: Filter::Worker,
-        text: stock!("hash_lb"),
-    },
-    Workload {
-        name: "batch hash load balancer",
-        traffic: Traffic::Balancers,
-        rule: balance_in_batches,
-        on_processor: over_records!(balance_in_batches),
-        kernel: "balance_in_batches",
-        records_per_item: 16,
-        filter: Filter::Worker,
-        text: include_str!("batch_hash_lb.wgsl"),
-    },
+    workload!("simple filter", Filters, simple, 1, "../../../shaders/simple_filter.wgsl"),
+    workload!("port filter", Filters, port, 1, "../../../shaders/port_filter.wgsl"),
+    workload!("minimal filter", Filters, minimal, 1, "../../../shaders/minimal.wgsl"),
+    workload!("complex filter", Filters, complex, 1, "../../../shaders/complex_filter.wgsl"),
+    workload!("hash load balancer", Balancers, balance, 1, "../../../shaders/hash_lb.wgsl"),
+    workload!("batch hash load balancer", Balancers, balance_in_batches, 16, "batch_hash_lb.wgsl"),
 ];
 
 /// 192.168.0.1 is dropped, of the others TCP and UDP pass.

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
-use portcullis_core::device::records::{HostMemory as Where, Records};
+use portcullis_core::device::records::{self, HostMemory as Where, Records};
 use portcullis_core::device::{CancelToken, DeviceError, Dispatch};
 
 use crate::api::{Code, check};
@@ -37,6 +37,8 @@ pub struct CudaRecords {
     host: Host,
     record: usize,
     per_item: usize,
+    /// Records that there is room for, on the host and in a chunk.
+    room: (usize, usize),
     gpu: Arc<Gpu>,
 }
 
@@ -83,7 +85,7 @@ impl CudaRecords {
             Where::Pinned => Host::Pinned(pinned()?),
             Where::Imported => Host::Imported(pinned()?),
         };
-        Ok(CudaRecords { kernel, streams, slots, host, record, per_item: per_item.max(1), gpu })
+        Ok(CudaRecords { kernel, streams, slots, host, record, per_item: per_item.max(1), room: (count, chunk), gpu })
     }
 
     /// Sends a chunk, has it filtered, and fetches it, in a stream's order.
@@ -124,6 +126,10 @@ impl Records for CudaRecords {
     }
 
     fn run(&mut self, count: usize, chunk: usize) -> Result<(), DeviceError> {
+        records::check(&self.gpu.id, self.room, (count, chunk))?;
+        if count == 0 {
+            return Ok(());
+        }
         let gpu = self.gpu.clone();
         let failed = |code: Code| gpu.failed("does not filter records", code);
         let mut queued = Ok(());

@@ -6,7 +6,7 @@
 use ocl_core::{ArgVal, CommandQueue, Kernel, MapFlags, Mem, MemFlags, MemMap};
 use portcullis_c_writer::Kernel as Source;
 use portcullis_core::device::DeviceError;
-use portcullis_core::device::records::{HostMemory, Records};
+use portcullis_core::device::records::{self, HostMemory, Records};
 use portcullis_core::packet::Arena;
 
 use crate::compile::build;
@@ -34,6 +34,8 @@ pub struct OpenClRecords {
     host: Host,
     record: usize,
     per_item: usize,
+    /// Records that there is room for, on the host and in a chunk.
+    room: (usize, usize),
     // Last: what was made on it goes first.
     gpu: Gpu,
 }
@@ -94,7 +96,7 @@ impl OpenClRecords {
                 Host::Imported { memory, arena }
             }
         };
-        Ok(OpenClRecords { kernel, queues, slots, host, record, per_item: per_item.max(1), gpu })
+        Ok(OpenClRecords { kernel, queues, slots, host, record, per_item: per_item.max(1), room: (count, chunk), gpu })
     }
 
     /// Sends a chunk, has it filtered, and fetches it, in a queue's order.
@@ -159,6 +161,10 @@ impl Records for OpenClRecords {
     }
 
     fn run(&mut self, count: usize, chunk: usize) -> Result<(), DeviceError> {
+        records::check(&self.gpu.id, self.room, (count, chunk))?;
+        if count == 0 {
+            return Ok(());
+        }
         if let Host::Imported { memory, .. } = &self.host {
             let (queue, bytes) = (&self.queues[0], count * self.record);
             touch(&self.gpu, queue, memory, MapFlags::WRITE_INVALIDATE_REGION, bytes)?;
