@@ -146,6 +146,8 @@ fn wrong_usage_is_told_before_anything_is_measured() {
         (&["--filter", "no_such.wgsl"], 1, "no_such.wgsl"),
         (&["--device", "cuda@2"], 2, "only the CPU has threads"),
         (&["--device", "cpu@0"], 2, "number of threads"),
+        (&["--device", "cpu@4000000000"], 2, "number of threads"),
+        (&["--from", "a.json", "--seeds"], 2, "--seeds"),
         (&["--device", "gpu"], 2, "there is no device `gpu`"),
         (&["--device", "wgpu:999"], 1, "wgpu"),
         (&["--packets", "63"], 2, "64 to 9000"),

@@ -19,6 +19,7 @@ mod session;
 pub mod vector;
 mod walk;
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, Session};
@@ -156,7 +157,9 @@ fn lowered(
         all.push(lower(Style::Branching)?);
     }
     if styles == Styles::All && worth_a_choice {
-        all.extend(side_by_side(program, None, isa));
+        // A fault in there is no reason to refuse a filter that runs without. Where a style is asked for it is told.
+        let found = std::panic::catch_unwind(AssertUnwindSafe(|| side_by_side(program, None, isa)));
+        all.extend(found.unwrap_or_default());
     }
     Ok((all, true))
 }

@@ -4,8 +4,10 @@
 use std::ops::Range;
 
 use maud::{Markup, PreEscaped, html};
+use plotters::chart::MeshStyle;
 use plotters::coord::Shift;
 use plotters::coord::combinators::WithKeyPoints;
+use plotters::coord::ranged1d::Ranged;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -53,6 +55,19 @@ pub fn letters(size: f64, colour: Colour, h: HPos, v: VPos) -> TextStyle<'static
     let size = f64::from(px(size)) * LETTERS;
     let font = ("sans-serif", size).into_font();
     TextStyle { font, color: colour.rgb().to_backend_color(), pos: Pos::new(h, v) }
+}
+
+/// How axes and the lines behind a plot look.
+pub fn looks<'m, 'a, 'b, X: Ranged, Y: Ranged, DB: DrawingBackend>(
+    mesh: &'m mut MeshStyle<'a, 'b, X, Y, DB>,
+) -> &'m mut MeshStyle<'a, 'b, X, Y, DB> {
+    let small = || letters(SMALL, MUTED, HPos::Center, VPos::Center);
+    mesh.bold_line_style(GRID.rgb().stroke_width(px(1.0) as u32))
+        .light_line_style(TRANSPARENT)
+        .axis_style(AXIS.rgb().stroke_width(px(1.0) as u32))
+        .set_all_tick_mark_size(px(3.0))
+        .label_style(small())
+        .axis_desc_style(small())
 }
 
 /// How wide a text will be about, in the page's pixels. Fonts are the reader's, so this has to be generous.
@@ -200,7 +215,7 @@ pub struct Plot<'a> {
 type Chart<'a, 'b> =
     ChartContext<'a, SVGBackend<'b>, Cartesian2d<WithKeyPoints<LogCoord<f64>>, WithKeyPoints<LogCoord<f64>>>>;
 
-const SMALL: f64 = 11.0;
+pub const SMALL: f64 = 11.0;
 
 impl Plot<'_> {
     /// Draws it.
@@ -217,14 +232,8 @@ impl Plot<'_> {
             .x_label_area_size(px(36.0))
             .y_label_area_size(px(labels + 12.0))
             .build_cartesian_2d(self.x.coordinate(), self.y.coordinate())?;
-        chart
-            .configure_mesh()
-            .bold_line_style(GRID.rgb().stroke_width(px(1.0) as u32))
-            .light_line_style(TRANSPARENT)
-            .axis_style(AXIS.rgb().stroke_width(px(1.0) as u32))
-            .set_all_tick_mark_size(px(3.0))
-            .label_style(letters(SMALL, MUTED, HPos::Center, VPos::Center))
-            .axis_desc_style(letters(SMALL, MUTED, HPos::Center, VPos::Center))
+        let mut mesh = chart.configure_mesh();
+        looks(&mut mesh)
             .x_desc(self.x_name)
             .x_label_formatter(&|value| (self.x.format)(*value))
             .y_label_formatter(&|value| (self.y.format)(*value))

@@ -5,10 +5,9 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
 use super::ReportError;
-use super::plot::{Area, Axis, Slot, letters, picture, px, text_width};
-use super::theme::{AXIS, GRID, INK, MUTED, STAGES, SURFACE};
+use super::plot::{Area, Axis, SMALL, Slot, letters, looks, picture, px, text_width};
+use super::theme::{INK, MUTED, STAGES, SURFACE};
 
-const SMALL: f64 = 11.0;
 const NAME: f64 = 12.5;
 
 /// Where one device is the fastest.
@@ -55,16 +54,10 @@ impl Reigns<'_> {
             .x_label_area_size(px(38.0))
             .y_label_area_size(px(names.unwrap_or(2.0)))
             .build_cartesian_2d(self.x.coordinate(), rows..0.0)?;
-        chart
-            .configure_mesh()
+        let mut mesh = chart.configure_mesh();
+        looks(&mut mesh)
             .disable_y_mesh()
             .disable_y_axis()
-            .bold_line_style(GRID.rgb().stroke_width(px(1.0) as u32))
-            .light_line_style(TRANSPARENT)
-            .axis_style(AXIS.rgb().stroke_width(px(1.0) as u32))
-            .set_all_tick_mark_size(px(3.0))
-            .label_style(letters(SMALL, MUTED, HPos::Center, VPos::Center))
-            .axis_desc_style(letters(SMALL, MUTED, HPos::Center, VPos::Center))
             .x_desc("packets in a batch")
             .x_label_formatter(&|value| self.x.tick(*value))
             .draw()?;
@@ -144,17 +137,11 @@ impl Stack<'_> {
             .x_label_area_size(px(36.0))
             .y_label_area_size(px(2.0))
             .build_cartesian_2d(0.0..longest, rows..0.0)?;
-        chart
-            .configure_mesh()
+        let mut mesh = chart.configure_mesh();
+        looks(&mut mesh)
             .disable_y_mesh()
             .disable_y_axis()
             .x_labels(5)
-            .bold_line_style(GRID.rgb().stroke_width(px(1.0) as u32))
-            .light_line_style(TRANSPARENT)
-            .axis_style(AXIS.rgb().stroke_width(px(1.0) as u32))
-            .set_all_tick_mark_size(px(3.0))
-            .label_style(letters(SMALL, MUTED, HPos::Center, VPos::Center))
-            .axis_desc_style(letters(SMALL, MUTED, HPos::Center, VPos::Center))
             .x_desc(self.x_name)
             .x_label_formatter(&|value| crate::bench::number::trimmed(*value))
             .draw()?;

@@ -4,7 +4,7 @@ mod compare;
 mod progress;
 mod table;
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU16, NonZeroUsize};
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -94,7 +94,7 @@ pub struct Args {
     /// Measure nothing: make the table and the other files of a file that --json has written
     #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new(),
           conflicts_with_all = ["quick", "full", "device", "require", "filter", "batch", "packets", "transfer", "dispatch",
-                                "time"])]
+                                "seeds", "time"])]
     from: Option<String>,
     /// Compare two files that --json has written, the older one first, and measure nothing
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"],
@@ -116,9 +116,10 @@ impl FromStr for Asked {
     fn from_str(text: &str) -> Result<Asked, String> {
         let (device, threads) = match text.split_once('@') {
             Some((device, threads)) => {
-                let threads: NonZeroUsize =
+                // As many as `run --threads` takes.
+                let threads: NonZeroU16 =
                     threads.parse().map_err(|_| "behind the @ comes a number of threads, as in cpu@1".to_owned())?;
-                (device, Some(threads))
+                (device, Some(threads.into()))
             }
             None => (text, None),
         };
