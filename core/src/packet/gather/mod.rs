@@ -29,6 +29,9 @@ const AHEAD: usize = 16;
 /// Packets further apart than this on average are fetched ahead.
 const FAR: usize = 512;
 
+/// Why the host touches no packet: sessions refuse to copy those.
+const ELSEWHERE: &str = "the packets are in a device's memory";
+
 /// Bytes from one row's start to the next one's: the window, in whole words.
 pub fn stride(window: u32) -> usize {
     (window as usize).next_multiple_of(4)
@@ -56,9 +59,10 @@ impl<'a> Rows<'a> {
     /// The first `window` bytes of each packet, at least one, or all of it where it is shorter.
     ///
     /// # Panics
-    /// Where there are no such packets, or the window has no byte.
+    /// Where there are no such packets, the window has no byte, or the packets are not in the host's memory.
     pub fn new(batch: &'a Batch, packets: Range<usize>, window: u32) -> Rows<'a> {
         assert!(window > 0, "nothing is looked at");
+        assert!(batch.span().is_on_host(), "{ELSEWHERE}");
         Rows { batch, descriptors: &batch.descriptors()[packets], window }
     }
 
@@ -109,12 +113,13 @@ impl<'a> Rows<'a> {
 /// shorter.
 ///
 /// # Panics
-/// Where there are no such packets, or fewer rows.
+/// Where there are no such packets, fewer rows, or the packets are not in the host's memory.
 pub fn scatter(batch: &mut Batch, packets: Range<usize>, window: u32, from: &[u8], stride: usize) {
     let count = packets.len();
     let descriptors = &batch.descriptors()[packets];
     let window = window as usize;
     assert!(window <= stride && from.len() >= count * stride, "{count} rows in {} bytes", from.len());
+    assert!(batch.span().is_on_host(), "{ELSEWHERE}");
     let base = batch.span().as_ptr();
     let far = is_far(descriptors);
     // SAFETY: packets lie in the span, and are the batch's alone, which is borrowed for writing (`Batch::packet_mut`); the rows
