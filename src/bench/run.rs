@@ -252,11 +252,10 @@ fn published(order: &Order, ends: &Ends, clock: Instant, observe: &mut dyn FnMut
     // Each column has some sides for each device, and is set up and compared as well.
     options.budget = (time / (columns * 6 * sides.len().max(1)) as u32).min(Duration::from_secs(2));
     let mut done = 0;
-    let tables = seeds::run(&sides, &options, &mut |now| {
+    seeds::run(&sides, &options, &mut |now| {
         done += 1;
         observe(Step { done, all: columns, now });
-    });
-    tables.tables
+    })
 }
 
 fn ways(order: &Order) -> Vec<Way> {

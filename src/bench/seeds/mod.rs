@@ -13,4 +13,4 @@ pub mod tables;
 pub mod workloads;
 
 pub use run::{Options, Side, open_records, run};
-pub use tables::{Cell, Column, InWords, Row, Seeds, Source, Table};
+pub use tables::{Cell, Column, InWords, Row, Source, Table};

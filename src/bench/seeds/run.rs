@@ -11,7 +11,7 @@ use portcullis_core::program::Program;
 use super::ours::{self, Ours};
 use super::published;
 use super::records::{ACTION, Fields, Record, SIZE, traffic};
-use super::tables::{Cell, Row, Seeds, Source, Table};
+use super::tables::{Cell, Row, Source, Table};
 use super::workloads::{KERNELS, WORKLOADS, Workload};
 use crate::bench::statistics::median;
 
@@ -70,11 +70,9 @@ impl Options {
     }
 }
 
-/// Measures every table on every device; what there is, where it is cancelled. `progress` is called after each column.
-///
-/// # Errors
-/// [`DeviceError::Cancelled`] never; a device that fails has its reason in its cells.
-pub fn run(sides: &[Side], options: &Options, progress: &mut dyn FnMut(&str)) -> Seeds {
+/// Measures every table on every device; what there is, where it is cancelled. A device that fails has its reason in its
+/// cells. `progress` is called after each column.
+pub fn run(sides: &[Side], options: &Options, progress: &mut dyn FnMut(&str)) -> Vec<Table> {
     let mut tables: Vec<Table> =
         WORKLOADS.iter().map(|workload| of_workload(workload, sides, options, progress)).collect();
     if options.all {
@@ -82,7 +80,7 @@ pub fn run(sides: &[Side], options: &Options, progress: &mut dyn FnMut(&str)) ->
         tables.push(by_chunk(sides, options, progress));
         tables.push(single_calls(sides, options, progress));
     }
-    Seeds { tables }
+    tables
 }
 
 /// What a side does once: all packets, or all calls.

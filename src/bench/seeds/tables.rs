@@ -4,13 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench::number::{digits, grouped};
 
-/// Everything that was measured of XDP-on-GPU's workloads.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Seeds {
-    /// One for each of its tables.
-    pub tables: Vec<Table>,
-}
-
 /// Rows of calls, in columns by one thing that differs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Table {

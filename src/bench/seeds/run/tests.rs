@@ -104,9 +104,9 @@ fn every_column_has_every_side() {
     let side = Side { device: Arc::new(Interp::new()), records: Some(by_hand(false)) };
     let options = options(&[100, 1000], false);
     let mut told = 0;
-    let seeds = run(&[side], &options, &mut |_| told += 1);
-    assert_eq!((told, seeds.tables.len()), (options.columns(), 6));
-    for table in &seeds.tables {
+    let tables = run(&[side], &options, &mut |_| told += 1);
+    assert_eq!((told, tables.len()), (options.columns(), 6));
+    for table in &tables {
         assert_eq!(table.columns, [100, 1000]);
         let sources: HashSet<_> = table.rows.iter().map(|row| row.source).collect();
         assert_eq!(sources.len(), 4, "{}", table.title);
@@ -125,8 +125,8 @@ fn every_column_has_every_side() {
 #[test]
 fn what_is_wrong_has_no_speed() {
     let side = Side { device: Arc::new(Wrong(Interp::new())), records: Some(by_hand(true)) };
-    let seeds = run(&[side], &options(&[100], false), &mut |_| ());
-    for row in seeds.tables.iter().flat_map(|table| &table.rows) {
+    let tables = run(&[side], &options(&[100], false), &mut |_| ());
+    for row in tables.iter().flat_map(|table| &table.rows) {
         let is_wrong = matches!(row.cells[0], Cell::Wrong { .. });
         assert_eq!(is_wrong, matches!(row.source, Source::Ours | Source::LikeForLike), "{row:?}");
         if let Cell::Wrong { reason } = &row.cells[0] {
@@ -140,8 +140,8 @@ fn what_is_wrong_has_no_speed() {
 fn an_end_that_is_asked_for_comes_between_two_rounds() {
     let options = options(&[100, 1000], true);
     options.cancel.cancel();
-    let seeds = run(&[], &options, &mut |_| ());
-    let cells = || seeds.tables.iter().flat_map(|table| &table.rows).filter(|row| row.source != Source::Published);
+    let tables = run(&[], &options, &mut |_| ());
+    let cells = || tables.iter().flat_map(|table| &table.rows).filter(|row| row.source != Source::Published);
     assert!(cells().flat_map(|row| &row.cells).all(|cell| matches!(cell, Cell::None { .. })));
 }
 
