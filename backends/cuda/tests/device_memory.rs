@@ -403,7 +403,9 @@ fn packets_of_a_kernel_that_never_ends_stay_where_they_are() {
     const TEST: &str = "packets_of_a_kernel_that_never_ends_stay_where_they_are";
     let Some(dispatch) = std::env::var(CHILD).ok() else {
         for dispatch in Dispatch::ALL {
-            let Some(child) = again_without(TEST, "hang=2", &[], &[(CHILD, dispatch.name())]) else { return };
+            let Some(child) = again_without(TEST, "hang=2,linger=200", &[], &[(CHILD, dispatch.name())]) else {
+                return;
+            };
             let error = String::from_utf8_lossy(&child.stderr);
             assert!(child.status.success(), "{dispatch}: {}\n{error}", String::from_utf8_lossy(&child.stdout));
         }

@@ -513,7 +513,9 @@ fn sessions_beside_one_that_hangs_wait_for_nothing() {
     let Some(dispatch) = std::env::var(CHILD).ok() else {
         // After two launches of loading, the first batch's.
         for dispatch in [Dispatch::Persistent, Dispatch::WaitValue] {
-            let Some(child) = again_without(TEST, "hang=3", &[], &[(CHILD, dispatch.name())]) else { return };
+            let Some(child) = again_without(TEST, "hang=3,linger=200", &[], &[(CHILD, dispatch.name())]) else {
+                return;
+            };
             let error = String::from_utf8_lossy(&child.stderr);
             assert!(child.status.success(), "{}\n{error}", String::from_utf8_lossy(&child.stdout));
         }
@@ -587,7 +589,7 @@ fn a_kernel_that_never_ends_is_left_behind() {
         // first batch's, or the one that is queued behind it.
         for (dispatch, later) in Dispatch::ALL.into_iter().flat_map(|dispatch| [(dispatch, false), (dispatch, true)]) {
             let number = if dispatch == Dispatch::Persistent { 2 } else { 3 };
-            let behaviour = format!("hang={}", if later { number } else { 1 });
+            let behaviour = format!("hang={},linger=200", if later { number } else { 1 });
             let Some(child) = again_without(TEST, &behaviour, &[], &[(CHILD, dispatch.name())]) else { return };
             let error = String::from_utf8_lossy(&child.stderr);
             assert!(child.status.success(), "{dispatch}: {}\n{error}", String::from_utf8_lossy(&child.stdout));

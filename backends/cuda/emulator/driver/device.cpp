@@ -1,9 +1,11 @@
 // The driver's start, its one device, contexts, and errors in words.
 #include "emulator.hpp"
 
+#include <chrono>
 #include <cstdarg>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 // By this the backend knows that there is no GPU.
 extern "C" __attribute__((visibility("default"))) const int portcullis_emulated_driver = 1;
@@ -42,7 +44,7 @@ int driver_version() { return (int)asked("version", 12040); }
 static std::atomic<bool> initialised{false};
 static thread_local std::vector<Context *> stack;
 static std::mutex contexts_mutex;
-static std::set<Context *> contexts;
+static auto &contexts = kept<std::set<Context *>>();
 
 API int cuInit(unsigned flags) {
     if (flags) return INVALID_VALUE;
@@ -161,6 +163,10 @@ static void report_at_end() {
     }
     if (asked("report")) report_copies(), report_work();
 }
+
+// The process takes so many milliseconds more to end, in which threads that were left behind go on: what was to be
+// destroyed is by now.
+__attribute__((destructor)) static void linger() { std::this_thread::sleep_for(std::chrono::milliseconds(asked("linger", 0))); }
 
 // The primary one, and how often it was retained.
 static Context *primary;

@@ -43,6 +43,10 @@ enum : int {
 
 typedef uint64_t Address;
 
+// For what is static: it is never destroyed. A thread that was left behind with a kernel that does not end asks for its
+// state while the process ends, and static objects are gone by then.
+template <class T> T &kept() { return *new T; }
+
 // What the environment variable PORTCULLIS_EMULATED_CUDA asks for, `NAME` or `NAME=NUMBER` with commas between.
 bool asked(const char *name);
 long asked(const char *name, long otherwise);

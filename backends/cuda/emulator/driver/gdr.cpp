@@ -33,7 +33,7 @@ struct Pin {
 };
 
 static std::mutex mutex;
-static std::map<unsigned long, Pin> pins;
+static auto &pins = kept<std::map<unsigned long, Pin>>();
 static size_t in_window = 0;
 
 static Pin &pin_of(Handle handle, const char *function) {

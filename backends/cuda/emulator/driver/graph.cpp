@@ -47,8 +47,8 @@ struct Executable {
 };
 
 static std::mutex mutex;
-static std::set<Graph *> graphs;
-static std::set<Executable *> executables;
+static auto &graphs = kept<std::set<Graph *>>();
+static auto &executables = kept<std::set<Executable *>>();
 
 static void check(Context *context, const Copy &copy, const char *function) {
     bool plain = !copy.from_x && !copy.from_y && !copy.from_z && !copy.from_level && !copy.to_x && !copy.to_y && !copy.to_z && !copy.to_level;

@@ -24,8 +24,9 @@ struct Allocation {
 
 static std::mutex mutex;
 // By their first byte.
-static std::map<uintptr_t, Allocation> device, host;
-static std::map<uintptr_t, size_t> registered;
+static auto &device = kept<std::map<uintptr_t, Allocation>>();
+static auto &host = kept<std::map<uintptr_t, Allocation>>();
+static auto &registered = kept<std::map<uintptr_t, size_t>>();
 static size_t in_use = 0;
 static std::atomic<uint64_t> copied_in{0}, copied_out{0}, flushes{0};
 

@@ -26,8 +26,8 @@ struct Function {
 };
 
 static std::mutex mutex;
-static std::set<Module *> modules;
-static std::set<Function *> functions;
+static auto &modules = kept<std::set<Module *>>();
+static auto &functions = kept<std::set<Function *>>();
 static std::atomic<long> launches{0};
 // By kernels' own clocks, of modules that are gone.
 static std::atomic<uint64_t> worked{0};

@@ -6,7 +6,7 @@
 #include <thread>
 
 static std::mutex handles_mutex;
-static std::set<void *> streams;
+static auto &streams = kept<std::set<void *>>();
 
 static void pause_for(long microseconds) {
     struct timespec pause = {0, microseconds * 1000};
@@ -126,7 +126,7 @@ struct Event {
     std::chrono::steady_clock::time_point time;
 };
 
-static std::map<void *, std::shared_ptr<Event>> events_by_handle;
+static auto &events_by_handle = kept<std::map<void *, std::shared_ptr<Event>>>();
 
 static std::shared_ptr<Event> event_of(void *handle, const char *function) {
     std::lock_guard<std::mutex> lock(handles_mutex);

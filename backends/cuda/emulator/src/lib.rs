@@ -32,6 +32,7 @@ pub const SHIM: &str = include_str!("shim.cuh");
 /// - `no-gpudirect`, `dma-buf`, `unordered`: network cards do not reach the device's memory; they do by dma-buf; what they write
 ///   is not in order for it;
 /// - `pageable`: copies of memory that is not pinned, which a driver makes and waits for, are no misuse;
+/// - `linger=MILLISECONDS`: the process takes so much longer to end, with its threads still there;
 /// - `report`: in the end it says on standard error how many bytes copies have moved in each direction, and how often remote
 ///   writes were flushed, and how many cycles kernels have waited by their clock, which goes on by 100 whenever it is looked at.
 pub const BEHAVIOUR: &str = "PORTCULLIS_EMULATED_CUDA";
