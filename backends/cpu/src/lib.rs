@@ -11,9 +11,11 @@
 #![allow(unsafe_code)]
 
 mod compile;
+pub mod cross;
 mod maps;
 mod memory;
 mod probe;
+mod processor;
 mod runtime;
 mod session;
 pub mod vector;
@@ -30,6 +32,7 @@ use vector::emit::{self, Offsets};
 use walk::Walk;
 
 pub use compile::Style;
+pub use processor::Processor;
 
 /// The host's processor.
 #[derive(Debug)]
@@ -37,6 +40,7 @@ pub struct Cpu {
     info: DeviceInfo,
     styles: Styles,
     ahead: When,
+    processor: Processor,
 }
 
 /// Which styles of code a filter is compiled to.
@@ -53,7 +57,7 @@ impl Cpu {
     /// The device; it is always there, though a program is refused on a processor that the code
     /// generator does not know.
     pub fn new() -> Cpu {
-        Cpu { info: probe::info(), styles: Styles::All, ahead: When::WhereFaster }
+        Cpu { info: probe::info(), styles: Styles::All, ahead: When::WhereFaster, processor: Processor::Host }
     }
 
     /// The same device with one style of code only, where it would otherwise measure which of them
@@ -61,14 +65,14 @@ impl Cpu {
     pub fn with_style(style: Style) -> Cpu {
         let mut info = probe::info();
         info.id = format!("cpu ({})", style.name());
-        Cpu { info, styles: Styles::Only(style), ahead: When::WhereFaster }
+        Cpu { info, styles: Styles::Only(style), ahead: When::WhereFaster, processor: Processor::Host }
     }
 
     /// The same device without code that has several packets at a time: what that gains is measured against it.
     pub fn one_by_one() -> Cpu {
         let mut info = probe::info();
         info.id = "cpu (one by one)".into();
-        Cpu { info, styles: Styles::OneByOne, ahead: When::WhereFaster }
+        Cpu { info, styles: Styles::OneByOne, ahead: When::WhereFaster, processor: Processor::Host }
     }
 
     /// The same device, on which what filters search for in maps is always fetched ahead of them, where it would
@@ -76,7 +80,17 @@ impl Cpu {
     pub fn fetching_ahead() -> Cpu {
         let mut info = probe::info();
         info.id = "cpu (fetching ahead)".into();
-        Cpu { info, styles: Styles::All, ahead: When::Always }
+        Cpu { info, styles: Styles::All, ahead: When::Always, processor: Processor::Host }
+    }
+
+    /// The same device with code that an older processor could run too: for tests. Its id names that.
+    #[must_use]
+    pub fn as_on(mut self, processor: Processor) -> Cpu {
+        self.info.id = match self.info.id.strip_suffix(')') {
+            Some(id) => format!("{id}, {})", processor.name()),
+            None => format!("{} ({})", self.info.id, processor.name()),
+        };
+        Cpu { processor, ..self }
     }
 }
 
@@ -94,8 +108,9 @@ impl Device for Cpu {
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
         let dispatch = Dispatch::of(&self.info, options)?;
         let work = options.work_of(&self.info.id)?;
-        let code = compiled(program, self.styles, self.ahead)?;
-        let flows = program.flows().map(|flows| compiled(&flows, self.styles, self.ahead)).transpose()?;
+        let code = compiled(program, self.styles, self.ahead, self.processor)?;
+        let flows =
+            program.flows().map(|flows| compiled(&flows, self.styles, self.ahead, self.processor)).transpose()?;
         Ok(dispatch.session(session::CpuSession::new(program.clone(), code, flows, work, options)?))
     }
 }
@@ -208,9 +223,12 @@ fn ahead(
     Ok(lowered.map(|lowered| Ahead { lowered, when, bytes, walks }))
 }
 
-fn compiled(program: &Program, styles: Styles, when: When) -> Result<memory::Code, DeviceError> {
+fn compiled(program: &Program, styles: Styles, when: When, processor: Processor) -> Result<memory::Code, DeviceError> {
+    if !processor.is_of_host() {
+        return Err(failed(format!("code for {} does not run here", processor.name())));
+    }
     with_stack(|| {
-        let isa = memory::host_isa().map_err(failed)?;
+        let isa = processor.isa().map_err(failed)?;
         let (lowered, offered) = lowered(program, styles, &*isa)?;
         let lowered = lowered.into_iter().map(|(_, lowered)| lowered).collect();
         let ahead = ahead(program, when, &*isa)?;
@@ -225,7 +243,7 @@ fn compiled(program: &Program, styles: Styles, when: When) -> Result<memory::Cod
 /// [`DeviceError::Unsupported`] where the filter needs something that the code generator lacks.
 pub fn clif(program: &Program) -> Result<String, DeviceError> {
     with_stack(|| {
-        let isa = memory::host_isa().map_err(failed)?;
+        let isa = Processor::Host.isa().map_err(failed)?;
         let mut text = String::new();
         for (style, lowered) in lowered(program, Styles::All, &*isa)?.0 {
             text += &format!("; {}\n{}", style.name(), lowered.function.display());

@@ -2,7 +2,6 @@
 
 use std::mem::offset_of;
 
-use cranelift_codegen::settings::{self, Configurable};
 use cranelift_codegen::{CodegenError, isa::OwnedTargetIsa};
 use cranelift_jit::{JITBuilder, JITModule};
 use cranelift_module::{FuncId, Module, ModuleError};
@@ -53,26 +52,6 @@ pub(crate) mod context_offset {
     pub const MAPS: i32 = offset_of!(Context, maps) as i32;
     pub const LIST: i32 = offset_of!(Context, list) as i32;
     pub const RUNTIME: i32 = offset_of!(Context, runtime) as i32;
-}
-
-/// Code for the host's processor, with all that it can do.
-pub(crate) fn host_isa() -> Result<OwnedTargetIsa, String> {
-    let mut flags = settings::builder();
-    for (name, value) in [
-        ("opt_level", "speed"),
-        ("is_pic", "false"),
-        ("use_colocated_libcalls", "false"),
-        // Our own output is checked in release builds too: a fault of ours is then an error and
-        // not wild code, for a tenth of the time that compiling takes.
-        ("enable_verifier", "true"),
-        // A filter's variables may take more than the guard page below the stack.
-        ("enable_probestack", "true"),
-        ("probestack_strategy", "inline"),
-        ("unwind_info", "false"),
-    ] {
-        flags.set(name, value).map_err(|e| format!("code generator flag {name}: {e}"))?;
-    }
-    cranelift_native::builder()?.finish(settings::Flags::new(flags)).map_err(|e| e.to_string())
 }
 
 /// One function for a batch, and its tables.

@@ -8,6 +8,7 @@ use portcullis_core::packet::Batch;
 use portcullis_core::program::{Program, ProgramOptions};
 
 use super::*;
+use crate::Processor;
 use crate::maps::Maps;
 
 fn program(text: &str) -> Program {
@@ -16,7 +17,7 @@ fn program(text: &str) -> Program {
 }
 
 fn code(program: &Program) -> Code {
-    let isa = host_isa().unwrap();
+    let isa = Processor::Host.isa().unwrap();
     let lowered = crate::compile::lower(program, crate::Style::Branching, &*isa).unwrap();
     let walks = program.maps().iter().map(Walk::of).collect();
     let ahead = crate::compile::lower_ahead(program, &*isa).unwrap();

@@ -53,7 +53,7 @@ mod tests {
     use super::super::CpuSession;
     use super::*;
     use crate::memory::When;
-    use crate::{Styles, compiled};
+    use crate::{Processor, Styles, compiled};
 
     #[test]
     fn every_packet_takes_it_once_however_they_are_shared_out() {
@@ -64,7 +64,8 @@ mod tests {
             let program = wgsl::compile(&Source::new("f.wgsl", text.as_str()), &ProgramOptions::default());
             let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
             for threads in [1, 3] {
-                let code = |program: &Program| compiled(program, Styles::All, When::WhereFaster).unwrap();
+                let code =
+                    |program: &Program| compiled(program, Styles::All, When::WhereFaster, Processor::Host).unwrap();
                 let options = LoadOptions { threads: NonZeroUsize::new(threads), ..LoadOptions::default() };
                 let numbering = program.flows().map(|flows| code(&flows));
                 let work = NonZeroU64::new(1);

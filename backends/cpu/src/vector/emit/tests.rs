@@ -6,7 +6,8 @@ use super::super::dag::*;
 use super::super::interp;
 use super::super::testing::{BINARY, COMPARE, UNARY, mixed};
 use super::*;
-use crate::memory::{Code, Context, host_isa};
+use crate::Processor;
+use crate::memory::{Code, Context};
 
 pub(super) const PASS: u32 = 2;
 pub(super) const DROP: u32 = 1;
@@ -78,8 +79,17 @@ pub(super) fn run(code: &Code, lanes: &Lanes, traffic: &Traffic, maps: &[Vec<u32
     Outcomes { verdicts, targets, packets, maps }
 }
 
+/// With and without what newer processors have; where there is but one code generator, once.
+fn processors() -> Vec<Processor> {
+    [Processor::Host, Processor::X86_64V2].into_iter().filter(|processor| processor.is_of_host()).collect()
+}
+
 pub(super) fn compiled(lanes: &Lanes, offsets: Offsets) -> (Code, usize) {
-    let isa = host_isa().unwrap();
+    compiled_for(Processor::Host, lanes, offsets)
+}
+
+fn compiled_for(processor: Processor, lanes: &Lanes, offsets: Offsets) -> (Code, usize) {
+    let isa = processor.isa().unwrap();
     let lowered = lower(lanes, offsets, true, &*isa).unwrap().expect("made for both");
     let group = lowered.group;
     (Code::new(vec![lowered], true, None, isa).unwrap(), group)
@@ -87,11 +97,12 @@ pub(super) fn compiled(lanes: &Lanes, offsets: Offsets) -> (Code, usize) {
 
 /// Holds code to the interpreter.
 pub(super) fn agree(lanes: &Lanes, traffic: &Traffic, maps: &[Vec<u32>], what: &str) {
-    for offsets in [Offsets::Guessed, Offsets::PerLane] {
-        if lower(lanes, offsets, true, &*host_isa().unwrap()).unwrap().is_none() {
+    let each = |processor| [Offsets::Guessed, Offsets::PerLane].map(|offsets| (processor, offsets));
+    for (processor, offsets) in processors().into_iter().flat_map(each) {
+        if lower(lanes, offsets, true, &*processor.isa().unwrap()).unwrap().is_none() {
             continue;
         }
-        let (code, group) = compiled(lanes, offsets);
+        let (code, group) = compiled_for(processor, lanes, offsets);
         let whole = traffic.packets.len() / group * group;
         let ours = run(&code, lanes, traffic, maps);
         let mut words = maps.to_vec();
@@ -105,12 +116,12 @@ pub(super) fn agree(lanes: &Lanes, traffic: &Traffic, maps: &[Vec<u32>], what: &
             assert_eq!(
                 (ours_is, &ours.packets[i]),
                 (theirs.verdict, &theirs.packet),
-                "{what}, {offsets:?}: packet {i}, {:02x?}\n{}",
+                "{what}, {offsets:?}, {processor:?}: packet {i}, {:02x?}\n{}",
                 traffic.packets[i],
                 lanes.dump()
             );
         }
-        assert_eq!(ours.maps, words, "{what}, {offsets:?}");
+        assert_eq!(ours.maps, words, "{what}, {offsets:?}, {processor:?}");
         assert!(ours.verdicts[whole..].iter().all(|&verdict| verdict == 0xee), "packets that make no group");
     }
 }
@@ -326,7 +337,7 @@ fn what_is_guessed_is_right_and_what_is_not_too() {
             agree(&lanes, &traffic, &[], &format!("{share} % of other headers, {far} bytes"));
         }
     }
-    let isa = host_isa().unwrap();
+    let isa = Processor::Host.isa().unwrap();
     let guesses = |far| Plan::new(&mut behind_a_header(far, Some(4)), Offsets::Guessed).guesses;
     let guess = guesses(14).into_values().next().expect("the offset is one that has a usual value");
     assert_eq!((guess.value, guess.loads.len(), guess.lanes.is_some()), (20, 4, true));
