@@ -24,7 +24,7 @@ use rayon::ThreadPool;
 use crate::failed;
 use crate::maps::Maps;
 use crate::memory::{Code, Context};
-use choice::Choice;
+use choice::{Choice, Turn};
 use gate::Gate;
 use job::{Job, MIN_PIECE};
 use work::Work;
@@ -77,18 +77,18 @@ struct Shared {
 
 impl Shared {
     /// The code for the next packets, and how many of them it should get at most.
-    fn next_code(&self) -> (usize, usize) {
+    fn next_turn(&self) -> Turn {
         if self.code.len() < 2 {
-            return (0, usize::MAX);
+            return Turn::of(0);
         }
         // Half a change to it is no harm: it is about speed alone.
         self.choice.lock().unwrap_or_else(PoisonError::into_inner).next()
     }
 
-    /// Takes note of how long a piece of code took for its packets.
-    fn took(&self, code: usize, packets: usize, time: Duration) {
+    /// Takes note of how long a turn took, and for how many packets. Each is to be told, though there were none.
+    fn took(&self, turn: Turn, packets: usize, time: Duration) {
         if self.code.len() >= 2 {
-            self.choice.lock().unwrap_or_else(PoisonError::into_inner).took(code, packets, time);
+            self.choice.lock().unwrap_or_else(PoisonError::into_inner).took(turn, packets, time);
         }
     }
 

@@ -168,13 +168,13 @@ pub(super) fn alone(shared: &Shared, batch: Batch) -> Result<Done, DeviceError> 
         if shared.cancel.is_cancelled() {
             return Err(DeviceError::Cancelled);
         }
-        let (code, wanted) = shared.next_code();
-        let end = start.saturating_add(wanted.min(shared.piece)).min(packets);
+        let turn = shared.next_turn();
+        let end = start.saturating_add(turn.most.min(shared.piece)).min(packets);
         let begun = Instant::now();
         // SAFETY: as in `Job::run`, with one thread for all pieces.
-        unsafe { shared.run(code, &context, start, end) };
+        unsafe { shared.run(turn.code, &context, start, end) };
         let took = begun.elapsed();
-        shared.took(code, end - start, took);
+        shared.took(turn, end - start, took);
         busy += nanoseconds(took);
         start = end;
     }
@@ -270,13 +270,16 @@ impl Job {
         let tile = &self.tiles[number];
         let begun = Instant::now();
         for piece in 0.. {
-            let (code, wanted) = match self.order {
-                Order::Shards(_) => (0, usize::MAX),
-                Order::Any | Order::Alone => self.shared.next_code(),
+            let turn = match self.order {
+                Order::Shards(_) => None,
+                Order::Any | Order::Alone => Some(self.shared.next_turn()),
             };
-            let most = wanted.min(self.piece);
+            let most = turn.map_or(usize::MAX, |turn| turn.most).min(self.piece);
             let start = tile.next.fetch_add(most, Ordering::Relaxed);
             if start >= tile.packets.end {
+                if let Some(turn) = turn {
+                    self.shared.took(turn, 0, Duration::ZERO);
+                }
                 return;
             }
             if piece == 0 && number == 0 {
@@ -285,14 +288,14 @@ impl Job {
             let end = (start + most).min(tile.packets.end);
             if self.is_cancelled() {
                 // What is left is gone through without being run.
-            } else if let (Order::Shards(_), Some(flows)) = (self.order, &self.shared.flows) {
+            } else if let Some(turn) = turn {
+                let took = self.timed(|| self.run(turn.code, &self.context, start, end));
+                self.shared.took(turn, end - start, took);
+            } else if let Some(flows) = &self.shared.flows {
                 self.timed(|| {
                     // SAFETY: as in `run`; the columns for numbers have room for the whole batch too.
                     unsafe { flows.run(0, &self.numbering, start, end) };
                 });
-            } else {
-                let took = self.timed(|| self.run(code, &self.context, start, end));
-                self.shared.took(code, end - start, took);
             }
             // Releases what this thread has written, and acquires what the others have.
             if tile.left.fetch_sub(end - start, Ordering::AcqRel) == end - start {
@@ -323,8 +326,8 @@ impl Job {
         let Order::Shards(shards) = self.order else { unreachable!("there are shards") };
         let (mut list, mut start) = ([0_u32; LIST], tile.packets.start);
         while start < tile.packets.end && !self.is_cancelled() {
-            let (code, wanted) = self.shared.next_code();
-            let end = start.saturating_add(wanted.min(self.shared.piece).min(LIST)).min(tile.packets.end);
+            let turn = self.shared.next_turn();
+            let end = start.saturating_add(turn.most.min(self.shared.piece).min(LIST)).min(tile.packets.end);
             let took = self.timed(|| {
                 // SAFETY: the numbers of the tile's packets were written before its first shard began, and stay until the
                 // last has ended.
@@ -336,9 +339,9 @@ impl Job {
                     own += usize::from(((number >> 8) * shards) >> 16 == shard);
                 }
                 let context = Context { list: list.as_ptr(), ..self.context };
-                self.run(code, &context, 0, own);
+                self.run(turn.code, &context, 0, own);
             });
-            self.shared.took(code, end - start, took);
+            self.shared.took(turn, end - start, took);
             start = end;
         }
         if tile.left_shards.fetch_sub(1, Ordering::AcqRel) > 1 {
