@@ -128,8 +128,9 @@ fn against_hand_written(cpu: &Cpu, count: usize, rounds: usize) {
     table.print();
 }
 
-/// Rounds until the session has tried each style of its code.
+/// All code that comes later, and rounds until the session has tried each style of it.
 fn settle(session: &mut dyn Session, batch: &mut Option<Batch>, count: usize) {
+    session.settle();
     (0..(1_usize << 18).div_ceil(count)).for_each(|_| round(session, batch));
 }
 
@@ -165,6 +166,8 @@ fn two_threads_against_one(cpu: &Cpu, count: usize, rounds: usize) {
     for (name, _) in CASES {
         let program = compile(name);
         let (mut two, mut one) = (load(cpu, &program, 2), load(cpu, &program, 1));
+        settle(&mut *two, &mut batch, count);
+        settle(&mut *one, &mut batch, count);
         let batch = std::cell::RefCell::new(&mut batch);
         let pair =
             in_turn(rounds, || round(&mut *two, &mut batch.borrow_mut()), || round(&mut *one, &mut batch.borrow_mut()));
@@ -212,6 +215,7 @@ fn record(cpu: &Cpu, criterion: &mut Criterion, count: usize) {
         let mut group = criterion.benchmark_group(name);
         group.throughput(Throughput::Elements(count as u64)).sample_size(10);
         let mut session = load(cpu, &compile(name), 1);
+        settle(&mut *session, &mut batch, count);
         group.bench_function("generated", |b| b.iter(|| round(&mut *session, &mut batch)));
         let mut columns = Columns::default();
         let batch = batch.as_ref().expect("it came back");

@@ -369,6 +369,10 @@ pub trait Session: Send {
         Err(DeviceError::Unsupported { device: "the device".into(), reason: format!("it has no map {map}") })
     }
 
+    /// Has done now, and waits for, what the session would do beside filtering to get faster, like compiling more code: for
+    /// measurements. What is to be learnt of the traffic still is, from the batches that follow.
+    fn settle(&mut self) {}
+
     /// Batches in flight now.
     fn in_flight(&self) -> usize;
 

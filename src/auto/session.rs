@@ -284,6 +284,10 @@ fn usual_length(batch: &Batch) -> u32 {
 }
 
 impl Session for AutoSession {
+    fn settle(&mut self) {
+        self.devices.iter_mut().flatten().for_each(|ready| ready.session.settle());
+    }
+
     fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
         let mut imported = Imported::InPlace;
         for ready in self.devices.iter_mut().flatten() {

@@ -302,6 +302,7 @@ fn prepare(
         lane.session = Some(lane.way.load(subject.program, false, &settings.give_up)?);
     }
     let Some(session) = lane.session.as_deref_mut() else { return Ok(()) };
+    session.settle();
     compare(session, cell, ring, subject)?;
     cell.transfer = transfer(&*session);
     if cell.found.is_some() {
@@ -512,7 +513,8 @@ fn stages(
         lane.clocked = Some(lane.way.load(subject.program, true, &settings.give_up)?);
     }
     let Some(session) = lane.clocked.as_deref_mut() else { return Ok(None) };
-    // Buffers first, and then what counts.
+    // Code and buffers first, and then what counts.
+    session.settle();
     ring.restore(subject.pool);
     send(session, ring, DEPTH.min(ring.count))?;
     let Some(before) = session.stages() else { return Ok(None) };

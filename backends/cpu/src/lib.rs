@@ -12,6 +12,7 @@
 
 mod compile;
 pub mod cross;
+mod late;
 mod maps;
 mod memory;
 mod probe;
@@ -21,12 +22,13 @@ mod session;
 pub mod vector;
 mod walk;
 
-use std::panic::AssertUnwindSafe;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, Session};
 use portcullis_core::program::Program;
 
+use late::Late;
 use memory::{Ahead, When};
 use vector::emit::{self, Offsets};
 use walk::Walk;
@@ -108,9 +110,22 @@ impl Device for Cpu {
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
         let dispatch = Dispatch::of(&self.info, options)?;
         let work = options.work_of(&self.info.id)?;
-        let code = compiled(program, self.styles, self.ahead, self.processor)?;
-        let flows =
-            program.flows().map(|flows| compiled(&flows, self.styles, self.ahead, self.processor)).transpose()?;
+        let mut code = compiled(program, self.styles, self.ahead, self.processor)?;
+        // Numbers of flows are found in one way.
+        let one = if let Styles::Only(_) = self.styles { self.styles } else { Styles::Only(Style::BranchFree) };
+        let flows = program.flows().map(|flows| compiled(&flows, one, self.ahead, self.processor)).transpose()?;
+        if self.styles == Styles::All && !program.has_flows() && code.operations <= WORTH_A_CHOICE {
+            let (program, processor) = (program.clone(), self.processor);
+            let (stack, operations, work) = (code.stack, code.operations, work.map_or(0, NonZeroU64::get));
+            code = code.with_late(Late::new(move |wanted| {
+                let native = several_at_once(&program, processor, wanted)?;
+                // Neither may the caller's thread be too small for it, nor a piece of packets take longer than was thought.
+                let piece = session::piece;
+                let fits = native.stack <= stack.max(session::CALLERS_STACK)
+                    && piece(&program, native.operations, work) >= piece(&program, operations, work);
+                fits.then_some(native)
+            }));
+        }
         Ok(dispatch.session(session::CpuSession::new(program.clone(), code, flows, work, options)?))
     }
 }
@@ -171,11 +186,6 @@ fn lowered(
     if first.saves_branches && worth_a_choice {
         all.push(lower(Style::Branching)?);
     }
-    if styles == Styles::All && worth_a_choice {
-        // A fault in there is no reason to refuse a filter that runs without. Where a style is asked for it is told.
-        let found = std::panic::catch_unwind(AssertUnwindSafe(|| side_by_side(program, None, isa)));
-        all.extend(found.unwrap_or_default());
-    }
     Ok((all, true))
 }
 
@@ -202,6 +212,16 @@ fn side_by_side(
         }
     }
     all
+}
+
+/// Native code for several packets at once, where that can be had, as long as somebody wants it.
+fn several_at_once(program: &Program, processor: Processor, wanted: late::Wanted<'_>) -> Option<memory::Native> {
+    let isa = processor.isa().ok()?;
+    let lowered: Vec<_> = side_by_side(program, None, &*isa).into_iter().map(|(_, lowered)| lowered).collect();
+    if lowered.is_empty() || !wanted() {
+        return None;
+    }
+    memory::Native::new(lowered, isa).ok()
 }
 
 /// The code that runs ahead of the filter, where it is worth having.
@@ -245,7 +265,11 @@ pub fn clif(program: &Program) -> Result<String, DeviceError> {
     with_stack(|| {
         let isa = Processor::Host.isa().map_err(failed)?;
         let mut text = String::new();
-        for (style, lowered) in lowered(program, Styles::All, &*isa)?.0 {
+        let mut all = lowered(program, Styles::All, &*isa)?.0;
+        if all[0].1.operations <= WORTH_A_CHOICE {
+            all.extend(side_by_side(program, None, &*isa));
+        }
+        for (style, lowered) in all {
             text += &format!("; {}\n{}", style.name(), lowered.function.display());
         }
         if let Some(Ahead { lowered, .. }) = ahead(program, When::WhereFaster, &*isa)? {
@@ -253,4 +277,29 @@ pub fn clif(program: &Program) -> Result<String, DeviceError> {
         }
         Ok(text)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_core::lang::{Source, wgsl};
+    use portcullis_core::program::ProgramOptions;
+
+    use super::*;
+
+    #[test]
+    fn code_that_comes_later_has_several_packets_and_is_made_for_whoever_wants_it() {
+        let text = include_str!("../../../shaders/http_only.wgsl");
+        let program = wgsl::compile(&Source::new("http_only.wgsl", text), &ProgramOptions::default());
+        let program = program.unwrap_or_else(|e| panic!("{}", e.render()));
+        assert!(several_at_once(&program, Processor::Host, &|| false).is_none());
+        let late = several_at_once(&program, Processor::Host, &|| true).expect("there is such code");
+        let first = compiled(&program, Styles::All, When::WhereFaster, Processor::Host).unwrap();
+        assert_eq!(first.len(), 2, "at first there is code for one packet at a time");
+        assert!(late.stack <= session::CALLERS_STACK, "{}", late.stack);
+        let piece = |operations| session::piece(&program, operations, 0);
+        assert!(piece(late.operations) >= piece(first.operations));
+        let both = first.with_late(Late::new(move |_| Some(late)));
+        both.late().expect("set above").wait();
+        assert_eq!(both.len(), 4);
+    }
 }

@@ -1,6 +1,7 @@
 //! Native code in memory, what it is called with, and its end.
 
 use std::mem::offset_of;
+use std::sync::Arc;
 
 use cranelift_codegen::{CodegenError, isa::OwnedTargetIsa};
 use cranelift_jit::{JITBuilder, JITModule};
@@ -8,6 +9,7 @@ use cranelift_module::{FuncId, Module, ModuleError};
 use portcullis_core::packet::{Descriptor, Metadata};
 
 use crate::compile::Lowered;
+use crate::late::Late;
 use crate::runtime;
 use crate::walk::{self, Lead, STEPS, Walk};
 
@@ -100,66 +102,40 @@ const LINE: usize = 64;
 /// Groups of packets whose headers are fetched before the first function that runs ahead comes to them.
 const PACKETS_AHEAD: usize = 4;
 
-/// Compiled code: one function or more that do the same; freed when dropped.
-pub(crate) struct Code {
+/// Functions in executable memory, which is freed when this is dropped.
+pub(crate) struct Native {
     module: Option<JITModule>,
     entries: Vec<Entry>,
-    /// The function that runs ahead, and how many bytes are fetched from the addresses that it finds on.
-    ahead: Option<(Entry, usize)>,
-    /// See [`Ahead::walks`].
-    walks: Vec<Option<Walk>>,
-    ways: Vec<Way>,
-    runtime: Vec<usize>,
-    /// See [`Lowered::stack`]: of the function that needs most.
+    /// Bytes of stack of the function that needs most.
     pub stack: usize,
-    /// See [`Lowered::operations`]: of the function that has most.
+    /// Of the function that has most for a packet. See [`Lowered::operations`].
     pub operations: u64,
 }
 
 // SAFETY: the module is touched only to free its memory, in `drop`; the code itself is immutable
 // and keeps no state.
-unsafe impl Send for Code {}
+unsafe impl Send for Native {}
 // SAFETY: as above.
-unsafe impl Sync for Code {}
+unsafe impl Sync for Native {}
 
-impl Code {
+impl Native {
     /// Compiles functions and makes them executable. Their pages are writable first and executable
     /// then, never both.
-    ///
-    /// The first one takes any number of packets. Where `offered` is false it is no way of its own,
-    /// and has only what the others leave out.
-    pub fn new(
-        lowered: Vec<Lowered>,
-        offered: bool,
-        ahead: Option<Ahead>,
-        isa: OwnedTargetIsa,
-    ) -> Result<Code, String> {
-        let before = || ahead.iter().map(|ahead| &ahead.lowered);
+    pub fn new(lowered: Vec<Lowered>, isa: OwnedTargetIsa) -> Result<Native, String> {
         let builder = JITBuilder::with_isa(isa, cranelift_module::default_libcall_names());
-        let mut code = Code {
+        let mut native = Native {
             module: Some(JITModule::new(builder)),
             entries: Vec::with_capacity(lowered.len()),
-            ahead: None,
-            walks: Vec::new(),
-            ways: Vec::new(),
-            runtime: runtime::addresses(),
-            stack: lowered.iter().chain(before()).map(|l| l.stack).max().unwrap_or(0),
-            operations: lowered.iter().map(|l| l.operations / l.group as u64).max().unwrap_or(0)
-                + before().map(|l| l.operations).sum::<u64>(),
+            stack: 0,
+            operations: lowered.iter().map(|l| l.operations / l.group as u64).max().unwrap_or(0),
         };
         // Where this ends early, `drop` frees what there is of the module.
-        let Some(module) = &mut code.module else { unreachable!("set above") };
+        let Some(module) = &mut native.module else { unreachable!("set above") };
         let mut defined = Vec::with_capacity(lowered.len());
         for Lowered { function, tables, group, .. } in lowered {
-            defined.push((Self::define(module, function)?, tables, group));
-        }
-        let (mut least, mut most, mut defined_ahead) = (0, 0, None);
-        if let Some(Ahead { lowered: Lowered { function, tables, .. }, when, bytes, walks }) = ahead {
-            defined_ahead = Some((Self::define(module, function)?, tables, bytes));
-            // What a search goes on to may be at hand where what it begins with is not.
-            most = if walks.iter().any(Option::is_some) { 2 } else { 1 };
-            least = if when == When::Always { most } else { 0 };
-            code.walks = walks;
+            let (id, stack) = Self::define(module, function)?;
+            native.stack = native.stack.max(stack);
+            defined.push((id, tables, group));
         }
         module.finalize_definitions().map_err(|e| e.to_string())?;
         let finished = |(id, tables, group)| {
@@ -170,14 +146,12 @@ impl Code {
             };
             Entry { run, tables, group }
         };
-        code.entries = defined.into_iter().map(finished).collect();
-        code.ahead = defined_ahead.map(|(id, tables, bytes)| (finished((id, tables, 1)), bytes));
-        let ways = |entry| (least..=most).rev().map(move |ahead| Way { entry, ahead });
-        code.ways = (usize::from(!offered)..code.entries.len()).flat_map(ways).collect();
-        Ok(code)
+        native.entries = defined.into_iter().map(finished).collect();
+        Ok(native)
     }
 
-    fn define(module: &mut JITModule, function: cranelift_codegen::ir::Function) -> Result<FuncId, String> {
+    /// Compiles a function, and says how much stack it needs.
+    fn define(module: &mut JITModule, function: cranelift_codegen::ir::Function) -> Result<(FuncId, usize), String> {
         let id = module.declare_anonymous_function(&function.signature).map_err(|e| e.to_string())?;
         let mut context = module.make_context();
         context.func = function;
@@ -185,12 +159,104 @@ impl Code {
             ModuleError::Compilation(CodegenError::Verifier(errors)) => format!("invalid code: {errors}"),
             other => other.to_string(),
         })?;
-        Ok(id)
+        let frame = context.compiled_code().and_then(|code| code.buffer.frame_layout());
+        let stack = frame.map_or(usize::MAX, |frame| frame.frame_to_fp_offset as usize + BESIDE_FRAME);
+        Ok((id, stack))
+    }
+}
+
+impl Drop for Native {
+    fn drop(&mut self) {
+        if let Some(module) = self.module.take() {
+            // SAFETY: no entry is called again, and nobody else has one.
+            unsafe { module.free_memory() };
+        }
+    }
+}
+
+/// Stack beside a function's own frame: the return address, and what it calls of the runtime's.
+const BESIDE_FRAME: usize = 4 << 10;
+
+/// Compiled code: one function or more that do the same, to which others may come later.
+pub(crate) struct Code {
+    native: Native,
+    /// The function that runs ahead, and how many bytes are fetched from the addresses that it finds on.
+    ahead: Option<(Entry, usize)>,
+    /// See [`Ahead::walks`].
+    walks: Vec<Option<Walk>>,
+    ways: Vec<Way>,
+    /// How many steps of searches may be made before a function: the fewest and the most.
+    steps: (usize, usize),
+    late: Option<Arc<Late<Native>>>,
+    runtime: Vec<usize>,
+    /// Bytes of stack of the function that needs most, of those that were there from the beginning.
+    pub stack: usize,
+    /// See [`Lowered::operations`]: of the function that has most, and what runs ahead.
+    pub operations: u64,
+}
+
+impl Code {
+    /// Compiles functions.
+    ///
+    /// The first one takes any number of packets. Where `offered` is false it is no way of its own,
+    /// and has only what the others leave out.
+    pub fn new(
+        mut lowered: Vec<Lowered>,
+        offered: bool,
+        ahead: Option<Ahead>,
+        isa: OwnedTargetIsa,
+    ) -> Result<Code, String> {
+        let filters = lowered.len();
+        let operations = lowered.iter().map(|l| l.operations / l.group as u64).max().unwrap_or(0)
+            + ahead.iter().map(|ahead| ahead.lowered.operations).sum::<u64>();
+        let (mut steps, mut walks, mut fetched) = ((0, 0), Vec::new(), None);
+        if let Some(Ahead { lowered: function, when, bytes, walks: ways }) = ahead {
+            // What a search goes on to may be at hand where what it begins with is not.
+            let most = if ways.iter().any(Option::is_some) { 2 } else { 1 };
+            steps = (if when == When::Always { most } else { 0 }, most);
+            (walks, fetched) = (ways, Some(bytes));
+            lowered.push(function);
+        }
+        let mut native = Native::new(lowered, isa)?;
+        let ahead = fetched.and_then(|bytes| Some((native.entries.pop()?, bytes)));
+        let ways = |entry| (steps.0..=steps.1).rev().map(move |ahead| Way { entry, ahead });
+        Ok(Code {
+            ahead,
+            walks,
+            ways: (usize::from(!offered)..filters).flat_map(ways).collect(),
+            steps,
+            late: None,
+            runtime: runtime::addresses(),
+            stack: native.stack,
+            operations,
+            native,
+        })
     }
 
-    /// How many ways of running the filter there are.
+    /// The same, to which more functions come later, each of which runs the filter in the same ways.
+    pub fn with_late(mut self, late: Arc<Late<Native>>) -> Code {
+        self.late = Some(late);
+        self
+    }
+
+    /// What comes later.
+    pub fn late(&self) -> Option<&Arc<Late<Native>>> {
+        self.late.as_ref()
+    }
+
+    /// A way by its number, and where its function is.
+    fn way(&self, number: usize) -> (&Native, Way) {
+        let Some(late) = number.checked_sub(self.ways.len()) else { return (&self.native, self.ways[number]) };
+        let native =
+            self.late.as_ref().and_then(|late| late.get()).expect("ways that come later are there when counted");
+        let ways = self.steps.1 - self.steps.0 + 1;
+        (native, Way { entry: late / ways, ahead: self.steps.1 - late % ways })
+    }
+
+    /// How many ways of running the filter there are, by now.
     pub fn len(&self) -> usize {
-        self.ways.len()
+        let late = self.late.as_ref().and_then(|late| late.get()).map_or(0, |native| native.entries.len());
+        self.ways.len() + late * (self.steps.1 - self.steps.0 + 1)
     }
 
     /// The runtime's functions, for [`Context::runtime`].
@@ -208,10 +274,10 @@ impl Code {
     ///
     /// [`READABLE_PAST_END`]: portcullis_core::packet::READABLE_PAST_END
     pub unsafe fn run(&self, way: usize, context: &Context, start: usize, end: usize) {
-        let Way { entry, ahead: way } = self.ways[way];
+        let (native, Way { entry, ahead: way }) = self.way(way);
         let run = |context, start, end| {
             // SAFETY: passed on to the caller.
-            unsafe { self.run_entry(entry, context, start, end) };
+            unsafe { self.run_entry(&native.entries[entry], context, start, end) };
         };
         let Some((ahead, bytes)) = self.ahead.as_ref().filter(|_| way > 0) else {
             return run(context, start, end);
@@ -255,12 +321,11 @@ impl Code {
     ///
     /// # Safety
     /// As for [`Code::run`].
-    unsafe fn run_entry(&self, entry: usize, context: &Context, start: usize, end: usize) {
-        let group = self.entries[entry].group;
-        let whole = end - (end - start) % group;
-        for (entry, start, end) in [(entry, start, whole), (0, whole, end)] {
+    unsafe fn run_entry(&self, entry: &Entry, context: &Context, start: usize, end: usize) {
+        let whole = end - (end - start) % entry.group;
+        for (entry, start, end) in [(entry, start, whole), (&self.native.entries[0], whole, end)] {
             if start < end {
-                let Entry { run, tables, .. } = &self.entries[entry];
+                let Entry { run, tables, .. } = entry;
                 let context = Context { tables: tables.as_ptr(), ..*context };
                 // SAFETY: passed on to the caller, but for the tables, which are the function's.
                 unsafe { run(&context, start, end) };
@@ -322,9 +387,8 @@ fn fetch(at: *const u8, bytes: usize) {
 
 impl Drop for Code {
     fn drop(&mut self) {
-        if let Some(module) = self.module.take() {
-            // SAFETY: no entry is called again, and nobody else has one.
-            unsafe { module.free_memory() };
+        if let Some(late) = &self.late {
+            late.forget();
         }
     }
 }

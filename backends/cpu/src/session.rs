@@ -49,7 +49,7 @@ const PACKET_TIME: u64 = 300;
 
 /// Stack that code may need to be run on the caller's thread. Threads with as little as 128 KiB are
 /// usual on some systems.
-const CALLERS_STACK: usize = 64 << 10;
+pub(crate) const CALLERS_STACK: usize = 64 << 10;
 
 /// Stack of a thread that runs filters: their variables (16 KiB a packet), and 8 bytes for each
 /// operation at the very worst, if the compiler had to keep every result there. It is reserved, not
@@ -78,15 +78,25 @@ struct Shared {
 impl Shared {
     /// The code for the next packets, and how many of them it should get at most.
     fn next_turn(&self) -> Turn {
-        if self.code.len() < 2 {
+        let codes = self.code.len();
+        if codes < 2 {
             return Turn::of(0);
         }
         // Half a change to it is no harm: it is about speed alone.
-        self.choice.lock().unwrap_or_else(PoisonError::into_inner).next()
+        let mut choice = self.choice.lock().unwrap_or_else(PoisonError::into_inner);
+        choice.grow(codes);
+        choice.next()
     }
 
     /// Takes note of how long a turn took, and for how many packets. Each is to be told, though there were none.
     fn took(&self, turn: Turn, packets: usize, time: Duration) {
+        if let Some(late) = self.code.late()
+            && late.filtered(time)
+        {
+            // From a thread of the pool, which may be on any processor: the caller's may be kept on one.
+            let late = late.clone();
+            self.pool.spawn(move || late.begin());
+        }
         if self.code.len() >= 2 {
             self.choice.lock().unwrap_or_else(PoisonError::into_inner).took(turn, packets, time);
         }
@@ -216,7 +226,7 @@ impl CpuSession {
 
 /// Packets that may be taken at once of a program of so many scalar operations: as many as a second
 /// is enough for, if each of them burns all the fuel; `work` is what each takes beside that, in nanoseconds.
-fn piece(program: &Program, operations: u64, work: u64) -> usize {
+pub(crate) fn piece(program: &Program, operations: u64, work: u64) -> usize {
     let rounds = program.facts().max_iterations.unwrap_or(u32::MAX).min(program.fuel());
     // A round executes each operation once at most.
     let worst =
@@ -299,6 +309,12 @@ impl Session for CpuSession {
         self.end_all();
         self.shared.maps.set_words(map, at, words);
         Ok(())
+    }
+
+    fn settle(&mut self) {
+        if let Some(late) = self.shared.code.late() {
+            late.wait();
+        }
     }
 
     fn stages(&self) -> Option<Stages> {

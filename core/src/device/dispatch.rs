@@ -181,6 +181,10 @@ impl<S: Session> Session for Inline<S> {
         self.session.set_map_words(map, at, words)
     }
 
+    fn settle(&mut self) {
+        self.session.settle();
+    }
+
     fn plan(&self) -> Option<Plan> {
         self.session.plan()
     }

@@ -85,6 +85,11 @@ impl Session for RelievedSession {
         self.session.set_map_words(map, at, words)
     }
 
+    fn settle(&mut self) {
+        self.session.settle();
+        self.relief.settle();
+    }
+
     fn plan(&self) -> Option<Plan> {
         self.session.plan()
     }

@@ -89,9 +89,6 @@ pub(crate) struct Lowered {
     pub function: ir::Function,
     /// Constant tables, read through [`Context::tables`].
     pub tables: Vec<u8>,
-    /// Bytes of stack that the function needs at the very most: its variables, and every result
-    /// that the compiler might have to keep there.
-    pub stack: usize,
     /// Scalar operations that it came to.
     pub operations: u64,
     /// Whether it does without a branch where [`Style::Branching`] would have one.
@@ -136,9 +133,7 @@ pub(crate) fn empty(isa: &dyn TargetIsa) -> Result<ir::Function> {
 
 impl Lowered {
     fn new(function: ir::Function, found: Found) -> Lowered {
-        let variables: usize = function.sized_stack_slots.values().map(|slot| slot.size as usize).sum();
         Lowered {
-            stack: variables + 8 * found.operations as usize,
             tables: found.tables,
             operations: found.operations,
             saves_branches: found.saves_branches,

@@ -106,6 +106,14 @@ impl Choice {
         Choice { current: 0, due: vec![0; candidates], next_due: 0, packets: 0, trial: None }
     }
 
+    /// There are so many pieces of code by now: no fewer than before.
+    pub fn grow(&mut self, candidates: usize) {
+        if candidates > self.due.len() {
+            self.due.resize(candidates, self.packets);
+            self.set_next_due();
+        }
+    }
+
     /// The code for the next packets. [`Choice::took`] is to be told what came of it, in any case.
     pub fn next(&mut self) -> Turn {
         let in_use = Turn::of(self.current);

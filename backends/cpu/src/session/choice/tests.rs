@@ -170,6 +170,30 @@ fn one_packet_at_a_time_works_too() {
     assert!(shares[1] > shares[0] * 100, "{shares:?}");
 }
 
+#[test]
+fn code_that_comes_later_is_tried_at_once() {
+    for (late, fastest) in [([3.0, 4.0, 2.0, 2.5], 2), ([3.0, 4.0, 5.0, 6.0], 0)] {
+        let mut choice = Choice::new(2);
+        run(&mut choice, MANY, |code, _| late[code]);
+        choice.grow(4);
+        // What is no more than before changes nothing.
+        choice.grow(2);
+        let soon = run(&mut choice, 1 << 16, |code, _| late[code]);
+        assert!(soon[2] > 0 && soon[3] > 0 && soon[fastest] > 1 << 15, "{soon:?}");
+        let shares = run(&mut choice, MANY, |code, _| late[code]);
+        assert!(shares[fastest] > MANY / 100 * 98, "{shares:?}");
+    }
+}
+
+#[test]
+fn code_may_come_to_one_that_was_alone() {
+    let mut choice = Choice::new(1);
+    run(&mut choice, 100_000, |_, _| 3.0);
+    choice.grow(2);
+    let shares = run(&mut choice, MANY, |code, _| [3.0, 2.0][code]);
+    assert!(shares[1] > shares[0] * 50, "{shares:?}");
+}
+
 /// Threads that come while others have a sample's packets get the code in use.
 #[test]
 fn a_sample_is_no_larger_for_many_threads() {

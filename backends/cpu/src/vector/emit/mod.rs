@@ -112,15 +112,7 @@ pub(crate) fn lower(lanes: &Lanes, offsets: Offsets, redirects: bool, isa: &dyn 
         operations: 0,
     };
     let (tables, operations) = emit.run(groups)?;
-    let variables: usize = function.sized_stack_slots.values().map(|slot| slot.size as usize).sum();
-    Ok(Some(Lowered {
-        function,
-        tables,
-        stack: variables + 16 * operations as usize,
-        operations,
-        saves_branches: true,
-        group: LANES * groups,
-    }))
+    Ok(Some(Lowered { function, tables, operations, saves_branches: true, group: LANES * groups }))
 }
 
 /// The packets of the group that code is made for.
