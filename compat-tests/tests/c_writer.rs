@@ -270,6 +270,13 @@ fn opencl_random_filters() {
 }
 
 #[test]
+fn opencl_side_by_side() {
+    let side_by_side = Options { loads: Loads::SideBySide, ..Options::new(Language::OpenCl) };
+    stock_and_probes(&side_by_side);
+    random_filters(&side_by_side, 340..399);
+}
+
+#[test]
 fn opencl_operators() {
     every_operator(&Options { loads: Loads::Words, ..Options::new(Language::OpenCl) });
 }

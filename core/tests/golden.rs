@@ -207,7 +207,7 @@ fn lowerings_are_golden() {
 fn every_choice_validates() {
     for path in sources() {
         let program = program(&path);
-        for choice in 0..64 {
+        for choice in 0..128 {
             let lowering = Lowering {
                 fuel: choice & 1 != 0,
                 clamp_indices: choice & 2 != 0,
@@ -215,6 +215,7 @@ fn every_choice_validates() {
                 mask_shifts: choice & 8 != 0,
                 whole_pointers: choice & 16 != 0,
                 speculate: choice & 32 != 0,
+                lanes: choice & 64 != 0,
             };
             let lowered = lower(&program, lowering).unwrap_or_else(|e| panic!("{} {lowering:?}: {e}", path.display()));
             let capabilities = if lowering.int64 { Capabilities::empty() } else { Capabilities::SHADER_INT64 };

@@ -507,6 +507,22 @@ pub(crate) fn points_into_vectors(lowered: &portcullis_core::program::Lowered) -
     })
 }
 
+/// Whether no function that is the filter's own, or the filter, has a way through it that another packet does not take:
+/// no loop, no switch, and one return.
+pub(crate) fn is_straight(lowered: &portcullis_core::program::Lowered) -> bool {
+    let own = |handle: &Handle<Function>| !lowered.prelude.contains(handle);
+    lowered.fuel.is_none()
+        && lowered.module.functions.iter().filter(|(handle, _)| own(handle)).all(|(_, function)| {
+            let (mut straight, mut returns) = (true, 0);
+            each(&function.body, &mut |statement| match statement {
+                Statement::Loop { .. } | Statement::Switch { .. } => straight = false,
+                Statement::Return { .. } => returns += 1,
+                _ => {}
+            });
+            straight && returns <= 1
+        })
+}
+
 impl WriteError {
     pub(crate) fn internal(reason: &str) -> WriteError {
         WriteError::Failed(reason.into())

@@ -50,6 +50,10 @@ pub enum Loads {
     /// one load, and what is stored side by side can be one store a word. What this makes is wrong for other batches.
     /// Filters that change lengths are written as with [`Loads::Words`].
     AlignedWords,
+    /// Words at any byte, and no branch: what compilers for processors with vectors can do for several packets side by
+    /// side, since such processors fetch words for all lanes at once, and nothing smaller. Only for filters that loop
+    /// nowhere, change nothing, and whose branches can all be joined; others are written as with [`Loads::Bytes`].
+    SideBySide,
 }
 
 /// What the filter is called by.
@@ -186,6 +190,18 @@ pub fn write(program: &Program, options: &Options) -> Result<Kernel> {
             })
         };
         let mut lowered = lower(lowering).map_err(failed)?;
+        if options.loads == Loads::SideBySide {
+            let plain = !program.facts().rewrites() && program.maps().is_empty() && !program.has_flows();
+            let joined = lower(Lowering { lanes: true, ..lowering }).map_err(failed)?;
+            if plain && kernel::is_straight(&joined) && !kernel::points_into_vectors(&joined) {
+                return Writer::new(program, &joined, options).write();
+            }
+            let bytes = Options { loads: Loads::Bytes, ..options.clone() };
+            if kernel::points_into_vectors(&lowered) {
+                lowered = lower(Lowering { whole_pointers: true, ..lowering }).map_err(failed)?;
+            }
+            return Writer::new(program, &lowered, &bytes).write();
+        }
         if kernel::points_into_vectors(&lowered) {
             lowering.whole_pointers = true;
             lowered = lower(lowering).map_err(failed)?;

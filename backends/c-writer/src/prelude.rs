@@ -137,6 +137,9 @@ impl Writer<'_> {
     /// Memory safety: the bytes lie in the packet, or, for a near load, not further than [`READABLE_PAST_END`] behind
     /// its first one, which is never past the arena's end.
     fn load(&mut self, name: &str, size: u32, order: Order, near: bool) -> String {
+        if self.options.loads == Loads::SideBySide {
+            return self.load_side_by_side(name, size, order, near);
+        }
         let (function, buffer) = (self.dialect.function(), self.dialect.buffer());
         let constant = if self.writes_packets() { "" } else { "const " };
         let mut text = format!("{function}uint {name}(const pc_packet *pkt, uint off)\n{{\n");
@@ -173,6 +176,46 @@ impl Writer<'_> {
             text += &format!("    return {value};\n}}\n");
         }
         text
+    }
+
+    /// One word, whatever is asked for, and no branch.
+    ///
+    /// Memory safety: a near load's word ends no further than [`READABLE_PAST_END`] behind the packet's first byte, which is a
+    /// multiple of 4. Another's begins in the packet, or is its first.
+    fn load_side_by_side(&mut self, name: &str, size: u32, order: Order, near: bool) -> String {
+        self.uses_bytes = true;
+        let (function, buffer) = (self.dialect.function(), self.dialect.buffer());
+        // The packed structure tells that it may begin at any byte (the OpenCL specification, section 6.11.1).
+        self.helper(
+            "pc_any_word",
+            &format!(
+                "typedef struct __attribute__((packed)) {{ uint value; }} pc_any;\n\n{function}uint pc_any_word({buffer}const \
+                 uchar *at)\n{{\n    return (({buffer}const pc_any *)at)->value;\n}}\n"
+            ),
+        );
+        // Of what is at a known place neighbours share a word; its bytes are brought down.
+        let from = match (near, size) {
+            (false, _) => "outside ? 0u : off",
+            (true, 1) => "off & ~3u",
+            (true, 2) => "(off & 3u) == 3u ? off - 2u : off & ~3u",
+            (true, _) => "off",
+        };
+        let down = if near && size < 4 { " >> (off - from) * 8u" } else { "" };
+        let value = match (size, order) {
+            (1, _) => "word & 0xffu".to_owned(),
+            (2, Order::Big) => "(word & 0xffu) << 8 | (word >> 8 & 0xffu)".to_owned(),
+            (2, Order::Little) => "word & 0xffffu".to_owned(),
+            (_, Order::Big) => self.swap().replace('@', "word"),
+            (_, Order::Little) => "word".to_owned(),
+        };
+        let lines = [
+            format!("bool outside = (pkt->length < {size}u) | (off > pkt->length - {size}u);"),
+            format!("uint from = {from};"),
+            format!("uint word = pc_any_word(pkt->bytes + from){down};"),
+            format!("return outside ? 0u : {value};"),
+        ];
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        definition(function, &format!("uint {name}(const pc_packet *pkt, uint off)"), &lines)
     }
 
     /// The swap of a `uint`'s bytes, with `@` for the value.

@@ -1,5 +1,5 @@
 //! Golden files: stock filters in OpenCL C and in CUDA C++ are `golden/NAME.cl` and `golden/NAME.cu`: all without maps, and
-//! two with them.
+//! two with them. `golden/NAME.lanes.cl` is for processors with vectors, and the same as the first where that cannot be.
 //!
 //! With `UPDATE_GOLDEN=1` the files are written instead; read the difference before you commit it.
 
@@ -35,10 +35,11 @@ fn filters() -> Vec<(String, Program)> {
     paths.into_iter().map(compile).filter(is_wanted).collect()
 }
 
-/// As a GPU gets it in CUDA C++, as a processor does in OpenCL C.
+/// As a GPU gets it in CUDA C++, as a processor does in OpenCL C, without vectors and with them.
 fn options(extension: &str) -> Options {
     match extension {
         "cl" => Options::new(Language::OpenCl),
+        "lanes.cl" => Options { loads: Loads::SideBySide, ..Options::new(Language::OpenCl) },
         _ => Options { group: Some(256), loads: Loads::AlignedWords, ..Options::new(Language::Cuda) },
     }
 }
@@ -47,7 +48,7 @@ fn options(extension: &str) -> Options {
 fn sources_are_golden() {
     let update = std::env::var_os("UPDATE_GOLDEN").is_some();
     for (name, program) in filters() {
-        for extension in ["cl", "cu"] {
+        for extension in ["cl", "lanes.cl", "cu"] {
             let kernel = write(&program, &options(extension)).unwrap_or_else(|e| panic!("{name}: {e}"));
             let golden = folder("tests/golden").join(format!("{name}.{extension}"));
             if update {

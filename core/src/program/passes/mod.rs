@@ -54,6 +54,9 @@ pub struct Lowering {
     /// Return without a branch where what comes after is cheap and harmless. For compilers that cannot
     /// know that loads are.
     pub speculate: bool,
+    /// The same whatever it costs, for compilers that filter several packets side by side, which go both ways in any
+    /// case: only where packets and maps are not written.
+    pub lanes: bool,
 }
 
 impl Lowering {
@@ -65,6 +68,7 @@ impl Lowering {
         int64: false,
         mask_shifts: false,
         speculate: false,
+        lanes: false,
     };
 
     /// What naga's SPIR-V writer needs, and devices behind it.
@@ -75,6 +79,7 @@ impl Lowering {
         int64: true,
         mask_shifts: true,
         speculate: false,
+        lanes: false,
     };
 }
 
@@ -116,7 +121,8 @@ pub fn lower(program: &Program, lowering: Lowering) -> Result<Lowered, LowerErro
     let mut module = program.module.clone();
     let own = |f: Handle<Function>| !program.is_prelude(f);
     let mut info = Cow::Borrowed(&program.info);
-    if lowering.speculate && speculate::run(&mut module, &program.intrinsics, own) {
+    let joins = lowering.speculate || lowering.lanes;
+    if joins && speculate::run(&mut module, &program.intrinsics, own, lowering.lanes) {
         info = Cow::Owned(validate(&module, super::CAPABILITIES)?);
     }
     if lowering.clamp_indices {

@@ -4,7 +4,7 @@
 //! less than a branch that no predictor learns. Compilers of the C family do the same by themselves only where nothing
 //! is between: a load might fault for all they know, and here it does not.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use naga::{
     BinaryOperator, Block, Expression, Function, FunctionResult, Handle, Literal, MathFunction, Module, Range, Span,
@@ -18,28 +18,49 @@ use crate::lang::prelude::Intrinsic;
 /// (`docs/performance.md`).
 const IN_VAIN: u32 = 8;
 
-/// Rewrites the `own` functions; says whether anything changed.
+/// What may be done in vain.
+struct Vain<'a> {
+    intrinsics: &'a HashMap<Handle<Function>, Intrinsic>,
+    /// Anything that is harmless, since lanes side by side go both ways in any case.
+    lanes: bool,
+    /// Functions of the filter's own that change nothing and do not loop.
+    harmless: HashSet<Handle<Function>>,
+}
+
+/// Rewrites the `own` functions; says whether anything changed. With `lanes` whatever it costs.
 pub(super) fn run(
     module: &mut Module,
     intrinsics: &HashMap<Handle<Function>, Intrinsic>,
     own: impl Fn(Handle<Function>) -> bool,
+    lanes: bool,
 ) -> bool {
     let mut any = false;
+    let mut vain = Vain { intrinsics, lanes, harmless: HashSet::new() };
     for (handle, function) in module.functions.iter_mut() {
         // A choice is one between scalars here: of structures and arrays there is none, and one between vectors may be
         // made component by component.
         let scalar = |result: &FunctionResult| matches!(module.types[result.ty].inner, TypeInner::Scalar(_));
         if own(handle) && function.result.as_ref().is_some_and(scalar) {
             let mut body = std::mem::take(&mut function.body);
-            any |= block(&mut body, function, intrinsics);
+            any |= block(&mut body, function, &vain);
             function.body = body;
+        }
+        // A function stands behind those that it calls.
+        if lanes && own(handle) && is_harmless(function, &vain) {
+            vain.harmless.insert(handle);
         }
     }
     any
 }
 
+/// Whether a function may be called in vain.
+fn is_harmless(function: &Function, vain: &Vain<'_>) -> bool {
+    let Some((Statement::Return { value: Some(_) }, before)) = function.body.split_last() else { return false };
+    before.iter().all(|statement| harmless(statement, function, vain).is_some())
+}
+
 /// Joins the returns of a block that ends in one, the last first.
-fn block(block: &mut Block, function: &mut Function, intrinsics: &HashMap<Handle<Function>, Intrinsic>) -> bool {
+fn block(block: &mut Block, function: &mut Function, vain: &Vain<'_>) -> bool {
     let Some(Statement::Return { value: Some(mut last) }) = block.last().cloned() else { return false };
     let mut any = false;
     let mut cost = 0;
@@ -48,8 +69,8 @@ fn block(block: &mut Block, function: &mut Function, intrinsics: &HashMap<Handle
     while end > 0 {
         let at = end - 1;
         let Some((condition, value, negated)) = early_return(&block[at]) else {
-            match harmless(&block[at], function, intrinsics) {
-                Some(more) if cost + more <= IN_VAIN => cost += more,
+            match harmless(&block[at], function, vain) {
+                Some(more) if vain.lanes || cost + more <= IN_VAIN => cost += more,
                 _ => break,
             }
             end = at;
@@ -59,7 +80,7 @@ fn block(block: &mut Block, function: &mut Function, intrinsics: &HashMap<Handle
         let alone = end == block.len() - 1;
         let reason =
             matches!(function.expressions[last], Expression::Select { accept, .. } if same(function, value, accept));
-        if alone && !reason {
+        if alone && !reason && !vain.lanes {
             break;
         }
         let before = function.expressions.len();
@@ -123,15 +144,18 @@ fn early_return(statement: &Statement) -> Option<(Handle<Expression>, Handle<Exp
 
 /// What a statement costs that may be executed in vain before a return: it changes nothing but the function's own
 /// variables.
-fn harmless(
-    statement: &Statement,
-    function: &Function,
-    intrinsics: &HashMap<Handle<Function>, Intrinsic>,
-) -> Option<u32> {
-    let all = |block: &Block| block.iter().map(|s| harmless(s, function, intrinsics)).sum::<Option<u32>>();
+fn harmless(statement: &Statement, function: &Function, vain: &Vain<'_>) -> Option<u32> {
+    let all = |block: &Block| block.iter().map(|s| harmless(s, function, vain)).sum::<Option<u32>>();
     match statement {
+        Statement::Emit(_) if vain.lanes => Some(0),
         Statement::Emit(range) => range.clone().map(|e| cost(&function.expressions[e])).sum(),
-        Statement::Call { function: callee, arguments, .. } => match intrinsics.get(callee)? {
+        Statement::Call { function: callee, .. } if vain.harmless.contains(callee) => Some(0),
+        Statement::Call { function: callee, .. } if vain.lanes => match vain.intrinsics.get(callee)? {
+            Intrinsic::Store { .. } | Intrinsic::AdjustHead | Intrinsic::AdjustTail => None,
+            Intrinsic::Map { .. } | Intrinsic::MapIsNew => None,
+            _ => Some(0),
+        },
+        Statement::Call { function: callee, arguments, .. } => match vain.intrinsics.get(callee)? {
             Intrinsic::PktLen => Some(0),
             // One whose place is not known looks before it reads, which is a branch.
             Intrinsic::Load { .. } => {
@@ -167,8 +191,14 @@ mod tests {
 
     const SPECULATE: Lowering = Lowering { speculate: true, ..Lowering::NONE };
 
+    const LANES: Lowering = Lowering { lanes: true, ..SPECULATE };
+
     /// Number of returns in the filter.
     fn returns(text: &str) -> usize {
+        returns_after(text, SPECULATE)
+    }
+
+    fn returns_after(text: &str, lowering: Lowering) -> usize {
         fn count(block: &Block) -> usize {
             let of = |statement: &Statement| match statement {
                 Statement::Return { .. } => 1,
@@ -180,7 +210,7 @@ mod tests {
             };
             block.iter().map(of).sum()
         }
-        let lowered = lower(&program(text), SPECULATE).unwrap();
+        let lowered = lower(&program(text), lowering).unwrap();
         count(&lowered.module.functions[lowered.filter].body)
     }
 
@@ -259,5 +289,43 @@ mod tests {
         assert_eq!(returns(&filter(&format!("{first} return XDP_PASS;"))), 2);
         // A value that is made on the way out only.
         assert_eq!(returns(&filter("if pkt_len(pkt) > 9u { return load_u8(pkt, 1u) & 3u; } return XDP_PASS;")), 2);
+    }
+
+    #[test]
+    fn lanes_have_all_joined_that_is_harmless() {
+        let first = "if load_u8(pkt, 0u) == 1u { return XDP_DROP; }";
+        let joined = [
+            "return XDP_PASS;",
+            "return load_u8(pkt, load_u8(pkt, 1u)) & 3u;",
+            "return redirect(load_u8(pkt, 3u) / load_u8(pkt, 1u));",
+            "let a = load_u8(pkt, 1u); let b = load_u8(pkt, 2u); let c = load_u8(pkt, 3u); return (a ^ b ^ c) & 3u;",
+            "var x = 2u; if load_u8(pkt, 1u) == 2u { x = load_be16(pkt, 30u) & 3u; } return x;",
+            "return byte_at(pkt, load_u8(pkt, 1u));",
+            "if pkt_time_ms(pkt) == 7u { return XDP_TX; } return select(XDP_PASS, XDP_DROP, pkt_len(pkt) > 30u);",
+        ];
+        let left = [
+            "store_u8(pkt, 3u, 1u); return XDP_PASS;",
+            "if load_u8(pkt, 1u) == 1u { store_u8(pkt, 1u, 2u); } return XDP_PASS;",
+            "return kept(pkt, load_u8(pkt, 1u));",
+            "return counted(pkt, load_u8(pkt, 1u));",
+            "var i = 0u; loop { i += 1u; if i >= load_u8(pkt, 1u) { break; } } return XDP_PASS;",
+            "if !adjust_tail(pkt, -1) { return XDP_DROP; } return XDP_PASS;",
+        ];
+        let helpers = "fn byte_at(pkt: u32, n: u32) -> u32 { if n == 1u { return XDP_TX; } return load_u8(pkt, n) & 3u; }
+             fn kept(pkt: u32, n: u32) -> u32 { store_u8(pkt, n, 9u); return n & 3u; }
+             fn counted(pkt: u32, n: u32) -> u32 { for (var i = 0u; i < n; i++) { if i == 2u { return 3u; } } return 1u; }";
+        for (rest, is_joined) in joined.iter().map(|rest| (rest, true)).chain(left.iter().map(|rest| (rest, false))) {
+            let text = format!("{helpers}\n{}", filter(&format!("{first} {rest}")));
+            assert_eq!(returns_after(&text, LANES) == 1, is_joined, "{rest}");
+            let pair = Pair::new(&text, LANES);
+            for byte in 0..=4 {
+                for first in 0..=1 {
+                    let mut packet = [byte; 40];
+                    packet[0] = first;
+                    pair.run(&packet);
+                    pair.run(&packet[..usize::from(byte)]);
+                }
+            }
+        }
     }
 }

@@ -41,7 +41,7 @@ impl Pair {
         let interpreter =
             |program: Program| Interpreter::new(&Arc::new(program)).unwrap_or_else(|e| panic!("{e}\n{text}"));
         let after = after(&program, lowering);
-        let speculates = lowering.speculate;
+        let speculates = lowering.speculate || lowering.lanes;
         Pair { speculates, text: text.into(), before: interpreter(program), after: interpreter(after) }
     }
 

@@ -1,0 +1,494 @@
+// OpenCL C 1.2, from flow_stats.wgsl
+
+typedef struct __attribute__((aligned(8))) { uint offset; uint length; } pc_descriptor;
+
+typedef struct { uint at[11]; } uint_array11;
+typedef struct {
+    bool is_ip;
+    uint_array11 key;
+} Flow;
+typedef struct {
+    uint old_value;
+    bool exchanged;
+} atomic_compare_exchange_resultu3cUintu2c4u3e;
+
+typedef struct {
+    __global const uchar *bytes;
+    __global const uint *metadata;
+    uint offset;
+    uint length;
+    uint first;
+    uint last;
+    __global volatile uint *flows;
+    __global volatile uint *missed;
+    uint fuel;
+    bool aborted;
+    uint saved_length;
+} pc_packet;
+
+__constant uint ETH_P_IP = 2048u;
+__constant uint ETH_P_IPV6 = 34525u;
+__constant uint IPPROTO_TCP = 6u;
+__constant uint IPPROTO_UDP = 17u;
+__constant uint IPPROTO_SCTP = 132u;
+__constant uint BYTES = 1u;
+__constant uint FIRST = 3u;
+__constant uint LAST = 4u;
+__constant uint MAP_FULL = 4294967294u;
+__constant uint ETH_P_8021Q = 33024u;
+__constant uint ETH_P_8021AD = 34984u;
+__constant uint XDP_PASS = 2u;
+__constant uint PACKETS = 0u;
+
+static uint load_be16_far(const pc_packet *pkt, uint off)
+{
+    if (pkt->length < 2u || off > pkt->length - 2u) return 0u;
+    __global const uchar *at = pkt->bytes + off;
+    return (uint)at[0] << 8 | (uint)at[1];
+}
+
+static uint load_u8_far(const pc_packet *pkt, uint off)
+{
+    if (pkt->length < 1u || off > pkt->length - 1u) return 0u;
+    __global const uchar *at = pkt->bytes + off;
+    return (uint)at[0];
+}
+
+static uint pkt_len(const pc_packet *pkt)
+{
+    return pkt->length;
+}
+
+static uint load_be32_far(const pc_packet *pkt, uint off)
+{
+    if (pkt->length < 4u || off > pkt->length - 4u) return 0u;
+    __global const uchar *at = pkt->bytes + off;
+    return (uint)at[0] << 24 | (uint)at[1] << 16 | (uint)at[2] << 8 | (uint)at[3];
+}
+
+static uint pc_min_u32(uint a, uint b)
+{
+    return a < b ? a : b;
+}
+
+static uint load_be16(const pc_packet *pkt, uint off)
+{
+    __global const uchar *at = pkt->bytes + off;
+    uint value = (uint)at[0] << 8 | (uint)at[1];
+    return pkt->length < 2u || off > pkt->length - 2u ? 0u : value;
+}
+
+static uint pkt_wire_len(const pc_packet *pkt)
+{
+    return pkt->metadata[0];
+}
+
+static uint2 pkt_time(const pc_packet *pkt)
+{
+    return (uint2)(pkt->metadata[2], pkt->metadata[3]);
+}
+
+static uint pc_max_u32(uint a, uint b)
+{
+    return a > b ? a : b;
+}
+
+static Flow flow_of(pc_packet *pkt, uint ip)
+{
+    Flow flow = (Flow){false};
+    uint ports = 0u;
+    bool has_ports = true;
+    uint i = 0u;
+    uint ethertype = load_be16_far(pkt, ip - 2u);
+    uint version_ihl = load_u8_far(pkt, ip);
+    ports = ip + 40u;
+    if (ethertype == ETH_P_IP && version_ihl - 69u <= 10u && pkt_len(pkt) >= ip + 20u) {
+        flow.key.at[2] = 65535u;
+        flow.key.at[3] = load_be32_far(pkt, ip + 12u);
+        flow.key.at[6] = 65535u;
+        flow.key.at[7] = load_be32_far(pkt, ip + 16u);
+        flow.key.at[10] = load_u8_far(pkt, ip + 9u);
+        ports = ip + (version_ihl & 0xfu) * 4u;
+        has_ports = (load_be16_far(pkt, ip + 6u) & 0x1fffu) == 0u;
+    } else if (ethertype == ETH_P_IPV6 && (version_ihl >> 4u) == 6u && pkt_len(pkt) >= ip + 40u) {
+        for (; ; i = i + 1u) {
+            uint t1 = pkt->fuel;
+            if (t1 == 0u) {
+                if (!pkt->aborted) {
+                    pkt->aborted = true;
+                    uint t2 = pkt->offset;
+                    pkt->saved_length = pkt->length;
+                    pkt->length = 0u;
+                    pkt->first = t2;
+                    pkt->last = t2;
+                }
+                break;
+            }
+            pkt->fuel = t1 - 1u;
+            if (i >= 8u) {
+                break;
+            }
+            flow.key.at[pc_min_u32(i, 10u)] = load_be32_far(pkt, ip + 8u + i * 4u);
+        }
+        flow.key.at[10] = load_u8_far(pkt, ip + 6u);
+    } else {
+        return flow;
+    }
+    uint protocol = flow.key.at[10];
+    if (has_ports && (protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_SCTP)) {
+        flow.key.at[8] = load_be16_far(pkt, ports);
+        flow.key.at[9] = load_be16_far(pkt, ports + 2u);
+    }
+    flow.is_ip = true;
+    return flow;
+}
+
+static uint n_pc_flows_word(uint entry, uint word)
+{
+    uint place = entry & 0x3fffffffu;
+    if (entry >= 2147483648u || place >= 131072u || word >= 5u) {
+        return 0u;
+    }
+    return 16u + place * 18u + 13u + word;
+}
+
+static uint flows_add(pc_packet *pkt, uint entry, uint word, uint amount)
+{
+    uint at = n_pc_flows_word(entry, word);
+    if (at == 0u) {
+        return 0u;
+    }
+    uint t1 = atomic_add(&pkt->flows[at], amount);
+    return t1;
+}
+
+static void add_bytes(pc_packet *pkt, uint flow, uint bytes)
+{
+    uint before = flows_add(pkt, flow, BYTES, bytes);
+    if (before + bytes < before) {
+        flows_add(pkt, flow, 2u, 1u);
+        return;
+    } else {
+        return;
+    }
+}
+
+static uint flows_read(pc_packet *pkt, uint entry, uint word)
+{
+    uint at = n_pc_flows_word(entry, word);
+    if (at == 0u) {
+        return 0u;
+    }
+    return pkt->flows[at];
+}
+
+static uint flows_compare_exchange(pc_packet *pkt, uint entry, uint word, uint expected, uint value)
+{
+    uint at = n_pc_flows_word(entry, word);
+    if (at == 0u) {
+        return 0u;
+    }
+    for (;;) {
+        uint was = atomic_cmpxchg(&pkt->flows[at], expected, value);
+        atomic_compare_exchange_resultu3cUintu2c4u3e was_ = (atomic_compare_exchange_resultu3cUintu2c4u3e){was, was == expected};
+        if (was_.exchanged || was_.old_value != expected) {
+            return was_.old_value;
+        }
+    }
+    return 0u;
+}
+
+static void note_first(pc_packet *pkt, uint flow, uint now)
+{
+    uint first = 0u;
+    uint t1 = flows_read(pkt, flow, FIRST);
+    first = t1;
+    for (;;) {
+        uint t2 = pkt->fuel;
+        if (t2 == 0u) {
+            if (!pkt->aborted) {
+                pkt->aborted = true;
+                uint t3 = pkt->offset;
+                pkt->saved_length = pkt->length;
+                pkt->length = 0u;
+                pkt->first = t3;
+                pkt->last = t3;
+            }
+            break;
+        }
+        pkt->fuel = t2 - 1u;
+        if (!(first == 0u || now < first)) {
+            break;
+        }
+        uint was = flows_compare_exchange(pkt, flow, FIRST, first, now);
+        if (was == first) {
+            return;
+        }
+        first = was;
+    }
+}
+
+static void note_last(pc_packet *pkt, uint flow, uint now)
+{
+    uint last = 0u;
+    uint t1 = flows_read(pkt, flow, LAST);
+    last = t1;
+    for (;;) {
+        uint t2 = pkt->fuel;
+        if (t2 == 0u) {
+            if (!pkt->aborted) {
+                pkt->aborted = true;
+                uint t3 = pkt->offset;
+                pkt->saved_length = pkt->length;
+                pkt->length = 0u;
+                pkt->first = t3;
+                pkt->last = t3;
+            }
+            break;
+        }
+        pkt->fuel = t2 - 1u;
+        if (now <= last) {
+            break;
+        }
+        uint was = flows_compare_exchange(pkt, flow, LAST, last, now);
+        if (was == last) {
+            return;
+        }
+        last = was;
+    }
+}
+
+static uint seconds(uint2 time)
+{
+    uint high = time.y >> 9u;
+    uint low = (time.y << 23u) | (time.x >> 9u);
+    uint a = ((high % 1953125u) << 11u) | (low >> 21u);
+    uint b = ((a % 1953125u) << 11u) | ((low >> 10u) & 0x7ffu);
+    uint c = ((b % 1953125u) << 10u) | (low & 0x3ffu);
+    return ((a / 1953125u) << 21u) + ((b / 1953125u) << 10u) + c / 1953125u;
+}
+
+static uint n_pc_flows_hash(uint_array11 key)
+{
+    uint h = 0u;
+    h = (key.at[0] * 2654435761u) ^ (((key.at[1] * 3576916127u) << 11u) | ((key.at[1] * 3576916127u) >> 21u)) ^ (((key.at[2] * 3310886213u) << 22u) | ((key.at[2] * 3310886213u) >> 10u)) ^ (((key.at[3] * 145206951u) << 1u) | ((key.at[3] * 145206951u) >> 31u)) ^ (((key.at[4] * 879991039u) << 12u) | ((key.at[4] * 879991039u) >> 20u)) ^ (((key.at[5] * 491644465u) << 23u) | ((key.at[5] * 491644465u) >> 9u)) ^ (((key.at[6] * 3086230341u) << 2u) | ((key.at[6] * 3086230341u) >> 30u)) ^ (((key.at[7] * 736667653u) << 13u) | ((key.at[7] * 736667653u) >> 19u)) ^ (((key.at[8] * 3246501653u) << 24u) | ((key.at[8] * 3246501653u) >> 8u)) ^ (((key.at[9] * 502329409u) << 3u) | ((key.at[9] * 502329409u) >> 29u)) ^ (((key.at[10] * 2124627681u) << 14u) | ((key.at[10] * 2124627681u) >> 18u));
+    h = (h ^ (h >> 15u)) * 739982445u;
+    return h ^ (h >> 13u);
+}
+
+static bool n_pc_flows_claim(pc_packet *pkt, uint at, uint word)
+{
+    uint was = 0u;
+    was = pkt->flows[at];
+    for (;;) {
+        if (was != 0u) {
+            return was == word;
+        }
+        uint now = atomic_cmpxchg(&pkt->flows[at], 0u, word);
+        atomic_compare_exchange_resultu3cUintu2c4u3e now_ = (atomic_compare_exchange_resultu3cUintu2c4u3e){now, now == 0u};
+        if (now_.exchanged) {
+            return true;
+        }
+        was = now_.old_value;
+    }
+    return false;
+}
+
+static uint flows_insert(pc_packet *pkt, uint_array11 key)
+{
+    uint place = 0u;
+    uint step = 1u;
+    uint first = 0u;
+    bool v = false;
+    bool v_ = false;
+    bool v_2 = false;
+    bool v_3 = false;
+    bool v_4 = false;
+    bool v_5 = false;
+    bool v_6 = false;
+    bool v_7 = false;
+    bool v_8 = false;
+    bool v_9 = false;
+    bool v_10 = false;
+    uint s0 = (key.at[0] << 0u) | 0x80000000u;
+    uint s1 = (key.at[0] >> 31u) | (key.at[1] << 1u) | 0x80000000u;
+    uint s2 = (key.at[1] >> 30u) | (key.at[2] << 2u) | 0x80000000u;
+    uint s3 = (key.at[2] >> 29u) | (key.at[3] << 3u) | 0x80000000u;
+    uint s4 = (key.at[3] >> 28u) | (key.at[4] << 4u) | 0x80000000u;
+    uint s5 = (key.at[4] >> 27u) | (key.at[5] << 5u) | 0x80000000u;
+    uint s6 = (key.at[5] >> 26u) | (key.at[6] << 6u) | 0x80000000u;
+    uint s7 = (key.at[6] >> 25u) | (key.at[7] << 7u) | 0x80000000u;
+    uint s8 = (key.at[7] >> 24u) | (key.at[8] << 8u) | 0x80000000u;
+    uint s9 = (key.at[8] >> 23u) | (key.at[9] << 9u) | 0x80000000u;
+    uint s10 = (key.at[9] >> 22u) | (key.at[10] << 10u) | 0x80000000u;
+    uint s11 = (key.at[10] >> 21u) | 0x80000000u;
+    place = n_pc_flows_hash(key) & 0x1ffffu;
+    for (; step <= 128u; step = step + 1u) {
+        uint at = 16u + place * 18u;
+        first = pkt->flows[at];
+        if (first == 0u) {
+            if (pkt->flows[0] >= 91750u) {
+                return MAP_FULL;
+            }
+            for (;;) {
+                uint now = atomic_cmpxchg(&pkt->flows[at], 0u, s0);
+                atomic_compare_exchange_resultu3cUintu2c4u3e now_ = (atomic_compare_exchange_resultu3cUintu2c4u3e){now, now == 0u};
+                first = now_.old_value;
+                if (now_.exchanged) {
+                    atomic_add(&pkt->flows[0], 1u);
+                    first = s0;
+                }
+                if (first != 0u) {
+                    break;
+                }
+            }
+        }
+        if (first == s0) {
+            bool t1 = n_pc_flows_claim(pkt, at + 1u, s1);
+            v = t1;
+        } else {
+            v = false;
+        }
+        if (v) {
+            bool t2 = n_pc_flows_claim(pkt, at + 2u, s2);
+            v_ = t2;
+        } else {
+            v_ = false;
+        }
+        if (v_) {
+            bool t3 = n_pc_flows_claim(pkt, at + 3u, s3);
+            v_2 = t3;
+        } else {
+            v_2 = false;
+        }
+        if (v_2) {
+            bool t4 = n_pc_flows_claim(pkt, at + 4u, s4);
+            v_3 = t4;
+        } else {
+            v_3 = false;
+        }
+        if (v_3) {
+            bool t5 = n_pc_flows_claim(pkt, at + 5u, s5);
+            v_4 = t5;
+        } else {
+            v_4 = false;
+        }
+        if (v_4) {
+            bool t6 = n_pc_flows_claim(pkt, at + 6u, s6);
+            v_5 = t6;
+        } else {
+            v_5 = false;
+        }
+        if (v_5) {
+            bool t7 = n_pc_flows_claim(pkt, at + 7u, s7);
+            v_6 = t7;
+        } else {
+            v_6 = false;
+        }
+        if (v_6) {
+            bool t8 = n_pc_flows_claim(pkt, at + 8u, s8);
+            v_7 = t8;
+        } else {
+            v_7 = false;
+        }
+        if (v_7) {
+            bool t9 = n_pc_flows_claim(pkt, at + 9u, s9);
+            v_8 = t9;
+        } else {
+            v_8 = false;
+        }
+        if (v_8) {
+            bool t10 = n_pc_flows_claim(pkt, at + 10u, s10);
+            v_9 = t10;
+        } else {
+            v_9 = false;
+        }
+        if (v_9) {
+            bool t11 = n_pc_flows_claim(pkt, at + 11u, s11);
+            v_10 = t11;
+        } else {
+            v_10 = false;
+        }
+        if (v_10) {
+            uint was = atomic_xchg(&pkt->flows[at + 12u], 1u);
+            if (was == 2u) {
+                atomic_add(&pkt->flows[1], 4294967295u);
+            }
+            return place | (was == 1u ? 0u : 1073741824u);
+        }
+        place = (place + step) & 0x1ffffu;
+    }
+    return MAP_FULL;
+}
+
+static void missed_add(pc_packet *pkt, uint index, uint amount)
+{
+    if (index >= 1u) {
+        return;
+    }
+    uint at = 16u + index * 2u;
+    uint before = atomic_add(&pkt->missed[at], amount);
+    if (before + amount < before) {
+        atomic_add(&pkt->missed[at + 1u], 1u);
+        return;
+    } else {
+        return;
+    }
+}
+
+static uint xdp_filter(pc_packet *pkt)
+{
+    uint outer = load_be16(pkt, 12u);
+    uint ip = outer == ETH_P_8021Q || outer == ETH_P_8021AD ? 18u : 14u;
+    Flow flow = flow_of(pkt, ip);
+    if (!flow.is_ip) {
+        return XDP_PASS;
+    }
+    uint entry = flows_insert(pkt, flow.key);
+    if (entry == MAP_FULL) {
+        missed_add(pkt, 0u, 1u);
+        return XDP_PASS;
+    }
+    flows_add(pkt, entry, PACKETS, 1u);
+    add_bytes(pkt, entry, pkt_wire_len(pkt) - ip);
+    uint2 t1 = pkt_time(pkt);
+    uint now = pc_max_u32(seconds(t1), 1u);
+    note_first(pkt, entry, now);
+    note_last(pkt, entry, now);
+    return XDP_PASS;
+}
+
+__kernel void xdp_kernel(
+    __global const uchar *restrict arena,
+    __global const pc_descriptor *restrict descriptors,
+    __global const uint *restrict metadata,
+    __global uchar *restrict verdicts,
+    __global volatile uint *flows,
+    __global volatile uint *missed,
+    uint base,
+    uint count)
+{
+    uint lane = (uint)get_global_id(0);
+    if (lane >= count) return;
+    uint packet = base + lane;
+    pc_descriptor descriptor = descriptors[packet];
+    pc_packet pkt;
+    pkt.bytes = arena + descriptor.offset;
+    pkt.metadata = metadata + 5 * (ulong)packet;
+    pkt.offset = descriptor.offset;
+    pkt.length = descriptor.length;
+    pkt.first = descriptor.offset - 128u;
+    pkt.last = descriptor.offset + descriptor.length + 128u;
+    pkt.flows = flows;
+    pkt.missed = missed;
+    pkt.fuel = 32768u;
+    pkt.aborted = false;
+    pkt.saved_length = 0u;
+    uint verdict = xdp_filter(&pkt);
+    if ((verdict & 0xffu) != 4u && verdict > 3u) verdict = 0u;
+    if (pkt.aborted) {
+        verdict = 0u;
+        pkt.length = pkt.saved_length;
+    }
+    verdicts[packet] = (uchar)verdict;
+}

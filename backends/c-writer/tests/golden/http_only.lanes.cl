@@ -1,0 +1,145 @@
+// OpenCL C 1.2, from http_only.wgsl with http=80, https=443
+
+typedef struct __attribute__((aligned(8))) { uint offset; uint length; } pc_descriptor;
+
+typedef struct {
+    __global const uchar *bytes;
+    uint length;
+} pc_packet;
+
+__constant uint http = 80u;
+__constant uint https = 443u;
+__constant uint IPPROTO_TCP = 6u;
+__constant uint MAX_EXTENSION_HEADERS = 8u;
+__constant uint XDP_DROP = 1u;
+__constant uint ETH_P_IP = 2048u;
+__constant uint XDP_PASS = 2u;
+__constant uint ETH_P_IPV6 = 34525u;
+__constant uint ETH_P_8021Q = 33024u;
+__constant uint ETH_P_8021AD = 34984u;
+
+static uint load_u8_far(const pc_packet *pkt, uint off)
+{
+    if (pkt->length < 1u || off > pkt->length - 1u) return 0u;
+    __global const uchar *at = pkt->bytes + off;
+    return (uint)at[0];
+}
+
+static uint load_be16_far(const pc_packet *pkt, uint off)
+{
+    if (pkt->length < 2u || off > pkt->length - 2u) return 0u;
+    __global const uchar *at = pkt->bytes + off;
+    return (uint)at[0] << 8 | (uint)at[1];
+}
+
+static uint pkt_len(const pc_packet *pkt)
+{
+    return pkt->length;
+}
+
+static uint load_be16(const pc_packet *pkt, uint off)
+{
+    __global const uchar *at = pkt->bytes + off;
+    uint value = (uint)at[0] << 8 | (uint)at[1];
+    return pkt->length < 2u || off > pkt->length - 2u ? 0u : value;
+}
+
+static bool port_matches(uint port)
+{
+    return port != 0u && (port == http || port == https);
+}
+
+static uint port_ipv4(pc_packet *pkt, uint at)
+{
+    uint version_ihl = load_u8_far(pkt, at);
+    if (version_ihl - 69u > 10u || load_u8_far(pkt, at + 9u) != IPPROTO_TCP) {
+        return 0u;
+    }
+    if ((load_be16_far(pkt, at + 6u) & 0x1fffu) != 0u) {
+        return 0u;
+    }
+    return load_be16_far(pkt, at + (version_ihl & 0xfu) * 4u + 2u);
+}
+
+static uint port_ipv6(pc_packet *pkt, uint at)
+{
+    uint header = 0u;
+    uint start = 0u;
+    uint i = 0u;
+    if ((load_u8_far(pkt, at) >> 4u) != 6u) {
+        return 0u;
+    }
+    header = load_u8_far(pkt, at + 6u);
+    start = at + 40u;
+    for (; i < MAX_EXTENSION_HEADERS && header != IPPROTO_TCP; i = i + 1u) {
+        uint next = load_u8_far(pkt, start);
+        uint length = load_u8_far(pkt, start + 1u);
+        switch (header) {
+        case 0u:
+        case 43u:
+        case 60u:
+        case 135u: {
+            start = start + (length + 1u) * 8u;
+        } break;
+        case 51u: {
+            start = start + (length + 2u) * 4u;
+        } break;
+        case 44u: {
+            if ((load_be16_far(pkt, start + 2u) & 0xfff8u) != 0u) {
+                return 0u;
+            }
+            start = start + 8u;
+        } break;
+        default: {
+            return 0u;
+        }
+        }
+        header = next;
+    }
+    if (header != IPPROTO_TCP) {
+        return 0u;
+    }
+    return load_be16_far(pkt, start + 2u);
+}
+
+static uint xdp_filter(pc_packet *pkt)
+{
+    if (pkt_len(pkt) < 38u) {
+        return XDP_DROP;
+    }
+    uint outer = load_be16(pkt, 12u);
+    if (outer == ETH_P_IP) {
+        return port_matches(port_ipv4(pkt, 14u)) ? XDP_PASS : XDP_DROP;
+    }
+    if (outer == ETH_P_IPV6) {
+        return port_matches(port_ipv6(pkt, 14u)) ? XDP_PASS : XDP_DROP;
+    }
+    if (outer == ETH_P_8021Q || outer == ETH_P_8021AD) {
+        uint inner = load_be16(pkt, 16u);
+        if (inner == ETH_P_IP) {
+            return port_matches(port_ipv4(pkt, 18u)) ? XDP_PASS : XDP_DROP;
+        }
+        if (inner == ETH_P_IPV6) {
+            return port_matches(port_ipv6(pkt, 18u)) ? XDP_PASS : XDP_DROP;
+        }
+    }
+    return XDP_DROP;
+}
+
+__kernel void xdp_kernel(
+    __global const uchar *restrict arena,
+    __global const pc_descriptor *restrict descriptors,
+    __global uchar *restrict verdicts,
+    uint base,
+    uint count)
+{
+    uint lane = (uint)get_global_id(0);
+    if (lane >= count) return;
+    uint packet = base + lane;
+    pc_descriptor descriptor = descriptors[packet];
+    pc_packet pkt;
+    pkt.bytes = arena + descriptor.offset;
+    pkt.length = descriptor.length;
+    uint verdict = xdp_filter(&pkt);
+    verdicts[packet] = (uchar)verdict;
+}

@@ -1,0 +1,107 @@
+// OpenCL C 1.2, from vlan_pop.wgsl
+
+typedef struct __attribute__((aligned(8))) { uint offset; uint length; } pc_descriptor;
+
+typedef struct {
+    __global uchar *bytes;
+    uint offset;
+    uint length;
+    uint first;
+    uint last;
+} pc_packet;
+
+__constant uint ETH_P_8021Q = 33024u;
+__constant uint ETH_P_8021AD = 34984u;
+__constant uint XDP_PASS = 2u;
+
+static uint load_be16(const pc_packet *pkt, uint off)
+{
+    __global uchar *at = pkt->bytes + off;
+    uint value = (uint)at[0] << 8 | (uint)at[1];
+    return pkt->length < 2u || off > pkt->length - 2u ? 0u : value;
+}
+
+static uint pkt_len(const pc_packet *pkt)
+{
+    return pkt->length;
+}
+
+static uint load_le32(const pc_packet *pkt, uint off)
+{
+    __global uchar *at = pkt->bytes + off;
+    uint value = (uint)at[0] | (uint)at[1] << 8 | (uint)at[2] << 16 | (uint)at[3] << 24;
+    return pkt->length < 4u || off > pkt->length - 4u ? 0u : value;
+}
+
+static void store_le32(pc_packet *pkt, uint off, uint value)
+{
+    if (pkt->length < 4u || off > pkt->length - 4u) return;
+    __global uchar *at = pkt->bytes + off;
+    at[0] = (uchar)value;
+    at[1] = (uchar)(value >> 8);
+    at[2] = (uchar)(value >> 16);
+    at[3] = (uchar)(value >> 24);
+}
+
+static void pc_clear(__global uchar *at, uint count)
+{
+    for (uint i = 0u; i < count; i++) at[i] = 0;
+}
+
+static bool adjust_head(pc_packet *pkt, int delta)
+{
+    if (delta >= 0) {
+        uint cut = (uint)delta;
+        if (pkt->length < 14u || cut > pkt->length - 14u) return false;
+        pkt->bytes += cut;
+        pkt->offset += cut;
+        pkt->length -= cut;
+        return true;
+    }
+    uint add = 0u - (uint)delta;
+    if (add > pkt->offset - pkt->first || pkt->length + add < 14u) return false;
+    pkt->bytes -= add;
+    pkt->offset -= add;
+    pkt->length += add;
+    pc_clear(pkt->bytes, add);
+    return true;
+}
+
+static uint xdp_filter(pc_packet *pkt)
+{
+    uint tpid = load_be16(pkt, 12u);
+    if (pkt_len(pkt) < 18u || (tpid != ETH_P_8021Q && tpid != ETH_P_8021AD)) {
+        return XDP_PASS;
+    }
+    uint address_0 = load_le32(pkt, 0u);
+    uint address_4 = load_le32(pkt, 4u);
+    uint address_8 = load_le32(pkt, 8u);
+    store_le32(pkt, 4u, address_0);
+    store_le32(pkt, 8u, address_4);
+    store_le32(pkt, 12u, address_8);
+    adjust_head(pkt, 4);
+    return XDP_PASS;
+}
+
+__kernel void xdp_kernel(
+    __global uchar *restrict arena,
+    __global pc_descriptor *restrict descriptors,
+    __global uchar *restrict verdicts,
+    uint base,
+    uint count)
+{
+    uint lane = (uint)get_global_id(0);
+    if (lane >= count) return;
+    uint packet = base + lane;
+    pc_descriptor descriptor = descriptors[packet];
+    pc_packet pkt;
+    pkt.bytes = arena + descriptor.offset;
+    pkt.offset = descriptor.offset;
+    pkt.length = descriptor.length;
+    pkt.first = descriptor.offset - 128u;
+    pkt.last = descriptor.offset + descriptor.length + 128u;
+    uint verdict = xdp_filter(&pkt);
+    descriptors[packet].offset = pkt.offset;
+    descriptors[packet].length = pkt.length;
+    verdicts[packet] = (uchar)verdict;
+}
