@@ -1,9 +1,10 @@
 //! Results as a table for other programs: a line a cell, what was not measured left empty.
 
-use super::results::{Ended, Measured, Outcome, Results};
+use super::measure::LOADS;
+use super::results::{Ended, Load, Measured, Outcome, Results};
 
-/// The names of the columns.
-const COLUMNS: [&str; 29] = [
+/// The names of the columns. Under load they repeat: `load_30_` is 30 % of the measured rate.
+const COLUMNS: [&str; 29 + 4 * LOADS.len()] = [
     "filter",
     "device",
     "batch",
@@ -33,6 +34,26 @@ const COLUMNS: [&str; 29] = [
     "kernel_s",
     "download_s",
     "verdicts_s",
+    "load_10_mpps",
+    "load_10_p50_s",
+    "load_10_p99_s",
+    "load_10_p999_s",
+    "load_30_mpps",
+    "load_30_p50_s",
+    "load_30_p99_s",
+    "load_30_p999_s",
+    "load_50_mpps",
+    "load_50_p50_s",
+    "load_50_p99_s",
+    "load_50_p999_s",
+    "load_70_mpps",
+    "load_70_p50_s",
+    "load_70_p99_s",
+    "load_70_p999_s",
+    "load_90_mpps",
+    "load_90_p50_s",
+    "load_90_p99_s",
+    "load_90_p999_s",
 ];
 
 /// The whole file.
@@ -53,7 +74,7 @@ pub fn csv(results: &Results) -> Result<String, csv::Error> {
         };
         let text = |of: &dyn Fn(&Measured) -> String| measured.map(of).unwrap_or_default();
         let stage = |of: &dyn Fn(&super::results::Stages) -> f64| number(&|it| it.stages.as_ref().map(of));
-        writer.write_record([
+        let mut row = vec![
             cell.filter.clone(),
             cell.device.clone(),
             cell.batch.to_string(),
@@ -83,7 +104,16 @@ pub fn csv(results: &Results) -> Result<String, csv::Error> {
             stage(&|it| it.kernel),
             stage(&|it| it.download),
             stage(&|it| it.verdicts),
-        ])?;
+        ];
+        for offered in LOADS {
+            let load =
+                |of: &dyn Fn(&Load) -> f64| number(&|it| it.loads.iter().find(|load| load.offered == offered).map(of));
+            row.push(load(&|it| it.mpps));
+            row.push(load(&|it| it.latency.p50));
+            row.push(load(&|it| it.latency.p99));
+            row.push(load(&|it| it.latency.p999));
+        }
+        writer.write_record(row)?;
     }
     let bytes = writer.into_inner().map_err(|error| error.into_error())?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -110,13 +140,26 @@ mod tests {
         assert_eq!(reader.headers().unwrap(), COLUMNS.as_slice());
         let rows: Vec<_> = reader.records().map(Result::unwrap).collect();
         assert_eq!(rows.len(), results.cells.len());
+        let mut loads = 0;
         for (row, cell) in rows.iter().zip(&results.cells) {
             assert_eq!((&row[0], &row[1], &row[2]), (&*cell.filter, &*cell.device, &*cell.batch.to_string()));
             match &cell.outcome {
-                Outcome::Measured(it) => assert_eq!(row[9].parse(), Ok(it.mpps.median)),
+                Outcome::Measured(it) => {
+                    assert_eq!(row[9].parse(), Ok(it.mpps.median));
+                    for percent in [10, 30, 50, 70, 90] {
+                        let column = COLUMNS.iter().position(|name| *name == format!("load_{percent}_mpps")).unwrap();
+                        let found: Vec<_> = row.iter().skip(column).take(4).map(|text| text.parse().ok()).collect();
+                        let load = it.loads.iter().find(|load| load.offered == f64::from(percent) / 100.0);
+                        let wanted = load.map(|it| [it.mpps, it.latency.p50, it.latency.p99, it.latency.p999]);
+                        let wanted = wanted.map_or([None; 4], |numbers| numbers.map(Some));
+                        assert_eq!(found, wanted, "{percent} %");
+                    }
+                    loads += it.loads.len();
+                }
                 Outcome::Wrong { detail } => assert_eq!((&row[7], &row[8], &row[9]), ("WRONG", detail.as_str(), "")),
                 Outcome::Failed { reason } => assert_eq!((&row[7], &row[8], &row[9]), ("failed", reason.as_str(), "")),
             }
         }
+        assert!(loads > 0, "no cell of the fixture has latencies under load");
     }
 }

@@ -40,7 +40,7 @@ const LEAST_LATENCIES: u64 = 5;
 const MOST_LATENCIES: u64 = 20_000;
 
 /// The loads that are offered, as shares of the measured rate.
-const LOADS: [f64; 5] = [0.1, 0.3, 0.5, 0.7, 0.9];
+pub const LOADS: [f64; 5] = [0.1, 0.3, 0.5, 0.7, 0.9];
 
 /// A way of filtering: a device, and how batches get there.
 #[derive(Clone)]
@@ -361,9 +361,10 @@ fn compare(
         cell.compared += done.verdicts.len() as u64;
         if let Some(detail) = subject.expected.differs(first, &done) {
             cell.found = Some(Found::Wrong(detail));
-            break;
+            return Ok(());
         }
     }
+    cell.found = subject.expected.maps_differ(session, subject.program)?.map(Found::Wrong);
     Ok(())
 }
 

@@ -1,11 +1,13 @@
 //! What the reference interpreter makes of a benchmark's packets, and whether a device makes the same of them.
 
-use portcullis_core::device::{Device, DeviceError, Done, LoadOptions};
+use portcullis_core::device::{Device, DeviceError, Done, LoadOptions, Session};
+use portcullis_core::map::Row;
 use portcullis_core::packet::{Batch, Verdict};
 use portcullis_core::program::Program;
 use std::sync::Arc;
 
 use super::traffic::Pool;
+use crate::selftest::state;
 
 /// Batches that the interpreter gets.
 const BATCH: usize = 1024;
@@ -17,20 +19,37 @@ pub struct Expected {
     targets: Vec<u32>,
     /// The packets as the filter leaves them, where it changes any.
     packets: Option<Vec<Vec<u8>>>,
+    /// The entries of its maps after all packets, where they do not depend on the packets' order.
+    maps: Option<Vec<Vec<Row>>>,
 }
 
 impl Expected {
-    /// Of a filter whose maps, if it has any, are as they are at first.
+    /// Of a filter whose maps, if it has any, are as they are at first. A device may take a batch's packets in any order: maps
+    /// count where the interpreter leaves the same in them with the packets from the last one to the first.
     ///
     /// # Errors
     /// The interpreter's.
     pub fn of(program: &Arc<Program>, pool: &Pool, reference: &dyn Device) -> Result<Expected, DeviceError> {
+        let (mut expected, maps) = Expected::with_maps(program, pool, reference)?;
+        if !program.maps().is_empty() {
+            let (_, reversed) = Expected::with_maps(program, &pool.reversed(), reference)?;
+            expected.maps = (maps == reversed).then_some(maps);
+        }
+        Ok(expected)
+    }
+
+    fn with_maps(
+        program: &Arc<Program>,
+        pool: &Pool,
+        reference: &dyn Device,
+    ) -> Result<(Expected, Vec<Vec<Row>>), DeviceError> {
         let facts = program.facts();
         let mut session = reference.load(program, &LoadOptions::default())?;
         let mut expected = Expected {
             actions: Vec::with_capacity(pool.len()),
             targets: Vec::with_capacity(pool.len()),
             packets: (facts.changes_length || facts.writes.reach() > 0).then(Vec::new),
+            maps: None,
         };
         let ring = super::traffic::Ring::lay_out(pool, program, BATCH.min(pool.len()), 1 << 32);
         let ring = ring.map_err(DeviceError::Refused)?;
@@ -48,7 +67,28 @@ impl Expected {
                 }
             }
         }
-        Ok(expected)
+        let maps = state::of(&mut *session, program)?;
+        Ok((expected, maps))
+    }
+
+    /// What differs first in the maps of a session that has filtered all packets once: `None` where nothing does, or where
+    /// their order decides.
+    ///
+    /// # Errors
+    /// The session's.
+    pub fn maps_differ(&self, session: &mut dyn Session, program: &Program) -> Result<Option<String>, DeviceError> {
+        let Some(maps) = &self.maps else { return Ok(None) };
+        let found = state::of(session, program)?;
+        let mut both = program.maps().iter().zip(maps.iter().zip(&found));
+        Ok(both.find(|(_, (want, got))| want != got).map(|(map, (want, got))| {
+            let at = (0..).find(|&at| want.get(at) != got.get(at)).unwrap_or_default();
+            let show = |rows: &[Row]| match rows.get(at) {
+                Some(Row { key, value }) => format!("{key:x?}: {value:x?}"),
+                None => "none".into(),
+            };
+            let (name, entries, wanted) = (&map.name, got.len(), want.len());
+            format!("map `{name}`, {entries} entries for {wanted}, entry {at}: {} for {}", show(got), show(want))
+        }))
     }
 
     /// What differs first in a batch whose first packet has this number: `None` where nothing does.

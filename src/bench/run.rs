@@ -346,8 +346,8 @@ fn empty(order: &Order, began: String) -> Results {
             1 << 16
         ),
         "Before and after it is timed, each cell's verdicts, and packets where the filter writes any, are compared with those of the reference \
-         interpreter, all of them; where the filter has maps, before it is timed, from empty maps. What a filter has written is made what it was \
-         before each repetition, which is not timed."
+         interpreter, all of them; where the filter has maps, from empty maps and each packet once, and then the maps' entries as well, if the \
+         packets' order does not decide what they are. What a filter has written is made what it was before each repetition, which is not timed."
             .into(),
         "Latencies are of single batches. Under load a batch's begins when it is due, so that one that waits for others is late.".into(),
         "Stages and bytes are of a session of their own, since looking at the clock takes time.".into(),

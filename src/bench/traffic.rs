@@ -82,6 +82,15 @@ impl Pool {
         pool
     }
 
+    /// The same packets, the last one first.
+    pub fn reversed(&self) -> Pool {
+        Pool {
+            packets: self.packets,
+            bytes: self.bytes.iter().rev().cloned().collect(),
+            metadata: self.metadata.iter().rev().copied().collect(),
+        }
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.bytes.len()

@@ -22,6 +22,8 @@ enum Bend {
     Verdict(usize),
     /// The last byte of a packet is another.
     Byte,
+    /// Its maps have nothing in them.
+    Maps,
     /// It is lost at batch N.
     Lost(usize),
 }
@@ -74,6 +76,11 @@ impl Session for BentSession {
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
         self.session.set_map_words(map, at, words)
+    }
+
+    fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
+        let words = self.session.map_words(map)?;
+        Ok(if self.bend == Bend::Maps { vec![0; words.len()] } else { words })
     }
 
     fn in_flight(&self) -> usize {
@@ -163,6 +170,15 @@ fn filters_with_maps_begin_with_empty_ones() {
     // Its verdicts depend on what it has seen.
     let all = found("conntrack_fw", &mut lanes[..1], &settings());
     assert!(matches!(all[0], Found::Figures(_)), "{:?}", all[0]);
+}
+
+#[test]
+fn a_device_whose_maps_are_wrong_has_no_speed() {
+    let mut lanes = [lane("cpu", Bend::Nothing), lane("cpu", Bend::Maps)];
+    let all = found("flow_stats", &mut lanes, &settings());
+    assert!(matches!(all[0], Found::Figures(_)), "{:?}", all[0]);
+    let Found::Wrong(detail) = &all[1] else { panic!("{:?}", all[1]) };
+    assert!(detail.starts_with("map `flows`, 0 entries for "), "{detail}");
 }
 
 #[test]
