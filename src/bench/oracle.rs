@@ -139,3 +139,33 @@ impl Expected {
 fn target(verdict: Verdict) -> u32 {
     verdict.to_return() >> 8
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::traffic::Packets;
+    use portcullis_core::lang::{Source, wgsl};
+    use portcullis_core::program::ProgramOptions;
+
+    #[test]
+    fn maps_count_where_the_order_of_packets_does_not_decide_them() {
+        let interp = crate::devices::open("interp").unwrap();
+        for (statement, counts) in
+            [("seen_add(0u, 0u, load_be32(pkt, 26u));", true), ("seen_write(0u, 0u, load_be32(pkt, 26u));", false)]
+        {
+            let text = format!(
+                "//! map seen: array value=1 entries=1\nfn xdp_filter(pkt: u32) -> u32 {{ {statement} return XDP_PASS; }}"
+            );
+            let program = wgsl::compile(&Source::new("seen.wgsl", text), &ProgramOptions::default());
+            let program = Arc::new(program.unwrap_or_else(|error| panic!("{}", error.render())));
+            let pool = Pool::new(Packets::Bytes(64), 100);
+            let expected = Expected::of(&program, &pool, &*interp).unwrap();
+            assert_eq!(expected.maps.is_some(), counts, "{statement}");
+
+            // Of one that has filtered nothing.
+            let mut session = interp.load(&program, &LoadOptions::default()).unwrap();
+            let differs = expected.maps_differ(&mut *session, &program).unwrap();
+            assert_eq!(differs.is_some(), counts, "{statement}: {differs:?}");
+        }
+    }
+}
