@@ -345,7 +345,11 @@ impl Writer<'_> {
         let mut lines =
             vec![format!("pc_descriptor {descriptor} = {descriptors}[{packet}];"), format!("{PACKET} {pkt};")];
         if self.uses_bytes {
-            let bytes = format!("{arena} + {descriptor}.offset");
+            // A packet without bytes may be said to lie anywhere, and is read all the same where nothing branches.
+            let bytes = match self.options.loads {
+                Loads::SideBySide => format!("{arena} + ({descriptor}.length == 0u ? 0u : {descriptor}.offset)"),
+                _ => format!("{arena} + {descriptor}.offset"),
+            };
             // So that stores beside each other become one.
             let aligned = (writes && self.aligned()).then(|| self.dialect.assume_aligned(&bytes, 4)).flatten();
             lines.push(format!("{pkt}.bytes = {};", aligned.unwrap_or(bytes)));

@@ -87,9 +87,14 @@ impl Loaded {
 /// The program in OpenCL C.
 fn source(program: &Program, device: &OpenClDevice) -> Result<Source, DeviceError> {
     let info = portcullis_core::device::Device::info(device);
-    // A processor's compiler makes one load of bytes. Elsewhere each byte would be a load.
     let processor = info.kind == DeviceKind::Cpu && device.shares_memory();
-    let loads = if processor { Loads::Bytes } else { Loads::Words };
+    let loads = match processor {
+        // Compilers make vectors of work items where words are fetched for each and nothing branches.
+        true if has_vectors() => Loads::SideBySide,
+        // A processor's compiler makes one load of bytes. Elsewhere each byte would be a load.
+        true => Loads::Bytes,
+        false => Loads::Words,
+    };
     portcullis_c_writer::write(program, &Options { loads, ..Options::new(Language::OpenCl) }).map_err(|error| {
         let (device, reason) = (info.id.clone(), error.to_string());
         match error {
@@ -97,6 +102,15 @@ fn source(program: &Program, device: &OpenClDevice) -> Result<Source, DeviceErro
             WriteError::Failed(_) => DeviceError::Failed { device, reason },
         }
     })
+}
+
+/// Whether the processor fetches words from several places with one instruction.
+fn has_vectors() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let has = std::arch::is_x86_feature_detected!("avx2");
+    #[cfg(not(target_arch = "x86_64"))]
+    let has = false;
+    has
 }
 
 /// The kernel, from the cache where an earlier run has put it there.

@@ -69,7 +69,7 @@ __kernel void xdp_kernel(
     uint packet = base + lane;
     pc_descriptor descriptor = descriptors[packet];
     pc_packet pkt;
-    pkt.bytes = arena + descriptor.offset;
+    pkt.bytes = arena + (descriptor.length == 0u ? 0u : descriptor.offset);
     pkt.length = descriptor.length;
     uint verdict = xdp_filter(&pkt);
     verdicts[packet] = (uchar)verdict;
