@@ -10,6 +10,7 @@
 //! - [`operators`], [`floating_point`]: filters that compute with everything there is to compute with;
 //! - [`c_programs`], [`cl_programs`]: random filters in OpenCL C, which mean the same in plain C, or in OpenCL C alone;
 //! - [`lanes`]: the form in which the CPU takes several packets at a time, executed apart from its code;
+//! - [`aarch64`]: the CPU's code for another processor, under an emulator; [`in_turn`]: a session for such devices;
 //! - [`witness`]: other compilers of the same texts;
 //! - [`host`]: the C writer's source, compiled for this machine, as a device;
 //! - [`oclgrind`]: the same, run by Oclgrind, which sees races and accesses out of bounds;
@@ -17,6 +18,7 @@
 //! - [`interleavings`]: the operations of a few packets on maps, in every order;
 //! - [`texts`]: filters out of texts; [`harness`]: one filter on one device, packet by packet; [`with_maps`]: from batch to batch; [`shrink`] makes what fails small.
 
+pub mod aarch64;
 pub mod c_programs;
 pub mod cl_programs;
 pub mod corpora;
@@ -25,6 +27,7 @@ pub mod floating_point;
 pub mod generator;
 pub mod harness;
 pub mod host;
+pub mod in_turn;
 pub mod interleavings;
 pub mod lanes;
 pub mod launches;

@@ -18,7 +18,7 @@ Tasks:
            On Debian it installs what the tests need, after naming it, when it may, and fetches NVIDIA's
            compilers with pip into target/wheels.
            --require  fail where one of these is missing: a device (cpu, cuda, wgpu, opencl), a tool (nvrtc,
-                      oclgrind, emulated-cuda) or a way of live traffic (af-xdp, nfqueue, dpdk). Others that
+                      oclgrind, qemu-aarch64, emulated-cuda) or a way of live traffic (af-xdp, nfqueue, dpdk). Others that
                       are missing are listed with the reason
            --intel    fetch Intel's OpenCL for processors, too, and test on it beside the other devices
   gpu-bundle [DIR]

@@ -14,7 +14,7 @@ struct Need {
 }
 
 /// In software, so that they run on any machine.
-const NEEDS: [Need; 9] = [
+const NEEDS: [Need; 10] = [
     Need {
         what: "Vulkan driver",
         without: "the wgpu device is missing",
@@ -64,6 +64,12 @@ const NEEDS: [Need; 9] = [
         without: "kernels are not looked at for races and accesses out of bounds",
         packages: &["oclgrind"],
         is_there: || quiet("oclgrind-kernel", &["--version"]),
+    },
+    Need {
+        what: "QEMU for programs of aarch64",
+        without: "the CPU's code for Arm's processors is not run",
+        packages: &["qemu-user"],
+        is_there: || quiet("qemu-aarch64", &["--version"]),
     },
     Need {
         what: "pip for Python 3",

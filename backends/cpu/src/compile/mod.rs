@@ -75,7 +75,7 @@ impl Style {
     }
 
     /// Whether it has several packets at a time.
-    pub(crate) fn is_vector(self) -> bool {
+    pub fn is_vector(self) -> bool {
         matches!(self, Style::Guessing | Style::SideBySide)
     }
 }

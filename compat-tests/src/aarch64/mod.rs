@@ -1,0 +1,209 @@
+//! The CPU's code for Arm's 64-bit processors as a device: made here, and run by QEMU's emulator of user programs.
+//!
+//! What runs there is no program of that processor's but an image of [`image`]'s making: a loop that reads a batch from
+//! its standard input, calls the filter's functions and writes the batch back. So nothing has to be built for it.
+
+mod image;
+
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+
+use portcullis_core::device::{
+    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, READS_IN_PLACE, Session,
+};
+use portcullis_core::packet::{Descriptor, Metadata, READABLE_PAST_END, ROOM};
+use portcullis_core::program::Program;
+use portcullis_cpu::cross::{MachineCode, Pointers, machine_code};
+use portcullis_cpu::vector::interp::{Outcome, Packet};
+use portcullis_cpu::{Processor, Style};
+
+use crate::in_turn::{Execute, InTurn};
+use image::{DATA, Image, MEMORY};
+
+const ID: &str = "aarch64";
+
+/// The emulator.
+const COMMAND: &str = "qemu-aarch64";
+
+/// The device.
+#[derive(Debug)]
+pub struct Aarch64 {
+    info: DeviceInfo,
+    style: Style,
+}
+
+impl Aarch64 {
+    /// With code of one style; `None` where the emulator is not installed.
+    pub fn find(style: Style) -> Option<Aarch64> {
+        let output = Command::new(COMMAND).arg("--version").stdin(Stdio::null()).output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let version = text.lines().next().filter(|_| output.status.success())?.to_owned();
+        let info = DeviceInfo {
+            id: format!("{ID} ({})", style.name()),
+            name: version.clone(),
+            kind: DeviceKind::Cpu,
+            driver: version,
+            dispatch: Dispatch::COMMON,
+            limits: vec![("threads", "1".into()), (READS_IN_PLACE, "yes".into())],
+        };
+        Some(Aarch64 { info, style })
+    }
+}
+
+impl Device for Aarch64 {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
+        let code = machine_code(program, self.style, Processor::Aarch64)?;
+        let failed =
+            |error: io::Error| DeviceError::Failed { device: ID.into(), reason: format!("{COMMAND}: {error}") };
+        let emulated = Emulated::new(code, program).map_err(failed)?;
+        Ok(Box::new(InTurn::new(ID, program, options, emulated)))
+    }
+}
+
+/// A filter in a process of its own.
+struct Emulated {
+    process: Child,
+    input: ChildStdin,
+    output: ChildStdout,
+    image: Image,
+    /// Packets' ends may move.
+    moves: bool,
+}
+
+impl Emulated {
+    fn new(code: MachineCode, program: &Program) -> io::Result<Emulated> {
+        let image = Image::of(&code);
+        // Gone when it has been read. What is not executable the emulator leaves without a word.
+        let owner = std::fs::Permissions::from_mode(0o700);
+        let file =
+            tempfile::Builder::new().prefix("portcullis-aarch64-").permissions(owner).tempfile()?.into_temp_path();
+        std::fs::write(&file, &image.bytes)?;
+        let mut process = Command::new(COMMAND).arg(&file).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let (Some(mut input), Some(mut output)) = (process.stdin.take(), process.stdout.take()) else {
+            unreachable!("both are pipes")
+        };
+        // Nothing to do: an answer says that the file has been read.
+        let nothing = image.call(0, [0; 2], 0);
+        input.write_all(&nothing)?;
+        output.read_exact(&mut vec![0; nothing.len()])?;
+        Ok(Emulated { process, input, output, image, moves: program.facts().changes_length })
+    }
+}
+
+impl Drop for Emulated {
+    fn drop(&mut self) {
+        // It may be in a filter that never ends.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// What is built up for the process, and where it will find it.
+struct Memory {
+    bytes: Vec<u8>,
+}
+
+impl Memory {
+    /// Where the next bytes come to lie, which begin with a line of the cache.
+    fn place(&mut self) -> u64 {
+        self.bytes.resize(self.bytes.len().next_multiple_of(64), 0);
+        DATA + self.bytes.len() as u64
+    }
+
+    fn put(&mut self, bytes: impl IntoIterator<Item = u8>) -> u64 {
+        let place = self.place();
+        self.bytes.extend(bytes);
+        place
+    }
+}
+
+/// A byte of the arena that is no packet's.
+const BESIDE: u8 = 0xa5;
+
+impl Execute for Emulated {
+    fn execute(&mut self, packets: &[Packet<'_>], maps: &mut [Vec<u32>]) -> Result<Vec<Outcome>, String> {
+        let mut memory = Memory { bytes: self.image.call(0, [0; 2], packets.len()) };
+        let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+        let room = if self.moves { ROOM as usize } else { 0 };
+        let (mut arena, mut descriptors) = (Vec::new(), Vec::new());
+        for (packet, _) in packets {
+            arena.resize(arena.len() + room, BESIDE);
+            descriptors.push(Descriptor { offset: arena.len() as u32, length: packet.len() as u32 });
+            arena.extend_from_slice(packet);
+            arena.resize(arena.len().next_multiple_of(4) + room, BESIDE);
+        }
+        arena.resize(arena.len() + READABLE_PAST_END, BESIDE);
+        let column = |descriptors: &[Descriptor]| -> Vec<u8> {
+            descriptors.iter().flat_map(|d| [d.offset, d.length]).flat_map(u32::to_le_bytes).collect()
+        };
+
+        let map_places: Vec<u64> = maps.iter().map(|map| memory.put(words(map))).collect();
+        let pointers = Pointers {
+            maps: memory.put(map_places.iter().flat_map(|place| place.to_le_bytes())),
+            descriptors: memory.put(column(&descriptors)),
+            metadata: memory.put(packets.iter().flat_map(|(_, metadata): &(_, &Metadata)| metadata.to_bytes())),
+            verdicts: memory.put(vec![0xee; packets.len()]),
+            targets: memory.put(vec![0; 4 * packets.len()]),
+            resized: memory.put(column(&descriptors)),
+            arena: memory.put(arena.iter().copied()),
+            tables: 0,
+        };
+        let contexts = self.image.tables.map(|tables| memory.put(Pointers { tables, ..pointers }.to_bytes()));
+        let end = memory.bytes.len();
+        if end > MEMORY {
+            return Err(format!("{end} bytes are more than the process has: {MEMORY}"));
+        }
+        let call = self.image.call(end as u64, contexts, packets.len());
+        memory.bytes[..call.len()].copy_from_slice(&call);
+
+        let sent = self.input.write_all(&memory.bytes).and_then(|()| self.input.flush());
+        let answered = sent.and_then(|()| self.output.read_exact(&mut memory.bytes));
+        if let Err(error) = answered {
+            let _ = self.process.kill();
+            return Err(format!("{COMMAND}: {error}; {:?}", self.process.wait()));
+        }
+        let at = |place: u64, bytes: usize| &memory.bytes[(place - DATA) as usize..][..bytes];
+        let word = |place: u64, index: usize| {
+            let bytes = at(place + 4 * index as u64, 4);
+            u32::from_le_bytes(bytes.try_into().unwrap_or_else(|_| unreachable!("four of them")))
+        };
+        for (map, place) in maps.iter_mut().zip(map_places) {
+            map.iter_mut().enumerate().for_each(|(index, to)| *to = word(place, index));
+        }
+        let after = at(pointers.arena, arena.len());
+        if !self.moves {
+            stays_inside(&descriptors, after)?;
+        }
+        let outcome = |(index, old): (usize, &Descriptor)| {
+            let (start, length) = match self.moves {
+                true => (word(pointers.resized, 2 * index), word(pointers.resized, 2 * index + 1)),
+                false => (old.offset, old.length),
+            };
+            let packet = after.get(start as usize..).and_then(|bytes| bytes.get(..length as usize));
+            Ok(Outcome {
+                verdict: u32::from(at(pointers.verdicts, packets.len())[index]) | word(pointers.targets, index) << 8,
+                packet: packet.ok_or_else(|| format!("packet {index} has left the arena"))?.to_vec(),
+                start: start.wrapping_sub(old.offset).cast_signed(),
+            })
+        };
+        descriptors.iter().enumerate().map(outcome).collect()
+    }
+}
+
+/// That what lies between packets is what it was.
+fn stays_inside(descriptors: &[Descriptor], arena: &[u8]) -> Result<(), String> {
+    let mut end = 0;
+    for d in descriptors.iter().copied().chain([Descriptor { offset: arena.len() as u32, length: 0 }]) {
+        if let Some(at) = arena[end..d.offset as usize].iter().position(|&byte| byte != BESIDE) {
+            return Err(format!("a byte beside the packets was written: {} of the arena", end + at));
+        }
+        end = (d.offset + d.length) as usize;
+    }
+    Ok(())
+}

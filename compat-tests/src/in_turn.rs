@@ -1,0 +1,128 @@
+//! A session whose batches run when they are submitted, one after the other: for devices that are slow anyway, and want to
+//! say no more than how packets are filtered.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use portcullis_core::device::{
+    DeviceError, Done, Imported, LoadOptions, Session, StageTimes, SubmitError, check_map, check_map_words,
+    check_submission,
+};
+use portcullis_core::map::layout::Layout;
+use portcullis_core::map::upkeep::Upkeep;
+use portcullis_core::packet::{Batch, Descriptor, Metadata, Span, Verdicts};
+use portcullis_core::program::Program;
+use portcullis_cpu::vector::interp::{Outcome, Packet};
+
+/// What filters packets.
+pub trait Execute: Send {
+    /// Filters packets in their order; `maps` are the words of the filter's maps.
+    ///
+    /// # Errors
+    /// What went wrong, in words.
+    fn execute(&mut self, packets: &[Packet<'_>], maps: &mut [Vec<u32>]) -> Result<Vec<Outcome>, String>;
+}
+
+/// The session.
+#[derive(Debug)]
+pub struct InTurn<E> {
+    device: &'static str,
+    program: Arc<Program>,
+    executor: E,
+    /// The words of the filter's maps.
+    maps: Vec<Vec<u32>>,
+    upkeep: Option<Upkeep>,
+    done: VecDeque<Done>,
+    depth: usize,
+}
+
+impl<E: Execute> InTurn<E> {
+    /// With nothing in its maps.
+    pub fn new(device: &'static str, program: &Arc<Program>, options: &LoadOptions, executor: E) -> InTurn<E> {
+        InTurn {
+            device,
+            executor,
+            maps: program.maps().iter().map(|map| vec![0; Layout::of(map).words()]).collect(),
+            upkeep: Upkeep::new(program),
+            program: program.clone(),
+            done: VecDeque::new(),
+            depth: options.depth.max(1),
+        }
+    }
+
+    fn run_batch(&mut self, mut batch: Batch) -> Result<Done, SubmitError> {
+        if let Some(upkeep) = &mut self.upkeep {
+            let Ok(()) = upkeep.look(batch.len(), &mut self.maps);
+        }
+        let metadata: Vec<Metadata> = (0..batch.len()).map(|index| batch.metadata_of(index)).collect();
+        let packets: Vec<_> = batch.packets().zip(&metadata).collect();
+        let outcomes = match self.executor.execute(&packets, &mut self.maps) {
+            Ok(outcomes) => outcomes,
+            Err(reason) => {
+                let error = DeviceError::Failed { device: self.device.into(), reason };
+                return Err(SubmitError { batch: Box::new(batch), error });
+            }
+        };
+        let moved = |(old, new): (&Descriptor, &Outcome)| Descriptor {
+            offset: old.offset.wrapping_add_signed(new.start),
+            length: new.packet.len() as u32,
+        };
+        let descriptors = batch.descriptors().iter().zip(&outcomes).map(moved).collect();
+        if let Err(error) = batch.resize(descriptors) {
+            let error = DeviceError::Broken { device: self.device.into(), error };
+            return Err(SubmitError { batch: Box::new(batch), error });
+        }
+        for (index, outcome) in outcomes.iter().enumerate() {
+            // Only what was written to may be.
+            if self.program.facts().rewrites() {
+                batch.packet_mut(index).copy_from_slice(&outcome.packet);
+            }
+        }
+        let values: Vec<u32> = outcomes.iter().map(|outcome| outcome.verdict).collect();
+        let verdicts = Verdicts::from_returns(&values, self.program.facts().redirects);
+        Ok(Done { batch, verdicts, times: StageTimes::default() })
+    }
+}
+
+impl<E: Execute> Session for InTurn<E> {
+    fn import(&mut self, _: &Arc<Span>) -> Result<Imported, DeviceError> {
+        Ok(Imported::InPlace)
+    }
+
+    fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
+        if let Err(error) = check_submission(&self.program, &batch, self.done.len(), self.depth) {
+            return Err(SubmitError { batch: Box::new(batch), error });
+        }
+        let done = self.run_batch(batch)?;
+        self.done.push_back(done);
+        Ok(())
+    }
+
+    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+        Ok(self.done.pop_front())
+    }
+
+    fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
+        check_map(&self.program, map)?;
+        Ok(self.maps[map].clone())
+    }
+
+    fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+        check_map_words(&self.program, map, at, words)?;
+        Ok(self.maps[map][at..at + words].to_vec())
+    }
+
+    fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
+        check_map_words(&self.program, map, at, words.len())?;
+        self.maps[map][at..at + words.len()].copy_from_slice(words);
+        Ok(())
+    }
+
+    fn in_flight(&self) -> usize {
+        self.done.len()
+    }
+
+    fn depth(&self) -> usize {
+        self.depth
+    }
+}
