@@ -4,6 +4,7 @@
 
 use naga::{BinaryOperator, MathFunction, Scalar, ScalarKind, TypeInner, UnaryOperator};
 
+use crate::Loads;
 use crate::text::Text;
 use crate::types::{COMPONENTS, is_signed, unsigned};
 use crate::{Result, WriteError, Writer, dialect::short};
@@ -67,6 +68,17 @@ impl Writer<'_> {
         })
     }
 
+    /// What is between truth values, all of which have to be true, or any. Neither side does anything or fails, so where packets go side by
+    /// side both are looked at: of a branch between two comparisons of one value LLVM makes a `switch`, and then no vectors.
+    pub(crate) fn logical(&self, all: bool) -> &'static str {
+        match (self.options.loads == Loads::SideBySide, all) {
+            (true, true) => "&",
+            (true, false) => "|",
+            (false, true) => "&&",
+            (false, false) => "||",
+        }
+    }
+
     /// `left op right`, both of the type but for a shift's count. `divisor`: the right side, where it is a constant
     /// by which anything can be divided.
     pub(crate) fn binary(
@@ -91,8 +103,8 @@ impl Writer<'_> {
             B::LessEqual => "<=",
             B::Greater => ">",
             B::GreaterEqual => ">=",
-            B::LogicalAnd => "&&",
-            B::LogicalOr => "||",
+            B::LogicalAnd => self.logical(true),
+            B::LogicalOr => self.logical(false),
             B::ExclusiveOr if scalar.kind == ScalarKind::Bool => "!=",
             // Of truth values too: `||` would be a branch. C has them as 0 and 1.
             B::And => "&",

@@ -194,8 +194,8 @@ impl<'a> Body<'_, 'a> {
             }
             Expression::Relational { fun, argument } => {
                 let operator = match fun {
-                    RelationalFunction::All => "&&",
-                    RelationalFunction::Any => "||",
+                    RelationalFunction::All => self.w.logical(true),
+                    RelationalFunction::Any => self.w.logical(false),
                     RelationalFunction::IsNan | RelationalFunction::IsInf => {
                         let value = self.value(argument, component)?;
                         return Ok(self.w.float_class(fun == RelationalFunction::IsNan, value));

@@ -514,7 +514,7 @@ impl<'w, 'a> Body<'w, 'a> {
         let value = self.expression(found.value)?;
         self.waiting.truncate(waiting);
         self.forget(&[condition]);
-        let text = Text::binary(if found.and { "&&" } else { "||" }, left, value);
+        let text = Text::binary(self.w.logical(found.and), left, value);
         self.conditions.insert(found.local, Condition { text, depth: depth + found.depth + 1, loaded: false });
         Ok(true)
     }

@@ -48,13 +48,13 @@ static uint xdp_filter(pc_packet *pkt)
     uint version_ihl = load_u8(pkt, 14u);
     uint protocol = load_u8(pkt, 23u);
     uint network = load_be16(pkt, 26u);
-    bool private_source = network == 2560u || network == 44048u || network == 49320u;
+    bool private_source = (network == 2560u) | (network == 44048u) | (network == 49320u);
     uint at = 14u + (version_ihl & 0xfu) * 4u + 2u;
     bool first_fragment = (load_be16(pkt, 20u) & 0x1fffu) == 0u;
-    bool t1 = !private_source || !first_fragment || at + 2u > length;
+    bool t1 = !private_source | !first_fragment | (at + 2u > length);
     uint port = load_be16(pkt, at);
-    uint t2 = port < 1024u && port != 80u && port != 443u ? XDP_DROP : XDP_PASS;
-    return length < 64u || length > 1500u ? XDP_DROP : (load_be16(pkt, 12u) != ETH_P_IP || version_ihl - 69u > 10u ? XDP_PASS : (protocol == IPPROTO_ICMP ? XDP_DROP : ((protocol != IPPROTO_TCP && protocol != IPPROTO_UDP) | t1 ? XDP_PASS : t2)));
+    uint t2 = (port < 1024u) & (port != 80u) & (port != 443u) ? XDP_DROP : XDP_PASS;
+    return (length < 64u) | (length > 1500u) ? XDP_DROP : ((load_be16(pkt, 12u) != ETH_P_IP) | (version_ihl - 69u > 10u) ? XDP_PASS : (protocol == IPPROTO_ICMP ? XDP_DROP : (((protocol != IPPROTO_TCP) & (protocol != IPPROTO_UDP)) | t1 ? XDP_PASS : t2)));
 }
 
 __kernel void xdp_kernel(

@@ -83,8 +83,8 @@ static uint xdp_filter(pc_packet *pkt)
     uint hash = 0u;
     uint version_ihl = load_u8(pkt, 14u);
     uint protocol = load_u8(pkt, 23u);
-    bool t1 = protocol != IPPROTO_TCP && protocol != IPPROTO_UDP;
-    bool t2 = pkt_len(pkt) < 34u || load_be16(pkt, 12u) != ETH_P_IP;
+    bool t1 = (protocol != IPPROTO_TCP) & (protocol != IPPROTO_UDP);
+    bool t2 = (pkt_len(pkt) < 34u) | (load_be16(pkt, 12u) != ETH_P_IP);
     if ((load_be16(pkt, 20u) & 0x1fffu) == 0u) {
         uint ports = 14u + (version_ihl & 0xfu) * 4u;
         source_port = load_be16(pkt, ports);

@@ -45,12 +45,12 @@ static uint xdp_filter(pc_packet *pkt)
 {
     uint version_ihl = load_u8(pkt, 14u);
     uint protocol = load_u8(pkt, 23u);
-    bool t1 = protocol != IPPROTO_TCP && protocol != IPPROTO_UDP;
+    bool t1 = (protocol != IPPROTO_TCP) & (protocol != IPPROTO_UDP);
     uint port = load_be16(pkt, 14u + (version_ihl & 0xfu) * 4u + 2u);
-    uint t2 = port == 80u || port == 443u || port >= 1024u ? XDP_PASS : XDP_DROP;
+    uint t2 = (port == 80u) | (port == 443u) | (port >= 1024u) ? XDP_PASS : XDP_DROP;
     bool t3 = ((load_be16(pkt, 20u) & 0x1fffu) != 0u) | t1;
     bool t4 = (version_ihl - 69u > 10u) | t3;
-    return (pkt_len(pkt) < 34u || load_be16(pkt, 12u) != ETH_P_IP) | t4 ? XDP_DROP : t2;
+    return (pkt_len(pkt) < 34u) | (load_be16(pkt, 12u) != ETH_P_IP) | t4 ? XDP_DROP : t2;
 }
 
 __kernel void xdp_kernel(

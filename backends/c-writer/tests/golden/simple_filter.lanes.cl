@@ -59,9 +59,9 @@ static uint xdp_filter(pc_packet *pkt)
 {
     uint protocol = load_u8(pkt, 23u);
     bool t1 = load_be32(pkt, 26u) == blocked;
-    bool t2 = (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP) | t1;
+    bool t2 = ((protocol != IPPROTO_TCP) & (protocol != IPPROTO_UDP)) | t1;
     bool t3 = (load_u8(pkt, 14u) - 69u > 10u) | t2;
-    return (pkt_len(pkt) < 34u || load_be16(pkt, 12u) != ETH_P_IP) | t3 ? XDP_DROP : XDP_PASS;
+    return (pkt_len(pkt) < 34u) | (load_be16(pkt, 12u) != ETH_P_IP) | t3 ? XDP_DROP : XDP_PASS;
 }
 
 __kernel void xdp_kernel(
