@@ -1,5 +1,5 @@
 //! The CPU's generated code against the same filters in hand-written safe Rust, one thread; code that
-//! has four packets at a time among it, against that which has one; two threads against one; and how
+//! has several packets at a time among it, against that which has one; two threads against one; and how
 //! long a filter takes to compile. `cargo bench --bench stock`.
 //!
 //! Both sides of a row run in turn over the same packets in the same memory, of 64 bytes each: 16,384
@@ -134,7 +134,7 @@ fn settle(session: &mut dyn Session, batch: &mut Option<Batch>, count: usize) {
     (0..(1_usize << 18).div_ceil(count)).for_each(|_| round(session, batch));
 }
 
-/// Every stock filter, with code that has four packets at a time to choose from and without.
+/// Every stock filter, with code that has several packets at a time to choose from and without.
 fn against_one_by_one(cpu: &Cpu, count: usize, rounds: usize) {
     let mut table = Table::new("one thread", "ours", "one by one");
     let other = Cpu::one_by_one();

@@ -5,6 +5,7 @@ use cranelift_codegen::control::ControlPlane;
 use portcullis_core::device::DeviceError;
 use portcullis_core::program::Program;
 
+use crate::compile::Body;
 use crate::memory::context_offset;
 use crate::{Processor, Style, Styles, failed, lowered, with_stack};
 
@@ -86,13 +87,18 @@ pub fn machine_code(program: &Program, style: Style, processor: Processor) -> Re
         let isa = processor.isa().map_err(failed)?;
         let mut functions = Vec::new();
         for (_, lowered) in lowered(program, Styles::Only(style), &*isa)?.0 {
-            let mut context = Context::for_function(lowered.function);
-            let compiled = context.compile(&*isa, &mut ControlPlane::default());
-            let compiled = compiled.map_err(|error| failed(format!("{:?}", error.inner)))?;
-            if let Some(relocation) = compiled.buffer.relocs().first() {
-                return Err(failed(format!("the code needs something outside: {relocation:?}")));
-            }
-            let code = compiled.code_buffer().to_vec();
+            let code = match lowered.body {
+                Body::Machine { code, .. } => code,
+                Body::Clif(function) => {
+                    let mut context = Context::for_function(*function);
+                    let compiled = context.compile(&*isa, &mut ControlPlane::default());
+                    let compiled = compiled.map_err(|error| failed(format!("{:?}", error.inner)))?;
+                    if let Some(relocation) = compiled.buffer.relocs().first() {
+                        return Err(failed(format!("the code needs something outside: {relocation:?}")));
+                    }
+                    compiled.code_buffer().to_vec()
+                }
+            };
             functions.push(Function { code, tables: lowered.tables, group: lowered.group });
         }
         let mut functions = functions.into_iter();

@@ -4,7 +4,7 @@
 //! The code of a batch is one loop with everything inlined. Packet accesses that the filter has
 //! already made sure of go unchecked; all others are checked, so that no filter and no packet can
 //! make it touch memory that is not the packet's. There are several pieces of code for a filter: one with
-//! few branches and one with all of them, and one or two that have four packets at a time, side by side; which is
+//! few branches and one with all of them, and one or two that have several packets at a time, side by side; which is
 //! the fastest depends on the traffic, and is measured while the traffic is filtered. `docs/performance.md` has the
 //! figures behind it.
 
@@ -270,10 +270,10 @@ pub fn clif(program: &Program) -> Result<String, DeviceError> {
             all.extend(side_by_side(program, None, &*isa));
         }
         for (style, lowered) in all {
-            text += &format!("; {}\n{}", style.name(), lowered.function.display());
+            text += &format!("; {}\n{}", style.name(), lowered.body);
         }
         if let Some(Ahead { lowered, .. }) = ahead(program, When::WhereFaster, &*isa)? {
-            text += &format!("; ahead\n{}", lowered.function.display());
+            text += &format!("; ahead\n{}", lowered.body);
         }
         Ok(text)
     })

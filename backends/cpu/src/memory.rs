@@ -8,7 +8,7 @@ use cranelift_jit::{JITBuilder, JITModule};
 use cranelift_module::{FuncId, Module, ModuleError};
 use portcullis_core::packet::{Descriptor, Metadata};
 
-use crate::compile::Lowered;
+use crate::compile::{self, Body, Lowered};
 use crate::late::Late;
 use crate::runtime;
 use crate::walk::{self, Lead, STEPS, Walk};
@@ -132,8 +132,8 @@ impl Native {
         // Where this ends early, `drop` frees what there is of the module.
         let Some(module) = &mut native.module else { unreachable!("set above") };
         let mut defined = Vec::with_capacity(lowered.len());
-        for Lowered { function, tables, group, .. } in lowered {
-            let (id, stack) = Self::define(module, function)?;
+        for Lowered { body, tables, group, .. } in lowered {
+            let (id, stack) = Self::define(module, body)?;
             native.stack = native.stack.max(stack);
             defined.push((id, tables, group));
         }
@@ -151,10 +151,22 @@ impl Native {
     }
 
     /// Compiles a function, and says how much stack it needs.
-    fn define(module: &mut JITModule, function: cranelift_codegen::ir::Function) -> Result<(FuncId, usize), String> {
-        let id = module.declare_anonymous_function(&function.signature).map_err(|e| e.to_string())?;
+    fn define(module: &mut JITModule, body: Body) -> Result<(FuncId, usize), String> {
+        let signature = match &body {
+            Body::Clif(function) => function.signature.clone(),
+            // Both are called through one type of pointer.
+            Body::Machine { .. } => compile::signature(module.isa()),
+        };
+        let id = module.declare_anonymous_function(&signature).map_err(|e| e.to_string())?;
+        let function = match body {
+            Body::Clif(function) => function,
+            Body::Machine { code, stack, .. } => {
+                module.define_function_bytes(id, ALIGNMENT, &code, &[]).map_err(|e| e.to_string())?;
+                return Ok((id, stack));
+            }
+        };
         let mut context = module.make_context();
-        context.func = function;
+        context.func = *function;
         module.define_function(id, &mut context).map_err(|error| match error {
             ModuleError::Compilation(CodegenError::Verifier(errors)) => format!("invalid code: {errors}"),
             other => other.to_string(),
@@ -173,6 +185,9 @@ impl Drop for Native {
         }
     }
 }
+
+/// Of machine code: a line of the cache, which constants of 256 bits do not go beyond.
+const ALIGNMENT: u64 = LINE as u64;
 
 /// Stack beside a function's own frame: the return address, and what it calls of the runtime's.
 const BESIDE_FRAME: usize = 4 << 10;

@@ -30,6 +30,7 @@ mod statements;
 pub(crate) mod types;
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::{self, Display, Formatter};
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::immediates::Offset32;
@@ -56,10 +57,10 @@ pub enum Style {
     BranchFree,
     /// A branch for every condition: for traffic whose packets are much alike.
     Branching,
-    /// Four packets at a time, side by side, and what lies behind a header of no fixed length where it
+    /// Several packets at a time, side by side, and what lies behind a header of no fixed length where it
     /// lies behind the shortest: for traffic in which that is seldom wrong.
     Guessing,
-    /// Four packets at a time, whose bytes are looked for packet by packet where their places vary.
+    /// Several packets at a time, whose bytes are looked for packet by packet where their places vary.
     SideBySide,
 }
 
@@ -84,9 +85,26 @@ impl Style {
 /// its memory) busy for minutes.
 const MAX_OPERATIONS: u64 = 1_000_000;
 
-/// A function in Cranelift's intermediate form, and what it needs beside it when it runs.
+/// What there is of a function before it can run.
+pub(crate) enum Body {
+    /// Cranelift's intermediate form.
+    Clif(Box<ir::Function>),
+    /// Machine code, which needs nothing outside and so many bytes of stack; and as text what it was made of.
+    Machine { code: Vec<u8>, stack: usize, text: String },
+}
+
+impl Display for Body {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Body::Clif(function) => write!(f, "{}", function.display()),
+            Body::Machine { text, .. } => f.write_str(text),
+        }
+    }
+}
+
+/// A function, and what it needs beside it when it runs.
 pub(crate) struct Lowered {
-    pub function: ir::Function,
+    pub body: Body,
     /// Constant tables, read through [`Context::tables`].
     pub tables: Vec<u8>,
     /// Scalar operations that it came to.
@@ -126,9 +144,14 @@ pub(crate) fn empty(isa: &dyn TargetIsa) -> Result<ir::Function> {
     if isa.endianness() != ir::Endianness::Little {
         return Err(Unsupported("a processor that stores the highest byte first".into()));
     }
+    Ok(ir::Function::with_name_signature(UserFuncName::user(0, 0), signature(isa)))
+}
+
+/// Of every function: the context, and the numbers of the first packet and of the one behind the last.
+pub(crate) fn signature(isa: &dyn TargetIsa) -> ir::Signature {
     let mut signature = ir::Signature::new(isa.default_call_conv());
-    signature.params.extend([AbiParam::new(pointer); 3]);
-    Ok(ir::Function::with_name_signature(UserFuncName::user(0, 0), signature))
+    signature.params.extend([AbiParam::new(isa.pointer_type()); 3]);
+    signature
 }
 
 impl Lowered {
@@ -138,7 +161,7 @@ impl Lowered {
             operations: found.operations,
             saves_branches: found.saves_branches,
             group: 1,
-            function,
+            body: Body::Clif(Box::new(function)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Four packets at a time: the filter as a graph over lanes.
+//! Several packets at a time: the filter as a graph over lanes.
 //!
 //! - `dag`: the form in between (lane IR): pure operations in a graph without duplicates, and, in
 //!   order, the steps that have effects. It says what one lane, which is one packet, does; how many

@@ -1,12 +1,13 @@
 //! From lane IR to native code: a function with a loop over groups of packets, a packet in each lane
-//! of vectors of four words.
+//! of vectors of four words, or of eight.
 //!
 //! - `plan`: what is decided beforehand;
 //! - `lanes`: what one vector or lane needs;
 //! - `words`: pure operations;
 //! - `rows`: what is read of packets that nobody writes to;
 //! - `effects`: steps with effects;
-//! - `steps`: the order of all that, regions and loops.
+//! - `steps`: the order of all that, regions and loops;
+//! - `wide`: the same for eight packets, where the processor has vectors of that size.
 //!
 //! # What may be read and written
 //! No filter and no packet can make the code touch memory that is not the packet's, beyond what may
@@ -30,6 +31,7 @@ mod step_tests;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod wide;
 mod words;
 
 use std::collections::HashMap;
@@ -40,7 +42,7 @@ use cranelift_codegen::isa::TargetIsa;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 
 use super::dag::{Dag, Lanes, Node};
-use crate::compile::{self, Lowered, Result, Unsupported, constant_memory, output_memory};
+use crate::compile::{self, Body, Lowered, Result, Unsupported, constant_memory, output_memory};
 use crate::memory::context_offset;
 use plan::Plan;
 pub(crate) use plan::keeps_order;
@@ -91,6 +93,11 @@ pub(crate) fn lower(lanes: &Lanes, offsets: Offsets, redirects: bool, isa: &dyn 
     if offsets == Offsets::Guessed && plan.guesses.is_empty() {
         return Ok(None);
     }
+    if wide::fits(isa)
+        && let Ok(lowered) = wide::lower(&lanes, &plan, redirects)
+    {
+        return Ok(Some(lowered));
+    }
     let mut function = compile::empty(isa)?;
     let mut context = FunctionBuilderContext::new();
     let b = FunctionBuilder::new(&mut function, &mut context);
@@ -112,7 +119,8 @@ pub(crate) fn lower(lanes: &Lanes, offsets: Offsets, redirects: bool, isa: &dyn 
         operations: 0,
     };
     let (tables, operations) = emit.run(groups)?;
-    Ok(Some(Lowered { function, tables, operations, saves_branches: true, group: LANES * groups }))
+    let body = Body::Clif(Box::new(function));
+    Ok(Some(Lowered { body, tables, operations, saves_branches: true, group: LANES * groups }))
 }
 
 /// The packets of the group that code is made for.

@@ -1,11 +1,11 @@
 //! What is decided about a filter before its code is made: which rows of a packet are loaded, which
 //! offsets that vary are guessed, and in which lanes a guess has to be right.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use portcullis_core::packet::READABLE_PAST_END;
 
-use super::super::dag::{self, Atomic, Binary, Dag, Effect, Lanes, Load, Node, Op, RegionId, Step, Unary};
+use super::super::dag::{self, Atomic, Binary, Carry, Dag, Effect, Lanes, Load, Node, Op, RegionId, Step, Unary};
 use super::Offsets;
 
 /// Bytes of a row.
@@ -138,9 +138,41 @@ enum Touched {
 }
 
 /// Whether a region is another or a part of it.
-pub(super) fn is_within(lanes: &Lanes, region: RegionId, whole: RegionId) -> bool {
+fn is_within(lanes: &Lanes, region: RegionId, whole: RegionId) -> bool {
     let parent = |region: &RegionId| lanes.regions[region.index()].parent;
     std::iter::successors(Some(region), parent).any(|region| region == whole)
+}
+
+/// What a loop's rounds need of what is outside of it.
+pub(super) fn needed_by(lanes: &Lanes, body: RegionId, live: Carry, carried: &[Carry]) -> Vec<Node> {
+    let mut open: Vec<Node> = carried.iter().chain([&live]).map(|carry| carry.next).collect();
+    let mut regions = vec![body];
+    while let Some(region) = regions.pop() {
+        for step in &lanes.regions[region.index()].steps {
+            match step {
+                Step::Effect { mask, effect, .. } => open.extend(effect.operands().chain([*mask])),
+                Step::When { mask, body, outs } => {
+                    open.extend(outs.iter().chain([mask]));
+                    regions.push(*body);
+                }
+                Step::Loop { live, carried, body } => {
+                    open.extend(carried.iter().chain([live]).flat_map(|carry| [carry.first, carry.next]));
+                    regions.push(*body);
+                }
+            }
+        }
+    }
+    let (mut seen, mut needed) = (HashSet::new(), Vec::new());
+    while let Some(node) = open.pop() {
+        if !seen.insert(node) {
+            continue;
+        }
+        match is_within(lanes, lanes.dag.home(node), body) {
+            true => open.extend(lanes.dag.operands(node)),
+            false => needed.push(node),
+        }
+    }
+    needed
 }
 
 /// Whether bytes can be had out of words that may be read of any packet.
@@ -183,7 +215,7 @@ fn rows(phase: u32, loads: &BTreeSet<(u32, u32)>) -> (Vec<u32>, u32) {
 }
 
 /// The nodes that a filter needs, in order.
-fn used(lanes: &Lanes) -> Vec<Node> {
+pub(super) fn used(lanes: &Lanes) -> Vec<Node> {
     let mut marked = vec![false; lanes.dag.len()];
     let mut open: Vec<Node> = vec![lanes.verdict];
     open.extend(lanes.ends.iter().flat_map(|&(start, length)| [start, length]));

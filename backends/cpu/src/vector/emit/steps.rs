@@ -6,7 +6,7 @@
 use cranelift_codegen::ir::{BlockArg, InstBuilder, Value, types as clif};
 
 use super::super::dag::{Carry, Kind, Node, Op, RegionId, Step};
-use super::plan::is_within;
+use super::plan::needed_by;
 use super::{Emit, Key, Result};
 
 impl Emit<'_, '_> {
@@ -68,7 +68,9 @@ impl Emit<'_, '_> {
 
     fn rounds(&mut self, live: Carry, carried: &[Carry], body: RegionId) -> Result<()> {
         // What does not change from round to round is made before the first one.
-        self.prepare(body, live, carried)?;
+        for node in needed_by(self.lanes, body, live, carried) {
+            self.value(node)?;
+        }
         let mut first = vec![self.value(live.first)?];
         for carry in carried {
             first.push(self.value(carry.first)?);
@@ -102,41 +104,6 @@ impl Emit<'_, '_> {
         for index in 0..carried.len() {
             let value = self.b.append_block_param(behind, clif::I32X4);
             self.found_out(Op::Out { region: body, index: index as u32 }, value);
-        }
-        Ok(())
-    }
-
-    /// Makes what a loop's rounds need of what is outside of it.
-    fn prepare(&mut self, body: RegionId, live: Carry, carried: &[Carry]) -> Result<()> {
-        let mut open: Vec<Node> = carried.iter().chain([&live]).map(|carry| carry.next).collect();
-        let mut regions = vec![body];
-        let lanes = self.lanes;
-        while let Some(region) = regions.pop() {
-            for step in &lanes.regions[region.index()].steps {
-                match step {
-                    Step::Effect { mask, effect, .. } => open.extend(effect.operands().chain([*mask])),
-                    Step::When { mask, body, outs } => {
-                        open.extend(outs.iter().chain([mask]));
-                        regions.push(*body);
-                    }
-                    Step::Loop { live, carried, body } => {
-                        open.extend(carried.iter().chain([live]).flat_map(|carry| [carry.first, carry.next]));
-                        regions.push(*body);
-                    }
-                }
-            }
-        }
-        let mut seen = std::collections::HashSet::new();
-        while let Some(node) = open.pop() {
-            if !seen.insert(node) {
-                continue;
-            }
-            match is_within(lanes, self.dag().home(node), body) {
-                true => open.extend(self.dag().operands(node)),
-                false => {
-                    self.value(node)?;
-                }
-            }
         }
         Ok(())
     }

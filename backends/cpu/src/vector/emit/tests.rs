@@ -264,18 +264,101 @@ fn every_operator_is_that_of_the_interpreter() {
         });
         agree(&lanes, &traffic, &[], &format!("{op:?}"));
     }
+    for op in UNARY {
+        let lanes = pure(|dag| {
+            let words = words(dag).into_iter();
+            let narrow = |dag: &mut Dag, a| if op == Unary::SwapBytes16 { dag.and(a, 0xffff) } else { a };
+            let all: Vec<Node> = words.map(|a| narrow(dag, a)).collect();
+            let all: Vec<Node> = all.into_iter().map(|a| dag.unary(op, a)).collect();
+            mixed(dag, &all)
+        });
+        agree(&lanes, &traffic, &[], &format!("{op:?}"));
+    }
     let lanes = pure(|dag| {
-        let mut all = Vec::new();
-        for a in words(dag) {
-            for op in UNARY {
-                let a = if op == Unary::SwapBytes16 { dag.and(a, 0xffff) } else { a };
-                all.push(dag.unary(op, a));
-            }
-        }
-        all.extend(FIELDS.map(|field| dag.metadata(field)));
+        let all = FIELDS.map(|field| dag.metadata(field));
         mixed(dag, &all)
     });
-    agree(&lanes, &traffic, &[], "unary operators");
+    agree(&lanes, &traffic, &[], "metadata");
+}
+
+/// Whether code was made for eight packets at a time.
+fn is_wide(lanes: &Lanes, offsets: Offsets) -> bool {
+    let isa = Processor::Host.isa().unwrap();
+    let lowered = lower(lanes, offsets, true, &*isa).unwrap().expect("made for both");
+    matches!(lowered.body, Body::Machine { .. })
+}
+
+#[test]
+fn eight_packets_go_side_by_side_where_that_can_be_done() {
+    if !wide::fits(&*Processor::Host.isa().unwrap()) {
+        eprintln!("skipped: this processor has no vectors of 256 bits that code is made for");
+        return;
+    }
+    assert!(is_wide(&simple_filter(), Offsets::PerLane));
+    let offsets = [Offsets::Guessed, Offsets::PerLane];
+    assert_eq!(offsets.map(|offsets| is_wide(&behind_a_header(14, Some(4)), offsets)), [true, true]);
+    // What there is no instruction for is done four at a time, and is as right.
+    let lanes = pure(|dag| {
+        let length = dag.length();
+        dag.unary(Unary::CountOnes, length)
+    });
+    assert!(!is_wide(&lanes, Offsets::PerLane));
+}
+
+#[test]
+fn a_long_arm_is_left_out_only_where_no_packet_takes_it() {
+    // Groups of packets that all take it, that none takes, and that are divided.
+    let mut traffic = traffic(96, 100);
+    for (i, packet) in traffic.packets.iter_mut().enumerate() {
+        packet.resize(packet.len().max(2), 7);
+        packet[0] = match i / 8 % 3 {
+            0 => 0,
+            1 => 1,
+            _ => (i % 3 == 1).into(),
+        };
+    }
+    for (is_accept, jump) in [(true, "lanes: None"), (false, "lanes: All")] {
+        let lanes = pure(|dag| {
+            let first = checked(dag, None, 0, 1);
+            let one = dag.constant(1);
+            let takes = dag.compare(Compare::Equal, first, one);
+            let parts: Vec<Node> = (0..20).map(|i| checked(dag, None, 2 + 3 * i, 2)).collect();
+            // Another needs it as well.
+            let (arm, shared) = (mixed(dag, &parts), dag.add_constant(parts[3], 5));
+            let other = dag.length();
+            let chosen = if is_accept { dag.select(takes, arm, other) } else { dag.select(takes, other, arm) };
+            mixed(dag, &[chosen, shared])
+        });
+        agree(&lanes, &traffic, &[], jump);
+        if wide::fits(&*Processor::Host.isa().unwrap()) {
+            let isa = Processor::Host.isa().unwrap();
+            let lowered = lower(&lanes, Offsets::PerLane, true, &*isa).unwrap().expect("made for both");
+            assert!(lowered.body.to_string().contains(jump), "{}", lowered.body);
+        }
+    }
+}
+
+/// Many more than there are registers, all of them needed to the end.
+#[test]
+fn values_for_which_there_is_no_register_are_kept() {
+    let traffic = traffic(64, 120);
+    for count in [13, 14, 15, 16, 24, 40] {
+        let lanes = pure(|dag| {
+            let mut all: Vec<Node> = (0..count).map(|i| checked(dag, None, 2 * i + 1, 1 + i % 2)).collect();
+            let header = checked(dag, None, 0, 1);
+            let header = dag.and(header, 0x3f);
+            let far = checked(dag, Some(header), 3, 4);
+            let first = mixed(dag, &all);
+            all.extend([far, first]);
+            all.reverse();
+            let odd = dag.and(first, 1);
+            let odd = dag.not_zero(odd);
+            let chosen = dag.select(odd, all[0], all[5]);
+            all.push(chosen);
+            mixed(dag, &all)
+        });
+        agree(&lanes, &traffic, &[], &format!("{count} values"));
+    }
 }
 
 #[test]
