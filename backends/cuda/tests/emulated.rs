@@ -8,7 +8,9 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use portcullis_core::device::records::{HostMemory, Records};
-use portcullis_core::device::{CancelToken, Device, DeviceError, Dispatch, Imported, LoadOptions, Session};
+use portcullis_core::device::{
+    CancelToken, Clock, Device, DeviceError, Dispatch, Imported, LoadOptions, Session, Transfer,
+};
 use portcullis_core::interp::Interp;
 use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room};
 use portcullis_core::program::Program;
@@ -296,6 +298,35 @@ fn arrays_that_a_device_has_no_room_for_are_told_of_when_the_filter_is_loaded() 
         let text = device().load(&program(FILTERS[1]), &options(*dispatch)).err().unwrap().to_string();
         let parts = ["no memory for the filter's own arrays", "300000 bytes for each packet", "OUT_OF_MEMORY"];
         assert!(parts.iter().all(|part| text.contains(part)), "{dispatch}: {text}");
+    }
+}
+
+#[test]
+fn stages_are_timed_by_events_and_verdicts_are_bytes() {
+    if !is_child() {
+        return passes("stages_are_timed_by_events_and_verdicts_are_bytes", "");
+    }
+    // Reads, and writes; packets that are copied as they lie.
+    for body in [FILTERS[1], FILTERS[3]] {
+        for dispatch in device().info().dispatch {
+            let options = LoadOptions { clocks: true, transfer: Transfer::Whole, ..options(*dispatch) };
+            let mut session = device().load(&program(body), &options).unwrap();
+            let began = Instant::now();
+            for seed in 0..3 {
+                session.run(batch(5000, 128, seed)).unwrap();
+            }
+            let (stages, wall) = (session.stages().unwrap(), began.elapsed());
+            assert_eq!((stages.batches, stages.packets), (3, 15_000));
+            // Those that post to kernels that are there, or launch copies with them, have no place for events.
+            let timed = matches!(dispatch, Dispatch::Inline | Dispatch::Pipelined);
+            assert_eq!(stages.clock, if timed { Clock::Device } else { Clock::Host }, "{dispatch}");
+            let parts = [stages.upload, stages.kernel, stages.download];
+            assert!(!timed || parts.iter().all(|part| !part.is_zero()), "{dispatch}: {stages:?}");
+            // Batches came one after the other.
+            assert!(!timed || parts.iter().sum::<Duration>() <= wall, "{dispatch}: {stages:?} in {wall:?}");
+            let back = if body == FILTERS[1] { 15_000 } else { 15_000 + stages.bytes_to_device };
+            assert!((15_000..=back).contains(&stages.bytes_to_host), "{dispatch}: {stages:?}");
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use portcullis_core::device::{CancelToken, DeviceError, DeviceInfo, DeviceKind};
 
 use crate::memory::import::{HostImport, HostMemory};
 use crate::probe::ready;
+use crate::session::clock;
 
 /// The first error that a device reported outside any call's result.
 type Reported = Arc<Mutex<Option<String>>>;
@@ -29,10 +30,16 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    pub fn open(info: &DeviceInfo, adapter: &wgpu::Adapter, import: Option<&HostImport>) -> Result<Gpu, DeviceError> {
+    /// Opens it; `apart` from the host's memory whatever it is.
+    pub fn open(
+        info: &DeviceInfo,
+        adapter: &wgpu::Adapter,
+        import: Option<&HostImport>,
+        apart: bool,
+    ) -> Result<Gpu, DeviceError> {
         let failed = |reason: String| DeviceError::Failed { device: info.id.clone(), reason };
-        let shares_memory = matches!(info.kind, DeviceKind::IntegratedGpu | DeviceKind::Software);
-        let mut features = wgpu::Features::empty();
+        let shares_memory = !apart && matches!(info.kind, DeviceKind::IntegratedGpu | DeviceKind::Software);
+        let mut features = clock::NEEDED;
         features.set(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS, shares_memory);
         features &= adapter.features();
         let description = wgpu::DeviceDescriptor {

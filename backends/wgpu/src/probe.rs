@@ -30,6 +30,8 @@ pub struct WgpuDevice {
     import: Option<HostImport>,
     /// Invocations in a work group.
     group: u32,
+    /// Its memory counts as its own, whatever it is.
+    apart: bool,
 }
 
 /// All devices of this machine, `wgpu:0` first: real GPUs before software, else in the order in
@@ -166,7 +168,19 @@ impl WgpuDevice {
             adapter,
             import,
             group: WORKGROUP,
+            apart: false,
         }
+    }
+
+    /// The same device, taken for one whose memory is its own and that reaches no other: for tests, where a processor can then
+    /// show what a discrete GPU would do.
+    #[must_use]
+    pub fn apart(mut self) -> WgpuDevice {
+        self.apart = true;
+        self.import = None;
+        self.info.limits.retain(|(name, _)| *name != READS_IN_PLACE);
+        self.info.limits.push((READS_IN_PLACE, "no".into()));
+        self
     }
 
     /// The same device with so many invocations in a work group. Which number is best differs between GPUs; what a
@@ -183,7 +197,7 @@ impl WgpuDevice {
 
     /// Opens the device for one session: a session that fails takes no other with it.
     pub(crate) fn open(&self) -> Result<Gpu, DeviceError> {
-        Gpu::open(&self.info, &self.adapter, self.import.as_ref())
+        Gpu::open(&self.info, &self.adapter, self.import.as_ref(), self.apart)
     }
 }
 

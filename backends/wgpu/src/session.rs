@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::offload::{self, Columns, Effects, Launcher, Offload, Traffic};
+use portcullis_core::device::offload::{self, Columns, DeviceTimes, Effects, Launcher, Offload, Traffic};
 use portcullis_core::device::plan::{Bounds, Layout};
 use portcullis_core::device::planner::{Reach, Site, TransferCosts};
 use portcullis_core::device::{CancelToken, DeviceError, Imported, LoadOptions};
@@ -17,9 +17,13 @@ use crate::compile::{ARENA, DESCRIPTORS, LAUNCH, Launch, METADATA, VERDICTS};
 use crate::device::Gpu;
 use crate::memory::{Download, Imports, Upload};
 use crate::probe::WgpuDevice;
+use clock::Clock;
+use pack::{Packer, Words, packed_size, words_size};
 use pipeline::Loaded;
 pub(crate) use pipeline::{SOFTWARE_NESTING, SOFTWARE_SIZE};
 
+pub(crate) mod clock;
+mod pack;
 mod pipeline;
 #[cfg(test)]
 mod tests;
@@ -38,7 +42,20 @@ pub(crate) fn open(
     let maps = program.maps().iter().map(|map| zeros(&gpu, map)).collect::<Result<Vec<_>, _>>()?;
     gpu.check()?;
     let map_bindings = loaded.map_bindings(&gpu, &maps);
-    let launcher = Wgpu { loaded, group: device.group(), imports: Imports::default(), maps, map_bindings, gpu };
+    // Where the host reads what the kernel has written nothing comes back, and the pass would only take time. A word has room
+    // for a target as well: with one it is less than a byte and a word of its own.
+    let packs = !effects.redirects && !gpu.direct;
+    let packer = if packs { Some(Packer::new(&gpu)?) } else { None };
+    let launcher = Wgpu {
+        loaded,
+        packer,
+        group: device.group(),
+        clocks: false,
+        imports: Imports::default(),
+        maps,
+        map_bindings,
+        gpu,
+    };
     Offload::new(launcher, kind, effects, program, options)
 }
 
@@ -58,8 +75,12 @@ fn zeros(gpu: &Gpu, map: &Declaration) -> Result<wgpu::Buffer, DeviceError> {
 /// A compiled filter, with what it takes to launch it.
 pub(crate) struct Wgpu {
     loaded: Loaded,
+    /// Makes bytes of verdicts; `None` where the host reads words.
+    packer: Option<Packer>,
     /// Invocations in a work group.
     group: u32,
+    /// Somebody asked for the device's clock, which there is.
+    clocks: bool,
     imports: Imports,
     /// The words of the filter's maps.
     maps: Vec<wgpu::Buffer>,
@@ -75,11 +96,15 @@ pub(crate) struct Buffers {
     metadata: Upload,
     launch: wgpu::Buffer,
     verdicts: Download,
+    /// The kernel's verdicts, where bytes are made of them.
+    words: Words,
     /// The descriptors and packets as the filter left them.
     ends: Download,
     changed: Download,
     /// What is bound, from a part's first launch to its last.
     bindings: Option<wgpu::BindGroup>,
+    /// Where somebody asked for the device's times.
+    clock: Option<Clock>,
 }
 
 type Part<'a> = offload::Part<'a, wgpu::Buffer>;
@@ -88,6 +113,11 @@ impl Wgpu {
     /// Whether the kernel may run over the batch's own memory.
     fn reads_in_place(&self) -> bool {
         self.loaded.effects.sees_packets && !self.loaded.effects.writes_packets
+    }
+
+    /// Bytes that come back for so many verdicts.
+    fn verdicts_size(&self, packets: u64) -> u64 {
+        if self.packer.is_some() { packed_size(packets) } else { packets * 4 }
     }
 
     /// What a launch over some packets of a part is told, and its grid of work groups.
@@ -140,10 +170,11 @@ impl Wgpu {
                 size: wgpu::BufferSize::new(size),
             }),
         };
-        let mut entries = vec![
-            entry(VERDICTS, buffers.verdicts.buffer(), 0, packets * 4),
-            entry(LAUNCH, &buffers.launch, 0, Launch::SIZE),
-        ];
+        let (verdicts, size) = match &self.packer {
+            Some(_) => (buffers.words.buffer(), words_size(packets)),
+            None => (buffers.verdicts.buffer(), packets * 4),
+        };
+        let mut entries = vec![entry(VERDICTS, verdicts, 0, size), entry(LAUNCH, &buffers.launch, 0, Launch::SIZE)];
         if self.loaded.effects.sees_packets {
             let (start, size) = (part.bytes().start, part.copy_size());
             entries.push(match part.import() {
@@ -207,10 +238,11 @@ impl Launcher for Wgpu {
         if self.gpu.direct { host.without_bus() } else { host }
     }
 
-    /// A verdict, with its target, is a word.
+    /// A verdict with its target is a word.
     fn traffic(&self, part: &Part<'_>, effects: Effects) -> Traffic {
         let Traffic { to_device, to_host } = Traffic::of(part, Effects { redirects: false, ..effects });
-        Traffic { to_device, to_host: to_host + 3 * part.packets() as u64 }
+        let packets = part.packets() as u64;
+        Traffic { to_device, to_host: to_host + self.verdicts_size(packets) - packets }
     }
 
     fn bounds(&self, _: Layout) -> Bounds {
@@ -234,15 +266,20 @@ impl Launcher for Wgpu {
             metadata: Upload::new("metadata", BufferUsages::STORAGE),
             launch: gpu.buffer("launch", Launch::SIZE, BufferUsages::UNIFORM | BufferUsages::COPY_DST, false),
             verdicts: Download::of_kernel("verdicts"),
+            words: Words::default(),
             ends: Download::of_copies("ends"),
             changed: Download::of_copies("changed packets"),
             bindings: None,
+            clock: self.clocks.then(|| Clock::new(gpu)),
         }
     }
 
     fn upload(&mut self, part: &Part<'_>, effects: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
         let (gpu, packets) = (&self.gpu, part.packets() as u64);
         let limit = gpu.binding_limit();
+        if let Some(clock) = &mut buffers.clock {
+            clock.begin();
+        }
         let descriptors = part.descriptor_count() as u64 * 8;
         buffers.descriptors.write(gpu, descriptors, limit, |to| write_each(part.descriptor_bytes(), to))?;
         if effects.metadata {
@@ -258,7 +295,10 @@ impl Launcher for Wgpu {
                 part.copy_into(unsafe { to.as_raw_ptr().as_mut() }, store);
             })?;
         }
-        buffers.verdicts.reserve(gpu, packets * 4, limit)?;
+        buffers.verdicts.reserve(gpu, self.verdicts_size(packets), limit)?;
+        if self.packer.is_some() {
+            buffers.words.reserve(gpu, packets, limit)?;
+        }
         if effects.writes_packets && !gpu.direct {
             buffers.changed.reserve(gpu, part.copy_size(), limit)?;
         }
@@ -281,26 +321,37 @@ impl Launcher for Wgpu {
         let changed = if effects.writes_packets { bytes.end - bytes.start } else { 0 };
         let ends = first + count == part.lanes();
         let mut encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let mut clock = buffers.clock.take();
+        let mut look = |encoder: &mut CommandEncoder| clock.iter_mut().for_each(|clock| clock.look(encoder));
         if first == 0 {
+            look(&mut encoder);
             self.encode_uploads(part, buffers, &mut encoder);
             buffers.bindings = Some(self.bindings(part, buffers));
         }
         let (launch, grid) = self.grid(part, first, count);
         self.gpu.queue.write_buffer(&buffers.launch, 0, &launch.bytes());
+        look(&mut encoder);
         self.encode_launch(&mut encoder, buffers.bindings.as_ref().expect("made for the first launch"), grid);
+        look(&mut encoder);
         if ends {
-            buffers.verdicts.encode(&mut encoder, packets * 4);
+            if let Some(packer) = &self.packer {
+                packer.encode(&self.gpu, &mut encoder, &buffers.words, buffers.verdicts.buffer(), packets);
+            }
+            buffers.verdicts.encode(&mut encoder, self.verdicts_size(packets));
             if changed > 0 && !self.gpu.direct {
                 encoder.copy_buffer_to_buffer(buffers.packets.buffer(), 0, buffers.changed.buffer(), 0, changed);
             }
             if effects.moves_ends {
                 encoder.copy_buffer_to_buffer(buffers.descriptors.buffer(), 0, buffers.ends.buffer(), 0, packets * 8);
             }
+            look(&mut encoder);
+            clock.iter().for_each(|clock| clock.end(&mut encoder));
         }
+        buffers.clock = clock;
         let submission = self.gpu.queue.submit([encoder.finish()]);
         self.gpu.check()?;
         if ends {
-            buffers.verdicts.submitted(packets * 4);
+            buffers.verdicts.submitted(self.verdicts_size(packets));
             match changed > 0 {
                 true if self.gpu.direct => buffers.packets.submitted_to_be_read(changed),
                 true => buffers.changed.submitted(changed),
@@ -308,6 +359,9 @@ impl Launcher for Wgpu {
             }
             if effects.moves_ends {
                 buffers.ends.submitted(packets * 8);
+            }
+            if let Some(clock) = &mut buffers.clock {
+                clock.submitted();
             }
             // What is read of it comes first.
             self.give_back(part.is_copied() && !(self.gpu.direct && changed > 0), buffers);
@@ -320,8 +374,22 @@ impl Launcher for Wgpu {
         self.gpu.wait(Some(ticket), cancel)
     }
 
+    fn keep_time(&mut self) -> bool {
+        self.clocks = self.gpu.device.features().contains(clock::NEEDED);
+        self.clocks
+    }
+
+    fn times(&mut self, buffers: &mut Buffers) -> Option<DeviceTimes> {
+        // What fails here fails again where it is told.
+        buffers.clock.as_mut().and_then(|clock| clock.times(&self.gpu).ok().flatten())
+    }
+
     fn verdicts(&mut self, packets: usize, buffers: &mut Buffers, columns: &mut Columns) -> Result<(), DeviceError> {
-        buffers.verdicts.read(&self.gpu, packets as u64 * 4, |bytes| {
+        let packed = self.packer.is_some();
+        buffers.verdicts.read(&self.gpu, self.verdicts_size(packets as u64), |bytes| {
+            if packed {
+                return columns.append(bytes[..packets].iter().copied());
+            }
             columns.append(offload::words(bytes).map(|word| word as u8));
             if self.loaded.effects.redirects {
                 columns.append_targets(offload::words(bytes).map(|word| word >> 8));

@@ -2,6 +2,7 @@
 //! that a part of a batch travels in, and [`entries`], launches that are posted to kernels which are
 //! there already.
 
+pub(crate) mod clock;
 pub(crate) mod entries;
 pub(crate) mod graph;
 pub(crate) mod persistent;

@@ -9,13 +9,14 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use portcullis_c_writer::Argument;
-use portcullis_core::device::offload::{self, Columns, Effects, GRACE, Launcher};
+use portcullis_core::device::offload::{self, Columns, DeviceTimes, Effects, GRACE, Launcher};
 use portcullis_core::device::plan::{Bounds, Layout};
 use portcullis_core::device::planner::{Reach, Site};
 use portcullis_core::device::{CancelToken, DeviceError, Imported};
 use portcullis_core::map::declare::MAX_MAPS;
 use portcullis_core::packet::{Batch, Span};
 
+use super::clock::{Clock, Stage};
 use super::slots::{HEAD, Inside, Shape, Slot};
 use crate::compile::Loaded;
 use crate::device::{Event, Gpu, Tickets};
@@ -34,6 +35,8 @@ pub(crate) struct Pipelined {
     pub loaded: Loaded,
     registrations: Registrations,
     bounds: Bounds,
+    /// Somebody asked for the device's clock.
+    clocks: bool,
     // Last: what was made on it goes first.
     pub gpu: Arc<Gpu>,
 }
@@ -50,6 +53,8 @@ pub(crate) struct Buffers {
     ended: Tickets,
     /// Whether kernels have yet to wait for what was copied in.
     waits: bool,
+    /// Where somebody asked for the device's times.
+    clock: Option<Clock>,
 }
 
 /// Memory of a batch's that the device reaches where it is.
@@ -66,7 +71,7 @@ type Part<'a> = offload::Part<'a, Memory>;
 impl Pipelined {
     pub fn new(gpu: Arc<Gpu>, loaded: Loaded) -> Pipelined {
         let bounds = Bounds { binding: BYTES, alignment: 4, packets: PACKETS };
-        Pipelined { loaded, registrations: Registrations::default(), bounds, gpu }
+        Pipelined { loaded, registrations: Registrations::default(), bounds, clocks: false, gpu }
     }
 
     /// The same, which cuts no batch as long as its packets have offsets: for measuring kernels, whose start and end
@@ -165,7 +170,7 @@ impl Launcher for Pipelined {
     }
 
     fn buffers(&self) -> Buffers {
-        Buffers::default()
+        Buffers { clock: self.clocks.then(|| Clock::new(&self.gpu.context)), ..Buffers::default() }
     }
 
     fn upload(&mut self, part: &Part<'_>, effects: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
@@ -178,9 +183,12 @@ impl Launcher for Pipelined {
         buffers.origin = unsafe { slot.write(part, effects, &shape) };
         let at = slot.given_at;
         let written = if from.is_some() { at.packets } else { at.end };
+        if let Some(clock) = &mut buffers.clock {
+            clock.start();
+        }
         // SAFETY: the slot's memory stays until the launch was waited for, and the batch's, with the registration, as
         // long; the range lies in the span (`plan::cut`). Nobody else writes to those words meanwhile.
-        let queued = unsafe {
+        let bring_in = || unsafe {
             let given = slot.inside().bring_in(0, slot.given().host(), written, &gpu.uploads);
             match from {
                 Some(memory) => given.and_then(|()| {
@@ -190,6 +198,7 @@ impl Launcher for Pipelined {
                 None => given,
             }
         };
+        let queued = Clock::around(buffers.clock.as_mut(), Stage::Upload, &gpu.uploads, bring_in);
         queued.map_err(|code| gpu.failed("does not take a copy", code))?;
         if in_place(part).is_some() {
             gpu.flush_remote_writes()
@@ -217,7 +226,17 @@ impl Launcher for Pipelined {
             gpu.kernels.wait_for(ready).map_err(failed)?;
             buffers.waits = false;
         }
-        self.run(part, buffers, first, count)?;
+        // Away from the buffers, which are lent out meanwhile.
+        let mut clock = buffers.clock.take();
+        let ran = match &mut clock {
+            None => self.run(part, buffers, first, count),
+            Some(clock) => clock.begin(Stage::Kernel, &gpu.kernels).map_err(failed).and_then(|()| {
+                self.run(part, buffers, first, count)?;
+                clock.end(&gpu.kernels).map_err(failed)
+            }),
+        };
+        buffers.clock = clock;
+        ran?;
         if first + count < part.lanes() {
             return buffers.ended.next(&gpu.kernels).map_err(failed);
         }
@@ -225,7 +244,7 @@ impl Launcher for Pipelined {
         stream.follow(&gpu.kernels, &mut buffers.ran).map_err(failed)?;
         let (given, back) = (slot.given_at, slot.returned_at);
         // SAFETY: the slot's memory stays until the launch was waited for, and nobody looks before.
-        let queued = unsafe {
+        let bring_back = || unsafe {
             let mut queued = slot.answers().bring_back(0, slot.returned(), 0, back.answers(), stream);
             if effects.moves_ends {
                 let ends = || slot.inside().bring_back(HEAD, slot.returned(), back.ends, slot.packets * 8, stream);
@@ -238,6 +257,7 @@ impl Launcher for Pipelined {
             }
             queued
         };
+        let queued = Clock::around(buffers.clock.as_mut(), Stage::Download, stream, bring_back);
         queued.and_then(|()| buffers.ended.next(stream)).map_err(failed)
     }
 
@@ -245,6 +265,17 @@ impl Launcher for Pipelined {
         let gpu = &*self.gpu;
         let _here = gpu.enter()?;
         wait::until(&gpu.id, cancel, || ticket.has_come().map_err(|code| gpu.failed("the filter failed", code)))
+    }
+
+    fn keep_time(&mut self) -> bool {
+        self.clocks = true;
+        true
+    }
+
+    fn times(&mut self, buffers: &mut Buffers) -> Option<DeviceTimes> {
+        let _here = self.gpu.enter().ok()?;
+        // What fails here fails again where it is told.
+        buffers.clock.as_ref().and_then(|clock| clock.times().ok())
     }
 
     fn verdicts(&mut self, _: usize, buffers: &mut Buffers, columns: &mut Columns) -> Result<(), DeviceError> {

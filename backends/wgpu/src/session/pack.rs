@@ -1,0 +1,121 @@
+//! Verdicts' words made into bytes on the device: WGSL has no stores of bytes, so the kernel writes a word a packet, and a pass
+//! behind it packs four into one.
+
+use std::borrow::Cow;
+
+use portcullis_core::device::DeviceError;
+use wgpu::{BufferUsages, CommandEncoder};
+
+use crate::device::Gpu;
+
+/// Invocations in a group, as the text has them.
+const GROUP: u32 = 64;
+
+/// Four verdicts an invocation. A grid has two dimensions because one is at most 65,535 groups long.
+const TEXT: &str = "
+    @group(0) @binding(0) var<storage, read> words: array<vec4<u32>>;
+    @group(0) @binding(1) var<storage, read_write> bytes: array<u32>;
+
+    @compute @workgroup_size(64)
+    fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
+        let at = id.x + id.y * groups.x * 64u;
+        if at < arrayLength(&bytes) { bytes[at] = pack4xU8(words[at]); }
+    }";
+
+/// The pass, compiled.
+pub(crate) struct Packer {
+    pipeline: wgpu::ComputePipeline,
+    layout: wgpu::BindGroupLayout,
+}
+
+/// The words of a part's verdicts, for the device alone.
+#[derive(Default)]
+pub(crate) struct Words(Option<wgpu::Buffer>);
+
+/// Bytes that the words of so many verdicts take: whole groups of four.
+pub(crate) fn words_size(packets: u64) -> u64 {
+    packets.next_multiple_of(4) * 4
+}
+
+/// Bytes that so many verdicts take, packed: whole words.
+pub(crate) fn packed_size(packets: u64) -> u64 {
+    packets.next_multiple_of(4)
+}
+
+impl Words {
+    /// Sees to it that there is room for so many; `limit` is the most that a binding may show.
+    pub fn reserve(&mut self, gpu: &Gpu, packets: u64, limit: u64) -> Result<(), DeviceError> {
+        let size = words_size(packets);
+        if self.0.as_ref().is_none_or(|buffer| buffer.size() < size) {
+            let size = size.next_power_of_two().clamp(64 << 10, limit.max(64 << 10));
+            self.0 = Some(gpu.buffer("verdicts' words", size, BufferUsages::STORAGE, false));
+        }
+        gpu.check()
+    }
+
+    pub fn buffer(&self) -> &wgpu::Buffer {
+        self.0.as_ref().expect("reserved before it is used")
+    }
+}
+
+impl Packer {
+    /// Compiles the pass.
+    pub fn new(gpu: &Gpu) -> Result<Packer, DeviceError> {
+        let module = naga::front::wgsl::parse_str(TEXT).map_err(|error| gpu.failed(error.emit_to_string(TEXT)))?;
+        let device = &gpu.device;
+        let entry = |binding, read_only| wgpu::BindGroupLayoutEntry {
+            binding,
+            visibility: wgpu::ShaderStages::COMPUTE,
+            ty: wgpu::BindingType::Buffer {
+                ty: wgpu::BufferBindingType::Storage { read_only },
+                has_dynamic_offset: false,
+                min_binding_size: None,
+            },
+            count: None,
+        };
+        let layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+            label: Some("packing"),
+            entries: &[entry(0, true), entry(1, false)],
+        });
+        let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+            label: Some("packing"),
+            bind_group_layouts: &[Some(&layout)],
+            immediate_size: 0,
+        });
+        let source = wgpu::ShaderSource::Naga(Cow::Owned(module));
+        let descriptor = wgpu::ShaderModuleDescriptor { label: Some("packing"), source };
+        let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: Some("packing"),
+            layout: Some(&pipeline_layout),
+            module: &device.create_shader_module(descriptor),
+            entry_point: Some("main"),
+            compilation_options: wgpu::PipelineCompilationOptions::default(),
+            cache: None,
+        });
+        gpu.check()?;
+        Ok(Packer { pipeline, layout })
+    }
+
+    /// Queues the pass over the words of a part of so many packets, behind its kernel.
+    pub fn encode(&self, gpu: &Gpu, encoder: &mut CommandEncoder, words: &Words, bytes: &wgpu::Buffer, packets: u64) {
+        let entry = |binding, buffer, size| wgpu::BindGroupEntry {
+            binding,
+            resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+                buffer,
+                offset: 0,
+                size: wgpu::BufferSize::new(size),
+            }),
+        };
+        let bindings = gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: None,
+            layout: &self.layout,
+            entries: &[entry(0, words.buffer(), words_size(packets)), entry(1, bytes, packed_size(packets))],
+        });
+        let groups = (packets.div_ceil(4) as u32).div_ceil(GROUP);
+        let width = groups.min(gpu.limits.max_compute_workgroups_per_dimension);
+        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+        pass.set_pipeline(&self.pipeline);
+        pass.set_bind_group(0, &bindings, &[]);
+        pass.dispatch_workgroups(width, groups.div_ceil(width), 1);
+    }
+}
