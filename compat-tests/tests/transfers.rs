@@ -188,3 +188,57 @@ fn what_is_moved_is_counted() {
         assert_eq!(untold.stages(), None, "nobody has asked");
     });
 }
+
+/// A session for packets that stay at the device; `None` where the filter or the device has none, with the reason printed.
+fn load_resident(device: &Arc<dyn Device>, name: &str, program: &Arc<Program>) -> Option<Box<dyn Session>> {
+    match device.load(program, &LoadOptions { resident: true, clocks: true, ..LoadOptions::default() }) {
+        Ok(session) => Some(session),
+        Err(DeviceError::Unsupported { reason, .. }) => {
+            let facts = program.facts();
+            let changes = facts.writes.reach() > 0 || facts.changes_length;
+            let unseen = facts.reads.reach() == 0;
+            assert!(changes || facts.uses_metadata || unseen || !program.maps().is_empty(), "{name}: {reason}");
+            assert!(reason.starts_with("its packets cannot stay at the device"), "{reason}");
+            None
+        }
+        Err(error) => panic!("{}: {error}", device.info().id),
+    }
+}
+
+#[test]
+fn packets_that_stay_at_the_device_are_filtered_there() {
+    let corpus = corpora::hostile();
+    with_distant("packets that stay at the device", |device| {
+        let mut had = 0;
+        for &(name, text) in stock::FILTERS.iter().filter(|_| is_brought_to(device)) {
+            let program = compile(name, text);
+            let Some(mut session) = load_resident(device, name, &program) else { continue };
+            had += 1;
+            let want: Vec<Outcome> = corpus.packets.iter().map(|packet| models::outcome(name, packet)).collect();
+            let mut batches: Vec<Batch> =
+                corpus.packets.chunks(BATCH).map(|packets| Batch::from_packets(packets).unwrap()).collect();
+            let mut brought = 0;
+            for time in 0..3 {
+                for (batch, want) in batches.iter_mut().zip(want.chunks(BATCH)) {
+                    let done =
+                        session.run(std::mem::replace(batch, Batch::from_packets(&[[0; 0]; 0]).unwrap())).unwrap();
+                    let got: Vec<_> = done.verdicts.iter().collect();
+                    let want: Vec<_> = want.iter().map(|outcome| outcome.verdict).collect();
+                    assert_eq!(got, want, "{name} on {}, time {time}", device.info().id);
+                    *batch = done.batch;
+                    let stages = session.stages().expect("clocks were asked for");
+                    if time == 0 {
+                        assert!(stages.bytes_to_device > brought, "{name}: {stages:?}");
+                        brought = stages.bytes_to_device;
+                    }
+                    // Nothing more after the first time.
+                    assert_eq!(stages.bytes_to_device, brought, "{name}, time {time}");
+                    // Nobody looks at these bytes any more.
+                    (0..batch.len()).for_each(|index| batch.packet_mut(index).fill(0xa5));
+                }
+            }
+        }
+        println!("{}: {had} filters with packets that stay there", device.info().id);
+        assert!(had > 3 || !is_brought_to(device), "{had} of the stock filters");
+    });
+}

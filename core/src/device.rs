@@ -157,6 +157,11 @@ pub struct LoadOptions {
     pub transfer: Transfer,
     /// What moving bytes costs, by which `auto` chooses a transfer; measured where it is `None`, but for the device's bus.
     pub costs: Option<TransferCosts>,
+    /// For benches: a batch stays at the device, and one that comes again with the same packets in the same place is filtered there
+    /// without being brought anew. Its bytes may not have changed. A device that has copies made of packets refuses filters that change them,
+    /// look at their metadata, or have maps, and dispatch methods that cannot; the CPU, which filters packets where they
+    /// are, does not look at this.
+    pub resident: bool,
     /// Takes note of what becomes of time and bytes ([`Session::stages`]). It costs some looks at the clock a batch, and on
     /// devices with clocks of their own two of those a launch or copy.
     pub clocks: bool,
@@ -178,6 +183,7 @@ impl Default for LoadOptions {
             work: None,
             transfer: Transfer::Auto,
             costs: None,
+            resident: false,
             clocks: false,
             cancel: CancelToken::new(),
         }
@@ -194,6 +200,7 @@ impl fmt::Debug for LoadOptions {
             .field("work", &self.work)
             .field("transfer", &self.transfer)
             .field("costs", &self.costs)
+            .field("resident", &self.resident)
             .field("clocks", &self.clocks)
             .field("cancel", &self.cancel)
             .finish()

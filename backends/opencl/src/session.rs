@@ -328,6 +328,23 @@ impl Launcher for OpenCl {
         gpu.flush(&gpu.uploads)
     }
 
+    fn keeps(&self) -> bool {
+        true
+    }
+
+    fn again(&mut self, part: &Part<'_>, effects: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
+        // What was brought is there since the launch before.
+        buffers.ready = None;
+        buffers.timed = Timed::default();
+        buffers.actions.release();
+        buffers.actions.reserve(&self.gpu, part.packets())?;
+        if effects.redirects {
+            buffers.targets.release();
+            buffers.targets.reserve(&self.gpu, part.packets())?;
+        }
+        Ok(())
+    }
+
     fn launch(
         &mut self,
         part: &Part<'_>,

@@ -105,6 +105,15 @@ pub(crate) struct Buffers {
     bindings: Option<wgpu::BindGroup>,
     /// Where somebody asked for the device's times.
     clock: Option<Clock>,
+    /// What was written stays there, and whether kernels have it yet.
+    kept: Option<Brought>,
+}
+
+/// Whether the device has what the host has written for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Brought {
+    NotYet,
+    Already,
 }
 
 type Part<'a> = offload::Part<'a, wgpu::Buffer>;
@@ -271,7 +280,23 @@ impl Launcher for Wgpu {
             changed: Download::of_copies("changed packets"),
             bindings: None,
             clock: self.clocks.then(|| Clock::new(gpu)),
+            kept: None,
         }
+    }
+
+    fn keeps(&self) -> bool {
+        true
+    }
+
+    fn keep(&mut self, buffers: &mut Buffers) {
+        buffers.kept = Some(Brought::NotYet);
+    }
+
+    fn again(&mut self, _: &Part<'_>, _: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
+        if let Some(clock) = &mut buffers.clock {
+            clock.begin();
+        }
+        Ok(())
     }
 
     fn upload(&mut self, part: &Part<'_>, effects: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
@@ -325,7 +350,9 @@ impl Launcher for Wgpu {
         let mut look = |encoder: &mut CommandEncoder| clock.iter_mut().for_each(|clock| clock.look(encoder));
         if first == 0 {
             look(&mut encoder);
-            self.encode_uploads(part, buffers, &mut encoder);
+            if buffers.kept != Some(Brought::Already) {
+                self.encode_uploads(part, buffers, &mut encoder);
+            }
             buffers.bindings = Some(self.bindings(part, buffers));
         }
         let (launch, grid) = self.grid(part, first, count);
@@ -364,7 +391,10 @@ impl Launcher for Wgpu {
                 clock.submitted();
             }
             // What is read of it comes first.
-            self.give_back(part.is_copied() && !(self.gpu.direct && changed > 0), buffers);
+            match &mut buffers.kept {
+                Some(brought) => *brought = Brought::Already,
+                None => self.give_back(part.is_copied() && !(self.gpu.direct && changed > 0), buffers),
+            }
             buffers.bindings = None;
         }
         Ok(submission)

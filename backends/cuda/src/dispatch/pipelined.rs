@@ -173,6 +173,18 @@ impl Launcher for Pipelined {
         Buffers { clock: self.clocks.then(|| Clock::new(&self.gpu.context)), ..Buffers::default() }
     }
 
+    /// What a kernel reads stays in the slot until it is written to for another part.
+    fn keeps(&self) -> bool {
+        true
+    }
+
+    fn again(&mut self, _: &Part<'_>, _: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
+        if let Some(clock) = &mut buffers.clock {
+            clock.start();
+        }
+        Ok(())
+    }
+
     fn upload(&mut self, part: &Part<'_>, effects: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
         let (gpu, slot) = (&*self.gpu, &mut buffers.slot);
         let _here = gpu.enter()?;

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::flight::{Cut, Flight, part};
+use super::kept::Stay;
 use super::{Columns, Launcher, Offload, Order};
 use crate::device::plan::{self, Layout, Piece};
 use crate::device::planner::{self, Plan, Reach, TransferCosts};
@@ -83,18 +84,32 @@ impl<L: Launcher> Offload<L> {
             return refuse(batch, DeviceError::Cancelled);
         }
         let started = Instant::now();
-        let Cut { plan, import, pieces } = match self.cut(&batch) {
+        let stay = self.kept.as_mut().and_then(|kept| kept.take(&batch));
+        let again = stay.is_some();
+        let (cut, slot) = match stay {
+            Some(Stay { slot, plan, pieces }) => (Ok(Cut { plan, import: None, pieces }), slot),
+            None => (self.cut(&batch), self.idle.pop().unwrap_or_default()),
+        };
+        let Cut { plan, mut import, pieces } = match cut {
             Ok(cut) => cut,
-            Err(error) => return refuse(batch, error),
+            Err(error) => {
+                self.idle.push(slot);
+                return refuse(batch, error);
+            }
         };
         let order = |piece: &Piece| match numbers {
             Some(numbers) => Order::new(&numbers[piece.packets.clone()], self.longest),
             None => Order::apart(piece.packets.len()),
         };
         let orders = if self.program.has_flows() { pieces.iter().map(order).collect() } else { Vec::new() };
-        let mut slot = self.idle.pop().unwrap_or_default();
-        while slot.len() < pieces.len().min(self.launcher.parts()) {
+        let mut slot = slot;
+        let parts = if self.kept.is_some() { pieces.len() } else { pieces.len().min(self.launcher.parts()) };
+        while slot.len() < parts {
             slot.push(self.launcher.buffers());
+        }
+        if self.kept.is_some() {
+            // They are copied by the host: where they come from is not theirs for long.
+            import = None;
         }
         let columns = Columns::of(batch.len());
         let mut flight = Flight {
@@ -102,6 +117,7 @@ impl<L: Launcher> Offload<L> {
             import,
             batch,
             plan,
+            again,
             pieces,
             orders,
             uploaded: 0,
@@ -117,7 +133,7 @@ impl<L: Launcher> Offload<L> {
             own: None,
             started,
         };
-        if flight.pieces.is_empty() {
+        if flight.pieces.is_empty() || again {
             return Ok(flight);
         }
         match self.make_room(&mut flight) {

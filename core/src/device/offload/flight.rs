@@ -17,6 +17,8 @@ pub(super) struct Flight<L: Launcher> {
     pub import: Option<L::Import>,
     pub batch: Batch,
     pub plan: Plan,
+    /// It was at the device already.
+    pub again: bool,
     pub pieces: Vec<Piece>,
     /// Of each piece, where packets are to be filtered in the order of their flows; else none.
     pub orders: Vec<Order>,

@@ -204,6 +204,32 @@ pub trait Launcher: Send + 'static {
         Err(DeviceError::Unsupported { device: self.id().into(), reason: format!("it has no map {map}") })
     }
 
+    /// Whether a part can be launched again over what it left in its buffers ([`Launcher::again`]).
+    fn keeps(&self) -> bool {
+        false
+    }
+
+    /// A part that was shown to [`Launcher::upload`] just now stays at the device: what was brought there is not to be written to
+    /// until the session ends, and the buffers are released only then. Where [`Launcher::keeps`] says so.
+    fn keep(&mut self, buffers: &mut Self::Buffers) {
+        let _ = buffers;
+    }
+
+    /// In place of [`Launcher::upload`] for a part that was kept, all of whose launches were waited for, and whose verdicts were read:
+    /// it is launched again. The batch's memory is not what it was made of, and there is no import.
+    ///
+    /// # Errors
+    /// As [`Launcher::upload`]'s.
+    fn again(
+        &mut self,
+        part: &Part<'_, Self::Import>,
+        effects: Effects,
+        buffers: &mut Self::Buffers,
+    ) -> Result<(), DeviceError> {
+        let _ = (part, effects, buffers);
+        Ok(())
+    }
+
     /// Lets go of the batch that the buffers were used for last.
     fn release(&mut self, buffers: &mut Self::Buffers) {
         let _ = buffers;

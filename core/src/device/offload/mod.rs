@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::pace::Pace;
-use super::plan::{self, Layout, Needs};
+use super::plan::{self, Layout, Needs, Piece};
 use super::planner::{Plan, TransferCosts};
 use super::{CancelToken, Clock, DeviceError, DeviceKind, LoadOptions, Stages, SubmitError, Transfer, check_batch};
 use crate::map::upkeep::Upkeep;
@@ -23,6 +23,7 @@ mod columns;
 mod compile;
 mod cut;
 mod flight;
+mod kept;
 mod launcher;
 mod maps;
 mod order;
@@ -34,6 +35,7 @@ mod tests;
 pub use columns::Columns;
 pub use compile::{compile, said};
 use flight::{Flight, Running, part};
+use kept::{Kept, Stay};
 pub use launcher::{DeviceTimes, Effects, Launcher, Traffic};
 use maps::Words;
 use order::{Order, longest};
@@ -73,6 +75,8 @@ pub struct Offload<L: Launcher> {
     /// Slots that no batch is in, the last used at the back.
     idle: Vec<Vec<L::Buffers>>,
     flights: VecDeque<Flight<L>>,
+    /// Batches that stay at the device, where somebody asked for that.
+    kept: Option<Kept<L::Buffers>>,
     /// When the device was last seen to finish something.
     finished: Instant,
     // Last: the buffers above go first.
@@ -99,8 +103,11 @@ impl<L: Launcher> Offload<L> {
         }
         let work = options.work.map_or(0, |work| u64::try_from(work.as_nanos()).unwrap_or(u64::MAX));
         let clock = if options.clocks && launcher.keep_time() { Clock::Device } else { Clock::Host };
+        let kept = options.resident.then(|| Kept::new(&launcher, effects, program)).transpose()?;
         Ok(Offload {
-            transfer: options.transfer,
+            // Wherever they come from, they are copied to the device's own memory, and as a whole.
+            transfer: if options.resident { Transfer::Whole } else { options.transfer },
+            kept,
             costs: options.costs,
             plan: None,
             stages: options.clocks.then(|| Stages { clock, ..Stages::default() }),
@@ -138,14 +145,22 @@ impl<L: Launcher> Offload<L> {
         let began = Instant::now();
         // One that fails half-way is to be released as well.
         flight.uploaded += 1;
+        let again = flight.again;
         let (part, buffers) = flight.part(flight.uploaded - 1);
-        self.launcher.upload(&part, self.effects, buffers)?;
+        if again {
+            self.launcher.again(&part, self.effects, buffers)?;
+        } else {
+            self.launcher.upload(&part, self.effects, buffers)?;
+            if self.kept.is_some() {
+                self.launcher.keep(buffers);
+            }
+        }
         let took = began.elapsed();
         if self.stages.is_some() {
             let (gathered, traffic) = (part.gathered.get(), self.launcher.traffic(&part, self.effects));
             flight.stages.gather += gathered;
             flight.stages.upload += took.saturating_sub(gathered);
-            flight.stages.bytes_to_device += traffic.to_device;
+            flight.stages.bytes_to_device += if again { 0 } else { traffic.to_device };
             flight.stages.bytes_to_host += traffic.to_host;
         }
         flight.times.upload += took;
@@ -356,7 +371,9 @@ impl<L: Launcher> Offload<L> {
             })?;
         }
         let own = if self.stages.is_some() { self.launcher.times(buffers) } else { None };
-        self.launcher.release(buffers);
+        if self.kept.is_none() {
+            self.launcher.release(buffers);
+        }
         *collected += 1;
         let took = began.elapsed();
         flight.times.download += took;
@@ -365,6 +382,14 @@ impl<L: Launcher> Offload<L> {
             flight.own.get_or_insert_default().add(own);
         }
         Ok(())
+    }
+
+    /// Lets go of the slot of a batch that is complete, or has the batch stay there.
+    fn leave(&mut self, slot: Vec<L::Buffers>, batch: &Batch, plan: Plan, pieces: Vec<Piece>) {
+        match &mut self.kept {
+            Some(kept) => kept.put(batch, Stay { slot, plan, pieces }),
+            None => self.idle.push(slot),
+        }
     }
 
     /// Takes note of what became of a batch's time and bytes, where somebody asked for that.

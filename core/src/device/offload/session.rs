@@ -26,7 +26,7 @@ impl<L: Launcher> Session for Offload<L> {
             return Err(error);
         }
         self.note(&flight);
-        self.idle.push(flight.slot);
+        self.leave(flight.slot, &flight.batch, flight.plan, flight.pieces);
         let verdicts = flight.columns.into_verdicts();
         Ok(Some(Done { batch: flight.batch, verdicts, times: flight.times }))
     }

@@ -118,6 +118,16 @@ impl Launcher for Host {
         Ok(())
     }
 
+    fn keeps(&self) -> bool {
+        true
+    }
+
+    fn again(&mut self, part: &Part<'_, ()>, _: Effects, buffers: &mut Buffers) -> Result<(), DeviceError> {
+        self.say(format!("again {}", part.packets()))?;
+        assert!(buffers.lent, "a slot that has not been released");
+        Ok(())
+    }
+
     fn launch(
         &mut self,
         part: &Part<'_, ()>,
@@ -278,6 +288,44 @@ fn batches_are_cut_and_come_back_in_order_with_their_changes() {
         for _ in 0..4 {
             assert_eq!(session.run(batch(&[1, 1, 1])).unwrap().verdicts.len(), 3);
         }
+    }
+}
+
+#[test]
+fn batches_that_stay_at_the_device_are_brought_there_once() {
+    let (options, script) = (LoadOptions { resident: true, ..LoadOptions::default() }, Arc::<Mutex<Script>>::default());
+    let reads = Effects { sees_packets: true, size: 1, ..Effects::default() };
+    let load = |effects, text: &str| {
+        let launcher = Host { script: script.clone(), layout: Layout::Copied, packets: 2, tickets: 0 };
+        Offload::new(launcher, DeviceKind::Cpu, effects, &program(text), &options)
+    };
+    let text = "fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, 0u); }";
+    let mut session = load(reads, text).unwrap();
+    let (mut one, mut other) = (batch(&[1, 2, 1]), batch(&[0]));
+    // The launcher's kernel adds one to what it finds: it finds what the time before has left, and not what the host has.
+    for time in 0..3 {
+        session.submit(one).unwrap();
+        session.submit(other).unwrap();
+        let (first, second) = (session.complete().unwrap().unwrap(), session.complete().unwrap().unwrap());
+        assert_eq!(first.verdicts.actions(), [1 + time, 2 + time, 1 + time]);
+        assert_eq!(second.verdicts.actions(), [time]);
+        (one, other) = (first.batch, second.batch);
+        one.packet_mut(0).fill(9);
+        let brought = if time == 0 { "upload" } else { "again" };
+        let calls: Vec<_> = calls(&script).into_iter().filter(|call| !call.starts_with("wait")).collect();
+        let wanted = [2, 1, 1].map(|packets| [format!("{brought} {packets}"), format!("launch 0+{packets}")]);
+        assert_eq!(calls, wanted.concat());
+    }
+    // Another batch is not taken for one that is there.
+    assert_eq!(session.run(batch(&[3])).unwrap().verdicts.actions(), [3]);
+
+    for (effects, text, why) in [
+        (Effects { writes_packets: true, ..reads }, text, "it changes them"),
+        (Effects { metadata: true, ..reads }, text, "metadata"),
+        (Effects { sees_packets: false, ..reads }, "fn xdp_filter(pkt: u32) -> u32 { return 1u; }", "it looks at none"),
+    ] {
+        let error = load(effects, text).err().expect("it is refused").to_string();
+        assert!(error.contains("cannot stay at the device") && error.contains(why), "{error}");
     }
 }
 

@@ -1,0 +1,63 @@
+//! Batches that stay at the device between one time and the next: for measuring what a device does with packets that are in its
+//! memory already.
+
+use std::collections::HashMap;
+
+use super::{Effects, Launcher};
+use crate::device::DeviceError;
+use crate::device::plan::Piece;
+use crate::device::planner::Plan;
+use crate::packet::Batch;
+use crate::program::Program;
+
+/// What is at the device.
+pub(super) struct Kept<B> {
+    batches: HashMap<Name, Stay<B>>,
+}
+
+/// By what a batch is known again: its memory, where its first packet lies there, and how many there are.
+pub(super) type Name = (u64, Option<u32>, usize);
+
+/// A batch that is at the device.
+pub(super) struct Stay<B> {
+    /// As many as there are pieces.
+    pub slot: Vec<B>,
+    pub plan: Plan,
+    pub pieces: Vec<Piece>,
+}
+
+impl<B> Kept<B> {
+    /// Nothing yet, for a filter that may be run over the same packets again.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] for all other filters, and where the launcher has no way of running again.
+    pub fn new<L: Launcher<Buffers = B>>(
+        launcher: &L,
+        effects: Effects,
+        program: &Program,
+    ) -> Result<Self, DeviceError> {
+        let stateful = !program.maps().is_empty() || program.has_flows();
+        let why = match effects {
+            Effects { sees_packets: false, .. } => "it looks at none",
+            Effects { writes_packets: true, .. } | Effects { moves_ends: true, .. } => "it changes them",
+            Effects { metadata: true, .. } => "it looks at their metadata, which is not kept",
+            _ if stateful => "it has maps or flows, which would change with each time",
+            _ if !launcher.keeps() => "this dispatch method brings them anew each time",
+            _ => return Ok(Kept { batches: HashMap::new() }),
+        };
+        let reason = format!("its packets cannot stay at the device from one time to the next: {why}");
+        Err(DeviceError::Unsupported { device: launcher.id().into(), reason })
+    }
+
+    pub fn name(batch: &Batch) -> Name {
+        (batch.span().id(), batch.descriptors().first().map(|first| first.offset), batch.len())
+    }
+
+    pub fn take(&mut self, batch: &Batch) -> Option<Stay<B>> {
+        self.batches.remove(&Self::name(batch))
+    }
+
+    pub fn put(&mut self, batch: &Batch, stay: Stay<B>) {
+        self.batches.insert(Self::name(batch), stay);
+    }
+}
