@@ -2,6 +2,8 @@
 
 pub mod bars;
 pub mod ceilings;
+#[cfg(test)]
+mod commit;
 pub mod compare;
 pub mod csv;
 pub mod machine;
