@@ -22,7 +22,7 @@ use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
 
 use support::device::{DEPTH, stock};
-use support::{LENGTH, Traffic, only_testing};
+use support::{LENGTH, Traffic, note_bar, only_testing};
 
 /// Packets of a turn, about, and batches at least.
 const TURN: usize = 1 << 17;
@@ -107,12 +107,17 @@ fn main() {
         }
     }
     let wanted = std::env::var("PORTCULLIS_BENCH_FILTERS").unwrap_or_else(|_| "simple_filter,hash_lb,mac_swap".into());
-    let mut least = f64::INFINITY;
+    let mut ratios = Vec::new();
     for name in wanted.split(',') {
         for candidates in &lists {
-            least = least.min(sweep(name, &stock(name), candidates, sizes, turns));
+            let ids: Vec<&str> = candidates.iter().map(|device| device.info().id.as_str()).collect();
+            let label = format!("{name} with {} to choose from", ids.join(", "));
+            ratios.push((label, sweep(name, &stock(name), candidates, sizes, turns)));
         }
     }
+    let least = ratios.iter().map(|(_, ratio)| *ratio).fold(f64::INFINITY, f64::min);
+    let (what, against) = ("--device auto, at any batch size", "the best single device, same run");
+    note_bar(what, against, 0.9, "cargo bench --bench auto --features opencl", &ratios);
     match least.is_finite() {
         true => println!("\nthe least auto/best of all: {least:.2} (the bar is 0.90)"),
         false => {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use support::{Random, Table, in_turn_prepared, only_testing};
+use support::{Random, Table, in_turn_prepared, note_bar, only_testing};
 
 const EXPRESSION: &str = "tcp and (dst port 80 or dst port 443)";
 const FILTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/shaders/http_only.wgsl");
@@ -134,6 +134,9 @@ fn main() {
         let mut table = Table::new("capture to capture", "ours", "tcpdump");
         // The processes' own time is not in ours.
         pair.ours.processor = Duration::ZERO;
+        let ratio = ("http_only".to_owned(), pair.ratio());
+        let (what, against) = ("capture in, capture out", "tcpdump -r -w EXPR, same capture");
+        note_bar(what, against, 2.0, "cargo bench --bench capture", &[ratio]);
         table.row("http_only, wall time", pair, |time| format!("{time:.0?}"));
         table.print();
     }

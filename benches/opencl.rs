@@ -18,7 +18,9 @@ use portcullis_opencl::OpenClDevice;
 use portcullis_opencl::measure::KernelOnly;
 
 use support::device::{DEPTH, FILTERS, batches, round, stock};
-use support::{LENGTH, Pair, Sample, Table, Times, Traffic, only_testing, time};
+use support::{LENGTH, Pair, Sample, Table, Times, Traffic, note_bar, only_testing, time};
+
+const COMMAND: &str = "cargo bench --bench opencl --features opencl";
 
 const HAND_WRITTEN: &str = include_str!("hand_written/filters.cl");
 
@@ -46,6 +48,7 @@ fn kernel_time(kernel: &mut KernelOnly, batch: Batch) -> (Sample, Batch) {
 
 fn kernels(device: &OpenClDevice, count: usize, rounds: usize) {
     let info = device.info();
+    let mut ratios = Vec::new();
     let mut table = Table::new(&format!("{}: {}", info.id, info.name), "written", "by hand");
     for traffic in [Traffic::Mixed, Traffic::Uniform] {
         let mut resident = Some(support::batch(traffic, count, LENGTH));
@@ -74,15 +77,19 @@ fn kernels(device: &OpenClDevice, count: usize, rounds: usize) {
                 }
             }
             let [ours, theirs] = samples.map(|samples| Times::of(&samples));
-            table.rates(&format!("{name}, {}", traffic.name()), count, Pair { ours, theirs });
+            let (label, pair) = (format!("{name}, {}", traffic.name()), Pair { ours, theirs });
+            table.rates(&label, count, pair);
+            ratios.push((label, pair.ratio()));
         }
     }
     table.print();
+    note_bar("OpenCL on PoCL, kernel", "hand-written OpenCL C on PoCL, same run", 0.95, COMMAND, &ratios);
 }
 
 fn end_to_end(device: &OpenClDevice, count: usize, rounds: usize) {
     let info = device.info();
     let mut table = Table::new(&format!("{}: {}", info.id, info.name), "end to end", "kernel only");
+    let mut ratios = Vec::new();
     let mut sent = batches(count);
     let mut resident = Some(support::batch(Traffic::Mixed, count, LENGTH));
     for name in FILTERS {
@@ -102,9 +109,12 @@ fn end_to_end(device: &OpenClDevice, count: usize, rounds: usize) {
                 theirs.push(alone);
             }
         }
-        table.rates(name, count, Pair { ours: Times::of(&ours), theirs: Times::of(&theirs) });
+        let pair = Pair { ours: Times::of(&ours), theirs: Times::of(&theirs) };
+        table.rates(name, count, pair);
+        ratios.push((name.to_owned(), pair.ratio()));
     }
     table.print();
+    note_bar("OpenCL sessions, end to end", "their kernel alone, same run", 0.9, COMMAND, &ratios);
 }
 
 fn main() {

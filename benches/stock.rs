@@ -22,7 +22,7 @@ use portcullis_core::packet::{Batch, Room};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::Cpu;
 
-use support::{Table, Times, Traffic, in_turn, only_testing, time};
+use support::{Table, Times, Traffic, in_turn, note_bar, only_testing, time};
 
 /// A filter's name, and the hand-written side over a batch.
 type Case = (&'static str, fn(&Batch, &mut Columns));
@@ -92,6 +92,12 @@ fn agree(session: &mut dyn Session, batch: &mut Option<Batch>, (name, theirs): C
     *batch = Some(done.batch);
 }
 
+/// What is demanded (docs/design.md, section 8), and at the places of [`places`].
+const WHAT: &str = "CPU, one thread, stock stateless filters";
+const AGAINST: &str = "the same filter in hand-written safe Rust, same run";
+const COMMAND: &str = "cargo bench --bench stock";
+const BARS: [(&str, f64); 3] = [("in a cache", 1.8), ("out of caches", 1.0), ("in slots of 2,112 bytes", 2.0)];
+
 /// How many packets, one every so many bytes, and how many rounds: what a cache holds, and what it does not.
 fn places(count: usize, rounds: usize) -> [(usize, usize, usize); 3] {
     let few = count.min(1 << 14);
@@ -100,7 +106,9 @@ fn places(count: usize, rounds: usize) -> [(usize, usize, usize); 3] {
 
 fn against_hand_written(cpu: &Cpu, count: usize, rounds: usize) {
     let mut table = Table::new("one thread", "ours", "hand-written");
-    for (count, stride, rounds) in places(count, rounds) {
+    let mut all = Vec::new();
+    for ((count, stride, rounds), (place, least)) in places(count, rounds).into_iter().zip(BARS) {
+        let mut ratios = Vec::new();
         for traffic in [Traffic::Uniform, Traffic::Mixed, Traffic::Options] {
             let mut batch = Some(support::batch(traffic, count, stride));
             for case in CASES {
@@ -122,9 +130,13 @@ fn against_hand_written(cpu: &Cpu, count: usize, rounds: usize) {
                 );
                 let label = format!("{name}, {}, {count} packets, one every {stride} B", traffic.name());
                 table.rates(&label, count, pair);
+                ratios.push((label, pair.ratio()));
             }
         }
+        note_bar(&format!("{WHAT}, {place}"), AGAINST, least, COMMAND, &ratios);
+        all.append(&mut ratios);
     }
+    note_bar(WHAT, AGAINST, 1.0, COMMAND, &all);
     table.print();
 }
 

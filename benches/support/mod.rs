@@ -166,6 +166,14 @@ pub fn only_testing() -> bool {
     std::env::args().any(|a| a == "--test") || !std::env::args().any(|a| a == "--bench")
 }
 
+/// Notes what a bar was measured to be, for reports (docs/bench.md), where somebody asks for that and the bench is more than a trial.
+pub fn note_bar(what: &str, against: &str, least: f64, command: &str, ratios: &[(String, f64)]) {
+    if !only_testing() {
+        let bar = portcullis::bench::bars::of_ratios(what, against, least, command, ratios);
+        portcullis::bench::bars::record(bar).expect("the file that PORTCULLIS_BARS names can be written");
+    }
+}
+
 /// Two sides timed in turn, so that whatever else the machine does hits both. One round of each
 /// goes before, untimed.
 pub fn in_turn(rounds: usize, ours: impl FnMut(), theirs: impl FnMut()) -> Pair {
@@ -200,6 +208,13 @@ pub struct Pair {
     pub ours: Times,
     /// What it is held against.
     pub theirs: Times,
+}
+
+impl Pair {
+    /// Of the medians: above 1 ours is faster.
+    pub fn ratio(&self) -> f64 {
+        self.theirs.median.as_secs_f64() / self.ours.median.as_secs_f64()
+    }
 }
 
 /// How long one round took.

@@ -2,8 +2,12 @@
 //!
 //! What a run measures itself is judged here; for what other benchmarks measure, the bar names their command.
 
+use std::fs::OpenOptions;
+use std::io::{Error, Write};
+
 use super::number::digits;
 use super::results::{Bar, Cell, Device, Measured, Outcome, Results};
+use super::run::AUTO;
 use super::seeds::{Row, Source, Table};
 
 /// Every bar, in the order of the design.
@@ -26,6 +30,66 @@ pub fn add(bars: &mut Vec<Bar>, measured: Vec<Bar>) {
             None => bars.push(bar),
         }
     }
+}
+
+/// The variable that names the file to which benchmarks of their own add what they have measured, for `--bars`.
+pub const FILE: &str = "PORTCULLIS_BARS";
+
+/// What a benchmark of its own has measured: the least of some ratios counts, each of which is of something. `None` without any.
+pub fn of_ratios(what: &str, against: &str, least: f64, command: &str, ratios: &[(String, f64)]) -> Option<Bar> {
+    let (worst, lowest) = ratios.iter().min_by(|a, b| a.1.total_cmp(&b.1))?;
+    let highest = ratios.iter().map(|(_, ratio)| *ratio).fold(*lowest, f64::max);
+    let range = if highest > *lowest { format!("{lowest:.2} to {highest:.2}") } else { format!("{lowest:.2}") };
+    Some(Bar {
+        what: what.into(),
+        against: against.into(),
+        bar: format!("≥ {least:?}"),
+        measured: Some(range),
+        met: Some(*lowest >= least),
+        command: command.into(),
+        note: Some(format!("the least is that of {worst}")),
+    })
+}
+
+/// Adds bars to the file that [`FILE`] names, each on a line of its own; nowhere without it.
+///
+/// # Errors
+/// Where that cannot be written.
+pub fn record(bars: impl IntoIterator<Item = Bar>) -> Result<(), Error> {
+    let Some(file) = std::env::var_os(FILE).filter(|file| !file.is_empty()) else { return Ok(()) };
+    let lines = bars.into_iter().map(|bar| serde_json::to_string(&bar).map(|line| line + "\n"));
+    let lines = lines.collect::<Result<String, _>>()?;
+    OpenOptions::new().create(true).append(true).open(file)?.write_all(lines.as_bytes())
+}
+
+/// Bars as they are in files: a JSON list, or one behind the other. Of two of the same the later one counts.
+///
+/// # Errors
+/// Where they are anything else.
+pub fn read(text: &[u8]) -> Result<Vec<Bar>, serde_json::Error> {
+    #[derive(serde::Deserialize)]
+    #[serde(untagged)]
+    enum Item {
+        List(Vec<Bar>),
+        One(Box<Bar>),
+    }
+    let mut bars: Vec<Bar> = Vec::new();
+    for item in serde_json::Deserializer::from_slice(text).into_iter::<Item>() {
+        let new = match item? {
+            Item::List(list) => list,
+            Item::One(bar) => vec![*bar],
+        };
+        for bar in new {
+            match bars
+                .iter_mut()
+                .find(|other| (&other.what, &other.against, &other.bar) == (&bar.what, &bar.against, &bar.bar))
+            {
+                Some(other) => *other = bar,
+                None => bars.push(bar),
+            }
+        }
+    }
+    Ok(bars)
 }
 
 /// A bar that another benchmark measures: what, against what, the bar, the command.
@@ -189,14 +253,14 @@ fn software(results: &Results) -> Vec<Bar> {
     bars
 }
 
-/// `--device auto` against the best device that was measured beside it, wherever it did worst.
+/// `--device auto` against the best device that was measured beside it and that it may take, wherever it did worst.
 fn auto(results: &Results) -> Option<Bar> {
+    let is_one = |id: &str| results.devices.iter().any(|device| device.id == id && may_be_taken(device));
     let medians = |auto: bool| {
-        results.cells.iter().filter(move |c| (c.device == "auto") == auto && !c.is_resident()).filter_map(|cell| {
-            match &cell.outcome {
-                Outcome::Measured(measured) => Some((cell, measured.mpps.median)),
-                _ => None,
-            }
+        let of = move |c: &&Cell| if auto { c.device == AUTO } else { c.device != AUTO && is_one(&c.device) };
+        results.cells.iter().filter(move |c| of(c) && !c.is_resident()).filter_map(|cell| match &cell.outcome {
+            Outcome::Measured(measured) => Some((cell, measured.mpps.median)),
+            _ => None,
         })
     };
     let mut worst: Option<(f64, &Cell)> = None;
@@ -218,6 +282,12 @@ fn auto(results: &Results) -> Option<Bar> {
         command: HERE.into(),
         note: Some(format!("the worst is {} in batches of {}, packets {}", cell.filter, cell.batch, cell.packets)),
     })
+}
+
+/// Whether `auto` ever takes a device: real GPUs and the `cpu` device.
+fn may_be_taken(device: &Device) -> bool {
+    let (backend, _) = device.id.split_once(['@', ':']).unwrap_or((&device.id, ""));
+    backend == "cpu" || device.kind.contains("GPU") && !device.kind.contains("software")
 }
 
 /// XDP-on-GPU's two main workloads: ours from raw packets against its way on the same device, and on a GPU against what it
@@ -310,6 +380,34 @@ mod tests {
         assert_eq!((memory.measured.as_deref(), memory.met), (Some("0.85"), Some(true)));
         results.devices.clear();
         assert_eq!(find(&judge(&results), "GPU, end to end").note.as_deref(), Some("no GPU on this machine"));
+    }
+
+    #[test]
+    fn the_least_ratio_counts() {
+        let ratios = [("a".to_owned(), 1.2), ("b".to_owned(), 0.949), ("c".to_owned(), 3.0)];
+        let bar = |least, ratios| of_ratios("x", "y", least, "z", ratios);
+        let found = bar(0.95, &ratios[..]).unwrap();
+        assert_eq!((found.measured.as_deref(), found.met), (Some("0.95 to 3.00"), Some(false)));
+        assert_eq!((found.bar.as_str(), found.note.as_deref()), ("≥ 0.95", Some("the least is that of b")));
+        let one = bar(1.0, &ratios[..1]).unwrap();
+        assert_eq!((one.measured.as_deref(), one.met, one.bar.as_str()), (Some("1.20"), Some(true), "≥ 1.0"));
+        assert_eq!(bar(1.0, &[]), None);
+    }
+
+    #[test]
+    fn the_bars_of_a_file_are_a_list_or_lines() {
+        let one = of_ratios("x", "y", 1.0, "z", &[("a".into(), 2.0)]).unwrap();
+        let other = Bar { what: "w".into(), ..one.clone() };
+        let newer = Bar { measured: Some("0.50".into()), met: Some(false), ..one.clone() };
+        let text = |bar: &Bar| serde_json::to_string(bar).unwrap();
+        let lines = [text(&one), text(&other), text(&newer)].join("\n");
+        assert_eq!(read(lines.as_bytes()).unwrap(), [newer.clone(), other.clone()]);
+        let list = serde_json::to_string_pretty(&[one.clone(), other.clone()]).unwrap();
+        assert_eq!(read(list.as_bytes()).unwrap(), [one, other.clone()]);
+        assert_eq!(read(b"").unwrap(), []);
+        for wrong in ["{", "[1]", "{\"what\": 1}", "no", &(text(&other) + "}")] {
+            assert!(read(wrong.as_bytes()).is_err(), "{wrong}");
+        }
     }
 
     #[test]
