@@ -13,9 +13,10 @@ use portcullis_core::device::{
 use portcullis_core::program::Program;
 
 use super::oracle::Expected;
-use super::results::{self, Ended, Estimate, Latency, Load};
+use super::results::{self, Ended, Estimate, Latency, Load, RESIDENT};
+use super::run::AUTO;
 use super::statistics::{Latencies, median};
-use super::traffic::{Pool, Ring};
+use super::traffic::{Pool, RING, Ring};
 use crate::selftest::state;
 
 /// Batches in flight.
@@ -53,13 +54,16 @@ pub struct Way {
     pub threads: Option<NonZeroUsize>,
     /// How packets get there.
     pub transfer: Transfer,
+    /// Packets stay at the device from one time to the next, and how they got there is not measured.
+    pub resident: bool,
     /// How batches are handed over.
     pub dispatch: Dispatch,
 }
 
 impl std::fmt::Debug for Way {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {} {}", self.id, self.transfer, self.dispatch)
+        let transfer = if self.resident { "resident" } else { self.transfer.name() };
+        write!(f, "{} {transfer} {}", self.id, self.dispatch)
     }
 }
 
@@ -75,6 +79,7 @@ impl Way {
             depth: DEPTH,
             dispatch: Some(self.dispatch),
             transfer: self.transfer,
+            resident: self.resident,
             clocks,
             cancel: cancel.clone(),
             ..LoadOptions::default()
@@ -169,6 +174,8 @@ pub struct Subject<'a> {
     pub pool: &'a Pool,
     /// What is to come of them.
     pub expected: &'a Expected,
+    /// Packets that are under way in turn, about.
+    pub around: usize,
     /// Bytes that batches may take.
     pub memory: u64,
 }
@@ -216,7 +223,7 @@ pub fn measure(
     settings: &Settings,
     told: &mut dyn FnMut(&str),
 ) -> Result<Vec<Found>, String> {
-    let lay_out = || Ring::lay_out(subject.pool, subject.program, batch, subject.memory);
+    let lay_out = || Ring::lay_out(subject.pool, subject.program, batch, subject.around, subject.memory);
     let mut ring = lay_out()?;
     let mut running: Vec<Running> = lanes.iter().map(|_| Running::default()).collect();
     let stopped = || settings.stop.is_cancelled();
@@ -238,6 +245,7 @@ pub fn measure(
             let it = &lanes[other].way;
             other != index
                 && it.id == way.id
+                && it.resident == way.resident
                 && it.dispatch == way.dispatch
                 && running[other].transfer == running[index].transfer
         };
@@ -282,7 +290,7 @@ fn settle(result: Result<(), DeviceError>, lane: &mut Lane, cell: &mut Running) 
     cell.found = Some(match error {
         DeviceError::Cancelled => Found::Dropped,
         DeviceError::Unsupported { .. } | DeviceError::Refused(_) | DeviceError::NoDispatch { .. }
-            if lane.way.transfer != Transfer::Auto =>
+            if lane.way.transfer != Transfer::Auto || lane.way.resident =>
         {
             Found::Absent(error.to_string())
         }
@@ -304,7 +312,7 @@ fn prepare(
     let Some(session) = lane.session.as_deref_mut() else { return Ok(()) };
     session.settle();
     compare(session, cell, ring, subject)?;
-    cell.transfer = transfer(&*session);
+    cell.transfer = transfer(&lane.way, &*session);
     if cell.found.is_some() {
         return Ok(());
     }
@@ -353,7 +361,7 @@ fn compare(
     }
     state::set(session, subject.program, &[])?;
     let pool = subject.pool;
-    let own = Ring::lay_out(pool, subject.program, ring.batch.min(pool.len()), subject.memory)
+    let own = Ring::lay_out(pool, subject.program, ring.batch.min(pool.len()), RING, subject.memory)
         .map_err(DeviceError::Refused)?;
     for (first, mut batch) in own.batches.into_iter().take_while(|(first, _)| *first < pool.len()) {
         batch.truncate(pool.len() - first);
@@ -573,15 +581,24 @@ fn pass(
     Ok(())
 }
 
+/// How packets come to devices of which batches choose.
+const CHOSEN: &str = "chosen by batch";
+
 /// How packets come to a device whose filter looks at none.
 const UNSEEN: &str = "nothing";
 
 /// How the packets of the batch before came to the device, in words.
-fn transfer(session: &dyn Session) -> &'static str {
+fn transfer(way: &Way, session: &dyn Session) -> &'static str {
+    if way.resident {
+        return RESIDENT;
+    }
+    if way.device.info().id == AUTO {
+        return CHOSEN;
+    }
     let Some(plan) = session.plan() else { return "in place" };
     match (plan.transfer(), plan.reach) {
         (None, _) => UNSEEN,
-        (Some(Transfer::Imported), Reach::Own) => "device-resident",
+        (Some(Transfer::Imported), Reach::Own) => RESIDENT,
         (Some(Transfer::Imported), _) => "imported memory",
         (Some(Transfer::Window), _) => "read window",
         (Some(Transfer::Whole | Transfer::Auto), _) => "whole packets",

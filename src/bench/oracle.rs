@@ -51,7 +51,7 @@ impl Expected {
             packets: (facts.changes_length || facts.writes.reach() > 0).then(Vec::new),
             maps: None,
         };
-        let ring = super::traffic::Ring::lay_out(pool, program, BATCH.min(pool.len()), 1 << 32);
+        let ring = super::traffic::Ring::lay_out(pool, program, BATCH.min(pool.len()), super::traffic::RING, 1 << 32);
         let ring = ring.map_err(DeviceError::Refused)?;
         for (first, mut batch) in ring.batches {
             if first >= pool.len() {

@@ -135,6 +135,9 @@ pub struct Estimate {
     pub high: f64,
 }
 
+/// The transfer of packets that are in the device's memory before anything is timed.
+pub const RESIDENT: &str = "device-resident";
+
 /// A measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
@@ -159,7 +162,7 @@ pub struct Cell {
 impl Cell {
     /// Whether packets were in the device's memory before anything was timed.
     pub fn is_resident(&self) -> bool {
-        self.transfer == "device-resident"
+        self.transfer == RESIDENT
     }
 }
 

@@ -1,10 +1,11 @@
 //! A whole benchmark: the matrix, and one cell of it after the other.
 
 use std::num::NonZeroUsize;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::{CancelToken, Device, Dispatch, Transfer};
+use portcullis_core::device::{CancelToken, Device, Dispatch, Transfer, UnknownTransfer};
 use portcullis_core::program::Program;
 
 use super::bars;
@@ -14,7 +15,7 @@ use super::measure::{Figures, Found, Lane, Settings, Subject, Way, measure};
 use super::oracle::Expected;
 use super::results::*;
 use super::seeds;
-use super::traffic::{POOL, Packets, Pool};
+use super::traffic::{POOL, Packets, Pool, RING};
 
 /// A filter.
 #[derive(Debug, Clone)]
@@ -41,12 +42,40 @@ impl Chosen {
         self.threads.map_or_else(|| id.clone(), |threads| format!("{id}@{threads}"))
     }
 
+    /// Whether it is several devices of which batches choose.
+    fn is_auto(&self) -> bool {
+        self.device.info().id == AUTO
+    }
+
     /// Whether it is no device of a driver's: packets are filtered where they lie.
     fn is_in_place(&self) -> bool {
         let id = &self.device.info().id;
         ["cpu", "interp", "noop"].iter().any(|backend| id.starts_with(backend))
     }
 }
+
+/// Where packets are before they are filtered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// In the host's memory, from where they come to the device like this.
+    Host(Transfer),
+    /// In the device's memory already: `resident`.
+    Device,
+}
+
+impl FromStr for Start {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Start, String> {
+        match text {
+            "resident" => Ok(Start::Device),
+            _ => text.parse().map(Start::Host).map_err(|error: UnknownTransfer| format!("{error}, and resident")),
+        }
+    }
+}
+
+/// The id of the device that is several.
+pub const AUTO: &str = "auto";
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,11 +103,11 @@ pub struct Order {
     pub batches: Vec<usize>,
     /// Packets.
     pub packets: Vec<Packets>,
-    /// Transfers; by the extent's choice where there is none.
-    pub transfers: Vec<Transfer>,
+    /// Where packets are, and how they come to devices; by the extent's choice where there is none.
+    pub transfers: Vec<Start>,
     /// Dispatch methods; by the extent's choice where there is none.
     pub dispatches: Vec<Dispatch>,
-    /// Time for all of it, about.
+    /// Time for all of it, about, XDP-on-GPU's workloads included.
     pub time: Duration,
     /// Measure XDP-on-GPU's workloads, its way and ours, after all else.
     pub seeds: bool,
@@ -119,14 +148,16 @@ struct Group {
     /// Places among the ways.
     ways: Vec<usize>,
     loads: bool,
+    /// Packets that are under way in turn, about.
+    around: usize,
 }
 
 /// How far a run is.
 #[derive(Debug, Clone)]
 pub struct Step<'a> {
-    /// Cells that are done, or given up.
+    /// How much is done, or given up: a cell is one, a column of XDP-on-GPU's workloads may be more.
     pub done: usize,
-    /// Cells in all.
+    /// How much there is in all.
     pub all: usize,
     /// What is under way.
     pub now: &'a str,
@@ -148,14 +179,20 @@ pub fn run(order: &Order, ends: &Ends, observe: &mut dyn FnMut(Step<'_>)) -> Res
     let groups = groups(order, &ways);
     let mut results = empty(order, began);
     let stopped = || ends.stop.is_cancelled();
-    observe(Step { done: 0, all: 1, now: "what memory and buses can do" });
-    let share = order.time / 20;
+    let cells: usize = groups.iter().map(|group| group.ways.len()).sum();
+    // XDP-on-GPU's workloads have the last third, and what the cells leave.
+    let seeds = order.seeds.then(|| seeds_of(order, ends));
+    let columns = seeds.as_ref().map_or(0, |(_, options)| options.columns());
+    let each = if columns > 0 { (cells / 2).div_ceil(columns).max(1) } else { 0 };
+    let all = cells + columns * each;
+    let time = if columns > 0 { order.time * 2 / 3 } else { order.time };
+    observe(Step { done: 0, all, now: "what memory and buses can do" });
+    let share = time / 20;
     results.ceilings = ceilings::host(CONFIDENCE, share, &stopped);
     for chosen in &order.devices {
         results.ceilings.extend(ceilings::of_device(&chosen.id(), CONFIDENCE, share, &stopped));
     }
 
-    let all: usize = groups.iter().map(|group| group.ways.len()).sum();
     let mut done = 0;
     let mut lanes: Vec<Lane> = ways.iter().cloned().map(Lane::new).collect();
     let mut pool: Option<Pool> = None;
@@ -168,7 +205,7 @@ pub fn run(order: &Order, ends: &Ends, observe: &mut dyn FnMut(Step<'_>)) -> Res
         }
         let filter = &order.filters[group.filter];
         let place = format!("{}, {} packets in batches of {}", filter.name, group.packets, group.batch);
-        if clock.elapsed() > order.time + OVERTIME {
+        if clock.elapsed() > time + OVERTIME {
             left_out(&mut results, &place, "the time was used up; give it more with --time");
             done += group.ways.len();
             continue;
@@ -195,7 +232,7 @@ pub fn run(order: &Order, ends: &Ends, observe: &mut dyn FnMut(Step<'_>)) -> Res
             None => continue,
         };
         // What is left, for what is left: a group that took less leaves more for the others.
-        let left = order.time.saturating_sub(clock.elapsed()).as_secs_f64() / (all - done).max(1) as f64;
+        let left = time.saturating_sub(clock.elapsed()).as_secs_f64() / (cells - done).max(1) as f64;
         let settings = Settings {
             confidence: CONFIDENCE,
             width: WIDTH,
@@ -206,7 +243,7 @@ pub fn run(order: &Order, ends: &Ends, observe: &mut dyn FnMut(Step<'_>)) -> Res
             stop: ends.stop.clone(),
             give_up: ends.give_up.clone(),
         };
-        let subject = Subject { program: &filter.program, pool, expected: answer, memory };
+        let subject = Subject { program: &filter.program, pool, expected: answer, around: group.around, memory };
         let mut own: Vec<Lane> = Vec::with_capacity(group.ways.len());
         for &way in &group.ways {
             own.push(std::mem::replace(&mut lanes[way], Lane::new(ways[way].clone())));
@@ -228,8 +265,14 @@ pub fn run(order: &Order, ends: &Ends, observe: &mut dyn FnMut(Step<'_>)) -> Res
         done += group.ways.len();
     }
     lanes.clear();
-    if order.seeds && !stopped() {
-        results.seeds = published(order, ends, clock, observe);
+    if let Some((sides, mut options)) = seeds.filter(|_| !stopped()) {
+        options.time = order.time.saturating_sub(clock.elapsed());
+        let mut done = cells;
+        observe(Step { done, all, now: "XDP-on-GPU’s workloads" });
+        results.seeds = seeds::run(&sides, &options, &mut |now| {
+            done += each;
+            observe(Step { done, all, now: &format!("XDP-on-GPU’s workloads, {now}") });
+        });
     }
     results.run.interrupted = stopped();
     results.bars = bars::judge(&results);
@@ -237,46 +280,49 @@ pub fn run(order: &Order, ends: &Ends, observe: &mut dyn FnMut(Step<'_>)) -> Res
     results
 }
 
-/// XDP-on-GPU's workloads, in the time that is left, or in a third of all.
-fn published(order: &Order, ends: &Ends, clock: Instant, observe: &mut dyn FnMut(Step<'_>)) -> Vec<seeds::Table> {
+/// XDP-on-GPU's workloads: on which devices, and which of them.
+fn seeds_of(order: &Order, ends: &Ends) -> (Vec<seeds::Side>, seeds::Options) {
     // A device once: its own way of using threads is part of what is compared.
-    let mut devices: Vec<_> = order.devices.iter().map(|it| it.device.clone()).collect();
+    let mut devices: Vec<_> = order.devices.iter().filter(|it| !it.is_auto()).map(|it| it.device.clone()).collect();
     devices.dedup_by_key(|device| device.info().id.clone());
-    let sides: Vec<_> = devices.into_iter().map(seeds::Side::of).collect();
+    let sides = devices.into_iter().map(seeds::Side::of).collect();
     let all = order.extent == Extent::Full;
     let sizes = if all { vec![100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000] } else { vec![1_000, 1_000_000] };
-    let mut options =
-        seeds::Options { sizes, budget: Duration::ZERO, confidence: CONFIDENCE, all, cancel: ends.stop.clone() };
-    let time = order.time.saturating_sub(clock.elapsed()).max(order.time / 3);
-    let columns = options.columns();
-    // Each column has some sides for each device, and is set up and compared as well.
-    options.budget = (time / (columns * 6 * sides.len().max(1)) as u32).min(Duration::from_secs(2));
-    let mut done = 0;
-    seeds::run(&sides, &options, &mut |now| {
-        done += 1;
-        observe(Step { done, all: columns, now });
-    })
+    let cancel = ends.stop.clone();
+    (sides, seeds::Options { sizes, time: Duration::ZERO, confidence: CONFIDENCE, all, cancel })
 }
 
 fn ways(order: &Order) -> Vec<Way> {
     let mut all = Vec::new();
     for chosen in &order.devices {
         let info = chosen.device.info();
-        let transfers: &[Transfer] = match order.transfers.as_slice() {
-            asked if !asked.is_empty() => asked,
-            _ if chosen.is_in_place() => &[Transfer::Auto],
-            _ => &[Transfer::Whole, Transfer::Window, Transfer::Imported, Transfer::Auto],
+        use Start::Host;
+        let usual = [Transfer::Whole, Transfer::Window, Transfer::Imported, Transfer::Auto].map(Host);
+        let starts: Vec<Start> = match order.transfers.as_slice() {
+            [] if chosen.is_in_place() || chosen.is_auto() => vec![Host(Transfer::Auto)],
+            [] => usual.into_iter().chain([Start::Device]).collect(),
+            // Where packets are filtered where they lie, the device's memory is the host's.
+            asked if chosen.is_in_place() => asked
+                .iter()
+                .map(|start| if *start == Start::Device { Host(Transfer::Auto) } else { *start })
+                .fold(Vec::new(), |all, start| if all.contains(&start) { all } else { [all, vec![start]].concat() }),
+            // It chooses by where packets have to come from.
+            asked if chosen.is_auto() => asked.iter().copied().filter(|start| *start != Start::Device).collect(),
+            asked => asked.to_vec(),
         };
         let dispatches: Vec<Dispatch> = match order.dispatches.as_slice() {
+            // Its devices have others.
+            [] if chosen.is_auto() => info.dispatch[..1].to_vec(),
             [] => info.dispatch.to_vec(),
             asked => asked.iter().copied().filter(|dispatch| info.dispatch.contains(dispatch)).collect(),
         };
         for &dispatch in &dispatches {
-            all.extend(transfers.iter().map(|&transfer| Way {
+            all.extend(starts.iter().map(|&start| Way {
                 device: chosen.device.clone(),
                 id: chosen.id(),
                 threads: chosen.threads,
-                transfer,
+                transfer: if let Host(transfer) = start { transfer } else { Transfer::Whole },
+                resident: start == Start::Device,
                 dispatch,
             }));
         }
@@ -284,15 +330,16 @@ fn ways(order: &Order) -> Vec<Way> {
     all
 }
 
-fn groups(order: &Order, ways: &[Way]) -> Vec<Group> {
-    let mut all = Vec::new();
-    let places =
-        |keep: &dyn Fn(&Way) -> bool| -> Vec<usize> { (0..ways.len()).filter(|&way| keep(&ways[way])).collect() };
+fn groups(order: &Order, all_ways: &[Way]) -> Vec<Group> {
+    let mut groups = Vec::new();
+    let places = |keep: &dyn Fn(&Way) -> bool| -> Vec<usize> {
+        (0..all_ways.len()).filter(|&way| keep(&all_ways[way])).collect()
+    };
     let usual = |way: &Way| {
         // By its own choice, or by the first that was asked for.
         let dispatch = order.dispatches.iter().find(|asked| way.device.info().dispatch.contains(asked));
         let dispatch = dispatch.or(way.device.info().dispatch.first());
-        let is_auto = order.transfers.is_empty() && way.transfer == Transfer::Auto;
+        let is_auto = order.transfers.is_empty() && (way.transfer == Transfer::Auto || way.resident);
         let is_asked = !order.transfers.is_empty();
         dispatch.is_none_or(|dispatch| *dispatch == way.dispatch) && (is_auto || is_asked)
     };
@@ -308,11 +355,18 @@ fn groups(order: &Order, ways: &[Way]) -> Vec<Group> {
                     Extent::Quick if star => (places(&usual), false),
                     Extent::Quick => continue,
                 };
-                all.push(Group { filter, packets, batch, ways, loads });
+                // What is at devices already has turns of its own, over fewer packets, as all of them are there at once.
+                let (resident, ways): (Vec<usize>, Vec<usize>) =
+                    ways.into_iter().partition(|&way| all_ways[way].resident);
+                for (ways, loads, around) in [(ways, loads, RING), (resident, false, POOL)] {
+                    if !ways.is_empty() {
+                        groups.push(Group { filter, packets, batch, ways, loads, around });
+                    }
+                }
             }
         }
     }
-    all
+    groups
 }
 
 fn empty(order: &Order, began: String) -> Results {
@@ -389,6 +443,7 @@ fn left_out(results: &mut Results, what: &str, why: &str) {
 /// Enters what came of a cell.
 fn take(results: &mut Results, way: &Way, filter: &Filter, pool: &Pool, batch: usize, found: Found) {
     let mut transfer = match way.transfer {
+        _ if way.resident => RESIDENT,
         Transfer::Auto => "auto",
         Transfer::Whole => "whole packets",
         Transfer::Window => "read window",
@@ -433,6 +488,7 @@ fn measured(results: &Results, way: &Way, filter: &Filter, pool: &Pool, figures:
     };
     let one = way.threads.is_some_and(|threads| threads.get() == 1);
     let (bytes, ceiling) = match bus_bytes {
+        Some(_) if way.resident => (memory_bytes, ceiling(ceilings::OWN, Some(&way.id))),
         Some(bytes) => (bytes, ceiling(ceilings::BUS, Some(&way.id))),
         None if kind.is_gpu() => (0.0, None),
         None => (memory_bytes, ceiling(if one { ceilings::MEMORY_ONE } else { ceilings::MEMORY }, None)),

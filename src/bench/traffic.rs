@@ -12,7 +12,7 @@ use portcullis_io::synth::{Generator, Kind, Mix, Size, Spec};
 pub const POOL: usize = 8192;
 
 /// Packets that are under way in turn, at least: small batches differ from one another.
-const RING: usize = 1 << 16;
+pub const RING: usize = 1 << 16;
 
 /// Batches that are under way in turn, at least, where there is memory for them: one is made up while others are in flight.
 const BATCHES: usize = 4;
@@ -131,11 +131,11 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Lays batches out one behind the other, with room where the filter needs it, and metadata where it looks at it.
+    /// Lays batches out one behind the other, of about `around` packets in all and of four batches at least, with room where the filter needs it, and metadata where it looks at it.
     ///
     /// # Errors
     /// Why there is no memory for it, of which `most` bytes may be taken.
-    pub fn lay_out(pool: &Pool, program: &Program, batch: usize, most: u64) -> Result<Ring, String> {
+    pub fn lay_out(pool: &Pool, program: &Program, batch: usize, around: usize, most: u64) -> Result<Ring, String> {
         let facts = program.facts();
         let room = if facts.changes_length { Room::Both } else { Room::None };
         let margin = if room == Room::Both { ROOM as usize } else { 0 };
@@ -151,7 +151,7 @@ impl Ring {
         let taken = |count: usize| bytes(batch * count) + (batch * count * aside) as u64;
         let limit = u64::from(u32::MAX) - READABLE_PAST_END as u64 - 8192;
         let fits = |count: &usize| taken(*count) <= most && bytes(batch * count) <= limit;
-        let wanted = (RING / batch.max(1)).max(BATCHES);
+        let wanted = (around / batch.max(1)).max(BATCHES);
         let count = [wanted, BATCHES, 2, 1].into_iter().find(fits).ok_or_else(|| {
             let (need, most) = (taken(1) as f64 / 1e9, most.min(limit) as f64 / 1e9);
             format!("it would take {need:.1} GB of memory, and {most:.1} GB may be taken")
@@ -234,7 +234,7 @@ mod tests {
     fn batches_hold_the_pool_over_and_over_and_are_restored() {
         let pool = Pool::new(Packets::Imix, 100);
         for name in ["port_filter", "mac_swap", "vlan_pop"] {
-            let mut ring = Ring::lay_out(&pool, &program(name), 33, 1 << 30).unwrap();
+            let mut ring = Ring::lay_out(&pool, &program(name), 33, RING, 1 << 30).unwrap();
             assert_eq!(ring.count, RING / 33);
             assert!(!ring.is_broken());
             let same = |ring: &Ring| {
@@ -261,9 +261,9 @@ mod tests {
     fn there_is_a_limit_to_memory() {
         let pool = Pool::new(Packets::Bytes(1500), 100);
         let program = program("port_filter");
-        let error = Ring::lay_out(&pool, &program, 10_000_000, 1 << 33).unwrap_err();
+        let error = Ring::lay_out(&pool, &program, 10_000_000, RING, 1 << 33).unwrap_err();
         assert!(error.contains("15.") && error.contains("4.3 GB"), "{error}");
-        assert_eq!(Ring::lay_out(&pool, &program, 100_000, 400_000_000).unwrap().count, 2);
-        assert!(Ring::lay_out(&pool, &program, 100_000, 100_000_000).is_err());
+        assert_eq!(Ring::lay_out(&pool, &program, 100_000, RING, 400_000_000).unwrap().count, 2);
+        assert!(Ring::lay_out(&pool, &program, 100_000, RING, 100_000_000).is_err());
     }
 }

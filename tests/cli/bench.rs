@@ -47,7 +47,8 @@ fn what_was_measured_before_makes_a_report_with_others_figures() {
     run(&place, &["--filter", "port_filter", "--json", "r.json"]).done();
     let bar = r#"[{"what": "capture in, capture out", "against": "tcpdump", "bar": "≥ 2", "measured": "2.43, 2.54 and 2.77",
         "met": true, "command": "cargo bench --bench capture"}]"#;
-    place.file("bars.json", bar);
+    // As benches write them: one a line.
+    place.file("bars.json", bar.trim_matches(['[', ']']).replace('\n', " ") + "\n");
     let from = ["bench", "--from", "r.json", "--bars", "bars.json", "--report", "r.html", "--json", "s.json"];
     place.run(&from).done();
     let page = String::from_utf8(place.read("r.html")).unwrap();
@@ -59,6 +60,58 @@ fn what_was_measured_before_makes_a_report_with_others_figures() {
     let ran = place.run(&["bench", "--from", "r.json", "--bars", "no.json"]);
     assert_eq!(ran.code, 1);
     assert!(ran.err.contains("no.json: these are no bars"), "{}", ran.err);
+}
+
+#[test]
+fn packets_that_are_at_the_device_are_measured_apart() {
+    let devices: Vec<&str> = ["wgpu", "opencl"].into_iter().filter(|device| has_device(device)).collect();
+    if devices.is_empty() {
+        println!("skipped: there is neither a wgpu nor an OpenCL device");
+    }
+    for device in devices {
+        let place = Place::new();
+        let args =
+            ["bench", "--time", "2s", "--device", device, "--device", "cpu", "--packets", "64", "--batch", "64,5000"];
+        let more = [
+            "--filter",
+            "port_filter",
+            "--filter",
+            "mac_swap",
+            "--transfer",
+            "resident",
+            "--json",
+            "r.json",
+            "--report",
+            "r.html",
+        ];
+        place.run(&[&args[..], &more].concat()).done();
+        let results = json(&place.read("r.json"));
+        let cells = results["cells"].as_array().unwrap();
+        let (resident, other): (Vec<_>, Vec<_>) = cells.iter().partition(|cell| cell["transfer"] == "device-resident");
+        assert!(resident.len() >= 2 && resident.iter().all(|cell| cell["filter"] == "port_filter"), "{resident:?}");
+        assert!(other.iter().all(|cell| cell["device"] == "cpu" && cell["transfer"] == "in place"), "{other:?}");
+        for cell in resident {
+            // All batches before and after: of 64 and of 5,000, some 8,192 packets, or four of them.
+            assert!(cell["outcome"]["measured"]["compared"].as_u64().unwrap() >= 2 * 8_192, "{cell}");
+        }
+        let left = results["left_out"].to_string();
+        assert!(left.contains("device-resident") && left.contains("it changes them"), "{left}");
+        let page = String::from_utf8(place.read("r.html")).unwrap();
+        assert!(page.contains("Packets in the device’s memory already"));
+    }
+}
+
+#[test]
+fn auto_is_measured_by_name() {
+    let place = Place::new();
+    let args = ["bench", "--time", "1s", "--device", "auto", "--device", "cpu", "--batch", "64", "--packets", "64"];
+    place.run(&[&args[..], &["--filter", "port_filter", "--json", "r.json"]].concat()).done();
+    let results = json(&place.read("r.json"));
+    let cells = results["cells"].as_array().unwrap();
+    let auto: Vec<_> = cells.iter().filter(|cell| cell["device"] == "auto").collect();
+    assert!(!auto.is_empty() && auto.iter().all(|cell| cell["outcome"]["measured"]["compared"].as_u64() > Some(0)));
+    let bars = results["bars"].as_array().unwrap();
+    assert!(bars.iter().any(|bar| bar["what"] == "--device auto, at any batch size" && bar["met"].is_boolean()));
 }
 
 #[test]
@@ -152,7 +205,7 @@ fn wrong_usage_is_told_before_anything_is_measured() {
         (&["--device", "wgpu:999"], 1, "wgpu"),
         (&["--packets", "63"], 2, "64 to 9000"),
         (&["--batch", "0"], 2, "0"),
-        (&["--transfer", "fast"], 2, "auto, whole, window and imported"),
+        (&["--transfer", "fast"], 2, "auto, whole, window and imported, and resident"),
         (&["--json", "a", "--csv", "./a"], 2, "would be written there"),
         (&["--json", "no/such/folder.json"], 1, "no/such/folder.json"),
         (&["--quick", "--full"], 2, "--full"),

@@ -95,7 +95,14 @@ impl Session for BentSession {
 fn lane(id: &str, bend: Bend) -> Lane {
     let device = Bent { device: crate::devices::open(id).unwrap(), bend, batches: Arc::default() };
     let (transfer, dispatch) = (Transfer::Auto, Dispatch::Pipelined);
-    Lane::new(Way { device: Arc::new(device), id: format!("{id} {bend:?}"), threads: None, transfer, dispatch })
+    Lane::new(Way {
+        device: Arc::new(device),
+        id: format!("{id} {bend:?}"),
+        threads: None,
+        transfer,
+        resident: false,
+        dispatch,
+    })
 }
 
 fn settings() -> Settings {
@@ -116,7 +123,7 @@ fn found(filter: &str, lanes: &mut [Lane], settings: &Settings) -> Vec<Found> {
     let program = all.iter().find(|case| case.name == filter).unwrap().compile().unwrap();
     let pool = Pool::new(Packets::Bytes(64), 300);
     let expected = Expected::of(&program, &pool, &*crate::devices::open("interp").unwrap()).unwrap();
-    let subject = Subject { program: &program, pool: &pool, expected: &expected, memory: 1 << 30 };
+    let subject = Subject { program: &program, pool: &pool, expected: &expected, around: RING, memory: 1 << 30 };
     measure(lanes, subject, 70, settings, &mut |_| {}).unwrap()
 }
 

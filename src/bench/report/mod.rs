@@ -8,6 +8,7 @@ mod latency;
 mod parts;
 mod plot;
 mod reigns;
+mod resident;
 mod roofline;
 mod stages;
 mod strips;
@@ -50,6 +51,7 @@ pub fn html(results: &Results) -> Result<String, ReportError> {
         (summary::section(&view)?)
         @if let Some(bars) = tables::bars(results) { (bars) }
         (throughput::throughput(&view)?)
+        @if let Some(resident) = resident::section(&view)? { (resident) }
         (latency::section(&view)?)
         @if let Some(stages) = stages::section(&view)? { (stages) }
         @if let Some(roofline) = roofline::section(&view)? { (roofline) }
@@ -114,10 +116,11 @@ fn notices(results: &Results) -> Markup {
 
 /// Links to the sections that are there.
 fn contents(body: &Markup) -> Markup {
-    const SECTIONS: [(&str, &str); 10] = [
+    const SECTIONS: [(&str, &str); 11] = [
         ("summary", "Which device"),
         ("bars", "Bars"),
         ("throughput", "Throughput"),
+        ("resident", "On the device"),
         ("latency", "Latency"),
         ("stages", "Stages"),
         ("roofline", "Roofline"),

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::ReportError;
 use super::parts::{Cell, details, figure, legend, numbers, table, words};
-use super::plot::{Axis, Plot, Point, Series, room};
+use super::plot::{Axis, Ceiling, Plot, Point, Series, room};
 use super::view::{View, packets_in_words};
 use crate::bench::number::{digits, short, trimmed};
 
@@ -17,35 +17,7 @@ pub fn throughput(view: &View<'_>) -> Result<Markup, ReportError> {
     for packets in &view.packets {
         let plots: Vec<_> =
             view.filters.iter().map(|f| (*f, view.throughput(f, packets), view.ceilings(f, packets))).collect();
-        let all = || plots.iter().flat_map(|(_, series, _)| series);
-        let batches = all().flat_map(|s| s.points.iter().map(|p| p.x).chain(s.wrong.iter().copied()));
-        let heights = all().flat_map(|s| &s.points).flat_map(|p| [p.low, p.y, p.high]);
-        let heights = heights.chain(plots.iter().flat_map(|(.., c)| c.iter().map(|c| c.ends[0].1)));
-        // Where every verdict was wrong there is no height, and still something to show.
-        let wrong = all().any(|s| !s.wrong.is_empty());
-        let heights: Vec<_> = heights.chain(wrong.then_some(1.0)).collect();
-        let (Some(x), Some(y)) = (Axis::over(batches, short), Axis::over(heights, trimmed)) else { continue };
-        let room = room(all().map(|s| s.label.as_str()));
-        let mut figures = Vec::new();
-        for (filter, series, ceilings) in &plots {
-            if series.is_empty() {
-                continue;
-            }
-            let says = spoken(filter, packets, series);
-            let names = ("packets in a batch", "Mpps");
-            let plot = Plot {
-                size: SIZE,
-                says: &says,
-                x: &x,
-                x_name: names.0,
-                y: &y,
-                y_name: names.1,
-                room,
-                series,
-                ceilings,
-            };
-            figures.push(figure(filter, &plot.draw()?));
-        }
+        let Some(figures) = figures_of(packets, &plots)? else { continue };
         kinds.push((
             packets_in_words(packets),
             html! { div.grid { @for figure in &figures { (figure) } } (numbers_of(view, packets)) },
@@ -64,6 +36,34 @@ pub fn throughput(view: &View<'_>) -> Result<Markup, ReportError> {
             }
         },
     ))
+}
+
+/// A filter with its lines and what they cannot pass.
+pub type Plotted<'a> = (&'a str, Vec<Series>, Vec<Ceiling>);
+
+/// A plot for each filter with these packets, all with the same axes; `None` where there is nothing to show.
+pub fn figures_of(packets: &str, plots: &[Plotted<'_>]) -> Result<Option<Vec<Markup>>, ReportError> {
+    let all = || plots.iter().flat_map(|(_, series, _)| series);
+    let batches = all().flat_map(|s| s.points.iter().map(|p| p.x).chain(s.wrong.iter().copied()));
+    let heights = all().flat_map(|s| &s.points).flat_map(|p| [p.low, p.y, p.high]);
+    let heights = heights.chain(plots.iter().flat_map(|(.., c)| c.iter().map(|c| c.ends[0].1)));
+    // Where every verdict was wrong there is no height, and still something to show.
+    let wrong = all().any(|s| !s.wrong.is_empty());
+    let heights: Vec<_> = heights.chain(wrong.then_some(1.0)).collect();
+    let (Some(x), Some(y)) = (Axis::over(batches, short), Axis::over(heights, trimmed)) else { return Ok(None) };
+    let room = room(all().map(|s| s.label.as_str()));
+    let mut figures = Vec::new();
+    for (filter, series, ceilings) in plots {
+        if series.is_empty() {
+            continue;
+        }
+        let says = spoken(filter, packets, series);
+        let names = ("packets in a batch", "Mpps");
+        let plot =
+            Plot { size: SIZE, says: &says, x: &x, x_name: names.0, y: &y, y_name: names.1, room, series, ceilings };
+        figures.push(figure(filter, &plot.draw()?));
+    }
+    Ok(Some(figures))
 }
 
 /// Which line is whose.

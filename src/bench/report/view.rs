@@ -69,8 +69,23 @@ impl<'a> View<'a> {
     /// The fastest way of a device at each batch, whatever the transfer and the dispatch, from packets in the host's memory: others
     /// are not there unless they were brought there.
     pub fn best(&self, filter: &str, packets: &str, device: &str) -> Vec<(&'a Cell, &'a Measured)> {
+        self.best_of(filter, packets, device, &|cell| !cell.is_resident())
+    }
+
+    /// The same for packets that are in the device's memory: where that is the host's, those in the host's.
+    pub fn best_resident(&self, filter: &str, packets: &str, device: &str) -> Vec<(&'a Cell, &'a Measured)> {
+        self.best_of(filter, packets, device, &|cell| cell.is_resident() || cell.transfer == "in place")
+    }
+
+    fn best_of(
+        &self,
+        filter: &str,
+        packets: &str,
+        device: &str,
+        wanted: &dyn Fn(&Cell) -> bool,
+    ) -> Vec<(&'a Cell, &'a Measured)> {
         let mut best: BTreeMap<u64, (&Cell, &Measured)> = BTreeMap::new();
-        for cell in self.cells(filter, packets).filter(|c| c.device == device && !c.is_resident()) {
+        for cell in self.cells(filter, packets).filter(|c| c.device == device && wanted(c)) {
             if let Outcome::Measured(measured) = &cell.outcome
                 && placeable(measured.mpps.median)
                 && best.get(&cell.batch).is_none_or(|(_, other)| measured.mpps.median > other.mpps.median)
@@ -83,11 +98,7 @@ impl<'a> View<'a> {
 
     /// A device's throughput against the batch.
     pub fn curve(&self, filter: &str, packets: &str, shown: &Shown) -> Curve {
-        let points = self.best(filter, packets, &shown.id).into_iter().map(|(cell, measured)| {
-            let estimate = measured.mpps;
-            Point { x: cell.batch as f64, y: estimate.median, low: estimate.low, high: estimate.high }
-        });
-        Curve { slot: shown.slot, name: shown.id.clone(), points: points.collect() }
+        Curve { slot: shown.slot, name: shown.id.clone(), points: points(self.best(filter, packets, &shown.id)) }
     }
 
     /// The same for each device, as a plot's lines.
@@ -98,7 +109,23 @@ impl<'a> View<'a> {
             points: self.curve(filter, packets, shown).points,
             wrong: self
                 .cells(filter, packets)
-                .filter(|c| c.device == shown.id && matches!(c.outcome, Outcome::Wrong { .. }))
+                .filter(|c| c.device == shown.id && !c.is_resident() && matches!(c.outcome, Outcome::Wrong { .. }))
+                .map(|c| c.batch as f64)
+                .collect(),
+            joined: true,
+        });
+        series.filter(|s| !s.points.is_empty() || !s.wrong.is_empty()).collect()
+    }
+
+    /// Throughput of packets that are in devices' memory, as a plot's lines.
+    pub fn resident(&self, filter: &str, packets: &str) -> Vec<Series> {
+        let series = self.devices.iter().map(|shown| Series {
+            slot: shown.slot,
+            label: shown.id.clone(),
+            points: points(self.best_resident(filter, packets, &shown.id)),
+            wrong: self
+                .cells(filter, packets)
+                .filter(|c| c.device == shown.id && c.is_resident() && matches!(c.outcome, Outcome::Wrong { .. }))
                 .map(|c| c.batch as f64)
                 .collect(),
             joined: true,
@@ -121,6 +148,14 @@ impl<'a> View<'a> {
         let line = |(name, height): (&str, f64)| Ceiling { label: name.into(), ends: [(1.0, height), (1e10, height)] };
         highest.into_iter().map(line).collect()
     }
+}
+
+fn points(best: Vec<(&Cell, &Measured)>) -> Vec<Point> {
+    let point = |(cell, measured): (&Cell, &Measured)| {
+        let estimate = measured.mpps;
+        Point { x: cell.batch as f64, y: estimate.median, low: estimate.low, high: estimate.high }
+    };
+    best.into_iter().map(point).collect()
 }
 
 /// Kinds of packets in words: `64-byte packets`, `IMIX`.

@@ -24,6 +24,15 @@ const LEAST: usize = 7;
 /// More rounds than this say nothing more.
 const MOST: usize = 1001;
 
+/// Time beyond what was asked for, in which no column is begun any more.
+const OVERTIME: Duration = Duration::from_secs(25);
+
+/// Why a column is left out.
+const LATE: &str = "the time was used up; give it more with --time";
+
+/// No side of a column gains by more.
+const ENOUGH: Duration = Duration::from_secs(2);
+
 /// How records are driven on a device: opens a kernel of [`KERNELS`] by its name, for so many records in chunks.
 pub type OpenRecords =
     dyn Fn(&Workload, HostMemory, usize, usize) -> Result<Box<dyn Records>, DeviceError> + Send + Sync;
@@ -48,8 +57,9 @@ impl Side {
 pub struct Options {
     /// Packets of a call, in ascending order.
     pub sizes: Vec<usize>,
-    /// For each side of a column, at most; but at least seven rounds.
-    pub budget: Duration,
+    /// For all of it, about: what it leaves for each side of a column is used, but for at least seven rounds. A column that is not begun
+    /// [`OVERTIME`] after that is left out.
+    pub time: Duration,
     /// Of intervals, as 0.95.
     pub confidence: f64,
     /// Whether where the host's memory is, sizes of chunks and single calls are measured as well.
@@ -73,14 +83,51 @@ impl Options {
 /// Measures every table on every device; what there is, where it is cancelled. A device that fails has its reason in its
 /// cells. `progress` is called after each column.
 pub fn run(sides: &[Side], options: &Options, progress: &mut dyn FnMut(&str)) -> Vec<Table> {
-    let mut tables: Vec<Table> =
-        WORKLOADS.iter().map(|workload| of_workload(workload, sides, options, progress)).collect();
+    let mut run = Run { options, began: Instant::now(), left: options.columns(), progress };
+    let mut tables: Vec<Table> = WORKLOADS.iter().map(|workload| of_workload(workload, sides, &mut run)).collect();
     if options.all {
-        tables.push(by_memory(sides, options, progress));
-        tables.push(by_chunk(sides, options, progress));
-        tables.push(single_calls(sides, options, progress));
+        tables.push(by_memory(sides, &mut run));
+        tables.push(by_chunk(sides, &mut run));
+        tables.push(single_calls(sides, &mut run));
     }
     tables
+}
+
+/// A run while it is under way.
+struct Run<'a> {
+    options: &'a Options,
+    began: Instant,
+    /// Columns that are not done.
+    left: usize,
+    progress: &'a mut dyn FnMut(&str),
+}
+
+impl Run<'_> {
+    fn load(&self, threads: Option<usize>) -> LoadOptions {
+        let threads = threads.and_then(NonZeroUsize::new);
+        LoadOptions { threads, cancel: self.options.cancel.clone(), ..LoadOptions::default() }
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.options.cancel.is_cancelled()
+    }
+
+    /// Whether it is too late for another column.
+    fn is_late(&self) -> bool {
+        self.began.elapsed() > self.options.time + OVERTIME
+    }
+
+    /// What is left of the time for the rounds of so many sides of this column: getting them ready takes about as long again.
+    fn budget(&self, sides: usize) -> Duration {
+        let left = self.options.time.saturating_sub(self.began.elapsed()) / self.left.max(1) as u32;
+        (left / 2).min(ENOUGH * sides as u32)
+    }
+
+    /// A column is done.
+    fn done(&mut self, now: &str) {
+        self.left = self.left.saturating_sub(1);
+        (self.progress)(now);
+    }
 }
 
 /// What a side does once: all packets, or all calls.
@@ -139,21 +186,35 @@ impl Filling {
         self.table.rows[row].cells[column] = cell;
     }
 
-    /// What came of getting a side ready: a runner, or why there is none.
-    fn ready<'a>(&mut self, column: usize, row: usize, opened: Opened<'a>, into: &mut Vec<Runner<'a>>) {
-        match opened {
+    /// Gets a side ready, unless it is too late: a runner, or why there is none.
+    fn ready<'a>(
+        &mut self,
+        (column, row): (usize, usize),
+        run: &Run<'_>,
+        open: impl FnOnce() -> Opened<'a>,
+        into: &mut Vec<Runner<'a>>,
+    ) {
+        if run.is_cancelled() {
+            return;
+        }
+        if run.is_late() {
+            return self.set(row, column, Cell::None { reason: Some(LATE.into()) });
+        }
+        match open() {
+            // What the run itself has ended is no failure.
+            Err(Cell::None { .. }) if run.is_cancelled() => {}
             Ok(once) => into.push(Runner { row, once }),
             Err(cell) => self.set(row, column, cell),
         }
     }
 
     /// Times all sides of a column in turn.
-    fn time(&mut self, column: usize, packets: u64, mut runners: Vec<Runner<'_>>, options: &Options) {
+    fn time(&mut self, column: usize, packets: u64, mut runners: Vec<Runner<'_>>, run: &mut Run<'_>) {
         let mut samples: Vec<Vec<f64>> = vec![Vec::new(); runners.len()];
         let began = Instant::now();
-        let budget = options.budget * runners.len() as u32;
+        let budget = run.budget(runners.len());
         for round in 0..=MOST {
-            if options.cancel.is_cancelled() || round > LEAST && began.elapsed() > budget {
+            if run.is_cancelled() || round > LEAST && began.elapsed() > budget {
                 break;
             }
             for (runner, samples) in runners.iter_mut().zip(&mut samples) {
@@ -164,6 +225,8 @@ impl Filling {
                     // The first round warms caches and clocks.
                     Ok(()) if round > 0 => samples.push(took.as_secs_f64() * 1e9),
                     Ok(()) => {}
+                    // What was measured before stays.
+                    Err(_) if run.is_cancelled() => break,
                     Err(error) => {
                         samples.clear();
                         self.table.rows[runner.row].cells[column] = Cell::None { reason: Some(error.to_string()) };
@@ -177,7 +240,7 @@ impl Filling {
             if samples.len() < LEAST {
                 continue;
             }
-            let Some(time) = median(&samples, options.confidence) else { continue };
+            let Some(time) = median(&samples, run.options.confidence) else { continue };
             let cell = Cell::Measured {
                 packets,
                 median_ns: time.median,
@@ -272,17 +335,13 @@ fn our_way<'a>(
     }))
 }
 
-/// One thread, or as many as the device likes.
-fn threads(number: Option<usize>, cancel: &CancelToken) -> LoadOptions {
-    LoadOptions { threads: number.and_then(NonZeroUsize::new), cancel: cancel.clone(), ..LoadOptions::default() }
-}
-
 /// How a device is called in a table.
 fn name(device: &dyn Device, extra: &str) -> String {
     format!("{}{extra}", device.info().id)
 }
 
-fn of_workload(workload: &Workload, sides: &[Side], options: &Options, progress: &mut dyn FnMut(&str)) -> Table {
+fn of_workload(workload: &Workload, sides: &[Side], run: &mut Run<'_>) -> Table {
+    let options = run.options;
     let mut filling = Filling::new(
         workload.name.to_owned(),
         "Its way: records of 40 bytes in pinned memory to the device and back, 100,000 at a time. Ours: raw packets of 64 bytes, from the call to the last verdict.",
@@ -295,24 +354,24 @@ fn of_workload(workload: &Workload, sides: &[Side], options: &Options, progress:
         for side in sides {
             if let Some(open) = &side.records {
                 let row = filling.row(workload.name, name(&*side.device, ", pinned"), Source::LikeForLike);
-                let opened = its_way(open, workload, HostMemory::Pinned, count, CHUNK, CHUNK);
-                filling.ready(column, row, opened, &mut runners);
+                let open = || its_way(open, workload, HostMemory::Pinned, count, CHUNK, CHUNK);
+                filling.ready((column, row), run, open, &mut runners);
             }
         }
         let row = filling.row(workload.name, "one thread".into(), Source::Loop);
-        filling.ready(column, row, its_loop(workload, count), &mut runners);
+        filling.ready((column, row), run, || its_loop(workload, count), &mut runners);
         for side in sides {
             let is_cpu = side.device.info().id == "cpu";
             for number in if is_cpu { &[Some(1), None][..] } else { &[None] } {
                 let extra = if *number == Some(1) { ", one thread" } else { "" };
                 let row = filling.row(workload.name, name(&*side.device, extra), Source::Ours);
-                let load = threads(*number, &options.cancel);
-                let opened = our_way(&*side.device, &program, workload, count, ours::BATCH, &load);
-                filling.ready(column, row, opened, &mut runners);
+                let load = run.load(*number);
+                let open = || our_way(&*side.device, &program, workload, count, ours::BATCH, &load);
+                filling.ready((column, row), run, open, &mut runners);
             }
         }
-        filling.time(column, count as u64, runners, options);
-        progress(workload.name);
+        filling.time(column, count as u64, runners, run);
+        run.done(workload.name);
     }
     let published = published::WORKLOADS.iter().find(|published| published.workload == workload.name);
     if let Some(published) = published {
@@ -322,9 +381,10 @@ fn of_workload(workload: &Workload, sides: &[Side], options: &Options, progress:
     filling.table
 }
 
-fn by_memory(sides: &[Side], options: &Options, progress: &mut dyn FnMut(&str)) -> Table {
+fn by_memory(sides: &[Side], run: &mut Run<'_>) -> Table {
     let title = "where the host has its records (simple filter)";
     let workload = &WORKLOADS[0];
+    let options = run.options;
     let mut filling = Filling::new(
         title.to_owned(),
         "Its way, 100,000 records at a time. Imported is what it calls zero-copy: kernels reach the host's memory.",
@@ -337,12 +397,12 @@ fn by_memory(sides: &[Side], options: &Options, progress: &mut dyn FnMut(&str)) 
             let Some(open) = &side.records else { continue };
             for memory in [HostMemory::Pageable, HostMemory::Pinned, HostMemory::Imported] {
                 let row = filling.row(memory.name(), name(&*side.device, ""), Source::LikeForLike);
-                let opened = its_way(open, workload, memory, count, CHUNK, CHUNK);
-                filling.ready(column, row, opened, &mut runners);
+                let open = || its_way(open, workload, memory, count, CHUNK, CHUNK);
+                filling.ready((column, row), run, open, &mut runners);
             }
         }
-        filling.time(column, count as u64, runners, options);
-        progress(title);
+        filling.time(column, count as u64, runners, run);
+        run.done(title);
     }
     for (memory, figures) in published::MEMORY {
         filling.published(memory, "its GPU", figures, None);
@@ -350,7 +410,7 @@ fn by_memory(sides: &[Side], options: &Options, progress: &mut dyn FnMut(&str)) 
     filling.table
 }
 
-fn by_chunk(sides: &[Side], options: &Options, progress: &mut dyn FnMut(&str)) -> Table {
+fn by_chunk(sides: &[Side], run: &mut Run<'_>) -> Table {
     let title = "how many go at a time, of a million (simple filter)";
     const COUNT: usize = 1_000_000;
     let workload = &WORKLOADS[0];
@@ -367,21 +427,22 @@ fn by_chunk(sides: &[Side], options: &Options, progress: &mut dyn FnMut(&str)) -
         for side in sides {
             if let Some(open) = &side.records {
                 let row = filling.row("", name(&*side.device, ", pinned"), Source::LikeForLike);
-                let opened = its_way(open, workload, HostMemory::Pinned, COUNT, chunk, chunk);
-                filling.ready(column, row, opened, &mut runners);
+                let open = || its_way(open, workload, HostMemory::Pinned, COUNT, chunk, chunk);
+                filling.ready((column, row), run, open, &mut runners);
             }
             let row = filling.row("", name(&*side.device, ""), Source::Ours);
-            let load = threads(None, &options.cancel);
-            filling.ready(column, row, our_way(&*side.device, &program, workload, COUNT, chunk, &load), &mut runners);
+            let load = run.load(None);
+            let open = || our_way(&*side.device, &program, workload, COUNT, chunk, &load);
+            filling.ready((column, row), run, open, &mut runners);
         }
-        filling.time(column, COUNT as u64, runners, options);
-        progress(title);
+        filling.time(column, COUNT as u64, runners, run);
+        run.done(title);
     }
     filling.published("", "its GPU, pinned", published::CHUNKS, Some(COUNT as u64));
     filling.table
 }
 
-fn single_calls(sides: &[Side], options: &Options, progress: &mut dyn FnMut(&str)) -> Table {
+fn single_calls(sides: &[Side], run: &mut Run<'_>) -> Table {
     let title = "single calls (simple filter)";
     let workload = &WORKLOADS[0];
     let program = ours::program(workload);
@@ -392,14 +453,16 @@ fn single_calls(sides: &[Side], options: &Options, progress: &mut dyn FnMut(&str
     for side in sides {
         if let Some(open) = &side.records {
             let row = filling.row("", name(&*side.device, ", pinned"), Source::LikeForLike);
-            filling.ready(0, row, its_way(open, workload, HostMemory::Pinned, calls, CHUNK, 1), &mut runners);
+            let open = || its_way(open, workload, HostMemory::Pinned, calls, CHUNK, 1);
+            filling.ready((0, row), run, open, &mut runners);
         }
         let row = filling.row("", name(&*side.device, ""), Source::Ours);
-        let load = threads(None, &options.cancel);
-        filling.ready(0, row, our_way(&*side.device, &program, workload, calls, 1, &load), &mut runners);
+        let load = run.load(None);
+        let open = || our_way(&*side.device, &program, workload, calls, 1, &load);
+        filling.ready((0, row), run, open, &mut runners);
     }
-    filling.time(0, calls as u64, runners, options);
-    progress(title);
+    filling.time(0, calls as u64, runners, run);
+    run.done(title);
     filling.published("", "its GPU", &[published::SINGLE_CALLS], None);
     filling.table
 }

@@ -11,13 +11,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
+use portcullis::auto::calibration::Store;
+use portcullis::auto::{AutoDevice, Measure, Settings};
 use portcullis::bench::csv::csv;
 use portcullis::bench::results::{Bar, Cell, Missing, Outcome, Results};
-use portcullis::bench::run::{self, BATCHES, Chosen, Ends, Extent, Filter, Order, QUICK_BATCHES};
+use portcullis::bench::run::{self, BATCHES, Chosen, Ends, Extent, Filter, Order, QUICK_BATCHES, Start};
 use portcullis::bench::seeds::Table;
 use portcullis::bench::traffic::Packets;
 use portcullis::bench::{bars, report};
-use portcullis::device::{Dispatch, RUNS_NO_FILTER, Transfer};
+use portcullis::device::{Device, Dispatch, RUNS_NO_FILTER};
 use portcullis::devices::{self, Selector};
 use portcullis::io::{reason_at, same_place};
 use portcullis::lang::{Source, wgsl};
@@ -52,7 +54,7 @@ pub struct Args {
     /// Measure everything with everything, and a stateful and a writing filter too; about an hour, or as long as --time says
     #[arg(long)]
     full: bool,
-    /// Measure this device; may be given several times. `cpu@1` is the CPU with one thread. Without it: every device found, and cpu@1
+    /// Measure this device; may be given several times. `cpu@1` is the CPU with one thread. Without it: every device found, cpu@1, and auto where it has a choice
     #[arg(long, value_name = "DEVICE[@THREADS]")]
     device: Vec<Asked>,
     /// Fail when one of these is missing, for example cpu,wgpu,opencl
@@ -67,9 +69,9 @@ pub struct Args {
     /// Bytes of a packet, or `imix`; may be given several times, or as a list
     #[arg(long, value_name = "BYTES", value_delimiter = ',')]
     packets: Vec<Packets>,
-    /// How packets come to devices: auto, whole, window or imported; may be given several times
+    /// How packets come to devices: auto, whole, window or imported; or resident: they are there already. May be given several times
     #[arg(long, value_name = "TRANSFER")]
-    transfer: Vec<Transfer>,
+    transfer: Vec<Start>,
     /// How batches are handed to devices; may be given several times
     #[arg(long, value_name = "METHOD")]
     dispatch: Vec<Dispatch>,
@@ -88,7 +90,7 @@ pub struct Args {
     /// Write a report with plots to this file, as one HTML page; `-` is standard output
     #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
     report: Option<String>,
-    /// Put what other benchmarks have measured among the bars: a JSON list like `bars` in a file that --json has written
+    /// Put what other benchmarks have measured among the bars: what they write to the file that PORTCULLIS_BARS names, or a JSON list like `bars` in a file that --json has written
     #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new())]
     bars: Option<String>,
     /// Measure nothing: make the table and the other files of a file that --json has written
@@ -142,7 +144,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         return compare::run(before, after);
     }
     let files = Files::new(args)?;
-    let elsewhere = args.bars.as_deref().map(bars).transpose()?;
+    let elsewhere = args.bars.as_deref().map(bars_of).transpose()?;
     let mut results = match &args.from {
         Some(file) => compare::load(file)?,
         None => measure(args)?,
@@ -164,10 +166,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// What other benchmarks have measured.
-fn bars(file: &str) -> Result<Vec<Bar>, Failure> {
+fn bars_of(file: &str) -> Result<Vec<Bar>, Failure> {
     let wrong = |what: String| Failure::Wrong(format!("{file}: {what}"));
     let text = std::fs::read(file).map_err(|error| wrong(reason_at(Path::new(file), &error)))?;
-    serde_json::from_slice(&text).map_err(|error| wrong(format!("these are no bars: {error}")))
+    bars::read(&text).map_err(|error| wrong(format!("these are no bars: {error}")))
 }
 
 fn measure(args: &Args) -> Result<Results, Failure> {
@@ -314,6 +316,13 @@ fn filters(args: &Args) -> Result<Vec<Filter>, Failure> {
     names.iter().map(|name| filter(name)).collect()
 }
 
+/// What `run --device auto` has, by a calibration that is made in this run and not kept.
+fn auto(candidates: Vec<Arc<dyn Device>>) -> Chosen {
+    let measure = if candidates.len() > 1 { Measure::Anew } else { Measure::Never };
+    let settings = Settings { store: Store::none(), measure, ..Settings::default() };
+    Chosen { device: Arc::new(AutoDevice::new(candidates, settings)), threads: None }
+}
+
 /// Devices, backends without any, and what was demanded and is missing.
 type Found = (Vec<Chosen>, Vec<Missing>, Vec<String>);
 
@@ -331,6 +340,10 @@ fn devices(args: &Args) -> Result<Found, Failure> {
         }
     };
     for Asked { selector, threads } in &args.device {
+        if *selector == Selector::Auto {
+            add(auto(devices::candidates()?), &mut missing);
+            continue;
+        }
         add(Chosen { device: selector.open()?, threads: *threads }, &mut missing);
     }
     if args.device.is_empty() {
@@ -346,6 +359,10 @@ fn devices(args: &Args) -> Result<Found, Failure> {
                 }
                 Err(error) => missing.push(Missing { device: backend.name.into(), reason: error.to_string() }),
             }
+        }
+        // Where it has nothing to choose from it is the device that is there already.
+        if let Some(candidates) = devices::candidates().ok().filter(|candidates| candidates.len() > 1) {
+            add(auto(candidates), &mut missing);
         }
     }
     for selector in &args.require {

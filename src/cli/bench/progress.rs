@@ -18,7 +18,7 @@ impl Progress {
         }
         let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::stderr());
         // A template that does not parse would be our mistake; the bar has a look of its own.
-        if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len}  {eta} left  {wide_msg}") {
+        if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3} %  {eta} left  {wide_msg}") {
             bar.set_style(style);
         }
         Progress { bar: Some(bar) }

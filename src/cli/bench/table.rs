@@ -92,11 +92,17 @@ fn side_by_side(table: &seeds::Table) -> String {
     let numbers: Vec<_> = (2..2 + table.columns.len()).collect();
     let mut text = format!("\nXDP-on-GPU: {}\n{}", table.title, out::table(rows, &numbers));
     let cells = table.rows.iter().flat_map(|row| row.cells.iter().map(move |cell| (row, cell)));
+    let mut said = Vec::new();
     for (row, cell) in cells {
-        match cell {
-            seeds::Cell::Wrong { reason } => text += &format!("  WRONG: {}: {reason}\n", row.side),
-            seeds::Cell::None { reason: Some(reason) } => text += &format!("  left out: {}: {reason}\n", row.side),
-            _ => {}
+        let line = match cell {
+            seeds::Cell::Wrong { reason } => format!("  WRONG: {}: {reason}\n", row.side),
+            seeds::Cell::None { reason: Some(reason) } => format!("  left out: {}: {reason}\n", row.side),
+            _ => continue,
+        };
+        // Columns have the same reason as often as not.
+        if !said.contains(&line) {
+            text += &line;
+            said.push(line);
         }
     }
     text

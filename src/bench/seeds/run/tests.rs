@@ -8,7 +8,7 @@ use super::super::workloads::Workload;
 use super::*;
 
 fn options(sizes: &[usize], all: bool) -> Options {
-    Options { sizes: sizes.to_vec(), budget: Duration::ZERO, confidence: 0.95, all, cancel: CancelToken::new() }
+    Options { sizes: sizes.to_vec(), time: Duration::ZERO, confidence: 0.95, all, cancel: CancelToken::new() }
 }
 
 /// The interpreter as a device that gets its seventh packet wrong.
@@ -143,6 +143,40 @@ fn an_end_that_is_asked_for_comes_between_two_rounds() {
     let tables = run(&[], &options, &mut |_| ());
     let cells = || tables.iter().flat_map(|table| &table.rows).filter(|row| row.source != Source::Published);
     assert!(cells().flat_map(|row| &row.cells).all(|cell| matches!(cell, Cell::None { .. })));
+}
+
+#[test]
+fn what_is_not_begun_in_time_is_left_out_with_the_reason() {
+    let side = Side { device: Arc::new(Interp::new()), records: Some(by_hand(false)) };
+    let options = options(&[100], false);
+    for (late, is_left_out) in [(Duration::ZERO, false), (OVERTIME + Duration::from_secs(1), true)] {
+        let Some(began) = Instant::now().checked_sub(late) else { continue };
+        let mut told = 0;
+        let mut progress = |_: &str| told += 1;
+        let mut run = Run { options: &options, began, left: 1, progress: &mut progress };
+        let table = of_workload(&WORKLOADS[0], std::slice::from_ref(&side), &mut run);
+        assert_eq!((run.left, told), (0, 1));
+        let cells: Vec<_> = table.rows.iter().filter(|row| row.source != Source::Published).collect();
+        assert_eq!(cells.len(), 3);
+        for row in cells {
+            let left_out = matches!(&row.cells[0], Cell::None { reason: Some(reason) } if reason == LATE);
+            assert_eq!((left_out, row.cells[0].mpps().is_none()), (is_left_out, is_left_out), "{row:?}");
+        }
+    }
+}
+
+#[test]
+fn columns_share_the_time_that_is_left() {
+    let options = Options { time: Duration::from_secs(100), ..options(&[100], false) };
+    let mut progress = |_: &str| ();
+    let mut run = Run { options: &options, began: Instant::now(), left: 20, progress: &mut progress };
+    let near = |found: Duration, wanted: f64| (wanted * 0.9..=wanted).contains(&found.as_secs_f64());
+    assert!(near(run.budget(3), 2.5), "a fortieth, as getting ready takes the other half");
+    assert_eq!(run.budget(1), ENOUGH);
+    run.left = 1;
+    assert_eq!(run.budget(3), 3 * ENOUGH);
+    run.began = run.began.checked_sub(Duration::from_secs(101)).unwrap_or(run.began);
+    assert!(run.budget(3) < Duration::from_secs(1) || run.began.elapsed() < Duration::from_secs(99));
 }
 
 /// Its kernels, as this project has written them, on whatever of OpenCL is here.
