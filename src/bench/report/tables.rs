@@ -145,7 +145,7 @@ fn comparison(seed: &InWords) -> Markup {
         h3 { (seed.title) }
         p { (seed.note) }
         div.table tabindex="0" role="region" aria-label=(seed.title) {
-            table {
+            table.stacked {
                 thead { tr {
                     @for (place, column) in seed.columns.iter().enumerate() {
                         th.n[place > 0] scope="col" { (column.name) @if column.published { br; span.published { "published" } } }
@@ -156,7 +156,10 @@ fn comparison(seed: &InWords) -> Markup {
                         @let value = value.as_deref().unwrap_or("–");
                         @let wrong = value == "WRONG";
                         @let published = seed.columns.get(place).is_some_and(|c| c.published);
-                        @if place == 0 { th scope="row" { (value) } } @else { td.n.published[published].wrong[wrong] { (value) } }
+                        @let label = seed.columns.get(place).map(|c| if published { format!("{}, published", c.name) } else { c.name.clone() });
+                        @if place == 0 { th scope="row" { (value) " " span.narrow { (seed.columns[0].name) } } } @else {
+                            td.n.published[published].wrong[wrong] data-label=[label] { (value) }
+                        }
                     }
                 } } }
             }
