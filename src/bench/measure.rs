@@ -525,7 +525,9 @@ fn stages(
     // Code and buffers first, and then what counts.
     session.settle();
     ring.restore(subject.pool);
-    send(session, ring, DEPTH.min(ring.count))?;
+    // What is to be at the device is brought there now, all of it.
+    let first = if lane.way.resident { ring.count } else { DEPTH.min(ring.count) };
+    send(session, ring, first)?;
     let Some(before) = session.stages() else { return Ok(None) };
     ring.restore(subject.pool);
     send(session, ring, batches)?;

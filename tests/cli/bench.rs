@@ -93,6 +93,10 @@ fn packets_that_are_at_the_device_are_measured_apart() {
         for cell in resident {
             // All batches before and after: of 64 and of 5,000, some 8,192 packets, or four of them.
             assert!(cell["outcome"]["measured"]["compared"].as_u64().unwrap() >= 2 * 8_192, "{cell}");
+            // Bringing them there is no part of it: back comes a verdict each, as a word at most, and nothing else moves.
+            let copied = cell["outcome"]["measured"]["copied_bytes"].as_f64();
+            assert!(copied.is_none_or(|copied| copied <= 4.0), "{cell}");
+            assert_eq!(cell["outcome"]["measured"]["stages"]["gather"], 0.0, "{cell}");
         }
         let left = results["left_out"].to_string();
         assert!(left.contains("device-resident") && left.contains("it changes them"), "{left}");
@@ -145,6 +149,18 @@ fn standard_output_is_for_one_file() {
     let ran = run(&place, &["--csv", "-", "--json", "-"]);
     assert_eq!((ran.code, ran.out.as_str()), (2, ""), "{}", ran.err);
     assert!(ran.err.contains("only one of"), "{}", ran.err);
+}
+
+/// What cannot be written keeps nothing else from being.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_loses_no_other_file() {
+    let place = Place::new();
+    let ran = run(&place, &["--filter", "minimal", "--batch", "64", "--json", "/dev/full", "--csv", "r.csv"]);
+    assert_eq!(ran.code, 1);
+    assert!(ran.err.contains("/dev/full: ") && ran.err.contains("no space left"), "{}", ran.err);
+    assert!(String::from_utf8(place.read("r.csv")).unwrap().contains("minimal,cpu,64,"));
+    assert!(ran.out.contains("minimal, 64-byte packets"), "{}", ran.out);
 }
 
 #[test]

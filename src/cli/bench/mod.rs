@@ -258,33 +258,35 @@ impl<'a> Files<'a> {
         Ok(Files { json: of(&args.json)?, csv: of(&args.csv)?, report: of(&args.report)? })
     }
 
-    /// Writes them, and the table where standard output is free. Files first: they are whole then even where nobody reads the table.
+    /// Writes them, and the table where standard output is free. Files first: they are whole then even where nobody reads the table. What
+    /// cannot be written keeps nothing else from being: measuring it again takes long.
     fn write(self, results: &Results) -> Result<(), Failure> {
         let wrong =
             |what: &str, error: &dyn std::fmt::Display| Failure::Wrong(format!("the {what} cannot be made: {error}"));
         let mut for_stdout = None;
-        let mut put = |to: Option<(&str, Option<Replacement>)>, text: String| -> Result<(), Failure> {
+        let mut put = |to: Option<(&str, Option<Replacement>)>, make: &dyn Fn() -> Result<String, Failure>| {
             match to {
-                Some((_, Some(file))) => drop(file.write(|out| out.write_all(text.as_bytes()))?),
-                Some((_, None)) => for_stdout = Some(text),
+                Some((_, Some(file))) => {
+                    let text = make()?;
+                    file.write(|out| out.write_all(text.as_bytes())).map(drop)?;
+                }
+                Some((_, None)) => for_stdout = Some(make()?),
                 None => {}
             }
-            Ok(())
+            Ok::<(), Failure>(())
         };
-        if self.json.is_some() {
-            let text = serde_json::to_string_pretty(results).map_err(|error| wrong("JSON", &error))? + "\n";
-            put(self.json, text)?;
-        }
-        if self.csv.is_some() {
-            put(self.csv, csv(results).map_err(|error| wrong("CSV", &error))?)?;
-        }
-        if self.report.is_some() {
-            put(self.report, report::html(results).map_err(|error| wrong("report", &error))?)?;
-        }
-        match for_stdout {
-            Some(text) => out::print(text),
-            None => out::print(table::text(results)),
-        }
+        let json = || Ok(serde_json::to_string_pretty(results).map_err(|error| wrong("JSON", &error))? + "\n");
+        let mut ends = vec![
+            put(self.json, &json),
+            put(self.csv, &|| csv(results).map_err(|error| wrong("CSV", &error))),
+            put(self.report, &|| report::html(results).map_err(|error| wrong("report", &error))),
+        ];
+        ends.push(out::print(for_stdout.unwrap_or_else(|| table::text(results))));
+        let mut failures: Vec<Failure> = ends.into_iter().filter_map(Result::err).collect();
+        let Some(last) = failures.pop() else { return Ok(()) };
+        // The last one tells the exit code.
+        failures.into_iter().for_each(|failure| _ = failure.report());
+        Err(last)
     }
 }
 
