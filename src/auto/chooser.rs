@@ -12,7 +12,8 @@ const SHARE: f64 = 0.005;
 /// Nanoseconds that may be saved up for that.
 const MOST_CREDIT: f64 = 20e6;
 
-/// A device that costs this many times the best is not tried.
+/// A device that costs this many times the best is not tried: what was measured may be wrong by what else the machine did
+/// meanwhile, but hardly by so much.
 const HOPELESS: f64 = 1.25;
 
 /// Batches of a trial: the first ones fill the device's queue, and tell nothing.
@@ -150,6 +151,24 @@ impl Chooser {
             return Choice { plan, timed: true };
         }
         Choice { plan: entry.plan, timed: entry.ns >= SHORT || self.count % TIMED < 2 }
+    }
+
+    /// How many batches like the one that was asked about last go the same way, and are not to be timed: they count as asked
+    /// about.
+    pub fn again(&mut self, class: usize, packets: usize) -> u32 {
+        let Some(entry) = self.table[class * BUCKETS + bucket(packets)].filter(|entry| entry.version == self.version)
+        else {
+            return 0;
+        };
+        let is_tried = self.trial.is_some() || self.always.is_some();
+        if is_tried || entry.ns >= SHORT || self.count % TIMED < 1 {
+            return 0;
+        }
+        let again = (TIMED - 1 - self.count % TIMED).min(self.until_trial.saturating_sub(1));
+        self.count = self.count.wrapping_add(again);
+        self.until_trial -= again;
+        self.credit = (self.credit + entry.ns * SHARE * f64::from(again)).min(MOST_CREDIT);
+        again
     }
 
     /// Another plan for such a batch, where `refused` was no good.

@@ -169,6 +169,23 @@ impl AutoDevice {
         Some(Explanation::new(infos, decided.get(&key)?.clone(), self.settings.expected))
     }
 
+    /// What would be decided for a filter by what is kept of it, without loading it anywhere or measuring anything.
+    ///
+    /// # Errors
+    /// Why what is kept is of no use, in words.
+    pub fn foresee(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Explanation, String> {
+        let infos: Vec<_> = self.candidates.iter().map(|device| device.info()).collect();
+        let costs = self.settings.store.get(&Key::new(program, &infos, options), &self.ids())?;
+        let mut decided = Decided {
+            left_out: Vec::new(),
+            ready: vec![false; self.candidates.len()],
+            alone: None,
+            costs: costs.map(|costs| (costs, Origin::Kept)),
+        };
+        self.settle_on(program, &mut decided);
+        Ok(Explanation::new(infos.into_iter().cloned().collect(), decided, self.settings.expected))
+    }
+
     /// What the devices in use for the filter that was loaded last are, for the making of batches: a GPU where one is among
     /// them.
     pub fn kind(&self) -> DeviceKind {
@@ -371,26 +388,44 @@ impl AutoDevice {
         Err(DeviceError::Unsupported { device: self.info.id.clone(), reason: reasons.join("; ") })
     }
 
+    /// Which devices are to be loaded, by what is known of a filter's costs, and why it is one alone.
+    fn settle_on(&self, program: &Program, decided: &mut Decided) {
+        decided.ready.fill(false);
+        let alone = match &decided.costs {
+            None => Some((0, "there is no calibration, so it is the first one that takes the filter")),
+            Some((costs, _)) if !is_stateless(program) => {
+                let best = costs.one_for_all(self.settings.expected).unwrap_or(0);
+                Some((best, "the filter's state is in one place, so all batches go to one device"))
+            }
+            Some((costs, _)) => {
+                decided.ready = costs.worth_keeping();
+                let mut worth = (0..decided.ready.len()).filter(|&device| decided.ready[device]);
+                let one = worth.next().filter(|_| worth.next().is_none());
+                one.map(|device| (device, "no other is of use for batches of any size"))
+            }
+        };
+        decided.alone = alone.map(|(device, why)| {
+            decided.ready[device] = true;
+            why
+        });
+    }
+
     fn load_decided(
         &self,
         program: &Arc<Program>,
         options: &LoadOptions,
         decided: &mut Decided,
     ) -> Result<Box<dyn Session>, DeviceError> {
-        decided.ready.fill(false);
+        self.settle_on(program, decided);
         let all = self.candidates.len();
-        let Some((costs, _)) = decided.costs.clone() else {
-            decided.alone = Some("there is no calibration, so it is the first one that takes the filter");
-            return self.load_first(program, options, 0..all, decided);
+        let wanted = std::mem::replace(&mut decided.ready, vec![false; all]);
+        let wanted: Vec<usize> = (0..all).filter(|&device| wanted[device]).collect();
+        let Some((costs, _)) = decided.costs.clone().filter(|_| is_stateless(program)) else {
+            let others = (0..all).filter(|device| !wanted.contains(device));
+            return self.load_first(program, options, wanted.iter().copied().chain(others), decided);
         };
-        if !is_stateless(program) {
-            decided.alone = Some("the filter's state is in one place, so all batches go to one device");
-            let best = costs.one_for_all(self.settings.expected);
-            let order = best.into_iter().chain((0..all).filter(|device| Some(*device) != best));
-            return self.load_first(program, options, order, decided);
-        }
         let mut devices: Vec<Option<Ready>> = self.candidates.iter().map(|_| None).collect();
-        for (device, _) in costs.worth_keeping().into_iter().enumerate().filter(|(_, worth)| *worth) {
+        for device in wanted {
             if let Some(session) = self.load_on(device, program, options, &mut decided.left_out)? {
                 devices[device] = Some(Ready { id: self.candidates[device].info().id.clone(), session });
                 decided.ready[device] = true;
@@ -399,7 +434,7 @@ impl AutoDevice {
         match decided.ready.iter().filter(|ready| **ready).count() {
             0 => self.load_first(program, options, 0..all, decided),
             1 => {
-                decided.alone = Some("no other is of use for batches of any size");
+                decided.alone.get_or_insert("no other takes the filter that is of use for batches of some size");
                 let alone = devices.into_iter().flatten().next();
                 alone.map(|ready| ready.session).ok_or_else(|| DeviceError::Missing("no device is left".into()))
             }

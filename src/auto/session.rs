@@ -61,6 +61,10 @@ pub struct AutoSession {
     chooser: Chooser,
     clock: Arc<dyn Clock>,
     queue: VecDeque<Entry>,
+    /// The device that has what is in flight behind the queue, and how many batches that are: of those nothing else is known,
+    /// for small ones are filtered in the time that more would take.
+    streak: (usize, usize),
+    again: Again,
     depth: usize,
     /// By which plan the last batch went.
     last_plan: Option<Plan>,
@@ -68,6 +72,16 @@ pub struct AutoSession {
     last_back: Option<Duration>,
     /// How usual it is that batches have company.
     company: u32,
+}
+
+/// What is decided for batches like the last one.
+#[derive(Clone, Copy, Default)]
+struct Again {
+    packets: usize,
+    class: usize,
+    device: usize,
+    /// How many of them.
+    left: u32,
 }
 
 impl AutoSession {
@@ -85,6 +99,8 @@ impl AutoSession {
             chooser,
             clock,
             queue: VecDeque::new(),
+            streak: (0, 0),
+            again: Again::default(),
             depth: depth.max(1),
             last_plan: None,
             last_back: None,
@@ -220,8 +236,41 @@ impl AutoSession {
         }
     }
 
+    /// Whether a batch is like the one before it, which was decided for more like it: then it need not be looked at further.
+    fn is_again(&self, batch: &Batch) -> bool {
+        let Again { packets, class, device, left } = self.again;
+        left > 0
+            && batch.len() == packets
+            && (self.streak.1 == 0 || self.streak.0 == device)
+            && batch.span().is_on_host()
+            && [batch.descriptors().first(), batch.descriptors().last()]
+                .into_iter()
+                .flatten()
+                .all(|packet| class_of(packet.length) == class)
+    }
+
+    /// Begins with such a batch, or gives it back.
+    fn go_on(&mut self, batch: Batch) -> Result<(), SubmitError> {
+        let device = self.again.device;
+        let ready = self.devices[device].as_mut().expect("it has had a batch");
+        if ready.session.in_flight() >= ready.session.depth() {
+            return Err(SubmitError { batch: Box::new(batch), error: DeviceError::Refused(String::new()) });
+        }
+        ready.session.submit(batch)?;
+        self.again.left -= 1;
+        self.streak = (device, self.streak.1 + 1);
+        Ok(())
+    }
+
+    /// Batches that went the way of all others become such as any.
+    fn end_streak(&mut self) {
+        let (device, count) = std::mem::take(&mut self.streak);
+        self.queue.extend((0..count).map(|_| Entry { place: Place::Device(device), timing: None }));
+    }
+
     /// Begins with a batch by a plan, for which there is a place in the queue.
     pub(super) fn begin(&mut self, batch: Batch, choice: Choice, class: usize) -> Result<(), SubmitError> {
+        self.end_streak();
         let Choice { mut plan, timed } = choice;
         let packets = batch.len();
         self.note_company(!self.queue.is_empty());
@@ -245,6 +294,10 @@ impl AutoSession {
             Timing { plan, class, packets, submitted, busy, company }
         });
         self.last_plan = Some(plan);
+        if let (Plan::One(device), &Place::Device(_)) = (plan, &place) {
+            let left = if plan.is_as(&choice.plan) { self.chooser.again(class, packets) } else { 0 };
+            self.again = Again { packets, class, device, left };
+        }
         self.queue.push_back(Entry { place, timing });
         Ok(())
     }
@@ -299,17 +352,32 @@ impl Session for AutoSession {
     }
 
     fn submit(&mut self, batch: Batch) -> Result<(), SubmitError> {
-        if self.queue.len() >= self.depth {
-            let in_flight = self.queue.len();
+        let in_flight = self.in_flight();
+        if in_flight >= self.depth {
             let error = DeviceError::Refused(format!("{in_flight} batches are in flight already, complete one first"));
             return Err(SubmitError { batch: Box::new(batch), error });
         }
+        let batch = match self.is_again(&batch) {
+            false => batch,
+            true => match self.go_on(batch) {
+                Ok(()) => return Ok(()),
+                // There is no room, or it may be for another device.
+                Err(SubmitError { batch, error: DeviceError::Refused(_) }) => *batch,
+                Err(failed) => return Err(failed),
+            },
+        };
+        self.again.left = 0;
         let (choice, class) = self.choose(&batch);
         self.begin(batch, choice, class)
     }
 
     fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
-        let Some(Entry { place, timing }) = self.queue.pop_front() else { return Ok(None) };
+        let Some(Entry { place, timing }) = self.queue.pop_front() else {
+            let (device, count @ 1..) = self.streak else { return Ok(None) };
+            self.streak.1 = count - 1;
+            self.last_back = None;
+            return self.device(device)?.session.complete();
+        };
         let timing = timing.map(|timing| (timing, self.clock.now()));
         let done = match place {
             Place::Device(device) => self.complete_on(device)?,
@@ -354,7 +422,7 @@ impl Session for AutoSession {
     }
 
     fn in_flight(&self) -> usize {
-        self.queue.len()
+        self.queue.len() + self.streak.1
     }
 
     fn depth(&self) -> usize {

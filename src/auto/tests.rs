@@ -52,6 +52,8 @@ struct Fake {
     fixed: Arc<AtomicU64>,
     packet: Arc<AtomicU64>,
     filters: Filters,
+    /// So many packets' first batches, and how many those are, that take six times as long: others have the machine.
+    disturbed: (usize, usize),
     /// The most packets of a batch.
     most: usize,
     /// Batches after which it fails.
@@ -71,6 +73,7 @@ impl Fake {
             fixed: Arc::new(fixed.into()),
             packet: Arc::new(packet.into()),
             filters: Filters::Rightly,
+            disturbed: (0, 0),
             most: usize::MAX,
             fails_after: usize::MAX,
             loads: AtomicUsize::new(0),
@@ -92,6 +95,7 @@ struct FakeSession {
     clock: Arc<Simulated>,
     fixed: Arc<AtomicU64>,
     packet: Arc<AtomicU64>,
+    disturbed: (usize, usize),
     most: usize,
     left: usize,
     came: Arc<Mutex<Vec<usize>>>,
@@ -119,6 +123,7 @@ impl Device for Fake {
             clock: self.clock.clone(),
             fixed: self.fixed.clone(),
             packet: self.packet.clone(),
+            disturbed: self.disturbed,
             most: self.most,
             left: self.fails_after,
             came: self.came.clone(),
@@ -143,7 +148,13 @@ impl Session for FakeSession {
         if let Err(error) = fits {
             return Err(SubmitError { batch: Box::new(batch), error });
         }
-        let cost = self.fixed.load(Ordering::Relaxed) + self.packet.load(Ordering::Relaxed) * batch.len() as u64;
+        let mut cost = self.fixed.load(Ordering::Relaxed) + self.packet.load(Ordering::Relaxed) * batch.len() as u64;
+        if let (size, left @ 1..) = self.disturbed
+            && size == batch.len()
+        {
+            self.disturbed.1 = left - 1;
+            cost *= 6;
+        }
         self.busy_until = self.busy_until.max(self.clock.nanos()) + cost;
         self.came.lock().unwrap().push(batch.len());
         self.queue.push_back((batch, self.busy_until));
@@ -557,6 +568,46 @@ fn measuring_ends_in_time() {
             let error = curve.at(64) / (400.0 + 64.0 * packet as f64) - 1.0;
             assert!(error.abs() < 0.05, "{packet}: {error}");
         }
+    }
+}
+
+#[test]
+fn what_took_long_because_others_had_the_machine_is_measured_again() {
+    for size in [1024, 4096] {
+        let clock = Arc::new(Simulated::default());
+        let mut cpu = Fake::new("cpu", DeviceKind::Cpu, &clock, 400, 2);
+        (cpu.filters, cpu.disturbed) = (Filters::Not, (size, 10 * 8.min((1 << 13) / size)));
+        let (device, _) = auto(vec![cpu], settings(&clock));
+        device.load(&program(PLAIN), &LoadOptions::default()).unwrap();
+        let (costs, _) = device.costs().unwrap();
+        for curve in costs.devices[0].as_ref().unwrap() {
+            let error = curve.at(size) / (400.0 + 2.0 * size as f64) - 1.0;
+            assert!(error.abs() < 0.05, "{size}: {error}, {:?}", curve.points());
+        }
+        assert!(clock.nanos() < measure::BUDGET.as_nanos() as u64 * 5 / 4, "{} ns", clock.nanos());
+    }
+}
+
+#[test]
+fn what_would_be_chosen_is_told_without_loading_anything() {
+    let clock = Arc::new(Simulated::default());
+    let folder = tempfile::tempdir().unwrap();
+    let kept = Store::at(Cache::at(&folder.path().join("auto"), 1 << 20).unwrap());
+    let (device, fakes) = auto(pair(&clock).into(), Settings { store: kept, ..settings(&clock) });
+    for text in [PLAIN, COUNTS] {
+        let (program, options) = (program(text), LoadOptions::default());
+        let before = device.foresee(&program, &options).unwrap().to_string();
+        assert!(before.contains("there is no calibration"), "{before}");
+        device.load(&program, &options).unwrap();
+        let loads: Vec<_> = fakes.iter().map(|fake| fake.loads.load(Ordering::Relaxed)).collect();
+        let (foreseen, explained) = (device.foresee(&program, &options).unwrap(), device.explain().unwrap());
+        let told = |explanation: Explanation| {
+            explanation.to_string().replace("made for this run, and kept for the next ones", "")
+        };
+        let kept =
+            foreseen.to_string().replace("kept by an earlier run, for these devices, drivers and this filter", "");
+        assert_eq!(kept, told(explained));
+        assert_eq!(loads, fakes.iter().map(|fake| fake.loads.load(Ordering::Relaxed)).collect::<Vec<_>>());
     }
 }
 

@@ -1,6 +1,7 @@
 //! `portcullis check`
 
 use std::io::{self, IsTerminal};
+use std::sync::Arc;
 
 use clap::ValueEnum;
 use portcullis::c_writer::{Language, Options, write};
@@ -11,6 +12,7 @@ use portcullis::program::facts::Window;
 use portcullis::program::{Facts, Parameter, ParameterValue, Program};
 use serde_json::json;
 
+use super::chosen::Chosen;
 use super::failure::{Failure, code};
 use super::filter::FilterArgs;
 use super::{explain, out};
@@ -26,7 +28,7 @@ pub struct Args {
     /// Print what the filter becomes on its way to a device, in place of the facts
     #[arg(long, value_enum)]
     emit: Option<Emit>,
-    /// Also tell how packets would get to a GPU on this machine, and why
+    /// Also tell how packets would get to a GPU on this machine, and what `--device auto` would choose, and why
     #[arg(long, conflicts_with_all = ["json", "emit"])]
     explain: bool,
 }
@@ -91,10 +93,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
             out::print(line.to_string() + "\n")
         }
         None => {
-            let sections: &[explain::Section] =
-                if args.explain { &[explain::transfer_of_filter(&program)] } else { &[] };
             let (name, facts) = (args.filter.name(), facts_text(&program));
-            out::print(format!("{}: no errors\n{facts}{}", out::printable(&name), explain::text(sections)))
+            let mut text = format!("{}: no errors\n{facts}", out::printable(&name));
+            if args.explain {
+                text += &explain::text(&[explain::transfer_of_filter(&program)]);
+                text += &Chosen::foreseen(&Arc::new(program));
+            }
+            out::print(text)
         }
     }
 }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use portcullis::auto::{AutoDevice, Settings};
-use portcullis::device::{Device, DeviceError, DeviceKind};
+use portcullis::device::{Device, DeviceError, DeviceInfo, DeviceKind, LoadOptions};
 use portcullis::devices::{self, Selector};
+use portcullis::program::Program;
 
 use super::out;
 
@@ -56,15 +57,31 @@ impl Chosen {
         self.auto.iter().flat_map(|auto| auto.take_notes()).for_each(|note| out::warn(&note));
     }
 
+    /// What `auto` would choose for a filter on this machine, by what is kept: nothing is loaded or measured.
+    pub fn foreseen(program: &Arc<Program>) -> String {
+        let candidates = match devices::candidates() {
+            Ok(candidates) => candidates,
+            Err(error) => return format!("device auto: {error}\n"),
+        };
+        let [device] = &candidates[..] else {
+            let auto = AutoDevice::new(candidates, Settings::default());
+            return match auto.foresee(program, &LoadOptions::default()) {
+                Ok(explanation) => explanation.to_string(),
+                Err(why) => format!("device auto: a calibration is not used: {why}\n"),
+            };
+        };
+        alone(device.info())
+    }
+
     /// Why it is what it is, once the filter is loaded.
     pub fn explain(&self) -> String {
         match self.auto.as_ref().and_then(|auto| auto.explain()) {
             Some(explanation) => explanation.to_string(),
-            None => {
-                let info = self.device.info();
-                let why = "there was nothing to choose from";
-                format!("device {} ({}): {why}\n", info.id, out::printable(&info.name))
-            }
+            None => alone(self.device.info()),
         }
     }
+}
+
+fn alone(info: &DeviceInfo) -> String {
+    format!("device {} ({}): there is nothing to choose from\n", info.id, out::printable(&info.name))
 }

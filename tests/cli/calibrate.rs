@@ -32,6 +32,18 @@ fn where_there_is_nothing_to_choose_from_that_is_said() {
 }
 
 #[test]
+fn check_tells_what_would_be_chosen() {
+    let place = Place::new();
+    let filter = stock("simple_filter");
+    assert!(!place.run(&["check", &filter]).done().out.contains("device"));
+    let ran = place.run(&["check", &filter, "--explain"]).done();
+    // On a machine with one device, and on one with several of which nothing is kept.
+    let said = ["nothing to choose from", "calibration: none (`portcullis calibrate FILTER` makes one)"];
+    assert!(said.iter().any(|said| ran.out.contains(said)), "{}", ran.out);
+    assert!(ran.out.contains("transfer:"), "{}", ran.out);
+}
+
+#[test]
 fn the_choice_of_a_run_is_explained_where_that_is_asked_for() {
     let place = Place::new();
     let args = ["run", &stock("simple_filter"), "--read", "synth:packets=100", "--device", "cpu"];

@@ -88,8 +88,9 @@ pub struct Args {
     /// reads them where they lie), or auto, by whichever way costs least
     #[arg(long, value_name = "TRANSFER", default_value = "auto", conflicts_with_all = live::SOURCES)]
     transfer: Transfer,
-    /// Also tell, on standard error, by what the device was chosen, how packets got to it and why, and what that took
-    #[arg(long, conflicts_with_all = live::SOURCES)]
+    /// Also tell, on standard error, by what the device was chosen, how packets got to it and why, and what that took; of live
+    /// packets before the first one comes
+    #[arg(long)]
     explain: bool,
     /// Packets in a batch, at most; one of a capture is also bounded in bytes. Live packets have batches that find their size
     /// if this is not given (`auto`): as many packets as the device needs to keep up with what comes, and no more

@@ -31,11 +31,11 @@ use super::stats::{Form, Stats};
 use super::{log, report};
 use crate::cli::chosen::Chosen;
 use crate::cli::failure::{Failure, INTERRUPTED, WRONG};
-use crate::cli::out;
 use crate::cli::run::interrupt::Interrupt;
 use crate::cli::run::maps::{Maps, Told};
 use crate::cli::run::places;
 use crate::cli::run::{Args, BatchSize};
+use crate::cli::{explain, out};
 
 /// Packets of a batch, about, where nobody says how many: live packets are in a hurry.
 const EXPECTED_LIVE: usize = 1024;
@@ -108,6 +108,10 @@ impl Prepared {
         let loaded = device.load(&program, &load);
         chosen.warn();
         let mut session = loaded?;
+        if args.explain {
+            out::note(chosen.explain().trim_end());
+            explain::note(&[explain::transfer_of_filter(&program)]);
+        }
         // What speaks against a relief is an error: it was asked for, and the CPU alone was not.
         if args.live.overload == "cpu" {
             device = relieved(device, &load)?;
