@@ -155,7 +155,7 @@ pub struct LoadOptions {
     /// How packets get to the device. One that the device does not have for the filter is an error, here or, where it
     /// depends on the batch's memory, of [`Session::submit`].
     pub transfer: Transfer,
-    /// What moving bytes costs, by which `auto` chooses a transfer; measured where it is `None`, but for the device's bus.
+    /// What moving bytes costs, by which `auto` chooses a transfer; measured, or known from before, where it is `None`.
     pub costs: Option<TransferCosts>,
     /// For benches: a batch stays at the device, and one that comes again with the same packets in the same place is filtered there
     /// without being brought anew. Its bytes may not have changed. A device that has copies made of packets refuses filters that change them,

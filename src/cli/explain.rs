@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use portcullis::device::plan::Needs;
-use portcullis::device::planner::{self, Plan, Reach, Site};
+use portcullis::device::planner::{self, Plan, Reach, Site, Why};
 use portcullis::device::{Clock, Session, Stages, Transfer, TransferCosts};
 use portcullis::packet::{Arena, Carver, Descriptor, ROOM, Room};
 use portcullis::program::Program;
@@ -33,8 +33,8 @@ const BATCHES: [(u32, u32); 4] = [(64, 60), (512, 508), (1500, 1500), (2112, 150
 
 /// How packets would get to a GPU on this machine: to be told of a filter alone.
 pub fn transfer_of_filter(program: &Program) -> Section {
-    let (needs, costs) = (Needs::of_program(program), TransferCosts::of_host());
-    let mut lines = vec![self::costs(&costs)];
+    let (needs, costs) = (Needs::of_program(program), portcullis_cache::costs::of_host());
+    let mut lines = vec![format!("this machine: {costs}")];
     for (reach, what) in
         [(Reach::Bus, "by a GPU that reads the host's memory"), (Reach::Not, "by a GPU that the host copies for")]
     {
@@ -62,23 +62,16 @@ fn plan(needs: Needs, reach: Reach, stride: u32, length: u32, costs: TransferCos
     planner::choose(&batch, needs, &site, Transfer::Auto, || costs).ok()
 }
 
-fn costs(costs: &TransferCosts) -> String {
-    let TransferCosts { bus_bytes_per_ns, copy_bytes_per_ns, gather_packed_ns, gather_slots_ns } = costs;
-    let bus = match bus_bytes_per_ns.is_finite() {
-        true => format!("a bus of {bus_bytes_per_ns:.0} bytes/ns (assumed), "),
-        false => "no bus, ".into(),
-    };
-    format!(
-        "this machine: {bus}copying {copy_bytes_per_ns:.1} bytes/ns, gathering 64 bytes of a packet {gather_packed_ns:.1} ns, \
-         from slots {gather_slots_ns:.1} ns (measured)"
-    )
-}
-
 /// How packets got to a session's device.
 pub fn transfer_of_run(session: &dyn Session) -> Section {
     let mut lines = Vec::new();
     match session.plan() {
-        Some(plan) => lines.push(format!("the last batch: {plan}")),
+        Some(plan) => {
+            if let Why::Cheaper(estimate) = plan.why {
+                lines.push(format!("this machine: {}", estimate.costs));
+            }
+            lines.push(format!("the last batch: {plan}"));
+        }
         None => lines.push("nothing was to be decided: the device filters packets where they lie".into()),
     }
     if let Some(stages) = session.stages().filter(|stages| stages.batches > 0) {

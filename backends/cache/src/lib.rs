@@ -1,4 +1,4 @@
-//! What devices' compilers made, kept from run to run in a folder of the user's.
+//! What devices' compilers made and what was measured, kept from run to run in a folder of the user's.
 //!
 //! A cache is never needed: where something is wrong with the folder or with what is in it there is
 //! nothing to be had, and nobody is told who does not ask ([`Cache::find`], [`Cache::look`]). What is loaded from it runs on a device with the user's
@@ -8,6 +8,8 @@
 //! - an entry has its whole key in it, and a checksum over everything: a file that was cut off, or is
 //!   another's, is no entry;
 //! - the files of a folder take no more than [`LIMIT`] bytes; those used longest ago go first.
+//!
+//! What moving bytes costs is kept as well, and measured where it is not: [`costs`].
 #![deny(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -17,6 +19,8 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
+
+pub mod costs;
 
 /// Bytes that the files of a folder may take together.
 pub const LIMIT: u64 = 64 << 20;

@@ -53,6 +53,8 @@ impl Flush {
 #[derive(Debug)]
 pub(crate) struct Gpu {
     pub id: String,
+    /// What tells it and its driver from all others.
+    pub about: String,
     pub kind: DeviceKind,
     /// Multiprocessors.
     pub processors: u32,

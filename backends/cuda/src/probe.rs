@@ -287,6 +287,7 @@ impl CudaDevice {
         let other = || if dispatch == Dispatch::Inline { Ok(kernels.clone()) } else { stream() };
         Ok(Gpu {
             id: self.info.id.clone(),
+            about: format!("{} | {} | {}", self.info.id, self.info.name, self.info.driver),
             kind: self.info.kind,
             processors: self.processors,
             uploads: other()?,

@@ -18,6 +18,8 @@ use crate::probe::OpenClDevice;
 /// A device opened for one session: a session that fails takes no other with it.
 pub(crate) struct Gpu {
     pub id: String,
+    /// What tells it and its driver from all others.
+    pub about: String,
     pub kind: DeviceKind,
     pub device: DeviceId,
     /// Bytes that one buffer may have.
@@ -57,6 +59,7 @@ impl Gpu {
         let kernels = queue()?;
         Ok(Gpu {
             id: info.id.clone(),
+            about: format!("{} | {} | {}", info.id, info.name, info.driver),
             kind: info.kind,
             device: device_id,
             largest: device.largest(),

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use ocl_core::{ArgVal, Event, Mem, MemFlags};
 use portcullis_c_writer::Argument;
+use portcullis_cache::costs;
 use portcullis_core::device::offload::{self, Columns, DeviceTimes, Effects, GRACE, Launcher, Offload, Traffic};
 use portcullis_core::device::pace::Pace;
 use portcullis_core::device::plan::{Bounds, Layout};
@@ -254,8 +255,17 @@ impl Launcher for OpenCl {
     }
 
     fn costs(&self) -> TransferCosts {
-        let host = TransferCosts::of_host();
-        if self.gpu.shares_memory { host.without_bus() } else { host }
+        if self.gpu.shares_memory {
+            return costs::of_host().without_bus();
+        }
+        let mut upload = Upload::default();
+        costs::of_device(&self.gpu.about, || {
+            let began = Instant::now();
+            let copied = upload.write(&self.gpu, costs::BUS_BYTES as u64, |_| ()).ok()??;
+            self.gpu.flush(&self.gpu.uploads).ok()?;
+            Ticket::new(&self.gpu, copied).ok()?.wait(&self.gpu, &CancelToken::new()).ok()?;
+            Some(began.elapsed())
+        })
     }
 
     fn traffic(&self, part: &Part<'_>, effects: Effects) -> Traffic {

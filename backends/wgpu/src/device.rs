@@ -17,6 +17,8 @@ type Reported = Arc<Mutex<Option<String>>>;
 /// A device opened for one session.
 pub(crate) struct Gpu {
     pub id: String,
+    /// What tells it and its driver from all others.
+    pub about: String,
     pub kind: DeviceKind,
     pub device: wgpu::Device,
     pub queue: wgpu::Queue,
@@ -74,6 +76,7 @@ impl Gpu {
         });
         Ok(Gpu {
             id: info.id.clone(),
+            about: format!("{} | {} | {}", info.id, info.name, info.driver),
             kind: info.kind,
             limits: device.limits(),
             direct: features.contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS),
@@ -151,6 +154,23 @@ impl Gpu {
             usage,
             mapped_at_creation: mapped,
         })
+    }
+
+    /// How long the device takes to bring so many bytes out of memory that the host writes: `None` where it does not.
+    pub fn time_of_copy(&self, bytes: u64) -> Option<Duration> {
+        use wgpu::BufferUsages as Usages;
+        let from = self.buffer("bus, from", bytes, Usages::MAP_WRITE | Usages::COPY_SRC, false);
+        let to = self.buffer("bus, to", bytes, Usages::STORAGE | Usages::COPY_DST, false);
+        self.check().ok()?;
+        let copy = || {
+            let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+            encoder.copy_buffer_to_buffer(&from, 0, &to, 0, bytes);
+            let began = Instant::now();
+            let submission = self.queue.submit([encoder.finish()]);
+            self.wait(Some(&submission), &CancelToken::new()).ok().map(|()| began.elapsed())
+        };
+        // Once for the pages of both.
+        copy().and_then(|_| copy())
     }
 
     /// The most bytes that one storage binding may show a kernel, a multiple of 4.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use portcullis_cache::costs;
 use portcullis_core::device::offload::{self, Columns, DeviceTimes, Effects, Launcher, Offload, Traffic};
 use portcullis_core::device::plan::{Bounds, Layout};
 use portcullis_core::device::planner::{Reach, Site, TransferCosts};
@@ -243,8 +244,10 @@ impl Launcher for Wgpu {
     }
 
     fn costs(&self) -> TransferCosts {
-        let host = TransferCosts::of_host();
-        if self.gpu.direct { host.without_bus() } else { host }
+        match self.gpu.direct {
+            true => costs::of_host().without_bus(),
+            false => costs::of_device(&self.gpu.about, || self.gpu.time_of_copy(costs::BUS_BYTES as u64)),
+        }
     }
 
     /// A verdict with its target is a word.

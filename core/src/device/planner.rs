@@ -1,7 +1,6 @@
 //! The transfer planner: where a kernel is to find a batch's packets, and why there.
 
 use std::fmt;
-use std::sync::OnceLock;
 
 use super::Transfer;
 use super::plan::{self, Layout, Needs};
@@ -40,6 +39,17 @@ impl<I> Site<I> {
     }
 }
 
+/// How a cost is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    /// It was not measured here.
+    Assumed,
+    /// It was measured in this run,
+    Measured,
+    /// and before it.
+    Kept,
+}
+
 /// What moving bytes costs on a machine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TransferCosts {
@@ -52,6 +62,10 @@ pub struct TransferCosts {
     pub gather_packed_ns: f64,
     /// and where they lie more than [`FAR`] bytes apart.
     pub gather_slots_ns: f64,
+    /// How the bus is known,
+    pub bus: Known,
+    /// and the rest.
+    pub host: Known,
 }
 
 /// Packets further apart than this do not share pages, and hardware fetches none of them ahead.
@@ -62,18 +76,45 @@ pub const WINDOW: f64 = 64.0;
 
 impl TransferCosts {
     /// One core and a PCIe gen 4 bus of 16 lanes (docs/design.md, section 7), where nothing was measured.
-    pub const GEN4: TransferCosts =
-        TransferCosts { bus_bytes_per_ns: 25.0, copy_bytes_per_ns: 10.0, gather_packed_ns: 3.0, gather_slots_ns: 8.0 };
+    pub const GEN4: TransferCosts = TransferCosts {
+        bus_bytes_per_ns: 25.0,
+        copy_bytes_per_ns: 10.0,
+        gather_packed_ns: 3.0,
+        gather_slots_ns: 8.0,
+        bus: Known::Assumed,
+        host: Known::Assumed,
+    };
 
-    /// What the host's share costs on this machine: measured once a process, in some 10 ms, and the bus of [`TransferCosts::GEN4`].
-    pub fn of_host() -> TransferCosts {
-        static MEASURED: OnceLock<TransferCosts> = OnceLock::new();
-        *MEASURED.get_or_init(measure::host)
+    /// What the host's share costs on this machine, measured now, in some milliseconds, and the bus of [`TransferCosts::GEN4`].
+    pub fn measure() -> TransferCosts {
+        measure::host()
     }
 
     /// The same machine, and a device whose memory is the host's.
     pub fn without_bus(self) -> TransferCosts {
         TransferCosts { bus_bytes_per_ns: f64::INFINITY, ..self }
+    }
+}
+
+impl fmt::Display for TransferCosts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let how = |known| match known {
+            Known::Assumed => "assumed",
+            Known::Measured => "measured",
+            Known::Kept => "measured before",
+        };
+        match self.bus_bytes_per_ns.is_finite() {
+            true => write!(f, "a bus of {:.1} bytes/ns ({}), ", self.bus_bytes_per_ns, how(self.bus))?,
+            false => f.write_str("no bus, ")?,
+        }
+        write!(
+            f,
+            "copying {:.1} bytes/ns, gathering 64 bytes of a packet {:.1} ns, from slots {:.1} ns ({})",
+            self.copy_bytes_per_ns,
+            self.gather_packed_ns,
+            self.gather_slots_ns,
+            how(self.host)
+        )
     }
 }
 
@@ -90,6 +131,8 @@ pub struct Estimate {
     pub window_ns: f64,
     /// Nanoseconds of that for gathering.
     pub gather_ns: f64,
+    /// What they were reckoned with.
+    pub costs: TransferCosts,
 }
 
 /// Why packets are where they are.
@@ -167,7 +210,7 @@ impl fmt::Display for Plan {
             Why::Scattered => f.write_str("; what lies between them is others'"),
             Why::OffTheWords => f.write_str("; not all of them begin at multiples of 4 bytes"),
             Why::OneByOne => f.write_str("; the device takes them in no other way"),
-            Why::Cheaper(Estimate { stride, whole_ns, window, window_ns, gather_ns }) => write!(
+            Why::Cheaper(Estimate { stride, whole_ns, window, window_ns, gather_ns, .. }) => write!(
                 f,
                 "; a packet whole is {stride:.0} bytes and {whole_ns:.1} ns, its window {window:.0} bytes and {window_ns:.1} ns, \
                  of which gathering is {gather_ns:.1}"
@@ -218,6 +261,7 @@ impl Scan {
             window,
             window_ns: window / costs.bus_bytes_per_ns + gather_ns,
             gather_ns,
+            costs: *costs,
         }
     }
 }
@@ -352,6 +396,7 @@ mod tests {
                 copy_bytes_per_ns: copy.into(),
                 gather_packed_ns: f64::from(packed) / 10.0,
                 gather_slots_ns: f64::from(slots) / 10.0,
+                ..TransferCosts::GEN4
             };
             // Of so many packets the last one ends earlier, which says little.
             let descriptors = (0..1000).map(|i| Descriptor { offset: i * stride, length }).collect();

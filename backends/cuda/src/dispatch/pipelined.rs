@@ -7,11 +7,13 @@
 
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::time::Duration;
 
 use portcullis_c_writer::Argument;
+use portcullis_cache::costs;
 use portcullis_core::device::offload::{self, Columns, DeviceTimes, Effects, GRACE, Launcher};
 use portcullis_core::device::plan::{Bounds, Layout};
-use portcullis_core::device::planner::{Reach, Site};
+use portcullis_core::device::planner::{Reach, Site, TransferCosts};
 use portcullis_core::device::{CancelToken, DeviceError, Imported};
 use portcullis_core::map::declare::MAX_MAPS;
 use portcullis_core::packet::{Batch, Span};
@@ -20,7 +22,7 @@ use super::clock::{Clock, Stage};
 use super::slots::{HEAD, Inside, Shape, Slot};
 use crate::compile::Loaded;
 use crate::device::{Event, Gpu, Tickets};
-use crate::memory::{Registration, Registrations, View};
+use crate::memory::{Buffer, DeviceMemory, HostMemory, Registration, Registrations, View};
 use crate::wait;
 
 /// Packets in a part: enough to keep any device busy, and few enough that a large batch is copied in, filtered
@@ -159,6 +161,28 @@ impl Launcher for Pipelined {
         let reached = reach != Reach::Not;
         let import = reached.then(|| Memory { address, span: span.clone(), _registration: registration });
         Site { reach, import, words: true, gathers: false }
+    }
+
+    fn costs(&self) -> TransferCosts {
+        let gpu = &*self.gpu;
+        costs::of_device(&gpu.about, || {
+            let _here = gpu.enter().ok()?;
+            let from = HostMemory::new(&gpu.context, costs::BUS_BYTES).ok()?;
+            let to = DeviceMemory::new(&gpu.context, costs::BUS_BYTES).ok()?;
+            let (begins, ends) = (Event::timed(&gpu.context).ok()?, Event::timed(&gpu.context).ok()?);
+            begins.record(&gpu.uploads).ok()?;
+            // SAFETY: both stay until the copy was waited for, or all that was queued was, and nobody writes to them.
+            let copied = unsafe { to.bring_in(0, from.host(), costs::BUS_BYTES, &gpu.uploads) };
+            let waited = copied.and_then(|()| ends.record(&gpu.uploads)).ok().and_then(|()| {
+                let come = || ends.has_come().map_err(|code| gpu.failed("does not copy", code));
+                wait::until(&gpu.id, &CancelToken::new(), come).ok()
+            });
+            if waited.is_none() {
+                gpu.settle();
+            }
+            waited?;
+            ends.since(&begins).ok().map(|milliseconds| Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
+        })
     }
 
     fn bounds(&self, layout: Layout) -> Bounds {

@@ -7,7 +7,7 @@ use super::flight::{Cut, Flight, part};
 use super::kept::Stay;
 use super::{Columns, Launcher, Offload, Order};
 use crate::device::plan::{self, Layout, Piece};
-use crate::device::planner::{self, Plan, Reach, TransferCosts};
+use crate::device::planner::{self, Plan, Reach};
 use crate::device::{DeviceError, StageTimes, Stages, SubmitError, Transfer, check_host};
 use crate::packet::{Batch, Descriptor, Span};
 
@@ -57,15 +57,13 @@ impl<L: Launcher> Offload<L> {
         Ok(Cut { plan, import, pieces })
     }
 
-    /// What moving bytes costs: as was said, or as it is here.
-    fn costs(&self) -> TransferCosts {
-        self.costs.unwrap_or_else(|| self.launcher.costs())
-    }
-
     /// Decides where the kernel is to find a batch's packets, which it sees.
     fn place(&mut self, batch: &Batch) -> Result<(Plan, Option<L::Import>), DeviceError> {
         let site = self.launcher.site(batch, self.transfer == Transfer::Imported);
-        let plan = planner::choose(batch, self.needs, &site, self.transfer, || self.costs()).map_err(|why| {
+        // As was said, or as it is here, which is looked up once.
+        let (known, launcher) = (&mut self.costs, &self.launcher);
+        let costs = || *known.get_or_insert_with(|| launcher.costs());
+        let plan = planner::choose(batch, self.needs, &site, self.transfer, costs).map_err(|why| {
             DeviceError::Refused(format!(
                 "the transfer `imported` was asked for, and {} does not filter these packets where they lie: {why}; take \
                  `auto`",

@@ -66,9 +66,10 @@ pub trait Launcher: Send + 'static {
         None
     }
 
-    /// What moving bytes costs, where nobody says.
+    /// What moving bytes costs, where nobody says: asked for where there is a choice between ways that cost differently. The
+    /// device may be measured for it, in a few milliseconds, where that was not done before.
     fn costs(&self) -> TransferCosts {
-        TransferCosts::of_host()
+        TransferCosts::GEN4
     }
 
     /// Bytes that are copied for a part: to where the device reads them, and back. Of what it reads and writes where it lies

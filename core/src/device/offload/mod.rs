@@ -67,6 +67,7 @@ pub struct Offload<L: Launcher> {
     longest: usize,
     pace: Pace,
     transfer: Transfer,
+    /// What moving bytes costs, once it is known.
     costs: Option<TransferCosts>,
     /// How packets of the batch before came.
     plan: Option<Plan>,

@@ -23,6 +23,10 @@ const TILE: usize = 64;
 /// Bytes of a row, at most, to be stored past the caches.
 const STREAMED: usize = 128;
 
+/// Bytes of a row, at least, for that to take less time: `cargo bench --bench gather`. Nor does it of packets far apart, where the
+/// time goes into fetching them.
+const WORTH_IT: usize = 64;
+
 /// Packets that are fetched ahead.
 const AHEAD: usize = 16;
 
@@ -43,7 +47,7 @@ pub enum Store {
     /// Into the caches: for rows that the host's processor reads next.
     #[default]
     Cached,
-    /// Past them, where the processor has a way to: for rows that a device copies out of the host's memory.
+    /// Past them, where the processor has a way to and that takes less time: for rows that a device copies out of the host's memory.
     Streamed,
 }
 
@@ -138,13 +142,14 @@ fn is_far(descriptors: &[Descriptor]) -> bool {
 unsafe fn best(base: *const u8, all: &[Descriptor], window: usize, to: *mut u8, store: Store, far: bool) {
     #[cfg(target_arch = "x86_64")]
     {
-        let streams = store == Store::Streamed && stride(window as u32) <= STREAMED && to.addr().is_multiple_of(16);
+        let fits = (WORTH_IT..=STREAMED).contains(&stride(window as u32)) && !far;
+        let streams = store == Store::Streamed && fits && to.addr().is_multiple_of(16);
         // SAFETY: the processor has what the function uses; the rest is the caller's promise.
         unsafe {
             match (is_x86_feature_detected!("avx2"), streams) {
-                (true, true) => x86::streamed_avx2(base, all, window, to, far),
+                (true, true) => x86::streamed_avx2(base, all, window, to),
                 (true, false) => x86::rows_avx2(base, all, window, to, far),
-                (false, true) => x86::streamed(base, all, window, to, far),
+                (false, true) => x86::streamed(base, all, window, to),
                 (false, false) => rows(base, all, window, to, far),
             }
         }
@@ -317,9 +322,9 @@ mod x86 {
     /// # Safety
     /// As [`streamed`]'s; the processor has AVX2.
     #[target_feature(enable = "avx2")]
-    pub unsafe fn streamed_avx2(base: *const u8, all: &[Descriptor], window: usize, to: *mut u8, far: bool) {
+    pub unsafe fn streamed_avx2(base: *const u8, all: &[Descriptor], window: usize, to: *mut u8) {
         // SAFETY: the caller's promise.
-        unsafe { streamed(base, all, window, to, far) }
+        unsafe { streamed(base, all, window, to) }
     }
 
     /// Rows of a tile, put together.
@@ -331,7 +336,7 @@ mod x86 {
     /// # Safety
     /// As [`rows`]'s; a row has at most [`STREAMED`] bytes, and the first begins at a multiple of 16.
     #[inline(always)]
-    pub unsafe fn streamed(base: *const u8, all: &[Descriptor], window: usize, to: *mut u8, far: bool) {
+    pub unsafe fn streamed(base: *const u8, all: &[Descriptor], window: usize, to: *mut u8) {
         let stride = stride(window as u32);
         let mut tile = Tile([0; TILE * STREAMED]);
         let (whole, rest) = all.as_chunks::<TILE>();
@@ -339,7 +344,7 @@ mod x86 {
             // SAFETY: the tile has room for so many rows of so many bytes, and there is room for them, which are a multiple
             // of 256 bytes, where they are stored; both begin at multiples of 16.
             unsafe {
-                rows(base, part, window, tile.0.as_mut_ptr(), far);
+                rows(base, part, window, tile.0.as_mut_ptr(), false);
                 let to = to.add(number * TILE * stride).cast::<__m128i>();
                 for index in 0..TILE * stride / 16 {
                     _mm_stream_si128(to.add(index), _mm_load_si128(tile.0.as_ptr().cast::<__m128i>().add(index)));
@@ -348,7 +353,7 @@ mod x86 {
         }
         // SAFETY: the rest of the rows; what was streamed is in memory before anything is stored or told after this.
         unsafe {
-            rows(base, rest, window, to.add(whole.len() * TILE * stride), far);
+            rows(base, rest, window, to.add(whole.len() * TILE * stride), false);
             _mm_sfence();
         }
     }
