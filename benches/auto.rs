@@ -68,9 +68,10 @@ fn sweep(name: &str, program: &Arc<Program>, candidates: &[Arc<dyn Device>], siz
         let count = (TURN / size).max(LEAST);
         let mut taken = vec![Vec::new(); sessions.len()];
         for round in 0..=turns {
-            // Nobody is always behind the same one.
-            for side in 0..sessions.len() {
-                let side = (side + round) % sessions.len();
+            // Nobody is always behind the same one, which has left the caches as it needs them.
+            for place in 0..sessions.len() {
+                let side = (place + round) % sessions.len();
+                let side = if round % 2 == 0 { side } else { sessions.len() - 1 - side };
                 let time = turn(&mut *sessions[side], &mut batches, count);
                 if round > 0 {
                     taken[side].push(time.as_secs_f64() / count as f64);

@@ -32,6 +32,9 @@ const SHORT: f64 = 30_000.0;
 /// Of those, two in a row out of so many.
 const TIMED: u32 = 256;
 
+/// Of those, how many go the same way at a time where a trial is due for which no time is saved up yet.
+const UNPAID: u32 = 31;
+
 /// Sizes that are told apart: four to each doubling.
 const BUCKETS: usize = 34 * 4;
 
@@ -164,9 +167,15 @@ impl Chooser {
         if is_tried || entry.ns >= SHORT || self.count % TIMED < 1 {
             return 0;
         }
-        let again = (TIMED - 1 - self.count % TIMED).min(self.until_trial.saturating_sub(1));
+        let until_trial = match (entry.other, self.until_trial) {
+            (None, _) => TIMED,
+            // It is due, and not paid for yet.
+            (Some(_), 0) => UNPAID,
+            (Some(_), until) => until - 1,
+        };
+        let again = (TIMED - 1 - self.count % TIMED).min(until_trial);
         self.count = self.count.wrapping_add(again);
-        self.until_trial -= again;
+        self.until_trial = self.until_trial.saturating_sub(again);
         self.credit = (self.credit + entry.ns * SHARE * f64::from(again)).min(MOST_CREDIT);
         again
     }
@@ -348,6 +357,24 @@ mod tests {
             let (part, chosen) = simulate(&mut chooser, &truth, 200_000, packets);
             assert!(part > 0.99, "{other}, {packets}: {part}, {chosen:?}");
             assert!(other > HOPELESS || chosen[1] > 0, "it was never tried: {other}, {packets}");
+        }
+    }
+
+    #[test]
+    fn small_batches_are_seldom_asked_about() {
+        // Another device that is never tried, one that is, and none.
+        for devices in [&[(300.0, 1.0), (9000.0, 1.0)][..], &[(300.0, 1.0), (330.0, 1.1)], &[(300.0, 1.0)]] {
+            let mut chooser = Chooser::new(costs(devices), vec![true; devices.len()]);
+            let (mut asked, mut batches) = (0, 0);
+            while batches < 200_000 {
+                let Choice { plan, timed } = chooser.next(0, 64);
+                if timed {
+                    let ns = chooser.costs().of(&plan, 0, 64).unwrap();
+                    chooser.took(&plan, 0, 64, ns, ns);
+                }
+                (asked, batches) = (asked + 1, batches + 1 + chooser.again(0, 64));
+            }
+            assert!(asked < batches / 12, "{devices:?}: {asked} of {batches}");
         }
     }
 
