@@ -14,6 +14,9 @@ use portcullis_core::program::Program;
 /// What lies where no packet does.
 const FILL: u8 = 0xa5;
 
+/// Where packets without bytes are said to lie, which may be anywhere: far outside every arena.
+const NOWHERE: usize = 0xffff_fff0;
+
 /// All that a kernel is given, and that it leaves behind (`docs/abi.md`).
 #[derive(Debug)]
 pub struct Memory {
@@ -40,6 +43,8 @@ pub struct LaunchSession {
     program: Arc<Program>,
     /// Whether each packet is to begin at a word.
     aligned: bool,
+    /// Whether packets without bytes are to lie far outside the arena.
+    nowhere: bool,
     launch: Launch,
     maps: Vec<Vec<u32>>,
     queue: VecDeque<Batch>,
@@ -58,7 +63,14 @@ impl LaunchSession {
         assert!(!program.has_flows(), "nothing here tells lanes of runs");
         let (device, program, depth) = (device.to_owned(), program.clone(), options.depth.max(1));
         let maps = program.maps().iter().map(|map| vec![0; Layout::of(map).words()]).collect();
-        LaunchSession { device, program, aligned, launch, maps, queue: VecDeque::new(), depth }
+        LaunchSession { device, program, aligned, nowhere: false, launch, maps, queue: VecDeque::new(), depth }
+    }
+
+    /// Has packets without bytes lie where nothing does: a kernel may look at no more than their length.
+    #[must_use]
+    pub fn with_empty_packets_nowhere(mut self) -> LaunchSession {
+        self.nowhere = true;
+        self
     }
 
     fn failed(&self, reason: impl std::fmt::Display) -> DeviceError {
@@ -71,6 +83,10 @@ impl LaunchSession {
         let (mut arena, mut descriptors, mut owned) = (Vec::new(), Vec::new(), Vec::new());
         for (index, packet) in batch.packets().enumerate() {
             let shift = if self.aligned { 0 } else { batch.descriptors()[index].offset as usize % 4 };
+            if self.nowhere && packet.is_empty() && batch.room() == Room::None {
+                descriptors.push(Descriptor { offset: (NOWHERE + shift) as u32, length: 0 });
+                continue;
+            }
             let offset = (arena.len() + margin).next_multiple_of(4) + shift;
             arena.resize(offset, FILL);
             arena.extend_from_slice(packet);
@@ -117,7 +133,7 @@ impl LaunchSession {
             let broken = |error| DeviceError::Broken { device: self.device.clone(), error };
             batch.resize(moved).map_err(broken)?;
         }
-        for (index, new) in places.chunks_exact(2).enumerate() {
+        for (index, new) in places.chunks_exact(2).enumerate().filter(|(_, new)| new[1] > 0) {
             let bytes = after.get(new[0] as usize..new[0] as usize + new[1] as usize);
             let bytes = bytes.ok_or_else(|| self.failed("a packet outside the arena"))?;
             batch.packet_mut(index).copy_from_slice(bytes);

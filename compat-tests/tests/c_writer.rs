@@ -273,7 +273,13 @@ fn opencl_random_filters() {
 fn opencl_side_by_side() {
     let side_by_side = Options { loads: Loads::SideBySide, ..Options::new(Language::OpenCl) };
     stock_and_probes(&side_by_side);
-    random_filters(&side_by_side, 340..399);
+    random_filters(&side_by_side, 340..400);
+}
+
+/// A constant that goes into a vector of truth values: it was a byte of which clang knew one bit, and the process ended.
+#[test]
+fn opencl_constants_in_vectors() {
+    random_filters(&Options::new(Language::OpenCl), 399..400);
 }
 
 #[test]

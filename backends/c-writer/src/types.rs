@@ -204,7 +204,10 @@ impl Writer<'_> {
         let Some(name) = self.constant_names.get(&constant).cloned() else { return self.initialiser(of.init) };
         if self.constants_written.insert(constant) {
             let init = self.initialiser(of.init)?;
-            let ty = self.type_name(of.ty)?;
+            let ty = match module.types[of.ty].inner {
+                TypeInner::Scalar(Scalar::BOOL) => self.dialect.constant_bool().to_owned(),
+                _ => self.type_name(of.ty)?,
+            };
             let table = !matches!(module.types[of.ty].inner, TypeInner::Scalar(_));
             let start = self.dialect.constant(table);
             self.constants += &format!("{start}{ty} {name} = {init};\n");

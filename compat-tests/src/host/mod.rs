@@ -259,6 +259,11 @@ impl Device for Host {
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
         let unsupported = |reason: String| DeviceError::Unsupported { device: self.info.id.clone(), reason };
         let source = write(program, &self.options).map_err(|e| unsupported(e.to_string()))?.source;
+        // Filters that packets cannot go side by side in are written as with bytes, whose near loads are made before
+        // what is asked about their packet's length.
+        let bytes = Options { loads: Loads::Bytes, ..self.options.clone() };
+        let side_by_side = self.options.loads == Loads::SideBySide
+            && write(program, &bytes).map_err(|e| unsupported(e.to_string()))?.source != source;
         let number = self.numbers.get(&source).copied();
         let number = number.ok_or_else(|| unsupported("it is not among the filters that were compiled".into()))?;
         let process = self.process.clone();
@@ -267,6 +272,7 @@ impl Device for Host {
             process.ask(number, memory)
         };
         let aligned = self.options.loads == Loads::AlignedWords;
-        Ok(Box::new(LaunchSession::new(&self.info.id, program, options, aligned, Box::new(launch))))
+        let session = LaunchSession::new(&self.info.id, program, options, aligned, Box::new(launch));
+        Ok(Box::new(if side_by_side { session.with_empty_packets_nowhere() } else { session }))
     }
 }

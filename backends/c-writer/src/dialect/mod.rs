@@ -90,6 +90,11 @@ pub(crate) trait Dialect: Sync {
     /// How a constant at file scope begins; `table`: one that is indexed.
     fn constant(&self, table: bool) -> &'static str;
 
+    /// The type of a truth value that is a constant at file scope.
+    fn constant_bool(&self) -> &'static str {
+        "bool"
+    }
+
     /// How a function begins.
     fn function(&self) -> &'static str;
 

@@ -94,6 +94,11 @@ impl Dialect for OpenCl {
         "__constant "
     }
 
+    /// Where one goes into a vector, whose components are bytes, clang 14 loads a whole byte of what it keeps as one bit.
+    fn constant_bool(&self) -> &'static str {
+        "uchar"
+    }
+
     fn function(&self) -> &'static str {
         "static "
     }

@@ -230,3 +230,35 @@ fn a_clock_that_stands_still_is_no_harm() {
         choice.took(turn, turn.most.min(64), Duration::ZERO);
     }
 }
+
+/// Whoever wins by so much shows that the traffic is another: what was hopeless before may be the fastest now.
+#[test]
+fn a_change_of_the_traffic_has_all_others_tried_at_once() {
+    let mut choice = Choice::new(3);
+    // The second one is so far behind that it is not due again for millions of packets; the third one is sooner.
+    run(&mut choice, 3 << 20, |code, _| [1.0, 40.0, 9.0][code]);
+    let after = |code: usize, _| [9.0, 1.0, 4.0][code];
+    run(&mut choice, 1 << 20, after);
+    let shares = run(&mut choice, 1 << 18, after);
+    assert!(shares[1] > (1 << 18) / 10 * 9, "{shares:?}");
+}
+
+/// All samples of a trial may be hit on one side.
+#[test]
+fn one_trial_alone_changes_nothing() {
+    let mut choice = Choice::new(2);
+    let trial = 2 * SAMPLES as usize * SAMPLE;
+    let shares =
+        run(&mut choice, 1 << 16, |code, done| if code == 0 && done < trial { 30.0 } else { [3.0, 4.0][code] });
+    assert!(shares[1] <= 2 * trial, "{shares:?}");
+}
+
+#[test]
+fn what_was_hopeless_is_tried_again_at_last() {
+    let mut choice = Choice::new(2);
+    run(&mut choice, 1 << 16, |code, _| [1.0, 1000.0][code]);
+    let after = |code: usize, _| [1.0, 0.5][code];
+    run(&mut choice, MANY, after);
+    let shares = run(&mut choice, 1 << 16, after);
+    assert!(shares[1] > (1 << 16) / 10 * 9, "{shares:?}");
+}
