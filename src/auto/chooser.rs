@@ -70,6 +70,8 @@ pub struct Chooser {
     until_trial: u32,
     interval: u32,
     count: u32,
+    /// What a batch costs of which [`Chooser::again`] told last.
+    again_ns: f64,
     /// Two devices that get all batches.
     always: Option<(usize, usize)>,
 }
@@ -106,6 +108,7 @@ impl Chooser {
             until_trial: SOON,
             interval: SOON,
             count: 0,
+            again_ns: 0.0,
             always: None,
         }
     }
@@ -176,8 +179,16 @@ impl Chooser {
         let again = (TIMED - 1 - self.count % TIMED).min(until_trial);
         self.count = self.count.wrapping_add(again);
         self.until_trial = self.until_trial.saturating_sub(again);
+        self.again_ns = entry.ns;
         self.credit = (self.credit + entry.ns * SHARE * f64::from(again)).min(MOST_CREDIT);
         again
+    }
+
+    /// So many of those that [`Chooser::again`] told of last did not come.
+    pub fn did_not_come(&mut self, batches: u32) {
+        self.count = self.count.wrapping_sub(batches);
+        self.until_trial += batches;
+        self.credit -= self.again_ns * SHARE * f64::from(batches);
     }
 
     /// Another plan for such a batch, where `refused` was no good.
@@ -376,6 +387,30 @@ mod tests {
             }
             assert!(asked < batches / 12, "{devices:?}: {asked} of {batches}");
         }
+    }
+
+    #[test]
+    fn batches_that_do_not_come_count_for_nothing() {
+        // Sizes by turns, another device that is tried now and then, and is worse than it is held for.
+        let mut chooser = Chooser::new(costs(&[(300.0, 1.0), (330.0, 1.1)]), vec![true; 2]);
+        let truth = [(300.0, 1.0), (900.0, 3.0)];
+        let (mut timed_ones, mut taken, mut least) = (0, 0.0, 0.0);
+        const BATCHES: u32 = 200_000;
+        for batch in 0..BATCHES {
+            let packets = [64, 300][batch as usize % 2];
+            let Choice { plan, timed } = chooser.next(0, packets);
+            let again = chooser.again(0, packets);
+            chooser.did_not_come(again);
+            let Plan::One(device) = plan else { panic!("nothing is split") };
+            let cost = |(fixed, packet): (f64, f64)| fixed + packet * packets as f64;
+            (taken, least) = (taken + cost(truth[device]), least + cost(truth[0]));
+            if timed {
+                timed_ones += 1;
+                chooser.took(&plan, 0, packets, cost(truth[device]), cost(truth[device]));
+            }
+        }
+        assert!(timed_ones < BATCHES / 50, "{timed_ones}");
+        assert!(least / taken > 0.99, "{}", least / taken);
     }
 
     #[test]

@@ -432,7 +432,10 @@ impl AutoDevice {
             }
         }
         match decided.ready.iter().filter(|ready| **ready).count() {
-            0 => self.load_first(program, options, 0..all, decided),
+            0 => {
+                decided.alone = Some("none that is of use takes the filter, so it is the first one that does");
+                self.load_first(program, options, 0..all, decided)
+            }
             1 => {
                 decided.alone.get_or_insert("no other takes the filter that is of use for batches of some size");
                 let alone = devices.into_iter().flatten().next();

@@ -243,10 +243,7 @@ impl AutoSession {
             && batch.len() == packets
             && (self.streak.1 == 0 || self.streak.0 == device)
             && batch.span().is_on_host()
-            && [batch.descriptors().first(), batch.descriptors().last()]
-                .into_iter()
-                .flatten()
-                .all(|packet| class_of(packet.length) == class)
+            && class_of(usual_length(batch)) == class
     }
 
     /// Begins with such a batch, or gives it back.
@@ -366,7 +363,7 @@ impl Session for AutoSession {
                 Err(failed) => return Err(failed),
             },
         };
-        self.again.left = 0;
+        self.chooser.did_not_come(std::mem::take(&mut self.again.left));
         let (choice, class) = self.choose(&batch);
         self.begin(batch, choice, class)
     }
@@ -376,7 +373,7 @@ impl Session for AutoSession {
             let (device, count @ 1..) = self.streak else { return Ok(None) };
             self.streak.1 = count - 1;
             self.last_back = None;
-            return self.device(device)?.session.complete();
+            return self.complete_on(device).map(Some);
         };
         let timing = timing.map(|timing| (timing, self.clock.now()));
         let done = match place {
