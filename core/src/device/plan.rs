@@ -209,13 +209,18 @@ pub fn descriptors<'a>(
 ) -> impl Iterator<Item = Descriptor> + 'a {
     let packed = matches!(layout, Layout::Packed | Layout::Rows);
     let base = if layout == Layout::Unseen { 0 } else { piece.bytes.start as u32 };
+    // Of what nobody sees nothing is bound, and nothing is read.
+    let size = if layout == Layout::Unseen { u64::MAX } else { piece.bytes.end - piece.bytes.start };
     let margin = needs.margin() as u32;
     let row = if layout == Layout::Rows { gather::stride(needs.window) as u32 } else { 0 };
     let mut at = margin;
     batch.descriptors()[piece.packets.clone()].iter().map(move |d| {
         if !packed {
-            // Wrapping: a packet without bytes may lie before the piece, where nobody looks.
-            return Descriptor { offset: d.offset.wrapping_sub(base), length: d.length };
+            // A packet without bytes may lie outside of the piece. Kernels may load what is readable behind a packet's first
+            // byte before they look at its length, so it is said to lie at the piece's beginning.
+            let within = d.offset.checked_sub(base).filter(|&offset| u64::from(offset) <= size);
+            debug_assert!(within.is_some() || d.length == 0, "pieces hold their packets");
+            return Descriptor { offset: within.unwrap_or(0), length: d.length };
         }
         if row > 0 {
             let offset = at;
@@ -339,6 +344,24 @@ mod tests {
     }
 
     /// As a ring delivers them: in any order, with others' frames between.
+    /// Kernels may load what is always readable behind a packet's first byte before they look at its length.
+    #[test]
+    fn a_packet_without_bytes_is_looked_for_in_its_piece() {
+        let b = batch(&[(9000, 0), (64, 8), (0, 0), (72, 8), (9000, 8)], Room::None);
+        for layout in [Layout::InPlace, Layout::Copied] {
+            for binding in [16, 1 << 16] {
+                for piece in cut(&b, layout, WHOLE, bounds(binding, 16, 10)).unwrap() {
+                    let size = piece.bytes.end - piece.bytes.start;
+                    for (seen, index) in descriptors(&b, &piece, layout, WHOLE).zip(piece.packets.clone()) {
+                        let end = u64::from(seen.offset) + u64::from(seen.length);
+                        assert!(end <= size, "{layout:?}, {binding}: packet {index}: {seen:?} of {size} bytes");
+                        assert_eq!(seen.length, b.descriptors()[index].length);
+                    }
+                }
+            }
+        }
+    }
+
     #[test]
     fn scattered_packets_are_bound_from_the_lowest_to_the_highest_and_never_copied_with_what_is_between() {
         // Frames of 1,756 bytes, the room included, the first packet in the last one.
