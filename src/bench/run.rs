@@ -128,7 +128,7 @@ const STAR: usize = 16_384;
 
 /// Time beyond what was asked for, in which no measurement is begun any more: each takes what an interval needs, and on a busy
 /// machine that is more than its share.
-const OVERTIME: Duration = Duration::from_secs(25);
+pub(super) const OVERTIME: Duration = Duration::from_secs(25);
 
 /// Confidence of intervals.
 const CONFIDENCE: f64 = 0.95;

@@ -13,6 +13,7 @@ use super::published;
 use super::records::{ACTION, Fields, Record, SIZE, traffic};
 use super::tables::{Cell, Row, Source, Table};
 use super::workloads::{KERNELS, WORKLOADS, Workload};
+use crate::bench::run::OVERTIME;
 use crate::bench::statistics::median;
 
 /// Records that go to a device at a time, as in its own tables.
@@ -23,9 +24,6 @@ const LEAST: usize = 7;
 
 /// More rounds than this say nothing more.
 const MOST: usize = 1001;
-
-/// Time beyond what was asked for, in which no column is begun any more.
-const OVERTIME: Duration = Duration::from_secs(25);
 
 /// Why a column is left out.
 const LATE: &str = "the time was used up; give it more with --time";
@@ -57,8 +55,8 @@ impl Side {
 pub struct Options {
     /// Packets of a call, in ascending order.
     pub sizes: Vec<usize>,
-    /// For all of it, about: what it leaves for each side of a column is used, but for at least seven rounds. A column that is not begun
-    /// [`OVERTIME`] after that is left out.
+    /// For all of it, about: what it leaves for each side of a column is used, but for at least seven rounds. A column
+    /// that is not begun soon after that is left out, as cells of other tables are.
     pub time: Duration,
     /// Of intervals, as 0.95.
     pub confidence: f64,
