@@ -262,13 +262,35 @@ impl Effect {
     }
 }
 
-/// A value that goes from a loop's round to the next.
+/// Which lanes take part in a loop's rounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Live {
+    /// In the first round.
+    pub first: Node,
+    /// In the next one, of those that are live in this one: it need not be masked with [`Op::Live`].
+    pub next: Node,
+}
+
+/// A value that goes from a loop's round to the next. Lanes that are not live in a round keep what they have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Carry {
     /// Before the first round.
     pub first: Node,
-    /// After a round, in the lanes that were live in it; the others keep what they have.
+    /// After a round, in the lanes that go on to the next one. It need not be computed where none does.
     pub next: Node,
+    /// After a round, in the lanes that it is the last one of.
+    pub left: Node,
+}
+
+/// What a loop's rounds are made from.
+pub(crate) fn firsts<'a>(live: &'a Live, carried: &'a [Carry]) -> impl Iterator<Item = Node> + 'a {
+    carried.iter().map(|carry| carry.first).chain([live.first])
+}
+
+/// What a loop's round makes.
+pub(crate) fn nexts<'a>(live: &'a Live, carried: &'a [Carry]) -> impl Iterator<Item = Node> + 'a {
+    let other = |carry: &Carry| (carry.left != carry.next).then_some(carry.left);
+    carried.iter().flat_map(move |carry| [Some(carry.next), other(carry)]).flatten().chain([live.next])
 }
 
 /// One thing after another.
@@ -280,8 +302,8 @@ pub(crate) enum Step {
     /// steps are all within this one.
     When { mask: Node, body: RegionId, outs: Vec<Node> },
     /// A region's steps, as long as any lane is live. Lanes that are live in a round and not in the
-    /// next take part no more. `live.next` need not be masked with [`Op::Live`].
-    Loop { live: Carry, carried: Vec<Carry>, body: RegionId },
+    /// next take part no more.
+    Loop { live: Live, carried: Vec<Carry>, body: RegionId },
 }
 
 /// Steps in order.

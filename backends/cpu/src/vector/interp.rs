@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use portcullis_core::packet::{Metadata, ROOM};
 
 use super::dag::{
-    Atomic, Carry, Dag, Effect, EffectId, Field, Kind, Lanes, Load, Node, Op, Place, Range, RegionId, Step, binary,
-    compare, unary,
+    Atomic, Carry, Dag, Effect, EffectId, Field, Kind, Lanes, Live, Load, Node, Op, Place, Range, RegionId, Step,
+    binary, compare, unary,
 };
 
 /// Something in the IR that must not be: a fault of whoever made it.
@@ -266,7 +266,7 @@ impl<const N: usize> Machine<'_, N> {
         Ok(())
     }
 
-    fn rounds(&mut self, live: &Carry, carried: &[Carry], body: RegionId) -> Result<(), Fault> {
+    fn rounds(&mut self, live: &Live, carried: &[Carry], body: RegionId) -> Result<(), Fault> {
         let mut on = self.mask(live.first)?;
         let mut values = carried.iter().map(|carry| self.value(carry.first)).collect::<Result<Vec<_>, _>>()?;
         while self.any(on) {
@@ -276,12 +276,17 @@ impl<const N: usize> Machine<'_, N> {
                 self.give(Op::Carried { body, index }, value, [1; N])?;
             }
             self.region(body)?;
-            for (value, carry) in values.iter_mut().zip(carried) {
-                let next = self.value(carry.next)?;
-                *value = std::array::from_fn(|lane| if on[lane] == 1 { next[lane] } else { value[lane] });
-            }
             let next = self.mask(live.next)?;
-            on = std::array::from_fn(|lane| on[lane] & next[lane]);
+            let goes_on: [u32; N] = std::array::from_fn(|lane| on[lane] & next[lane]);
+            for (value, carry) in values.iter_mut().zip(carried) {
+                let (next, left) = (self.value(carry.next)?, self.value(carry.left)?);
+                *value = std::array::from_fn(|lane| match (on[lane], goes_on[lane]) {
+                    (1, 1) => next[lane],
+                    (1, _) => left[lane],
+                    _ => value[lane],
+                });
+            }
+            on = goes_on;
         }
         for (index, &value) in (0..).zip(&values) {
             self.give(Op::Out { region: body, index }, value, [1; N])?;

@@ -87,11 +87,13 @@ impl Clock {
             return Ok(None);
         }
         let size = u64::from(self.taken) * 8;
-        let view = self.read.get_mapped_range(..size).map_err(|error| gpu.failed(error.to_string()))?;
-        let looks: Vec<u64> =
-            view.chunks_exact(8).map(|look| u64::from_le_bytes(look.try_into().expect("eight bytes"))).collect();
-        drop(view);
+        let looks = self.read.get_mapped_range(..size).map(|view| {
+            let look = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+            view.chunks_exact(8).map(look).collect::<Vec<u64>>()
+        });
+        // Whether or not it could be read: the next part's copy must not find it mapped.
         self.read.unmap();
+        let looks = looks.map_err(|error| gpu.failed(error.to_string()))?;
         Ok(times(&looks, self.period))
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::fmt::{self, Write as _};
 
-use super::{Atomic, Carry, Dag, Effect, Kind, Lanes, Load, Node, Op, Place, RegionId, Step};
+use super::{Atomic, Dag, Effect, Kind, Lanes, Load, Node, Op, Place, RegionId, Step, firsts, nexts};
 
 impl Lanes {
     /// The filter, as text.
@@ -114,21 +114,24 @@ impl Dump<'_> {
                     self.line(depth, format_args!("}}"))?;
                 }
                 Step::Loop { live, carried, body } => {
-                    let all = || [live].into_iter().chain(carried);
-                    self.need(&all().map(|carry| carry.first).collect::<Vec<_>>(), depth)?;
-                    let firsts: Vec<String> = all().map(|carry| self.name(carry.first)).collect();
-                    let firsts = firsts.join(", ");
-                    self.line(depth, format_args!("loop{} {firsts} {{", body.0))?;
+                    self.need(&firsts(live, carried).collect::<Vec<_>>(), depth)?;
+                    let first = self.names([live.first].into_iter().chain(carried.iter().map(|carry| carry.first)));
+                    self.line(depth, format_args!("loop{} {first} {{", body.0))?;
                     self.region(*body, depth + 1)?;
-                    self.need(&all().map(|carry| carry.next).collect::<Vec<_>>(), depth + 1)?;
-                    let nexts: Vec<String> = all().map(|&Carry { next, .. }| self.name(next)).collect();
-                    let nexts = nexts.join(", ");
-                    self.line(depth + 1, format_args!("next {nexts}"))?;
+                    self.need(&nexts(live, carried).collect::<Vec<_>>(), depth + 1)?;
+                    let next = self.names([live.next].into_iter().chain(carried.iter().map(|carry| carry.next)));
+                    self.line(depth + 1, format_args!("next {next}"))?;
+                    let left = self.names(carried.iter().map(|carry| carry.left));
+                    self.line(depth + 1, format_args!("left {left}"))?;
                     self.line(depth, format_args!("}}"))?;
                 }
             }
         }
         Ok(())
+    }
+
+    fn names(&self, nodes: impl Iterator<Item = Node>) -> String {
+        nodes.map(|node| self.name(node)).collect::<Vec<_>>().join(", ")
     }
 
     fn effect(&self, effect: &Effect) -> String {

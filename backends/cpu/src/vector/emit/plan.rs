@@ -5,7 +5,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use portcullis_core::packet::READABLE_PAST_END;
 
-use super::super::dag::{self, Atomic, Binary, Carry, Dag, Effect, Lanes, Load, Node, Op, RegionId, Step, Unary};
+use super::super::dag::{
+    self, Atomic, Binary, Carry, Dag, Effect, Lanes, Live, Load, Node, Op, RegionId, Step, Unary, firsts, nexts,
+};
 use super::Offsets;
 
 /// Bytes of a row.
@@ -143,9 +145,16 @@ fn is_within(lanes: &Lanes, region: RegionId, whole: RegionId) -> bool {
     std::iter::successors(Some(region), parent).any(|region| region == whole)
 }
 
-/// What a loop's rounds need of what is outside of it.
-pub(super) fn needed_by(lanes: &Lanes, body: RegionId, live: Carry, carried: &[Carry]) -> Vec<Node> {
-    let mut open: Vec<Node> = carried.iter().chain([&live]).map(|carry| carry.next).collect();
+/// What a loop's rounds need.
+pub(super) struct Needs {
+    /// Nodes outside of it, which do not change from round to round.
+    pub outside: Vec<Node>,
+    /// They load bytes of the packet at offsets that vary.
+    pub loads_anywhere: bool,
+}
+
+pub(super) fn needed_by(lanes: &Lanes, body: RegionId, live: Live, carried: &[Carry]) -> Needs {
+    let mut open: Vec<Node> = nexts(&live, carried).collect();
     let mut regions = vec![body];
     while let Some(region) = regions.pop() {
         for step in &lanes.regions[region.index()].steps {
@@ -156,23 +165,24 @@ pub(super) fn needed_by(lanes: &Lanes, body: RegionId, live: Carry, carried: &[C
                     regions.push(*body);
                 }
                 Step::Loop { live, carried, body } => {
-                    open.extend(carried.iter().chain([live]).flat_map(|carry| [carry.first, carry.next]));
+                    open.extend(firsts(live, carried).chain(nexts(live, carried)));
                     regions.push(*body);
                 }
             }
         }
     }
-    let (mut seen, mut needed) = (HashSet::new(), Vec::new());
+    let (mut seen, mut needs) = (HashSet::new(), Needs { outside: Vec::new(), loads_anywhere: false });
     while let Some(node) = open.pop() {
         if !seen.insert(node) {
             continue;
         }
         match is_within(lanes, lanes.dag.home(node), body) {
             true => open.extend(lanes.dag.operands(node)),
-            false => needed.push(node),
+            false => needs.outside.push(node),
         }
+        needs.loads_anywhere |= matches!(lanes.dag.op(node), Op::Load(Load { root: Some(_), .. }));
     }
-    needed
+    needs
 }
 
 /// Whether bytes can be had out of words that may be read of any packet.
@@ -224,7 +234,7 @@ pub(super) fn used(lanes: &Lanes) -> Vec<Node> {
             Step::Effect { mask, effect, .. } => open.extend(effect.operands().chain([*mask])),
             Step::When { mask, outs, .. } => open.extend(outs.iter().copied().chain([*mask])),
             Step::Loop { live, carried, .. } => {
-                open.extend(carried.iter().chain([live]).flat_map(|carry| [carry.first, carry.next]));
+                open.extend(firsts(live, carried).chain(nexts(live, carried)));
             }
         }
     }
@@ -328,7 +338,7 @@ impl Demands {
                 }
                 Step::When { mask, outs, .. } => everywhere.extend(outs.iter().chain([mask])),
                 Step::Loop { live, carried, .. } => {
-                    everywhere.extend(carried.iter().chain([live]).flat_map(|carry| [carry.first, carry.next]));
+                    everywhere.extend(firsts(live, carried).chain(nexts(live, carried)));
                 }
             }
         }

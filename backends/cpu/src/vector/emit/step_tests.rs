@@ -268,9 +268,9 @@ fn lanes_leave_loops_when_they_are_done() {
     maker.effect(inner_is_live, Effect::Map { map: 0, word: one, atomic: Atomic::Add(seed) });
     let next = maker.dag.add_constant(inner_count, 1);
     let goes_on = maker.dag.compare(Compare::Less, next, three);
-    let inner_live_carry = Carry { first: inner_live, next: goes_on };
-    let carried = vec![Carry { first: count, next }];
-    maker.behind(inner, Step::Loop { live: inner_live_carry, carried, body: inner });
+    let inner_lives = Live { first: inner_live, next: goes_on };
+    let carried = vec![Carry { first: count, next, left: next }];
+    maker.behind(inner, Step::Loop { live: inner_lives, carried, body: inner });
     let around = maker.at;
     let inner_out = maker.dag.out(inner, 0, Kind::Word, around, Range::ALL);
     let factor = maker.dag.constant(0x0001_0193);
@@ -281,11 +281,11 @@ fn lanes_leave_loops_when_they_are_done() {
     let bit = maker.dag.and(next_value, 1);
     let next_flag = maker.dag.not_zero(bit);
     let carried = vec![
-        Carry { first: zero, next: next_count },
-        Carry { first: seed, next: next_value },
-        Carry { first: first_live, next: next_flag },
+        Carry { first: zero, next: next_count, left: count },
+        Carry { first: seed, next: next_value, left: next_count },
+        Carry { first: first_live, next: next_flag, left: next_flag },
     ];
-    let live = Carry { first: first_live, next: goes_on };
+    let live = Live { first: first_live, next: goes_on };
     maker.behind(body, Step::Loop { live, carried, body });
     let around = maker.at;
     let outs = [0, 1].map(|index| maker.dag.out(body, index, Kind::Word, around, Range::ALL));

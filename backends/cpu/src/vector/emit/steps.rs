@@ -5,7 +5,7 @@
 
 use cranelift_codegen::ir::{BlockArg, InstBuilder, Value, types as clif};
 
-use super::super::dag::{Carry, Kind, Node, Op, RegionId, Step};
+use super::super::dag::{Carry, Kind, Live, Node, Op, RegionId, Step};
 use super::plan::needed_by;
 use super::{Emit, Key, Result};
 
@@ -66,39 +66,54 @@ impl Emit<'_, '_> {
         self.splat(least)
     }
 
-    fn rounds(&mut self, live: Carry, carried: &[Carry], body: RegionId) -> Result<()> {
-        // What does not change from round to round is made before the first one.
-        for node in needed_by(self.lanes, body, live, carried) {
-            self.value(node)?;
-        }
+    fn rounds(&mut self, live: Live, carried: &[Carry], body: RegionId) -> Result<()> {
         let mut first = vec![self.value(live.first)?];
         for carry in carried {
             first.push(self.value(carry.first)?);
         }
-        let (round, behind) = (self.b.create_block(), self.b.create_block());
+        let [before, round, more, behind] = std::array::from_fn(|_| self.b.create_block());
         let any = self.b.ins().vany_true(first[0]);
-        self.b.ins().brif(any, round, &arguments(&first), behind, &arguments(&first[1..]));
+        self.b.ins().brif(any, before, &[], behind, &arguments(&first[1..]));
+
+        // What does not change from round to round is made before the first one.
+        self.b.switch_to_block(before);
+        let mark = self.enter();
+        for node in needed_by(self.lanes, body, live, carried).outside {
+            self.value(node)?;
+        }
+        self.b.ins().jump(round, &arguments(&first));
 
         let current: Vec<Value> = first.iter().map(|_| self.b.append_block_param(round, clif::I32X4)).collect();
         self.b.switch_to_block(round);
-        let mark = self.enter();
         self.found_out(Op::Live(body), current[0]);
         for (index, &value) in current[1..].iter().enumerate() {
             self.found_out(Op::Carried { body, index: index as u32 }, value);
         }
         self.region(body)?;
-        let mut next = Vec::with_capacity(first.len());
-        for (carry, &before) in carried.iter().zip(&current[1..]) {
-            let after = self.value(carry.next)?;
-            next.push(if after == before { after } else { self.choose(current[0], after, before) });
-        }
         let goes_on = self.value(live.next)?;
         let goes_on = self.b.ins().band(current[0], goes_on);
-        self.leave(mark);
+        let mut left = Vec::with_capacity(carried.len());
+        for (carry, &before) in carried.iter().zip(&current[1..]) {
+            let after = self.value(carry.left)?;
+            left.push(if after == before { after } else { self.choose(current[0], after, before) });
+        }
         let any = self.b.ins().vany_true(goes_on);
-        let last = arguments(&next);
-        next.insert(0, goes_on);
-        self.b.ins().brif(any, round, &arguments(&next), behind, &last);
+        self.b.ins().brif(any, more, &[], behind, &arguments(&left));
+
+        // What only those need that go on.
+        self.b.switch_to_block(more);
+        let mut next = vec![goes_on];
+        for (carry, &left) in carried.iter().zip(&left) {
+            next.push(match carry.next == carry.left {
+                true => left,
+                false => {
+                    let after = self.value(carry.next)?;
+                    if after == left { left } else { self.choose(goes_on, after, left) }
+                }
+            });
+        }
+        self.leave(mark);
+        self.b.ins().jump(round, &arguments(&next));
 
         self.b.switch_to_block(behind);
         for index in 0..carried.len() {

@@ -6,7 +6,7 @@ use portcullis_core::program::blocks;
 use super::exits::Exit;
 use super::{FIXED, FUEL, Frame, Result, Target, Trace};
 use crate::compile::Unsupported;
-use crate::vector::dag::{Carry, Compare, Dag, Kind, Node, Range, Step};
+use crate::vector::dag::{Carry, Compare, Dag, Kind, Live, Node, Range, Step};
 
 /// Rounds up to which a loop is written out.
 const MAX_ROUNDS: usize = 32;
@@ -144,6 +144,7 @@ impl<'a> Trace<'a> {
             let kind = self.dag.kind(before[slot]);
             self.state[slot] = self.dag.carried(inner, index, kind);
         }
+        let begun = self.state.clone();
         let earlier = (std::mem::take(&mut self.aborts), self.returns.last_mut().map(std::mem::take));
         let breaks = self.round(frame, code)?;
         let aborts = std::mem::replace(&mut self.aborts, earlier.0);
@@ -171,22 +172,19 @@ impl<'a> Trace<'a> {
         let state = std::mem::take(&mut self.state);
         let values = returned.as_ref().map(|_| self.meet(strip(&returns), live)).and_then(|met| Some(met?.value));
         let padded = |exit: Exit| {
-            // Of the variables of calls that are over nobody asks.
-            let rest = state[exit.state.len()..].iter().copied();
+            // Of the variables of calls that are over nobody asks: they are what takes nothing.
+            let rest = begun[exit.state.len()..].iter().copied();
             Exit { state: exit.state.into_iter().chain(rest).collect(), value: Vec::new(), ..exit }
         };
-        let mut exits: Vec<Exit> = breaks.into_iter().chain(returns).chain(aborts).map(padded).collect();
-        exits.push(Exit { lanes: next_live, state: state.clone(), value: Vec::new() });
-        let met = self.meet(exits, live);
-        let nexts = met.map_or_else(|| state.clone(), |met| met.state);
-
-        let mut carried: Vec<Carry> =
-            slots.iter().map(|&slot| Carry { first: before[slot], next: nexts[slot] }).collect();
+        let exits: Vec<Exit> = breaks.into_iter().chain(returns).chain(aborts).map(padded).collect();
+        let left = self.meet(exits, live).map_or_else(|| state.clone(), |met| met.state);
+        let carried = slots.iter().map(|&slot| Carry { first: before[slot], next: state[slot], left: left[slot] });
+        let mut carried: Vec<Carry> = carried.collect();
         self.region = outer;
         self.loaded.clear();
         self.state = before;
         let carry = |trace: &mut Self, carried: &mut Vec<Carry>, first: Node, next: Node| {
-            carried.push(Carry { first, next });
+            carried.push(Carry { first, next, left: next });
             let kind = trace.dag.kind(first);
             trace.dag.out(inner, carried.len() as u32 - 1, kind, outer, Range::ALL)
         };
@@ -219,7 +217,7 @@ impl<'a> Trace<'a> {
             self.aborts.push(Exit { lanes, state: self.state[..FIXED].to_vec(), value: Vec::new() });
             self.stay(lanes);
         }
-        let live = Carry { first: all, next: next_live };
+        let live = Live { first: all, next: next_live };
         self.regions[outer.index()].steps.push(Step::Loop { live, carried, body: inner });
         self.steps += 1;
         Ok(())

@@ -16,7 +16,7 @@ use super::encode::Register;
 pub(super) const REGISTERS: u8 = 14;
 
 /// Where a vector is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Home {
     Register(Register),
     /// The n-th place in the frame.
@@ -57,7 +57,16 @@ struct Part {
 struct Parked {
     vector: Vector,
     register: Register,
+    place: usize,
     exit: usize,
+}
+
+/// A place in the frame.
+#[derive(Clone, Copy)]
+struct Place {
+    number: usize,
+    /// The instruction up to which somebody needs what is there.
+    end: usize,
 }
 
 struct Scan {
@@ -67,6 +76,10 @@ struct Scan {
     /// The outermost first.
     parts: Vec<Part>,
     parked: Vec<Parked>,
+    /// Places of vectors that are in memory.
+    taken: Vec<Place>,
+    /// Places that may be had again.
+    left: Vec<Place>,
     /// Where each vector is read or written, in order.
     touches: Vec<Vec<usize>>,
 }
@@ -79,6 +92,8 @@ pub(super) fn allocate(listing: &Listing) -> Homes {
         active: Vec::new(),
         parts: Vec::new(),
         parked: Vec::new(),
+        taken: Vec::new(),
+        left: Vec::new(),
         touches,
     };
     let exits = exits(listing);
@@ -113,9 +128,9 @@ fn exits(listing: &Listing) -> HashMap<usize, usize> {
 }
 
 impl Scan {
-    /// Whatever is not needed any more leaves its register.
+    /// Whatever is not needed any more leaves its register, or its place.
     fn expire(&mut self, at: usize) {
-        let Scan { homes, free, active, .. } = self;
+        let Scan { homes, free, active, taken, left, .. } = self;
         active.retain(|interval| {
             let there = interval.end > at;
             if !there && let Home::Register(register) = homes.homes[interval.vector.0] {
@@ -123,6 +138,7 @@ impl Scan {
             }
             there
         });
+        left.extend(taken.extract_if(.., |place| place.end <= at));
     }
 
     fn enter(&mut self, enter: usize, exit: usize) {
@@ -142,18 +158,20 @@ impl Scan {
 
     fn exit(&mut self, at: usize) {
         self.parts.pop();
-        let Scan { parked, free, .. } = self;
-        parked.retain(|parked| {
-            if parked.exit == at {
-                // Whoever had it meanwhile began in the part, and ended in it.
-                let place = free.iter().position(|&register| register == parked.register);
-                free.swap_remove(place.expect("what begins in a part ends in it"));
-            }
-            parked.exit != at
-        });
+        let Scan { parked, free, left, .. } = self;
+        for parked in parked.extract_if(.., |parked| parked.exit == at) {
+            // Whoever had it meanwhile began in the part, and ended in it.
+            let register = free.iter().position(|&register| register == parked.register);
+            free.swap_remove(register.expect("what begins in a part ends in it"));
+            left.push(Place { number: parked.place, end: at });
+        }
     }
 
-    fn place(&mut self) -> usize {
+    /// A place in which nothing is needed from an instruction on, which the scan may be beyond.
+    fn place(&mut self, from: usize) -> usize {
+        if let Some(at) = self.left.iter().position(|place| place.end <= from) {
+            return self.left.swap_remove(at).number;
+        }
         self.homes.places += 1;
         self.homes.places - 1
     }
@@ -166,12 +184,12 @@ impl Scan {
                 if self.parked.iter().any(|parked| parked.vector == vector) {
                     continue;
                 }
-                let place = self.place();
                 let Part { enter, exit, .. } = self.parts[number];
+                let place = self.place(enter);
                 for end in [enter, exit] {
                     self.homes.parked.entry(end).or_default().push((register, place));
                 }
-                self.parked.push(Parked { vector, register, exit });
+                self.parked.push(Parked { vector, register, place, exit });
                 return Some(register);
             }
         }
@@ -192,17 +210,18 @@ impl Scan {
             return;
         }
         // The one that is needed longest goes to memory, of those that are in a register now.
-        let memory = Home::Memory(self.place());
         let is_parked = |vector| self.parked.iter().any(|parked| parked.vector == vector);
-        let longest = self.active.iter_mut().filter(|other| !is_parked(other.vector)).max_by_key(|other| other.end);
+        let longest = (0..self.active.len())
+            .filter(|&at| !is_parked(self.active[at].vector))
+            .max_by_key(|&at| self.active[at].end)
+            .filter(|&at| self.active[at].end > interval.end);
+        // A vector is in one place from the first to the last: what was in a register till now never was.
+        let spilled = longest.map_or(interval, |at| std::mem::replace(&mut self.active[at], interval));
+        let number = self.place(spilled.start);
+        self.taken.push(Place { number, end: spilled.end });
         let homes = &mut self.homes.homes;
-        match longest {
-            Some(longest) if longest.end > interval.end => {
-                homes[interval.vector.0] = std::mem::replace(&mut homes[longest.vector.0], memory);
-                *longest = interval;
-            }
-            _ => homes[interval.vector.0] = memory,
-        }
+        homes[interval.vector.0] = homes[spilled.vector.0];
+        homes[spilled.vector.0] = Home::Memory(number);
     }
 }
 
@@ -266,24 +285,145 @@ mod tests {
         to
     }
 
-    /// By executing the code on places: whoever reads a vector must find what was last written to it.
-    fn check(listing: &Listing, homes: &Homes) {
-        let mut there: Vec<(Home, Vector)> = Vec::new();
-        for (at, instruction) in listing.instructions.iter().enumerate() {
+    /// What is where, as the code is executed: whoever reads a vector must find what was last written to it.
+    struct Places<'a> {
+        listing: &'a Listing,
+        homes: &'a Homes,
+        there: HashMap<Home, Vector>,
+    }
+
+    impl Places<'_> {
+        /// `skips`: whether a part is left out that begins somewhere. Loops go round twice.
+        fn execute(&mut self, skips: &mut impl FnMut() -> bool) {
+            let ends = exits(self.listing);
+            let (mut at, mut loops) = (0, Vec::new());
+            while let Some(instruction) = self.listing.instructions.get(at) {
+                match instruction {
+                    Instruction::Enter if skips() => {
+                        at = ends[&at] + 1;
+                        continue;
+                    }
+                    Instruction::Loop => loops.push((at, 0)),
+                    Instruction::EndLoop => match loops.last_mut().unwrap() {
+                        (start, rounds @ 0) => {
+                            *rounds += 1;
+                            at = *start;
+                        }
+                        _ => drop(loops.pop()),
+                    },
+                    _ => self.step(at),
+                }
+                at += 1;
+            }
+            if let Some(verdict) = self.listing.verdict {
+                assert_eq!(self.there.get(&self.homes.homes[verdict.0]), Some(&verdict), "the verdict");
+            }
+        }
+
+        fn step(&mut self, at: usize) {
+            let Places { listing, homes, there } = self;
+            let instruction = &listing.instructions[at];
             for &(register, place) in homes.parked.get(&at).into_iter().flatten() {
                 let (register, place) = (Home::Register(register), Home::Memory(place));
                 let (from, to) = if *instruction == Instruction::Enter { (register, place) } else { (place, register) };
-                let vector = there.iter().rev().find(|(home, _)| *home == from).expect("something is there").1;
-                there.push((to, vector));
+                match there.get(&from) {
+                    Some(&vector) => there.insert(to, vector),
+                    None => there.remove(&to),
+                };
             }
             for vector in instruction.reads() {
                 let home = homes.homes[vector.0];
                 assert_ne!(home, Home::Nowhere);
-                let found = there.iter().rev().find(|(place, _)| *place == home);
-                assert_eq!(found, Some(&(home, vector)), "{instruction:?}");
+                assert_eq!(there.get(&home), Some(&vector), "{at}: {instruction:?} reads {home:?}");
             }
             there.extend(instruction.writes().map(|vector| (homes.homes[vector.0], vector)));
         }
+    }
+
+    /// With every part executed, and with none of those that are not within another.
+    fn check(listing: &Listing, homes: &Homes) {
+        for skips in [false, true] {
+            Places { listing, homes, there: HashMap::new() }.execute(&mut || skips);
+        }
+    }
+
+    /// D. Knuth's linear congruence for MMIX, of which the high bits are used.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, limit: usize) -> usize {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 33) as usize % limit
+        }
+    }
+
+    /// Code of every shape that is made: parts in parts, loops in parts, vectors that are written again in them.
+    fn random_code(random: &mut Random, listing: &mut Listing, there: &mut Vec<Vector>, depth: usize) {
+        let outside = there.len();
+        for _ in 0..random.below(24) + 4 {
+            let any = |random: &mut Random, there: &[Vector]| there[random.below(there.len())];
+            match random.below(12) {
+                0..4 => there.push(row(listing)),
+                4..8 => {
+                    let (a, b) = (any(random, there), any(random, there));
+                    there.push(sum(listing, a, b));
+                }
+                8 if depth > 0 => {
+                    let (to, from) = (there[random.below(outside)], Source::Vector(any(random, there)));
+                    listing.instructions.push(Instruction::Move { to, from });
+                }
+                kind @ 9..12 if depth < 4 => {
+                    let is_loop = kind == 11;
+                    listing.instructions.push(Instruction::Enter);
+                    listing.instructions.extend(is_loop.then_some(Instruction::Loop));
+                    let outer = there.len();
+                    random_code(random, listing, there, depth + 1);
+                    there.truncate(outer);
+                    listing.instructions.extend(is_loop.then_some(Instruction::EndLoop));
+                    listing.instructions.push(Instruction::Exit);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_reads_a_vector_finds_it_in_random_code() {
+        let (mut parked, mut spilled) = (0, 0);
+        for seed in 0..400 {
+            let mut random = Random(seed);
+            let mut listing = Listing::default();
+            let mut there = (0..random.below(24) + 1).map(|_| row(&mut listing)).collect();
+            random_code(&mut random, &mut listing, &mut there, 0);
+            listing.verdict = there.pop();
+            let homes = allocate(&listing);
+            check(&listing, &homes);
+            for _ in 0..4 {
+                let mut places = Places { listing: &listing, homes: &homes, there: HashMap::new() };
+                places.execute(&mut || random.below(2) == 0);
+            }
+            parked += homes.parked.len();
+            spilled += homes.homes.iter().filter(|home| matches!(home, Home::Memory(_))).count();
+        }
+        assert!(parked > 400 && spilled > 400, "{parked} parts, {spilled} in memory");
+    }
+
+    #[test]
+    fn places_are_taken_again() {
+        let mut listing = Listing::default();
+        let kept: Vec<Vector> = (0..REGISTERS).map(|_| row(&mut listing)).collect();
+        let mut last = kept[0];
+        for _ in 0..100 {
+            let two = [row(&mut listing), row(&mut listing)];
+            last = sum(&mut listing, two[0], two[1]);
+        }
+        for &row in &kept {
+            last = sum(&mut listing, last, row);
+        }
+        listing.verdict = Some(last);
+        let homes = allocate(&listing);
+        check(&listing, &homes);
+        assert!(homes.places <= 3, "{}", homes.places);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::super::super::dag::{Lanes, Load, Node, Op, Step};
+use super::super::super::dag::{Lanes, Load, Node, Op, Step, firsts, nexts};
 use super::super::plan::{Plan, used};
 
 /// Instructions from which on an arm is worth the test: about as many as are executed while one wrongly foreseen branch is
@@ -34,7 +34,7 @@ impl Arms {
                 Step::Effect { mask, effect, .. } => effect.operands().chain([*mask]).for_each(&mut count),
                 Step::When { mask, outs, .. } => outs.iter().copied().chain([*mask]).for_each(&mut count),
                 Step::Loop { live, carried, .. } => {
-                    carried.iter().chain([live]).flat_map(|carry| [carry.first, carry.next]).for_each(&mut count);
+                    firsts(live, carried).chain(nexts(live, carried)).for_each(&mut count);
                 }
             }
         }

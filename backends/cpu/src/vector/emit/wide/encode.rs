@@ -8,7 +8,7 @@
 pub(super) struct General(pub u8);
 
 /// A vector register, 0 to 15.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Register(pub u8);
 
 /// An instruction that takes two vectors and gives one.
@@ -465,6 +465,7 @@ mod tests {
 
     const RAX: General = General(0);
     const RBX: General = General(3);
+    const RDX: General = General(2);
     const RSP: General = General(4);
     const RBP: General = General(5);
     const RSI: General = General(6);
@@ -609,6 +610,54 @@ mod tests {
                 |c| c.address(R13, Memory { base: R13, index: Some((RSI, 8)), displacement: 0 }),
                 &[0x4d, 0x8d, 0x6c, 0xf5, 0x00],
             ),
+            (
+                "vpsubd ymm1,ymm2,ymm3",
+                |c| c.vectors(Opcode::Subtract, y(1), y(2), vector(3)),
+                &[0xc5, 0xed, 0xfa, 0xcb],
+            ),
+            ("vpand ymm1,ymm12,ymm3", |c| c.vectors(Opcode::And, y(1), y(12), vector(3)), &[0xc5, 0x9d, 0xdb, 0xcb]),
+            (
+                "vpandn ymm1,ymm2,ymm13",
+                |c| c.vectors(Opcode::AndNot, y(1), y(2), vector(13)),
+                &[0xc4, 0xc1, 0x6d, 0xdf, 0xcd],
+            ),
+            ("vpor ymm11,ymm2,ymm3", |c| c.vectors(Opcode::Or, y(11), y(2), vector(3)), &[0xc5, 0x6d, 0xeb, 0xdb]),
+            ("vpxor ymm1,ymm2,ymm3", |c| c.vectors(Opcode::Xor, y(1), y(2), vector(3)), &[0xc5, 0xed, 0xef, 0xcb]),
+            ("vpcmpeqd ymm1,ymm2,ymm3", |c| c.vectors(Opcode::Equal, y(1), y(2), vector(3)), &[0xc5, 0xed, 0x76, 0xcb]),
+            (
+                "vpmaxud ymm1,ymm2,ymm3",
+                |c| c.vectors(Opcode::Max, y(1), y(2), vector(3)),
+                &[0xc4, 0xe2, 0x6d, 0x3f, 0xcb],
+            ),
+            (
+                "vpminsd ymm1,ymm2,ymm3",
+                |c| c.vectors(Opcode::MinSigned, y(1), y(2), vector(3)),
+                &[0xc4, 0xe2, 0x6d, 0x39, 0xcb],
+            ),
+            (
+                "vpunpckldq ymm1,ymm2,ymm3",
+                |c| c.vectors(Opcode::LowWords, y(1), y(2), vector(3)),
+                &[0xc5, 0xed, 0x62, 0xcb],
+            ),
+            (
+                "vpunpckhdq ymm1,ymm2,ymm3",
+                |c| c.vectors(Opcode::HighWords, y(1), y(2), vector(3)),
+                &[0xc5, 0xed, 0x6a, 0xcb],
+            ),
+            (
+                "vpunpcklqdq ymm1,ymm2,ymm3",
+                |c| c.vectors(Opcode::LowPairs, y(1), y(2), vector(3)),
+                &[0xc5, 0xed, 0x6c, 0xcb],
+            ),
+            ("mov r15,rsp", |c| c.copy(R15, RSP), &[0x4c, 0x8b, 0xfc]),
+            ("mov rsp,r15", |c| c.copy(RSP, R15), &[0x49, 0x8b, 0xe7]),
+            ("imul r14,rsi,1000", |c| c.multiply(R14, RSI, 1000), &[0x4c, 0x69, 0xf6, 0xe8, 0x03, 0x00, 0x00]),
+            ("add rsi,256", |c| c.add_number(RSI, 256), &[0x48, 0x81, 0xc6, 0x00, 0x01, 0x00, 0x00]),
+            ("add r13,256", |c| c.add_number(R13, 256), &[0x49, 0x81, 0xc5, 0x00, 0x01, 0x00, 0x00]),
+            ("add rsp,-256", |c| c.add_number(RSP, -256), &[0x48, 0x81, 0xc4, 0x00, 0xff, 0xff, 0xff]),
+            ("and rsp,-256", |c| c.and_number(RSP, -256), &[0x48, 0x81, 0xe4, 0x00, 0xff, 0xff, 0xff]),
+            ("cmp rsi,rdx", |c| c.compare(RSI, RDX), &[0x48, 0x3b, 0xf2]),
+            ("cmp r14,r15", |c| c.compare(R14, R15), &[0x4d, 0x3b, 0xf7]),
             ("push r12", |c| c.push(R12), &[0x41, 0x54]),
             ("pop rbx", |c| c.pop(RBX), &[0x5b]),
         ];

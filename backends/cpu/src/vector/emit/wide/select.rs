@@ -7,7 +7,7 @@ use std::mem::offset_of;
 use portcullis_core::packet::Metadata;
 
 use super::super::super::dag::{
-    Binary, Carry, Compare, Dag, Field, Kind, Lanes, Load, Node, Op, RegionId, Step, Unary,
+    Binary, Carry, Compare, Dag, Field, Kind, Lanes, Live, Load, Node, Op, RegionId, Step, Unary,
 };
 use super::super::plan::{HARMLESS, Plan, in_reach, needed_by};
 use super::super::{Result, Unsupported};
@@ -707,19 +707,31 @@ impl Select<'_> {
         Ok(())
     }
 
-    fn rounds(&mut self, live: Carry, carried: &[Carry], body: RegionId) -> Result<()> {
-        // What does not change from round to round is made before the first one.
-        for node in needed_by(self.lanes, body, live, carried) {
-            self.source(node)?;
+    /// Moves vectors into others, none of which is one of them.
+    fn assign(&mut self, to: &[Vector], from: &[Vector]) {
+        for (&to, &from) in to.iter().zip(from).filter(|(to, from)| to != from) {
+            self.put(Instruction::Move { to, from: Source::Vector(from) });
         }
+    }
+
+    fn rounds(&mut self, live: Live, carried: &[Carry], body: RegionId) -> Result<()> {
         let mut current = Vec::with_capacity(carried.len() + 1);
-        for carry in std::iter::once(&live).chain(carried) {
-            let first = self.source(carry.first)?;
+        for first in std::iter::once(live.first).chain(carried.iter().map(|carry| carry.first)) {
+            let first = self.source(first)?;
             current.push(self.copied(first));
         }
-        let (round, behind) = (self.listing.label(), self.listing.label());
+        let (round, last, behind) = (self.listing.label(), self.listing.label(), self.listing.label());
         self.put(Instruction::JumpIf { mask: current[0], lanes: If::None, to: behind });
         let mark = self.enter();
+        // What does not change from round to round is made before the first one.
+        let needs = needed_by(self.lanes, body, live, carried);
+        for node in needs.outside {
+            self.source(node)?;
+        }
+        if needs.loads_anywhere {
+            self.starts();
+            self.length()?;
+        }
         self.put(Instruction::Loop);
         self.put(Instruction::Label(round));
         self.found_out(Op::Live(body), current[0]);
@@ -727,20 +739,31 @@ impl Select<'_> {
             self.found_out(Op::Carried { body, index: index as u32 }, value);
         }
         self.region(body)?;
-        let mut next = Vec::with_capacity(current.len());
+        let next = self.source(live.next)?;
+        let goes_on = self.binary_of(Opcode::And, current[0], next);
+        let mut left = Vec::with_capacity(carried.len());
         for (carry, &before) in carried.iter().zip(&current[1..]) {
-            let after = self.source(carry.next)?;
-            next.push(match after {
+            left.push(match self.source(carry.left)? {
                 Source::Vector(after) if after == before => before,
                 after => self.chosen(current[0], after, before),
             });
         }
-        let goes_on = self.source(live.next)?;
-        next.insert(0, self.binary_of(Opcode::And, current[0], goes_on));
-        for (&to, &from) in current.iter().zip(&next).filter(|(to, from)| to != from) {
-            self.put(Instruction::Move { to, from: Source::Vector(from) });
+        self.put(Instruction::JumpIf { mask: goes_on, lanes: If::None, to: last });
+        // What only those need that go on.
+        let mut next = vec![goes_on];
+        for (carry, &left) in carried.iter().zip(&left) {
+            next.push(match carry.next == carry.left {
+                true => left,
+                false => match self.source(carry.next)? {
+                    Source::Vector(after) if after == left => left,
+                    after => self.chosen(goes_on, after, left),
+                },
+            });
         }
-        self.put(Instruction::JumpIf { mask: current[0], lanes: If::Any, to: round });
+        self.assign(&current, &next);
+        self.put(Instruction::Jump(round));
+        self.put(Instruction::Label(last));
+        self.assign(&current[1..], &left);
         self.put(Instruction::EndLoop);
         self.leave(mark);
         self.put(Instruction::Label(behind));
