@@ -7,7 +7,7 @@ use super::{Effects, Launcher};
 use crate::device::DeviceError;
 use crate::device::plan::Piece;
 use crate::device::planner::Plan;
-use crate::packet::Batch;
+use crate::packet::{Batch, Descriptor};
 use crate::program::Program;
 
 /// What is at the device.
@@ -15,8 +15,14 @@ pub(super) struct Kept<B> {
     batches: HashMap<Name, Stay<B>>,
 }
 
-/// By what a batch is known again: its memory, where its first packet lies there, and how many there are.
-pub(super) type Name = (u64, Option<u32>, usize);
+/// By what a batch is known again: its memory, its first packet and its last one there, and how many there are. To look at all of
+/// them would take what is to be measured.
+#[derive(PartialEq, Eq, Hash)]
+pub(super) struct Name {
+    memory: u64,
+    ends: Option<(Descriptor, Descriptor)>,
+    packets: usize,
+}
 
 /// A batch that is at the device.
 pub(super) struct Stay<B> {
@@ -50,7 +56,9 @@ impl<B> Kept<B> {
     }
 
     pub fn name(batch: &Batch) -> Name {
-        (batch.span().id(), batch.descriptors().first().map(|first| first.offset), batch.len())
+        let packets = batch.descriptors();
+        let ends = packets.first().copied().zip(packets.last().copied());
+        Name { memory: batch.span().id(), ends, packets: packets.len() }
     }
 
     pub fn take(&mut self, batch: &Batch) -> Option<Stay<B>> {

@@ -1,10 +1,13 @@
 //! Code that was made from hand-made lane IR against that IR's interpreter.
 
+use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::{Descriptor, Metadata, READABLE_PAST_END};
+use portcullis_core::program::ProgramOptions;
 
 use super::super::dag::*;
 use super::super::interp;
 use super::super::testing::{BINARY, COMPARE, UNARY, mixed};
+use super::super::trace::trace;
 use super::*;
 use crate::Processor;
 use crate::memory::{Code, Context};
@@ -303,6 +306,33 @@ fn eight_packets_go_side_by_side_where_that_can_be_done() {
         dag.unary(Unary::CountOnes, length)
     });
     assert!(!is_wide(&lanes, Offsets::PerLane));
+}
+
+/// A stock filter.
+fn stock(name: &str) -> Lanes {
+    let path = format!("{}/../../shaders/{name}.wgsl", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let program = wgsl::compile(&Source::new(name, text), &ProgramOptions::default());
+    let program = program.unwrap_or_else(|errors| panic!("{}", errors.render()));
+    trace(&program).unwrap_or_else(|unsupported| panic!("{name}: {}", unsupported.0))
+}
+
+/// Four at a time is as right, and half as fast: nothing but this would tell.
+#[test]
+fn stock_filters_without_effects_go_eight_packets_at_a_time() {
+    if !wide::fits(&*Processor::Host.isa().unwrap()) {
+        eprintln!("skipped: this processor has no vectors of 256 bits that code is made for");
+        return;
+    }
+    for name in ["simple_filter", "port_filter", "complex_filter", "http_only", "hash_lb", "minimal"] {
+        let lanes = stock(name);
+        for offsets in [Offsets::Guessed, Offsets::PerLane] {
+            let lowered = lower(&lanes, offsets, true, &*Processor::Host.isa().unwrap()).unwrap();
+            if let Some(lowered) = lowered {
+                assert!(matches!(lowered.body, Body::Machine { .. }), "{name}, {offsets:?}");
+            }
+        }
+    }
 }
 
 #[test]
