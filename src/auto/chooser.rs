@@ -146,7 +146,6 @@ impl Chooser {
         }
         self.until_trial = self.until_trial.saturating_sub(1);
         if self.until_trial == 0
-            && self.trial.is_none()
             && let Some((plan, more)) = entry.other
             && self.credit >= more * f64::from(TRIAL)
         {
@@ -159,6 +158,11 @@ impl Chooser {
         Choice { plan: entry.plan, timed: entry.ns >= SHORT || self.count % TIMED < 2 }
     }
 
+    /// Whether a trial of such batches is under way. One of others does not matter: they may never come again.
+    fn is_tried(&self, class: usize, bucket: usize) -> bool {
+        self.trial.is_some_and(|trial| trial.at == (class, bucket))
+    }
+
     /// How many batches like the one that was asked about last go the same way, and are not to be timed: they count as asked
     /// about.
     pub fn again(&mut self, class: usize, packets: usize) -> u32 {
@@ -166,7 +170,7 @@ impl Chooser {
         else {
             return 0;
         };
-        let is_tried = self.trial.is_some() || self.always.is_some();
+        let is_tried = self.is_tried(class, bucket(packets)) || self.always.is_some();
         if is_tried || entry.ns >= SHORT || self.count % TIMED < 1 {
             return 0;
         }
@@ -310,6 +314,21 @@ mod tests {
                 assert!(best / by_hand[chosen] > 0.9, "{devices:?}, {packets}: {by_hand:?}, chose {chosen}");
             }
         }
+    }
+
+    /// As when the traffic changes just then.
+    #[test]
+    fn a_trial_of_a_size_that_comes_no_more_hinders_no_other() {
+        let mut chooser = Chooser::new(costs(&[(300.0, 4.0), (300.0, 5.0)]), vec![true; 2]);
+        let begun = (0..1_000_000).any(|_| chooser.next(0, 64).plan == Plan::One(1));
+        assert!(begun, "a trial begins");
+        let (mut trials, mut foreseen) = (0, 0);
+        for _ in 0..100_000 {
+            let choice = chooser.next(0, 1024);
+            trials += u32::from(choice.plan == Plan::One(1));
+            foreseen += if choice.plan == Plan::One(0) { chooser.again(0, 1024) } else { 0 };
+        }
+        assert!(trials >= 2 * TRIAL && foreseen > 1_000_000, "{trials} of trials, {foreseen} foreseen");
     }
 
     #[test]
