@@ -246,17 +246,17 @@ impl AutoSession {
             && class_of(usual_length(batch)) == class
     }
 
-    /// Begins with such a batch, or gives it back.
-    fn go_on(&mut self, batch: Batch) -> Result<(), SubmitError> {
-        let device = self.again.device;
-        let ready = self.devices[device].as_mut().expect("it has had a batch");
-        if ready.session.in_flight() >= ready.session.depth() {
-            return Err(SubmitError { batch: Box::new(batch), error: DeviceError::Refused(String::new()) });
-        }
-        ready.session.submit(batch)?;
-        self.again.left -= 1;
-        self.streak = (device, self.streak.1 + 1);
-        Ok(())
+    /// The session for such a batch, if it has room.
+    fn again_session(&mut self) -> Option<&mut dyn Session> {
+        let ready = self.devices[self.again.device].as_mut().expect("it has had a batch");
+        (ready.session.in_flight() < ready.session.depth()).then_some(&mut *ready.session)
+    }
+
+    /// A batch that has to be decided about.
+    fn submit_anew(&mut self, batch: Batch) -> Result<(), SubmitError> {
+        self.chooser.did_not_come(std::mem::take(&mut self.again.left));
+        let (choice, class) = self.choose(&batch);
+        self.begin(batch, choice, class)
     }
 
     /// Batches that went the way of all others become such as any.
@@ -354,18 +354,22 @@ impl Session for AutoSession {
             let error = DeviceError::Refused(format!("{in_flight} batches are in flight already, complete one first"));
             return Err(SubmitError { batch: Box::new(batch), error });
         }
-        let batch = match self.is_again(&batch) {
-            false => batch,
-            true => match self.go_on(batch) {
-                Ok(()) => return Ok(()),
-                // There is no room, or it may be for another device.
-                Err(SubmitError { batch, error: DeviceError::Refused(_) }) => *batch,
-                Err(failed) => return Err(failed),
-            },
-        };
-        self.chooser.did_not_come(std::mem::take(&mut self.again.left));
-        let (choice, class) = self.choose(&batch);
-        self.begin(batch, choice, class)
+        // Small batches take no longer than moving them from place to place a few times: they are handed on as they are.
+        if self.is_again(&batch)
+            && let Some(session) = self.again_session()
+        {
+            return match session.submit(batch) {
+                Ok(()) => {
+                    self.again.left -= 1;
+                    self.streak = (self.again.device, self.streak.1 + 1);
+                    Ok(())
+                }
+                // It may be for another device.
+                Err(SubmitError { batch, error: DeviceError::Refused(_) }) => self.submit_anew(*batch),
+                failed => failed,
+            };
+        }
+        self.submit_anew(batch)
     }
 
     fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
@@ -373,7 +377,7 @@ impl Session for AutoSession {
             let (device, count @ 1..) = self.streak else { return Ok(None) };
             self.streak.1 = count - 1;
             self.last_back = None;
-            return self.complete_on(device).map(Some);
+            return self.device(device)?.session.complete();
         };
         let timing = timing.map(|timing| (timing, self.clock.now()));
         let done = match place {
