@@ -1,11 +1,14 @@
 //! Front ends: from a filter's text to a [`Program`](crate::program::Program).
 
+mod builder;
 mod diagnostics;
 pub(crate) mod nearest;
 pub mod opencl_c;
 pub mod prelude;
 mod shown;
 mod stack;
+#[allow(dead_code)]
+mod structure;
 pub mod wgsl;
 
 pub use diagnostics::{Diagnostic, Diagnostics, Label, Part, Source};

@@ -1,7 +1,10 @@
 //! The prelude's functions, as a table that front ends and backends share. What they do is said in
 //! `prelude.wgsl`, which is part of every program.
 
-use crate::map::Call;
+use naga::{Arena, Module, Span, UniqueArena};
+
+use crate::map::{self, Call, Declaration};
+use crate::program::CAPABILITIES;
 
 /// The text that gives the prelude its meaning, appended to every WGSL filter; those of its maps come behind it
 /// ([`crate::map::text`]).
@@ -122,3 +125,28 @@ pub const FUNCTIONS: &[(&str, Intrinsic)] = &[
     ("csum_replace16", Intrinsic::CsumReplace16),
     ("csum_replace32", Intrinsic::CsumReplace32),
 ];
+
+/// The prelude as naga has it, with the functions of a filter's maps and what else a front end wants behind them, for those
+/// that build a module and have no text of WGSL. Nothing in it has a place: that would be taken for one in the filter's text.
+pub(crate) fn module(maps: &[Declaration], more: &str) -> Module {
+    let text = format!("{TEXT}{}{more}", map::text(maps));
+    let options = naga::front::wgsl::Options { parse_doc_comments: false, capabilities: CAPABILITIES };
+    let mut module = naga::front::wgsl::Frontend::new_with_options(options).parse(&text).expect("the prelude is right");
+    let mut types = UniqueArena::new();
+    for (_, ty) in module.types.iter() {
+        types.insert(ty.clone(), Span::UNDEFINED);
+    }
+    module.types = types;
+    fn placeless<T: Clone>(arena: &mut Arena<T>) {
+        let mut without = Arena::new();
+        for (_, item) in arena.iter() {
+            without.append(item.clone(), Span::UNDEFINED);
+        }
+        *arena = without;
+    }
+    placeless(&mut module.constants);
+    placeless(&mut module.global_variables);
+    placeless(&mut module.global_expressions);
+    placeless(&mut module.functions);
+    module
+}

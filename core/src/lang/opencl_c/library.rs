@@ -4,12 +4,11 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use naga::{Arena, Expression, Literal, Module, Span, UniqueArena};
+use naga::{Expression, Literal, Module};
 
 use crate::lang::prelude::{self, Intrinsic};
 use crate::map::declare::{self, Comments};
 use crate::map::{self, Declaration, Kind};
-use crate::program::CAPABILITIES;
 
 /// 64 bits at once: all of them or nothing, as every access.
 const WIDE: &str = "
@@ -28,39 +27,16 @@ fn store_le64(pkt: u32, off: u32, value: u64) {
 ";
 
 /// The prelude as naga has it, with what the filter's maps bring, and with or without the accesses of 64 bits.
-/// Nothing in it has a place: that would be taken for one in the filter's text.
 pub(super) fn module(maps: &[Declaration], wide: bool) -> Module {
     static PLAIN: OnceLock<Module> = OnceLock::new();
     static WITH_WIDE: OnceLock<Module> = OnceLock::new();
     let wide_text = if wide { WIDE } else { "" };
-    let text = || format!("{}{}{wide_text}", prelude::TEXT, map::text(maps));
+    let build = || prelude::module(maps, wide_text);
     match (maps, wide) {
-        ([], false) => PLAIN.get_or_init(|| parsed(&text())).clone(),
-        ([], true) => WITH_WIDE.get_or_init(|| parsed(&text())).clone(),
-        _ => parsed(&text()),
+        ([], false) => PLAIN.get_or_init(build).clone(),
+        ([], true) => WITH_WIDE.get_or_init(build).clone(),
+        _ => build(),
     }
-}
-
-fn parsed(text: &str) -> Module {
-    let options = naga::front::wgsl::Options { parse_doc_comments: false, capabilities: CAPABILITIES };
-    let mut module = naga::front::wgsl::Frontend::new_with_options(options).parse(text).expect("the prelude is right");
-    let mut types = UniqueArena::new();
-    for (_, ty) in module.types.iter() {
-        types.insert(ty.clone(), Span::UNDEFINED);
-    }
-    module.types = types;
-    fn placeless<T: Clone>(arena: &mut Arena<T>) {
-        let mut without = Arena::new();
-        for (_, item) in arena.iter() {
-            without.append(item.clone(), Span::UNDEFINED);
-        }
-        *arena = without;
-    }
-    placeless(&mut module.constants);
-    placeless(&mut module.global_variables);
-    placeless(&mut module.global_expressions);
-    placeless(&mut module.functions);
-    module
 }
 
 /// The value of one of the prelude's constants, in a filter with these maps.

@@ -2,10 +2,10 @@
 
 use naga::{BinaryOperator, Expression, Literal, UnaryOperator};
 
-use super::builder::Value;
 use super::convert::count;
 use super::functions::Scope;
 use super::{Result, Stop, literal};
+use crate::lang::builder::Value;
 use crate::lang::opencl_c::ast::BinaryOp;
 use crate::lang::opencl_c::tree::{Expr, ExprKind};
 use crate::lang::opencl_c::types::{Scalar, Type};

@@ -2,10 +2,10 @@
 
 use naga::{BinaryOperator as Op, Expression, Literal, MathFunction, RelationalFunction};
 
-use super::builder::Value;
 use super::convert::count;
 use super::functions::Scope;
 use super::{Result, Stop, literal};
+use crate::lang::builder::Value;
 use crate::lang::opencl_c::tree::{Builtin, Expr};
 use crate::lang::opencl_c::types::{Scalar, Type};
 

@@ -3,9 +3,9 @@
 
 use naga::{BinaryOperator, Expression, Literal, MathFunction, ScalarKind};
 
-use super::builder::Value;
 use super::functions::Scope;
 use super::{home, literal};
+use crate::lang::builder::Value;
 use crate::lang::opencl_c::types::{Scalar, Type};
 
 /// The components of a vector, or `None`.

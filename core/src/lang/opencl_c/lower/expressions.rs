@@ -2,11 +2,11 @@
 
 use naga::{Expression, Literal, Statement, UnaryOperator};
 
-use super::builder::Value;
 use super::convert::count;
 use super::functions::{Given, Scope};
 use super::pointers::{Base, Pointer, Spot};
 use super::{Result, Stop, literal};
+use crate::lang::builder::Value;
 use crate::lang::opencl_c::files::Span;
 use crate::lang::opencl_c::tree::{Builtin, Expr, ExprKind, Place};
 use crate::lang::opencl_c::types::{Scalar, Type};

@@ -4,9 +4,9 @@ use std::rc::Rc;
 
 use naga::{AddressSpace, Expression, FunctionArgument, FunctionResult, Handle, Statement, TypeInner};
 
-use super::builder::{Builder, Value};
 use super::pointers::{Base, Pointer, Shape, Step};
 use super::{Lowering, MAX_FUNCTIONS, Result, Stop};
+use crate::lang::builder::{Builder, Value};
 use crate::lang::opencl_c::ast::Space;
 use crate::lang::opencl_c::files::Span;
 use crate::lang::opencl_c::library;

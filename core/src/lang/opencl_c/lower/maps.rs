@@ -5,10 +5,10 @@
 
 use naga::{BinaryOperator, Expression, ScalarKind};
 
-use super::builder::Value;
 use super::functions::{Given, Scope};
 use super::pointers::{Base, Pointer, Spot, Step};
 use super::{Result, Stop};
+use crate::lang::builder::Value;
 use crate::lang::opencl_c::files::Span;
 use crate::lang::opencl_c::tree::{Expr, ExprKind};
 use crate::lang::opencl_c::types::{Scalar, Type, UINT};

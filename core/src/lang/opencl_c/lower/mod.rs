@@ -11,7 +11,6 @@
 //! Operands are evaluated from left to right.
 
 mod arithmetic;
-mod builder;
 mod builtins;
 mod convert;
 mod expressions;

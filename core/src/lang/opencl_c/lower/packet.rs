@@ -3,10 +3,10 @@
 
 use naga::{Expression, ScalarKind};
 
-use super::builder::Value;
 use super::functions::{Given, Scope};
 use super::pointers::Spot;
 use super::{Result, Stop};
+use crate::lang::builder::Value;
 use crate::lang::opencl_c::files::Span;
 use crate::lang::opencl_c::types::{Scalar, Type};
 use crate::lang::prelude::{Intrinsic, Order};

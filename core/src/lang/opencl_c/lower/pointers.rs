@@ -12,9 +12,9 @@ use std::rc::Rc;
 
 use naga::{BinaryOperator, Expression};
 
-use super::builder::Value;
 use super::functions::{Binding, Given, Scope};
 use super::{Result, Stop};
+use crate::lang::builder::Value;
 use crate::lang::opencl_c::ast::{BinaryOp, Space};
 use crate::lang::opencl_c::files::Span;
 use crate::lang::opencl_c::tree::{Expr, LocalId, Place, PlaceKind, TableId};

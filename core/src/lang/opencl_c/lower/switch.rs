@@ -5,9 +5,9 @@
 
 use naga::{BinaryOperator, Block, Literal, Statement as Naga, SwitchCase, SwitchValue};
 
-use super::builder::Value;
 use super::functions::Scope;
 use super::{Result, literal};
+use crate::lang::builder::Value;
 use crate::lang::opencl_c::tree::{Segment, Statement, StatementKind, Switch};
 use crate::lang::opencl_c::types::Scalar;
 use crate::program::MAX_EXPRESSIONS;

@@ -2,18 +2,11 @@
 
 use std::num::NonZeroU32;
 
-use naga::{ArraySize, Handle, StructMember, TypeInner, VectorSize};
+use naga::{ArraySize, Handle, StructMember, TypeInner};
 
 use super::{Lowering, home};
+use crate::lang::builder::vector_size;
 use crate::lang::opencl_c::types::{Scalar, Type};
-
-pub(super) fn vector_size(size: u8) -> VectorSize {
-    match size {
-        2 => VectorSize::Bi,
-        3 => VectorSize::Tri,
-        _ => VectorSize::Quad,
-    }
-}
 
 impl Lowering<'_> {
     fn insert(&mut self, name: Option<String>, inner: TypeInner) -> Handle<naga::Type> {

@@ -4,16 +4,14 @@ use std::collections::HashMap;
 
 use naga::{
     BinaryOperator, Block, Expression, Function, Handle, Literal, LocalVariable, Range, ScalarKind, Statement,
-    SwizzleComponent, UnaryOperator,
+    SwizzleComponent, UnaryOperator, VectorSize,
 };
 
-use super::types::vector_size;
-
-pub(super) type Value = Handle<Expression>;
+pub(crate) type Value = Handle<Expression>;
 
 /// A function in the making. Statements go to the innermost open block.
 #[derive(Default)]
-pub(super) struct Builder {
+pub(crate) struct Builder {
     pub function: Function,
     open: Vec<Block>,
     current: Block,
@@ -191,6 +189,15 @@ impl Builder {
     pub fn finish(mut self) -> Function {
         self.function.body = self.current;
         self.function
+    }
+}
+
+/// A vector's size as naga has it.
+pub(crate) fn vector_size(size: u8) -> VectorSize {
+    match size {
+        2 => VectorSize::Bi,
+        3 => VectorSize::Tri,
+        _ => VectorSize::Quad,
     }
 }
 
