@@ -12,6 +12,7 @@
 //! there more than [`RETURNS`] returns before the end. Both are for devices without jumps (`passes/nesting.rs`).
 
 mod dominators;
+pub(super) mod emit;
 mod reducible;
 
 use std::collections::{BTreeMap, BTreeSet};
