@@ -4,7 +4,7 @@
 //! Flags are `bool` variables, the labels of dispatches `u32` variables, and so is what is kept for the end. All are variables
 //! of the function, which begin at zero.
 
-use naga::{BinaryOperator, Expression, Handle, Module, Scalar, Span, Statement, Type, TypeInner};
+use naga::{BinaryOperator, Expression, Handle, Module, Scalar, Span, Statement, Type, TypeInner, UnaryOperator};
 
 use super::{Node, Structured};
 use crate::lang::builder::{Builder, Value};
@@ -82,7 +82,13 @@ impl Emitter<'_> {
             Node::Branch { block, arms } => match arms.as_slice() {
                 [first, second] => {
                     let condition = self.blocks.condition(self.b, *block);
-                    self.either(condition, |it| it.all(first), |it| it.all(second));
+                    if first.is_empty() {
+                        // As one would write it.
+                        let condition = self.b.unary(UnaryOperator::LogicalNot, condition);
+                        self.either(condition, |it| it.all(second), |_| ());
+                    } else {
+                        self.either(condition, |it| it.all(first), |it| it.all(second));
+                    }
                 }
                 // One successor is no branch; more are taken in no front end.
                 _ => unreachable!("a branch of {} arms", arms.len()),

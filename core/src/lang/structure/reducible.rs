@@ -14,6 +14,10 @@ pub(super) fn reducible(graph: &Graph) -> Result<Flow, TooDeep> {
     let edges = |to: &Vec<usize>| to.iter().map(|&to| Edge { to, arm: None }).collect();
     let mut flow = Flow { successors: graph.successors.iter().map(edges).collect(), entry: Edge { to: 0, arm: None } };
     let reached = reached(&flow);
+    // What is not reached leads nowhere: it would be another way into a loop.
+    let mut leads = vec![false; flow.successors.len()];
+    reached.iter().for_each(|&block| leads[block] = true);
+    flow.successors.iter_mut().zip(leads).filter(|(_, leads)| !leads).for_each(|(edges, _)| edges.clear());
     let mut work = vec![(reached, 0)];
     while let Some((blocks, depth)) = work.pop() {
         if depth > MAX_LOOPS {

@@ -225,6 +225,12 @@ fn loops_with_two_entries_are_told_apart() {
 }
 
 #[test]
+fn what_is_not_reached_is_no_way_into_a_loop() {
+    let structured = check(&graph(&[&[1], &[2, 4], &[1, 4], &[2], &[]]));
+    assert_eq!(structured.dispatches, 0);
+}
+
+#[test]
 fn random_graphs_go_the_same_way() {
     let mut state = 7_u64;
     let mut next = |below: usize| {
