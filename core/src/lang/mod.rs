@@ -2,12 +2,12 @@
 
 mod builder;
 mod diagnostics;
+pub mod expression;
 pub(crate) mod nearest;
 pub mod opencl_c;
 pub mod prelude;
 mod shown;
 mod stack;
-#[allow(dead_code)]
 mod structure;
 pub mod wgsl;
 

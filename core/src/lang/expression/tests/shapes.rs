@@ -1,0 +1,99 @@
+//! What becomes of a program: its facts, and how its function looks.
+
+use naga::Statement;
+
+use super::programs::{PROTOCHAIN, TCP_PORT_80};
+use super::*;
+use crate::lang::expression::read;
+use crate::program::blocks;
+use crate::program::facts::Window;
+
+fn of_text(text: &str) -> Program {
+    compiled(&read(&Source::new("x.bpf", text)).unwrap())
+}
+
+/// Statements of the filter's function, those within others included.
+fn count(program: &Program, is: impl Fn(&Statement) -> bool) -> usize {
+    let mut all = vec![&program.module().functions[program.filter()].body];
+    let mut count = 0;
+    while let Some(block) = all.pop() {
+        count += block.iter().filter(|statement| is(statement)).count();
+        all.extend(block.iter().flat_map(blocks));
+    }
+    count
+}
+
+fn calls(program: &Program, name: &str) -> usize {
+    let is = |statement: &Statement| match statement {
+        Statement::Call { function, .. } => program.module().functions[*function].name.as_deref() == Some(name),
+        _ => false,
+    };
+    count(program, is)
+}
+
+fn variables(program: &Program) -> Vec<String> {
+    let function = &program.module().functions[program.filter()];
+    function.local_variables.iter().filter_map(|(_, variable)| variable.name.clone()).collect()
+}
+
+#[test]
+fn facts_know_what_is_read() {
+    let program = of_text(TCP_PORT_80);
+    let facts = program.facts();
+    // The destination's port behind the longest header.
+    assert_eq!(facts.reads, Window::Bytes(14 + 60 + 4));
+    assert_eq!((facts.writes, facts.max_iterations, facts.uses_metadata), (Window::Nothing, Some(0), false));
+    let verdicts: Vec<_> = facts.verdicts.iter().map(|action| action.name()).collect();
+    assert_eq!(verdicts, ["drop", "pass"]);
+    let program = of_text("2,128 0 0 0,22 0 0 0");
+    assert_eq!((program.facts().reads, program.facts().uses_wire_length), (Window::Nothing, true));
+    assert!(of_text("2,32 0 0 4294963208,22 0 0 0").facts().uses_port);
+    assert_eq!(of_text(PROTOCHAIN).facts().max_iterations, None);
+}
+
+#[test]
+fn lengths_are_asked_for_seldom() {
+    // Once for what no packet is taken without, once for each way that needs more.
+    let program = of_text(TCP_PORT_80);
+    assert!(calls(&program, "pkt_len") <= 5, "{}", calls(&program, "pkt_len"));
+    // Bytes that have been asked for are not asked for again; nor is what is behind the last answer.
+    let program = of_text("5,40 0 0 40,48 0 0 12,21 0 1 3,6 0 0 1,6 0 0 0");
+    assert_eq!(calls(&program, "pkt_len"), 1);
+    // All ways need the second load.
+    let program = of_text("7,48 0 0 0,21 0 1 3,21 0 0 3,48 0 0 99,21 0 1 3,6 0 0 1,6 0 0 0");
+    assert_eq!(calls(&program, "pkt_len"), 1);
+    // What is behind X is asked for at once.
+    let program = of_text("8,177 0 0 14,72 0 0 14,2 0 0 0,72 0 0 16,4 0 0 1,72 0 0 18,22 0 0 0,6 0 0 0");
+    assert_eq!(calls(&program, "pkt_len"), 2);
+}
+
+#[test]
+fn what_is_not_read_is_not_kept() {
+    // A, X and memory within one block are values.
+    let program = of_text("7,48 0 0 0,7 0 0 0,2 0 0 5,48 0 0 1,12 0 0 0,97 0 0 5,22 0 0 0");
+    assert_eq!(variables(&program), Vec::<String>::new());
+    assert_eq!(count(&program, |it| matches!(it, Statement::Store { .. })), 0);
+    // No instruction of this program reads memory.
+    assert!(!variables(&of_text(TCP_PORT_80)).iter().any(|name| name.starts_with('m')));
+    assert!(variables(&of_text(PROTOCHAIN)).contains(&"x".to_owned()));
+}
+
+#[test]
+fn lists_become_one_condition() {
+    // jeq #1 or jeq #2 or ... of one byte.
+    let ports = 40_u32;
+    let mut code: Vec<Code> = vec![(0x30, 0, 0, 0)];
+    code.extend((0..ports).map(|port| (0x15, (ports - port - 1) as u8, u8::from(port + 1 == ports), 3 * port)));
+    code.extend([(6, 0, 0, 1), (6, 0, 0, 0)]);
+    let program = compiled(&program(&code));
+    assert!(count(&program, |it| matches!(it, Statement::If { .. })) <= 2);
+}
+
+#[test]
+fn programs_that_never_take_a_packet_ask_nothing() {
+    for text in ["1,6 0 0 0", "3,48 0 0 5,5 0 0 0,6 0 0 0", "4,40 0 0 12,21 0 1 2048,6 0 0 0,6 0 0 0"] {
+        let program = of_text(text);
+        assert_eq!(calls(&program, "pkt_len"), 0, "{text}");
+        assert_eq!(program.facts().reads, Window::Nothing, "{text}");
+    }
+}
