@@ -43,7 +43,8 @@
 //! - `cpu` (default): the Cranelift JIT for the host's processor;
 //! - `wgpu` (default): Vulkan, Metal and DX12 devices;
 //! - `cuda` (default): NVIDIA GPUs. Needs nothing at build time; driver and compiler are found at run time;
-//! - `opencl`: OpenCL devices. Needs nothing at build time; what there is is found at run time.
+//! - `opencl`: OpenCL devices. Needs nothing at build time; what there is is found at run time;
+//! - `pcap-expr`: tcpdump's expressions as filters ([`expression`]). Needs libpcap.
 //!
 //! Without any, the interpreter and the device that does nothing remain.
 
@@ -51,6 +52,7 @@ pub mod auto;
 pub mod bench;
 pub mod control;
 pub mod devices;
+pub mod expression;
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 pub mod gpudev;
 pub mod maglev;

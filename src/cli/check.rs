@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use portcullis::c_writer::{Language, Options, write};
+use portcullis::lang::expression::listing;
 use portcullis::map::fields::{Columns, Field};
 use portcullis::map::{self, Kind};
 use portcullis::packet::Action;
@@ -48,11 +49,13 @@ enum Emit {
     Opencl,
     /// The kernel in CUDA C++
     Cuda,
+    /// The classic BPF that it was made of, as `tcpdump -d` prints it
+    Bpf,
 }
 
 /// Checks.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let program = match args.filter.load() {
+    let (program, instructions) = match args.filter.load_with_instructions() {
         Err(Failure::Filter(diagnostics)) if args.json => {
             let errors: Vec<_> = diagnostics
                 .errors
@@ -87,6 +90,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Some(Emit::Lanes) => out::print(lanes(&program)?),
         Some(Emit::Opencl) => out::print(c(&program, Language::OpenCl)?),
         Some(Emit::Cuda) => out::print(c(&program, Language::Cuda)?),
+        Some(Emit::Bpf) => match instructions {
+            Some(instructions) => out::print(listing(&instructions)),
+            None => Err(Failure::Wrong(
+                "this filter was not made of classic BPF, as those of --expr and in .bpf files are".into(),
+            )),
+        },
         None if args.json => {
             let mut line = facts_json(&program);
             line["filter"] = json!(args.filter.name());

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 #[cfg(all(target_os = "linux", feature = "live"))]
 use portcullis::control::{Refused, Reload};
+use portcullis::lang::expression::Instruction;
 use portcullis::lang::opencl_c::files::{Includes, NoIncludes};
-use portcullis::lang::{MAX_SOURCE, Source, opencl_c, wgsl};
+use portcullis::lang::{MAX_SOURCE, Source, expression, opencl_c, wgsl};
 use portcullis::program::{DEFAULT_FUEL, Program, ProgramOptions};
 use portcullis::reason;
 
@@ -20,8 +21,13 @@ const MOST_FUEL: u32 = 1 << 24;
 /// What to filter with.
 #[derive(Debug, clap::Args)]
 pub struct FilterArgs {
-    /// The filter: WGSL if its name ends in .wgsl, OpenCL C if in .cl; `-` reads one from standard input
-    pub filter: PathBuf,
+    /// The filter: WGSL if its name ends in .wgsl, OpenCL C if in .cl, what `tcpdump -ddd` prints if in .bpf; `-` reads one from
+    /// standard input
+    #[arg(required_unless_present = "expr")]
+    filter: Option<PathBuf>,
+    /// Filter by an expression of tcpdump's, in place of a file: packets that match PASS, others are dropped
+    #[arg(long, value_name = "EXPRESSION", conflicts_with_all = ["filter", "language", "set"])]
+    expr: Option<String>,
     /// The filter's language, where its name does not say; of standard input WGSL unless told otherwise
     #[arg(long, value_enum, value_name = "LANGUAGE")]
     language: Option<Language>,
@@ -42,6 +48,16 @@ enum Language {
     Wgsl,
     /// OpenCL C 1.2
     OpenclC,
+    /// Classic BPF, as `tcpdump -ddd`, `tcpdump -dd` or `bpf_asm` print it
+    Bpf,
+}
+
+/// What is compiled.
+enum Text<'a> {
+    /// A file's text, or standard input's: `-`.
+    File(&'a Path),
+    /// An expression of tcpdump's.
+    Expression(&'a str),
 }
 
 fn parameter(text: &str) -> Result<(String, String), String> {
@@ -56,17 +72,40 @@ fn parameter(text: &str) -> Result<(String, String), String> {
 impl FilterArgs {
     /// A file, with nothing set.
     pub fn of_file(filter: &Path) -> FilterArgs {
-        FilterArgs { filter: filter.to_owned(), language: None, set: Vec::new(), fuel: DEFAULT_FUEL }
+        FilterArgs { filter: Some(filter.to_owned()), expr: None, language: None, set: Vec::new(), fuel: DEFAULT_FUEL }
+    }
+
+    /// An expression of tcpdump's.
+    pub fn of_expression(expression: &str) -> FilterArgs {
+        FilterArgs { filter: None, expr: Some(expression.to_owned()), ..FilterArgs::of_file(Path::new("")) }
+    }
+
+    fn text(&self) -> Text<'_> {
+        match (&self.expr, &self.filter) {
+            (Some(expression), _) => Text::Expression(expression),
+            (None, Some(file)) => Text::File(file),
+            // One of them is there: clap sees to it.
+            (None, None) => Text::File(Path::new("")),
+        }
+    }
+
+    /// The file that the filter is in.
+    pub fn file(&self) -> Option<&Path> {
+        self.filter.as_deref()
     }
 
     /// Whether the text comes from standard input.
     pub fn is_stdin(&self) -> bool {
-        self.filter == Path::new("-")
+        self.file() == Some(Path::new("-"))
     }
 
     /// The name to show for the filter.
     pub fn name(&self) -> String {
-        if self.is_stdin() { "<stdin>".into() } else { self.filter.display().to_string() }
+        match self.text() {
+            Text::Expression(expression) => expression.to_owned(),
+            Text::File(_) if self.is_stdin() => "<stdin>".into(),
+            Text::File(file) => file.display().to_string(),
+        }
     }
 
     /// The same as a request to a run that goes on.
@@ -75,38 +114,48 @@ impl FilterArgs {
         if self.is_stdin() {
             return Err(Failure::Usage("the run reads the filter itself, and needs a file".into()));
         }
+        let reload = Reload { set: self.set.clone(), fuel: Some(self.fuel), ..Reload::default() };
+        let Text::File(file) = self.text() else { return Ok(Reload { expr: self.expr.clone(), ..reload }) };
         // Here, since the run may be in another folder.
         let wrong = |what: &str| Failure::Usage(format!("{}: {what}", self.name()));
-        let path = std::path::absolute(&self.filter).map_err(|error| wrong(&reason(&error)))?;
+        let path = std::path::absolute(file).map_err(|error| wrong(&reason(&error)))?;
         let filter = path.to_str().ok_or_else(|| wrong("the path is no text in UTF-8, and cannot be sent"))?.to_owned();
         self.language()?;
         let language = self.language.and_then(|language| Some(language.to_possible_value()?.get_name().to_owned()));
-        Ok(Reload { filter, language, set: self.set.clone(), fuel: Some(self.fuel) })
+        Ok(Reload { filter: Some(filter), language, ..reload })
     }
 
     /// What is to be loaded for such a request.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn of(reload: &Reload) -> Result<FilterArgs, Refused> {
-        let Reload { filter, language, set, fuel } = reload;
+        let Reload { filter, expr, language, set, fuel } = reload;
         let language = language.as_deref().map(|name| <Language as ValueEnum>::from_str(name, false)).transpose();
-        let language = language.map_err(|_| Refused::usage("the language is `wgsl` or `opencl-c`"))?;
+        let language = language.map_err(|_| Refused::usage("the language is `wgsl`, `opencl-c` or `bpf`"))?;
         let fuel = fuel.unwrap_or(DEFAULT_FUEL);
         if fuel > MOST_FUEL {
             return Err(Refused::usage(format!("fuel is {MOST_FUEL} at most")));
         }
-        Ok(FilterArgs { filter: filter.into(), language, set: set.clone(), fuel })
+        Ok(FilterArgs {
+            filter: filter.as_ref().map(PathBuf::from),
+            expr: expr.clone(),
+            language,
+            set: set.clone(),
+            fuel,
+        })
     }
 
-    /// What the text is written in.
+    /// What the text of a file is written in.
     fn language(&self) -> Result<Language, Failure> {
-        let ending = self.filter.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase());
+        let ending = self.file().and_then(Path::extension).map(|ending| ending.to_string_lossy().to_ascii_lowercase());
         match (self.language, ending.as_deref()) {
             (Some(language), _) => Ok(language),
             (None, _) if self.is_stdin() => Ok(Language::Wgsl),
             (None, Some("wgsl")) => Ok(Language::Wgsl),
             (None, Some("cl")) => Ok(Language::OpenclC),
+            (None, Some("bpf")) => Ok(Language::Bpf),
             (None, _) => Err(Failure::Usage(format!(
-                "{}: filters' names end in .wgsl or .cl; of any other say the language: --language wgsl or --language opencl-c",
+                "{}: filters' names end in .wgsl, .cl or .bpf; of any other say the language: --language wgsl, --language opencl-c \
+                 or --language bpf",
                 self.name()
             ))),
         }
@@ -114,19 +163,39 @@ impl FilterArgs {
 
     /// Reads and compiles the filter.
     pub fn load(&self) -> Result<Program, Failure> {
+        self.load_with_instructions().map(|(program, _)| program)
+    }
+
+    /// The same, and the classic BPF that it was made of, if it was.
+    pub fn load_with_instructions(&self) -> Result<(Program, Option<Vec<Instruction>>), Failure> {
         let options = ProgramOptions { parameters: self.set.clone(), fuel: self.fuel };
+        let folder = match self.text() {
+            Text::Expression(text) => {
+                let source = Source::new("--expr", text);
+                let instructions = portcullis::expression::program(&source)?;
+                let program = expression::compile_program(&source, &instructions, &options)?;
+                return Ok((program, Some(instructions)));
+            }
+            Text::File(file) => file.parent().unwrap_or(Path::new("")),
+        };
         let source = self.source()?;
+        let mut instructions = None;
         let compiled = match self.language()? {
             Language::Wgsl => wgsl::compile(&source, &options),
             Language::OpenclC if self.is_stdin() => opencl_c::compile(&source, &options, &mut NoIncludes),
-            Language::OpenclC => {
-                let folder = self.filter.parent().unwrap_or(Path::new(""));
-                opencl_c::compile(&source, &options, &mut Folder(folder))
+            Language::OpenclC => opencl_c::compile(&source, &options, &mut Folder(folder)),
+            Language::Bpf => {
+                instructions = expression::read(&source).ok();
+                expression::compile(&source, &options)
             }
         };
-        compiled.map_err(|mut diagnostics| {
+        let program = compiled.map_err(|mut diagnostics| {
             if self.is_stdin() && self.language.is_none() && source.text.contains("__global") {
                 let hint = "standard input is taken for WGSL; of OpenCL C say --language opencl-c";
+                diagnostics.errors.iter_mut().take(1).for_each(|error| error.notes.push(hint.into()));
+            }
+            if self.is_stdin() && self.language.is_none() && expression::read(&source).is_ok() {
+                let hint = "standard input is taken for WGSL; of what `tcpdump -ddd` prints say --language bpf";
                 diagnostics.errors.iter_mut().take(1).for_each(|error| error.notes.push(hint.into()));
             }
             for error in &mut diagnostics.errors {
@@ -134,14 +203,17 @@ impl FilterArgs {
                     error.message = format!("--set {name}: {}", error.message);
                 }
             }
-            diagnostics.into()
-        })
+            diagnostics
+        })?;
+        Ok((program, instructions))
     }
 
     fn source(&self) -> Result<Source, Failure> {
-        let bytes =
-            if self.is_stdin() { beginning(io::stdin().lock()) } else { File::open(&self.filter).and_then(beginning) }
-                .map_err(|error| Failure::Wrong(format!("{}: {}", self.name(), reason(&error))))?;
+        let bytes = match self.file() {
+            Some(file) if !self.is_stdin() => File::open(file).and_then(beginning),
+            _ => beginning(io::stdin().lock()),
+        }
+        .map_err(|error| Failure::Wrong(format!("{}: {}", self.name(), reason(&error))))?;
         if is_capture(&bytes) {
             let what = "this is a capture, not a filter; captures are given to --read";
             return Err(Failure::Wrong(format!("{}: {what}", self.name())));

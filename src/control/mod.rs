@@ -71,13 +71,17 @@ pub enum Request {
     },
 }
 
-/// A filter that is to take over.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A filter that is to take over: a file, or an expression.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reload {
     /// Its file; an absolute path, since the run may have been started elsewhere.
-    pub filter: String,
-    /// What it is written in, `wgsl` or `opencl-c`, where the file's name does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<String>,
+    /// An expression of tcpdump's, in place of a file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expr: Option<String>,
+    /// What it is written in, `wgsl`, `opencl-c` or `bpf`, where the file's name does not say.
     #[serde(default)]
     pub language: Option<String>,
     /// Its parameters.
@@ -86,6 +90,24 @@ pub struct Reload {
     /// Loop iterations for a packet; as many as a run has by itself where nothing is said.
     #[serde(default)]
     pub fuel: Option<u32>,
+}
+
+impl Reload {
+    /// What it is called: the file's name, or the expression.
+    pub fn name(&self) -> &str {
+        self.filter.as_deref().or(self.expr.as_deref()).unwrap_or_default()
+    }
+
+    /// Refuses what is neither a file nor an expression, or both.
+    fn check(&self) -> Result<(), Refused> {
+        match (&self.filter, &self.expr) {
+            (Some(file), None) if !file.starts_with('/') => {
+                Err(Refused::usage(format!("{file}: the filter's path is to be absolute")))
+            }
+            (Some(_), None) | (None, Some(_)) => Ok(()),
+            _ => Err(Refused::usage("a filter is `filter`, a file, or `expr`, an expression, and not both")),
+        }
+    }
 }
 
 /// How entries are written.
@@ -260,10 +282,10 @@ pub fn answer(request: &[u8], service: &mut dyn Service) -> Vec<u8> {
 fn dispatch(request: Request, service: &mut dyn Service) -> Result<Answer, Refused> {
     match request {
         Request::Stats => service.stats().map(Answer::Stats),
-        Request::Reload(filter) if !filter.filter.starts_with('/') => {
-            Err(Refused::usage(format!("{}: the filter's path is to be absolute", filter.filter)))
+        Request::Reload(filter) => {
+            filter.check()?;
+            service.reload(&filter).map(Answer::Reloaded)
         }
-        Request::Reload(filter) => service.reload(&filter).map(Answer::Reloaded),
         Request::MapGet { map, key, format } => {
             maps::get(service, &map, key.as_deref(), format.into()).map(Answer::Text)
         }

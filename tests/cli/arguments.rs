@@ -113,6 +113,7 @@ fn help_names_every_option() {
 fn arguments_thrown_together_never_crash() {
     let place = Place::new();
     place.file("f.wgsl", PASS);
+    place.file("f.bpf", "1\n6 0 0 1\n");
     place.file("c.pcap", pcap(&[&[0; 60]]));
     let words = [
         "run",
@@ -121,7 +122,11 @@ fn arguments_thrown_together_never_crash() {
         "completions",
         "help",
         "f.wgsl",
+        "f.bpf",
         "c.pcap",
+        "--expr",
+        "tcp port 80",
+        "--language=bpf",
         "-",
         "--",
         "--read",
@@ -148,6 +153,7 @@ fn arguments_thrown_together_never_crash() {
         "wgsl",
         "clif",
         "lanes",
+        "bpf",
         "--progress",
         "",
         "\u{1F980}",

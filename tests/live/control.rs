@@ -260,6 +260,9 @@ fn who_asks_badly_gets_an_answer_or_nothing_and_packets_go_on() {
             (br#"{"version":2,"request":"stats"}"#, "of version 2"),
             (br#"{"version":1,"request":"stop"}"#, "unknown variant"),
             (br#"{"version":1,"request":{"reload":{"filter":"a.wgsl"}}}"#, "absolute"),
+            (br#"{"version":1,"request":{"reload":{}}}"#, "and not both"),
+            (br#"{"version":1,"request":{"reload":{"filter":"/a.wgsl","expr":"tcp"}}}"#, "and not both"),
+            (br#"{"version":1,"request":{"reload":{"expr":"tcp port"}}}"#, "--expr"),
             (br#"{"version":1,"request":{"map-get":{"map":"m"}}}"#, "no map `m`"),
             (br#"{"version":1,"request":"stats"}"#, r#""stats":{"filter":"#),
         ] {

@@ -63,6 +63,9 @@ pub struct Args {
     /// Measure this filter: the name of a stock filter, or a file; may be given several times
     #[arg(long, value_name = "FILTER", value_parser = NonEmptyStringValueParser::new())]
     filter: Vec<String>,
+    /// Measure this expression of tcpdump's; may be given several times
+    #[arg(long, value_name = "EXPRESSION")]
+    expr: Vec<String>,
     /// Packets in a batch; may be given several times, or as a list
     #[arg(long, value_name = "PACKETS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     batch: Vec<u32>,
@@ -95,12 +98,12 @@ pub struct Args {
     bars: Option<String>,
     /// Measure nothing: make the table and the other files of a file that --json has written
     #[arg(long, value_name = "FILE", value_parser = NonEmptyStringValueParser::new(),
-          conflicts_with_all = ["quick", "full", "device", "require", "filter", "batch", "packets", "transfer", "dispatch",
+          conflicts_with_all = ["quick", "full", "device", "require", "filter", "expr", "batch", "packets", "transfer", "dispatch",
                                 "seeds", "time"])]
     from: Option<String>,
     /// Compare two files that --json has written, the older one first, and measure nothing
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"],
-          conflicts_with_all = ["quick", "full", "device", "require", "filter", "batch", "packets", "transfer", "dispatch",
+          conflicts_with_all = ["quick", "full", "device", "require", "filter", "expr", "batch", "packets", "transfer", "dispatch",
                                 "seeds", "time", "json", "csv", "report", "bars", "from"])]
     compare: Option<Vec<String>>,
 }
@@ -185,6 +188,7 @@ fn measure(args: &Args) -> Result<Results, Failure> {
     let chosen = |is_chosen: bool| if is_chosen { "chosen" } else { "quick" };
     let by_hand = !(args.device.is_empty()
         && args.filter.is_empty()
+        && args.expr.is_empty()
         && args.batch.is_empty()
         && args.packets.is_empty()
         && args.transfer.is_empty()
@@ -293,7 +297,7 @@ impl<'a> Files<'a> {
 /// The filters to measure.
 fn filters(args: &Args) -> Result<Vec<Filter>, Failure> {
     let mut names: Vec<&str> = args.filter.iter().map(String::as_str).collect();
-    if names.is_empty() {
+    if names.is_empty() && args.expr.is_empty() {
         names.extend(["simple_filter", "port_filter", "http_only", "hash_lb"]);
         if args.full {
             names.extend(["mac_swap", "flow_stats"]);
@@ -315,7 +319,11 @@ fn filters(args: &Args) -> Result<Vec<Filter>, Failure> {
         let program = FilterArgs::of_file(Path::new(name)).load()?;
         Ok(Filter { name: name.into(), program: Arc::new(program) })
     };
-    names.iter().map(|name| filter(name)).collect()
+    let expression = |text: &String| -> Result<Filter, Failure> {
+        let program = FilterArgs::of_expression(text).load()?;
+        Ok(Filter { name: text.clone(), program: Arc::new(program) })
+    };
+    names.iter().map(|name| filter(name)).chain(args.expr.iter().map(expression)).collect()
 }
 
 /// What `run --device auto` has, by a calibration that is made in this run and not kept.

@@ -82,11 +82,16 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let are_captures = given.iter().all(ports::is_capture);
     let modes = plan::modes(&args.workload, &args.mempool, &args.burst);
     drive::check_processors(&args.pin)?;
-    let program = Arc::new(match &args.filter {
-        Some(file) => FilterArgs::of_file(file).load()?,
+    let filter = match (&args.filter, &args.expr) {
+        (Some(file), _) => Some(FilterArgs::of_file(file)),
+        (None, Some(expression)) => Some(FilterArgs::of_expression(expression)),
+        (None, None) => None,
+    };
+    let program = Arc::new(match &filter {
+        Some(filter) => filter.load()?,
         None => wgsl::compile(&Source::new(MAC_SWAP.0, MAC_SWAP.1), &ProgramOptions::default())?,
     });
-    let name = args.filter.as_ref().map_or(MAC_SWAP.0.to_owned(), |file| file.display().to_string());
+    let name = filter.map_or(MAC_SWAP.0.to_owned(), |filter| filter.name());
     if !program.maps().is_empty() && (args.pipelines > 1 || given.len() > 1) {
         let what = "the filter has maps, which all packets share, and they take one pipeline";
         return Err(Failure::Usage(format!("--filter {name}: {what}")));

@@ -60,6 +60,9 @@ pub struct Args {
     /// Do this filter's work, and carry out its verdicts, in place of swapping MAC addresses
     #[arg(long, value_name = "FILE", value_parser = PathBufValueParser::new())]
     filter: Option<PathBuf>,
+    /// The same by an expression of tcpdump's
+    #[arg(long, value_name = "EXPRESSION", conflicts_with = "filter")]
+    expr: Option<String>,
     /// Send packets that are redirected to target N out of this port; may be given several times
     #[arg(long, value_name = "N=PORT", value_parser = super::run::live::redirect, requires = "filter")]
     redirect: Vec<(u32, String)>,

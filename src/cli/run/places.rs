@@ -12,7 +12,8 @@ use crate::cli::failure::Failure;
 pub fn check(args: &Args) -> Result<(), Failure> {
     // What a shell opened has a name as well, on Unix; elsewhere there is nothing of these names.
     let named = |path: &Path, stream| if path == Path::new("-") { PathBuf::from(stream) } else { path.to_owned() };
-    let mut inputs = vec![(named(&args.filter.filter, "/dev/stdin"), "the filter")];
+    let mut inputs: Vec<_> =
+        args.filter.file().map(|file| (named(file, "/dev/stdin"), "the filter")).into_iter().collect();
     if let Some(read) = args.read.as_deref().filter(|read| !read.starts_with("synth:")) {
         inputs.push((named(read.as_ref(), "/dev/stdin"), "the capture that is read"));
     }

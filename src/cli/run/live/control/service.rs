@@ -1,6 +1,5 @@
 //! What a run does when it is asked.
 
-use std::path::Path;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -57,7 +56,7 @@ impl Service for Live {
     }
 
     fn reload(&mut self, filter: &Reload) -> Result<Reloaded, Refused> {
-        let name = out::printable(&filter.filter);
+        let name = out::printable(filter.name());
         let span = tracing::error_span!(target: "portcullis", "reload", filter = %name);
         let _reload = span.enter();
         let reloaded = self.take_over(filter);
@@ -98,18 +97,18 @@ impl Live {
     fn take_over(&mut self, filter: &Reload) -> Result<Reloaded, Refused> {
         let args = FilterArgs::of(filter)?;
         // A pipe might never be opened from its other end.
-        let is_file = Path::new(&filter.filter).metadata().map(|it| it.is_file());
+        let is_file = args.file().map(|file| file.metadata().map(|it| it.is_file()));
         match is_file {
-            Ok(true) => {}
-            Ok(false) => return Err(Refused::wrong(format!("{}: this is no file", filter.filter))),
-            Err(error) => return Err(Refused::wrong(format!("{}: {}", filter.filter, reason(&error)))),
+            Some(Ok(true)) | None => {}
+            Some(Ok(false)) => return Err(Refused::wrong(format!("{}: this is no file", filter.name()))),
+            Some(Err(error)) => return Err(Refused::wrong(format!("{}: {}", filter.name(), reason(&error)))),
         }
         let program = Arc::new(args.load().map_err(refused)?);
         if self.lanes.len() > 1 && !program.maps().is_empty() {
             let what = "the filter has maps, which all packets share, and this run has several lanes; start it with --lanes one";
-            return Err(Refused::wrong(format!("{}: {what}", filter.filter)));
+            return Err(Refused::wrong(format!("{}: {what}", filter.name())));
         }
-        let next = (program.clone(), filter.filter.clone());
+        let next = (program.clone(), filter.name().to_owned());
         let takeover = Takeover::new(&self.args, &self.program, next, self.device.info()).map_err(refused)?;
         let (sessions, copied) = self.load(&program).map_err(device_failed)?;
         let mut sessions = sessions.into_iter();
@@ -128,8 +127,8 @@ impl Live {
         let others: Vec<_> = others.map(|(lane, session)| swap(lane, session, |_, _| Ok(Ok(())))).collect();
         others.iter().try_for_each(result)?;
         self.program = program;
-        self.stats.set_filter(filter.filter.clone());
-        out::note(&out::printable(&format!("{} has taken over", filter.filter)));
+        self.stats.set_filter(filter.name().to_owned());
+        out::note(&out::printable(&format!("{} has taken over", filter.name())));
         show_copies(copied, self.device.info());
         told.ok_or_else(ending)
     }

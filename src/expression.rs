@@ -1,0 +1,85 @@
+//! tcpdump's expressions, compiled by libpcap: `docs/expressions.md`.
+//!
+//! What an expression means is libpcap's to say, and what its program means is
+//! [`lang::expression`](crate::lang::expression)'s. Without the feature `pcap-expr` there is no libpcap here, and an expression is
+//! refused with a word on what to do.
+
+use portcullis_core::lang::expression::{Instruction, compile_program};
+use portcullis_core::lang::{Diagnostic, Diagnostics, Source};
+use portcullis_core::program::{Program, ProgramOptions};
+
+/// The program that tcpdump would have for a capture of Ethernet: optimised, and with no netmask, so that of IPv4's broadcasts only
+/// 0.0.0.0 and 255.255.255.255 are known. Names of hosts are looked up as tcpdump does.
+///
+/// # Errors
+/// What libpcap has to say, with the whole expression as the place: it says no other.
+#[cfg(feature = "pcap-expr")]
+pub fn program(source: &Source) -> Result<Vec<Instruction>, Diagnostics> {
+    use portcullis_core::lang::expression::read;
+
+    let refused = |error: pcap::Error| {
+        let message = match error {
+            pcap::Error::PcapError(text) => text,
+            other => other.to_string(),
+        };
+        Diagnostics::one(source, Diagnostic::new(message).at(0..source.text.len(), "libpcap takes no such expression"))
+    };
+    let capture = pcap::Capture::dead(pcap::Linktype::ETHERNET).map_err(refused)?;
+    let program = capture.compile(&source.text, true).map_err(refused)?;
+    // An instruction of that crate shows its numbers as text, and in no other way.
+    let instructions = program.get_instructions();
+    let lines: String = instructions.iter().map(|instruction| format!("{instruction}\n")).collect();
+    read(&Source::new("libpcap", format!("{}\n{lines}", instructions.len())))
+}
+
+/// Refuses an expression: this was built without libpcap.
+///
+/// # Errors
+/// Always.
+#[cfg(not(feature = "pcap-expr"))]
+pub fn program(source: &Source) -> Result<Vec<Instruction>, Diagnostics> {
+    let error = Diagnostic::new("this was built without libpcap, which compiles tcpdump's expressions")
+        .note("build it with `--features pcap-expr`, for which libpcap is needed (Debian: libpcap-dev)")
+        .note("or have tcpdump compile it: `tcpdump -y EN10MB -ddd EXPRESSION > filter.bpf`, and give that file as the filter");
+    Err(Diagnostics::one(source, error))
+}
+
+/// Compiles an expression to a filter: packets that it matches PASS, others are dropped.
+///
+/// # Errors
+/// As [`program`], and what is wrong with the options.
+pub fn compile(source: &Source, options: &ProgramOptions) -> Result<Program, Diagnostics> {
+    compile_program(source, &program(source)?, options)
+}
+
+#[cfg(all(test, feature = "pcap-expr"))]
+mod tests {
+    use super::*;
+    use portcullis_core::lang::expression::listing;
+
+    fn of(expression: &str) -> Result<String, String> {
+        let program = program(&Source::new("--expr", expression));
+        program.map(|it| listing(&it)).map_err(|errors| errors.to_string())
+    }
+
+    #[test]
+    fn programs_are_those_for_a_capture_of_ethernet() {
+        let ip = of("ip").unwrap();
+        assert!(ip.starts_with("(000) ldh      [12]\n(001) jeq      #0x800           jt 2\tjf 3\n"), "{ip}");
+        // Without anything, all packets match.
+        assert_eq!(of("").unwrap().lines().count(), 1);
+        // A tag is among the packet's bytes, and no netmask is known.
+        assert!(of("vlan 5").unwrap().contains("#0x8100"));
+        assert!(of("ip broadcast").unwrap().contains("#0xffffffff"));
+    }
+
+    #[test]
+    fn what_libpcap_says_is_shown_with_the_expression() {
+        for (expression, said) in [("tcp port", "syntax error"), ("tcp and udp", "expression rejects all packets")] {
+            let errors = program(&Source::new("--expr", expression)).unwrap_err();
+            assert!(errors.errors[0].message.contains(said), "{errors}");
+            assert!(errors.render().contains(expression), "{}", errors.render());
+        }
+        assert!(of("tcp\0udp").is_err());
+    }
+}
