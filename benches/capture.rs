@@ -1,6 +1,9 @@
 //! Capture in, capture out: `portcullis run` against `tcpdump`, whole processes by wall time, in
 //! turn, over one capture of a million packets. `cargo bench --bench capture`.
 //!
+//! A stock filter against the expression that means the same, and expressions against themselves: by `--expr` where this is built
+//! with the feature `pcap-expr`, else by what `tcpdump -ddd` prints.
+//!
 //! Also the peak memory of a run, for that capture and for one four times as long.
 
 mod support;
@@ -13,8 +16,44 @@ use std::time::Duration;
 
 use support::{Random, Table, in_turn_prepared, note_bar, only_testing};
 
-const EXPRESSION: &str = "tcp and (dst port 80 or dst port 443)";
-const FILTER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/shaders/http_only.wgsl");
+/// What `http_only` does.
+const HTTP: &str = "tcp and (dst port 80 or dst port 443)";
+const HTTP_ONLY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/shaders/http_only.wgsl");
+
+/// What is run, and the expression that tcpdump is given.
+struct Case {
+    name: &'static str,
+    /// Of `portcullis run`.
+    filter: Vec<String>,
+    expression: String,
+}
+
+/// The stock filter, and expressions: ports, bytes behind a header of any length, and a list of hosts.
+fn cases(folder: &Path) -> Vec<Case> {
+    let hosts: Vec<String> = (0..60).map(|i| format!("host 10.{i}.{}.7", i * 3)).collect();
+    let expressions = [
+        ("ports", HTTP.to_owned()),
+        ("flags and nets", "tcp[tcpflags] & (tcp-syn|tcp-fin) != 0 and not net 10.0.0.0/9".to_owned()),
+        ("a word of the payload", "tcp[(tcp[12] & 0xf0) >> 2 : 4] = 0x47455420 or udp port 53".to_owned()),
+        ("60 hosts", format!("{} or udp dst port 443", hosts.join(" or "))),
+    ];
+    let mut cases = vec![Case { name: "http_only", filter: vec![HTTP_ONLY.to_owned()], expression: HTTP.to_owned() }];
+    for (number, (name, expression)) in expressions.into_iter().enumerate() {
+        let filter = match cfg!(feature = "pcap-expr") {
+            true => vec!["--expr".to_owned(), expression.clone()],
+            false => {
+                let output = Command::new("tcpdump").args(["-y", "EN10MB", "-ddd", &expression]).output();
+                // Without tcpdump there is nothing to compare with either.
+                let Some(output) = output.ok().filter(|output| output.status.success()) else { break };
+                let file = folder.join(format!("capture-bench-{number}.bpf"));
+                fs::write(&file, output.stdout).expect("room for a filter");
+                vec![file.to_str().expect("the path is UTF-8").to_owned()]
+            }
+        };
+        cases.push(Case { name, filter, expression });
+    }
+    cases
+}
 
 /// Writes a classic capture of `count` packets, about 370 bytes each; 23 of 100 pass the filter.
 fn generate(path: &Path, count: usize) -> io::Result<()> {
@@ -40,6 +79,8 @@ fn generate(path: &Path, count: usize) -> io::Result<()> {
         };
         support::write_ipv4(&mut packet, protocol, port, &mut random);
         packet[16..18].copy_from_slice(&(length as u16 - 14).to_be_bytes());
+        // TCP's flags: SYN, ACK, PSH and FIN.
+        packet[47] = [0x02, 0x10, 0x10, 0x18, 0x11][random.next() as usize % 5];
         for field in [1_700_000_000 + index / 1_000_000, index % 1_000_000, length, length] {
             out.write_all(&field.to_le_bytes())?;
         }
@@ -48,16 +89,16 @@ fn generate(path: &Path, count: usize) -> io::Result<()> {
     out.flush()
 }
 
-fn ours(input: &str, output: &Path) -> Command {
+fn ours(filter: &[String], input: &str, output: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
-    command.args(["run", FILTER, "--read", input, "--device", "cpu", "--write"]).arg(output);
+    command.arg("run").args(filter).args(["--read", input, "--device", "cpu", "--write"]).arg(output);
     command.stdout(Stdio::null()).stderr(Stdio::null());
     command
 }
 
-fn tcpdump(input: &str, output: &Path) -> Command {
+fn tcpdump(expression: &str, input: &str, output: &Path) -> Command {
     let mut command = Command::new("tcpdump");
-    command.args(["-r", input, "-w"]).arg(output).arg(EXPRESSION).stdout(Stdio::null()).stderr(Stdio::null());
+    command.args(["-r", input, "-w"]).arg(output).arg(expression).stdout(Stdio::null()).stderr(Stdio::null());
     command
 }
 
@@ -108,42 +149,50 @@ fn main() {
     let bytes = fs::metadata(&input).expect("just written").len();
     println!("{count} packets, {} B each on average", (bytes - 24) / count as u64 - 16);
 
-    must_succeed(&mut ours(name, &our_output));
-    let passed = fs::metadata(&our_output).expect("just written").len();
-    println!("{:.1} % of the bytes pass", (passed - 24) as f64 * 100.0 / (bytes - 24) as f64);
     if Command::new("tcpdump").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
         println!("skipped: there is no tcpdump to compare with (Debian: apt-get install tcpdump)");
+        must_succeed(&mut ours(&[HTTP_ONLY.to_owned()], name, &our_output));
     } else {
-        must_succeed(&mut tcpdump(name, &their_output));
-        let records = |path| fs::read(path).expect("just written").split_off(24);
-        assert!(records(&our_output) == records(&their_output), "both keep the same packets");
-        // Both write new files: what it takes to empty an old one (ext4 also waits at the end, for
-        // what replaces it) is neither program's work.
-        let fresh = || {
-            for output in [&our_output, &their_output] {
-                // It may be gone already.
-                let _ = fs::remove_file(output);
-            }
-        };
-        let mut pair = in_turn_prepared(
-            rounds,
-            fresh,
-            || must_succeed(&mut ours(name, &our_output)),
-            || must_succeed(&mut tcpdump(name, &their_output)),
-        );
-        let mut table = Table::new("capture to capture", "ours", "tcpdump");
-        // The processes' own time is not in ours.
-        pair.ours.processor = Duration::ZERO;
-        let ratio = ("http_only".to_owned(), pair.ratio());
-        let (what, against) = ("capture in, capture out", "tcpdump -r -w EXPR, same capture");
-        note_bar(what, against, 2.0, "cargo bench --bench capture", &[ratio]);
-        table.row("http_only, wall time", pair, |time| format!("{time:.0?}"));
+        let mut table = Table::new("capture to capture, wall time", "ours", "tcpdump");
+        let mut ratios = Vec::new();
+        for Case { name: case, filter, expression } in &cases(folder) {
+            must_succeed(&mut ours(filter, name, &our_output));
+            must_succeed(&mut tcpdump(expression, name, &their_output));
+            let passed = fs::metadata(&our_output).expect("just written").len();
+            println!("{case}: {:.1} % of the bytes pass", (passed - 24) as f64 * 100.0 / (bytes - 24) as f64);
+            let records = |path| fs::read(path).expect("just written").split_off(24);
+            assert!(records(&our_output) == records(&their_output), "both keep the same packets");
+            // Both write new files: what it takes to empty an old one (ext4 also waits at the end, for
+            // what replaces it) is neither program's work.
+            let fresh = || {
+                for output in [&our_output, &their_output] {
+                    // It may be gone already.
+                    let _ = fs::remove_file(output);
+                }
+            };
+            let mut pair = in_turn_prepared(
+                rounds,
+                fresh,
+                || must_succeed(&mut ours(filter, name, &our_output)),
+                || must_succeed(&mut tcpdump(expression, name, &their_output)),
+            );
+            // The processes' own time is not in ours.
+            pair.ours.processor = Duration::ZERO;
+            ratios.push(((*case).to_owned(), pair.ratio()));
+            table.row(case, pair, |time| format!("{time:.0?}"));
+        }
+        let against = "tcpdump -r -w EXPR, same capture";
+        let (stock, expressions) = ratios.split_at(1);
+        for (what, ratios) in [("capture in, capture out", stock), ("capture in, capture out, by --expr", expressions)]
+        {
+            note_bar(what, against, 2.0, "cargo bench --bench capture", ratios);
+        }
         table.print();
     }
     for (what, input_name, feed) in
         [("this capture", name, None), ("four times as long", "-", Some((input.clone(), 4)))]
     {
-        match peak_memory(ours(input_name, &our_output), feed) {
+        match peak_memory(ours(&[HTTP_ONLY.to_owned()], input_name, &our_output), feed) {
             Some(peak) => println!("peak memory, {what}: {:.1} MiB", peak as f64 / f64::from(1 << 20)),
             None => println!("peak memory, {what}: skipped, the system does not tell"),
         }
