@@ -29,11 +29,15 @@ pub mod harness;
 pub mod host;
 pub mod in_turn;
 pub mod interleavings;
+#[cfg(target_os = "linux")]
+pub mod kernel;
 pub mod lanes;
 pub mod launches;
 pub mod layouts;
 pub mod models;
 pub mod nvidia;
+#[cfg(target_os = "linux")]
+pub mod objects;
 pub mod oclgrind;
 pub mod operators;
 pub mod shrink;

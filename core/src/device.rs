@@ -482,6 +482,17 @@ pub fn check_batch(program: &Program, batch: &Batch, in_flight: usize, depth: us
     Ok(())
 }
 
+/// A session of a program whose maps hold what they hold from the beginning: the last that a device does to load it.
+///
+/// # Errors
+/// Those of [`Session::set_map_words`].
+pub fn begin(program: &Program, mut session: Box<dyn Session>) -> Result<Box<dyn Session>, DeviceError> {
+    for initial in program.initial() {
+        session.set_map_words(initial.map, initial.at, &initial.words)?;
+    }
+    Ok(session)
+}
+
 #[cfg(test)]
 mod tests {
     use std::thread;

@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use portcullis::control::{Refused, Reload};
 use portcullis::lang::expression::Instruction;
 use portcullis::lang::opencl_c::files::{Includes, NoIncludes};
-use portcullis::lang::{MAX_SOURCE, Source, expression, opencl_c, wgsl};
+use portcullis::lang::{MAX_SOURCE, Source, expression, opencl_c, wgsl, xdp};
 use portcullis::program::{DEFAULT_FUEL, Program, ProgramOptions};
 use portcullis::reason;
 
@@ -21,8 +21,8 @@ const MOST_FUEL: u32 = 1 << 24;
 /// What to filter with.
 #[derive(Debug, clap::Args)]
 pub struct FilterArgs {
-    /// The filter: WGSL if its name ends in .wgsl, OpenCL C if in .cl, what `tcpdump -ddd` prints if in .bpf; `-` reads one from
-    /// standard input
+    /// The filter: WGSL if its name ends in .wgsl, OpenCL C if in .cl, what `tcpdump -ddd` prints if in .bpf, a program of XDP
+    /// that clang has compiled if in .o (FILE.o:PROGRAM where there are several); `-` reads one from standard input
     #[arg(required_unless_present = "expr")]
     filter: Option<PathBuf>,
     /// Filter by an expression of tcpdump's, in place of a file: packets that match PASS, others are dropped
@@ -50,6 +50,8 @@ enum Language {
     OpenclC,
     /// Classic BPF, as `tcpdump -ddd`, `tcpdump -dd` or `bpf_asm` print it
     Bpf,
+    /// An object of clang's for BPF, with programs of XDP
+    Xdp,
 }
 
 /// What is compiled.
@@ -130,7 +132,7 @@ impl FilterArgs {
     pub fn of(reload: &Reload) -> Result<FilterArgs, Refused> {
         let Reload { filter, expr, language, set, fuel } = reload;
         let language = language.as_deref().map(|name| <Language as ValueEnum>::from_str(name, false)).transpose();
-        let language = language.map_err(|_| Refused::usage("the language is `wgsl`, `opencl-c` or `bpf`"))?;
+        let language = language.map_err(|_| Refused::usage("the language is `wgsl`, `opencl-c`, `bpf` or `xdp`"))?;
         let fuel = fuel.unwrap_or(DEFAULT_FUEL);
         if fuel > MOST_FUEL {
             return Err(Refused::usage(format!("fuel is {MOST_FUEL} at most")));
@@ -146,6 +148,9 @@ impl FilterArgs {
 
     /// What the text of a file is written in.
     fn language(&self) -> Result<Language, Failure> {
+        if self.language.is_none() && self.file().is_some_and(|file| object(file).is_some()) {
+            return Ok(Language::Xdp);
+        }
         let ending = self.file().and_then(Path::extension).map(|ending| ending.to_string_lossy().to_ascii_lowercase());
         match (self.language, ending.as_deref()) {
             (Some(language), _) => Ok(language),
@@ -154,8 +159,8 @@ impl FilterArgs {
             (None, Some("cl")) => Ok(Language::OpenclC),
             (None, Some("bpf")) => Ok(Language::Bpf),
             (None, _) => Err(Failure::Usage(format!(
-                "{}: filters' names end in .wgsl, .cl or .bpf; of any other say the language: --language wgsl, --language opencl-c \
-                 or --language bpf",
+                "{}: filters' names end in .wgsl, .cl, .bpf or .o; of any other say the language: --language wgsl, --language \
+                 opencl-c, --language bpf or --language xdp",
                 self.name()
             ))),
         }
@@ -178,9 +183,14 @@ impl FilterArgs {
             }
             Text::File(file) => file.parent().unwrap_or(Path::new("")),
         };
+        let language = self.language()?;
+        if language == Language::Xdp {
+            return Ok((self.load_object(&options)?, None));
+        }
         let source = self.source()?;
         let mut instructions = None;
-        let compiled = match self.language()? {
+        let compiled = match language {
+            Language::Xdp => unreachable!("done above"),
             Language::Wgsl => wgsl::compile(&source, &options),
             Language::OpenclC if self.is_stdin() => opencl_c::compile(&source, &options, &mut NoIncludes),
             Language::OpenclC => opencl_c::compile(&source, &options, &mut Folder(folder)),
@@ -208,6 +218,28 @@ impl FilterArgs {
         Ok((program, instructions))
     }
 
+    /// A program of an object.
+    fn load_object(&self, options: &ProgramOptions) -> Result<Program, Failure> {
+        let file = self.file().unwrap_or(Path::new(""));
+        let (file, program) = object(file).unwrap_or((file, None));
+        let shown = if self.is_stdin() { "<stdin>".into() } else { file.display().to_string() };
+        if !self.set.is_empty() {
+            return Err(Failure::Usage(format!("{shown}: global variables of objects cannot be set by --set yet")));
+        }
+        let read = |from: &mut dyn Read| {
+            let mut bytes = Vec::new();
+            from.take(xdp::object::MAX_OBJECT as u64 + 1).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        let bytes = if self.is_stdin() {
+            read(&mut io::stdin().lock())
+        } else {
+            File::open(file).and_then(|mut it| read(&mut it))
+        };
+        let bytes = bytes.map_err(|error| Failure::Wrong(format!("{shown}: {}", reason(&error))))?;
+        Ok(xdp::compile(&shown, &bytes, program, options)?)
+    }
+
     fn source(&self) -> Result<Source, Failure> {
         let bytes = match self.file() {
             Some(file) if !self.is_stdin() => File::open(file).and_then(beginning),
@@ -220,6 +252,17 @@ impl FilterArgs {
         }
         Ok(Source::from_bytes(self.name(), bytes)?)
     }
+}
+
+/// An object's file, and the program of it that is meant, if one is: `FILE.o` or `FILE.o:PROGRAM`.
+fn object(path: &Path) -> Option<(&Path, Option<&str>)> {
+    let is_object = |path: &Path| path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("o"));
+    if is_object(path) {
+        return Some((path, None));
+    }
+    let (file, program) = path.to_str()?.rsplit_once(':')?;
+    let file = Path::new(file);
+    is_object(file).then_some((file, Some(program)))
 }
 
 /// What there is, as far as a filter may be long: one byte past that is enough to refuse it, and the rest
@@ -258,6 +301,16 @@ fn is_capture(bytes: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_of_objects_are_named_behind_a_colon() {
+        let of = |path: &'static str| object(Path::new(path)).map(|(file, program)| (file.to_str().unwrap(), program));
+        assert_eq!(of("a/b.o"), Some(("a/b.o", None)));
+        assert_eq!(of("a/b.o:drop"), Some(("a/b.o", Some("drop"))));
+        assert_eq!(of("a:b.o"), Some(("a:b.o", None)));
+        assert_eq!(of("b.wgsl"), None);
+        assert_eq!(of("b.wgsl:drop"), None);
+    }
 
     #[test]
     fn parameters_need_a_name_and_a_value() {

@@ -25,7 +25,7 @@ mod walk;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use portcullis_core::device::{Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, Session};
+use portcullis_core::device::{Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, Session, begin};
 use portcullis_core::program::Program;
 
 use late::Late;
@@ -126,7 +126,8 @@ impl Device for Cpu {
                 fits.then_some(native)
             }));
         }
-        Ok(dispatch.session(session::CpuSession::new(program.clone(), code, flows, work, options)?))
+        let session = session::CpuSession::new(program.clone(), code, flows, work, options)?;
+        begin(program, dispatch.session(session))
     }
 }
 

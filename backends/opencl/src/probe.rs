@@ -8,6 +8,7 @@ use ocl_core::ffi::{self, cl_device_id, cl_platform_id, cl_uint};
 use ocl_core::{DeviceId, DeviceInfo as Asked, DeviceType, PlatformId, PlatformInfo, Status};
 use portcullis_core::device::{
     Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Flows, LoadOptions, READS_IN_PLACE, RUNS_NO_FILTER, Session,
+    begin,
 };
 use portcullis_core::program::Program;
 
@@ -271,8 +272,8 @@ impl Device for OpenClDevice {
         options.refuse_work(&self.info.id)?;
         let session = session::open(self, program, options)?;
         if program.has_flows() {
-            return Ok(dispatch.session(Flows::new(self, session, program, options)?));
+            return begin(program, dispatch.session(Flows::new(self, session, program, options)?));
         }
-        Ok(dispatch.session(session))
+        begin(program, dispatch.session(session))
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use portcullis_core::device::{
-    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Flows, LoadOptions, READS_IN_PLACE, Session,
+    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Flows, LoadOptions, READS_IN_PLACE, Session, begin,
 };
 use portcullis_core::program::Program;
 
@@ -211,8 +211,8 @@ impl Device for WgpuDevice {
         options.refuse_work(&self.info.id)?;
         let session = session::open(self, program, options)?;
         if program.has_flows() {
-            return Ok(dispatch.session(Flows::new(self, session, program, options)?));
+            return begin(program, dispatch.session(Flows::new(self, session, program, options)?));
         }
-        Ok(dispatch.session(session))
+        begin(program, dispatch.session(session))
     }
 }

@@ -8,7 +8,7 @@ use super::Interpreter;
 use super::machine::{Machine, Stop};
 use crate::device::{
     CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Done, Imported, LoadOptions, READS_IN_PLACE,
-    Session, StageTimes, Stages, SubmitError, check_map, check_map_words, check_submission,
+    Session, StageTimes, Stages, SubmitError, begin, check_map, check_map_words, check_submission,
 };
 use crate::map::upkeep::Upkeep;
 use crate::packet::{Batch, Descriptor, ROOM, Span, Verdicts};
@@ -55,7 +55,7 @@ impl Device for Interp {
         options.refuse_copies(&self.info.id)?;
         let interpreter = Interpreter::new(program)
             .map_err(|error| DeviceError::Unsupported { device: ID.into(), reason: error.to_string() })?;
-        Ok(dispatch.session(InterpSession {
+        let session = InterpSession {
             maps: interpreter.fresh_maps(),
             upkeep: Upkeep::new(program),
             interpreter,
@@ -63,7 +63,8 @@ impl Device for Interp {
             depth: options.depth.max(1),
             stages: options.clocks.then(Stages::default),
             cancel: options.cancel.clone(),
-        }))
+        };
+        begin(program, dispatch.session(session))
     }
 }
 

@@ -10,6 +10,7 @@ mod shown;
 mod stack;
 mod structure;
 pub mod wgsl;
+pub mod xdp;
 
 pub use diagnostics::{Diagnostic, Diagnostics, Label, Part, Source};
 pub use stack::{LARGE_STACK, on_large_stack};

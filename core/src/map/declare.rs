@@ -327,14 +327,18 @@ fn check_name(text: &str, place: Range<usize>) -> Result<(), Diagnostic> {
     if name.len() > MAX_NAME {
         return wrong(format!("the map's name has {} letters", name.len()), format!("{MAX_NAME} are the most"));
     }
-    // Its functions' names begin with it.
-    let begins = |known: &str| known.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'));
-    let taken = prelude::FUNCTIONS.iter().map(|(known, _)| *known).chain([FILTER, "map", "pc", "XDP"]);
-    if let Some(known) = taken.into_iter().find(|known| begins(known)) {
+    if let Some(known) = taken(name) {
         let note = format!("the prelude's own names begin so (`{known}`): choose another");
         return wrong(format!("a map cannot be called `{name}`"), note);
     }
     Ok(())
+}
+
+/// What of the prelude's own begins as the names of this map's functions would.
+pub(crate) fn taken(name: &str) -> Option<&'static str> {
+    let begins = |known: &str| known.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'));
+    let all = prelude::FUNCTIONS.iter().map(|(known, _)| *known).chain([FILTER, "map", "pc", "XDP"]);
+    all.into_iter().find(|known| begins(known))
 }
 
 fn kind(name: &str) -> Result<Kind, Diagnostic> {

@@ -9,6 +9,7 @@ pub mod passes;
 mod verifier;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{Function, GlobalVariable, Handle, Module};
@@ -23,7 +24,7 @@ pub use verifier::{
 pub use verifier::{blocks, operands};
 
 use crate::lang::prelude::{self, Intrinsic};
-use crate::lang::{Diagnostics, FILTER, FLOW, Source};
+use crate::lang::{Diagnostics, FILTER, FLOW, Source, xdp};
 use crate::map;
 
 /// Loop iterations that a filter may spend on a packet unless told otherwise. Below 65,535, where
@@ -123,7 +124,20 @@ pub struct Program {
     facts: Facts,
     fuel: u32,
     maps: Vec<map::Declaration>,
+    initial: Vec<Initial>,
+    object: Option<Arc<xdp::Origin>>,
     flow: Option<flow::Flow>,
+}
+
+/// What a map's memory holds from the beginning, where that is not zeros.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Initial {
+    /// The map's number.
+    pub map: usize,
+    /// The first word, in the map's memory.
+    pub at: usize,
+    /// Words.
+    pub words: Arc<[u32]>,
 }
 
 impl Program {
@@ -189,6 +203,8 @@ impl Program {
             facts,
             fuel: options.fuel,
             maps,
+            initial: Vec::new(),
+            object: None,
             flow,
         };
         for number in 0..program.maps.len() {
@@ -237,6 +253,21 @@ impl Program {
     /// The same with parameters that are in the text no longer.
     pub(crate) fn with_parameters(self, parameters: Vec<Parameter>) -> Program {
         Program { parameters, ..self }
+    }
+
+    /// The same as it comes from an object, whose maps hold something from the beginning.
+    pub(crate) fn with_object(self, origin: xdp::Origin, initial: Vec<Initial>) -> Program {
+        Program { object: Some(Arc::new(origin)), initial, ..self }
+    }
+
+    /// What maps hold from the beginning: sessions begin with it ([`crate::device::begin`]).
+    pub fn initial(&self) -> &[Initial] {
+        &self.initial
+    }
+
+    /// Where it comes from, if it is a program of an object.
+    pub fn object(&self) -> Option<&xdp::Origin> {
+        self.object.as_deref()
     }
 
     /// The filter's parameters (`override`s, or macros) and the values they have, in the order of the text.

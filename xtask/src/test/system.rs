@@ -14,7 +14,7 @@ struct Need {
 }
 
 /// In software, so that they run on any machine.
-const NEEDS: [Need; 10] = [
+const NEEDS: [Need; 12] = [
     Need {
         what: "Vulkan driver",
         without: "the wgpu device is missing",
@@ -58,6 +58,18 @@ const NEEDS: [Need; 10] = [
         without: "the program is not tested between curl and a server, and between two iperf3",
         packages: &["curl", "iperf3"],
         is_there: || ["curl", "iperf3"].iter().all(|name| quiet(name, &["--version"])),
+    },
+    Need {
+        what: "tcpdump and libpcap",
+        without: "expressions are neither compiled nor held to tcpdump",
+        packages: &["tcpdump", "libpcap-dev"],
+        is_there: || quiet("tcpdump", &["--version"]) && quiet("pkg-config", &["--exists", "libpcap"]),
+    },
+    Need {
+        what: "clang and headers for programs of XDP",
+        without: "objects are not held to the kernel",
+        packages: &["clang", "libbpf-dev", "linux-libc-dev"],
+        is_there: || quiet("clang", &["--version"]) && Path::new("/usr/include/bpf/bpf_helpers.h").exists(),
     },
     Need {
         what: "Oclgrind",

@@ -58,8 +58,8 @@ pub(super) fn follow(most: &mut Most, step: Step) {
             };
             match alu {
                 // What does not fit wraps.
-                Alu::Add => a.checked_add(b).unwrap_or(u32::MAX),
-                Alu::Multiply => a.checked_mul(b).unwrap_or(u32::MAX),
+                Alu::Add => a.saturating_add(b),
+                Alu::Multiply => a.saturating_mul(b),
                 Alu::ShiftLeft if is_known && b < 32 => u32::try_from(u64::from(a) << b).unwrap_or(u32::MAX),
                 Alu::ShiftLeft if is_known => 0,
                 Alu::ShiftRight if is_known => a.checked_shr(b).unwrap_or(0),

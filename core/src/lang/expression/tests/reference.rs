@@ -81,7 +81,7 @@ pub fn run(program: &[Instruction], input: Input<'_>, mut steps: u32) -> Option<
             0x16 => return Some(a),
             _ => {}
         }
-        if matches!(code & 7, 1 | 2 | 3) || matches!(code, 0x05 | 0x07) {
+        if matches!(code & 7, 1..=3) || matches!(code, 0x05 | 0x07) {
             continue;
         }
         if code & 7 == 5 {

@@ -1,0 +1,110 @@
+//! A program with the functions that it calls, in one piece, as the kernel takes it.
+
+use std::collections::BTreeMap;
+
+use portcullis_core::lang::xdp::instruction::Instruction;
+use portcullis_core::lang::xdp::object::{Object, Reference};
+
+/// A program as the kernel takes it.
+#[derive(Debug)]
+pub struct Linked {
+    /// Its instructions, and behind them those of the functions that it calls.
+    pub instructions: Vec<u64>,
+    /// The first instructions of its functions.
+    pub functions: Vec<u32>,
+}
+
+const LDDW: u8 = 0x18;
+const CALL: u8 = 0x85;
+
+struct Linking<'a> {
+    object: &'a Object,
+    maps: &'a [i32],
+    out: Vec<Instruction>,
+    /// Functions by section and first instruction, and where they begin here.
+    placed: BTreeMap<(usize, usize), usize>,
+    /// Instructions that refer to functions.
+    open: Vec<(usize, (usize, usize))>,
+}
+
+impl Linked {
+    /// Links a program with maps that have these descriptors.
+    ///
+    /// # Errors
+    /// What refers to nothing.
+    pub fn of(object: &Object, name: &str, maps: &[i32]) -> Result<Linked, String> {
+        let function = object.functions.iter().find(|it| it.name == name).ok_or("there is no such program")?;
+        let mut linking = Linking { object, maps, out: Vec::new(), placed: BTreeMap::new(), open: Vec::new() };
+        linking.place((function.section, function.first))?;
+        let mut done = 0;
+        while done < linking.open.len() {
+            let (at, function) = linking.open[done];
+            linking.place(function)?;
+            let to = linking.placed[&function];
+            // From the next instruction on; a constant is one of two places, and counts from the first of them.
+            linking.out[at].imm = (to as i64 - at as i64 - 1) as i32;
+            done += 1;
+        }
+        let mut functions: Vec<u32> = linking.placed.values().map(|&at| at as u32).collect();
+        functions.sort_unstable();
+        let bytes = |it: &Instruction| {
+            u64::from(it.code)
+                | u64::from(it.dst | it.src << 4) << 8
+                | u64::from(it.off as u16) << 16
+                | u64::from(it.imm as u32) << 32
+        };
+        Ok(Linked { instructions: linking.out.iter().map(bytes).collect(), functions })
+    }
+}
+
+impl Linking<'_> {
+    fn place(&mut self, (section, first): (usize, usize)) -> Result<(), String> {
+        if self.placed.contains_key(&(section, first)) {
+            return Ok(());
+        }
+        let object = self.object;
+        let number = object.function_at(section, first).ok_or("a call leads to no function")?;
+        let function = &object.functions[number];
+        let section = &object.sections[function.section];
+        let base = self.out.len();
+        self.placed.insert((function.section, first), base);
+        for at in function.first..function.end {
+            let mut it = section.instructions[at];
+            let here = self.out.len();
+            match section.references.get(&at) {
+                Some(&Reference::Map(map)) => (it.src, it.imm) = (1, self.maps[map]),
+                Some(&Reference::Data { map, offset }) => {
+                    let mut rest = section.instructions[at + 1];
+                    rest.imm = (offset as i64 + i64::from(it.imm)) as i32;
+                    (it.src, it.imm) = (2, self.maps[map]);
+                    self.out.extend([it, rest]);
+                    continue;
+                }
+                Some(&Reference::Code { section, offset }) => {
+                    let first = if it.code == CALL {
+                        (offset as i64 / 8 + i64::from(it.imm) + 1) as usize
+                    } else {
+                        it.src = 4;
+                        (offset as i64 / 8 + i64::from(it.imm) / 8) as usize
+                    };
+                    self.open.push((here, (section, first)));
+                }
+                Some(Reference::External(name)) => return Err(format!("`{name}` is not in the object")),
+                None if it.code == CALL && it.src == 1 => {
+                    let first = (at as i64 + 1 + i64::from(it.imm)) as usize;
+                    self.open.push((here, (function.section, first)));
+                }
+                // The second half of what refers to variables was written with the first.
+                None if at > function.first
+                    && section.instructions[at - 1].code == LDDW
+                    && matches!(section.references.get(&(at - 1)), Some(Reference::Data { .. })) =>
+                {
+                    continue;
+                }
+                None => {}
+            }
+            self.out.push(it);
+        }
+        Ok(())
+    }
+}

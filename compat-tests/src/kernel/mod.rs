@@ -1,0 +1,166 @@
+//! Programs of XDP in the Linux kernel, which says what is right: a loader of our own, and the kernel's test run
+//! (`BPF_PROG_TEST_RUN`). It takes root.
+#![allow(unsafe_code)]
+
+mod link;
+mod sys;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use portcullis_core::lang::xdp::MapDefinition;
+use portcullis_core::lang::xdp::object::{MapType, Object};
+
+pub use link::Linked;
+
+/// `enum bpf_prog_type`
+const BPF_PROG_TYPE_XDP: u32 = 6;
+
+/// A program of an object in the kernel, with maps of its own.
+#[derive(Debug)]
+pub struct KernelProgram {
+    program: OwnedFd,
+    maps: Vec<Option<OwnedFd>>,
+    definitions: Vec<MapDefinition>,
+    /// Programs that maps of programs hold.
+    _others: Vec<OwnedFd>,
+}
+
+/// What the kernel made of a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ran {
+    /// What the program returned.
+    pub verdict: u32,
+    /// The packet.
+    pub packet: Vec<u8>,
+}
+
+/// What is in a map: keys and values, in order of the keys' bytes.
+pub type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
+
+impl KernelProgram {
+    /// Loads a program of an object.
+    ///
+    /// # Errors
+    /// What the kernel says: of a program the verifier's last lines.
+    pub fn load(object: &Object, name: &str) -> Result<KernelProgram, String> {
+        let mut maps: Vec<Option<OwnedFd>> = Vec::new();
+        for map in &object.maps {
+            maps.push(create(map)?);
+        }
+        let fds: Vec<i32> = maps.iter().map(|fd| fd.as_ref().map_or(-1, AsRawFd::as_raw_fd)).collect();
+        let load = |name: &str| {
+            let linked = Linked::of(object, name, &fds)?;
+            sys::program_load(BPF_PROG_TYPE_XDP, &linked.instructions, &linked.functions)
+        };
+        let program = load(name)?;
+        let mut others = Vec::new();
+        for (map, fd) in object.maps.iter().zip(&fds) {
+            for slot in &map.slots {
+                let value = if map.ty == MapType::PROG_ARRAY {
+                    let other = load(&slot.symbol)?;
+                    let fd = other.as_raw_fd();
+                    others.push(other);
+                    fd
+                } else {
+                    let number = object.maps.iter().position(|it| it.name == slot.symbol);
+                    number.map_or(-1, |number| fds[number])
+                };
+                let key = slot.index.to_le_bytes();
+                sys::update(*fd, &key, &value.to_le_bytes())
+                    .map_err(|error| format!("slot {} of `{}`: {error}", slot.index, map.name))?;
+            }
+        }
+        Ok(KernelProgram { program, maps, definitions: object.maps.clone(), _others: others })
+    }
+
+    /// Runs it over a packet.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn run(&self, packet: &[u8]) -> io::Result<Ran> {
+        let (verdict, packet) = sys::test_run(self.program.as_raw_fd(), packet)?;
+        Ok(Ran { verdict, packet })
+    }
+
+    /// What is in a map, by its number in the object; of maps per processor, what is there for the first. `None` of maps
+    /// that cannot be looked at.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn entries(&self, map: usize) -> io::Result<Option<Entries>> {
+        let definition = &self.definitions[map];
+        // Programs, buffers, sockets and other maps.
+        if matches!(definition.ty.0, 3 | 4 | 7 | 12 | 13 | 16 | 17 | 26 | 27) {
+            return Ok(None);
+        }
+        let Some(fd) = &self.maps[map] else { return Ok(None) };
+        let (fd, size) = (fd.as_raw_fd(), definition.value_size as usize);
+        let per_processor = is_per_processor(definition.ty);
+        let room = if per_processor { size.next_multiple_of(8) * sys::processors() } else { size };
+        let mut entries = Entries::new();
+        let mut key: Option<Vec<u8>> = None;
+        while let Some(next) = sys::next_key(fd, key.as_deref(), definition.key_size as usize)? {
+            if let Some(mut value) = sys::lookup(fd, &next, room)? {
+                value.truncate(size);
+                entries.insert(next.clone(), value);
+            }
+            key = Some(next);
+        }
+        Ok(Some(entries))
+    }
+
+    /// Sets an entry.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn set(&self, map: usize, key: &[u8], value: &[u8]) -> io::Result<()> {
+        let Some(fd) = &self.maps[map] else { return Ok(()) };
+        if !is_per_processor(self.definitions[map].ty) {
+            return sys::update(fd.as_raw_fd(), key, value);
+        }
+        let mut all = vec![0; value.len().next_multiple_of(8) * sys::processors()];
+        all[..value.len()].copy_from_slice(value);
+        sys::update(fd.as_raw_fd(), key, &all)
+    }
+}
+
+fn is_per_processor(ty: MapType) -> bool {
+    matches!(ty.0, 5 | 6 | 10)
+}
+
+/// Makes a map.
+fn create(map: &MapDefinition) -> Result<Option<OwnedFd>, String> {
+    let fail = |error: io::Error| format!("the map `{}`: {error}", map.name);
+    let value = if map.ty.0 == 4 { 4 } else { map.value_size };
+    let entries = match map.ty.0 {
+        4 => sys::processors() as u32,
+        _ => map.max_entries,
+    };
+    // What a map of maps holds is of this kind; it need not be one of them.
+    let inner = match &map.inner {
+        Some(inner) => create(inner)?,
+        None => None,
+    };
+    let key = if matches!(map.ty.0, 4) { 4 } else { map.key_size };
+    let fd = sys::map_create(map.ty.0, key, value, entries, map.flags, inner.as_ref().map(AsRawFd::as_raw_fd));
+    let fd = fd.map_err(fail)?;
+    if let Some(data) = &map.data {
+        sys::update(fd.as_raw_fd(), &0_u32.to_le_bytes(), data).map_err(fail)?;
+    }
+    Ok(Some(fd))
+}
+
+/// Keeps this thread on the first processor, so that what is counted per processor is counted in one place.
+pub fn on_first_processor() {
+    sys::on_first_processor();
+}
+
+/// Why there is no kernel to ask; `None` where there is one.
+pub fn missing() -> Option<String> {
+    match sys::map_create(2, 4, 4, 1, 0, None) {
+        Ok(_) => None,
+        Err(error) => Some(format!("the kernel takes no BPF maps from us: {error}")),
+    }
+}

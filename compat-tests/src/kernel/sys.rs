@@ -1,0 +1,170 @@
+//! `bpf(2)`: `union bpf_attr` as linux/bpf.h lays it out.
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+const MAP_CREATE: i32 = 0;
+const MAP_LOOKUP_ELEM: i32 = 1;
+const MAP_UPDATE_ELEM: i32 = 2;
+const MAP_GET_NEXT_KEY: i32 = 4;
+const PROG_LOAD: i32 = 5;
+const PROG_TEST_RUN: i32 = 10;
+const BTF_LOAD: i32 = 18;
+
+/// Bytes of the attributes, more than any of these has.
+const SIZE: usize = 152;
+
+/// Attributes by their offsets.
+struct Attributes([u64; SIZE / 8]);
+
+impl Attributes {
+    fn new() -> Attributes {
+        Attributes([0; SIZE / 8])
+    }
+
+    fn u32(mut self, at: usize, value: u32) -> Attributes {
+        let shift = 8 * (at % 8);
+        self.0[at / 8] |= u64::from(value) << shift;
+        self
+    }
+
+    fn pointer<T>(mut self, at: usize, to: *const T) -> Attributes {
+        self.0[at / 8] = to as u64;
+        self
+    }
+
+    fn get(&self, at: usize) -> u32 {
+        (self.0[at / 8] >> (8 * (at % 8))) as u32
+    }
+
+    /// Asks the kernel.
+    ///
+    /// # Safety
+    /// What the attributes point to is as long as the command takes it for.
+    unsafe fn ask(&mut self, command: i32) -> io::Result<i32> {
+        // SAFETY: the attributes are as long as is said, and what they point to is the caller's to answer for.
+        let result = unsafe { libc::syscall(libc::SYS_bpf, command, self.0.as_mut_ptr(), SIZE) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
+    }
+}
+
+fn owned(fd: i32) -> OwnedFd {
+    // SAFETY: the kernel has just given it to us, and to nobody else.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+pub fn map_create(ty: u32, key: u32, value: u32, entries: u32, flags: u32, inner: Option<i32>) -> io::Result<OwnedFd> {
+    let attributes = Attributes::new().u32(0, ty).u32(4, key).u32(8, value).u32(12, entries).u32(16, flags);
+    let mut attributes = attributes.u32(20, inner.unwrap_or(0) as u32);
+    // SAFETY: there are no pointers.
+    unsafe { attributes.ask(MAP_CREATE) }.map(owned)
+}
+
+pub fn update(map: i32, key: &[u8], value: &[u8]) -> io::Result<()> {
+    let attributes = Attributes::new().u32(0, map as u32).pointer(8, key.as_ptr()).pointer(16, value.as_ptr());
+    // SAFETY: the caller knows the map's sizes, and both are as long.
+    unsafe { { attributes }.ask(MAP_UPDATE_ELEM) }.map(drop)
+}
+
+/// A key's value of so many bytes, if it is there.
+pub fn lookup(map: i32, key: &[u8], size: usize) -> io::Result<Option<Vec<u8>>> {
+    let mut value = vec![0_u8; size];
+    let attributes = Attributes::new().u32(0, map as u32).pointer(8, key.as_ptr());
+    let mut attributes = attributes.pointer(16, value.as_mut_ptr());
+    // SAFETY: the caller knows the map's sizes, and both are as long.
+    match unsafe { attributes.ask(MAP_LOOKUP_ELEM) } {
+        Ok(_) => Ok(Some(value)),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The key behind a key, or the first.
+pub fn next_key(map: i32, key: Option<&[u8]>, size: usize) -> io::Result<Option<Vec<u8>>> {
+    let mut next = vec![0_u8; size];
+    let at = key.map_or(std::ptr::null(), <[u8]>::as_ptr);
+    let mut attributes = Attributes::new().u32(0, map as u32).pointer(8, at).pointer(16, next.as_mut_ptr());
+    // SAFETY: keys are as long as the caller says.
+    match unsafe { attributes.ask(MAP_GET_NEXT_KEY) } {
+        Ok(_) => Ok(Some(next)),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Types for functions, which the kernel wants where one is handed to another: for each the same, that says nothing.
+fn types(functions: usize) -> io::Result<OwnedFd> {
+    let strings = b"\0int\0f\0";
+    let mut types: Vec<u32> = Vec::new();
+    // 1: INT of 4 bytes with a sign; 2: FUNC_PROTO that returns it; then FUNCs, static.
+    types.extend([1, 1 << 24, 4, 1 << 24 | 32]);
+    types.extend([0, 13 << 24, 1]);
+    (0..functions).for_each(|_| types.extend([5, 12 << 24, 2]));
+    let length = 4 * types.len() as u32;
+    let mut bytes: Vec<u8> = Vec::new();
+    let header = [0x0001_eb9f, 24, 0, length, length, strings.len() as u32];
+    header.iter().chain(&types).for_each(|word| bytes.extend(word.to_le_bytes()));
+    bytes.extend(strings);
+    let mut attributes = Attributes::new().pointer(0, bytes.as_ptr()).u32(16, bytes.len() as u32);
+    // SAFETY: the types are as long as is said.
+    unsafe { attributes.ask(BTF_LOAD) }.map(owned)
+}
+
+/// Loads a program; `functions` are the first instructions of its functions, its own the first.
+pub fn program_load(ty: u32, instructions: &[u64], functions: &[u32]) -> Result<OwnedFd, String> {
+    let types = types(functions.len()).map_err(|error| format!("types of functions: {error}"))?;
+    let info: Vec<u32> = (0..).zip(functions).flat_map(|(number, first)| [*first, 3 + number]).collect();
+    let mut log = vec![0_u8; 1 << 20];
+    let load = |level: u32, log: &mut [u8]| {
+        use std::os::fd::AsRawFd as _;
+        let attributes = Attributes::new().u32(0, ty).u32(4, instructions.len() as u32);
+        let attributes = attributes.pointer(8, instructions.as_ptr()).pointer(16, c"GPL".as_ptr()).u32(24, level);
+        let attributes =
+            if level > 0 { attributes.u32(28, log.len() as u32).pointer(32, log.as_mut_ptr()) } else { attributes };
+        let attributes = attributes.u32(72, types.as_raw_fd() as u32).u32(76, 8).pointer(80, info.as_ptr());
+        let mut attributes = attributes.u32(88, functions.len() as u32);
+        // SAFETY: instructions, licence, log and functions are as long as is said.
+        unsafe { attributes.ask(PROG_LOAD) }
+    };
+    if let Ok(fd) = load(0, &mut log) {
+        return Ok(owned(fd));
+    }
+    match load(1, &mut log) {
+        Ok(fd) => Ok(owned(fd)),
+        Err(error) => {
+            let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
+            let said = String::from_utf8_lossy(&log[..end]);
+            let lines: Vec<&str> = said.lines().collect();
+            let last = &lines[lines.len().saturating_sub(12)..];
+            Err(format!("{error}\n{}", last.join("\n")))
+        }
+    }
+}
+
+/// A program over a packet: what it returns, and the packet then.
+pub fn test_run(program: i32, packet: &[u8]) -> io::Result<(u32, Vec<u8>)> {
+    // What a packet may grow by at both ends, and more.
+    let mut out = vec![0_u8; packet.len() + 4096];
+    let attributes = Attributes::new().u32(0, program as u32).u32(8, packet.len() as u32).u32(12, out.len() as u32);
+    let mut attributes = attributes.pointer(16, packet.as_ptr()).pointer(24, out.as_mut_ptr()).u32(32, 1);
+    // SAFETY: both packets are as long as is said.
+    unsafe { attributes.ask(PROG_TEST_RUN) }?;
+    out.truncate(attributes.get(12) as usize);
+    Ok((attributes.get(4), out))
+}
+
+/// Processors that there may be, for each of which the kernel gives a value.
+pub fn processors() -> usize {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let last = text.trim().rsplit(['-', ',']).next().and_then(|last| last.parse::<usize>().ok());
+    last.map_or(1, |last| last + 1)
+}
+
+pub fn on_first_processor() {
+    // SAFETY: a set of processors is a plain array of bits, in which zeros are nobody.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(0, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
+    }
+}

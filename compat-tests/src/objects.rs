@@ -1,0 +1,109 @@
+//! The programs of XDP in `compat-tests/xdp`, compiled by clang, and what they are run over.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use portcullis_core::lang::xdp::MapDefinition;
+use portcullis_core::map::{Declaration, Kind, Table};
+use portcullis_core::packet::Verdict;
+
+use crate::kernel::Entries;
+
+/// What clang may generate: v1 and v2 have no 32-bit jumps or arithmetic, v3 has both, and atomics that give what was there.
+pub const PROCESSORS: [&str; 3] = ["v1", "v2", "v3"];
+
+/// The folder of the sources.
+pub fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("xdp")
+}
+
+/// The sources, in order of their names.
+///
+/// # Panics
+/// When there are none.
+pub fn sources() -> Vec<PathBuf> {
+    let files = std::fs::read_dir(folder()).expect("the folder of the sources");
+    let mut files: Vec<PathBuf> = files.map(|file| file.expect("a file").path()).collect();
+    files.retain(|file| file.extension().is_some_and(|ending| ending == "c"));
+    files.sort();
+    assert!(!files.is_empty());
+    files
+}
+
+/// Why nothing can be compiled; `None` where it can.
+pub fn missing() -> Option<String> {
+    let folder = tempfile::tempdir().ok()?;
+    let source = folder.path().join("probe.c");
+    let text = "#include <linux/bpf.h>\n#include <bpf/bpf_helpers.h>\nSEC(\"xdp\") int probe(struct xdp_md *ctx) { return 2; }\n";
+    std::fs::write(&source, text).ok()?;
+    let said = compile(&source, "v3").err()?;
+    Some(format!("clang and libbpf's headers make no programs for BPF: {}", said.lines().next().unwrap_or_default()))
+}
+
+/// The object that clang makes of a source.
+///
+/// # Errors
+/// There is no clang, or what it says: some sources need a later processor.
+pub fn compile(source: &Path, processor: &str) -> Result<Vec<u8>, String> {
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let object = folder.path().join("object.o");
+    let mut command = Command::new("clang");
+    command.args(["-O2", "-g", "-Wall", "-target", "bpf"]).arg(format!("-mcpu={processor}"));
+    // Debian has what the compiler's target decides apart.
+    command.arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH));
+    let output = command.arg("-c").arg(source).arg("-o").arg(&object).output().map_err(|e| format!("clang: {e}"))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    std::fs::read(&object).map_err(|error| error.to_string())
+}
+
+/// What is in one of our maps, as the kernel gives its: bytes, where ours has words.
+pub fn entries(map: &Declaration, definition: &MapDefinition, table: &Table) -> Entries {
+    let bytes = |words: &[u32], length: u32| -> Vec<u8> {
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        bytes.truncate(length as usize);
+        bytes
+    };
+    let rows = table.rows().into_iter();
+    rows.map(|row| {
+        let key = match map.kind {
+            // The length first; the address's bytes in the order of the network.
+            Kind::Lpm => {
+                let (length, address) = row.key.split_last().expect("a prefix has a length");
+                let address = address.iter().flat_map(|word| word.to_be_bytes());
+                length.to_le_bytes().into_iter().chain(address).collect()
+            }
+            _ => bytes(&row.key, definition.key_size),
+        };
+        (key, bytes(&row.value, definition.value_size))
+    })
+    // Where nothing was put in there is no entry.
+    .filter(|(_, value)| !definition.ty.is_of_targets() || value.iter().any(|byte| *byte != 0))
+    .collect()
+}
+
+/// A key of the kernel's in our words.
+pub fn key(map: &Declaration, key: &[u8]) -> Vec<u32> {
+    let words = words(key);
+    match map.kind {
+        Kind::Lpm => words[1..].iter().map(|word| word.swap_bytes()).chain([words[0]]).collect(),
+        _ => words,
+    }
+}
+
+/// Bytes in words, filled up with zeros.
+pub fn words(bytes: &[u8]) -> Vec<u32> {
+    let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte));
+    bytes.chunks(4).map(word).collect()
+}
+
+/// What a verdict is for the kernel: where a packet goes is not part of it, and what is no verdict is XDP_ABORTED.
+pub fn of_kernel(returned: u32) -> u8 {
+    if returned <= 4 { returned as u8 } else { 0 }
+}
+
+/// The same of ours.
+pub fn of_ours(verdict: Verdict) -> u8 {
+    (verdict.to_return() & 0xff) as u8
+}

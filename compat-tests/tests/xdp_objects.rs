@@ -1,0 +1,172 @@
+//! Programs of XDP, made by clang, unmodified: on every device they give what the Linux kernel gives, packet by packet, and leave
+//! in their maps what they leave there.
+#![cfg(target_os = "linux")]
+
+use std::sync::Arc;
+
+use portcullis_compat_tests::kernel::{self, Entries, KernelProgram, Ran};
+use portcullis_compat_tests::objects::{self, PROCESSORS};
+use portcullis_compat_tests::{corpora, devices, layouts};
+use portcullis_core::device::{Device, LoadOptions};
+use portcullis_core::lang::xdp::{self, Object};
+use portcullis_core::map::Table;
+use portcullis_core::packet::Room;
+use portcullis_core::program::{Program, ProgramOptions};
+
+/// What is not taken yet, or differs, and why; by source and program. Whatever is taken and the same must not be here.
+const NOT_YET: &[(&str, &str)] = &[
+    ("hash_updates:sessions_track", "flags of an update that are known only when the packet is there"),
+    ("hash_updates:updates_full", "a full map takes more keys here than `max_entries`"),
+    ("lpm:lpm_networks", "prefixes shorter than an address are searched for"),
+    ("lpm:lpm_rules", "a helper is given one of two maps"),
+    ("meta:meta_store", "bpf_xdp_adjust_meta"),
+    ("meta:meta_round_trip", "bpf_xdp_adjust_meta"),
+    ("redirect_map:redirect_broadcast", "BPF_F_BROADCAST"),
+];
+
+/// Why a program is expected to differ.
+fn not_yet(name: &str) -> Option<&'static str> {
+    let of = name.split(" (").next().unwrap_or(name);
+    NOT_YET.iter().find(|(known, _)| *known == of).map(|(_, why)| *why)
+}
+
+/// Packets of every kind, of lengths that the kernel takes.
+fn packets() -> Vec<Vec<u8>> {
+    let mut packets = corpora::synthetic().packets;
+    packets.truncate(500);
+    packets.extend(corpora::hostile().packets.into_iter().take(1500));
+    packets.retain(|packet| (14..=1514).contains(&packet.len()));
+    packets
+}
+
+/// A program with what the kernel makes of packets, one after the other.
+struct Case {
+    name: String,
+    program: Arc<Program>,
+    ran: Vec<Ran>,
+    /// What is in each of the program's maps in the end.
+    maps: Vec<Option<Entries>>,
+}
+
+/// Everything there is to compare, and how many programs were refused by either side, with what was said.
+fn cases(packets: &[Vec<u8>]) -> (Vec<Case>, Vec<(String, String)>) {
+    kernel::on_first_processor();
+    let (mut cases, mut refused) = (Vec::new(), Vec::new());
+    for source in objects::sources() {
+        for processor in PROCESSORS {
+            let stem = source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let bytes = match objects::compile(&source, processor) {
+                Ok(bytes) => bytes,
+                Err(error) if processor == "v3" => panic!("{stem}: {error}"),
+                // It needs atomics that give what was there.
+                Err(_) => continue,
+            };
+            let object = Object::read(&stem, &bytes).unwrap_or_else(|error| panic!("{stem}: {error}"));
+            for function in object.programs() {
+                let name = format!("{stem}:{} ({processor})", function.name);
+                let there = KernelProgram::load(&object, &function.name);
+                let here = xdp::compile(&stem, &bytes, Some(&function.name), &ProgramOptions::default());
+                match (there, here) {
+                    (Ok(there), Ok(here)) => cases.push(case(name, &there, here, &object, packets)),
+                    (Err(error), Ok(_)) => refused.push((name, format!("the kernel refuses it: {error}"))),
+                    (_, Err(error)) => refused.push((name, error.render())),
+                }
+            }
+        }
+    }
+    (cases, refused)
+}
+
+fn case(name: String, there: &KernelProgram, here: Program, object: &Object, packets: &[Vec<u8>]) -> Case {
+    let run = |packet: &Vec<u8>| there.run(packet).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let ran = packets.iter().map(run).collect();
+    let origin = here.object().expect("it is of an object");
+    let entries = |map: &Option<xdp::MapDefinition>| {
+        let number = object.maps.iter().position(|it| Some(&it.name) == map.as_ref().map(|map| &map.name))?;
+        there.entries(number).unwrap_or_else(|error| panic!("{name}: {error}"))
+    };
+    let maps = origin.maps.iter().map(entries).collect();
+    Case { name, program: Arc::new(here), ran, maps }
+}
+
+/// Runs the packets one after the other, as the kernel did, and tells of the first difference.
+fn differs(device: &dyn Device, case: &Case, packets: &[Vec<u8>]) -> Option<String> {
+    let mut session = match device.load(&case.program, &LoadOptions::default()) {
+        Ok(session) => session,
+        Err(error) => return Some(format!("{error}")),
+    };
+    let (batches, _) = layouts::batches(packets, 1, Room::Both);
+    for ((batch, want), packet) in batches.into_iter().zip(&case.ran).zip(packets) {
+        let done = match session.run(batch) {
+            Ok(done) => done,
+            Err(error) => return Some(format!("{error}")),
+        };
+        let got = (objects::of_ours(done.verdicts.get(0)), done.batch.packet(0));
+        let want = (objects::of_kernel(want.verdict), want.packet.as_slice());
+        if got != want {
+            return Some(format!(
+                "of {} bytes {packet:02x?}\n  verdict {}, {} bytes {:02x?}\n  the kernel {}, {} bytes {:02x?}",
+                packet.len(),
+                got.0,
+                got.1.len(),
+                got.1,
+                want.0,
+                want.1.len(),
+                want.1
+            ));
+        }
+    }
+    let origin = case.program.object()?;
+    for (number, (map, definition)) in case.program.maps().iter().zip(&origin.maps).enumerate() {
+        let (Some(definition), Some(want)) = (definition, &case.maps[number]) else { continue };
+        let table = match session.map_words(number) {
+            Ok(words) => Table::new(map, words),
+            Err(error) => return Some(format!("{error}")),
+        };
+        let got = objects::entries(map, definition, &table);
+        if got != *want {
+            let first = want.iter().find(|(key, value)| got.get(*key) != Some(value));
+            let more = got.iter().find(|(key, _)| !want.contains_key(*key));
+            return Some(format!(
+                "the map {}: {} entries, and {} in the kernel; {first:02x?}, here {:02x?}; only here {more:02x?}",
+                definition.name,
+                got.len(),
+                want.len(),
+                first.and_then(|(key, _)| got.get(key))
+            ));
+        }
+    }
+    None
+}
+
+#[test]
+fn objects_do_what_they_do_in_the_kernel() {
+    if let Some(reason) = kernel::missing() {
+        devices::absent("objects in the kernel", "kernel-bpf", &reason);
+        return;
+    }
+    if let Some(reason) = objects::missing() {
+        devices::absent("objects in the kernel", "clang-bpf", &reason);
+        return;
+    }
+    let packets = packets();
+    let (cases, refused) = cases(&packets);
+    println!("{} programs, {} packets", cases.len(), packets.len());
+    let (expected, refused): (Vec<_>, Vec<_>) = refused.into_iter().partition(|(name, _)| not_yet(name).is_some());
+    expected.iter().for_each(|(name, _)| println!("{name}: not yet: {}", not_yet(name).unwrap_or_default()));
+    devices::on_each("objects and the kernel", |device| {
+        let (mut failures, mut same) = (Vec::new(), 0);
+        for case in devices::share(device, &cases, 40) {
+            match (differs(&**device, case, &packets), not_yet(&case.name)) {
+                (None, None) => same += 1,
+                (Some(_), Some(why)) => println!("{}: {}: not yet: {why}", device.info().id, case.name),
+                (Some(difference), None) => failures.push(format!("{}: {difference}", case.name)),
+                (None, Some(_)) => failures.push(format!("{} is the same by now: it may go from the list", case.name)),
+            }
+        }
+        println!("{}: {same} programs the same as in the kernel, {} differ", device.info().id, failures.len());
+        assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+    });
+    let refused: Vec<String> = refused.into_iter().map(|(name, why)| format!("{name}: {why}")).collect();
+    assert!(refused.is_empty(), "{}", refused.join("\n"));
+}

@@ -1,0 +1,384 @@
+//! A block's computations, in numbers of 32 bits: a list in which each is made of those before it. Equal ones are one, what
+//! is known is worked out, and what nobody asks for is left out when the filter is written.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// A computation's place in its block.
+pub(super) type Id = u32;
+
+/// A variable that carries a number from block to block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Var {
+    /// Half of a register: 0 the low one. Those that functions save (6 to 9) are each frame's own, and so are some that no
+    /// program sees (`walk`).
+    Register { frame: u8, register: u8, half: u8 },
+    /// A word of a frame's stack, from its lowest address on.
+    Stack { frame: u8, word: u8 },
+}
+
+/// Operations on two numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Binary {
+    Add,
+    Sub,
+    Mul,
+    /// Both by what is not zero.
+    Div,
+    Rem,
+    And,
+    Or,
+    Xor,
+    /// Shifts by less than 32.
+    Shl,
+    Shr,
+    Sar,
+    // From here on they give a bool.
+    Eq,
+    Ne,
+    Lt,
+    Le,
+    Slt,
+    Sle,
+    /// Of bools.
+    Both,
+    Either,
+}
+
+/// What a call does besides giving a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Effect {
+    /// Nothing, and what it gives depends on its arguments alone.
+    None,
+    /// What it gives depends on the packet or a map.
+    Reads,
+    /// It changes them.
+    Writes,
+}
+
+/// A function that is called, by its name in the module; `key` arguments are made a vector or array of.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Call {
+    pub function: Rc<str>,
+    pub arguments: Vec<Argument>,
+    pub effect: Effect,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Argument {
+    /// The packet.
+    Packet,
+    One(Id),
+    /// A key of so many words.
+    Words(Vec<Id>),
+}
+
+/// A computation.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Op {
+    Known(u32),
+    Truth(bool),
+    /// What a variable holds when the block begins.
+    Var(Var),
+    Binary(Binary, Id, Id),
+    /// The opposite of a bool.
+    Not(Id),
+    /// The second where the first, a bool, is true, else the third.
+    Select(Id, Id, Id),
+    /// The bytes of the low half, or of all, in the other order.
+    Swap16(Id),
+    Swap32(Id),
+    Call(Call),
+    /// A part of a pair that a call gave.
+    Part(Id, u32),
+    /// The packet is ABORTED, and the trap counted, where this is true.
+    Trap {
+        when: Id,
+        site: u32,
+    },
+    /// A word of a frame's memory, by its number: where it is known only when the packet is there.
+    Recall {
+        frame: u8,
+        word: Id,
+    },
+    Keep {
+        frame: u8,
+        word: Id,
+        value: Id,
+    },
+}
+
+/// A sum of two numbers of 64 bits: of these parts.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sum {
+    pub left: (Id, Id),
+    pub right: (Id, Id),
+}
+
+/// A place in a map's value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Field {
+    pub map: u16,
+    /// The entry's number and one.
+    pub entry: Id,
+    /// Bytes from the value's beginning.
+    pub at: Id,
+    pub size: u32,
+}
+
+/// A block's computations.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Code {
+    pub ops: Vec<Op>,
+    /// Where equal ones are; of those that read, since `epoch`.
+    known: HashMap<(Op, u32), Id>,
+    epoch: u32,
+    /// Sums of 64 bits, by their halves.
+    pub sums: HashMap<(Id, Id), Sum>,
+    /// Where a number was loaded from, if that was a map's value; by its halves.
+    pub fields: HashMap<(Id, Id), Field>,
+    /// Loads that are what a fetch-add behind them gives.
+    pub aliases: HashMap<Id, Id>,
+    /// The load from the packet in the other byte order, of so many bytes: 2 or 4.
+    pub twins: HashMap<Id, (Id, u32)>,
+}
+
+impl Code {
+    pub fn add(&mut self, op: Op) -> Id {
+        let epoch = match &op {
+            Op::Call(call) => match call.effect {
+                Effect::None => 0,
+                Effect::Reads => self.epoch + 1,
+                Effect::Writes => return self.append(op),
+            },
+            Op::Recall { .. } => self.epoch + 1,
+            Op::Trap { .. } | Op::Keep { .. } => return self.append(op),
+            _ => 0,
+        };
+        let key = (op, epoch);
+        if let Some(&id) = self.known.get(&key) {
+            return id;
+        }
+        let id = self.ops.len() as Id;
+        self.ops.push(key.0.clone());
+        self.known.insert(key, id);
+        id
+    }
+
+    fn append(&mut self, op: Op) -> Id {
+        if !matches!(op, Op::Trap { .. }) {
+            self.epoch += 1;
+        }
+        self.ops.push(op);
+        self.ops.len() as Id - 1
+    }
+
+    pub fn known(&mut self, value: u32) -> Id {
+        self.add(Op::Known(value))
+    }
+
+    pub fn truth(&mut self, value: bool) -> Id {
+        self.add(Op::Truth(value))
+    }
+
+    pub fn var(&mut self, var: Var) -> Id {
+        self.add(Op::Var(var))
+    }
+
+    pub fn value(&self, id: Id) -> Option<u32> {
+        match self.ops[id as usize] {
+            Op::Known(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    pub fn as_truth(&self, id: Id) -> Option<bool> {
+        match self.ops[id as usize] {
+            Op::Truth(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    pub fn not(&mut self, of: Id) -> Id {
+        use Binary::*;
+        match self.ops[of as usize] {
+            Op::Truth(value) => self.truth(!value),
+            Op::Not(inner) => inner,
+            Op::Binary(Eq, a, b) => self.binary(Ne, a, b),
+            Op::Binary(Ne, a, b) => self.binary(Eq, a, b),
+            Op::Binary(Lt, a, b) => self.binary(Le, b, a),
+            Op::Binary(Le, a, b) => self.binary(Lt, b, a),
+            Op::Binary(Slt, a, b) => self.binary(Sle, b, a),
+            Op::Binary(Sle, a, b) => self.binary(Slt, b, a),
+            _ => self.add(Op::Not(of)),
+        }
+    }
+
+    pub fn select(&mut self, condition: Id, accept: Id, reject: Id) -> Id {
+        match self.as_truth(condition) {
+            Some(true) => accept,
+            Some(false) => reject,
+            None if accept == reject => accept,
+            None => self.add(Op::Select(condition, accept, reject)),
+        }
+    }
+
+    pub fn binary(&mut self, op: Binary, a: Id, b: Id) -> Id {
+        use Binary::*;
+        if matches!(op, Both | Either) {
+            return match (op, self.as_truth(a), self.as_truth(b)) {
+                (Both, Some(true), _) | (Either, Some(false), _) => b,
+                (Both, _, Some(true)) | (Either, _, Some(false)) => a,
+                (Both, Some(false), _) | (Both, _, Some(false)) => self.truth(false),
+                (Either, Some(true), _) | (Either, _, Some(true)) => self.truth(true),
+                _ => self.add(Op::Binary(op, a, b)),
+            };
+        }
+        let (x, y) = (self.value(a), self.value(b));
+        if let (Some(x), Some(y)) = (x, y) {
+            let value = match op {
+                Add => x.wrapping_add(y),
+                Sub => x.wrapping_sub(y),
+                Mul => x.wrapping_mul(y),
+                Div => x.checked_div(y).unwrap_or(0),
+                Rem => x.checked_rem(y).unwrap_or(x),
+                And => x & y,
+                Or => x | y,
+                Xor => x ^ y,
+                Shl => x << (y & 31),
+                Shr => x >> (y & 31),
+                Sar => ((x as i32) >> (y & 31)) as u32,
+                Eq => return self.truth(x == y),
+                Ne => return self.truth(x != y),
+                Lt => return self.truth(x < y),
+                Le => return self.truth(x <= y),
+                Slt => return self.truth((x as i32) < y as i32),
+                Sle => return self.truth(x as i32 <= y as i32),
+                Both | Either => unreachable!("done above"),
+            };
+            return self.known(value);
+        }
+        // A known number stands on the right where the sides may change.
+        if x.is_some() && matches!(op, Add | Mul | And | Or | Xor | Eq | Ne) {
+            return self.binary(op, b, a);
+        }
+        match (op, y) {
+            (Add | Sub | Or | Xor | Shl | Shr | Sar, Some(0)) | (Mul | Div, Some(1)) | (And, Some(u32::MAX)) => a,
+            (Mul | And, Some(0)) | (Rem, Some(1)) => self.known(0),
+            (Or, Some(u32::MAX)) => self.known(u32::MAX),
+            (Lt, Some(0)) => self.truth(false),
+            (Le, Some(u32::MAX)) => self.truth(true),
+            // (a + m) + n and (a - m) + n, as offsets come.
+            (Sub, Some(n)) => {
+                let n = self.known(n.wrapping_neg());
+                self.binary(Add, a, n)
+            }
+            (Add, Some(n)) => match self.ops[a as usize] {
+                Op::Binary(Add, inner, m) if self.value(m).is_some() => {
+                    let sum = self.value(m).unwrap_or_default().wrapping_add(n);
+                    let sum = self.known(sum);
+                    self.binary(Add, inner, sum)
+                }
+                _ => self.add(Op::Binary(op, a, b)),
+            },
+            (Shr, Some(n)) => match self.ops[a as usize] {
+                // The other half of a shift to the left and back: what is left of it.
+                Op::Binary(Shl, inner, m) if self.value(m) == Some(n) => {
+                    let mask = self.known(u32::MAX >> n);
+                    self.binary(And, inner, mask)
+                }
+                _ => self.add(Op::Binary(op, a, b)),
+            },
+            (And, Some(n)) => match self.ops[a as usize] {
+                Op::Binary(And, inner, m) if self.value(m).is_some() => {
+                    let mask = self.value(m).unwrap_or_default() & n;
+                    let mask = self.known(mask);
+                    self.binary(And, inner, mask)
+                }
+                _ => self.add(Op::Binary(op, a, b)),
+            },
+            _ if a == b => match op {
+                Sub | Xor => self.known(0),
+                And | Or => a,
+                Eq | Le | Sle => self.truth(true),
+                Ne | Lt | Slt => self.truth(false),
+                _ => self.add(Op::Binary(op, a, b)),
+            },
+            _ => self.add(Op::Binary(op, a, b)),
+        }
+    }
+
+    /// The same by a known number.
+    pub fn by(&mut self, op: Binary, a: Id, b: u32) -> Id {
+        let b = self.known(b);
+        self.binary(op, a, b)
+    }
+
+    /// 1 or 0.
+    pub fn number(&mut self, truth: Id) -> Id {
+        let (one, zero) = (self.known(1), self.known(0));
+        self.select(truth, one, zero)
+    }
+
+    pub fn swap16(&mut self, of: Id) -> Id {
+        match (self.value(of), &self.ops[of as usize]) {
+            (Some(value), _) => self.known(u32::from((value as u16).swap_bytes())),
+            // Of what has no more than 16 bits by itself.
+            (_, &Op::Swap16(inner)) => self.by(Binary::And, inner, 0xffff),
+            _ => match self.twins.get(&of) {
+                Some(&(twin, 2)) => twin,
+                _ => self.add(Op::Swap16(of)),
+            },
+        }
+    }
+
+    pub fn swap32(&mut self, of: Id) -> Id {
+        match (self.value(of), &self.ops[of as usize]) {
+            (Some(value), _) => self.known(value.swap_bytes()),
+            (_, &Op::Swap32(inner)) => inner,
+            _ => match self.twins.get(&of) {
+                Some(&(twin, 4)) => twin,
+                _ => self.add(Op::Swap32(of)),
+            },
+        }
+    }
+
+    pub fn call(&mut self, function: &str, arguments: Vec<Argument>, effect: Effect) -> Id {
+        self.add(Op::Call(Call { function: function.into(), arguments, effect }))
+    }
+
+    /// A call with numbers alone.
+    pub fn call_with(&mut self, function: &str, arguments: &[Id], effect: Effect) -> Id {
+        self.call(function, arguments.iter().map(|&id| Argument::One(id)).collect(), effect)
+    }
+
+    /// What a computation is made of.
+    pub fn operands(op: &Op) -> Vec<Id> {
+        match op {
+            Op::Known(_) | Op::Truth(_) | Op::Var(_) => Vec::new(),
+            Op::Binary(_, a, b) => vec![*a, *b],
+            Op::Not(a) | Op::Swap16(a) | Op::Swap32(a) | Op::Part(a, _) => vec![*a],
+            Op::Select(a, b, c) => vec![*a, *b, *c],
+            Op::Call(call) => {
+                let ids = |argument: &Argument| match argument {
+                    Argument::Packet => Vec::new(),
+                    Argument::One(id) => vec![*id],
+                    Argument::Words(ids) => ids.clone(),
+                };
+                call.arguments.iter().flat_map(ids).collect()
+            }
+            Op::Trap { when, .. } => vec![*when],
+            Op::Recall { word, .. } => vec![*word],
+            Op::Keep { word, value, .. } => vec![*word, *value],
+        }
+    }
+
+    /// Whether it stays even where nobody asks for what it gives.
+    pub fn stays(op: &Op) -> bool {
+        match op {
+            Op::Call(call) => call.effect == Effect::Writes,
+            Op::Trap { .. } | Op::Keep { .. } => true,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! From a program's blocks to a function of naga's: the filter.
+
+use std::collections::HashMap;
+
+use naga::{
+    ArraySize, BinaryOperator as Bo, Expression, Function, FunctionArgument, FunctionResult, Handle, Literal, Module,
+    ScalarKind, Span, Statement, Type, TypeInner, UnaryOperator,
+};
+
+use super::code::{Argument, Binary, Code, Effect, Id, Op, Var};
+use super::flow::{End, Flow};
+use super::live::{Needed, REDIRECTED, RESULT};
+use super::types::{ASLEEP, STACK_WORDS, Ty};
+use crate::lang::FILTER;
+use crate::lang::builder::{Builder, Value};
+use crate::lang::structure::emit::{Blocks, Types, emit};
+use crate::lang::structure::{Graph, TooDeep, structure};
+
+/// Computations that a block which returns may have, to be copied to where it is led to.
+const COPIED: usize = 6;
+
+/// The map that counts traps.
+pub(super) const TRAPS: &str = "traps";
+
+/// Adds the filter to a module that has all that it calls.
+pub(super) fn filter(flow: &Flow, needed: &[Needed], module: &mut Module) -> Result<(), TooDeep> {
+    let successors = flow.blocks.iter().map(|block| match block.end {
+        End::Exit => Vec::new(),
+        End::Goto(to) => vec![to],
+        End::Branch(_, taken, fallen) if taken == fallen => vec![taken],
+        End::Branch(_, taken, fallen) => vec![taken, fallen],
+    });
+    let count = |needed: &Needed| needed.ops.iter().filter(|needed| **needed).count();
+    let copied = needed.iter().map(|needed| count(needed) <= COPIED).collect();
+    let structured = structure(&Graph { successors: successors.collect(), copied })?;
+    let types = Types::of(module);
+    let named = module.functions.iter().filter_map(|(handle, f)| Some((f.name.clone()?, handle))).collect();
+    let mut builder = Builder::default();
+    let b = &mut builder;
+    b.function.name = Some(FILTER.to_owned());
+    b.function.arguments.push(FunctionArgument { name: Some("pkt".to_owned()), ty: types.u32, binding: None });
+    b.function.result = Some(FunctionResult { ty: types.u32, binding: None });
+    let packet = b.function.expressions.append(Expression::FunctionArgument(0), Span::UNDEFINED);
+    let memory = memory(module, types);
+    let mut writing = Writing {
+        flow,
+        needed,
+        module,
+        named,
+        types,
+        memory,
+        packet,
+        vars: HashMap::new(),
+        frames: HashMap::new(),
+        values: Vec::new(),
+    };
+    emit(&structured, types, b, &mut writing);
+    let function = builder.finish();
+    module.functions.append(function, Span::UNDEFINED);
+    Ok(())
+}
+
+/// The type of a frame that is memory.
+fn memory(module: &mut Module, types: Types) -> Handle<Type> {
+    let size = ArraySize::Constant(std::num::NonZeroU32::new(STACK_WORDS as u32).expect("there are some"));
+    let inner = TypeInner::Array { base: types.u32, size, stride: 4 };
+    module.types.insert(Type { name: None, inner }, Span::UNDEFINED)
+}
+
+struct Writing<'a> {
+    flow: &'a Flow,
+    needed: &'a [Needed],
+    module: &'a Module,
+    named: HashMap<String, Handle<Function>>,
+    types: Types,
+    memory: Handle<Type>,
+    packet: Value,
+    /// Pointers to variables.
+    vars: HashMap<Var, Value>,
+    frames: HashMap<u8, Value>,
+    /// Of the block under way, by computation.
+    values: Vec<Option<Value>>,
+}
+
+impl Blocks for Writing<'_> {
+    fn block(&mut self, b: &mut Builder, block: usize) {
+        let flow = self.flow;
+        let Needed { ops, sets } = &self.needed[block];
+        let it = &flow.blocks[block];
+        self.values = vec![None; ops.len()];
+        for (id, op) in (0..).zip(&it.code.ops) {
+            let in_order = Code::stays(op)
+                || matches!(op, Op::Call(call) if call.effect != Effect::None)
+                || matches!(op, Op::Recall { .. });
+            if in_order && ops[id as usize] && !it.code.aliases.contains_key(&id) {
+                self.value(b, &it.code, id);
+            }
+        }
+        // All that is asked for, before what it is made of is set.
+        if let End::Branch(condition, ..) = it.end {
+            self.value(b, &it.code, condition);
+        }
+        let values: Vec<(Var, Value)> = sets.iter().map(|&(var, id)| (var, self.value(b, &it.code, id))).collect();
+        for (var, value) in values {
+            let pointer = self.pointer(b, var);
+            b.store(pointer, value);
+        }
+    }
+
+    fn condition(&mut self, b: &mut Builder, block: usize) -> Value {
+        let it = &self.flow.blocks[block];
+        let End::Branch(condition, ..) = it.end else { unreachable!("a block with two ways to go on") };
+        self.value(b, &it.code, condition)
+    }
+
+    fn result(&mut self, b: &mut Builder, block: usize) -> Value {
+        let flow = self.flow;
+        let it = &flow.blocks[block];
+        let code = &it.code;
+        let scratch = it.state.scratch;
+        let mut of = |b: &mut Builder, id: Id, var: Var| match id {
+            ASLEEP => {
+                let pointer = self.pointer(b, var);
+                b.load(pointer)
+            }
+            id => self.value(b, code, id),
+        };
+        let Ty::Number(range) = scratch[0].ty else { return b.u32(0) };
+        let value = of(b, scratch[0].low, RESULT);
+        let may = |verdict: u64| !range.is_word() || range.low <= verdict && verdict <= range.high;
+        // XDP_REDIRECT by itself says nowhere to go.
+        let redirects = may(4) && !matches!(scratch[6].ty, Ty::Number(range) if range.exact() == Some(0));
+        let (zero, three) = (b.u32(0), b.u32(3));
+        let plain = if range.is_word() && range.high <= 3 {
+            value
+        } else if range.low > 3 && range.is_word() {
+            zero
+        } else {
+            let is_plain = b.binary(Bo::LessEqual, value, three);
+            b.select(is_plain, value, zero)
+        };
+        if !redirects {
+            return plain;
+        }
+        let target = of(b, scratch[6].low, REDIRECTED);
+        let one = b.u32(1);
+        let target = b.binary(Bo::Subtract, target, one);
+        let redirect = self.named["redirect"];
+        let there = b.call(redirect, vec![target], true).expect("it gives a value");
+        if range.exact() == Some(4) {
+            return there;
+        }
+        let four = b.u32(4);
+        let is_there = b.binary(Bo::Equal, value, four);
+        b.select(is_there, there, plain)
+    }
+}
+
+impl Writing<'_> {
+    /// A variable, or where it is known what it holds at first, that.
+    fn pointer(&mut self, b: &mut Builder, var: Var) -> Value {
+        if let Some(&pointer) = self.vars.get(&var) {
+            return pointer;
+        }
+        let name = match var {
+            Var::Register { frame, register, half } => {
+                let of = if frame > 0 { format!("_{frame}") } else { String::new() };
+                format!("r{register}{}{of}", if half > 0 { "h" } else { "" })
+            }
+            Var::Stack { frame, word } => format!("stack{frame}_{}", STACK_WORDS - usize::from(word)),
+        };
+        let pointer = b.local(Some(&name), self.types.u32);
+        self.vars.insert(var, pointer);
+        pointer
+    }
+
+    fn frame(&mut self, b: &mut Builder, frame: u8) -> Value {
+        if let Some(&pointer) = self.frames.get(&frame) {
+            return pointer;
+        }
+        let pointer = b.local(Some(&format!("stack{frame}")), self.memory);
+        self.frames.insert(frame, pointer);
+        pointer
+    }
+
+    /// A computation's value; whatever it is made of comes before. No recursion: chains may be as long as a block.
+    fn value(&mut self, b: &mut Builder, code: &Code, id: Id) -> Value {
+        let real = |id: Id| code.aliases.get(&id).copied().unwrap_or(id);
+        let mut work = vec![real(id)];
+        while let Some(&at) = work.last() {
+            if self.values[at as usize].is_some() {
+                work.pop();
+                continue;
+            }
+            let op = &code.ops[at as usize];
+            let open = Code::operands(op).into_iter().map(real).filter(|it| self.values[*it as usize].is_none());
+            let open: Vec<Id> = open.collect();
+            if open.is_empty() {
+                let value = self.written(b, code, op);
+                self.values[at as usize] = Some(value);
+                work.pop();
+            } else {
+                work.extend(open);
+            }
+        }
+        self.values[real(id) as usize].expect("it was made above")
+    }
+
+    /// A computation whose operands are there.
+    fn written(&mut self, b: &mut Builder, code: &Code, op: &Op) -> Value {
+        let values = &self.values;
+        let of = |id: Id| {
+            let id = code.aliases.get(&id).copied().unwrap_or(id);
+            values[id as usize].expect("operands come before")
+        };
+        match op {
+            Op::Known(value) => b.u32(*value),
+            Op::Truth(value) => b.literal(Literal::Bool(*value)),
+            Op::Var(var) => {
+                let pointer = self.pointer(b, *var);
+                b.load(pointer)
+            }
+            Op::Binary(op, x, y) => binary(b, *op, of(*x), of(*y)),
+            Op::Not(of_it) => b.unary(UnaryOperator::LogicalNot, of(*of_it)),
+            Op::Select(condition, accept, reject) => b.select(of(*condition), of(*accept), of(*reject)),
+            Op::Swap16(it) => {
+                let it = of(*it);
+                let (low, high) = (shifted(b, it, 0, 0xff, Some(8)), shifted(b, it, 8, 0xff, None));
+                b.binary(Bo::InclusiveOr, low, high)
+            }
+            Op::Swap32(it) => {
+                let it = of(*it);
+                let parts = [
+                    shifted(b, it, 24, u32::MAX, None),
+                    shifted(b, it, 8, 0xff00, None),
+                    shifted(b, it, 0, 0xff00, Some(8)),
+                    shifted(b, it, 0, u32::MAX, Some(24)),
+                ];
+                let [a, c, d, e] = parts;
+                let (high, low) = (b.binary(Bo::InclusiveOr, a, c), b.binary(Bo::InclusiveOr, d, e));
+                b.binary(Bo::InclusiveOr, high, low)
+            }
+            Op::Part(pair, part) => b.at(of(*pair), *part),
+            Op::Call(call) => {
+                let function = self.named[&*call.function];
+                let callee = &self.module.functions[function];
+                let mut arguments = Vec::new();
+                for (argument, given) in callee.arguments.iter().zip(&call.arguments) {
+                    arguments.push(match given {
+                        Argument::Packet => self.packet,
+                        Argument::One(id) => of(*id),
+                        Argument::Words(ids) => {
+                            let components = ids.iter().map(|&id| of(id)).collect();
+                            b.add(Expression::Compose { ty: argument.ty, components })
+                        }
+                    });
+                }
+                let gives = callee.result.is_some();
+                match b.call(function, arguments, gives) {
+                    Some(value) => value,
+                    // Nobody asks for it.
+                    None => b.u32(0),
+                }
+            }
+            Op::Trap { when, site } => {
+                let when = of(*when);
+                let count = self.named[&format!("{TRAPS}_add")];
+                b.open();
+                let (site, one, zero) = (b.u32(*site), b.u32(1), b.u32(0));
+                b.call(count, vec![site, one], false);
+                b.push(Statement::Return { value: Some(zero) });
+                let accept = b.close();
+                b.push(Statement::If { condition: when, accept, reject: naga::Block::new() });
+                zero
+            }
+            Op::Recall { frame, word } => {
+                let index = of(*word);
+                let pointer = self.element(b, *frame, index);
+                b.load(pointer)
+            }
+            Op::Keep { frame, word, value } => {
+                let (index, value) = (of(*word), of(*value));
+                let pointer = self.element(b, *frame, index);
+                b.store(pointer, value);
+                value
+            }
+        }
+    }
+
+    fn element(&mut self, b: &mut Builder, frame: u8, index: Value) -> Value {
+        let base = self.frame(b, frame);
+        match b.known_u32(index) {
+            Some(index) => b.add(Expression::AccessIndex { base, index: index.min(STACK_WORDS as u32 - 1) }),
+            None => b.add(Expression::Access { base, index }),
+        }
+    }
+}
+
+/// ((value >> right) & mask) << left
+fn shifted(b: &mut Builder, value: Value, right: u32, mask: u32, left: Option<u32>) -> Value {
+    let mut value = value;
+    let steps = [(Bo::ShiftRight, right, 0), (Bo::And, mask, u32::MAX), (Bo::ShiftLeft, left.unwrap_or(0), 0)];
+    for (op, by, nothing) in steps {
+        // What is shifted out at the top need not be masked.
+        let is_cut = op == Bo::And && left == Some(24);
+        if by != nothing && !is_cut {
+            let by = b.u32(by);
+            value = b.binary(op, value, by);
+        }
+    }
+    value
+}
+
+fn binary(b: &mut Builder, op: Binary, x: Value, y: Value) -> Value {
+    use Binary::*;
+    let plain = match op {
+        Add => Bo::Add,
+        Sub => Bo::Subtract,
+        Mul => Bo::Multiply,
+        Div => Bo::Divide,
+        Rem => Bo::Modulo,
+        And => Bo::And,
+        Or => Bo::InclusiveOr,
+        Xor => Bo::ExclusiveOr,
+        Shl => Bo::ShiftLeft,
+        Shr => Bo::ShiftRight,
+        Eq => Bo::Equal,
+        Ne => Bo::NotEqual,
+        Lt => Bo::Less,
+        Le => Bo::LessEqual,
+        Both => Bo::LogicalAnd,
+        Either => Bo::LogicalOr,
+        Sar => {
+            let x = b.cast(x, ScalarKind::Sint, None);
+            let shifted = b.binary(Bo::ShiftRight, x, y);
+            return b.cast(shifted, ScalarKind::Uint, None);
+        }
+        Slt | Sle => {
+            let (x, y) = (b.cast(x, ScalarKind::Sint, None), b.cast(y, ScalarKind::Sint, None));
+            return b.binary(if op == Slt { Bo::Less } else { Bo::LessEqual }, x, y);
+        }
+    };
+    b.binary(plain, x, y)
+}

@@ -1,0 +1,611 @@
+//! Going through a program: its blocks, with those of the functions that it calls in their places, and the types of what there
+//! is at the beginning of each. Blocks that no way leads to are never looked at, so that what a program does only where its
+//! configuration says so costs nothing, and may be what cannot be taken.
+//!
+//! A block is known by its *context* (whose call of a function it belongs to) and its place. A tail call leads to another
+//! program's first block: all that is left of the one before is the packet.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use super::Linked;
+use super::code::Binary::{Add, Eq, Lt};
+use super::code::{Code, Id};
+use super::instruction::{CALL, EXIT, Instruction, JA, JA32, call, class};
+use super::object::Reference;
+use super::range::Range;
+use super::refused::Refused;
+use super::types::{Name, State, Ty, Value};
+use super::walk::{ARGUMENT, ROUND, ROUNDS, TAIL_CALLS, Walk};
+
+type Result<T> = std::result::Result<T, Refused>;
+
+/// Blocks at most, functions counted where they are called.
+const MAX_BLOCKS: usize = 16_384;
+
+/// How often a block is looked at before what still changes is let go.
+const PATIENCE: u32 = 8;
+
+/// And at most.
+const MAX_VISITS: u32 = 400;
+
+/// Instructions looked at, at most.
+const MAX_WORK: usize = 4_000_000;
+
+/// Tail calls at most (`MAX_TAIL_CALL_CNT`).
+const MAX_TAIL_CALLS: u32 = 33;
+
+/// Rounds of a `bpf_loop` (`BPF_MAX_LOOPS`).
+const MAX_ROUNDS: u64 = 1 << 23;
+
+/// Numbers for things, from 1 on.
+#[derive(Debug, Clone)]
+pub(super) struct Numbers<K> {
+    all: Vec<K>,
+    of: HashMap<K, u32>,
+    first: u32,
+}
+
+impl<K: Clone + std::cmp::Eq + std::hash::Hash> Numbers<K> {
+    fn from(first: u32) -> Self {
+        Numbers { all: Vec::new(), of: HashMap::new(), first }
+    }
+
+    pub fn of(&mut self, key: K) -> u32 {
+        if let Some(&number) = self.of.get(&key) {
+            return number;
+        }
+        let number = self.first + self.all.len() as u32;
+        self.all.push(key.clone());
+        self.of.insert(key, number);
+        number
+    }
+
+    pub fn all(&self) -> &[K] {
+        &self.all
+    }
+}
+
+/// What all blocks have in common.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// Names by who gave them.
+    pub names: Numbers<(u32, u32, u32, u32)>,
+    /// Where a packet may be aborted: section, instruction, reason.
+    pub sites: Numbers<(u32, u32, &'static str)>,
+    /// The functions of `bpf_loop`s: by context and instruction, section and first instruction.
+    pub callbacks: HashMap<(u32, u32), (u32, u32)>,
+    /// Maps that are used.
+    pub used: BTreeSet<u16>,
+    /// Helpers that are called.
+    pub helpers: BTreeSet<u32>,
+    /// Frames whose stack is indexed by what is known only when the packet is there.
+    pub memory: [bool; super::types::MAX_FRAMES],
+}
+
+/// Where a block begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Place {
+    /// At an instruction.
+    At(u32),
+    /// At a `bpf_loop`, before a round.
+    Round(u32),
+    /// At a tail call, where the programs up to this one were not meant.
+    Tail(u32, u32),
+}
+
+/// A block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    context: u32,
+    place: Place,
+}
+
+/// A call of a function under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Context {
+    section: u32,
+    /// The function's first instruction.
+    first: u32,
+    /// The caller's context, and its instruction; none of a program.
+    caller: Option<(u32, u32)>,
+}
+
+/// How a block goes on.
+#[derive(Debug, Clone)]
+pub(super) enum End {
+    Exit,
+    Goto(usize),
+    Branch(Id, usize, usize),
+}
+
+/// A block, with all that is computed in it.
+pub(super) struct Block {
+    pub code: Code,
+    /// What there is at its end.
+    pub state: State,
+    pub end: End,
+}
+
+/// A program's blocks; it begins with the first.
+pub(super) struct Flow {
+    pub blocks: Vec<Block>,
+    pub shared: Shared,
+}
+
+/// How a block ended, while its successors may still be without numbers.
+enum Way {
+    Exit,
+    Goto(Key),
+    Branch(Id, Key, Key),
+}
+
+/// A block that was gone through: its code with what there is at its end, where it goes on, and what there is on the way there.
+type Gone = ((Code, State), Way, Vec<(Key, State)>);
+
+struct Finding<'a, 'o> {
+    linked: &'a Linked<'o>,
+    shared: Shared,
+    contexts: Numbers<Context>,
+    keys: Numbers<Key>,
+    /// By key: what there is at its beginning.
+    states: Vec<Option<State>>,
+    visits: Vec<u32>,
+    /// The instructions of functions that blocks begin at.
+    leaders: HashMap<(u32, u32), BTreeSet<u32>>,
+    instructions: usize,
+}
+
+/// Goes through the program that begins at an instruction.
+pub(super) fn find(linked: &Linked, section: usize, first: usize) -> Result<Flow> {
+    let shared = Shared {
+        names: Numbers::from(1),
+        sites: Numbers::from(0),
+        callbacks: HashMap::new(),
+        used: BTreeSet::new(),
+        helpers: BTreeSet::new(),
+        memory: [false; super::types::MAX_FRAMES],
+    };
+    let mut finding = Finding {
+        linked,
+        shared,
+        contexts: Numbers::from(0),
+        keys: Numbers::from(0),
+        states: Vec::new(),
+        visits: Vec::new(),
+        leaders: HashMap::new(),
+        instructions: 0,
+    };
+    let root = finding.root(section as u32, first as u32);
+    finding.settle(root)?;
+    finding.made(root)
+}
+
+impl Finding<'_, '_> {
+    /// The first block of a program.
+    fn root(&mut self, section: u32, first: u32) -> Key {
+        let context = self.contexts.of(Context { section, first, caller: None });
+        Key { context, place: Place::At(first) }
+    }
+
+    fn context(&self, key: Key) -> Context {
+        self.contexts.all()[key.context as usize]
+    }
+
+    /// Looks at blocks until nothing changes any more.
+    fn settle(&mut self, root: Key) -> Result<()> {
+        let mut work = VecDeque::from([self.keys.of(root)]);
+        self.states.push(Some(State::beginning()));
+        self.visits.push(0);
+        let mut queued = BTreeSet::from([0_u32]);
+        while let Some(number) = work.pop_front() {
+            queued.remove(&number);
+            let key = self.keys.all()[number as usize];
+            let state = self.states[number as usize].clone().expect("what is in the list was led to");
+            let (_, _, onward) = self.block(key, state)?;
+            for (to, state) in onward {
+                if self.arrive(to, state)? {
+                    let number = self.keys.of(to);
+                    if queued.insert(number) {
+                        work.push_back(number);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in what leads to a block; whether it has to be looked at again.
+    fn arrive(&mut self, to: Key, mut state: State) -> Result<bool> {
+        let number = self.keys.of(to) as usize;
+        if number == self.states.len() {
+            if number >= MAX_BLOCKS {
+                return Err(self.refuse(
+                    to,
+                    format!("the program has more than {MAX_BLOCKS} blocks, functions counted where they are called"),
+                ));
+            }
+            self.states.push(None);
+            self.visits.push(0);
+        }
+        // The names that this block gives to places which are known by several.
+        let base = number as u32;
+        let names = &mut self.shared.names;
+        let mut given: BTreeMap<usize, Name> = BTreeMap::new();
+        let is_ours = |names: &Numbers<(u32, u32, u32, u32)>, name: Name| {
+            name != super::types::NOBODY
+                && name != super::types::FIXED
+                && names.all().get(name as usize - 1).is_some_and(|it| it.0 == u32::MAX && it.1 == base)
+        };
+        match &mut self.states[number] {
+            none @ None => {
+                let snapshot = &*names;
+                state.forget(|name| is_ours(snapshot, name));
+                *none = Some(state);
+                Ok(true)
+            }
+            Some(known) => {
+                self.visits[number] += 1;
+                if self.visits[number] > MAX_VISITS {
+                    return Err(self.refuse(to, "what is in the registers here does not settle"));
+                }
+                let widen = self.visits[number] > PATIENCE;
+                // Before: so that the closure only reads.
+                for slot in known.slots_of_packets() {
+                    given.insert(slot, names.of((u32::MAX, base, slot as u32, 0)));
+                }
+                let snapshot = &*names;
+                let name = |slot: usize| given.get(&slot).copied().unwrap_or(super::types::NOBODY);
+                Ok(known.join(state, widen, name, |name| is_ours(snapshot, name)))
+            }
+        }
+    }
+
+    fn refuse(&self, key: Key, message: impl Into<String>) -> Refused {
+        let at = match key.place {
+            Place::At(at) | Place::Round(at) | Place::Tail(at, _) => at,
+        };
+        Refused::new(self.context(key).section as usize, at as usize, message)
+    }
+
+    /// The blocks with their code, once the types are known.
+    fn made(mut self, root: Key) -> Result<Flow> {
+        // What was found on the way there may not be what is left.
+        self.shared.used.clear();
+        self.shared.helpers.clear();
+        self.shared.sites = Numbers::from(0);
+        let mut numbers: HashMap<Key, usize> = HashMap::from([(root, 0)]);
+        let mut order = vec![root];
+        let mut blocks = Vec::new();
+        let mut at = 0;
+        while at < order.len() {
+            let key = order[at];
+            at += 1;
+            let number = self.keys.of(key) as usize;
+            let state = self.states[number].clone().expect("all that is led to was looked at");
+            let (walk, way, _) = self.block(key, state)?;
+            let mut number_of = |key: Key| {
+                *numbers.entry(key).or_insert_with(|| {
+                    order.push(key);
+                    order.len() - 1
+                })
+            };
+            let end = match way {
+                Way::Exit => End::Exit,
+                Way::Goto(to) => End::Goto(number_of(to)),
+                Way::Branch(condition, taken, fallen) => {
+                    let taken = number_of(taken);
+                    End::Branch(condition, taken, number_of(fallen))
+                }
+            };
+            blocks.push(Block { code: walk.0, state: walk.1, end });
+        }
+        Ok(Flow { blocks, shared: self.shared })
+    }
+
+    /// Goes through a block: its code with what there is at its end, where it goes on, and what there is on the way there.
+    fn block(&mut self, key: Key, state: State) -> Result<Gone> {
+        let context = self.context(key);
+        let (section, first) = (context.section, context.first);
+        let linked = self.linked;
+        let instructions = &linked.object.sections[section as usize].instructions;
+        let here = |place| Key { context: key.context, place };
+        let mut at = match key.place {
+            Place::At(at) => at as usize,
+            Place::Round(at) => return self.round(key, at, state),
+            Place::Tail(at, number) => return self.tail(key, at, number, state),
+        };
+        let leaders = leaders(&mut self.leaders, linked, section, first);
+        let mut walk = Walk::new(linked, &mut self.shared, state, key.context, section as usize);
+        loop {
+            walk.at = at;
+            let Some(&it) = instructions.get(at) else {
+                walk.at = instructions.len().saturating_sub(1);
+                return walk.refuse("control runs over the section's end");
+            };
+            self.instructions += 1;
+            if self.instructions > MAX_WORK {
+                return walk.refuse("the program is too much to look at: functions count where they are called, and loops several times");
+            }
+            if let Some((to, falls)) = jump(it) {
+                let target = at as i64 + 1 + to;
+                if target < 0 || target >= instructions.len() as i64 {
+                    return walk.refuse("a jump leads out of the section");
+                }
+                let taken_to = here(Place::At(target as u32));
+                if !falls {
+                    let state = walk.state.clone();
+                    return Ok((done(walk), Way::Goto(taken_to), vec![(taken_to, state)]));
+                }
+                let fallen_to = here(Place::At(at as u32 + 1));
+                let branch = walk.branch(it)?;
+                let made = done(walk);
+                return Ok(match (branch.taken, branch.fallen) {
+                    (Some(taken), Some(fallen)) => (
+                        made,
+                        Way::Branch(branch.condition, taken_to, fallen_to),
+                        vec![(fallen_to, fallen), (taken_to, taken)],
+                    ),
+                    (Some(taken), None) => (made, Way::Goto(taken_to), vec![(taken_to, taken)]),
+                    (None, Some(fallen)) => (made, Way::Goto(fallen_to), vec![(fallen_to, fallen)]),
+                    // The types contradict each other: no packet comes here.
+                    (None, None) => (made, Way::Exit, Vec::new()),
+                });
+            }
+            if it.code == EXIT {
+                return exit(linked, &self.contexts, walk, context);
+            }
+            if it.code == CALL && it.src == call::FUNCTION {
+                let (section, first) = callee(&walk, it)?;
+                walk.enter()?;
+                let inner = self.contexts.of(Context { section, first, caller: Some((key.context, at as u32)) });
+                let to = Key { context: inner, place: Place::At(first) };
+                let state = walk.state.clone();
+                return Ok((done(walk), Way::Goto(to), vec![(to, state)]));
+            }
+            if it.code == CALL && it.src == call::HELPER && it.imm == 12 {
+                let to = here(Place::Tail(at as u32, 0));
+                // What it is given is looked at there.
+                let state = walk.state.clone();
+                return Ok((done(walk), Way::Goto(to), vec![(to, state)]));
+            }
+            if it.code == CALL && it.src == call::HELPER && it.imm == 181 {
+                begin_loop(&mut walk)?;
+                let to = here(Place::Round(at as u32));
+                let state = walk.state.clone();
+                return Ok((done(walk), Way::Goto(to), vec![(to, state)]));
+            }
+            at = walk.step(at)?;
+            if leaders.contains(&(at as u32)) {
+                let to = here(Place::At(at as u32));
+                let state = walk.state.clone();
+                return Ok((done(walk), Way::Goto(to), vec![(to, state)]));
+            }
+        }
+    }
+
+    /// Before a round of a `bpf_loop`.
+    fn round(&mut self, key: Key, at: u32, state: State) -> Result<Gone> {
+        let context = self.context(key);
+        let mut walk = Walk::new(self.linked, &mut self.shared, state, key.context, context.section as usize);
+        walk.at = at as usize;
+        let (round, rounds, argument) = (walk.get(ROUND)?, walk.get(ROUNDS)?, walk.get(ARGUMENT)?);
+        let goes_on = walk.code.binary(Lt, round.low, rounds.low);
+        // Behind the loop.
+        walk.after_call();
+        walk.set(0, round)?;
+        let behind = Key { context: key.context, place: Place::At(at + 1) };
+        let behind_state = walk.state.clone();
+        // In the function.
+        let Some((section, first)) = walk.shared.callbacks.get(&(key.context, at)).copied() else {
+            return walk.refuse("the function of a bpf_loop is not known");
+        };
+        walk.enter()?;
+        walk.state.scratch[1] = round;
+        walk.state.scratch[2] = argument;
+        walk.state.scratch[0] = Value::of(Ty::Nothing);
+        let inner = self.contexts.of(Context { section, first, caller: Some((key.context, at)) });
+        let inside = Key { context: inner, place: Place::At(first) };
+        let inside_state = walk.state.clone();
+        // Which registers hold what differs on the two ways: the code's end is that of the function's way, and r0 is
+        // the round on both.
+        walk.state.scratch[0] = round;
+        Ok(match walk.code.as_truth(goes_on) {
+            Some(true) => (done(walk), Way::Goto(inside), vec![(inside, inside_state)]),
+            Some(false) => (done(walk), Way::Goto(behind), vec![(behind, behind_state)]),
+            None => {
+                let onward = vec![(inside, inside_state), (behind, behind_state)];
+                (done(walk), Way::Branch(goes_on, inside, behind), onward)
+            }
+        })
+    }
+
+    /// At a tail call, behind the programs that were not meant.
+    fn tail(&mut self, key: Key, at: u32, number: u32, state: State) -> Result<Gone> {
+        let context = self.context(key);
+        let mut walk = Walk::new(self.linked, &mut self.shared, state, key.context, context.section as usize);
+        walk.at = at as usize;
+        let (map, slot) = walk.tail_call()?;
+        let calls = walk.get(TAIL_CALLS)?;
+        let programs = self.linked.programs_of(map);
+        let behind = Key { context: key.context, place: Place::At(at + 1) };
+        let mut fallen = walk.state.clone();
+        (0..6).for_each(|register| fallen.scratch[register] = Value::of(Ty::Nothing));
+        let Some(&(program, section, first)) = programs.get(number as usize) else {
+            // It gives an error's number, which nobody can rely on.
+            let zero = walk.constant(0);
+            walk.set(0, zero)?;
+            fallen.scratch[0].ty = Ty::UNKNOWN;
+            return Ok((done(walk), Way::Goto(behind), vec![(behind, fallen)]));
+        };
+        let meant = walk.code.by(Eq, slot, program + 1);
+        let few = walk.code.by(Lt, calls.low, MAX_TAIL_CALLS);
+        let condition = walk.code.binary(super::code::Binary::Both, meant, few);
+        let next = here_tail(key, at, number + 1);
+        let next_state = walk.state.clone();
+        // Whoever is not called does not count, and nobody asks who was not.
+        let more = walk.code.number(condition);
+        let more = walk.code.binary(Add, calls.low, more);
+        let counted = walk.word(Range::new(0, u64::from(MAX_TAIL_CALLS)), more);
+        walk.set(TAIL_CALLS, counted)?;
+        let mut next_state = next_state;
+        next_state.scratch[7] = counted;
+        let mut begun = State::beginning();
+        begun.scratch[6] = walk.state.scratch[6];
+        begun.scratch[7] = counted;
+        begun.length = walk.state.length;
+        let to = self.contexts.of(Context { section, first, caller: None });
+        let to = Key { context: to, place: Place::At(first) };
+        let onward = vec![(to, begun), (next, next_state)];
+        Ok((done(walk), Way::Branch(condition, to, next), onward))
+    }
+}
+
+/// Where blocks begin in a function.
+fn leaders<'l>(
+    known: &'l mut HashMap<(u32, u32), BTreeSet<u32>>,
+    linked: &Linked,
+    section: u32,
+    first: u32,
+) -> &'l BTreeSet<u32> {
+    known.entry((section, first)).or_insert_with(|| {
+        let instructions = &linked.object.sections[section as usize].instructions;
+        let mut leaders = BTreeSet::new();
+        let mut work = vec![first];
+        let mut seen = BTreeSet::new();
+        while let Some(at) = work.pop() {
+            let Some(&it) = instructions.get(at as usize) else { continue };
+            if !seen.insert(at) {
+                continue;
+            }
+            match jump(it) {
+                Some((to, falls)) => {
+                    let to = i64::from(at) + 1 + to;
+                    if let Ok(to) = u32::try_from(to) {
+                        leaders.insert(to);
+                        work.push(to);
+                    }
+                    if falls {
+                        leaders.insert(at + 1);
+                        work.push(at + 1);
+                    }
+                }
+                None if it.code == EXIT => {}
+                None => work.push(at + if it.code == super::instruction::LDDW { 2 } else { 1 }),
+            }
+        }
+        leaders
+    })
+}
+
+/// The end of a function or program.
+fn exit(linked: &Linked, contexts: &Numbers<Context>, mut walk: Walk, context: Context) -> Result<Gone> {
+    let result = walk.get(0)?;
+    let Some((caller, at)) = context.caller else {
+        walk.expect_number(result, "what the program returns")?;
+        return Ok((done(walk), Way::Exit, Vec::new()));
+    };
+    let is_loop = {
+        let section = contexts.all()[caller as usize].section;
+        let it = linked.object.sections[section as usize].instructions[at as usize];
+        it.src == call::HELPER
+    };
+    if !is_loop {
+        walk.state.frames.pop();
+        walk.after_call();
+        let to = Key { context: caller, place: Place::At(at + 1) };
+        let state = walk.state.clone();
+        return Ok((done(walk), Way::Goto(to), vec![(to, state)]));
+    }
+    walk.expect_number(result, "what the function of a bpf_loop returns")?;
+    walk.state.frames.pop();
+    // The round counts, whether or not it was the last.
+    let round = walk.get(ROUND)?;
+    let next = walk.code.by(Add, round.low, 1);
+    let next = walk.word(Range::WORD, next);
+    walk.set(ROUND, next)?;
+    let (low, high) = (result.low, result.high);
+    let any = walk.code.binary(super::code::Binary::Or, low, high);
+    let goes_on = walk.code.by(Eq, any, 0);
+    walk.after_call();
+    walk.set(0, next)?;
+    let (again, behind) =
+        (Key { context: caller, place: Place::Round(at) }, Key { context: caller, place: Place::At(at + 1) });
+    let state = walk.state.clone();
+    Ok(match walk.code.as_truth(goes_on) {
+        Some(true) => (done(walk), Way::Goto(again), vec![(again, state)]),
+        Some(false) => (done(walk), Way::Goto(behind), vec![(behind, state)]),
+        None => {
+            let onward = vec![(again, state.clone()), (behind, state)];
+            (done(walk), Way::Branch(goes_on, again, behind), onward)
+        }
+    })
+}
+
+fn here_tail(key: Key, at: u32, number: u32) -> Key {
+    Key { context: key.context, place: Place::Tail(at, number) }
+}
+
+fn done(walk: Walk) -> (Code, State) {
+    (walk.code, walk.state)
+}
+
+/// Where a jump leads, from the next instruction on, and whether control may also go on there.
+fn jump(it: Instruction) -> Option<(i64, bool)> {
+    match it.class() {
+        class::JMP | class::JMP32 if it.code == JA => Some((i64::from(it.off), false)),
+        class::JMP32 if it.code == JA32 => Some((i64::from(it.imm), false)),
+        class::JMP | class::JMP32 if it.code != CALL && it.code != EXIT => Some((i64::from(it.off), true)),
+        _ => None,
+    }
+}
+
+/// The function that an instruction calls.
+fn callee(walk: &Walk, it: Instruction) -> Result<(u32, u32)> {
+    let section = &walk.linked.object.sections[walk.section];
+    let (section, first) = match section.references.get(&walk.at) {
+        Some(&Reference::Code { section, offset }) => (section, offset as i64 / 8 + i64::from(it.imm) + 1),
+        Some(Reference::External(name)) => {
+            return walk
+                .refuse(format!("`{name}` is called, a function of the kernel's"))
+                .map_err(|refused| refused.note("missing feature: kernel functions (kfuncs)"));
+        }
+        Some(_) => return walk.refuse("what is called is no function"),
+        None => (walk.section, walk.at as i64 + 1 + i64::from(it.imm)),
+    };
+    let count = walk.linked.object.sections[section].instructions.len() as i64;
+    if first < 0 || first >= count {
+        return walk.refuse("a call leads out of the section");
+    }
+    Ok((section as u32, first as u32))
+}
+
+/// `bpf_loop(rounds, function, argument, flags)`: what is kept for its rounds.
+fn begin_loop(walk: &mut Walk) -> Result<()> {
+    walk.shared.helpers.insert(181);
+    let (rounds, function, argument, flags) = (walk.get(1)?, walk.get(2)?, walk.get(3)?, walk.get(4)?);
+    let range = walk.expect_number(rounds, "how often a bpf_loop goes round")?;
+    let Ty::Function { section, first } = function.ty else {
+        let what = function.ty.words();
+        return walk.refuse(format!("a bpf_loop is given {what} for a function"));
+    };
+    if flags.ty.range().and_then(Range::exact) != Some(0) {
+        return walk.refuse("a bpf_loop is given flags, and there are none");
+    }
+    if range.high > MAX_ROUNDS {
+        // More give an error and no round at all, and nobody asks for more.
+        let high = walk.code.by(super::code::Binary::Ne, rounds.high, 0);
+        let most = walk.code.known(MAX_ROUNDS as u32);
+        let low = walk.code.binary(Lt, most, rounds.low);
+        let many = walk.code.binary(super::code::Binary::Either, high, low);
+        walk.trap(many, "a bpf_loop is to go round more often than it may");
+    }
+    let limit = Range::new(range.low.min(MAX_ROUNDS), range.high.min(MAX_ROUNDS));
+    let rounds = walk.word(limit, rounds.low);
+    let zero = walk.constant(0);
+    walk.set(ROUND, zero)?;
+    walk.set(ROUNDS, rounds)?;
+    walk.set(ARGUMENT, argument)?;
+    let at = walk.at as u32;
+    walk.shared.callbacks.insert((walk.context, at), (u32::from(section), first));
+    Ok(())
+}

@@ -1,0 +1,250 @@
+//! eBPF's instructions (RFC 9669, "BPF Instruction Set Architecture").
+
+use std::fmt;
+
+/// An instruction of 8 bytes; one with a constant of 64 bits has the other half of it in the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Instruction {
+    /// What it does.
+    pub code: u8,
+    /// The register that it is done to.
+    pub dst: u8,
+    /// The register that it is done with.
+    pub src: u8,
+    /// Where it leads to, or an address's offset.
+    pub off: i16,
+    /// A constant.
+    pub imm: i32,
+}
+
+/// Classes (RFC 9669, section 3.1).
+pub(super) mod class {
+    pub const LD: u8 = 0;
+    pub const LDX: u8 = 1;
+    pub const ST: u8 = 2;
+    pub const STX: u8 = 3;
+    pub const ALU: u8 = 4;
+    pub const JMP: u8 = 5;
+    pub const JMP32: u8 = 6;
+    pub const ALU64: u8 = 7;
+}
+
+/// The instruction that loads a constant of 64 bits.
+pub(super) const LDDW: u8 = 0x18;
+/// That which calls.
+pub(super) const CALL: u8 = 0x85;
+/// That which returns.
+pub(super) const EXIT: u8 = 0x95;
+/// That which goes on elsewhere, by `off`.
+pub(super) const JA: u8 = 0x05;
+/// By `imm`.
+pub(super) const JA32: u8 = 0x06;
+
+/// What `src` says of a call.
+pub(super) mod call {
+    /// A helper, by its number.
+    pub const HELPER: u8 = 0;
+    /// A function of the program's.
+    pub const FUNCTION: u8 = 1;
+    /// A function of the kernel's.
+    pub const KERNEL: u8 = 2;
+}
+
+/// Operations of arithmetic (RFC 9669, section 4.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Alu {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Or,
+    And,
+    Lsh,
+    Rsh,
+    Neg,
+    Mod,
+    Xor,
+    Mov,
+    Arsh,
+    End,
+}
+
+/// Comparisons of jumps (RFC 9669, section 4.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Comparison {
+    Eq,
+    Gt,
+    Ge,
+    Set,
+    Ne,
+    Sgt,
+    Sge,
+    Lt,
+    Le,
+    Slt,
+    Sle,
+}
+
+impl Comparison {
+    /// The same with its sides exchanged.
+    pub(super) fn turned(self) -> Comparison {
+        use Comparison::*;
+        match self {
+            Gt => Lt,
+            Ge => Le,
+            Lt => Gt,
+            Le => Ge,
+            Sgt => Slt,
+            Sge => Sle,
+            Slt => Sgt,
+            Sle => Sge,
+            same => same,
+        }
+    }
+}
+
+impl Instruction {
+    /// That of these bytes.
+    pub(super) fn of(bytes: [u8; 8]) -> Instruction {
+        let [code, registers, ..] = bytes;
+        Instruction {
+            code,
+            dst: registers & 15,
+            src: registers >> 4,
+            off: i16::from_le_bytes([bytes[2], bytes[3]]),
+            imm: i32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
+        }
+    }
+
+    /// Its class.
+    pub(super) fn class(self) -> u8 {
+        self.code & 7
+    }
+
+    /// Whether its second operand is a register.
+    pub(super) fn by_register(self) -> bool {
+        self.code & 8 != 0
+    }
+
+    /// Bytes that a load or store is about.
+    pub(super) fn size(self) -> u32 {
+        match self.code >> 3 & 3 {
+            0 => 4,
+            1 => 2,
+            2 => 1,
+            _ => 8,
+        }
+    }
+
+    /// How a load or store finds its place.
+    pub(super) fn mode(self) -> u8 {
+        self.code >> 5
+    }
+
+    /// Its arithmetic.
+    pub(super) fn alu(self) -> Option<Alu> {
+        use Alu::*;
+        let all = [Add, Sub, Mul, Div, Or, And, Lsh, Rsh, Neg, Mod, Xor, Mov, Arsh, End];
+        all.get(usize::from(self.code >> 4)).copied()
+    }
+
+    /// Its comparison.
+    pub(super) fn comparison(self) -> Option<Comparison> {
+        use Comparison::*;
+        match self.code >> 4 {
+            1 => Some(Eq),
+            2 => Some(Gt),
+            3 => Some(Ge),
+            4 => Some(Set),
+            5 => Some(Ne),
+            6 => Some(Sgt),
+            7 => Some(Sge),
+            10 => Some(Lt),
+            11 => Some(Le),
+            12 => Some(Slt),
+            13 => Some(Sle),
+            _ => None,
+        }
+    }
+}
+
+/// As the kernel's verifier shows it.
+impl fmt::Display for Instruction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Instruction { code, dst, src, off, imm } = *self;
+        let width = |size| match size {
+            1 => "u8",
+            2 => "u16",
+            4 => "u32",
+            _ => "u64",
+        };
+        let w = if matches!(self.class(), class::ALU | class::JMP32) { 'w' } else { 'r' };
+        let second = if self.by_register() { format!("{w}{src}") } else { imm.to_string() };
+        match self.class() {
+            class::LD if code == LDDW => write!(f, "r{dst} = {imm:#x} ll"),
+            class::LDX => {
+                let sign = if self.mode() == 4 { "s" } else { "u" };
+                write!(f, "r{dst} = *({sign}{} *)(r{src} {off:+})", self.size() * 8)
+            }
+            class::ST => write!(f, "*({} *)(r{dst} {off:+}) = {imm}", width(self.size())),
+            class::STX if self.mode() == 6 => {
+                write!(f, "lock *({} *)(r{dst} {off:+}) {imm:#x} r{src}", width(self.size()))
+            }
+            class::STX => write!(f, "*({} *)(r{dst} {off:+}) = r{src}", width(self.size())),
+            class::ALU | class::ALU64 => {
+                let sign = match self.alu() {
+                    Some(Alu::Add) => "+=",
+                    Some(Alu::Sub) => "-=",
+                    Some(Alu::Mul) => "*=",
+                    Some(Alu::Div) => "/=",
+                    Some(Alu::Or) => "|=",
+                    Some(Alu::And) => "&=",
+                    Some(Alu::Lsh) => "<<=",
+                    Some(Alu::Rsh) => ">>=",
+                    Some(Alu::Mod) => "%=",
+                    Some(Alu::Xor) => "^=",
+                    Some(Alu::Mov) => "=",
+                    Some(Alu::Arsh) => "s>>=",
+                    Some(Alu::Neg) => return write!(f, "{w}{dst} = -{w}{dst}"),
+                    Some(Alu::End) => {
+                        let order = match (self.class(), self.by_register()) {
+                            (class::ALU64, _) => "bswap",
+                            (_, true) => "be",
+                            (_, false) => "le",
+                        };
+                        return write!(f, "r{dst} = {order}{imm} r{dst}");
+                    }
+                    None => return write!(f, "unknown instruction {code:#04x}"),
+                };
+                write!(f, "{w}{dst} {sign} {second}")
+            }
+            _ if code == EXIT => f.write_str("exit"),
+            _ if code == JA => write!(f, "goto {off:+}"),
+            _ if code == JA32 => write!(f, "goto {imm:+}"),
+            _ if code == CALL => match src {
+                call::FUNCTION => write!(f, "call pc{imm:+}"),
+                call::KERNEL => write!(f, "call kernel function {imm}"),
+                _ => write!(f, "call {imm}"),
+            },
+            class::JMP | class::JMP32 => {
+                use Comparison::*;
+                let sign = match self.comparison() {
+                    Some(Eq) => "==",
+                    Some(Gt) => ">",
+                    Some(Ge) => ">=",
+                    Some(Set) => "&",
+                    Some(Ne) => "!=",
+                    Some(Sgt) => "s>",
+                    Some(Sge) => "s>=",
+                    Some(Lt) => "<",
+                    Some(Le) => "<=",
+                    Some(Slt) => "s<",
+                    Some(Sle) => "s<=",
+                    None => return write!(f, "unknown instruction {code:#04x}"),
+                };
+                write!(f, "if {w}{dst} {sign} {second} goto {off:+}")
+            }
+            _ => write!(f, "unknown instruction {code:#04x}"),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What is asked for: of each block the computations that are needed, and the variables that others ask it for. So halves of
+//! registers are there only where somebody reads them.
+
+use std::collections::HashMap;
+
+use super::code::{Code, Id, Op, Var};
+use super::flow::{Block, End, Flow};
+use super::walk::TARGET;
+
+/// A block as it is to be written.
+pub(super) struct Needed {
+    /// By computation.
+    pub ops: Vec<bool>,
+    /// Variables that are set at its end.
+    pub sets: Vec<(Var, Id)>,
+}
+
+/// A set of variables by their numbers.
+type Set = Vec<u64>;
+
+pub(super) const RESULT: Var = Var::Register { frame: 0, register: 0, half: 0 };
+pub(super) const REDIRECTED: Var = Var::Register { frame: 0, register: TARGET, half: 0 };
+
+/// What is needed of each block.
+pub(super) fn needed(flow: &Flow) -> Vec<Needed> {
+    let mut numbers: HashMap<Var, usize> = HashMap::new();
+    let mut number = |var: Var| {
+        let next = numbers.len();
+        *numbers.entry(var).or_insert(next)
+    };
+    let computed: Vec<Vec<(Var, Id)>> =
+        flow.blocks.iter().map(|block| in_variables(block, &flow.shared.memory)).collect();
+    let mut vars: Vec<Vec<(usize, Id)>> = Vec::new();
+    for (block, computed) in flow.blocks.iter().zip(&computed) {
+        vars.push(computed.iter().map(|&(var, id)| (number(var), id)).collect());
+        for op in &block.code.ops {
+            if let Op::Var(var) = op {
+                number(*var);
+            }
+        }
+    }
+    let result = [number(RESULT), number(REDIRECTED)];
+    let length = numbers.len().div_ceil(64);
+    let mut live_in: Vec<Set> = vec![vec![0; length]; flow.blocks.len()];
+    let mut before: Vec<Vec<usize>> = vec![Vec::new(); flow.blocks.len()];
+    for (number, block) in flow.blocks.iter().enumerate() {
+        successors(&block.end).for_each(|to| before[to].push(number));
+    }
+    let live_out = |block: &Block, live_in: &[Set]| {
+        let mut live = vec![0; length];
+        successors(&block.end).for_each(|to| live.iter_mut().zip(&live_in[to]).for_each(|(all, it)| *all |= it));
+        if matches!(block.end, End::Exit) {
+            result.iter().for_each(|&var| insert(&mut live, var));
+        }
+        live
+    };
+    let mut work: Vec<usize> = (0..flow.blocks.len()).collect();
+    let mut queued = vec![true; flow.blocks.len()];
+    while let Some(at) = work.pop() {
+        queued[at] = false;
+        let block = &flow.blocks[at];
+        let mut live = live_out(block, &live_in);
+        let ops = ops(block, &vars[at], &live);
+        vars[at].iter().for_each(|&(var, _)| remove(&mut live, var));
+        for (op, _) in block.code.ops.iter().zip(&ops).filter(|(_, needed)| **needed) {
+            if let Op::Var(var) = op {
+                insert(&mut live, numbers[var]);
+            }
+        }
+        if live != live_in[at] {
+            live_in[at] = live;
+            for &from in &before[at] {
+                if !std::mem::replace(&mut queued[from], true) {
+                    work.push(from);
+                }
+            }
+        }
+    }
+    let mut all = Vec::new();
+    for (at, block) in flow.blocks.iter().enumerate() {
+        let live = live_out(block, &live_in);
+        let ops = ops(block, &vars[at], &live);
+        let is_set =
+            |(var, id): &&(Var, Id)| contains(&live, numbers[var]) && block.code.ops[*id as usize] != Op::Var(*var);
+        let sets = if matches!(block.end, End::Exit) {
+            Vec::new()
+        } else {
+            computed[at].iter().filter(is_set).copied().collect()
+        };
+        all.push(Needed { ops, sets });
+    }
+    all
+}
+
+fn successors(end: &End) -> impl Iterator<Item = usize> {
+    match *end {
+        End::Exit => [None, None],
+        End::Goto(to) => [Some(to), None],
+        End::Branch(_, taken, fallen) => [Some(taken), Some(fallen)],
+    }
+    .into_iter()
+    .flatten()
+}
+
+fn insert(set: &mut Set, number: usize) {
+    set[number / 64] |= 1 << (number % 64);
+}
+
+fn remove(set: &mut Set, number: usize) {
+    set[number / 64] &= !(1 << (number % 64));
+}
+
+fn contains(set: &Set, number: usize) -> bool {
+    set[number / 64] >> (number % 64) & 1 != 0
+}
+
+/// What was computed for variables; words of frames that are memory are none.
+fn in_variables(block: &Block, memory: &[bool]) -> Vec<(Var, Id)> {
+    let mut all = block.state.computed();
+    all.retain(|(var, _)| !matches!(var, Var::Stack { frame, .. } if memory[usize::from(*frame)]));
+    all
+}
+
+/// The computations of a block that are needed, where these variables are asked for behind it.
+fn ops(block: &Block, vars: &[(usize, Id)], live: &Set) -> Vec<bool> {
+    let code = &block.code;
+    let mut needed = vec![false; code.ops.len()];
+    let mut work: Vec<Id> = Vec::new();
+    work.extend((0..).zip(&code.ops).filter(|(_, op)| Code::stays(op)).map(|(id, _)| id as Id));
+    if let End::Branch(condition, ..) = block.end {
+        work.push(condition);
+    }
+    work.extend(vars.iter().filter(|(var, _)| contains(live, *var)).map(|(_, id)| *id));
+    while let Some(id) = work.pop() {
+        let id = code.aliases.get(&id).copied().unwrap_or(id);
+        if !std::mem::replace(&mut needed[id as usize], true) {
+            work.extend(Code::operands(&code.ops[id as usize]));
+        }
+    }
+    needed
+}

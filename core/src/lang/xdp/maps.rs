@@ -1,0 +1,210 @@
+//! An object's maps as maps of a filter: what there is for each kind of the kernel's, and the functions that programs need of
+//! them besides.
+
+use std::collections::HashSet;
+
+use super::object::{MapDefinition, MapType, Object};
+use crate::map::declare::{MAX_ENTRIES, MAX_KEY, MAX_MAPS};
+use crate::map::{Declaration, Kind};
+
+/// What a map is used as.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Use {
+    /// By number.
+    Array,
+    /// By key.
+    Hash,
+    /// By prefix.
+    Lpm,
+    /// It cannot be, for this reason.
+    Refused(String),
+}
+
+/// A map of an object's.
+#[derive(Debug, Clone)]
+pub(super) struct MapInfo {
+    /// The name of the map that it becomes.
+    pub name: String,
+    pub definition: MapDefinition,
+    pub used_as: Use,
+}
+
+impl MapInfo {
+    /// Whether it is a section of global variables.
+    pub fn is_data(&self) -> bool {
+        self.definition.data.is_some()
+    }
+
+    /// The map that it becomes.
+    pub fn declaration(&self) -> Declaration {
+        let MapDefinition { ty, key_size, value_size, max_entries, .. } = self.definition;
+        let words = |bytes: u32| bytes.div_ceil(4);
+        let (kind, key) = match (&self.used_as, ty.0) {
+            (Use::Hash, 9 | 10) => (Kind::LruHash, words(key_size)),
+            (Use::Hash, _) => (Kind::Hash, words(key_size)),
+            (Use::Lpm, _) => (Kind::Lpm, words(key_size) - 1),
+            _ => (Kind::Array, 1),
+        };
+        Declaration {
+            name: self.name.clone(),
+            kind,
+            key,
+            value: words(value_size),
+            entries: max_entries,
+            fields: Vec::new(),
+            read_only: false,
+            place: 0..0,
+        }
+    }
+
+    /// Functions that programs need besides a map's own.
+    pub fn text(&self) -> String {
+        if self.used_as == Use::Lpm && self.definition.value_size == 0 {
+            return String::new();
+        }
+        TEXT.replace("NAME", &self.name)
+    }
+}
+
+/// All maps of an object.
+pub(super) fn maps(object: &Object) -> Vec<MapInfo> {
+    let mut names = HashSet::new();
+    let mut infos = Vec::new();
+    for definition in &object.maps {
+        let mut name: String = definition
+            .name
+            .trim_start_matches(['.', '_'])
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
+            .take(crate::map::declare::MAX_NAME - 4)
+            .collect();
+        // What functions' names begin with must be nobody else's.
+        if name.is_empty()
+            || name.starts_with(|c: char| c.is_ascii_digit())
+            || name == "x"
+            || crate::map::declare::taken(&name).is_some()
+        {
+            name = format!("m_{name}");
+        }
+        let mut own = name.clone();
+        let mut number = 2;
+        while !names.insert(own.clone()) {
+            own = format!("{name}_{number}");
+            number += 1;
+        }
+        let used_as = used_as(definition);
+        infos.push(MapInfo { name: own, definition: definition.clone(), used_as });
+    }
+    infos
+}
+
+fn used_as(map: &MapDefinition) -> Use {
+    let MapDefinition { ty, key_size, value_size, max_entries, .. } = *map;
+    let refused = |why: String| Use::Refused(format!("the map `{}` {why}", map.name));
+    let used = match ty {
+        MapType(1 | 5 | 9 | 10 | 25) => Use::Hash,
+        MapType(2 | 3 | 6 | 14 | 16 | 17) => Use::Array,
+        MapType(11) => Use::Lpm,
+        other => return refused(format!("is of type {}, which there is none of here", other.name())),
+    };
+    if max_entries == 0 {
+        return refused("has no entries: `max_entries` is to be set by the host".into());
+    }
+    if max_entries > MAX_ENTRIES {
+        return refused(format!("has {max_entries} entries, and {MAX_ENTRIES} are the most"));
+    }
+    if value_size == 0 && used != Use::Hash {
+        return refused("has values of no size".into());
+    }
+    match used {
+        Use::Array if key_size != 4 => refused(format!("has keys of {key_size} bytes, and numbers have 4")),
+        Use::Hash if key_size == 0 || key_size > 4 * MAX_KEY => {
+            refused(format!("has keys of {key_size} bytes, and {} are the most", 4 * MAX_KEY))
+        }
+        Use::Lpm if key_size != 8 && key_size != 20 => {
+            refused(format!("has keys of {key_size} bytes: prefixes are of IPv4 (8) or IPv6 (20) here"))
+        }
+        used => used,
+    }
+}
+
+/// Maps that a program may have, its sections of global variables included.
+pub(super) const MOST_MAPS: usize = MAX_MAPS;
+
+/// What C's operators on a map's value need.
+const TEXT: &str = "
+// Writes some bits of a word, and leaves the others as they are.
+fn x_NAME_put(entry: u32, word: u32, mask: u32, bits: u32) {
+    var was = NAME_read(entry, word);
+    for (var tries = 0u; tries < 64u; tries = tries + 1u) {
+        let now = NAME_compare_exchange(entry, word, was, (was & ~mask) | bits);
+        if now == was { return; }
+        was = now;
+    }
+}
+
+// Adds to some bits of a word, from the bit `shift` on; what was there before.
+fn x_NAME_add_part(entry: u32, word: u32, shift: u32, mask: u32, amount: u32) -> u32 {
+    var was = NAME_read(entry, word);
+    for (var tries = 0u; tries < 64u; tries = tries + 1u) {
+        let now = NAME_compare_exchange(entry, word, was, (was & ~mask) | ((was + (amount << shift)) & mask));
+        if now == was { break; }
+        was = now;
+    }
+    return (was & mask) >> shift;
+}
+
+// Adds to a number of 64 bits; what was there before, the low word first. The carry is added apart: between the two it is
+// not right, and in the end it is.
+fn x_NAME_add64(entry: u32, word: u32, low: u32, high: u32) -> vec2<u32> {
+    let was = NAME_add(entry, word, low);
+    let more = high + select(0u, 1u, was + low < was);
+    var top = 0u;
+    if more == 0u {
+        top = NAME_read(entry, word + 1u);
+    } else {
+        top = NAME_add(entry, word + 1u, more);
+    }
+    return vec2<u32>(was, top);
+}
+
+fn x_NAME_or(entry: u32, word: u32, value: u32) -> u32 {
+    var was = NAME_read(entry, word);
+    for (var tries = 0u; tries < 64u; tries = tries + 1u) {
+        let now = NAME_compare_exchange(entry, word, was, was | value);
+        if now == was { break; }
+        was = now;
+    }
+    return was;
+}
+
+fn x_NAME_and(entry: u32, word: u32, value: u32) -> u32 {
+    var was = NAME_read(entry, word);
+    for (var tries = 0u; tries < 64u; tries = tries + 1u) {
+        let now = NAME_compare_exchange(entry, word, was, was & value);
+        if now == was { break; }
+        was = now;
+    }
+    return was;
+}
+
+fn x_NAME_xor(entry: u32, word: u32, value: u32) -> u32 {
+    var was = NAME_read(entry, word);
+    for (var tries = 0u; tries < 64u; tries = tries + 1u) {
+        let now = NAME_compare_exchange(entry, word, was, was ^ value);
+        if now == was { break; }
+        was = now;
+    }
+    return was;
+}
+
+fn x_NAME_exchange(entry: u32, word: u32, value: u32) -> u32 {
+    var was = NAME_read(entry, word);
+    for (var tries = 0u; tries < 64u; tries = tries + 1u) {
+        let now = NAME_compare_exchange(entry, word, was, value);
+        if now == was { break; }
+        was = now;
+    }
+    return was;
+}
+";

@@ -1,0 +1,262 @@
+//! XDP objects in: programs that clang made for the BPF target become filters, unmodified. `docs/xdp-objects.md` says which.
+//!
+//! [`object`] reads the file. `flow` goes through a program with types in place of values (`types`, `range`), block by block
+//! (`walk`), and has each block's computations in numbers of 32 bits (`code`). `live` says which of them are asked for, so that
+//! the high half of a register is there only where somebody reads it. `emit` writes what is left as a function of naga's, by
+//! `lang::structure`. `maps` are the object's maps as a filter's.
+
+mod code;
+mod emit;
+mod flow;
+pub mod instruction;
+mod live;
+mod maps;
+pub mod object;
+mod range;
+mod refused;
+mod types;
+mod walk;
+
+use std::collections::BTreeSet;
+
+use code::Op;
+use maps::MapInfo;
+pub use object::{Btf, MapDefinition, Object};
+use refused::Listing;
+
+use super::{Diagnostic, Diagnostics, Source, on_large_stack, prelude};
+use crate::map::layout::Layout;
+use crate::map::{Declaration, Kind};
+use crate::program::{Initial, Program, ProgramOptions};
+
+/// Where a program comes from: the object, as far as the host wants to know of it.
+#[derive(Debug)]
+pub struct Origin {
+    /// The object's file.
+    pub object: String,
+    /// The program.
+    pub program: String,
+    /// What the program's maps are in the object, in the order of [`Program::maps`]; `None` of one that only counts traps.
+    pub maps: Vec<Option<MapDefinition>>,
+    /// The object's types.
+    pub btf: Btf,
+    /// Where a packet may be aborted, by the number of the counter in the map that counts traps.
+    pub traps: Vec<Trap>,
+    /// Helpers that are called, by name.
+    pub helpers: Vec<String>,
+    /// The programs that maps of programs can hold: the first by 1, and so on.
+    pub programs: Vec<String>,
+}
+
+/// A place where a packet may be aborted, since the program has not shown that what it does there is right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trap {
+    /// The instruction, in words: its number, its function, itself.
+    pub instruction: String,
+    /// File and line, where they are known.
+    pub line: Option<(String, u32)>,
+    /// Why a packet may be aborted.
+    pub reason: &'static str,
+}
+
+/// An object with what its maps are here.
+pub(super) struct Linked<'o> {
+    object: &'o Object,
+    maps: Vec<MapInfo>,
+    /// The programs, by number: name, section, first instruction.
+    programs: Vec<(String, u32, u32)>,
+}
+
+impl<'o> Linked<'o> {
+    fn of(object: &'o Object) -> Linked<'o> {
+        let programs = object.programs().map(|it| (it.name.clone(), it.section as u32, it.first as u32)).collect();
+        Linked { object, maps: maps::maps(object), programs }
+    }
+
+    /// What the host wants to know, and what maps hold from the beginning.
+    fn origin(&self, flow: &flow::Flow, section: usize, first: usize, traps: bool) -> (Origin, Vec<Initial>) {
+        let object = self.object;
+        let name = |section, at| object.function_at(section, at).map(|it| object.functions[it].name.clone());
+        let used: Vec<&MapInfo> = flow.shared.used.iter().map(|&map| &self.maps[usize::from(map)]).collect();
+        let initial = used.iter().enumerate().flat_map(|(map, info)| {
+            self.initial(info).into_iter().map(move |(at, words)| Initial { map, at, words: words.into() })
+        });
+        let maps = used.iter().map(|info| Some(info.definition.clone())).chain(traps.then_some(None)).collect();
+        let sites = flow.shared.sites.all().iter().map(|&(section, at, reason)| {
+            let (section, at) = (section as usize, at as usize);
+            let line = object.sections[section].line(at).map(|line| (line.file.clone(), line.line));
+            Trap { instruction: refused::instruction(object, section, at), line, reason }
+        });
+        let origin = Origin {
+            object: object.name.clone(),
+            program: name(section, first).unwrap_or_default(),
+            maps,
+            btf: object.btf.clone(),
+            traps: sites.collect(),
+            helpers: flow.shared.helpers.iter().map(|&helper| walk::helper_name(helper)).collect(),
+            programs: self.programs.iter().map(|(name, ..)| name.clone()).collect(),
+        };
+        (origin, initial.collect())
+    }
+
+    /// Words of a map's memory that are not zeros at first: global variables, and slots that hold programs.
+    fn initial(&self, info: &MapInfo) -> Vec<(usize, Vec<u32>)> {
+        let MapDefinition { data, slots, max_entries, .. } = &info.definition;
+        let layout = Layout::of(&info.declaration());
+        let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte));
+        if let Some(data) = data {
+            return vec![(layout.at(0), data.chunks(4).map(word).collect())];
+        }
+        let slots = slots.iter().filter(|slot| slot.index < *max_entries);
+        slots
+            .filter_map(|slot| {
+                let program = self.programs.iter().position(|(name, ..)| *name == slot.symbol)?;
+                Some((layout.at(slot.index), vec![program as u32 + 1]))
+            })
+            .collect()
+    }
+
+    /// The programs that a map of programs may hold: number, section, first instruction. Those that it holds from the
+    /// beginning, or where the host fills it, any.
+    fn programs_of(&self, map: u16) -> Vec<(u32, u32, u32)> {
+        let slots = &self.maps[usize::from(map)].definition.slots;
+        let held: BTreeSet<&str> = slots.iter().map(|slot| slot.symbol.as_str()).collect();
+        let all = (0..).zip(&self.programs);
+        let all = all.filter(|(_, (name, ..))| held.is_empty() || held.contains(name.as_str()));
+        all.map(|(number, (_, section, first))| (number, *section, *first)).collect()
+    }
+}
+
+/// What is wrong with a file as a whole.
+fn whole(name: &str, message: impl Into<String>) -> Diagnostics {
+    Diagnostics::one(&Source::new(name, ""), Diagnostic::new(message))
+}
+
+/// Makes a filter of a program of an object: that of this name (or in this section), or the only one that there is.
+///
+/// # Errors
+/// What is wrong with the object, and what of the program cannot be taken, with its instruction and line.
+pub fn compile(
+    name: &str,
+    bytes: &[u8],
+    program: Option<&str>,
+    options: &ProgramOptions,
+) -> Result<Program, Diagnostics> {
+    let object = Object::read(name, bytes).map_err(|wrong| whole(name, wrong.to_string()))?;
+    on_large_stack(&Source::new(name, ""), || compile_here(&object, program, options))?
+}
+
+fn compile_here(object: &Object, program: Option<&str>, options: &ProgramOptions) -> Result<Program, Diagnostics> {
+    let (section, first) = chosen(object, program)?;
+    let linked = Linked::of(object);
+    let refused = |refused| Listing::of(object).diagnostics(object, &refused);
+    let flow = flow::find(&linked, section, first).map_err(refused)?;
+    let needed = live::needed(&flow);
+    // What is called, for what it takes.
+    let mut called: BTreeSet<&str> = BTreeSet::new();
+    let mut traps = false;
+    for (block, needed) in flow.blocks.iter().zip(&needed) {
+        for (op, _) in block.code.ops.iter().zip(&needed.ops).filter(|(_, needed)| **needed) {
+            match op {
+                Op::Call(call) => {
+                    called.insert(&call.function);
+                }
+                Op::Trap { .. } => traps = true,
+                _ => {}
+            }
+        }
+    }
+    let mut declared: Vec<Declaration> = Vec::new();
+    let mut text = String::new();
+    for &map in &flow.shared.used {
+        let info = &linked.maps[usize::from(map)];
+        declared.push(info.declaration());
+        text += &functions(&info.text(), &called);
+    }
+    if traps {
+        declared.push(Declaration {
+            name: emit::TRAPS.into(),
+            kind: Kind::Counter,
+            key: 1,
+            value: 2,
+            entries: flow.shared.sites.all().len() as u32,
+            fields: Vec::new(),
+            read_only: false,
+            place: 0..0,
+        });
+    }
+    let listing = Listing::of(object);
+    let fails = |message: String| Err(Diagnostics::one(&listing.source, Diagnostic::new(message)));
+    if declared.len() > maps::MOST_MAPS {
+        let (count, most) = (declared.len(), maps::MOST_MAPS);
+        return fails(format!(
+            "the program uses {count} maps, sections of global variables included, and {most} are the most"
+        ));
+    }
+    text += &functions(include_str!("runtime.wgsl"), &called);
+    let mut module = prelude::module(&declared, &text);
+    if emit::filter(&flow, &needed, &mut module).is_err() {
+        return fails("the program's loops stand in each other too deep".into());
+    }
+    let options = ProgramOptions { parameters: Vec::new(), ..options.clone() };
+    let program = Program::new(&listing.source, module, declared, &options)?;
+    let (origin, initial) = linked.origin(&flow, section, first, traps);
+    Ok(program.with_object(origin, initial))
+}
+
+/// Those functions of a text that are called, by their names.
+fn functions(text: &str, called: &BTreeSet<&str>) -> String {
+    let starts: Vec<usize> = text.match_indices("\nfn ").map(|(at, _)| at).collect();
+    let mut wanted = String::new();
+    for (i, &start) in starts.iter().enumerate() {
+        let part = &text[start..starts.get(i + 1).copied().unwrap_or(text.len())];
+        // What stands behind the last brace is said of the next.
+        let part = &part[..part.rfind("\n}").map_or(part.len(), |end| end + 2)];
+        let name = part[4..].split('(').next().unwrap_or_default();
+        if called.contains(name) {
+            wanted += part;
+            wanted.push('\n');
+        }
+    }
+    wanted
+}
+
+/// The program that is meant.
+fn chosen(object: &Object, program: Option<&str>) -> Result<(usize, usize), Diagnostics> {
+    let all: Vec<_> = object.programs().collect();
+    let names = || {
+        let names: Vec<String> = all.iter().map(|it| format!("`{}`", it.name)).collect();
+        match names.len() {
+            0 => "the object has no programs for XDP".to_owned(),
+            _ => format!("programs for XDP in it: {}", names.join(", ")),
+        }
+    };
+    let fails = |message: String| {
+        Err(Diagnostics::one(&Source::new(object.name.as_str(), ""), Diagnostic::new(message).note(names())))
+    };
+    match (program, all.as_slice()) {
+        (None, [only]) => Ok((only.section, only.first)),
+        (None, []) => {
+            let sections: Vec<String> = object.sections.iter().map(|it| format!("`{}`", it.name)).collect();
+            let message = format!(
+                "the object has no programs for XDP: they are in sections whose names begin with `xdp`, and it has {}",
+                sections.join(", ")
+            );
+            Err(Diagnostics::one(&Source::new(object.name.as_str(), ""), Diagnostic::new(message)))
+        }
+        (None, several) => fails(format!(
+            "the object has {} programs: say which, as in {}:{}",
+            several.len(),
+            object.name,
+            several[0].name
+        )),
+        (Some(name), _) => {
+            let by_name = object.functions.iter().find(|it| it.name == name);
+            let by_section = || object.functions.iter().find(|it| object.sections[it.section].name == name);
+            match by_name.or_else(by_section) {
+                Some(it) => Ok((it.section, it.first)),
+                None => fails(format!("the object has no program `{}`", name.escape_debug())),
+            }
+        }
+    }
+}

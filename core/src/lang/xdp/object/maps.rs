@@ -1,0 +1,236 @@
+//! The maps that an object defines: in `.maps` by the types of its variables, in `maps` as `struct bpf_map_def`, and the
+//! sections of its global variables, of which each is an array of one value.
+
+use super::Wrong;
+use super::btf::{Btf, Kind};
+
+/// `enum bpf_map_type`, linux/bpf.h.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MapType(pub u32);
+
+impl MapType {
+    /// The names of the kernel's map types, by number, as bpftool shows them.
+    const NAMES: [&str; 34] = [
+        "unspec",
+        "hash",
+        "array",
+        "prog_array",
+        "perf_event_array",
+        "percpu_hash",
+        "percpu_array",
+        "stack_trace",
+        "cgroup_array",
+        "lru_hash",
+        "lru_percpu_hash",
+        "lpm_trie",
+        "array_of_maps",
+        "hash_of_maps",
+        "devmap",
+        "sockmap",
+        "cpumap",
+        "xskmap",
+        "sockhash",
+        "cgroup_storage",
+        "reuseport_sockarray",
+        "percpu_cgroup_storage",
+        "queue",
+        "stack",
+        "sk_storage",
+        "devmap_hash",
+        "struct_ops",
+        "ringbuf",
+        "inode_storage",
+        "task_storage",
+        "bloom_filter",
+        "user_ringbuf",
+        "cgrp_storage",
+        "arena",
+    ];
+
+    /// Programs.
+    pub const PROG_ARRAY: MapType = MapType(3);
+
+    /// Whether its entries are where packets can go: devices, sockets, processors.
+    pub fn is_of_targets(self) -> bool {
+        matches!(self.0, 14 | 16 | 17 | 25)
+    }
+
+    /// Whether programs cannot look at its entries.
+    pub fn holds_no_values(self) -> bool {
+        matches!(self.0, 3 | 4 | 7 | 26 | 27)
+    }
+
+    /// Its name.
+    pub fn name(self) -> String {
+        Self::NAMES.get(self.0 as usize).map_or_else(|| format!("type {}", self.0), |name| (*name).to_owned())
+    }
+}
+
+/// What a slot of a map holds from the beginning, where that is a program or a map.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slot {
+    /// Its number.
+    pub index: u32,
+    /// The name of the function or map.
+    pub symbol: String,
+}
+
+/// A map as an object defines it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MapDefinition {
+    /// Its name; of global variables their section's.
+    pub name: String,
+    /// What kind it is.
+    pub ty: MapType,
+    /// Bytes of a key.
+    pub key_size: u32,
+    /// Bytes of a value.
+    pub value_size: u32,
+    /// `max_entries`.
+    pub max_entries: u32,
+    /// `BPF_F_*`.
+    pub flags: u32,
+    /// BTF's types of key and value.
+    pub key: Option<u32>,
+    /// See `key`.
+    pub value: Option<u32>,
+    /// Of a map of maps: what maps it holds.
+    pub inner: Option<Box<MapDefinition>>,
+    /// What is in its slots from the beginning.
+    pub slots: Vec<Slot>,
+    /// Of global variables, their bytes.
+    pub data: Option<Vec<u8>>,
+    /// Whether programs cannot write there.
+    pub read_only: bool,
+}
+
+impl MapDefinition {
+    fn new(name: &str) -> MapDefinition {
+        MapDefinition {
+            name: name.to_owned(),
+            ty: MapType(0),
+            key_size: 0,
+            value_size: 0,
+            max_entries: 0,
+            flags: 0,
+            key: None,
+            value: None,
+            inner: None,
+            slots: Vec::new(),
+            data: None,
+            read_only: false,
+        }
+    }
+
+    /// Global variables of a section.
+    pub(super) fn of_section(name: &str, data: Vec<u8>, read_only: bool) -> MapDefinition {
+        let value_size = data.len() as u32;
+        let ty = MapType(2);
+        MapDefinition { ty, key_size: 4, value_size, max_entries: 1, data: Some(data), read_only, ..Self::new(name) }
+    }
+}
+
+/// Where the slots of a map begin in its section, by which relocations find them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SlotsAt {
+    pub map: usize,
+    pub offset: u64,
+}
+
+/// The maps of `.maps`, by the types of its variables; `places` says where in the section they are, which the types say only
+/// once they are linked.
+pub(super) fn by_types(btf: &Btf, places: &[(String, u64)]) -> Result<(Vec<MapDefinition>, Vec<SlotsAt>), Wrong> {
+    let (mut maps, mut slots) = (Vec::new(), Vec::new());
+    for &(variable, ..) in btf.section(".maps").unwrap_or_default() {
+        let name = &btf.get(variable).map(|ty| ty.name.clone()).unwrap_or_default();
+        let offset = places.iter().find(|(it, _)| it == name).map_or(0, |(_, at)| *at);
+        let mut slots_at = None;
+        let map = by_type(btf, name, variable, &mut slots_at, 0)?;
+        if let Some(at) = slots_at {
+            slots.push(SlotsAt { map: maps.len(), offset: offset.saturating_add(u64::from(at)) });
+        }
+        maps.push(map);
+    }
+    Ok((maps, slots))
+}
+
+fn by_type(btf: &Btf, name: &str, ty: u32, slots_at: &mut Option<u32>, depth: u32) -> Result<MapDefinition, Wrong> {
+    let wrong = |what: &str| Wrong::new(format!("the map `{name}` {what}"));
+    let Some(Kind::Struct { members, .. }) = btf.resolve(ty).map(|ty| &ty.kind) else {
+        return Err(wrong("is no structure with `__uint` and `__type`"));
+    };
+    let pointed = |ty: u32| match btf.resolve(ty)?.kind {
+        Kind::Pointer(to) => Some(to),
+        _ => None,
+    };
+    // __uint(name, value): int (*name)[value]
+    let number = |ty: u32| match btf.resolve(pointed(ty)?)?.kind {
+        Kind::Array { count, .. } => Some(count),
+        _ => None,
+    };
+    let mut map = MapDefinition::new(name);
+    for member in members {
+        let as_number = || number(member.ty).ok_or_else(|| wrong(&format!("has no number for `{}`", member.name)));
+        let as_type = || pointed(member.ty).ok_or_else(|| wrong(&format!("has no type for `{}`", member.name)));
+        let size = |ty: u32| btf.size(ty).ok_or_else(|| wrong(&format!("has a `{}` of no size", member.name)));
+        match member.name.as_str() {
+            "type" => map.ty = MapType(as_number()?),
+            "max_entries" => map.max_entries = as_number()?,
+            "map_flags" => map.flags = as_number()?,
+            "key_size" => map.key_size = as_number()?,
+            "value_size" => map.value_size = as_number()?,
+            "key" => {
+                let ty = as_type()?;
+                (map.key, map.key_size) = (Some(ty), size(ty)?);
+            }
+            "value" => {
+                let ty = as_type()?;
+                (map.value, map.value_size) = (Some(ty), size(ty)?);
+            }
+            "values" => {
+                *slots_at = Some(member.bit / 8);
+                let of = match btf.resolve(member.ty).map(|ty| &ty.kind) {
+                    Some(Kind::Array { of, .. }) => pointed(*of),
+                    _ => None,
+                };
+                let of = of.ok_or_else(|| wrong("has `values` that are no array of pointers"))?;
+                if matches!(btf.resolve(of).map(|ty| &ty.kind), Some(Kind::Struct { .. })) {
+                    if depth > 0 {
+                        return Err(wrong("holds maps that hold maps"));
+                    }
+                    map.inner = Some(Box::new(by_type(btf, &format!("{name}.inner"), of, &mut None, 1)?));
+                }
+                map.value_size = 4;
+            }
+            // Pinning, NUMA nodes and what else only a kernel needs.
+            _ => {}
+        }
+    }
+    Ok(map)
+}
+
+/// The maps of `maps`: `struct bpf_map_def` begins with type, key size, value size, entries and flags; of what may stand
+/// behind them nothing is taken.
+pub(super) fn by_definitions(symbols: &[(String, u64)], data: &[u8]) -> Result<Vec<MapDefinition>, Wrong> {
+    let mut maps = Vec::new();
+    for (name, at) in symbols {
+        let fields: Option<Vec<u32>> = (0..5).map(|i| word(data, *at as usize + 4 * i)).collect();
+        let Some(fields) = fields else {
+            return Err(Wrong::new(format!("the map `{name}` lies beyond the end of its section")));
+        };
+        let map = MapDefinition::new(name);
+        maps.push(MapDefinition {
+            ty: MapType(fields[0]),
+            key_size: fields[1],
+            value_size: fields[2],
+            max_entries: fields[3],
+            flags: fields[4],
+            ..map
+        });
+    }
+    Ok(maps)
+}
+
+fn word(data: &[u8], at: usize) -> Option<u32> {
+    data.get(at..)?.first_chunk().copied().map(u32::from_le_bytes)
+}

@@ -1,0 +1,68 @@
+// What programs of XDP need besides the prelude. 64-bit numbers are pairs of words, the low one first.
+
+fn x_adjust_head(pkt: u32, delta: u32) -> bool {
+    return adjust_head(pkt, bitcast<i32>(delta));
+}
+
+fn x_adjust_tail(pkt: u32, delta: u32) -> bool {
+    return adjust_tail(pkt, bitcast<i32>(delta));
+}
+
+fn x_sdiv32(a: u32, b: u32) -> u32 {
+    return select(bitcast<u32>(bitcast<i32>(a) / bitcast<i32>(b)), 0u, b == 0u);
+}
+
+fn x_srem32(a: u32, b: u32) -> u32 {
+    return select(bitcast<u32>(bitcast<i32>(a) % bitcast<i32>(b)), a, b == 0u);
+}
+
+fn x_mul64(al: u32, ah: u32, bl: u32, bh: u32) -> vec2<u32> {
+    let product = ((u64(ah) << 32u) | u64(al)) * ((u64(bh) << 32u) | u64(bl));
+    return vec2<u32>(u32(product), u32(product >> 32u));
+}
+
+fn x_div64(al: u32, ah: u32, bl: u32, bh: u32) -> vec2<u32> {
+    if (bl | bh) == 0u { return vec2<u32>(0u, 0u); }
+    let quotient = ((u64(ah) << 32u) | u64(al)) / ((u64(bh) << 32u) | u64(bl));
+    return vec2<u32>(u32(quotient), u32(quotient >> 32u));
+}
+
+fn x_rem64(al: u32, ah: u32, bl: u32, bh: u32) -> vec2<u32> {
+    if (bl | bh) == 0u { return vec2<u32>(al, ah); }
+    let rest = ((u64(ah) << 32u) | u64(al)) % ((u64(bh) << 32u) | u64(bl));
+    return vec2<u32>(u32(rest), u32(rest >> 32u));
+}
+
+fn x_sdiv64(al: u32, ah: u32, bl: u32, bh: u32) -> vec2<u32> {
+    if (bl | bh) == 0u { return vec2<u32>(0u, 0u); }
+    let quotient = bitcast<u64>(bitcast<i64>((u64(ah) << 32u) | u64(al)) / bitcast<i64>((u64(bh) << 32u) | u64(bl)));
+    return vec2<u32>(u32(quotient), u32(quotient >> 32u));
+}
+
+fn x_srem64(al: u32, ah: u32, bl: u32, bh: u32) -> vec2<u32> {
+    if (bl | bh) == 0u { return vec2<u32>(al, ah); }
+    let rest = bitcast<u64>(bitcast<i64>((u64(ah) << 32u) | u64(al)) % bitcast<i64>((u64(bh) << 32u) | u64(bl)));
+    return vec2<u32>(u32(rest), u32(rest >> 32u));
+}
+
+// Shifts by any number modulo 64. What goes from half to half is shifted by 31 less and one more, which is nothing at all
+// for 0.
+fn x_shl64(low: u32, high: u32, by: u32) -> vec2<u32> {
+    let n = by & 31u;
+    let up = (high << n) | ((low >> (31u - n)) >> 1u);
+    return select(vec2<u32>(low << n, up), vec2<u32>(0u, low << n), (by & 32u) != 0u);
+}
+
+fn x_shr64(low: u32, high: u32, by: u32) -> vec2<u32> {
+    let n = by & 31u;
+    let down = (low >> n) | ((high << (31u - n)) << 1u);
+    return select(vec2<u32>(down, high >> n), vec2<u32>(high >> n, 0u), (by & 32u) != 0u);
+}
+
+fn x_sar64(low: u32, high: u32, by: u32) -> vec2<u32> {
+    let n = by & 31u;
+    let down = (low >> n) | ((high << (31u - n)) << 1u);
+    let top = bitcast<u32>(bitcast<i32>(high) >> n);
+    let sign = bitcast<u32>(bitcast<i32>(high) >> 31u);
+    return select(vec2<u32>(down, top), vec2<u32>(top, sign), (by & 32u) != 0u);
+}

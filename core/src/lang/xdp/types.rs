@@ -1,0 +1,453 @@
+//! What is in registers and on the stack: found by going through the program with types in place of values.
+
+use std::collections::BTreeMap;
+
+use super::code::{Id, Var};
+use super::range::Range;
+
+/// Words of a frame's stack: 512 bytes (`MAX_BPF_STACK`).
+pub(super) const STACK_WORDS: usize = 128;
+
+/// Frames at most (`MAX_CALL_FRAMES`).
+pub(super) const MAX_FRAMES: usize = 8;
+
+/// A name for a place in the packet that is known only when the packet is there, so that what was found out about it can be
+/// told of every copy. [`FIXED`]: the packet's first byte. [`NOBODY`]: one of which nothing can be told.
+pub(super) type Name = u32;
+pub(super) const FIXED: Name = 0;
+pub(super) const NOBODY: Name = u32::MAX;
+
+/// Beyond this nothing is told of offsets: memory has no such.
+pub(super) const FAR: i64 = 1 << 40;
+
+/// From one offset to another, both included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Offsets {
+    pub low: i64,
+    pub high: i64,
+}
+
+impl Offsets {
+    pub const fn one(at: i64) -> Offsets {
+        Offsets { low: at, high: at }
+    }
+
+    pub fn exact(self) -> Option<i64> {
+        (self.low == self.high).then_some(self.low)
+    }
+
+    fn union(self, other: Offsets) -> Offsets {
+        Offsets { low: self.low.min(other.low), high: self.high.max(other.high) }
+    }
+
+    /// Moved by numbers of 64 bits, with a sign.
+    pub fn add(self, by: Range) -> Offsets {
+        let (low, high) = by.signed();
+        Offsets { low: self.low.saturating_add(low), high: self.high.saturating_add(high) }.bounded()
+    }
+
+    pub fn sub(self, by: Range) -> Offsets {
+        let (low, high) = by.signed();
+        Offsets { low: self.low.saturating_sub(high), high: self.high.saturating_sub(low) }.bounded()
+    }
+
+    fn bounded(self) -> Offsets {
+        Offsets { low: self.low.clamp(-FAR, FAR), high: self.high.clamp(-FAR, FAR) }
+    }
+
+    fn widened(self, before: Offsets) -> Offsets {
+        let low = if self.low < before.low { -FAR } else { self.low };
+        let high = if self.high > before.high { FAR } else { self.high };
+        Offsets { low, high }
+    }
+}
+
+/// What a register holds. Numbers have their halves; pointers have in the low half an offset, and in the high half what they
+/// point into, which is never zero: zero is NULL for all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ty {
+    /// Nothing that may be read.
+    Nothing,
+    /// A number.
+    Number(Range),
+    /// The context, `struct xdp_md`, and bytes from its beginning.
+    Context(i64),
+    /// In the packet: by name, and bytes from there; and how many bytes from the packet's first byte it is at least.
+    Packet { name: Name, off: i64, floor: i64, nullable: bool },
+    /// The packet's end.
+    End,
+    /// A frame's stack, and bytes from its top.
+    Stack { frame: u8, off: Offsets },
+    /// A map, by its number.
+    Map(u16),
+    /// A map's value. The low half is the offset, the high half the entry's number and one. `name` is that of the lookup,
+    /// where it may be NULL.
+    Value { map: u16, off: Offsets, name: Name, nullable: bool },
+    /// A function: its section and first instruction.
+    Function { section: u16, first: u32 },
+    /// Something else on each way that leads here.
+    Several(Which, Which),
+}
+
+/// What a pointer points into, for words about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Which {
+    Number,
+    Context,
+    Packet,
+    End,
+    Stack,
+    Map,
+    Value,
+    Function,
+    Nothing,
+}
+
+impl Which {
+    pub fn words(self) -> &'static str {
+        match self {
+            Which::Number => "a number",
+            Which::Context => "the context",
+            Which::Packet => "a pointer into the packet",
+            Which::End => "the packet's end",
+            Which::Stack => "a pointer to the stack",
+            Which::Map => "a map",
+            Which::Value => "a pointer to a map's value",
+            Which::Function => "a function",
+            Which::Nothing => "nothing that was set",
+        }
+    }
+}
+
+impl Ty {
+    pub const UNKNOWN: Ty = Ty::Number(Range::ANY);
+
+    pub fn which(self) -> Which {
+        match self {
+            Ty::Nothing => Which::Nothing,
+            Ty::Number(_) => Which::Number,
+            Ty::Context(_) => Which::Context,
+            Ty::Packet { .. } => Which::Packet,
+            Ty::End => Which::End,
+            Ty::Stack { .. } => Which::Stack,
+            Ty::Map(_) => Which::Map,
+            Ty::Value { .. } => Which::Value,
+            Ty::Function { .. } => Which::Function,
+            Ty::Several(first, _) => first,
+        }
+    }
+
+    /// In words.
+    pub fn words(self) -> String {
+        match self {
+            Ty::Several(a, b) => format!("{} on one way, and {} on another", a.words(), b.words()),
+            Ty::Value { nullable: true, .. } | Ty::Packet { nullable: true, .. } => {
+                format!("{}, or NULL", self.which().words())
+            }
+            _ => self.which().words().into(),
+        }
+    }
+
+    pub fn range(self) -> Option<Range> {
+        match self {
+            Ty::Number(range) => Some(range),
+            _ => None,
+        }
+    }
+
+    pub fn is_pointer(self) -> bool {
+        !matches!(self, Ty::Nothing | Ty::Number(_) | Ty::Several(..))
+    }
+
+    fn is_null(self) -> bool {
+        self == Ty::Number(Range::one(0))
+    }
+
+    fn or_null(self) -> Option<Ty> {
+        match self {
+            Ty::Packet { name, off, floor, .. } => Some(Ty::Packet { name, off, floor, nullable: true }),
+            Ty::Value { map, off, name, .. } => Some(Ty::Value { map, off, name, nullable: true }),
+            _ => None,
+        }
+    }
+
+    /// The name that it goes by, and may be asked by.
+    pub fn name(self) -> Name {
+        match self {
+            Ty::Packet { name, .. } | Ty::Value { name, .. } => name,
+            _ => FIXED,
+        }
+    }
+
+    /// The same by no name.
+    pub fn nameless(self) -> Ty {
+        match self {
+            Ty::Packet { off, floor, nullable, .. } => Ty::Packet { name: NOBODY, off, floor, nullable },
+            Ty::Value { map, off, nullable, .. } => Ty::Value { map, off, name: NOBODY, nullable },
+            other => other,
+        }
+    }
+
+    /// What is one of two; `name` is for a place that was known by two names.
+    fn join(self, other: Ty, name: Name) -> Ty {
+        if self == other {
+            return self;
+        }
+        match (self, other) {
+            (Ty::Nothing, _) | (_, Ty::Nothing) => Ty::Nothing,
+            (Ty::Number(a), Ty::Number(b)) => Ty::Number(a.union(b)),
+            (
+                Ty::Packet { name: a, off, floor, nullable },
+                Ty::Packet { name: b, off: there, floor: other, nullable: or },
+            ) => {
+                let (nullable, floor) = (nullable || or, floor.min(other));
+                match (a, off) == (b, there) && a != NOBODY {
+                    true => Ty::Packet { name: a, off, floor, nullable },
+                    false => Ty::Packet { name, off: 0, floor, nullable },
+                }
+            }
+            (Ty::Stack { frame, off: a }, Ty::Stack { frame: other, off: b }) if frame == other => {
+                Ty::Stack { frame, off: a.union(b) }
+            }
+            (Ty::Value { map, off: a, name: x, nullable }, Ty::Value { map: other, off: b, name: y, nullable: or })
+                if map == other =>
+            {
+                let name = if x == y { x } else { NOBODY };
+                Ty::Value { map, off: a.union(b), name, nullable: nullable || or }
+            }
+            // What is found out about others of that name does not hold for this NULL.
+            (null, pointer) | (pointer, null) if null.is_null() && pointer.or_null().is_some() => {
+                match pointer.or_null() {
+                    Some(packet @ Ty::Packet { .. }) => packet,
+                    other => other.unwrap_or(pointer).nameless(),
+                }
+            }
+            (Ty::Several(..), _) => self,
+            (_, Ty::Several(..)) => other,
+            _ => Ty::Several(self.which(), other.which()),
+        }
+    }
+
+    fn widened(self, before: Ty) -> Ty {
+        match (self, before) {
+            (Ty::Number(now), Ty::Number(before)) => Ty::Number(now.widened(before)),
+            (Ty::Packet { name, off, floor, nullable }, Ty::Packet { floor: before, .. }) if floor < before => {
+                Ty::Packet { name, off, floor: -FAR, nullable }
+            }
+            (Ty::Stack { frame, off }, Ty::Stack { off: before, .. }) => Ty::Stack { frame, off: off.widened(before) },
+            (Ty::Value { map, off, name, nullable }, Ty::Value { off: before, .. }) => {
+                Ty::Value { map, off: off.widened(before), name, nullable }
+            }
+            _ => self,
+        }
+    }
+}
+
+/// A half that no computation of the block under way has asked for: it is in its variable, unless the type says all of it.
+pub(super) const ASLEEP: Id = Id::MAX;
+
+/// A register: its type, and in the block under way its halves.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Value {
+    pub ty: Ty,
+    pub low: Id,
+    pub high: Id,
+}
+
+impl Value {
+    pub const fn of(ty: Ty) -> Value {
+        Value { ty, low: ASLEEP, high: ASLEEP }
+    }
+}
+
+/// A word of the stack.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Word {
+    /// The type of all 8 bytes where this is the lower word of a register that was stored; else a number of 32 bits.
+    pub ty: Ty,
+    /// Whether this is the higher word of such a register.
+    pub is_rest: bool,
+    pub id: Id,
+}
+
+impl Word {
+    const FRESH: Word = Word { ty: Ty::Nothing, is_rest: false, id: ASLEEP };
+}
+
+/// A function under way.
+#[derive(Debug, Clone)]
+pub(super) struct Frame {
+    /// Registers 6 to 9, and behind them three that no program sees: a loop's round, its rounds, its argument.
+    pub saved: [Value; 7],
+    pub words: Vec<Word>,
+}
+
+impl Frame {
+    pub fn new() -> Frame {
+        Frame { saved: [Value::of(Ty::Nothing); 7], words: vec![Word::FRESH; STACK_WORDS] }
+    }
+}
+
+/// All that is known at a place of the program.
+#[derive(Debug, Clone)]
+pub(super) struct State {
+    /// Registers 0 to 5; and behind them where a packet is to be redirected to, and how many tail calls there were.
+    pub scratch: [Value; 8],
+    pub frames: Vec<Frame>,
+    /// Bytes that the packet is known to have.
+    pub length: u32,
+    /// Bytes that it is known to have behind places with names.
+    pub extents: BTreeMap<Name, u32>,
+}
+
+impl State {
+    /// That at a program's beginning: `r1` is the context.
+    pub fn beginning() -> State {
+        let mut scratch = [Value::of(Ty::Nothing); 8];
+        scratch[1].ty = Ty::Context(0);
+        scratch[6].ty = Ty::Number(Range::one(0));
+        scratch[7].ty = Ty::Number(Range::one(0));
+        State { scratch, frames: vec![Frame::new()], length: 0, extents: BTreeMap::new() }
+    }
+
+    /// At the beginning of a block, where nothing is computed yet.
+    pub fn asleep(&mut self) {
+        self.values().for_each(|value| (value.low, value.high) = (ASLEEP, ASLEEP));
+        self.frames.iter_mut().flat_map(|frame| &mut frame.words).for_each(|word| word.id = ASLEEP);
+    }
+
+    fn values(&mut self) -> impl Iterator<Item = &mut Value> {
+        self.scratch.iter_mut().chain(self.frames.iter_mut().flat_map(|frame| &mut frame.saved))
+    }
+
+    fn types(&mut self) -> impl Iterator<Item = &mut Ty> {
+        let State { scratch, frames, .. } = self;
+        let values = scratch.iter_mut().map(|value| &mut value.ty);
+        let framed = frames.iter_mut().flat_map(|frame| {
+            let saved = frame.saved.iter_mut().map(|value| &mut value.ty);
+            saved.chain(frame.words.iter_mut().map(|word| &mut word.ty))
+        });
+        values.chain(framed)
+    }
+
+    /// The places, as [`join`](State::join) numbers them, where pointers into the packet are.
+    pub fn slots_of_packets(&mut self) -> Vec<usize> {
+        let all = self.types().enumerate();
+        all.filter(|(_, ty)| matches!(ty, Ty::Packet { .. })).map(|(slot, _)| slot).collect()
+    }
+
+    /// What was computed for variables in the block under way.
+    pub fn computed(&self) -> Vec<(Var, Id)> {
+        let mut all = Vec::new();
+        let mut value = |frame: u8, register: u8, value: &Value| {
+            all.push((Var::Register { frame, register, half: 0 }, value.low));
+            all.push((Var::Register { frame, register, half: 1 }, value.high));
+        };
+        for (register, it) in self.scratch.iter().enumerate() {
+            value(0, if register < 6 { register } else { register + 8 } as u8, it);
+        }
+        for (frame, it) in self.frames.iter().enumerate() {
+            for (register, it) in it.saved.iter().enumerate() {
+                value(frame as u8, if register < 4 { register + 6 } else { register + 7 } as u8, it);
+            }
+        }
+        for (frame, it) in self.frames.iter().enumerate() {
+            let words = it.words.iter().enumerate();
+            all.extend(words.map(|(word, it)| (Var::Stack { frame: frame as u8, word: word as u8 }, it.id)));
+        }
+        all.retain(|(_, id)| *id != ASLEEP);
+        all
+    }
+
+    /// Makes a name free for another place.
+    pub fn forget(&mut self, is_it: impl Fn(Name) -> bool) {
+        self.extents.retain(|name, _| !is_it(*name));
+        self.types().filter(|ty| ty.is_pointer() && is_it(ty.name())).for_each(|ty| *ty = ty.nameless());
+    }
+
+    /// Pointers into the packet lead nowhere any more: its ends have moved. They are numbers, of which differences still say
+    /// what they said.
+    pub fn forget_packet(&mut self) {
+        (self.length, self.extents) = (0, BTreeMap::new());
+        self.types().filter(|ty| matches!(ty.which(), Which::Packet | Which::End)).for_each(|ty| *ty = Ty::UNKNOWN);
+    }
+
+    /// Changes what every copy of a value is known as: those with the same halves, and those of the same name.
+    pub fn refine(&mut self, of: Value, name: Name, to: impl Fn(Ty) -> Ty) {
+        let is_named = |ty: Ty| ty.is_pointer() && ty.name() == name && name != FIXED && name != NOBODY;
+        let before = of.ty;
+        for value in self.values() {
+            let is_same = value.low != ASLEEP && (value.low, value.high) == (of.low, of.high) && value.ty == before;
+            if is_named(value.ty) || is_same {
+                value.ty = to(value.ty);
+            }
+        }
+        for frame in &mut self.frames {
+            for at in 0..STACK_WORDS {
+                let word = frame.words[at];
+                let rest = frame.words.get(at + 1).copied().unwrap_or(Word::FRESH);
+                let is_same =
+                    rest.is_rest && word.id != ASLEEP && (word.id, rest.id) == (of.low, of.high) && word.ty == before;
+                if is_named(word.ty) || is_same {
+                    frame.words[at].ty = to(word.ty);
+                }
+            }
+        }
+    }
+
+    /// Takes in another state that leads to the same block; whether that changed this one. `name` gives a place that was
+    /// known by two names its name at this block, by its number.
+    pub fn join(
+        &mut self,
+        mut other: State,
+        widen: bool,
+        name: impl Fn(usize) -> Name,
+        is_ours: impl Fn(Name) -> bool,
+    ) -> bool {
+        // They are this block's: what comes from a round before is another place.
+        other.forget(&is_ours);
+        let mut changed = false;
+        let mut renamed = Vec::new();
+        let others: Vec<Ty> = other.types().map(|ty| *ty).collect();
+        for (number, (ty, other)) in self.types().zip(others).enumerate() {
+            let joined = ty.join(other, name(number));
+            let joined = if widen { joined.widened(*ty) } else { joined };
+            if joined != *ty {
+                if joined.is_pointer() && is_ours(joined.name()) {
+                    renamed.push(joined.name());
+                }
+                (*ty, changed) = (joined, true);
+            }
+        }
+        for (frame, other) in self.frames.iter_mut().zip(&other.frames) {
+            for (word, other) in frame.words.iter_mut().zip(&other.words) {
+                // Half of a register here, and something else there.
+                if word.is_rest != other.is_rest {
+                    changed |= word.is_rest || word.ty != Ty::UNKNOWN;
+                    (word.is_rest, word.ty) = (false, Ty::UNKNOWN);
+                }
+            }
+            // A register's lower half without the other is a number.
+            for at in 0..STACK_WORDS {
+                let has_rest = frame.words.get(at + 1).is_some_and(|word| word.is_rest);
+                let word = &mut frame.words[at];
+                if word.ty.is_pointer() && !has_rest {
+                    (word.ty, changed) = (Ty::UNKNOWN, true);
+                }
+            }
+        }
+        let length = self.length.min(other.length);
+        changed |= length != self.length;
+        self.length = length;
+        let before = self.extents.clone();
+        self.extents.retain(|name, extent| match other.extents.get(name) {
+            Some(&there) => {
+                *extent = (*extent).min(there);
+                true
+            }
+            None => false,
+        });
+        self.extents.retain(|name, _| !renamed.contains(name));
+        changed | (before != self.extents)
+    }
+}

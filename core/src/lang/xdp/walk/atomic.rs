@@ -1,0 +1,119 @@
+//! Atomic operations (RFC 9669, section 5.3).
+
+use super::{Result, Walk};
+use crate::lang::xdp::instruction::Instruction;
+use crate::lang::xdp::range::Range;
+use crate::lang::xdp::types::{Offsets, Ty, Value};
+
+const FETCH: i32 = 1;
+const ADD: i32 = 0;
+const OR: i32 = 0x40;
+const AND: i32 = 0x50;
+const XOR: i32 = 0xa0;
+const XCHG: i32 = 0xe0 | FETCH;
+const CMPXCHG: i32 = 0xf0 | FETCH;
+
+impl Walk<'_, '_> {
+    pub(super) fn atomic(&mut self, it: Instruction) -> Result<()> {
+        let size = it.size();
+        if size < 4 {
+            return self.refuse("atomic operations are on 4 or 8 bytes");
+        }
+        let (to, value) = (self.get(it.dst)?, self.get(it.src)?);
+        self.expect_number(value, "what an atomic operation is done with")?;
+        let expected = if it.imm == CMPXCHG { Some(self.get(0)?) } else { None };
+        let old = match to.ty {
+            Ty::Stack { frame, off } => self.on_stack(it, frame, off, to, value, expected)?,
+            Ty::Value { .. } => self.on_map(it, to, value, expected)?,
+            other => {
+                let what = other.words();
+                return self.refuse(format!("an atomic operation is done on {what}"));
+            }
+        };
+        if it.imm == CMPXCHG {
+            self.set(0, old)
+        } else if it.imm & FETCH != 0 {
+            self.set(it.src, old)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn old(&mut self, size: u32, low: u32, high: u32) -> Value {
+        if size == 8 { self.number(Range::ANY, low, high) } else { self.word(Range::WORD, low) }
+    }
+
+    fn on_map(&mut self, it: Instruction, to: Value, value: Value, expected: Option<Value>) -> Result<Value> {
+        let size = it.size();
+        let (map, entry, word) = self.whole(to, i64::from(it.off), size)?;
+        let (own, name) = match (it.imm & !FETCH, size) {
+            (ADD, 4) => (true, "add"),
+            (ADD, _) => (false, "add64"),
+            (OR, _) => (false, "or"),
+            (AND, _) => (false, "and"),
+            (XOR, _) => (false, "xor"),
+            (operation, _) if operation | FETCH == XCHG && it.imm == XCHG => (false, "exchange"),
+            (operation, 4) if operation | FETCH == CMPXCHG && it.imm == CMPXCHG => (true, "compare_exchange"),
+            (operation, _) if operation | FETCH == CMPXCHG && it.imm == CMPXCHG => {
+                return self
+                    .refuse("8 bytes are compared and exchanged at once, and devices do that with 4 alone")
+                    .map_err(|refused| refused.note("missing feature: compare-and-exchange of 64 bits"));
+            }
+            _ => return self.refuse(format!("unknown atomic operation {:#x}", it.imm)),
+        };
+        if name == "add64" {
+            let old = self.of_map(map, own, name, &[entry, word, value.low, value.high]);
+            let (low, high) = self.pair(old);
+            return Ok(self.old(size, low, high));
+        }
+        if let Some(expected) = expected {
+            let low = self.of_map(map, own, name, &[entry, word, expected.low, value.low]);
+            return Ok(self.old(size, low, low));
+        }
+        let low = self.of_map(map, own, name, &[entry, word, value.low]);
+        if size == 4 {
+            return Ok(self.old(size, low, low));
+        }
+        let next = self.code.by(crate::lang::xdp::code::Binary::Add, word, 1);
+        let high = self.of_map(map, own, name, &[entry, next, value.high]);
+        Ok(self.old(size, low, high))
+    }
+
+    /// Nobody else has this packet's stack.
+    fn on_stack(
+        &mut self,
+        it: Instruction,
+        frame: u8,
+        off: Offsets,
+        to: Value,
+        value: Value,
+        expected: Option<Value>,
+    ) -> Result<Value> {
+        use crate::lang::xdp::code::Binary::{And, Both, Eq, Or, Xor};
+        let size = it.size();
+        let old = self.load_stack(frame, off, to.low, i64::from(it.off), size)?;
+        self.expect_number(old, "what an atomic operation is done on")?;
+        let each = |walk: &mut Self, op| {
+            (walk.code.binary(op, old.low, value.low), walk.code.binary(op, old.high, value.high))
+        };
+        let (low, high) = match it.imm & !FETCH {
+            ADD => self.sum(old, value),
+            OR => each(self, Or),
+            AND => each(self, And),
+            XOR => each(self, Xor),
+            _ if it.imm == XCHG => (value.low, value.high),
+            _ if it.imm == CMPXCHG => {
+                let expected = expected.unwrap_or(old);
+                let same = self.code.binary(Eq, old.low, expected.low);
+                let high =
+                    if size == 8 { self.code.binary(Eq, old.high, expected.high) } else { self.code.truth(true) };
+                let same = self.code.binary(Both, same, high);
+                (self.code.select(same, value.low, old.low), self.code.select(same, value.high, old.high))
+            }
+            _ => return self.refuse(format!("unknown atomic operation {:#x}", it.imm)),
+        };
+        let new = self.number(Range::ANY, low, high);
+        self.store_stack(frame, off, to.low, i64::from(it.off), size, new)?;
+        Ok(old)
+    }
+}

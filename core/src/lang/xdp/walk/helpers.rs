@@ -1,0 +1,319 @@
+//! Helpers of the kernel's (linux/bpf.h, `enum bpf_func_id`). Those that lead elsewhere (`bpf_tail_call`, `bpf_loop`) are in
+//! `flow`.
+
+use super::{Result, TARGET, Walk};
+use crate::lang::xdp::code::Binary::*;
+use crate::lang::xdp::code::{Argument, Effect, Id};
+use crate::lang::xdp::instruction::{Instruction, call};
+use crate::lang::xdp::object::MapType;
+use crate::lang::xdp::range::Range;
+use crate::lang::xdp::types::{Ty, Value};
+
+/// Errors that helpers give (errno.h).
+const EINVAL: i32 = -22;
+
+/// `enum xdp_action`
+const XDP_ABORTED: u64 = 0;
+const XDP_REDIRECT: u32 = 4;
+
+/// Bits of `bpf_redirect_map`'s flags that are the verdict where there is no entry.
+const ACTION_MASK: u32 = 3;
+const BROADCAST: u64 = 8;
+
+/// The most that a helper copies at once here, in bytes.
+const MOST_BYTES: u64 = 512;
+
+/// Names by number, of those that programs of XDP can call.
+pub(in super::super) fn name(helper: u32) -> String {
+    let name = match helper {
+        1 => "bpf_map_lookup_elem",
+        2 => "bpf_map_update_elem",
+        3 => "bpf_map_delete_elem",
+        5 => "bpf_ktime_get_ns",
+        6 => "bpf_trace_printk",
+        7 => "bpf_get_prandom_u32",
+        8 => "bpf_get_smp_processor_id",
+        12 => "bpf_tail_call",
+        23 => "bpf_redirect",
+        25 => "bpf_perf_event_output",
+        28 => "bpf_csum_diff",
+        44 => "bpf_xdp_adjust_head",
+        51 => "bpf_redirect_map",
+        54 => "bpf_xdp_adjust_meta",
+        65 => "bpf_xdp_adjust_tail",
+        69 => "bpf_fib_lookup",
+        125 => "bpf_ktime_get_boot_ns",
+        130 => "bpf_ringbuf_output",
+        131 => "bpf_ringbuf_reserve",
+        132 => "bpf_ringbuf_submit",
+        133 => "bpf_ringbuf_discard",
+        134 => "bpf_ringbuf_query",
+        160 => "bpf_ktime_get_coarse_ns",
+        163 => "bpf_check_mtu",
+        164 => "bpf_for_each_map_elem",
+        177 => "bpf_trace_vprintk",
+        181 => "bpf_loop",
+        188 => "bpf_xdp_get_buff_len",
+        189 => "bpf_xdp_load_bytes",
+        190 => "bpf_xdp_store_bytes",
+        195 => "bpf_map_lookup_percpu_elem",
+        208 => "bpf_ktime_get_tai_ns",
+        _ => return format!("helper {helper}"),
+    };
+    name.to_owned()
+}
+
+impl Walk<'_, '_> {
+    pub(super) fn helper(&mut self, it: Instruction) -> Result<()> {
+        if it.src == call::KERNEL {
+            return self
+                .refuse("a function of the kernel's is called")
+                .map_err(|refused| refused.note("missing feature: kernel functions (kfuncs)"));
+        }
+        let number = it.imm as u32;
+        self.shared.helpers.insert(number);
+        let result = match number {
+            1 => {
+                let (map, key) = (self.get(1)?, self.get(2)?);
+                let map = self.map(map)?;
+                self.lookup(map, key)?
+            }
+            2 => {
+                let (map, key, value, flags) = (self.get(1)?, self.get(2)?, self.get(3)?, self.get(4)?);
+                let map = self.map(map)?;
+                self.update(map, key, value, flags)?
+            }
+            3 => {
+                let (map, key) = (self.get(1)?, self.get(2)?);
+                let map = self.map(map)?;
+                self.delete(map, key)?
+            }
+            5 | 125 | 160 | 208 => {
+                let pair = self.code.call("pkt_time", vec![Argument::Packet], Effect::Reads);
+                let (low, high) = self.pair(pair);
+                self.number(Range::ANY, low, high)
+            }
+            8 => self.constant(0),
+            23 => {
+                let (target, flags) = (self.get(1)?, self.get(2)?);
+                self.expect_number(target, "the interface")?;
+                self.redirect(target.low, flags)?
+            }
+            51 => self.redirect_map()?,
+            28 => self.csum_diff()?,
+            44 => self.adjust("adjust_head")?,
+            65 => self.adjust("adjust_tail")?,
+            188 => {
+                let length = self.length();
+                self.word(Range::new(u64::from(self.state.length), u64::from(u32::MAX)), length)
+            }
+            189 => self.load_bytes()?,
+            190 => self.store_bytes()?,
+            _ => {
+                let name = name(number);
+                return self
+                    .refuse(format!("{name} is called"))
+                    .map_err(|refused| refused.note(format!("missing feature: {name}")));
+            }
+        };
+        self.after_call();
+        self.set(0, result)
+    }
+
+    /// Notes where a packet goes if its verdict is to redirect it.
+    fn redirect(&mut self, target: Id, flags: Value) -> Result<Value> {
+        self.expect_number(flags, "what the flags are")?;
+        // There are no flags: with any it fails, and leaves what was noted before.
+        let any = self.code.binary(Or, flags.low, flags.high);
+        let is_plain = self.code.by(Eq, any, 0);
+        let before = self.get(TARGET)?.low;
+        let target = self.code.by(Add, target, 1);
+        let target = self.code.select(is_plain, target, before);
+        let target = self.word(Range::WORD, target);
+        self.set(TARGET, target)?;
+        let (redirect, aborted) = (self.code.known(XDP_REDIRECT), self.code.known(XDP_ABORTED as u32));
+        let verdict = self.code.select(is_plain, redirect, aborted);
+        Ok(self.word(Range::new(0, u64::from(XDP_REDIRECT)), verdict))
+    }
+
+    fn redirect_map(&mut self) -> Result<Value> {
+        let (map, index, flags) = (self.get(1)?, self.get(2)?, self.get(3)?);
+        let map = self.map(map)?;
+        let ty = self.linked.maps[usize::from(map)].definition.ty;
+        if !ty.is_of_targets() {
+            return self.refuse(format!("bpf_redirect_map is given a map of type {}", ty.name()));
+        }
+        self.expect_number(index, "the index")?;
+        let range = self.expect_number(flags, "what the flags are")?;
+        if range.high > u64::from(ACTION_MASK) {
+            let what = match range.exact() {
+                Some(flags)
+                    if flags & !(BROADCAST | 16) > u64::from(ACTION_MASK) || !matches!(ty, MapType(14 | 25)) =>
+                {
+                    return Ok(self.constant(XDP_ABORTED));
+                }
+                Some(_) => "packets are redirected to all of a map's devices",
+                None => "bpf_redirect_map is called with flags that are known only when the packet is there",
+            };
+            return self.refuse(what).map_err(|refused| refused.note("missing feature: BPF_F_BROADCAST"));
+        }
+        let slot = self.slot_of(map, index.low);
+        let there = self.code.by(Ne, slot, 0);
+        // A port is what it is; sockets and processors are known by the number that the host has set.
+        let target = self.code.by(Add, slot, 1);
+        let nobody = self.code.known(0);
+        let target = self.code.select(there, target, nobody);
+        let target = self.word(Range::WORD, target);
+        self.set(TARGET, target)?;
+        let redirect = self.code.known(XDP_REDIRECT);
+        let otherwise = self.code.by(And, flags.low, ACTION_MASK);
+        let verdict = self.code.select(there, redirect, otherwise);
+        Ok(self.word(Range::new(0, 4), verdict))
+    }
+
+    /// One's complement sum of what is there less what was, folded (since Linux 6.13 it gives no more than 16 bits).
+    fn csum_diff(&mut self) -> Result<Value> {
+        let (from, from_size, to, to_size, seed) =
+            (self.get(1)?, self.get(2)?, self.get(3)?, self.get(4)?, self.get(5)?);
+        self.expect_number(seed, "the seed")?;
+        let mut sizes = [0; 2];
+        for (size, value) in sizes.iter_mut().zip([from_size, to_size]) {
+            *size = match value.ty.range().and_then(Range::exact) {
+                Some(size) if size % 4 == 0 && size <= MOST_BYTES => size as u32,
+                Some(size) if size <= MOST_BYTES => return Ok(self.constant(i64::from(EINVAL) as u64)),
+                _ => {
+                    return self.refuse(format!(
+                        "bpf_csum_diff is called with a size that is above {MOST_BYTES}, or known only when the packet is there"
+                    ));
+                }
+            };
+        }
+        let mut sum = seed.low;
+        for (pointer, size, negated) in [(from, sizes[0], true), (to, sizes[1], false)] {
+            if size == 0 {
+                continue;
+            }
+            for word in self.words(pointer, size, "what is summed up")? {
+                let word = if negated { self.code.by(Xor, word, u32::MAX) } else { word };
+                sum = self.code.call_with("csum_add", &[sum, word], Effect::None);
+            }
+        }
+        let sum = self.code.call_with("csum_fold", &[sum], Effect::None);
+        Ok(self.word(Range::new(0, 0xffff), sum))
+    }
+
+    fn adjust(&mut self, which: &str) -> Result<Value> {
+        let context = self.get(1)?;
+        if context.ty != Ty::Context(0) {
+            let what = context.ty.words();
+            return self.refuse(format!("the packet's ends are moved by {what}, and not by the context"));
+        }
+        let delta = self.get(2)?;
+        self.expect_number(delta, "how far an end is moved")?;
+        let done =
+            self.code.call(&format!("x_{which}"), vec![Argument::Packet, Argument::One(delta.low)], Effect::Writes);
+        let result = self.outcome(done, EINVAL);
+        self.state.forget_packet();
+        Ok(result)
+    }
+
+    /// Where bytes of the packet are that a helper copies, whether they are in it, and how many.
+    fn copied(&mut self) -> Result<(Id, Id, u32)> {
+        let (off, length) = (self.get(2)?, self.get(4)?);
+        self.expect_number(off, "where bytes are copied")?;
+        let range = self.expect_number(length, "how many bytes are copied")?;
+        let Some(count) = range.exact().filter(|&count| count <= MOST_BYTES) else {
+            return self.refuse(format!(
+                "bytes are copied of which the number is above {MOST_BYTES}, or known only when the packet is there"
+            ));
+        };
+        let length = self.length();
+        let count = self.code.known(count as u32);
+        let short = self.code.binary(Lt, length, count);
+        let last = self.code.binary(Sub, length, count);
+        let far = self.code.binary(Lt, last, off.low);
+        let outside = self.code.binary(Either, short, far);
+        let inside = self.code.not(outside);
+        Ok((off.low, inside, self.code.value(count).unwrap_or(0)))
+    }
+
+    /// `bpf_xdp_load_bytes(ctx, off, buffer, length)`
+    fn load_bytes(&mut self) -> Result<Value> {
+        let (at, inside, count) = self.copied()?;
+        let buffer = self.get(3)?;
+        let Ty::Stack { frame, off } = buffer.ty else {
+            let what = buffer.ty.words();
+            return self.refuse(format!("bytes of the packet are copied to {what}; to the stack they can be"));
+        };
+        let Some(base) = off.exact() else {
+            return self.refuse("bytes of the packet are copied to the stack at an offset that is not known");
+        };
+        let mut words = Vec::new();
+        for word in (0..count).step_by(4) {
+            let size = (count - word).min(4);
+            let pieces: &[(u32, u32)] = match size {
+                4 => &[(0, 4)],
+                3 => &[(0, 2), (2, 1)],
+                2 => &[(0, 2)],
+                _ => &[(0, 1)],
+            };
+            let mut new = self.code.known(0);
+            for &(from, size) in pieces {
+                let at = self.code.by(Add, at, word + from);
+                let piece = self.load_packet(at, size).low;
+                let piece = self.code.by(Shl, piece, 8 * from);
+                new = self.code.binary(Or, new, piece);
+            }
+            let old = self.stack_word(frame, base + i64::from(word))?;
+            words.push(self.code.select(inside, new, old));
+        }
+        self.set_bytes(frame, base, count, &words)?;
+        Ok(self.outcome(inside, EINVAL))
+    }
+
+    /// `bpf_xdp_store_bytes(ctx, off, buffer, length)`
+    fn store_bytes(&mut self) -> Result<Value> {
+        let (at, inside, count) = self.copied()?;
+        let buffer = self.get(3)?;
+        let words = self.words(buffer, count, "what is copied into the packet")?;
+        // All of them or none: far beyond the end a store does nothing.
+        let nowhere = self.code.known(1 << 31);
+        let at = self.code.select(inside, at, nowhere);
+        for (word, value) in (0..).step_by(4).zip(words) {
+            let pieces: &[(u32, u32)] = match count - word {
+                4.. => &[(0, 4)],
+                3 => &[(0, 2), (2, 1)],
+                2 => &[(0, 2)],
+                _ => &[(0, 1)],
+            };
+            for &(from, size) in pieces {
+                let to = self.code.by(Add, at, word + from);
+                let part = self.code.by(Shr, value, 8 * from);
+                let part = self.word(Range::WORD, part);
+                self.store_packet(to, size, part);
+            }
+        }
+        Ok(self.outcome(inside, EINVAL))
+    }
+
+    /// `bpf_tail_call(ctx, map, index)`: the programs that may be meant, each with whether it is.
+    pub(in super::super) fn tail_call(&mut self) -> Result<(u16, Id)> {
+        self.shared.helpers.insert(12);
+        let (context, map, index) = (self.get(1)?, self.get(2)?, self.get(3)?);
+        if context.ty != Ty::Context(0) {
+            return self.refuse("bpf_tail_call is not given the context");
+        }
+        self.expect_number(index, "which program is meant")?;
+        let map = self.map(map)?;
+        if self.linked.maps[usize::from(map)].definition.ty != MapType::PROG_ARRAY {
+            return self.refuse("bpf_tail_call is given a map that holds no programs");
+        }
+        if self.frame() > 0 {
+            return self
+                .refuse("a function that the program calls makes a tail call")
+                .map_err(|refused| refused.note("missing feature: tail calls out of functions"));
+        }
+        let slot = self.slot_of(map, index.low);
+        Ok((map, slot))
+    }
+}

@@ -1,0 +1,117 @@
+//! Loads and stores, by what the pointer points into.
+
+use super::{Result, Walk};
+use crate::lang::xdp::code::Binary::*;
+use crate::lang::xdp::code::Id;
+use crate::lang::xdp::range::Range;
+use crate::lang::xdp::types::{FIXED, Ty, Value};
+
+impl Walk<'_, '_> {
+    pub(super) fn load(&mut self, from: Value, off: i64, size: u32) -> Result<Value> {
+        match from.ty {
+            Ty::Context(base) => self.context(base.saturating_add(off), size),
+            Ty::Packet { .. } => {
+                let at = self.in_packet(from, off, size)?;
+                Ok(self.load_packet(at, size))
+            }
+            Ty::Stack { frame, off: base } => self.load_stack(frame, base, from.low, off, size),
+            Ty::Value { .. } => self.load_value(from, off, size),
+            other => {
+                let what = other.words();
+                self.refuse(format!("memory is read through r{}, which is {what}", self.instruction().src))
+            }
+        }
+    }
+
+    pub(super) fn store(&mut self, to: Value, off: i64, size: u32, value: Value) -> Result<()> {
+        if size < 8 && value.ty.is_pointer() && !matches!(to.ty, Ty::Stack { .. }) {
+            // A part of an address says nothing here, and the kernel refuses it too.
+            return self.refuse("a part of a pointer is stored");
+        }
+        match to.ty {
+            Ty::Packet { .. } => {
+                self.expect_number(value, "what is stored in the packet")?;
+                let at = self.in_packet(to, off, size)?;
+                self.store_packet(at, size, value);
+                Ok(())
+            }
+            Ty::Stack { frame, off: base } => self.store_stack(frame, base, to.low, off, size, value),
+            Ty::Value { .. } => {
+                self.expect_number(value, "what is stored in a map")?;
+                self.store_value(to, off, size, value)
+            }
+            Ty::Context(_) => self.refuse("the context is written to"),
+            other => {
+                let what = other.words();
+                self.refuse(format!("memory is written through r{}, which is {what}", self.instruction().dst))
+            }
+        }
+    }
+
+    /// `struct xdp_md`, linux/bpf.h.
+    fn context(&mut self, at: i64, size: u32) -> Result<Value> {
+        if size != 4 {
+            return self.refuse(format!("{size} bytes of the context are read at once, and its members have 4"));
+        }
+        let packet = Ty::Packet { name: FIXED, off: 0, floor: 0, nullable: false };
+        let mut value = match at {
+            // data, data_end, data_meta: there is no metadata in front of a packet that arrives.
+            0 | 8 => Value::of(packet),
+            4 => Value::of(Ty::End),
+            // ingress_ifindex
+            12 => {
+                use crate::lang::xdp::code::{Argument, Effect};
+                let port = self.code.call("pkt_port", vec![Argument::Packet], Effect::Reads);
+                return Ok(self.word(Range::WORD, port));
+            }
+            // rx_queue_index
+            16 => return Ok(self.constant(0)),
+            20 => return self.refuse("egress_ifindex is read, which only programs of a devmap have"),
+            _ => return self.refuse(format!("the context is read at offset {at}, where it has no member")),
+        };
+        self.wake(&mut value, super::NO_VARS);
+        Ok(value)
+    }
+
+    /// Bytes at a pointer as words, the first byte the lowest of the first: what helpers take keys and values as. Behind the
+    /// last byte there are zeros.
+    pub(super) fn words(&mut self, from: Value, bytes: u32, what: &str) -> Result<Vec<Id>> {
+        let mut words = Vec::new();
+        for at in (0..bytes).step_by(4) {
+            words.push(self.bytes(from, i64::from(at), (bytes - at).min(4), what)?);
+        }
+        Ok(words)
+    }
+
+    /// Up to four bytes as a word.
+    fn bytes(&mut self, from: Value, off: i64, count: u32, what: &str) -> Result<Id> {
+        if let (Ty::Stack { frame, off: base }, 4) = (from.ty, count)
+            && let Some(base) = base.exact()
+        {
+            return self.stack_word(frame, base + off);
+        }
+        let pieces: &[(i64, u32)] = match count {
+            4 => &[(0, 4)],
+            3 => &[(0, 2), (2, 1)],
+            2 => &[(0, 2)],
+            _ => &[(0, 1)],
+        };
+        let mut word = self.code.known(0);
+        for &(at, size) in pieces {
+            let piece = match from.ty {
+                Ty::Stack { frame, off: base } if base.exact().is_some() => {
+                    let all = self.stack_word(frame, base.low + off + at)?;
+                    self.code.by(And, all, (1 << (8 * size)) - 1)
+                }
+                Ty::Packet { .. } | Ty::Value { .. } | Ty::Stack { .. } => self.load(from, off + at, size)?.low,
+                other => {
+                    let given = other.words();
+                    return self.refuse(format!("{what} is at {given}, and a pointer to memory is needed"));
+                }
+            };
+            let piece = self.code.by(Shl, piece, 8 * at as u32);
+            word = self.code.binary(Or, word, piece);
+        }
+        Ok(word)
+    }
+}

@@ -1,0 +1,338 @@
+//! Going through a block: what each instruction does to the types of what there is, and what is to be computed for it. The
+//! same walk finds the types, when its computations are thrown away, and makes the code, when the types are known.
+
+mod alu;
+mod atomic;
+mod helpers;
+mod jump;
+mod map;
+mod memory;
+mod packet;
+mod stack;
+
+pub(super) use helpers::name as helper_name;
+
+use super::Linked;
+use super::code::{Argument, Code, Effect, Id, Var};
+use super::flow::Shared;
+use super::instruction::{CALL, Instruction, LDDW, class};
+use super::object::Reference;
+use super::range::Range;
+use super::refused::Refused;
+use super::types::{ASLEEP, Frame, Name, Offsets, State, Ty, Value};
+
+pub(super) type Result<T> = std::result::Result<T, Refused>;
+
+/// Registers that no program sees, behind its own: of a `bpf_loop` the round, how many there are, and the argument.
+pub(super) const ROUND: u8 = 11;
+pub(super) const ROUNDS: u8 = 12;
+pub(super) const ARGUMENT: u8 = 13;
+/// Of all frames: where a packet is to be redirected to, and one; how many tail calls there were.
+pub(super) const TARGET: u8 = 14;
+pub(super) const TAIL_CALLS: u8 = 15;
+
+/// For values whose type says all.
+pub(super) const NO_VARS: (Var, Var) = {
+    let var = Var::Register { frame: u8::MAX, register: u8::MAX, half: 0 };
+    (var, var)
+};
+
+/// A block under way.
+pub(super) struct Walk<'a, 'o> {
+    pub linked: &'a Linked<'o>,
+    pub shared: &'a mut Shared,
+    pub state: State,
+    pub code: Code,
+    /// Whose call of a function this is.
+    pub context: u32,
+    pub section: usize,
+    /// The instruction under way.
+    pub at: usize,
+    /// How many names this instruction has given.
+    named: u32,
+}
+
+impl<'a, 'o> Walk<'a, 'o> {
+    pub fn new(
+        linked: &'a Linked<'o>,
+        shared: &'a mut Shared,
+        mut state: State,
+        context: u32,
+        section: usize,
+    ) -> Walk<'a, 'o> {
+        state.asleep();
+        Walk { linked, shared, state, code: Code::default(), context, section, at: 0, named: 0 }
+    }
+
+    pub fn frame(&self) -> usize {
+        self.state.frames.len() - 1
+    }
+
+    pub fn refuse<T>(&self, message: impl Into<String>) -> Result<T> {
+        Err(Refused::new(self.section, self.at, message))
+    }
+
+    pub fn instruction(&self) -> Instruction {
+        self.linked.object.sections[self.section].instructions[self.at]
+    }
+
+    /// A name for what this instruction makes. What went by it in an earlier round is known by no name then.
+    pub fn name(&mut self) -> Name {
+        self.named += 1;
+        let name = self.shared.names.of((self.context, self.section as u32, self.at as u32, self.named));
+        self.state.forget(|it| it == name);
+        name
+    }
+
+    /// A register's variable.
+    fn var(&self, register: u8, half: u8) -> Var {
+        let frame = if !(6..TARGET).contains(&register) { 0 } else { self.frame() as u8 };
+        Var::Register { frame, register, half }
+    }
+
+    fn slot(&mut self, register: u8) -> &mut Value {
+        match register {
+            0..6 => &mut self.state.scratch[usize::from(register)],
+            TARGET | TAIL_CALLS => &mut self.state.scratch[usize::from(register - 8)],
+            // 10 is the frame itself.
+            _ => {
+                let saved = if register < 10 { register - 6 } else { register - 7 };
+                &mut self.state.frames.last_mut().expect("there is always a frame").saved[usize::from(saved)]
+            }
+        }
+    }
+
+    /// A register that is read.
+    pub fn get(&mut self, register: u8) -> Result<Value> {
+        if register == 10 {
+            let ty = Ty::Stack { frame: self.frame() as u8, off: Offsets::one(0) };
+            let (low, high) = (self.code.known(0), self.code.known(1));
+            return Ok(Value { ty, low, high });
+        }
+        if register > TAIL_CALLS {
+            return self.refuse(format!("there is no register {register}"));
+        }
+        let mut value = *self.slot(register);
+        if value.ty == Ty::Nothing {
+            return self
+                .refuse(format!("register r{register} is read, and was not set on every way that leads here"))
+                .map_err(|it: Refused| {
+                    it.note(
+                        "a call leaves r1 to r5 unset, and so does what moves the packet's ends to pointers into it",
+                    )
+                });
+        }
+        let vars = (self.var(register, 0), self.var(register, 1));
+        self.wake(&mut value, vars);
+        *self.slot(register) = value;
+        Ok(value)
+    }
+
+    /// Has a value's halves computed.
+    pub fn wake(&mut self, value: &mut Value, (low, high): (Var, Var)) {
+        if value.low == ASLEEP {
+            value.low = match value.ty {
+                Ty::Number(range) if range.exact().is_some() => self.code.known(range.low as u32),
+                Ty::Context(off) => self.code.known(off as u32),
+                Ty::Packet { name: super::types::FIXED, off, .. } => self.code.known(off as u32),
+                Ty::End => self.length(),
+                Ty::Stack { off, .. } | Ty::Value { off, .. } if off.exact().is_some() => {
+                    self.code.known(off.low as u32)
+                }
+                Ty::Map(map) => self.code.known(u32::from(map)),
+                Ty::Function { first, .. } => self.code.known(first),
+                _ => self.code.var(low),
+            };
+        }
+        if value.high == ASLEEP {
+            value.high = match value.ty {
+                Ty::Number(range) if range.low >> 32 == range.high >> 32 => self.code.known((range.low >> 32) as u32),
+                Ty::Packet { nullable: false, .. } | Ty::Context(_) | Ty::End | Ty::Stack { .. } => self.code.known(1),
+                Ty::Map(_) | Ty::Function { .. } => self.code.known(1),
+                Ty::Value { map, nullable: false, .. } if self.linked.maps[usize::from(map)].is_data() => {
+                    self.code.known(1)
+                }
+                _ => self.code.var(high),
+            };
+        }
+    }
+
+    /// Sets a register.
+    pub fn set(&mut self, register: u8, value: Value) -> Result<()> {
+        if register == 10 {
+            return self.refuse("the frame pointer, r10, is written to");
+        }
+        if register > TAIL_CALLS {
+            return self.refuse(format!("there is no register {register}"));
+        }
+        *self.slot(register) = value;
+        Ok(())
+    }
+
+    pub fn number(&mut self, range: Range, low: Id, high: Id) -> Value {
+        // What is known for certain.
+        let (known_low, known_high) = (self.code.value(low), self.code.value(high));
+        let range = match (known_low, known_high) {
+            (Some(low), Some(high)) => Range::one(u64::from(high) << 32 | u64::from(low)),
+            (None, Some(0)) => range.meet(0, u64::from(u32::MAX)).unwrap_or(Range::WORD),
+            _ => range,
+        };
+        let low = range.exact().map_or(low, |value| self.code.known(value as u32));
+        let high = if range.low >> 32 == range.high >> 32 { self.code.known((range.low >> 32) as u32) } else { high };
+        Value { ty: Ty::Number(range), low, high }
+    }
+
+    pub fn constant(&mut self, value: u64) -> Value {
+        let (low, high) = (self.code.known(value as u32), self.code.known((value >> 32) as u32));
+        Value { ty: Ty::Number(Range::one(value)), low, high }
+    }
+
+    /// A number of 32 bits.
+    pub fn word(&mut self, range: Range, low: Id) -> Value {
+        let high = self.code.known(0);
+        self.number(range, low, high)
+    }
+
+    /// 0, or minus an error's number, as helpers give it.
+    pub fn outcome(&mut self, is_good: Id, error: i32) -> Value {
+        let (zero, low, high) = (self.code.known(0), self.code.known(error as u32), self.code.known(u32::MAX));
+        let (low, high) = (self.code.select(is_good, zero, low), self.code.select(is_good, zero, high));
+        self.number(Range::ANY, low, high)
+    }
+
+    /// How long the packet is now.
+    pub fn length(&mut self) -> Id {
+        self.code.call("pkt_len", vec![Argument::Packet], Effect::Reads)
+    }
+
+    /// Has the packet aborted where this is true.
+    pub fn trap(&mut self, when: Id, reason: &'static str) {
+        if self.code.as_truth(when) == Some(false) {
+            return;
+        }
+        let site = self.shared.sites.of((self.section as u32, self.at as u32, reason));
+        self.code.add(super::code::Op::Trap { when, site });
+    }
+
+    /// An instruction that neither leads elsewhere nor calls what does. Gives back the number of the next.
+    pub fn step(&mut self, at: usize) -> Result<usize> {
+        (self.at, self.named) = (at, 0);
+        let it = self.instruction();
+        match it.class() {
+            class::ALU | class::ALU64 => self.alu(it)?,
+            class::LD if it.code == LDDW => {
+                self.constant64(it)?;
+                return Ok(at + 2);
+            }
+            class::LD => {
+                return self.refuse("packets are read by `ld_abs` and `ld_ind`, which programs of XDP cannot");
+            }
+            class::LDX => {
+                let (signed, size) = match it.mode() {
+                    3 => (false, it.size()),
+                    4 if it.size() < 8 => (true, it.size()),
+                    _ => return self.refuse(format!("unknown instruction {:#04x}", it.code)),
+                };
+                let from = self.get(it.src)?;
+                let value = self.load(from, i64::from(it.off), size)?;
+                let value = if signed { self.sign_extended(value, 8 * size) } else { value };
+                self.set(it.dst, value)?;
+            }
+            class::ST | class::STX if it.mode() == 3 => {
+                let value = match it.class() {
+                    class::ST => self.constant(i64::from(it.imm) as u64),
+                    _ => self.get(it.src)?,
+                };
+                let to = self.get(it.dst)?;
+                self.store(to, i64::from(it.off), it.size(), value)?;
+            }
+            class::STX if it.mode() == 6 => self.atomic(it)?,
+            class::JMP if it.code == CALL => self.helper(it)?,
+            _ => return self.refuse(format!("unknown instruction {:#04x}", it.code)),
+        }
+        Ok(at + 1)
+    }
+
+    /// A constant of 64 bits, or what it stands for.
+    fn constant64(&mut self, it: Instruction) -> Result<()> {
+        let section = &self.linked.object.sections[self.section];
+        let Some(rest) = section.instructions.get(self.at + 1) else {
+            return self.refuse("the section ends in the middle of a constant of 64 bits");
+        };
+        let value = u64::from(rest.imm as u32) << 32 | u64::from(it.imm as u32);
+        let value = match section.references.get(&self.at) {
+            None if it.src == 0 => self.constant(value),
+            None if it.src == 4 => {
+                let first = (self.at as i64 + 1 + i64::from(it.imm)) as u32;
+                self.function(self.section, first)
+            }
+            None => {
+                return self
+                    .refuse(format!("a constant refers to something of kind {}, and nothing says what", it.src));
+            }
+            Some(&Reference::Map(map)) => Value::of(Ty::Map(map as u16)),
+            Some(&Reference::Data { map, offset }) => {
+                let off = Offsets::one((offset as i64).saturating_add(i64::from(it.imm)));
+                Value::of(Ty::Value { map: map as u16, off, name: super::types::NOBODY, nullable: false })
+            }
+            Some(&Reference::Code { section, offset }) => {
+                let first = (offset as i64 / 8).saturating_add(i64::from(it.imm) / 8);
+                self.function(section, first as u32)
+            }
+            Some(Reference::External(name)) => {
+                return self
+                    .refuse(format!("`{name}` is not in the object: the kernel would give it an address or a value"));
+            }
+        };
+        let mut value = value;
+        // All of these say it by their types.
+        self.wake(&mut value, NO_VARS);
+        self.set(it.dst, value)
+    }
+
+    fn function(&mut self, section: usize, first: u32) -> Value {
+        Value::of(Ty::Function { section: section as u16, first })
+    }
+
+    /// A number whose lowest bits are taken with a sign.
+    pub fn sign_extended(&mut self, of: Value, bits: u32) -> Value {
+        use super::code::Binary::{Sar, Shl};
+        let low = if bits < 32 {
+            let up = self.code.by(Shl, of.low, 32 - bits);
+            self.code.by(Sar, up, 32 - bits)
+        } else {
+            of.low
+        };
+        let high = self.code.by(Sar, low, 31);
+        let range = match of.ty.range() {
+            Some(range) if range.high < 1 << (bits - 1) => range,
+            _ => Range::ANY,
+        };
+        self.number(range, low, high)
+    }
+
+    /// What a register must hold for an operation on numbers.
+    pub fn expect_number(&mut self, value: Value, what: &str) -> Result<Range> {
+        match value.ty {
+            Ty::Number(range) => Ok(range),
+            ty => self.refuse(format!("{what} is {}, and a number is needed", ty.words())),
+        }
+    }
+
+    /// The frame of a function that is called.
+    pub fn enter(&mut self) -> Result<()> {
+        if self.state.frames.len() == super::types::MAX_FRAMES {
+            return self.refuse(format!(
+                "functions call each other {} deep, which is deeper than the kernel allows",
+                super::types::MAX_FRAMES
+            ));
+        }
+        self.state.frames.push(Frame::new());
+        Ok(())
+    }
+
+    /// Registers that a call leaves unset.
+    pub fn after_call(&mut self) {
+        (1..6).for_each(|register| self.state.scratch[register] = Value::of(Ty::Nothing));
+    }
+}
