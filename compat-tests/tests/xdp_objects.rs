@@ -4,10 +4,12 @@
 
 use std::sync::Arc;
 
+use portcullis::io::synth::Random;
 use portcullis_compat_tests::kernel::{self, Entries, KernelProgram, Ran};
 use portcullis_compat_tests::objects::{self, PROCESSORS};
 use portcullis_compat_tests::{corpora, devices, layouts};
 use portcullis_core::device::{Device, LoadOptions};
+use portcullis_core::interp::Interpreter;
 use portcullis_core::lang::xdp::{self, Object};
 use portcullis_core::map::Table;
 use portcullis_core::packet::Room;
@@ -169,4 +171,50 @@ fn objects_do_what_they_do_in_the_kernel() {
     });
     let refused: Vec<String> = refused.into_iter().map(|(name, why)| format!("{name}: {why}")).collect();
     assert!(refused.is_empty(), "{}", refused.join("\n"));
+}
+
+/// A file may have anything in it: it is taken or refused, and what is taken runs.
+#[test]
+fn damaged_objects_are_taken_or_refused() {
+    if let Some(reason) = objects::missing() {
+        devices::absent("damaged objects", "clang-bpf", &reason);
+        return;
+    }
+    let mut random = Random::new(5, 1);
+    let packets: Vec<Vec<u8>> = corpora::hostile().packets.into_iter().step_by(97).take(8).collect();
+    let (mut taken, mut refused) = (0, 0);
+    for source in objects::sources() {
+        let Ok(bytes) = objects::compile(&source, "v3") else { continue };
+        let Ok(object) = Object::read("whole", &bytes) else { continue };
+        let names: Vec<String> = object.programs().map(|program| program.name.clone()).collect();
+        for round in 0..60 {
+            let mut damaged = bytes.clone();
+            for _ in 0..1 + random.below(4) {
+                let at = random.below(damaged.len() as u32) as usize;
+                match random.below(3) {
+                    0 => damaged[at] ^= 1 << random.below(8),
+                    1 => damaged[at] = random.below(256) as u8,
+                    _ => damaged[at] = [0, 1, 0x7f, 0x80, 0xff][random.below(5) as usize],
+                }
+            }
+            if round % 10 == 0 {
+                damaged.truncate(random.below(damaged.len() as u32) as usize);
+            }
+            let name = &names[round % names.len()];
+            match xdp::compile("damaged.o", &damaged, Some(name), &ProgramOptions::default()) {
+                Ok(program) => {
+                    taken += 1;
+                    let reference = Interpreter::new(&Arc::new(program)).unwrap_or_else(|error| panic!("{error}"));
+                    for packet in &packets {
+                        let _ = reference.run(packet, &layouts::metadata(0));
+                    }
+                }
+                Err(errors) => {
+                    refused += 1;
+                    assert!(!errors.render().is_empty());
+                }
+            }
+        }
+    }
+    assert!(taken > 100 && refused > 100, "{taken} taken, {refused} refused");
 }

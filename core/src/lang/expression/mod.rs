@@ -4,7 +4,7 @@
 //! - `text`: programs as text; `instruction`, `ancillary`: what the numbers mean; `check`: what makes them a program;
 //! - `flow`: the program as blocks; `lengths`: what it rejects a packet for becomes branches; `merge`: fewer of them;
 //! - `values`: how large the registers are, and where they are read;
-//! - `lower`: blocks become statements, by way of [`structure`](super::structure).
+//! - `lower`: blocks become statements, by way of `lang::structure`.
 //!
 //! What it means is what libpcap's `bpf_filter` does (bpf_filter.c), and Linux's for the loads that only Linux has.
 
