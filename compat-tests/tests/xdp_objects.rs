@@ -12,15 +12,14 @@ use portcullis_core::device::{Device, LoadOptions};
 use portcullis_core::interp::Interpreter;
 use portcullis_core::lang::xdp::{self, Object};
 use portcullis_core::map::Table;
+use portcullis_core::map::layout::Layout;
 use portcullis_core::packet::Room;
 use portcullis_core::program::{Program, ProgramOptions};
 
 /// What is not taken yet, or differs, and why; by source and program. Whatever is taken and the same must not be here.
 const NOT_YET: &[(&str, &str)] = &[
-    ("hash_updates:sessions_track", "flags of an update that are known only when the packet is there"),
     ("hash_updates:updates_full", "a full map takes more keys here than `max_entries`"),
     ("lpm:lpm_networks", "prefixes shorter than an address are searched for"),
-    ("lpm:lpm_rules", "a helper is given one of two maps"),
     ("meta:meta_store", "bpf_xdp_adjust_meta"),
     ("meta:meta_round_trip", "bpf_xdp_adjust_meta"),
     ("redirect_map:redirect_broadcast", "BPF_F_BROADCAST"),
@@ -182,12 +181,13 @@ fn damaged_objects_are_taken_or_refused() {
     }
     let mut random = Random::new(5, 1);
     let packets: Vec<Vec<u8>> = corpora::hostile().packets.into_iter().step_by(97).take(8).collect();
+    let rounds = std::env::var("PORTCULLIS_DAMAGED_OBJECTS").ok().and_then(|count| count.parse().ok()).unwrap_or(60);
     let (mut taken, mut refused) = (0, 0);
     for source in objects::sources() {
         let Ok(bytes) = objects::compile(&source, "v3") else { continue };
         let Ok(object) = Object::read("whole", &bytes) else { continue };
         let names: Vec<String> = object.programs().map(|program| program.name.clone()).collect();
-        for round in 0..60 {
+        for round in 0..rounds {
             let mut damaged = bytes.clone();
             for _ in 0..1 + random.below(4) {
                 let at = random.below(damaged.len() as u32) as usize;
@@ -204,6 +204,11 @@ fn damaged_objects_are_taken_or_refused() {
             match xdp::compile("damaged.o", &damaged, Some(name), &ProgramOptions::default()) {
                 Ok(program) => {
                     taken += 1;
+                    // A number of entries may have become millions.
+                    let words = program.maps().iter().map(|map| Layout::of(map).words()).fold(0, usize::saturating_add);
+                    if words > 1 << 22 {
+                        continue;
+                    }
                     let reference = Interpreter::new(&Arc::new(program)).unwrap_or_else(|error| panic!("{error}"));
                     for packet in &packets {
                         let _ = reference.run(packet, &layouts::metadata(0));
@@ -211,7 +216,8 @@ fn damaged_objects_are_taken_or_refused() {
                 }
                 Err(errors) => {
                     refused += 1;
-                    assert!(!errors.render().is_empty());
+                    let said = errors.render();
+                    assert!(!said.contains("itself failed"), "{}, round {round}: {said}", source.display());
                 }
             }
         }

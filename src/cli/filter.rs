@@ -183,14 +183,13 @@ impl FilterArgs {
             }
             Text::File(file) => file.parent().unwrap_or(Path::new("")),
         };
-        let language = self.language()?;
-        if language == Language::Xdp {
+        if matches!(self.language(), Ok(Language::Xdp)) {
             return Ok((self.load_object(&options)?, None));
         }
         let source = self.source()?;
         let mut instructions = None;
-        let compiled = match language {
-            Language::Xdp => unreachable!("done above"),
+        let compiled = match self.language()? {
+            Language::Xdp => unreachable!("objects are no texts"),
             Language::Wgsl => wgsl::compile(&source, &options),
             Language::OpenclC if self.is_stdin() => opencl_c::compile(&source, &options, &mut NoIncludes),
             Language::OpenclC => opencl_c::compile(&source, &options, &mut Folder(folder)),

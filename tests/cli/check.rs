@@ -124,7 +124,7 @@ fn the_language_is_said_where_the_name_does_not() {
     place.run_with(&["check", "-"], in_c.as_bytes()).failed(1, &["<stdin>", "--language opencl-c"]);
     place.run_with(&["check", "-", "--language", "opencl-c"], b"#include \"x.h\"\n").failed(1, &["no folder"]);
     let odd = place.file("filter.c", in_c);
-    place.run(&["check", odd]).failed(2, &["filter.c", ".wgsl, .cl or .bpf", "--language opencl-c"]);
+    place.run(&["check", odd]).failed(2, &["filter.c", ".wgsl, .cl, .bpf or .o", "--language opencl-c"]);
     place.run(&["check", odd, "--language", "opencl-c"]).done();
     place.run(&["check", place.file("bare", PASS), "--language", "wgsl"]).done();
     place.run(&["check", place.file("F.CL", in_c)]).done();

@@ -32,7 +32,17 @@ const DPDK_ALONE: &[&str] = &["--no-default-features", "--features", live::DPDK]
 
 /// What may be demanded: devices, and tools that suites need.
 const DEVICES: [&str; 4] = ["cpu", "cuda", "wgpu", "opencl"];
-const TOOLS: [&str; 7] = ["nvrtc", "oclgrind", "qemu-aarch64", emulated::NAME, live::AF_XDP, live::NFQUEUE, live::DPDK];
+const TOOLS: [&str; 9] = [
+    "nvrtc",
+    "oclgrind",
+    "qemu-aarch64",
+    "kernel-bpf",
+    "clang-bpf",
+    emulated::NAME,
+    live::AF_XDP,
+    live::NFQUEUE,
+    live::DPDK,
+];
 
 /// How to test.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use super::Linked;
+use super::asked::{self, Registers};
 use super::code::Binary::{Add, Eq, Lt};
 use super::code::{Code, Id};
 use super::instruction::{CALL, EXIT, Instruction, JA, JA32, call, class};
@@ -21,6 +22,9 @@ type Result<T> = std::result::Result<T, Refused>;
 
 /// Blocks at most, functions counted where they are called.
 const MAX_BLOCKS: usize = 16_384;
+
+/// Blocks for the same place, at most.
+const MAX_VARIANTS: u32 = 16;
 
 /// How often a block is looked at before what still changes is let go.
 const PATIENCE: u32 = 8;
@@ -98,6 +102,8 @@ enum Place {
 struct Key {
     context: u32,
     place: Place,
+    /// Where pointers point into different things on different ways here, each kind of way has a block of its own.
+    variant: u32,
 }
 
 /// A call of a function under way.
@@ -150,8 +156,12 @@ struct Finding<'a, 'o> {
     /// By key: what there is at its beginning.
     states: Vec<Option<State>>,
     visits: Vec<u32>,
+    /// From a block to a place: which of its blocks that leads to.
+    edges: HashMap<(u32, Key), u32>,
     /// The instructions of functions that blocks begin at.
     leaders: HashMap<(u32, u32), BTreeSet<u32>>,
+    /// The registers that are asked for at them.
+    registers: HashMap<(u32, u32), HashMap<u32, Registers>>,
     instructions: usize,
 }
 
@@ -172,7 +182,9 @@ pub(super) fn find(linked: &Linked, section: usize, first: usize) -> Result<Flow
         keys: Numbers::from(0),
         states: Vec::new(),
         visits: Vec::new(),
+        edges: HashMap::new(),
         leaders: HashMap::new(),
+        registers: HashMap::new(),
         instructions: 0,
     };
     let root = finding.root(section as u32, first as u32);
@@ -184,7 +196,7 @@ impl Finding<'_, '_> {
     /// The first block of a program.
     fn root(&mut self, section: u32, first: u32) -> Key {
         let context = self.contexts.of(Context { section, first, caller: None });
-        Key { context, place: Place::At(first) }
+        Key { context, place: Place::At(first), variant: 0 }
     }
 
     fn context(&self, key: Key) -> Context {
@@ -203,19 +215,50 @@ impl Finding<'_, '_> {
             let state = self.states[number as usize].clone().expect("what is in the list was led to");
             let (_, _, onward) = self.block(key, state)?;
             for (to, state) in onward {
-                if self.arrive(to, state)? {
-                    let number = self.keys.of(to);
-                    if queued.insert(number) {
-                        work.push_back(number);
-                    }
+                let (to, changed) = self.arrive(number, to, state)?;
+                if changed && queued.insert(to) {
+                    work.push_back(to);
                 }
             }
         }
         Ok(())
     }
 
-    /// Takes in what leads to a block; whether it has to be looked at again.
-    fn arrive(&mut self, to: Key, mut state: State) -> Result<bool> {
+    /// Takes in what leads from a block to another: its number, and whether it has to be looked at again.
+    fn arrive(&mut self, from: u32, to: Key, mut state: State) -> Result<(u32, bool)> {
+        let asked = self.asked(to);
+        if let Some(asked) = asked {
+            state.keep(asked);
+        }
+        let asked = asked.unwrap_or(Registers::MAX);
+        let before = self.edges.get(&(from, to)).copied();
+        let variants = before.into_iter().chain(0..MAX_VARIANTS);
+        let agrees = |&variant: &u32| match self.keys.of.get(&Key { variant, ..to }) {
+            Some(&number) => self.states[number as usize].as_ref().is_none_or(|known| known.agrees(&state, asked)),
+            None => true,
+        };
+        let variant = { variants }.find(agrees).unwrap_or(MAX_VARIANTS - 1);
+        self.edges.insert((from, to), variant);
+        let to = Key { variant, ..to };
+        let changed = self.join(to, state)?;
+        Ok((self.keys.of(to), changed))
+    }
+
+    /// The registers that are asked for from a place on, where that is told by its instruction.
+    fn asked(&mut self, key: Key) -> Option<Registers> {
+        let Place::At(at) = key.place else { return None };
+        let Context { section, first, .. } = self.context(key);
+        let linked = self.linked;
+        let instructions = &linked.object.sections[section as usize].instructions;
+        let asked = self.registers.entry((section, first)).or_insert_with(|| {
+            let reached: Vec<u32> = reached(instructions, first).into_iter().collect();
+            asked::registers(instructions, &reached, |at, it| onward(at, it, instructions.len()))
+        });
+        asked.get(&at).copied()
+    }
+
+    /// Joins what leads to a block with what is known there; whether that changed.
+    fn join(&mut self, to: Key, mut state: State) -> Result<bool> {
         let number = self.keys.of(to) as usize;
         if number == self.states.len() {
             if number >= MAX_BLOCKS {
@@ -283,7 +326,10 @@ impl Finding<'_, '_> {
             let number = self.keys.of(key) as usize;
             let state = self.states[number].clone().expect("all that is led to was looked at");
             let (walk, way, _) = self.block(key, state)?;
-            let mut number_of = |key: Key| {
+            let edges = &self.edges;
+            let mut number_of = |to: Key| {
+                let variant = edges.get(&(number as u32, to)).copied().unwrap_or(0);
+                let key = Key { variant, ..to };
                 *numbers.entry(key).or_insert_with(|| {
                     order.push(key);
                     order.len() - 1
@@ -308,7 +354,7 @@ impl Finding<'_, '_> {
         let (section, first) = (context.section, context.first);
         let linked = self.linked;
         let instructions = &linked.object.sections[section as usize].instructions;
-        let here = |place| Key { context: key.context, place };
+        let here = |place| Key { context: key.context, place, variant: 0 };
         let mut at = match key.place {
             Place::At(at) => at as usize,
             Place::Round(at) => return self.round(key, at, state),
@@ -358,7 +404,7 @@ impl Finding<'_, '_> {
                 let (section, first) = callee(&walk, it)?;
                 walk.enter()?;
                 let inner = self.contexts.of(Context { section, first, caller: Some((key.context, at as u32)) });
-                let to = Key { context: inner, place: Place::At(first) };
+                let to = Key { context: inner, place: Place::At(first), variant: 0 };
                 let state = walk.state.clone();
                 return Ok((done(walk), Way::Goto(to), vec![(to, state)]));
             }
@@ -393,7 +439,7 @@ impl Finding<'_, '_> {
         // Behind the loop.
         walk.after_call();
         walk.set(0, round)?;
-        let behind = Key { context: key.context, place: Place::At(at + 1) };
+        let behind = Key { context: key.context, place: Place::At(at + 1), variant: 0 };
         let behind_state = walk.state.clone();
         // In the function.
         let Some((section, first)) = walk.shared.callbacks.get(&(key.context, at)).copied() else {
@@ -404,7 +450,7 @@ impl Finding<'_, '_> {
         walk.state.scratch[2] = argument;
         walk.state.scratch[0] = Value::of(Ty::Nothing);
         let inner = self.contexts.of(Context { section, first, caller: Some((key.context, at)) });
-        let inside = Key { context: inner, place: Place::At(first) };
+        let inside = Key { context: inner, place: Place::At(first), variant: 0 };
         let inside_state = walk.state.clone();
         // Which registers hold what differs on the two ways: the code's end is that of the function's way, and r0 is
         // the round on both.
@@ -427,7 +473,7 @@ impl Finding<'_, '_> {
         let (map, slot) = walk.tail_call()?;
         let calls = walk.get(TAIL_CALLS)?;
         let programs = self.linked.programs_of(map);
-        let behind = Key { context: key.context, place: Place::At(at + 1) };
+        let behind = Key { context: key.context, place: Place::At(at + 1), variant: 0 };
         let mut fallen = walk.state.clone();
         (0..6).for_each(|register| fallen.scratch[register] = Value::of(Ty::Nothing));
         let Some(&(program, section, first)) = programs.get(number as usize) else {
@@ -454,10 +500,39 @@ impl Finding<'_, '_> {
         begun.scratch[7] = counted;
         begun.length = walk.state.length;
         let to = self.contexts.of(Context { section, first, caller: None });
-        let to = Key { context: to, place: Place::At(first) };
+        let to = Key { context: to, place: Place::At(first), variant: 0 };
         let onward = vec![(to, begun), (next, next_state)];
         Ok((done(walk), Way::Branch(condition, to, next), onward))
     }
+}
+
+/// Where an instruction of a function goes on in it.
+fn onward(at: u32, it: Instruction, count: usize) -> Vec<u32> {
+    let next = at + if it.code == super::instruction::LDDW { 2 } else { 1 };
+    let mut to = Vec::new();
+    match jump(it) {
+        Some((distance, falls)) => {
+            to.extend(u32::try_from(i64::from(at) + 1 + distance));
+            to.extend(falls.then_some(next));
+        }
+        None if it.code == EXIT => {}
+        None => to.push(next),
+    }
+    to.retain(|&to| (to as usize) < count);
+    to
+}
+
+/// The instructions of a function that control comes to.
+fn reached(instructions: &[Instruction], first: u32) -> BTreeSet<u32> {
+    let (mut seen, mut work) = (BTreeSet::new(), vec![first]);
+    while let Some(at) = work.pop() {
+        // A function may be said to begin anywhere.
+        let Some(&it) = instructions.get(at as usize) else { continue };
+        if seen.insert(at) {
+            work.extend(onward(at, it, instructions.len()));
+        }
+    }
+    seen
 }
 
 /// Where blocks begin in a function.
@@ -469,31 +544,8 @@ fn leaders<'l>(
 ) -> &'l BTreeSet<u32> {
     known.entry((section, first)).or_insert_with(|| {
         let instructions = &linked.object.sections[section as usize].instructions;
-        let mut leaders = BTreeSet::new();
-        let mut work = vec![first];
-        let mut seen = BTreeSet::new();
-        while let Some(at) = work.pop() {
-            let Some(&it) = instructions.get(at as usize) else { continue };
-            if !seen.insert(at) {
-                continue;
-            }
-            match jump(it) {
-                Some((to, falls)) => {
-                    let to = i64::from(at) + 1 + to;
-                    if let Ok(to) = u32::try_from(to) {
-                        leaders.insert(to);
-                        work.push(to);
-                    }
-                    if falls {
-                        leaders.insert(at + 1);
-                        work.push(at + 1);
-                    }
-                }
-                None if it.code == EXIT => {}
-                None => work.push(at + if it.code == super::instruction::LDDW { 2 } else { 1 }),
-            }
-        }
-        leaders
+        let jumps = reached(instructions, first).into_iter().filter(|&at| jump(instructions[at as usize]).is_some());
+        jumps.flat_map(|at| onward(at, instructions[at as usize], instructions.len())).collect()
     })
 }
 
@@ -512,7 +564,7 @@ fn exit(linked: &Linked, contexts: &Numbers<Context>, mut walk: Walk, context: C
     if !is_loop {
         walk.state.frames.pop();
         walk.after_call();
-        let to = Key { context: caller, place: Place::At(at + 1) };
+        let to = Key { context: caller, place: Place::At(at + 1), variant: 0 };
         let state = walk.state.clone();
         return Ok((done(walk), Way::Goto(to), vec![(to, state)]));
     }
@@ -528,8 +580,10 @@ fn exit(linked: &Linked, contexts: &Numbers<Context>, mut walk: Walk, context: C
     let goes_on = walk.code.by(Eq, any, 0);
     walk.after_call();
     walk.set(0, next)?;
-    let (again, behind) =
-        (Key { context: caller, place: Place::Round(at) }, Key { context: caller, place: Place::At(at + 1) });
+    let (again, behind) = (
+        Key { context: caller, place: Place::Round(at), variant: 0 },
+        Key { context: caller, place: Place::At(at + 1), variant: 0 },
+    );
     let state = walk.state.clone();
     Ok(match walk.code.as_truth(goes_on) {
         Some(true) => (done(walk), Way::Goto(again), vec![(again, state)]),
@@ -542,7 +596,7 @@ fn exit(linked: &Linked, contexts: &Numbers<Context>, mut walk: Walk, context: C
 }
 
 fn here_tail(key: Key, at: u32, number: u32) -> Key {
-    Key { context: key.context, place: Place::Tail(at, number) }
+    Key { context: key.context, place: Place::Tail(at, number), variant: 0 }
 }
 
 fn done(walk: Walk) -> (Code, State) {

@@ -5,6 +5,8 @@ use std::collections::HashSet;
 
 use super::object::{MapDefinition, MapType, Object};
 use crate::map::declare::{MAX_ENTRIES, MAX_KEY, MAX_MAPS};
+use crate::map::layout::{Layout, MAX_WORDS};
+use crate::map::lpm::Parts;
 use crate::map::{Declaration, Kind};
 
 /// What a map is used as.
@@ -62,7 +64,12 @@ impl MapInfo {
         if self.used_as == Use::Lpm && self.definition.value_size == 0 {
             return String::new();
         }
-        TEXT.replace("NAME", &self.name)
+        let key = match self.declaration().key {
+            1 => "u32".into(),
+            words @ 2..=4 => format!("vec{words}<u32>"),
+            words => format!("array<u32, {words}>"),
+        };
+        TEXT.replace("KEY", &key).replace("NAME", &self.name)
     }
 }
 
@@ -113,6 +120,9 @@ fn used_as(map: &MapDefinition) -> Use {
     if max_entries > MAX_ENTRIES {
         return refused(format!("has {max_entries} entries, and {MAX_ENTRIES} are the most"));
     }
+    if map.data.is_none() && value_size > MAX_VALUE {
+        return refused(format!("has values of {value_size} bytes, and {MAX_VALUE} are the most"));
+    }
     if value_size == 0 && used != Use::Hash {
         return refused("has values of no size".into());
     }
@@ -124,9 +134,23 @@ fn used_as(map: &MapDefinition) -> Use {
         Use::Lpm if key_size != 8 && key_size != 20 => {
             refused(format!("has keys of {key_size} bytes: prefixes are of IPv4 (8) or IPv6 (20) here"))
         }
-        used => used,
+        used => {
+            let info = MapInfo { name: String::new(), definition: map.clone(), used_as: used };
+            let declared = info.declaration();
+            let words = match declared.kind {
+                Kind::Lpm => Parts::of(&declared).end,
+                _ => Layout::of(&declared).words() as u64,
+            };
+            match words {
+                0..=MAX_WORDS => info.used_as,
+                _ => refused(format!("would take {words} words of memory at worst, and {MAX_WORDS} are the most")),
+            }
+        }
     }
 }
+
+/// Bytes of a value, at most.
+const MAX_VALUE: u32 = 1 << 20;
 
 /// Maps that a program may have, its sections of global variables included.
 pub(super) const MOST_MAPS: usize = MAX_MAPS;
@@ -166,6 +190,16 @@ fn x_NAME_add64(entry: u32, word: u32, low: u32, high: u32) -> vec2<u32> {
         top = NAME_add(entry, word + 1u, more);
     }
     return vec2<u32>(was, top);
+}
+
+// An entry to write to, by the flags of an update; or why there is none: two more than the maps' own, that the key is there
+// already, and that there are no such flags.
+fn x_NAME_update(key: KEY, flags: u32) -> u32 {
+    if flags == 0u { return NAME_insert(key); }
+    if flags == 2u { return NAME_find(key); }
+    if flags != 1u { return 0xfffffffcu; }
+    let entry = NAME_insert(key);
+    return select(0xfffffffdu, entry, entry == MAP_FULL || map_is_new(entry));
 }
 
 fn x_NAME_or(entry: u32, word: u32, value: u32) -> u32 {

@@ -5,6 +5,7 @@
 //! the high half of a register is there only where somebody reads it. `emit` writes what is left as a function of naga's, by
 //! `lang::structure`. `maps` are the object's maps as a filter's.
 
+mod asked;
 mod code;
 mod emit;
 mod flow;

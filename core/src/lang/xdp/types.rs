@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::asked::Registers;
 use super::code::{Id, Var};
 use super::range::Range;
 
@@ -357,6 +358,36 @@ impl State {
         }
         all.retain(|(_, id)| *id != ASLEEP);
         all
+    }
+
+    /// Whether another state may be joined with this one: pointers that are asked for do not point into different things.
+    pub fn agrees(&self, other: &State, asked: Registers) -> bool {
+        let same = |a: &Value, b: &Value| match (a.ty, b.ty) {
+            (Ty::Map(a), Ty::Map(b)) => a == b,
+            (Ty::Value { map: a, .. }, Ty::Value { map: b, .. }) => a == b,
+            (a, b) => !a.is_pointer() || !b.is_pointer() || a.which() == b.which(),
+        };
+        let is_asked = |register: usize| asked >> register & 1 != 0;
+        let mut scratch = self.scratch.iter().zip(&other.scratch).take(6).enumerate();
+        if !scratch.all(|(register, (a, b))| !is_asked(register) || same(a, b)) {
+            return false;
+        }
+        let last = self.frames.len() - 1;
+        self.frames.iter().zip(&other.frames).enumerate().all(|(frame, (a, b))| {
+            let mut saved = a.saved.iter().zip(&b.saved).enumerate();
+            saved.all(|(register, (a, b))| frame == last && register < 4 && !is_asked(register + 6) || same(a, b))
+        })
+    }
+
+    /// Lets go of registers that nobody asks for.
+    pub fn keep(&mut self, asked: Registers) {
+        let is_asked = |register: usize| asked >> register & 1 != 0;
+        let scratch = self.scratch.iter_mut().take(6).enumerate();
+        scratch.filter(|(register, _)| !is_asked(*register)).for_each(|(_, it)| it.ty = Ty::Nothing);
+        if let Some(frame) = self.frames.last_mut() {
+            let saved = frame.saved.iter_mut().take(4).enumerate();
+            saved.filter(|(register, _)| !is_asked(register + 6)).for_each(|(_, it)| it.ty = Ty::Nothing);
+        }
     }
 
     /// Makes a name free for another place.

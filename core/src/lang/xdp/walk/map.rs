@@ -100,14 +100,15 @@ impl Walk<'_, '_> {
 
     /// `bpf_map_update_elem`
     pub(super) fn update(&mut self, map: u16, key: Value, value: Value, flags: Value) -> Result<Value> {
-        let Some(flags) = flags.ty.range().and_then(Range::exact) else {
-            return self.refuse("a map is updated with flags that are known only when the packet is there");
-        };
+        let range = self.expect_number(flags, "what the flags are")?;
         let info = &self.linked.maps[usize::from(map)];
         let (key_size, size) = (info.definition.key_size, info.definition.value_size);
         let used_as = info.used_as.clone();
         let (exists, no_room, none, wrong) = (-17, -7, -2, -22);
         let words = self.words(value, size, "the value")?;
+        let Some(flags) = range.exact() else {
+            return self.update_by(map, key, &words, flags);
+        };
         if flags > 2 {
             return Ok(self.constant(i64::from(wrong) as u64));
         }
@@ -155,6 +156,52 @@ impl Walk<'_, '_> {
             self.code.call_with(&write, &[entry, word, value], Effect::Writes);
         }
         Ok(result)
+    }
+
+    /// The same by flags that are known only when the packet is there.
+    fn update_by(&mut self, map: u16, key: Value, words: &[Id], flags: Value) -> Result<Value> {
+        let info = &self.linked.maps[usize::from(map)];
+        let (key_size, used_as) = (info.definition.key_size, info.used_as.clone());
+        let (three, few) = (self.code.known(3), self.code.by(Eq, flags.high, 0));
+        let flags = self.code.select(few, flags.low, three);
+        // An entry, or one of these.
+        let (missing, full, exists, wrong) = (NONE, NONE - 1, NONE - 2, NONE - 3);
+        let entry = match used_as {
+            Use::Hash => {
+                let key = self.words(key, key_size, "the key")?;
+                let key = match key[..] {
+                    [one] => Argument::One(one),
+                    _ => Argument::Words(key),
+                };
+                self.code.call(&self.helper_of(map, "update"), vec![key, Argument::One(flags)], Effect::Writes)
+            }
+            Use::Array => {
+                let high = self.found(map, key)?;
+                let [full, exists, wrong] = [full, exists, wrong].map(|it| self.code.known(it));
+                let (entry, there) = (self.entry(high), self.code.by(Ne, high, 0));
+                let makes = self.code.by(Eq, flags, 1);
+                let entry = self.code.select(makes, exists, entry);
+                let entry = self.code.select(there, entry, full);
+                let two = self.code.known(2);
+                let many = self.code.binary(Lt, two, flags);
+                self.code.select(many, wrong, entry)
+            }
+            Use::Lpm => return self.refuse("a program adds to an LPM trie, which only the host can do here"),
+            Use::Refused(why) => return self.refuse(why),
+        };
+        let write = self.named(map, "write");
+        for (word, &value) in (0..).zip(words) {
+            let word = self.code.known(word);
+            self.code.call_with(&write, &[entry, word, value], Effect::Writes);
+        }
+        let (mut low, mut high) = (self.code.known(0), self.code.known(0));
+        let all = self.code.known(u32::MAX);
+        for (what, error) in [(missing, -2), (full, -7), (exists, -17), (wrong, -22)] {
+            let is_it = self.code.by(Eq, entry, what);
+            let error = self.code.known(error as u32);
+            (low, high) = (self.code.select(is_it, error, low), self.code.select(is_it, all, high));
+        }
+        Ok(self.number(Range::ANY, low, high))
     }
 
     /// `bpf_map_delete_elem`

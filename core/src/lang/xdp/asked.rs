@@ -1,0 +1,96 @@
+//! Which registers are asked for from an instruction on: what others hold does not matter there.
+
+use std::collections::HashMap;
+
+use super::instruction::{Alu, CALL, EXIT, Instruction, LDDW, call, class};
+
+/// Registers 0 to 9, a bit each.
+pub(super) type Registers = u16;
+
+/// The most that a call is given: r1 to r5.
+const ARGUMENTS: Registers = 0b11_1110;
+
+/// What a helper is given.
+fn of_helper(helper: i32) -> Registers {
+    let count = match helper {
+        5 | 7 | 8 | 125 | 160 | 208 => 0,
+        188 => 1,
+        1 | 3 | 23 | 44 | 54 | 65 => 2,
+        12 | 51 => 3,
+        2 | 181 | 189 | 190 => 4,
+        _ => 5,
+    };
+    ARGUMENTS & ((2 << count) - 1)
+}
+
+/// What an instruction asks for, and what it sets.
+fn effect(it: Instruction) -> (Registers, Registers) {
+    let bit = |register: u8| if register < 10 { 1 << register } else { 0 };
+    let (dst, src) = (bit(it.dst), bit(it.src));
+    let second = if it.by_register() { src } else { 0 };
+    match it.class() {
+        class::ALU | class::ALU64 => match it.alu() {
+            Some(Alu::Mov) => (second, dst),
+            Some(Alu::Neg | Alu::End) => (dst, dst),
+            _ => (dst | second, dst),
+        },
+        class::LD if it.code == LDDW => (0, dst),
+        class::LDX => (src, dst),
+        class::ST => (dst, 0),
+        // An atomic operation may set either, or the one that it is not said to.
+        class::STX => (dst | src | if it.mode() == 6 { 1 } else { 0 }, 0),
+        _ if it.code == EXIT => (1, 0),
+        _ if it.code == CALL && it.src == call::HELPER => (of_helper(it.imm), ARGUMENTS | 1),
+        _ if it.code == CALL => (ARGUMENTS, ARGUMENTS | 1),
+        class::JMP | class::JMP32 => (dst | second, 0),
+        _ => (0x3ff, 0),
+    }
+}
+
+/// The registers that are asked for at each instruction of a function, from its first on; `next` says where one goes on.
+pub(super) fn registers(
+    instructions: &[Instruction],
+    reached: &[u32],
+    next: impl Fn(u32, Instruction) -> Vec<u32>,
+) -> HashMap<u32, Registers> {
+    let mut asked: HashMap<u32, Registers> = HashMap::new();
+    let mut changed = true;
+    while changed {
+        changed = false;
+        // Backwards, which most control goes.
+        for &at in reached.iter().rev() {
+            let it = instructions[at as usize];
+            let (asks, sets) = effect(it);
+            let behind = next(at, it).into_iter().map(|to| asked.get(&to).copied().unwrap_or(0));
+            let behind = behind.fold(0, |all, it| all | it);
+            let now = asks | (behind & !sets);
+            changed |= asked.insert(at, now) != Some(now);
+        }
+    }
+    asked
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_before_it_is_read_is_not_asked_for() {
+        // r2 = r1; r1 = 0; loop: r0 += r2; if r0 < 9 goto loop; exit
+        let bytes: [[u8; 8]; 5] = [
+            [0xbf, 0x12, 0, 0, 0, 0, 0, 0],
+            [0xb7, 0x01, 0, 0, 0, 0, 0, 0],
+            [0x0f, 0x20, 0, 0, 0, 0, 0, 0],
+            [0xa5, 0x00, 0xfe, 0xff, 9, 0, 0, 0],
+            [0x95, 0, 0, 0, 0, 0, 0, 0],
+        ];
+        let instructions = bytes.map(Instruction::of);
+        let next = |at: u32, it: Instruction| match it.code {
+            0x95 => vec![],
+            0xa5 => vec![2, 4],
+            _ => vec![at + 1],
+        };
+        let asked = registers(&instructions, &[0, 1, 2, 3, 4], next);
+        assert_eq!([0, 1, 2, 3, 4].map(|at| asked[&at]), [0b011, 0b101, 0b101, 0b101, 0b001]);
+    }
+}
