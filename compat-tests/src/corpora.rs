@@ -35,24 +35,36 @@ pub fn hostile() -> Corpus {
     Corpus { name: "hostile packets".into(), packets: synth::hostile::corpus() }
 }
 
-/// Every Ethernet capture under `../shared/captures` (or `PORTCULLIS_CAPTURES`), as far as it can be read, in the order of
-/// their names; or why there is none. Each also says what ended it early, if anything did.
+/// Every capture under `../shared/captures` (or `PORTCULLIS_CAPTURES`), in the order of their names, or why there is none.
 ///
 /// # Errors
 /// The folder is not there.
-pub fn captures() -> Result<Vec<(Corpus, Option<SourceError>)>, String> {
-    let folder = match std::env::var_os("PORTCULLIS_CAPTURES") {
-        Some(folder) => PathBuf::from(folder),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/captures"),
-    };
+pub fn files() -> Result<Vec<PathBuf>, String> {
     let mut files = Vec::new();
-    find_captures(&folder, &mut files).map_err(|e| {
+    find_captures(&folder(), &mut files).map_err(|e| {
         format!(
             "no captures in ../shared/captures/tcpdump beside the workspace (or PORTCULLIS_CAPTURES): {}",
             portcullis_core::reason(&e)
         )
     })?;
     files.sort();
+    Ok(files)
+}
+
+fn folder() -> PathBuf {
+    match std::env::var_os("PORTCULLIS_CAPTURES") {
+        Some(folder) => PathBuf::from(folder),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/captures"),
+    }
+}
+
+/// The packets of all that are Ethernet's, as far as they can be read. Each also says what ended it early, if anything did.
+///
+/// # Errors
+/// As [`files`].
+pub fn captures() -> Result<Vec<(Corpus, Option<SourceError>)>, String> {
+    let folder = folder();
+    let files = files()?;
     let mut corpora = Vec::new();
     for file in files {
         let name = file.strip_prefix(&folder).unwrap_or(&file).display().to_string();

@@ -9,6 +9,7 @@
 //! - [`generator`]: random filters that are valid, and packets for them;
 //! - [`operators`], [`floating_point`]: filters that compute with everything there is to compute with;
 //! - [`c_programs`], [`cl_programs`]: random filters in OpenCL C, which mean the same in plain C, or in OpenCL C alone;
+//! - [`expressions`]: tcpdump's expressions, and tcpdump;
 //! - [`lanes`]: the form in which the CPU takes several packets at a time, executed apart from its code;
 //! - [`aarch64`]: the CPU's code for another processor, under an emulator; [`in_turn`]: a session for such devices;
 //! - [`witness`]: other compilers of the same texts;
@@ -23,6 +24,7 @@ pub mod c_programs;
 pub mod cl_programs;
 pub mod corpora;
 pub mod devices;
+pub mod expressions;
 pub mod floating_point;
 pub mod generator;
 pub mod harness;

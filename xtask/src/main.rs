@@ -18,8 +18,8 @@ Tasks:
            On Debian it installs what the tests need, after naming it, when it may, and fetches NVIDIA's
            compilers with pip into target/wheels.
            --require  fail where one of these is missing: a device (cpu, cuda, wgpu, opencl), a tool (nvrtc,
-                      oclgrind, qemu-aarch64, emulated-cuda) or a way of live traffic (af-xdp, nfqueue, dpdk). Others that
-                      are missing are listed with the reason
+                      oclgrind, qemu-aarch64, emulated-cuda, tcpdump), a way of live traffic (af-xdp, nfqueue, dpdk) or what
+                      compiles expressions (pcap-expr). Others that are missing are listed with the reason
            --intel    fetch Intel's OpenCL for processors, too, and test on it beside the other devices
   gpu-bundle [DIR]
            makes a folder (target/gpu-bundle) to try Portcullis on another machine's NVIDIA GPU: program,
@@ -142,6 +142,7 @@ mod tests {
             ("test --intel --require opencl", test("opencl", true)),
             ("test --require", None),
             ("test --require af-xdp,nfqueue,dpdk", test("af-xdp,nfqueue,dpdk", false)),
+            ("test --require pcap-expr,tcpdump", test("pcap-expr,tcpdump", false)),
             ("test --require cpu,", None),
             ("test --require gpu", None),
             ("test --all", None),

@@ -1,9 +1,10 @@
-//! Live traffic, of which AF_XDP and DPDK need Linux, and to be built more than Rust.
+//! Features that not every machine can build: live traffic, of which AF_XDP and DPDK need Linux, and to be built more than Rust;
+//! and expressions, which need libpcap.
 
 use std::time::Instant;
 
 use super::Suite;
-use super::system::{can_build_af_xdp, can_build_dpdk};
+use super::system::{can_build_af_xdp, can_build_dpdk, can_build_pcap};
 use super::tally::Tally;
 
 /// What `--require` calls AF_XDP sockets.
@@ -14,6 +15,9 @@ pub const NFQUEUE: &str = "nfqueue";
 
 /// What it calls DPDK's ports.
 pub const DPDK: &str = "dpdk";
+
+/// What it calls expressions that libpcap compiles.
+pub const PCAP_EXPR: &str = "pcap-expr";
 
 /// Features that everything is built and tested with on a machine that can build none of the others, which is everywhere but on
 /// Linux.
@@ -31,24 +35,33 @@ pub const PACKAGES_EVERYWHERE: [&str; 8] = [
     EVERYWHERE,
 ];
 
-/// A way of live traffic that this machine may not be able to build.
+/// Something that this machine may not be able to build.
 struct Way {
     feature: &'static str,
+    what: &'static str,
     can_build: fn() -> bool,
     /// What is missing then.
     needs: &'static str,
 }
 
-const WAYS: [Way; 2] = [
+const WAYS: [Way; 3] = [
     Way {
         feature: AF_XDP,
+        what: "live traffic by AF_XDP",
         can_build: can_build_af_xdp,
         needs: "a C compiler, clang, m4, pkg-config and the headers of libelf and zlib",
     },
     Way {
         feature: DPDK,
+        what: "live traffic by DPDK",
         can_build: can_build_dpdk,
         needs: "a C compiler, libclang, pkg-config and DPDK 22.11 or newer with its headers",
+    },
+    Way {
+        feature: PCAP_EXPR,
+        what: "expressions that libpcap compiles",
+        can_build: can_build_pcap,
+        needs: "pkg-config and libpcap with its headers",
     },
 ];
 
@@ -65,13 +78,13 @@ impl Features {
     /// printed, and fails where it is required.
     pub fn find(suite: &mut Suite<'_>, require: &[String]) -> Features {
         let mut features = Features { names: EVERYWHERE.into(), ways: Vec::new() };
-        for Way { feature, can_build, needs } in WAYS.iter().filter(|_| cfg!(target_os = "linux")) {
+        for Way { feature, what, can_build, needs } in WAYS.iter().filter(|_| cfg!(target_os = "linux")) {
             if can_build() {
                 features.names = format!("{},{feature}", features.names);
                 features.ways.push(feature);
                 continue;
             }
-            println!("\nNo live traffic by {feature}: to build it {needs} are needed.");
+            println!("\nNo {what}: to build that {needs} are needed.");
             suite.tally.skipped += 1;
             if require.iter().any(|name| name == feature) {
                 suite.end(feature, Tally::one(false), Instant::now());

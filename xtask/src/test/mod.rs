@@ -32,7 +32,7 @@ const DPDK_ALONE: &[&str] = &["--no-default-features", "--features", live::DPDK]
 
 /// What may be demanded: devices, and tools that suites need.
 const DEVICES: [&str; 4] = ["cpu", "cuda", "wgpu", "opencl"];
-const TOOLS: [&str; 9] = [
+const TOOLS: [&str; 11] = [
     "nvrtc",
     "oclgrind",
     "qemu-aarch64",
@@ -42,6 +42,8 @@ const TOOLS: [&str; 9] = [
     live::AF_XDP,
     live::NFQUEUE,
     live::DPDK,
+    live::PCAP_EXPR,
+    "tcpdump",
 ];
 
 /// How to test.
@@ -109,7 +111,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     let workspace = ["--workspace", "--features", &features.names];
     suite.lints("lints", &workspace);
     if features.has_more() {
-        suite.lints("lints without AF_XDP and DPDK", &live::PACKAGES_EVERYWHERE);
+        suite.lints("lints without what not every machine can build", &live::PACKAGES_EVERYWHERE);
     }
     let dpdk_alone = features.has(live::DPDK).then_some(DPDK_ALONE);
     for features in FEATURE_SETS.into_iter().chain(dpdk_alone) {

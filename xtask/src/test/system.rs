@@ -62,8 +62,8 @@ const NEEDS: [Need; 12] = [
     Need {
         what: "tcpdump and libpcap",
         without: "expressions are neither compiled nor held to tcpdump",
-        packages: &["tcpdump", "libpcap-dev"],
-        is_there: || quiet("tcpdump", &["--version"]) && quiet("pkg-config", &["--exists", "libpcap"]),
+        packages: &["tcpdump", "libpcap-dev", "pkg-config"],
+        is_there: || quiet("tcpdump", &["--version"]) && can_build_pcap(),
     },
     Need {
         what: "clang and headers for programs of XDP",
@@ -153,6 +153,11 @@ pub fn can_build_dpdk() -> bool {
     let has_libclang = std::env::var_os("LIBCLANG_PATH").is_some()
         || versions.any(|version| entries(&version.path().join("lib")).any(|file| begins(&file, "libclang.so")));
     has_libclang && quiet("cc", &["--version"]) && quiet("pkg-config", &["--exists", "libdpdk >= 22.11"])
+}
+
+/// Whether there is the library that compiles expressions.
+pub fn can_build_pcap() -> bool {
+    quiet("pkg-config", &["--exists", "libpcap"])
 }
 
 /// Whether a command runs and succeeds; what it prints is thrown away.

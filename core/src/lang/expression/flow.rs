@@ -1,5 +1,7 @@
 //! A program as blocks, each of which goes on in one way or two.
 
+use std::collections::BTreeSet;
+
 use super::check::Checked;
 use super::instruction::{Comparison, Op, Operand, Register};
 
@@ -150,10 +152,7 @@ impl Flow {
             count += usize::from(begins);
             numbers.push(count - 1);
         }
-        let to = |target: usize| match final_target(program, target) {
-            Ok(target) => To::Block(numbers[target]),
-            Err(outcome) => outcome,
-        };
+        let to = |target: usize| To::Block(numbers[target]);
         let mut blocks: Vec<Block> = Vec::with_capacity(count);
         for (number, instruction) in program.iter().enumerate() {
             if begins[number] {
@@ -163,23 +162,58 @@ impl Flow {
             let Some(block) = blocks.last_mut() else { continue };
             match *instruction {
                 Checked::Do(op) => block.steps.push((Step::Do(op), number)),
-                Checked::Jump(_) => block.end = End::Go(to(number)),
+                Checked::Jump(target) => block.end = End::Go(to(target)),
                 Checked::Branch { comparison, operand, then, otherwise } => {
-                    let (then, otherwise) = (to(then), to(otherwise));
-                    if then == otherwise {
-                        block.end = End::Go(then);
-                    } else {
-                        let asked = Asked::Compare(comparison, operand);
-                        block.steps.push((Step::Ask { asked, is: true }, number));
-                        block.end = End::If { then, otherwise };
-                    }
+                    let asked = Asked::Compare(comparison, operand);
+                    block.steps.push((Step::Ask { asked, is: true }, number));
+                    block.end = End::If { then: to(then), otherwise: to(otherwise) };
                 }
                 Checked::Return(Some(0)) => block.end = End::Go(To::Drop),
                 Checked::Return(Some(_)) => block.end = End::Go(To::Pass),
                 Checked::Return(None) => block.end = End::Return,
             }
         }
-        Flow { blocks }
+        let mut flow = Flow { blocks };
+        flow.thread();
+        flow
+    }
+
+    /// Has nothing lead to a block that only leads on. What is asked where both answers lead to the same is not asked.
+    pub fn thread(&mut self) {
+        let mut known: Vec<Option<To>> = vec![None; self.blocks.len()];
+        // Those behind first: most of them are led to from before.
+        for block in (0..self.blocks.len()).rev() {
+            let (mut to, mut passed) = (To::Block(block), BTreeSet::new());
+            while let To::Block(at) = to {
+                match (&self.blocks[at], known[at]) {
+                    (_, Some(end)) => {
+                        to = end;
+                        break;
+                    }
+                    // Round and round, or not.
+                    (Block { steps, end: End::Go(next) }, _) if steps.is_empty() && passed.insert(at) => to = *next,
+                    _ => break,
+                }
+            }
+            known[block] = Some(to);
+            passed.into_iter().for_each(|it| known[it] = Some(to));
+        }
+        let target = |to: To| to.block().and_then(|block| known[block]).unwrap_or(to);
+        for block in &mut self.blocks {
+            block.end = match block.end {
+                End::Go(to) => End::Go(target(to)),
+                End::If { then, otherwise } => {
+                    let (then, otherwise) = (target(then), target(otherwise));
+                    if then == otherwise {
+                        block.steps.pop();
+                        End::Go(then)
+                    } else {
+                        End::If { then, otherwise }
+                    }
+                }
+                End::Return => End::Return,
+            };
+        }
     }
 
     /// Which blocks are come to from the first.
@@ -193,18 +227,4 @@ impl Flow {
         }
         reached
     }
-}
-
-/// Where control comes to that is led to an instruction: what only jumps is passed over, what only returns is known.
-fn final_target(program: &[Checked], mut target: usize) -> Result<usize, To> {
-    // A jump may lead to itself, or round by others.
-    for _ in 0..program.len() {
-        match program[target] {
-            Checked::Jump(next) => target = next,
-            Checked::Return(Some(0)) => return Err(To::Drop),
-            Checked::Return(Some(_)) => return Err(To::Pass),
-            _ => break,
-        }
-    }
-    Ok(target)
 }

@@ -40,6 +40,8 @@ pub(super) fn module(flow: &Flow, listed: &Listed) -> Result<Module, TooDeep> {
         packet,
         variables: [None; Register::COUNT],
         values: [None; Register::COUNT],
+        loaded: HashMap::new(),
+        offsets: HashMap::new(),
         answers: Vec::new(),
     };
     emit(&structured, types, &mut b, &mut lowering);
@@ -76,13 +78,19 @@ struct Lowering<'a> {
     variables: [Option<Value>; Register::COUNT],
     /// What is known of the registers in the block under way.
     values: [Option<Value>; Register::COUNT],
-    /// The truth values of the block under way.
+    /// What has been loaded in it, by offset and size: a list of networks loads an address for each of them.
+    loaded: HashMap<(Value, u32), Value>,
+    /// Its sums of X and a number.
+    offsets: HashMap<(Value, u32), Value>,
+    /// Its truth values.
     answers: Vec<Value>,
 }
 
 impl Blocks for Lowering<'_> {
     fn block(&mut self, b: &mut Builder, block: usize) {
         self.answers.clear();
+        self.loaded.clear();
+        self.offsets.clear();
         self.values = [None; Register::COUNT];
         // One of the outcomes.
         let Some(Block { steps, .. }) = self.flow.blocks.get(block) else { return };
@@ -91,12 +99,18 @@ impl Blocks for Lowering<'_> {
             self.values = [Some(b.u32(0)); Register::COUNT];
         }
         let mut set = Registers::default();
-        for &(step, number) in steps {
-            b.span = match self.listed.places.get(number) {
+        let mut rest = steps.as_slice();
+        while let [(step, number), ..] = rest {
+            let same = rest.iter().take_while(|(next, _)| next == step && matches!(next, Step::And | Step::Or)).count();
+            rest = &rest[same.max(1)..];
+            b.span = match self.listed.places.get(*number) {
                 Some(place) => Span::new(place.start as u32, place.end as u32),
                 None => Span::UNDEFINED,
             };
-            self.step(b, step);
+            match step {
+                Step::And | Step::Or => self.join(b, *step == Step::And, same),
+                _ => self.step(b, *step),
+            }
             set = step.sets().into_iter().fold(set, Registers::with);
         }
         let live = values::live_behind(self.flow, &self.live, block);
@@ -125,6 +139,10 @@ impl Blocks for Lowering<'_> {
                 b.select(none, drop, pass)
             }
         }
+    }
+
+    fn any_result(&self) -> u32 {
+        Verdict::Drop.to_return()
     }
 }
 
@@ -156,12 +174,17 @@ impl Lowering<'_> {
     }
 
     fn load(&mut self, b: &mut Builder, size: u32, offset: Value) -> Value {
+        if let Some(&value) = self.loaded.get(&(offset, size)) {
+            return value;
+        }
         let name = match size {
             1 => "load_u8",
             2 => "load_be16",
             _ => "load_be32",
         };
-        self.call(b, name, Some(offset))
+        let value = self.call(b, name, Some(offset));
+        self.loaded.insert((offset, size), value);
+        value
     }
 
     fn operand(&mut self, b: &mut Builder, operand: Operand) -> Value {
@@ -187,14 +210,23 @@ impl Lowering<'_> {
                     self.answers.push(answer);
                 }
             }
-            Step::And | Step::Or => {
-                if let (Some(right), Some(left)) = (self.answers.pop(), self.answers.pop()) {
-                    let op = if step == Step::And { BinaryOperator::LogicalAnd } else { BinaryOperator::LogicalOr };
-                    let answer = b.binary(op, left, right);
-                    self.answers.push(answer);
-                }
-            }
+            // By `join`, as many as there are in a row.
+            Step::And | Step::Or => {}
         }
+    }
+
+    /// One answer for so many and one more. In halves: a list may be long, and what nests deep is more than compilers take.
+    fn join(&mut self, b: &mut Builder, and: bool, times: usize) {
+        let op = if and { BinaryOperator::LogicalAnd } else { BinaryOperator::LogicalOr };
+        let mut answers = self.answers.split_off(self.answers.len().saturating_sub(times + 1));
+        while answers.len() > 1 {
+            let halves = answers.chunks(2).map(|pair| match *pair {
+                [left, right] => b.binary(op, left, right),
+                _ => pair[0],
+            });
+            answers = halves.collect();
+        }
+        self.answers.append(&mut answers);
     }
 
     fn op(&mut self, b: &mut Builder, op: Op) -> Value {
@@ -204,8 +236,9 @@ impl Lowering<'_> {
                 self.load(b, size, at)
             }
             Op::LoadBehind { at, size } => {
-                let (x, at) = (self.get(b, Register::X), b.u32(at));
-                let offset = b.sum(x, at);
+                let x = self.get(b, Register::X);
+                let more = b.u32(at);
+                let offset = *self.offsets.entry((x, at)).or_insert_with(|| b.sum(x, more));
                 self.load(b, size, offset)
             }
             Op::Header { at } => {

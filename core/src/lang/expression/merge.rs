@@ -5,16 +5,21 @@
 //! not have been, unless it sets a register that is read there. A long list of `or` is so one condition and not a branch for
 //! each of its hosts, which devices without jumps could not take.
 
+use std::collections::BTreeSet;
+
 use super::flow::{Asked, Block, End, Flow, Step, To};
-use super::instruction::Op;
+use super::instruction::{Op, Register};
 use super::values;
 
-/// Loads from the packet that a block may have to be run where it need not be.
+/// Loads from the packet that a block may have to be run where it need not be, those apart that have been made anyway.
 const LOADS: usize = 1;
+
+/// Steps of a block that others were put into, at most.
+const STEPS: usize = 256;
 
 /// Puts blocks together.
 pub(super) fn merged(mut flow: Flow) -> Flow {
-    thread(&mut flow);
+    flow.thread();
     let live = values::live(&flow);
     let mut edges = edges(&flow);
     let is_dead = |block: usize, to: To, flow: &Flow| {
@@ -28,8 +33,7 @@ pub(super) fn merged(mut flow: Flow) -> Flow {
                 [(otherwise, then, true), (then, otherwise, false)].into_iter().find_map(|(next, other, or)| {
                     let next = next.block().filter(|&next| next != block && next != 0 && edges[next] == 1)?;
                     let joins = joins(&flow.blocks[next], other, or)?;
-                    let most = if asks_length(&flow.blocks[block]) { 0 } else { LOADS };
-                    let is_cheap = loads(&flow.blocks[next]) <= most;
+                    let is_cheap = is_cheap(&flow.blocks[next], &flow.blocks[block]);
                     (is_cheap && is_dead(next, other, &flow)).then_some((next, other, joins))
                 });
             let Some((next, other, joins)) = joined else { break };
@@ -74,11 +78,28 @@ fn joins(next: &Block, other: To, or: bool) -> Option<Joins> {
     Some(Joins { steps, end })
 }
 
-fn loads(block: &Block) -> usize {
-    let is_load = |(step, _): &&(Step, usize)| {
-        matches!(step, Step::Do(Op::Load { .. } | Op::LoadBehind { .. } | Op::Header { .. } | Op::Protocol))
+/// Whether a block may be run where it need not be, behind another.
+fn is_cheap(next: &Block, block: &Block) -> bool {
+    if next.steps.len() + block.steps.len() > STEPS {
+        return false;
+    }
+    let new = if asks_length(block) { 0 } else { LOADS };
+    // Those behind X are the same only where X is.
+    let sets_x = [next, block].iter().flat_map(|it| &it.steps).any(|(step, _)| step.sets() == Some(Register::X));
+    let mut made = BTreeSet::new();
+    let mut count = |block: &Block| {
+        let loads = block.steps.iter().filter_map(|(step, _)| match *step {
+            Step::Do(Op::Load { at, size }) => Some((false, at, size)),
+            Step::Do(Op::Header { at }) => Some((false, at, 1)),
+            // Of the type and of what is behind it.
+            Step::Do(Op::Protocol) => Some((false, 12, 2)),
+            Step::Do(Op::LoadBehind { at, size }) => Some((true, at, size)),
+            _ => None,
+        });
+        loads.filter(|&load| made.insert(load) || sets_x && load.0).count()
     };
-    block.steps.iter().filter(is_load).count()
+    count(block);
+    count(next) <= new
 }
 
 /// Whether the packet's length is what a block asks for last. What it is for is not done before it is known.
@@ -88,31 +109,6 @@ fn asks_length(block: &Block) -> bool {
         _ => None,
     });
     matches!(asked, Some(Asked::Shorter(_) | Asked::ShorterThanX { .. }))
-}
-
-/// Has nothing lead to a block that only leads on.
-fn thread(flow: &mut Flow) {
-    let find = |flow: &Flow, mut to: To| {
-        for _ in 0..flow.blocks.len() {
-            match to.block().map(|block| &flow.blocks[block]) {
-                Some(Block { steps, end: End::Go(next) }) if steps.is_empty() => to = *next,
-                _ => break,
-            }
-        }
-        to
-    };
-    for block in 0..flow.blocks.len() {
-        let end = match flow.blocks[block].end {
-            End::Go(to) => End::Go(find(flow, to)),
-            End::If { then, otherwise } => {
-                let (then, otherwise) = (find(flow, then), find(flow, otherwise));
-                // The answer is of no use any more, and stays where it is.
-                if then == otherwise { End::Go(then) } else { End::If { then, otherwise } }
-            }
-            End::Return => End::Return,
-        };
-        flow.blocks[block].end = end;
-    }
 }
 
 /// How many edges lead to each block, from those that are come to.

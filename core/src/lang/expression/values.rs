@@ -57,7 +57,7 @@ pub(super) fn follow(most: &mut Most, step: Step) {
                 Operand::X => (most[Register::X.index()], false),
             };
             match alu {
-                // What does not fit wraps.
+                // What does not fit wraps, to anything.
                 Alu::Add => a.saturating_add(b),
                 Alu::Multiply => a.saturating_mul(b),
                 Alu::ShiftLeft if is_known && b < 32 => u32::try_from(u64::from(a) << b).unwrap_or(u32::MAX),

@@ -23,6 +23,12 @@ pub(in crate::lang) trait Blocks {
 
     /// What a block without successors returns: a `u32`.
     fn result(&mut self, b: &mut Builder, block: usize) -> Value;
+
+    /// One of the numbers that are returned, for where it must not matter which: what is kept for the end is this at first. Who
+    /// looks at the function then sees no other number there.
+    fn any_result(&self) -> u32 {
+        0
+    }
 }
 
 /// The types of the variables that are made here.
@@ -48,6 +54,10 @@ pub(in crate::lang) fn emit(structured: &Structured, types: Types, b: &mut Build
     let flags = (0..structured.flags).map(|_| b.local(Some("flag"), types.bool)).collect();
     let labels = (0..structured.dispatches).map(|_| b.local(Some("label"), types.u32)).collect();
     let kept = structured.ends.then(|| b.local(Some("kept"), types.u32));
+    if let (Some(kept), any @ 1..) = (kept, blocks.any_result()) {
+        let any = b.u32(any);
+        b.store(kept, any);
+    }
     let mut emitter = Emitter { b, blocks, flags, labels, kept };
     emitter.all(&structured.body);
     if !b.leaves() {

@@ -1,5 +1,6 @@
 //! Programs through the whole front end, in the interpreter, against another interpreter of their own.
 
+mod arbitrary;
 mod opcodes;
 mod programs;
 mod random;
@@ -15,6 +16,7 @@ use crate::interp::Interpreter;
 use crate::lang::{Diagnostics, Source};
 use crate::packet::{Metadata, Verdict};
 use crate::program::{Program, ProgramOptions};
+use arbitrary::Random;
 use reference::Input;
 
 /// Instructions as tuples.
@@ -76,23 +78,5 @@ fn refused(text: &str) -> String {
             let _: String = Diagnostics::to_string(&errors);
             errors.render()
         }
-    }
-}
-
-/// Numbers from a seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as u32 ^ (self.0 >> 17) as u32
-    }
-
-    fn below(&mut self, count: u32) -> u32 {
-        self.next() % count
-    }
-
-    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len() as u32) as usize]
     }
 }

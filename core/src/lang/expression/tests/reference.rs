@@ -3,7 +3,7 @@
 //! Each instruction is what McCanne and Jacobson ("The BSD Packet Filter", 1993) and libpcap's bpf_filter.c say; the loads from
 //! -0x1000 on, and those from the two headers, what linux/filter.h and net/core/filter.c do.
 
-use crate::lang::expression::Instruction;
+use super::Instruction;
 
 /// What a packet is run with.
 #[derive(Debug, Clone, Copy)]

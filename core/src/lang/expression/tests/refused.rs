@@ -68,3 +68,40 @@ fn a_program_with_every_mistake_has_so_many_errors() {
     let shown = refused(&text(&code));
     assert_eq!(shown.matches("error:").count(), 21, "{shown}");
 }
+
+#[test]
+fn programs_as_long_as_can_be_are_taken_or_refused_in_good_time() {
+    let most = MAX_INSTRUCTIONS as u32;
+    let long = |line: &dyn Fn(u32) -> Code| {
+        let mut code: Vec<Code> = (0..most - 1).map(line).collect();
+        // Nothing behind the return is jumped to.
+        code[most as usize - 2].1 = 0;
+        code.push((0x06, 0, 0, 1));
+        let begun = std::time::Instant::now();
+        let compiled = compile_program(&Source::new("long", ""), &program(&code), &ProgramOptions::default());
+        assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
+        compiled.map(drop).map_err(|errors| errors.to_string())
+    };
+    let last = |at: u32| most - 1 - at;
+    // Nothing but jumps to the next one, and to the last; nothing but questions; loads; blocks that meet again.
+    long(&|_| (0x05, 0, 0, 0)).unwrap();
+    long(&|at| (0x05, 0, 0, last(at) - 1)).unwrap();
+    long(&|at| (0x15, 0, 0, at)).unwrap();
+    long(&|at| (0x30, 0, 0, at % 50_000)).unwrap();
+    // To the one before and the one behind, by turns: no end is come to.
+    long(&|at| (0x05, 0, 0, if at % 2 == 0 { 0 } else { -2_i32 as u32 })).unwrap();
+    let diamonds = |at: u32| -> Code {
+        match at % 4 {
+            0 => (0x30, 0, 0, at % 900),
+            1 => (0x15, 1, 0, 5),
+            2 => (0x04, 0, 0, 1),
+            _ => (0x07, 0, 0, 0),
+        }
+    };
+    let over_the_next = |at: u32| (0x15, 1, 0, at);
+    let back = |at: u32| if at % 3 == 2 { (0x05, 0, 0, (-1 - at.min(300) as i32) as u32) } else { (0x15, 1, 0, at) };
+    for line in [&diamonds as &dyn Fn(u32) -> Code, &over_the_next, &back] {
+        let Err(error) = long(line) else { continue };
+        assert!(["at most", "deeper", "private memory"].iter().any(|word| error.contains(word)), "{error}");
+    }
+}

@@ -90,6 +90,28 @@ fn lists_become_one_condition() {
 }
 
 #[test]
+fn lists_of_networks_load_each_address_once() {
+    // ld [26] & mask == net or ... : the address is loaded anew for each, since `and` changes it.
+    let nets = 50_u32;
+    let mut code: Vec<Code> = Vec::new();
+    for net in 0..nets {
+        let behind = 3 * (nets - net - 1);
+        code.extend([
+            (0x20, 0, 0, if net % 2 == 0 { 26 } else { 30 }),
+            (0x54, 0, 0, 0xffff_0000),
+            (0x15, behind as u8, u8::from(net + 1 == nets), net << 17),
+        ]);
+    }
+    code.extend([(6, 0, 0, 1), (6, 0, 0, 0)]);
+    let program = compiled(&program(&code));
+    // Once more for the first: the packet may end behind it.
+    assert_eq!(calls(&program, "load_be32"), 3);
+    // Behind the same X as well.
+    let program = of_text("9,177 0 0 14,72 0 0 14,84 0 0 1,2 0 0 0,72 0 0 14,84 0 0 2,97 0 0 0,12 0 0 0,22 0 0 0");
+    assert_eq!(calls(&program, "load_be16"), 1);
+}
+
+#[test]
 fn programs_that_never_take_a_packet_ask_nothing() {
     for text in ["1,6 0 0 0", "3,48 0 0 5,5 0 0 0,6 0 0 0", "4,40 0 0 12,21 0 1 2048,6 0 0 0,6 0 0 0"] {
         let program = of_text(text);

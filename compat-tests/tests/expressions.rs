@@ -1,0 +1,175 @@
+//! Expressions on every device: what tcpdump takes is what passes, of the same packets; and programs that nobody would write, against
+//! an interpreter of classic BPF.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use portcullis::selftest::corpora::Packet;
+use portcullis::selftest::layout::Watched;
+use portcullis_compat_tests::expressions::arbitrary::{self, Random};
+use portcullis_compat_tests::expressions::reference::{self, Input};
+use portcullis_compat_tests::expressions::{Said, Tcpdump, expressions, instructions, packets};
+use portcullis_compat_tests::{devices, layouts};
+use portcullis_core::device::{Device, DeviceKind, LoadOptions};
+use portcullis_core::interp::Interpreter;
+use portcullis_core::lang::Source;
+use portcullis_core::lang::expression::{compile_program, listing};
+use portcullis_core::packet::{Room, Verdict};
+use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_cpu::vector::Traced;
+
+/// Packets a batch: no power of two, so that groups of packets end anywhere.
+const BATCH: usize = 3001;
+
+/// Expressions that tcpdump is to take, at least: those of libpcap 1.10.
+const LEAST: usize = 150;
+
+fn program(name: &str, code: &[portcullis_core::lang::expression::Instruction], fuel: u32) -> Arc<Program> {
+    let options = ProgramOptions { fuel, ..ProgramOptions::default() };
+    let program = compile_program(&Source::new(name, name), code, &options);
+    Arc::new(program.unwrap_or_else(|errors| panic!("{}\n{}", errors.render(), listing(code))))
+}
+
+/// The packets that a device passes, and those that it aborts. All others are dropped.
+fn judged(device: &Arc<dyn Device>, program: &Arc<Program>, packets: &[Packet]) -> [BTreeSet<u32>; 2] {
+    let what = |error: &dyn std::fmt::Display| format!("{}: {}: {error}", device.info().id, program.source().name);
+    let mut session = device.load(program, &LoadOptions::default()).unwrap_or_else(|e| panic!("{}", what(&e)));
+    let (batches, watched) = Watched::lay_out(packets, BATCH, Room::None).unwrap_or_else(|e| panic!("{}", what(&e)));
+    let [mut passed, mut aborted] = [BTreeSet::new(), BTreeSet::new()];
+    let mut number = 0;
+    for batch in batches {
+        let done = session.run(batch).unwrap_or_else(|e| panic!("{}", what(&e)));
+        for verdict in done.verdicts.iter() {
+            match verdict {
+                Verdict::Pass => _ = passed.insert(number),
+                Verdict::Aborted => _ = aborted.insert(number),
+                Verdict::Drop => {}
+                other => panic!("{}", what(&format!("packet {number} is {other}"))),
+            }
+            number += 1;
+        }
+    }
+    assert_eq!(watched.trespass(), None, "a byte that belongs to no packet was written to");
+    [passed, aborted]
+}
+
+/// Everything that tcpdump says, where it is installed.
+fn said(suite: &str, packets: &[Packet]) -> Vec<(&'static str, Said, Arc<Program>)> {
+    let tcpdump = match Tcpdump::new(packets) {
+        Ok(tcpdump) => tcpdump,
+        Err(reason) => {
+            devices::absent(suite, "tcpdump", &reason);
+            return Vec::new();
+        }
+    };
+    let mut all = Vec::new();
+    for expression in expressions() {
+        match tcpdump.ask(expression) {
+            Ok(said) => {
+                let code = instructions(&said.numbers);
+                assert_eq!(listing(&code), said.listing, "{expression}");
+                all.push((expression, said, program(expression, &code, 32_768)));
+            }
+            // Each libpcap knows other words.
+            Err(reason) => println!("tcpdump takes no `{expression}`: {}", reason.trim_end()),
+        }
+    }
+    assert!(all.len() >= LEAST, "tcpdump takes {} expressions", all.len());
+    all
+}
+
+#[test]
+fn every_device_passes_what_tcpdump_takes() {
+    let suite = "expressions, tcpdump";
+    let packets = packets();
+    let said = said(suite, &packets);
+    if said.is_empty() {
+        return;
+    }
+    assert!(said.iter().any(|(_, said, _)| !said.endless.is_empty()), "no packet leads round");
+    // Those that take all or nothing prove little.
+    let some = said.iter().filter(|(_, said, _)| !said.taken.is_empty() && said.taken.len() < packets.len()).count();
+    assert!(some * 10 > said.len() * 8, "{some} of {} expressions take some packets", said.len());
+    println!("{} expressions, {} packets, {some} of which take some of them", said.len(), packets.len());
+    devices::on_each(suite, |device| {
+        let is_reference = device.info().kind == DeviceKind::Reference;
+        // The interpreter takes its time.
+        let step = if is_reference { 5 } else { 1 };
+        for (expression, said, program) in devices::share(device, &said, 30).step_by(step) {
+            let [passed, aborted] = judged(device, program, &packets);
+            assert_eq!(aborted, said.endless, "{}: `{expression}`: over these, tcpdump goes round", device.info().id);
+            if let Some(&number) = passed.symmetric_difference(&said.taken).next() {
+                let packet = &packets[number as usize];
+                panic!(
+                    "{}: `{expression}`: packet {number} is {}\n{:02x?}, {} bytes on the wire\n{}",
+                    device.info().id,
+                    if said.taken.contains(&number) { "dropped, and tcpdump takes it" } else { "passed" },
+                    packet.bytes,
+                    packet.metadata.wire_length,
+                    said.listing,
+                );
+            }
+        }
+    });
+}
+
+#[test]
+fn packets_go_side_by_side_through_expressions_without_loops() {
+    let suite = "expressions, lanes";
+    let said = said(suite, &[]);
+    let mut loops = 0;
+    for (expression, said, program) in &said {
+        if program.facts().max_iterations != Some(0) {
+            assert!(said.listing.contains("ja "), "{expression}: {}", said.listing);
+            loops += 1;
+        } else if let Err(reason) = Traced::of(program) {
+            panic!("{expression}: {reason}");
+        }
+    }
+    if !said.is_empty() {
+        assert!(loops < 12, "{loops} of {} have loops", said.len());
+        devices::record(suite, "cpu", "passed", &format!("{} expressions", said.len() - loops));
+    }
+}
+
+/// What the reference has for a packet that a device was given, beside what the interpreter has.
+#[test]
+fn programs_of_any_kind_mean_the_same_everywhere() {
+    let mut random = Random(9);
+    let cases: Vec<_> = (0..150)
+        .map(|round| {
+            let count = 1 + random.below(if round % 3 == 0 { 60 } else { 14 });
+            let code = arbitrary::any(&mut random, count, round % 4 == 0);
+            let packets = arbitrary::packets(&mut random, 300);
+            let program = program(&format!("program {round}"), &code, 300);
+            (code, program, packets)
+        })
+        .collect();
+    let (mut taken, mut all) = (0, 0);
+    for (code, program, packets) in &cases {
+        let interpreter = Interpreter::new(program).unwrap_or_else(|e| panic!("{e}"));
+        for (number, packet) in (0..).zip(packets) {
+            let metadata = layouts::metadata(number);
+            let input = Input { packet, wire_length: metadata.wire_length, port: metadata.port };
+            let verdict = interpreter.run(packet, &metadata).unwrap_or_else(|e| panic!("{e}")).verdict;
+            let expected = reference::run(code, input, 1 << 16);
+            let expected = expected.map(|value| if value == 0 { Verdict::Drop } else { Verdict::Pass });
+            // Loops may be out of fuel.
+            if verdict != Verdict::Aborted || program.facts().max_iterations.is_some() {
+                assert_eq!(Some(verdict), expected, "{packet:02x?}\n{}", listing(code));
+            }
+            all += 1;
+            taken += usize::from(verdict == Verdict::Pass);
+        }
+    }
+    assert!(taken * 20 > all && taken * 4 < all * 3, "{taken} of {all}");
+    let cases: Vec<_> = cases
+        .into_iter()
+        .map(|(_, program, packets)| portcullis_compat_tests::harness::Case::new(program, packets))
+        .collect();
+    devices::on_each("expressions, any programs", |device| {
+        for case in devices::share(device, &cases, 15) {
+            case.compare(&**device, &[37]).unwrap_or_else(|mismatch| panic!("{mismatch}"));
+        }
+    });
+}
