@@ -3,7 +3,7 @@
 //! `expressions.txt` has the list. tcpdump compiles an expression (`-ddd`) and says which packets of a capture it takes: so what is
 //! held to it here is the front end and the devices, with libpcap's own compiler before both.
 //!
-//! [`reference`] is another interpreter of programs of classic BPF, and [`arbitrary`] makes any of them.
+//! [`mod@reference`] is another interpreter of programs of classic BPF, and [`arbitrary`] makes any of them.
 
 #[path = "../../../core/src/lang/expression/tests/arbitrary.rs"]
 pub mod arbitrary;
