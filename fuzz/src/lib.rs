@@ -2,6 +2,8 @@
 //! `fuzz_targets/` (see README.md), and `cargo test` calls each for a second with the mutations of
 //! [`mutate`].
 
+pub mod bpf_instructions;
+pub mod bpf_text;
 pub mod capture_bytes;
 pub mod control_requests;
 pub mod descriptors;

@@ -1,0 +1,130 @@
+//! Any bytes as a packet and instructions of classic BPF, as a socket takes them: what is taken gives what an interpreter of its own
+//! gives.
+
+#[path = "../../core/src/lang/expression/tests/reference.rs"]
+#[allow(dead_code, reason = "its own crate's tests use all of it")]
+mod reference;
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use portcullis_core::interp::Interpreter;
+use portcullis_core::lang::Source;
+use portcullis_core::lang::expression::{self, Instruction};
+use portcullis_core::packet::{Metadata, Verdict};
+use portcullis_core::program::ProgramOptions;
+
+use crate::mutate::Corpus;
+use reference::Input;
+
+/// Instructions that a reference runs, at most: more than there is fuel for.
+const STEPS: u32 = 1 << 14;
+
+/// `ip` over four bytes of a packet, arithmetic with memory, and a loop; and each instruction.
+pub const CORPUS: Corpus = Corpus {
+    seeds: &[
+        b"\x10\x45\x00\x00\x14\x08\x00\x08\x00\x00\x00\x00\x00\x08\x00\x08\x00\
+          \x28\x00\x00\x00\x0c\x00\x00\x00\x15\x00\x00\x01\x00\x08\x00\x00\x06\x00\x00\x00\x00\x00\x04\x00\x06\x00\x00\x00\x00\x00\x00\x00",
+        b"\x04\x01\x02\x03\x04\x30\x00\x00\x00\x01\x00\x00\x00\x02\x00\x00\x00\x03\x00\x00\x00\xb1\x00\x00\x00\x00\x00\x00\x00\
+          \x50\x00\x00\x00\xff\xff\xff\xff\x0c\x00\x00\x00\x00\x00\x00\x00\x61\x00\x00\x00\x03\x00\x00\x00\x3c\x00\x00\x00\x00\x00\x00\x00\
+          \x16\x00\x00\x00\x00\x00\x00\x00",
+        b"\x02\x05\x07\x30\x00\x00\x00\x00\x00\x00\x00\x14\x00\x00\x00\x01\x00\x00\x00\x15\x00\x01\x00\x00\x00\x00\x00\
+          \x05\x00\x00\x00\xfd\xff\xff\xff\x06\x00\x00\x00\x01\x00\x00\x00",
+    ],
+    pieces: &[
+        b"\x00\x00\x00\x00\xff\xff\xff\xff",
+        b"\x01\x00\x00\x00\x20\x00\x00\x00",
+        b"\x07\x00\x00\x00\x00\x00\x00\x00",
+        b"\x87\x00\x00\x00\x00\x00\x00\x00",
+        b"\x80\x00\x00\x00\x00\x00\x00\x00",
+        b"\x60\x00\x00\x00\x0f\x00\x00\x00",
+        b"\x84\x00\x00\x00\x00\x00\x00\x00",
+        b"\x64\x00\x00\x00\x20\x00\x00\x00",
+        b"\x6c\x00\x00\x00\x00\x00\x00\x00",
+        b"\x7c\x00\x00\x00\x00\x00\x00\x00",
+        b"\x9c\x00\x00\x00\x00\x00\x00\x00",
+        b"\x34\x00\x00\x00\x00\x00\x00\x00",
+        b"\x40\x00\x00\x00\x02\x00\x00\x00",
+        b"\x48\x00\x00\x00\xff\xff\xff\xff",
+        b"\x20\x00\x00\x00\x00\xf0\xff\xff",
+        b"\x20\x00\x00\x00\x28\xf0\xff\xff",
+        b"\x28\x00\x00\x00\x00\x00\xf0\xff",
+        b"\x1d\x00\x01\x00\x00\x00\x00\x00",
+        b"\x25\x00\x00\x02\x05\x00\x00\x00",
+        b"\x45\x00\x03\x00\x0f\x00\x00\x00",
+        b"\x05\x00\x00\x00\x02\x00\x00\x00",
+        b"\x05\x00\x00\x00\xfb\xff\xff\xff",
+        b"\x06\x00\x00\x00\x00\x00\x00\x00",
+        b"\x16\x00\x00\x00\x00\x00\x00\x00",
+    ],
+};
+
+/// The packet, whose length the first byte is, and the instructions behind it.
+fn parts(data: &[u8]) -> (&[u8], Vec<Instruction>) {
+    let Some((&length, rest)) = data.split_first() else { return (&[], Vec::new()) };
+    let (packet, rest) = rest.split_at(rest.len().min(length.into()));
+    let instruction = |bytes: &[u8; 8]| {
+        let [a, b, jt, jf, k0, k1, k2, k3] = *bytes;
+        Instruction { code: u16::from_le_bytes([a, b]), jt, jf, k: u32::from_le_bytes([k0, k1, k2, k3]) }
+    };
+    (packet, rest.as_chunks().0.iter().map(instruction).collect())
+}
+
+/// Compiles the instructions and runs them over the packet; what is taken is lowered and made native code as well.
+///
+/// # Panics
+/// Where the compiler failed, or gave another filter than the instructions are: faults of Portcullis.
+pub fn run(data: &[u8]) {
+    let (packet, program) = parts(data);
+    let mut text = format!("{}\n", program.len());
+    for Instruction { code, jt, jf, k } in &program {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{code} {jt} {jf} {k}");
+    }
+    crate::filter::run(text.as_bytes(), expression::compile);
+    let options = ProgramOptions { fuel: 100, ..ProgramOptions::default() };
+    let Ok(compiled) = expression::compile(&Source::new("fuzz", text), &options) else { return };
+    let metadata = Metadata { wire_length: packet.len() as u32 + 3, port: 2, ..Metadata::default() };
+    let input = Input { packet, wire_length: metadata.wire_length, port: metadata.port };
+    let bounded = compiled.facts().max_iterations.is_some();
+    let interpreter =
+        Interpreter::new(&Arc::new(compiled)).expect("the verifier lets through what the interpreter takes");
+    let got = interpreter.run(packet, &metadata).expect("a packet that can be run").verdict;
+    let want = reference::run(&program, input, STEPS);
+    let want = want.map(|value| if value == 0 { Verdict::Drop } else { Verdict::Pass });
+    // A loop may be out of fuel.
+    if got != Verdict::Aborted || bounded {
+        assert_eq!(Some(got), want, "{packet:02x?}\n{}", expression::listing(&program));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutate::{A_SECOND, mutation, run_for};
+
+    #[test]
+    fn for_a_second() {
+        println!("{} programs", run_for(A_SECOND, "bpf_instructions", CORPUS, 0, run));
+    }
+
+    #[test]
+    fn the_seeds_are_programs_and_their_mutations_sometimes() {
+        let compiles = |data: Vec<u8>| {
+            let (_, program) = parts(&data);
+            expression::compile_program(&Source::new("f", ""), &program, &ProgramOptions::default()).is_ok()
+        };
+        for seed in CORPUS.seeds {
+            assert!(compiles(seed.to_vec()));
+            run(seed);
+        }
+        assert!((0..300).filter(|&number| compiles(mutation(CORPUS, number))).count() > 20);
+    }
+
+    #[test]
+    fn bytes_of_no_kind() {
+        for data in [&b""[..], b"\0", b"\xff\xfe", &[6; 100], &[0; 100], &[0xff; 64]] {
+            run(data);
+        }
+    }
+}
