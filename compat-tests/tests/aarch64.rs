@@ -113,7 +113,7 @@ fn random_filters_mean_the_same() {
         let mut refused = 0;
         for seed in 0..FILTERS {
             let filter = generator::filter(seed, &Config::varied(seed));
-            let options = ProgramOptions { parameters: filter.parameters, fuel: FUEL };
+            let options = ProgramOptions { parameters: filter.parameters, fuel: FUEL, ..ProgramOptions::default() };
             let program = texts::in_wgsl_with(&format!("random filter {seed}"), &filter.text, &options);
             let packets = generator::packets(seed, 43);
             if program.facts().uses_float {

@@ -23,7 +23,7 @@ const FUEL: u32 = 300;
 fn random(seed: u64) -> Arc<Program> {
     let filter = generator::filter(seed, &Config::varied(seed));
     let source = Source::new(format!("random filter {seed}"), filter.text);
-    let options = ProgramOptions { parameters: filter.parameters, fuel: FUEL };
+    let options = ProgramOptions { parameters: filter.parameters, fuel: FUEL, ..ProgramOptions::default() };
     Arc::new(wgsl::compile(&source, &options).unwrap_or_else(|e| panic!("{}\n{}", e.render(), source.text)))
 }
 

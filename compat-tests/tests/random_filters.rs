@@ -34,7 +34,11 @@ fn seeds() -> std::ops::Range<u64> {
 }
 
 fn options(seed: u64) -> ProgramOptions {
-    ProgramOptions { parameters: generator::filter(seed, &Config::varied(seed)).parameters, fuel: FUEL }
+    ProgramOptions {
+        parameters: generator::filter(seed, &Config::varied(seed)).parameters,
+        fuel: FUEL,
+        ..ProgramOptions::default()
+    }
 }
 
 fn program(seed: u64) -> Arc<Program> {
@@ -49,7 +53,7 @@ fn maps(seed: u64) -> Option<Maps> {
 
 fn filter_with_maps(seed: u64, maps: Maps) -> Arc<Program> {
     let filter = generator::filter(seed, &Config { maps: Some(maps), ..Config::varied(seed) });
-    let options = ProgramOptions { parameters: filter.parameters, fuel: FUEL };
+    let options = ProgramOptions { parameters: filter.parameters, fuel: FUEL, ..ProgramOptions::default() };
     texts::in_wgsl_with(&format!("random filter {seed} with maps"), &filter.text, &options)
 }
 

@@ -173,7 +173,7 @@ impl FilterArgs {
 
     /// The same, and the classic BPF that it was made of, if it was.
     pub fn load_with_instructions(&self) -> Result<(Program, Option<Vec<Instruction>>), Failure> {
-        let options = ProgramOptions { parameters: self.set.clone(), fuel: self.fuel };
+        let options = ProgramOptions { parameters: self.set.clone(), fuel: self.fuel, ..ProgramOptions::default() };
         let folder = match self.text() {
             Text::Expression(text) => {
                 let source = Source::new("--expr", text);

@@ -41,11 +41,13 @@ pub struct ProgramOptions {
     pub parameters: Vec<(String, String)>,
     /// Loop iterations a packet, in the filter and its helpers together.
     pub fuel: u32,
+    /// What random numbers begin with (`bpf_get_prandom_u32` of an object): another one gives others.
+    pub random_seed: u32,
 }
 
 impl Default for ProgramOptions {
     fn default() -> Self {
-        ProgramOptions { parameters: Vec::new(), fuel: DEFAULT_FUEL }
+        ProgramOptions { parameters: Vec::new(), fuel: DEFAULT_FUEL, random_seed: 0 }
     }
 }
 
