@@ -84,6 +84,24 @@ impl KernelProgram {
         Ok(Ran { verdict, packet })
     }
 
+    /// Runs it over a packet so many times.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn run_times(&self, packet: &[u8], times: u32) -> io::Result<()> {
+        sys::test_run_times(self.program.as_raw_fd(), packet, times)
+    }
+
+    /// Has one of its maps of programs hold another program.
+    ///
+    /// # Errors
+    /// There is no such map; the kernel's.
+    pub fn call(&self, map: &str, slot: u32, other: &KernelProgram) -> io::Result<()> {
+        let number = self.definitions.iter().position(|it| it.name == map).ok_or(io::ErrorKind::NotFound)?;
+        let Some(fd) = &self.maps[number] else { return Err(io::ErrorKind::NotFound.into()) };
+        sys::update(fd.as_raw_fd(), &slot.to_ne_bytes(), &other.program.as_raw_fd().to_ne_bytes())
+    }
+
     /// What is in a map, by its number in the object; of maps per processor, what is there for the first. `None` of maps
     /// that cannot be looked at.
     ///

@@ -153,6 +153,14 @@ pub fn test_run(program: i32, packet: &[u8]) -> io::Result<(u32, Vec<u8>)> {
     Ok((attributes.get(4), out))
 }
 
+/// A program over a packet so many times.
+pub fn test_run_times(program: i32, packet: &[u8], times: u32) -> io::Result<()> {
+    let attributes = Attributes::new().u32(0, program as u32).u32(8, packet.len() as u32);
+    let mut attributes = attributes.pointer(16, packet.as_ptr()).u32(32, times);
+    // SAFETY: the packet is as long as is said, and it is given back nowhere.
+    unsafe { attributes.ask(PROG_TEST_RUN) }.map(drop)
+}
+
 /// Processors that there may be, for each of which the kernel gives a value.
 pub fn processors() -> usize {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();

@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use super::bytes::Pending;
+
 /// A computation's place in its block.
 pub(super) type Id = u32;
 
@@ -126,13 +128,26 @@ pub(super) struct Field {
     pub size: u32,
 }
 
+/// How often what may be read was written.
+type Epoch = [u32; 3];
+
+impl Call {
+    /// Whether it is about the packet alone, and no map.
+    fn is_of_packet(&self) -> bool {
+        ["load_", "store_", "pkt_"].iter().any(|name| self.function.starts_with(name))
+    }
+}
+
 /// A block's computations.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Code {
     pub ops: Vec<Op>,
-    /// Where equal ones are; of those that read, since `epoch`.
-    known: HashMap<(Op, u32), Id>,
-    epoch: u32,
+    /// Where equal ones are; of those that read, since what they read was last written ([`Code::epoch`]).
+    known: HashMap<(Op, Epoch), Id>,
+    /// How often the packet, the maps and the stack's memory were written.
+    written: Epoch,
+    /// Stores in the packet that were not carried out yet.
+    pub pending: Pending,
     /// Sums of 64 bits, by their halves.
     pub sums: HashMap<(Id, Id), Sum>,
     /// Where a number was loaded from, if that was a map's value; by its halves.
@@ -145,16 +160,16 @@ pub(super) struct Code {
 
 impl Code {
     pub fn add(&mut self, op: Op) -> Id {
-        let epoch = match &op {
-            Op::Call(call) => match call.effect {
-                Effect::None => 0,
-                Effect::Reads => self.epoch + 1,
-                Effect::Writes => return self.append(op),
-            },
-            Op::Recall { .. } => self.epoch + 1,
-            Op::Trap { .. } | Op::Keep { .. } => return self.append(op),
-            _ => 0,
-        };
+        if let Op::Call(call) = &op {
+            self.before_call(call);
+            if call.effect == Effect::Writes {
+                return self.append(op);
+            }
+        }
+        if matches!(op, Op::Trap { .. } | Op::Keep { .. }) {
+            return self.append(op);
+        }
+        let epoch = self.epoch(&op);
         let key = (op, epoch);
         if let Some(&id) = self.known.get(&key) {
             return id;
@@ -165,9 +180,33 @@ impl Code {
         id
     }
 
+    /// What an operation's result depends on besides its operands: how often that was written.
+    fn epoch(&self, op: &Op) -> Epoch {
+        let [packet, maps, frames] = self.written;
+        match op {
+            Op::Call(Call { effect: Effect::None, .. }) => Epoch::default(),
+            Op::Call(call) if !call.arguments.contains(&Argument::Packet) => [0, maps, 0],
+            Op::Call(call) if call.is_of_packet() => [packet, 0, 0],
+            Op::Call(_) => [packet, maps, 0],
+            Op::Recall { .. } => [0, 0, frames],
+            _ => Epoch::default(),
+        }
+    }
+
+    /// Whether what was read would be read again.
+    pub fn is_current(&self, id: Id) -> bool {
+        let op = &self.ops[id as usize];
+        self.known.get(&(op.clone(), self.epoch(op))) == Some(&id)
+    }
+
     fn append(&mut self, op: Op) -> Id {
-        if !matches!(op, Op::Trap { .. }) {
-            self.epoch += 1;
+        let [packet, maps, frames] = &mut self.written;
+        match &op {
+            Op::Call(call) if !call.arguments.contains(&Argument::Packet) => *maps += 1,
+            Op::Call(call) if call.is_of_packet() => *packet += 1,
+            Op::Keep { .. } => *frames += 1,
+            Op::Trap { .. } => {}
+            _ => (*packet, *maps) = (*packet + 1, *maps + 1),
         }
         self.ops.push(op);
         self.ops.len() as Id - 1
@@ -281,6 +320,21 @@ impl Code {
                 }
                 _ => self.add(Op::Binary(op, a, b)),
             },
+            // What was shifted down and cut, back where it was.
+            (Shl, Some(n)) => match self.ops[a as usize] {
+                Op::Binary(And, inner, m) if self.value(m).is_some() => match self.ops[inner as usize] {
+                    Op::Binary(Shr, of, by) if self.value(by) == Some(n) => {
+                        let mask = self.known(self.value(m).unwrap_or_default() << (n & 31));
+                        self.binary(And, of, mask)
+                    }
+                    _ => self.add(Op::Binary(op, a, b)),
+                },
+                Op::Binary(Shr, of, by) if self.value(by) == Some(n) => {
+                    let mask = self.known(u32::MAX << (n & 31));
+                    self.binary(And, of, mask)
+                }
+                _ => self.add(Op::Binary(op, a, b)),
+            },
             (Shr, Some(n)) => match self.ops[a as usize] {
                 // The other half of a shift to the left and back: what is left of it.
                 Op::Binary(Shl, inner, m) if self.value(m) == Some(n) => {
@@ -295,8 +349,14 @@ impl Code {
                     let mask = self.known(mask);
                     self.binary(And, inner, mask)
                 }
+                // There are no other bits.
+                _ if self.bits(a) & !n == 0 => a,
                 _ => self.add(Op::Binary(op, a, b)),
             },
+            (Or, None) if self.masked(a).0 == self.masked(b).0 => {
+                let ((of, some), (_, more)) = (self.masked(a), self.masked(b));
+                self.by(And, of, some | more)
+            }
             _ if a == b => match op {
                 Sub | Xor => self.known(0),
                 And | Or => a,
@@ -304,7 +364,34 @@ impl Code {
                 Ne | Lt | Slt => self.truth(false),
                 _ => self.add(Op::Binary(op, a, b)),
             },
+            (Or, None) => match self.joined_or(a, b) {
+                Some(load) => load,
+                None => self.add(Op::Binary(op, a, b)),
+            },
             _ => self.add(Op::Binary(op, a, b)),
+        }
+    }
+
+    /// The bits that a number may have, as far as one look tells.
+    fn bits(&self, id: Id) -> u32 {
+        match &self.ops[id as usize] {
+            Op::Known(value) => *value,
+            Op::Binary(Binary::Shr, _, by) => self.value(*by).map_or(u32::MAX, |by| u32::MAX >> (by & 31)),
+            Op::Binary(Binary::And, _, mask) => self.value(*mask).unwrap_or(u32::MAX),
+            Op::Call(call) => match &*call.function {
+                "load_u8" => 0xff,
+                "load_le16" | "load_be16" => 0xffff,
+                _ => u32::MAX,
+            },
+            _ => u32::MAX,
+        }
+    }
+
+    /// A number by a mask, and which.
+    fn masked(&self, id: Id) -> (Id, u32) {
+        match self.ops[id as usize] {
+            Op::Binary(Binary::And, of, mask) => self.value(mask).map_or((id, u32::MAX), |mask| (of, mask)),
+            _ => (id, u32::MAX),
         }
     }
 

@@ -599,7 +599,8 @@ fn here_tail(key: Key, at: u32, number: u32) -> Key {
     Key { context: key.context, place: Place::Tail(at, number), variant: 0 }
 }
 
-fn done(walk: Walk) -> (Code, State) {
+fn done(mut walk: Walk) -> (Code, State) {
+    walk.code.flush();
     (walk.code, walk.state)
 }
 

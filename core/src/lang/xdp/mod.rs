@@ -1,11 +1,12 @@
 //! XDP objects in: programs that clang made for the BPF target become filters, unmodified. `docs/xdp-objects.md` says which.
 //!
 //! [`object`] reads the file. `flow` goes through a program with types in place of values (`types`, `range`), block by block
-//! (`walk`), and has each block's computations in numbers of 32 bits (`code`). `live` says which of them are asked for, so that
+//! (`walk`), and has each block's computations in numbers of 32 bits (`code`), bytes side by side as words (`bytes`). `live` says which of them are asked for, so that
 //! the high half of a register is there only where somebody reads it. `emit` writes what is left as a function of naga's, by
 //! `lang::structure`. `maps` are the object's maps as a filter's.
 
 mod asked;
+mod bytes;
 mod code;
 mod emit;
 mod flow;

@@ -2,7 +2,7 @@
 
 use super::{Result, Walk};
 use crate::lang::xdp::code::Binary::*;
-use crate::lang::xdp::code::{Argument, Effect, Id, Op};
+use crate::lang::xdp::code::Id;
 use crate::lang::xdp::range::Range;
 use crate::lang::xdp::types::{FIXED, NOBODY, Ty, Value};
 
@@ -50,57 +50,25 @@ impl Walk<'_, '_> {
     pub(super) fn load_packet(&mut self, at: Id, size: u32) -> Value {
         match size {
             8 => {
-                let low = self.load_word(at, 4);
+                let low = self.code.load_packet(at, 4);
                 let behind = self.code.by(Add, at, 4);
-                let high = self.load_word(behind, 4);
+                let high = self.code.load_packet(behind, 4);
                 self.number(Range::ANY, low, high)
             }
             _ => {
-                let low = self.load_word(at, size);
+                let low = self.code.load_packet(at, size);
                 self.word(Range::of_bytes(size), low)
             }
         }
     }
 
-    fn load_word(&mut self, at: Id, size: u32) -> Id {
-        let load =
-            |walk: &mut Self, name| walk.code.call(name, vec![Argument::Packet, Argument::One(at)], Effect::Reads);
-        let (little, big) = match size {
-            1 => return load(self, "load_u8"),
-            2 => ("load_le16", "load_be16"),
-            _ => ("load_le32", "load_be32"),
-        };
-        let (id, twin) = (load(self, little), load(self, big));
-        // What is exchanged behind the load is another load, and nobody asks for this one.
-        self.code.twins.insert(id, (twin, size));
-        id
-    }
-
     pub(super) fn store_packet(&mut self, at: Id, size: u32, value: Value) {
         if size == 8 {
-            self.store_word(at, 4, value.low);
+            self.code.store_packet(at, 4, value.low);
             let behind = self.code.by(Add, at, 4);
-            self.store_word(behind, 4, value.high);
+            self.code.store_packet(behind, 4, value.high);
         } else {
-            self.store_word(at, size, value.low);
+            self.code.store_packet(at, size, value.low);
         }
-    }
-
-    fn store_word(&mut self, at: Id, size: u32, value: Id) {
-        let (little, big) = match size {
-            1 => ("store_u8", None),
-            2 => ("store_le16", Some("store_be16")),
-            _ => ("store_le32", Some("store_be32")),
-        };
-        let turned = match (&self.code.ops[value as usize], size) {
-            (Op::Swap16(inner), 2) | (Op::Swap32(inner), 4) => Some(*inner),
-            _ => None,
-        };
-        let (name, value) = match (turned, big) {
-            (Some(inner), Some(big)) => (big, inner),
-            _ => (little, value),
-        };
-        let arguments = vec![Argument::Packet, Argument::One(at), Argument::One(value)];
-        self.code.call(name, arguments, Effect::Writes);
     }
 }

@@ -1,0 +1,253 @@
+//! Programs of XDP as clang has made them, on the CPU device with one thread: against the Linux kernel's JIT, and against rbpf's.
+//! `cargo bench -p portcullis-compat-tests --bench objects`.
+//!
+//! The kernel's side is `BPF_PROG_TEST_RUN`, as `bpftool prog run` has it, with another packet in each run (`feeder.c`, which calls
+//! the program behind it), less the same with a program that does nothing. Ours is a batch of the same packets, and all that
+//! it takes. What it takes to translate an object, and to make code of it, is told at the end.
+#![cfg_attr(not(target_os = "linux"), allow(unused))]
+
+#[path = "../../benches/support/mod.rs"]
+mod support;
+
+#[cfg(not(target_os = "linux"))]
+fn main() {
+    println!("Programs of XDP are held to the Linux kernel, and this is another system.");
+}
+
+#[cfg(target_os = "linux")]
+fn main() {
+    support::end_with_the_reader();
+    linux::main();
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::hint::black_box;
+    use std::num::NonZeroUsize;
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use portcullis_compat_tests::kernel::{self, KernelProgram};
+    use portcullis_compat_tests::objects;
+    use portcullis_core::device::{Device, LoadOptions, Session};
+    use portcullis_core::lang::xdp::{self, Object};
+    use portcullis_core::map::Table as MapTable;
+    use portcullis_core::packet::{Arena, Batch, Carver, Descriptor, Room};
+    use portcullis_core::program::{Program, ProgramOptions};
+    use portcullis_cpu::Cpu;
+
+    use crate::support::{LENGTH, Pair, Random, Sample, Table, Times, note_bar, only_testing, time};
+
+    const COMMAND: &str = "cargo bench -p portcullis-compat-tests --bench objects";
+
+    /// What a map holds before the first packet: its name, and entries as the kernel has them.
+    type Preset = (&'static str, Vec<(Vec<u8>, Vec<u8>)>);
+
+    /// A program with what it is run over.
+    struct Case {
+        name: &'static str,
+        presets: Vec<Preset>,
+    }
+
+    fn number(value: u32) -> Vec<u8> {
+        value.to_ne_bytes().to_vec()
+    }
+
+    /// The programs: their maps are as full as a user's would be.
+    fn cases() -> Vec<Case> {
+        let ring = (0..256).map(|slot| (number(slot), number(slot % 16))).collect();
+        let backend = |id: u8| vec![2, 0, 0, 0, 1, id, 1, 0];
+        let backends = (0..16).map(|id| (number(id.into()), backend(id))).collect();
+        let mut random = Random::new();
+        // A default route, so that there are no misses beside those that TTLs make, and prefixes of the lengths that are most.
+        let mut routes = vec![([number(0), vec![0; 4]].concat(), number(0))];
+        for at in 1..50_000 {
+            let length = [16, 20, 22, 24, 24, 24, 32][random.next() as usize % 7];
+            let address = random.next() & u32::MAX << (32 - length);
+            routes.push(([number(length), address.to_be_bytes().to_vec()].concat(), number(at % 200)));
+        }
+        let hop = |id: u8| vec![2, 0, 0, 0, 2, id, 2, 0, 0, 0, 3, id];
+        let hops = (0..200).map(|id| (number(id.into()), hop(id))).collect();
+        vec![
+            Case { name: "port_filter", presets: vec![] },
+            Case { name: "hash_balancer", presets: vec![("ring", ring), ("backends", backends)] },
+            Case { name: "lpm_router", presets: vec![("routes", routes), ("next_hops", hops)] },
+        ]
+    }
+
+    /// TCP and UDP over IPv4 without options, from anybody to anybody: as many flows as packets.
+    fn frame(random: &mut Random) -> [u8; LENGTH] {
+        let mut frame = [0; LENGTH];
+        frame[..15].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00, 0x45]);
+        frame[22..24].copy_from_slice(&[255, if random.percent() < 70 { 6 } else { 17 }]);
+        let port: u16 = match random.percent() {
+            0..20 => 443,
+            20..30 => 53,
+            30..35 => 23,
+            _ => 1024 + (random.next() % 60_000) as u16,
+        };
+        frame[26..30].copy_from_slice(&random.next().to_be_bytes());
+        frame[30..34].copy_from_slice(&random.next().to_be_bytes());
+        frame[34..36].copy_from_slice(&(1024 + (random.next() % 60_000) as u16).to_be_bytes());
+        frame[36..38].copy_from_slice(&port.to_be_bytes());
+        frame
+    }
+
+    fn frames(count: usize) -> Vec<[u8; LENGTH]> {
+        let mut random = Random::new();
+        (0..count).map(|_| frame(&mut random)).collect()
+    }
+
+    /// A batch of packets, one every `stride` bytes.
+    fn batch(frames: &[[u8; LENGTH]], stride: usize) -> Batch {
+        let mut arena = Arena::new(frames.len() * stride).expect("memory for the packets");
+        for (slot, frame) in arena.chunks_exact_mut(stride).zip(frames) {
+            slot[..LENGTH].copy_from_slice(frame);
+        }
+        let at = |i: usize| Descriptor { offset: (i * stride) as u32, length: LENGTH as u32 };
+        let descriptors = (0..frames.len()).map(at).collect();
+        Carver::new(arena, None).carve(descriptors, Vec::new(), Room::None).expect("slots do not overlap")
+    }
+
+    fn compiled(name: &str, processor: &str) -> Vec<u8> {
+        let source = objects::folder().join(name).with_extension("c");
+        objects::compile(&source, processor).unwrap_or_else(|said| panic!("{name}: {said}"))
+    }
+
+    fn program(name: &str, bytes: &[u8]) -> Arc<Program> {
+        let program = xdp::compile(name, bytes, Some(name), &ProgramOptions::default());
+        Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
+    }
+
+    fn session(program: &Arc<Program>, presets: &[Preset]) -> Box<dyn Session> {
+        let options = LoadOptions { threads: NonZeroUsize::new(1), ..LoadOptions::default() };
+        let mut session = Cpu::new().load(program, &options).expect("the CPU takes it");
+        for (map, entries) in presets {
+            let of = &program.object().expect("it is of an object").maps;
+            let is_it = |it: &Option<xdp::MapDefinition>| it.as_ref().is_some_and(|it| it.name == *map);
+            let number = of.iter().position(is_it).expect("the program has that map");
+            let declared = &program.maps()[number];
+            let mut table = MapTable::new(declared, session.map_words(number).expect("it is there"));
+            for (key, value) in entries {
+                table.set(&objects::key(declared, key), &objects::words(value)).expect("there is room");
+            }
+            let (at, words) = table.changes();
+            session.set_map_words(number, at, words).expect("they lie in the map");
+        }
+        session
+    }
+
+    /// A program in the kernel, behind one that feeds it.
+    struct Fed {
+        feeder: KernelProgram,
+        program: KernelProgram,
+        nothing: KernelProgram,
+    }
+
+    impl Fed {
+        fn new(case: &Case, bytes: &[u8], frames: &[[u8; LENGTH]]) -> Result<Fed, String> {
+            let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/feeder.c");
+            let object =
+                Object::read("feeder", &objects::compile(&source, "v3")?).map_err(|error| error.to_string())?;
+            let (feeder, nothing) = (KernelProgram::load(&object, "feeder")?, KernelProgram::load(&object, "nothing")?);
+            let map = |object: &Object, name: &str| object.maps.iter().position(|map| map.name == name);
+            let frames_map = map(&object, "frames").ok_or("the feeder has no frames")?;
+            let fails = |error: std::io::Error| error.to_string();
+            for (at, frame) in (0..).zip(frames) {
+                feeder.set(frames_map, &number(at), frame).map_err(fails)?;
+            }
+            let object = Object::read(case.name, bytes).map_err(|error| error.to_string())?;
+            let program = KernelProgram::load(&object, case.name)?;
+            for (name, entries) in &case.presets {
+                let map = map(&object, name).ok_or("the program has no such map")?;
+                for (key, value) in entries {
+                    program.set(map, key, value).map_err(fails)?;
+                }
+            }
+            Ok(Fed { feeder, program, nothing })
+        }
+
+        /// How long so many packets take beside being fed, and being called.
+        fn run(&self, packets: u32) -> Sample {
+            let timed = |behind: &KernelProgram| {
+                self.feeder.call("behind", 0, behind).expect("the map has room for it");
+                time(|| self.feeder.run_times(&[0; LENGTH], packets).expect("it runs"))
+            };
+            let (empty, whole) = (timed(&self.nothing), timed(&self.program));
+            Sample {
+                wall: whole.wall.saturating_sub(empty.wall),
+                processor: whole.processor.saturating_sub(empty.processor),
+            }
+        }
+    }
+
+    /// Ours over a batch that comes back and goes in again.
+    struct Ours<'f> {
+        session: Box<dyn Session>,
+        frames: &'f [[u8; LENGTH]],
+        stride: usize,
+        batch: Option<Batch>,
+    }
+
+    impl Ours<'_> {
+        /// Packets as they were: a TTL that came to its end would be another way through the program.
+        fn prepare(&mut self) {
+            self.batch = None;
+            self.batch = Some(batch(self.frames, self.stride));
+            self.run();
+        }
+
+        fn run(&mut self) {
+            let done = self.session.run(self.batch.take().expect("it came back")).expect("the CPU does not fail");
+            black_box(&done.verdicts);
+            self.batch = Some(done.batch);
+        }
+    }
+
+    fn against_the_kernel(packets: usize, rounds: usize) {
+        let mut table = Table::new("one thread; the kernel net of feeding it", "ours", "kernel's JIT");
+        let mut bars = Vec::new();
+        let frames = frames(packets);
+        for case in cases() {
+            let bytes = compiled(case.name, "v3");
+            let fed = match Fed::new(&case, &bytes, &frames) {
+                Ok(fed) => fed,
+                Err(reason) => return println!("The kernel takes no program from us, and is not timed: {reason}"),
+            };
+            let program = program(case.name, &bytes);
+            // Packets as many as there are flows; the same few again and again; in slots as a network card fills them.
+            for (what, count, stride) in
+                [("1 Mi packets", packets, 64), ("in the cache", packets.min(1 << 14), 64), ("in slots", packets, 2112)]
+            {
+                let session = session(&program, &case.presets);
+                let mut ours = Ours { session, frames: &frames[..count], stride, batch: None };
+                let times = packets / count;
+                let mut samples = (Vec::new(), Vec::new());
+                for round in 0..=rounds {
+                    ours.prepare();
+                    let first = time(|| (0..times).for_each(|_| ours.run()));
+                    let theirs = fed.run((times * count) as u32);
+                    if round > 0 {
+                        samples.0.push(first);
+                        samples.1.push(theirs);
+                    }
+                }
+                let pair = Pair { ours: Times::of(&samples.0), theirs: Times::of(&samples.1) };
+                let name = format!("{}, {what}", case.name);
+                table.rates(&name, times * count, pair);
+                bars.push((name, pair.ratio()));
+            }
+        }
+        table.print();
+        note_bar("CPU, one thread, XDP objects", "the kernel's JIT net of its harness", 1.0, COMMAND, &bars);
+    }
+
+    pub fn main() {
+        if let Some(reason) = objects::missing() {
+            return println!("{reason}");
+        }
+        let (packets, rounds) = if only_testing() { (4096, 1) } else { (1 << 20, 11) };
+        kernel::on_first_processor();
+        against_the_kernel(packets, rounds);
+    }
+}
