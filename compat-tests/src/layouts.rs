@@ -14,6 +14,19 @@ pub fn metadata(i: u32) -> Metadata {
 /// # Panics
 /// When there is no memory for them.
 pub fn batches<P: AsRef<[u8]>>(packets: &[P], size: usize, room: Room) -> (Vec<Batch>, Watched) {
+    batches_with(packets, size, room, metadata)
+}
+
+/// The same with other metadata.
+///
+/// # Panics
+/// As [`batches`] does.
+pub fn batches_with<P: AsRef<[u8]>>(
+    packets: &[P],
+    size: usize,
+    room: Room,
+    metadata: impl Fn(u32) -> Metadata,
+) -> (Vec<Batch>, Watched) {
     let packet = |(i, bytes): (u32, &P)| Packet { bytes: bytes.as_ref().to_vec(), metadata: metadata(i) };
     let packets: Vec<Packet> = (0..).zip(packets).map(packet).collect();
     Watched::lay_out(&packets, size.max(1), room).unwrap_or_else(|e| panic!("{e}"))

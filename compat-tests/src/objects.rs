@@ -17,7 +17,7 @@ pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("xdp")
 }
 
-/// The sources, in order of their names.
+/// The sources, in order of their names; where `PORTCULLIS_XDP_SOURCES` names some, with commas between, those alone.
 ///
 /// # Panics
 /// When there are none.
@@ -25,6 +25,9 @@ pub fn sources() -> Vec<PathBuf> {
     let files = std::fs::read_dir(folder()).expect("the folder of the sources");
     let mut files: Vec<PathBuf> = files.map(|file| file.expect("a file").path()).collect();
     files.retain(|file| file.extension().is_some_and(|ending| ending == "c"));
+    if let Ok(wanted) = std::env::var("PORTCULLIS_XDP_SOURCES") {
+        files.retain(|file| file.file_stem().is_some_and(|stem| wanted.split(',').any(|name| *stem == *name)));
+    }
     files.sort();
     assert!(!files.is_empty());
     files
@@ -56,6 +59,24 @@ pub fn compile(source: &Path, processor: &str) -> Result<Vec<u8>, String> {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
     std::fs::read(&object).map_err(|error| error.to_string())
+}
+
+/// What a source's maps hold before the first packet, by `compat-tests/xdp/presets.json`: maps, keys, values.
+///
+/// # Panics
+/// The file is not what it should be.
+pub fn presets(source: &str) -> Vec<(String, Vec<u8>, Vec<u8>)> {
+    let text = std::fs::read(folder().join("presets.json")).expect("the file of presets");
+    let all: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    let bytes = |entry: &serde_json::Value, member: &str| -> Vec<u8> {
+        let digits = entry[member].as_str().expect("bytes in hexadecimal");
+        let pairs = digits.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).expect("ASCII"));
+        pairs.map(|pair| u8::from_str_radix(pair, 16).expect("hexadecimal")).collect()
+    };
+    let Some(maps) = all[source].as_object() else { return Vec::new() };
+    let entries =
+        maps.iter().flat_map(|(map, entries)| entries.as_array().into_iter().flatten().map(move |it| (map, it)));
+    entries.map(|(map, entry)| (map.clone(), bytes(entry, "key"), bytes(entry, "value"))).collect()
 }
 
 /// What is in one of our maps, as the kernel gives its: bytes, where ours has words.

@@ -141,15 +141,21 @@ pub fn program_load(ty: u32, instructions: &[u64], functions: &[u32]) -> Result<
     }
 }
 
-/// A program over a packet: what it returns, and the packet then.
+/// A program over a packet: what it returns, and the packet then, without metadata in front of it.
 pub fn test_run(program: i32, packet: &[u8]) -> io::Result<(u32, Vec<u8>)> {
     // What a packet may grow by at both ends, and more.
     let mut out = vec![0_u8; packet.len() + 4096];
     let attributes = Attributes::new().u32(0, program as u32).u32(8, packet.len() as u32).u32(12, out.len() as u32);
+    // `struct xdp_md`: data, data_end and more. What comes back counts from where the metadata begins, as the packet does.
+    let context = [0, packet.len() as u32, 0, 0, 0, 0];
+    let mut context_out = context;
+    let attributes = attributes.u32(40, size_of_val(&context) as u32).u32(44, size_of_val(&context_out) as u32);
+    let attributes = attributes.pointer(48, context.as_ptr()).pointer(56, context_out.as_mut_ptr());
     let mut attributes = attributes.pointer(16, packet.as_ptr()).pointer(24, out.as_mut_ptr()).u32(32, 1);
-    // SAFETY: both packets are as long as is said.
+    // SAFETY: both packets and both contexts are as long as is said.
     unsafe { attributes.ask(PROG_TEST_RUN) }?;
     out.truncate(attributes.get(12) as usize);
+    out.drain(..(context_out[0] as usize).min(out.len()));
     Ok((attributes.get(4), out))
 }
 
