@@ -13,17 +13,11 @@ use portcullis_core::interp::Interpreter;
 use portcullis_core::lang::xdp::{self, Object};
 use portcullis_core::map::Table;
 use portcullis_core::map::layout::Layout;
-use portcullis_core::packet::Room;
+use portcullis_core::packet::{Metadata, Room};
 use portcullis_core::program::{Program, ProgramOptions};
 
 /// What is not taken yet, or differs, and why; by source and program. Whatever is taken and the same must not be here.
-const NOT_YET: &[(&str, &str)] = &[
-    ("hash_updates:updates_full", "a full map takes more keys here than `max_entries`"),
-    ("lpm:lpm_networks", "prefixes shorter than an address are searched for"),
-    ("meta:meta_store", "bpf_xdp_adjust_meta"),
-    ("meta:meta_round_trip", "bpf_xdp_adjust_meta"),
-    ("redirect_map:redirect_broadcast", "BPF_F_BROADCAST"),
-];
+const NOT_YET: &[(&str, &str)] = &[("redirect_map:redirect_broadcast", "BPF_F_BROADCAST")];
 
 /// Why a program is expected to differ.
 fn not_yet(name: &str) -> Option<&'static str> {
@@ -45,6 +39,8 @@ struct Case {
     name: String,
     program: Arc<Program>,
     ran: Vec<Ran>,
+    /// What is set before: the number of a map, a key, a value.
+    presets: Vec<(usize, Vec<u8>, Vec<u8>)>,
     /// What is in each of the program's maps in the end.
     maps: Vec<Option<Entries>>,
 }
@@ -68,7 +64,10 @@ fn cases(packets: &[Vec<u8>]) -> (Vec<Case>, Vec<(String, String)>) {
                 let there = KernelProgram::load(&object, &function.name);
                 let here = xdp::compile(&stem, &bytes, Some(&function.name), &ProgramOptions::default());
                 match (there, here) {
-                    (Ok(there), Ok(here)) => cases.push(case(name, &there, here, &object, packets)),
+                    (Ok(there), Ok(here)) => {
+                        let presets = objects::presets(&stem);
+                        cases.push(case(name, &there, here, &object, presets, packets));
+                    }
                     (Err(error), Ok(_)) => refused.push((name, format!("the kernel refuses it: {error}"))),
                     (_, Err(error)) => refused.push((name, error.render())),
                 }
@@ -78,16 +77,31 @@ fn cases(packets: &[Vec<u8>]) -> (Vec<Case>, Vec<(String, String)>) {
     (cases, refused)
 }
 
-fn case(name: String, there: &KernelProgram, here: Program, object: &Object, packets: &[Vec<u8>]) -> Case {
+fn case(
+    name: String,
+    there: &KernelProgram,
+    here: Program,
+    object: &Object,
+    presets: Vec<(String, Vec<u8>, Vec<u8>)>,
+    packets: &[Vec<u8>],
+) -> Case {
+    let origin = here.object().expect("it is of an object");
+    let set = |(map, key, value): (String, Vec<u8>, Vec<u8>)| {
+        let number = object.maps.iter().position(|it| it.name == map)?;
+        // Of sockets the kernel wants real ones: there are none on either side.
+        there.set(number, &key, &value).ok()?;
+        let ours = origin.maps.iter().position(|it| it.as_ref().is_some_and(|it| it.name == map))?;
+        Some((ours, key, value))
+    };
+    let presets = presets.into_iter().filter_map(set).collect();
     let run = |packet: &Vec<u8>| there.run(packet).unwrap_or_else(|error| panic!("{name}: {error}"));
     let ran = packets.iter().map(run).collect();
-    let origin = here.object().expect("it is of an object");
     let entries = |map: &Option<xdp::MapDefinition>| {
         let number = object.maps.iter().position(|it| Some(&it.name) == map.as_ref().map(|map| &map.name))?;
         there.entries(number).unwrap_or_else(|error| panic!("{name}: {error}"))
     };
     let maps = origin.maps.iter().map(entries).collect();
-    Case { name, program: Arc::new(here), ran, maps }
+    Case { name, program: Arc::new(here), ran, presets, maps }
 }
 
 /// Runs the packets one after the other, as the kernel did, and tells of the first difference.
@@ -96,7 +110,26 @@ fn differs(device: &dyn Device, case: &Case, packets: &[Vec<u8>]) -> Option<Stri
         Ok(session) => session,
         Err(error) => return Some(format!("{error}")),
     };
-    let (batches, _) = layouts::batches(packets, 1, Room::Both);
+    for (number, map) in case.program.maps().iter().enumerate() {
+        let mut presets = case.presets.iter().filter(|(of, ..)| *of == number).peekable();
+        if presets.peek().is_none() {
+            continue;
+        }
+        let set = |presets: &mut dyn Iterator<Item = &(usize, Vec<u8>, Vec<u8>)>| {
+            let mut table = Table::new(map, session.map_words(number).ok()?);
+            for (_, key, value) in presets {
+                table.set(&objects::key(map, key), &objects::words(value)).ok()?;
+            }
+            let (at, words) = table.changes();
+            session.set_map_words(number, at, words).ok()
+        };
+        if { set }(&mut presets).is_none() {
+            return Some(format!("what the map {} holds before could not be set", map.name));
+        }
+    }
+    // In the kernel's test run they come from the loopback interface, which is number 1.
+    let metadata = |i| Metadata { port: 1, ..layouts::metadata(i) };
+    let (batches, _) = layouts::batches_with(packets, 1, Room::Both, metadata);
     for ((batch, want), packet) in batches.into_iter().zip(&case.ran).zip(packets) {
         let done = match session.run(batch) {
             Ok(done) => done,

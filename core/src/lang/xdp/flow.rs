@@ -15,7 +15,7 @@ use super::instruction::{CALL, EXIT, Instruction, JA, JA32, call, class};
 use super::object::Reference;
 use super::range::Range;
 use super::refused::Refused;
-use super::types::{Name, State, Ty, Value};
+use super::types::{Frame, Name, State, Ty, Value};
 use super::walk::{ARGUMENT, ROUND, ROUNDS, TAIL_CALLS, Walk};
 
 type Result<T> = std::result::Result<T, Refused>;
@@ -80,10 +80,12 @@ pub(super) struct Shared {
     pub callbacks: HashMap<(u32, u32), (u32, u32)>,
     /// Maps that are used.
     pub used: BTreeSet<u16>,
+    /// Tries that are searched for prefixes shorter than an address, or changed by the program.
+    pub tries: BTreeSet<u16>,
     /// Helpers that are called.
     pub helpers: BTreeSet<u32>,
     /// Frames whose stack is indexed by what is known only when the packet is there.
-    pub memory: [bool; super::types::MAX_FRAMES],
+    pub memory: [bool; super::types::STACKS],
 }
 
 /// Where a block begins.
@@ -95,6 +97,8 @@ enum Place {
     Round(u32),
     /// At a tail call, where the programs up to this one were not meant.
     Tail(u32, u32),
+    /// At a lookup in a map of maps, where the maps up to this one were not what it gave.
+    Inner(u32, u32),
 }
 
 /// A block.
@@ -172,8 +176,9 @@ pub(super) fn find(linked: &Linked, section: usize, first: usize) -> Result<Flow
         sites: Numbers::from(0),
         callbacks: HashMap::new(),
         used: BTreeSet::new(),
+        tries: BTreeSet::new(),
         helpers: BTreeSet::new(),
-        memory: [false; super::types::MAX_FRAMES],
+        memory: [false; super::types::STACKS],
     };
     let mut finding = Finding {
         linked,
@@ -305,7 +310,7 @@ impl Finding<'_, '_> {
 
     fn refuse(&self, key: Key, message: impl Into<String>) -> Refused {
         let at = match key.place {
-            Place::At(at) | Place::Round(at) | Place::Tail(at, _) => at,
+            Place::At(at) | Place::Round(at) | Place::Tail(at, _) | Place::Inner(at, _) => at,
         };
         Refused::new(self.context(key).section as usize, at as usize, message)
     }
@@ -359,6 +364,7 @@ impl Finding<'_, '_> {
             Place::At(at) => at as usize,
             Place::Round(at) => return self.round(key, at, state),
             Place::Tail(at, number) => return self.tail(key, at, number, state),
+            Place::Inner(at, number) => return self.inner(key, at, number, state),
         };
         let leaders = leaders(&mut self.leaders, linked, section, first);
         let mut walk = Walk::new(linked, &mut self.shared, state, key.context, section as usize);
@@ -402,7 +408,9 @@ impl Finding<'_, '_> {
             }
             if it.code == CALL && it.src == call::FUNCTION {
                 let (section, first) = callee(&walk, it)?;
-                walk.enter()?;
+                if !walk.enter()? {
+                    return Ok((done(walk), Way::Exit, Vec::new()));
+                }
                 let inner = self.contexts.of(Context { section, first, caller: Some((key.context, at as u32)) });
                 let to = Key { context: inner, place: Place::At(first), variant: 0 };
                 let state = walk.state.clone();
@@ -411,6 +419,11 @@ impl Finding<'_, '_> {
             if it.code == CALL && it.src == call::HELPER && it.imm == 12 {
                 let to = here(Place::Tail(at as u32, 0));
                 // What it is given is looked at there.
+                let state = walk.state.clone();
+                return Ok((done(walk), Way::Goto(to), vec![(to, state)]));
+            }
+            if it.code == CALL && it.src == call::HELPER && it.imm == 1 && walk.is_of_maps() {
+                let to = here(Place::Inner(at as u32, 0));
                 let state = walk.state.clone();
                 return Ok((done(walk), Way::Goto(to), vec![(to, state)]));
             }
@@ -445,7 +458,9 @@ impl Finding<'_, '_> {
         let Some((section, first)) = walk.shared.callbacks.get(&(key.context, at)).copied() else {
             return walk.refuse("the function of a bpf_loop is not known");
         };
-        walk.enter()?;
+        if !walk.enter()? {
+            return walk.refuse("the function of a bpf_loop would be called too deep");
+        }
         walk.state.scratch[1] = round;
         walk.state.scratch[2] = argument;
         walk.state.scratch[0] = Value::of(Ty::Nothing);
@@ -495,14 +510,58 @@ impl Finding<'_, '_> {
         walk.set(TAIL_CALLS, counted)?;
         let mut next_state = next_state;
         next_state.scratch[7] = counted;
-        let mut begun = State::beginning();
-        begun.scratch[6] = walk.state.scratch[6];
-        begun.scratch[7] = counted;
+        // The program runs in place of the function, and what it returns is what the function returns.
+        let mut begun =
+            State { frames: walk.state.frames.clone(), metadata: walk.state.metadata.clone(), ..State::beginning() };
+        begun.scratch[6..].copy_from_slice(&walk.state.scratch[6..]);
+        *begun.frames.last_mut().expect("there is always a frame") = Frame::new();
         begun.length = walk.state.length;
-        let to = self.contexts.of(Context { section, first, caller: None });
+        if begun.frames.len() > 1 {
+            // Callers may have pointers into the packet.
+            begun.extents = walk.state.extents.clone();
+        }
+        let to = self.contexts.of(Context { section, first, caller: context.caller });
         let to = Key { context: to, place: Place::At(first), variant: 0 };
         let onward = vec![(to, begun), (next, next_state)];
         Ok((done(walk), Way::Branch(condition, to, next), onward))
+    }
+}
+
+impl Finding<'_, '_> {
+    /// At a lookup in a map of maps: on each way that leads on from here `r0` is one of the maps that it may hold, or NULL.
+    fn inner(&mut self, key: Key, at: u32, number: u32, state: State) -> Result<Gone> {
+        let context = self.context(key);
+        let mut walk = Walk::new(self.linked, &mut self.shared, state, key.context, context.section as usize);
+        walk.at = at as usize;
+        if number == 0 {
+            // From here on `r0` is what the slot holds: a map's number and one.
+            let slot = walk.slot_of_maps()?;
+            walk.set(0, slot)?;
+        }
+        let maps = self.linked.maps_in(walk.outer()?);
+        if maps.len() >= MAX_VARIANTS as usize {
+            return walk.refuse(format!(
+                "a map of maps holds {} maps, and {} are the most",
+                maps.len(),
+                MAX_VARIANTS - 1
+            ));
+        }
+        let behind = Key { context: key.context, place: Place::At(at + 1), variant: 0 };
+        let Some(&map) = maps.get(number as usize) else {
+            let null = walk.constant(0);
+            walk.set(0, null)?;
+            walk.after_call();
+            let state = walk.state.clone();
+            return Ok((done(walk), Way::Goto(behind), vec![(behind, state)]));
+        };
+        let slot = walk.get(0)?;
+        let is_it = walk.code.by(Eq, slot.low, u32::from(map) + 1);
+        let next = Key { context: key.context, place: Place::Inner(at, number + 1), variant: 0 };
+        let mut found = walk.state.clone();
+        (1..6).for_each(|register| found.scratch[register] = Value::of(Ty::Nothing));
+        found.scratch[0] = Value::of(Ty::Map(map));
+        let onward = vec![(behind, found), (next, walk.state.clone())];
+        Ok((done(walk), Way::Branch(is_it, behind, next), onward))
     }
 }
 
@@ -551,8 +610,8 @@ fn leaders<'l>(
 
 /// The end of a function or program.
 fn exit(linked: &Linked, contexts: &Numbers<Context>, mut walk: Walk, context: Context) -> Result<Gone> {
-    let result = walk.get(0)?;
     let Some((caller, at)) = context.caller else {
+        let result = walk.get(0)?;
         walk.expect_number(result, "what the program returns")?;
         return Ok((done(walk), Way::Exit, Vec::new()));
     };
@@ -562,12 +621,14 @@ fn exit(linked: &Linked, contexts: &Numbers<Context>, mut walk: Walk, context: C
         it.src == call::HELPER
     };
     if !is_loop {
+        // A function that returns nothing has set nothing.
         walk.state.frames.pop();
         walk.after_call();
         let to = Key { context: caller, place: Place::At(at + 1), variant: 0 };
         let state = walk.state.clone();
         return Ok((done(walk), Way::Goto(to), vec![(to, state)]));
     }
+    let result = walk.get(0)?;
     walk.expect_number(result, "what the function of a bpf_loop returns")?;
     walk.state.frames.pop();
     // The round counts, whether or not it was the last.

@@ -16,8 +16,10 @@ pub(super) enum Use {
     Array,
     /// By key.
     Hash,
-    /// By prefix.
+    /// By prefix, by whole addresses alone.
     Lpm,
+    /// By prefix, of any lengths (`prefixes`).
+    Prefixes,
     /// It cannot be, for this reason.
     Refused(String),
 }
@@ -43,7 +45,7 @@ impl MapInfo {
         let words = |bytes: u32| bytes.div_ceil(4);
         let (kind, key) = match (&self.used_as, ty.0) {
             (Use::Hash, 9 | 10) => (Kind::LruHash, words(key_size)),
-            (Use::Hash, _) => (Kind::Hash, words(key_size)),
+            (Use::Hash | Use::Prefixes, _) => (Kind::Hash, words(key_size)),
             (Use::Lpm, _) => (Kind::Lpm, words(key_size) - 1),
             _ => (Kind::Array, 1),
         };
@@ -59,6 +61,24 @@ impl MapInfo {
         }
     }
 
+    /// That its memory is not too large.
+    fn fits(&self) -> Result<(), String> {
+        let declared = self.declaration();
+        let words = match declared.kind {
+            Kind::Lpm => Parts::of(&declared).end,
+            _ => Layout::of(&declared).words() as u64,
+        };
+        match words {
+            0..=MAX_WORDS => Ok(()),
+            _ => Err(format!("would take {words} words of memory at worst, and {MAX_WORDS} are the most")),
+        }
+    }
+
+    /// Whether it takes no key beyond its entries. (An LRU map makes room.)
+    pub fn is_limited(&self) -> bool {
+        matches!(self.definition.ty.0, 1 | 5 | 11)
+    }
+
     /// Functions that programs need besides a map's own.
     pub fn text(&self) -> String {
         if self.used_as == Use::Lpm && self.definition.value_size == 0 {
@@ -69,7 +89,17 @@ impl MapInfo {
             words @ 2..=4 => format!("vec{words}<u32>"),
             words => format!("array<u32, {words}>"),
         };
-        TEXT.replace("KEY", &key).replace("NAME", &self.name)
+        let mut text = TEXT.to_owned();
+        if self.is_limited() {
+            text += INSERT;
+        }
+        if self.used_as == Use::Prefixes {
+            let MapDefinition { key_size, .. } = self.definition;
+            text += &super::prefixes::text(&key, self.declaration().key, 8 * (key_size - 4));
+        }
+        let insert = if self.is_limited() { "x_NAME_insert" } else { "NAME_insert" };
+        let text = text.replace("ADDED", insert).replace("ENTRIES", &self.definition.max_entries.to_string());
+        text.replace("KEY", &key).replace("NAME", &self.name)
     }
 }
 
@@ -109,9 +139,10 @@ fn used_as(map: &MapDefinition) -> Use {
     let MapDefinition { ty, key_size, value_size, max_entries, .. } = *map;
     let refused = |why: String| Use::Refused(format!("the map `{}` {why}", map.name));
     let used = match ty {
-        MapType(1 | 5 | 9 | 10 | 25) => Use::Hash,
-        MapType(2 | 3 | 6 | 14 | 16 | 17) => Use::Array,
-        MapType(11) => Use::Lpm,
+        MapType(1 | 5 | 9 | 10 | 13 | 25) => Use::Hash,
+        MapType(2 | 3 | 6 | 12 | 14 | 16 | 17) => Use::Array,
+        MapType(11) if key_size == 8 || key_size == 20 => Use::Lpm,
+        MapType(11) => Use::Prefixes,
         other => return refused(format!("is of type {}, which there is none of here", other.name())),
     };
     if max_entries == 0 {
@@ -131,22 +162,24 @@ fn used_as(map: &MapDefinition) -> Use {
         Use::Hash if key_size == 0 || key_size > 4 * MAX_KEY => {
             refused(format!("has keys of {key_size} bytes, and {} are the most", 4 * MAX_KEY))
         }
-        Use::Lpm if key_size != 8 && key_size != 20 => {
-            refused(format!("has keys of {key_size} bytes: prefixes are of IPv4 (8) or IPv6 (20) here"))
+        Use::Prefixes if !(5..=4 * MAX_KEY).contains(&key_size) => {
+            let most = 4 * MAX_KEY;
+            refused(format!("has keys of {key_size} bytes: a prefix's length and what it is of have 5 to {most} here"))
         }
         used => {
             let info = MapInfo { name: String::new(), definition: map.clone(), used_as: used };
-            let declared = info.declaration();
-            let words = match declared.kind {
-                Kind::Lpm => Parts::of(&declared).end,
-                _ => Layout::of(&declared).words() as u64,
-            };
-            match words {
-                0..=MAX_WORDS => info.used_as,
-                _ => refused(format!("would take {words} words of memory at worst, and {MAX_WORDS} are the most")),
+            match info.fits() {
+                Ok(()) => info.used_as,
+                Err(why) => refused(why),
             }
         }
     }
+}
+
+/// Has a trie of addresses searched for prefixes of any length.
+pub(super) fn by_length(map: &mut MapInfo) -> Result<(), String> {
+    map.used_as = Use::Prefixes;
+    map.fits().map_err(|why| format!("the map `{}` {why}", map.definition.name))
 }
 
 /// Bytes of a value, at most.
@@ -154,6 +187,27 @@ const MAX_VALUE: u32 = 1 << 20;
 
 /// Maps that a program may have, its sections of global variables included.
 pub(super) const MOST_MAPS: usize = MAX_MAPS;
+
+/// Of a map that takes no key beyond its entries, though it has room for more.
+const INSERT: &str = "
+// How many entries there are: no fewer than there are at any time between the two, since those removed are read first.
+fn x_NAME_entries() -> u32 {
+    let removed = atomicLoad(&pc_map_NAME[1]);
+    return atomicLoad(&pc_map_NAME[0]) - removed;
+}
+
+fn x_NAME_insert(key: KEY) -> u32 {
+    if x_NAME_entries() >= ENTRIESu {
+        let entry = NAME_find(key);
+        return select(entry, MAP_FULL, entry == MAP_NONE);
+    }
+    let entry = NAME_insert(key);
+    if !map_is_new(entry) || x_NAME_entries() <= ENTRIESu { return entry; }
+    // Others came in between, and were first.
+    NAME_remove(key);
+    return MAP_FULL;
+}
+";
 
 /// What C's operators on a map's value need.
 const TEXT: &str = "
@@ -195,10 +249,10 @@ fn x_NAME_add64(entry: u32, word: u32, low: u32, high: u32) -> vec2<u32> {
 // An entry to write to, by the flags of an update; or why there is none: two more than the maps' own, that the key is there
 // already, and that there are no such flags.
 fn x_NAME_update(key: KEY, flags: u32) -> u32 {
-    if flags == 0u { return NAME_insert(key); }
+    if flags == 0u { return ADDED(key); }
     if flags == 2u { return NAME_find(key); }
     if flags != 1u { return 0xfffffffcu; }
-    let entry = NAME_insert(key);
+    let entry = ADDED(key);
     return select(0xfffffffdu, entry, entry == MAP_FULL || map_is_new(entry));
 }
 

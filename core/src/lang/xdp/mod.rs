@@ -14,21 +14,22 @@ pub mod instruction;
 mod live;
 mod maps;
 pub mod object;
+mod prefixes;
 mod range;
 mod refused;
 mod types;
 mod walk;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use code::Op;
-use maps::MapInfo;
+use maps::{MapInfo, Use};
 pub use object::{Btf, MapDefinition, Object};
 use refused::Listing;
 
 use super::{Diagnostic, Diagnostics, Source, on_large_stack, prelude};
 use crate::map::layout::Layout;
-use crate::map::{Declaration, Kind};
+use crate::map::{Declaration, Kind, Table};
 use crate::program::{Initial, Program, ProgramOptions};
 
 /// Where a program comes from: the object, as far as the host wants to know of it.
@@ -48,6 +49,8 @@ pub struct Origin {
     pub helpers: Vec<String>,
     /// The programs that maps of programs can hold: the first by 1, and so on.
     pub programs: Vec<String>,
+    /// The maps that maps of maps can hold: the first by 1, and so on.
+    pub held: Vec<String>,
 }
 
 /// A place where a packet may be aborted, since the program has not shown that what it does there is right.
@@ -97,11 +100,12 @@ impl<'o> Linked<'o> {
             traps: sites.collect(),
             helpers: flow.shared.helpers.iter().map(|&helper| walk::helper_name(helper)).collect(),
             programs: self.programs.iter().map(|(name, ..)| name.clone()).collect(),
+            held: object.maps.iter().map(|map| map.name.clone()).collect(),
         };
         (origin, initial.collect())
     }
 
-    /// Words of a map's memory that are not zeros at first: global variables, and slots that hold programs.
+    /// Words of a map's memory that are not zeros at first: global variables, and slots that hold programs or maps.
     fn initial(&self, info: &MapInfo) -> Vec<(usize, Vec<u32>)> {
         let MapDefinition { data, slots, max_entries, .. } = &info.definition;
         let layout = Layout::of(&info.declaration());
@@ -109,11 +113,31 @@ impl<'o> Linked<'o> {
         if let Some(data) = data {
             return vec![(layout.at(0), data.chunks(4).map(word).collect())];
         }
+        if slots.is_empty() {
+            return Vec::new();
+        }
+        let number = |symbol: &str| match info.definition.ty.is_of_maps() {
+            true => self.object.maps.iter().position(|map| map.name == symbol),
+            false => self.programs.iter().position(|(name, ..)| name == symbol),
+        };
+        if info.used_as == Use::Hash {
+            let mut table = Table::new(&info.declaration(), Vec::new());
+            for slot in slots {
+                let mut key = vec![0; info.declaration().key as usize];
+                key[0] = slot.index;
+                if let Some(number) = number(&slot.symbol) {
+                    // There is room for as many as it has entries.
+                    let _ = table.set(&key, &[number as u32 + 1]);
+                }
+            }
+            let (at, words) = table.changes();
+            return if words.is_empty() { Vec::new() } else { vec![(at, words.to_vec())] };
+        }
         let slots = slots.iter().filter(|slot| slot.index < *max_entries);
         slots
             .filter_map(|slot| {
-                let program = self.programs.iter().position(|(name, ..)| *name == slot.symbol)?;
-                Some((layout.at(slot.index), vec![program as u32 + 1]))
+                let number = number(&slot.symbol)?;
+                Some((layout.at(slot.index), vec![number as u32 + 1]))
             })
             .collect()
     }
@@ -126,6 +150,19 @@ impl<'o> Linked<'o> {
         let all = (0..).zip(&self.programs);
         let all = all.filter(|(_, (name, ..))| held.is_empty() || held.contains(name.as_str()));
         all.map(|(number, (_, section, first))| (number, *section, *first)).collect()
+    }
+
+    /// The maps that a map of maps may hold: those that it holds from the beginning, or where the host fills it, those that
+    /// are as it says its maps are.
+    fn maps_in(&self, outer: u16) -> Vec<u16> {
+        let MapDefinition { slots, inner, .. } = &self.maps[usize::from(outer)].definition;
+        let shape = |map: &MapDefinition| (map.ty, map.key_size, map.value_size, map.max_entries);
+        let may = |map: &MapDefinition| match slots.is_empty() {
+            true => inner.as_ref().is_some_and(|inner| shape(inner) == shape(map)),
+            false => slots.iter().any(|slot| slot.symbol == map.name),
+        };
+        let all = (0..).zip(&self.object.maps);
+        all.filter(|(_, map)| may(map)).map(|(number, _)| number).collect()
     }
 }
 
@@ -150,9 +187,12 @@ pub fn compile(
 
 fn compile_here(object: &Object, program: Option<&str>, options: &ProgramOptions) -> Result<Program, Diagnostics> {
     let (section, first) = chosen(object, program)?;
-    let linked = Linked::of(object);
+    let mut linked = Linked::of(object);
     let refused = |refused| Listing::of(object).diagnostics(object, &refused);
     let flow = flow::find(&linked, section, first).map_err(refused)?;
+    for &trie in &flow.shared.tries {
+        maps::by_length(&mut linked.maps[usize::from(trie)]).map_err(|why| whole(&object.name, why))?;
+    }
     let needed = live::needed(&flow);
     // What is called, for what it takes.
     let mut called: BTreeSet<&str> = BTreeSet::new();
@@ -169,11 +209,11 @@ fn compile_here(object: &Object, program: Option<&str>, options: &ProgramOptions
         }
     }
     let mut declared: Vec<Declaration> = Vec::new();
-    let mut text = String::new();
+    let mut text = include_str!("runtime.wgsl").to_owned();
     for &map in &flow.shared.used {
         let info = &linked.maps[usize::from(map)];
         declared.push(info.declaration());
-        text += &functions(&info.text(), &called);
+        text += &info.text();
     }
     if traps {
         declared.push(Declaration {
@@ -195,8 +235,7 @@ fn compile_here(object: &Object, program: Option<&str>, options: &ProgramOptions
             "the program uses {count} maps, sections of global variables included, and {most} are the most"
         ));
     }
-    text += &functions(include_str!("runtime.wgsl"), &called);
-    let mut module = prelude::module(&declared, &text);
+    let mut module = prelude::module(&declared, &functions(&text, &called));
     if emit::filter(&flow, &needed, &mut module).is_err() {
         return fails("the program's loops stand in each other too deep".into());
     }
@@ -206,21 +245,27 @@ fn compile_here(object: &Object, program: Option<&str>, options: &ProgramOptions
     Ok(program.with_object(origin, initial))
 }
 
-/// Those functions of a text that are called, by their names.
+/// Those functions of a text that are called, by their names, and those that they call.
 fn functions(text: &str, called: &BTreeSet<&str>) -> String {
     let starts: Vec<usize> = text.match_indices("\nfn ").map(|(at, _)| at).collect();
-    let mut wanted = String::new();
-    for (i, &start) in starts.iter().enumerate() {
-        let part = &text[start..starts.get(i + 1).copied().unwrap_or(text.len())];
+    let ends = starts.iter().skip(1).copied().chain([text.len()]);
+    let parts = starts.iter().zip(ends).map(|(&start, end)| {
+        let part = &text[start..end];
         // What stands behind the last brace is said of the next.
         let part = &part[..part.rfind("\n}").map_or(part.len(), |end| end + 2)];
-        let name = part[4..].split('(').next().unwrap_or_default();
-        if called.contains(name) {
-            wanted += part;
-            wanted.push('\n');
+        (part[4..].split('(').next().unwrap_or_default(), part)
+    });
+    let parts: BTreeMap<&str, &str> = parts.collect();
+    let mut open: Vec<&str> = called.iter().copied().collect();
+    let mut wanted: BTreeMap<&str, &str> = BTreeMap::new();
+    while let Some(name) = open.pop() {
+        let Some((&name, &part)) = parts.get_key_value(name) else { continue };
+        if wanted.insert(name, part).is_none() {
+            let words = part.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            open.extend(words.filter(|word| word.starts_with("x_")));
         }
     }
-    wanted
+    wanted.values().flat_map(|part| [part, "\n"]).collect()
 }
 
 /// The program that is meant.

@@ -8,6 +8,14 @@ fn x_adjust_tail(pkt: u32, delta: u32) -> bool {
     return adjust_tail(pkt, bitcast<i32>(delta));
 }
 
+// What is left of a prefix of so many bits in its word behind `before` of them; bytes are in the order of the network.
+fn x_prefix_mask(length: u32, before: u32) -> u32 {
+    let bits = min(max(length, before) - before, 32u);
+    if bits == 0u { return 0u; }
+    let mask = 0xffffffffu << (32u - bits);
+    return (mask >> 24u) | ((mask >> 8u) & 0xff00u) | ((mask << 8u) & 0xff0000u) | (mask << 24u);
+}
+
 fn x_sdiv32(a: u32, b: u32) -> u32 {
     return select(bitcast<u32>(bitcast<i32>(a) / bitcast<i32>(b)), 0u, b == 0u);
 }

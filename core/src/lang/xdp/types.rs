@@ -12,6 +12,12 @@ pub(super) const STACK_WORDS: usize = 128;
 /// Frames at most (`MAX_CALL_FRAMES`).
 pub(super) const MAX_FRAMES: usize = 8;
 
+/// What is kept like one more frame: the metadata in front of the packet, with the packet's first byte for its top.
+pub(super) const META: u8 = MAX_FRAMES as u8;
+
+/// Frames that may be memory.
+pub(super) const STACKS: usize = MAX_FRAMES + 1;
+
 /// A name for a place in the packet that is known only when the packet is there, so that what was found out about it can be
 /// told of every copy. [`FIXED`]: the packet's first byte. [`NOBODY`]: one of which nothing can be told.
 pub(super) type Name = u32;
@@ -77,7 +83,7 @@ pub(super) enum Ty {
     Packet { name: Name, off: i64, floor: i64, nullable: bool },
     /// The packet's end.
     End,
-    /// A frame's stack, and bytes from its top.
+    /// A frame's stack, or the packet's metadata ([`META`]), and bytes from its top.
     Stack { frame: u8, off: Offsets },
     /// A map, by its number.
     Map(u16),
@@ -292,9 +298,12 @@ impl Frame {
 /// All that is known at a place of the program.
 #[derive(Debug, Clone)]
 pub(super) struct State {
-    /// Registers 0 to 5; and behind them where a packet is to be redirected to, and how many tail calls there were.
-    pub scratch: [Value; 8],
+    /// Registers 0 to 5; and behind them where a packet is to be redirected to, how many tail calls there were, and how
+    /// many bytes of metadata there are.
+    pub scratch: [Value; 9],
     pub frames: Vec<Frame>,
+    /// The words of the metadata, as a frame has them; none as long as nobody has accessed it.
+    pub metadata: Vec<Word>,
     /// Bytes that the packet is known to have.
     pub length: u32,
     /// Bytes that it is known to have behind places with names.
@@ -304,17 +313,28 @@ pub(super) struct State {
 impl State {
     /// That at a program's beginning: `r1` is the context.
     pub fn beginning() -> State {
-        let mut scratch = [Value::of(Ty::Nothing); 8];
+        let mut scratch = [Value::of(Ty::Nothing); 9];
         scratch[1].ty = Ty::Context(0);
-        scratch[6].ty = Ty::Number(Range::one(0));
-        scratch[7].ty = Ty::Number(Range::one(0));
-        State { scratch, frames: vec![Frame::new()], length: 0, extents: BTreeMap::new() }
+        (6..9).for_each(|hidden| scratch[hidden].ty = Ty::Number(Range::one(0)));
+        State { scratch, frames: vec![Frame::new()], metadata: Vec::new(), length: 0, extents: BTreeMap::new() }
     }
 
     /// At the beginning of a block, where nothing is computed yet.
     pub fn asleep(&mut self) {
         self.values().for_each(|value| (value.low, value.high) = (ASLEEP, ASLEEP));
         self.frames.iter_mut().flat_map(|frame| &mut frame.words).for_each(|word| word.id = ASLEEP);
+        self.metadata.iter_mut().for_each(|word| word.id = ASLEEP);
+    }
+
+    /// The words of a frame's stack, or of the metadata.
+    pub fn words(&mut self, frame: u8) -> &mut Vec<Word> {
+        if frame != META {
+            return &mut self.frames[usize::from(frame)].words;
+        }
+        if self.metadata.is_empty() {
+            self.metadata = vec![Word::FRESH; STACK_WORDS];
+        }
+        &mut self.metadata
     }
 
     fn values(&mut self) -> impl Iterator<Item = &mut Value> {
@@ -322,13 +342,13 @@ impl State {
     }
 
     fn types(&mut self) -> impl Iterator<Item = &mut Ty> {
-        let State { scratch, frames, .. } = self;
+        let State { scratch, frames, metadata, .. } = self;
         let values = scratch.iter_mut().map(|value| &mut value.ty);
         let framed = frames.iter_mut().flat_map(|frame| {
             let saved = frame.saved.iter_mut().map(|value| &mut value.ty);
             saved.chain(frame.words.iter_mut().map(|word| &mut word.ty))
         });
-        values.chain(framed)
+        values.chain(framed).chain(metadata.iter_mut().map(|word| &mut word.ty))
     }
 
     /// The places, as [`join`](State::join) numbers them, where pointers into the packet are.
@@ -352,9 +372,10 @@ impl State {
                 value(frame as u8, if register < 4 { register + 6 } else { register + 7 } as u8, it);
             }
         }
-        for (frame, it) in self.frames.iter().enumerate() {
-            let words = it.words.iter().enumerate();
-            all.extend(words.map(|(word, it)| (Var::Stack { frame: frame as u8, word: word as u8 }, it.id)));
+        let framed = (0..).zip(&self.frames).map(|(frame, it)| (frame, &it.words));
+        for (frame, words) in framed.chain([(META, &self.metadata)]) {
+            let words = words.iter().enumerate();
+            all.extend(words.map(|(word, it)| (Var::Stack { frame, word: word as u8 }, it.id)));
         }
         all.retain(|(_, id)| *id != ASLEEP);
         all
@@ -365,11 +386,26 @@ impl State {
         let same = |a: &Value, b: &Value| match (a.ty, b.ty) {
             (Ty::Map(a), Ty::Map(b)) => a == b,
             (Ty::Value { map: a, .. }, Ty::Value { map: b, .. }) => a == b,
+            (Ty::Stack { frame: a, .. }, Ty::Stack { frame: b, .. }) => a == b,
+            // What a map of maps gives, and NULL.
+            (Ty::Map(_), other) | (other, Ty::Map(_)) => other.range().is_none() && !other.is_pointer(),
             (a, b) => !a.is_pointer() || !b.is_pointer() || a.which() == b.which(),
         };
         let is_asked = |register: usize| asked >> register & 1 != 0;
         let mut scratch = self.scratch.iter().zip(&other.scratch).take(6).enumerate();
         if !scratch.all(|(register, (a, b))| !is_asked(register) || same(a, b)) {
+            return false;
+        }
+        // Maps that a map of maps gave may have been put away.
+        let kept = |word: &Word| match word.ty {
+            Ty::Map(map) => Some(Some(map)),
+            ty => ty.is_null().then_some(None),
+        };
+        let apart = |(a, b): (&Word, &Word)| {
+            let one = matches!(a.ty, Ty::Map(_)) || matches!(b.ty, Ty::Map(_));
+            one && kept(a).zip(kept(b)).is_some_and(|(a, b)| a != b)
+        };
+        if self.frames.iter().zip(&other.frames).any(|(a, b)| a.words.iter().zip(&b.words).any(apart)) {
             return false;
         }
         let last = self.frames.len() - 1;
@@ -437,6 +473,10 @@ impl State {
     ) -> bool {
         // They are this block's: what comes from a round before is another place.
         other.forget(&is_ours);
+        if !self.metadata.is_empty() || !other.metadata.is_empty() {
+            self.words(META);
+            other.words(META);
+        }
         let mut changed = false;
         let mut renamed = Vec::new();
         let others: Vec<Ty> = other.types().map(|ty| *ty).collect();

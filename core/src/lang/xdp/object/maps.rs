@@ -55,6 +55,16 @@ impl MapType {
         matches!(self.0, 14 | 16 | 17 | 25)
     }
 
+    /// Whether each processor has values of its own.
+    pub fn is_per_processor(self) -> bool {
+        matches!(self.0, 5 | 6 | 10)
+    }
+
+    /// Whether its entries are other maps.
+    pub fn is_of_maps(self) -> bool {
+        matches!(self.0, 12 | 13)
+    }
+
     /// Whether programs cannot look at its entries.
     pub fn holds_no_values(self) -> bool {
         matches!(self.0, 3 | 4 | 7 | 26 | 27)

@@ -5,7 +5,7 @@ use crate::lang::xdp::code::Binary::*;
 use crate::lang::xdp::code::{Effect, Id, Op, Sum};
 use crate::lang::xdp::instruction::{Alu, Instruction, class};
 use crate::lang::xdp::range::Range;
-use crate::lang::xdp::types::{FAR, FIXED, NOBODY, Offsets, Ty, Value};
+use crate::lang::xdp::types::{FAR, FIXED, META, NOBODY, Offsets, Ty, Value};
 
 /// Offsets into a packet that are told apart: beyond there is none (`BPF_MAX_VAR_OFF`).
 const MAX_OFFSET: i64 = 1 << 29;
@@ -275,6 +275,9 @@ impl Walk<'_, '_> {
                     {
                         Range::new(u64::from(self.state.length - off as u32), 0xffff_ffff >> 1)
                     }
+                    (Ty::Packet { name: FIXED, off, .. }, Ty::Stack { off: from, .. }) if from.high <= off => {
+                        Range::new((off - from.high) as u64, (off - from.low) as u64)
+                    }
                     (Ty::Packet { name: a, off, .. }, Ty::Packet { name: b, off: from, .. })
                         if a == b && a != NOBODY =>
                     {
@@ -320,6 +323,8 @@ impl Walk<'_, '_> {
 fn is_distance(a: Ty, b: Ty) -> bool {
     match (a, b) {
         (Ty::Packet { .. } | Ty::End, Ty::Packet { .. } | Ty::End) => true,
+        (Ty::Stack { frame: META, .. }, Ty::Packet { .. } | Ty::End)
+        | (Ty::Packet { .. } | Ty::End, Ty::Stack { frame: META, .. }) => true,
         (Ty::Stack { frame: a, .. }, Ty::Stack { frame: b, .. }) => a == b,
         (Ty::Value { map: a, name: x, .. }, Ty::Value { map: b, name: y, .. }) => a == b && x == y,
         _ => false,

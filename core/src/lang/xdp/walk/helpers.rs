@@ -88,6 +88,11 @@ impl Walk<'_, '_> {
                 let map = self.map(map)?;
                 self.delete(map, key)?
             }
+            195 => {
+                let (map, key, processor) = (self.get(1)?, self.get(2)?, self.get(3)?);
+                let map = self.map(map)?;
+                self.lookup_percpu(map, key, processor)?
+            }
             5 | 125 | 160 | 208 => {
                 let pair = self.code.call("pkt_time", vec![Argument::Packet], Effect::Reads);
                 let (low, high) = self.pair(pair);
@@ -102,6 +107,7 @@ impl Walk<'_, '_> {
             51 => self.redirect_map()?,
             28 => self.csum_diff()?,
             44 => self.adjust("adjust_head")?,
+            54 => self.adjust_meta()?,
             65 => self.adjust("adjust_tail")?,
             188 => {
                 let length = self.length();
@@ -307,11 +313,6 @@ impl Walk<'_, '_> {
         let map = self.map(map)?;
         if self.linked.maps[usize::from(map)].definition.ty != MapType::PROG_ARRAY {
             return self.refuse("bpf_tail_call is given a map that holds no programs");
-        }
-        if self.frame() > 0 {
-            return self
-                .refuse("a function that the program calls makes a tail call")
-                .map_err(|refused| refused.note("missing feature: tail calls out of functions"));
         }
         let slot = self.slot_of(map, index.low);
         Ok((map, slot))

@@ -5,7 +5,7 @@ use crate::lang::xdp::code::Binary::*;
 use crate::lang::xdp::code::Id;
 use crate::lang::xdp::instruction::{Comparison, Instruction, class};
 use crate::lang::xdp::range::Range;
-use crate::lang::xdp::types::{FIXED, NOBODY, Name, State, Ty, Value};
+use crate::lang::xdp::types::{FIXED, META, NOBODY, Name, State, Ty, Value};
 
 /// A branch: what is asked, and what is known where it holds and where it does not; `None` where that cannot be.
 pub(in super::super) struct Branch {
@@ -48,7 +48,7 @@ impl Walk<'_, '_> {
         Ok(Branch { condition, taken, fallen })
     }
 
-    fn compared32(&mut self, comparison: Comparison, left: Value, right: Value) -> Id {
+    pub(super) fn compared32(&mut self, comparison: Comparison, left: Value, right: Value) -> Id {
         use Comparison as C;
         let (a, b) = (left.low, right.low);
         let code = &mut self.code;
@@ -102,6 +102,10 @@ impl Walk<'_, '_> {
                 self.against_null(comparison.turned(), pointer, right)
             }
             (Ty::Packet { .. } | Ty::End, Ty::Packet { .. } | Ty::End) => Ok(self.compared32(comparison, left, right)),
+            (Ty::Stack { frame: META, .. }, Ty::Packet { .. } | Ty::End)
+            | (Ty::Packet { .. } | Ty::End, Ty::Stack { frame: META, .. }) => {
+                Ok(self.against_packet(comparison, left, right))
+            }
             (Ty::Stack { frame: a, .. }, Ty::Stack { frame: b, .. }) if a == b => {
                 Ok(self.compared32(signed(comparison), left, right))
             }
@@ -164,7 +168,7 @@ impl Walk<'_, '_> {
 }
 
 /// Offsets from the top of a stack are below zero.
-fn signed(comparison: Comparison) -> Comparison {
+pub(super) fn signed(comparison: Comparison) -> Comparison {
     match comparison {
         Comparison::Lt => Comparison::Slt,
         Comparison::Le => Comparison::Sle,

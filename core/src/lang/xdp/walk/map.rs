@@ -45,9 +45,9 @@ impl Walk<'_, '_> {
     pub(super) fn found(&mut self, map: u16, key: Value) -> Result<Id> {
         let info = &self.linked.maps[usize::from(map)];
         let (entries, key_size) = (info.definition.max_entries, info.definition.key_size);
-        let (used_as, is_of_targets) = (info.used_as.clone(), info.definition.ty.is_of_targets());
+        let is_of_targets = info.definition.ty.is_of_targets();
         let words = self.words(key, key_size, "the key")?;
-        match used_as {
+        match self.used_as(map, words[0]) {
             Use::Array => {
                 let entries = self.code.known(entries);
                 let mut is_one = self.code.binary(Lt, words[0], entries);
@@ -65,15 +65,13 @@ impl Walk<'_, '_> {
                 Ok(self.code.by(Add, entry, 1))
             }
             Use::Lpm => {
-                let bits = 8 * (key_size - 4);
-                let (length, address) = (words[0], words[1..].to_vec());
-                if self.code.value(length) != Some(bits) {
-                    let bits = self.code.known(bits);
-                    let short = self.code.binary(Lt, length, bits);
-                    self.trap(short, "an LPM trie is searched for a prefix that is no whole address");
-                }
-                let address = address.into_iter().map(|word| self.code.swap32(word)).collect();
+                let address = words[1..].iter().map(|&word| self.code.swap32(word)).collect();
                 let entry = self.by_key(map, "find", address, Effect::Reads);
+                Ok(self.code.by(Add, entry, 1))
+            }
+            Use::Prefixes => {
+                let function = self.helper_of(map, "prefix_find");
+                let entry = self.code.call(&function, vec![key_of(words)], Effect::Reads);
                 Ok(self.code.by(Add, entry, 1))
             }
             Use::Refused(why) => self.refuse(why),
@@ -81,11 +79,59 @@ impl Walk<'_, '_> {
     }
 
     fn by_key(&mut self, map: u16, end: &str, words: Vec<Id>, effect: Effect) -> Id {
-        let argument = match words[..] {
-            [one] => Argument::One(one),
-            _ => Argument::Words(words),
-        };
-        self.code.call(&self.named(map, end), vec![argument], effect)
+        self.code.call(&self.named(map, end), vec![key_of(words)], effect)
+    }
+
+    /// What a map is used as, where it is asked for a key of which this is the first word. A trie of addresses that is once
+    /// searched for less than a whole one is made otherwise.
+    fn used_as(&mut self, map: u16, first: Id) -> Use {
+        let info = &self.linked.maps[usize::from(map)];
+        if info.used_as != Use::Lpm {
+            return info.used_as.clone();
+        }
+        if self.code.value(first) != Some(8 * (info.definition.key_size - 4)) {
+            self.shared.tries.insert(map);
+        }
+        if self.shared.tries.contains(&map) { Use::Prefixes } else { Use::Lpm }
+    }
+
+    /// The same where the program changes it.
+    fn changed_as(&mut self, map: u16) -> Use {
+        let used_as = self.linked.maps[usize::from(map)].used_as.clone();
+        if used_as != Use::Lpm {
+            return used_as;
+        }
+        self.shared.tries.insert(map);
+        Use::Prefixes
+    }
+
+    /// Whether the first argument is a map of maps.
+    pub fn is_of_maps(&self) -> bool {
+        matches!(self.state.scratch[1].ty, Ty::Map(map) if self.linked.maps[usize::from(map)].definition.ty.is_of_maps())
+    }
+
+    /// The map of maps that a lookup is given.
+    pub fn outer(&mut self) -> Result<u16> {
+        let map = self.get(1)?;
+        self.map(map)
+    }
+
+    /// What it holds for the key: a map's number and one, or zero.
+    pub fn slot_of_maps(&mut self) -> Result<Value> {
+        self.shared.helpers.insert(1);
+        let (map, key) = (self.outer()?, self.get(2)?);
+        let found = self.found(map, key)?;
+        let (entry, word, read) = (self.entry(found), self.code.known(0), self.named(map, "read"));
+        let slot = self.code.call_with(&read, &[entry, word], Effect::Reads);
+        Ok(self.word(Range::WORD, slot))
+    }
+
+    /// That a program may change a map's entries.
+    fn changes(&self, map: u16) -> Result<()> {
+        match self.linked.maps[usize::from(map)].definition.ty.is_of_maps() {
+            true => self.refuse("a program changes which maps a map of maps holds, which only the host can do"),
+            false => Ok(()),
+        }
     }
 
     /// `bpf_map_lookup_elem`
@@ -98,16 +144,31 @@ impl Walk<'_, '_> {
         Ok(Value { ty: Ty::Value { map, off: Offsets::one(0), name, nullable: true }, low, high })
     }
 
+    /// `bpf_map_lookup_percpu_elem`: there is one processor, number 0.
+    pub(super) fn lookup_percpu(&mut self, map: u16, key: Value, processor: Value) -> Result<Value> {
+        self.expect_number(processor, "the number of the processor")?;
+        let ty = self.linked.maps[usize::from(map)].definition.ty;
+        if !ty.is_per_processor() {
+            return self.refuse(format!("bpf_map_lookup_percpu_elem is given a map of type {}", ty.name()));
+        }
+        let mut found = self.lookup(map, key)?;
+        let (is_first, null) = (self.code.by(Eq, processor.low, 0), self.code.known(0));
+        found.high = self.code.select(is_first, found.high, null);
+        Ok(found)
+    }
+
     /// `bpf_map_update_elem`
     pub(super) fn update(&mut self, map: u16, key: Value, value: Value, flags: Value) -> Result<Value> {
+        self.changes(map)?;
         let range = self.expect_number(flags, "what the flags are")?;
         let info = &self.linked.maps[usize::from(map)];
         let (key_size, size) = (info.definition.key_size, info.definition.value_size);
-        let used_as = info.used_as.clone();
+        let used_as = self.changed_as(map);
         let (exists, no_room, none, wrong) = (-17, -7, -2, -22);
         let words = self.words(value, size, "the value")?;
-        let Some(flags) = range.exact() else {
-            return self.update_by(map, key, &words, flags);
+        let flags = match range.exact() {
+            Some(flags) if used_as != Use::Prefixes => flags,
+            _ => return self.update_by(map, key, &words, flags),
         };
         if flags > 2 {
             return Ok(self.constant(i64::from(wrong) as u64));
@@ -130,7 +191,11 @@ impl Walk<'_, '_> {
             }
             Use::Hash => {
                 let words = self.words(key, key_size, "the key")?;
-                let given = self.by_key(map, "insert", words, Effect::Writes);
+                let function = match self.linked.maps[usize::from(map)].is_limited() {
+                    true => self.helper_of(map, "insert"),
+                    false => self.named(map, "insert"),
+                };
+                let given = self.code.call(&function, vec![key_of(words)], Effect::Writes);
                 let full = self.code.by(Eq, given, NONE - 1);
                 let room = self.code.not(full);
                 let has_room = self.outcome(room, no_room);
@@ -147,7 +212,7 @@ impl Walk<'_, '_> {
                     (entry, self.number(Range::ANY, low, high))
                 }
             }
-            Use::Lpm => return self.refuse("a program adds to an LPM trie, which only the host can do here"),
+            Use::Lpm | Use::Prefixes => unreachable!("they are changed by what flags say"),
             Use::Refused(why) => return self.refuse(why),
         };
         let write = self.named(map, "write");
@@ -161,19 +226,17 @@ impl Walk<'_, '_> {
     /// The same by flags that are known only when the packet is there.
     fn update_by(&mut self, map: u16, key: Value, words: &[Id], flags: Value) -> Result<Value> {
         let info = &self.linked.maps[usize::from(map)];
-        let (key_size, used_as) = (info.definition.key_size, info.used_as.clone());
+        let key_size = info.definition.key_size;
+        let used_as = self.changed_as(map);
         let (three, few) = (self.code.known(3), self.code.by(Eq, flags.high, 0));
         let flags = self.code.select(few, flags.low, three);
         // An entry, or one of these.
         let (missing, full, exists, wrong) = (NONE, NONE - 1, NONE - 2, NONE - 3);
         let entry = match used_as {
-            Use::Hash => {
-                let key = self.words(key, key_size, "the key")?;
-                let key = match key[..] {
-                    [one] => Argument::One(one),
-                    _ => Argument::Words(key),
-                };
-                self.code.call(&self.helper_of(map, "update"), vec![key, Argument::One(flags)], Effect::Writes)
+            Use::Hash | Use::Prefixes | Use::Lpm => {
+                let key = key_of(self.words(key, key_size, "the key")?);
+                let update = if used_as == Use::Hash { "update" } else { "prefix_update" };
+                self.code.call(&self.helper_of(map, update), vec![key, Argument::One(flags)], Effect::Writes)
             }
             Use::Array => {
                 let high = self.found(map, key)?;
@@ -186,7 +249,6 @@ impl Walk<'_, '_> {
                 let many = self.code.binary(Lt, two, flags);
                 self.code.select(many, wrong, entry)
             }
-            Use::Lpm => return self.refuse("a program adds to an LPM trie, which only the host can do here"),
             Use::Refused(why) => return self.refuse(why),
         };
         let write = self.named(map, "write");
@@ -196,7 +258,8 @@ impl Walk<'_, '_> {
         }
         let (mut low, mut high) = (self.code.known(0), self.code.known(0));
         let all = self.code.known(u32::MAX);
-        for (what, error) in [(missing, -2), (full, -7), (exists, -17), (wrong, -22)] {
+        let no_room = if used_as == Use::Prefixes { -28 } else { -7 };
+        for (what, error) in [(missing, -2), (full, no_room), (exists, -17), (wrong, -22)] {
             let is_it = self.code.by(Eq, entry, what);
             let error = self.code.known(error as u32);
             (low, high) = (self.code.select(is_it, error, low), self.code.select(is_it, all, high));
@@ -206,16 +269,26 @@ impl Walk<'_, '_> {
 
     /// `bpf_map_delete_elem`
     pub(super) fn delete(&mut self, map: u16, key: Value) -> Result<Value> {
+        self.changes(map)?;
         let info = &self.linked.maps[usize::from(map)];
         let key_size = info.definition.key_size;
-        match info.used_as.clone() {
+        match self.changed_as(map) {
             Use::Array => Ok(self.constant(-22_i64 as u64)),
             Use::Hash => {
                 let words = self.words(key, key_size, "the key")?;
                 let there = self.by_key(map, "remove", words, Effect::Writes);
                 Ok(self.outcome(there, -2))
             }
-            Use::Lpm => self.refuse("a program removes from an LPM trie, which only the host can do here"),
+            Use::Lpm | Use::Prefixes => {
+                let key = key_of(self.words(key, key_size, "the key")?);
+                let gone = self.code.call(&self.helper_of(map, "prefix_remove"), vec![key], Effect::Writes);
+                let (zero, all) = (self.code.known(0), self.code.known(u32::MAX));
+                let (none, wrong) = (self.code.known(-2_i32 as u32), self.code.known(-22_i32 as u32));
+                let (was_there, was_none) = (self.code.by(Eq, gone, 0), self.code.by(Eq, gone, 1));
+                let low = self.code.select(was_none, none, wrong);
+                let (low, high) = (self.code.select(was_there, zero, low), self.code.select(was_there, zero, all));
+                Ok(self.number(Range::ANY, low, high))
+            }
             Use::Refused(why) => self.refuse(why),
         }
     }
@@ -458,6 +531,14 @@ impl Walk<'_, '_> {
             index
         };
         self.code.call_with(&read, &[entry, word], Effect::Reads)
+    }
+}
+
+/// A key as an argument.
+fn key_of(words: Vec<Id>) -> Argument {
+    match words[..] {
+        [one] => Argument::One(one),
+        _ => Argument::Words(words),
     }
 }
 

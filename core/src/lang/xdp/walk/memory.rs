@@ -55,9 +55,10 @@ impl Walk<'_, '_> {
         }
         let packet = Ty::Packet { name: FIXED, off: 0, floor: 0, nullable: false };
         let mut value = match at {
-            // data, data_end, data_meta: there is no metadata in front of a packet that arrives.
-            0 | 8 => Value::of(packet),
+            // data, data_end, data_meta
+            0 => Value::of(packet),
             4 => Value::of(Ty::End),
+            8 => return self.metadata(),
             // ingress_ifindex
             12 => {
                 use crate::lang::xdp::code::{Argument, Effect};

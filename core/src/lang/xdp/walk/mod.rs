@@ -7,6 +7,7 @@ mod helpers;
 mod jump;
 mod map;
 mod memory;
+mod meta;
 mod packet;
 mod stack;
 
@@ -27,9 +28,11 @@ pub(super) type Result<T> = std::result::Result<T, Refused>;
 pub(super) const ROUND: u8 = 11;
 pub(super) const ROUNDS: u8 = 12;
 pub(super) const ARGUMENT: u8 = 13;
-/// Of all frames: where a packet is to be redirected to, and one; how many tail calls there were.
+/// Of all frames: where a packet is to be redirected to, and one; how many tail calls there were; how many bytes of metadata
+/// are in front of the packet.
 pub(super) const TARGET: u8 = 14;
 pub(super) const TAIL_CALLS: u8 = 15;
+pub(super) const METADATA: u8 = 16;
 
 /// For values whose type says all.
 pub(super) const NO_VARS: (Var, Var) = {
@@ -93,7 +96,7 @@ impl<'a, 'o> Walk<'a, 'o> {
     fn slot(&mut self, register: u8) -> &mut Value {
         match register {
             0..6 => &mut self.state.scratch[usize::from(register)],
-            TARGET | TAIL_CALLS => &mut self.state.scratch[usize::from(register - 8)],
+            TARGET..=METADATA => &mut self.state.scratch[usize::from(register - 8)],
             // 10 is the frame itself.
             _ => {
                 let saved = if register < 10 { register - 6 } else { register - 7 };
@@ -109,7 +112,7 @@ impl<'a, 'o> Walk<'a, 'o> {
             let (low, high) = (self.code.known(0), self.code.known(1));
             return Ok(Value { ty, low, high });
         }
-        if register > TAIL_CALLS {
+        if register > METADATA {
             return self.refuse(format!("there is no register {register}"));
         }
         let mut value = *self.slot(register);
@@ -162,7 +165,7 @@ impl<'a, 'o> Walk<'a, 'o> {
         if register == 10 {
             return self.refuse("the frame pointer, r10, is written to");
         }
-        if register > TAIL_CALLS {
+        if register > METADATA {
             return self.refuse(format!("there is no register {register}"));
         }
         *self.slot(register) = value;
@@ -319,16 +322,23 @@ impl<'a, 'o> Walk<'a, 'o> {
         }
     }
 
-    /// The frame of a function that is called.
-    pub fn enter(&mut self) -> Result<()> {
-        if self.state.frames.len() == super::types::MAX_FRAMES {
+    /// The frame of a function that is called; whether it is. Where programs called from functions take those' places, how
+    /// deep calls go only the packet decides: it is aborted where they go too deep.
+    pub fn enter(&mut self) -> Result<bool> {
+        if self.state.frames.len() < super::types::MAX_FRAMES {
+            self.state.frames.push(Frame::new());
+            return Ok(true);
+        }
+        let calls = self.get(TAIL_CALLS)?;
+        if calls.ty.range().and_then(Range::exact) == Some(0) {
             return self.refuse(format!(
                 "functions call each other {} deep, which is deeper than the kernel allows",
                 super::types::MAX_FRAMES
             ));
         }
-        self.state.frames.push(Frame::new());
-        Ok(())
+        let always = self.code.truth(true);
+        self.trap(always, "functions, and programs in their places, call each other too deep");
+        Ok(false)
     }
 
     /// Registers that a call leaves unset.

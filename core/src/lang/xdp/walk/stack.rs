@@ -4,7 +4,7 @@ use super::{Result, Walk};
 use crate::lang::xdp::code::Binary::*;
 use crate::lang::xdp::code::{Id, Op, Var};
 use crate::lang::xdp::range::Range;
-use crate::lang::xdp::types::{ASLEEP, Offsets, STACK_WORDS, Ty, Value, Word};
+use crate::lang::xdp::types::{ASLEEP, META, Offsets, STACK_WORDS, Ty, Value, Word};
 
 const BYTES: i64 = 4 * STACK_WORDS as i64;
 
@@ -28,7 +28,7 @@ impl Walk<'_, '_> {
     }
 
     fn words_of(&mut self, frame: u8) -> &mut Vec<Word> {
-        &mut self.state.frames[usize::from(frame)].words
+        self.state.words(frame)
     }
 
     /// What a word holds.
@@ -88,6 +88,20 @@ impl Walk<'_, '_> {
         let Some(base) = base.exact() else {
             return self.load_somewhere(frame, base, low, off, size);
         };
+        if frame == META {
+            self.in_metadata(base + off, size)?;
+            // It is aligned as packets are, to anything.
+            if size == 8 || (BYTES + base + off) % i64::from(size) != 0 {
+                let low = self.stack_word(frame, base + off)?;
+                if size == 8 {
+                    let high = self.stack_word(frame, base + off + 4)?;
+                    return Ok(self.number(Range::ANY, low, high));
+                }
+                let mask = Range::of_bytes(size).high as u32;
+                let low = self.code.by(And, low, mask);
+                return Ok(self.word(Range::of_bytes(size), low));
+            }
+        }
         let at = self.aligned(base, off, size)?;
         let word = at / 4;
         let id = self.word_at(frame, word);
@@ -122,6 +136,13 @@ impl Walk<'_, '_> {
         let Some(base) = base.exact() else {
             return self.store_somewhere(frame, base, low, off, size, value);
         };
+        if frame == META {
+            self.expect_number(value, "what is stored in the packet's metadata")?;
+            self.in_metadata(base + off, size)?;
+            if size == 8 || (BYTES + base + off) % i64::from(size) != 0 {
+                return self.set_bytes(frame, base + off, size, &[value.low, value.high]);
+            }
+        }
         let at = self.aligned(base, off, size)?;
         let word = at / 4;
         if size == 8 {
@@ -193,6 +214,9 @@ impl Walk<'_, '_> {
             let last = self.code.known((BYTES - i64::from(size)) as u32);
             let beyond = self.code.binary(Lt, last, at);
             self.trap(beyond, "the stack does not reach so far");
+        }
+        if frame == META {
+            self.in_metadata_somewhere(low, off)?;
         }
         if size > 1 {
             let odd = self.code.by(And, at, size.min(4) - 1);
