@@ -5,6 +5,9 @@
 //! A block is known by its *context* (whose call of a function it belongs to) and its place. A tail call leads to another
 //! program's first block: all that is left of the one before is the packet.
 
+mod each;
+mod inner;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use super::Linked;
@@ -76,8 +79,10 @@ pub(super) struct Shared {
     pub names: Numbers<(u32, u32, u32, u32)>,
     /// Where a packet may be aborted: section, instruction, reason.
     pub sites: Numbers<(u32, u32, &'static str)>,
-    /// The functions of `bpf_loop`s: by context and instruction, section and first instruction.
+    /// The functions of `bpf_loop`s and the like: by context and instruction, section and first instruction.
     pub callbacks: HashMap<(u32, u32), (u32, u32)>,
+    /// The maps whose entries are gone through.
+    pub entries_of: HashMap<(u32, u32), u16>,
     /// Maps that are used.
     pub used: BTreeSet<u16>,
     /// Tries that are searched for prefixes shorter than an address, or changed by the program.
@@ -99,6 +104,8 @@ enum Place {
     Tail(u32, u32),
     /// At a lookup in a map of maps, where the maps up to this one were not what it gave.
     Inner(u32, u32),
+    /// At a `bpf_for_each_map_elem`, before an entry.
+    Each(u32),
 }
 
 /// A block.
@@ -175,6 +182,7 @@ pub(super) fn find(linked: &Linked, section: usize, first: usize) -> Result<Flow
         names: Numbers::from(1),
         sites: Numbers::from(0),
         callbacks: HashMap::new(),
+        entries_of: HashMap::new(),
         used: BTreeSet::new(),
         tries: BTreeSet::new(),
         helpers: BTreeSet::new(),
@@ -310,7 +318,7 @@ impl Finding<'_, '_> {
 
     fn refuse(&self, key: Key, message: impl Into<String>) -> Refused {
         let at = match key.place {
-            Place::At(at) | Place::Round(at) | Place::Tail(at, _) | Place::Inner(at, _) => at,
+            Place::At(at) | Place::Round(at) | Place::Each(at) | Place::Tail(at, _) | Place::Inner(at, _) => at,
         };
         Refused::new(self.context(key).section as usize, at as usize, message)
     }
@@ -365,6 +373,7 @@ impl Finding<'_, '_> {
             Place::Round(at) => return self.round(key, at, state),
             Place::Tail(at, number) => return self.tail(key, at, number, state),
             Place::Inner(at, number) => return self.inner(key, at, number, state),
+            Place::Each(at) => return self.each(key, at, state),
         };
         let leaders = leaders(&mut self.leaders, linked, section, first);
         let mut walk = Walk::new(linked, &mut self.shared, state, key.context, section as usize);
@@ -424,6 +433,12 @@ impl Finding<'_, '_> {
             }
             if it.code == CALL && it.src == call::HELPER && it.imm == 1 && walk.is_of_maps() {
                 let to = here(Place::Inner(at as u32, 0));
+                let state = walk.state.clone();
+                return Ok((done(walk), Way::Goto(to), vec![(to, state)]));
+            }
+            if it.code == CALL && it.src == call::HELPER && it.imm == each::FOR_EACH {
+                each::begin(&mut walk)?;
+                let to = here(Place::Each(at as u32));
                 let state = walk.state.clone();
                 return Ok((done(walk), Way::Goto(to), vec![(to, state)]));
             }
@@ -527,44 +542,6 @@ impl Finding<'_, '_> {
     }
 }
 
-impl Finding<'_, '_> {
-    /// At a lookup in a map of maps: on each way that leads on from here `r0` is one of the maps that it may hold, or NULL.
-    fn inner(&mut self, key: Key, at: u32, number: u32, state: State) -> Result<Gone> {
-        let context = self.context(key);
-        let mut walk = Walk::new(self.linked, &mut self.shared, state, key.context, context.section as usize);
-        walk.at = at as usize;
-        if number == 0 {
-            // From here on `r0` is what the slot holds: a map's number and one.
-            let slot = walk.slot_of_maps()?;
-            walk.set(0, slot)?;
-        }
-        let maps = self.linked.maps_in(walk.outer()?);
-        if maps.len() >= MAX_VARIANTS as usize {
-            return walk.refuse(format!(
-                "a map of maps holds {} maps, and {} are the most",
-                maps.len(),
-                MAX_VARIANTS - 1
-            ));
-        }
-        let behind = Key { context: key.context, place: Place::At(at + 1), variant: 0 };
-        let Some(&map) = maps.get(number as usize) else {
-            let null = walk.constant(0);
-            walk.set(0, null)?;
-            walk.after_call();
-            let state = walk.state.clone();
-            return Ok((done(walk), Way::Goto(behind), vec![(behind, state)]));
-        };
-        let slot = walk.get(0)?;
-        let is_it = walk.code.by(Eq, slot.low, u32::from(map) + 1);
-        let next = Key { context: key.context, place: Place::Inner(at, number + 1), variant: 0 };
-        let mut found = walk.state.clone();
-        (1..6).for_each(|register| found.scratch[register] = Value::of(Ty::Nothing));
-        found.scratch[0] = Value::of(Ty::Map(map));
-        let onward = vec![(behind, found), (next, walk.state.clone())];
-        Ok((done(walk), Way::Branch(is_it, behind, next), onward))
-    }
-}
-
 /// Where an instruction of a function goes on in it.
 fn onward(at: u32, it: Instruction, count: usize) -> Vec<u32> {
     let next = at + if it.code == super::instruction::LDDW { 2 } else { 1 };
@@ -615,12 +592,14 @@ fn exit(linked: &Linked, contexts: &Numbers<Context>, mut walk: Walk, context: C
         walk.expect_number(result, "what the program returns")?;
         return Ok((done(walk), Way::Exit, Vec::new()));
     };
-    let is_loop = {
+    let by = {
         let section = contexts.all()[caller as usize].section;
-        let it = linked.object.sections[section as usize].instructions[at as usize];
-        it.src == call::HELPER
+        linked.object.sections[section as usize].instructions[at as usize]
     };
-    if !is_loop {
+    if by.src == call::HELPER && by.imm == each::FOR_EACH {
+        return each::returned(walk, caller, at);
+    }
+    if by.src != call::HELPER {
         // A function that returns nothing has set nothing.
         walk.state.frames.pop();
         walk.after_call();

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::object::{MapDefinition, MapType, Object};
 use crate::map::declare::{MAX_ENTRIES, MAX_KEY, MAX_MAPS};
-use crate::map::layout::{Layout, MAX_WORDS};
+use crate::map::layout::{HEADER, Layout, MAX_WORDS, THERE};
 use crate::map::lpm::Parts;
 use crate::map::{Declaration, Kind};
 
@@ -92,6 +92,14 @@ impl MapInfo {
         let mut text = TEXT.to_owned();
         if self.is_limited() {
             text += INSERT;
+        }
+        if self.declaration().kind != Kind::Array && self.used_as != Use::Lpm {
+            let Layout { places, stride, state, .. } = Layout::of(&self.declaration());
+            let numbers =
+                [("PLACES", places), ("STRIDE", stride), ("STATE", state), ("HEADER", HEADER), ("THERE", THERE)];
+            let add =
+                |text: String, (name, number): &(&str, u32)| text.replace(&format!("{name}u"), &format!("{number}u"));
+            text += &numbers.iter().fold(EACH.to_owned(), add);
         }
         if self.used_as == Use::Prefixes {
             let MapDefinition { key_size, .. } = self.definition;
@@ -187,6 +195,25 @@ const MAX_VALUE: u32 = 1 << 20;
 
 /// Maps that a program may have, its sections of global variables included.
 pub(super) const MOST_MAPS: usize = MAX_MAPS;
+
+/// Going through the entries of a map by key.
+const EACH: &str = "
+// The first place from this one on that has an entry.
+fn x_NAME_next(start: u32) -> u32 {
+    for (var place = start; place < PLACESu; place = place + 1u) {
+        if atomicLoad(&pc_map_NAME[HEADERu + place * STRIDEu + STATEu]) == THEREu { return place; }
+    }
+    return PLACESu;
+}
+
+// A word of the key there, of which the upper bits are in the next word in memory (`layout::stored`).
+fn x_NAME_key(place: u32, word: u32) -> u32 {
+    let at = HEADERu + place * STRIDEu + word;
+    if place >= PLACESu { return 0u; }
+    let low = (atomicLoad(&pc_map_NAME[at]) & 0x7fffffffu) >> word;
+    return low | (atomicLoad(&pc_map_NAME[at + 1u]) << (31u - word));
+}
+";
 
 /// Of a map that takes no key beyond its entries, though it has room for more.
 const INSERT: &str = "

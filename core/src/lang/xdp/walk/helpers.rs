@@ -42,6 +42,8 @@ pub(in super::super) fn name(helper: u32) -> String {
         54 => "bpf_xdp_adjust_meta",
         65 => "bpf_xdp_adjust_tail",
         69 => "bpf_fib_lookup",
+        93 => "bpf_spin_lock",
+        94 => "bpf_spin_unlock",
         125 => "bpf_ktime_get_boot_ns",
         130 => "bpf_ringbuf_output",
         131 => "bpf_ringbuf_reserve",
@@ -115,6 +117,14 @@ impl Walk<'_, '_> {
             }
             189 => self.load_bytes()?,
             190 => self.store_bytes()?,
+            93 | 94 => {
+                let what = format!("{} is called", name(number));
+                return self.refuse(what).map_err(|refused| {
+                    refused.note(
+                        "packets run side by side in lock step, and nobody may wait for another: count with atomics",
+                    )
+                });
+            }
             _ => {
                 let name = name(number);
                 return self

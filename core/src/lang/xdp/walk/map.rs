@@ -12,7 +12,7 @@ const NONE: u32 = u32::MAX;
 
 impl Walk<'_, '_> {
     /// A map that a helper is given.
-    pub(super) fn map(&mut self, value: Value) -> Result<u16> {
+    pub fn map(&mut self, value: Value) -> Result<u16> {
         match value.ty {
             Ty::Map(map) => {
                 self.shared.used.insert(map);
@@ -142,6 +142,17 @@ impl Walk<'_, '_> {
         let high = self.found(map, key)?;
         let (low, name) = (self.code.known(0), self.name());
         Ok(Value { ty: Ty::Value { map, off: Offsets::one(0), name, nullable: true }, low, high })
+    }
+
+    /// The first entry of a map by key from a place on, and a word of its key.
+    pub fn next_entry(&mut self, map: u16, from: Id) -> Id {
+        let function = self.helper_of(map, "next");
+        self.code.call_with(&function, &[from], Effect::Reads)
+    }
+
+    pub fn key_of_entry(&mut self, map: u16, entry: Id, word: u32) -> Id {
+        let (function, word) = (self.helper_of(map, "key"), self.code.known(word));
+        self.code.call_with(&function, &[entry, word], Effect::Reads)
     }
 
     /// `bpf_map_lookup_percpu_elem`: there is one processor, number 0.

@@ -124,15 +124,7 @@ impl Walk<'_, '_> {
         Ok(self.word(Range::of_bytes(size), low))
     }
 
-    pub(super) fn store_stack(
-        &mut self,
-        frame: u8,
-        base: Offsets,
-        low: Id,
-        off: i64,
-        size: u32,
-        value: Value,
-    ) -> Result<()> {
+    pub fn store_stack(&mut self, frame: u8, base: Offsets, low: Id, off: i64, size: u32, value: Value) -> Result<()> {
         let Some(base) = base.exact() else {
             return self.store_somewhere(frame, base, low, off, size, value);
         };

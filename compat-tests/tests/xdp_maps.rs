@@ -1,0 +1,215 @@
+//! Maps of XDP objects where the kernel cannot be asked: under packets side by side, filled by the host, and refused.
+#![cfg(target_os = "linux")]
+
+use std::sync::Arc;
+
+use portcullis_compat_tests::{corpora, devices, layouts, objects};
+use portcullis_core::device::{Device, LoadOptions, Session};
+use portcullis_core::lang::xdp;
+use portcullis_core::map::Table;
+use portcullis_core::packet::{Room, Verdict};
+use portcullis_core::program::{Program, ProgramOptions};
+
+/// A program of one of the sources.
+fn program(stem: &str, name: &str) -> Arc<Program> {
+    let source = objects::folder().join(stem).with_extension("c");
+    let bytes = objects::compile(&source, "v3").unwrap_or_else(|error| panic!("{stem}: {error}"));
+    compiled(stem, &bytes, name)
+}
+
+fn compiled(stem: &str, bytes: &[u8], name: &str) -> Arc<Program> {
+    let program = xdp::compile(stem, bytes, Some(name), &ProgramOptions::default());
+    Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())))
+}
+
+/// A program of a text of its own.
+fn of_text(text: &str) -> Result<Arc<Program>, String> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = folder.path().join("text.c");
+    std::fs::write(&source, format!("#include \"{}/parse.h\"\n{text}", objects::folder().display())).expect("written");
+    let bytes = objects::compile(&source, "v3").unwrap_or_else(|error| panic!("{error}"));
+    let program = xdp::compile("text.o", &bytes, None, &ProgramOptions::default());
+    program.map(Arc::new).map_err(|errors| errors.render())
+}
+
+fn is_absent() -> bool {
+    let missing = objects::missing();
+    if let Some(reason) = &missing {
+        devices::absent("maps of objects", "clang-bpf", reason);
+    }
+    missing.is_some()
+}
+
+fn load(device: &dyn Device, program: &Arc<Program>) -> Box<dyn Session> {
+    device.load(program, &LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn number_of(program: &Program, name: &str) -> usize {
+    program.maps().iter().position(|map| map.name == name).unwrap_or_else(|| panic!("no map {name}"))
+}
+
+fn table(session: &mut dyn Session, program: &Program, name: &str) -> Table {
+    let number = number_of(program, name);
+    let words = session.map_words(number).unwrap_or_else(|error| panic!("{error}"));
+    Table::new(&program.maps()[number], words)
+}
+
+/// Hundreds of packets at once want more keys than there may be: no more are there in the end, and few fewer.
+#[test]
+fn full_hashes_take_no_key_more() {
+    if is_absent() {
+        return;
+    }
+    let mut packets = corpora::synthetic().packets;
+    packets.truncate(500);
+    packets.extend(corpora::hostile().packets.into_iter().filter(|packet| packet.len() > 14).take(1500));
+    let programs = [("hash_updates", "updates_full", "few", 8), ("hash_full", "full_twenty", "twenty", 20)];
+    let programs = programs.map(|(stem, name, map, most)| (program(stem, name), map, most));
+    devices::on_each("full hashes", |device| {
+        for (program, map, most) in &programs {
+            let mut session = load(&**device, program);
+            let (batches, _) = layouts::batches(&packets, 700, Room::Both);
+            for batch in batches {
+                session.run(batch).unwrap_or_else(|error| panic!("{error}"));
+                let entries = table(&mut *session, program, map).rows().len();
+                assert!(entries <= *most, "{map} has {entries} entries, and {most} are the most");
+            }
+            let entries = table(&mut *session, program, map).rows().len();
+            assert!(entries > most / 2, "{map} has {entries} entries");
+        }
+    });
+}
+
+const HOST: &str = r#"
+struct inner {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 4);
+    __type(key, __u32);
+    __type(value, __u32);
+};
+struct inner first SEC(".maps"), second SEC(".maps");
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 5);
+    __type(key, __u32);
+    __type(value, __u32);
+} another SEC(".maps");
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH_OF_MAPS);
+    __uint(max_entries, 8);
+    __type(key, __u64);
+    __array(values, struct inner);
+} outer SEC(".maps");
+SEC("xdp") int hold(struct xdp_md *ctx)
+{
+    __u64 key = 0x100000007ull;
+    __u32 index = 2, *value;
+    void *map = bpf_map_lookup_elem(&outer, &key);
+    if (!map)
+        return XDP_DROP;
+    value = bpf_map_lookup_elem(map, &index);
+    if (!value)
+        return XDP_ABORTED;
+    *value += 1;
+    return bpf_map_lookup_elem(&another, &index) ? XDP_TX : XDP_PASS;
+}
+"#;
+
+/// A map of maps that names none holds what the host says, of those that are as it says; and what that is may change.
+#[test]
+fn the_host_says_what_maps_of_maps_hold() {
+    if is_absent() {
+        return;
+    }
+    let program = of_text(HOST).unwrap_or_else(|error| panic!("{error}"));
+    let held = &program.object().expect("it is of an object").held;
+    let slot = |name: &str| 1 + held.iter().position(|it| it == name).expect("it is held") as u32;
+    let names = ["first", "second", "another"];
+    // By what the slot holds: the verdict, and how often each map was counted in. A map of another shape is none of them.
+    let steps = [
+        (0, Verdict::Drop, [0, 0, 0]),
+        (slot("first"), Verdict::Tx, [1, 0, 0]),
+        (slot("second"), Verdict::Tx, [1, 1, 0]),
+        (slot("another"), Verdict::Drop, [1, 1, 0]),
+        (slot("second"), Verdict::Tx, [1, 2, 0]),
+    ];
+    devices::on_each("maps of maps", |device| {
+        let mut session = load(&**device, &program);
+        for (slot, verdict, counts) in steps {
+            let number = number_of(&program, "outer");
+            let mut outer = table(&mut *session, &program, "outer");
+            outer.set(&[7, 1], &[slot]).expect("there is room");
+            let (at, words) = outer.changes();
+            session.set_map_words(number, at, words).unwrap_or_else(|error| panic!("{error}"));
+            let (batches, _) = layouts::batches(&[[0_u8; 60]], 1, Room::None);
+            for batch in batches {
+                let done = session.run(batch).unwrap_or_else(|error| panic!("{error}"));
+                assert_eq!(objects::of_ours(done.verdicts.get(0)), objects::of_ours(verdict), "slot {slot}");
+            }
+            let got = names.map(|name| table(&mut *session, &program, name).get(&[2]).map_or(0, |value| value[0]));
+            assert_eq!(got, counts, "slot {slot}");
+        }
+    });
+}
+
+/// What cannot be is refused, with the reason.
+#[test]
+fn what_cannot_be_says_why() {
+    if is_absent() {
+        return;
+    }
+    let hash = "struct value { struct bpf_spin_lock lock; __u32 count; };
+        struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, struct value); }
+            values SEC(\".maps\");";
+    let outer = "struct inner { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, __u32);
+            __type(value, __u32); };
+        struct inner one SEC(\".maps\");
+        struct { __uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS); __uint(max_entries, 1); __type(key, __u32);
+            __array(values, struct inner); } outer SEC(\".maps\") = { .values = { [0] = &one } };";
+    let trie =
+        "struct { __uint(type, BPF_MAP_TYPE_LPM_TRIE); __uint(max_entries, 9); __uint(map_flags, BPF_F_NO_PREALLOC);
+            __uint(key_size, 68); __uint(value_size, 4); } trie SEC(\".maps\");";
+    let cases = [
+        (
+            hash,
+            "__u32 key = 0; struct value *value = bpf_map_lookup_elem(&values, &key); if (!value) return 0;
+                bpf_spin_lock(&value->lock); value->count++; bpf_spin_unlock(&value->lock);",
+            ["bpf_spin_lock is called", "nobody may wait for another"],
+        ),
+        (
+            outer,
+            "__u32 key = 0, value = 1; bpf_map_update_elem(&outer, &key, &value, 0);",
+            ["which only the host can do", "bpf_map_update_elem(&outer"],
+        ),
+        (
+            outer,
+            "__u32 key = 0; bpf_map_delete_elem(&outer, &key);",
+            ["which only the host can do", "bpf_map_delete_elem(&outer"],
+        ),
+        (
+            trie,
+            "__u8 key[68] = { 64 }; if (bpf_map_lookup_elem(&trie, key)) return 1;",
+            ["the map `trie` has keys of 68 bytes", "have 5 to 64"],
+        ),
+        (
+            "static long none(void *map, __u32 *key, void *value, void *own) { return 0; }
+            struct { __uint(type, BPF_MAP_TYPE_LPM_TRIE); __uint(max_entries, 9); __uint(map_flags, BPF_F_NO_PREALLOC);
+            __uint(key_size, 8); __uint(value_size, 4); } trie SEC(\".maps\");",
+            "bpf_for_each_map_elem(&trie, none, 0, 0);",
+            ["bpf_for_each_map_elem is given a map of type lpm_trie", "bpf_for_each_map_elem(&trie"],
+        ),
+        (
+            "",
+            "__u32 *meta; if (bpf_xdp_adjust_meta(ctx, -4)) return 0; meta = (void *)(long)ctx->data_meta;
+                if ((void *)(meta + 1) > (void *)(long)ctx->data) return 0; meta[1] = 7;",
+            ["the packet's metadata has 4 bytes at most here", "meta[1] = 7"],
+        ),
+    ];
+    for (before, body, said) in cases {
+        let text = format!("{before}\nSEC(\"xdp\") int refused(struct xdp_md *ctx)\n{{ {body}\nreturn XDP_PASS; }}");
+        let Err(errors) = of_text(&text) else { panic!("it was taken: {text}") };
+        for part in said {
+            assert!(errors.contains(part), "{part:?} is not said in\n{errors}");
+        }
+    }
+}

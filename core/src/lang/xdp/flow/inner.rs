@@ -1,0 +1,41 @@
+//! Lookups in maps of maps.
+
+use super::{Eq, Finding, Gone, Key, MAX_VARIANTS, Place, Result, State, Ty, Value, Walk, Way, done};
+
+impl Finding<'_, '_> {
+    /// At a lookup in a map of maps: on each way that leads on from here `r0` is one of the maps that it may hold, or NULL.
+    pub(super) fn inner(&mut self, key: Key, at: u32, number: u32, state: State) -> Result<Gone> {
+        let context = self.context(key);
+        let mut walk = Walk::new(self.linked, &mut self.shared, state, key.context, context.section as usize);
+        walk.at = at as usize;
+        if number == 0 {
+            // From here on `r0` is what the slot holds: a map's number and one.
+            let slot = walk.slot_of_maps()?;
+            walk.set(0, slot)?;
+        }
+        let maps = self.linked.maps_in(walk.outer()?);
+        if maps.len() >= MAX_VARIANTS as usize {
+            return walk.refuse(format!(
+                "a map of maps holds {} maps, and {} are the most",
+                maps.len(),
+                MAX_VARIANTS - 1
+            ));
+        }
+        let behind = Key { context: key.context, place: Place::At(at + 1), variant: 0 };
+        let Some(&map) = maps.get(number as usize) else {
+            let null = walk.constant(0);
+            walk.set(0, null)?;
+            walk.after_call();
+            let state = walk.state.clone();
+            return Ok((done(walk), Way::Goto(behind), vec![(behind, state)]));
+        };
+        let slot = walk.get(0)?;
+        let is_it = walk.code.by(Eq, slot.low, u32::from(map) + 1);
+        let next = Key { context: key.context, place: Place::Inner(at, number + 1), variant: 0 };
+        let mut found = walk.state.clone();
+        (1..6).for_each(|register| found.scratch[register] = Value::of(Ty::Nothing));
+        found.scratch[0] = Value::of(Ty::Map(map));
+        let onward = vec![(behind, found), (next, walk.state.clone())];
+        Ok((done(walk), Way::Branch(is_it, behind, next), onward))
+    }
+}
