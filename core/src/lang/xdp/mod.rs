@@ -17,6 +17,8 @@ pub mod object;
 mod prefixes;
 mod range;
 mod refused;
+#[cfg(test)]
+mod tests;
 mod types;
 mod walk;
 
@@ -182,7 +184,19 @@ pub fn compile(
     options: &ProgramOptions,
 ) -> Result<Program, Diagnostics> {
     let object = Object::read(name, bytes).map_err(|wrong| whole(name, wrong.to_string()))?;
-    on_large_stack(&Source::new(name, ""), || compile_here(&object, program, options))?
+    compile_object(&object, program, options)
+}
+
+/// The same of an object that has been read, or [made](Object::of_instructions).
+///
+/// # Errors
+/// As [`compile`], but for what is wrong with the file.
+pub fn compile_object(
+    object: &Object,
+    program: Option<&str>,
+    options: &ProgramOptions,
+) -> Result<Program, Diagnostics> {
+    on_large_stack(&Source::new(object.name.as_str(), ""), || compile_here(object, program, options))?
 }
 
 fn compile_here(object: &Object, program: Option<&str>, options: &ProgramOptions) -> Result<Program, Diagnostics> {

@@ -477,24 +477,25 @@ impl State {
             self.words(META);
             other.words(META);
         }
-        let mut changed = false;
         let mut renamed = Vec::new();
         let others: Vec<Ty> = other.types().map(|ty| *ty).collect();
+        let before: Vec<Ty> = self.types().map(|ty| *ty).collect();
+        let rests = |state: &State| -> Vec<bool> {
+            state.frames.iter().flat_map(|frame| frame.words.iter().map(|word| word.is_rest)).collect()
+        };
+        let rests_before = rests(self);
         for (number, (ty, other)) in self.types().zip(others).enumerate() {
             let joined = ty.join(other, name(number));
             let joined = if widen { joined.widened(*ty) } else { joined };
-            if joined != *ty {
-                if joined.is_pointer() && is_ours(joined.name()) {
-                    renamed.push(joined.name());
-                }
-                (*ty, changed) = (joined, true);
+            if joined != *ty && joined.is_pointer() && is_ours(joined.name()) {
+                renamed.push(joined.name());
             }
+            *ty = joined;
         }
         for (frame, other) in self.frames.iter_mut().zip(&other.frames) {
             for (word, other) in frame.words.iter_mut().zip(&other.words) {
                 // Half of a register here, and something else there.
                 if word.is_rest != other.is_rest {
-                    changed |= word.is_rest || word.ty != Ty::UNKNOWN;
                     (word.is_rest, word.ty) = (false, Ty::UNKNOWN);
                 }
             }
@@ -503,10 +504,12 @@ impl State {
                 let has_rest = frame.words.get(at + 1).is_some_and(|word| word.is_rest);
                 let word = &mut frame.words[at];
                 if word.ty.is_pointer() && !has_rest {
-                    (word.ty, changed) = (Ty::UNKNOWN, true);
+                    word.ty = Ty::UNKNOWN;
                 }
             }
         }
+        // In the end: on the way there a word may have become something else and come back.
+        let mut changed = rests_before != rests(self) || before.into_iter().ne(self.types().map(|ty| *ty));
         let length = self.length.min(other.length);
         changed |= length != self.length;
         self.length = length;
@@ -519,6 +522,7 @@ impl State {
             None => false,
         });
         self.extents.retain(|name, _| !renamed.contains(name));
-        changed | (before != self.extents)
+        changed |= before != self.extents;
+        changed
     }
 }

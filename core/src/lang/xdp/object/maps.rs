@@ -115,7 +115,7 @@ pub struct MapDefinition {
 }
 
 impl MapDefinition {
-    fn new(name: &str) -> MapDefinition {
+    pub(super) fn new(name: &str) -> MapDefinition {
         MapDefinition {
             name: name.to_owned(),
             ty: MapType(0),

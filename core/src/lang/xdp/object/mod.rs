@@ -5,6 +5,7 @@
 
 pub mod btf;
 mod lines;
+mod made;
 mod maps;
 
 use std::collections::BTreeMap;

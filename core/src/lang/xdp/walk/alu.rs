@@ -14,6 +14,17 @@ impl Walk<'_, '_> {
     pub(super) fn alu(&mut self, it: Instruction) -> Result<()> {
         let wide = it.class() == class::ALU64;
         let Some(alu) = it.alu() else { return self.refuse(format!("unknown instruction {:#04x}", it.code)) };
+        // What other fields say where they say nothing (the kernel's verifier: "uses reserved fields").
+        let is_one = match alu {
+            Alu::Neg => it.off == 0 && !it.by_register(),
+            Alu::End => it.off == 0 && !(wide && it.by_register()),
+            Alu::Div | Alu::Mod => matches!(it.off, 0 | 1),
+            Alu::Mov => it.off == 0 || it.by_register() && (matches!(it.off, 8 | 16) || wide && it.off == 32),
+            _ => it.off == 0,
+        };
+        if !is_one {
+            return self.refuse(format!("unknown instruction {:#04x} with an offset of {}", it.code, it.off));
+        }
         let right = match alu {
             Alu::End | Alu::Neg => self.constant(0),
             _ if it.by_register() => self.get(it.src)?,
@@ -40,11 +51,10 @@ impl Walk<'_, '_> {
     fn moved(&mut self, it: Instruction, right: Value, wide: bool) -> Result<Value> {
         let value = match it.off {
             0 => right,
-            bits @ (8 | 16 | 32) => {
+            bits => {
                 self.expect_number(right, "what is moved with its sign")?;
                 self.sign_extended(right, bits as u32)
             }
-            _ => return self.refuse("this is no move that there is"),
         };
         if wide {
             return Ok(value);
@@ -77,7 +87,8 @@ impl Walk<'_, '_> {
         let (a, b) = (range(left), range(right));
         let (x, y) = (left.low, right.low);
         let signed = off == 1 && matches!(alu, Alu::Div | Alu::Mod);
-        let shift = |of: Range| Range::new(of.low & 31, if of.exact().is_some() { of.high & 31 } else { 31 });
+        // Of a range of counts any may be left, modulo the width.
+        let shift = |of: Range| of.exact().map_or(Range::new(0, 31), |by| Range::one(by & 31));
         let (low, range) = match alu {
             Alu::Add => (self.code.binary(Add, x, y), a.add(b)),
             Alu::Sub => (self.code.binary(Sub, x, y), a.sub(b)),
@@ -296,6 +307,7 @@ impl Walk<'_, '_> {
 
     fn advanced(&mut self, pointer: Value, number: Value, by: Range, back: bool) -> Result<Value> {
         let low = self.code.binary(if back { Sub } else { Add }, pointer.low, number.low);
+        let low = self.within(low, number, by, back);
         let distance = by.exact().map(|by| if back { (by as i64).wrapping_neg() } else { by as i64 });
         let moved = |off: Offsets| if back { off.sub(by) } else { off.add(by) };
         let ty = match pointer.ty {
@@ -317,6 +329,31 @@ impl Walk<'_, '_> {
             }
         };
         Ok(Value { ty, low, high: pointer.high })
+    }
+}
+
+impl Walk<'_, '_> {
+    /// A moved pointer's offset, where the distance has 64 bits: beyond what offsets are told apart to, one that lies outside of
+    /// all memory, on the side that it is on.
+    fn within(&mut self, moved: Id, number: Value, by: Range, back: bool) -> Id {
+        let (least, most) = by.signed();
+        if least > -MAX_OFFSET && most < MAX_OFFSET {
+            return moved;
+        }
+        let limit = self.constant(MAX_OFFSET as u64);
+        let number = Value { ty: Ty::Number(by), ..number };
+        let (low, high) = self.sum(number, limit);
+        let far = self.code.by(Ne, high, 0);
+        let last = self.code.known(2 * MAX_OFFSET as u32);
+        let farther = self.code.binary(Lt, last, low);
+        let far = self.code.binary(Either, far, farther);
+        let zero = self.code.known(0);
+        let is_negative = self.code.binary(Slt, number.high, zero);
+        let (behind, before) = (2 * MAX_OFFSET as u32, (-2 * MAX_OFFSET) as u32);
+        let (positive, negative) = if back { (before, behind) } else { (behind, before) };
+        let (positive, negative) = (self.code.known(positive), self.code.known(negative));
+        let outside = self.code.select(is_negative, negative, positive);
+        self.code.select(far, outside, moved)
     }
 }
 

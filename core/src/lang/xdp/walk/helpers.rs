@@ -72,6 +72,9 @@ impl Walk<'_, '_> {
                 .refuse("a function of the kernel's is called")
                 .map_err(|refused| refused.note("missing feature: kernel functions (kfuncs)"));
         }
+        if it.src != call::HELPER {
+            return self.refuse(format!("unknown kind of call: {}", it.src));
+        }
         let number = it.imm as u32;
         self.shared.helpers.insert(number);
         let result = match number {
@@ -280,7 +283,7 @@ impl Walk<'_, '_> {
                 let piece = self.code.by(Shl, piece, 8 * from);
                 new = self.code.binary(Or, new, piece);
             }
-            let old = self.stack_word(frame, base + i64::from(word))?;
+            let old = self.stack_word(frame, base + i64::from(word), size)?;
             words.push(self.code.select(inside, new, old));
         }
         self.set_bytes(frame, base, count, &words)?;

@@ -101,7 +101,12 @@ impl Walk<'_, '_> {
             (Ty::Number(range), pointer) if pointer.is_pointer() && range.exact() == Some(0) => {
                 self.against_null(comparison.turned(), pointer, right)
             }
-            (Ty::Packet { .. } | Ty::End, Ty::Packet { .. } | Ty::End) => Ok(self.compared32(comparison, left, right)),
+            (a @ (Ty::Packet { .. } | Ty::End), b @ (Ty::Packet { .. } | Ty::End)) => {
+                // In front of the packet offsets are below zero.
+                let may_be_before = |ty| matches!(ty, Ty::Packet { floor, .. } if floor < 0);
+                let comparison = if may_be_before(a) || may_be_before(b) { signed(comparison) } else { comparison };
+                Ok(self.compared32(comparison, left, right))
+            }
             (Ty::Stack { frame: META, .. }, Ty::Packet { .. } | Ty::End)
             | (Ty::Packet { .. } | Ty::End, Ty::Stack { frame: META, .. }) => {
                 Ok(self.against_packet(comparison, left, right))
@@ -167,7 +172,7 @@ impl Walk<'_, '_> {
     }
 }
 
-/// Offsets from the top of a stack are below zero.
+/// Of offsets that may be below zero, as those from the top of a stack are.
 pub(super) fn signed(comparison: Comparison) -> Comparison {
     match comparison {
         Comparison::Lt => Comparison::Slt,
@@ -315,6 +320,9 @@ fn null(state: &mut State, value: Value) {
         _ => false,
     };
     if is_whole {
-        state.refine(value, name, |_| Ty::Number(Range::one(0)));
+        state.refine(value, name, |ty| match ty {
+            Ty::Value { off, .. } if off.exact() != Some(0) => Ty::Number(Range::WORD),
+            _ => Ty::Number(Range::one(0)),
+        });
     }
 }

@@ -477,6 +477,8 @@ impl Walk<'_, '_> {
                 gone |= Code::stays(op) || matches!(op, Op::Call(call) if call.effect != Effect::None);
             }
         }
+        // What is added may be made of it: `x += 2 * x`.
+        gone |= Code::operands(&self.code.ops[old as usize]).iter().any(|&operand| from[operand as usize]);
         if !gone {
             self.code.aliases.extend(parts);
         }

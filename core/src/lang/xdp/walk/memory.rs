@@ -89,7 +89,7 @@ impl Walk<'_, '_> {
         if let (Ty::Stack { frame, off: base }, 4) = (from.ty, count)
             && let Some(base) = base.exact()
         {
-            return self.stack_word(frame, base + off);
+            return self.stack_word(frame, base + off, 4);
         }
         let pieces: &[(i64, u32)] = match count {
             4 => &[(0, 4)],
@@ -101,7 +101,7 @@ impl Walk<'_, '_> {
         for &(at, size) in pieces {
             let piece = match from.ty {
                 Ty::Stack { frame, off: base } if base.exact().is_some() => {
-                    let all = self.stack_word(frame, base.low + off + at)?;
+                    let all = self.stack_word(frame, base.low + off + at, size)?;
                     self.code.by(And, all, (1 << (8 * size)) - 1)
                 }
                 Ty::Packet { .. } | Ty::Value { .. } | Ty::Stack { .. } => self.load(from, off + at, size)?.low,

@@ -75,9 +75,11 @@ impl Walk<'_, '_> {
         let words = self.words_of(frame);
         let first = if words[first].is_rest { first - 1 } else { first };
         let last = if words.get(last + 1).is_some_and(|word| word.is_rest) { last + 1 } else { last };
+        // Where they are asleep their types say what they are, and the lower word's also what the higher is: that is lost now.
         for word in first..=last {
-            // Where it is asleep its type says what it is: that is lost now.
             self.word_at(frame, word);
+        }
+        for word in first..=last {
             let it = &mut self.words_of(frame)[word];
             let low = it.ty.range().filter(|_| !it.is_rest).map_or(Range::WORD, Range::low_word);
             (it.ty, it.is_rest) = (Ty::Number(low), false);
@@ -92,9 +94,9 @@ impl Walk<'_, '_> {
             self.in_metadata(base + off, size)?;
             // It is aligned as packets are, to anything.
             if size == 8 || (BYTES + base + off) % i64::from(size) != 0 {
-                let low = self.stack_word(frame, base + off)?;
+                let low = self.stack_word(frame, base + off, size.min(4))?;
                 if size == 8 {
-                    let high = self.stack_word(frame, base + off + 4)?;
+                    let high = self.stack_word(frame, base + off + 4, 4)?;
                     return Ok(self.number(Range::ANY, low, high));
                 }
                 let mask = Range::of_bytes(size).high as u32;
@@ -165,9 +167,9 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Four bytes anywhere.
-    pub(super) fn stack_word(&mut self, frame: u8, off: i64) -> Result<Id> {
-        let at = self.at(off, 0, 1)?;
+    /// Four bytes anywhere, of which so many are to be in the stack.
+    pub(super) fn stack_word(&mut self, frame: u8, off: i64, count: u32) -> Result<Id> {
+        let at = self.at(off, 0, count)?;
         let (word, shift) = (at / 4, 8 * (at % 4) as u32);
         let id = self.word_at(frame, word);
         if shift == 0 {

@@ -1,0 +1,180 @@
+//! What was found wrong once, small.
+
+use super::model::hold::{Held, hold};
+use super::model::{Code, Instruction, MapOf, op};
+
+const EXIT: Instruction = op(0x95, 0, 0, 0, 0);
+
+/// The values of the first map are an array's, of 16 bytes.
+const MAPS: [MapOf; 1] = [MapOf { ty: 2, key: 4, value: 16, entries: 1 }];
+
+fn code(instructions: &[Instruction]) -> Code {
+    Code { instructions: instructions.to_vec(), functions: vec![0], maps: MAPS.to_vec() }
+}
+
+/// Holds a program to the model over packets with these first bytes.
+#[track_caller]
+fn check(instructions: &[Instruction], packets: &[[u8; 8]]) {
+    let code = code(instructions);
+    let packets: Vec<Vec<u8>> = packets.iter().map(|first| [&first[..], &[7; 24]].concat()).collect();
+    match hold(&code, &packets) {
+        Ok(Held::Same(count, None)) if count == packets.len() => {}
+        Ok(held) => panic!("{held:?}\n{}", code.listing()),
+        Err(difference) => panic!("{}\n{}", difference.what, code.listing()),
+    }
+}
+
+#[track_caller]
+fn refused(instructions: &[Instruction], why: &str) {
+    match hold(&code(instructions), &[vec![0; 64]]) {
+        Ok(Held::Refused(said)) => assert!(said.contains(why), "{said}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The packet's first 8 bytes in r2, and its first byte's place in r6; or nothing.
+const LOADED: [Instruction; 7] = [
+    op(0x61, 6, 1, 0, 0),
+    op(0x61, 7, 1, 4, 0),
+    op(0xbf, 3, 6, 0, 0),
+    op(0x07, 3, 0, 0, 16),
+    op(0xb7, 0, 0, 0, 1),
+    op(0x2d, 3, 7, 0, 0),
+    op(0x79, 2, 6, 0, 0),
+];
+
+/// Behind that these, and an end that the jump leads to.
+fn with(rest: &[Instruction]) -> Vec<Instruction> {
+    let mut all = [&LOADED[..], rest, &[EXIT]].concat();
+    all[5].off = (all.len() - 7) as i16;
+    all
+}
+
+const FIRSTS: [[u8; 8]; 4] = [[0; 8], [1, 0, 0, 0, 0, 0, 0, 0], [255; 8], [0, 0, 0, 0, 1, 0, 0, 0x80]];
+
+/// A count of 31 to 46 is not 31: modulo 32 it is anything.
+#[test]
+fn shifts_by_a_range_that_reaches_the_width() {
+    for shift in [0x6c, 0x7c, 0xcc] {
+        let rest = [op(0xbf, 3, 2, 0, 0), op(0x57, 3, 0, 0, 15), op(0x07, 3, 0, 0, 31), op(shift, 2, 3, 0, 0)];
+        check(&with(&[&rest[..], &[op(0x7b, 6, 2, 8, 0), op(0xb7, 0, 0, 0, 2)]].concat()), &FIRSTS);
+    }
+}
+
+/// -1 is kept in one block, and half of it written over in the next: the other half is still that of -1.
+#[test]
+fn half_of_a_known_number_on_the_stack_stays_when_the_other_is_written() {
+    for (off, size) in [(-24, 0x62), (-20, 0x62), (-22, 0x6a), (-18, 0x6a), (-24, 0x72), (-17, 0x72)] {
+        let rest = [
+            op(0xb7, 4, 0, 0, -1),
+            op(0x7b, 10, 4, -24, 0),
+            op(0x05, 0, 0, 0, 0),
+            op(size, 10, 0, off, 63),
+            op(0x05, 0, 0, 0, 0),
+            op(0x79, 2, 10, -24, 0),
+            op(0x7b, 6, 2, 8, 0),
+            op(0xb7, 0, 0, 0, 2),
+        ];
+        check(&with(&rest), &FIRSTS);
+    }
+}
+
+/// `x += 2 * x`, `x += x` and `x *= x + x` of a map's value: what is added is made of what is there.
+#[test]
+fn what_is_added_to_a_value_may_be_made_of_it() {
+    let value = [
+        op(0x62, 10, 0, -4, 0),
+        op(0xbf, 2, 10, 0, 0),
+        op(0x07, 2, 0, 0, -4),
+        op(0x18, 1, 1, 0, 0),
+        op(0, 0, 0, 0, 0),
+        op(0x85, 0, 0, 0, 1),
+        op(0x55, 0, 0, 1, 0),
+        EXIT,
+    ];
+    for (load, store) in [(0x79, 0x7b), (0x61, 0x63), (0x69, 0x6b), (0x71, 0x73)] {
+        for made in [
+            &[op(0xbf, 2, 1, 0, 0), op(0x67, 2, 0, 0, 1), op(0x0f, 1, 2, 0, 0)][..],
+            &[op(0x0f, 1, 1, 0, 0)],
+            &[op(0xbf, 2, 1, 0, 0), op(0x0f, 1, 1, 0, 0), op(0x2f, 1, 2, 0, 0)],
+            &[op(0xbf, 2, 1, 0, 0), op(0x07, 1, 0, 0, 5), op(0x0f, 1, 2, 0, 0)],
+        ] {
+            let first = [op(0x62, 0, 0, 0, 3), op(0x62, 0, 0, 4, -1), op(load, 1, 0, 0, 0)];
+            let last = [op(store, 0, 1, 0, 0), op(0xbf, 0, 1, 0, 0), op(0x57, 0, 0, 0, 3), EXIT];
+            check(&[&value[..], &first, made, &last].concat(), &FIRSTS[..1]);
+        }
+    }
+}
+
+/// In a loop that leaves two halves where there was a register, and a register where there were two halves.
+#[test]
+fn a_loop_may_keep_other_things_in_the_same_place() {
+    let rest = [
+        op(0xb7, 9, 0, 0, 0),
+        op(0x7b, 10, 2, -8, 0),
+        op(0x79, 4, 10, -8, 0),
+        op(0x07, 4, 0, 0, 3),
+        op(0x63, 10, 4, -8, 0),
+        op(0x07, 9, 0, 0, 1),
+        op(0xa5, 9, 0, 1, 5),
+        op(0x05, 0, 0, 3, 0),
+        op(0x25, 9, 0, -7, 2),
+        op(0x7b, 10, 9, -8, 0),
+        op(0x05, 0, 0, -9, 0),
+        op(0x79, 4, 10, -8, 0),
+        op(0x7b, 6, 4, 8, 0),
+        op(0xb7, 0, 0, 0, 2),
+    ];
+    check(&with(&rest), &FIRSTS);
+}
+
+/// Where a pointer may be in front of the packet, or further behind it than 32 bits reach.
+#[test]
+fn places_outside_the_packet_are_in_order() {
+    for off in [-5, -300, 0, 14, 600] {
+        for condition in [0x1d, 0x2d, 0x3d, 0x5d, 0xad, 0xbd] {
+            for (to, more) in [(4, 0), (0, 0), (4, 1), (4, 2)] {
+                let rest = [
+                    op(0xbf, 4, 6, 0, 0),
+                    op(0x07, 4, 0, 0, off),
+                    // Nothing, 32 bits of the packet's, or 64.
+                    op(0xb7, 5, 0, 0, 0),
+                    if more > 0 { op(if more == 1 { 0xbc } else { 0xbf }, 5, 2, 0, 0) } else { op(0x05, 0, 0, 0, 0) },
+                    op(0x0f, 4, 5, 0, 0),
+                    if to == 4 { op(0xbf, 5, 7, 0, 0) } else { op(0xbf, 5, 6, 0, 0) },
+                    op(0xb7, 0, 0, 0, 3),
+                    op(condition, 4, 5, 1, 0),
+                    op(0xb7, 0, 0, 0, 2),
+                ];
+                let firsts = [[0; 8], [255, 255, 255, 255, 0, 0, 0, 0], [0xf8, 255, 255, 255, 0, 0, 0, 0], [9; 8]];
+                // Beyond 2^40 there are no addresses.
+                check(&with(&rest), if more == 2 { &firsts[..3] } else { &firsts });
+            }
+        }
+    }
+}
+
+/// A key of four bytes, of which one is beyond the top.
+#[test]
+fn keys_lie_in_the_stack_as_a_whole() {
+    let before = [op(0xbf, 2, 10, 0, 0), op(0x07, 2, 0, 0, -3), op(0x18, 1, 1, 0, 0), op(0, 0, 0, 0, 0)];
+    let after = [op(0x85, 0, 0, 0, 1), op(0xb7, 0, 0, 0, 2), EXIT];
+    refused(&[&before[..], &after].concat(), "the stack is accessed at offset -3");
+}
+
+/// Fields that mean nothing in an instruction are zero (the kernel: "uses reserved fields").
+#[test]
+fn reserved_fields_are_refused() {
+    for it in [
+        op(0x0f, 0, 0, 1, 0),
+        op(0x3f, 0, 0, 2, 0),
+        op(0xb7, 0, 0, 8, 0),
+        op(0xbc, 0, 0, 32, 0),
+        op(0x8f, 0, 0, 0, 0),
+        op(0xdf, 0, 0, 0, 16),
+        op(0xd7, 0, 0, 1, 16),
+    ] {
+        refused(&[op(0xb7, 0, 0, 0, 1), it, EXIT], "unknown instruction");
+    }
+    refused(&[op(0x85, 0, 4, 0, 8), EXIT], "unknown kind of call");
+}

@@ -1,0 +1,37 @@
+//! Every instruction, with operands at all corners, against the model.
+
+use super::model::hold::{Held, hold};
+use super::model::table::{self, Case};
+
+#[track_caller]
+fn check(cases: &[Case]) {
+    for Case { name, code, packets, .. } in cases {
+        match hold(code, packets) {
+            Ok(Held::Same(count, None)) if count == packets.len() => {}
+            Ok(held) => panic!("{name}: {held:?}"),
+            Err(difference) => {
+                panic!("{name}: {}\n{}", difference.what, table::part(code, difference.at.unwrap_or(0)))
+            }
+        }
+    }
+}
+
+#[test]
+fn arithmetic_is_the_standards() {
+    check(&table::of_arithmetic());
+}
+
+#[test]
+fn jumps_are_the_standards() {
+    check(&table::of_jumps());
+}
+
+#[test]
+fn loads_and_stores_are_the_standards() {
+    check(&table::of_memory());
+}
+
+#[test]
+fn atomics_are_the_standards() {
+    check(&table::of_atomics());
+}

@@ -1,0 +1,92 @@
+//! What programs of eBPF mean, found without the front end: an interpreter written from the standard ([`reference`]), tables of
+//! instructions with operands at all corners ([`table`]), and programs that nobody would write ([`arbitrary`]). The core's tests,
+//! the fuzz targets and the tests with the kernel share them.
+
+pub mod arbitrary;
+pub mod arithmetic;
+pub mod hold;
+pub mod reference;
+pub mod shrink;
+pub mod table;
+
+use super::tree;
+pub use tree::lang::xdp::instruction::Instruction;
+use tree::lang::xdp::object::{MapDefinition, MapType, Object};
+
+/// A map of a program's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MapOf {
+    /// `enum bpf_map_type`: an array (2) or a hash (1).
+    pub ty: u32,
+    /// Bytes of a key.
+    pub key: u32,
+    /// Bytes of a value.
+    pub value: u32,
+    /// How many entries it may have.
+    pub entries: u32,
+}
+
+/// A program: its instructions, in which a map goes by its number; where its functions begin, itself the first; and its maps.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Code {
+    pub instructions: Vec<Instruction>,
+    pub functions: Vec<usize>,
+    pub maps: Vec<MapOf>,
+}
+
+impl Code {
+    /// As if it had been read from a file.
+    pub fn object(&self) -> Object {
+        let maps = (0..).zip(&self.maps).map(|(number, map)| {
+            let name = format!("map{number}");
+            MapDefinition::of_type(&name, MapType(map.ty), [map.key, map.value], map.entries)
+        });
+        Object::of_instructions("model", self.instructions.clone(), &self.functions, maps.collect())
+    }
+
+    /// One instruction a line.
+    pub fn listing(&self) -> String {
+        let lines = self.instructions.iter().enumerate().filter(|(_, it)| **it != op(0x05, 0, 0, 0, 0));
+        let lines = lines.map(|(at, it)| {
+            let function = if self.functions.contains(&at) { "function\n" } else { "" };
+            let Instruction { code, dst, src, off, imm } = *it;
+            format!("{function}{at:5}: {it:<40} {code:02x} {dst} {src} {off} {imm:#x}\n")
+        });
+        lines.collect::<String>() + &format!("{:?}\n", self.maps)
+    }
+}
+
+/// An instruction.
+pub const fn op(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> Instruction {
+    Instruction { code, dst, src, off, imm }
+}
+
+/// Numbers from a seed.
+#[derive(Debug, Clone)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// Any number.
+    pub fn number(&mut self) -> u64 {
+        let mut word = || {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 33) ^ (self.0 >> 15)
+        };
+        word() << 32 ^ word() & 0xffff_ffff
+    }
+
+    /// One below this.
+    pub fn below(&mut self, count: u32) -> u32 {
+        (self.number() % u64::from(count.max(1))) as u32
+    }
+
+    /// Whether it is so, once in so many times.
+    pub fn once_in(&mut self, times: u32) -> bool {
+        self.below(times) == 0
+    }
+
+    /// One of these.
+    pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len() as u32) as usize]
+    }
+}
