@@ -246,6 +246,17 @@ fn immediates() -> impl Iterator<Item = From> {
         .map(|value| From::Immediate(value as i32))
 }
 
+/// Every two of these.
+fn all(of: &[From], with: &[From]) -> Vec<(From, From)> {
+    of.iter().flat_map(|&a| with.iter().map(move |&b| (a, b))).collect()
+}
+
+/// A third of them, of which each instruction has another.
+fn thirds(of: &[From], with: &[From], code: u8) -> Vec<(From, From)> {
+    let third = |(number, _): &(usize, (From, From))| (number + usize::from(code >> 3)) % 3 == 0;
+    all(of, with).into_iter().enumerate().filter(third).map(|(_, pair)| pair).collect()
+}
+
 /// Arithmetic.
 pub fn of_arithmetic() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -261,20 +272,19 @@ pub fn of_arithmetic() -> Vec<Case> {
         }
         parts
     };
-    let each =
-        |of: &[From], with: &[From]| of.iter().flat_map(|&a| with.iter().map(move |&b| (a, b))).collect::<Vec<_>>();
     let known = CORNERS.map(From::Known);
     let immediates: Vec<From> = immediates().collect();
     let whole = [From::Whole, From::Word];
-    let both = make(&mut |_, _| each(&whole, &whole));
+    let both = make(&mut |_, _| all(&whole, &whole));
     cases.extend(programs("arithmetic, both from the packet", &both, &pairs(), &[]));
-    let both = make(&mut |_, _| each(&FROM_PACKETS, &FROM_PACKETS));
+    let both = make(&mut |_, _| all(&FROM_PACKETS, &FROM_PACKETS));
     cases.extend(programs("arithmetic, of narrow numbers", &both, &some_pairs(), &[]));
-    let second = make(&mut |_, _| each(&whole, &[&known[..], &immediates].concat()));
+    let second = make(&mut |_, _| all(&whole, &[&known[..], &immediates].concat()));
     cases.extend(programs("arithmetic, the second known", &second, &singles(), &[]));
-    let first = make(&mut |_, _| each(&known, &whole));
+    let first = make(&mut |_, _| all(&known, &whole));
     cases.extend(programs("arithmetic, the first known", &first, &twins(), &[]));
-    let none = make(&mut |_, _| each(&known, &[&known[..], &immediates].concat()));
+    let seconds = [&known[..], &immediates].concat();
+    let none = make(&mut |code, _| thirds(&known, &seconds, code));
     cases.extend(programs("arithmetic, both known", &none, &[packet(3, 5)], &[]));
     let mut unary = Vec::new();
     for (code, imm) in UNARY {
@@ -306,21 +316,21 @@ pub fn of_jumps() -> Vec<Case> {
     let known = CORNERS.map(From::Known);
     let immediates: Vec<From> = immediates().collect();
     let seconds = [&known[..], &immediates].concat();
-    let make = |of: &[From], with: &[From]| {
+    let each = |of: &[From], with: &[From], step: usize| {
         let mut parts = Vec::new();
         for code in conditions() {
-            for &a in of {
-                parts.extend(with.iter().map(|&b| branched(code, a, b)));
-            }
+            let pairs = if step == 1 { all(of, with) } else { thirds(of, with, code) };
+            parts.extend(pairs.into_iter().map(|(a, b)| branched(code, a, b)));
         }
         parts
     };
+    let make = |of: &[From], with: &[From]| each(of, with, 1);
     let whole = [From::Whole, From::Word];
     let mut cases = programs("jumps, both from the packet", &make(&whole, &whole), &pairs(), &[]);
     cases.extend(programs("jumps, of narrow numbers", &make(&FROM_PACKETS, &FROM_PACKETS), &some_pairs(), &[]));
-    cases.extend(programs("jumps, the second known", &make(&FROM_PACKETS, &seconds), &singles(), &[]));
+    cases.extend(programs("jumps, the second known", &make(&whole, &seconds), &singles(), &[]));
     cases.extend(programs("jumps, the first known", &make(&known, &whole), &twins(), &[]));
-    cases.extend(programs("jumps, both known", &make(&known, &seconds), &[packet(3, 5)], &[]));
+    cases.extend(programs("jumps, both known", &each(&known, &seconds, 3), &[packet(3, 5)], &[]));
     // Over what is not for jumps, by 16 bits and by 32.
     let over = |code: u8, off: i16, imm: i32| {
         vec![op(0xb7, 2, 0, 0, 1), op(code, 0, 0, off, imm), op(0xb7, 2, 0, 0, 7), op(0x07, 2, 0, 0, 1)]
