@@ -58,6 +58,7 @@ pub mod gpudev;
 pub mod maglev;
 pub mod map_file;
 pub mod pipeline;
+pub mod routes;
 pub mod selftest;
 
 pub use portcullis_c_writer as c_writer;

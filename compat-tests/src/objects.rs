@@ -17,6 +17,11 @@ pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("xdp")
 }
 
+/// The folder of those that ask where packets go, which needs a network to be asked about.
+pub fn folder_of_routes() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("xdp-routes")
+}
+
 /// The sources, in order of their names; where `PORTCULLIS_XDP_SOURCES` names some, with commas between, those alone.
 ///
 /// # Panics

@@ -10,6 +10,7 @@
 //! - [`synth`]: traffic made from a seed, well-formed or hostile.
 //! - `live` (Linux): how live packets come in, and how verdicts on them are carried out.
 //! - `nfqueue` (Linux, feature `nfqueue`): packets for which the kernel itself asks for a verdict.
+//! - `routes` (Linux): where the kernel has packets go.
 //! - [`wrap`]: limit, repeat, tee and faults around any source.
 //!
 //! [`open`] and [`create`] choose by the text that a user gives.
@@ -46,8 +47,16 @@ mod layout;
 pub mod live;
 #[cfg(all(target_os = "linux", feature = "nfqueue"))]
 pub mod nfqueue;
+#[cfg(target_os = "linux")]
+#[cfg_attr(
+    not(feature = "af-xdp"),
+    expect(dead_code, reason = "without AF_XDP the kernel is asked, and told nothing")
+)]
+mod netlink;
 mod reason;
 mod redirect;
+#[cfg(target_os = "linux")]
+pub mod routes;
 mod sink;
 mod source;
 pub mod synth;

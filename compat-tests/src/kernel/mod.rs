@@ -80,7 +80,15 @@ impl KernelProgram {
     /// # Errors
     /// The kernel's.
     pub fn run(&self, packet: &[u8]) -> io::Result<Ran> {
-        let (verdict, packet) = sys::test_run(self.program.as_raw_fd(), packet)?;
+        self.run_at(packet, 0)
+    }
+
+    /// The same, where it came in by an interface of this thread's network namespace.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn run_at(&self, packet: &[u8], interface: u32) -> io::Result<Ran> {
+        let (verdict, packet) = sys::test_run(self.program.as_raw_fd(), packet, interface)?;
         Ok(Ran { verdict, packet })
     }
 

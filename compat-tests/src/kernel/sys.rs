@@ -141,13 +141,15 @@ pub fn program_load(ty: u32, instructions: &[u64], functions: &[u32]) -> Result<
     }
 }
 
-/// A program over a packet: what it returns, and the packet then, without metadata in front of it.
-pub fn test_run(program: i32, packet: &[u8]) -> io::Result<(u32, Vec<u8>)> {
+/// A program over a packet, which came in by an interface of this thread's network namespace (0: by the loopback interface): what
+/// it returns, and the packet then, without metadata in front of it.
+pub fn test_run(program: i32, packet: &[u8], interface: u32) -> io::Result<(u32, Vec<u8>)> {
     // What a packet may grow by at both ends, and more.
     let mut out = vec![0_u8; packet.len() + 4096];
     let attributes = Attributes::new().u32(0, program as u32).u32(8, packet.len() as u32).u32(12, out.len() as u32);
-    // `struct xdp_md`: data, data_end and more. What comes back counts from where the metadata begins, as the packet does.
-    let context = [0, packet.len() as u32, 0, 0, 0, 0];
+    // `struct xdp_md`: data, data_end, data_meta, ingress_ifindex and more. What comes back counts from where the metadata
+    // begins, as the packet does.
+    let context = [0, packet.len() as u32, 0, interface, 0, 0];
     let mut context_out = context;
     let attributes = attributes.u32(40, size_of_val(&context) as u32).u32(44, size_of_val(&context_out) as u32);
     let attributes = attributes.pointer(48, context.as_ptr()).pointer(56, context_out.as_mut_ptr());

@@ -89,6 +89,8 @@ pub(super) struct Shared {
     pub tries: BTreeSet<u16>,
     /// Helpers that are called.
     pub helpers: BTreeSet<u32>,
+    /// Families that routes are looked for of.
+    pub families: super::fib::Families,
     /// Frames whose stack is indexed by what is known only when the packet is there.
     pub memory: [bool; super::types::STACKS],
 }
@@ -186,6 +188,7 @@ pub(super) fn find(linked: &Linked, section: usize, first: usize) -> Result<Flow
         used: BTreeSet::new(),
         tries: BTreeSet::new(),
         helpers: BTreeSet::new(),
+        families: super::fib::Families::default(),
         memory: [false; super::types::STACKS],
     };
     let mut finding = Finding {
@@ -328,6 +331,7 @@ impl Finding<'_, '_> {
         // What was found on the way there may not be what is left.
         self.shared.used.clear();
         self.shared.helpers.clear();
+        self.shared.families = super::fib::Families::default();
         self.shared.sites = Numbers::from(0);
         let mut numbers: HashMap<Key, usize> = HashMap::from([(root, 0)]);
         let mut order = vec![root];

@@ -9,6 +9,7 @@ mod asked;
 mod bytes;
 mod code;
 mod emit;
+pub mod fib;
 mod flow;
 pub mod instruction;
 mod live;
@@ -41,12 +42,14 @@ pub struct Origin {
     pub object: String,
     /// The program.
     pub program: String,
-    /// What the program's maps are in the object, in the order of [`Program::maps`]; `None` of one that only counts traps.
+    /// What the program's maps are in the object, in the order of [`Program::maps`]; `None` of those that it has besides.
     pub maps: Vec<Option<MapDefinition>>,
     /// The object's types.
     pub btf: Btf,
     /// Where a packet may be aborted, by the number of the counter in the map that counts traps.
     pub traps: Vec<Trap>,
+    /// Which of them say where packets go by routes.
+    pub fib: fib::Maps,
     /// Helpers that are called, by name.
     pub helpers: Vec<String>,
     /// The programs that maps of programs can hold: the first by 1, and so on.
@@ -81,14 +84,20 @@ impl<'o> Linked<'o> {
     }
 
     /// What the host wants to know, and what maps hold from the beginning.
-    fn origin(&self, flow: &flow::Flow, section: usize, first: usize, traps: bool) -> (Origin, Vec<Initial>) {
+    fn origin(
+        &self,
+        flow: &flow::Flow,
+        section: usize,
+        first: usize,
+        (fib, besides): (fib::Maps, usize),
+    ) -> (Origin, Vec<Initial>) {
         let object = self.object;
         let name = |section, at| object.function_at(section, at).map(|it| object.functions[it].name.clone());
         let used: Vec<&MapInfo> = flow.shared.used.iter().map(|&map| &self.maps[usize::from(map)]).collect();
         let initial = used.iter().enumerate().flat_map(|(map, info)| {
             self.initial(info).into_iter().map(move |(at, words)| Initial { map, at, words: words.into() })
         });
-        let maps = used.iter().map(|info| Some(info.definition.clone())).chain(traps.then_some(None)).collect();
+        let maps = used.iter().map(|info| Some(info.definition.clone())).chain(std::iter::repeat_n(None, besides)).collect();
         let sites = flow.shared.sites.all().iter().map(|&(section, at, reason)| {
             let (section, at) = (section as usize, at as usize);
             let line = object.sections[section].line(at).map(|line| (line.file.clone(), line.line));
@@ -98,6 +107,7 @@ impl<'o> Linked<'o> {
             object: object.name.clone(),
             program: name(section, first).unwrap_or_default(),
             maps,
+            fib,
             btf: object.btf.clone(),
             traps: sites.collect(),
             helpers: flow.shared.helpers.iter().map(|&helper| walk::helper_name(helper)).collect(),
@@ -229,6 +239,9 @@ fn compile_here(object: &Object, program: Option<&str>, options: &ProgramOptions
         declared.push(info.declaration());
         text += &info.text();
     }
+    let own = declared.len();
+    let (tables, functions_of_tables, fib) = fib::needed(&called, flow.shared.families, &declared);
+    declared.extend(tables);
     if traps {
         declared.push(Declaration {
             name: emit::TRAPS.into(),
@@ -249,13 +262,15 @@ fn compile_here(object: &Object, program: Option<&str>, options: &ProgramOptions
             "the program uses {count} maps, sections of global variables included, and {most} are the most"
         ));
     }
+    text += &functions_of_tables;
+    let besides = declared.len() - own;
     let mut module = prelude::module(&declared, &functions(&text, &called));
     if emit::filter(&flow, &needed, &mut module).is_err() {
         return fails("the program's loops stand in each other too deep".into());
     }
     let options = ProgramOptions { parameters: Vec::new(), ..options.clone() };
     let program = Program::new(&listing.source, module, declared, &options)?;
-    let (origin, initial) = linked.origin(&flow, section, first, traps);
+    let (origin, initial) = linked.origin(&flow, section, first, (fib, besides));
     Ok(program.with_object(origin, initial))
 }
 

@@ -6,7 +6,7 @@
 //! - `Stack`: packets of such a run that pass, back into the kernel's stack.
 //!
 //! All is done by rtnetlink(7), in the network namespace that the thread is in; nothing is asked of `/sys`, which shows the
-//! namespace in which it was mounted. The handful of messages is written here (`netlink`): the crates for it describe all
+//! namespace in which it was mounted. The handful of messages is written in `netlink`: the crates for it describe all
 //! of rtnetlink, in several times the code of this whole module.
 #![allow(unsafe_code)]
 
@@ -16,11 +16,6 @@ mod interface;
 mod links;
 #[cfg(feature = "af-xdp")]
 mod name;
-#[cfg_attr(
-    not(feature = "af-xdp"),
-    expect(dead_code, reason = "with DPDK alone interfaces are only asked and watched")
-)]
-pub(crate) mod netlink;
 #[cfg(feature = "af-xdp")]
 mod stack;
 #[cfg(feature = "af-xdp")]
@@ -29,6 +24,7 @@ mod tap;
 mod veth;
 mod watch;
 
+pub(crate) use crate::netlink;
 pub use error::LinkError;
 #[cfg(feature = "af-xdp")]
 pub(crate) use error::no_interface;

@@ -4,6 +4,7 @@
 use super::{Result, TARGET, Walk};
 use crate::lang::xdp::code::Binary::*;
 use crate::lang::xdp::code::{Argument, Effect, Id};
+use crate::lang::xdp::fib;
 use crate::lang::xdp::instruction::{Instruction, call};
 use crate::lang::xdp::object::MapType;
 use crate::lang::xdp::range::Range;
@@ -114,6 +115,8 @@ impl Walk<'_, '_> {
             44 => self.adjust("adjust_head")?,
             54 => self.adjust_meta()?,
             65 => self.adjust("adjust_tail")?,
+            fib::FIB_LOOKUP => self.fib_lookup()?,
+            fib::CHECK_MTU => self.check_mtu()?,
             188 => {
                 let length = self.length();
                 self.word(Range::new(u64::from(self.state.length), u64::from(u32::MAX)), length)

@@ -3,6 +3,7 @@
 
 mod alu;
 mod atomic;
+mod fib;
 mod helpers;
 mod jump;
 mod map;

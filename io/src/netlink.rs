@@ -1,4 +1,5 @@
 //! Messages to the kernel and from it: netlink(7), rtnetlink(7), include/uapi/linux/netlink.h.
+#![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io::{self, Read, Write};
