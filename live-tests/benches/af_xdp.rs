@@ -301,6 +301,7 @@ fn ours(
 ) -> f64 {
     let options = Options {
         ports: vec![format!("{}:0", end.name()).parse().unwrap()],
+        by_interface: false,
         redirect: vec![],
         stack,
         lanes: Lanes::Each,

@@ -26,6 +26,7 @@ const OPENED: Duration = Duration::from_secs(20);
 pub fn lane_options(ports: &[&str]) -> Options {
     Options {
         ports: ports.iter().map(|port| port.parse().unwrap_or_else(|e| panic!("{port}: {e}"))).collect(),
+        by_interface: false,
         redirect: Vec::new(),
         stack: None,
         lanes: Lanes::Each,

@@ -234,6 +234,7 @@ fn attempt(
     let nothing = || Steer::Only(rules.parse().expect("a rule"));
     let mut run = af_xdp::open(&af_xdp::Options {
         ports: vec![options.port.clone()],
+        by_interface: false,
         redirect: Vec::new(),
         stack: options.take.as_ref().map(|_| Kind::Auto),
         lanes: Lanes::Each,

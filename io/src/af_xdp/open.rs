@@ -39,6 +39,8 @@ pub enum Lanes {
 pub struct Options {
     /// Where packets come in. A port's number is its index here.
     pub ports: Vec<PortSpec>,
+    /// Whether filters know a port by its interface's number in place of its own.
+    pub by_interface: bool,
     /// Which interface packets go out of that are redirected to a target.
     pub redirect: Vec<(u32, String)>,
     /// How packets that pass get into the kernel's stack; they are lost where this is `None`.
@@ -212,7 +214,9 @@ fn open_as(options: &Options, asked: Copying) -> Result<AfXdp, XdpError> {
     for (number, ((port, queues), facts)) in options.ports.iter().zip(&ports).zip(&facts).enumerate() {
         run.ports.push(facts.index);
         for queue in queues {
-            received.push(run.receiving(number as u32, &port.interface, *queue, facts, received.len() % lanes)?);
+            let known_as = if options.by_interface { facts.index } else { number as u32 };
+            let numbers = (number as u32, known_as);
+            received.push(run.receiving(numbers, &port.interface, *queue, facts, received.len() % lanes)?);
         }
     }
     let mut stacks = run.stacks(lanes)?.into_iter();
@@ -375,7 +379,7 @@ impl<'a> Run<'a> {
     /// A queue of a port to receive by.
     fn receiving(
         &mut self,
-        port: u32,
+        (port, known_as): (u32, u32),
         interface: &str,
         queue: u32,
         facts: &Interface,
@@ -385,7 +389,8 @@ impl<'a> Run<'a> {
             socket::open(&self.umem, interface, queue, &self.socket_options())?;
         let tx = self.tx(tx::Rings::Both(tx, completion), is_zero_copy, facts);
         let back = self.add((facts.index, queue), tx);
-        let queue = Queue { interface: interface.into(), port, queue, rx: Rx::new(rx, fill, self.homes.clone(), lane) };
+        let rx = Rx::new(rx, fill, self.homes.clone(), lane);
+        let queue = Queue { interface: interface.into(), port, known_as, queue, rx };
         Ok(Received { queue, back, is_zero_copy })
     }
 

@@ -23,8 +23,10 @@ const LOOKS: usize = 16;
 /// A queue of a port.
 pub(crate) struct Queue {
     pub interface: Arc<str>,
-    /// The number of the port in metadata.
+    /// The number of the port.
     pub port: u32,
+    /// What it is in metadata.
+    pub known_as: u32,
     pub queue: u32,
     pub rx: Rx,
 }
@@ -137,7 +139,7 @@ impl Receiver for XdpReceiver {
             if left == 0 {
                 break;
             }
-            let Queue { port, rx, .. } = &mut self.queues[index];
+            let Queue { known_as, rx, .. } = &mut self.queues[index];
             let mut intake = Intake {
                 umem: &self.umem,
                 homes: &self.homes,
@@ -147,7 +149,7 @@ impl Receiver for XdpReceiver {
                 partial: &mut self.partial[index],
                 received: &mut self.received,
                 queue: (count > 1).then_some(index as u16),
-                port: *port,
+                port: *known_as,
                 now,
             };
             rx.take(left, |piece| intake.piece(piece));

@@ -126,6 +126,7 @@ fn interface(message: &[u8]) -> Option<Interface> {
     // What `dev->hard_header_len` is nobody tells: that of Ethernet, which the loopback interface has as well, or none.
     let header = if kind == libc::ARPHRD_ETHER || kind == libc::ARPHRD_LOOPBACK { 14 } else { 0 };
     let mut it = Interface {
+        name: String::new(),
         number: number(message.get(4..)?)?,
         mac: [0; 6],
         mtu: 0,
@@ -136,6 +137,9 @@ fn interface(message: &[u8]) -> Option<Interface> {
     };
     for (kind, value) in attributes(message.get(LINK..)?) {
         match kind {
+            libc::IFLA_IFNAME => {
+                it.name = String::from_utf8_lossy(value.strip_suffix(b"\0").unwrap_or(value)).into_owned();
+            }
             libc::IFLA_ADDRESS => it.mac = value.try_into().unwrap_or_default(),
             libc::IFLA_MTU => it.mtu = number(value)?,
             libc::IFLA_AF_SPEC => {
@@ -359,7 +363,7 @@ mod tests {
     fn the_loopback_interface_and_its_routes_are_there() {
         let tables = Reader::open().unwrap().read().unwrap();
         let lo = tables.interfaces.iter().find(|it| it.number == 1).unwrap();
-        assert!(lo.mac == [0; 6] && lo.mtu > 1000 && lo.header == 14, "{lo:?}");
+        assert!(lo.name == "lo" && lo.mac == [0; 6] && lo.mtu > 1000 && lo.header == 14, "{lo:?}");
     }
 
     #[test]

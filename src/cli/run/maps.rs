@@ -13,6 +13,7 @@ use portcullis::map_file::text::Rows;
 use portcullis::program::Program;
 
 use super::dump::Dumps;
+use super::kernel_routes::KernelRoutes;
 use super::rows;
 use super::state::State;
 use super::stdout_by_any_name;
@@ -38,6 +39,11 @@ pub struct MapArgs {
     /// while packets flow
     #[arg(long, value_name = "NAME=FILE", value_parser = input("--watch-map"))]
     pub watch_map: Vec<MapFile>,
+    /// Fill the maps by which a program of XDP looks for routes (`bpf_fib_lookup`, `bpf_check_mtu`) from the kernel's
+    /// interfaces, routes and neighbours, and follow these; packets of a capture came in by IFACE
+    #[arg(long, value_name = "IFACE", num_args = 0..=1, require_equals = true, default_missing_value = "",
+          conflicts_with_all = ["nfqueue", "dpdk"])]
+    pub kernel_routes: Option<String>,
     /// Write a map's entries to this file after the run, in order of their keys: CSV or JSON, as its name ends;
     /// `-` is standard output, in CSV; may be given several times
     #[arg(long, value_name = "NAME=FILE", value_parser = output())]
@@ -97,13 +103,13 @@ impl MapArgs {
     /// Whether any map may have entries before the first packet.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn begins_with_something(&self) -> bool {
-        self.state.is_some() || !self.map.is_empty() || !self.watch_map.is_empty()
+        self.state.is_some() || !self.map.is_empty() || !self.watch_map.is_empty() || self.kernel_routes.is_some()
     }
 
     /// Whether something is to be done between two batches.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn follows(&self) -> bool {
-        self.state_every.is_some() || !self.watch_map.is_empty()
+        self.state_every.is_some() || !self.watch_map.is_empty() || self.kernel_routes.is_some()
     }
 
     /// Whether standard output is taken.
@@ -129,6 +135,10 @@ impl MapArgs {
                 _ => {}
             }
         }
+        if self.kernel_routes.is_some() {
+            let others = self.map.iter().chain(&self.watch_map).map(|file| file.map.as_str());
+            KernelRoutes::check(program, device, others)?;
+        }
         for (index, file) in self.watch_map.iter().enumerate() {
             if let Some(before) = self.watch_map[..index].iter().find(|before| before.map == file.map) {
                 let what = format!("the map follows {} already; it can follow one file", before.file);
@@ -149,10 +159,11 @@ pub enum Told {
 
 /// The maps of a run.
 pub struct Maps {
-    args: MapArgs,
+    pub(super) args: MapArgs,
     pub(super) program: Arc<Program>,
     state: Option<State>,
     pub(super) followers: Vec<Follower>,
+    pub(super) routes: Option<KernelRoutes>,
     dumps: Option<Dumps>,
 }
 
@@ -177,6 +188,7 @@ impl Maps {
         if let Some(state) = &mut state {
             state.load(program, session)?;
         }
+        let routes = KernelRoutes::begin(args, program, session)?;
         for (file, map, rows) in given {
             rows::set(&rows, file, map, session)?;
         }
@@ -185,7 +197,7 @@ impl Maps {
             follower.begin(rows, session)?;
             followers.push(follower);
         }
-        Ok(Maps { args: args.clone(), program: program.clone(), state, followers, dumps: None })
+        Ok(Maps { args: args.clone(), program: program.clone(), state, followers, routes, dumps: None })
     }
 
     /// Sees whether what is written after the run can be.
@@ -203,6 +215,9 @@ impl Maps {
         }
         for follower in &mut self.followers {
             told.extend(follower.boundary(session)?);
+        }
+        if let Some(routes) = &mut self.routes {
+            told.extend(routes.boundary(session)?);
         }
         Ok(told)
     }

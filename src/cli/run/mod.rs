@@ -2,6 +2,7 @@
 
 mod dump;
 pub mod interrupt;
+mod kernel_routes;
 pub mod live;
 mod maps;
 mod places;

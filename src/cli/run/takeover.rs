@@ -8,7 +8,9 @@ use portcullis::map::{Declaration, Kind, Table};
 use portcullis::map_file::text::Rows;
 use portcullis::map_file::{Entries, put_back, state};
 use portcullis::program::Program;
+use portcullis::routes::Routed;
 
+use super::kernel_routes::KernelRoutes;
 use super::maps::{MapArgs, Maps, watched};
 use super::watch::Follower;
 use crate::cli::failure::Failure;
@@ -30,7 +32,9 @@ impl Takeover {
         (program, name): (Arc<Program>, String),
         device: &DeviceInfo,
     ) -> Result<Takeover, Failure> {
-        MapArgs { map: Vec::new(), ..args.clone() }.check(&program, device)?;
+        // A filter that looks for no routes may take over from one that does.
+        let kernel_routes = args.kernel_routes.clone().filter(|_| Routed::of(&program).is_some());
+        MapArgs { map: Vec::new(), kernel_routes, ..args.clone() }.check(&program, device)?;
         let watched = watched(args, &program)?;
         let mut told = Reloaded { filter: name, ..Reloaded::default() };
         let mut carried = Vec::new();
@@ -80,7 +84,13 @@ impl Maps {
             }
             followers.push(follower);
         }
+        // What the old filter has of routes was carried over, and is put there anew.
+        let routes = match KernelRoutes::begin(&self.args, &program, new) {
+            Ok(routes) => routes,
+            Err(failure) => return Ok(Err(failure)),
+        };
         self.followers = followers;
+        self.routes = routes;
         self.program = program;
         Ok(Ok(told))
     }

@@ -2,7 +2,7 @@
 
 use portcullis::io::af_xdp::xdp::Mode;
 use portcullis::io::af_xdp::{self, AfXdp, BusyPoll, Copying, Frames, Lanes, Options, Steer};
-use portcullis::io::live::link::Kind;
+use portcullis::io::live::link::{Interface, Kind};
 use portcullis::packet::Room;
 
 use super::Needs;
@@ -26,6 +26,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             .map(|text| text.parse())
             .collect::<Result<_, _>>()
             .map_err(|e| usage("--af-xdp", &e))?,
+        by_interface: args.maps.kernel_routes.is_some(),
         redirect: live.redirect.clone(),
         stack: match live.stack.as_str() {
             "veth" => Some(Kind::Veth),
@@ -63,6 +64,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             return Err(Failure::Usage(format!("--redirect {target}={interface}: target {target} is given twice")));
         }
     }
+    if options.by_interface {
+        known_by_interface(&mut options)?;
+    }
     let prepared = Prepared::new(args)?;
     let _run = prepared.span.clone().entered();
     let needs = Needs::of(&prepared.program, live.control.is_some());
@@ -76,6 +80,25 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let admin = if run.ports.iter().any(|port| port.stack.is_some()) { Admin::AtEnd } else { Admin::No };
     let ended = drive::drive(args, prepared, lanes, admin, links, || run.detach())?;
     ended.report(args, Some(balance(run.accounts.frames())))
+}
+
+/// Where routes are the kernel's, interfaces are known by its numbers for them: those of the run and those that `--redirect` names are
+/// targets by these, too.
+fn known_by_interface(options: &mut Options) -> Result<(), Failure> {
+    let ports = options.ports.iter().map(|port| &port.interface);
+    let names: Vec<String> = ports.chain(options.redirect.iter().map(|(_, interface)| interface)).cloned().collect();
+    for name in names {
+        let index = Interface::find(&name).map_err(|error| Failure::Wrong(error.to_string()))?.index;
+        match options.redirect.iter().find(|(target, _)| *target == index) {
+            None => options.redirect.push((index, name)),
+            Some((_, other)) if *other == name => {}
+            Some((_, other)) => {
+                let what = format!("with --kernel-routes, {index} stands for {name}, whose number it is in the kernel");
+                return Err(Failure::Usage(format!("--redirect {index}={other}: {what}")));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Says what was got.

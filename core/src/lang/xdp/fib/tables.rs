@@ -51,6 +51,8 @@ pub struct Neighbour {
 /// An interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
+    /// Its name, which is in no map.
+    pub name: String,
     /// Its number.
     pub number: u32,
     /// Its MAC; zeros where it has none.

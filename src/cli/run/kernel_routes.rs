@@ -1,0 +1,116 @@
+//! `--kernel-routes`: maps that follow the kernel's routes.
+
+use portcullis::device::{DeviceError, DeviceInfo, Session};
+#[cfg(target_os = "linux")]
+use portcullis::io::routes::Watch;
+use portcullis::lang::xdp::fib::Tables;
+use portcullis::program::Program;
+use portcullis::routes::{Routed, RoutedError};
+
+use super::maps::{MapArgs, Told};
+use crate::cli::failure::Failure;
+
+/// The maps, and the kernel's routes.
+pub struct KernelRoutes {
+    routed: Routed,
+    watch: Watch,
+    /// By which interface packets of a capture came in.
+    arrival: Option<String>,
+    /// Whether it was told that the maps stay as they are.
+    stays: bool,
+}
+
+impl KernelRoutes {
+    /// Refuses filters that look for no routes, and other ways to fill the same maps.
+    pub fn check<'a>(
+        program: &Program,
+        device: &DeviceInfo,
+        mut others: impl Iterator<Item = &'a str>,
+    ) -> Result<(), Failure> {
+        let usage = |what: String| Err(Failure::Usage(format!("--kernel-routes: {what}")));
+        if cfg!(not(target_os = "linux")) {
+            return usage("only Linux has this".into());
+        }
+        let Some(routed) = Routed::of(program) else {
+            return usage("the filter looks for no routes: it calls neither bpf_fib_lookup nor bpf_check_mtu".into());
+        };
+        if device.id == "noop" {
+            return usage("noop runs no filter, and has no maps; choose another device".into());
+        }
+        match others.find(|name| routed.maps().any(|map| map.name == *name)) {
+            Some(name) => usage(format!("the map `{name}` follows the kernel's routes, and cannot follow a file as well")),
+            None => Ok(()),
+        }
+    }
+
+    /// Fills the maps for the first time, where that is wanted.
+    pub fn begin(
+        args: &MapArgs,
+        program: &Program,
+        session: &mut dyn Session,
+    ) -> Result<Option<KernelRoutes>, Failure> {
+        let (Some(arrival), Some(routed)) = (&args.kernel_routes, Routed::of(program)) else { return Ok(None) };
+        let (tables, watch) = Watch::start().map_err(|error| wrong(&error))?;
+        let arrival = Some(arrival.clone()).filter(|name| !name.is_empty());
+        let mut routes = KernelRoutes { routed, watch, arrival, stays: false };
+        routes.set(tables, session)?.map_err(|what| Failure::Wrong(format!("--kernel-routes: {what}")))?;
+        Ok(Some(routes))
+    }
+
+    /// Between two batches: has the maps follow what has changed. Where they cannot, they stay as they are, and that is told.
+    pub fn boundary(&mut self, session: &mut dyn Session) -> Result<Option<Told>, DeviceError> {
+        let last = match self.watch.take() {
+            None => return Ok(None),
+            Some(Ok(tables)) => self.set(tables, session)?,
+            Some(Err(error)) => Err(error.to_string()),
+        };
+        let stayed = std::mem::replace(&mut self.stays, last.is_err());
+        Ok(match last {
+            Err(what) => Some(Told::Warning(format!("{what}\nthe maps stay as they are, and do not follow the kernel's routes"))),
+            Ok(()) if stayed => Some(Told::Note("the maps follow the kernel's routes again".into())),
+            Ok(()) => None,
+        })
+    }
+
+    fn set(&mut self, mut tables: Tables, session: &mut dyn Session) -> Result<Result<(), String>, DeviceError> {
+        if let Some(name) = &self.arrival {
+            // A capture's packets are of port 0, which is no interface's number.
+            let Some(interface) = tables.interfaces.iter().find(|interface| interface.name == *name) else {
+                return Ok(Err(format!("there is no interface `{}`", name.escape_debug())));
+            };
+            let mut interface = interface.clone();
+            interface.number = 0;
+            tables.interfaces.push(interface);
+        }
+        match self.routed.set(&tables, session) {
+            Ok(()) => Ok(Ok(())),
+            Err(RoutedError::Device(error)) => Err(error),
+            Err(error) => Ok(Err(error.to_string())),
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn wrong(error: &dyn std::fmt::Display) -> Failure {
+    Failure::Wrong(format!("--kernel-routes: {error}"))
+}
+
+/// Other systems have none, and it is refused before.
+#[cfg(not(target_os = "linux"))]
+struct Watch;
+
+#[cfg(not(target_os = "linux"))]
+impl Watch {
+    fn start() -> Result<(Tables, Watch), Failure> {
+        Err(Failure::Usage("--kernel-routes: only Linux has this".into()))
+    }
+
+    fn take(&mut self) -> Option<Result<Tables, String>> {
+        None
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn wrong(failure: &Failure) -> Failure {
+    Failure::Usage(failure.to_string())
+}
