@@ -45,14 +45,11 @@ pub mod dpdk;
 mod layout;
 #[cfg(target_os = "linux")]
 pub mod live;
+#[cfg(target_os = "linux")]
+#[cfg_attr(not(feature = "af-xdp"), expect(dead_code, reason = "without AF_XDP the kernel is asked, and told nothing"))]
+mod netlink;
 #[cfg(all(target_os = "linux", feature = "nfqueue"))]
 pub mod nfqueue;
-#[cfg(target_os = "linux")]
-#[cfg_attr(
-    not(feature = "af-xdp"),
-    expect(dead_code, reason = "without AF_XDP the kernel is asked, and told nothing")
-)]
-mod netlink;
 mod reason;
 mod redirect;
 #[cfg(target_os = "linux")]

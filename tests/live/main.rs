@@ -11,6 +11,7 @@ mod flows;
 #[cfg(feature = "nfqueue")]
 mod nfqueue;
 mod peers;
+mod routes;
 mod selftest;
 mod soak;
 mod support;

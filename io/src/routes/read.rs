@@ -350,7 +350,8 @@ mod tests {
 
     #[test]
     fn what_is_cut_off_is_nothing_or_a_part() {
-        let all: [(u16, &[u8]); 2] = [(libc::RTA_DST, &[10, 0, 0, 0]), (libc::RTA_MULTIPATH, &[9, 0, 0, 0, 1, 0, 0, 0, 3])];
+        let all: [(u16, &[u8]); 2] =
+            [(libc::RTA_DST, &[10, 0, 0, 0]), (libc::RTA_MULTIPATH, &[9, 0, 0, 0, 1, 0, 0, 0, 3])];
         let whole = message(&MAIN, &all);
         for length in 0..whole.len() {
             let (cut, none) = (&whole[..length], length < ROUTE);
@@ -389,8 +390,19 @@ mod tests {
             let gateway = gateway.map(|it| it.parse().unwrap());
             let to = to.parse().unwrap();
             let (length, kind, table) = (8, 1, 254);
-            let route =
-                Route { to, length, kind, table, interface, metric: 0, mtu: 0, tos: 0, encap: false, source: None, gateway };
+            let route = Route {
+                to,
+                length,
+                kind,
+                table,
+                interface,
+                metric: 0,
+                mtu: 0,
+                tos: 0,
+                encap: false,
+                source: None,
+                gateway,
+            };
             source(&route, 0, &all).map(|it| it.to_string())
         };
         assert_eq!(of("0.0.0.0", 2, Some("10.0.1.254")).as_deref(), Some("10.0.1.1"));

@@ -38,7 +38,9 @@ impl KernelRoutes {
             return usage("noop runs no filter, and has no maps; choose another device".into());
         }
         match others.find(|name| routed.maps().any(|map| map.name == *name)) {
-            Some(name) => usage(format!("the map `{name}` follows the kernel's routes, and cannot follow a file as well")),
+            Some(name) => {
+                usage(format!("the map `{name}` follows the kernel's routes, and cannot follow a file as well"))
+            }
             None => Ok(()),
         }
     }
@@ -66,7 +68,9 @@ impl KernelRoutes {
         };
         let stayed = std::mem::replace(&mut self.stays, last.is_err());
         Ok(match last {
-            Err(what) => Some(Told::Warning(format!("{what}\nthe maps stay as they are, and do not follow the kernel's routes"))),
+            Err(what) => {
+                Some(Told::Warning(format!("{what}\nthe maps stay as they are, and do not follow the kernel's routes")))
+            }
             Ok(()) if stayed => Some(Told::Note("the maps follow the kernel's routes again".into())),
             Ok(()) => None,
         })

@@ -97,7 +97,8 @@ impl<'o> Linked<'o> {
         let initial = used.iter().enumerate().flat_map(|(map, info)| {
             self.initial(info).into_iter().map(move |(at, words)| Initial { map, at, words: words.into() })
         });
-        let maps = used.iter().map(|info| Some(info.definition.clone())).chain(std::iter::repeat_n(None, besides)).collect();
+        let maps =
+            used.iter().map(|info| Some(info.definition.clone())).chain(std::iter::repeat_n(None, besides)).collect();
         let sites = flow.shared.sites.all().iter().map(|&(section, at, reason)| {
             let (section, at) = (section as usize, at as usize);
             let line = object.sections[section].line(at).map(|line| (line.file.clone(), line.line));

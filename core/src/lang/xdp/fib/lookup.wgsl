@@ -100,7 +100,10 @@ fn x_fib_lookup(given: array<u32, 17>, flags: u32) -> array<u32, 17> {
     var mtu = x_fib_read(which, route, 4u);
     if mtu == 0u {
         // IP_MAX_MTU; IPV6_MIN_MTU and IP6_MAX_MTU
-        if is_six { mtu = min(max(INTERFACES_read(out, 3u), 1280u), 65575u); } else { mtu = min(INTERFACES_read(out, 2u), 65520u); }
+        let any = INTERFACES_read(out, 2u);
+        let of_six = INTERFACES_read(out, 3u);
+        mtu = min(any, 65520u);
+        if is_six { mtu = min(max(select(of_six, any, of_six == 0u), 1280u), 65575u); }
     }
     let with_mtu = (it[2] & 0xffffu) | (mtu << 16u);
     if (it[2] >> 16u) > mtu {

@@ -97,12 +97,18 @@ pub(super) fn needed(
         (looks && families.v4, "fib_v4", v4, route("lpm key=1").replace("PREFIX", "prefix")),
         (looks && families.v6, "fib_v6", v6, route("lpm key=4").replace("PREFIX", "prefix")),
         (looks, "fib_others", others, route("hash key=1").replace("PREFIX", "number")),
-        (looks, "neighbours", neighbours, "hash key=5 value=2 entries=16384 fields=interface,address:ip,mac:mac".into()),
+        (
+            looks,
+            "neighbours",
+            neighbours,
+            "hash key=5 value=2 entries=16384 fields=interface,address:ip,mac:mac".into(),
+        ),
         (
             looks || checks,
             "interfaces",
             interfaces,
-            "hash key=1 value=7 entries=4096 fields=interface,mac:mac,mtu,mtu_v6,header,forwarding_v4,forwarding_v6".into(),
+            "hash key=1 value=7 entries=4096 fields=interface,mac:mac,mtu,mtu_v6,header,forwarding_v4,forwarding_v6"
+                .into(),
         ),
     ];
     for (is_needed, name, number, rest) in all {

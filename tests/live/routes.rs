@@ -1,0 +1,121 @@
+//! Programs of XDP that ask for routes, with the kernel's (`--kernel-routes`).
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use portcullis_live_tests::frames::udp;
+use portcullis_live_tests::{Namespace, ping, wait_until};
+
+use crate::af_xdp::{Net, net_with};
+use crate::support::{Running, SOON, ends};
+use crate::topology::hosts;
+
+/// Long enough for an answer, and short enough to wait for none.
+const ANSWER: Duration = Duration::from_millis(200);
+
+/// The router of the tests against the kernel, compiled.
+fn router(folder: &Path) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("compat-tests/xdp-routes/forward.c");
+    let object = folder.join("forward.o");
+    let mut clang = Command::new("clang");
+    clang.args(["-O2", "-g", "-target", "bpf", "-mcpu=v3"]);
+    clang.arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH));
+    let output = clang.arg("-c").arg(source).arg("-o").arg(&object).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    object
+}
+
+/// `portcullis run forward.o:PROGRAM` in a namespace.
+fn command(namespace: &Namespace, object: &Path, program: &str, arguments: &[&str]) -> Command {
+    let mut command = namespace.command(env!("CARGO_BIN_EXE_portcullis"));
+    command
+        .arg("run")
+        .arg(format!("{}:{program}", object.display()))
+        .args(["--device", "cpu", "--json"])
+        .args(arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// An interface's number.
+fn number(namespace: &Namespace, interface: &str) -> String {
+    let shown = namespace.ip(&["-oneline", "link", "show", interface]);
+    shown.split(':').next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_router_follows_the_kernels_routes() {
+    let Some(hosts) = hosts(&["clang"]) else { return };
+    let (between, near, far) = (&hosts.between, hosts.near.right.name(), hosts.far.left.name());
+    hosts.route();
+    between.sysctl("net.ipv4.ip_forward", "1");
+    let folder = tempfile::tempdir().unwrap();
+    let object = router(folder.path());
+    let routes = folder.path().join("routes.csv");
+    let dump = format!("fib_v4={}", routes.display());
+    let arguments = ["--af-xdp", near, "--af-xdp", far, "--kernel-routes", "--dump-map", &dump];
+    let running = Running::start(command(between, &object, "forward_v4", &arguments));
+    let (there, silent) = (hosts.far.right.ipv4(), hosts.far.right.ipv4().to_string() + "/32");
+    let answers = || ping(&hosts.left, there.into(), ANSWER);
+    // The first packets pass, and the kernel finds out who the neighbours are, or has them go on.
+    wait_until("the host behind the router answers", SOON, answers);
+    between.ip(&["route", "add", "blackhole", &silent]);
+    wait_until("it is heard no more", SOON, || !answers());
+    between.ip(&["route", "delete", "blackhole", &silent]);
+    wait_until("it answers again", SOON, answers);
+    wait_until("the router sends by itself", SOON, || (0..20).all(|_| answers()));
+    running.signal("INT");
+    let ended = running.end();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    let json = ended.json();
+    // Both ways, by the numbers that the kernel knows the interfaces by.
+    assert!(json["carried_out"]["redirect"].as_u64() >= Some(20), "{json}");
+    assert!(json["lost"]["no_target"].as_u64().unwrap_or(0) == 0, "{json}");
+    let rows = std::fs::read_to_string(routes).unwrap();
+    let interface = number(between, far);
+    let row = format!("10.77.2.0/24,1,254,{interface},");
+    assert!(rows.starts_with("prefix,type,table,interface,metric,") && rows.contains(&row), "{row}: {rows}");
+}
+
+#[test]
+fn a_capture_is_routed_as_if_it_had_come_in() {
+    let Some(Net { veth, right, _suite, .. }) = net_with(1, &["clang"]) else { return };
+    right.sysctl("net.ipv4.ip_forward", "1");
+    let interface = veth.right.name();
+    right.ip(&["route", "add", "192.0.2.0/24", "via", "10.77.0.1"]);
+    right.ip(&["neigh", "replace", "10.77.0.1", "lladdr", "02:aa:00:00:00:01", "dev", interface, "nud", "permanent"]);
+    let folder = tempfile::tempdir().unwrap();
+    let object = router(folder.path());
+    let mut frame = udp(&veth, 9, &[7; 30]);
+    frame[30..34].copy_from_slice(&[192, 0, 2, 9]);
+    let mut capture = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 1, 0, 0, 0];
+    let length = (frame.len() as u32).to_le_bytes();
+    capture.extend([[0; 4], [0; 4], length, length].concat());
+    capture.extend(&frame);
+    let input = folder.path().join("in.pcap");
+    std::fs::write(&input, capture).unwrap();
+    let sent = folder.path().join("sent");
+    let run = |routes: &str| {
+        let arguments = ["--read", input.to_str().unwrap(), "--write-redirect", sent.to_str().unwrap(), routes];
+        ends(command(&right, &object, "forward_both", &arguments))
+    };
+    // Nobody says where it came in: the program asks for what is not there, and lets it pass.
+    let ended = run("--kernel-routes");
+    assert!(ended.status.success(), "{}", ended.stderr);
+    assert_eq!(ended.json()["verdicts"]["pass"], 1);
+    let ended = run(&format!("--kernel-routes={interface}"));
+    assert!(ended.status.success(), "{}", ended.stderr);
+    assert_eq!(ended.json()["verdicts"]["redirect"], 1, "{}", ended.stdout);
+    let written = std::fs::read(sent.join(format!("{}.pcap", number(&right, interface)))).unwrap();
+    let mac = [0x02, 0xaa, 0, 0, 0, 1];
+    assert_eq!((&written[40..46], &written[46..52]), (&mac[..], &veth.right.mac()[..]));
+    let ended = run("--kernel-routes=nosuchthing");
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(ended.stderr.contains("--kernel-routes: there is no interface `nosuchthing`"), "{}", ended.stderr);
+    let file = format!("fib_v4={}", folder.path().join("routes.csv").display());
+    let both = ["--read", input.to_str().unwrap(), "--kernel-routes", "--map", &file];
+    let ended = ends(command(&right, &object, "forward_both", &both));
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(ended.stderr.contains("the map `fib_v4` follows the kernel's routes"), "{}", ended.stderr);
+}
