@@ -10,6 +10,7 @@
 //! - [`synth`]: traffic made from a seed, well-formed or hostile.
 //! - `live` (Linux): how live packets come in, and how verdicts on them are carried out.
 //! - `nfqueue` (Linux, feature `nfqueue`): packets for which the kernel itself asks for a verdict.
+//! - `pinned` (Linux): maps of the kernel's, and what is in them;
 //! - `routes` (Linux): where the kernel has packets go.
 //! - [`wrap`]: limit, repeat, tee and faults around any source.
 //!
@@ -50,6 +51,8 @@ pub mod live;
 mod netlink;
 #[cfg(all(target_os = "linux", feature = "nfqueue"))]
 pub mod nfqueue;
+#[cfg(target_os = "linux")]
+pub mod pinned;
 mod reason;
 mod redirect;
 #[cfg(target_os = "linux")]

@@ -1,11 +1,15 @@
 //! `portcullis check`
 
+mod object;
+
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
 
 use clap::ValueEnum;
 use portcullis::c_writer::{Language, Options, write};
 use portcullis::lang::expression::listing;
+use portcullis::lang::xdp::Survey;
+use portcullis::lang::{Diagnostic, Diagnostics};
 use portcullis::map::fields::{Columns, Field};
 use portcullis::map::{self, Kind};
 use portcullis::packet::Action;
@@ -14,7 +18,7 @@ use portcullis::program::{Facts, Parameter, ParameterValue, Program};
 use serde_json::json;
 
 use super::chosen::Chosen;
-use super::failure::{Failure, code};
+use super::failure::{Failure, WRONG, code};
 use super::filter::FilterArgs;
 use super::{explain, out};
 
@@ -55,22 +59,21 @@ enum Emit {
 
 /// Checks.
 pub fn run(args: Args) -> Result<(), Failure> {
+    if let Some(survey) = args.survey()? {
+        let text = if args.json {
+            let mut line = object::json(&survey, errors_json);
+            line["filter"] = json!(args.filter.name());
+            line.to_string() + "\n"
+        } else {
+            object::text(&survey)
+        };
+        out::print(text)?;
+        let all = survey.programs.iter().all(|it| it.result.is_ok());
+        return if all { Ok(()) } else { Err(Failure::Silent(WRONG)) };
+    }
     let (program, instructions) = match args.filter.load_with_instructions() {
         Err(Failure::Filter(diagnostics)) if args.json => {
-            let errors: Vec<_> = diagnostics
-                .errors
-                .iter()
-                .map(|error| {
-                    let source = &diagnostics.source;
-                    let start = error.labels.first().map(|label| label.range.start);
-                    let place = start.map(|start| source.location(start));
-                    json!({
-                        "file": start.map(|start| source.part(start).name),
-                        "line": place.map(|p| p.0), "column": place.map(|p| p.1),
-                        "message": error.message, "notes": error.notes,
-                    })
-                })
-                .collect();
+            let errors = errors_json(&diagnostics);
             out::print(json!({"filter": args.filter.name(), "ok": false, "errors": errors}).to_string() + "\n")?;
             return Err(Failure::Silent(code(&diagnostics)));
         }
@@ -111,6 +114,35 @@ pub fn run(args: Args) -> Result<(), Failure> {
             out::print(text)
         }
     }
+}
+
+impl Args {
+    /// All programs of an object, where there are several and none is named.
+    fn survey(&self) -> Result<Option<Survey>, Failure> {
+        if self.emit.is_some() || self.explain {
+            return Ok(None);
+        }
+        match self.filter.survey() {
+            // What is wrong with the object as a whole is said by who loads it.
+            Err(Failure::Filter(_)) => Ok(None),
+            survey => Ok(survey?.filter(|it| it.programs.len() > 1)),
+        }
+    }
+}
+
+/// What is wrong with a filter.
+fn errors_json(diagnostics: &Diagnostics) -> Vec<serde_json::Value> {
+    let error = |error: &Diagnostic| {
+        let source = &diagnostics.source;
+        let start = error.labels.first().map(|label| label.range.start);
+        let place = start.map(|start| source.location(start));
+        json!({
+            "file": start.map(|start| source.part(start).name),
+            "line": place.map(|p| p.0), "column": place.map(|p| p.1),
+            "message": error.message, "notes": error.notes,
+        })
+    };
+    diagnostics.errors.iter().map(error).collect()
 }
 
 fn wgsl(program: &Program) -> Result<String, Failure> {
@@ -183,6 +215,9 @@ fn bytes(map: &map::Declaration) -> u64 {
 
 /// A map in words, and below what rows of it are in a file.
 fn map_text(map: &map::Declaration) -> String {
+    if let Some(typed) = &map.typed {
+        return object::map_text(map, typed, bytes(map));
+    }
     let words = |n: u32| if n == 1 { "1 word".into() } else { format!("{n} words") };
     let sizes = match map.kind {
         Kind::Array => format!("values of {}", words(map.value)),
@@ -254,6 +289,7 @@ fn facts_text(program: &Program) -> String {
             ),
         ]
         .into_iter()
+        .chain(program.object().map(object::rows).unwrap_or_default())
         .chain(maps)
         .map(|(name, value)| vec![format!("  {name}"), value])
         .collect(),
@@ -291,10 +327,26 @@ fn facts_json(program: &Program) -> serde_json::Value {
             "csv_header": columns.header(),
         })
     };
+    let map = |declared: &map::Declaration| {
+        let mut told = map(declared);
+        if let Some(typed) = &declared.typed {
+            let [key, value] = object::fields(typed);
+            (told["key"], told["value"], told["csv_header"]) = (json!(key), json!(value), json!(typed.header()));
+            told["object"] = object::of_types(typed);
+        }
+        told
+    };
+    let of_object = program.object().map(|origin| {
+        json!({
+            "file": origin.object, "program": origin.program, "helpers": origin.helpers,
+            "variables": object::variables(&origin.globals),
+        })
+    });
     json!({
         "ok": true,
         "parameters": program.parameters().iter().map(parameter).collect::<Vec<_>>(),
         "maps": program.maps().iter().map(map).collect::<Vec<_>>(),
+        "object": of_object,
         "facts": {
             "reads_bytes": window(facts.reads),
             "writes_bytes": window(facts.writes),

@@ -9,7 +9,8 @@ use clap::ValueEnum;
 use portcullis::control::{Refused, Reload};
 use portcullis::lang::expression::Instruction;
 use portcullis::lang::opencl_c::files::{Includes, NoIncludes};
-use portcullis::lang::{MAX_SOURCE, Source, expression, opencl_c, wgsl, xdp};
+use portcullis::lang::xdp::Survey;
+use portcullis::lang::{Diagnostics, MAX_SOURCE, Source, expression, opencl_c, wgsl, xdp};
 use portcullis::program::{DEFAULT_FUEL, Program, ProgramOptions};
 use portcullis::reason;
 
@@ -31,7 +32,8 @@ pub struct FilterArgs {
     /// The filter's language, where its name does not say; of standard input WGSL unless told otherwise
     #[arg(long, value_enum, value_name = "LANGUAGE")]
     language: Option<Language>,
-    /// Set a parameter of the filter (an `override` in WGSL, a macro in OpenCL C); may be given several times
+    /// Set a parameter of the filter: an `override` in WGSL, a macro in OpenCL C; of an object a global variable, or a part of
+    /// one (`config.ports[2]=80`), or how many entries a map has (`flows.max_entries=1000`); may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = parameter)]
     set: Vec<(String, String)>,
     /// Loop iterations that the filter may spend on a packet; one that needs more is ABORTED
@@ -173,7 +175,7 @@ impl FilterArgs {
 
     /// The same, and the classic BPF that it was made of, if it was.
     pub fn load_with_instructions(&self) -> Result<(Program, Option<Vec<Instruction>>), Failure> {
-        let options = ProgramOptions { parameters: self.set.clone(), fuel: self.fuel, ..ProgramOptions::default() };
+        let options = self.options();
         let folder = match self.text() {
             Text::Expression(text) => {
                 let source = Source::new("--expr", text);
@@ -207,24 +209,37 @@ impl FilterArgs {
                 let hint = "standard input is taken for WGSL; of what `tcpdump -ddd` prints say --language bpf";
                 diagnostics.errors.iter_mut().take(1).for_each(|error| error.notes.push(hint.into()));
             }
-            for error in &mut diagnostics.errors {
-                if let Some(name) = &error.parameter {
-                    error.message = format!("--set {name}: {}", error.message);
-                }
-            }
-            diagnostics
+            of_arguments(diagnostics)
         })?;
         Ok((program, instructions))
     }
 
     /// A program of an object.
     fn load_object(&self, options: &ProgramOptions) -> Result<Program, Failure> {
+        let (shown, bytes, program) = self.object_file()?;
+        Ok(xdp::compile(&shown, &bytes, program, options).map_err(of_arguments)?)
+    }
+
+    /// What is in an object as a whole, where the filter is one, and no program of it is named.
+    pub fn survey(&self) -> Result<Option<Survey>, Failure> {
+        let names_none =
+            matches!(self.text(), Text::File(file) if object(file).is_none_or(|(_, program)| program.is_none()));
+        if !names_none || self.is_stdin() || !matches!(self.language(), Ok(Language::Xdp)) {
+            return Ok(None);
+        }
+        let (shown, bytes, _) = self.object_file()?;
+        Ok(Some(xdp::survey(&shown, &bytes, &self.options()).map_err(of_arguments)?))
+    }
+
+    fn options(&self) -> ProgramOptions {
+        ProgramOptions { parameters: self.set.clone(), fuel: self.fuel, ..ProgramOptions::default() }
+    }
+
+    /// An object's name, what is in the file, and the program that is named.
+    fn object_file(&self) -> Result<(String, Vec<u8>, Option<&str>), Failure> {
         let file = self.file().unwrap_or(Path::new(""));
         let (file, program) = object(file).unwrap_or((file, None));
         let shown = if self.is_stdin() { "<stdin>".into() } else { file.display().to_string() };
-        if !self.set.is_empty() {
-            return Err(Failure::Usage(format!("{shown}: global variables of objects cannot be set by --set yet")));
-        }
         let read = |from: &mut dyn Read| {
             let mut bytes = Vec::new();
             from.take(xdp::object::MAX_OBJECT as u64 + 1).read_to_end(&mut bytes)?;
@@ -236,7 +251,7 @@ impl FilterArgs {
             File::open(file).and_then(|mut it| read(&mut it))
         };
         let bytes = bytes.map_err(|error| Failure::Wrong(format!("{shown}: {}", reason(&error))))?;
-        Ok(xdp::compile(&shown, &bytes, program, options)?)
+        Ok((shown, bytes, program))
     }
 
     fn source(&self) -> Result<Source, Failure> {
@@ -251,6 +266,16 @@ impl FilterArgs {
         }
         Ok(Source::from_bytes(self.name(), bytes)?)
     }
+}
+
+/// Has errors of parameters tell of the arguments that those are.
+fn of_arguments(mut diagnostics: Diagnostics) -> Diagnostics {
+    for error in &mut diagnostics.errors {
+        if let Some(name) = &error.parameter {
+            error.message = format!("--set {name}: {}", error.message);
+        }
+    }
+    diagnostics
 }
 
 /// An object's file, and the program of it that is meant, if one is: `FILE.o` or `FILE.o:PROGRAM`.

@@ -41,7 +41,7 @@ pub fn remove(service: &mut dyn Service, name: &str, cells: &[String]) -> Result
 
 fn find(service: &mut dyn Service, name: &str) -> Result<(usize, Declaration), Refused> {
     let maps = service.maps();
-    let found = maps.iter().position(|map| map.name == name).map(|number| (number, maps[number].clone()));
+    let found = maps.iter().position(|map| map.is_called(name)).map(|number| (number, maps[number].clone()));
     found.ok_or_else(|| Refused::wrong(map_file::no_map(&maps, name)))
 }
 

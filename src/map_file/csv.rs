@@ -28,7 +28,7 @@ pub fn read(text: &str, rows: &mut Reader) {
         if record.len() == 1 && record[0].is_empty() {
             continue;
         }
-        if std::mem::take(&mut is_first) && record.iter().all(is_name) {
+        if std::mem::take(&mut is_first) && is_header(&record, rows) {
             if let Err(what) = check_names(&record, rows) {
                 rows.wrong(line, what);
             }
@@ -42,7 +42,7 @@ pub fn read(text: &str, rows: &mut Reader) {
 }
 
 fn row(record: &StringRecord, line: usize, names: Option<&[String]>, rows: &mut Reader) -> Result<(), String> {
-    let several = rows.columns.iter().nth(1).is_some();
+    let several = rows.names.len() > 1;
     for (index, text) in record.iter().enumerate() {
         let part = rows.part();
         rows.cell(text, part).map_err(|what| {
@@ -60,6 +60,14 @@ fn row(record: &StringRecord, line: usize, names: Option<&[String]>, rows: &mut 
     rows.end(line)
 }
 
+/// Whether these are columns' names. Where cells may be texts, which look like names, they are those that there are.
+fn is_header(record: &StringRecord, rows: &Reader) -> bool {
+    match rows.bytes {
+        Some(_) => record.iter().all(|cell| rows.names.iter().any(|name| name == cell)),
+        None => record.iter().all(is_name),
+    }
+}
+
 /// Whether a cell may be a column's name: nothing that is a number, an address or a MAC, or nearly one.
 fn is_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_alphabetic()) && text.chars().all(|c| c.is_alphanumeric() || "_- ".contains(c))
@@ -67,11 +75,11 @@ fn is_name(text: &str) -> bool {
 
 /// Refuses names of a dump's columns in another order: the order counts, and not the names.
 fn check_names(record: &StringRecord, rows: &Reader) -> Result<(), String> {
-    let known = record.iter().filter_map(|name| rows.columns.iter().position(|column| column.name == name));
+    let known = record.iter().filter_map(|name| rows.names.iter().position(|known| known == name));
     if known.is_sorted() {
         return Ok(());
     }
-    Err(format!("the columns are in another order; expected `{}`", rows.columns.header()))
+    Err(format!("the columns are in another order; expected `{}`", rows.names.join(",")))
 }
 
 /// Lines of a text, of which one after another is asked for.

@@ -57,6 +57,11 @@ pub fn read(text: &str, rows: &mut Reader) {
 
 /// A row; where in it something is wrong, and what.
 fn row(text: &str, line: usize, rows: &mut Reader) -> Result<(), (usize, String)> {
+    if let Some(bytes) = &mut rows.bytes {
+        let words = bytes.row(text)?;
+        rows.push(&words, line);
+        return Ok(());
+    }
     let object: Object =
         serde_json::from_str(text).map_err(|error| (0, format!("{}; {}", words_of(&error), shape(rows))))?;
     let (key, value) = match rows.map.kind {
@@ -114,6 +119,9 @@ fn shape(rows: &Reader) -> String {
 
 /// A row, as one may be.
 fn example(rows: &Reader) -> String {
+    if rows.bytes.is_some() {
+        return r#"{"key": …, "value": …}"#.into();
+    }
     // So many cells, and the others need not be shown.
     const MOST: usize = 6;
     let cells = |columns: &[Field]| {
@@ -150,7 +158,7 @@ fn newlines(text: &str) -> usize {
 }
 
 /// What is wrong, without the place, which is told apart.
-fn words_of(error: &serde_json::Error) -> String {
+pub(super) fn words_of(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let text = text.rfind(" at line ").map_or(text.as_str(), |at| &text[..at]);
     // Names out of the file are in it as they are there.

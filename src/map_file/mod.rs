@@ -10,6 +10,7 @@ mod json;
 mod notation;
 pub mod state;
 pub mod text;
+mod typed;
 pub mod watch;
 
 use std::collections::{HashMap, HashSet};
@@ -95,7 +96,17 @@ mod tests {
     use super::*;
 
     fn map(kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
-        Declaration { name: "m".into(), kind, key, value, entries, fields: vec![], read_only: false, place: 0..0 }
+        Declaration {
+            name: "m".into(),
+            kind,
+            key,
+            value,
+            entries,
+            fields: vec![],
+            read_only: false,
+            place: 0..0,
+            typed: None,
+        }
     }
 
     fn entries(map: &Declaration, rows: &[&[u32]]) -> Entries {

@@ -9,6 +9,7 @@ use portcullis_core::map::fields::{Columns, Field, Form};
 use portcullis_core::map::{Declaration, Format, Kind, lpm};
 
 use super::entries::Entries;
+use super::typed::Bytes;
 use super::{csv, json, notation};
 
 /// Problems that are told of one by one.
@@ -73,12 +74,24 @@ pub fn read(map: &Declaration, format: Format, bytes: &[u8]) -> Result<Rows, Pro
         Problems::one(before + 1, "this is no text in UTF-8; save it in that encoding")
     })?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    check_variable(map).map_err(|what| Problems::one(1, what))?;
     let mut reader = Reader::new(map);
     match format {
         Format::Csv => csv::read(text, &mut reader),
         Format::Json => json::read(text, &mut reader),
     }
     reader.finish()
+}
+
+/// Refuses what a program was compiled with.
+fn check_variable(map: &Declaration) -> Result<(), String> {
+    match &map.typed {
+        Some(typed) if typed.constant => Err(format!(
+            "what is in `{}` are constants, with which the program was compiled: set them with --set",
+            typed.name
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// The words of a key, out of cells as rows have them.
@@ -88,6 +101,9 @@ pub fn read(map: &Declaration, format: Format, bytes: &[u8]) -> Result<Rows, Pro
 pub fn key(map: &Declaration, cells: &[impl AsRef<str>]) -> Result<Vec<u32>, String> {
     let mut reader = Reader::new(map);
     reader.key(cells)?;
+    if let Some(bytes) = &reader.bytes {
+        return bytes.key_words();
+    }
     let (there, wanted) = (reader.words.len(), reader.length(Part::Key));
     if there < wanted {
         return Err(format!("the key ends after {there} of {wanted} words; {}", reader.whole()));
@@ -104,6 +120,7 @@ pub fn entry(
     key: &[impl AsRef<str>],
     value: &[impl AsRef<str>],
 ) -> Result<(Vec<u32>, Vec<u32>), String> {
+    check_variable(map)?;
     let mut reader = Reader::new(map);
     reader.key(key)?;
     if reader.part() == Part::Value || reader.length(Part::Value) == 0 {
@@ -121,7 +138,16 @@ pub fn entry(
 /// Why there are none.
 pub fn bytes(path: &Path, map: &Declaration) -> io::Result<Vec<u8>> {
     // A cell of the longest, with its name in JSON and what people put around it; and comments.
-    let most = (256 << 20) + u64::from(map.entries) * 64 * u64::from(1 + map.key_words() + map.value);
+    let row = match &map.typed {
+        // Each with its name, in all forms that there are.
+        Some(typed) => {
+            let (key, value) = typed.columns();
+            let names: usize = key.iter().chain(&value).map(|leaf| leaf.name.len()).sum();
+            4 * (64 + names as u64 + 16 * u64::from(typed.key.size + typed.value.size))
+        }
+        None => 64 * u64::from(1 + map.key_words() + map.value),
+    };
+    let most = (256 << 20) + u64::from(map.entries).saturating_mul(row);
     let (file, mut bytes) = (File::open(path)?, Vec::new());
     let length = file.metadata()?.len();
     if length <= most {
@@ -158,6 +184,10 @@ struct Column<'a> {
 pub(super) struct Reader<'a> {
     pub map: &'a Declaration,
     pub columns: Columns,
+    /// The columns' names.
+    pub names: Vec<String>,
+    /// Where keys and values have types, all that becomes of cells.
+    pub bytes: Option<Bytes<'a>>,
     rows: Rows,
     /// Of the row that is read now.
     words: Vec<u32>,
@@ -167,11 +197,20 @@ pub(super) struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn new(map: &'a Declaration) -> Reader<'a> {
         let rows = Rows { entries: Entries::new(map), lines: Vec::new() };
-        Reader { map, columns: Columns::of(map), rows, words: Vec::new(), problems: Problems::default() }
+        let bytes = map.typed.as_ref().map(|typed| Bytes::new(map, typed));
+        let columns = Columns::of(map);
+        let names = match &bytes {
+            Some(bytes) => bytes.names(),
+            None => columns.iter().map(|column| column.name.clone()).collect(),
+        };
+        Reader { map, columns, names, bytes, rows, words: Vec::new(), problems: Problems::default() }
     }
 
     /// Words of a part.
     pub fn length(&self, part: Part) -> usize {
+        if let Some(bytes) = &self.bytes {
+            return bytes.length(part);
+        }
         match part {
             Part::Key => self.map.key_words() as usize,
             Part::Value => self.map.value as usize,
@@ -180,6 +219,9 @@ impl<'a> Reader<'a> {
 
     /// The part that the next cell is of.
     pub fn part(&self) -> Part {
+        if let Some(bytes) = &self.bytes {
+            return bytes.part();
+        }
         if self.words.len() < self.length(Part::Key) { Part::Key } else { Part::Value }
     }
 
@@ -190,6 +232,9 @@ impl<'a> Reader<'a> {
 
     /// The next cell of a row; what is wrong with it.
     pub fn cell(&mut self, text: &str, part: Part) -> Result<(), String> {
+        if let Some(bytes) = &mut self.bytes {
+            return bytes.cell(text, part);
+        }
         let (before, all) = match part {
             Part::Key => (self.words.len(), self.length(part)),
             Part::Value => (self.words.len() - self.length(Part::Key), self.length(part)),
@@ -315,12 +360,17 @@ impl<'a> Reader<'a> {
 
     /// The end of a row that begins in this line; what is wrong with it.
     pub fn end(&mut self, line: usize) -> Result<(), String> {
+        if let Some(bytes) = &mut self.bytes {
+            let words = bytes.words()?;
+            bytes.clear();
+            self.push(&words, line);
+            return Ok(());
+        }
         let (key, all) = (self.length(Part::Key), self.rows.entries.width());
         let there = self.words.len();
         if there == all {
-            self.rows.entries.push(&self.words);
-            self.rows.lines.push(line);
-            self.words.clear();
+            let words = std::mem::take(&mut self.words);
+            self.push(&words, line);
             return Ok(());
         }
         let (there, wanted, part) =
@@ -328,10 +378,19 @@ impl<'a> Reader<'a> {
         Err(format!("the row ends after {there} of {wanted} words of its {}; {}", part_name(part), self.whole()))
     }
 
+    /// Takes the words of a row that begins in this line.
+    pub fn push(&mut self, words: &[u32], line: usize) {
+        self.rows.entries.push(words);
+        self.rows.lines.push(line);
+    }
+
     /// The row is wrong.
     pub fn wrong(&mut self, line: usize, what: String) {
         self.problems.push(line, what);
         self.words.clear();
+        if let Some(bytes) = &mut self.bytes {
+            bytes.clear();
+        }
     }
 
     fn finish(mut self) -> Result<Rows, Problems> {

@@ -239,6 +239,7 @@ mod tests {
             fields: vec![],
             read_only: false,
             place: 0..0,
+            typed: None,
         };
         File::new(path, &map, Format::Csv)
     }

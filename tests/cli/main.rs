@@ -13,6 +13,7 @@ mod live;
 mod look_around;
 mod map_files;
 mod maps;
+mod objects;
 mod outputs;
 mod pipes;
 mod readme;

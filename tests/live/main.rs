@@ -8,9 +8,14 @@ mod devices;
 #[allow(dead_code, reason = "it is shared with other tests, and none of them needs all of it")]
 mod each_device;
 mod flows;
+#[allow(dead_code, reason = "it is the loader of other tests, and none of them needs all of it")]
+#[path = "../../compat-tests/src/kernel/mod.rs"]
+mod kernel;
 #[cfg(feature = "nfqueue")]
 mod nfqueue;
+mod objects;
 mod peers;
+mod pinned;
 mod routes;
 mod selftest;
 mod soak;

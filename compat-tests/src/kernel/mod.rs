@@ -110,6 +110,15 @@ impl KernelProgram {
         sys::update(fd.as_raw_fd(), &slot.to_ne_bytes(), &other.program.as_raw_fd().to_ne_bytes())
     }
 
+    /// Has it see the packets of an interface, by its number in this thread's network namespace, until what is given back is
+    /// dropped.
+    ///
+    /// # Errors
+    /// The kernel's: there is another program, or the driver takes none.
+    pub fn attach(&self, interface: u32) -> io::Result<OwnedFd> {
+        sys::link(self.program.as_raw_fd(), interface)
+    }
+
     /// What is in a map, by its number in the object; of maps per processor, what is there for the first. `None` of maps
     /// that cannot be looked at.
     ///
@@ -176,6 +185,17 @@ fn create(map: &MapDefinition) -> Result<Option<OwnedFd>, String> {
         sys::update(fd.as_raw_fd(), &0_u32.to_le_bytes(), data).map_err(fail)?;
     }
     Ok(Some(fd))
+}
+
+/// Has all packets of an interface pass, until what is given back is dropped: a veth takes what a program at its other end sends back
+/// only where it has a program of its own.
+///
+/// # Errors
+/// The kernel's.
+pub fn pass(interface: u32) -> Result<OwnedFd, String> {
+    // r0 = XDP_PASS; exit
+    let program = sys::program_load(BPF_PROG_TYPE_XDP, &[2 << 32 | 0xb7, 0x95], &[0])?;
+    sys::link(program.as_raw_fd(), interface).map_err(|error| error.to_string())
 }
 
 /// Keeps this thread on the first processor, so that what is counted per processor is counted in one place.

@@ -10,6 +10,11 @@ const MAP_GET_NEXT_KEY: i32 = 4;
 const PROG_LOAD: i32 = 5;
 const PROG_TEST_RUN: i32 = 10;
 const BTF_LOAD: i32 = 18;
+const LINK_CREATE: i32 = 28;
+
+/// `BPF_XDP` of `enum bpf_attach_type`, and `XDP_FLAGS_DRV_MODE` of linux/if_link.h: in the driver.
+const XDP: u32 = 37;
+const IN_DRIVER: u32 = 1 << 2;
 
 /// Bytes of the attributes, more than any of these has.
 const SIZE: usize = 152;
@@ -90,6 +95,13 @@ pub fn next_key(map: i32, key: Option<&[u8]>, size: usize) -> io::Result<Option<
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Has a program see the packets of an interface of this thread's namespace, until the link is closed.
+pub fn link(program: i32, interface: u32) -> io::Result<OwnedFd> {
+    let attributes = Attributes::new().u32(0, program as u32).u32(4, interface).u32(8, XDP).u32(12, IN_DRIVER);
+    // SAFETY: there are no pointers.
+    unsafe { { attributes }.ask(LINK_CREATE) }.map(owned)
 }
 
 /// Types for functions, which the kernel wants where one is handed to another: for each the same, that says nothing.

@@ -5,10 +5,12 @@
 
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
 
 use super::fields::{self, Field};
 use super::layout::{Layout, MAX_WORDS};
 use super::lpm::Parts;
+use super::typed::Typed;
 use crate::lang::nearest::nearest;
 use crate::lang::{Diagnostic, FILTER, prelude};
 
@@ -100,6 +102,8 @@ pub struct Declaration {
     pub read_only: bool,
     /// The declaration's bytes in the text.
     pub place: Range<usize>,
+    /// What an object says of it, in place of `fields`; nothing of a filter in text.
+    pub typed: Option<Arc<Typed>>,
 }
 
 impl Declaration {
@@ -304,7 +308,8 @@ impl<'a> Line<'a> {
             fields::check(&fields, kind, key, value).map_err(|error| error.at(at, ""))?;
         }
         let name = text[name].to_owned();
-        let map = Declaration { name, kind, key, value, entries, fields, read_only: false, place: self.place };
+        let map =
+            Declaration { name, kind, key, value, entries, fields, read_only: false, place: self.place, typed: None };
         let words = if kind == Kind::Lpm { Parts::of(&map).end } else { Layout::of(&map).words() as u64 };
         if words <= MAX_WORDS {
             return Ok(map);

@@ -18,7 +18,7 @@ pub enum Format {
     Csv,
     /// An array with an object for each entry: `{"key": [1, 2], "value": [3]}`; with `"index": 1`,
     /// `"prefix": "10.0.0.0/8"` or `"sum": 3` as above.
-    /// A field is one item, a text where it is no number.
+    /// A field is one item, a text where it is no number. Maps of objects are written as bpftool does ([`super::typed`]).
     Json,
 }
 
@@ -51,6 +51,9 @@ pub fn dump_rows(
     format: Format,
     out: &mut dyn Write,
 ) -> io::Result<()> {
+    if let Some(typed) = &map.typed {
+        return typed.dump(map, rows, format, out);
+    }
     match format {
         Format::Csv => csv(map, rows, out),
         Format::Json => json(map, rows, out),
@@ -119,7 +122,17 @@ mod tests {
     use super::*;
 
     fn map(kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
-        Declaration { name: "m".into(), kind, key, value, entries, fields: Vec::new(), read_only: false, place: 0..0 }
+        Declaration {
+            name: "m".into(),
+            kind,
+            key,
+            value,
+            entries,
+            fields: Vec::new(),
+            read_only: false,
+            place: 0..0,
+            typed: None,
+        }
     }
 
     fn both(map: &Declaration, words: &[u32]) -> [String; 2] {

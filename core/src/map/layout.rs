@@ -158,6 +158,7 @@ mod tests {
             fields: Vec::new(),
             read_only: false,
             place: 0..0,
+            typed: None,
         };
         for entries in [1, 5, 6, 7, 1000, 1 << 20, 16 << 20] {
             let layout = Layout::of(&map(Kind::Hash, 4, 6, entries));

@@ -8,6 +8,7 @@
 //! - [`dump`]: those as text;
 //! - `table`: a map as the host has it; `handle`: the same with types of Rust's, in a session; `words`: those types;
 //! - [`Single`]: one entry of a map in a session, without a copy of the rest; `place`: a place of a map, as both have it;
+//! - [`typed`]: keys and values of C's types, which an object's maps have;
 //! - [`upkeep`]: what sessions do for maps between batches;
 //! - [`text`]: what filters may do with them, as a part of the prelude.
 
@@ -22,6 +23,7 @@ mod rows;
 mod single;
 mod table;
 mod text;
+pub mod typed;
 pub mod upkeep;
 mod words;
 
@@ -32,6 +34,7 @@ pub use rows::{Row, in_order, rows};
 pub use single::{Changed, Single};
 pub use table::{Full, Table};
 pub use text::{Call, functions, text};
+pub use typed::Typed;
 pub use words::{Prefix, Words};
 
 /// The binding group that maps are bound in.

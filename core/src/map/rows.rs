@@ -86,6 +86,7 @@ mod tests {
             fields: Vec::new(),
             read_only: false,
             place: 0..0,
+            typed: None,
         };
         let layout = Layout::of(&map);
         let mut words = vec![0; layout.words()];

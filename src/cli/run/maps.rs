@@ -14,6 +14,8 @@ use portcullis::program::Program;
 
 use super::dump::Dumps;
 use super::kernel_routes::KernelRoutes;
+#[cfg(target_os = "linux")]
+use super::pin;
 use super::rows;
 use super::state::State;
 use super::stdout_by_any_name;
@@ -35,6 +37,11 @@ pub struct MapArgs {
     /// given several times
     #[arg(long, value_name = "NAME=FILE", value_parser = input("--map"))]
     pub map: Vec<MapFile>,
+    /// Begin with what is in a map of the kernel's, over what --state brings and under what --map does: one that is pinned in a
+    /// file system of BPF's, of the same type and sizes; of values for each processor with their sums; may be given several times
+    #[cfg(target_os = "linux")]
+    #[arg(long, value_name = "NAME=PATH", value_parser = pinned())]
+    pub from_pin: Vec<MapFile>,
     /// Have a map follow a file like those of --map: it has the file's entries and no others, also when the file changes
     /// while packets flow
     #[arg(long, value_name = "NAME=FILE", value_parser = input("--watch-map"))]
@@ -69,6 +76,14 @@ fn input(option: &'static str) -> impl TypedValueParser<Value = MapFile> {
     StringValueParser::new().try_map(move |text| MapFile::input(&text, option))
 }
 
+#[cfg(target_os = "linux")]
+fn pinned() -> impl TypedValueParser<Value = MapFile> {
+    StringValueParser::new().try_map(|text| {
+        let (map, file) = parts(&text, "--from-pin flows=/sys/fs/bpf/flows")?;
+        Ok::<_, String>(MapFile { map: map.into(), file: file.into(), format: Format::Json })
+    })
+}
+
 impl MapFile {
     /// An output, out of an argument.
     fn output(text: &str) -> Result<MapFile, String> {
@@ -89,7 +104,7 @@ impl MapFile {
 
     /// The map's number; the filter has it ([`MapArgs::check`]).
     pub fn number(&self, program: &Program) -> Option<usize> {
-        program.maps().iter().position(|map| map.name == self.map)
+        program.maps().iter().position(|map| map.is_called(&self.map))
     }
 }
 
@@ -103,7 +118,22 @@ impl MapArgs {
     /// Whether any map may have entries before the first packet.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn begins_with_something(&self) -> bool {
-        self.state.is_some() || !self.map.is_empty() || !self.watch_map.is_empty() || self.kernel_routes.is_some()
+        let from_files = !self.map.is_empty() || !self.watch_map.is_empty() || !self.pinned().is_empty();
+        self.state.is_some() || from_files || self.kernel_routes.is_some()
+    }
+
+    /// Maps that begin with what is in one of the kernel's.
+    fn pinned(&self) -> &[MapFile] {
+        #[cfg(target_os = "linux")]
+        return &self.from_pin;
+        #[cfg(not(target_os = "linux"))]
+        &[]
+    }
+
+    /// The same without what is about a run's beginning only.
+    #[cfg(all(target_os = "linux", feature = "live"))]
+    pub fn behind_the_beginning(&self) -> MapArgs {
+        MapArgs { map: Vec::new(), from_pin: Vec::new(), ..self.clone() }
     }
 
     /// Whether something is to be done between two batches.
@@ -120,8 +150,9 @@ impl MapArgs {
     /// Refuses maps that the filter does not have, and devices that have none.
     pub fn check(&self, program: &Program, device: &DeviceInfo) -> Result<(), Failure> {
         let state = self.state.iter().map(|file| (format!("--state {file}"), None));
-        let files =
-            [("--map", &self.map), ("--watch-map", &self.watch_map), ("--dump-map", &self.dump_map)].into_iter();
+        let (map, watched, dumped) = (&self.map[..], &self.watch_map[..], &self.dump_map[..]);
+        let files = [("--from-pin", self.pinned()), ("--map", map), ("--watch-map", watched), ("--dump-map", dumped)]
+            .into_iter();
         let files = files.flat_map(|(option, files)| files.iter().map(move |file| (option, file)));
         let files = files.map(|(option, it)| (format!("{option} {}={}", it.map, it.file), Some(it)));
         for (given, file) in state.chain(files) {
@@ -184,11 +215,20 @@ impl Maps {
         let given = args.map.iter().filter_map(|file| Some((file, numbered(file, program)?)));
         let given = given.map(|(file, map)| Ok((file, map, rows::read(file, map.1)?)));
         let given: Vec<_> = given.collect::<Result<_, Failure>>()?;
+        #[cfg(target_os = "linux")]
+        let pinned: Vec<_> = {
+            let pinned = args.pinned().iter().filter_map(|file| Some((file, numbered(file, program)?)));
+            pinned.map(|(file, map)| Ok((file, map, pin::read(file, map.1)?))).collect::<Result<_, Failure>>()?
+        };
         let watched = watched(args, program)?;
         if let Some(state) = &mut state {
             state.load(program, session)?;
         }
         let routes = KernelRoutes::begin(args, program, session)?;
+        #[cfg(target_os = "linux")]
+        for (file, map, entries) in pinned {
+            pin::set(&entries, file, map, session)?;
+        }
         for (file, map, rows) in given {
             rows::set(&rows, file, map, session)?;
         }

@@ -5,6 +5,8 @@ pub mod interrupt;
 mod kernel_routes;
 pub mod live;
 mod maps;
+#[cfg(target_os = "linux")]
+mod pin;
 mod places;
 mod progress;
 pub mod replace;

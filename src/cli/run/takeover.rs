@@ -25,7 +25,7 @@ pub struct Takeover {
 }
 
 impl Takeover {
-    /// Refuses what a run with these arguments would have refused at its start; but for `--map`, which is about the start only.
+    /// Refuses what a run with these arguments would have refused at its start; but for `--map` and `--from-pin`, which are about the start only.
     pub fn new(
         args: &MapArgs,
         old: &Program,
@@ -34,7 +34,7 @@ impl Takeover {
     ) -> Result<Takeover, Failure> {
         // A filter that looks for no routes may take over from one that does.
         let kernel_routes = args.kernel_routes.clone().filter(|_| Routed::of(&program).is_some());
-        MapArgs { map: Vec::new(), kernel_routes, ..args.clone() }.check(&program, device)?;
+        MapArgs { kernel_routes, ..args.behind_the_beginning() }.check(&program, device)?;
         let watched = watched(args, &program)?;
         let mut told = Reloaded { filter: name, ..Reloaded::default() };
         let mut carried = Vec::new();

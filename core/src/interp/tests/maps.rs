@@ -203,6 +203,7 @@ fn the_longest_prefix_is_found() {
             fields: Vec::new(),
             read_only: false,
             place: 0..0,
+            typed: None,
         };
         let mut model: HashMap<Prefix, [u32; 2]> = HashMap::new();
         for round in 0..3 {
@@ -274,8 +275,17 @@ fn prefixes_that_share_their_values_have_their_own_when_these_change() {
     );
     let fields = Vec::new();
     let (name, kind) = ("m".into(), crate::map::Kind::Lpm);
-    let declared =
-        crate::map::Declaration { name, kind, key: 1, value: 2, entries: 300, fields, read_only: true, place: 0..0 };
+    let declared = crate::map::Declaration {
+        name,
+        kind,
+        key: 1,
+        value: 2,
+        entries: 300,
+        fields,
+        read_only: true,
+        place: 0..0,
+        typed: None,
+    };
     let mut model: HashMap<Prefix, [u32; 2]> = HashMap::new();
     let mut known = prefixes(&mut random, 32, 250);
     known.sort_unstable();

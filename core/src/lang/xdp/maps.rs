@@ -4,9 +4,11 @@
 use std::collections::HashSet;
 
 use super::object::{MapDefinition, MapType, Object};
+use super::settings::section_type;
 use crate::map::declare::{MAX_ENTRIES, MAX_KEY, MAX_MAPS};
 use crate::map::layout::{HEADER, Layout, MAX_WORDS, THERE};
 use crate::map::lpm::Parts;
+use crate::map::typed::{CType, Typed};
 use crate::map::{Declaration, Kind};
 
 /// What a map is used as.
@@ -58,6 +60,25 @@ impl MapInfo {
             fields: Vec::new(),
             read_only: false,
             place: 0..0,
+            typed: None,
+        }
+    }
+
+    /// What the object says of its keys and values.
+    pub fn typed(&self, object: &Object) -> Typed {
+        let MapDefinition { ty, key_size, value_size, key, value, .. } = self.definition;
+        let of = |number: Option<u32>, size: u32| {
+            let known = number.and_then(|number| CType::of(&object.btf, number)).filter(|ty| ty.size == size);
+            known.unwrap_or_else(|| CType::unknown(size))
+        };
+        let value = if self.is_data() { section_type(object, &self.definition) } else { of(value, value_size) };
+        Typed {
+            name: self.definition.name.clone(),
+            map_type: ty.name(),
+            map_type_number: ty.0,
+            key: of(key, key_size),
+            value,
+            constant: self.definition.read_only,
         }
     }
 

@@ -18,17 +18,22 @@ pub mod object;
 mod prefixes;
 mod range;
 mod refused;
+mod settings;
+mod survey;
 #[cfg(test)]
 mod tests;
 mod types;
 mod walk;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use code::Op;
 use maps::{MapInfo, Use};
 pub use object::{Btf, MapDefinition, Object};
 use refused::Listing;
+pub use settings::{Global, globals};
+pub use survey::{Survey, Surveyed, survey};
 
 use super::{Diagnostic, Diagnostics, Source, on_large_stack, prelude};
 use crate::map::layout::Layout;
@@ -56,6 +61,8 @@ pub struct Origin {
     pub programs: Vec<String>,
     /// The maps that maps of maps can hold: the first by 1, and so on.
     pub held: Vec<String>,
+    /// The object's global variables, with the values that the program was compiled with.
+    pub globals: Vec<Global>,
 }
 
 /// A place where a packet may be aborted, since the program has not shown that what it does there is right.
@@ -114,6 +121,7 @@ impl<'o> Linked<'o> {
             helpers: flow.shared.helpers.iter().map(|&helper| walk::helper_name(helper)).collect(),
             programs: self.programs.iter().map(|(name, ..)| name.clone()).collect(),
             held: object.maps.iter().map(|map| map.name.clone()).collect(),
+            globals: Vec::new(),
         };
         (origin, initial.collect())
     }
@@ -207,10 +215,19 @@ pub fn compile_object(
     program: Option<&str>,
     options: &ProgramOptions,
 ) -> Result<Program, Diagnostics> {
-    on_large_stack(&Source::new(object.name.as_str(), ""), || compile_here(object, program, options))?
+    let given = &options.parameters;
+    let mut set = object.clone();
+    let options = settings::set(&mut set, options)?;
+    on_large_stack(&Source::new(object.name.as_str(), ""), || compile_here(&set, program, &options, given))?
 }
 
-fn compile_here(object: &Object, program: Option<&str>, options: &ProgramOptions) -> Result<Program, Diagnostics> {
+/// Compiles a program of an object in which everything is set that was `given`.
+fn compile_here(
+    object: &Object,
+    program: Option<&str>,
+    options: &ProgramOptions,
+    given: &[(String, String)],
+) -> Result<Program, Diagnostics> {
     let (section, first) = chosen(object, program)?;
     let mut linked = Linked::of(object);
     let refused = |refused| Listing::of(object).diagnostics(object, &refused);
@@ -237,7 +254,7 @@ fn compile_here(object: &Object, program: Option<&str>, options: &ProgramOptions
     let mut text = include_str!("runtime.wgsl").to_owned();
     for &map in &flow.shared.used {
         let info = &linked.maps[usize::from(map)];
-        declared.push(info.declaration());
+        declared.push(Declaration { typed: Some(Arc::new(info.typed(object))), ..info.declaration() });
         text += &info.text();
     }
     let own = declared.len();
@@ -253,6 +270,7 @@ fn compile_here(object: &Object, program: Option<&str>, options: &ProgramOptions
             fields: Vec::new(),
             read_only: false,
             place: 0..0,
+            typed: None,
         });
     }
     let listing = Listing::of(object);
@@ -269,9 +287,9 @@ fn compile_here(object: &Object, program: Option<&str>, options: &ProgramOptions
     if emit::filter(&flow, &needed, &mut module).is_err() {
         return fails("the program's loops stand in each other too deep".into());
     }
-    let options = ProgramOptions { parameters: Vec::new(), ..options.clone() };
-    let program = Program::new(&listing.source, module, declared, &options)?;
-    let (origin, initial) = linked.origin(&flow, section, first, (fib, besides));
+    let program = Program::new(&listing.source, module, declared, options)?;
+    let (mut origin, initial) = linked.origin(&flow, section, first, (fib, besides));
+    origin.globals = globals(object, given);
     Ok(program.with_object(origin, initial))
 }
 

@@ -16,6 +16,7 @@ fn map(key: u32, value: u32, entries: u32) -> Declaration {
         fields: Vec::new(),
         read_only: false,
         place: 0..0,
+        typed: None,
     }
 }
 

@@ -85,6 +85,19 @@ pub struct Slot {
     pub symbol: String,
 }
 
+/// A global variable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Variable {
+    /// Its name; of one that is static in a function, that function's and its own (`count.seen`).
+    pub name: String,
+    /// Its first byte in its section.
+    pub at: u32,
+    /// Bytes.
+    pub size: u32,
+    /// BTF's type, where that says one.
+    pub ty: Option<u32>,
+}
+
 /// A map as an object defines it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MapDefinition {
@@ -110,6 +123,8 @@ pub struct MapDefinition {
     pub slots: Vec<Slot>,
     /// Of global variables, their bytes.
     pub data: Option<Vec<u8>>,
+    /// And which they are, in the order of their places.
+    pub variables: Vec<Variable>,
     /// Whether programs cannot write there.
     pub read_only: bool,
 }
@@ -128,15 +143,17 @@ impl MapDefinition {
             inner: None,
             slots: Vec::new(),
             data: None,
+            variables: Vec::new(),
             read_only: false,
         }
     }
 
     /// Global variables of a section.
-    pub(super) fn of_section(name: &str, data: Vec<u8>, read_only: bool) -> MapDefinition {
+    pub(super) fn of_section(name: &str, data: Vec<u8>, variables: Vec<Variable>, read_only: bool) -> MapDefinition {
         let value_size = data.len() as u32;
         let ty = MapType(2);
-        MapDefinition { ty, key_size: 4, value_size, max_entries: 1, data: Some(data), read_only, ..Self::new(name) }
+        let map = MapDefinition { ty, key_size: 4, value_size, max_entries: 1, read_only, ..Self::new(name) };
+        MapDefinition { data: Some(data), variables, ..map }
     }
 }
 

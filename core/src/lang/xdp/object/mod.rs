@@ -17,7 +17,7 @@ use object::{LittleEndian, Object as _, ObjectSection as _, ObjectSymbol as _, R
 use super::instruction::Instruction;
 pub use btf::Btf;
 pub use lines::Line;
-pub use maps::{MapDefinition, MapType, Slot};
+pub use maps::{MapDefinition, MapType, Slot, Variable};
 
 /// The largest object taken, in bytes.
 pub const MAX_OBJECT: usize = 16 << 20;
@@ -295,10 +295,32 @@ impl<'a> Reading<'a> {
                 )));
             }
             let data = if is(".bss") { vec![0; size as usize] } else { section.data().map_err(bad)?.to_vec() };
+            let variables = self.variables_of(section.index(), name, data.len());
             self.data.push((section.index().0, self.object.maps.len()));
-            self.object.maps.push(MapDefinition::of_section(name, data, is(".rodata")));
+            self.object.maps.push(MapDefinition::of_section(name, data, variables, is(".rodata")));
         }
         Ok(())
+    }
+
+    /// The variables of such a section. Where there are types, only what has one is a variable: the rest is what the compiler
+    /// made. (Types say the places only once an object is linked; symbols do before.)
+    fn variables_of(&self, index: object::SectionIndex, section: &str, length: usize) -> Vec<Variable> {
+        let btf = &self.object.btf;
+        let typed = btf.section(section);
+        let own = self.file.symbols().filter(|it| it.section_index() == Some(index));
+        let own = own.filter(|it| it.elf_symbol().st_type() == STT_OBJECT);
+        let variable = |symbol: object::read::elf::ElfSymbol64<'_, '_, LittleEndian>| {
+            let name = symbol.name().ok()?;
+            let is_it = |&&(ty, ..): &&(u32, u32, u32)| btf.get(ty).is_some_and(|it| it.name == name);
+            let ty = typed.and_then(|all| all.iter().find(is_it)).map(|(ty, ..)| *ty);
+            let size = ty.and_then(|ty| btf.size(ty)).map_or(symbol.size(), u64::from);
+            let fits = symbol.address().checked_add(size).is_some_and(|end| end <= length as u64);
+            let is_one = fits && size > 0 && !name.is_empty() && (typed.is_none() || ty.is_some());
+            is_one.then(|| Variable { name: name.to_owned(), at: symbol.address() as u32, size: size as u32, ty })
+        };
+        let mut all: Vec<Variable> = own.filter_map(variable).collect();
+        all.sort_by(|a, b| (a.at, &a.name).cmp(&(b.at, &b.name)));
+        all
     }
 
     /// What maps hold from the beginning: the relocations of `.maps`.

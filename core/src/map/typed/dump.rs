@@ -1,0 +1,70 @@
+//! Entries as text: JSON as bpftool has it, CSV with a column for each number or text in keys and values.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+
+use super::super::declare::Declaration;
+use super::super::dump::Format;
+use super::super::rows::Row;
+use super::{Leaf, Typed, json, leaves};
+
+impl Typed {
+    /// The columns of CSV: those of the key, and those of the value.
+    pub fn columns(&self) -> (Vec<Leaf>, Vec<Leaf>) {
+        (leaves(&self.key, "key"), leaves(&self.value, "value"))
+    }
+
+    /// The line of their names with which CSV begins.
+    pub fn header(&self) -> String {
+        let (key, value) = self.columns();
+        let names: Vec<Cow<str>> = key.iter().chain(&value).map(|leaf| cell(&leaf.name)).collect();
+        names.join(",")
+    }
+
+    /// Writes entries, in the order in which they come.
+    ///
+    /// # Errors
+    /// What `out` fails with.
+    pub fn dump(
+        &self,
+        map: &Declaration,
+        rows: impl IntoIterator<Item = Row>,
+        format: Format,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        let rows = rows.into_iter().map(|row| (map.key_bytes(&row.key), map.value_bytes(&row.value)));
+        match format {
+            Format::Csv => {
+                let (of_key, of_value) = self.columns();
+                writeln!(out, "{}", self.header())?;
+                for (key, value) in rows {
+                    let cells = of_key.iter().map(|leaf| leaf.text(&key));
+                    let cells = cells.chain(of_value.iter().map(|leaf| leaf.text(&value)));
+                    for (number, text) in cells.enumerate() {
+                        write!(out, "{}{}", if number == 0 { "" } else { "," }, cell(&text))?;
+                    }
+                    writeln!(out)?;
+                }
+                Ok(())
+            }
+            Format::Json => {
+                let mut between = "[\n";
+                for (key, value) in rows {
+                    let (key, value) = (json(&self.key, &key), json(&self.value, &value));
+                    write!(out, "{between}{{\"key\":{key},\"value\":{value}}}")?;
+                    between = ",\n";
+                }
+                out.write_all(if between == "[\n" { b"[\n]\n" } else { b"\n]\n" })
+            }
+        }
+    }
+}
+
+/// A cell of CSV (RFC 4180).
+fn cell(text: &str) -> Cow<'_, str> {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\"")).into()
+    } else {
+        text.into()
+    }
+}

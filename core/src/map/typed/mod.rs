@@ -1,0 +1,184 @@
+//! Maps whose keys and values have types of C's: those of an object, by its BTF. Where a filter in text has words, they have
+//! bytes, in the order in which the processor has them.
+//!
+//! - `ty`: types of C's;
+//! - `json`: values as bpftool writes them;
+//! - `cells`: the same as cells of a row, as people write them;
+//! - `dump`: entries as text;
+//! - `path`: members by their names.
+
+mod cells;
+mod dump;
+mod json;
+mod path;
+mod ty;
+
+use std::sync::Arc;
+
+pub(crate) use cells::integer;
+pub use cells::{Leaf, Style, byte, leaves, put};
+pub use json::json;
+pub use path::{Place, find};
+pub use ty::{CKind, CMember, CType};
+
+use super::declare::{Declaration, Kind};
+use crate::lang::xdp::object::btf::Encoding;
+
+/// What an object says of a map.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Typed {
+    /// Its name there.
+    pub name: String,
+    /// Its type, as bpftool names it.
+    pub map_type: String,
+    /// `enum bpf_map_type`, linux/bpf.h.
+    pub map_type_number: u32,
+    /// The key's type.
+    pub key: Arc<CType>,
+    /// The value's type.
+    pub value: Arc<CType>,
+    /// Whether its values are constants, which the program was compiled with.
+    pub constant: bool,
+}
+
+impl Typed {
+    /// Whether the kernel has a value for each processor, of which there is one here.
+    pub fn is_per_processor(&self) -> bool {
+        matches!(self.map_type_number, 5 | 6 | 10)
+    }
+
+    /// Whether its keys are prefixes: a length in bits, and so many bits of what stands behind it (`struct bpf_lpm_trie_key`).
+    pub fn is_trie(&self) -> bool {
+        self.map_type_number == 11 && self.key.size > 4
+    }
+
+    /// What is wrong with a key.
+    ///
+    /// # Errors
+    /// A prefix is longer than there are bits.
+    pub fn check_key(&self, key: &[u8]) -> Result<(), String> {
+        let length = key.first_chunk().copied().map_or(0, u32::from_le_bytes);
+        let bits = 8 * self.key.size.saturating_sub(4);
+        if self.is_trie() && length > bits {
+            return Err(format!("a prefix is of {length} bits, and the keys of `{}` have {bits}", self.name));
+        }
+        Ok(())
+    }
+}
+
+impl Declaration {
+    /// Whether this is its name, here or in the object that it is from.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.typed.as_ref().is_some_and(|typed| typed.name == name)
+    }
+
+    /// Bytes of a key and of a value, as the kernel has them.
+    pub fn sizes(&self) -> (u32, u32) {
+        match &self.typed {
+            Some(typed) => (typed.key.size, typed.value.size),
+            None => (4 * self.key_words(), 4 * self.value),
+        }
+    }
+
+    /// A key as the kernel has it: of a prefix the length and then the address in the order of the network
+    /// (`struct bpf_lpm_trie_key`).
+    pub fn key_bytes(&self, words: &[u32]) -> Vec<u8> {
+        let mut bytes: Vec<u8> = match (self.kind, words.split_last()) {
+            (Kind::Lpm, Some((length, address))) => {
+                let address = address.iter().flat_map(|word| word.to_be_bytes());
+                length.to_le_bytes().into_iter().chain(address).collect()
+            }
+            _ => words.iter().flat_map(|word| word.to_le_bytes()).collect(),
+        };
+        bytes.resize(self.sizes().0 as usize, 0);
+        bytes
+    }
+
+    /// A value as the kernel has it.
+    pub fn value_bytes(&self, words: &[u32]) -> Vec<u8> {
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        bytes.resize(self.sizes().1 as usize, 0);
+        bytes
+    }
+
+    /// The words of a key of the kernel's. Of an address, bits beyond the prefix's length are zeros, as the kernel takes them for.
+    pub fn key_from_bytes(&self, bytes: &[u8]) -> Vec<u32> {
+        let mut bytes = bytes.to_vec();
+        if self.kind == Kind::Lpm || self.typed.as_ref().is_some_and(|typed| typed.is_trie()) {
+            let length = bytes.first_chunk().copied().map_or(0, u32::from_le_bytes);
+            for (byte, at) in bytes.iter_mut().skip(4).zip((0_u32..).step_by(8)) {
+                let kept = length.saturating_sub(at).min(8);
+                *byte &= 0xff00_u16.checked_shr(kept).unwrap_or(0) as u8;
+            }
+        }
+        let words = words(&bytes, self.key_words());
+        match (self.kind, words.split_first()) {
+            (Kind::Lpm, Some((length, address))) => {
+                address.iter().map(|word| word.swap_bytes()).chain([*length]).collect()
+            }
+            _ => words,
+        }
+    }
+
+    /// The words of a value of the kernel's.
+    pub fn value_from_bytes(&self, bytes: &[u8]) -> Vec<u32> {
+        words(bytes, self.value)
+    }
+}
+
+/// Bytes in words, filled up with zeros.
+fn words(bytes: &[u8], count: u32) -> Vec<u32> {
+    let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte));
+    let mut words: Vec<u32> = bytes.chunks(4).map(word).collect();
+    words.resize(count as usize, 0);
+    words
+}
+
+/// A number of up to eight bytes, the lowest first.
+fn number_of(bytes: &[u8], signed: bool) -> i128 {
+    let bits = bytes.iter().take(8).rev().fold(0_u64, |all, byte| all << 8 | u64::from(*byte));
+    let unused = 64 - 8 * bytes.len().clamp(1, 8) as u32;
+    if signed { i128::from((bits << unused) as i64 >> unused) } else { i128::from(bits) }
+}
+
+/// A bit field.
+fn bits_of(bytes: &[u8], bit: u32, bits: u32) -> u64 {
+    let (first, shift) = (bit as usize / 8, bit % 8);
+    let part = bytes.get(first..).unwrap_or_default().iter().take(16);
+    let all = part.rev().fold(0_u128, |all, byte| all << 8 | u128::from(*byte));
+    (all >> shift) as u64 & (u64::MAX >> (64 - bits.clamp(1, 64)))
+}
+
+fn set_bits(bytes: &mut [u8], bit: u32, bits: u32, value: u64) {
+    for number in 0..bits {
+        let at = (bit + number) as usize;
+        let Some(byte) = bytes.get_mut(at / 8) else { return };
+        let mask = 1 << (at % 8);
+        *byte = if value >> number & 1 == 1 { *byte | mask } else { *byte & !mask };
+    }
+}
+
+/// One value of those that a kernel has for each processor: integers of four and eight bytes are summed up, as those are who
+/// count in such maps; all else is as it is for the first processor that has anything but zeros there. The leaves are those of
+/// the value's type.
+pub fn summed(leaves: &[Leaf], size: u32, all: &[Vec<u8>]) -> Vec<u8> {
+    let mut sum = vec![0; size as usize];
+    for leaf in leaves {
+        let range = leaf.at as usize..(leaf.at + leaf.ty.size) as usize;
+        let counts = leaf.bits == 0
+            && matches!(leaf.ty.size, 4 | 8)
+            && matches!(leaf.ty.kind, CKind::Int(Encoding::Unsigned | Encoding::Signed));
+        let mut parts = all.iter().filter_map(|value| value.get(range.clone()));
+        if leaf.bits > 0 {
+            let of = |value: &Vec<u8>| bits_of(value, leaf.bit, leaf.bits);
+            let value = all.iter().map(of).find(|value| *value != 0).unwrap_or(0);
+            set_bits(&mut sum, leaf.bit, leaf.bits, value);
+        } else if counts {
+            let total = parts.fold(0_u64, |total, part| total.wrapping_add(number_of(part, false) as u64));
+            sum[range.clone()].copy_from_slice(&total.to_le_bytes()[..range.len()]);
+        } else if let Some(part) = parts.find(|part| part.iter().any(|byte| *byte != 0)) {
+            sum[range.clone()].copy_from_slice(part);
+        }
+    }
+    sum
+}

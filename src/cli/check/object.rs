@@ -1,0 +1,194 @@
+//! What `check` says of an object: its programs, maps, variables and helpers.
+
+use portcullis::lang::Diagnostics;
+use portcullis::lang::xdp::object::MapType;
+use portcullis::lang::xdp::{Global, MapDefinition, Origin, Survey, Surveyed};
+use portcullis::map::typed::{CKind, CType, Leaf};
+use portcullis::map::{self, Typed};
+use serde_json::{Value, json};
+
+use crate::cli::out;
+
+/// Letters of a value that are shown.
+const SHOWN: usize = 60;
+
+/// Columns that are told of one by one.
+const COLUMNS: usize = 12;
+
+/// All of an object, for people.
+pub fn text(survey: &Survey) -> String {
+    let taken = survey.programs.iter().filter(|it| it.result.is_ok()).count();
+    let count = survey.programs.len();
+    let programs = if count == 1 { "program" } else { "programs" };
+    let head = format!("{}: {count} {programs} for XDP, of which {taken} can be taken\n", out::printable(&survey.name));
+    let mut rows: Vec<(&str, Vec<String>)> = vec![("programs", survey.programs.iter().map(program).collect())];
+    if !survey.others.is_empty() {
+        rows.push(("other hooks", vec![survey.others.join(", ")]));
+    }
+    rows.push((
+        "maps",
+        survey.maps.iter().map(|it| map_of(&it.definition, &it.typed, it.refused.as_deref())).collect(),
+    ));
+    rows.push(("variables", survey.globals.iter().map(global).collect()));
+    let first = survey.programs.first().map_or("NAME", |it| it.name.as_str());
+    let tail = format!("`portcullis check {}:{first}` says more of a program.\n", survey.name);
+    head + &table(rows) + &out::printable(&tail)
+}
+
+/// Rows of a table, of which each has a name and one line or several.
+fn table(rows: Vec<(&str, Vec<String>)>) -> String {
+    let lines = rows.into_iter().flat_map(|(name, lines)| {
+        let lines = if lines.is_empty() { vec!["no".to_owned()] } else { lines };
+        let names = std::iter::once(name).chain(std::iter::repeat(""));
+        names.zip(lines).map(|(name, line)| vec![format!("  {name}"), out::printable(&line)]).collect::<Vec<_>>()
+    });
+    out::table(lines.collect(), &[])
+}
+
+fn program(program: &Surveyed) -> String {
+    let Surveyed { name, section, helpers, result } = program;
+    let helpers = if helpers.is_empty() { "none".into() } else { helpers.join(", ") };
+    let state = match result {
+        Ok(_) => "can be taken".to_owned(),
+        Err(diagnostics) => format!("cannot be taken: {}", first_of(diagnostics)),
+    };
+    format!("{name} ({section}): {state}\n  helpers  {helpers}")
+}
+
+/// What is wrong first, in a line: `prog.c:32: bpf_fib_lookup is called (missing feature: bpf_fib_lookup)`.
+fn first_of(diagnostics: &Diagnostics) -> String {
+    let Some(error) = diagnostics.errors.first() else { return "for no reason that is known".into() };
+    let place = error.labels.first().map(|label| {
+        let start = label.range.start;
+        format!("{}:{}: ", diagnostics.source.part(start).name, diagnostics.source.location(start).0)
+    });
+    let missing = error.notes.iter().find(|note| note.starts_with("missing feature"));
+    let missing = missing.map(|note| format!(" ({note})"));
+    format!("{}{}{}", place.unwrap_or_default(), error.message, missing.unwrap_or_default())
+}
+
+fn map_of(definition: &MapDefinition, typed: &Typed, refused: Option<&str>) -> String {
+    let entries = match definition.max_entries {
+        0 => format!("no max_entries: --set {}.max_entries=N", definition.name),
+        1 => "1 entry".into(),
+        entries => format!("{} entries", out::grouped(entries.into())),
+    };
+    let flags = if definition.flags == 0 { String::new() } else { format!(", flags {:#x}", definition.flags) };
+    let refused = refused.filter(|_| definition.max_entries > 0).map(|why| format!("\n  cannot be used: {why}"));
+    let kind = typed.map_type.as_str();
+    format!("{}: {kind}, {}, {entries}{flags}{}", definition.name, sizes(typed), refused.unwrap_or_default())
+}
+
+/// What keys and values are: `keys struct flow (12 bytes), values __u64 (8 bytes)`.
+pub fn sizes(typed: &Typed) -> String {
+    let of = |ty: &CType| match &ty.kind {
+        CKind::Section(_) => format!("the variables of {} ({} bytes)", ty.name, ty.size),
+        _ => format!("{} ({} bytes)", ty.name, ty.size),
+    };
+    format!("keys {}, values {}", of(&typed.key), of(&typed.value))
+}
+
+/// The columns of a map's rows, below what it is.
+pub fn columns(typed: &Typed) -> String {
+    let (key, value) = typed.columns();
+    let list = |leaves: &[Leaf]| match leaves {
+        [] => "nothing".into(),
+        [first, .., last] if leaves.len() > COLUMNS => {
+            format!("{} ({}) to {} ({}), {} in all", first.name, first.ty.name, last.name, last.ty.name, leaves.len())
+        }
+        _ => leaves.iter().map(|it| format!("{} ({})", it.name, it.ty.name)).collect::<Vec<_>>().join(", "),
+    };
+    format!("\n  key    {}\n  value  {}", list(&key), list(&value))
+}
+
+fn global(global: &Global) -> String {
+    let mut value: String = global.value.chars().take(SHOWN).collect();
+    if value.len() < global.value.len() {
+        value.push('…');
+    }
+    let set = if global.is_set { ", set" } else { "" };
+    format!("{}: {} = {value} ({}{set})", global.name, global.ty, global.section)
+}
+
+/// What is known of a program's object besides, as rows of the table of facts.
+pub fn rows(origin: &Origin) -> Vec<(&'static str, String)> {
+    let mut rows = vec![("program", format!("`{}` of {}", origin.program, origin.object))];
+    rows.push(("helpers", if origin.helpers.is_empty() { "no".into() } else { origin.helpers.join(", ") }));
+    let mut globals = origin.globals.iter().map(global);
+    rows.push(("variables", globals.next().unwrap_or_else(|| "no".into())));
+    rows.extend(globals.map(|line| ("", line)));
+    rows.into_iter().map(|(name, line)| (name, out::printable(&line))).collect()
+}
+
+/// All of an object, in JSON.
+pub fn json(survey: &Survey, failed: impl Fn(&Diagnostics) -> Vec<Value>) -> Value {
+    let program = |it: &Surveyed| {
+        json!({
+            "name": it.name, "section": it.section, "helpers": it.helpers, "ok": it.result.is_ok(),
+            "errors": it.result.as_ref().err().map(&failed).unwrap_or_default(),
+        })
+    };
+    let maps = survey.maps.iter().map(|it| {
+        let mut map = definition(&it.definition, &it.typed);
+        map["refused"] = json!(it.refused);
+        map
+    });
+    json!({
+        "ok": survey.programs.iter().all(|it| it.result.is_ok()),
+        "programs": survey.programs.iter().map(program).collect::<Vec<_>>(),
+        "other_sections": survey.others,
+        "maps": maps.collect::<Vec<_>>(),
+        "variables": variables(&survey.globals),
+    })
+}
+
+fn definition(map: &MapDefinition, typed: &Typed) -> Value {
+    let MapDefinition { name, ty: MapType(number), max_entries, flags, .. } = map;
+    let mut told = of_types(typed);
+    for (key, value) in [
+        ("name", json!(name)),
+        ("type_number", json!(number)),
+        ("max_entries", json!(max_entries)),
+        ("flags", json!(flags)),
+    ] {
+        told[key] = value;
+    }
+    told
+}
+
+/// What a map is by its object's types.
+pub fn of_types(typed: &Typed) -> Value {
+    json!({
+        "type": typed.map_type, "key_type": typed.key.name, "key_bytes": typed.key.size,
+        "value_type": typed.value.name, "value_bytes": typed.value.size,
+    })
+}
+
+/// The fields of a map's rows.
+pub fn fields(typed: &Typed) -> [Vec<Value>; 2] {
+    let (key, value) = typed.columns();
+    let fields = |leaves: &[Leaf]| leaves.iter().map(|it| json!({"name": it.name, "form": it.ty.name})).collect();
+    [fields(&key), fields(&value)]
+}
+
+/// Global variables.
+pub fn variables(globals: &[Global]) -> Value {
+    let one = |it: &Global| {
+        let value: Value = serde_json::from_str(&it.json).unwrap_or_else(|_| json!(it.value));
+        json!({
+            "name": it.name, "section": it.section, "type": it.ty, "value": value, "constant": it.constant,
+            "default": !it.is_set,
+        })
+    };
+    globals.iter().map(one).collect()
+}
+
+/// A map in words: what its object says of it, and what it takes on a device.
+pub fn map_text(map: &map::Declaration, typed: &Typed, bytes: u64) -> String {
+    let count = out::grouped(map.entries.into());
+    let entries = if map.entries == 1 { "entry" } else { "entries" };
+    let other = if map.name == typed.name { String::new() } else { format!(" (`{}` here)", map.name) };
+    let (kind, bytes) = (&typed.map_type, out::grouped(bytes));
+    let first = format!("{}{other}: {kind}, {}, {count} {entries}, {bytes} bytes of memory", typed.name, sizes(typed));
+    out::printable(&(first + &columns(typed)))
+}

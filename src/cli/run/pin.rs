@@ -1,0 +1,104 @@
+//! `--from-pin`: a map's entries out of one of the kernel's.
+
+use std::path::Path;
+
+use portcullis::device::Session;
+use portcullis::io::pinned::{Entries, Pinned};
+use portcullis::lang::xdp::object::MapType;
+use portcullis::map::typed::{CType, leaves, summed};
+use portcullis::map::{Declaration, Kind, Table};
+
+use super::maps::MapFile;
+use crate::cli::failure::Failure;
+
+/// What is in the kernel's map, once it is known to be one like the filter's.
+pub fn read(from: &MapFile, map: &Declaration) -> Result<Vec<(Vec<u32>, Vec<u32>)>, Failure> {
+    let wrong = |what: String| Failure::Wrong(format!("--from-pin {}={}: {what}", from.map, from.file));
+    let pinned = Pinned::open(Path::new(&from.file)).map_err(|error| wrong(error.to_string()))?;
+    check(&pinned, map).map_err(wrong)?;
+    let entries = pinned.entries().map_err(|error| wrong(error.to_string()))?;
+    Ok(words(map, entries))
+}
+
+/// Brings it to the session's map, over what is there.
+pub fn set(
+    entries: &[(Vec<u32>, Vec<u32>)],
+    from: &MapFile,
+    (number, map): (usize, &Declaration),
+    session: &mut dyn Session,
+) -> Result<(), Failure> {
+    let mut table = Table::new(map, session.map_words(number)?);
+    for (number, (key, value)) in entries.iter().enumerate() {
+        if table.set(key, value).is_err() {
+            let what = format!(
+                "the kernel's map has {} entries, and `{}` has no room for more than {number} of them (entries={}){}",
+                entries.len(),
+                from.map,
+                map.entries,
+                map.typed.as_ref().map_or_else(String::new, |typed| {
+                    format!(": --set {}.max_entries={}", typed.name, entries.len())
+                })
+            );
+            return Err(Failure::Wrong(format!("--from-pin {}={}: {what}", from.map, from.file)));
+        }
+    }
+    let (at, words) = table.changes();
+    Ok(session.set_map_words(number, at, words)?)
+}
+
+/// Refuses a map of another type or with keys or values of other sizes.
+fn check(pinned: &Pinned, map: &Declaration) -> Result<(), String> {
+    let ty = MapType(pinned.ty);
+    let fits = match &map.typed {
+        // What these hold are numbers of the kernel's own, which mean nothing here.
+        Some(_) if ty.holds_no_values() || matches!(pinned.ty, 12 | 13 | 16 | 17) => {
+            return Err(format!("the kernel's map is of type {}, and what it holds cannot be brought over", ty.name()));
+        }
+        Some(typed) if typed.constant => {
+            return Err("these are constants, with which the program was compiled: set them with --set".into());
+        }
+        Some(typed) => typed.map_type_number == pinned.ty,
+        None => match map.kind {
+            Kind::Array | Kind::Counter => matches!(pinned.ty, 2 | 6),
+            Kind::Hash => matches!(pinned.ty, 1 | 5),
+            Kind::LruHash => matches!(pinned.ty, 9 | 10),
+            Kind::Lpm => pinned.ty == 11,
+        },
+    };
+    let own = map.typed.as_ref().map_or_else(|| map.kind.name().to_owned(), |typed| typed.map_type.clone());
+    if !fits {
+        return Err(format!("the kernel's map is of type {}, and `{}` is of type {own}", ty.name(), map.name));
+    }
+    let (key, value) = map.sizes();
+    for (what, there, here) in [("keys", pinned.key_size, key), ("values", pinned.value_size, value)] {
+        if there != here {
+            return Err(format!(
+                "the kernel's map has {what} of {there} bytes, and `{}` has {what} of {here}",
+                map.name
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The entries in words. Of values for each processor there is one here. Entries by number that are beyond the map's are
+/// left out where there is nothing in them.
+fn words(map: &Declaration, entries: Entries) -> Vec<(Vec<u32>, Vec<u32>)> {
+    let value = match &map.typed {
+        Some(typed) => typed.value.clone(),
+        // A sum has 64 bits.
+        None if map.kind == Kind::Counter => CType::unknown(8),
+        None => CType::unknown(map.sizes().1),
+    };
+    let of_value = leaves(&value, "value");
+    let numbered = matches!(map.kind, Kind::Array | Kind::Counter);
+    let each = entries.into_iter().map(|(key, values)| {
+        let value = match &values[..] {
+            [one] => one.clone(),
+            several => summed(&of_value, value.size, several),
+        };
+        (map.key_from_bytes(&key), map.value_from_bytes(&value))
+    });
+    let beyond = |key: &[u32]| numbered && key.first().is_some_and(|number| *number >= map.entries);
+    each.filter(|(key, value)| !beyond(key) || value.iter().any(|word| *word != 0)).collect()
+}

@@ -1,0 +1,335 @@
+//! Objects on the command line: global variables that are set, what `check` says, and maps by the names of their BTF.
+
+use serde_json::{Value, json};
+
+use crate::support::{Place, Ran, pcap};
+
+/// Two programs that are taken and one that is not; variables of every kind, maps with and without types.
+const SOURCE: &str = r#"
+#include <stdbool.h>
+#include <linux/bpf.h>
+#include <linux/in6.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+char LICENSE[] SEC("license") = "GPL";
+enum what { WHAT_DROP = 1, WHAT_PASS = 2, WHAT_TX = 3 };
+struct key { __be32 address; __be16 port; __u16 pad; };
+struct stats {
+    __u64 packets; __s32 balance; __u16 ports[3]; __u8 mac[6]; char name[12]; bool seen;
+    enum what what; union { __u32 word; __u8 bytes[4]; } either; __u32 low : 4, high : 28; struct in6_addr six;
+};
+struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 8); __type(key, struct key); __type(value, struct stats); } table SEC(".maps");
+struct { __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY); __uint(max_entries, 2); __type(key, __u32); __type(value, __u64); } counts SEC(".maps");
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 0); __uint(key_size, 4); __uint(value_size, 12); } sized SEC(".maps");
+
+const volatile __be16 closed = bpf_htons(9);
+const volatile enum what otherwise = WHAT_PASS;
+const volatile struct { __u8 on; struct { __s16 least; __u64 most; } bounds[2]; } config;
+volatile __s64 counter = -5;
+char label[8] = "abc";
+__u32 total;
+
+SEC("xdp") int ports(struct xdp_md *ctx)
+{
+    void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+    __be16 *port = data + 36;
+    if ((void *)(port + 1) > end)
+        return XDP_ABORTED;
+    total++;
+    counter += config.bounds[1].least;
+    struct key key = { .address = *(__be32 *)(data + 26), .port = *port };
+    struct stats *stats = bpf_map_lookup_elem(&table, &key);
+    if (stats) {
+        stats->packets++;
+        stats->balance--;
+        stats->name[0] = label[0];
+    }
+    __u32 zero = 0;
+    __u64 *count = bpf_map_lookup_elem(&counts, &zero);
+    if (count)
+        ++*count;
+    if (config.on && (__u64)*port < config.bounds[0].most)
+        return XDP_TX;
+    return *port == closed ? XDP_DROP : otherwise;
+}
+
+SEC("xdp/second") int second(struct xdp_md *ctx)
+{
+    __u32 key = 3;
+    return bpf_map_lookup_elem(&sized, &key) ? XDP_PASS : XDP_DROP;
+}
+
+SEC("xdp/third") int third(struct xdp_md *ctx)
+{
+    return bpf_get_stackid(ctx, &counts, 0) > 0 ? XDP_PASS : XDP_DROP;
+}
+SEC("tc") int other(struct __sk_buff *skb) { return 0; }
+"#;
+
+/// A place with the object in it, and a capture of three packets to UDP's ports 9, 80 and 443 from 10.0.0.1; `None` where there is
+/// no clang for BPF.
+fn place(arguments: &[&str]) -> Option<Place> {
+    let place = Place::new();
+    place.file("prog.c", SOURCE);
+    let mut clang = std::process::Command::new("clang");
+    clang.args(["-O2", "-target", "bpf"]).arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH));
+    let made = clang.args(arguments).args(["-c", "prog.c", "-o", "prog.o"]).current_dir(place.path("")).output();
+    let said = match made {
+        Ok(made) if made.status.success() => None,
+        Ok(made) => Some(String::from_utf8_lossy(&made.stderr).into_owned()),
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(said) = said {
+        let required = std::env::var("PORTCULLIS_REQUIRE").unwrap_or_default();
+        assert!(!required.split(',').any(|name| name == "clang-bpf"), "clang-bpf is required: {said}");
+        println!("skipped: clang makes no programs for BPF: {said}");
+        return None;
+    }
+    let packet = |port: u16| {
+        let mut packet = [0_u8; 60];
+        packet[26..30].copy_from_slice(&[10, 0, 0, 1]);
+        packet[36..38].copy_from_slice(&port.to_be_bytes());
+        packet
+    };
+    place.file("in.pcap", pcap(&[&packet(9), &packet(80), &packet(443)]));
+    Some(place)
+}
+
+fn run(place: &Place, arguments: &[&str]) -> Ran {
+    let all = ["run", "prog.o:ports", "--read", "in.pcap", "--device", "interp", "--json"];
+    place.run(&[&all, arguments].concat())
+}
+
+fn verdicts(ran: &Ran) -> [u64; 3] {
+    let json = ran.json();
+    ["drop", "pass", "tx"].map(|verdict| json["verdicts"][verdict].as_u64().unwrap_or_else(|| panic!("{json}")))
+}
+
+#[test]
+fn constants_that_are_set_decide() {
+    let Some(place) = place(&["-g"]) else { return };
+    let of = |set: &[&str]| {
+        let arguments: Vec<&str> = set.iter().flat_map(|set| ["--set", set]).collect();
+        verdicts(&run(&place, &arguments).done())
+    };
+    assert_eq!(of(&[]), [1, 2, 0]);
+    // In the order of the network, as it reads.
+    assert_eq!(of(&["closed=443", "otherwise=WHAT_TX"]), [1, 0, 2]);
+    assert_eq!(of(&["closed=0x2bc", "otherwise=1"]), [3, 0, 0]);
+    // 9 is 0x0900 as the processor has it, 80 is 0x5000, and 443 is 0xbb01.
+    assert_eq!(of(&["config.on=1", "config.bounds[0].most=0x5000"]), [0, 2, 1]);
+    assert_eq!(of(&["config.on=1", "config.bounds[0].most=18446744073709551615"]), [0, 0, 3]);
+}
+
+#[test]
+fn variables_that_are_set_begin_so_and_are_dumped() {
+    let Some(place) = place(&["-g"]) else { return };
+    let set = ["--set", "counter=-9223372036854775808", "--set", "config.bounds[1].least=-300", "--set", "label=xyz"];
+    let files = ["--dump-map", ".data=data.json", "--dump-map", "bss=bss.csv", "--dump-map", ".data=data.csv"];
+    run(&place, &[&set[..], &files].concat()).done();
+    let data: Value = serde_json::from_slice(&place.read("data.json")).unwrap();
+    // Three packets, and it wraps.
+    let counter = i64::MIN.wrapping_sub(900);
+    assert_eq!(data, json!([{"key": 0, "value": {".data": [{"counter": counter}, {"label": "xyz"}]}}]));
+    assert_eq!(String::from_utf8(place.read("bss.csv")).unwrap(), "key,value.total\n0,3\n");
+    assert_eq!(
+        String::from_utf8(place.read("data.csv")).unwrap(),
+        format!("key,value.counter,value.label\n0,{counter},xyz\n")
+    );
+}
+
+#[test]
+fn what_cannot_be_set_is_told_with_what_can() {
+    let Some(place) = place(&["-g"]) else { return };
+    for (set, words) in [
+        (
+            "closd=1",
+            &["--set closd: the object has no variable `closd`", "did you mean `closed`?", "`table.max_entries`"][..],
+        ),
+        ("closed=65536", &["--set closed: `65536` is not in __be16: 0 to 65535", "`closed` is __be16, in .rodata"]),
+        ("closed=http", &["`http` is no number"]),
+        ("otherwise=WHAT_PAS", &["did you mean `WHAT_PASS`?"]),
+        ("config=1", &["has members: NAME.on"]),
+        ("config.of=1", &["has no member `of`", "bounds"]),
+        ("config.bounds[2].least=1", &["`[2]` is none of the 2 elements"]),
+        ("config.bounds.least=1", &["has no members"]),
+        ("config.bounds[0].least=40000", &["`40000` is not in __s16: -32768 to 32767"]),
+        ("label=123456789", &["longer than char[8]"]),
+        ("table.max_entries=none", &["`none` is no number of entries"]),
+        ("table.flags=1", &["`table.max_entries`"]),
+        ("random_seed=-1", &["random numbers"]),
+    ] {
+        run(&place, &["--set", set]).failed(2, words);
+    }
+    run(&place, &["--set", "closed=1", "--set", "closed=2"]).failed(2, &["`closed` is given twice"]);
+}
+
+#[test]
+fn without_types_variables_are_numbers() {
+    let Some(place) = place(&["-g0", "-DNONE"]) else { return };
+    // Maps in `.maps` need types.
+    run(&place, &[]).failed(1, &["build with -g"]);
+    let plain: String = SOURCE.lines().filter(|line| !line.contains(".maps")).collect::<Vec<_>>().join("\n");
+    let program = plain.split("SEC(\"xdp\") int ports").next().unwrap().to_owned()
+        + "SEC(\"xdp\") int ports(struct xdp_md *ctx) { total++; return closed == bpf_htons(9) ? otherwise : XDP_DROP; }\n";
+    place.file("prog.c", program);
+    let mut clang = std::process::Command::new("clang");
+    clang.args(["-O2", "-target", "bpf"]).arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH));
+    assert!(clang.args(["-c", "prog.c", "-o", "prog.o"]).current_dir(place.path("")).status().unwrap().success());
+    assert_eq!(verdicts(&run(&place, &[]).done()), [0, 3, 0]);
+    assert_eq!(verdicts(&run(&place, &["--set", "otherwise=3"]).done()), [0, 0, 3]);
+    // Nothing says that it has the order of the network.
+    assert_eq!(verdicts(&run(&place, &["--set", "closed=9"]).done()), [3, 0, 0]);
+    assert_eq!(verdicts(&run(&place, &["--set", "closed=0x0900", "--set", "otherwise=1"]).done()), [3, 0, 0]);
+    run(&place, &["--set", "otherwise=WHAT_TX"]).failed(2, &["`otherwise` is __u32", "has no types"]);
+}
+
+#[test]
+fn rows_of_both_forms_come_back_as_they_went() {
+    let Some(place) = place(&["-g"]) else { return };
+    let json = r#"[
+{"key": {"address": 16777226, "port": 20480, "pad": 0}, "value": {"packets": 18446744073709551615, "balance": -7, "ports": [1, 2, 65535],
+ "mac": [2, 0, 0, 0, 0, 255], "name": "b,\"c", "seen": true, "what": "WHAT_TX", "either": {"word": 67305985}, "low": "0xf", "high": 1,
+ "six": "2001:db8::1"}},
+{"key": ["0x0a","0x00","0x00","0x02","0x00","0x09","0x00","0x00"], "value": {"name": "", "what": 7}}
+]"#;
+    place.file("in.json", json);
+    let dumps = ["--dump-map", "table=a.json", "--dump-map", "table=a.csv"];
+    run(&place, &[&["--map", "table=in.json"], &dumps[..]].concat()).done();
+    let got: Value = serde_json::from_slice(&place.read("a.json")).unwrap();
+    let none = json!([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let six = |bytes: Value, halves: Value, words: Value| json!({"in6_u": {"u6_addr8": bytes, "u6_addr16": halves, "u6_addr32": words}});
+    let of = |key: Value| {
+        got.as_array().unwrap().iter().find(|row| row["key"] == key).unwrap_or_else(|| panic!("{got}"))["value"].clone()
+    };
+    assert_eq!(
+        of(json!({"address": 16777226, "port": 20480, "pad": 0})),
+        // One packet has come.
+        json!({"packets": 0, "balance": -8, "ports": [1, 2, 65535], "mac": [2, 0, 0, 0, 0, 255], "name": "a,\"c", "seen": true,
+               "what": "WHAT_TX", "either": {"word": 67305985, "bytes": [1, 2, 3, 4]}, "low": "0xf", "high": "0x1",
+               "six": six(json!([32, 1, 13, 184, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]), json!([288, 47117, 0, 0, 0, 0, 0, 256]),
+                          json!([3087860000_u32, 0, 0, 16777216]))})
+    );
+    assert_eq!(
+        of(json!({"address": 33554442, "port": 2304, "pad": 0})),
+        json!({"packets": 0, "balance": 0, "ports": [0, 0, 0], "mac": [0, 0, 0, 0, 0, 0], "name": "", "seen": false, "what": 7,
+               "either": {"word": 0, "bytes": [0, 0, 0, 0]}, "low": "0x0", "high": "0x0",
+               "six": six(none, json!([0, 0, 0, 0, 0, 0, 0, 0]), json!([0, 0, 0, 0]))})
+    );
+    let csv = String::from_utf8(place.read("a.csv")).unwrap();
+    let lines: Vec<&str> = csv.lines().collect();
+    assert_eq!(
+        lines[0],
+        "key.address,key.port,key.pad,value.packets,value.balance,value.ports[0],value.ports[1],value.ports[2],value.mac,value.name,\
+         value.seen,value.what,value.either.word,value.either.bytes,value.low,value.high,value.six"
+    );
+    let row = "167772161,80,0,0,-8,1,2,65535,02:00:00:00:00:ff,\"a,\"\"c\",true,WHAT_TX,67305985,01:02:03:04,15,1,2001:db8::1";
+    assert!(lines.contains(&row), "{csv}");
+    // Both again, over no packets.
+    for file in ["a.json", "a.csv"] {
+        let map = format!("table={file}");
+        let again = ["--map", &map, "--limit", "0", "--dump-map", "table=b.json", "--dump-map", "table=b.csv"];
+        run(&place, &again).done();
+        assert_eq!((place.read("b.json"), place.read("b.csv")), (place.read("a.json"), place.read("a.csv")), "{file}");
+    }
+}
+
+#[test]
+fn rows_that_are_wrong_are_told_of_by_their_names() {
+    let Some(place) = place(&["-g"]) else { return };
+    let header = "key.address,key.port,key.pad";
+    for (name, content, words) in [
+        (
+            "a.json",
+            r#"[{"key": {"adress": 1}, "value": {}}]"#.to_owned(),
+            &["a.json:1: `key`", "did you mean `address`?"][..],
+        ),
+        (
+            "a.json",
+            "[\n{\"key\": {}, \"value\":\n {\"balance\": 3000000000}}]".into(),
+            &["a.json:3: `value.balance`", "__s32"],
+        ),
+        ("a.json", r#"[{"key": {}, "value": {"ports": [1,2,3,4]}}]"#.into(), &["has 3 elements, and here are 4"]),
+        ("a.json", r#"[{"key": {}, "value": {"mac": [256]}}]"#.into(), &["`value.mac[0]`: `256` is not in __u8"]),
+        ("a.json", r#"[{"key": {}, "value": 5}]"#.into(), &["`value`: `5` is one value, and struct stats has members"]),
+        ("a.json", r#"[{"key": {}}]"#.into(), &["the row has no `value`"]),
+        ("a.json", r#"[{"key": {}, "value": {}, "more": 1}]"#.into(), &["more"]),
+        ("a.csv", format!("{header}\n1,2"), &["a.csv:2: the row ends after 2 of 17 cells"]),
+        ("a.csv", format!("{header}\n10.0.0.1,70000,0"), &["column 2 (key.port)", "is not in __be16"]),
+        (
+            "a.csv",
+            "10.0.0.1,80,0,1,1,1,1,1,02:00:00:00:00:01,n,true,WHAT_TX,1,00:00:00:02,1,1,::1".into(),
+            &["`value.either.bytes`", "leave one of them empty"],
+        ),
+    ] {
+        place.file(name, content);
+        run(&place, &["--map", &format!("table={name}")]).failed(1, words);
+    }
+    place.file("c.csv", "0,1\n2,1\n");
+    run(&place, &["--map", "counts=c.csv"]).failed(1, &["c.csv:2", "the map `counts` has no entry 2"]);
+    // Of the kernel's processors the sum.
+    place.file("c.json", r#"[{"key": 1, "values": [{"cpu": 0, "value": 3}, {"cpu": 1, "value": 4}]}]"#);
+    run(&place, &["--map", "counts=c.json", "--dump-map", "counts=d.csv"]).done();
+    assert_eq!(String::from_utf8(place.read("d.csv")).unwrap(), "key,value\n0,3\n1,7\n");
+}
+
+#[test]
+fn check_lists_what_is_in_an_object() {
+    let Some(place) = place(&["-g"]) else { return };
+    let ran = place.run(&["check", "prog.o", "--set", "label=set"]);
+    assert_eq!(ran.code, 1, "a program of it cannot be taken: {}{}", ran.out, ran.err);
+    for line in [
+        "prog.o: 3 programs for XDP, of which 1 can be taken",
+        "ports (xdp): can be taken",
+        "helpers  bpf_map_lookup_elem",
+        "second (xdp/second): cannot be taken: ",
+        "prog.c:52: the map `sized` has no entries",
+        "third (xdp/third): cannot be taken: ",
+        "prog.c:57: ",
+        "tc",
+        "table: hash, keys struct key (8 bytes), values struct stats (",
+        "counts: percpu_array, keys __u32 (4 bytes), values __u64 (8 bytes), 2 entries",
+        "sized: array, keys __u32 (4 bytes), values __u8[12] (12 bytes), no max_entries: --set sized.max_entries=N",
+        "closed: __be16 = 9 (.rodata)",
+        "label: char[8] = set (.data, set)",
+        "total: __u32 = 0 (.bss)",
+    ] {
+        assert!(ran.out.contains(line), "{line}: {}", ran.out);
+    }
+    let json = place.run(&["check", "prog.o", "--json", "--set", "sized.max_entries=4"]).json();
+    let taken: Vec<_> = json["programs"].as_array().unwrap().iter().map(|it| (&it["name"], &it["ok"])).collect();
+    let (yes, no) = (Value::Bool(true), Value::Bool(false));
+    assert_eq!(taken, [(&json!("ports"), &yes), (&json!("second"), &yes), (&json!("third"), &no)], "{json}");
+    assert!(json["programs"][2]["errors"][0]["line"].as_u64() > Some(0), "{json}");
+    assert_eq!(json["maps"][2]["max_entries"], 4);
+    let otherwise = json["variables"].as_array().unwrap().iter().find(|it| it["name"] == "otherwise").unwrap();
+    assert_eq!((&otherwise["value"], &otherwise["type"]), (&json!("WHAT_PASS"), &json!("enum what")));
+    // One of them, in full.
+    let ran = place.run(&["check", "prog.o:ports"]).done();
+    for line in [
+        "program          `ports` of prog.o",
+        "helpers          bpf_map_lookup_elem",
+        "verdicts",
+        "CSV",
+        "value.packets (__u64)",
+    ] {
+        assert!(line == "CSV" || ran.out.contains(line), "{line}: {}", ran.out);
+    }
+    let json = place.run(&["check", "prog.o:ports", "--json"]).done().json();
+    assert_eq!(json["object"]["program"], "ports");
+    let table = json["maps"].as_array().unwrap().iter().find(|it| it["name"] == "table").unwrap();
+    assert_eq!((&table["object"]["type"], &table["object"]["key_type"]), (&json!("hash"), &json!("struct key")));
+}
+
+#[test]
+fn maps_have_as_many_entries_as_are_set() {
+    let Some(place) = place(&["-g"]) else { return };
+    let second = |set: &[&str]| {
+        let all = ["run", "prog.o:second", "--read", "in.pcap", "--device", "interp", "--json"];
+        place.run(&[&all, set].concat())
+    };
+    second(&[]).failed(1, &["`sized` has no entries"]);
+    assert_eq!(verdicts(&second(&["--set", "sized.max_entries=3"]).done()), [3, 0, 0]);
+    assert_eq!(verdicts(&second(&["--set", "sized.max_entries=4"]).done()), [0, 3, 0]);
+    second(&["--set", "sized.max_entries=99999999"]).failed(2, &["`99999999` is no number of entries"]);
+}
