@@ -33,6 +33,39 @@ struct bpf_map_def SEC("maps") totals = {
     .max_entries = 4,
 };
 
+/* As iproute2 has them. */
+struct bpf_elf_map {
+    __u32 type;
+    __u32 size_key;
+    __u32 size_value;
+    __u32 max_elem;
+    __u32 flags;
+    __u32 id;
+    __u32 pinning;
+    __u32 inner_id;
+    __u32 inner_idx;
+};
+
+struct bpf_elf_map SEC("maps") lengths = {
+    .type = BPF_MAP_TYPE_HASH,
+    .size_key = sizeof(__u16),
+    .size_value = sizeof(__u64),
+    .max_elem = 2048,
+};
+
+SEC("xdp_lengths")
+int legacy_lengths(struct xdp_md *ctx)
+{
+    __u64 one = 1, *count;
+    __u16 key = ctx->data_end - ctx->data;
+
+    count = bpf_map_lookup_elem(&lengths, &key);
+    if (!count)
+        return bpf_map_update_elem(&lengths, &key, &one, BPF_ANY) ? XDP_ABORTED : XDP_PASS;
+    *count += 1;
+    return XDP_TX;
+}
+
 SEC("xdp_protocols")
 int legacy_protocols(struct xdp_md *ctx)
 {

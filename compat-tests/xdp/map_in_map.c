@@ -168,3 +168,47 @@ int maps_in_function(struct xdp_md *ctx)
     hits += count_in(&by_number, (length * 7) & 0xff);
     return hits == 2 ? XDP_TX : hits == 1 ? XDP_PASS : XDP_DROP;
 }
+
+struct widths {
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    __uint(max_entries, 4);
+    __type(key, __u32);
+    __type(value, __u32);
+};
+
+struct widths widths_short SEC(".maps"), widths_long SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH_OF_MAPS);
+    __uint(max_entries, 4);
+    __type(key, __u32);
+    __array(values, struct widths);
+} by_kind SEC(".maps") = {
+    .values = { [0] = &widths_short, [1] = &widths_long, [5] = &widths_short },
+};
+
+/* A pointer to a map that is kept over other lookups, and one that may be of two kinds of slots. */
+SEC("xdp")
+int maps_kept(struct xdp_md *ctx)
+{
+    __u32 length = ctx->data_end - ctx->data, kind = length % 7, zero = 0, index = length & 3;
+    void *map = bpf_map_lookup_elem(&by_kind, &kind), *sums;
+    __u32 *width, *other;
+    __u64 *sum;
+
+    sums = bpf_map_lookup_elem(&by_number, &zero);
+    if (!map)
+        map = bpf_map_lookup_elem(&by_kind, &zero);
+    if (!map || !sums)
+        return XDP_ABORTED;
+    width = bpf_map_lookup_elem(map, &index);
+    sum = bpf_map_lookup_elem(sums, &index);
+    other = bpf_map_lookup_elem(map, &kind);
+    if (!width || !sum)
+        return XDP_DROP;
+    *width += 1;
+    *sum += *width;
+    if (!other)
+        return XDP_TX;
+    return *other > *width ? XDP_DROP : XDP_PASS;
+}

@@ -7,6 +7,8 @@
 
 mod each;
 mod inner;
+mod rounds;
+mod tail;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -19,7 +21,7 @@ use super::object::Reference;
 use super::range::Range;
 use super::refused::Refused;
 use super::types::{Frame, Name, State, Ty, Value};
-use super::walk::{ARGUMENT, ROUND, ROUNDS, TAIL_CALLS, Walk};
+use super::walk::{ROUND, Walk};
 
 type Result<T> = std::result::Result<T, Refused>;
 
@@ -37,12 +39,6 @@ const MAX_VISITS: u32 = 400;
 
 /// Instructions looked at, at most.
 const MAX_WORK: usize = 4_000_000;
-
-/// Tail calls at most (`MAX_TAIL_CALL_CNT`).
-const MAX_TAIL_CALLS: u32 = 33;
-
-/// Rounds of a `bpf_loop` (`BPF_MAX_LOOPS`).
-const MAX_ROUNDS: u64 = 1 << 23;
 
 /// Numbers for things, from 1 on.
 #[derive(Debug, Clone)]
@@ -447,7 +443,7 @@ impl Finding<'_, '_> {
                 return Ok((done(walk), Way::Goto(to), vec![(to, state)]));
             }
             if it.code == CALL && it.src == call::HELPER && it.imm == 181 {
-                begin_loop(&mut walk)?;
+                rounds::begin(&mut walk)?;
                 let to = here(Place::Round(at as u32));
                 let state = walk.state.clone();
                 return Ok((done(walk), Way::Goto(to), vec![(to, state)]));
@@ -459,90 +455,6 @@ impl Finding<'_, '_> {
                 return Ok((done(walk), Way::Goto(to), vec![(to, state)]));
             }
         }
-    }
-
-    /// Before a round of a `bpf_loop`.
-    fn round(&mut self, key: Key, at: u32, state: State) -> Result<Gone> {
-        let context = self.context(key);
-        let mut walk = Walk::new(self.linked, &mut self.shared, state, key.context, context.section as usize);
-        walk.at = at as usize;
-        let (round, rounds, argument) = (walk.get(ROUND)?, walk.get(ROUNDS)?, walk.get(ARGUMENT)?);
-        let goes_on = walk.code.binary(Lt, round.low, rounds.low);
-        // Behind the loop.
-        walk.after_call();
-        walk.set(0, round)?;
-        let behind = Key { context: key.context, place: Place::At(at + 1), variant: 0 };
-        let behind_state = walk.state.clone();
-        // In the function.
-        let Some((section, first)) = walk.shared.callbacks.get(&(key.context, at)).copied() else {
-            return walk.refuse("the function of a bpf_loop is not known");
-        };
-        if !walk.enter()? {
-            return walk.refuse("the function of a bpf_loop would be called too deep");
-        }
-        walk.state.scratch[1] = round;
-        walk.state.scratch[2] = argument;
-        walk.state.scratch[0] = Value::of(Ty::Nothing);
-        let inner = self.contexts.of(Context { section, first, caller: Some((key.context, at)) });
-        let inside = Key { context: inner, place: Place::At(first), variant: 0 };
-        let inside_state = walk.state.clone();
-        // Which registers hold what differs on the two ways: the code's end is that of the function's way, and r0 is
-        // the round on both.
-        walk.state.scratch[0] = round;
-        Ok(match walk.code.as_truth(goes_on) {
-            Some(true) => (done(walk), Way::Goto(inside), vec![(inside, inside_state)]),
-            Some(false) => (done(walk), Way::Goto(behind), vec![(behind, behind_state)]),
-            None => {
-                let onward = vec![(inside, inside_state), (behind, behind_state)];
-                (done(walk), Way::Branch(goes_on, inside, behind), onward)
-            }
-        })
-    }
-
-    /// At a tail call, behind the programs that were not meant.
-    fn tail(&mut self, key: Key, at: u32, number: u32, state: State) -> Result<Gone> {
-        let context = self.context(key);
-        let mut walk = Walk::new(self.linked, &mut self.shared, state, key.context, context.section as usize);
-        walk.at = at as usize;
-        let (map, slot) = walk.tail_call()?;
-        let calls = walk.get(TAIL_CALLS)?;
-        let programs = self.linked.programs_of(map);
-        let behind = Key { context: key.context, place: Place::At(at + 1), variant: 0 };
-        let mut fallen = walk.state.clone();
-        (0..6).for_each(|register| fallen.scratch[register] = Value::of(Ty::Nothing));
-        let Some(&(program, section, first)) = programs.get(number as usize) else {
-            // It gives an error's number, which nobody can rely on.
-            let zero = walk.constant(0);
-            walk.set(0, zero)?;
-            fallen.scratch[0].ty = Ty::UNKNOWN;
-            return Ok((done(walk), Way::Goto(behind), vec![(behind, fallen)]));
-        };
-        let meant = walk.code.by(Eq, slot, program + 1);
-        let few = walk.code.by(Lt, calls.low, MAX_TAIL_CALLS);
-        let condition = walk.code.binary(super::code::Binary::Both, meant, few);
-        let next = here_tail(key, at, number + 1);
-        let next_state = walk.state.clone();
-        // Whoever is not called does not count, and nobody asks who was not.
-        let more = walk.code.number(condition);
-        let more = walk.code.binary(Add, calls.low, more);
-        let counted = walk.word(Range::new(0, u64::from(MAX_TAIL_CALLS)), more);
-        walk.set(TAIL_CALLS, counted)?;
-        let mut next_state = next_state;
-        next_state.scratch[7] = counted;
-        // The program runs in place of the function, and what it returns is what the function returns.
-        let mut begun =
-            State { frames: walk.state.frames.clone(), metadata: walk.state.metadata.clone(), ..State::beginning() };
-        begun.scratch[6..].copy_from_slice(&walk.state.scratch[6..]);
-        *begun.frames.last_mut().expect("there is always a frame") = Frame::new();
-        begun.length = walk.state.length;
-        if begun.frames.len() > 1 {
-            // Callers may have pointers into the packet.
-            begun.extents = walk.state.extents.clone();
-        }
-        let to = self.contexts.of(Context { section, first, caller: context.caller });
-        let to = Key { context: to, place: Place::At(first), variant: 0 };
-        let onward = vec![(to, begun), (next, next_state)];
-        Ok((done(walk), Way::Branch(condition, to, next), onward))
     }
 }
 
@@ -639,10 +551,6 @@ fn exit(linked: &Linked, contexts: &Numbers<Context>, mut walk: Walk, context: C
     })
 }
 
-fn here_tail(key: Key, at: u32, number: u32) -> Key {
-    Key { context: key.context, place: Place::Tail(at, number), variant: 0 }
-}
-
 fn done(mut walk: Walk) -> (Code, State) {
     walk.code.flush();
     (walk.code, walk.state)
@@ -676,35 +584,4 @@ fn callee(walk: &Walk, it: Instruction) -> Result<(u32, u32)> {
         return walk.refuse("a call leads out of the section");
     }
     Ok((section as u32, first as u32))
-}
-
-/// `bpf_loop(rounds, function, argument, flags)`: what is kept for its rounds.
-fn begin_loop(walk: &mut Walk) -> Result<()> {
-    walk.shared.helpers.insert(181);
-    let (rounds, function, argument, flags) = (walk.get(1)?, walk.get(2)?, walk.get(3)?, walk.get(4)?);
-    let range = walk.expect_number(rounds, "how often a bpf_loop goes round")?;
-    let Ty::Function { section, first } = function.ty else {
-        let what = function.ty.words();
-        return walk.refuse(format!("a bpf_loop is given {what} for a function"));
-    };
-    if flags.ty.range().and_then(Range::exact) != Some(0) {
-        return walk.refuse("a bpf_loop is given flags, and there are none");
-    }
-    if range.high > MAX_ROUNDS {
-        // More give an error and no round at all, and nobody asks for more.
-        let high = walk.code.by(super::code::Binary::Ne, rounds.high, 0);
-        let most = walk.code.known(MAX_ROUNDS as u32);
-        let low = walk.code.binary(Lt, most, rounds.low);
-        let many = walk.code.binary(super::code::Binary::Either, high, low);
-        walk.trap(many, "a bpf_loop is to go round more often than it may");
-    }
-    let limit = Range::new(range.low.min(MAX_ROUNDS), range.high.min(MAX_ROUNDS));
-    let rounds = walk.word(limit, rounds.low);
-    let zero = walk.constant(0);
-    walk.set(ROUND, zero)?;
-    walk.set(ROUNDS, rounds)?;
-    walk.set(ARGUMENT, argument)?;
-    let at = walk.at as u32;
-    walk.shared.callbacks.insert((walk.context, at), (u32::from(section), first));
-    Ok(())
 }

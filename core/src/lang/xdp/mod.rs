@@ -76,6 +76,9 @@ pub struct Trap {
     pub reason: &'static str,
 }
 
+/// Linux' flag of arrays that are held by maps of maps, of any number of entries.
+const BPF_F_INNER_MAP: u32 = 1 << 12;
+
 /// An object with what its maps are here.
 pub(super) struct Linked<'o> {
     object: &'o Object,
@@ -177,9 +180,14 @@ impl<'o> Linked<'o> {
     /// are as it says its maps are.
     fn maps_in(&self, outer: u16) -> Vec<u16> {
         let MapDefinition { slots, inner, .. } = &self.maps[usize::from(outer)].definition;
-        let shape = |map: &MapDefinition| (map.ty, map.key_size, map.value_size, map.max_entries);
+        let shape = |map: &MapDefinition| (map.ty, map.key_size, map.value_size, map.flags);
+        // Of arrays the bounds are compiled in, unless it is said that they are not (`array_map_meta_equal`).
+        let is_bound = |map: &MapDefinition| matches!(map.ty.0, 2 | 6) && map.flags & BPF_F_INNER_MAP == 0;
+        let is_like = |inner: &MapDefinition, map: &MapDefinition| {
+            shape(inner) == shape(map) && (!is_bound(inner) || inner.max_entries == map.max_entries)
+        };
         let may = |map: &MapDefinition| match slots.is_empty() {
-            true => inner.as_ref().is_some_and(|inner| shape(inner) == shape(map)),
+            true => inner.as_ref().is_some_and(|inner| is_like(inner, map)),
             false => slots.iter().any(|slot| slot.symbol == map.name),
         };
         let all = (0..).zip(&self.object.maps);

@@ -1,0 +1,80 @@
+//! `bpf_loop`: a function called so many times, until it gives 1.
+
+use super::super::code::Binary::{Either, Ne};
+use super::super::range::Range;
+use super::super::walk::{ARGUMENT, ROUND, ROUNDS, Walk};
+use super::{Context, Finding, Gone, Key, Lt, Place, Result, State, Ty, Value, Way, done};
+
+/// Rounds of a `bpf_loop` (`BPF_MAX_LOOPS`).
+const MAX_ROUNDS: u64 = 1 << 23;
+
+/// `bpf_loop(rounds, function, argument, flags)`: what is kept for its rounds.
+pub(super) fn begin(walk: &mut Walk) -> Result<()> {
+    walk.shared.helpers.insert(181);
+    let (rounds, function, argument, flags) = (walk.get(1)?, walk.get(2)?, walk.get(3)?, walk.get(4)?);
+    let range = walk.expect_number(rounds, "how often a bpf_loop goes round")?;
+    let Ty::Function { section, first } = function.ty else {
+        let what = function.ty.words();
+        return walk.refuse(format!("a bpf_loop is given {what} for a function"));
+    };
+    if flags.ty.range().and_then(Range::exact) != Some(0) {
+        return walk.refuse("a bpf_loop is given flags, and there are none");
+    }
+    if range.high > MAX_ROUNDS {
+        // More give an error and no round at all, and nobody asks for more.
+        let high = walk.code.by(Ne, rounds.high, 0);
+        let most = walk.code.known(MAX_ROUNDS as u32);
+        let low = walk.code.binary(Lt, most, rounds.low);
+        let many = walk.code.binary(Either, high, low);
+        walk.trap(many, "a bpf_loop is to go round more often than it may");
+    }
+    let limit = Range::new(range.low.min(MAX_ROUNDS), range.high.min(MAX_ROUNDS));
+    let rounds = walk.word(limit, rounds.low);
+    let zero = walk.constant(0);
+    walk.set(ROUND, zero)?;
+    walk.set(ROUNDS, rounds)?;
+    walk.set(ARGUMENT, argument)?;
+    let at = walk.at as u32;
+    walk.shared.callbacks.insert((walk.context, at), (u32::from(section), first));
+    Ok(())
+}
+
+impl Finding<'_, '_> {
+    /// Before a round of a `bpf_loop`.
+    pub(super) fn round(&mut self, key: Key, at: u32, state: State) -> Result<Gone> {
+        let context = self.context(key);
+        let mut walk = Walk::new(self.linked, &mut self.shared, state, key.context, context.section as usize);
+        walk.at = at as usize;
+        let (round, rounds, argument) = (walk.get(ROUND)?, walk.get(ROUNDS)?, walk.get(ARGUMENT)?);
+        let goes_on = walk.code.binary(Lt, round.low, rounds.low);
+        // Behind the loop.
+        walk.after_call();
+        walk.set(0, round)?;
+        let behind = Key { context: key.context, place: Place::At(at + 1), variant: 0 };
+        let behind_state = walk.state.clone();
+        // In the function.
+        let Some((section, first)) = walk.shared.callbacks.get(&(key.context, at)).copied() else {
+            return walk.refuse("the function of a bpf_loop is not known");
+        };
+        if !walk.enter()? {
+            return walk.refuse("the function of a bpf_loop would be called too deep");
+        }
+        walk.state.scratch[1] = round;
+        walk.state.scratch[2] = argument;
+        walk.state.scratch[0] = Value::of(Ty::Nothing);
+        let inner = self.contexts.of(Context { section, first, caller: Some((key.context, at)) });
+        let inside = Key { context: inner, place: Place::At(first), variant: 0 };
+        let inside_state = walk.state.clone();
+        // Which registers hold what differs on the two ways: the code's end is that of the function's way, and r0 is
+        // the round on both.
+        walk.state.scratch[0] = round;
+        Ok(match walk.code.as_truth(goes_on) {
+            Some(true) => (done(walk), Way::Goto(inside), vec![(inside, inside_state)]),
+            Some(false) => (done(walk), Way::Goto(behind), vec![(behind, behind_state)]),
+            None => {
+                let onward = vec![(inside, inside_state), (behind, behind_state)];
+                (done(walk), Way::Branch(goes_on, inside, behind), onward)
+            }
+        })
+    }
+}
