@@ -218,3 +218,46 @@ fn an_object_does_in_a_namespace_what_it_does_in_the_kernel() {
         there.passed.values().map(Vec::len).sum::<usize>()
     );
 }
+
+/// What docs/xdp-objects.md shows works as it stands there.
+#[test]
+fn the_ten_lines_of_the_page_on_objects_work_as_typed() {
+    let Some(suite) = Suite::begin("ten lines of shell", "af-xdp", &[]) else { return };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = tempfile::tempdir().unwrap();
+    if let Err(reason) = compile(&root.join("compat-tests/xdp/port_traffic.c"), &folder.path().join("probe.o")) {
+        suite.lacks("clang-bpf", reason.lines().next().unwrap_or_default());
+        return;
+    }
+    let page = include_str!("../../docs/xdp-objects.md");
+    let (_, section) = page.split_once("\n## An existing project, in ten lines of shell\n").unwrap();
+    let lines: Vec<&str> = section.lines().skip_while(|line| !line.starts_with("    ")).collect();
+    let lines: Vec<&str> = lines.iter().map_while(|line| line.strip_prefix("    ")).collect();
+    assert_eq!(lines.len(), 10, "{lines:?}");
+    // The checkout, with files of the test's own.
+    for name in ["compat-tests", "samples"] {
+        std::os::unix::fs::symlink(root.join(name), folder.path().join(name)).unwrap();
+    }
+    let link = Link::new();
+    let name = link.veth.right.name();
+    link.right.ip(&["link", "set", name, "down"]);
+    link.right.ip(&["link", "set", name, "name", "eth0", "up"]);
+    let programs = Path::new(env!("CARGO_BIN_EXE_portcullis")).parent().unwrap();
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
+    let mut command = link.right.command("sh");
+    command.args(["-e", "-c", &lines.join("\n")]).current_dir(folder.path()).env("PATH", path);
+    let output = command.stdin(std::process::Stdio::null()).output().unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}{errors}");
+    for part in ["`port_traffic` of prog.o", "key.port,key.reserved,value.packets,value.bytes", "prog.o has taken over"]
+    {
+        assert!(said.contains(part), "{part}: {said}{errors}");
+    }
+    let read = |name: &str| std::fs::read(folder.path().join(name)).unwrap();
+    assert!(read("passed.pcap").len() > 1000 && read("back.pcap").len() > 100);
+    // Of the sample, twice.
+    let csv = String::from_utf8(read("ports.csv")).unwrap();
+    let counts = csv.lines().skip(1).map(|line| line.split(',').nth(2).and_then(|it| it.parse::<u64>().ok()).unwrap());
+    let counts: Vec<u64> = counts.collect();
+    assert!(counts.len() > 3 && counts.iter().all(|count| *count > 0 && count % 2 == 0), "{csv}");
+}

@@ -32,7 +32,7 @@ const DPDK_ALONE: &[&str] = &["--no-default-features", "--features", live::DPDK]
 
 /// What may be demanded: devices, and tools that suites need.
 const DEVICES: [&str; 4] = ["cpu", "cuda", "wgpu", "opencl"];
-const TOOLS: [&str; 11] = [
+const TOOLS: [&str; 12] = [
     "nvrtc",
     "oclgrind",
     "qemu-aarch64",
@@ -44,6 +44,7 @@ const TOOLS: [&str; 11] = [
     live::DPDK,
     live::PCAP_EXPR,
     "tcpdump",
+    "bpftool",
 ];
 
 /// How to test.

@@ -14,7 +14,7 @@ struct Need {
 }
 
 /// In software, so that they run on any machine.
-const NEEDS: [Need; 12] = [
+const NEEDS: [Need; 13] = [
     Need {
         what: "Vulkan driver",
         without: "the wgpu device is missing",
@@ -70,6 +70,12 @@ const NEEDS: [Need; 12] = [
         without: "objects are not held to the kernel",
         packages: &["clang", "libbpf-dev", "linux-libc-dev"],
         is_there: || quiet("clang", &["--version"]) && Path::new("/usr/include/bpf/bpf_helpers.h").exists(),
+    },
+    Need {
+        what: "bpftool",
+        without: "maps of objects are not held to what it prints",
+        packages: &["bpftool"],
+        is_there: || quiet("bpftool", &["version"]),
     },
     Need {
         what: "Oclgrind",
