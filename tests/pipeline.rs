@@ -214,7 +214,7 @@ struct Numbering {
 impl Observer for Numbering {
     fn event(&mut self, _: Event<'_>) {}
 
-    fn boundary(&mut self, session: &mut dyn Session) -> Result<(), DeviceError> {
+    fn boundary(&mut self, session: &mut dyn Session, _: usize) -> Result<(), DeviceError> {
         self.batches += 1;
         session.set_map_words(0, HEADER as usize, &[self.batches])
     }
@@ -244,7 +244,7 @@ fn an_error_at_a_boundary_ends_the_run() {
     struct Failing;
     impl Observer for Failing {
         fn event(&mut self, _: Event<'_>) {}
-        fn boundary(&mut self, session: &mut dyn Session) -> Result<(), DeviceError> {
+        fn boundary(&mut self, session: &mut dyn Session, _: usize) -> Result<(), DeviceError> {
             session.set_map_words(7, 0, &[1])
         }
     }

@@ -2,14 +2,16 @@
 //! in their maps what they leave there.
 #![cfg(target_os = "linux")]
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portcullis::io::synth::Random;
 use portcullis_compat_tests::kernel::{self, Entries, KernelProgram, Ran};
 use portcullis_compat_tests::objects::{self, PROCESSORS};
 use portcullis_compat_tests::{corpora, devices, layouts};
-use portcullis_core::device::{Device, LoadOptions};
+use portcullis_core::device::{Device, LoadOptions, Session};
 use portcullis_core::interp::Interpreter;
+use portcullis_core::lang::xdp::events::{Drain, Event, Records, Said};
 use portcullis_core::lang::xdp::{self, Object};
 use portcullis_core::map::Table;
 use portcullis_core::map::layout::Layout;
@@ -18,6 +20,9 @@ use portcullis_core::program::{Program, ProgramOptions};
 
 /// What is not taken yet, or differs, and why; by source and program. Whatever is taken and the same must not be here.
 const NOT_YET: &[(&str, &str)] = &[("redirect_map:redirect_broadcast", "BPF_F_BROADCAST")];
+
+/// Programs whose events are numbers that the kernel draws and we draw, each his own.
+const TELLS_RANDOM: &[&str] = &["random:"];
 
 /// Why a program is expected to differ.
 fn not_yet(name: &str) -> Option<&'static str> {
@@ -43,6 +48,9 @@ struct Case {
     presets: Vec<(usize, Vec<u8>, Vec<u8>)>,
     /// What is in each of the program's maps in the end.
     maps: Vec<Option<Entries>>,
+    /// What the kernel was told, by the names of maps; of prints nothing where they cannot be read.
+    told: BTreeMap<String, Vec<Vec<u8>>>,
+    reads_prints: bool,
 }
 
 /// Everything there is to compare, and how many programs were refused by either side, with what was said.
@@ -95,13 +103,21 @@ fn case(
     };
     let presets = presets.into_iter().filter_map(set).collect();
     let run = |packet: &Vec<u8>| there.run(packet).unwrap_or_else(|error| panic!("{name}: {error}"));
-    let ran = packets.iter().map(run).collect();
+    let ran: Vec<Ran> = packets.iter().map(run).collect();
+    let mut told: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
+    for (map, records) in ran.iter().flat_map(|ran| &ran.told) {
+        told.entry(map.clone()).or_default().extend(records.iter().cloned());
+    }
+    if let Some(reason) = there.prints_missing() {
+        println!("{name}: what it prints is not compared: {reason}");
+    }
     let entries = |map: &Option<xdp::MapDefinition>| {
         let number = object.maps.iter().position(|it| Some(&it.name) == map.as_ref().map(|map| &map.name))?;
         there.entries(number).unwrap_or_else(|error| panic!("{name}: {error}"))
     };
     let maps = origin.maps.iter().map(entries).collect();
-    Case { name, program: Arc::new(here), ran, presets, maps }
+    let reads_prints = there.prints_missing().is_none();
+    Case { name, program: Arc::new(here), ran, presets, maps, told, reads_prints }
 }
 
 /// Runs the packets one after the other, as the kernel did, and tells of the first difference.
@@ -127,6 +143,10 @@ fn differs(device: &dyn Device, case: &Case, packets: &[Vec<u8>]) -> Option<Stri
             return Some(format!("what the map {} holds before could not be set", map.name));
         }
     }
+    let mut drain = match Drain::begin(&case.program, &mut *session) {
+        Ok(drain) => drain,
+        Err(error) => return Some(format!("{error}")),
+    };
     // In the kernel's test run they come from the loopback interface, which is number 1.
     let metadata = |i| Metadata { port: 1, ..layouts::metadata(i) };
     let (batches, _) = layouts::batches_with(packets, 1, Room::Both, metadata);
@@ -150,6 +170,11 @@ fn differs(device: &dyn Device, case: &Case, packets: &[Vec<u8>]) -> Option<Stri
             ));
         }
     }
+    if let Some(drain) = &mut drain
+        && let Some(difference) = tells_else(drain, &mut *session, case)
+    {
+        return Some(difference);
+    }
     let origin = case.program.object()?;
     for (number, (map, definition)) in case.program.maps().iter().zip(&origin.maps).enumerate() {
         let (Some(definition), Some(want)) = (definition, &case.maps[number]) else { continue };
@@ -167,6 +192,57 @@ fn differs(device: &dyn Device, case: &Case, packets: &[Vec<u8>]) -> Option<Stri
                 got.len(),
                 want.len(),
                 first.and_then(|(key, _)| got.get(key))
+            ));
+        }
+    }
+    None
+}
+
+/// Whether the host was told something else than the kernel was.
+fn tells_else(drain: &mut Drain, session: &mut dyn Session, case: &Case) -> Option<String> {
+    let mut told: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
+    let mut take = |event: Event<'_>| {
+        let bytes = match event.said {
+            Said::Data(data) => data,
+            Said::WithPacket { data, packet, .. } => [data, packet].concat(),
+            Said::Text(text) => text.into_bytes(),
+        };
+        told.entry(event.ring.name.clone()).or_default().push(bytes);
+    };
+    if let Err(error) = drain.read(session, Some(&mut take)) {
+        return Some(format!("{error}"));
+    }
+    if drain.counts().lost > 0 {
+        return Some(format!("{:?}", drain.counts()));
+    }
+    if TELLS_RANDOM.iter().any(|source| case.name.starts_with(source)) {
+        return None;
+    }
+    for ring in case.program.object().map_or(&[][..], |origin| &origin.rings) {
+        if ring.records == Records::Prints && !case.reads_prints {
+            continue;
+        }
+        let (got, want) = (told.remove(&ring.name).unwrap_or_default(), case.told.get(&ring.name));
+        let want = want.map_or(&[][..], Vec::as_slice);
+        // The kernel fills samples up: with the number of their bytes they are multiples of eight.
+        let same = |got: &Vec<u8>, want: &Vec<u8>| match ring.records {
+            Records::Perf => want.starts_with(got) && want.len() == (got.len() + 4).next_multiple_of(8) - 4,
+            _ => got == want,
+        };
+        let first = got.iter().zip(want).position(|(got, want)| !same(got, want));
+        if got.len() != want.len() || first.is_some() {
+            let at = first.unwrap_or(got.len().min(want.len()));
+            let show = |it: Option<&Vec<u8>>| match it {
+                Some(bytes) if ring.records == Records::Prints => String::from_utf8_lossy(bytes).into_owned(),
+                other => format!("{other:02x?}"),
+            };
+            return Some(format!(
+                "{}: {} events, and {} in the kernel; number {at}: {}\n  in the kernel {}",
+                ring.name,
+                got.len(),
+                want.len(),
+                show(got.get(at)),
+                show(want.get(at))
             ));
         }
     }

@@ -124,7 +124,7 @@ mod asking {
                 _ => {
                     let summary: RunSummary = serde_json::from_str(stats.get())
                         .map_err(|error| Failure::Wrong(format!("the run's numbers make no sense here: {error}")))?;
-                    out::print(report::table(&summary, "so far", None))
+                    out::print(report::table(&summary, "so far", None, None))
                 }
             },
             Answer::Refused(Refused { error, is_rendered, is_usage }) => {

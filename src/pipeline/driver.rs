@@ -55,8 +55,8 @@ pub(super) trait Ends<S> {
     /// done, is done in between.
     fn next(&mut self, idle: bool) -> Result<Next<Self::Note>, Self::Error>;
 
-    /// A batch is about to be submitted, or none has come for a while.
-    fn boundary(&mut self, session: &mut dyn Session) -> Result<(), DeviceError>;
+    /// A batch of so many packets is about to be submitted; or none has come for a while, and none is in flight.
+    fn boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError>;
 
     /// A batch has come back; where it is `aside`, from the session's relief, and maybe before others that went in before it.
     fn done(&mut self, done: Done, note: Self::Note, aside: bool) -> Result<(), Self::Error>;
@@ -118,7 +118,7 @@ impl<S: Slot, E: Ends<S>> Driver<S, E> {
                 false if ended => return Ok(()),
                 false => {
                     // Maps follow their files while nothing comes, too: somebody may look.
-                    self.ends.boundary(self.slot.session())?;
+                    self.ends.boundary(self.slot.session(), 0)?;
                     self.ends.tend()?;
                 }
             }
@@ -151,7 +151,7 @@ impl<S: Slot, E: Ends<S>> Driver<S, E> {
     fn submit(&mut self, batch: Batch, note: E::Note) -> Result<(), E::Error> {
         // What was wanted before the batch came is done before it is filtered.
         self.obey()?;
-        self.ends.boundary(self.slot.session())?;
+        self.ends.boundary(self.slot.session(), batch.len())?;
         self.slot.session().submit(batch).map_err(|refused| refused.error)?;
         let submitted = self.slot.session().relief().is_some().then(Instant::now);
         self.in_flight.push_back((submitted, note));
@@ -253,7 +253,7 @@ mod tests {
             Ok(Next::End)
         }
 
-        fn boundary(&mut self, _: &mut dyn Session) -> Result<(), DeviceError> {
+        fn boundary(&mut self, _: &mut dyn Session, _: usize) -> Result<(), DeviceError> {
             Ok(())
         }
 

@@ -56,13 +56,14 @@ pub trait Observer {
     /// Something happens.
     fn event(&mut self, event: Event<'_>);
 
-    /// A batch is about to be submitted: what is done to the session's maps now is there for this batch and all behind it,
-    /// and for none before it. Live, this is also called now and then while no batch comes.
+    /// A batch of so many packets is about to be submitted: what is done to the session's maps now is there for this batch and
+    /// all behind it, and for none before it. This is also called now and then while no batch comes and none is in flight,
+    /// with 0.
     ///
     /// # Errors
     /// Those of the session: they end the run.
-    fn boundary(&mut self, session: &mut dyn Session) -> Result<(), DeviceError> {
-        let _ = session;
+    fn boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
+        let _ = (session, coming);
         Ok(())
     }
 }
@@ -110,7 +111,11 @@ pub fn source_options(program: &Program, kind: DeviceKind, written: bool) -> Sou
     // Launching a kernel costs as much as reading a good many packets, so GPUs get longer batches;
     // a processor wants its batch in the cache.
     let blocks = if kind.is_gpu() || kind == DeviceKind::Software { 4 } else { 1 };
+    // What packets tell the host is read between batches: several of them are to find room.
+    let rings = program.object().map_or(&[][..], |object| &object.rings);
+    let room = rings.iter().map(|ring| (ring.packets() as usize / 4).max(256)).min();
     SourceOptions {
+        max_packets: room.unwrap_or(usize::MAX),
         room: if facts.changes_length { Room::Both } else { Room::None },
         metadata: written || facts.uses_metadata,
         block_size: blocks * SourceOptions::BLOCK_SIZE,
@@ -240,8 +245,8 @@ impl<S> Ends<S> for Captures<'_> {
         }
     }
 
-    fn boundary(&mut self, session: &mut dyn Session) -> Result<(), DeviceError> {
-        self.observe.boundary(session)
+    fn boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
+        self.observe.boundary(session, coming)
     }
 
     fn done(&mut self, done: Done, progress: Progress, _: bool) -> Result<(), PipelineError> {

@@ -12,7 +12,7 @@ const LONG: Duration = Duration::from_secs(30);
 
 /// Whether these tests were started with signals ignored (`nohup`, or `&` in a script), which they
 /// and the program inherit.
-fn deaf() -> bool {
+pub fn deaf() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
     // HUP, INT and TERM are 1, 2 and 15.

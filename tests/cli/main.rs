@@ -5,6 +5,7 @@ mod arguments;
 mod bench;
 mod calibrate;
 mod check;
+mod events;
 mod expressions;
 #[cfg(unix)]
 mod flows;

@@ -7,6 +7,7 @@ mod desk;
 mod devices;
 #[allow(dead_code, reason = "it is shared with other tests, and none of them needs all of it")]
 mod each_device;
+mod events;
 mod flows;
 #[allow(dead_code, reason = "it is the loader of other tests, and none of them needs all of it")]
 #[path = "../../compat-tests/src/kernel/mod.rs"]

@@ -2,17 +2,22 @@
 //! (`BPF_PROG_TEST_RUN`). It takes root.
 #![allow(unsafe_code)]
 
+mod events;
 mod link;
 mod sys;
+mod trace;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use portcullis_core::lang::xdp::MapDefinition;
+use portcullis_core::lang::xdp::instruction::Instruction;
 use portcullis_core::lang::xdp::object::{MapType, Object};
 
+use events::{PerfBuffer, RingBuffer};
 pub use link::Linked;
+use trace::Trace;
 
 /// `enum bpf_prog_type`
 const BPF_PROG_TYPE_XDP: u32 = 6;
@@ -25,6 +30,11 @@ pub struct KernelProgram {
     definitions: Vec<MapDefinition>,
     /// Programs that maps of programs hold.
     _others: Vec<OwnedFd>,
+    /// What reads the maps of events, by their numbers.
+    rings: Vec<(usize, RingBuffer)>,
+    perf: Vec<(usize, PerfBuffer)>,
+    /// What reads prints; why they are not read, where there are some.
+    prints: Option<Result<Trace, String>>,
 }
 
 /// What the kernel made of a packet.
@@ -34,7 +44,12 @@ pub struct Ran {
     pub verdict: u32,
     /// The packet.
     pub packet: Vec<u8>,
+    /// What it told the host, by the names of maps, in its order; prints are of the map [`PRINTS`].
+    pub told: BTreeMap<String, Vec<Vec<u8>>>,
 }
+
+/// What prints go by.
+pub const PRINTS: &str = "printk";
 
 /// What is in a map: keys and values, in order of the keys' bytes.
 pub type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -72,7 +87,23 @@ impl KernelProgram {
                     .map_err(|error| format!("slot {} of `{}`: {error}", slot.index, map.name))?;
             }
         }
-        Ok(KernelProgram { program, maps, definitions: object.maps.clone(), _others: others })
+        let (mut rings, mut perf) = (Vec::new(), Vec::new());
+        for (number, (map, fd)) in object.maps.iter().zip(&maps).enumerate() {
+            let Some(fd) = fd else { continue };
+            let fail = |error: io::Error| format!("reading the map `{}`: {error}", map.name);
+            match map.ty {
+                MapType::RINGBUF => rings.push((number, RingBuffer::open(fd, map.max_entries).map_err(fail)?)),
+                MapType::PERF_EVENT_ARRAY => perf.push((number, PerfBuffer::open(fd).map_err(fail)?)),
+                _ => {}
+            }
+        }
+        let prints = prints(object).then(|| Trace::open().map_err(|error| error.to_string()));
+        Ok(KernelProgram { program, maps, definitions: object.maps.clone(), _others: others, rings, perf, prints })
+    }
+
+    /// Why the prints of the program are not read.
+    pub fn prints_missing(&self) -> Option<&str> {
+        self.prints.as_ref()?.as_ref().err().map(String::as_str)
     }
 
     /// Runs it over a packet.
@@ -89,7 +120,18 @@ impl KernelProgram {
     /// The kernel's.
     pub fn run_at(&self, packet: &[u8], interface: u32) -> io::Result<Ran> {
         let (verdict, packet) = sys::test_run(self.program.as_raw_fd(), packet, interface)?;
-        Ok(Ran { verdict, packet })
+        let mut told = BTreeMap::new();
+        let mut tell = |map: &str, records: Vec<Vec<u8>>| {
+            if !records.is_empty() {
+                told.insert(map.to_owned(), records);
+            }
+        };
+        self.rings.iter().for_each(|(map, ring)| tell(&self.definitions[*map].name, ring.read()));
+        self.perf.iter().for_each(|(map, perf)| tell(&self.definitions[*map].name, perf.read()));
+        if let Some(Ok(trace)) = &self.prints {
+            tell(PRINTS, trace.read().into_iter().map(String::into_bytes).collect());
+        }
+        Ok(Ran { verdict, packet, told })
     }
 
     /// Runs it over a packet so many times.
@@ -159,6 +201,13 @@ impl KernelProgram {
         all[..value.len()].copy_from_slice(value);
         sys::update(fd.as_raw_fd(), key, &all)
     }
+}
+
+/// Whether programs of an object print.
+fn prints(object: &Object) -> bool {
+    // A call of bpf_trace_printk or bpf_trace_vprintk.
+    let calls = |it: &Instruction| (it.code, it.src) == (0x85, 0) && matches!(it.imm, 6 | 177);
+    object.sections.iter().any(|section| section.instructions.iter().any(calls))
 }
 
 fn is_per_processor(ty: MapType) -> bool {

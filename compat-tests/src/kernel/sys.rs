@@ -188,6 +188,70 @@ pub fn processors() -> usize {
     last.map_or(1, |last| last + 1)
 }
 
+/// Opens a perf event of a processor's that programs write to (`PERF_COUNT_SW_BPF_OUTPUT`, linux/perf_event.h).
+pub fn perf_event_of_bpf(processor: u32) -> io::Result<OwnedFd> {
+    const SOFTWARE: u32 = 1;
+    const BPF_OUTPUT: u64 = 10;
+    const RAW: u64 = 1 << 10;
+    const CLOEXEC: u64 = 8;
+    const ENABLE: libc::c_ulong = 0x2400;
+    // struct perf_event_attr as it was at first, 64 bytes: type and size, config, period, what a sample has.
+    let size = 64_u32;
+    let attributes = [u64::from(SOFTWARE) | u64::from(size) << 32, BPF_OUTPUT, 1, RAW, 0, 0, 0, 0];
+    // SAFETY: the attributes are as long as they say.
+    let fd =
+        unsafe { libc::syscall(libc::SYS_perf_event_open, attributes.as_ptr(), -1, processor as i32, -1, CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let event = owned(fd as i32);
+    // SAFETY: it takes no argument.
+    match unsafe { libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&event), ENABLE, 0) } {
+        0.. => Ok(event),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Memory that is the kernel's, too.
+#[derive(Debug)]
+pub struct Mapping {
+    address: *mut u8,
+    length: usize,
+}
+
+// SAFETY: what is in it is looked at by atomics, or has been written before.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    pub fn new(fd: i32, length: usize, offset: usize, writes: bool) -> io::Result<Mapping> {
+        let may = libc::PROT_READ | if writes { libc::PROT_WRITE } else { 0 };
+        // SAFETY: the kernel chooses a place where nothing is.
+        let address =
+            unsafe { libc::mmap(std::ptr::null_mut(), length, may, libc::MAP_SHARED, fd, offset as libc::off_t) };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Mapping { address: address.cast(), length })
+    }
+
+    pub fn address(&self) -> *mut u8 {
+        self.address
+    }
+
+    pub fn length(&self) -> usize {
+        self.length
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped so, and nobody has a reference any more.
+        unsafe { libc::munmap(self.address.cast(), self.length) };
+    }
+}
+
 pub fn on_first_processor() {
     // SAFETY: a set of processors is a plain array of bits, in which zeros are nobody.
     unsafe {

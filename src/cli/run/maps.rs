@@ -5,14 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::builder::{NonEmptyStringValueParser, StringValueParser, TypedValueParser};
-use portcullis::device::{DeviceError, DeviceInfo, Session};
+use portcullis::device::{CancelToken, DeviceError, DeviceInfo, Session};
 use portcullis::io::SinkError;
+use portcullis::lang::xdp::events::Counts;
 use portcullis::map::{Declaration, Format};
 use portcullis::map_file::no_map;
 use portcullis::map_file::text::Rows;
 use portcullis::program::Program;
 
 use super::dump::Dumps;
+use super::events::{Events, Log};
 use super::kernel_routes::KernelRoutes;
 #[cfg(target_os = "linux")]
 use super::pin;
@@ -55,6 +57,10 @@ pub struct MapArgs {
     /// `-` is standard output, in CSV; may be given several times
     #[arg(long, value_name = "NAME=FILE", value_parser = output())]
     pub dump_map: Vec<MapFile>,
+    /// Write what a program of an object tells the host (ring buffers, perf buffers, prints) to this file while packets flow: a
+    /// line of JSON an event; `-` is standard output
+    #[arg(long, value_name = "FILE", value_parser = super::output())]
+    pub events: Option<String>,
 }
 
 /// A map and a file: `NAME=FILE`.
@@ -144,7 +150,7 @@ impl MapArgs {
 
     /// Whether standard output is taken.
     pub fn takes_stdout(&self) -> bool {
-        self.dump_map.iter().any(|dump| dump.file == "-")
+        self.dump_map.iter().any(|dump| dump.file == "-") || self.events.as_deref() == Some("-")
     }
 
     /// Refuses maps that the filter does not have, and devices that have none.
@@ -169,6 +175,13 @@ impl MapArgs {
         if self.kernel_routes.is_some() {
             let others = self.map.iter().chain(&self.watch_map).map(|file| file.map.as_str());
             KernelRoutes::check(program, device, others)?;
+        }
+        if let Some(file) = &self.events
+            && program.object().is_none_or(|object| object.rings.is_empty())
+        {
+            let what =
+                "the filter tells of no events, which programs of XDP do by ring buffers, perf buffers and prints";
+            return Err(Failure::Usage(format!("--events {file}: {what}")));
         }
         for (index, file) in self.watch_map.iter().enumerate() {
             if let Some(before) = self.watch_map[..index].iter().find(|before| before.map == file.map) {
@@ -196,6 +209,7 @@ pub struct Maps {
     pub(super) followers: Vec<Follower>,
     pub(super) routes: Option<KernelRoutes>,
     dumps: Option<Dumps>,
+    pub(super) events: Events,
 }
 
 /// A map and its number.
@@ -237,19 +251,25 @@ impl Maps {
             follower.begin(rows, session)?;
             followers.push(follower);
         }
-        Ok(Maps { args: args.clone(), program: program.clone(), state, followers, routes, dumps: None })
+        let events = Events::begin(program, session)?;
+        Ok(Maps { args: args.clone(), program: program.clone(), state, followers, routes, dumps: None, events })
     }
 
-    /// Sees whether what is written after the run can be.
-    pub fn open_outputs(&mut self) -> Result<(), SinkError> {
+    /// Sees whether what is written after the run can be; what is written while packets flow is made, and stops the run where
+    /// that cannot go on.
+    pub fn open_outputs(&mut self, stop: &CancelToken) -> Result<(), SinkError> {
         self.dumps = Some(Dumps::open(&self.args.dump_map)?);
+        if let Some(file) = &self.args.events {
+            self.events.log_to(Log::create(file, stop)?);
+        }
         Ok(())
     }
 
     /// Between two batches: writes state where that is due, and makes maps follow their files. What could not be done, and
-    /// what can be again, is to be told.
-    pub fn follow(&mut self, session: &mut dyn Session) -> Result<Vec<Told>, DeviceError> {
+    /// what can be again, is to be told. Also reads events, where a batch of so many packets needs room for its own.
+    pub fn follow(&mut self, session: &mut dyn Session, coming: usize) -> Result<Vec<Told>, DeviceError> {
         let mut told = Vec::new();
+        self.events.boundary(session, coming)?;
         if let Some(Err(error)) = self.state.as_mut().map(|state| state.save_if_due(&self.program, session)) {
             told.push(Told::Warning(format!("{error}; the file is as it was, and is tried again")));
         }
@@ -265,6 +285,21 @@ impl Maps {
     /// Whether any is written after the run.
     pub fn writes(&self) -> bool {
         self.args.state.is_some() || !self.args.dump_map.is_empty()
+    }
+
+    /// Reads the last events; where there is no session any more, what was read before is all that there is.
+    pub fn last_events(&mut self, session: Option<&mut dyn Session>) -> Result<(), Failure> {
+        self.events.finish(session)
+    }
+
+    /// Whether the run was ended since events cannot be written any more.
+    pub fn events_failed(&self) -> bool {
+        self.events.failed()
+    }
+
+    /// How many events there were, where the filter has any.
+    pub fn events(&self) -> Option<Counts> {
+        self.events.counts()
     }
 
     /// Writes what is there now to all files, also where one fails; the first error is given.

@@ -1,6 +1,7 @@
 //! `portcullis run`
 
 mod dump;
+mod events;
 pub mod interrupt;
 mod kernel_routes;
 pub mod live;
@@ -193,7 +194,7 @@ fn run_capture(args: &Args, read: &str) -> Result<(), Failure> {
     // It has read its first block by now.
     let opened = begun.elapsed();
     places::check(args)?;
-    maps.open_outputs()?;
+    maps.open_outputs(&interrupt.stop)?;
     // The first output that is there is to be finished; the wait for a first packet was none of that.
     interrupt.listen();
     let outputs = open_outputs(args, &*source)?;
@@ -207,11 +208,15 @@ fn run_capture(args: &Args, read: &str) -> Result<(), Failure> {
     finished.totals.times.read += opened;
     finished.totals.elapsed = begun.elapsed();
 
-    let stopped = finished.stopped;
-    let saved = match &finished.error {
-        None | Some(PipelineError::Source(_)) => maps.write(&mut *session),
+    // What cannot be written any more ends a run, too, and that is no interrupt.
+    let stopped = finished.stopped && !maps.events_failed();
+    let (saved, told) = match &finished.error {
+        None | Some(PipelineError::Source(_)) => {
+            let told = maps.last_events(Some(&mut *session));
+            (maps.write(&mut *session), told)
+        }
         // Batches may be in flight, and of what was given up nobody knows how far it has come.
-        Some(_) => Ok(()),
+        Some(_) => (Ok(()), maps.last_events(None)),
     };
     if let (true, Some(PipelineError::Device(DeviceError::Cancelled))) = (stopped, &finished.error) {
         out::warn("what was under way took too long and was given up; the packets before it are counted and written");
@@ -235,6 +240,9 @@ fn run_capture(args: &Args, read: &str) -> Result<(), Failure> {
                 _ => "packets came through before",
             };
             out::note(&format!("{} {what}", out::grouped(finished.totals.packets)));
+        }
+        if let Err(failure) = told {
+            failure.report();
         }
         match saved {
             Err(failure) => drop(failure.report()),
@@ -260,7 +268,8 @@ fn run_capture(args: &Args, read: &str) -> Result<(), Failure> {
         }
         return Err(failure);
     }
-    let run = report::Run { filter: args.filter.name(), device: device.info(), totals: &finished.totals };
+    let events = maps.events();
+    let run = report::Run { filter: args.filter.name(), device: device.info(), totals: &finished.totals, events };
     let text = if args.json { run.json() } else { run.table() };
     if args.takes_stdout() {
         out::note(text.trim_end());
@@ -270,6 +279,7 @@ fn run_capture(args: &Args, read: &str) -> Result<(), Failure> {
     if args.explain {
         explain::note(&[explain::transfer_of_run(&*session)]);
     }
+    told?;
     if stopped {
         out::note("interrupted: the rest of the input was not read");
         return Err(Failure::Silent(INTERRUPTED));
@@ -291,8 +301,8 @@ impl Observer for Onlooker<'_> {
         }
     }
 
-    fn boundary(&mut self, session: &mut dyn Session) -> Result<(), DeviceError> {
-        for told in self.maps.follow(session)? {
+    fn boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
+        for told in self.maps.follow(session, coming)? {
             self.progress.above(|| match &told {
                 Told::Warning(warning) => out::warn(warning),
                 Told::Note(note) => out::note(note),
@@ -325,7 +335,7 @@ fn open_source(args: &Args, read: &str, program: &Program, kind: DeviceKind) -> 
     let writes = args.write.is_some() || args.write_tx.is_some() || args.write_redirect.is_some();
     let mut options = pipeline::source_options(program, kind, writes);
     if let Some(BatchSize::Packets(batch)) = args.batch {
-        options.max_packets = batch as usize;
+        options.max_packets = options.max_packets.min(batch as usize);
         // Room for packets of 512 bytes; of longer ones a batch has fewer, so that memory is bounded.
         options.block_size =
             (batch as usize).saturating_mul(512).clamp(SourceOptions::BLOCK_SIZE, 8 * SourceOptions::BLOCK_SIZE);

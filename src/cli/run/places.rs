@@ -36,7 +36,8 @@ pub fn check(args: &Args) -> Result<(), Failure> {
         let given = format!("{}={}", dump.map, dump.file);
         (given, &dump.file, "--dump-map", "what --dump-map writes to")
     });
-    for (given, file, option, meaning) in captures.chain(state).chain(dumps) {
+    let events = args.maps.events.iter().map(|file| (file.clone(), file, "--events", "what --events writes to"));
+    for (given, file, option, meaning) in captures.chain(state).chain(dumps).chain(events) {
         let path = named(file.as_ref(), "/dev/stdout");
         let input = inputs.iter().find(|(input, _)| same_file(input, &path));
         if let Some((_, what)) = input.or_else(|| outputs.iter().find(|(output, _)| same_place(output, &path))) {

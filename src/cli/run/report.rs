@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use portcullis::device::DeviceInfo;
+use portcullis::lang::xdp::events::Counts;
 use portcullis::packet::Action;
 use portcullis::pipeline::Totals;
 use serde::Serialize;
@@ -21,9 +22,11 @@ pub struct Run<'a> {
     pub device: &'a DeviceInfo,
     /// What came through.
     pub totals: &'a Totals,
+    /// What the filter told of, if it can.
+    pub events: Option<Counts>,
 }
 
-/// The line of JSON. Every key is always there.
+/// The line of JSON. Every key is always there, but for what only some filters have.
 #[derive(Serialize)]
 struct Line<'a> {
     filter: &'a str,
@@ -35,6 +38,28 @@ struct Line<'a> {
     redirect_targets: BTreeMap<Target, u64>,
     elapsed_s: f64,
     mpps: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    events: Option<Told>,
+}
+
+/// Events of a run.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Told {
+    /// That were read.
+    count: u64,
+    /// That there was no room for.
+    lost: u64,
+}
+
+impl From<Counts> for Told {
+    fn from(Counts { events, lost }: Counts) -> Told {
+        Told { count: events, lost }
+    }
+}
+
+/// The row of events, for tables.
+pub fn events_row(Counts { events, lost }: Counts) -> Vec<String> {
+    vec!["events".into(), out::grouped(events), format!("{} lost", out::grouped(lost))]
 }
 
 #[derive(Serialize)]
@@ -80,6 +105,7 @@ impl Run<'_> {
             redirect_targets,
             elapsed_s: totals.elapsed.as_secs_f64(),
             mpps: totals.mpps(),
+            events: self.events.map(Told::from),
         };
         serde_json::to_string(&line).expect("numbers and texts, with texts for keys") + "\n"
     }
@@ -101,6 +127,7 @@ impl Run<'_> {
             rows.push(row(action.name(), out::grouped(count), share(count)));
         }
         rows.extend(self.targets().into_iter().map(|(name, count)| row(&name, out::grouped(count), share(count))));
+        rows.extend(self.events.map(events_row));
         rows.push(row("time", seconds(totals.elapsed), out::rate(totals.mpps() * 1e6, "pps")));
         let times = &totals.times;
         let stages = [

@@ -34,7 +34,7 @@ impl Takeover {
     ) -> Result<Takeover, Failure> {
         // A filter that looks for no routes may take over from one that does.
         let kernel_routes = args.kernel_routes.clone().filter(|_| Routed::of(&program).is_some());
-        MapArgs { kernel_routes, ..args.behind_the_beginning() }.check(&program, device)?;
+        MapArgs { kernel_routes, events: None, ..args.behind_the_beginning() }.check(&program, device)?;
         let watched = watched(args, &program)?;
         let mut told = Reloaded { filter: name, ..Reloaded::default() };
         let mut carried = Vec::new();
@@ -74,6 +74,7 @@ impl Maps {
                 return Ok(Err(failure));
             }
         }
+        self.events.take_over(&program, old, new)?;
         let mut followers = Vec::new();
         for (mut follower, rows) in watched {
             if told.carried.iter().any(|name| follower.follows(name)) {

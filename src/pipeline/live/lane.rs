@@ -331,9 +331,9 @@ impl Ends<&mut Box<dyn Session>> for Rest<'_> {
         })
     }
 
-    fn boundary(&mut self, session: &mut dyn Session) -> Result<(), DeviceError> {
+    fn boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
         match &mut self.observe {
-            Some(observe) => observe.boundary(session),
+            Some(observe) => observe.boundary(session, coming),
             None => Ok(()),
         }
     }

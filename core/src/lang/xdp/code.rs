@@ -100,11 +100,11 @@ pub(super) enum Op {
     },
     /// A word of a frame's memory, by its number: where it is known only when the packet is there.
     Recall {
-        frame: u8,
+        frame: u16,
         word: Id,
     },
     Keep {
-        frame: u8,
+        frame: u16,
         word: Id,
         value: Id,
     },
@@ -351,6 +351,10 @@ impl Code {
                 }
                 // There are no other bits.
                 _ if self.bits(a) & !n == 0 => a,
+                // A part of a word that is known, as bytes on the stack are put together.
+                Op::Binary(Or, other, m) if self.value(m).is_some() && self.is_without(other, n) => {
+                    self.known(self.value(m).unwrap_or_default() & n)
+                }
                 _ => self.add(Op::Binary(op, a, b)),
             },
             (Or, None) if self.masked(a).0 == self.masked(b).0 => {
@@ -393,6 +397,11 @@ impl Code {
             Op::Binary(Binary::And, of, mask) => self.value(mask).map_or((id, u32::MAX), |mask| (of, mask)),
             _ => (id, u32::MAX),
         }
+    }
+
+    /// Whether none of these bits can be set in a number, by how it was made.
+    fn is_without(&self, of: Id, bits: u32) -> bool {
+        matches!(self.ops[of as usize], Op::Binary(Binary::And, _, m) if self.value(m).is_some_and(|m| m & bits == 0))
     }
 
     /// The same by a known number.

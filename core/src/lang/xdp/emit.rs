@@ -10,7 +10,7 @@ use naga::{
 use super::code::{Argument, Binary, Code, Effect, Id, Op, Var};
 use super::flow::{End, Flow};
 use super::live::{Needed, REDIRECTED, RESULT};
-use super::types::{ASLEEP, STACK_WORDS, Ty};
+use super::types::{ASLEEP, STACK_WORDS, STACKS, Ty};
 use crate::lang::FILTER;
 use crate::lang::builder::{Builder, Value};
 use crate::lang::structure::emit::{Blocks, Types, emit};
@@ -41,14 +41,16 @@ pub(super) fn filter(flow: &Flow, needed: &[Needed], module: &mut Module) -> Res
     b.function.arguments.push(FunctionArgument { name: Some("pkt".to_owned()), ty: types.u32, binding: None });
     b.function.result = Some(FunctionResult { ty: types.u32, binding: None });
     let packet = b.function.expressions.append(Expression::FunctionArgument(0), Span::UNDEFINED);
-    let memory = memory(module, types);
+    let frame = memory(module, types, STACK_WORDS as u32);
+    let records = flow.shared.events.records().iter();
+    let records: Vec<_> = records.map(|record| memory(module, types, record.bytes.div_ceil(4).max(1))).collect();
     let mut writing = Writing {
         flow,
         needed,
         module,
         named,
         types,
-        memory,
+        memory: (frame, records),
         packet,
         vars: HashMap::new(),
         frames: HashMap::new(),
@@ -60,11 +62,14 @@ pub(super) fn filter(flow: &Flow, needed: &[Needed], module: &mut Module) -> Res
     Ok(())
 }
 
-/// The type of a frame that is memory.
-fn memory(module: &mut Module, types: Types) -> Handle<Type> {
-    let size = ArraySize::Constant(std::num::NonZeroU32::new(STACK_WORDS as u32).expect("there are some"));
+/// Memory of a packet's own, and how many words it has.
+type Memory = (Handle<Type>, u32);
+
+/// The type of a frame or record that is memory.
+fn memory(module: &mut Module, types: Types, words: u32) -> Memory {
+    let size = ArraySize::Constant(std::num::NonZeroU32::new(words).expect("there are some"));
     let inner = TypeInner::Array { base: types.u32, size, stride: 4 };
-    module.types.insert(Type { name: None, inner }, Span::UNDEFINED)
+    (module.types.insert(Type { name: None, inner }, Span::UNDEFINED), words)
 }
 
 struct Writing<'a> {
@@ -73,11 +78,12 @@ struct Writing<'a> {
     module: &'a Module,
     named: HashMap<String, Handle<Function>>,
     types: Types,
-    memory: Handle<Type>,
+    /// Of a frame, and of each reserved record.
+    memory: (Memory, Vec<Memory>),
     packet: Value,
     /// Pointers to variables.
     vars: HashMap<Var, Value>,
-    frames: HashMap<u8, Value>,
+    frames: HashMap<u16, Value>,
     /// Of the block under way, by computation.
     values: Vec<Option<Value>>,
 }
@@ -174,11 +180,16 @@ impl Writing<'_> {
         pointer
     }
 
-    fn frame(&mut self, b: &mut Builder, frame: u8) -> Value {
+    fn memory_of(&self, frame: u16) -> Memory {
+        let (of_frame, records) = &self.memory;
+        usize::from(frame).checked_sub(STACKS).map_or(*of_frame, |record| records[record])
+    }
+
+    fn frame(&mut self, b: &mut Builder, frame: u16) -> Value {
         if let Some(&pointer) = self.frames.get(&frame) {
             return pointer;
         }
-        let pointer = b.local(Some(&format!("stack{frame}")), self.memory);
+        let pointer = b.local(Some(&format!("stack{frame}")), self.memory_of(frame).0);
         self.frames.insert(frame, pointer);
         pointer
     }
@@ -287,10 +298,10 @@ impl Writing<'_> {
         }
     }
 
-    fn element(&mut self, b: &mut Builder, frame: u8, index: Value) -> Value {
+    fn element(&mut self, b: &mut Builder, frame: u16, index: Value) -> Value {
         let base = self.frame(b, frame);
         match b.known_u32(index) {
-            Some(index) => b.add(Expression::AccessIndex { base, index: index.min(STACK_WORDS as u32 - 1) }),
+            Some(index) => b.add(Expression::AccessIndex { base, index: index.min(self.memory_of(frame).1 - 1) }),
             None => b.add(Expression::Access { base, index }),
         }
     }

@@ -21,7 +21,7 @@ use super::object::Reference;
 use super::range::Range;
 use super::refused::Refused;
 use super::types::{Frame, Name, State, Ty, Value};
-use super::walk::{ROUND, Walk};
+use super::walk::{Events, ROUND, Walk};
 
 type Result<T> = std::result::Result<T, Refused>;
 
@@ -87,6 +87,8 @@ pub(super) struct Shared {
     pub helpers: BTreeSet<u32>,
     /// Families that routes are looked for of.
     pub families: super::fib::Families,
+    /// What is told to the host.
+    pub events: Events,
     /// Frames whose stack is indexed by what is known only when the packet is there.
     pub memory: [bool; super::types::STACKS],
 }
@@ -185,6 +187,7 @@ pub(super) fn find(linked: &Linked, section: usize, first: usize) -> Result<Flow
         tries: BTreeSet::new(),
         helpers: BTreeSet::new(),
         families: super::fib::Families::default(),
+        events: Events::default(),
         memory: [false; super::types::STACKS],
     };
     let mut finding = Finding {
@@ -328,6 +331,7 @@ impl Finding<'_, '_> {
         self.shared.used.clear();
         self.shared.helpers.clear();
         self.shared.families = super::fib::Families::default();
+        self.shared.events.begin_again();
         self.shared.sites = Numbers::from(0);
         let mut numbers: HashMap<Key, usize> = HashMap::from([(root, 0)]);
         let mut order = vec![root];

@@ -3,6 +3,8 @@
 
 use std::collections::HashSet;
 
+use super::emit::TRAPS;
+use super::events::PRINTS;
 use super::object::{MapDefinition, MapType, Object};
 use super::settings::section_type;
 use crate::map::declare::{MAX_ENTRIES, MAX_KEY, MAX_MAPS};
@@ -22,6 +24,8 @@ pub(super) enum Use {
     Lpm,
     /// By prefix, of any lengths (`prefixes`).
     Prefixes,
+    /// To tell the host of events: [`super::events`] says what it becomes.
+    Ring,
     /// It cannot be, for this reason.
     Refused(String),
 }
@@ -134,7 +138,8 @@ impl MapInfo {
 
 /// All maps of an object.
 pub(super) fn maps(object: &Object) -> Vec<MapInfo> {
-    let mut names = HashSet::new();
+    // Maps that are no object's go by these.
+    let mut names: HashSet<String> = [PRINTS, TRAPS].map(str::to_owned).into();
     let mut infos = Vec::new();
     for definition in &object.maps {
         let mut name: String = definition
@@ -168,6 +173,11 @@ fn used_as(map: &MapDefinition) -> Use {
     let MapDefinition { ty, key_size, value_size, max_entries, .. } = *map;
     let refused = |why: String| Use::Refused(format!("the map `{}` {why}", map.name));
     let used = match ty {
+        MapType::PERF_EVENT_ARRAY => return Use::Ring,
+        MapType::RINGBUF if max_entries == 0 => {
+            return refused("has no room: `max_entries` is to be set by the host".into());
+        }
+        MapType::RINGBUF => return Use::Ring,
         MapType(1 | 5 | 9 | 10 | 13 | 25) => Use::Hash,
         MapType(2 | 3 | 6 | 12 | 14 | 16 | 17) => Use::Array,
         MapType(11) if key_size == 8 || key_size == 20 => Use::Lpm,

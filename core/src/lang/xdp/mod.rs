@@ -9,6 +9,7 @@ mod asked;
 mod bytes;
 mod code;
 mod emit;
+pub mod events;
 pub mod fib;
 mod flow;
 pub mod instruction;
@@ -30,6 +31,7 @@ use std::sync::Arc;
 
 use code::Op;
 use maps::{MapInfo, Use};
+use object::MapType;
 pub use object::{Btf, MapDefinition, Object};
 use refused::Listing;
 pub use settings::{Global, globals};
@@ -63,6 +65,10 @@ pub struct Origin {
     pub held: Vec<String>,
     /// The object's global variables, with the values that the program was compiled with.
     pub globals: Vec<Global>,
+    /// The maps that are rings of events.
+    pub rings: Vec<events::Ring>,
+    /// What the program prints, by the number in a record.
+    pub prints: Vec<events::Print>,
 }
 
 /// A place where a packet may be aborted, since the program has not shown that what it does there is right.
@@ -85,20 +91,22 @@ pub(super) struct Linked<'o> {
     maps: Vec<MapInfo>,
     /// The programs, by number: name, section, first instruction.
     programs: Vec<(String, u32, u32)>,
+    /// What random numbers begin with.
+    random_seed: u32,
 }
 
 impl<'o> Linked<'o> {
-    fn of(object: &'o Object) -> Linked<'o> {
+    fn of(object: &'o Object, random_seed: u32) -> Linked<'o> {
         let programs = object.programs().map(|it| (it.name.clone(), it.section as u32, it.first as u32)).collect();
-        Linked { object, maps: maps::maps(object), programs }
+        Linked { object, maps: maps::maps(object), programs, random_seed }
     }
 
     /// What the host wants to know, and what maps hold from the beginning.
     fn origin(
         &self,
         flow: &flow::Flow,
-        section: usize,
-        first: usize,
+        (section, first): (usize, usize),
+        rings: Vec<events::Ring>,
         (fib, besides): (fib::Maps, usize),
     ) -> (Origin, Vec<Initial>) {
         let object = self.object;
@@ -125,6 +133,8 @@ impl<'o> Linked<'o> {
             programs: self.programs.iter().map(|(name, ..)| name.clone()).collect(),
             held: object.maps.iter().map(|map| map.name.clone()).collect(),
             globals: Vec::new(),
+            rings,
+            prints: flow.shared.events.prints.clone(),
         };
         (origin, initial.collect())
     }
@@ -237,7 +247,7 @@ fn compile_here(
     given: &[(String, String)],
 ) -> Result<Program, Diagnostics> {
     let (section, first) = chosen(object, program)?;
-    let mut linked = Linked::of(object);
+    let mut linked = Linked::of(object, options.random_seed);
     let refused = |refused| Listing::of(object).diagnostics(object, &refused);
     let flow = flow::find(&linked, section, first).map_err(refused)?;
     for &trie in &flow.shared.tries {
@@ -260,14 +270,31 @@ fn compile_here(
     }
     let mut declared: Vec<Declaration> = Vec::new();
     let mut text = include_str!("runtime.wgsl").to_owned();
+    let mut rings = Vec::new();
+    let uses = &flow.shared.events.rings;
     for &map in &flow.shared.used {
         let info = &linked.maps[usize::from(map)];
-        declared.push(Declaration { typed: Some(Arc::new(info.typed(object))), ..info.declaration() });
-        text += &info.text();
+        if info.used_as == Use::Ring {
+            let sizes = uses.get(&Some(map)).copied().unwrap_or_default();
+            let (records, wanted) = match info.definition.ty {
+                MapType::RINGBUF => (events::Records::RingBuffer, info.definition.max_entries),
+                _ => (events::Records::Perf, 0),
+            };
+            rings.push(events::Ring::new(&info.name, declared.len(), records, sizes, wanted));
+            declared.extend(rings.last().map(events::Ring::declaration));
+        } else {
+            declared.push(Declaration { typed: Some(Arc::new(info.typed(object))), ..info.declaration() });
+            text += &info.text();
+        }
     }
     let own = declared.len();
     let (tables, functions_of_tables, fib) = fib::needed(&called, flow.shared.families, &declared);
     declared.extend(tables);
+    if let Some(&sizes) = uses.get(&None) {
+        rings.push(events::Ring::new(events::PRINTS, declared.len(), events::Records::Prints, sizes, 0));
+        declared.extend(rings.last().map(events::Ring::declaration));
+    }
+    rings.iter().for_each(|ring| text += &ring.text());
     if traps {
         declared.push(Declaration {
             name: emit::TRAPS.into(),
@@ -296,7 +323,7 @@ fn compile_here(
         return fails("the program's loops stand in each other too deep".into());
     }
     let program = Program::new(&listing.source, module, declared, options)?;
-    let (mut origin, initial) = linked.origin(&flow, section, first, (fib, besides));
+    let (mut origin, initial) = linked.origin(&flow, (section, first), rings, (fib, besides));
     origin.globals = globals(object, given);
     Ok(program.with_object(origin, initial))
 }

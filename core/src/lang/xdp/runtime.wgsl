@@ -74,3 +74,52 @@ fn x_sar64(low: u32, high: u32, by: u32) -> vec2<u32> {
     let sign = bitcast<u32>(bitcast<i32>(high) >> 31u);
     return select(vec2<u32>(down, top), vec2<u32>(top, sign), (by & 32u) != 0u);
 }
+
+// Takes a word into a hash: for each of either, another one of the other gives another.
+fn x_mix(hash: u32, word: u32) -> u32 {
+    let h = (hash ^ word) * 0x9e3779b1u;
+    return ((h << 15u) | (h >> 17u)) + 0x68e31da4u;
+}
+
+// Of a seed and a packet: when and where it came, its lengths, and the words of its first 64 bytes.
+fn x_hash_packet(pkt: u32, seed: u32) -> u32 {
+    let time = pkt_time(pkt);
+    var h = x_mix(seed, time.x);
+    h = x_mix(h, time.y);
+    h = x_mix(h, pkt_port(pkt));
+    h = x_mix(h, pkt_len(pkt));
+    h = x_mix(h, pkt_wire_len(pkt));
+    h = x_mix(h, load_le32(pkt, 0u));
+    h = x_mix(h, load_le32(pkt, 4u));
+    h = x_mix(h, load_le32(pkt, 8u));
+    h = x_mix(h, load_le32(pkt, 12u));
+    h = x_mix(h, load_le32(pkt, 16u));
+    h = x_mix(h, load_le32(pkt, 20u));
+    h = x_mix(h, load_le32(pkt, 24u));
+    h = x_mix(h, load_le32(pkt, 28u));
+    h = x_mix(h, load_le32(pkt, 32u));
+    h = x_mix(h, load_le32(pkt, 36u));
+    h = x_mix(h, load_le32(pkt, 40u));
+    h = x_mix(h, load_le32(pkt, 44u));
+    h = x_mix(h, load_le32(pkt, 48u));
+    h = x_mix(h, load_le32(pkt, 52u));
+    h = x_mix(h, load_le32(pkt, 56u));
+    h = x_mix(h, load_le32(pkt, 60u));
+    return h;
+}
+
+// The random number of this place in the packet's row. Every bit depends on all others (the finish is lowbias32, Chris
+// Wellons's search for hash functions of 32 bits, 2018).
+fn x_random(packet: u32, place: u32) -> u32 {
+    var h = x_mix(packet, place);
+    h = (h ^ (h >> 16u)) * 0x7feb352du;
+    h = (h ^ (h >> 15u)) * 0x846ca68bu;
+    return h ^ (h >> 16u);
+}
+
+// Four bytes of the packet; zeros behind its end.
+fn x_bytes(pkt: u32, at: u32) -> u32 {
+    let length = pkt_len(pkt);
+    if length >= 4u && at <= length - 4u { return load_le32(pkt, at); }
+    return load_u8(pkt, at) | (load_u8(pkt, at + 1u) << 8u) | (load_u8(pkt, at + 2u) << 16u);
+}

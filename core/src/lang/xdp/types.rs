@@ -92,6 +92,9 @@ pub(super) enum Ty {
     Value { map: u16, off: Offsets, name: Name, nullable: bool },
     /// A function: its section and first instruction.
     Function { section: u16, first: u32 },
+    /// In a record for a ring buffer that is not handed over yet, by its number: bytes from its beginning. `name` is that of
+    /// what reserved it.
+    Record { record: u16, off: Offsets, name: Name, nullable: bool },
     /// Something else on each way that leads here.
     Several(Which, Which),
 }
@@ -107,6 +110,7 @@ pub(super) enum Which {
     Map,
     Value,
     Function,
+    Record,
     Nothing,
 }
 
@@ -121,6 +125,7 @@ impl Which {
             Which::Map => "a map",
             Which::Value => "a pointer to a map's value",
             Which::Function => "a function",
+            Which::Record => "a pointer to a reserved record",
             Which::Nothing => "nothing that was set",
         }
     }
@@ -140,6 +145,7 @@ impl Ty {
             Ty::Map(_) => Which::Map,
             Ty::Value { .. } => Which::Value,
             Ty::Function { .. } => Which::Function,
+            Ty::Record { .. } => Which::Record,
             Ty::Several(first, _) => first,
         }
     }
@@ -148,7 +154,9 @@ impl Ty {
     pub fn words(self) -> String {
         match self {
             Ty::Several(a, b) => format!("{} on one way, and {} on another", a.words(), b.words()),
-            Ty::Value { nullable: true, .. } | Ty::Packet { nullable: true, .. } => {
+            Ty::Value { nullable: true, .. }
+            | Ty::Packet { nullable: true, .. }
+            | Ty::Record { nullable: true, .. } => {
                 format!("{}, or NULL", self.which().words())
             }
             _ => self.which().words().into(),
@@ -174,6 +182,7 @@ impl Ty {
         match self {
             Ty::Packet { name, off, floor, .. } => Some(Ty::Packet { name, off, floor, nullable: true }),
             Ty::Value { map, off, name, .. } => Some(Ty::Value { map, off, name, nullable: true }),
+            Ty::Record { record, off, name, .. } => Some(Ty::Record { record, off, name, nullable: true }),
             _ => None,
         }
     }
@@ -181,7 +190,7 @@ impl Ty {
     /// The name that it goes by, and may be asked by.
     pub fn name(self) -> Name {
         match self {
-            Ty::Packet { name, .. } | Ty::Value { name, .. } => name,
+            Ty::Packet { name, .. } | Ty::Value { name, .. } | Ty::Record { name, .. } => name,
             _ => FIXED,
         }
     }
@@ -191,6 +200,7 @@ impl Ty {
         match self {
             Ty::Packet { off, floor, nullable, .. } => Ty::Packet { name: NOBODY, off, floor, nullable },
             Ty::Value { map, off, nullable, .. } => Ty::Value { map, off, name: NOBODY, nullable },
+            Ty::Record { record, off, nullable, .. } => Ty::Record { record, off, name: NOBODY, nullable },
             other => other,
         }
     }
@@ -222,6 +232,13 @@ impl Ty {
                 let name = if x == y { x } else { NOBODY };
                 Ty::Value { map, off: a.union(b), name, nullable: nullable || or }
             }
+            (
+                Ty::Record { record, off: a, name: x, nullable },
+                Ty::Record { record: other, off: b, name: y, nullable: or },
+            ) if record == other => {
+                let name = if x == y { x } else { NOBODY };
+                Ty::Record { record, off: a.union(b), name, nullable: nullable || or }
+            }
             // What is found out about others of that name does not hold for this NULL.
             (null, pointer) | (pointer, null) if null.is_null() && pointer.or_null().is_some() => {
                 match pointer.or_null() {
@@ -244,6 +261,9 @@ impl Ty {
             (Ty::Stack { frame, off }, Ty::Stack { off: before, .. }) => Ty::Stack { frame, off: off.widened(before) },
             (Ty::Value { map, off, name, nullable }, Ty::Value { off: before, .. }) => {
                 Ty::Value { map, off: off.widened(before), name, nullable }
+            }
+            (Ty::Record { record, off, name, nullable }, Ty::Record { off: before, .. }) => {
+                Ty::Record { record, off: off.widened(before), name, nullable }
             }
             _ => self,
         }
@@ -298,9 +318,9 @@ impl Frame {
 /// All that is known at a place of the program.
 #[derive(Debug, Clone)]
 pub(super) struct State {
-    /// Registers 0 to 5; and behind them where a packet is to be redirected to, how many tail calls there were, and how
-    /// many bytes of metadata there are.
-    pub scratch: [Value; 9],
+    /// Registers 0 to 5; and behind them where a packet is to be redirected to, how many tail calls there were, how
+    /// many bytes of metadata there are, and how many random numbers there were.
+    pub scratch: [Value; 10],
     pub frames: Vec<Frame>,
     /// The words of the metadata, as a frame has them; none as long as nobody has accessed it.
     pub metadata: Vec<Word>,
@@ -313,9 +333,9 @@ pub(super) struct State {
 impl State {
     /// That at a program's beginning: `r1` is the context.
     pub fn beginning() -> State {
-        let mut scratch = [Value::of(Ty::Nothing); 9];
+        let mut scratch = [Value::of(Ty::Nothing); 10];
         scratch[1].ty = Ty::Context(0);
-        (6..9).for_each(|hidden| scratch[hidden].ty = Ty::Number(Range::one(0)));
+        scratch[6..].iter_mut().for_each(|value| value.ty = Ty::Number(Range::one(0)));
         State { scratch, frames: vec![Frame::new()], metadata: Vec::new(), length: 0, extents: BTreeMap::new() }
     }
 
@@ -387,6 +407,7 @@ impl State {
             (Ty::Map(a), Ty::Map(b)) => a == b,
             (Ty::Value { map: a, .. }, Ty::Value { map: b, .. }) => a == b,
             (Ty::Stack { frame: a, .. }, Ty::Stack { frame: b, .. }) => a == b,
+            (Ty::Record { record: a, .. }, Ty::Record { record: b, .. }) => a == b,
             // What a map of maps gives, and NULL.
             (Ty::Map(_), other) | (other, Ty::Map(_)) => other.range().is_none() && !other.is_pointer(),
             (a, b) => !a.is_pointer() || !b.is_pointer() || a.which() == b.which(),
@@ -437,6 +458,17 @@ impl State {
     pub fn forget_packet(&mut self) {
         (self.length, self.extents) = (0, BTreeMap::new());
         self.types().filter(|ty| matches!(ty.which(), Which::Packet | Which::End)).for_each(|ty| *ty = Ty::UNKNOWN);
+    }
+
+    /// Whether a record is pointed to.
+    pub fn holds_record(&mut self, number: u16) -> bool {
+        self.types().any(|ty| matches!(ty, Ty::Record { record, .. } if *record == number))
+    }
+
+    /// A record is handed over: pointers to it are numbers now.
+    pub fn forget_record(&mut self, number: u16) {
+        let all = self.types();
+        all.filter(|ty| matches!(ty, Ty::Record { record, .. } if *record == number)).for_each(|ty| *ty = Ty::UNKNOWN);
     }
 
     /// Changes what every copy of a value is known as: those with the same halves, and those of the same name.

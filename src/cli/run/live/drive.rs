@@ -12,6 +12,7 @@ use portcullis::device::{
 };
 use portcullis::devices::{self, Selector};
 use portcullis::io::live::Lane;
+use portcullis::lang::xdp::events::Counts;
 use portcullis::packet::{self, Batch};
 use portcullis::pipeline::live::local::LocalSocket;
 use portcullis::pipeline::live::metrics::server::{AddressError, Door, Server};
@@ -69,6 +70,8 @@ pub struct Ended {
     maps_are_gone: bool,
     /// Packets that a device had which failed, or waited for it.
     given_up: u64,
+    /// What the filter told of, if it can.
+    events: Option<Counts>,
 }
 
 impl Prepared {
@@ -121,7 +124,7 @@ impl Prepared {
         // capabilities that this one has yet.
         let mut maps = Maps::load(&args.maps, &program, &mut *session)?;
         places::check(args)?;
-        maps.open_outputs()?;
+        maps.open_outputs(&interrupt.stop)?;
         let numbers = if args.maps.begins_with_something() { 0..program.maps().len() } else { 0..0 };
         let words = numbers.map(|number| Ok((number, session.map_words(number)?)));
         let words = words.collect::<Result<_, DeviceError>>()?;
@@ -277,7 +280,9 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
         lanes: held.collect(),
     };
     let server = control.map(|socket| control::Server::start(socket, live_run)).transpose()?;
-    let mut onlooker = Onlooker { maps: maps.clone(), follows: args.maps.follows() };
+    // A filter that takes over may tell of events where this one does not.
+    let follows = args.maps.follows() || args.live.control.is_some() || lock(&maps).events().is_some();
+    let mut onlooker = Onlooker { maps: maps.clone(), follows };
     let (lanes, error) = run_live(lanes, &stats, &live, &interrupt.stop, at_stop, &mut onlooker);
     // A queue's packets that nobody takes any more wait until it is given up: all of a lane goes now but its session, which
     // has the maps.
@@ -291,12 +296,17 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
     let reading = run.read();
     drop(metrics);
     let mut maps = lock(&maps);
-    let saved = sessions.first_mut().map_or(Ok(()), |session| maps.write(&mut **session));
+    let told = match sessions.first_mut() {
+        Some(session) => maps.last_events(Some(&mut **session)),
+        None => maps.last_events(None),
+    };
+    let saved = sessions.first_mut().map_or(Ok(()), |session| maps.write(&mut **session)).and(told);
+    let events = maps.events();
     let maps_are_gone = sessions.is_empty() && maps.writes();
     drop(sessions);
     interrupt.end();
     let given_up = given_up(error.as_ref(), &run);
-    Ok(Ended { summary: run.summary(&reading), device, error, saved, maps_are_gone, given_up })
+    Ok(Ended { summary: run.summary(&reading), device, error, saved, maps_are_gone, given_up, events })
 }
 
 /// Packets that a device may still have after a run: those that were under way where it failed.
@@ -350,9 +360,9 @@ struct Onlooker {
 impl Observer for Onlooker {
     fn event(&mut self, _: Event<'_>) {}
 
-    fn boundary(&mut self, session: &mut dyn Session) -> Result<(), DeviceError> {
+    fn boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
         if self.follows {
-            for told in lock(&self.maps).follow(session)? {
+            for told in lock(&self.maps).follow(session, coming)? {
                 match &told {
                     Told::Warning(warning) => out::warn(warning),
                     Told::Note(note) => out::note(note),
@@ -414,11 +424,11 @@ pub fn warm_up(session: &mut dyn Session, program: &Program) -> Result<(), Devic
 impl Ended {
     /// Prints what came of it, and says how it ended. Frames are those of memory that the run had.
     pub fn report(self, args: &Args, frames: Option<Balance>) -> Result<(), Failure> {
-        let Ended { device, summary, error, saved, maps_are_gone, given_up } = self;
+        let Ended { device, summary, error, saved, maps_are_gone, given_up, events } = self;
         let frames = frames.map(|frames| frames.given_up(given_up));
         let text = match args.json {
-            true => report::json(&summary, frames),
-            false => report::table(&summary, &device.info().name, frames),
+            true => report::json(&summary, frames, events),
+            false => report::table(&summary, &device.info().name, frames, events),
         };
         // Where they cannot be printed, it is said all the same how it ended.
         let printed = if args.takes_stdout() {

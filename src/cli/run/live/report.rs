@@ -3,12 +3,14 @@
 use std::fmt;
 
 use portcullis::io::live::Loss;
+use portcullis::lang::xdp::events::Counts;
 use portcullis::packet::Action;
 use portcullis::pipeline::live::{LaneSummary, Latency, RunSummary, SizingSummary};
 
 use serde::Serialize;
 
 use crate::cli::out;
+use crate::cli::run::report::{Told, events_row};
 
 /// Lanes whose batches the table has; the JSON line has all.
 const SHOWN_LANES: usize = 16;
@@ -60,19 +62,23 @@ impl fmt::Display for Balance {
 }
 
 /// One line of JSON, its end included.
-pub fn json(run: &RunSummary, frames: Option<Balance>) -> String {
+pub fn json(run: &RunSummary, frames: Option<Balance>, events: Option<Counts>) -> String {
     #[derive(Serialize)]
     struct Line<'a> {
         #[serde(flatten)]
         run: &'a RunSummary,
         #[serde(skip_serializing_if = "Option::is_none")]
         frames: Option<Balance>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        events: Option<Told>,
     }
-    serde_json::to_string(&Line { run, frames }).expect("numbers and texts, with texts for keys") + "\n"
+    serde_json::to_string(&Line { run, frames, events: events.map(Told::from) })
+        .expect("numbers and texts, with texts for keys")
+        + "\n"
 }
 
 /// A small table. `device` is the device in words.
-pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>) -> String {
+pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, events: Option<Counts>) -> String {
     let sum = &run.numbers.sum;
     let share = |count: u64| match sum.packets {
         0 => String::new(),
@@ -111,6 +117,7 @@ pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>) -> String 
     }
     rows.push(row("batches", out::grouped(sum.batches), format!("{:.1} packets each", sum.batch_mean)));
     rows.extend(sizes(&run.numbers.lanes));
+    rows.extend(events.map(events_row));
     let Latency { p50, p99, p99_9, max, .. } = sum.latency_us;
     let latency = format!("p50 {p50:.1}, p99 {p99:.1}, p99.9 {p99_9:.1}, max {max:.1} µs");
     rows.push(row("latency", String::new(), latency));
@@ -149,7 +156,7 @@ mod tests {
         let run = RunSummary { filter: "f.wgsl".into(), device: "cpu".into(), numbers };
         let table = |sending| {
             let frames = Balance { all: 4096, free: 4096 - sending, sending, ..Balance::default() };
-            super::table(&run, "CPU", Some(frames))
+            super::table(&run, "CPU", Some(frames), None)
         };
         let line = |text: &str| text.lines().find(|line| line.starts_with("not sent")).map(str::to_owned);
         assert_eq!(line(&table(0)), None);

@@ -50,6 +50,12 @@ impl MapType {
     /// Programs.
     pub const PROG_ARRAY: MapType = MapType(3);
 
+    /// Events for a reader per processor.
+    pub const PERF_EVENT_ARRAY: MapType = MapType(4);
+
+    /// Events for one reader.
+    pub const RINGBUF: MapType = MapType(27);
+
     /// Whether its entries are where packets can go: devices, sockets, processors.
     pub fn is_of_targets(self) -> bool {
         matches!(self.0, 14 | 16 | 17 | 25)

@@ -319,6 +319,7 @@ impl Walk<'_, '_> {
             },
             Ty::Stack { frame, off } => Ty::Stack { frame, off: moved(off) },
             Ty::Value { map, off, name, nullable } => Ty::Value { map, off: moved(off), name, nullable },
+            Ty::Record { record, off, name, nullable } => Ty::Record { record, off: moved(off), name, nullable },
             Ty::Context(off) => match distance {
                 Some(by) => Ty::Context(off.saturating_add(by)),
                 None => return self.refuse("the context is read at an offset that is not known"),
@@ -364,6 +365,7 @@ fn is_distance(a: Ty, b: Ty) -> bool {
         | (Ty::Packet { .. } | Ty::End, Ty::Stack { frame: META, .. }) => true,
         (Ty::Stack { frame: a, .. }, Ty::Stack { frame: b, .. }) => a == b,
         (Ty::Value { map: a, name: x, .. }, Ty::Value { map: b, name: y, .. }) => a == b && x == y,
+        (Ty::Record { record: a, .. }, Ty::Record { record: b, .. }) => a == b,
         _ => false,
     }
 }

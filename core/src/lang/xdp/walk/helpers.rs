@@ -104,6 +104,8 @@ impl Walk<'_, '_> {
                 let (low, high) = self.pair(pair);
                 self.number(Range::ANY, low, high)
             }
+            6 => self.trace_printk()?,
+            7 => self.random()?,
             8 => self.constant(0),
             23 => {
                 let (target, flags) = (self.get(1)?, self.get(2)?);
@@ -111,12 +113,19 @@ impl Walk<'_, '_> {
                 self.redirect(target.low, flags)?
             }
             51 => self.redirect_map()?,
+            25 => self.perf_event_output()?,
             28 => self.csum_diff()?,
             44 => self.adjust("adjust_head")?,
             54 => self.adjust_meta()?,
             65 => self.adjust("adjust_tail")?,
             fib::FIB_LOOKUP => self.fib_lookup()?,
             fib::CHECK_MTU => self.check_mtu()?,
+            130 => self.ringbuf_output()?,
+            131 => self.ringbuf_reserve()?,
+            132 => self.ringbuf_hand_over(true)?,
+            133 => self.ringbuf_hand_over(false)?,
+            134 => self.ringbuf_query()?,
+            177 => self.trace_vprintk()?,
             188 => {
                 let length = self.length();
                 self.word(Range::new(u64::from(self.state.length), u64::from(u32::MAX)), length)

@@ -126,7 +126,9 @@ impl Walk<'_, '_> {
 
     fn against_null(&mut self, comparison: Comparison, pointer: Ty, value: Value) -> Result<Id> {
         let is_null = match pointer {
-            Ty::Packet { nullable, .. } | Ty::Value { nullable, .. } if nullable => self.code.by(Eq, value.high, 0),
+            Ty::Packet { nullable, .. } | Ty::Value { nullable, .. } | Ty::Record { nullable, .. } if nullable => {
+                self.code.by(Eq, value.high, 0)
+            }
             _ => self.code.truth(false),
         };
         match comparison {
@@ -307,6 +309,7 @@ fn there(state: &mut State, value: Value) {
     state.refine(value, name, |ty| match ty {
         Ty::Packet { name, off, floor, .. } => Ty::Packet { name, off, floor, nullable: false },
         Ty::Value { map, off, name, .. } => Ty::Value { map, off, name, nullable: false },
+        Ty::Record { record, off, name, .. } => Ty::Record { record, off, name, nullable: false },
         other => other,
     });
 }
@@ -315,7 +318,7 @@ fn null(state: &mut State, value: Value) {
     let name = if matches!(value.ty, Ty::Packet { .. }) { NOBODY } else { value.ty.name() };
     // One that was moved is a number of which only the high half is known to be zero.
     let is_whole = match value.ty {
-        Ty::Value { nullable: true, off, .. } => off.exact() == Some(0),
+        Ty::Value { nullable: true, off, .. } | Ty::Record { nullable: true, off, .. } => off.exact() == Some(0),
         Ty::Packet { nullable: true, .. } => true,
         _ => false,
     };

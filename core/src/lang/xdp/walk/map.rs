@@ -74,6 +74,7 @@ impl Walk<'_, '_> {
                 let entry = self.code.call(&function, vec![key_of(words)], Effect::Reads);
                 Ok(self.code.by(Add, entry, 1))
             }
+            Use::Ring => self.refuse("the entries of a map of events can only be written by helpers for events"),
             Use::Refused(why) => self.refuse(why),
         }
     }
@@ -224,6 +225,9 @@ impl Walk<'_, '_> {
                 }
             }
             Use::Lpm | Use::Prefixes => unreachable!("they are changed by what flags say"),
+            Use::Ring => {
+                return self.refuse("the entries of a map of events can only be written by helpers for events");
+            }
             Use::Refused(why) => return self.refuse(why),
         };
         let write = self.named(map, "write");
@@ -259,6 +263,9 @@ impl Walk<'_, '_> {
                 let two = self.code.known(2);
                 let many = self.code.binary(Lt, two, flags);
                 self.code.select(many, wrong, entry)
+            }
+            Use::Ring => {
+                return self.refuse("the entries of a map of events can only be written by helpers for events");
             }
             Use::Refused(why) => return self.refuse(why),
         };
@@ -300,6 +307,7 @@ impl Walk<'_, '_> {
                 let (low, high) = (self.code.select(was_there, zero, low), self.code.select(was_there, zero, all));
                 Ok(self.number(Range::ANY, low, high))
             }
+            Use::Ring => self.refuse("the entries of a map of events can only be written by helpers for events"),
             Use::Refused(why) => self.refuse(why),
         }
     }
@@ -581,7 +589,7 @@ fn writes(op: &Op, walk: &Walk, field: Field) -> bool {
 }
 
 /// Whether an offset is a multiple of 1, 2 or 4 for certain.
-fn is_multiple(code: &Code, at: Id, of: u32) -> bool {
+pub(super) fn is_multiple(code: &Code, at: Id, of: u32) -> bool {
     let of = of.min(4);
     if of == 1 {
         return true;

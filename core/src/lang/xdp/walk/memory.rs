@@ -16,6 +16,7 @@ impl Walk<'_, '_> {
             }
             Ty::Stack { frame, off: base } => self.load_stack(frame, base, from.low, off, size),
             Ty::Value { .. } => self.load_value(from, off, size),
+            Ty::Record { .. } => self.load_record(from, off, size),
             other => {
                 let what = other.words();
                 self.refuse(format!("memory is read through r{}, which is {what}", self.instruction().src))
@@ -39,6 +40,10 @@ impl Walk<'_, '_> {
             Ty::Value { .. } => {
                 self.expect_number(value, "what is stored in a map")?;
                 self.store_value(to, off, size, value)
+            }
+            Ty::Record { .. } => {
+                self.expect_number(value, "what is stored in a record")?;
+                self.store_record(to, off, size, value)
             }
             Ty::Context(_) => self.refuse("the context is written to"),
             other => {
@@ -104,7 +109,9 @@ impl Walk<'_, '_> {
                     let all = self.stack_word(frame, base.low + off + at, size)?;
                     self.code.by(And, all, (1 << (8 * size)) - 1)
                 }
-                Ty::Packet { .. } | Ty::Value { .. } | Ty::Stack { .. } => self.load(from, off + at, size)?.low,
+                Ty::Packet { .. } | Ty::Value { .. } | Ty::Stack { .. } | Ty::Record { .. } => {
+                    self.load(from, off + at, size)?.low
+                }
                 other => {
                     let given = other.words();
                     return self.refuse(format!("{what} is at {given}, and a pointer to memory is needed"));

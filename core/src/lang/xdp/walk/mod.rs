@@ -3,6 +3,7 @@
 
 mod alu;
 mod atomic;
+mod events;
 mod fib;
 mod helpers;
 mod jump;
@@ -10,8 +11,11 @@ mod map;
 mod memory;
 mod meta;
 mod packet;
+mod random;
+mod record;
 mod stack;
 
+pub(super) use events::Events;
 pub(super) use helpers::name as helper_name;
 
 use super::Linked;
@@ -30,10 +34,11 @@ pub(super) const ROUND: u8 = 11;
 pub(super) const ROUNDS: u8 = 12;
 pub(super) const ARGUMENT: u8 = 13;
 /// Of all frames: where a packet is to be redirected to, and one; how many tail calls there were; how many bytes of metadata
-/// are in front of the packet.
+/// are in front of the packet; how many random numbers there were.
 pub(super) const TARGET: u8 = 14;
 pub(super) const TAIL_CALLS: u8 = 15;
 pub(super) const METADATA: u8 = 16;
+pub(super) const DRAWS: u8 = 17;
 
 /// For values whose type says all.
 pub(super) const NO_VARS: (Var, Var) = {
@@ -97,7 +102,7 @@ impl<'a, 'o> Walk<'a, 'o> {
     fn slot(&mut self, register: u8) -> &mut Value {
         match register {
             0..6 => &mut self.state.scratch[usize::from(register)],
-            TARGET..=METADATA => &mut self.state.scratch[usize::from(register - 8)],
+            TARGET..=DRAWS => &mut self.state.scratch[usize::from(register - 8)],
             // 10 is the frame itself.
             _ => {
                 let saved = if register < 10 { register - 6 } else { register - 7 };
@@ -113,7 +118,7 @@ impl<'a, 'o> Walk<'a, 'o> {
             let (low, high) = (self.code.known(0), self.code.known(1));
             return Ok(Value { ty, low, high });
         }
-        if register > METADATA {
+        if register > DRAWS {
             return self.refuse(format!("there is no register {register}"));
         }
         let mut value = *self.slot(register);
@@ -140,7 +145,7 @@ impl<'a, 'o> Walk<'a, 'o> {
                 Ty::Context(off) => self.code.known(off as u32),
                 Ty::Packet { name: super::types::FIXED, off, .. } => self.code.known(off as u32),
                 Ty::End => self.length(),
-                Ty::Stack { off, .. } | Ty::Value { off, .. } if off.exact().is_some() => {
+                Ty::Stack { off, .. } | Ty::Value { off, .. } | Ty::Record { off, .. } if off.exact().is_some() => {
                     self.code.known(off.low as u32)
                 }
                 Ty::Map(map) => self.code.known(u32::from(map)),
@@ -151,7 +156,11 @@ impl<'a, 'o> Walk<'a, 'o> {
         if value.high == ASLEEP {
             value.high = match value.ty {
                 Ty::Number(range) if range.low >> 32 == range.high >> 32 => self.code.known((range.low >> 32) as u32),
-                Ty::Packet { nullable: false, .. } | Ty::Context(_) | Ty::End | Ty::Stack { .. } => self.code.known(1),
+                Ty::Packet { nullable: false, .. }
+                | Ty::Record { nullable: false, .. }
+                | Ty::Context(_)
+                | Ty::End
+                | Ty::Stack { .. } => self.code.known(1),
                 Ty::Map(_) | Ty::Function { .. } => self.code.known(1),
                 Ty::Value { map, nullable: false, .. } if self.linked.maps[usize::from(map)].is_data() => {
                     self.code.known(1)
@@ -166,7 +175,7 @@ impl<'a, 'o> Walk<'a, 'o> {
         if register == 10 {
             return self.refuse("the frame pointer, r10, is written to");
         }
-        if register > METADATA {
+        if register > DRAWS {
             return self.refuse(format!("there is no register {register}"));
         }
         *self.slot(register) = value;

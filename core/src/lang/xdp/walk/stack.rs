@@ -35,7 +35,7 @@ impl Walk<'_, '_> {
     fn word_at(&mut self, frame: u8, word: usize) -> Id {
         if self.shared.memory[usize::from(frame)] {
             let word = self.code.known(word as u32);
-            return self.code.add(Op::Recall { frame, word });
+            return self.code.add(Op::Recall { frame: frame.into(), word });
         }
         let Word { ty, is_rest, id } = self.words_of(frame)[word];
         if id != ASLEEP {
@@ -64,7 +64,7 @@ impl Walk<'_, '_> {
     fn set_word(&mut self, frame: u8, word: usize, id: Id) {
         if self.shared.memory[usize::from(frame)] {
             let word = self.code.known(word as u32);
-            self.code.add(Op::Keep { frame, word, value: id });
+            self.code.add(Op::Keep { frame: frame.into(), word, value: id });
             return;
         }
         self.words_of(frame)[word].id = id;
@@ -223,10 +223,10 @@ impl Walk<'_, '_> {
     fn load_somewhere(&mut self, frame: u8, base: Offsets, low: Id, off: i64, size: u32) -> Result<Value> {
         let at = self.somewhere(frame, base, low, off, size)?;
         let word = self.code.by(Shr, at, 2);
-        let id = self.code.add(Op::Recall { frame, word });
+        let id = self.code.add(Op::Recall { frame: frame.into(), word });
         if size == 8 {
             let next = self.code.by(Add, word, 1);
-            let high = self.code.add(Op::Recall { frame, word: next });
+            let high = self.code.add(Op::Recall { frame: frame.into(), word: next });
             return Ok(self.number(Range::ANY, id, high));
         }
         if size == 4 {
@@ -246,10 +246,10 @@ impl Walk<'_, '_> {
         let at = self.somewhere(frame, base, low, off, size)?;
         let word = self.code.by(Shr, at, 2);
         if size >= 4 {
-            self.code.add(Op::Keep { frame, word, value: value.low });
+            self.code.add(Op::Keep { frame: frame.into(), word, value: value.low });
             if size == 8 {
                 let word = self.code.by(Add, word, 1);
-                self.code.add(Op::Keep { frame, word, value: value.high });
+                self.code.add(Op::Keep { frame: frame.into(), word, value: value.high });
             }
         } else {
             let mask = self.code.known((1 << (8 * size)) - 1);
@@ -257,10 +257,10 @@ impl Walk<'_, '_> {
             let shift = self.code.by(Shl, shift, 3);
             let (new, hole) = (self.code.binary(And, value.low, mask), self.code.binary(Shl, mask, shift));
             let (new, hole) = (self.code.binary(Shl, new, shift), self.code.by(Xor, hole, u32::MAX));
-            let old = self.code.add(Op::Recall { frame, word });
+            let old = self.code.add(Op::Recall { frame: frame.into(), word });
             let old = self.code.binary(And, old, hole);
             let all = self.code.binary(Or, old, new);
-            self.code.add(Op::Keep { frame, word, value: all });
+            self.code.add(Op::Keep { frame: frame.into(), word, value: all });
         }
         // What may have been overwritten is numbers.
         let low = (BYTES + base.low + off).clamp(0, BYTES - 1) as usize / 4;

@@ -1,0 +1,296 @@
+//! Lines that programs print (`bpf_trace_printk`, `bpf_trace_vprintk`). The text that they are made of is known when a program is
+//! looked at, so that a record has the numbers alone.
+//!
+//! What a format may have is what the kernel takes (`bpf_bprintf_prepare`, kernel/bpf/helpers.c), and it is written as the
+//! kernel's `vsnprintf` writes it (lib/vsprintf.c).
+
+use std::fmt::Write as _;
+
+/// The text of a print, and what is filled into it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Print {
+    pieces: Vec<Piece>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Piece {
+    Plain(String),
+    Given(Form, Argument),
+}
+
+/// How something is filled in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+struct Form {
+    zeros: bool,
+    left: bool,
+    plus: bool,
+    space: bool,
+    width: usize,
+}
+
+/// What is filled in.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Argument {
+    /// `%d`, `%i`; of 64 bits with `l`.
+    Signed {
+        /// Whether it has 64 bits.
+        long: bool,
+    },
+    /// `%u`
+    Unsigned {
+        /// Whether it has 64 bits.
+        long: bool,
+    },
+    /// `%x`, `%X`
+    Hex {
+        /// Whether it has 64 bits.
+        long: bool,
+        /// Whether its letters are capital ones.
+        upper: bool,
+    },
+    /// `%c`
+    Char,
+    /// `%p` and its relatives: where something is. The kernel writes a hash in place of it, or its address.
+    Pointer,
+    /// `%pI4`, `%pi4`: the address at a pointer, its bytes in the order of the network.
+    Ipv4 {
+        /// Whether each number has three digits.
+        padded: bool,
+    },
+    /// `%pI6`, `%pi6`: the same of 16 bytes.
+    Ipv6 {
+        /// Whether there are colons.
+        colons: bool,
+    },
+    /// `%s`: text that is known when the program is looked at.
+    Text(String),
+}
+
+impl Argument {
+    /// Words that a record has of it.
+    pub fn words(&self) -> u32 {
+        match self {
+            Argument::Signed { long } | Argument::Unsigned { long } | Argument::Hex { long, .. } => {
+                1 + u32::from(*long)
+            }
+            Argument::Char | Argument::Ipv4 { .. } => 1,
+            Argument::Pointer => 2,
+            Argument::Ipv6 { .. } => 4,
+            Argument::Text(_) => 0,
+        }
+    }
+}
+
+/// A format being read.
+struct Reading<'a> {
+    rest: &'a [u8],
+}
+
+impl Reading<'_> {
+    fn next_is(&mut self, is_it: impl Fn(u8) -> bool) -> Option<u8> {
+        let (&first, rest) = self.rest.split_first()?;
+        is_it(first).then(|| {
+            self.rest = rest;
+            first
+        })
+    }
+
+    fn takes(&mut self, byte: u8) -> bool {
+        self.next_is(|it| it == byte).is_some()
+    }
+
+    /// Whether a word ends here.
+    fn at_end_of_word(&self) -> bool {
+        self.rest.first().is_none_or(|byte| byte.is_ascii_whitespace() || byte.is_ascii_punctuation())
+    }
+
+    fn form(&mut self) -> Form {
+        let mut form = Form::default();
+        while let Some(flag) = self.next_is(|it| matches!(it, b'0' | b'+' | b'-' | b' ')) {
+            match flag {
+                b'0' => form.zeros = true,
+                b'+' => form.plus = true,
+                b'-' => form.left = true,
+                _ => form.space = true,
+            }
+        }
+        while let Some(digit) = self.next_is(|it| it.is_ascii_digit()) {
+            form.width = (form.width * 10 + usize::from(digit - b'0')).min(MAX_WIDTH);
+        }
+        form
+    }
+
+    fn argument(&mut self) -> Option<Argument> {
+        if self.takes(b'p') {
+            return self.pointer();
+        }
+        if self.takes(b's') {
+            return self.at_end_of_word().then(|| Argument::Text(String::new()));
+        }
+        if self.takes(b'c') {
+            return Some(Argument::Char);
+        }
+        let long = self.takes(b'l');
+        self.takes(b'l');
+        Some(match self.next_is(|it| it.is_ascii_alphabetic())? {
+            b'd' | b'i' => Argument::Signed { long },
+            b'u' => Argument::Unsigned { long },
+            b'x' => Argument::Hex { long, upper: false },
+            b'X' => Argument::Hex { long, upper: true },
+            _ => return None,
+        })
+    }
+
+    fn pointer(&mut self) -> Option<Argument> {
+        if self.at_end_of_word() {
+            return Some(Argument::Pointer);
+        }
+        if let [b'k' | b'u', b's', rest @ ..] = self.rest {
+            self.rest = rest;
+            return self.at_end_of_word().then(|| Argument::Text(String::new()));
+        }
+        if self.next_is(|it| matches!(it, b'K' | b'x' | b's' | b'S' | b'B')).is_some() {
+            return Some(Argument::Pointer);
+        }
+        let kind = self.next_is(|it| matches!(it, b'i' | b'I'))?;
+        let size = self.next_is(|it| matches!(it, b'4' | b'6'))?;
+        // What else there is of the word says nothing more.
+        while self.next_is(|it| it.is_ascii_alphanumeric()).is_some() {}
+        Some(match size {
+            b'4' => Argument::Ipv4 { padded: kind == b'i' },
+            _ => Argument::Ipv6 { colons: kind == b'I' },
+        })
+    }
+}
+
+/// Columns, at most: a print has no more (`MAX_BPRINTF_BUF`).
+const MAX_WIDTH: usize = 1024;
+
+impl Print {
+    /// The print of a format, up to its first zero; `None` where the kernel would give `-EINVAL` for it.
+    pub(in super::super) fn read(format: &[u8]) -> Option<Print> {
+        let end = format.iter().position(|&byte| byte == 0)?;
+        let mut reading = Reading { rest: &format[..end] };
+        let mut pieces = Vec::new();
+        let mut plain = String::new();
+        while let Some(byte) = reading.next_is(|_| true) {
+            if !byte.is_ascii_graphic() && byte != b' ' && !(9..=13).contains(&byte) {
+                return None;
+            }
+            if byte != b'%' || reading.takes(b'%') {
+                plain.push(byte.into());
+                continue;
+            }
+            if !plain.is_empty() {
+                pieces.push(Piece::Plain(std::mem::take(&mut plain)));
+            }
+            let form = reading.form();
+            pieces.push(Piece::Given(form, reading.argument()?));
+        }
+        if !plain.is_empty() {
+            pieces.push(Piece::Plain(plain));
+        }
+        Some(Print { pieces })
+    }
+
+    /// What is filled in, in its order.
+    pub fn arguments(&self) -> impl Iterator<Item = &Argument> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Plain(_) => None,
+            Piece::Given(_, argument) => Some(argument),
+        })
+    }
+
+    /// Says what the text is that is filled in at a place.
+    pub(in super::super) fn set_text(&mut self, place: usize, text: String) {
+        let given = self.pieces.iter_mut().filter_map(|piece| match piece {
+            Piece::Plain(_) => None,
+            Piece::Given(_, argument) => Some(argument),
+        });
+        if let Some(argument) = { given }.nth(place) {
+            *argument = Argument::Text(text);
+        }
+    }
+
+    /// Words that a record has of it.
+    pub fn words(&self) -> u32 {
+        self.arguments().map(Argument::words).sum()
+    }
+
+    /// The line, of a record's words, without its end.
+    pub fn text(&self, words: &[u32]) -> String {
+        let mut words = words.iter().copied();
+        let mut next = || words.next().unwrap_or(0);
+        let mut text = String::new();
+        for piece in &self.pieces {
+            match piece {
+                Piece::Plain(plain) => text += plain,
+                Piece::Given(form, argument) => form.write(argument, &mut next, &mut text),
+            }
+        }
+        text.truncate(text.trim_end_matches('\n').len());
+        text
+    }
+}
+
+impl Form {
+    fn write(self, argument: &Argument, next: &mut dyn FnMut() -> u32, text: &mut String) {
+        let mut number = |long: bool| {
+            let low = u64::from(next());
+            if long { u64::from(next()) << 32 | low } else { low }
+        };
+        match argument {
+            Argument::Signed { long } => {
+                let value = match long {
+                    true => number(true) as i64,
+                    false => i64::from(number(false) as u32 as i32),
+                };
+                let sign = match value {
+                    ..0 => "-",
+                    _ if self.plus => "+",
+                    _ if self.space => " ",
+                    _ => "",
+                };
+                self.digits(sign, &value.unsigned_abs().to_string(), text);
+            }
+            Argument::Unsigned { long } => self.digits("", &number(*long).to_string(), text),
+            Argument::Hex { long, upper: false } => self.digits("", &format!("{:x}", number(*long)), text),
+            Argument::Hex { long, upper: true } => self.digits("", &format!("{:X}", number(*long)), text),
+            Argument::Char => self.padded(&char::from(number(false) as u8).to_string(), text),
+            Argument::Pointer => {
+                let form = if self.width == 0 { Form { zeros: true, width: 16, ..self } } else { self };
+                form.digits("", &format!("{:x}", number(true)), text);
+            }
+            Argument::Ipv4 { padded } => {
+                let [a, b, c, d] = (number(false) as u32).to_le_bytes();
+                let _ = match padded {
+                    true => write!(text, "{a:03}.{b:03}.{c:03}.{d:03}"),
+                    false => write!(text, "{a}.{b}.{c}.{d}"),
+                };
+            }
+            Argument::Ipv6 { colons } => {
+                for place in 0..4 {
+                    let word = (number(false) as u32).swap_bytes();
+                    let (first, second) = (word >> 16, word & 0xffff);
+                    let colon = if *colons { ":" } else { "" };
+                    let before = if place == 0 { "" } else { colon };
+                    let _ = write!(text, "{before}{first:04x}{colon}{second:04x}");
+                }
+            }
+            Argument::Text(given) => self.padded(given, text),
+        }
+    }
+
+    fn digits(self, sign: &str, digits: &str, text: &mut String) {
+        let missing = self.width.saturating_sub(sign.len() + digits.len());
+        match (self.left, self.zeros) {
+            (false, true) => *text += &format!("{sign}{}{digits}", "0".repeat(missing)),
+            _ => self.padded(&format!("{sign}{digits}"), text),
+        }
+    }
+
+    fn padded(self, what: &str, text: &mut String) {
+        let blanks = " ".repeat(self.width.saturating_sub(what.chars().count()));
+        *text += &if self.left { format!("{what}{blanks}") } else { format!("{blanks}{what}") };
+    }
+}

@@ -1,0 +1,205 @@
+//! `--events`: what a program of an object tells the host, as lines of JSON while packets flow.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::time::{Duration, Instant};
+
+use portcullis::device::{CancelToken, DeviceError, Session};
+use portcullis::io::SinkError;
+use portcullis::lang::xdp::events::{Counts, Drain, Event, MOST_OF_PACKET, Said};
+use portcullis::program::Program;
+use serde::Serialize;
+
+use crate::cli::failure::Failure;
+use crate::cli::out;
+
+/// How long an event may wait to be read, at most.
+const LATEST: Duration = Duration::from_millis(100);
+
+/// Where events go.
+pub struct Log {
+    name: String,
+    out: BufWriter<Box<dyn Write + Send>>,
+    /// Why nothing is written any more.
+    failed: Option<io::Error>,
+    /// What ends the run then.
+    stop: CancelToken,
+}
+
+/// A line.
+#[derive(Serialize)]
+struct Line<'a> {
+    map: &'a str,
+    /// When the packet came, in nanoseconds since 1970.
+    time_ns: u64,
+    /// A print's text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<&'a str>,
+    /// Bytes as hexadecimal digits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<String>,
+    /// And of the packet behind them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    packet: Option<String>,
+    /// How many bytes of the packet were asked for, where there are fewer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    packet_cut_from: Option<u32>,
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Log {
+    /// Makes the file, over one that may be there; `-` is standard output. Where it cannot be written any more, the run is to
+    /// stop.
+    pub fn create(name: &str, stop: &CancelToken) -> Result<Log, SinkError> {
+        let out: Box<dyn Write + Send> = match name {
+            "-" => Box::new(io::stdout()),
+            _ => Box::new(File::create(name).map_err(|error| SinkError::Create { name: name.into(), error })?),
+        };
+        let out = BufWriter::with_capacity(1 << 16, out);
+        Ok(Log { name: name.into(), out, failed: None, stop: stop.clone() })
+    }
+
+    fn write(&mut self, event: Event<'_>) {
+        if self.failed.is_none() {
+            let written = self.line(event);
+            self.note(written);
+        }
+    }
+
+    fn line(&mut self, Event { ring, time, said }: Event<'_>) -> io::Result<()> {
+        let mut line =
+            Line { map: &ring.name, time_ns: time, text: None, data: None, packet: None, packet_cut_from: None };
+        match &said {
+            Said::Text(text) => line.text = Some(text),
+            Said::Data(data) => line.data = Some(hex(data)),
+            Said::WithPacket { data, packet, asked } => {
+                (line.data, line.packet) = (Some(hex(data)), Some(hex(packet)));
+                line.packet_cut_from = (*asked > MOST_OF_PACKET).then_some(*asked);
+            }
+        }
+        serde_json::to_writer(&mut self.out, &line)?;
+        self.out.write_all(b"\n")
+    }
+
+    fn flush(&mut self) {
+        if self.failed.is_none() {
+            let written = self.out.flush();
+            self.note(written);
+        }
+    }
+
+    fn note(&mut self, written: io::Result<()>) {
+        if let Err(error) = written {
+            self.failed = Some(error);
+            self.stop.cancel();
+        }
+    }
+
+    /// What went wrong, if something did.
+    fn finish(&mut self) -> Result<(), Failure> {
+        self.flush();
+        match self.failed.take() {
+            None => Ok(()),
+            Some(error) if self.name == "-" => Err(out::stdout_failed(&error)),
+            Some(error) => Err(SinkError::Write { name: self.name.clone(), error }.into()),
+        }
+    }
+}
+
+/// The events of a run.
+pub struct Events {
+    drain: Option<Drain>,
+    /// Those of programs that others have taken over from.
+    before: Counts,
+    any: bool,
+    log: Option<Log>,
+    /// Packets submitted since events were read.
+    packets: u64,
+    /// How often packets record at one place, about, in the fullest ring.
+    rate: u64,
+    last: Instant,
+}
+
+impl Events {
+    /// Begins with what comes from now on.
+    pub fn begin(program: &Program, session: &mut dyn Session) -> Result<Events, DeviceError> {
+        let drain = Drain::begin(program, session)?;
+        let any = drain.is_some();
+        Ok(Events { drain, before: Counts::default(), any, log: None, packets: 0, rate: 1, last: Instant::now() })
+    }
+
+    /// Where they are to go; without it they are counted.
+    pub fn log_to(&mut self, log: Log) {
+        self.log = Some(log);
+    }
+
+    /// Whether the run was ended since they cannot be written any more.
+    pub fn failed(&self) -> bool {
+        self.log.as_ref().is_some_and(|log| log.failed.is_some())
+    }
+
+    /// How many there were, where a program has any.
+    pub fn counts(&self) -> Option<Counts> {
+        let mut all = self.before;
+        all += self.drain.as_ref().map(Drain::counts).unwrap_or_default();
+        self.any.then_some(all)
+    }
+
+    /// Before a batch of so many packets is submitted, or where there is none, while nothing comes: reads what there is where
+    /// the batch might not find room, and where it is time. Otherwise nothing is waited for.
+    pub fn boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
+        let Some(drain) = &self.drain else { return Ok(()) };
+        let room = u64::from(drain.room());
+        let coming = coming as u64;
+        let is_idle = coming == 0;
+        let is_full = (self.packets + coming).saturating_mul(self.rate) > room;
+        if self.packets > 0 && (is_idle || is_full || self.last.elapsed() >= LATEST) {
+            self.read(session)?;
+        }
+        self.packets += coming;
+        Ok(())
+    }
+
+    /// Reads what there is.
+    pub fn read(&mut self, session: &mut dyn Session) -> Result<(), DeviceError> {
+        let Some(drain) = &mut self.drain else { return Ok(()) };
+        let most = match &mut self.log {
+            Some(log) => {
+                let most = drain.read(session, Some(&mut |event| log.write(event)))?;
+                log.flush();
+                most
+            }
+            None => drain.read(session, None)?,
+        };
+        self.rate = u64::from(most).div_ceil(self.packets.max(1)).max(1);
+        (self.packets, self.last) = (0, Instant::now());
+        Ok(())
+    }
+
+    /// Goes on with another program in another session, where nothing has come yet.
+    #[cfg(all(target_os = "linux", feature = "live"))]
+    pub fn take_over(
+        &mut self,
+        program: &Program,
+        old: &mut dyn Session,
+        new: &mut dyn Session,
+    ) -> Result<(), DeviceError> {
+        self.read(old)?;
+        let next = Drain::begin(program, new)?;
+        self.before += self.drain.as_ref().map(Drain::counts).unwrap_or_default();
+        self.any |= next.is_some();
+        (self.drain, self.packets, self.rate) = (next, 0, 1);
+        Ok(())
+    }
+
+    /// Reads the last of them, and finishes the file.
+    pub fn finish(&mut self, session: Option<&mut dyn Session>) -> Result<(), Failure> {
+        let read = session.map_or(Ok(()), |session| self.read(session));
+        let written = self.log.as_mut().map_or(Ok(()), Log::finish);
+        read?;
+        written
+    }
+}

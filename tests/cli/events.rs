@@ -1,0 +1,122 @@
+//! `run --events`: what programs of XDP tell the host.
+#![cfg(target_os = "linux")]
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::support::{PASS, Place, has_device, pcap};
+
+/// Objects of compat-tests, compiled into a place; `None` where there is no clang.
+fn objects(place: &Place, names: &[&str]) -> Option<()> {
+    for name in names {
+        let source = format!("{}/compat-tests/xdp/{name}.c", env!("CARGO_MANIFEST_DIR"));
+        let mut clang = Command::new("clang");
+        clang.args(["-O2", "-g", "-target", "bpf", "-mcpu=v3"]);
+        clang.arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH)).args(["-c", &source, "-o"]);
+        let status = clang.arg(place.path(&format!("{name}.o"))).stderr(Stdio::null()).status();
+        if !status.is_ok_and(|status| status.success()) {
+            println!("skipped: clang and libbpf's headers make no programs for BPF");
+            return None;
+        }
+    }
+    Some(())
+}
+
+fn lines(text: &[u8]) -> Vec<Value> {
+    let text = std::str::from_utf8(text).unwrap();
+    assert!(text.is_empty() || text.ends_with('\n'), "{text}");
+    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
+}
+
+/// Frames of 60 bytes, of which the sixth byte says what `ring_output_part` tells.
+fn frames(count: u8) -> Vec<Vec<u8>> {
+    (0..count).map(|number| (0..60).map(|at| if at == 5 { number } else { at }).collect()).collect()
+}
+
+fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
+    pcap(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>())
+}
+
+#[test]
+fn events_are_lines_and_are_counted() {
+    let place = Place::new();
+    let Some(()) = objects(&place, &["events_ringbuf", "events_perf", "events_print"]) else { return };
+    let frames = frames(40);
+    let input = place.file("in.pcap", capture(&frames));
+    let run = |args: &[&str]| {
+        let common = ["--read", input, "--device", "cpu", "--threads", "1"];
+        place.run(&[&["run"], args, &common].concat())
+    };
+    // Of each packet: as many bytes as it says, its header, and every other time eight bytes.
+    let ran = run(&["events_ringbuf.o:ring_output_part", "--events", "out.jsonl", "--json"]).done();
+    let events = lines(&place.read("out.jsonl"));
+    let count = 40 * 2 + (0..40).filter(|number| number & 4 != 0).count();
+    assert_eq!(ran.json()["events"], serde_json::json!({"count": count, "lost": 0}));
+    assert_eq!(events.len(), count);
+    assert!(events.iter().all(|event| event["map"] == "events" && event["time_ns"].is_u64()), "{events:?}");
+    assert_eq!((&events[0]["data"], &events[1]["data"]), (&"".into(), &"000102030400060708090a0b0c0d".into()));
+    assert_eq!(events[2]["data"], "00");
+
+    // Without the option they are counted, for people too.
+    let ran = run(&["events_ringbuf.o:ring_output_part"]).done();
+    let row = ran.out.lines().find(|line| line.starts_with("events ")).unwrap_or_else(|| panic!("{}", ran.out));
+    assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["events", &count.to_string(), "0", "lost"]);
+
+    // Standard output takes them, and not the totals too.
+    let ran = run(&["events_print.o:print_few", "--events", "-"]).done();
+    let texts = lines(ran.out.as_bytes());
+    assert_eq!(texts.len(), 80);
+    assert_eq!(texts[0]["text"], "packet of 60 bytes, proto 0c0d");
+    assert!(ran.err.contains("events"), "{}", ran.err);
+
+    let ran = run(&["events_perf.o:perf_sample", "--events", "-"]).done();
+    let samples = lines(ran.out.as_bytes());
+    assert_eq!(samples.len(), 40);
+    assert_eq!(samples[7]["data"], "adde3c00");
+    let packet: String = frames[7].iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(samples[7]["packet"], packet.as_str());
+
+    // Nobody reads on: the run ends, as quietly as others do.
+    let ran = place.shell("{ portcullis run events_print.o:print_few --read synth:packets=1000000000 --events - --device cpu; echo $? >&2; } | head -n 2");
+    assert_eq!((lines(ran.out.as_bytes()).len(), ran.err.lines().last()), (2, Some("141")), "{}", ran.err);
+
+    // What cannot be is said before anything is run.
+    let filter = place.file("f.wgsl", PASS);
+    run(&[filter, "--events", "x"]).failed(2, &["--events x", "no events"]);
+    run(&["events_print.o:print_few", "--events", input]).failed(2, &["--events in.pcap", "choose another name"]);
+    run(&["events_print.o:print_few", "--events", "no/such/folder"])
+        .failed(1, &["no/such/folder", "cannot be created"]);
+}
+
+/// Of a long run that is interrupted, all that was counted is there.
+#[test]
+fn an_interrupt_loses_no_events() {
+    if crate::interrupts::deaf() {
+        return;
+    }
+    let place = Place::new();
+    let Some(()) = objects(&place, &["events_perf"]) else { return };
+    for device in ["cpu", "wgpu"].into_iter().filter(|device| has_device(device)) {
+        let args = ["run", "events_perf.o:perf_plain", "--read", "synth:packets=1000000000", "--json"];
+        let args = [&args[..], &["--events", "out.jsonl", "--device", device]].concat();
+        let mut command = place.command(&args);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let begun = Instant::now();
+        while !place.path("out.jsonl").metadata().is_ok_and(|file| file.len() > 1_000_000) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{device}: no events come");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+        let ended = child.wait_with_output().unwrap();
+        let err = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(130), "{device}: {err}");
+        let totals: Value = serde_json::from_slice(&ended.stdout).unwrap();
+        // All but IPv6 go back, and of each there is an event.
+        let count = totals["verdicts"]["tx"].as_u64().unwrap();
+        assert_eq!(totals["events"], serde_json::json!({"count": count, "lost": 0}), "{device}: {totals}");
+        assert_eq!(lines(&place.read("out.jsonl")).len() as u64, count, "{device}");
+        std::fs::remove_file(place.path("out.jsonl")).unwrap();
+    }
+}

@@ -1,0 +1,85 @@
+//! `--events` of a live run: lines are there while packets come, also when another filter has taken over.
+
+use std::process::{Command, Stdio};
+
+use portcullis_live_tests::{PacketSocket, wait_until};
+use serde_json::{Value, json};
+
+use crate::af_xdp::{Net, net};
+use crate::desk::{Desk, numbered};
+use crate::support::{Running, SOON};
+
+/// A program that tells of each packet's length, and one that prints it.
+const RECORDS: &str = r#"
+    struct { __uint(type, BPF_MAP_TYPE_RINGBUF); __uint(max_entries, 4096); } lengths SEC(".maps");
+    SEC("xdp") int tell(struct xdp_md *ctx)
+    {
+        __u32 length = ctx->data_end - ctx->data;
+        bpf_ringbuf_output(&lengths, &length, sizeof(length), 0);
+        return XDP_DROP;
+    }"#;
+const PRINTS: &str = r#"
+    SEC("xdp") int print(struct xdp_md *ctx)
+    {
+        bpf_printk("a packet of %u bytes", ctx->data_end - ctx->data);
+        bpf_printk("and no more");
+        return XDP_DROP;
+    }"#;
+
+/// An object of a program; `None` where there is no clang.
+fn object(desk: &Desk, name: &str, text: &str) -> Option<String> {
+    let source = desk.text(&format!("{name}.c"));
+    let head = "#include <linux/bpf.h>\n#include <bpf/bpf_helpers.h>\nchar LICENSE[] SEC(\"license\") = \"GPL\";\n";
+    std::fs::write(&source, format!("{head}{text}\n")).unwrap();
+    let object = desk.text(&format!("{name}.o"));
+    let mut clang = Command::new("clang");
+    clang.args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-c", &source, "-o", &object]);
+    clang.arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH)).stderr(Stdio::null());
+    let is_done = clang.status().is_ok_and(|status| status.success());
+    if !is_done {
+        println!("skipped: clang and libbpf's headers make no programs for BPF");
+    }
+    is_done.then_some(object)
+}
+
+#[test]
+fn events_are_told_while_packets_come_and_by_each_filter_that_takes_over() {
+    let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
+    let desk = Desk::new();
+    let objects = (object(&desk, "records", RECORDS), object(&desk, "prints", PRINTS));
+    let (Some(ring), Some(print)) = objects else { return };
+    let plain = desk.filter("plain", "fn xdp_filter(pkt: u32) -> u32 { return XDP_DROP; }") + ".wgsl";
+    let peer = PacketSocket::at(&veth.left);
+    let send = |count: u32| (0..count).for_each(|number| peer.send(&numbered(&veth, number)));
+    for dispatch in ["inline", "pipelined"] {
+        let mut command = right.command(env!("CARGO_BIN_EXE_portcullis"));
+        command.args(["run", &ring, "--device", "cpu", "--dispatch", dispatch, "--json"]);
+        command.args(["--af-xdp", veth.right.name(), "--only", "udp/1000-1063", "--stack", "none"]);
+        command.args(["--control", &desk.socket(), "--events", &desk.text("out.jsonl")]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let running = Running::start(command);
+        let lines = || -> Vec<Value> {
+            let text = std::fs::read_to_string(desk.path("out.jsonl")).unwrap();
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        };
+        send(20);
+        wait_until("the records are there", SOON, || lines().len() == 20);
+        // 14 bytes of Ethernet, 20 of IPv4, 8 of UDP, 18 of data.
+        assert!(lines().iter().all(|line| line["map"] == "lengths" && line["data"] == "3c000000"), "{:?}", lines());
+        desk.done(&["reload", &print]);
+        send(5);
+        wait_until("the prints are there", SOON, || lines().len() == 30);
+        assert!(lines()[20..].iter().all(|line| line["map"] == "printk"), "{:?}", lines());
+        assert_eq!(lines()[20]["text"], "a packet of 60 bytes");
+        // One that tells of nothing, and one that does again.
+        desk.done(&["reload", &plain]);
+        send(5);
+        desk.done(&["reload", &ring]);
+        send(7);
+        running.signal("INT");
+        let ended = running.end();
+        assert!(ended.status.success(), "{}", ended.stderr);
+        assert_eq!(ended.json()["events"], json!({"count": 37, "lost": 0}), "{dispatch}");
+        assert_eq!(lines().len(), 37, "{dispatch}");
+    }
+}
