@@ -1,6 +1,6 @@
 /* Records for a ring buffer: handed over whole, or reserved and filled in place. Exercises: bpf_ringbuf_output,
- * bpf_ringbuf_reserve, bpf_ringbuf_submit, bpf_ringbuf_discard, bpf_ringbuf_query, records of several sizes,
- * members of 1 to 8 bytes, packed ones, an array filled in a loop, several records a packet. */
+ * bpf_ringbuf_reserve, bpf_ringbuf_submit, bpf_ringbuf_discard, bpf_ringbuf_query, bpf_xdp_load_bytes into a record,
+ * records of several sizes, members of 1 to 8 bytes, packed ones, an array filled in a loop, several records a packet. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/ip.h>
@@ -168,6 +168,29 @@ int ring_burst(struct xdp_md *ctx)
 
     bpf_loop((ctx->data_end - ctx->data) & 7, one_of_burst, &state, 0);
     return state.done > 3 ? XDP_DROP : XDP_PASS;
+}
+
+struct snapshot {
+    __u32 length;
+    __u8 head[43];
+    __u8 outcome;
+};
+
+/* The packet's beginning, copied into the record by the kernel: all of it or nothing. */
+SEC("xdp")
+int ring_snapshot(struct xdp_md *ctx)
+{
+    struct snapshot *snapshot = bpf_ringbuf_reserve(&events, sizeof(*snapshot), 0);
+    long copied;
+
+    if (!snapshot)
+        return XDP_ABORTED;
+    snapshot->length = ctx->data_end - ctx->data;
+    __builtin_memset(snapshot->head, 0x55, sizeof(snapshot->head));
+    copied = bpf_xdp_load_bytes(ctx, 3, snapshot->head, sizeof(snapshot->head));
+    snapshot->outcome = copied;
+    bpf_ringbuf_submit(snapshot, 0);
+    return copied ? XDP_DROP : XDP_PASS;
 }
 
 /* What never fits, what is too large by flags, and what a ring says of itself. */

@@ -272,12 +272,20 @@ impl Walk<'_, '_> {
     fn load_bytes(&mut self) -> Result<Value> {
         let (at, inside, count) = self.copied()?;
         let buffer = self.get(3)?;
-        let Ty::Stack { frame, off } = buffer.ty else {
-            let what = buffer.ty.words();
-            return self.refuse(format!("bytes of the packet are copied to {what}; to the stack they can be"));
-        };
-        let Some(base) = off.exact() else {
-            return self.refuse("bytes of the packet are copied to the stack at an offset that is not known");
+        let base = match buffer.ty {
+            Ty::Record { .. } => None,
+            Ty::Stack { frame, off } => match off.exact() {
+                Some(off) => Some((frame, off)),
+                None => {
+                    return self.refuse("bytes of the packet are copied to the stack at an offset that is not known");
+                }
+            },
+            other => {
+                let what = other.words();
+                return self.refuse(format!(
+                    "bytes of the packet are copied to {what}; to the stack or a reserved record they can be"
+                ));
+            }
         };
         let mut words = Vec::new();
         for word in (0..count).step_by(4) {
@@ -295,10 +303,23 @@ impl Walk<'_, '_> {
                 let piece = self.code.by(Shl, piece, 8 * from);
                 new = self.code.binary(Or, new, piece);
             }
+            let Some((frame, base)) = base else {
+                for &(from, size) in pieces {
+                    let off = i64::from(word + from);
+                    let old = self.load_record(buffer, off, size)?.low;
+                    let part = self.code.by(Shr, new, 8 * from);
+                    let part = self.code.select(inside, part, old);
+                    let part = self.word(Range::WORD, part);
+                    self.store_record(buffer, off, size, part)?;
+                }
+                continue;
+            };
             let old = self.stack_word(frame, base + i64::from(word), size)?;
             words.push(self.code.select(inside, new, old));
         }
-        self.set_bytes(frame, base, count, &words)?;
+        if let Some((frame, base)) = base {
+            self.set_bytes(frame, base, count, &words)?;
+        }
         Ok(self.outcome(inside, EINVAL))
     }
 
