@@ -3,6 +3,7 @@
 #![cfg(target_os = "linux")]
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
 use portcullis::io::synth::Random;
@@ -13,8 +14,8 @@ use portcullis_core::device::{Device, LoadOptions, Session};
 use portcullis_core::interp::Interpreter;
 use portcullis_core::lang::xdp::events::{Drain, Event, Records, Said};
 use portcullis_core::lang::xdp::{self, Object};
-use portcullis_core::map::Table;
 use portcullis_core::map::layout::Layout;
+use portcullis_core::map::{Format, Table, dump};
 use portcullis_core::packet::{Metadata, Room};
 use portcullis_core::program::{Program, ProgramOptions};
 
@@ -317,6 +318,13 @@ fn damaged_objects_are_taken_or_refused() {
                     let words = program.maps().iter().map(|map| Layout::of(map).words()).fold(0, usize::saturating_add);
                     if words > 1 << 22 {
                         continue;
+                    }
+                    // Types that say anything can be written down.
+                    for map in program.maps().iter().filter(|map| Layout::of(map).words() < 1 << 14) {
+                        for (_, format) in Format::ALL {
+                            dump(map, &vec![0; Layout::of(map).words()], format, &mut io::sink())
+                                .expect("nobody refuses it");
+                        }
                     }
                     let reference = Interpreter::new(&Arc::new(program)).unwrap_or_else(|error| panic!("{error}"));
                     for packet in &packets {

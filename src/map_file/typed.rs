@@ -355,3 +355,85 @@ fn offset(text: &str, part: &str) -> usize {
 fn said(error: &serde_json::Error) -> String {
     super::json::words_of(error)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::map_file::text;
+
+    fn map(number: u32, key: u32, value: u32) -> Declaration {
+        let typed = Typed {
+            name: "m".into(),
+            map_type: "any".into(),
+            map_type_number: number,
+            key: CType::unknown(key),
+            value: CType::unknown(value),
+            constant: false,
+        };
+        let kind = if number == 2 { Kind::Array } else { Kind::Hash };
+        Declaration {
+            name: "m".into(),
+            kind,
+            key: key.div_ceil(4),
+            value: value.div_ceil(4),
+            entries: 4,
+            fields: vec![],
+            read_only: false,
+            place: 0..0,
+            typed: Some(Arc::new(typed)),
+        }
+    }
+
+    #[test]
+    fn entries_of_the_command_line_are_cells_of_rows() {
+        let numbered = map(2, 4, 8);
+        assert_eq!(text::entry(&numbered, &["3"], &["0x100000002"]), Ok((vec![3], vec![2, 1])));
+        assert_eq!(text::key(&numbered, &["3"]), Ok(vec![3]));
+        for (key, value, wrong) in [
+            (&["4"][..], &["1"][..], "has no entry 4: its entries are 0 to 3"),
+            (&["0"], &[], "ends after 1 of 2 cells"),
+            (&["0"], &["1", "2"], "one cell too many"),
+            (&["0", "1"], &["1"], "one cell too many"),
+            (&["0"], &["-1"], "is not in __u64"),
+        ] {
+            let said = text::entry(&numbered, key, value).unwrap_err();
+            assert!(said.contains(wrong), "{key:?} {value:?}: {said}");
+        }
+        // Bytes of no number's size, and a prefix.
+        let hash = map(1, 6, 3);
+        let (key, value) = text::entry(&hash, &["02:00:00:00:00:01"], &["0a:0b:0c"]).unwrap();
+        assert_eq!((key, value), (vec![2, 0x0100], vec![0x000c_0b0a]));
+        let trie = map(11, 8, 4);
+        assert_eq!(text::key(&trie, &["10.255.0.0/12"]), Ok(vec![12, 0x0000_f00a]));
+        assert!(text::key(&trie, &["2001:db8::/32"]).unwrap_err().contains("no prefix of an address of 32 bits"));
+        assert!(text::key(&map(1, 8, 4), &["10.0.0.0/8"]).is_err(), "the keys are no prefixes");
+    }
+
+    #[test]
+    fn damaged_rows_do_no_harm() {
+        let map = map(5, 4, 16);
+        let whole = br#"[{"key": 7, "values": [{"cpu": 0, "value": [1,2,"0x03"]}], "formatted": {"key": ["1","2","3","4"], "value": "::1"}}]"#;
+        let mut state = 9_u32;
+        let mut random = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as usize
+        };
+        for _ in 0..4000 {
+            let mut text = whole.to_vec();
+            for _ in 0..1 + random() % 3 {
+                let at = random() % text.len();
+                match random() % 3 {
+                    0 => text[at] = b"{}[]\":,0-x \n"[random() % 12],
+                    1 => _ = text.remove(at),
+                    _ => text.insert(at, b"{}[]\":,0-x \n"[random() % 12]),
+                }
+            }
+            for format in [portcullis_core::map::Format::Json, portcullis_core::map::Format::Csv] {
+                let _ = text::read(&map, format, &text);
+            }
+        }
+        let _ = text::read(&map, portcullis_core::map::Format::Json, "[".repeat(100_000).as_bytes());
+    }
+}

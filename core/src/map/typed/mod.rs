@@ -182,3 +182,6 @@ pub fn summed(leaves: &[Leaf], size: u32, all: &[Vec<u8>]) -> Vec<u8> {
     }
     sum
 }
+
+#[cfg(test)]
+mod tests;

@@ -187,7 +187,7 @@ pub(super) fn part<'a>(
 
 impl Btf {
     /// Reads the section `.BTF`.
-    pub(super) fn read(bytes: &[u8]) -> Result<Btf, Wrong> {
+    pub(crate) fn read(bytes: &[u8]) -> Result<Btf, Wrong> {
         let what = ".BTF";
         let (mut head, length) = header(bytes, what)?;
         let (types_at, types_length) = (head.u32()?, head.u32()?);

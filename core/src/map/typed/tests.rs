@@ -1,0 +1,184 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::lang::xdp::object::Btf;
+use crate::map::dump_rows;
+use crate::map::{Format, Row};
+
+/// A section `.BTF` of these types (Documentation/bpf/btf.rst), whose names are offsets into the strings.
+fn btf(strings: &[u8], types: &[u32]) -> Btf {
+    let length = 4 * types.len() as u32;
+    let header = [0x0001_eb9f, 24, 0, length, length, strings.len() as u32];
+    let mut bytes: Vec<u8> = header.iter().chain(types).flat_map(|word| word.to_le_bytes()).collect();
+    bytes.extend(strings);
+    Btf::read(&bytes).unwrap_or_else(|error| panic!("{error}"))
+}
+
+const STRUCT: u32 = 4 << 24;
+const ARRAY: u32 = 3 << 24;
+const INT: u32 = 1 << 24;
+const TYPEDEF: u32 = 8 << 24;
+
+#[test]
+fn types_that_lie_are_none() {
+    // 1: a structure whose member is itself. 2: an array of itself. 3: a name for itself.
+    let itself = btf(b"\0a\0", &[1, STRUCT | 1, 4, 1, 1, 0, 0, ARRAY, 0, 2, 0, 3, 1, TYPEDEF, 3]);
+    assert_eq!([1, 2, 3, 4, u32::MAX].map(|ty| CType::of(&itself, ty)), [None, None, None, None, None]);
+    // 1: an empty structure. 2: very many of those, which take no room. 3 to 60: each two of the one before.
+    let mut types = vec![1, STRUCT, 0, 0, ARRAY, 0, 1, 0, u32::MAX];
+    (3..=60_u32).for_each(|number| types.extend([1, STRUCT | 2, 0, 1, number - 1, 0, 1, number - 1, 0]));
+    let many = btf(b"\0a\0", &types);
+    assert!(CType::of(&many, 1).is_some());
+    assert_eq!(CType::of(&many, 2), None, "four thousand million parts");
+    let mut types = vec![1, STRUCT, 0];
+    (2..=60_u32).for_each(|number| types.extend([1, STRUCT | 2, 0, 1, number - 1, 0, 1, number - 1, 0]));
+    let doubled = btf(b"\0a\0", &types);
+    assert!(CType::of(&doubled, 10).is_some());
+    assert_eq!(CType::of(&doubled, 60), None, "two to the power of sixty parts");
+    // A member beyond the end, and one that is no whole number of bytes.
+    for at in [8, 33, u32::MAX] {
+        let beyond = btf(b"\0a\0", &[1, INT, 4, 32, 1, STRUCT | 1, 4, 1, 1, at]);
+        assert_eq!(CType::of(&beyond, 2), None, "{at}");
+    }
+}
+
+#[test]
+fn arrays_are_named_from_the_outermost_dimension() {
+    // 1: `int`; 2: `int[3]`; 3: two of those.
+    let types = btf(b"\0int\0", &[1, INT, 4, 1 << 24 | 32, 0, ARRAY, 0, 1, 1, 3, 0, ARRAY, 0, 2, 1, 2]);
+    let ty = CType::of(&types, 3).expect("a type");
+    assert_eq!((ty.name.as_str(), ty.size), ("int[2][3]", 24));
+    let bytes: Vec<u8> = (1..=6_i32).flat_map(|number| (-number).to_le_bytes()).collect();
+    assert_eq!(json(&ty, &bytes), "[[-1,-2,-3],[-4,-5,-6]]");
+    assert_eq!(find(&ty, "[1][2]").map(|place| place.text(&bytes)), Ok("-6".into()));
+}
+
+/// A structure of a number, a bit field of five bits with a sign, and bytes.
+fn mixed() -> Arc<CType> {
+    // 1: `int`; 2: `char`; 3: `char[6]`; 4: the structure, whose members say their bits.
+    let strings = b"\0int\0char\0count\0bits\0name\0mixed\0";
+    let members = [[10, 1, 0], [16, 1, 5 << 24 | 35], [21, 3, 40]].concat();
+    let types = [
+        &[1, INT, 4, 1 << 24 | 32, 5, INT, 1, 1 << 24 | 8, 0, ARRAY, 0, 2, 1, 6, 26, 1 << 31 | STRUCT | 3, 12][..],
+        &members,
+    ]
+    .concat();
+    CType::of(&btf(strings, &types), 4).expect("a type")
+}
+
+#[test]
+fn what_is_put_somewhere_is_there_and_nowhere_else() {
+    let ty = mixed();
+    let put_all = |cells: [&str; 3]| {
+        let mut bytes = vec![0; 12];
+        let all = leaves(&ty, "value");
+        for (leaf, text) in all.iter().zip(cells) {
+            put(&leaf.place(), text, Style::People, &mut bytes).map_err(|what| format!("{} {what}", leaf.name))?;
+        }
+        let texts: Vec<String> = all.iter().map(|leaf| leaf.text(&bytes)).collect();
+        Ok::<_, String>((bytes, texts.join(" ")))
+    };
+    let (bytes, texts) = put_all(["-2", "-16", "abc"]).expect("they fit");
+    assert_eq!(bytes, [0xfe, 0xff, 0xff, 0xff, 0b1000_0000, b'a', b'b', b'c', 0, 0, 0, 0]);
+    assert_eq!(texts, "-2 -16 abc");
+    assert_eq!(json(&ty, &bytes), r#"{"count":-2,"bits":"0x10","name":"abc"}"#);
+    // What is no text, or would not come back as one, is bytes.
+    for text in ["ff:00:01:02:03:04", "61:00:62:00:00:00", "20:61:00:00:00:00", "23:61:00:00:00:00", "abcdef"] {
+        let shown = if text == "abcdef" { "61:62:63:64:65:66" } else { text };
+        assert_eq!(put_all(["0", "0", text]).expect("it fits").1, format!("0 0 {shown}"));
+    }
+    for (cells, wrong) in [
+        (["2147483648", "0", ""], "value.count is not in int: -2147483648 to 2147483647"),
+        (["0x", "0", ""], "value.count is no number"),
+        (["1", "32", ""], "value.bits is not in a bit field of 5 bits: -16 to 31"),
+        (["1", "0", "abcdefg"], "value.name is longer than char[6] has room for"),
+    ] {
+        assert_eq!(put_all(cells).unwrap_err(), wrong);
+    }
+}
+
+#[test]
+fn of_several_processors_numbers_are_summed_up() {
+    let ty = mixed();
+    let value = |count: i32, bits: u8, name: &[u8; 6]| {
+        let mut bytes = count.to_le_bytes().to_vec();
+        bytes.push(bits << 3);
+        bytes.extend(name);
+        bytes.push(0);
+        bytes
+    };
+    let all = [value(5, 0, b"\0\0\0\0\0\0"), value(-7, 3, b"ab\0\0\0\0"), value(i32::MAX, 4, b"cd\0\0\0\0")];
+    let sum = summed(&leaves(&ty, "value"), ty.size, &all);
+    assert_eq!(sum, value(i32::MAX - 2, 3, b"ab\0\0\0\0"));
+    assert_eq!(summed(&leaves(&ty, "value"), ty.size, &[]), vec![0; 12]);
+    // What is too short, from who knows where, is none.
+    assert_eq!(summed(&leaves(&ty, "value"), ty.size, &[vec![1, 2]]), vec![0; 12]);
+}
+
+#[test]
+fn names_and_texts_are_quoted_in_either_form() {
+    let section = CType::section("a\"b", 4, [("x,\n".to_owned(), 0, CType::unknown(4))]);
+    let typed = Typed {
+        name: "m".into(),
+        map_type: "array".into(),
+        map_type_number: 2,
+        key: CType::unknown(4),
+        value: section,
+        constant: false,
+    };
+    let map = Declaration {
+        name: "m".into(),
+        kind: Kind::Array,
+        key: 1,
+        value: 1,
+        entries: 1,
+        fields: Vec::new(),
+        read_only: false,
+        place: 0..0,
+        typed: Some(Arc::new(typed)),
+    };
+    let dumped = |format| {
+        let mut out = Vec::new();
+        dump_rows(&map, [Row { key: vec![0], value: vec![7] }], format, &mut out).expect("memory has room");
+        String::from_utf8(out).expect("text")
+    };
+    assert_eq!(dumped(Format::Json), "[\n{\"key\":0,\"value\":{\"a\\\"b\":[{\"x,\\u000a\":7}]}}\n]\n");
+    assert_eq!(dumped(Format::Csv), "key,\"value.x,\n\"\n0,7\n");
+}
+
+#[test]
+fn prefixes_lose_what_is_behind_their_length() {
+    let trie = |kind, key: u32, bytes: u32| {
+        let typed = Typed {
+            name: "t".into(),
+            map_type: "lpm_trie".into(),
+            map_type_number: 11,
+            key: CType::unknown(bytes),
+            value: CType::unknown(4),
+            constant: false,
+        };
+        let typed = Some(Arc::new(typed));
+        Declaration {
+            name: "t".into(),
+            kind,
+            key,
+            value: 1,
+            entries: 4,
+            fields: Vec::new(),
+            read_only: false,
+            place: 0..0,
+            typed,
+        }
+    };
+    let kernel = [12, 0, 0, 0, 10, 0xff, 0xff, 0xff];
+    let lpm = trie(Kind::Lpm, 1, 8);
+    assert_eq!(lpm.key_from_bytes(&kernel), [0x0af0_0000, 12]);
+    assert_eq!(lpm.key_bytes(&[0x0af0_0000, 12]), [12, 0, 0, 0, 10, 0xf0, 0, 0]);
+    // As a hash the bytes are as the kernel has them.
+    let hash = trie(Kind::Hash, 2, 8);
+    assert_eq!(hash.key_from_bytes(&kernel), [12, 0x0000_f00a]);
+    assert_eq!(hash.key_bytes(&[12, 0x0000_f00a]), [12, 0, 0, 0, 10, 0xf0, 0, 0]);
+    let check =
+        |map: &Declaration, length: u8| map.typed.as_ref().expect("types").check_key(&[length, 0, 0, 0, 1, 2, 3, 4]);
+    assert!(check(&lpm, 32).is_ok() && check(&hash, 33).unwrap_err().contains("a prefix is of 33 bits"));
+}
