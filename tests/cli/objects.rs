@@ -66,20 +66,23 @@ SEC("xdp/third") int third(struct xdp_md *ctx)
 SEC("tc") int other(struct __sk_buff *skb) { return 0; }
 "#;
 
+/// Makes `prog.o` of a source; what clang says where it does not.
+fn compile(place: &Place, source: &str, arguments: &[&str]) -> Result<(), String> {
+    place.file("prog.c", source);
+    let mut clang = std::process::Command::new("clang");
+    clang.args(["-O2", "-target", "bpf"]).arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH));
+    let made = clang.args(arguments).args(["-c", "prog.c", "-o", "prog.o"]).current_dir(place.path("")).output();
+    match made.map_err(|error| error.to_string())? {
+        made if made.status.success() => Ok(()),
+        made => Err(String::from_utf8_lossy(&made.stderr).into_owned()),
+    }
+}
+
 /// A place with the object in it, and a capture of three packets to UDP's ports 9, 80 and 443 from 10.0.0.1; `None` where there is
 /// no clang for BPF.
 fn place(arguments: &[&str]) -> Option<Place> {
     let place = Place::new();
-    place.file("prog.c", SOURCE);
-    let mut clang = std::process::Command::new("clang");
-    clang.args(["-O2", "-target", "bpf"]).arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH));
-    let made = clang.args(arguments).args(["-c", "prog.c", "-o", "prog.o"]).current_dir(place.path("")).output();
-    let said = match made {
-        Ok(made) if made.status.success() => None,
-        Ok(made) => Some(String::from_utf8_lossy(&made.stderr).into_owned()),
-        Err(error) => Some(error.to_string()),
-    };
-    if let Some(said) = said {
+    if let Err(said) = compile(&place, SOURCE, arguments) {
         let required = std::env::var("PORTCULLIS_REQUIRE").unwrap_or_default();
         assert!(!required.split(',').any(|name| name == "clang-bpf"), "clang-bpf is required: {said}");
         println!("skipped: clang makes no programs for BPF: {said}");
@@ -172,10 +175,7 @@ fn without_types_variables_are_numbers() {
     let plain: String = SOURCE.lines().filter(|line| !line.contains(".maps")).collect::<Vec<_>>().join("\n");
     let program = plain.split("SEC(\"xdp\") int ports").next().unwrap().to_owned()
         + "SEC(\"xdp\") int ports(struct xdp_md *ctx) { total++; return closed == bpf_htons(9) ? otherwise : XDP_DROP; }\n";
-    place.file("prog.c", program);
-    let mut clang = std::process::Command::new("clang");
-    clang.args(["-O2", "-target", "bpf"]).arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH));
-    assert!(clang.args(["-c", "prog.c", "-o", "prog.o"]).current_dir(place.path("")).status().unwrap().success());
+    compile(&place, &program, &[]).unwrap();
     assert_eq!(verdicts(&run(&place, &[]).done()), [0, 3, 0]);
     assert_eq!(verdicts(&run(&place, &["--set", "otherwise=3"]).done()), [0, 0, 3]);
     // Nothing says that it has the order of the network.
@@ -332,4 +332,35 @@ fn maps_have_as_many_entries_as_are_set() {
     assert_eq!(verdicts(&second(&["--set", "sized.max_entries=3"]).done()), [3, 0, 0]);
     assert_eq!(verdicts(&second(&["--set", "sized.max_entries=4"]).done()), [0, 3, 0]);
     second(&["--set", "sized.max_entries=99999999"]).failed(2, &["`99999999` is no number of entries"]);
+}
+
+#[test]
+fn random_numbers_begin_with_what_is_set() {
+    let Some(place) = place(&["-g"]) else { return };
+    let of = |source: &str, set: &[&str]| {
+        let head = "#include <linux/bpf.h>\n#include <bpf/bpf_helpers.h>\n";
+        compile(&place, &format!("{head}{source}"), &["-g"]).unwrap();
+        let all = [
+            "run",
+            "prog.o",
+            "--read",
+            "synth:packets=400,seed=5",
+            "--device",
+            "interp",
+            "--write",
+            "passed.pcap",
+            "--json",
+        ];
+        let drawn = verdicts(&place.run(&[&all, set].concat()).done());
+        (drawn, place.read("passed.pcap"))
+    };
+    let draw = "SEC(\"xdp\") int draw(struct xdp_md *ctx) { return bpf_get_prandom_u32() & 4 ? XDP_PASS : XDP_DROP; }";
+    let [first, same, other] =
+        [&[][..], &["--set", "random_seed=0"], &["--set", "random_seed=7"]].map(|set| of(draw, set));
+    assert!((150..250).contains(&first.0[0]), "{first:?}");
+    assert_eq!(first, same);
+    assert_ne!(first.1, other.1);
+    // The object's own of this name is a variable like others.
+    let own = "const volatile __u32 random_seed = 1; SEC(\"xdp\") int own(struct xdp_md *ctx) { return random_seed; }";
+    assert_eq!(of(own, &["--set", "random_seed=2"]).0, [0, 400, 0]);
 }

@@ -68,6 +68,15 @@ fn first_of(diagnostics: &Diagnostics) -> String {
 }
 
 fn map_of(definition: &MapDefinition, typed: &Typed, refused: Option<&str>) -> String {
+    let kind = typed.map_type.as_str();
+    // What these take are records.
+    match definition.ty {
+        MapType::RINGBUF => {
+            return format!("{}: {kind}, {} bytes", definition.name, out::grouped(definition.max_entries.into()));
+        }
+        MapType::PERF_EVENT_ARRAY => return format!("{}: {kind}", definition.name),
+        _ => {}
+    }
     let entries = match definition.max_entries {
         0 => format!("no max_entries: --set {}.max_entries=N", definition.name),
         1 => "1 entry".into(),
@@ -75,7 +84,6 @@ fn map_of(definition: &MapDefinition, typed: &Typed, refused: Option<&str>) -> S
     };
     let flags = if definition.flags == 0 { String::new() } else { format!(", flags {:#x}", definition.flags) };
     let refused = refused.filter(|_| definition.max_entries > 0).map(|why| format!("\n  cannot be used: {why}"));
-    let kind = typed.map_type.as_str();
     format!("{}: {kind}, {}, {entries}{flags}{}", definition.name, sizes(typed), refused.unwrap_or_default())
 }
 
