@@ -6,13 +6,13 @@ use portcullis::device::Session;
 use portcullis::io::pinned::{Entries, Pinned};
 use portcullis::lang::xdp::object::MapType;
 use portcullis::map::typed::{CType, leaves, summed};
-use portcullis::map::{Declaration, Kind, Table};
+use portcullis::map::{Declaration, Kind, Row, Table};
 
 use super::maps::MapFile;
 use crate::cli::failure::Failure;
 
 /// What is in the kernel's map, once it is known to be one like the filter's.
-pub fn read(from: &MapFile, map: &Declaration) -> Result<Vec<(Vec<u32>, Vec<u32>)>, Failure> {
+pub fn read(from: &MapFile, map: &Declaration) -> Result<Vec<Row>, Failure> {
     let wrong = |what: String| Failure::Wrong(format!("--from-pin {}={}: {what}", from.map, from.file));
     let pinned = Pinned::open(Path::new(&from.file)).map_err(|error| wrong(error.to_string()))?;
     check(&pinned, map).map_err(wrong)?;
@@ -22,13 +22,13 @@ pub fn read(from: &MapFile, map: &Declaration) -> Result<Vec<(Vec<u32>, Vec<u32>
 
 /// Brings it to the session's map, over what is there.
 pub fn set(
-    entries: &[(Vec<u32>, Vec<u32>)],
+    entries: &[Row],
     from: &MapFile,
     (number, map): (usize, &Declaration),
     session: &mut dyn Session,
 ) -> Result<(), Failure> {
     let mut table = Table::new(map, session.map_words(number)?);
-    for (number, (key, value)) in entries.iter().enumerate() {
+    for (number, Row { key, value }) in entries.iter().enumerate() {
         if table.set(key, value).is_err() {
             let what = format!(
                 "the kernel's map has {} entries, and `{}` has no room for more than {number} of them (entries={}){}",
@@ -83,7 +83,7 @@ fn check(pinned: &Pinned, map: &Declaration) -> Result<(), String> {
 
 /// The entries in words. Of values for each processor there is one here. Entries by number that are beyond the map's are
 /// left out where there is nothing in them.
-fn words(map: &Declaration, entries: Entries) -> Vec<(Vec<u32>, Vec<u32>)> {
+fn words(map: &Declaration, entries: Entries) -> Vec<Row> {
     let value = match &map.typed {
         Some(typed) => typed.value.clone(),
         // A sum has 64 bits.
@@ -97,8 +97,8 @@ fn words(map: &Declaration, entries: Entries) -> Vec<(Vec<u32>, Vec<u32>)> {
             [one] => one.clone(),
             several => summed(&of_value, value.size, several),
         };
-        (map.key_from_bytes(&key), map.value_from_bytes(&value))
+        Row { key: map.key_from_bytes(&key), value: map.value_from_bytes(&value) }
     });
     let beyond = |key: &[u32]| numbered && key.first().is_some_and(|number| *number >= map.entries);
-    each.filter(|(key, value)| !beyond(key) || value.iter().any(|word| *word != 0)).collect()
+    each.filter(|row| !beyond(&row.key) || row.value.iter().any(|word| *word != 0)).collect()
 }
