@@ -60,7 +60,7 @@ fn packets(count: usize) -> Vec<Vec<u8>> {
     let packet = |number: usize| {
         let length = 60 + random.below(90) as usize;
         let mut packet: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
-        packet[12..14].copy_from_slice(&if number % 3 == 0 { [0x86, 0xdd] } else { [8, 0] });
+        packet[12..14].copy_from_slice(&if number.is_multiple_of(3) { [0x86, 0xdd] } else { [8, 0] });
         packet
     };
     (0..count).map(packet).collect()

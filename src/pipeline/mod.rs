@@ -119,7 +119,6 @@ pub fn source_options(program: &Program, kind: DeviceKind, written: bool) -> Sou
         room: if facts.changes_length { Room::Both } else { Room::None },
         metadata: written || facts.uses_metadata,
         block_size: blocks * SourceOptions::BLOCK_SIZE,
-        ..SourceOptions::default()
     }
 }
 
