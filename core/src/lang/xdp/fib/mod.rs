@@ -139,7 +139,8 @@ mod tests {
             let (maps, text, numbers) = needed(&called.iter().copied().collect(), Families { v4, v6 }, &[]);
             let names: Vec<String> = maps.into_iter().map(|map| map.name).collect();
             assert_eq!(numbers.all().collect::<Vec<_>>(), (0..names.len()).collect::<Vec<_>>());
-            assert!(!["FIB_", "INTERFACES", "NEIGHBOURS", "MOST"].iter().any(|it| text.contains(it)), "{text}");
+            let code = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<String>();
+            assert!(!["FIB_", "INTERFACES", "NEIGHBOURS", "MOST"].iter().any(|it| code.contains(it)), "{text}");
             names
         };
         assert!(names(&["x_shl64"], true, true).is_empty());
