@@ -57,6 +57,7 @@ mod reason;
 mod redirect;
 #[cfg(target_os = "linux")]
 pub mod routes;
+mod several;
 mod sink;
 mod source;
 pub mod synth;
@@ -64,5 +65,6 @@ pub mod wrap;
 
 pub use reason::reason_at;
 pub use redirect::RedirectSink;
+pub use several::Several;
 pub use sink::{Sink, SinkError, Written, create, place, same_file, same_place};
 pub use source::{CaptureFormat, Interface, Progress, Resolution, Source, SourceError, SourceOptions, Warning, open};

@@ -80,10 +80,21 @@ impl RedirectSink {
     /// # Panics
     /// When the batch has no such packet, or there is no target for it.
     pub fn write(&mut self, batch: &Batch, indices: &[u32], targets: &[u32]) -> Result<(), SinkError> {
-        for &index in indices {
+        self.write_to(batch, indices.iter().map(|&index| (index, targets[index as usize])))
+    }
+
+    /// Takes packets of `batch`, each with where it goes; one that goes to several targets comes several times.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    ///
+    /// # Panics
+    /// When the batch has no such packet.
+    pub fn write_to(&mut self, batch: &Batch, to: impl Iterator<Item = (u32, u32)>) -> Result<(), SinkError> {
+        for (index, target) in to {
             let index = index as usize;
             let length = batch.descriptors()[index].length as usize;
-            let file = self.file_of(targets[index]);
+            let file = self.file_of(target);
             // A packet longer than the buffer makes it grow: not on top of what is there.
             if !self.files[file].buffer.is_empty() && self.files[file].buffer.len() + length > Self::BUFFER {
                 self.flush(file)?;

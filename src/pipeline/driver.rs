@@ -58,6 +58,12 @@ pub(super) trait Ends<S> {
     /// A batch of so many packets is about to be submitted; or none has come for a while, and none is in flight.
     fn boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError>;
 
+    /// A batch has come back from the session, and will be [`done`](Ends::done) next: for what is to be read of maps for it.
+    fn came_back(&mut self, session: &mut dyn Session, done: &Done) -> Result<(), DeviceError> {
+        let _ = (session, done);
+        Ok(())
+    }
+
     /// A batch has come back; where it is `aside`, from the session's relief, and maybe before others that went in before it.
     fn done(&mut self, done: Done, note: Self::Note, aside: bool) -> Result<(), Self::Error>;
 
@@ -161,6 +167,7 @@ impl<S: Slot, E: Ends<S>> Driver<S, E> {
     /// Waits for the oldest batch in flight, and hands it on; false where there is none.
     fn complete(&mut self) -> Result<bool, E::Error> {
         let Some(done) = self.slot.session().complete()? else { return Ok(false) };
+        self.ends.came_back(self.slot.session(), &done)?;
         // A session gives back what it was given, and in that order.
         if let Some((submitted, note)) = self.in_flight.pop_front() {
             if let Some(submitted) = submitted {

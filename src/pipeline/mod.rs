@@ -10,6 +10,7 @@
 //! a fixed size, so memory does not grow with the capture. Counting is done by the driver, so that
 //! it can tell how far it is; the writer thread is there only when something is to be written.
 
+mod broadcast;
 mod driver;
 mod due;
 #[cfg(all(target_os = "linux", feature = "live"))]
@@ -17,6 +18,7 @@ pub mod live;
 mod outputs;
 mod totals;
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -25,8 +27,9 @@ use portcullis_core::device::{CancelToken, DeviceError, DeviceKind, Done, Sessio
 use portcullis_core::packet::{Batch, Room};
 use portcullis_core::program::Program;
 use portcullis_core::reason;
-use portcullis_io::{Progress, SinkError, Source, SourceError, SourceOptions, Warning};
+use portcullis_io::{Progress, Several, SinkError, Source, SourceError, SourceOptions, Warning};
 
+pub use broadcast::Broadcasts;
 use driver::{Driver, Ends, Next};
 pub use outputs::Outputs;
 pub use totals::{MAX_TARGETS, TargetCounts, Times, Totals};
@@ -117,7 +120,7 @@ pub fn source_options(program: &Program, kind: DeviceKind, written: bool) -> Sou
     SourceOptions {
         max_packets: room.unwrap_or(usize::MAX),
         room: if facts.changes_length { Room::Both } else { Room::None },
-        metadata: written || facts.uses_metadata,
+        metadata: written || facts.uses_metadata || Broadcasts::need_ports(program),
         block_size: blocks * SourceOptions::BLOCK_SIZE,
     }
 }
@@ -171,10 +174,11 @@ pub fn run(
 fn start(
     source: Box<dyn Source>,
     session: &mut dyn Session,
-    outputs: Outputs,
+    mut outputs: Outputs,
     stop: &CancelToken,
     observe: &mut dyn Observer,
 ) -> (Totals, Result<bool, PipelineError>) {
+    let broadcasts = outputs.broadcasts.take();
     let (batches, from_reader) = sync_channel(QUEUE);
     let reader = {
         let stop = stop.clone();
@@ -188,7 +192,16 @@ fn start(
         Ok(writer) => writer,
         Err(error) => return (Totals::default(), Err(error)),
     };
-    let ends = Captures { reader: from_reader, writer, stop, observe, totals: Totals::default(), failed: None };
+    let ends = Captures {
+        reader: from_reader,
+        writer,
+        stop,
+        observe,
+        totals: Totals::default(),
+        failed: None,
+        broadcasts,
+        several: None,
+    };
     let mut driver = Driver::new(session, ends);
     let driven = driver.drive();
     let Captures { reader: from_reader, writer, mut totals, failed, .. } = driver.ends;
@@ -217,6 +230,9 @@ struct Captures<'a> {
     totals: Totals,
     /// The error by which the source ended.
     failed: Option<SourceError>,
+    broadcasts: Option<Broadcasts>,
+    /// What targets stand for in the batch that has just come back, where some stand for several.
+    several: Option<Arc<Several>>,
 }
 
 impl<S> Ends<S> for Captures<'_> {
@@ -248,11 +264,19 @@ impl<S> Ends<S> for Captures<'_> {
         self.observe.boundary(session, coming)
     }
 
+    fn came_back(&mut self, session: &mut dyn Session, done: &Done) -> Result<(), DeviceError> {
+        if let Some(broadcasts) = &mut self.broadcasts {
+            self.several = broadcasts.read(session, done)?;
+        }
+        Ok(())
+    }
+
     fn done(&mut self, done: Done, progress: Progress, _: bool) -> Result<(), PipelineError> {
-        self.totals.add(&done);
+        let several = self.several.take();
+        self.totals.add_with(&done, several.as_deref());
         self.observe.event(Event::Batch { totals: &self.totals, progress });
         match &self.writer {
-            Some(thread) if thread.queue.send(done).is_err() => Err(hung_up(&mut self.writer)),
+            Some(thread) if thread.queue.send((done, several)).is_err() => Err(hung_up(&mut self.writer)),
             _ => Ok(()),
         }
     }
@@ -322,18 +346,18 @@ fn read(mut source: Box<dyn Source>, to: &SyncSender<FromReader>, stop: &CancelT
 
 /// The thread that writes.
 struct Writer {
-    queue: SyncSender<Done>,
+    queue: SyncSender<(Done, Option<Arc<Several>>)>,
     thread: JoinHandle<Result<Duration, SinkError>>,
 }
 
 impl Writer {
     fn start(mut outputs: Outputs) -> Result<Writer, PipelineError> {
-        let (queue, waiting) = sync_channel::<Done>(QUEUE);
+        let (queue, waiting) = sync_channel::<(Done, Option<Arc<Several>>)>(QUEUE);
         let thread = spawn("writer", move || {
             let mut busy = Duration::ZERO;
-            for done in waiting {
+            for (done, several) in waiting {
                 let begun = Instant::now();
-                if let Err(error) = outputs.take(&done) {
+                if let Err(error) = outputs.take_with(&done, several.as_deref()) {
                     // What the others have is whole all the same; this error came first.
                     let _ = outputs.finish();
                     return Err(error);

@@ -2,7 +2,9 @@
 
 use portcullis_core::device::Done;
 use portcullis_core::packet::Action;
-use portcullis_io::{RedirectSink, Sink, SinkError};
+use portcullis_io::{RedirectSink, Several, Sink, SinkError};
+
+use super::Broadcasts;
 
 /// Where packets go by their verdicts. Dropped and aborted packets go nowhere.
 #[derive(Default)]
@@ -13,13 +15,15 @@ pub struct Outputs {
     pub tx: Option<Box<dyn Sink>>,
     /// For redirected packets.
     pub redirect: Option<RedirectSink>,
+    /// Targets that stand for several, where the filter has such ([`Broadcasts::of`]).
+    pub broadcasts: Option<Broadcasts>,
     indices: Vec<u32>,
 }
 
 impl Outputs {
     /// Sinks for the packets that pass, are sent back, and are redirected.
     pub fn new(pass: Option<Box<dyn Sink>>, tx: Option<Box<dyn Sink>>, redirect: Option<RedirectSink>) -> Outputs {
-        Outputs { pass, tx, redirect, indices: Vec::new() }
+        Outputs { pass, tx, redirect, broadcasts: None, indices: Vec::new() }
     }
 
     /// Whether nothing is written at all.
@@ -32,7 +36,15 @@ impl Outputs {
     /// # Errors
     /// The first sink's that failed, which is gone then; the others may still be finished.
     pub fn take(&mut self, done: &Done) -> Result<(), SinkError> {
-        let Outputs { pass, tx, redirect, indices } = self;
+        self.take_with(done, None)
+    }
+
+    /// The same, where some targets stand for several.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub fn take_with(&mut self, done: &Done, several: Option<&Several>) -> Result<(), SinkError> {
+        let Outputs { pass, tx, redirect, indices, .. } = self;
         let mut result = Ok(());
         for (action, sink) in [(Action::Pass, pass), (Action::Tx, tx)] {
             if let Some(open) = sink {
@@ -48,7 +60,13 @@ impl Outputs {
             done.verdicts.indices(Action::Redirect, indices);
             if !indices.is_empty() {
                 // The files but the one that failed are of use still.
-                result = result.and(open.write(&done.batch, indices, done.verdicts.targets()));
+                result = result.and(match several {
+                    None => open.write(&done.batch, indices, done.verdicts.targets()),
+                    Some(several) => {
+                        let to = |&index: &u32| leads(done, several, index as usize).map(move |target| (index, target));
+                        open.write_to(&done.batch, indices.iter().flat_map(to))
+                    }
+                });
             }
         }
         result
@@ -64,4 +82,12 @@ impl Outputs {
         let redirect = self.redirect.map_or(Ok(()), |sink| sink.finish().map(drop));
         pass.and(tx).and(redirect)
     }
+}
+
+/// Where a packet goes that is redirected.
+pub(super) fn leads<'s>(done: &Done, several: &'s Several, index: usize) -> impl Iterator<Item = u32> + use<'s> {
+    let target = done.verdicts.targets()[index];
+    let ports = several.ports(target, done.batch.metadata_of(index).port);
+    let itself = if ports.is_none() { Some(target) } else { None };
+    ports.into_iter().flatten().chain(itself)
 }

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use portcullis_core::device::{Done, StageTimes};
 use portcullis_core::packet::{Action, VerdictCounts};
+use portcullis_io::Several;
+
+use super::outputs::leads;
 
 /// Redirect targets that are counted one by one; packets to further ones are counted together.
 pub const MAX_TARGETS: usize = 65_536;
@@ -41,6 +44,11 @@ pub struct Times {
 impl Totals {
     /// Counts a batch.
     pub fn add(&mut self, done: &Done) {
+        self.add_with(done, None);
+    }
+
+    /// Counts a batch, where some targets stand for several: a packet counts once as redirected, and once for each target.
+    pub fn add_with(&mut self, done: &Done, several: Option<&Several>) {
         let Done { batch, verdicts, times } = done;
         self.packets += batch.len() as u64;
         self.bytes += batch.original().iter().map(|d| u64::from(d.length)).sum::<u64>();
@@ -49,9 +57,11 @@ impl Totals {
             *sum += count;
         }
         if counts[Action::Redirect as usize] > 0 {
-            for (&action, &target) in verdicts.actions().iter().zip(verdicts.targets()) {
-                if action == Action::Redirect as u8 {
-                    self.targets.add(target);
+            for (index, (&action, &target)) in verdicts.actions().iter().zip(verdicts.targets()).enumerate() {
+                match several {
+                    _ if action != Action::Redirect as u8 => {}
+                    None => self.targets.add(target),
+                    Some(several) => leads(done, several, index).for_each(|target| self.targets.add(target)),
                 }
             }
         }

@@ -3,6 +3,7 @@
 
 mod arguments;
 mod bench;
+mod broadcast;
 mod calibrate;
 mod check;
 mod events;

@@ -9,6 +9,7 @@ mod devices;
 mod each_device;
 mod events;
 mod flows;
+mod hub;
 #[allow(dead_code, reason = "it is the loader of other tests, and none of them needs all of it")]
 #[path = "../../compat-tests/src/kernel/mod.rs"]
 mod kernel;

@@ -14,10 +14,10 @@ use crate::topology::hosts;
 /// Long enough for an answer, and short enough to wait for none.
 const ANSWER: Duration = Duration::from_millis(200);
 
-/// The router of the tests against the kernel, compiled.
-fn router(folder: &Path) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("compat-tests/xdp-routes/forward.c");
-    let object = folder.join("forward.o");
+/// A program of the tests against the kernel, compiled.
+pub fn compiled(folder: &Path, source: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+    let object = folder.join("program.o");
     let mut clang = Command::new("clang");
     clang.args(["-O2", "-g", "-target", "bpf", "-mcpu=v3"]);
     clang.arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH));
@@ -26,8 +26,8 @@ fn router(folder: &Path) -> PathBuf {
     object
 }
 
-/// `portcullis run forward.o:PROGRAM` in a namespace.
-fn command(namespace: &Namespace, object: &Path, program: &str, arguments: &[&str]) -> Command {
+/// `portcullis run OBJECT:PROGRAM` in a namespace.
+pub fn command(namespace: &Namespace, object: &Path, program: &str, arguments: &[&str]) -> Command {
     let mut command = namespace.command(env!("CARGO_BIN_EXE_portcullis"));
     command
         .arg("run")
@@ -39,7 +39,7 @@ fn command(namespace: &Namespace, object: &Path, program: &str, arguments: &[&st
 }
 
 /// An interface's number.
-fn number(namespace: &Namespace, interface: &str) -> String {
+pub fn number(namespace: &Namespace, interface: &str) -> String {
     let shown = namespace.ip(&["-oneline", "link", "show", interface]);
     shown.split(':').next().unwrap_or_default().to_owned()
 }
@@ -51,7 +51,7 @@ fn a_router_follows_the_kernels_routes() {
     hosts.route();
     between.sysctl("net.ipv4.ip_forward", "1");
     let folder = tempfile::tempdir().unwrap();
-    let object = router(folder.path());
+    let object = compiled(folder.path(), "compat-tests/xdp-routes/forward.c");
     let routes = folder.path().join("routes.csv");
     let dump = format!("fib_v4={}", routes.display());
     let arguments = ["--af-xdp", near, "--af-xdp", far, "--kernel-routes", "--dump-map", &dump];
@@ -86,7 +86,7 @@ fn a_capture_is_routed_as_if_it_had_come_in() {
     right.ip(&["route", "add", "192.0.2.0/24", "via", "10.77.0.1"]);
     right.ip(&["neigh", "replace", "10.77.0.1", "lladdr", "02:aa:00:00:00:01", "dev", interface, "nud", "permanent"]);
     let folder = tempfile::tempdir().unwrap();
-    let object = router(folder.path());
+    let object = compiled(folder.path(), "compat-tests/xdp-routes/forward.c");
     let mut frame = udp(&veth, 9, &[7; 30]);
     frame[30..34].copy_from_slice(&[192, 0, 2, 9]);
     let mut capture = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 1, 0, 0, 0];

@@ -8,6 +8,7 @@ use portcullis_core::packet::{Action, Parts, Verdict};
 use super::homes::{Held, Homes, Lists, Place};
 use super::tx::{Outgoing, Tx};
 use super::umem::{Frame, HEADROOM, Umem};
+use crate::Several;
 use crate::live::link::{Entrance, Stack};
 use crate::live::{Carried, Executor, LiveError, Loss, checksum};
 
@@ -74,6 +75,10 @@ pub(crate) struct XdpExecutor {
     /// What goes home with the batch.
     home: Vec<Place>,
     spare: Vec<Frame>,
+    /// Targets that stand for several.
+    several: Option<Arc<Several>>,
+    /// The exits of a packet that goes to several.
+    to: Vec<usize>,
     carried: Carried,
 }
 
@@ -112,6 +117,8 @@ impl XdpExecutor {
             redirect,
             home: Vec::new(),
             spare: Vec::new(),
+            several: None,
+            to: Vec::new(),
             carried: Carried::default(),
         }
     }
@@ -149,45 +156,71 @@ impl XdpExecutor {
 
     /// Has a packet go out of an exit. Its memory goes with it, or home.
     fn leave(&mut self, exit: usize, place: Place, offset: usize, length: usize) {
-        let Exit { longest, several_frames, out, .. } = &mut self.exits[exit];
-        if length > *longest {
-            self.carried.losses.add(Loss::TooLong, 1);
-            self.home.push(place);
-            return;
-        }
+        let Exit { longest, out, .. } = &mut self.exits[exit];
         match place {
-            Place::Frame(frame) if length <= self.umem.room(&frame) => {
+            Place::Frame(frame) if length <= self.umem.room(&frame) && length <= *longest => {
                 self.umem.settle(&frame, offset, length);
                 out.push([self.umem.packet(frame, length)], length);
             }
             // It was put together, or has grown beyond its frame.
             place => {
-                let room = self.umem.frame_size() - HEADROOM;
-                let count = length.div_ceil(room).max(1);
-                if count > 1 && !*several_frames {
-                    self.carried.losses.add(Loss::TooLong, 1);
-                    self.home.push(place);
-                    return;
-                }
-                self.spare.clear();
-                self.homes.take(self.lane, count, &mut self.spare);
-                if self.spare.len() < count {
-                    self.carried.losses.add(Loss::NoRoom, 1);
-                    self.home.extend(self.spare.drain(..).map(Place::Frame));
-                    self.home.push(place);
-                    return;
-                }
-                let bytes = self.umem.place_bytes(&place, offset, length);
-                let umem = &self.umem;
-                let frames = self.spare.drain(..).zip(bytes.chunks(room)).map(|(frame, part)| {
-                    let mut frame = umem.reset(frame);
-                    umem.bytes_mut(&mut frame)[..part.len()].copy_from_slice(part);
-                    umem.packet(frame, part.len())
-                });
-                out.push(frames, length);
+                self.leave_copy(exit, &place, offset, length);
                 self.home.push(place);
             }
         }
+    }
+
+    /// Has a copy of a packet go out of an exit.
+    fn leave_copy(&mut self, exit: usize, place: &Place, offset: usize, length: usize) {
+        let Exit { longest, several_frames, out, .. } = &mut self.exits[exit];
+        let room = self.umem.frame_size() - HEADROOM;
+        let count = length.div_ceil(room).max(1);
+        if length > *longest || count > 1 && !*several_frames {
+            self.carried.losses.add(Loss::TooLong, 1);
+            return;
+        }
+        self.spare.clear();
+        self.homes.take(self.lane, count, &mut self.spare);
+        if self.spare.len() < count {
+            self.carried.losses.add(Loss::NoRoom, 1);
+            self.home.extend(self.spare.drain(..).map(Place::Frame));
+            return;
+        }
+        let bytes = self.umem.place_bytes(place, offset, length);
+        let umem = &self.umem;
+        let frames = self.spare.drain(..).zip(bytes.chunks(room)).map(|(frame, part)| {
+            let mut frame = umem.reset(frame);
+            umem.bytes_mut(&mut frame)[..part.len()].copy_from_slice(part);
+            umem.packet(frame, part.len())
+        });
+        out.push(frames, length);
+    }
+
+    /// The exits of a packet whose target stands for several ports, in `self.to`; whether it does.
+    fn leads_to_several(&mut self, verdict: Verdict, ingress: u32) -> bool {
+        let (Verdict::Redirect(target), Some(several)) = (verdict, &self.several) else { return false };
+        let Some(ports) = several.ports(target, ingress) else { return false };
+        self.to.clear();
+        for port in ports {
+            match self.redirect.iter().find(|(number, _)| *number == port) {
+                Some((_, exit)) => self.to.push(*exit),
+                None => self.carried.losses.add(Loss::NoTarget, 1),
+            }
+        }
+        true
+    }
+
+    /// Has a packet go out of all exits in `self.to`: copies of it, and out of the last itself.
+    fn leave_by_all(&mut self, place: Place, offset: usize, length: usize) {
+        let to = std::mem::take(&mut self.to);
+        match to.split_last() {
+            Some((last, others)) => {
+                others.iter().for_each(|exit| self.leave_copy(*exit, &place, offset, length));
+                self.leave(*last, place, offset, length);
+            }
+            None => self.home.push(place),
+        }
+        self.to = to;
     }
 
     /// Sends what is to go out of every exit.
@@ -214,12 +247,15 @@ impl Executor for XdpExecutor {
         for (index, (mut place, lies)) in places.drain(..).zip(&descriptors).enumerate() {
             let queue = queues.get(index).map_or(0, |queue| usize::from(*queue));
             let (offset, length) = (lies.offset as usize, lies.length as usize);
-            let exit = self.exit(verdicts.get(index), queue);
-            if self.completes && matches!(exit, Ok(Exits::Port(_) | Exits::Tap(_))) {
+            let ingress = metadata.get(index).map_or(u32::MAX, |metadata| metadata.port);
+            let to_several = self.leads_to_several(verdicts.get(index), ingress);
+            let exit = if to_several { Ok(Exits::None) } else { self.exit(verdicts.get(index), queue) };
+            if self.completes && (to_several || matches!(exit, Ok(Exits::Port(_) | Exits::Tap(_)))) {
                 let bytes = self.umem.place_bytes_mut(&mut place, offset, length);
                 self.carried.checksums += u64::from(checksum::complete(bytes));
             }
             match exit {
+                _ if to_several => self.leave_by_all(place, offset, length),
                 Ok(Exits::Port(exit)) => self.leave(exit, place, offset, length),
                 Ok(Exits::Tap(tap)) => self.write(tap, place, offset, length),
                 Ok(Exits::None) => {
@@ -236,6 +272,10 @@ impl Executor for XdpExecutor {
         self.homes.put(self.home.drain(..));
         self.send();
         Ok(())
+    }
+
+    fn lead(&mut self, several: &Arc<Several>) {
+        self.several = Some(several.clone());
     }
 
     fn tend(&mut self) -> Result<(), LiveError> {

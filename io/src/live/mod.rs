@@ -32,6 +32,8 @@ use std::time::SystemTime;
 use portcullis_core::device::Done;
 use portcullis_core::packet::{Batch, Span};
 
+use crate::Several;
+
 pub use count::{Carried, Loss, Losses, Received};
 #[cfg(any(feature = "af-xdp", feature = "nfqueue"))]
 pub use holder::Holder;
@@ -83,6 +85,12 @@ pub trait Executor: Send {
     /// # Errors
     /// [`LiveError`]: the lane is of no more use. A packet that cannot be sent is none, but a [`Loss`].
     fn carry_out(&mut self, done: Done) -> Result<(), LiveError>;
+
+    /// Says what targets stand for that stand for several ports, for the batches that are carried out from now on. Whoever
+    /// does not carry them out loses those packets, as others that go to targets for which nothing stands.
+    fn lead(&mut self, several: &Arc<Several>) {
+        let _ = several;
+    }
 
     /// Does what is to be done though no batch came: brings home what others are through with, and sends what waited. To be
     /// called again and again.

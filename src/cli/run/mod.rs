@@ -30,7 +30,7 @@ use portcullis::device::{DeviceError, DeviceKind, Dispatch, LoadOptions, Session
 use portcullis::devices::Selector;
 use portcullis::io::wrap::Limit;
 use portcullis::io::{self, RedirectSink, Sink, SinkError, Source, SourceOptions};
-use portcullis::pipeline::{self, Event, Observer, Outputs, PipelineError};
+use portcullis::pipeline::{self, Broadcasts, Event, Observer, Outputs, PipelineError};
 use portcullis::program::Program;
 
 use super::chosen::Chosen;
@@ -197,7 +197,7 @@ fn run_capture(args: &Args, read: &str) -> Result<(), Failure> {
     maps.open_outputs(&interrupt.stop)?;
     // The first output that is there is to be finished; the wait for a first packet was none of that.
     interrupt.listen();
-    let outputs = open_outputs(args, &*source)?;
+    let outputs = open_outputs(args, &program, &*source)?;
     // Opening one may have waited too, for whoever reads a pipe.
     interrupt.begin();
 
@@ -350,7 +350,7 @@ fn open_source(args: &Args, read: &str, program: &Program, kind: DeviceKind) -> 
     })
 }
 
-fn open_outputs(args: &Args, source: &dyn Source) -> Result<Outputs, SinkError> {
+fn open_outputs(args: &Args, program: &Program, source: &dyn Source) -> Result<Outputs, SinkError> {
     let create = |path: &Option<String>| -> Result<Option<Box<dyn Sink>>, SinkError> {
         path.as_deref().map(|path| io::create(path, source.format())).transpose()
     };
@@ -358,5 +358,7 @@ fn open_outputs(args: &Args, source: &dyn Source) -> Result<Outputs, SinkError> 
     let tx = create(&args.write_tx)?;
     let redirect =
         args.write_redirect.as_deref().map(|dir| RedirectSink::create(dir.as_ref(), source.format())).transpose()?;
-    Ok(Outputs::new(pass, tx, redirect))
+    let mut outputs = Outputs::new(pass, tx, redirect);
+    outputs.broadcasts = Broadcasts::of(program);
+    Ok(outputs)
 }

@@ -7,6 +7,7 @@ use portcullis::device::{DeviceError, DeviceInfo, Session};
 use portcullis::map::{Declaration, Kind, Table};
 use portcullis::map_file::text::Rows;
 use portcullis::map_file::{Entries, put_back, state};
+use portcullis::pipeline::Broadcasts;
 use portcullis::program::Program;
 use portcullis::routes::Routed;
 
@@ -35,6 +36,10 @@ impl Takeover {
         // A filter that looks for no routes may take over from one that does.
         let kernel_routes = args.kernel_routes.clone().filter(|_| Routed::of(&program).is_some());
         MapArgs { kernel_routes, events: None, ..args.behind_the_beginning() }.check(&program, device)?;
+        if [old, &*program].into_iter().any(|program| Broadcasts::of(program).is_some()) {
+            let what = "a filter whose packets go to all devices of a map (BPF_F_BROADCAST) neither takes over nor is taken over from";
+            return Err(Failure::Wrong(format!("{name}: {what}")));
+        }
         let watched = watched(args, &program)?;
         let mut told = Reloaded { filter: name, ..Reloaded::default() };
         let mut carried = Vec::new();

@@ -16,8 +16,8 @@ use super::mailbox::{Mailbox, Order};
 use super::sizing::{Shared, Sizer};
 use super::stats::Filtered;
 use super::{Backlog, LaneError, LaneStats, LiveLane, LiveOptions, Meter, pin};
-use crate::pipeline::Observer;
 use crate::pipeline::driver::{self, Ends, Next};
+use crate::pipeline::{Broadcasts, Observer};
 
 /// Batches between the RX thread and the driver, where packets wait.
 const QUEUE: usize = 2;
@@ -86,13 +86,14 @@ impl<'a> Driver<'a> {
 
     pub fn run(self) -> Result<(), LaneError> {
         let Driver { lane, stats, options, stop, processor, shared, observe } = self;
-        let LiveLane { lane, session, orders } = lane;
+        let LiveLane { lane, session, orders, broadcasts } = lane;
         let (name, receiver) = (&lane.name, &mut *lane.receiver);
         let is_inline = options.dispatch == Dispatch::Inline;
         let sizer = || (Sizer::new(options.closing, is_inline), Instant::now());
         let rest = |intake| Rest {
             intake,
             executor: &mut *lane.executor,
+            broadcasts: broadcasts.as_mut(),
             orders,
             obeyed: VecDeque::new(),
             stats,
@@ -261,6 +262,7 @@ enum Intake<'a> {
 struct Rest<'a> {
     intake: Intake<'a>,
     executor: &'a mut dyn Executor,
+    broadcasts: Option<&'a mut Broadcasts>,
     orders: &'a Mailbox,
     /// Orders that were taken, and are still to be carried out.
     obeyed: VecDeque<Order>,
@@ -350,6 +352,15 @@ impl Ends<&mut Box<dyn Session>> for Rest<'_> {
             order.carry_out(session)?;
         }
         Ok(true)
+    }
+
+    fn came_back(&mut self, session: &mut dyn Session, done: &Done) -> Result<(), DeviceError> {
+        if let Some(broadcasts) = &mut self.broadcasts
+            && let Some(several) = broadcasts.read(session, done)?
+        {
+            self.executor.lead(&several);
+        }
+        Ok(())
     }
 
     /// Carries out the verdicts on a batch.

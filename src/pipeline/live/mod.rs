@@ -124,12 +124,14 @@ pub struct LiveLane {
     pub session: Box<dyn Session>,
     /// What others want done with the session meanwhile.
     pub orders: Arc<Mailbox>,
+    /// Targets that stand for several, where the filter has such.
+    pub broadcasts: Option<super::Broadcasts>,
 }
 
 impl LiveLane {
     /// A lane of which nobody wants anything yet.
     pub fn new(lane: Lane, session: Box<dyn Session>) -> LiveLane {
-        LiveLane { lane, session, orders: Arc::default() }
+        LiveLane { lane, session, orders: Arc::default(), broadcasts: None }
     }
 }
 

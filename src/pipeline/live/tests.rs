@@ -247,7 +247,7 @@ fn run_with(
         let (receiver, executor) = (Box::new(receiver), Box::new(executor));
         let session = Interp::new().load(program, &options).unwrap();
         let lane = Lane { name: format!("lane {number}"), memory: None, receiver, executor };
-        lanes.push(LiveLane { lane, session, orders });
+        lanes.push(LiveLane { lane, session, orders, broadcasts: None });
     }
     let options = LiveOptions::new(closing, dispatch);
     let ended = AtomicBool::new(false);

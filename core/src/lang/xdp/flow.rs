@@ -85,6 +85,8 @@ pub(super) struct Shared {
     pub tries: BTreeSet<u16>,
     /// Helpers that are called.
     pub helpers: BTreeSet<u32>,
+    /// Maps that packets are redirected to all devices of, each with whether to the others alone.
+    pub broadcasts: Numbers<(u16, bool)>,
     /// Families that routes are looked for of.
     pub families: super::fib::Families,
     /// What is told to the host.
@@ -186,6 +188,7 @@ pub(super) fn find(linked: &Linked, section: usize, first: usize) -> Result<Flow
         used: BTreeSet::new(),
         tries: BTreeSet::new(),
         helpers: BTreeSet::new(),
+        broadcasts: Numbers::from(0),
         families: super::fib::Families::default(),
         events: Events::default(),
         memory: [false; super::types::STACKS],

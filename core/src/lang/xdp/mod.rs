@@ -6,6 +6,7 @@
 //! `lang::structure`. `maps` are the object's maps as a filter's.
 
 mod asked;
+mod broadcast;
 mod bytes;
 mod code;
 mod emit;
@@ -29,6 +30,7 @@ mod walk;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use broadcast::Broadcast;
 use code::Op;
 use maps::{MapInfo, Use};
 use object::MapType;
@@ -55,6 +57,8 @@ pub struct Origin {
     pub btf: Btf,
     /// Where a packet may be aborted, by the number of the counter in the map that counts traps.
     pub traps: Vec<Trap>,
+    /// Targets that stand for several ports.
+    pub broadcasts: Vec<Broadcast>,
     /// Which of them say where packets go by routes.
     pub fib: fib::Maps,
     /// Helpers that are called, by name.
@@ -122,10 +126,16 @@ impl<'o> Linked<'o> {
             let line = object.sections[section].line(at).map(|line| (line.file.clone(), line.line));
             Trap { instruction: refused::instruction(object, section, at), line, reason }
         });
+        // What was found on the way there may not be what is left.
+        let broadcasts = (0..).zip(flow.shared.broadcasts.all()).filter_map(|(number, &(map, exclude_ingress))| {
+            let map = flow.shared.used.iter().position(|used| *used == map)?;
+            Some(Broadcast { target: broadcast::FIRST + number, map, exclude_ingress })
+        });
         let origin = Origin {
             object: object.name.clone(),
             program: name(section, first).unwrap_or_default(),
             maps,
+            broadcasts: broadcasts.collect(),
             fib,
             btf: object.btf.clone(),
             traps: sites.collect(),

@@ -26,7 +26,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             .map(|text| text.parse())
             .collect::<Result<_, _>>()
             .map_err(|e| usage("--af-xdp", &e))?,
-        by_interface: args.maps.kernel_routes.is_some(),
+        by_interface: false,
         redirect: live.redirect.clone(),
         stack: match live.stack.as_str() {
             "veth" => Some(Kind::Veth),
@@ -64,10 +64,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             return Err(Failure::Usage(format!("--redirect {target}={interface}: target {target} is given twice")));
         }
     }
-    if options.by_interface {
-        known_by_interface(&mut options)?;
-    }
     let prepared = Prepared::new(args)?;
+    // Programs of XDP are written for the kernel's numbers.
+    options.by_interface = prepared.program.object().is_some();
+    if options.by_interface {
+        known_by_interface(&mut options, args.maps.kernel_routes.is_some())?;
+    }
     let _run = prepared.span.clone().entered();
     let needs = Needs::of(&prepared.program, live.control.is_some());
     (options.room, options.metadata, options.rewrites) = (needs.room, needs.metadata, needs.rewrites());
@@ -82,16 +84,16 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     ended.report(args, Some(balance(run.accounts.frames())))
 }
 
-/// Where routes are the kernel's, interfaces are known by its numbers for them: those of the run and those that `--redirect` names are
-/// targets by these, too.
-fn known_by_interface(options: &mut Options) -> Result<(), Failure> {
+/// Has the interfaces of a run, and those that `--redirect` names, be targets by the kernel's numbers for them, too; what `--redirect`
+/// says of a number goes before that, unless routes are the kernel's, which have its numbers.
+fn known_by_interface(options: &mut Options, has_routes: bool) -> Result<(), Failure> {
     let ports = options.ports.iter().map(|port| &port.interface);
     let names: Vec<String> = ports.chain(options.redirect.iter().map(|(_, interface)| interface)).cloned().collect();
     for name in names {
         let index = Interface::find(&name).map_err(|error| Failure::Wrong(error.to_string()))?.index;
         match options.redirect.iter().find(|(target, _)| *target == index) {
             None => options.redirect.push((index, name)),
-            Some((_, other)) if *other == name => {}
+            Some((_, other)) if *other == name || !has_routes => {}
             Some((_, other)) => {
                 let what = format!("with --kernel-routes, {index} stands for {name}, whose number it is in the kernel");
                 return Err(Failure::Usage(format!("--redirect {index}={other}: {what}")));

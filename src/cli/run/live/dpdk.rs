@@ -28,6 +28,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         ..Options::of(ports("--dpdk", &live.dpdk)?)
     };
     let mut prepared = Prepared::new(args)?;
+    super::refuse_copies("--dpdk", &prepared.program)?;
     prepared.idle_exit = live.idle_exit.or(over(&options.ports));
     let _run = prepared.span.clone().entered();
     let needs = Needs::of(&prepared.program, live.control.is_some());

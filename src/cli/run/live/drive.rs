@@ -19,7 +19,7 @@ use portcullis::pipeline::live::metrics::server::{AddressError, Door, Server};
 use portcullis::pipeline::live::{
     Closing, LaneError, LaneStats, LiveLane, LiveOptions, RunStats, RunSummary, metrics, run_live,
 };
-use portcullis::pipeline::{Event, Observer};
+use portcullis::pipeline::{Broadcasts, Event, Observer};
 use portcullis::program::Program;
 use portcullis::reason;
 use rustix::thread::{CpuSet, sched_getaffinity};
@@ -222,7 +222,10 @@ pub fn drive<T>(
 fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() + Send) -> Result<Ended, Failure> {
     let Prepared { program, device, options, dispatch, maps, words, interrupt, metrics, control, idle_exit, .. } =
         prepared;
-    let load = |lane| Ok(LiveLane::new(lane, device.load(&program, &options)?));
+    let load = |lane| {
+        let lane = LiveLane::new(lane, device.load(&program, &options)?);
+        Ok(LiveLane { broadcasts: Broadcasts::of(&program), ..lane })
+    };
     let mut lanes: Vec<LiveLane> = lanes.into_iter().map(load).collect::<Result<_, DeviceError>>()?;
     if lanes.is_empty() {
         return Err(Failure::Usage("there is nothing to receive packets by".into()));

@@ -25,6 +25,8 @@ pub use args::{LiveArgs, SOURCES, duration, frames, processor, redirect};
 
 #[cfg(all(target_os = "linux", feature = "live"))]
 use portcullis::packet::Room;
+#[cfg(all(target_os = "linux", feature = "live"))]
+use portcullis::pipeline::Broadcasts;
 #[cfg(all(target_os = "linux", any(feature = "af-xdp", feature = "dpdk")))]
 use portcullis::pipeline::live::links::Links;
 #[cfg(all(target_os = "linux", feature = "live"))]
@@ -60,7 +62,7 @@ impl Needs {
         let facts = program.facts();
         Needs {
             room: if any || facts.changes_length { Room::Both } else { Room::None },
-            metadata: any || facts.uses_metadata,
+            metadata: any || facts.uses_metadata || Broadcasts::need_ports(program),
             writes: if any { Window::WholePacket } else { facts.writes },
         }
     }
@@ -82,6 +84,19 @@ fn one_lane(args: &Args, program: &Program) -> Result<bool, Failure> {
         }
         (Some("one"), _) | (None, false) => Ok(true),
         _ => Ok(false),
+    }
+}
+
+/// Refuses filters whose packets go to several ports, where nothing copies packets.
+#[cfg(all(target_os = "linux", any(feature = "nfqueue", feature = "dpdk")))]
+fn refuse_copies(option: &str, program: &Program) -> Result<(), Failure> {
+    match Broadcasts::of(program) {
+        None => Ok(()),
+        Some(_) => {
+            let what =
+                "the filter redirects packets to all devices of a map (BPF_F_BROADCAST), which --af-xdp and --read can";
+            Err(Failure::Usage(format!("{option}: {what}")))
+        }
     }
 }
 

@@ -19,6 +19,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     let prepared = Prepared::new(args)?;
+    super::refuse_copies("--nfqueue", &prepared.program)?;
     let _run = prepared.span.clone().entered();
     let Needs { room, metadata, writes } = Needs::of(&prepared.program, args.live.control.is_some());
     if queues.len() > 1 && !prepared.program.maps().is_empty() {

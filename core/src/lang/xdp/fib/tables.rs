@@ -80,6 +80,9 @@ pub struct Tables {
     pub interfaces: Vec<Interface>,
 }
 
+/// A prefix's bits, the first the highest, and how many count.
+type Prefix = (u128, u8);
+
 /// A map's entry: the words of its key, and those of its value.
 pub type Row = (Vec<u32>, Vec<u32>);
 
@@ -118,11 +121,12 @@ impl Tables {
         let routes: Vec<&Route> =
             self.routes.iter().filter(|route| route.to.is_ipv4() == is_v4 && may_be_looked_for(route)).collect();
         // Prefixes, each behind those that it is a part of.
-        let mut prefixes: BTreeMap<(u128, u8), Vec<usize>> = BTreeMap::new();
+        let mut prefixes: BTreeMap<Prefix, Vec<usize>> = BTreeMap::new();
         for (number, route) in routes.iter().enumerate() {
             prefixes.entry((bits(route.to), route.length)).or_default().push(number);
         }
-        let (mut rows, mut around): (Vec<Row>, Vec<((u128, u8), &[usize])>) = (Vec::new(), Vec::new());
+        let mut rows: Vec<Row> = Vec::new();
+        let mut around: Vec<(Prefix, &[usize])> = Vec::new();
         for (&(bits, length), own) in &prefixes {
             while around.pop_if(|((outer, outer_length), _)| !begins_with(bits, *outer, *outer_length)).is_some() {}
             around.push(((bits, length), own));

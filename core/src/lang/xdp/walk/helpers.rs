@@ -1,7 +1,7 @@
 //! Helpers of the kernel's (linux/bpf.h, `enum bpf_func_id`). Those that lead elsewhere (`bpf_tail_call`, `bpf_loop`) are in
 //! `flow`.
 
-use super::{Result, TARGET, Walk};
+use super::{Result, Walk};
 use crate::lang::xdp::code::Binary::*;
 use crate::lang::xdp::code::{Argument, Effect, Id};
 use crate::lang::xdp::fib;
@@ -12,14 +12,6 @@ use crate::lang::xdp::types::{Ty, Value};
 
 /// Errors that helpers give (errno.h).
 const EINVAL: i32 = -22;
-
-/// `enum xdp_action`
-const XDP_ABORTED: u64 = 0;
-const XDP_REDIRECT: u32 = 4;
-
-/// Bits of `bpf_redirect_map`'s flags that are the verdict where there is no entry.
-const ACTION_MASK: u32 = 3;
-const BROADCAST: u64 = 8;
 
 /// The most that a helper copies at once here, in bytes.
 const MOST_BYTES: u64 = 512;
@@ -149,57 +141,6 @@ impl Walk<'_, '_> {
         };
         self.after_call();
         self.set(0, result)
-    }
-
-    /// Notes where a packet goes if its verdict is to redirect it.
-    fn redirect(&mut self, target: Id, flags: Value) -> Result<Value> {
-        self.expect_number(flags, "what the flags are")?;
-        // There are no flags: with any it fails, and leaves what was noted before.
-        let any = self.code.binary(Or, flags.low, flags.high);
-        let is_plain = self.code.by(Eq, any, 0);
-        let before = self.get(TARGET)?.low;
-        let target = self.code.by(Add, target, 1);
-        let target = self.code.select(is_plain, target, before);
-        let target = self.word(Range::WORD, target);
-        self.set(TARGET, target)?;
-        let (redirect, aborted) = (self.code.known(XDP_REDIRECT), self.code.known(XDP_ABORTED as u32));
-        let verdict = self.code.select(is_plain, redirect, aborted);
-        Ok(self.word(Range::new(0, u64::from(XDP_REDIRECT)), verdict))
-    }
-
-    fn redirect_map(&mut self) -> Result<Value> {
-        let (map, index, flags) = (self.get(1)?, self.get(2)?, self.get(3)?);
-        let map = self.map(map)?;
-        let ty = self.linked.maps[usize::from(map)].definition.ty;
-        if !ty.is_of_targets() {
-            return self.refuse(format!("bpf_redirect_map is given a map of type {}", ty.name()));
-        }
-        self.expect_number(index, "the index")?;
-        let range = self.expect_number(flags, "what the flags are")?;
-        if range.high > u64::from(ACTION_MASK) {
-            let what = match range.exact() {
-                Some(flags)
-                    if flags & !(BROADCAST | 16) > u64::from(ACTION_MASK) || !matches!(ty, MapType(14 | 25)) =>
-                {
-                    return Ok(self.constant(XDP_ABORTED));
-                }
-                Some(_) => "packets are redirected to all of a map's devices",
-                None => "bpf_redirect_map is called with flags that are known only when the packet is there",
-            };
-            return self.refuse(what).map_err(|refused| refused.note("missing feature: BPF_F_BROADCAST"));
-        }
-        let slot = self.slot_of(map, index.low);
-        let there = self.code.by(Ne, slot, 0);
-        // A port is what it is; sockets and processors are known by the number that the host has set.
-        let target = self.code.by(Add, slot, 1);
-        let nobody = self.code.known(0);
-        let target = self.code.select(there, target, nobody);
-        let target = self.word(Range::WORD, target);
-        self.set(TARGET, target)?;
-        let redirect = self.code.known(XDP_REDIRECT);
-        let otherwise = self.code.by(And, flags.low, ACTION_MASK);
-        let verdict = self.code.select(there, redirect, otherwise);
-        Ok(self.word(Range::new(0, 4), verdict))
     }
 
     /// One's complement sum of what is there less what was, folded (since Linux 6.13 it gives no more than 16 bits).

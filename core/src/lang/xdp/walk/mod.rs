@@ -13,6 +13,7 @@ mod meta;
 mod packet;
 mod random;
 mod record;
+mod redirect;
 mod stack;
 
 pub(super) use events::Events;
