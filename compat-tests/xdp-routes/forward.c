@@ -13,8 +13,9 @@ struct {
     __type(value, __u64);
 } outcomes SEC(".maps");
 
+/* By interface. */
 struct {
-    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(max_entries, 64);
     __type(key, __u32);
     __type(value, __u64);
@@ -27,7 +28,7 @@ static __always_inline int forward(struct xdp_md *ctx, int with_v4, int with_v6,
     struct ipv6hdr *ip6 = NULL;
     struct iphdr *ip = NULL;
     struct ethhdr *eth = take_eth(&c);
-    __u64 *count, one = 1;
+    __u64 *count;
     __u32 key, length = 0;
 
     if (!eth)
@@ -89,8 +90,6 @@ static __always_inline int forward(struct xdp_md *ctx, int with_v4, int with_v6,
     count = bpf_map_lookup_elem(&sent, &key);
     if (count)
         __sync_fetch_and_add(count, 1);
-    else
-        bpf_map_update_elem(&sent, &key, &one, BPF_ANY);
     return bpf_redirect(params.ifindex, 0);
 }
 
