@@ -10,6 +10,7 @@
 //! - [`operators`], [`floating_point`]: filters that compute with everything there is to compute with;
 //! - [`c_programs`], [`cl_programs`]: random filters in OpenCL C, which mean the same in plain C, or in OpenCL C alone;
 //! - [`expressions`]: tcpdump's expressions, and tcpdump;
+//! - [`instructions`]: programs of eBPF, and what they mean;
 //! - [`lanes`]: the form in which the CPU takes several packets at a time, executed apart from its code;
 //! - [`aarch64`]: the CPU's code for another processor, under an emulator; [`in_turn`]: a session for such devices;
 //! - [`witness`]: other compilers of the same texts;
@@ -30,6 +31,7 @@ pub mod generator;
 pub mod harness;
 pub mod host;
 pub mod in_turn;
+pub mod instructions;
 pub mod interleavings;
 #[cfg(target_os = "linux")]
 pub mod kernel;

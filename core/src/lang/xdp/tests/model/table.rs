@@ -41,6 +41,8 @@ pub struct Case {
     pub packets: Vec<Vec<u8>>,
     /// Whether what it stores is known when it is translated: devices have nothing to do.
     pub is_constant: bool,
+    /// Whether the kernel takes it.
+    pub for_kernel: bool,
 }
 
 /// Results that a program stores, at most.
@@ -166,6 +168,17 @@ pub fn part(code: &Code, at: usize) -> String {
     parts.iter().map(|it| format!("{it} (off {}, imm {})\n", it.off, it.imm)).collect()
 }
 
+/// Whether the kernel takes an instruction: not a shift by a constant that there are not so many bits of, nor a division by a
+/// constant zero.
+fn is_for_kernel(code: u8, b: From) -> bool {
+    let From::Immediate(imm) = b else { return true };
+    match code >> 4 {
+        6 | 7 | 12 => (0..if code & 7 == 7 { 64 } else { 32 }).contains(&imm),
+        3 | 9 => imm != 0,
+        _ => true,
+    }
+}
+
 /// Programs of parts, each of which leaves a result in r2.
 fn programs(name: &str, parts: &[Vec<Instruction>], packets: &[Vec<u8>], maps: &[MapOf]) -> Vec<Case> {
     let is_constant = packets.len() == 1;
@@ -177,7 +190,7 @@ fn programs(name: &str, parts: &[Vec<Instruction>], packets: &[Vec<u8>], maps: &
         }
         code.extend([op(0xb7, 0, 0, 0, 2), op(0x95, 0, 0, 0, 0)]);
         let code = Code { instructions: code, functions: vec![0], maps: maps.to_vec() };
-        Case { name: format!("{name} {number}"), code, packets: packets.to_vec(), is_constant }
+        Case { name: format!("{name} {number}"), code, packets: packets.to_vec(), is_constant, for_kernel: true }
     });
     cases.collect()
 }
@@ -260,14 +273,17 @@ fn thirds(of: &[From], with: &[From], code: u8) -> Vec<(From, From)> {
 /// Arithmetic.
 pub fn of_arithmetic() -> Vec<Case> {
     let mut cases = Vec::new();
-    let make = |pairs: &mut dyn FnMut(u8, i16) -> Vec<(From, From)>| {
+    let mut others = Vec::new();
+    let mut make = |pairs: &mut dyn FnMut(u8, i16) -> Vec<(From, From)>| {
         let mut parts = Vec::new();
         for (code, off) in arithmetic() {
             for (a, b) in pairs(code, off) {
                 // With its sign only a register can be moved.
-                if !(matches!(b, From::Immediate(_)) && code >> 4 == 11 && off != 0) {
-                    parts.push(computed(code, off, a, b));
+                if matches!(b, From::Immediate(_)) && code >> 4 == 11 && off != 0 {
+                    continue;
                 }
+                let part = computed(code, off, a, b);
+                if is_for_kernel(code, b) { parts.push(part) } else { others.push(part) }
             }
         }
         parts
@@ -286,6 +302,8 @@ pub fn of_arithmetic() -> Vec<Case> {
     let seconds = [&known[..], &immediates].concat();
     let none = make(&mut |code, _| thirds(&known, &seconds, code));
     cases.extend(programs("arithmetic, both known", &none, &[packet(3, 5)], &[]));
+    let others = programs("arithmetic that the kernel refuses", &others, &singles(), &[]);
+    cases.extend(others.into_iter().map(|case| Case { for_kernel: false, ..case }));
     let mut unary = Vec::new();
     for (code, imm) in UNARY {
         for a in FROM_PACKETS {
@@ -331,9 +349,10 @@ pub fn of_jumps() -> Vec<Case> {
     cases.extend(programs("jumps, the second known", &make(&whole, &seconds), &singles(), &[]));
     cases.extend(programs("jumps, the first known", &make(&known, &whole), &twins(), &[]));
     cases.extend(programs("jumps, both known", &each(&known, &seconds, 3), &[packet(3, 5)], &[]));
-    // Over what is not for jumps, by 16 bits and by 32.
+    // Over an instruction that only others come to, by 16 bits and by 32.
     let over = |code: u8, off: i16, imm: i32| {
-        vec![op(0xb7, 2, 0, 0, 1), op(code, 0, 0, off, imm), op(0xb7, 2, 0, 0, 7), op(0x07, 2, 0, 0, 1)]
+        let either = [op(0x71, 2, 6, 0, 0), op(0x25, 2, 0, 2, 7), op(0xb7, 2, 0, 0, 5)];
+        [&either[..], &[op(code, 0, 0, off, imm), op(0xb7, 2, 0, 0, 9), op(0x07, 2, 0, 0, 1)]].concat()
     };
     cases.extend(programs("jumps without a condition", &[over(0x05, 1, 0), over(0x06, 0, 1)], &singles(), &[]));
     cases

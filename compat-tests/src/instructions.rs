@@ -1,0 +1,8 @@
+//! Programs of eBPF as instructions: the model that the core's tests hold the front end to, with tables of instructions and
+//! programs that nobody would write.
+
+#[path = "../../core/src/lang/xdp/tests/model/mod.rs"]
+#[allow(missing_docs, dead_code, reason = "it is the core's tests'")]
+pub mod model;
+
+use portcullis_core as tree;

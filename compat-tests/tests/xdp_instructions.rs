@@ -1,0 +1,195 @@
+//! Instructions of eBPF, every one and in programs that nobody would write: the Linux kernel, the model and every device mean the
+//! same by them.
+#![cfg(target_os = "linux")]
+
+use std::collections::BTreeMap;
+
+use portcullis::device::DeviceKind;
+use portcullis_compat_tests::harness;
+use portcullis_compat_tests::instructions::model::arbitrary;
+use portcullis_compat_tests::instructions::model::hold::{self, STEPS, compiled};
+use portcullis_compat_tests::instructions::model::reference::{Ending, Machine};
+use portcullis_compat_tests::instructions::model::shrink::shrunk;
+use portcullis_compat_tests::instructions::model::table::{self, Case};
+use portcullis_compat_tests::instructions::model::{Code, Random};
+use portcullis_compat_tests::kernel::{self, KernelProgram};
+use portcullis_compat_tests::{devices, layouts, objects};
+use portcullis_core::device::{Device, LoadOptions};
+use portcullis_core::interp::Interp;
+use portcullis_core::packet::{Metadata, Room};
+
+fn tables() -> Vec<Case> {
+    let all = [table::of_arithmetic(), table::of_jumps(), table::of_memory(), table::of_atomics()];
+    all.into_iter().flatten().collect()
+}
+
+/// Whether there is a kernel to ask.
+fn has_kernel(suite: &str) -> bool {
+    match kernel::missing() {
+        Some(reason) => devices::absent(suite, "kernel-bpf", &reason),
+        None => kernel::on_first_processor(),
+    }
+    kernel::missing().is_none()
+}
+
+/// The port that packets of the kernel's test run come in by.
+const LOOPBACK: u32 = 1;
+
+#[test]
+fn the_kernel_means_by_every_instruction_what_the_model_does() {
+    let suite = "instructions in the kernel";
+    if !has_kernel(suite) {
+        return;
+    }
+    let (mut programs, mut packets) = (0, 0);
+    for Case { name, code, packets: of, .. } in tables().iter().filter(|case| case.for_kernel) {
+        let there = KernelProgram::load(&code.object(), "program").unwrap_or_else(|error| panic!("{name}: {error}"));
+        let mut machine = Machine::new(code);
+        for packet in of {
+            let (ending, want) = machine.run(packet, LOOPBACK, STEPS);
+            let ran = there.run(packet).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(ending, Ending::Returned(ran.verdict.into()), "{name}");
+            if let Some(at) = ran.packet.iter().zip(&want).position(|(got, want)| got != want) {
+                let (got, want) = (&ran.packet[at..at + 8], &want[at..at + 8]);
+                let part = table::part(code, at);
+                panic!("{name}, {:02x?}: the kernel {got:02x?}, the model {want:02x?}\n{part}", &packet[..24]);
+            }
+            packets += 1;
+        }
+        programs += 1;
+    }
+    devices::record(suite, "kernel", "passed", &format!("{programs} programs, {packets} packets"));
+}
+
+/// A third of what is from the packet alone, for a compiler that takes long: another third for each share.
+#[test]
+fn every_device_means_the_same_by_every_instruction() {
+    let cases: Vec<harness::Case> = tables()
+        .into_iter()
+        .filter(|case| !case.is_constant)
+        .map(|case| {
+            let program = compiled(&case.code).unwrap_or_else(|error| panic!("{}: {error}", case.name));
+            // Each packet is alone here: of what is left in maps each sees what it would see first.
+            let packets = case.packets.into_iter().step_by(3).collect();
+            harness::Case::new(program, packets)
+        })
+        .collect();
+    println!("{} programs", cases.len());
+    devices::on_each("instructions of eBPF", |device| {
+        let is_slow = device.info().kind != DeviceKind::Cpu && device.info().kind != DeviceKind::Reference;
+        let step = if is_slow { 5 } else { 1 };
+        for case in devices::share(device, &cases, 8).step_by(step) {
+            case.compare(&**device, &[case.packets().len()]).unwrap_or_else(|mismatch| panic!("{mismatch}"));
+        }
+    });
+}
+
+fn asked(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().map_or(otherwise, |value| value.parse().unwrap_or_else(|_| panic!("{name}={value}")))
+}
+
+/// What became of a program on both sides.
+#[derive(Debug)]
+enum Met {
+    /// One of them refuses it, or nobody can say what it does.
+    Apart(&'static str, String),
+    /// They do the same.
+    Same,
+    Differs(String),
+}
+
+fn meet(code: &Code, packets: &[Vec<u8>]) -> Met {
+    let first = |text: &str| text.lines().next().unwrap_or_default().to_owned();
+    // What nobody can rely on, and what goes on for too long.
+    let mut machine = Machine::new(code);
+    for packet in packets {
+        match machine.run(packet, LOOPBACK, STEPS).0 {
+            Ending::Returned(value) if hold::verdict(value, machine.target).is_some() => {}
+            other => return Met::Apart("the model does not say", format!("{other:?}")),
+        }
+    }
+    let object = code.object();
+    let here = compiled(code);
+    let there = KernelProgram::load(&object, "program");
+    let (program, there) = match (here, there) {
+        (Ok(here), Ok(there)) => (here, there),
+        (Err(why), Ok(_)) => return Met::Apart("refused here, and not by the kernel", first(&why)),
+        (_, Err(why)) => {
+            let last =
+                why.lines().rev().find(|line| !line.starts_with("processed") && !line.starts_with("verification"));
+            return Met::Apart(
+                "refused by the kernel",
+                last.unwrap_or_default().chars().filter(|c| !c.is_numeric()).collect(),
+            );
+        }
+    };
+    let mut session = Interp::new().load(&program, &LoadOptions::default()).expect("the interpreter takes all");
+    let mut machine = Machine::new(code);
+    for packet in packets {
+        let ran = match there.run(packet) {
+            Ok(ran) => ran,
+            Err(error) => return Met::Differs(format!("the kernel does not run it: {error}")),
+        };
+        let (ending, model) = machine.run(packet, LOOPBACK, STEPS);
+        let Ending::Returned(returned) = ending else { unreachable!("it was run before") };
+        if (ran.verdict, &ran.packet) != (returned as u32, &model) {
+            return Met::Differs(format!(
+                "{packet:02x?}: the kernel {} {:02x?}\nthe model {} {model:02x?}",
+                ran.verdict, ran.packet, returned as u32
+            ));
+        }
+        let metadata = |_| Metadata { port: LOOPBACK, ..Metadata::default() };
+        let batch = layouts::batches_with(&[packet], 1, Room::Both, metadata).0.remove(0);
+        let done = session.run(batch).expect("the interpreter runs all");
+        let got = (objects::of_ours(done.verdicts.get(0)), done.batch.packet(0));
+        let want = (objects::of_kernel(ran.verdict), ran.packet.as_slice());
+        if got != want {
+            return Met::Differs(format!("{packet:02x?}: here {got:02x?}\nthe kernel {want:02x?}"));
+        }
+    }
+    for (number, &map) in code.maps.iter().enumerate() {
+        let ours = hold::entries(&program, number, map, |ours| session.map_words(ours).unwrap_or_default());
+        let theirs = there.entries(number).expect("the kernel shows its maps").unwrap_or_default();
+        let theirs: Vec<_> = theirs.into_iter().collect();
+        if ours.as_ref().is_some_and(|ours| *ours != theirs) {
+            return Met::Differs(format!("map {number}: here {ours:02x?}\nthe kernel {theirs:02x?}"));
+        }
+    }
+    Met::Same
+}
+
+/// `PORTCULLIS_RANDOM_OBJECTS` programs from the seed `PORTCULLIS_RANDOM_SEED` on: as they are made, and damaged.
+#[test]
+fn programs_that_nobody_would_write_do_what_they_do_in_the_kernel() {
+    let suite = "programs of instructions, kernel";
+    if !has_kernel(suite) {
+        return;
+    }
+    let (first, count) = (asked("PORTCULLIS_RANDOM_SEED", 1), asked("PORTCULLIS_RANDOM_OBJECTS", 250));
+    let mut apart: BTreeMap<(&str, String), u32> = BTreeMap::new();
+    let (mut same, mut whole) = (0, 0);
+    for seed in first..first + count {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let budget = 2 + random.below(30);
+        let code = arbitrary::program(&mut random, budget);
+        let packets = arbitrary::packets(&mut random, 12);
+        let damaged = arbitrary::damaged(&mut random, &code);
+        for (code, is_whole) in [(code, true), (damaged, false)] {
+            match meet(&code, &packets) {
+                Met::Same => (same, whole) = (same + 1, whole + u64::from(is_whole)),
+                Met::Apart(what, why) => *apart.entry((what, why)).or_default() += 1,
+                Met::Differs(what) => {
+                    let small = shrunk(&code, |code| matches!(meet(code, &packets), Met::Differs(_)));
+                    let small_what = meet(&small, &packets);
+                    panic!("seed {seed}: {what}\n{}\n{small_what:?}\n{}", code.listing(), small.listing());
+                }
+            }
+        }
+    }
+    for ((what, why), count) in &apart {
+        println!("{count:5} {what}: {why}");
+    }
+    // Most of what is made is taken by both.
+    assert!(whole * 10 > count * 6, "{whole} of {count} programs were compared");
+    devices::record(suite, "kernel", "passed", &format!("{same} programs of {}", 2 * count));
+}
