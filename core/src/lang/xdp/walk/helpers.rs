@@ -143,7 +143,8 @@ impl Walk<'_, '_> {
         self.set(0, result)
     }
 
-    /// One's complement sum of what is there less what was, folded (since Linux 6.13 it gives no more than 16 bits).
+    /// One's complement sum of what is there less what was, folded: since Linux 6.13 it gives no more than 16 bits, and takes any
+    /// number of bytes.
     fn csum_diff(&mut self) -> Result<Value> {
         let (from, from_size, to, to_size, seed) =
             (self.get(1)?, self.get(2)?, self.get(3)?, self.get(4)?, self.get(5)?);
@@ -151,8 +152,7 @@ impl Walk<'_, '_> {
         let mut sizes = [0; 2];
         for (size, value) in sizes.iter_mut().zip([from_size, to_size]) {
             *size = match value.ty.range().and_then(Range::exact) {
-                Some(size) if size % 4 == 0 && size <= MOST_BYTES => size as u32,
-                Some(size) if size <= MOST_BYTES => return Ok(self.constant(i64::from(EINVAL) as u64)),
+                Some(size) if size <= MOST_BYTES => size as u32,
                 _ => {
                     return self.refuse(format!(
                         "bpf_csum_diff is called with a size that is above {MOST_BYTES}, or known only when the packet is there"
@@ -160,18 +160,33 @@ impl Walk<'_, '_> {
                 }
             };
         }
-        let mut sum = seed.low;
-        for (pointer, size, negated) in [(from, sizes[0], true), (to, sizes[1], false)] {
-            if size == 0 {
-                continue;
+        // As the kernel sums it up, so that zero is 0 or 0xffff where it is there.
+        let [from_size, to_size] = sizes;
+        let sum = match (from_size, to_size) {
+            (0, 0) => seed.low,
+            (0, _) => self.summed(to, to_size, seed.low)?,
+            (_, 0) => {
+                let seed = self.code.by(Xor, seed.low, u32::MAX);
+                let sum = self.summed(from, from_size, seed)?;
+                self.code.by(Xor, sum, u32::MAX)
             }
-            for word in self.words(pointer, size, "what is summed up")? {
-                let word = if negated { self.code.by(Xor, word, u32::MAX) } else { word };
-                sum = self.code.call_with("csum_add", &[sum, word], Effect::None);
+            _ => {
+                let zero = self.code.known(0);
+                let (new, old) = (self.summed(to, to_size, seed.low)?, self.summed(from, from_size, zero)?);
+                let old = self.code.by(Xor, old, u32::MAX);
+                self.code.call_with("csum_add", &[new, old], Effect::None)
             }
-        }
+        };
         let sum = self.code.call_with("csum_fold", &[sum], Effect::None);
         Ok(self.word(Range::new(0, 0xffff), sum))
+    }
+
+    /// The one's complement sum of bytes, as if zeros were behind them, and of a number.
+    fn summed(&mut self, pointer: Value, size: u32, mut sum: Id) -> Result<Id> {
+        for word in self.words(pointer, size, "what is summed up")? {
+            sum = self.code.call_with("csum_add", &[sum, word], Effect::None);
+        }
+        Ok(sum)
     }
 
     fn adjust(&mut self, which: &str) -> Result<Value> {

@@ -921,7 +921,7 @@ impl<'r> Making<'r> {
                 self.emit(0xbf, 5, seed, 0, 0);
                 self.emit(0xbf, 1, 10, 0, 0);
                 self.emit(0x07, 1, 0, 0, -32);
-                let sizes = self.random.pick(&[(0, 16), (8, 8), (4, 12), (16, 0)]);
+                let sizes = self.random.pick(&[(0, 16), (8, 8), (4, 12), (16, 0), (0, 7), (5, 3)]);
                 self.emit(0xb7, 2, 0, 0, sizes.0);
                 self.emit(0xbf, 3, 1, 0, 0);
                 self.emit(0xb7, 4, 0, 0, sizes.1);

@@ -638,33 +638,38 @@ impl<'a> Machine<'a> {
         Ok((map, self.bytes(region, off, size)?))
     }
 
-    /// `s64 bpf_csum_diff(from, from_size, to, to_size, seed)`: the sum of `to` less that of `from`, folded to 16 bits.
+    /// `s64 bpf_csum_diff(from, from_size, to, to_size, seed)`: the sum of `to` less that of `from`, folded to 16 bits. Which of
+    /// the two zeros it gives follows net/core/filter.c (Linux 6.13).
     fn csum_diff(&mut self) -> Step<Cell> {
-        let (from, to) = (self.number(2)? as usize, self.number(4)? as usize);
-        if from % 4 != 0 || to % 4 != 0 || from > 512 || to > 512 {
-            return if from > 512 || to > 512 {
-                Err(Ending::Undefined("a sum of too much"))
-            } else {
-                Ok(Cell::Number(-22_i64 as u64))
-            };
+        let (from, to, seed) = (self.number(2)? as usize, self.number(4)? as usize, self.number(5)? as u32);
+        if from > 512 || to > 512 {
+            return Err(Ending::Undefined("a sum of too much"));
         }
-        let seed = self.number(5)? as u32;
-        let mut sum = u64::from(seed);
-        for (register, count, minus) in [(1, from, true), (3, to, false)] {
-            if count == 0 {
-                continue;
-            }
-            let Cell::Pointer(region, off) = self.get(register)? else { return Err(Ending::Outside) };
-            for word in self.bytes(region, off, count)?.chunks(4) {
-                let word = word.iter().rev().fold(0_u32, |word, &byte| word << 8 | u32::from(byte));
-                sum += u64::from(if minus { !word } else { word });
-            }
-        }
-        while sum >> 16 != 0 {
-            sum = (sum & 0xffff) + (sum >> 16);
-        }
-        Ok(Cell::Number(sum))
+        let sum = match (from, to) {
+            (0, 0) => seed,
+            (0, _) => self.summed(3, to, seed)?,
+            (_, 0) => !self.summed(1, from, !seed)?,
+            _ => folded(u64::from(self.summed(3, to, seed)?) + u64::from(!self.summed(1, from, 0)?), 32) as u32,
+        };
+        Ok(Cell::Number(folded(sum.into(), 16)))
     }
+
+    fn summed(&mut self, register: u8, count: usize, seed: u32) -> Step<u32> {
+        let Cell::Pointer(region, off) = self.get(register)? else { return Err(Ending::Outside) };
+        let mut sum = u64::from(seed);
+        for word in self.bytes(region, off, count)?.chunks(4) {
+            sum += word.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
+        }
+        Ok(folded(sum, 32) as u32)
+    }
+}
+
+/// A one's complement sum of so many bits.
+fn folded(mut sum: u64, bits: u32) -> u64 {
+    while sum >> bits != 0 {
+        sum = (sum & ((1 << bits) - 1)) + (sum >> bits);
+    }
+    sum
 }
 
 /// Bytes that a load or store is about.
