@@ -13,6 +13,7 @@
 //! - [`instructions`]: programs of eBPF, and what they mean;
 //! - [`lanes`]: the form in which the CPU takes several packets at a time, executed apart from its code;
 //! - [`aarch64`]: the CPU's code for another processor, under an emulator; [`in_turn`]: a session for such devices;
+//! - [`oracle`]: which packets may go side by side, and the table of what the kernel said;
 //! - [`witness`]: other compilers of the same texts;
 //! - [`host`]: the C writer's source, compiled for this machine, as a device;
 //! - [`oclgrind`]: the same, run by Oclgrind, which sees races and accesses out of bounds;
@@ -44,6 +45,7 @@ pub mod nvidia;
 pub mod objects;
 pub mod oclgrind;
 pub mod operators;
+pub mod oracle;
 pub mod shrink;
 pub mod stateful;
 pub mod stock;

@@ -38,6 +38,18 @@ pub fn sources() -> Vec<PathBuf> {
     files
 }
 
+/// All sources, those that ask where packets go included.
+///
+/// # Panics
+/// There is no such folder.
+pub fn all_sources() -> Vec<PathBuf> {
+    let of = |folder: PathBuf| std::fs::read_dir(folder).expect("the folder of the sources");
+    let files = [folder(), folder_of_routes()].into_iter().flat_map(of).map(|file| file.expect("a file").path());
+    let mut files: Vec<PathBuf> = files.filter(|file| file.extension().is_some_and(|ending| ending == "c")).collect();
+    files.sort();
+    files
+}
+
 /// Why nothing can be compiled; `None` where it can.
 pub fn missing() -> Option<String> {
     let folder = tempfile::tempdir().ok()?;

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use portcullis::io::synth::Random;
 use portcullis_compat_tests::kernel::{self, Entries, KernelProgram, Ran};
 use portcullis_compat_tests::objects::{self, PROCESSORS};
-use portcullis_compat_tests::{corpora, devices, layouts};
-use portcullis_core::device::{Device, LoadOptions, Session};
+use portcullis_compat_tests::{corpora, devices, layouts, oracle};
+use portcullis_core::device::{Device, DeviceKind, LoadOptions, Session};
 use portcullis_core::interp::Interpreter;
 use portcullis_core::lang::xdp::events::{Drain, Event, Records, Said};
+use portcullis_core::lang::xdp::object::MapType;
 use portcullis_core::lang::xdp::{self, Object};
 use portcullis_core::map::layout::Layout;
 use portcullis_core::map::{Format, Table, dump};
@@ -47,12 +48,20 @@ struct Case {
     ran: Vec<Ran>,
     /// What is set before: the number of a map, a key, a value.
     presets: Vec<(usize, Vec<u8>, Vec<u8>)>,
-    /// What is in each of the program's maps in the end.
+    /// What is in each of the program's maps in the end, and after [`FEW`] packets.
     maps: Vec<Option<Entries>>,
-    /// What the kernel was told, by the names of maps; of prints nothing where they cannot be read.
-    told: BTreeMap<String, Vec<Vec<u8>>>,
+    few: Vec<Option<Entries>>,
+    /// Whether what the program prints can be read.
     reads_prints: bool,
+    /// Whether it is the same in whatever order packets come: in the kernel in the opposite one, and by what it does.
+    is_free: bool,
 }
+
+/// Packets of programs that want them one by one, on devices to which each is a round trip.
+const FEW: usize = 300;
+
+/// Packets in a batch: no power of two, so that groups of packets end anywhere.
+const BATCH: usize = 611;
 
 /// Everything there is to compare, and how many programs were refused by either side, with what was said.
 fn cases(packets: &[Vec<u8>]) -> (Vec<Case>, Vec<(String, String)>) {
@@ -70,12 +79,13 @@ fn cases(packets: &[Vec<u8>]) -> (Vec<Case>, Vec<(String, String)>) {
             let object = Object::read(&stem, &bytes).unwrap_or_else(|error| panic!("{stem}: {error}"));
             for function in object.programs() {
                 let name = format!("{stem}:{} ({processor})", function.name);
-                let there = KernelProgram::load(&object, &function.name);
+                let load = || KernelProgram::load(&object, &function.name);
+                let there = load().and_then(|there| Ok((there, load()?)));
                 let here = xdp::compile(&stem, &bytes, Some(&function.name), &ProgramOptions::default());
                 match (there, here) {
                     (Ok(there), Ok(here)) => {
                         let presets = objects::presets(&stem);
-                        cases.push(case(name, &there, here, &object, presets, packets));
+                        cases.push(case(name, [&there.0, &there.1], here, &object, presets, packets));
                     }
                     (Err(error), Ok(_)) => refused.push((name, format!("the kernel refuses it: {error}"))),
                     (_, Err(error)) => refused.push((name, error.render())),
@@ -88,7 +98,7 @@ fn cases(packets: &[Vec<u8>]) -> (Vec<Case>, Vec<(String, String)>) {
 
 fn case(
     name: String,
-    there: &KernelProgram,
+    [there, other]: [&KernelProgram; 2],
     here: Program,
     object: &Object,
     presets: Vec<(String, Vec<u8>, Vec<u8>)>,
@@ -99,30 +109,58 @@ fn case(
         let number = object.maps.iter().position(|it| it.name == map)?;
         // Of sockets the kernel wants real ones: there are none on either side.
         there.set(number, &key, &value).ok()?;
+        other.set(number, &key, &value).ok()?;
         let ours = origin.maps.iter().position(|it| it.as_ref().is_some_and(|it| it.name == map))?;
         Some((ours, key, value))
     };
     let presets = presets.into_iter().filter_map(set).collect();
-    let run = |packet: &Vec<u8>| there.run(packet).unwrap_or_else(|error| panic!("{name}: {error}"));
-    let ran: Vec<Ran> = packets.iter().map(run).collect();
-    let mut told: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
-    for (map, records) in ran.iter().flat_map(|ran| &ran.told) {
-        told.entry(map.clone()).or_default().extend(records.iter().cloned());
-    }
+    let run = |of: &KernelProgram, packet: &Vec<u8>| of.run(packet).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let entries = |of: &KernelProgram| -> Vec<Option<Entries>> {
+        let entries = |map: &Option<xdp::MapDefinition>| {
+            let number = object.maps.iter().position(|it| Some(&it.name) == map.as_ref().map(|map| &map.name))?;
+            of.entries(number).unwrap_or_else(|error| panic!("{name}: {error}"))
+        };
+        origin.maps.iter().map(entries).collect()
+    };
+    let (first, rest) = packets.split_at(FEW.min(packets.len()));
+    let mut ran: Vec<Ran> = first.iter().map(|packet| run(there, packet)).collect();
+    let few = entries(there);
+    ran.extend(rest.iter().map(|packet| run(there, packet)));
+    let maps = entries(there);
     if let Some(reason) = there.prints_missing() {
         println!("{name}: what it prints is not compared: {reason}");
     }
-    let entries = |map: &Option<xdp::MapDefinition>| {
-        let number = object.maps.iter().position(|it| Some(&it.name) == map.as_ref().map(|map| &map.name))?;
-        there.entries(number).unwrap_or_else(|error| panic!("{name}: {error}"))
-    };
-    let maps = origin.maps.iter().map(entries).collect();
     let reads_prints = there.prints_missing().is_none();
-    Case { name, program: Arc::new(here), ran, presets, maps, told, reads_prints }
+    // What is told is told in order.
+    let is_free = oracle::only_adds(&here) && ran.iter().all(|ran| ran.told.is_empty()) && {
+        let mut backwards: Vec<Ran> = packets.iter().rev().map(|packet| run(other, packet)).collect();
+        backwards.reverse();
+        backwards == ran && entries(other) == maps
+    };
+    Case { name, program: Arc::new(here), ran, presets, maps, few, reads_prints, is_free }
 }
 
-/// Runs the packets one after the other, as the kernel did, and tells of the first difference.
-fn differs(device: &dyn Device, case: &Case, packets: &[Vec<u8>]) -> Option<String> {
+/// Runs the packets one after the other, as the kernel did, and in batches where that must not matter; tells of the first
+/// difference, and how many packets there were to compare.
+fn differs(device: &dyn Device, case: &Case, packets: &[Vec<u8>]) -> (usize, Option<String>) {
+    let is_near = matches!(device.info().kind, DeviceKind::Cpu | DeviceKind::Reference);
+    let mut count = 0;
+    let mut difference = None;
+    // To other devices each batch is a round trip, however few packets it has.
+    if is_near || !case.is_free {
+        let some = if is_near { packets } else { &packets[..FEW.min(packets.len())] };
+        count += some.len();
+        difference = differs_by(device, case, some, 1);
+    }
+    // The reference takes them in turn in any case.
+    if case.is_free && difference.is_none() && device.info().kind != DeviceKind::Reference {
+        count += packets.len();
+        difference = differs_by(device, case, packets, BATCH).map(|what| format!("in batches of {BATCH}: {what}"));
+    }
+    (count, difference)
+}
+
+fn differs_by(device: &dyn Device, case: &Case, packets: &[Vec<u8>], size: usize) -> Option<String> {
     let mut session = match device.load(&case.program, &LoadOptions::default()) {
         Ok(session) => session,
         Err(error) => return Some(format!("{error}")),
@@ -150,35 +188,41 @@ fn differs(device: &dyn Device, case: &Case, packets: &[Vec<u8>]) -> Option<Stri
     };
     // In the kernel's test run they come from the loopback interface, which is number 1.
     let metadata = |i| Metadata { port: 1, ..layouts::metadata(i) };
-    let (batches, _) = layouts::batches_with(packets, 1, Room::Both, metadata);
-    for ((batch, want), packet) in batches.into_iter().zip(&case.ran).zip(packets) {
+    let (batches, watched) = layouts::batches_with(packets, size, Room::Both, metadata);
+    for ((batch, want), packets) in batches.into_iter().zip(case.ran.chunks(size)).zip(packets.chunks(size)) {
         let done = match session.run(batch) {
             Ok(done) => done,
             Err(error) => return Some(format!("{error}")),
         };
-        let got = (objects::of_ours(done.verdicts.get(0)), done.batch.packet(0));
-        let want = (objects::of_kernel(want.verdict), want.packet.as_slice());
-        if got != want {
-            return Some(format!(
-                "of {} bytes {packet:02x?}\n  verdict {}, {} bytes {:02x?}\n  the kernel {}, {} bytes {:02x?}",
-                packet.len(),
-                got.0,
-                got.1.len(),
-                got.1,
-                want.0,
-                want.1.len(),
-                want.1
-            ));
+        for (index, (want, packet)) in want.iter().zip(packets).enumerate() {
+            let got = (objects::of_ours(done.verdicts.get(index)), done.batch.packet(index));
+            let want = (objects::of_kernel(want.verdict), want.packet.as_slice());
+            if got != want {
+                return Some(format!(
+                    "of {} bytes {packet:02x?}\n  verdict {}, {} bytes {:02x?}\n  the kernel {}, {} bytes {:02x?}",
+                    packet.len(),
+                    got.0,
+                    got.1.len(),
+                    got.1,
+                    want.0,
+                    want.1.len(),
+                    want.1
+                ));
+            }
         }
     }
+    if let Some(at) = watched.trespass() {
+        return Some(format!("it writes beside the packets, at byte {at}"));
+    }
     if let Some(drain) = &mut drain
-        && let Some(difference) = tells_else(drain, &mut *session, case)
+        && let Some(difference) = tells_else(drain, &mut *session, case, &case.ran[..packets.len()])
     {
         return Some(difference);
     }
+    let maps = if packets.len() == case.ran.len() { &case.maps } else { &case.few };
     let origin = case.program.object()?;
     for (number, (map, definition)) in case.program.maps().iter().zip(&origin.maps).enumerate() {
-        let (Some(definition), Some(want)) = (definition, &case.maps[number]) else { continue };
+        let (Some(definition), Some(want)) = (definition, &maps[number]) else { continue };
         let table = match session.map_words(number) {
             Ok(words) => Table::new(map, words),
             Err(error) => return Some(format!("{error}")),
@@ -200,7 +244,7 @@ fn differs(device: &dyn Device, case: &Case, packets: &[Vec<u8>]) -> Option<Stri
 }
 
 /// Whether the host was told something else than the kernel was.
-fn tells_else(drain: &mut Drain, session: &mut dyn Session, case: &Case) -> Option<String> {
+fn tells_else(drain: &mut Drain, session: &mut dyn Session, case: &Case, ran: &[Ran]) -> Option<String> {
     let mut told: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
     let mut take = |event: Event<'_>| {
         let bytes = match event.said {
@@ -223,14 +267,16 @@ fn tells_else(drain: &mut Drain, session: &mut dyn Session, case: &Case) -> Opti
         if ring.records == Records::Prints && !case.reads_prints {
             continue;
         }
-        let (got, want) = (told.remove(&ring.name).unwrap_or_default(), case.told.get(&ring.name));
-        let want = want.map_or(&[][..], Vec::as_slice);
+        let (got, want) = (told.remove(&ring.name).unwrap_or_default(), {
+            let records = ran.iter().filter_map(|ran| ran.told.get(&ring.name));
+            records.flatten().collect::<Vec<_>>()
+        });
         // The kernel fills samples up: with the number of their bytes they are multiples of eight.
         let same = |got: &Vec<u8>, want: &Vec<u8>| match ring.records {
             Records::Perf => want.starts_with(got) && want.len() == (got.len() + 4).next_multiple_of(8) - 4,
             _ => got == want,
         };
-        let first = got.iter().zip(want).position(|(got, want)| !same(got, want));
+        let first = got.iter().zip(&want).position(|(got, want)| !same(got, want));
         if got.len() != want.len() || first.is_some() {
             let at = first.unwrap_or(got.len().min(want.len()));
             let show = |it: Option<&Vec<u8>>| match it {
@@ -243,11 +289,21 @@ fn tells_else(drain: &mut Drain, session: &mut dyn Session, case: &Case) -> Opti
                 got.len(),
                 want.len(),
                 show(got.get(at)),
-                show(want.get(at))
+                show(want.get(at).copied())
             ));
         }
     }
     None
+}
+
+/// Each program once, as clang makes it for one of the processors: the front end is the same for all devices, and has seen the
+/// others for those that are near.
+fn by_turns(cases: &[Case]) -> Vec<&Case> {
+    let mut of_program: BTreeMap<&str, Vec<&Case>> = BTreeMap::new();
+    for case in cases {
+        of_program.entry(case.name.split(" (").next().unwrap_or_default()).or_default().push(case);
+    }
+    of_program.values().enumerate().map(|(number, cases)| cases[number % cases.len()]).collect()
 }
 
 #[test]
@@ -265,10 +321,19 @@ fn objects_do_what_they_do_in_the_kernel() {
     println!("{} programs, {} packets", cases.len(), packets.len());
     let (expected, refused): (Vec<_>, Vec<_>) = refused.into_iter().partition(|(name, _)| not_yet(name).is_some());
     expected.iter().for_each(|(name, _)| println!("{name}: not yet: {}", not_yet(name).unwrap_or_default()));
-    devices::on_each("objects and the kernel", |device| {
+    let free = cases.iter().filter(|case| case.is_free).count();
+    println!("{free} of them in batches as well: there it does not matter in which order packets come");
+    assert!(free * 4 > cases.len(), "{free} of {} programs may be run in batches", cases.len());
+    let mut table = oracle::Table::default();
+    let each = |device: &Arc<dyn Device>| {
         let (mut failures, mut same) = (Vec::new(), 0);
-        for case in devices::share(device, &cases, 40) {
-            match (differs(&**device, case, &packets), not_yet(&case.name)) {
+        // Of the ways that the CPU has one has all, as has the reference.
+        let has_all = matches!(device.info().id.as_str(), "cpu" | "interp");
+        let all = if has_all { cases.iter().collect::<Vec<_>>() } else { by_turns(&cases) };
+        for case in devices::share(device, &all, 30) {
+            let (count, difference) = differs(&**device, case, &packets);
+            table.note(&device.info().id, &case.name, count, difference.is_some());
+            match (difference, not_yet(&case.name)) {
                 (None, None) => same += 1,
                 (Some(_), Some(why)) => println!("{}: {}: not yet: {why}", device.info().id, case.name),
                 (Some(difference), None) => failures.push(format!("{}: {difference}", case.name)),
@@ -277,7 +342,13 @@ fn objects_do_what_they_do_in_the_kernel() {
         }
         println!("{}: {same} programs the same as in the kernel, {} differ", device.info().id, failures.len());
         assert!(failures.is_empty(), "{}", failures.join("\n\n"));
-    });
+    };
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let mut each = each;
+        devices::on_each("objects and the kernel", &mut each);
+    }));
+    table.print();
+    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     let refused: Vec<String> = refused.into_iter().map(|(name, why)| format!("{name}: {why}")).collect();
     assert!(refused.is_empty(), "{}", refused.join("\n"));
 }
@@ -340,4 +411,32 @@ fn damaged_objects_are_taken_or_refused() {
         }
     }
     assert!(taken > 100 && refused > 100, "{taken} taken, {refused} refused");
+}
+
+/// What the page says that there is, two programs at least use.
+#[test]
+fn whatever_the_page_claims_is_used_by_two_programs() {
+    if let Some(reason) = objects::missing() {
+        devices::absent("what objects use", "clang-bpf", &reason);
+        return;
+    }
+    let mut used: BTreeMap<String, u32> = BTreeMap::new();
+    for source in objects::all_sources() {
+        let Ok(bytes) = objects::compile(&source, "v3") else { continue };
+        let Ok(object) = Object::read("object", &bytes) else { continue };
+        for program in object.programs() {
+            let compiled = xdp::compile("object", &bytes, Some(&program.name), &ProgramOptions::default());
+            let of_it = compiled.map(|program| oracle::used(&program)).unwrap_or_default();
+            of_it.into_iter().for_each(|name| *used.entry(name).or_default() += 1);
+        }
+    }
+    let page = include_str!("../../docs/xdp-objects.md");
+    let mut maps = oracle::claimed(page, "maps");
+    maps.retain(|name| (0..64).any(|number| MapType(number).name() == *name));
+    maps.extend(["percpu_hash", "percpu_array", "lru_percpu_hash"].map(str::to_owned));
+    let helpers = oracle::claimed(page, "helpers");
+    assert!(maps.len() > 10 && helpers.len() > 15, "{maps:?} {helpers:?}");
+    let few: Vec<_> = maps.iter().chain(&helpers).filter(|name| used.get(*name).copied().unwrap_or(0) < 2).collect();
+    println!("{used:?}");
+    assert!(few.is_empty(), "used by fewer than two programs: {few:?}");
 }

@@ -123,6 +123,8 @@ pub struct Machine<'a> {
     packet: Vec<u8>,
     /// How often its ends have moved.
     moves: u32,
+    /// Whether bytes were cut off at its front: what comes back there is what it was, or zero.
+    is_cut: bool,
     port: u32,
     /// Where it is to be redirected to.
     pub target: Option<u64>,
@@ -141,6 +143,7 @@ impl<'a> Machine<'a> {
             tables,
             packet,
             moves: 0,
+            is_cut: false,
             port: 0,
             target: None,
             registers: [None; 10],
@@ -161,6 +164,7 @@ impl<'a> Machine<'a> {
     pub fn run(&mut self, packet: &[u8], port: u32, most: u32) -> (Ending, Vec<u8>) {
         (self.packet, self.port, self.target) = (packet.to_vec(), port, None);
         self.moves += 1;
+        self.is_cut = false;
         self.registers = [None; 10];
         self.registers[1] = Some(Cell::Pointer(Region::Context, 0));
         self.frames = vec![Frame { stack: vec![Byte::Unset; STACK as usize], saved: [None; 4], back: Back::Nowhere }];
@@ -590,7 +594,10 @@ impl<'a> Machine<'a> {
                 if number == 65 {
                     self.packet.resize(new as usize, 0);
                 } else if new < length {
+                    self.is_cut = true;
                     self.packet.drain(..(length - new) as usize);
+                } else if new > length && self.is_cut {
+                    return Err(Ending::Undefined("bytes come back at the packet's front"));
                 } else {
                     let more = vec![0; (new - length) as usize];
                     self.packet.splice(..0, more);

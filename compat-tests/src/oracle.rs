@@ -1,0 +1,101 @@
+//! What the tests of objects need besides devices and the kernel: whether a program's packets may go in any order, what of the page
+//! about objects it uses, and the table of who does what the kernel does.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use naga::{Block, Statement};
+use portcullis_core::program::Program;
+
+/// Whether a program does nothing to its maps but look at them and add to them. What packets get by that still may depend on their
+/// order, which the kernel can be asked.
+pub fn only_adds(program: &Program) -> bool {
+    let module = program.module();
+    let mut called = BTreeSet::new();
+    calls(&module.functions[program.filter()].body, &mut called);
+    let names = called.into_iter().filter_map(|function| module.functions[function].name.as_deref());
+    let names: Vec<&str> = names.collect();
+    let allowed = ["find", "read", "add", "add64", "add_part", "match"];
+    program.maps().iter().all(|map| {
+        let of_map = |name: &&str| {
+            let rest = name.strip_prefix("x_").unwrap_or(name).strip_prefix(map.name.as_str());
+            rest.and_then(|rest| rest.strip_prefix('_')).is_some_and(|end| !allowed.contains(&end))
+        };
+        // A name may begin with another map's: then it is looked at twice, and one of them forbids it for both.
+        !names.iter().any(of_map)
+    })
+}
+
+fn calls(block: &Block, into: &mut BTreeSet<naga::Handle<naga::Function>>) {
+    for statement in block {
+        match statement {
+            Statement::Call { function, .. } => drop(into.insert(*function)),
+            Statement::Block(inner) => calls(inner, into),
+            Statement::If { accept, reject, .. } => [accept, reject].into_iter().for_each(|it| calls(it, into)),
+            Statement::Switch { cases, .. } => cases.iter().for_each(|case| calls(&case.body, into)),
+            Statement::Loop { body, continuing, .. } => [body, continuing].into_iter().for_each(|it| calls(it, into)),
+            _ => {}
+        }
+    }
+}
+
+/// The words in code of the row of a page's first table that begins so.
+pub fn claimed(page: &str, row: &str) -> Vec<String> {
+    let start = format!("| {row} |");
+    let line = page.lines().find(|line| line.starts_with(&start)).unwrap_or_default();
+    line.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// Helpers and kinds of maps that a program uses, as the page about objects has their names.
+pub fn used(program: &Program) -> BTreeSet<String> {
+    let Some(origin) = program.object() else { return BTreeSet::new() };
+    let helpers = origin.helpers.iter().map(|name| name.trim_start_matches("bpf_").to_owned());
+    // Global variables are an array of the kernel's, and none of the object's.
+    let maps = origin.maps.iter().flatten().filter(|map| map.data.is_none());
+    helpers.chain(maps.map(|map| map.ty.name())).collect()
+}
+
+/// Who does what the kernel does: programs by devices.
+#[derive(Debug, Default)]
+pub struct Table {
+    devices: Vec<String>,
+    rows: BTreeMap<String, BTreeMap<usize, Cell>>,
+}
+
+/// How many packets a program was run over, and whether anything differs.
+#[derive(Debug, Clone, Copy)]
+struct Cell {
+    packets: usize,
+    differs: bool,
+}
+
+impl Table {
+    /// Notes what became of a program on a device.
+    pub fn note(&mut self, device: &str, program: &str, packets: usize, differs: bool) {
+        let number = self.devices.iter().position(|it| it == device).unwrap_or_else(|| {
+            self.devices.push(device.to_owned());
+            self.devices.len() - 1
+        });
+        self.rows.entry(program.to_owned()).or_default().insert(number, Cell { packets, differs });
+    }
+
+    /// One program a line, one device a column: how many packets were compared.
+    pub fn print(&self) {
+        self.devices.iter().enumerate().for_each(|(number, device)| println!("[{number:2}] {device}"));
+        let width = self.rows.keys().map(String::len).max().unwrap_or(0);
+        let head: String = (0..self.devices.len()).map(|number| format!("{:>6}", format!("[{number}]"))).collect();
+        println!("{:width$}{head}", "packets the same as in the kernel");
+        let (mut all, mut wrong) = (0, 0);
+        for (program, cells) in &self.rows {
+            let cell = |number| match cells.get(&number) {
+                None => format!("{:>6}", "-"),
+                Some(Cell { differs: true, .. }) => format!("{:>6}", "DIFF"),
+                Some(Cell { packets, .. }) => format!("{packets:>6}"),
+            };
+            let line: String = (0..self.devices.len()).map(cell).collect();
+            println!("{program:width$}{line}");
+            all += cells.values().map(|cell| cell.packets).sum::<usize>();
+            wrong += cells.values().filter(|cell| cell.differs).count();
+        }
+        println!("{} programs, {} devices, {all} packets, {wrong} differences", self.rows.len(), self.devices.len());
+    }
+}
