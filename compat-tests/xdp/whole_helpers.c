@@ -1,6 +1,6 @@
 /* Helpers that copy bytes and sum them up, and maps that few have. Exercises: xdp_get_buff_len, xdp_load_bytes and
  * xdp_store_bytes within the packet and beyond its end, csum_diff with both sides, one, and lengths that are no multiple of
- * four, get_smp_processor_id, lru_percpu_hash, and a key that is looked up in a hash of maps. */
+ * four, get_smp_processor_id, lru_percpu_hash, bpf_ringbuf_query, bpf_trace_vprintk. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -59,6 +59,23 @@ int whole_swap(struct xdp_md *ctx)
     return XDP_TX;
 }
 
+struct {
+    __uint(type, BPF_MAP_TYPE_RINGBUF);
+    __uint(max_entries, 64 * 1024);
+} records SEC(".maps");
+
+/* Tells how large the ring is, and of every other length what it is. */
+SEC("xdp")
+int whole_tells(struct xdp_md *ctx)
+{
+    __u32 length = ctx->data_end - ctx->data;
+    __u64 record[2] = { bpf_ringbuf_query(&records, BPF_RB_RING_SIZE), length };
+
+    if (length & 1)
+        bpf_printk("%u bytes: %u, %u and %u", length, length / 3, length % 3, length >> 1);
+    return bpf_ringbuf_output(&records, record, sizeof(record), 0) ? XDP_ABORTED : XDP_PASS;
+}
+
 /* Sums up what there is at an offset that the packet says, by all ways to sum up, and counts by the sum. */
 SEC("xdp")
 int whole_sums(struct xdp_md *ctx)
@@ -74,6 +91,8 @@ int whole_sums(struct xdp_md *ctx)
     key = bpf_csum_diff(NULL, 0, (__be32 *)bytes, 16, at);
     key += bpf_csum_diff((__be32 *)bytes, 8, NULL, 0, 7) << 1;
     key ^= bpf_csum_diff((__be32 *)bytes, 4, (__be32 *)(bytes + 4), 12, 0);
+    /* Where they came from they are written back a byte further on. */
+    bpf_xdp_store_bytes(ctx, at + 1, bytes, 3);
     count(&by_sum, key & 255, bpf_xdp_get_buff_len(ctx) + bpf_get_smp_processor_id());
     return XDP_PASS;
 }

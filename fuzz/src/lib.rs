@@ -7,6 +7,7 @@ pub mod bpf_text;
 pub mod capture_bytes;
 pub mod control_requests;
 pub mod descriptors;
+pub mod ebpf_instructions;
 mod filter;
 pub mod map_files;
 #[cfg(target_os = "linux")]

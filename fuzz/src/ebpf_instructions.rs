@@ -1,0 +1,98 @@
+//! Any bytes as a packet and instructions of eBPF: what is taken of them gives what an interpreter of its own gives.
+
+#[path = "../../core/src/lang/xdp/tests/model/mod.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod model;
+
+use model::arbitrary::MAPS;
+use model::hold::{Held, hold};
+use model::{Code, Instruction};
+use portcullis_core as tree;
+
+/// The packet, whose length the first byte is, and the instructions behind it.
+fn parts(data: &[u8]) -> (&[u8], Code) {
+    let Some((&length, rest)) = data.split_first() else { return (&[], Code::default()) };
+    let (packet, rest) = rest.split_at(rest.len().min(length.into()));
+    let instruction = |bytes: &[u8; 8]| Instruction {
+        code: bytes[0],
+        dst: bytes[1] & 15,
+        src: bytes[1] >> 4,
+        off: i16::from_le_bytes([bytes[2], bytes[3]]),
+        imm: i32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
+    };
+    let instructions = rest.as_chunks().0.iter().map(instruction).collect();
+    (packet, Code { instructions, functions: vec![0], maps: MAPS.to_vec() })
+}
+
+fn held(data: &[u8]) -> Held {
+    let (packet, code) = parts(data);
+    let packets = [packet.to_vec(), vec![0x45; 60], vec![0xff; 14]];
+    hold(&code, &packets).unwrap_or_else(|difference| panic!("{}\n{}", difference.what, code.listing()))
+}
+
+/// Takes the instructions for a program, and runs what is one over the packet and two others.
+///
+/// # Panics
+/// Where the front end failed, or made another filter than the instructions are: faults of Portcullis.
+pub fn run(data: &[u8]) {
+    held(data);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutate::{A_SECOND, Corpus, mutation, run_for};
+    use model::Random;
+
+    /// Programs that are taken, as bytes.
+    fn seeds() -> Vec<Vec<u8>> {
+        let seed = |number: u64| {
+            let mut random = Random(number);
+            let code = model::arbitrary::program(&mut random, 3 + number as u32 % 10);
+            let mut bytes = vec![20];
+            bytes.extend(&model::arbitrary::packets(&mut random, 1)[0][..14]);
+            bytes.resize(21, 7);
+            for it in &code.instructions {
+                bytes.extend([it.code, it.dst | it.src << 4]);
+                bytes.extend(it.off.to_le_bytes());
+                bytes.extend(it.imm.to_le_bytes());
+            }
+            bytes
+        };
+        (1..24).map(seed).collect()
+    }
+
+    #[test]
+    fn for_a_second() {
+        let seeds = seeds();
+        let seeds: Vec<&[u8]> = seeds.iter().map(Vec::as_slice).collect();
+        let pieces: &[&[u8]] = &[
+            b"\x95\x00\x00\x00\x00\x00\x00\x00",
+            b"\x79\x12\x00\x00\x00\x00\x00\x00",
+            b"\x7b\x2a\xf8\xff\x00\x00\x00\x00",
+            b"\xdb\x2a\xf8\xff\x01\x00\x00\x00",
+            b"\xbf\x21\x20\x00\x00\x00\x00\x00",
+            b"\x85\x00\x00\x00\x01\x00\x00\x00",
+            b"\x05\x00\xfe\xff\x00\x00\x00\x00",
+        ];
+        println!("{} programs", run_for(A_SECOND, "ebpf_instructions", Corpus { seeds: &seeds, pieces }, 0, run));
+    }
+
+    #[test]
+    fn the_seeds_are_programs_and_their_mutations_sometimes() {
+        let seeds = seeds();
+        let is_taken = |data: &[u8]| !matches!(held(data), Held::Refused(_));
+        let taken = seeds.iter().filter(|seed| is_taken(seed)).count();
+        assert!(taken > 15, "{taken} of {}", seeds.len());
+        let seeds: Vec<&[u8]> = seeds.iter().map(Vec::as_slice).collect();
+        let corpus = Corpus { seeds: &seeds, pieces: &[] };
+        assert!((0..100).filter(|&number| is_taken(&mutation(corpus, number))).count() > 5);
+    }
+
+    #[test]
+    fn bytes_of_no_kind() {
+        for data in [&b""[..], b"\0", b"\xff\xfe", &[6; 100], &[0; 100], &[0xff; 64], &[0x95; 65]] {
+            run(data);
+        }
+    }
+}
