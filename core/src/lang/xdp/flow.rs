@@ -10,7 +10,7 @@ mod inner;
 mod rounds;
 mod tail;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::Linked;
 use super::asked::{self, Registers};
@@ -173,6 +173,8 @@ struct Finding<'a, 'o> {
     edges: HashMap<(u32, Key), u32>,
     /// The instructions of functions that blocks begin at.
     leaders: HashMap<(u32, u32), BTreeSet<u32>>,
+    /// The order in which control comes to a function's instructions.
+    order: HashMap<(u32, u32), HashMap<u32, u32>>,
     /// The registers that are asked for at them.
     registers: HashMap<(u32, u32), HashMap<u32, Registers>>,
     instructions: usize,
@@ -202,6 +204,7 @@ pub(super) fn find(linked: &Linked, section: usize, first: usize) -> Result<Flow
         visits: Vec::new(),
         edges: HashMap::new(),
         leaders: HashMap::new(),
+        order: HashMap::new(),
         registers: HashMap::new(),
         instructions: 0,
     };
@@ -222,24 +225,56 @@ impl Finding<'_, '_> {
     }
 
     /// Looks at blocks until nothing changes any more.
+    ///
+    /// They wait in the order in which control comes to them, so that what leads to a block has been looked at before it, but
+    /// for what leads back.
     fn settle(&mut self, root: Key) -> Result<()> {
-        let mut work = VecDeque::from([self.keys.of(root)]);
+        let first = self.keys.of(root);
         self.states.push(Some(State::beginning()));
         self.visits.push(0);
-        let mut queued = BTreeSet::from([0_u32]);
-        while let Some(number) = work.pop_front() {
-            queued.remove(&number);
+        let mut work = BTreeSet::from([(self.turn(root), first)]);
+        while let Some((_, number)) = work.pop_first() {
             let key = self.keys.all()[number as usize];
+            self.visits[number as usize] += 1;
+            if self.visits[number as usize] > MAX_VISITS {
+                return Err(self.refuse(key, "what is in the registers here does not settle"));
+            }
             let state = self.states[number as usize].clone().expect("what is in the list was led to");
             let (_, _, onward) = self.block(key, state)?;
             for (to, state) in onward {
-                let (to, changed) = self.arrive(number, to, state)?;
-                if changed && queued.insert(to) {
-                    work.push_back(to);
+                let (arrived, changed) = self.arrive(number, to, state)?;
+                if changed {
+                    work.insert((self.turn(to), arrived));
                 }
             }
         }
         Ok(())
+    }
+
+    /// When a block's turn is: by where its function was called, then by the order of the function's instructions.
+    fn turn(&mut self, key: Key) -> Vec<u32> {
+        let mut turn = Vec::new();
+        let (mut context, mut at, mut part) = match key.place {
+            Place::At(at) => (key.context, at, 0),
+            Place::Round(at) | Place::Each(at) => (key.context, at, 1),
+            Place::Tail(at, number) | Place::Inner(at, number) => (key.context, at, 1 + number),
+        };
+        loop {
+            let Context { section, first, caller } = self.contexts.all()[context as usize];
+            let linked = self.linked;
+            let instructions = &linked.object.sections[section as usize].instructions;
+            let order = self.order.entry((section, first)).or_insert_with(|| order(instructions, first));
+            turn.extend([part, order.get(&at).copied().unwrap_or(u32::MAX)]);
+            match caller {
+                // What is called comes behind all that its caller does at the same instruction.
+                Some((outer, call)) => (context, at, part) = (outer, call, u32::MAX),
+                None => break,
+            }
+        }
+        // Programs come one after the other, as they are called.
+        turn.push(context);
+        turn.reverse();
+        turn
     }
 
     /// Takes in what leads from a block to another: its number, and whether it has to be looked at again.
@@ -305,10 +340,6 @@ impl Finding<'_, '_> {
                 Ok(true)
             }
             Some(known) => {
-                self.visits[number] += 1;
-                if self.visits[number] > MAX_VISITS {
-                    return Err(self.refuse(to, "what is in the registers here does not settle"));
-                }
                 let widen = self.visits[number] > PATIENCE;
                 // Before: so that the closure only reads.
                 for slot in known.slots_of_packets() {
@@ -492,6 +523,28 @@ fn reached(instructions: &[Instruction], first: u32) -> BTreeSet<u32> {
         }
     }
     seen
+}
+
+/// The instructions of a function in reverse post-order: each before those that it leads to, but for those that lead back.
+fn order(instructions: &[Instruction], first: u32) -> HashMap<u32, u32> {
+    let mut seen = BTreeSet::from([first]);
+    let mut done = Vec::new();
+    let ways =
+        |at: u32| instructions.get(at as usize).map(|&it| onward(at, it, instructions.len())).unwrap_or_default();
+    let mut work = vec![(first, ways(first))];
+    while let Some((at, open)) = work.last_mut() {
+        // Where a jump leads before what is behind it, which so comes first.
+        if open.is_empty() {
+            done.push(*at);
+            work.pop();
+            continue;
+        }
+        let to = open.remove(0);
+        if seen.insert(to) {
+            work.push((to, ways(to)));
+        }
+    }
+    done.into_iter().rev().zip(0..).collect()
 }
 
 /// Where blocks begin in a function.

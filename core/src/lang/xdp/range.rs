@@ -113,19 +113,15 @@ impl Range {
     }
 
     pub fn shl(self, by: Range) -> Range {
-        match by.exact() {
-            Some(by) if by < 64 && self.high.leading_zeros() >= by as u32 => {
-                Range::new(self.low << by, self.high << by)
-            }
-            _ => Range::ANY,
+        if by.high < 64 && self.high.leading_zeros() >= by.high as u32 {
+            Range::new(self.low << by.low, self.high << by.high)
+        } else {
+            Range::ANY
         }
     }
 
     pub fn shr(self, by: Range) -> Range {
-        match by.exact() {
-            Some(by) if by < 64 => Range::new(self.low >> by, self.high >> by),
-            _ => Range::new(0, self.high),
-        }
+        if by.high < 64 { Range::new(self.low >> by.high, self.high >> by.low) } else { Range::new(0, self.high) }
     }
 
     pub fn sar(self, by: Range) -> Range {
@@ -220,6 +216,12 @@ mod tests {
             holds(a.shl(by), x << (y % 64), "<<");
             holds(a.shr(by), x >> (y % 64), ">>");
             holds(a.sar(by), ((x as i64) >> (y % 64)) as u64, "s>>");
+            let by = Range::new(y % 64, y % 64 + (63 - y % 64).min(b.high % 5));
+            for shift in by.low..=by.high {
+                holds(a.shl(by), x << shift, "<< of several");
+                holds(a.shr(by), x >> shift, ">> of several");
+                holds(a.sar(by), ((x as i64) >> shift) as u64, "s>> of several");
+            }
             holds(a.widened(b), x, "widened");
             if x as i64 >= y as i64 {
                 holds(a.signed_at_least(y as i64).unwrap(), x, "s>=");

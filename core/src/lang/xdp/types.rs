@@ -1,6 +1,6 @@
 //! What is in registers and on the stack: found by going through the program with types in place of values.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::asked::Registers;
 use super::code::{Id, Var};
@@ -205,8 +205,8 @@ impl Ty {
         }
     }
 
-    /// What is one of two; `name` is for a place that was known by two names.
-    fn join(self, other: Ty, name: Name) -> Ty {
+    /// What is one of two; `name` gives what was known by two names, and distances from there, one of its own.
+    fn join(self, other: Ty, name: impl FnOnce((Name, i64), (Name, i64)) -> (Name, i64)) -> Ty {
         if self == other {
             return self;
         }
@@ -220,7 +220,10 @@ impl Ty {
                 let (nullable, floor) = (nullable || or, floor.min(other));
                 match (a, off) == (b, there) && a != NOBODY {
                     true => Ty::Packet { name: a, off, floor, nullable },
-                    false => Ty::Packet { name, off: 0, floor, nullable },
+                    false => {
+                        let (name, off) = name((a, off), (b, there));
+                        Ty::Packet { name, off, floor, nullable }
+                    }
                 }
             }
             (Ty::Stack { frame, off: a }, Ty::Stack { frame: other, off: b }) if frame == other => {
@@ -494,6 +497,17 @@ impl State {
         }
     }
 
+    /// How many bytes the packet is known to have behind each pointer into it, by the places' numbers.
+    fn all_behind(&mut self) -> Vec<i64> {
+        let (length, extents) = (self.length, self.extents.clone());
+        let behind = |ty: &mut Ty| match *ty {
+            Ty::Packet { name: FIXED, off, .. } => i64::from(length) - off,
+            Ty::Packet { name, off, .. } => extents.get(&name).map_or(0, |&extent| i64::from(extent) - off),
+            _ => 0,
+        };
+        self.types().map(behind).collect()
+    }
+
     /// Takes in another state that leads to the same block; whether that changed this one. `name` gives a place that was
     /// known by two names its name at this block, by its number.
     pub fn join(
@@ -503,13 +517,17 @@ impl State {
         name: impl Fn(usize) -> Name,
         is_ours: impl Fn(Name) -> bool,
     ) -> bool {
-        // They are this block's: what comes from a round before is another place.
-        other.forget(&is_ours);
         if !self.metadata.is_empty() || !other.metadata.is_empty() {
             self.words(META);
             other.words(META);
         }
-        let mut renamed = Vec::new();
+        let behind = (self.all_behind(), other.all_behind());
+        // They are this block's: what comes from a round before is another place.
+        other.forget(&is_ours);
+        // Pointers at the same distance from each other on both ways stay so: by what they were known, the name for both, and
+        // where that is.
+        let mut together: HashMap<(Name, Name, i64), (Name, i64)> = HashMap::new();
+        let mut extents: BTreeMap<Name, i64> = BTreeMap::new();
         let others: Vec<Ty> = other.types().map(|ty| *ty).collect();
         let before: Vec<Ty> = self.types().map(|ty| *ty).collect();
         let rests = |state: &State| -> Vec<bool> {
@@ -517,10 +535,19 @@ impl State {
         };
         let rests_before = rests(self);
         for (number, (ty, other)) in self.types().zip(others).enumerate() {
-            let joined = ty.join(other, name(number));
+            let joined = ty.join(other, |(a, off), (b, there)| {
+                if a == NOBODY || b == NOBODY {
+                    return (name(number), 0);
+                }
+                let (name, from) = *together.entry((a, b, off - there)).or_insert_with(|| (name(number), off));
+                (name, off - from)
+            });
             let joined = if widen { joined.widened(*ty) } else { joined };
-            if joined != *ty && joined.is_pointer() && is_ours(joined.name()) {
-                renamed.push(joined.name());
+            if let Ty::Packet { name, off, .. } = joined
+                && is_ours(name)
+            {
+                let extent = behind.0[number].min(behind.1[number]) + off;
+                extents.entry(name).and_modify(|known| *known = extent.min(*known)).or_insert(extent);
             }
             *ty = joined;
         }
@@ -553,7 +580,12 @@ impl State {
             }
             None => false,
         });
-        self.extents.retain(|name, _| !renamed.contains(name));
+        for (name, extent) in extents {
+            let shrinks = before.get(&name).is_some_and(|&before| extent < i64::from(before));
+            if extent > 0 && !(widen && shrinks) {
+                self.extents.insert(name, extent as u32);
+            }
+        }
         changed |= before != self.extents;
         changed
     }

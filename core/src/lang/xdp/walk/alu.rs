@@ -87,8 +87,12 @@ impl Walk<'_, '_> {
         let (a, b) = (range(left), range(right));
         let (x, y) = (left.low, right.low);
         let signed = off == 1 && matches!(alu, Alu::Div | Alu::Mod);
-        // Of a range of counts any may be left, modulo the width.
-        let shift = |of: Range| of.exact().map_or(Range::new(0, 31), |by| Range::one(by & 31));
+        // Of a range of counts that goes beyond the width any may be left, modulo the width.
+        let shift = |of: Range| match of.exact() {
+            Some(by) => Range::one(by & 31),
+            None if of.high < 32 => of,
+            None => Range::new(0, 31),
+        };
         let (low, range) = match alu {
             Alu::Add => (self.code.binary(Add, x, y), a.add(b)),
             Alu::Sub => (self.code.binary(Sub, x, y), a.sub(b)),
@@ -181,6 +185,7 @@ impl Walk<'_, '_> {
             Alu::Lsh | Alu::Rsh | Alu::Arsh => {
                 let by = match b.exact() {
                     Some(by) => Range::one(by & 63),
+                    None if b.high < 64 => b,
                     None => Range::new(0, 63),
                 };
                 let range = match alu {
@@ -190,6 +195,13 @@ impl Walk<'_, '_> {
                 };
                 let halves = match by.exact() {
                     Some(by) => self.shifted(alu, left, by as u32),
+                    // What stays in the low half.
+                    None if alu == Alu::Lsh && a.is_word() && by.high < 32 && range.is_word() => {
+                        (self.code.binary(Shl, left.low, right.low), zero)
+                    }
+                    None if alu != Alu::Lsh && a.is_word() && by.high < 32 => {
+                        (self.code.binary(Shr, left.low, right.low), zero)
+                    }
                     None => {
                         let name = match alu {
                             Alu::Lsh => "x_shl64",
