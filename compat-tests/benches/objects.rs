@@ -3,7 +3,8 @@
 //!
 //! The kernel's side is `BPF_PROG_TEST_RUN`, as `bpftool prog run` has it, with another packet in each run (`feeder.c`, which calls
 //! the program behind it), less the same with a program that does nothing. Ours is a batch of the same packets, and all that
-//! it takes. What it takes to translate an object, and to make code of it, is told at the end.
+//! it takes. Against rbpf its JIT has the same packets, in programs without maps (it has none), with the packet's ends as addresses of
+//! 64 bits, which it wants. At the end stands how long a large program takes to be translated and to become code.
 #![cfg_attr(not(target_os = "linux"), allow(unused))]
 
 #[path = "../../benches/support/mod.rs"]
@@ -36,7 +37,7 @@ mod linux {
     use portcullis_core::program::{Program, ProgramOptions};
     use portcullis_cpu::Cpu;
 
-    use crate::support::{LENGTH, Pair, Random, Sample, Table, Times, note_bar, only_testing, time};
+    use crate::support::{LENGTH, Pair, Random, Sample, Table, Times, in_turn, note_bar, only_testing, time};
 
     const COMMAND: &str = "cargo bench -p portcullis-compat-tests --bench objects";
 
@@ -109,9 +110,12 @@ mod linux {
         Carver::new(arena, None).carve(descriptors, Vec::new(), Room::None).expect("slots do not overlap")
     }
 
+    fn source(name: &str) -> std::path::PathBuf {
+        objects::folder().join(name).with_extension("c")
+    }
+
     fn compiled(name: &str, processor: &str) -> Vec<u8> {
-        let source = objects::folder().join(name).with_extension("c");
-        objects::compile(&source, processor).unwrap_or_else(|said| panic!("{name}: {said}"))
+        objects::compile(&source(name), processor).unwrap_or_else(|said| panic!("{name}: {said}"))
     }
 
     fn program(name: &str, bytes: &[u8]) -> Arc<Program> {
@@ -242,12 +246,121 @@ mod linux {
         note_bar("CPU, one thread, XDP objects", "the kernel's JIT net of its harness", 1.0, COMMAND, &bars);
     }
 
+    /// A packet for rbpf, which wants what it is given for as long as it lives itself.
+    #[expect(unsafe_code, reason = "rbpf's borrows are longer than its uses")]
+    fn lent<'a>(frame: &mut [u8; LENGTH]) -> &'a mut [u8] {
+        // SAFETY: the frames are there until the end of the function that the machine lives in, and nobody looks at one while the
+        // machine has it.
+        unsafe { std::slice::from_raw_parts_mut(frame.as_mut_ptr(), LENGTH) }
+    }
+
+    /// Programs without maps and helpers.
+    const PLAIN: [&str; 2] = ["port_filter", "ttl"];
+
+    /// The program for rbpf: the same source, with a context that has addresses.
+    fn wide(name: &str) -> Vec<u8> {
+        let header = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/wide_context.h");
+        let source = source(name);
+        let options = ["-include".into(), header.to_string_lossy().into_owned()];
+        let object = objects::compile_with(&source, "v3", &options).unwrap_or_else(|said| panic!("{name}: {said}"));
+        let object = Object::read(name, &object).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let linked = kernel::Linked::of(&object, name, &[]).unwrap_or_else(|error| panic!("{name}: {error}"));
+        linked.instructions.iter().flat_map(|it| it.to_le_bytes()).collect()
+    }
+
+    fn against_rbpf(packets: usize, rounds: usize) {
+        let mut jit = Table::new("one thread, in the cache", "ours", "rbpf's JIT");
+        let mut interpreter = Table::new("the same", "ours", "rbpf's interpreter");
+        let mut bars = Vec::new();
+        let count = packets.min(1 << 14);
+        let frames = frames(count);
+        for name in PLAIN {
+            let program = program(name, &compiled(name, "v3"));
+            let mut ours = Ours { session: session(&program, &[]), frames: &frames, stride: LENGTH, batch: None };
+            ours.prepare();
+            let code = wide(name);
+            let mut machine = rbpf::EbpfVmFixedMbuff::new(Some(&code), 0, 8).expect("rbpf takes the program");
+            machine.jit_compile().expect("rbpf has a JIT for this processor");
+            let mut copies = frames.clone();
+            // Both give the same.
+            let done = ours.session.run(batch(&frames, LENGTH)).expect("the CPU does not fail");
+            for (number, frame) in copies.iter_mut().enumerate() {
+                let theirs = machine.execute_program(lent(frame)).expect("rbpf runs it");
+                assert_eq!(u64::from(done.verdicts.get(number).to_return()), theirs, "{name}: packet {number}");
+                assert_eq!(done.batch.packet(number), frame, "{name}: packet {number}");
+            }
+            copies.clone_from(&frames);
+            let pair = in_turn(
+                rounds,
+                || (0..8).for_each(|_| ours.run()),
+                || {
+                    for frame in (0..8).flat_map(|_| 0..count) {
+                        // SAFETY: what the JIT has made of a program that the kernel's verifier takes stays in the packet.
+                        #[expect(unsafe_code, reason = "rbpf's JIT checks nothing as it runs")]
+                        let verdict = unsafe { machine.execute_program_jit(lent(&mut copies[frame])) };
+                        black_box(verdict.expect("it ran before"));
+                    }
+                },
+            );
+            jit.rates(name, 8 * count, pair);
+            bars.push((name.to_owned(), pair.ratio()));
+            let pair = in_turn(
+                rounds.min(3),
+                || ours.run(),
+                || {
+                    copies.iter_mut().for_each(|frame| {
+                        black_box(machine.execute_program(lent(frame)).expect("it ran before"));
+                    });
+                },
+            );
+            interpreter.rates(name, count, pair);
+        }
+        jit.print();
+        interpreter.print();
+        note_bar("CPU, one thread, XDP objects without maps", "rbpf's JIT", 2.0, COMMAND, &bars);
+    }
+
+    /// How long a program of 2,500 instructions takes from the object's bytes to the code.
+    fn translated(rounds: usize) {
+        let folder = tempfile::tempdir().expect("a folder for the source");
+        let large = folder.path().join("large.c");
+        let inner = source("gateway");
+        let text = format!("#define RULES 100\n#define OPTIONS 24\n#include \"{}\"\n", inner.display());
+        std::fs::write(&large, text).expect("the source is written");
+        let bytes = objects::compile(&large, "v3").unwrap_or_else(|said| panic!("{said}"));
+        let object = Object::read("gateway", &bytes).expect("it is an object");
+        let function = object.programs().next().expect("it has a program");
+        println!("\na program of {} instructions", function.end - function.first);
+        let show = |what: &str, f: &mut dyn FnMut()| {
+            let mut times: Vec<_> = (0..=rounds).map(|_| time(&mut *f).processor).skip(1).collect();
+            times.sort_unstable();
+            println!("{what:<28} {:>7.1} ms of a processor's time", times[times.len() / 2].as_secs_f64() * 1e3);
+        };
+        show("translated", &mut || drop(black_box(program("gateway", &bytes))));
+        let program = program("gateway", &bytes);
+        let options = LoadOptions { threads: NonZeroUsize::new(1), ..LoadOptions::default() };
+        show("code for the CPU", &mut || {
+            drop(black_box(Cpu::new().load(&program, &options).expect("the CPU takes it")))
+        });
+        for device in portcullis::devices::open("wgpu:0").iter() {
+            let started = Instant::now();
+            match device.load(&program, &LoadOptions::default()) {
+                Ok(_) => {
+                    println!("{} ({}): {:.2} s", device.info().id, device.info().name, started.elapsed().as_secs_f64())
+                }
+                Err(error) => println!("{error}"),
+            }
+        }
+    }
+
     pub fn main() {
         if let Some(reason) = objects::missing() {
             return println!("{reason}");
         }
         let (packets, rounds) = if only_testing() { (4096, 1) } else { (1 << 20, 11) };
         kernel::on_first_processor();
+        against_rbpf(packets, rounds);
+        translated(rounds);
         against_the_kernel(packets, rounds);
     }
 }

@@ -65,13 +65,28 @@ pub fn missing() -> Option<String> {
 /// # Errors
 /// There is no clang, or what it says: some sources need a later processor.
 pub fn compile(source: &Path, processor: &str) -> Result<Vec<u8>, String> {
+    compile_with(source, processor, &[])
+}
+
+/// The same with more options for clang.
+///
+/// # Errors
+/// As [`compile`].
+pub fn compile_with(source: &Path, processor: &str, options: &[String]) -> Result<Vec<u8>, String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let object = folder.path().join("object.o");
     let mut command = Command::new("clang");
     command.args(["-O2", "-g", "-Wall", "-target", "bpf"]).arg(format!("-mcpu={processor}"));
     // Debian has what the compiler's target decides apart.
     command.arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH));
-    let output = command.arg("-c").arg(source).arg("-o").arg(&object).output().map_err(|e| format!("clang: {e}"))?;
+    let output = command
+        .args(options)
+        .arg("-c")
+        .arg(source)
+        .arg("-o")
+        .arg(&object)
+        .output()
+        .map_err(|e| format!("clang: {e}"))?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
