@@ -50,11 +50,8 @@ fn without(code: &Code) -> Code {
         match (it.code & 7, it.code) {
             _ if it == NOTHING => continue,
             (5, 0x95) => {}
-            (5, 0x85) => {
-                if it.src == 1 {
-                    it.imm = leads(it.imm.into()) as i32;
-                }
-            }
+            (5, 0x85) if it.src == 1 => it.imm = leads(it.imm.into()) as i32,
+            (5, 0x85) => {}
             (6, 0x06) => it.imm = leads(it.imm.into()) as i32,
             (5 | 6, _) => it.off = leads(it.off.into()) as i16,
             (0, 0x18) if it.src == 4 => it.imm = leads(it.imm.into()) as i32,
