@@ -47,6 +47,14 @@ pub(super) enum Binary {
     Either,
 }
 
+/// Operations on whole numbers of 64 bits: a device that has such numbers does them at once, and of others the halves are made
+/// when the filter is loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Wide {
+    Mul,
+    Xor,
+}
+
 /// What a call does besides giving a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Effect {
@@ -93,6 +101,11 @@ pub(super) enum Op {
     Call(Call),
     /// A part of a pair that a call gave.
     Part(Id, u32),
+    /// A whole number of 64 bits of its halves, the low one first.
+    Whole(Id, Id),
+    Wide(Wide, Id, Id),
+    /// Half of a whole number: 0 the low one.
+    Half(Id, u32),
     /// The packet is ABORTED, and the trap counted, where this is true.
     Trap {
         when: Id,
@@ -439,6 +452,44 @@ impl Code {
         }
     }
 
+    /// A number of 64 bits of its halves. What was whole before, and was only changed by some bits, stays whole: a hash is a
+    /// chain of those.
+    pub fn whole(&mut self, low: Id, high: Id) -> Id {
+        let half = |code: &Code, id: Id, which: u32| match code.ops[id as usize] {
+            Op::Half(of, it) if it == which => Some(of),
+            _ => None,
+        };
+        let of = half(self, low, 0);
+        if let Some(of) = of.filter(|&of| half(self, high, 1) == Some(of)) {
+            return of;
+        }
+        // By each half: the whole number that it is of, and what it was changed by.
+        let changed = |code: &Code, id: Id, which: u32| match code.ops[id as usize] {
+            Op::Half(..) => half(code, id, which).map(|of| (of, None)),
+            Op::Binary(Binary::Xor, a, b) => match (half(code, a, which), half(code, b, which)) {
+                (Some(of), _) => Some((of, Some(b))),
+                (None, Some(of)) => Some((of, Some(a))),
+                (None, None) => None,
+            },
+            _ => None,
+        };
+        match (changed(self, low, 0), changed(self, high, 1)) {
+            (Some((of, by_low)), Some((other, by_high))) if of == other => {
+                let zero = self.known(0);
+                let by = self.add(Op::Whole(by_low.unwrap_or(zero), by_high.unwrap_or(zero)));
+                self.add(Op::Wide(Wide::Xor, of, by))
+            }
+            _ => self.add(Op::Whole(low, high)),
+        }
+    }
+
+    /// The halves of what an operation on two numbers gives, of which there are the halves.
+    pub fn wide(&mut self, op: Wide, left: (Id, Id), right: (Id, Id)) -> (Id, Id) {
+        let (left, right) = (self.whole(left.0, left.1), self.whole(right.0, right.1));
+        let all = self.add(Op::Wide(op, left, right));
+        (self.add(Op::Half(all, 0)), self.add(Op::Half(all, 1)))
+    }
+
     pub fn call(&mut self, function: &str, arguments: Vec<Argument>, effect: Effect) -> Id {
         self.add(Op::Call(Call { function: function.into(), arguments, effect }))
     }
@@ -452,8 +503,8 @@ impl Code {
     pub fn operands(op: &Op) -> Vec<Id> {
         match op {
             Op::Known(_) | Op::Truth(_) | Op::Var(_) => Vec::new(),
-            Op::Binary(_, a, b) => vec![*a, *b],
-            Op::Not(a) | Op::Swap16(a) | Op::Swap32(a) | Op::Part(a, _) => vec![*a],
+            Op::Binary(_, a, b) | Op::Wide(_, a, b) | Op::Whole(a, b) => vec![*a, *b],
+            Op::Not(a) | Op::Swap16(a) | Op::Swap32(a) | Op::Part(a, _) | Op::Half(a, _) => vec![*a],
             Op::Select(a, b, c) => vec![*a, *b, *c],
             Op::Call(call) => {
                 let ids = |argument: &Argument| match argument {

@@ -7,7 +7,7 @@ use naga::{
     ScalarKind, Span, Statement, Type, TypeInner, UnaryOperator,
 };
 
-use super::code::{Argument, Binary, Code, Effect, Id, Op, Var};
+use super::code::{Argument, Binary, Code, Effect, Id, Op, Var, Wide};
 use super::flow::{End, Flow};
 use super::live::{Needed, REDIRECTED, RESULT};
 use super::types::{ASLEEP, STACK_WORDS, STACKS, Ty};
@@ -252,6 +252,32 @@ impl Writing<'_> {
                 b.binary(Bo::InclusiveOr, high, low)
             }
             Op::Part(pair, part) => b.at(of(*pair), *part),
+            Op::Whole(low, high) => match (code.value(*low), code.value(*high)) {
+                (Some(low), Some(high)) => b.literal(Literal::U64(u64::from(high) << 32 | u64::from(low))),
+                (_, Some(0)) => b.cast(of(*low), ScalarKind::Uint, Some(8)),
+                _ => {
+                    let (low, high) = (of(*low), of(*high));
+                    let [low, high] = [low, high].map(|half| b.cast(half, ScalarKind::Uint, Some(8)));
+                    let by = b.u32(32);
+                    let high = b.binary(Bo::ShiftLeft, high, by);
+                    b.binary(Bo::InclusiveOr, high, low)
+                }
+            },
+            Op::Wide(op, x, y) => {
+                let op = match op {
+                    Wide::Mul => Bo::Multiply,
+                    Wide::Xor => Bo::ExclusiveOr,
+                };
+                b.binary(op, of(*x), of(*y))
+            }
+            Op::Half(all, which) => {
+                let mut half = of(*all);
+                if *which > 0 {
+                    let by = b.u32(32);
+                    half = b.binary(Bo::ShiftRight, half, by);
+                }
+                b.cast(half, ScalarKind::Uint, Some(4))
+            }
             Op::Call(call) => {
                 let function = self.named[&*call.function];
                 let callee = &self.module.functions[function];

@@ -24,11 +24,6 @@ fn x_srem32(a: u32, b: u32) -> u32 {
     return select(bitcast<u32>(bitcast<i32>(a) % bitcast<i32>(b)), a, b == 0u);
 }
 
-fn x_mul64(al: u32, ah: u32, bl: u32, bh: u32) -> vec2<u32> {
-    let product = ((u64(ah) << 32u) | u64(al)) * ((u64(bh) << 32u) | u64(bl));
-    return vec2<u32>(u32(product), u32(product >> 32u));
-}
-
 fn x_div64(al: u32, ah: u32, bl: u32, bh: u32) -> vec2<u32> {
     if (bl | bh) == 0u { return vec2<u32>(0u, 0u); }
     let quotient = ((u64(ah) << 32u) | u64(al)) / ((u64(bh) << 32u) | u64(bl));

@@ -2,7 +2,7 @@
 
 use super::{Result, Walk};
 use crate::lang::xdp::code::Binary::*;
-use crate::lang::xdp::code::{Effect, Id, Op, Sum};
+use crate::lang::xdp::code::{Effect, Id, Op, Sum, Wide};
 use crate::lang::xdp::instruction::{Alu, Instruction, class};
 use crate::lang::xdp::range::Range;
 use crate::lang::xdp::types::{FAR, FIXED, META, NOBODY, Offsets, Ty, Value};
@@ -177,7 +177,10 @@ impl Walk<'_, '_> {
             Alu::Mul if small && a.mul(b).is_word() => ((self.code.binary(Mul, left.low, right.low), zero), a.mul(b)),
             Alu::Div if small && !signed => ((self.divided(left.low, right.low, b), zero), a.div(b)),
             Alu::Mod if small && !signed => ((self.remainder(left.low, right.low, b), zero), a.rem(b)),
-            Alu::Mul => (self.call64("x_mul64", left, right), a.mul(b)),
+            Alu::Mul => {
+                let halves = |value: Value| (value.low, value.high);
+                (self.code.wide(Wide::Mul, halves(left), halves(right)), a.mul(b))
+            }
             Alu::Div if signed => (self.call64("x_sdiv64", left, right), Range::ANY),
             Alu::Mod if signed => (self.call64("x_srem64", left, right), Range::ANY),
             Alu::Div => (self.call64("x_div64", left, right), a.div(b)),
