@@ -14,7 +14,7 @@ use portcullis_compat_tests::instructions::model::table::{self, Case};
 use portcullis_compat_tests::instructions::model::{Code, Random};
 use portcullis_compat_tests::kernel::{self, KernelProgram};
 use portcullis_compat_tests::{devices, layouts, objects};
-use portcullis_core::device::{Device, LoadOptions};
+use portcullis_core::device::{Device, DeviceError, LoadOptions};
 use portcullis_core::interp::Interp;
 use portcullis_core::packet::{Metadata, Room};
 
@@ -77,10 +77,29 @@ fn every_device_means_the_same_by_every_instruction() {
     println!("{} programs", cases.len());
     devices::on_each("instructions of eBPF", |device| {
         let is_slow = device.info().kind != DeviceKind::Cpu && device.info().kind != DeviceKind::Reference;
-        let step = if is_slow { 5 } else { 1 };
+        // A prime, so that operations and kinds of operands take turns.
+        let step = match device.info().kind {
+            DeviceKind::Software if is_slow => 17,
+            _ if is_slow => 5,
+            _ => 1,
+        };
+        let (mut ran, mut too_large) = (0, 0);
         for case in devices::share(device, &cases, 8).step_by(step) {
-            case.compare(&**device, &[case.packets().len()]).unwrap_or_else(|mismatch| panic!("{mismatch}"));
+            // Of divisions of 64 bits a driver in software takes fewer at once than a program has.
+            if device.info().kind == DeviceKind::Software
+                && let Err(DeviceError::Unsupported { reason, .. }) =
+                    device.load(case.program(), &LoadOptions::default())
+            {
+                println!("{}: left out: {reason}", device.info().id);
+                too_large += 1;
+                continue;
+            }
+            ran += 1;
+            // What is in a map is set by each packet before it is worked with: they come one after the other then.
+            let batch = if case.program().maps().is_empty() { case.packets().len() } else { 1 };
+            case.compare(&**device, &[batch]).unwrap_or_else(|mismatch| panic!("{mismatch}"));
         }
+        assert!(ran > 5 * too_large, "{ran} programs ran, {too_large} were left out");
     });
 }
 
