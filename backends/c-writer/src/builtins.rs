@@ -144,7 +144,8 @@ impl Writer<'_> {
             return Ok(Text::cast(ty, Text::binary(operator, Text::cast(wide, left), right)));
         }
         let bits = matches!(operator, "<<" | ">>" | "&" | "|" | "^");
-        if bits && !integer && !(scalar.kind == ScalarKind::Bool && matches!(op, B::And | B::InclusiveOr)) {
+        let of_truth = matches!(op, B::And | B::InclusiveOr | B::LogicalAnd | B::LogicalOr);
+        if bits && !integer && !(scalar.kind == ScalarKind::Bool && of_truth) {
             return Err(WriteError::Unsupported(format!("{op:?} of {}", short(scalar))));
         }
         Ok(Text::binary(operator, left, right))

@@ -1,0 +1,27 @@
+//! Answers that are put together, which front ends of bytecode have as operations: between them stands what fits the form that a
+//! kernel is written in.
+
+use portcullis_c_writer::{Language, Loads, Options, write};
+use portcullis_core::lang::Source;
+use portcullis_core::lang::expression;
+use portcullis_core::program::ProgramOptions;
+
+/// Packets of IPv4 or IPv6: two questions that lead to the same place.
+const EITHER: &str = "5,40 0 0 12,21 1 0 2048,21 0 1 34525,6 0 0 262144,6 0 0 0";
+
+#[test]
+fn questions_that_lead_to_one_place_are_written_in_every_form() {
+    let program = expression::compile(&Source::new("either.bpf", EITHER), &ProgramOptions::default())
+        .unwrap_or_else(|errors| panic!("{}", errors.render()));
+    let written = |loads| {
+        let options = Options { loads, ..Options::new(Language::OpenCl) };
+        write(&program, &options).map(|kernel| kernel.source).unwrap_or_else(|error| panic!("{error}"))
+    };
+    let plain = Options::new(Language::OpenCl).loads;
+    for (loads, between, other) in [(Loads::SideBySide, "2048u | ", "||"), (plain, "2048u || ", "| ")] {
+        let source = written(loads);
+        let line = source.lines().find(|line| line.contains("2048u")).unwrap_or_else(|| panic!("{source}"));
+        assert!(line.contains(between), "{line}");
+        assert!(!line.replace(between, "").contains(other), "{line}");
+    }
+}
