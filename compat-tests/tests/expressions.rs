@@ -89,7 +89,9 @@ fn every_device_passes_what_tcpdump_takes() {
     assert!(said.iter().any(|(_, said, _)| !said.endless.is_empty()), "no packet leads round");
     // Those that take all or nothing prove little.
     let some = said.iter().filter(|(_, said, _)| !said.taken.is_empty() && said.taken.len() < packets.len()).count();
-    assert!(some * 10 > said.len() * 8, "{some} of {} expressions take some packets", said.len());
+    // Without captures there are protocols of which there is no packet.
+    let least = if corpora::files().is_ok() { 8 } else { 7 };
+    assert!(some * 10 > said.len() * least, "{some} of {} expressions take some packets", said.len());
     println!("{} expressions, {} packets, {some} of which take some of them", said.len(), packets.len());
     devices::on_each(suite, |device| {
         let is_reference = device.info().kind == DeviceKind::Reference;
