@@ -90,7 +90,7 @@ fn every_device_passes_what_tcpdump_takes() {
     // Those that take all or nothing prove little.
     let some = said.iter().filter(|(_, said, _)| !said.taken.is_empty() && said.taken.len() < packets.len()).count();
     // Without captures there are protocols of which there is no packet.
-    let least = if corpora::files().is_ok() { 8 } else { 7 };
+    let least = if portcullis_compat_tests::corpora::files().is_ok() { 8 } else { 7 };
     assert!(some * 10 > said.len() * least, "{some} of {} expressions take some packets", said.len());
     println!("{} expressions, {} packets, {some} of which take some of them", said.len(), packets.len());
     devices::on_each(suite, |device| {
