@@ -196,6 +196,18 @@ fn used_as(map: &MapDefinition) -> Use {
     if value_size == 0 && used != Use::Hash {
         return refused("has values of no size".into());
     }
+    // As the kernel has them: what is behind a target's number, a program for example, is nothing here.
+    let fits = match ty.0 {
+        12 | 13 => value_size == 4,
+        _ if ty.is_of_targets() => key_size == 4 && matches!(value_size, 4 | 8),
+        _ => true,
+    };
+    if !fits {
+        return refused(format!(
+            "has keys of {key_size} bytes and values of {value_size}, which a map of type {} cannot have",
+            ty.name()
+        ));
+    }
     match used {
         Use::Array if key_size != 4 => refused(format!("has keys of {key_size} bytes, and numbers have 4")),
         Use::Hash if key_size == 0 || key_size > 4 * MAX_KEY => {

@@ -178,3 +178,24 @@ fn reserved_fields_are_refused() {
     }
     refused(&[op(0x85, 0, 4, 0, 8), EXIT], "unknown kind of call");
 }
+
+#[test]
+fn maps_of_targets_have_sizes_that_targets_have() {
+    // r0 = bpf_redirect_map(the map, 0, 0)
+    let instructions = [
+        op(0x18, 1, 1, 0, 0),
+        op(0, 0, 0, 0, 0),
+        op(0xb7, 2, 0, 0, 0),
+        op(0xb7, 3, 0, 0, 0),
+        op(0x85, 0, 0, 0, 51),
+        EXIT,
+    ];
+    for (ty, key, value) in [(25, 4, 0), (25, 8, 4), (14, 4, 12)] {
+        let maps = vec![MapOf { ty, key, value, entries: 4 }];
+        let code = Code { instructions: instructions.to_vec(), functions: vec![0], maps };
+        match hold(&code, &[vec![0; 64]]) {
+            Ok(Held::Refused(said)) => assert!(said.contains("which a map of type"), "{said}"),
+            other => panic!("{ty}, {key}, {value}: {other:?}"),
+        }
+    }
+}
