@@ -59,13 +59,14 @@ enum Emit {
 
 /// Checks.
 pub fn run(args: Args) -> Result<(), Failure> {
-    if let Some(survey) = args.survey()? {
+    let survey = args.survey()?;
+    if let Some(survey) = survey.as_ref().filter(|it| it.programs.len() > 1 && !args.explain) {
         let text = if args.json {
-            let mut line = object::json(&survey, errors_json);
+            let mut line = object::json(survey, errors_json);
             line["filter"] = json!(args.filter.name());
             line.to_string() + "\n"
         } else {
-            object::text(&survey)
+            object::text(survey)
         };
         out::print(text)?;
         let all = survey.programs.iter().all(|it| it.result.is_ok());
@@ -101,11 +102,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
         },
         None if args.json => {
             let mut line = facts_json(&program);
+            if let Some(survey) = &survey {
+                object::add_besides(&mut line["object"], survey, &program);
+            }
             line["filter"] = json!(args.filter.name());
             out::print(line.to_string() + "\n")
         }
         None => {
-            let (name, facts) = (args.filter.name(), facts_text(&program));
+            let (name, facts) = (args.filter.name(), facts_text(&program, survey.as_ref()));
             let mut text = format!("{}: no errors\n{facts}", out::printable(&name));
             if args.explain {
                 text += &explain::text(&[explain::transfer_of_filter(&program)]);
@@ -117,15 +121,15 @@ pub fn run(args: Args) -> Result<(), Failure> {
 }
 
 impl Args {
-    /// All programs of an object, where there are several and none is named.
+    /// All of an object, where none of its programs is named.
     fn survey(&self) -> Result<Option<Survey>, Failure> {
-        if self.emit.is_some() || self.explain {
+        if self.emit.is_some() {
             return Ok(None);
         }
         match self.filter.survey() {
             // What is wrong with the object as a whole is said by who loads it.
             Err(Failure::Filter(_)) => Ok(None),
-            survey => Ok(survey?.filter(|it| it.programs.len() > 1)),
+            survey => survey,
         }
     }
 }
@@ -252,7 +256,7 @@ fn is_long(map: &map::Declaration, columns: &[Field]) -> bool {
     map.fields.is_empty() && columns.len() > 8
 }
 
-fn facts_text(program: &Program) -> String {
+fn facts_text(program: &Program, survey: Option<&Survey>) -> String {
     let facts = program.facts();
     let yes_no = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
     let iterations = match facts.max_iterations {
@@ -291,6 +295,7 @@ fn facts_text(program: &Program) -> String {
         .into_iter()
         .chain(program.object().map(object::rows).unwrap_or_default())
         .chain(maps)
+        .chain(survey.map(|survey| object::besides(survey, program)).unwrap_or_default())
         .map(|(name, value)| vec![format!("  {name}"), value])
         .collect(),
         &[],

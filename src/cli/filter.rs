@@ -264,6 +264,11 @@ impl FilterArgs {
             let what = "this is a capture, not a filter; captures are given to --read";
             return Err(Failure::Wrong(format!("{}: {what}", self.name())));
         }
+        if bytes.starts_with(b"\x7fELF") {
+            let what =
+                "this is an ELF object; `--language xdp`, or a name that ends in .o, takes one with programs for XDP";
+            return Err(Failure::Wrong(format!("{}: {what}", self.name())));
+        }
         Ok(Source::from_bytes(self.name(), bytes)?)
     }
 }

@@ -328,9 +328,11 @@ fn maps_have_as_many_entries_as_are_set() {
         let all = ["run", "prog.o:second", "--read", "in.pcap", "--device", "interp", "--json"];
         place.run(&[&all, set].concat())
     };
-    second(&[]).failed(1, &["`sized` has no entries"]);
+    second(&[]).failed(1, &["`sized` has no entries", "--set sized.max_entries=N"]);
     assert_eq!(verdicts(&second(&["--set", "sized.max_entries=3"]).done()), [3, 0, 0]);
     assert_eq!(verdicts(&second(&["--set", "sized.max_entries=4"]).done()), [0, 3, 0]);
+    assert_eq!(verdicts(&second(&["--set", "sized.max_entries=0x10"]).done()), [0, 3, 0]);
+    second(&["--set", "sized.max_entries=-0x1"]).failed(2, &["`-0x1` is no number of entries"]);
     second(&["--set", "sized.max_entries=99999999"]).failed(2, &["`99999999` is no number of entries"]);
 }
 
@@ -363,4 +365,109 @@ fn random_numbers_begin_with_what_is_set() {
     // The object's own of this name is a variable like others.
     let own = "const volatile __u32 random_seed = 1; SEC(\"xdp\") int own(struct xdp_md *ctx) { return random_seed; }";
     assert_eq!(of(own, &["--set", "random_seed=2"]).0, [0, 400, 0]);
+}
+
+/// Programs for XDP in a section of one, in one of two, in one that libbpf leaves alone, and in iproute2's; and what is none.
+const HOOKS: &str = r#"
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+static __attribute__((noinline)) int of_text(struct xdp_md *ctx) { return ctx->rx_queue_index ? XDP_TX : XDP_DROP; }
+SEC("xdp") int alone(struct xdp_md *ctx) { return of_text(ctx) == XDP_DROP ? XDP_PASS : XDP_DROP; }
+SEC("xdp/two") int drops(struct xdp_md *ctx) { return XDP_DROP; }
+SEC("xdp/two") int passes(struct xdp_md *ctx) { return XDP_PASS; }
+SEC("?xdp") int later(struct xdp_md *ctx) { return XDP_TX; }
+SEC("?xdp/late") int latest(struct xdp_md *ctx) { return XDP_DROP; }
+SEC("prog") int old(struct xdp_md *ctx) { return XDP_TX; }
+SEC("tc") int shapes(struct __sk_buff *skb) { return 1; }
+"#;
+
+#[test]
+fn only_programs_for_xdp_are_chosen() {
+    let Some(place) = place(&["-g"]) else { return };
+    compile(&place, HOOKS, &["-g"]).unwrap();
+    let of = |program: &str| {
+        let file = format!("prog.o:{program}");
+        place.run(&["run", &file, "--read", "in.pcap", "--device", "interp", "--json"])
+    };
+    let [drop, pass, tx] = [[3, 0, 0], [0, 3, 0], [0, 0, 3]];
+    for (program, wanted) in [
+        ("alone", pass),
+        ("xdp", pass),
+        ("drops", drop),
+        ("passes", pass),
+        ("later", tx),
+        ("?xdp", tx),
+        ("latest", drop),
+        ("?xdp/late", drop),
+        ("old", tx),
+        ("prog", tx),
+    ] {
+        assert_eq!(verdicts(&of(program).done()), wanted, "{program}");
+    }
+    let all = "programs for XDP in it: `alone`, `drops`, `passes`, `later`, `latest`";
+    of("shapes").failed(1, &["`shapes` is in the section `tc`, for another hook", all]);
+    of("tc").failed(1, &["the section `tc` has no program for XDP", all]);
+    of("of_text").failed(1, &["`of_text` is in the section `.text`, a function that programs call", all]);
+    of(".text").failed(1, &["the section `.text` has no program for XDP", all]);
+    of("xdp/two").failed(1, &["the section `xdp/two` has 2 programs, `drops`, `passes`: say which", "prog.o:drops"]);
+    of("none").failed(1, &["the object has no program `none`", all]);
+    // What is in `prog` may be for another hook, unless it is named.
+    let source = "__attribute__((section(\"prog\"))) int old(void *ctx) { return 3; }";
+    compile(&place, source, &[]).unwrap();
+    place.run(&["run", "prog.o", "--read", "in.pcap"]).failed(1, &["no programs for XDP", "`prog`", "prog.o:old"]);
+    assert_eq!(verdicts(&of("old").done()), tx);
+}
+
+#[test]
+fn check_of_one_program_says_what_else_there_is() {
+    let Some(place) = place(&["-g"]) else { return };
+    let map = |name: &str| {
+        format!(
+            "struct {{ __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 4); __type(key, __u32); __type(value, __u32); }} {name} SEC(\".maps\");\n"
+        )
+    };
+    let source = "#include <linux/bpf.h>\n#include <bpf/bpf_helpers.h>\n".to_owned()
+        + &map("mine")
+        + &map("theirs")
+        + r#"
+int spare = 7;
+static __u32 *entry(void *map) { __u32 key = 0; return bpf_map_lookup_elem(map, &key); }
+SEC("xdp") int only(struct xdp_md *ctx) { return entry(&mine) ? XDP_PASS : XDP_DROP; }
+SEC("tc") int shapes(struct __sk_buff *skb) { return entry(&theirs) ? spare : 1; }
+"#;
+    compile(&place, &source, &["-g"]).unwrap();
+    let ran = place.run(&["check", "prog.o"]).done();
+    for words in [
+        "`only` of prog.o",
+        "spare: int = 7 (.data)",
+        "mine: array, keys __u32 (4 bytes), values __u32 (4 bytes), 4 entries, ",
+        "unused maps      theirs: array, keys __u32 (4 bytes), values __u32 (4 bytes), 4 entries\n",
+        "other hooks      tc\n",
+    ] {
+        assert!(ran.out.contains(words), "{words}: {}", ran.out);
+    }
+    let json = place.run(&["check", "prog.o", "--json"]).done().json();
+    assert_eq!((&json["object"]["other_sections"], &json["object"]["program"]), (&json!(["tc"]), &json!("only")));
+    let unused = json["object"]["unused_maps"].as_array().unwrap();
+    assert_eq!(unused.iter().map(|it| &it["name"]).collect::<Vec<_>>(), ["theirs"], "{json}");
+}
+
+#[test]
+fn objects_of_other_names_are_known() {
+    let Some(place) = place(&["-g"]) else { return };
+    compile(
+        &place,
+        "#include <linux/bpf.h>\n__attribute__((section(\"xdp\"))) int all(void *ctx) { return XDP_TX; }",
+        &[],
+    )
+    .unwrap();
+    place.file("nat.bin", place.read("prog.o"));
+    let run = |arguments: &[&str]| {
+        place.run(&[&["run"], arguments, &["--read", "in.pcap", "--device", "interp", "--json"]].concat())
+    };
+    for arguments in [&["nat.bin"][..], &["nat.bin", "--language", "bpf"], &["prog.o", "--language", "bpf"]] {
+        let words = [arguments[0], "this is an ELF object", "--language xdp", ".o"];
+        run(arguments).failed(1, &words);
+    }
+    assert_eq!(verdicts(&run(&["nat.bin", "--language", "xdp"]).done()), [0, 0, 3]);
 }

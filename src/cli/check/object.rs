@@ -2,9 +2,10 @@
 
 use portcullis::lang::Diagnostics;
 use portcullis::lang::xdp::object::MapType;
-use portcullis::lang::xdp::{Global, MapDefinition, Origin, Survey, Surveyed};
+use portcullis::lang::xdp::{Global, MapDefinition, Origin, Survey, Surveyed, SurveyedMap};
 use portcullis::map::typed::{CKind, CType, Leaf};
 use portcullis::map::{self, Typed};
+use portcullis::program::Program;
 use serde_json::{Value, json};
 
 use crate::cli::out;
@@ -128,6 +129,29 @@ pub fn rows(origin: &Origin) -> Vec<(&'static str, String)> {
     rows.into_iter().map(|(name, line)| (name, out::printable(&line))).collect()
 }
 
+/// The maps of an object that its only program does not use.
+fn unused<'s>(survey: &'s Survey, program: &Program) -> impl Iterator<Item = &'s SurveyedMap> {
+    let used = program.object().into_iter().flat_map(|it| &it.maps).flatten();
+    let used: Vec<String> = used.map(|it| it.name.clone()).collect();
+    survey.maps.iter().filter(move |it| !used.contains(&it.definition.name))
+}
+
+/// What there is in an object besides its only program, as rows of the table of facts; none where nothing is.
+pub fn besides(survey: &Survey, program: &Program) -> Vec<(&'static str, String)> {
+    let unused = unused(survey, program).map(|it| map_of(&it.definition, &it.typed, it.refused.as_deref()));
+    let mut rows: Vec<_> = std::iter::once("unused maps").chain(std::iter::repeat("")).zip(unused).collect();
+    if !survey.others.is_empty() {
+        rows.push(("other hooks", survey.others.join(", ")));
+    }
+    rows.into_iter().map(|(name, line)| (name, out::printable(&line))).collect()
+}
+
+/// The same for what JSON says of a program's object.
+pub fn add_besides(of: &mut Value, survey: &Survey, program: &Program) {
+    of["other_sections"] = json!(survey.others);
+    of["unused_maps"] = unused(survey, program).map(map_json).collect();
+}
+
 /// All of an object, in JSON.
 pub fn json(survey: &Survey, failed: impl Fn(&Diagnostics) -> Vec<Value>) -> Value {
     let program = |it: &Surveyed| {
@@ -136,11 +160,7 @@ pub fn json(survey: &Survey, failed: impl Fn(&Diagnostics) -> Vec<Value>) -> Val
             "errors": it.result.as_ref().err().map(&failed).unwrap_or_default(),
         })
     };
-    let maps = survey.maps.iter().map(|it| {
-        let mut map = definition(&it.definition, &it.typed);
-        map["refused"] = json!(it.refused);
-        map
-    });
+    let maps = survey.maps.iter().map(map_json);
     json!({
         "ok": survey.programs.iter().all(|it| it.result.is_ok()),
         "programs": survey.programs.iter().map(program).collect::<Vec<_>>(),
@@ -148,6 +168,12 @@ pub fn json(survey: &Survey, failed: impl Fn(&Diagnostics) -> Vec<Value>) -> Val
         "maps": maps.collect::<Vec<_>>(),
         "variables": variables(&survey.globals),
     })
+}
+
+fn map_json(map: &SurveyedMap) -> Value {
+    let mut told = definition(&map.definition, &map.typed);
+    told["refused"] = json!(map.refused);
+    told
 }
 
 fn definition(map: &MapDefinition, typed: &Typed) -> Value {

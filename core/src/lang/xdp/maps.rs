@@ -175,7 +175,7 @@ fn used_as(map: &MapDefinition) -> Use {
     let used = match ty {
         MapType::PERF_EVENT_ARRAY => return Use::Ring,
         MapType::RINGBUF if max_entries == 0 => {
-            return refused("has no room: `max_entries` is to be set by the host".into());
+            return refused(format!("has no room: set its bytes with `--set {}.max_entries=N`", map.name));
         }
         MapType::RINGBUF => return Use::Ring,
         MapType(1 | 5 | 9 | 10 | 13 | 25) => Use::Hash,
@@ -185,7 +185,7 @@ fn used_as(map: &MapDefinition) -> Use {
         other => return refused(format!("is of type {}, which there is none of here", other.name())),
     };
     if max_entries == 0 {
-        return refused("has no entries: `max_entries` is to be set by the host".into());
+        return refused(format!("has no entries: set how many with `--set {}.max_entries=N`", map.name));
     }
     if max_entries > MAX_ENTRIES {
         return refused(format!("has {max_entries} entries, and {MAX_ENTRIES} are the most"));

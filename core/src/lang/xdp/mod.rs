@@ -37,7 +37,7 @@ use object::MapType;
 pub use object::{Btf, MapDefinition, Object};
 use refused::Listing;
 pub use settings::{Global, globals};
-pub use survey::{Survey, Surveyed, survey};
+pub use survey::{Survey, Surveyed, SurveyedMap, survey};
 
 use super::{Diagnostic, Diagnostics, Source, on_large_stack, prelude};
 use crate::map::layout::Layout;
@@ -88,6 +88,9 @@ pub struct Trap {
 
 /// Linux' flag of arrays that are held by maps of maps, of any number of entries.
 const BPF_F_INNER_MAP: u32 = 1 << 12;
+
+/// The section that iproute2's examples have programs in: for XDP or another hook, which only who names it knows.
+const OLD_SECTION: &str = "prog";
 
 /// An object with what its maps are here.
 pub(super) struct Linked<'o> {
@@ -382,7 +385,14 @@ fn chosen(object: &Object, program: Option<&str>) -> Result<(usize, usize), Diag
                 "the object has no programs for XDP: they are in sections whose names begin with `xdp`, and it has {}",
                 sections.join(", ")
             );
-            Err(Diagnostics::one(&Source::new(object.name.as_str(), ""), Diagnostic::new(message)))
+            let mut error = Diagnostic::new(message);
+            if let Some(it) = object.functions.iter().find(|it| it.is_global && may_be_xdp(object, it)) {
+                error = error.note(format!(
+                    "the section `{OLD_SECTION}` may be for XDP: where it is, say so, as in {}:{}",
+                    object.name, it.name
+                ));
+            }
+            Err(Diagnostics::one(&Source::new(object.name.as_str(), ""), error))
         }
         (None, several) => fails(format!(
             "the object has {} programs: say which, as in {}:{}",
@@ -391,12 +401,52 @@ fn chosen(object: &Object, program: Option<&str>) -> Result<(usize, usize), Diag
             several[0].name
         )),
         (Some(name), _) => {
-            let by_name = object.functions.iter().find(|it| it.name == name);
-            let by_section = || object.functions.iter().find(|it| object.sections[it.section].name == name);
-            match by_name.or_else(by_section) {
-                Some(it) => Ok((it.section, it.first)),
-                None => fails(format!("the object has no program `{}`", name.escape_debug())),
+            let shown = name.escape_debug();
+            let programs = object.functions.iter().filter(|it| it.is_global && may_be_xdp(object, it));
+            let (mut named, mut here) = (None, Vec::new());
+            for it in programs {
+                if it.name == name {
+                    named = named.or(Some(it));
+                }
+                if object.sections[it.section].name == name {
+                    here.push(it);
+                }
+            }
+            match (named, here.as_slice()) {
+                (Some(it), _) | (None, &[it]) => Ok((it.section, it.first)),
+                (None, [first, ..]) => {
+                    let names: Vec<String> = here.iter().map(|it| format!("`{}`", it.name)).collect();
+                    fails(format!(
+                        "the section `{shown}` has {} programs, {}: say which, as in {}:{}",
+                        here.len(),
+                        names.join(", "),
+                        object.name,
+                        first.name
+                    ))
+                }
+                (None, []) => match object.functions.iter().find(|it| it.name == name) {
+                    Some(it) => fails(format!("`{shown}` {}", why_none(object, it))),
+                    None if object.sections.iter().any(|it| it.name == name && !it.instructions.is_empty()) => {
+                        fails(format!("the section `{shown}` has no program for XDP"))
+                    }
+                    None => fails(format!("the object has no program `{shown}`")),
+                },
             }
         }
+    }
+}
+
+/// Whether a function is in a section for XDP, or in one that is where it is named.
+fn may_be_xdp(object: &Object, function: &object::Function) -> bool {
+    let section = &object.sections[function.section];
+    section.is_xdp() || section.name == OLD_SECTION
+}
+
+/// Why a function is no program that could be chosen.
+fn why_none(object: &Object, function: &object::Function) -> String {
+    let section = object.sections[function.section].name.escape_debug();
+    match may_be_xdp(object, function) || object.sections[function.section].name == ".text" {
+        true => format!("is in the section `{section}`, a function that programs call and no program itself"),
+        false => format!("is in the section `{section}`, for another hook"),
     }
 }

@@ -146,7 +146,8 @@ fn set_one(object: &mut Object, name: &str, value: &str) -> Result<(), Vec<Strin
         if what != ENTRIES {
             return Err(vec![format!("of a map `{ENTRIES}` can be set: `{}.{ENTRIES}`", map.name)]);
         }
-        let entries = value.parse::<u32>().ok().filter(|entries| (1..=MAX_ENTRIES).contains(entries));
+        let entries = typed::integer(value).ok().and_then(|it| u32::try_from(it).ok());
+        let entries = entries.filter(|entries| (1..=MAX_ENTRIES).contains(entries));
         map.max_entries =
             entries.ok_or_else(|| vec![format!("`{value}` is no number of entries: 1 to {MAX_ENTRIES}")])?;
         return Ok(());

@@ -76,7 +76,8 @@ impl Section {
     /// Whether it is for programs of XDP.
     pub fn is_xdp(&self) -> bool {
         // libbpf's names are `xdp`, `xdp.frags`, `xdp/devmap` and so on; before them `xdp` was what a name began with.
-        self.name.starts_with("xdp")
+        // With a question mark libbpf leaves a program alone until it is asked for, which it is here by its name.
+        self.name.strip_prefix('?').unwrap_or(&self.name).starts_with("xdp")
     }
 
     /// The line that an instruction comes from.
