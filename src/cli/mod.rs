@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Run packet filters written in WGSL or OpenCL C on the CPU or a GPU: a capture in, verdicts out.
+/// Run packet filters on the CPU or a GPU, a capture in, verdicts out: WGSL, OpenCL C, XDP objects, tcpdump expressions.
 ///
 /// Without a command: shows the devices found, tries a sample filter on each, and says what to do
 /// next.

@@ -273,7 +273,8 @@ fn fill<'t>(place: &Place, from: &'t RawValue, name: &str, whole: &mut [u8]) -> 
     if text.starts_with('[') {
         let items: Vec<&RawValue> = serde_json::from_str(text).map_err(|error| wrong(said(&error)))?;
         if let CKind::Array { of, count, .. } = &place.ty.kind {
-            if items.len() > *count as usize {
+            let bytes_are_missing = place.ty.is_bytes() && items.len() < *count as usize;
+            if items.len() > *count as usize || bytes_are_missing {
                 return Err(wrong(format!("{} has {count} elements, and here are {}", place.ty.name, items.len())));
             }
             for (index, item) in (0..).zip(items) {
@@ -325,7 +326,7 @@ fn named<'t>(
     (name, at): (&str, u32),
     whole: &mut [u8],
 ) -> Result<(), Wrong<'t>> {
-    let found = typed::find(ty, &format!(".{member}")).map_err(|what| (value.get(), format!("`{name}`: {what}")))?;
+    let found = typed::find_member(ty, member).map_err(|what| (value.get(), format!("`{name}`: {what}")))?;
     let place = Place { at: at + found.at, bit: 8 * at + found.bit, ..found };
     fill(&place, value, &format!("{name}.{member}"), whole)
 }
@@ -409,6 +410,35 @@ mod tests {
         assert_eq!(text::key(&trie, &["10.255.0.0/12"]), Ok(vec![12, 0x0000_f00a]));
         assert!(text::key(&trie, &["2001:db8::/32"]).unwrap_err().contains("no prefix of an address of 32 bits"));
         assert!(text::key(&map(1, 8, 4), &["10.0.0.0/8"]).is_err(), "the keys are no prefixes");
+    }
+
+    #[test]
+    fn members_whose_names_have_dots_come_back() {
+        let mut map = map(2, 4, 8);
+        let members = [("a", 0), ("a.loc", 4)].map(|(name, at)| (name.to_owned(), at, CType::unknown(4)));
+        let typed = Typed { value: CType::section(".bss", 8, members), ..map.typed.as_deref().unwrap().clone() };
+        map.typed = Some(Arc::new(typed));
+        for format in [portcullis_core::map::Format::Json, portcullis_core::map::Format::Csv] {
+            let mut dumped = Vec::new();
+            let row = portcullis_core::map::Row { key: vec![0], value: vec![7, 9] };
+            portcullis_core::map::dump_rows(&map, [row], format, &mut dumped).unwrap();
+            let read = text::read(&map, format, &dumped).map_err(|wrong| format!("{wrong:?}"));
+            assert!(format!("{read:?}").contains("0, 7, 9"), "{}: {read:?}", String::from_utf8_lossy(&dumped));
+        }
+    }
+
+    #[test]
+    fn lists_of_bytes_are_as_long_as_what_they_are_for() {
+        let map = map(1, 4, 16);
+        let read = |count: usize| {
+            let row = format!(r#"[{{"key": 1, "value": [{}]}}]"#, vec![r#""0x1""#; count].join(","));
+            text::read(&map, portcullis_core::map::Format::Json, row.as_bytes()).map_err(|wrong| format!("{wrong:?}"))
+        };
+        assert!(read(16).is_ok());
+        for count in [1, 15, 17] {
+            let said = read(count).unwrap_err();
+            assert!(said.contains(&format!("__u8[16] has 16 elements, and here are {count}")), "{said}");
+        }
     }
 
     #[test]

@@ -70,6 +70,13 @@ pub fn compile_program(
 fn compile_here(source: &Source, listed: &Listed, options: &ProgramOptions) -> Result<Program, Diagnostics> {
     let refused = |errors| Diagnostics { source: source.clone(), errors };
     let checked = check::check(listed).map_err(refused)?;
+    if !options.parameters.is_empty() {
+        let none = |(name, _): &(String, String)| {
+            let error = Diagnostic::new(format!("the filter has no parameter `{name}`")).of_parameter(name);
+            error.note("a program of classic BPF has no parameters")
+        };
+        return Err(refused(options.parameters.iter().map(none).collect()));
+    }
     let flow = merge::merged(lengths::checked(&Flow::of(&checked)));
     let module = lower::module(&flow, listed).map_err(|_| {
         Diagnostics::one(

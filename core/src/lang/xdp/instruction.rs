@@ -33,6 +33,8 @@ pub(super) mod class {
 pub(super) const LDDW: u8 = 0x18;
 /// That which calls.
 pub(super) const CALL: u8 = 0x85;
+/// A call of what a register has, which the kernel has none of.
+pub(super) const CALLX: u8 = 0x8d;
 /// That which returns.
 pub(super) const EXIT: u8 = 0x95;
 /// That which goes on elsewhere, by `off`.

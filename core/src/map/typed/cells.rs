@@ -195,8 +195,9 @@ pub fn put(place: &Place, text: &str, style: Style, whole: &mut [u8]) -> Result<
                 None if *is_text => return Err(format!("is longer than {} has room for", ty.name)),
                 None => {
                     let like = hexadecimal(&vec![0x1a; (*count as usize).min(6)]);
+                    let more = if *count > 6 { ":… to the last" } else { "" };
                     return Err(format!(
-                        "is no value of {}: expected {count} bytes in hexadecimal, as {like}",
+                        "is no value of {}: expected {count} bytes in hexadecimal, as {like}{more}",
                         ty.name
                     ));
                 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub(crate) use cells::integer;
 pub use cells::{Leaf, Style, byte, leaves, put};
 pub use json::json;
-pub use path::{Place, find};
+pub use path::{Place, find, find_member};
 pub use ty::{CKind, CMember, CType};
 
 use super::declare::{Declaration, Kind};

@@ -25,7 +25,8 @@ impl Place {
     }
 }
 
-/// Finds a part of a value by what stands behind its name: nothing, or members and elements (`.member`, `[3]`).
+/// Finds a part of a value by what stands behind its name: nothing, or members and elements (`.member`, `[3]`). Of members whose own
+/// names have dots (`main.hits`, a variable that is static in a function) the one with the longest name that fits is meant.
 ///
 /// # Errors
 /// What there is not, and what there is.
@@ -48,19 +49,29 @@ pub fn find(ty: &Arc<CType>, path: &str) -> Result<Place, String> {
             continue;
         }
         let name = rest.strip_prefix('.').ok_or_else(|| format!("`{rest}` begins with neither `.` nor `[`"))?;
-        let end = name.find(['.', '[']).unwrap_or(name.len());
-        let (name, behind) = name.split_at(end);
-        let members = match &here.kind {
-            CKind::Members(members) | CKind::Section(members) => members,
-            _ => return Err(format!("`.{name}` is no part of {}, which has no members", here.name)),
-        };
-        place = match member(members, name, place.at) {
-            Some(found) => found,
-            None => return Err(no_member(&here, members, name)),
-        };
-        rest = behind;
+        let first = &name[..name.find(['.', '[']).unwrap_or(name.len())];
+        let members = members_of(&here, first)?;
+        let ends = name.match_indices(['.', '[']).map(|(end, _)| end).chain([name.len()]);
+        let fitting = ends.filter_map(|end| Some((member(members, &name[..end], place.at)?, &name[end..]))).last();
+        (place, rest) = fitting.ok_or_else(|| no_member(&here, members, first))?;
     }
     Ok(place)
+}
+
+/// Finds a member by the whole of its name, dots and all, as JSON has it.
+///
+/// # Errors
+/// That there is none, and what there is.
+pub fn find_member(ty: &CType, name: &str) -> Result<Place, String> {
+    let members = members_of(ty, name)?;
+    member(members, name, 0).ok_or_else(|| no_member(ty, members, name))
+}
+
+fn members_of<'a>(ty: &'a CType, name: &str) -> Result<&'a [CMember], String> {
+    match &ty.kind {
+        CKind::Members(members) | CKind::Section(members) => Ok(members),
+        _ => Err(format!("`.{name}` is no part of {}, which has no members", ty.name)),
+    }
 }
 
 /// A member of this name, also of those without a name of their own.

@@ -53,6 +53,37 @@ fn arrays_are_named_from_the_outermost_dimension() {
     assert_eq!(find(&ty, "[1][2]").map(|place| place.text(&bytes)), Ok("-6".into()));
 }
 
+#[test]
+fn names_with_dots_are_found_as_a_whole() {
+    let inner =
+        CType::section("s", 8, [("loc".to_owned(), 0, CType::unknown(4)), ("x".to_owned(), 4, CType::unknown(4))]);
+    let ty = CType::section(
+        ".bss",
+        24,
+        [
+            ("a".to_owned(), 0, inner),
+            ("a.loc".to_owned(), 8, CType::unknown(3)),
+            ("b.c.d".to_owned(), 16, CType::unknown(4)),
+        ],
+    );
+    let at = |path: &str| find(&ty, path).map(|place| place.at);
+    assert_eq!([at(".a"), at(".a.x"), at(".a.loc"), at(".a.loc[2]"), at(".b.c.d")], [0, 4, 8, 10, 16].map(Ok));
+    assert!(at(".b.c").unwrap_err().contains("no member `b`"), "{:?}", at(".b.c"));
+    let whole = |name: &str| find_member(&ty, name).map(|place| place.at);
+    assert_eq!([whole("a"), whole("a.loc"), whole("b.c.d")], [0, 8, 16].map(Ok));
+    assert!(whole("a.x").is_err() && whole("a.loc[2]").is_err(), "a name in JSON is one member's");
+}
+
+#[test]
+fn how_many_bytes_are_expected_is_what_is_shown() {
+    let said = |size| {
+        let ty = CType::unknown(size);
+        put(&Place::whole(&ty), "zz", Style::People, &mut vec![0; size as usize]).unwrap_err()
+    };
+    assert!(said(6).ends_with("expected 6 bytes in hexadecimal, as 1a:1a:1a:1a:1a:1a"), "{}", said(6));
+    assert!(said(24).ends_with("expected 24 bytes in hexadecimal, as 1a:1a:1a:1a:1a:1a:… to the last"), "{}", said(24));
+}
+
 /// A structure of a number, a bit field of five bits with a sign, and bytes.
 fn mixed() -> Arc<CType> {
     // 1: `int`; 2: `char`; 3: `char[6]`; 4: the structure, whose members say their bits.

@@ -105,3 +105,15 @@ fn programs_as_long_as_can_be_are_taken_or_refused_in_good_time() {
         assert!(["at most", "deeper", "private memory"].iter().any(|word| error.contains(word)), "{error}");
     }
 }
+
+#[test]
+fn parameters_are_none_of_these_programs() {
+    let options = ProgramOptions { parameters: vec![("x".into(), "1".into())], ..ProgramOptions::default() };
+    let said =
+        compile_program(&Source::new("expression", ""), &program(&[(6, 0, 0, 1)]), &options).unwrap_err().render();
+    assert!(
+        said.contains("the filter has no parameter `x`") && said.contains("classic BPF has no parameters"),
+        "{said}"
+    );
+    assert!(!said.contains("override"), "{said}");
+}

@@ -131,7 +131,14 @@ impl Object {
         }
         // Class and byte order: another kind of file would only be said to be wrong.
         if bytes.get(4..6) != Some(&[2, 1]) {
-            let what = "this object is not for little-endian BPF: build it with `clang -target bpfel`";
+            // The machine is where it is in either class, in the object's own byte order.
+            let is_big = bytes.get(4..6) == Some(&[2, 2]) && bytes.get(18..20) == Some(&EM_BPF.0.to_be_bytes());
+            let what = match is_big {
+                true => {
+                    "this object is for big-endian BPF, and programs are taken of little-endian: build it with `clang -target bpfel`"
+                }
+                false => "this object is not for BPF: build it with `clang -target bpf`",
+            };
             return Err(Wrong::new(what));
         }
         let file = ElfFile64::<LittleEndian>::parse(bytes).map_err(|error| Wrong::new(format!("bad ELF: {error}")))?;

@@ -177,6 +177,25 @@ fn reserved_fields_are_refused() {
         refused(&[op(0xb7, 0, 0, 0, 1), it, EXIT], "unknown instruction");
     }
     refused(&[op(0x85, 0, 4, 0, 8), EXIT], "unknown kind of call");
+    refused(&[op(0xb7, 1, 0, 0, 1), op(0x8d, 1, 0, 0, 0), EXIT], "0x8d, a call through a register");
+}
+
+/// What stands in an ELF's header (elf(5)): class, byte order, machine.
+#[test]
+fn objects_for_others_are_refused_with_what_builds_them() {
+    for (class, order, machine, why) in [
+        (2, 2, [0, 247], "for big-endian BPF"),
+        (2, 2, [0, 22], "not for BPF: build it with `clang -target bpf`"),
+        (1, 1, [3, 0], "not for BPF: build it with `clang -target bpf`"),
+        (2, 1, [62, 0], "for machine 62, and BPF is 247: build it with `clang -target bpf`"),
+    ] {
+        let mut header = [0; 64];
+        header[..7].copy_from_slice(&[0x7f, b'E', b'L', b'F', class, order, 1]);
+        (header[16], header[18], header[19], header[20], header[52]) = (1, machine[0], machine[1], 1, 64);
+        let said = crate::lang::xdp::object::Object::read("x.o", &header).map(|_| ()).unwrap_err().to_string();
+        assert!(said.contains(why), "{said}");
+        assert_eq!(said.contains("bpfel"), machine == [0, 247], "{said}");
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ const MAX_OFFSET: i64 = 1 << 29;
 impl Walk<'_, '_> {
     pub(super) fn alu(&mut self, it: Instruction) -> Result<()> {
         let wide = it.class() == class::ALU64;
-        let Some(alu) = it.alu() else { return self.refuse(format!("unknown instruction {:#04x}", it.code)) };
+        let Some(alu) = it.alu() else { return self.unknown(it) };
         // What other fields say where they say nothing (the kernel's verifier: "uses reserved fields").
         let is_one = match alu {
             Alu::Neg => it.off == 0 && !it.by_register(),

@@ -17,7 +17,7 @@ pub(in super::super) struct Branch {
 impl Walk<'_, '_> {
     pub fn branch(&mut self, it: Instruction) -> Result<Branch> {
         let Some(comparison) = it.comparison() else {
-            return self.refuse(format!("unknown instruction {:#04x}", it.code));
+            return self.unknown(it);
         };
         let wide = it.class() == class::JMP;
         let left = self.get(it.dst)?;

@@ -22,7 +22,7 @@ pub(super) use helpers::name as helper_name;
 use super::Linked;
 use super::code::{Argument, Code, Effect, Id, Var};
 use super::flow::Shared;
-use super::instruction::{CALL, Instruction, LDDW, class};
+use super::instruction::{CALL, CALLX, Instruction, LDDW, class};
 use super::object::Reference;
 use super::range::Range;
 use super::refused::Refused;
@@ -80,6 +80,16 @@ impl<'a, 'o> Walk<'a, 'o> {
 
     pub fn refuse<T>(&self, message: impl Into<String>) -> Result<T> {
         Err(Refused::new(self.section, self.at, message))
+    }
+
+    /// Refuses an instruction that programs cannot have.
+    fn unknown<T>(&self, it: Instruction) -> Result<T> {
+        let code = it.code;
+        if code == CALLX {
+            let why = "a call through a register, as clang makes it of helpers' calls without optimisation";
+            return self.refuse(format!("unknown instruction {code:#04x}, {why}: compile with -O2"));
+        }
+        self.refuse(format!("unknown instruction {code:#04x}"))
     }
 
     pub fn instruction(&self) -> Instruction {
@@ -245,7 +255,7 @@ impl<'a, 'o> Walk<'a, 'o> {
                 let (signed, size) = match it.mode() {
                     3 => (false, it.size()),
                     4 if it.size() < 8 => (true, it.size()),
-                    _ => return self.refuse(format!("unknown instruction {:#04x}", it.code)),
+                    _ => return self.unknown(it),
                 };
                 let from = self.get(it.src)?;
                 let value = self.load(from, i64::from(it.off), size)?;
@@ -262,7 +272,7 @@ impl<'a, 'o> Walk<'a, 'o> {
             }
             class::STX if it.mode() == 6 => self.atomic(it)?,
             class::JMP if it.code == CALL => self.helper(it)?,
-            _ => return self.refuse(format!("unknown instruction {:#04x}", it.code)),
+            _ => return self.unknown(it),
         }
         Ok(at + 1)
     }
