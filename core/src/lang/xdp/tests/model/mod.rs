@@ -1,4 +1,4 @@
-//! What programs of eBPF mean, found without the front end: an interpreter written from the standard ([`reference`]), tables of
+//! What programs of eBPF mean, found without the front end: an interpreter written from the standard ([`mod@reference`]), tables of
 //! instructions with operands at all corners ([`table`]), and programs that nobody would write ([`arbitrary`]). The core's tests,
 //! the fuzz targets and the tests with the kernel share them.
 
