@@ -52,7 +52,7 @@ pub fn find(ty: &Arc<CType>, path: &str) -> Result<Place, String> {
         let first = &name[..name.find(['.', '[']).unwrap_or(name.len())];
         let members = members_of(&here, first)?;
         let ends = name.match_indices(['.', '[']).map(|(end, _)| end).chain([name.len()]);
-        let fitting = ends.filter_map(|end| Some((member(members, &name[..end], place.at)?, &name[end..]))).last();
+        let fitting = ends.filter_map(|end| Some((member(members, &name[..end], place.at)?, &name[end..]))).next_back();
         (place, rest) = fitting.ok_or_else(|| no_member(&here, members, first))?;
     }
     Ok(place)
