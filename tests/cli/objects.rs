@@ -250,7 +250,12 @@ fn rows_that_are_wrong_are_told_of_by_their_names() {
             &["a.json:3: `value.balance`", "__s32"],
         ),
         ("a.json", r#"[{"key": {}, "value": {"ports": [1,2,3,4]}}]"#.into(), &["has 3 elements, and here are 4"]),
-        ("a.json", r#"[{"key": {}, "value": {"mac": [256]}}]"#.into(), &["`value.mac[0]`: `256` is not in __u8"]),
+        ("a.json", r#"[{"key": {}, "value": {"mac": [256]}}]"#.into(), &["__u8[6] has 6 elements, and here are 1"]),
+        (
+            "a.json",
+            r#"[{"key": {}, "value": {"mac": [256, 0, 0, 0, 0, 0]}}]"#.into(),
+            &["`value.mac[0]`: `256` is not in __u8"],
+        ),
         ("a.json", r#"[{"key": {}, "value": 5}]"#.into(), &["`value`: `5` is one value, and struct stats has members"]),
         ("a.json", r#"[{"key": {}}]"#.into(), &["the row has no `value`"]),
         ("a.json", r#"[{"key": {}, "value": {}, "more": 1}]"#.into(), &["more"]),
@@ -470,4 +475,33 @@ fn objects_of_other_names_are_known() {
         run(arguments).failed(1, &words);
     }
     assert_eq!(verdicts(&run(&["nat.bin", "--language", "xdp"]).done()), [0, 0, 3]);
+}
+
+/// What a program has not shown to be right is told of by its instruction, line and reason.
+#[test]
+fn what_packets_were_aborted_at_is_told() {
+    const UNPROVED: &str = r#"
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+SEC("xdp") int unproved(struct xdp_md *ctx)
+{
+    unsigned char *data = (void *)(long)ctx->data;
+    return data[60] == 7 ? XDP_DROP : XDP_PASS;
+}
+"#;
+    let Some(place) = place(&[]) else { return };
+    compile(&place, UNPROVED, &["-g"]).unwrap();
+    let packets: Vec<Vec<u8>> = (58..66).map(|length| vec![1; length]).collect();
+    place.file("short.pcap", pcap(&packets.iter().map(Vec::as_slice).collect::<Vec<_>>()));
+    let short = packets.iter().filter(|packet| packet.len() < 61).count();
+    let ran = place.run(&["run", "prog.o", "--read", "short.pcap", "--json"]).done();
+    let line: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(line["verdicts"]["aborted"], json!(short));
+    let traps = line["traps"].as_array().unwrap();
+    assert_eq!(traps.len(), 1, "{line}");
+    assert_eq!((&traps[0]["count"], &traps[0]["line"]), (&json!(short), &json!(7)));
+    assert_eq!(traps[0]["reason"], "the packet is not so long");
+    let ran = place.run(&["run", "prog.o", "--read", "short.pcap"]).done();
+    assert!(ran.out.contains("3 aborted at instruction"), "{}", ran.out);
+    assert!(ran.out.contains("of `unproved`") && ran.out.contains(":7: the packet is not so long"), "{}", ran.out);
 }

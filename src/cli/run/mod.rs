@@ -16,6 +16,7 @@ mod rows;
 mod state;
 #[cfg(all(target_os = "linux", feature = "live"))]
 mod takeover;
+mod traps;
 mod watch;
 
 use std::io::{IsTerminal, stdin, stdout};
@@ -269,7 +270,13 @@ fn run_capture(args: &Args, read: &str) -> Result<(), Failure> {
         return Err(failure);
     }
     let events = maps.events();
-    let run = report::Run { filter: args.filter.name(), device: device.info(), totals: &finished.totals, events };
+    let traps = if finished.totals.verdicts[portcullis::packet::Action::Aborted as usize] > 0 {
+        traps::trapped(&program, &mut *session)?
+    } else {
+        Vec::new()
+    };
+    let run =
+        report::Run { filter: args.filter.name(), device: device.info(), totals: &finished.totals, events, traps };
     let text = if args.json { run.json() } else { run.table() };
     if args.takes_stdout() {
         out::note(text.trim_end());

@@ -9,6 +9,7 @@ use portcullis::packet::Action;
 use portcullis::pipeline::Totals;
 use serde::Serialize;
 
+use super::traps::{self, Trapped};
 use crate::cli::out;
 
 /// Redirect targets in the table; the JSON line has all that are counted.
@@ -24,6 +25,8 @@ pub struct Run<'a> {
     pub totals: &'a Totals,
     /// What the filter told of, if it can.
     pub events: Option<Counts>,
+    /// Where a program of XDP was aborted.
+    pub traps: Vec<Trapped>,
 }
 
 /// The line of JSON. Every key is always there, but for what only some filters have.
@@ -40,6 +43,8 @@ struct Line<'a> {
     mpps: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     events: Option<Told>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    traps: &'a [Trapped],
 }
 
 /// Events of a run.
@@ -106,6 +111,7 @@ impl Run<'_> {
             elapsed_s: totals.elapsed.as_secs_f64(),
             mpps: totals.mpps(),
             events: self.events.map(Told::from),
+            traps: &self.traps,
         };
         serde_json::to_string(&line).expect("numbers and texts, with texts for keys") + "\n"
     }
@@ -145,11 +151,12 @@ impl Run<'_> {
                 .map(|&(name, time)| row(name, seconds(time), String::new())),
         );
         format!(
-            "{}, on {} ({})\n{}",
+            "{}, on {} ({})\n{}{}",
             out::printable(&self.filter),
             self.device.id,
             self.device.name,
-            out::table(rows, &[1])
+            out::table(rows, &[1]),
+            traps::lines(&self.traps)
         )
     }
 
