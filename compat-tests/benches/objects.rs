@@ -5,8 +5,8 @@
 //! the program behind it), less the same with a program that does nothing. Ours is a batch of the same packets, and all that
 //! it takes. Against rbpf its JIT has the same packets, in programs without maps (it has none), with the packet's ends as addresses of
 //! 64 bits, which it wants. At the end stands how long a large program takes to be translated and to become code.
-#![cfg_attr(not(target_os = "linux"), allow(unused))]
 
+#[cfg(target_os = "linux")]
 #[path = "../../benches/support/mod.rs"]
 mod support;
 

@@ -27,9 +27,9 @@ pub struct Trapped {
 /// The session's.
 pub fn trapped(program: &Program, session: &mut dyn Session) -> Result<Vec<Trapped>, DeviceError> {
     let Some(object) = program.object().filter(|object| !object.traps.is_empty()) else { return Ok(Vec::new()) };
-    // The object's own maps come first, and what is left has this name and kind alone.
-    let is_it = |map: &map::Declaration| map.kind == Kind::Counter && map.entries as usize == object.traps.len();
-    let Some(number) = program.maps().iter().rposition(is_it) else { return Ok(Vec::new()) };
+    // No map of an object's is a counter.
+    let counts = program.maps().iter().position(|map| map.kind == Kind::Counter);
+    let Some(number) = counts else { return Ok(Vec::new()) };
     let rows = map::rows(&program.maps()[number], &session.map_words(number)?);
     let of = |row: map::Row| {
         let trap = object.traps.get(*row.key.first()? as usize)?;
