@@ -1,0 +1,120 @@
+//! Helpers that copy bytes of the packet or move its ends, and pointers far from them.
+
+use super::*;
+
+impl Making<'_> {
+    /// Helpers about bytes.
+    pub(super) fn bytes(&mut self) {
+        if !self.can_call() {
+            return;
+        }
+        // 16 bytes of numbers at the stack's top but one.
+        if self.state.frozen_slots & 0b1100 != 0 {
+            return;
+        }
+        for slot in 2..4 {
+            if self.state.slots[slot] != Slot::Bytes {
+                let src = self.number();
+                self.emit(0x7b, 10, src, at(slot), 0);
+                self.state.slots[slot] = Slot::Bytes;
+            }
+        }
+        match self.random.below(4) {
+            0 => {
+                let seed = self.number();
+                self.emit(0xbf, 5, seed, 0, 0);
+                self.emit(0xbf, 1, 10, 0, 0);
+                self.emit(0x07, 1, 0, 0, -32);
+                let sizes = self.random.pick(&[(0, 16), (8, 8), (4, 12), (16, 0), (0, 7), (5, 3)]);
+                self.emit(0xb7, 2, 0, 0, sizes.0);
+                self.emit(0xbf, 3, 1, 0, 0);
+                self.emit(0xb7, 4, 0, 0, sizes.1);
+                self.emit(0x85, 0, 0, 0, 28);
+                self.after_call(Kind::Number);
+            }
+            1 => {
+                self.emit(0x85, 0, 0, 0, 8);
+                self.after_call(Kind::Number);
+            }
+            _ if self.is_main => {
+                let off = self.number();
+                self.emit(0xbf, 2, off, 0, 0);
+                self.emit(0x57, 2, 0, 0, 63);
+                self.emit(0xbf, 1, 6, 0, 0);
+                self.emit(0xbf, 3, 10, 0, 0);
+                self.emit(0x07, 3, 0, 0, -32);
+                let count = 1 + self.random.below(16) as i32;
+                self.emit(0xb7, 4, 0, 0, count);
+                let helper = self.random.pick(&[189, 190]);
+                self.emit(0x85, 0, 0, 0, helper);
+                self.after_call(Kind::Number);
+                self.lose(Kind::is_packet);
+            }
+            _ => {}
+        }
+    }
+
+    /// The packet's ends move.
+    pub(super) fn ends(&mut self) {
+        if !self.can_call() {
+            return;
+        }
+        self.emit(0xbf, 1, 6, 0, 0);
+        if self.random.once_in(3) {
+            let by = self.number();
+            self.emit(0xbf, 2, by, 0, 0);
+            self.emit(0x57, 2, 0, 0, 15);
+        } else {
+            let by = self.random.below(33) as i32 - 16;
+            self.emit(0xb7, 2, 0, 0, by);
+        }
+        // `bpf_xdp_adjust_tail` gives zeros, as does the other where nothing was.
+        let helper = self.random.pick(&[44, 65]);
+        self.emit(0x85, 0, 0, 0, helper);
+        self.after_call(Kind::Number);
+        self.lose(Kind::is_packet);
+    }
+
+    /// A place in or beyond the packet, or in front of it, compared with another: where it may be anywhere, nothing is read there.
+    pub(super) fn far(&mut self) {
+        let (pointer, other, by) = (self.free(), self.free(), self.number());
+        if pointer == other || pointer == by || other == by {
+            return;
+        }
+        self.emit(0x61, pointer, 6, 0, 0);
+        let off = self.random.pick(&[0, 14, -5, -200, 300]);
+        self.emit(0x07, pointer, 0, 0, off);
+        if self.random.once_in(2) {
+            // 32 bits of a number, in a copy.
+            self.emit(0xbc, other, by, 0, 0);
+            self.emit(0x0f, pointer, other, 0, 0);
+        }
+        let off = self.random.pick(&[0, 4, 4]);
+        self.emit(0x61, other, 6, off, 0);
+        self.set(pointer, Kind::Unset);
+        self.set(other, Kind::Unset);
+        let condition = self.random.pick(&[1_u8, 2, 3, 5, 10, 11]);
+        let (a, b) = if self.random.once_in(2) { (pointer, other) } else { (other, pointer) };
+        self.emit(condition << 4 | 0xd, a, b, 0, 0);
+        let jump = self.code.len() - 1;
+        let before = self.state.clone();
+        self.depth += 1;
+        self.arithmetic();
+        self.depth -= 1;
+        self.lead(jump);
+        self.state = Self::joined(&self.state, &before);
+    }
+
+    /// How far two places in the packet are apart.
+    pub(super) fn distance(&mut self) {
+        let Some(from) = self.any(Kind::is_packet) else { return };
+        let to = self.free();
+        if !self.is_main || to == from {
+            return;
+        }
+        let off = self.random.pick(&[0, 4]);
+        self.emit(0x61, to, 6, off, 0);
+        self.emit(0x1f, to, from, 0, 0);
+        self.set(to, Kind::Number);
+    }
+}
