@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::helper;
 use super::instruction::{Alu, CALL, EXIT, Instruction, LDDW, call, class};
 
 /// Registers 0 to 9, a bit each.
@@ -9,19 +10,6 @@ pub(super) type Registers = u16;
 
 /// The most that a call is given: r1 to r5.
 const ARGUMENTS: Registers = 0b11_1110;
-
-/// What a helper is given.
-fn of_helper(helper: i32) -> Registers {
-    let count = match helper {
-        5 | 7 | 8 | 125 | 160 | 208 => 0,
-        188 => 1,
-        1 | 3 | 23 | 44 | 54 | 65 => 2,
-        12 | 51 | 195 => 3,
-        2 | 69 | 164 | 181 | 189 | 190 => 4,
-        _ => 5,
-    };
-    ARGUMENTS & ((2 << count) - 1)
-}
 
 /// What an instruction asks for, and what it sets.
 fn effect(it: Instruction) -> (Registers, Registers) {
@@ -40,7 +28,10 @@ fn effect(it: Instruction) -> (Registers, Registers) {
         // An atomic operation may set either, or the one that it is not said to.
         class::STX => (dst | src | if it.mode() == 6 { 1 } else { 0 }, 0),
         _ if it.code == EXIT => (1, 0),
-        _ if it.code == CALL && it.src == call::HELPER => (of_helper(it.imm), ARGUMENTS | 1),
+        _ if it.code == CALL && it.src == call::HELPER => {
+            let given = (2 << helper::arguments(it.imm as u32)) - 1;
+            (ARGUMENTS & given, ARGUMENTS | 1)
+        }
         _ if it.code == CALL => (ARGUMENTS, ARGUMENTS | 1),
         class::JMP | class::JMP32 => (dst | second, 0),
         _ => (0x3ff, 0),

@@ -14,14 +14,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::Linked;
 use super::asked::{self, Registers};
-use super::code::Binary::{Add, Eq, Lt};
+use super::code::Binary::{Add, Eq, Lt, Or};
 use super::code::{Code, Id};
+use super::helper;
 use super::instruction::{CALL, EXIT, Instruction, JA, JA32, call, class};
 use super::object::Reference;
-use super::range::Range;
 use super::refused::Refused;
 use super::types::{Frame, Name, State, Ty, Value};
-use super::walk::{Events, ROUND, Walk};
+use super::walk::{Events, Walk};
 
 type Result<T> = std::result::Result<T, Refused>;
 
@@ -432,8 +432,7 @@ impl Finding<'_, '_> {
                 }
                 let taken_to = here(Place::At(target as u32));
                 if !falls {
-                    let state = walk.state.clone();
-                    return Ok((done(walk), Way::Goto(taken_to), vec![(taken_to, state)]));
+                    return Ok(goes_to(walk, taken_to));
                 }
                 let fallen_to = here(Place::At(at as u32 + 1));
                 let branch = walk.branch(it)?;
@@ -459,38 +458,29 @@ impl Finding<'_, '_> {
                     return Ok((done(walk), Way::Exit, Vec::new()));
                 }
                 let inner = self.contexts.of(Context { section, first, caller: Some((key.context, at as u32)) });
-                let to = Key { context: inner, place: Place::At(first), variant: 0 };
-                let state = walk.state.clone();
-                return Ok((done(walk), Way::Goto(to), vec![(to, state)]));
+                return Ok(goes_to(walk, Key { context: inner, place: Place::At(first), variant: 0 }));
             }
-            if it.code == CALL && it.src == call::HELPER && it.imm == 12 {
-                let to = here(Place::Tail(at as u32, 0));
-                // What it is given is looked at there.
-                let state = walk.state.clone();
-                return Ok((done(walk), Way::Goto(to), vec![(to, state)]));
-            }
-            if it.code == CALL && it.src == call::HELPER && it.imm == 1 && walk.is_of_maps() {
-                let to = here(Place::Inner(at as u32, 0));
-                let state = walk.state.clone();
-                return Ok((done(walk), Way::Goto(to), vec![(to, state)]));
-            }
-            if it.code == CALL && it.src == call::HELPER && it.imm == each::FOR_EACH {
-                each::begin(&mut walk)?;
-                let to = here(Place::Each(at as u32));
-                let state = walk.state.clone();
-                return Ok((done(walk), Way::Goto(to), vec![(to, state)]));
-            }
-            if it.code == CALL && it.src == call::HELPER && it.imm == 181 {
-                rounds::begin(&mut walk)?;
-                let to = here(Place::Round(at as u32));
-                let state = walk.state.clone();
-                return Ok((done(walk), Way::Goto(to), vec![(to, state)]));
+            // Helpers that lead elsewhere than on. What they are given is looked at there, or before the first round.
+            let called = (it.code == CALL && it.src == call::HELPER).then_some(it.imm as u32);
+            let place = match called {
+                Some(helper::TAIL_CALL) => Some(Place::Tail(at as u32, 0)),
+                Some(helper::MAP_LOOKUP_ELEM) if walk.is_of_maps() => Some(Place::Inner(at as u32, 0)),
+                Some(helper::FOR_EACH_MAP_ELEM) => {
+                    each::begin(&mut walk)?;
+                    Some(Place::Each(at as u32))
+                }
+                Some(helper::LOOP) => {
+                    rounds::begin(&mut walk)?;
+                    Some(Place::Round(at as u32))
+                }
+                _ => None,
+            };
+            if let Some(place) = place {
+                return Ok(goes_to(walk, here(place)));
             }
             at = walk.step(at)?;
             if leaders.contains(&(at as u32)) {
-                let to = here(Place::At(at as u32));
-                let state = walk.state.clone();
-                return Ok((done(walk), Way::Goto(to), vec![(to, state)]));
+                return Ok(goes_to(walk, here(Place::At(at as u32))));
             }
         }
     }
@@ -572,43 +562,40 @@ fn exit(linked: &Linked, contexts: &Numbers<Context>, mut walk: Walk, context: C
         let section = contexts.all()[caller as usize].section;
         linked.object.sections[section as usize].instructions[at as usize]
     };
-    if by.src == call::HELPER && by.imm == each::FOR_EACH {
-        return each::returned(walk, caller, at);
-    }
-    if by.src != call::HELPER {
-        // A function that returns nothing has set nothing.
-        walk.state.frames.pop();
-        walk.after_call();
-        let to = Key { context: caller, place: Place::At(at + 1), variant: 0 };
-        let state = walk.state.clone();
-        return Ok((done(walk), Way::Goto(to), vec![(to, state)]));
-    }
-    let result = walk.get(0)?;
-    walk.expect_number(result, "what the function of a bpf_loop returns")?;
-    walk.state.frames.pop();
-    // The round counts, whether or not it was the last.
-    let round = walk.get(ROUND)?;
-    let next = walk.code.by(Add, round.low, 1);
-    let next = walk.word(Range::WORD, next);
-    walk.set(ROUND, next)?;
-    let (low, high) = (result.low, result.high);
-    let any = walk.code.binary(super::code::Binary::Or, low, high);
-    let goes_on = walk.code.by(Eq, any, 0);
-    walk.after_call();
-    walk.set(0, next)?;
-    let (again, behind) = (
-        Key { context: caller, place: Place::Round(at), variant: 0 },
-        Key { context: caller, place: Place::At(at + 1), variant: 0 },
-    );
-    let state = walk.state.clone();
-    Ok(match walk.code.as_truth(goes_on) {
-        Some(true) => (done(walk), Way::Goto(again), vec![(again, state)]),
-        Some(false) => (done(walk), Way::Goto(behind), vec![(behind, state)]),
-        None => {
-            let onward = vec![(again, state.clone()), (behind, state)];
-            (done(walk), Way::Branch(goes_on, again, behind), onward)
+    match (by.src, by.imm as u32) {
+        (call::HELPER, helper::FOR_EACH_MAP_ELEM) => each::returned(walk, caller, at),
+        (call::HELPER, _) => rounds::returned(walk, caller, at),
+        _ => {
+            // A function that returns nothing has set nothing.
+            walk.state.frames.pop();
+            walk.after_call();
+            Ok(goes_to(walk, Key { context: caller, place: Place::At(at + 1), variant: 0 }))
         }
-    })
+    }
+}
+
+/// Behind a round of what a helper calls a function for: on with the next, unless the function gave something else than 0.
+fn again_or_behind(mut walk: Walk, result: Value, again: Key, at: u32) -> Gone {
+    let any = walk.code.binary(Or, result.low, result.high);
+    let goes_on = walk.code.by(Eq, any, 0);
+    let behind = Key { place: Place::At(at + 1), ..again };
+    let state = walk.state.clone();
+    branches(walk, goes_on, (again, state.clone()), (behind, state))
+}
+
+/// A block that goes on in one place.
+fn goes_to(walk: Walk, to: Key) -> Gone {
+    let state = walk.state.clone();
+    (done(walk), Way::Goto(to), vec![(to, state)])
+}
+
+/// A block that goes on in one of two places, each with what there is then.
+fn branches(walk: Walk, condition: Id, yes: (Key, State), no: (Key, State)) -> Gone {
+    match walk.code.as_truth(condition) {
+        Some(true) => (done(walk), Way::Goto(yes.0), vec![yes]),
+        Some(false) => (done(walk), Way::Goto(no.0), vec![no]),
+        None => (done(walk), Way::Branch(condition, yes.0, no.0), vec![yes, no]),
+    }
 }
 
 fn done(mut walk: Walk) -> (Code, State) {

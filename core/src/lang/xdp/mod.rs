@@ -13,6 +13,7 @@ mod emit;
 pub mod events;
 pub mod fib;
 mod flow;
+mod helper;
 pub mod instruction;
 mod live;
 mod maps;
@@ -142,7 +143,7 @@ impl<'o> Linked<'o> {
             fib,
             btf: object.btf.clone(),
             traps: sites.collect(),
-            helpers: flow.shared.helpers.iter().map(|&helper| walk::helper_name(helper)).collect(),
+            helpers: flow.shared.helpers.iter().map(|&helper| helper::name(helper)).collect(),
             programs: self.programs.iter().map(|(name, ..)| name.clone()).collect(),
             held: object.maps.iter().map(|map| map.name.clone()).collect(),
             globals: Vec::new(),
@@ -309,17 +310,7 @@ fn compile_here(
     }
     rings.iter().for_each(|ring| text += &ring.text());
     if traps {
-        declared.push(Declaration {
-            name: emit::TRAPS.into(),
-            kind: Kind::Counter,
-            key: 1,
-            value: 2,
-            entries: flow.shared.sites.all().len() as u32,
-            fields: Vec::new(),
-            read_only: false,
-            place: 0..0,
-            typed: None,
-        });
+        declared.push(Declaration::new(emit::TRAPS, Kind::Counter, 1, 2, flow.shared.sites.all().len() as u32));
     }
     let listing = Listing::of(object);
     let fails = |message: String| Err(Diagnostics::one(&listing.source, Diagnostic::new(message)));

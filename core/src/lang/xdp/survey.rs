@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use super::helper;
 use super::instruction::{CALL, call};
 use super::maps::{self, Use};
 use super::object::{Object, Reference};
 use super::settings::{self, Global, globals};
-use super::{MapDefinition, compile_here, walk, whole};
+use super::{MapDefinition, compile_here, whole};
 use crate::lang::{Diagnostics, Source, on_large_stack};
 use crate::map::Typed;
 use crate::program::{Program, ProgramOptions};
@@ -117,5 +118,5 @@ fn helpers(object: &Object, begin: (usize, usize)) -> Vec<String> {
             }
         }
     }
-    found.into_iter().map(walk::helper_name).collect()
+    found.into_iter().map(helper::name).collect()
 }

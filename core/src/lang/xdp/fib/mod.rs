@@ -17,11 +17,6 @@ pub use tables::{Interface, Neighbour, Route, Row, Tables};
 use crate::map::Declaration;
 use crate::map::declare::{Comments, declarations};
 
-/// Helpers by number: `bpf_fib_lookup`, `bpf_check_mtu`.
-pub(super) const FIB_LOOKUP: u32 = 69;
-/// See `FIB_LOOKUP`.
-pub(super) const CHECK_MTU: u32 = 163;
-
 /// The functions that stand for them.
 pub(super) const LOOKUP: &str = "x_fib_lookup";
 /// See `LOOKUP`.

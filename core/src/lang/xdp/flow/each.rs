@@ -1,15 +1,13 @@
 //! `bpf_for_each_map_elem`: a function called for each of a map's entries, until it gives 1. An array's come by number, those of
 //! a hash as they lie here.
 
+use super::super::helper;
 use super::super::maps::Use;
 use super::super::range::Range;
 use super::super::types::{NOBODY, Offsets};
 use super::super::walk::{ARGUMENT, ROUND, ROUNDS, Walk};
-use super::{Add, Context, Eq, Finding, Gone, Key, Lt, Place, Result, State, Ty, Value, Way, done};
+use super::{Add, Context, Finding, Gone, Key, Lt, Place, Result, State, Ty, Value, again_or_behind, branches};
 use crate::map::layout::Layout;
-
-/// `enum bpf_func_id`
-pub(super) const FOR_EACH: i32 = 164;
 
 /// Where a function finds the key, from the top of its frame: at its other end. All frames under way have no more than 512
 /// bytes together, and a caller has 32 at least (`check_max_stack_depth`), so that these are nobody's.
@@ -18,7 +16,7 @@ const LONGEST: u32 = 32;
 
 /// `bpf_for_each_map_elem(map, function, argument, flags)`: what is kept for its rounds.
 pub(super) fn begin(walk: &mut Walk) -> Result<()> {
-    walk.shared.helpers.insert(FOR_EACH as u32);
+    walk.shared.helpers.insert(helper::FOR_EACH_MAP_ELEM);
     let (map, function, argument, flags) = (walk.get(1)?, walk.get(2)?, walk.get(3)?, walk.get(4)?);
     let map = walk.map(map)?;
     let info = &walk.linked.maps[usize::from(map)];
@@ -104,14 +102,7 @@ impl Finding<'_, '_> {
         let inside_state = walk.state.clone();
         // The code's end is that of the function's way; what that asks for the other does not.
         walk.state.scratch[0] = count;
-        Ok(match walk.code.as_truth(goes_on) {
-            Some(true) => (done(walk), Way::Goto(inside), vec![(inside, inside_state)]),
-            Some(false) => (done(walk), Way::Goto(behind), vec![(behind, behind_state)]),
-            None => {
-                let onward = vec![(inside, inside_state), (behind, behind_state)];
-                (done(walk), Way::Branch(goes_on, inside, behind), onward)
-            }
-        })
+        Ok(branches(walk, goes_on, (inside, inside_state), (behind, behind_state)))
     }
 }
 
@@ -121,19 +112,7 @@ pub(super) fn returned(mut walk: Walk, caller: u32, at: u32) -> Result<Gone> {
     walk.expect_number(result, "what the function of a bpf_for_each_map_elem returns")?;
     walk.state.frames.pop();
     let count = walk.get(ROUNDS)?;
-    let any = walk.code.binary(super::super::code::Binary::Or, result.low, result.high);
-    let goes_on = walk.code.by(Eq, any, 0);
     walk.after_call();
     walk.set(0, count)?;
-    let again = Key { context: caller, place: Place::Each(at), variant: 0 };
-    let behind = Key { context: caller, place: Place::At(at + 1), variant: 0 };
-    let state = walk.state.clone();
-    Ok(match walk.code.as_truth(goes_on) {
-        Some(true) => (done(walk), Way::Goto(again), vec![(again, state)]),
-        Some(false) => (done(walk), Way::Goto(behind), vec![(behind, state)]),
-        None => {
-            let onward = vec![(again, state.clone()), (behind, state)];
-            (done(walk), Way::Branch(goes_on, again, behind), onward)
-        }
-    })
+    Ok(again_or_behind(walk, result, Key { context: caller, place: Place::Each(at), variant: 0 }, at))
 }

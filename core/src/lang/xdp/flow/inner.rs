@@ -1,6 +1,6 @@
 //! Lookups in maps of maps.
 
-use super::{Eq, Finding, Gone, Key, MAX_VARIANTS, Place, Result, State, Ty, Value, Walk, Way, done};
+use super::{Eq, Finding, Gone, Key, MAX_VARIANTS, Place, Result, State, Ty, Value, Walk, branches, goes_to};
 
 impl Finding<'_, '_> {
     /// At a lookup in a map of maps: on each way that leads on from here `r0` is one of the maps that it may hold, or NULL.
@@ -26,8 +26,7 @@ impl Finding<'_, '_> {
             let null = walk.constant(0);
             walk.set(0, null)?;
             walk.after_call();
-            let state = walk.state.clone();
-            return Ok((done(walk), Way::Goto(behind), vec![(behind, state)]));
+            return Ok(goes_to(walk, behind));
         };
         let slot = walk.get(0)?;
         let is_it = walk.code.by(Eq, slot.low, u32::from(map) + 1);
@@ -35,7 +34,7 @@ impl Finding<'_, '_> {
         let mut found = walk.state.clone();
         (1..6).for_each(|register| found.scratch[register] = Value::of(Ty::Nothing));
         found.scratch[0] = Value::of(Ty::Map(map));
-        let onward = vec![(behind, found), (next, walk.state.clone())];
-        Ok((done(walk), Way::Branch(is_it, behind, next), onward))
+        let state = walk.state.clone();
+        Ok(branches(walk, is_it, (behind, found), (next, state)))
     }
 }

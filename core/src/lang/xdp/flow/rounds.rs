@@ -1,16 +1,17 @@
 //! `bpf_loop`: a function called so many times, until it gives 1.
 
 use super::super::code::Binary::{Either, Ne};
+use super::super::helper;
 use super::super::range::Range;
 use super::super::walk::{ARGUMENT, ROUND, ROUNDS, Walk};
-use super::{Context, Finding, Gone, Key, Lt, Place, Result, State, Ty, Value, Way, done};
+use super::{Add, Context, Finding, Gone, Key, Lt, Place, Result, State, Ty, Value, again_or_behind, branches};
 
 /// Rounds of a `bpf_loop` (`BPF_MAX_LOOPS`).
 const MAX_ROUNDS: u64 = 1 << 23;
 
 /// `bpf_loop(rounds, function, argument, flags)`: what is kept for its rounds.
 pub(super) fn begin(walk: &mut Walk) -> Result<()> {
-    walk.shared.helpers.insert(181);
+    walk.shared.helpers.insert(helper::LOOP);
     let (rounds, function, argument, flags) = (walk.get(1)?, walk.get(2)?, walk.get(3)?, walk.get(4)?);
     let range = walk.expect_number(rounds, "how often a bpf_loop goes round")?;
     let Ty::Function { section, first } = function.ty else {
@@ -68,13 +69,20 @@ impl Finding<'_, '_> {
         // Which registers hold what differs on the two ways: the code's end is that of the function's way, and r0 is
         // the round on both.
         walk.state.scratch[0] = round;
-        Ok(match walk.code.as_truth(goes_on) {
-            Some(true) => (done(walk), Way::Goto(inside), vec![(inside, inside_state)]),
-            Some(false) => (done(walk), Way::Goto(behind), vec![(behind, behind_state)]),
-            None => {
-                let onward = vec![(inside, inside_state), (behind, behind_state)];
-                (done(walk), Way::Branch(goes_on, inside, behind), onward)
-            }
-        })
+        Ok(branches(walk, goes_on, (inside, inside_state), (behind, behind_state)))
     }
+}
+
+/// Behind the function: the round counts, whether or not it was the last.
+pub(super) fn returned(mut walk: Walk, caller: u32, at: u32) -> Result<Gone> {
+    let result = walk.get(0)?;
+    walk.expect_number(result, "what the function of a bpf_loop returns")?;
+    walk.state.frames.pop();
+    let round = walk.get(ROUND)?;
+    let next = walk.code.by(Add, round.low, 1);
+    let next = walk.word(Range::WORD, next);
+    walk.set(ROUND, next)?;
+    walk.after_call();
+    walk.set(0, next)?;
+    Ok(again_or_behind(walk, result, Key { context: caller, place: Place::Round(at), variant: 0 }, at))
 }

@@ -3,7 +3,7 @@
 use super::super::code::Binary::Both;
 use super::super::range::Range;
 use super::super::walk::{TAIL_CALLS, Walk};
-use super::{Add, Context, Eq, Finding, Frame, Gone, Key, Lt, Place, Result, State, Ty, Value, Way, done};
+use super::{Add, Context, Eq, Finding, Frame, Gone, Key, Lt, Place, Result, State, Ty, Value, Way, branches, done};
 
 /// Tail calls at most (`MAX_TAIL_CALL_CNT`).
 const MAX_TAIL_CALLS: u32 = 33;
@@ -30,14 +30,13 @@ impl Finding<'_, '_> {
         let meant = walk.code.by(Eq, slot, program + 1);
         let few = walk.code.by(Lt, calls.low, MAX_TAIL_CALLS);
         let condition = walk.code.binary(Both, meant, few);
-        let next = here_tail(key, at, number + 1);
-        let next_state = walk.state.clone();
+        let next = Key { context: key.context, place: Place::Tail(at, number + 1), variant: 0 };
+        let mut next_state = walk.state.clone();
         // Whoever is not called does not count, and nobody asks who was not.
         let more = walk.code.number(condition);
         let more = walk.code.binary(Add, calls.low, more);
         let counted = walk.word(Range::new(0, u64::from(MAX_TAIL_CALLS)), more);
         walk.set(TAIL_CALLS, counted)?;
-        let mut next_state = next_state;
         next_state.scratch[7] = counted;
         // The program runs in place of the function, and what it returns is what the function returns.
         let mut begun =
@@ -51,11 +50,6 @@ impl Finding<'_, '_> {
         }
         let to = self.contexts.of(Context { section, first, caller: context.caller });
         let to = Key { context: to, place: Place::At(first), variant: 0 };
-        let onward = vec![(to, begun), (next, next_state)];
-        Ok((done(walk), Way::Branch(condition, to, next), onward))
+        Ok(branches(walk, condition, (to, begun), (next, next_state)))
     }
-}
-
-fn here_tail(key: Key, at: u32, number: u32) -> Key {
-    Key { context: key.context, place: Place::Tail(at, number), variant: 0 }
 }

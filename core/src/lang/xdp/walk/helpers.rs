@@ -4,7 +4,7 @@
 use super::{Result, Walk};
 use crate::lang::xdp::code::Binary::*;
 use crate::lang::xdp::code::{Argument, Effect, Id};
-use crate::lang::xdp::fib;
+use crate::lang::xdp::helper;
 use crate::lang::xdp::instruction::{Instruction, call};
 use crate::lang::xdp::object::MapType;
 use crate::lang::xdp::range::Range;
@@ -15,48 +15,6 @@ const EINVAL: i32 = -22;
 
 /// The most that a helper copies at once here, in bytes.
 const MOST_BYTES: u64 = 512;
-
-/// Names by number, of those that programs of XDP can call.
-pub(in super::super) fn name(helper: u32) -> String {
-    let name = match helper {
-        1 => "bpf_map_lookup_elem",
-        2 => "bpf_map_update_elem",
-        3 => "bpf_map_delete_elem",
-        5 => "bpf_ktime_get_ns",
-        6 => "bpf_trace_printk",
-        7 => "bpf_get_prandom_u32",
-        8 => "bpf_get_smp_processor_id",
-        12 => "bpf_tail_call",
-        23 => "bpf_redirect",
-        25 => "bpf_perf_event_output",
-        28 => "bpf_csum_diff",
-        44 => "bpf_xdp_adjust_head",
-        51 => "bpf_redirect_map",
-        54 => "bpf_xdp_adjust_meta",
-        65 => "bpf_xdp_adjust_tail",
-        69 => "bpf_fib_lookup",
-        93 => "bpf_spin_lock",
-        94 => "bpf_spin_unlock",
-        125 => "bpf_ktime_get_boot_ns",
-        130 => "bpf_ringbuf_output",
-        131 => "bpf_ringbuf_reserve",
-        132 => "bpf_ringbuf_submit",
-        133 => "bpf_ringbuf_discard",
-        134 => "bpf_ringbuf_query",
-        160 => "bpf_ktime_get_coarse_ns",
-        163 => "bpf_check_mtu",
-        164 => "bpf_for_each_map_elem",
-        177 => "bpf_trace_vprintk",
-        181 => "bpf_loop",
-        188 => "bpf_xdp_get_buff_len",
-        189 => "bpf_xdp_load_bytes",
-        190 => "bpf_xdp_store_bytes",
-        195 => "bpf_map_lookup_percpu_elem",
-        208 => "bpf_ktime_get_tai_ns",
-        _ => return format!("helper {helper}"),
-    };
-    name.to_owned()
-}
 
 impl Walk<'_, '_> {
     pub(super) fn helper(&mut self, it: Instruction) -> Result<()> {
@@ -71,61 +29,64 @@ impl Walk<'_, '_> {
         let number = it.imm as u32;
         self.shared.helpers.insert(number);
         let result = match number {
-            1 => {
+            helper::MAP_LOOKUP_ELEM => {
                 let (map, key) = (self.get(1)?, self.get(2)?);
                 let map = self.map(map)?;
                 self.lookup(map, key)?
             }
-            2 => {
+            helper::MAP_UPDATE_ELEM => {
                 let (map, key, value, flags) = (self.get(1)?, self.get(2)?, self.get(3)?, self.get(4)?);
                 let map = self.map(map)?;
                 self.update(map, key, value, flags)?
             }
-            3 => {
+            helper::MAP_DELETE_ELEM => {
                 let (map, key) = (self.get(1)?, self.get(2)?);
                 let map = self.map(map)?;
                 self.delete(map, key)?
             }
-            195 => {
+            helper::MAP_LOOKUP_PERCPU_ELEM => {
                 let (map, key, processor) = (self.get(1)?, self.get(2)?, self.get(3)?);
                 let map = self.map(map)?;
                 self.lookup_percpu(map, key, processor)?
             }
-            5 | 125 | 160 | 208 => {
+            helper::KTIME_GET_NS
+            | helper::KTIME_GET_BOOT_NS
+            | helper::KTIME_GET_COARSE_NS
+            | helper::KTIME_GET_TAI_NS => {
                 let pair = self.code.call("pkt_time", vec![Argument::Packet], Effect::Reads);
                 let (low, high) = self.pair(pair);
                 self.number(Range::ANY, low, high)
             }
-            6 => self.trace_printk()?,
-            7 => self.random()?,
-            8 => self.constant(0),
-            23 => {
+            helper::TRACE_PRINTK => self.trace_printk()?,
+            helper::GET_PRANDOM_U32 => self.random()?,
+            helper::GET_SMP_PROCESSOR_ID => self.constant(0),
+            helper::REDIRECT => {
                 let (target, flags) = (self.get(1)?, self.get(2)?);
                 self.expect_number(target, "the interface")?;
                 self.redirect(target.low, flags)?
             }
-            51 => self.redirect_map()?,
-            25 => self.perf_event_output()?,
-            28 => self.csum_diff()?,
-            44 => self.adjust("adjust_head")?,
-            54 => self.adjust_meta()?,
-            65 => self.adjust("adjust_tail")?,
-            fib::FIB_LOOKUP => self.fib_lookup()?,
-            fib::CHECK_MTU => self.check_mtu()?,
-            130 => self.ringbuf_output()?,
-            131 => self.ringbuf_reserve()?,
-            132 => self.ringbuf_hand_over(true)?,
-            133 => self.ringbuf_hand_over(false)?,
-            134 => self.ringbuf_query()?,
-            177 => self.trace_vprintk()?,
-            188 => {
+            helper::REDIRECT_MAP => self.redirect_map()?,
+            helper::PERF_EVENT_OUTPUT => self.perf_event_output()?,
+            helper::CSUM_DIFF => self.csum_diff()?,
+            helper::XDP_ADJUST_HEAD => self.adjust("adjust_head")?,
+            helper::XDP_ADJUST_META => self.adjust_meta()?,
+            helper::XDP_ADJUST_TAIL => self.adjust("adjust_tail")?,
+            helper::FIB_LOOKUP => self.fib_lookup()?,
+            helper::CHECK_MTU => self.check_mtu()?,
+            helper::RINGBUF_OUTPUT => self.ringbuf_output()?,
+            helper::RINGBUF_RESERVE => self.ringbuf_reserve()?,
+            helper::RINGBUF_SUBMIT => self.ringbuf_hand_over(true)?,
+            helper::RINGBUF_DISCARD => self.ringbuf_hand_over(false)?,
+            helper::RINGBUF_QUERY => self.ringbuf_query()?,
+            helper::TRACE_VPRINTK => self.trace_vprintk()?,
+            helper::XDP_GET_BUFF_LEN => {
                 let length = self.length();
                 self.word(Range::new(u64::from(self.state.length), u64::from(u32::MAX)), length)
             }
-            189 => self.load_bytes()?,
-            190 => self.store_bytes()?,
-            93 | 94 => {
-                let what = format!("{} is called", name(number));
+            helper::XDP_LOAD_BYTES => self.load_bytes()?,
+            helper::XDP_STORE_BYTES => self.store_bytes()?,
+            helper::SPIN_LOCK | helper::SPIN_UNLOCK => {
+                let what = format!("{} is called", helper::name(number));
                 return self.refuse(what).map_err(|refused| {
                     refused.note(
                         "packets run side by side in lock step, and nobody may wait for another: count with atomics",
@@ -133,7 +94,7 @@ impl Walk<'_, '_> {
                 });
             }
             _ => {
-                let name = name(number);
+                let name = helper::name(number);
                 return self
                     .refuse(format!("{name} is called"))
                     .map_err(|refused| refused.note(format!("missing feature: {name}")));
@@ -306,7 +267,7 @@ impl Walk<'_, '_> {
 
     /// `bpf_tail_call(ctx, map, index)`: the programs that may be meant, each with whether it is.
     pub(in super::super) fn tail_call(&mut self) -> Result<(u16, Id)> {
-        self.shared.helpers.insert(12);
+        self.shared.helpers.insert(helper::TAIL_CALL);
         let (context, map, index) = (self.get(1)?, self.get(2)?, self.get(3)?);
         if context.ty != Ty::Context(0) {
             return self.refuse("bpf_tail_call is not given the context");

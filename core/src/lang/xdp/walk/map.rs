@@ -3,6 +3,7 @@
 use super::{Result, Walk};
 use crate::lang::xdp::code::Binary::*;
 use crate::lang::xdp::code::{Argument, Call, Code, Effect, Field, Id, Op};
+use crate::lang::xdp::helper;
 use crate::lang::xdp::maps::Use;
 use crate::lang::xdp::range::Range;
 use crate::lang::xdp::types::{Offsets, Ty, Value};
@@ -119,7 +120,7 @@ impl Walk<'_, '_> {
 
     /// What it holds for the key: a map's number and one, or zero.
     pub fn slot_of_maps(&mut self) -> Result<Value> {
-        self.shared.helpers.insert(1);
+        self.shared.helpers.insert(helper::MAP_LOOKUP_ELEM);
         let (map, key) = (self.outer()?, self.get(2)?);
         let found = self.found(map, key)?;
         let (entry, word, read) = (self.entry(found), self.code.known(0), self.named(map, "read"));

@@ -17,7 +17,6 @@ mod redirect;
 mod stack;
 
 pub(super) use events::Events;
-pub(super) use helpers::name as helper_name;
 
 use super::Linked;
 use super::code::{Argument, Code, Effect, Id, Var};
