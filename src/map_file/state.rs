@@ -171,17 +171,7 @@ impl<'a> Reader<'a> {
         // It may come to be shown.
         let name = name.filter(|name| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'));
         let name = name.ok_or(StateError::Damaged("a map has no name"))?.to_owned();
-        let there = Declaration {
-            name,
-            kind,
-            key,
-            value,
-            entries,
-            fields: Vec::new(),
-            read_only: false,
-            place: 0..0,
-            typed: None,
-        };
+        let there = Declaration::new(name, kind, key, value, entries);
         let Some(at) = maps.iter().position(|map| map.name == there.name) else {
             let what =
                 format!("it has a map `{}` ({}), and the filter has none of this name", there.name, shape(&there));

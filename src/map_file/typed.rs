@@ -375,15 +375,8 @@ mod tests {
         };
         let kind = if number == 2 { Kind::Array } else { Kind::Hash };
         Declaration {
-            name: "m".into(),
-            kind,
-            key: key.div_ceil(4),
-            value: value.div_ceil(4),
-            entries: 4,
-            fields: vec![],
-            read_only: false,
-            place: 0..0,
             typed: Some(Arc::new(typed)),
+            ..Declaration::new("m", kind, key.div_ceil(4), value.div_ceil(4), 4)
         }
     }
 

@@ -230,17 +230,7 @@ mod tests {
     use super::*;
 
     fn file(path: &Path) -> File {
-        let map = Declaration {
-            name: "m".into(),
-            kind: Kind::Hash,
-            key: 1,
-            value: 0,
-            entries: 9,
-            fields: vec![],
-            read_only: false,
-            place: 0..0,
-            typed: None,
-        };
+        let map = Declaration::new("m", Kind::Hash, 1, 0, 9);
         File::new(path, &map, Format::Csv)
     }
 

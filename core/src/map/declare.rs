@@ -107,6 +107,21 @@ pub struct Declaration {
 }
 
 impl Declaration {
+    /// One that nothing more is said of: `key`, `value` and `entries` as the members of these names.
+    pub fn new(name: impl Into<String>, kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
+        Declaration {
+            name: name.into(),
+            kind,
+            key,
+            value,
+            entries,
+            fields: Vec::new(),
+            read_only: false,
+            place: 0..0,
+            typed: None,
+        }
+    }
+
     /// Words of a key as the host has it: of an `lpm` the address, and behind it the prefix's length.
     pub fn key_words(&self) -> u32 {
         self.key + u32::from(self.kind == Kind::Lpm)

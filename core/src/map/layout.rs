@@ -149,17 +149,7 @@ mod tests {
 
     #[test]
     fn maps_have_room_for_what_they_say() {
-        let map = |kind, key, value, entries| Declaration {
-            name: "m".into(),
-            kind,
-            key,
-            value,
-            entries,
-            fields: Vec::new(),
-            read_only: false,
-            place: 0..0,
-            typed: None,
-        };
+        let map = |kind, key, value, entries| Declaration::new("m", kind, key, value, entries);
         for entries in [1, 5, 6, 7, 1000, 1 << 20, 16 << 20] {
             let layout = Layout::of(&map(Kind::Hash, 4, 6, entries));
             assert!(layout.limit >= entries && layout.limit <= layout.places * 7 / 10, "{entries}: {layout:?}");

@@ -77,17 +77,7 @@ mod tests {
     }
     #[test]
     fn entries_come_in_order_of_their_keys() {
-        let map = Declaration {
-            name: "m".into(),
-            kind: Kind::Hash,
-            key: 2,
-            value: 1,
-            entries: 5,
-            fields: Vec::new(),
-            read_only: false,
-            place: 0..0,
-            typed: None,
-        };
+        let map = Declaration::new("m", Kind::Hash, 2, 1, 5);
         let layout = Layout::of(&map);
         let mut words = vec![0; layout.words()];
         // The highest bits matter, the first word before the second; an entry that was removed is none.

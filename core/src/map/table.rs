@@ -213,17 +213,7 @@ mod tests {
     use super::*;
 
     fn map(kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
-        Declaration {
-            name: "m".into(),
-            kind,
-            key,
-            value,
-            entries,
-            fields: Vec::new(),
-            read_only: false,
-            place: 0..0,
-            typed: None,
-        }
+        Declaration::new("m", kind, key, value, entries)
     }
 
     #[test]

@@ -6,17 +6,7 @@ use super::super::put;
 use super::*;
 
 fn map(name: &str, kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
-    Declaration {
-        name: name.into(),
-        kind,
-        key,
-        value,
-        entries,
-        fields: Vec::new(),
-        read_only: false,
-        place: 0..0,
-        typed: None,
-    }
+    Declaration::new(name, kind, key, value, entries)
 }
 
 fn maps() -> Vec<Declaration> {

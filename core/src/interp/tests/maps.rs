@@ -194,17 +194,7 @@ fn the_longest_prefix_is_found() {
                 return XDP_PASS;
             }}"
         ));
-        let declared = crate::map::Declaration {
-            name: "m".into(),
-            kind: crate::map::Kind::Lpm,
-            key: words,
-            value: 2,
-            entries,
-            fields: Vec::new(),
-            read_only: false,
-            place: 0..0,
-            typed: None,
-        };
+        let declared = crate::map::Declaration::new("m", crate::map::Kind::Lpm, words, 2, entries);
         let mut model: HashMap<Prefix, [u32; 2]> = HashMap::new();
         for round in 0..3 {
             let mut table = crate::map::Table::new(&declared, session.map_words(0).unwrap());

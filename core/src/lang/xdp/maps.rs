@@ -55,17 +55,7 @@ impl MapInfo {
             (Use::Lpm, _) => (Kind::Lpm, words(key_size) - 1),
             _ => (Kind::Array, 1),
         };
-        Declaration {
-            name: self.name.clone(),
-            kind,
-            key,
-            value: words(value_size),
-            entries: max_entries,
-            fields: Vec::new(),
-            read_only: false,
-            place: 0..0,
-            typed: None,
-        }
+        Declaration::new(self.name.clone(), kind, key, words(value_size), max_entries)
     }
 
     /// What the object says of its keys and values.

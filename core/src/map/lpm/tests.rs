@@ -7,17 +7,7 @@ use super::*;
 use crate::map::{Full, Kind, Row, Table};
 
 fn map(key: u32, value: u32, entries: u32) -> Declaration {
-    Declaration {
-        name: "m".into(),
-        kind: Kind::Lpm,
-        key,
-        value,
-        entries,
-        fields: Vec::new(),
-        read_only: false,
-        place: 0..0,
-        typed: None,
-    }
+    Declaration::new("m", Kind::Lpm, key, value, entries)
 }
 
 #[test]

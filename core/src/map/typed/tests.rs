@@ -157,17 +157,7 @@ fn names_and_texts_are_quoted_in_either_form() {
         value: section,
         constant: false,
     };
-    let map = Declaration {
-        name: "m".into(),
-        kind: Kind::Array,
-        key: 1,
-        value: 1,
-        entries: 1,
-        fields: Vec::new(),
-        read_only: false,
-        place: 0..0,
-        typed: Some(Arc::new(typed)),
-    };
+    let map = Declaration { typed: Some(Arc::new(typed)), ..Declaration::new("m", Kind::Array, 1, 1, 1) };
     let dumped = |format| {
         let mut out = Vec::new();
         dump_rows(&map, [Row { key: vec![0], value: vec![7] }], format, &mut out).expect("memory has room");
@@ -189,17 +179,7 @@ fn prefixes_lose_what_is_behind_their_length() {
             constant: false,
         };
         let typed = Some(Arc::new(typed));
-        Declaration {
-            name: "t".into(),
-            kind,
-            key,
-            value: 1,
-            entries: 4,
-            fields: Vec::new(),
-            read_only: false,
-            place: 0..0,
-            typed,
-        }
+        Declaration { typed, ..Declaration::new("t", kind, key, 1, 4) }
     };
     let kernel = [12, 0, 0, 0, 10, 0xff, 0xff, 0xff];
     let lpm = trie(Kind::Lpm, 1, 8);

@@ -123,17 +123,7 @@ impl Ring {
 
     /// The map that it lies in.
     pub(super) fn declaration(&self) -> Declaration {
-        Declaration {
-            name: self.name.clone(),
-            kind: Kind::Array,
-            key: 1,
-            value: self.stride(),
-            entries: self.slots + 1,
-            fields: Vec::new(),
-            read_only: false,
-            typed: None,
-            place: 0..0,
-        }
+        Declaration::new(self.name.clone(), Kind::Array, 1, self.stride(), self.slots + 1)
     }
 
     /// What programs do with it.
