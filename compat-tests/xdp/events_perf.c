@@ -5,6 +5,7 @@
 #include <linux/if_ether.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
+#include "outcomes.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -17,26 +18,11 @@ struct {
     __uint(value_size, sizeof(int));
 } samples SEC(".maps");
 
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(max_entries, 8);
-    __type(key, __u32);
-    __type(value, __s64);
-} outcomes SEC(".maps");
-
 /* As libbpf's samples of XDP have it. */
 struct sample {
     __u16 cookie;
     __u16 length;
 } __attribute__((packed));
-
-static __always_inline void note(__u32 slot, __s64 value)
-{
-    __s64 *there = bpf_map_lookup_elem(&outcomes, &slot);
-
-    if (there)
-        *there = value;
-}
 
 SEC("xdp")
 int perf_sample(struct xdp_md *ctx)

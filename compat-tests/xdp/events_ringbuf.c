@@ -8,6 +8,7 @@
 #include <linux/udp.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
+#include "outcomes.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -20,13 +21,6 @@ struct {
     __uint(type, BPF_MAP_TYPE_RINGBUF);
     __uint(max_entries, 4096);
 } alarms SEC(".maps");
-
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(max_entries, 8);
-    __type(key, __u32);
-    __type(value, __s64);
-} outcomes SEC(".maps");
 
 struct seen {
     __u64 bytes;
@@ -41,14 +35,6 @@ struct flow {
     __u16 sport, dport;
     __u8 proto;
 } __attribute__((packed));
-
-static __always_inline void note(__u32 slot, __s64 value)
-{
-    __s64 *there = bpf_map_lookup_elem(&outcomes, &slot);
-
-    if (there)
-        *there = value;
-}
 
 /* Every packet, from the stack. */
 SEC("xdp")

@@ -1,6 +1,7 @@
 /* Hashes that are full: not one key more than `max_entries`, and room again when one is deleted. Exercises: -E2BIG with every
  * flag, of hashes and per-CPU hashes, updates of what is there in a full map, flags that only the packet decides. */
 #include "parse.h"
+#include "answers.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -21,22 +22,6 @@ struct {
     __type(key, struct wide);
     __type(value, __u32);
 } twenty SEC(".maps");
-
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(max_entries, 32);
-    __type(key, __u32);
-    __type(value, __u32);
-} answers SEC(".maps");
-
-static __always_inline void note(long answer)
-{
-    __u32 key = -answer & 31;
-    __u32 *count = bpf_map_lookup_elem(&answers, &key);
-
-    if (count)
-        *count += 1;
-}
 
 SEC("xdp")
 int full_five(struct xdp_md *ctx)

@@ -1,6 +1,7 @@
 /* Update with BPF_ANY, BPF_NOEXIST and BPF_EXIST, and delete, with the helpers' answers in the verdict and in
  * counters. Exercises: -EEXIST, -ENOENT, -E2BIG of a full map, unknown flags, an array's own rules. */
 #include "parse.h"
+#include "answers.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -36,23 +37,6 @@ struct {
     __type(key, __u32);
     __type(value, __u64);
 } cells SEC(".maps");
-
-/* How often each answer, 0 to -31, was given. */
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(max_entries, 32);
-    __type(key, __u32);
-    __type(value, __u32);
-} answers SEC(".maps");
-
-static __always_inline void note(long answer)
-{
-    __u32 key = -answer & 31;
-    __u32 *count = bpf_map_lookup_elem(&answers, &key);
-
-    if (count)
-        *count += 1;
-}
 
 /* TCP's flags open, renew and close a session of the source address. */
 SEC("xdp")

@@ -2,6 +2,7 @@
  * What is in them comes from the packets. Exercises: lookup, update with every flag and delete in LPM tries of 4, 2, 8, 16 and
  * 24 bytes, lengths that there are none of, a trie that is full. */
 #include "parse.h"
+#include "answers.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -30,23 +31,6 @@ struct {
     __type(key, struct prefix4);
     __type(value, __u32);
 } few SEC(".maps");
-
-/* How often each answer, 0 to -31, was given. */
-struct {
-    __uint(type, BPF_MAP_TYPE_ARRAY);
-    __uint(max_entries, 32);
-    __type(key, __u32);
-    __type(value, __u32);
-} answers SEC(".maps");
-
-static __always_inline void note(long answer)
-{
-    __u32 key = -answer & 31;
-    __u32 *count = bpf_map_lookup_elem(&answers, &key);
-
-    if (count)
-        *count += 1;
-}
 
 static __always_inline struct iphdr *ipv4_of(struct xdp_md *ctx)
 {

@@ -168,13 +168,14 @@ impl KernelProgram {
     /// The kernel's.
     pub fn entries(&self, map: usize) -> io::Result<Option<Entries>> {
         let definition = &self.definitions[map];
-        // Programs, buffers, sockets and other maps.
-        if matches!(definition.ty.0, 3 | 4 | 7 | 12 | 13 | 16 | 17 | 26 | 27) {
+        // Programs and buffers, other maps, processors and sockets.
+        let ty = definition.ty;
+        if ty.holds_no_values() || ty.is_of_maps() || matches!(ty, MapType::CPUMAP | MapType::XSKMAP) {
             return Ok(None);
         }
         let Some(fd) = &self.maps[map] else { return Ok(None) };
         let (fd, size) = (fd.as_raw_fd(), definition.value_size as usize);
-        let per_processor = is_per_processor(definition.ty);
+        let per_processor = definition.ty.is_per_processor();
         let room = if per_processor { size.next_multiple_of(8) * sys::processors() } else { size };
         let mut entries = Entries::new();
         let mut key: Option<Vec<u8>> = None;
@@ -194,7 +195,7 @@ impl KernelProgram {
     /// The kernel's.
     pub fn set(&self, map: usize, key: &[u8], value: &[u8]) -> io::Result<()> {
         let Some(fd) = &self.maps[map] else { return Ok(()) };
-        if !is_per_processor(self.definitions[map].ty) {
+        if !self.definitions[map].ty.is_per_processor() {
             return sys::update(fd.as_raw_fd(), key, value);
         }
         let mut all = vec![0; value.len().next_multiple_of(8) * sys::processors()];
@@ -210,24 +211,18 @@ fn prints(object: &Object) -> bool {
     object.sections.iter().any(|section| section.instructions.iter().any(calls))
 }
 
-fn is_per_processor(ty: MapType) -> bool {
-    matches!(ty.0, 5 | 6 | 10)
-}
-
 /// Makes a map.
 fn create(map: &MapDefinition) -> Result<Option<OwnedFd>, String> {
     let fail = |error: io::Error| format!("the map `{}`: {error}", map.name);
-    let value = if map.ty.0 == 4 { 4 } else { map.value_size };
-    let entries = match map.ty.0 {
-        4 => sys::processors() as u32,
-        _ => map.max_entries,
+    let (key, value, entries) = match map.ty {
+        MapType::PERF_EVENT_ARRAY => (4, 4, sys::processors() as u32),
+        _ => (map.key_size, map.value_size, map.max_entries),
     };
     // What a map of maps holds is of this kind; it need not be one of them.
     let inner = match &map.inner {
         Some(inner) => create(inner)?,
         None => None,
     };
-    let key = if matches!(map.ty.0, 4) { 4 } else { map.key_size };
     let fd = sys::map_create(map.ty.0, key, value, entries, map.flags, inner.as_ref().map(AsRawFd::as_raw_fd));
     let fd = fd.map_err(fail)?;
     if let Some(data) = &map.data {

@@ -51,7 +51,7 @@ fn check(pinned: &Pinned, map: &Declaration) -> Result<(), String> {
     let ty = MapType(pinned.ty);
     let fits = match &map.typed {
         // What these hold are numbers of the kernel's own, which mean nothing here.
-        Some(_) if ty.holds_no_values() || matches!(pinned.ty, 12 | 13 | 16 | 17) => {
+        Some(_) if ty.holds_no_values() || ty.is_of_maps() || matches!(ty, MapType::CPUMAP | MapType::XSKMAP) => {
             return Err(format!("the kernel's map is of type {}, and what it holds cannot be brought over", ty.name()));
         }
         Some(typed) if typed.constant => {
@@ -59,10 +59,10 @@ fn check(pinned: &Pinned, map: &Declaration) -> Result<(), String> {
         }
         Some(typed) => typed.map_type_number == pinned.ty,
         None => match map.kind {
-            Kind::Array | Kind::Counter => matches!(pinned.ty, 2 | 6),
-            Kind::Hash => matches!(pinned.ty, 1 | 5),
-            Kind::LruHash => matches!(pinned.ty, 9 | 10),
-            Kind::Lpm => pinned.ty == 11,
+            Kind::Array | Kind::Counter => ty.is_array(),
+            Kind::Hash => ty.is_hash(),
+            Kind::LruHash => ty.is_lru(),
+            Kind::Lpm => ty == MapType::LPM_TRIE,
         },
     };
     let own = map.typed.as_ref().map_or_else(|| map.kind.name().to_owned(), |typed| typed.map_type.clone());

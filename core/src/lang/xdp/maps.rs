@@ -49,10 +49,10 @@ impl MapInfo {
     pub fn declaration(&self) -> Declaration {
         let MapDefinition { ty, key_size, value_size, max_entries, .. } = self.definition;
         let words = |bytes: u32| bytes.div_ceil(4);
-        let (kind, key) = match (&self.used_as, ty.0) {
-            (Use::Hash, 9 | 10) => (Kind::LruHash, words(key_size)),
-            (Use::Hash | Use::Prefixes, _) => (Kind::Hash, words(key_size)),
-            (Use::Lpm, _) => (Kind::Lpm, words(key_size) - 1),
+        let (kind, key) = match &self.used_as {
+            Use::Hash if ty.is_lru() => (Kind::LruHash, words(key_size)),
+            Use::Hash | Use::Prefixes => (Kind::Hash, words(key_size)),
+            Use::Lpm => (Kind::Lpm, words(key_size) - 1),
             _ => (Kind::Array, 1),
         };
         Declaration::new(self.name.clone(), kind, key, words(value_size), max_entries)
@@ -91,7 +91,8 @@ impl MapInfo {
 
     /// Whether it takes no key beyond its entries. (An LRU map makes room.)
     pub fn is_limited(&self) -> bool {
-        matches!(self.definition.ty.0, 1 | 5 | 11)
+        let ty = self.definition.ty;
+        ty.is_hash() || ty == MapType::LPM_TRIE
     }
 
     /// Functions that programs need besides a map's own.
@@ -168,10 +169,12 @@ fn used_as(map: &MapDefinition) -> Use {
             return refused(format!("has no room: set its bytes with `--set {}.max_entries=N`", map.name));
         }
         MapType::RINGBUF => return Use::Ring,
-        MapType(1 | 5 | 9 | 10 | 13 | 25) => Use::Hash,
-        MapType(2 | 3 | 6 | 12 | 14 | 16 | 17) => Use::Array,
-        MapType(11) if key_size == 8 || key_size == 20 => Use::Lpm,
-        MapType(11) => Use::Prefixes,
+        MapType::HASH_OF_MAPS | MapType::DEVMAP_HASH => Use::Hash,
+        _ if ty.is_hash() || ty.is_lru() => Use::Hash,
+        MapType::PROG_ARRAY | MapType::ARRAY_OF_MAPS => Use::Array,
+        _ if ty.is_array() || ty.is_of_targets() => Use::Array,
+        MapType::LPM_TRIE if key_size == 8 || key_size == 20 => Use::Lpm,
+        MapType::LPM_TRIE => Use::Prefixes,
         other => return refused(format!("is of type {}, which there is none of here", other.name())),
     };
     if max_entries == 0 {
@@ -187,10 +190,10 @@ fn used_as(map: &MapDefinition) -> Use {
         return refused("has values of no size".into());
     }
     // As the kernel has them: what is behind a target's number, a program for example, is nothing here.
-    let fits = match ty.0 {
-        12 | 13 => value_size == 4,
-        _ if ty.is_of_targets() => key_size == 4 && matches!(value_size, 4 | 8),
-        _ => true,
+    let fits = if ty.is_of_targets() {
+        key_size == 4 && matches!(value_size, 4 | 8)
+    } else {
+        !ty.is_of_maps() || value_size == 4
     };
     if !fits {
         return refused(format!(

@@ -206,7 +206,7 @@ impl<'o> Linked<'o> {
         let MapDefinition { slots, inner, .. } = &self.maps[usize::from(outer)].definition;
         let shape = |map: &MapDefinition| (map.ty, map.key_size, map.value_size, map.flags);
         // Of arrays the bounds are compiled in, unless it is said that they are not (`array_map_meta_equal`).
-        let is_bound = |map: &MapDefinition| matches!(map.ty.0, 2 | 6) && map.flags & BPF_F_INNER_MAP == 0;
+        let is_bound = |map: &MapDefinition| map.ty.is_array() && map.flags & BPF_F_INNER_MAP == 0;
         let is_like = |inner: &MapDefinition, map: &MapDefinition| {
             shape(inner) == shape(map) && (!is_bound(inner) || inner.max_entries == map.max_entries)
         };

@@ -21,7 +21,7 @@ pub(super) fn begin(walk: &mut Walk) -> Result<()> {
     let map = walk.map(map)?;
     let info = &walk.linked.maps[usize::from(map)];
     let (ty, key_size) = (info.definition.ty, info.definition.key_size);
-    if !matches!(ty.0, 1 | 2 | 5 | 6 | 9 | 10) {
+    if !(ty.is_array() || ty.is_hash() || ty.is_lru()) {
         return walk.refuse(format!("bpf_for_each_map_elem is given a map of type {}", ty.name()));
     }
     if key_size > LONGEST {

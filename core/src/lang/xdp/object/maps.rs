@@ -47,28 +47,82 @@ impl MapType {
         "arena",
     ];
 
+    /// Values by key.
+    pub const HASH: MapType = MapType(1);
+
+    /// Values by number.
+    pub const ARRAY: MapType = MapType(2);
+
     /// Programs.
     pub const PROG_ARRAY: MapType = MapType(3);
 
     /// Events for a reader per processor.
     pub const PERF_EVENT_ARRAY: MapType = MapType(4);
 
+    /// As `HASH`, for each processor its own.
+    pub const PERCPU_HASH: MapType = MapType(5);
+
+    /// As `ARRAY`, for each processor its own.
+    pub const PERCPU_ARRAY: MapType = MapType(6);
+
+    /// As `HASH`, where what was not used for longest makes room.
+    pub const LRU_HASH: MapType = MapType(9);
+
+    /// As `LRU_HASH`, with values for each processor.
+    pub const LRU_PERCPU_HASH: MapType = MapType(10);
+
+    /// Values by prefix.
+    pub const LPM_TRIE: MapType = MapType(11);
+
+    /// Maps by number.
+    pub const ARRAY_OF_MAPS: MapType = MapType(12);
+
+    /// Maps by key.
+    pub const HASH_OF_MAPS: MapType = MapType(13);
+
+    /// Devices by number.
+    pub const DEVMAP: MapType = MapType(14);
+
+    /// Processors by number.
+    pub const CPUMAP: MapType = MapType(16);
+
+    /// Sockets of AF_XDP by number.
+    pub const XSKMAP: MapType = MapType(17);
+
+    /// Devices by key.
+    pub const DEVMAP_HASH: MapType = MapType(25);
+
     /// Events for one reader.
     pub const RINGBUF: MapType = MapType(27);
 
+    /// Whether it is an array of values.
+    pub fn is_array(self) -> bool {
+        matches!(self, Self::ARRAY | Self::PERCPU_ARRAY)
+    }
+
+    /// Whether it has values by key, all of which stay.
+    pub fn is_hash(self) -> bool {
+        matches!(self, Self::HASH | Self::PERCPU_HASH)
+    }
+
+    /// Whether it has values by key, of which those that were not used for longest go.
+    pub fn is_lru(self) -> bool {
+        matches!(self, Self::LRU_HASH | Self::LRU_PERCPU_HASH)
+    }
+
     /// Whether its entries are where packets can go: devices, sockets, processors.
     pub fn is_of_targets(self) -> bool {
-        matches!(self.0, 14 | 16 | 17 | 25)
+        matches!(self, Self::DEVMAP | Self::DEVMAP_HASH | Self::CPUMAP | Self::XSKMAP)
     }
 
     /// Whether each processor has values of its own.
     pub fn is_per_processor(self) -> bool {
-        matches!(self.0, 5 | 6 | 10)
+        matches!(self, Self::PERCPU_HASH | Self::PERCPU_ARRAY | Self::LRU_PERCPU_HASH)
     }
 
     /// Whether its entries are other maps.
     pub fn is_of_maps(self) -> bool {
-        matches!(self.0, 12 | 13)
+        matches!(self, Self::ARRAY_OF_MAPS | Self::HASH_OF_MAPS)
     }
 
     /// Whether programs cannot look at its entries.
@@ -157,7 +211,7 @@ impl MapDefinition {
     /// Global variables of a section.
     pub(super) fn of_section(name: &str, data: Vec<u8>, variables: Vec<Variable>, read_only: bool) -> MapDefinition {
         let value_size = data.len() as u32;
-        let ty = MapType(2);
+        let ty = MapType::ARRAY;
         let map = MapDefinition { ty, key_size: 4, value_size, max_entries: 1, read_only, ..Self::new(name) };
         MapDefinition { data: Some(data), variables, ..map }
     }

@@ -58,7 +58,7 @@ impl Walk<'_, '_> {
         self.expect_number(index, "the index")?;
         let range = self.expect_number(flags, "what the flags are")?;
         let known = match ty {
-            MapType(14 | 25) => ACTION_MASK | BROADCAST | EXCLUDE_INGRESS,
+            MapType::DEVMAP | MapType::DEVMAP_HASH => ACTION_MASK | BROADCAST | EXCLUDE_INGRESS,
             _ => ACTION_MASK,
         };
         if range.exact().is_some_and(|flags| flags & !u64::from(known) != 0) {

@@ -1,0 +1,21 @@
+/* How often each answer of a helper's, 0 to -31, was given. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 32);
+    __type(key, __u32);
+    __type(value, __u32);
+} answers SEC(".maps");
+
+static __always_inline void note(long answer)
+{
+    __u32 key = -answer & 31;
+    __u32 *count = bpf_map_lookup_elem(&answers, &key);
+
+    if (count)
+        *count += 1;
+}
