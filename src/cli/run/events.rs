@@ -1,5 +1,6 @@
 //! `--events`: what a program of an object tells the host, as lines of JSON while packets flow.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::time::{Duration, Instant};
@@ -37,17 +38,28 @@ struct Line<'a> {
     text: Option<&'a str>,
     /// Bytes as hexadecimal digits.
     #[serde(skip_serializing_if = "Option::is_none")]
-    data: Option<String>,
+    data: Option<Hex<'a>>,
     /// And of the packet behind them.
     #[serde(skip_serializing_if = "Option::is_none")]
-    packet: Option<String>,
+    packet: Option<Hex<'a>>,
     /// How many bytes of the packet were asked for, where there are fewer.
     #[serde(skip_serializing_if = "Option::is_none")]
     packet_cut_from: Option<u32>,
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+/// Bytes that are written as digits where they go: there may be millions.
+struct Hex<'a>(&'a [u8]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl Serialize for Hex<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
 impl Log {
@@ -74,9 +86,9 @@ impl Log {
             Line { map: &ring.name, time_ns: time, text: None, data: None, packet: None, packet_cut_from: None };
         match &said {
             Said::Text(text) => line.text = Some(text),
-            Said::Data(data) => line.data = Some(hex(data)),
+            Said::Data(data) => line.data = Some(Hex(data)),
             Said::WithPacket { data, packet, asked } => {
-                (line.data, line.packet) = (Some(hex(data)), Some(hex(packet)));
+                (line.data, line.packet) = (Some(Hex(data)), Some(Hex(packet)));
                 line.packet_cut_from = (*asked > MOST_OF_PACKET).then_some(*asked);
             }
         }
