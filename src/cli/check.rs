@@ -73,11 +73,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return if all { Ok(()) } else { Err(Failure::Silent(WRONG)) };
     }
     let (program, instructions) = match args.filter.load_with_instructions() {
-        Err(Failure::Filter(diagnostics)) if args.json => {
-            let errors = errors_json(&diagnostics);
-            out::print(json!({"filter": args.filter.name(), "ok": false, "errors": errors}).to_string() + "\n")?;
-            return Err(Failure::Silent(code(&diagnostics)));
-        }
+        Err(Failure::Filter(diagnostics)) => return refused(&args, *diagnostics, survey.as_ref()),
         other => other?,
     };
     match args.emit {
@@ -118,6 +114,23 @@ pub fn run(args: Args) -> Result<(), Failure> {
             out::print(text)
         }
     }
+}
+
+/// Says why a filter is none; and of an object what there is in it all the same.
+fn refused(args: &Args, diagnostics: Diagnostics, survey: Option<&Survey>) -> Result<(), Failure> {
+    if args.json {
+        let mut line = json!({"ok": false, "errors": errors_json(&diagnostics)});
+        if let Some(survey) = survey {
+            line["object"] = object::json(survey, errors_json);
+        }
+        line["filter"] = json!(args.filter.name());
+        out::print(line.to_string() + "\n")?;
+        return Err(Failure::Silent(code(&diagnostics)));
+    }
+    if let Some(survey) = survey {
+        out::print(object::text(survey))?;
+    }
+    Err(Failure::Filter(Box::new(diagnostics)))
 }
 
 impl Args {
@@ -218,9 +231,12 @@ fn bytes(map: &map::Declaration) -> u64 {
 }
 
 /// A map in words, and below what rows of it are in a file.
-fn map_text(map: &map::Declaration) -> String {
+fn map_text(program: &Program, map: &map::Declaration) -> String {
     if let Some(typed) = &map.typed {
         return object::map_text(map, typed, bytes(map));
+    }
+    if let Some((ring, definition)) = object::ring(program, map) {
+        return object::ring_text(ring, definition, bytes(map));
     }
     let words = |n: u32| if n == 1 { "1 word".into() } else { format!("{n} words") };
     let sizes = match map.kind {
@@ -247,7 +263,9 @@ fn map_text(map: &map::Declaration) -> String {
     };
     let (key, value) = (list(&columns.key), list(&columns.value));
     let header: Vec<String> = [&columns.key, &columns.value].into_iter().map(|it| names(it)).collect();
-    let header = header.iter().filter(|it| !it.is_empty()).map(String::as_str).collect::<Vec<_>>().join(",");
+    let notes = map.notes.iter().flat_map(|notes| &notes.columns).copied();
+    let header = header.iter().map(String::as_str).filter(|it| !it.is_empty()).chain(notes);
+    let header = header.collect::<Vec<_>>().join(",");
     format!("{first}\n  key    {key}\n  value  {value}\n  CSV    {header}")
 }
 
@@ -271,7 +289,7 @@ fn facts_text(program: &Program, survey: Option<&Survey>) -> String {
     let parameters: Vec<String> = program.parameters().iter().map(parameter).collect();
     let parameters = if parameters.is_empty() { "no".into() } else { parameters.join(", ") };
     // One a line.
-    let mut maps: Vec<_> = program.maps().iter().map(|map| ("", map_text(map))).collect();
+    let mut maps: Vec<_> = program.maps().iter().map(|map| ("", map_text(program, map))).collect();
     match maps.first_mut() {
         Some(first) => first.0 = "maps",
         None => maps.push(("maps", "no".into())),
@@ -329,14 +347,17 @@ fn facts_json(program: &Program) -> serde_json::Value {
         json!({
             "name": map.name, "kind": map.kind.name(), "key_words": map.key, "value_words": map.value,
             "entries": map.entries, "bytes": bytes(map), "key": fields(&columns.key), "value": fields(&columns.value),
-            "csv_header": columns.header(),
+            "csv_header": map.csv_header(),
         })
     };
     let map = |declared: &map::Declaration| {
+        if let Some((ring, definition)) = object::ring(program, declared) {
+            return object::ring_json(ring, definition, bytes(declared));
+        }
         let mut told = map(declared);
         if let Some(typed) = &declared.typed {
             let [key, value] = object::fields(typed);
-            (told["key"], told["value"], told["csv_header"]) = (json!(key), json!(value), json!(typed.header()));
+            (told["key"], told["value"]) = (json!(key), json!(value));
             told["object"] = object::of_types(typed);
         }
         told
@@ -344,7 +365,7 @@ fn facts_json(program: &Program) -> serde_json::Value {
     let of_object = program.object().map(|origin| {
         json!({
             "file": origin.object, "program": origin.program, "helpers": origin.helpers,
-            "variables": object::variables(&origin.globals),
+            "variables": object::variables(&origin.globals), "traps": object::traps_json(origin),
         })
     });
     json!({

@@ -108,7 +108,7 @@ mod asking {
     use super::{Args, Command, MapCommand};
     use crate::cli::failure::{Failure, USAGE, WRONG};
     use crate::cli::out;
-    use crate::cli::run::live::report;
+    use crate::cli::run::live::report::{self, Besides};
 
     /// How long a run may take to answer: a driver may compile for seconds, and what a batch takes is cut to less.
     const PATIENCE: Duration = Duration::from_secs(60);
@@ -124,7 +124,9 @@ mod asking {
                 _ => {
                     let summary: RunSummary = serde_json::from_str(stats.get())
                         .map_err(|error| Failure::Wrong(format!("the run's numbers make no sense here: {error}")))?;
-                    out::print(report::table(&summary, "so far", None, None))
+                    // Runs of another release may have none.
+                    let besides: Besides = serde_json::from_str(stats.get()).unwrap_or_default();
+                    out::print(report::table(&summary, "so far", None, &besides))
                 }
             },
             Answer::Refused(Refused { error, is_rendered, is_usage }) => {

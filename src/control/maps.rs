@@ -41,8 +41,8 @@ pub fn remove(service: &mut dyn Service, name: &str, cells: &[String]) -> Result
 
 fn find(service: &mut dyn Service, name: &str) -> Result<(usize, Declaration), Refused> {
     let maps = service.maps();
-    let found = maps.iter().position(|map| map.is_called(name)).map(|number| (number, maps[number].clone()));
-    found.ok_or_else(|| Refused::wrong(map_file::no_map(&maps, name)))
+    let number = map_file::find(&maps, name).map_err(Refused::wrong)?;
+    Ok((number, maps[number].clone()))
 }
 
 fn no_entry(map: &Declaration, cells: &[String]) -> Refused {

@@ -43,7 +43,12 @@ pub fn read(text: &str, rows: &mut Reader) {
 
 fn row(record: &StringRecord, line: usize, names: Option<&[String]>, rows: &mut Reader) -> Result<(), String> {
     let several = rows.names.len() > 1;
-    for (index, text) in record.iter().enumerate() {
+    // What `dump` says of entries besides is passed over, where all of it is there.
+    let own = match rows.notes() {
+        notes if notes.len() > 0 && record.len() == rows.names.len() + notes.len() => rows.names.len(),
+        _ => record.len(),
+    };
+    for (index, text) in record.iter().take(own).enumerate() {
         let part = rows.part();
         rows.cell(text, part).map_err(|what| {
             let what = if index == 0 && text.starts_with(['[', '{']) {

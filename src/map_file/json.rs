@@ -8,9 +8,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::text::{Part, Reader, shown};
+use super::typed::Pairs;
 
 /// A row as it stands in the text.
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, expecting = "a row")]
 struct Object<'a> {
     #[serde(borrow)]
@@ -23,6 +24,28 @@ struct Object<'a> {
     value: Option<&'a RawValue>,
     #[serde(borrow)]
     sum: Option<&'a RawValue>,
+}
+
+impl<'a> Object<'a> {
+    /// What is left of members when these are passed over; the name of one that is none, or comes again.
+    fn without(notes: &[&str], members: Vec<(String, &'a RawValue)>) -> Result<Object<'a>, String> {
+        let mut object = Object::default();
+        for (name, value) in members {
+            let place = match name.as_str() {
+                "index" => &mut object.index,
+                "key" => &mut object.key,
+                "prefix" => &mut object.prefix,
+                "value" => &mut object.value,
+                "sum" => &mut object.sum,
+                other if notes.contains(&other) => continue,
+                _ => return Err(name),
+            };
+            if place.replace(value).is_some() {
+                return Err(name);
+            }
+        }
+        Ok(object)
+    }
 }
 
 /// Reads all rows.
@@ -62,8 +85,15 @@ fn row(text: &str, line: usize, rows: &mut Reader) -> Result<(), (usize, String)
         rows.push(&words, line);
         return Ok(());
     }
-    let object: Object =
-        serde_json::from_str(text).map_err(|error| (0, format!("{}; {}", words_of(&error), shape(rows))))?;
+    let unfit = |error: &serde_json::Error| (0, format!("{}; {}", words_of(error), shape(rows)));
+    let object = match rows.notes() {
+        [] => serde_json::from_str(text).map_err(|error| unfit(&error))?,
+        notes => {
+            let Pairs(pairs) = serde_json::from_str(text).map_err(|error| unfit(&error))?;
+            Object::without(notes, pairs)
+                .map_err(|name| (0, format!("unknown field `{}`; {}", shown(&name), shape(rows))))?
+        }
+    };
     let (key, value) = match rows.map.kind {
         Kind::Array => (("index", object.index), ("value", object.value)),
         Kind::Counter => (("index", object.index), ("sum", object.sum)),

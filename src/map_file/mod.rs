@@ -19,11 +19,24 @@ use portcullis_core::map::{Declaration, Full, Kind, Table};
 
 pub use entries::Entries;
 
-/// That there is no map of this name among those of a filter.
-pub fn no_map(maps: &[Declaration], name: &str) -> String {
-    let names: Vec<String> = maps.iter().map(|map| format!("`{}`", map.name)).collect();
-    let there = if names.is_empty() { "no maps".into() } else { names.join(", ") };
-    format!("the filter has no map `{}`; it has {there}", text::shown(name))
+/// The number of the map of this name among those of a filter.
+///
+/// # Errors
+/// That there is none whose entries anybody could look at or set, and what there is.
+pub fn find(maps: &[Declaration], name: &str) -> Result<usize, String> {
+    match maps.iter().position(|map| map.is_called(name)) {
+        Some(number) if maps[number].is_ring => Err(format!(
+            "`{}` is a ring of events, which has no entries: what the filter tells there is written by `run --events FILE` while packets flow",
+            text::shown(name)
+        )),
+        Some(number) => Ok(number),
+        None => {
+            let there = maps.iter().filter(|map| !map.is_ring).map(|map| format!("`{}`", map.name));
+            let there: Vec<String> = there.collect();
+            let there = if there.is_empty() { "no maps".into() } else { there.join(", ") };
+            Err(format!("the filter has no map `{}`; it has {there}", text::shown(name)))
+        }
+    }
 }
 
 /// Sets entries in a table, over those of the same keys; the others stay.

@@ -206,6 +206,11 @@ impl<'a> Reader<'a> {
         Reader { map, columns, names, bytes, rows, words: Vec::new(), problems: Problems::default() }
     }
 
+    /// Columns behind the map's own, which are nothing to read.
+    pub fn notes(&self) -> &'a [&'static str] {
+        self.map.notes.as_ref().map(|notes| notes.columns.as_slice()).unwrap_or_default()
+    }
+
     /// Words of a part.
     pub fn length(&self, part: Part) -> usize {
         if let Some(bytes) = &self.bytes {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::fields::{self, Field};
 use super::layout::{Layout, MAX_WORDS};
 use super::lpm::Parts;
+use super::notes::Notes;
 use super::typed::Typed;
 use crate::lang::nearest::nearest;
 use crate::lang::{Diagnostic, FILTER, prelude};
@@ -104,6 +105,11 @@ pub struct Declaration {
     pub place: Range<usize>,
     /// What an object says of it, in place of `fields`; nothing of a filter in text.
     pub typed: Option<Arc<Typed>>,
+    /// What is said of its entries besides, of a map by number.
+    pub notes: Option<Arc<Notes>>,
+    /// Whether it is a ring of records, which whoever reads events takes out of it ([`crate::lang::xdp::events`]): what is in
+    /// its entries means nothing to anybody else.
+    pub is_ring: bool,
 }
 
 impl Declaration {
@@ -119,7 +125,15 @@ impl Declaration {
             read_only: false,
             place: 0..0,
             typed: None,
+            notes: None,
+            is_ring: false,
         }
+    }
+
+    /// Whether what is in it is of use to another run: a ring's records are read in their own, and what is counted of a program's
+    /// instructions is of that program.
+    pub fn is_lasting(&self) -> bool {
+        !self.is_ring && self.notes.is_none()
     }
 
     /// Words of a key as the host has it: of an `lpm` the address, and behind it the prefix's length.
@@ -323,8 +337,7 @@ impl<'a> Line<'a> {
             fields::check(&fields, kind, key, value).map_err(|error| error.at(at, ""))?;
         }
         let name = text[name].to_owned();
-        let map =
-            Declaration { name, kind, key, value, entries, fields, read_only: false, place: self.place, typed: None };
+        let map = Declaration { fields, place: self.place, ..Declaration::new(name, kind, key, value, entries) };
         let words = if kind == Kind::Lpm { Parts::of(&map).end } else { Layout::of(&map).words() as u64 };
         if words <= MAX_WORDS {
             return Ok(map);

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::declare::{Declaration, Kind};
 use super::fields::{Columns, Field};
+use super::notes::Note;
 use super::rows::{Row, in_order};
 
 /// How entries are written.
@@ -71,11 +72,32 @@ fn cells<'a>(columns: &'a [Field], mut words: &'a [u32], quotes: &'a str) -> imp
     })
 }
 
+/// What is said of a row besides.
+fn said<'a>(map: &'a Declaration, row: &Row) -> impl Iterator<Item = (&'static str, &'a Note)> {
+    let entry = row.key.first().copied().unwrap_or(u32::MAX);
+    map.notes.iter().flat_map(move |notes| notes.of(entry))
+}
+
+impl Declaration {
+    /// The line of columns' names with which CSV begins.
+    pub fn csv_header(&self) -> String {
+        if let Some(typed) = &self.typed {
+            return typed.header();
+        }
+        let own = Columns::of(self).header();
+        let notes = self.notes.iter().flat_map(|notes| &notes.columns);
+        notes.fold(own, |header, name| header + "," + name)
+    }
+}
+
 fn csv(map: &Declaration, rows: impl IntoIterator<Item = Row>, out: &mut dyn Write) -> io::Result<()> {
     let columns = Columns::of(map);
-    writeln!(out, "{}", columns.header())?;
+    writeln!(out, "{}", map.csv_header())?;
     for row in rows {
         list(out, cells(&columns.key, &row.key, "").chain(cells(&columns.value, &row.value, "")))?;
+        for (_, note) in said(map, &row) {
+            write!(out, ",{}", note.cell())?;
+        }
         writeln!(out)?;
     }
     Ok(())
@@ -95,12 +117,16 @@ fn json(map: &Declaration, rows: impl IntoIterator<Item = Row>, out: &mut dyn Wr
     for row in rows {
         out.write_all(between.as_bytes())?;
         for (end, (name, [opens, closes]), columns, words) in
-            [(",", key, &columns.key, &row.key), ("}", value, &columns.value, &row.value)]
+            [(",", key, &columns.key, &row.key), ("", value, &columns.value, &row.value)]
         {
             write!(out, "\"{name}\":{opens}")?;
             list(out, cells(columns, words, "\""))?;
             write!(out, "{closes}{end}")?;
         }
+        for (name, note) in said(map, &row) {
+            write!(out, ",\"{name}\":{}", note.json())?;
+        }
+        out.write_all(b"}")?;
         between = ",\n{";
     }
     out.write_all(b"\n]\n")
@@ -117,8 +143,11 @@ fn list(out: &mut dyn Write, items: impl IntoIterator<Item = impl Display>) -> i
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::super::declare::{Comments, declarations};
     use super::super::layout::{HEADER, Layout, stored_word};
+    use super::super::notes::Notes;
     use super::*;
 
     fn map(kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
@@ -131,6 +160,23 @@ mod tests {
             dump(map, words, format, &mut text).unwrap();
             String::from_utf8(text).unwrap()
         })
+    }
+
+    #[test]
+    fn what_is_said_of_entries_is_behind_them() {
+        let text = |text: &str| Note::from(text);
+        let rows = vec![vec![text("a"), 7_u32.into()], vec![text("say \"b\",\nor c"), Note::Unknown]];
+        let notes = Notes { columns: vec!["what", "line"], rows };
+        let map = Declaration { notes: Some(Arc::new(notes)), ..map(Kind::Counter, 1, 2, 3) };
+        let [csv, json] = both(&map, &vec![0; Layout::of(&map).words()]);
+        // Of the third nothing is said.
+        assert_eq!(csv, "index,sum,what,line\n0,0,a,7\n1,0,\"say \"\"b\"\",\nor c\",\n2,0\n");
+        assert_eq!(
+            json,
+            "[\n{\"index\":0,\"sum\":0,\"what\":\"a\",\"line\":7},\n\
+             {\"index\":1,\"sum\":0,\"what\":\"say \\\"b\\\",\\u000aor c\",\"line\":null},\n\
+             {\"index\":2,\"sum\":0}\n]\n"
+        );
     }
 
     #[test]

@@ -1,17 +1,26 @@
 //! What `check` says of an object: its programs, maps, variables and helpers.
 
 use portcullis::lang::Diagnostics;
+use portcullis::lang::xdp::events::{Records, Ring};
 use portcullis::lang::xdp::object::MapType;
-use portcullis::lang::xdp::{Global, MapDefinition, Origin, Survey, Surveyed, SurveyedMap};
+use portcullis::lang::xdp::{Global, MapDefinition, Origin, Survey, Surveyed, SurveyedMap, Trap};
 use portcullis::map::typed::{CKind, CType, Leaf};
 use portcullis::map::{self, Typed};
 use portcullis::program::Program;
 use serde_json::{Value, json};
 
 use crate::cli::out;
+use crate::cli::run::traps::Place;
 
 /// Letters of a value that are shown.
 const SHOWN: usize = 60;
+
+/// Places that are told of one by one, in lines of their own and in one line.
+const CHECKED: usize = 10;
+const CHECKED_IN_LINE: usize = 6;
+
+/// How the host has what is in a ring.
+const READ_BY: &str = "read by `run --events`";
 
 /// Columns that are told of one by one.
 const COLUMNS: usize = 12;
@@ -32,7 +41,10 @@ pub fn text(survey: &Survey) -> String {
     ));
     rows.push(("variables", survey.globals.iter().map(global).collect()));
     let first = survey.programs.first().map_or("NAME", |it| it.name.as_str());
-    let tail = format!("`portcullis check {}:{first}` says more of a program.\n", survey.name);
+    let tail = match survey.programs.len() {
+        0 | 1 => String::new(),
+        _ => format!("`portcullis check {}:{first}` says more of a program.\n", survey.name),
+    };
     head + &table(rows) + &out::printable(&tail)
 }
 
@@ -53,7 +65,52 @@ fn program(program: &Surveyed) -> String {
         Ok(_) => "can be taken".to_owned(),
         Err(diagnostics) => format!("cannot be taken: {}", first_of(diagnostics)),
     };
-    format!("{name} ({section}): {state}\n  helpers  {helpers}")
+    let checked = match result.as_ref().ok().and_then(Program::object).map_or(&[][..], |origin| &origin.traps) {
+        [] => String::new(),
+        traps => format!("\n  checked  {}", checked_in_line(traps)),
+    };
+    format!("{name} ({section}): {state}\n  helpers  {helpers}{checked}")
+}
+
+/// Places that are checked as packets run, in a line: `3 places at run time: prog.c:7, prog.c:12`.
+fn checked_in_line(traps: &[Trap]) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for line in traps.iter().filter_map(|trap| trap.line.as_ref()).map(|(file, line)| format!("{file}:{line}")) {
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    let more = lines.len().saturating_sub(CHECKED_IN_LINE);
+    lines.truncate(CHECKED_IN_LINE);
+    if more > 0 {
+        lines.push(format!("{more} more"));
+    }
+    let lines = if lines.is_empty() { String::new() } else { format!(": {}", lines.join(", ")) };
+    format!("{} at run time{lines}", places(traps.len()))
+}
+
+fn places(count: usize) -> String {
+    if count == 1 { "1 place".into() } else { format!("{} places", out::grouped(count as u64)) }
+}
+
+/// Places that are checked as packets run, a line each, of many the first.
+fn checked(traps: &[Trap]) -> Vec<String> {
+    if traps.is_empty() {
+        return vec!["nothing: it is proved that all of it is right".into()];
+    }
+    let head = format!("{}, where a packet is ABORTED and counted in the map `traps`", places(traps.len()));
+    let mut lines = vec![head];
+    lines.extend(traps.iter().take(CHECKED).map(|trap| format!("  {}", Place::from(trap).text())));
+    let more = traps.len().saturating_sub(CHECKED);
+    if more > 0 {
+        lines.push(format!("  and {} more, which --json has", out::grouped(more as u64)));
+    }
+    lines
+}
+
+/// All of them, in the order of the map that counts them.
+pub fn traps_json(origin: &Origin) -> Value {
+    origin.traps.iter().map(|trap| json!(Place::from(trap))).collect()
 }
 
 /// What is wrong first, in a line: `prog.c:32: bpf_fib_lookup is called (missing feature: bpf_fib_lookup)`.
@@ -72,10 +129,14 @@ fn map_of(definition: &MapDefinition, typed: &Typed, refused: Option<&str>) -> S
     let kind = typed.map_type.as_str();
     // What these take are records.
     match definition.ty {
-        MapType::RINGBUF => {
-            return format!("{}: {kind}, {} bytes", definition.name, out::grouped(definition.max_entries.into()));
+        MapType::RINGBUF if definition.max_entries == 0 => {
+            return format!("{}: {kind}, no max_entries: --set {0}.max_entries=BYTES", definition.name);
         }
-        MapType::PERF_EVENT_ARRAY => return format!("{}: {kind}", definition.name),
+        MapType::RINGBUF => {
+            let bytes = out::grouped(definition.max_entries.into());
+            return format!("{}: {kind} of {bytes} bytes, {READ_BY}", definition.name);
+        }
+        MapType::PERF_EVENT_ARRAY => return format!("{}: {kind}, {READ_BY}", definition.name),
         _ => {}
     }
     let entries = match definition.max_entries {
@@ -126,6 +187,7 @@ pub fn rows(origin: &Origin) -> Vec<(&'static str, String)> {
     let mut globals = origin.globals.iter().map(global);
     rows.push(("variables", globals.next().unwrap_or_else(|| "no".into())));
     rows.extend(globals.map(|line| ("", line)));
+    rows.extend(std::iter::once("checked").chain(std::iter::repeat("")).zip(checked(&origin.traps)));
     rows.into_iter().map(|(name, line)| (name, out::printable(&line))).collect()
 }
 
@@ -158,6 +220,7 @@ pub fn json(survey: &Survey, failed: impl Fn(&Diagnostics) -> Vec<Value>) -> Val
         json!({
             "name": it.name, "section": it.section, "helpers": it.helpers, "ok": it.result.is_ok(),
             "errors": it.result.as_ref().err().map(&failed).unwrap_or_default(),
+            "traps": it.result.as_ref().ok().and_then(Program::object).map_or_else(|| json!([]), traps_json),
         })
     };
     let maps = survey.maps.iter().map(map_json);
@@ -225,4 +288,42 @@ pub fn map_text(map: &map::Declaration, typed: &Typed, bytes: u64) -> String {
     let (kind, bytes) = (&typed.map_type, out::grouped(bytes));
     let first = format!("{}{other}: {kind}, {}, {count} {entries}, {bytes} bytes of memory", typed.name, sizes(typed));
     out::printable(&(first + &columns(typed)))
+}
+
+/// The ring that a map is, and what the object says of it where it is one of its maps.
+pub fn ring<'p>(program: &'p Program, map: &map::Declaration) -> Option<(&'p Ring, Option<&'p MapDefinition>)> {
+    let origin = program.object().filter(|_| map.is_ring)?;
+    let ring = origin.rings.iter().find(|ring| ring.name == map.name)?;
+    Some((ring, origin.maps.get(ring.map)?.as_ref()))
+}
+
+/// A ring in words: what its object says of it, and what it takes on a device.
+pub fn ring_text(ring: &Ring, definition: Option<&MapDefinition>, bytes: u64) -> String {
+    let grouped = |number: u32| out::grouped(number.into());
+    let kind = match (ring.records, definition) {
+        (Records::RingBuffer, Some(it)) => format!("{} of {} bytes", it.ty.name(), grouped(it.max_entries)),
+        (_, Some(it)) => it.ty.name(),
+        (_, None) => "prints".into(),
+    };
+    let packet = if ring.packet > 0 { format!(", with {} of the packet", grouped(ring.packet)) } else { String::new() };
+    let records = match ring.records {
+        Records::Prints => "lines".to_owned(),
+        _ => format!("records of {} bytes at most{packet}", grouped(ring.bytes)),
+    };
+    let text = format!(
+        "{}: {kind}, {READ_BY}, room for {} {records}, {} bytes of memory",
+        definition.map_or(&ring.name, |it| &it.name),
+        grouped(ring.slots),
+        out::grouped(bytes),
+    );
+    out::printable(&text)
+}
+
+/// A ring in JSON.
+pub fn ring_json(ring: &Ring, definition: Option<&MapDefinition>, bytes: u64) -> Value {
+    let object = definition.map(|it| json!({"type": it.ty.name(), "max_entries": it.max_entries}));
+    json!({
+        "name": ring.name, "kind": "ring", "records": ring.slots, "record_bytes": ring.bytes,
+        "packet_bytes": ring.packet, "bytes": bytes, "object": object,
+    })
 }

@@ -9,7 +9,7 @@ use portcullis::device::{CancelToken, DeviceError, DeviceInfo, Session};
 use portcullis::io::SinkError;
 use portcullis::lang::xdp::events::Counts;
 use portcullis::map::{Declaration, Format};
-use portcullis::map_file::no_map;
+use portcullis::map_file::find;
 use portcullis::map_file::text::Rows;
 use portcullis::program::Program;
 
@@ -21,6 +21,7 @@ use super::pin;
 use super::rows;
 use super::state::State;
 use super::stdout_by_any_name;
+use super::traps::Traps;
 use super::watch::Follower;
 use crate::cli::failure::Failure;
 
@@ -110,7 +111,7 @@ impl MapFile {
 
     /// The map's number; the filter has it ([`MapArgs::check`]).
     pub fn number(&self, program: &Program) -> Option<usize> {
-        program.maps().iter().position(|map| map.is_called(&self.map))
+        find(program.maps(), &self.map).ok()
     }
 }
 
@@ -163,9 +164,13 @@ impl MapArgs {
         let files = files.map(|(option, it)| (format!("{option} {}={}", it.map, it.file), Some(it)));
         for (given, file) in state.chain(files) {
             let wrong = |what: String| Err(Failure::Usage(format!("{given}: {what}")));
+            if let Some(Err(what)) = file.map(|file| find(program.maps(), &file.map)) {
+                return wrong(what);
+            }
             match file {
-                Some(file) if file.number(program).is_none() => return wrong(no_map(program.maps(), &file.map)),
-                None if program.maps().is_empty() => return wrong("the filter has no maps".into()),
+                None if !program.maps().iter().any(Declaration::is_lasting) => {
+                    return wrong("the filter has no maps that anything could be carried over in".into());
+                }
                 _ if device.id == "noop" => {
                     return wrong(format!("{} runs no filter, and has no maps; choose another device", device.id));
                 }
@@ -210,6 +215,8 @@ pub struct Maps {
     pub(super) routes: Option<KernelRoutes>,
     dumps: Option<Dumps>,
     pub(super) events: Events,
+    /// Where packets were aborted.
+    pub traps: Traps,
 }
 
 /// A map and its number.
@@ -252,7 +259,8 @@ impl Maps {
             followers.push(follower);
         }
         let events = Events::begin(program, session)?;
-        Ok(Maps { args: args.clone(), program: program.clone(), state, followers, routes, dumps: None, events })
+        let traps = Traps::begin(program, session)?;
+        Ok(Maps { args: args.clone(), program: program.clone(), state, followers, routes, dumps: None, events, traps })
     }
 
     /// Sees whether what is written after the run can be; what is written while packets flow is made, and stops the run where

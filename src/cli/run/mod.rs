@@ -16,7 +16,7 @@ mod rows;
 mod state;
 #[cfg(all(target_os = "linux", feature = "live"))]
 mod takeover;
-mod traps;
+pub mod traps;
 mod watch;
 
 use std::io::{IsTerminal, stdin, stdout};
@@ -271,7 +271,7 @@ fn run_capture(args: &Args, read: &str) -> Result<(), Failure> {
     }
     let events = maps.events();
     let traps = if finished.totals.verdicts[portcullis::packet::Action::Aborted as usize] > 0 {
-        traps::trapped(&program, &mut *session)?
+        maps.traps.read(&mut *session)?
     } else {
         Vec::new()
     };

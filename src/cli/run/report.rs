@@ -7,7 +7,7 @@ use portcullis::device::DeviceInfo;
 use portcullis::lang::xdp::events::Counts;
 use portcullis::packet::Action;
 use portcullis::pipeline::Totals;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::traps::{self, Trapped};
 use crate::cli::out;
@@ -48,7 +48,7 @@ struct Line<'a> {
 }
 
 /// Events of a run.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Told {
     /// That were read.
     count: u64,
@@ -59,6 +59,12 @@ pub struct Told {
 impl From<Counts> for Told {
     fn from(Counts { events, lost }: Counts) -> Told {
         Told { count: events, lost }
+    }
+}
+
+impl From<Told> for Counts {
+    fn from(Told { count, lost }: Told) -> Counts {
+        Counts { events: count, lost }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use portcullis::device::Session;
 use portcullis::io::{SinkError, place};
-use portcullis::map::Table;
+use portcullis::map::{Declaration, Table};
 use portcullis::map_file::{self, state};
 use portcullis::program::Program;
 use portcullis::reason;
@@ -62,9 +62,10 @@ impl State {
         let Some(mut file) = self.now.as_ref() else { return Ok(()) };
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(|error| wrong(&self.name, &reason(&error)))?;
-        let maps = program.maps();
-        let all = state::read(maps, &bytes).map_err(|error| wrong(&self.name, &error.to_string()))?;
-        for (number, (map, entries)) in maps.iter().zip(&all).enumerate() {
+        let (numbers, maps): (Vec<usize>, Vec<Declaration>) =
+            lasting(program).map(|(number, map)| (number, map.clone())).unzip();
+        let all = state::read(&maps, &bytes).map_err(|error| wrong(&self.name, &error.to_string()))?;
+        for ((number, map), entries) in numbers.into_iter().zip(&maps).zip(&all) {
             let mut table = Table::new(map, session.map_words(number)?);
             map_file::put_back(&mut table, entries)
                 .map_err(|entry| wrong(&self.name, &state::no_room(map, entries, entry).to_string()))?;
@@ -77,8 +78,8 @@ impl State {
     /// Writes what is in the session's maps now.
     pub fn save(&mut self, program: &Program, session: &mut dyn Session) -> Result<(), SinkError> {
         let written = self.next.write(|out| {
-            let mut writer = state::Writer::new(out, program.maps().len())?;
-            for (number, map) in program.maps().iter().enumerate() {
+            let mut writer = state::Writer::new(out, lasting(program).count())?;
+            for (number, map) in lasting(program) {
                 let words = session.map_words(number).map_err(io::Error::other)?;
                 writer.map(map, &words)?;
             }
@@ -102,6 +103,11 @@ impl State {
         let told = std::mem::replace(&mut due.failing, saved.is_err());
         if told { Ok(()) } else { saved }
     }
+}
+
+/// The maps that are carried over, with their numbers.
+fn lasting(program: &Program) -> impl Iterator<Item = (usize, &Declaration)> {
+    program.maps().iter().enumerate().filter(|(_, map)| map.is_lasting())
 }
 
 /// The file, if it is there.

@@ -43,12 +43,13 @@ impl Takeover {
         let watched = watched(args, &program)?;
         let mut told = Reloaded { filter: name, ..Reloaded::default() };
         let mut carried = Vec::new();
-        for (to, map) in program.maps().iter().enumerate() {
+        for (to, map) in program.maps().iter().enumerate().filter(|(_, map)| map.is_lasting()) {
             let from = old.maps().iter().position(|before| is_same(before, map));
             if from.is_some() { &mut told.carried } else { &mut told.empty }.push(map.name.clone());
             carried.extend(from.map(|from| (from, to)));
         }
-        let gone = (0..old.maps().len()).filter(|number| carried.iter().all(|(from, _)| from != number));
+        let lasting = (0..old.maps().len()).filter(|&number| old.maps()[number].is_lasting());
+        let gone = lasting.filter(|number| carried.iter().all(|(from, _)| from != number));
         told.gone.extend(gone.map(|number| old.maps()[number].name.clone()));
         Ok(Takeover { program, watched, carried, told })
     }
@@ -80,6 +81,7 @@ impl Maps {
             }
         }
         self.events.take_over(&program, old, new)?;
+        self.traps.take_over(&program, old, new)?;
         let mut followers = Vec::new();
         for (mut follower, rows) in watched {
             if told.carried.iter().any(|name| follower.follows(name)) {

@@ -1,53 +1,245 @@
 //! Packets that a program of XDP was aborted at, by the instruction.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+#[cfg(all(target_os = "linux", feature = "live"))]
+use std::sync::{Mutex, PoisonError};
+#[cfg(all(target_os = "linux", feature = "live"))]
+use std::time::{Duration, Instant};
+
 use portcullis::device::{DeviceError, Session};
+use portcullis::lang::xdp::Trap;
 use portcullis::map::{self, Kind};
 use portcullis::program::Program;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cli::out;
 
+/// Places that are shown to people; JSON has all.
+const SHOWN: usize = 20;
+
 /// A place where packets were aborted, since what the program was about to do was not right.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trapped {
     /// How many.
-    count: u64,
-    /// The instruction, with its number and its function.
-    instruction: String,
-    /// Where it is in the source, if that is known.
-    file: Option<String>,
-    line: Option<u32>,
-    /// What was not right.
-    reason: &'static str,
+    pub count: u64,
+    #[serde(flatten)]
+    pub place: Place,
 }
 
-/// All of them, in order of their instructions; none of other filters. No batch is in flight.
-///
-/// # Errors
-/// The session's.
-pub fn trapped(program: &Program, session: &mut dyn Session) -> Result<Vec<Trapped>, DeviceError> {
-    let Some(object) = program.object().filter(|object| !object.traps.is_empty()) else { return Ok(Vec::new()) };
-    // No map of an object's is a counter.
-    let counts = program.maps().iter().position(|map| map.kind == Kind::Counter);
-    let Some(number) = counts else { return Ok(Vec::new()) };
-    let rows = map::rows(&program.maps()[number], &session.map_words(number)?);
-    let of = |row: map::Row| {
-        let trap = object.traps.get(*row.key.first()? as usize)?;
-        let count = row.value.iter().rev().fold(0, |sum, &word| sum << 32 | u64::from(word));
+/// A place where packets may be aborted.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Place {
+    /// The function.
+    pub function: String,
+    /// The instruction, with its number and its function.
+    pub instruction: String,
+    /// Where it is in the source, if that is known.
+    pub file: Option<String>,
+    pub line: Option<u32>,
+    /// What is not right then.
+    pub reason: String,
+}
+
+impl From<&Trap> for Place {
+    fn from(trap: &Trap) -> Place {
         let (file, line) = trap.line.clone().unzip();
-        Some(Trapped { count, instruction: trap.instruction.clone(), file, line, reason: trap.reason })
-    };
-    Ok(rows.into_iter().filter_map(of).filter(|it| it.count > 0).collect())
+        let Trap { function, instruction, reason, .. } = trap;
+        Place { function: function.clone(), instruction: instruction.clone(), file, line, reason: (*reason).to_owned() }
+    }
+}
+
+impl Place {
+    /// In words, on one line: `instruction 4 of `parse`: r0 = *(u8 *)(r1 + 60), prog.c:7: the packet is not so long`.
+    pub fn text(&self) -> String {
+        let place = match (&self.file, self.line) {
+            (Some(file), Some(line)) => format!(", {}:{line}", out::printable(file)),
+            _ => String::new(),
+        };
+        format!("{}{place}: {}", out::printable(&self.instruction), out::printable(&self.reason))
+    }
+}
+
+/// What a run's packets were aborted at, also where one program took over from another.
+pub struct Traps {
+    program: Arc<Program>,
+    /// The map that counts, of a program that may abort packets.
+    map: Option<usize>,
+    /// What it had counted before the run.
+    base: Vec<u64>,
+    /// What came of programs that others have taken over from.
+    before: Vec<Trapped>,
+}
+
+impl Traps {
+    /// Begins with what comes from now on.
+    pub fn begin(program: &Arc<Program>, session: &mut dyn Session) -> Result<Traps, DeviceError> {
+        let counts = |map: &map::Declaration| map.kind == Kind::Counter && map.notes.is_some();
+        let map = program.maps().iter().position(counts);
+        let mut traps = Traps { program: program.clone(), map, base: Vec::new(), before: Vec::new() };
+        traps.base = traps.counts(session)?;
+        Ok(traps)
+    }
+
+    /// Whether there may ever be any.
+    pub fn any(&self) -> bool {
+        self.map.is_some() || !self.before.is_empty()
+    }
+
+    /// What the map says now. It waits for the batches submitted before.
+    fn counts(&self, session: &mut dyn Session) -> Result<Vec<u64>, DeviceError> {
+        let Some(number) = self.map else { return Ok(Vec::new()) };
+        let rows = map::rows(&self.program.maps()[number], &session.map_words(number)?);
+        let count = |row: map::Row| row.value.iter().rev().fold(0, |sum, &word| sum << 32 | u64::from(word));
+        Ok(rows.into_iter().map(count).collect())
+    }
+
+    /// Where packets were aborted up to now, in order of their instructions; none of other filters.
+    ///
+    /// # Errors
+    /// The session's.
+    pub fn read(&self, session: &mut dyn Session) -> Result<Vec<Trapped>, DeviceError> {
+        let mut all = self.before.clone();
+        let Some(object) = self.program.object().filter(|_| self.map.is_some()) else { return Ok(all) };
+        let counts = self.counts(session)?;
+        let base = self.base.iter().copied().chain(std::iter::repeat(0));
+        // Somebody may have set it lower meanwhile.
+        let counts = counts.into_iter().zip(base).map(|(now, before)| now.saturating_sub(before));
+        let known: HashMap<Place, usize> = (0..).zip(&all).map(|(number, it)| (it.place.clone(), number)).collect();
+        for (trap, count) in object.traps.iter().zip(counts).filter(|(_, count)| *count > 0) {
+            let place = Place::from(trap);
+            match known.get(&place) {
+                Some(&number) => all[number].count += count,
+                None => all.push(Trapped { count, place }),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Goes on with another program in another session, where its maps have what was carried over.
+    #[cfg(all(target_os = "linux", feature = "live"))]
+    pub fn take_over(
+        &mut self,
+        program: &Arc<Program>,
+        old: &mut dyn Session,
+        new: &mut dyn Session,
+    ) -> Result<(), DeviceError> {
+        let before = self.read(old)?;
+        *self = Traps { before, ..Traps::begin(program, new)? };
+        Ok(())
+    }
+}
+
+/// How old what is shown while packets flow may be, about.
+#[cfg(all(target_os = "linux", feature = "live"))]
+const LATEST: Duration = Duration::from_millis(100);
+
+/// What others are shown of it while packets flow.
+#[cfg(all(target_os = "linux", feature = "live"))]
+#[derive(Clone, Default)]
+pub struct Board(Arc<Mutex<Vec<Trapped>>>);
+
+#[cfg(all(target_os = "linux", feature = "live"))]
+impl Board {
+    /// What is on it.
+    pub fn read(&self) -> Vec<Trapped> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn put(&self, all: Vec<Trapped>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = all;
+    }
+}
+
+/// Who writes on a board between batches.
+#[cfg(all(target_os = "linux", feature = "live"))]
+pub struct Scribe {
+    board: Board,
+    /// Packets that had been aborted when it last did.
+    aborted: u64,
+    last: Instant,
+}
+
+#[cfg(all(target_os = "linux", feature = "live"))]
+impl Scribe {
+    /// Writes on this one.
+    pub fn new(board: Board) -> Scribe {
+        Scribe { board, aborted: 0, last: Instant::now() }
+    }
+
+    /// Writes down where packets were aborted, if it is time and more of them were: to know where, a device has to be waited for.
+    pub fn boundary(
+        &mut self,
+        traps: &Traps,
+        aborted: impl FnOnce() -> u64,
+        session: &mut dyn Session,
+    ) -> Result<(), DeviceError> {
+        if !traps.any() || self.last.elapsed() < LATEST {
+            return Ok(());
+        }
+        self.last = Instant::now();
+        let aborted = aborted();
+        if aborted != self.aborted {
+            self.aborted = aborted;
+            self.board.put(traps.read(session)?);
+        }
+        Ok(())
+    }
 }
 
 /// A line for each, behind a table.
 pub fn lines(all: &[Trapped]) -> String {
-    let line = |it: &Trapped| {
-        let place = match (&it.file, it.line) {
-            (Some(file), Some(line)) => format!(", {}:{line}", out::printable(file)),
-            _ => String::new(),
+    shown(all, SHOWN)
+}
+
+/// A line for each, so many at most: then those with the most packets, and how many more there are.
+pub fn shown(all: &[Trapped], most: usize) -> String {
+    let line = |it: &Trapped| format!("{} aborted at {}\n", out::grouped(it.count), it.place.text());
+    if all.len() <= most {
+        return all.iter().map(line).collect();
+    }
+    let mut order: Vec<&Trapped> = all.iter().collect();
+    order.sort_by_key(|it| std::cmp::Reverse(it.count));
+    let (first, rest) = order.split_at(most.saturating_sub(1));
+    let count = rest.iter().map(|it| it.count).sum();
+    let places = rest.len();
+    first.iter().copied().map(line).collect::<String>()
+        + &format!("{} aborted at {places} other places, which --json has\n", out::grouped(count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trapped(line: u32, count: u64) -> Trapped {
+        let place = Place {
+            function: "parse".into(),
+            instruction: format!("instruction {line} of `parse`: exit"),
+            file: Some("p.c".into()),
+            line: Some(line),
+            reason: "the packet is not so long".into(),
         };
-        format!("{} aborted at {}{place}: {}\n", out::grouped(it.count), out::printable(&it.instruction), it.reason)
-    };
-    all.iter().map(line).collect()
+        Trapped { count, place }
+    }
+
+    #[test]
+    fn of_many_places_those_with_the_most_packets_are_shown() {
+        let all: Vec<Trapped> = (1..=6).map(|line| trapped(line, u64::from(line % 4) * 1000)).collect();
+        let whole = "1 000 aborted at instruction 1 of `parse`: exit, p.c:1: the packet is not so long\n";
+        assert_eq!(shown(&all[..1], 1), whole);
+        let text = shown(&all, 3);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        assert!(lines[0].starts_with("3 000 aborted at instruction 3 ") && lines[1].starts_with("2 000 "), "{text}");
+        // 1 + 0 + 1 + 2 thousand are left.
+        assert!(lines[2].starts_with("4 000 aborted at 4 other places"), "{text}");
+    }
+
+    #[test]
+    fn json_has_the_place_beside_the_count_and_reads_it_again() {
+        let one = trapped(7, 3);
+        let text = serde_json::to_string(&one).unwrap();
+        assert!(text.starts_with(r#"{"count":3,"function":"parse","instruction":"#), "{text}");
+        assert_eq!(serde_json::from_str::<Trapped>(&text).unwrap(), one);
+    }
 }

@@ -263,19 +263,8 @@ fn prefixes_that_share_their_values_have_their_own_when_these_change() {
             return XDP_PASS;
         }",
     );
-    let fields = Vec::new();
-    let (name, kind) = ("m".into(), crate::map::Kind::Lpm);
-    let declared = crate::map::Declaration {
-        name,
-        kind,
-        key: 1,
-        value: 2,
-        entries: 300,
-        fields,
-        read_only: true,
-        place: 0..0,
-        typed: None,
-    };
+    let declared = crate::map::Declaration::new("m", crate::map::Kind::Lpm, 1, 2, 300);
+    let declared = crate::map::Declaration { read_only: true, ..declared };
     let mut model: HashMap<Prefix, [u32; 2]> = HashMap::new();
     let mut known = prefixes(&mut random, 32, 250);
     known.sort_unstable();

@@ -42,7 +42,7 @@ pub use survey::{Survey, Surveyed, SurveyedMap, survey};
 
 use super::{Diagnostic, Diagnostics, Source, on_large_stack, prelude};
 use crate::map::layout::Layout;
-use crate::map::{Declaration, Kind, Table};
+use crate::map::{Declaration, Kind, Note, Notes, Table};
 use crate::program::{Initial, Program, ProgramOptions};
 
 /// Where a program comes from: the object, as far as the host wants to know of it.
@@ -79,12 +79,29 @@ pub struct Origin {
 /// A place where a packet may be aborted, since the program has not shown that what it does there is right.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trap {
+    /// The function that it is in; outside of any the section.
+    pub function: String,
     /// The instruction, in words: its number, its function, itself.
     pub instruction: String,
     /// File and line, where they are known.
     pub line: Option<(String, u32)>,
     /// Why a packet may be aborted.
     pub reason: &'static str,
+}
+
+impl Trap {
+    /// What a map that counts traps says of its entries.
+    fn notes(all: &[Trap]) -> Notes {
+        let note = |it: &Trap| {
+            let (file, line) = it.line.as_ref().map(|(file, line)| (file.as_str(), *line)).unzip();
+            let text = [it.function.as_str(), &it.instruction].map(Note::from);
+            text.into_iter().chain([file.into(), line.into(), it.reason.into()]).collect()
+        };
+        Notes {
+            columns: vec!["function", "instruction", "file", "line", "reason"],
+            rows: all.iter().map(note).collect(),
+        }
+    }
 }
 
 /// Linux' flag of arrays that are held by maps of maps, of any number of entries.
@@ -125,11 +142,6 @@ impl<'o> Linked<'o> {
         });
         let maps =
             used.iter().map(|info| Some(info.definition.clone())).chain(std::iter::repeat_n(None, besides)).collect();
-        let sites = flow.shared.sites.all().iter().map(|&(section, at, reason)| {
-            let (section, at) = (section as usize, at as usize);
-            let line = object.sections[section].line(at).map(|line| (line.file.clone(), line.line));
-            Trap { instruction: refused::instruction(object, section, at), line, reason }
-        });
         // What was found on the way there may not be what is left.
         let broadcasts = (0..).zip(flow.shared.broadcasts.all()).filter_map(|(number, &(map, exclude_ingress))| {
             let map = flow.shared.used.iter().position(|used| *used == map)?;
@@ -142,7 +154,7 @@ impl<'o> Linked<'o> {
             broadcasts: broadcasts.collect(),
             fib,
             btf: object.btf.clone(),
-            traps: sites.collect(),
+            traps: self.traps(flow),
             helpers: flow.shared.helpers.iter().map(|&helper| helper::name(helper)).collect(),
             programs: self.programs.iter().map(|(name, ..)| name.clone()).collect(),
             held: object.maps.iter().map(|map| map.name.clone()).collect(),
@@ -151,6 +163,19 @@ impl<'o> Linked<'o> {
             prints: flow.shared.events.prints.clone(),
         };
         (origin, initial.collect())
+    }
+
+    /// Where packets may be aborted, in the order of the numbers that these places have.
+    fn traps(&self, flow: &flow::Flow) -> Vec<Trap> {
+        let object = self.object;
+        let sites = flow.shared.sites.all().iter().map(|&(section, at, reason)| {
+            let (section, at) = (section as usize, at as usize);
+            let line = object.sections[section].line(at).map(|line| (line.file.clone(), line.line));
+            let function = object.function_at(section, at).map(|it| object.functions[it].name.clone());
+            let function = function.unwrap_or_else(|| object.sections[section].name.clone());
+            Trap { function, instruction: refused::instruction(object, section, at), line, reason }
+        });
+        sites.collect()
     }
 
     /// Words of a map's memory that are not zeros at first: global variables, and slots that hold programs or maps.
@@ -310,7 +335,9 @@ fn compile_here(
     }
     rings.iter().for_each(|ring| text += &ring.text());
     if traps {
-        declared.push(Declaration::new(emit::TRAPS, Kind::Counter, 1, 2, flow.shared.sites.all().len() as u32));
+        let traps = linked.traps(&flow);
+        let counter = Declaration::new(emit::TRAPS, Kind::Counter, 1, 2, traps.len() as u32);
+        declared.push(Declaration { notes: Some(Arc::new(Trap::notes(&traps))), ..counter });
     }
     let listing = Listing::of(object);
     let fails = |message: String| Err(Diagnostics::one(&listing.source, Diagnostic::new(message)));

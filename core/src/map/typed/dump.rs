@@ -61,7 +61,7 @@ impl Typed {
 }
 
 /// A cell of CSV (RFC 4180).
-fn cell(text: &str) -> Cow<'_, str> {
+pub(in crate::map) fn cell(text: &str) -> Cow<'_, str> {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\"")).into()
     } else {

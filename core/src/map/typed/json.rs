@@ -102,7 +102,7 @@ pub(super) fn text_of(bytes: &[u8]) -> Option<&str> {
 }
 
 /// A text of JSON's (RFC 8259, section 7).
-pub(super) fn quoted(text: &str, out: &mut String) {
+pub(in crate::map) fn quoted(text: &str, out: &mut String) {
     out.push('"');
     for c in text.chars() {
         match c {

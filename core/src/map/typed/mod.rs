@@ -17,7 +17,9 @@ use std::sync::Arc;
 
 pub(crate) use cells::integer;
 pub use cells::{Leaf, Style, byte, leaves, put};
+pub(super) use dump::cell;
 pub use json::json;
+pub(super) use json::quoted;
 pub use path::{Place, find, find_member};
 pub use ty::{CKind, CMember, CType};
 

@@ -12,8 +12,7 @@ use portcullis::device::{
 };
 use portcullis::devices::{self, Selector};
 use portcullis::io::live::Lane;
-use portcullis::lang::xdp::events::Counts;
-use portcullis::packet::{self, Batch};
+use portcullis::packet::{self, Action, Batch};
 use portcullis::pipeline::live::local::LocalSocket;
 use portcullis::pipeline::live::metrics::server::{AddressError, Door, Server};
 use portcullis::pipeline::live::{
@@ -27,14 +26,15 @@ use tracing::Span;
 
 use super::control::{self, Held, Live};
 use super::privileges::{self, Admin};
-use super::report::Balance;
-use super::stats::{Form, Stats};
+use super::report::{Balance, Besides};
+use super::stats::{Form, Source, Stats};
 use super::{log, report};
 use crate::cli::chosen::Chosen;
 use crate::cli::failure::{Failure, INTERRUPTED, WRONG};
 use crate::cli::run::interrupt::Interrupt;
 use crate::cli::run::maps::{Maps, Told};
 use crate::cli::run::places;
+use crate::cli::run::traps::{Board, Scribe};
 use crate::cli::run::{Args, BatchSize};
 use crate::cli::{explain, out};
 
@@ -70,8 +70,8 @@ pub struct Ended {
     maps_are_gone: bool,
     /// Packets that a device had which failed, or waited for it.
     given_up: u64,
-    /// What the filter told of, if it can.
-    events: Option<Counts>,
+    /// What only some filters have to say.
+    besides: Besides,
 }
 
 impl Prepared {
@@ -270,8 +270,9 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
     } else {
         Form::Line
     };
-    let shown =
-        args.live.stats.map(|every| Stats::start(every, run.clone(), form, interrupt.stop.clone())).transpose()?;
+    let board = Board::default();
+    let source = Source { run: run.clone(), traps: board.clone() };
+    let shown = args.live.stats.map(|every| Stats::start(every, source, form, interrupt.stop.clone())).transpose()?;
     let held = lanes.iter().map(|lane| Held { orders: lane.orders.clone(), memory: lane.lane.memory.clone() });
     let live_run = Live {
         args: args.maps.clone(),
@@ -285,7 +286,9 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
     let server = control.map(|socket| control::Server::start(socket, live_run)).transpose()?;
     // A filter that takes over may tell of events where this one does not.
     let follows = args.maps.follows() || args.live.control.is_some() || lock(&maps).events().is_some();
-    let mut onlooker = Onlooker { maps: maps.clone(), follows };
+    let scribe = args.live.stats.map(|_| (Scribe::new(board), run.clone()));
+    let follows = follows || scribe.is_some() && lock(&maps).traps.any();
+    let mut onlooker = Onlooker { maps: maps.clone(), follows, scribe };
     let (lanes, error) = run_live(lanes, &stats, &live, &interrupt.stop, at_stop, &mut onlooker);
     // A queue's packets that nobody takes any more wait until it is given up: all of a lane goes now but its session, which
     // has the maps.
@@ -304,12 +307,14 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
         None => maps.last_events(None),
     };
     let saved = sessions.first_mut().map_or(Ok(()), |session| maps.write(&mut **session)).and(told);
-    let events = maps.events();
+    let traps = sessions.first_mut().map_or(Ok(Vec::new()), |session| maps.traps.read(&mut **session));
+    let besides = Besides::of(maps.events(), traps.as_deref().unwrap_or_default());
+    let saved = saved.and(traps.map(drop).map_err(Failure::from));
     let maps_are_gone = sessions.is_empty() && maps.writes();
     drop(sessions);
     interrupt.end();
     let given_up = given_up(error.as_ref(), &run);
-    Ok(Ended { summary: run.summary(&reading), device, error, saved, maps_are_gone, given_up, events })
+    Ok(Ended { summary: run.summary(&reading), device, error, saved, maps_are_gone, given_up, besides })
 }
 
 /// Packets that a device may still have after a run: those that were under way where it failed.
@@ -358,6 +363,8 @@ struct Onlooker {
     maps: Arc<Mutex<Maps>>,
     /// Whether there is anything to be done.
     follows: bool,
+    /// Who tells others where packets are aborted, and what says how many are.
+    scribe: Option<(Scribe, Arc<RunStats>)>,
 }
 
 impl Observer for Onlooker {
@@ -365,7 +372,11 @@ impl Observer for Onlooker {
 
     fn boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
         if self.follows {
-            for told in lock(&self.maps).follow(session, coming)? {
+            let mut maps = lock(&self.maps);
+            if let Some((scribe, run)) = &mut self.scribe {
+                scribe.boundary(&maps.traps, || aborted(run), session)?;
+            }
+            for told in maps.follow(session, coming)? {
                 match &told {
                     Told::Warning(warning) => out::warn(warning),
                     Told::Note(note) => out::note(note),
@@ -376,7 +387,12 @@ impl Observer for Onlooker {
     }
 }
 
-fn lock(maps: &Mutex<Maps>) -> MutexGuard<'_, Maps> {
+/// Packets that were aborted up to now.
+fn aborted(run: &RunStats) -> u64 {
+    run.read().lanes.iter().map(|(_, lane)| lane.verdicts[Action::Aborted as usize]).sum()
+}
+
+pub fn lock(maps: &Mutex<Maps>) -> MutexGuard<'_, Maps> {
     maps.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -427,11 +443,11 @@ pub fn warm_up(session: &mut dyn Session, program: &Program) -> Result<(), Devic
 impl Ended {
     /// Prints what came of it, and says how it ended. Frames are those of memory that the run had.
     pub fn report(self, args: &Args, frames: Option<Balance>) -> Result<(), Failure> {
-        let Ended { device, summary, error, saved, maps_are_gone, given_up, events } = self;
+        let Ended { device, summary, error, saved, maps_are_gone, given_up, besides } = self;
         let frames = frames.map(|frames| frames.given_up(given_up));
         let text = match args.json {
-            true => report::json(&summary, frames, events),
-            false => report::table(&summary, &device.info().name, frames, events),
+            true => report::json(&summary, frames, &besides),
+            false => report::table(&summary, &device.info().name, frames, &besides),
         };
         // Where they cannot be printed, it is said all the same how it ended.
         let printed = if args.takes_stdout() {

@@ -7,10 +7,11 @@ use portcullis::lang::xdp::events::Counts;
 use portcullis::packet::Action;
 use portcullis::pipeline::live::{LaneSummary, Latency, RunSummary, SizingSummary};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cli::out;
 use crate::cli::run::report::{Told, events_row};
+use crate::cli::run::traps::{self, Trapped};
 
 /// Lanes whose batches the table has; the JSON line has all.
 const SHOWN_LANES: usize = 16;
@@ -61,24 +62,40 @@ impl fmt::Display for Balance {
     }
 }
 
+/// What only some filters have to say.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Besides {
+    /// What the filter told of, if it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events: Option<Told>,
+    /// Where a program of XDP was aborted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub traps: Vec<Trapped>,
+}
+
+impl Besides {
+    /// These.
+    pub fn of(events: Option<Counts>, traps: &[Trapped]) -> Besides {
+        Besides { events: events.map(Told::from), traps: traps.to_vec() }
+    }
+}
+
 /// One line of JSON, its end included.
-pub fn json(run: &RunSummary, frames: Option<Balance>, events: Option<Counts>) -> String {
+pub fn json(run: &RunSummary, frames: Option<Balance>, besides: &Besides) -> String {
     #[derive(Serialize)]
     struct Line<'a> {
         #[serde(flatten)]
         run: &'a RunSummary,
         #[serde(skip_serializing_if = "Option::is_none")]
         frames: Option<Balance>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        events: Option<Told>,
+        #[serde(flatten)]
+        besides: &'a Besides,
     }
-    serde_json::to_string(&Line { run, frames, events: events.map(Told::from) })
-        .expect("numbers and texts, with texts for keys")
-        + "\n"
+    serde_json::to_string(&Line { run, frames, besides }).expect("numbers and texts, with texts for keys") + "\n"
 }
 
 /// A small table. `device` is the device in words.
-pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, events: Option<Counts>) -> String {
+pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, besides: &Besides) -> String {
     let sum = &run.numbers.sum;
     let share = |count: u64| match sum.packets {
         0 => String::new(),
@@ -117,14 +134,15 @@ pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, events: Op
     }
     rows.push(row("batches", out::grouped(sum.batches), format!("{:.1} packets each", sum.batch_mean)));
     rows.extend(sizes(&run.numbers.lanes));
-    rows.extend(events.map(events_row));
+    rows.extend(besides.events.map(|told| events_row(told.into())));
     let Latency { p50, p99, p99_9, max, .. } = sum.latency_us;
     let latency = format!("p50 {p50:.1}, p99 {p99:.1}, p99.9 {p99_9:.1}, max {max:.1} µs");
     rows.push(row("latency", String::new(), latency));
     rows.push(row("time", format!("{:.3} s", sum.elapsed_s), String::new()));
     let (filter, id) = (out::printable(&run.filter), &run.device);
     let frames = frames.map_or_else(String::new, |frames| format!("frames: {frames}\n"));
-    format!("{filter}, on {id} ({device})\n{}{frames}", out::table(rows, &[1]))
+    let traps = traps::lines(&besides.traps);
+    format!("{filter}, on {id} ({device})\n{}{frames}{traps}", out::table(rows, &[1]))
 }
 
 /// What batches are now, of the lanes where they find their size.
@@ -156,7 +174,7 @@ mod tests {
         let run = RunSummary { filter: "f.wgsl".into(), device: "cpu".into(), numbers };
         let table = |sending| {
             let frames = Balance { all: 4096, free: 4096 - sending, sending, ..Balance::default() };
-            super::table(&run, "CPU", Some(frames), None)
+            super::table(&run, "CPU", Some(frames), &Besides::default())
         };
         let line = |text: &str| text.lines().find(|line| line.starts_with("not sent")).map(str::to_owned);
         assert_eq!(line(&table(0)), None);

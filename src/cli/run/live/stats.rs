@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use crate::cli::failure::Failure;
 use crate::cli::out;
+use crate::cli::run::traps::{self, Board, Trapped};
 
 /// How it is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +30,15 @@ pub enum Form {
     },
 }
 
+/// Places where packets are aborted that the table has.
+const SHOWN_TRAPS: usize = 4;
+
+/// Where it comes from.
+pub struct Source {
+    pub run: Arc<RunStats>,
+    pub traps: Board,
+}
+
 /// Shows how a run is getting on, until it is dropped.
 pub struct Stats {
     /// Dropped to end the thread.
@@ -39,7 +49,7 @@ pub struct Stats {
 
 impl Stats {
     /// Shows it from now on. Where nobody reads standard output any more, the run is told to stop.
-    pub fn start(every: Duration, run: Arc<RunStats>, form: Form, stop: CancelToken) -> Result<Stats, Failure> {
+    pub fn start(every: Duration, source: Source, form: Form, stop: CancelToken) -> Result<Stats, Failure> {
         let bar = (form == Form::Table).then(bar);
         out::live::redraw(bar.clone());
         let (wake, woken) = channel::<()>();
@@ -47,6 +57,7 @@ impl Stats {
         let span = tracing::Span::current();
         let show = move || {
             let _run = span.entered();
+            let Source { run, traps } = source;
             let mut before = run.read();
             let mut next = Instant::now() + every;
             while woken.recv_timeout(next.saturating_duration_since(Instant::now())) == Err(RecvTimeoutError::Timeout) {
@@ -56,14 +67,16 @@ impl Stats {
                 let (interval, total) = (now.since(&before).summary(), run.summary(&now));
                 before = now;
                 match (form, &shown) {
-                    (Form::Table, Some(bar)) => bar.set_message(table(&interval, &total, out::live::height())),
+                    (Form::Table, Some(bar)) => {
+                        bar.set_message(table(&interval, &total, &traps.read(), out::live::height()));
+                    }
                     (Form::Json { stdout_taken: false }, _) => {
-                        if out::print(json(&interval, &total)).is_err() {
+                        if out::print(json(&interval, &total, &traps.read())).is_err() {
                             stop.cancel();
                             return;
                         }
                     }
-                    (Form::Json { .. }, _) => out::line(json(&interval, &total).trim_end()),
+                    (Form::Json { .. }, _) => out::line(json(&interval, &total, &traps.read()).trim_end()),
                     _ => out::note(&line(&interval)),
                 }
             }
@@ -98,16 +111,23 @@ fn bar() -> ProgressBar {
 }
 
 /// One line of JSON, its end included.
-fn json(interval: &LanesSummary, total: &RunSummary) -> String {
+fn json(interval: &LanesSummary, total: &RunSummary, traps: &[Trapped]) -> String {
     #[derive(Serialize)]
     struct Line<'a> {
         /// Seconds since 1970.
         time: f64,
         interval: &'a LanesSummary,
-        total: &'a RunSummary,
+        total: Total<'a>,
+    }
+    #[derive(Serialize)]
+    struct Total<'a> {
+        #[serde(flatten)]
+        run: &'a RunSummary,
+        #[serde(skip_serializing_if = "<[_]>::is_empty")]
+        traps: &'a [Trapped],
     }
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    let line = Line { time, interval, total };
+    let line = Line { time, interval, total: Total { run: total, traps } };
     serde_json::to_string(&line).expect("numbers and texts, with texts for keys") + "\n"
 }
 
@@ -138,7 +158,7 @@ fn a_second(count: u64, sum: &Summary) -> u64 {
 }
 
 /// A table of at most so many lines: what the last interval brought, and all before it where that is a count.
-fn table(interval: &LanesSummary, total: &RunSummary, height: usize) -> String {
+fn table(interval: &LanesSummary, total: &RunSummary, traps: &[Trapped], height: usize) -> String {
     let all = &total.numbers.sum;
     let row = |name: &str, count: u64, all: u64| {
         vec![name.to_owned(), out::grouped(a_second(count, &interval.sum)), out::grouped(all)]
@@ -160,8 +180,9 @@ fn table(interval: &LanesSummary, total: &RunSummary, height: usize) -> String {
         [out::printable(name)].into_iter().chain(rates.into_iter().flatten()).chain(rest).collect::<Vec<_>>()
     };
     let mut lanes = vec![titles.map(str::to_owned).to_vec()];
+    let traps = traps::shown(traps, SHOWN_TRAPS);
     // Two lines are between, and the cursor may need one.
-    let room = height.saturating_sub(counts.len() + lanes.len() + 5).max(1);
+    let room = height.saturating_sub(counts.len() + traps.lines().count() + lanes.len() + 5).max(1);
     let several = interval.lanes.len() > 1;
     lanes.extend(interval.lanes.iter().take(room).map(|lane| numbers(&lane.lane, &lane.sum)));
     let more = interval.lanes.len().saturating_sub(room);
@@ -175,7 +196,7 @@ fn table(interval: &LanesSummary, total: &RunSummary, height: usize) -> String {
     let seconds = all.elapsed_s as u64;
     let time = format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
     let head = format!("{}, on {}, {time}", out::printable(&total.filter), total.device);
-    let text = format!("{head}\n{}\n{}", out::table(lanes, &right), out::table(counts, &[1, 2]));
+    let text = format!("{head}\n{}\n{}{traps}", out::table(lanes, &right), out::table(counts, &[1, 2]));
     text.trim_end().to_owned()
 }
 
@@ -221,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_table_says_what_each_lane_does_and_what_came_of_it() {
-        let text = table(&lanes(2), &total(2), 40);
+        let text = table(&lanes(2), &total(2), &[], 40);
         assert_eq!(
             text,
             "f.wgsl, on cpu, 1:02:05
@@ -244,7 +265,7 @@ no room to send them in time         3              6"
     #[test]
     fn a_table_fits_where_there_are_many_lanes() {
         for (count, height) in [(1, 24), (2, 24), (64, 24), (64, 80), (64, 5)] {
-            let text = table(&lanes(count), &total(count), height);
+            let text = table(&lanes(count), &total(count), &[], height);
             assert!(text.lines().count() < height.max(15), "{count} lanes, {height} lines:\n{text}");
             assert_eq!(text.contains("\nall "), count > 1, "{text}");
             let shown = text.lines().filter(|line| line.starts_with("eth0:")).count();
@@ -263,7 +284,7 @@ no room to send them in time         3              6"
 
     #[test]
     fn a_line_of_json_has_the_interval_and_the_run() {
-        let text = json(&lanes(2), &total(2));
+        let text = json(&lanes(2), &total(2), &[]);
         assert_eq!(text.matches('\n').count(), 1);
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(json["interval"]["packets"], 2_000_000);

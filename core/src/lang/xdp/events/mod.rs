@@ -123,7 +123,8 @@ impl Ring {
 
     /// The map that it lies in.
     pub(super) fn declaration(&self) -> Declaration {
-        Declaration::new(self.name.clone(), Kind::Array, 1, self.stride(), self.slots + 1)
+        let declared = Declaration::new(self.name.clone(), Kind::Array, 1, self.stride(), self.slots + 1);
+        Declaration { is_ring: true, ..declared }
     }
 
     /// What programs do with it.

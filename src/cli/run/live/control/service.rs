@@ -1,7 +1,7 @@
 //! What a run does when it is asked.
 
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use portcullis::control::{self, Refused, Reload, Reloaded, Service};
 use portcullis::device::{Device, DeviceError, LoadOptions, Session};
@@ -12,7 +12,8 @@ use portcullis::program::Program;
 use portcullis::reason;
 use serde_json::value::RawValue;
 
-use super::super::drive::{import, show_copies, warm_up};
+use super::super::drive::{import, lock, show_copies, warm_up};
+use super::super::report::{self, Besides};
 use crate::cli::failure::{self, Failure};
 use crate::cli::filter::FilterArgs;
 use crate::cli::out;
@@ -51,8 +52,19 @@ type Swapped<T> = (Result<T, Refused>, Box<dyn Session>);
 impl Service for Live {
     fn stats(&mut self) -> Result<Box<RawValue>, Refused> {
         let summary = self.stats.summary(&self.stats.read());
-        let json = serde_json::to_string(&summary).and_then(RawValue::from_string);
-        json.map_err(|error| Refused::wrong(error.to_string()))
+        let (events, has_traps) = {
+            let maps = lock(&self.maps);
+            (maps.events(), maps.traps.any())
+        };
+        let traps = match has_traps {
+            true => {
+                let maps = self.maps.clone();
+                self.ask(move |session| lock(&maps).traps.read(session))?
+            }
+            false => Vec::new(),
+        };
+        let line = report::json(&summary, None, &Besides::of(events, &traps));
+        RawValue::from_string(line.trim_end().to_owned()).map_err(|error| Refused::wrong(error.to_string()))
     }
 
     fn reload(&mut self, filter: &Reload) -> Result<Reloaded, Refused> {
@@ -116,8 +128,7 @@ impl Live {
         // The maps are the first lane's, and only they may be a reason to stay with the old filter.
         let maps = self.maps.clone();
         let bring = move |old: &mut dyn Session, new: &mut dyn Session| {
-            let mut maps = maps.lock().unwrap_or_else(PoisonError::into_inner);
-            Ok(maps.take_over(takeover, old, new)?.map_err(refused))
+            Ok(lock(&maps).take_over(takeover, old, new)?.map_err(refused))
         };
         let mut told = None;
         if let (Some(lane), Some(session)) = (self.lanes.first(), sessions.next()) {
