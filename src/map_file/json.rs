@@ -27,7 +27,7 @@ struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// What is left of members when these are passed over; the name of one that is none, or comes again.
+    /// What is left of members when these are passed over; what is wrong with one.
     fn without(notes: &[&str], members: Vec<(String, &'a RawValue)>) -> Result<Object<'a>, String> {
         let mut object = Object::default();
         for (name, value) in members {
@@ -38,10 +38,10 @@ impl<'a> Object<'a> {
                 "value" => &mut object.value,
                 "sum" => &mut object.sum,
                 other if notes.contains(&other) => continue,
-                _ => return Err(name),
+                other => return Err(format!("unknown field `{}`", shown(other))),
             };
             if place.replace(value).is_some() {
-                return Err(name);
+                return Err(format!("duplicate field `{}`", shown(&name)));
             }
         }
         Ok(object)

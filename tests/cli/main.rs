@@ -22,4 +22,5 @@ mod readme;
 mod run;
 mod state;
 mod support;
+mod traps;
 mod watch;

@@ -67,7 +67,7 @@ SEC("tc") int other(struct __sk_buff *skb) { return 0; }
 "#;
 
 /// Makes `prog.o` of a source; what clang says where it does not.
-fn compile(place: &Place, source: &str, arguments: &[&str]) -> Result<(), String> {
+pub fn compile(place: &Place, source: &str, arguments: &[&str]) -> Result<(), String> {
     place.file("prog.c", source);
     let mut clang = std::process::Command::new("clang");
     clang.args(["-O2", "-target", "bpf"]).arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH));
@@ -80,7 +80,7 @@ fn compile(place: &Place, source: &str, arguments: &[&str]) -> Result<(), String
 
 /// A place with the object in it, and a capture of three packets to UDP's ports 9, 80 and 443 from 10.0.0.1; `None` where there is
 /// no clang for BPF.
-fn place(arguments: &[&str]) -> Option<Place> {
+pub fn place(arguments: &[&str]) -> Option<Place> {
     let place = Place::new();
     if let Err(said) = compile(&place, SOURCE, arguments) {
         let required = std::env::var("PORTCULLIS_REQUIRE").unwrap_or_default();
@@ -475,33 +475,4 @@ fn objects_of_other_names_are_known() {
         run(arguments).failed(1, &words);
     }
     assert_eq!(verdicts(&run(&["nat.bin", "--language", "xdp"]).done()), [0, 0, 3]);
-}
-
-/// What a program has not shown to be right is told of by its instruction, line and reason.
-#[test]
-fn what_packets_were_aborted_at_is_told() {
-    const UNPROVED: &str = r#"
-#include <linux/bpf.h>
-#include <bpf/bpf_helpers.h>
-SEC("xdp") int unproved(struct xdp_md *ctx)
-{
-    unsigned char *data = (void *)(long)ctx->data;
-    return data[60] == 7 ? XDP_DROP : XDP_PASS;
-}
-"#;
-    let Some(place) = place(&[]) else { return };
-    compile(&place, UNPROVED, &["-g"]).unwrap();
-    let packets: Vec<Vec<u8>> = (58..66).map(|length| vec![1; length]).collect();
-    place.file("short.pcap", pcap(&packets.iter().map(Vec::as_slice).collect::<Vec<_>>()));
-    let short = packets.iter().filter(|packet| packet.len() < 61).count();
-    let ran = place.run(&["run", "prog.o", "--read", "short.pcap", "--json"]).done();
-    let line: Value = serde_json::from_str(&ran.out).unwrap();
-    assert_eq!(line["verdicts"]["aborted"], json!(short));
-    let traps = line["traps"].as_array().unwrap();
-    assert_eq!(traps.len(), 1, "{line}");
-    assert_eq!((&traps[0]["count"], &traps[0]["line"]), (&json!(short), &json!(7)));
-    assert_eq!(traps[0]["reason"], "the packet is not so long");
-    let ran = place.run(&["run", "prog.o", "--read", "short.pcap"]).done();
-    assert!(ran.out.contains("3 aborted at instruction"), "{}", ran.out);
-    assert!(ran.out.contains("of `unproved`") && ran.out.contains(":7: the packet is not so long"), "{}", ran.out);
 }

@@ -27,7 +27,7 @@ const PRINTS: &str = r#"
     }"#;
 
 /// An object of a program; `None` where there is no clang.
-fn object(desk: &Desk, name: &str, text: &str) -> Option<String> {
+pub fn object(desk: &Desk, name: &str, text: &str) -> Option<String> {
     let source = desk.text(&format!("{name}.c"));
     let head = "#include <linux/bpf.h>\n#include <bpf/bpf_helpers.h>\nchar LICENSE[] SEC(\"license\") = \"GPL\";\n";
     std::fs::write(&source, format!("{head}{text}\n")).unwrap();

@@ -23,5 +23,6 @@ mod selftest;
 mod soak;
 mod support;
 mod topology;
+mod traps;
 mod trouble;
 mod watching;

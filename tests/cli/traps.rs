@@ -1,0 +1,196 @@
+//! What a program of an object has not shown to be right is checked as packets run: `check` says where, and a run where packets were
+//! aborted.
+
+use serde_json::{Value, json};
+
+use crate::objects::{compile, place};
+use crate::support::{Place, pcap};
+
+/// Two places that are not proved, and a ring; a packet's byte 60 says whether its last one is read.
+const UNPROVED: &str = r#"
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 4); __type(key, __u32); __type(value, __u32); } seen SEC(".maps");
+struct { __uint(type, BPF_MAP_TYPE_RINGBUF); __uint(max_entries, 4096); } told SEC(".maps");
+SEC("xdp") int unproved(struct xdp_md *ctx)
+{
+    unsigned char *data = (void *)(long)ctx->data;
+    __u32 kind = data[60];
+    __u32 *value = bpf_map_lookup_elem(&seen, &kind);
+    bpf_ringbuf_output(&told, &kind, sizeof(kind), 0);
+    return *value == 7 ? XDP_DROP : XDP_PASS;
+}
+char LICENSE[] SEC("license") = "GPL";
+"#;
+
+/// Where they are.
+const LINES: [u32; 2] = [9, 12];
+const REASONS: [&str; 2] = ["the packet is not so long", "the pointer to a map's value is NULL"];
+
+/// The object, and packets of which three are too short, and of the other seven two have a byte beyond the map's four entries.
+fn unproved() -> Option<Place> {
+    let place = place(&[])?;
+    compile(&place, UNPROVED, &["-g"]).unwrap();
+    let packets = [58, 59, 60].map(|length| vec![0; length]).into_iter();
+    let packets: Vec<Vec<u8>> = packets.chain([0_u8, 4, 1, 255, 2, 3, 0].map(|kind| vec![kind; 64])).collect();
+    place.file("in.pcap", pcap(&packets.iter().map(Vec::as_slice).collect::<Vec<_>>()));
+    Some(place)
+}
+
+/// The run's arguments, and these.
+fn run<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
+    [&["run", "prog.o", "--read", "in.pcap", "--json"], arguments].concat()
+}
+
+fn counts(traps: &Value) -> Vec<(u64, u64, String)> {
+    let traps = traps.as_array().unwrap_or_else(|| panic!("{traps}")).iter();
+    let one = |it: &Value| Some((it["count"].as_u64()?, it["line"].as_u64()?, it["reason"].as_str()?.to_owned()));
+    traps.map(|it| one(it).unwrap_or_else(|| panic!("{it}"))).collect()
+}
+
+#[test]
+fn what_packets_were_aborted_at_is_told() {
+    let Some(place) = unproved() else { return };
+    for device in ["interp", "cpu"] {
+        let ran = place.run(&run(&["--device", device])).done().json();
+        assert_eq!(ran["verdicts"]["aborted"], 5);
+        let [short, null] = REASONS.map(str::to_owned);
+        assert_eq!(counts(&ran["traps"]), [(3, LINES[0].into(), short), (2, LINES[1].into(), null)], "{device}");
+        assert_eq!(ran["traps"][0]["function"], "unproved");
+    }
+    let ran = place.run(&["run", "prog.o", "--read", "in.pcap"]).done();
+    for words in ["\n3 aborted at instruction", "of `unproved`", "prog.c:9: the packet is not so long\n"] {
+        assert!(ran.out.contains(words), "{words}: {}", ran.out);
+    }
+    // Nothing is told where nothing was: the key is not there.
+    let packets = [vec![1; 64], vec![2; 64]];
+    place.file("in.pcap", pcap(&packets.each_ref().map(Vec::as_slice)));
+    assert_eq!(place.run(&run(&["--device", "interp"])).done().json()["traps"], Value::Null);
+}
+
+#[test]
+fn check_lists_what_is_checked_as_packets_run() {
+    let Some(place) = unproved() else { return };
+    let ran = place.run(&["check", "prog.o"]).done();
+    for words in [
+        "checked          2 places, where a packet is ABORTED and counted in the map `traps`\n",
+        "prog.c:9: the packet is not so long\n",
+        "prog.c:12: the pointer to a map's value is NULL\n",
+        "CSV    index,sum,function,instruction,file,line,reason\n",
+    ] {
+        assert!(ran.out.contains(words), "{words}: {}", ran.out);
+    }
+    let json = place.run(&["check", "prog.o", "--json"]).done().json();
+    let traps = json["object"]["traps"].as_array().unwrap();
+    let found: Vec<_> = traps.iter().map(|it| (it["line"].as_u64().unwrap() as u32, it["reason"].as_str())).collect();
+    assert_eq!(found, [(LINES[0], Some(REASONS[0])), (LINES[1], Some(REASONS[1]))]);
+    // A program that has shown everything.
+    let proved = UNPROVED
+        .replace(
+            "__u32 kind = data",
+            "if ((void *)(data + 61) > (void *)(long)ctx->data_end) return XDP_DROP;\n__u32 kind = data",
+        )
+        .replace("return *value", "if (!value) return XDP_DROP;\nreturn *value");
+    compile(&place, &proved, &["-g"]).unwrap();
+    let ran = place.run(&["check", "prog.o"]).done();
+    assert!(ran.out.contains("checked          nothing: it is proved"), "{}", ran.out);
+    assert_eq!(place.run(&["check", "prog.o", "--json"]).done().json()["object"]["traps"], json!([]));
+    // Of several programs a line for each.
+    let two = UNPROVED.to_owned()
+        + "SEC(\"xdp\") int drops(struct xdp_md *ctx) { return XDP_DROP; }\n"
+        + "SEC(\"xdp\") int many(struct xdp_md *ctx) {\nunsigned char *data = (void *)(long)ctx->data; int sum = 0;\n"
+        + &(0..9).map(|at| format!("sum += data[{}];\n", 100 * at)).collect::<String>()
+        + "return sum & 3; }\n";
+    compile(&place, &two, &["-g"]).unwrap();
+    let ran = place.run(&["check", "prog.o"]).done();
+    for words in [
+        "\n               checked  2 places at run time: ",
+        "prog.c:9, ",
+        "checked  9 places at run time: ",
+        ", 3 more\n",
+    ] {
+        assert!(ran.out.contains(words), "{words}: {}", ran.out);
+    }
+    let json = place.run(&["check", "prog.o", "--json"]).done().json();
+    let counts: Vec<_> =
+        json["programs"].as_array().unwrap().iter().map(|it| it["traps"].as_array().unwrap().len()).collect();
+    assert_eq!(counts, [2, 0, 9], "{json}");
+}
+
+#[test]
+fn the_map_of_traps_says_what_it_counts_and_is_read_again() {
+    let Some(place) = unproved() else { return };
+    let dumps = ["--dump-map", "traps=a.json", "--dump-map", "traps=a.csv", "--device", "interp"];
+    place.run(&run(&dumps)).done();
+    let rows: Value = serde_json::from_slice(&place.read("a.json")).unwrap();
+    for (index, (sum, row)) in [3, 2].into_iter().zip(rows.as_array().unwrap()).enumerate() {
+        assert_eq!(
+            (&row["index"], &row["sum"], &row["line"]),
+            (&json!(index), &json!(sum), &json!(LINES[index])),
+            "{row}"
+        );
+        assert_eq!((&row["function"], &row["reason"]), (&json!("unproved"), &json!(REASONS[index])), "{row}");
+        assert!(row["instruction"].as_str().unwrap().contains(" of `unproved`: "), "{row}");
+    }
+    let csv = String::from_utf8(place.read("a.csv")).unwrap();
+    let lines: Vec<&str> = csv.lines().collect();
+    assert_eq!(lines[0], "index,sum,function,instruction,file,line,reason");
+    assert!(
+        lines[1].starts_with("0,3,unproved,instruction ") && lines[1].ends_with("prog.c,9,the packet is not so long"),
+        "{csv}"
+    );
+    // Both begin where they left off, and the run tells of its own packets alone.
+    for file in ["traps=a.json", "traps=a.csv"] {
+        let ran = place.run(&run(&["--map", file, "--dump-map", "traps=b.csv", "--device", "interp"])).done();
+        assert_eq!(ran.json()["traps"][0]["count"], 3, "{file}");
+        let csv = String::from_utf8(place.read("b.csv")).unwrap();
+        assert!(csv.contains("\n0,6,unproved") && csv.contains("\n1,4,unproved"), "{file}: {csv}");
+    }
+    // As anybody writes it.
+    for (name, text) in
+        [("c.csv", "1,40\n"), ("c.csv", "index,sum\n1,40\n"), ("c.json", r#"[{"index": 1, "sum": 40}]"#)]
+    {
+        place.file(name, text);
+        place.run(&run(&["--map", &format!("traps={name}"), "--dump-map", "traps=d.csv", "--device", "interp"])).done();
+        assert!(String::from_utf8(place.read("d.csv")).unwrap().contains("\n1,42,unproved"), "{text}");
+    }
+    for (name, text, words) in [
+        ("e.csv", "1,40,unproved\n", "one cell too many"),
+        ("e.csv", "2,40\n", "has no entry 2"),
+        ("e.json", r#"[{"index": 1, "sum": 40, "reasons": 1}]"#, "unknown field `reasons`"),
+        ("e.json", r#"[{"index": 1, "sum": 40, "sum": 41}]"#, "duplicate field `sum`"),
+    ] {
+        place.file(name, text);
+        place.run(&run(&["--map", &format!("traps={name}")])).failed(1, &[words]);
+    }
+}
+
+#[test]
+fn rings_are_no_maps_to_look_into() {
+    let Some(place) = unproved() else { return };
+    for arguments in [
+        ["--map", "told=x.csv"],
+        ["--dump-map", "told=x.json"],
+        ["--watch-map", "told=x.csv"],
+        ["--from-pin", "told=/x"],
+    ] {
+        let words = [arguments[0], "`told` is a ring of events, which has no entries", "--events FILE"];
+        place.run(&run(&arguments)).failed(2, &words);
+        assert!(!place.path("x.json").exists());
+    }
+    place.run(&run(&["--dump-map", "none=x.csv"])).failed(2, &["no map `none`; it has `seen`, `traps`\n"]);
+    let ran = place.run(&["check", "prog.o"]).done();
+    let words = "told: ringbuf of 4 096 bytes, read by `run --events`, room for 131 072 records of 4 bytes at most, ";
+    assert!(ran.out.contains(words), "{}", ran.out);
+    assert!(!ran.out.contains("told: array"), "{}", ran.out);
+    let json = place.run(&["check", "prog.o", "--json"]).done().json();
+    let ring = json["maps"].as_array().unwrap().iter().find(|it| it["name"] == "told").unwrap();
+    let shape = (&ring["kind"], &ring["record_bytes"], &ring["object"]);
+    assert_eq!(shape, (&json!("ring"), &json!(4), &json!({"type": "ringbuf", "max_entries": 4096})));
+    // Neither rings nor what was aborted is anything to another run: a file of state is good for the program as it is built anew.
+    place.run(&run(&["--state", "state", "--device", "interp"])).done();
+    let proved = UNPROVED.replace("return *value", "if (!value) return XDP_DROP;\nreturn *value");
+    compile(&place, &proved.replace("4096", "8192"), &["-g"]).unwrap();
+    place.run(&run(&["--state", "state", "--device", "interp"])).done();
+    assert!(place.read("state").len() < 1000);
+}
