@@ -82,6 +82,7 @@ impl Traps {
     }
 
     /// Whether there may ever be any.
+    #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn any(&self) -> bool {
         self.map.is_some() || !self.before.is_empty()
     }
