@@ -9,6 +9,7 @@
 //! - [`generator`]: random filters that are valid, and packets for them;
 //! - [`operators`], [`floating_point`]: filters that compute with everything there is to compute with;
 //! - [`c_programs`], [`cl_programs`]: random filters in OpenCL C, which mean the same in plain C, or in OpenCL C alone;
+//! - [`objects`], [`clang`], [`kernel`]: programs of XDP, who compiles them, and who says what they do;
 //! - [`expressions`]: tcpdump's expressions, and tcpdump;
 //! - [`instructions`]: programs of eBPF, and what they mean;
 //! - [`lanes`]: the form in which the CPU takes several packets at a time, executed apart from its code;
@@ -24,6 +25,8 @@
 pub mod aarch64;
 pub mod c_programs;
 pub mod cl_programs;
+#[cfg(target_os = "linux")]
+pub mod clang;
 pub mod corpora;
 pub mod devices;
 pub mod expressions;

@@ -1,12 +1,12 @@
 //! The programs of XDP in `compat-tests/xdp`, compiled by clang, and what they are run over.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use portcullis_core::lang::xdp::MapDefinition;
 use portcullis_core::map::{Declaration, Kind, Table};
 use portcullis_core::packet::Verdict;
 
+use crate::clang;
 use crate::kernel::Entries;
 
 /// What clang may generate: v1 and v2 have no 32-bit jumps or arithmetic, v3 has both, and atomics that give what was there.
@@ -73,24 +73,9 @@ pub fn compile(source: &Path, processor: &str) -> Result<Vec<u8>, String> {
 /// # Errors
 /// As [`compile`].
 pub fn compile_with(source: &Path, processor: &str, options: &[String]) -> Result<Vec<u8>, String> {
-    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let object = folder.path().join("object.o");
-    let mut command = Command::new("clang");
-    command.args(["-O2", "-g", "-Wall", "-target", "bpf"]).arg(format!("-mcpu={processor}"));
-    // Debian has what the compiler's target decides apart.
-    command.arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH));
-    let output = command
-        .args(options)
-        .arg("-c")
-        .arg(source)
-        .arg("-o")
-        .arg(&object)
-        .output()
-        .map_err(|e| format!("clang: {e}"))?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
-    }
-    std::fs::read(&object).map_err(|error| error.to_string())
+    let processor = format!("-mcpu={processor}");
+    let options: Vec<&str> = options.iter().map(String::as_str).chain([processor.as_str()]).collect();
+    clang::object(source, &options)
 }
 
 /// What a source's maps hold before the first packet, by `compat-tests/xdp/presets.json`: maps, keys, values.

@@ -1,8 +1,8 @@
 //! Packets that a program of XDP sends to all devices of a map (`BPF_F_BROADCAST`), over captures.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 
+use crate::clang;
 use crate::support::{Place, packets};
 
 /// What it does with a packet is in the last byte of its destination.
@@ -47,18 +47,8 @@ char LICENSE[] SEC("license") = "GPL";
 /// The program, compiled; `None` where nothing can be.
 fn object(place: &Place) -> Option<&'static str> {
     place.file("hub.c", PROGRAM);
-    let mut clang = Command::new("clang");
-    clang.args(["-O2", "-g", "-target", "bpf", "-c"]).arg(place.path("hub.c")).arg("-o").arg(place.path("hub.o"));
-    clang.arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH));
-    match clang.output() {
-        Ok(output) if output.status.success() => Some("hub.o"),
-        _ => {
-            let required = std::env::var("PORTCULLIS_REQUIRE").unwrap_or_default();
-            assert!(!required.split(',').any(|it| it == "clang-bpf"), "clang makes no objects");
-            println!("there is no clang that makes objects");
-            None
-        }
-    }
+    clang::made(clang::to_file(&place.path("hub.c"), &[], &place.path("hub.o")))?;
+    Some("hub.o")
 }
 
 /// A pcapng of packets, each with the interface that it came in by, of four.

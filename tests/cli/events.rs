@@ -1,25 +1,20 @@
 //! `run --events`: what programs of XDP tell the host.
 #![cfg(target_os = "linux")]
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::clang;
 use crate::support::{PASS, Place, has_device, pcap};
 
 /// Objects of compat-tests, compiled into a place; `None` where there is no clang.
 fn objects(place: &Place, names: &[&str]) -> Option<()> {
     for name in names {
-        let source = format!("{}/compat-tests/xdp/{name}.c", env!("CARGO_MANIFEST_DIR"));
-        let mut clang = Command::new("clang");
-        clang.args(["-O2", "-g", "-target", "bpf", "-mcpu=v3"]);
-        clang.arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH)).args(["-c", &source, "-o"]);
-        let status = clang.arg(place.path(&format!("{name}.o"))).stderr(Stdio::null()).status();
-        if !status.is_ok_and(|status| status.success()) {
-            println!("skipped: clang and libbpf's headers make no programs for BPF");
-            return None;
-        }
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("compat-tests/xdp/{name}.c"));
+        clang::made(clang::to_file(&source, &["-mcpu=v3"], &place.path(&format!("{name}.o"))))?;
     }
     Some(())
 }

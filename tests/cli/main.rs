@@ -6,6 +6,9 @@ mod bench;
 mod broadcast;
 mod calibrate;
 mod check;
+#[allow(dead_code, reason = "it is shared with other tests, and none of them needs all of it")]
+#[path = "../../compat-tests/src/clang.rs"]
+mod clang;
 mod events;
 mod expressions;
 #[cfg(unix)]

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::clang;
 use crate::support::{Place, Ran, pcap};
 
 /// Two programs that are taken and one that is not; variables of every kind, maps with and without types.
@@ -66,28 +67,18 @@ SEC("xdp/third") int third(struct xdp_md *ctx)
 SEC("tc") int other(struct __sk_buff *skb) { return 0; }
 "#;
 
-/// Makes `prog.o` of a source; what clang says where it does not.
+/// Makes `prog.o` of a source, without types unless the arguments say so; what clang says where it does not.
 pub fn compile(place: &Place, source: &str, arguments: &[&str]) -> Result<(), String> {
     place.file("prog.c", source);
-    let mut clang = std::process::Command::new("clang");
-    clang.args(["-O2", "-target", "bpf"]).arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH));
-    let made = clang.args(arguments).args(["-c", "prog.c", "-o", "prog.o"]).current_dir(place.path("")).output();
-    match made.map_err(|error| error.to_string())? {
-        made if made.status.success() => Ok(()),
-        made => Err(String::from_utf8_lossy(&made.stderr).into_owned()),
-    }
+    let options = [&["-g0"], arguments].concat();
+    clang::to_file(&place.path("prog.c"), &options, &place.path("prog.o"))
 }
 
 /// A place with the object in it, and a capture of three packets to UDP's ports 9, 80 and 443 from 10.0.0.1; `None` where there is
 /// no clang for BPF.
 pub fn place(arguments: &[&str]) -> Option<Place> {
     let place = Place::new();
-    if let Err(said) = compile(&place, SOURCE, arguments) {
-        let required = std::env::var("PORTCULLIS_REQUIRE").unwrap_or_default();
-        assert!(!required.split(',').any(|name| name == "clang-bpf"), "clang-bpf is required: {said}");
-        println!("skipped: clang makes no programs for BPF: {said}");
-        return None;
-    }
+    clang::made(compile(&place, SOURCE, arguments))?;
     let packet = |port: u16| {
         let mut packet = [0_u8; 60];
         packet[26..30].copy_from_slice(&[10, 0, 0, 1]);

@@ -1,11 +1,12 @@
 //! `--events` of a live run: lines are there while packets come, also when another filter has taken over.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use portcullis_live_tests::{PacketSocket, wait_until};
 use serde_json::{Value, json};
 
 use crate::af_xdp::{Net, net};
+use crate::clang;
 use crate::desk::{Desk, numbered};
 use crate::support::{Running, SOON};
 
@@ -32,14 +33,8 @@ pub fn object(desk: &Desk, name: &str, text: &str) -> Option<String> {
     let head = "#include <linux/bpf.h>\n#include <bpf/bpf_helpers.h>\nchar LICENSE[] SEC(\"license\") = \"GPL\";\n";
     std::fs::write(&source, format!("{head}{text}\n")).unwrap();
     let object = desk.text(&format!("{name}.o"));
-    let mut clang = Command::new("clang");
-    clang.args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-c", &source, "-o", &object]);
-    clang.arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH)).stderr(Stdio::null());
-    let is_done = clang.status().is_ok_and(|status| status.success());
-    if !is_done {
-        println!("skipped: clang and libbpf's headers make no programs for BPF");
-    }
-    is_done.then_some(object)
+    clang::made(clang::to_file(source.as_ref(), &["-mcpu=v3"], object.as_ref()))?;
+    Some(object)
 }
 
 #[test]

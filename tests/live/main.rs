@@ -2,6 +2,9 @@
 #![cfg(target_os = "linux")]
 
 mod af_xdp;
+#[allow(dead_code, reason = "it is shared with other tests, and none of them needs all of it")]
+#[path = "../../compat-tests/src/clang.rs"]
+mod clang;
 mod control;
 mod desk;
 mod devices;

@@ -12,6 +12,7 @@ use portcullis_live_tests::frames::{swapped, udp};
 use portcullis_live_tests::{End, Namespace, PacketSocket, Suite, Veth};
 use serde_json::Value;
 
+use crate::clang;
 use crate::kernel::{self, KernelProgram};
 use crate::support::{Running, SOON};
 
@@ -34,13 +35,7 @@ type Counters = (BTreeMap<u16, (u64, u64)>, Vec<u64>);
 
 /// What clang makes of a source; why there is nothing.
 pub fn compile(source: &Path, object: &Path) -> Result<(), String> {
-    let mut clang = Command::new("clang");
-    clang.args(["-O2", "-g", "-Wall", "-target", "bpf", "-mcpu=v3"]);
-    // Debian has what the compiler's target decides apart.
-    clang.arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH));
-    let output =
-        clang.arg("-c").arg(source).arg("-o").arg(object).output().map_err(|error| format!("clang: {error}"))?;
-    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+    clang::to_file(source, &["-mcpu=v3"], object)
 }
 
 struct Link {

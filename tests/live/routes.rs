@@ -8,6 +8,7 @@ use portcullis_live_tests::frames::udp;
 use portcullis_live_tests::{Namespace, ping, wait_until};
 
 use crate::af_xdp::{Net, net_with};
+use crate::clang;
 use crate::support::{Running, SOON, ends};
 use crate::topology::hosts;
 
@@ -18,11 +19,7 @@ const ANSWER: Duration = Duration::from_millis(200);
 pub fn compiled(folder: &Path, source: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
     let object = folder.join("program.o");
-    let mut clang = Command::new("clang");
-    clang.args(["-O2", "-g", "-target", "bpf", "-mcpu=v3"]);
-    clang.arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH));
-    let output = clang.arg("-c").arg(source).arg("-o").arg(&object).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    clang::to_file(&source, &["-mcpu=v3"], &object).unwrap_or_else(|said| panic!("{said}"));
     object
 }
 
