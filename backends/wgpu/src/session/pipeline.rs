@@ -16,10 +16,10 @@ use crate::probe::WgpuDevice;
 /// LLVM 15); a packet that may loop longer would get a wrong verdict.
 const SOFTWARE_ROUNDS: u32 = 65_000;
 
-/// Expressions, functions inlined, that a software device takes. llvmpipe's compiler takes time by
-/// the square of them where they look at packets: 2 seconds for as many as this, a minute for five
-/// times as many (the same version, on one core).
-pub(crate) const SOFTWARE_SIZE: u64 = 16_384;
+/// Expressions, functions inlined, that a software device takes. llvmpipe's compiler takes time by the square of them
+/// where they look at memory: with the same version, on one core, 2 seconds for 16,000 that look at packets, 6 for 18,500
+/// with 500 reads of maps among them (each a loop over the lanes), a minute for 80,000.
+pub(crate) const SOFTWARE_SIZE: u64 = 24_576;
 
 /// Levels of branches in each other ([`Kernel::nested`]) that a software device takes. llvmpipe has room for the lanes'
 /// masks of 80, leaves out what stands deeper and says nothing: packets get wrong verdicts. What it was seen to get

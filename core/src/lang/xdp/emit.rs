@@ -19,6 +19,13 @@ use crate::lang::structure::{Graph, TooDeep, structure};
 /// Computations that a block which returns may have, to be copied to where it is led to.
 const COPIED: usize = 6;
 
+/// The program itself, where the filter is what counts its traps.
+const PROGRAM: &str = "xdp_program";
+
+/// What a program returns in place of a verdict where it traps; above it is the number of the place. Verdicts have at most 4
+/// here.
+const TRAPPED: u32 = 0xff;
+
 /// The map that counts traps.
 pub(super) const TRAPS: &str = "traps";
 
@@ -34,13 +41,11 @@ pub(super) fn filter(flow: &Flow, needed: &[Needed], module: &mut Module) -> Res
     let copied = needed.iter().map(|needed| count(needed) <= COPIED).collect();
     let structured = structure(&Graph { successors: successors.collect(), copied })?;
     let types = Types::of(module);
-    let named = module.functions.iter().filter_map(|(handle, f)| Some((f.name.clone()?, handle))).collect();
-    let mut builder = Builder::default();
+    let functions = module.functions.iter();
+    let named: HashMap<String, _> = functions.filter_map(|(handle, f)| Some((f.name.clone()?, handle))).collect();
+    let counts = named.get(&format!("{TRAPS}_add")).copied();
+    let (mut builder, packet) = of_packet(if counts.is_some() { PROGRAM } else { FILTER }, types);
     let b = &mut builder;
-    b.function.name = Some(FILTER.to_owned());
-    b.function.arguments.push(FunctionArgument { name: Some("pkt".to_owned()), ty: types.u32, binding: None });
-    b.function.result = Some(FunctionResult { ty: types.u32, binding: None });
-    let packet = b.function.expressions.append(Expression::FunctionArgument(0), Span::UNDEFINED);
     let frame = memory(module, types, STACK_WORDS as u32);
     let records = flow.shared.events.records().iter();
     let records: Vec<_> = records.map(|record| memory(module, types, record.bytes.div_ceil(4).max(1))).collect();
@@ -57,9 +62,42 @@ pub(super) fn filter(flow: &Flow, needed: &[Needed], module: &mut Module) -> Res
         values: Vec::new(),
     };
     emit(&structured, types, b, &mut writing);
-    let function = builder.finish();
-    module.functions.append(function, Span::UNDEFINED);
+    let program = module.functions.append(builder.finish(), Span::UNDEFINED);
+    if let Some(counts) = counts {
+        let filter = counted(program, counts, types);
+        module.functions.append(filter, Span::UNDEFINED);
+    }
     Ok(())
+}
+
+/// A function that takes a packet and gives a verdict, and the packet in it.
+fn of_packet(name: &str, types: Types) -> (Builder, Value) {
+    let mut builder = Builder::default();
+    let function = &mut builder.function;
+    function.name = Some(name.to_owned());
+    function.arguments.push(FunctionArgument { name: Some("pkt".to_owned()), ty: types.u32, binding: None });
+    function.result = Some(FunctionResult { ty: types.u32, binding: None });
+    let packet = function.expressions.append(Expression::FunctionArgument(0), Span::UNDEFINED);
+    (builder, packet)
+}
+
+/// The filter of a program that traps: counts where it did, at one place for all of them, and aborts the packet.
+fn counted(program: Handle<Function>, counts: Handle<Function>, types: Types) -> Function {
+    let (mut builder, packet) = of_packet(FILTER, types);
+    let b = &mut builder;
+    let verdict = b.call(program, vec![packet], true).expect("it gives a verdict");
+    let mask = b.u32(TRAPPED);
+    let low = b.binary(Bo::And, verdict, mask);
+    let condition = b.binary(Bo::Equal, low, mask);
+    b.open();
+    let (by, one, aborted) = (b.u32(8), b.u32(1), b.u32(0));
+    let site = b.binary(Bo::ShiftRight, verdict, by);
+    b.call(counts, vec![site, one], false);
+    b.push(Statement::Return { value: Some(aborted) });
+    let accept = b.close();
+    b.push(Statement::If { condition, accept, reject: naga::Block::new() });
+    b.push(Statement::Return { value: Some(verdict) });
+    builder.finish()
 }
 
 /// Memory of a packet's own, and how many words it has.
@@ -301,14 +339,13 @@ impl Writing<'_> {
             }
             Op::Trap { when, site } => {
                 let when = of(*when);
-                let count = self.named[&format!("{TRAPS}_add")];
+                let trapped = b.u32(site << 8 | TRAPPED);
                 b.open();
-                let (site, one, zero) = (b.u32(*site), b.u32(1), b.u32(0));
-                b.call(count, vec![site, one], false);
-                b.push(Statement::Return { value: Some(zero) });
+                b.push(Statement::Return { value: Some(trapped) });
                 let accept = b.close();
                 b.push(Statement::If { condition: when, accept, reject: naga::Block::new() });
-                zero
+                // Nobody asks for it.
+                trapped
             }
             Op::Recall { frame, word } => {
                 let index = of(*word);

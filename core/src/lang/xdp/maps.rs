@@ -109,13 +109,24 @@ impl MapInfo {
         if self.is_limited() {
             text += INSERT;
         }
-        if self.declaration().kind != Kind::Array && self.used_as != Use::Lpm {
-            let Layout { places, stride, state, .. } = Layout::of(&self.declaration());
-            let numbers =
-                [("PLACES", places), ("STRIDE", stride), ("STATE", state), ("HEADER", HEADER), ("THERE", THERE)];
+        if self.used_as != Use::Lpm {
+            let layout = Layout::of(&self.declaration());
+            let Layout { places, stride, state, .. } = layout;
+            let mut by_place = GET.to_owned();
+            if self.declaration().kind != Kind::Array {
+                by_place += EACH;
+            }
+            let numbers = [
+                ("PLACES", places),
+                ("STRIDE", stride),
+                ("STATE", state),
+                ("HEADER", HEADER),
+                ("THERE", THERE),
+                ("LAST", layout.words() as u32 - 1),
+            ];
             let add =
                 |text: String, (name, number): &(&str, u32)| text.replace(&format!("{name}u"), &format!("{number}u"));
-            text += &numbers.iter().fold(EACH.to_owned(), add);
+            text += &numbers.iter().fold(by_place, add);
         }
         if self.used_as == Use::Prefixes {
             let MapDefinition { key_size, .. } = self.definition;
@@ -231,6 +242,14 @@ const MAX_VALUE: u32 = 1 << 20;
 
 /// Maps that a program may have, its sections of global variables included.
 pub(super) const MOST_MAPS: usize = MAX_MAPS;
+
+/// A word of an entry that is known to be there, by where it is: `NAME_read` would ask whether there is such an entry. That no
+/// place is beyond the map is the front end's proof; this is for a fault in it.
+const GET: &str = "
+fn x_NAME_get(at: u32) -> u32 {
+    return atomicLoad(&pc_map_NAME[min(at, LASTu)]);
+}
+";
 
 /// Going through the entries of a map by key.
 const EACH: &str = "

@@ -7,6 +7,7 @@ use crate::lang::xdp::helper;
 use crate::lang::xdp::maps::Use;
 use crate::lang::xdp::range::Range;
 use crate::lang::xdp::types::{Offsets, Ty, Value};
+use crate::map::layout::{HEADER, Layout};
 
 /// An entry of a map's, as filters have it: `MAP_NONE`.
 const NONE: u32 = u32::MAX;
@@ -350,25 +351,23 @@ impl Walk<'_, '_> {
             return Ok(value);
         }
         self.shared.used.insert(map);
-        let entry = self.entry(high);
         let value = if size == 8 {
-            let low = self.read(map, entry, at, 4);
+            let low = self.read(map, high, at, 4);
             let behind = self.code.by(Add, at, 4);
-            let high = self.read(map, entry, behind, 4);
+            let high = self.read(map, high, behind, 4);
             self.number(Range::ANY, low, high)
         } else {
-            let low = self.read(map, entry, at, size);
+            let low = self.read(map, high, at, size);
             self.word(Range::of_bytes(size), low)
         };
         self.code.fields.insert((value.low, value.high), Field { map, entry: high, at, size });
         Ok(value)
     }
 
-    /// Up to four bytes of a value.
-    fn read(&mut self, map: u16, entry: Id, at: Id, size: u32) -> Id {
-        let read = self.named(map, "read");
+    /// Up to four bytes of a value, by its pointer's high half.
+    fn read(&mut self, map: u16, high: Id, at: Id, size: u32) -> Id {
         let word = self.code.by(Shr, at, 2);
-        let all = self.code.call_with(&read, &[entry, word], Effect::Reads);
+        let all = self.get_word(map, high, word);
         let fits = is_multiple(&self.code, at, size);
         if size == 4 && fits {
             return all;
@@ -377,8 +376,8 @@ impl Walk<'_, '_> {
         let shift = self.code.by(Shl, shift, 3);
         let mut value = self.code.binary(Shr, all, shift);
         if !fits {
-            // The rest is in the next word, and there is none of it where the shift is zero.
-            let next = self.code.by(Add, word, 1);
+            // The rest is in the next word, and there is none of it where the shift is zero; nor may there be a word.
+            let (entry, next, read) = (self.entry(high), self.code.by(Add, word, 1), self.named(map, "read"));
             let next = self.code.call_with(&read, &[entry, next], Effect::Reads);
             let up = self.code.known(31);
             let up = self.code.binary(Sub, up, shift);
@@ -387,6 +386,23 @@ impl Walk<'_, '_> {
             value = self.code.binary(Or, value, next);
         }
         if size == 4 { value } else { self.code.by(And, value, (1 << (8 * size)) - 1) }
+    }
+
+    /// A word of a value that is there, and so is the word, or the packet has been aborted.
+    fn get_word(&mut self, map: u16, high: Id, word: Id) -> Id {
+        let info = &self.linked.maps[usize::from(map)];
+        if info.used_as == Use::Lpm {
+            // Where it will lie is not known: it may be found to be searched by length.
+            let (entry, read) = (self.entry(high), self.named(map, "read"));
+            return self.code.call_with(&read, &[entry, word], Effect::Reads);
+        }
+        let Layout { stride, value, .. } = Layout::of(&info.declaration());
+        let get = self.helper_of(map, "get");
+        // The high half is one more than the entry's number.
+        let place = self.code.by(Mul, high, stride);
+        let place = self.code.binary(Add, place, word);
+        let at = self.code.by(Add, place, (HEADER + value).wrapping_sub(stride));
+        self.code.call_with(&get, &[at], Effect::Reads)
     }
 
     pub(super) fn store_value(&mut self, pointer: Value, off: i64, size: u32, value: Value) -> Result<()> {
