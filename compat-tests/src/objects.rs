@@ -9,8 +9,9 @@ use portcullis_core::packet::Verdict;
 use crate::clang;
 use crate::kernel::Entries;
 
-/// What clang may generate: v1 and v2 have no 32-bit jumps or arithmetic, v3 has both, and atomics that give what was there.
-pub const PROCESSORS: [&str; 3] = ["v1", "v2", "v3"];
+/// How clang makes objects: for which processor (v1 and v2 have no 32-bit jumps or arithmetic, v3 has both, and atomics that
+/// give what was there), and at what level. The last is what people do.
+pub const FORMS: [(&str, &str); 3] = [("v1", "-O3"), ("v2", "-O1"), ("v3", "-O2")];
 
 /// The folder of the sources.
 pub fn folder() -> PathBuf {

@@ -13,7 +13,7 @@ use portcullis::selftest::corpora::Packet;
 use portcullis::selftest::layout::Watched;
 use portcullis_compat_tests::devices;
 use portcullis_compat_tests::kernel::{self, Entries, KernelProgram, Ran};
-use portcullis_compat_tests::objects::{self, PROCESSORS};
+use portcullis_compat_tests::objects::{self, FORMS};
 use portcullis_core::device::{Device, LoadOptions};
 use portcullis_core::lang::xdp::fib::Tables;
 use portcullis_core::lang::xdp::{self, Object};
@@ -301,11 +301,12 @@ fn cases(tables: &Tables) -> Vec<Case> {
     for stem in ["lookup", "forward"] {
         let source = objects::folder_of_routes().join(format!("{stem}.c"));
         let asked = if stem == "lookup" { &questions } else { &packets };
-        for processor in PROCESSORS {
-            let bytes = objects::compile(&source, processor).unwrap_or_else(|error| panic!("{stem}: {error}"));
+        for (processor, level) in FORMS {
+            let bytes = objects::compile_with(&source, processor, &[level.into()]);
+            let bytes = bytes.unwrap_or_else(|error| panic!("{stem}: {error}"));
             let object = Object::read(stem, &bytes).unwrap_or_else(|error| panic!("{stem}: {error}"));
             for function in object.programs() {
-                let name = format!("{stem}:{} ({processor})", function.name);
+                let name = format!("{stem}:{} ({processor} {level})", function.name);
                 let there = KernelProgram::load(&object, &function.name).unwrap_or_else(|e| panic!("{name}: {e}"));
                 let here = xdp::compile(stem, &bytes, Some(&function.name), &ProgramOptions::default());
                 let here = here.unwrap_or_else(|errors| panic!("{name}: {}", errors.render()));

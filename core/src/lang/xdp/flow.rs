@@ -20,7 +20,7 @@ use super::helper;
 use super::instruction::{CALL, EXIT, Instruction, JA, JA32, call, class};
 use super::object::Reference;
 use super::refused::Refused;
-use super::types::{Frame, Name, State, Ty, Value};
+use super::types::{Apart, Frame, Name, State, Ty, Value};
 use super::walk::{Events, Walk};
 
 type Result<T> = std::result::Result<T, Refused>;
@@ -178,10 +178,26 @@ struct Finding<'a, 'o> {
     /// The registers that are asked for at them.
     registers: HashMap<(u32, u32), HashMap<u32, Registers>>,
     instructions: usize,
+    apart: Apart,
 }
 
 /// Goes through the program that begins at an instruction.
+///
+/// What is known where ways meet is what holds on all of them. The kernel follows each way by itself: it sees that a function
+/// which gave no error has set its pointer. So what is refused is tried again with more ways kept apart; not at once, since each
+/// kind of way has blocks of its own.
 pub(super) fn find(linked: &Linked, section: usize, first: usize) -> Result<Flow> {
+    let mut found = find_with(linked, section, first, Apart::Nothing);
+    for apart in [Apart::Kinds, Apart::Places] {
+        found = found.or_else(|refused| {
+            let again = find_with(linked, section, first, apart);
+            again.map_err(|again| if again.too_much { refused } else { again })
+        });
+    }
+    found
+}
+
+fn find_with(linked: &Linked, section: usize, first: usize, apart: Apart) -> Result<Flow> {
     let shared = Shared {
         names: Numbers::from(1),
         sites: Numbers::from(0),
@@ -207,6 +223,7 @@ pub(super) fn find(linked: &Linked, section: usize, first: usize) -> Result<Flow
         order: HashMap::new(),
         registers: HashMap::new(),
         instructions: 0,
+        apart,
     };
     let root = finding.root(section as u32, first as u32);
     finding.settle(root)?;
@@ -237,7 +254,7 @@ impl Finding<'_, '_> {
             let key = self.keys.all()[number as usize];
             self.visits[number as usize] += 1;
             if self.visits[number as usize] > MAX_VISITS {
-                return Err(self.refuse(key, "what is in the registers here does not settle"));
+                return Err(self.too_much(key, "what is in the registers here does not settle"));
             }
             let state = self.states[number as usize].clone().expect("what is in the list was led to");
             let (_, _, onward) = self.block(key, state)?;
@@ -287,7 +304,9 @@ impl Finding<'_, '_> {
         let before = self.edges.get(&(from, to)).copied();
         let variants = before.into_iter().chain(0..MAX_VARIANTS);
         let agrees = |&variant: &u32| match self.keys.of.get(&Key { variant, ..to }) {
-            Some(&number) => self.states[number as usize].as_ref().is_none_or(|known| known.agrees(&state, asked)),
+            Some(&number) => {
+                self.states[number as usize].as_ref().is_none_or(|known| known.agrees(&state, asked, self.apart))
+            }
             None => true,
         };
         let variant = { variants }.find(agrees).unwrap_or(MAX_VARIANTS - 1);
@@ -315,7 +334,7 @@ impl Finding<'_, '_> {
         let number = self.keys.of(to) as usize;
         if number == self.states.len() {
             if number >= MAX_BLOCKS {
-                return Err(self.refuse(
+                return Err(self.too_much(
                     to,
                     format!("the program has more than {MAX_BLOCKS} blocks, functions counted where they are called"),
                 ));
@@ -352,11 +371,11 @@ impl Finding<'_, '_> {
         }
     }
 
-    fn refuse(&self, key: Key, message: impl Into<String>) -> Refused {
+    fn too_much(&self, key: Key, message: impl Into<String>) -> Refused {
         let at = match key.place {
             Place::At(at) | Place::Round(at) | Place::Each(at) | Place::Tail(at, _) | Place::Inner(at, _) => at,
         };
-        Refused::new(self.context(key).section as usize, at as usize, message)
+        Refused::new(self.context(key).section as usize, at as usize, message).too_much()
     }
 
     /// The blocks with their code, once the types are known.
@@ -423,7 +442,9 @@ impl Finding<'_, '_> {
             };
             self.instructions += 1;
             if self.instructions > MAX_WORK {
-                return walk.refuse("the program is too much to look at: functions count where they are called, and loops several times");
+                return walk
+                    .refuse("the program is too much to look at: functions count where they are called, and loops several times")
+                    .map_err(Refused::too_much);
             }
             if let Some((to, falls)) = jump(it) {
                 let target = at as i64 + 1 + to;

@@ -12,11 +12,17 @@ pub(super) struct Refused {
     pub instruction: usize,
     pub message: String,
     pub notes: Vec<String>,
+    /// Whether the program is too large for what was tried, of which something smaller may do.
+    pub too_much: bool,
 }
 
 impl Refused {
     pub fn new(section: usize, instruction: usize, message: impl Into<String>) -> Refused {
-        Refused { section, instruction, message: message.into(), notes: Vec::new() }
+        Refused { section, instruction, message: message.into(), notes: Vec::new(), too_much: false }
+    }
+
+    pub fn too_much(self) -> Refused {
+        Refused { too_much: true, ..self }
     }
 
     pub fn note(mut self, note: impl Into<String>) -> Refused {

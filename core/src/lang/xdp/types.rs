@@ -187,6 +187,13 @@ impl Ty {
         }
     }
 
+    /// Whether nothing could be done with what is one of two, and something with each.
+    fn parts(self, other: Ty) -> bool {
+        let joined = self.join(other, |_, _| (NOBODY, 0));
+        let is_lost = |ty: Ty| matches!(ty, Ty::Nothing | Ty::Several(..));
+        is_lost(joined) && !(is_lost(self) && is_lost(other))
+    }
+
     /// The name that it goes by, and may be asked by.
     pub fn name(self) -> Name {
         match self {
@@ -318,6 +325,17 @@ impl Frame {
     }
 }
 
+/// What has blocks of its own where ways meet, beyond pointers into different things; each with all before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Apart {
+    /// Nothing.
+    Nothing,
+    /// A pointer, and something else; a register that is set, and one that is not.
+    Kinds,
+    /// Pointers to different places of the stack, and different results of functions.
+    Places,
+}
+
 /// All that is known at a place of the program.
 #[derive(Debug, Clone)]
 pub(super) struct State {
@@ -404,9 +422,12 @@ impl State {
         all
     }
 
-    /// Whether another state may be joined with this one: pointers that are asked for do not point into different things.
-    pub fn agrees(&self, other: &State, asked: Registers) -> bool {
+    /// Whether another state may be joined with this one: pointers that are asked for do not point into different things; and
+    /// of what else is kept [`Apart`] there is nothing.
+    pub fn agrees(&self, other: &State, asked: Registers, apart: Apart) -> bool {
         let same = |a: &Value, b: &Value| match (a.ty, b.ty) {
+            (a, b) if apart >= Apart::Kinds && a.parts(b) => false,
+            (Ty::Stack { off: a, .. }, Ty::Stack { off: b, .. }) if apart >= Apart::Places && a != b => false,
             (Ty::Map(a), Ty::Map(b)) => a == b,
             (Ty::Value { map: a, .. }, Ty::Value { map: b, .. }) => a == b,
             (Ty::Stack { frame: a, .. }, Ty::Stack { frame: b, .. }) => a == b,
@@ -420,16 +441,21 @@ impl State {
         if !scratch.all(|(register, (a, b))| !is_asked(register) || same(a, b)) {
             return false;
         }
+        let [result, theirs] = [self, other].map(|state| state.scratch[0].ty.range().and_then(Range::exact));
+        if apart >= Apart::Places && is_asked(0) && result.zip(theirs).is_some_and(|(a, b)| a != b) {
+            return false;
+        }
         // Maps that a map of maps gave may have been put away.
         let kept = |word: &Word| match word.ty {
             Ty::Map(map) => Some(Some(map)),
             ty => ty.is_null().then_some(None),
         };
-        let apart = |(a, b): (&Word, &Word)| {
+        let differs = |(a, b): (&Word, &Word)| {
             let one = matches!(a.ty, Ty::Map(_)) || matches!(b.ty, Ty::Map(_));
-            one && kept(a).zip(kept(b)).is_some_and(|(a, b)| a != b)
+            let lost = apart >= Apart::Kinds && (a.ty.is_pointer() || b.ty.is_pointer()) && a.ty.parts(b.ty);
+            lost || one && kept(a).zip(kept(b)).is_some_and(|(a, b)| a != b)
         };
-        if self.frames.iter().zip(&other.frames).any(|(a, b)| a.words.iter().zip(&b.words).any(apart)) {
+        if self.frames.iter().zip(&other.frames).any(|(a, b)| a.words.iter().zip(&b.words).any(differs)) {
             return false;
         }
         let last = self.frames.len() - 1;

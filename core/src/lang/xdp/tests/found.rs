@@ -218,3 +218,41 @@ fn maps_of_targets_have_sizes_that_targets_have() {
         }
     }
 }
+
+/// A register that is set under a condition, and read where that is asked again: on the way there it is.
+#[test]
+fn what_is_set_on_one_way_and_read_on_it() {
+    for (set, read) in [
+        // A pointer into the packet, and what it points to.
+        (op(0xbf, 9, 6, 0, 0), op(0x71, 0, 9, 3, 0)),
+        // A number.
+        (op(0xbf, 9, 2, 0, 0), op(0xbf, 0, 9, 0, 0)),
+    ] {
+        let rest = [
+            op(0xb7, 8, 0, 0, 0),
+            op(0xbf, 3, 2, 0, 0),
+            op(0x57, 3, 0, 0, 1),
+            op(0x15, 3, 0, 2, 0),
+            set,
+            op(0xb7, 8, 0, 0, 1),
+            op(0xb7, 0, 0, 0, 2),
+            op(0x15, 8, 0, 2, 0),
+            read,
+            op(0x57, 0, 0, 0, 3),
+        ];
+        check(&with(&rest), &FIRSTS);
+    }
+}
+
+/// The same where the condition says nothing of it.
+#[test]
+fn what_is_set_on_one_way_and_read_on_another() {
+    let rest = [
+        op(0xbf, 3, 2, 0, 0),
+        op(0x57, 3, 0, 0, 1),
+        op(0x15, 3, 0, 1, 0),
+        op(0xbf, 9, 6, 0, 0),
+        op(0x71, 0, 9, 3, 0),
+    ];
+    refused(&with(&rest), "r9 is read, and was not set on every way");
+}

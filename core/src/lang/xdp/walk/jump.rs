@@ -7,6 +7,10 @@ use crate::lang::xdp::instruction::{Comparison, Instruction, class};
 use crate::lang::xdp::range::Range;
 use crate::lang::xdp::types::{FIXED, META, NOBODY, Name, State, Ty, Value};
 
+/// What a pointer may be as a number: the kernel's addresses have the highest bit, and the last 4,095 numbers are those of errors
+/// (`MAX_ERRNO`, linux/err.h).
+const ADDRESSES: Range = Range { low: 1 << 63, high: u64::MAX - 4095 };
+
 /// A branch: what is asked, and what is known where it holds and where it does not; `None` where that cannot be.
 pub(in super::super) struct Branch {
     pub condition: Id,
@@ -94,12 +98,11 @@ impl Walk<'_, '_> {
                 }
                 Ok(self.compared64(comparison, left, right))
             }
-            // Any pointer is above NULL.
-            (pointer, Ty::Number(range)) if pointer.is_pointer() && range.exact() == Some(0) => {
-                self.against_null(comparison, pointer, left)
+            (pointer, Ty::Number(range)) if pointer.is_pointer() => {
+                self.against_number(comparison, pointer, left, (range, right))
             }
-            (Ty::Number(range), pointer) if pointer.is_pointer() && range.exact() == Some(0) => {
-                self.against_null(comparison.turned(), pointer, right)
+            (Ty::Number(range), pointer) if pointer.is_pointer() => {
+                self.against_number(comparison.turned(), pointer, right, (range, left))
             }
             (a @ (Ty::Packet { .. } | Ty::End), b @ (Ty::Packet { .. } | Ty::End)) => {
                 // In front of the packet offsets are below zero.
@@ -124,19 +127,30 @@ impl Walk<'_, '_> {
         }
     }
 
-    fn against_null(&mut self, comparison: Comparison, pointer: Ty, value: Value) -> Result<Id> {
-        let is_null = match pointer {
-            Ty::Packet { nullable, .. } | Ty::Value { nullable, .. } | Ty::Record { nullable, .. } if nullable => {
-                self.code.by(Eq, value.high, 0)
-            }
-            _ => self.code.truth(false),
+    /// A pointer against a number, NULL or that of an error for example: it is above the one and below the other.
+    fn against_number(
+        &mut self,
+        comparison: Comparison,
+        pointer: Ty,
+        value: Value,
+        (range, number): (Range, Value),
+    ) -> Result<Id> {
+        let Some(holds) = decided(comparison, ADDRESSES, range) else {
+            let what = pointer.words();
+            return self.refuse(format!("{what} is compared with a number, of which nothing here can be told"));
         };
-        match comparison {
-            Comparison::Eq | Comparison::Le => Ok(is_null),
-            Comparison::Ne | Comparison::Gt => Ok(self.code.not(is_null)),
-            Comparison::Ge => Ok(self.code.truth(true)),
-            Comparison::Lt => Ok(self.code.truth(false)),
-            _ => self.refuse("a pointer is compared as a number with a sign"),
+        let holds = self.code.truth(holds);
+        match pointer {
+            Ty::Packet { nullable: true, .. }
+            | Ty::Value { nullable: true, .. }
+            | Ty::Record { nullable: true, .. } => {
+                let (null, is_null) = (self.constant(0), self.code.by(Eq, value.high, 0));
+                let of_null = self.compared(comparison, null, number)?;
+                let (null, there) = (self.code.binary(Both, is_null, of_null), self.code.not(is_null));
+                let there = self.code.binary(Both, there, holds);
+                Ok(self.code.binary(Either, null, there))
+            }
+            _ => Ok(holds),
         }
     }
 
@@ -273,15 +287,20 @@ fn narrowed(a: Range, comparison: Comparison, b: Range) -> Option<Range> {
 
 /// What pointers are known to be.
 fn pointers(state: &mut State, comparison: Comparison, left: Value, right: Value, holds: bool) {
-    use Comparison as C;
     let Some(comparison) = (if holds { Some(comparison) } else { opposite(comparison) }) else { return };
     match (left.ty, right.ty) {
         (Ty::Packet { name, off, .. }, Ty::End) => reaches(state, comparison, name, off),
         (Ty::End, Ty::Packet { name, off, .. }) => reaches(state, comparison.turned(), name, off),
-        (_, Ty::Number(_)) if matches!(comparison, C::Ne | C::Gt) => there(state, left),
-        (Ty::Number(_), _) if matches!(comparison, C::Ne | C::Lt) => there(state, right),
-        (_, Ty::Number(_)) if matches!(comparison, C::Eq | C::Le) => null(state, left),
-        (Ty::Number(_), _) if matches!(comparison, C::Eq | C::Ge) => null(state, right),
+        (_, Ty::Number(number)) if number.exact() == Some(0) => against_null(state, comparison, left),
+        (Ty::Number(number), _) if number.exact() == Some(0) => against_null(state, comparison.turned(), right),
+        _ => {}
+    }
+}
+
+fn against_null(state: &mut State, comparison: Comparison, pointer: Value) {
+    match comparison {
+        Comparison::Ne | Comparison::Gt => there(state, pointer),
+        Comparison::Eq | Comparison::Le => null(state, pointer),
         _ => {}
     }
 }
