@@ -389,7 +389,7 @@ fn packets_go_where_the_kernel_has_them_go() {
     });
     // Each answer is among them, or the test says less than it should.
     let result = |ran: &Ran| i32::from_ne_bytes(ran.packet[24..28].try_into().expect("four bytes"));
-    let any = cases.iter().find(|case| case.name == "lookup:lookup_any (v3)").expect("there is one");
+    let any = cases.iter().find(|case| case.name.starts_with("lookup:lookup_any (v3")).expect("there is one");
     let answers: std::collections::BTreeSet<i32> = any.ran.iter().map(result).collect();
     println!("{} routes; answers {answers:?}", tables.routes.len());
     assert!([-97, -22, -19, 0, 1, 2, 3, 4, 5, 7, 8].iter().all(|answer| answers.contains(answer)), "{answers:?}");

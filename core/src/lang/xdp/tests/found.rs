@@ -247,12 +247,7 @@ fn what_is_set_on_one_way_and_read_on_it() {
 /// The same where the condition says nothing of it.
 #[test]
 fn what_is_set_on_one_way_and_read_on_another() {
-    let rest = [
-        op(0xbf, 3, 2, 0, 0),
-        op(0x57, 3, 0, 0, 1),
-        op(0x15, 3, 0, 1, 0),
-        op(0xbf, 9, 6, 0, 0),
-        op(0x71, 0, 9, 3, 0),
-    ];
+    let rest =
+        [op(0xbf, 3, 2, 0, 0), op(0x57, 3, 0, 0, 1), op(0x15, 3, 0, 1, 0), op(0xbf, 9, 6, 0, 0), op(0x71, 0, 9, 3, 0)];
     refused(&with(&rest), "r9 is read, and was not set on every way");
 }
