@@ -11,7 +11,7 @@ use portcullis_compat_tests::instructions::model::hold::{self, STEPS, compiled};
 use portcullis_compat_tests::instructions::model::reference::{Ending, Machine};
 use portcullis_compat_tests::instructions::model::shrink::shrunk;
 use portcullis_compat_tests::instructions::model::table::{self, Case};
-use portcullis_compat_tests::instructions::model::{Code, Random};
+use portcullis_compat_tests::instructions::model::{Code, Random, op};
 use portcullis_compat_tests::kernel::{self, KernelProgram};
 use portcullis_compat_tests::{devices, layouts, objects};
 use portcullis_core::device::{Device, DeviceError, LoadOptions};
@@ -59,6 +59,32 @@ fn the_kernel_means_by_every_instruction_what_the_model_does() {
         programs += 1;
     }
     devices::record(suite, "kernel", "passed", &format!("{programs} programs, {packets} packets"));
+}
+
+/// Helpers that are said to be for other hooks are those that the kernel refuses to programs for XDP, whatever they are given.
+#[test]
+fn the_kernel_has_no_helper_for_xdp_that_is_said_to_be_for_other_hooks() {
+    let suite = "helpers in the kernel";
+    if !has_kernel(suite) {
+        return;
+    }
+    let mut others = 0;
+    for helper in 1..=209 {
+        let instructions = vec![op(0x85, 0, 0, 0, helper), op(0xb7, 0, 0, 0, 2), op(0x95, 0, 0, 0, 0)];
+        let code = Code { instructions, functions: vec![0], maps: Vec::new() };
+        let Err(said) = compiled(&code) else { continue };
+        if said.contains("other hooks than XDP") {
+            others += 1;
+            let there = KernelProgram::load(&code.object(), "program").map(drop);
+            let why = there.expect_err(&said);
+            assert!(
+                ["cannot use helper", "unknown func", "invalid func"].iter().any(|it| why.contains(it)),
+                "{said}\n{why}"
+            );
+        }
+    }
+    assert!(others > 80, "{others}");
+    devices::record(suite, "kernel", "passed", &format!("{others} helpers are for other hooks"));
 }
 
 /// A third of what is from the packet alone, for a compiler that takes long: another third for each share.

@@ -22,6 +22,7 @@ mod objects;
 mod outputs;
 mod pipes;
 mod readme;
+mod refused;
 mod run;
 mod state;
 mod support;

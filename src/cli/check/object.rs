@@ -29,9 +29,16 @@ const COLUMNS: usize = 12;
 pub fn text(survey: &Survey) -> String {
     let taken = survey.programs.iter().filter(|it| it.result.is_ok()).count();
     let count = survey.programs.len();
-    let programs = if count == 1 { "program" } else { "programs" };
-    let head = format!("{}: {count} {programs} for XDP, of which {taken} can be taken\n", out::printable(&survey.name));
-    let mut rows: Vec<(&str, Vec<String>)> = vec![("programs", survey.programs.iter().map(program).collect())];
+    let programs = match count {
+        0 => "no programs for XDP".to_owned(),
+        1 => format!("1 program for XDP, of which {taken} can be taken"),
+        _ => format!("{count} programs for XDP, of which {taken} can be taken"),
+    };
+    let head = format!("{}: {programs}\n", out::printable(&survey.name));
+    let mut rows: Vec<(&str, Vec<String>)> = Vec::new();
+    if count > 0 {
+        rows.push(("programs", survey.programs.iter().map(program).collect()));
+    }
     if !survey.others.is_empty() {
         rows.push(("other hooks", vec![survey.others.join(", ")]));
     }
@@ -40,7 +47,8 @@ pub fn text(survey: &Survey) -> String {
         survey.maps.iter().map(|it| map_of(&it.definition, &it.typed, it.refused.as_deref())).collect(),
     ));
     rows.push(("variables", survey.globals.iter().map(global).collect()));
-    let first = survey.programs.first().map_or("NAME", |it| it.name.as_str());
+    let first = survey.programs.iter().find(|it| it.result.is_ok()).or(survey.programs.first());
+    let first = first.map_or("NAME", |it| it.name.as_str());
     let tail = match survey.programs.len() {
         0 | 1 => String::new(),
         _ => format!("`portcullis check {}:{first}` says more of a program.\n", survey.name),
@@ -60,7 +68,7 @@ fn table(rows: Vec<(&str, Vec<String>)>) -> String {
 
 fn program(program: &Surveyed) -> String {
     let Surveyed { name, section, helpers, result } = program;
-    let helpers = if helpers.is_empty() { "none".into() } else { helpers.join(", ") };
+    let helpers = if helpers.is_empty() { String::new() } else { format!("\n  helpers  {}", helpers.join(", ")) };
     let state = match result {
         Ok(_) => "can be taken".to_owned(),
         Err(diagnostics) => format!("cannot be taken: {}", first_of(diagnostics)),
@@ -69,13 +77,17 @@ fn program(program: &Surveyed) -> String {
         [] => String::new(),
         traps => format!("\n  checked  {}", checked_in_line(traps)),
     };
-    format!("{name} ({section}): {state}\n  helpers  {helpers}{checked}")
+    format!("{name} ({section}): {state}{helpers}{checked}")
 }
 
 /// Places that are checked as packets run, in a line: `3 places at run time: prog.c:7, prog.c:12`.
 fn checked_in_line(traps: &[Trap]) -> String {
     let mut lines: Vec<String> = Vec::new();
-    for line in traps.iter().filter_map(|trap| trap.line.as_ref()).map(|(file, line)| format!("{file}:{line}")) {
+    for line in traps
+        .iter()
+        .filter_map(|trap| trap.line.as_ref())
+        .map(|(file, line)| format!("{}:{line}", without_folder(file)))
+    {
         if !lines.contains(&line) {
             lines.push(line);
         }
@@ -113,16 +125,21 @@ pub fn traps_json(origin: &Origin) -> Value {
     origin.traps.iter().map(|trap| json!(Place::from(trap))).collect()
 }
 
-/// What is wrong first, in a line: `prog.c:32: bpf_fib_lookup is called (missing feature: bpf_fib_lookup)`.
+/// What is wrong first, in a line: `prog.c:32: bpf_timer_start is called; missing feature: timers (bpf_timer_start)`.
 fn first_of(diagnostics: &Diagnostics) -> String {
     let Some(error) = diagnostics.errors.first() else { return "for no reason that is known".into() };
     let place = error.labels.first().map(|label| {
         let start = label.range.start;
-        format!("{}:{}: ", diagnostics.source.part(start).name, diagnostics.source.location(start).0)
+        format!("{}:{}: ", without_folder(diagnostics.source.part(start).name), diagnostics.source.location(start).0)
     });
     let missing = error.notes.iter().find(|note| note.starts_with("missing feature"));
-    let missing = missing.map(|note| format!(" ({note})"));
+    let missing = missing.map(|note| format!("; {note}"));
     format!("{}{}{}", place.unwrap_or_default(), error.message, missing.unwrap_or_default())
+}
+
+/// A source file's name as lists have it.
+fn without_folder(file: &str) -> &str {
+    file.rsplit('/').next().unwrap_or(file)
 }
 
 fn map_of(definition: &MapDefinition, typed: &Typed, refused: Option<&str>) -> String {
@@ -145,7 +162,12 @@ fn map_of(definition: &MapDefinition, typed: &Typed, refused: Option<&str>) -> S
         entries => format!("{} entries", out::grouped(entries.into())),
     };
     let flags = if definition.flags == 0 { String::new() } else { format!(", flags {:#x}", definition.flags) };
-    let refused = refused.filter(|_| definition.max_entries > 0).map(|why| format!("\n  cannot be used: {why}"));
+    let refused = refused.filter(|_| definition.max_entries > 0).map(|why| {
+        let named = format!("the map `{}` ", definition.name);
+        let feature = if definition.ty.is_known_here() { String::new() } else { definition.ty.feature() };
+        let feature = if feature.is_empty() { feature } else { format!("; missing feature: {feature}") };
+        format!("\n  cannot be used: it {}{feature}", why.strip_prefix(&named).unwrap_or(why))
+    });
     format!("{}: {kind}, {}, {entries}{flags}{}", definition.name, sizes(typed), refused.unwrap_or_default())
 }
 

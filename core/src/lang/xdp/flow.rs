@@ -640,9 +640,7 @@ fn callee(walk: &Walk, it: Instruction) -> Result<(u32, u32)> {
     let (section, first) = match section.references.get(&walk.at) {
         Some(&Reference::Code { section, offset }) => (section, offset as i64 / 8 + i64::from(it.imm) + 1),
         Some(Reference::External(name)) => {
-            return walk
-                .refuse(format!("`{name}` is called, a function of the kernel's"))
-                .map_err(|refused| refused.note("missing feature: kernel functions (kfuncs)"));
+            return walk.lack(format!("`{name}` is called, a function of the kernel's"), "kernel functions (kfuncs)");
         }
         Some(_) => return walk.refuse("what is called is no function"),
         None => (walk.section, walk.at as i64 + 1 + i64::from(it.imm)),

@@ -257,6 +257,83 @@ pub fn name(helper: u32) -> String {
     }
 }
 
+/// What is missing for a helper that is not taken, with its name.
+pub fn feature(helper: u32) -> String {
+    let name = name(helper);
+    let Some(short) = NAMES.get(helper as usize).filter(|_| helper > 0) else {
+        let last = NAMES.len() - 1;
+        return format!(
+            "helpers beyond those of linux/bpf.h that are known here (up to {last}, {})",
+            self::name(last as u32)
+        );
+    };
+    let begins = |with: &[&str]| with.iter().any(|with| short.starts_with(with));
+    let theme = match *short {
+        "spin_lock" | "spin_unlock" => "spin locks",
+        "map_push_elem" | "map_pop_elem" | "map_peek_elem" => "queues, stacks and Bloom filters",
+        "kptr_xchg" => "pointers of the kernel's in maps",
+        "user_ringbuf_drain" => "ring buffers that the host writes",
+        _ if short.contains("dynptr") => "dynptrs",
+        _ if short.contains("syncookie") => "SYN cookies",
+        _ if begins(&["timer_"]) => "timers",
+        _ if begins(&["sk_lookup", "skc_", "sk_release"]) => "sockets of the kernel's",
+        _ if begins(OF_OTHER_HOOKS) => "programs for other hooks than XDP, which alone the kernel lets call it",
+        _ => return name,
+    };
+    format!("{theme} ({name})")
+}
+
+/// What the names of helpers begin with that the kernel refuses to programs for XDP (`xdp_func_proto`, net/core/filter.c).
+const OF_OTHER_HOOKS: &[&str] = &[
+    "skb_",
+    "l3_csum",
+    "l4_csum",
+    "clone_redirect",
+    "get_route_realm",
+    "get_stackid",
+    "get_hash_recalc",
+    "csum_update",
+    "csum_level",
+    "set_hash",
+    "get_socket",
+    "setsockopt",
+    "getsockopt",
+    "sk_redirect",
+    "sock_",
+    "override_return",
+    "msg_",
+    "bind",
+    "lwt_",
+    "rc_",
+    "get_local_storage",
+    "sk_select_reuseport",
+    "sk_fullsock",
+    "tcp_sock",
+    "tcp_send_ack",
+    "get_listener_sock",
+    "sysctl_",
+    "sk_storage",
+    "xdp_output",
+    "get_netns_cookie",
+    "sk_assign",
+    "seq_",
+    "sk_cgroup_id",
+    "sk_ancestor",
+    "load_hdr_opt",
+    "store_hdr_opt",
+    "reserve_hdr_opt",
+    "inode_storage",
+    "d_path",
+    "redirect_neigh",
+    "redirect_peer",
+    "bprm_",
+    "ima_",
+    "get_func",
+    "get_attach_cookie",
+    "get_retval",
+    "set_retval",
+];
+
 /// How many arguments a helper is given; of those that are not taken here, all that a call may have.
 pub fn arguments(helper: u32) -> u32 {
     match helper {
@@ -317,6 +394,11 @@ mod tests {
         for (number, name) in named {
             assert_eq!(super::name(number), name);
         }
+        assert_eq!(feature(SPIN_LOCK), "spin locks (bpf_spin_lock)");
+        assert_eq!(feature(42), "bpf_get_numa_node_id");
+        assert_eq!(feature(84), "sockets of the kernel's (bpf_sk_lookup_tcp)");
+        assert!(feature(9).contains("other hooks") && feature(9).ends_with("(bpf_skb_store_bytes)"));
+        assert!(feature(999).ends_with("(up to 209, bpf_user_ringbuf_drain)"));
         assert_eq!([0, 88, 165, 100_000].map(name), ["helper 0", "bpf_map_pop_elem", "bpf_snprintf", "helper 100000"]);
     }
 }

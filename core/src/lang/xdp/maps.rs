@@ -186,7 +186,7 @@ fn used_as(map: &MapDefinition) -> Use {
         _ if ty.is_array() || ty.is_of_targets() => Use::Array,
         MapType::LPM_TRIE if key_size == 8 || key_size == 20 => Use::Lpm,
         MapType::LPM_TRIE => Use::Prefixes,
-        other => return refused(format!("is of type {}, which there is none of here", other.name())),
+        other => return refused(format!("is of {}, which there is none of here", other.words())),
     };
     if max_entries == 0 {
         return refused(format!("has no entries: set how many with `--set {}.max_entries=N`", map.name));

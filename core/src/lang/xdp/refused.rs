@@ -1,6 +1,7 @@
 //! Why an object cannot be taken, and where.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use super::object::Object;
 use crate::lang::{Diagnostic, Diagnostics, Source};
@@ -22,7 +23,12 @@ impl Refused {
     }
 
     pub fn too_much(self) -> Refused {
-        Refused { too_much: true, ..self }
+        Refused { too_much: true, ..self.missing("programs with more ways through them") }
+    }
+
+    /// What is missing here for a program that the kernel might take.
+    pub fn missing(self, feature: impl Display) -> Refused {
+        self.note(format!("missing feature: {feature}"))
     }
 
     pub fn note(mut self, note: impl Into<String>) -> Refused {

@@ -22,12 +22,14 @@ pub(super) fn begin(walk: &mut Walk) -> Result<()> {
     let info = &walk.linked.maps[usize::from(map)];
     let (ty, key_size) = (info.definition.ty, info.definition.key_size);
     if !(ty.is_array() || ty.is_hash() || ty.is_lru()) {
-        return walk.refuse(format!("bpf_for_each_map_elem is given a map of type {}", ty.name()));
+        let given = ty.name();
+        return walk
+            .refuse(format!("bpf_for_each_map_elem is given a map of type {given}, and takes arrays and hashes"));
     }
     if key_size > LONGEST {
-        return walk.refuse(format!(
-            "bpf_for_each_map_elem is given a map with keys of {key_size} bytes, and {LONGEST} are the most"
-        ));
+        let what =
+            format!("bpf_for_each_map_elem is given a map with keys of {key_size} bytes, and {LONGEST} are the most");
+        return walk.lack(what, "bpf_for_each_map_elem over keys of any size");
     }
     let Ty::Function { section, first } = function.ty else {
         let what = function.ty.words();

@@ -15,11 +15,8 @@ impl Finding<'_, '_> {
         }
         let maps = self.linked.maps_in(walk.outer()?);
         if maps.len() >= MAX_VARIANTS as usize {
-            return walk.refuse(format!(
-                "a map of maps holds {} maps, and {} are the most",
-                maps.len(),
-                MAX_VARIANTS - 1
-            ));
+            let what = format!("a map of maps holds {} maps, and {} are the most", maps.len(), MAX_VARIANTS - 1);
+            return walk.lack(what, "maps of maps that hold any number of maps");
         }
         let behind = Key { context: key.context, place: Place::At(at + 1), variant: 0 };
         let Some(&map) = maps.get(number as usize) else {

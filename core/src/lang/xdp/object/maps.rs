@@ -125,9 +125,32 @@ impl MapType {
         matches!(self, Self::ARRAY_OF_MAPS | Self::HASH_OF_MAPS)
     }
 
+    /// Whether there are maps of this type for filters.
+    pub fn is_known_here(self) -> bool {
+        let is_named = matches!(self, Self::PROG_ARRAY | Self::PERF_EVENT_ARRAY | Self::RINGBUF | Self::LPM_TRIE);
+        is_named || self.is_array() || self.is_hash() || self.is_lru() || self.is_of_targets() || self.is_of_maps()
+    }
+
+    /// What is missing where there is none of it here.
+    pub fn feature(self) -> String {
+        let last = Self::NAMES.len() - 1;
+        match Self::NAMES.get(self.0 as usize) {
+            Some(name) => format!("maps of type {name}"),
+            None => format!(
+                "maps of a type beyond those of linux/bpf.h that are known here (up to {last}, {})",
+                Self::NAMES[last]
+            ),
+        }
+    }
+
     /// Whether programs cannot look at its entries.
     pub fn holds_no_values(self) -> bool {
         matches!(self.0, 3 | 4 | 7 | 26 | 27)
+    }
+
+    /// Its name in a sentence: `type sockmap`, and of one that is not known `type 77`.
+    pub fn words(self) -> String {
+        Self::NAMES.get(self.0 as usize).map_or_else(|| self.name(), |name| format!("type {name}"))
     }
 
     /// Its name.

@@ -55,9 +55,8 @@ impl Walk<'_, '_> {
             (operation, _) if operation | FETCH == XCHG && it.imm == XCHG => (false, "exchange"),
             (operation, 4) if operation | FETCH == CMPXCHG && it.imm == CMPXCHG => (true, "compare_exchange"),
             (operation, _) if operation | FETCH == CMPXCHG && it.imm == CMPXCHG => {
-                return self
-                    .refuse("8 bytes are compared and exchanged at once, and devices do that with 4 alone")
-                    .map_err(|refused| refused.note("missing feature: compare-and-exchange of 64 bits"));
+                let what = "8 bytes are compared and exchanged at once, and devices do that with 4 alone";
+                return self.lack(what, "compare-and-exchange of 64 bits");
             }
             _ => return self.refuse(format!("unknown atomic operation {:#x}", it.imm)),
         };

@@ -22,6 +22,9 @@ const EOPNOTSUPP: i32 = -95;
 /// Bytes of a record that a program gives, at most.
 const MOST_BYTES: u64 = 2048;
 
+/// What is missing where a print's format cannot be read.
+const UNKNOWN_FORMATS: &str = "formats of prints that are known only when the packet is there";
+
 /// Records that are reserved at different places of a program, at most.
 const MOST_RESERVED: usize = 1024;
 
@@ -131,7 +134,8 @@ impl Walk<'_, '_> {
         let given = self.linked.maps[usize::from(map)].definition.ty;
         if given != ty {
             let (needed, given) = (ty.name(), given.name());
-            return self.refuse(format!("the helper is given a map of type {given}, and takes one of type {needed}"));
+            let name = self.helper_name();
+            return self.refuse(format!("{name} is given a map of type {given}, and takes one of type {needed}"));
         }
         self.shared.events.ring(Some(map));
         Ok(map)
@@ -143,9 +147,8 @@ impl Walk<'_, '_> {
         if range.high > MOST_BYTES {
             let what =
                 if range.high > 1 << 29 { "a number that nothing bounds".into() } else { range.high.to_string() };
-            return self
-                .refuse(format!("a record may have {what} of bytes, and {MOST_BYTES} are the most"))
-                .map_err(|refused| refused.note("missing feature: records of any length"));
+            let what = format!("a record may have {what} of bytes, and {MOST_BYTES} are the most");
+            return self.lack(what, "records of any length");
         }
         Ok((self.words(data, range.high as u32, "what is recorded")?, range.high as u32))
     }
@@ -198,9 +201,8 @@ impl Walk<'_, '_> {
             return Ok(self.constant(0));
         }
         if bytes > MOST_BYTES {
-            return self
-                .refuse(format!("a record of {bytes} bytes is reserved, and {MOST_BYTES} are the most"))
-                .map_err(|refused| refused.note("missing feature: records of any length"));
+            let what = format!("a record of {bytes} bytes is reserved, and {MOST_BYTES} are the most");
+            return self.lack(what, "records of any length");
         }
         let reserved = (Reserved { map, bytes: bytes as u32 }, (self.section as u32, self.at as u32));
         let events = &mut self.shared.events;
@@ -210,13 +212,13 @@ impl Walk<'_, '_> {
             events.records.len() - 1
         });
         if number >= MOST_RESERVED {
-            return self.refuse(format!("records are reserved at more than {MOST_RESERVED} places"));
+            let what = format!("records are reserved at more than {MOST_RESERVED} places");
+            return self.lack(what, "records that are reserved at any number of places");
         }
         let record = number as u16;
         if self.state.holds_record(record) {
-            return self
-                .refuse("a record is reserved while the one that was reserved here before is not handed over yet")
-                .map_err(|refused| refused.note("missing feature: several records at once by one call"));
+            let what = "a record is reserved while the one that was reserved here before is not handed over yet";
+            return self.lack(what, "several records at once by one call");
         }
         let any = self.code.binary(Or, flags.low, flags.high);
         let is_there = self.code.by(Eq, any, 0);
@@ -273,8 +275,7 @@ impl Walk<'_, '_> {
             Some(1) => Ok(self.constant(self.linked.maps[usize::from(map)].definition.max_entries.into())),
             Some(4..) => Ok(self.constant(0)),
             _ => self
-                .refuse("a ring buffer is asked for positions, which it has none of here")
-                .map_err(|refused| refused.note("missing feature: positions of ring buffers")),
+                .lack("a ring buffer is asked for positions, which it has none of here", "positions of ring buffers"),
         }
     }
 
@@ -334,7 +335,8 @@ impl Walk<'_, '_> {
         let (data, length) = (self.get(3)?, self.get(4)?);
         let range = self.expect_number(length, "how many bytes the arguments of a print have")?;
         let Some(length) = range.exact() else {
-            return self.refuse("how many arguments a print has is known only when the packet is there");
+            let what = "how many arguments a print has is known only when the packet is there";
+            return self.lack(what, "prints of any number of arguments");
         };
         let is_right = |print: &Print| {
             length % 8 == 0 && length <= 8 * MOST_PRINTED_BY_ARRAY && print.arguments().count() as u64 <= length / 8
@@ -352,13 +354,13 @@ impl Walk<'_, '_> {
         let (format, size) = (self.get(1)?, self.get(2)?);
         let range = self.expect_number(size, "how long the format of a print is")?;
         let Some(size) = range.exact().filter(|&size| size > 0 && size <= MOST_BYTES) else {
-            return self
-                .refuse(format!("the format of a print has no length that is known, or more than {MOST_BYTES} bytes"));
+            let what = format!("the format of a print has no length that is known, or more than {MOST_BYTES} bytes");
+            return self.lack(what, UNKNOWN_FORMATS);
         };
         let words = self.words(format, size as u32, "the format of a print")?;
         let known: Option<Vec<u32>> = words.iter().map(|&word| self.code.value(word)).collect();
         let Some(known) = known else {
-            return self.refuse("the format of a print is known only when the packet is there");
+            return self.lack("the format of a print is known only when the packet is there", UNKNOWN_FORMATS);
         };
         let bytes: Vec<u8> = known.iter().flat_map(|word| word.to_le_bytes()).take(size as usize).collect();
         Ok(Print::read(&bytes))
@@ -403,9 +405,10 @@ impl Walk<'_, '_> {
         };
         match bytes.and_then(|bytes| bytes.split(|&byte| byte == 0).next()) {
             Some(text) => Ok(text.iter().take(1024).map(|&byte| char::from(byte)).collect()),
-            None => self.refuse("text is printed (`%s`) that is no constant of the program").map_err(|refused| {
-                refused.note("missing feature: `%s` of text that is known only when the packet is there")
-            }),
+            None => {
+                let what = "text is printed (`%s`) that is no constant of the program";
+                self.lack(what, "`%s` of text that is known only when the packet is there")
+            }
         }
     }
 }

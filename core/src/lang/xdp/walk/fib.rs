@@ -30,9 +30,10 @@ impl Walk<'_, '_> {
             return Ok(self.constant(EINVAL as u64));
         }
         if size.low < u64::from(PARAMETERS) {
-            return self.refuse(format!(
+            let what = format!(
                 "bpf_fib_lookup is called with a length that may be below {PARAMETERS}, which is known only when the packet is there"
-            ));
+            );
+            return self.lack(what, "lengths of structures that are known only when the packet is there");
         }
         // The kernel takes 32 bits of them.
         if known.exact().is_some_and(|flags| flags & 0xffff_ffff & !FLAGS != 0) {
@@ -83,9 +84,15 @@ impl Walk<'_, '_> {
         match pointer.ty {
             Ty::Stack { frame, off } => match off.exact() {
                 Some(base) => Ok((frame, base)),
-                None => self.refuse(format!("{what} is on the stack at an offset that is not known")),
+                None => self.lack(
+                    format!("{what} is on the stack at an offset that is not known"),
+                    "structures for helpers at any place of the stack",
+                ),
             },
-            other => self.refuse(format!("{what} is at {}; on the stack it can be", other.words())),
+            other => self.lack(
+                format!("{what} is at {}; on the stack it can be", other.words()),
+                "structures for helpers in other memory than the stack",
+            ),
         }
     }
 

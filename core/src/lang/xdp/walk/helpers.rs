@@ -19,9 +19,7 @@ const MOST_BYTES: u64 = 512;
 impl Walk<'_, '_> {
     pub(super) fn helper(&mut self, it: Instruction) -> Result<()> {
         if it.src == call::KERNEL {
-            return self
-                .refuse("a function of the kernel's is called")
-                .map_err(|refused| refused.note("missing feature: kernel functions (kfuncs)"));
+            return self.lack("a function of the kernel's is called", "kernel functions (kfuncs)");
         }
         if it.src != call::HELPER {
             return self.refuse(format!("unknown kind of call: {}", it.src));
@@ -87,18 +85,13 @@ impl Walk<'_, '_> {
             helper::XDP_STORE_BYTES => self.store_bytes()?,
             helper::SPIN_LOCK | helper::SPIN_UNLOCK => {
                 let what = format!("{} is called", helper::name(number));
-                return self.refuse(what).map_err(|refused| {
+                return self.lack(what, helper::feature(number)).map_err(|refused| {
                     refused.note(
                         "packets run side by side in lock step, and nobody may wait for another: count with atomics",
                     )
                 });
             }
-            _ => {
-                let name = helper::name(number);
-                return self
-                    .refuse(format!("{name} is called"))
-                    .map_err(|refused| refused.note(format!("missing feature: {name}")));
-            }
+            _ => return self.lack(format!("{} is called", helper::name(number)), helper::feature(number)),
         };
         self.after_call();
         self.set(0, result)
@@ -115,9 +108,10 @@ impl Walk<'_, '_> {
             *size = match value.ty.range().and_then(Range::exact) {
                 Some(size) if size <= MOST_BYTES => size as u32,
                 _ => {
-                    return self.refuse(format!(
+                    let what = format!(
                         "bpf_csum_diff is called with a size that is above {MOST_BYTES}, or known only when the packet is there"
-                    ));
+                    );
+                    return self.lack(what, "bpf_csum_diff of any size");
                 }
             };
         }
@@ -171,9 +165,10 @@ impl Walk<'_, '_> {
         self.expect_number(off, "where bytes are copied")?;
         let range = self.expect_number(length, "how many bytes are copied")?;
         let Some(count) = range.exact().filter(|&count| count <= MOST_BYTES) else {
-            return self.refuse(format!(
+            let what = format!(
                 "bytes are copied of which the number is above {MOST_BYTES}, or known only when the packet is there"
-            ));
+            );
+            return self.lack(what, "bpf_xdp_load_bytes and bpf_xdp_store_bytes of any length");
         };
         let length = self.length();
         let count = self.code.known(count as u32);
@@ -194,14 +189,15 @@ impl Walk<'_, '_> {
             Ty::Stack { frame, off } => match off.exact() {
                 Some(off) => Some((frame, off)),
                 None => {
-                    return self.refuse("bytes of the packet are copied to the stack at an offset that is not known");
+                    let what = "bytes of the packet are copied to the stack at an offset that is not known";
+                    return self.lack(what, "bpf_xdp_load_bytes to any place of the stack");
                 }
             },
             other => {
                 let what = other.words();
-                return self.refuse(format!(
-                    "bytes of the packet are copied to {what}; to the stack or a reserved record they can be"
-                ));
+                let what =
+                    format!("bytes of the packet are copied to {what}; to the stack or a reserved record they can be");
+                return self.lack(what, "bpf_xdp_load_bytes to other memory");
             }
         };
         let mut words = Vec::new();
@@ -274,8 +270,10 @@ impl Walk<'_, '_> {
         }
         self.expect_number(index, "which program is meant")?;
         let map = self.map(map)?;
-        if self.linked.maps[usize::from(map)].definition.ty != MapType::PROG_ARRAY {
-            return self.refuse("bpf_tail_call is given a map that holds no programs");
+        let ty = self.linked.maps[usize::from(map)].definition.ty;
+        if ty != MapType::PROG_ARRAY {
+            let (given, takes) = (ty.name(), MapType::PROG_ARRAY.name());
+            return self.refuse(format!("bpf_tail_call is given a map of type {given}, and takes one of type {takes}"));
         }
         let slot = self.slot_of(map, index.low);
         Ok((map, slot))

@@ -11,6 +11,9 @@ use crate::lang::xdp::types::{FIXED, META, NOBODY, Name, State, Ty, Value};
 /// (`MAX_ERRNO`, linux/err.h).
 const ADDRESSES: Range = Range { low: 1 << 63, high: u64::MAX - 4095 };
 
+/// What is missing where pointers are compared in other ways than with the packet's end, NULL and their like.
+const OTHER_POINTERS: &str = "other comparisons of pointers";
+
 /// A branch: what is asked, and what is known where it holds and where it does not; `None` where that cannot be.
 pub(in super::super) struct Branch {
     pub condition: Id,
@@ -122,7 +125,8 @@ impl Walk<'_, '_> {
             }
             (a, b) => {
                 let (a, b) = (a.words(), b.words());
-                self.refuse(format!("{a} is compared with {b}, of which nothing here can be told"))
+                let what = format!("{a} is compared with {b}, of which nothing here can be told");
+                self.lack(what, OTHER_POINTERS)
             }
         }
     }
@@ -137,7 +141,8 @@ impl Walk<'_, '_> {
     ) -> Result<Id> {
         let Some(holds) = decided(comparison, ADDRESSES, range) else {
             let what = pointer.words();
-            return self.refuse(format!("{what} is compared with a number, of which nothing here can be told"));
+            let what = format!("{what} is compared with a number, of which nothing here can be told");
+            return self.lack(what, OTHER_POINTERS);
         };
         let holds = self.code.truth(holds);
         match pointer {

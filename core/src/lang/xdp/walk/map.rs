@@ -4,7 +4,7 @@ use super::{Result, Walk};
 use crate::lang::xdp::code::Binary::*;
 use crate::lang::xdp::code::{Argument, Call, Code, Effect, Field, Id, Op};
 use crate::lang::xdp::helper;
-use crate::lang::xdp::maps::Use;
+use crate::lang::xdp::maps::{MapInfo, Use};
 use crate::lang::xdp::range::Range;
 use crate::lang::xdp::types::{Offsets, Ty, Value};
 use crate::map::layout::{HEADER, Layout};
@@ -18,16 +18,25 @@ impl Walk<'_, '_> {
         match value.ty {
             Ty::Map(map) => {
                 self.shared.used.insert(map);
-                match &self.linked.maps[usize::from(map)].used_as {
-                    Use::Refused(why) => self.refuse(why.clone()),
+                let MapInfo { definition, used_as, .. } = &self.linked.maps[usize::from(map)];
+                match used_as {
+                    Use::Refused(why) => match definition.ty.is_known_here() {
+                        true => self.refuse(why.clone()),
+                        false => self.lack(why.clone(), definition.ty.feature()),
+                    },
                     _ => Ok(map),
                 }
             }
             other => {
-                let what = other.words();
-                self.refuse(format!("a helper is given {what} for a map"))
+                let (name, what) = (self.helper_name(), other.words());
+                self.refuse(format!("{name} is given {what} for a map"))
             }
         }
+    }
+
+    /// The helper that is called here.
+    pub(super) fn helper_name(&self) -> String {
+        helper::name(self.instruction().imm as u32)
     }
 
     fn named(&self, map: u16, end: &str) -> String {
@@ -139,8 +148,9 @@ impl Walk<'_, '_> {
 
     /// `bpf_map_lookup_elem`
     pub(super) fn lookup(&mut self, map: u16, key: Value) -> Result<Value> {
-        if self.linked.maps[usize::from(map)].definition.ty.holds_no_values() {
-            return self.refuse("this map's entries cannot be looked at");
+        let ty = self.linked.maps[usize::from(map)].definition.ty;
+        if ty.holds_no_values() {
+            return self.refuse(format!("programs cannot look at the entries of a map of type {}", ty.name()));
         }
         let high = self.found(map, key)?;
         let (low, name) = (self.code.known(0), self.name());
@@ -163,7 +173,10 @@ impl Walk<'_, '_> {
         self.expect_number(processor, "the number of the processor")?;
         let ty = self.linked.maps[usize::from(map)].definition.ty;
         if !ty.is_per_processor() {
-            return self.refuse(format!("bpf_map_lookup_percpu_elem is given a map of type {}", ty.name()));
+            let given = ty.name();
+            let what =
+                format!("bpf_map_lookup_percpu_elem is given a map of type {given}, and takes those per processor");
+            return self.refuse(what);
         }
         let mut found = self.lookup(map, key)?;
         let (is_first, null) = (self.code.by(Eq, processor.low, 0), self.code.known(0));

@@ -72,7 +72,10 @@ impl Walk<'_, '_> {
             }
             // rx_queue_index
             16 => return Ok(self.constant(0)),
-            20 => return self.refuse("egress_ifindex is read, which only programs of a devmap have"),
+            20 => {
+                let what = "egress_ifindex is read, which only programs of a devmap have";
+                return self.lack(what, "programs in the entries of devmaps and cpumaps");
+            }
             _ => return self.refuse(format!("the context is read at offset {at}, where it has no member")),
         };
         self.wake(&mut value, super::NO_VARS);

@@ -60,10 +60,11 @@ impl Walk<'_, '_> {
         let length = self.get(METADATA)?;
         let range = self.expect_number(length, "how long the metadata is")?;
         if off + i64::from(size) > 0 || off < -(range.high as i64) {
-            return self.refuse(format!(
+            let what = format!(
                 "the packet's metadata has {} bytes at most here, and is accessed {off} bytes from its end, the packet's first byte",
                 range.high
-            ));
+            );
+            return self.lack(what, "more metadata");
         }
         if off < -(range.low as i64) {
             self.in_metadata_at(length.low, off as u32);

@@ -18,6 +18,8 @@ mod stack;
 
 pub(super) use events::Events;
 
+use std::fmt::Display;
+
 use super::Linked;
 use super::code::{Argument, Code, Effect, Id, Var};
 use super::flow::Shared;
@@ -79,6 +81,11 @@ impl<'a, 'o> Walk<'a, 'o> {
 
     pub fn refuse<T>(&self, message: impl Into<String>) -> Result<T> {
         Err(Refused::new(self.section, self.at, message))
+    }
+
+    /// Refuses what the kernel might take: this is what is missing for it here.
+    pub fn lack<T>(&self, message: impl Into<String>, feature: impl Display) -> Result<T> {
+        Err(Refused::new(self.section, self.at, message).missing(feature))
     }
 
     /// Refuses an instruction that programs cannot have.
@@ -303,8 +310,10 @@ impl<'a, 'o> Walk<'a, 'o> {
                 self.function(section, first as u32)
             }
             Some(Reference::External(name)) => {
-                return self
-                    .refuse(format!("`{name}` is not in the object: the kernel would give it an address or a value"));
+                return self.lack(
+                    format!("`{name}` is not in the object: the kernel would give it an address or a value"),
+                    "what the kernel gives programs by name (`__kconfig`, `__ksym`)",
+                );
             }
         };
         let mut value = value;

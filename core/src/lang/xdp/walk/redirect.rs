@@ -53,7 +53,10 @@ impl Walk<'_, '_> {
         let map = self.map(map)?;
         let ty = self.linked.maps[usize::from(map)].definition.ty;
         if !ty.is_of_targets() {
-            return self.refuse(format!("bpf_redirect_map is given a map of type {}", ty.name()));
+            let takes = "devmap, devmap_hash, cpumap or xskmap";
+            let given = ty.name();
+            return self
+                .refuse(format!("bpf_redirect_map is given a map of type {given}, and takes one of type {takes}"));
         }
         self.expect_number(index, "the index")?;
         let range = self.expect_number(flags, "what the flags are")?;
@@ -113,7 +116,8 @@ impl Walk<'_, '_> {
             let number = self.shared.broadcasts.of((map, exclude));
             if number >= broadcast::MOST {
                 let most = broadcast::MOST / 2;
-                return self.refuse(format!("packets are redirected to all devices of more than {most} maps"));
+                let what = format!("packets are redirected to all devices of more than {most} maps");
+                return self.lack(what, "BPF_F_BROADCAST to any number of maps");
             }
             *target = self.code.known(broadcast::FIRST + number + 1);
         }

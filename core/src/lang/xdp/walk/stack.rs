@@ -241,7 +241,8 @@ impl Walk<'_, '_> {
 
     fn store_somewhere(&mut self, frame: u8, base: Offsets, low: Id, off: i64, size: u32, value: Value) -> Result<()> {
         if value.ty.is_pointer() {
-            return self.refuse("a pointer is stored on the stack at an offset that is not known");
+            let what = "a pointer is stored on the stack at an offset that is not known";
+            return self.lack(what, "pointers at any place of the stack");
         }
         let at = self.somewhere(frame, base, low, off, size)?;
         let word = self.code.by(Shr, at, 2);

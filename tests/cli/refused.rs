@@ -1,0 +1,198 @@
+//! Objects that are not taken: what is said of them, with the instruction, the line and what is missing, and what is in them all the same.
+
+use serde_json::json;
+
+use crate::objects::{compile, place};
+
+/// Programs that the kernel takes, or would if it had what they ask for, each on a line of its own; what is said of it, and what is missing.
+const REFUSED: [(&str, &str, &str); 9] = [
+    ("locks", "bpf_spin_lock is called", "spin locks (bpf_spin_lock)"),
+    ("pushes", "bpf_map_push_elem is called", "queues, stacks and Bloom filters (bpf_map_push_elem)"),
+    ("sockets", "the map `socks` is of type sockmap, which there is none of here", "maps of type sockmap"),
+    (
+        "future",
+        "the map `later` is of type 77, which there is none of here",
+        "maps of a type beyond those of linux/bpf.h that are known here (up to 33, arena)",
+    ),
+    (
+        "unknown",
+        "helper 999 is called",
+        "helpers beyond those of linux/bpf.h that are known here (up to 209, bpf_user_ringbuf_drain)",
+    ),
+    ("node", "bpf_get_numa_node_id is called", "bpf_get_numa_node_id"),
+    ("looks_up", "bpf_sk_lookup_tcp is called", "sockets of the kernel's (bpf_sk_lookup_tcp)"),
+    (
+        "of_tc",
+        "bpf_skb_store_bytes is called",
+        "programs for other hooks than XDP, which alone the kernel lets call it (bpf_skb_store_bytes)",
+    ),
+    (
+        "egress",
+        "egress_ifindex is read, which only programs of a devmap have",
+        "programs in the entries of devmaps and cpumaps",
+    ),
+];
+
+const SOURCE: &str = r#"
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+char LICENSE[] SEC("license") = "GPL";
+struct value { struct bpf_spin_lock lock; __u64 count; };
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, struct value); } locked SEC(".maps");
+struct { __uint(type, BPF_MAP_TYPE_STACK); __uint(max_entries, 8); __type(value, __u64); } stack SEC(".maps");
+struct { __uint(type, BPF_MAP_TYPE_SOCKMAP); __uint(max_entries, 8); __type(key, __u32); __type(value, __u32); } socks SEC(".maps");
+struct { __uint(type, 77); __uint(max_entries, 8); __type(key, __u32); __type(value, __u64); } later SEC(".maps");
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 8); __type(key, __u32); __type(value, __u64); } plain SEC(".maps");
+static int (*unnamed)(void *) = (void *)999;
+static struct value *entry(void) { __u32 key = 0; return bpf_map_lookup_elem(&locked, &key); }
+SEC("xdp") int locks(struct xdp_md *ctx) { struct value *it = entry(); if (!it) return 0;
+    bpf_spin_lock(&it->lock); /* locks */
+    it->count++; bpf_spin_unlock(&it->lock); return XDP_PASS; }
+SEC("xdp") int pushes(struct xdp_md *ctx) { __u64 value = 1; return bpf_map_push_elem(&stack, &value, 0) ? 1 : 2; /* pushes */ }
+SEC("xdp") int sockets(struct xdp_md *ctx) { __u32 key = 1; return bpf_map_lookup_elem(&socks, &key) ? 1 : 2; /* sockets */ }
+SEC("xdp") int future(struct xdp_md *ctx) { __u32 key = 1; return bpf_map_lookup_elem(&later, &key) ? 1 : 2; /* future */ }
+SEC("xdp") int unknown(struct xdp_md *ctx) { return unnamed(ctx); /* unknown */ }
+SEC("xdp") int node(struct xdp_md *ctx) { return bpf_get_numa_node_id(); /* node */ }
+SEC("xdp") int looks_up(struct xdp_md *ctx) { struct bpf_sock_tuple it = {}; return !bpf_sk_lookup_tcp(ctx, &it, 12, 0, 0); /* looks_up */ }
+SEC("xdp") int of_tc(struct xdp_md *ctx) { return bpf_skb_store_bytes((void *)ctx, 0, "a", 1, 0); /* of_tc */ }
+SEC("xdp/devmap") int egress(struct xdp_md *ctx) { return ctx->egress_ifindex; /* egress */ }
+SEC("xdp") int fine(struct xdp_md *ctx) { return XDP_PASS; }
+"#;
+
+/// The line that a program is refused at.
+fn line_of(program: &str) -> usize {
+    let mark = format!("/* {program} */");
+    1 + SOURCE.lines().position(|line| line.contains(&mark)).unwrap_or_else(|| panic!("{program}"))
+}
+
+#[test]
+fn refusals_name_the_instruction_the_line_and_what_is_missing() {
+    let Some(place) = place(&[]) else { return };
+    compile(&place, SOURCE, &["-g"]).unwrap();
+    let list = place.run(&["check", "prog.o"]);
+    assert_eq!(list.code, 1);
+    assert!(list.out.contains("10 programs for XDP, of which 1 can be taken\n"), "{}", list.out);
+    let all = place.run(&["check", "prog.o", "--json"]);
+    assert_eq!(all.code, 1);
+    let all = all.json();
+    for (program, said, missing) in REFUSED {
+        let (line, missing) = (line_of(program), format!("missing feature: {missing}"));
+        let file = format!("prog.o:{program}");
+        let words = [
+            &format!("error: {said}\n"),
+            &format!("prog.c:{line}:"),
+            "= instruction ",
+            &format!(" of `{program}`: "),
+            &format!("= {missing}\n"),
+        ];
+        place.run(&["run", &file, "--read", "in.pcap"]).failed(1, &words);
+        place.run(&["check", &file]).failed(1, &words);
+        let words = format!("cannot be taken: prog.c:{line}: {said}; {missing}\n");
+        assert!(list.out.contains(&words), "{words}: {}", list.out);
+        let json = place.run(&["check", &file, "--json"]).json();
+        let in_all = all["programs"].as_array().unwrap().iter().find(|it| it["name"] == program).unwrap();
+        for error in [&json["errors"][0], &in_all["errors"][0]] {
+            assert_eq!((&error["message"], &error["line"]), (&json!(said), &json!(line)), "{error}");
+            assert!(error["notes"].as_array().unwrap().contains(&json!(missing)), "{error}");
+        }
+    }
+    // Of maps, too, and only of those.
+    for (map, words) in [
+        (
+            "stack: stack, ",
+            "cannot be used: it is of type stack, which there is none of here; missing feature: maps of type stack\n",
+        ),
+        (
+            "later: type 77, ",
+            "cannot be used: it is of type 77, which there is none of here; missing feature: maps of a type",
+        ),
+    ] {
+        let line =
+            list.out.lines().position(|line| line.contains(map)).unwrap_or_else(|| panic!("{map}: {}", list.out));
+        let next = list.out.lines().nth(line + 1).unwrap();
+        assert!(format!("{next}\n").contains(words), "{words}: {next}");
+    }
+    assert_eq!(list.out.matches("cannot be used").count(), 3, "{}", list.out);
+    // More is said of the one that is taken.
+    assert!(list.out.ends_with("`portcullis check prog.o:fine` says more of a program.\n"), "{}", list.out);
+}
+
+#[test]
+fn an_object_of_which_nothing_is_taken_is_listed_all_the_same() {
+    let Some(place) = place(&[]) else { return };
+    let source = r#"
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 8); __type(key, __u32); __type(value, __u64); } table SEC(".maps");
+int spare = 3;
+SEC("xdp") int node(struct xdp_md *ctx) { return bpf_get_numa_node_id(); }
+SEC("tc") int shapes(struct __sk_buff *skb) { __u32 key = spare; return bpf_map_lookup_elem(&table, &key) ? 1 : 0; }
+"#;
+    compile(&place, source, &["-g"]).unwrap();
+    let listed = [
+        "other hooks  tc\n",
+        "table: hash, keys __u32 (4 bytes), values __u64 (8 bytes), 8 entries\n",
+        "spare: int = 3 (.data)\n",
+    ];
+    let check = |head: &str, error: &str| {
+        let ran = place.run(&["check", "prog.o"]);
+        assert_eq!(ran.code, 1);
+        assert!(ran.out.starts_with(head) && ran.err.contains(error), "{}{}", ran.out, ran.err);
+        for words in listed {
+            assert!(ran.out.contains(words), "{words}: {}", ran.out);
+        }
+        let json = place.run(&["check", "prog.o", "--json"]).json();
+        assert_eq!((&json["ok"], &json["errors"].as_array().map(Vec::len)), (&json!(false), &Some(1)), "{json}");
+        let object = &json["object"];
+        assert_eq!((&object["other_sections"], &object["maps"][0]["name"]), (&json!(["tc"]), &json!("table")));
+        assert_eq!(object["variables"][0]["value"], 3, "{json}");
+        json
+    };
+    let json = check("prog.o: 1 program for XDP, of which 0 can be taken\n", "error: bpf_get_numa_node_id is called");
+    assert_eq!((&json["errors"][0]["line"], &json["object"]["programs"][0]["ok"]), (&json!(6), &json!(false)));
+    // Where there is none for XDP at all.
+    let source: String =
+        source.lines().filter(|line| !line.contains("SEC(\"xdp\")")).map(|line| line.to_owned() + "\n").collect();
+    compile(&place, &source, &["-g"]).unwrap();
+    check("prog.o: no programs for XDP\n", "error: prog.o: the object has no programs for XDP");
+}
+
+/// What no clang makes, and files that are none.
+#[test]
+fn what_is_no_object_is_said() {
+    let Some(place) = place(&["-g"]) else { return };
+    let whole = place.read("prog.o");
+    place.file("none.o", "");
+    place.file("text.o", "int main;");
+    place.file("short.o", &whole[..whole.len() / 2]);
+    let mut foreign = whole.clone();
+    // EM_X86_64 in place of EM_BPF.
+    foreign[18..20].copy_from_slice(&62_u16.to_le_bytes());
+    place.file("foreign.o", &foreign);
+    std::fs::create_dir(place.path("folder.o")).unwrap();
+    for (file, words) in [
+        ("gone.o", "gone.o: "),
+        ("folder.o", "folder.o: "),
+        ("none.o", "none.o"),
+        ("text.o", "text.o"),
+        ("short.o", "short.o"),
+        ("foreign.o", "foreign.o"),
+    ] {
+        for program in ["", ":ports"] {
+            let named = format!("{file}{program}");
+            place.run(&["check", &named]).failed(1, &["error: ", words]);
+            place.run(&["run", &named, "--read", "in.pcap"]).failed(1, &["error: ", words]);
+            let ran = place.run(&["check", &named, "--json"]);
+            assert_eq!(ran.code, 1, "{named}: {}{}", ran.out, ran.err);
+        }
+    }
+    // Any byte of it may be another: what is said is an error, or the program is one.
+    let said = |at: usize| {
+        let mut broken = whole.clone();
+        broken[at] ^= 0x55;
+        place.file("broken.o", &broken);
+        let ran = place.run(&["check", "broken.o", "--json"]);
+        assert!(ran.code <= 1 && !ran.err.contains("panicked"), "byte {at}: {} {}", ran.code, ran.err);
+    };
+    (0..whole.len()).step_by(whole.len() / 40).for_each(said);
+}
