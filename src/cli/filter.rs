@@ -64,7 +64,8 @@ enum Text<'a> {
     Expression(&'a str),
 }
 
-fn parameter(text: &str) -> Result<(String, String), String> {
+/// What `--set` takes.
+pub fn parameter(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.trim().is_empty() && !value.trim().is_empty() => {
             Ok((name.trim().to_owned(), value.trim().to_owned()))
@@ -74,6 +75,11 @@ fn parameter(text: &str) -> Result<(String, String), String> {
 }
 
 impl FilterArgs {
+    /// This is set besides.
+    pub fn with(self, set: &[(String, String)]) -> FilterArgs {
+        FilterArgs { set: set.to_vec(), ..self }
+    }
+
     /// A file, with nothing set.
     pub fn of_file(filter: &Path) -> FilterArgs {
         FilterArgs { filter: Some(filter.to_owned()), expr: None, language: None, set: Vec::new(), fuel: DEFAULT_FUEL }
@@ -274,7 +280,7 @@ impl FilterArgs {
 }
 
 /// Has errors of parameters tell of the arguments that those are.
-fn of_arguments(mut diagnostics: Diagnostics) -> Diagnostics {
+pub fn of_arguments(mut diagnostics: Diagnostics) -> Diagnostics {
     for error in &mut diagnostics.errors {
         if let Some(name) = &error.parameter {
             error.message = format!("--set {name}: {}", error.message);

@@ -55,6 +55,9 @@ pub fn entries(filter: &str) -> Vec<Entry> {
 pub fn set(session: &mut dyn Session, program: &Program, entries: &[Entry]) -> Result<(), DeviceError> {
     for (number, map) in program.maps().iter().enumerate() {
         session.set_map_words(number, 0, &vec![0; Layout::of(map).words()])?;
+        for initial in program.initial().iter().filter(|initial| initial.map == number) {
+            session.set_map_words(number, initial.at, &initial.words)?;
+        }
         let mut own = entries.iter().filter(|(name, ..)| *name == map.name).peekable();
         if own.peek().is_none() {
             continue;
@@ -69,8 +72,12 @@ pub fn set(session: &mut dyn Session, program: &Program, entries: &[Entry]) -> R
     Ok(())
 }
 
-/// The entries of all maps.
+/// The entries of all maps; of a ring none, which has records in the order in which packets happened to come.
 pub fn of(session: &mut dyn Session, program: &Program) -> Result<Vec<Vec<Row>>, DeviceError> {
     let maps = program.maps().iter().enumerate();
-    maps.map(|(number, map)| Ok(rows(map, &session.map_words(number)?))).collect()
+    maps.map(|(number, map)| match map.is_ring {
+        true => Ok(Vec::new()),
+        false => Ok(rows(map, &session.map_words(number)?)),
+    })
+    .collect()
 }

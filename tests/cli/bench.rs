@@ -313,3 +313,56 @@ fn a_quick_run_has_every_device_that_must_be_there() {
         }
     }
 }
+
+/// A program's settings are in the name that it has in results; what its variables and maps begin with they have in every session.
+#[test]
+fn objects_are_measured_as_they_are_set() {
+    const SOURCE: &str = r#"
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 0); __type(key, __u32); __type(value, __u32); } sized SEC(".maps");
+struct { __uint(type, BPF_MAP_TYPE_RINGBUF); __uint(max_entries, 4096); } told SEC(".maps");
+__u32 verdict = XDP_TX, packets;
+SEC("xdp") int other(struct xdp_md *ctx) { return XDP_DROP; }
+SEC("xdp") int counts(struct xdp_md *ctx)
+{
+    __u32 key = 3, *value = bpf_map_lookup_elem(&sized, &key);
+    __sync_fetch_and_add(&packets, 1);
+    bpf_ringbuf_output(&told, &key, sizeof(key), 0);
+    return value && *value == 77 ? verdict : XDP_DROP;
+}
+char LICENSE[] SEC("license") = "GPL";
+"#;
+    let Some(place) = crate::objects::place(&[]) else { return };
+    crate::objects::compile(&place, SOURCE, &["-g"]).unwrap();
+    place.file("sized.csv", "3,77\n");
+    let filter = ["--filter", "prog.o:counts", "--json", "r.json"];
+    run(&place, &filter).failed(1, &["the map `sized` has no entries"]);
+    let set = ["--set", "sized.max_entries=4", "--map", "sized=sized.csv"];
+    run(&place, &[&filter[..], &set].concat()).done();
+    let results = json(&place.read("r.json"));
+    let cells = results["cells"].as_array().unwrap();
+    assert!(!cells.is_empty());
+    for cell in cells {
+        assert_eq!(cell["filter"], "prog.o:counts --set sized.max_entries=4 --map sized=sized.csv");
+        assert!(cell["outcome"]["measured"]["compared"].as_u64() > Some(0), "{cell}");
+    }
+    for (more, code, words) in [
+        (&["--set", "nothing=1"][..], 2, "--set nothing: the object has no variable `nothing`"),
+        (&["--set", "verdict"], 2, "expected NAME=VALUE"),
+        (&["--set", "verdict=none"], 2, "`none` is no number"),
+        (
+            &["--set", "sized.max_entries=4", "--map", "none=sized.csv"],
+            2,
+            "--map none=sized.csv: the filter has no map `none`",
+        ),
+        (&["--set", "sized.max_entries=4", "--map", "told=sized.csv"], 2, "`told` is a ring of events"),
+        (&["--set", "sized.max_entries=3", "--map", "sized=sized.csv"], 1, "sized.csv:1: "),
+        (&["--set", "sized.max_entries=4", "--map", "sized=gone.csv"], 1, "gone.csv"),
+        (&["--set", "sized.max_entries=4", "--kernel-routes"], 2, "--kernel-routes: the filter looks for no routes"),
+    ] {
+        run(&place, &[&filter[..], more].concat()).failed(code, &[words]);
+    }
+    // Of nothing that is named.
+    run(&place, &["--set", "verdict=1"]).failed(2, &["--filter"]);
+}

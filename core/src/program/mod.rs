@@ -262,6 +262,12 @@ impl Program {
         Program { object: Some(Arc::new(origin)), initial, ..self }
     }
 
+    /// The same where maps begin with this, over what they hold from the beginning.
+    pub fn with_maps(mut self, maps: impl IntoIterator<Item = Initial>) -> Program {
+        self.initial.extend(maps);
+        self
+    }
+
     /// What maps hold from the beginning: sessions begin with it ([`crate::device::begin`]).
     pub fn initial(&self) -> &[Initial] {
         &self.initial

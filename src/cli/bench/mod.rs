@@ -1,6 +1,7 @@
 //! `portcullis bench`
 
 mod compare;
+mod filters;
 mod progress;
 mod table;
 
@@ -15,23 +16,20 @@ use portcullis::auto::calibration::Store;
 use portcullis::auto::{AutoDevice, Measure, Settings};
 use portcullis::bench::csv::csv;
 use portcullis::bench::results::{Bar, Cell, Missing, Outcome, Results};
-use portcullis::bench::run::{self, BATCHES, Chosen, Ends, Extent, Filter, Order, QUICK_BATCHES, Start};
+use portcullis::bench::run::{self, BATCHES, Chosen, Ends, Extent, Order, QUICK_BATCHES, Start};
 use portcullis::bench::seeds::Table;
 use portcullis::bench::traffic::Packets;
 use portcullis::bench::{bars, report};
 use portcullis::device::{Device, Dispatch, RUNS_NO_FILTER};
 use portcullis::devices::{self, Selector};
 use portcullis::io::{reason_at, same_place};
-use portcullis::lang::{Source, wgsl};
-use portcullis::program::ProgramOptions;
-use portcullis::selftest::filters::{STATEFUL, STOCK};
 
 use super::failure::{Failure, INTERRUPTED, WRONG};
-use super::filter::FilterArgs;
 use super::out;
 use super::run::duration;
 use super::run::interrupt::Interrupt;
 use super::run::replace::Replacement;
+use filters::FilterArgs;
 use progress::Progress;
 
 /// Measure devices side by side: filters, batch sizes, packets, transfers and dispatch methods; and compare two such runs
@@ -60,12 +58,8 @@ pub struct Args {
     /// Fail when one of these is missing, for example cpu,wgpu,opencl
     #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
     require: Vec<Selector>,
-    /// Measure this filter: the name of a stock filter, or a file; may be given several times
-    #[arg(long, value_name = "FILTER", value_parser = NonEmptyStringValueParser::new())]
-    filter: Vec<String>,
-    /// Measure this expression of tcpdump's; may be given several times
-    #[arg(long, value_name = "EXPRESSION")]
-    expr: Vec<String>,
+    #[command(flatten)]
+    filters: FilterArgs,
     /// Packets in a batch; may be given several times, or as a list
     #[arg(long, value_name = "PACKETS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     batch: Vec<u32>,
@@ -176,7 +170,7 @@ fn bars_of(file: &str) -> Result<Vec<Bar>, Failure> {
 }
 
 fn measure(args: &Args) -> Result<Results, Failure> {
-    let filters = filters(args)?;
+    let filters = args.filters.all(args.full)?;
     let (devices, missing, required) = devices(args)?;
     if devices.is_empty() {
         let reasons: Vec<_> = missing.iter().map(|it| format!("{}: {}", it.device, it.reason)).collect();
@@ -187,8 +181,7 @@ fn measure(args: &Args) -> Result<Results, Failure> {
     }
     let chosen = |is_chosen: bool| if is_chosen { "chosen" } else { "quick" };
     let by_hand = !(args.device.is_empty()
-        && args.filter.is_empty()
-        && args.expr.is_empty()
+        && args.filters.is_usual()
         && args.batch.is_empty()
         && args.packets.is_empty()
         && args.transfer.is_empty()
@@ -292,38 +285,6 @@ impl<'a> Files<'a> {
         failures.into_iter().for_each(|failure| _ = failure.report());
         Err(last)
     }
-}
-
-/// The filters to measure.
-fn filters(args: &Args) -> Result<Vec<Filter>, Failure> {
-    let mut names: Vec<&str> = args.filter.iter().map(String::as_str).collect();
-    if names.is_empty() && args.expr.is_empty() {
-        names.extend(["simple_filter", "port_filter", "http_only", "hash_lb"]);
-        if args.full {
-            names.extend(["mac_swap", "flow_stats"]);
-        }
-    }
-    let filter = |name: &str| -> Result<Filter, Failure> {
-        if let Some((_, text)) = STOCK.iter().chain(STATEFUL).find(|(stock, _)| *stock == name) {
-            let source = Source::new(format!("{name}.wgsl"), *text);
-            let program = wgsl::compile(&source, &ProgramOptions::default())?;
-            return Ok(Filter { name: name.into(), program: Arc::new(program) });
-        }
-        if !Path::new(name).exists() && !name.contains(['.', '/']) {
-            let stock: Vec<_> = STOCK.iter().chain(STATEFUL).map(|(name, _)| *name).collect();
-            let stock = stock.join(", ");
-            return Err(Failure::Usage(format!(
-                "there is no stock filter `{name}`, and no such file; there are {stock}"
-            )));
-        }
-        let program = FilterArgs::of_file(Path::new(name)).load()?;
-        Ok(Filter { name: name.into(), program: Arc::new(program) })
-    };
-    let expression = |text: &String| -> Result<Filter, Failure> {
-        let program = FilterArgs::of_expression(text).load()?;
-        Ok(Filter { name: text.clone(), program: Arc::new(program) })
-    };
-    names.iter().map(|name| filter(name)).chain(args.expr.iter().map(expression)).collect()
 }
 
 /// What `run --device auto` has, by a calibration that is made in this run and not kept.

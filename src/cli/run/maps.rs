@@ -26,7 +26,7 @@ use super::watch::Follower;
 use crate::cli::failure::Failure;
 
 /// The arguments about maps.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct MapArgs {
     /// Carry all maps from one run to the next: they begin with what this file has, if it is there, and are written to
     /// it after the run
@@ -79,12 +79,12 @@ fn output() -> impl TypedValueParser<Value = MapFile> {
     StringValueParser::new().try_map(|text| MapFile::output(&text))
 }
 
-fn input(option: &'static str) -> impl TypedValueParser<Value = MapFile> {
+pub fn input(option: &'static str) -> impl TypedValueParser<Value = MapFile> {
     StringValueParser::new().try_map(move |text| MapFile::input(&text, option))
 }
 
 #[cfg(target_os = "linux")]
-fn pinned() -> impl TypedValueParser<Value = MapFile> {
+pub fn pinned() -> impl TypedValueParser<Value = MapFile> {
     StringValueParser::new().try_map(|text| {
         let (map, file) = parts(&text, "--from-pin flows=/sys/fs/bpf/flows")?;
         Ok::<_, String>(MapFile { map: map.into(), file: file.into(), format: Format::Json })

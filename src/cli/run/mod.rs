@@ -5,7 +5,7 @@ mod events;
 pub mod interrupt;
 mod kernel_routes;
 pub mod live;
-mod maps;
+pub mod maps;
 #[cfg(target_os = "linux")]
 mod pin;
 mod places;
