@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::helper;
-use super::instruction::{Alu, CALL, EXIT, Instruction, LDDW, call, class};
+use super::instruction::{Alu, CALL, EXIT, Instruction, JA, JA32, LDDW, call, class};
 
 /// Registers 0 to 9, a bit each.
 pub(super) type Registers = u16;
@@ -33,6 +33,7 @@ fn effect(it: Instruction) -> (Registers, Registers) {
             (ARGUMENTS & given, ARGUMENTS | 1)
         }
         _ if it.code == CALL => (ARGUMENTS, ARGUMENTS | 1),
+        _ if matches!(it.code, JA | JA32) => (0, 0),
         class::JMP | class::JMP32 => (dst | second, 0),
         _ => (0x3ff, 0),
     }
@@ -44,18 +45,20 @@ pub(super) fn registers(
     reached: &[u32],
     next: impl Fn(u32, Instruction) -> Vec<u32>,
 ) -> HashMap<u32, Registers> {
+    let ways: HashMap<u32, Vec<u32>> = reached.iter().map(|&at| (at, next(at, instructions[at as usize]))).collect();
+    let mut before: HashMap<u32, Vec<u32>> = HashMap::new();
+    for &at in reached {
+        ways[&at].iter().for_each(|&to| before.entry(to).or_default().push(at));
+    }
     let mut asked: HashMap<u32, Registers> = HashMap::new();
-    let mut changed = true;
-    while changed {
-        changed = false;
-        // Backwards, which most control goes.
-        for &at in reached.iter().rev() {
-            let it = instructions[at as usize];
-            let (asks, sets) = effect(it);
-            let behind = next(at, it).into_iter().map(|to| asked.get(&to).copied().unwrap_or(0));
-            let behind = behind.fold(0, |all, it| all | it);
-            let now = asks | (behind & !sets);
-            changed |= asked.insert(at, now) != Some(now);
+    // The last first, since most control goes forwards; again, once what is behind asks for more: as often as there are registers.
+    let mut open = reached.to_vec();
+    while let Some(at) = open.pop() {
+        let (asks, sets) = effect(instructions[at as usize]);
+        let behind = ways[&at].iter().fold(0, |all, to| all | asked.get(to).copied().unwrap_or(0));
+        let now = asks | (behind & !sets);
+        if asked.insert(at, now).unwrap_or(0) != now {
+            open.extend(before.get(&at).into_iter().flatten());
         }
     }
     asked
@@ -83,5 +86,23 @@ mod tests {
         };
         let asked = registers(&instructions, &[0, 1, 2, 3, 4], next);
         assert_eq!([0, 1, 2, 3, 4].map(|at| asked[&at]), [0b011, 0b101, 0b101, 0b101, 0b001]);
+    }
+
+    /// What a long way back leads to is known at its beginning, without going through all of it for each step.
+    #[test]
+    fn jumps_that_all_lead_back() {
+        const COUNT: u32 = 60_000;
+        // r0 = r1; exit; and before that the last, and so on.
+        let mut instructions = vec![Instruction::of([0xbf, 0x10, 0, 0, 0, 0, 0, 0]), Instruction::of([0x95; 8])];
+        instructions.resize(COUNT as usize, Instruction::of([0x05, 0, 0, 0, 0, 0, 0, 0]));
+        let next = |at: u32, _: Instruction| match at {
+            0 => vec![1],
+            1 => vec![],
+            2 => vec![0],
+            at => vec![at - 1],
+        };
+        let reached: Vec<u32> = (0..COUNT).collect();
+        let asked = registers(&instructions, &reached, next);
+        assert_eq!((asked[&1], asked[&0], asked[&(COUNT - 1)]), (0b001, 0b010, 0b010));
     }
 }

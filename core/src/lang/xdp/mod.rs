@@ -170,7 +170,7 @@ impl<'o> Linked<'o> {
         let object = self.object;
         let sites = flow.shared.sites.all().iter().map(|&(section, at, reason)| {
             let (section, at) = (section as usize, at as usize);
-            let line = object.sections[section].line(at).map(|line| (line.file.clone(), line.line));
+            let line = object.sections[section].line(at).map(|line| (line.file.to_string(), line.line));
             let function = object.function_at(section, at).map(|it| object.functions[it].name.clone());
             let function = function.unwrap_or_else(|| object.sections[section].name.clone());
             Trap { function, instruction: refused::instruction(object, section, at), line, reason }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::sync::Arc;
 
 use super::object::Object;
 use crate::lang::{Diagnostic, Diagnostics, Source};
@@ -58,14 +59,14 @@ pub(super) struct Listing {
     /// Where in the text an instruction is, by section.
     instructions: Vec<Vec<(usize, usize)>>,
     /// Where a line of a file is.
-    lines: BTreeMap<(String, u32), (usize, usize)>,
+    lines: BTreeMap<(Arc<str>, u32), (usize, usize)>,
 }
 
 /// Characters of a source line that are kept.
 const LINE: usize = 400;
 
-/// Lines of a source file, at most: what is said of lines beyond has no text.
-const LAST_LINE: u32 = 100_000;
+/// Lines of all source files together, at most: what is said of lines beyond has no text.
+const MAX_LINES: u32 = 1_000_000;
 
 impl Listing {
     pub fn of(object: &Object) -> Listing {
@@ -84,28 +85,31 @@ impl Listing {
             instructions.push(places);
         }
         // The files with the lines that are known, at their numbers.
-        let mut files: BTreeMap<&str, BTreeMap<u32, &str>> = BTreeMap::new();
+        let mut files: BTreeMap<&Arc<str>, BTreeMap<u32, &str>> = BTreeMap::new();
         for line in object.sections.iter().flat_map(|section| &section.lines) {
-            if line.line > 0 && line.line <= LAST_LINE && !line.file.is_empty() {
+            if line.line > 0 && !line.file.is_empty() {
                 files.entry(&line.file).or_default().insert(line.line, &line.text);
             }
         }
         let mut lines = BTreeMap::new();
+        let mut before = text.len() + 1;
         let mut parts = vec![(object.name.clone(), text)];
+        let mut left = MAX_LINES;
         for (file, known) in files {
-            let before: usize = parts.iter().map(|(_, text)| text.len() + 1).sum();
             let mut text = String::new();
-            let last = known.keys().last().copied().unwrap_or(0);
+            let last = known.keys().last().copied().unwrap_or(0).min(left);
+            left -= last;
             for number in 1..=last {
                 if let Some(line) = known.get(&number) {
                     let line: String = line.chars().filter(|c| *c != '\n' && *c != '\r').take(LINE).collect();
                     let start = before + text.len();
-                    lines.insert((file.to_owned(), number), (start, start + line.len()));
+                    lines.insert((file.clone(), number), (start, start + line.len()));
                     text += &line;
                 }
                 text.push('\n');
             }
-            parts.push((file.to_owned(), text));
+            before += text.len() + 1;
+            parts.push((file.to_string(), text));
         }
         let source = Source::joined(parts.iter().map(|(name, text)| (name.as_str(), text.as_str())));
         Listing { source, instructions, lines }

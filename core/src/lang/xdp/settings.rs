@@ -7,7 +7,7 @@ use super::object::{MapDefinition, Object, Variable};
 use crate::lang::nearest::nearest;
 use crate::lang::{Diagnostic, Diagnostics, Source};
 use crate::map::declare::MAX_ENTRIES;
-use crate::map::typed::{self, CType, Place, Style};
+use crate::map::typed::{self, CKind, CMember, CType, Place, Style};
 use crate::program::ProgramOptions;
 
 /// Names that are listed where one is not found.
@@ -53,21 +53,26 @@ pub(super) fn section_type(object: &Object, map: &MapDefinition) -> Arc<CType> {
 /// The global variables of an object; `given` is what the host has set.
 pub fn globals(object: &Object, given: &[(String, String)]) -> Vec<Global> {
     let sections = object.maps.iter().filter_map(|map| Some((map, map.data.as_ref()?)));
-    let all = sections.flat_map(|(map, data)| map.variables.iter().map(move |variable| (map, data, variable)));
-    let global = |(map, data, variable): (&MapDefinition, &Vec<u8>, &Variable)| {
-        let ty = type_of(object, variable);
-        let bytes = data.get(variable.at as usize..(variable.at + variable.size) as usize).unwrap_or_default();
+    let global = |map: &MapDefinition, data: &[u8], it: &CMember| {
+        let (at, ty) = (it.bit as usize / 8, &it.ty);
+        let bytes = data.get(at..at + ty.size as usize).unwrap_or_default();
         Global {
-            name: variable.name.clone(),
+            name: it.name.clone(),
             section: map.name.clone(),
             ty: ty.name.clone(),
-            value: Place::whole(&ty).text(bytes),
-            json: typed::json(&ty, bytes),
+            value: Place::whole(ty).text(bytes),
+            json: typed::json(ty, bytes),
             constant: map.read_only,
-            is_set: given.iter().any(|(name, _)| part_of(name, &variable.name).is_some()),
+            is_set: given.iter().any(|(name, _)| part_of(name, &it.name).is_some()),
         }
     };
-    all.map(global).collect()
+    let mut all = Vec::new();
+    for (map, data) in sections {
+        if let CKind::Section(members) = &section_type(object, map).kind {
+            all.extend(members.iter().map(|it| global(map, data, it)));
+        }
+    }
+    all
 }
 
 /// What stands behind a variable's name, where it is of this one: nothing, `.member` or `[3]`.

@@ -71,11 +71,11 @@ pub fn survey(name: &str, bytes: &[u8], options: &ProgramOptions) -> Result<Surv
             result: compiled.and_then(|result| result),
         });
     }
-    let others = object.sections.iter().enumerate().filter(|(number, section)| {
-        let has_functions = object.functions.iter().any(|it| it.section == *number && it.is_global);
-        !section.is_xdp() && has_functions && section.name != ".text"
-    });
-    let others = others.map(|(_, section)| section.name.clone()).collect();
+    let with_functions: BTreeSet<usize> =
+        object.functions.iter().filter(|it| it.is_global).map(|it| it.section).collect();
+    let others = with_functions.into_iter().map(|number| &object.sections[number]);
+    let others = others.filter(|section| !section.is_xdp() && section.name != ".text");
+    let others = others.map(|section| section.name.clone()).collect();
     let maps = maps::maps(&object).into_iter().filter(|info| !info.is_data());
     let maps = maps.map(|info| SurveyedMap {
         typed: info.typed(&object),

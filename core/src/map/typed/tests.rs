@@ -42,6 +42,37 @@ fn types_that_lie_are_none() {
     }
 }
 
+/// Whatever was asked for before: what it is made of as well.
+#[test]
+fn types_that_say_too_much_are_none() {
+    // 1: a number. From 2 on each is a structure of the one before; whoever writes it down is so deep in functions.
+    let mut types = vec![1, INT, 4, 32];
+    (2..=100_u32).for_each(|number| types.extend([1, STRUCT | 1, 4, 1, number - 1, 0]));
+    let deep = btf(b"\0a\0", &types);
+    let from_below: Vec<bool> = (1..=100).map(|ty| CType::of(&deep, ty).is_some()).collect();
+    let deep = btf(b"\0a\0", &types);
+    let mut from_above: Vec<bool> = (1..=100).rev().map(|ty| CType::of(&deep, ty).is_some()).collect();
+    from_above.reverse();
+    assert_eq!(from_below, from_above);
+    assert!(from_below[20] && !from_below[60]);
+    // What is in it is the same in memory.
+    let part = CType::of(&deep, 10).and_then(|ty| match &ty.kind {
+        CKind::Members(members) => Some(members[0].ty.clone()),
+        _ => None,
+    });
+    assert!(Arc::ptr_eq(&part.expect("a member"), &CType::of(&deep, 9).expect("a type")));
+    // 2: an array of 1,000 structures of a member with a name of 5,000 letters, 3: of 100.
+    let strings = format!("\0{}\0", "n".repeat(5000));
+    let types = [1, INT, 4, 32, 1, STRUCT | 1, 4, 1, 1, 0, 0, ARRAY, 0, 2, 1, 1000, 0, ARRAY, 0, 2, 1, 100];
+    let long = btf(strings.as_bytes(), &types);
+    assert_eq!([2, 3, 4].map(|ty| CType::of(&long, ty).is_some()), [true, false, true]);
+    // Variables over each other: as many as may be have names for their parts.
+    let hundred = CType::of(&long, 4).expect("a type");
+    let section = CType::section("data", 400, (0..100).map(|_| ("v".to_owned(), 0, hundred.clone())));
+    let letters: usize = leaves(&section, "").iter().map(|leaf| leaf.name.len()).sum();
+    assert!((1 << 21..1 << 23).contains(&letters), "{letters}");
+}
+
 #[test]
 fn arrays_are_named_from_the_outermost_dimension() {
     // 1: `int`; 2: `int[3]`; 3: two of those.

@@ -1,13 +1,19 @@
 //! Types of C as an object's BTF has them, in a form that is easy to walk: qualifiers and other names are resolved, and whatever
 //! the BTF says, a type is finite, its members lie in it, and writing a value of it down takes bounded work.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, PoisonError};
 
 use crate::lang::xdp::object::btf::{Btf, Encoding, Kind};
 
 /// Parts of a type at most, elements of arrays counted one by one (those of bytes by sixteen).
 const MAX_PARTS: u64 = 1 << 18;
+
+/// Letters of the names of all parts of a type at most, from the outermost member on.
+const MAX_LETTERS: u64 = 1 << 22;
+
+/// Letters of an element's number.
+const INDEX: u64 = 8;
 
 /// Bytes of a type at most, so that its bits can be numbered.
 const MAX_SIZE: u32 = 1 << 26;
@@ -24,8 +30,37 @@ pub struct CType {
     pub size: u32,
     /// What it is.
     pub kind: CKind,
+    weight: Weight,
+}
+
+/// What it takes to write a value of a type down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Weight {
     /// Its own parts and those in it.
     parts: u64,
+    /// Letters of their names.
+    letters: u64,
+    /// Types that it is in at most.
+    depth: u32,
+}
+
+impl Weight {
+    /// Of a type without parts.
+    const ONE: Weight = Weight { parts: 1, letters: 0, depth: 0 };
+
+    /// With so many of another type in it, by names of so many letters.
+    fn with(self, count: u64, of: Weight, letters: u64) -> Weight {
+        let more = letters.saturating_mul(of.parts).saturating_add(of.letters);
+        Weight {
+            parts: self.parts.saturating_add(count.saturating_mul(of.parts)),
+            letters: self.letters.saturating_add(count.saturating_mul(more)),
+            depth: self.depth.max(of.depth + 1),
+        }
+    }
+
+    fn is_too_much(self) -> bool {
+        self.parts > MAX_PARTS || self.letters > MAX_LETTERS || self.depth > MAX_DEPTH
+    }
 }
 
 /// What a type is.
@@ -77,7 +112,8 @@ pub struct CMember {
 impl CType {
     /// A type by its number; `None` where the BTF says nothing that a value could be of.
     pub fn of(btf: &Btf, ty: u32) -> Option<Arc<CType>> {
-        Types { btf, known: HashMap::new() }.ty(ty, 0)
+        let mut known = btf.known.lock().unwrap_or_else(PoisonError::into_inner);
+        Types { btf, known: &mut known, open: HashSet::new() }.ty(ty, 0)
     }
 
     /// What bytes are where no BTF says it: a number without a sign, where there is one of this size, else the bytes.
@@ -86,7 +122,7 @@ impl CType {
             name: format!("__u{}", 8 * size),
             size,
             kind: CKind::Int(Encoding::Unsigned),
-            parts: 1,
+            weight: Weight::ONE,
         };
         Arc::new(match size {
             1 | 2 | 4 | 8 => int(size),
@@ -94,7 +130,7 @@ impl CType {
                 name: format!("__u8[{size}]"),
                 size,
                 kind: CKind::Array { of: Arc::new(int(1)), count: size, text: false },
-                parts: 1,
+                weight: Weight::ONE,
             },
         })
     }
@@ -105,8 +141,18 @@ impl CType {
         size: u32,
         variables: impl IntoIterator<Item = (String, u32, Arc<CType>)>,
     ) -> Arc<CType> {
-        let members = variables.into_iter().map(|(name, at, ty)| CMember { name, ty, bit: 8 * at, bits: 0 });
-        Arc::new(CType { name: name.to_owned(), size, kind: CKind::Section(members.collect()), parts: 1 })
+        let mut weight = Weight::ONE;
+        let members = variables.into_iter().map(|(name, at, mut ty)| {
+            let with = |ty: &CType| weight.with(1, ty.weight, name.len() as u64 + 1);
+            // Many large ones may lie in the same place: what is too much is bytes.
+            if with(&ty).is_too_much() {
+                ty = CType::unknown(ty.size);
+            }
+            weight = with(&ty);
+            CMember { name, ty, bit: 8 * at, bits: 0 }
+        });
+        let kind = CKind::Section(members.collect());
+        Arc::new(CType { name: name.to_owned(), size, kind, weight })
     }
 
     /// Whether it is an array of bytes, which a row has as one cell.
@@ -139,8 +185,10 @@ impl CMember {
 
 struct Types<'a> {
     btf: &'a Btf,
-    /// Types that are known, or being found out.
-    known: HashMap<u32, Option<Arc<CType>>>,
+    /// Types that are known.
+    known: &'a mut HashMap<u32, Option<Arc<CType>>>,
+    /// Those that are being found out.
+    open: HashSet<u32>,
 }
 
 impl Types<'_> {
@@ -148,13 +196,16 @@ impl Types<'_> {
         if let Some(known) = self.known.get(&number) {
             return known.clone();
         }
-        if depth > MAX_DEPTH {
+        // What is in itself is nothing.
+        if depth > MAX_DEPTH || !self.open.insert(number) {
             return None;
         }
-        // What is in itself is nothing.
-        self.known.insert(number, None);
         let found = self.found(number, depth).map(Arc::new);
-        self.known.insert(number, found.clone());
+        self.open.remove(&number);
+        // What is nothing here may be something where there is less around it.
+        if found.is_some() || depth == 0 {
+            self.known.insert(number, found.clone());
+        }
         found
     }
 
@@ -173,7 +224,7 @@ impl Types<'_> {
         let btf = self.btf;
         let ty = btf.get(number)?;
         let called = |kind: &str| if ty.name.is_empty() { kind.to_owned() } else { format!("{kind} {}", ty.name) };
-        let (own, size, kind, parts) = match &ty.kind {
+        let (own, size, kind, weight) = match &ty.kind {
             Kind::Int { size, encoding } => {
                 let network = matches!((name.as_str(), size), ("__be16", 2) | ("__be32", 4) | ("__be64", 8));
                 let kind = match size {
@@ -182,33 +233,29 @@ impl Types<'_> {
                     0 => return None,
                     _ => CKind::Opaque,
                 };
-                (ty.name.clone(), *size, kind, 1)
+                (ty.name.clone(), *size, kind, Weight::ONE)
             }
             Kind::Enum { size: size @ (1 | 2 | 4 | 8), signed, values } => {
-                (called("enum"), *size, CKind::Enum { signed: *signed, values: values.clone() }, 1)
+                (called("enum"), *size, CKind::Enum { signed: *signed, values: values.clone() }, Weight::ONE)
             }
-            Kind::Pointer(to) => (self.pointer(*to), 8, CKind::Pointer, 1),
-            Kind::Float(size @ (1 | 2 | 4 | 8 | 16)) => (ty.name.clone(), *size, CKind::Opaque, 1),
+            Kind::Pointer(to) => (self.pointer(*to), 8, CKind::Pointer, Weight::ONE),
+            Kind::Float(size @ (1 | 2 | 4 | 8 | 16)) => (ty.name.clone(), *size, CKind::Opaque, Weight::ONE),
             Kind::Array { of, count } => self.array(*of, *count, depth)?,
             Kind::Struct { size, members } => {
-                let (members, parts) = self.members(*size, members, depth)?;
-                (called("struct"), *size, CKind::Members(members), parts)
+                let (members, weight) = self.members(*size, members, depth)?;
+                (called("struct"), *size, CKind::Members(members), weight)
             }
             Kind::Union { size, members } => {
-                let (members, parts) = self.members(*size, members, depth)?;
-                (called("union"), *size, CKind::Members(members), parts)
+                let (members, weight) = self.members(*size, members, depth)?;
+                (called("union"), *size, CKind::Members(members), weight)
             }
             _ => return None,
         };
-        (parts <= MAX_PARTS && size <= MAX_SIZE).then_some(CType {
-            name: if name.is_empty() { own } else { name },
-            size,
-            kind,
-            parts,
-        })
+        let name = if name.is_empty() { own } else { name };
+        (!weight.is_too_much() && size <= MAX_SIZE).then_some(CType { name, size, kind, weight })
     }
 
-    fn array(&mut self, of: u32, count: u32, depth: u32) -> Option<(String, u32, CKind, u64)> {
+    fn array(&mut self, of: u32, count: u32, depth: u32) -> Option<(String, u32, CKind, Weight)> {
         // Only qualifiers may stand before `char`: by another name it is a number.
         let mut plain = of;
         for _ in 0..64 {
@@ -232,9 +279,14 @@ impl Types<'_> {
             .split_once('[')
             .map_or((of.name.as_str(), String::new()), |(base, rest)| (base, format!("[{rest}")));
         let name = format!("{base}[{count}]{inner}");
-        let each = if of.size == 1 { u64::from(count).div_ceil(16) } else { u64::from(count).saturating_mul(of.parts) };
+        // Bytes are one part, and many of them.
+        let is_byte = of.size == 1 && matches!(&of.kind, CKind::Int(it) if *it != Encoding::Bool);
+        let weight = match is_byte {
+            true => Weight::ONE.with(u64::from(count).div_ceil(16), Weight::ONE, 0),
+            false => Weight::ONE.with(count.into(), of.weight, INDEX),
+        };
         let kind = CKind::Array { of, count, text };
-        Some((name, size, kind, each.saturating_add(1)))
+        Some((name, size, kind, weight))
     }
 
     fn members(
@@ -242,8 +294,8 @@ impl Types<'_> {
         size: u32,
         members: &[crate::lang::xdp::object::btf::Member],
         depth: u32,
-    ) -> Option<(Vec<CMember>, u64)> {
-        let (mut all, mut parts) = (Vec::new(), 1_u64);
+    ) -> Option<(Vec<CMember>, Weight)> {
+        let (mut all, mut weight) = (Vec::new(), Weight::ONE);
         for member in members {
             let ty = self.ty(member.ty, depth + 1)?;
             let bits = if member.bits > 0 { u64::from(member.bits) } else { 8 * u64::from(ty.size) };
@@ -252,10 +304,10 @@ impl Types<'_> {
             if !fits {
                 return None;
             }
-            parts = parts.saturating_add(ty.parts);
+            weight = weight.with(1, ty.weight, member.name.len() as u64 + 1);
             all.push(CMember { name: member.name.clone(), ty, bit: member.bit, bits: member.bits });
         }
-        Some((all, parts))
+        Some((all, weight))
     }
 
     /// The name of what is pointed to, as far as it is short.

@@ -1,6 +1,10 @@
 //! BTF: what an object says of its types (Documentation/bpf/btf.rst, linux/btf.h).
 
-use super::Wrong;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use super::{Letters, Wrong};
+use crate::map::typed::CType;
 
 const MAGIC: u16 = 0xeb9f;
 
@@ -122,11 +126,13 @@ pub struct Type {
     pub kind: Kind,
 }
 
-/// An object's types by number; 0 is `void`.
+/// An object's types by number; 0 is `void`. Copies have the same types in memory.
 #[derive(Debug, Clone, Default)]
 pub struct Btf {
-    types: Vec<Type>,
-    strings: Vec<u8>,
+    types: Arc<[Type]>,
+    strings: Arc<[u8]>,
+    /// Those that were asked for as types of C's ([`CType::of`]): many maps and variables may be of one.
+    pub(crate) known: Arc<Mutex<HashMap<u32, Option<Arc<CType>>>>>,
 }
 
 /// Numbers out of bytes, in the byte order of the object: little-endian.
@@ -185,25 +191,19 @@ pub(super) fn part<'a>(
     Ok(Bytes::new(part.ok_or_else(|| Wrong::new(format!("{what} has a part that lies outside of it")))?, what))
 }
 
-impl Btf {
-    /// Reads the section `.BTF`.
-    pub(crate) fn read(bytes: &[u8]) -> Result<Btf, Wrong> {
-        let what = ".BTF";
-        let (mut head, length) = header(bytes, what)?;
-        let (types_at, types_length) = (head.u32()?, head.u32()?);
-        let (strings_at, strings_length) = (head.u32()?, head.u32()?);
-        let strings = part(bytes, length, strings_at, strings_length, what)?.bytes.to_vec();
-        let mut btf = Btf { types: vec![Type { name: String::new(), kind: Kind::Void }], strings };
-        let mut types = part(bytes, length, types_at, types_length, what)?;
-        while types.at < types.bytes.len() {
-            let ty = btf.ty(&mut types)?;
-            btf.types.push(ty);
-        }
-        Ok(btf)
+/// Types being read.
+struct Reading<'a> {
+    strings: &'a [u8],
+    letters: Letters,
+}
+
+impl Reading<'_> {
+    fn string(&mut self, at: u32) -> Result<String, Wrong> {
+        self.letters.text(string(self.strings, at))
     }
 
-    fn ty(&self, from: &mut Bytes) -> Result<Type, Wrong> {
-        let name = self.string(from.u32()?);
+    fn ty(&mut self, from: &mut Bytes) -> Result<Type, Wrong> {
+        let name = self.string(from.u32()?)?;
         let info = from.u32()?;
         let size_or_type = from.u32()?;
         let (count, flag) = (info & 0xffff, info >> 31 == 1);
@@ -225,7 +225,7 @@ impl Btf {
             kind @ (kind::STRUCT | kind::UNION) => {
                 let mut members = Vec::new();
                 for _ in 0..count {
-                    let (name, ty, at) = (self.string(from.u32()?), from.u32()?, from.u32()?);
+                    let (name, ty, at) = (self.string(from.u32()?)?, from.u32()?, from.u32()?);
                     let (bit, bits) = if flag { (at & 0xff_ffff, at >> 24) } else { (at, 0) };
                     members.push(Member { name, ty, bit, bits });
                 }
@@ -237,7 +237,7 @@ impl Btf {
             kind::ENUM => {
                 let mut values = Vec::new();
                 for _ in 0..count {
-                    let (name, value) = (self.string(from.u32()?), from.u32()?);
+                    let (name, value) = (self.string(from.u32()?)?, from.u32()?);
                     values.push((name, if flag { i64::from(value as i32) } else { i64::from(value) }));
                 }
                 Kind::Enum { size: size_or_type, signed: flag, values }
@@ -245,7 +245,7 @@ impl Btf {
             kind::ENUM64 => {
                 let mut values = Vec::new();
                 for _ in 0..count {
-                    let (name, low, high) = (self.string(from.u32()?), from.u32()?, from.u32()?);
+                    let (name, low, high) = (self.string(from.u32()?)?, from.u32()?, from.u32()?);
                     values.push((name, (u64::from(high) << 32 | u64::from(low)) as i64));
                 }
                 Kind::Enum { size: size_or_type, signed: flag, values }
@@ -280,12 +280,34 @@ impl Btf {
         };
         Ok(Type { name, kind })
     }
+}
+
+/// A string by its offset; nothing where there is none.
+fn string(strings: &[u8], at: u32) -> &[u8] {
+    let rest = strings.get(at as usize..).unwrap_or_default();
+    &rest[..rest.iter().position(|&byte| byte == 0).unwrap_or(rest.len())]
+}
+
+impl Btf {
+    /// Reads the section `.BTF`.
+    pub(crate) fn read(bytes: &[u8]) -> Result<Btf, Wrong> {
+        let what = ".BTF";
+        let (mut head, length) = header(bytes, what)?;
+        let (types_at, types_length) = (head.u32()?, head.u32()?);
+        let (strings_at, strings_length) = (head.u32()?, head.u32()?);
+        let strings = part(bytes, length, strings_at, strings_length, what)?.bytes;
+        let mut all = vec![Type { name: String::new(), kind: Kind::Void }];
+        let mut types = part(bytes, length, types_at, types_length, what)?;
+        let mut reading = Reading { strings, letters: Letters::default() };
+        while types.at < types.bytes.len() {
+            all.push(reading.ty(&mut types)?);
+        }
+        Ok(Btf { types: all.into(), strings: strings.into(), known: Arc::default() })
+    }
 
     /// A string by its offset; nothing where there is none.
-    pub(super) fn string(&self, at: u32) -> String {
-        let rest = self.strings.get(at as usize..).unwrap_or_default();
-        let end = rest.iter().position(|&byte| byte == 0).unwrap_or(rest.len());
-        String::from_utf8_lossy(&rest[..end]).into_owned()
+    pub(super) fn string(&self, at: u32) -> &[u8] {
+        string(&self.strings, at)
     }
 
     /// A type by its number.

@@ -1,7 +1,10 @@
 //! `.BTF.ext`: which line of which file an instruction comes from (Documentation/bpf/btf.rst, section 4).
 
-use super::Wrong;
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use super::btf::{Btf, header, part};
+use super::{Letters, Wrong};
 
 /// The line that an instruction, and those behind it, come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -9,9 +12,9 @@ pub struct Line {
     /// The first instruction, in its section.
     pub instruction: usize,
     /// The file's name as the compiler was given it.
-    pub file: String,
+    pub file: Arc<str>,
     /// The line's text.
-    pub text: String,
+    pub text: Arc<str>,
     /// Its number, from 1.
     pub line: u32,
     /// The column, from 1; 0 where it is not known.
@@ -35,8 +38,18 @@ pub(super) fn read(bytes: &[u8], btf: &Btf) -> Result<Vec<(String, Vec<Line>)>, 
     if record < 16 {
         return Err(Wrong::new(format!("{what} has records of {record} bytes for lines, and 16 are the least")));
     }
+    // Many lines are of one file, and many instructions of one line.
+    let (mut letters, mut known) = (Letters::default(), HashMap::<u32, Arc<str>>::new());
+    let mut string = |at: u32| -> Result<Arc<str>, Wrong> {
+        if let Some(known) = known.get(&at) {
+            return Ok(known.clone());
+        }
+        let text: Arc<str> = letters.text(btf.string(at))?.into();
+        known.insert(at, text.clone());
+        Ok(text)
+    };
     while from.at < from.bytes.len() {
-        let (section, count) = (btf.string(from.u32()?), from.u32()?);
+        let (section, count) = (string(from.u32()?)?, from.u32()?);
         let mut lines = Vec::new();
         for _ in 0..count {
             let start = from.at;
@@ -45,14 +58,14 @@ pub(super) fn read(bytes: &[u8], btf: &Btf) -> Result<Vec<(String, Vec<Line>)>, 
             from.take(record)?;
             lines.push(Line {
                 instruction: offset as usize / 8,
-                file: btf.string(file),
-                text: btf.string(text),
+                file: string(file)?,
+                text: string(text)?,
                 line: place >> 10,
                 column: place & 0x3ff,
             });
         }
         lines.sort_by_key(|line| line.instruction);
-        sections.push((section, lines));
+        sections.push((section.to_string(), lines));
     }
     Ok(sections)
 }

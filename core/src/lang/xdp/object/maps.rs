@@ -1,8 +1,10 @@
 //! The maps that an object defines: in `.maps` by the types of its variables, in `maps` as `struct bpf_map_def`, and the
 //! sections of its global variables, of which each is an array of one value.
 
-use super::Wrong;
+use std::collections::HashMap;
+
 use super::btf::{Btf, Kind};
+use super::{MAX_MAPS, Wrong};
 
 /// `enum bpf_map_type`, linux/bpf.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -247,13 +249,25 @@ pub(super) struct SlotsAt {
     pub offset: u64,
 }
 
+/// That there may be so many maps.
+pub(super) fn is_room(count: usize) -> Result<(), Wrong> {
+    match count {
+        0..=MAX_MAPS => Ok(()),
+        _ => Err(Wrong::new(format!(
+            "there are more than {MAX_MAPS} maps, the most there may be, sections of global variables included"
+        ))),
+    }
+}
+
 /// The maps of `.maps`, by the types of its variables; `places` says where in the section they are, which the types say only
 /// once they are linked.
-pub(super) fn by_types(btf: &Btf, places: &[(String, u64)]) -> Result<(Vec<MapDefinition>, Vec<SlotsAt>), Wrong> {
+pub(super) fn by_types(btf: &Btf, places: &HashMap<&str, u64>) -> Result<(Vec<MapDefinition>, Vec<SlotsAt>), Wrong> {
     let (mut maps, mut slots) = (Vec::new(), Vec::new());
-    for &(variable, ..) in btf.section(".maps").unwrap_or_default() {
-        let name = &btf.get(variable).map(|ty| ty.name.clone()).unwrap_or_default();
-        let offset = places.iter().find(|(it, _)| it == name).map_or(0, |(_, at)| *at);
+    let variables = btf.section(".maps").unwrap_or_default();
+    is_room(variables.len())?;
+    for &(variable, ..) in variables {
+        let name = btf.get(variable).map_or("", |ty| ty.name.as_str());
+        let offset = places.get(name).copied().unwrap_or(0);
         let mut slots_at = None;
         let map = by_type(btf, name, variable, &mut slots_at, 0)?;
         if let Some(at) = slots_at {
@@ -319,28 +333,13 @@ fn by_type(btf: &Btf, name: &str, ty: u32, slots_at: &mut Option<u32>, depth: u3
     Ok(map)
 }
 
-/// The maps of `maps`: `struct bpf_map_def` begins with type, key size, value size, entries and flags; of what may stand
-/// behind them nothing is taken.
-pub(super) fn by_definitions(symbols: &[(String, u64)], data: &[u8]) -> Result<Vec<MapDefinition>, Wrong> {
-    let mut maps = Vec::new();
-    for (name, at) in symbols {
-        let fields: Option<Vec<u32>> = (0..5).map(|i| word(data, *at as usize + 4 * i)).collect();
-        let Some(fields) = fields else {
-            return Err(Wrong::new(format!("the map `{name}` lies beyond the end of its section")));
-        };
-        let map = MapDefinition::new(name);
-        maps.push(MapDefinition {
-            ty: MapType(fields[0]),
-            key_size: fields[1],
-            value_size: fields[2],
-            max_entries: fields[3],
-            flags: fields[4],
-            ..map
-        });
-    }
-    Ok(maps)
-}
-
-fn word(data: &[u8], at: usize) -> Option<u32> {
-    data.get(at..)?.first_chunk().copied().map(u32::from_le_bytes)
+/// A map of `maps`: `struct bpf_map_def` begins with type, key size, value size, entries and flags; of what may stand behind
+/// them nothing is taken.
+pub(super) fn by_definition(name: &str, at: u64, data: &[u8]) -> Result<MapDefinition, Wrong> {
+    let definition = usize::try_from(at).ok().and_then(|at| data.get(at..)).unwrap_or_default();
+    let Some(words) = definition.as_chunks().0.first_chunk::<5>() else {
+        return Err(Wrong::new(format!("the map `{name}` lies beyond the end of its section")));
+    };
+    let [ty, key_size, value_size, max_entries, flags] = words.map(u32::from_le_bytes);
+    Ok(MapDefinition { ty: MapType(ty), key_size, value_size, max_entries, flags, ..MapDefinition::new(name) })
 }
