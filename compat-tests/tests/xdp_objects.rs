@@ -3,20 +3,16 @@
 #![cfg(target_os = "linux")]
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::Arc;
 
-use portcullis::io::synth::Random;
 use portcullis_compat_tests::kernel::{self, Entries, KernelProgram, Ran};
 use portcullis_compat_tests::objects::{self, FORMS};
 use portcullis_compat_tests::{corpora, devices, layouts, oracle};
 use portcullis_core::device::{Device, DeviceKind, LoadOptions, Session};
-use portcullis_core::interp::Interpreter;
 use portcullis_core::lang::xdp::events::{Drain, Event, Records, Said};
 use portcullis_core::lang::xdp::object::MapType;
 use portcullis_core::lang::xdp::{self, Object};
-use portcullis_core::map::layout::Layout;
-use portcullis_core::map::{Format, Table, dump};
+use portcullis_core::map::Table;
 use portcullis_core::packet::{Metadata, Room};
 use portcullis_core::program::{Program, ProgramOptions};
 
@@ -358,66 +354,6 @@ fn objects_do_what_they_do_in_the_kernel() {
     outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     let refused: Vec<String> = refused.into_iter().map(|(name, why)| format!("{name}: {why}")).collect();
     assert!(refused.is_empty(), "{}", refused.join("\n"));
-}
-
-/// A file may have anything in it: it is taken or refused, and what is taken runs.
-#[test]
-fn damaged_objects_are_taken_or_refused() {
-    if let Some(reason) = objects::missing() {
-        devices::absent("damaged objects", "clang-bpf", &reason);
-        return;
-    }
-    let mut random = Random::new(5, 1);
-    let packets: Vec<Vec<u8>> = corpora::hostile().packets.into_iter().step_by(97).take(8).collect();
-    let rounds = std::env::var("PORTCULLIS_DAMAGED_OBJECTS").ok().and_then(|count| count.parse().ok()).unwrap_or(60);
-    let (mut taken, mut refused) = (0, 0);
-    for source in objects::sources() {
-        let Ok(bytes) = objects::compile(&source, "v3") else { continue };
-        let Ok(object) = Object::read("whole", &bytes) else { continue };
-        let names: Vec<String> = object.programs().map(|program| program.name.clone()).collect();
-        for round in 0..rounds {
-            let mut damaged = bytes.clone();
-            for _ in 0..1 + random.below(4) {
-                let at = random.below(damaged.len() as u32) as usize;
-                match random.below(3) {
-                    0 => damaged[at] ^= 1 << random.below(8),
-                    1 => damaged[at] = random.below(256) as u8,
-                    _ => damaged[at] = [0, 1, 0x7f, 0x80, 0xff][random.below(5) as usize],
-                }
-            }
-            if round % 10 == 0 {
-                damaged.truncate(random.below(damaged.len() as u32) as usize);
-            }
-            let name = &names[round % names.len()];
-            match xdp::compile("damaged.o", &damaged, Some(name), &ProgramOptions::default()) {
-                Ok(program) => {
-                    taken += 1;
-                    // A number of entries may have become millions.
-                    let words = program.maps().iter().map(|map| Layout::of(map).words()).fold(0, usize::saturating_add);
-                    if words > 1 << 22 {
-                        continue;
-                    }
-                    // Types that say anything can be written down.
-                    for map in program.maps().iter().filter(|map| Layout::of(map).words() < 1 << 14) {
-                        for (_, format) in Format::ALL {
-                            dump(map, &vec![0; Layout::of(map).words()], format, &mut io::sink())
-                                .expect("nobody refuses it");
-                        }
-                    }
-                    let reference = Interpreter::new(&Arc::new(program)).unwrap_or_else(|error| panic!("{error}"));
-                    for packet in &packets {
-                        let _ = reference.run(packet, &layouts::metadata(0));
-                    }
-                }
-                Err(errors) => {
-                    refused += 1;
-                    let said = errors.render();
-                    assert!(!said.contains("itself failed"), "{}, round {round}: {said}", source.display());
-                }
-            }
-        }
-    }
-    assert!(taken > 100 && refused > 100, "{taken} taken, {refused} refused");
 }
 
 /// What the page says that there is, two programs at least use.

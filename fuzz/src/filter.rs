@@ -17,18 +17,31 @@ use portcullis_cpu::vector::Traced;
 pub(crate) fn run(data: &[u8], compile: impl FnOnce(&Source, &ProgramOptions) -> Result<Program, Diagnostics>) {
     let options = ProgramOptions { fuel: 100, ..ProgramOptions::default() };
     let compiled = Source::from_bytes("fuzz", data.to_vec()).and_then(|source| compile(&source, &options));
-    let program = match compiled {
-        Ok(program) => Arc::new(program),
-        Err(errors) => {
-            assert!(!errors.errors.is_empty(), "refused without a reason");
-            let text = errors.render() + &errors.to_string();
-            assert!(!text.contains("the compiler itself failed"), "{text}");
-            assert!(!text.contains('\u{1b}'), "{text:?}");
-            return;
-        }
-    };
-    let interpreter = Interpreter::new(&program).expect("the verifier lets through what the interpreter takes");
-    let traced = Traced::of(&program);
+    match compiled {
+        Ok(program) => taken(&Arc::new(program)),
+        Err(errors) => refused(&errors),
+    }
+}
+
+/// There is a reason, and it can be shown.
+///
+/// # Panics
+/// Where there is none, or the compiler failed.
+pub(crate) fn refused(errors: &Diagnostics) {
+    assert!(!errors.errors.is_empty(), "refused without a reason");
+    let text = errors.render() + &errors.to_string();
+    assert!(!text.contains("the compiler itself failed"), "{text}");
+    assert!(!text.contains('\u{1b}'), "{text:?}");
+}
+
+/// What compiles runs on a few packets, by the interpreter and from the form for several packets side by side, can be lowered,
+/// and becomes native code.
+///
+/// # Panics
+/// Where it does not.
+pub(crate) fn taken(program: &Arc<Program>) {
+    let interpreter = Interpreter::new(program).expect("the verifier lets through what the interpreter takes");
+    let traced = Traced::of(program);
     if let Err(reason) = &traced {
         assert!(!reason.contains("fault of Portcullis"), "{reason}");
     }
@@ -41,6 +54,6 @@ pub(crate) fn run(data: &[u8], compile: impl FnOnce(&Source, &ProgramOptions) ->
         let got = got.unwrap_or_else(|fault| panic!("{fault}\n{}", traced.dump())).remove(0);
         assert_eq!((got.verdict, got.packet), (want.verdict.to_return(), want.packet), "{}", traced.dump());
     }
-    lower(&program, Lowering::SPIRV).expect("a valid filter can be lowered");
-    portcullis_cpu::clif(&program).expect("a valid filter becomes native code");
+    lower(program, Lowering::SPIRV).expect("a valid filter can be lowered");
+    portcullis_cpu::clif(program).expect("a valid filter becomes native code");
 }

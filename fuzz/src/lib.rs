@@ -8,6 +8,7 @@ pub mod capture_bytes;
 pub mod control_requests;
 pub mod descriptors;
 pub mod ebpf_instructions;
+pub mod elf_objects;
 mod filter;
 pub mod map_files;
 #[cfg(target_os = "linux")]

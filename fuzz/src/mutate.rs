@@ -77,10 +77,18 @@ pub fn mutation(corpus: Corpus, number: u64) -> Vec<u8> {
 /// # Panics
 /// When the target does.
 pub fn run_for(time: Duration, name: &str, corpus: Corpus, first: u64, target: fn(&[u8])) -> u64 {
+    run_over(time, name, first, |number| mutation(corpus, number), target)
+}
+
+/// The same with inputs made otherwise, by their numbers.
+///
+/// # Panics
+/// When the target does.
+pub fn run_over(time: Duration, name: &str, first: u64, input: impl Fn(u64) -> Vec<u8>, target: fn(&[u8])) -> u64 {
     let start = Instant::now();
     let mut count = 0;
     while count == 0 || start.elapsed() < time {
-        let input = mutation(corpus, first + count);
+        let input = input(first + count);
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| target(&input))) {
             let path = std::env::temp_dir().join(format!("portcullis-fuzz-{name}-{}", first + count));
             match std::fs::write(&path, &input) {

@@ -1,0 +1,18 @@
+//! See `portcullis_fuzz::elf_objects`.
+#![no_main]
+
+use libfuzzer_sys::{fuzz_mutator, fuzz_target};
+use portcullis_fuzz::elf_objects::{damage, run};
+
+fuzz_target!(|data: &[u8]| run(data));
+
+// By turns as libFuzzer does, which knows what has led further, and by the format.
+fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+    match damage::damaged(&data[..size], seed.into()) {
+        Some(damaged) if seed % 2 == 0 && damaged.len() <= max_size => {
+            data[..damaged.len()].copy_from_slice(&damaged);
+            damaged.len()
+        }
+        _ => libfuzzer_sys::fuzzer_mutate(data, size, max_size),
+    }
+});

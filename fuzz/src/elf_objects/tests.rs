@@ -1,0 +1,97 @@
+//! Objects that clang makes of the programs that are compared with the kernel, damaged.
+
+use std::path::{Path, PathBuf};
+
+use portcullis_core::lang::xdp::Object;
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64;
+
+use super::damage::damaged;
+use super::elf::Elf;
+use super::run;
+use crate::mutate::{A_SECOND, Corpus, mutation, run_over};
+
+#[path = "../../../compat-tests/src/clang.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod clang;
+
+/// Some that have everything between them: maps of every kind, variables, calls, tail calls, loops, events, types.
+const SOME: [&str; 8] =
+    ["counters_struct", "events_print", "for_each", "globals", "legacy_maps", "lpm_router", "map_in_map", "tail_calls"];
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../compat-tests/xdp")
+}
+
+/// Objects; none where there is no clang.
+fn objects(names: impl IntoIterator<Item = PathBuf>) -> Vec<Vec<u8>> {
+    names.into_iter().map_while(|source| clang::made(clang::object(&source, &["-mcpu=v3"]))).collect()
+}
+
+fn sources() -> Vec<PathBuf> {
+    let files =
+        std::fs::read_dir(folder()).expect("the folder of the sources").map(|file| file.expect("a file").path());
+    let mut files: Vec<PathBuf> = files.filter(|file| file.extension().is_some_and(|ending| ending == "c")).collect();
+    files.sort();
+    files
+}
+
+/// What a number has become of the objects: mostly by the format, else bytes.
+fn input(objects: &[Vec<u8>], number: u64) -> Vec<u8> {
+    let mut rng = Pcg64::seed_from_u64(number);
+    let object = objects.choose(&mut rng).expect("there are some");
+    if rng.random_range(0..8u32) == 0 {
+        let seeds: Vec<&[u8]> = objects.iter().map(Vec::as_slice).collect();
+        return mutation(Corpus { seeds: &seeds, pieces: &[] }, number);
+    }
+    damaged(object, number).expect("clang makes ELF")
+}
+
+#[test]
+fn for_a_second() {
+    let objects = objects(SOME.map(|name| folder().join(format!("{name}.c"))));
+    if objects.is_empty() {
+        return;
+    }
+    println!("{} objects", run_over(A_SECOND, "elf_objects", 0, |number| input(&objects, number), run));
+}
+
+/// `PORTCULLIS_DAMAGED_OBJECTS` says how often each is.
+#[test]
+fn each_object_damaged() {
+    let times = std::env::var("PORTCULLIS_DAMAGED_OBJECTS").ok().and_then(|times| times.parse().ok()).unwrap_or(8);
+    let first = std::env::var("PORTCULLIS_RANDOM_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    let (mut read, mut all) = (0, 0);
+    for object in objects(sources()) {
+        run(&object);
+        for number in first..first + times {
+            let damaged = damaged(&object, number).expect("clang makes ELF");
+            read += u64::from(Object::read("damaged.o", &damaged).is_ok());
+            all += 1;
+            run(&damaged);
+        }
+    }
+    println!("{read} of {all} can be read");
+    assert!(all == 0 || (all / 3..all - all / 50).contains(&read), "{read} of {all}");
+}
+
+#[test]
+fn what_is_taken_apart_is_the_same_when_it_is_put_together() {
+    for object in objects(SOME.map(|name| folder().join(format!("{name}.c")))) {
+        let elf = Elf::read(&object).expect("clang makes ELF");
+        let again = elf.write();
+        assert_eq!(Elf::read(&again).expect("it was written just now").sections.len(), elf.sections.len());
+        let read = |bytes: &[u8]| format!("{:?}", Object::read("object", bytes).expect("it is one"));
+        assert!(read(&again) == read(&object), "it has become another");
+    }
+}
+
+#[test]
+fn bytes_of_no_kind() {
+    let header = [&b"\x7fELF\x02\x01\x01"[..], &[0; 57]].concat();
+    for data in [&b""[..], b"\0", b"\x7fELF", &header, &[0xff; 64]] {
+        run(data);
+    }
+    assert!(damaged(b"", 0).is_none() && damaged(&header, 0).is_some());
+}
