@@ -1,5 +1,6 @@
 //! The devices that a suite runs on, and a note of what became of each.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Instant;
@@ -137,15 +138,51 @@ pub fn absent(suite: &str, tool: &str, reason: &str) {
 /// # Panics
 /// When [`SHARE`] is neither a number nor `all`.
 pub fn share<'a, T>(device: &Arc<dyn Device>, cases: &'a [T], most: usize) -> impl Iterator<Item = &'a T> + Clone {
+    let (first, step) = part_of(device).map_or((0, 1), |number| spread(cases.len(), most, number));
+    cases.iter().skip(first).step_by(step)
+}
+
+/// The same of cases that use something, by its names: whatever any of them uses, one of the share does, and be it for that
+/// more than `most`.
+///
+/// # Panics
+/// As [`share`].
+pub fn share_of_all<'a, T>(
+    device: &Arc<dyn Device>,
+    cases: &'a [T],
+    most: usize,
+    uses: impl Fn(&T) -> BTreeSet<String>,
+) -> Vec<&'a T> {
+    let Some(number) = part_of(device) else { return cases.iter().collect() };
+    let uses: Vec<BTreeSet<String>> = cases.iter().map(uses).collect();
+    let mut chosen = cover(&uses);
+    let (first, step) = spread(cases.len(), most, number);
+    let others = (first..cases.len()).step_by(step).filter(|case| !chosen.contains(case)).collect::<Vec<_>>();
+    let room = most.saturating_sub(chosen.len());
+    // Those that there is room for, from all over.
+    chosen.extend(others.iter().step_by(others.len().div_ceil(room.max(1)).max(1)).take(room));
+    chosen.into_iter().map(|case| &cases[case]).collect()
+}
+
+/// Which share a device gets; `None` where it has all.
+fn part_of(device: &Arc<dyn Device>) -> Option<usize> {
     let said = std::env::var(SHARE).unwrap_or_else(|_| "0".into());
     let slow = ["opencl:", "cuda:"].iter().any(|backend| device.info().id.starts_with(backend));
-    let (first, step) = if slow && said != "all" {
-        let number = said.parse().unwrap_or_else(|_| panic!("{SHARE}={said} is neither a number nor `all`"));
-        spread(cases.len(), most, number)
-    } else {
-        (0, 1)
-    };
-    cases.iter().skip(first).step_by(step)
+    let number = || said.parse().unwrap_or_else(|_| panic!("{SHARE}={said} is neither a number nor `all`"));
+    (slow && said != "all").then(number)
+}
+
+/// Some of these that have all between them: at each step the one that has most of what is missing, the first of several.
+fn cover(uses: &[BTreeSet<String>]) -> BTreeSet<usize> {
+    let mut missing: BTreeSet<&String> = uses.iter().flatten().collect();
+    let mut chosen = BTreeSet::new();
+    while !missing.is_empty() {
+        let more = |case: &usize| uses[*case].iter().filter(|it| missing.contains(it)).count();
+        let Some(best) = (0..uses.len()).rev().max_by_key(more) else { break };
+        uses[best].iter().for_each(|it| _ = missing.remove(it));
+        chosen.insert(best);
+    }
+    chosen
 }
 
 /// Where share `number` of `count` cases begins, and how far its cases are apart: an odd number, so that
@@ -169,6 +206,14 @@ pub fn record(suite: &str, device: &str, outcome: &str, remark: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn some_have_all_between_them() {
+        let uses =
+            ["a", "a b", "c", "c b a", "", "d", "d a"].map(|it| it.split_whitespace().map(str::to_owned).collect());
+        assert_eq!(cover(&uses), BTreeSet::from([3, 5]));
+        assert_eq!(cover(&[]), BTreeSet::new());
+    }
 
     #[test]
     fn shares_have_every_case_between_them_and_none_is_large() {

@@ -54,6 +54,42 @@ pub fn used(program: &Program) -> BTreeSet<String> {
     helpers.chain(maps.map(|map| map.ty.name())).collect()
 }
 
+/// What there is of a program for a device: helpers and kinds of maps, sections of global variables, the functions behind them,
+/// by the kinds of maps that they are for, and whether there are loops.
+pub fn parts(program: &Program) -> BTreeSet<String> {
+    let mut parts = used(program);
+    let Some(origin) = program.object() else { return parts };
+    let module = program.module();
+    let body = &module.functions[program.filter()].body;
+    let mut called = BTreeSet::new();
+    calls(body, &mut called);
+    for function in called {
+        let name = module.functions[function].name.as_deref().unwrap_or_default();
+        let rest = name.strip_prefix("x_").unwrap_or(name);
+        // The longest name: one may begin with another's.
+        let of_map = program.maps().iter().zip(&origin.maps).filter_map(|(map, definition)| {
+            let what = rest.strip_prefix(map.name.as_str())?.strip_prefix('_')?;
+            let kind = definition.as_ref().map_or_else(|| map.name.clone(), |it| it.ty.name());
+            Some((map.name.len(), format!("{kind} {what}")))
+        });
+        parts.insert(of_map.max().map_or_else(|| name.to_owned(), |(_, what)| what));
+    }
+    let data = origin.maps.iter().flatten().filter(|map| map.data.is_some());
+    parts.extend(data.map(|map| map.name.clone()));
+    parts.extend(loops(body).then(|| "a loop".to_owned()));
+    parts
+}
+
+fn loops(block: &Block) -> bool {
+    block.iter().any(|statement| match statement {
+        Statement::Loop { .. } => true,
+        Statement::Block(inner) => loops(inner),
+        Statement::If { accept, reject, .. } => loops(accept) || loops(reject),
+        Statement::Switch { cases, .. } => cases.iter().any(|case| loops(&case.body)),
+        _ => false,
+    })
+}
+
 /// Who does what the kernel does: programs by devices.
 #[derive(Debug, Default)]
 pub struct Table {
