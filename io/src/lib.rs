@@ -40,6 +40,9 @@
 
 #[cfg(all(target_os = "linux", feature = "af-xdp"))]
 pub mod af_xdp;
+#[cfg(target_os = "linux")]
+#[allow(dead_code, reason = "the tests that have it need more of it")]
+mod bpf_call;
 pub mod capture;
 #[cfg(all(target_os = "linux", feature = "dpdk"))]
 pub mod dpdk;

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 
 use portcullis_core::reason;
 
+use crate::bpf_call::Attributes;
+
 const MAP_LOOKUP_ELEM: libc::c_int = 1;
 const MAP_GET_NEXT_KEY: libc::c_int = 4;
 const OBJ_GET: libc::c_int = 7;
@@ -19,9 +21,6 @@ const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 
 /// `BPF_F_RDONLY`: it is only read, which is all that whoever may only read it is allowed.
 const RDONLY: u32 = 1 << 3;
-
-/// Bytes of the attributes: more than any of these commands has.
-const SIZE: usize = 128;
 
 /// Bytes of `struct bpf_map_info` that are looked at: type, id, sizes, entries, flags, name.
 const INFO: usize = 40;
@@ -88,36 +87,6 @@ pub struct Pinned {
     pub max_entries: u32,
     /// Its name in the kernel, 15 characters of it at most.
     pub name: String,
-}
-
-/// Attributes by their offsets, in the processor's order of bytes.
-#[repr(C, align(8))]
-struct Attributes([u8; SIZE]);
-
-impl Attributes {
-    fn new() -> Attributes {
-        Attributes([0; SIZE])
-    }
-
-    fn u32(mut self, at: usize, value: u32) -> Attributes {
-        self.0[at..at + 4].copy_from_slice(&value.to_ne_bytes());
-        self
-    }
-
-    fn pointer<T>(mut self, at: usize, to: *const T) -> Attributes {
-        self.0[at..at + 8].copy_from_slice(&(to as u64).to_ne_bytes());
-        self
-    }
-
-    /// Asks the kernel.
-    ///
-    /// # Safety
-    /// What the attributes point to lives, and is as long as the command takes it for.
-    unsafe fn ask(&mut self, command: libc::c_int) -> io::Result<libc::c_int> {
-        // SAFETY: the attributes are as long as is said, and what they point to is the caller's to answer for.
-        let result = unsafe { libc::syscall(libc::SYS_bpf, command, self.0.as_mut_ptr(), SIZE) };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as libc::c_int) }
-    }
 }
 
 impl Pinned {

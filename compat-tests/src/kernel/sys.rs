@@ -3,6 +3,10 @@
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
+#[path = "../../../io/src/bpf_call.rs"]
+mod bpf_call;
+use bpf_call::Attributes;
+
 const MAP_CREATE: i32 = 0;
 const MAP_LOOKUP_ELEM: i32 = 1;
 const MAP_UPDATE_ELEM: i32 = 2;
@@ -15,43 +19,6 @@ const LINK_CREATE: i32 = 28;
 /// `BPF_XDP` of `enum bpf_attach_type`, and `XDP_FLAGS_DRV_MODE` of linux/if_link.h: in the driver.
 const XDP: u32 = 37;
 const IN_DRIVER: u32 = 1 << 2;
-
-/// Bytes of the attributes, more than any of these has.
-const SIZE: usize = 152;
-
-/// Attributes by their offsets.
-struct Attributes([u64; SIZE / 8]);
-
-impl Attributes {
-    fn new() -> Attributes {
-        Attributes([0; SIZE / 8])
-    }
-
-    fn u32(mut self, at: usize, value: u32) -> Attributes {
-        let shift = 8 * (at % 8);
-        self.0[at / 8] |= u64::from(value) << shift;
-        self
-    }
-
-    fn pointer<T>(mut self, at: usize, to: *const T) -> Attributes {
-        self.0[at / 8] = to as u64;
-        self
-    }
-
-    fn get(&self, at: usize) -> u32 {
-        (self.0[at / 8] >> (8 * (at % 8))) as u32
-    }
-
-    /// Asks the kernel.
-    ///
-    /// # Safety
-    /// What the attributes point to is as long as the command takes it for.
-    unsafe fn ask(&mut self, command: i32) -> io::Result<i32> {
-        // SAFETY: the attributes are as long as is said, and what they point to is the caller's to answer for.
-        let result = unsafe { libc::syscall(libc::SYS_bpf, command, self.0.as_mut_ptr(), SIZE) };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
-    }
-}
 
 fn owned(fd: i32) -> OwnedFd {
     // SAFETY: the kernel has just given it to us, and to nobody else.
