@@ -1,0 +1,263 @@
+//! Runs over a capture.
+
+use std::io::{IsTerminal, stdin, stdout};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Instant;
+
+use portcullis::auto::{EXPECTED, Settings};
+use portcullis::device::{Device, DeviceError, DeviceKind, LoadOptions, Session};
+use portcullis::io::wrap::Limit;
+use portcullis::io::{self, RedirectSink, Sink, SinkError, Source, SourceOptions};
+use portcullis::packet::Action;
+use portcullis::pipeline::{self, Broadcasts, Event, Observer, Outputs, PipelineError, Totals};
+use portcullis::program::Program;
+
+use super::interrupt::Interrupt;
+use super::maps::{Maps, Told};
+use super::progress::Progress;
+use super::{Args, BatchSize, places, report};
+use crate::cli::chosen::Chosen;
+use crate::cli::failure::{Failure, INTERRUPTED, WRONG};
+use crate::cli::{explain, out};
+
+/// Runs over a capture.
+pub fn run(args: &Args, read: &str) -> Result<(), Failure> {
+    usable(args, read)?;
+    let program = Arc::new(args.filter.load()?);
+    let interrupt = Interrupt::default();
+    let settings = Settings { expected: args.expected(EXPECTED), ..Settings::default() };
+    let chosen = Chosen::open(&args.device, settings)?;
+    let device = chosen.device.clone();
+    args.maps.check(&program, device.info())?;
+    let options = LoadOptions {
+        // Nobody asked for this very GPU, so that it need not have batches which the CPU is better at.
+        one_sided: chosen.one_sided(),
+        threads: args.threads.and_then(|n| NonZeroUsize::new(n.into())),
+        dispatch: args.dispatch,
+        transfer: args.transfer,
+        clocks: args.explain,
+        cancel: interrupt.give_up.clone(),
+        ..LoadOptions::default()
+    };
+    let loaded = device.load(&program, &options);
+    chosen.warn();
+    let mut session = loaded?;
+    if args.explain {
+        out::note(chosen.explain().trim_end());
+    }
+    let mut maps = Maps::load(&args.maps, &program, &mut *session)?;
+    let begun = Instant::now();
+    let source = open_source(args, read, &program, chosen.kind())?;
+    // It has read its first block by now.
+    let opened = begun.elapsed();
+    places::check(args)?;
+    maps.open_outputs(&interrupt.stop)?;
+    // The first output that is there is to be finished; the wait for a first packet was none of that.
+    interrupt.listen();
+    let outputs = open_outputs(args, &program, &*source)?;
+    // Opening one may have waited too, for whoever reads a pipe.
+    interrupt.begin();
+
+    let mut progress = Progress::new(args.progress);
+    let mut onlooker = Onlooker { progress: &mut progress, maps: &mut maps };
+    let mut finished = pipeline::run(source, &mut *session, outputs, &interrupt.stop, &mut onlooker);
+    progress.clear();
+    finished.totals.times.read += opened;
+    finished.totals.elapsed = begun.elapsed();
+
+    // What cannot be written any more ends a run, too, and that is no interrupt.
+    let stopped = finished.stopped && !maps.events_failed();
+    let (saved, told) = match &finished.error {
+        None | Some(PipelineError::Source(_)) => {
+            let told = maps.last_events(Some(&mut *session));
+            (maps.write(&mut *session), told)
+        }
+        // Batches may be in flight, and of what was given up nobody knows how far it has come.
+        Some(_) => (Ok(()), maps.last_events(None)),
+    };
+    let end = End { stopped, packets: finished.totals.packets, writes_maps: maps.writes() };
+    match finished.error {
+        Some(PipelineError::Device(DeviceError::Cancelled)) if stopped => end.given_up(),
+        Some(error) => return Err(end.failed(&error, saved, told)),
+        None => saved.map_err(|failure| end.not_saved(failure))?,
+    }
+    tell(args, &*device, &mut *session, &mut maps, &finished.totals)?;
+    told?;
+    if stopped {
+        out::note("interrupted: the rest of the input was not read");
+        return Err(Failure::Silent(INTERRUPTED));
+    }
+    Ok(())
+}
+
+/// What can be known to be wrong before anything is read.
+fn usable(args: &Args, read: &str) -> Result<(), Failure> {
+    let wrong = |what: &str| Err(Failure::Usage(what.into()));
+    if args.filter.is_stdin() && read == "-" {
+        return wrong("the filter and --read cannot both be standard input");
+    }
+    if read == "-" && stdin().is_terminal() {
+        return wrong("--read -: standard input is a terminal; pipe a capture into it");
+    }
+    if args.batch == Some(BatchSize::Auto) {
+        let what = "a capture does not come at a rate that a size could be found for; give a number, or nothing";
+        return wrong(&format!("--batch auto: {what}"));
+    }
+    if args.captures_to_stdout() && stdout().is_terminal() {
+        return wrong("a capture is binary, and standard output a terminal; send it to a file");
+    }
+    Ok(())
+}
+
+/// How a run ended.
+struct End {
+    /// Whether somebody stopped it.
+    stopped: bool,
+    /// Packets that came through.
+    packets: u64,
+    /// Whether maps are to be written.
+    writes_maps: bool,
+}
+
+impl End {
+    /// What has been said is all; this is left.
+    fn silent(&self) -> Failure {
+        Failure::Silent(if self.stopped { INTERRUPTED } else { WRONG })
+    }
+
+    /// A run that was stopped in the middle of a batch.
+    fn given_up(&self) {
+        out::warn("what was under way took too long and was given up; the packets before it are counted and written");
+        if self.writes_maps {
+            out::warn("no map is written: nobody knows how far what was given up has changed it");
+        }
+    }
+
+    /// A run that ended by an error, with what became of its maps and of the last events.
+    fn failed(&self, error: &PipelineError, saved: Result<(), Failure>, told: Result<(), Failure>) -> Failure {
+        if error.is_broken_pipe() {
+            // A quiet end, but for what was to be kept.
+            if self.writes_maps {
+                out::note("no map is written");
+            }
+            return Failure::ClosedPipe;
+        }
+        out::error(&error.to_string());
+        if self.packets > 0 {
+            let what = match (error, self.packets) {
+                (PipelineError::Sink(_), 1) => "packet was judged, and may not be written",
+                (PipelineError::Sink(_), _) => "packets were judged, and not all are written",
+                (_, 1) => "packet came through before",
+                _ => "packets came through before",
+            };
+            out::note(&format!("{} {what}", out::grouped(self.packets)));
+        }
+        if let Err(failure) = told {
+            failure.report();
+        }
+        match saved {
+            Err(failure) => drop(failure.report()),
+            Ok(()) if !self.writes_maps || matches!(error, PipelineError::Source(_)) => {}
+            Ok(()) => out::note("no map is written"),
+        }
+        self.silent()
+    }
+
+    /// Maps could not be written.
+    fn not_saved(&self, failure: Failure) -> Failure {
+        if let Failure::Wrong(text) = &failure {
+            out::error(text);
+            let (packets, verb) = if self.packets == 1 { ("packet", "was") } else { ("packets", "were") };
+            let count = out::grouped(self.packets);
+            out::note(&format!("{count} {packets} {verb} judged, and not all maps are written"));
+            return self.silent();
+        }
+        if self.stopped {
+            failure.report();
+            return self.silent();
+        }
+        failure
+    }
+}
+
+/// Tells how it went, where there is room for it.
+fn tell(
+    args: &Args,
+    device: &dyn Device,
+    session: &mut dyn Session,
+    maps: &mut Maps,
+    totals: &Totals,
+) -> Result<(), Failure> {
+    let events = maps.events();
+    let aborted = totals.verdicts[Action::Aborted as usize] > 0;
+    let traps = if aborted { maps.traps.read(session)? } else { Vec::new() };
+    let run = report::Run { filter: args.filter.name(), device: device.info(), totals, events, traps };
+    let text = if args.json { run.json() } else { run.table() };
+    if args.takes_stdout() {
+        out::note(text.trim_end());
+    } else {
+        out::print(text)?;
+    }
+    if args.explain {
+        explain::note(&[explain::transfer_of_run(session)]);
+    }
+    Ok(())
+}
+
+/// Shows how far a run is, and has maps follow their files.
+struct Onlooker<'a> {
+    progress: &'a mut Progress,
+    maps: &'a mut Maps,
+}
+
+impl Observer for Onlooker<'_> {
+    fn event(&mut self, event: Event<'_>) {
+        match event {
+            Event::Warning(warning) => self.progress.above(|| out::warn(&warning.to_string())),
+            Event::Batch { totals, progress } => self.progress.show(totals, progress),
+        }
+    }
+
+    fn boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError> {
+        for told in self.maps.follow(session, coming)? {
+            self.progress.above(|| match &told {
+                Told::Warning(warning) => out::warn(warning),
+                Told::Note(note) => out::note(note),
+            });
+        }
+        Ok(())
+    }
+}
+
+fn open_source(args: &Args, read: &str, program: &Program, kind: DeviceKind) -> Result<Box<dyn Source>, Failure> {
+    let writes = args.write.is_some() || args.write_tx.is_some() || args.write_redirect.is_some();
+    let mut options = pipeline::source_options(program, kind, writes);
+    if let Some(BatchSize::Packets(batch)) = args.batch {
+        options.max_packets = options.max_packets.min(batch as usize);
+        // Room for packets of 512 bytes; of longer ones a batch has fewer, so that memory is bounded.
+        options.block_size =
+            (batch as usize).saturating_mul(512).clamp(SourceOptions::BLOCK_SIZE, 8 * SourceOptions::BLOCK_SIZE);
+    }
+    let source = io::open(read, &options).map_err(|error| match error {
+        io::SourceError::Spec(_) => Failure::Usage(error.to_string()),
+        _ => Failure::Wrong(error.to_string()),
+    })?;
+    Ok(match args.limit {
+        Some(packets) => Box::new(Limit::new(source, packets)),
+        None => source,
+    })
+}
+
+fn open_outputs(args: &Args, program: &Program, source: &dyn Source) -> Result<Outputs, SinkError> {
+    let create = |path: &Option<String>| -> Result<Option<Box<dyn Sink>>, SinkError> {
+        path.as_deref().map(|path| io::create(path, source.format())).transpose()
+    };
+    let pass = create(&args.write)?;
+    let tx = create(&args.write_tx)?;
+    let redirect =
+        args.write_redirect.as_deref().map(|dir| RedirectSink::create(dir.as_ref(), source.format())).transpose()?;
+    let mut outputs = Outputs::new(pass, tx, redirect);
+    outputs.broadcasts = Broadcasts::of(program);
+    Ok(outputs)
+}
