@@ -47,6 +47,41 @@ pub(super) enum Binary {
     Either,
 }
 
+/// What is known before the packet is there.
+enum Constant {
+    Number(u32),
+    Truth(bool),
+}
+
+impl Binary {
+    /// What it gives of two known numbers.
+    fn of(self, x: u32, y: u32) -> Constant {
+        use Binary::*;
+        use Constant::{Number, Truth};
+        match self {
+            Add => Number(x.wrapping_add(y)),
+            Sub => Number(x.wrapping_sub(y)),
+            Mul => Number(x.wrapping_mul(y)),
+            Div => Number(x.checked_div(y).unwrap_or(0)),
+            Rem => Number(x.checked_rem(y).unwrap_or(x)),
+            And => Number(x & y),
+            Or => Number(x | y),
+            Xor => Number(x ^ y),
+            Shl => Number(x << (y & 31)),
+            Shr => Number(x >> (y & 31)),
+            Sar => Number(((x as i32) >> (y & 31)) as u32),
+            Eq => Truth(x == y),
+            Ne => Truth(x != y),
+            Lt => Truth(x < y),
+            Le => Truth(x <= y),
+            Slt => Truth((x as i32) < y as i32),
+            Sle => Truth(x as i32 <= y as i32),
+            Both => Truth(x != 0 && y != 0),
+            Either => Truth(x != 0 || y != 0),
+        }
+    }
+}
+
 /// Operations on whole numbers of 64 bits: a device that has such numbers does them at once, and of others the halves are made
 /// when the filter is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -278,113 +313,79 @@ impl Code {
     pub fn binary(&mut self, op: Binary, a: Id, b: Id) -> Id {
         use Binary::*;
         if matches!(op, Both | Either) {
-            return match (op, self.as_truth(a), self.as_truth(b)) {
-                (Both, Some(true), _) | (Either, Some(false), _) => b,
-                (Both, _, Some(true)) | (Either, _, Some(false)) => a,
-                (Both, Some(false), _) | (Both, _, Some(false)) => self.truth(false),
-                (Either, Some(true), _) | (Either, _, Some(true)) => self.truth(true),
-                _ => self.add(Op::Binary(op, a, b)),
-            };
+            return self.of_truths(op, a, b);
         }
-        let (x, y) = (self.value(a), self.value(b));
-        if let (Some(x), Some(y)) = (x, y) {
-            let value = match op {
-                Add => x.wrapping_add(y),
-                Sub => x.wrapping_sub(y),
-                Mul => x.wrapping_mul(y),
-                Div => x.checked_div(y).unwrap_or(0),
-                Rem => x.checked_rem(y).unwrap_or(x),
-                And => x & y,
-                Or => x | y,
-                Xor => x ^ y,
-                Shl => x << (y & 31),
-                Shr => x >> (y & 31),
-                Sar => ((x as i32) >> (y & 31)) as u32,
-                Eq => return self.truth(x == y),
-                Ne => return self.truth(x != y),
-                Lt => return self.truth(x < y),
-                Le => return self.truth(x <= y),
-                Slt => return self.truth((x as i32) < y as i32),
-                Sle => return self.truth(x as i32 <= y as i32),
-                Both | Either => unreachable!("done above"),
-            };
-            return self.known(value);
+        match (self.value(a), self.value(b)) {
+            (Some(x), Some(y)) => match op.of(x, y) {
+                Constant::Number(value) => self.known(value),
+                Constant::Truth(value) => self.truth(value),
+            },
+            // A known number stands on the right where the sides may change.
+            (Some(_), None) if matches!(op, Add | Mul | And | Or | Xor | Eq | Ne) => self.by_known(op, b, a),
+            (None, Some(_)) => self.by_known(op, a, b),
+            _ => self.of_unknown(op, a, b),
         }
-        // A known number stands on the right where the sides may change.
-        if x.is_some() && matches!(op, Add | Mul | And | Or | Xor | Eq | Ne) {
-            return self.binary(op, b, a);
+    }
+
+    fn of_truths(&mut self, op: Binary, a: Id, b: Id) -> Id {
+        use Binary::{Both, Either};
+        match (op, self.as_truth(a), self.as_truth(b)) {
+            (Both, Some(true), _) | (Either, Some(false), _) => b,
+            (Both, _, Some(true)) | (Either, _, Some(false)) => a,
+            (Both, Some(false), _) | (Both, _, Some(false)) => self.truth(false),
+            (Either, Some(true), _) | (Either, _, Some(true)) => self.truth(true),
+            _ => self.add(Op::Binary(op, a, b)),
         }
-        match (op, y) {
-            (Add | Sub | Or | Xor | Shl | Shr | Sar, Some(0)) | (Mul | Div, Some(1)) | (And, Some(u32::MAX)) => a,
-            (Mul | And, Some(0)) | (Rem, Some(1)) => self.known(0),
-            (Or, Some(u32::MAX)) => self.known(u32::MAX),
-            (Lt, Some(0)) => self.truth(false),
-            (Le, Some(u32::MAX)) => self.truth(true),
+    }
+
+    /// An operation with a known number on the right, and none on the left.
+    fn by_known(&mut self, op: Binary, a: Id, b: Id) -> Id {
+        use Binary::*;
+        let n = self.value(b).unwrap_or_default();
+        // What the left side is of, where that is a number by a known one.
+        let inner = match self.ops[a as usize] {
+            Op::Binary(by, inner, m) => self.value(m).map(|m| (by, inner, m)),
+            _ => None,
+        };
+        match (op, n, inner) {
+            (Add | Sub | Or | Xor | Shl | Shr | Sar, 0, _) | (Mul | Div, 1, _) | (And, u32::MAX, _) => a,
+            (Mul | And, 0, _) | (Rem, 1, _) => self.known(0),
+            (Or, u32::MAX, _) => b,
+            (Lt, 0, _) => self.truth(false),
+            (Le, u32::MAX, _) => self.truth(true),
             // (a + m) + n and (a - m) + n, as offsets come.
-            (Sub, Some(n)) => {
-                let n = self.known(n.wrapping_neg());
-                self.binary(Add, a, n)
-            }
-            (Add, Some(n)) => match self.ops[a as usize] {
-                Op::Binary(Add, inner, m) if self.value(m).is_some() => {
-                    let sum = self.value(m).unwrap_or_default().wrapping_add(n);
-                    let sum = self.known(sum);
-                    self.binary(Add, inner, sum)
-                }
+            (Sub, ..) => self.by(Add, a, n.wrapping_neg()),
+            (Add, _, Some((Add, inner, m))) => self.by(Add, inner, m.wrapping_add(n)),
+            // What was shifted down, and perhaps cut, back where it was.
+            (Shl, _, Some((And, cut, m))) => match self.ops[cut as usize] {
+                Op::Binary(Shr, of, by) if self.value(by) == Some(n) => self.by(And, of, m << (n & 31)),
                 _ => self.add(Op::Binary(op, a, b)),
             },
-            // What was shifted down and cut, back where it was.
-            (Shl, Some(n)) => match self.ops[a as usize] {
-                Op::Binary(And, inner, m) if self.value(m).is_some() => match self.ops[inner as usize] {
-                    Op::Binary(Shr, of, by) if self.value(by) == Some(n) => {
-                        let mask = self.known(self.value(m).unwrap_or_default() << (n & 31));
-                        self.binary(And, of, mask)
-                    }
-                    _ => self.add(Op::Binary(op, a, b)),
-                },
-                Op::Binary(Shr, of, by) if self.value(by) == Some(n) => {
-                    let mask = self.known(u32::MAX << (n & 31));
-                    self.binary(And, of, mask)
-                }
-                _ => self.add(Op::Binary(op, a, b)),
-            },
-            (Shr, Some(n)) => match self.ops[a as usize] {
-                // The other half of a shift to the left and back: what is left of it.
-                Op::Binary(Shl, inner, m) if self.value(m) == Some(n) => {
-                    let mask = self.known(u32::MAX >> n);
-                    self.binary(And, inner, mask)
-                }
-                _ => self.add(Op::Binary(op, a, b)),
-            },
-            (And, Some(n)) => match self.ops[a as usize] {
-                Op::Binary(And, inner, m) if self.value(m).is_some() => {
-                    let mask = self.value(m).unwrap_or_default() & n;
-                    let mask = self.known(mask);
-                    self.binary(And, inner, mask)
-                }
-                // There are no other bits.
-                _ if self.bits(a) & !n == 0 => a,
-                // A part of a word that is known, as bytes on the stack are put together.
-                Op::Binary(Or, other, m) if self.value(m).is_some() && self.is_without(other, n) => {
-                    self.known(self.value(m).unwrap_or_default() & n)
-                }
-                _ => self.add(Op::Binary(op, a, b)),
-            },
-            (Or, None) if self.masked(a).0 == self.masked(b).0 => {
+            (Shl, _, Some((Shr, of, m))) if m == n => self.by(And, of, u32::MAX << (n & 31)),
+            // The other half of a shift to the left and back: what is left of it.
+            (Shr, _, Some((Shl, of, m))) if m == n => self.by(And, of, u32::MAX >> (n & 31)),
+            (And, _, Some((And, inner, m))) => self.by(And, inner, m & n),
+            // There are no other bits.
+            (And, ..) if self.bits(a) & !n == 0 => a,
+            // A part of a word that is known, as bytes on the stack are put together.
+            (And, _, Some((Or, other, m))) if self.is_without(other, n) => self.known(m & n),
+            _ => self.add(Op::Binary(op, a, b)),
+        }
+    }
+
+    /// An operation of which not both sides are known, nor the right one alone.
+    fn of_unknown(&mut self, op: Binary, a: Id, b: Id) -> Id {
+        use Binary::*;
+        match op {
+            Or if self.masked(a).0 == self.masked(b).0 => {
                 let ((of, some), (_, more)) = (self.masked(a), self.masked(b));
                 self.by(And, of, some | more)
             }
-            _ if a == b => match op {
-                Sub | Xor => self.known(0),
-                And | Or => a,
-                Eq | Le | Sle => self.truth(true),
-                Ne | Lt | Slt => self.truth(false),
-                _ => self.add(Op::Binary(op, a, b)),
-            },
-            (Or, None) => match self.joined_or(a, b) {
-                Some(load) => load,
-                None => self.add(Op::Binary(op, a, b)),
-            },
+            Sub | Xor if a == b => self.known(0),
+            And if a == b => a,
+            Eq | Le | Sle if a == b => self.truth(true),
+            Ne | Lt | Slt if a == b => self.truth(false),
+            Or => self.joined_or(a, b).unwrap_or_else(|| self.add(Op::Binary(op, a, b))),
             _ => self.add(Op::Binary(op, a, b)),
         }
     }

@@ -2,16 +2,13 @@ use std::sync::Arc;
 
 use super::*;
 use crate::lang::xdp::object::Btf;
+use crate::lang::xdp::object::tests::btf as section;
 use crate::map::dump_rows;
 use crate::map::{Format, Row};
 
-/// A section `.BTF` of these types (Documentation/bpf/btf.rst), whose names are offsets into the strings.
+/// The types of a section `.BTF`, whose names are offsets into the strings.
 fn btf(strings: &[u8], types: &[u32]) -> Btf {
-    let length = 4 * types.len() as u32;
-    let header = [0x0001_eb9f, 24, 0, length, length, strings.len() as u32];
-    let mut bytes: Vec<u8> = header.iter().chain(types).flat_map(|word| word.to_le_bytes()).collect();
-    bytes.extend(strings);
-    Btf::read(&bytes).unwrap_or_else(|error| panic!("{error}"))
+    Btf::read(&section(types, strings)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 const STRUCT: u32 = 4 << 24;

@@ -8,7 +8,7 @@ mod lines;
 mod made;
 mod maps;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 

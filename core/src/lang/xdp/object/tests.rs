@@ -94,8 +94,8 @@ impl Elf {
     }
 }
 
-/// `.BTF` of types and strings.
-fn btf(types: &[u32], strings: &[u8]) -> Vec<u8> {
+/// `.BTF` of types and strings (Documentation/bpf/btf.rst).
+pub(crate) fn btf(types: &[u32], strings: &[u8]) -> Vec<u8> {
     let length = 4 * types.len() as u32;
     let head = [0x0001_eb9f, 24, 0, length, length, strings.len() as u32];
     let words = head.iter().chain(types).flat_map(|word| word.to_le_bytes());
