@@ -45,7 +45,7 @@ fn row(record: &StringRecord, line: usize, names: Option<&[String]>, rows: &mut 
     let several = rows.names.len() > 1;
     // What `dump` says of entries besides is passed over, where all of it is there.
     let own = match rows.notes() {
-        notes if notes.len() > 0 && record.len() == rows.names.len() + notes.len() => rows.names.len(),
+        notes if !notes.is_empty() && record.len() == rows.names.len() + notes.len() => rows.names.len(),
         _ => record.len(),
     };
     for (index, text) in record.iter().take(own).enumerate() {

@@ -157,6 +157,32 @@ SEC("tc") int shapes(struct __sk_buff *skb) { __u32 key = spare; return bpf_map_
     check("prog.o: no programs for XDP\n", "error: prog.o: the object has no programs for XDP");
 }
 
+/// Of many programs each has a line.
+#[test]
+fn a_list_of_many_programs_stays_short() {
+    let Some(place) = place(&[]) else { return };
+    let program = |number: u32| match number % 3 {
+        0 => format!("SEC(\"xdp\") int p{number}(struct xdp_md *ctx) {{ return bpf_get_prandom_u32() & 1; }}\n"),
+        1 => format!("SEC(\"xdp\") int p{number}(struct xdp_md *ctx) {{ return *(__u8 *)(long)ctx->data; }}\n"),
+        _ => format!("SEC(\"xdp\") int p{number}(struct xdp_md *ctx) {{ return bpf_get_numa_node_id(); }}\n"),
+    };
+    let source = "#include <linux/bpf.h>\n#include <bpf/bpf_helpers.h>\n".to_owned();
+    compile(&place, &(source + &(0..30).map(program).collect::<String>()), &["-g"]).unwrap();
+    let ran = place.run(&["check", "prog.o"]);
+    assert_eq!(ran.code, 1);
+    // The head, the programs, helpers, maps, variables, and where there is more.
+    assert_eq!(ran.out.lines().count(), 1 + 30 + 4, "{}", ran.out);
+    for words in [
+        "30 programs for XDP, of which 20 can be taken\n",
+        " p0 (xdp): can be taken\n",
+        " p1 (xdp): can be taken, checked at 1 place at run time\n",
+        " p2 (xdp): cannot be taken: prog.c:5: bpf_get_numa_node_id is called; missing feature: bpf_get_numa_node_id\n",
+        "\n  helpers    bpf_get_numa_node_id, bpf_get_prandom_u32\n",
+    ] {
+        assert!(ran.out.contains(words), "{words}: {}", ran.out);
+    }
+}
+
 /// What no clang makes, and files that are none.
 #[test]
 fn what_is_no_object_is_said() {

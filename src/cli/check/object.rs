@@ -1,5 +1,7 @@
 //! What `check` says of an object: its programs, maps, variables and helpers.
 
+use std::collections::BTreeSet;
+
 use portcullis::lang::Diagnostics;
 use portcullis::lang::xdp::events::{Records, Ring};
 use portcullis::lang::xdp::object::MapType;
@@ -22,6 +24,9 @@ const CHECKED_IN_LINE: usize = 6;
 /// How the host has what is in a ring.
 const READ_BY: &str = "read by `run --events`";
 
+/// Programs of which more than a line is said each.
+const IN_FULL: usize = 12;
+
 /// Columns that are told of one by one.
 const COLUMNS: usize = 12;
 
@@ -36,8 +41,16 @@ pub fn text(survey: &Survey) -> String {
     };
     let head = format!("{}: {programs}\n", out::printable(&survey.name));
     let mut rows: Vec<(&str, Vec<String>)> = Vec::new();
-    if count > 0 {
-        rows.push(("programs", survey.programs.iter().map(program).collect()));
+    match count {
+        0 => {}
+        1..=IN_FULL => rows.push(("programs", survey.programs.iter().map(program).collect())),
+        // A line for each, and what they call together.
+        _ => {
+            rows.push(("programs", survey.programs.iter().map(program_in_line).collect()));
+            let helpers: BTreeSet<&str> =
+                survey.programs.iter().flat_map(|it| &it.helpers).map(String::as_str).collect();
+            rows.push(("helpers", vec![helpers.into_iter().collect::<Vec<_>>().join(", ")]));
+        }
     }
     if !survey.others.is_empty() {
         rows.push(("other hooks", vec![survey.others.join(", ")]));
@@ -66,18 +79,37 @@ fn table(rows: Vec<(&str, Vec<String>)>) -> String {
     out::table(lines.collect(), &[])
 }
 
-fn program(program: &Surveyed) -> String {
-    let Surveyed { name, section, helpers, result } = program;
-    let helpers = if helpers.is_empty() { String::new() } else { format!("\n  helpers  {}", helpers.join(", ")) };
-    let state = match result {
-        Ok(_) => "can be taken".to_owned(),
-        Err(diagnostics) => format!("cannot be taken: {}", first_of(diagnostics)),
+/// A program in a line: whether it can be taken, or why not.
+fn program_in_line(program: &Surveyed) -> String {
+    let checked = match traps_of(program) {
+        [] => String::new(),
+        traps => format!(", checked at {} at run time", places(traps.len())),
     };
-    let checked = match result.as_ref().ok().and_then(Program::object).map_or(&[][..], |origin| &origin.traps) {
+    state(program) + &checked
+}
+
+/// The same with what it calls and where it is checked.
+fn program(program: &Surveyed) -> String {
+    let helpers = match &program.helpers[..] {
+        [] => String::new(),
+        helpers => format!("\n  helpers  {}", helpers.join(", ")),
+    };
+    let checked = match traps_of(program) {
         [] => String::new(),
         traps => format!("\n  checked  {}", checked_in_line(traps)),
     };
-    format!("{name} ({section}): {state}{helpers}{checked}")
+    state(program) + &helpers + &checked
+}
+
+fn state(Surveyed { name, section, result, .. }: &Surveyed) -> String {
+    match result {
+        Ok(_) => format!("{name} ({section}): can be taken"),
+        Err(diagnostics) => format!("{name} ({section}): cannot be taken: {}", first_of(diagnostics)),
+    }
+}
+
+fn traps_of(program: &Surveyed) -> &[Trap] {
+    program.result.as_ref().ok().and_then(Program::object).map_or(&[][..], |origin| &origin.traps)
 }
 
 /// Places that are checked as packets run, in a line: `3 places at run time: prog.c:7, prog.c:12`.

@@ -262,6 +262,29 @@ no room to send them in time         3              6"
         );
     }
 
+    fn trapped(line: u32) -> Trapped {
+        let place = traps::Place {
+            function: "parse".into(),
+            instruction: format!("instruction {line} of `parse`: exit"),
+            file: Some("p.c".into()),
+            line: Some(line),
+            reason: "the packet is not so long".into(),
+        };
+        Trapped { count: line.into(), place }
+    }
+
+    #[test]
+    fn where_packets_are_aborted_is_below_the_verdicts() {
+        let traps: Vec<Trapped> = (1..=7).map(trapped).collect();
+        let text = table(&lanes(64), &total(64), &traps, 40);
+        assert!(text.lines().count() < 40, "{text}");
+        let last: Vec<&str> = text.lines().rev().take(SHOWN_TRAPS).collect();
+        assert!(last[3].starts_with("7 aborted at instruction 7 of `parse`: exit, p.c:7: "), "{text}");
+        assert!(last[0].starts_with("10 aborted at 4 other places"), "{text}");
+        let json: serde_json::Value = serde_json::from_str(&json(&lanes(1), &total(1), &traps)).unwrap();
+        assert_eq!((&json["total"]["traps"][6]["count"], &json["total"]["filter"]), (&7.into(), &"f.wgsl".into()));
+    }
+
     #[test]
     fn a_table_fits_where_there_are_many_lanes() {
         for (count, height) in [(1, 24), (2, 24), (64, 24), (64, 80), (64, 5)] {
