@@ -11,10 +11,10 @@ use portcullis_core::program::Program;
 pub fn only_adds(program: &Program) -> bool {
     let module = program.module();
     let mut called = BTreeSet::new();
-    calls(&module.functions[program.filter()].body, &mut called);
+    calls(body(program), &mut called);
     let names = called.into_iter().filter_map(|function| module.functions[function].name.as_deref());
     let names: Vec<&str> = names.collect();
-    let allowed = ["find", "read", "add", "add64", "add_part", "match"];
+    let allowed = ["find", "read", "get", "add", "add64", "add_part", "match"];
     program.maps().iter().all(|map| {
         let of_map = |name: &&str| {
             let rest = name.strip_prefix("x_").unwrap_or(name).strip_prefix(map.name.as_str());
@@ -23,6 +23,13 @@ pub fn only_adds(program: &Program) -> bool {
         // A name may begin with another map's: then it is looked at twice, and one of them forbids it for both.
         !names.iter().any(of_map)
     })
+}
+
+/// What a program does: where the filter is what counts its traps, that is in a function of its own.
+fn body(program: &Program) -> &Block {
+    let functions = &program.module().functions;
+    let own = functions.iter().find(|(_, function)| function.name.as_deref() == Some("xdp_program"));
+    own.map_or(&functions[program.filter()].body, |(_, function)| &function.body)
 }
 
 fn calls(block: &Block, into: &mut BTreeSet<naga::Handle<naga::Function>>) {
@@ -60,7 +67,7 @@ pub fn parts(program: &Program) -> BTreeSet<String> {
     let mut parts = used(program);
     let Some(origin) = program.object() else { return parts };
     let module = program.module();
-    let body = &module.functions[program.filter()].body;
+    let body = body(program);
     let mut called = BTreeSet::new();
     calls(body, &mut called);
     for function in called {

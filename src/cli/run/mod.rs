@@ -27,7 +27,6 @@ use portcullis::devices::Selector;
 
 use super::failure::Failure;
 use super::filter::FilterArgs;
-use super::{explain, out};
 use live::LiveArgs;
 pub use live::duration;
 #[cfg(not(all(target_os = "linux", feature = "af-xdp")))]
