@@ -406,7 +406,9 @@ fn only_programs_for_xdp_are_chosen() {
     of("of_text").failed(1, &["`of_text` is in the section `.text`, a function that programs call", all]);
     of(".text").failed(1, &["the section `.text` has no program for XDP", all]);
     of("xdp/two").failed(1, &["the section `xdp/two` has 2 programs, `drops`, `passes`: say which", "prog.o:drops"]);
-    of("none").failed(1, &["the object has no program `none`", all]);
+    of("none").failed(1, &["the object has no program `none`\n", all]);
+    of("pases").failed(1, &["the object has no program `pases`; did you mean `passes`?", all]);
+    of("").failed(1, &["behind the colon there is no name of a program", all]);
     // What is in `prog` may be for another hook, unless it is named.
     let source = "__attribute__((section(\"prog\"))) int old(void *ctx) { return 3; }";
     compile(&place, source, &[]).unwrap();

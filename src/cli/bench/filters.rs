@@ -81,7 +81,7 @@ impl FilterArgs {
             }
             None => filter::FilterArgs::of_file(Path::new(name)).with(&self.set).load()?,
         };
-        let program = self.begun(program)?;
+        let program = self.begun(name, program)?;
         let set = self.set.iter().map(|(name, value)| format!(" --set {name}={value}"));
         let set: String = set.chain(self.maps().1).collect();
         Ok(Filter { name: name.to_owned() + &set, program: Arc::new(program) })
@@ -107,15 +107,23 @@ impl FilterArgs {
         (args, said)
     }
 
+    /// Of several filters says which one it is that something is wrong with.
+    fn of(&self, name: &str, failure: Failure) -> Failure {
+        match failure {
+            Failure::Usage(text) if self.filter.len() > 1 => Failure::Usage(format!("{name}: {text}")),
+            other => other,
+        }
+    }
+
     /// The program with maps that begin with what they are to begin with, in all sessions: they are filled once, in one of the
     /// interpreter's.
-    fn begun(&self, program: Program) -> Result<Program, Failure> {
+    fn begun(&self, name: &str, program: Program) -> Result<Program, Failure> {
         let (args, said) = self.maps();
         if said.is_empty() {
             return Ok(program);
         }
         let device = devices::open("interp")?;
-        args.check(&program, device.info())?;
+        args.check(&program, device.info()).map_err(|failure| self.of(name, failure))?;
         let program = Arc::new(program);
         let mut session = device.load(&program, &LoadOptions::default())?;
         drop(Maps::load(&args, &program, &mut *session)?);

@@ -40,6 +40,7 @@ use refused::Listing;
 pub use settings::{Global, globals};
 pub use survey::{Survey, Surveyed, SurveyedMap, survey};
 
+use super::nearest::nearest;
 use super::{Diagnostic, Diagnostics, Source, on_large_stack, prelude};
 use crate::map::layout::Layout;
 use crate::map::{Declaration, Kind, Note, Notes, Table};
@@ -447,7 +448,12 @@ fn chosen(object: &Object, program: Option<&str>) -> Result<(usize, usize), Diag
                     None if object.sections.iter().any(|it| it.name == name && !it.instructions.is_empty()) => {
                         fails(format!("the section `{shown}` has no program for XDP"))
                     }
-                    None => fails(format!("the object has no program `{shown}`")),
+                    None if name.is_empty() => fails("behind the colon there is no name of a program".into()),
+                    None => {
+                        let near = nearest(name, all.iter().map(|it| it.name.as_str()));
+                        let near = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+                        fails(format!("the object has no program `{shown}`{near}"))
+                    }
                 },
             }
         }
