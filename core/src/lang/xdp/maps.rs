@@ -171,6 +171,12 @@ pub(super) fn maps(object: &Object) -> Vec<MapInfo> {
     infos
 }
 
+/// Entries of a map of this type, at most. Arrays, which are nothing but their values, may have more: rings of hashes have
+/// tens of millions.
+pub(super) fn most_entries(ty: MapType) -> u32 {
+    if ty.is_array() { 4 * MAX_ENTRIES } else { MAX_ENTRIES }
+}
+
 fn used_as(map: &MapDefinition) -> Use {
     let MapDefinition { ty, key_size, value_size, max_entries, .. } = *map;
     let refused = |why: String| Use::Refused(format!("the map `{}` {why}", map.name));
@@ -191,8 +197,9 @@ fn used_as(map: &MapDefinition) -> Use {
     if max_entries == 0 {
         return refused(format!("has no entries: set how many with `--set {}.max_entries=N`", map.name));
     }
-    if max_entries > MAX_ENTRIES {
-        return refused(format!("has {max_entries} entries, and {MAX_ENTRIES} are the most"));
+    let most = most_entries(ty);
+    if max_entries > most {
+        return refused(format!("has {max_entries} entries, and {most} are the most"));
     }
     if map.data.is_none() && value_size > MAX_VALUE {
         return refused(format!("has values of {value_size} bytes, and {MAX_VALUE} are the most"));

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
+use super::maps::most_entries;
 use super::object::{MapDefinition, Object, Variable};
 use crate::lang::nearest::nearest;
 use crate::lang::{Diagnostic, Diagnostics, Source};
-use crate::map::declare::MAX_ENTRIES;
 use crate::map::typed::{self, CKind, CMember, CType, Place, Style};
 use crate::program::ProgramOptions;
 
@@ -152,9 +152,9 @@ fn set_one(object: &mut Object, name: &str, value: &str) -> Result<(), Vec<Strin
             return Err(vec![format!("of a map `{ENTRIES}` can be set: `{}.{ENTRIES}`", map.name)]);
         }
         let entries = typed::integer(value).ok().and_then(|it| u32::try_from(it).ok());
-        let entries = entries.filter(|entries| (1..=MAX_ENTRIES).contains(entries));
-        map.max_entries =
-            entries.ok_or_else(|| vec![format!("`{value}` is no number of entries: 1 to {MAX_ENTRIES}")])?;
+        let most = most_entries(map.ty);
+        let entries = entries.filter(|entries| (1..=most).contains(entries));
+        map.max_entries = entries.ok_or_else(|| vec![format!("`{value}` is no number of entries: 1 to {most}")])?;
         return Ok(());
     }
     Err(unknown(object, name))

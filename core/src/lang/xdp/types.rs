@@ -332,7 +332,7 @@ pub(super) enum Apart {
     Nothing,
     /// A pointer, and something else; a register that is set, and one that is not.
     Kinds,
-    /// Pointers to different places of the stack, and different results of functions.
+    /// Pointers to different places of the stack or of a value, constants among these, and different results of functions.
     Places,
 }
 
@@ -428,6 +428,7 @@ impl State {
         let same = |a: &Value, b: &Value| match (a.ty, b.ty) {
             (a, b) if apart >= Apart::Kinds && a.parts(b) => false,
             (Ty::Stack { off: a, .. }, Ty::Stack { off: b, .. }) if apart >= Apart::Places && a != b => false,
+            (Ty::Value { off: a, .. }, Ty::Value { off: b, .. }) if apart >= Apart::Places && a != b => false,
             (Ty::Map(a), Ty::Map(b)) => a == b,
             (Ty::Value { map: a, .. }, Ty::Value { map: b, .. }) => a == b,
             (Ty::Stack { frame: a, .. }, Ty::Stack { frame: b, .. }) => a == b,
