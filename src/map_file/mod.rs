@@ -15,6 +15,7 @@ pub mod watch;
 
 use std::collections::{HashMap, HashSet};
 
+use portcullis_core::lang::nearest::nearest;
 use portcullis_core::map::{Declaration, Full, Kind, Table};
 
 pub use entries::Entries;
@@ -31,10 +32,11 @@ pub fn find(maps: &[Declaration], name: &str) -> Result<usize, String> {
         )),
         Some(number) => Ok(number),
         None => {
-            let there = maps.iter().filter(|map| !map.is_ring).map(|map| format!("`{}`", map.name));
-            let there: Vec<String> = there.collect();
+            let names = || maps.iter().filter(|map| !map.is_ring).map(|map| map.name.as_str());
+            let near = nearest(name, names()).map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+            let there: Vec<String> = names().map(|name| format!("`{name}`")).collect();
             let there = if there.is_empty() { "no maps".into() } else { there.join(", ") };
-            Err(format!("the filter has no map `{}`; it has {there}", text::shown(name)))
+            Err(format!("the filter has no map `{}`; it has {there}{near}", text::shown(name)))
         }
     }
 }

@@ -217,7 +217,7 @@ fn wrong_uses_are_told_before_the_run() {
     for bad in ["routes=r.txt", "routes=-", "routes=/dev/stdin"] {
         run(&[filter, "--map", bad]).failed(2, &["files' names end in .csv or .json, which says what is in them"]);
     }
-    let there = "it has `stations`, `hosts`, `routes`, `settings`, `counts`";
+    let there = "it has `stations`, `hosts`, `routes`, `settings`, `counts`; did you mean `routes`?";
     let ran = run(&[filter, "--map", "route=r.csv"]);
     assert_eq!(ran.failed(2, &[]).err, format!("error: --map route=r.csv: the filter has no map `route`; {there}\n"));
     run(&[none, "--map", "a=r.csv"]).failed(2, &["the filter has no map `a`; it has no maps"]);

@@ -159,8 +159,8 @@ fn wrong_dumps_are_refused_before_the_run() {
     for bad in ["sources=a.txt", "sources=a", "sources=csv"] {
         refused(bad, &["--dump-map", ".csv or .json"]);
     }
-    let listed =
-        "--dump-map souces=a.csv: the filter has no map `souces`; it has `sources`, `pairs`, `protocols`, `lengths`";
+    let listed = "--dump-map souces=a.csv: the filter has no map `souces`; it has `sources`, `pairs`, `protocols`, \
+                  `lengths`; did you mean `sources`?";
     refused("souces=a.csv", &[listed]);
     place.file("none.wgsl", PASS);
     let none = place.run(&["run", "none.wgsl", "--read", capture, "--dump-map", "a=a.csv"]);

@@ -3,7 +3,7 @@
 mod builder;
 mod diagnostics;
 pub mod expression;
-pub(crate) mod nearest;
+pub mod nearest;
 pub mod opencl_c;
 pub mod prelude;
 mod shown;

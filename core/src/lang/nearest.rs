@@ -7,7 +7,7 @@ const MAX_NAME: usize = 64;
 
 /// Of `known`, the name that is nearest to `name`, if one is near: one slip in four characters, whatever
 /// the case. Of several as near the first in the order of letters.
-pub(crate) fn nearest<T: Borrow<str>>(name: &str, known: impl IntoIterator<Item = T>) -> Option<T> {
+pub fn nearest<T: Borrow<str>>(name: &str, known: impl IntoIterator<Item = T>) -> Option<T> {
     let letters = |name: &str| name.chars().take(MAX_NAME + 1).flat_map(char::to_lowercase).collect::<Vec<_>>();
     let wanted = letters(name);
     let most = match wanted.len() {
