@@ -165,6 +165,10 @@ fn unsupported(reason: compile::Unsupported) -> DeviceError {
 /// again, and what they compute outweighs their branches.
 const WORTH_A_CHOICE: u64 = 20_000;
 
+/// What runs ahead does again what the filter does before its first search. Of more operations than these that is what takes
+/// the time, and not the search; and it would take as long to compile as the filter (sample filters have 800 at most).
+const WORTH_REPEATING: u64 = 4_000;
+
 /// The filter in each style that is worth having, the first preferred until more is known; it takes the packets that others
 /// leave out. And whether it is worth having for itself.
 fn lowered(
@@ -239,7 +243,7 @@ fn ahead(
         return Ok(None);
     }
     let lowered = compile::lower_ahead(program, isa).map_err(unsupported)?;
-    let lowered = lowered.filter(|lowered| lowered.operations <= WORTH_A_CHOICE || when == When::Always);
+    let lowered = lowered.filter(|lowered| lowered.operations <= WORTH_REPEATING || when == When::Always);
     let walks = program.maps().iter().map(Walk::of).collect();
     Ok(lowered.map(|lowered| Ahead { lowered, when, bytes, walks }))
 }
