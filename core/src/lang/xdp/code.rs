@@ -17,8 +17,6 @@ pub(super) enum Var {
     Register { frame: u8, register: u8, half: u8 },
     /// A word of a frame's stack, from its lowest address on.
     Stack { frame: u8, word: u8 },
-    /// A word of a map that was read before, by its number ([`kept`](super::kept)).
-    Kept(u16),
 }
 
 /// Operations on two numbers.

@@ -212,7 +212,6 @@ impl Writing<'_> {
                 format!("r{register}{}{of}", if half > 0 { "h" } else { "" })
             }
             Var::Stack { frame, word } => format!("stack{frame}_{}", STACK_WORDS - usize::from(word)),
-            Var::Kept(number) => format!("kept{number}"),
         };
         let pointer = b.local(Some(&name), self.types.u32);
         self.vars.insert(var, pointer);

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::Linked;
 use super::asked::{self, Registers};
 use super::code::Binary::{Add, Eq, Lt, Or};
-use super::code::{Code, Id, Var};
+use super::code::{Code, Id};
 use super::helper;
 use super::instruction::{CALL, EXIT, Instruction, JA, JA32, call, class};
 use super::object::Reference;
@@ -49,7 +49,7 @@ pub(super) struct Numbers<K> {
 }
 
 impl<K: Clone + std::cmp::Eq + std::hash::Hash> Numbers<K> {
-    pub fn from(first: u32) -> Self {
+    fn from(first: u32) -> Self {
         Numbers { all: Vec::new(), of: HashMap::new(), first }
     }
 
@@ -142,8 +142,6 @@ pub(super) struct Block {
     pub code: Code,
     /// What there is at its end.
     pub state: State,
-    /// Words of maps that it has read, for others.
-    pub kept: Vec<(Var, Id)>,
     pub end: End,
 }
 
@@ -415,7 +413,7 @@ impl Finding<'_, '_> {
                     End::Branch(condition, taken, number_of(fallen))
                 }
             };
-            blocks.push(Block { code: walk.0, state: walk.1, kept: Vec::new(), end });
+            blocks.push(Block { code: walk.0, state: walk.1, end });
         }
         Ok(Flow { blocks, shared: self.shared })
     }

@@ -92,7 +92,7 @@ pub(super) fn needed(flow: &Flow) -> Vec<Needed> {
     all
 }
 
-pub(super) fn successors(end: &End) -> impl Iterator<Item = usize> {
+fn successors(end: &End) -> impl Iterator<Item = usize> {
     match *end {
         End::Exit => [None, None],
         End::Goto(to) => [Some(to), None],
@@ -115,9 +115,8 @@ fn contains(set: &Set, number: usize) -> bool {
 }
 
 /// What was computed for variables; words of frames that are memory are none.
-pub(super) fn in_variables(block: &Block, memory: &[bool]) -> Vec<(Var, Id)> {
+fn in_variables(block: &Block, memory: &[bool]) -> Vec<(Var, Id)> {
     let mut all = block.state.computed();
-    all.extend(&block.kept);
     all.retain(|(var, _)| !matches!(var, Var::Stack { frame, .. } if memory[usize::from(*frame)]));
     all
 }

@@ -15,7 +15,6 @@ pub mod fib;
 mod flow;
 mod helper;
 pub mod instruction;
-mod kept;
 mod live;
 mod maps;
 pub mod object;
@@ -290,8 +289,7 @@ fn compile_here(
     let (section, first) = chosen(object, program)?;
     let mut linked = Linked::of(object, options.random_seed);
     let refused = |refused| Listing::of(object).diagnostics(object, &refused);
-    let mut flow = flow::find(&linked, section, first).map_err(refused)?;
-    kept::keep(&mut flow);
+    let flow = flow::find(&linked, section, first).map_err(refused)?;
     for &trie in &flow.shared.tries {
         maps::by_length(&mut linked.maps[usize::from(trie)]).map_err(|why| whole(&object.name, why))?;
     }

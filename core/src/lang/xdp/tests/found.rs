@@ -1,8 +1,6 @@
 //! What was found wrong once, small.
 
-use naga::Statement;
-
-use super::model::hold::{Held, compiled, hold};
+use super::model::hold::{Held, hold};
 use super::model::{Code, Instruction, MapOf, op};
 
 const EXIT: Instruction = op(0x95, 0, 0, 0, 0);
@@ -252,80 +250,4 @@ fn what_is_set_on_one_way_and_read_on_another() {
     let rest =
         [op(0xbf, 3, 2, 0, 0), op(0x57, 3, 0, 0, 1), op(0x15, 3, 0, 1, 0), op(0xbf, 9, 6, 0, 0), op(0x71, 0, 9, 3, 0)];
     refused(&with(&rest), "r9 is read, and was not set on every way");
-}
-
-/// How many places there are where a program reads a word of the map.
-fn reads(instructions: &[Instruction]) -> usize {
-    let program = compiled(&code(instructions)).unwrap_or_else(|why| panic!("{why}"));
-    let functions = &program.module().functions;
-    let is_it = |name: &Option<String>| name.as_deref().is_some_and(|name| name.ends_with("_get"));
-    let mut blocks: Vec<_> = functions.iter().map(|(_, function)| &function.body).collect();
-    let mut count = 0;
-    while let Some(block) = blocks.pop() {
-        for statement in block {
-            match statement {
-                Statement::Call { function, .. } => count += usize::from(is_it(&functions[*function].name)),
-                Statement::Block(block) => blocks.push(block),
-                Statement::If { accept, reject, .. } => blocks.extend([accept, reject]),
-                Statement::Loop { body, continuing, .. } => blocks.extend([body, continuing]),
-                _ => {}
-            }
-        }
-    }
-    count
-}
-
-/// A word of a map's value that is read in two blocks is read once, unless the map is written to between them, or the pointer
-/// is another.
-#[test]
-fn words_that_were_read_are_kept() {
-    let value = [
-        op(0x62, 10, 0, -4, 0),
-        op(0xbf, 2, 10, 0, 0),
-        op(0x07, 2, 0, 0, -4),
-        op(0x18, 1, 1, 0, 0),
-        op(0, 0, 0, 0, 0),
-        op(0x85, 0, 0, 0, 1),
-        op(0x55, 0, 0, 1, 0),
-        EXIT,
-        // r9 = r0; r3 = *r9
-        op(0xbf, 9, 0, 0, 0),
-        op(0x61, 3, 9, 0, 0),
-    ];
-    let last = [op(0x61, 4, 9, 0, 0), op(0xbf, 0, 4, 0, 0), op(0x57, 0, 0, 0, 3), EXIT];
-    // if r3 > 1000 goto the block behind what is between
-    let between = |between: &[Instruction]| {
-        let branch = [op(0x25, 3, 0, between.len() as i16, 1000)];
-        [&value[..], &branch, between, &last].concat()
-    };
-    for (what, expected) in [
-        (&[op(0xb7, 5, 0, 0, 1)][..], 1),
-        // The same word, and another.
-        (&[op(0x62, 9, 0, 0, 2)], 2),
-        (&[op(0x62, 9, 0, 8, 2)], 2),
-        // Another place.
-        (&[op(0x07, 9, 0, 0, 4)], 2),
-        // There and back: its value may have been found again, and is the same.
-        (&[op(0x07, 9, 0, 0, 4), op(0x05, 0, 0, 0, 0), op(0x07, 9, 0, 0, -4)], 1),
-    ] {
-        let program = between(what);
-        check(&program, &[FIRSTS[0]; 3]);
-        assert_eq!(reads(&program), expected, "{what:?}");
-    }
-    // Read on one way alone; and in a loop that changes it.
-    let one_way = [
-        &value[..9],
-        &[op(0xb7, 3, 0, 0, 7), op(0x61, 2, 10, -4, 0), op(0x15, 2, 0, 1, 1), op(0x61, 3, 9, 0, 0)],
-        &[op(0x05, 0, 0, 0, 0)],
-        &last,
-    ];
-    let looped = [
-        &value[..],
-        &[op(0xb7, 8, 0, 0, 0), op(0x61, 3, 9, 0, 0), op(0x07, 3, 0, 0, 3), op(0x63, 9, 3, 0, 0)],
-        &[op(0x07, 8, 0, 0, 1), op(0xa5, 8, 0, -5, 4)],
-        &last,
-    ];
-    for program in [one_way.concat(), looped.concat()] {
-        check(&program, &[FIRSTS[0]; 3]);
-    }
 }
