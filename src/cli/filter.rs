@@ -1,4 +1,4 @@
-//! Reading a filter's text: the arguments that `run` and `check` share.
+//! Reading a filter: the arguments that say which, and what becomes of them.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,6 +15,12 @@ use portcullis::program::{DEFAULT_FUEL, Program, ProgramOptions};
 use portcullis::reason;
 
 use super::failure::Failure;
+
+/// What standard input is called.
+const STDIN: &str = "<stdin>";
+
+/// What it is called by who cannot say `-`: a program of an object there is no option `-:NAME`.
+const STDIN_FILE: &str = "/dev/stdin";
 
 /// Fuel, at most.
 const MOST_FUEL: u32 = 1 << 24;
@@ -99,21 +105,29 @@ impl FilterArgs {
         }
     }
 
-    /// The file that the filter is in.
+    /// The file that the filter is in, without a program's name behind it.
     pub fn file(&self) -> Option<&Path> {
-        self.filter.as_deref()
+        self.filter.as_deref().map(|filter| self.object().map_or(filter, |(file, _)| file))
+    }
+
+    /// The file of an object, and the program of it that is named, if one is; `None` of what is no object.
+    fn object(&self) -> Option<(&Path, Option<&str>)> {
+        object(self.filter.as_deref()?, self.language)
     }
 
     /// Whether the text comes from standard input.
     pub fn is_stdin(&self) -> bool {
-        self.file() == Some(Path::new("-"))
+        self.file().is_some_and(|file| ["-", STDIN_FILE].map(Path::new).contains(&file))
     }
 
     /// The name to show for the filter.
     pub fn name(&self) -> String {
         match self.text() {
             Text::Expression(expression) => expression.to_owned(),
-            Text::File(_) if self.is_stdin() => "<stdin>".into(),
+            Text::File(_) if self.is_stdin() => match self.object() {
+                Some((_, Some(program))) => format!("{STDIN}:{program}"),
+                _ => STDIN.into(),
+            },
             Text::File(file) => file.display().to_string(),
         }
     }
@@ -156,7 +170,7 @@ impl FilterArgs {
 
     /// What the text of a file is written in.
     fn language(&self) -> Result<Language, Failure> {
-        if self.language.is_none() && self.file().is_some_and(|file| object(file).is_some()) {
+        if self.object().is_some() {
             return Ok(Language::Xdp);
         }
         let ending = self.file().and_then(Path::extension).map(|ending| ending.to_string_lossy().to_ascii_lowercase());
@@ -223,14 +237,25 @@ impl FilterArgs {
     /// A program of an object.
     fn load_object(&self, options: &ProgramOptions) -> Result<Program, Failure> {
         let (shown, bytes, program) = self.object_file()?;
-        Ok(xdp::compile(&shown, &bytes, program, options).map_err(of_arguments)?)
+        let compiled = xdp::compile(&shown, &bytes, program, options);
+        Ok(compiled.map_err(|mut diagnostics| {
+            if self.is_stdin() {
+                // A program there is named as an argument names it.
+                let as_named = |text: &mut String| {
+                    *text = text.replace(&format!(" {STDIN}:"), &format!(" {STDIN_FILE}:"));
+                };
+                for error in &mut diagnostics.errors {
+                    as_named(&mut error.message);
+                    error.notes.iter_mut().for_each(as_named);
+                }
+            }
+            of_arguments(diagnostics)
+        })?)
     }
 
     /// What is in an object as a whole, where the filter is one, and no program of it is named.
     pub fn survey(&self) -> Result<Option<Survey>, Failure> {
-        let names_none =
-            matches!(self.text(), Text::File(file) if object(file).is_none_or(|(_, program)| program.is_none()));
-        if !names_none || self.is_stdin() || !matches!(self.language(), Ok(Language::Xdp)) {
+        if self.is_stdin() || !matches!(self.object(), Some((_, None))) {
             return Ok(None);
         }
         let (shown, bytes, _) = self.object_file()?;
@@ -243,9 +268,8 @@ impl FilterArgs {
 
     /// An object's name, what is in the file, and the program that is named.
     fn object_file(&self) -> Result<(String, Vec<u8>, Option<&str>), Failure> {
-        let file = self.file().unwrap_or(Path::new(""));
-        let (file, program) = object(file).unwrap_or((file, None));
-        let shown = if self.is_stdin() { "<stdin>".into() } else { file.display().to_string() };
+        let (file, program) = self.object().unwrap_or((Path::new(""), None));
+        let shown = if self.is_stdin() { STDIN.into() } else { file.display().to_string() };
         let read = |from: &mut dyn Read| {
             let mut bytes = Vec::new();
             from.take(xdp::object::MAX_OBJECT as u64 + 1).read_to_end(&mut bytes)?;
@@ -289,15 +313,18 @@ pub fn of_arguments(mut diagnostics: Diagnostics) -> Diagnostics {
     diagnostics
 }
 
-/// An object's file, and the program of it that is meant, if one is: `FILE.o` or `FILE.o:PROGRAM`.
-fn object(path: &Path) -> Option<(&Path, Option<&str>)> {
-    let is_object = |path: &Path| path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("o"));
-    if is_object(path) {
-        return Some((path, None));
+/// An object's file, and the program of it that is meant, if one is: `FILE.o` or `FILE.o:PROGRAM`, and where the language is told
+/// `FILE` or `FILE:PROGRAM`, unless there is a file of the whole name. `None` of what is no object.
+fn object(path: &Path, language: Option<Language>) -> Option<(&Path, Option<&str>)> {
+    let has_ending = |path: &Path| path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("o"));
+    let split = || path.to_str()?.rsplit_once(':').map(|(file, program)| (Path::new(file), Some(program)));
+    match language {
+        Some(Language::Xdp) if has_ending(path) || path.exists() => Some((path, None)),
+        Some(Language::Xdp) => Some(split().unwrap_or((path, None))),
+        Some(_) => None,
+        None if has_ending(path) => Some((path, None)),
+        None => split().filter(|(file, _)| has_ending(file)),
     }
-    let (file, program) = path.to_str()?.rsplit_once(':')?;
-    let file = Path::new(file);
-    is_object(file).then_some((file, Some(program)))
 }
 
 /// What there is, as far as a filter may be long: one byte past that is enough to refuse it, and the rest
@@ -339,12 +366,24 @@ mod tests {
 
     #[test]
     fn programs_of_objects_are_named_behind_a_colon() {
-        let of = |path: &'static str| object(Path::new(path)).map(|(file, program)| (file.to_str().unwrap(), program));
+        let in_language = |path: &'static str, language| {
+            object(Path::new(path), language).map(|(file, program)| (file.to_str().unwrap(), program))
+        };
+        let of = |path| in_language(path, None);
         assert_eq!(of("a/b.o"), Some(("a/b.o", None)));
         assert_eq!(of("a/b.o:drop"), Some(("a/b.o", Some("drop"))));
         assert_eq!(of("a:b.o"), Some(("a:b.o", None)));
         assert_eq!(of("b.wgsl"), None);
         assert_eq!(of("b.wgsl:drop"), None);
+        assert_eq!(of("-:drop"), None);
+        // Where the language is told, it is for no ending to say.
+        let xdp = |path| in_language(path, Some(Language::Xdp));
+        assert_eq!(xdp("a/b"), Some(("a/b", None)));
+        assert_eq!(xdp("a/b:drop"), Some(("a/b", Some("drop"))));
+        assert_eq!(xdp("a:b:xdp/c"), Some(("a:b", Some("xdp/c"))));
+        assert_eq!(xdp("a:b.o"), Some(("a:b.o", None)));
+        assert_eq!(xdp("-:drop"), Some(("-", Some("drop"))));
+        assert_eq!(in_language("b.o:drop", Some(Language::Bpf)), None);
     }
 
     #[test]

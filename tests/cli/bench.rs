@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::{Place, has_device};
+use crate::support::{PASS, Place, has_device};
 
 /// A run that takes little.
 const SMALL: [&str; 9] = ["bench", "--time", "1s", "--device", "cpu", "--batch", "64,1000", "--packets", "64"];
@@ -232,6 +232,29 @@ fn wrong_usage_is_told_before_anything_is_measured() {
         assert_eq!((ran.code, ran.out.as_str()), (code, ""), "{args:?}: {}", ran.err);
         assert!(ran.err.contains(words), "{args:?}: {}", ran.err);
         assert_eq!(place.names(), [""; 0]);
+    }
+}
+
+#[test]
+fn nothing_is_written_over_what_is_measured() {
+    let place = Place::new();
+    place.file("f.wgsl", PASS);
+    // No object is needed to see that its file would be lost.
+    place.file("two.o", "an object");
+    place.file("rows.csv", "0,1\n");
+    for (filter, to, what) in [
+        (&["f.wgsl"][..], "./f.wgsl", "a filter to measure"),
+        (&["two.o"], "two.o", "a filter to measure"),
+        (&["two.o:second"], "two.o", "a filter to measure"),
+        (&["f.wgsl", "--map", "rows=rows.csv"], "rows.csv", "what --map reads"),
+    ] {
+        let read = || ["f.wgsl", "two.o", "rows.csv"].map(|file| place.read(file));
+        let before = read();
+        for option in ["--json", "--csv", "--report"] {
+            let words = format!("{to}: this is {what}; choose another name");
+            run(&place, &[&["--filter"], filter, &[option, to]].concat()).failed(2, &[&words]);
+            assert!(read() == before, "{filter:?} {option} {to}");
+        }
     }
 }
 

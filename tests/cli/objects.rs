@@ -469,3 +469,92 @@ fn objects_of_other_names_are_known() {
     }
     assert_eq!(verdicts(&run(&["nat.bin", "--language", "xdp"]).done()), [0, 0, 3]);
 }
+
+/// The program's name is no part of its file's.
+#[test]
+fn nothing_is_written_over_an_object_of_which_a_program_is_named() {
+    let Some(place) = place(&["-g"]) else { return };
+    let tells = r#"SEC("xdp/tells") int tells(struct xdp_md *ctx) { bpf_printk("here"); return XDP_DROP; }"#;
+    compile(&place, &format!("{SOURCE}{tells}\n"), &["-g"]).unwrap();
+    let object = place.read("prog.o");
+    // By other names, in which the language has to be told.
+    place.file("prog", &object);
+    place.file("3.pcap", &object);
+    let links = [("hard.json", "prog.o"), ("soft.json", "prog.o"), ("hard.csv", "prog"), ("soft.csv", "prog")];
+    for (link, of) in links {
+        #[cfg(unix)]
+        if link.starts_with("soft") {
+            std::os::unix::fs::symlink(of, place.path(link)).unwrap();
+            continue;
+        }
+        std::fs::hard_link(place.path(of), place.path(link)).unwrap();
+    }
+    let run = |program: &str, arguments: &[&str]| {
+        place.run(&[&["run", program, "--read", "in.pcap", "--device", "interp"], arguments].concat())
+    };
+    let told = ["--language", "xdp"];
+    for (file, language, names) in
+        [("prog.o", &[][..], ["./prog.o", "hard.json", "soft.json"]), ("prog", &told, ["prog", "hard.csv", "soft.csv"])]
+    {
+        for name in names {
+            // Its ending says what a dump is.
+            let dump = format!("table={name}");
+            let is_dump = name.ends_with(".json") || name.ends_with(".csv");
+            let dump = is_dump.then_some(("ports", "--dump-map", &*dump));
+            let others = [("ports", "--write"), ("ports", "--write-tx"), ("tells", "--events")];
+            let others = others.map(|(program, option)| (program, option, name));
+            for (program, option, to) in others.into_iter().chain(dump) {
+                let ran = run(&format!("{file}:{program}"), &[language, &[option, to]].concat());
+                ran.failed(2, &[&format!("error: {option} {to}: this is the filter;")]);
+                assert!(["prog.o", "prog"].iter().all(|file| place.read(file) == object), "{file} {option} {to}");
+            }
+            // It is read before, and is none.
+            let state = run(&format!("{file}:ports"), &[language, &["--state", name]].concat());
+            assert!(state.code != 0 && place.read(name) == object, "{state:?}");
+        }
+    }
+    let words = ["error: --write-redirect .: the filter, 3.pcap, lies in this folder"];
+    run("3.pcap:ports", &["--language", "xdp", "--write-redirect", "."]).failed(2, &words);
+    assert_eq!(place.read("3.pcap"), object);
+}
+
+#[test]
+fn programs_are_named_in_objects_of_any_name() {
+    let Some(place) = place(&["-g"]) else { return };
+    compile(&place, HOOKS, &["-g"]).unwrap();
+    let object = place.read("prog.o");
+    for name in ["plain", "nat.bin", "a:b", "whole:drops"] {
+        place.file(name, &object);
+    }
+    let rest = ["--language", "xdp", "--read", "in.pcap", "--device", "interp", "--json"];
+    let run = |file: &str| place.run(&[&["run", file], &rest[..]].concat());
+    let [drop, pass, tx] = [[3, 0, 0], [0, 3, 0], [0, 0, 3]];
+    for (named, wanted) in [
+        ("plain:drops", drop),
+        ("plain:xdp", pass),
+        ("nat.bin:?xdp/late", drop),
+        ("a:b:later", tx),
+        ("prog.o:passes", pass),
+        ("whole:drops:passes", pass),
+    ] {
+        assert_eq!(verdicts(&run(named).done()), wanted, "{named}");
+    }
+    run("a:b").failed(1, &["error: a:b: the object has 5 programs: say which, as in a:b:alone"]);
+    // A file of this name, and no program.
+    run("whole:drops").failed(1, &["the object has 5 programs: say which, as in whole:drops:alone"]);
+    run("none:drops").failed(1, &["error: none: there is no such file"]);
+    // Without the language the ending says what it is.
+    place.run(&["run", "plain:drops", "--read", "in.pcap"]).failed(1, &["error: plain:drops: there is no such file"]);
+    // From standard input, as the advice says.
+    let stdin = |file: &str| place.run_with(&[&["run"], &rest[..], &["--", file]].concat(), &object);
+    stdin("-").failed(1, &["error: <stdin>: the object has 5 programs: say which, as in /dev/stdin:alone"]);
+    stdin("-:xdp/two").failed(1, &["say which, as in /dev/stdin:drops"]);
+    for (named, wanted) in [("/dev/stdin:alone", pass), ("/dev/stdin:?xdp/late", drop), ("-:drops", drop)] {
+        assert_eq!(verdicts(&stdin(named).done()), wanted, "{named}");
+    }
+    assert_eq!(stdin("/dev/stdin:drops").json()["filter"], "<stdin>:drops");
+    let check = place.run_with(&["check", "/dev/stdin:later", "--language", "xdp"], &object).done();
+    assert!(check.out.contains("`later` of <stdin>"), "{}", check.out);
+    let both = ["run", "/dev/stdin:drops", "--language", "xdp", "--read", "-"];
+    place.run_with(&both, &object).failed(2, &["both be standard input"]);
+}

@@ -14,6 +14,7 @@ use crate::af_xdp::{Net, net};
 use crate::desk::{
     Desk, MARK, NUMBER, accounts, count, filters_take_over_under_load, marking, numbered, under_load, wait_for_more,
 };
+use crate::events::object;
 use crate::support::{Running, SOON, command, ends};
 
 /// With one lane: `devices.rs`.
@@ -61,6 +62,54 @@ fn a_filter_that_does_not_compile_changes_nothing() {
     assert!(stats.contains("set.wgsl, on cpu") && stats.contains("tx"), "{stats}");
     let batches = format!("  at {}:0 ", veth.right.name());
     assert!(stats.contains(&batches), "what --batch auto has found: {stats}");
+    running.signal("INT");
+    assert!(running.end().status.success());
+}
+
+/// Two programs of a file.
+const PROGRAMS: &str = r#"
+SEC("xdp") int back(struct xdp_md *ctx) { return XDP_TX; }
+SEC("xdp/drop") int none(struct xdp_md *ctx) { return XDP_DROP; }
+"#;
+
+#[test]
+fn a_program_that_is_named_in_an_object_takes_over() {
+    let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
+    let desk = Desk::new();
+    let Some(object) = object(&desk, "programs", PROGRAMS) else { return };
+    let plain = desk.text("programs");
+    std::fs::copy(&object, &plain).unwrap();
+    let a = desk.filter("a", &marking('A'));
+    let arguments = ["--af-xdp", veth.right.name(), "--only", "udp/1000-1063", "--control", &desk.socket()];
+    let running = Running::start(command(&right, &a, &arguments));
+    let peer = PacketSocket::at(&veth.left);
+    let mut sent = 0;
+    for (filter, verdict) in [
+        (&[&*(object.clone() + ":none")][..], "drop"),
+        (&[&*(object.clone() + ":xdp")], "tx"),
+        (&[&*(plain.clone() + ":xdp/drop"), "--language", "xdp"], "drop"),
+        (&[&*(plain.clone() + ":back"), "--language", "xdp"], "tx"),
+    ] {
+        let told = desk.done(&[&["reload"], filter].concat());
+        assert!(told.contains(&format!("{} has taken over", filter[0])), "{told}");
+        let stats = || -> Value { serde_json::from_str(&desk.done(&["stats", "--json"])).unwrap() };
+        let before = count(&stats()["verdicts"][verdict]);
+        (0..8).for_each(|number| peer.send(&numbered(&veth, number)));
+        sent += 8;
+        wait_until("they have come", SOON, || count(&stats()["packets"]) == sent);
+        let now = stats();
+        assert_eq!((count(&now["verdicts"][verdict]), &now["filter"]), (before + 8, &filter[0].into()), "{now}");
+    }
+    for (filter, words) in [
+        (&[&*object][..], "the object has 2 programs: say which"),
+        (&[&*(object.clone() + ":nine")], "the object has no program `nine`"),
+        (&[&*desk.text("none.o:back")], "none.o:back: "),
+        (&[&*(desk.text("") + ":back"), "--language", "xdp"], "this is no file"),
+    ] {
+        let said = desk.refused(1, &[&["reload"], filter].concat());
+        assert!(said.contains(words), "{said}");
+    }
+    assert!(desk.refused(2, &["reload", "/dev/stdin:back", "--language", "xdp"]).contains("needs a file"));
     running.signal("INT");
     assert!(running.end().status.success());
 }

@@ -1,6 +1,6 @@
 //! What is measured: filters by name, by file, and expressions; with what is set in them and what their maps begin with.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::builder::NonEmptyStringValueParser;
@@ -46,6 +46,13 @@ impl FilterArgs {
     /// Whether none is named.
     pub fn is_usual(&self) -> bool {
         self.filter.is_empty() && self.expr.is_empty()
+    }
+
+    /// The files that filters and their maps are read from, and what each is. What is no file has the name of none.
+    pub fn files(&self) -> impl Iterator<Item = (PathBuf, &'static str)> {
+        let of_filter = |name: &String| Some(filter::FilterArgs::of_file(Path::new(name)).file()?.to_owned());
+        let filters = self.filter.iter().filter_map(of_filter).map(|file| (file, "a filter to measure"));
+        filters.chain(self.map.iter().map(|it| (PathBuf::from(&it.file), "what --map reads")))
     }
 
     /// The filters to measure; where none is named those that are measured `full`y or in short.

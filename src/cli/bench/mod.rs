@@ -22,7 +22,7 @@ use portcullis::bench::traffic::Packets;
 use portcullis::bench::{bars, report};
 use portcullis::device::{Device, Dispatch, RUNS_NO_FILTER};
 use portcullis::devices::{self, Selector};
-use portcullis::io::{reason_at, same_place};
+use portcullis::io::{reason_at, same_file, same_place};
 
 use super::failure::{Failure, INTERRUPTED, WRONG};
 use super::out;
@@ -243,6 +243,9 @@ impl<'a> Files<'a> {
                 return Err(Failure::Usage(format!(
                     "{name}: two of --json, --csv and --report would be written there"
                 )));
+            }
+            if let Some((_, what)) = args.filters.files().find(|(file, _)| same_file(file, Path::new(name))) {
+                return Err(Failure::Usage(format!("{name}: this is {what}; choose another name")));
             }
         }
         let of = |file: &'a Option<String>| -> Result<_, Failure> {
