@@ -1,6 +1,7 @@
 /* What is known on one way and not on another, and is asked for where both have met: the kernel's verifier follows each way by
  * itself. Exercises: pointers that a function gives by reference where it gives no error, values and pointers set where a flag
- * is, pointers that are numbers of errors, one pointer of two kinds. */
+ * is, pointers that are numbers of errors, one pointer of two kinds,
+ * jumps whose sides meet at once. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -190,4 +191,34 @@ int ways_kinds(struct xdp_md *ctx)
         return XDP_ABORTED;
     __sync_fetch_and_add(count, sum);
     return sum & 1 ? XDP_PASS : XDP_TX;
+}
+
+/* A jump that leads where control goes on in any case, behind a pointer that is stored at one of two places. */
+SEC("xdp")
+int ways_together(struct xdp_md *ctx)
+{
+    struct cursor c = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
+    struct ethhdr *eth = take_eth(&c);
+    long result, which, other;
+
+    if (!eth)
+        return XDP_DROP;
+    which = eth->h_dest[0] & 1;
+    other = eth->h_dest[1] & 1;
+    asm volatile("r2 = r10\n"
+                 "r2 += -8\n"
+                 "if %[which] == 0 goto 1f\n"
+                 "r2 += -8\n"
+                 "1:\n"
+                 "*(u64 *)(r2 + 0) = %[ctx]\n"
+                 "r0 = %[other]\n"
+                 "r0 &= 1\n"
+                 "if r0 == 0 goto 2f\n"
+                 "2:\n"
+                 "%[result] = r0\n"
+                 : [result] "=r"(result)
+                 : [which] "r"(which), [other] "r"(other), [ctx] "r"(ctx)
+                 : "r0", "r2", "memory");
+    eth->h_source[0] = result;
+    return XDP_TX;
 }

@@ -197,40 +197,51 @@ pub(super) fn find(linked: &Linked, section: usize, first: usize) -> Result<Flow
     found
 }
 
+/// That a frame is memory shows where it is indexed, which may be behind what was said of its words before: these are looked at
+/// again then. There are only so many frames.
 fn find_with(linked: &Linked, section: usize, first: usize, apart: Apart) -> Result<Flow> {
-    let shared = Shared {
-        names: Numbers::from(1),
-        sites: Numbers::from(0),
-        callbacks: HashMap::new(),
-        entries_of: HashMap::new(),
-        used: BTreeSet::new(),
-        tries: BTreeSet::new(),
-        helpers: BTreeSet::new(),
-        broadcasts: Numbers::from(0),
-        families: super::fib::Families::default(),
-        events: Events::default(),
-        memory: [false; super::types::STACKS],
-    };
-    let mut finding = Finding {
-        linked,
-        shared,
-        contexts: Numbers::from(0),
-        keys: Numbers::from(0),
-        states: Vec::new(),
-        visits: Vec::new(),
-        edges: HashMap::new(),
-        leaders: HashMap::new(),
-        order: HashMap::new(),
-        registers: HashMap::new(),
-        instructions: 0,
-        apart,
-    };
-    let root = finding.root(section as u32, first as u32);
-    finding.settle(root)?;
-    finding.made(root)
+    let mut memory = [false; super::types::STACKS];
+    loop {
+        let mut finding = Finding::new(linked, apart, memory);
+        let root = finding.root(section as u32, first as u32);
+        if finding.settle(root)? {
+            return finding.made(root);
+        }
+        memory = finding.shared.memory;
+    }
 }
 
-impl Finding<'_, '_> {
+impl<'a, 'o> Finding<'a, 'o> {
+    fn new(linked: &'a Linked<'o>, apart: Apart, memory: [bool; super::types::STACKS]) -> Self {
+        let shared = Shared {
+            names: Numbers::from(1),
+            sites: Numbers::from(0),
+            callbacks: HashMap::new(),
+            entries_of: HashMap::new(),
+            used: BTreeSet::new(),
+            tries: BTreeSet::new(),
+            helpers: BTreeSet::new(),
+            broadcasts: Numbers::from(0),
+            families: super::fib::Families::default(),
+            events: Events::default(),
+            memory,
+        };
+        Finding {
+            linked,
+            shared,
+            contexts: Numbers::from(0),
+            keys: Numbers::from(0),
+            states: Vec::new(),
+            visits: Vec::new(),
+            edges: HashMap::new(),
+            leaders: HashMap::new(),
+            order: HashMap::new(),
+            registers: HashMap::new(),
+            instructions: 0,
+            apart,
+        }
+    }
+
     /// The first block of a program.
     fn root(&mut self, section: u32, first: u32) -> Key {
         let context = self.contexts.of(Context { section, first, caller: None });
@@ -241,11 +252,13 @@ impl Finding<'_, '_> {
         self.contexts.all()[key.context as usize]
     }
 
-    /// Looks at blocks until nothing changes any more.
+    /// Looks at blocks until nothing changes any more; or until a frame turns out to be memory which was not known as such, where
+    /// it gives `false`.
     ///
     /// They wait in the order in which control comes to them, so that what leads to a block has been looked at before it, but
     /// for what leads back.
-    fn settle(&mut self, root: Key) -> Result<()> {
+    fn settle(&mut self, root: Key) -> Result<bool> {
+        let memory = self.shared.memory;
         let first = self.keys.of(root);
         self.states.push(Some(State::beginning()));
         self.visits.push(0);
@@ -258,6 +271,9 @@ impl Finding<'_, '_> {
             }
             let state = self.states[number as usize].clone().expect("what is in the list was led to");
             let (_, _, onward) = self.block(key, state)?;
+            if self.shared.memory != memory {
+                return Ok(false);
+            }
             for (to, state) in onward {
                 let (arrived, changed) = self.arrive(number, to, state)?;
                 if changed {
@@ -265,7 +281,7 @@ impl Finding<'_, '_> {
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// When a block's turn is: by where its function was called, then by the order of the function's instructions.
@@ -398,7 +414,7 @@ impl Finding<'_, '_> {
             let (walk, way, _) = self.block(key, state)?;
             let edges = &self.edges;
             let mut number_of = |to: Key| {
-                let variant = edges.get(&(number as u32, to)).copied().unwrap_or(0);
+                let variant = *edges.get(&(number as u32, to)).expect("all that is led to was looked at");
                 let key = Key { variant, ..to };
                 *numbers.entry(key).or_insert_with(|| {
                     order.push(key);
@@ -457,6 +473,10 @@ impl Finding<'_, '_> {
                 }
                 let fallen_to = here(Place::At(at as u32 + 1));
                 let branch = walk.branch(it)?;
+                if taken_to == fallen_to {
+                    // Which way it is says nothing there, and edges are known by where they lead.
+                    return Ok(goes_to(walk, taken_to));
+                }
                 let made = done(walk);
                 return Ok(match (branch.taken, branch.fallen) {
                     (Some(taken), Some(fallen)) => (
@@ -587,7 +607,12 @@ fn exit(linked: &Linked, contexts: &Numbers<Context>, mut walk: Walk, context: C
         (call::HELPER, helper::FOR_EACH_MAP_ELEM) => each::returned(walk, caller, at),
         (call::HELPER, _) => rounds::returned(walk, caller, at),
         _ => {
+            let own = walk.frame();
             // A function that returns nothing has set nothing.
+            if matches!(walk.state.scratch[0].ty, Ty::Stack { frame, .. } if usize::from(frame) == own) {
+                return walk
+                    .refuse("a function returns a pointer to its own stack, which is gone when it has returned");
+            }
             walk.state.frames.pop();
             walk.after_call();
             Ok(goes_to(walk, Key { context: caller, place: Place::At(at + 1), variant: 0 }))
@@ -610,7 +635,7 @@ fn goes_to(walk: Walk, to: Key) -> Gone {
     (done(walk), Way::Goto(to), vec![(to, state)])
 }
 
-/// A block that goes on in one of two places, each with what there is then.
+/// A block that goes on in one of two places, which differ, each with what there is then.
 fn branches(walk: Walk, condition: Id, yes: (Key, State), no: (Key, State)) -> Gone {
     match walk.code.as_truth(condition) {
         Some(true) => (done(walk), Way::Goto(yes.0), vec![yes]),

@@ -26,7 +26,14 @@ fn check(instructions: &[Instruction], packets: &[[u8; 8]]) {
 
 #[track_caller]
 fn refused(instructions: &[Instruction], why: &str) {
-    match hold(&code(instructions), &[vec![0; 64]]) {
+    refused_with(instructions, &[0], why);
+}
+
+/// Of a program with functions that begin at these instructions.
+#[track_caller]
+fn refused_with(instructions: &[Instruction], functions: &[usize], why: &str) {
+    let code = Code { functions: functions.to_vec(), ..code(instructions) };
+    match hold(&code, &[vec![0; 64]]) {
         Ok(Held::Refused(said)) => assert!(said.contains(why), "{said}"),
         other => panic!("{other:?}"),
     }
@@ -250,4 +257,77 @@ fn what_is_set_on_one_way_and_read_on_another() {
     let rest =
         [op(0xbf, 3, 2, 0, 0), op(0x57, 3, 0, 0, 1), op(0x15, 3, 0, 1, 0), op(0xbf, 9, 6, 0, 0), op(0x71, 0, 9, 3, 0)];
     refused(&with(&rest), "r9 is read, and was not set on every way");
+}
+
+/// A byte of the stack decides which way control goes, and lies where the stack is indexed behind that: it is memory on both ways.
+#[test]
+fn what_decides_may_lie_where_the_stack_is_indexed_later() {
+    for (load, off) in [(0x71, -12), (0x69, -12), (0x61, -12), (0x79, -16)] {
+        let rest = [
+            op(0x62, 10, 0, -16, 9),
+            op(0x62, 10, 0, -12, 0x0706_0505),
+            op(load, 4, 10, off, 0),
+            op(0x57, 4, 0, 0, 0xf),
+            op(0x15, 4, 0, 1, 5),
+            // Where the lowest four bits are not 5.
+            op(0x7b, 6, 4, 0, 0),
+            op(0xbf, 5, 2, 0, 0),
+            op(0x57, 5, 0, 0, 3),
+            op(0xbf, 3, 10, 0, 0),
+            op(0x0f, 3, 5, 0, 0),
+            op(0x71, 3, 3, -12, 0),
+            op(0x7b, 6, 3, 8, 0),
+            op(0xb7, 0, 0, 0, 2),
+        ];
+        check(&with(&rest), &FIRSTS);
+    }
+}
+
+/// A jump to the next instruction, where results are kept apart since a pointer is stored at one of two places.
+#[test]
+fn both_sides_of_a_jump_may_lead_to_the_same_place() {
+    for condition in [0x15, 0x55, 0xa5, 0x25] {
+        let rest = [
+            op(0xbf, 3, 10, 0, 0),
+            op(0x07, 3, 0, 0, -8),
+            op(0xbf, 4, 2, 0, 0),
+            op(0x57, 4, 0, 0, 4),
+            op(0x15, 4, 0, 1, 0),
+            op(0x07, 3, 0, 0, -8),
+            op(0x7b, 3, 6, 0, 0),
+            op(0xbf, 0, 2, 0, 0),
+            op(0x57, 0, 0, 0, 1),
+            op(condition, 0, 0, 0, 0),
+            op(0x07, 0, 0, 0, 2),
+            op(0x7b, 6, 0, 8, 0),
+        ];
+        check(&with(&rest), &FIRSTS);
+    }
+}
+
+/// The stack of a function is gone when it has returned: no pointer to it may be left (`prepare_func_exit`,
+/// `check_stack_write_fixed_off`, kernel/bpf/verifier.c).
+#[test]
+fn pointers_to_the_stack_of_a_function_that_has_returned() {
+    let call = op(0x85, 0, 1, 0, 2);
+    let end = [op(0xb7, 0, 0, 0, 2), EXIT];
+    let own = [op(0xbf, 0, 10, 0, 0), op(0x07, 0, 0, 0, -8), op(0x7a, 0, 0, 0, 1)];
+    // It is returned, and read.
+    let main = [op(0x85, 0, 1, 0, 3), op(0x79, 0, 0, 0, 0), end[0], EXIT];
+    refused_with(&[&main[..], &own, &[EXIT]].concat(), &[0, 4], "a function returns a pointer to its own stack");
+    // It is put where its caller said, and read there; or by another function.
+    let main = [op(0xbf, 1, 10, 0, 0), op(0x07, 1, 0, 0, -16), op(0x85, 0, 1, 0, 4)];
+    let read = [op(0x79, 1, 10, -16, 0), op(0x79, 0, 1, 0, 0)];
+    let put = [&own[..], &[op(0x7b, 1, 0, 0, 0), end[0], EXIT]].concat();
+    let why = "a pointer to the stack is stored in the stack of a function's caller";
+    refused_with(&[&main[..], &read, &end, &put].concat(), &[0, 7], why);
+    let read = [op(0xbf, 1, 10, 0, 0), op(0x07, 1, 0, 0, -16), op(0x85, 0, 1, 0, 8)];
+    let main = [main[0], main[1], op(0x85, 0, 1, 0, 5)];
+    let reads = [op(0x79, 1, 1, 0, 0), op(0x79, 0, 1, 0, 0), EXIT];
+    refused_with(&[&main[..], &read, &end, &put, &reads].concat(), &[0, 8, 14], why);
+    // That to the caller's own stack may come back.
+    let main = [op(0xbf, 1, 10, 0, 0), op(0x07, 1, 0, 0, -16), op(0x7a, 1, 0, 0, 3), call];
+    let read = [op(0x79, 0, 0, 0, 0), EXIT];
+    let code = Code { functions: vec![0, 6], ..code(&[&main[..], &read, &[op(0xbf, 0, 1, 0, 0), EXIT]].concat()) };
+    assert_eq!(hold(&code, &[vec![0; 64]]), Ok(Held::Same(1, None)));
 }

@@ -127,6 +127,10 @@ impl Walk<'_, '_> {
     }
 
     pub fn store_stack(&mut self, frame: u8, base: Offsets, low: Id, off: i64, size: u32, value: Value) -> Result<()> {
+        if usize::from(frame) != self.frame() && matches!(value.ty, Ty::Stack { frame, .. } if frame != META) {
+            // It may be of the function's own frame, which is gone when it returns. The kernel asks no further either.
+            return self.refuse("a pointer to the stack is stored in the stack of a function's caller");
+        }
         let Some(base) = base.exact() else {
             return self.store_somewhere(frame, base, low, off, size, value);
         };
