@@ -1,8 +1,33 @@
-/* Arrays on the stack, indexed by what the packet says. Exercises: bytes that a branch asks for where the stack is indexed behind
- * it, halves of 64-bit constants, unions. */
+/* Arrays on the stack, indexed by what the packet says or filled in loops. Exercises: bytes that a branch asks for where the stack
+ * is indexed behind it, halves of 64-bit constants, unions; loops that end where a counter is a number, with counters that go up
+ * and down by one and more, while pointers are kept on the stack; counters and pointers that move together. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
+
+#define NAME 64
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 8);
+    __type(key, __u32);
+    __type(value, __u64[4]);
+} sums SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, 8192);
+    __uint(key_size, NAME);
+    __type(value, __u64);
+} names SEC(".maps");
+
+/* Has clang forget what it knows of a value. */
+#define FORGET(value) asm volatile("" : "+r"(value))
+
+static __always_inline __u64 *sums_of(__u32 key)
+{
+    return bpf_map_lookup_elem(&sums, &key);
+}
 
 /* A table of which some entries are known, one of these asked for before it is indexed. */
 SEC("xdp")
@@ -43,5 +68,127 @@ int stack_halves(struct xdp_md *ctx)
     if (mixed.halves[1])
         eth->h_source[1] = 1;
     eth->h_source[0] = mixed.bytes[eth->h_dest[0] & 15];
+    return XDP_TX;
+}
+
+/* A name in small letters for a key, while three pointers to values and two into the packet are on the stack. */
+SEC("xdp")
+int stack_name(struct xdp_md *ctx)
+{
+    void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+    __u64 *all = sums_of(0), *known = sums_of(1), *bytes = sums_of(2);
+    __u64 one = 1, *count;
+    char key[NAME];
+
+    if (data + ETH_HLEN + NAME > end)
+        return XDP_DROP;
+    if (!all || !known || !bytes)
+        return XDP_ABORTED;
+    for (int i = 0; i < NAME; i++) {
+        char c = *(char *)(data + ETH_HLEN + i);
+
+        key[i] = c >= 'A' && c <= 'Z' ? c + 32 : c;
+    }
+    count = bpf_map_lookup_elem(&names, key);
+    if (count) {
+        __sync_fetch_and_add(count, 1);
+        __sync_fetch_and_add(known, 1);
+    } else {
+        bpf_map_update_elem(&names, key, &one, BPF_ANY);
+    }
+    __sync_fetch_and_add(all, 1);
+    __sync_fetch_and_add(bytes, end - data);
+    return count ? XDP_PASS : XDP_TX;
+}
+
+/* The same, where each byte is asked for by itself. */
+SEC("xdp")
+int stack_name_to_the_end(struct xdp_md *ctx)
+{
+    void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+    __u64 *all = sums_of(0), *known = sums_of(1), *bytes = sums_of(2);
+    __u64 one = 1, *count;
+    char key[NAME] = {};
+
+    if (!all || !known || !bytes)
+        return XDP_ABORTED;
+    for (int i = 0; i < NAME; i++) {
+        if (data + ETH_HLEN + i + 1 > end)
+            break;
+        key[i] = *(char *)(data + ETH_HLEN + i) | 32;
+    }
+    count = bpf_map_lookup_elem(&names, key);
+    if (count) {
+        __sync_fetch_and_add(count, 1);
+        __sync_fetch_and_add(known, 1);
+    } else {
+        bpf_map_update_elem(&names, key, &one, BPF_ANY);
+    }
+    __sync_fetch_and_add(all, 1);
+    __sync_fetch_and_add(bytes, end - data);
+    return count ? XDP_PASS : XDP_TX;
+}
+
+struct triple {
+    __u32 a, b, c;
+};
+
+/* Of the packet's first 48 bytes arrays of each width, filled upwards and downwards, of which the packet says which part counts.
+ * What is kept is kept on the stack. */
+#define FILLS(name, type, count, first, last, step)                                                          \
+    SEC("xdp")                                                                                               \
+    int name(struct xdp_md *ctx)                                                                             \
+    {                                                                                                        \
+        void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;                            \
+        __u64 *volatile kept = sums_of(sizeof(type) / 2);                                                    \
+        void *volatile packet = data;                                                                        \
+        type values[count];                                                                                  \
+        struct ethhdr *eth;                                                                                  \
+        __u64 *sum = kept;                                                                                   \
+                                                                                                             \
+        if (data + 48 > end)                                                                                 \
+            return XDP_DROP;                                                                                 \
+        if (!sum)                                                                                            \
+            return XDP_ABORTED;                                                                              \
+        kept = sum;                                                                                          \
+        _Pragma("clang loop unroll(disable)") for (int i = first; i != last; i += step)                      \
+        {                                                                                                    \
+            *(volatile type *)&values[i] = ((type *)data)[i];                                                \
+        }                                                                                                    \
+        eth = packet;                                                                                        \
+        __sync_fetch_and_add(kept, *(__u8 *)&values[eth->h_dest[0] & (count - 1)]);                          \
+        eth->h_source[0] = *(__u8 *)&values[eth->h_dest[1] & (count - 1)];                                   \
+        return XDP_TX;                                                                                       \
+    }
+
+FILLS(stack_bytes, __u8, 32, 0, 32, 1)
+FILLS(stack_halves_up, __u16, 16, 0, 16, 1)
+FILLS(stack_words, __u32, 8, 0, 8, 1)
+FILLS(stack_words_down, __u32, 8, 7, -1, -1)
+FILLS(stack_quads, __u64, 4, 0, 4, 1)
+FILLS(stack_triples, struct triple, 4, 0, 4, 1)
+
+/* A pointer that moves with a counter: of the two only the counter is compared. */
+SEC("xdp")
+int stack_moving(struct xdp_md *ctx)
+{
+    __u8 *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+    __u64 *volatile kept = sums_of(3);
+    __u64 *sum = kept;
+    __u8 *volatile packet = data;
+    __u8 bytes[24], *to = bytes;
+
+    if (data + sizeof(bytes) > end)
+        return XDP_DROP;
+    if (!sum)
+        return XDP_ABORTED;
+    kept = sum;
+#pragma clang loop unroll(disable)
+    for (int i = 0; i < sizeof(bytes); i++) {
+        FORGET(to);
+        *to++ = data[i] ^ 0x55;
+    }
+    __sync_fetch_and_add(kept, bytes[packet[0] & 15]);
+    packet[6] = bytes[packet[1] & 15];
     return XDP_TX;
 }

@@ -1,7 +1,6 @@
 /* What is known on one way and not on another, and is asked for where both have met: the kernel's verifier follows each way by
  * itself. Exercises: pointers that a function gives by reference where it gives no error, values and pointers set where a flag
- * is, pointers that are numbers of errors, one pointer of two kinds,
- * jumps whose sides meet at once. */
+ * is, pointers that are numbers of errors, one pointer of two kinds, jumps whose sides meet at once. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";

@@ -11,6 +11,7 @@ mod rounds;
 mod tail;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use super::Linked;
 use super::asked::{self, Registers};
@@ -31,8 +32,11 @@ const MAX_BLOCKS: usize = 16_384;
 /// Blocks for the same place, at most.
 const MAX_VARIANTS: u32 = 16;
 
-/// How often a block is looked at before what still changes is let go.
+/// How often a block that control comes back to is looked at before what still changes is let go.
 const PATIENCE: u32 = 8;
+
+/// How often before that goes no longer from one constant that the function compares with to the next.
+const PATIENCE_WITH_BOUNDS: u32 = 100;
 
 /// And at most.
 const MAX_VISITS: u32 = 400;
@@ -93,6 +97,11 @@ pub(super) struct Shared {
     pub events: Events,
     /// Frames whose stack is indexed by what is known only when the packet is there.
     pub memory: [bool; super::types::STACKS],
+    /// Whether pointers on the stack are there behind a store at an offset that is not known: that this does not hit one is
+    /// checked when the packet is there. Else they are numbers then.
+    pub keeps_spilled: bool,
+    /// Whether a store at an offset that is not known may hit a pointer.
+    pub overwrites_spilled: bool,
 }
 
 /// Where a block begins.
@@ -169,6 +178,8 @@ struct Finding<'a, 'o> {
     /// By key: what there is at its beginning.
     states: Vec<Option<State>>,
     visits: Vec<u32>,
+    /// Whether control comes back to it.
+    again: Vec<bool>,
     /// From a block to a place: which of its blocks that leads to.
     edges: HashMap<(u32, Key), u32>,
     /// The instructions of functions that blocks begin at.
@@ -177,6 +188,8 @@ struct Finding<'a, 'o> {
     order: HashMap<(u32, u32), HashMap<u32, u32>>,
     /// The registers that are asked for at them.
     registers: HashMap<(u32, u32), HashMap<u32, Registers>>,
+    /// What numbers in a function are compared with, and the numbers next to it, in order.
+    bounds: HashMap<(u32, u32), Arc<[u64]>>,
     instructions: usize,
     apart: Apart,
 }
@@ -184,27 +197,44 @@ struct Finding<'a, 'o> {
 /// Goes through the program that begins at an instruction.
 ///
 /// What is known where ways meet is what holds on all of them. The kernel follows each way by itself: it sees that a function
-/// which gave no error has set its pointer. So what is refused is tried again with more ways kept apart; not at once, since each
-/// kind of way has blocks of its own.
+/// which gave no error has set its pointer, and where each round of a loop stores. So what is refused is tried again with more
+/// ways kept apart, not at once, since each kind of way has blocks of its own; and then with pointers on the stack that a store
+/// may hit kept, and this checked.
 pub(super) fn find(linked: &Linked, section: usize, first: usize) -> Result<Flow> {
-    let mut found = find_with(linked, section, first, Apart::Nothing);
-    for apart in [Apart::Kinds, Apart::Places] {
-        found = found.or_else(|refused| {
-            let again = find_with(linked, section, first, apart);
-            again.map_err(|again| if again.too_much { refused } else { again })
-        });
+    let mut overwrites_spilled = false;
+    let mut found = None;
+    for keeps_spilled in [false, true] {
+        for apart in [Apart::Nothing, Apart::Kinds, Apart::Places] {
+            let find = |overwrites: &mut bool| find_with(linked, (section, first), apart, keeps_spilled, overwrites);
+            found = match found {
+                None => Some(find(&mut overwrites_spilled)),
+                Some(Err(refused)) if !keeps_spilled || overwrites_spilled => {
+                    let again = find(&mut overwrites_spilled);
+                    Some(again.map_err(|again: Refused| if again.too_much { refused } else { again }))
+                }
+                done => done,
+            };
+        }
     }
-    found
+    found.expect("it was tried")
 }
 
 /// That a frame is memory shows where it is indexed, which may be behind what was said of its words before: these are looked at
 /// again then. There are only so many frames.
-fn find_with(linked: &Linked, section: usize, first: usize, apart: Apart) -> Result<Flow> {
+fn find_with(
+    linked: &Linked,
+    (section, first): (usize, usize),
+    apart: Apart,
+    keeps_spilled: bool,
+    overwrites_spilled: &mut bool,
+) -> Result<Flow> {
     let mut memory = [false; super::types::STACKS];
     loop {
-        let mut finding = Finding::new(linked, apart, memory);
+        let mut finding = Finding::new(linked, apart, memory, keeps_spilled);
         let root = finding.root(section as u32, first as u32);
-        if finding.settle(root)? {
+        let settled = finding.settle(root);
+        *overwrites_spilled |= finding.shared.overwrites_spilled;
+        if settled? {
             return finding.made(root);
         }
         memory = finding.shared.memory;
@@ -212,7 +242,7 @@ fn find_with(linked: &Linked, section: usize, first: usize, apart: Apart) -> Res
 }
 
 impl<'a, 'o> Finding<'a, 'o> {
-    fn new(linked: &'a Linked<'o>, apart: Apart, memory: [bool; super::types::STACKS]) -> Self {
+    fn new(linked: &'a Linked<'o>, apart: Apart, memory: [bool; super::types::STACKS], keeps_spilled: bool) -> Self {
         let shared = Shared {
             names: Numbers::from(1),
             sites: Numbers::from(0),
@@ -225,6 +255,8 @@ impl<'a, 'o> Finding<'a, 'o> {
             families: super::fib::Families::default(),
             events: Events::default(),
             memory,
+            keeps_spilled,
+            overwrites_spilled: false,
         };
         Finding {
             linked,
@@ -233,10 +265,12 @@ impl<'a, 'o> Finding<'a, 'o> {
             keys: Numbers::from(0),
             states: Vec::new(),
             visits: Vec::new(),
+            again: Vec::new(),
             edges: HashMap::new(),
             leaders: HashMap::new(),
             order: HashMap::new(),
             registers: HashMap::new(),
+            bounds: HashMap::new(),
             instructions: 0,
             apart,
         }
@@ -262,6 +296,7 @@ impl<'a, 'o> Finding<'a, 'o> {
         let first = self.keys.of(root);
         self.states.push(Some(State::beginning()));
         self.visits.push(0);
+        self.again.push(false);
         let mut work = BTreeSet::from([(self.turn(root), first)]);
         while let Some((_, number)) = work.pop_first() {
             let key = self.keys.all()[number as usize];
@@ -328,8 +363,34 @@ impl<'a, 'o> Finding<'a, 'o> {
         let variant = { variants }.find(agrees).unwrap_or(MAX_VARIANTS - 1);
         self.edges.insert((from, to), variant);
         let to = Key { variant, ..to };
-        let changed = self.join(to, state)?;
-        Ok((self.keys.of(to), changed))
+        let number = self.keys.of(to);
+        // Whatever goes round comes back somewhere: to let go there is enough, and what is between follows.
+        let visits = self.visits.get(number as usize).copied().unwrap_or(0);
+        if visits > PATIENCE && !self.again[number as usize] {
+            let from = self.keys.all()[from as usize];
+            self.again[number as usize] = self.turn(to) <= self.turn(from);
+        }
+        let bounds = (visits > PATIENCE && self.again[number as usize])
+            .then(|| if visits > PATIENCE_WITH_BOUNDS { Arc::default() } else { self.bounds(to) });
+        let changed = self.join(to, state, bounds.as_deref())?;
+        Ok((number, changed))
+    }
+
+    /// What numbers in a block's function are compared with, and the numbers next to it, in order.
+    fn bounds(&mut self, key: Key) -> Arc<[u64]> {
+        let Context { section, first, .. } = self.context(key);
+        let instructions = &self.linked.object.sections[section as usize].instructions;
+        let bounds = self.bounds.entry((section, first)).or_insert_with(|| {
+            let all = reached(instructions, first).into_iter().map(|at| instructions[at as usize]);
+            let compared = all.filter(|&it| jump(it).is_some_and(|(_, falls)| falls) && !it.by_register());
+            let constants = compared.map(|it| match it.class() {
+                class::JMP32 => u64::from(it.imm as u32),
+                _ => i64::from(it.imm) as u64,
+            });
+            let around = constants.flat_map(|it| [it.wrapping_sub(1), it, it.wrapping_add(1)]);
+            around.collect::<BTreeSet<u64>>().into_iter().collect()
+        });
+        bounds.clone()
     }
 
     /// The registers that are asked for from a place on, where that is told by its instruction.
@@ -345,8 +406,9 @@ impl<'a, 'o> Finding<'a, 'o> {
         asked.get(&at).copied()
     }
 
-    /// Joins what leads to a block with what is known there; whether that changed.
-    fn join(&mut self, to: Key, mut state: State) -> Result<bool> {
+    /// Joins what leads to a block with what is known there, and lets go of what changes where there are bounds; whether that
+    /// changed.
+    fn join(&mut self, to: Key, mut state: State, bounds: Option<&[u64]>) -> Result<bool> {
         let number = self.keys.of(to) as usize;
         if number == self.states.len() {
             if number >= MAX_BLOCKS {
@@ -357,6 +419,7 @@ impl<'a, 'o> Finding<'a, 'o> {
             }
             self.states.push(None);
             self.visits.push(0);
+            self.again.push(false);
         }
         // The names that this block gives to places which are known by several.
         let base = number as u32;
@@ -375,14 +438,13 @@ impl<'a, 'o> Finding<'a, 'o> {
                 Ok(true)
             }
             Some(known) => {
-                let widen = self.visits[number] > PATIENCE;
                 // Before: so that the closure only reads.
                 for slot in known.slots_of_packets() {
                     given.insert(slot, names.of((u32::MAX, base, slot as u32, 0)));
                 }
                 let snapshot = &*names;
                 let name = |slot: usize| given.get(&slot).copied().unwrap_or(super::types::NOBODY);
-                Ok(known.join(state, widen, name, |name| is_ours(snapshot, name)))
+                Ok(known.join(state, bounds, name, |name| is_ours(snapshot, name)))
             }
         }
     }

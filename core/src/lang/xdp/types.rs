@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::asked::Registers;
 use super::code::{Id, Var};
-use super::range::Range;
+use super::range::{Range, gcd};
 
 /// Words of a frame's stack: 512 bytes (`MAX_BPF_STACK`).
 pub(super) const STACK_WORDS: usize = 128;
@@ -27,45 +27,62 @@ pub(super) const NOBODY: Name = u32::MAX;
 /// Beyond this nothing is told of offsets: memory has no such.
 pub(super) const FAR: i64 = 1 << 40;
 
-/// From one offset to another, both included.
+/// From one offset to another, both included, in steps of so many bytes. One offset has no step: 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Offsets {
     pub low: i64,
     pub high: i64,
+    step: u64,
 }
 
 impl Offsets {
     pub const fn one(at: i64) -> Offsets {
-        Offsets { low: at, high: at }
+        Offsets { low: at, high: at, step: 0 }
     }
 
     pub fn exact(self) -> Option<i64> {
         (self.low == self.high).then_some(self.low)
     }
 
+    /// Whether all of them are multiples of a number, so many bytes on.
+    pub fn are_multiples(self, of: u32, on: i64) -> bool {
+        (self.low + on).rem_euclid(of.into()) == 0 && self.step.is_multiple_of(of.into())
+    }
+
     fn union(self, other: Offsets) -> Offsets {
-        Offsets { low: self.low.min(other.low), high: self.high.max(other.high) }
+        let step = gcd(gcd(self.step, other.step), self.low.abs_diff(other.low));
+        Offsets { low: self.low.min(other.low), high: self.high.max(other.high), step }
     }
 
     /// Moved by numbers of 64 bits, with a sign.
     pub fn add(self, by: Range) -> Offsets {
         let (low, high) = by.signed();
-        Offsets { low: self.low.saturating_add(low), high: self.high.saturating_add(high) }.bounded()
+        self.moved(by, self.low.saturating_add(low), self.high.saturating_add(high))
     }
 
     pub fn sub(self, by: Range) -> Offsets {
         let (low, high) = by.signed();
-        Offsets { low: self.low.saturating_sub(high), high: self.high.saturating_sub(low) }.bounded()
+        self.moved(by, self.low.saturating_sub(high), self.high.saturating_sub(low))
     }
 
-    fn bounded(self) -> Offsets {
-        Offsets { low: self.low.clamp(-FAR, FAR), high: self.high.clamp(-FAR, FAR) }
+    /// Those from one to another that they have become by that. Where that goes too far nothing is told of steps.
+    fn moved(self, by: Range, low: i64, high: i64) -> Offsets {
+        let is_far = low < -FAR || high > FAR;
+        let (low, high) = (low.clamp(-FAR, FAR), high.clamp(-FAR, FAR));
+        let step = if is_far { 1 } else { gcd(self.step, by.step) };
+        Offsets { low, high, step: if low == high { 0 } else { step } }
     }
 
     fn widened(self, before: Offsets) -> Offsets {
-        let low = if self.low < before.low { -FAR } else { self.low };
-        let high = if self.high > before.high { FAR } else { self.high };
-        Offsets { low, high }
+        // Steps go on from the end that stays.
+        match (self.low < before.low, self.high > before.high) {
+            (false, false) => self,
+            (false, true) => Offsets { high: FAR, ..self },
+            (true, above) => {
+                let rest = (self.low + FAR).unsigned_abs() % self.step.max(1);
+                Offsets { low: -FAR + rest as i64, high: if above { FAR } else { self.high }, ..self }
+            }
+        }
     }
 }
 
@@ -262,9 +279,10 @@ impl Ty {
         }
     }
 
-    fn widened(self, before: Ty) -> Ty {
+    /// What it may become if it goes on to change as it did from `before`; numbers up or down to the next of some bounds.
+    fn widened(self, before: Ty, bounds: &[u64]) -> Ty {
         match (self, before) {
-            (Ty::Number(now), Ty::Number(before)) => Ty::Number(now.widened(before)),
+            (Ty::Number(now), Ty::Number(before)) => Ty::Number(now.widened(before, bounds)),
             (Ty::Packet { name, off, floor, nullable }, Ty::Packet { floor: before, .. }) if floor < before => {
                 Ty::Packet { name, off, floor: -FAR, nullable }
             }
@@ -535,12 +553,13 @@ impl State {
         self.types().map(behind).collect()
     }
 
-    /// Takes in another state that leads to the same block; whether that changed this one. `name` gives a place that was
-    /// known by two names its name at this block, by its number.
+    /// Takes in another state that leads to the same block; whether that changed this one. What changes is let go, numbers up
+    /// or down to the next of the bounds, where `widen` has these. `name` gives a place that was known by two names its name at
+    /// this block, by its number.
     pub fn join(
         &mut self,
         mut other: State,
-        widen: bool,
+        widen: Option<&[u64]>,
         name: impl Fn(usize) -> Name,
         is_ours: impl Fn(Name) -> bool,
     ) -> bool {
@@ -569,7 +588,7 @@ impl State {
                 let (name, from) = *together.entry((a, b, off - there)).or_insert_with(|| (name(number), off));
                 (name, off - from)
             });
-            let joined = if widen { joined.widened(*ty) } else { joined };
+            let joined = widen.map_or(joined, |bounds| joined.widened(*ty, bounds));
             if let Ty::Packet { name, off, .. } = joined
                 && is_ours(name)
             {
@@ -609,7 +628,7 @@ impl State {
         });
         for (name, extent) in extents {
             let shrinks = before.get(&name).is_some_and(|&before| extent < i64::from(before));
-            if extent > 0 && !(widen && shrinks) {
+            if extent > 0 && !(widen.is_some() && shrinks) {
                 self.extents.insert(name, extent as u32);
             }
         }

@@ -1,7 +1,13 @@
 //! What was found wrong once, small.
 
-use super::model::hold::{Held, hold};
+use std::sync::Arc;
+
+use super::model::hold::{Held, compiled, hold};
 use super::model::{Code, Instruction, MapOf, op};
+use crate::device::{Device, LoadOptions};
+use crate::interp::Interp;
+use crate::packet::{Batch, Verdict};
+use crate::program::Program;
 
 const EXIT: Instruction = op(0x95, 0, 0, 0, 0);
 
@@ -330,4 +336,83 @@ fn pointers_to_the_stack_of_a_function_that_has_returned() {
     let read = [op(0x79, 0, 0, 0, 0), EXIT];
     let code = Code { functions: vec![0, 6], ..code(&[&main[..], &read, &[op(0xbf, 0, 1, 0, 0), EXIT]].concat()) };
     assert_eq!(hold(&code, &[vec![0; 64]]), Ok(Held::Same(1, None)));
+}
+
+/// A loop that fills the stack below a pointer that is kept there, and ends where a counter is a number: where it stores is
+/// proved. By width, first and last count, step, and what is before the first place.
+#[test]
+fn loops_that_end_at_a_number_store_where_they_do() {
+    for (store, (first, last, step), base) in [
+        (0x73, (0, 56, 1), -64),
+        (0x73, (0, 500, 1), -508),
+        (0x6b, (0, 48, 2), -64),
+        (0x63, (0, 56, 4), -64),
+        (0x7b, (0, 56, 8), -64),
+        (0x63, (3, 51, 12), -59),
+        (0x73, (0, 55, 5), -64),
+        (0x73, (55, -1, -1), -64),
+        (0x73, (56, 0, -1), -65),
+        (0x63, (56, 0, -4), -68),
+        (0x7b, (56, 0, -8), -72),
+    ] {
+        let rest = [
+            op(0x7b, 10, 6, -8, 0),
+            op(0xb7, 3, 0, 0, first),
+            op(0xbf, 4, 10, 0, 0),
+            op(0x07, 4, 0, 0, base),
+            op(0x0f, 4, 3, 0, 0),
+            op(store, 4, 2, 0, 0),
+            op(0x07, 3, 0, 0, step),
+            op(0x55, 3, 0, -6, last),
+            op(0x79, 5, 10, -8, 0),
+            op(0x7b, 5, 3, 8, 0),
+            op(0xb7, 0, 0, 0, 2),
+        ];
+        check(&with(&rest), &FIRSTS);
+        let program = compiled(&code(&with(&rest))).expect("it is the same as the model");
+        let traps = &program.object().expect("it is of an object").traps;
+        // Below zero numbers are large ones here, and what goes there is anything.
+        assert!(traps.is_empty() || last == -1, "{store:#x} {first} {last} {step}: {traps:?}");
+    }
+}
+
+/// A store where the packet says, which may hit a pointer that is kept on the stack: that it does not is checked.
+#[test]
+fn kept_pointers_that_a_store_may_hit() {
+    for (store, mask, hits) in [(0x73, 63, 56..64), (0x7b, 56, 56..64), (0x63, 60, 56..64)] {
+        let rest = [
+            op(0x7b, 10, 6, -8, 0),
+            op(0xbf, 3, 2, 0, 0),
+            op(0x57, 3, 0, 0, mask),
+            op(0xbf, 4, 10, 0, 0),
+            op(0x07, 4, 0, 0, -64),
+            op(0x0f, 4, 3, 0, 0),
+            op(store, 4, 3, 0, 0),
+            op(0x79, 5, 10, -8, 0),
+            op(0x7b, 5, 3, 8, 0),
+            op(0xb7, 0, 0, 0, 2),
+        ];
+        let firsts = [0, 1, 7, 8, 48, 55].map(|at| [at, 0, 0, 0, 0, 0, 0, 0]);
+        check(&with(&rest), &firsts);
+        let program = compiled(&code(&with(&rest))).expect("it is the same as the model");
+        let traps: Vec<_> =
+            program.object().expect("it is of an object").traps.iter().map(|trap| trap.reason).collect();
+        assert_eq!(traps, ["a spilled pointer would be overwritten"]);
+        for at in 0..64 {
+            let mut packet = vec![0; 32];
+            packet[0] = at;
+            let verdict = ran(&program, &packet);
+            assert_eq!(
+                verdict == Verdict::Aborted,
+                hits.contains(&(at & mask as u8)),
+                "{store:#x} at {at}: {verdict:?}"
+            );
+        }
+    }
+}
+
+/// What becomes of a packet.
+fn ran(program: &Arc<Program>, packet: &[u8]) -> Verdict {
+    let mut session = Interp::new().load(program, &LoadOptions::default()).expect("the reference takes any program");
+    session.run(Batch::from_packets(&[packet]).expect("it fits")).expect("it runs").verdicts.get(0)
 }

@@ -9,7 +9,7 @@ use crate::lang::xdp::types::{FIXED, META, NOBODY, Name, State, Ty, Value};
 
 /// What a pointer may be as a number: the kernel's addresses have the highest bit, and the last 4,095 numbers are those of errors
 /// (`MAX_ERRNO`, linux/err.h).
-const ADDRESSES: Range = Range { low: 1 << 63, high: u64::MAX - 4095 };
+const ADDRESSES: Range = Range::new(1 << 63, u64::MAX - 4095);
 
 /// What is missing where pointers are compared in other ways than with the packet's end, NULL and their like.
 const OTHER_POINTERS: &str = "other comparisons of pointers";

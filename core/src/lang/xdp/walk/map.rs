@@ -561,7 +561,8 @@ impl Walk<'_, '_> {
     pub(super) fn whole(&mut self, pointer: Value, off: i64, size: u32) -> Result<(u16, Id, Id)> {
         let (map, high, at) = self.in_value(pointer, off, size)?;
         self.shared.used.insert(map);
-        if !is_multiple(&self.code, at, size.min(4)) {
+        let is_known = matches!(pointer.ty, Ty::Value { off: base, .. } if base.are_multiples(size.min(4), off));
+        if !is_known && !is_multiple(&self.code, at, size.min(4)) {
             return self.refuse("an atomic operation is done at an offset that may be odd");
         }
         let (entry, word) = (self.entry(high), self.code.by(Shr, at, 2));

@@ -207,8 +207,7 @@ impl Walk<'_, '_> {
     fn somewhere(&mut self, frame: u8, base: Offsets, low: Id, off: i64, size: u32) -> Result<Id> {
         self.shared.memory[usize::from(frame)] = true;
         let at = self.code.by(Add, low, (BYTES + off) as u32);
-        let range = Offsets { low: BYTES + base.low + off, high: BYTES + base.high + off };
-        if range.low < 0 || range.high + i64::from(size) > BYTES {
+        if BYTES + base.low + off < 0 || base.high + off + i64::from(size) > 0 {
             let last = self.code.known((BYTES - i64::from(size)) as u32);
             let beyond = self.code.binary(Lt, last, at);
             self.trap(beyond, "the stack does not reach so far");
@@ -216,7 +215,7 @@ impl Walk<'_, '_> {
         if frame == META {
             self.in_metadata_somewhere(low, off)?;
         }
-        if size > 1 {
+        if !base.are_multiples(size.min(4), off) {
             let odd = self.code.by(And, at, size.min(4) - 1);
             let odd = self.code.by(Ne, odd, 0);
             self.trap(odd, "the stack is accessed at an odd offset");
@@ -270,10 +269,42 @@ impl Walk<'_, '_> {
         // What may have been overwritten is numbers.
         let low = (BYTES + base.low + off).clamp(0, BYTES - 1) as usize / 4;
         let high = (BYTES + base.high + off + i64::from(size) - 1).clamp(0, BYTES - 1) as usize / 4;
-        self.break_up(frame, low, high);
-        for word in &mut self.words_of(frame)[low..=high] {
-            word.ty = Ty::Number(Range::WORD);
+        let mut next = low;
+        for (first, last) in self.spilled(frame, low, high) {
+            if self.shared.keeps_spilled {
+                let before = self.code.known((size / 8).wrapping_sub(first as u32));
+                let from = self.code.binary(Add, word, before);
+                let length = self.code.known((last - first) as u32 + size / 8);
+                let hits = self.code.binary(Le, from, length);
+                self.trap(hits, "a spilled pointer would be overwritten");
+                self.make_numbers(frame, next, first);
+                next = last + 1;
+            }
+            self.shared.overwrites_spilled = true;
         }
+        self.make_numbers(frame, next, high + 1);
         Ok(())
+    }
+
+    /// Words from one up to another, without it, hold numbers of which nothing is known.
+    fn make_numbers(&mut self, frame: u8, first: usize, end: usize) {
+        if first < end {
+            self.break_up(frame, first, end - 1);
+            self.words_of(frame)[first..end].iter_mut().for_each(|word| word.ty = Ty::Number(Range::WORD));
+        }
+    }
+
+    /// The first and last words of pointers that words from one to another belong to; those side by side are one.
+    fn spilled(&mut self, frame: u8, low: usize, high: usize) -> Vec<(usize, usize)> {
+        let words = self.words_of(frame);
+        let is_whole = |&at: &usize| words[at].ty.is_pointer() && words.get(at + 1).is_some_and(|rest| rest.is_rest);
+        let mut all: Vec<(usize, usize)> = Vec::new();
+        for at in (low.saturating_sub(1)..=high).filter(is_whole).filter(|at| at + 1 >= low) {
+            match all.last_mut() {
+                Some((_, last)) if *last + 1 == at => *last = at + 1,
+                _ => all.push((at, at + 1)),
+            }
+        }
+        all
     }
 }
