@@ -138,6 +138,28 @@ fn a_device_that_is_wrong_is_marked_and_has_no_speed() {
     assert!(lines.lines().all(|line| line.contains("noop") == line.contains(",WRONG,")), "{lines}");
 }
 
+/// A device that changes no maps is wrong where a filter does, and right where it only has some.
+#[test]
+fn a_device_that_runs_no_filter_has_maps_to_compare() {
+    let place = Place::new();
+    let filter = |count: &str| {
+        format!("//! map seen: counter entries=1\nfn xdp_filter(pkt: u32) -> u32 {{ {count} return XDP_PASS; }}")
+    };
+    place.file("counts.wgsl", filter("seen_add(0u, 1u);"));
+    place.file("has.wgsl", filter("if pkt_len(pkt) == 0u { seen_add(0u, 1u); }"));
+    for (file, wrong) in [("counts.wgsl", true), ("has.wgsl", false)] {
+        let args =
+            ["bench", "--time", "1s", "--device", "noop", "--batch", "100", "--packets", "64", "--json", "r.json"];
+        let ran = place.run(&[&args[..], &["--filter", file]].concat());
+        assert_eq!(ran.code, i32::from(wrong), "{file}: {}{}", ran.out, ran.err);
+        for cell in json(&place.read("r.json"))["cells"].as_array().unwrap() {
+            let detail = cell["outcome"]["wrong"]["detail"].as_str().unwrap_or_default();
+            assert_eq!(detail.contains("map `seen`"), wrong, "{cell}");
+            assert_eq!(cell["outcome"]["measured"].is_null(), wrong, "{cell}");
+        }
+    }
+}
+
 #[test]
 fn standard_output_is_for_one_file() {
     let place = Place::new();

@@ -1,5 +1,5 @@
 //! The device that passes every packet and looks at none: for tests of everything else, and for
-//! measuring what sources and sinks cost.
+//! measuring what sources and sinks cost. A filter's maps are there, and say what the host has put into them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use super::{
     Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Done, Imported, LoadOptions, Session, StageTimes, Stages,
-    SubmitError,
+    SubmitError, begin, check_map, check_map_words,
 };
+use crate::map::layout;
 use crate::packet::{Action, Batch, Span, Verdicts};
 use crate::program::Program;
 
@@ -50,17 +51,21 @@ impl Device for Noop {
         options.refuse_work(&self.info.id)?;
         options.refuse_copies(&self.info.id)?;
         let depth = options.depth.max(1);
-        Ok(dispatch.session(NoopSession {
+        let session = NoopSession {
             program: program.clone(),
+            maps: layout::zeros(program.maps()),
             queue: VecDeque::new(),
             depth,
             stages: options.clocks.then(Stages::default),
-        }))
+        };
+        begin(program, dispatch.session(session))
     }
 }
 
 struct NoopSession {
     program: Arc<Program>,
+    /// The words of the filter's maps.
+    maps: Vec<Vec<u32>>,
     queue: VecDeque<Batch>,
     depth: usize,
     stages: Option<Stages>,
@@ -89,6 +94,22 @@ impl Session for NoopSession {
             batch,
             times: StageTimes::default(),
         }))
+    }
+
+    fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
+        check_map(&self.program, map)?;
+        Ok(self.maps[map].clone())
+    }
+
+    fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
+        check_map_words(&self.program, map, at, words)?;
+        Ok(self.maps[map][at..at + words].to_vec())
+    }
+
+    fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
+        check_map_words(&self.program, map, at, words.len())?;
+        self.maps[map][at..at + words.len()].copy_from_slice(words);
+        Ok(())
     }
 
     fn stages(&self) -> Option<Stages> {

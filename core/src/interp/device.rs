@@ -10,6 +10,7 @@ use crate::device::{
     CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Done, Imported, LoadOptions, READS_IN_PLACE,
     Session, StageTimes, Stages, SubmitError, begin, check_map, check_map_words, check_submission,
 };
+use crate::map::layout::zeros;
 use crate::map::upkeep::Upkeep;
 use crate::packet::{Batch, Descriptor, ROOM, Span, Verdicts};
 use crate::program::Program;
@@ -56,7 +57,7 @@ impl Device for Interp {
         let interpreter = Interpreter::new(program)
             .map_err(|error| DeviceError::Unsupported { device: ID.into(), reason: error.to_string() })?;
         let session = InterpSession {
-            maps: interpreter.fresh_maps(),
+            maps: zeros(program.maps()),
             upkeep: Upkeep::new(program),
             interpreter,
             queue: VecDeque::new(),

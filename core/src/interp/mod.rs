@@ -36,7 +36,7 @@ use std::sync::Arc;
 pub use device::Interp;
 
 use crate::device::CancelToken;
-use crate::map::layout::Layout;
+use crate::map::layout::zeros;
 use crate::packet::{Metadata, Verdict};
 use crate::program::Program;
 use code::Code;
@@ -98,18 +98,13 @@ impl Interpreter {
         Ok(Interpreter { program: program.clone(), code: Code::new(program)? })
     }
 
-    /// The words of the program's maps, with nothing in them.
-    fn fresh_maps(&self) -> Vec<Vec<u32>> {
-        self.program.maps().iter().map(|map| vec![0; Layout::of(map).words()]).collect()
-    }
-
     /// Runs one packet, with nothing in the filter's maps.
     ///
     /// # Errors
     /// As [`Interpreter::new`], where only execution shows it.
     pub fn run(&self, packet: &[u8], metadata: &Metadata) -> Result<Outcome, InterpError> {
         let cancel = CancelToken::new();
-        let mut machine = Machine::new(&self.program, &self.code, self.fresh_maps(), &cancel);
+        let mut machine = Machine::new(&self.program, &self.code, zeros(self.program.maps()), &cancel);
         let value = machine.packet(packet, 0, metadata).map_err(Stop::into_error)?;
         Ok(machine.outcome(Verdict::from_return(value)))
     }

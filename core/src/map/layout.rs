@@ -44,6 +44,11 @@ pub fn stored_word(key: &[u32], index: usize) -> u32 {
     low | high | WRITTEN
 }
 
+/// The words of maps with nothing in them.
+pub(crate) fn zeros(maps: &[Declaration]) -> Vec<Vec<u32>> {
+    maps.iter().map(|map| vec![0; Layout::of(map).words()]).collect()
+}
+
 /// Where a map's parts lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {

@@ -35,7 +35,7 @@ impl KernelRoutes {
             return usage("the filter looks for no routes: it calls neither bpf_fib_lookup nor bpf_check_mtu".into());
         };
         if device.id == "noop" {
-            return usage("noop runs no filter, and has no maps; choose another device".into());
+            return usage("noop runs no filter, which would look for routes; choose another device".into());
         }
         match others.find(|name| routed.maps().any(|map| map.name == *name)) {
             Some(name) => {

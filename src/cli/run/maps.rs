@@ -172,7 +172,8 @@ impl MapArgs {
                     return wrong("the filter has no maps that anything could be carried over in".into());
                 }
                 _ if device.id == "noop" => {
-                    return wrong(format!("{} runs no filter, and has no maps; choose another device", device.id));
+                    let what = "runs no filter, so that maps stay as they begin; choose another device";
+                    return wrong(format!("{} {what}", device.id));
                 }
                 _ => {}
             }
@@ -181,12 +182,16 @@ impl MapArgs {
             let others = self.map.iter().chain(&self.watch_map).map(|file| file.map.as_str());
             KernelRoutes::check(program, device, others)?;
         }
-        if let Some(file) = &self.events
-            && program.object().is_none_or(|object| object.rings.is_empty())
-        {
-            let what =
-                "the filter tells of no events, which programs of XDP do by ring buffers, perf buffers and prints";
-            return Err(Failure::Usage(format!("--events {file}: {what}")));
+        if let Some(file) = &self.events {
+            let wrong = |what: &str| Err(Failure::Usage(format!("--events {file}: {what}")));
+            if program.object().is_none_or(|object| object.rings.is_empty()) {
+                return wrong(
+                    "the filter tells of no events, which programs of XDP do by ring buffers, perf buffers and prints",
+                );
+            }
+            if device.id == "noop" {
+                return wrong("noop runs no filter, and nothing is told of; choose another device");
+            }
         }
         for (index, file) in self.watch_map.iter().enumerate() {
             if let Some(before) = self.watch_map[..index].iter().find(|before| before.map == file.map) {
