@@ -15,7 +15,7 @@ pub struct Line {
     pub file: Arc<str>,
     /// The line's text.
     pub text: Arc<str>,
-    /// Its number, from 1.
+    /// Its number, from 1; 0 where the compiler knows none, nor one before it in the function.
     pub line: u32,
     /// The column, from 1; 0 where it is not known.
     pub column: u32,
@@ -25,19 +25,28 @@ pub struct Line {
 pub(super) fn read(bytes: &[u8], btf: &Btf) -> Result<Vec<(String, Vec<Line>)>, Wrong> {
     let what = ".BTF.ext";
     let (mut head, length) = header(bytes, what)?;
-    // Those of functions.
-    head.u32()?;
-    head.u32()?;
-    let (at, size) = (head.u32()?, head.u32()?);
-    let mut from = part(bytes, length, at, size, what)?;
+    let mut records = |least, of: &str| -> Result<_, Wrong> {
+        let (at, size) = (head.u32()?, head.u32()?);
+        let mut from = part(bytes, length, at, size, what)?;
+        let record = if from.bytes.is_empty() { least } else { from.u32()? as usize };
+        if record < least {
+            return Err(Wrong::new(format!(
+                "{what} has records of {record} bytes for {of}, and {least} are the least"
+            )));
+        }
+        Ok((from, record))
+    };
+    let (mut from, record) = records(8, "functions")?;
+    let mut functions: HashMap<u32, Vec<usize>> = HashMap::new();
+    while from.at < from.bytes.len() {
+        let (section, count) = (from.u32()?, from.u32()?);
+        for _ in 0..count {
+            let first = from.take(record)?.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+            functions.entry(section).or_default().push(first as usize / 8);
+        }
+    }
+    let (mut from, record) = records(16, "lines")?;
     let mut sections = Vec::new();
-    if from.bytes.is_empty() {
-        return Ok(sections);
-    }
-    let record = from.u32()? as usize;
-    if record < 16 {
-        return Err(Wrong::new(format!("{what} has records of {record} bytes for lines, and 16 are the least")));
-    }
     // Many lines are of one file, and many instructions of one line.
     let (mut letters, mut known) = (Letters::default(), HashMap::<u32, Arc<str>>::new());
     let mut string = |at: u32| -> Result<Arc<str>, Wrong> {
@@ -49,7 +58,8 @@ pub(super) fn read(bytes: &[u8], btf: &Btf) -> Result<Vec<(String, Vec<Line>)>, 
         Ok(text)
     };
     while from.at < from.bytes.len() {
-        let (section, count) = (string(from.u32()?)?, from.u32()?);
+        let (name, count) = (from.u32()?, from.u32()?);
+        let section = string(name)?;
         let mut lines = Vec::new();
         for _ in 0..count {
             let start = from.at;
@@ -65,7 +75,22 @@ pub(super) fn read(bytes: &[u8], btf: &Btf) -> Result<Vec<(String, Vec<Line>)>, 
             });
         }
         lines.sort_by_key(|line| line.instruction);
-        sections.push((section.to_string(), lines));
+        let mut starts = functions.remove(&name).unwrap_or_default();
+        starts.sort_unstable();
+        sections.push((section.to_string(), without_gaps(lines, &starts)));
     }
     Ok(sections)
+}
+
+/// Without those of which the compiler says that they have no line (it writes 0): such instructions are of the line before, but not
+/// of another function's.
+fn without_gaps(lines: Vec<Line>, starts: &[usize]) -> Vec<Line> {
+    let function = |line: &Line| starts.partition_point(|start| *start <= line.instruction);
+    let mut all: Vec<Line> = Vec::with_capacity(lines.len());
+    for line in lines {
+        if line.line > 0 || all.last().is_none_or(|before| function(before) != function(&line)) {
+            all.push(line);
+        }
+    }
+    all
 }

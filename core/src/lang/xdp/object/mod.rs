@@ -111,7 +111,8 @@ impl Section {
 
     /// The line that an instruction comes from.
     pub fn line(&self, instruction: usize) -> Option<&Line> {
-        self.lines[..self.lines.partition_point(|line| line.instruction <= instruction)].last()
+        let before = &self.lines[..self.lines.partition_point(|line| line.instruction <= instruction)];
+        before.last().filter(|line| line.line > 0)
     }
 }
 

@@ -104,10 +104,18 @@ pub(crate) fn btf(types: &[u32], strings: &[u8]) -> Vec<u8> {
 
 /// `.BTF.ext` with lines of the section `xdp`, whose name is the string at 1: file, text, number.
 fn lines(lines: &[[u32; 3]]) -> Vec<u8> {
+    lines_of(&[], lines)
+}
+
+/// The same with functions, by their first instructions.
+fn lines_of(functions: &[u32], lines: &[[u32; 3]]) -> Vec<u8> {
+    let of_functions = 12 + 8 * functions.len() as u32;
     let size = 12 + 16 * lines.len() as u32;
-    let head = [0x0001_eb9f, 24, 0, 0, 0, size, 16, 1, lines.len() as u32];
+    let head = [0x0001_eb9f, 24, 0, of_functions, of_functions, size, 8, 1, functions.len() as u32];
+    let functions = functions.iter().flat_map(|at| [8 * at, 0]);
+    let head = head.into_iter().chain(functions).chain([16, 1, lines.len() as u32]);
     let lines = (0..).zip(lines).flat_map(|(at, [file, text, number])| [8 * at, *file, *text, number << 10 | 1]);
-    head.into_iter().chain(lines).flat_map(u32::to_le_bytes).collect()
+    head.chain(lines).flat_map(u32::to_le_bytes).collect()
 }
 
 #[track_caller]
@@ -242,6 +250,25 @@ fn functions_end_where_the_next_begins() {
         assert_eq!(at(number), name, "instruction {number}");
     }
     assert_eq!(object.function_at(1, 0), None);
+}
+
+/// Where the compiler writes 0, it has none.
+#[test]
+fn instructions_without_a_line_are_of_the_one_before_in_the_function() {
+    let of = |functions: &[u32], numbers: &[u32]| {
+        let mut elf = Elf::new();
+        elf.program(numbers.len());
+        elf.section(".BTF", PROGBITS, 0, btf(&[], b"\0xdp\0p.c\0"));
+        let all: Vec<_> = numbers.iter().map(|number| [5, 0, *number]).collect();
+        elf.section(".BTF.ext", PROGBITS, 0, lines_of(functions, &all));
+        let object = elf.read().unwrap();
+        (0..numbers.len()).map(|at| object.sections[0].line(at).map_or(0, |line| line.line)).collect::<Vec<_>>()
+    };
+    assert_eq!(of(&[0], &[3, 0, 0, 7, 0]), [3, 3, 3, 7, 7]);
+    assert_eq!(of(&[0], &[0, 0, 7, 0]), [0, 0, 7, 7]);
+    // A function has none of the one before it, and those behind it have its.
+    assert_eq!(of(&[3, 0], &[3, 0, 4, 0, 0, 9, 0]), [3, 3, 4, 0, 0, 9, 9]);
+    assert_eq!(of(&[], &[3, 0, 4]), [3, 3, 4]);
 }
 
 /// Each of many files has a line with the highest number that there is.
