@@ -317,6 +317,61 @@ fn check_lists_what_is_in_an_object() {
     assert_eq!((&table["object"]["type"], &table["object"]["key_type"]), (&json!("hash"), &json!("struct key")));
 }
 
+/// Elements and members too are shown as `--set` takes them; the processor's order is JSON's, which is bpftool's.
+#[test]
+fn check_shows_variables_in_the_form_in_which_they_are_set() {
+    let Some(place) = place(&["-g"]) else { return };
+    let source = r#"
+#include <stdbool.h>
+#include <linux/bpf.h>
+#include <linux/in6.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+const volatile __be16 reflected = bpf_htons(9), closed[2] = { bpf_htons(10), bpf_htons(19) };
+enum mode { MODE_OFF, MODE_ON };
+const volatile struct settings {
+    __be32 ip; union { __u16 word; __be16 port; }; bool on; char name[6]; __u8 mac[6];
+    struct { enum mode mode; __s32 low : 4, high : 28; } each[2]; struct in6_addr six;
+} cfg = {
+    .ip = bpf_htonl(0x0a000001), .port = bpf_htons(80), .on = true, .name = "eth0", .mac = { 2, 0, 0, 0, 0, 10 },
+    .each = { { MODE_ON, -3, 7 }, { 9, 0, -1 } }, .six = { { { 0x20, 1, 0xd, 0xb8, [15] = 1 } } },
+};
+SEC("xdp") int all(struct xdp_md *ctx)
+{
+    return reflected + closed[0] + cfg.ip + cfg.each[1].low ? XDP_PASS : XDP_DROP;
+}
+"#;
+    compile(&place, source, &["-g"]).unwrap();
+    let of = "{ip: 167772161, word: 20480, port: 80, on: true, name: eth0, mac: 02:00:00:00:00:0a, \
+              each: [{mode: MODE_ON, low: -3, high: 7}, {mode: 9, low: 0, high: -1}], six: 2001:db8::1}";
+    let shown: String = of.chars().take(60).collect();
+    let ran = place.run(&["check", "prog.o"]).done();
+    for line in [
+        "reflected: __be16 = 9 (.rodata)",
+        "closed: __be16[2] = [10, 19] (.rodata)",
+        &format!("cfg: struct settings = {shown}… (.rodata)"),
+    ] {
+        assert!(ran.out.contains(line), "{line}: {}", ran.out);
+    }
+    // What is shown is what is there when it is set.
+    let parts = "reflected=9 closed[0]=10 closed[1]=19 cfg.ip=167772161 cfg.port=80 cfg.on=true cfg.name=eth0 cfg.mac=02:00:00:00:00:0a \
+                 cfg.each[0].mode=MODE_ON cfg.each[0].low=-3 cfg.each[0].high=7 cfg.each[1].mode=9 cfg.each[1].high=-1 cfg.six=2001:db8::1";
+    let set: Vec<&str> = parts.split_whitespace().flat_map(|part| ["--set", part]).collect();
+    let zeros = source.split_once(" cfg = {").unwrap().0.replace("= { bpf_htons(10), bpf_htons(19) }", "= {}");
+    let zeros = zeros.replace("bpf_htons(9)", "0")
+        + " cfg = {};\n"
+        + &source.split_once("\n};\nSEC").map(|(_, rest)| format!("SEC{rest}")).unwrap();
+    let json = |arguments: &[&str]| {
+        let ran = place.run(&[&["check", "prog.o", "--json"], arguments].concat()).done().json();
+        let all = ran["object"]["variables"].as_array().unwrap_or_else(|| panic!("{ran}")).clone();
+        all.into_iter().map(|it| (it["name"].clone(), it["value"].clone())).collect::<Vec<_>>()
+    };
+    let before = json(&[]);
+    assert_eq!(before[1], (json!("closed"), json!([2560, 4864])));
+    compile(&place, &zeros, &["-g"]).unwrap();
+    assert_eq!(json(&set), before);
+}
+
 #[test]
 fn maps_have_as_many_entries_as_are_set() {
     let Some(place) = place(&["-g"]) else { return };

@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use crate::clang;
 use crate::objects::{compile, place};
 use crate::support::{Place, pcap};
 
@@ -66,6 +67,35 @@ fn what_packets_were_aborted_at_is_told() {
     let packets = [vec![1; 64], vec![2; 64]];
     place.file("in.pcap", pcap(&packets.each_ref().map(Vec::as_slice)));
     assert_eq!(place.run(&run(&["--device", "interp"])).done().json()["traps"], Value::Null);
+}
+
+/// Where clang knows no line for an instruction it writes 0, which is none.
+#[test]
+fn no_place_is_in_line_0() {
+    let place = Place::new();
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("compat-tests/xdp/gateway.c");
+    let Some(()) = clang::made(clang::to_file(&source, &["-mcpu=v3"], &place.path("gateway.o"))) else { return };
+    let json = place.run(&["check", "gateway.o", "--json"]).done().json();
+    let traps = json["object"]["traps"].as_array().unwrap();
+    assert!(!traps.is_empty(), "{json}");
+    for trap in traps {
+        // Types and lines are there, so that each place has one.
+        assert!(trap["line"].as_u64() > Some(0) && trap["file"].is_string(), "{trap}");
+    }
+    let ran = place.run(&["check", "gateway.o"]).done();
+    assert!(ran.out.contains(".c:") && !ran.out.contains(".c:0:"), "{}", ran.out);
+}
+
+/// It runs no filter, and so nothing is aborted or told of.
+#[test]
+fn the_device_that_passes_everything_takes_such_programs() {
+    let Some(place) = unproved() else { return };
+    let ran = place.run(&run(&["--device", "noop"])).done().json();
+    assert_eq!((&ran["verdicts"]["pass"], &ran["verdicts"]["aborted"]), (&10.into(), &0.into()), "{ran}");
+    assert_eq!((&ran["events"], &ran["traps"]), (&json!({"count": 0, "lost": 0}), &Value::Null), "{ran}");
+    let refused = place.run(&run(&["--device", "noop", "--events", "out.jsonl"]));
+    refused.failed(2, &["--events out.jsonl: noop runs no filter", "choose another device"]);
+    assert!(!place.has("out.jsonl"));
 }
 
 #[test]

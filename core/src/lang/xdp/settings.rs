@@ -28,9 +28,9 @@ pub struct Global {
     pub section: String,
     /// Its type, as C writes it.
     pub ty: String,
-    /// Its value, as people write it; where it has parts, as JSON.
+    /// Its value, and each part of it, as the host sets it.
     pub value: String,
-    /// The same as JSON.
+    /// The same as JSON, where numbers are as the processor has them.
     pub json: String,
     /// Whether programs cannot write to it: it is looked at before a program is compiled.
     pub constant: bool,

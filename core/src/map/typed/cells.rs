@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::json::{enumerator, text_of};
 use super::path::Place;
-use super::ty::{CKind, CType};
+use super::ty::{CKind, CMember, CType};
 use super::{bits_of, number_of, set_bits};
 use crate::lang::nearest::nearest;
 use crate::lang::xdp::object::btf::Encoding;
@@ -87,7 +87,7 @@ impl Leaf {
 }
 
 impl Place {
-    /// What the whole's bytes have there, as people write it; of what has parts of its own it is JSON.
+    /// What the whole's bytes have there, as people write it, each of its parts as well: `{ports: [80, 443], address: 167772161}`.
     pub fn text(&self, whole: &[u8]) -> String {
         if self.bits > 0 {
             let bits = bits_of(whole, self.bit, self.bits);
@@ -125,7 +125,29 @@ impl Place {
             _ if self.ty.is_address() => {
                 bytes.first_chunk().map_or_else(String::new, |octets: &[u8; 16]| Ipv6Addr::from(*octets).to_string())
             }
-            _ => super::json::json(&self.ty, bytes),
+            CKind::Array { of, count, .. } => {
+                let element = |index| Place { ty: of.clone(), at: index * of.size, bit: 0, bits: 0 }.text(bytes);
+                format!("[{}]", (0..*count).map(element).collect::<Vec<_>>().join(", "))
+            }
+            CKind::Members(members) | CKind::Section(members) => {
+                let mut parts = Vec::new();
+                by_names(members, 0, bytes, &mut parts);
+                format!("{{{}}}", parts.join(", "))
+            }
+        }
+    }
+}
+
+/// Members with their names, those of a member without a name like the others.
+fn by_names(members: &[CMember], at: u32, bytes: &[u8], parts: &mut Vec<String>) {
+    for CMember { name, ty, bit, bits } in members {
+        let bit = 8 * at + bit;
+        match &ty.kind {
+            CKind::Members(inner) if name.is_empty() => by_names(inner, bit / 8, bytes, parts),
+            _ => {
+                let place = Place { ty: ty.clone(), at: bit / 8, bit, bits: *bits };
+                parts.push(format!("{name}: {}", place.text(bytes)));
+            }
         }
     }
 }

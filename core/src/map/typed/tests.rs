@@ -79,6 +79,7 @@ fn arrays_are_named_from_the_outermost_dimension() {
     let bytes: Vec<u8> = (1..=6_i32).flat_map(|number| (-number).to_le_bytes()).collect();
     assert_eq!(json(&ty, &bytes), "[[-1,-2,-3],[-4,-5,-6]]");
     assert_eq!(find(&ty, "[1][2]").map(|place| place.text(&bytes)), Ok("-6".into()));
+    assert_eq!(Place::whole(&ty).text(&bytes), "[[-1, -2, -3], [-4, -5, -6]]");
 }
 
 #[test]
@@ -141,6 +142,7 @@ fn what_is_put_somewhere_is_there_and_nowhere_else() {
     assert_eq!(bytes, [0xfe, 0xff, 0xff, 0xff, 0b1000_0000, b'a', b'b', b'c', 0, 0, 0, 0]);
     assert_eq!(texts, "-2 -16 abc");
     assert_eq!(json(&ty, &bytes), r#"{"count":-2,"bits":"0x10","name":"abc"}"#);
+    assert_eq!(Place::whole(&ty).text(&bytes), "{count: -2, bits: -16, name: abc}");
     // What is no text, or would not come back as one, is bytes.
     for text in ["ff:00:01:02:03:04", "61:00:62:00:00:00", "20:61:00:00:00:00", "23:61:00:00:00:00", "abcdef"] {
         let shown = if text == "abcdef" { "61:62:63:64:65:66" } else { text };
