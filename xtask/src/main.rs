@@ -18,8 +18,10 @@ Tasks:
            On Debian it installs what the tests need, after naming it, when it may, and fetches NVIDIA's
            compilers with pip into target/wheels.
            --require  fail where one of these is missing: a device (cpu, cuda, wgpu, opencl), a tool (nvrtc,
-                      oclgrind, qemu-aarch64, emulated-cuda, tcpdump), a way of live traffic (af-xdp, nfqueue, dpdk) or what
-                      compiles expressions (pcap-expr). Others that are missing are listed with the reason
+                      oclgrind, qemu-aarch64, emulated-cuda, tcpdump, bpftool), a Linux that takes BPF
+                      (kernel-bpf), a clang that makes it (clang-bpf), a way of live traffic (af-xdp, nfqueue,
+                      dpdk) or what compiles expressions (pcap-expr). Others that are missing are listed with
+                      the reason
            --intel    fetch Intel's OpenCL for processors, too, and test on it beside the other devices
   gpu-bundle [DIR]
            makes a folder (target/gpu-bundle) to try Portcullis on another machine's NVIDIA GPU: program,

@@ -373,6 +373,35 @@ mod tests {
         members.chain([root.clone()]).map(|folder| named(manifest(&folder))).collect()
     }
 
+    /// What nobody requires may be missing for ever, and all is well.
+    #[test]
+    fn all_that_may_be_required_is_told_of_and_required() {
+        let root = crate::root();
+        let text = |file: &str| std::fs::read_to_string(root.join(file)).unwrap();
+        let (script, workflow) = (text(".ci/run"), text(".github/workflows/ci.yml"));
+        let list = |text: &str, before: &str, after: &[char]| {
+            text.split_once(before)
+                .unwrap()
+                .1
+                .split(after)
+                .next()
+                .unwrap()
+                .split(',')
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        let required: Vec<String> =
+            [list(&script, "--require \"", &['$']), list(&workflow, "run: .ci/run ", &['\n'])].concat();
+        for name in DEVICES.iter().chain(&TOOLS) {
+            let is_told = |separator: char| crate::USAGE.contains(&format!("{name}{separator}"));
+            assert!(is_told(',') || is_told(')'), "{name}: {}", crate::USAGE);
+            // Of NVIDIA's GPUs CI has the emulated one.
+            assert_eq!(required.contains(&(*name).to_owned()), *name != "cuda", "{name}: {required:?}");
+        }
+        let all: Option<Options> = Options::parse(&["--require", &required.join(",")]);
+        assert!(all.is_some(), "{required:?}");
+    }
+
     #[test]
     fn every_crate_that_may_be_published_is() {
         for (name, text) in members() {

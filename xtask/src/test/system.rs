@@ -8,13 +8,13 @@ struct Need {
     what: &'static str,
     /// What is left out without it.
     without: &'static str,
-    /// Debian's packages.
+    /// Debian's packages; `{release}` is the running kernel's.
     packages: &'static [&'static str],
     is_there: fn() -> bool,
 }
 
 /// In software, so that they run on any machine.
-const NEEDS: [Need; 13] = [
+const NEEDS: [Need; 14] = [
     Need {
         what: "Vulkan driver",
         without: "the wgpu device is missing",
@@ -75,7 +75,14 @@ const NEEDS: [Need; 13] = [
         what: "bpftool",
         without: "maps of objects are not held to what it prints",
         packages: &["bpftool"],
-        is_there: || quiet("bpftool", &["version"]),
+        is_there: has_bpftool,
+    },
+    // Ubuntu has one for each kernel, and by the name above what starts that.
+    Need {
+        what: "bpftool for this kernel",
+        without: "maps of objects are not held to what it prints",
+        packages: &["linux-tools-common", "linux-tools-{release}"],
+        is_there: has_bpftool,
     },
     Need {
         what: "Oclgrind",
@@ -111,6 +118,7 @@ pub fn prepare() {
 impl Need {
     fn install(&self) {
         let Need { what, without, packages, .. } = self;
+        let packages: Vec<String> = packages.iter().map(|name| name.replace("{release}", &release())).collect();
         let names = packages.join(" ");
         if !quiet("apt-get", &["--version"]) {
             println!("No {what}: without one {without}. Debian has it in {names}.");
@@ -136,13 +144,24 @@ impl Need {
             status.is_ok_and(|s| s.success())
         };
         // The lists of packages may be old, so that the first try fails; a fresh machine has none.
+        let packages = packages.iter().map(String::as_str);
         let install: Vec<&str> =
-            ["install", "--yes", "--quiet", "--no-install-recommends"].iter().chain(*packages).copied().collect();
+            ["install", "--yes", "--quiet", "--no-install-recommends"].into_iter().chain(packages).collect();
         let installed = apt(&install) || (apt(&["update", "--quiet"]) && apt(&install));
         if !installed {
             println!("That did not work: {without}.");
         }
     }
+}
+
+/// The running kernel's release, as `uname -r` says it.
+fn release() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
+}
+
+/// Whether there is one that runs: Ubuntu's looks for the kernel's first.
+fn has_bpftool() -> bool {
+    quiet("bpftool", &["version"])
 }
 
 /// Whether there is what builds libxdp and its bindings.
