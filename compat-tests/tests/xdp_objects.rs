@@ -19,13 +19,20 @@ use portcullis_core::program::{Program, ProgramOptions};
 /// What is not taken yet, or differs, and why; by source and program. Whatever is taken and the same must not be here.
 const NOT_YET: &[(&str, &str)] = &[];
 
-/// Programs whose events are numbers that the kernel draws and we draw, each his own.
+/// Programs whose events are numbers that the kernel draws and we draw, each his own: there are as many, of as many bytes.
 const TELLS_RANDOM: &[&str] = &["random:"];
+
+/// Of them those that tell of one packet in so many, by the number drawn, which they tell: a multiple of this.
+const SAMPLES: &[(&str, u32)] = &[("random:random_sampler", 128)];
+
+/// Source and program, of a case's name.
+fn program_of(name: &str) -> &str {
+    name.split(" (").next().unwrap_or(name)
+}
 
 /// Why a program is expected to differ.
 fn not_yet(name: &str) -> Option<&'static str> {
-    let of = name.split(" (").next().unwrap_or(name);
-    NOT_YET.iter().find(|(known, _)| *known == of).map(|(_, why)| *why)
+    NOT_YET.iter().find(|(known, _)| *known == program_of(name)).map(|(_, why)| *why)
 }
 
 /// Packets of every kind, of lengths that the kernel takes.
@@ -109,10 +116,20 @@ fn case(
 ) -> Case {
     let origin = here.object().expect("it is of an object");
     let set = |(map, key, value): (String, Vec<u8>, Vec<u8>)| {
-        let number = object.maps.iter().position(|it| it.name == map)?;
-        // Of sockets the kernel wants real ones: there are none on either side.
-        there.set(number, &key, &value).ok()?;
-        other.set(number, &key, &value).ok()?;
+        let number = object.maps.iter().position(|it| it.name == map);
+        let number = number.unwrap_or_else(|| panic!("{name}: the object has no map `{map}`, which is to be set"));
+        let of = &object.maps[number];
+        let sizes = (key.len(), value.len()) == (of.key_size as usize, of.value_size as usize);
+        assert!(sizes, "{name}: `{map}`, {key:02x?}: {value:02x?}: {} and {} bytes", of.key_size, of.value_size);
+        for kernel in [there, other] {
+            match kernel.set(number, &key, &value) {
+                Ok(()) => {}
+                // It wants real sockets: there are none on either side.
+                Err(_) if of.ty == MapType::XSKMAP => return None,
+                Err(error) => panic!("{name}: `{map}`, {key:02x?}: {value:02x?}: {error}"),
+            }
+        }
+        // Which this program may not use.
         let ours = origin.maps.iter().position(|it| it.as_ref().is_some_and(|it| it.name == map))?;
         Some((ours, key, value))
     };
@@ -263,9 +280,10 @@ fn tells_else(drain: &mut Drain, session: &mut dyn Session, case: &Case, ran: &[
     if drain.counts().lost > 0 {
         return Some(format!("{:?}", drain.counts()));
     }
-    if TELLS_RANDOM.iter().any(|source| case.name.starts_with(source)) {
-        return None;
+    if let Some((_, rate)) = SAMPLES.iter().find(|(known, _)| *known == program_of(&case.name)) {
+        return is_no_sample(told.values().flatten(), ran.len(), *rate);
     }
+    let is_random = TELLS_RANDOM.iter().any(|source| case.name.starts_with(source));
     for ring in case.program.object().map_or(&[][..], |origin| &origin.rings) {
         if ring.records == Records::Prints && !case.reads_prints {
             continue;
@@ -276,6 +294,7 @@ fn tells_else(drain: &mut Drain, session: &mut dyn Session, case: &Case, ran: &[
         });
         // The kernel fills samples up: with the number of their bytes they are multiples of eight.
         let same = |got: &Vec<u8>, want: &Vec<u8>| match ring.records {
+            _ if is_random => got.len() == want.len(),
             Records::Perf => want.starts_with(got) && want.len() == (got.len() + 4).next_multiple_of(8) - 4,
             _ => got == want,
         };
@@ -299,12 +318,24 @@ fn tells_else(drain: &mut Drain, session: &mut dyn Session, case: &Case, ran: &[
     None
 }
 
+/// Whether records are not of one packet in so many, whose numbers are multiples of this.
+fn is_no_sample<'a>(told: impl Iterator<Item = &'a Vec<u8>>, packets: usize, rate: u32) -> Option<String> {
+    let numbers: Vec<Option<u32>> = told.map(|it| it.as_slice().try_into().ok().map(u32::from_le_bytes)).collect();
+    if let Some(wrong) = numbers.iter().find(|number| number.is_none_or(|number| number % rate != 0)) {
+        return Some(format!("{wrong:?} is told of, and is no multiple of {rate}"));
+    }
+    // Six standard deviations.
+    let (count, mean) = (numbers.len() as f64, packets as f64 / f64::from(rate));
+    let is_far = (count - mean).abs() > 6.0 * mean.sqrt();
+    is_far.then(|| format!("{count} of {packets} packets are told of, and {mean:.1} are to be expected"))
+}
+
 /// Each program once, as clang makes it for one of the processors: the front end is the same for all devices, and has seen the
 /// others for those that are near.
 fn by_turns(cases: &[Case]) -> Vec<&Case> {
     let mut of_program: BTreeMap<&str, Vec<&Case>> = BTreeMap::new();
     for case in cases {
-        of_program.entry(case.name.split(" (").next().unwrap_or_default()).or_default().push(case);
+        of_program.entry(program_of(&case.name)).or_default().push(case);
     }
     of_program.values().enumerate().map(|(number, cases)| cases[number % cases.len()]).collect()
 }
