@@ -85,6 +85,31 @@ fn events_are_lines_and_are_counted() {
         .failed(1, &["no/such/folder", "cannot be created"]);
 }
 
+/// What could not be written is lost, and the totals say how much: what they count is in the file.
+#[test]
+fn events_that_cannot_be_written_are_lost() {
+    let place = Place::new();
+    let Some(()) = objects(&place, &["events_print"]) else { return };
+    let run = "portcullis run events_print.o:print_few --read synth:packets=5000,seed=3 --device cpu";
+    let counts = |line: &str| {
+        let ran = place.shell(line);
+        assert!(ran.code == 1 && ran.err.contains("error: "), "{line}: {}{}", ran.out, ran.err);
+        let events = &ran.json()["events"];
+        (events["count"].as_u64().unwrap(), events["lost"].as_u64().unwrap())
+    };
+    let all = place.shell(&format!("{run} --json")).done().json()["events"]["count"].as_u64().unwrap();
+    assert!(all > 1000, "{all}");
+    assert_eq!(counts(&format!("{run} --json --events /dev/full")), (0, all));
+    let ran = place.shell(&format!("{run} --events /dev/full"));
+    let row = ran.out.lines().find(|line| line.starts_with("events ")).unwrap_or_else(|| panic!("{}", ran.out));
+    assert_eq!(row.split_whitespace().collect::<String>(), format!("events0{all}lost"));
+    // Where the signal is ignored, writing beyond the limit is an error: of 8 blocks, in the middle of a line or not.
+    let (count, lost) = counts(&format!("trap '' XFSZ; ulimit -f 8; {run} --json --events cut.jsonl"));
+    let text = String::from_utf8(place.read("cut.jsonl")).unwrap();
+    let lines = text.matches('\n').count() as u64;
+    assert!(lines > 10 && (count, count + lost) == (lines, all), "{count} {lost}: {lines} of {all}");
+}
+
 /// Of a long run that is interrupted, all that was counted is there.
 #[test]
 fn an_interrupt_loses_no_events() {

@@ -27,6 +27,27 @@ const PRINTS: &str = r#"
         return XDP_DROP;
     }"#;
 
+/// What cannot be written is lost, and ends the run.
+#[test]
+fn events_that_cannot_be_written_are_counted_as_lost() {
+    let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
+    let desk = Desk::new();
+    let Some(ring) = object(&desk, "records", RECORDS) else { return };
+    let mut command = right.command(env!("CARGO_BIN_EXE_portcullis"));
+    command.args(["run", &ring, "--device", "cpu", "--json", "--events", "/dev/full"]);
+    command.args(["--af-xdp", veth.right.name(), "--only", "udp/1000-1063", "--stack", "none"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let running = Running::start(command);
+    let peer = PacketSocket::at(&veth.left);
+    (0..4).for_each(|number| peer.send(&numbered(&veth, number)));
+    let ended = running.end();
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("/dev/full: writing failed"), "{}", ended.stderr);
+    let totals = ended.json();
+    let packets = totals["packets"].as_u64().unwrap();
+    assert!(packets > 0 && totals["events"] == json!({"count": 0, "lost": packets}), "{totals}");
+}
+
 /// An object of a program; `None` where there is no clang.
 pub fn object(desk: &Desk, name: &str, text: &str) -> Option<String> {
     let source = desk.text(&format!("{name}.c"));

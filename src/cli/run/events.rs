@@ -1,5 +1,6 @@
 //! `--events`: what a program of an object tells the host, as lines of JSON while packets flow.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -20,11 +21,33 @@ const LATEST: Duration = Duration::from_millis(100);
 /// Where events go.
 pub struct Log {
     name: String,
-    out: BufWriter<Box<dyn Write + Send>>,
+    out: BufWriter<Counted>,
+    /// Where lines end, in bytes from the beginning, that may not have been written yet.
+    ends: VecDeque<u64>,
+    /// Events that were not written.
+    unwritten: u64,
     /// Why nothing is written any more.
     failed: Option<io::Error>,
     /// What ends the run then.
     stop: CancelToken,
+}
+
+/// A file, and how much of what was given to it is in there.
+struct Counted {
+    file: Box<dyn Write + Send>,
+    bytes: u64,
+}
+
+impl Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 /// A line.
@@ -66,19 +89,27 @@ impl Log {
     /// Makes the file, over one that may be there; `-` is standard output. Where it cannot be written any more, the run is to
     /// stop.
     pub fn create(name: &str, stop: &CancelToken) -> Result<Log, SinkError> {
-        let out: Box<dyn Write + Send> = match name {
+        let file: Box<dyn Write + Send> = match name {
             "-" => Box::new(io::stdout()),
             _ => Box::new(File::create(name).map_err(|error| SinkError::Create { name: name.into(), error })?),
         };
-        let out = BufWriter::with_capacity(1 << 16, out);
-        Ok(Log { name: name.into(), out, failed: None, stop: stop.clone() })
+        let out = BufWriter::with_capacity(1 << 16, Counted { file, bytes: 0 });
+        Ok(Log { name: name.into(), out, ends: VecDeque::new(), unwritten: 0, failed: None, stop: stop.clone() })
     }
 
     fn write(&mut self, event: Event<'_>) {
-        if self.failed.is_none() {
-            let written = self.line(event);
-            self.note(written);
+        if self.failed.is_some() {
+            self.unwritten += 1;
+            return;
         }
+        let written = self.line(event);
+        let there = self.out.get_ref().bytes;
+        while self.ends.front().is_some_and(|end| *end <= there) {
+            self.ends.pop_front();
+        }
+        // Of one that breaks off the end is not there, wherever that would be.
+        self.ends.push_back(if written.is_ok() { there + self.out.buffer().len() as u64 } else { u64::MAX });
+        self.note(written);
     }
 
     fn line(&mut self, Event { ring, time, said }: Event<'_>) -> io::Result<()> {
@@ -105,6 +136,8 @@ impl Log {
 
     fn note(&mut self, written: io::Result<()>) {
         if let Err(error) = written {
+            let there = self.out.get_ref().bytes;
+            self.unwritten += self.ends.drain(..).filter(|end| *end > there).count() as u64;
             self.failed = Some(error);
             self.stop.cancel();
         }
@@ -153,10 +186,12 @@ impl Events {
         self.log.as_ref().is_some_and(|log| log.failed.is_some())
     }
 
-    /// How many there were, where a program has any.
+    /// How many there were, where a program has any. Those that were to be written and are not are lost.
     pub fn counts(&self) -> Option<Counts> {
         let mut all = self.before;
         all += self.drain.as_ref().map(Drain::counts).unwrap_or_default();
+        let unwritten = self.log.as_ref().map_or(0, |log| log.unwritten);
+        let all = Counts { events: all.events.saturating_sub(unwritten), lost: all.lost + unwritten };
         self.any.then_some(all)
     }
 
