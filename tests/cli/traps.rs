@@ -86,6 +86,42 @@ fn no_place_is_in_line_0() {
     assert!(ran.out.contains(".c:") && !ran.out.contains(".c:0:"), "{}", ran.out);
 }
 
+/// Nobody counts packets that were out of fuel, but they are ABORTED at no place, and where the filter never says so by itself they are
+/// all such packets.
+#[test]
+fn packets_out_of_fuel_are_told() {
+    let Some(place) = place(&["-g"]) else { return };
+    let loops = |verdict: &str| {
+        let source = format!(
+            "#include <linux/bpf.h>\n#include <bpf/bpf_helpers.h>\nSEC(\"xdp\") int loops(struct xdp_md *ctx)\n{{
+                unsigned char *data = (void *)(long)ctx->data;
+                if ((void *)(data + 2) > (void *)(long)ctx->data_end) return XDP_DROP;
+                for (int i = 0; i < data[0]; i++) asm volatile(\"\");
+                return {verdict};
+            }}\n"
+        );
+        compile(&place, &source, &["-g"]).unwrap();
+    };
+    // So many iterations, and whether it is to be ABORTED.
+    let packets: Vec<Vec<u8>> = [(3_u8, 0_u8), (40, 0), (9, 1), (200, 1), (41, 0)].map(|(a, b)| vec![a, b, 0]).into();
+    place.file("in.pcap", pcap(&packets.iter().map(Vec::as_slice).collect::<Vec<_>>()));
+    let fuel = ["--device", "interp", "--fuel", "16"];
+    loops("XDP_PASS");
+    let ran = place.run(&run(&fuel)).done().json();
+    assert_eq!(ran["verdicts"]["aborted"], 3);
+    assert_eq!(ran["out_of_fuel"], json!({"at_least": 3, "at_most": 3}), "{ran}");
+    let text = place.run(&[&["run", "prog.o", "--read", "in.pcap"], &fuel[..]].concat()).done().out;
+    assert!(text.ends_with("\n3 aborted for want of fuel: see --fuel\n"), "{text}");
+    // With enough of it there are none.
+    assert_eq!(place.run(&run(&["--device", "interp"])).done().json()["out_of_fuel"], Value::Null);
+    // One more by its own verdict.
+    loops("data[1] ? XDP_ABORTED : XDP_PASS");
+    let ran = place.run(&run(&fuel)).done().json();
+    assert_eq!((&ran["verdicts"]["aborted"], &ran["out_of_fuel"]), (&4.into(), &json!({"at_least": 0, "at_most": 4})));
+    let text = place.run(&[&["run", "prog.o", "--read", "in.pcap"], &fuel[..]].concat()).done().out;
+    assert!(text.ends_with("\n4 aborted for want of fuel, or since the filter says so: see --fuel\n"), "{text}");
+}
+
 /// It runs no filter, and so nothing is aborted or told of.
 #[test]
 fn the_device_that_passes_everything_takes_such_programs() {

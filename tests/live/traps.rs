@@ -107,6 +107,29 @@ fn what_packets_are_aborted_at_is_told_while_they_come_and_in_the_end() {
     assert!(line.starts_with("1 aborted at instruction ") && line.ends_with(&format!(": {SHORT}")), "{}", ended.stdout);
 }
 
+#[test]
+fn packets_out_of_fuel_are_told_while_they_come_and_in_the_end() {
+    let Some(Net { veth, right, _suite, .. }) = net(1) else { return };
+    let desk = Desk::new();
+    let loops = "fn xdp_filter(pkt: u32) -> u32 { for (var i = 0u; i < load_u8(pkt, 45u); i++) {} return XDP_DROP; }";
+    let filter = desk.filter("loops", loops) + ".wgsl";
+    let of_link = ["--af-xdp", veth.right.name(), "--only", "udp/1000-1063", "--stack", "none", "--device", "cpu"];
+    let socket = desk.socket();
+    // The last iteration is the one that ends the loop.
+    let arguments = [&filter, "--fuel", "5", "--control", &socket, "--json"];
+    let running = Running::start(portcullis(&right, &[&arguments[..], &of_link].concat()));
+    let peer = PacketSocket::at(&veth.left);
+    // Those from 5 on.
+    (0..8).for_each(|number| peer.send(&numbered(&veth, number)));
+    wait_until("they have come", SOON, || desk.done(&["stats"]).contains("\n3 aborted for want of fuel: see --fuel\n"));
+    running.signal("INT");
+    let ended = running.end();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    let last = ended.json();
+    assert_eq!(last["verdicts"]["aborted"], 3, "{last}");
+    assert_eq!(last["out_of_fuel"], serde_json::json!({"at_least": 3, "at_most": 3}), "{last}");
+}
+
 #[cfg(feature = "nfqueue")]
 #[test]
 fn a_netfilter_queue_tells_of_it_too() {

@@ -62,7 +62,7 @@ impl Loss {
     /// In words, behind a number of packets.
     pub fn text(self) -> &'static str {
         match self {
-            Loss::Aborted => "the filter failed",
+            Loss::Aborted => "aborted by the filter, or out of fuel",
             Loss::NoTarget => "redirected to a target that no interface stands for",
             Loss::NotHere => "cannot be sent where they came from",
             Loss::NoStack => "passed, with no way into the kernel's stack",

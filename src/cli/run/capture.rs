@@ -190,9 +190,10 @@ fn tell(
     totals: &Totals,
 ) -> Result<(), Failure> {
     let events = maps.events();
-    let aborted = totals.verdicts[Action::Aborted as usize] > 0;
-    let traps = if aborted { maps.traps.read(session)? } else { Vec::new() };
-    let run = report::Run { filter: args.filter.name(), device: device.info(), totals, events, traps };
+    let aborted = totals.verdicts[Action::Aborted as usize];
+    let traps = if aborted > 0 { maps.traps.read(session)? } else { Vec::new() };
+    let out_of_fuel = maps.traps.out_of_fuel(aborted, &traps);
+    let run = report::Run { filter: args.filter.name(), device: device.info(), totals, events, traps, out_of_fuel };
     let text = if args.json { run.json() } else { run.table() };
     if args.takes_stdout() {
         out::note(text.trim_end());

@@ -9,7 +9,7 @@ use portcullis::packet::Action;
 use portcullis::pipeline::Totals;
 use serde::{Deserialize, Serialize};
 
-use super::traps::{self, Trapped};
+use super::traps::{self, OutOfFuel, Trapped};
 use crate::cli::out;
 
 /// Redirect targets in the table; the JSON line has all that are counted.
@@ -27,6 +27,8 @@ pub struct Run<'a> {
     pub events: Option<Counts>,
     /// Where a program of XDP was aborted.
     pub traps: Vec<Trapped>,
+    /// How many packets were out of fuel, if any were.
+    pub out_of_fuel: Option<OutOfFuel>,
 }
 
 /// The line of JSON. Every key is always there, but for what only some filters have.
@@ -45,14 +47,16 @@ struct Line<'a> {
     events: Option<Told>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     traps: &'a [Trapped],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    out_of_fuel: Option<OutOfFuel>,
 }
 
 /// Events of a run.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Told {
-    /// That were read.
+    /// That were read, and written where they were to be.
     count: u64,
-    /// That there was no room for.
+    /// That there was no room for, or that could not be written.
     lost: u64,
 }
 
@@ -118,6 +122,7 @@ impl Run<'_> {
             mpps: totals.mpps(),
             events: self.events.map(Told::from),
             traps: &self.traps,
+            out_of_fuel: self.out_of_fuel,
         };
         serde_json::to_string(&line).expect("numbers and texts, with texts for keys") + "\n"
     }
@@ -162,7 +167,7 @@ impl Run<'_> {
             self.device.id,
             self.device.name,
             out::table(rows, &[1]),
-            traps::lines(&self.traps)
+            traps::lines(&self.traps, self.out_of_fuel)
         )
     }
 

@@ -1,4 +1,4 @@
-//! Packets that a program of XDP was aborted at, by the instruction.
+//! Why packets were aborted: the instructions of a program of XDP that they were aborted at, and want of fuel.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use portcullis::device::{DeviceError, Session};
 use portcullis::lang::xdp::Trap;
 use portcullis::map::{self, Kind};
+use portcullis::packet::Action;
 use portcullis::program::Program;
 use serde::{Deserialize, Serialize};
 
@@ -60,9 +61,31 @@ impl Place {
     }
 }
 
+/// Packets that were out of fuel. Nobody counts them: they are ABORTED, and at no instruction that is told of. The filter may have
+/// returned that by itself, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutOfFuel {
+    /// As many at least: all of them where no filter of the run returns ABORTED by itself, or none.
+    pub at_least: u64,
+    /// As many at most.
+    pub at_most: u64,
+}
+
+impl OutOfFuel {
+    /// A line behind a table.
+    fn line(self) -> String {
+        let OutOfFuel { at_least, at_most } = self;
+        let also = if at_least < at_most { ", or since the filter says so" } else { "" };
+        format!("{} aborted for want of fuel{also}: see --fuel\n", out::grouped(at_most))
+    }
+}
+
 /// What a run's packets were aborted at, also where one program took over from another.
 pub struct Traps {
     program: Arc<Program>,
+    /// Whether packets may have been out of fuel, and whether a filter may have returned ABORTED by itself.
+    may_exhaust: bool,
+    may_return: bool,
     /// The map that counts, of a program that may abort packets.
     map: Option<usize>,
     /// What it had counted before the run.
@@ -76,7 +99,15 @@ impl Traps {
     pub fn begin(program: &Arc<Program>, session: &mut dyn Session) -> Result<Traps, DeviceError> {
         let counts = |map: &map::Declaration| map.kind == Kind::Counter && map.notes.is_some();
         let map = program.maps().iter().position(counts);
-        let mut traps = Traps { program: program.clone(), map, base: Vec::new(), before: Vec::new() };
+        let facts = program.facts();
+        let mut traps = Traps {
+            program: program.clone(),
+            may_exhaust: facts.may_exhaust(program.fuel()),
+            may_return: facts.returns.contains(Action::Aborted),
+            map,
+            base: Vec::new(),
+            before: Vec::new(),
+        };
         traps.base = traps.counts(session)?;
         Ok(traps)
     }
@@ -117,6 +148,14 @@ impl Traps {
         Ok(all)
     }
 
+    /// How many of so many ABORTED packets were out of fuel, if any may have been; of others this has been read.
+    pub fn out_of_fuel(&self, aborted: u64, others: &[Trapped]) -> Option<OutOfFuel> {
+        let others: u64 = others.iter().map(|it| it.count).sum();
+        let at_most = aborted.saturating_sub(others);
+        let at_least = if self.may_return { 0 } else { at_most };
+        (self.may_exhaust && at_most > 0).then_some(OutOfFuel { at_least, at_most })
+    }
+
     /// Goes on with another program in another session, where its maps have what was carried over.
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn take_over(
@@ -126,7 +165,13 @@ impl Traps {
         new: &mut dyn Session,
     ) -> Result<(), DeviceError> {
         let before = self.read(old)?;
-        *self = Traps { before, ..Traps::begin(program, new)? };
+        let next = Traps::begin(program, new)?;
+        *self = Traps {
+            before,
+            may_exhaust: self.may_exhaust | next.may_exhaust,
+            may_return: self.may_return | next.may_return,
+            ..next
+        };
         Ok(())
     }
 }
@@ -188,9 +233,9 @@ impl Scribe {
     }
 }
 
-/// A line for each, behind a table.
-pub fn lines(all: &[Trapped]) -> String {
-    shown(all, SHOWN)
+/// A line for each, behind a table, and one for those that were out of fuel.
+pub fn lines(all: &[Trapped], out_of_fuel: Option<OutOfFuel>) -> String {
+    shown(all, SHOWN) + &out_of_fuel.map_or_else(String::new, OutOfFuel::line)
 }
 
 /// A line for each, so many at most: then those with the most packets, and how many more there are.

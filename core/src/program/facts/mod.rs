@@ -163,6 +163,8 @@ pub struct Facts {
     pub redirects: bool,
     /// Verdicts that packets may get, running out of fuel included.
     pub verdicts: VerdictSet,
+    /// Verdicts that the filter may return by itself: without it, ABORTED packets were out of fuel.
+    pub returns: VerdictSet,
     /// Whether it reads the wire length, the port or the time, so that the batch's metadata matters.
     pub uses_metadata: bool,
     /// Whether it reads the packet's length on the wire.
@@ -189,6 +191,7 @@ impl Facts {
             changes_length: true,
             redirects: true,
             verdicts: VerdictSet::ALL,
+            returns: VerdictSet::ALL,
             uses_metadata: true,
             uses_wire_length: true,
             uses_port: true,
@@ -233,6 +236,7 @@ impl Facts {
             changes_length: text.changes_length,
             redirects: verdicts.contains(Action::Redirect),
             verdicts,
+            returns: found.verdicts,
             uses_metadata: text.wire_length || text.port || text.time,
             uses_wire_length: text.wire_length,
             uses_port: text.port,

@@ -308,13 +308,15 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
     };
     let saved = sessions.first_mut().map_or(Ok(()), |session| maps.write(&mut **session)).and(told);
     let traps = sessions.first_mut().map_or(Ok(Vec::new()), |session| maps.traps.read(&mut **session));
-    let besides = Besides::of(maps.events(), traps.as_deref().unwrap_or_default());
-    let saved = saved.and(traps.map(drop).map_err(Failure::from));
+    let (traps, failed) = traps.map_or_else(|error| (Vec::new(), Err(error)), |traps| (traps, Ok(())));
+    let summary = run.summary(&reading);
+    let besides = Besides::of(&summary, maps.events(), (&maps.traps, traps));
+    let saved = saved.and(failed.map_err(Failure::from));
     let maps_are_gone = sessions.is_empty() && maps.writes();
     drop(sessions);
     interrupt.end();
     let given_up = given_up(error.as_ref(), &run);
-    Ok(Ended { summary: run.summary(&reading), device, error, saved, maps_are_gone, given_up, besides })
+    Ok(Ended { summary, device, error, saved, maps_are_gone, given_up, besides })
 }
 
 /// Packets that a device may still have after a run: those that were under way where it failed.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::out;
 use crate::cli::run::report::{Told, events_row};
-use crate::cli::run::traps::{self, Trapped};
+use crate::cli::run::traps::{self, OutOfFuel, Trapped, Traps};
 
 /// Lanes whose batches the table has; the JSON line has all.
 const SHOWN_LANES: usize = 16;
@@ -71,12 +71,16 @@ pub struct Besides {
     /// Where a program of XDP was aborted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub traps: Vec<Trapped>,
+    /// How many packets were out of fuel, if any were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out_of_fuel: Option<OutOfFuel>,
 }
 
 impl Besides {
-    /// These.
-    pub fn of(events: Option<Counts>, traps: &[Trapped]) -> Besides {
-        Besides { events: events.map(Told::from), traps: traps.to_vec() }
+    /// Of a run with these numbers: its events, and what was read of where packets were aborted.
+    pub fn of(run: &RunSummary, events: Option<Counts>, (traps, read): (&Traps, Vec<Trapped>)) -> Besides {
+        let out_of_fuel = traps.out_of_fuel(run.numbers.sum.verdicts(Action::Aborted), &read);
+        Besides { events: events.map(Told::from), traps: read, out_of_fuel }
     }
 }
 
@@ -141,7 +145,7 @@ pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, besides: &
     rows.push(row("time", format!("{:.3} s", sum.elapsed_s), String::new()));
     let (filter, id) = (out::printable(&run.filter), &run.device);
     let frames = frames.map_or_else(String::new, |frames| format!("frames: {frames}\n"));
-    let traps = traps::lines(&besides.traps);
+    let traps = traps::lines(&besides.traps, besides.out_of_fuel);
     format!("{filter}, on {id} ({device})\n{}{frames}{traps}", out::table(rows, &[1]))
 }
 

@@ -64,7 +64,8 @@ impl Service for Live {
             }
             false => Vec::new(),
         };
-        let line = report::json(&summary, None, &Besides::of(events, &traps));
+        let besides = Besides::of(&summary, events, (&lock(&self.maps).traps, traps));
+        let line = report::json(&summary, None, &besides);
         RawValue::from_string(line.trim_end().to_owned()).map_err(|error| Refused::wrong(error.to_string()))
     }
 
