@@ -11,7 +11,8 @@
 //! - `ahead`: the part of a filter that leads to its first search, to be run before the filter;
 //! - `expressions`, `places`: naga's expressions, variables and what pointers point to;
 //! - `cost`: which pieces of a filter have no side effect, and what they cost;
-//! - `statements`: control flow, branch-free where that is cheaper.
+//! - `statements`: control flow, branch-free where that is cheaper;
+//! - `threading`: branches without blocks that only jump on.
 //!
 //! What makes the code safe for any filter and any packet is said at the two places that touch
 //! memory: `packet::Codegen::load` and `places::Codegen::element_address`.
@@ -27,6 +28,7 @@ mod packet;
 mod places;
 mod scalar;
 mod statements;
+mod threading;
 pub(crate) mod types;
 
 use std::collections::{BTreeMap, HashMap};
@@ -155,7 +157,8 @@ pub(crate) fn signature(isa: &dyn TargetIsa) -> ir::Signature {
 }
 
 impl Lowered {
-    fn new(function: ir::Function, found: Found) -> Lowered {
+    fn new(mut function: ir::Function, found: Found) -> Lowered {
+        threading::thread(&mut function);
         Lowered {
             tables: found.tables,
             operations: found.operations,
