@@ -10,6 +10,7 @@ mod broadcast;
 mod bytes;
 mod code;
 mod emit;
+mod errno;
 pub mod events;
 pub mod fib;
 mod flow;

@@ -171,11 +171,7 @@ impl Ty {
     pub fn words(self) -> String {
         match self {
             Ty::Several(a, b) => format!("{} on one way, and {} on another", a.words(), b.words()),
-            Ty::Value { nullable: true, .. }
-            | Ty::Packet { nullable: true, .. }
-            | Ty::Record { nullable: true, .. } => {
-                format!("{}, or NULL", self.which().words())
-            }
+            _ if self.is_nullable() => format!("{}, or NULL", self.which().words()),
             _ => self.which().words().into(),
         }
     }
@@ -189,6 +185,14 @@ impl Ty {
 
     pub fn is_pointer(self) -> bool {
         !matches!(self, Ty::Nothing | Ty::Number(_) | Ty::Several(..))
+    }
+
+    /// Whether it may be NULL instead.
+    pub fn is_nullable(self) -> bool {
+        matches!(
+            self,
+            Ty::Packet { nullable: true, .. } | Ty::Value { nullable: true, .. } | Ty::Record { nullable: true, .. }
+        )
     }
 
     fn is_null(self) -> bool {
@@ -208,7 +212,9 @@ impl Ty {
     fn parts(self, other: Ty) -> bool {
         let joined = self.join(other, |_, _| (NOBODY, 0));
         let is_lost = |ty: Ty| matches!(ty, Ty::Nothing | Ty::Several(..));
-        is_lost(joined) && !(is_lost(self) && is_lost(other))
+        // NULL, and a pointer that can be moved as long as it is none.
+        let is_null = |a: Ty, b: Ty| a.is_null() && b.is_pointer() && !b.is_nullable();
+        is_lost(joined) && !(is_lost(self) && is_lost(other)) || is_null(self, other) || is_null(other, self)
     }
 
     /// The name that it goes by, and may be asked by.

@@ -1,6 +1,7 @@
 //! `bpf_loop`: a function called so many times, until it gives 1.
 
 use super::super::code::Binary::{Either, Ne};
+use super::super::errno::E2BIG;
 use super::super::helper;
 use super::super::range::Range;
 use super::super::walk::{ARGUMENT, ROUND, ROUNDS, Walk};
@@ -12,8 +13,8 @@ const MAX_ROUNDS: u64 = 1 << 23;
 /// `bpf_loop(rounds, function, argument, flags)`: what is kept for its rounds.
 pub(super) fn begin(walk: &mut Walk) -> Result<()> {
     walk.shared.helpers.insert(helper::LOOP);
-    let (rounds, function, argument, flags) = (walk.get(1)?, walk.get(2)?, walk.get(3)?, walk.get(4)?);
-    let range = walk.expect_number(rounds, "how often a bpf_loop goes round")?;
+    let (all, function, argument, flags) = (walk.get(1)?, walk.get(2)?, walk.get(3)?, walk.get(4)?);
+    let range = walk.expect_number(all, "how often a bpf_loop goes round")?;
     let Ty::Function { section, first } = function.ty else {
         let what = function.ty.words();
         return walk.refuse(format!("a bpf_loop is given {what} for a function"));
@@ -21,22 +22,24 @@ pub(super) fn begin(walk: &mut Walk) -> Result<()> {
     if flags.ty.range().and_then(Range::exact) != Some(0) {
         return walk.refuse("a bpf_loop is given flags, and there are none");
     }
+    let place = (walk.context, walk.at as u32);
+    let (mut round, mut rounds) = (walk.constant(0), walk.word(range, all.low));
     if range.high > MAX_ROUNDS {
-        // More give an error and no round at all, and nobody asks for more.
-        let high = walk.code.by(Ne, rounds.high, 0);
+        // More give an error and no round at all: it is where the first round would be, and no round that there is. As the
+        // verifier puts it into the program, it has 32 bits (`inline_bpf_loop`, kernel/bpf/verifier.c).
+        let high = walk.code.by(Ne, all.high, 0);
         let most = walk.code.known(MAX_ROUNDS as u32);
-        let low = walk.code.binary(Lt, most, rounds.low);
+        let low = walk.code.binary(Lt, most, all.low);
         let many = walk.code.binary(Either, high, low);
-        walk.trap(many, "a bpf_loop is to go round more often than it may");
+        let (zero, error) = (walk.code.known(0), walk.code.known(E2BIG as u32));
+        let (first, limit) = (walk.code.select(many, error, zero), walk.code.select(many, zero, all.low));
+        round = walk.word(Range::WORD, first);
+        rounds = walk.word(Range::new(0, MAX_ROUNDS), limit);
     }
-    let limit = Range::new(range.low.min(MAX_ROUNDS), range.high.min(MAX_ROUNDS));
-    let rounds = walk.word(limit, rounds.low);
-    let zero = walk.constant(0);
-    walk.set(ROUND, zero)?;
+    walk.set(ROUND, round)?;
     walk.set(ROUNDS, rounds)?;
     walk.set(ARGUMENT, argument)?;
-    let at = walk.at as u32;
-    walk.shared.callbacks.insert((walk.context, at), (u32::from(section), first));
+    walk.shared.callbacks.insert(place, (u32::from(section), first));
     Ok(())
 }
 

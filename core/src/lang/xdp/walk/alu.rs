@@ -10,6 +10,9 @@ use crate::lang::xdp::types::{FAR, FIXED, META, NOBODY, Offsets, Ty, Value};
 /// Offsets into a packet that are told apart: beyond there is none (`BPF_MAX_VAR_OFF`).
 const MAX_OFFSET: i64 = 1 << 29;
 
+/// Moves so near that no program makes enough of them to come beyond 32 bits: of 16 bits, 32,768 times.
+const NEAR: i64 = 0xffff;
+
 impl Walk<'_, '_> {
     pub(super) fn alu(&mut self, it: Instruction) -> Result<()> {
         let wide = it.class() == class::ALU64;
@@ -321,20 +324,25 @@ impl Walk<'_, '_> {
     }
 
     fn advanced(&mut self, pointer: Value, number: Value, by: Range, back: bool) -> Result<Value> {
+        if pointer.ty.is_nullable() {
+            // NULL that is moved is a number, of which nothing would be known: where that is meant, ways are kept apart.
+            let what = pointer.ty.words();
+            return self.refuse(format!("{what} is moved: compare it with NULL first"));
+        }
         let low = self.code.binary(if back { Sub } else { Add }, pointer.low, number.low);
         let low = self.within(low, number, by, back);
         let distance = by.exact().map(|by| if back { (by as i64).wrapping_neg() } else { by as i64 });
         let moved = |off: Offsets| if back { off.sub(by) } else { off.add(by) };
         let ty = match pointer.ty {
-            Ty::Packet { name, off, floor, nullable } => match distance {
+            Ty::Packet { name, off, floor, .. } => match distance {
                 Some(by) if off.checked_add(by).is_some_and(|off| off.abs() < MAX_OFFSET) => {
-                    Ty::Packet { name, off: off + by, floor: (floor + by).max(-FAR), nullable }
+                    Ty::Packet { name, off: off + by, floor: (floor + by).max(-FAR), nullable: false }
                 }
-                _ => Ty::Packet { name: self.name(), off: 0, floor: moved(Offsets::one(floor)).low, nullable },
+                _ => Ty::Packet { name: self.name(), off: 0, floor: moved(Offsets::one(floor)).low, nullable: false },
             },
             Ty::Stack { frame, off } => Ty::Stack { frame, off: moved(off) },
-            Ty::Value { map, off, name, nullable } => Ty::Value { map, off: moved(off), name, nullable },
-            Ty::Record { record, off, name, nullable } => Ty::Record { record, off: moved(off), name, nullable },
+            Ty::Value { map, off, name, .. } => Ty::Value { map, off: moved(off), name, nullable: false },
+            Ty::Record { record, off, name, .. } => Ty::Record { record, off: moved(off), name, nullable: false },
             Ty::Context(off) => match distance {
                 Some(by) => Ty::Context(off.saturating_add(by)),
                 None => return self.refuse("the context is read at an offset that is not known"),
@@ -353,8 +361,17 @@ impl Walk<'_, '_> {
     /// all memory, on the side that it is on.
     fn within(&mut self, moved: Id, number: Value, by: Range, back: bool) -> Id {
         let (least, most) = by.signed();
-        if least > -MAX_OFFSET && most < MAX_OFFSET {
+        if least >= -NEAR && most <= NEAR {
             return moved;
+        }
+        if least > -MAX_OFFSET && most < MAX_OFFSET {
+            // So far that a few moves more would come to where they began, in 32 bits.
+            let (behind, before) = (2 * MAX_OFFSET as u32, (-2 * MAX_OFFSET) as u32);
+            let (behind, before) = (self.code.known(behind), self.code.known(before));
+            let is_behind = self.code.binary(Slt, behind, moved);
+            let moved = self.code.select(is_behind, behind, moved);
+            let is_before = self.code.binary(Slt, moved, before);
+            return self.code.select(is_before, before, moved);
         }
         let limit = self.constant(MAX_OFFSET as u64);
         let number = Value { ty: Ty::Number(by), ..number };

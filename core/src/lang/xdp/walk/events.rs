@@ -7,17 +7,10 @@ use super::record::frame_of;
 use super::{Result, Walk};
 use crate::lang::xdp::code::Binary::*;
 use crate::lang::xdp::code::{Argument as Given, Effect, Id, Op};
+use crate::lang::xdp::errno::{E2BIG, EAGAIN, EFAULT, EINVAL, EOPNOTSUPP};
 use crate::lang::xdp::events::{Argument, MOST_OF_PACKET, Print, Sizes};
 use crate::lang::xdp::object::MapType;
-use crate::lang::xdp::range::Range;
 use crate::lang::xdp::types::{Offsets, Ty, Value};
-
-/// Errors that helpers give (errno.h).
-const E2BIG: i32 = -7;
-const EAGAIN: i32 = -11;
-const EFAULT: i32 = -14;
-const EINVAL: i32 = -22;
-const EOPNOTSUPP: i32 = -95;
 
 /// Bytes of a record that a program gives, at most.
 const MOST_BYTES: u64 = 2048;
@@ -177,17 +170,6 @@ impl Walk<'_, '_> {
         Ok(self.first_of(&[(is_right, EINVAL), (fits, EAGAIN)]))
     }
 
-    /// 0 where all of these hold, else the error of the first that does not.
-    fn first_of(&mut self, conditions: &[(Id, i32)]) -> Value {
-        let (mut low, mut high) = (self.code.known(0), self.code.known(0));
-        let all = self.code.known(u32::MAX);
-        for &(holds, error) in conditions.iter().rev() {
-            let error = self.code.known(error as u32);
-            (low, high) = (self.code.select(holds, low, error), self.code.select(holds, high, all));
-        }
-        self.number(Range::ANY, low, high)
-    }
-
     /// `bpf_ringbuf_reserve(map, size, flags)`
     pub(super) fn ringbuf_reserve(&mut self) -> Result<Value> {
         let (map, size, flags) = (self.get(1)?, self.get(2)?, self.get(3)?);
@@ -319,10 +301,10 @@ impl Walk<'_, '_> {
 
     /// `bpf_trace_printk(format, size, ...)`
     pub(super) fn trace_printk(&mut self) -> Result<Value> {
-        let Some(print) = self.print()? else { return Ok(self.constant(i64::from(EINVAL) as u64)) };
+        let Some(print) = self.print()? else { return Ok(self.error(EINVAL)) };
         let count = print.arguments().count();
         if count > MOST_PRINTED {
-            return Ok(self.constant(i64::from(EINVAL) as u64));
+            return Ok(self.error(EINVAL));
         }
         let given = (FIRST_PRINTED..).take(count).map(|register| self.get(register));
         let given: Vec<Value> = given.collect::<Result<_>>()?;
@@ -341,7 +323,7 @@ impl Walk<'_, '_> {
         let is_right = |print: &Print| {
             length % 8 == 0 && length <= 8 * MOST_PRINTED_BY_ARRAY && print.arguments().count() as u64 <= length / 8
         };
-        let Some(print) = print.filter(is_right) else { return Ok(self.constant(i64::from(EINVAL) as u64)) };
+        let Some(print) = print.filter(is_right) else { return Ok(self.error(EINVAL)) };
         let mut given = Vec::new();
         for place in 0..print.arguments().count() {
             given.push(self.load(data, 8 * place as i64, 8)?);

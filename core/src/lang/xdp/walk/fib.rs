@@ -3,11 +3,10 @@
 use super::{Result, Walk};
 use crate::lang::xdp::code::Binary::*;
 use crate::lang::xdp::code::{Argument, Code, Effect, Id, Op};
+use crate::lang::xdp::errno::EINVAL;
 use crate::lang::xdp::fib;
 use crate::lang::xdp::range::Range;
 use crate::lang::xdp::types::{Ty, Value};
-
-const EINVAL: i64 = -22;
 
 /// Bytes of `struct bpf_fib_lookup`.
 const PARAMETERS: u32 = 64;
@@ -27,7 +26,7 @@ impl Walk<'_, '_> {
         let size = self.expect_number(length, "how long the structure is")?;
         let known = self.expect_number(flags, "what the flags are")?;
         if size.high < u64::from(PARAMETERS) {
-            return Ok(self.constant(EINVAL as u64));
+            return Ok(self.error(EINVAL));
         }
         if size.low < u64::from(PARAMETERS) {
             let what = format!(
@@ -37,7 +36,7 @@ impl Walk<'_, '_> {
         }
         // The kernel takes 32 bits of them.
         if known.exact().is_some_and(|flags| flags & 0xffff_ffff & !FLAGS != 0) {
-            return Ok(self.constant(EINVAL as u64));
+            return Ok(self.error(EINVAL));
         }
         let (frame, base) = self.exactly_on_stack(params, "the structure of a bpf_fib_lookup")?;
         let mut words = vec![self.code.known(0)];

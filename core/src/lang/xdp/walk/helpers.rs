@@ -4,14 +4,12 @@
 use super::{Result, Walk};
 use crate::lang::xdp::code::Binary::*;
 use crate::lang::xdp::code::{Argument, Effect, Id};
+use crate::lang::xdp::errno::{EFAULT, EINVAL};
 use crate::lang::xdp::helper;
 use crate::lang::xdp::instruction::{Instruction, call};
 use crate::lang::xdp::object::MapType;
 use crate::lang::xdp::range::Range;
 use crate::lang::xdp::types::{Ty, Value};
-
-/// Errors that helpers give (errno.h).
-const EINVAL: i32 = -22;
 
 /// The most that a helper copies at once here, in bytes.
 const MOST_BYTES: u64 = 512;
@@ -233,17 +231,17 @@ impl Walk<'_, '_> {
         if let Some((frame, base)) = base {
             self.set_bytes(frame, base, count, &words)?;
         }
-        Ok(self.outcome(inside, EINVAL))
+        Ok(self.copied_or_not(at, inside))
     }
 
     /// `bpf_xdp_store_bytes(ctx, off, buffer, length)`
     fn store_bytes(&mut self) -> Result<Value> {
-        let (at, inside, count) = self.copied()?;
+        let (off, inside, count) = self.copied()?;
         let buffer = self.get(3)?;
         let words = self.words(buffer, count, "what is copied into the packet")?;
         // All of them or none: far beyond the end a store does nothing.
         let nowhere = self.code.known(1 << 31);
-        let at = self.code.select(inside, at, nowhere);
+        let at = self.code.select(inside, off, nowhere);
         for (word, value) in (0..).step_by(4).zip(words) {
             let pieces: &[(u32, u32)] = match count - word {
                 4.. => &[(0, 4)],
@@ -258,7 +256,15 @@ impl Walk<'_, '_> {
                 self.store_packet(to, size, part);
             }
         }
-        Ok(self.outcome(inside, EINVAL))
+        Ok(self.copied_or_not(off, inside))
+    }
+
+    /// What is given for bytes that were to be copied: of more than 16 bits the kernel takes an offset for no offset at all
+    /// (`bpf_xdp_pointer`, net/core/filter.c).
+    fn copied_or_not(&mut self, off: Id, inside: Id) -> Value {
+        let most = self.code.known(0xffff);
+        let is_offset = self.code.binary(Le, off, most);
+        self.first_of(&[(is_offset, EFAULT), (inside, EINVAL)])
     }
 
     /// `bpf_tail_call(ctx, map, index)`: the programs that may be meant, each with whether it is.

@@ -107,6 +107,11 @@ impl Walk<'_, '_> {
             (Ty::Number(range), pointer) if pointer.is_pointer() => {
                 self.against_number(comparison.turned(), pointer, right, (range, left))
             }
+            (pointer, Ty::End) | (Ty::End, pointer) if pointer.is_nullable() => {
+                // NULL says nothing of the packet: where it is meant to be compared, ways are kept apart.
+                let what = pointer.words();
+                self.refuse(format!("{what} is compared with the packet's end: compare it with NULL first"))
+            }
             (a @ (Ty::Packet { .. } | Ty::End), b @ (Ty::Packet { .. } | Ty::End)) => {
                 // In front of the packet offsets are below zero.
                 let may_be_before = |ty| matches!(ty, Ty::Packet { floor, .. } if floor < 0);
@@ -145,18 +150,14 @@ impl Walk<'_, '_> {
             return self.lack(what, OTHER_POINTERS);
         };
         let holds = self.code.truth(holds);
-        match pointer {
-            Ty::Packet { nullable: true, .. }
-            | Ty::Value { nullable: true, .. }
-            | Ty::Record { nullable: true, .. } => {
-                let (null, is_null) = (self.constant(0), self.code.by(Eq, value.high, 0));
-                let of_null = self.compared(comparison, null, number)?;
-                let (null, there) = (self.code.binary(Both, is_null, of_null), self.code.not(is_null));
-                let there = self.code.binary(Both, there, holds);
-                Ok(self.code.binary(Either, null, there))
-            }
-            _ => Ok(holds),
+        if !pointer.is_nullable() {
+            return Ok(holds);
         }
+        let (null, is_null) = (self.constant(0), self.code.by(Eq, value.high, 0));
+        let of_null = self.compared(comparison, null, number)?;
+        let (null, there) = (self.code.binary(Both, is_null, of_null), self.code.not(is_null));
+        let there = self.code.binary(Both, there, holds);
+        Ok(self.code.binary(Either, null, there))
     }
 
     fn compared64(&mut self, comparison: Comparison, left: Value, right: Value) -> Id {
@@ -339,17 +340,8 @@ fn there(state: &mut State, value: Value) {
 }
 
 fn null(state: &mut State, value: Value) {
-    let name = if matches!(value.ty, Ty::Packet { .. }) { NOBODY } else { value.ty.name() };
-    // One that was moved is a number of which only the high half is known to be zero.
-    let is_whole = match value.ty {
-        Ty::Value { nullable: true, off, .. } | Ty::Record { nullable: true, off, .. } => off.exact() == Some(0),
-        Ty::Packet { nullable: true, .. } => true,
-        _ => false,
-    };
-    if is_whole {
-        state.refine(value, name, |ty| match ty {
-            Ty::Value { off, .. } if off.exact() != Some(0) => Ty::Number(Range::WORD),
-            _ => Ty::Number(Range::one(0)),
-        });
+    if value.ty.is_nullable() {
+        let name = if matches!(value.ty, Ty::Packet { .. }) { NOBODY } else { value.ty.name() };
+        state.refine(value, name, |_| Ty::Number(Range::one(0)));
     }
 }

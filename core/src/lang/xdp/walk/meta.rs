@@ -5,13 +5,10 @@
 use super::{METADATA, Result, Walk};
 use crate::lang::xdp::code::Binary::*;
 use crate::lang::xdp::code::Id;
+use crate::lang::xdp::errno::{EACCES, EINVAL};
 use crate::lang::xdp::instruction::Comparison;
 use crate::lang::xdp::range::Range;
 use crate::lang::xdp::types::{FIXED, META, Offsets, Ty, Value};
-
-/// `-EINVAL`, and `-EACCES` for a length that metadata cannot have (`xdp_metalen_invalid`, net/xdp.h).
-const EINVAL: i64 = -22;
-const EACCES: i64 = -13;
 
 /// What there is in front of a packet that arrives (`XDP_PACKET_HEADROOM`) less `struct xdp_frame` of 40 bytes, which the
 /// kernel keeps there. It is below the 252 bytes that metadata may have besides.
@@ -47,6 +44,7 @@ impl Walk<'_, '_> {
         let now = self.code.select(done, length, before.low);
         let now = self.word(Range::new(0, u64::from(MOST)), now);
         self.set(METADATA, now)?;
+        // As `xdp_metalen_invalid` (net/xdp.h) has them.
         let wrong = [EACCES as u32, EINVAL as u32].map(|error| self.code.known(error));
         let (zero, all) = (self.code.known(0), self.code.known(u32::MAX));
         let wrong = self.code.select(fits, wrong[0], wrong[1]);

@@ -223,10 +223,26 @@ impl<'a, 'o> Walk<'a, 'o> {
         self.number(range, low, high)
     }
 
+    /// Minus an error's number.
+    pub fn error(&mut self, error: i32) -> Value {
+        self.constant(i64::from(error) as u64)
+    }
+
     /// 0, or minus an error's number, as helpers give it.
     pub fn outcome(&mut self, is_good: Id, error: i32) -> Value {
         let (zero, low, high) = (self.code.known(0), self.code.known(error as u32), self.code.known(u32::MAX));
         let (low, high) = (self.code.select(is_good, zero, low), self.code.select(is_good, zero, high));
+        self.number(Range::ANY, low, high)
+    }
+
+    /// 0 where all of these hold, else the error of the first that does not.
+    pub fn first_of(&mut self, conditions: &[(Id, i32)]) -> Value {
+        let (mut low, mut high) = (self.code.known(0), self.code.known(0));
+        let all = self.code.known(u32::MAX);
+        for &(holds, error) in conditions.iter().rev() {
+            let error = self.code.known(error as u32);
+            (low, high) = (self.code.select(holds, low, error), self.code.select(holds, high, all));
+        }
         self.number(Range::ANY, low, high)
     }
 
