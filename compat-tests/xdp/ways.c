@@ -1,6 +1,7 @@
 /* What is known on one way and not on another, and is asked for where both have met: the kernel's verifier follows each way by
  * itself. Exercises: pointers that a function gives by reference where it gives no error, values and pointers set where a flag
- * is, pointers that are numbers of errors, one pointer of two kinds, jumps whose sides meet at once. */
+ * is, pointers that are numbers of errors, one pointer of two kinds, jumps whose sides meet at once,
+ * one function of two for a loop. */
 #include "parse.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -219,5 +220,44 @@ int ways_together(struct xdp_md *ctx)
                  : [which] "r"(which), [other] "r"(other), [ctx] "r"(ctx)
                  : "r0", "r2", "memory");
     eth->h_source[0] = result;
+    return XDP_TX;
+}
+
+struct tally {
+    __u32 sum;
+    __u32 rounds;
+};
+
+static long add_round(__u32 round, struct tally *tally)
+{
+    tally->sum += round;
+    tally->rounds++;
+    return 0;
+}
+
+static long add_much(__u32 round, struct tally *tally)
+{
+    tally->sum += 100;
+    tally->rounds++;
+    return tally->sum > 250;
+}
+
+/* One function or another for a loop's rounds. */
+SEC("xdp")
+int ways_function(struct xdp_md *ctx)
+{
+    struct cursor c = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
+    struct ethhdr *eth = take_eth(&c);
+    long (*round)(__u32, struct tally *) = add_round;
+    struct tally tally = {};
+
+    if (!eth)
+        return XDP_DROP;
+    if (eth->h_dest[0] & 1)
+        round = add_much;
+    FORGET(round);
+    bpf_loop(eth->h_dest[1] & 7, round, &tally, 0);
+    eth->h_source[0] = tally.sum;
+    eth->h_source[1] = tally.rounds;
     return XDP_TX;
 }

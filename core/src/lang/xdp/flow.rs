@@ -79,8 +79,6 @@ pub(super) struct Shared {
     pub names: Numbers<(u32, u32, u32, u32)>,
     /// Where a packet may be aborted: section, instruction, reason.
     pub sites: Numbers<(u32, u32, &'static str)>,
-    /// The functions of `bpf_loop`s and the like: by context and instruction, section and first instruction.
-    pub callbacks: HashMap<(u32, u32), (u32, u32)>,
     /// The maps whose entries are gone through.
     pub entries_of: HashMap<(u32, u32), u16>,
     /// Maps that are used.
@@ -246,7 +244,6 @@ impl<'a, 'o> Finding<'a, 'o> {
         let shared = Shared {
             names: Numbers::from(1),
             sites: Numbers::from(0),
-            callbacks: HashMap::new(),
             entries_of: HashMap::new(),
             used: BTreeSet::new(),
             tries: BTreeSet::new(),
@@ -688,7 +685,7 @@ fn again_or_behind(mut walk: Walk, result: Value, again: Key, at: u32) -> Gone {
     let goes_on = walk.code.by(Eq, any, 0);
     let behind = Key { place: Place::At(at + 1), ..again };
     let state = walk.state.clone();
-    branches(walk, goes_on, (again, state.clone()), (behind, state))
+    branches(walk, goes_on, (again, state.clone()), (behind, state.without_rounds()))
 }
 
 /// A block that goes on in one place.

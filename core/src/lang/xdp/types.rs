@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::asked::Registers;
 use super::code::{Id, Var};
 use super::range::{Range, gcd};
+use super::walk::{ROUND, TARGET};
 
 /// Words of a frame's stack: 512 bytes (`MAX_BPF_STACK`).
 pub(super) const STACK_WORDS: usize = 128;
@@ -338,14 +339,14 @@ impl Word {
 /// A function under way.
 #[derive(Debug, Clone)]
 pub(super) struct Frame {
-    /// Registers 6 to 9, and behind them three that no program sees: a loop's round, its rounds, its argument.
-    pub saved: [Value; 7],
+    /// Registers 6 to 9, and behind them four that no program sees: a loop's round, its rounds, its argument, its function.
+    pub saved: [Value; 8],
     pub words: Vec<Word>,
 }
 
 impl Frame {
     pub fn new() -> Frame {
-        Frame { saved: [Value::of(Ty::Nothing); 7], words: vec![Word::FRESH; STACK_WORDS] }
+        Frame { saved: [Value::of(Ty::Nothing); 8], words: vec![Word::FRESH; STACK_WORDS] }
     }
 }
 
@@ -430,11 +431,11 @@ impl State {
             all.push((Var::Register { frame, register, half: 1 }, value.high));
         };
         for (register, it) in self.scratch.iter().enumerate() {
-            value(0, if register < 6 { register } else { register + 8 } as u8, it);
+            value(0, if register < 6 { register as u8 } else { register as u8 - 6 + TARGET }, it);
         }
         for (frame, it) in self.frames.iter().enumerate() {
             for (register, it) in it.saved.iter().enumerate() {
-                value(frame as u8, if register < 4 { register + 6 } else { register + 7 } as u8, it);
+                value(frame as u8, if register < 4 { register as u8 + 6 } else { register as u8 - 4 + ROUND }, it);
             }
         }
         let framed = (0..).zip(&self.frames).map(|(frame, it)| (frame, &it.words));
@@ -499,6 +500,14 @@ impl State {
             let saved = frame.saved.iter_mut().take(4).enumerate();
             saved.filter(|(register, _)| !is_asked(register + 6)).for_each(|(_, it)| it.ty = Ty::Nothing);
         }
+    }
+
+    /// Behind a loop that a helper goes round: what its rounds alone ask for is gone.
+    pub fn without_rounds(mut self) -> State {
+        if let Some(frame) = self.frames.last_mut() {
+            frame.saved[4..].fill(Value::of(Ty::Nothing));
+        }
+        self
     }
 
     /// Makes a name free for another place.

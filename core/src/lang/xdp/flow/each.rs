@@ -5,7 +5,7 @@ use super::super::helper;
 use super::super::maps::Use;
 use super::super::range::Range;
 use super::super::types::{NOBODY, Offsets};
-use super::super::walk::{ARGUMENT, ROUND, ROUNDS, Walk};
+use super::super::walk::{ARGUMENT, FUNCTION, ROUND, ROUNDS, Walk};
 use super::{Add, Context, Finding, Gone, Key, Lt, Place, Result, State, Ty, Value, again_or_behind, branches};
 use crate::map::layout::Layout;
 
@@ -31,10 +31,10 @@ pub(super) fn begin(walk: &mut Walk) -> Result<()> {
             format!("bpf_for_each_map_elem is given a map with keys of {key_size} bytes, and {LONGEST} are the most");
         return walk.lack(what, "bpf_for_each_map_elem over keys of any size");
     }
-    let Ty::Function { section, first } = function.ty else {
+    if !matches!(function.ty, Ty::Function { .. }) {
         let what = function.ty.words();
         return walk.refuse(format!("bpf_for_each_map_elem is given {what} for a function"));
-    };
+    }
     if flags.ty.range().and_then(Range::exact) != Some(0) {
         return walk.refuse("bpf_for_each_map_elem is given flags, and there are none");
     }
@@ -42,9 +42,8 @@ pub(super) fn begin(walk: &mut Walk) -> Result<()> {
     walk.set(ROUND, zero)?;
     walk.set(ROUNDS, zero)?;
     walk.set(ARGUMENT, argument)?;
-    let place = (walk.context, walk.at as u32);
-    walk.shared.callbacks.insert(place, (u32::from(section), first));
-    match walk.shared.entries_of.insert(place, map) {
+    walk.set(FUNCTION, function)?;
+    match walk.shared.entries_of.insert((walk.context, walk.at as u32), map) {
         Some(before) if before != map => walk.refuse("bpf_for_each_map_elem is given another map on another way"),
         _ => Ok(()),
     }
@@ -58,10 +57,10 @@ impl Finding<'_, '_> {
         let mut walk = Walk::new(self.linked, &mut self.shared, state, key.context, context.section as usize);
         walk.at = at as usize;
         let place = (key.context, at);
-        let called = walk.shared.callbacks.get(&place).copied().zip(walk.shared.entries_of.get(&place).copied());
-        let Some(((section, first), map)) = called else {
-            return walk.refuse("the function of a bpf_for_each_map_elem is not known");
+        let Some(map) = walk.shared.entries_of.get(&place).copied() else {
+            return walk.refuse("the map of a bpf_for_each_map_elem is not known");
         };
+        let (section, first) = walk.callback()?;
         walk.shared.used.insert(map);
         let (from, count, argument) = (walk.get(ROUND)?, walk.get(ROUNDS)?, walk.get(ARGUMENT)?);
         let info = &walk.linked.maps[usize::from(map)];
@@ -75,7 +74,7 @@ impl Finding<'_, '_> {
         walk.after_call();
         walk.set(0, count)?;
         let behind = Key { context: key.context, place: Place::At(at + 1), variant: 0 };
-        let behind_state = walk.state.clone();
+        let behind_state = walk.state.clone().without_rounds();
         // In the function.
         let next = walk.code.by(Add, entry, 1);
         let (next, counted) = (walk.word(Range::WORD, next), walk.code.by(Add, count.low, 1));

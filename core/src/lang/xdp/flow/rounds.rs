@@ -4,7 +4,7 @@ use super::super::code::Binary::{Either, Ne};
 use super::super::errno::E2BIG;
 use super::super::helper;
 use super::super::range::Range;
-use super::super::walk::{ARGUMENT, ROUND, ROUNDS, Walk};
+use super::super::walk::{ARGUMENT, FUNCTION, ROUND, ROUNDS, Walk};
 use super::{Add, Context, Finding, Gone, Key, Lt, Place, Result, State, Ty, Value, again_or_behind, branches};
 
 /// Rounds of a `bpf_loop` (`BPF_MAX_LOOPS`).
@@ -15,14 +15,13 @@ pub(super) fn begin(walk: &mut Walk) -> Result<()> {
     walk.shared.helpers.insert(helper::LOOP);
     let (all, function, argument, flags) = (walk.get(1)?, walk.get(2)?, walk.get(3)?, walk.get(4)?);
     let range = walk.expect_number(all, "how often a bpf_loop goes round")?;
-    let Ty::Function { section, first } = function.ty else {
+    if !matches!(function.ty, Ty::Function { .. }) {
         let what = function.ty.words();
         return walk.refuse(format!("a bpf_loop is given {what} for a function"));
-    };
+    }
     if flags.ty.range().and_then(Range::exact) != Some(0) {
         return walk.refuse("a bpf_loop is given flags, and there are none");
     }
-    let place = (walk.context, walk.at as u32);
     let (mut round, mut rounds) = (walk.constant(0), walk.word(range, all.low));
     if range.high > MAX_ROUNDS {
         // More give an error and no round at all: it is where the first round would be, and no round that there is. As the
@@ -39,8 +38,7 @@ pub(super) fn begin(walk: &mut Walk) -> Result<()> {
     walk.set(ROUND, round)?;
     walk.set(ROUNDS, rounds)?;
     walk.set(ARGUMENT, argument)?;
-    walk.shared.callbacks.insert(place, (u32::from(section), first));
-    Ok(())
+    walk.set(FUNCTION, function)
 }
 
 impl Finding<'_, '_> {
@@ -50,16 +48,14 @@ impl Finding<'_, '_> {
         let mut walk = Walk::new(self.linked, &mut self.shared, state, key.context, context.section as usize);
         walk.at = at as usize;
         let (round, rounds, argument) = (walk.get(ROUND)?, walk.get(ROUNDS)?, walk.get(ARGUMENT)?);
+        let (section, first) = walk.callback()?;
         let goes_on = walk.code.binary(Lt, round.low, rounds.low);
         // Behind the loop.
         walk.after_call();
         walk.set(0, round)?;
         let behind = Key { context: key.context, place: Place::At(at + 1), variant: 0 };
-        let behind_state = walk.state.clone();
+        let behind_state = walk.state.clone().without_rounds();
         // In the function.
-        let Some((section, first)) = walk.shared.callbacks.get(&(key.context, at)).copied() else {
-            return walk.refuse("the function of a bpf_loop is not known");
-        };
         if !walk.enter()? {
             return walk.refuse("the function of a bpf_loop would be called too deep");
         }

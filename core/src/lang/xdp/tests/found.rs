@@ -189,6 +189,10 @@ fn reserved_fields_are_refused() {
     ] {
         refused(&[op(0xb7, 0, 0, 0, 1), it, EXIT], "unknown instruction");
     }
+    for register in 11..16 {
+        refused(&[op(0xb7, 0, 0, 0, 1), op(0xb7, register, 0, 0, 1), EXIT], "there is no register");
+        refused(&[op(0xbf, 0, register, 0, 0), EXIT], "there is no register");
+    }
     refused(&[op(0x85, 0, 4, 0, 8), EXIT], "unknown kind of call");
     refused(&[op(0xb7, 1, 0, 0, 1), op(0x8d, 1, 0, 0, 0), EXIT], "0x8d, a call through a register");
 }

@@ -31,16 +31,17 @@ use super::types::{ASLEEP, Frame, Name, Offsets, State, Ty, Value};
 
 pub(super) type Result<T> = std::result::Result<T, Refused>;
 
-/// Registers that no program sees, behind its own: of a `bpf_loop` the round, how many there are, and the argument.
-pub(super) const ROUND: u8 = 11;
-pub(super) const ROUNDS: u8 = 12;
-pub(super) const ARGUMENT: u8 = 13;
+/// Registers that no program sees, behind all that an instruction can name: of a `bpf_loop` the round, how many there are, the argument, and the function.
+pub(super) const ROUND: u8 = 16;
+pub(super) const ROUNDS: u8 = 17;
+pub(super) const ARGUMENT: u8 = 18;
+pub(super) const FUNCTION: u8 = 19;
 /// Of all frames: where a packet is to be redirected to, and one; how many tail calls there were; how many bytes of metadata
 /// are in front of the packet; how many random numbers there were.
-pub(super) const TARGET: u8 = 14;
-pub(super) const TAIL_CALLS: u8 = 15;
-pub(super) const METADATA: u8 = 16;
-pub(super) const DRAWS: u8 = 17;
+pub(super) const TARGET: u8 = 20;
+pub(super) const TAIL_CALLS: u8 = 21;
+pub(super) const METADATA: u8 = 22;
+pub(super) const DRAWS: u8 = 23;
 
 /// For values whose type says all.
 pub(super) const NO_VARS: (Var, Var) = {
@@ -119,10 +120,10 @@ impl<'a, 'o> Walk<'a, 'o> {
     fn slot(&mut self, register: u8) -> &mut Value {
         match register {
             0..6 => &mut self.state.scratch[usize::from(register)],
-            TARGET..=DRAWS => &mut self.state.scratch[usize::from(register - 8)],
+            TARGET..=DRAWS => &mut self.state.scratch[usize::from(register - TARGET + 6)],
             // 10 is the frame itself.
             _ => {
-                let saved = if register < 10 { register - 6 } else { register - 7 };
+                let saved = if register < 10 { register - 6 } else { register - ROUND + 4 };
                 &mut self.state.frames.last_mut().expect("there is always a frame").saved[usize::from(saved)]
             }
         }
@@ -135,7 +136,7 @@ impl<'a, 'o> Walk<'a, 'o> {
             let (low, high) = (self.code.known(0), self.code.known(1));
             return Ok(Value { ty, low, high });
         }
-        if register > DRAWS {
+        if (11..ROUND).contains(&register) {
             return self.refuse(format!("there is no register {register}"));
         }
         let mut value = *self.slot(register);
@@ -192,7 +193,7 @@ impl<'a, 'o> Walk<'a, 'o> {
         if register == 10 {
             return self.refuse("the frame pointer, r10, is written to");
         }
-        if register > DRAWS {
+        if (11..ROUND).contains(&register) {
             return self.refuse(format!("there is no register {register}"));
         }
         *self.slot(register) = value;
@@ -384,6 +385,14 @@ impl<'a, 'o> Walk<'a, 'o> {
         let always = self.code.truth(true);
         self.trap(always, "functions, and programs in their places, call each other too deep");
         Ok(false)
+    }
+
+    /// The function that is called for each round: its section and first instruction.
+    pub fn callback(&mut self) -> Result<(u32, u32)> {
+        match self.get(FUNCTION)?.ty {
+            Ty::Function { section, first } => Ok((section.into(), first)),
+            other => self.refuse(format!("what is called for each round is {}", other.words())),
+        }
     }
 
     /// Registers that a call leaves unset.
