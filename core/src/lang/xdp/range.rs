@@ -115,7 +115,7 @@ impl Range {
         let high = self.high / other.low.max(1);
         let low = if other.low == 0 { 0 } else { self.low / other.high };
         match other.exact() {
-            Some(by) if by > 0 && self.step % by == 0 => Range::by(self.step / by, low, high),
+            Some(by) if by > 0 && self.step.is_multiple_of(by) => Range::by(self.step / by, low, high),
             _ => Range::new(low, high),
         }
     }
