@@ -29,7 +29,9 @@ pub fn set(service: &mut dyn Service, name: &str, key: &[String], value: &[Strin
     if service.set(number, key, value)? {
         return Ok(());
     }
-    Err(Refused::wrong(format!("there is no room in the map `{name}` for this entry (entries={})", map.entries)))
+    let remedy = map_file::remedy(&map, map.entries as usize + 1);
+    let entries = map.entries;
+    Err(Refused::wrong(format!("there is no room in the map `{name}` for this entry (entries={entries}){remedy}")))
 }
 
 /// Removes an entry.

@@ -41,6 +41,12 @@ pub fn find(maps: &[Declaration], name: &str) -> Result<usize, String> {
     }
 }
 
+/// What gives a map room for so many entries, for the end of an error's text: of an object, since a filter in text says it
+/// itself.
+pub fn remedy(map: &Declaration, entries: usize) -> String {
+    map.typed.as_ref().map_or_else(String::new, |typed| format!(": --set {}.max_entries={entries}", typed.name))
+}
+
 /// Sets entries in a table, over those of the same keys; the others stay.
 ///
 /// # Errors

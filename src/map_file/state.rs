@@ -136,8 +136,9 @@ pub fn no_room(map: &Declaration, entries: &Entries, number: usize) -> StateErro
             format!("entry {} of the map `{name}` is not zero, and the map ends before (entries={room})", key[0])
         }
         _ => format!(
-            "the map `{name}` has {} entries in it, for which entries={room} of the filter's is too few",
-            entries.len()
+            "the map `{name}` has {} entries in it, for which entries={room} of the filter's is too few{}",
+            entries.len(),
+            super::remedy(map, entries.len())
         ),
     })
 }

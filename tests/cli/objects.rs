@@ -269,6 +269,23 @@ fn rows_that_are_wrong_are_told_of_by_their_names() {
     assert_eq!(String::from_utf8(place.read("d.csv")).unwrap(), "key,value\n0,3\n1,7\n");
 }
 
+/// As the kernel answers a loader's ninth key of eight: E2BIG.
+#[test]
+fn a_hash_takes_as_many_keys_of_a_file_as_it_has_entries() {
+    let Some(place) = place(&["-g"]) else { return };
+    let rows = |count: u32| {
+        let rows: Vec<String> =
+            (0..count).map(|key| format!("{{\"key\": {{\"address\": {key}}}, \"value\": {{}}}}")).collect();
+        format!("[\n{}\n]", rows.join(",\n"))
+    };
+    place.file("eight.json", rows(8));
+    place.file("nine.json", rows(9));
+    let said = "nine.json:10: there is no room in the map `table` for this row and those behind it (entries=8): --set table.max_entries=9";
+    run(&place, &["--map", "table=nine.json"]).failed(1, &[said]);
+    run(&place, &["--map", "table=eight.json"]).done();
+    run(&place, &["--map", "table=nine.json", "--set", "table.max_entries=9"]).done();
+}
+
 #[test]
 fn check_lists_what_is_in_an_object() {
     let Some(place) = place(&["-g"]) else { return };

@@ -136,6 +136,12 @@ impl Declaration {
         !self.is_ring && self.notes.is_none()
     }
 
+    /// Keys that it takes at most: of an object's `hash` and trie as many as it has entries, as in the kernel. Others take
+    /// as many as they have places for.
+    pub fn most_keys(&self) -> u32 {
+        if self.kind == Kind::Hash && self.typed.is_some() { self.entries } else { u32::MAX }
+    }
+
     /// Words of a key as the host has it: of an `lpm` the address, and behind it the prefix's length.
     pub fn key_words(&self) -> u32 {
         self.key + u32::from(self.kind == Kind::Lpm)

@@ -41,7 +41,13 @@ pub fn is_there(layout: &Layout, words: &[u32]) -> bool {
     words[layout.state as usize] == THERE
 }
 
-/// Makes the entry of a key at its place, or at one that is nobody's. The value is not touched: it is zeros.
+/// How many entries there are, by a map's header.
+pub fn there(header: &[u32]) -> u32 {
+    header[TAKEN as usize].saturating_sub(header[REMOVED as usize])
+}
+
+/// Makes the entry of a key at its place, or at one that is nobody's. The value is not touched: it is zeros, or in a map of an
+/// object's what it was before the key was removed.
 pub fn make(layout: &Layout, header: &mut [u32], words: &mut [u32], key: &[u32]) {
     if words[0] == 0 {
         for (index, word) in words[..layout.state as usize].iter_mut().enumerate() {

@@ -85,6 +85,9 @@ impl<'a> Single<'a> {
             Found::Nowhere => return self.without_room(),
         };
         let mut header = self.header()?;
+        if place::there(&header) >= self.map.most_keys() {
+            return Ok(Changed::Cannot);
+        }
         if words[0] == 0 && header[TAKEN as usize] >= layout.limit {
             return self.without_room();
         }

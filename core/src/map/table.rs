@@ -74,7 +74,7 @@ impl Table {
     }
 
     /// The same, with room where filters find none any more: for what was in a map before. Lanes that claim places at the
-    /// same time go a little beyond the limit.
+    /// same time go a little beyond the limit, but for that of [`Declaration::most_keys`].
     ///
     /// # Errors
     /// As [`Table::set`]'s.
@@ -197,6 +197,9 @@ impl Table {
             Found::Free(place) if self.taken() < limit => (place, true),
             Found::Free(_) | Found::Nowhere => return Err(Full),
         };
+        if place::there(&self.words) >= self.map.most_keys() {
+            return Err(Full);
+        }
         let (layout, at) = (self.layout, self.layout.at(number));
         let (header, place) = self.header_and_place(number);
         place::make(&layout, header, place, key);
@@ -209,7 +212,9 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::sync::Arc;
 
+    use super::super::typed::{CType, Typed};
     use super::*;
 
     fn map(kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
@@ -251,6 +256,31 @@ mod tests {
                 assert_eq!(table.rows(), rows);
             }
         }
+    }
+
+    /// An object's `hash` takes `max_entries` keys, whatever it has places for (`htab_map_update_elem`: E2BIG).
+    #[test]
+    fn a_table_of_an_object_takes_as_many_keys_as_it_has_entries() {
+        let typed = Typed {
+            name: "m".into(),
+            map_type: "hash".into(),
+            map_type_number: 1,
+            key: CType::unknown(4),
+            value: CType::unknown(4),
+            constant: false,
+        };
+        let map = Declaration { typed: Some(Arc::new(typed)), ..map(Kind::Hash, 1, 1, 6) };
+        let mut table = Table::new(&map, Vec::new());
+        assert_eq!(table.layout.limit, 11, "places for more");
+        (0..6).for_each(|key| table.set(&[key], &[key]).unwrap());
+        assert_eq!((table.set(&[6], &[6]), table.restore(&[6], &[6])), (Err(Full), Err(Full)));
+        assert_eq!(table.set(&[5], &[7]), Ok(()), "it is there already");
+        // Another in place of one that is removed, and the same one again.
+        assert!(table.remove(&[0]));
+        assert_eq!((table.set(&[6], &[6]), table.set(&[0], &[0])), (Ok(()), Err(Full)));
+        assert!(table.remove(&[6]));
+        assert_eq!((table.set(&[0], &[9]), table.set(&[6], &[6])), (Ok(()), Err(Full)));
+        assert_eq!((table.rows().len(), table.get(&[0])), (6, Some(&[9][..])));
     }
 
     #[test]

@@ -35,9 +35,7 @@ pub fn set(
                 entries.len(),
                 from.map,
                 map.entries,
-                map.typed.as_ref().map_or_else(String::new, |typed| {
-                    format!(": --set {}.max_entries={}", typed.name, entries.len())
-                })
+                portcullis::map_file::remedy(map, entries.len())
             );
             return Err(Failure::Wrong(format!("--from-pin {}={}: {what}", from.map, from.file)));
         }

@@ -33,7 +33,9 @@ pub fn set(
 /// What is wrong with a row that there is no room for.
 pub fn no_room(rows: &Rows, row: usize, map: &Declaration) -> Problems {
     let (name, entries) = (&map.name, map.entries);
-    let what = format!("there is no room in the map `{name}` for this row and those behind it (entries={entries})");
+    let remedy = map_file::remedy(map, rows.entries.len());
+    let what =
+        format!("there is no room in the map `{name}` for this row and those behind it (entries={entries}){remedy}");
     Problems::one(rows.lines.get(row).copied().unwrap_or(1), what)
 }
 
