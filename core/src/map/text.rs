@@ -243,14 +243,23 @@ fn NAME_remove(key: KEY) -> bool {
     let place = NAME_find(key);
     if place == MAP_NONE { return false; }
     let at = HEADERu + place * STRIDEu;
-    // Before it is gone: who puts it back finds zeros.
-    for (var word = 0u; word < WORDSu; word = word + 1u) {
-        atomicStore(&pc_map_NAME[at + VALUEu + word], 0u);
-    }
+CLEARED
     if atomicExchange(&pc_map_NAME[at + STATEu], GONEu) != THEREu { return false; }
     atomicAdd(&pc_map_NAME[REMOVEDu], 1u);
     return true;
 }
+";
+
+/// What makes an entry's value zeros before it is removed.
+const CLEARED: &str = "    // Before it is gone: who puts it back finds zeros.
+    for (var word = 0u; word < WORDSu; word = word + 1u) {
+        atomicStore(&pc_map_NAME[at + VALUEu + word], 0u);
+    }
+";
+
+/// The same in a map of an object, whose pointers to values are good behind a deletion, as in the kernel. Whoever puts the entry
+/// back writes all of the value.
+const KEPT: &str = "    // Who has found it before still reads its value.
 ";
 
 /// A map's own text, out of what stands for its parts.
@@ -276,7 +285,8 @@ impl Text<'_> {
             ("THERE", THERE),
             ("GONE", GONE),
         ];
-        let part = &part.replace("USED\n", &self.used());
+        let cleared = if self.map.typed.is_some() { KEPT } else { CLEARED };
+        let part = &part.replace("USED\n", &self.used()).replace("CLEARED\n", cleared);
         let text = numbers.iter().fold(part.to_owned(), |text, (name, number)| {
             // As numbers only: `VALUES` is another word.
             text.replace(&format!("{name}u"), &format!("{number}u"))

@@ -110,10 +110,16 @@ fn carry(
     to: usize,
     session: &mut dyn Session,
 ) -> Result<(), Failure> {
-    if map.kind != Kind::Lpm || old.read_only == map.read_only {
+    let is_the_same = match map.kind {
+        // Of a filter that only reads its values, prefixes share those that are equal.
+        Kind::Lpm => old.read_only == map.read_only,
+        // What an object has removed keeps its value in memory, and filters in text find zeros where they make an entry.
+        Kind::Hash | Kind::LruHash => old.typed.is_none() || map.typed.is_some(),
+        Kind::Array | Kind::Counter => true,
+    };
+    if is_the_same {
         return Ok(session.set_map_words(to, 0, &words)?);
     }
-    // Of a filter that only reads its values, prefixes share those that are equal.
     let entries = Entries::in_memory(old, &words);
     let mut table = Table::new(map, Vec::new());
     put_back(&mut table, &entries).map_err(|entry| Failure::Wrong(state::no_room(map, &entries, entry).to_string()))?;
