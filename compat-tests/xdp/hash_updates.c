@@ -1,5 +1,5 @@
 /* Update with BPF_ANY, BPF_NOEXIST and BPF_EXIST, and delete, with the helpers' answers in the verdict and in
- * counters. Exercises: -EEXIST, -ENOENT, -E2BIG of a full map, unknown flags, an array's own rules. */
+ * counters. Exercises: -EEXIST, -ENOENT, -E2BIG of a full map, unknown flags, an array's own rules, BPF_F_LOCK. */
 #include "parse.h"
 #include "answers.h"
 
@@ -37,6 +37,13 @@ struct {
     __type(key, __u32);
     __type(value, __u64);
 } cells SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    __uint(max_entries, 8);
+    __type(key, __u32);
+    __type(value, __u64);
+} own_cells SEC(".maps");
 
 /* TCP's flags open, renew and close a session of the source address. */
 SEC("xdp")
@@ -138,4 +145,36 @@ int updates_of_array(struct xdp_md *ctx)
     note(answer);
     failed += answer == -EINVAL;
     return failed == 4 ? XDP_PASS : failed == 2 ? XDP_TX : XDP_DROP;
+}
+
+/* Under a lock that the values do not have, which each map looks at in an order of its own. */
+SEC("xdp")
+int updates_under_lock(struct xdp_md *ctx)
+{
+    struct ethhdr *eth = (void *)(long)ctx->data;
+    __u64 value = ctx->data_end - ctx->data;
+    __u64 flags, answered = 0;
+    __u32 key;
+
+    if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
+        return XDP_DROP;
+    key = eth->h_dest[5] % 10;
+    flags = eth->h_source[5] & 15;
+#define ANSWER(map, flags)                                                                                   \
+    do {                                                                                                     \
+        long answer = bpf_map_update_elem(map, &key, &value, flags);                                         \
+                                                                                                             \
+        note(answer);                                                                                        \
+        answered = 31 * answered - answer;                                                                   \
+    } while (0)
+    ANSWER(&cells, BPF_F_LOCK);
+    ANSWER(&cells, BPF_F_LOCK | BPF_NOEXIST);
+    ANSWER(&cells, BPF_F_LOCK | BPF_EXIST);
+    ANSWER(&cells, BPF_F_LOCK | 3);
+    ANSWER(&cells, flags);
+    ANSWER(&own_cells, BPF_F_LOCK);
+    ANSWER(&own_cells, flags);
+    ANSWER(&sessions, BPF_F_LOCK);
+    __builtin_memcpy(eth->h_dest, &answered, 4);
+    return XDP_TX;
 }

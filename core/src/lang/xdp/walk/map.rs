@@ -9,6 +9,9 @@ use crate::lang::xdp::range::Range;
 use crate::lang::xdp::types::{Offsets, Ty, Value};
 use crate::map::layout::{HEADER, Layout};
 
+/// Linux' flag of updates under the value's `bpf_spin_lock`, which no map here has.
+const BPF_F_LOCK: u64 = 4;
+
 /// An entry of a map's, as filters have it: `MAP_NONE`.
 const NONE: u32 = u32::MAX;
 
@@ -197,15 +200,19 @@ impl Walk<'_, '_> {
             Some(flags) if used_as != Use::Prefixes => flags,
             _ => return self.update_by(map, key, &words, flags),
         };
-        if flags > 2 {
+        // Of an array the kernel looks at the key before it finds that values have no lock (`array_map_update_elem`).
+        let is_locked = info.definition.ty.is_array() && flags & BPF_F_LOCK != 0;
+        let mode = if is_locked { flags & !BPF_F_LOCK } else { flags };
+        if mode > 2 {
             return Ok(self.constant(i64::from(wrong) as u64));
         }
         let (entry, result) = match used_as {
             Use::Array => {
                 let high = self.found(map, key)?;
                 let there = self.code.by(Ne, high, 0);
-                if flags == 1 {
-                    let (low, none) = (self.code.known(exists as u32), self.code.known(no_room as u32));
+                if mode == 1 || is_locked {
+                    let refused = if mode == 1 { exists } else { wrong };
+                    let (low, none) = (self.code.known(refused as u32), self.code.known(no_room as u32));
                     let (low, high) = (self.code.select(there, low, none), self.code.known(u32::MAX));
                     return Ok(self.number(Range::ANY, low, high));
                 }
@@ -257,6 +264,7 @@ impl Walk<'_, '_> {
     fn update_by(&mut self, map: u16, key: Value, words: &[Id], flags: Value) -> Result<Value> {
         let info = &self.linked.maps[usize::from(map)];
         let key_size = info.definition.key_size;
+        let is_array = info.definition.ty.is_array();
         let used_as = self.changed_as(map);
         let (three, few) = (self.code.known(3), self.code.by(Eq, flags.high, 0));
         let flags = self.code.select(few, flags.low, three);
@@ -271,12 +279,19 @@ impl Walk<'_, '_> {
             Use::Array => {
                 let high = self.found(map, key)?;
                 let [full, exists, wrong] = [full, exists, wrong].map(|it| self.code.known(it));
-                let (entry, there) = (self.entry(high), self.code.by(Ne, high, 0));
-                let makes = self.code.by(Eq, flags, 1);
+                let (mut entry, there) = (self.entry(high), self.code.by(Ne, high, 0));
+                let mut mode = flags;
+                if is_array {
+                    let lock = self.code.by(And, flags, BPF_F_LOCK as u32);
+                    let is_locked = self.code.by(Ne, lock, 0);
+                    entry = self.code.select(is_locked, wrong, entry);
+                    mode = self.code.by(And, flags, !BPF_F_LOCK as u32);
+                }
+                let makes = self.code.by(Eq, mode, 1);
                 let entry = self.code.select(makes, exists, entry);
                 let entry = self.code.select(there, entry, full);
                 let two = self.code.known(2);
-                let many = self.code.binary(Lt, two, flags);
+                let many = self.code.binary(Lt, two, mode);
                 self.code.select(many, wrong, entry)
             }
             Use::Ring => {
