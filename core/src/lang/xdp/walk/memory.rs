@@ -92,12 +92,24 @@ impl Walk<'_, '_> {
         Ok(words)
     }
 
+    /// Four bytes of two words, from so many bits of the first on. Where these are none the second counts for nothing.
+    pub(super) fn across(&mut self, word: Id, next: Id, shift: Id) -> Id {
+        let low = self.code.binary(Shr, word, shift);
+        let up = self.code.known(31);
+        let up = self.code.binary(Sub, up, shift);
+        let high = self.code.binary(Shl, next, up);
+        let high = self.code.by(Shl, high, 1);
+        self.code.binary(Or, low, high)
+    }
+
     /// Up to four bytes as a word.
     fn bytes(&mut self, from: Value, off: i64, count: u32, what: &str) -> Result<Id> {
-        if let (Ty::Stack { frame, off: base }, 4) = (from.ty, count)
-            && let Some(base) = base.exact()
-        {
-            return self.stack_word(frame, base + off, 4);
+        if let Ty::Stack { frame, off: base } = from.ty {
+            let all = match base.exact() {
+                Some(base) => self.stack_word(frame, base + off, count)?,
+                None => self.stack_word_somewhere(frame, base, from.low, off, count)?,
+            };
+            return Ok(self.code.by(And, all, u32::MAX >> (32 - 8 * count)));
         }
         let pieces: &[(i64, u32)] = match count {
             4 => &[(0, 4)],
@@ -108,13 +120,7 @@ impl Walk<'_, '_> {
         let mut word = self.code.known(0);
         for &(at, size) in pieces {
             let piece = match from.ty {
-                Ty::Stack { frame, off: base } if base.exact().is_some() => {
-                    let all = self.stack_word(frame, base.low + off + at, size)?;
-                    self.code.by(And, all, (1 << (8 * size)) - 1)
-                }
-                Ty::Packet { .. } | Ty::Value { .. } | Ty::Stack { .. } | Ty::Record { .. } => {
-                    self.load(from, off + at, size)?.low
-                }
+                Ty::Packet { .. } | Ty::Value { .. } | Ty::Record { .. } => self.load(from, off + at, size)?.low,
                 other => {
                     let given = other.words();
                     return self.refuse(format!("{what} is at {given}, and a pointer to memory is needed"));

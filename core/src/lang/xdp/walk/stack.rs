@@ -215,6 +215,12 @@ impl Walk<'_, '_> {
         if frame == META {
             self.in_metadata_somewhere(low, off)?;
         }
+        Ok(at)
+    }
+
+    /// The same where it is to be a multiple of its size.
+    fn aligned_somewhere(&mut self, frame: u8, base: Offsets, low: Id, off: i64, size: u32) -> Result<Id> {
+        let at = self.somewhere(frame, base, low, off, size)?;
         if !base.are_multiples(size.min(4), off) {
             let odd = self.code.by(And, at, size.min(4) - 1);
             let odd = self.code.by(Ne, odd, 0);
@@ -223,8 +229,32 @@ impl Walk<'_, '_> {
         Ok(at)
     }
 
+    /// Four bytes at an offset that is not known, of which so many are to be in the stack.
+    pub(super) fn stack_word_somewhere(
+        &mut self,
+        frame: u8,
+        base: Offsets,
+        low: Id,
+        off: i64,
+        count: u32,
+    ) -> Result<Id> {
+        let at = self.somewhere(frame, base, low, off, count)?;
+        let word = self.code.by(Shr, at, 2);
+        let id = self.code.add(Op::Recall { frame: frame.into(), word });
+        if base.are_multiples(4, off) {
+            return Ok(id);
+        }
+        // Behind the last word there is none, and nothing is asked of it.
+        let next = self.code.by(Add, word, 1);
+        let next = self.code.by(And, next, STACK_WORDS as u32 - 1);
+        let next = self.code.add(Op::Recall { frame: frame.into(), word: next });
+        let shift = self.code.by(And, at, 3);
+        let shift = self.code.by(Shl, shift, 3);
+        Ok(self.across(id, next, shift))
+    }
+
     fn load_somewhere(&mut self, frame: u8, base: Offsets, low: Id, off: i64, size: u32) -> Result<Value> {
-        let at = self.somewhere(frame, base, low, off, size)?;
+        let at = self.aligned_somewhere(frame, base, low, off, size)?;
         let word = self.code.by(Shr, at, 2);
         let id = self.code.add(Op::Recall { frame: frame.into(), word });
         if size == 8 {
@@ -247,7 +277,7 @@ impl Walk<'_, '_> {
             let what = "a pointer is stored on the stack at an offset that is not known";
             return self.lack(what, "pointers at any place of the stack");
         }
-        let at = self.somewhere(frame, base, low, off, size)?;
+        let at = self.aligned_somewhere(frame, base, low, off, size)?;
         let word = self.code.by(Shr, at, 2);
         if size >= 4 {
             self.code.add(Op::Keep { frame: frame.into(), word, value: value.low });
