@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use portcullis_compat_tests::{corpora, devices, layouts, objects};
+use portcullis_compat_tests::{corpora, devices, layouts, objects, oracle};
 use portcullis_core::device::{Device, LoadOptions, Session};
-use portcullis_core::lang::xdp;
+use portcullis_core::lang::xdp::{self, Object};
 use portcullis_core::map::Table;
 use portcullis_core::packet::{Room, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
@@ -112,6 +112,78 @@ SEC("xdp") int hold(struct xdp_md *ctx)
         return XDP_ABORTED;
     *value += 1;
     return bpf_map_lookup_elem(&another, &index) ? XDP_TX : XDP_PASS;
+}
+"#;
+
+/// Whatever pointer leads to a counter, and in whatever block it was loaded: nothing but additions is done to it.
+#[test]
+fn counters_are_added_to_at_once() {
+    if is_absent() {
+        return;
+    }
+    let source = objects::folder().join("counters_anywhere.c");
+    let mut count = 0;
+    for (processor, level) in objects::FORMS {
+        let bytes =
+            objects::compile_with(&source, processor, &[level.into()]).unwrap_or_else(|error| panic!("{error}"));
+        let object = Object::read("counters_anywhere", &bytes).unwrap();
+        for function in object.programs() {
+            let program = compiled("counters_anywhere", &bytes, &function.name);
+            let losses = &program.object().unwrap().losses;
+            assert!(losses.is_empty(), "{} ({processor} {level}): {losses:?}", function.name);
+            assert!(oracle::only_adds(&program), "{} ({processor} {level})", function.name);
+            count += 1;
+        }
+    }
+    assert!(count > 20, "{count}");
+}
+
+/// Where what was there decides, an addition that all packets make that have seen it might take what is not there.
+#[test]
+fn what_decides_is_not_added_to_at_once() {
+    if is_absent() {
+        return;
+    }
+    for (change, losses) in [
+        ("if (*v) *v -= 1;", 1),
+        ("if (*v < 100) *v += ctx->rx_queue_index + 1;", 1),
+        // What is stored first is what was there.
+        ("__u64 was = *(volatile __u64 *)v; *(volatile __u64 *)v = was; if (was) *v = was - 1;", 1),
+        // By way of what is added.
+        ("__u64 was = *(volatile __u64 *)v; bpf_barrier(); *v = was + (was < 100 ? length : 3);", 1),
+        // By way of what was stored.
+        ("__u64 now = ++*v; bpf_barrier(); if (now > 100) *v = now - 100;", 1),
+        // And where it goes into the packet.
+        ("__u64 was = *v; if (length > 99) { *v = was + 1; *(volatile __u64 *)data = was; }", 0),
+    ] {
+        let text = DECIDES.replace("CHANGE", change);
+        let program = of_text(&text).unwrap_or_else(|error| panic!("{change}: {error}"));
+        let told = &program.object().expect("it is of an object").losses;
+        assert_eq!(told.len(), losses, "{change}: {told:?}");
+        assert_eq!(oracle::only_adds(&program), losses == 0, "{change}");
+    }
+}
+
+const DECIDES: &str = r#"
+#define bpf_barrier() asm volatile("" ::: "memory")
+char LICENSE[] SEC("license") = "GPL";
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 4);
+    __type(key, __u32);
+    __type(value, __u64);
+} all SEC(".maps");
+SEC("xdp") int decides(struct xdp_md *ctx)
+{
+    void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+    if (data + 14 > end)
+        return XDP_DROP;
+    __u32 length = end - data, key = *(__u8 *)data & 3;
+    __u64 *v = bpf_map_lookup_elem(&all, &key);
+    if (!v)
+        return XDP_DROP;
+    CHANGE
+    return XDP_PASS;
 }
 "#;
 

@@ -365,7 +365,8 @@ fn facts_json(program: &Program) -> serde_json::Value {
     let of_object = program.object().map(|origin| {
         json!({
             "file": origin.object, "program": origin.program, "helpers": origin.helpers,
-            "variables": object::variables(&origin.globals), "traps": object::traps_json(origin),
+            "variables": object::variables(&origin.globals), "traps": object::sites_json(&origin.traps),
+            "losses": object::sites_json(&origin.losses),
         })
     });
     json!({

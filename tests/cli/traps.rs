@@ -260,3 +260,57 @@ fn rings_are_no_maps_to_look_into() {
     place.run(&run(&["--state", "state", "--device", "interp"])).done();
     assert!(place.read("state").len() < 1000);
 }
+
+/// An addition that is atomic, and three that cannot be: what was there decides, it is at an odd place, and it is one of a packed
+/// structure.
+const LOSSY: &str = r#"
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+struct packed { __u8 kind; __u32 count; } __attribute__((packed));
+struct cells { __u64 tokens; __u32 packets; __u32 words[4]; struct packed packed; };
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 4); __type(key, __u32); __type(value, struct cells); } all SEC(".maps");
+SEC("xdp") int lossy(struct xdp_md *ctx)
+{
+    __u32 kind = ctx->rx_queue_index;
+    struct cells *cells = bpf_map_lookup_elem(&all, &kind);
+    if (!cells)
+        return XDP_DROP;
+    cells->packets++;
+    if (cells->tokens)
+        cells->tokens--;
+    __u32 *odd = (void *)cells + 13;
+    ++*odd;
+    cells->packed.count++;
+    return XDP_PASS;
+}
+char LICENSE[] SEC("license") = "GPL";
+"#;
+
+#[test]
+fn check_tells_of_additions_that_may_be_lost() {
+    let Some(place) = place(&[]) else { return };
+    compile(&place, LOSSY, &["-g"]).unwrap();
+    let ran = place.run(&["check", "prog.o"]).done();
+    let row =
+        "lossy            3 places, where what is added to a map's value may be lost among packets side by side\n";
+    assert!(ran.out.contains(row), "{}", ran.out);
+    let losses = place.run(&["check", "prog.o", "--json"]).json()["object"]["losses"].take();
+    let told: Vec<_> = losses.as_array().unwrap().iter().map(|it| (&it["line"], &it["reason"])).collect();
+    let [decides, odd, packed] = [
+        "what was loaded is asked for by more than the addition",
+        "its offset is not known to be a multiple of its size",
+        "it is loaded and stored in parts, as members of packed structures are",
+    ]
+    .map(Value::from);
+    assert_eq!(told, [(&15.into(), &decides), (&17.into(), &odd), (&18.into(), &packed)], "{losses}");
+    // Without those there is nothing to tell.
+    compile(
+        &place,
+        &LOSSY.replace("if (cells->tokens)", "").replace("++*odd;", "").replace("cells->packed.count++;", ""),
+        &["-g"],
+    )
+    .unwrap();
+    let ran = place.run(&["check", "prog.o"]).done();
+    assert!(!ran.out.contains("lossy  "), "{}", ran.out);
+    assert_eq!(place.run(&["check", "prog.o", "--json"]).json()["object"]["losses"], json!([]));
+}

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use portcullis::lang::Diagnostics;
 use portcullis::lang::xdp::events::{Records, Ring};
 use portcullis::lang::xdp::object::MapType;
-use portcullis::lang::xdp::{Global, MapDefinition, Origin, Survey, Surveyed, SurveyedMap, Trap};
+use portcullis::lang::xdp::{Global, MapDefinition, Origin, Site, Survey, Surveyed, SurveyedMap};
 use portcullis::map::typed::{CKind, CType, Leaf};
 use portcullis::map::{self, Typed};
 use portcullis::program::Program;
@@ -85,7 +85,11 @@ fn program_in_line(program: &Surveyed) -> String {
         [] => String::new(),
         traps => format!(", checked at {} at run time", places(traps.len())),
     };
-    state(program) + &checked
+    let lossy = match losses_of(program) {
+        [] => String::new(),
+        losses => format!(", adds at {} what may be lost", places(losses.len())),
+    };
+    state(program) + &checked + &lossy
 }
 
 /// The same with what it calls and where it is checked.
@@ -96,9 +100,13 @@ fn program(program: &Surveyed) -> String {
     };
     let checked = match traps_of(program) {
         [] => String::new(),
-        traps => format!("\n  checked  {}", checked_in_line(traps)),
+        traps => format!("\n  checked  {} at run time{}", places(traps.len()), lines_of(traps)),
     };
-    state(program) + &helpers + &checked
+    let lossy = match losses_of(program) {
+        [] => String::new(),
+        losses => format!("\n  lossy    {}{}", places(losses.len()), lines_of(losses)),
+    };
+    state(program) + &helpers + &checked + &lossy
 }
 
 fn state(Surveyed { name, section, result, .. }: &Surveyed) -> String {
@@ -108,16 +116,24 @@ fn state(Surveyed { name, section, result, .. }: &Surveyed) -> String {
     }
 }
 
-fn traps_of(program: &Surveyed) -> &[Trap] {
-    program.result.as_ref().ok().and_then(Program::object).map_or(&[][..], |origin| &origin.traps)
+fn origin_of(program: &Surveyed) -> Option<&Origin> {
+    program.result.as_ref().ok().and_then(Program::object)
 }
 
-/// Places that are checked as packets run, in a line: `3 places at run time: prog.c:7, prog.c:12`.
-fn checked_in_line(traps: &[Trap]) -> String {
+fn traps_of(program: &Surveyed) -> &[Site] {
+    origin_of(program).map_or(&[][..], |origin| &origin.traps)
+}
+
+fn losses_of(program: &Surveyed) -> &[Site] {
+    origin_of(program).map_or(&[][..], |origin| &origin.losses)
+}
+
+/// Where places are, behind how many there are: `: prog.c:7, prog.c:12`.
+fn lines_of(sites: &[Site]) -> String {
     let mut lines: Vec<String> = Vec::new();
-    for line in traps
+    for line in sites
         .iter()
-        .filter_map(|trap| trap.line.as_ref())
+        .filter_map(|site| site.line.as_ref())
         .map(|(file, line)| format!("{}:{line}", without_folder(file)))
     {
         if !lines.contains(&line) {
@@ -129,8 +145,7 @@ fn checked_in_line(traps: &[Trap]) -> String {
     if more > 0 {
         lines.push(format!("{more} more"));
     }
-    let lines = if lines.is_empty() { String::new() } else { format!(": {}", lines.join(", ")) };
-    format!("{} at run time{lines}", places(traps.len()))
+    if lines.is_empty() { String::new() } else { format!(": {}", lines.join(", ")) }
 }
 
 fn places(count: usize) -> String {
@@ -138,23 +153,26 @@ fn places(count: usize) -> String {
 }
 
 /// Places that are checked as packets run, a line each, of many the first.
-fn checked(traps: &[Trap]) -> Vec<String> {
+fn checked(traps: &[Site]) -> Vec<String> {
     if traps.is_empty() {
         return vec!["nothing: it is proved that all of it is right".into()];
     }
-    let head = format!("{}, where a packet is ABORTED and counted in the map `traps`", places(traps.len()));
-    let mut lines = vec![head];
-    lines.extend(traps.iter().take(CHECKED).map(|trap| format!("  {}", Place::from(trap).text())));
-    let more = traps.len().saturating_sub(CHECKED);
+    each_of("where a packet is ABORTED and counted in the map `traps`", traps)
+}
+
+fn each_of(what: &str, sites: &[Site]) -> Vec<String> {
+    let mut lines = vec![format!("{}, {what}", places(sites.len()))];
+    lines.extend(sites.iter().take(CHECKED).map(|site| format!("  {}", Place::from(site).text())));
+    let more = sites.len().saturating_sub(CHECKED);
     if more > 0 {
         lines.push(format!("  and {} more, which --json has", out::grouped(more as u64)));
     }
     lines
 }
 
-/// All of them, in the order of the map that counts them.
-pub fn traps_json(origin: &Origin) -> Value {
-    origin.traps.iter().map(|trap| json!(Place::from(trap))).collect()
+/// All of such places: of traps in the order of the map that counts them.
+pub fn sites_json(sites: &[Site]) -> Value {
+    sites.iter().map(|site| json!(Place::from(site))).collect()
 }
 
 /// What is wrong first, in a line: `prog.c:32: bpf_timer_start is called; missing feature: timers (bpf_timer_start)`.
@@ -242,6 +260,11 @@ pub fn rows(origin: &Origin) -> Vec<(&'static str, String)> {
     rows.push(("variables", globals.next().unwrap_or_else(|| "no".into())));
     rows.extend(globals.map(|line| ("", line)));
     rows.extend(std::iter::once("checked").chain(std::iter::repeat("")).zip(checked(&origin.traps)));
+    if !origin.losses.is_empty() {
+        let lossy =
+            each_of("where what is added to a map's value may be lost among packets side by side", &origin.losses);
+        rows.extend(std::iter::once("lossy").chain(std::iter::repeat("")).zip(lossy));
+    }
     rows.into_iter().map(|(name, line)| (name, out::printable(&line))).collect()
 }
 
@@ -274,7 +297,8 @@ pub fn json(survey: &Survey, failed: impl Fn(&Diagnostics) -> Vec<Value>) -> Val
         json!({
             "name": it.name, "section": it.section, "helpers": it.helpers, "ok": it.result.is_ok(),
             "errors": it.result.as_ref().err().map(&failed).unwrap_or_default(),
-            "traps": it.result.as_ref().ok().and_then(Program::object).map_or_else(|| json!([]), traps_json),
+            "traps": sites_json(traps_of(it)),
+            "losses": sites_json(losses_of(it)),
         })
     };
     let maps = survey.maps.iter().map(map_json);

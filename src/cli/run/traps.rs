@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use portcullis::device::{DeviceError, Session};
-use portcullis::lang::xdp::Trap;
+use portcullis::lang::xdp::Site;
 use portcullis::map::{self, Kind};
 use portcullis::packet::Action;
 use portcullis::program::Program;
@@ -28,7 +28,7 @@ pub struct Trapped {
     pub place: Place,
 }
 
-/// A place where packets may be aborted.
+/// A place where packets may be aborted, or where what they add may be lost.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Place {
     /// The function.
@@ -38,14 +38,14 @@ pub struct Place {
     /// Where it is in the source, if that is known.
     pub file: Option<String>,
     pub line: Option<u32>,
-    /// What is not right then.
+    /// Why.
     pub reason: String,
 }
 
-impl From<&Trap> for Place {
-    fn from(trap: &Trap) -> Place {
-        let (file, line) = trap.line.clone().unzip();
-        let Trap { function, instruction, reason, .. } = trap;
+impl From<&Site> for Place {
+    fn from(site: &Site) -> Place {
+        let (file, line) = site.line.clone().unzip();
+        let Site { function, instruction, reason, .. } = site;
         Place { function: function.clone(), instruction: instruction.clone(), file, line, reason: (*reason).to_owned() }
     }
 }

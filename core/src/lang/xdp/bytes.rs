@@ -70,6 +70,12 @@ impl Code {
         }
     }
 
+    /// How far it is from one offset to another, where that is known.
+    pub(super) fn distance(&self, from: Id, to: Id) -> Option<u32> {
+        let (from, to) = (self.place(from), self.place(to));
+        (from.base == to.base).then(|| to.off.wrapping_sub(from.off))
+    }
+
     fn at(&mut self, place: Place) -> Id {
         match place.base {
             None => self.known(place.off),

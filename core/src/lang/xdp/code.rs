@@ -17,6 +17,9 @@ pub(super) enum Var {
     Register { frame: u8, register: u8, half: u8 },
     /// A word of a frame's stack, from its lowest address on.
     Stack { frame: u8, word: u8 },
+    /// Half of what the number in a register, or in two words from this one of a frame's stack on, is more than what the field of
+    /// a map's value holds that it was loaded from.
+    Amount { frame: u8, register: Option<u8>, word: u8, half: u8 },
 }
 
 /// Operations on two numbers.
@@ -158,11 +161,12 @@ pub(super) enum Op {
     },
 }
 
-/// A sum of two numbers of 64 bits: of these parts.
+/// A sum of two numbers of 64 bits, or their difference: of these parts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sum {
     pub left: (Id, Id),
     pub right: (Id, Id),
+    pub is_difference: bool,
 }
 
 /// A place in a map's value.
@@ -174,6 +178,20 @@ pub(super) struct Field {
     /// Bytes from the value's beginning.
     pub at: Id,
     pub size: u32,
+}
+
+/// A number that is what a field holds and an amount, as long as nothing is written there.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Held {
+    pub field: Field,
+    /// The load that the number is from, by its number in the program, and what it gave.
+    pub load: u32,
+    pub number: (Id, Id),
+    /// Whether the load is in this block.
+    pub is_own: bool,
+    /// The first computation from which on a write makes it another.
+    pub since: usize,
+    pub amount: (Id, Id),
 }
 
 /// How often what may be read was written.
@@ -196,10 +214,12 @@ pub(super) struct Code {
     written: Epoch,
     /// Stores in the packet that were not carried out yet.
     pub pending: Pending,
-    /// Sums of 64 bits, by their halves.
+    /// Sums and differences of 64 bits, by their halves.
     pub sums: HashMap<(Id, Id), Sum>,
-    /// Where a number was loaded from, if that was a map's value; by its halves.
-    pub fields: HashMap<(Id, Id), Field>,
+    /// Numbers that fields of maps' values hold, by their halves; of those with fewer than 64 bits twice the low one.
+    pub held: HashMap<(Id, Id), Held>,
+    /// By how much numbers that leave the block are more than what is in their fields.
+    pub amounts: Vec<(Var, Id)>,
     /// Loads that are what a fetch-add behind them gives.
     pub aliases: HashMap<Id, Id>,
     /// The load from the packet in the other byte order, of so many bytes: 2 or 4.
@@ -519,6 +539,13 @@ impl Code {
             Op::Recall { word, .. } => vec![*word],
             Op::Keep { word, value, .. } => vec![*word, *value],
         }
+    }
+
+    /// Whether it is done where it stands, if it is done at all: before all that changes what it reads, and behind it.
+    pub fn is_in_order(op: &Op) -> bool {
+        Code::stays(op)
+            || matches!(op, Op::Call(call) if call.effect != Effect::None)
+            || matches!(op, Op::Recall { .. })
     }
 
     /// Whether it stays even where nobody asks for what it gives.

@@ -7,7 +7,7 @@ use naga::{
     ScalarKind, Span, Statement, Type, TypeInner, UnaryOperator,
 };
 
-use super::code::{Argument, Binary, Code, Effect, Id, Op, Var, Wide};
+use super::code::{Argument, Binary, Code, Id, Op, Var, Wide};
 use super::flow::{End, Flow};
 use super::live::{Needed, REDIRECTED, RESULT};
 use super::types::{ASLEEP, STACK_WORDS, STACKS, Ty};
@@ -133,10 +133,7 @@ impl Blocks for Writing<'_> {
         let it = &flow.blocks[block];
         self.values = vec![None; ops.len()];
         for (id, op) in (0..).zip(&it.code.ops) {
-            let in_order = Code::stays(op)
-                || matches!(op, Op::Call(call) if call.effect != Effect::None)
-                || matches!(op, Op::Recall { .. });
-            if in_order && ops[id as usize] && !it.code.aliases.contains_key(&id) {
+            if Code::is_in_order(op) && ops[id as usize] && !it.code.aliases.contains_key(&id) {
                 self.value(b, &it.code, id);
             }
         }
@@ -212,6 +209,8 @@ impl Writing<'_> {
                 format!("r{register}{}{of}", if half > 0 { "h" } else { "" })
             }
             Var::Stack { frame, word } => format!("stack{frame}_{}", STACK_WORDS - usize::from(word)),
+            Var::Amount { frame, register: Some(register), half, .. } => format!("more_r{register}_{frame}_{half}"),
+            Var::Amount { frame, register: None, word, half } => format!("more_stack{frame}_{word}_{half}"),
         };
         let pointer = b.local(Some(&name), self.types.u32);
         self.vars.insert(var, pointer);

@@ -19,6 +19,7 @@ use super::code::Binary::{Add, Eq, Lt, Or};
 use super::code::{Code, Id};
 use super::helper;
 use super::instruction::{CALL, EXIT, Instruction, JA, JA32, call, class};
+use super::live::{self, Needed};
 use super::object::Reference;
 use super::refused::Refused;
 use super::types::{Apart, Frame, Name, State, Ty, Value};
@@ -79,6 +80,14 @@ pub(super) struct Shared {
     pub names: Numbers<(u32, u32, u32, u32)>,
     /// Where a packet may be aborted: section, instruction, reason.
     pub sites: Numbers<(u32, u32, &'static str)>,
+    /// Where what is added to a map's value may be lost, likewise.
+    pub losses: Numbers<(u32, u32, &'static str)>,
+    /// Loads of maps' values, by context, section and instruction.
+    pub loads: Numbers<(u32, u32, u32)>,
+    /// Those that are nothing but parts of atomic additions, unless somebody asks for the number after all.
+    pub added: BTreeSet<u32>,
+    /// Those of which the number is asked for by more than additions.
+    pub observed: BTreeSet<u32>,
     /// The maps whose entries are gone through.
     pub entries_of: HashMap<(u32, u32), u16>,
     /// Maps that are used.
@@ -198,7 +207,7 @@ struct Finding<'a, 'o> {
 /// which gave no error has set its pointer, and where each round of a loop stores. So what is refused is tried again with more
 /// ways kept apart, not at once, since each kind of way has blocks of its own; and then with pointers on the stack that a store
 /// may hit kept, and this checked.
-pub(super) fn find(linked: &Linked, section: usize, first: usize) -> Result<Flow> {
+pub(super) fn find(linked: &Linked, section: usize, first: usize) -> Result<(Flow, Vec<Needed>)> {
     let mut overwrites_spilled = false;
     let mut found = None;
     for keeps_spilled in [false, true] {
@@ -225,7 +234,7 @@ fn find_with(
     apart: Apart,
     keeps_spilled: bool,
     overwrites_spilled: &mut bool,
-) -> Result<Flow> {
+) -> Result<(Flow, Vec<Needed>)> {
     let mut memory = [false; super::types::STACKS];
     loop {
         let mut finding = Finding::new(linked, apart, memory, keeps_spilled);
@@ -233,7 +242,7 @@ fn find_with(
         let settled = finding.settle(root);
         *overwrites_spilled |= finding.shared.overwrites_spilled;
         if settled? {
-            return finding.made(root);
+            return finding.finished(root);
         }
         memory = finding.shared.memory;
     }
@@ -244,6 +253,10 @@ impl<'a, 'o> Finding<'a, 'o> {
         let shared = Shared {
             names: Numbers::from(1),
             sites: Numbers::from(0),
+            losses: Numbers::from(0),
+            loads: Numbers::from(0),
+            added: BTreeSet::new(),
+            observed: BTreeSet::new(),
             entries_of: HashMap::new(),
             used: BTreeSet::new(),
             tries: BTreeSet::new(),
@@ -453,14 +466,38 @@ impl<'a, 'o> Finding<'a, 'o> {
         Refused::new(self.context(key).section as usize, at as usize, message).too_much()
     }
 
+    /// The blocks with their code, and what is needed of it.
+    ///
+    /// At first every number that is loaded from a map's value, added to and stored there is taken for one that nobody asks for
+    /// but the addition, which is atomic then, in whatever blocks these are. Where somebody does ask for one after all, it was
+    /// loaded for more: `if (v->tokens) v->tokens--` must not become an addition that packets side by side do as often as there
+    /// are packets.
+    fn finished(mut self, root: Key) -> Result<(Flow, Vec<Needed>)> {
+        loop {
+            let blocks = self.made(root)?;
+            let needed = live::needed(&blocks, &self.shared.memory);
+            let observed = live::observed(&blocks, &needed);
+            if observed.is_disjoint(&self.shared.added) {
+                return Ok((Flow { blocks, shared: self.shared }, needed));
+            }
+            if !self.shared.observed.is_empty() {
+                // What changed has made others so: let go of all.
+                self.shared.observed.extend((0..).take(self.shared.loads.all().len()));
+            }
+            self.shared.observed.extend(observed);
+        }
+    }
+
     /// The blocks with their code, once the types are known.
-    fn made(mut self, root: Key) -> Result<Flow> {
+    fn made(&mut self, root: Key) -> Result<Vec<Block>> {
         // What was found on the way there may not be what is left.
         self.shared.used.clear();
         self.shared.helpers.clear();
         self.shared.families = super::fib::Families::default();
         self.shared.events.begin_again();
         self.shared.sites = Numbers::from(0);
+        self.shared.losses = Numbers::from(0);
+        self.shared.added.clear();
         let mut numbers: HashMap<Key, usize> = HashMap::from([(root, 0)]);
         let mut order = vec![root];
         let mut blocks = Vec::new();
@@ -490,7 +527,7 @@ impl<'a, 'o> Finding<'a, 'o> {
             };
             blocks.push(Block { code: walk.0, state: walk.1, end });
         }
-        Ok(Flow { blocks, shared: self.shared })
+        Ok(blocks)
     }
 
     /// Goes through a block: its code with what there is at its end, where it goes on, and what there is on the way there.
@@ -531,6 +568,7 @@ impl<'a, 'o> Finding<'a, 'o> {
                     return Ok(goes_to(walk, taken_to));
                 }
                 let fallen_to = here(Place::At(at as u32 + 1));
+                walk.leave_holdings();
                 let branch = walk.branch(it)?;
                 if taken_to == fallen_to {
                     // Which way it is says nothing there, and edges are known by where they lead.
@@ -684,12 +722,14 @@ fn again_or_behind(mut walk: Walk, result: Value, again: Key, at: u32) -> Gone {
     let any = walk.code.binary(Or, result.low, result.high);
     let goes_on = walk.code.by(Eq, any, 0);
     let behind = Key { place: Place::At(at + 1), ..again };
+    walk.leave_holdings();
     let state = walk.state.clone();
     branches(walk, goes_on, (again, state.clone()), (behind, state.without_rounds()))
 }
 
 /// A block that goes on in one place.
-fn goes_to(walk: Walk, to: Key) -> Gone {
+fn goes_to(mut walk: Walk, to: Key) -> Gone {
+    walk.leave_holdings();
     let state = walk.state.clone();
     (done(walk), Way::Goto(to), vec![(to, state)])
 }

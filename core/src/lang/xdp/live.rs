@@ -1,10 +1,10 @@
 //! What is asked for: of each block the computations that are needed, and the variables that others ask it for. So halves of
 //! registers are there only where somebody reads them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use super::code::{Code, Id, Op, Var};
-use super::flow::{Block, End, Flow};
+use super::code::{Code, Held, Id, Op, Var};
+use super::flow::{Block, End};
 use super::walk::TARGET;
 
 /// A block as it is to be written.
@@ -21,17 +21,26 @@ type Set = Vec<u64>;
 pub(super) const RESULT: Var = Var::Register { frame: 0, register: 0, half: 0 };
 pub(super) const REDIRECTED: Var = Var::Register { frame: 0, register: TARGET, half: 0 };
 
+/// The loads of maps' values whose numbers are needed.
+pub(super) fn observed(blocks: &[Block], needed: &[Needed]) -> BTreeSet<u32> {
+    let of_block = |(block, needed): (&Block, &Needed)| {
+        let own = block.code.held.values().filter(|held| held.is_own);
+        let is_needed = |held: &&Held| needed.ops[held.number.0 as usize] || needed.ops[held.number.1 as usize];
+        own.filter(is_needed).map(|held| held.load).collect::<Vec<_>>()
+    };
+    blocks.iter().zip(needed).flat_map(of_block).collect()
+}
+
 /// What is needed of each block.
-pub(super) fn needed(flow: &Flow) -> Vec<Needed> {
+pub(super) fn needed(blocks: &[Block], memory: &[bool]) -> Vec<Needed> {
     let mut numbers: HashMap<Var, usize> = HashMap::new();
     let mut number = |var: Var| {
         let next = numbers.len();
         *numbers.entry(var).or_insert(next)
     };
-    let computed: Vec<Vec<(Var, Id)>> =
-        flow.blocks.iter().map(|block| in_variables(block, &flow.shared.memory)).collect();
+    let computed: Vec<Vec<(Var, Id)>> = blocks.iter().map(|block| in_variables(block, memory)).collect();
     let mut vars: Vec<Vec<(usize, Id)>> = Vec::new();
-    for (block, computed) in flow.blocks.iter().zip(&computed) {
+    for (block, computed) in blocks.iter().zip(&computed) {
         vars.push(computed.iter().map(|&(var, id)| (number(var), id)).collect());
         for op in &block.code.ops {
             if let Op::Var(var) = op {
@@ -41,9 +50,9 @@ pub(super) fn needed(flow: &Flow) -> Vec<Needed> {
     }
     let result = [number(RESULT), number(REDIRECTED)];
     let length = numbers.len().div_ceil(64);
-    let mut live_in: Vec<Set> = vec![vec![0; length]; flow.blocks.len()];
-    let mut before: Vec<Vec<usize>> = vec![Vec::new(); flow.blocks.len()];
-    for (number, block) in flow.blocks.iter().enumerate() {
+    let mut live_in: Vec<Set> = vec![vec![0; length]; blocks.len()];
+    let mut before: Vec<Vec<usize>> = vec![Vec::new(); blocks.len()];
+    for (number, block) in blocks.iter().enumerate() {
         successors(&block.end).for_each(|to| before[to].push(number));
     }
     let live_out = |block: &Block, live_in: &[Set]| {
@@ -54,11 +63,11 @@ pub(super) fn needed(flow: &Flow) -> Vec<Needed> {
         }
         live
     };
-    let mut work: Vec<usize> = (0..flow.blocks.len()).collect();
-    let mut queued = vec![true; flow.blocks.len()];
+    let mut work: Vec<usize> = (0..blocks.len()).collect();
+    let mut queued = vec![true; blocks.len()];
     while let Some(at) = work.pop() {
         queued[at] = false;
-        let block = &flow.blocks[at];
+        let block = &blocks[at];
         let mut live = live_out(block, &live_in);
         let ops = ops(block, &vars[at], &live);
         vars[at].iter().for_each(|&(var, _)| remove(&mut live, var));
@@ -77,7 +86,7 @@ pub(super) fn needed(flow: &Flow) -> Vec<Needed> {
         }
     }
     let mut all = Vec::new();
-    for (at, block) in flow.blocks.iter().enumerate() {
+    for (at, block) in blocks.iter().enumerate() {
         let live = live_out(block, &live_in);
         let ops = ops(block, &vars[at], &live);
         let is_set =
@@ -118,6 +127,7 @@ fn contains(set: &Set, number: usize) -> bool {
 fn in_variables(block: &Block, memory: &[bool]) -> Vec<(Var, Id)> {
     let mut all = block.state.computed();
     all.retain(|(var, _)| !matches!(var, Var::Stack { frame, .. } if memory[usize::from(*frame)]));
+    all.extend(&block.code.amounts);
     all
 }
 

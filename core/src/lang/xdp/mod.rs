@@ -59,7 +59,9 @@ pub struct Origin {
     /// The object's types.
     pub btf: Btf,
     /// Where a packet may be aborted, by the number of the counter in the map that counts traps.
-    pub traps: Vec<Trap>,
+    pub traps: Vec<Site>,
+    /// Where a number is added to one in a map's value, and packets side by side may lose additions.
+    pub losses: Vec<Site>,
     /// Targets that stand for several ports.
     pub broadcasts: Vec<Broadcast>,
     /// Which of them say where packets go by routes.
@@ -78,23 +80,24 @@ pub struct Origin {
     pub prints: Vec<events::Print>,
 }
 
-/// A place where a packet may be aborted, since the program has not shown that what it does there is right.
+/// An instruction of which there is something to tell: a packet may be aborted there, since the program has not shown that what
+/// it does is right, or what it adds may be lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trap {
+pub struct Site {
     /// The function that it is in; outside of any the section.
     pub function: String,
     /// The instruction, in words: its number, its function, itself.
     pub instruction: String,
     /// File and line, where they are known.
     pub line: Option<(String, u32)>,
-    /// Why a packet may be aborted.
+    /// Why.
     pub reason: &'static str,
 }
 
-impl Trap {
+impl Site {
     /// What a map that counts traps says of its entries.
-    fn notes(all: &[Trap]) -> Notes {
-        let note = |it: &Trap| {
+    fn notes(all: &[Site]) -> Notes {
+        let note = |it: &Site| {
             let (file, line) = it.line.as_ref().map(|(file, line)| (file.as_str(), *line)).unzip();
             let text = [it.function.as_str(), &it.instruction].map(Note::from);
             text.into_iter().chain([file.into(), line.into(), it.reason.into()]).collect()
@@ -149,6 +152,9 @@ impl<'o> Linked<'o> {
             let map = flow.shared.used.iter().position(|used| *used == map)?;
             Some(Broadcast { target: broadcast::FIRST + number, map, exclude_ingress })
         });
+        // In the order of the program: they were found in that of its blocks.
+        let losses: BTreeSet<_> = flow.shared.losses.all().iter().copied().collect();
+        let losses: Vec<_> = losses.into_iter().collect();
         let origin = Origin {
             object: object.name.clone(),
             program: name(section, first).unwrap_or_default(),
@@ -156,7 +162,8 @@ impl<'o> Linked<'o> {
             broadcasts: broadcasts.collect(),
             fib,
             btf: object.btf.clone(),
-            traps: self.traps(flow),
+            traps: self.sites(flow.shared.sites.all()),
+            losses: self.sites(&losses),
             helpers: flow.shared.helpers.iter().map(|&helper| helper::name(helper)).collect(),
             programs: self.programs.iter().map(|(name, ..)| name.clone()).collect(),
             held: object.maps.iter().map(|map| map.name.clone()).collect(),
@@ -167,15 +174,15 @@ impl<'o> Linked<'o> {
         (origin, initial.collect())
     }
 
-    /// Where packets may be aborted, in the order of the numbers that these places have.
-    fn traps(&self, flow: &flow::Flow) -> Vec<Trap> {
+    /// Instructions with reasons, in the order of the numbers that they have.
+    fn sites(&self, all: &[(u32, u32, &'static str)]) -> Vec<Site> {
         let object = self.object;
-        let sites = flow.shared.sites.all().iter().map(|&(section, at, reason)| {
+        let sites = all.iter().map(|&(section, at, reason)| {
             let (section, at) = (section as usize, at as usize);
             let line = object.sections[section].line(at).map(|line| (line.file.to_string(), line.line));
             let function = object.function_at(section, at).map(|it| object.functions[it].name.clone());
             let function = function.unwrap_or_else(|| object.sections[section].name.clone());
-            Trap { function, instruction: refused::instruction(object, section, at), line, reason }
+            Site { function, instruction: refused::instruction(object, section, at), line, reason }
         });
         sites.collect()
     }
@@ -290,11 +297,10 @@ fn compile_here(
     let (section, first) = chosen(object, program)?;
     let mut linked = Linked::of(object, options.random_seed);
     let refused = |refused| Listing::of(object).diagnostics(object, &refused);
-    let flow = flow::find(&linked, section, first).map_err(refused)?;
+    let (flow, needed) = flow::find(&linked, section, first).map_err(refused)?;
     for &trie in &flow.shared.tries {
         maps::by_length(&mut linked.maps[usize::from(trie)]).map_err(|why| whole(&object.name, why))?;
     }
-    let needed = live::needed(&flow);
     // What is called, for what it takes.
     let mut called: BTreeSet<&str> = BTreeSet::new();
     let mut traps = false;
@@ -337,9 +343,9 @@ fn compile_here(
     }
     rings.iter().for_each(|ring| text += &ring.text());
     if traps {
-        let traps = linked.traps(&flow);
+        let traps = linked.sites(flow.shared.sites.all());
         let counter = Declaration::new(emit::TRAPS, Kind::Counter, 1, 2, traps.len() as u32);
-        declared.push(Declaration { notes: Some(Arc::new(Trap::notes(&traps))), ..counter });
+        declared.push(Declaration { notes: Some(Arc::new(Site::notes(&traps))), ..counter });
     }
     let listing = Listing::of(object);
     let fails = |message: String| Err(Diagnostics::one(&listing.source, Diagnostic::new(message)));

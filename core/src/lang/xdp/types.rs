@@ -66,11 +66,13 @@ impl Offsets {
         self.moved(by, self.low.saturating_sub(high), self.high.saturating_sub(low))
     }
 
-    /// Those from one to another that they have become by that. Where that goes too far nothing is told of steps.
+    /// Those from one to another that they have become by that. Steps go on from the first, also where that is a little before
+    /// what is told apart, as of what was widened; where it is far from there, nothing is told of steps.
     fn moved(self, by: Range, low: i64, high: i64) -> Offsets {
-        let is_far = low < -FAR || high > FAR;
-        let (low, high) = (low.clamp(-FAR, FAR), high.clamp(-FAR, FAR));
-        let step = if is_far { 1 } else { gcd(self.step, by.step) };
+        let step = gcd(self.step, by.step);
+        let step = if (-2 * FAR..=FAR).contains(&low) && step <= FAR as u64 { step } else { 1 };
+        let rest = (low.min(-FAR) + FAR).rem_euclid(step.max(1) as i64);
+        let (low, high) = (low.clamp(-FAR + rest, FAR), high.clamp(-FAR, FAR));
         Offsets { low, high, step: if low == high { 0 } else { step } }
     }
 
@@ -336,6 +338,29 @@ impl Word {
     const FRESH: Word = Word { ty: Ty::Nothing, is_rest: false, id: ASLEEP };
 }
 
+/// A number that is what a field of a map's value holds, and perhaps an amount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Holding {
+    /// Where the number is: a register's or a word's lower half.
+    pub number: Var,
+    pub map: u16,
+    pub place: FieldPlace,
+    pub size: u32,
+    /// The load that it is from.
+    pub load: u32,
+    /// Whether there may be an amount: it is in its variable ([`Var::Amount`]).
+    pub is_more: bool,
+}
+
+/// Where a field is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum FieldPlace {
+    /// The entry's number and one, and bytes from the value's beginning.
+    Known { entry: u32, at: u32 },
+    /// Bytes behind a pointer that is there.
+    Behind { pointer: Var, off: u32 },
+}
+
 /// A function under way.
 #[derive(Debug, Clone)]
 pub(super) struct Frame {
@@ -374,6 +399,8 @@ pub(super) struct State {
     pub length: u32,
     /// Bytes that it is known to have behind places with names.
     pub extents: BTreeMap<Name, u32>,
+    /// Numbers that are still what is in maps' values, in order.
+    pub holdings: Vec<Holding>,
 }
 
 impl State {
@@ -382,7 +409,14 @@ impl State {
         let mut scratch = [Value::of(Ty::Nothing); 10];
         scratch[1].ty = Ty::Context(0);
         scratch[6..].iter_mut().for_each(|value| value.ty = Ty::Number(Range::one(0)));
-        State { scratch, frames: vec![Frame::new()], metadata: Vec::new(), length: 0, extents: BTreeMap::new() }
+        State {
+            scratch,
+            frames: vec![Frame::new()],
+            metadata: Vec::new(),
+            length: 0,
+            extents: BTreeMap::new(),
+            holdings: Vec::new(),
+        }
     }
 
     /// At the beginning of a block, where nothing is computed yet.
@@ -423,20 +457,49 @@ impl State {
         all.filter(|(_, ty)| matches!(ty, Ty::Packet { .. })).map(|(slot, _)| slot).collect()
     }
 
+    /// All registers, each by its frame and number.
+    fn registers(&self) -> impl Iterator<Item = (u8, u8, &Value)> {
+        let scratch = (0..).zip(&self.scratch);
+        let scratch = scratch.map(|(at, it)| (0, if at < 6 { at } else { at - 6 + TARGET }, it));
+        let framed = (0..).zip(&self.frames).flat_map(|(frame, it)| {
+            let saved = (0..).zip(&it.saved);
+            saved.map(move |(at, it)| (frame, if at < 4 { at + 6 } else { at - 4 + ROUND }, it))
+        });
+        scratch.chain(framed)
+    }
+
+    /// A register by its frame and number.
+    pub fn register(&mut self, frame: u8, register: u8) -> &mut Value {
+        match register {
+            0..6 => &mut self.scratch[usize::from(register)],
+            TARGET.. => &mut self.scratch[usize::from(register - TARGET + 6)],
+            // 10 is the frame itself.
+            _ => {
+                let at = if register < 10 { register - 6 } else { register - ROUND + 4 };
+                &mut self.frames[usize::from(frame)].saved[usize::from(at)]
+            }
+        }
+    }
+
+    /// Registers that were computed in the block under way, and registers on the stack, each by its lower half's variable.
+    pub fn whole_values(&self) -> Vec<(Var, Value)> {
+        let registers = self.registers();
+        let registers = registers.map(|(frame, register, it)| (Var::Register { frame, register, half: 0 }, *it));
+        let framed = (0..).zip(&self.frames).flat_map(|(frame, it)| {
+            let pairs = (0..).zip(it.words.windows(2)).filter(|(_, pair)| pair[1].is_rest);
+            pairs.map(move |(word, pair)| {
+                (Var::Stack { frame, word }, Value { ty: pair[0].ty, low: pair[0].id, high: pair[1].id })
+            })
+        });
+        registers.chain(framed).filter(|(_, it)| it.low != ASLEEP && it.high != ASLEEP).collect()
+    }
+
     /// What was computed for variables in the block under way.
     pub fn computed(&self) -> Vec<(Var, Id)> {
         let mut all = Vec::new();
-        let mut value = |frame: u8, register: u8, value: &Value| {
+        for (frame, register, value) in self.registers() {
             all.push((Var::Register { frame, register, half: 0 }, value.low));
             all.push((Var::Register { frame, register, half: 1 }, value.high));
-        };
-        for (register, it) in self.scratch.iter().enumerate() {
-            value(0, if register < 6 { register as u8 } else { register as u8 - 6 + TARGET }, it);
-        }
-        for (frame, it) in self.frames.iter().enumerate() {
-            for (register, it) in it.saved.iter().enumerate() {
-                value(frame as u8, if register < 4 { register as u8 + 6 } else { register as u8 - 4 + ROUND }, it);
-            }
         }
         let framed = (0..).zip(&self.frames).map(|(frame, it)| (frame, &it.words));
         for (frame, words) in framed.chain([(META, &self.metadata)]) {
@@ -648,6 +711,13 @@ impl State {
             }
         }
         changed |= before != self.extents;
+        let before = std::mem::take(&mut self.holdings);
+        let same = |a: &Holding, b: &Holding| Holding { is_more: false, ..*a } == Holding { is_more: false, ..*b };
+        self.holdings.extend(before.iter().filter_map(|it| {
+            let there = other.holdings.iter().find(|there| same(it, there))?;
+            Some(Holding { is_more: it.is_more || there.is_more, ..*it })
+        }));
+        changed |= before != self.holdings;
         changed
     }
 }

@@ -247,12 +247,17 @@ impl Walk<'_, '_> {
             let high = self.code.binary(Add, left.high, right.high);
             self.code.binary(Add, high, carry)
         };
-        let sum = Sum { left: (left.low, left.high), right: (right.low, right.high) };
-        self.code.sums.insert((low, high), sum);
+        self.made_of(low, high, left, right, false);
         (low, high)
     }
 
-    fn difference(&mut self, left: Value, right: Value) -> (Id, Id) {
+    /// Remembers what a sum or a difference is of.
+    fn made_of(&mut self, low: Id, high: Id, left: Value, right: Value, is_difference: bool) {
+        let sum = Sum { left: (left.low, left.high), right: (right.low, right.high), is_difference };
+        self.code.sums.insert((low, high), sum);
+    }
+
+    pub(super) fn difference(&mut self, left: Value, right: Value) -> (Id, Id) {
         let low = self.code.binary(Sub, left.low, right.low);
         let ranges = (left.ty.range().unwrap_or(Range::ANY), right.ty.range().unwrap_or(Range::ANY));
         if ranges.0.is_word() && ranges.0.low >= ranges.1.high {
@@ -261,7 +266,9 @@ impl Walk<'_, '_> {
         let borrow = self.code.binary(Lt, left.low, right.low);
         let borrow = self.code.number(borrow);
         let high = self.code.binary(Sub, left.high, right.high);
-        (low, self.code.binary(Sub, high, borrow))
+        let high = self.code.binary(Sub, high, borrow);
+        self.made_of(low, high, left, right, true);
+        (low, high)
     }
 
     /// A shift by a known number below 64.

@@ -2,7 +2,7 @@
 
 use super::{Result, Walk};
 use crate::lang::xdp::code::Binary::*;
-use crate::lang::xdp::code::{Argument, Call, Code, Effect, Field, Id, Op};
+use crate::lang::xdp::code::{Argument, Effect, Field, Id};
 use crate::lang::xdp::helper;
 use crate::lang::xdp::maps::{MapInfo, Use};
 use crate::lang::xdp::range::Range;
@@ -14,6 +14,17 @@ const BPF_F_LOCK: u64 = 4;
 
 /// An entry of a map's, as filters have it: `MAP_NONE`.
 const NONE: u32 = u32::MAX;
+
+/// Where in a map's value an access is.
+struct Place {
+    map: u16,
+    /// The entry's number and one.
+    high: Id,
+    /// Bytes from the value's beginning.
+    at: Id,
+    /// Whether these are a multiple of the access's size, or of 4 where that is more.
+    fits: bool,
+}
 
 impl Walk<'_, '_> {
     /// A map that a helper is given.
@@ -42,16 +53,16 @@ impl Walk<'_, '_> {
         helper::name(self.instruction().imm as u32)
     }
 
-    fn named(&self, map: u16, end: &str) -> String {
+    pub(super) fn named(&self, map: u16, end: &str) -> String {
         format!("{}_{end}", self.linked.maps[usize::from(map)].name)
     }
 
-    fn helper_of(&self, map: u16, end: &str) -> String {
+    pub(super) fn helper_of(&self, map: u16, end: &str) -> String {
         format!("x_{}_{end}", self.linked.maps[usize::from(map)].name)
     }
 
     /// The number that an entry goes by in memory: what is in a pointer's high half, less one.
-    fn entry(&mut self, high: Id) -> Id {
+    pub(super) fn entry(&mut self, high: Id) -> Id {
         self.code.by(Add, high, u32::MAX)
     }
 
@@ -342,8 +353,8 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Where an access of a value begins; it lies in the value, or the packet has been aborted.
-    fn in_value(&mut self, pointer: Value, off: i64, size: u32) -> Result<(u16, Id, Id)> {
+    /// Where an access of a value is; it lies in the value, or the packet has been aborted.
+    fn in_value(&mut self, pointer: Value, off: i64, size: u32) -> Result<Place> {
         let Ty::Value { map, off: base, nullable, .. } = pointer.ty else { unreachable!("the caller has looked") };
         let length = i64::from(self.linked.maps[usize::from(map)].definition.value_size);
         if nullable {
@@ -360,7 +371,7 @@ impl Walk<'_, '_> {
             let beyond = if length < i64::from(size) { self.code.truth(true) } else { self.code.binary(Lt, last, at) };
             self.trap(beyond, "the map's value is not so long");
         }
-        Ok((map, pointer.high, at))
+        Ok(Place { map, high: pointer.high, at, fits: base.are_multiples(size.min(4), off) })
     }
 
     /// What global variables are that no program writes, as far as it is known where.
@@ -374,45 +385,40 @@ impl Walk<'_, '_> {
     }
 
     pub(super) fn load_value(&mut self, pointer: Value, off: i64, size: u32) -> Result<Value> {
-        let (map, high, at) = self.in_value(pointer, off, size)?;
+        let Place { map, high, at, fits } = self.in_value(pointer, off, size)?;
         if let Some(value) = self.constant_data(map, at, size) {
             return Ok(value);
         }
         self.shared.used.insert(map);
         let value = if size == 8 {
-            let low = self.read(map, high, at, 4);
+            let low = self.read(map, high, at, 4, fits);
             let behind = self.code.by(Add, at, 4);
-            let high = self.read(map, high, behind, 4);
+            let high = self.read(map, high, behind, 4, fits);
             self.number(Range::ANY, low, high)
         } else {
-            let low = self.read(map, high, at, size);
+            let low = self.read(map, high, at, size, fits);
             self.word(Range::of_bytes(size), low)
         };
-        self.code.fields.insert((value.low, value.high), Field { map, entry: high, at, size });
+        self.loaded(Field { map, entry: high, at, size }, value);
         Ok(value)
     }
 
-    /// Up to four bytes of a value, by its pointer's high half.
-    fn read(&mut self, map: u16, high: Id, at: Id, size: u32) -> Id {
+    /// Up to four bytes of a value, by its pointer's high half: of one word for certain where they fit.
+    fn read(&mut self, map: u16, high: Id, at: Id, size: u32, fits: bool) -> Id {
         let word = self.code.by(Shr, at, 2);
         let all = self.get_word(map, high, word);
-        let fits = is_multiple(&self.code, at, size);
         if size == 4 && fits {
             return all;
         }
         let shift = self.code.by(And, at, 3);
         let shift = self.code.by(Shl, shift, 3);
-        let mut value = self.code.binary(Shr, all, shift);
-        if !fits {
-            // The rest is in the next word, and there is none of it where the shift is zero; nor may there be a word.
+        let value = if fits {
+            self.code.binary(Shr, all, shift)
+        } else {
             let (entry, next, read) = (self.entry(high), self.code.by(Add, word, 1), self.named(map, "read"));
             let next = self.code.call_with(&read, &[entry, next], Effect::Reads);
-            let up = self.code.known(31);
-            let up = self.code.binary(Sub, up, shift);
-            let next = self.code.binary(Shl, next, up);
-            let next = self.code.by(Shl, next, 1);
-            value = self.code.binary(Or, value, next);
-        }
+            self.across(all, next, shift)
+        };
         if size == 4 { value } else { self.code.by(And, value, (1 << (8 * size)) - 1) }
     }
 
@@ -434,33 +440,34 @@ impl Walk<'_, '_> {
     }
 
     pub(super) fn store_value(&mut self, pointer: Value, off: i64, size: u32, value: Value) -> Result<()> {
-        let (map, high, at) = self.in_value(pointer, off, size)?;
+        let Place { map, high, at, fits } = self.in_value(pointer, off, size)?;
         if self.linked.maps[usize::from(map)].definition.read_only {
             return self.refuse("a constant global variable is written to");
         }
         self.shared.used.insert(map);
         let field = Field { map, entry: high, at, size };
-        if self.added(field, value) {
+        if self.added(field, value, fits) {
             return Ok(());
         }
         let entry = self.entry(high);
         match size {
             8 => {
-                self.write(map, entry, at, 4, value.low);
+                self.write(map, entry, at, 4, value.low, fits);
                 let behind = self.code.by(Add, at, 4);
-                self.write(map, entry, behind, 4, value.high);
+                self.write(map, entry, behind, 4, value.high, fits);
             }
-            _ => self.write(map, entry, at, size, value.low),
+            _ => self.write(map, entry, at, size, value.low, fits),
         }
         Ok(())
     }
 
-    fn write(&mut self, map: u16, entry: Id, at: Id, size: u32, value: Id) {
+    /// Writes up to four bytes, of one word for certain where they fit.
+    fn write(&mut self, map: u16, entry: Id, at: Id, size: u32, value: Id, fits: bool) {
         let word = self.code.by(Shr, at, 2);
-        if !is_multiple(&self.code, at, size) {
+        if !fits {
             for byte in 0..size {
                 let (at, value) = (self.code.by(Add, at, byte), self.code.by(Shr, value, 8 * byte));
-                self.write(map, entry, at, 1, value);
+                self.write(map, entry, at, 1, value, true);
             }
             return;
         }
@@ -476,109 +483,25 @@ impl Walk<'_, '_> {
     }
 
     /// Where in its word a part of it is, and which bits.
-    fn part(&mut self, at: Id, size: u32) -> (Id, Id) {
+    pub(super) fn part(&mut self, at: Id, size: u32) -> (Id, Id) {
         let shift = self.code.by(And, at, 3);
         let shift = self.code.by(Shl, shift, 3);
         let mask = self.code.known((1 << (8 * size)) - 1);
         (shift, self.code.binary(Shl, mask, shift))
     }
 
-    /// Where what is stored is what was loaded from there and something more: packets that run side by side then add each
-    /// their own. Whether it was.
-    fn added(&mut self, field: Field, value: Value) -> bool {
-        let Some((loaded, amount)) = self.increment(field, value) else { return false };
-        // Somebody has written there meanwhile.
-        let first = loaded.0.min(loaded.1);
-        if self.code.ops[first as usize..].iter().any(|op| writes(op, self, field)) {
-            return false;
-        }
-        if !is_multiple(&self.code, field.at, field.size) {
-            return false;
-        }
-        let entry = self.entry(field.entry);
-        let word = self.code.by(Shr, field.at, 2);
-        let (old, parts) = match field.size {
-            8 => {
-                let name = self.helper_of(field.map, "add64");
-                let old = self.code.call_with(&name, &[entry, word, amount.0, amount.1], Effect::Writes);
-                let halves = self.pair(old);
-                (old, vec![(loaded.0, halves.0), (loaded.1, halves.1)])
-            }
-            4 => {
-                let old = self.code.call_with(&self.named(field.map, "add"), &[entry, word, amount.0], Effect::Writes);
-                (old, vec![(loaded.0, old)])
-            }
-            size => {
-                let (shift, mask) = self.part(field.at, size);
-                let name = self.helper_of(field.map, "add_part");
-                let arguments = [entry, word, shift, mask, amount.0];
-                let old = self.code.call_with(&name, &arguments, Effect::Writes);
-                (old, vec![(loaded.0, old)])
-            }
-        };
-        // Who asked for what was there gets what this gives, unless it went elsewhere before.
-        let mut from = vec![false; old as usize];
-        from[loaded.0 as usize] = true;
-        if field.size == 8 {
-            from[loaded.1 as usize] = true;
-        }
-        let mut gone = false;
-        for id in first as usize + 1..old as usize {
-            let op = &self.code.ops[id];
-            if Code::operands(op).iter().any(|&operand| from[operand as usize]) {
-                from[id] = true;
-                gone |= Code::stays(op) || matches!(op, Op::Call(call) if call.effect != Effect::None);
-            }
-        }
-        // What is added may be made of it: `x += 2 * x`.
-        gone |= Code::operands(&self.code.ops[old as usize]).iter().any(|&operand| from[operand as usize]);
-        if !gone {
-            self.code.aliases.extend(parts);
-        }
-        true
-    }
-
-    /// What a field is increased by, where that is what is stored in it: what was loaded, and the amount.
-    fn increment(&self, field: Field, value: Value) -> Option<((Id, Id), (Id, Id))> {
-        let is_it = |halves: (Id, Id)| self.code.fields.get(&halves) == Some(&field);
-        if field.size == 8 {
-            let sum = self.code.sums.get(&(value.low, value.high))?;
-            return match (is_it(sum.left), is_it(sum.right)) {
-                (true, _) => Some((sum.left, sum.right)),
-                (_, true) => Some((sum.right, sum.left)),
-                _ => None,
-            };
-        }
-        // The high half is zero in what was loaded.
-        let loaded = |id: Id| {
-            let mut halves = self.code.fields.iter().filter(|(halves, it)| halves.0 == id && **it == field);
-            halves.next().map(|(halves, _)| (halves.0, halves.0))
-        };
-        let mut low = value.low;
-        // What is more than the field has is cut off in any case.
-        while let Op::Binary(And, inner, mask) = self.code.ops[low as usize]
-            && let Some(mask) = self.code.value(mask)
-            && field.size < 4
-            && mask & ((1 << (8 * field.size)) - 1) == (1 << (8 * field.size)) - 1
-            && !self.code.fields.iter().any(|(halves, _)| halves.0 == low)
-        {
-            low = inner;
-        }
-        let Op::Binary(Add, a, b) = self.code.ops[low as usize] else { return None };
-        match (loaded(a), loaded(b)) {
-            (Some(it), _) => Some((it, (b, b))),
-            (_, Some(it)) => Some((it, (a, a))),
-            _ => None,
-        }
-    }
-
     /// A value that atomics are about: its map, entry, word.
     pub(super) fn whole(&mut self, pointer: Value, off: i64, size: u32) -> Result<(u16, Id, Id)> {
-        let (map, high, at) = self.in_value(pointer, off, size)?;
+        let Place { map, high, at, fits } = self.in_value(pointer, off, size)?;
         self.shared.used.insert(map);
-        let is_known = matches!(pointer.ty, Ty::Value { off: base, .. } if base.are_multiples(size.min(4), off));
-        if !is_known && !is_multiple(&self.code, at, size.min(4)) {
-            return self.refuse("an atomic operation is done at an offset that may be odd");
+        if !fits {
+            let is_odd = |by: u32| matches!(pointer.ty, Ty::Value { off: base, .. } if base.are_multiples(4, off + i64::from(by)));
+            if (1..4).any(is_odd) {
+                return self.refuse(format!("an atomic operation on {size} bytes is done at an odd offset"));
+            }
+            let rest = self.code.by(And, at, 3);
+            let is_odd = self.code.by(Ne, rest, 0);
+            self.trap(is_odd, "an atomic operation is done at an odd offset");
         }
         let (entry, word) = (self.entry(high), self.code.by(Shr, at, 2));
         Ok((map, entry, word))
@@ -606,48 +529,5 @@ fn key_of(words: Vec<Id>) -> Argument {
     match words[..] {
         [one] => Argument::One(one),
         _ => Argument::Words(words),
-    }
-}
-
-/// Whether an operation may write to a field.
-fn writes(op: &Op, walk: &Walk, field: Field) -> bool {
-    let Op::Call(Call { function, effect: Effect::Writes, arguments }) = op else { return false };
-    let name = &walk.linked.maps[usize::from(field.map)].name;
-    let own = function.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('_'));
-    let of_helper = function.strip_prefix("x_").and_then(|rest| rest.strip_prefix(name.as_str()));
-    if !own && of_helper.is_none_or(|rest| !rest.starts_with('_')) {
-        return false;
-    }
-    // The same entry's other words are others.
-    let word = match arguments.get(1) {
-        Some(Argument::One(word)) => walk.code.value(*word),
-        _ => None,
-    };
-    let first = walk.code.value(field.at).map(|at| at / 4);
-    match (word, first) {
-        (Some(word), Some(first)) => {
-            // A sum of 64 bits is two words from its first on.
-            let length = if function.ends_with("add64") { 2 } else { 1 };
-            word < first + field.size.div_ceil(4) && first < word + length
-        }
-        _ => true,
-    }
-}
-
-/// Whether an offset is a multiple of 1, 2 or 4 for certain.
-pub(super) fn is_multiple(code: &Code, at: Id, of: u32) -> bool {
-    let of = of.min(4);
-    if of == 1 {
-        return true;
-    }
-    let known = |id: Id| code.value(id);
-    match code.ops[at as usize] {
-        Op::Known(at) => at % of == 0,
-        Op::Binary(Shl, _, by) => known(by).is_some_and(|by| 1_u32.checked_shl(by).is_none_or(|it| it % of == 0)),
-        Op::Binary(Mul, a, b) => is_multiple(code, a, of) || is_multiple(code, b, of),
-        Op::Binary(And, a, b) => is_multiple(code, a, of) || is_multiple(code, b, of),
-        Op::Binary(Add | Or, a, b) => is_multiple(code, a, of) && is_multiple(code, b, of),
-        Op::Select(_, a, b) => is_multiple(code, a, of) && is_multiple(code, b, of),
-        _ => false,
     }
 }

@@ -1,6 +1,7 @@
 //! Going through a block: what each instruction does to the types of what there is, and what is to be computed for it. The
 //! same walk finds the types, when its computations are thrown away, and makes the code, when the types are known.
 
+mod addition;
 mod alu;
 mod atomic;
 mod events;
@@ -73,7 +74,9 @@ impl<'a, 'o> Walk<'a, 'o> {
         section: usize,
     ) -> Walk<'a, 'o> {
         state.asleep();
-        Walk { linked, shared, state, code: Code::default(), context, section, at: 0, named: 0 }
+        let mut walk = Walk { linked, shared, state, code: Code::default(), context, section, at: 0, named: 0 };
+        walk.take_holdings();
+        walk
     }
 
     pub fn frame(&self) -> usize {
@@ -118,15 +121,8 @@ impl<'a, 'o> Walk<'a, 'o> {
     }
 
     fn slot(&mut self, register: u8) -> &mut Value {
-        match register {
-            0..6 => &mut self.state.scratch[usize::from(register)],
-            TARGET..=DRAWS => &mut self.state.scratch[usize::from(register - TARGET + 6)],
-            // 10 is the frame itself.
-            _ => {
-                let saved = if register < 10 { register - 6 } else { register - ROUND + 4 };
-                &mut self.state.frames.last_mut().expect("there is always a frame").saved[usize::from(saved)]
-            }
-        }
+        let frame = self.frame() as u8;
+        self.state.register(frame, register)
     }
 
     /// A register that is read.
@@ -157,35 +153,47 @@ impl<'a, 'o> Walk<'a, 'o> {
 
     /// Has a value's halves computed.
     pub fn wake(&mut self, value: &mut Value, (low, high): (Var, Var)) {
+        if value.low != ASLEEP && value.high != ASLEEP {
+            return;
+        }
+        let said = self.said(value.ty);
         if value.low == ASLEEP {
-            value.low = match value.ty {
-                Ty::Number(range) if range.exact().is_some() => self.code.known(range.low as u32),
-                Ty::Context(off) => self.code.known(off as u32),
-                Ty::Packet { name: super::types::FIXED, off, .. } => self.code.known(off as u32),
-                Ty::End => self.length(),
-                Ty::Stack { off, .. } | Ty::Value { off, .. } | Ty::Record { off, .. } if off.exact().is_some() => {
-                    self.code.known(off.low as u32)
-                }
-                Ty::Map(map) => self.code.known(u32::from(map)),
-                Ty::Function { first, .. } => self.code.known(first),
-                _ => self.code.var(low),
-            };
+            value.low = said.0.unwrap_or_else(|| self.code.var(low));
         }
         if value.high == ASLEEP {
-            value.high = match value.ty {
-                Ty::Number(range) if range.low >> 32 == range.high >> 32 => self.code.known((range.low >> 32) as u32),
-                Ty::Packet { nullable: false, .. }
-                | Ty::Record { nullable: false, .. }
-                | Ty::Context(_)
-                | Ty::End
-                | Ty::Stack { .. } => self.code.known(1),
-                Ty::Map(_) | Ty::Function { .. } => self.code.known(1),
-                Ty::Value { map, nullable: false, .. } if self.linked.maps[usize::from(map)].is_data() => {
-                    self.code.known(1)
-                }
-                _ => self.code.var(high),
-            };
+            value.high = said.1.unwrap_or_else(|| self.code.var(high));
         }
+    }
+
+    /// The halves of a value, as far as its type says them.
+    pub fn said(&mut self, ty: Ty) -> (Option<Id>, Option<Id>) {
+        let low = match ty {
+            Ty::Number(range) if range.exact().is_some() => Some(self.code.known(range.low as u32)),
+            Ty::Context(off) => Some(self.code.known(off as u32)),
+            Ty::Packet { name: super::types::FIXED, off, .. } => Some(self.code.known(off as u32)),
+            Ty::End => Some(self.length()),
+            Ty::Stack { off, .. } | Ty::Value { off, .. } | Ty::Record { off, .. } if off.exact().is_some() => {
+                Some(self.code.known(off.low as u32))
+            }
+            Ty::Map(map) => Some(self.code.known(u32::from(map))),
+            Ty::Function { first, .. } => Some(self.code.known(first)),
+            _ => None,
+        };
+        let high = match ty {
+            Ty::Number(range) if range.low >> 32 == range.high >> 32 => Some(self.code.known((range.low >> 32) as u32)),
+            Ty::Packet { nullable: false, .. }
+            | Ty::Record { nullable: false, .. }
+            | Ty::Context(_)
+            | Ty::End
+            | Ty::Stack { .. }
+            | Ty::Map(_)
+            | Ty::Function { .. } => Some(self.code.known(1)),
+            Ty::Value { map, nullable: false, .. } if self.linked.maps[usize::from(map)].is_data() => {
+                Some(self.code.known(1))
+            }
+            _ => None,
+        };
+        (low, high)
     }
 
     /// Sets a register.

@@ -1,7 +1,6 @@
 //! Records that are reserved for a ring buffer: memory of the packet's own until they are handed over, so that what a packet
 //! does with one depends on nobody else.
 
-use super::map::is_multiple;
 use super::{Result, Walk};
 use crate::lang::xdp::code::Binary::*;
 use crate::lang::xdp::code::{Id, Op};
@@ -14,8 +13,9 @@ pub(in super::super) fn frame_of(record: u16) -> u16 {
 }
 
 impl Walk<'_, '_> {
-    /// Where an access of a record begins; it lies in the record, or the packet has been aborted.
-    fn in_record(&mut self, pointer: Value, off: i64, size: u32) -> Result<(u16, Id)> {
+    /// Where an access of a record begins, and whether that is in one word for certain, or in each half of its own; it lies in
+    /// the record, or the packet has been aborted.
+    fn in_record(&mut self, pointer: Value, off: i64, size: u32) -> Result<(u16, Id, bool)> {
         let Ty::Record { record, off: base, nullable, .. } = pointer.ty else { unreachable!("the caller has looked") };
         let length = i64::from(self.shared.events.records()[usize::from(record)].bytes);
         if nullable {
@@ -32,28 +32,28 @@ impl Walk<'_, '_> {
             let beyond = if length < i64::from(size) { self.code.truth(true) } else { self.code.binary(Lt, last, at) };
             self.trap(beyond, "the record is not so long");
         }
-        Ok((frame_of(record), at))
+        Ok((frame_of(record), at, base.are_multiples(size.min(4), off)))
     }
 
     pub(super) fn load_record(&mut self, from: Value, off: i64, size: u32) -> Result<Value> {
-        let (frame, at) = self.in_record(from, off, size)?;
+        let (frame, at, fits) = self.in_record(from, off, size)?;
         if size == 8 {
-            let low = self.recalled(frame, at, 4);
+            let low = self.recalled(frame, at, 4, fits);
             let behind = self.code.by(Add, at, 4);
-            let high = self.recalled(frame, behind, 4);
+            let high = self.recalled(frame, behind, 4, fits);
             return Ok(self.number(Range::ANY, low, high));
         }
-        let low = self.recalled(frame, at, size);
+        let low = self.recalled(frame, at, size, fits);
         Ok(self.word(Range::of_bytes(size), low))
     }
 
     /// Up to four bytes.
-    fn recalled(&mut self, frame: u16, at: Id, size: u32) -> Id {
-        if !is_multiple(&self.code, at, size) {
+    fn recalled(&mut self, frame: u16, at: Id, size: u32, fits: bool) -> Id {
+        if !fits {
             let mut all = self.code.known(0);
             for byte in 0..size {
                 let at = self.code.by(Add, at, byte);
-                let part = self.recalled(frame, at, 1);
+                let part = self.recalled(frame, at, 1, true);
                 let part = self.code.by(Shl, part, 8 * byte);
                 all = self.code.binary(Or, all, part);
             }
@@ -71,22 +71,22 @@ impl Walk<'_, '_> {
     }
 
     pub(super) fn store_record(&mut self, to: Value, off: i64, size: u32, value: Value) -> Result<()> {
-        let (frame, at) = self.in_record(to, off, size)?;
+        let (frame, at, fits) = self.in_record(to, off, size)?;
         if size == 8 {
-            self.kept(frame, at, 4, value.low);
+            self.kept(frame, at, 4, value.low, fits);
             let behind = self.code.by(Add, at, 4);
-            self.kept(frame, behind, 4, value.high);
+            self.kept(frame, behind, 4, value.high, fits);
         } else {
-            self.kept(frame, at, size, value.low);
+            self.kept(frame, at, size, value.low, fits);
         }
         Ok(())
     }
 
-    fn kept(&mut self, frame: u16, at: Id, size: u32, value: Id) {
-        if !is_multiple(&self.code, at, size) {
+    fn kept(&mut self, frame: u16, at: Id, size: u32, value: Id, fits: bool) {
+        if !fits {
             for byte in 0..size {
                 let (at, value) = (self.code.by(Add, at, byte), self.code.by(Shr, value, 8 * byte));
-                self.kept(frame, at, 1, value);
+                self.kept(frame, at, 1, value, true);
             }
             return;
         }

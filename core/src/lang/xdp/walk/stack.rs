@@ -32,7 +32,7 @@ impl Walk<'_, '_> {
     }
 
     /// What a word holds.
-    fn word_at(&mut self, frame: u8, word: usize) -> Id {
+    pub(super) fn word_at(&mut self, frame: u8, word: usize) -> Id {
         if self.shared.memory[usize::from(frame)] {
             let word = self.code.known(word as u32);
             return self.code.add(Op::Recall { frame: frame.into(), word });
@@ -111,7 +111,9 @@ impl Walk<'_, '_> {
         if size == 8 {
             let high = self.word_at(frame, word + 1);
             if self.words_of(frame)[word + 1].is_rest {
-                return Ok(Value { ty, low: id, high });
+                // What the type says need not be asked of memory.
+                let (low, rest) = self.said(ty);
+                return Ok(Value { ty, low: low.unwrap_or(id), high: rest.unwrap_or(high) });
             }
             return Ok(self.number(Range::ANY, id, high));
         }
