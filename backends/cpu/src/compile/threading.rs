@@ -103,9 +103,8 @@ mod tests {
     fn size(program: &Program, style: Style) -> usize {
         let isa = Processor::Host.isa().unwrap();
         let Body::Clif(function) = lower(program, style, &*isa).unwrap().body else { panic!("Cranelift's form") };
-        let code =
-            Context::for_function(*function).compile(&*isa, &mut ControlPlane::default()).unwrap().code_buffer().len();
-        code
+        let mut context = Context::for_function(*function);
+        context.compile(&*isa, &mut ControlPlane::default()).unwrap().code_buffer().len()
     }
 
     #[test]
