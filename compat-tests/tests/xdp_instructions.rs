@@ -2,7 +2,7 @@
 //! same by them.
 #![cfg(target_os = "linux")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use portcullis::device::DeviceKind;
 use portcullis_compat_tests::harness;
@@ -34,6 +34,32 @@ fn has_kernel(suite: &str) -> bool {
 
 /// The port that packets of the kernel's test run come in by.
 const LOOPBACK: u32 = 1;
+
+/// Refusals, and places where packets are aborted, name instructions as the kernel does.
+#[test]
+fn instructions_are_written_as_the_verifier_writes_them() {
+    let suite = "instructions as the verifier shows them";
+    if !has_kernel(suite) {
+        return;
+    }
+    let (mut seen, mut kinds) = (0, BTreeSet::new());
+    for Case { name, code, .. } in tables().iter().filter(|case| case.for_kernel) {
+        let object = code.object();
+        let shown = KernelProgram::shown(&object, "program").unwrap_or_else(|error| panic!("{name}: {error}"));
+        for (number, text) in shown {
+            let instruction = object.sections[0].instructions[number];
+            // Of 64 bits there is a half in each of two instructions.
+            if instruction.code == 0x18 {
+                continue;
+            }
+            assert_eq!(instruction.to_string(), text, "{name}: instruction {number}");
+            seen += 1;
+            kinds.insert(instruction.code);
+        }
+    }
+    println!("{seen} instructions as the verifier shows them");
+    assert!(kinds.len() > 80, "{} kinds of instructions: {kinds:02x?}", kinds.len());
+}
 
 #[test]
 fn the_kernel_means_by_every_instruction_what_the_model_does() {

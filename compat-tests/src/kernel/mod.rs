@@ -60,11 +60,7 @@ impl KernelProgram {
     /// # Errors
     /// What the kernel says: of a program the verifier's last lines.
     pub fn load(object: &Object, name: &str) -> Result<KernelProgram, String> {
-        let mut maps: Vec<Option<OwnedFd>> = Vec::new();
-        for map in &object.maps {
-            maps.push(create(map)?);
-        }
-        let fds: Vec<i32> = maps.iter().map(|fd| fd.as_ref().map_or(-1, AsRawFd::as_raw_fd)).collect();
+        let (maps, fds) = create_all(object)?;
         let load = |name: &str| {
             let linked = Linked::of(object, name, &fds)?;
             sys::program_load(BPF_PROG_TYPE_XDP, &linked.instructions, &linked.functions)
@@ -99,6 +95,24 @@ impl KernelProgram {
         }
         let prints = prints(object).then(|| Trace::open().map_err(|error| error.to_string()));
         Ok(KernelProgram { program, maps, definitions: object.maps.clone(), _others: others, rings, perf, prints })
+    }
+
+    /// Instructions of a program, by their numbers, as the verifier shows them where it comes to them.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn shown(object: &Object, name: &str) -> Result<BTreeMap<usize, String>, String> {
+        let (_maps, fds) = create_all(object)?;
+        let linked = Linked::of(object, name, &fds)?;
+        let (_, said) = sys::program_load_with(BPF_PROG_TYPE_XDP, &linked.instructions, &linked.functions, 2)?;
+        // `4: (b7) r0 = 2                       ; R0_w=2`
+        let instruction = |line: &str| {
+            let (number, rest) = line.split_once(": (")?;
+            let (_, text) = rest.split_once(") ")?;
+            let text = text.split(" ;").next()?.trim_end();
+            Some((number.parse().ok()?, text.to_owned()))
+        };
+        Ok(said.lines().filter_map(instruction).collect())
     }
 
     /// Why the prints of the program are not read.
@@ -209,6 +223,13 @@ fn prints(object: &Object) -> bool {
     // A call of bpf_trace_printk or bpf_trace_vprintk.
     let calls = |it: &Instruction| (it.code, it.src) == (0x85, 0) && matches!(it.imm, 6 | 177);
     object.sections.iter().any(|section| section.instructions.iter().any(calls))
+}
+
+/// Makes an object's maps, with the numbers of their descriptors.
+fn create_all(object: &Object) -> Result<(Vec<Option<OwnedFd>>, Vec<i32>), String> {
+    let maps = object.maps.iter().map(create).collect::<Result<Vec<_>, _>>()?;
+    let fds = maps.iter().map(|fd| fd.as_ref().map_or(-1, AsRawFd::as_raw_fd)).collect();
+    Ok((maps, fds))
 }
 
 /// Makes a map.

@@ -91,10 +91,26 @@ fn types(functions: usize) -> io::Result<OwnedFd> {
 
 /// Loads a program; `functions` are the first instructions of its functions, its own the first.
 pub fn program_load(ty: u32, instructions: &[u64], functions: &[u32]) -> Result<OwnedFd, String> {
+    match program_load_with(ty, instructions, functions, 0) {
+        Ok((fd, _)) => Ok(fd),
+        Err(_) => program_load_with(ty, instructions, functions, 1).map(|(fd, _)| fd),
+    }
+}
+
+/// The same with what the verifier says of a program that it takes: at level 2 all ways that it goes through it.
+///
+/// # Errors
+/// As there.
+pub fn program_load_with(
+    ty: u32,
+    instructions: &[u64],
+    functions: &[u32],
+    level: u32,
+) -> Result<(OwnedFd, String), String> {
     let types = types(functions.len()).map_err(|error| format!("types of functions: {error}"))?;
     let info: Vec<u32> = (0..).zip(functions).flat_map(|(number, first)| [*first, 3 + number]).collect();
     let mut log = vec![0_u8; 1 << 20];
-    let load = |level: u32, log: &mut [u8]| {
+    let loaded = {
         use std::os::fd::AsRawFd as _;
         let attributes = Attributes::new().u32(0, ty).u32(4, instructions.len() as u32);
         let attributes = attributes.pointer(8, instructions.as_ptr()).pointer(16, c"GPL".as_ptr()).u32(24, level);
@@ -105,14 +121,11 @@ pub fn program_load(ty: u32, instructions: &[u64], functions: &[u32]) -> Result<
         // SAFETY: instructions, licence, log and functions are as long as is said.
         unsafe { attributes.ask(PROG_LOAD) }
     };
-    if let Ok(fd) = load(0, &mut log) {
-        return Ok(owned(fd));
-    }
-    match load(1, &mut log) {
-        Ok(fd) => Ok(owned(fd)),
+    let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
+    let said = String::from_utf8_lossy(&log[..end]).into_owned();
+    match loaded {
+        Ok(fd) => Ok((owned(fd), said)),
         Err(error) => {
-            let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
-            let said = String::from_utf8_lossy(&log[..end]);
             let lines: Vec<&str> = said.lines().collect();
             let last = &lines[lines.len().saturating_sub(12)..];
             Err(format!("{error}\n{}", last.join("\n")))

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::helper;
+
 /// An instruction of 8 bytes; one with a constant of 64 bits has the other half of it in the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Instruction {
@@ -170,7 +172,37 @@ impl Instruction {
     }
 }
 
-/// As the kernel's verifier shows it.
+/// How atomic instructions are named that give what was there (`atomic_fetch_add`), and how those are written that do not
+/// (`lock … += …`), by bits 4 to 7 of their constant.
+fn of_atomic(operation: u8) -> Option<(&'static str, &'static str)> {
+    match operation {
+        0 => Some(("add", "+=")),
+        4 => Some(("or", "|=")),
+        5 => Some(("and", "&=")),
+        10 => Some(("xor", "^=")),
+        _ => None,
+    }
+}
+
+impl Instruction {
+    /// An atomic one (RFC 9669, section 5.3).
+    fn show_atomic(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Instruction { dst, src, off, imm, .. } = self;
+        let (wide, ty) = if self.size() == 8 { ("64", "u64") } else { ("", "u32") };
+        let place = format!("({ty} *)(r{dst} {off:+})");
+        match (of_atomic((imm >> 4) as u8 & 15), imm) {
+            (Some((_, sign)), 0..0x100) if imm & 15 == 0 => write!(f, "lock *{place} {sign} r{src}"),
+            (Some((name, _)), 0..0x100) if imm & 15 == 1 => {
+                write!(f, "r{src} = atomic{wide}_fetch_{name}({place}, r{src})")
+            }
+            (_, 0xe1) => write!(f, "r{src} = atomic{wide}_xchg({place}, r{src})"),
+            (_, 0xf1) => write!(f, "r0 = atomic{wide}_cmpxchg({place}, r0, r{src})"),
+            _ => write!(f, "unknown atomic instruction {imm:#x}"),
+        }
+    }
+}
+
+/// As the kernel's verifier shows it (kernel/bpf/disasm.c), but for constants of 64 bits, of which the other half is elsewhere.
 impl fmt::Display for Instruction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Instruction { code, dst, src, off, imm } = *self;
@@ -188,16 +220,16 @@ impl fmt::Display for Instruction {
                 let sign = if self.mode() == 4 { "s" } else { "u" };
                 write!(f, "r{dst} = *({sign}{} *)(r{src} {off:+})", self.size() * 8)
             }
+            class::STX if self.mode() == 6 => self.show_atomic(f),
             class::ST => write!(f, "*({} *)(r{dst} {off:+}) = {imm}", width(self.size())),
-            class::STX if self.mode() == 6 => {
-                write!(f, "lock *({} *)(r{dst} {off:+}) {imm:#x} r{src}", width(self.size()))
-            }
             class::STX => write!(f, "*({} *)(r{dst} {off:+}) = r{src}", width(self.size())),
             class::ALU | class::ALU64 => {
                 let sign = match self.alu() {
                     Some(Alu::Add) => "+=",
                     Some(Alu::Sub) => "-=",
                     Some(Alu::Mul) => "*=",
+                    Some(Alu::Div) if off == 1 => "s/=",
+                    Some(Alu::Mod) if off == 1 => "s%=",
                     Some(Alu::Div) => "/=",
                     Some(Alu::Or) => "|=",
                     Some(Alu::And) => "&=",
@@ -218,15 +250,23 @@ impl fmt::Display for Instruction {
                     }
                     None => return write!(f, "unknown instruction {code:#04x}"),
                 };
-                write!(f, "{w}{dst} {sign} {second}")
+                // A move may extend the sign of fewer bits.
+                match self.alu() {
+                    Some(Alu::Mov) if off != 0 => write!(f, "{w}{dst} = (s{off}){second}"),
+                    _ => write!(f, "{w}{dst} {sign} {second}"),
+                }
             }
             _ if code == EXIT => f.write_str("exit"),
-            _ if code == JA => write!(f, "goto {off:+}"),
-            _ if code == JA32 => write!(f, "goto {imm:+}"),
+            _ if code == JA => write!(f, "goto pc{off:+}"),
+            _ if code == JA32 => write!(f, "gotol pc{imm:+}"),
             _ if code == CALL => match src {
                 call::FUNCTION => write!(f, "call pc{imm:+}"),
-                call::KERNEL => write!(f, "call kernel function {imm}"),
-                _ => write!(f, "call {imm}"),
+                call::KERNEL => write!(f, "call kernel-function#{imm}"),
+                _ => {
+                    let name = helper::name(imm as u32);
+                    let name = if name.starts_with("bpf_") { name.as_str() } else { "unknown" };
+                    write!(f, "call {name}#{imm}")
+                }
             },
             class::JMP | class::JMP32 => {
                 use Comparison::*;
@@ -244,9 +284,42 @@ impl fmt::Display for Instruction {
                     Some(Sle) => "s<=",
                     None => return write!(f, "unknown instruction {code:#04x}"),
                 };
-                write!(f, "if {w}{dst} {sign} {second} goto {off:+}")
+                let second = if self.by_register() { second } else { format!("{imm:#x}") };
+                write!(f, "if {w}{dst} {sign} {second} goto pc{off:+}")
             }
             _ => write!(f, "unknown instruction {code:#04x}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel's verifier is not asked about elsewhere: its words, from kernel/bpf/disasm.c.
+    #[test]
+    fn instructions_are_shown_as_the_kernel_shows_them() {
+        let shown = |code, off, imm| Instruction { code, dst: 1, src: 2, off, imm }.to_string();
+        for (code, imm, wanted) in [
+            (0xdb, 0x00, "lock *(u64 *)(r1 -8) += r2"),
+            (0xc3, 0x40, "lock *(u32 *)(r1 -8) |= r2"),
+            (0xdb, 0x50, "lock *(u64 *)(r1 -8) &= r2"),
+            (0xdb, 0xa0, "lock *(u64 *)(r1 -8) ^= r2"),
+            (0xdb, 0x01, "r2 = atomic64_fetch_add((u64 *)(r1 -8), r2)"),
+            (0xc3, 0x41, "r2 = atomic_fetch_or((u32 *)(r1 -8), r2)"),
+            (0xc3, 0x51, "r2 = atomic_fetch_and((u32 *)(r1 -8), r2)"),
+            (0xdb, 0xa1, "r2 = atomic64_fetch_xor((u64 *)(r1 -8), r2)"),
+            (0xdb, 0xe1, "r2 = atomic64_xchg((u64 *)(r1 -8), r2)"),
+            (0xdb, 0xf1, "r0 = atomic64_cmpxchg((u64 *)(r1 -8), r0, r2)"),
+            (0xc3, 0xf1, "r0 = atomic_cmpxchg((u32 *)(r1 -8), r0, r2)"),
+            (0xdb, 0x17, "unknown atomic instruction 0x17"),
+        ] {
+            assert_eq!(shown(code, -8, imm), wanted);
+        }
+        let call = |src, imm| Instruction { code: CALL, src, imm, ..Instruction::default() }.to_string();
+        assert_eq!(call(call::HELPER, 1), "call bpf_map_lookup_elem#1");
+        assert_eq!(call(call::HELPER, 4000), "call unknown#4000");
+        assert_eq!(call(call::FUNCTION, -3), "call pc-3");
+        assert_eq!(call(call::KERNEL, 77), "call kernel-function#77");
     }
 }
