@@ -29,8 +29,24 @@ pub fn program(source: &Source) -> Result<Vec<Instruction>, Diagnostics> {
     // An instruction of that crate shows its numbers as text, and in no other way.
     let instructions = program.get_instructions();
     let lines: String = instructions.iter().map(|instruction| format!("{instruction}\n")).collect();
-    read(&Source::new("libpcap", format!("{}\n{lines}", instructions.len())))
+    let mut program = read(&Source::new("libpcap", format!("{}\n{lines}", instructions.len())))?;
+    for instruction in program.iter_mut().filter(|it| (it.code, it.k) == (RETURN, SNAPSHOT)) {
+        instruction.k = SNAPSHOT_OF_TCPDUMP;
+    }
+    Ok(program)
 }
+
+/// The instruction that returns a constant (`BPF_RET | BPF_K`): how many bytes of the packet are to be kept.
+#[cfg(feature = "pcap-expr")]
+const RETURN: u16 = 0x06;
+
+/// As many as the crate `pcap` has any program keep, which it compiles for no device, ...
+#[cfg(feature = "pcap-expr")]
+const SNAPSHOT: u32 = 65_535;
+
+/// ... and as tcpdump has it do without `-s` (`MAXIMUM_SNAPLEN`, its netdissect.h).
+#[cfg(feature = "pcap-expr")]
+const SNAPSHOT_OF_TCPDUMP: u32 = 262_144;
 
 /// Refuses an expression: this was built without libpcap.
 ///

@@ -33,7 +33,7 @@ pub struct FilterArgs {
     #[arg(required_unless_present = "expr")]
     filter: Option<PathBuf>,
     /// Filter by an expression of tcpdump's, in place of a file: packets that match PASS, others are dropped
-    #[arg(long, value_name = "EXPRESSION", conflicts_with_all = ["filter", "language", "set"])]
+    #[arg(long, value_name = "EXPRESSION", allow_hyphen_values = true, conflicts_with_all = ["filter", "language", "set"])]
     expr: Option<String>,
     /// The filter's language, where its name does not say; of standard input WGSL unless told otherwise
     #[arg(long, value_enum, value_name = "LANGUAGE")]
@@ -123,6 +123,8 @@ impl FilterArgs {
     /// The name to show for the filter.
     pub fn name(&self) -> String {
         match self.text() {
+            // Which all packets match.
+            Text::Expression(expression) if expression.trim().is_empty() => "''".into(),
             Text::Expression(expression) => expression.to_owned(),
             Text::File(_) if self.is_stdin() => match self.object() {
                 Some((_, Some(program))) => format!("{STDIN}:{program}"),

@@ -23,7 +23,7 @@ pub struct FilterArgs {
     #[arg(long, value_name = "FILTER", value_parser = NonEmptyStringValueParser::new())]
     filter: Vec<String>,
     /// Measure this expression of tcpdump's; may be given several times
-    #[arg(long, value_name = "EXPRESSION")]
+    #[arg(long, value_name = "EXPRESSION", allow_hyphen_values = true)]
     expr: Vec<String>,
     /// Set a parameter of the filters that --filter names, of an object a global variable or how many entries a map has, as
     /// `run` does; may be given several times
@@ -63,8 +63,8 @@ impl FilterArgs {
             return usual.iter().chain(more).map(|name| self.named(name)).collect();
         }
         let expression = |text: &String| -> Result<Filter, Failure> {
-            let program = filter::FilterArgs::of_expression(text).load()?;
-            Ok(Filter { name: text.clone(), program: Arc::new(program) })
+            let filter = filter::FilterArgs::of_expression(text);
+            Ok(Filter { name: filter.name(), program: Arc::new(filter.load()?) })
         };
         self.filter.iter().map(|name| self.named(name)).chain(self.expr.iter().map(expression)).collect()
     }

@@ -61,7 +61,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", value_parser = PathBufValueParser::new())]
     filter: Option<PathBuf>,
     /// The same by an expression of tcpdump's
-    #[arg(long, value_name = "EXPRESSION", conflicts_with = "filter")]
+    #[arg(long, value_name = "EXPRESSION", allow_hyphen_values = true, conflicts_with = "filter")]
     expr: Option<String>,
     /// Send packets that are redirected to target N out of this port; may be given several times
     #[arg(long, value_name = "N=PORT", value_parser = super::run::live::redirect, requires = "filter")]

@@ -122,7 +122,8 @@ impl Live {
             let what = "the filter has maps, which all packets share, and this run has several lanes; start it with --lanes one";
             return Err(Refused::wrong(format!("{}: {what}", filter.name())));
         }
-        let next = (program.clone(), filter.name().to_owned());
+        let name = args.name();
+        let next = (program.clone(), name.clone());
         let takeover = Takeover::new(&self.args, &self.program, next, self.device.info()).map_err(refused)?;
         let (sessions, copied) = self.load(&program).map_err(device_failed)?;
         let mut sessions = sessions.into_iter();
@@ -140,8 +141,8 @@ impl Live {
         let others: Vec<_> = others.map(|(lane, session)| swap(lane, session, |_, _| Ok(Ok(())))).collect();
         others.iter().try_for_each(result)?;
         self.program = program;
-        self.stats.set_filter(filter.name().to_owned());
-        out::note(&out::printable(&format!("{} has taken over", filter.name())));
+        out::note(&out::printable(&format!("{name} has taken over")));
+        self.stats.set_filter(name);
         show_copies(copied, self.device.info());
         told.ok_or_else(ending)
     }
