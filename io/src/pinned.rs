@@ -22,8 +22,8 @@ const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 /// `BPF_F_RDONLY`: it is only read, which is all that whoever may only read it is allowed.
 const RDONLY: u32 = 1 << 3;
 
-/// Bytes of `struct bpf_map_info` that are looked at: type, id, sizes, entries, flags, name.
-const INFO: usize = 40;
+/// Bytes of `struct bpf_map_info` that are looked at: type, id, sizes, entries.
+const INFO: usize = 20;
 
 /// Bytes of a key or value at most: beyond it the kernel has no maps (`KMALLOC_MAX_SIZE`).
 const MAX_SIZE: u32 = 1 << 26;
@@ -84,9 +84,7 @@ pub struct Pinned {
     /// Bytes of a value.
     pub value_size: u32,
     /// How many entries there may be.
-    pub max_entries: u32,
-    /// Its name in the kernel, 15 characters of it at most.
-    pub name: String,
+    max_entries: u32,
 }
 
 impl Pinned {
@@ -113,7 +111,9 @@ impl Pinned {
         if let Some(kind) = link.ok().and_then(|link| Some(link.to_str()?.strip_prefix("anon_inode:")?.to_owned()))
             && kind != "bpf-map"
         {
-            let error = io::Error::other(format!("it is {}", kind.replace('-', " of the kind ")));
+            let kind = kind.strip_prefix("bpf").map_or(kind.as_str(), |kind| kind.trim_start_matches(['-', '_']));
+            let kind = if kind == "prog" { "program" } else { kind };
+            let error = io::Error::other(format!("it is a BPF {kind}"));
             return Err(read("what is pinned there is no map")(error));
         }
         let mut info = [0_u8; INFO];
@@ -122,13 +122,11 @@ impl Pinned {
         // SAFETY: the information has room for as many bytes as is said.
         unsafe { attributes.ask(OBJ_GET_INFO_BY_FD) }.map_err(read("asking what it is"))?;
         let word = |at: usize| info[at..].first_chunk().copied().map_or(0, u32::from_ne_bytes);
-        let name: Vec<u8> = info[24..40].iter().copied().take_while(|byte| *byte != 0).collect();
-        let name = String::from_utf8_lossy(&name).into_owned();
         let (ty, key_size, value_size, max_entries) = (word(0), word(8), word(12), word(16));
         if key_size > MAX_SIZE || value_size > MAX_SIZE {
             return Err(read("its entries are too large")(io::ErrorKind::Unsupported.into()));
         }
-        Ok(Pinned { path: path.to_owned(), map, ty, key_size, value_size, max_entries, name })
+        Ok(Pinned { path: path.to_owned(), map, ty, key_size, value_size, max_entries })
     }
 
     /// Whether each processor has a value of its own.

@@ -145,6 +145,7 @@ fn what_cannot_be_set_is_told_with_what_can() {
         ("otherwise=WHAT_PAS", &["did you mean `WHAT_PASS`?"]),
         ("config=1", &["has members: NAME.on"]),
         ("config.of=1", &["has no member `of`", "bounds"]),
+        ("config.bouds=1", &["struct has no member `bouds` (it has on, bounds); did you mean `bounds`?\n"]),
         ("config.bounds[2].least=1", &["`[2]` is none of the 2 elements"]),
         ("config.bounds.least=1", &["has no members"]),
         ("config.bounds[0].least=40000", &["`40000` is not in __s16: -32768 to 32767"]),
@@ -402,6 +403,11 @@ fn maps_have_as_many_entries_as_are_set() {
     assert_eq!(verdicts(&second(&["--set", "sized.max_entries=0x10"]).done()), [0, 3, 0]);
     second(&["--set", "sized.max_entries=-0x1"]).failed(2, &["`-0x1` is no number of entries"]);
     second(&["--set", "sized.max_entries=99999999"]).failed(2, &["`99999999` is no number of entries"]);
+    // One that the object gives too many.
+    compile(&place, &SOURCE.replace("max_entries, 0", "max_entries, 4000000000"), &["-g"]).unwrap();
+    let words = ["`sized` has 4000000000 entries, and ", " are the most: set fewer with `--set sized.max_entries=N`"];
+    second(&[]).failed(1, &words);
+    assert_eq!(verdicts(&second(&["--set", "sized.max_entries=4"]).done()), [0, 3, 0]);
 }
 
 #[test]

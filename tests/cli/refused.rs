@@ -212,6 +212,10 @@ fn what_is_no_object_is_said() {
             assert_eq!(ran.code, 1, "{named}: {}{}", ran.out, ran.err);
         }
     }
+    // The table of sections is at the end.
+    place
+        .run(&["check", "short.o"])
+        .failed(1, &["short.o: this is no whole ELF object, and the file may be cut off: "]);
     // Any byte of it may be another: what is said is an error, or the program is one.
     let said = |at: usize| {
         let mut broken = whole.clone();

@@ -234,7 +234,7 @@ fn what_cannot_be_brought_over_is_told() {
         ("--from-pin table=bpf/maps/recent", "the kernel's map is of type lru_hash, and `table` is of type hash"),
         ("--from-pin numbered=bpf/maps/pinned_bss", "the kernel's map has values of"),
         ("--from-pin table=bpf/maps/none", "--from-pin table=bpf/maps/none: bpf/maps/none: there is no such file"),
-        ("--from-pin table=bpf/program", "what is pinned there is no map"),
+        ("--from-pin table=bpf/program", "what is pinned there is no map: it is a BPF program\n"),
         ("--from-pin table=in.pcap", "nothing of BPF is"),
         ("--from-pin tabel=bpf/maps/table", "the filter has no map `tabel`"),
         ("--from-pin table", "expected NAME=FILE, for example --from-pin flows=/sys/fs/bpf/flows"),

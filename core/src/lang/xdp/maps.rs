@@ -199,7 +199,10 @@ fn used_as(map: &MapDefinition) -> Use {
     }
     let most = most_entries(ty);
     if max_entries > most {
-        return refused(format!("has {max_entries} entries, and {most} are the most"));
+        return refused(format!(
+            "has {max_entries} entries, and {most} are the most: set fewer with `--set {}.max_entries=N`",
+            map.name
+        ));
     }
     if map.data.is_none() && value_size > MAX_VALUE {
         return refused(format!("has values of {value_size} bytes, and {MAX_VALUE} are the most"));

@@ -101,5 +101,5 @@ fn no_member(ty: &CType, members: &[CMember], name: &str) -> String {
     let there = names(members);
     let near =
         nearest(name, there.iter().map(String::as_str)).map(|it| format!("; did you mean `{it}`?")).unwrap_or_default();
-    format!("{} has no member `{name}`{near}: it has {}", ty.name, there.join(", "))
+    format!("{} has no member `{name}` (it has {}){near}", ty.name, there.join(", "))
 }

@@ -171,7 +171,7 @@ impl Object {
             };
             return Err(Wrong::new(what));
         }
-        let file = ElfFile64::<LittleEndian>::parse(bytes).map_err(|error| Wrong::new(format!("bad ELF: {error}")))?;
+        let file = ElfFile64::<LittleEndian>::parse(bytes).map_err(bad)?;
         let endian = file.endian();
         let machine = file.elf_header().e_machine(endian);
         if machine != EM_BPF {
@@ -224,7 +224,7 @@ struct Reading<'a> {
 }
 
 fn bad(error: object::Error) -> Wrong {
-    Wrong::new(format!("bad ELF: {error}"))
+    Wrong::new(format!("this is no whole ELF object, and the file may be cut off: {error}"))
 }
 
 impl<'a> Reading<'a> {
