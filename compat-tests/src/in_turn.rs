@@ -5,10 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use portcullis_core::device::{
-    DeviceError, Done, Imported, LoadOptions, Session, StageTimes, SubmitError, check_map, check_map_words,
-    check_submission,
+    DeviceError, Done, HostMaps, Imported, LoadOptions, Session, StageTimes, SubmitError, check_submission,
 };
-use portcullis_core::map::layout::Layout;
 use portcullis_core::map::upkeep::Upkeep;
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Span, Verdicts};
 use portcullis_core::program::Program;
@@ -29,8 +27,7 @@ pub struct InTurn<E> {
     device: &'static str,
     program: Arc<Program>,
     executor: E,
-    /// The words of the filter's maps.
-    maps: Vec<Vec<u32>>,
+    maps: HostMaps,
     upkeep: Option<Upkeep>,
     done: VecDeque<Done>,
     depth: usize,
@@ -42,7 +39,7 @@ impl<E: Execute> InTurn<E> {
         InTurn {
             device,
             executor,
-            maps: program.maps().iter().map(|map| vec![0; Layout::of(map).words()]).collect(),
+            maps: HostMaps::new(program),
             upkeep: Upkeep::new(program),
             program: program.clone(),
             done: VecDeque::new(),
@@ -52,11 +49,11 @@ impl<E: Execute> InTurn<E> {
 
     fn run_batch(&mut self, mut batch: Batch) -> Result<Done, SubmitError> {
         if let Some(upkeep) = &mut self.upkeep {
-            let Ok(()) = upkeep.look(batch.len(), &mut self.maps);
+            let Ok(()) = upkeep.look(batch.len(), &mut self.maps.words);
         }
         let metadata: Vec<Metadata> = (0..batch.len()).map(|index| batch.metadata_of(index)).collect();
         let packets: Vec<_> = batch.packets().zip(&metadata).collect();
-        let outcomes = match self.executor.execute(&packets, &mut self.maps) {
+        let outcomes = match self.executor.execute(&packets, &mut self.maps.words) {
             Ok(outcomes) => outcomes,
             Err(reason) => {
                 let error = DeviceError::Failed { device: self.device.into(), reason };
@@ -103,19 +100,15 @@ impl<E: Execute> Session for InTurn<E> {
     }
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
-        check_map(&self.program, map)?;
-        Ok(self.maps[map].clone())
+        self.maps.get(map)
     }
 
     fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
-        check_map_words(&self.program, map, at, words)?;
-        Ok(self.maps[map][at..at + words].to_vec())
+        self.maps.get_at(map, at, words)
     }
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
-        check_map_words(&self.program, map, at, words.len())?;
-        self.maps[map][at..at + words.len()].copy_from_slice(words);
-        Ok(())
+        self.maps.set(map, at, words)
     }
 
     fn in_flight(&self) -> usize {

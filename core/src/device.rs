@@ -12,6 +12,7 @@ use crate::program::Program;
 
 mod dispatch;
 mod flows;
+mod host_maps;
 pub mod noop;
 pub mod offload;
 pub mod pace;
@@ -24,6 +25,7 @@ mod work;
 
 pub use dispatch::{Dispatch, Only, UnknownDispatch};
 pub use flows::{Flows, InOrder};
+pub use host_maps::HostMaps;
 pub use planner::{Plan, TransferCosts};
 pub use relieved::Relieved;
 pub use transfer::{Clock, Stages, Taken, Transfer, UnknownTransfer};

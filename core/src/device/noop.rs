@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Done, Imported, LoadOptions, Session, StageTimes, Stages,
-    SubmitError, begin, check_map, check_map_words,
+    Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Done, HostMaps, Imported, LoadOptions, Session, StageTimes,
+    Stages, SubmitError, begin,
 };
-use crate::map::layout;
 use crate::packet::{Action, Batch, Span, Verdicts};
 use crate::program::Program;
 
@@ -53,7 +52,7 @@ impl Device for Noop {
         let depth = options.depth.max(1);
         let session = NoopSession {
             program: program.clone(),
-            maps: layout::zeros(program.maps()),
+            maps: HostMaps::new(program),
             queue: VecDeque::new(),
             depth,
             stages: options.clocks.then(Stages::default),
@@ -64,8 +63,7 @@ impl Device for Noop {
 
 struct NoopSession {
     program: Arc<Program>,
-    /// The words of the filter's maps.
-    maps: Vec<Vec<u32>>,
+    maps: HostMaps,
     queue: VecDeque<Batch>,
     depth: usize,
     stages: Option<Stages>,
@@ -97,19 +95,15 @@ impl Session for NoopSession {
     }
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
-        check_map(&self.program, map)?;
-        Ok(self.maps[map].clone())
+        self.maps.get(map)
     }
 
     fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
-        check_map_words(&self.program, map, at, words)?;
-        Ok(self.maps[map][at..at + words].to_vec())
+        self.maps.get_at(map, at, words)
     }
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
-        check_map_words(&self.program, map, at, words.len())?;
-        self.maps[map][at..at + words.len()].copy_from_slice(words);
-        Ok(())
+        self.maps.set(map, at, words)
     }
 
     fn stages(&self) -> Option<Stages> {

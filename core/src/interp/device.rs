@@ -7,10 +7,9 @@ use std::time::Instant;
 use super::Interpreter;
 use super::machine::{Machine, Stop};
 use crate::device::{
-    CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Done, Imported, LoadOptions, READS_IN_PLACE,
-    Session, StageTimes, Stages, SubmitError, begin, check_map, check_map_words, check_submission,
+    CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Done, HostMaps, Imported, LoadOptions,
+    READS_IN_PLACE, Session, StageTimes, Stages, SubmitError, begin, check_submission,
 };
-use crate::map::layout::zeros;
 use crate::map::upkeep::Upkeep;
 use crate::packet::{Batch, Descriptor, ROOM, Span, Verdicts};
 use crate::program::Program;
@@ -57,7 +56,7 @@ impl Device for Interp {
         let interpreter = Interpreter::new(program)
             .map_err(|error| DeviceError::Unsupported { device: ID.into(), reason: error.to_string() })?;
         let session = InterpSession {
-            maps: zeros(program.maps()),
+            maps: HostMaps::new(program),
             upkeep: Upkeep::new(program),
             interpreter,
             queue: VecDeque::new(),
@@ -72,8 +71,7 @@ impl Device for Interp {
 /// Batches wait until they are completed, or somebody asks for what they leave in maps, and run then.
 struct InterpSession {
     interpreter: Interpreter,
-    /// The words of the filter's maps.
-    maps: Vec<Vec<u32>>,
+    maps: HostMaps,
     upkeep: Option<Upkeep>,
     queue: VecDeque<Queued>,
     depth: usize,
@@ -112,22 +110,18 @@ impl Session for InterpSession {
     }
 
     fn map_words(&mut self, map: usize) -> Result<Vec<u32>, DeviceError> {
-        check_map(&self.interpreter.program, map)?;
         self.settle();
-        Ok(self.maps[map].clone())
+        self.maps.get(map)
     }
 
     fn map_words_at(&mut self, map: usize, at: usize, words: usize) -> Result<Vec<u32>, DeviceError> {
-        check_map_words(&self.interpreter.program, map, at, words)?;
         self.settle();
-        Ok(self.maps[map][at..at + words].to_vec())
+        self.maps.get_at(map, at, words)
     }
 
     fn set_map_words(&mut self, map: usize, at: usize, words: &[u32]) -> Result<(), DeviceError> {
-        check_map_words(&self.interpreter.program, map, at, words.len())?;
         self.settle();
-        self.maps[map][at..at + words.len()].copy_from_slice(words);
-        Ok(())
+        self.maps.set(map, at, words)
     }
 
     fn stages(&self) -> Option<Stages> {
@@ -156,12 +150,12 @@ impl InterpSession {
 
     fn run_batch(&mut self, batch: Batch) -> Result<Done, DeviceError> {
         if let Some(upkeep) = &mut self.upkeep {
-            let Ok(()) = upkeep.look(batch.len(), &mut self.maps);
+            let Ok(()) = upkeep.look(batch.len(), &mut self.maps.words);
         }
-        let maps = std::mem::take(&mut self.maps);
+        let maps = std::mem::take(&mut self.maps.words);
         let mut machine = Machine::new(&self.interpreter.program, &self.interpreter.code, maps, &self.cancel);
         let done = self.run_packets(batch, &mut machine);
-        self.maps = machine.memory.maps;
+        self.maps.words = machine.memory.maps;
         done
     }
 
