@@ -3,6 +3,7 @@
 use super::{Result, Walk};
 use crate::lang::xdp::code::Binary::*;
 use crate::lang::xdp::code::{Argument, Effect, Field, Id};
+use crate::lang::xdp::errno::{E2BIG, EEXIST, EINVAL, ENOENT, ENOSPC};
 use crate::lang::xdp::helper;
 use crate::lang::xdp::maps::{MapInfo, Use};
 use crate::lang::xdp::range::Range;
@@ -205,7 +206,6 @@ impl Walk<'_, '_> {
         let info = &self.linked.maps[usize::from(map)];
         let (key_size, size) = (info.definition.key_size, info.definition.value_size);
         let used_as = self.changed_as(map);
-        let (exists, no_room, none, wrong) = (-17, -7, -2, -22);
         let words = self.words(value, size, "the value")?;
         let flags = match range.exact() {
             Some(flags) if used_as != Use::Prefixes => flags,
@@ -215,24 +215,24 @@ impl Walk<'_, '_> {
         let is_locked = info.definition.ty.is_array() && flags & BPF_F_LOCK != 0;
         let mode = if is_locked { flags & !BPF_F_LOCK } else { flags };
         if mode > 2 {
-            return Ok(self.constant(i64::from(wrong) as u64));
+            return Ok(self.error(EINVAL));
         }
         let (entry, result) = match used_as {
             Use::Array => {
                 let high = self.found(map, key)?;
                 let there = self.code.by(Ne, high, 0);
                 if mode == 1 || is_locked {
-                    let refused = if mode == 1 { exists } else { wrong };
-                    let (low, none) = (self.code.known(refused as u32), self.code.known(no_room as u32));
+                    let refused = if mode == 1 { EEXIST } else { EINVAL };
+                    let (low, none) = (self.code.known(refused as u32), self.code.known(E2BIG as u32));
                     let (low, high) = (self.code.select(there, low, none), self.code.known(u32::MAX));
                     return Ok(self.number(Range::ANY, low, high));
                 }
-                (self.entry(high), self.outcome(there, no_room))
+                (self.entry(high), self.outcome(there, E2BIG))
             }
             Use::Hash if flags == 2 => {
                 let high = self.found(map, key)?;
                 let there = self.code.by(Ne, high, 0);
-                (self.entry(high), self.outcome(there, none))
+                (self.entry(high), self.outcome(there, ENOENT))
             }
             Use::Hash => {
                 let words = self.words(key, key_size, "the key")?;
@@ -243,14 +243,14 @@ impl Walk<'_, '_> {
                 let given = self.code.call(&function, vec![key_of(words)], Effect::Writes);
                 let full = self.code.by(Eq, given, NONE - 1);
                 let room = self.code.not(full);
-                let has_room = self.outcome(room, no_room);
+                let has_room = self.outcome(room, E2BIG);
                 if flags == 0 {
                     (given, has_room)
                 } else {
                     let is_new = self.code.call_with("map_is_new", &[given], Effect::None);
                     let nobody = self.code.known(NONE);
                     let entry = self.code.select(is_new, given, nobody);
-                    let (low, high) = (self.code.known(exists as u32), self.code.known(u32::MAX));
+                    let (low, high) = (self.code.known(EEXIST as u32), self.code.known(u32::MAX));
                     let settled = self.code.binary(Either, is_new, full);
                     let low = self.code.select(settled, has_room.low, low);
                     let high = self.code.select(settled, has_room.high, high);
@@ -317,8 +317,8 @@ impl Walk<'_, '_> {
         }
         let (mut low, mut high) = (self.code.known(0), self.code.known(0));
         let all = self.code.known(u32::MAX);
-        let no_room = if used_as == Use::Prefixes { -28 } else { -7 };
-        for (what, error) in [(missing, -2), (full, no_room), (exists, -17), (wrong, -22)] {
+        let no_room = if used_as == Use::Prefixes { ENOSPC } else { E2BIG };
+        for (what, error) in [(missing, ENOENT), (full, no_room), (exists, EEXIST), (wrong, EINVAL)] {
             let is_it = self.code.by(Eq, entry, what);
             let error = self.code.known(error as u32);
             (low, high) = (self.code.select(is_it, error, low), self.code.select(is_it, all, high));
@@ -332,17 +332,17 @@ impl Walk<'_, '_> {
         let info = &self.linked.maps[usize::from(map)];
         let key_size = info.definition.key_size;
         match self.changed_as(map) {
-            Use::Array => Ok(self.constant(-22_i64 as u64)),
+            Use::Array => Ok(self.error(EINVAL)),
             Use::Hash => {
                 let words = self.words(key, key_size, "the key")?;
                 let there = self.by_key(map, "remove", words, Effect::Writes);
-                Ok(self.outcome(there, -2))
+                Ok(self.outcome(there, ENOENT))
             }
             Use::Lpm | Use::Prefixes => {
                 let key = key_of(self.words(key, key_size, "the key")?);
                 let gone = self.code.call(&self.helper_of(map, "prefix_remove"), vec![key], Effect::Writes);
                 let (zero, all) = (self.code.known(0), self.code.known(u32::MAX));
-                let (none, wrong) = (self.code.known(-2_i32 as u32), self.code.known(-22_i32 as u32));
+                let (none, wrong) = (self.code.known(ENOENT as u32), self.code.known(EINVAL as u32));
                 let (was_there, was_none) = (self.code.by(Eq, gone, 0), self.code.by(Eq, gone, 1));
                 let low = self.code.select(was_none, none, wrong);
                 let (low, high) = (self.code.select(was_there, zero, low), self.code.select(was_there, zero, all));
@@ -495,8 +495,8 @@ impl Walk<'_, '_> {
         let Place { map, high, at, fits } = self.in_value(pointer, off, size)?;
         self.shared.used.insert(map);
         if !fits {
-            let is_odd = |by: u32| matches!(pointer.ty, Ty::Value { off: base, .. } if base.are_multiples(4, off + i64::from(by)));
-            if (1..4).any(is_odd) {
+            let Ty::Value { off: base, .. } = pointer.ty else { unreachable!("looked at above") };
+            if (1..4).any(|by| base.are_multiples(4, off + by)) {
                 return self.refuse(format!("an atomic operation on {size} bytes is done at an odd offset"));
             }
             let rest = self.code.by(And, at, 3);
