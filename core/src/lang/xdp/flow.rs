@@ -209,21 +209,21 @@ struct Finding<'a, 'o> {
 /// may hit kept, and this checked.
 pub(super) fn find(linked: &Linked, section: usize, first: usize) -> Result<(Flow, Vec<Needed>)> {
     let mut overwrites_spilled = false;
-    let mut found = None;
+    let mut refused: Option<Refused> = None;
     for keeps_spilled in [false, true] {
+        if keeps_spilled && !overwrites_spilled {
+            break;
+        }
         for apart in [Apart::Nothing, Apart::Kinds, Apart::Places] {
-            let find = |overwrites: &mut bool| find_with(linked, (section, first), apart, keeps_spilled, overwrites);
-            found = match found {
-                None => Some(find(&mut overwrites_spilled)),
-                Some(Err(refused)) if !keeps_spilled || overwrites_spilled => {
-                    let again = find(&mut overwrites_spilled);
-                    Some(again.map_err(|again: Refused| if again.too_much { refused } else { again }))
-                }
-                done => done,
-            };
+            match find_with(linked, (section, first), apart, keeps_spilled, &mut overwrites_spilled) {
+                Ok(found) => return Ok(found),
+                // That there are too many ways is no news of the program.
+                Err(again) if again.too_much && refused.is_some() => {}
+                Err(again) => refused = Some(again),
+            }
         }
     }
-    found.expect("it was tried")
+    Err(refused.expect("it was tried"))
 }
 
 /// That a frame is memory shows where it is indexed, which may be behind what was said of its words before: these are looked at

@@ -193,8 +193,8 @@ impl Range {
         if self.is_positive() || self.low >= SIGN { (self.low as i64, self.high as i64) } else { (i64::MIN, i64::MAX) }
     }
 
-    /// What it may become if it goes on to change as it did from `before`, of which it has all: up or down to the next of the bounds, which are in
-    /// order, or to what bytes hold.
+    /// What it may become if it goes on to change as it did from `before`, of which it has all: up or down to the next of the
+    /// bounds, which are in order, or to what bytes hold.
     pub fn widened(self, before: Range, bounds: &[u64]) -> Range {
         let next = || {
             let bytes = [u64::from(u8::MAX), u64::from(u16::MAX), u64::from(u32::MAX)];

@@ -82,8 +82,8 @@ pub(super) fn read(bytes: &[u8], btf: &Btf) -> Result<Vec<(String, Vec<Line>)>, 
     Ok(sections)
 }
 
-/// Without those of which the compiler says that they have no line (it writes 0): such instructions are of the line before, but not
-/// of another function's.
+/// Without those of which the compiler says that they have no line (it writes 0): such instructions are of the line before, but
+/// not of another function's.
 fn without_gaps(lines: Vec<Line>, starts: &[usize]) -> Vec<Line> {
     let function = |line: &Line| starts.partition_point(|start| *start <= line.instruction);
     let mut all: Vec<Line> = Vec::with_capacity(lines.len());

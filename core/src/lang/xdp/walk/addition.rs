@@ -1,5 +1,5 @@
-//! Additions to maps' values. C's `v->packets++` is a load, an addition and a store. Packets run side by side, so where what is stored
-//! is what was loaded from there and an amount, that is an atomic addition of the amount.
+//! Additions to maps' values. C's `v->packets++` is a load, an addition and a store. Packets run side by side, so where what
+//! is stored is what was loaded from there and an amount, that is an atomic addition of the amount.
 //!
 //! It is known of numbers that they are what a field of a value holds, and by how much more ([`Held`]): of what was loaded, what
 //! that was added to, and what was stored; as long as nothing else is written there. Between blocks that is kept by where numbers
@@ -209,42 +209,43 @@ impl Walk<'_, '_> {
         }
         let places = self.places();
         let mut holdings = Vec::new();
-        for &(number, value) in &places {
-            if !matches!(value.ty, Ty::Number(range) if range.exact().is_none()) {
-                continue;
-            }
-            for size in [8, 4, 2, 1] {
-                let Some(held) = self.held(size, (value.low, value.high), None, DEPTH) else { continue };
-                if !self.is_current(&held) {
-                    continue;
-                }
-                let zero = held.amount.0;
-                let is_more = [held.amount.0, held.amount.1].iter().any(|&half| self.code.value(half) != Some(0));
-                let Field { map, entry, at, .. } = held.field;
-                let mut found = Vec::new();
-                if let (Some(entry), Some(at)) = (self.code.value(entry), self.code.value(at)) {
-                    found.push(FieldPlace::Known { entry, at });
-                } else {
-                    found.extend(places.iter().filter_map(|&(pointer, it)| match it.ty {
-                        Ty::Value { map: of, .. } if of == map && it.high == entry => {
-                            let off = self.code.distance(it.low, at)?;
-                            Some(FieldPlace::Behind { pointer, off })
-                        }
-                        _ => None,
-                    }));
-                }
-                if found.is_empty() {
-                    continue;
-                }
-                let load = held.load;
-                holdings.extend(found.into_iter().map(|place| Holding { number, map, place, size, load, is_more }));
-                let halves = if size == 8 { held.amount } else { (zero, zero) };
-                self.code.amounts.extend([(amount(number, 0), halves.0), (amount(number, 1), halves.1)]);
-                break;
-            }
+        for &(number, value) in places.iter().filter(|(_, value)| is_unknown(value.ty)) {
+            let Some((held, found)) = self.held_somewhere((value.low, value.high), &places) else { continue };
+            let Held { field: Field { map, size, .. }, load, amount: halves, .. } = held;
+            let is_more = [halves.0, halves.1].iter().any(|&half| self.code.value(half) != Some(0));
+            holdings.extend(found.into_iter().map(|place| Holding { number, map, place, size, load, is_more }));
+            self.code.amounts.extend([(amount(number, 0), halves.0), (amount(number, 1), halves.1)]);
         }
         holdings.sort_unstable();
         self.state.holdings = holdings;
+    }
+
+    /// What is held of a number still, by the widest field that it is of, and where that is.
+    fn held_somewhere(&mut self, halves: (Id, Id), places: &[(Var, Value)]) -> Option<(Held, Vec<FieldPlace>)> {
+        for size in [8, 4, 2, 1] {
+            let Some(held) = self.held(size, halves, None, DEPTH).filter(|held| self.is_current(held)) else {
+                continue;
+            };
+            let found = self.field_places(held.field, places);
+            if !found.is_empty() {
+                return Some((held, found));
+            }
+        }
+        None
+    }
+
+    /// Where a field is, said by what is still known in the next block.
+    fn field_places(&self, field: Field, places: &[(Var, Value)]) -> Vec<FieldPlace> {
+        if let (Some(entry), Some(at)) = (self.code.value(field.entry), self.code.value(field.at)) {
+            return vec![FieldPlace::Known { entry, at }];
+        }
+        let behind = |&(pointer, it): &(Var, Value)| match it.ty {
+            Ty::Value { map, .. } if map == field.map && it.high == field.entry => {
+                Some(FieldPlace::Behind { pointer, off: self.code.distance(it.low, field.at)? })
+            }
+            _ => None,
+        };
+        places.iter().filter_map(behind).collect()
     }
 
     /// Takes in what is held when the block begins.
@@ -261,7 +262,7 @@ impl Walk<'_, '_> {
                     _ => continue,
                 },
             };
-            if !matches!(value.ty, Ty::Number(range) if range.exact().is_none()) {
+            if !is_unknown(value.ty) {
                 continue;
             }
             let amount = match is_more {
@@ -308,6 +309,11 @@ impl Walk<'_, '_> {
             _ => None,
         }
     }
+}
+
+/// Whether it is a number of which nobody knows which.
+fn is_unknown(ty: Ty) -> bool {
+    matches!(ty, Ty::Number(range) if range.exact().is_none())
 }
 
 /// What a number goes by: of fewer than 64 bits the lower half is all of it.

@@ -371,10 +371,10 @@ impl Walk<'_, '_> {
         if least >= -NEAR && most <= NEAR {
             return moved;
         }
+        let (behind, before) = (2 * MAX_OFFSET as u32, (-2 * MAX_OFFSET) as u32);
+        let (behind, before) = (self.code.known(behind), self.code.known(before));
         if least > -MAX_OFFSET && most < MAX_OFFSET {
             // So far that a few moves more would come to where they began, in 32 bits.
-            let (behind, before) = (2 * MAX_OFFSET as u32, (-2 * MAX_OFFSET) as u32);
-            let (behind, before) = (self.code.known(behind), self.code.known(before));
             let is_behind = self.code.binary(Slt, behind, moved);
             let moved = self.code.select(is_behind, behind, moved);
             let is_before = self.code.binary(Slt, moved, before);
@@ -389,9 +389,7 @@ impl Walk<'_, '_> {
         let far = self.code.binary(Either, far, farther);
         let zero = self.code.known(0);
         let is_negative = self.code.binary(Slt, number.high, zero);
-        let (behind, before) = (2 * MAX_OFFSET as u32, (-2 * MAX_OFFSET) as u32);
         let (positive, negative) = if back { (before, behind) } else { (behind, before) };
-        let (positive, negative) = (self.code.known(positive), self.code.known(negative));
         let outside = self.code.select(is_negative, negative, positive);
         self.code.select(far, outside, moved)
     }

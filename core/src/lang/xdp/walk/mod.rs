@@ -32,7 +32,8 @@ use super::types::{ASLEEP, Frame, Name, Offsets, State, Ty, Value};
 
 pub(super) type Result<T> = std::result::Result<T, Refused>;
 
-/// Registers that no program sees, behind all that an instruction can name: of a `bpf_loop` the round, how many there are, the argument, and the function.
+/// Registers that no program sees, behind all that an instruction can name (0 to 15): of a `bpf_loop` the round, how many there
+/// are, the argument, and the function.
 pub(super) const ROUND: u8 = 16;
 pub(super) const ROUNDS: u8 = 17;
 pub(super) const ARGUMENT: u8 = 18;
