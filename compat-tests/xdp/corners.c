@@ -21,6 +21,14 @@ struct {
     __type(value, __u64[4]);
 } values SEC(".maps");
 
+/* Whether the last byte of what all programs here ask for is odd; below zero where the packet is too short. */
+static __always_inline int is_odd(struct xdp_md *ctx)
+{
+    void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+
+    return data + 16 > end ? -1 : *(__u8 *)(data + 15) & 1;
+}
+
 /* A place in the packet or NULL, moved, is behind the end or not; NULL is so nowhere. */
 SEC("xdp")
 int corners_end(struct xdp_md *ctx)
@@ -57,16 +65,16 @@ int corners_moved(struct xdp_md *ctx)
 SEC("xdp")
 int corners_value(struct xdp_md *ctx)
 {
-    void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-    __u32 key = 1;
     __u64 *value, *part = NULL;
+    int odd = is_odd(ctx);
+    __u32 key = 1;
 
-    if (data + 16 > end)
+    if (odd < 0)
         return XDP_DROP;
     value = bpf_map_lookup_elem(&values, &key);
     if (!value)
         return XDP_ABORTED;
-    if (*(__u8 *)(data + 15) & 1)
+    if (odd)
         part = value;
     MOVE(part, 8);
     if (part == (void *)8)
@@ -81,16 +89,16 @@ int corners_value(struct xdp_md *ctx)
 SEC("xdp")
 int corners_member(struct xdp_md *ctx)
 {
-    void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-    __u32 key = 2;
     __u64 *value, *part = NULL;
+    int odd = is_odd(ctx);
+    __u32 key = 2;
 
-    if (data + 16 > end)
+    if (odd < 0)
         return XDP_DROP;
     value = bpf_map_lookup_elem(&values, &key);
     if (!value)
         return XDP_ABORTED;
-    if (*(__u8 *)(data + 15) & 1)
+    if (odd)
         part = value + 2;
     FORGET(part);
     if (!part)

@@ -71,14 +71,28 @@ int stack_halves(struct xdp_md *ctx)
     return XDP_TX;
 }
 
+/* Counts a name, and known ones; whether it is one. */
+static __always_inline int counts(const char *key, __u64 *known)
+{
+    __u64 one = 1, *count = bpf_map_lookup_elem(&names, key);
+
+    if (count) {
+        __sync_fetch_and_add(count, 1);
+        __sync_fetch_and_add(known, 1);
+    } else {
+        bpf_map_update_elem(&names, key, &one, BPF_ANY);
+    }
+    return !!count;
+}
+
 /* A name in small letters for a key, while three pointers to values and two into the packet are on the stack. */
 SEC("xdp")
 int stack_name(struct xdp_md *ctx)
 {
     void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
     __u64 *all = sums_of(0), *known = sums_of(1), *bytes = sums_of(2);
-    __u64 one = 1, *count;
     char key[NAME];
+    int seen;
 
     if (data + ETH_HLEN + NAME > end)
         return XDP_DROP;
@@ -89,16 +103,10 @@ int stack_name(struct xdp_md *ctx)
 
         key[i] = c >= 'A' && c <= 'Z' ? c + 32 : c;
     }
-    count = bpf_map_lookup_elem(&names, key);
-    if (count) {
-        __sync_fetch_and_add(count, 1);
-        __sync_fetch_and_add(known, 1);
-    } else {
-        bpf_map_update_elem(&names, key, &one, BPF_ANY);
-    }
+    seen = counts(key, known);
     __sync_fetch_and_add(all, 1);
     __sync_fetch_and_add(bytes, end - data);
-    return count ? XDP_PASS : XDP_TX;
+    return seen ? XDP_PASS : XDP_TX;
 }
 
 /* The same, where each byte is asked for by itself. */
@@ -107,8 +115,8 @@ int stack_name_to_the_end(struct xdp_md *ctx)
 {
     void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
     __u64 *all = sums_of(0), *known = sums_of(1), *bytes = sums_of(2);
-    __u64 one = 1, *count;
     char key[NAME] = {};
+    int seen;
 
     if (!all || !known || !bytes)
         return XDP_ABORTED;
@@ -117,16 +125,10 @@ int stack_name_to_the_end(struct xdp_md *ctx)
             break;
         key[i] = *(char *)(data + ETH_HLEN + i) | 32;
     }
-    count = bpf_map_lookup_elem(&names, key);
-    if (count) {
-        __sync_fetch_and_add(count, 1);
-        __sync_fetch_and_add(known, 1);
-    } else {
-        bpf_map_update_elem(&names, key, &one, BPF_ANY);
-    }
+    seen = counts(key, known);
     __sync_fetch_and_add(all, 1);
     __sync_fetch_and_add(bytes, end - data);
-    return count ? XDP_PASS : XDP_TX;
+    return seen ? XDP_PASS : XDP_TX;
 }
 
 struct triple {
