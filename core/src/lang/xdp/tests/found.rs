@@ -315,6 +315,33 @@ fn both_sides_of_a_jump_may_lead_to_the_same_place() {
     }
 }
 
+/// A pointer that is not NULL on one way is kept on the stack, read through and moved: behind the first access it is none, in
+/// whatever copy.
+#[test]
+fn what_was_read_through_is_not_null() {
+    let rest = [
+        op(0xb7, 9, 0, 0, 0),
+        op(0xbf, 3, 2, 0, 0),
+        op(0x57, 3, 0, 0, 1),
+        op(0x15, 3, 0, 1, 0),
+        op(0xbf, 9, 6, 0, 0),
+        op(0x7b, 10, 9, -8, 0),
+        op(0x71, 4, 9, 1, 0),
+        op(0x79, 5, 10, -8, 0),
+        op(0x07, 5, 0, 0, 2),
+        op(0x71, 5, 5, 0, 0),
+        op(0x0f, 4, 5, 0, 0),
+        op(0x7b, 6, 4, 8, 0),
+        op(0xb7, 0, 0, 0, 2),
+    ];
+    let firsts = FIRSTS.into_iter().filter(|first| first[0] & 1 == 1).collect::<Vec<_>>();
+    check(&with(&rest), &firsts);
+    let program = compiled(&code(&with(&rest))).expect("it is the same as the model");
+    let traps = &program.object().expect("it is of an object").traps;
+    assert_eq!(traps.iter().map(|trap| trap.reason).collect::<Vec<_>>(), ["the pointer is NULL"]);
+    assert_eq!(ran(&program, &[0; 32]), Verdict::Aborted);
+}
+
 /// The stack of a function is gone when it has returned: no pointer to it may be left (`prepare_func_exit`,
 /// `check_stack_write_fixed_off`, kernel/bpf/verifier.c).
 #[test]

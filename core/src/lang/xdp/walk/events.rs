@@ -217,17 +217,14 @@ impl Walk<'_, '_> {
     pub(super) fn ringbuf_hand_over(&mut self, is_shown: bool) -> Result<Value> {
         let (data, flags) = (self.get(1)?, self.get(2)?);
         self.expect_number(flags, "what the flags are")?;
-        let Ty::Record { record, off, nullable, .. } = data.ty else {
+        let Ty::Record { record, off, .. } = data.ty else {
             let what = data.ty.words();
             return self.refuse(format!("{what} is handed over, and a record that was reserved can be"));
         };
         if off.exact() != Some(0) {
             return self.refuse("a record is handed over by a pointer that was moved");
         }
-        if nullable {
-            let null = self.code.by(Eq, data.high, 0);
-            self.trap(null, "the pointer to a reserved record is NULL");
-        }
+        self.trap_null(data, "the pointer to a reserved record is NULL");
         let Reserved { map, bytes } = self.shared.events.records[usize::from(record)];
         self.shared.used.insert(map);
         self.shared.events.ring(Some(map));

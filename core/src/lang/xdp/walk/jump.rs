@@ -329,7 +329,8 @@ fn reaches(state: &mut State, comparison: Comparison, name: Name, off: i64) {
     }
 }
 
-fn there(state: &mut State, value: Value) {
+/// It is known of a pointer that it is not NULL.
+pub(super) fn there(state: &mut State, value: Value) {
     let name = if matches!(value.ty, Ty::Packet { .. }) { NOBODY } else { value.ty.name() };
     state.refine(value, name, |ty| match ty {
         Ty::Packet { name, off, floor, .. } => Ty::Packet { name, off, floor, nullable: false },

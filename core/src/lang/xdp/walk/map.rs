@@ -355,12 +355,9 @@ impl Walk<'_, '_> {
 
     /// Where an access of a value is; it lies in the value, or the packet has been aborted.
     fn in_value(&mut self, pointer: Value, off: i64, size: u32) -> Result<Place> {
-        let Ty::Value { map, off: base, nullable, .. } = pointer.ty else { unreachable!("the caller has looked") };
+        let Ty::Value { map, off: base, .. } = pointer.ty else { unreachable!("the caller has looked") };
         let length = i64::from(self.linked.maps[usize::from(map)].definition.value_size);
-        if nullable {
-            let null = self.code.by(Eq, pointer.high, 0);
-            self.trap(null, "the pointer to a map's value is NULL");
-        }
+        self.trap_null(pointer, "the pointer to a map's value is NULL");
         let (low, high) = (base.low.saturating_add(off), base.high.saturating_add(off) + i64::from(size));
         if high <= 0 || low >= length || (base.exact().is_some() && (low < 0 || high > length)) {
             return self.refuse(format!("a map's value has {length} bytes, and is accessed at offset {low}"));

@@ -22,7 +22,7 @@ pub(super) use events::Events;
 use std::fmt::Display;
 
 use super::Linked;
-use super::code::{Argument, Code, Effect, Id, Var};
+use super::code::{Argument, Binary, Code, Effect, Id, Var};
 use super::flow::Shared;
 use super::instruction::{CALL, CALLX, Instruction, LDDW, class};
 use super::object::Reference;
@@ -259,6 +259,15 @@ impl<'a, 'o> Walk<'a, 'o> {
     /// How long the packet is now.
     pub fn length(&mut self) -> Id {
         self.code.call("pkt_len", vec![Argument::Packet], Effect::Reads)
+    }
+
+    /// Has the packet aborted where a pointer is NULL. Behind that it is none.
+    pub fn trap_null(&mut self, pointer: Value, reason: &'static str) {
+        if pointer.ty.is_nullable() {
+            let null = self.code.by(Binary::Eq, pointer.high, 0);
+            self.trap(null, reason);
+            jump::there(&mut self.state, pointer);
+        }
     }
 
     /// Has the packet aborted where this is true.

@@ -10,13 +10,10 @@ impl Walk<'_, '_> {
     /// Where an access of the packet begins, as an offset from its first byte; it lies in the packet, or the packet has been
     /// aborted.
     pub(super) fn in_packet(&mut self, pointer: Value, off: i64, size: u32) -> Result<Id> {
-        let Ty::Packet { name, off: base, floor, nullable } = pointer.ty else {
+        let Ty::Packet { name, off: base, floor, .. } = pointer.ty else {
             unreachable!("the caller has looked");
         };
-        if nullable {
-            let null = self.code.by(Eq, pointer.high, 0);
-            self.trap(null, "the pointer is NULL");
-        }
+        self.trap_null(pointer, "the pointer is NULL");
         let end = base + off + i64::from(size);
         let known = match name {
             FIXED => i64::from(self.state.length),

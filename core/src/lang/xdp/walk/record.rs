@@ -16,12 +16,9 @@ impl Walk<'_, '_> {
     /// Where an access of a record begins, and whether that is in one word for certain, or in each half of its own; it lies in
     /// the record, or the packet has been aborted.
     fn in_record(&mut self, pointer: Value, off: i64, size: u32) -> Result<(u16, Id, bool)> {
-        let Ty::Record { record, off: base, nullable, .. } = pointer.ty else { unreachable!("the caller has looked") };
+        let Ty::Record { record, off: base, .. } = pointer.ty else { unreachable!("the caller has looked") };
         let length = i64::from(self.shared.events.records()[usize::from(record)].bytes);
-        if nullable {
-            let null = self.code.by(Eq, pointer.high, 0);
-            self.trap(null, "the pointer to a reserved record is NULL");
-        }
+        self.trap_null(pointer, "the pointer to a reserved record is NULL");
         let (low, high) = (base.low.saturating_add(off), base.high.saturating_add(off) + i64::from(size));
         if high <= 0 || low >= length || (base.exact().is_some() && (low < 0 || high > length)) {
             return self.refuse(format!("the record has {length} bytes, and is accessed at offset {low}"));
