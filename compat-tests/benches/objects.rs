@@ -321,12 +321,7 @@ mod linux {
 
     /// How long a program of 2,500 instructions takes from the object's bytes to the code.
     fn translated(rounds: usize) {
-        let folder = tempfile::tempdir().expect("a folder for the source");
-        let large = folder.path().join("large.c");
-        let inner = source("gateway");
-        let text = format!("#define RULES 100\n#define OPTIONS 24\n#include \"{}\"\n", inner.display());
-        std::fs::write(&large, text).expect("the source is written");
-        let bytes = objects::compile(&large, "v3").unwrap_or_else(|said| panic!("{said}"));
+        let bytes = objects::large().unwrap_or_else(|said| panic!("{said}"));
         let object = Object::read("gateway", &bytes).expect("it is an object");
         let function = object.programs().next().expect("it has a program");
         println!("\na program of {} instructions", function.end - function.first);

@@ -51,6 +51,22 @@ pub fn all_sources() -> Vec<PathBuf> {
     files
 }
 
+/// The program `gateway` with as many rules and options as make 2,500 instructions of it: more than the kernel's verifier
+/// follows, and what devices and their compilers are to take.
+///
+/// # Errors
+/// As [`compile`].
+///
+/// # Panics
+/// Where no file can be made.
+pub fn large() -> Result<Vec<u8>, String> {
+    let folder = tempfile::tempdir().expect("a folder for the source");
+    let (source, inner) = (folder.path().join("large.c"), self::folder().join("gateway.c"));
+    let text = format!("#define RULES 100\n#define OPTIONS 24\n#include \"{}\"\n", inner.display());
+    std::fs::write(&source, text).expect("the source is written");
+    compile(&source, "v3")
+}
+
 /// Why nothing can be compiled; `None` where it can.
 pub fn missing() -> Option<String> {
     let folder = tempfile::tempdir().ok()?;

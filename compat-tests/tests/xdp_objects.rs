@@ -9,6 +9,7 @@ use portcullis_compat_tests::kernel::{self, Entries, KernelProgram, Ran};
 use portcullis_compat_tests::objects::{self, FORMS};
 use portcullis_compat_tests::{corpora, devices, layouts, oracle};
 use portcullis_core::device::{Device, DeviceKind, LoadOptions, Session};
+use portcullis_core::interp::Interp;
 use portcullis_core::lang::xdp::events::{Drain, Event, Records, Said};
 use portcullis_core::lang::xdp::object::MapType;
 use portcullis_core::lang::xdp::{self, Object};
@@ -392,6 +393,46 @@ fn objects_do_what_they_do_in_the_kernel() {
     outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     let refused: Vec<String> = refused.into_iter().map(|(name, why)| format!("{name}: {why}")).collect();
     assert!(refused.is_empty(), "{}", refused.join("\n"));
+}
+
+/// A program that is too large for the kernel's verifier is taken by every device, those whose compilers are in software among
+/// them, and does there what it does in the reference interpreter.
+#[test]
+fn a_large_object_is_taken_by_every_device() {
+    if let Some(reason) = objects::missing() {
+        devices::absent("a large object", "clang-bpf", &reason);
+        return;
+    }
+    let bytes = objects::large().unwrap_or_else(|said| panic!("{said}"));
+    let program = xdp::compile("large", &bytes, Some("gateway"), &ProgramOptions::default());
+    let program = Arc::new(program.unwrap_or_else(|errors| panic!("{}", errors.render())));
+    let mut packets = packets();
+    packets.truncate(FEW);
+    let run = |device: &dyn Device| {
+        let mut session = device.load(&program, &LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
+        let mut all = Vec::new();
+        // One by one: the table of connections knows who came first.
+        let (batches, _watched) = layouts::batches_with(&packets, 1, Room::Both, layouts::metadata);
+        for batch in batches {
+            let done = session.run(batch).unwrap_or_else(|error| panic!("{error}"));
+            all.push((done.verdicts.get(0), done.batch.packet(0).to_vec()));
+        }
+        all
+    };
+    let wanted = run(&Interp::new());
+    let verdicts: BTreeSet<_> = wanted.iter().map(|(verdict, _)| objects::of_ours(*verdict)).collect();
+    assert!(verdicts.len() > 1, "all of them are the same: {verdicts:?}");
+    devices::on_each("a large object", |device| {
+        let got = run(&**device);
+        let differs = got.iter().zip(&wanted).position(|(got, wanted)| got != wanted);
+        assert_eq!(
+            differs,
+            None,
+            "{}: {:?}",
+            device.info().id,
+            differs.map(|at| (&packets[at], &got[at], &wanted[at]))
+        );
+    });
 }
 
 /// What the page says that there is, two programs at least use.
