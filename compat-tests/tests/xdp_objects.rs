@@ -412,11 +412,12 @@ fn a_large_object_is_taken_by_every_device() {
         let mut session = device.load(&program, &LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
         let mut all = Vec::new();
         // One by one: the table of connections knows who came first.
-        let (batches, _watched) = layouts::batches_with(&packets, 1, Room::Both, layouts::metadata);
+        let (batches, watched) = layouts::batches_with(&packets, 1, Room::Both, layouts::metadata);
         for batch in batches {
             let done = session.run(batch).unwrap_or_else(|error| panic!("{error}"));
             all.push((done.verdicts.get(0), done.batch.packet(0).to_vec()));
         }
+        assert_eq!(watched.trespass(), None, "{}: beside the packets", device.info().id);
         all
     };
     let wanted = run(&Interp::new());
