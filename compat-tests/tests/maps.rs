@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use portcullis::io::synth::Random;
 use portcullis_compat_tests::{devices, texts};
-use portcullis_core::device::{Device, LoadOptions, Session};
+use portcullis_core::device::{Device, DeviceError, LoadOptions, Session};
 use portcullis_core::interp::Interp;
+use portcullis_core::map::declare::MAX_MAPS;
 use portcullis_core::map::{Row, rows};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
@@ -80,6 +81,56 @@ fn one_packet_after_the_other_is_the_interpreter() {
         for words in [1, 3, 10] {
             let program = texts::in_wgsl("maps.wgsl", &everything(words));
             is_the_interpreter(device, &program, &program, words);
+        }
+    });
+}
+
+/// So many maps, of all kinds in turns.
+fn many(count: usize) -> String {
+    let (mut lines, mut body) = (String::new(), String::new());
+    for number in 0..count {
+        let (kind, call) = match number % 3 {
+            0 => ("counter entries=7", format!("m{number}_add(first % 7u, {number}u);")),
+            1 => ("array value=2 entries=7", format!("sum += m{number}_add(first % 8u, 1u, {number}u);")),
+            _ => ("hash key=1 value=1 entries=30", format!("sum += m{number}_add(m{number}_insert(first), 0u, sum);")),
+        };
+        lines += &format!("//! map m{number}: {kind}\n");
+        body += &format!("    {call}\n");
+    }
+    format!(
+        "{lines}fn xdp_filter(pkt: u32) -> u32 {{
+             let first = load_le32(pkt, 0u);
+             var sum = 1u;
+{body}
+             store_le32(pkt, 4u, sum);
+             return XDP_TX;
+         }}"
+    )
+}
+
+#[test]
+fn as_many_maps_as_there_may_be_are_those_of_the_interpreter() {
+    devices::on_each("as many maps as there may be", |device| {
+        // Of the first all devices bind enough.
+        for count in [24, MAX_MAPS] {
+            let program = texts::in_wgsl("many.wgsl", &many(count));
+            assert_eq!(program.maps().len(), count);
+            let few = |error: &DeviceError| error.to_string().contains("storage buffers, 64 of them for its maps");
+            let mut session = match device.load(&program, &LoadOptions::default()) {
+                Ok(session) => session,
+                Err(error) if count == MAX_MAPS && device.info().id.starts_with("wgpu") && few(&error) => {
+                    return println!("not run on {} with {count}: {error}", device.info().id);
+                }
+                Err(error) => panic!("{error}"),
+            };
+            let mut reference = Interp::new().load(&program, &LoadOptions::default()).unwrap();
+            let mut random = Random::new(64, 0);
+            for _ in 0..40 {
+                let packets = [vec![random.below(20), 0, 0, 0]];
+                let (done, want) = (session.run(batch(&packets)).unwrap(), reference.run(batch(&packets)).unwrap());
+                assert!(done.batch.packets().eq(want.batch.packets()), "{packets:?}");
+            }
+            assert_eq!(all_rows(&program, &mut *session), all_rows(&program, &mut *reference));
         }
     });
 }

@@ -108,6 +108,12 @@ impl Kernel {
         self.descriptors.is_some_and(|access| access.contains(StorageAccess::STORE))
     }
 
+    /// Number of storage buffers, those of maps and the verdicts' included.
+    pub fn buffers(&self) -> usize {
+        let optional = [self.arena.is_some(), self.descriptors.is_some(), self.metadata];
+        1 + optional.into_iter().filter(|&is_there| is_there).count() + self.maps.len()
+    }
+
     /// Number of expressions with every function inlined where it is called, which is what drivers
     /// compile and devices run. The verifier's limit is about the filter as it was written: it takes
     /// a prelude function and a 64-bit operation for one expression each.

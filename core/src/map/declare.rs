@@ -15,8 +15,8 @@ use super::typed::Typed;
 use crate::lang::nearest::nearest;
 use crate::lang::{Diagnostic, FILTER, prelude};
 
-/// Maps that a filter may declare.
-pub const MAX_MAPS: usize = 16;
+/// Maps that a filter may declare: as many as Linux' verifier takes of a program (`MAX_USED_MAPS`).
+pub const MAX_MAPS: usize = 64;
 
 /// Letters of a map's name.
 pub const MAX_NAME: usize = 48;

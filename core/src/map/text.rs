@@ -12,6 +12,7 @@ mod lpm;
 use std::fmt::Write as _;
 
 use super::declare::{Declaration, Kind};
+use crate::lang::prelude::RESERVED_PREFIX;
 use super::layout::{GONE, HEADER, Layout, NOW, PROBES, REMOVED, TAKEN, THERE, WRITTEN, multiplier, stored, turn};
 
 /// What all maps have in common.
@@ -86,6 +87,87 @@ pub enum Call {
     CompareExchange,
     /// `NAME_add(index, amount)` of a counter.
     Count,
+    /// One of [`changes`], which filters may not call by themselves: what was there before.
+    Change(Change),
+}
+
+/// How a word of a value may be changed besides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// `(entry, word, mask, bits)`: some bits of it become these.
+    Put,
+    /// `(entry, word, shift, mask, amount)`: to some bits of it, from the bit `shift` on, is added.
+    AddPart,
+    /// `(entry, word, value)`
+    Or,
+    /// `(entry, word, value)`
+    And,
+    /// `(entry, word, value)`
+    Xor,
+    /// `(entry, word, value)`
+    Exchange,
+}
+
+impl Change {
+    /// Every one.
+    pub const ALL: [Change; 6] = [Change::Put, Change::AddPart, Change::Or, Change::And, Change::Xor, Change::Exchange];
+
+    /// The end of the function's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Change::Put => "put",
+            Change::AddPart => "add_part",
+            Change::Or => "or",
+            Change::And => "and",
+            Change::Xor => "xor",
+            Change::Exchange => "exchange",
+        }
+    }
+
+    /// The function's, behind the entry and the word.
+    pub(crate) fn parameters(self) -> &'static [&'static str] {
+        match self {
+            Change::Put => &["mask", "bits"],
+            Change::AddPart => &["shift", "mask", "amount"],
+            _ => &["value"],
+        }
+    }
+
+    /// What becomes of what `was` there.
+    fn changed(self) -> &'static str {
+        match self {
+            Change::Put => "(was & ~mask) | bits",
+            Change::AddPart => "(was & ~mask) | ((was + (amount << shift)) & mask)",
+            Change::Or => "was | value",
+            Change::And => "was & value",
+            Change::Xor => "was ^ value",
+            Change::Exchange => "value",
+        }
+    }
+
+    /// What the function gives of what `was` there.
+    fn given(self) -> &'static str {
+        match self {
+            Change::AddPart => "(was & mask) >> shift",
+            _ => "was",
+        }
+    }
+}
+
+/// The functions for the changes to values of a map of this name, `pc_NAME_or` for example, each with its text: programs out of
+/// objects take what they call of them.
+pub fn changes(name: &str) -> impl Iterator<Item = (String, String)> + use<'_> {
+    Change::ALL.into_iter().map(move |change| {
+        let parameters: String = change.parameters().iter().map(|name| format!(", {name}: u32")).collect();
+        let text = CHANGE.replace("FUNCTION", &change_of("NAME", change)).replace("PARAMETERS", &parameters);
+        let text = text.replace("CHANGED", change.changed()).replace("GIVEN", change.given());
+        (change_of(name, change), text.replace("NAME", name))
+    })
+}
+
+/// The name of the function for a change to values of a map of this name.
+pub fn change_of(name: &str, change: Change) -> String {
+    format!("{RESERVED_PREFIX}{name}_{}", change.name())
 }
 
 impl Call {
@@ -99,6 +181,7 @@ impl Call {
             Call::Write => "write",
             Call::Add | Call::Count => "add",
             Call::CompareExchange => "compare_exchange",
+            Call::Change(change) => change.name(),
         }
     }
 }
@@ -170,6 +253,21 @@ fn NAME_compare_exchange(entry: u32, word: u32, expected: u32, value: u32) -> u3
         if was.exchanged || was.old_value != expected { return was.old_value; }
     }
     return 0u;
+}
+";
+
+/// A change to a word: it is tried until nobody came in between. Whoever did has got on, so all come to an end.
+const CHANGE: &str = "
+fn FUNCTION(entry: u32, word: u32PARAMETERS) -> u32 {
+    let at = pc_NAME_word(entry, word);
+    if at == 0u { return 0u; }
+    var was = atomicLoad(&pc_map_NAME[at]);
+    loop {
+        let now = atomicCompareExchangeWeak(&pc_map_NAME[at], was, CHANGED);
+        if now.exchanged { break; }
+        was = now.old_value;
+    }
+    return GIVEN;
 }
 ";
 

@@ -95,6 +95,11 @@ impl Named {
             let each = map::functions(declared);
             intrinsics
                 .extend(each.map(|(name, call)| (functions[name.as_str()], Intrinsic::Map { map: number, call })));
+            let changes = map::Change::ALL.into_iter().filter_map(|change| {
+                let function = functions.get(map::change_of(&declared.name, change).as_str())?;
+                Some((*function, Intrinsic::Map { map: number, call: map::Call::Change(change) }))
+            });
+            intrinsics.extend(changes);
         }
         if !maps.is_empty() {
             intrinsics.insert(functions["map_is_new"], Intrinsic::MapIsNew);

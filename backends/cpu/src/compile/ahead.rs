@@ -114,7 +114,10 @@ impl<'a> Codegen<'a, '_> {
             }
             Intrinsic::AdjustHead | Intrinsic::AdjustTail => self.nothing(),
             Intrinsic::Store { .. }
-            | Intrinsic::Map { call: Call::Write | Call::Add | Call::CompareExchange | Call::Count, .. } => {
+            | Intrinsic::Map {
+                call: Call::Write | Call::Add | Call::CompareExchange | Call::Count | Call::Change(_),
+                ..
+            } => {
                 if let Some(result) = result {
                     let zero = self.constant(0);
                     frame.values[result.index()] = Some(Operand::Value(vec![zero]));

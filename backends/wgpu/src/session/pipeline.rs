@@ -82,6 +82,14 @@ fn compile(device: &WgpuDevice, program: &Program) -> Result<(Gpu, Loaded), Devi
         )));
     }
     let gpu = device.open()?;
+    let (buffers, most) = (kernel.buffers(), gpu.limits.max_storage_buffers_per_shader_stage);
+    if buffers > most as usize {
+        return Err(unsupported(format!(
+            "it needs {buffers} storage buffers, {} of them for its maps, and the device binds at most {most} to a \
+             kernel; use fewer maps, or take --device cpu",
+            kernel.maps.len()
+        )));
+    }
     let loaded = Loaded::new(&gpu, kernel, program.facts().redirects)?;
     Ok((gpu, loaded))
 }

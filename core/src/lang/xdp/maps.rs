@@ -7,11 +7,11 @@ use super::emit::TRAPS;
 use super::events::PRINTS;
 use super::object::{MapDefinition, MapType, Object};
 use super::settings::section_type;
-use crate::map::declare::{MAX_ENTRIES, MAX_KEY, MAX_MAPS};
+use crate::map::declare::{MAX_ENTRIES, MAX_KEY};
 use crate::map::layout::{HEADER, Layout, MAX_WORDS, THERE};
 use crate::map::lpm::Parts;
 use crate::map::typed::{CType, Typed};
-use crate::map::{Declaration, Kind};
+use crate::map::{Declaration, Kind, changes};
 
 /// What a map is used as.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,6 +106,7 @@ impl MapInfo {
             words => format!("array<u32, {words}>"),
         };
         let mut text = TEXT.to_owned();
+        text.extend(changes(&self.name).map(|(_, text)| text));
         if self.is_limited() {
             text += INSERT;
         }
@@ -250,9 +251,6 @@ pub(super) fn by_length(map: &mut MapInfo) -> Result<(), String> {
 /// Bytes of a value, at most.
 const MAX_VALUE: u32 = 1 << 20;
 
-/// Maps that a program may have, its sections of global variables included.
-pub(super) const MOST_MAPS: usize = MAX_MAPS;
-
 /// A word of an entry that is known to be there, by where it is: `NAME_read` would ask whether there is such an entry. That no
 /// place is beyond the map is the front end's proof; this is for a fault in it.
 const GET: &str = "
@@ -301,29 +299,8 @@ fn x_NAME_insert(key: KEY) -> u32 {
 }
 ";
 
-/// What C's operators on a map's value need.
+/// What C's operators on a map's value need besides [`changes`].
 const TEXT: &str = "
-// Writes some bits of a word, and leaves the others as they are.
-fn x_NAME_put(entry: u32, word: u32, mask: u32, bits: u32) {
-    var was = NAME_read(entry, word);
-    for (var tries = 0u; tries < 64u; tries = tries + 1u) {
-        let now = NAME_compare_exchange(entry, word, was, (was & ~mask) | bits);
-        if now == was { return; }
-        was = now;
-    }
-}
-
-// Adds to some bits of a word, from the bit `shift` on; what was there before.
-fn x_NAME_add_part(entry: u32, word: u32, shift: u32, mask: u32, amount: u32) -> u32 {
-    var was = NAME_read(entry, word);
-    for (var tries = 0u; tries < 64u; tries = tries + 1u) {
-        let now = NAME_compare_exchange(entry, word, was, (was & ~mask) | ((was + (amount << shift)) & mask));
-        if now == was { break; }
-        was = now;
-    }
-    return (was & mask) >> shift;
-}
-
 // Adds to a number of 64 bits; what was there before, the low word first. The carry is added apart: between the two it is
 // not right, and in the end it is.
 fn x_NAME_add64(entry: u32, word: u32, low: u32, high: u32) -> vec2<u32> {
@@ -346,45 +323,5 @@ fn x_NAME_update(key: KEY, flags: u32) -> u32 {
     if flags != 1u { return 0xfffffffcu; }
     let entry = ADDED(key);
     return select(0xfffffffdu, entry, entry == MAP_FULL || map_is_new(entry));
-}
-
-fn x_NAME_or(entry: u32, word: u32, value: u32) -> u32 {
-    var was = NAME_read(entry, word);
-    for (var tries = 0u; tries < 64u; tries = tries + 1u) {
-        let now = NAME_compare_exchange(entry, word, was, was | value);
-        if now == was { break; }
-        was = now;
-    }
-    return was;
-}
-
-fn x_NAME_and(entry: u32, word: u32, value: u32) -> u32 {
-    var was = NAME_read(entry, word);
-    for (var tries = 0u; tries < 64u; tries = tries + 1u) {
-        let now = NAME_compare_exchange(entry, word, was, was & value);
-        if now == was { break; }
-        was = now;
-    }
-    return was;
-}
-
-fn x_NAME_xor(entry: u32, word: u32, value: u32) -> u32 {
-    var was = NAME_read(entry, word);
-    for (var tries = 0u; tries < 64u; tries = tries + 1u) {
-        let now = NAME_compare_exchange(entry, word, was, was ^ value);
-        if now == was { break; }
-        was = now;
-    }
-    return was;
-}
-
-fn x_NAME_exchange(entry: u32, word: u32, value: u32) -> u32 {
-    var was = NAME_read(entry, word);
-    for (var tries = 0u; tries < 64u; tries = tries + 1u) {
-        let now = NAME_compare_exchange(entry, word, was, value);
-        if now == was { break; }
-        was = now;
-    }
-    return was;
 }
 ";

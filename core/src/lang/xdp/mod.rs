@@ -43,6 +43,7 @@ pub use survey::{Survey, Surveyed, SurveyedMap, survey};
 
 use super::nearest::nearest;
 use super::{Diagnostic, Diagnostics, Source, on_large_stack, prelude};
+use crate::map::declare::MAX_MAPS;
 use crate::map::layout::Layout;
 use crate::map::{Declaration, Kind, Note, Notes, Table};
 use crate::program::{Initial, Program, ProgramOptions};
@@ -349,10 +350,11 @@ fn compile_here(
     }
     let listing = Listing::of(object);
     let fails = |message: String| Err(Diagnostics::one(&listing.source, Diagnostic::new(message)));
-    if declared.len() > maps::MOST_MAPS {
-        let (count, most) = (declared.len(), maps::MOST_MAPS);
+    if declared.len() > MAX_MAPS {
+        let count = declared.len();
         return fails(format!(
-            "the program uses {count} maps, sections of global variables included, and {most} are the most"
+            "the program uses {count} maps, sections of global variables and what is told to the host included, and \
+             {MAX_MAPS} are the most"
         ));
     }
     text += &functions_of_tables;

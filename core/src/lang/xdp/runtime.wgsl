@@ -118,3 +118,23 @@ fn x_bytes(pkt: u32, at: u32) -> u32 {
     if length >= 4u && at <= length - 4u { return load_le32(pkt, at); }
     return load_u8(pkt, at) | (load_u8(pkt, at + 1u) << 8u) | (load_u8(pkt, at + 2u) << 16u);
 }
+
+// Which bits of a word are of the first `count` bytes, if its lowest is the byte `at`.
+fn x_counting(count: u32, at: u32) -> u32 {
+    if count <= at { return 0u; }
+    if count - at >= 4u { return 0xffffffffu; }
+    return (1u << (8u * (count - at))) - 1u;
+}
+
+// Stores those of four bytes that are of the first `count`, of which the lowest is the byte `at`.
+fn x_store_counting(pkt: u32, to: u32, word: u32, count: u32, at: u32) {
+    if count <= at { return; }
+    let left = count - at;
+    if left >= 4u {
+        store_le32(pkt, to, word);
+        return;
+    }
+    store_u8(pkt, to, word & 0xffu);
+    if left > 1u { store_u8(pkt, to + 1u, (word >> 8u) & 0xffu); }
+    if left > 2u { store_u8(pkt, to + 2u, (word >> 16u) & 0xffu); }
+}

@@ -54,6 +54,7 @@ impl Checker<'_> {
             Call::Add => (3, UINT),
             Call::CompareExchange => (4, UINT),
             Call::Count => (2, Type::Void),
+            Call::Change(change) => (2 + change.parameters().len(), UINT),
         };
         if !self.count(name, if numbers == 0 { 1 } else { numbers }, &given, span) {
             return wrong(span);

@@ -63,6 +63,18 @@ fn with(rest: &[Instruction]) -> Vec<Instruction> {
     all
 }
 
+/// The first map's only value in r0.
+const VALUE: [Instruction; 8] = [
+    op(0x62, 10, 0, -4, 0),
+    op(0xbf, 2, 10, 0, 0),
+    op(0x07, 2, 0, 0, -4),
+    op(0x18, 1, 1, 0, 0),
+    op(0, 0, 0, 0, 0),
+    op(0x85, 0, 0, 0, 1),
+    op(0x55, 0, 0, 1, 0),
+    EXIT,
+];
+
 const FIRSTS: [[u8; 8]; 4] = [[0; 8], [1, 0, 0, 0, 0, 0, 0, 0], [255; 8], [0, 0, 0, 0, 1, 0, 0, 0x80]];
 
 /// A count of 31 to 46 is not 31: modulo 32 it is anything.
@@ -95,16 +107,6 @@ fn half_of_a_known_number_on_the_stack_stays_when_the_other_is_written() {
 /// `x += 2 * x`, `x += x` and `x *= x + x` of a map's value: what is added is made of what is there.
 #[test]
 fn what_is_added_to_a_value_may_be_made_of_it() {
-    let value = [
-        op(0x62, 10, 0, -4, 0),
-        op(0xbf, 2, 10, 0, 0),
-        op(0x07, 2, 0, 0, -4),
-        op(0x18, 1, 1, 0, 0),
-        op(0, 0, 0, 0, 0),
-        op(0x85, 0, 0, 0, 1),
-        op(0x55, 0, 0, 1, 0),
-        EXIT,
-    ];
     for (load, store) in [(0x79, 0x7b), (0x61, 0x63), (0x69, 0x6b), (0x71, 0x73)] {
         for made in [
             &[op(0xbf, 2, 1, 0, 0), op(0x67, 2, 0, 0, 1), op(0x0f, 1, 2, 0, 0)][..],
@@ -114,7 +116,7 @@ fn what_is_added_to_a_value_may_be_made_of_it() {
         ] {
             let first = [op(0x62, 0, 0, 0, 3), op(0x62, 0, 0, 4, -1), op(load, 1, 0, 0, 0)];
             let last = [op(store, 0, 1, 0, 0), op(0xbf, 0, 1, 0, 0), op(0x57, 0, 0, 0, 3), EXIT];
-            check(&[&value[..], &first, made, &last].concat(), &FIRSTS[..1]);
+            check(&[&VALUE[..], &first, made, &last].concat(), &FIRSTS[..1]);
         }
     }
 }
@@ -446,4 +448,25 @@ fn kept_pointers_that_a_store_may_hit() {
 fn ran(program: &Arc<Program>, packet: &[u8]) -> Verdict {
     let mut session = Interp::new().load(program, &LoadOptions::default()).expect("the reference takes any program");
     session.run(Batch::from_packets(&[packet]).expect("it fits")).expect("it runs").verdicts.get(0)
+}
+
+/// What is done to a value by compare and exchange is tried as often as others come in between, so that none of it is lost; and
+/// that is no round of the program's, which would pay for it.
+#[test]
+fn changes_of_a_value_are_no_rounds() {
+    let or_and_xor_exchange = [0x40, 0x41, 0x50, 0x51, 0xa0, 0xa1, 0xe1];
+    let atomics = or_and_xor_exchange.into_iter().flat_map(|it| [op(0xc3, 0, 1, 0, it), op(0xdb, 0, 1, 8, it)]);
+    let stored = [0x6b, 0x73].map(|store| [op(store, 0, 1, 0, 0)]);
+    let added = [(0x69, 0x6b), (0x71, 0x73)]
+        .map(|(load, store)| [op(load, 2, 0, 2, 0), op(0x0f, 2, 1, 0, 0), op(store, 0, 2, 2, 0)]);
+    let all = atomics.map(|it| vec![it]).chain(stored.map(Vec::from)).chain(added.map(Vec::from));
+    for change in all {
+        let first = [op(0xb7, 1, 0, 0, 0x1234_5678)];
+        let last = [op(0xb7, 0, 0, 0, 2), EXIT];
+        let instructions = [&VALUE[..], &first, &change, &last].concat();
+        check(&instructions, &FIRSTS[..1]);
+        let program = compiled(&code(&instructions)).expect("it is the same as the model");
+        assert_eq!(program.facts().max_iterations, Some(0), "{change:?}");
+        assert!(!program.maps()[0].read_only, "{change:?}");
+    }
 }

@@ -9,10 +9,12 @@
 //! branch it may have decided on the way, so that there the store stays as it is, and `check` says so.
 
 use super::Walk;
+use crate::lang::prelude::RESERVED_PREFIX;
 use crate::lang::xdp::code::Binary::*;
 use crate::lang::xdp::code::{Argument, Call, Code, Effect, Field, Held, Id, Op, Sum, Var};
 use crate::lang::xdp::range::Range;
 use crate::lang::xdp::types::{FieldPlace, Holding, META, Ty, Value};
+use crate::map::Change;
 
 /// Sums of sums that are looked through.
 const DEPTH: u32 = 6;
@@ -67,9 +69,7 @@ impl Walk<'_, '_> {
             }
             size => {
                 let (shift, mask) = self.part(field.at, size);
-                let name = self.helper_of(field.map, "add_part");
-                let arguments = [entry, word, shift, mask, amount.0];
-                let old = self.code.call_with(&name, &arguments, Effect::Writes);
+                let old = self.change(field.map, Change::AddPart, &[entry, word, shift, mask, amount.0]);
                 (old, vec![(held.number.0, old)])
             }
         };
@@ -335,7 +335,8 @@ fn writes(op: &Op, walk: &Walk, field: Field) -> bool {
     let Op::Call(Call { function, effect: Effect::Writes, arguments }) = op else { return false };
     let name = &walk.linked.maps[usize::from(field.map)].name;
     let own = function.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('_'));
-    let of_helper = function.strip_prefix("x_").and_then(|rest| rest.strip_prefix(name.as_str()));
+    let of_helper = function.strip_prefix("x_").or(function.strip_prefix(RESERVED_PREFIX));
+    let of_helper = of_helper.and_then(|rest| rest.strip_prefix(name.as_str()));
     if !own && of_helper.is_none_or(|rest| !rest.starts_with('_')) {
         return false;
     }

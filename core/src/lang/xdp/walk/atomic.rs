@@ -1,9 +1,11 @@
 //! Atomic operations (RFC 9669, section 5.3).
 
 use super::{Result, Walk};
+use crate::lang::xdp::code::{Binary, Effect};
 use crate::lang::xdp::instruction::Instruction;
 use crate::lang::xdp::range::Range;
 use crate::lang::xdp::types::{Offsets, Ty, Value};
+use crate::map::Change;
 
 const FETCH: i32 = 1;
 const ADD: i32 = 0;
@@ -46,35 +48,39 @@ impl Walk<'_, '_> {
     fn on_map(&mut self, it: Instruction, to: Value, value: Value, expected: Option<Value>) -> Result<Value> {
         let size = it.size();
         let (map, entry, word) = self.whole(to, i64::from(it.off), size)?;
-        let (own, name) = match (it.imm & !FETCH, size) {
-            (ADD, 4) => (true, "add"),
-            (ADD, _) => (false, "add64"),
-            (OR, _) => (false, "or"),
-            (AND, _) => (false, "and"),
-            (XOR, _) => (false, "xor"),
-            (operation, _) if operation | FETCH == XCHG && it.imm == XCHG => (false, "exchange"),
-            (operation, 4) if operation | FETCH == CMPXCHG && it.imm == CMPXCHG => (true, "compare_exchange"),
-            (operation, _) if operation | FETCH == CMPXCHG && it.imm == CMPXCHG => {
-                let what = "8 bytes are compared and exchanged at once, and devices do that with 4 alone";
-                return self.lack(what, "compare-and-exchange of 64 bits");
+        if it.imm & !FETCH == ADD {
+            if size == 4 {
+                let name = self.named(map, "add");
+                let low = self.code.call_with(&name, &[entry, word, value.low], Effect::Writes);
+                return Ok(self.old(size, low, low));
             }
-            _ => return self.refuse(format!("unknown atomic operation {:#x}", it.imm)),
-        };
-        if name == "add64" {
-            let old = self.of_map(map, own, name, &[entry, word, value.low, value.high]);
+            let name = self.helper_of(map, "add64");
+            let old = self.code.call_with(&name, &[entry, word, value.low, value.high], Effect::Writes);
             let (low, high) = self.pair(old);
             return Ok(self.old(size, low, high));
         }
         if let Some(expected) = expected {
-            let low = self.of_map(map, own, name, &[entry, word, expected.low, value.low]);
+            if size == 8 {
+                let what = "8 bytes are compared and exchanged at once, and devices do that with 4 alone";
+                return self.lack(what, "compare-and-exchange of 64 bits");
+            }
+            let name = self.named(map, "compare_exchange");
+            let low = self.code.call_with(&name, &[entry, word, expected.low, value.low], Effect::Writes);
             return Ok(self.old(size, low, low));
         }
-        let low = self.of_map(map, own, name, &[entry, word, value.low]);
+        let change = match it.imm & !FETCH {
+            OR => Change::Or,
+            AND => Change::And,
+            XOR => Change::Xor,
+            _ if it.imm == XCHG => Change::Exchange,
+            _ => return self.refuse(format!("unknown atomic operation {:#x}", it.imm)),
+        };
+        let low = self.change(map, change, &[entry, word, value.low]);
         if size == 4 {
             return Ok(self.old(size, low, low));
         }
-        let next = self.code.by(crate::lang::xdp::code::Binary::Add, word, 1);
-        let high = self.of_map(map, own, name, &[entry, next, value.high]);
+        let next = self.code.by(Binary::Add, word, 1);
+        let high = self.change(map, change, &[entry, next, value.high]);
         Ok(self.old(size, low, high))
     }
 
@@ -88,7 +94,7 @@ impl Walk<'_, '_> {
         value: Value,
         expected: Option<Value>,
     ) -> Result<Value> {
-        use crate::lang::xdp::code::Binary::{And, Both, Eq, Or, Xor};
+        use Binary::{And, Both, Eq, Or, Xor};
         let size = it.size();
         let old = self.load_stack(frame, off, to.low, i64::from(it.off), size)?;
         self.expect_number(old, "what an atomic operation is done on")?;

@@ -9,6 +9,7 @@ use crate::lang::xdp::maps::{MapInfo, Use};
 use crate::lang::xdp::range::Range;
 use crate::lang::xdp::types::{Offsets, Ty, Value};
 use crate::map::layout::{HEADER, Layout};
+use crate::map::{Change, change_of};
 
 /// Linux' flag of updates under the value's `bpf_spin_lock`, which no map here has.
 const BPF_F_LOCK: u64 = 4;
@@ -438,9 +439,7 @@ impl Walk<'_, '_> {
 
     pub(super) fn store_value(&mut self, pointer: Value, off: i64, size: u32, value: Value) -> Result<()> {
         let Place { map, high, at, fits } = self.in_value(pointer, off, size)?;
-        if self.linked.maps[usize::from(map)].definition.read_only {
-            return self.refuse("a constant global variable is written to");
-        }
+        self.expect_writable(map)?;
         self.shared.used.insert(map);
         let field = Field { map, entry: high, at, size };
         if self.added(field, value, fits) {
@@ -456,6 +455,49 @@ impl Walk<'_, '_> {
             _ => self.write(map, entry, at, size, value.low, fits),
         }
         Ok(())
+    }
+
+    /// Writes up to four bytes if the condition holds, and of them those whose bits are in the mask.
+    pub(super) fn store_some_of_value(
+        &mut self,
+        pointer: Value,
+        (off, size): (i64, u32),
+        value: Id,
+        (condition, mask): (Id, Id),
+    ) -> Result<()> {
+        let Place { map, high, at, fits } = self.in_value(pointer, off, size)?;
+        self.expect_writable(map)?;
+        self.shared.used.insert(map);
+        let (entry, nobody) = (self.entry(high), self.code.known(NONE));
+        let entry = self.code.select(condition, entry, nobody);
+        let all = u32::MAX >> (32 - 8 * size);
+        if self.code.value(mask).is_some_and(|mask| mask & all == all) {
+            self.write(map, entry, at, size, value, fits);
+        } else if fits {
+            let word = self.code.by(Shr, at, 2);
+            let (shift, part) = self.part(at, size);
+            let mask = self.code.binary(Shl, mask, shift);
+            let mask = self.code.binary(And, mask, part);
+            let bits = self.code.binary(Shl, value, shift);
+            let bits = self.code.binary(And, bits, mask);
+            self.change(map, Change::Put, &[entry, word, mask, bits]);
+        } else {
+            for byte in 0..size {
+                let counts = self.code.by(And, mask, 0xff << (8 * byte));
+                let counts = self.code.by(Ne, counts, 0);
+                let entry = self.code.select(counts, entry, nobody);
+                let (at, value) = (self.code.by(Add, at, byte), self.code.by(Shr, value, 8 * byte));
+                self.write(map, entry, at, 1, value, true);
+            }
+        }
+        Ok(())
+    }
+
+    fn expect_writable(&self, map: u16) -> Result<()> {
+        match self.linked.maps[usize::from(map)].definition.read_only {
+            true => self.refuse("a constant global variable is written to"),
+            false => Ok(()),
+        }
     }
 
     /// Writes up to four bytes, of one word for certain where they fit.
@@ -476,14 +518,14 @@ impl Walk<'_, '_> {
         let (shift, mask) = self.part(at, size);
         let bits = self.code.binary(Shl, value, shift);
         let bits = self.code.binary(And, bits, mask);
-        self.code.call_with(&self.helper_of(map, "put"), &[entry, word, mask, bits], Effect::Writes);
+        self.change(map, Change::Put, &[entry, word, mask, bits]);
     }
 
     /// Where in its word a part of it is, and which bits.
     pub(super) fn part(&mut self, at: Id, size: u32) -> (Id, Id) {
         let shift = self.code.by(And, at, 3);
         let shift = self.code.by(Shl, shift, 3);
-        let mask = self.code.known((1 << (8 * size)) - 1);
+        let mask = self.code.known(u32::MAX >> (32 - 8 * size));
         (shift, self.code.binary(Shl, mask, shift))
     }
 
@@ -504,8 +546,9 @@ impl Walk<'_, '_> {
         Ok((map, entry, word))
     }
 
-    pub(super) fn of_map(&mut self, map: u16, own: bool, end: &str, arguments: &[Id]) -> Id {
-        let name = if own { self.named(map, end) } else { self.helper_of(map, end) };
+    /// Changes a word of a value; what was there before.
+    pub(super) fn change(&mut self, map: u16, change: Change, arguments: &[Id]) -> Id {
+        let name = change_of(&self.linked.maps[usize::from(map)].name, change);
         self.code.call_with(&name, arguments, Effect::Writes)
     }
 

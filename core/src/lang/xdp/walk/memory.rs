@@ -1,5 +1,6 @@
 //! Loads and stores, by what the pointer points into.
 
+use super::copies::pieces;
 use super::{Result, Walk};
 use crate::lang::xdp::code::Binary::*;
 use crate::lang::xdp::code::Id;
@@ -111,22 +112,18 @@ impl Walk<'_, '_> {
             };
             return Ok(self.code.by(And, all, u32::MAX >> (32 - 8 * count)));
         }
-        let pieces: &[(i64, u32)] = match count {
-            4 => &[(0, 4)],
-            3 => &[(0, 2), (2, 1)],
-            2 => &[(0, 2)],
-            _ => &[(0, 1)],
-        };
         let mut word = self.code.known(0);
-        for &(at, size) in pieces {
+        for &(at, size) in pieces(count) {
             let piece = match from.ty {
-                Ty::Packet { .. } | Ty::Value { .. } | Ty::Record { .. } => self.load(from, off + at, size)?.low,
+                Ty::Packet { .. } | Ty::Value { .. } | Ty::Record { .. } => {
+                    self.load(from, off + i64::from(at), size)?.low
+                }
                 other => {
                     let given = other.words();
                     return self.refuse(format!("{what} is at {given}, and a pointer to memory is needed"));
                 }
             };
-            let piece = self.code.by(Shl, piece, 8 * at as u32);
+            let piece = self.code.by(Shl, piece, 8 * at);
             word = self.code.binary(Or, word, piece);
         }
         Ok(word)

@@ -4,6 +4,7 @@
 mod addition;
 mod alu;
 mod atomic;
+mod copies;
 mod events;
 mod fib;
 mod helpers;
