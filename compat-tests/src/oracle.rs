@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use naga::{Block, Statement};
 use portcullis_core::program::Program;
 
-/// Whether a program does nothing to its maps but look at them and add to them. What packets get by that still may depend on their
-/// order, which the kernel can be asked.
+/// Whether a program does nothing to its maps but look at them and add to them; maps with `scratch` in their names apart, where
+/// each packet has what it has written itself. What packets get by that still may depend on their order, which the kernel can be
+/// asked.
 pub fn only_adds(program: &Program) -> bool {
     let module = program.module();
     let mut called = BTreeSet::new();
@@ -15,9 +16,10 @@ pub fn only_adds(program: &Program) -> bool {
     let names = called.into_iter().filter_map(|function| module.functions[function].name.as_deref());
     let names: Vec<&str> = names.collect();
     let allowed = ["find", "read", "get", "add", "add64", "add_part", "match"];
-    program.maps().iter().all(|map| {
+    program.maps().iter().filter(|map| !map.name.contains("scratch")).all(|map| {
         let of_map = |name: &&str| {
-            let rest = name.strip_prefix("x_").unwrap_or(name).strip_prefix(map.name.as_str());
+            let rest = name.strip_prefix("x_").or(name.strip_prefix("pc_")).unwrap_or(name);
+            let rest = rest.strip_prefix(map.name.as_str());
             rest.and_then(|rest| rest.strip_prefix('_')).is_some_and(|end| !allowed.contains(&end))
         };
         // A name may begin with another map's: then it is looked at twice, and one of them forbids it for both.

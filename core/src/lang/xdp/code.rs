@@ -1,7 +1,7 @@
 //! A block's computations, in numbers of 32 bits: a list in which each is made of those before it. Equal ones are one, what
 //! is known is worked out, and what nobody asks for is left out when the filter is written.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use super::bytes::Pending;
@@ -20,6 +20,8 @@ pub(super) enum Var {
     /// Half of what the number in a register, or in two words from this one of a frame's stack on, is more than what the field of
     /// a map's value holds that it was loaded from.
     Amount { frame: u8, register: Option<u8>, word: u8, half: u8 },
+    /// A word of the packet's copy of a map's value (`own`).
+    Own { map: u16, word: u16 },
 }
 
 /// Operations on two numbers.
@@ -189,6 +191,8 @@ pub(super) struct Held {
     pub number: (Id, Id),
     /// Whether the load is in this block.
     pub is_own: bool,
+    /// Whether nobody else has the number who may not ask for what a fetch-add gives in its place.
+    pub is_alone: bool,
     /// The first computation from which on a write makes it another.
     pub since: usize,
     pub amount: (Id, Id),
@@ -218,6 +222,8 @@ pub(super) struct Code {
     pub sums: HashMap<(Id, Id), Sum>,
     /// Numbers that fields of maps' values hold, by their halves; of those with fewer than 64 bits twice the low one.
     pub held: HashMap<(Id, Id), Held>,
+    /// What was stored in words of copies of maps' values, by map and word.
+    pub own: BTreeMap<(u16, u16), Id>,
     /// By how much numbers that leave the block are more than what is in their fields.
     pub amounts: Vec<(Var, Id)>,
     /// Loads that are what a fetch-add behind them gives.

@@ -10,6 +10,8 @@ use naga::{
 use super::code::{Argument, Binary, Code, Id, Op, Var, Wide};
 use super::flow::{End, Flow};
 use super::live::{Needed, REDIRECTED, RESULT};
+use super::maps::MapInfo;
+use super::own::{FIRST_FRAME, frame_of};
 use super::types::{ASLEEP, STACK_WORDS, STACKS, Ty};
 use crate::lang::FILTER;
 use crate::lang::builder::{Builder, Value};
@@ -30,7 +32,7 @@ const TRAPPED: u32 = 0xff;
 pub(super) const TRAPS: &str = "traps";
 
 /// Adds the filter to a module that has all that it calls.
-pub(super) fn filter(flow: &Flow, needed: &[Needed], module: &mut Module) -> Result<(), TooDeep> {
+pub(super) fn filter(flow: &Flow, needed: &[Needed], maps: &[MapInfo], module: &mut Module) -> Result<(), TooDeep> {
     let successors = flow.blocks.iter().map(|block| match block.end {
         End::Exit => Vec::new(),
         End::Goto(to) => vec![to],
@@ -49,18 +51,22 @@ pub(super) fn filter(flow: &Flow, needed: &[Needed], module: &mut Module) -> Res
     let frame = memory(module, types, STACK_WORDS as u32);
     let records = flow.shared.events.records().iter();
     let records: Vec<_> = records.map(|record| memory(module, types, record.bytes.div_ceil(4).max(1))).collect();
+    let copies = flow.shared.copies.in_memory();
+    let copies = copies.map(|(map, words)| (map, memory(module, types, 1 + u32::from(*words.last().unwrap_or(&0)))));
+    let copies: HashMap<u16, Memory> = copies.collect();
     let mut writing = Writing {
         flow,
         needed,
         module,
         named,
         types,
-        memory: (frame, records),
+        memory: (frame, records, copies),
         packet,
         vars: HashMap::new(),
         frames: HashMap::new(),
         values: Vec::new(),
     };
+    writing.begin(b, maps);
     emit(&structured, types, b, &mut writing);
     let program = module.functions.append(builder.finish(), Span::UNDEFINED);
     if let Some(counts) = counts {
@@ -116,8 +122,8 @@ struct Writing<'a> {
     module: &'a Module,
     named: HashMap<String, Handle<Function>>,
     types: Types,
-    /// Of a frame, and of each reserved record.
-    memory: (Memory, Vec<Memory>),
+    /// Of a frame, of each reserved record, and of copies of maps' values.
+    memory: (Memory, Vec<Memory>, HashMap<u16, Memory>),
     packet: Value,
     /// Pointers to variables.
     vars: HashMap<Var, Value>,
@@ -198,6 +204,30 @@ impl Blocks for Writing<'_> {
 }
 
 impl Writing<'_> {
+    /// What packets have copies of, where that is asked for before it is set.
+    fn begin(&mut self, b: &mut Builder, maps: &[MapInfo]) {
+        let word_of = |writing: &Self, b: &mut Builder, map: u16, word: u16| {
+            let read = writing.named[&format!("{}_read", maps[usize::from(map)].name)];
+            let (entry, word) = (b.u32(0), b.u32(word.into()));
+            b.call(read, vec![entry, word], true).expect("it gives a value")
+        };
+        let flow = self.flow;
+        for &(map, word) in &flow.first {
+            let value = word_of(self, b, map, word);
+            let pointer = self.pointer(b, Var::Own { map, word });
+            b.store(pointer, value);
+        }
+        let used = |(map, _): &(u16, _)| flow.shared.used.contains(map);
+        for (map, words) in flow.shared.copies.in_memory().filter(used) {
+            for &word in words {
+                let value = word_of(self, b, map, word);
+                let index = b.u32(word.into());
+                let pointer = self.element(b, frame_of(map), index);
+                b.store(pointer, value);
+            }
+        }
+    }
+
     /// A variable, or where it is known what it holds at first, that.
     fn pointer(&mut self, b: &mut Builder, var: Var) -> Value {
         if let Some(&pointer) = self.vars.get(&var) {
@@ -211,6 +241,7 @@ impl Writing<'_> {
             Var::Stack { frame, word } => format!("stack{frame}_{}", STACK_WORDS - usize::from(word)),
             Var::Amount { frame, register: Some(register), half, .. } => format!("more_r{register}_{frame}_{half}"),
             Var::Amount { frame, register: None, word, half } => format!("more_stack{frame}_{word}_{half}"),
+            Var::Own { map, word } => format!("own{map}_{word}"),
         };
         let pointer = b.local(Some(&name), self.types.u32);
         self.vars.insert(var, pointer);
@@ -218,8 +249,11 @@ impl Writing<'_> {
     }
 
     fn memory_of(&self, frame: u16) -> Memory {
-        let (of_frame, records) = &self.memory;
-        usize::from(frame).checked_sub(STACKS).map_or(*of_frame, |record| records[record])
+        let (of_frame, records, copies) = &self.memory;
+        match frame.checked_sub(FIRST_FRAME) {
+            Some(map) => copies[&map],
+            None => usize::from(frame).checked_sub(STACKS).map_or(*of_frame, |record| records[record]),
+        }
     }
 
     fn frame(&mut self, b: &mut Builder, frame: u16) -> Value {

@@ -21,6 +21,7 @@ use super::helper;
 use super::instruction::{CALL, EXIT, Instruction, JA, JA32, call, class};
 use super::live::{self, Needed};
 use super::object::Reference;
+use super::own::Copies;
 use super::refused::Refused;
 use super::types::{Apart, Frame, Name, State, Ty, Value};
 use super::walk::{Events, Walk};
@@ -102,6 +103,8 @@ pub(super) struct Shared {
     pub families: super::fib::Families,
     /// What is told to the host.
     pub events: Events,
+    /// What packets have copies of.
+    pub copies: Copies,
     /// Frames whose stack is indexed by what is known only when the packet is there.
     pub memory: [bool; super::types::STACKS],
     /// Whether pointers on the stack are there behind a store at an offset that is not known: that this does not hit one is
@@ -165,6 +168,8 @@ pub(super) struct Block {
 pub(super) struct Flow {
     pub blocks: Vec<Block>,
     pub shared: Shared,
+    /// Words of maps' values, by map and word, that are asked for before they are set.
+    pub first: Vec<(u16, u16)>,
 }
 
 /// How a block ended, while its successors may still be without numbers.
@@ -264,6 +269,7 @@ impl<'a, 'o> Finding<'a, 'o> {
             broadcasts: Numbers::from(0),
             families: super::fib::Families::default(),
             events: Events::default(),
+            copies: Copies::default(),
             memory,
             keeps_spilled,
             overwrites_spilled: false,
@@ -473,12 +479,13 @@ impl<'a, 'o> Finding<'a, 'o> {
     /// loaded for more: `if (v->tokens) v->tokens--` must not become an addition that packets side by side do as often as there
     /// are packets.
     fn finished(mut self, root: Key) -> Result<(Flow, Vec<Needed>)> {
+        self.shared.copies.settle();
         loop {
             let blocks = self.made(root)?;
-            let needed = live::needed(&blocks, &self.shared.memory);
+            let (needed, first) = live::needed(&blocks, &self.shared.memory);
             let observed = live::observed(&blocks, &needed);
             if observed.is_disjoint(&self.shared.added) {
-                return Ok((Flow { blocks, shared: self.shared }, needed));
+                return Ok((Flow { blocks, shared: self.shared, first }, needed));
             }
             if !self.shared.observed.is_empty() {
                 // What changed has made others so: let go of all.

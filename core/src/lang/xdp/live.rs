@@ -31,8 +31,8 @@ pub(super) fn observed(blocks: &[Block], needed: &[Needed]) -> BTreeSet<u32> {
     blocks.iter().zip(needed).flat_map(of_block).collect()
 }
 
-/// What is needed of each block.
-pub(super) fn needed(blocks: &[Block], memory: &[bool]) -> Vec<Needed> {
+/// What is needed of each block, and which words of maps' values are from the beginning on.
+pub(super) fn needed(blocks: &[Block], memory: &[bool]) -> (Vec<Needed>, Vec<(u16, u16)>) {
     let mut numbers: HashMap<Var, usize> = HashMap::new();
     let mut number = |var: Var| {
         let next = numbers.len();
@@ -98,7 +98,15 @@ pub(super) fn needed(blocks: &[Block], memory: &[bool]) -> Vec<Needed> {
         };
         all.push(Needed { ops, sets });
     }
-    all
+    let first = numbers.iter().filter(|(_, number)| contains(&live_in[0], **number));
+    let mut first: Vec<(u16, u16)> = first
+        .filter_map(|(var, _)| match *var {
+            Var::Own { map, word } => Some((map, word)),
+            _ => None,
+        })
+        .collect();
+    first.sort_unstable();
+    (all, first)
 }
 
 fn successors(end: &End) -> impl Iterator<Item = usize> {
@@ -128,6 +136,7 @@ fn in_variables(block: &Block, memory: &[bool]) -> Vec<(Var, Id)> {
     let mut all = block.state.computed();
     all.retain(|(var, _)| !matches!(var, Var::Stack { frame, .. } if memory[usize::from(*frame)]));
     all.extend(&block.code.amounts);
+    all.extend(block.code.own.iter().map(|(&(map, word), &id)| (Var::Own { map, word }, id)));
     all
 }
 

@@ -45,6 +45,11 @@ impl MapInfo {
         self.definition.data.is_some()
     }
 
+    /// Whether there is one value, which is always there.
+    pub fn is_one_value(&self) -> bool {
+        self.is_data() || self.definition.ty.is_array() && self.definition.max_entries == 1
+    }
+
     /// The map that it becomes.
     pub fn declaration(&self) -> Declaration {
         let MapDefinition { ty, key_size, value_size, max_entries, .. } = self.definition;

@@ -19,6 +19,7 @@ pub mod instruction;
 mod live;
 mod maps;
 pub mod object;
+mod own;
 mod prefixes;
 mod range;
 mod refused;
@@ -360,7 +361,7 @@ fn compile_here(
     text += &functions_of_tables;
     let besides = declared.len() - own;
     let mut module = prelude::module(&declared, &functions(&text, &called));
-    if emit::filter(&flow, &needed, &mut module).is_err() {
+    if emit::filter(&flow, &needed, &linked.maps, &mut module).is_err() {
         return fails("the program's loops stand in each other too deep".into());
     }
     let program = Program::new(&listing.source, module, declared, options)?;

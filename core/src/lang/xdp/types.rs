@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::asked::Registers;
 use super::code::{Id, Var};
+use super::own::Stored;
 use super::range::{Range, gcd};
 use super::walk::{ROUND, TARGET};
 
@@ -401,6 +402,8 @@ pub(super) struct State {
     pub extents: BTreeMap<Name, u32>,
     /// Numbers that are still what is in maps' values, in order.
     pub holdings: Vec<Holding>,
+    /// What this packet has stored in values that it may have copies of.
+    pub stored: Stored,
 }
 
 impl State {
@@ -416,6 +419,7 @@ impl State {
             length: 0,
             extents: BTreeMap::new(),
             holdings: Vec::new(),
+            stored: Stored::default(),
         }
     }
 
@@ -718,6 +722,6 @@ impl State {
             Some(Holding { is_more: it.is_more || there.is_more, ..*it })
         }));
         changed |= before != self.holdings;
-        changed
+        changed | self.stored.join(&other.stored)
     }
 }

@@ -44,6 +44,7 @@ impl Finding<'_, '_> {
         begun.scratch[6..].copy_from_slice(&walk.state.scratch[6..]);
         *begun.frames.last_mut().expect("there is always a frame") = Frame::new();
         begun.length = walk.state.length;
+        begun.stored = walk.state.stored.clone();
         if begun.frames.len() > 1 {
             // Callers may have pointers into the packet.
             begun.extents = walk.state.extents.clone();

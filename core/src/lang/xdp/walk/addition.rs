@@ -26,7 +26,10 @@ impl Walk<'_, '_> {
         let number = key(field.size, (value.low, value.high));
         let zero = self.code.known(0);
         let since = self.code.ops.len();
-        self.code.held.insert(number, Held { field, load, number, is_own: true, since, amount: (zero, zero) });
+        let word = self.code.by(Shr, field.at, 2);
+        let is_alone = self.is_fresh(field.map, word);
+        let held = Held { field, load, number, is_own: true, is_alone, since, amount: (zero, zero) };
+        self.code.held.insert(number, held);
     }
 
     /// Where what is stored in a field is what it holds and an amount, adds that at once; whether it does.
@@ -45,6 +48,8 @@ impl Walk<'_, '_> {
             Some("the map is written to between the load and the store")
         } else if is_observed && !held.is_own {
             Some("what was loaded is asked for by more than the addition")
+        } else if is_observed && !held.is_alone {
+            Some("the program has added to it before, and asks for what was loaded")
         } else {
             None
         };
@@ -73,6 +78,7 @@ impl Walk<'_, '_> {
                 (old, vec![(held.number.0, old)])
             }
         };
+        self.add_to_own(field, (entry, word), old, amount);
         if is_observed {
             if !self.is_gone(held, old) {
                 self.code.aliases.extend(parts);
@@ -91,6 +97,41 @@ impl Walk<'_, '_> {
             self.shared.added.insert(held.load);
         }
         true
+    }
+
+    /// What an addition that gave this makes of the packet's copy.
+    fn add_to_own(&mut self, field: Field, (entry, word): (Id, Id), old: Id, amount: (Id, Id)) {
+        let Field { map, at, size, .. } = field;
+        if self.shared.copies.of(map).is_none() {
+            return;
+        }
+        match size {
+            8 => {
+                let (low, high) = self.pair(old);
+                let (old, amount) =
+                    (self.number(Range::ANY, low, high), self.number(Range::ANY, amount.0, amount.1));
+                let (low, high) = self.sum(old, amount);
+                let next = self.code.by(Add, word, 1);
+                self.set_own_word(map, entry, word, low);
+                self.set_own_word(map, entry, next, high);
+            }
+            4 => {
+                let sum = self.code.binary(Add, old, amount.0);
+                self.set_own_word(map, entry, word, sum);
+            }
+            size => {
+                let (shift, mask) = self.part(at, size);
+                let sum = self.code.binary(Add, old, amount.0);
+                let bits = self.code.binary(Shl, sum, shift);
+                self.set_own(map, entry, word, mask, bits);
+            }
+        }
+    }
+
+    /// Whether what is stored in a field is what it holds and perhaps an amount.
+    pub(super) fn is_made_of(&mut self, field: Field, value: Value) -> bool {
+        let is_sum = self.held(field.size, (value.low, value.high), Some(field), DEPTH).is_some();
+        is_sum || field.size < 4 && self.is_part(field, value.low)
     }
 
     fn lost(&mut self, reason: &'static str) {
@@ -271,7 +312,8 @@ impl Walk<'_, '_> {
             };
             let number = key(size, (value.low, value.high));
             let field = Field { map, entry, at, size };
-            self.code.held.insert(number, Held { field, load, number, is_own: false, since: 0, amount });
+            let held = Held { field, load, number, is_own: false, is_alone: false, since: 0, amount };
+            self.code.held.insert(number, held);
         }
     }
 
@@ -326,7 +368,7 @@ fn amount(place: Var, half: u8) -> Var {
     match place {
         Var::Register { frame, register, .. } => Var::Amount { frame, register: Some(register), word: 0, half },
         Var::Stack { frame, word } => Var::Amount { frame, register: None, word, half },
-        Var::Amount { .. } => unreachable!("amounts have none"),
+        Var::Amount { .. } | Var::Own { .. } => unreachable!("numbers that are held are in registers and on the stack"),
     }
 }
 

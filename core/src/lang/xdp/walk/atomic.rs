@@ -1,7 +1,7 @@
 //! Atomic operations (RFC 9669, section 5.3).
 
 use super::{Result, Walk};
-use crate::lang::xdp::code::{Binary, Effect};
+use crate::lang::xdp::code::{Binary, Effect, Id};
 use crate::lang::xdp::instruction::Instruction;
 use crate::lang::xdp::range::Range;
 use crate::lang::xdp::types::{Offsets, Ty, Value};
@@ -47,7 +47,41 @@ impl Walk<'_, '_> {
 
     fn on_map(&mut self, it: Instruction, to: Value, value: Value, expected: Option<Value>) -> Result<Value> {
         let size = it.size();
-        let (map, entry, word) = self.whole(to, i64::from(it.off), size)?;
+        let (map, entry, word, span) = self.whole(to, i64::from(it.off), size)?;
+        let is_own = if it.imm & FETCH != 0 { self.loads(span) } else { self.is_stored(span) };
+        self.stores(span, false);
+        let next = self.code.by(Binary::Add, word, 1);
+        if is_own && let Some(low) = self.own_word(map, word) {
+            // Nobody else has what this packet has stored there.
+            let high = if size == 8 { self.own_word(map, next).unwrap_or(low) } else { low };
+            let old = self.old(size, low, high);
+            let (low, high) = self.becomes(it, old, value, expected)?;
+            self.write_word(map, entry, word, low);
+            if size == 8 {
+                self.write_word(map, entry, next, high);
+            }
+            return Ok(old);
+        }
+        let old = self.at_once(it, (map, entry, word), value, expected)?;
+        if self.shared.copies.of(map).is_some() {
+            let (low, high) = self.becomes(it, old, value, expected)?;
+            self.set_own_word(map, entry, word, low);
+            if size == 8 {
+                self.set_own_word(map, entry, next, high);
+            }
+        }
+        Ok(old)
+    }
+
+    /// Packets side by side do it to the same value: as devices have it.
+    fn at_once(
+        &mut self,
+        it: Instruction,
+        (map, entry, word): (u16, Id, Id),
+        value: Value,
+        expected: Option<Value>,
+    ) -> Result<Value> {
+        let size = it.size();
         if it.imm & !FETCH == ADD {
             if size == 4 {
                 let name = self.named(map, "add");
@@ -94,14 +128,22 @@ impl Walk<'_, '_> {
         value: Value,
         expected: Option<Value>,
     ) -> Result<Value> {
-        use Binary::{And, Both, Eq, Or, Xor};
         let size = it.size();
         let old = self.load_stack(frame, off, to.low, i64::from(it.off), size)?;
         self.expect_number(old, "what an atomic operation is done on")?;
+        let (low, high) = self.becomes(it, old, value, expected)?;
+        let new = self.number(Range::ANY, low, high);
+        self.store_stack(frame, off, to.low, i64::from(it.off), size, new)?;
+        Ok(old)
+    }
+
+    /// What an operation makes of what was there.
+    fn becomes(&mut self, it: Instruction, old: Value, value: Value, expected: Option<Value>) -> Result<(Id, Id)> {
+        use Binary::{And, Both, Eq, Or, Xor};
         let each = |walk: &mut Self, op| {
             (walk.code.binary(op, old.low, value.low), walk.code.binary(op, old.high, value.high))
         };
-        let (low, high) = match it.imm & !FETCH {
+        Ok(match it.imm & !FETCH {
             ADD => self.sum(old, value),
             OR => each(self, Or),
             AND => each(self, And),
@@ -110,15 +152,14 @@ impl Walk<'_, '_> {
             _ if it.imm == CMPXCHG => {
                 let expected = expected.unwrap_or(old);
                 let same = self.code.binary(Eq, old.low, expected.low);
-                let high =
-                    if size == 8 { self.code.binary(Eq, old.high, expected.high) } else { self.code.truth(true) };
+                let high = match it.size() {
+                    8 => self.code.binary(Eq, old.high, expected.high),
+                    _ => self.code.truth(true),
+                };
                 let same = self.code.binary(Both, same, high);
                 (self.code.select(same, value.low, old.low), self.code.select(same, value.high, old.high))
             }
             _ => return self.refuse(format!("unknown atomic operation {:#x}", it.imm)),
-        };
-        let new = self.number(Range::ANY, low, high);
-        self.store_stack(frame, off, to.low, i64::from(it.off), size, new)?;
-        Ok(old)
+        })
     }
 }

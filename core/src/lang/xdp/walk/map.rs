@@ -1,5 +1,6 @@
 //! Maps: entries, and their values word by word.
 
+use super::own::Span;
 use super::{Result, Walk};
 use crate::lang::xdp::code::Binary::*;
 use crate::lang::xdp::code::{Argument, Effect, Field, Id};
@@ -24,6 +25,7 @@ struct Place {
     high: Id,
     /// Bytes from the value's beginning.
     at: Id,
+    span: Span,
     /// Whether these are a multiple of the access's size, or of 4 where that is more.
     fits: bool,
 }
@@ -170,7 +172,9 @@ impl Walk<'_, '_> {
         }
         let high = self.found(map, key)?;
         let (low, name) = (self.code.known(0), self.name());
-        Ok(Value { ty: Ty::Value { map, off: Offsets::one(0), name, nullable: true }, low, high })
+        // An array's entry of a known number is there.
+        let nullable = self.code.value(high).is_none_or(|high| high == 0);
+        Ok(Value { ty: Ty::Value { map, off: Offsets::one(0), name, nullable }, low, high })
     }
 
     /// The first entry of a map by key from a place on, and a word of its key.
@@ -197,6 +201,9 @@ impl Walk<'_, '_> {
         let mut found = self.lookup(map, key)?;
         let (is_first, null) = (self.code.by(Eq, processor.low, 0), self.code.known(0));
         found.high = self.code.select(is_first, found.high, null);
+        if let Ty::Value { nullable, .. } = &mut found.ty {
+            *nullable = true;
+        }
         Ok(found)
     }
 
@@ -264,12 +271,19 @@ impl Walk<'_, '_> {
             }
             Use::Refused(why) => return self.refuse(why),
         };
-        let write = self.named(map, "write");
-        for (word, value) in (0..).zip(words) {
-            let word = self.code.known(word);
-            self.code.call_with(&write, &[entry, word, value], Effect::Writes);
-        }
+        self.write_all(map, entry, &words);
         Ok(result)
+    }
+
+    /// Writes all of a value.
+    fn write_all(&mut self, map: u16, entry: Id, words: &[Id]) {
+        let bytes = (0, self.linked.maps[usize::from(map)].definition.value_size);
+        let is_certain = self.code.value(entry) == Some(0);
+        self.stores(Span { map, bytes, is_exact: true }, is_certain);
+        for (word, &value) in (0..).zip(words) {
+            let word = self.code.known(word);
+            self.write_word(map, entry, word, value);
+        }
     }
 
     /// The same by flags that are known only when the packet is there.
@@ -311,11 +325,7 @@ impl Walk<'_, '_> {
             }
             Use::Refused(why) => return self.refuse(why),
         };
-        let write = self.named(map, "write");
-        for (word, &value) in (0..).zip(words) {
-            let word = self.code.known(word);
-            self.code.call_with(&write, &[entry, word, value], Effect::Writes);
-        }
+        self.write_all(map, entry, words);
         let (mut low, mut high) = (self.code.known(0), self.code.known(0));
         let all = self.code.known(u32::MAX);
         let no_room = if used_as == Use::Prefixes { ENOSPC } else { E2BIG };
@@ -369,7 +379,9 @@ impl Walk<'_, '_> {
             let beyond = if length < i64::from(size) { self.code.truth(true) } else { self.code.binary(Lt, last, at) };
             self.trap(beyond, "the map's value is not so long");
         }
-        Ok(Place { map, high: pointer.high, at, fits: base.are_multiples(size.min(4), off) })
+        let bytes = (low.clamp(0, length) as u32, high.clamp(0, length) as u32);
+        let span = Span { map, bytes, is_exact: base.exact().is_some() };
+        Ok(Place { map, high: pointer.high, at, span, fits: base.are_multiples(size.min(4), off) })
     }
 
     /// What global variables are that no program writes, as far as it is known where.
@@ -383,11 +395,12 @@ impl Walk<'_, '_> {
     }
 
     pub(super) fn load_value(&mut self, pointer: Value, off: i64, size: u32) -> Result<Value> {
-        let Place { map, high, at, fits } = self.in_value(pointer, off, size)?;
+        let Place { map, high, at, span, fits } = self.in_value(pointer, off, size)?;
         if let Some(value) = self.constant_data(map, at, size) {
             return Ok(value);
         }
         self.shared.used.insert(map);
+        let is_own = self.loads(span);
         let value = if size == 8 {
             let low = self.read(map, high, at, 4, fits);
             let behind = self.code.by(Add, at, 4);
@@ -397,7 +410,9 @@ impl Walk<'_, '_> {
             let low = self.read(map, high, at, size, fits);
             self.word(Range::of_bytes(size), low)
         };
-        self.loaded(Field { map, entry: high, at, size }, value);
+        if !is_own {
+            self.loaded(Field { map, entry: high, at, size }, value);
+        }
         Ok(value)
     }
 
@@ -414,7 +429,10 @@ impl Walk<'_, '_> {
             self.code.binary(Shr, all, shift)
         } else {
             let (entry, next, read) = (self.entry(high), self.code.by(Add, word, 1), self.named(map, "read"));
-            let next = self.code.call_with(&read, &[entry, next], Effect::Reads);
+            let next = match self.own_word(map, next) {
+                Some(next) => next,
+                None => self.code.call_with(&read, &[entry, next], Effect::Reads),
+            };
             self.across(all, next, shift)
         };
         if size == 4 { value } else { self.code.by(And, value, (1 << (8 * size)) - 1) }
@@ -422,6 +440,9 @@ impl Walk<'_, '_> {
 
     /// A word of a value that is there, and so is the word, or the packet has been aborted.
     fn get_word(&mut self, map: u16, high: Id, word: Id) -> Id {
+        if let Some(own) = self.own_word(map, word) {
+            return own;
+        }
         let info = &self.linked.maps[usize::from(map)];
         if info.used_as == Use::Lpm {
             // Where it will lie is not known: it may be found to be searched by length.
@@ -438,14 +459,18 @@ impl Walk<'_, '_> {
     }
 
     pub(super) fn store_value(&mut self, pointer: Value, off: i64, size: u32, value: Value) -> Result<()> {
-        let Place { map, high, at, fits } = self.in_value(pointer, off, size)?;
+        let Place { map, high, at, span, fits } = self.in_value(pointer, off, size)?;
         self.expect_writable(map)?;
         self.shared.used.insert(map);
         let field = Field { map, entry: high, at, size };
+        // What is made of what was there may be made of what others have left there.
+        let is_own = self.may_be_own(map) && !self.is_made_of(field, value);
         if self.added(field, value, fits) {
+            self.stores(span, false);
             return Ok(());
         }
         let entry = self.entry(high);
+        self.stores(span, is_own && self.code.value(entry) == Some(0));
         match size {
             8 => {
                 self.write(map, entry, at, 4, value.low, fits);
@@ -465,11 +490,12 @@ impl Walk<'_, '_> {
         value: Id,
         (condition, mask): (Id, Id),
     ) -> Result<()> {
-        let Place { map, high, at, fits } = self.in_value(pointer, off, size)?;
+        let Place { map, high, at, span, fits } = self.in_value(pointer, off, size)?;
         self.expect_writable(map)?;
         self.shared.used.insert(map);
         let (entry, nobody) = (self.entry(high), self.code.known(NONE));
         let entry = self.code.select(condition, entry, nobody);
+        self.stores(span, false);
         let all = u32::MAX >> (32 - 8 * size);
         if self.code.value(mask).is_some_and(|mask| mask & all == all) {
             self.write(map, entry, at, size, value, fits);
@@ -480,7 +506,7 @@ impl Walk<'_, '_> {
             let mask = self.code.binary(And, mask, part);
             let bits = self.code.binary(Shl, value, shift);
             let bits = self.code.binary(And, bits, mask);
-            self.change(map, Change::Put, &[entry, word, mask, bits]);
+            self.put(map, entry, word, mask, bits);
         } else {
             for byte in 0..size {
                 let counts = self.code.by(And, mask, 0xff << (8 * byte));
@@ -511,14 +537,24 @@ impl Walk<'_, '_> {
             return;
         }
         if size == 4 {
-            self.code.call_with(&self.named(map, "write"), &[entry, word, value], Effect::Writes);
+            self.write_word(map, entry, word, value);
             return;
         }
         // Others may write to the rest of the word meanwhile.
         let (shift, mask) = self.part(at, size);
         let bits = self.code.binary(Shl, value, shift);
         let bits = self.code.binary(And, bits, mask);
+        self.put(map, entry, word, mask, bits);
+    }
+
+    pub(super) fn write_word(&mut self, map: u16, entry: Id, word: Id, value: Id) {
+        self.code.call_with(&self.named(map, "write"), &[entry, word, value], Effect::Writes);
+        self.set_own_word(map, entry, word, value);
+    }
+
+    fn put(&mut self, map: u16, entry: Id, word: Id, mask: Id, bits: Id) {
         self.change(map, Change::Put, &[entry, word, mask, bits]);
+        self.set_own(map, entry, word, mask, bits);
     }
 
     /// Where in its word a part of it is, and which bits.
@@ -529,9 +565,9 @@ impl Walk<'_, '_> {
         (shift, self.code.binary(Shl, mask, shift))
     }
 
-    /// A value that atomics are about: its map, entry, word.
-    pub(super) fn whole(&mut self, pointer: Value, off: i64, size: u32) -> Result<(u16, Id, Id)> {
-        let Place { map, high, at, fits } = self.in_value(pointer, off, size)?;
+    /// A value that atomics are about: its map, entry, word, and what of it they are about.
+    pub(super) fn whole(&mut self, pointer: Value, off: i64, size: u32) -> Result<(u16, Id, Id, Span)> {
+        let Place { map, high, at, span, fits } = self.in_value(pointer, off, size)?;
         self.shared.used.insert(map);
         if !fits {
             let Ty::Value { off: base, .. } = pointer.ty else { unreachable!("looked at above") };
@@ -543,7 +579,7 @@ impl Walk<'_, '_> {
             self.trap(is_odd, "an atomic operation is done at an odd offset");
         }
         let (entry, word) = (self.entry(high), self.code.by(Shr, at, 2));
-        Ok((map, entry, word))
+        Ok((map, entry, word, span))
     }
 
     /// Changes a word of a value; what was there before.

@@ -12,6 +12,7 @@ mod jump;
 mod map;
 mod memory;
 mod meta;
+mod own;
 mod packet;
 mod random;
 mod record;
@@ -190,7 +191,7 @@ impl<'a, 'o> Walk<'a, 'o> {
             | Ty::Stack { .. }
             | Ty::Map(_)
             | Ty::Function { .. } => Some(self.code.known(1)),
-            Ty::Value { map, nullable: false, .. } if self.linked.maps[usize::from(map)].is_data() => {
+            Ty::Value { map, nullable: false, .. } if self.linked.maps[usize::from(map)].is_one_value() => {
                 Some(self.code.known(1))
             }
             _ => None,

@@ -1,0 +1,240 @@
+/* Memory of a processor's own that programs use as a larger stack: one packet after the other has all of it, and what it has
+ * written there is there until it is done. Exercises: an entry of a percpu_array and global variables that are filled, looked at,
+ * handed on by a tail call, indexed, summed up in, and written by helpers. What a program has written it clears in the end, so
+ * that maps are the same in whatever order packets come. */
+#include "parse.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+struct flow {
+    __u32 source, target;
+    __u16 ports[2];
+    __u8 protocol, flags;
+    __u16 sum;
+    __u64 marks;
+    __u32 packets;
+};
+
+struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, struct flow);
+} scratch SEC(".maps");
+
+struct bytes {
+    __u32 length;
+    __u8 all[92];
+};
+
+struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, struct bytes);
+} scratch_bytes SEC(".maps");
+
+/* Both, which nobody but these programs has: on one queue they are a processor's own, too. */
+__u32 scratch_words[4] SEC(".bss.scratch");
+
+int scratch_reader(struct xdp_md *ctx);
+
+struct {
+    __uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+    __uint(max_entries, 2);
+    __type(key, __u32);
+    __type(value, __u32);
+    __array(values, int(void *));
+} programs SEC(".maps") = { .values = { [1] = (void *)&scratch_reader } };
+
+static __always_inline struct flow *flow_of(void)
+{
+    __u32 zero = 0;
+
+    return bpf_map_lookup_elem(&scratch, &zero);
+}
+
+static __always_inline struct bytes *bytes_of(void)
+{
+    __u32 zero = 0;
+
+    return bpf_map_lookup_elem(&scratch_bytes, &zero);
+}
+
+/* No store of it is left out, or put together with others. */
+#define BARRIER() asm volatile("" ::: "memory")
+
+static __always_inline void clear_flow(struct flow *flow)
+{
+    flow->source = flow->target = 0;
+    flow->ports[0] = flow->ports[1] = 0;
+    flow->protocol = flow->flags = 0;
+    flow->sum = 0;
+    flow->marks = 0;
+}
+
+static __always_inline int fill(struct flow *flow, __u8 *bytes, void *end)
+{
+    if ((void *)(bytes + 38) > end)
+        return -1;
+    clear_flow(flow);
+    BARRIER();
+    flow->protocol = bytes[23];
+    if (bytes[12] == 8)
+        flow->source = *(__u32 *)(bytes + 26);
+    flow->target = *(__u32 *)(bytes + 30);
+    BARRIER();
+    if (flow->protocol == 6 || flow->protocol == 17) {
+        flow->ports[0] = *(__u16 *)(bytes + 34);
+        flow->ports[1] = *(__u16 *)(bytes + 36);
+        flow->flags |= 1;
+    }
+    flow->marks += flow->target;
+    BARRIER();
+    flow->marks += (__u64)flow->source << 16;
+    flow->packets++;
+    return 0;
+}
+
+static __always_inline int judge(struct flow *flow, __u8 *bytes, void *end)
+{
+    if ((void *)(bytes + 14) > end)
+        return XDP_ABORTED;
+    *(__u32 *)bytes = flow->source ^ flow->target;
+    *(__u16 *)(bytes + 4) = flow->ports[1] - flow->ports[0];
+    *(__u32 *)(bytes + 6) = flow->marks >> 8;
+    return flow->flags & 1 ? (flow->ports[1] & 1 ? XDP_TX : XDP_PASS) : XDP_DROP;
+}
+
+/* Filled, and looked at behind that. */
+SEC("xdp")
+int scratch_filled(struct xdp_md *ctx)
+{
+    void *end = (void *)(long)ctx->data_end;
+    __u8 *bytes = (void *)(long)ctx->data;
+    struct flow *flow = flow_of();
+    int verdict;
+
+    if (!flow || fill(flow, bytes, end))
+        return XDP_ABORTED;
+    BARRIER();
+    verdict = judge(flow, bytes, end);
+    clear_flow(flow);
+    return verdict;
+}
+
+/* The same, by two programs. */
+SEC("xdp")
+int scratch_reader(struct xdp_md *ctx)
+{
+    void *end = (void *)(long)ctx->data_end;
+    __u8 *bytes = (void *)(long)ctx->data;
+    struct flow *flow = flow_of();
+    int verdict;
+
+    if (!flow)
+        return XDP_ABORTED;
+    verdict = judge(flow, bytes, end);
+    clear_flow(flow);
+    return verdict;
+}
+
+SEC("xdp")
+int scratch_handed_on(struct xdp_md *ctx)
+{
+    void *end = (void *)(long)ctx->data_end;
+    __u8 *bytes = (void *)(long)ctx->data;
+    struct flow *flow = flow_of();
+
+    if (!flow || fill(flow, bytes, end))
+        return XDP_ABORTED;
+    bpf_tail_call(ctx, &programs, 1);
+    return XDP_DROP;
+}
+
+/* As an array that is indexed by what is in the packet. */
+SEC("xdp")
+int scratch_indexed(struct xdp_md *ctx)
+{
+    void *end = (void *)(long)ctx->data_end;
+    __u8 *bytes = (void *)(long)ctx->data;
+    struct bytes *copy = bytes_of();
+    __u32 sum = 0, at;
+
+    if (!copy || (void *)(bytes + 64) > end)
+        return XDP_ABORTED;
+    for (at = 0; at < 64; at++) {
+        copy->all[at] = bytes[at];
+        BARRIER();
+    }
+    copy->length = 64;
+    for (at = 0; at < 16; at++) {
+        __u32 from = copy->all[at] & 63;
+
+        sum = sum * 3 + copy->all[from] + copy->length;
+        copy->all[64 + (from & 15)] = sum;
+        BARRIER();
+        sum ^= copy->all[64 + at] & (at < (from & 15) ? 0 : 0xff);
+    }
+    *(__u32 *)bytes = sum;
+    __builtin_memset(copy, 0, sizeof(*copy));
+    return XDP_TX;
+}
+
+/* Written by helpers: what is copied there, and what an update makes of it. */
+SEC("xdp")
+int scratch_of_helpers(struct xdp_md *ctx)
+{
+    struct bytes *copy = bytes_of();
+    struct bytes other = { .length = ctx->ingress_ifindex };
+    __u32 zero = 0, sum;
+    int verdict = XDP_PASS;
+
+    if (!copy)
+        return XDP_ABORTED;
+    __builtin_memset(copy, 0, sizeof(*copy));
+    BARRIER();
+    if (bpf_xdp_load_bytes(ctx, 3, copy->all + 1, 40))
+        verdict = XDP_DROP;
+    sum = bpf_csum_diff(0, 0, (void *)copy, 44, 0);
+    other.all[7] = copy->all[9];
+    other.all[30] = copy->all[12];
+    bpf_map_update_elem(&scratch_bytes, &zero, &other, BPF_ANY);
+    BARRIER();
+    sum += copy->all[7] * 3 + copy->all[30] + copy->all[12];
+    __builtin_memset(copy, 0, sizeof(*copy));
+    bpf_xdp_store_bytes(ctx, 0, &sum, sizeof(sum));
+    return verdict;
+}
+
+/* Global variables: a sum, what is exchanged, and a bit. */
+SEC("xdp")
+int scratch_globals(struct xdp_md *ctx)
+{
+    void *end = (void *)(long)ctx->data_end;
+    __u8 *bytes = (void *)(long)ctx->data;
+    __u32 at, was;
+
+    if ((void *)(bytes + 32) > end)
+        return XDP_ABORTED;
+    scratch_words[0] = 0;
+    for (at = 0; at < 32; at++) {
+        scratch_words[0] += bytes[at];
+        BARRIER();
+    }
+    scratch_words[1] = bytes[11];
+    BARRIER();
+    __sync_fetch_and_add(&scratch_words[1], scratch_words[0]);
+    was = scratch_words[1];
+    scratch_words[2] = was * 5;
+    BARRIER();
+    if (scratch_words[2] & 4)
+        scratch_words[3] = scratch_words[2] >> 3;
+    else
+        scratch_words[3] = 1;
+    BARRIER();
+    *(__u32 *)bytes = scratch_words[0] + scratch_words[3];
+    was = scratch_words[2];
+    scratch_words[0] = scratch_words[1] = scratch_words[2] = scratch_words[3] = 0;
+    return was & 1 ? XDP_TX : XDP_PASS;
+}

@@ -1,0 +1,95 @@
+//! Accesses of values that packets have copies of ([`crate::lang::xdp::own`]).
+
+use super::Walk;
+use crate::lang::xdp::code::Binary::*;
+use crate::lang::xdp::code::{Id, Op, Var};
+use crate::lang::xdp::own::{frame_of, may_be};
+
+/// Bytes of a map's value that an access is somewhere in; of one at a known place those that it is of.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Span {
+    pub map: u16,
+    pub bytes: (u32, u32),
+    pub is_exact: bool,
+}
+
+impl Walk<'_, '_> {
+    pub(super) fn may_be_own(&self, map: u16) -> bool {
+        may_be(&self.linked.maps[usize::from(map)])
+    }
+
+    /// Takes down that these bytes are loaded. Whether this packet has stored all of them itself.
+    pub(super) fn loads(&mut self, span: Span) -> bool {
+        let Span { map, bytes, is_exact } = span;
+        if !self.may_be_own(map) {
+            return false;
+        }
+        if self.state.stored.may_have(map, bytes) {
+            self.shared.copies.ask(map, bytes);
+        }
+        if !is_exact {
+            self.shared.copies.anywhere(map, bytes);
+        }
+        self.is_stored(span)
+    }
+
+    /// Whether this packet has stored all of these bytes.
+    pub(super) fn is_stored(&self, span: Span) -> bool {
+        span.is_exact && self.state.stored.has_all(span.map, span.bytes)
+    }
+
+    /// Takes down that these bytes are stored: whether it is for certain, and what they become is made of nobody else's.
+    pub(super) fn stores(&mut self, span: Span, is_own: bool) {
+        let Span { map, bytes, is_exact } = span;
+        if !self.may_be_own(map) {
+            return;
+        }
+        if !is_exact {
+            self.shared.copies.anywhere(map, bytes);
+        }
+        self.state.stored.insert(map, bytes, is_own && is_exact);
+    }
+
+    /// A word of the packet's copy, where it has one.
+    pub(super) fn own_word(&mut self, map: u16, word: Id) -> Option<Id> {
+        let copy = self.shared.copies.of(map)?;
+        let known = self.code.value(word).map(|word| word as u16);
+        match known {
+            Some(word) if !copy.words.contains(&word) => None,
+            Some(word) if !copy.is_memory => {
+                let held = self.code.own.get(&(map, word)).copied();
+                Some(held.unwrap_or_else(|| self.code.var(Var::Own { map, word })))
+            }
+            None if !copy.is_memory => None,
+            _ => Some(self.code.add(Op::Recall { frame: frame_of(map), word })),
+        }
+    }
+
+    /// Whether a word of the packet's copy is still what it was when the block began.
+    pub(super) fn is_fresh(&self, map: u16, word: Id) -> bool {
+        let known = self.code.value(word).map(|word| word as u16);
+        known.is_none_or(|word| !self.code.own.contains_key(&(map, word)))
+    }
+
+    /// Sets those bits of a word of the packet's copy that are in the mask, if this is the entry that there is.
+    pub(super) fn set_own(&mut self, map: u16, entry: Id, word: Id, mask: Id, bits: Id) {
+        let Some(old) = self.own_word(map, word) else { return };
+        let rest = self.code.by(Xor, mask, u32::MAX);
+        let (rest, bits) = (self.code.binary(And, old, rest), self.code.binary(And, bits, mask));
+        let new = self.code.binary(Or, rest, bits);
+        let is_it = self.code.by(Eq, entry, 0);
+        let value = self.code.select(is_it, new, old);
+        match self.code.value(word).map(|word| word as u16) {
+            Some(known) if !self.shared.copies.of(map).is_some_and(|copy| copy.is_memory) => {
+                self.code.own.insert((map, known), value);
+            }
+            _ => drop(self.code.add(Op::Keep { frame: frame_of(map), word, value })),
+        }
+    }
+
+    /// The same of all of a word.
+    pub(super) fn set_own_word(&mut self, map: u16, entry: Id, word: Id, value: Id) {
+        let all = self.code.known(u32::MAX);
+        self.set_own(map, entry, word, all, value);
+    }
+}
