@@ -1,6 +1,7 @@
 //! Where a program's packets are aborted is told while they come and in the end, also when another program has taken over.
 
 use std::net::UdpSocket;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 use portcullis_live_tests::{Namespace, PacketSocket, wait_until};
@@ -10,6 +11,7 @@ use crate::af_xdp::{Net, net};
 use crate::desk::{Desk, numbered};
 use crate::events::object;
 use crate::support::{Running, SOON};
+use crate::watching::{REQUEST, ask, series};
 
 /// Frames are of 60 bytes, and the last of the number's decides whether the program reads further.
 const FIRST: &str = r#"
@@ -95,11 +97,25 @@ fn what_packets_are_aborted_at_is_told_while_they_come_and_in_the_end() {
         assert_eq!(places(&last), [("first", 12, SHORT), ("second", 6, NULL)], "{dispatch}");
         assert_eq!(last["verdicts"]["aborted"], 18, "{last}");
     }
-    // For people, in the end: the first is dropped, and the second aborted.
-    let socket = desk.socket();
-    let running = Running::start(portcullis(&right, &[&[&first, "--control", &socket], &of_link[..]].concat()));
+    // For people, in the end, and for whoever collects numbers: the first is dropped, and the second aborted.
+    let (socket, metrics) = (desk.socket(), desk.path("metrics"));
+    let to = format!("unix:{}", metrics.display());
+    let arguments = [&first, "--control", &socket, "--metrics", &to];
+    let mut running = Running::start(portcullis(&right, &[&arguments[..], &of_link].concat()));
+    running.hear("metrics: unix:");
     send(0..2);
     wait_until("they have come", SOON, || desk.done(&["stats"]).contains("1 aborted at instruction"));
+    let trapped = || {
+        let all = series(&ask(UnixStream::connect(&metrics).unwrap(), REQUEST));
+        all.into_iter().find(|(name, _)| name.starts_with("portcullis_trapped_packets_total{instruction="))
+    };
+    // It is looked at between batches.
+    wait_until("they are in the metrics", SOON, || {
+        peer.send(&numbered(&veth, 0));
+        trapped().is_some()
+    });
+    let (name, count) = trapped().unwrap();
+    assert!(count == 1.0 && name.ends_with(&format!("reason=\"{SHORT}\"}}")), "{name} {count}");
     running.signal("INT");
     let ended = running.end();
     assert!(ended.status.success(), "{}", ended.stderr);

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::af_xdp::{Net, has_program, net};
 use crate::support::{Ended, Running, SOON, command, ends};
 
-const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+pub const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 /// Sends so many datagrams, each when the one before has come back.
 fn there_and_back(net: &Net, count: u32) {
@@ -33,7 +33,7 @@ fn connect(namespace: &Namespace, address: SocketAddr) -> TcpStream {
     stream
 }
 
-fn ask(mut stream: impl Read + Write, request: &[u8]) -> String {
+pub fn ask(mut stream: impl Read + Write, request: &[u8]) -> String {
     stream.write_all(request).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -41,7 +41,7 @@ fn ask(mut stream: impl Read + Write, request: &[u8]) -> String {
 }
 
 /// The values by their names and labels.
-fn series(answer: &str) -> BTreeMap<String, f64> {
+pub fn series(answer: &str) -> BTreeMap<String, f64> {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
     let lines = body.lines().filter(|line| !line.starts_with('#'));

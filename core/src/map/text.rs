@@ -12,8 +12,8 @@ mod lpm;
 use std::fmt::Write as _;
 
 use super::declare::{Declaration, Kind};
-use crate::lang::prelude::RESERVED_PREFIX;
 use super::layout::{GONE, HEADER, Layout, NOW, PROBES, REMOVED, TAKEN, THERE, WRITTEN, multiplier, stored, turn};
+use crate::lang::prelude::RESERVED_PREFIX;
 
 /// What all maps have in common.
 const COMMON: &str = "

@@ -167,7 +167,7 @@ impl Run<'_> {
             self.device.id,
             self.device.name,
             out::table(rows, &[1]),
-            traps::lines(&self.traps, self.out_of_fuel)
+            traps::lines(&self.traps, self.out_of_fuel, traps::SHOWN)
         )
     }
 

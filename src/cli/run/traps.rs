@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::out;
 
-/// Places that are shown to people; JSON has all.
-const SHOWN: usize = 20;
+/// Places that people are shown in the end; JSON has all.
+pub const SHOWN: usize = 20;
 
 /// A place where packets were aborted, since what the program was about to do was not right.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,6 +80,16 @@ impl OutOfFuel {
     }
 }
 
+/// Why packets were aborted.
+#[cfg(all(target_os = "linux", feature = "live"))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Aborted {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub traps: Vec<Trapped>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub out_of_fuel: Option<OutOfFuel>,
+}
+
 /// What a run's packets were aborted at, also where one program took over from another.
 pub struct Traps {
     program: Arc<Program>,
@@ -116,6 +126,12 @@ impl Traps {
     #[cfg(all(target_os = "linux", feature = "live"))]
     pub fn any(&self) -> bool {
         self.map.is_some() || !self.before.is_empty()
+    }
+
+    /// Whether packets may be aborted by anything but what the filter returns.
+    #[cfg(all(target_os = "linux", feature = "live"))]
+    pub fn may_abort(&self) -> bool {
+        self.any() || self.may_exhaust
     }
 
     /// What the map says now. It waits for the batches submitted before.
@@ -183,16 +199,16 @@ const LATEST: Duration = Duration::from_millis(100);
 /// What others are shown of it while packets flow.
 #[cfg(all(target_os = "linux", feature = "live"))]
 #[derive(Clone, Default)]
-pub struct Board(Arc<Mutex<Vec<Trapped>>>);
+pub struct Board(Arc<Mutex<Aborted>>);
 
 #[cfg(all(target_os = "linux", feature = "live"))]
 impl Board {
     /// What is on it.
-    pub fn read(&self) -> Vec<Trapped> {
+    pub fn read(&self) -> Aborted {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn put(&self, all: Vec<Trapped>) {
+    fn put(&self, all: Aborted) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = all;
     }
 }
@@ -213,33 +229,34 @@ impl Scribe {
         Scribe { board, aborted: 0, last: Instant::now() }
     }
 
-    /// Writes down where packets were aborted, if it is time and more of them were: to know where, a device has to be waited for.
+    /// Writes down why packets were aborted, if it is time and more of them were: to know where, a device has to be waited for.
     pub fn boundary(
         &mut self,
         traps: &Traps,
         aborted: impl FnOnce() -> u64,
         session: &mut dyn Session,
     ) -> Result<(), DeviceError> {
-        if !traps.any() || self.last.elapsed() < LATEST {
+        if !traps.may_abort() || self.last.elapsed() < LATEST {
             return Ok(());
         }
         self.last = Instant::now();
         let aborted = aborted();
         if aborted != self.aborted {
             self.aborted = aborted;
-            self.board.put(traps.read(session)?);
+            let read = traps.read(session)?;
+            self.board.put(Aborted { out_of_fuel: traps.out_of_fuel(aborted, &read), traps: read });
         }
         Ok(())
     }
 }
 
-/// A line for each, behind a table, and one for those that were out of fuel.
-pub fn lines(all: &[Trapped], out_of_fuel: Option<OutOfFuel>) -> String {
-    shown(all, SHOWN) + &out_of_fuel.map_or_else(String::new, OutOfFuel::line)
+/// A line for each, so many at most, behind a table, and one for those that were out of fuel.
+pub fn lines(all: &[Trapped], out_of_fuel: Option<OutOfFuel>, most: usize) -> String {
+    shown(all, most) + &out_of_fuel.map_or_else(String::new, OutOfFuel::line)
 }
 
 /// A line for each, so many at most: then those with the most packets, and how many more there are.
-pub fn shown(all: &[Trapped], most: usize) -> String {
+fn shown(all: &[Trapped], most: usize) -> String {
     let line = |it: &Trapped| format!("{} aborted at {}\n", out::grouped(it.count), it.place.text());
     if all.len() <= most {
         return all.iter().map(line).collect();

@@ -14,6 +14,7 @@ use portcullis::devices::{self, Selector};
 use portcullis::io::live::Lane;
 use portcullis::packet::{self, Action, Batch};
 use portcullis::pipeline::live::local::LocalSocket;
+use portcullis::pipeline::live::metrics::Trap;
 use portcullis::pipeline::live::metrics::server::{AddressError, Door, Server};
 use portcullis::pipeline::live::{
     Closing, LaneError, LaneStats, LiveLane, LiveOptions, RunStats, RunSummary, metrics, run_live,
@@ -34,7 +35,7 @@ use crate::cli::failure::{Failure, INTERRUPTED, WRONG};
 use crate::cli::run::interrupt::Interrupt;
 use crate::cli::run::maps::{Maps, Told};
 use crate::cli::run::places;
-use crate::cli::run::traps::{Board, Scribe};
+use crate::cli::run::traps::{Board, Place, Scribe, Trapped};
 use crate::cli::run::{Args, BatchSize};
 use crate::cli::{explain, out};
 
@@ -262,7 +263,10 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
         let (run, stop) = (run.clone(), interrupt.stop.clone());
         std::thread::spawn(move || end_when_idle(idle, &run, &stop));
     }
-    let metrics = metrics.map(|door| serve(door, &run)).transpose()?;
+    let board = Board::default();
+    // Who is shown why packets are aborted while packets flow.
+    let is_shown = args.live.stats.is_some() || metrics.is_some();
+    let metrics = metrics.map(|door| serve(door, &run, &board)).transpose()?;
     let form = if args.json {
         Form::Json { stdout_taken: args.takes_stdout() }
     } else if stderr().is_terminal() {
@@ -270,8 +274,7 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
     } else {
         Form::Line
     };
-    let board = Board::default();
-    let source = Source { run: run.clone(), traps: board.clone() };
+    let source = Source { run: run.clone(), aborted: board.clone() };
     let shown = args.live.stats.map(|every| Stats::start(every, source, form, interrupt.stop.clone())).transpose()?;
     let held = lanes.iter().map(|lane| Held { orders: lane.orders.clone(), memory: lane.lane.memory.clone() });
     let live_run = Live {
@@ -286,8 +289,8 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
     let server = control.map(|socket| control::Server::start(socket, live_run)).transpose()?;
     // A filter that takes over may tell of events where this one does not.
     let follows = args.maps.follows() || args.live.control.is_some() || lock(&maps).events().is_some();
-    let scribe = args.live.stats.map(|_| (Scribe::new(board), run.clone()));
-    let follows = follows || scribe.is_some() && lock(&maps).traps.any();
+    let scribe = is_shown.then(|| (Scribe::new(board), run.clone()));
+    let follows = follows || scribe.is_some() && lock(&maps).traps.may_abort();
     let mut onlooker = Onlooker { maps: maps.clone(), follows, scribe };
     let (lanes, error) = run_live(lanes, &stats, &live, &interrupt.stop, at_stop, &mut onlooker);
     // A queue's packets that nobody takes any more wait until it is given up: all of a lane goes now but its session, which
@@ -346,11 +349,19 @@ pub fn end_when_idle(idle: Duration, run: &RunStats, stop: &CancelToken) -> bool
 }
 
 /// Lets others ask for metrics.
-fn serve(door: Door, run: &Arc<RunStats>) -> Result<Server, Failure> {
-    let run = run.clone();
+fn serve(door: Door, run: &Arc<RunStats>, board: &Board) -> Result<Server, Failure> {
+    let (run, board) = (run.clone(), board.clone());
+    let traps = move || {
+        let all = board.read().traps.into_iter();
+        let trap = |Trapped { count, place: Place { instruction, file, line, reason, .. } }| {
+            let line = line.map_or_else(String::new, |line| line.to_string());
+            Trap { count, instruction, file: file.unwrap_or_default(), line, reason }
+        };
+        all.map(trap).collect()
+    };
     let start = || {
         privileges::give_up_admin()?;
-        let server = Server::start(door, move || metrics::text(&run));
+        let server = Server::start(door, move || metrics::text(&run, traps()));
         server.map_err(|error| Failure::Wrong(format!("--metrics: {error}")))
     };
     // What answers has what the thread has that starts it, which is therefore another.

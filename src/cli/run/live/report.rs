@@ -145,7 +145,7 @@ pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, besides: &
     rows.push(row("time", format!("{:.3} s", sum.elapsed_s), String::new()));
     let (filter, id) = (out::printable(&run.filter), &run.device);
     let frames = frames.map_or_else(String::new, |frames| format!("frames: {frames}\n"));
-    let traps = traps::lines(&besides.traps, besides.out_of_fuel);
+    let traps = traps::lines(&besides.traps, besides.out_of_fuel, traps::SHOWN);
     format!("{filter}, on {id} ({device})\n{}{frames}{traps}", out::table(rows, &[1]))
 }
 

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::cli::failure::Failure;
 use crate::cli::out;
-use crate::cli::run::traps::{self, Board, Trapped};
+use crate::cli::run::traps::{self, Aborted, Board};
 
 /// How it is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ const SHOWN_TRAPS: usize = 4;
 /// Where it comes from.
 pub struct Source {
     pub run: Arc<RunStats>,
-    pub traps: Board,
+    pub aborted: Board,
 }
 
 /// Shows how a run is getting on, until it is dropped.
@@ -57,7 +57,7 @@ impl Stats {
         let span = tracing::Span::current();
         let show = move || {
             let _run = span.entered();
-            let Source { run, traps } = source;
+            let Source { run, aborted } = source;
             let mut before = run.read();
             let mut next = Instant::now() + every;
             while woken.recv_timeout(next.saturating_duration_since(Instant::now())) == Err(RecvTimeoutError::Timeout) {
@@ -68,15 +68,15 @@ impl Stats {
                 before = now;
                 match (form, &shown) {
                     (Form::Table, Some(bar)) => {
-                        bar.set_message(table(&interval, &total, &traps.read(), out::live::height()));
+                        bar.set_message(table(&interval, &total, &aborted.read(), out::live::height()));
                     }
                     (Form::Json { stdout_taken: false }, _) => {
-                        if out::print(json(&interval, &total, &traps.read())).is_err() {
+                        if out::print(json(&interval, &total, &aborted.read())).is_err() {
                             stop.cancel();
                             return;
                         }
                     }
-                    (Form::Json { .. }, _) => out::line(json(&interval, &total, &traps.read()).trim_end()),
+                    (Form::Json { .. }, _) => out::line(json(&interval, &total, &aborted.read()).trim_end()),
                     _ => out::note(&line(&interval)),
                 }
             }
@@ -111,7 +111,7 @@ fn bar() -> ProgressBar {
 }
 
 /// One line of JSON, its end included.
-fn json(interval: &LanesSummary, total: &RunSummary, traps: &[Trapped]) -> String {
+fn json(interval: &LanesSummary, total: &RunSummary, aborted: &Aborted) -> String {
     #[derive(Serialize)]
     struct Line<'a> {
         /// Seconds since 1970.
@@ -123,11 +123,11 @@ fn json(interval: &LanesSummary, total: &RunSummary, traps: &[Trapped]) -> Strin
     struct Total<'a> {
         #[serde(flatten)]
         run: &'a RunSummary,
-        #[serde(skip_serializing_if = "<[_]>::is_empty")]
-        traps: &'a [Trapped],
+        #[serde(flatten)]
+        aborted: &'a Aborted,
     }
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    let line = Line { time, interval, total: Total { run: total, traps } };
+    let line = Line { time, interval, total: Total { run: total, aborted } };
     serde_json::to_string(&line).expect("numbers and texts, with texts for keys") + "\n"
 }
 
@@ -158,7 +158,7 @@ fn a_second(count: u64, sum: &Summary) -> u64 {
 }
 
 /// A table of at most so many lines: what the last interval brought, and all before it where that is a count.
-fn table(interval: &LanesSummary, total: &RunSummary, traps: &[Trapped], height: usize) -> String {
+fn table(interval: &LanesSummary, total: &RunSummary, aborted: &Aborted, height: usize) -> String {
     let all = &total.numbers.sum;
     let row = |name: &str, count: u64, all: u64| {
         vec![name.to_owned(), out::grouped(a_second(count, &interval.sum)), out::grouped(all)]
@@ -180,7 +180,7 @@ fn table(interval: &LanesSummary, total: &RunSummary, traps: &[Trapped], height:
         [out::printable(name)].into_iter().chain(rates.into_iter().flatten()).chain(rest).collect::<Vec<_>>()
     };
     let mut lanes = vec![titles.map(str::to_owned).to_vec()];
-    let traps = traps::shown(traps, SHOWN_TRAPS);
+    let traps = traps::lines(&aborted.traps, aborted.out_of_fuel, SHOWN_TRAPS);
     // Two lines are between, and the cursor may need one.
     let room = height.saturating_sub(counts.len() + traps.lines().count() + lanes.len() + 5).max(1);
     let several = interval.lanes.len() > 1;
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_table_says_what_each_lane_does_and_what_came_of_it() {
-        let text = table(&lanes(2), &total(2), &[], 40);
+        let text = table(&lanes(2), &total(2), &Aborted::default(), 40);
         assert_eq!(
             text,
             "f.wgsl, on cpu, 1:02:05
@@ -262,7 +262,7 @@ no room to send them in time         3              6"
         );
     }
 
-    fn trapped(line: u32) -> Trapped {
+    fn trapped(line: u32) -> traps::Trapped {
         let place = traps::Place {
             function: "parse".into(),
             instruction: format!("instruction {line} of `parse`: exit"),
@@ -270,25 +270,28 @@ no room to send them in time         3              6"
             line: Some(line),
             reason: "the packet is not so long".into(),
         };
-        Trapped { count: line.into(), place }
+        traps::Trapped { count: line.into(), place }
     }
 
     #[test]
     fn where_packets_are_aborted_is_below_the_verdicts() {
-        let traps: Vec<Trapped> = (1..=7).map(trapped).collect();
-        let text = table(&lanes(64), &total(64), &traps, 40);
+        let out_of_fuel = Some(traps::OutOfFuel { at_least: 0, at_most: 12 });
+        let aborted = Aborted { traps: (1..=7).map(trapped).collect(), out_of_fuel };
+        let text = table(&lanes(64), &total(64), &aborted, 40);
         assert!(text.lines().count() < 40, "{text}");
-        let last: Vec<&str> = text.lines().rev().take(SHOWN_TRAPS).collect();
-        assert!(last[3].starts_with("7 aborted at instruction 7 of `parse`: exit, p.c:7: "), "{text}");
-        assert!(last[0].starts_with("10 aborted at 4 other places"), "{text}");
-        let json: serde_json::Value = serde_json::from_str(&json(&lanes(1), &total(1), &traps)).unwrap();
+        let last: Vec<&str> = text.lines().rev().take(SHOWN_TRAPS + 1).collect();
+        assert!(last[4].starts_with("7 aborted at instruction 7 of `parse`: exit, p.c:7: "), "{text}");
+        assert!(last[1].starts_with("10 aborted at 4 other places"), "{text}");
+        assert!(last[0].starts_with("12 aborted for want of fuel, or since the filter says so"), "{text}");
+        let json: serde_json::Value = serde_json::from_str(&json(&lanes(1), &total(1), &aborted)).unwrap();
         assert_eq!((&json["total"]["traps"][6]["count"], &json["total"]["filter"]), (&7.into(), &"f.wgsl".into()));
+        assert_eq!(json["total"]["out_of_fuel"]["at_most"], 12);
     }
 
     #[test]
     fn a_table_fits_where_there_are_many_lanes() {
         for (count, height) in [(1, 24), (2, 24), (64, 24), (64, 80), (64, 5)] {
-            let text = table(&lanes(count), &total(count), &[], height);
+            let text = table(&lanes(count), &total(count), &Aborted::default(), height);
             assert!(text.lines().count() < height.max(15), "{count} lanes, {height} lines:\n{text}");
             assert_eq!(text.contains("\nall "), count > 1, "{text}");
             let shown = text.lines().filter(|line| line.starts_with("eth0:")).count();
@@ -307,7 +310,7 @@ no room to send them in time         3              6"
 
     #[test]
     fn a_line_of_json_has_the_interval_and_the_run() {
-        let text = json(&lanes(2), &total(2), &[]);
+        let text = json(&lanes(2), &total(2), &Aborted::default());
         assert_eq!(text.matches('\n').count(), 1);
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(json["interval"]["packets"], 2_000_000);

@@ -35,13 +35,28 @@ const BOUNDS: [u64; 19] = {
     bounds
 };
 
-/// The run at this moment, in the OpenMetrics text format.
-pub fn text(run: &RunStats) -> String {
+/// A place where a program of XDP aborts packets.
+#[derive(Debug, Clone)]
+pub struct Trap {
+    /// How many were.
+    pub count: u64,
+    /// The instruction, with its number and its function.
+    pub instruction: String,
+    /// Where it is in the source; empty where that is not known.
+    pub file: String,
+    /// See `file`.
+    pub line: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// The run at this moment, in the OpenMetrics text format; with where packets were aborted, of which the run itself has no number.
+pub fn text(run: &RunStats, traps: Vec<Trap>) -> String {
     let reading = run.read();
     let summary = run.summary(&reading);
     // A clock before 1970 is none.
     let begun = run.begun_at().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    encode(Run { reading, filter: summary.filter, device: summary.device, begun })
+    encode(Run { reading, filter: summary.filter, device: summary.device, begun, traps })
 }
 
 fn encode(run: Run) -> String {
@@ -60,6 +75,7 @@ struct Run {
     device: String,
     /// Seconds since 1970.
     begun: f64,
+    traps: Vec<Trap>,
 }
 
 impl Run {
@@ -97,6 +113,20 @@ impl Run {
         let mut metric = to.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
         for (lane, sizing) in lanes {
             ConstGauge::new(of(&sizing)).encode(metric.encode_family(&[("lane", lane)])?)?;
+        }
+        Ok(())
+    }
+
+    /// How many packets were aborted where; nothing where none were.
+    fn traps(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        if self.traps.is_empty() {
+            return Ok(());
+        }
+        let help = "Packets that were aborted because what an instruction was about to do was not right";
+        let mut metric = to.encode_descriptor("trapped_packets", help, None, MetricType::Counter)?;
+        for Trap { count, instruction, file, line, reason } in &self.traps {
+            let labels = [("instruction", instruction), ("file", file), ("line", line), ("reason", reason)];
+            ConstCounter::new(*count).encode(metric.encode_family(&labels)?)?;
         }
         Ok(())
     }
@@ -153,6 +183,7 @@ impl Collector for Run {
         let actions = Action::ALL.map(|action| (action.name(), action as usize));
         let verdict = ("verdict", &actions[..]);
         self.by(to, ("verdicts", None), "Verdicts that the filter gave", verdict, |lane, it| lane.verdicts[it])?;
+        self.traps(to)?;
         let help = "Packets whose verdict was carried out";
         self.by(to, ("carried_out_packets", None), help, verdict, |lane, it| lane.carried.packets[it])?;
         let help = "Bytes of the packets whose verdict was carried out, as they went out";

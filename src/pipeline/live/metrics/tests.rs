@@ -35,7 +35,14 @@ fn run() -> Run {
     }
     let lanes = vec![("eth0:0".to_owned(), lane), ("odd\"\\\n".to_owned(), Snapshot::default())];
     let reading = Reading { elapsed: Duration::from_secs(1), lanes };
-    Run { reading, filter: "f.wgsl".into(), device: "cpu".into(), begun: 1.5e9 }
+    let trap = |line: u32, count| Trap {
+        count,
+        instruction: format!("instruction {line} of `parse`: exit"),
+        file: "p.c".into(),
+        line: line.to_string(),
+        reason: "the packet is not so long".into(),
+    };
+    Run { reading, filter: "f.wgsl".into(), device: "cpu".into(), begun: 1.5e9, traps: vec![trap(7, 17), trap(9, 18)] }
 }
 
 /// What is said of each series.
@@ -63,6 +70,11 @@ fn every_number_has_a_name() {
         ("portcullis_refused_packets_total{lane=\"eth0:0\"}", 6.0),
         ("portcullis_verdicts_total{lane=\"eth0:0\",verdict=\"aborted\"}", 30.0),
         ("portcullis_verdicts_total{lane=\"eth0:0\",verdict=\"redirect\"}", 34.0),
+        (
+            "portcullis_trapped_packets_total{instruction=\"instruction 9 of `parse`: exit\",file=\"p.c\",line=\"9\",\
+             reason=\"the packet is not so long\"}",
+            18.0,
+        ),
         ("portcullis_carried_out_packets_total{lane=\"eth0:0\",verdict=\"tx\"}", 13.0),
         ("portcullis_carried_out_bytes_total{lane=\"eth0:0\",verdict=\"pass\"}", 22.0),
         ("portcullis_lost_packets_total{lane=\"eth0:0\",reason=\"no_target\"}", 8.0),
@@ -94,6 +106,7 @@ fn only_batches_that_find_their_size_tell_it() {
         filter: run.filter.clone(),
         device: run.device.clone(),
         begun: 0.0,
+        traps: Vec::new(),
     });
     assert!(text.contains("# TYPE portcullis_batch_delay_seconds gauge\n"), "{text}");
     assert_eq!(told(&text), 7, "{text}");

@@ -108,8 +108,7 @@ impl Walk<'_, '_> {
         match size {
             8 => {
                 let (low, high) = self.pair(old);
-                let (old, amount) =
-                    (self.number(Range::ANY, low, high), self.number(Range::ANY, amount.0, amount.1));
+                let (old, amount) = (self.number(Range::ANY, low, high), self.number(Range::ANY, amount.0, amount.1));
                 let (low, high) = self.sum(old, amount);
                 let next = self.code.by(Add, word, 1);
                 self.set_own_word(map, entry, word, low);
