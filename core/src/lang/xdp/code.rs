@@ -1,6 +1,7 @@
 //! A block's computations, in numbers of 32 bits: a list in which each is made of those before it. Equal ones are one, what
 //! is known is worked out, and what nobody asks for is left out when the filter is written.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
@@ -213,7 +214,7 @@ impl Call {
 pub(super) struct Code {
     pub ops: Vec<Op>,
     /// Where equal ones are; of those that read, since what they read was last written ([`Code::epoch`]).
-    known: HashMap<(Op, Epoch), Id>,
+    known: HashMap<(Op, Epoch), Id, foldhash::fast::RandomState>,
     /// How often the packet, the maps and the stack's memory were written.
     written: Epoch,
     /// Stores in the packet that were not carried out yet.
@@ -244,14 +245,14 @@ impl Code {
             return self.append(op);
         }
         let epoch = self.epoch(&op);
-        let key = (op, epoch);
-        if let Some(&id) = self.known.get(&key) {
-            return id;
+        match self.known.entry((op, epoch)) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => {
+                let id = self.ops.len() as Id;
+                self.ops.push(new.key().0.clone());
+                *new.insert(id)
+            }
         }
-        let id = self.ops.len() as Id;
-        self.ops.push(key.0.clone());
-        self.known.insert(key, id);
-        id
     }
 
     /// What an operation's result depends on besides its operands: how often that was written.
@@ -527,24 +528,25 @@ impl Code {
     }
 
     /// What a computation is made of.
-    pub fn operands(op: &Op) -> Vec<Id> {
-        match op {
-            Op::Known(_) | Op::Truth(_) | Op::Var(_) => Vec::new(),
-            Op::Binary(_, a, b) | Op::Wide(_, a, b) | Op::Whole(a, b) => vec![*a, *b],
-            Op::Not(a) | Op::Swap16(a) | Op::Swap32(a) | Op::Part(a, _) | Op::Half(a, _) => vec![*a],
-            Op::Select(a, b, c) => vec![*a, *b, *c],
-            Op::Call(call) => {
-                let ids = |argument: &Argument| match argument {
-                    Argument::Packet => Vec::new(),
-                    Argument::One(id) => vec![*id],
-                    Argument::Words(ids) => ids.clone(),
-                };
-                call.arguments.iter().flat_map(ids).collect()
+    pub fn operands(op: &Op) -> impl Iterator<Item = Id> + '_ {
+        let (own, arguments): ([Option<Id>; 3], &[Argument]) = match op {
+            Op::Known(_) | Op::Truth(_) | Op::Var(_) => ([None; 3], &[]),
+            Op::Binary(_, a, b) | Op::Wide(_, a, b) | Op::Whole(a, b) => ([Some(*a), Some(*b), None], &[]),
+            Op::Not(a) | Op::Swap16(a) | Op::Swap32(a) | Op::Part(a, _) | Op::Half(a, _) => {
+                ([Some(*a), None, None], &[])
             }
-            Op::Trap { when, .. } => vec![*when],
-            Op::Recall { word, .. } => vec![*word],
-            Op::Keep { word, value, .. } => vec![*word, *value],
-        }
+            Op::Select(a, b, c) => ([Some(*a), Some(*b), Some(*c)], &[]),
+            Op::Call(call) => ([None; 3], &call.arguments),
+            Op::Trap { when, .. } => ([Some(*when), None, None], &[]),
+            Op::Recall { word, .. } => ([Some(*word), None, None], &[]),
+            Op::Keep { word, value, .. } => ([Some(*word), Some(*value), None], &[]),
+        };
+        let ids = |argument| match argument {
+            &Argument::Packet => &[],
+            Argument::One(id) => std::slice::from_ref(id),
+            Argument::Words(ids) => &ids[..],
+        };
+        own.into_iter().flatten().chain(arguments.iter().flat_map(ids).copied())
     }
 
     /// Whether it is done where it stands, if it is done at all: before all that changes what it reads, and behind it.

@@ -275,7 +275,7 @@ impl Writing<'_> {
                 continue;
             }
             let op = &code.ops[at as usize];
-            let open = Code::operands(op).into_iter().map(real).filter(|it| self.values[*it as usize].is_none());
+            let open = Code::operands(op).map(real).filter(|it| self.values[*it as usize].is_none());
             let open: Vec<Id> = open.collect();
             if open.is_empty() {
                 let value = self.written(b, code, op);

@@ -455,6 +455,18 @@ impl State {
         values.chain(framed).chain(metadata.iter_mut().map(|word| &mut word.ty))
     }
 
+    /// All of them, in their order. (Much faster than to collect what the iterator gives one by one.)
+    fn all_types(&mut self) -> Vec<Ty> {
+        let mut all = Vec::with_capacity(self.room());
+        self.types().for_each(|ty| all.push(*ty));
+        all
+    }
+
+    /// How many there are, about.
+    fn room(&self) -> usize {
+        self.scratch.len() + (self.frames.len() + 1) * (STACK_WORDS + 8)
+    }
+
     /// The places, as [`join`](State::join) numbers them, where pointers into the packet are.
     pub fn slots_of_packets(&mut self) -> Vec<usize> {
         let all = self.types().enumerate();
@@ -632,7 +644,9 @@ impl State {
             Ty::Packet { name, off, .. } => extents.get(&name).map_or(0, |&extent| i64::from(extent) - off),
             _ => 0,
         };
-        self.types().map(behind).collect()
+        let mut all = Vec::with_capacity(self.room());
+        self.types().for_each(|ty| all.push(behind(ty)));
+        all
     }
 
     /// Takes in another state that leads to the same block; whether that changed this one. What changes is let go, numbers up
@@ -656,13 +670,10 @@ impl State {
         // where that is.
         let mut together: HashMap<(Name, Name, i64), (Name, i64)> = HashMap::new();
         let mut extents: BTreeMap<Name, i64> = BTreeMap::new();
-        let others: Vec<Ty> = other.types().map(|ty| *ty).collect();
-        let before: Vec<Ty> = self.types().map(|ty| *ty).collect();
-        let rests = |state: &State| -> Vec<bool> {
-            state.frames.iter().flat_map(|frame| frame.words.iter().map(|word| word.is_rest)).collect()
-        };
-        let rests_before = rests(self);
-        for (number, (ty, other)) in self.types().zip(others).enumerate() {
+        let (others, before) = (other.all_types(), self.all_types());
+        let mut number = 0;
+        self.types().for_each(|ty| {
+            let other = others[number];
             let joined = ty.join(other, |(a, off), (b, there)| {
                 if a == NOBODY || b == NOBODY {
                     return (name(number), 0);
@@ -678,11 +689,14 @@ impl State {
                 extents.entry(name).and_modify(|known| *known = extent.min(*known)).or_insert(extent);
             }
             *ty = joined;
-        }
+            number += 1;
+        });
+        let mut changed = false;
         for (frame, other) in self.frames.iter_mut().zip(&other.frames) {
             for (word, other) in frame.words.iter_mut().zip(&other.words) {
                 // Half of a register here, and something else there.
                 if word.is_rest != other.is_rest {
+                    changed |= word.is_rest;
                     (word.is_rest, word.ty) = (false, Ty::UNKNOWN);
                 }
             }
@@ -696,7 +710,7 @@ impl State {
             }
         }
         // In the end: on the way there a word may have become something else and come back.
-        let mut changed = rests_before != rests(self) || before.into_iter().ne(self.types().map(|ty| *ty));
+        changed |= before != self.all_types();
         let length = self.length.min(other.length);
         changed |= length != self.length;
         self.length = length;

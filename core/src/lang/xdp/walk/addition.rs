@@ -165,7 +165,7 @@ impl Walk<'_, '_> {
         let mut from = vec![false; old as usize];
         from[held.number.0 as usize] = true;
         from[held.number.1 as usize] = true;
-        let is_from = |from: &[bool], op: &Op| Code::operands(op).iter().any(|&operand| from[operand as usize]);
+        let is_from = |from: &[bool], op: &Op| Code::operands(op).any(|operand| from[operand as usize]);
         let mut gone = false;
         for id in first as usize + 1..old as usize {
             let op = &self.code.ops[id];
