@@ -22,7 +22,14 @@ pub fn program(source: &Source) -> Result<Vec<Instruction>, Diagnostics> {
             pcap::Error::PcapError(text) => text,
             other => other.to_string(),
         };
-        Diagnostics::one(source, Diagnostic::new(message).at(0..source.text.len(), "libpcap takes no such expression"))
+        let error = Diagnostic::new(message);
+        let error = match with_dots(&source.text).filter(|(text, _)| compiles(text)) {
+            Some((text, first)) => {
+                error.at(first, "libpcap takes a network of one number with a dot").note(format!("write `{text}`"))
+            }
+            None => error.at(0..source.text.len(), "libpcap takes no such expression"),
+        };
+        Diagnostics::one(source, error)
     };
     let capture = pcap::Capture::dead(pcap::Linktype::ETHERNET).map_err(refused)?;
     let program = capture.compile(&source.text, true).map_err(refused)?;
@@ -34,6 +41,31 @@ pub fn program(source: &Source) -> Result<Vec<Instruction>, Diagnostics> {
         instruction.k = SNAPSHOT_OF_TCPDUMP;
     }
     Ok(program)
+}
+
+#[cfg(feature = "pcap-expr")]
+fn compiles(expression: &str) -> bool {
+    pcap::Capture::dead(pcap::Linktype::ETHERNET).is_ok_and(|capture| capture.compile(expression, true).is_ok())
+}
+
+/// An expression with networks of one number, `10/8`, as libpcap has them, `10.0/8`; and where the first is. Where there are none,
+/// nothing.
+#[cfg(feature = "pcap-expr")]
+fn with_dots(expression: &str) -> Option<(String, std::ops::Range<usize>)> {
+    let (mut text, mut first, mut at) = (String::new(), None, 0);
+    for part in expression.split_inclusive(|c: char| c.is_whitespace() || c == '(' || c == ')') {
+        let word = part.trim_end_matches(|c: char| c.is_whitespace() || c == '(' || c == ')');
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        match word.split_once('/').filter(|(network, length)| is_number(network) && is_number(length)) {
+            Some((network, length)) => {
+                first.get_or_insert(at..at + word.len());
+                text += &format!("{network}.0/{length}{}", &part[word.len()..]);
+            }
+            None => text += part,
+        }
+        at += part.len();
+    }
+    Some((text, first?))
 }
 
 /// The instruction that returns a constant (`BPF_RET | BPF_K`): how many bytes of the packet are to be kept.
@@ -97,5 +129,21 @@ mod tests {
             assert!(errors.render().contains(expression), "{}", errors.render());
         }
         assert!(of("tcp\0udp").is_err());
+    }
+
+    #[test]
+    fn networks_of_one_number_are_written_with_a_dot() {
+        for (expression, as_it_is, at) in [
+            ("tcp port 80 and not net 10/8", "tcp port 80 and not net 10.0/8", 24..28),
+            ("(src net 10/8)or net (11/8 or 12.0/9)", "(src net 10.0/8)or net (11.0/8 or 12.0/9)", 9..13),
+        ] {
+            let errors = program(&Source::new("--expr", expression)).unwrap_err();
+            let error = &errors.errors[0];
+            assert_eq!((&error.notes[0], error.labels[0].range.clone()), (&format!("write `{as_it_is}`"), at));
+            assert!(of(as_it_is).is_ok());
+        }
+        // With that it would be no better.
+        let errors = program(&Source::new("--expr", "net 10/8 and and")).unwrap_err();
+        assert!(errors.render().contains("libpcap takes no such expression"), "{}", errors.render());
     }
 }

@@ -367,6 +367,7 @@ fn facts_json(program: &Program) -> serde_json::Value {
             "file": origin.object, "program": origin.program, "helpers": origin.helpers,
             "variables": object::variables(&origin.globals), "traps": object::sites_json(&origin.traps),
             "losses": object::sites_json(&origin.losses),
+            "copies": object::copies_json(&origin.copies),
         })
     });
     json!({

@@ -314,3 +314,46 @@ fn check_tells_of_additions_that_may_be_lost() {
     assert!(!ran.out.contains("lossy  "), "{}", ran.out);
     assert_eq!(place.run(&["check", "prog.o", "--json"]).json()["object"]["losses"], json!([]));
 }
+
+/// A value that is filled and looked at again; and a sum, which has nothing to do with that.
+const OWN: &str = r#"
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+struct room { __u32 kind, other; __u64 packets; __u8 all[8]; };
+struct { __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY); __uint(max_entries, 1); __type(key, __u32); __type(value, struct room); } rooms SEC(".maps");
+SEC("xdp") int own(struct xdp_md *ctx)
+{
+    __u32 none = 0, at = ctx->rx_queue_index;
+    struct room *room = bpf_map_lookup_elem(&rooms, &none);
+    if (!room)
+        return XDP_DROP;
+    room->kind = ctx->ingress_ifindex;
+    room->packets++;
+    asm volatile("" ::: "memory");
+    return room->kind > 1 ? XDP_TX : XDP_PASS;
+}
+char LICENSE[] SEC("license") = "GPL";
+"#;
+
+#[test]
+fn check_tells_what_each_packet_has_to_itself() {
+    let Some(place) = place(&[]) else { return };
+    let told = |source: &str| {
+        compile(&place, source, &["-g"]).unwrap();
+        let out = place.run(&["check", "prog.o"]).done().out;
+        (out, place.run(&["check", "prog.o", "--json"]).json()["object"]["copies"].take())
+    };
+    let (out, json) = told(OWN);
+    assert!(out.contains("own copies       4 bytes of the value of `rooms` are each packet's own\n"), "{out}");
+    assert_eq!(json, json!([{"map": "rooms", "bytes": 4, "whole": false}]));
+    // Which of the bytes are meant only the packet says.
+    let anywhere = "room->all[bpf_get_prandom_u32() & 7] = 1; return room->all[at & 7] ? ";
+    let (out, json) = told(&OWN.replace("return room->kind > 1 ? ", anywhere));
+    let row =
+        "own copies       8 bytes of the value of `rooms` are each packet's own, which it copies when it begins\n";
+    assert!(out.contains(row), "{out}");
+    assert_eq!(json, json!([{"map": "rooms", "bytes": 8, "whole": true}]));
+    let (out, json) = told(&OWN.replace("room->kind > 1", "at"));
+    assert!(!out.contains("own copies"), "{out}");
+    assert_eq!(json, json!([]));
+}

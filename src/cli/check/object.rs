@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use portcullis::lang::Diagnostics;
 use portcullis::lang::xdp::events::{Records, Ring};
 use portcullis::lang::xdp::object::MapType;
-use portcullis::lang::xdp::{Global, MapDefinition, Origin, Site, Survey, Surveyed, SurveyedMap};
+use portcullis::lang::xdp::{Global, MapDefinition, Origin, OwnCopy, Site, Survey, Surveyed, SurveyedMap};
 use portcullis::map::typed::{CKind, CType, Leaf};
 use portcullis::map::{self, Typed};
 use portcullis::program::Program;
@@ -265,6 +265,12 @@ pub fn rows(origin: &Origin) -> Vec<(&'static str, String)> {
             each_of("where what is added to a map's value may be lost among packets side by side", &origin.losses);
         rows.extend(std::iter::once("lossy").chain(std::iter::repeat("")).zip(lossy));
     }
+    let copies = origin.copies.iter().map(|OwnCopy { map, words, is_whole }| {
+        let bytes = 4 * words;
+        let whole = if *is_whole { ", which it copies when it begins" } else { "" };
+        format!("{bytes} bytes of the value of `{map}` are each packet's own{whole}")
+    });
+    rows.extend(std::iter::once("own copies").chain(std::iter::repeat("")).zip(copies));
     rows.into_iter().map(|(name, line)| (name, out::printable(&line))).collect()
 }
 
@@ -291,6 +297,12 @@ pub fn add_besides(of: &mut Value, survey: &Survey, program: &Program) {
     of["unused_maps"] = unused(survey, program).map(map_json).collect();
 }
 
+/// What each packet has copies of, in JSON.
+pub fn copies_json(all: &[OwnCopy]) -> Vec<Value> {
+    let one = |OwnCopy { map, words, is_whole }: &OwnCopy| json!({"map": map, "bytes": 4 * words, "whole": is_whole});
+    all.iter().map(one).collect()
+}
+
 /// All of an object, in JSON.
 pub fn json(survey: &Survey, failed: impl Fn(&Diagnostics) -> Vec<Value>) -> Value {
     let program = |it: &Surveyed| {
@@ -299,6 +311,7 @@ pub fn json(survey: &Survey, failed: impl Fn(&Diagnostics) -> Vec<Value>) -> Val
             "errors": it.result.as_ref().err().map(&failed).unwrap_or_default(),
             "traps": sites_json(traps_of(it)),
             "losses": sites_json(losses_of(it)),
+            "copies": copies_json(origin_of(it).map_or(&[], |origin| &origin.copies)),
         })
     };
     let maps = survey.maps.iter().map(map_json);

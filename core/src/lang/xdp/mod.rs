@@ -38,6 +38,7 @@ use code::Op;
 use maps::{MapInfo, Use};
 use object::MapType;
 pub use object::{Btf, MapDefinition, Object};
+use own::Copy;
 use refused::Listing;
 pub use settings::{Global, globals};
 pub use survey::{Survey, Surveyed, SurveyedMap, survey};
@@ -64,6 +65,8 @@ pub struct Origin {
     pub traps: Vec<Site>,
     /// Where a number is added to one in a map's value, and packets side by side may lose additions.
     pub losses: Vec<Site>,
+    /// What of maps' values each packet has a copy of.
+    pub copies: Vec<OwnCopy>,
     /// Targets that stand for several ports.
     pub broadcasts: Vec<Broadcast>,
     /// Which of them say where packets go by routes.
@@ -80,6 +83,17 @@ pub struct Origin {
     pub rings: Vec<events::Ring>,
     /// What the program prints, by the number in a record.
     pub prints: Vec<events::Print>,
+}
+
+/// Words of a map's only value that the program takes for its own while it has a packet: each packet has a copy of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnCopy {
+    /// The map's name in the object.
+    pub map: String,
+    /// How many there are.
+    pub words: usize,
+    /// Whether each packet copies all of them when it begins, since the program indexes them by what is known only then.
+    pub is_whole: bool,
 }
 
 /// An instruction of which there is something to tell: a packet may be aborted there, since the program has not shown that what
@@ -154,6 +168,11 @@ impl<'o> Linked<'o> {
             let map = flow.shared.used.iter().position(|used| *used == map)?;
             Some(Broadcast { target: broadcast::FIRST + number, map, exclude_ingress })
         });
+        let copies = flow.shared.used.iter().filter_map(|&map| {
+            let Copy { words, is_memory } = flow.shared.copies.of(map)?;
+            let name = self.maps[usize::from(map)].definition.name.clone();
+            Some(OwnCopy { map: name, words: words.len(), is_whole: *is_memory })
+        });
         // In the order of the program: they were found in that of its blocks.
         let losses: BTreeSet<_> = flow.shared.losses.all().iter().copied().collect();
         let losses: Vec<_> = losses.into_iter().collect();
@@ -166,6 +185,7 @@ impl<'o> Linked<'o> {
             btf: object.btf.clone(),
             traps: self.sites(flow.shared.sites.all()),
             losses: self.sites(&losses),
+            copies: copies.collect(),
             helpers: flow.shared.helpers.iter().map(|&helper| helper::name(helper)).collect(),
             programs: self.programs.iter().map(|(name, ..)| name.clone()).collect(),
             held: object.maps.iter().map(|map| map.name.clone()).collect(),
