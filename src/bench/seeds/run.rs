@@ -12,7 +12,9 @@ use super::ours::{self, Ours};
 use super::published;
 use super::records::{ACTION, Fields, Record, SIZE, traffic};
 use super::tables::{Cell, Row, Source, Table};
-use super::workloads::{KERNELS, WORKLOADS, Workload};
+#[cfg(any(feature = "opencl", feature = "cuda"))]
+use super::workloads::KERNELS;
+use super::workloads::{WORKLOADS, Workload};
 use crate::bench::run::OVERTIME;
 use crate::bench::statistics::median;
 

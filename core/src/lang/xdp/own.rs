@@ -150,7 +150,8 @@ impl Copies {
                 copy.words.extend(anywhere.iter().flat_map(|&(first, end)| first..end));
                 copy.is_memory = true;
             }
-            if !copy.words.is_empty() && !(copy.is_memory && copy.words.len() > MOST_IN_MEMORY) {
+            let is_too_large = copy.is_memory && copy.words.len() > MOST_IN_MEMORY;
+            if !copy.words.is_empty() && !is_too_large {
                 self.of.insert(map, copy);
             }
         }
