@@ -18,7 +18,7 @@ pub fn only_adds(program: &Program) -> bool {
     let allowed = ["find", "read", "get", "add", "add64", "add_part", "match"];
     program.maps().iter().filter(|map| !map.name.contains("scratch")).all(|map| {
         let of_map = |name: &&str| {
-            let rest = name.strip_prefix("x_").or(name.strip_prefix("pc_")).unwrap_or(name);
+            let rest = name.strip_prefix("x_").or(name.strip_prefix("pc_do_")).unwrap_or(name);
             let rest = rest.strip_prefix(map.name.as_str());
             rest.and_then(|rest| rest.strip_prefix('_')).is_some_and(|end| !allowed.contains(&end))
         };

@@ -34,8 +34,23 @@ struct {
     __type(value, struct bytes);
 } scratch_bytes SEC(".maps");
 
+struct numbers {
+    __u32 all[16];
+    __u32 large[512];
+    __u16 m;
+    __u8 flag, n;
+};
+
+struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, struct numbers);
+} scratch_numbers SEC(".maps");
+
 /* Both, which nobody but these programs has: on one queue they are a processor's own, too. */
 __u32 scratch_words[4] SEC(".bss.scratch");
+__u64 scratch_long SEC(".bss.scratch");
 
 int scratch_reader(struct xdp_md *ctx);
 
@@ -237,4 +252,180 @@ int scratch_globals(struct xdp_md *ctx)
     was = scratch_words[2];
     scratch_words[0] = scratch_words[1] = scratch_words[2] = scratch_words[3] = 0;
     return was & 1 ? XDP_TX : XDP_PASS;
+}
+
+/* A number of 64 bits that is stored, added to, and looked at by halves. */
+SEC("xdp")
+int scratch_halves(struct xdp_md *ctx)
+{
+    void *end = (void *)(long)ctx->data_end;
+    __u8 *bytes = (void *)(long)ctx->data;
+    volatile __u32 *halves = (void *)&scratch_long;
+
+    if ((void *)(bytes + 32) > end)
+        return XDP_ABORTED;
+    scratch_long = *(__u64 *)(bytes + 4);
+    BARRIER();
+    __sync_fetch_and_add(&scratch_long, *(__u64 *)(bytes + 12));
+    BARRIER();
+    *(__u32 *)bytes = bytes[3] & 1 ? halves[0] : 7;
+    scratch_long = *(__u64 *)(bytes + 4);
+    BARRIER();
+    __sync_fetch_and_add(&scratch_long, *(__u64 *)(bytes + 20));
+    BARRIER();
+    *(__u32 *)(bytes + 4) = halves[1];
+    scratch_long = 0;
+    return XDP_PASS;
+}
+
+/* Only the lower half is ever looked at. */
+SEC("xdp")
+int scratch_half(struct xdp_md *ctx)
+{
+    void *end = (void *)(long)ctx->data_end;
+    __u8 *bytes = (void *)(long)ctx->data;
+
+    if ((void *)(bytes + 32) > end)
+        return XDP_ABORTED;
+    scratch_long = *(__u64 *)(bytes + 4);
+    BARRIER();
+    __sync_fetch_and_add(&scratch_long, *(__u32 *)(bytes + 12));
+    BARRIER();
+    *(__u32 *)bytes = *(volatile __u32 *)&scratch_long;
+    scratch_long = 0;
+    return XDP_PASS;
+}
+
+/* Beside an array on the stack that is indexed, too. */
+SEC("xdp")
+int scratch_and_stack(struct xdp_md *ctx)
+{
+    void *end = (void *)(long)ctx->data_end;
+    __u8 *bytes = (void *)(long)ctx->data;
+    struct bytes *copy = bytes_of();
+    volatile __u8 stack[16];
+    int verdict = XDP_PASS;
+    __u32 first, second;
+
+    if (!copy || (void *)(bytes + 32) > end)
+        return XDP_ABORTED;
+    __builtin_memset(copy, 0, sizeof(*copy));
+    for (int at = 0; at < 16; at++)
+        stack[at] = at;
+    stack[bytes[2] & 15] = 7;
+    BARRIER();
+    first = stack[bytes[5] & 15];
+    copy->all[bytes[3] & 63] = bytes[4];
+    second = stack[bytes[5] & 15];
+    if (first != second)
+        verdict = XDP_DROP;
+    first = *(volatile __u32 *)&copy->all[4];
+    stack[bytes[7] & 15] = 9;
+    second = *(volatile __u32 *)&copy->all[4];
+    if (first != second)
+        verdict = XDP_DROP;
+    *(__u32 *)bytes = second + copy->all[bytes[1] & 63] + stack[bytes[6] & 15];
+    __builtin_memset(copy, 0, sizeof(*copy));
+    return verdict;
+}
+
+static __always_inline struct numbers *numbers_of(void)
+{
+    __u32 zero = 0;
+
+    return bpf_map_lookup_elem(&scratch_numbers, &zero);
+}
+
+/* Counts of what is in the packet, which are cleared before. */
+SEC("xdp")
+int scratch_counted(struct xdp_md *ctx)
+{
+    void *end = (void *)(long)ctx->data_end;
+    __u8 *bytes = (void *)(long)ctx->data;
+    struct numbers *numbers = numbers_of();
+    __u32 sum = 0;
+
+    if (!numbers || (void *)(bytes + 32) > end)
+        return XDP_ABORTED;
+    __builtin_memset(numbers->all, 0, sizeof(numbers->all));
+    BARRIER();
+#pragma clang loop unroll(disable)
+    for (int at = 0; at < 32; at++)
+        numbers->all[bytes[at] & 15]++;
+    for (int at = 0; at < 16; at++) {
+        sum = sum * 3 + numbers->all[at];
+        BARRIER();
+    }
+    *(__u32 *)bytes = sum;
+    __builtin_memset(numbers->all, 0, sizeof(numbers->all));
+    return XDP_TX;
+}
+
+/* What is stored on one way alone, by a helper, or by an update, and then added to. */
+SEC("xdp")
+int scratch_perhaps(struct xdp_md *ctx)
+{
+    void *end = (void *)(long)ctx->data_end;
+    __u8 *bytes = (void *)(long)ctx->data;
+    struct numbers *numbers = numbers_of();
+    struct bytes *copy = bytes_of(), other = { .length = ctx->ingress_ifindex };
+    __u32 key, sum = 0;
+
+    if (!numbers || !copy || (void *)(bytes + 40) > end)
+        return XDP_ABORTED;
+    key = bytes[39] & 1;
+    if (bytes[12] == 8)
+        numbers->all[0] = bytes[20];
+    BARRIER();
+    numbers->all[0] += bytes[21] + 1;
+    BARRIER();
+    if (bytes[12] == 8)
+        sum = numbers->all[0];
+    if (bpf_xdp_load_bytes(ctx, 0, copy->all, 34))
+        return XDP_ABORTED;
+    copy->all[22]--;
+    copy->all[8] += copy->all[9];
+    BARRIER();
+    sum += copy->all[22] * 3 + copy->all[8];
+    other.all[3] = bytes[23];
+    if (!bpf_map_update_elem(&scratch_bytes, &key, &other, BPF_ANY)) {
+        copy->length += bytes[33];
+        BARRIER();
+        sum += copy->length * 5 + copy->all[3];
+    }
+    __builtin_memset(copy, 0, sizeof(*copy));
+    numbers->all[0] = 0;
+    *(__u32 *)bytes = sum;
+    return XDP_PASS;
+}
+
+/* Beside an array that is too large to be copied, to which is only added. */
+SEC("xdp")
+int scratch_beside(struct xdp_md *ctx)
+{
+    void *end = (void *)(long)ctx->data_end;
+    __u8 *bytes = (void *)(long)ctx->data;
+    struct numbers *numbers = numbers_of();
+    __u32 before;
+
+    if (!numbers || (void *)(bytes + 40) > end)
+        return XDP_ABORTED;
+    numbers->all[1] = *(__u32 *)(bytes + 30);
+    numbers->flag = bytes[1];
+    BARRIER();
+#pragma clang loop unroll(disable)
+    for (int at = 0; at < 4; at++)
+        numbers->large[*(__u16 *)(bytes + 26 + at) & 511]++;
+    BARRIER();
+    numbers->m = bytes[2];
+    BARRIER();
+    numbers->m += bytes[3];
+    BARRIER();
+    before = numbers->m;
+    BARRIER();
+    numbers->m = before + 1;
+    BARRIER();
+    *(__u32 *)bytes = numbers->all[1] + before + numbers->flag * 7 + numbers->m * 3;
+    numbers->all[1] = numbers->flag = numbers->m = 0;
+    return XDP_TX;
 }

@@ -345,14 +345,14 @@ fn check_tells_what_each_packet_has_to_itself() {
     };
     let (out, json) = told(OWN);
     assert!(out.contains("own copies       4 bytes of the value of `rooms` are each packet's own\n"), "{out}");
-    assert_eq!(json, json!([{"map": "rooms", "bytes": 4, "whole": false}]));
+    assert_eq!(json, json!([{"map": "rooms", "bytes": 4, "filled": 0}]));
     // Which of the bytes are meant only the packet says.
     let anywhere = "room->all[bpf_get_prandom_u32() & 7] = 1; return room->all[at & 7] ? ";
     let (out, json) = told(&OWN.replace("return room->kind > 1 ? ", anywhere));
     let row =
-        "own copies       8 bytes of the value of `rooms` are each packet's own, which it copies when it begins\n";
+        "own copies       8 bytes of the value of `rooms` are each packet's own, of which it copies 8 when it begins\n";
     assert!(out.contains(row), "{out}");
-    assert_eq!(json, json!([{"map": "rooms", "bytes": 8, "whole": true}]));
+    assert_eq!(json, json!([{"map": "rooms", "bytes": 8, "filled": 8}]));
     let (out, json) = told(&OWN.replace("room->kind > 1", "at"));
     assert!(!out.contains("own copies"), "{out}");
     assert_eq!(json, json!([]));

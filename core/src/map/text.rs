@@ -13,7 +13,6 @@ use std::fmt::Write as _;
 
 use super::declare::{Declaration, Kind};
 use super::layout::{GONE, HEADER, Layout, NOW, PROBES, REMOVED, TAKEN, THERE, WRITTEN, multiplier, stored, turn};
-use crate::lang::prelude::RESERVED_PREFIX;
 
 /// What all maps have in common.
 const COMMON: &str = "
@@ -35,11 +34,11 @@ pub fn text(maps: &[Declaration]) -> String {
     }
     text += COMMON;
     for (binding, map) in maps.iter().enumerate() {
-        let (name, layout) = (&map.name, Layout::of(map));
+        let layout = Layout::of(map);
         let mut add = |part: &str| text += &Text { map, layout }.fill(part);
         let memory = format!(
-            "\n// {name}: {kind}, {places} places of {stride} words behind a header of {HEADER}\n\
-             @group(1) @binding({binding}) var<storage, read_write> pc_map_{name}: array<atomic<u32>>;\n",
+            "\n// NAME: {kind}, {places} places of {stride} words behind a header of {HEADER}\n\
+             @group(1) @binding({binding}) var<storage, read_write> pc_map_NAME: array<atomic<u32>>;\n",
             kind = map.kind,
             places = layout.places,
             stride = layout.stride
@@ -154,7 +153,7 @@ impl Change {
     }
 }
 
-/// The functions for the changes to values of a map of this name, `pc_NAME_or` for example, each with its text: programs out of
+/// The functions for the changes to values of a map of this name, `pc_do_NAME_or` for example, each with its text: programs out of
 /// objects take what they call of them.
 pub fn changes(name: &str) -> impl Iterator<Item = (String, String)> + use<'_> {
     Change::ALL.into_iter().map(move |change| {
@@ -165,9 +164,12 @@ pub fn changes(name: &str) -> impl Iterator<Item = (String, String)> + use<'_> {
     })
 }
 
+/// What the names of these functions begin with.
+pub(crate) const CHANGES: &str = "pc_do_";
+
 /// The name of the function for a change to values of a map of this name.
 pub fn change_of(name: &str, change: Change) -> String {
-    format!("{RESERVED_PREFIX}{name}_{}", change.name())
+    format!("{CHANGES}{name}_{}", change.name())
 }
 
 impl Call {
@@ -211,14 +213,14 @@ fn NAME_add(index: u32, amount: u32) {
 
 const BY_NUMBER: &str = "
 // Where a word of a value is; 0 where there is none.
-fn pc_NAME_word(entry: u32, word: u32) -> u32 {
+fn pc_in_NAME_word(entry: u32, word: u32) -> u32 {
     if entry >= PLACESu || word >= WORDSu { return 0u; }
     return HEADERu + entry * STRIDEu + word;
 }
 ";
 
 const BY_ENTRY: &str = "
-fn pc_NAME_word(entry: u32, word: u32) -> u32 {
+fn pc_in_NAME_word(entry: u32, word: u32) -> u32 {
     let place = entry & 0x3fffffffu;
     if entry >= 0x80000000u || place >= PLACESu || word >= WORDSu { return 0u; }
     return HEADERu + place * STRIDEu + VALUEu + word;
@@ -228,24 +230,24 @@ fn pc_NAME_word(entry: u32, word: u32) -> u32 {
 /// Values, by the function above.
 const VALUES: &str = "
 fn NAME_read(entry: u32, word: u32) -> u32 {
-    let at = pc_NAME_word(entry, word);
+    let at = pc_in_NAME_word(entry, word);
     if at == 0u { return 0u; }
     return atomicLoad(&pc_map_NAME[at]);
 }
 
 fn NAME_write(entry: u32, word: u32, value: u32) {
-    let at = pc_NAME_word(entry, word);
+    let at = pc_in_NAME_word(entry, word);
     if at != 0u { atomicStore(&pc_map_NAME[at], value); }
 }
 
 fn NAME_add(entry: u32, word: u32, amount: u32) -> u32 {
-    let at = pc_NAME_word(entry, word);
+    let at = pc_in_NAME_word(entry, word);
     if at == 0u { return 0u; }
     return atomicAdd(&pc_map_NAME[at], amount);
 }
 
 fn NAME_compare_exchange(entry: u32, word: u32, expected: u32, value: u32) -> u32 {
-    let at = pc_NAME_word(entry, word);
+    let at = pc_in_NAME_word(entry, word);
     if at == 0u { return 0u; }
     loop {
         let was = atomicCompareExchangeWeak(&pc_map_NAME[at], expected, value);
@@ -259,7 +261,7 @@ fn NAME_compare_exchange(entry: u32, word: u32, expected: u32, value: u32) -> u3
 /// A change to a word: it is tried until nobody came in between. Whoever did has got on, so all come to an end.
 const CHANGE: &str = "
 fn FUNCTION(entry: u32, word: u32PARAMETERS) -> u32 {
-    let at = pc_NAME_word(entry, word);
+    let at = pc_in_NAME_word(entry, word);
     if at == 0u { return 0u; }
     var was = atomicLoad(&pc_map_NAME[at]);
     loop {
@@ -273,14 +275,14 @@ fn FUNCTION(entry: u32, word: u32PARAMETERS) -> u32 {
 
 /// Entries by key. Searches go in steps of one, two, three: in a table of a power of two that meets every place.
 const BY_KEY: &str = "
-fn pc_NAME_hash(key: KEY) -> u32 {
+fn pc_in_NAME_hash(key: KEY) -> u32 {
     var h = HASH;
     h = (h ^ (h >> 15u)) * 0x2c1b3c6du;
     return h ^ (h >> 13u);
 }
 
 // Whether the word at a place is this one, which it is made where there was none.
-fn pc_NAME_claim(at: u32, word: u32) -> bool {
+fn pc_in_NAME_claim(at: u32, word: u32) -> bool {
     var was = atomicLoad(&pc_map_NAME[at]);
     loop {
         if was != 0u { return was == word; }
@@ -293,7 +295,7 @@ fn pc_NAME_claim(at: u32, word: u32) -> bool {
 
 fn NAME_find(key: KEY) -> u32 {
 STORED
-    var place = pc_NAME_hash(key) & (PLACESu - 1u);
+    var place = pc_in_NAME_hash(key) & (PLACESu - 1u);
     for (var step = 1u; step <= PROBESu; step = step + 1u) {
         let at = HEADERu + place * STRIDEu;
         let first = atomicLoad(&pc_map_NAME[at]);
@@ -310,7 +312,7 @@ USED
 
 fn NAME_insert(key: KEY) -> u32 {
 STORED
-    var place = pc_NAME_hash(key) & (PLACESu - 1u);
+    var place = pc_in_NAME_hash(key) & (PLACESu - 1u);
     for (var step = 1u; step <= PROBESu; step = step + 1u) {
         let at = HEADERu + place * STRIDEu;
         var first = atomicLoad(&pc_map_NAME[at]);
@@ -391,7 +393,7 @@ impl Text<'_> {
         });
         let text =
             text.replace("STORED", &self.stored()).replace("SAME", &self.all("atomicLoad(&pc_map_NAME[AT]) == WORD"));
-        let text = text.replace("CLAIMED", &self.all("pc_NAME_claim(AT, WORD)")).replace("HASH", &self.hash());
+        let text = text.replace("CLAIMED", &self.all("pc_in_NAME_claim(AT, WORD)")).replace("HASH", &self.hash());
         text.replace("KEY", &self.key()).replace("NAME", &self.map.name)
     }
 

@@ -265,10 +265,12 @@ pub fn rows(origin: &Origin) -> Vec<(&'static str, String)> {
             each_of("where what is added to a map's value may be lost among packets side by side", &origin.losses);
         rows.extend(std::iter::once("lossy").chain(std::iter::repeat("")).zip(lossy));
     }
-    let copies = origin.copies.iter().map(|OwnCopy { map, words, is_whole }| {
-        let bytes = 4 * words;
-        let whole = if *is_whole { ", which it copies when it begins" } else { "" };
-        format!("{bytes} bytes of the value of `{map}` are each packet's own{whole}")
+    let copies = origin.copies.iter().map(|OwnCopy { map, words, filled }| {
+        let filled = match 4 * filled {
+            0 => String::new(),
+            bytes => format!(", of which it copies {bytes} when it begins"),
+        };
+        format!("{} bytes of the value of `{map}` are each packet's own{filled}", 4 * words)
     });
     rows.extend(std::iter::once("own copies").chain(std::iter::repeat("")).zip(copies));
     rows.into_iter().map(|(name, line)| (name, out::printable(&line))).collect()
@@ -299,7 +301,7 @@ pub fn add_besides(of: &mut Value, survey: &Survey, program: &Program) {
 
 /// What each packet has copies of, in JSON.
 pub fn copies_json(all: &[OwnCopy]) -> Vec<Value> {
-    let one = |OwnCopy { map, words, is_whole }: &OwnCopy| json!({"map": map, "bytes": 4 * words, "whole": is_whole});
+    let one = |OwnCopy { map, words, filled }: &OwnCopy| json!({"map": map, "bytes": 4 * words, "filled": 4 * filled});
     all.iter().map(one).collect()
 }
 

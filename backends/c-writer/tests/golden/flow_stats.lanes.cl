@@ -143,7 +143,7 @@ static Flow flow_of(pc_packet *pkt, uint ip)
     return flow;
 }
 
-static uint n_pc_flows_word(uint entry, uint word)
+static uint n_pc_in_flows_word(uint entry, uint word)
 {
     uint place = entry & 0x3fffffffu;
     if (entry >= 2147483648u || place >= 131072u || word >= 5u) {
@@ -154,7 +154,7 @@ static uint n_pc_flows_word(uint entry, uint word)
 
 static uint flows_add(pc_packet *pkt, uint entry, uint word, uint amount)
 {
-    uint at = n_pc_flows_word(entry, word);
+    uint at = n_pc_in_flows_word(entry, word);
     if (at == 0u) {
         return 0u;
     }
@@ -175,7 +175,7 @@ static void add_bytes(pc_packet *pkt, uint flow, uint bytes)
 
 static uint flows_read(pc_packet *pkt, uint entry, uint word)
 {
-    uint at = n_pc_flows_word(entry, word);
+    uint at = n_pc_in_flows_word(entry, word);
     if (at == 0u) {
         return 0u;
     }
@@ -184,7 +184,7 @@ static uint flows_read(pc_packet *pkt, uint entry, uint word)
 
 static uint flows_compare_exchange(pc_packet *pkt, uint entry, uint word, uint expected, uint value)
 {
-    uint at = n_pc_flows_word(entry, word);
+    uint at = n_pc_in_flows_word(entry, word);
     if (at == 0u) {
         return 0u;
     }
@@ -268,7 +268,7 @@ static uint seconds(uint2 time)
     return ((a / 1953125u) << 21u) + ((b / 1953125u) << 10u) + c / 1953125u;
 }
 
-static uint n_pc_flows_hash(uint_array11 key)
+static uint n_pc_in_flows_hash(uint_array11 key)
 {
     uint h = 0u;
     h = (key.at[0] * 2654435761u) ^ (((key.at[1] * 3576916127u) << 11u) | ((key.at[1] * 3576916127u) >> 21u)) ^ (((key.at[2] * 3310886213u) << 22u) | ((key.at[2] * 3310886213u) >> 10u)) ^ (((key.at[3] * 145206951u) << 1u) | ((key.at[3] * 145206951u) >> 31u)) ^ (((key.at[4] * 879991039u) << 12u) | ((key.at[4] * 879991039u) >> 20u)) ^ (((key.at[5] * 491644465u) << 23u) | ((key.at[5] * 491644465u) >> 9u)) ^ (((key.at[6] * 3086230341u) << 2u) | ((key.at[6] * 3086230341u) >> 30u)) ^ (((key.at[7] * 736667653u) << 13u) | ((key.at[7] * 736667653u) >> 19u)) ^ (((key.at[8] * 3246501653u) << 24u) | ((key.at[8] * 3246501653u) >> 8u)) ^ (((key.at[9] * 502329409u) << 3u) | ((key.at[9] * 502329409u) >> 29u)) ^ (((key.at[10] * 2124627681u) << 14u) | ((key.at[10] * 2124627681u) >> 18u));
@@ -276,7 +276,7 @@ static uint n_pc_flows_hash(uint_array11 key)
     return h ^ (h >> 13u);
 }
 
-static bool n_pc_flows_claim(pc_packet *pkt, uint at, uint word)
+static bool n_pc_in_flows_claim(pc_packet *pkt, uint at, uint word)
 {
     uint was = 0u;
     was = pkt->flows[at];
@@ -322,7 +322,7 @@ static uint flows_insert(pc_packet *pkt, uint_array11 key)
     uint s9 = (key.at[8] >> 23u) | (key.at[9] << 9u) | 0x80000000u;
     uint s10 = (key.at[9] >> 22u) | (key.at[10] << 10u) | 0x80000000u;
     uint s11 = (key.at[10] >> 21u) | 0x80000000u;
-    place = n_pc_flows_hash(key) & 0x1ffffu;
+    place = n_pc_in_flows_hash(key) & 0x1ffffu;
     for (; step <= 128u; step = step + 1u) {
         uint at = 16u + place * 18u;
         first = pkt->flows[at];
@@ -344,67 +344,67 @@ static uint flows_insert(pc_packet *pkt, uint_array11 key)
             }
         }
         if (first == s0) {
-            bool t1 = n_pc_flows_claim(pkt, at + 1u, s1);
+            bool t1 = n_pc_in_flows_claim(pkt, at + 1u, s1);
             v = t1;
         } else {
             v = false;
         }
         if (v) {
-            bool t2 = n_pc_flows_claim(pkt, at + 2u, s2);
+            bool t2 = n_pc_in_flows_claim(pkt, at + 2u, s2);
             v_ = t2;
         } else {
             v_ = false;
         }
         if (v_) {
-            bool t3 = n_pc_flows_claim(pkt, at + 3u, s3);
+            bool t3 = n_pc_in_flows_claim(pkt, at + 3u, s3);
             v_2 = t3;
         } else {
             v_2 = false;
         }
         if (v_2) {
-            bool t4 = n_pc_flows_claim(pkt, at + 4u, s4);
+            bool t4 = n_pc_in_flows_claim(pkt, at + 4u, s4);
             v_3 = t4;
         } else {
             v_3 = false;
         }
         if (v_3) {
-            bool t5 = n_pc_flows_claim(pkt, at + 5u, s5);
+            bool t5 = n_pc_in_flows_claim(pkt, at + 5u, s5);
             v_4 = t5;
         } else {
             v_4 = false;
         }
         if (v_4) {
-            bool t6 = n_pc_flows_claim(pkt, at + 6u, s6);
+            bool t6 = n_pc_in_flows_claim(pkt, at + 6u, s6);
             v_5 = t6;
         } else {
             v_5 = false;
         }
         if (v_5) {
-            bool t7 = n_pc_flows_claim(pkt, at + 7u, s7);
+            bool t7 = n_pc_in_flows_claim(pkt, at + 7u, s7);
             v_6 = t7;
         } else {
             v_6 = false;
         }
         if (v_6) {
-            bool t8 = n_pc_flows_claim(pkt, at + 8u, s8);
+            bool t8 = n_pc_in_flows_claim(pkt, at + 8u, s8);
             v_7 = t8;
         } else {
             v_7 = false;
         }
         if (v_7) {
-            bool t9 = n_pc_flows_claim(pkt, at + 9u, s9);
+            bool t9 = n_pc_in_flows_claim(pkt, at + 9u, s9);
             v_8 = t9;
         } else {
             v_8 = false;
         }
         if (v_8) {
-            bool t10 = n_pc_flows_claim(pkt, at + 10u, s10);
+            bool t10 = n_pc_in_flows_claim(pkt, at + 10u, s10);
             v_9 = t10;
         } else {
             v_9 = false;
         }
         if (v_9) {
-            bool t11 = n_pc_flows_claim(pkt, at + 11u, s11);
+            bool t11 = n_pc_in_flows_claim(pkt, at + 11u, s11);
             v_10 = t11;
         } else {
             v_10 = false;

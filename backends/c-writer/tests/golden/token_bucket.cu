@@ -142,7 +142,7 @@ static __device__ __forceinline__ Source source_of(pc_packet *pkt)
     return source;
 }
 
-static __device__ __forceinline__ uint n_pc_limits_hash(vec4_u32 key)
+static __device__ __forceinline__ uint n_pc_in_limits_hash(vec4_u32 key)
 {
     uint h = 0u;
     h = (key.x * 2654435761u) ^ (((key.y * 3576916127u) << 11u) | ((key.y * 3576916127u) >> 21u)) ^ (((key.z * 3310886213u) << 22u) | ((key.z * 3310886213u) >> 10u)) ^ (((key.w * 145206951u) << 1u) | ((key.w * 145206951u) >> 31u));
@@ -159,7 +159,7 @@ static __device__ __forceinline__ uint limits_find(pc_packet *pkt, vec4_u32 key)
     uint s2 = (key.y >> 30u) | (key.z << 2u) | 0x80000000u;
     uint s3 = (key.z >> 29u) | (key.w << 3u) | 0x80000000u;
     uint s4 = (key.w >> 28u) | 0x80000000u;
-    place = n_pc_limits_hash(key) & 0x1ffffu;
+    place = n_pc_in_limits_hash(key) & 0x1ffffu;
     for (; step <= 128u; step = step + 1u) {
         uint at = 16u + place * 8u;
         uint first = pkt->limits[at];
@@ -178,7 +178,7 @@ static __device__ __forceinline__ uint limits_find(pc_packet *pkt, vec4_u32 key)
     return MAP_NONE;
 }
 
-static __device__ __forceinline__ uint n_pc_buckets_hash(vec4_u32 key)
+static __device__ __forceinline__ uint n_pc_in_buckets_hash(vec4_u32 key)
 {
     uint h = 0u;
     h = (key.x * 2654435761u) ^ (((key.y * 3576916127u) << 11u) | ((key.y * 3576916127u) >> 21u)) ^ (((key.z * 3310886213u) << 22u) | ((key.z * 3310886213u) >> 10u)) ^ (((key.w * 145206951u) << 1u) | ((key.w * 145206951u) >> 31u));
@@ -186,7 +186,7 @@ static __device__ __forceinline__ uint n_pc_buckets_hash(vec4_u32 key)
     return h ^ (h >> 13u);
 }
 
-static __device__ __forceinline__ bool n_pc_buckets_claim(pc_packet *pkt, uint at, uint word)
+static __device__ __forceinline__ bool n_pc_in_buckets_claim(pc_packet *pkt, uint at, uint word)
 {
     uint was = 0u;
     was = pkt->buckets[at];
@@ -218,7 +218,7 @@ static __device__ __forceinline__ uint buckets_insert(pc_packet *pkt, vec4_u32 k
     uint s2 = (key.y >> 30u) | (key.z << 2u) | 0x80000000u;
     uint s3 = (key.z >> 29u) | (key.w << 3u) | 0x80000000u;
     uint s4 = (key.w >> 28u) | 0x80000000u;
-    place = n_pc_buckets_hash(key) & 0x3ffffu;
+    place = n_pc_in_buckets_hash(key) & 0x3ffffu;
     for (; step <= 128u; step = step + 1u) {
         uint at = 16u + place * 9u;
         first = pkt->buckets[at];
@@ -240,25 +240,25 @@ static __device__ __forceinline__ uint buckets_insert(pc_packet *pkt, vec4_u32 k
             }
         }
         if (first == s0) {
-            bool t1 = n_pc_buckets_claim(pkt, at + 1u, s1);
+            bool t1 = n_pc_in_buckets_claim(pkt, at + 1u, s1);
             v = t1;
         } else {
             v = false;
         }
         if (v) {
-            bool t2 = n_pc_buckets_claim(pkt, at + 2u, s2);
+            bool t2 = n_pc_in_buckets_claim(pkt, at + 2u, s2);
             v_ = t2;
         } else {
             v_ = false;
         }
         if (v_) {
-            bool t3 = n_pc_buckets_claim(pkt, at + 3u, s3);
+            bool t3 = n_pc_in_buckets_claim(pkt, at + 3u, s3);
             v_2 = t3;
         } else {
             v_2 = false;
         }
         if (v_2) {
-            bool t4 = n_pc_buckets_claim(pkt, at + 4u, s4);
+            bool t4 = n_pc_in_buckets_claim(pkt, at + 4u, s4);
             v_3 = t4;
         } else {
             v_3 = false;
@@ -280,7 +280,7 @@ static __device__ __forceinline__ uint buckets_insert(pc_packet *pkt, vec4_u32 k
     return MAP_FULL;
 }
 
-static __device__ __forceinline__ uint n_pc_limits_word(uint entry, uint word)
+static __device__ __forceinline__ uint n_pc_in_limits_word(uint entry, uint word)
 {
     uint place = entry & 0x3fffffffu;
     if (entry >= 2147483648u || place >= 131072u || word >= 2u) {
@@ -291,7 +291,7 @@ static __device__ __forceinline__ uint n_pc_limits_word(uint entry, uint word)
 
 static __device__ __forceinline__ uint limits_read(pc_packet *pkt, uint entry, uint word)
 {
-    uint at = n_pc_limits_word(entry, word);
+    uint at = n_pc_in_limits_word(entry, word);
     if (at == 0u) {
         return 0u;
     }
@@ -303,7 +303,7 @@ static __device__ __forceinline__ bool map_is_new(uint entry)
     return entry < 2147483648u && (entry & 0x40000000u) != 0u;
 }
 
-static __device__ __forceinline__ uint n_pc_buckets_word(uint entry, uint word)
+static __device__ __forceinline__ uint n_pc_in_buckets_word(uint entry, uint word)
 {
     uint place = entry & 0x3fffffffu;
     if (entry >= 2147483648u || place >= 262144u || word >= 2u) {
@@ -314,7 +314,7 @@ static __device__ __forceinline__ uint n_pc_buckets_word(uint entry, uint word)
 
 static __device__ __forceinline__ uint buckets_read(pc_packet *pkt, uint entry, uint word)
 {
-    uint at = n_pc_buckets_word(entry, word);
+    uint at = n_pc_in_buckets_word(entry, word);
     if (at == 0u) {
         return 0u;
     }
@@ -323,7 +323,7 @@ static __device__ __forceinline__ uint buckets_read(pc_packet *pkt, uint entry, 
 
 static __device__ __forceinline__ void buckets_write(pc_packet *pkt, uint entry, uint word, uint value)
 {
-    uint at = n_pc_buckets_word(entry, word);
+    uint at = n_pc_in_buckets_word(entry, word);
     if (at != 0u) {
         pkt->buckets[at] = value;
         return;

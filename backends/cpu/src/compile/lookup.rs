@@ -150,7 +150,7 @@ impl<'a> Codegen<'a, '_> {
 
     /// Where a search begins.
     pub(super) fn first_place(&mut self, search: Search<'a>, key: &[Value]) -> Result<Value> {
-        let name = format!("pc_{}_hash", search.map.name);
+        let name = format!("pc_in_{}_hash", search.map.name);
         let function = self.module.functions.iter().find(|(_, f)| f.name.as_deref() == Some(&name));
         let (function, _) = function.ok_or_else(|| Unsupported(format!("a map without `{name}`")))?;
         let mut frame = self.frame(function, vec![Operand::Value(key.to_vec())], Exit::Collected)?;

@@ -200,7 +200,7 @@ pub(super) struct Held {
 }
 
 /// How often what may be read was written.
-type Epoch = [u32; 3];
+type Epoch = [u32; 2];
 
 impl Call {
     /// Whether it is about the packet alone, and no map.
@@ -215,8 +215,10 @@ pub(super) struct Code {
     pub ops: Vec<Op>,
     /// Where equal ones are; of those that read, since what they read was last written ([`Code::epoch`]).
     known: HashMap<(Op, Epoch), Id, foldhash::fast::RandomState>,
-    /// How often the packet, the maps and the stack's memory were written.
+    /// How often the packet and the maps were written, and frames that are memory, each by itself: what is stored in one says
+    /// nothing of another.
     written: Epoch,
+    kept: BTreeMap<u16, u32>,
     /// Stores in the packet that were not carried out yet.
     pub pending: Pending,
     /// Sums and differences of 64 bits, by their halves.
@@ -257,13 +259,13 @@ impl Code {
 
     /// What an operation's result depends on besides its operands: how often that was written.
     fn epoch(&self, op: &Op) -> Epoch {
-        let [packet, maps, frames] = self.written;
+        let [packet, maps] = self.written;
         match op {
             Op::Call(Call { effect: Effect::None, .. }) => Epoch::default(),
-            Op::Call(call) if !call.arguments.contains(&Argument::Packet) => [0, maps, 0],
-            Op::Call(call) if call.is_of_packet() => [packet, 0, 0],
-            Op::Call(_) => [packet, maps, 0],
-            Op::Recall { .. } => [0, 0, frames],
+            Op::Call(call) if !call.arguments.contains(&Argument::Packet) => [0, maps],
+            Op::Call(call) if call.is_of_packet() => [packet, 0],
+            Op::Call(_) => [packet, maps],
+            Op::Recall { frame, .. } => [self.kept.get(frame).copied().unwrap_or(0), 0],
             _ => Epoch::default(),
         }
     }
@@ -275,11 +277,11 @@ impl Code {
     }
 
     fn append(&mut self, op: Op) -> Id {
-        let [packet, maps, frames] = &mut self.written;
+        let [packet, maps] = &mut self.written;
         match &op {
             Op::Call(call) if !call.arguments.contains(&Argument::Packet) => *maps += 1,
             Op::Call(call) if call.is_of_packet() => *packet += 1,
-            Op::Keep { .. } => *frames += 1,
+            Op::Keep { frame, .. } => *self.kept.entry(*frame).or_default() += 1,
             Op::Trap { .. } => {}
             _ => (*packet, *maps) = (*packet + 1, *maps + 1),
         }

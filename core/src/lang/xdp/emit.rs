@@ -260,7 +260,11 @@ impl Writing<'_> {
         if let Some(&pointer) = self.frames.get(&frame) {
             return pointer;
         }
-        let pointer = b.local(Some(&format!("stack{frame}")), self.memory_of(frame).0);
+        let name = match frame.checked_sub(FIRST_FRAME) {
+            Some(map) => format!("own{map}"),
+            None => format!("stack{frame}"),
+        };
+        let pointer = b.local(Some(&name), self.memory_of(frame).0);
         self.frames.insert(frame, pointer);
         pointer
     }

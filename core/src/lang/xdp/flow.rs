@@ -16,12 +16,12 @@ use std::sync::Arc;
 use super::Linked;
 use super::asked::{self, Registers};
 use super::code::Binary::{Add, Eq, Lt, Or};
-use super::code::{Code, Id};
+use super::code::{Code, Id, Op};
 use super::helper;
 use super::instruction::{CALL, EXIT, Instruction, JA, JA32, call, class};
 use super::live::{self, Needed};
 use super::object::Reference;
-use super::own::Copies;
+use super::own::{Copies, Words, frame_of};
 use super::refused::Refused;
 use super::types::{Apart, Frame, Name, State, Ty, Value};
 use super::walk::{Events, Walk};
@@ -232,7 +232,7 @@ pub(super) fn find(linked: &Linked, section: usize, first: usize) -> Result<(Flo
 }
 
 /// That a frame is memory shows where it is indexed, which may be behind what was said of its words before: these are looked at
-/// again then. There are only so many frames.
+/// again then. There are only so many frames. So it is where a copy of a map's value turns out to be too large.
 fn find_with(
     linked: &Linked,
     (section, first): (usize, usize),
@@ -241,15 +241,18 @@ fn find_with(
     overwrites_spilled: &mut bool,
 ) -> Result<(Flow, Vec<Needed>)> {
     let mut memory = [false; super::types::STACKS];
+    let mut left_out = Words::new();
     loop {
         let mut finding = Finding::new(linked, apart, memory, keeps_spilled);
+        finding.shared.copies.left_out = std::mem::take(&mut left_out);
         let root = finding.root(section as u32, first as u32);
         let settled = finding.settle(root);
         *overwrites_spilled |= finding.shared.overwrites_spilled;
-        if settled? {
+        if settled? && finding.shared.copies.settle() {
             return finding.finished(root);
         }
         memory = finding.shared.memory;
+        left_out = finding.shared.copies.left_out;
     }
 }
 
@@ -479,12 +482,25 @@ impl<'a, 'o> Finding<'a, 'o> {
     /// loaded for more: `if (v->tokens) v->tokens--` must not become an addition that packets side by side do as often as there
     /// are packets.
     fn finished(mut self, root: Key) -> Result<(Flow, Vec<Needed>)> {
-        self.shared.copies.settle();
         loop {
             let blocks = self.made(root)?;
             let (needed, first) = live::needed(&blocks, &self.shared.memory);
             let observed = live::observed(&blocks, &needed);
+            let is_recalled = |map: u16| {
+                let is_it = |op: &Op| matches!(op, Op::Recall { frame, .. } if *frame == frame_of(map));
+                let of_block = |(block, needed): (&Block, &Needed)| {
+                    block.code.ops.iter().zip(&needed.ops).any(|(op, needed)| *needed && is_it(op))
+                };
+                blocks.iter().zip(&needed).any(of_block)
+            };
+            let copies = self.shared.copies.in_memory().map(|(map, _)| map);
+            let idle: Vec<u16> = copies.filter(|&map| !is_recalled(map)).collect();
             if observed.is_disjoint(&self.shared.added) {
+                if !idle.is_empty() {
+                    // What is only added to, in an array for example.
+                    idle.into_iter().for_each(|map| self.shared.copies.let_go(map));
+                    continue;
+                }
                 return Ok((Flow { blocks, shared: self.shared, first }, needed));
             }
             if !self.shared.observed.is_empty() {
@@ -517,20 +533,23 @@ impl<'a, 'o> Finding<'a, 'o> {
             let (walk, way, _) = self.block(key, state)?;
             let edges = &self.edges;
             let mut number_of = |to: Key| {
-                let variant = *edges.get(&(number as u32, to)).expect("all that is led to was looked at");
-                let key = Key { variant, ..to };
-                *numbers.entry(key).or_insert_with(|| {
+                let key = Key { variant: *edges.get(&(number as u32, to))?, ..to };
+                Some(*numbers.entry(key).or_insert_with(|| {
                     order.push(key);
                     order.len() - 1
-                })
+                }))
             };
+            // Copies tell more of what is loaded than maps do, and nothing less, so that no way is new.
             let end = match way {
-                Way::Exit => End::Exit,
-                Way::Goto(to) => End::Goto(number_of(to)),
+                Way::Exit => Some(End::Exit),
+                Way::Goto(to) => number_of(to).map(End::Goto),
                 Way::Branch(condition, taken, fallen) => {
-                    let taken = number_of(taken);
-                    End::Branch(condition, taken, number_of(fallen))
+                    let both = number_of(taken).zip(number_of(fallen));
+                    both.map(|(taken, fallen)| End::Branch(condition, taken, fallen))
                 }
+            };
+            let Some(end) = end else {
+                return Err(self.too_much(key, "what is known of a value here does not settle"));
             };
             blocks.push(Block { code: walk.0, state: walk.1, end });
         }

@@ -111,7 +111,6 @@ impl MapInfo {
             words => format!("array<u32, {words}>"),
         };
         let mut text = TEXT.to_owned();
-        text.extend(changes(&self.name).map(|(_, text)| text));
         if self.is_limited() {
             text += INSERT;
         }
@@ -140,7 +139,8 @@ impl MapInfo {
         }
         let insert = if self.is_limited() { "x_NAME_insert" } else { "NAME_insert" };
         let text = text.replace("ADDED", insert).replace("ENTRIES", &self.definition.max_entries.to_string());
-        text.replace("KEY", &key).replace("NAME", &self.name)
+        let text = text.replace("KEY", &key).replace("NAME", &self.name);
+        changes(&self.name).fold(text, |text, (_, change)| text + &change)
     }
 }
 

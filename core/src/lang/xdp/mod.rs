@@ -92,8 +92,8 @@ pub struct OwnCopy {
     pub map: String,
     /// How many there are.
     pub words: usize,
-    /// Whether each packet copies all of them when it begins, since the program indexes them by what is known only then.
-    pub is_whole: bool,
+    /// How many of them each packet copies when it begins, whatever it does: the program indexes them by what is known only then.
+    pub filled: usize,
 }
 
 /// An instruction of which there is something to tell: a packet may be aborted there, since the program has not shown that what
@@ -169,9 +169,10 @@ impl<'o> Linked<'o> {
             Some(Broadcast { target: broadcast::FIRST + number, map, exclude_ingress })
         });
         let copies = flow.shared.used.iter().filter_map(|&map| {
-            let Copy { words, is_memory } = flow.shared.copies.of(map)?;
+            let Copy { variables, memory } = flow.shared.copies.of(map)?;
             let name = self.maps[usize::from(map)].definition.name.clone();
-            Some(OwnCopy { map: name, words: words.len(), is_whole: *is_memory })
+            let copy = OwnCopy { map: name, words: variables.len() + memory.len(), filled: memory.len() };
+            (copy.words > 0).then_some(copy)
         });
         // In the order of the program: they were found in that of its blocks.
         let losses: BTreeSet<_> = flow.shared.losses.all().iter().copied().collect();

@@ -8,7 +8,7 @@ use crate::map::lpm::{INNER, LINE, LIST, LISTED, LISTS, NODE_STEP, Parts, STEP};
 
 /// What is found in a node: bits are counted up to the slot's own.
 const LEAF: &str = "
-fn pc_NAME_leaf(node: u32, slot: u32) -> u32 {
+fn pc_in_NAME_leaf(node: u32, slot: u32) -> u32 {
     let bits = atomicLoad(&pc_map_NAME[node]) & (0xffffffffu >> (31u - slot));
     let at = atomicLoad(&pc_map_NAME[node + 1u]) + countOneBits(bits);
     return atomicLoad(&pc_map_NAME[min(at, LASTu)]);
@@ -17,7 +17,7 @@ fn pc_NAME_leaf(node: u32, slot: u32) -> u32 {
 
 /// What is found in a list, and how many bits that has told apart.
 const LISTED_LEAF: &str = "
-fn pc_NAME_listed(list: u32, rest: u32) -> vec2<u32> {
+fn pc_in_NAME_listed(list: u32, rest: u32) -> vec2<u32> {
     let lengths = atomicLoad(&pc_map_NAME[list]);
     var found = vec2<u32>(atomicLoad(&pc_map_NAME[list + NONEu]), 1u);
 BEGINNINGS
@@ -32,17 +32,17 @@ const BEGINNING: &str = "    let lengthI = max((lengths >> SHIFTu) & 31u, 1u);
 
 const IPV4: &str = "
 fn NAME_find(address: u32) -> u32 {
-    var leaf = pc_NAME_leaf(ROOTu + (address >> OTHER_BITSu) * LINEu, (address << ROOT_BITSu) >> 27u);
+    var leaf = pc_in_NAME_leaf(ROOTu + (address >> OTHER_BITSu) * LINEu, (address << ROOT_BITSu) >> 27u);
     var rest = address << TOLD_APARTu;
     for (var level = 0u; level < LEVELSu; level = level + 1u) {
         if leaf < INNERu { break; }
         let at = min(leaf & 0x7ffffffcu, LAST_STARTu);
         if (leaf & LISTEDu) != 0u {
-            let found = pc_NAME_listed(at, rest);
+            let found = pc_in_NAME_listed(at, rest);
             leaf = found.x;
             rest = rest << found.y;
         } else {
-            leaf = pc_NAME_leaf(at + (rest >> 31u) * 2u, (rest >> 26u) & 31u);
+            leaf = pc_in_NAME_leaf(at + (rest >> 31u) * 2u, (rest >> 26u) & 31u);
             rest = rest << STEPu;
         }
     }
@@ -51,7 +51,7 @@ fn NAME_find(address: u32) -> u32 {
 ";
 
 const IPV6: &str = "
-fn pc_NAME_behind(address: vec4<u32>, bits: u32) -> vec4<u32> {
+fn pc_in_NAME_behind(address: vec4<u32>, bits: u32) -> vec4<u32> {
     let more = 32u - bits;
     return vec4<u32>(
         (address.x << bits) | (address.y >> more),
@@ -62,19 +62,19 @@ fn pc_NAME_behind(address: vec4<u32>, bits: u32) -> vec4<u32> {
 }
 
 fn NAME_find(address: vec4<u32>) -> u32 {
-    var leaf = pc_NAME_leaf(ROOTu + (address.x >> OTHER_BITSu) * LINEu, (address.x << ROOT_BITSu) >> 27u);
+    var leaf = pc_in_NAME_leaf(ROOTu + (address.x >> OTHER_BITSu) * LINEu, (address.x << ROOT_BITSu) >> 27u);
     if leaf < INNERu { return leaf - 1u; }
-    var rest = pc_NAME_behind(address, TOLD_APARTu);
+    var rest = pc_in_NAME_behind(address, TOLD_APARTu);
     for (var level = 0u; level < LEVELSu; level = level + 1u) {
         if leaf < INNERu { break; }
         let at = min(leaf & 0x7ffffffcu, LAST_STARTu);
         if (leaf & LISTEDu) != 0u {
-            let found = pc_NAME_listed(at, rest.x);
+            let found = pc_in_NAME_listed(at, rest.x);
             leaf = found.x;
-            rest = pc_NAME_behind(rest, found.y);
+            rest = pc_in_NAME_behind(rest, found.y);
         } else {
-            leaf = pc_NAME_leaf(at + (rest.x >> 31u) * 2u, (rest.x >> 26u) & 31u);
-            rest = pc_NAME_behind(rest, STEPu);
+            leaf = pc_in_NAME_leaf(at + (rest.x >> 31u) * 2u, (rest.x >> 26u) & 31u);
+            rest = pc_in_NAME_behind(rest, STEPu);
         }
     }
     return leaf - 1u;

@@ -9,12 +9,12 @@
 //! branch it may have decided on the way, so that there the store stays as it is, and `check` says so.
 
 use super::Walk;
-use crate::lang::prelude::RESERVED_PREFIX;
+use super::own::Span;
 use crate::lang::xdp::code::Binary::*;
 use crate::lang::xdp::code::{Argument, Call, Code, Effect, Field, Held, Id, Op, Sum, Var};
 use crate::lang::xdp::range::Range;
 use crate::lang::xdp::types::{FieldPlace, Holding, META, Ty, Value};
-use crate::map::Change;
+use crate::map::{CHANGES, Change};
 
 /// Sums of sums that are looked through.
 const DEPTH: u32 = 6;
@@ -27,13 +27,14 @@ impl Walk<'_, '_> {
         let zero = self.code.known(0);
         let since = self.code.ops.len();
         let word = self.code.by(Shr, field.at, 2);
-        let is_alone = self.is_fresh(field.map, word);
+        let next = self.code.by(Add, word, 1);
+        let is_alone = self.is_fresh(field.map, word) && (field.size < 8 || self.is_fresh(field.map, next));
         let held = Held { field, load, number, is_own: true, is_alone, since, amount: (zero, zero) };
         self.code.held.insert(number, held);
     }
 
     /// Where what is stored in a field is what it holds and an amount, adds that at once; whether it does.
-    pub(super) fn added(&mut self, field: Field, value: Value, fits: bool) -> bool {
+    pub(super) fn added(&mut self, field: Field, value: Value, (span, fits): (Span, bool)) -> bool {
         let halves = (value.low, value.high);
         let Some(held) = self.held(field.size, halves, Some(field), DEPTH) else {
             if field.size < 4 && self.is_part(field, value.low) {
@@ -48,8 +49,6 @@ impl Walk<'_, '_> {
             Some("the map is written to between the load and the store")
         } else if is_observed && !held.is_own {
             Some("what was loaded is asked for by more than the addition")
-        } else if is_observed && !held.is_alone {
-            Some("the program has added to it before, and asks for what was loaded")
         } else {
             None
         };
@@ -78,9 +77,11 @@ impl Walk<'_, '_> {
                 (old, vec![(held.number.0, old)])
             }
         };
-        self.add_to_own(field, (entry, word), old, amount);
+        // What the packet may have stored itself is its own, and so is what it has added to before, and has seen.
+        let is_own = self.may_have_stored(span) || is_observed && !held.is_alone;
+        self.add_to_own(field, (entry, word), if is_own { None } else { Some(old) }, amount);
         if is_observed {
-            if !self.is_gone(held, old) {
+            if !is_own && !self.is_gone(held, old) {
                 self.code.aliases.extend(parts);
             }
         } else {
@@ -99,28 +100,28 @@ impl Walk<'_, '_> {
         true
     }
 
-    /// What an addition that gave this makes of the packet's copy.
-    fn add_to_own(&mut self, field: Field, (entry, word): (Id, Id), old: Id, amount: (Id, Id)) {
+    /// What an addition makes of the packet's copy: of what the map had before, or of what the copy has.
+    fn add_to_own(&mut self, field: Field, (entry, word): (Id, Id), before: Option<Id>, amount: (Id, Id)) {
         let Field { map, at, size, .. } = field;
-        if self.shared.copies.of(map).is_none() {
-            return;
-        }
+        let next = self.code.by(Add, word, 1);
+        let Some(own) = self.own_word(map, word) else { return };
         match size {
             8 => {
-                let (low, high) = self.pair(old);
+                let Some(own_next) = self.own_word(map, next) else { return };
+                let (low, high) = before.map_or((own, own_next), |before| self.pair(before));
                 let (old, amount) = (self.number(Range::ANY, low, high), self.number(Range::ANY, amount.0, amount.1));
                 let (low, high) = self.sum(old, amount);
-                let next = self.code.by(Add, word, 1);
                 self.set_own_word(map, entry, word, low);
                 self.set_own_word(map, entry, next, high);
             }
             4 => {
-                let sum = self.code.binary(Add, old, amount.0);
+                let sum = self.code.binary(Add, before.unwrap_or(own), amount.0);
                 self.set_own_word(map, entry, word, sum);
             }
             size => {
                 let (shift, mask) = self.part(at, size);
-                let sum = self.code.binary(Add, old, amount.0);
+                let before = before.unwrap_or_else(|| self.code.binary(Shr, own, shift));
+                let sum = self.code.binary(Add, before, amount.0);
                 let bits = self.code.binary(Shl, sum, shift);
                 self.set_own(map, entry, word, mask, bits);
             }
@@ -376,7 +377,7 @@ fn writes(op: &Op, walk: &Walk, field: Field) -> bool {
     let Op::Call(Call { function, effect: Effect::Writes, arguments }) = op else { return false };
     let name = &walk.linked.maps[usize::from(field.map)].name;
     let own = function.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('_'));
-    let of_helper = function.strip_prefix("x_").or(function.strip_prefix(RESERVED_PREFIX));
+    let of_helper = function.strip_prefix("x_").or(function.strip_prefix(CHANGES));
     let of_helper = of_helper.and_then(|rest| rest.strip_prefix(name.as_str()));
     if !own && of_helper.is_none_or(|rest| !rest.starts_with('_')) {
         return false;

@@ -3,6 +3,7 @@
 use super::{Result, Walk};
 use crate::lang::xdp::code::{Binary, Effect, Id};
 use crate::lang::xdp::instruction::Instruction;
+use crate::lang::xdp::own::How;
 use crate::lang::xdp::range::Range;
 use crate::lang::xdp::types::{Offsets, Ty, Value};
 use crate::map::Change;
@@ -48,12 +49,15 @@ impl Walk<'_, '_> {
     fn on_map(&mut self, it: Instruction, to: Value, value: Value, expected: Option<Value>) -> Result<Value> {
         let size = it.size();
         let (map, entry, word, span) = self.whole(to, i64::from(it.off), size)?;
-        let is_own = if it.imm & FETCH != 0 { self.loads(span) } else { self.is_stored(span) };
-        self.stores(span, false);
+        // Also where it does not give what was there: what is there then is made of all of it.
+        let (is_own, may_be_own) = (self.loads(span), self.may_have_stored(span));
+        self.stores(span, How::Changed);
         let next = self.code.by(Binary::Add, word, 1);
-        if is_own && let Some(low) = self.own_word(map, word) {
-            // Nobody else has what this packet has stored there.
-            let high = if size == 8 { self.own_word(map, next).unwrap_or(low) } else { low };
+        if is_own {
+            // Nobody else has what this packet has stored there. (There is a copy of it, once that is settled.)
+            let high = self.code.by(Binary::Add, entry, 1);
+            let low = self.get_word(map, high, word);
+            let high = if size == 8 { self.get_word(map, high, next) } else { low };
             let old = self.old(size, low, high);
             let (low, high) = self.becomes(it, old, value, expected)?;
             self.write_word(map, entry, word, low);
@@ -62,13 +66,16 @@ impl Walk<'_, '_> {
             }
             return Ok(old);
         }
-        let old = self.at_once(it, (map, entry, word), value, expected)?;
-        if self.shared.copies.of(map).is_some() {
-            let (low, high) = self.becomes(it, old, value, expected)?;
-            self.set_own_word(map, entry, word, low);
-            if size == 8 {
-                self.set_own_word(map, entry, next, high);
-            }
+        let last = if size == 8 { next } else { word };
+        let own = self.own_word(map, word).zip(self.own_word(map, last));
+        let there = self.at_once(it, (map, entry, word), value, expected)?;
+        let Some((low, high)) = own else { return Ok(there) };
+        // What the packet may have stored itself is its own.
+        let old = if may_be_own { self.old(size, low, high) } else { there };
+        let (low, high) = self.becomes(it, old, value, expected)?;
+        self.set_own_word(map, entry, word, low);
+        if size == 8 {
+            self.set_own_word(map, entry, next, high);
         }
         Ok(old)
     }

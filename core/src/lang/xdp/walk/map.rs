@@ -7,6 +7,7 @@ use crate::lang::xdp::code::{Argument, Effect, Field, Id};
 use crate::lang::xdp::errno::{E2BIG, EEXIST, EINVAL, ENOENT, ENOSPC};
 use crate::lang::xdp::helper;
 use crate::lang::xdp::maps::{MapInfo, Use};
+use crate::lang::xdp::own::How;
 use crate::lang::xdp::range::Range;
 use crate::lang::xdp::types::{Offsets, Ty, Value};
 use crate::map::layout::{HEADER, Layout};
@@ -279,7 +280,8 @@ impl Walk<'_, '_> {
     fn write_all(&mut self, map: u16, entry: Id, words: &[Id]) {
         let bytes = (0, self.linked.maps[usize::from(map)].definition.value_size);
         let is_certain = self.code.value(entry) == Some(0);
-        self.stores(Span { map, bytes, is_exact: true }, is_certain);
+        let how = if is_certain { How::Stored } else { How::Perhaps };
+        self.stores(Span { map, bytes, is_exact: true }, how);
         for (word, &value) in (0..).zip(words) {
             let word = self.code.known(word);
             self.write_word(map, entry, word, value);
@@ -439,7 +441,7 @@ impl Walk<'_, '_> {
     }
 
     /// A word of a value that is there, and so is the word, or the packet has been aborted.
-    fn get_word(&mut self, map: u16, high: Id, word: Id) -> Id {
+    pub(super) fn get_word(&mut self, map: u16, high: Id, word: Id) -> Id {
         if let Some(own) = self.own_word(map, word) {
             return own;
         }
@@ -464,13 +466,14 @@ impl Walk<'_, '_> {
         self.shared.used.insert(map);
         let field = Field { map, entry: high, at, size };
         // What is made of what was there may be made of what others have left there.
-        let is_own = self.may_be_own(map) && !self.is_made_of(field, value);
-        if self.added(field, value, fits) {
-            self.stores(span, false);
+        let is_made = self.is_made_of(field, value);
+        if self.added(field, value, (span, fits)) {
+            self.stores(span, How::Changed);
             return Ok(());
         }
         let entry = self.entry(high);
-        self.stores(span, is_own && self.code.value(entry) == Some(0));
+        let is_certain = !is_made && self.code.value(entry) == Some(0);
+        self.stores(span, if is_certain { How::Stored } else { How::Perhaps });
         match size {
             8 => {
                 self.write(map, entry, at, 4, value.low, fits);
@@ -495,7 +498,7 @@ impl Walk<'_, '_> {
         self.shared.used.insert(map);
         let (entry, nobody) = (self.entry(high), self.code.known(NONE));
         let entry = self.code.select(condition, entry, nobody);
-        self.stores(span, false);
+        self.stores(span, How::Perhaps);
         let all = u32::MAX >> (32 - 8 * size);
         if self.code.value(mask).is_some_and(|mask| mask & all == all) {
             self.write(map, entry, at, size, value, fits);

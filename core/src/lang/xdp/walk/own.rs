@@ -3,7 +3,7 @@
 use super::Walk;
 use crate::lang::xdp::code::Binary::*;
 use crate::lang::xdp::code::{Id, Op, Var};
-use crate::lang::xdp::own::{frame_of, may_be};
+use crate::lang::xdp::own::{How, frame_of, may_be};
 
 /// Bytes of a map's value that an access is somewhere in; of one at a known place those that it is of.
 #[derive(Debug, Clone, Copy)]
@@ -14,58 +14,57 @@ pub(super) struct Span {
 }
 
 impl Walk<'_, '_> {
-    pub(super) fn may_be_own(&self, map: u16) -> bool {
-        may_be(&self.linked.maps[usize::from(map)])
+    fn may_be_own(&self, span: Span) -> bool {
+        may_be(&self.linked.maps[usize::from(span.map)]) && self.shared.copies.may_have(span.map, span.bytes)
     }
 
     /// Takes down that these bytes are loaded. Whether this packet has stored all of them itself.
     pub(super) fn loads(&mut self, span: Span) -> bool {
         let Span { map, bytes, is_exact } = span;
-        if !self.may_be_own(map) {
+        if !self.may_be_own(span) {
             return false;
         }
-        if self.state.stored.may_have(map, bytes) {
+        if self.state.stored.may_have_changed(map, bytes) {
             self.shared.copies.ask(map, bytes);
         }
         if !is_exact {
             self.shared.copies.anywhere(map, bytes);
         }
-        self.is_stored(span)
+        self.state.stored.has_all(map, bytes)
     }
 
-    /// Whether this packet has stored all of these bytes.
-    pub(super) fn is_stored(&self, span: Span) -> bool {
-        span.is_exact && self.state.stored.has_all(span.map, span.bytes)
+    /// Whether this packet may have stored some of these bytes, other than by adding to them.
+    pub(super) fn may_have_stored(&self, span: Span) -> bool {
+        self.may_be_own(span) && self.state.stored.may_have(span.map, span.bytes)
     }
 
-    /// Takes down that these bytes are stored: whether it is for certain, and what they become is made of nobody else's.
-    pub(super) fn stores(&mut self, span: Span, is_own: bool) {
+    /// Takes down that these bytes are stored, or changed. Of what is not exact it is not known which of them were.
+    pub(super) fn stores(&mut self, span: Span, how: How) {
         let Span { map, bytes, is_exact } = span;
-        if !self.may_be_own(map) {
+        if !self.may_be_own(span) {
             return;
         }
         if !is_exact {
             self.shared.copies.anywhere(map, bytes);
         }
-        self.state.stored.insert(map, bytes, is_own && is_exact);
+        self.state.stored.insert(map, bytes, if is_exact { how } else { how.min(How::Perhaps) });
     }
 
     /// A word of the packet's copy, where it has one.
     pub(super) fn own_word(&mut self, map: u16, word: Id) -> Option<Id> {
         let copy = self.shared.copies.of(map)?;
-        let known = self.code.value(word).map(|word| word as u16);
-        match known {
-            Some(word) if !copy.words.contains(&word) => None,
-            Some(word) if !copy.is_memory => {
+        match self.code.value(word).map(|word| word as u16) {
+            Some(word) if copy.variables.contains(&word) => {
                 let held = self.code.own.get(&(map, word)).copied();
                 Some(held.unwrap_or_else(|| self.code.var(Var::Own { map, word })))
             }
-            None if !copy.is_memory => None,
+            Some(known) if !copy.memory.contains(&known) => None,
+            None if copy.memory.is_empty() => None,
             _ => Some(self.code.add(Op::Recall { frame: frame_of(map), word })),
         }
     }
 
-    /// Whether a word of the packet's copy is still what it was when the block began.
+    /// Whether nobody else has what is loaded from a word of a value: it is what the block began with, or was read from memory.
     pub(super) fn is_fresh(&self, map: u16, word: Id) -> bool {
         let known = self.code.value(word).map(|word| word as u16);
         known.is_none_or(|word| !self.code.own.contains_key(&(map, word)))
@@ -79,11 +78,11 @@ impl Walk<'_, '_> {
         let new = self.code.binary(Or, rest, bits);
         let is_it = self.code.by(Eq, entry, 0);
         let value = self.code.select(is_it, new, old);
-        match self.code.value(word).map(|word| word as u16) {
-            Some(known) if !self.shared.copies.of(map).is_some_and(|copy| copy.is_memory) => {
-                self.code.own.insert((map, known), value);
-            }
-            _ => drop(self.code.add(Op::Keep { frame: frame_of(map), word, value })),
+        let known = self.code.value(word).map(|word| word as u16);
+        let is_variable = |word: &u16| self.shared.copies.of(map).is_some_and(|copy| copy.variables.contains(word));
+        match known.filter(is_variable) {
+            Some(word) => drop(self.code.own.insert((map, word), value)),
+            None => drop(self.code.add(Op::Keep { frame: frame_of(map), word, value })),
         }
     }
 
