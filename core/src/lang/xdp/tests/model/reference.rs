@@ -584,7 +584,7 @@ impl<'a> Machine<'a> {
                 let length = self.packet.len() as i64;
                 let new = length + if number == 44 { -i64::from(delta) } else { i64::from(delta) };
                 // What there is room for is each one's own.
-                if delta.abs() > 64 {
+                if delta.unsigned_abs() > 64 {
                     return Err(Ending::Undefined("a packet grows beyond its room"));
                 }
                 self.moves += 1;
@@ -611,6 +611,8 @@ impl<'a> Machine<'a> {
                 };
                 let (off, count) = (off as u32 as i64, count as u32 as usize);
                 let inside = off + count as i64 <= self.packet.len() as i64 && off <= 0xffff && count > 0;
+                // `bpf_xdp_pointer`, net/core/filter.c: EFAULT of what is no offset at all.
+                let wrong = if off > 0xffff { 14 } else { 22 };
                 let packet = Region::Packet(self.moves);
                 if number == 189 {
                     // There must be room even where nothing is copied; and then it is as it was.
@@ -619,14 +621,14 @@ impl<'a> Machine<'a> {
                         _ => drop(self.bytes(region, to, count)?),
                     }
                     if !inside {
-                        return error(22);
+                        return error(wrong);
                     }
                     let bytes = self.bytes(packet, off, count)?;
                     self.write(region, to, &bytes)?;
                 } else {
                     let bytes = self.bytes(region, to, count)?;
                     if !inside {
-                        return error(22);
+                        return error(wrong);
                     }
                     self.write(packet, off, &bytes)?;
                 }
