@@ -486,18 +486,9 @@ impl<'a, 'o> Finding<'a, 'o> {
             let blocks = self.made(root)?;
             let (needed, first) = live::needed(&blocks, &self.shared.memory);
             let observed = live::observed(&blocks, &needed);
-            let is_recalled = |map: u16| {
-                let is_it = |op: &Op| matches!(op, Op::Recall { frame, .. } if *frame == frame_of(map));
-                let of_block = |(block, needed): (&Block, &Needed)| {
-                    block.code.ops.iter().zip(&needed.ops).any(|(op, needed)| *needed && is_it(op))
-                };
-                blocks.iter().zip(&needed).any(of_block)
-            };
-            let copies = self.shared.copies.in_memory().map(|(map, _)| map);
-            let idle: Vec<u16> = copies.filter(|&map| !is_recalled(map)).collect();
             if observed.is_disjoint(&self.shared.added) {
+                let idle = self.idle_copies(&blocks, &needed);
                 if !idle.is_empty() {
-                    // What is only added to, in an array for example.
                     idle.into_iter().for_each(|map| self.shared.copies.let_go(map));
                     continue;
                 }
@@ -509,6 +500,21 @@ impl<'a, 'o> Finding<'a, 'o> {
             }
             self.shared.observed.extend(observed);
         }
+    }
+
+    /// Maps of whose values there are copies in memory that nobody looks at: what is only added to, in an array for example.
+    fn idle_copies(&self, blocks: &[Block], needed: &[Needed]) -> Vec<u16> {
+        let recalled = |(block, needed): (&Block, &Needed)| {
+            let ops = block.code.ops.iter().zip(&needed.ops).filter(|(_, needed)| **needed);
+            let frames = ops.filter_map(|(op, _)| match op {
+                Op::Recall { frame, .. } => Some(*frame),
+                _ => None,
+            });
+            frames.collect::<BTreeSet<u16>>()
+        };
+        let recalled: BTreeSet<u16> = blocks.iter().zip(needed).flat_map(recalled).collect();
+        let copies = self.shared.copies.in_memory().map(|(map, _)| map);
+        copies.filter(|&map| !recalled.contains(&frame_of(map))).collect()
     }
 
     /// The blocks with their code, once the types are known.

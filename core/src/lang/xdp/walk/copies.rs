@@ -181,8 +181,8 @@ impl Walk<'_, '_> {
         word
     }
 
-    /// What is in a word behind a copy: if the condition holds, what is new in the bits of the mask.
-    fn copied_over(&mut self, old: Id, new: Id, (condition, mask): (Id, Id)) -> Id {
+    /// What becomes of a word: if the condition holds, what is new in the bits of the mask.
+    pub(super) fn copied_over(&mut self, old: Id, new: Id, (condition, mask): (Id, Id)) -> Id {
         let rest = self.code.by(Xor, mask, u32::MAX);
         let (rest, new) = (self.code.binary(And, old, rest), self.code.binary(And, new, mask));
         let mixed = self.code.binary(Or, new, rest);

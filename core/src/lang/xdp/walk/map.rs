@@ -466,7 +466,7 @@ impl Walk<'_, '_> {
         self.shared.used.insert(map);
         let field = Field { map, entry: high, at, size };
         // What is made of what was there may be made of what others have left there.
-        let is_made = self.is_made_of(field, value);
+        let is_made = self.may_be_own(span) && self.is_made_of(field, value);
         if self.added(field, value, (span, fits)) {
             self.stores(span, How::Changed);
             return Ok(());

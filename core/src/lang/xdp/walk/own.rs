@@ -1,7 +1,7 @@
 //! Accesses of values that packets have copies of ([`crate::lang::xdp::own`]).
 
 use super::Walk;
-use crate::lang::xdp::code::Binary::*;
+use crate::lang::xdp::code::Binary::Eq;
 use crate::lang::xdp::code::{Id, Op, Var};
 use crate::lang::xdp::own::{How, frame_of, may_be};
 
@@ -14,7 +14,7 @@ pub(super) struct Span {
 }
 
 impl Walk<'_, '_> {
-    fn may_be_own(&self, span: Span) -> bool {
+    pub(super) fn may_be_own(&self, span: Span) -> bool {
         may_be(&self.linked.maps[usize::from(span.map)]) && self.shared.copies.may_have(span.map, span.bytes)
     }
 
@@ -73,11 +73,8 @@ impl Walk<'_, '_> {
     /// Sets those bits of a word of the packet's copy that are in the mask, if this is the entry that there is.
     pub(super) fn set_own(&mut self, map: u16, entry: Id, word: Id, mask: Id, bits: Id) {
         let Some(old) = self.own_word(map, word) else { return };
-        let rest = self.code.by(Xor, mask, u32::MAX);
-        let (rest, bits) = (self.code.binary(And, old, rest), self.code.binary(And, bits, mask));
-        let new = self.code.binary(Or, rest, bits);
         let is_it = self.code.by(Eq, entry, 0);
-        let value = self.code.select(is_it, new, old);
+        let value = self.copied_over(old, bits, (is_it, mask));
         let known = self.code.value(word).map(|word| word as u16);
         let is_variable = |word: &u16| self.shared.copies.of(map).is_some_and(|copy| copy.variables.contains(word));
         match known.filter(is_variable) {
