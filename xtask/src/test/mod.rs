@@ -1,6 +1,7 @@
 //! `cargo xtask test`: one command for everything that a change must pass.
 
 mod emulated;
+mod failures;
 mod live;
 mod records;
 mod system;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::executables::{self, Executable};
 use crate::wheels::{self, Nvidia};
+use failures::Failures;
 use records::Records;
 use tally::Tally;
 
@@ -157,8 +159,8 @@ pub fn run(options: &Options) -> Result<(), String> {
     suite.tally.skipped += records.skipped();
     records.print();
     suite.print_times();
-    if !suite.failed.is_empty() {
-        println!("\nfailed: {}", suite.failed.join(", "));
+    for (step, failures) in &suite.failed {
+        print!("\nfailed: {step}\n{failures}");
     }
     println!("\n{}", suite.tally);
     if suite.tally.failed == 0 { Ok(()) } else { Err("not everything passed".into()) }
@@ -211,8 +213,8 @@ struct Suite<'a> {
     /// Variables that every step sees.
     environment: Vec<(String, String)>,
     tally: Tally,
-    /// Names of the steps that failed.
-    failed: Vec<String>,
+    /// The steps that failed, and of suites what their tests said.
+    failed: Vec<(String, Failures)>,
     /// How long each step took.
     times: Vec<(String, Duration)>,
 }
@@ -244,7 +246,7 @@ impl Suite<'_> {
         let started = Instant::now();
         let mut command = self.cargo();
         command.args(arguments);
-        self.end(name, counted(command), started);
+        self.end(name, counted("cargo test", command), started);
     }
 
     /// Builds what `cargo test` runs with these arguments, the program among it, so that it can be run in other ways as well.
@@ -269,23 +271,20 @@ impl Suite<'_> {
     ) {
         println!("\n== {name}");
         let started = Instant::now();
-        let mut tally = Tally::default();
+        let mut counted = Counted::default();
         let folder = self.root.join(folder);
         for suite in suites {
-            tally += match built.iter().find(|it| it.is_test && it.folder == folder && it.name == *suite) {
+            counted += match built.iter().find(|it| it.is_test && it.folder == folder && it.name == *suite) {
                 Some(program) => {
                     println!("\n     Running {suite} ({})", program.path.display());
                     let mut command = self.command(program, environment);
                     command.arg(only);
-                    counted(command)
+                    self::counted(suite, command)
                 }
-                None => {
-                    println!("{suite} is not built");
-                    Tally::one(false)
-                }
+                None => Counted::without_tests(format!("{suite}: not built")),
             };
         }
-        self.end(name, tally, started);
+        self.end(name, counted, started);
     }
 
     /// The program, as it is built, which must succeed.
@@ -313,13 +312,14 @@ impl Suite<'_> {
         command
     }
 
-    fn end(&mut self, name: &str, tally: Tally, started: Instant) {
+    fn end(&mut self, name: &str, counted: impl Into<Counted>, started: Instant) {
+        let counted = counted.into();
         self.times.push((name.into(), started.elapsed()));
-        if tally.failed > 0 {
+        if counted.tally.failed > 0 {
             println!("== {name}: failed");
-            self.failed.push(name.into());
+            self.failed.push((name.into(), counted.failures));
         }
-        self.tally += tally;
+        self.tally += counted.tally;
     }
 
     fn print_times(&self) {
@@ -331,25 +331,59 @@ impl Suite<'_> {
     }
 }
 
-/// Runs what prints as the test harness does, and counts the tests.
-fn counted(mut command: Command) -> Tally {
-    let mut tally = Tally::default();
-    let passed = command.stdout(Stdio::piped()).spawn().is_ok_and(|mut child| {
-        let lines = BufReader::new(child.stdout.take().expect("it is piped"));
-        let mut out = std::io::stdout();
-        for line in lines.split(b'\n').map_while(Result::ok) {
-            let line = String::from_utf8_lossy(&line);
-            // Nobody listening is no reason to stop.
-            let _ = writeln!(out, "{line}");
-            tally += Tally::from_line(&line).unwrap_or_default();
-        }
-        child.wait().is_ok_and(|s| s.success())
-    });
-    // A test program that dies, or does not compile, prints no result.
-    if !passed && tally.failed == 0 {
-        tally.failed = 1;
+/// How a step's tests ended.
+#[derive(Default)]
+struct Counted {
+    tally: Tally,
+    failures: Failures,
+}
+
+impl Counted {
+    /// A suite of which no test ran, or none said so.
+    fn without_tests(reason: String) -> Counted {
+        println!("{reason}");
+        let mut failures = Failures::default();
+        failures.add_end(reason);
+        Counted { tally: Tally::one(false), failures }
     }
-    tally
+}
+
+impl From<Tally> for Counted {
+    fn from(tally: Tally) -> Counted {
+        Counted { tally, failures: Failures::default() }
+    }
+}
+
+impl std::ops::AddAssign for Counted {
+    fn add_assign(&mut self, other: Counted) {
+        self.tally += other.tally;
+        self.failures.append(other.failures);
+    }
+}
+
+/// Runs what prints as the test harness does, and counts the tests.
+fn counted(suite: &str, mut command: Command) -> Counted {
+    let mut child = match command.stdout(Stdio::piped()).spawn() {
+        Ok(child) => child,
+        Err(error) => return Counted::without_tests(format!("{suite}: does not start: {error}")),
+    };
+    let mut counted = Counted::default();
+    let lines = BufReader::new(child.stdout.take().expect("it is piped"));
+    let mut out = std::io::stdout();
+    for line in lines.split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line);
+        // Nobody listening is no reason to stop.
+        let _ = writeln!(out, "{line}");
+        counted.tally += Tally::from_line(&line).unwrap_or_default();
+        counted.failures.add(&line);
+    }
+    match child.wait() {
+        Ok(status) if status.success() || counted.tally.failed > 0 => {}
+        // A test program that dies, or does not compile, prints no result.
+        Ok(status) => counted += Counted::without_tests(format!("{suite}: {status}, and no test failed")),
+        Err(error) => counted += Counted::without_tests(format!("{suite}: {error}")),
+    }
+    counted
 }
 
 #[cfg(test)]
