@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, TryLockResult, Weak,
 };
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{CUcontext, CUctx_st, CUdevice};
 use portcullis_core::device::CancelToken;
-use portcullis_core::device::offload::GRACE;
+use portcullis_core::device::offload::{GRACE, SILENCE};
 
 use crate::api::{Code, Driver, check};
 use crate::wait;
@@ -54,8 +54,7 @@ struct Primary {
 /// The contexts that there are.
 static OPEN: Mutex<BTreeMap<CUdevice, Weak<Primary>>> = Mutex::new(BTreeMap::new());
 
-/// How long kernels that stay may take to leave: what was posted before takes its time, a second or two for the
-/// longest filters (`device::pace`).
+/// How long what was left behind may take to end, for whoever needs a quiet time: usually it does in no time, or never.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 thread_local! {
@@ -225,12 +224,13 @@ impl Context {
         tried(self.primary.gate.try_read())
     }
 
-    /// Begins a quiet time, or joins that which the thread has.
+    /// Begins a quiet time, or joins that which the thread has. Kernels that stay do first what was posted before, of all
+    /// sessions, which takes its time: whoever waits for the device waits as long.
     ///
     /// # Errors
     /// [`Code::CANCELLED`], [`Code::OCCUPIED`] or [`Code::LEFT_BEHIND`] where there is none to be had.
     pub fn quiet(&self) -> Result<Quiet<'_>, Code> {
-        self.quiet_within(PATIENCE, Some(&self.cancel))
+        self.quiet_within(SILENCE, Some(&self.cancel))
     }
 
     fn quiet_within(&self, time: Duration, cancel: Option<&CancelToken>) -> Result<Quiet<'_>, Code> {
@@ -244,12 +244,22 @@ impl Context {
         let known = QUIET.get();
         let joins = known == primary.handle.get();
         let mut gate = None;
+        // Whether it is so, or there is no hope that it will be.
+        let within = |is_so: &mut dyn FnMut() -> bool| {
+            let (began, mut hopeless) = (Instant::now(), false);
+            let ends = || {
+                let is_so = is_so();
+                hopeless = !is_so && is_left() && began.elapsed() >= PATIENCE;
+                is_so || hopeless
+            };
+            wait::within(time, cancel, ends) && !hopeless
+        };
         let mut opens = || {
-            // What was left behind is usually done in no time, and is in nobody's way but of quiet times.
+            // What was left behind is in nobody's way but of quiet times.
             gate = (!is_left()).then(|| tried(primary.gate.try_write())).flatten();
             gate.is_some()
         };
-        if !joins && !wait::within(time, cancel, &mut opens) {
+        if !joins && !within(&mut opens) {
             return refused();
         }
         let quiet = Quiet { before: (!joins).then_some(known), _gate: gate, _here: primary.enter()? };
@@ -261,8 +271,8 @@ impl Context {
             // Those that are the last of their session are dropped after the lock is free, and before the time ends.
             let residents: Vec<_> = locked(&primary.residents).iter().filter_map(Weak::upgrade).collect();
             // Each is asked, whatever the others say: they leave side by side.
-            let leave = || residents.iter().filter(|kernels| !kernels.leaves()).count() == 0;
-            if !wait::within(time, cancel, leave) {
+            let mut leave = || residents.iter().filter(|kernels| !kernels.leaves()).count() == 0;
+            if !within(&mut leave) {
                 return refused();
             }
         }

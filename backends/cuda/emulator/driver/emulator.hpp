@@ -76,16 +76,19 @@ struct Stream {
     Context *context;
     std::mutex mutex;
     std::condition_variable changed;
-    std::deque<std::function<void()>> commands;
-    bool busy = false, ending = false;
+    // Each with its number, which grows from command to command of all streams.
+    std::deque<std::pair<uint64_t, std::function<void()>>> commands;
+    // The number of the one that runs, or 0.
+    uint64_t running = 0;
+    bool ending = false;
 };
 
 Stream *stream_of(void *handle, const char *function);
 void enqueue(Stream *stream, std::function<void()> command);
-// Whether nothing is queued; `any` of the context's streams.
+// Whether nothing is queued.
 bool idle(Stream *stream);
-bool idle(Context *context);
-// What the driver does where it frees memory: it waits for the device. A device that waits for the host never ends.
+// What the driver does where it frees memory: it waits for what is at the device by then. A device that waits for the host never
+// ends.
 void wait_for_device(Context *context, const char *function);
 // What it may do where it allocates, or loads code: nothing that waits for the host may be at the device.
 void undisturbed(Context *context, const char *function);
