@@ -116,8 +116,11 @@ impl Emitter<'_> {
                 let value = self.b.literal(naga::Literal::Bool(*value));
                 self.b.store(self.flags[*flag], value);
             }
-            Node::If { flag, body } => {
-                let condition = self.b.load(self.flags[*flag]);
+            Node::If { flag, set, body } => {
+                let mut condition = self.b.load(self.flags[*flag]);
+                if !set {
+                    condition = self.b.unary(UnaryOperator::LogicalNot, condition);
+                }
                 self.either(condition, |it| it.all(body), |_| ());
             }
             Node::Loop(body) => {

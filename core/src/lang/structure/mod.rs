@@ -3,7 +3,8 @@
 //! A block stands where the blocks that lead to it allow:
 //! - one that a single block leads to stands in that block's arm;
 //! - one that several lead to stands behind its immediate dominator, in reverse post-order. Who leads to it sets its
-//!   *flag*, and it is run where that is set; where nothing else can be meant, there is no flag;
+//!   *flag*, and it is run where that is set; where one other can be meant, it is run where the other's flag is not set, so
+//!   that a chain of blocks which all may lead far away has one flag; where nothing else can be meant, there is none;
 //! - a block that is led back to from blocks that it dominates begins a loop, and what the loop leads to stands behind it;
 //! - what is led back to in another way (an irreducible graph) gets a block in front that tells its entries apart
 //!   ([`reducible`]). That costs a variable and a branch each round, and nothing else does.
@@ -50,8 +51,8 @@ pub(super) enum Node {
     Keep(usize),
     /// Sets a flag, or clears it. Flags are not set at first.
     Flag(usize, bool),
-    /// If a flag is set.
-    If { flag: usize, body: Vec<Node> },
+    /// If a flag is set, or is not.
+    If { flag: usize, set: bool, body: Vec<Node> },
     /// Goes round by `Continue` alone: no body ends by itself.
     Loop(Vec<Node>),
     /// Leaves the innermost loop.
@@ -227,7 +228,7 @@ impl<'a> Placing<'a> {
             } else {
                 self.tested.insert(again);
                 let flag = self.flag(again);
-                body.push(Node::If { flag, body: vec![Node::Flag(flag, false), Node::Continue] });
+                body.push(Node::If { flag, set: true, body: vec![Node::Flag(flag, false), Node::Continue] });
             }
         }
         if !pending.is_empty() {
@@ -349,19 +350,23 @@ impl<'a> Placing<'a> {
             let target = Target::Block(block);
             let known = pending.remove(&target);
             debug_assert!(known, "block {block} is led to from before");
+            // In a loop it may be led to again.
+            let cleared = (!self.loops.is_empty()).then(|| Node::Flag(self.flag(target), false));
             if pending.is_empty() {
+                // Others may have been run because its flag was not set.
+                out.extend(cleared);
                 pending = self.region(block, depth, out);
                 continue;
             }
-            self.tested.insert(target);
-            let flag = self.flag(target);
-            // In a loop it may be led to again.
-            let mut body = Vec::new();
-            if !self.loops.is_empty() {
-                body.push(Node::Flag(flag, false));
-            }
+            let only = pending.first().copied().filter(|_| pending.len() == 1);
+            let (tested, set) = match only {
+                Some(other @ Target::Block(_)) => (other, false),
+                _ => (target, true),
+            };
+            self.tested.insert(tested);
+            let mut body = Vec::from_iter(cleared);
             pending.extend(self.region(block, depth + 1, &mut body));
-            out.push(Node::If { flag, body });
+            out.push(Node::If { flag: self.flag(tested), set, body });
         }
         self.frames.pop();
         pending
@@ -387,7 +392,7 @@ fn number(nodes: &mut Vec<Node>, tested: &BTreeSet<Target>, numbers: &mut BTreeM
                 let next = numbers.len();
                 *flag = *numbers.entry(*flag).or_insert(next);
             }
-            Node::If { flag, body } => {
+            Node::If { flag, body, .. } => {
                 let next = numbers.len();
                 *flag = *numbers.entry(*flag).or_insert(next);
                 number(body, tested, numbers);

@@ -87,7 +87,7 @@ impl Run<'_> {
                 self.flags[*flag] = *value;
                 Way::On
             }
-            Node::If { flag, body } if self.flags[*flag] => self.all(body),
+            Node::If { flag, set, body } if self.flags[*flag] == *set => self.all(body),
             Node::If { .. } => Way::On,
             Node::Loop(body) => loop {
                 match self.all(body) {

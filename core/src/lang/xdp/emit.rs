@@ -9,6 +9,7 @@ use naga::{
 
 use super::code::{Argument, Binary, Code, Id, Op, Var, Wide};
 use super::flow::{End, Flow};
+use super::joined::{Joined, Link, join};
 use super::live::{Needed, REDIRECTED, RESULT};
 use super::maps::MapInfo;
 use super::own::{FIRST_FRAME, frame_of};
@@ -33,15 +34,10 @@ pub(super) const TRAPS: &str = "traps";
 
 /// Adds the filter to a module that has all that it calls.
 pub(super) fn filter(flow: &Flow, needed: &[Needed], maps: &[MapInfo], module: &mut Module) -> Result<(), TooDeep> {
-    let successors = flow.blocks.iter().map(|block| match block.end {
-        End::Exit => Vec::new(),
-        End::Goto(to) => vec![to],
-        End::Branch(_, taken, fallen) if taken == fallen => vec![taken],
-        End::Branch(_, taken, fallen) => vec![taken, fallen],
-    });
+    let Joined { links, successors } = join(&flow.blocks, needed);
     let count = |needed: &Needed| needed.ops.iter().filter(|needed| **needed).count();
     let copied = needed.iter().map(|needed| count(needed) <= COPIED).collect();
-    let structured = structure(&Graph { successors: successors.collect(), copied })?;
+    let structured = structure(&Graph { successors, copied })?;
     let types = Types::of(module);
     let functions = module.functions.iter();
     let named: HashMap<String, _> = functions.filter_map(|(handle, f)| Some((f.name.clone()?, handle))).collect();
@@ -57,6 +53,7 @@ pub(super) fn filter(flow: &Flow, needed: &[Needed], maps: &[MapInfo], module: &
     let mut writing = Writing {
         flow,
         needed,
+        links,
         module,
         named,
         types,
@@ -65,6 +62,7 @@ pub(super) fn filter(flow: &Flow, needed: &[Needed], maps: &[MapInfo], module: &
         vars: HashMap::new(),
         frames: HashMap::new(),
         values: Vec::new(),
+        condition: None,
     };
     writing.begin(b, maps);
     emit(&structured, types, b, &mut writing);
@@ -119,6 +117,8 @@ fn memory(module: &mut Module, types: Types, words: u32) -> Memory {
 struct Writing<'a> {
     flow: &'a Flow,
     needed: &'a [Needed],
+    /// What is done with each block.
+    links: Vec<Vec<Link>>,
     module: &'a Module,
     named: HashMap<String, Handle<Function>>,
     types: Types,
@@ -130,34 +130,32 @@ struct Writing<'a> {
     frames: HashMap<u16, Value>,
     /// Of the block under way, by computation.
     values: Vec<Option<Value>>,
+    /// The condition of what was written last, where it is several blocks'.
+    condition: Option<Value>,
 }
 
 impl Blocks for Writing<'_> {
     fn block(&mut self, b: &mut Builder, block: usize) {
-        let flow = self.flow;
-        let Needed { ops, sets } = &self.needed[block];
-        let it = &flow.blocks[block];
-        self.values = vec![None; ops.len()];
-        for (id, op) in (0..).zip(&it.code.ops) {
-            if Code::is_in_order(op) && ops[id as usize] && !it.code.aliases.contains_key(&id) {
-                self.value(b, &it.code, id);
+        self.single(b, block);
+        let mut condition = None;
+        for link in 0..self.links[block].len() {
+            let Link { block: next, is_and, negated } = self.links[block][link];
+            let before = condition.unwrap_or_else(|| self.own_condition(b, block));
+            self.single(b, next);
+            let mut own = self.own_condition(b, next);
+            if negated {
+                own = b.unary(UnaryOperator::LogicalNot, own);
             }
+            condition = Some(b.binary(if is_and { Bo::LogicalAnd } else { Bo::LogicalOr }, before, own));
         }
-        // All that is asked for, before what it is made of is set.
-        if let End::Branch(condition, ..) = it.end {
-            self.value(b, &it.code, condition);
-        }
-        let values: Vec<(Var, Value)> = sets.iter().map(|&(var, id)| (var, self.value(b, &it.code, id))).collect();
-        for (var, value) in values {
-            let pointer = self.pointer(b, var);
-            b.store(pointer, value);
-        }
+        self.condition = condition;
     }
 
     fn condition(&mut self, b: &mut Builder, block: usize) -> Value {
-        let it = &self.flow.blocks[block];
-        let End::Branch(condition, ..) = it.end else { unreachable!("a block with two ways to go on") };
-        self.value(b, &it.code, condition)
+        match self.condition {
+            Some(condition) => condition,
+            None => self.own_condition(b, block),
+        }
     }
 
     fn result(&mut self, b: &mut Builder, block: usize) -> Value {
@@ -204,6 +202,35 @@ impl Blocks for Writing<'_> {
 }
 
 impl Writing<'_> {
+    /// A block alone.
+    fn single(&mut self, b: &mut Builder, block: usize) {
+        let flow = self.flow;
+        let Needed { ops, sets, .. } = &self.needed[block];
+        let it = &flow.blocks[block];
+        self.values = vec![None; ops.len()];
+        for (id, op) in (0..).zip(&it.code.ops) {
+            if Code::is_in_order(op) && ops[id as usize] && !it.code.aliases.contains_key(&id) {
+                self.value(b, &it.code, id);
+            }
+        }
+        // All that is asked for, before what it is made of is set.
+        if let End::Branch(condition, ..) = it.end {
+            self.value(b, &it.code, condition);
+        }
+        let values: Vec<(Var, Value)> = sets.iter().map(|&(var, id)| (var, self.value(b, &it.code, id))).collect();
+        for (var, value) in values {
+            let pointer = self.pointer(b, var);
+            b.store(pointer, value);
+        }
+    }
+
+    /// The condition of the block that was written last.
+    fn own_condition(&mut self, b: &mut Builder, block: usize) -> Value {
+        let it = &self.flow.blocks[block];
+        let End::Branch(condition, ..) = it.end else { unreachable!("a block with two ways to go on") };
+        self.value(b, &it.code, condition)
+    }
+
     /// What packets have copies of, where that is asked for before it is set.
     fn begin(&mut self, b: &mut Builder, maps: &[MapInfo]) {
         let word_of = |writing: &Self, b: &mut Builder, map: u16, word: u16| {

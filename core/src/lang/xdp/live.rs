@@ -13,6 +13,8 @@ pub(super) struct Needed {
     pub ops: Vec<bool>,
     /// Variables that are set at its end.
     pub sets: Vec<(Var, Id)>,
+    /// Whether any of these is asked for where its branch leads to, by arm.
+    pub asked: [bool; 2],
 }
 
 /// A set of variables by their numbers.
@@ -91,12 +93,17 @@ pub(super) fn needed(blocks: &[Block], memory: &[bool]) -> (Vec<Needed>, Vec<(u1
         let ops = ops(block, &vars[at], &live);
         let is_set =
             |(var, id): &&(Var, Id)| contains(&live, numbers[var]) && block.code.ops[*id as usize] != Op::Var(*var);
-        let sets = if matches!(block.end, End::Exit) {
+        let sets: Vec<(Var, Id)> = if matches!(block.end, End::Exit) {
             Vec::new()
         } else {
             computed[at].iter().filter(is_set).copied().collect()
         };
-        all.push(Needed { ops, sets });
+        let asks = |to: usize| sets.iter().any(|(var, _)| contains(&live_in[to], numbers[var]));
+        let asked = match block.end {
+            End::Branch(_, taken, fallen) => [taken, fallen].map(asks),
+            End::Goto(_) | End::Exit => [false; 2],
+        };
+        all.push(Needed { ops, sets, asked });
     }
     let first = numbers.iter().filter(|(_, number)| contains(&live_in[0], **number));
     let mut first: Vec<(u16, u16)> = first

@@ -16,6 +16,7 @@ pub mod fib;
 mod flow;
 mod helper;
 pub mod instruction;
+mod joined;
 mod live;
 mod maps;
 pub mod object;
