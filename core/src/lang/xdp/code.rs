@@ -23,6 +23,8 @@ pub(super) enum Var {
     Amount { frame: u8, register: Option<u8>, word: u8, half: u8 },
     /// A word of the packet's copy of a map's value (`own`).
     Own { map: u16, word: u16 },
+    /// What a block has read, for those behind it (`reuse`).
+    Read { block: u32, read: Id },
 }
 
 /// Operations on two numbers.
@@ -199,13 +201,25 @@ pub(super) struct Held {
     pub amount: (Id, Id),
 }
 
-/// How often what may be read was written.
-type Epoch = [u32; 2];
+/// How often what may be read was written: the packet, and the maps.
+pub(super) type Epoch = [u32; 2];
 
 impl Call {
-    /// Whether it is about the packet alone, and no map.
-    fn is_of_packet(&self) -> bool {
-        ["load_", "store_", "pkt_"].iter().any(|name| self.function.starts_with(name))
+    /// What it is about: the packet, and the maps.
+    fn is_about(&self) -> [bool; 2] {
+        if !self.arguments.contains(&Argument::Packet) {
+            return [false, true];
+        }
+        [true, !["load_", "store_", "pkt_"].iter().any(|name| self.function.starts_with(name))]
+    }
+
+    /// What its result depends on besides its arguments, where that was last written then.
+    pub fn epoch(&self, written: Epoch) -> Epoch {
+        if self.effect == Effect::None {
+            return Epoch::default();
+        }
+        let [packet, maps] = self.is_about();
+        [if packet { written[0] } else { 0 }, if maps { written[1] } else { 0 }]
     }
 }
 
@@ -229,6 +243,8 @@ pub(super) struct Code {
     pub own: BTreeMap<(u16, u16), Id>,
     /// By how much numbers that leave the block are more than what is in their fields.
     pub amounts: Vec<(Var, Id)>,
+    /// What was read here and is asked for in blocks behind this one.
+    pub carried: Vec<(Var, Id)>,
     /// Loads that are what a fetch-add behind them gives.
     pub aliases: HashMap<Id, Id>,
     /// The load from the packet in the other byte order, of so many bytes: 2 or 4.
@@ -259,12 +275,8 @@ impl Code {
 
     /// What an operation's result depends on besides its operands: how often that was written.
     fn epoch(&self, op: &Op) -> Epoch {
-        let [packet, maps] = self.written;
         match op {
-            Op::Call(Call { effect: Effect::None, .. }) => Epoch::default(),
-            Op::Call(call) if !call.arguments.contains(&Argument::Packet) => [0, maps],
-            Op::Call(call) if call.is_of_packet() => [packet, 0],
-            Op::Call(_) => [packet, maps],
+            Op::Call(call) => call.epoch(self.written),
             Op::Recall { frame, .. } => [self.kept.get(frame).copied().unwrap_or(0), 0],
             _ => Epoch::default(),
         }
@@ -277,16 +289,22 @@ impl Code {
     }
 
     fn append(&mut self, op: Op) -> Id {
-        let [packet, maps] = &mut self.written;
-        match &op {
-            Op::Call(call) if !call.arguments.contains(&Argument::Packet) => *maps += 1,
-            Op::Call(call) if call.is_of_packet() => *packet += 1,
-            Op::Keep { frame, .. } => *self.kept.entry(*frame).or_default() += 1,
-            Op::Trap { .. } => {}
-            _ => (*packet, *maps) = (*packet + 1, *maps + 1),
+        for (written, is_it) in self.written.iter_mut().zip(Code::writes(&op)) {
+            *written += u32::from(is_it);
+        }
+        if let Op::Keep { frame, .. } = op {
+            *self.kept.entry(frame).or_default() += 1;
         }
         self.ops.push(op);
         self.ops.len() as Id - 1
+    }
+
+    /// What an operation writes: the packet, and the maps.
+    pub fn writes(op: &Op) -> [bool; 2] {
+        match op {
+            Op::Call(call) if call.effect == Effect::Writes => call.is_about(),
+            _ => [false, false],
+        }
     }
 
     pub fn known(&mut self, value: u32) -> Id {
@@ -549,6 +567,29 @@ impl Code {
             Argument::Words(ids) => &ids[..],
         };
         own.into_iter().flatten().chain(arguments.iter().flat_map(ids).copied())
+    }
+
+    /// Puts other computations in the place of those that it is made of.
+    pub fn replace_operands(op: &mut Op, mut by: impl FnMut(Id) -> Id) {
+        let mut put = |ids: &mut [&mut Id]| ids.iter_mut().for_each(|id| **id = by(**id));
+        match op {
+            Op::Known(_) | Op::Truth(_) | Op::Var(_) => {}
+            Op::Binary(_, a, b) | Op::Wide(_, a, b) | Op::Whole(a, b) => put(&mut [a, b]),
+            Op::Not(a) | Op::Swap16(a) | Op::Swap32(a) | Op::Part(a, _) | Op::Half(a, _) => put(&mut [a]),
+            Op::Select(a, b, c) => put(&mut [a, b, c]),
+            Op::Trap { when, .. } => put(&mut [when]),
+            Op::Recall { word, .. } => put(&mut [word]),
+            Op::Keep { word, value, .. } => put(&mut [word, value]),
+            Op::Call(call) => {
+                for argument in &mut call.arguments {
+                    match argument {
+                        Argument::Packet => {}
+                        Argument::One(id) => put(&mut [id]),
+                        Argument::Words(ids) => ids.iter_mut().for_each(|id| put(&mut [id])),
+                    }
+                }
+            }
+        }
     }
 
     /// Whether it is done where it stands, if it is done at all: before all that changes what it reads, and behind it.

@@ -23,6 +23,7 @@ use super::live::{self, Needed};
 use super::object::Reference;
 use super::own::{Copies, Words, frame_of};
 use super::refused::Refused;
+use super::reuse;
 use super::types::{Apart, Frame, Name, State, Ty, Value};
 use super::walk::{Events, Walk};
 
@@ -483,7 +484,8 @@ impl<'a, 'o> Finding<'a, 'o> {
     /// are packets.
     fn finished(mut self, root: Key) -> Result<(Flow, Vec<Needed>)> {
         loop {
-            let blocks = self.made(root)?;
+            let mut blocks = self.made(root)?;
+            reuse::run(&mut blocks, &self.shared.memory, &self.shared.added);
             let (needed, first) = live::needed(&blocks, &self.shared.memory);
             let observed = live::observed(&blocks, &needed);
             if observed.is_disjoint(&self.shared.added) {

@@ -116,7 +116,7 @@ pub(super) fn needed(blocks: &[Block], memory: &[bool]) -> (Vec<Needed>, Vec<(u1
     (all, first)
 }
 
-fn successors(end: &End) -> impl Iterator<Item = usize> {
+pub(super) fn successors(end: &End) -> impl Iterator<Item = usize> {
     match *end {
         End::Exit => [None, None],
         End::Goto(to) => [Some(to), None],
@@ -139,10 +139,11 @@ fn contains(set: &Set, number: usize) -> bool {
 }
 
 /// What was computed for variables; words of frames that are memory are none.
-fn in_variables(block: &Block, memory: &[bool]) -> Vec<(Var, Id)> {
+pub(super) fn in_variables(block: &Block, memory: &[bool]) -> Vec<(Var, Id)> {
     let mut all = block.state.computed();
     all.retain(|(var, _)| !matches!(var, Var::Stack { frame, .. } if memory[usize::from(*frame)]));
     all.extend(&block.code.amounts);
+    all.extend(&block.code.carried);
     all.extend(block.code.own.iter().map(|(&(map, word), &id)| (Var::Own { map, word }, id)));
     all
 }

@@ -24,6 +24,7 @@ mod own;
 mod prefixes;
 mod range;
 mod refused;
+mod reuse;
 mod settings;
 mod survey;
 #[cfg(test)]

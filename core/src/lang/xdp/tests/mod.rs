@@ -1,5 +1,6 @@
 //! Programs through the whole front end, in the interpreter of filters, against an interpreter of eBPF's own.
 
+mod blocks;
 mod by_hand;
 mod found;
 mod instructions;

@@ -368,7 +368,9 @@ fn amount(place: Var, half: u8) -> Var {
     match place {
         Var::Register { frame, register, .. } => Var::Amount { frame, register: Some(register), word: 0, half },
         Var::Stack { frame, word } => Var::Amount { frame, register: None, word, half },
-        Var::Amount { .. } | Var::Own { .. } => unreachable!("numbers that are held are in registers and on the stack"),
+        Var::Amount { .. } | Var::Own { .. } | Var::Read { .. } => {
+            unreachable!("numbers that are held are in registers and on the stack")
+        }
     }
 }
 

@@ -1,0 +1,162 @@
+//! What becomes of blocks that stand one behind the other: conditions made one, and reads that are not done again. That programs
+//! mean the same, and that it was done.
+
+use naga::{Block, Statement};
+
+use super::model::hold::{Held, compiled, hold};
+use super::model::{Code, Instruction, MapOf, op};
+use crate::program::Program;
+
+const EXIT: Instruction = op(0x95, 0, 0, 0, 0);
+
+/// An array with one value of 16 bytes.
+const MAP: MapOf = MapOf { ty: 2, key: 4, value: 16, entries: 1 };
+
+/// The program; it is what the model says of it, for packets that begin with every two of these bytes.
+#[track_caller]
+fn same(instructions: &[Instruction], bytes: &[u8]) -> std::sync::Arc<Program> {
+    let code = Code { instructions: instructions.to_vec(), functions: vec![0], maps: vec![MAP] };
+    let pairs =
+        bytes.iter().flat_map(|&first| bytes.iter().map(move |&second| [&[first, second][..], &[0; 30]].concat()));
+    let packets: Vec<Vec<u8>> = pairs.collect();
+    match hold(&code, &packets) {
+        Ok(Held::Same(count, None)) if count == packets.len() => {}
+        Ok(held) => panic!("{held:?}\n{}", code.listing()),
+        Err(difference) => panic!("{}\n{}", difference.what, code.listing()),
+    }
+    compiled(&code).expect("it is the same as the model")
+}
+
+/// Statements of the program itself that are so.
+fn count(program: &Program, is_it: &dyn Fn(&Statement) -> bool) -> usize {
+    fn of(block: &Block, is_it: &dyn Fn(&Statement) -> bool) -> usize {
+        let inner = |statement: &Statement| match statement {
+            Statement::If { accept, reject, .. } => of(accept, is_it) + of(reject, is_it),
+            Statement::Loop { body, continuing, .. } => of(body, is_it) + of(continuing, is_it),
+            Statement::Block(inner) => of(inner, is_it),
+            _ => 0,
+        };
+        block.iter().map(|statement| usize::from(is_it(statement)) + inner(statement)).sum()
+    }
+    of(&program.module().functions[program.filter()].body, is_it)
+}
+
+fn branches(program: &Program) -> usize {
+    count(program, &|statement| matches!(statement, Statement::If { .. }))
+}
+
+/// How often a word of the map is read.
+fn reads(program: &Program) -> usize {
+    let name = format!("x_{}_get", program.maps()[0].name);
+    let is_it = |statement: &Statement| match statement {
+        Statement::Call { function, .. } => program.module().functions[*function].name.as_deref() == Some(&name),
+        _ => false,
+    };
+    count(program, &is_it)
+}
+
+/// The packet's first byte in r3, its second in r4; or 0 where it is too short.
+const BYTES: [Instruction; 8] = [
+    op(0x61, 6, 1, 0, 0),
+    op(0x61, 7, 1, 4, 0),
+    op(0xbf, 3, 6, 0, 0),
+    op(0x07, 3, 0, 0, 16),
+    op(0xb7, 0, 0, 0, 0),
+    op(0x2d, 3, 7, 0, 0),
+    op(0x71, 3, 6, 0, 0),
+    op(0x71, 4, 6, 1, 0),
+];
+
+/// `r3 OP 1` and `r4 OP 2` lead to the same place, or both must not for another. The second block sets `r5`.
+fn two_conditions(first: u8, second: u8, is_or: bool, returned: [Option<i32>; 2]) -> Vec<Instruction> {
+    let result = |it: Option<i32>| match it {
+        Some(number) => op(0xb7, 0, 0, 0, number),
+        None => op(0xbf, 0, 5, 0, 0),
+    };
+    let conditions = [
+        op(0xb7, 5, 0, 0, 1),
+        // To the place behind the first, or to that one: `if` leads there as well where it is not so.
+        op(first, 3, 0, if is_or { 4 } else { 2 }, 1),
+        op(0xb7, 5, 0, 0, 2),
+        op(second, 4, 0, 2, 2),
+    ];
+    let mut all = [&BYTES[..], &conditions, &[result(returned[0]), EXIT, result(returned[1]), EXIT]].concat();
+    all[5].off = (all.len() - 7) as i16;
+    all
+}
+
+const JEQ: u8 = 0x15;
+const JNE: u8 = 0x55;
+const JGT: u8 = 0x25;
+
+#[test]
+fn conditions_that_share_where_they_lead_are_one() {
+    for first in [JEQ, JNE, JGT] {
+        for second in [JEQ, JNE, JGT] {
+            for is_or in [true, false] {
+                let program = |returned| same(&two_conditions(first, second, is_or, returned), &[0, 1, 2, 3]);
+                // Nobody asks for what the second block sets; only where it was come by does; where it may not have been does.
+                let plain = branches(&program([Some(1), Some(2)]));
+                let (fallen, taken) = ([None, Some(3)], [Some(3), None]);
+                let (alone, shared) = if is_or { (fallen, taken) } else { (taken, fallen) };
+                let (alone, shared) = (branches(&program(alone)), branches(&program(shared)));
+                // One for the packet's length, and one for both.
+                assert_eq!((plain, alone), (2, 2), "{first:#x} {second:#x} {is_or}");
+                assert!(shared > 2, "{first:#x} {second:#x} {is_or}: {shared}");
+            }
+        }
+    }
+}
+
+/// What divides, reads or may abort the packet is done where control comes to it and nowhere else.
+#[test]
+fn what_does_more_than_compute_is_not_done_before() {
+    for more in [op(0x3f, 5, 4, 0, 0), op(0x9f, 5, 4, 0, 0), op(0x71, 5, 6, 2, 0)] {
+        let mut all = two_conditions(JEQ, JEQ, true, [None, Some(3)]);
+        all.insert(11, more);
+        all[5].off += 1;
+        all[9].off += 1;
+        assert!(branches(&same(&all, &[0, 1, 2, 3])) > 2, "{more:?}");
+    }
+}
+
+/// The map's only value in r0.
+const VALUE: [Instruction; 8] = [
+    op(0x62, 10, 0, -4, 0),
+    op(0xbf, 2, 10, 0, 0),
+    op(0x07, 2, 0, 0, -4),
+    op(0x18, 1, 1, 0, 0),
+    op(0, 0, 0, 0, 0),
+    op(0x85, 0, 0, 0, 1),
+    op(0x55, 0, 0, 1, 0),
+    EXIT,
+];
+
+/// Halves of a word of the value are looked at in two blocks, and between the two there is more; a third stores what comes next.
+fn two_halves(between: &[Instruction]) -> Vec<Instruction> {
+    let first = [op(0x69, 3, 0, 0, 0), op(0x25, 3, 0, 0, 100)];
+    let second = [op(0x69, 4, 0, 2, 0), op(0x25, 4, 0, 2, 5), op(0xb7, 0, 0, 0, 1), EXIT, op(0xb7, 0, 0, 0, 2), EXIT];
+    let mut all = [&VALUE[..], &first, between, &second].concat();
+    all[9].off = (between.len() + 4) as i16;
+    all
+}
+
+#[test]
+fn what_a_block_has_read_is_not_read_again() {
+    assert_eq!(reads(&same(&two_halves(&[]), &[0])), 1);
+    // Something else was written meanwhile, which may be the same.
+    let elsewhere = [op(0xb7, 5, 0, 0, 7), op(0xc3, 0, 5, 8, 0)];
+    assert_eq!(reads(&same(&two_halves(&elsewhere), &[0])), 2);
+}
+
+/// It is what is there now.
+#[test]
+fn what_was_written_meanwhile_is_read() {
+    let added = [op(0xb7, 5, 0, 0, 3 << 16), op(0xc3, 0, 5, 0, 0)];
+    let stored = [op(0xb7, 5, 0, 0, 6), op(0x6b, 0, 5, 2, 0)];
+    let counted = [op(0x69, 5, 0, 2, 0), op(0x07, 5, 0, 0, 2), op(0x6b, 0, 5, 2, 0)];
+    for between in [&added[..], &stored, &counted] {
+        // Packet by packet there is more.
+        same(&two_halves(between), &[0, 1]);
+    }
+}
