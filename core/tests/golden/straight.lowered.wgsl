@@ -1,14 +1,14 @@
 fn xdp_filter(pkt_4: u32) -> u32 {
-    var local_3: bool;
+    var local: bool;
 
     let _e1 = pkt_len(pkt_4);
     if !((_e1 < 34u)) {
         let _e8 = load_be16_(pkt_4, 12u);
-        local_3 = (_e8 != ETH_P_IP);
+        local = (_e8 != ETH_P_IP);
     } else {
-        local_3 = true;
+        local = true;
     }
-    let _e12 = local_3;
+    let _e12 = local;
     if _e12 {
         return XDP_DROP;
     }

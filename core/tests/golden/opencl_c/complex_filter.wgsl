@@ -11,8 +11,8 @@ fn is_private(network: u32) -> bool {
 }
 
 fn xdp_filter(pkt_19: u32) -> u32 {
-    var local_7: bool;
-    var local_8: bool;
+    var local: bool;
+    var local_1: bool;
 
     let _e2 = pkt_len(pkt_19);
     if ((_e2 < 64u) || (_e2 > 1500u)) {
@@ -21,18 +21,18 @@ fn xdp_filter(pkt_19: u32) -> u32 {
     let _e11 = load_be16_(pkt_19, 12u);
     if !((_e11 != 2048u)) {
         let _e16 = load_u8_(pkt_19, 14u);
-        local_7 = (_e16 < 69u);
+        local = (_e16 < 69u);
     } else {
-        local_7 = true;
+        local = true;
     }
-    let _e20 = local_7;
+    let _e20 = local;
     if !(_e20) {
         let _e23 = load_u8_(pkt_19, 14u);
-        local_8 = (_e23 > 79u);
+        local_1 = (_e23 > 79u);
     } else {
-        local_8 = true;
+        local_1 = true;
     }
-    let _e26 = local_8;
+    let _e26 = local_1;
     if _e26 {
         return 2u;
     }

@@ -48,16 +48,16 @@ fn segment_of(pkt_19: u32, pkt_20: u32, len: u32, segment_1: ptr<function, segme
     var destination: endpoint;
     var at_4: u32;
     var ethertype: u32;
-    var local_31: bool;
-    var local_32: bool;
-    var local_33: bool;
-    var local_34: bool;
+    var local_24: bool;
+    var local_25: bool;
+    var local_26: bool;
+    var local_27: bool;
     var tcp: u32;
-    var local_35: bool;
-    var local_36: bool;
+    var local_28: bool;
+    var local_29: bool;
     var i_2: i32;
-    var local_37: endpoint;
-    var local_38: endpoint;
+    var local_30: endpoint;
+    var local_31: endpoint;
 
     source.port = 0u;
     destination.port = 0u;
@@ -80,33 +80,33 @@ fn segment_of(pkt_19: u32, pkt_20: u32, len: u32, segment_1: ptr<function, segme
     if (_e33 == 2048u) {
         let _e37 = at_4;
         let _e38 = load_u8_(pkt_19, _e37);
-        local_31 = (_e38 >= 69u);
+        local_24 = (_e38 >= 69u);
     } else {
-        local_31 = false;
+        local_24 = false;
     }
-    let _e42 = local_31;
+    let _e42 = local_24;
     if _e42 {
         let _e44 = at_4;
         let _e45 = load_u8_(pkt_19, _e44);
-        local_32 = (_e45 <= 79u);
+        local_25 = (_e45 <= 79u);
     } else {
-        local_32 = false;
+        local_25 = false;
     }
-    let _e48 = local_32;
+    let _e48 = local_25;
     if _e48 {
         let _e52 = load_u8_(pkt_19, (_e31 + 9u));
-        local_33 = (_e52 == 6u);
+        local_26 = (_e52 == 6u);
     } else {
-        local_33 = false;
+        local_26 = false;
     }
-    let _e55 = local_33;
+    let _e55 = local_26;
     if _e55 {
         let _e58 = load_be16_(pkt_19, (_e31 + 6u));
-        local_34 = !(((i32(_e58) & 16383i) != 0i));
+        local_27 = !(((i32(_e58) & 16383i) != 0i));
     } else {
-        local_34 = false;
+        local_27 = false;
     }
-    let _e65 = local_34;
+    let _e65 = local_27;
     if _e65 {
         destination.address[2] = 65535u;
         source.address[2] = 65535u;
@@ -122,18 +122,18 @@ fn segment_of(pkt_19: u32, pkt_20: u32, len: u32, segment_1: ptr<function, segme
         if (_e93 == 34525u) {
             let _e97 = at_4;
             let _e98 = load_u8_(pkt_19, _e97);
-            local_35 = ((i32(_e98) >> 4u) == 6i);
+            local_28 = ((i32(_e98) >> 4u) == 6i);
         } else {
-            local_35 = false;
+            local_28 = false;
         }
-        let _e103 = local_35;
+        let _e103 = local_28;
         if _e103 {
             let _e106 = load_u8_(pkt_19, (_e32 + 6u));
-            local_36 = (_e106 == 6u);
+            local_29 = (_e106 == 6u);
         } else {
-            local_36 = false;
+            local_29 = false;
         }
-        let _e108 = local_36;
+        let _e108 = local_29;
         if _e108 {
             i_2 = 0i;
             loop {
@@ -180,22 +180,22 @@ fn segment_of(pkt_19: u32, pkt_20: u32, len: u32, segment_1: ptr<function, segme
     let _e165 = (*segment_1).upper;
     if (_e165 != 0u) {
         let _e167 = destination;
-        local_37 = _e167;
+        local_30 = _e167;
     } else {
         let _e169 = source;
-        local_37 = _e169;
+        local_30 = _e169;
     }
-    let _e170 = local_37;
+    let _e170 = local_30;
     (*segment_1).ends.lower = _e170;
     let _e174 = (*segment_1).upper;
     if (_e174 != 0u) {
         let _e176 = source;
-        local_38 = _e176;
+        local_31 = _e176;
     } else {
         let _e178 = destination;
-        local_38 = _e178;
+        local_31 = _e178;
     }
-    let _e179 = local_38;
+    let _e179 = local_31;
     (*segment_1).ends.upper = _e179;
     return true;
 }
@@ -210,7 +210,7 @@ fn xdp_filter(pkt_21: u32) -> u32 {
     var ends_1: ends;
     var connection: u32;
     var state_1: u32;
-    var local_39: bool;
+    var local_32: bool;
 
     let _e2 = pkt_len(pkt_21);
     let _e4 = segment_of(pkt_21, 0u, _e2, (&segment_3), 0u);
@@ -243,11 +243,11 @@ fn xdp_filter(pkt_21: u32) -> u32 {
         let _e53 = connection;
         let _e54 = connections_read(_e53, 1u);
         let _e55 = is_over(_e52, _e54, _e10);
-        local_39 = _e55;
+        local_32 = _e55;
     } else {
-        local_39 = true;
+        local_32 = true;
     }
-    let _e57 = local_39;
+    let _e57 = local_32;
     let _e58 = state_1;
     if (_e57 || (opens && ((_e58 & 12u) == 12u))) {
         if !(opens) {

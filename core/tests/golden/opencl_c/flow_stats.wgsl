@@ -12,27 +12,27 @@ const MAP_FULL: u32 = 4294967294u;
 
 fn flow_of(pkt_19: u32, at_4: u32, end: u32, ethertype: u32, flow_1: ptr<function, flow>, flow_2: u32) -> bool {
     var has_ports: bool;
-    var local_33: bool;
-    var local_34: bool;
+    var local_26: bool;
+    var local_27: bool;
     var ports: u32;
-    var local_35: bool;
+    var local_28: bool;
     var i_1: i32;
 
     has_ports = true;
     if ((ethertype == 2048u) && ((at_4 + 20u) <= end)) {
         let _e17 = load_u8_(pkt_19, at_4);
-        local_33 = (_e17 >= 69u);
+        local_26 = (_e17 >= 69u);
     } else {
-        local_33 = false;
+        local_26 = false;
     }
-    let _e21 = local_33;
+    let _e21 = local_26;
     if _e21 {
         let _e23 = load_u8_(pkt_19, at_4);
-        local_34 = (_e23 <= 79u);
+        local_27 = (_e23 <= 79u);
     } else {
-        local_34 = false;
+        local_27 = false;
     }
-    let _e26 = local_34;
+    let _e26 = local_27;
     if _e26 {
         (*flow_1).destination[2] = 65535u;
         (*flow_1).source[2] = 65535u;
@@ -49,11 +49,11 @@ fn flow_of(pkt_19: u32, at_4: u32, end: u32, ethertype: u32, flow_1: ptr<functio
     } else {
         if ((ethertype == 34525u) && ((at_4 + 40u) <= end)) {
             let _e72 = load_u8_(pkt_19, at_4);
-            local_35 = ((i32(_e72) >> 4u) == 6i);
+            local_28 = ((i32(_e72) >> 4u) == 6i);
         } else {
-            local_35 = false;
+            local_28 = false;
         }
-        let _e78 = local_35;
+        let _e78 = local_28;
         if _e78 {
             i_1 = 0i;
             loop {

@@ -9,12 +9,12 @@ fn is_ipv4_(version_ihl: u32) -> bool {
 fn gtp_header(pkt_19: u32, pkt_20: u32) -> u32 {
     var at_4: u32;
     var ethertype: u32;
-    var local_15: bool;
-    var local_16: bool;
-    var local_17: bool;
+    var local_8: bool;
+    var local_9: bool;
+    var local_10: bool;
     var udp: u32;
-    var local_18: bool;
-    var local_19: bool;
+    var local_11: bool;
+    var local_12: bool;
 
     at_4 = (pkt_20 + 14u);
     let _e6 = at_4;
@@ -36,25 +36,25 @@ fn gtp_header(pkt_19: u32, pkt_20: u32) -> u32 {
         let _e29 = at_4;
         let _e31 = load_u8_(pkt_19, _e29);
         let _e32 = is_ipv4_(_e31);
-        local_15 = _e32;
+        local_8 = _e32;
     } else {
-        local_15 = false;
+        local_8 = false;
     }
-    let _e34 = local_15;
+    let _e34 = local_8;
     if _e34 {
         let _e38 = load_u8_(pkt_19, (_e23 + 9u));
-        local_16 = (_e38 == 17u);
+        local_9 = (_e38 == 17u);
     } else {
-        local_16 = false;
+        local_9 = false;
     }
-    let _e41 = local_16;
+    let _e41 = local_9;
     if _e41 {
         let _e45 = load_be16_(pkt_19, (_e23 + 6u));
-        local_17 = !(((i32(_e45) & 16383i) != 0i));
+        local_10 = !(((i32(_e45) & 16383i) != 0i));
     } else {
-        local_17 = false;
+        local_10 = false;
     }
-    let _e52 = local_17;
+    let _e52 = local_10;
     if _e52 {
         let _e53 = at_4;
         let _e54 = load_u8_(pkt_19, _e23);
@@ -64,18 +64,18 @@ fn gtp_header(pkt_19: u32, pkt_20: u32) -> u32 {
         if (_e63 == 34525u) {
             let _e67 = at_4;
             let _e68 = load_u8_(pkt_19, _e67);
-            local_18 = ((i32(_e68) >> 4u) == 6i);
+            local_11 = ((i32(_e68) >> 4u) == 6i);
         } else {
-            local_18 = false;
+            local_11 = false;
         }
-        let _e73 = local_18;
+        let _e73 = local_11;
         if _e73 {
             let _e76 = load_u8_(pkt_19, (_e24 + 6u));
-            local_19 = (_e76 == 17u);
+            local_12 = (_e76 == 17u);
         } else {
-            local_19 = false;
+            local_12 = false;
         }
-        let _e78 = local_19;
+        let _e78 = local_12;
         if _e78 {
             udp = (_e24 + 40u);
         } else {
@@ -131,7 +131,7 @@ fn user_packet(pkt_21: u32, pkt_22: u32, gtp: u32) -> u32 {
 }
 
 fn xdp_filter(pkt_23: u32) -> u32 {
-    var local_20: bool;
+    var local_13: bool;
     var ethertype_1: u32;
 
     let _e2 = pkt_len(pkt_23);
@@ -142,11 +142,11 @@ fn xdp_filter(pkt_23: u32) -> u32 {
     let _e11 = load_u8_(pkt_23, _e3);
     if !(((i32(_e11) & 240i) != 48i)) {
         let _e20 = load_u8_(pkt_23, (_e3 + 1u));
-        local_20 = (_e20 != 255u);
+        local_13 = (_e20 != 255u);
     } else {
-        local_20 = true;
+        local_13 = true;
     }
-    let _e24 = local_20;
+    let _e24 = local_13;
     if _e24 {
         return 2u;
     }

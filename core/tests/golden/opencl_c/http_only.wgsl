@@ -4,24 +4,24 @@ fn port_of(pkt_19: u32, transport: u32) -> u32 {
 }
 
 fn port_ipv4_(pkt_20: u32, ip: u32) -> u32 {
-    var local_7: bool;
-    var local_8: bool;
+    var local: bool;
+    var local_1: bool;
 
     let _e3 = load_u8_(pkt_20, ip);
     if !((_e3 < 69u)) {
         let _e8 = load_u8_(pkt_20, ip);
-        local_7 = (_e8 > 79u);
+        local = (_e8 > 79u);
     } else {
-        local_7 = true;
+        local = true;
     }
-    let _e12 = local_7;
+    let _e12 = local;
     if !(_e12) {
         let _e17 = load_u8_(pkt_20, (ip + 9u));
-        local_8 = (_e17 != 6u);
+        local_1 = (_e17 != 6u);
     } else {
-        local_8 = true;
+        local_1 = true;
     }
-    let _e20 = local_8;
+    let _e20 = local_1;
     if _e20 {
         return 0u;
     }
@@ -38,7 +38,7 @@ fn port_ipv6_(pkt_21: u32, ip_1: u32) -> u32 {
     var header: u32;
     var at_3: u32;
     var i_1: i32;
-    var local_9: u32;
+    var local_2: u32;
 
     let _e3 = load_u8_(pkt_21, ip_1);
     if ((i32(_e3) >> 4u) != 6i) {
@@ -95,11 +95,11 @@ fn port_ipv6_(pkt_21: u32, ip_1: u32) -> u32 {
     if (_e52 == 6u) {
         let _e54 = at_3;
         let _e55 = port_of(pkt_21, _e54);
-        local_9 = _e55;
+        local_2 = _e55;
     } else {
-        local_9 = 0u;
+        local_2 = 0u;
     }
-    let _e57 = local_9;
+    let _e57 = local_2;
     return _e57;
 }
 

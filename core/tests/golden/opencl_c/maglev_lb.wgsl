@@ -16,15 +16,15 @@ const MAP_NONE: u32 = 4294967295u;
 const MAP_FULL: u32 = 4294967294u;
 
 fn is_healthy(backend: u32) -> bool {
-    var local_27: bool;
+    var local_20: bool;
 
     if (backend != 0u) {
         let _e4 = backends_read(backend, 0u);
-        local_27 = (_e4 != 0u);
+        local_20 = (_e4 != 0u);
     } else {
-        local_27 = false;
+        local_20 = false;
     }
-    let _e7 = local_27;
+    let _e7 = local_20;
     return _e7;
 }
 
@@ -101,9 +101,9 @@ fn mend(pkt_19: u32, check_2: u32, protocol: u32, old: u32, new_: u32) {
 fn xdp_filter(pkt_20: u32) -> u32 {
     var at_5: u32;
     var ethertype: u32;
-    var local_28: bool;
-    var local_29: bool;
-    var local_30: bool;
+    var local_21: bool;
+    var local_22: bool;
+    var local_23: bool;
     var flow_1: flow;
     var backend_1: u32;
 
@@ -125,29 +125,29 @@ fn xdp_filter(pkt_20: u32) -> u32 {
     let _e24 = ethertype;
     if !(((_e24 != 2048u) || ((_e23 + 20u) > _e2))) {
         let _e34 = load_u8_(pkt_20, _e23);
-        local_28 = (_e34 < 69u);
+        local_21 = (_e34 < 69u);
     } else {
-        local_28 = true;
+        local_21 = true;
     }
-    let _e38 = local_28;
+    let _e38 = local_21;
     if !(_e38) {
         let _e41 = load_u8_(pkt_20, _e23);
-        local_29 = (_e41 > 79u);
+        local_22 = (_e41 > 79u);
     } else {
-        local_29 = true;
+        local_22 = true;
     }
-    let _e44 = local_29;
+    let _e44 = local_22;
     if _e44 {
         return 2u;
     }
     let _e48 = load_u8_(pkt_20, (_e23 + 9u));
     if (_e48 != 6u) {
         let _e53 = load_u8_(pkt_20, (_e23 + 9u));
-        local_30 = (_e53 != 17u);
+        local_23 = (_e53 != 17u);
     } else {
-        local_30 = false;
+        local_23 = false;
     }
-    let _e57 = local_30;
+    let _e57 = local_23;
     if _e57 {
         return 2u;
     }

@@ -8,25 +8,25 @@ fn ip_header(pkt_19: u32, pkt_20: u32) -> u32 {
 }
 
 fn source_of(pkt_21: u32, at_5: u32, end: u32, source: ptr<function, vec4<u32>>, source_1: u32) -> bool {
-    var local_30: bool;
-    var local_31: bool;
-    var local_32: bool;
+    var local_23: bool;
+    var local_24: bool;
+    var local_25: bool;
 
     let _e7 = load_be16_(pkt_21, (at_5 + 4294967294u));
     if ((_e7 == 2048u) && ((at_5 + 20u) <= end)) {
         let _e17 = load_u8_(pkt_21, at_5);
-        local_30 = (_e17 >= 69u);
+        local_23 = (_e17 >= 69u);
     } else {
-        local_30 = false;
+        local_23 = false;
     }
-    let _e21 = local_30;
+    let _e21 = local_23;
     if _e21 {
         let _e23 = load_u8_(pkt_21, at_5);
-        local_31 = (_e23 <= 79u);
+        local_24 = (_e23 <= 79u);
     } else {
-        local_31 = false;
+        local_24 = false;
     }
-    let _e26 = local_31;
+    let _e26 = local_24;
     if _e26 {
         let _e30 = load_be32_(pkt_21, (at_5 + 12u));
         (*source) = vec4<u32>(0u, 0u, 65535u, _e30);
@@ -34,11 +34,11 @@ fn source_of(pkt_21: u32, at_5: u32, end: u32, source: ptr<function, vec4<u32>>,
     }
     if ((_e7 == 34525u) && ((at_5 + 40u) <= end)) {
         let _e40 = load_u8_(pkt_21, at_5);
-        local_32 = ((i32(_e40) >> 4u) == 6i);
+        local_25 = ((i32(_e40) >> 4u) == 6i);
     } else {
-        local_32 = false;
+        local_25 = false;
     }
-    let _e46 = local_32;
+    let _e46 = local_25;
     if _e46 {
         let _e49 = load_be32_(pkt_21, (at_5 + 8u));
         let _e51 = load_be32_(pkt_21, (at_5 + 12u));
@@ -205,7 +205,7 @@ fn hash_of(address: vec4<u32>) -> u32 {
 
 fn xdp_flow(pkt_23: u32) -> u32 {
     var source_3: vec4<u32>;
-    var local_33: u32;
+    var local_26: u32;
 
     let _e2 = pkt_len(pkt_23);
     let _e4 = ip_header(pkt_23, 0u);
@@ -213,11 +213,11 @@ fn xdp_flow(pkt_23: u32) -> u32 {
     if _e5 {
         let _e6 = source_3;
         let _e7 = hash_of(_e6);
-        local_33 = _e7;
+        local_26 = _e7;
     } else {
         let _e9 = pkt_time(pkt_23);
-        local_33 = u32(((u64(_e9.y) << 32u) | u64(_e9.x)));
+        local_26 = u32(((u64(_e9.y) << 32u) | u64(_e9.x)));
     }
-    let _e18 = local_33;
+    let _e18 = local_26;
     return _e18;
 }

@@ -1,27 +1,27 @@
 fn xdp_filter(pkt_19: u32) -> u32 {
-    var local_7: bool;
-    var local_8: bool;
-    var local_9: bool;
+    var local: bool;
+    var local_1: bool;
+    var local_2: bool;
 
     let _e2 = pkt_len(pkt_19);
     if !((_e2 < 34u)) {
         let _e9 = load_be16_(pkt_19, 12u);
-        local_7 = (_e9 != 2048u);
+        local = (_e9 != 2048u);
     } else {
-        local_7 = true;
+        local = true;
     }
-    let _e13 = local_7;
+    let _e13 = local;
     if _e13 {
         return 1u;
     }
     let _e15 = load_u8_(pkt_19, 14u);
     if !((_e15 < 69u)) {
         let _e20 = load_u8_(pkt_19, 14u);
-        local_8 = (_e20 > 79u);
+        local_1 = (_e20 > 79u);
     } else {
-        local_8 = true;
+        local_1 = true;
     }
-    let _e23 = local_8;
+    let _e23 = local_1;
     if _e23 {
         return 1u;
     }
@@ -32,11 +32,11 @@ fn xdp_filter(pkt_19: u32) -> u32 {
     let _e34 = load_u8_(pkt_19, 23u);
     if (_e34 != 6u) {
         let _e37 = load_u8_(pkt_19, 23u);
-        local_9 = (_e37 != 17u);
+        local_2 = (_e37 != 17u);
     } else {
-        local_9 = false;
+        local_2 = false;
     }
-    let _e41 = local_9;
+    let _e41 = local_2;
     if _e41 {
         return 1u;
     }

@@ -8,54 +8,54 @@ fn is_unicast(address_1: u32) -> bool {
 }
 
 fn xdp_filter(pkt_19: u32) -> u32 {
-    var local_12: bool;
-    var local_13: bool;
-    var local_14: bool;
-    var local_15: bool;
-    var local_16: bool;
+    var local_5: bool;
+    var local_6: bool;
+    var local_7: bool;
+    var local_8: bool;
+    var local_9: bool;
 
     let _e2 = pkt_len(pkt_19);
     if !((34u > _e2)) {
         let _e11 = load_be16_(pkt_19, 12u);
-        local_12 = (_e11 != 2048u);
+        local_5 = (_e11 != 2048u);
     } else {
-        local_12 = true;
+        local_5 = true;
     }
-    let _e15 = local_12;
+    let _e15 = local_5;
     if !(_e15) {
         let _e18 = load_u8_(pkt_19, 14u);
-        local_13 = (_e18 != 69u);
+        local_6 = (_e18 != 69u);
     } else {
-        local_13 = true;
+        local_6 = true;
     }
-    let _e21 = local_13;
+    let _e21 = local_6;
     if _e21 {
         return 2u;
     }
     let _e23 = load_u8_(pkt_19, 0u);
     if !(((i32(_e23) & 1i) != 0i)) {
         let _e33 = load_u8_(pkt_19, 22u);
-        local_14 = (_e33 <= 1u);
+        local_7 = (_e33 <= 1u);
     } else {
-        local_14 = true;
+        local_7 = true;
     }
-    let _e35 = local_14;
+    let _e35 = local_7;
     if !(_e35) {
         let _e39 = load_be32_(pkt_19, 26u);
         let _e40 = is_unicast(_e39);
-        local_15 = !(_e40);
+        local_8 = !(_e40);
     } else {
-        local_15 = true;
+        local_8 = true;
     }
-    let _e42 = local_15;
+    let _e42 = local_8;
     if !(_e42) {
         let _e47 = load_be32_(pkt_19, 30u);
         let _e48 = is_unicast(_e47);
-        local_16 = !(_e48);
+        local_9 = !(_e48);
     } else {
-        local_16 = true;
+        local_9 = true;
     }
-    let _e50 = local_16;
+    let _e50 = local_9;
     if _e50 {
         return 2u;
     }

@@ -35,10 +35,10 @@ fn xdp_filter(pkt_19: u32) -> u32 {
     var m_3: murmur;
     var at_3: u32;
     var ethertype: u32;
-    var local_7: bool;
-    var local_8: bool;
+    var local: bool;
+    var local_1: bool;
     var payload: u32;
-    var local_9: bool;
+    var local_2: bool;
     var i_1: i32;
     var i_2: i32;
 
@@ -62,18 +62,18 @@ fn xdp_filter(pkt_19: u32) -> u32 {
     let _e27 = ethertype;
     if ((_e27 == 2048u) && ((_e25 + 20u) <= _e2)) {
         let _e36 = load_u8_(pkt_19, _e25);
-        local_7 = (_e36 >= 69u);
+        local = (_e36 >= 69u);
     } else {
-        local_7 = false;
+        local = false;
     }
-    let _e40 = local_7;
+    let _e40 = local;
     if _e40 {
         let _e42 = load_u8_(pkt_19, _e25);
-        local_8 = (_e42 <= 79u);
+        local_1 = (_e42 <= 79u);
     } else {
-        local_8 = false;
+        local_1 = false;
     }
-    let _e45 = local_8;
+    let _e45 = local_1;
     if _e45 {
         let _e46 = at_3;
         let _e47 = load_u8_(pkt_19, _e25);
@@ -90,11 +90,11 @@ fn xdp_filter(pkt_19: u32) -> u32 {
         if ((_e69 == 34525u) && ((_e26 + 40u) <= _e2)) {
             let _e77 = at_3;
             let _e78 = load_u8_(pkt_19, _e77);
-            local_9 = ((i32(_e78) >> 4u) == 6i);
+            local_2 = ((i32(_e78) >> 4u) == 6i);
         } else {
-            local_9 = false;
+            local_2 = false;
         }
-        let _e83 = local_9;
+        let _e83 = local_2;
         if _e83 {
             payload = (_e26 + 40u);
             i_1 = 0i;

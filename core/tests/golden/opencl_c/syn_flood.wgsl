@@ -22,13 +22,13 @@ fn mix_(word_10: u32) -> u32 {
 fn syn_of(pkt_19: u32, pkt_20: u32, syn_1: ptr<function, syn>, syn_2: u32) -> bool {
     var at_3: u32;
     var ethertype: u32;
-    var local_12: bool;
-    var local_13: bool;
-    var local_14: bool;
-    var local_15: bool;
+    var local_5: bool;
+    var local_6: bool;
+    var local_7: bool;
+    var local_8: bool;
     var tcp: u32;
-    var local_16: bool;
-    var local_17: bool;
+    var local_9: bool;
+    var local_10: bool;
 
     at_3 = (pkt_20 + 14u);
     let _e8 = at_3;
@@ -49,33 +49,33 @@ fn syn_of(pkt_19: u32, pkt_20: u32, syn_1: ptr<function, syn>, syn_2: u32) -> bo
     if (_e27 == 2048u) {
         let _e31 = at_3;
         let _e33 = load_u8_(pkt_19, _e31);
-        local_12 = (_e33 >= 69u);
+        local_5 = (_e33 >= 69u);
     } else {
-        local_12 = false;
+        local_5 = false;
     }
-    let _e37 = local_12;
+    let _e37 = local_5;
     if _e37 {
         let _e39 = at_3;
         let _e40 = load_u8_(pkt_19, _e39);
-        local_13 = (_e40 <= 79u);
+        local_6 = (_e40 <= 79u);
     } else {
-        local_13 = false;
+        local_6 = false;
     }
-    let _e43 = local_13;
+    let _e43 = local_6;
     if _e43 {
         let _e47 = load_u8_(pkt_19, (_e25 + 9u));
-        local_14 = (_e47 == 6u);
+        local_7 = (_e47 == 6u);
     } else {
-        local_14 = false;
+        local_7 = false;
     }
-    let _e50 = local_14;
+    let _e50 = local_7;
     if _e50 {
         let _e53 = load_be16_(pkt_19, (_e25 + 6u));
-        local_15 = !(((i32(_e53) & 8191i) != 0i));
+        local_8 = !(((i32(_e53) & 8191i) != 0i));
     } else {
-        local_15 = false;
+        local_8 = false;
     }
-    let _e60 = local_15;
+    let _e60 = local_8;
     if _e60 {
         let _e61 = at_3;
         let _e62 = load_u8_(pkt_19, _e25);
@@ -91,18 +91,18 @@ fn syn_of(pkt_19: u32, pkt_20: u32, syn_1: ptr<function, syn>, syn_2: u32) -> bo
         if (_e88 == 34525u) {
             let _e92 = at_3;
             let _e93 = load_u8_(pkt_19, _e92);
-            local_16 = ((i32(_e93) >> 4u) == 6i);
+            local_9 = ((i32(_e93) >> 4u) == 6i);
         } else {
-            local_16 = false;
+            local_9 = false;
         }
-        let _e98 = local_16;
+        let _e98 = local_9;
         if _e98 {
             let _e101 = load_u8_(pkt_19, (_e26 + 6u));
-            local_17 = (_e101 == 6u);
+            local_10 = (_e101 == 6u);
         } else {
-            local_17 = false;
+            local_10 = false;
         }
-        let _e103 = local_17;
+        let _e103 = local_10;
         if _e103 {
             tcp = (_e26 + 40u);
             let _e109 = load_be32_(pkt_19, (_e26 + 8u));
@@ -242,16 +242,16 @@ fn xdp_filter(pkt_21: u32) -> u32 {
 
 fn xdp_flow(pkt_22: u32) -> u32 {
     var syn_5: syn;
-    var local_18: u32;
+    var local_11: u32;
 
     let _e3 = syn_of(pkt_22, 0u, (&syn_5), 0u);
     if _e3 {
         let _e5 = syn_5.group;
-        local_18 = _e5;
+        local_11 = _e5;
     } else {
         let _e7 = pkt_time(pkt_22);
-        local_18 = u32(((u64(_e7.y) << 32u) | u64(_e7.x)));
+        local_11 = u32(((u64(_e7.y) << 32u) | u64(_e7.x)));
     }
-    let _e16 = local_18;
+    let _e16 = local_11;
     return _e16;
 }
