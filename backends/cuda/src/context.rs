@@ -244,15 +244,18 @@ impl Context {
         let known = QUIET.get();
         let joins = known == primary.handle.get();
         let mut gate = None;
-        // Whether it is so, or there is no hope that it will be.
-        let within = |is_so: &mut dyn FnMut() -> bool| {
-            let (began, mut hopeless) = (Instant::now(), false);
+        let began = Instant::now();
+        let mut left_since = None;
+        // Waits until it is so, or there is no hope that it will be.
+        let mut within = |is_so: &mut dyn FnMut() -> bool| {
+            let mut hopeless = false;
             let ends = || {
                 let is_so = is_so();
-                hopeless = !is_so && is_left() && began.elapsed() >= PATIENCE;
+                left_since = is_left().then(|| left_since.unwrap_or_else(Instant::now));
+                hopeless = !is_so && left_since.is_some_and(|since: Instant| since.elapsed() >= PATIENCE);
                 is_so || hopeless
             };
-            wait::within(time, cancel, ends) && !hopeless
+            wait::within(time.saturating_sub(began.elapsed()), cancel, ends) && !hopeless
         };
         let mut opens = || {
             // What was left behind is in nobody's way but of quiet times.

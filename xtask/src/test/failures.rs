@@ -9,11 +9,16 @@ const LINES_OF_A_TEST: usize = 30;
 /// Of one suite's failed tests, as many.
 const TESTS: usize = 10;
 
+/// What is said of a suite that began, and of which no result came.
+const WITHOUT_RESULT: &str = "a suite ended without a result: its program died, or was ended";
+
 /// What libtest prints of tests that failed: between `failures:` and `test result: FAILED`, for each a line
 /// `---- NAME stdout ----` and then what it printed.
 #[derive(Debug, Default)]
 pub struct Failures {
     tests: Vec<Test>,
+    /// How many of them are of the suite under way, and how many more of it there were.
+    of_suite: usize,
     left_out: usize,
     place: Place,
 }
@@ -22,7 +27,9 @@ pub struct Failures {
 #[derive(Debug, Default, PartialEq)]
 enum Place {
     #[default]
-    Before,
+    Outside,
+    /// Tests run.
+    Inside,
     /// What failed tests printed.
     Output,
     /// Their names once more.
@@ -39,22 +46,41 @@ impl Failures {
     /// Takes the next line of a suite's output.
     pub fn add(&mut self, line: &str) {
         if line.starts_with("test result: ") {
-            self.place = Place::Before;
+            self.ends();
+        } else if matches!(self.place, Place::Outside | Place::Inside)
+            && line.starts_with("running ")
+            && (line.ends_with(" tests") || line.ends_with(" test"))
+        {
+            self.finish();
+            self.place = Place::Inside;
         } else if line == "failures:" {
-            self.place = if self.place == Place::Before { Place::Output } else { Place::Names };
+            self.place = if self.place == Place::Output { Place::Names } else { Place::Output };
         } else if self.place != Place::Output {
         } else if let Some(name) = line.strip_prefix("---- ").and_then(|line| line.strip_suffix(" stdout ----")) {
-            if self.tests.len() < TESTS {
+            self.of_suite += 1;
+            if self.of_suite <= TESTS {
                 self.tests.push(Test { name: name.into(), lines: VecDeque::new() });
-            } else {
-                self.left_out += 1;
             }
-        } else if let Some(test) = self.tests.last_mut().filter(|_| self.left_out == 0) {
+        } else if let Some(test) = self.tests.last_mut().filter(|_| self.of_suite <= TESTS) {
             if test.lines.len() == LINES_OF_A_TEST {
                 test.lines.pop_front();
             }
             test.lines.push_back(line.into());
         }
+    }
+
+    /// A suite's result came.
+    fn ends(&mut self) {
+        self.left_out += self.of_suite.saturating_sub(TESTS);
+        (self.of_suite, self.place) = (0, Place::Outside);
+    }
+
+    /// Nothing more comes of the suite under way, or of the last.
+    pub fn finish(&mut self) {
+        if self.place == Place::Inside {
+            self.add_end(WITHOUT_RESULT.into());
+        }
+        self.ends();
     }
 
     /// A suite that did not end as one does, with the reason.
@@ -64,6 +90,7 @@ impl Failures {
 
     /// Has those of another suite follow.
     pub fn append(&mut self, mut other: Failures) {
+        other.ends();
         self.tests.append(&mut other.tests);
         self.left_out += other.left_out;
     }
@@ -110,8 +137,12 @@ mod tests {
         };
         let mut failures = of(&(suite("a") + &suite("b")));
         failures.append(of(&suite("c")));
+        failures.append(of("running 2 tests\ntest x ... ok\nrunning 1 test\ntest result: ok.\n"));
         failures.add_end("d: signal 9".into());
-        assert_eq!(failures.to_string(), "  a\n    no\n  b\n    no\n  c\n    no\n  d: signal 9\n");
+        assert_eq!(
+            failures.to_string(),
+            format!("  a\n    no\n  b\n    no\n  c\n    no\n  {WITHOUT_RESULT}\n  d: signal 9\n")
+        );
     }
 
     #[test]

@@ -377,6 +377,7 @@ fn counted(suite: &str, mut command: Command) -> Counted {
         counted.tally += Tally::from_line(&line).unwrap_or_default();
         counted.failures.add(&line);
     }
+    counted.failures.finish();
     match child.wait() {
         Ok(status) if status.success() || counted.tally.failed > 0 => {}
         // A test program that dies, or does not compile, prints no result.

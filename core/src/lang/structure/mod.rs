@@ -353,7 +353,7 @@ impl<'a> Placing<'a> {
             // In a loop it may be led to again.
             let cleared = (!self.loops.is_empty()).then(|| Node::Flag(self.flag(target), false));
             if pending.is_empty() {
-                // Others may have been run because its flag was not set.
+                // In the next round others may be run because this is not set.
                 out.extend(cleared);
                 pending = self.region(block, depth, out);
                 continue;

@@ -24,7 +24,7 @@ pub(super) enum Var {
     /// A word of the packet's copy of a map's value (`own`).
     Own { map: u16, word: u16 },
     /// What a block has read, for those behind it (`reuse`).
-    Read { block: u32, read: Id },
+    Read { slot: u32 },
 }
 
 /// Operations on two numbers.
@@ -244,7 +244,7 @@ pub(super) struct Code {
     /// By how much numbers that leave the block are more than what is in their fields.
     pub amounts: Vec<(Var, Id)>,
     /// What was read here and is asked for in blocks behind this one.
-    pub carried: Vec<(Var, Id)>,
+    pub carried: BTreeMap<Var, Id>,
     /// Loads that are what a fetch-add behind them gives.
     pub aliases: HashMap<Id, Id>,
     /// The load from the packet in the other byte order, of so many bytes: 2 or 4.

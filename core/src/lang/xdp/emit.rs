@@ -269,7 +269,7 @@ impl Writing<'_> {
             Var::Amount { frame, register: Some(register), half, .. } => format!("more_r{register}_{frame}_{half}"),
             Var::Amount { frame, register: None, word, half } => format!("more_stack{frame}_{word}_{half}"),
             Var::Own { map, word } => format!("own{map}_{word}"),
-            Var::Read { block, read } => format!("read{block}_{read}"),
+            Var::Read { slot } => format!("read{slot}"),
         };
         let pointer = b.local(Some(&name), self.types.u32);
         self.vars.insert(var, pointer);

@@ -2,17 +2,15 @@
 //! it leads to with the one before. Where such a block only computes, it is done with the one before at once, and both conditions
 //! are one: a branch less, for every device; and a flag less, where what they share is led to from several places.
 
-use std::collections::BTreeSet;
-
 use super::code::{Binary, Op};
 use super::flow::{Block, End};
 use super::live::Needed;
 
-/// Computations of a block that is done before it is known whether control comes to it.
+/// Computations, and variables that are set, of a block that is done before it is known whether control comes to it.
 const COMPUTATIONS: usize = 12;
 
-/// Blocks that are done with another.
-const BLOCKS: usize = 8;
+/// Blocks that are done with another: of more conditions no conclusion is drawn (`program::facts`).
+const BLOCKS: usize = 7;
 
 /// A block that is done with the one before it, and what its condition is to that one's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,9 +46,9 @@ pub(super) fn join(blocks: &[Block], needed: &[Needed]) -> Joined {
     ways[0] = 1;
     successors.iter().flatten().for_each(|&to| ways[to] += 1);
     let only_computes: Vec<bool> = blocks.iter().zip(needed).map(|it| only_computes(it.0, it.1)).collect();
-    let mut taken: BTreeSet<usize> = BTreeSet::new();
+    let mut is_taken = vec![false; blocks.len()];
     for block in 0..blocks.len() {
-        while links[block].len() < BLOCKS && !taken.contains(&block) {
+        while links[block].len() < BLOCKS && !is_taken[block] {
             let &[yes, no] = successors[block].as_slice() else { break };
             let found = [(yes, no, true), (no, yes, false)].into_iter().find_map(|(next, shared, is_yes)| {
                 let &[first, second] = successors[next].as_slice() else { return None };
@@ -65,13 +63,14 @@ pub(super) fn join(blocks: &[Block], needed: &[Needed]) -> Joined {
             successors[block] = if is_yes { vec![other, shared] } else { vec![shared, other] };
             successors[next].clear();
             ways[shared] -= 1;
-            taken.insert(next);
+            is_taken[next] = true;
         }
     }
     Joined { links, successors }
 }
 
-/// Whether a block does nothing but compute a little.
+/// Whether a block does nothing but compute a little, for its condition. What it sets must be there already: what is worked out
+/// where it is known that the condition before it holds is worked out from that, a loop's counter for example.
 fn only_computes(block: &Block, needed: &Needed) -> bool {
     let is_free = |op: &Op| matches!(op, Op::Known(_) | Op::Truth(_) | Op::Var(_));
     let computes = |op: &Op| match op {
@@ -80,5 +79,7 @@ fn only_computes(block: &Block, needed: &Needed) -> bool {
         _ => is_free(op),
     };
     let ops = block.code.ops.iter().zip(&needed.ops).filter(|(_, needed)| **needed).map(|(op, _)| op);
-    ops.clone().all(computes) && ops.filter(|op| !is_free(op)).count() <= COMPUTATIONS
+    let count = ops.clone().filter(|op| !is_free(op)).count() + needed.sets.len();
+    let sets_free = needed.sets.iter().all(|(_, id)| is_free(&block.code.ops[*id as usize]));
+    count <= COMPUTATIONS && sets_free && ops.clone().all(computes)
 }

@@ -65,13 +65,17 @@ pub(super) fn needed(blocks: &[Block], memory: &[bool]) -> (Vec<Needed>, Vec<(u1
         }
         live
     };
+    let ops_of = |at: usize, live: &Set| {
+        let vars = vars[at].iter().filter(|(var, _)| contains(live, *var));
+        ops(&blocks[at], vars.map(|(_, id)| *id))
+    };
     let mut work: Vec<usize> = (0..blocks.len()).collect();
     let mut queued = vec![true; blocks.len()];
     while let Some(at) = work.pop() {
         queued[at] = false;
         let block = &blocks[at];
         let mut live = live_out(block, &live_in);
-        let ops = ops(block, &vars[at], &live);
+        let ops = ops_of(at, &live);
         vars[at].iter().for_each(|&(var, _)| remove(&mut live, var));
         for (op, _) in block.code.ops.iter().zip(&ops).filter(|(_, needed)| **needed) {
             if let Op::Var(var) = op {
@@ -90,7 +94,7 @@ pub(super) fn needed(blocks: &[Block], memory: &[bool]) -> (Vec<Needed>, Vec<(u1
     let mut all = Vec::new();
     for (at, block) in blocks.iter().enumerate() {
         let live = live_out(block, &live_in);
-        let ops = ops(block, &vars[at], &live);
+        let ops = ops_of(at, &live);
         let is_set =
             |(var, id): &&(Var, Id)| contains(&live, numbers[var]) && block.code.ops[*id as usize] != Op::Var(*var);
         let sets: Vec<(Var, Id)> = if matches!(block.end, End::Exit) {
@@ -143,13 +147,13 @@ pub(super) fn in_variables(block: &Block, memory: &[bool]) -> Vec<(Var, Id)> {
     let mut all = block.state.computed();
     all.retain(|(var, _)| !matches!(var, Var::Stack { frame, .. } if memory[usize::from(*frame)]));
     all.extend(&block.code.amounts);
-    all.extend(&block.code.carried);
+    all.extend(block.code.carried.iter().map(|(&var, &id)| (var, id)));
     all.extend(block.code.own.iter().map(|(&(map, word), &id)| (Var::Own { map, word }, id)));
     all
 }
 
-/// The computations of a block that are needed, where these variables are asked for behind it.
-fn ops(block: &Block, vars: &[(usize, Id)], live: &Set) -> Vec<bool> {
+/// The computations of a block that are needed, where these are asked for behind it.
+pub(super) fn ops(block: &Block, asked: impl Iterator<Item = Id>) -> Vec<bool> {
     let code = &block.code;
     let mut needed = vec![false; code.ops.len()];
     let mut work: Vec<Id> = Vec::new();
@@ -157,7 +161,7 @@ fn ops(block: &Block, vars: &[(usize, Id)], live: &Set) -> Vec<bool> {
     if let End::Branch(condition, ..) = block.end {
         work.push(condition);
     }
-    work.extend(vars.iter().filter(|(var, _)| contains(live, *var)).map(|(_, id)| *id));
+    work.extend(asked);
     while let Some(id) = work.pop() {
         let id = code.aliases.get(&id).copied().unwrap_or(id);
         if !std::mem::replace(&mut needed[id as usize], true) {

@@ -11,16 +11,10 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::code::{Code, Effect, Epoch, Id, Op, Var};
 use super::flow::Block;
-use super::live::{in_variables, successors};
+use super::live::{in_variables, ops, successors};
 
 /// A computation's number: equal ones have the same.
 type Number = u32;
-
-/// Of what has none yet.
-const NONE: Number = Number::MAX;
-
-/// Computations in each other that are looked through.
-const DEPTH: u32 = 12;
 
 /// Has blocks take over what those before them have read. `added` are loads that are nothing but parts of additions.
 pub(super) fn run(blocks: &mut [Block], memory: &[bool], added: &BTreeSet<u32>) {
@@ -111,6 +105,16 @@ struct Mark {
     reads: usize,
 }
 
+/// A number that was read.
+#[derive(Debug, Clone, Copy)]
+struct Source {
+    block: usize,
+    read: Id,
+    /// How many others there were on the way, which is its variable's name. Ways that part use the same: what is carried is asked
+    /// for between the block that has read it and those that no other way leads to, and there each has a name of its own.
+    slot: u32,
+}
+
 struct Reuse<'a> {
     added: &'a BTreeSet<u32>,
     /// By what they are made of, in numbers.
@@ -118,8 +122,8 @@ struct Reuse<'a> {
     next: Number,
     /// What variables hold.
     vars: Scoped<Var, Number>,
-    /// Where numbers were read: the block and its computation.
-    reads: Scoped<Number, (usize, Id)>,
+    /// Where numbers were read.
+    reads: Scoped<Number, Source>,
 }
 
 impl Reuse<'_> {
@@ -145,48 +149,52 @@ impl Reuse<'_> {
     /// Goes through a block, which begins when the packet and the maps were last written so; and when they were in the end.
     fn block(&mut self, blocks: &mut [Block], at: usize, mut epoch: Epoch, memory: &[bool], goes_on: bool) -> Epoch {
         let code = &blocks[at].code;
-        let mut numbers = vec![NONE; code.ops.len()];
-        let mut carried: Vec<(Id, usize, Id)> = Vec::new();
-        // Pairs are no numbers, and of loads that are parts of additions, or are made by them, nobody has a number.
+        let in_variables = in_variables(&blocks[at], memory);
+        // What nobody can ask for is not to be done for somebody behind.
+        let needed = ops(&blocks[at], in_variables.iter().map(|(_, id)| *id));
+        // Of loads that are parts of additions nobody has the number; pairs are none.
         let mut stays = vec![false; code.ops.len()];
-        let pairs = code.ops.iter().filter_map(|op| if let Op::Part(of, _) = op { Some(*of) } else { None });
         let held = code.held.values().filter(|held| self.added.contains(&held.load));
-        let held = held.flat_map(|held| [held.number.0, held.number.1]);
-        pairs.chain(held).chain(code.aliases.keys().copied()).for_each(|id| stays[id as usize] = true);
+        held.flat_map(|held| [held.number.0, held.number.1]).for_each(|id| stays[id as usize] = true);
+        let mut is_pair = vec![false; code.ops.len()];
+        let pairs = code.ops.iter().filter_map(|op| if let Op::Part(of, _) = op { Some(*of) } else { None });
+        pairs.for_each(|id| is_pair[id as usize] = true);
+        let mut numbers: Vec<Number> = Vec::with_capacity(code.ops.len());
+        let mut carried: Vec<(Id, Source)> = Vec::new();
         for (id, op) in (0..).zip(&code.ops) {
-            match op {
-                Op::Var(var) => numbers[id as usize] = self.held(*var),
-                Op::Call(call) if call.effect == Effect::Reads => {
-                    let number = self.number(code, &mut numbers, id, call.epoch(epoch), DEPTH);
-                    match self.reads.known.get(&number) {
-                        _ if stays[id as usize] => {}
-                        Some(&(from, read)) if from != at => carried.push((id, from, read)),
-                        Some(_) => {}
-                        None => self.reads.set(number, (at, id)),
-                    }
+            for (epoch, is_it) in epoch.iter_mut().zip(Code::writes(op)) {
+                if is_it {
+                    *epoch = self.fresh();
                 }
-                _ => {
-                    for (epoch, is_it) in epoch.iter_mut().zip(Code::writes(op)) {
-                        if is_it {
-                            *epoch = self.fresh();
-                        }
+            }
+            let is_read = matches!(op, Op::Call(call) if call.effect == Effect::Reads);
+            let number = match op {
+                // A load that is what a fetch-add behind it gives is not what others have read.
+                _ if !needed[id as usize] || is_pair[id as usize] || code.aliases.contains_key(&id) => self.fresh(),
+                Op::Var(var) => self.held(*var),
+                Op::Call(call) if call.effect != Effect::Writes => self.number(op, &numbers, call.epoch(epoch)),
+                Op::Call(_) | Op::Trap { .. } | Op::Keep { .. } | Op::Recall { .. } => self.fresh(),
+                _ => self.number(op, &numbers, Epoch::default()),
+            };
+            numbers.push(number);
+            if is_read && needed[id as usize] && !is_pair[id as usize] && !stays[id as usize] {
+                match self.reads.known.get(&number) {
+                    Some(&source) if source.block != at => carried.push((id, source)),
+                    Some(_) => {}
+                    None => {
+                        let slot = self.reads.before.len() as u32;
+                        self.reads.set(number, Source { block: at, read: id, slot });
                     }
                 }
             }
         }
         if goes_on {
-            for (var, id) in in_variables(&blocks[at], memory) {
-                let number = self.number(&blocks[at].code, &mut numbers, id, Epoch::default(), DEPTH);
-                self.vars.set(var, number);
-            }
+            in_variables.iter().for_each(|&(var, id)| self.vars.set(var, numbers[id as usize]));
         }
-        for (id, from, read) in carried {
-            let var = Var::Read { block: from as u32, read };
+        for (id, Source { block, read, slot }) in carried {
+            let var = Var::Read { slot };
             blocks[at].code.ops[id as usize] = Op::Var(var);
-            let known = &mut blocks[from].code.carried;
-            if !known.contains(&(var, read)) {
-                known.push((var, read));
-            }
+            blocks[block].code.carried.insert(var, read);
         }
         epoch
     }
@@ -201,31 +209,17 @@ impl Reuse<'_> {
         number
     }
 
-    /// The number of a computation; `epoch` is when what it reads was written, if it is a call that reads.
-    fn number(&mut self, code: &Code, numbers: &mut [Number], id: Id, epoch: Epoch, depth: u32) -> Number {
-        if numbers[id as usize] != NONE {
-            return numbers[id as usize];
-        }
-        let mut op = code.ops[id as usize].clone();
-        let known = match &op {
-            Op::Trap { .. } | Op::Keep { .. } | Op::Recall { .. } | Op::Var(_) => false,
-            Op::Call(call) => call.effect != Effect::Writes,
-            _ => true,
-        };
-        let number = if !known || depth == 0 {
-            self.fresh()
-        } else {
-            Code::replace_operands(&mut op, |of| self.number(code, numbers, of, Epoch::default(), depth - 1));
-            let next = self.next;
-            match self.numbers.entry((op, epoch)) {
-                Entry::Occupied(known) => *known.get(),
-                Entry::Vacant(new) => {
-                    self.next += 1;
-                    *new.insert(next)
-                }
+    /// The number of a computation, by those of what it is made of; `epoch` is when what it reads was written.
+    fn number(&mut self, op: &Op, numbers: &[Number], epoch: Epoch) -> Number {
+        let mut op = op.clone();
+        Code::replace_operands(&mut op, |of| numbers[of as usize]);
+        let next = self.next;
+        match self.numbers.entry((op, epoch)) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => {
+                self.next += 1;
+                *new.insert(next)
             }
-        };
-        numbers[id as usize] = number;
-        number
+        }
     }
 }

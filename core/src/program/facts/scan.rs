@@ -242,6 +242,13 @@ fn difference(
             Expression::Binary { .. } => difference(function, expr, !differs),
             _ => None,
         },
+        // Who goes on where both hold, or where neither does, goes on where it differs.
+        Expression::Binary { op: BinaryOperator::LogicalAnd, left, right } if differs => {
+            difference(function, left, true).or_else(|| difference(function, right, true))
+        }
+        Expression::Binary { op: BinaryOperator::LogicalOr, left, right } if !differs => {
+            difference(function, left, false).or_else(|| difference(function, right, false))
+        }
         Expression::Binary { op, left, right } => {
             if op != (if differs { BinaryOperator::NotEqual } else { BinaryOperator::Equal }) {
                 return None;

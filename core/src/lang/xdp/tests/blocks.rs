@@ -45,14 +45,18 @@ fn branches(program: &Program) -> usize {
     count(program, &|statement| matches!(statement, Statement::If { .. }))
 }
 
-/// How often a word of the map is read.
-fn reads(program: &Program) -> usize {
-    let name = format!("x_{}_get", program.maps()[0].name);
+/// How often a function is called.
+fn calls(program: &Program, name: &str) -> usize {
     let is_it = |statement: &Statement| match statement {
-        Statement::Call { function, .. } => program.module().functions[*function].name.as_deref() == Some(&name),
+        Statement::Call { function, .. } => program.module().functions[*function].name.as_deref() == Some(name),
         _ => false,
     };
     count(program, &is_it)
+}
+
+/// How often a word of the map is read.
+fn reads(program: &Program) -> usize {
+    calls(program, &format!("x_{}_get", program.maps()[0].name))
 }
 
 /// The packet's first byte in r3, its second in r4; or 0 where it is too short.
@@ -108,6 +112,42 @@ fn conditions_that_share_where_they_lead_are_one() {
     }
 }
 
+/// `r3 == 1 || r4 == 2 || r3 > 2 || !(r4 != 1)`.
+#[test]
+fn chains_of_conditions_are_one() {
+    let conditions = [op(JEQ, 3, 0, 3, 1), op(JEQ, 4, 0, 2, 2), op(JGT, 3, 0, 1, 2), op(JNE, 4, 0, 2, 1)];
+    let results = [op(0xb7, 0, 0, 0, 2), EXIT, op(0xb7, 0, 0, 0, 1), EXIT];
+    let mut all = [&BYTES[..], &conditions, &results].concat();
+    all[5].off = (all.len() - 7) as i16;
+    assert_eq!(branches(&same(&all, &[0, 1, 2, 3])), 2);
+}
+
+/// The counter is known to be at most 7 where it is counted up: it stays there, so that the rounds are still known.
+#[test]
+fn loops_with_two_ends_have_a_bound() {
+    let rounds = [
+        op(0xb7, 1, 0, 0, 0),
+        op(0xb7, 5, 0, 0, 0),
+        // r1 > 7, and the bit of r3 with this number.
+        op(0x25, 1, 0, 7, 7),
+        op(0xbc, 2, 3, 0, 0),
+        op(0x7c, 2, 1, 0, 0),
+        op(0x54, 2, 0, 0, 1),
+        op(0x07, 1, 0, 0, 1),
+        op(JEQ, 2, 0, 2, 0),
+        op(0x07, 5, 0, 0, 1),
+        op(0x05, 0, 0, -8, 0),
+        op(0xb7, 0, 0, 0, 1),
+        op(0x25, 5, 0, 1, 1),
+        op(0xb7, 0, 0, 0, 2),
+        EXIT,
+    ];
+    let mut all = [&BYTES[..7], &rounds].concat();
+    all[5].off = (all.len() - 7) as i16;
+    let program = same(&all, &[0, 1, 2, 3, 7, 255]);
+    assert!(program.facts().max_iterations.is_some_and(|most| most <= 9), "{:?}", program.facts().max_iterations);
+}
+
 /// What divides, reads or may abort the packet is done where control comes to it and nowhere else.
 #[test]
 fn what_does_more_than_compute_is_not_done_before() {
@@ -144,6 +184,8 @@ fn two_halves(between: &[Instruction]) -> Vec<Instruction> {
 #[test]
 fn what_a_block_has_read_is_not_read_again() {
     assert_eq!(reads(&same(&two_halves(&[]), &[0])), 1);
+    // Or two blocks before.
+    assert_eq!(reads(&same(&two_halves(&[op(0x25, 3, 0, 4, 50)]), &[0])), 1);
     // Something else was written meanwhile, which may be the same.
     let elsewhere = [op(0xb7, 5, 0, 0, 7), op(0xc3, 0, 5, 8, 0)];
     assert_eq!(reads(&same(&two_halves(&elsewhere), &[0])), 2);
@@ -158,5 +200,24 @@ fn what_was_written_meanwhile_is_read() {
     for between in [&added[..], &stored, &counted] {
         // Packet by packet there is more.
         same(&two_halves(between), &[0, 1]);
+    }
+}
+
+/// The packet's first byte is read in two blocks, and between the two there is more.
+#[test]
+fn bytes_of_the_packet_are_read_again_where_they_were_written() {
+    let program = |between: &[Instruction]| {
+        let first = op(JEQ, 3, 0, (between.len() + 4) as i16, 1);
+        let second =
+            [op(0x71, 5, 6, 0, 0), op(0x25, 5, 0, 2, 2), op(0xb7, 0, 0, 0, 1), EXIT, op(0xb7, 0, 0, 0, 2), EXIT];
+        let mut all = [&BYTES[..7], &[first], between, &second].concat();
+        all[5].off = (all.len() - 7) as i16;
+        all
+    };
+    assert_eq!(calls(&same(&program(&[]), &[0, 1, 2, 3]), "load_u8"), 1);
+    // One byte, two of which it is one, and wherever another says.
+    let behind = [op(0xbf, 4, 6, 0, 0), op(0x57, 3, 0, 0, 1), op(0x0f, 4, 3, 0, 0), op(0x72, 4, 0, 0, 9)];
+    for between in [&[op(0x72, 6, 0, 0, 3)][..], &[op(0x6a, 6, 0, 0, 0x0102)], &behind] {
+        same(&program(between), &[0, 1, 2, 3]);
     }
 }

@@ -42,10 +42,38 @@ impl Making<'_> {
         self.code[at].off = (self.code.len() - at - 1) as i16;
     }
 
+    /// Conditions that lead past what comes next, or straight there, as C's `&&` and `||` are; gives those that lead past it,
+    /// still open, and what there is behind them.
+    fn conditions(&mut self) -> (Vec<usize>, State) {
+        let mut past = vec![self.condition()];
+        let mut before = self.state.clone();
+        let mut there = Vec::new();
+        while past.len() + there.len() < 4 && self.random.once_in(3) {
+            if self.random.once_in(2) {
+                // Something is set in between.
+                let register = self.free();
+                let imm = constant(self.random);
+                self.emit(0xb7, register, 0, 0, imm);
+                self.set(register, Kind::Number);
+            }
+            let jump = self.condition();
+            if self.random.once_in(2) {
+                past.push(jump);
+                before = Self::joined(&before, &self.state);
+            } else {
+                there.push((jump, self.state.clone()));
+            }
+        }
+        for (jump, state) in there {
+            self.lead(jump);
+            self.state = Self::joined(&self.state, &state);
+        }
+        (past, before)
+    }
+
     pub(super) fn branch(&mut self) {
-        let jump = self.condition();
+        let (jumps, before) = self.conditions();
         self.depth += 1;
-        let before = self.state.clone();
         let budget = 1 + self.random.below(5);
         self.block(budget);
         let returns = self.random.once_in(8);
@@ -55,14 +83,14 @@ impl Making<'_> {
         let fallen = std::mem::replace(&mut self.state, before);
         if self.random.once_in(2) && !returns {
             // Nothing on the other way.
-            self.lead(jump);
+            jumps.into_iter().for_each(|jump| self.lead(jump));
             self.state = Self::joined(&fallen, &self.state);
         } else {
             let over = self.code.len();
             if !returns {
                 self.emit(0x05, 0, 0, 0, 0);
             }
-            self.lead(jump);
+            jumps.into_iter().for_each(|jump| self.lead(jump));
             let budget = 1 + self.random.below(4);
             self.block(budget);
             if !returns {
