@@ -122,30 +122,27 @@ fn chains_of_conditions_are_one() {
     assert_eq!(branches(&same(&all, &[0, 1, 2, 3])), 2);
 }
 
-/// The counter is known to be at most 7 where it is counted up: it stays there, so that the rounds are still known.
+/// The counter is known to be at most 7 where it is counted up: it stays there, so that the rounds are still known; and where
+/// the ends of the loop are one, it is known of both.
 #[test]
 fn loops_with_two_ends_have_a_bound() {
-    let rounds = [
-        op(0xb7, 1, 0, 0, 0),
-        op(0xb7, 5, 0, 0, 0),
-        // r1 > 7, and the bit of r3 with this number.
-        op(0x25, 1, 0, 7, 7),
-        op(0xbc, 2, 3, 0, 0),
-        op(0x7c, 2, 1, 0, 0),
-        op(0x54, 2, 0, 0, 1),
-        op(0x07, 1, 0, 0, 1),
-        op(JEQ, 2, 0, 2, 0),
-        op(0x07, 5, 0, 0, 1),
-        op(0x05, 0, 0, -8, 0),
-        op(0xb7, 0, 0, 0, 1),
-        op(0x25, 5, 0, 1, 1),
-        op(0xb7, 0, 0, 0, 2),
-        EXIT,
-    ];
-    let mut all = [&BYTES[..7], &rounds].concat();
-    all[5].off = (all.len() - 7) as i16;
-    let program = same(&all, &[0, 1, 2, 3, 7, 255]);
-    assert!(program.facts().max_iterations.is_some_and(|most| most <= 9), "{:?}", program.facts().max_iterations);
+    // r1 > 7, or r1 == 8.
+    for end in [op(JGT, 1, 0, 7, 7), op(JEQ, 1, 0, 7, 8)] {
+        for counts_first in [true, false] {
+            let count = op(0x07, 1, 0, 0, 1);
+            // The bit of r3 with this number.
+            let bit = [op(0xbc, 2, 3, 0, 0), op(0x7c, 2, 1, 0, 0), op(0x54, 2, 0, 0, 1)];
+            let ends = |by| op(JEQ, 2, 0, by, 0);
+            let both = if counts_first { [count, ends(2)] } else { [ends(3), count] };
+            let round = [&[end], &bit[..], &both, &[op(0x07, 5, 0, 0, 1), op(0x05, 0, 0, -8, 0)]].concat();
+            let first = [op(0xb7, 1, 0, 0, 0), op(0xb7, 5, 0, 0, 0)];
+            let last = [op(0xb7, 0, 0, 0, 1), op(JGT, 5, 0, 1, 1), op(0xb7, 0, 0, 0, 2), EXIT];
+            let mut all = [&BYTES[..7], &first, &round, &last].concat();
+            all[5].off = (all.len() - 7) as i16;
+            let most = same(&all, &[0, 1, 2, 3, 7, 255]).facts().max_iterations;
+            assert!(most.is_some_and(|most| most <= 9), "{end:?}, {counts_first}: {most:?}");
+        }
+    }
 }
 
 /// What divides, reads or may abort the packet is done where control comes to it and nowhere else.
