@@ -10,20 +10,32 @@ use portcullis_io::{SourceOptions, open};
 use super::bytes::take_pcap_apart;
 use super::{Packet, drain};
 
-/// The captures, or nothing where they are not at hand.
+/// The captures in `PORTCULLIS_CAPTURES` and the folders in it, or nothing where they are not at hand.
 fn captures() -> Option<Vec<PathBuf>> {
     let directory = match std::env::var_os("PORTCULLIS_CAPTURES") {
         Some(directory) => PathBuf::from(directory),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/captures/tcpdump"),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/captures"),
     };
-    let Ok(entries) = std::fs::read_dir(&directory) else {
-        println!("skipped: no captures in ../shared/captures/tcpdump beside the workspace (or PORTCULLIS_CAPTURES)");
+    let mut files = Vec::new();
+    if find(&directory, &mut files).is_err() {
+        println!("skipped: no captures in ../shared/captures beside the workspace (or PORTCULLIS_CAPTURES)");
         return None;
-    };
-    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    }
     files.sort();
-    assert!(!files.is_empty(), "the directory of captures is empty");
+    assert!(!files.is_empty(), "there are no captures in {}", directory.display());
     Some(files)
+}
+
+fn find(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            find(&path, files)?;
+        } else if path.extension().is_some_and(|extension| extension == "pcap" || extension == "pcapng") {
+            files.push(path);
+        }
+    }
+    Ok(())
 }
 
 #[test]
