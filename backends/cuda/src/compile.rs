@@ -17,6 +17,7 @@ use portcullis_c_writer::{Argument, Form, Language, Loads, Options, WriteError};
 use portcullis_cache::Cache;
 use portcullis_core::device::offload::{self, Effects};
 use portcullis_core::device::{CancelToken, DeviceError, Dispatch, LoadOptions};
+use portcullis_core::map::declare::MAX_MAPS;
 use portcullis_core::program::Program;
 
 use crate::api::{Code, check};
@@ -39,6 +40,10 @@ const FUNCTION: &str = "pc_filter_packet";
 
 /// Longest part of a compiler's messages that is shown, in bytes.
 const LOG: usize = 4096;
+
+/// Arguments of a kernel at most, a word of 64 bits each: the packets' and the launch's, and the addresses of all maps, which
+/// kernels that stay have as one argument.
+pub(crate) const MOST_ARGUMENTS: usize = 7 + MAX_MAPS;
 
 /// Who makes the code for a device, and of what kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,6 +167,7 @@ impl Source {
             text += &flag("METADATA", effects.metadata);
             text += &flag("REDIRECTS", effects.redirects);
             text += &flag("MAPS", !program.maps().is_empty());
+            text += &format!("#define PC_MOST_MAPS {MAX_MAPS}\n");
             text += include_str!("dispatch/slots.cu");
         }
         parts.iter().for_each(|part| text += part);
@@ -450,9 +456,10 @@ impl Kernel {
         };
         let quiet = self.context.quiet().map_err(failed)?;
         // Zeros for whatever arguments there are: no packets, and nowhere to look for any.
-        let mut zeros = [0_u64; 16];
-        let mut arguments: [*mut c_void; 16] = [zeros.as_mut_ptr().cast(); 16];
-        // SAFETY: kernels take fewer arguments, none of which is longer. Told of no packets, or of no memory, they end.
+        let mut zeros = [0_u64; MOST_ARGUMENTS];
+        let mut arguments: [*mut c_void; MOST_ARGUMENTS] = [zeros.as_mut_ptr().cast(); MOST_ARGUMENTS];
+        // SAFETY: kernels take fewer arguments, none of which is longer: the longest has all maps' addresses. Told of no packets,
+        // or of no memory, they end.
         unsafe { self.launch(1, &mut arguments, &gpu.kernels) }.map_err(failed)?;
         // The driver has done what it does at a first launch.
         drop(quiet);

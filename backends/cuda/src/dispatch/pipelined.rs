@@ -15,12 +15,11 @@ use portcullis_core::device::offload::{self, Columns, DeviceTimes, Effects, GRAC
 use portcullis_core::device::plan::{Bounds, Layout};
 use portcullis_core::device::planner::{Reach, Site, TransferCosts};
 use portcullis_core::device::{CancelToken, DeviceError, Imported};
-use portcullis_core::map::declare::MAX_MAPS;
 use portcullis_core::packet::{Batch, Span};
 
 use super::clock::{Clock, Stage};
 use super::slots::{HEAD, Inside, Shape, Slot};
-use crate::compile::Loaded;
+use crate::compile::{Loaded, MOST_ARGUMENTS};
 use crate::device::{Event, Gpu, Tickets};
 use crate::memory::{Buffer, DeviceMemory, HostMemory, Registration, Registrations, View};
 use crate::wait;
@@ -101,7 +100,7 @@ impl Pipelined {
             Argument::Map(number) => maps[*number as usize],
             Argument::Base | Argument::Count => 0,
         });
-        let mut addresses: [u64; 7 + MAX_MAPS] = std::array::from_fn(|_| addresses.next().unwrap_or_default());
+        let mut addresses: [u64; MOST_ARGUMENTS] = std::array::from_fn(|_| addresses.next().unwrap_or_default());
         let arguments = self.loaded.arguments.iter().zip(&mut addresses).map(|(argument, address)| match argument {
             Argument::Base => (&raw mut base).cast(),
             Argument::Count => (&raw mut lanes).cast(),

@@ -1,5 +1,5 @@
 // What kernels that answer slots have in common. Above this stands the filter, as `pc_filter_packet`, and what it
-// does: PC_SEES, PC_WRITES, PC_MOVES, PC_METADATA, PC_REDIRECTS and PC_MAPS are 0 or 1.
+// does: PC_SEES, PC_WRITES, PC_MOVES, PC_METADATA, PC_REDIRECTS and PC_MAPS are 0 or 1, and filters have PC_MOST_MAPS maps at most.
 //
 // A slot is two regions of memory (slots.rs has the same), each part of them at a multiple of 16 bytes. What is given:
 //     { ulonglong place; uint packets, first, count, unused[3] }; descriptors; metadata; the packets' bytes
@@ -10,7 +10,7 @@
 #define PC_HEAD 32u
 
 // The words of the filter's maps, by their numbers.
-typedef struct { uint *at[16]; } pc_maps;
+typedef struct { uint *at[PC_MOST_MAPS]; } pc_maps;
 #if PC_MAPS
 #define PC_WITH(maps) , (maps).at
 #else
