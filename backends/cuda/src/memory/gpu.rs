@@ -144,7 +144,8 @@ impl Gpu {
     /// the GPU's page of 64 KiB, and network cards may write into it (GPUDirect RDMA). Behind it is room for
     /// [`READABLE_PAST_END`] bytes.
     ///
-    /// Where kernels stay at the device this waits until they have left, [`SILENCE`](portcullis_core::device::offload::SILENCE) at most.
+    /// Where kernels stay at the device this waits until they have left,
+    /// [`SILENCE`](portcullis_core::device::offload::SILENCE) at most.
     ///
     /// # Errors
     /// [`DeviceError::Refused`] for no bytes, and for an alignment that is none; [`DeviceError::Failed`] where there is no
@@ -185,7 +186,8 @@ impl Gpu {
     /// Has GPUs reach `bytes` bytes of the host's memory from `start` on, which stay where they are: all CUDA devices of the
     /// process. It is pinned as long as what comes back is there.
     ///
-    /// Where kernels stay at the device this waits until they have left, [`SILENCE`](portcullis_core::device::offload::SILENCE) at most.
+    /// Where kernels stay at the device this waits until they have left,
+    /// [`SILENCE`](portcullis_core::device::offload::SILENCE) at most.
     ///
     /// # Errors
     /// [`DeviceError::Failed`] where the driver refuses: a part of it is registered already, or there is more than may be.
@@ -423,8 +425,8 @@ impl HostRegistration {
     /// next this is the way.
     ///
     /// # Errors
-    /// [`DeviceError::Failed`] where kernels do not leave the device within [`SILENCE`](portcullis_core::device::offload::SILENCE), or the driver gives up: the memory has to
-    /// stay then.
+    /// [`DeviceError::Failed`] where kernels do not leave the device within
+    /// [`SILENCE`](portcullis_core::device::offload::SILENCE), or the driver gives up: the memory has to stay then.
     pub fn unregister(mut self) -> Result<(), DeviceError> {
         let gpu = self.gpu.0.gpu.clone();
         let failed = |code| gpu.failed("does not let go of the host's memory", code);

@@ -3,8 +3,8 @@
 //! are one: a branch less, for every device; and a flag less, where what they share is led to from several places.
 
 use super::code::{Binary, Op};
-use super::flow::{Block, End};
-use super::live::Needed;
+use super::flow::Block;
+use super::live::{Needed, successors};
 
 /// Computations, and variables that are set, of a block that is done before it is known whether control comes to it.
 const COMPUTATIONS: usize = 12;
@@ -33,13 +33,13 @@ pub(super) struct Joined {
 
 /// Joins conditions.
 pub(super) fn join(blocks: &[Block], needed: &[Needed]) -> Joined {
-    let successors = |block: &Block| match block.end {
-        End::Exit => Vec::new(),
-        End::Goto(to) => vec![to],
-        End::Branch(_, taken, fallen) if taken == fallen => vec![taken],
-        End::Branch(_, taken, fallen) => vec![taken, fallen],
+    let of_block = |block: &Block| {
+        let mut successors: Vec<usize> = successors(&block.end).collect();
+        // Both arms may lead to the same place.
+        successors.dedup();
+        successors
     };
-    let mut successors: Vec<Vec<usize>> = blocks.iter().map(successors).collect();
+    let mut successors: Vec<Vec<usize>> = blocks.iter().map(of_block).collect();
     let mut links = vec![Vec::new(); blocks.len()];
     // Blocks that lead to each; to the first, the outside does.
     let mut ways = vec![0; blocks.len()];

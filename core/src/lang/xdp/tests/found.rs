@@ -4,30 +4,17 @@ use std::sync::Arc;
 
 use super::model::hold::{Held, compiled, hold};
 use super::model::{Code, Instruction, MapOf, op};
+use super::{EXIT, VALUE, code, held_to_the_model};
 use crate::device::{Device, LoadOptions};
 use crate::interp::Interp;
 use crate::packet::{Batch, Verdict};
 use crate::program::Program;
 
-const EXIT: Instruction = op(0x95, 0, 0, 0, 0);
-
-/// The values of the first map are an array's, of 16 bytes.
-const MAPS: [MapOf; 1] = [MapOf { ty: 2, key: 4, value: 16, entries: 1 }];
-
-fn code(instructions: &[Instruction]) -> Code {
-    Code { instructions: instructions.to_vec(), functions: vec![0], maps: MAPS.to_vec() }
-}
-
 /// Holds a program to the model over packets with these first bytes.
 #[track_caller]
 fn check(instructions: &[Instruction], packets: &[[u8; 8]]) {
-    let code = code(instructions);
     let packets: Vec<Vec<u8>> = packets.iter().map(|first| [&first[..], &[7; 24]].concat()).collect();
-    match hold(&code, &packets) {
-        Ok(Held::Same(count, None)) if count == packets.len() => {}
-        Ok(held) => panic!("{held:?}\n{}", code.listing()),
-        Err(difference) => panic!("{}\n{}", difference.what, code.listing()),
-    }
+    held_to_the_model(instructions, &packets);
 }
 
 #[track_caller]
@@ -62,18 +49,6 @@ fn with(rest: &[Instruction]) -> Vec<Instruction> {
     all[5].off = (all.len() - 7) as i16;
     all
 }
-
-/// The first map's only value in r0.
-const VALUE: [Instruction; 8] = [
-    op(0x62, 10, 0, -4, 0),
-    op(0xbf, 2, 10, 0, 0),
-    op(0x07, 2, 0, 0, -4),
-    op(0x18, 1, 1, 0, 0),
-    op(0, 0, 0, 0, 0),
-    op(0x85, 0, 0, 0, 1),
-    op(0x55, 0, 0, 1, 0),
-    EXIT,
-];
 
 const FIRSTS: [[u8; 8]; 4] = [[0; 8], [1, 0, 0, 0, 0, 0, 0, 0], [255; 8], [0, 0, 0, 0, 1, 0, 0, 0x80]];
 
