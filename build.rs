@@ -1,14 +1,14 @@
 //! Tells a release build which commit it is made from, for reports: `PORTCULLIS_COMMIT`, or what the checkout's `.git` says.
 //! A debug build is not told, and so is not made anew with every commit: nobody reports what it measures.
 
-#[path = "src/bench/commit.rs"]
+#[path = "report/src/commit.rs"]
 mod commit;
 
 use std::path::Path;
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rerun-if-changed=src/bench/commit.rs");
+    println!("cargo:rerun-if-changed=report/src/commit.rs");
     println!("cargo:rerun-if-env-changed=PORTCULLIS_COMMIT");
     let said = std::env::var("PORTCULLIS_COMMIT").ok().filter(|commit| !commit.is_empty());
     let is_release = std::env::var("PROFILE").is_ok_and(|profile| profile == "release");

@@ -49,6 +49,7 @@
 //! Without any, the interpreter and the device that does nothing remain.
 
 pub mod auto;
+#[path = "../report/src/lib.rs"]
 pub mod bench;
 pub mod control;
 pub mod devices;
@@ -59,6 +60,7 @@ pub mod maglev;
 pub mod map_file;
 pub mod pipeline;
 pub mod routes;
+#[path = "../conformance/src/lib.rs"]
 pub mod selftest;
 
 pub use portcullis_c_writer as c_writer;

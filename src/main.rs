@@ -1,5 +1,6 @@
 //! The command line: parse, run, exit code.
 
+#[path = "../cli/src/main.rs"]
 mod cli;
 
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
 //! Programs of eBPF as instructions: the model that the core's tests hold the front end to, with tables of instructions and
 //! programs that nobody would write.
 
-#[path = "../../core/src/lang/xdp/tests/model/mod.rs"]
+#[path = "../../frontends/xdp/src/tests/model/mod.rs"]
 #[allow(missing_docs, dead_code, reason = "it is the core's tests'")]
 pub mod model;
 

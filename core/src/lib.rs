@@ -9,12 +9,16 @@
 //! - [`map`]: kept for the state that filters share between packets.
 
 pub mod device;
+pub mod diagnostics;
 pub mod interp;
+mod ir;
 pub mod lang;
 pub mod map;
 pub mod packet;
 pub mod program;
 mod reason;
+pub mod spelling;
+mod stack;
 
 /// The intermediate representation that front ends make and backends take.
 pub use naga;

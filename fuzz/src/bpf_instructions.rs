@@ -1,7 +1,7 @@
 //! Any bytes as a packet and instructions of classic BPF, as a socket takes them: what is taken gives what an interpreter of its own
 //! gives.
 
-#[path = "../../core/src/lang/expression/tests/reference.rs"]
+#[path = "../../frontends/bpf/src/tests/reference.rs"]
 #[allow(dead_code, reason = "its own crate's tests use all of it")]
 mod reference;
 

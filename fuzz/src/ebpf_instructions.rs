@@ -1,6 +1,6 @@
 //! Any bytes as a packet and instructions of eBPF: what is taken of them gives what an interpreter of its own gives.
 
-#[path = "../../core/src/lang/xdp/tests/model/mod.rs"]
+#[path = "../../frontends/xdp/src/tests/model/mod.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod model;
 

@@ -5,9 +5,9 @@
 //!
 //! [`mod@reference`] is another interpreter of programs of classic BPF, and [`arbitrary`] makes any of them.
 
-#[path = "../../../core/src/lang/expression/tests/arbitrary.rs"]
+#[path = "../../../frontends/bpf/src/tests/arbitrary.rs"]
 pub mod arbitrary;
-#[path = "../../../core/src/lang/expression/tests/reference.rs"]
+#[path = "../../../frontends/bpf/src/tests/reference.rs"]
 #[allow(missing_docs, reason = "it is the core's tests'")]
 pub mod reference;
 

@@ -7,9 +7,9 @@ use super::InterpError;
 use super::expression::{Context, Types, operands};
 use super::layout::{self, Layouts};
 use super::value::{Pointer, Scalar, Space, Value};
-use crate::lang::prelude::Intrinsic;
 use crate::map::BIND_GROUP;
 use crate::program::Program;
+use crate::program::prelude::Intrinsic;
 
 /// The largest value, in scalars: the 16 KiB that a filter's private memory may have, in words.
 const MAX_VALUE: usize = 16 * 1024 / 4;

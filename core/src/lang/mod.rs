@@ -1,25 +1,15 @@
 //! Front ends: from a filter's text to a [`Program`](crate::program::Program).
 
-mod builder;
-mod diagnostics;
+#[path = "../../../frontends/bpf/src/lib.rs"]
 pub mod expression;
-pub mod nearest;
+#[path = "../../../frontends/opencl-c/src/lib.rs"]
 pub mod opencl_c;
-pub mod prelude;
-mod shown;
-mod stack;
-mod structure;
+#[path = "../../../frontends/wgsl/src/lib.rs"]
 pub mod wgsl;
+#[path = "../../../frontends/xdp/src/lib.rs"]
 pub mod xdp;
 
-pub use diagnostics::{Diagnostic, Diagnostics, Label, Part, Source};
-pub use stack::{LARGE_STACK, on_large_stack};
-
-/// The largest source text taken, in bytes.
-pub const MAX_SOURCE: usize = 1 << 20;
-
-/// The name of the function that is the filter.
-pub const FILTER: &str = "xdp_filter";
-
-/// The name of the function that says which flow a packet belongs to, where a filter has one.
-pub const FLOW: &str = "xdp_flow";
+pub use crate::diagnostics::{Diagnostic, Diagnostics, Label, MAX_SOURCE, Part, Source};
+pub use crate::program::{FILTER, FLOW, prelude};
+pub use crate::spelling as nearest;
+pub use crate::stack::{LARGE_STACK, on_large_stack};

@@ -12,8 +12,8 @@ use super::layout::{Layout, MAX_WORDS};
 use super::lpm::Parts;
 use super::notes::Notes;
 use super::typed::Typed;
-use crate::lang::nearest::nearest;
 use crate::lang::{Diagnostic, FILTER, prelude};
+use crate::spelling::nearest;
 
 /// Maps that a filter may declare: as many as Linux' verifier takes of a program (`MAX_USED_MAPS`).
 pub const MAX_MAPS: usize = 64;

@@ -10,8 +10,8 @@ use super::declare::{Declaration, Kind, MAX_KEY};
 use super::layout::{HEADER, Layout, NOW, PROBES, REMOVED, TAKEN, THERE, hash};
 use super::rows::key;
 use super::text::Call;
-use crate::lang::prelude::Intrinsic;
 use crate::program::Program;
+use crate::program::prelude::Intrinsic;
 
 /// Of the places that are taken, which part has to be of removed keys before they are worth forgetting: doing so costs
 /// a pass over the map.

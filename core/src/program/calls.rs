@@ -3,8 +3,8 @@
 use naga::Statement;
 
 use super::{Program, blocks};
-use crate::lang::prelude::Intrinsic;
 use crate::map::Call;
+use crate::program::prelude::Intrinsic;
 
 /// Calls that a function makes: outside of loops, and in a round of all its loops.
 #[derive(Debug, Clone, Copy, Default)]
@@ -54,10 +54,10 @@ impl Program {
 
 #[cfg(test)]
 mod tests {
-    use crate::lang::prelude::Intrinsic;
     use crate::lang::{Source, wgsl};
     use crate::map::Call;
     use crate::program::ProgramOptions;
+    use crate::program::prelude::Intrinsic;
 
     #[test]
     fn maps_are_read_only_where_nothing_writes_to_them() {

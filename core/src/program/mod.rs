@@ -6,6 +6,7 @@ pub mod facts;
 mod flow;
 mod parameters;
 pub mod passes;
+pub mod prelude;
 mod verifier;
 
 use std::collections::{HashMap, HashSet};
@@ -23,9 +24,16 @@ pub use verifier::{
 };
 pub use verifier::{blocks, operands};
 
-use crate::lang::prelude::{self, Intrinsic};
-use crate::lang::{Diagnostics, FILTER, FLOW, Source, xdp};
+use crate::diagnostics::{Diagnostics, Source};
+use crate::lang::xdp;
 use crate::map;
+use prelude::Intrinsic;
+
+/// The name of the function that is the filter.
+pub const FILTER: &str = "xdp_filter";
+
+/// The name of the function that says which flow a packet belongs to, where a filter has one.
+pub const FLOW: &str = "xdp_flow";
 
 /// Loop iterations that a filter may spend on a packet unless told otherwise. Below 65,535, where
 /// llvmpipe leaves a loop without a word.

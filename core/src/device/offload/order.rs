@@ -8,11 +8,11 @@
 use std::cmp::Reverse;
 
 use crate::device::DeviceKind;
-use crate::lang::prelude::Intrinsic;
 use crate::map::Call;
 use crate::map::declare::MAX_VALUE;
 use crate::map::layout::PROBES;
 use crate::packet::Descriptor;
+use crate::program::prelude::Intrinsic;
 use crate::program::{FLOW_BITS, Program};
 
 /// What a lane may do in a launch, in expressions, as [`super::super::pace`] counts them for all lanes together: one alone

@@ -8,8 +8,8 @@ use super::json::{enumerator, text_of};
 use super::path::Place;
 use super::ty::{CKind, CMember, CType};
 use super::{bits_of, number_of, set_bits};
-use crate::lang::nearest::nearest;
 use crate::lang::xdp::object::btf::Encoding;
+use crate::spelling::nearest;
 
 /// A part of a value that is one number or text.
 #[derive(Debug, Clone, PartialEq, Eq)]

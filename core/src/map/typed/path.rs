@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::ty::{CKind, CMember, CType};
-use crate::lang::nearest::nearest;
+use crate::spelling::nearest;
 
 /// A part of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use super::interval::{Interval, Kind};
 use super::scan::{Place, scan};
 use super::value::{Int, Value};
 use super::walk::{Frame, SHIFT, Target, Walk};
-use crate::lang::prelude::Intrinsic;
+use crate::program::prelude::Intrinsic;
 
 /// How far `adjust_head` may move a packet's first byte, in bytes: docs/semantics.md.
 const SHIFTS: Interval = Interval::new(-(crate::packet::ROOM as i64), u32::MAX as i64);

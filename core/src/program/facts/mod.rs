@@ -18,8 +18,8 @@ use naga::{Function, Handle, Scalar, ScalarKind, Statement, TypeInner};
 
 pub(in crate::program) use walk::Subject;
 
-use crate::lang::prelude::Intrinsic;
 use crate::packet::Action;
+use crate::program::prelude::Intrinsic;
 use interval::Interval;
 use walk::{Found, Walk};
 

@@ -20,7 +20,7 @@ use super::loops::{LoopTarget, Seen};
 use super::scan::{FunctionScan, Place};
 use super::state::{Delta, State};
 use super::value::{Conditions, Shapes, Value};
-use crate::lang::prelude::Intrinsic;
+use crate::program::prelude::Intrinsic;
 
 /// Blocks inside each other, those of functions that are called included; beyond that nothing is
 /// said. Bounds the stack. The verifier lets less through.
@@ -176,7 +176,7 @@ impl<'a> Walk<'a> {
         let module = self.module;
         for (handle, variable) in module.global_variables.iter() {
             let is_machinery =
-                variable.name.as_deref().is_some_and(|n| n.starts_with(crate::lang::prelude::RESERVED_PREFIX));
+                variable.name.as_deref().is_some_and(|n| n.starts_with(crate::program::prelude::RESERVED_PREFIX));
             if variable.space == naga::AddressSpace::Private && !is_machinery {
                 let cell = self.state.grow(1);
                 let value = match variable.init {

@@ -31,7 +31,7 @@ pub use nesting::nested;
 pub use size::inlined;
 
 use super::{Machinery, Program};
-use crate::lang::prelude::Intrinsic;
+use crate::program::prelude::Intrinsic;
 
 /// Where functions have gone: the new handles by the old ones.
 type Moved = HashMap<Handle<Function>, Handle<Function>>;

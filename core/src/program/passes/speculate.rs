@@ -11,7 +11,7 @@ use naga::{
     Statement, TypeInner, UnaryOperator,
 };
 
-use crate::lang::prelude::Intrinsic;
+use crate::program::prelude::Intrinsic;
 
 /// What may be done in vain, in operations. A packet's byte at a fixed place and a comparison or two; with what a
 /// mispredicted branch costs, some 15 cycles, more would pay where traffic is mixed, and cost where it is not

@@ -8,7 +8,7 @@ use naga::{Function, Handle, Statement};
 use super::statements::each;
 use super::{Errors, Parts, place};
 use crate::lang::FLOW;
-use crate::lang::prelude::Intrinsic;
+use crate::program::prelude::Intrinsic;
 
 pub(super) fn check(parts: &Parts, errors: &mut Errors) {
     let Some(flow) = parts.flow else { return };

@@ -23,8 +23,8 @@ use std::ops::Range;
 use naga::valid::ModuleInfo;
 use naga::{Function, Handle, Module, Span};
 
-use crate::lang::prelude::Intrinsic;
 use crate::lang::{Diagnostic, Diagnostics, FILTER, Source};
+use crate::program::prelude::Intrinsic;
 
 pub(super) use explain::{explain, in_plain_words};
 pub use limits::{

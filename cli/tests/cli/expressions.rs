@@ -1,0 +1,160 @@
+//! tcpdump's expressions, and the programs that they become.
+
+use crate::support::{PASS, Place, has_device, packets, pcap};
+
+/// `tcpdump -y EN10MB -ddd 'udp port 53'`
+const DNS: &str = "20\n40 0 0 12\n21 0 6 34525\n48 0 0 20\n21 0 15 17\n40 0 0 54\n21 12 0 53\n40 0 0 56\n21 10 11 53\n\
+                   21 0 10 2048\n48 0 0 23\n21 0 8 17\n40 0 0 20\n69 6 0 8191\n177 0 0 14\n72 0 0 14\n21 2 0 53\n72 0 0 16\n\
+                   21 0 1 53\n6 0 0 262144\n6 0 0 0\n";
+
+/// UDP over IPv4 to this port.
+fn udp(port: u16) -> Vec<u8> {
+    let mut packet = vec![0; 60];
+    packet[12..15].copy_from_slice(&[8, 0, 0x45]);
+    packet[23] = 17;
+    packet[36..38].copy_from_slice(&port.to_be_bytes());
+    packet
+}
+
+fn capture(place: &Place) -> &'static str {
+    place.file("c.pcap", pcap(&[&udp(53), &udp(54), &udp(53)[..37], &[0; 60]]))
+}
+
+#[test]
+fn what_tcpdump_prints_is_a_filter() {
+    let place = Place::new();
+    let (filter, capture) = (place.file("dns.bpf", DNS), capture(&place));
+    for device in ["cpu", "interp"].into_iter().filter(|device| has_device(device)) {
+        place.run(&["run", filter, "--read", capture, "--write", "o.pcap", "--device", device]).done();
+        assert_eq!(packets(&place.read("o.pcap")), [udp(53)]);
+    }
+    let ran = place.run_with(&["run", "-", "--language", "bpf", "--read", capture, "--json"], DNS.as_bytes()).done();
+    assert_eq!(ran.json()["verdicts"]["pass"], 1);
+    place.run_with(&["check", "-"], DNS.as_bytes()).failed(1, &["taken for WGSL", "--language bpf"]);
+    // As a socket's option has it, and as C has it.
+    let one_line = DNS.trim_end().replace('\n', ",");
+    place.run(&["check", place.file("one.bpf", one_line)]).done();
+    place.run(&["check", place.file("c.bpf", "{ 0x6, 0, 0, 0x00040000 },\n")]).done();
+    let line = place.run(&["check", filter, "--json"]).done().json();
+    assert_eq!(line["facts"]["reads_bytes"], 78);
+    if cfg!(feature = "cpu") {
+        assert!(place.run(&["check", filter, "--emit", "lanes"]).done().out.contains("verdict"));
+    }
+    place.run(&["check", filter, "--set", "a=1"]).failed(2, &["--set a", "no parameter `a`"]);
+}
+
+#[test]
+fn its_instructions_are_shown() {
+    let place = Place::new();
+    let shown = place.run(&["check", place.file("dns.bpf", DNS), "--emit", "bpf"]).done().out;
+    assert!(shown.starts_with("(000) ldh      [12]\n(001) jeq      #0x86dd          jt 2\tjf 8\n"), "{shown}");
+    assert_eq!(shown.lines().count(), 20);
+    place.run(&["check", place.file("f.wgsl", PASS), "--emit", "bpf"]).failed(1, &["not made of classic BPF"]);
+}
+
+#[test]
+fn a_program_that_is_wrong_is_shown_with_its_line() {
+    let place = Place::new();
+    let bad = place.file("bad.bpf", "2\n40 0 0 12\n21 0 9 2048\n");
+    place.run(&["check", bad]).failed(1, &["bad.bpf:3:1", "jumps to instruction 2, out", "no `ret`"]);
+    let line = place.run(&["check", bad, "--json"]).json();
+    assert_eq!((&line["errors"][0]["line"], &line["errors"][0]["column"]), (&3.into(), &1.into()));
+    place.run(&["check", place.file("list.bpf", "(000) ret #0\n")]).failed(1, &["tcpdump -ddd"]);
+    place.run(&["check", place.file("text.bpf", "tcp port 80\n")]).failed(1, &["text.bpf:1:1", "--expr"]);
+    place.run(&["check", place.file("c.bpf", pcap(&[&[0; 60]]))]).failed(1, &["c.bpf: this is a capture"]);
+}
+
+#[test]
+fn a_filter_is_a_file_or_an_expression() {
+    let place = Place::new();
+    let (filter, capture) = (place.file("f.wgsl", PASS), capture(&place));
+    let all: [&[&str]; 4] =
+        [&["run", "--read", capture], &["check"], &["calibrate"], &["ctl", "--control", "/run/none.sock", "reload"]];
+    for command in all {
+        let with = |more: &[&str]| place.run(&[command, more].concat());
+        with(&[]).failed(2, &["FILTER"]);
+        with(&["--expr", "tcp", filter]).failed(2, &["--expr", "FILTER"]);
+        with(&["--expr", "tcp", "--language", "bpf"]).failed(2, &["--expr", "--language"]);
+        with(&["--expr", "tcp", "--set", "a=1"]).failed(2, &["--expr", "--set"]);
+    }
+    place.run(&["bench", "--from", "x.json", "--expr", "tcp"]).failed(2, &["--expr", "--from"]);
+}
+
+#[cfg(not(feature = "pcap-expr"))]
+#[test]
+fn without_libpcap_it_is_said_what_to_do() {
+    let place = Place::new();
+    let capture = capture(&place);
+    for command in [&["run", "--read", capture][..], &["check"], &["bench", "--quick"]] {
+        let ran = place.run(&[command, &["--expr", "udp port 53"]].concat());
+        ran.failed(
+            1,
+            &["--expr: ", "built without libpcap", "--features pcap-expr", "libpcap-dev", "tcpdump -y EN10MB -ddd"],
+        );
+    }
+}
+
+#[cfg(feature = "pcap-expr")]
+#[test]
+fn an_expression_is_compiled_as_tcpdump_does() {
+    let place = Place::new();
+    let capture = capture(&place);
+    let ran = place.run(&["run", "--expr", "udp port 53", "--read", capture, "--write", "o.pcap"]).done();
+    assert!(ran.out.starts_with("udp port 53, on "), "{}", ran.out);
+    assert_eq!(packets(&place.read("o.pcap")), [udp(53)]);
+    let numbers = place.run(&["check", "--expr", "udp port 53", "--emit", "bpf"]).done().out;
+    let file = place.run(&["check", place.file("dns.bpf", DNS), "--emit", "bpf"]).done().out;
+    assert_eq!(numbers, file);
+    // Nothing is left out: it is what tcpdump takes.
+    assert!(place.run(&["check", "--expr", ""]).done().out.contains("pass"));
+    let ran = place.run(&["run", "--expr", "", "--read", capture]).done();
+    assert!(ran.out.starts_with("'', on "), "{}", ran.out);
+    place.run(&["check", "--expr", "udp port"]).failed(1, &["--expr:1:1", "udp port", "syntax error"]);
+    place.run(&["check", "--expr", "tcp and udp"]).failed(1, &["expression rejects all packets"]);
+    let line = place.run(&["check", "--expr", "udp port", "--json"]).json();
+    assert_eq!((&line["ok"], &line["filter"]), (&false.into(), &"udp port".into()));
+}
+
+/// An expression may begin as an option does.
+#[cfg(feature = "pcap-expr")]
+#[test]
+fn an_expression_may_begin_with_a_sign() {
+    let place = Place::new();
+    let capture = capture(&place);
+    // A TTL of 64: the low byte of -64 is 0xc0.
+    let expression = "-ip[8] & 0xff = 0xc0";
+    let filtered =
+        |arguments: &[&str]| place.run(&[&["run", "--read", capture, "--json"], arguments].concat()).done().json();
+    assert_eq!(filtered(&["--expr", expression])["filter"], expression);
+    assert_eq!(filtered(&["--expr=-ip[8] & 0xff = 0"])["verdicts"]["pass"], 3, "their TTL is 0");
+    place.run(&["check", "--expr", expression, "--emit", "bpf"]).done();
+    // Read as an option's value, and what follows as options.
+    place.run(&["bench", "--expr", expression, "--batch", "0"]).failed(2, &["--batch"]);
+}
+
+/// What is printed is what tcpdump prints, to the letter.
+#[cfg(feature = "pcap-expr")]
+#[test]
+fn programs_are_printed_as_tcpdump_prints_them() {
+    use std::process::Command;
+
+    let required = std::env::var("PORTCULLIS_REQUIRE").unwrap_or_default();
+    if Command::new("tcpdump").arg("--version").output().is_err() {
+        assert!(!required.split(',').any(|name| name == "tcpdump"), "tcpdump is required");
+        println!("skipped: there is no tcpdump");
+        return;
+    }
+    let place = Place::new();
+    let all = include_str!("../../../compat-tests/expressions.txt").lines().filter(|line| !line.starts_with('#'));
+    let mut compared = 0;
+    for expression in all.chain(["-ip[8] & 0xff = 0xc0"]) {
+        let theirs = Command::new("tcpdump").args(["-y", "EN10MB", "-d", "--", expression]).output().unwrap();
+        let ours = place.run(&["check", "--expr", expression, "--emit", "bpf"]);
+        assert_eq!(ours.code == 0, theirs.status.success(), "{expression}: {}", ours.err);
+        if ours.code == 0 {
+            assert_eq!(ours.out, String::from_utf8_lossy(&theirs.stdout), "{expression}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 150, "{compared}");
+}

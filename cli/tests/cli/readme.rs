@@ -1,0 +1,88 @@
+//! What the README and docs/maps.md show is what happens.
+
+use crate::support::{Place, sample, stock};
+
+#[test]
+fn the_readmes_filter_has_the_readmes_output() {
+    let readme = include_str!("../../../README.md");
+    let indented: String = readme.lines().filter_map(|l| l.strip_prefix("    ")).map(|l| format!("{l}\n")).collect();
+    let start = indented.find("override server").unwrap();
+    let end = indented.find("    $ portcullis run").or(indented.find("$ portcullis run")).unwrap();
+    let place = Place::new();
+    place.file("dns.wgsl", &indented[start..end]);
+    let ran =
+        place.run(&["run", "dns.wgsl", "--read", &sample(), "--write", "rest.pcap", "--write-redirect", "out"]).done();
+    // Up to the times, which differ.
+    let counts: Vec<_> = ran.out.lines().skip(1).take_while(|line| !line.starts_with("time")).collect();
+    assert!(counts.len() >= 8, "{}", ran.out);
+    for line in counts {
+        assert!(indented.lines().any(|shown| shown == line), "not in the README: {line}");
+    }
+    assert!(place.has("out/7.pcap"));
+}
+
+#[test]
+fn the_readmes_maps_come_out_as_shown() {
+    let readme = include_str!("../../../README.md");
+    let (_, shown) = readme.split_once("    $ cat blocked.csv\n").unwrap();
+    let text: String = shown.lines().map_while(|l| l.strip_prefix("    ")).map(|l| format!("{l}\n")).collect();
+    let (blocked, rest) = text.split_once("$ portcullis ").unwrap();
+    let (command, hits) = rest.split_once("\n$ cat hits.csv\n").unwrap();
+    let place = Place::new();
+    place.file("blocked.csv", blocked);
+    let (filter, sample) = (stock("blacklist"), sample());
+    let with = |word| match word {
+        "shaders/blacklist.wgsl" => filter.as_str(),
+        "samples/mixed.pcap" => sample.as_str(),
+        other => other,
+    };
+    place.run(&command.split_whitespace().map(with).collect::<Vec<_>>()).done();
+    assert_eq!(String::from_utf8(place.read("hits.csv")).unwrap(), hits);
+}
+
+#[test]
+fn the_accounts_of_the_page_on_maps_are_what_comes_out() {
+    let page = include_str!("../../../docs/maps.md");
+    let (_, section) = page.split_once("\n## From the command line\n").unwrap();
+    let (section, _) = section.split_once("\n### ").unwrap();
+    let indented: String = section.lines().filter_map(|l| l.strip_prefix("    ")).map(|l| format!("{l}\n")).collect();
+    let (filter, shown) = indented.split_once("$ portcullis ").unwrap();
+    let place = Place::new();
+    place.file("accounts.wgsl", filter);
+    std::fs::create_dir(place.path("samples")).unwrap();
+    std::fs::copy(sample(), place.path("samples/mixed.pcap")).unwrap();
+    let (run, checked) = shown.split_once("$ portcullis check accounts.wgsl\n").unwrap();
+    let mut commands = run.split("$ head -n 3 ");
+    place.run(&commands.next().unwrap().split_whitespace().collect::<Vec<_>>()).done();
+    let mut files = 0;
+    for (file, head) in commands.map(|command| command.split_once('\n').unwrap()) {
+        let dump = String::from_utf8(place.read(file)).unwrap();
+        assert_eq!(dump.split_inclusive('\n').take(3).collect::<String>(), head, "{file}");
+        files += 1;
+    }
+    let (first, last) = checked.split_once("  …\n").unwrap();
+    let check = place.run(&["check", "accounts.wgsl"]).done().out;
+    assert!(check.starts_with(first) && check.ends_with(last), "{check}");
+    assert_eq!(files, 2);
+}
+
+#[test]
+fn the_rows_of_the_page_on_maps_are_one() {
+    let page = include_str!("../../../docs/maps.md");
+    let (_, section) = page.split_once("\n### Rows that people write\n").unwrap();
+    let (section, _) = section.split_once("\n### ").unwrap();
+    let indented: String = section.lines().filter_map(|l| l.strip_prefix("    ")).map(|l| format!("{l}\n")).collect();
+    let (csv, json) = indented.split_at(indented.find('[').unwrap());
+    let map = csv.split('`').nth(1).unwrap();
+    let place = Place::new();
+    let filter = place.file("f.wgsl", format!("{map}\nfn xdp_filter(pkt: u32) -> u32 {{ return XDP_PASS; }}"));
+    let dump = |file: &str, content: &str| {
+        std::fs::write(place.path(file), content).unwrap();
+        let map = format!("blocked={file}");
+        place.run(&["run", filter, "--read", &sample(), "--map", &map, "--dump-map", "blocked=o.csv"]).done();
+        String::from_utf8(place.read("o.csv")).unwrap()
+    };
+    let rows = "10.0.0.19,443,1,02:00:5e:10:00:00\n10.0.0.20,80,1,02:00:5e:10:00:01\n";
+    let wanted = format!("address,port,action,station\n{rows}");
+    assert_eq!([dump("a.csv", csv), dump("a.json", json)], [wanted.clone(), wanted]);
+}

@@ -1,0 +1,258 @@
+//! An XDP object, unmodified, in the kernel of one namespace and in the program in another: the same traffic goes to both, and the same
+//! comes of it.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use portcullis_core::lang::xdp::Object;
+use portcullis_live_tests::frames::{swapped, udp};
+use portcullis_live_tests::{End, Namespace, PacketSocket, Suite, Veth};
+use serde_json::Value;
+
+use crate::clang;
+use crate::kernel::{self, KernelProgram};
+use crate::support::{Running, SOON};
+
+/// Ports: one that is reflected, two that are closed, and two that are open.
+const PORTS: [u16; 5] = [9, 10, 19, 80, 4789];
+const OPEN: [u16; 2] = [80, 4789];
+
+/// Frames that are sent.
+const FRAMES: u32 = 400;
+
+/// What came of the traffic: what was sent back, and what arrived behind the program at each open port, as it came.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    back: Vec<Vec<u8>>,
+    passed: BTreeMap<u16, Vec<Vec<u8>>>,
+}
+
+/// Packets and bytes by port, and packets by verdict.
+type Counters = (BTreeMap<u16, (u64, u64)>, Vec<u64>);
+
+/// What clang makes of a source; why there is nothing.
+pub fn compile(source: &Path, object: &Path) -> Result<(), String> {
+    clang::to_file(source, &["-mcpu=v3"], object)
+}
+
+struct Link {
+    _left: Namespace,
+    right: Namespace,
+    veth: Veth,
+}
+
+impl Link {
+    fn new() -> Link {
+        let (left, right) = (Namespace::new(), Namespace::new());
+        let veth = Veth::between(&left, &right).without_ipv6().make();
+        Link { _left: left, right, veth }
+    }
+
+    /// Sends all frames, and sees what comes of them.
+    fn send(&self) -> Seen {
+        let bind = |port: u16| {
+            let socket = self.right.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))).unwrap();
+            socket.set_read_timeout(Some(SOON)).unwrap();
+            (port, socket)
+        };
+        let sockets: Vec<(u16, UdpSocket)> = OPEN.map(bind).into();
+        let mut peer = PacketSocket::at(&self.veth.left);
+        let mut seen = Seen { back: Vec::new(), passed: OPEN.map(|port| (port, Vec::new())).into() };
+        for number in 0..FRAMES {
+            let (port, frame) = self.frame(number);
+            peer.send(&frame);
+            // One after the other, so that none is lost for want of room, and the order is known.
+            if port == PORTS[0] {
+                let back = swapped(frame.clone());
+                let got = peer.receive_where(SOON, |got| got.bytes == back);
+                seen.back.push(got.unwrap_or_else(|| panic!("frame {number} does not come back")).bytes);
+            }
+            if let Some((_, socket)) = sockets.iter().find(|(open, _)| *open == port) {
+                let mut buffer = vec![0; 2000];
+                let length =
+                    socket.recv(&mut buffer).unwrap_or_else(|error| panic!("frame {number} does not pass: {error}"));
+                seen.passed.entry(port).or_default().push(buffer[..length].to_vec());
+            }
+        }
+        // And nothing else.
+        for (port, socket) in &sockets {
+            socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+            assert!(socket.recv(&mut [0; 2000]).is_err(), "more has come to port {port} than was sent");
+        }
+        let is_ours = |frame: &portcullis_live_tests::Frame| {
+            frame.bytes.get(36..38).is_some_and(|port| PORTS.iter().any(|it| it.to_be_bytes() == port))
+        };
+        assert!(peer.receive_where(Duration::from_millis(100), is_ours).is_none(), "more has come back than was sent");
+        seen
+    }
+
+    fn frame(&self, number: u32) -> (u16, Vec<u8>) {
+        let port = PORTS[(number.wrapping_mul(0x9e37_79b1) >> 16) as usize % PORTS.len()];
+        (port, udp(&self.veth, port, &number.to_be_bytes().repeat(8 + number as usize % 40)))
+    }
+}
+
+/// The number of an interface of this thread's namespace.
+fn number_of(end: &End) -> u32 {
+    let name = std::ffi::CString::new(end.name()).unwrap();
+    // SAFETY: a string that lives.
+    #[expect(unsafe_code, reason = "there is no safe way to a number of an interface")]
+    unsafe {
+        libc::if_nametoindex(name.as_ptr())
+    }
+}
+
+/// In the kernel's driver.
+fn by_kernel(object: &Object) -> (Seen, Counters) {
+    let link = Link::new();
+    let program = KernelProgram::load(object, "port_traffic").unwrap_or_else(|error| panic!("{error}"));
+    let (near, far) = (&link.veth.left, &link.veth.right);
+    let passes = near.namespace().run(|| kernel::pass(number_of(near)).unwrap_or_else(|error| panic!("{error}")));
+    let attached = far.namespace().run(|| program.attach(number_of(far)));
+    let attached = attached.unwrap_or_else(|error| panic!("the kernel attaches no program: {error}"));
+    let seen = link.send();
+    drop((attached, passes));
+    let entries = |name: &str| {
+        let number = object.maps.iter().position(|map| map.name == name).expect("the map");
+        program.entries(number).unwrap().expect("a map that can be looked at")
+    };
+    let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
+    let ports = entries("ports").into_iter();
+    let ports =
+        ports.map(|(key, value)| (u16::from_be_bytes([key[0], key[1]]), (word(&value[..8]), word(&value[8..]))));
+    (seen, (ports.collect(), entries("actions").values().map(|value| word(value)).collect()))
+}
+
+/// Out of what `--dump-map` has written.
+fn dumped(folder: &Path) -> Counters {
+    let read =
+        |name: &str| -> Vec<Value> { serde_json::from_slice(&std::fs::read(folder.join(name)).unwrap()).unwrap() };
+    let ports = read("ports.json").into_iter().map(|row| {
+        let (port, value) = (row["key"]["port"].as_u64().unwrap() as u16, &row["value"]);
+        (port.swap_bytes(), (value["packets"].as_u64().unwrap(), value["bytes"].as_u64().unwrap()))
+    });
+    (ports.collect(), read("actions.json").iter().map(|row| row["value"].as_u64().unwrap()).collect())
+}
+
+fn dumps(folder: &Path) -> [String; 4] {
+    let file = |name: &str| format!("{name}={}/{name}.json", folder.display());
+    ["--dump-map".into(), file("ports"), "--dump-map".into(), file("actions")]
+}
+
+/// By AF_XDP.
+fn by_us(object: &Path, folder: &Path, device: &str) -> (Seen, Counters) {
+    let link = Link::new();
+    // What is not for these ports goes past the program, as it would come to nothing in it.
+    let mut command = link.right.command(env!("CARGO_BIN_EXE_portcullis"));
+    command.arg("run").arg(object).args(["--af-xdp", link.veth.right.name(), "--device", device, "--json"]);
+    command.args(dumps(folder));
+    command
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
+    let running = Running::start(command);
+    let seen = link.send();
+    running.signal("INT");
+    let ended = running.end();
+    assert!(ended.status.success(), "{}", ended.stderr);
+    (seen, dumped(folder))
+}
+
+/// Over a capture of the same frames.
+fn over_a_capture(object: &Path, folder: &Path, device: &str) -> Counters {
+    let link = Link::new();
+    let mut capture = Vec::new();
+    for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1] {
+        capture.extend(word.to_le_bytes());
+    }
+    for number in 0..FRAMES {
+        let (_, frame) = link.frame(number);
+        for word in [number, 0, frame.len() as u32, frame.len() as u32] {
+            capture.extend(word.to_le_bytes());
+        }
+        capture.extend(frame);
+    }
+    let file: PathBuf = folder.join("in.pcap");
+    std::fs::write(&file, capture).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis"));
+    command.arg("run").arg(object).arg("--read").arg(&file).args(["--device", device, "--json"]).args(dumps(folder));
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    dumped(folder)
+}
+
+#[test]
+fn an_object_does_in_a_namespace_what_it_does_in_the_kernel() {
+    let Some(suite) = Suite::begin("an object, in the kernel and here", "af-xdp", &[]) else { return };
+    if let Some(reason) = kernel::missing() {
+        suite.lacks("kernel-bpf", &reason);
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("port_traffic.o");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("compat-tests/xdp/port_traffic.c");
+    if let Err(reason) = compile(&source, &file) {
+        suite.lacks("clang-bpf", reason.lines().next().unwrap_or_default());
+        return;
+    }
+    let object = Object::read("port_traffic.o", &std::fs::read(&file).unwrap()).unwrap();
+    let (there, counted) = by_kernel(&object);
+    assert!(there.back.len() > 40 && there.passed.values().all(|payloads| payloads.len() > 40), "{there:?}");
+    assert_eq!(counted.1.iter().sum::<u64>(), u64::from(FRAMES), "{counted:?}");
+    for device in ["cpu", "interp"] {
+        let (here, ours) = by_us(&file, folder.path(), device);
+        assert_eq!((&here, &ours), (&there, &counted), "{device}");
+        assert_eq!(over_a_capture(&file, folder.path(), device), counted, "{device}, over a capture");
+    }
+    println!(
+        "{FRAMES} frames: {} came back, {} passed, and all counters are the kernel's: {counted:?}",
+        there.back.len(),
+        there.passed.values().map(Vec::len).sum::<usize>()
+    );
+}
+
+/// What docs/xdp-objects.md shows works as it stands there.
+#[test]
+fn the_ten_lines_of_the_page_on_objects_work_as_typed() {
+    let Some(suite) = Suite::begin("ten lines of shell", "af-xdp", &[]) else { return };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = tempfile::tempdir().unwrap();
+    if let Err(reason) = compile(&root.join("compat-tests/xdp/port_traffic.c"), &folder.path().join("probe.o")) {
+        suite.lacks("clang-bpf", reason.lines().next().unwrap_or_default());
+        return;
+    }
+    let page = include_str!("../../../docs/xdp-objects.md");
+    let (_, section) = page.split_once("\n## An existing project, in ten lines of shell\n").unwrap();
+    let lines: Vec<&str> = section.lines().skip_while(|line| !line.starts_with("    ")).collect();
+    let lines: Vec<&str> = lines.iter().map_while(|line| line.strip_prefix("    ")).collect();
+    assert_eq!(lines.len(), 10, "{lines:?}");
+    // The checkout, with files of the test's own.
+    for name in ["compat-tests", "samples"] {
+        std::os::unix::fs::symlink(root.join(name), folder.path().join(name)).unwrap();
+    }
+    let link = Link::new();
+    let name = link.veth.right.name();
+    link.right.ip(&["link", "set", name, "down"]);
+    link.right.ip(&["link", "set", name, "name", "eth0", "up"]);
+    let programs = Path::new(env!("CARGO_BIN_EXE_portcullis")).parent().unwrap();
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
+    let mut command = link.right.command("sh");
+    command.args(["-e", "-c", &lines.join("\n")]).current_dir(folder.path()).env("PATH", path);
+    let output = command.stdin(std::process::Stdio::null()).output().unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}{errors}");
+    for part in ["`port_traffic` of prog.o", "key.port,key.reserved,value.packets,value.bytes", "prog.o has taken over"]
+    {
+        assert!(said.contains(part), "{part}: {said}{errors}");
+    }
+    let read = |name: &str| std::fs::read(folder.path().join(name)).unwrap();
+    assert!(read("passed.pcap").len() > 1000 && read("back.pcap").len() > 100);
+    // Of the sample, twice.
+    let csv = String::from_utf8(read("ports.csv")).unwrap();
+    let counts = csv.lines().skip(1).map(|line| line.split(',').nth(2).and_then(|it| it.parse::<u64>().ok()).unwrap());
+    let counts: Vec<u64> = counts.collect();
+    assert!(counts.len() > 3 && counts.iter().all(|count| *count > 0 && count % 2 == 0), "{csv}");
+}

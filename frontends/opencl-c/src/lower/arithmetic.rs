@@ -1,0 +1,142 @@
+//! Operators on numbers and vectors.
+
+use naga::{BinaryOperator, Expression, Literal, UnaryOperator};
+
+use super::convert::count;
+use super::functions::Scope;
+use super::{Result, Stop, literal};
+use crate::ir::builder::Value;
+use crate::lang::opencl_c::ast::BinaryOp;
+use crate::lang::opencl_c::tree::{Expr, ExprKind};
+use crate::lang::opencl_c::types::{Scalar, Type};
+
+pub(super) fn operator(op: BinaryOp) -> BinaryOperator {
+    match op {
+        BinaryOp::Multiply => BinaryOperator::Multiply,
+        BinaryOp::Divide => BinaryOperator::Divide,
+        BinaryOp::Modulo => BinaryOperator::Modulo,
+        BinaryOp::Add => BinaryOperator::Add,
+        BinaryOp::Subtract => BinaryOperator::Subtract,
+        BinaryOp::ShiftLeft => BinaryOperator::ShiftLeft,
+        BinaryOp::ShiftRight => BinaryOperator::ShiftRight,
+        BinaryOp::Less => BinaryOperator::Less,
+        BinaryOp::Greater => BinaryOperator::Greater,
+        BinaryOp::LessEqual => BinaryOperator::LessEqual,
+        BinaryOp::GreaterEqual => BinaryOperator::GreaterEqual,
+        BinaryOp::Equal => BinaryOperator::Equal,
+        BinaryOp::NotEqual => BinaryOperator::NotEqual,
+        BinaryOp::And => BinaryOperator::And,
+        BinaryOp::Xor => BinaryOperator::ExclusiveOr,
+        BinaryOp::Or => BinaryOperator::InclusiveOr,
+    }
+}
+
+impl Scope<'_, '_> {
+    /// `left op right`, giving a `ty`.
+    pub(super) fn binary(&mut self, op: BinaryOp, left: &Expr, right: &Expr, ty: &Type) -> Result<Value> {
+        if op.compares() {
+            return self.comparison(op, left, right, ty);
+        }
+        let Some(scalar) = ty.element() else { return Err(Stop) };
+        let size = count(ty);
+        let (a, b) = (self.value(left)?, self.value(right)?);
+        let b = match op {
+            BinaryOp::ShiftLeft | BinaryOp::ShiftRight => self.shift_count(b, scalar, size),
+            BinaryOp::Divide | BinaryOp::Modulo if scalar.is_integer() => self.divisor(b),
+            _ => b,
+        };
+        let value = self.b.binary(operator(op), a, b);
+        Ok(self.in_range(value, scalar, size))
+    }
+
+    /// naga refuses a known divisor of zero. x / 0 is x and x % 0 is 0 (docs/semantics.md,
+    /// "Arithmetic"), which 1 gives as well.
+    fn divisor(&mut self, value: Value) -> Value {
+        let one = |known| match known {
+            Literal::I32(0) => Some(Literal::I32(1)),
+            Literal::U32(0) => Some(Literal::U32(1)),
+            Literal::I64(0) => Some(Literal::I64(1)),
+            Literal::U64(0) => Some(Literal::U64(1)),
+            _ => None,
+        };
+        match self.b.function.expressions[value].clone() {
+            Expression::Literal(known) => one(known).map_or(value, |one| self.b.literal(one)),
+            Expression::Splat { size, value: inner } => {
+                let other = self.divisor(inner);
+                if other == inner { value } else { self.b.add(Expression::Splat { size, value: other }) }
+            }
+            Expression::Compose { ty, components } => {
+                let others: Vec<Value> = components.iter().map(|&component| self.divisor(component)).collect();
+                if others == components { value } else { self.b.add(Expression::Compose { ty, components: others }) }
+            }
+            _ => value,
+        }
+    }
+
+    /// A count modulo the width. naga has that for a number of 32 or 64 bits, but refuses a count that it
+    /// knows to be more.
+    fn shift_count(&mut self, value: Value, scalar: Scalar, size: Option<u8>) -> Value {
+        let mask = scalar.bits() - 1;
+        match (self.b.known_u32(value), size) {
+            (Some(known), _) => self.b.u32(known & mask),
+            (None, None) if scalar.size() >= 4 => value,
+            _ => {
+                let mask = self.number_of(Literal::U32(mask), size);
+                self.b.binary(BinaryOperator::And, value, mask)
+            }
+        }
+    }
+
+    fn comparison(&mut self, op: BinaryOp, left: &Expr, right: &Expr, ty: &Type) -> Result<Value> {
+        let operator = operator(op);
+        // What is unsigned and was promoted to int compares as it is, with the same result.
+        let (a, b) = match (unpromoted(left), unpromoted(right)) {
+            (Some(a), Some(b)) => {
+                let (a, b) = (self.unpromoted(a)?, self.unpromoted(b)?);
+                (a, b)
+            }
+            _ => (self.value(left)?, self.value(right)?),
+        };
+        let compared = self.b.binary(operator, a, b);
+        let (Some(size), Some(scalar)) = (count(ty), ty.element()) else { return Ok(compared) };
+        // -1 in every component where it holds.
+        let yes = self.number_of(literal(scalar, u64::MAX), Some(size));
+        let no = self.number_of(literal(scalar, 0), Some(size));
+        Ok(self.b.select(compared, yes, no))
+    }
+
+    fn unpromoted(&mut self, expr: &Expr) -> Result<Value> {
+        match expr.constant() {
+            Some(known) => Ok(self.b.u32(known as u32)),
+            None => self.value(expr),
+        }
+    }
+
+    pub(super) fn negated(&mut self, value: Value, scalar: Scalar, size: Option<u8>) -> Value {
+        let negated = if scalar.is_signed() || scalar == Scalar::Float {
+            self.b.unary(UnaryOperator::Negate, value)
+        } else {
+            let zero = self.number_of(literal(scalar, 0), size);
+            self.b.binary(BinaryOperator::Subtract, zero, value)
+        };
+        self.in_range(negated, scalar, size)
+    }
+
+    pub(super) fn inverted(&mut self, value: Value, scalar: Scalar, size: Option<u8>) -> Value {
+        let inverted = self.b.unary(UnaryOperator::BitwiseNot, value);
+        self.in_range(inverted, scalar, size)
+    }
+}
+
+/// What an `int` was before it was promoted, if it was an unsigned `char` or `short`; a number from 0 on
+/// is one as well.
+fn unpromoted(expr: &Expr) -> Option<&Expr> {
+    if expr.ty != Type::Scalar(Scalar::Int) {
+        return None;
+    }
+    match &expr.kind {
+        ExprKind::Convert(inner) => matches!(inner.ty, Type::Scalar(Scalar::UChar | Scalar::UShort)).then_some(inner),
+        ExprKind::Integer(_) => expr.constant().filter(|known| *known >= 0).map(|_| expr),
+        _ => None,
+    }
+}
