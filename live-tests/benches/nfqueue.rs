@@ -17,9 +17,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use portcullis::device::{CancelToken, Dispatch, Done};
-use portcullis::io::live::{Carried, Executor, Lane, LiveError};
+use portcullis::io::live::{ExecutedCounts, Executor, Lane, LiveError};
 use portcullis::io::nfqueue::{QueueExecutor, QueueOptions, open};
-use portcullis::pipeline::live::{Closing, LaneStats, LiveOptions};
+use portcullis::pipeline::live::{BatchPolicy, LaneStats, LiveOptions};
 use portcullis::program::facts::Window;
 use portcullis_live_tests::{Namespace, Veth, on_processor, wait_until};
 use support::Side;
@@ -175,7 +175,7 @@ impl Bench {
         is_over: &Arc<AtomicBool>,
         packets: u64,
     ) -> (u64, Instant) {
-        let closing = Closing::at(Closing::default().most, delay);
+        let closing = BatchPolicy::at(BatchPolicy::default().most, delay);
         let queue = QueueOptions {
             batch: closing.most,
             writes: Window::Nothing,
@@ -252,24 +252,24 @@ impl Counting {
 }
 
 impl Executor for Counting {
-    fn carry_out(&mut self, done: Done) -> Result<(), LiveError> {
+    fn execute(&mut self, done: Done) -> Result<(), LiveError> {
         let packets = done.batch.len() as u64;
-        self.inner.carry_out(done)?;
+        self.inner.execute(done)?;
         self.count += packets;
         self.look();
         Ok(())
     }
 
-    fn tend(&mut self) -> Result<(), LiveError> {
+    fn poll(&mut self) -> Result<(), LiveError> {
         self.look();
-        self.inner.tend()
+        self.inner.poll()
     }
 
     fn is_busy(&self) -> bool {
         self.inner.is_busy()
     }
 
-    fn carried(&self) -> &Carried {
-        self.inner.carried()
+    fn executed(&self) -> &ExecutedCounts {
+        self.inner.executed()
     }
 }

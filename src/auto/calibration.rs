@@ -4,7 +4,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::fmt::{self, Write as _};
 use std::hash::Hasher;
 
-use portcullis_cache::{Cache, Unusable};
+use portcullis_cache::{Cache, CacheError};
 use portcullis_core::device::{DeviceInfo, LoadOptions};
 use portcullis_core::program::Program;
 use serde::{Deserialize, Serialize};
@@ -67,22 +67,22 @@ struct Kept {
 
 /// Where calibrations are kept.
 #[derive(Debug, Clone)]
-pub struct Store(Result<Cache, Unusable>);
+pub struct CalibrationStore(Result<Cache, CacheError>);
 
-impl Store {
+impl CalibrationStore {
     /// The user's.
-    pub fn users() -> Store {
-        Store(Cache::find(KIND))
+    pub fn users() -> CalibrationStore {
+        CalibrationStore(Cache::try_open(KIND))
     }
 
     /// Nowhere.
-    pub fn none() -> Store {
-        Store(Err(Unusable { path: Default::default(), reason: "calibrations are not kept" }))
+    pub fn none() -> CalibrationStore {
+        CalibrationStore(Err(CacheError { path: Default::default(), reason: "calibrations are not kept" }))
     }
 
     /// This one.
-    pub fn at(cache: Cache) -> Store {
-        Store(Ok(cache))
+    pub fn at(cache: Cache) -> CalibrationStore {
+        CalibrationStore(Ok(cache))
     }
 
     /// What was kept for a key, if something was.
@@ -91,7 +91,7 @@ impl Store {
     /// What is wrong with the file, in words.
     pub fn get(&self, key: &Key, ids: &[String]) -> Result<Option<Costs>, String> {
         let Ok(cache) = &self.0 else { return Ok(None) };
-        let Some(bytes) = cache.look(key.0.as_bytes()).map_err(|unusable| unusable.to_string())? else {
+        let Some(bytes) = cache.try_get(key.0.as_bytes()).map_err(|unusable| unusable.to_string())? else {
             return Ok(None);
         };
         let kept: Kept = serde_json::from_slice(&bytes).map_err(|error| format!("it cannot be read: {error}"))?;
@@ -112,7 +112,7 @@ impl Store {
     /// # Errors
     /// Why they are not kept, in words.
     pub fn put(&self, key: &Key, ids: &[String], costs: &Costs) -> Result<(), String> {
-        let cache = self.0.as_ref().map_err(Unusable::to_string)?;
+        let cache = self.0.as_ref().map_err(CacheError::to_string)?;
         let kept = Kept { devices: ids.to_vec(), costs: costs.clone() };
         let bytes = serde_json::to_vec(&kept).map_err(|error| error.to_string())?;
         match cache.put(key.0.as_bytes(), &bytes) {
@@ -173,7 +173,7 @@ mod tests {
     fn what_is_kept_comes_back_and_what_is_not_sound_is_said_to_be() {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path().join("auto");
-        let store = Store::at(Cache::at(&at, 1 << 20).unwrap());
+        let store = CalibrationStore::at(Cache::at(&at, 1 << 20).unwrap());
         let ids = ["cpu".to_owned(), "cuda:0".to_owned()];
         let key = Key("a".into());
         assert_eq!(store.get(&key, &ids), Ok(None));
@@ -213,11 +213,11 @@ mod tests {
         {
             use std::os::unix::fs::PermissionsExt;
             std::fs::set_permissions(&at, std::fs::Permissions::from_mode(0o777)).unwrap();
-            let store = Store(Cache::at(&at, 1 << 20));
+            let store = CalibrationStore(Cache::at(&at, 1 << 20));
             assert_eq!(store.get(&key, &ids), Ok(None));
             let said = store.put(&key, &ids, &costs()).unwrap_err();
             assert!(said.contains("others may enter it"), "{said}");
         }
-        assert!(Store::none().put(&key, &ids, &costs()).unwrap_err().contains("not kept"));
+        assert!(CalibrationStore::none().put(&key, &ids, &costs()).unwrap_err().contains("not kept"));
     }
 }

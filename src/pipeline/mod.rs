@@ -27,7 +27,7 @@ use portcullis_core::device::{CancelToken, DeviceError, DeviceKind, Done, Sessio
 use portcullis_core::packet::{Batch, Room};
 use portcullis_core::program::Program;
 use portcullis_core::reason;
-use portcullis_io::{Progress, Several, SinkError, Source, SourceError, SourceOptions, Warning};
+use portcullis_io::{Progress, RedirectGroups, SinkError, Source, SourceError, SourceOptions, Warning};
 
 pub use broadcast::Broadcasts;
 use driver::{Driver, Ends, Next};
@@ -120,14 +120,14 @@ pub fn source_options(program: &Program, kind: DeviceKind, written: bool) -> Sou
     SourceOptions {
         max_packets: room.unwrap_or(usize::MAX),
         room: if facts.changes_length { Room::Both } else { Room::None },
-        metadata: written || facts.uses_metadata || Broadcasts::need_ports(program),
+        metadata: written || facts.uses_metadata || Broadcasts::needs_ingress_port(program),
         block_size: blocks * SourceOptions::BLOCK_SIZE,
     }
 }
 
 /// How a run ended.
 #[derive(Debug)]
-pub struct Finished {
+pub struct RunOutcome {
     /// What came through, up to the end or the error.
     pub totals: Totals,
     /// Whether it was told to stop before the source was empty.
@@ -160,14 +160,14 @@ pub fn run(
     outputs: Outputs,
     stop: &CancelToken,
     observe: &mut dyn Observer,
-) -> Finished {
+) -> RunOutcome {
     let begun = Instant::now();
     let (totals, ended) = start(source, session, outputs, stop, observe);
     let (stopped, error) = match ended {
         Ok(stopped) => (stopped, None),
         Err(error) => (stop.is_cancelled(), Some(error)),
     };
-    Finished { totals: Totals { elapsed: begun.elapsed(), ..totals }, stopped, error }
+    RunOutcome { totals: Totals { elapsed: begun.elapsed(), ..totals }, stopped, error }
 }
 
 /// Starts the threads, drives, and ends them. True when it was stopped.
@@ -232,7 +232,7 @@ struct Captures<'a> {
     failed: Option<SourceError>,
     broadcasts: Option<Broadcasts>,
     /// What targets stand for in the batch that has just come back, where some stand for several.
-    several: Option<Arc<Several>>,
+    several: Option<Arc<RedirectGroups>>,
 }
 
 impl<S> Ends<S> for Captures<'_> {
@@ -273,7 +273,7 @@ impl<S> Ends<S> for Captures<'_> {
 
     fn done(&mut self, done: Done, progress: Progress, _: bool) -> Result<(), PipelineError> {
         let several = self.several.take();
-        self.totals.add_with(&done, several.as_deref());
+        self.totals.add_with_broadcasts(&done, several.as_deref());
         self.observe.event(Event::Batch { totals: &self.totals, progress });
         match &self.writer {
             Some(thread) if thread.queue.send((done, several)).is_err() => Err(hung_up(&mut self.writer)),
@@ -346,18 +346,18 @@ fn read(mut source: Box<dyn Source>, to: &SyncSender<FromReader>, stop: &CancelT
 
 /// The thread that writes.
 struct Writer {
-    queue: SyncSender<(Done, Option<Arc<Several>>)>,
+    queue: SyncSender<(Done, Option<Arc<RedirectGroups>>)>,
     thread: JoinHandle<Result<Duration, SinkError>>,
 }
 
 impl Writer {
     fn start(mut outputs: Outputs) -> Result<Writer, PipelineError> {
-        let (queue, waiting) = sync_channel::<(Done, Option<Arc<Several>>)>(QUEUE);
+        let (queue, waiting) = sync_channel::<(Done, Option<Arc<RedirectGroups>>)>(QUEUE);
         let thread = spawn("writer", move || {
             let mut busy = Duration::ZERO;
             for (done, several) in waiting {
                 let begun = Instant::now();
-                if let Err(error) = outputs.take_with(&done, several.as_deref()) {
+                if let Err(error) = outputs.write_with_broadcasts(&done, several.as_deref()) {
                     // What the others have is whole all the same; this error came first.
                     let _ = outputs.finish();
                     return Err(error);

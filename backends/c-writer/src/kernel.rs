@@ -11,7 +11,7 @@ use portcullis_core::program::passes::inlined;
 use crate::names::Names;
 use crate::prelude::{FAR, PACKET, name};
 use crate::statements::Body;
-use crate::{Argument, Form, Kernel, Loads, Result, WriteError, Writer};
+use crate::{Argument, EntryKind, Kernel, PacketAccess, Result, WriteError, Writer};
 
 /// What a function looks like to its callers.
 #[derive(Debug, Clone)]
@@ -50,7 +50,7 @@ impl Writer<'_> {
 
     /// Whether a word of the packet lies at a multiple of 4 bytes from its first byte.
     pub(crate) fn aligned(&self) -> bool {
-        self.options.loads == Loads::AlignedWords && !self.program.facts().changes_length
+        self.options.packet_access == PacketAccess::AlignedWords && !self.program.facts().changes_length
     }
 
     /// Writes the file.
@@ -102,7 +102,7 @@ impl Writer<'_> {
         }
         for (number, map) in self.program.maps().iter().enumerate() {
             let is_words = |global: &naga::GlobalVariable| {
-                global.binding.is_some_and(|b| b.group == BIND_GROUP && b.binding as usize == number)
+                global.binding.is_some_and(|b| b.group_size == BIND_GROUP && b.binding as usize == number)
             };
             let words = self.module.global_variables.iter().find(|(_, global)| is_words(global));
             let (words, _) = words.ok_or_else(|| WriteError::internal("a map without its words"))?;
@@ -339,15 +339,15 @@ impl Writer<'_> {
         add(Argument::Count, format!("uint {count}"));
 
         let flows = self.program.has_flows();
-        if flows && self.options.form == Form::Function {
+        if flows && self.options.entry_kind == EntryKind::Function {
             return Err(WriteError::Unsupported("flows in a function for kernels of others".into()));
         }
         let mut lines =
             vec![format!("pc_descriptor {descriptor} = {descriptors}[{packet}];"), format!("{PACKET} {pkt};")];
         if self.uses_bytes {
             // A packet without bytes may be said to lie anywhere, and is read all the same where nothing branches.
-            let bytes = match self.options.loads {
-                Loads::SideBySide => format!("{arena} + ({descriptor}.length == 0u ? 0u : {descriptor}.offset)"),
+            let bytes = match self.options.packet_access {
+                PacketAccess::Vectorizable => format!("{arena} + ({descriptor}.length == 0u ? 0u : {descriptor}.offset)"),
                 _ => format!("{arena} + {descriptor}.offset"),
             };
             // So that stores beside each other become one.
@@ -372,7 +372,7 @@ impl Writer<'_> {
             lines.push(format!("{pkt}.last = {descriptor}.offset + {descriptor}.length + {ROOM}u;"));
         }
         for (number, (handle, map)) in self.maps.iter().zip(&maps).enumerate() {
-            let words = if self.options.form == Form::Function { format!("{all_maps}[{number}]") } else { map.clone() };
+            let words = if self.options.entry_kind == EntryKind::Function { format!("{all_maps}[{number}]") } else { map.clone() };
             lines.push(format!("{pkt}.{} = {words};", self.globals[handle]));
         }
         for &handle in private {
@@ -406,7 +406,7 @@ impl Writer<'_> {
             lines.push(format!("{targets}[{packet}] = {verdict} >> 8;"));
         }
 
-        if self.options.form == Form::Function {
+        if self.options.entry_kind == EntryKind::Function {
             let lines: String = lines.iter().map(|line| format!("    {line}\n")).collect();
             let (start, entry) = (self.dialect.function(), &self.options.entry);
             // The same parameters for every filter, maps only for those that have any, and none of them `restrict`: the kernels around it write to
@@ -438,7 +438,7 @@ impl Writer<'_> {
             lines.insert(0, format!("uint {packet} = {base} + {lane};"));
         }
         let (this, all) = self.dialect.grid();
-        let (head, tail, indent) = match self.options.stride {
+        let (head, tail, indent) = match self.options.grid_stride {
             false => (format!("    uint {lane} = {this};\n    if ({lane} >= {count}) return;\n"), "", 4),
             // Written so that it cannot wrap: as many are left as there are work items, or more.
             true => (
@@ -452,7 +452,7 @@ impl Writer<'_> {
         };
         let lines: String = lines.iter().map(|line| format!("{:indent$}{line}\n", "")).collect();
         let parameters = parameters.join(",\n    ");
-        let start = self.dialect.kernel(self.options.group);
+        let start = self.dialect.kernel(self.options.group_size);
         let entry = &self.options.entry;
         Ok((format!("{start} {entry}(\n    {parameters})\n{{\n{head}{lines}{tail}}}\n"), arguments))
     }

@@ -34,14 +34,14 @@ const SUFFIX: &str = "bin";
 
 /// Why there is no cache, or nothing in it though a file is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unusable {
+pub struct CacheError {
     /// The folder or file; empty where the system names none.
     pub path: PathBuf,
     /// What is wrong with it.
     pub reason: &'static str,
 }
 
-impl fmt::Display for Unusable {
+impl fmt::Display for CacheError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.path.as_os_str().is_empty() {
             true => f.write_str(self.reason),
@@ -50,7 +50,7 @@ impl fmt::Display for Unusable {
     }
 }
 
-impl std::error::Error for Unusable {}
+impl std::error::Error for CacheError {}
 
 /// A folder of entries.
 #[derive(Debug, Clone)]
@@ -69,9 +69,9 @@ impl Cache {
     /// The same, with the reason where there can be none.
     ///
     /// # Errors
-    /// [`Unusable`].
-    pub fn find(kind: &str) -> Result<Cache, Unusable> {
-        let unusable = |path: PathBuf, reason| Unusable { path, reason };
+    /// [`CacheError`].
+    pub fn find(kind: &str) -> Result<Cache, CacheError> {
+        let unusable = |path: PathBuf, reason| CacheError { path, reason };
         let base = match std::env::var_os(FOLDER) {
             Some(folder) if folder.is_empty() => {
                 return Err(unusable(PathBuf::new(), "PORTCULLIS_CACHE is empty, so nothing is kept"));
@@ -95,9 +95,9 @@ impl Cache {
     /// A cache in this folder, of at most `limit` bytes.
     ///
     /// # Errors
-    /// [`Unusable`] where it cannot be made, or is not the user's alone.
-    pub fn at(folder: &Path, limit: u64) -> Result<Cache, Unusable> {
-        let unusable = |path: &Path, reason| Unusable { path: path.to_path_buf(), reason };
+    /// [`CacheError`] where it cannot be made, or is not the user's alone.
+    pub fn at(folder: &Path, limit: u64) -> Result<Cache, CacheError> {
+        let unusable = |path: &Path, reason| CacheError { path: path.to_path_buf(), reason };
         let there = folder.ancestors().find(|folder| folder.symlink_metadata().is_ok());
         let there = there.ok_or_else(|| unusable(folder, "no folder above it is there"))?;
         if there != folder {
@@ -124,10 +124,10 @@ impl Cache {
     /// The same, and what is wrong with a file that is there and is no entry.
     ///
     /// # Errors
-    /// [`Unusable`].
-    pub fn look(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Unusable> {
+    /// [`CacheError`].
+    pub fn look(&self, key: &[u8]) -> Result<Option<Vec<u8>>, CacheError> {
         let path = self.path(key);
-        let unusable = |reason| Unusable { path: path.clone(), reason };
+        let unusable = |reason| CacheError { path: path.clone(), reason };
         // A link or a pipe is none of ours, and opening a pipe may wait for ever.
         match path.symlink_metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -53,7 +53,7 @@ fn outcomes(
 
 fn is_the_interpreter(name: &str, program: &Arc<Program>, counts: &[usize], packets: &[Vec<u8>]) {
     let want = outcomes(&Interp::new(), program, counts, packets);
-    for style in [Style::Guessing, Style::SideBySide] {
+    for style in [Style::SpeculativeVector, Style::Vector] {
         let ours = outcomes(&Cpu::with_style(style), program, counts, packets);
         for ((ours, want), count) in ours.0.iter().zip(&want.0).zip(counts) {
             assert_eq!(ours, want, "{name}, {}, {count} packets", style.name());

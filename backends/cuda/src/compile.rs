@@ -13,7 +13,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUfunc_st, CUfunction, CUfunction_attribute, CUmod_st};
-use portcullis_c_writer::{Argument, Form, Language, Loads, Options, WriteError};
+use portcullis_c_writer::{Argument, EntryKind, Language, PacketAccess, Options, WriteError};
 use portcullis_cache::Cache;
 use portcullis_core::device::offload::{self, Effects};
 use portcullis_core::device::{CancelToken, DeviceError, Dispatch, LoadOptions};
@@ -144,10 +144,10 @@ impl Source {
         // Packets that do not begin at multiples of 4 bytes are packed so that they do.
         let behind = work.map(busy);
         let options =
-            Options { loads: Loads::AlignedWords, group: Some(block), behind, ..Options::new(Language::Cuda) };
+            Options { packet_access: PacketAccess::AlignedWords, group: Some(block), behind, ..Options::new(Language::Cuda) };
         let options = match own {
             true => options,
-            false => Options { form: Form::Function, entry: FUNCTION.into(), ..options },
+            false => Options { entry_kind: EntryKind::Function, entry: FUNCTION.into(), ..options },
         };
         let kernel = portcullis_c_writer::write(program, &options)?;
         let effects = kernel.effects();

@@ -39,17 +39,17 @@ use tracing::Span;
 
 use super::Observer;
 use lane::Driver;
-pub use mailbox::{Mailbox, Order};
-pub use meter::Meter;
+pub use mailbox::{LaneCommands, LaneCommand};
+pub use meter::MeasurementWindow;
 use monitor::Monitor;
 use sizing::Shared;
 pub use sizing::Sizing;
 pub use stats::{LaneStats, Snapshot};
-pub use summary::{LaneSummary, LanesSummary, Latency, Reading, RunStats, RunSummary, SizingSummary, Summary};
+pub use summary::{LaneSummary, LanesSummary, Latency, RunSnapshot, RunStats, RunSummary, SizingSummary, Summary};
 
 /// When batches are closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Closing {
+pub struct BatchPolicy {
     /// Packets in a batch, at most.
     pub most: usize,
     /// How long a packet may wait for others, at most.
@@ -59,22 +59,22 @@ pub struct Closing {
     pub auto: bool,
 }
 
-impl Closing {
+impl BatchPolicy {
     /// Batches of so many packets, or of those that came within a delay.
-    pub fn at(most: usize, delay: Duration) -> Closing {
-        Closing { most, delay, auto: false }
+    pub fn at(most: usize, delay: Duration) -> BatchPolicy {
+        BatchPolicy { most, delay, auto: false }
     }
 
     /// Batches that find their size, within what a source has memory for if nothing else is asked of it.
-    pub fn auto() -> Closing {
-        Closing { most: 1024, delay: sizing::LONGEST, auto: true }
+    pub fn adaptive() -> BatchPolicy {
+        BatchPolicy { most: 1024, delay: sizing::LONGEST, auto: true }
     }
 }
 
-impl Default for Closing {
+impl Default for BatchPolicy {
     /// As much as one receive brings, at once.
-    fn default() -> Closing {
-        Closing::at(256, Duration::ZERO)
+    fn default() -> BatchPolicy {
+        BatchPolicy::at(256, Duration::ZERO)
     }
 }
 
@@ -82,28 +82,28 @@ impl Default for Closing {
 #[derive(Debug, Clone)]
 pub struct LiveOptions {
     /// When batches are closed.
-    pub closing: Closing,
+    pub closing: BatchPolicy,
     /// How batches are handed to the device: by [`Dispatch::Inline`] one thread does everything.
     pub dispatch: Dispatch,
     /// Processors for the lanes' threads, taken in turn, for each lane one or two; wherever the system puts them where there
     /// are none.
     pub processors: Vec<usize>,
     /// What becomes of batches for which the device has no time yet.
-    pub backlog: Backlog,
+    pub backlog: OverloadPolicy,
     /// What counts packets and measures them, where somebody wants that.
-    pub meter: Option<Arc<Meter>>,
+    pub meter: Option<Arc<MeasurementWindow>>,
 }
 
 impl LiveOptions {
     /// Threads wherever the system puts them, packets that wait for the device, and nothing else that is wanted.
-    pub fn new(closing: Closing, dispatch: Dispatch) -> LiveOptions {
-        LiveOptions { closing, dispatch, processors: Vec::new(), backlog: Backlog::Waits, meter: None }
+    pub fn new(closing: BatchPolicy, dispatch: Dispatch) -> LiveOptions {
+        LiveOptions { closing, dispatch, processors: Vec::new(), backlog: OverloadPolicy::Waits, meter: None }
     }
 }
 
 /// What becomes of batches for which the device has no time yet, where a thread receives that does nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Backlog {
+pub enum OverloadPolicy {
     /// Two batches wait, and after them packets where they came in: whoever brings them drops what finds no room there.
     Waits,
     /// So many batches wait, and so many packets in them. What finds no room is dropped at once, and counted
@@ -123,7 +123,7 @@ pub struct LiveLane {
     /// What filters them.
     pub session: Box<dyn Session>,
     /// What others want done with the session meanwhile.
-    pub orders: Arc<Mailbox>,
+    pub orders: Arc<LaneCommands>,
     /// Targets that stand for several, where the filter has such.
     pub broadcasts: Option<super::Broadcasts>,
 }
@@ -272,7 +272,7 @@ pub fn run_live(
             if let Err(wrong) = lane.executor.finish() {
                 error.get_or_insert(wrong.into());
             }
-            stats[*number].carried_in_all(lane.executor.carried());
+            stats[*number].carried_in_all(lane.executor.executed());
         }
         (back.into_iter().map(|(_, lane)| lane).collect::<Vec<_>>(), error)
     });

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use portcullis::io::dpdk::{self, Dpdk, DpdkError, Mempool, Options, Packets, PassTo, PortSpec, Splitting, Written};
+use portcullis::io::dpdk::{self, Dpdk, DpdkError, Mempool, Options, MbufCounts, PassTarget, PortSpec, HeaderSplit, WrittenCaptures};
 
 use super::Needs;
 use super::drive::{self, Prepared};
@@ -49,7 +49,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 /// Warns of captures that will not be read to their ends.
 pub fn tell_of_damage(options: &Options) {
-    dpdk::damage(options).iter().for_each(|damage| out::warn(&damage.to_string()));
+    dpdk::find_damaged_captures(options).iter().for_each(|find_damaged_captures| out::warn(&find_damaged_captures.to_string()));
 }
 
 /// What it means that ports cannot be had.
@@ -62,7 +62,7 @@ pub fn failure(error: DpdkError) -> Failure {
 }
 
 /// Whether captures have all packets that were sent to them.
-fn check(written: &[Written]) -> Result<(), Failure> {
+fn check(written: &[WrittenCaptures]) -> Result<(), Failure> {
     let wrong: Vec<String> = written.iter().filter_map(|written| written.check().err()).collect();
     wrong.iter().for_each(|what| out::error(what));
     if wrong.is_empty() { Ok(()) } else { Err(Failure::Silent(WRONG)) }
@@ -131,7 +131,7 @@ fn announce(run: &Dpdk, options: &Options) {
         out::note(&format!("GPU {name}, number {} of DPDK: {place}", gpu.number));
     }
     let copied =
-        run.info.iter().filter(|port| port.splitting == Some(Splitting::Copy)).map(|port| port.driver.as_str());
+        run.info.iter().filter(|port| port.splitting == Some(HeaderSplit::Copy)).map(|port| port.driver.as_str());
     let copied: BTreeSet<&str> = copied.collect();
     if !copied.is_empty() {
         let drivers = Vec::from_iter(copied).join(", ");
@@ -139,8 +139,8 @@ fn announce(run: &Dpdk, options: &Options) {
     }
     match &options.pass_to {
         None => out::note("packets that pass have nowhere to go (--pass-to): they are counted, and dropped"),
-        Some(PassTo::Port(port)) => out::note(&format!("packets that pass go out of {port}")),
-        Some(PassTo::Tap(interface) | PassTo::VirtioUser(interface)) => out::note(&format!(
+        Some(PassTarget::Port(port)) => out::note(&format!("packets that pass go out of {port}")),
+        Some(PassTarget::Tap(interface) | PassTarget::VirtioUser(interface)) => out::note(&format!(
             "packets that pass go into the kernel at {interface}, and what it sends there goes out of {}",
             run.info[0].name
         )),
@@ -148,7 +148,7 @@ fn announce(run: &Dpdk, options: &Options) {
 }
 
 /// Whether all memory of packets is accounted for.
-pub fn balance(Packets { all, home, kept }: Packets) -> Balance {
+pub fn balance(MbufCounts { all, home, kept }: MbufCounts) -> Balance {
     let missing = all as isize - (home + kept) as isize;
     Balance { all, free: home, receiving: kept, missing, ..Balance::default() }
 }

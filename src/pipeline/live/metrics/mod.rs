@@ -19,7 +19,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::{Reading, RunStats, Sizing, Snapshot};
+use super::{RunSnapshot, RunStats, Sizing, Snapshot};
 
 /// Upper bounds of latencies, in nanoseconds: 1, 2 and 5 of each power of ten, from a microsecond to a second.
 const BOUNDS: [u64; 19] = {
@@ -70,7 +70,7 @@ fn encode(run: Run) -> String {
 /// What is written down.
 #[derive(Debug)]
 struct Run {
-    reading: Reading,
+    reading: RunSnapshot,
     filter: String,
     device: String,
     /// Seconds since 1970.
@@ -170,7 +170,7 @@ impl Collector for Run {
         let help = "Packets that were too long to be received, or made no sense; not among those received";
         self.of_lanes(to, ("refused_packets", None), help, |lane| lane.received.refused)?;
         let help = "Packets that came in several pieces";
-        self.of_lanes(to, ("reassembled_packets", None), help, |lane| lane.received.put_together)?;
+        self.of_lanes(to, ("reassembled_packets", None), help, |lane| lane.received.reassembled)?;
         let help = "Checksums that senders had left to their network cards, and that were completed";
         self.of_lanes(to, ("completed_checksums", None), help, |lane| {
             lane.received.checksums + lane.carried.checksums
