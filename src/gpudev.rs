@@ -245,7 +245,9 @@ mod tests {
 
     #[test]
     fn gpus_read_as_they_are_written() {
-        for (text, choice) in [("software", GpuChoice::SoftwareGpu), ("cuda:3", GpuChoice::Cuda(3)), ("0", GpuChoice::Found(0))] {
+        for (text, choice) in
+            [("software", GpuChoice::SoftwareGpu), ("cuda:3", GpuChoice::Cuda(3)), ("0", GpuChoice::Found(0))]
+        {
             assert_eq!(text.parse(), Ok(choice));
             assert_eq!(choice.to_string(), text);
         }

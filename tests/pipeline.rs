@@ -13,7 +13,7 @@ use portcullis::io::{CaptureFormat, Progress, Sink, SinkError, Source, SourceErr
 use portcullis::lang::{self, wgsl};
 use portcullis::map::layout::HEADER;
 use portcullis::packet::Batch;
-use portcullis::pipeline::{self, Event, RunOutcome, Observer, Outputs, PipelineError};
+use portcullis::pipeline::{self, Event, Observer, Outputs, PipelineError, RunOutcome};
 use portcullis::program::ProgramOptions;
 
 /// A session of the device that passes everything.

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use portcullis::auto::{EXPECTED_BATCH_PACKETS, CalibrationMode, Settings};
+use portcullis::auto::{CalibrationMode, EXPECTED_BATCH_PACKETS, Settings};
 use portcullis::device::{Dispatch, LoadOptions};
 use portcullis::devices::{self, Selector};
 

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Instant;
 
-use portcullis::device::{Device, DeviceError, Dispatch, Only};
+use portcullis::device::{Device, DeviceError, Dispatch, SingleDispatch};
 use portcullis_cpu::{Cpu, Processor, Style};
 
 /// Devices and tools whose absence fails the tests, with commas between: `cpu,wgpu`.
@@ -80,12 +80,14 @@ fn variants(backend: &str, device: &Arc<dyn Device>) -> Vec<Arc<dyn Device>> {
         }
         // How packets get to a GPU that has memory of its own, on devices that have not.
         "opencl" => {
-            vec![Arc::new(named(id, portcullis::opencl::probe()).unwrap_or_else(|| panic!("{id} is gone")).as_discrete())]
+            vec![Arc::new(
+                named(id, portcullis::opencl::probe()).unwrap_or_else(|| panic!("{id} is gone")).as_discrete(),
+            )]
         }
         // Each way of handing batches over has kernels of its own, but for `inline`, which takes one batch at a
         // time so suites that send several cannot use.
         "cuda" => {
-            let by = |&method| Only::new(device, method).unwrap_or_else(|e| panic!("{id} has named it: {e}"));
+            let by = |&method| SingleDispatch::new(device, method).unwrap_or_else(|e| panic!("{id} has named it: {e}"));
             info.dispatch
                 .iter()
                 .skip(1)

@@ -8,10 +8,10 @@ use portcullis_compat_tests::corpora::{self, Corpus};
 use portcullis_compat_tests::models::{self, Outcome};
 use portcullis_compat_tests::{devices, layouts, stock};
 use portcullis_core::device::{
-    Clock, Device, DeviceError, DeviceKind, LoadOptions, READS_IN_PLACE, Session, Taken, Transfer,
+    Clock, Device, DeviceError, DeviceKind, LoadOptions, READS_IN_PLACE, Session, Transfer, TransferCounts,
 };
 use portcullis_core::lang::{Source, wgsl};
-use portcullis_core::packet::{Batch, Room};
+use portcullis_core::packet::{Batch, ResizeRoom};
 use portcullis_core::program::{Program, ProgramOptions};
 
 /// Packets a batch: no power of two, so that tiles of rows end anywhere.
@@ -63,7 +63,7 @@ fn run(session: &mut dyn Session, batch: Batch, transfer: Transfer) -> Option<Ve
 }
 
 /// Whether every packet was brought by the transfer, as the session says.
-fn is_by(taken: Taken, transfer: Transfer, batches: u64) -> bool {
+fn is_by(taken: TransferCounts, transfer: Transfer, batches: u64) -> bool {
     let by = |count: u64| count + taken.unseen == batches;
     match transfer {
         Transfer::Auto => true,
@@ -94,7 +94,11 @@ fn check(device: &Arc<dyn Device>, corpus: &Corpus) {
                     );
                 }
             };
-            let rooms: &[Room] = if program.facts().changes_length { &[Room::Both] } else { &[Room::None, Room::Both] };
+            let rooms: &[ResizeRoom] = if program.facts().changes_length {
+                &[ResizeRoom::Both]
+            } else {
+                &[ResizeRoom::None, ResizeRoom::Both]
+            };
             for &room in rooms {
                 let (batches, watched) = layouts::batches(&corpus.packets, BATCH, room);
                 for (number, batch) in batches.into_iter().enumerate() {

@@ -69,5 +69,5 @@ pub mod wrap;
 pub use reason::create_error_reason;
 pub use redirect::RedirectSink;
 pub use several::RedirectGroups;
-pub use sink::{Sink, SinkError, Written, create, resolved_path, same_file, same_destination};
+pub use sink::{Sink, SinkError, Written, create, resolved_path, same_destination, same_file};
 pub use source::{CaptureFormat, Interface, Progress, Resolution, Source, SourceError, SourceOptions, Warning, open};

@@ -114,7 +114,8 @@ pub fn same_file(one: &Path, other: &Path) -> bool {
 
 /// Whether two outputs would write to the same place, which only `/dev/null` does not mind.
 pub fn same_destination(one: &Path, other: &Path) -> bool {
-    same_file(one, other) || (resolved_path(one) == resolved_path(other) && resolved_path(other) != Path::new("/dev/null"))
+    same_file(one, other)
+        || (resolved_path(one) == resolved_path(other) && resolved_path(other) != Path::new("/dev/null"))
 }
 
 /// Where a path leads, also when nothing is there yet.

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use portcullis_io::af_xdp::xdp::Mode;
 use portcullis_io::live::checksum;
-use portcullis_io::live::link::{InjectionPoint, Interface, StackDevice, LinkError, StackInjector, LinkState, Tap, VethPair, LinkWatch};
+use portcullis_io::live::link::{
+    InjectionPoint, Interface, LinkError, LinkState, LinkWatch, StackDevice, StackInjector, Tap, VethPair,
+};
 use portcullis_live_tests::{Child, Namespace, PacketSocket, Suite, Veth, ping, tcp_echo, wait_until};
 
 const SOON: Duration = Duration::from_secs(20);

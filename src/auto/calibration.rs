@@ -124,7 +124,7 @@ impl CalibrationStore {
 
 #[cfg(test)]
 mod tests {
-    use portcullis_core::device::noop::Noop;
+    use portcullis_core::device::noop::NoopDevice;
     use portcullis_core::device::{Device, Dispatch};
     use portcullis_core::lang::{Source, wgsl};
     use portcullis_core::program::ProgramOptions;
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn keys_tell_apart_what_costs_differently() {
         let text = "override limit: u32 = 3u;\nfn xdp_filter(pkt: u32) -> u32 { return select(1u, 2u, pkt_len(pkt) > limit); }";
-        let noop = Noop::new();
+        let noop = NoopDevice::new();
         let info = noop.info().clone();
         let options = LoadOptions::default();
         let key = |program: &Program, info: &[&DeviceInfo], options: &LoadOptions| Key::new(program, info, options);

@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, Session};
 use portcullis_core::program::Program;
 
-use calibration::{Key, CalibrationStore};
+use calibration::{CalibrationStore, Key};
 use chooser::Chooser;
 use costs::{Costs, LENGTHS, Plan, SWEEP, SplitCosts, WORTH_SPLITTING};
 pub use explain::Explanation;

@@ -31,7 +31,9 @@ pub fn set(service: &mut dyn Service, name: &str, key: &[String], value: &[Strin
     }
     let capacity_hint = map_file::capacity_hint(&map, map.entries as usize + 1);
     let entries = map.entries;
-    Err(Refused::wrong(format!("there is no room in the map `{name}` for this entry (entries={entries}){capacity_hint}")))
+    Err(Refused::wrong(format!(
+        "there is no room in the map `{name}` for this entry (entries={entries}){capacity_hint}"
+    )))
 }
 
 /// Removes an entry.

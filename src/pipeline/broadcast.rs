@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use portcullis_core::device::{DeviceError, Done, Session};
+use portcullis_core::device::{Completion, DeviceError, Session};
 use portcullis_core::lang::xdp::Broadcast;
 use portcullis_core::map::{Declaration, in_order};
 use portcullis_core::packet::Action;
@@ -34,7 +34,11 @@ impl Broadcasts {
     ///
     /// # Errors
     /// The session's.
-    pub fn read(&mut self, session: &mut dyn Session, done: &Done) -> Result<Option<Arc<RedirectGroups>>, DeviceError> {
+    pub fn read(
+        &mut self,
+        session: &mut dyn Session,
+        done: &Completion,
+    ) -> Result<Option<Arc<RedirectGroups>>, DeviceError> {
         let is_one = |target: &u32| self.all.iter().any(|it| it.target == *target);
         if done.verdicts.counts()[Action::Redirect as usize] == 0 || !done.verdicts.targets().iter().any(is_one) {
             return Ok(None);

@@ -1,8 +1,8 @@
 //! Carrying out verdicts: which packets go to which sink.
 
-use portcullis_core::device::Done;
+use portcullis_core::device::Completion;
 use portcullis_core::packet::Action;
-use portcullis_io::{RedirectSink, RedirectGroups, Sink, SinkError};
+use portcullis_io::{RedirectGroups, RedirectSink, Sink, SinkError};
 
 use super::Broadcasts;
 
@@ -35,7 +35,7 @@ impl Outputs {
     ///
     /// # Errors
     /// The first sink's that failed, which is gone then; the others may still be finished.
-    pub fn take(&mut self, done: &Done) -> Result<(), SinkError> {
+    pub fn take(&mut self, done: &Completion) -> Result<(), SinkError> {
         self.write_with_broadcasts(done, None)
     }
 
@@ -43,7 +43,11 @@ impl Outputs {
     ///
     /// # Errors
     /// As [`take`](Self::take).
-    pub fn write_with_broadcasts(&mut self, done: &Done, several: Option<&RedirectGroups>) -> Result<(), SinkError> {
+    pub fn write_with_broadcasts(
+        &mut self,
+        done: &Completion,
+        several: Option<&RedirectGroups>,
+    ) -> Result<(), SinkError> {
         let Outputs { pass, tx, redirect, indices, .. } = self;
         let mut result = Ok(());
         for (action, sink) in [(Action::Pass, pass), (Action::Tx, tx)] {
@@ -85,7 +89,11 @@ impl Outputs {
 }
 
 /// Where a packet goes that is redirected.
-pub(super) fn leads<'s>(done: &Done, several: &'s RedirectGroups, index: usize) -> impl Iterator<Item = u32> + use<'s> {
+pub(super) fn leads<'s>(
+    done: &Completion,
+    several: &'s RedirectGroups,
+    index: usize,
+) -> impl Iterator<Item = u32> + use<'s> {
     let target = done.verdicts.targets()[index];
     let ports = several.ports(target, done.batch.metadata_of(index).port);
     let itself = if ports.is_none() { Some(target) } else { None };

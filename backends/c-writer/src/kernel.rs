@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use naga::{AddressSpace, Expression, Function, Handle, Statement, TypeInner};
 use portcullis_core::lang::prelude::Intrinsic;
 use portcullis_core::map::BIND_GROUP;
-use portcullis_core::packet::{Action, Metadata, ROOM};
+use portcullis_core::packet::{Action, Metadata, RESIZE_ROOM};
 use portcullis_core::program::passes::inlined;
 
 use crate::names::Names;
@@ -347,7 +347,9 @@ impl Writer<'_> {
         if self.uses_bytes {
             // A packet without bytes may be said to lie anywhere, and is read all the same where nothing branches.
             let bytes = match self.options.packet_access {
-                PacketAccess::Vectorizable => format!("{arena} + ({descriptor}.length == 0u ? 0u : {descriptor}.offset)"),
+                PacketAccess::Vectorizable => {
+                    format!("{arena} + ({descriptor}.length == 0u ? 0u : {descriptor}.offset)")
+                }
                 _ => format!("{arena} + {descriptor}.offset"),
             };
             // So that stores beside each other become one.
@@ -368,11 +370,15 @@ impl Writer<'_> {
         }
         lines.push(format!("{pkt}.length = {descriptor}.length;"));
         if self.has_ends() {
-            lines.push(format!("{pkt}.first = {descriptor}.offset - {ROOM}u;"));
-            lines.push(format!("{pkt}.last = {descriptor}.offset + {descriptor}.length + {ROOM}u;"));
+            lines.push(format!("{pkt}.first = {descriptor}.offset - {RESIZE_ROOM}u;"));
+            lines.push(format!("{pkt}.last = {descriptor}.offset + {descriptor}.length + {RESIZE_ROOM}u;"));
         }
         for (number, (handle, map)) in self.maps.iter().zip(&maps).enumerate() {
-            let words = if self.options.entry_kind == EntryKind::Function { format!("{all_maps}[{number}]") } else { map.clone() };
+            let words = if self.options.entry_kind == EntryKind::Function {
+                format!("{all_maps}[{number}]")
+            } else {
+                map.clone()
+            };
             lines.push(format!("{pkt}.{} = {words};", self.globals[handle]));
         }
         for &handle in private {

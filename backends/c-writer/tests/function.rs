@@ -1,6 +1,6 @@
 //! The form that other kernels are put behind: one signature, whatever the filter needs.
 
-use portcullis_c_writer::{Argument, EntryKind, Language, PacketAccess, Options, write};
+use portcullis_c_writer::{Argument, EntryKind, Language, Options, PacketAccess, write};
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::program::ProgramOptions;
 

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use portcullis_c_writer::{Language, PacketAccess, Options, write};
+use portcullis_c_writer::{Language, Options, PacketAccess, write};
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::program::{Program, ProgramOptions};
 

@@ -1,7 +1,7 @@
 //! Answers that are put together, which front ends of bytecode have as operations: between them stands what fits the form that a
 //! kernel is written in.
 
-use portcullis_c_writer::{Language, PacketAccess, Options, write};
+use portcullis_c_writer::{Language, Options, PacketAccess, write};
 use portcullis_core::lang::Source;
 use portcullis_core::lang::expression;
 use portcullis_core::program::ProgramOptions;

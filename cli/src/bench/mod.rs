@@ -22,7 +22,7 @@ use portcullis::bench::traffic::Packets;
 use portcullis::bench::{bars, report};
 use portcullis::device::{Device, Dispatch, RUNS_NO_FILTER};
 use portcullis::devices::{self, Selector};
-use portcullis::io::{create_error_reason, same_file, same_destination};
+use portcullis::io::{create_error_reason, same_destination, same_file};
 
 use super::failure::{Failure, INTERRUPTED, WRONG};
 use super::out;

@@ -7,13 +7,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis::device::{CancelToken, Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, MAX_WORK, Session};
+use portcullis::device::{
+    CancelToken, Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, MAX_SYNTHETIC_WORK, Session,
+};
 use portcullis::io::dpdk::{self, DpdkError, Options, PortInfo};
 use portcullis::io::live::Lane;
 use portcullis::lang::{Source, wgsl};
 use portcullis::pipeline::Event;
 use portcullis::pipeline::live::{
-    OverloadPolicy, BatchPolicy, LaneError, LaneStats, LiveLane, LiveOptions, MeasurementWindow, RunStats, Snapshot, Summary, run_live,
+    BatchPolicy, LaneError, LaneStats, LiveLane, LiveOptions, MeasurementWindow, OverloadPolicy, RunStats, Snapshot,
+    Summary, run_live,
 };
 use portcullis::program::{Program, ProgramOptions};
 use portcullis::{devices, gpudev};
@@ -107,8 +110,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     };
     ports::tell_of_damage(&options);
     let gpu = mempool::gpu(args.gpu.as_deref())?;
-    if let Some(work) = args.work.filter(|work| *work > MAX_WORK) {
-        return Err(Failure::Usage(format!("--work: {work:?} is more than {MAX_WORK:?}")));
+    if let Some(work) = args.work.filter(|work| *work > MAX_SYNTHETIC_WORK) {
+        return Err(Failure::Usage(format!("--work: {work:?} is more than {MAX_SYNTHETIC_WORK:?}")));
     }
     let interrupt = Interrupt::default();
     interrupt.listen_always();
@@ -313,7 +316,9 @@ impl Common<'_> {
             // What was under way was given up after somebody had wanted an end.
             () if is_cancelled => Ended::Interrupted,
             () if error.is_some() => Ended::Failed,
-            () if wanted.is_some_and(|wanted| meter.received_packets() >= self.warm_up.saturating_add(wanted)) => Ended::Packets,
+            () if wanted.is_some_and(|wanted| meter.received_packets() >= self.warm_up.saturating_add(wanted)) => {
+                Ended::Packets
+            }
             () if self.interrupt.stop.is_cancelled() => Ended::Interrupted,
             () if is_late.into_inner() => Ended::Duration,
             () if is_idle.into_inner() => Ended::Idle,

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use portcullis::io::{resolved_path, same_file, same_destination};
+use portcullis::io::{resolved_path, same_destination, same_file};
 
 use super::Args;
 use crate::cli::failure::Failure;
@@ -79,7 +79,9 @@ mod tests {
     fn one_file_under_two_names_is_seen() {
         let dir = tempfile::tempdir().unwrap();
         let (a, b) = (dir.path().join("a.pcap"), dir.path().join("b.pcap"));
-        assert!(same_destination(&a, &dir.path().join("./x/../a.pcap").components().collect::<PathBuf>()) || !a.exists());
+        assert!(
+            same_destination(&a, &dir.path().join("./x/../a.pcap").components().collect::<PathBuf>()) || !a.exists()
+        );
         assert!(same_destination(&a, &dir.path().join(".").join("a.pcap")));
         assert!(!same_destination(&a, &b));
         std::fs::write(&a, "x").unwrap();

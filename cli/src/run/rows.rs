@@ -4,7 +4,7 @@ use std::path::Path;
 
 use portcullis::device::Session;
 use portcullis::map::{Declaration, Table};
-use portcullis::map_file::text::{RowErrors, ParsedRows};
+use portcullis::map_file::text::{ParsedRows, RowErrors};
 use portcullis::map_file::{self, text};
 use portcullis::reason;
 
@@ -34,8 +34,9 @@ pub fn set(
 pub fn no_room(rows: &ParsedRows, row: usize, map: &Declaration) -> RowErrors {
     let (name, entries) = (&map.name, map.entries);
     let capacity_hint = map_file::capacity_hint(map, rows.entries.len());
-    let what =
-        format!("there is no room in the map `{name}` for this row and those behind it (entries={entries}){capacity_hint}");
+    let what = format!(
+        "there is no room in the map `{name}` for this row and those behind it (entries={entries}){capacity_hint}"
+    );
     RowErrors::one(rows.lines.get(row).copied().unwrap_or(1), what)
 }
 

@@ -122,7 +122,8 @@ fn carry(
     }
     let entries = Entries::in_memory(old, &words);
     let mut table = Table::new(map, Vec::new());
-    restore_entries(&mut table, &entries).map_err(|entry| Failure::Wrong(state::no_room(map, &entries, entry).to_string()))?;
+    restore_entries(&mut table, &entries)
+        .map_err(|entry| Failure::Wrong(state::no_room(map, &entries, entry).to_string()))?;
     let (at, words) = table.changes();
     Ok(session.set_map_words(to, at, words)?)
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use portcullis_c_writer::{Argument, Kernel, Language, PacketAccess, Options, write};
+use portcullis_c_writer::{Argument, Kernel, Language, Options, PacketAccess, write};
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, Session};
 use portcullis_core::program::Program;
 

@@ -4,7 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::{Device, DeviceError, DeviceInfo, Done, Imported, LoadOptions, Plan, Session, Stages, SubmitError};
+use super::{
+    Completion, Device, DeviceError, DeviceInfo, Imported, LoadOptions, Session, Stages, SubmitError, TransferPlan,
+};
 use crate::packet::{Batch, Span};
 use crate::program::Program;
 
@@ -58,7 +60,7 @@ impl Dispatch {
     ///
     /// # Errors
     /// [`DeviceError::NoDispatch`] where the device does not have it.
-    pub fn of(info: &DeviceInfo, options: &LoadOptions) -> Result<Dispatch, DeviceError> {
+    pub fn select(info: &DeviceInfo, options: &LoadOptions) -> Result<Dispatch, DeviceError> {
         let first = info.dispatch.first().copied().unwrap_or(Dispatch::Pipelined);
         match options.dispatch {
             None => Ok(first),
@@ -71,7 +73,7 @@ impl Dispatch {
 
     /// A session that takes several batches, as one that works by this method: inline where this is
     /// [`Dispatch::Inline`], as it is otherwise.
-    pub fn session(self, session: impl Session + 'static) -> Box<dyn Session> {
+    pub fn wrap(self, session: impl Session + 'static) -> Box<dyn Session> {
         if self == Dispatch::Inline { Box::new(Inline { session, done: None }) } else { Box::new(session) }
     }
 }
@@ -110,22 +112,22 @@ fn list<'a>(methods: impl Iterator<Item = &'a Dispatch>) -> String {
 }
 
 /// A device by one of its methods, as if it had no other: for judging and measuring each by itself.
-pub struct Only {
+pub struct SingleDispatch {
     device: Arc<dyn Device>,
     info: DeviceInfo,
     dispatch: Dispatch,
 }
 
-impl Only {
+impl SingleDispatch {
     /// The device by this method, under the id `ID METHOD`.
     ///
     /// # Errors
     /// [`DeviceError::NoDispatch`] where the device does not have it.
-    pub fn new(device: &Arc<dyn Device>, dispatch: Dispatch) -> Result<Only, DeviceError> {
+    pub fn new(device: &Arc<dyn Device>, dispatch: Dispatch) -> Result<SingleDispatch, DeviceError> {
         let info = device.info();
-        Dispatch::of(info, &LoadOptions { dispatch: Some(dispatch), ..LoadOptions::default() })?;
+        Dispatch::select(info, &LoadOptions { dispatch: Some(dispatch), ..LoadOptions::default() })?;
         let id = format!("{} {dispatch}", info.id);
-        Ok(Only {
+        Ok(SingleDispatch {
             device: device.clone(),
             info: DeviceInfo { id, dispatch: dispatch.alone(), ..info.clone() },
             dispatch,
@@ -133,13 +135,13 @@ impl Only {
     }
 }
 
-impl Device for Only {
+impl Device for SingleDispatch {
     fn info(&self) -> &DeviceInfo {
         &self.info
     }
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
-        Dispatch::of(&self.info, options)?;
+        Dispatch::select(&self.info, options)?;
         self.device.load(program, &LoadOptions { dispatch: Some(self.dispatch), ..options.clone() })
     }
 }
@@ -147,7 +149,7 @@ impl Device for Only {
 /// A session whose batches are done when [`Session::submit`] returns.
 struct Inline<S> {
     session: S,
-    done: Option<Result<Done, DeviceError>>,
+    done: Option<Result<Completion, DeviceError>>,
 }
 
 impl<S: Session> Session for Inline<S> {
@@ -165,7 +167,7 @@ impl<S: Session> Session for Inline<S> {
         Ok(())
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         self.done.take().transpose()
     }
 
@@ -181,11 +183,11 @@ impl<S: Session> Session for Inline<S> {
         self.session.set_map_words(map, at, words)
     }
 
-    fn settle(&mut self) {
-        self.session.settle();
+    fn finish_background_work(&mut self) {
+        self.session.finish_background_work();
     }
 
-    fn plan(&self) -> Option<Plan> {
+    fn plan(&self) -> Option<TransferPlan> {
         self.session.plan()
     }
 
@@ -205,8 +207,8 @@ impl<S: Session> Session for Inline<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::noop::Noop;
-    use crate::interp::Interp;
+    use crate::device::noop::NoopDevice;
+    use crate::interp::InterpDevice;
     use crate::lang::{Source, wgsl};
     use crate::map::layout::HEADER;
     use crate::program::ProgramOptions;
@@ -228,14 +230,17 @@ mod tests {
         let text = "fn xdp_filter(pkt: u32) -> u32 { return XDP_PASS; }";
         let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
         let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
-        let load = |dispatch| Noop::new().load(&program, &LoadOptions { dispatch, ..LoadOptions::default() });
+        let load = |dispatch| NoopDevice::new().load(&program, &LoadOptions { dispatch, ..LoadOptions::default() });
         let error = load(Some(Dispatch::Graph)).err().unwrap().to_string();
         assert_eq!(error, "noop has no dispatch method `graph`; it has pipelined and inline");
         assert_eq!(load(None).unwrap().depth(), 3);
 
-        let noop: Arc<dyn Device> = Arc::new(Noop::new());
-        assert_eq!(Only::new(&noop, Dispatch::Graph).err().unwrap(), load(Some(Dispatch::Graph)).err().unwrap());
-        let only = Only::new(&noop, Dispatch::Inline).unwrap();
+        let noop: Arc<dyn Device> = Arc::new(NoopDevice::new());
+        assert_eq!(
+            SingleDispatch::new(&noop, Dispatch::Graph).err().unwrap(),
+            load(Some(Dispatch::Graph)).err().unwrap()
+        );
+        let only = SingleDispatch::new(&noop, Dispatch::Inline).unwrap();
         assert_eq!((only.info().id.as_str(), only.info().dispatch), ("noop inline", &[Dispatch::Inline][..]));
         assert_eq!(only.load(&program, &LoadOptions::default()).unwrap().depth(), 1);
         let pipelined = LoadOptions { dispatch: Some(Dispatch::Pipelined), ..LoadOptions::default() };
@@ -259,7 +264,7 @@ mod tests {
         let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default());
         let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
         let options = LoadOptions { dispatch: Some(Dispatch::Inline), ..LoadOptions::default() };
-        let mut session = Interp::new().load(&program, &options).unwrap();
+        let mut session = InterpDevice::new().load(&program, &options).unwrap();
         session.set_map_words(0, HEADER as usize, &[7, 8]).unwrap();
         session.submit(Batch::from_packets(&[[0; 60]]).unwrap()).unwrap();
         assert_eq!(session.map_words(0).unwrap()[HEADER as usize..], [7, 10]);

@@ -18,7 +18,7 @@ mod merge;
 mod text;
 mod values;
 
-use super::{Diagnostic, Diagnostics, MAX_SOURCE, Source, on_large_stack};
+use super::{Diagnostic, Diagnostics, MAX_SOURCE, Source, run_on_large_stack};
 use crate::diagnostics::too_long;
 use crate::program::{Program, ProgramOptions};
 use flow::Flow;
@@ -45,13 +45,13 @@ fn listed(source: &Source) -> Result<Listed, Diagnostics> {
     text::read(source)
 }
 
-/// Reads, checks, lowers and analyses a program, on a thread with a stack of [`LARGE_STACK`](super::LARGE_STACK) bytes.
+/// Reads, checks, lowers and analyses a program, on a thread with a stack of [`COMPILE_STACK_BYTES`](super::COMPILE_STACK_BYTES) bytes.
 ///
 /// # Errors
 /// Everything that is wrong with the text, with its place.
 pub fn compile(source: &Source, options: &ProgramOptions) -> Result<Program, Diagnostics> {
     let listed = listed(source)?;
-    on_large_stack(source, || compile_here(source, &listed, options))?
+    run_on_large_stack(source, || compile_here(source, &listed, options))?
 }
 
 /// The same with a program that was made of a text in another way: diagnostics say an instruction's number.
@@ -64,7 +64,7 @@ pub fn compile_program(
     options: &ProgramOptions,
 ) -> Result<Program, Diagnostics> {
     let listed = Listed { program: program.to_vec(), places: Vec::new() };
-    on_large_stack(source, || compile_here(source, &listed, options))?
+    run_on_large_stack(source, || compile_here(source, &listed, options))?
 }
 
 fn compile_here(source: &Source, listed: &Listed, options: &ProgramOptions) -> Result<Program, Diagnostics> {

@@ -7,7 +7,7 @@ mod weigh;
 
 use naga::front::wgsl::{Frontend, Options, ParseError};
 
-use super::{Diagnostic, Diagnostics, FILTER, MAX_SOURCE, Source, on_large_stack, prelude};
+use super::{Diagnostic, Diagnostics, FILTER, MAX_SOURCE, Source, prelude, run_on_large_stack};
 use crate::diagnostics::too_long;
 use crate::map::{self, declare::Comments};
 use crate::program::{CAPABILITIES, Program, ProgramOptions};
@@ -16,7 +16,7 @@ pub use scan::{MAX_BRACKETS, MAX_DECLARATIONS, MAX_DEPTH};
 pub use weigh::{MAX_CONSTANT_WEIGHT, MAX_TYPE_WEIGHT};
 
 /// Parses, validates and analyses a filter, on a thread with a stack of
-/// [`LARGE_STACK`](super::LARGE_STACK) bytes.
+/// [`COMPILE_STACK_BYTES`](super::COMPILE_STACK_BYTES) bytes.
 ///
 /// # Errors
 /// Everything that is wrong with the text, with its place.
@@ -24,7 +24,7 @@ pub fn compile(source: &Source, options: &ProgramOptions) -> Result<Program, Dia
     if source.text.len() > MAX_SOURCE {
         return Err(Diagnostics::one(source, too_long()));
     }
-    on_large_stack(source, || compile_here(source, options))?
+    run_on_large_stack(source, || compile_here(source, options))?
 }
 
 /// [`compile`] on the stack that there is.

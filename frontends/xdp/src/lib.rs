@@ -46,7 +46,7 @@ pub use settings::{Global, globals};
 pub use survey::{Survey, Surveyed, SurveyedMap, survey};
 
 use super::nearest::nearest;
-use super::{Diagnostic, Diagnostics, Source, on_large_stack, prelude};
+use super::{Diagnostic, Diagnostics, Source, prelude, run_on_large_stack};
 use crate::map::declare::MAX_MAPS;
 use crate::map::layout::Layout;
 use crate::map::{Declaration, Kind, Note, Notes, Table};
@@ -309,7 +309,7 @@ pub fn compile_object(
     let given = &options.parameters;
     let mut set = object.clone();
     let options = settings::set(&mut set, options)?;
-    on_large_stack(&Source::new(object.name.as_str(), ""), || compile_here(&set, program, &options, given))?
+    run_on_large_stack(&Source::new(object.name.as_str(), ""), || compile_here(&set, program, &options, given))?
 }
 
 /// Compiles a program of an object in which everything is set that was `given`.

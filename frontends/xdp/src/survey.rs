@@ -8,7 +8,7 @@ use super::maps::{self, Use};
 use super::object::{Object, Reference};
 use super::settings::{self, Global, globals};
 use super::{MapDefinition, compile_here, whole};
-use crate::lang::{Diagnostics, Source, on_large_stack};
+use crate::lang::{Diagnostics, Source, run_on_large_stack};
 use crate::map::Typed;
 use crate::program::{Program, ProgramOptions};
 
@@ -63,7 +63,7 @@ pub fn survey(name: &str, bytes: &[u8], options: &ProgramOptions) -> Result<Surv
     let mut programs = Vec::new();
     for function in object.programs() {
         let compiled =
-            on_large_stack(&Source::new(name, ""), || compile_here(&object, Some(&function.name), &options, given));
+            run_on_large_stack(&Source::new(name, ""), || compile_here(&object, Some(&function.name), &options, given));
         programs.push(Surveyed {
             name: function.name.clone(),
             section: object.sections[function.section].name.clone(),

@@ -9,8 +9,8 @@ use portcullis_core::packet::ArenaError;
 use portcullis_core::reason;
 
 use super::bpf::error::BpfError;
-use crate::live::link::{StackError, LinkError};
-use crate::live::{OwnerProcess, LiveError};
+use crate::live::link::{LinkError, StackError};
+use crate::live::{LiveError, OwnerProcess};
 
 /// Why AF_XDP cannot be used as asked.
 #[derive(Debug, thiserror::Error)]

@@ -19,10 +19,10 @@
 //! - [`reinject`]: passed frames back into the kernel's stack.
 #![allow(unsafe_code)]
 
-mod frame_audit;
 mod bpf;
 mod error;
 mod executor;
+mod frame_audit;
 mod homes;
 mod open;
 mod port;
@@ -36,9 +36,9 @@ mod tx;
 mod umem;
 pub mod xdp;
 
-pub use frame_audit::{FrameAudit, FrameCounts};
 pub use bpf::error::BpfError;
 pub use error::XdpError;
+pub use frame_audit::{FrameAudit, FrameCounts};
 pub use open::{AfXdp, LaneLayout, Options, PortInfo, open};
 pub use port::{PortSpec, PortSpecError};
 pub use rules::Steering;

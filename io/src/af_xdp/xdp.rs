@@ -83,7 +83,16 @@ impl AttachedProgram {
                 Err(error) => return Err(error),
             },
         };
-        Ok(AttachedProgram { link, sockets, interface: interface.to_owned(), index, queues, mode, not_native, program_id })
+        Ok(AttachedProgram {
+            link,
+            sockets,
+            interface: interface.to_owned(),
+            index,
+            queues,
+            mode,
+            not_native,
+            program_id,
+        })
     }
 
     /// Gives frames of a queue to an AF_XDP socket that is bound to it, from now on until the socket is closed.

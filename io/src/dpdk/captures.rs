@@ -7,7 +7,7 @@ use super::error::DpdkError;
 use super::open::Options;
 use super::pass_to::PassTarget;
 use super::spec::PortSpec;
-use crate::{SourceError, SourceOptions, Warning, capture, same_file, same_destination};
+use crate::{SourceError, SourceOptions, Warning, capture, same_destination, same_file};
 
 /// The driver of captures.
 const DRIVER: &str = "net_pcap";

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use super::answers::Answers;
 use super::error::NfqueueError;
-use super::message::{self, Config, Message, KernelAck, Verdict};
+use super::message::{self, Config, KernelAck, Message, Verdict};
 use super::socket::Socket;
-use crate::live::{OwnerProcess, LiveError};
+use crate::live::{LiveError, OwnerProcess};
 
 /// How often a datagram is offered that the kernel has no memory for, and how long it is waited in between.
 const ATTEMPTS: usize = 20;

@@ -6,16 +6,16 @@ use std::sync::mpsc::{Receiver as Queue, RecvTimeoutError, TryRecvError, TrySend
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis_core::device::{CancelToken, DeviceError, Dispatch, Done, Session};
+use portcullis_core::device::{CancelToken, Completion, DeviceError, Dispatch, Session};
 use portcullis_core::packet::Batch;
 use portcullis_io::live::{Executor, LiveError, Receiver};
 use tracing::Span;
 
 use super::batcher::{Batcher, First, Look, PATIENCE};
-use super::mailbox::{LaneCommands, LaneCommand};
+use super::mailbox::{LaneCommand, LaneCommands};
 use super::sizing::{Shared, Sizer};
 use super::stats::Filtered;
-use super::{OverloadPolicy, LaneError, LaneStats, LiveLane, LiveOptions, MeasurementWindow, pin};
+use super::{LaneError, LaneStats, LiveLane, LiveOptions, MeasurementWindow, OverloadPolicy, pin};
 use crate::pipeline::driver::{self, Ends, Next};
 use crate::pipeline::{Broadcasts, Observer};
 
@@ -354,7 +354,7 @@ impl Ends<&mut Box<dyn Session>> for Rest<'_> {
         Ok(true)
     }
 
-    fn came_back(&mut self, session: &mut dyn Session, done: &Done) -> Result<(), DeviceError> {
+    fn came_back(&mut self, session: &mut dyn Session, done: &Completion) -> Result<(), DeviceError> {
         if let Some(broadcasts) = &mut self.broadcasts
             && let Some(several) = broadcasts.read(session, done)?
         {
@@ -364,7 +364,7 @@ impl Ends<&mut Box<dyn Session>> for Rest<'_> {
     }
 
     /// Carries out the verdicts on a batch.
-    fn done(&mut self, done: Done, begun: Begun, aside: bool) -> Result<(), LaneError> {
+    fn done(&mut self, done: Completion, begun: Begun, aside: bool) -> Result<(), LaneError> {
         let is_warm_up = begun.first.is_warm_up;
         if self.meter.is_some() && !is_warm_up && !self.is_measured {
             self.is_measured = true;

@@ -39,7 +39,7 @@ use tracing::Span;
 
 use super::Observer;
 use lane::Driver;
-pub use mailbox::{LaneCommands, LaneCommand};
+pub use mailbox::{LaneCommand, LaneCommands};
 pub use meter::MeasurementWindow;
 use monitor::Monitor;
 use sizing::Shared;

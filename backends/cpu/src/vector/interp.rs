@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use portcullis_core::packet::{Metadata, ROOM};
+use portcullis_core::packet::{Metadata, RESIZE_ROOM};
 
 use super::dag::{
     Atomic, Carry, Dag, Effect, EffectId, Field, Kind, Lanes, Live, Load, Node, Op, Place, Range, RegionId, Step,
@@ -33,7 +33,7 @@ pub struct Outcome {
 pub type Packet<'a> = (&'a [u8], &'a Metadata);
 
 /// Bytes of the filter's making around a packet: what it can grow by.
-const AROUND: usize = ROOM as usize;
+const AROUND: usize = RESIZE_ROOM as usize;
 
 /// What is not the packet's, and not zero, so that nobody takes it for it.
 const BESIDE: u8 = 0xa5;
@@ -84,7 +84,8 @@ pub(super) fn run<const N: usize>(
             };
             let at = i64::from(start) + AROUND as i64;
             let packet = usize::try_from(at).ok().and_then(|at| memory.get(at..at.checked_add(length)?));
-            let packet = packet.ok_or_else(|| InvalidLaneIr(format!("a packet that ends up at {start}, {length} long")))?;
+            let packet =
+                packet.ok_or_else(|| InvalidLaneIr(format!("a packet that ends up at {start}, {length} long")))?;
             Ok(Outcome { verdict: verdicts[lane], packet: packet.to_vec(), start })
         })
         .collect()
@@ -133,7 +134,8 @@ impl<const N: usize> Machine<'_, N> {
     }
 
     fn there(&self, node: Node) -> Result<Value<N>, InvalidLaneIr> {
-        self.values[node.index()].ok_or_else(|| InvalidLaneIr(format!("{:?} is used where it is not there", self.dag.op(node))))
+        self.values[node.index()]
+            .ok_or_else(|| InvalidLaneIr(format!("{:?} is used where it is not there", self.dag.op(node))))
     }
 
     /// A node whose operands are there.
@@ -308,7 +310,13 @@ impl<const N: usize> Machine<'_, N> {
     }
 
     /// Where in a lane's memory a place is that must lie in it.
-    fn at(&self, lane: usize, start: Value<N>, offset: Value<N>, size: u32) -> Result<std::ops::Range<usize>, InvalidLaneIr> {
+    fn at(
+        &self,
+        lane: usize,
+        start: Value<N>,
+        offset: Value<N>,
+        size: u32,
+    ) -> Result<std::ops::Range<usize>, InvalidLaneIr> {
         let at = i64::from(start[lane] as i32) + i64::from(offset[lane]) + AROUND as i64;
         let end = at + i64::from(size);
         if at < 0 || end > self.memory[lane].len() as i64 {

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use portcullis::io::dpdk::{self, Dpdk, DpdkError, Mempool, Options, MbufCounts, PassTarget, PortSpec, HeaderSplit, WrittenCaptures};
+use portcullis::io::dpdk::{
+    self, Dpdk, DpdkError, HeaderSplit, MbufCounts, Mempool, Options, PassTarget, PortSpec, WrittenCaptures,
+};
 
 use super::Needs;
 use super::drive::{self, Prepared};
@@ -49,7 +51,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 /// Warns of captures that will not be read to their ends.
 pub fn tell_of_damage(options: &Options) {
-    dpdk::find_damaged_captures(options).iter().for_each(|find_damaged_captures| out::warn(&find_damaged_captures.to_string()));
+    dpdk::find_damaged_captures(options)
+        .iter()
+        .for_each(|find_damaged_captures| out::warn(&find_damaged_captures.to_string()));
 }
 
 /// What it means that ports cannot be had.

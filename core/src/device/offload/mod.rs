@@ -11,35 +11,35 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::pace::Pace;
-use super::plan::{self, Layout, Needs, Piece};
-use super::planner::{Plan, TransferCosts};
+use super::chunk::{self, AccessNeeds, Chunk, PacketLayout};
+use super::launch_budget::LaunchBudget;
+use super::transfer_planner::{TransferCosts, TransferPlan};
 use super::{CancelToken, Clock, DeviceError, DeviceKind, LoadOptions, Stages, SubmitError, Transfer, check_batch};
 use crate::map::upkeep::Upkeep;
 use crate::packet::{Batch, BatchError, Descriptor, gather};
 use crate::program::Program;
 
-mod columns;
-mod compile;
-mod cut;
+mod chunk_view;
+mod compile_thread;
 mod flight;
-mod kept;
+mod flow_order;
 mod launcher;
-mod maps;
-mod order;
-mod part;
+mod map_access;
+mod prepare;
+mod resident;
 mod session;
 #[cfg(test)]
 mod tests;
+mod verdict_columns;
 
-pub use columns::Columns;
-pub use compile::{compile, said};
+pub use chunk_view::ChunkView;
+pub use compile_thread::{compile_on_thread, panic_message};
 use flight::{Flight, Running, part};
-use kept::{Kept, Stay};
-pub use launcher::{DeviceTimes, Effects, Launcher, Traffic};
-use maps::Words;
-use order::{Order, longest};
-pub use part::Part;
+use flow_order::{Order, longest};
+pub use launcher::{DeviceTimes, KernelEffects, Launcher, TransferBytes};
+use map_access::Words;
+use resident::{Kept, Stay};
+pub use verdict_columns::VerdictColumns;
 
 /// Launches that a batch may have queued at the device where they are paced: the next one starts without
 /// waiting for the host, and cancelling waits for no more than these.
@@ -47,30 +47,30 @@ const QUEUED: usize = 2;
 
 /// How long a device may be silent: launches are cut to a fraction of a second, so a device that takes this
 /// long has died without telling, or its driver compiles.
-pub const SILENCE: Duration = Duration::from_secs(120);
+pub const LAUNCH_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How often a cancel token is looked at while nothing else would wake who waits.
-pub const SLICE: Duration = Duration::from_millis(50);
+pub const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long a device that is given up may take to finish what is queued.
-pub const GRACE: Duration = Duration::from_millis(500);
+pub const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A program loaded on a device that runs kernels.
-pub struct Offload<L: Launcher> {
+pub struct OffloadSession<L: Launcher> {
     program: Arc<Program>,
     depth: usize,
     cancel: CancelToken,
-    effects: Effects,
-    needs: Needs,
+    effects: KernelEffects,
+    needs: AccessNeeds,
     upkeep: Option<Upkeep>,
     /// Packets of one flow that a launch may have.
     longest: usize,
-    pace: Pace,
+    pace: LaunchBudget,
     transfer: Transfer,
     /// What moving bytes costs, once it is known.
     costs: Option<TransferCosts>,
     /// How packets of the batch before came.
-    plan: Option<Plan>,
+    plan: Option<TransferPlan>,
     /// Where somebody asked for it.
     stages: Option<Stages>,
     /// Slots that no batch is in, the last used at the back.
@@ -84,7 +84,7 @@ pub struct Offload<L: Launcher> {
     launcher: L,
 }
 
-impl<L: Launcher> Offload<L> {
+impl<L: Launcher> OffloadSession<L> {
     /// A session over a launcher for a kernel of the program with these effects.
     ///
     /// # Errors
@@ -92,20 +92,20 @@ impl<L: Launcher> Offload<L> {
     pub fn new(
         mut launcher: L,
         kind: DeviceKind,
-        effects: Effects,
+        effects: KernelEffects,
         program: &Arc<Program>,
         options: &LoadOptions,
-    ) -> Result<Offload<L>, DeviceError> {
+    ) -> Result<OffloadSession<L>, DeviceError> {
         if let (Transfer::Imported, true, Some(reason)) =
-            (options.transfer, effects.sees_packets, launcher.never_in_place())
+            (options.transfer, effects.accesses_packets, launcher.no_in_place_reason())
         {
             let reason = format!("the transfer `imported` was asked for, and {reason}; take `auto`");
             return Err(DeviceError::Unsupported { device: launcher.id().into(), reason });
         }
         let work = options.work.map_or(0, |work| u64::try_from(work.as_nanos()).unwrap_or(u64::MAX));
-        let clock = if options.clocks && launcher.keep_time() { Clock::Device } else { Clock::Host };
+        let clock = if options.clocks && launcher.enable_device_clock() { Clock::Device } else { Clock::Host };
         let kept = options.resident.then(|| Kept::new(&launcher, effects, program)).transpose()?;
-        Ok(Offload {
+        Ok(OffloadSession {
             // Wherever they come from, they are copied to the device's own memory, and as a whole.
             transfer: if options.resident { Transfer::Whole } else { options.transfer },
             kept,
@@ -116,10 +116,10 @@ impl<L: Launcher> Offload<L> {
             depth: options.depth.max(1),
             cancel: options.cancel.clone(),
             effects,
-            needs: Needs::of_program(program),
+            needs: AccessNeeds::of_program(program),
             upkeep: Upkeep::new(program),
             longest: longest(kind, program, effects.size, work),
-            pace: Pace::new(kind, program, effects.size, work),
+            pace: LaunchBudget::new(kind, program, effects.size, work),
             idle: Vec::new(),
             flights: VecDeque::new(),
             finished: Instant::now(),
@@ -136,8 +136,8 @@ impl<L: Launcher> Offload<L> {
     /// long.
     #[doc(hidden)]
     #[must_use]
-    pub fn unpaced(mut self) -> Offload<L> {
-        self.pace = Pace::none();
+    pub fn with_unlimited_launches(mut self) -> OffloadSession<L> {
+        self.pace = LaunchBudget::none();
         self
     }
 
@@ -149,11 +149,11 @@ impl<L: Launcher> Offload<L> {
         let again = flight.again;
         let (part, buffers) = flight.part(flight.uploaded - 1);
         if again {
-            self.launcher.again(&part, self.effects, buffers)?;
+            self.launcher.reuse_upload(&part, self.effects, buffers)?;
         } else {
             self.launcher.upload(&part, self.effects, buffers)?;
             if self.kept.is_some() {
-                self.launcher.keep(buffers);
+                self.launcher.retain_upload(buffers);
             }
         }
         let took = began.elapsed();
@@ -255,7 +255,7 @@ impl<L: Launcher> Offload<L> {
             Err(_) if self.cancel.is_cancelled() => Err(DeviceError::Cancelled),
             Err(error) => {
                 // What was queued may look at the batch's memory.
-                self.launcher.settle();
+                self.launcher.wait_idle();
                 self.release(&mut flight);
                 return Err(SubmitError { batch: Box::new(flight.batch), error });
             }
@@ -309,12 +309,12 @@ impl<L: Launcher> Offload<L> {
         let mut flights = std::mem::take(&mut self.flights);
         let tickets: Vec<_> = flights.iter().flat_map(|f| &f.running).map(|running| &running.ticket).collect();
         let torn = flights.iter().any(|flight| flight.torn);
-        if self.launcher.settles(&tickets, torn) {
+        if self.launcher.try_drain(&tickets, torn) {
             for flight in &mut flights {
                 self.release(flight);
             }
         } else {
-            self.launcher.outlive(flights);
+            self.launcher.keep_alive(flights);
         }
     }
 
@@ -333,24 +333,24 @@ impl<L: Launcher> Offload<L> {
         let (piece, order) = (&pieces[*collected], orders.get(*collected));
         let (packets, place) = (piece.packets.clone(), *collected % slot.len());
         let buffers = &mut slot[place];
-        self.launcher.verdicts(packets.len(), buffers, columns)?;
+        self.launcher.read_verdicts(packets.len(), buffers, columns)?;
         if let Some(order) = order {
             columns.reorder(packets.clone(), order);
         }
         // Where each packet lay, in the batch and in the copy, before it moved.
         let (mut before, mut seen) = (Vec::new(), Vec::new());
-        if (copied && plan.layout != Layout::Rows) || self.effects.moves_ends {
+        if (copied && plan.layout != PacketLayout::Rows) || self.effects.resizes_packets {
             before = batch.descriptors()[packets.clone()].to_vec();
-            seen = plan::descriptors(batch, piece, plan.layout, plan.needs).collect();
+            seen = chunk::descriptors(batch, piece, plan.layout, plan.needs).collect();
         }
-        if self.effects.moves_ends {
+        if self.effects.resizes_packets {
             let mut ends = Vec::with_capacity(packets.len());
-            self.launcher.ends(packets.len(), buffers, &mut |bytes| {
+            self.launcher.read_descriptors(packets.len(), buffers, &mut |bytes| {
                 let mut after: Vec<Descriptor> = descriptors(bytes).collect();
                 if let Some(order) = order.filter(|order| order.positions().len() == after.len()) {
                     order.back(&mut after);
                 }
-                ends.extend(plan::ends(&before, seen.iter().copied(), after.into_iter()));
+                ends.extend(chunk::ends(&before, seen.iter().copied(), after.into_iter()));
             })?;
             // From here on the batch knows that every packet lies within its room, and so within its piece.
             let broken = |error: BatchError| DeviceError::Broken { device: self.launcher.id().into(), error };
@@ -361,17 +361,17 @@ impl<L: Launcher> Offload<L> {
         }
         let bytes = piece.bytes.end - piece.bytes.start;
         if copied && bytes > 0 {
-            let window = if self.effects.moves_ends { u32::MAX } else { self.program.facts().writes.reach() };
-            self.launcher.changed(bytes, buffers, &mut |from| {
-                if plan.layout == Layout::Rows {
+            let window = if self.effects.resizes_packets { u32::MAX } else { self.program.facts().writes.reach() };
+            self.launcher.read_packets(bytes, buffers, &mut |from| {
+                if plan.layout == PacketLayout::Rows {
                     let stride = gather::stride(plan.needs.window);
                     gather::scatter(batch, piece.packets.clone(), window.min(plan.needs.window), from, stride);
                 } else {
-                    plan::write_back(batch, piece, &before, &seen, window, from);
+                    chunk::write_back(batch, piece, &before, &seen, window, from);
                 }
             })?;
         }
-        let own = if self.stages.is_some() { self.launcher.times(buffers) } else { None };
+        let own = if self.stages.is_some() { self.launcher.device_times(buffers) } else { None };
         if self.kept.is_none() {
             self.launcher.release(buffers);
         }
@@ -386,7 +386,7 @@ impl<L: Launcher> Offload<L> {
     }
 
     /// Lets go of the slot of a batch that is complete, or has the batch stay there.
-    fn leave(&mut self, slot: Vec<L::Buffers>, batch: &Batch, plan: Plan, pieces: Vec<Piece>) {
+    fn leave(&mut self, slot: Vec<L::Buffers>, batch: &Batch, plan: TransferPlan, pieces: Vec<Chunk>) {
         match &mut self.kept {
             Some(kept) => kept.put(batch, Stay { slot, plan, pieces }),
             None => self.idle.push(slot),
@@ -409,12 +409,12 @@ impl<L: Launcher> Offload<L> {
     pub fn with_uploaded<T>(
         &mut self,
         batch: Batch,
-        work: impl FnOnce(&mut L, &mut [(Part<'_, L::Import>, &mut L::Buffers)]) -> Result<T, DeviceError>,
+        work: impl FnOnce(&mut L, &mut [(ChunkView<'_, L::Import>, &mut L::Buffers)]) -> Result<T, DeviceError>,
     ) -> Result<(T, Batch), DeviceError> {
         let mut flight = self.prepare(batch, None).map_err(|refused| refused.error)?;
         // All of it at once, whatever memory that takes.
         while flight.slot.len() < flight.pieces.len() {
-            flight.slot.push(self.launcher.buffers());
+            flight.slot.push(self.launcher.new_buffers());
         }
         let uploaded = (flight.uploaded..flight.pieces.len()).try_for_each(|_| self.upload(&mut flight));
         let result = uploaded.and_then(|()| {
@@ -424,10 +424,10 @@ impl<L: Launcher> Offload<L> {
             work(&mut self.launcher, &mut parts)
         });
         if result.is_err() {
-            self.launcher.settle();
+            self.launcher.wait_idle();
         }
         self.release(&mut flight);
-        flight.slot.truncate(self.launcher.parts());
+        flight.slot.truncate(self.launcher.max_chunks());
         self.idle.push(flight.slot);
         Ok((result?, flight.batch))
     }
@@ -435,7 +435,7 @@ impl<L: Launcher> Offload<L> {
 
 /// Keeps something until `settle` returns, which may take long, on a thread of its own. What the process still keeps
 /// when it ends goes with it.
-pub fn keep_until<T: Send + 'static>(kept: T, settle: impl FnOnce() + Send + 'static) {
+pub fn drop_after<T: Send + 'static>(kept: T, settle: impl FnOnce() + Send + 'static) {
     // Without a thread all of it is leaked.
     let kept = ManuallyDrop::new(kept);
     let keep = move || {
@@ -446,12 +446,12 @@ pub fn keep_until<T: Send + 'static>(kept: T, settle: impl FnOnce() + Send + 'st
 }
 
 /// The words of a device's buffer.
-pub fn words(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
+pub fn le_words(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
     bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
 }
 
 /// The descriptors in a device's buffer.
 fn descriptors(bytes: &[u8]) -> impl Iterator<Item = Descriptor> + '_ {
-    let mut words = words(bytes);
+    let mut words = le_words(bytes);
     std::iter::from_fn(move || Some(Descriptor { offset: words.next()?, length: words.next()? }))
 }

@@ -31,7 +31,7 @@ pub(crate) use error::no_interface;
 pub use interface::Interface;
 pub(crate) use interface::interface_name;
 #[cfg(feature = "af-xdp")]
-pub use stack::{InjectionPoint, StackError, StackDevice, StackInjector, StackDelivery};
+pub use stack::{InjectionPoint, StackDelivery, StackDevice, StackError, StackInjector};
 #[cfg(feature = "af-xdp")]
 pub use tap::Tap;
 #[cfg(feature = "af-xdp")]

@@ -9,7 +9,7 @@ mod encode;
 #[cfg(test)]
 mod tests;
 
-pub use decode::{Malformed, Message, Packet, KernelAck, decode};
+pub use decode::{KernelAck, Malformed, Message, Packet, decode};
 pub use encode::{Config, Verdict, config, put_attribute, release, verdict, verdict_batch, verdict_with_payload};
 
 /// `sizeof(struct nlmsghdr)`: length (4), type (2), flags (2), sequence number (4), port id (4).

@@ -366,7 +366,8 @@ mod tests {
         // Nobody's time runs out here.
         let hour = Duration::from_secs(3600);
         let server =
-            Server::with_deadline(MetricsListener::open(&"0".parse().unwrap()).unwrap(), move || text.clone(), hour).unwrap();
+            Server::with_deadline(MetricsListener::open(&"0".parse().unwrap()).unwrap(), move || text.clone(), hour)
+                .unwrap();
         let Address::Port(address) = *server.address() else { panic!("a port") };
         (server, address)
     }
@@ -431,7 +432,8 @@ mod tests {
     fn a_unix_socket_is_one_users_and_does_not_stay() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("metrics");
-        let server = Server::start(MetricsListener::open(&Address::Unix(path.clone())).unwrap(), || "metrics".into()).unwrap();
+        let server =
+            Server::start(MetricsListener::open(&Address::Unix(path.clone())).unwrap(), || "metrics".into()).unwrap();
         let answer = ask(UnixStream::connect(&path).unwrap(), REQUEST);
         assert!(answer.ends_with("\r\n\r\nmetrics"), "{answer}");
         drop(server);
@@ -471,7 +473,8 @@ mod tests {
     #[test]
     fn time_runs_out() {
         let moment = Duration::from_millis(50);
-        let server = Server::with_deadline(MetricsListener::open(&"0".parse().unwrap()).unwrap(), String::new, moment).unwrap();
+        let server =
+            Server::with_deadline(MetricsListener::open(&"0".parse().unwrap()).unwrap(), String::new, moment).unwrap();
         let Address::Port(address) = *server.address() else { panic!("a port") };
         let mut silent = connect(address);
         assert_eq!(silent.read(&mut [0; 1]).unwrap(), 0, "it is closed, and nothing was said");

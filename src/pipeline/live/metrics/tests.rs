@@ -9,7 +9,14 @@ fn run() -> Run {
     let mut losses = Losses::default();
     losses.add(Loss::NoTarget, 8);
     let mut lane = Snapshot {
-        received: ReceivedCounts { packets: 1, bytes: 2, reassembled: 3, checksums: 4, dropped_by_kernel: 5, refused: 6 },
+        received: ReceivedCounts {
+            packets: 1,
+            bytes: 2,
+            reassembled: 3,
+            checksums: 4,
+            dropped_by_kernel: 5,
+            refused: 6,
+        },
         carried: ExecutedCounts {
             packets: [10, 11, 12, 13, 14],
             bytes: [20, 21, 22, 23, 24],

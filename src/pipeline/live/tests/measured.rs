@@ -9,7 +9,7 @@ struct Slow {
 }
 
 impl Executor for Slow {
-    fn execute(&mut self, done: Done) -> Result<(), LiveError> {
+    fn execute(&mut self, done: Completion) -> Result<(), LiveError> {
         if !self.executor.batches.lock().unwrap().is_empty() {
             self.all_came.wait();
         }
@@ -38,7 +38,7 @@ fn run_one(
 ) -> (Arc<LaneStats>, Vec<Vec<u32>>) {
     let options = options(LiveOptions::new(BatchPolicy::at(100, Duration::from_secs(3600)), dispatch));
     let load = LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), depth: 1, ..Default::default() };
-    let session = Interp::new().load(&program(), &load).unwrap();
+    let session = InterpDevice::new().load(&program(), &load).unwrap();
     let executor = Noting::default();
     let batches = executor.batches.clone();
     let (receiver, executor) = (Box::new(Scripted::new(script)), Box::new(Slow { executor, all_came }));
@@ -71,7 +71,11 @@ fn packets_of_the_warm_up_are_not_measured_and_the_last_one_wanted_ends_the_run(
         assert_eq!(batches.concat(), (0..570).collect::<Vec<_>>(), "{dispatch}");
         let sizes: Vec<usize> = batches.iter().map(Vec::len).collect();
         assert_eq!(sizes, [100, 100, 50, 100, 100, 100, 20], "{dispatch}");
-        assert!(meter.is_warmed_up() && meter.received_packets() == 570 && meter.elapsed().is_some_and(|elapsed| !elapsed.is_zero()));
+        assert!(
+            meter.is_warmed_up()
+                && meter.received_packets() == 570
+                && meter.elapsed().is_some_and(|elapsed| !elapsed.is_zero())
+        );
         let measured = stats.measured_snapshot().expect("the warm-up is over");
         assert_eq!((measured.received.packets, measured.carried.all(), measured.batches), (320, 320, 4), "{dispatch}");
         assert_eq!((measured.verdicts, measured.latency.len()), ([0, 160, 160, 0, 0], 320), "{dispatch}");

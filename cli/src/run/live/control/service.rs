@@ -7,7 +7,7 @@ use portcullis::control::{self, Refused, Reload, Reloaded, Service};
 use portcullis::device::{Device, DeviceError, LoadOptions, Session};
 use portcullis::map::Declaration;
 use portcullis::packet::Span;
-use portcullis::pipeline::live::{LaneCommands, LaneCommand, RunStats};
+use portcullis::pipeline::live::{LaneCommand, LaneCommands, RunStats};
 use portcullis::program::Program;
 use portcullis::reason;
 use serde_json::value::RawValue;

@@ -1,13 +1,13 @@
 //! Seeing to a session's maps where they are.
 
-use super::{Launcher, Offload};
-use crate::device::{DeviceError, check_map};
+use super::{Launcher, OffloadSession};
+use crate::device::{DeviceError, map_layout};
 use crate::map::layout::HEADER;
 use crate::map::upkeep::Memory;
 
 /// The maps of a session at whose device nothing is queued.
 pub(super) struct Words<'a, L: Launcher> {
-    pub session: &'a mut Offload<L>,
+    pub session: &'a mut OffloadSession<L>,
 }
 
 impl<L: Launcher> Memory for Words<'_, L> {
@@ -28,7 +28,7 @@ impl<L: Launcher> Memory for Words<'_, L> {
     }
 
     fn change(&mut self, map: usize, change: &mut dyn FnMut(&[u32]) -> Option<Vec<u32>>) -> Result<(), DeviceError> {
-        let words = check_map(&self.session.program, map)?.words();
+        let words = map_layout(&self.session.program, map)?.words();
         let words = self.session.launcher.read_map(map, 0, words)?;
         match change(&words) {
             Some(words) => self.session.launcher.write_map(map, 0, &words),

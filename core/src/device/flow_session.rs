@@ -4,13 +4,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Device, DeviceError, Done, Imported, LoadOptions, Plan, Session, Stages, SubmitError, check_batch};
+use super::{
+    Completion, Device, DeviceError, Imported, LoadOptions, Session, Stages, SubmitError, TransferPlan, check_batch,
+};
 use crate::packet::{Batch, Span};
 use crate::program::{FLOW_BITS, Program};
 
 /// A session that filters packets of a flow one at a time, in the order in which they came.
-pub trait InOrder: Session {
-    /// Whether [`InOrder::submit_in_order`] would take the batch, as far as the batch can tell.
+pub trait OrderedSession: Session {
+    /// Whether [`OrderedSession::submit_with_flows`] would take the batch, as far as the batch can tell.
     ///
     /// # Errors
     /// Why it would not.
@@ -20,7 +22,7 @@ pub trait InOrder: Session {
     ///
     /// # Errors
     /// As [`Session::submit`]'s.
-    fn submit_in_order(&mut self, batch: Batch, numbers: &[u32]) -> Result<(), SubmitError>;
+    fn submit_with_flows(&mut self, batch: Batch, numbers: &[u32]) -> Result<(), SubmitError>;
 }
 
 /// Packets of one flow that make a batch one-sided, at least.
@@ -38,7 +40,7 @@ const MOST: u32 = 4;
 ///
 /// A lane takes all packets of a flow. So a batch most of which is one flow is left to another device where there is one
 /// ([`LoadOptions::one_sided`]), and the maps go with it.
-pub struct Flows<S> {
+pub struct FlowSession<S> {
     program: Arc<Program>,
     options: LoadOptions,
     /// Redirects packets to the numbers of their flows.
@@ -56,7 +58,7 @@ pub struct Flows<S> {
     failed: Option<DeviceError>,
 }
 
-impl<S: InOrder> Flows<S> {
+impl<S: OrderedSession> FlowSession<S> {
     /// Over a session of the program on the device, which is asked for the numbers as well.
     ///
     /// # Errors
@@ -66,9 +68,9 @@ impl<S: InOrder> Flows<S> {
         session: S,
         program: &Arc<Program>,
         options: &LoadOptions,
-    ) -> Result<Flows<S>, DeviceError> {
+    ) -> Result<FlowSession<S>, DeviceError> {
         let flows = program.flows().expect("it is for programs with flows");
-        Ok(Flows {
+        Ok(FlowSession {
             program: program.clone(),
             options: options.clone(),
             numbers: device.load(&Arc::new(flows), &LoadOptions { work: None, ..options.clone() })?,
@@ -83,11 +85,11 @@ impl<S: InOrder> Flows<S> {
 
     /// Has the oldest batch go on whose numbers are asked for, once they are there.
     fn go_on(&mut self) -> Result<(), DeviceError> {
-        let Some(Done { batch, verdicts, .. }) = self.numbers.complete()? else { return Ok(()) };
+        let Some(Completion { batch, verdicts, .. }) = self.numbers.complete()? else { return Ok(()) };
         self.choose(&batch, verdicts.targets())?;
         let sent = match (self.aside, &mut self.other) {
             (true, Some(other)) => other.submit(batch),
-            _ => self.session.submit_in_order(batch, verdicts.targets()),
+            _ => self.session.submit_with_flows(batch, verdicts.targets()),
         };
         sent.map_err(|refused| refused.error)?;
         self.sent.push_back(self.aside);
@@ -162,7 +164,7 @@ fn longest(numbers: &[u32]) -> usize {
     counts.into_iter().max().unwrap_or(0).saturating_sub((2 * numbers.len()) >> BITS)
 }
 
-impl<S: InOrder> Session for Flows<S> {
+impl<S: OrderedSession> Session for FlowSession<S> {
     fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
         self.numbers.import(span)?;
         self.session.import(span)
@@ -184,7 +186,7 @@ impl<S: InOrder> Session for Flows<S> {
         Ok(())
     }
 
-    fn complete(&mut self) -> Result<Option<Done>, DeviceError> {
+    fn complete(&mut self) -> Result<Option<Completion>, DeviceError> {
         if self.sent.is_empty() {
             self.go_on_until(0);
         }
@@ -208,7 +210,7 @@ impl<S: InOrder> Session for Flows<S> {
         self.maps()?.set_map_words(map, at, words)
     }
 
-    fn plan(&self) -> Option<Plan> {
+    fn plan(&self) -> Option<TransferPlan> {
         self.session.plan()
     }
 

@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
-use super::{Effects, Launcher};
+use super::{KernelEffects, Launcher};
 use crate::device::DeviceError;
-use crate::device::plan::Piece;
-use crate::device::planner::Plan;
+use crate::device::chunk::Chunk;
+use crate::device::transfer_planner::TransferPlan;
 use crate::packet::{Batch, Descriptor};
 use crate::program::Program;
 
@@ -28,8 +28,8 @@ pub(super) struct Name {
 pub(super) struct Stay<B> {
     /// As many as there are pieces.
     pub slot: Vec<B>,
-    pub plan: Plan,
-    pub pieces: Vec<Piece>,
+    pub plan: TransferPlan,
+    pub pieces: Vec<Chunk>,
 }
 
 impl<B> Kept<B> {
@@ -39,16 +39,18 @@ impl<B> Kept<B> {
     /// [`DeviceError::Unsupported`] for all other filters, and where the launcher has no way of running again.
     pub fn new<L: Launcher<Buffers = B>>(
         launcher: &L,
-        effects: Effects,
+        effects: KernelEffects,
         program: &Program,
     ) -> Result<Self, DeviceError> {
         let stateful = !program.maps().is_empty() || program.has_flows();
         let why = match effects {
-            Effects { sees_packets: false, .. } => "it looks at none",
-            Effects { writes_packets: true, .. } | Effects { moves_ends: true, .. } => "it changes them",
-            Effects { metadata: true, .. } => "it looks at their metadata, which is not kept",
+            KernelEffects { accesses_packets: false, .. } => "it looks at none",
+            KernelEffects { writes_packets: true, .. } | KernelEffects { resizes_packets: true, .. } => {
+                "it changes them"
+            }
+            KernelEffects { metadata: true, .. } => "it looks at their metadata, which is not kept",
             _ if stateful => "it has maps or flows, which would change with each time",
-            _ if !launcher.keeps() => "this dispatch method brings them anew each time",
+            _ if !launcher.can_reuse_uploads() => "this dispatch method brings them anew each time",
             _ => return Ok(Kept { batches: HashMap::new() }),
         };
         let reason = format!("its packets cannot stay at the device from one time to the next: {why}");

@@ -3,12 +3,12 @@
 use std::fmt;
 
 use super::Transfer;
-use super::plan::{self, Layout, Needs};
+use super::chunk::{self, AccessNeeds, PacketLayout};
 use crate::packet::{Batch, gather};
 
 /// How a device reaches a batch's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
+pub enum MemoryReach {
     /// Not by itself: the host copies.
     Not,
     /// The host's memory, over a bus: it copies from there by itself, and kernels read there.
@@ -21,9 +21,9 @@ pub enum Reach {
 
 /// What a device has to do with a batch's memory.
 #[derive(Debug)]
-pub struct Site<I> {
+pub struct BatchMemory<I> {
     /// How it reaches that.
-    pub reach: Reach,
+    pub reach: MemoryReach,
     /// What it needs to know of memory that it reaches.
     pub import: Option<I>,
     /// Where packets are not gathered, kernels count on them to begin at words, but for those of filters that move packets.
@@ -32,16 +32,16 @@ pub struct Site<I> {
     pub gathers: bool,
 }
 
-impl<I> Site<I> {
+impl<I> BatchMemory<I> {
     /// Memory that a device does not reach.
-    pub fn not_reached() -> Site<I> {
-        Site { reach: Reach::Not, import: None, words: false, gathers: false }
+    pub fn unreachable() -> BatchMemory<I> {
+        BatchMemory { reach: MemoryReach::Not, import: None, words: false, gathers: false }
     }
 }
 
 /// How a cost is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Known {
+pub enum CostSource {
     /// It was not measured here.
     Assumed,
     /// It was measured in this run,
@@ -63,9 +63,9 @@ pub struct TransferCosts {
     /// and where they lie more than [`FAR`] bytes apart.
     pub gather_slots_ns: f64,
     /// How the bus is known,
-    pub bus: Known,
+    pub bus: CostSource,
     /// and the rest.
-    pub host: Known,
+    pub host: CostSource,
 }
 
 /// Packets further apart than this do not share pages, and hardware fetches none of them ahead.
@@ -81,8 +81,8 @@ impl TransferCosts {
         copy_bytes_per_ns: 10.0,
         gather_packed_ns: 3.0,
         gather_slots_ns: 8.0,
-        bus: Known::Assumed,
-        host: Known::Assumed,
+        bus: CostSource::Assumed,
+        host: CostSource::Assumed,
     };
 
     /// What the host's share costs on this machine, measured now, in some milliseconds, and the bus of [`TransferCosts::GEN4`].
@@ -99,9 +99,9 @@ impl TransferCosts {
 impl fmt::Display for TransferCosts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let how = |known| match known {
-            Known::Assumed => "assumed",
-            Known::Measured => "measured",
-            Known::Kept => "measured before",
+            CostSource::Assumed => "assumed",
+            CostSource::Measured => "measured",
+            CostSource::Kept => "measured before",
         };
         match self.bus_bytes_per_ns.is_finite() {
             true => write!(f, "a bus of {:.1} bytes/ns ({}), ", self.bus_bytes_per_ns, how(self.bus))?,
@@ -120,7 +120,7 @@ impl fmt::Display for TransferCosts {
 
 /// Both ways of copying a packet, on average over a batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Estimate {
+pub struct CostEstimate {
     /// Bytes from one packet's start to the next one's.
     pub stride: f64,
     /// Nanoseconds for those.
@@ -137,9 +137,9 @@ pub struct Estimate {
 
 /// Why packets are where they are.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Why {
+pub enum PlanReason {
     /// The filter looks at none.
-    Unseen,
+    NoAccess,
     /// It was asked for.
     Asked,
     /// The device reaches them there, and nothing has to be moved.
@@ -154,63 +154,69 @@ pub enum Why {
     /// The device has no other way.
     OneByOne,
     /// That takes less time.
-    Cheaper(Estimate),
+    Cheaper(CostEstimate),
 }
 
 /// Where a kernel is to find a batch's packets.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Plan {
+pub struct TransferPlan {
     /// Where they lie.
-    pub layout: Layout,
+    pub layout: PacketLayout,
     /// What is copied of each, where they are copied one by one.
-    pub needs: Needs,
+    pub needs: AccessNeeds,
     /// How the device reaches them.
-    pub reach: Reach,
+    pub reach: MemoryReach,
     /// Why.
-    pub why: Why,
+    pub why: PlanReason,
 }
 
-impl Plan {
+impl TransferPlan {
     /// Of a filter that looks at no packet.
-    pub fn unseen(needs: Needs) -> Plan {
-        Plan { layout: Layout::Unseen, needs, reach: Reach::Not, why: Why::Unseen }
+    pub fn without_access(needs: AccessNeeds) -> TransferPlan {
+        TransferPlan { layout: PacketLayout::NoAccess, needs, reach: MemoryReach::Not, why: PlanReason::NoAccess }
     }
 
     /// The transfer that this is: `None` where nothing is transferred since no packet is looked at.
     pub fn transfer(&self) -> Option<Transfer> {
         match self.layout {
-            Layout::Unseen => None,
-            Layout::InPlace => Some(Transfer::Imported),
-            Layout::Copied => Some(Transfer::Whole),
-            Layout::Packed if self.needs.window == u32::MAX => Some(Transfer::Whole),
-            Layout::Packed | Layout::Rows => Some(Transfer::Window),
+            PacketLayout::NoAccess => None,
+            PacketLayout::InPlace => Some(Transfer::Imported),
+            PacketLayout::Copied => Some(Transfer::Whole),
+            PacketLayout::Packed if self.needs.window == u32::MAX => Some(Transfer::Whole),
+            PacketLayout::Packed | PacketLayout::Rows => Some(Transfer::Window),
         }
     }
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for TransferPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.transfer(), self.reach) {
             (None, _) => return f.write_str("nothing is transferred: the filter looks at no packet"),
-            (Some(Transfer::Imported), Reach::Own) => {
+            (Some(Transfer::Imported), MemoryReach::Own) => {
                 f.write_str("resident: packets are in the device's own memory")?
             }
-            (Some(Transfer::Imported), Reach::Bus) => f.write_str("imported: the device reads packets over the bus")?,
+            (Some(Transfer::Imported), MemoryReach::Bus) => {
+                f.write_str("imported: the device reads packets over the bus")?
+            }
             (Some(Transfer::Imported), _) => f.write_str("imported: the device works on the host's memory")?,
             (Some(Transfer::Window), _) => {
                 write!(f, "window: {} bytes of each packet are gathered", self.needs.window)?
             }
-            (Some(_), _) if self.layout == Layout::Packed => f.write_str("whole: each packet is copied by itself")?,
+            (Some(_), _) if self.layout == PacketLayout::Packed => {
+                f.write_str("whole: each packet is copied by itself")?
+            }
             (Some(_), _) => f.write_str("whole: packets are copied as they lie")?,
         }
         match self.why {
-            Why::Unseen | Why::Reached => Ok(()),
-            Why::Asked => f.write_str("; it was asked for"),
-            Why::Frames => f.write_str("; they lie in frames of their own, which the host would wait for one by one"),
-            Why::Scattered => f.write_str("; what lies between them is others'"),
-            Why::OffTheWords => f.write_str("; not all of them begin at multiples of 4 bytes"),
-            Why::OneByOne => f.write_str("; the device takes them in no other way"),
-            Why::Cheaper(Estimate { stride, whole_ns, window, window_ns, gather_ns, .. }) => write!(
+            PlanReason::NoAccess | PlanReason::Reached => Ok(()),
+            PlanReason::Asked => f.write_str("; it was asked for"),
+            PlanReason::Frames => {
+                f.write_str("; they lie in frames of their own, which the host would wait for one by one")
+            }
+            PlanReason::Scattered => f.write_str("; what lies between them is others'"),
+            PlanReason::OffTheWords => f.write_str("; not all of them begin at multiples of 4 bytes"),
+            PlanReason::OneByOne => f.write_str("; the device takes them in no other way"),
+            PlanReason::Cheaper(CostEstimate { stride, whole_ns, window, window_ns, gather_ns, .. }) => write!(
                 f,
                 "; a packet whole is {stride:.0} bytes and {whole_ns:.1} ns, its window {window:.0} bytes and {window_ns:.1} ns, \
                  of which gathering is {gather_ns:.1}"
@@ -229,7 +235,7 @@ struct Scan {
 }
 
 impl Scan {
-    fn of(batch: &Batch, needs: Needs) -> Scan {
+    fn of(batch: &Batch, needs: AccessNeeds) -> Scan {
         // One pass, without branches: it is most of what the host does for a packet.
         let (mut offsets, mut window) = (0, 0_u64);
         for d in batch.descriptors() {
@@ -237,25 +243,25 @@ impl Scan {
             window += u64::from(needs.of(d.length));
         }
         let packets = batch.len() as u64;
-        let extent = plan::extent(batch, 0..batch.len(), needs).map_or(0, |all| all.end - all.start);
+        let extent = chunk::extent(batch, 0..batch.len(), needs).map_or(0, |all| all.end - all.start);
         Scan { aligned: offsets % 4 == 0, window: window + packets * 2 * needs.margin(), extent, packets }
     }
 
     /// Whether windows lie in rows of one length: where that takes little more room than the packets do.
-    fn in_rows(&self, needs: Needs) -> bool {
+    fn in_rows(&self, needs: AccessNeeds) -> bool {
         let rows = self.packets * gather::stride(needs.window) as u64;
         // A packet takes whole words either way.
         !needs.room && (1..u32::MAX).contains(&needs.window) && 4 * rows <= 5 * (self.window + 3 * self.packets)
     }
 
     /// Both ways of copying, where the device copies from the host's memory by itself or not.
-    fn estimate(&self, reach: Reach, costs: &TransferCosts) -> Estimate {
+    fn estimate(&self, reach: MemoryReach, costs: &TransferCosts) -> CostEstimate {
         let packets = (self.packets as f64).max(1.0);
         let (stride, window) = (self.extent as f64 / packets, self.window as f64 / packets);
-        let copy = if reach == Reach::Bus { 0.0 } else { stride / costs.copy_bytes_per_ns };
+        let copy = if reach == MemoryReach::Bus { 0.0 } else { stride / costs.copy_bytes_per_ns };
         let gather_ns = if stride > FAR as f64 { costs.gather_slots_ns } else { costs.gather_packed_ns };
         let gather_ns = gather_ns * (window / WINDOW).max(1.0);
-        Estimate {
+        CostEstimate {
             stride,
             whole_ns: stride / costs.bus_bytes_per_ns + copy,
             window,
@@ -275,47 +281,47 @@ impl Scan {
 ///
 /// # Errors
 /// Why [`Transfer::Imported`] is not to be had for the batch.
-pub fn choose<I>(
+pub fn plan_transfer<I>(
     batch: &Batch,
-    needs: Needs,
-    site: &Site<I>,
+    needs: AccessNeeds,
+    site: &BatchMemory<I>,
     asked: Transfer,
     costs: impl FnOnce() -> TransferCosts,
-) -> Result<Plan, &'static str> {
-    let (reach, reached) = (site.reach, site.reach != Reach::Not);
-    let plan = |layout, needs, why| Ok(Plan { layout, needs, reach, why });
+) -> Result<TransferPlan, &'static str> {
+    let (reach, reached) = (site.reach, site.reach != MemoryReach::Not);
+    let plan = |layout, needs, why| Ok(TransferPlan { layout, needs, reach, why });
     // Without a look at the packets, where that says nothing.
     let looked = (site.words && !needs.room).then(|| Scan::of(batch, needs));
     let aligned = looked.as_ref().is_none_or(|scan| scan.aligned);
     let scan = || looked.unwrap_or_else(|| Scan::of(batch, needs));
-    let gathered = |scan: &Scan| if scan.in_rows(needs) { Layout::Rows } else { Layout::Packed };
-    let whole = Needs { window: u32::MAX, ..needs };
+    let gathered = |scan: &Scan| if scan.in_rows(needs) { PacketLayout::Rows } else { PacketLayout::Packed };
+    let whole = AccessNeeds { window: u32::MAX, ..needs };
     match asked {
         Transfer::Imported if !reached => return Err("the device does not reach their memory by itself"),
         Transfer::Imported if !aligned => {
             return Err("the device takes packets where they lie only if all begin at multiples of 4 bytes");
         }
-        Transfer::Imported => return plan(Layout::InPlace, needs, Why::Asked),
-        Transfer::Window => return plan(gathered(&scan()), needs, Why::Asked),
+        Transfer::Imported => return plan(PacketLayout::InPlace, needs, PlanReason::Asked),
+        Transfer::Window => return plan(gathered(&scan()), needs, PlanReason::Asked),
         Transfer::Whole if site.gathers || batch.is_scattered() || !aligned => {
-            return plan(Layout::Packed, whole, Why::Asked);
+            return plan(PacketLayout::Packed, whole, PlanReason::Asked);
         }
-        Transfer::Whole => return plan(Layout::Copied, needs, Why::Asked),
+        Transfer::Whole => return plan(PacketLayout::Copied, needs, PlanReason::Asked),
         Transfer::Auto => {}
     }
-    if aligned && matches!(reach, Reach::Own | Reach::Shared) {
-        return plan(Layout::InPlace, needs, Why::Reached);
+    if aligned && matches!(reach, MemoryReach::Own | MemoryReach::Shared) {
+        return plan(PacketLayout::InPlace, needs, PlanReason::Reached);
     }
     match () {
-        () if !aligned => plan(gathered(&scan()), needs, Why::OffTheWords),
-        () if site.gathers => plan(gathered(&scan()), needs, Why::OneByOne),
-        () if batch.is_scattered() && reached => plan(Layout::InPlace, needs, Why::Frames),
-        () if batch.is_scattered() => plan(gathered(&scan()), needs, Why::Scattered),
+        () if !aligned => plan(gathered(&scan()), needs, PlanReason::OffTheWords),
+        () if site.gathers => plan(gathered(&scan()), needs, PlanReason::OneByOne),
+        () if batch.is_scattered() && reached => plan(PacketLayout::InPlace, needs, PlanReason::Frames),
+        () if batch.is_scattered() => plan(gathered(&scan()), needs, PlanReason::Scattered),
         () => {
             let scan = scan();
             let estimate = scan.estimate(reach, &costs());
-            let layout = if estimate.whole_ns > estimate.window_ns { gathered(&scan) } else { Layout::Copied };
-            plan(layout, needs, Why::Cheaper(estimate))
+            let layout = if estimate.whole_ns > estimate.window_ns { gathered(&scan) } else { PacketLayout::Copied };
+            plan(layout, needs, PlanReason::Cheaper(estimate))
         }
     }
 }
@@ -325,49 +331,49 @@ mod measure;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packet::{Arena, Carver, Descriptor, Room};
+    use crate::packet::{Arena, BatchCutter, Descriptor, ResizeRoom};
 
-    const HEADERS: Needs = Needs { window: 54, room: false };
-    const MOVES: Needs = Needs { window: u32::MAX, room: true };
+    const HEADERS: AccessNeeds = AccessNeeds { window: 54, room: false };
+    const MOVES: AccessNeeds = AccessNeeds { window: u32::MAX, room: true };
 
     /// As of a GPU that takes packets by words.
-    fn site(reach: Reach) -> Site<()> {
-        Site { reach, words: true, ..Site::not_reached() }
+    fn site(reach: MemoryReach) -> BatchMemory<()> {
+        BatchMemory { reach, words: true, ..BatchMemory::unreachable() }
     }
 
     fn batch(stride: u32, first: u32, length: u32) -> Batch {
         let descriptors = (0..100).map(|i| Descriptor { offset: first + i * stride, length }).collect();
-        Carver::new(Arena::new(1 << 20).unwrap(), None).carve(descriptors, vec![], Room::None).unwrap()
+        BatchCutter::new(Arena::new(1 << 20).unwrap(), None).cut_batch(descriptors, vec![], ResizeRoom::None).unwrap()
     }
 
-    fn layout(batch: &Batch, needs: Needs, reach: Reach) -> Layout {
-        let plan = choose(batch, needs, &site(reach), Transfer::Auto, || TransferCosts::GEN4).unwrap();
-        if plan.layout == Layout::Rows { Layout::Packed } else { plan.layout }
+    fn layout(batch: &Batch, needs: AccessNeeds, reach: MemoryReach) -> PacketLayout {
+        let plan = plan_transfer(batch, needs, &site(reach), Transfer::Auto, || TransferCosts::GEN4).unwrap();
+        if plan.layout == PacketLayout::Rows { PacketLayout::Packed } else { plan.layout }
     }
 
     #[test]
     fn packets_in_frames_are_read_where_they_are() {
         let frames = Batch::in_frames(&vec![vec![0; 60]; 10]).unwrap();
         for needs in [HEADERS, MOVES] {
-            assert_eq!(layout(&frames, needs, Reach::Bus), Layout::InPlace);
-            assert_eq!(layout(&frames, needs, Reach::Not), Layout::Packed);
+            assert_eq!(layout(&frames, needs, MemoryReach::Bus), PacketLayout::InPlace);
+            assert_eq!(layout(&frames, needs, MemoryReach::Not), PacketLayout::Packed);
         }
     }
 
     #[test]
     fn packets_in_the_devices_own_memory_stay_there() {
         for (stride, first, length) in [(64, 0, 60), (2112, 0, 1500), (320, 128, 60)] {
-            assert_eq!(layout(&batch(stride, first, length), HEADERS, Reach::Own), Layout::InPlace);
+            assert_eq!(layout(&batch(stride, first, length), HEADERS, MemoryReach::Own), PacketLayout::InPlace);
         }
         // Filters that move packets take them wherever they begin; others count on words.
-        assert_eq!(layout(&batch(320, 130, 60), MOVES, Reach::Own), Layout::InPlace);
-        assert_eq!(layout(&batch(320, 130, 60), HEADERS, Reach::Own), Layout::Packed);
-        assert_eq!(layout(&batch(64, 2, 60), HEADERS, Reach::Bus), Layout::Packed);
-        assert_eq!(layout(&batch(320, 130, 60), MOVES, Reach::Bus), Layout::Copied);
+        assert_eq!(layout(&batch(320, 130, 60), MOVES, MemoryReach::Own), PacketLayout::InPlace);
+        assert_eq!(layout(&batch(320, 130, 60), HEADERS, MemoryReach::Own), PacketLayout::Packed);
+        assert_eq!(layout(&batch(64, 2, 60), HEADERS, MemoryReach::Bus), PacketLayout::Packed);
+        assert_eq!(layout(&batch(320, 130, 60), MOVES, MemoryReach::Bus), PacketLayout::Copied);
         // Where kernels take them at any byte there is nothing against it.
-        let bytes = Site { words: false, ..site(Reach::Shared) };
-        let plan = choose(&batch(64, 2, 60), HEADERS, &bytes, Transfer::Auto, || TransferCosts::GEN4).unwrap();
-        assert_eq!((plan.layout, plan.why), (Layout::InPlace, Why::Reached));
+        let bytes = BatchMemory { words: false, ..site(MemoryReach::Shared) };
+        let plan = plan_transfer(&batch(64, 2, 60), HEADERS, &bytes, Transfer::Auto, || TransferCosts::GEN4).unwrap();
+        assert_eq!((plan.layout, plan.why), (PacketLayout::InPlace, PlanReason::Reached));
     }
 
     /// The rule in whole tenths of nanoseconds: (bytes to the next packet, its length, the window, bytes of the bus in a
@@ -377,18 +383,18 @@ mod tests {
     fn windows_are_gathered_where_that_takes_less_time() {
         let table = [
             // 54 bytes wanted and the 75 that the bus brings meanwhile.
-            (128, 60, 54, 25, 10, 30, 80, Layout::Copied, Layout::Packed),
-            (132, 60, 54, 25, 10, 30, 80, Layout::Packed, Layout::Packed),
+            (128, 60, 54, 25, 10, 30, 80, PacketLayout::Copied, PacketLayout::Packed),
+            (132, 60, 54, 25, 10, 30, 80, PacketLayout::Packed, PacketLayout::Packed),
             // What is wanted is what is there.
-            (64, 64, 64, 25, 64, 30, 80, Layout::Copied, Layout::Copied),
+            (64, 64, 64, 25, 64, 30, 80, PacketLayout::Copied, PacketLayout::Copied),
             // 64 over the bus and through the host, 2.56 + 6.4, against 1.36 + 3.
-            (64, 60, 34, 25, 10, 30, 80, Layout::Copied, Layout::Packed),
+            (64, 60, 34, 25, 10, 30, 80, PacketLayout::Copied, PacketLayout::Packed),
             // Slots: 2,112 bytes are 84.5 ns, the window 2.2 and 8.
-            (2112, 1500, 54, 25, 10, 30, 80, Layout::Packed, Layout::Packed),
+            (2112, 1500, 54, 25, 10, 30, 80, PacketLayout::Packed, PacketLayout::Packed),
             // A bus that takes less for them than gathering does, 2.1 against 8.05; the host's copy takes 211.
-            (2112, 1500, 54, 1000, 10, 30, 80, Layout::Copied, Layout::Packed),
+            (2112, 1500, 54, 1000, 10, 30, 80, PacketLayout::Copied, PacketLayout::Packed),
             // A window of 1,280 bytes takes twenty times as long as one of 64: 60 ns, and 51 on the bus, against 61.
-            (1524, 1500, 1280, 25, 10, 30, 30, Layout::Copied, Layout::Packed),
+            (1524, 1500, 1280, 25, 10, 30, 30, PacketLayout::Copied, PacketLayout::Packed),
         ];
         for (stride, length, window, bus, copy, packed, slots, by_device, by_host) in table {
             let costs = TransferCosts {
@@ -401,11 +407,11 @@ mod tests {
             // Of so many packets the last one ends earlier, which says little.
             let descriptors = (0..1000).map(|i| Descriptor { offset: i * stride, length }).collect();
             let arena = Arena::new(4 << 20).unwrap();
-            let batch = Carver::new(arena, None).carve(descriptors, vec![], Room::None).unwrap();
-            for (reach, wanted) in [(Reach::Bus, by_device), (Reach::Not, by_host)] {
-                let needs = Needs { window, room: false };
-                let plan = choose(&batch, needs, &site(reach), Transfer::Auto, || costs).unwrap();
-                let wanted = if wanted == Layout::Packed { Layout::Rows } else { wanted };
+            let batch = BatchCutter::new(arena, None).cut_batch(descriptors, vec![], ResizeRoom::None).unwrap();
+            for (reach, wanted) in [(MemoryReach::Bus, by_device), (MemoryReach::Not, by_host)] {
+                let needs = AccessNeeds { window, room: false };
+                let plan = plan_transfer(&batch, needs, &site(reach), Transfer::Auto, || costs).unwrap();
+                let wanted = if wanted == PacketLayout::Packed { PacketLayout::Rows } else { wanted };
                 assert_eq!(plan.layout, wanted, "{stride} {length} {window} {reach:?}: {plan}");
             }
         }
@@ -416,42 +422,49 @@ mod tests {
         let layout = |short: usize, long: usize, window| {
             let lengths = [vec![60_u32; short], vec![1500; long]].concat();
             let packets: Vec<Vec<u8>> = lengths.iter().map(|length| vec![0; *length as usize]).collect();
-            let (batch, needs) = (Batch::from_packets(&packets).unwrap(), Needs { window, room: false });
-            choose(&batch, needs, &site(Reach::Not), Transfer::Window, || TransferCosts::GEN4).unwrap().layout
+            let (batch, needs) = (Batch::from_packets(&packets).unwrap(), AccessNeeds { window, room: false });
+            plan_transfer(&batch, needs, &site(MemoryReach::Not), Transfer::Window, || TransferCosts::GEN4)
+                .unwrap()
+                .layout
         };
-        assert_eq!((layout(10, 10, 54), layout(10, 10, 60)), (Layout::Rows, Layout::Rows));
+        assert_eq!((layout(10, 10, 54), layout(10, 10, 60)), (PacketLayout::Rows, PacketLayout::Rows));
         // Twenty rows of 1,400 bytes, 28,000, for 14,600 and the words' ends.
-        assert_eq!((layout(10, 10, 1400), layout(1, 19, 1400)), (Layout::Packed, Layout::Rows));
+        assert_eq!((layout(10, 10, 1400), layout(1, 19, 1400)), (PacketLayout::Packed, PacketLayout::Rows));
         // What moves, and what has no window, has no row.
-        assert_eq!(layout(0, 10, u32::MAX), Layout::Packed);
+        assert_eq!(layout(0, 10, u32::MAX), PacketLayout::Packed);
     }
 
     #[test]
     fn what_is_asked_for_is_had_or_refused() {
         let (packed, frames) = (batch(64, 0, 60), Batch::in_frames(&vec![vec![0; 60]; 10]).unwrap());
         let of = |batch: &Batch, reach, transfer| {
-            choose(batch, HEADERS, &site(reach), transfer, || TransferCosts::GEN4)
+            plan_transfer(batch, HEADERS, &site(reach), transfer, || TransferCosts::GEN4)
                 .map(|plan| (plan.layout, plan.transfer()))
         };
-        for reach in [Reach::Not, Reach::Bus, Reach::Shared, Reach::Own] {
+        for reach in [MemoryReach::Not, MemoryReach::Bus, MemoryReach::Shared, MemoryReach::Own] {
             for batch in [&packed, &frames] {
                 let window = of(batch, reach, Transfer::Window);
-                assert_eq!(window, Ok((Layout::Rows, Some(Transfer::Window))));
-                let layout = if batch.is_scattered() { Layout::Packed } else { Layout::Copied };
+                assert_eq!(window, Ok((PacketLayout::Rows, Some(Transfer::Window))));
+                let layout = if batch.is_scattered() { PacketLayout::Packed } else { PacketLayout::Copied };
                 assert_eq!(of(batch, reach, Transfer::Whole), Ok((layout, Some(Transfer::Whole))));
                 match of(batch, reach, Transfer::Imported) {
-                    Ok(plan) => assert!(reach != Reach::Not && plan == (Layout::InPlace, Some(Transfer::Imported))),
+                    Ok(plan) => {
+                        assert!(reach != MemoryReach::Not && plan == (PacketLayout::InPlace, Some(Transfer::Imported)))
+                    }
                     Err(why) => {
-                        assert!(reach == Reach::Not && why == "the device does not reach their memory by itself")
+                        assert!(reach == MemoryReach::Not && why == "the device does not reach their memory by itself")
                     }
                 }
             }
         }
-        let off = of(&batch(64, 2, 60), Reach::Own, Transfer::Imported).unwrap_err();
+        let off = of(&batch(64, 2, 60), MemoryReach::Own, Transfer::Imported).unwrap_err();
         assert!(off.contains("multiples of 4 bytes"), "{off}");
-        assert_eq!(of(&batch(64, 2, 60), Reach::Bus, Transfer::Whole), Ok((Layout::Packed, Some(Transfer::Whole))));
-        let one_by_one = Site { gathers: true, ..site(Reach::Not) };
-        let plan = choose(&packed, HEADERS, &one_by_one, Transfer::Whole, || TransferCosts::GEN4).unwrap();
-        assert_eq!((plan.layout, plan.needs.window), (Layout::Packed, u32::MAX));
+        assert_eq!(
+            of(&batch(64, 2, 60), MemoryReach::Bus, Transfer::Whole),
+            Ok((PacketLayout::Packed, Some(Transfer::Whole)))
+        );
+        let one_by_one = BatchMemory { gathers: true, ..site(MemoryReach::Not) };
+        let plan = plan_transfer(&packed, HEADERS, &one_by_one, Transfer::Whole, || TransferCosts::GEN4).unwrap();
+        assert_eq!((plan.layout, plan.needs.window), (PacketLayout::Packed, u32::MAX));
     }
 }

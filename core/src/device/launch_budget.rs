@@ -22,17 +22,17 @@ const DOUBLINGS: u32 = 4;
 
 /// The sizes of a session's launches.
 #[derive(Debug, Clone)]
-pub struct Pace {
+pub struct LaunchBudget {
     packets: usize,
     most: usize,
     free: bool,
 }
 
-impl Pace {
+impl LaunchBudget {
     /// `size` is the number of expressions that the kernel has with all functions inlined, `work` the nanoseconds that a
     /// packet keeps its lane for beside them ([`LoadOptions::work`](super::LoadOptions)), in which a lane would evaluate about
     /// as many expressions.
-    pub fn new(kind: DeviceKind, program: &Program, size: u64, work: u64) -> Pace {
+    pub fn new(kind: DeviceKind, program: &Program, size: u64, work: u64) -> LaunchBudget {
         let iterations = program.facts().max_iterations.unwrap_or(program.fuel()).min(program.fuel());
         // An iteration evaluates each expression once at most, but for inner loops, whose own
         // iterations are counted too.
@@ -45,12 +45,12 @@ impl Pace {
         };
         let packets = usize::try_from(budget / worst).unwrap_or(usize::MAX).max(1);
         let most = packets.saturating_mul(1 << DOUBLINGS);
-        Pace { packets, most, free: most >= 1 << 24 }
+        LaunchBudget { packets, most, free: most >= 1 << 24 }
     }
 
     /// Cuts nothing, whatever the filter does: for tests of devices that are busy for long.
-    pub fn none() -> Pace {
-        Pace { packets: usize::MAX, most: usize::MAX, free: true }
+    pub fn none() -> LaunchBudget {
+        LaunchBudget { packets: usize::MAX, most: usize::MAX, free: true }
     }
 
     /// The most packets for the next launch.
@@ -93,7 +93,7 @@ mod tests {
         let endless = program(
             "fn xdp_filter(pkt: u32) -> u32 { loop { if load_u8(pkt, 0u) == 1u { break; } } return XDP_PASS; }",
         );
-        let mut pace = Pace::new(DeviceKind::Software, &endless, 100, 0);
+        let mut pace = LaunchBudget::new(DeviceKind::Software, &endless, 100, 0);
         let first = pace.packets();
         assert!((64..1000).contains(&first), "{first}");
         for _ in 0..10 {
@@ -111,7 +111,7 @@ mod tests {
     fn the_costliest_filters_run_packet_by_packet() {
         let endless =
             program("fn xdp_filter(pkt: u32) -> u32 { loop { if load_u8(pkt, 0u) == 1u { break; } } return 2u; }");
-        let mut pace = Pace::new(DeviceKind::Software, &endless, 60_000, 0);
+        let mut pace = LaunchBudget::new(DeviceKind::Software, &endless, 60_000, 0);
         assert_eq!(pace.packets(), 1);
         pace.took(1, Duration::from_secs(1));
         assert_eq!(pace.packets(), 1);
@@ -131,11 +131,11 @@ mod tests {
         // Of the innermost helper's own expressions at least the product, the sum and the mask, and
         // the call, are there for each of 2048 calls.
         assert!(size >= 4 << 11, "{size}");
-        let pace = Pace::new(DeviceKind::IntegratedGpu, &program, size, 0);
+        let pace = LaunchBudget::new(DeviceKind::IntegratedGpu, &program, size, 0);
         assert!(!pace.is_free());
         // A tenth of a second's budget, and no more.
         assert!(pace.packets() as u64 * size <= 1 << 33, "{}", pace.packets());
         // The worst there can be.
-        assert_eq!(Pace::new(DeviceKind::DiscreteGpu, &program, u64::MAX, 0).packets(), 1);
+        assert_eq!(LaunchBudget::new(DeviceKind::DiscreteGpu, &program, u64::MAX, 0).packets(), 1);
     }
 }

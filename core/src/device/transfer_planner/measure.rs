@@ -3,9 +3,9 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use super::{Known, TransferCosts, WINDOW};
-use crate::packet::gather::{Rows, Store};
-use crate::packet::{Arena, Batch, Carver, Descriptor, Room};
+use super::{CostSource, TransferCosts, WINDOW};
+use crate::packet::gather::{StorePolicy, WindowRows};
+use crate::packet::{Arena, Batch, BatchCutter, Descriptor, ResizeRoom};
 
 /// Packets of [`WINDOW`] bytes close together, and packets in slots of [`SLOT`]: few, since whoever asks waits for this.
 const PACKED: u32 = 1 << 14;
@@ -29,16 +29,16 @@ pub fn host() -> TransferCosts {
         black_box(&mut to);
     });
     let mut gather = |batch: &Batch| {
-        let rows = Rows::new(batch, 0..batch.len(), WINDOW as u32);
+        let rows = WindowRows::new(batch, 0..batch.len(), WINDOW as u32);
         let time = quietest(batch, || {
-            rows.write(&mut to, Store::Cached);
+            rows.write(&mut to, StorePolicy::Cached);
             black_box(&mut to);
         });
         time.as_nanos() as f64 / batch.len() as f64
     };
     let (gather_packed_ns, gather_slots_ns) = (gather(&packed), gather(&slots));
     let copy_bytes_per_ns = bytes as f64 / copy.as_nanos().max(1) as f64;
-    TransferCosts { copy_bytes_per_ns, gather_packed_ns, gather_slots_ns, host: Known::Measured, ..known }
+    TransferCosts { copy_bytes_per_ns, gather_packed_ns, gather_slots_ns, host: CostSource::Measured, ..known }
 }
 
 /// Packets of [`WINDOW`] bytes, so far apart, in memory that is there.
@@ -46,7 +46,7 @@ fn batch(packets: u32, stride: u32) -> Option<Batch> {
     let mut arena = Arena::new((packets * stride) as usize).ok()?;
     arena.fill(1);
     let descriptors = (0..packets).map(|i| Descriptor { offset: i * stride, length: WINDOW as u32 }).collect();
-    Carver::new(arena, None).carve(descriptors, vec![], Room::None).ok()
+    BatchCutter::new(arena, None).cut_batch(descriptors, vec![], ResizeRoom::None).ok()
 }
 
 fn quietest(batch: &Batch, mut work: impl FnMut()) -> Duration {
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn what_is_measured_is_possible() {
         let TransferCosts { copy_bytes_per_ns, gather_packed_ns, gather_slots_ns, host: known, .. } = host();
-        assert_eq!(known, Known::Measured);
+        assert_eq!(known, CostSource::Measured);
         for cost in [copy_bytes_per_ns, gather_packed_ns, gather_slots_ns] {
             assert!(cost.is_finite() && cost > 0.0, "{cost}");
         }
