@@ -37,7 +37,7 @@ pub fn transfer_of_filter(program: &Program) -> Section {
     let mut lines = vec![format!("this machine: {costs}")];
     for (reach, what) in [
         (MemoryReach::Bus, "by a GPU that reads the host's memory"),
-        (MemoryReach::Not, "by a GPU that the host copies for"),
+        (MemoryReach::Unreachable, "by a GPU that the host copies for"),
     ] {
         for (stride, length) in BATCHES {
             let told =
@@ -65,7 +65,7 @@ fn plan(
     let arena = Arena::new((PACKETS * stride + 2 * first) as usize).ok()?;
     let room = if needs.room { ResizeRoom::Both } else { ResizeRoom::None };
     let batch = BatchCutter::new(arena, None).cut_batch(descriptors, vec![], room).ok()?;
-    let site = BatchMemory::<()> { reach, words: true, ..BatchMemory::unreachable() };
+    let site = BatchMemory::<()> { reach, word_aligned_only: true, ..BatchMemory::unreachable() };
     transfer_planner::plan_transfer(&batch, needs, &site, Transfer::Auto, || costs).ok()
 }
 
@@ -74,7 +74,7 @@ pub fn transfer_of_run(session: &dyn Session) -> Section {
     let mut lines = Vec::new();
     match session.plan() {
         Some(plan) => {
-            if let PlanReason::Cheaper(estimate) = plan.why {
+            if let PlanReason::Cheaper(estimate) = plan.reason {
                 lines.push(format!("this machine: {}", estimate.costs));
             }
             lines.push(format!("the last batch: {plan}"));
@@ -88,7 +88,7 @@ pub fn transfer_of_run(session: &dyn Session) -> Section {
 }
 
 fn stages_of(stages: &Stages) -> [String; 3] {
-    let taken = stages.taken;
+    let taken = stages.transfers;
     let counts = [
         (taken.unseen, "unseen"),
         (taken.resident, "resident"),

@@ -66,7 +66,7 @@ impl<E: Execute> InTurn<E> {
         };
         let descriptors = batch.descriptors().iter().zip(&outcomes).map(moved).collect();
         if let Err(error) = batch.resize(descriptors) {
-            let error = DeviceError::Broken { device: self.device.into(), error };
+            let error = DeviceError::InvalidResult { device: self.device.into(), error };
             return Err(SubmitError { batch: Box::new(batch), error });
         }
         for (index, outcome) in outcomes.iter().enumerate() {

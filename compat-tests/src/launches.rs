@@ -130,7 +130,7 @@ impl LaunchSession {
             moved.push(Descriptor { offset, length: new[1] });
         }
         if moved != batch.descriptors() {
-            let broken = |error| DeviceError::Broken { device: self.device.clone(), error };
+            let broken = |error| DeviceError::InvalidResult { device: self.device.clone(), error };
             batch.resize(moved).map_err(broken)?;
         }
         for (index, new) in places.chunks_exact(2).enumerate().filter(|(_, new)| new[1] > 0) {

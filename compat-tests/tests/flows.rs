@@ -191,7 +191,7 @@ fn one_sided_batches_are_left_to_another_device() {
             return println!("interp is what the others are held to");
         }
         let counted = Arc::new(Counted(Cpu::new(), AtomicUsize::new(0)));
-        let options = LoadOptions { one_sided: Some(counted.clone()), ..options(2) };
+        let options = LoadOptions { elephant_flow_device: Some(counted.clone()), ..options(2) };
         let Some(mut session) = load(device, &program, &options) else { return };
         let found = outcome(&mut *session, &program, &all, &[2000]);
         assert!(found == wanted, "what comes of the packets");

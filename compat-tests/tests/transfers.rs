@@ -35,7 +35,7 @@ fn with_distant(suite: &str, mut check: impl FnMut(&Arc<dyn Device>)) {
 
 /// A session by a transfer; `None` where the device says why there is none.
 fn load(device: &Arc<dyn Device>, program: &Arc<Program>, transfer: Transfer) -> Option<Box<dyn Session>> {
-    let options = LoadOptions { transfer, clocks: true, ..LoadOptions::default() };
+    let options = LoadOptions { transfer, record_stages: true, ..LoadOptions::default() };
     match device.load(program, &options) {
         Ok(session) => Some(session),
         Err(DeviceError::Unsupported { reason, .. }) if transfer != Transfer::Auto => {
@@ -116,7 +116,10 @@ fn check(device: &Arc<dyn Device>, corpus: &Corpus) {
             }
             *had += usize::from(count > 0);
             let stages = session.stages().expect("clocks were asked for");
-            assert!(stages.batches == count && is_by(stages.taken, transfer, count), "{name}, {transfer}: {stages:?}");
+            assert!(
+                stages.batches == count && is_by(stages.transfers, transfer, count),
+                "{name}, {transfer}: {stages:?}"
+            );
         }
     }
     println!("{}: filters by transfer {:?}: {had:?}", device.info().id, Transfer::ALL.map(Transfer::name));
@@ -195,7 +198,7 @@ fn what_is_moved_is_counted() {
 
 /// A session for packets that stay at the device; `None` where the filter or the device has none, with the reason printed.
 fn load_resident(device: &Arc<dyn Device>, name: &str, program: &Arc<Program>) -> Option<Box<dyn Session>> {
-    match device.load(program, &LoadOptions { resident: true, clocks: true, ..LoadOptions::default() }) {
+    match device.load(program, &LoadOptions { resident: true, record_stages: true, ..LoadOptions::default() }) {
         Ok(session) => Some(session),
         Err(DeviceError::Unsupported { reason, .. }) => {
             let facts = program.facts();

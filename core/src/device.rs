@@ -150,10 +150,10 @@ pub struct LoadOptions {
     /// For a filter with flows on a GPU: the device that takes batches most of whose packets are of one flow, which a GPU
     /// would filter one after the other on one of its lanes. The filter's maps move there, and back. With `None` all
     /// batches stay. Devices that gain nothing by it do not look at this.
-    pub one_sided: Option<Arc<dyn Device>>,
+    pub elephant_flow_device: Option<Arc<dyn Device>>,
     /// For benches: how long each packet keeps its lane or thread beside the filter's own time, at least; [`MAX_SYNTHETIC_WORK`] at
     /// most. The CPU and CUDA devices do so, others refuse.
-    pub work: Option<Duration>,
+    pub synthetic_work: Option<Duration>,
     /// How packets get to the device. One that the device does not have for the filter is an error, here or, where it
     /// depends on the batch's memory, of [`Session::submit`].
     pub transfer: Transfer,
@@ -166,7 +166,7 @@ pub struct LoadOptions {
     pub resident: bool,
     /// Takes note of what becomes of time and bytes ([`Session::stages`]). It costs some looks at the clock a batch, and on
     /// devices with clocks of their own two of those a launch or copy.
-    pub clocks: bool,
+    pub record_stages: bool,
     /// Gives work up. It is looked at between the pieces that a session cuts its work into, and while
     /// the host waits for a device. [`Session::complete`] then ends with [`DeviceError::Cancelled`]
     /// within a second or two, and so do [`Session::submit`], which gives a batch back of which nothing is
@@ -181,12 +181,12 @@ impl Default for LoadOptions {
             threads: None,
             depth: 3,
             dispatch: None,
-            one_sided: None,
-            work: None,
+            elephant_flow_device: None,
+            synthetic_work: None,
             transfer: Transfer::Auto,
             costs: None,
             resident: false,
-            clocks: false,
+            record_stages: false,
             cancel: CancelToken::new(),
         }
     }
@@ -198,12 +198,12 @@ impl fmt::Debug for LoadOptions {
             .field("threads", &self.threads)
             .field("depth", &self.depth)
             .field("dispatch", &self.dispatch)
-            .field("one_sided", &self.one_sided.as_ref().map(|device| &device.info().id))
-            .field("work", &self.work)
+            .field("elephant_flow_device", &self.elephant_flow_device.as_ref().map(|device| &device.info().id))
+            .field("synthetic_work", &self.synthetic_work)
             .field("transfer", &self.transfer)
             .field("costs", &self.costs)
             .field("resident", &self.resident)
-            .field("clocks", &self.clocks)
+            .field("record_stages", &self.record_stages)
             .field("cancel", &self.cancel)
             .finish()
     }
@@ -246,7 +246,7 @@ pub enum DeviceError {
     },
     /// A device returned what it must not: a fault of ours or of its driver.
     #[error("{device} returned an impossible packet: {error}")]
-    Broken {
+    InvalidResult {
         /// The device's id.
         device: String,
         /// What was wrong with it.
@@ -344,7 +344,7 @@ pub trait Session: Send {
     /// that until now; `None` when there is none.
     ///
     /// # Errors
-    /// [`DeviceError::Failed`], [`DeviceError::Broken`] or [`DeviceError::Cancelled`]; the session
+    /// [`DeviceError::Failed`], [`DeviceError::InvalidResult`] or [`DeviceError::Cancelled`]; the session
     /// is of no more use then.
     fn complete(&mut self) -> Result<Option<Completion>, DeviceError>;
 
@@ -389,7 +389,7 @@ pub trait Session: Send {
     fn depth(&self) -> usize;
 
     /// What became of time and bytes in the batches that are complete; `None` where nobody asked for it when the filter was
-    /// loaded ([`LoadOptions::clocks`]), or the device cannot tell.
+    /// loaded ([`LoadOptions::record_stages`]), or the device cannot tell.
     fn stages(&self) -> Option<Stages> {
         None
     }

@@ -600,7 +600,7 @@ fn transfer(way: &Way, session: &dyn Session) -> &'static str {
     let Some(plan) = session.plan() else { return "in place" };
     match (plan.transfer(), plan.reach) {
         (None, _) => UNSEEN,
-        (Some(Transfer::Imported), MemoryReach::Own) => RESIDENT,
+        (Some(Transfer::Imported), MemoryReach::DeviceLocal) => RESIDENT,
         (Some(Transfer::Imported), _) => "imported memory",
         (Some(Transfer::Window), _) => "read window",
         (Some(Transfer::Whole | Transfer::Auto), _) => "whole packets",

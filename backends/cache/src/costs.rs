@@ -40,7 +40,7 @@ pub fn host_costs() -> TransferCosts {
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
         let measure = || {
             let costs = TransferCosts::measure();
-            (costs.host == CostSource::Measured).then_some([
+            (costs.host_source == CostSource::Measured).then_some([
                 costs.copy_bytes_per_ns,
                 costs.gather_packed_ns,
                 costs.gather_slots_ns,
@@ -48,9 +48,13 @@ pub fn host_costs() -> TransferCosts {
         };
         let cache = Cache::open(KIND);
         match kept(cache.as_ref(), &format!("processor {processors} {}", processor()), measure) {
-            Some(([copy_bytes_per_ns, gather_packed_ns, gather_slots_ns], host)) => {
-                TransferCosts { copy_bytes_per_ns, gather_packed_ns, gather_slots_ns, host, ..TransferCosts::GEN4 }
-            }
+            Some(([copy_bytes_per_ns, gather_packed_ns, gather_slots_ns], host)) => TransferCosts {
+                copy_bytes_per_ns,
+                gather_packed_ns,
+                gather_slots_ns,
+                host_source: host,
+                ..TransferCosts::GEN4
+            },
             None => TransferCosts::GEN4,
         }
     })
@@ -64,7 +68,7 @@ pub fn device_costs(about: &str, copy: impl FnMut() -> Option<Duration>) -> Tran
     let mut buses = BUSES.lock().unwrap_or_else(PoisonError::into_inner);
     let found = buses.get_or_insert_default().entry(about.into());
     let (bus_bytes_per_ns, bus) = *found.or_insert_with(|| of_bus(Cache::open(KIND).as_ref(), about, copy));
-    TransferCosts { bus_bytes_per_ns, bus, ..host_costs() }
+    TransferCosts { bus_bytes_per_ns, bus_source: bus, ..host_costs() }
 }
 
 fn of_bus(cache: Option<&Cache>, about: &str, mut copy: impl FnMut() -> Option<Duration>) -> (f64, CostSource) {
@@ -86,7 +90,7 @@ fn kept<const N: usize>(
     let key = format!("transfer {GENERATION} portcullis {} {about}", env!("CARGO_PKG_VERSION"));
     let known = || decode(&cache?.get(key.as_bytes())?);
     if let Some(costs) = (!ANEW.load(Ordering::Relaxed)).then(known).flatten() {
-        return Some((costs, CostSource::Kept));
+        return Some((costs, CostSource::Cached));
     }
     let costs = measure().filter(|costs| costs.iter().all(|cost| POSSIBLE.contains(cost)))?;
     if let Some(cache) = cache {
@@ -125,7 +129,7 @@ mod tests {
         let third = 1.0 / 3.0;
         assert_eq!(look("a", None), None);
         assert_eq!(look("a", Some([third, 8.0])), Some(([third, 8.0], CostSource::Measured)));
-        assert_eq!(look("a", Some([1.0, 1.0])), Some(([third, 8.0], CostSource::Kept)));
+        assert_eq!(look("a", Some([1.0, 1.0])), Some(([third, 8.0], CostSource::Cached)));
         assert_eq!(look("b", Some([2.0, 1.0])), Some(([2.0, 1.0], CostSource::Measured)), "another's");
         // Nothing of the kind is kept.
         for impossible in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e9] {
@@ -144,7 +148,7 @@ mod tests {
         ] {
             assert!(cache.put(key.as_bytes(), bad));
             assert_eq!(look("d", Some([3.0, 4.0])), Some(([3.0, 4.0], CostSource::Measured)), "{bad:?}");
-            assert_eq!(look("d", None), Some(([3.0, 4.0], CostSource::Kept)));
+            assert_eq!(look("d", None), Some(([3.0, 4.0], CostSource::Cached)));
         }
         // Files that were cut off.
         for file in std::fs::read_dir(folder.path().join(KIND)).unwrap() {
@@ -164,7 +168,7 @@ mod tests {
         let mut times = [1, 4, 2, 3].into_iter().map(Duration::from_millis);
         let measured = BUS_COPY_BYTES as f64 / 2e6;
         assert_eq!(of_bus(Some(&cache), "a", || times.next()), (measured, CostSource::Measured));
-        assert_eq!(of_bus(Some(&cache), "a", || panic!("it was measured")), (measured, CostSource::Kept));
+        assert_eq!(of_bus(Some(&cache), "a", || panic!("it was measured")), (measured, CostSource::Cached));
         let mut fails = [1, 4, 2].into_iter().map(Duration::from_millis);
         assert_eq!(of_bus(Some(&cache), "b", || fails.next()), (25.0, CostSource::Assumed));
     }

@@ -203,7 +203,7 @@ impl CpuSession {
             cancel: options.cancel.clone(),
             pool,
         });
-        let stages = options.clocks.then(Stages::default);
+        let stages = options.record_stages.then(Stages::default);
         Ok(CpuSession { shared, queue: VecDeque::new(), depth: options.depth.max(1), stages })
     }
 

@@ -352,8 +352,8 @@ fn flows_stay_in_order_there_and_leave_one_sided_batches_to_nobody() {
     );
     let gpu = Gpu::open(0).unwrap();
     let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
-    let one_sided: Arc<dyn Device> = Arc::new(InterpDevice::new());
-    let options = LoadOptions { one_sided: Some(one_sided), ..options(Dispatch::Pipelined) };
+    let elephant_flow_device: Arc<dyn Device> = Arc::new(InterpDevice::new());
+    let options = LoadOptions { elephant_flow_device: Some(elephant_flow_device), ..options(Dispatch::Pipelined) };
     let mut session = device().load(&program, &options).unwrap();
     // Of one flow each, as the other device takes from the host's memory; in between some that it does not reach.
     for (round, on_host) in [true, true, true, false, true, true, true, false, false, true].into_iter().enumerate() {

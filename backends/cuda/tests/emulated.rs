@@ -139,7 +139,8 @@ fn packets_are_made_to_take_longer_each_of_them_once() {
     };
     let work = std::env::var("PORTCULLIS_TEST_WORK").unwrap().parse().ok().map(Duration::from_nanos);
     let program = program(FILTERS[4]);
-    let mut session = device().load(&program, &LoadOptions { work, ..options(dispatch.parse().unwrap()) }).unwrap();
+    let mut session =
+        device().load(&program, &LoadOptions { synthetic_work: work, ..options(dispatch.parse().unwrap()) }).unwrap();
     let mut reference = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
     for packets in SIZES {
         let (done, want) = (session.run(batch(packets, 0, 1)).unwrap(), reference.run(batch(packets, 0, 1)).unwrap());
@@ -314,7 +315,7 @@ fn stages_are_timed_by_events_and_verdicts_are_bytes() {
     // Reads, and writes; packets that are copied as they lie.
     for body in [FILTERS[1], FILTERS[3]] {
         for dispatch in device().info().dispatch {
-            let options = LoadOptions { clocks: true, transfer: Transfer::Whole, ..options(*dispatch) };
+            let options = LoadOptions { record_stages: true, transfer: Transfer::Whole, ..options(*dispatch) };
             let mut session = device().load(&program(body), &options).unwrap();
             let began = Instant::now();
             for seed in 0..3 {

@@ -47,7 +47,7 @@ pub(crate) fn load(
     options: &LoadOptions,
 ) -> Result<(Arc<Gpu>, Loaded), DeviceError> {
     let id = &portcullis_core::device::Device::info(device).id;
-    let (device, program, clocks) = (device.clone(), program.clone(), options.clocks);
+    let (device, program, clocks) = (device.clone(), program.clone(), options.record_stages);
     offload::compile_on_thread(id, &options.cancel, move || compile(&device, &program, clocks))
 }
 

@@ -181,7 +181,7 @@ impl OpenCl {
         // SAFETY: the kernel stays within its buffers, whatever the filter: it ends before lane
         // `count`, and the lanes' packets have room among the descriptors, metadata and verdicts; the arena it reaches at
         // bytes of packets and their rooms, which lie in the buffer, and in the `OVERREAD_BYTES` bytes
-        // behind (`BatchCutter::cut_batch`, `plan::cut`). Indices into the filter's own arrays are clamped. The
+        // behind (`BatchCutter::cut_batch`, `chunk::split_batch`). Indices into the filter's own arrays are clamped. The
         // batch, whose words these are, is the session's until the kernel has ended (`Launcher`).
         let queued = unsafe {
             let (queue, group) = (&self.gpu.kernels, Some([group, 1, 1]));

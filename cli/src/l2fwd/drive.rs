@@ -228,7 +228,7 @@ impl Common<'_> {
         let load = LoadOptions {
             threads: NonZeroUsize::new(1),
             dispatch: Some(dispatch),
-            work: self.args.work,
+            synthetic_work: self.args.work,
             cancel: self.interrupt.give_up.clone(),
             ..LoadOptions::default()
         };

@@ -94,29 +94,30 @@ pub struct TooLarge {
 
 /// The bytes from the first word of these packets to the last, rooms included; `None` where none of them has any.
 pub fn extent(batch: &Batch, packets: Range<usize>, needs: AccessNeeds) -> Option<Range<u64>> {
-    let mut seen = batch.descriptors()[packets].iter().filter(|d| d.length > 0 || needs.room).map(|d| words(d, needs));
+    let mut seen =
+        batch.descriptors()[packets].iter().filter(|d| d.length > 0 || needs.room).map(|d| word_range(d, needs));
     let first = seen.next()?;
     if batch.is_scattered() {
-        return Some(seen.fold(first, union));
+        return Some(seen.fold(first, hull));
     }
     // They ascend in memory.
     let last = seen.next_back().unwrap_or(first.clone());
     Some(first.start..last.end)
 }
 
-fn union(a: Range<u64>, b: Range<u64>) -> Range<u64> {
+fn hull(a: Range<u64>, b: Range<u64>) -> Range<u64> {
     a.start.min(b.start)..a.end.max(b.end)
 }
 
 /// The words of the span that a packet lies in. A packet without bytes may be anywhere, and lies
 /// in none.
-fn words(d: &Descriptor, needs: AccessNeeds) -> Range<u64> {
+fn word_range(d: &Descriptor, needs: AccessNeeds) -> Range<u64> {
     let (start, margin) = (u64::from(d.offset), needs.margin());
     (start - margin) & !3..(start + u64::from(d.length) + margin + 3) & !3
 }
 
 /// Cuts a batch. Every packet is in exactly one piece, in order; an empty batch has no piece.
-pub fn cut(
+pub fn split_batch(
     batch: &Batch,
     layout: PacketLayout,
     needs: AccessNeeds,
@@ -151,13 +152,13 @@ pub fn cut(
                 continue;
             }
         }
-        cut_one_by_one(chunk, first, layout, needs, bounds, &mut pieces)?;
+        split_by_packet(chunk, first, layout, needs, bounds, &mut pieces)?;
     }
     Ok(pieces)
 }
 
 /// Appends packets, the first of which is packet `first` of the batch.
-fn cut_one_by_one(
+fn split_by_packet(
     descriptors: &[Descriptor],
     first: usize,
     layout: PacketLayout,
@@ -174,8 +175,8 @@ fn cut_one_by_one(
         } else if nothing {
             0..0
         } else {
-            let words = words(d, needs);
-            words.start / alignment * alignment..words.end
+            let word_range = word_range(d, needs);
+            word_range.start / alignment * alignment..word_range.end
         };
         if let Some(piece) = pieces.last_mut().filter(|piece| piece.packets.len() < bounds.packets) {
             let all = piece.bytes.clone();
@@ -184,7 +185,7 @@ fn cut_one_by_one(
                 _ if nothing => all,
                 // A piece that has only empty packets so far begins with the first that is not.
                 _ if all.is_empty() => fresh.clone(),
-                _ => union(all, fresh.clone()),
+                _ => hull(all, fresh.clone()),
             };
             if both.end - both.start <= room {
                 piece.packets.end = index + 1;
@@ -206,7 +207,7 @@ fn alignment(layout: PacketLayout, bounds: ChunkLimits) -> u64 {
 }
 
 /// The packets of a piece as its kernel sees them: offsets from the start of what is bound.
-pub fn descriptors<'a>(
+pub fn kernel_descriptors<'a>(
     batch: &'a Batch,
     piece: &'a Chunk,
     layout: PacketLayout,
@@ -240,7 +241,7 @@ pub fn descriptors<'a>(
 
 /// Where the packets of a piece lie in their batch now: `before` there, `seen` and `after` as the kernel
 /// found them and left them.
-pub fn ends(
+pub fn translate_descriptors(
     before: &[Descriptor],
     seen: impl Iterator<Item = Descriptor>,
     after: impl Iterator<Item = Descriptor>,
@@ -298,11 +299,11 @@ mod tests {
     #[test]
     fn what_fits_is_one_piece() {
         let b = batch(&[(70, 30), (100, 1)], ResizeRoom::None);
-        let cut = |layout| cut(&b, layout, WHOLE, bounds(100, 16, 10));
-        assert_eq!(cut(PacketLayout::InPlace), Ok(vec![piece(0..2, 64..104)]));
-        assert_eq!(cut(PacketLayout::Copied), Ok(vec![piece(0..2, 68..104)]));
-        assert_eq!(cut(PacketLayout::Packed), Ok(vec![piece(0..2, 0..36)]));
-        assert_eq!(cut(PacketLayout::NoAccess), Ok(vec![piece(0..2, 0..0)]));
+        let split_batch = |layout| split_batch(&b, layout, WHOLE, bounds(100, 16, 10));
+        assert_eq!(split_batch(PacketLayout::InPlace), Ok(vec![piece(0..2, 64..104)]));
+        assert_eq!(split_batch(PacketLayout::Copied), Ok(vec![piece(0..2, 68..104)]));
+        assert_eq!(split_batch(PacketLayout::Packed), Ok(vec![piece(0..2, 0..36)]));
+        assert_eq!(split_batch(PacketLayout::NoAccess), Ok(vec![piece(0..2, 0..0)]));
     }
 
     #[test]
@@ -316,14 +317,14 @@ mod tests {
             PacketLayout::NoAccess,
         ] {
             let needs = AccessNeeds { window: 54, ..WHOLE };
-            assert_eq!(cut(&b, layout, needs, bounds(100, 16, 10)), Ok(vec![]));
+            assert_eq!(split_batch(&b, layout, needs, bounds(100, 16, 10)), Ok(vec![]));
         }
     }
 
     #[test]
     fn pieces_keep_to_the_binding_and_to_the_number_of_packets() {
         let b = batch(&[(0, 40), (40, 40), (80, 40), (120, 8), (60000, 4)], ResizeRoom::None);
-        let in_place = |binding, packets| cut(&b, PacketLayout::InPlace, WHOLE, bounds(binding, 16, packets));
+        let in_place = |binding, packets| split_batch(&b, PacketLayout::InPlace, WHOLE, bounds(binding, 16, packets));
         // 40 is not a multiple of 16: the second piece's binding begins at 32.
         assert_eq!(in_place(88, 10), Ok(vec![piece(0..2, 0..80), piece(2..4, 80..128), piece(4..5, 60000..60004)]));
         assert_eq!(
@@ -339,10 +340,11 @@ mod tests {
         // The first lies behind the others, which is nobody's business.
         let b = batch(&[(9000, 0), (64, 8), (0, 0), (72, 8), (9000, 8)], ResizeRoom::None);
         for binding in [16, 1 << 16] {
-            let pieces = cut(&b, PacketLayout::InPlace, WHOLE, bounds(binding, 16, 10)).unwrap();
+            let pieces = split_batch(&b, PacketLayout::InPlace, WHOLE, bounds(binding, 16, 10)).unwrap();
             assert_eq!(pieces.first().unwrap().packets.start, 0);
             assert_eq!(pieces.last().unwrap().packets.end, 5);
-            let seen: Vec<_> = pieces.iter().flat_map(|p| descriptors(&b, p, PacketLayout::InPlace, WHOLE)).collect();
+            let seen: Vec<_> =
+                pieces.iter().flat_map(|p| kernel_descriptors(&b, p, PacketLayout::InPlace, WHOLE)).collect();
             for (piece, index) in pieces.iter().flat_map(|p| p.packets.clone().map(move |i| (p, i))) {
                 if b.descriptors()[index].length > 0 {
                     assert_eq!(
@@ -361,9 +363,9 @@ mod tests {
         let b = batch(&[(9000, 0), (64, 8), (0, 0), (72, 8), (9000, 8)], ResizeRoom::None);
         for layout in [PacketLayout::InPlace, PacketLayout::Copied] {
             for binding in [16, 1 << 16] {
-                for piece in cut(&b, layout, WHOLE, bounds(binding, 16, 10)).unwrap() {
+                for piece in split_batch(&b, layout, WHOLE, bounds(binding, 16, 10)).unwrap() {
                     let size = piece.bytes.end - piece.bytes.start;
-                    for (seen, index) in descriptors(&b, &piece, layout, WHOLE).zip(piece.packets.clone()) {
+                    for (seen, index) in kernel_descriptors(&b, &piece, layout, WHOLE).zip(piece.packets.clone()) {
                         let end = u64::from(seen.offset) + u64::from(seen.length);
                         assert!(end <= size, "{layout:?}, {binding}: packet {index}: {seen:?} of {size} bytes");
                         assert_eq!(seen.length, b.descriptors()[index].length);
@@ -380,7 +382,7 @@ mod tests {
         assert_eq!(extent(&b, 0..4, WHOLE), Some(128..3 * 1756 + 128 + 60));
         assert_eq!(extent(&b, 1..4, WHOLE), Some(128..2 * 1756 + 128 + 60));
         assert_eq!(extent(&b, 1..4, AccessNeeds { room: true, ..WHOLE }), Some(0..2 * 1756 + 316));
-        let in_place = |binding| cut(&b, PacketLayout::InPlace, WHOLE, bounds(binding, 64, 10));
+        let in_place = |binding| split_batch(&b, PacketLayout::InPlace, WHOLE, bounds(binding, 64, 10));
         assert_eq!(in_place(1 << 16), Ok(vec![piece(0..4, 128..5456)]));
         assert_eq!(in_place(4000), Ok(vec![piece(0..3, 3640 / 64 * 64..5456), piece(3..4, 128..1628)]));
         assert_eq!(in_place(1499), Err(TooLarge { index: 3, length: 1500 }));
@@ -390,14 +392,16 @@ mod tests {
     fn packing_takes_the_window_and_keeps_the_room() {
         let b = batch(&[(1000, 100), (3000, 10)], ResizeRoom::Both);
         let needs = AccessNeeds { window: 54, room: false };
-        let pieces = cut(&b, PacketLayout::Packed, needs, bounds(1000, 16, 10)).unwrap();
+        let pieces = split_batch(&b, PacketLayout::Packed, needs, bounds(1000, 16, 10)).unwrap();
         assert_eq!(pieces, [piece(0..2, 0..56 + 12)]);
         let at = |needs| {
-            descriptors(&b, &pieces[0], PacketLayout::Packed, needs).map(|d| (d.offset, d.length)).collect::<Vec<_>>()
+            kernel_descriptors(&b, &pieces[0], PacketLayout::Packed, needs)
+                .map(|d| (d.offset, d.length))
+                .collect::<Vec<_>>()
         };
         assert_eq!(at(needs), [(0, 100), (56, 10)]);
         let needs = AccessNeeds { window: u32::MAX, room: true };
-        let pieces = cut(&b, PacketLayout::Packed, needs, bounds(1000, 16, 10)).unwrap();
+        let pieces = split_batch(&b, PacketLayout::Packed, needs, bounds(1000, 16, 10)).unwrap();
         assert_eq!(pieces, [piece(0..2, 0..356 + 268)]);
         assert_eq!(at(needs), [(128, 100), (356 + 128, 10)]);
     }
@@ -407,13 +411,13 @@ mod tests {
         let b = batch(&[(1000, 100), (3000, 10), (4000, 0), (5000, 54)], ResizeRoom::None);
         let needs = AccessNeeds { window: 54, room: false };
         // 54 bytes are 14 words.
-        let pieces = |binding, packets| cut(&b, PacketLayout::Rows, needs, bounds(binding, 16, packets));
+        let pieces = |binding, packets| split_batch(&b, PacketLayout::Rows, needs, bounds(binding, 16, packets));
         assert_eq!(pieces(1000, 10), Ok(vec![piece(0..4, 0..224)]));
         assert_eq!(pieces(1000, 3), Ok(vec![piece(0..3, 0..168), piece(3..4, 0..56)]));
         assert_eq!(pieces(112, 10), Ok(vec![piece(0..2, 0..112), piece(2..4, 0..112)]));
         assert_eq!(pieces(55, 10), Err(TooLarge { index: 0, length: 100 }));
         let piece = piece(1..4, 0..168);
-        let seen = descriptors(&b, &piece, PacketLayout::Rows, needs);
+        let seen = kernel_descriptors(&b, &piece, PacketLayout::Rows, needs);
         assert_eq!(seen.map(|d| (d.offset, d.length)).collect::<Vec<_>>(), [(0, 10), (56, 0), (112, 54)]);
     }
 }

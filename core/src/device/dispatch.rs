@@ -35,7 +35,7 @@ impl Dispatch {
     pub const COMMON: &[Dispatch] = &[Dispatch::Pipelined, Dispatch::Inline];
 
     /// It alone.
-    fn alone(self) -> &'static [Dispatch] {
+    fn as_single_slice(self) -> &'static [Dispatch] {
         match self {
             Dispatch::Inline => &[Dispatch::Inline],
             Dispatch::Pipelined => &[Dispatch::Pipelined],
@@ -66,7 +66,7 @@ impl Dispatch {
             None => Ok(first),
             Some(asked) if info.dispatch.contains(&asked) => Ok(asked),
             Some(asked) => {
-                Err(DeviceError::NoDispatch { device: info.id.clone(), asked, known: list(info.dispatch.iter()) })
+                Err(DeviceError::NoDispatch { device: info.id.clone(), asked, known: join_names(info.dispatch.iter()) })
             }
         }
     }
@@ -74,7 +74,7 @@ impl Dispatch {
     /// A session that takes several batches, as one that works by this method: inline where this is
     /// [`Dispatch::Inline`], as it is otherwise.
     pub fn wrap(self, session: impl Session + 'static) -> Box<dyn Session> {
-        if self == Dispatch::Inline { Box::new(Inline { session, done: None }) } else { Box::new(session) }
+        if self == Dispatch::Inline { Box::new(InlineSession { session, done: None }) } else { Box::new(session) }
     }
 }
 
@@ -86,7 +86,7 @@ impl fmt::Display for Dispatch {
 
 /// A name that no method has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no dispatch method `{asked}`; there are {}", list(Dispatch::ALL.iter()))]
+#[error("there is no dispatch method `{asked}`; there are {}", join_names(Dispatch::ALL.iter()))]
 pub struct UnknownDispatch {
     /// What was asked for.
     pub asked: String,
@@ -102,7 +102,7 @@ impl FromStr for Dispatch {
 }
 
 /// `a, b and c`.
-fn list<'a>(methods: impl Iterator<Item = &'a Dispatch>) -> String {
+fn join_names<'a>(methods: impl Iterator<Item = &'a Dispatch>) -> String {
     let names: Vec<&str> = methods.map(|method| method.name()).collect();
     match names.as_slice() {
         [] => "none".into(),
@@ -129,7 +129,7 @@ impl SingleDispatch {
         let id = format!("{} {dispatch}", info.id);
         Ok(SingleDispatch {
             device: device.clone(),
-            info: DeviceInfo { id, dispatch: dispatch.alone(), ..info.clone() },
+            info: DeviceInfo { id, dispatch: dispatch.as_single_slice(), ..info.clone() },
             dispatch,
         })
     }
@@ -147,12 +147,12 @@ impl Device for SingleDispatch {
 }
 
 /// A session whose batches are done when [`Session::submit`] returns.
-struct Inline<S> {
+struct InlineSession<S> {
     session: S,
     done: Option<Result<Completion, DeviceError>>,
 }
 
-impl<S: Session> Session for Inline<S> {
+impl<S: Session> Session for InlineSession<S> {
     fn import(&mut self, span: &Arc<Span>) -> Result<Imported, DeviceError> {
         self.session.import(span)
     }

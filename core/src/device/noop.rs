@@ -55,7 +55,7 @@ impl Device for NoopDevice {
             maps: HostMaps::new(program),
             queue: VecDeque::new(),
             depth,
-            stages: options.clocks.then(Stages::default),
+            stages: options.record_stages.then(Stages::default),
         };
         load_initial_maps(program, dispatch.wrap(session))
     }

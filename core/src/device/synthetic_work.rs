@@ -15,7 +15,7 @@ impl LoadOptions {
     /// # Errors
     /// [`DeviceError::Unsupported`] for more than [`MAX_SYNTHETIC_WORK`].
     pub fn synthetic_work_ns(&self, device: &str) -> Result<Option<NonZeroU64>, DeviceError> {
-        let Some(work) = self.work else { return Ok(None) };
+        let Some(work) = self.synthetic_work else { return Ok(None) };
         if work > MAX_SYNTHETIC_WORK {
             return Err(DeviceError::Unsupported {
                 device: device.into(),
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn work_has_a_bound_and_is_refused_where_there_is_none() {
-        let options = |work| LoadOptions { work, ..LoadOptions::default() };
+        let options = |work| LoadOptions { synthetic_work: work, ..LoadOptions::default() };
         let of = |nanos| options(Some(Duration::from_nanos(nanos))).synthetic_work_ns("cpu");
         assert_eq!((options(None).synthetic_work_ns("cpu"), of(0)), (Ok(None), Ok(None)));
         assert_eq!((of(7), of(20_000_000)), (Ok(NonZeroU64::new(7)), Ok(NonZeroU64::new(20_000_000))));

@@ -105,7 +105,7 @@ pub struct TransferCounts {
 }
 
 /// What became of a session's time and bytes, from its first batch on, of the batches that are complete. Only with
-/// [`LoadOptions::clocks`]. Times of several batches that are under way at once overlap: their sum may be more than what the
+/// [`LoadOptions::record_stages`]. Times of several batches that are under way at once overlap: their sum may be more than what the
 /// clock on the wall has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Stages {
@@ -132,7 +132,7 @@ pub struct Stages {
     /// Their packets.
     pub packets: u64,
     /// How they came.
-    pub taken: TransferCounts,
+    pub transfers: TransferCounts,
 }
 
 impl AddAssign for TransferCounts {
@@ -159,7 +159,7 @@ impl AddAssign for Stages {
         self.bytes_to_host += other.bytes_to_host;
         self.batches += other.batches;
         self.packets += other.packets;
-        self.taken += other.taken;
+        self.transfers += other.transfers;
     }
 }
 
@@ -169,7 +169,7 @@ impl Stages {
         self.kernel += kernel;
         self.batches += 1;
         self.packets += packets as u64;
-        self.taken.imported += 1;
+        self.transfers.imported += 1;
     }
 }
 

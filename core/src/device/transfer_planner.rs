@@ -10,13 +10,13 @@ use crate::packet::{Batch, gather};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryReach {
     /// Not by itself: the host copies.
-    Not,
+    Unreachable,
     /// The host's memory, over a bus: it copies from there by itself, and kernels read there.
     Bus,
     /// The host's memory, which kernels may as well work on as on any other.
     Shared,
     /// Its own memory.
-    Own,
+    DeviceLocal,
 }
 
 /// What a device has to do with a batch's memory.
@@ -27,15 +27,15 @@ pub struct BatchMemory<I> {
     /// What it needs to know of memory that it reaches.
     pub import: Option<I>,
     /// Where packets are not gathered, kernels count on them to begin at words, but for those of filters that move packets.
-    pub words: bool,
+    pub word_aligned_only: bool,
     /// It has no way to copy packets together with what lies between.
-    pub gathers: bool,
+    pub gather_only: bool,
 }
 
 impl<I> BatchMemory<I> {
     /// Memory that a device does not reach.
     pub fn unreachable() -> BatchMemory<I> {
-        BatchMemory { reach: MemoryReach::Not, import: None, words: false, gathers: false }
+        BatchMemory { reach: MemoryReach::Unreachable, import: None, word_aligned_only: false, gather_only: false }
     }
 }
 
@@ -47,7 +47,7 @@ pub enum CostSource {
     /// It was measured in this run,
     Measured,
     /// and before it.
-    Kept,
+    Cached,
 }
 
 /// What moving bytes costs on a machine.
@@ -58,21 +58,21 @@ pub struct TransferCosts {
     pub bus_bytes_per_ns: f64,
     /// Bytes that the host copies in a nanosecond, one behind the other, from memory.
     pub copy_bytes_per_ns: f64,
-    /// Nanoseconds that gathering [`WINDOW`] bytes of a packet takes the host where packets lie close together,
+    /// Nanoseconds that gathering [`REFERENCE_WINDOW`] bytes of a packet takes the host where packets lie close together,
     pub gather_packed_ns: f64,
-    /// and where they lie more than [`FAR`] bytes apart.
+    /// and where they lie more than [`FAR_STRIDE`] bytes apart.
     pub gather_slots_ns: f64,
     /// How the bus is known,
-    pub bus: CostSource,
+    pub bus_source: CostSource,
     /// and the rest.
-    pub host: CostSource,
+    pub host_source: CostSource,
 }
 
 /// Packets further apart than this do not share pages, and hardware fetches none of them ahead.
-pub const FAR: u64 = 1024;
+pub const FAR_STRIDE: u64 = 1024;
 
 /// Bytes of the window that gathering takes so long for; longer ones take as much longer.
-pub const WINDOW: f64 = 64.0;
+pub const REFERENCE_WINDOW: f64 = 64.0;
 
 impl TransferCosts {
     /// One core and a PCIe gen 4 bus of 16 lanes (docs/design.md, section 7), where nothing was measured.
@@ -81,13 +81,13 @@ impl TransferCosts {
         copy_bytes_per_ns: 10.0,
         gather_packed_ns: 3.0,
         gather_slots_ns: 8.0,
-        bus: CostSource::Assumed,
-        host: CostSource::Assumed,
+        bus_source: CostSource::Assumed,
+        host_source: CostSource::Assumed,
     };
 
     /// What the host's share costs on this machine, measured now, in some milliseconds, and the bus of [`TransferCosts::GEN4`].
     pub fn measure() -> TransferCosts {
-        measure::host()
+        measure::measure_host()
     }
 
     /// The same machine, and a device whose memory is the host's.
@@ -101,10 +101,10 @@ impl fmt::Display for TransferCosts {
         let how = |known| match known {
             CostSource::Assumed => "assumed",
             CostSource::Measured => "measured",
-            CostSource::Kept => "measured before",
+            CostSource::Cached => "measured before",
         };
         match self.bus_bytes_per_ns.is_finite() {
-            true => write!(f, "a bus of {:.1} bytes/ns ({}), ", self.bus_bytes_per_ns, how(self.bus))?,
+            true => write!(f, "a bus of {:.1} bytes/ns ({}), ", self.bus_bytes_per_ns, how(self.bus_source))?,
             false => f.write_str("no bus, ")?,
         }
         write!(
@@ -113,7 +113,7 @@ impl fmt::Display for TransferCosts {
             self.copy_bytes_per_ns,
             self.gather_packed_ns,
             self.gather_slots_ns,
-            how(self.host)
+            how(self.host_source)
         )
     }
 }
@@ -141,18 +141,18 @@ pub enum PlanReason {
     /// The filter looks at none.
     NoAccess,
     /// It was asked for.
-    Asked,
+    Requested,
     /// The device reaches them there, and nothing has to be moved.
-    Reached,
+    Reachable,
     /// They lie in frames of their own, written by others and in no cache: the device has thousands of reads under way where the
     /// host would wait for each.
-    Frames,
+    SeparateFrames,
     /// What lies between is others', and is not to be copied.
     Scattered,
     /// Kernels count on words, at which not all packets begin.
-    OffTheWords,
+    Misaligned,
     /// The device has no other way.
-    OneByOne,
+    GatherOnly,
     /// That takes less time.
     Cheaper(CostEstimate),
 }
@@ -167,13 +167,18 @@ pub struct TransferPlan {
     /// How the device reaches them.
     pub reach: MemoryReach,
     /// Why.
-    pub why: PlanReason,
+    pub reason: PlanReason,
 }
 
 impl TransferPlan {
     /// Of a filter that looks at no packet.
     pub fn without_access(needs: AccessNeeds) -> TransferPlan {
-        TransferPlan { layout: PacketLayout::NoAccess, needs, reach: MemoryReach::Not, why: PlanReason::NoAccess }
+        TransferPlan {
+            layout: PacketLayout::NoAccess,
+            needs,
+            reach: MemoryReach::Unreachable,
+            reason: PlanReason::NoAccess,
+        }
     }
 
     /// The transfer that this is: `None` where nothing is transferred since no packet is looked at.
@@ -192,7 +197,7 @@ impl fmt::Display for TransferPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.transfer(), self.reach) {
             (None, _) => return f.write_str("nothing is transferred: the filter looks at no packet"),
-            (Some(Transfer::Imported), MemoryReach::Own) => {
+            (Some(Transfer::Imported), MemoryReach::DeviceLocal) => {
                 f.write_str("resident: packets are in the device's own memory")?
             }
             (Some(Transfer::Imported), MemoryReach::Bus) => {
@@ -207,15 +212,15 @@ impl fmt::Display for TransferPlan {
             }
             (Some(_), _) => f.write_str("whole: packets are copied as they lie")?,
         }
-        match self.why {
-            PlanReason::NoAccess | PlanReason::Reached => Ok(()),
-            PlanReason::Asked => f.write_str("; it was asked for"),
-            PlanReason::Frames => {
+        match self.reason {
+            PlanReason::NoAccess | PlanReason::Reachable => Ok(()),
+            PlanReason::Requested => f.write_str("; it was asked for"),
+            PlanReason::SeparateFrames => {
                 f.write_str("; they lie in frames of their own, which the host would wait for one by one")
             }
             PlanReason::Scattered => f.write_str("; what lies between them is others'"),
-            PlanReason::OffTheWords => f.write_str("; not all of them begin at multiples of 4 bytes"),
-            PlanReason::OneByOne => f.write_str("; the device takes them in no other way"),
+            PlanReason::Misaligned => f.write_str("; not all of them begin at multiples of 4 bytes"),
+            PlanReason::GatherOnly => f.write_str("; the device takes them in no other way"),
             PlanReason::Cheaper(CostEstimate { stride, whole_ns, window, window_ns, gather_ns, .. }) => write!(
                 f,
                 "; a packet whole is {stride:.0} bytes and {whole_ns:.1} ns, its window {window:.0} bytes and {window_ns:.1} ns, \
@@ -227,15 +232,15 @@ impl fmt::Display for TransferPlan {
 
 /// What a batch's packets are like, as far as it matters here.
 #[derive(Clone, Copy)]
-struct Scan {
+struct BatchScan {
     aligned: bool,
     window: u64,
     extent: u64,
     packets: u64,
 }
 
-impl Scan {
-    fn of(batch: &Batch, needs: AccessNeeds) -> Scan {
+impl BatchScan {
+    fn of(batch: &Batch, needs: AccessNeeds) -> BatchScan {
         // One pass, without branches: it is most of what the host does for a packet.
         let (mut offsets, mut window) = (0, 0_u64);
         for d in batch.descriptors() {
@@ -244,11 +249,11 @@ impl Scan {
         }
         let packets = batch.len() as u64;
         let extent = chunk::extent(batch, 0..batch.len(), needs).map_or(0, |all| all.end - all.start);
-        Scan { aligned: offsets % 4 == 0, window: window + packets * 2 * needs.margin(), extent, packets }
+        BatchScan { aligned: offsets % 4 == 0, window: window + packets * 2 * needs.margin(), extent, packets }
     }
 
     /// Whether windows lie in rows of one length: where that takes little more room than the packets do.
-    fn in_rows(&self, needs: AccessNeeds) -> bool {
+    fn fits_rows(&self, needs: AccessNeeds) -> bool {
         let rows = self.packets * gather::stride(needs.window) as u64;
         // A packet takes whole words either way.
         !needs.room && (1..u32::MAX).contains(&needs.window) && 4 * rows <= 5 * (self.window + 3 * self.packets)
@@ -259,8 +264,8 @@ impl Scan {
         let packets = (self.packets as f64).max(1.0);
         let (stride, window) = (self.extent as f64 / packets, self.window as f64 / packets);
         let copy = if reach == MemoryReach::Bus { 0.0 } else { stride / costs.copy_bytes_per_ns };
-        let gather_ns = if stride > FAR as f64 { costs.gather_slots_ns } else { costs.gather_packed_ns };
-        let gather_ns = gather_ns * (window / WINDOW).max(1.0);
+        let gather_ns = if stride > FAR_STRIDE as f64 { costs.gather_slots_ns } else { costs.gather_packed_ns };
+        let gather_ns = gather_ns * (window / REFERENCE_WINDOW).max(1.0);
         CostEstimate {
             stride,
             whole_ns: stride / costs.bus_bytes_per_ns + copy,
@@ -285,37 +290,37 @@ pub fn plan_transfer<I>(
     batch: &Batch,
     needs: AccessNeeds,
     site: &BatchMemory<I>,
-    asked: Transfer,
+    requested: Transfer,
     costs: impl FnOnce() -> TransferCosts,
 ) -> Result<TransferPlan, &'static str> {
-    let (reach, reached) = (site.reach, site.reach != MemoryReach::Not);
-    let plan = |layout, needs, why| Ok(TransferPlan { layout, needs, reach, why });
+    let (reach, reached) = (site.reach, site.reach != MemoryReach::Unreachable);
+    let plan = |layout, needs, reason| Ok(TransferPlan { layout, needs, reach, reason });
     // Without a look at the packets, where that says nothing.
-    let looked = (site.words && !needs.room).then(|| Scan::of(batch, needs));
+    let looked = (site.word_aligned_only && !needs.room).then(|| BatchScan::of(batch, needs));
     let aligned = looked.as_ref().is_none_or(|scan| scan.aligned);
-    let scan = || looked.unwrap_or_else(|| Scan::of(batch, needs));
-    let gathered = |scan: &Scan| if scan.in_rows(needs) { PacketLayout::Rows } else { PacketLayout::Packed };
+    let scan = || looked.unwrap_or_else(|| BatchScan::of(batch, needs));
+    let gathered = |scan: &BatchScan| if scan.fits_rows(needs) { PacketLayout::Rows } else { PacketLayout::Packed };
     let whole = AccessNeeds { window: u32::MAX, ..needs };
-    match asked {
+    match requested {
         Transfer::Imported if !reached => return Err("the device does not reach their memory by itself"),
         Transfer::Imported if !aligned => {
             return Err("the device takes packets where they lie only if all begin at multiples of 4 bytes");
         }
-        Transfer::Imported => return plan(PacketLayout::InPlace, needs, PlanReason::Asked),
-        Transfer::Window => return plan(gathered(&scan()), needs, PlanReason::Asked),
-        Transfer::Whole if site.gathers || batch.is_scattered() || !aligned => {
-            return plan(PacketLayout::Packed, whole, PlanReason::Asked);
+        Transfer::Imported => return plan(PacketLayout::InPlace, needs, PlanReason::Requested),
+        Transfer::Window => return plan(gathered(&scan()), needs, PlanReason::Requested),
+        Transfer::Whole if site.gather_only || batch.is_scattered() || !aligned => {
+            return plan(PacketLayout::Packed, whole, PlanReason::Requested);
         }
-        Transfer::Whole => return plan(PacketLayout::Copied, needs, PlanReason::Asked),
+        Transfer::Whole => return plan(PacketLayout::Copied, needs, PlanReason::Requested),
         Transfer::Auto => {}
     }
-    if aligned && matches!(reach, MemoryReach::Own | MemoryReach::Shared) {
-        return plan(PacketLayout::InPlace, needs, PlanReason::Reached);
+    if aligned && matches!(reach, MemoryReach::DeviceLocal | MemoryReach::Shared) {
+        return plan(PacketLayout::InPlace, needs, PlanReason::Reachable);
     }
     match () {
-        () if !aligned => plan(gathered(&scan()), needs, PlanReason::OffTheWords),
-        () if site.gathers => plan(gathered(&scan()), needs, PlanReason::OneByOne),
-        () if batch.is_scattered() && reached => plan(PacketLayout::InPlace, needs, PlanReason::Frames),
+        () if !aligned => plan(gathered(&scan()), needs, PlanReason::Misaligned),
+        () if site.gather_only => plan(gathered(&scan()), needs, PlanReason::GatherOnly),
+        () if batch.is_scattered() && reached => plan(PacketLayout::InPlace, needs, PlanReason::SeparateFrames),
         () if batch.is_scattered() => plan(gathered(&scan()), needs, PlanReason::Scattered),
         () => {
             let scan = scan();
@@ -338,7 +343,7 @@ mod tests {
 
     /// As of a GPU that takes packets by words.
     fn site(reach: MemoryReach) -> BatchMemory<()> {
-        BatchMemory { reach, words: true, ..BatchMemory::unreachable() }
+        BatchMemory { reach, word_aligned_only: true, ..BatchMemory::unreachable() }
     }
 
     fn batch(stride: u32, first: u32, length: u32) -> Batch {
@@ -356,24 +361,24 @@ mod tests {
         let frames = Batch::in_frames(&vec![vec![0; 60]; 10]).unwrap();
         for needs in [HEADERS, MOVES] {
             assert_eq!(layout(&frames, needs, MemoryReach::Bus), PacketLayout::InPlace);
-            assert_eq!(layout(&frames, needs, MemoryReach::Not), PacketLayout::Packed);
+            assert_eq!(layout(&frames, needs, MemoryReach::Unreachable), PacketLayout::Packed);
         }
     }
 
     #[test]
     fn packets_in_the_devices_own_memory_stay_there() {
         for (stride, first, length) in [(64, 0, 60), (2112, 0, 1500), (320, 128, 60)] {
-            assert_eq!(layout(&batch(stride, first, length), HEADERS, MemoryReach::Own), PacketLayout::InPlace);
+            assert_eq!(layout(&batch(stride, first, length), HEADERS, MemoryReach::DeviceLocal), PacketLayout::InPlace);
         }
         // Filters that move packets take them wherever they begin; others count on words.
-        assert_eq!(layout(&batch(320, 130, 60), MOVES, MemoryReach::Own), PacketLayout::InPlace);
-        assert_eq!(layout(&batch(320, 130, 60), HEADERS, MemoryReach::Own), PacketLayout::Packed);
+        assert_eq!(layout(&batch(320, 130, 60), MOVES, MemoryReach::DeviceLocal), PacketLayout::InPlace);
+        assert_eq!(layout(&batch(320, 130, 60), HEADERS, MemoryReach::DeviceLocal), PacketLayout::Packed);
         assert_eq!(layout(&batch(64, 2, 60), HEADERS, MemoryReach::Bus), PacketLayout::Packed);
         assert_eq!(layout(&batch(320, 130, 60), MOVES, MemoryReach::Bus), PacketLayout::Copied);
         // Where kernels take them at any byte there is nothing against it.
-        let bytes = BatchMemory { words: false, ..site(MemoryReach::Shared) };
+        let bytes = BatchMemory { word_aligned_only: false, ..site(MemoryReach::Shared) };
         let plan = plan_transfer(&batch(64, 2, 60), HEADERS, &bytes, Transfer::Auto, || TransferCosts::GEN4).unwrap();
-        assert_eq!((plan.layout, plan.why), (PacketLayout::InPlace, PlanReason::Reached));
+        assert_eq!((plan.layout, plan.reason), (PacketLayout::InPlace, PlanReason::Reachable));
     }
 
     /// The rule in whole tenths of nanoseconds: (bytes to the next packet, its length, the window, bytes of the bus in a
@@ -408,7 +413,7 @@ mod tests {
             let descriptors = (0..1000).map(|i| Descriptor { offset: i * stride, length }).collect();
             let arena = Arena::new(4 << 20).unwrap();
             let batch = BatchCutter::new(arena, None).cut_batch(descriptors, vec![], ResizeRoom::None).unwrap();
-            for (reach, wanted) in [(MemoryReach::Bus, by_device), (MemoryReach::Not, by_host)] {
+            for (reach, wanted) in [(MemoryReach::Bus, by_device), (MemoryReach::Unreachable, by_host)] {
                 let needs = AccessNeeds { window, room: false };
                 let plan = plan_transfer(&batch, needs, &site(reach), Transfer::Auto, || costs).unwrap();
                 let wanted = if wanted == PacketLayout::Packed { PacketLayout::Rows } else { wanted };
@@ -423,7 +428,7 @@ mod tests {
             let lengths = [vec![60_u32; short], vec![1500; long]].concat();
             let packets: Vec<Vec<u8>> = lengths.iter().map(|length| vec![0; *length as usize]).collect();
             let (batch, needs) = (Batch::from_packets(&packets).unwrap(), AccessNeeds { window, room: false });
-            plan_transfer(&batch, needs, &site(MemoryReach::Not), Transfer::Window, || TransferCosts::GEN4)
+            plan_transfer(&batch, needs, &site(MemoryReach::Unreachable), Transfer::Window, || TransferCosts::GEN4)
                 .unwrap()
                 .layout
         };
@@ -441,7 +446,7 @@ mod tests {
             plan_transfer(batch, HEADERS, &site(reach), transfer, || TransferCosts::GEN4)
                 .map(|plan| (plan.layout, plan.transfer()))
         };
-        for reach in [MemoryReach::Not, MemoryReach::Bus, MemoryReach::Shared, MemoryReach::Own] {
+        for reach in [MemoryReach::Unreachable, MemoryReach::Bus, MemoryReach::Shared, MemoryReach::DeviceLocal] {
             for batch in [&packed, &frames] {
                 let window = of(batch, reach, Transfer::Window);
                 assert_eq!(window, Ok((PacketLayout::Rows, Some(Transfer::Window))));
@@ -449,21 +454,27 @@ mod tests {
                 assert_eq!(of(batch, reach, Transfer::Whole), Ok((layout, Some(Transfer::Whole))));
                 match of(batch, reach, Transfer::Imported) {
                     Ok(plan) => {
-                        assert!(reach != MemoryReach::Not && plan == (PacketLayout::InPlace, Some(Transfer::Imported)))
+                        assert!(
+                            reach != MemoryReach::Unreachable
+                                && plan == (PacketLayout::InPlace, Some(Transfer::Imported))
+                        )
                     }
-                    Err(why) => {
-                        assert!(reach == MemoryReach::Not && why == "the device does not reach their memory by itself")
+                    Err(reason) => {
+                        assert!(
+                            reach == MemoryReach::Unreachable
+                                && reason == "the device does not reach their memory by itself"
+                        )
                     }
                 }
             }
         }
-        let off = of(&batch(64, 2, 60), MemoryReach::Own, Transfer::Imported).unwrap_err();
+        let off = of(&batch(64, 2, 60), MemoryReach::DeviceLocal, Transfer::Imported).unwrap_err();
         assert!(off.contains("multiples of 4 bytes"), "{off}");
         assert_eq!(
             of(&batch(64, 2, 60), MemoryReach::Bus, Transfer::Whole),
             Ok((PacketLayout::Packed, Some(Transfer::Whole)))
         );
-        let one_by_one = BatchMemory { gathers: true, ..site(MemoryReach::Not) };
+        let one_by_one = BatchMemory { gather_only: true, ..site(MemoryReach::Unreachable) };
         let plan = plan_transfer(&packed, HEADERS, &one_by_one, Transfer::Whole, || TransferCosts::GEN4).unwrap();
         assert_eq!((plan.layout, plan.needs.window), (PacketLayout::Packed, u32::MAX));
     }

@@ -61,7 +61,7 @@ impl Device for InterpDevice {
             interpreter,
             queue: VecDeque::new(),
             depth: options.depth.max(1),
-            stages: options.clocks.then(Stages::default),
+            stages: options.record_stages.then(Stages::default),
             cancel: options.cancel.clone(),
         };
         load_initial_maps(program, dispatch.wrap(session))
@@ -194,7 +194,7 @@ impl InterpSession {
                 moved.push((index, bytes.collect::<Vec<u8>>()));
             }
         }
-        batch.resize(descriptors).map_err(|error| DeviceError::Broken { device: ID.into(), error })?;
+        batch.resize(descriptors).map_err(|error| DeviceError::InvalidResult { device: ID.into(), error })?;
         for (index, bytes) in moved {
             batch.packet_mut(index).copy_from_slice(&bytes);
         }

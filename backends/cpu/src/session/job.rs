@@ -151,7 +151,7 @@ impl Load {
             resized.set_len(if facts.changes_length { packets } else { 0 });
         }
         if facts.changes_length {
-            batch.resize(resized).map_err(|error| DeviceError::Broken { device: "cpu".into(), error })?;
+            batch.resize(resized).map_err(|error| DeviceError::InvalidResult { device: "cpu".into(), error })?;
         }
         let kernel = Duration::from_nanos(busy) / threads.max(1) as u32;
         let verdicts = Verdicts::from_columns(verdicts, targets);

@@ -111,7 +111,7 @@ impl Pipelined {
         // SAFETY: the arguments are those that the writer has named, an address or a word each. The kernel stays within
         // its buffers, whatever the filter: it ends before lane `first + count`, for whose packets the slot has
         // descriptors, metadata and verdicts; packets it reaches at their bytes and rooms, which lie in the slot or in the
-        // batch's span (`BatchCutter::cut_batch`, `Batch::from_frames`, `plan::cut`), and in the `OVERREAD_BYTES` bytes behind. Indices into the filter's own arrays are clamped. The slot
+        // batch's span (`BatchCutter::cut_batch`, `Batch::from_frames`, `chunk::split_batch`), and in the `OVERREAD_BYTES` bytes behind. Indices into the filter's own arrays are clamped. The slot
         // is the session's until the launch was waited for (`Launcher`).
         let launched = unsafe { kernel.launch(kernel.blocks_for(lanes), &mut arguments, &self.gpu.kernels) };
         launched.map_err(|code| self.gpu.failed("does not launch the filter", code))
@@ -152,14 +152,14 @@ impl Launcher for Pipelined {
             None => self.registrations.get(context, span, asked || span.allocated() >= Registrations::WORTH_IT),
         };
         let (reach, address) = match (view, &registration) {
-            (Some(View { is_own: true, address }), _) => (MemoryReach::Own, address),
+            (Some(View { is_own: true, address }), _) => (MemoryReach::DeviceLocal, address),
             (Some(View { is_own: false, address }), _) => (MemoryReach::Bus, address),
             (None, Some(registration)) => (MemoryReach::Bus, registration.address()),
-            (None, None) => (MemoryReach::Not, 0),
+            (None, None) => (MemoryReach::Unreachable, 0),
         };
-        let reached = reach != MemoryReach::Not;
+        let reached = reach != MemoryReach::Unreachable;
         let import = reached.then(|| Memory { address, span: span.clone(), _registration: registration });
-        BatchMemory { reach, import, words: true, gathers: false }
+        BatchMemory { reach, import, word_aligned_only: true, gather_only: false }
     }
 
     fn transfer_costs(&self) -> TransferCosts {
@@ -227,7 +227,7 @@ impl Launcher for Pipelined {
             clock.start();
         }
         // SAFETY: the slot's memory stays until the launch was waited for, and the batch's, with the registration, as
-        // long; the range lies in the span (`plan::cut`). Nobody else writes to those words meanwhile.
+        // long; the range lies in the span (`chunk::split_batch`). Nobody else writes to those words meanwhile.
         let bring_in = || unsafe {
             let given = slot.inside().bring_in(0, slot.given().host(), written, &gpu.uploads);
             match from {

@@ -139,8 +139,8 @@ impl InPlace {
     pub fn batch_memory(batch: &Batch, device: &str) -> BatchMemory<InPlace> {
         // Kernels count on words, but for filters that move packets anyway.
         let own = View::of(batch.span(), device).filter(|view| view.is_own);
-        let reach = if own.is_some() { MemoryReach::Own } else { MemoryReach::Not };
-        BatchMemory { reach, import: own.map(|view| InPlace(view.address)), words: true, gathers: true }
+        let reach = if own.is_some() { MemoryReach::DeviceLocal } else { MemoryReach::Unreachable };
+        BatchMemory { reach, import: own.map(|view| InPlace(view.address)), word_aligned_only: true, gather_only: true }
     }
 
     /// How such memory is announced.

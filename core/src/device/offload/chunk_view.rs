@@ -96,7 +96,7 @@ impl<'a, I> ChunkView<'a, I> {
 
     /// Where the packets lie in the arena that the kernel sees.
     pub fn seen(&self) -> impl Iterator<Item = Descriptor> + 'a {
-        chunk::descriptors(self.batch, self.piece, self.layout, self.needs)
+        chunk::kernel_descriptors(self.batch, self.piece, self.layout, self.needs)
     }
 
     /// The order in which the kernel takes the packets, where it is that of their flows.

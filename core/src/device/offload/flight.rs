@@ -11,7 +11,7 @@ use crate::device::{Clock, DeviceError, StageTimes, Stages, Transfer, TransferCo
 use crate::packet::Batch;
 
 /// A batch in flight.
-pub(super) struct Flight<L: Launcher> {
+pub(super) struct BatchInFlight<L: Launcher> {
     // Before the batch: buffers may be made over its memory. One after the other has the parts in turn.
     pub slot: Vec<L::Buffers>,
     pub import: Option<L::Import>,
@@ -28,7 +28,7 @@ pub(super) struct Flight<L: Launcher> {
     /// The piece that is launched next, and how many of its lanes have been launched.
     pub next: usize,
     pub launched: usize,
-    pub running: VecDeque<Running<L::Ticket>>,
+    pub running: VecDeque<QueuedLaunch<L::Ticket>>,
     pub columns: VerdictColumns,
     /// Why no more of it can be launched; completing it tells.
     pub failed: Option<DeviceError>,
@@ -42,14 +42,14 @@ pub(super) struct Flight<L: Launcher> {
 }
 
 /// How the packets of a batch are to lie, and the pieces that the device can take.
-pub(super) struct Cut<L: Launcher> {
+pub(super) struct ChunkedBatch<L: Launcher> {
     pub plan: TransferPlan,
     pub import: Option<L::Import>,
     pub pieces: Vec<Chunk>,
 }
 
 /// A launch on its way.
-pub(super) struct Running<T> {
+pub(super) struct QueuedLaunch<T> {
     pub ticket: T,
     /// For how many packets it stands, and whether there would have been more but for the pace.
     pub packets: usize,
@@ -58,10 +58,10 @@ pub(super) struct Running<T> {
     pub ends: bool,
 }
 
-impl<L: Launcher> Flight<L> {
+impl<L: Launcher> BatchInFlight<L> {
     /// A piece, and its buffers.
     pub(super) fn part(&mut self, index: usize) -> (ChunkView<'_, L::Import>, &mut L::Buffers) {
-        let Flight { slot, import, batch, plan, pieces, orders, .. } = self;
+        let BatchInFlight { slot, import, batch, plan, pieces, orders, .. } = self;
         let part = part(batch, plan, pieces, orders, import.as_ref(), index);
         let place = index % slot.len();
         (part, &mut slot[place])
@@ -73,10 +73,10 @@ impl<L: Launcher> Flight<L> {
     }
 
     /// What became of its time and bytes; `clock` is whose clock is asked for.
-    pub(super) fn told(&self, clock: Clock) -> Stages {
+    pub(super) fn stage_totals(&self, clock: Clock) -> Stages {
         let one = |is: bool| u64::from(is);
-        let (transfer, own) = (self.plan.transfer(), self.plan.reach == MemoryReach::Own);
-        let taken = TransferCounts {
+        let (transfer, own) = (self.plan.transfer(), self.plan.reach == MemoryReach::DeviceLocal);
+        let transfers = TransferCounts {
             unseen: one(transfer.is_none()),
             resident: one(transfer == Some(Transfer::Imported) && own),
             imported: one(transfer == Some(Transfer::Imported) && !own),
@@ -84,7 +84,7 @@ impl<L: Launcher> Flight<L> {
             window: one(transfer == Some(Transfer::Window)),
         };
         let (batches, packets, kernel) = (1, self.batch.len() as u64, self.times.kernel);
-        let mut stages = Stages { kernel, batches, packets, taken, clock, ..self.stages };
+        let mut stages = Stages { kernel, batches, packets, transfers, clock, ..self.stages };
         match self.own {
             Some(own) => (stages.upload, stages.kernel, stages.download) = (own.upload, own.kernel, own.download),
             // Of a batch without packets there is nothing to be said.

@@ -34,11 +34,11 @@ mod verdict_columns;
 
 pub use chunk_view::ChunkView;
 pub use compile_thread::{compile_on_thread, panic_message};
-use flight::{Flight, Running, part};
+use flight::{BatchInFlight, QueuedLaunch, part};
 use flow_order::{Order, longest};
 pub use launcher::{DeviceTimes, KernelEffects, Launcher, TransferBytes};
 use map_access::Words;
-use resident::{Kept, Stay};
+use resident::{ResidentBatch, ResidentBuffers};
 pub use verdict_columns::VerdictColumns;
 
 /// Launches that a batch may have queued at the device where they are paced: the next one starts without
@@ -65,7 +65,7 @@ pub struct OffloadSession<L: Launcher> {
     upkeep: Option<Upkeep>,
     /// Packets of one flow that a launch may have.
     longest: usize,
-    pace: LaunchBudget,
+    launch_budget: LaunchBudget,
     transfer: Transfer,
     /// What moving bytes costs, once it is known.
     costs: Option<TransferCosts>,
@@ -75,9 +75,9 @@ pub struct OffloadSession<L: Launcher> {
     stages: Option<Stages>,
     /// Slots that no batch is in, the last used at the back.
     idle: Vec<Vec<L::Buffers>>,
-    flights: VecDeque<Flight<L>>,
+    flights: VecDeque<BatchInFlight<L>>,
     /// Batches that stay at the device, where somebody asked for that.
-    kept: Option<Kept<L::Buffers>>,
+    resident: Option<ResidentBuffers<L::Buffers>>,
     /// When the device was last seen to finish something.
     finished: Instant,
     // Last: the buffers above go first.
@@ -102,16 +102,16 @@ impl<L: Launcher> OffloadSession<L> {
             let reason = format!("the transfer `imported` was asked for, and {reason}; take `auto`");
             return Err(DeviceError::Unsupported { device: launcher.id().into(), reason });
         }
-        let work = options.work.map_or(0, |work| u64::try_from(work.as_nanos()).unwrap_or(u64::MAX));
-        let clock = if options.clocks && launcher.enable_device_clock() { Clock::Device } else { Clock::Host };
-        let kept = options.resident.then(|| Kept::new(&launcher, effects, program)).transpose()?;
+        let work = options.synthetic_work.map_or(0, |work| u64::try_from(work.as_nanos()).unwrap_or(u64::MAX));
+        let clock = if options.record_stages && launcher.enable_device_clock() { Clock::Device } else { Clock::Host };
+        let resident = options.resident.then(|| ResidentBuffers::new(&launcher, effects, program)).transpose()?;
         Ok(OffloadSession {
             // Wherever they come from, they are copied to the device's own memory, and as a whole.
             transfer: if options.resident { Transfer::Whole } else { options.transfer },
-            kept,
+            resident,
             costs: options.costs,
             plan: None,
-            stages: options.clocks.then(|| Stages { clock, ..Stages::default() }),
+            stages: options.record_stages.then(|| Stages { clock, ..Stages::default() }),
             program: program.clone(),
             depth: options.depth.max(1),
             cancel: options.cancel.clone(),
@@ -119,7 +119,7 @@ impl<L: Launcher> OffloadSession<L> {
             needs: AccessNeeds::of_program(program),
             upkeep: Upkeep::new(program),
             longest: longest(kind, program, effects.size, work),
-            pace: LaunchBudget::new(kind, program, effects.size, work),
+            launch_budget: LaunchBudget::new(kind, program, effects.size, work),
             idle: Vec::new(),
             flights: VecDeque::new(),
             finished: Instant::now(),
@@ -137,12 +137,12 @@ impl<L: Launcher> OffloadSession<L> {
     #[doc(hidden)]
     #[must_use]
     pub fn with_unlimited_launches(mut self) -> OffloadSession<L> {
-        self.pace = LaunchBudget::none();
+        self.launch_budget = LaunchBudget::unlimited();
         self
     }
 
     /// Brings the next piece to the device; there is one, and buffers are free for it.
-    fn upload(&mut self, flight: &mut Flight<L>) -> Result<(), DeviceError> {
+    fn upload(&mut self, flight: &mut BatchInFlight<L>) -> Result<(), DeviceError> {
         let began = Instant::now();
         // One that fails half-way is to be released as well.
         flight.uploaded += 1;
@@ -152,7 +152,7 @@ impl<L: Launcher> OffloadSession<L> {
             self.launcher.reuse_upload(&part, self.effects, buffers)?;
         } else {
             self.launcher.upload(&part, self.effects, buffers)?;
-            if self.kept.is_some() {
+            if self.resident.is_some() {
                 self.launcher.retain_upload(buffers);
             }
         }
@@ -169,8 +169,8 @@ impl<L: Launcher> OffloadSession<L> {
     }
 
     /// Queues the next launch of a batch; there is one, and its piece is at the device.
-    fn launch(&mut self, flight: &mut Flight<L>) -> Result<(), DeviceError> {
-        let (first, most) = (flight.launched, self.pace.packets());
+    fn launch(&mut self, flight: &mut BatchInFlight<L>) -> Result<(), DeviceError> {
+        let (first, most) = (flight.launched, self.launch_budget.max_launch_packets());
         let (part, buffers) = flight.part(flight.next);
         let total = part.lanes();
         let (count, packets) = match part.order() {
@@ -185,13 +185,14 @@ impl<L: Launcher> OffloadSession<L> {
         } else {
             flight.launched += count;
         }
-        flight.running.push_back(Running { ticket, packets, cut: !(first == 0 && ends), ends });
+        flight.running.push_back(QueuedLaunch { ticket, packets, cut: !(first == 0 && ends), ends });
         Ok(())
     }
 
     /// Brings to the device and launches until the batch has all of its launches, or as many queued as it may have.
-    fn advance(&mut self, flight: &mut Flight<L>) -> Result<(), DeviceError> {
-        while flight.next < flight.pieces.len() && (self.pace.is_free() || flight.running.len() < QUEUED) {
+    fn advance(&mut self, flight: &mut BatchInFlight<L>) -> Result<(), DeviceError> {
+        while flight.next < flight.pieces.len() && (self.launch_budget.is_unlimited() || flight.running.len() < QUEUED)
+        {
             let fresh = flight.next == flight.uploaded;
             if fresh && flight.uploaded - flight.collected == flight.slot.len() {
                 break;
@@ -210,7 +211,7 @@ impl<L: Launcher> OffloadSession<L> {
     }
 
     /// Runs a batch to its end.
-    fn finish(&mut self, flight: &mut Flight<L>) -> Result<(), DeviceError> {
+    fn finish(&mut self, flight: &mut BatchInFlight<L>) -> Result<(), DeviceError> {
         loop {
             if let Some(error) = flight.failed.take() {
                 return Err(error);
@@ -224,7 +225,7 @@ impl<L: Launcher> OffloadSession<L> {
             flight.times.kernel += took;
             flight.started = self.finished;
             if running.cut {
-                self.pace.took(running.packets, took);
+                self.launch_budget.record_launch(running.packets, took);
             }
             if flight.running.pop_front().is_some_and(|running| running.ends) {
                 self.collect(flight)?;
@@ -236,7 +237,7 @@ impl<L: Launcher> OffloadSession<L> {
     }
 
     /// Takes a batch, and begins with it.
-    fn begin(&mut self, batch: Batch, numbers: Option<&[u32]>) -> Result<(), SubmitError> {
+    fn begin(&mut self, batch: Batch, flow_ids: Option<&[u32]>) -> Result<(), SubmitError> {
         let checked = self.check_reach(batch.span());
         let checked = checked.and_then(|()| check_batch(&self.program, &batch, self.flights.len(), self.depth));
         if let Err(error) = checked {
@@ -245,7 +246,7 @@ impl<L: Launcher> OffloadSession<L> {
         if let Err(error) = self.keep_order().and_then(|()| self.keep_up(batch.len())) {
             return Err(SubmitError { batch: Box::new(batch), error });
         }
-        let mut flight = self.prepare(batch, numbers)?;
+        let mut flight = self.prepare(batch, flow_ids)?;
         // The first piece here: a batch that cannot be brought to the device goes back to the caller.
         let uploaded = if flight.pieces.is_empty() { Ok(()) } else { self.upload(&mut flight) };
         flight.started = Instant::now();
@@ -318,7 +319,7 @@ impl<L: Launcher> OffloadSession<L> {
         }
     }
 
-    fn release(&mut self, flight: &mut Flight<L>) {
+    fn release(&mut self, flight: &mut BatchInFlight<L>) {
         for index in flight.collected..flight.uploaded {
             let place = index % flight.slot.len();
             self.launcher.release(&mut flight.slot[place]);
@@ -326,10 +327,10 @@ impl<L: Launcher> OffloadSession<L> {
     }
 
     /// Reads what came back of the next piece, whose launches have ended, and lets go of its buffers.
-    fn collect(&mut self, flight: &mut Flight<L>) -> Result<(), DeviceError> {
+    fn collect(&mut self, flight: &mut BatchInFlight<L>) -> Result<(), DeviceError> {
         let began = Instant::now();
         let copied = flight.is_copied() && self.effects.writes_packets;
-        let Flight { slot, batch, plan, pieces, orders, collected, columns, .. } = &mut *flight;
+        let BatchInFlight { slot, batch, plan, pieces, orders, collected, columns, .. } = &mut *flight;
         let (piece, order) = (&pieces[*collected], orders.get(*collected));
         let (packets, place) = (piece.packets.clone(), *collected % slot.len());
         let buffers = &mut slot[place];
@@ -341,7 +342,7 @@ impl<L: Launcher> OffloadSession<L> {
         let (mut before, mut seen) = (Vec::new(), Vec::new());
         if (copied && plan.layout != PacketLayout::Rows) || self.effects.resizes_packets {
             before = batch.descriptors()[packets.clone()].to_vec();
-            seen = chunk::descriptors(batch, piece, plan.layout, plan.needs).collect();
+            seen = chunk::kernel_descriptors(batch, piece, plan.layout, plan.needs).collect();
         }
         if self.effects.resizes_packets {
             let mut ends = Vec::with_capacity(packets.len());
@@ -350,10 +351,10 @@ impl<L: Launcher> OffloadSession<L> {
                 if let Some(order) = order.filter(|order| order.positions().len() == after.len()) {
                     order.back(&mut after);
                 }
-                ends.extend(chunk::ends(&before, seen.iter().copied(), after.into_iter()));
+                ends.extend(chunk::translate_descriptors(&before, seen.iter().copied(), after.into_iter()));
             })?;
             // From here on the batch knows that every packet lies within its room, and so within its piece.
-            let broken = |error: BatchError| DeviceError::Broken { device: self.launcher.id().into(), error };
+            let broken = |error: BatchError| DeviceError::InvalidResult { device: self.launcher.id().into(), error };
             if ends.len() != packets.len() {
                 return Err(broken(BatchError::MetadataCount { packets: packets.len(), metadata: ends.len() }));
             }
@@ -372,7 +373,7 @@ impl<L: Launcher> OffloadSession<L> {
             })?;
         }
         let own = if self.stages.is_some() { self.launcher.device_times(buffers) } else { None };
-        if self.kept.is_none() {
+        if self.resident.is_none() {
             self.launcher.release(buffers);
         }
         *collected += 1;
@@ -387,17 +388,17 @@ impl<L: Launcher> OffloadSession<L> {
 
     /// Lets go of the slot of a batch that is complete, or has the batch stay there.
     fn leave(&mut self, slot: Vec<L::Buffers>, batch: &Batch, plan: TransferPlan, pieces: Vec<Chunk>) {
-        match &mut self.kept {
-            Some(kept) => kept.put(batch, Stay { slot, plan, pieces }),
+        match &mut self.resident {
+            Some(resident) => resident.insert(batch, ResidentBatch { slot, plan, pieces }),
             None => self.idle.push(slot),
         }
     }
 
     /// Takes note of what became of a batch's time and bytes, where somebody asked for that.
-    fn note(&mut self, flight: &Flight<L>) {
+    fn note(&mut self, flight: &BatchInFlight<L>) {
         self.plan = Some(flight.plan);
         let Some(sum) = &mut self.stages else { return };
-        *sum += flight.told(sum.clock);
+        *sum += flight.stage_totals(sum.clock);
     }
 
     /// Brings a batch to the device and lets `work` use the launcher on it: for measuring kernels by themselves.
@@ -418,7 +419,7 @@ impl<L: Launcher> OffloadSession<L> {
         }
         let uploaded = (flight.uploaded..flight.pieces.len()).try_for_each(|_| self.upload(&mut flight));
         let result = uploaded.and_then(|()| {
-            let Flight { slot, import, batch, plan, pieces, orders, .. } = &mut flight;
+            let BatchInFlight { slot, import, batch, plan, pieces, orders, .. } = &mut flight;
             let parts = (0..pieces.len()).map(|index| part(batch, plan, pieces, orders, import.as_ref(), index));
             let mut parts: Vec<_> = parts.zip(slot.iter_mut()).collect();
             work(&mut self.launcher, &mut parts)
@@ -435,12 +436,12 @@ impl<L: Launcher> OffloadSession<L> {
 
 /// Keeps something until `settle` returns, which may take long, on a thread of its own. What the process still keeps
 /// when it ends goes with it.
-pub fn drop_after<T: Send + 'static>(kept: T, settle: impl FnOnce() + Send + 'static) {
+pub fn drop_after<T: Send + 'static>(guarded: T, wait_idle: impl FnOnce() + Send + 'static) {
     // Without a thread all of it is leaked.
-    let kept = ManuallyDrop::new(kept);
+    let guarded = ManuallyDrop::new(guarded);
     let keep = move || {
-        settle();
-        drop(ManuallyDrop::into_inner(kept));
+        wait_idle();
+        drop(ManuallyDrop::into_inner(guarded));
     };
     let _ = std::thread::Builder::new().name("device".into()).spawn(keep);
 }

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::flight::{Cut, Flight, part};
-use super::resident::Stay;
+use super::flight::{BatchInFlight, ChunkedBatch, part};
+use super::resident::ResidentBatch;
 use super::{Launcher, OffloadSession, Order, VerdictColumns};
 use crate::device::chunk::{self, Chunk, PacketLayout};
 use crate::device::transfer_planner::{self, MemoryReach, TransferPlan};
@@ -35,7 +35,7 @@ impl<L: Launcher> OffloadSession<L> {
     }
 
     /// Cuts a batch.
-    pub(super) fn cut(&mut self, batch: &Batch) -> Result<Cut<L>, DeviceError> {
+    pub(super) fn cut(&mut self, batch: &Batch) -> Result<ChunkedBatch<L>, DeviceError> {
         let (plan, import) = match self.effects.accesses_packets && !batch.is_empty() {
             true => self.place(batch)?,
             false => (TransferPlan::without_access(self.needs), None),
@@ -45,7 +45,7 @@ impl<L: Launcher> OffloadSession<L> {
             return Err(self.cannot_copy(batch));
         }
         let bounds = self.launcher.chunk_limits(layout);
-        let pieces = chunk::cut(batch, layout, needs, bounds).map_err(|large| {
+        let pieces = chunk::split_batch(batch, layout, needs, bounds).map_err(|large| {
             DeviceError::Refused(format!(
                 "packet {} has {} bytes, and {} takes {} at a time, its own needs included",
                 large.index,
@@ -54,7 +54,7 @@ impl<L: Launcher> OffloadSession<L> {
                 bounds.binding
             ))
         })?;
-        Ok(Cut { plan, import, pieces })
+        Ok(ChunkedBatch { plan, import, pieces })
     }
 
     /// Decides where the kernel is to find a batch's packets, which it sees.
@@ -71,47 +71,47 @@ impl<L: Launcher> OffloadSession<L> {
             ))
         })?;
         // Packets are where it says, or are copied from there by the device.
-        let kept = plan.layout == PacketLayout::InPlace
+        let uses_import = plan.layout == PacketLayout::InPlace
             || (plan.layout == PacketLayout::Copied && site.reach == MemoryReach::Bus);
-        Ok((plan, site.import.filter(|_| kept)))
+        Ok((plan, site.import.filter(|_| uses_import)))
     }
 
     /// Cuts a batch, and has room made for it at the device; brings nothing there yet. Without flow numbers each packet is a flow.
-    pub(super) fn prepare(&mut self, batch: Batch, numbers: Option<&[u32]>) -> Result<Flight<L>, SubmitError> {
+    pub(super) fn prepare(&mut self, batch: Batch, flow_ids: Option<&[u32]>) -> Result<BatchInFlight<L>, SubmitError> {
         let refuse = |batch, error| Err(SubmitError { batch: Box::new(batch), error });
         if self.cancel.is_cancelled() {
             return refuse(batch, DeviceError::Cancelled);
         }
         let started = Instant::now();
-        let stay = self.kept.as_mut().and_then(|kept| kept.take(&batch));
+        let stay = self.resident.as_mut().and_then(|resident| resident.take(&batch));
         let again = stay.is_some();
         let (cut, slot) = match stay {
-            Some(Stay { slot, plan, pieces }) => (Ok(Cut { plan, import: None, pieces }), slot),
+            Some(ResidentBatch { slot, plan, pieces }) => (Ok(ChunkedBatch { plan, import: None, pieces }), slot),
             None => (self.cut(&batch), self.idle.pop().unwrap_or_default()),
         };
-        let Cut { plan, mut import, pieces } = match cut {
+        let ChunkedBatch { plan, mut import, pieces } = match cut {
             Ok(cut) => cut,
             Err(error) => {
                 self.idle.push(slot);
                 return refuse(batch, error);
             }
         };
-        let order = |piece: &Chunk| match numbers {
-            Some(numbers) => Order::new(&numbers[piece.packets.clone()], self.longest),
+        let order = |piece: &Chunk| match flow_ids {
+            Some(flow_ids) => Order::new(&flow_ids[piece.packets.clone()], self.longest),
             None => Order::apart(piece.packets.len()),
         };
         let orders = if self.program.has_flows() { pieces.iter().map(order).collect() } else { Vec::new() };
         let mut slot = slot;
-        let parts = if self.kept.is_some() { pieces.len() } else { pieces.len().min(self.launcher.max_chunks()) };
+        let parts = if self.resident.is_some() { pieces.len() } else { pieces.len().min(self.launcher.max_chunks()) };
         while slot.len() < parts {
             slot.push(self.launcher.new_buffers());
         }
-        if self.kept.is_some() {
+        if self.resident.is_some() {
             // They are copied by the host: where they come from is not theirs for long.
             import = None;
         }
         let columns = VerdictColumns::of(batch.len());
-        let mut flight = Flight {
+        let mut flight = BatchInFlight {
             slot,
             import,
             batch,
@@ -145,8 +145,8 @@ impl<L: Launcher> OffloadSession<L> {
         }
     }
 
-    fn make_room(&mut self, flight: &mut Flight<L>) -> Result<(), DeviceError> {
-        let Flight { slot, import, batch, plan, pieces, orders, .. } = flight;
+    fn make_room(&mut self, flight: &mut BatchInFlight<L>) -> Result<(), DeviceError> {
+        let BatchInFlight { slot, import, batch, plan, pieces, orders, .. } = flight;
         let mut parts = (0..pieces.len()).map(|index| part(batch, plan, pieces, orders, import.as_ref(), index));
         self.launcher.reserve_chunks(&mut parts, self.effects, slot)
     }

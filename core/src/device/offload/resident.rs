@@ -11,28 +11,28 @@ use crate::packet::{Batch, Descriptor};
 use crate::program::Program;
 
 /// What is at the device.
-pub(super) struct Kept<B> {
-    batches: HashMap<Name, Stay<B>>,
+pub(super) struct ResidentBuffers<B> {
+    batches: HashMap<BatchKey, ResidentBatch<B>>,
 }
 
 /// By what a batch is known again: its memory, its first packet and its last one there, and how many there are. To look at all of
 /// them would take what is to be measured.
 #[derive(PartialEq, Eq, Hash)]
-pub(super) struct Name {
+pub(super) struct BatchKey {
     memory: u64,
     ends: Option<(Descriptor, Descriptor)>,
     packets: usize,
 }
 
 /// A batch that is at the device.
-pub(super) struct Stay<B> {
+pub(super) struct ResidentBatch<B> {
     /// As many as there are pieces.
     pub slot: Vec<B>,
     pub plan: TransferPlan,
     pub pieces: Vec<Chunk>,
 }
 
-impl<B> Kept<B> {
+impl<B> ResidentBuffers<B> {
     /// Nothing yet, for a filter that may be run over the same packets again.
     ///
     /// # Errors
@@ -51,23 +51,23 @@ impl<B> Kept<B> {
             KernelEffects { metadata: true, .. } => "it looks at their metadata, which is not kept",
             _ if stateful => "it has maps or flows, which would change with each time",
             _ if !launcher.can_reuse_uploads() => "this dispatch method brings them anew each time",
-            _ => return Ok(Kept { batches: HashMap::new() }),
+            _ => return Ok(ResidentBuffers { batches: HashMap::new() }),
         };
         let reason = format!("its packets cannot stay at the device from one time to the next: {why}");
         Err(DeviceError::Unsupported { device: launcher.id().into(), reason })
     }
 
-    pub fn name(batch: &Batch) -> Name {
+    pub fn key_of(batch: &Batch) -> BatchKey {
         let packets = batch.descriptors();
         let ends = packets.first().copied().zip(packets.last().copied());
-        Name { memory: batch.span().id(), ends, packets: packets.len() }
+        BatchKey { memory: batch.span().id(), ends, packets: packets.len() }
     }
 
-    pub fn take(&mut self, batch: &Batch) -> Option<Stay<B>> {
-        self.batches.remove(&Self::name(batch))
+    pub fn take(&mut self, batch: &Batch) -> Option<ResidentBatch<B>> {
+        self.batches.remove(&Self::key_of(batch))
     }
 
-    pub fn put(&mut self, batch: &Batch, stay: Stay<B>) {
-        self.batches.insert(Self::name(batch), stay);
+    pub fn insert(&mut self, batch: &Batch, stay: ResidentBatch<B>) {
+        self.batches.insert(Self::key_of(batch), stay);
     }
 }

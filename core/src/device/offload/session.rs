@@ -71,7 +71,7 @@ impl<L: Launcher> Session for OffloadSession<L> {
 }
 
 impl<L: Launcher> OrderedSession for OffloadSession<L> {
-    fn check(&mut self, batch: &Batch) -> Result<(), DeviceError> {
+    fn check_submit(&mut self, batch: &Batch) -> Result<(), DeviceError> {
         let largest = batch.descriptors().iter().map(|packet| u64::from(packet.length)).max().unwrap_or(0);
         // Cutting is work, and only a packet that comes near what a piece may have is ever refused.
         let mut layouts = [
@@ -90,11 +90,11 @@ impl<L: Launcher> OrderedSession for OffloadSession<L> {
         if fits && batch.span().is_on_host() { Ok(()) } else { self.cut(batch).map(drop) }
     }
 
-    fn submit_with_flows(&mut self, batch: Batch, numbers: &[u32]) -> Result<(), SubmitError> {
-        if numbers.len() == batch.len() {
-            return self.begin(batch, Some(numbers));
+    fn submit_with_flows(&mut self, batch: Batch, flow_ids: &[u32]) -> Result<(), SubmitError> {
+        if flow_ids.len() == batch.len() {
+            return self.begin(batch, Some(flow_ids));
         }
-        let text = format!("{} flow numbers for {} packets", numbers.len(), batch.len());
+        let text = format!("{} flow numbers for {} packets", flow_ids.len(), batch.len());
         Err(SubmitError { batch: Box::new(batch), error: DeviceError::Refused(text) })
     }
 }

@@ -74,8 +74,9 @@ impl Launcher for Host {
     }
 
     fn batch_memory(&mut self, _: &Batch, _: bool) -> BatchMemory<()> {
-        let reach = if self.layout == PacketLayout::InPlace { MemoryReach::Own } else { MemoryReach::Not };
-        BatchMemory { reach, import: None, words: false, gathers: self.layout == PacketLayout::Packed }
+        let reach =
+            if self.layout == PacketLayout::InPlace { MemoryReach::DeviceLocal } else { MemoryReach::Unreachable };
+        BatchMemory { reach, import: None, word_aligned_only: false, gather_only: self.layout == PacketLayout::Packed }
     }
 
     /// Copying packets with what is between them costs nothing.
@@ -445,7 +446,7 @@ fn a_batch_of_many_parts_takes_the_memory_of_a_few() {
 #[test]
 fn filters_that_may_take_long_have_two_launches_queued() {
     let (mut session, script) = session(PacketLayout::Copied, 1 << 20, true, &LoadOptions::default());
-    assert_eq!(session.pace.packets(), 1);
+    assert_eq!(session.launch_budget.max_launch_packets(), 1);
     session.submit(batch(&[1, 2, 3])).unwrap();
     assert_eq!(calls(&script), ["upload 3", "launch 0+1", "launch 1+1"]);
     let done = session.complete().unwrap().unwrap();
