@@ -85,7 +85,7 @@ pub struct Options {
     pub packet_access: PacketAccess,
     /// A statement in the language, behind each packet's filter, which names nothing that is not its own: for kernels that
     /// are to be slow.
-    pub behind: Option<String>,
+    pub epilogue: Option<String>,
 }
 
 impl Options {

@@ -1,7 +1,7 @@
 //! What devices' compilers made and what was measured, kept from run to run in a folder of the user's.
 //!
 //! A cache is never needed: where something is wrong with the folder or with what is in it there is
-//! nothing to be had, and nobody is told who does not ask ([`Cache::find`], [`Cache::look`]). What is loaded from it runs on a device with the user's
+//! nothing to be had, and nobody is told who does not ask ([`Cache::try_open`], [`Cache::try_get`]). What is loaded from it runs on a device with the user's
 //! rights, so:
 //! - the folder is the user's own and nobody else may enter it (mode 0700), or it is not used;
 //! - a file is written under another name and renamed, so it is there as a whole or not at all;
@@ -63,7 +63,7 @@ impl Cache {
     /// The user's cache for one kind of thing, `opencl` for example; made where it is not there.
     /// `None` where there can be none.
     pub fn open(kind: &str) -> Option<Cache> {
-        Cache::find(kind).ok()
+        Cache::try_open(kind).ok()
     }
 
     /// The same, with the reason where there can be none.
@@ -118,7 +118,7 @@ impl Cache {
 
     /// What was put in under this key.
     pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
-        self.look(key).ok().flatten()
+        self.try_get(key).ok().flatten()
     }
 
     /// The same, and what is wrong with a file that is there and is no entry.
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn what_was_put_in_comes_out() {
         let (_folder, cache) = fresh();
-        assert_eq!((cache.get(b"key"), cache.look(b"key")), (None, Ok(None)));
+        assert_eq!((cache.get(b"key"), cache.try_get(b"key")), (None, Ok(None)));
         assert!(cache.put(b"key", b"value") && cache.put(b"other", b""));
         assert_eq!(cache.get(b"key").unwrap(), b"value");
         assert_eq!(cache.get(b"other").unwrap(), b"");
@@ -330,7 +330,7 @@ mod tests {
             bytes[at] ^= 4;
             fs::write(cache.path(b"key"), &bytes).unwrap();
             assert_eq!(cache.get(b"key"), None, "byte {at}");
-            let said = cache.look(b"key").unwrap_err().to_string();
+            let said = cache.try_get(b"key").unwrap_err().to_string();
             assert_eq!(said, format!("{}: is damaged, or somebody else's", cache.path(b"key").display()));
         }
         // Another's entry under this name, as if two keys had the same hash.

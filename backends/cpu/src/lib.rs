@@ -73,7 +73,7 @@ impl Cpu {
     /// The same device without code that has several packets at a time: what that gains is measured against it.
     pub fn scalar_only() -> Cpu {
         let mut info = probe::info();
-        info.id = "cpu (one by one)".into();
+        info.id = "cpu (scalar)".into();
         Cpu { info, styles: Styles::OneByOne, ahead: When::WhereFaster, processor: Processor::Host }
     }
 
@@ -81,7 +81,7 @@ impl Cpu {
     /// otherwise measure whether that is faster, for large maps alone: for tests and measurements.
     pub fn with_prefetch() -> Cpu {
         let mut info = probe::info();
-        info.id = "cpu (fetching ahead)".into();
+        info.id = "cpu (prefetch)".into();
         Cpu { info, styles: Styles::All, ahead: When::Always, processor: Processor::Host }
     }
 
@@ -278,7 +278,7 @@ pub fn clif(program: &Program) -> Result<String, DeviceError> {
             text += &format!("; {}\n{}", style.name(), lowered.body);
         }
         if let Some(Ahead { lowered, .. }) = ahead(program, When::WhereFaster, &*isa)? {
-            text += &format!("; ahead\n{}", lowered.body);
+            text += &format!("; prefetch\n{}", lowered.body);
         }
         Ok(text)
     })

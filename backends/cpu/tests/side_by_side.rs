@@ -76,7 +76,7 @@ fn stock_filters_give_what_the_interpreter_gives() {
 fn most_filters_have_such_code() {
     let has = |text: &str| {
         let form = portcullis_cpu::clif(&program(text)).unwrap();
-        (form.contains("; guessing\n"), form.contains("; side by side\n"))
+        (form.contains("; speculative vector\n"), form.contains("; vector\n"))
     };
     let stock =
         |name: &str| std::fs::read_to_string(format!("{}/../../shaders/{name}.wgsl", env!("CARGO_MANIFEST_DIR")));
