@@ -296,9 +296,9 @@ fn numbers(
         dropped_by_kernel: sum(|it| it.dropped_by_kernel),
         passed,
         sent,
-        not_completed: frames.sending as u64,
-        frames: frames.all as u64,
-        frames_missing: frames.rest() as i64,
+        not_completed: frames.tx as u64,
+        frames: frames.total as u64,
+        frames_missing: frames.in_batches() as i64,
     }
 }
 

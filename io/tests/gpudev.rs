@@ -253,7 +253,7 @@ fn a_batch_has_no_more_packets_than_an_item_of_the_list() {
         assert!(receiver.receive(4096).unwrap() <= 1024);
     }
     assert!(receiver.is_full());
-    let batch = receiver.close().unwrap();
+    let batch = receiver.take_batch().unwrap();
     assert_eq!(batch.len(), 1024);
     drop(batch);
     end(run);
@@ -268,7 +268,7 @@ fn without_a_free_item_packets_are_dropped_and_counted() {
     let lane = &mut run.lanes[0];
     let mut gather = |count: usize| {
         assert_eq!(lane.receiver.receive(count).unwrap(), count);
-        lane.receiver.close()
+        lane.receiver.take_batch()
     };
     let (first, second) = (gather(10).unwrap(), gather(20).unwrap());
     assert!(gather(30).is_none() && gather(40).is_none());
@@ -294,7 +294,7 @@ fn packets_that_nobody_touches_need_no_way_for_the_processor() {
     let mut run = open(&options).unwrap_or_else(|error| panic!("{error}"));
     let lane = &mut run.lanes[0];
     assert_eq!(lane.receiver.receive(300).unwrap(), 300);
-    let batch = lane.receiver.close().unwrap();
+    let batch = lane.receiver.take_batch().unwrap();
     let view = batch.span().device_view().unwrap().clone();
     assert!(!batch.span().is_on_host());
     for it in batch.descriptors() {
@@ -316,7 +316,7 @@ fn a_gpu_that_fails_ends_the_lane() {
     let lane = &mut run.lanes[0];
     gpu.state.lock().unwrap().has_failed = true;
     assert_eq!(lane.receiver.receive(10).unwrap(), 10);
-    assert!(lane.receiver.close().is_none());
+    assert!(lane.receiver.take_batch().is_none());
     let error = lane.receiver.receive(10).unwrap_err().to_string();
     assert!(error.contains("fallen off the bus"), "{error}");
     lane.executor.finish().unwrap();

@@ -132,7 +132,7 @@ fn drive(run: &mut AfXdp, filter: &(impl Fn(&mut Batch) -> Vec<u32> + Sync), sto
         let mut packets = 0;
         for lane in &mut run.lanes {
             packets += lane.receiver.receive(BATCH).unwrap_or_else(failed);
-            if let Some(mut batch) = lane.receiver.close() {
+            if let Some(mut batch) = lane.receiver.take_batch() {
                 let returns = filter(&mut batch);
                 let verdicts = Verdicts::from_returns(&returns, true);
                 let done = Completion { batch, verdicts, times: StageTimes::default() };

@@ -17,13 +17,13 @@ pub struct FrameAudit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameCounts {
     /// There are in all.
-    pub all: usize,
+    pub total: usize,
     /// Nobody needs them now.
-    pub home: usize,
+    pub free: usize,
     /// The kernel has them to receive into, or has received into them what nobody has taken.
-    pub receiving: usize,
+    pub rx: usize,
     /// The kernel has them to send, or has sent them.
-    pub sending: usize,
+    pub tx: usize,
 }
 
 impl FrameCounts {

@@ -11,6 +11,7 @@ use xsk_rs::config::UmemConfig;
 use super::accounts::FrameAudit;
 use super::error::XdpError;
 use super::executor::{IntoStack, Port, Ways, XdpExecutor};
+use super::frame_audit::FrameAudit;
 use super::homes::Homes;
 use super::port::{PortSpec, queues};
 use super::receiver::{Handing, Queue, XdpReceiver};

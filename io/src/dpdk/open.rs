@@ -101,11 +101,11 @@ pub struct Dpdk {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MbufCounts {
     /// There are in all.
-    pub all: usize,
+    pub total: usize,
     /// Nobody needs them.
-    pub home: usize,
+    pub free: usize,
     /// Drivers have kept them, that do so.
-    pub kept: usize,
+    pub kept_by_driver: usize,
 }
 
 impl Dpdk {
@@ -126,7 +126,7 @@ impl Dpdk {
         drop(lanes);
         let keeps = ports.iter().any(|port| port.driver() == "net_af_xdp");
         drop(ports);
-        let (all, home) = memory.count();
+        let (total, free) = memory.count();
         // That driver does not give back what its sockets have to receive into (`eth_dev_close`).
         MbufCounts { all, home, kept: if keeps { all.saturating_sub(home) } else { 0 } }
     }

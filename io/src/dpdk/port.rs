@@ -51,9 +51,9 @@ pub struct PortInfo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeaderSplit {
     /// The port does it (`RTE_ETH_RX_OFFLOAD_BUFFER_SPLIT`).
-    Port,
+    Hardware,
     /// Its driver cannot: what comes behind the first bytes is copied by who receives.
-    Copy,
+    Software,
 }
 
 /// Memory that a port was shown. Dropped, it is no longer.

@@ -302,7 +302,7 @@ impl Receiver for DpdkReceiver {
         self.gathered.descriptors.len() >= self.most || !self.aside.is_empty()
     }
 
-    fn close(&mut self) -> Option<Batch> {
+    fn take_batch(&mut self) -> Option<Batch> {
         if self.gathered.descriptors.is_empty() {
             return None;
         }

@@ -129,7 +129,7 @@ impl QueueReceiver {
 impl Gathering {
     fn add(&mut self, packet: &Packet, place: Place, now: u64, options: &QueueOptions, received: &mut ReceivedCounts) {
         let arena = self.frames.bytes();
-        let payload = place.start + packet.payload.start..place.start + packet.payload.end;
+        let payload = location.start + packet.payload.start..location.start + packet.payload.end;
         let start = payload.start - ETHERNET_HEADER;
         let header = &mut arena[start..payload.start];
         header[..6].fill(0);

@@ -226,7 +226,7 @@ impl Summary {
             bytes: of.received.bytes,
             dropped_by_kernel: of.received.dropped_by_kernel,
             refused: of.received.refused,
-            put_together: of.received.put_together,
+            put_together: of.received.reassembled,
             verdicts: by_action(&of.verdicts),
             carried_out: by_action(&of.carried.packets),
             packets_out,
@@ -273,7 +273,7 @@ mod tests {
             received: ReceivedCounts {
                 packets: 1000 * k,
                 bytes: 64_000 * k,
-                put_together: 3 * k,
+                reassembled: 3 * k,
                 checksums: 5 * k,
                 dropped_by_kernel: 11 * k,
                 refused: 13 * k,

@@ -23,7 +23,7 @@
 //!   pseudo-header has another address).
 
 mod crc32c;
-mod left;
+mod partial;
 
 pub use left::{is_partial, restore_partial_udp};
 
