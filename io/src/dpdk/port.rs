@@ -53,7 +53,7 @@ pub enum HeaderSplit {
     /// The port does it (`RTE_ETH_RX_OFFLOAD_BUFFER_SPLIT`).
     Hardware,
     /// Its driver cannot: what comes behind the first bytes is copied by who receives.
-    Software,
+    SoftwareGpu,
 }
 
 /// Memory that a port was shown. Dropped, it is no longer.
