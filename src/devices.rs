@@ -18,11 +18,11 @@ pub struct Backend {
     pub name: &'static str,
     /// What it is, in a line.
     pub about: &'static str,
-    probe: fn() -> BackendDevices,
+    probe: fn() -> Found,
 }
 
 /// What a backend has found: its devices in the order of their numbers, or why there are none.
-pub type BackendDevices = Result<Vec<Arc<dyn Device>>, DeviceError>;
+pub type Found = Result<Vec<Arc<dyn Device>>, DeviceError>;
 
 impl Backend {
     /// Looks for the backend's devices.
@@ -30,7 +30,7 @@ impl Backend {
     /// # Errors
     /// [`DeviceError::Missing`] with what to install or load; [`DeviceError::Failed`] where a
     /// driver broke down.
-    pub fn probe(&self) -> BackendDevices {
+    pub fn probe(&self) -> Found {
         let found = (self.probe)()?;
         if found.is_empty() {
             return Err(DeviceError::Missing(format!("{} has no device on this machine", self.name)));
@@ -52,50 +52,50 @@ pub fn backends() -> &'static [Backend] {
 }
 
 #[cfg(feature = "cpu")]
-fn cpu() -> BackendDevices {
+fn cpu() -> Found {
     Ok(vec![Arc::new(portcullis_cpu::Cpu::new())])
 }
 
 #[cfg(not(feature = "cpu"))]
-fn cpu() -> BackendDevices {
+fn cpu() -> Found {
     Err(left_out("cpu"))
 }
 
 #[cfg(feature = "cuda")]
-fn cuda() -> BackendDevices {
+fn cuda() -> Found {
     Ok(portcullis_cuda::probe()?.into_iter().map(|device| Arc::new(device) as Arc<dyn Device>).collect())
 }
 
 #[cfg(not(feature = "cuda"))]
-fn cuda() -> BackendDevices {
+fn cuda() -> Found {
     Err(left_out("cuda"))
 }
 
 #[cfg(feature = "wgpu")]
-fn wgpu() -> BackendDevices {
+fn wgpu() -> Found {
     Ok(portcullis_wgpu::probe()?.into_iter().map(|device| Arc::new(device) as Arc<dyn Device>).collect())
 }
 
 #[cfg(not(feature = "wgpu"))]
-fn wgpu() -> BackendDevices {
+fn wgpu() -> Found {
     Err(left_out("wgpu"))
 }
 
 #[cfg(feature = "opencl")]
-fn opencl() -> BackendDevices {
+fn opencl() -> Found {
     Ok(portcullis_opencl::probe()?.into_iter().map(|device| Arc::new(device) as Arc<dyn Device>).collect())
 }
 
 #[cfg(not(feature = "opencl"))]
-fn opencl() -> BackendDevices {
+fn opencl() -> Found {
     Err(left_out("opencl"))
 }
 
-fn interp() -> BackendDevices {
+fn interp() -> Found {
     Ok(vec![Arc::new(InterpDevice::new())])
 }
 
-fn noop() -> BackendDevices {
+fn noop() -> Found {
     Ok(vec![Arc::new(NoopDevice::new())])
 }
 

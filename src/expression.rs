@@ -103,11 +103,11 @@ pub fn compile(source: &Source, options: &ProgramOptions) -> Result<Program, Dia
 #[cfg(all(test, feature = "pcap-expr"))]
 mod tests {
     use super::*;
-    use portcullis_core::lang::expression::disassemble;
+    use portcullis_core::lang::expression::listing;
 
     fn of(expression: &str) -> Result<String, String> {
         let program = program(&Source::new("--expr", expression));
-        program.map(|it| disassemble(&it)).map_err(|errors| errors.to_string())
+        program.map(|it| listing(&it)).map_err(|errors| errors.to_string())
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::map_file::{self, Entries};
 /// The maps of a filter that are filled from tables: what is not in these is not in the maps
 /// either.
 #[derive(Debug, Clone)]
-pub struct RouteMaps {
+pub struct Routed {
     numbers: fib::Maps,
     maps: Vec<Declaration>,
     /// What was last put into each of the filter's maps.
@@ -21,7 +21,7 @@ pub struct RouteMaps {
 /// Why tables are not in the maps, which are as they were.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum RouteMapsError {
+pub enum RoutedError {
     /// There are more entries than a map has room for.
     #[error("the map `{map}` has room for {room} entries, and {count} are to be in it")]
     Full {
@@ -37,11 +37,11 @@ pub enum RouteMapsError {
     Device(#[from] DeviceError),
 }
 
-impl RouteMaps {
+impl Routed {
     /// Those of a filter; `None` where it looks for no routes.
-    pub fn of(program: &Program) -> Option<RouteMaps> {
+    pub fn of(program: &Program) -> Option<Routed> {
         let numbers = program.object().map(|origin| origin.fib).filter(|maps| !maps.is_none())?;
-        Some(RouteMaps { numbers, maps: program.maps().to_vec(), put: Vec::new() })
+        Some(Routed { numbers, maps: program.maps().to_vec(), put: Vec::new() })
     }
 
     /// Which they are.
@@ -52,8 +52,8 @@ impl RouteMaps {
     /// Puts tables into the maps: between two batches, in all of them or in none.
     ///
     /// # Errors
-    /// [`RouteMapsError`].
-    pub fn set(&mut self, tables: &Tables, session: &mut dyn Session) -> Result<(), RouteMapsError> {
+    /// [`RoutedError`].
+    pub fn set(&mut self, tables: &Tables, session: &mut dyn Session) -> Result<(), RoutedError> {
         let mut changes = Vec::new();
         for (number, rows) in tables.rows(&self.numbers) {
             let map = &self.maps[number];
@@ -66,7 +66,7 @@ impl RouteMaps {
             let none = Entries::new(map);
             let mut table = Table::new(map, session.map_words(number)?);
             if map_file::follow(map, &mut table, before.unwrap_or(&none), &entries).is_err() {
-                return Err(RouteMapsError::Full { map: map.name.clone(), room: map.entries, count: rows.len() });
+                return Err(RoutedError::Full { map: map.name.clone(), room: map.entries, count: rows.len() });
             }
             changes.push((number, table, entries));
         }

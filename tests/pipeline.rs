@@ -13,7 +13,7 @@ use portcullis::io::{CaptureFormat, Progress, Sink, SinkError, Source, SourceErr
 use portcullis::lang::{self, wgsl};
 use portcullis::map::layout::HEADER;
 use portcullis::packet::Batch;
-use portcullis::pipeline::{self, Event, Observer, Outputs, PipelineError, RunOutcome};
+use portcullis::pipeline::{self, Event, Finished, Observer, Outputs, PipelineError};
 use portcullis::program::ProgramOptions;
 
 /// A session of the device that passes everything.
@@ -70,7 +70,7 @@ impl Sink for Kept {
     }
 }
 
-fn run(source: Box<dyn Source>, outputs: Outputs) -> RunOutcome {
+fn run(source: Box<dyn Source>, outputs: Outputs) -> Finished {
     pipeline::run(source, &mut *session(), outputs, &CancelToken::new(), &mut |_: Event<'_>| {})
 }
 

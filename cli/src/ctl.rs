@@ -101,7 +101,7 @@ mod asking {
     use std::path::Path;
     use std::time::Duration;
 
-    use portcullis::control::{self, Answer, Refused, Reloaded, Request, RowFormat};
+    use portcullis::control::{self, Answer, Refused, Reloaded, Request, Rows};
     use portcullis::pipeline::live::RunSummary;
     use portcullis::reason;
 
@@ -149,7 +149,7 @@ mod asking {
                 MapCommand::Get { name, key, json } => Request::MapGet {
                     map: name.clone(),
                     key: key.as_deref().map(cells),
-                    format: if *json { RowFormat::Json } else { RowFormat::Csv },
+                    format: if *json { Rows::Json } else { Rows::Csv },
                 },
                 MapCommand::Set { name, key, value } => {
                     let value = value.iter().flat_map(|text| cells(text)).collect();

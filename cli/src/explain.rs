@@ -72,7 +72,7 @@ fn plan(
 /// How packets got to a session's device.
 pub fn transfer_of_run(session: &dyn Session) -> Section {
     let mut lines = Vec::new();
-    match session.plan() {
+    match session.transfer_plan() {
         Some(plan) => {
             if let PlanReason::Cheaper(estimate) = plan.reason {
                 lines.push(format!("this machine: {}", estimate.costs));

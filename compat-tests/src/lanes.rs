@@ -55,7 +55,7 @@ impl Device for Lanes {
 
     fn load(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Box<dyn Session>, DeviceError> {
         let traced =
-            LaneProgram::of(program).map_err(|reason| DeviceError::Unsupported { device: ID.into(), reason })?;
+            LaneProgram::trace(program).map_err(|reason| DeviceError::Unsupported { device: ID.into(), reason })?;
         Ok(Box::new(InTurn::new(ID, program, options, Interpreted { traced, unspecified: 1 })))
     }
 }

@@ -395,7 +395,7 @@ pub trait Session: Send {
     }
 
     /// How the packets of the batch before came to the device, and why; `None` where nothing was decided.
-    fn plan(&self) -> Option<TransferPlan> {
+    fn transfer_plan(&self) -> Option<TransferPlan> {
         None
     }
 

@@ -97,7 +97,7 @@ pub fn run(data: &[u8]) {
         }
         if let Ok(decoded) = decoded {
             let again = control::encode(&decoded);
-            if again.len() <= control::MAX_REQUEST_BYTES {
+            if again.len() <= control::LONGEST_REQUEST {
                 assert_eq!(control::decode(&again), Ok(decoded), "what is sent is what is read");
             }
         }

@@ -41,7 +41,7 @@ pub(crate) fn refused(errors: &Diagnostics) {
 /// Where it does not.
 pub(crate) fn taken(program: &Arc<Program>) {
     let interpreter = Interpreter::new(program).expect("the verifier lets through what the interpreter takes");
-    let traced = LaneProgram::of(program);
+    let traced = LaneProgram::trace(program);
     if let Err(reason) = &traced {
         assert!(!reason.contains("fault of Portcullis"), "{reason}");
     }

@@ -366,7 +366,7 @@ fn packets_are_split_and_go_out_whole() {
         let mempool = gpu.as_ref().map_or(Mempool::Host, |gpu| Mempool::Gpu(gpu.gpu()));
         let options = Options { mempool, split: Some(HEAD as u16), room: ResizeRoom::None, ..options(&[&port]) };
         let run = open(&options).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(run.info[0].splitting, Some(HeaderSplit::Copy));
+        assert_eq!(run.info[0].splitting, Some(HeaderSplit::Software));
         let mut at = 0;
         let kept: Vec<&Vec<u8>> = sent.iter().filter(|packet| packet.len() <= 2048).collect();
         let ended = support::drive_run(run, kept.len() as u64, |_, batch| {

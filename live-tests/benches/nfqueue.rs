@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use portcullis::device::{CancelToken, Completion, Dispatch};
 use portcullis::io::live::{ExecutedCounts, Executor, Lane, LiveError};
 use portcullis::io::nfqueue::{QueueExecutor, QueueOptions, open};
-use portcullis::pipeline::live::{BatchPolicy, LaneStats, LiveOptions};
+use portcullis::pipeline::live::{Closing, LaneStats, LiveOptions};
 use portcullis::program::facts::Window;
 use portcullis_live_tests::{Namespace, Veth, on_processor, wait_until};
 use support::Side;
@@ -175,7 +175,7 @@ impl Bench {
         is_over: &Arc<AtomicBool>,
         packets: u64,
     ) -> (u64, Instant) {
-        let closing = BatchPolicy::at(BatchPolicy::default().most, delay);
+        let closing = Closing::at(Closing::default().most, delay);
         let queue = QueueOptions {
             batch: closing.most,
             writes: Window::Nothing,

@@ -80,7 +80,7 @@ impl Way {
             dispatch: Some(self.dispatch),
             transfer: self.transfer,
             resident: self.resident,
-            clocks,
+            record_stages: clocks,
             cancel: cancel.clone(),
             ..LoadOptions::default()
         };
@@ -597,7 +597,7 @@ fn transfer(way: &Way, session: &dyn Session) -> &'static str {
     if way.device.info().id == AUTO {
         return CHOSEN;
     }
-    let Some(plan) = session.plan() else { return "in place" };
+    let Some(plan) = session.transfer_plan() else { return "in place" };
     match (plan.transfer(), plan.reach) {
         (None, _) => UNSEEN,
         (Some(Transfer::Imported), MemoryReach::DeviceLocal) => RESIDENT,

@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, Session};
 use portcullis_core::program::Program;
 
-use calibration::{CalibrationStore, Key};
+use calibration::{Key, Store};
 use chooser::Chooser;
 use costs::{Costs, LENGTHS, Plan, SWEEP, SplitCosts, WORTH_SPLITTING};
 pub use explain::Explanation;
@@ -40,26 +40,26 @@ use measure::{Clock, Monotonic, SIZES, Traffic};
 use session::{AutoSession, Ready};
 
 /// Packets of a batch, where nobody knows how many there will be: what a block of a capture holds.
-pub const EXPECTED_BATCH_PACKETS: usize = 16_384;
+pub const EXPECTED: usize = 16_384;
 
 /// When a filter's costs are measured that are not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CalibrationMode {
+pub enum Measure {
     /// Not at all: without a calibration it is the first candidate that takes the filter.
     Never,
     /// Of the first filter that is loaded, as nothing is under way yet.
     First,
     /// Anew, whatever is kept.
-    Always,
+    Anew,
 }
 
 /// How a device is chosen.
 #[derive(Clone)]
 pub struct Settings {
     /// Where calibrations are kept.
-    pub store: CalibrationStore,
+    pub store: Store,
     /// When to measure.
-    pub measure: CalibrationMode,
+    pub measure: Measure,
     /// Packets of a batch, about: filters with maps and flows are on one device, for batches of this size.
     pub expected: usize,
     /// Packets to measure with, at most.
@@ -73,9 +73,9 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Settings {
-            store: CalibrationStore::users(),
-            measure: CalibrationMode::First,
-            expected: EXPECTED_BATCH_PACKETS,
+            store: Store::users(),
+            measure: Measure::First,
+            expected: EXPECTED,
             packets: measure::PACKETS,
             cpu_dispatch: None,
             clock: Arc::new(Monotonic::default()),
@@ -150,7 +150,7 @@ impl AutoDevice {
 
     /// What there is to be said since this was last asked: calibrations that could not be read or kept, devices that failed
     /// while they were measured, or cannot run a filter.
-    pub fn take_warnings(&self) -> Vec<String> {
+    pub fn take_notes(&self) -> Vec<String> {
         std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -173,7 +173,7 @@ impl AutoDevice {
     ///
     /// # Errors
     /// Why what is kept is of no use, in words.
-    pub fn predict(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Explanation, String> {
+    pub fn foresee(&self, program: &Arc<Program>, options: &LoadOptions) -> Result<Explanation, String> {
         let infos: Vec<_> = self.candidates.iter().map(|device| device.info()).collect();
         let costs = self.settings.store.get(&Key::new(program, &infos, options), &self.ids())?;
         let mut decided = Decided {
@@ -254,16 +254,16 @@ impl AutoDevice {
         let ids = self.ids();
         let mut left_out = Vec::new();
         let mut costs = None;
-        if self.settings.measure != CalibrationMode::Always {
+        if self.settings.measure != Measure::Anew {
             match self.settings.store.get(key, &ids) {
                 Ok(kept) => costs = kept.map(|costs| (costs, Origin::Kept)),
                 Err(why) => self.note(format!("a calibration is not used: {why}")),
             }
         }
         let may_measure = match self.settings.measure {
-            CalibrationMode::Never => false,
-            CalibrationMode::First => !self.has_measured.swap(true, Ordering::Relaxed),
-            CalibrationMode::Always => true,
+            Measure::Never => false,
+            Measure::First => !self.has_measured.swap(true, Ordering::Relaxed),
+            Measure::Anew => true,
         };
         if costs.is_none() && may_measure {
             let measured = self.measure(program, options, &mut left_out)?;

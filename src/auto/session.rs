@@ -418,8 +418,8 @@ impl Session for AutoSession {
         Some(sum)
     }
 
-    fn plan(&self) -> Option<device::Plan> {
-        self.devices.iter().flatten().find_map(|ready| ready.session.plan())
+    fn transfer_plan(&self) -> Option<device::TransferPlan> {
+        self.devices.iter().flatten().find_map(|ready| ready.session.transfer_plan())
     }
 
     fn in_flight(&self) -> usize {

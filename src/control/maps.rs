@@ -29,11 +29,9 @@ pub fn set(service: &mut dyn Service, name: &str, key: &[String], value: &[Strin
     if service.set(number, key, value)? {
         return Ok(());
     }
-    let capacity_hint = map_file::capacity_hint(&map, map.entries as usize + 1);
+    let remedy = map_file::remedy(&map, map.entries as usize + 1);
     let entries = map.entries;
-    Err(Refused::wrong(format!(
-        "there is no room in the map `{name}` for this entry (entries={entries}){capacity_hint}"
-    )))
+    Err(Refused::wrong(format!("there is no room in the map `{name}` for this entry (entries={entries}){remedy}")))
 }
 
 /// Removes an entry.
@@ -58,7 +56,7 @@ fn no_entry(map: &Declaration, cells: &[String]) -> Refused {
 ///
 /// # Errors
 /// The session's.
-pub fn set_map_entry(
+pub fn set_in(
     session: &mut dyn Session,
     number: usize,
     map: &Declaration,
@@ -80,11 +78,11 @@ pub fn set_map_entry(
     }
 }
 
-/// Removes a key of a session's map, as [`set_map_entry`] sets it; whether it was there.
+/// Removes a key of a session's map, as [`set_in`] sets it; whether it was there.
 ///
 /// # Errors
 /// The session's.
-pub fn remove_map_entry(
+pub fn remove_in(
     session: &mut dyn Session,
     number: usize,
     map: &Declaration,

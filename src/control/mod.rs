@@ -9,13 +9,13 @@ use portcullis_core::map::{Declaration, Format};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-pub use maps::{remove_map_entry, set_map_entry};
+pub use maps::{remove_in, set_in};
 
 /// The version of all this: a request of another is refused.
 pub const VERSION: u32 = 1;
 
 /// Bytes of a request, at most, the end of its line not counted.
-pub const MAX_REQUEST_BYTES: usize = 64 << 10;
+pub const LONGEST_REQUEST: usize = 64 << 10;
 
 /// A request's line.
 #[derive(Serialize, Deserialize)]
@@ -50,7 +50,7 @@ pub enum Request {
         key: Option<Vec<String>>,
         /// How entries are to be written.
         #[serde(default)]
-        format: RowFormat,
+        format: Rows,
     },
     /// An entry is to have this value, and is made where it is not there.
     MapSet {
@@ -113,7 +113,7 @@ impl Reload {
 /// How entries are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum RowFormat {
+pub enum Rows {
     /// As rows of CSV, the names of the columns before them.
     #[default]
     Csv,
@@ -121,11 +121,11 @@ pub enum RowFormat {
     Json,
 }
 
-impl From<RowFormat> for Format {
-    fn from(rows: RowFormat) -> Format {
+impl From<Rows> for Format {
+    fn from(rows: Rows) -> Format {
         match rows {
-            RowFormat::Csv => Format::Csv,
-            RowFormat::Json => Format::Json,
+            Rows::Csv => Format::Csv,
+            Rows::Json => Format::Json,
         }
     }
 }
@@ -244,8 +244,8 @@ fn line(content: &impl Serialize) -> Vec<u8> {
 /// # Errors
 /// What is wrong with it.
 pub fn decode(bytes: &[u8]) -> Result<Request, Refused> {
-    if bytes.len() > MAX_REQUEST_BYTES {
-        return Err(Refused::usage(format!("the request has more than {MAX_REQUEST_BYTES} bytes")));
+    if bytes.len() > LONGEST_REQUEST {
+        return Err(Refused::usage(format!("the request has more than {LONGEST_REQUEST} bytes")));
     }
     let line: RequestLine<&RawValue> = serde_json::from_slice(bytes).map_err(|error| wrong(&error, "a request"))?;
     if line.version != VERSION {

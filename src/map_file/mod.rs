@@ -43,7 +43,7 @@ pub fn find(maps: &[Declaration], name: &str) -> Result<usize, String> {
 
 /// What gives a map room for so many entries, for the end of an error's text: of an object, since a filter in text says it
 /// itself.
-pub fn capacity_hint(map: &Declaration, entries: usize) -> String {
+pub fn remedy(map: &Declaration, entries: usize) -> String {
     map.typed.as_ref().map_or_else(String::new, |typed| format!(": --set {}.max_entries={entries}", typed.name))
 }
 
@@ -60,7 +60,7 @@ pub fn put(table: &mut Table, entries: &Entries) -> Result<(), usize> {
 ///
 /// # Errors
 /// As [`put`]'s.
-pub fn restore_entries(table: &mut Table, entries: &Entries) -> Result<(), usize> {
+pub fn put_back(table: &mut Table, entries: &Entries) -> Result<(), usize> {
     put_by(table, entries, Table::restore)
 }
 

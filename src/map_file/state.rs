@@ -138,7 +138,7 @@ pub fn no_room(map: &Declaration, entries: &Entries, number: usize) -> StateErro
         _ => format!(
             "the map `{name}` has {} entries in it, for which entries={room} of the filter's is too few{}",
             entries.len(),
-            super::capacity_hint(map, entries.len())
+            super::remedy(map, entries.len())
         ),
     })
 }

@@ -17,7 +17,7 @@ const SHOWN: usize = 8;
 
 /// The rows of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ParsedRows {
+pub struct Rows {
     /// What is in them.
     pub entries: Entries,
     /// The line that each begins in, from 1.
@@ -26,17 +26,17 @@ pub struct ParsedRows {
 
 /// What is wrong with a file's rows, the first things of it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, thiserror::Error)]
-pub struct RowErrors {
+pub struct Problems {
     /// A line, from 1, and what is wrong there.
     pub first: Vec<(usize, String)>,
     /// How many more there are.
     pub more: usize,
 }
 
-impl RowErrors {
+impl Problems {
     /// A single one.
-    pub fn one(line: usize, what: impl Into<String>) -> RowErrors {
-        RowErrors { first: vec![(line, what.into())], more: 0 }
+    pub fn one(line: usize, what: impl Into<String>) -> Problems {
+        Problems { first: vec![(line, what.into())], more: 0 }
     }
 
     pub(super) fn push(&mut self, line: usize, what: String) {
@@ -58,7 +58,7 @@ impl RowErrors {
     }
 }
 
-impl fmt::Display for RowErrors {
+impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.of("line"))
     }
@@ -68,13 +68,13 @@ impl fmt::Display for RowErrors {
 ///
 /// # Errors
 /// What is wrong with them; there are none then.
-pub fn read(map: &Declaration, format: Format, bytes: &[u8]) -> Result<ParsedRows, RowErrors> {
+pub fn read(map: &Declaration, format: Format, bytes: &[u8]) -> Result<Rows, Problems> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let before = bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
-        RowErrors::one(before + 1, "this is no text in UTF-8; save it in that encoding")
+        Problems::one(before + 1, "this is no text in UTF-8; save it in that encoding")
     })?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    check_variable(map).map_err(|what| RowErrors::one(1, what))?;
+    check_variable(map).map_err(|what| Problems::one(1, what))?;
     let mut reader = Reader::new(map);
     match format {
         Format::Csv => csv::read(text, &mut reader),
@@ -188,22 +188,22 @@ pub(super) struct Reader<'a> {
     pub names: Vec<String>,
     /// Where keys and values have types, all that becomes of cells.
     pub bytes: Option<Bytes<'a>>,
-    rows: ParsedRows,
+    rows: Rows,
     /// Of the row that is read now.
     words: Vec<u32>,
-    pub problems: RowErrors,
+    pub problems: Problems,
 }
 
 impl<'a> Reader<'a> {
     fn new(map: &'a Declaration) -> Reader<'a> {
-        let rows = ParsedRows { entries: Entries::new(map), lines: Vec::new() };
+        let rows = Rows { entries: Entries::new(map), lines: Vec::new() };
         let bytes = map.typed.as_ref().map(|typed| Bytes::new(map, typed));
         let columns = Columns::of(map);
         let names = match &bytes {
             Some(bytes) => bytes.names(),
             None => columns.iter().map(|column| column.name.clone()).collect(),
         };
-        Reader { map, columns, names, bytes, rows, words: Vec::new(), problems: RowErrors::default() }
+        Reader { map, columns, names, bytes, rows, words: Vec::new(), problems: Problems::default() }
     }
 
     /// Columns behind the map's own, which are nothing to read.
@@ -398,7 +398,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn finish(mut self) -> Result<ParsedRows, RowErrors> {
+    fn finish(mut self) -> Result<Rows, Problems> {
         if self.problems.first.is_empty() {
             self.find_duplicates();
         }

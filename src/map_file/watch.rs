@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use portcullis_core::map::{Declaration, Format};
 use portcullis_core::reason;
 
-use super::text::{self, ParsedRows};
+use super::text::{self, Rows};
 
 /// How often the file is looked at.
 const PERIOD: Duration = Duration::from_millis(250);
@@ -30,18 +30,18 @@ const COARSE: Duration = Duration::from_secs(2);
 
 /// A file that is being watched, until this is dropped.
 #[derive(Debug)]
-pub struct FileWatcher {
+pub struct Watch {
     changes: Arc<Mutex<Changes>>,
 }
 
 /// What came of a change, or why there is nothing in it to be had, as text.
-pub type Change = Result<ParsedRows, String>;
+pub type Change = Result<Rows, String>;
 
 /// What nobody has asked for yet. Rows that are no good do not take away those before them, which the map is to have
 /// meanwhile.
 #[derive(Debug, Default)]
 struct Changes {
-    rows: Option<ParsedRows>,
+    rows: Option<Rows>,
     wrong: Option<String>,
 }
 
@@ -59,12 +59,12 @@ impl Changes {
     }
 }
 
-impl FileWatcher {
+impl Watch {
     /// Reads the file, and watches it from then on.
     ///
     /// # Errors
     /// Why the file cannot be read or what is wrong with its rows, as text.
-    pub fn start(path: &Path, map: &Declaration, format: Format) -> Result<(ParsedRows, FileWatcher), String> {
+    pub fn start(path: &Path, map: &Declaration, format: Format) -> Result<(Rows, Watch), String> {
         let mut file = File::new(path, map, format);
         let rows = match file.look() {
             Some(change) => change?,
@@ -77,7 +77,7 @@ impl FileWatcher {
             .name("watch".into())
             .spawn(move || file.watch(&of_thread))
             .map_err(|error| format!("{}: it cannot be watched: {}", path.display(), reason(&error)))?;
-        Ok((rows, FileWatcher { changes }))
+        Ok((rows, Watch { changes }))
     }
 
     /// What came of changes since this was asked: of the last one, and of the last that was good, which comes first.

@@ -25,7 +25,7 @@ impl Broadcasts {
     }
 
     /// Whether it has to be known by which ports packets came in.
-    pub fn needs_ingress_port(program: &Program) -> bool {
+    pub fn need_ports(program: &Program) -> bool {
         program.object().is_some_and(|origin| origin.broadcasts.iter().any(|it| it.exclude_ingress))
     }
 

@@ -120,14 +120,14 @@ pub fn source_options(program: &Program, kind: DeviceKind, written: bool) -> Sou
     SourceOptions {
         max_packets: room.unwrap_or(usize::MAX),
         room: if facts.changes_length { ResizeRoom::Both } else { ResizeRoom::None },
-        metadata: written || facts.uses_metadata || Broadcasts::needs_ingress_port(program),
+        metadata: written || facts.uses_metadata || Broadcasts::need_ports(program),
         block_size: blocks * SourceOptions::BLOCK_SIZE,
     }
 }
 
 /// How a run ended.
 #[derive(Debug)]
-pub struct RunOutcome {
+pub struct Finished {
     /// What came through, up to the end or the error.
     pub totals: Totals,
     /// Whether it was told to stop before the source was empty.
@@ -160,14 +160,14 @@ pub fn run(
     outputs: Outputs,
     stop: &CancelToken,
     observe: &mut dyn Observer,
-) -> RunOutcome {
+) -> Finished {
     let begun = Instant::now();
     let (totals, ended) = start(source, session, outputs, stop, observe);
     let (stopped, error) = match ended {
         Ok(stopped) => (stopped, None),
         Err(error) => (stop.is_cancelled(), Some(error)),
     };
-    RunOutcome { totals: Totals { elapsed: begun.elapsed(), ..totals }, stopped, error }
+    Finished { totals: Totals { elapsed: begun.elapsed(), ..totals }, stopped, error }
 }
 
 /// Starts the threads, drives, and ends them. True when it was stopped.
@@ -273,7 +273,7 @@ impl<S> Ends<S> for Captures<'_> {
 
     fn done(&mut self, done: Completion, progress: Progress, _: bool) -> Result<(), PipelineError> {
         let several = self.several.take();
-        self.totals.add_with_broadcasts(&done, several.as_deref());
+        self.totals.add_with(&done, several.as_deref());
         self.observe.event(Event::Batch { totals: &self.totals, progress });
         match &self.writer {
             Some(thread) if thread.queue.send((done, several)).is_err() => Err(hung_up(&mut self.writer)),
@@ -357,7 +357,7 @@ impl Writer {
             let mut busy = Duration::ZERO;
             for (done, several) in waiting {
                 let begun = Instant::now();
-                if let Err(error) = outputs.write_with_broadcasts(&done, several.as_deref()) {
+                if let Err(error) = outputs.take_with(&done, several.as_deref()) {
                     // What the others have is whole all the same; this error came first.
                     let _ = outputs.finish();
                     return Err(error);

@@ -98,7 +98,7 @@ impl Options {
             group_size: None,
             grid_stride: false,
             packet_access: PacketAccess::default(),
-            behind: None,
+            epilogue: None,
         }
     }
 }

@@ -40,7 +40,9 @@ fn options(extension: &str) -> Options {
     match extension {
         "cl" => Options::new(Language::OpenCl),
         "lanes.cl" => Options { packet_access: PacketAccess::Vectorizable, ..Options::new(Language::OpenCl) },
-        _ => Options { group: Some(256), packet_access: PacketAccess::AlignedWords, ..Options::new(Language::Cuda) },
+        _ => {
+            Options { group_size: Some(256), packet_access: PacketAccess::AlignedWords, ..Options::new(Language::Cuda) }
+        }
     }
 }
 

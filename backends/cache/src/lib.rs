@@ -70,7 +70,7 @@ impl Cache {
     ///
     /// # Errors
     /// [`CacheError`].
-    pub fn find(kind: &str) -> Result<Cache, CacheError> {
+    pub fn try_open(kind: &str) -> Result<Cache, CacheError> {
         let unusable = |path: PathBuf, reason| CacheError { path, reason };
         let base = match std::env::var_os(FOLDER) {
             Some(folder) if folder.is_empty() => {
@@ -125,7 +125,7 @@ impl Cache {
     ///
     /// # Errors
     /// [`CacheError`].
-    pub fn look(&self, key: &[u8]) -> Result<Option<Vec<u8>>, CacheError> {
+    pub fn try_get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, CacheError> {
         let path = self.path(key);
         let unusable = |reason| CacheError { path: path.clone(), reason };
         // A link or a pipe is none of ours, and opening a pipe may wait for ever.

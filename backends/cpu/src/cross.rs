@@ -99,7 +99,7 @@ pub fn machine_code(program: &Program, style: Style, processor: Processor) -> Re
                     compiled.code_buffer().to_vec()
                 }
             };
-            functions.push(Function { code, tables: lowered.tables, group_size: lowered.group_size });
+            functions.push(Function { code, tables: lowered.tables, group_size: lowered.group });
         }
         let mut functions = functions.into_iter();
         let scalar = functions.next().ok_or_else(|| failed("no code at all".into()))?;

@@ -210,7 +210,7 @@ impl CpuSession {
     /// Takes note of a batch that is complete.
     fn note(&mut self, done: &Completion) {
         if let Some(stages) = &mut self.stages {
-            stages.filtered(done.batch.len(), done.times.kernel);
+            stages.record_batch(done.batch.len(), done.times.kernel);
         }
     }
 

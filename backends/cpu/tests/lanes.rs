@@ -20,7 +20,7 @@ fn program(text: &str) -> Arc<Program> {
 }
 
 fn traced(text: &str) -> LaneProgram {
-    LaneProgram::of(&program(text)).unwrap_or_else(|reason| panic!("{reason}\n{text}"))
+    LaneProgram::trace(&program(text)).unwrap_or_else(|reason| panic!("{reason}\n{text}"))
 }
 
 /// Bodies of filters that go through their packet's bytes; all loads are checked, as no length is asked for.
@@ -166,7 +166,7 @@ fn control_flow_means_the_same() {
     for body in BODIES {
         let text = format!("{HELPERS}fn xdp_filter(pkt: u32) -> u32 {{\n{body}\n}}");
         let program = program(&text);
-        let traced = LaneProgram::of(&program).unwrap_or_else(|reason| panic!("{reason}\n{text}"));
+        let traced = LaneProgram::trace(&program).unwrap_or_else(|reason| panic!("{reason}\n{text}"));
         let reference = Interpreter::new(&program).unwrap_or_else(|error| panic!("{error}"));
         let want: Vec<_> = packets
             .iter()
@@ -265,7 +265,7 @@ fn loads_that_are_not_proved_keep_theirs() {
 
 #[test]
 fn what_is_too_large_is_refused_in_words() {
-    let refused = |text: &str| LaneProgram::of(&program(text)).err().unwrap_or_else(|| panic!("it fits\n{text}"));
+    let refused = |text: &str| LaneProgram::trace(&program(text)).err().unwrap_or_else(|| panic!("it fits\n{text}"));
     // Each helper calls the one before twice: 2^14 calls.
     let mut text = "fn f0(pkt: u32, n: u32) -> u32 { return load_u8(pkt, n) * 3u; }\n".to_owned();
     for i in 1..14 {

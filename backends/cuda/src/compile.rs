@@ -142,11 +142,11 @@ impl Source {
         let own = matches!(dispatch, Dispatch::Inline | Dispatch::Pipelined);
         let block = if own { block } else { BLOCK };
         // Packets that do not begin at multiples of 4 bytes are packed so that they do.
-        let behind = work.map(busy);
+        let epilogue = work.map(busy);
         let options = Options {
             packet_access: PacketAccess::AlignedWords,
-            group: Some(block),
-            behind,
+            group_size: Some(block),
+            epilogue,
             ..Options::new(Language::Cuda)
         };
         let options = match own {

@@ -64,7 +64,7 @@ fn of(
     options: &LoadOptions,
 ) -> Result<OpenClSession, DeviceError> {
     let (kind, effects) = (gpu.kind, loaded.effects);
-    let is_paced = kind == DeviceKind::Cpu && !LaunchBudget::new(kind, program, effects.size, 0).is_free();
+    let is_paced = kind == DeviceKind::Cpu && !LaunchBudget::new(kind, program, effects.size, 0).is_unlimited();
     let chosen = if is_paced { loaded.group.min(PACED_GROUP) } else { loaded.group };
     loaded.group = gpu.group.unwrap_or(chosen);
     let maps = program.maps().iter().map(|map| zeros(&gpu, map)).collect::<Result<_, _>>()?;
@@ -74,7 +74,7 @@ fn of(
 
 /// A map's memory, with nothing in it.
 fn zeros(gpu: &Gpu, map: &Declaration) -> Result<Mem, DeviceError> {
-    let bytes = map::layout::PacketLayout::of(map).words() * 4;
+    let bytes = map::layout::Layout::of(map).words() * 4;
     if bytes as u64 > gpu.largest {
         return Err(DeviceError::Unsupported {
             device: gpu.id.clone(),

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
-use portcullis::auto::calibration::CalibrationStore;
-use portcullis::auto::{AutoDevice, CalibrationMode, Settings};
+use portcullis::auto::calibration::Store;
+use portcullis::auto::{AutoDevice, Measure, Settings};
 use portcullis::bench::csv::csv;
 use portcullis::bench::results::{Bar, Cell, Missing, Outcome, Results};
 use portcullis::bench::run::{self, BATCHES, Chosen, Ends, Extent, Order, QUICK_BATCHES, Start};
@@ -292,8 +292,8 @@ impl<'a> Files<'a> {
 
 /// What `run --device auto` has, by a calibration that is made in this run and not kept.
 fn auto(candidates: Vec<Arc<dyn Device>>) -> Chosen {
-    let measure = if candidates.len() > 1 { CalibrationMode::Always } else { CalibrationMode::Never };
-    let settings = Settings { store: CalibrationStore::none(), measure, ..Settings::default() };
+    let measure = if candidates.len() > 1 { Measure::Anew } else { Measure::Never };
+    let settings = Settings { store: Store::none(), measure, ..Settings::default() };
     Chosen { device: Arc::new(AutoDevice::new(candidates, settings)), threads: None }
 }
 

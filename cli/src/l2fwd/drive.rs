@@ -15,8 +15,7 @@ use portcullis::io::live::Lane;
 use portcullis::lang::{Source, wgsl};
 use portcullis::pipeline::Event;
 use portcullis::pipeline::live::{
-    BatchPolicy, LaneError, LaneStats, LiveLane, LiveOptions, MeasurementWindow, OverloadPolicy, RunStats, Snapshot,
-    Summary, run_live,
+    Backlog, Closing, LaneError, LaneStats, LiveLane, LiveOptions, Meter, RunStats, Snapshot, Summary, run_live,
 };
 use portcullis::program::{Program, ProgramOptions};
 use portcullis::{devices, gpudev};
@@ -205,7 +204,7 @@ impl Common<'_> {
         let live = LiveOptions {
             processors: self.args.pin.iter().map(|cpu| (*cpu).into()).collect(),
             backlog: backlog(&self.args.overload, burst, packets as usize),
-            ..LiveOptions::new(BatchPolicy::at(burst, self.args.flush), dispatch)
+            ..LiveOptions::new(Closing::at(burst, self.args.flush), dispatch)
         };
         let (lanes, numbers, given_up) = self.drive(lanes, live, || run.stop());
         drop(lanes);
@@ -278,7 +277,7 @@ impl Common<'_> {
     ) -> (Vec<LiveLane>, Numbers, u64) {
         let stop = CancelToken::new();
         let wanted = (self.args.packets > 0).then_some(self.args.packets);
-        let meter = Arc::new(MeasurementWindow::new(self.warm_up, wanted, stop.clone()));
+        let meter = Arc::new(Meter::new(self.warm_up, wanted, stop.clone()));
         let live = LiveOptions { meter: Some(meter.clone()), ..live };
         let stats: Vec<Arc<LaneStats>> = lanes.iter().map(|_| Arc::default()).collect();
         let named = lanes.iter().map(|lane| lane.lane.name.clone()).zip(stats.iter().cloned()).collect();
@@ -316,9 +315,7 @@ impl Common<'_> {
             // What was under way was given up after somebody had wanted an end.
             () if is_cancelled => Ended::Interrupted,
             () if error.is_some() => Ended::Failed,
-            () if wanted.is_some_and(|wanted| meter.received_packets() >= self.warm_up.saturating_add(wanted)) => {
-                Ended::Packets
-            }
+            () if wanted.is_some_and(|wanted| meter.taken() >= self.warm_up.saturating_add(wanted)) => Ended::Packets,
             () if self.interrupt.stop.is_cancelled() => Ended::Interrupted,
             () if is_late.into_inner() => Ended::Duration,
             () if is_idle.into_inner() => Ended::Idle,
@@ -331,12 +328,12 @@ impl Common<'_> {
     }
 
     /// What was measured; or all that came, where the warm-up was not over by then.
-    fn numbers(&self, meter: &MeasurementWindow, stats: &[Arc<LaneStats>]) -> Numbers {
-        let (is_warm, elapsed) = (meter.is_warmed_up(), meter.elapsed().filter(|elapsed| !elapsed.is_zero()));
+    fn numbers(&self, meter: &Meter, stats: &[Arc<LaneStats>]) -> Numbers {
+        let (is_warm, elapsed) = (meter.is_warm(), meter.elapsed().filter(|elapsed| !elapsed.is_zero()));
         let mut sum = Snapshot::default();
         for lane in stats {
             // A lane that has not begun to measure has nothing measured.
-            match lane.measured_snapshot() {
+            match lane.measured() {
                 Some(measured) if is_warm => sum.add(&measured),
                 _ if is_warm => {}
                 _ => sum.add(&lane.snapshot()),
@@ -346,7 +343,7 @@ impl Common<'_> {
         Numbers {
             warm_up: self.warm_up,
             is_warm,
-            taken: meter.received_packets(),
+            taken: meter.taken(),
             through: elapsed.map(|elapsed| Through::of(&sum.carried, elapsed)),
             summary: Summary::new(&sum, elapsed.unwrap_or_default()),
             ..Numbers::default()
@@ -373,11 +370,11 @@ fn packets(args: &Args, mode: Mode) -> u32 {
 
 /// What becomes of packets for which a pipeline has no time. There is memory for those that wait beside a ring's, the burst that
 /// is gathered, three at the device, and one that is sent.
-fn backlog(overload: &str, burst: usize, packets: usize) -> OverloadPolicy {
+fn backlog(overload: &str, burst: usize, packets: usize) -> Backlog {
     if overload == "wait" {
-        return OverloadPolicy::Waits;
+        return Backlog::Waits;
     }
-    OverloadPolicy::Dropped { batches: BURSTS, packets: packets.saturating_sub(RING + 5 * burst).max(burst) }
+    Backlog::Dropped { batches: BURSTS, packets: packets.saturating_sub(RING + 5 * burst).max(burst) }
 }
 
 /// Says what is measured now.

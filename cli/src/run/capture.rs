@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Instant;
 
-use portcullis::auto::{EXPECTED_BATCH_PACKETS, Settings};
+use portcullis::auto::{EXPECTED, Settings};
 use portcullis::device::{Device, DeviceError, DeviceKind, LoadOptions, Session};
 use portcullis::io::wrap::Limit;
 use portcullis::io::{self, RedirectSink, Sink, SinkError, Source, SourceOptions};
@@ -26,7 +26,7 @@ pub fn run(args: &Args, read: &str) -> Result<(), Failure> {
     usable(args, read)?;
     let program = Arc::new(args.filter.load()?);
     let interrupt = Interrupt::default();
-    let settings = Settings { expected: args.expected(EXPECTED_BATCH_PACKETS), ..Settings::default() };
+    let settings = Settings { expected: args.expected(EXPECTED), ..Settings::default() };
     let chosen = Chosen::open(&args.device, settings)?;
     let device = chosen.device.clone();
     args.maps.check(&program, device.info())?;

@@ -10,7 +10,7 @@ use portcullis::io::SinkError;
 use portcullis::lang::xdp::events::Counts;
 use portcullis::map::{Declaration, Format};
 use portcullis::map_file::find;
-use portcullis::map_file::text::ParsedRows;
+use portcullis::map_file::text::Rows;
 use portcullis::program::Program;
 
 use super::dump::Dumps;
@@ -324,7 +324,7 @@ impl Maps {
 }
 
 /// Reads the files that maps follow, and watches them from now on.
-pub(super) fn watched(args: &MapArgs, program: &Program) -> Result<Vec<(Follower, ParsedRows)>, Failure> {
+pub(super) fn watched(args: &MapArgs, program: &Program) -> Result<Vec<(Follower, Rows)>, Failure> {
     let watched = args.watch_map.iter().filter_map(|file| Some((file, numbered(file, program)?)));
     watched.map(|(file, map)| Follower::new(file, map)).collect()
 }

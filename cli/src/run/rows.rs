@@ -4,7 +4,7 @@ use std::path::Path;
 
 use portcullis::device::Session;
 use portcullis::map::{Declaration, Table};
-use portcullis::map_file::text::{ParsedRows, RowErrors};
+use portcullis::map_file::text::{Problems, Rows};
 use portcullis::map_file::{self, text};
 use portcullis::reason;
 
@@ -12,14 +12,14 @@ use super::maps::MapFile;
 use crate::cli::failure::Failure;
 
 /// The rows of a file.
-pub fn read(from: &MapFile, map: &Declaration) -> Result<ParsedRows, Failure> {
+pub fn read(from: &MapFile, map: &Declaration) -> Result<Rows, Failure> {
     let bytes = text::bytes(Path::new(&from.file), map).map_err(|error| wrong(from, &reason(&error)))?;
     text::read(map, from.format, &bytes).map_err(|problems| Failure::Wrong(problems.of(&from.file)))
 }
 
 /// Sets what is in them in the session's map, over what is there.
 pub fn set(
-    rows: &ParsedRows,
+    rows: &Rows,
     from: &MapFile,
     (number, map): (usize, &Declaration),
     session: &mut dyn Session,
@@ -31,13 +31,12 @@ pub fn set(
 }
 
 /// What is wrong with a row that there is no room for.
-pub fn no_room(rows: &ParsedRows, row: usize, map: &Declaration) -> RowErrors {
+pub fn no_room(rows: &Rows, row: usize, map: &Declaration) -> Problems {
     let (name, entries) = (&map.name, map.entries);
-    let capacity_hint = map_file::capacity_hint(map, rows.entries.len());
-    let what = format!(
-        "there is no room in the map `{name}` for this row and those behind it (entries={entries}){capacity_hint}"
-    );
-    RowErrors::one(rows.lines.get(row).copied().unwrap_or(1), what)
+    let remedy = map_file::remedy(map, rows.entries.len());
+    let what =
+        format!("there is no room in the map `{name}` for this row and those behind it (entries={entries}){remedy}");
+    Problems::one(rows.lines.get(row).copied().unwrap_or(1), what)
 }
 
 fn wrong(from: &MapFile, what: &str) -> Failure {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use portcullis::control::Reloaded;
 use portcullis::device::{DeviceError, DeviceInfo, Session};
 use portcullis::map::{Declaration, Kind, Table};
-use portcullis::map_file::text::ParsedRows;
-use portcullis::map_file::{Entries, restore_entries, state};
+use portcullis::map_file::text::Rows;
+use portcullis::map_file::{Entries, put_back, state};
 use portcullis::pipeline::Broadcasts;
 use portcullis::program::Program;
-use portcullis::routes::RouteMaps;
+use portcullis::routes::Routed;
 
 use super::kernel_routes::KernelRoutes;
 use super::maps::{MapArgs, Maps, watched};
@@ -19,7 +19,7 @@ use crate::cli::failure::Failure;
 /// A filter that is to take over, and what of its maps' files can be read before packets have to wait for it.
 pub struct Takeover {
     program: Arc<Program>,
-    watched: Vec<(Follower, ParsedRows)>,
+    watched: Vec<(Follower, Rows)>,
     /// Maps of the old filter and of the new one that are the same.
     carried: Vec<(usize, usize)>,
     told: Reloaded,
@@ -34,7 +34,7 @@ impl Takeover {
         device: &DeviceInfo,
     ) -> Result<Takeover, Failure> {
         // A filter that looks for no routes may take over from one that does.
-        let kernel_routes = args.kernel_routes.clone().filter(|_| RouteMaps::of(&program).is_some());
+        let kernel_routes = args.kernel_routes.clone().filter(|_| Routed::of(&program).is_some());
         MapArgs { kernel_routes, events: None, ..args.behind_the_beginning() }.check(&program, device)?;
         if [old, &*program].into_iter().any(|program| Broadcasts::of(program).is_some()) {
             let what = "a filter whose packets go to all devices of a map (BPF_F_BROADCAST) neither takes over nor is taken over from";
@@ -122,8 +122,7 @@ fn carry(
     }
     let entries = Entries::in_memory(old, &words);
     let mut table = Table::new(map, Vec::new());
-    restore_entries(&mut table, &entries)
-        .map_err(|entry| Failure::Wrong(state::no_room(map, &entries, entry).to_string()))?;
+    put_back(&mut table, &entries).map_err(|entry| Failure::Wrong(state::no_room(map, &entries, entry).to_string()))?;
     let (at, words) = table.changes();
     Ok(session.set_map_words(to, at, words)?)
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use portcullis::device::DeviceError;
-use portcullis::opencl::foreign::VendorKernel;
+use portcullis::opencl::measure::VendorKernel;
 use portcullis::opencl::{OpenClDevice, probe};
 use portcullis_core::packet::Metadata;
 

@@ -187,8 +187,8 @@ impl<S: Session> Session for InlineSession<S> {
         self.session.finish_background_work();
     }
 
-    fn plan(&self) -> Option<TransferPlan> {
-        self.session.plan()
+    fn transfer_plan(&self) -> Option<TransferPlan> {
+        self.session.transfer_plan()
     }
 
     fn stages(&self) -> Option<Stages> {

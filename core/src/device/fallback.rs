@@ -93,8 +93,8 @@ impl Session for FallbackSession {
         self.fallback.finish_background_work();
     }
 
-    fn plan(&self) -> Option<TransferPlan> {
-        self.session.plan()
+    fn transfer_plan(&self) -> Option<TransferPlan> {
+        self.session.transfer_plan()
     }
 
     fn stages(&self) -> Option<Stages> {

@@ -210,8 +210,8 @@ impl<S: OrderedSession> Session for FlowSession<S> {
         self.map_owner()?.set_map_words(map, at, words)
     }
 
-    fn plan(&self) -> Option<TransferPlan> {
-        self.session.plan()
+    fn transfer_plan(&self) -> Option<TransferPlan> {
+        self.session.transfer_plan()
     }
 
     /// Finding the numbers of flows is the filter's time as well; its bytes are not counted twice as packets.

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::helper;
-use super::instruction::{CALL, call};
-use super::maps::{self, Use};
-use super::object::{Object, Reference};
-use super::settings::{self, Global, globals};
-use super::{MapDefinition, compile_here, whole};
+use crate::lang::xdp::decode::helper;
+use crate::lang::xdp::decode::instruction::{CALL, call};
+use crate::lang::xdp::decode::maps::{self, Use};
+use crate::lang::xdp::object::{Object, Reference};
+use crate::lang::xdp::parameters::{self, Global, globals};
+use crate::lang::xdp::{MapDefinition, compile_here, whole};
 use crate::lang::{Diagnostics, Source, run_on_large_stack};
 use crate::map::Typed;
 use crate::program::{Program, ProgramOptions};

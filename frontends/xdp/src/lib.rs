@@ -296,7 +296,7 @@ pub fn compile_object(
 ) -> Result<Program, Diagnostics> {
     let given = &options.parameters;
     let mut set = object.clone();
-    let options = settings::set(&mut set, options)?;
+    let options = parameters::set(&mut set, options)?;
     run_on_large_stack(&Source::new(object.name.as_str(), ""), || compile_here(&set, program, &options, given))?
 }
 

@@ -29,7 +29,7 @@ pub struct FrameCounts {
 impl FrameCounts {
     /// Those that are nowhere else.
     pub fn in_batches(&self) -> isize {
-        self.all as isize - (self.home + self.receiving + self.sending) as isize
+        self.total as isize - (self.free + self.rx + self.tx) as isize
     }
 }
 
@@ -43,11 +43,6 @@ impl FrameAudit {
         let sum = |counts: &[Arc<AtomicI64>]| {
             counts.iter().map(|count| count.load(Ordering::Relaxed).max(0) as usize).sum::<usize>()
         };
-        FrameCounts {
-            all: self.homes.all(),
-            home: self.homes.count(),
-            receiving: sum(&self.lent),
-            sending: sum(&self.sending),
-        }
+        FrameCounts { total: self.homes.all(), free: self.homes.count(), rx: sum(&self.lent), tx: sum(&self.sending) }
     }
 }

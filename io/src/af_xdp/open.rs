@@ -8,7 +8,6 @@ use std::time::Duration;
 use portcullis_core::packet::{RESIZE_ROOM, ResizeRoom};
 use xsk_rs::config::UmemConfig;
 
-use super::accounts::FrameAudit;
 use super::error::XdpError;
 use super::executor::{IntoStack, Port, Ways, XdpExecutor};
 use super::frame_audit::FrameAudit;
@@ -232,7 +231,7 @@ fn open_as(options: &Options, asked: CopyMode) -> Result<AfXdp, XdpError> {
         let mut ways = vec![IntoStack::Nowhere; lanes];
         let mut kept = None;
         if let Some((mut stack, by_lane)) = stacks.next() {
-            let joined = stack.join(program.mode()).map(|way| way.name());
+            let joined = stack.connect(program.mode()).map(|way| way.name());
             let name = joined.map_err(|error| XdpError::StackInjector { interface: port.interface.clone(), error })?;
             let is_tap = by_lane.is_empty();
             way = Some(if is_tap { format!("tap, {name}") } else { name.to_owned() });

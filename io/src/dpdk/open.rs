@@ -128,7 +128,7 @@ impl Dpdk {
         drop(ports);
         let (total, free) = memory.count();
         // That driver does not give back what its sockets have to receive into (`eth_dev_close`).
-        MbufCounts { all, home, kept: if keeps { all.saturating_sub(home) } else { 0 } }
+        MbufCounts { total, free, kept_by_driver: if keeps { total.saturating_sub(free) } else { 0 } }
     }
 }
 

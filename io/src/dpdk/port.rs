@@ -53,7 +53,7 @@ pub enum HeaderSplit {
     /// The port does it (`RTE_ETH_RX_OFFLOAD_BUFFER_SPLIT`).
     Hardware,
     /// Its driver cannot: what comes behind the first bytes is copied by who receives.
-    SoftwareGpu,
+    Software,
 }
 
 /// Memory that a port was shown. Dropped, it is no longer.
@@ -220,7 +220,7 @@ impl Port {
         let node = unsafe { sys::rte_eth_dev_socket_id(self.number) } as u32;
         for queue in 0..receive {
             let result = match (rest, self.splitting) {
-                (Some((rest, head)), Some(HeaderSplit::Port)) => {
+                (Some((rest, head)), Some(HeaderSplit::Hardware)) => {
                     let split = sys::pc_split { rest, head };
                     // SAFETY: both pools are there as long as the port is.
                     unsafe { sys::pc_split_queue(self.number, queue, rx_ring, node, memory.pool(), split) }
@@ -266,7 +266,7 @@ impl Port {
         // SAFETY: the description is read.
         if unsafe { sys::pc_splits(&raw const self.info) } != 0 {
             conf.rxmode.offloads |= split;
-            return Ok(HeaderSplit::Port);
+            return Ok(HeaderSplit::Hardware);
         }
         if memory.buffers().is_some_and(|buffers| !buffers.is_on_host()) {
             return refused(format!(
@@ -274,7 +274,7 @@ impl Port {
                 self.name
             ));
         }
-        Ok(HeaderSplit::Copy)
+        Ok(HeaderSplit::Software)
     }
 
     /// Shows the port memory that is not DPDK's, where its bus has that.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use portcullis_core::packet::{Arena, Batch, Descriptor, Metadata, ResizeRoom};
 use portcullis_core::program::facts::Window;
 
-use super::frames::{Frames, Layout, ReceivedCounts as Place};
+use super::frames::{Frames, Layout, MessageLocation};
 use super::memory;
 use super::message::{self, Message, Packet};
 use super::queue::{Queue, Row, open_table, read};
@@ -127,7 +127,14 @@ impl QueueReceiver {
 }
 
 impl Gathering {
-    fn add(&mut self, packet: &Packet, place: Place, now: u64, options: &QueueOptions, received: &mut ReceivedCounts) {
+    fn add(
+        &mut self,
+        packet: &Packet,
+        location: MessageLocation,
+        now: u64,
+        options: &QueueOptions,
+        received: &mut ReceivedCounts,
+    ) {
         let arena = self.frames.bytes();
         let payload = location.start + packet.payload.start..location.start + packet.payload.end;
         let start = payload.start - ETHERNET_HEADER;
@@ -164,7 +171,7 @@ impl Gathering {
         }
         received.packets += 1;
         received.bytes += length as u64;
-        received.reassembled += u64::from(place.was_split);
+        received.reassembled += u64::from(location.was_split);
     }
 }
 

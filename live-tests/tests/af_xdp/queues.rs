@@ -111,7 +111,7 @@ fn a_receiver_is_full_when_it_has_half_of_its_frames_and_goes_on_when_the_batch_
     let options = Options { frames: 256, ..lane_options(&[veth.right.name()]) };
     right.run(|| {
         let mut run = af_xdp::open(&options).unwrap_or_else(|error| panic!("{error}"));
-        let half = run.frame_audit.frames().all / 2;
+        let half = run.frame_audit.frames().total / 2;
         let Lane { receiver, executor, .. } = &mut run.lanes[0];
         let mut sent = 0;
         let mut comes = |receiver: &mut dyn Receiver| {

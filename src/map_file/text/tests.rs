@@ -8,20 +8,20 @@ fn map(kind: Kind, key: u32, value: u32, entries: u32) -> Declaration {
     Declaration::new("m", kind, key, value, entries)
 }
 
-fn csv(map: &Declaration, text: &str) -> Result<ParsedRows, RowErrors> {
+fn csv(map: &Declaration, text: &str) -> Result<Rows, Problems> {
     read(map, Format::Csv, text.as_bytes())
 }
 
-fn json(map: &Declaration, text: &str) -> Result<ParsedRows, RowErrors> {
+fn json(map: &Declaration, text: &str) -> Result<Rows, Problems> {
     read(map, Format::Json, text.as_bytes())
 }
 
-fn entries(rows: &ParsedRows) -> Vec<(&[u32], &[u32])> {
+fn entries(rows: &Rows) -> Vec<(&[u32], &[u32])> {
     rows.entries.iter().collect()
 }
 
 /// The only problem.
-fn problem(read: Result<ParsedRows, RowErrors>) -> String {
+fn problem(read: Result<Rows, Problems>) -> String {
     let problems = read.unwrap_err();
     assert_eq!((problems.first.len(), problems.more), (1, 0), "{problems}");
     problems.of("f")
@@ -274,7 +274,7 @@ fn dumped(map: &Declaration, table: &Table, format: Format) -> Vec<u8> {
     text
 }
 
-fn table_of(map: &Declaration, rows: &ParsedRows) -> Table {
+fn table_of(map: &Declaration, rows: &Rows) -> Table {
     let mut table = Table::new(map, Vec::new());
     put(&mut table, &rows.entries).unwrap();
     table

@@ -6,7 +6,7 @@ use portcullis_core::packet::Batch;
 use portcullis_io::live::{LiveError, Receiver};
 
 use super::sizing::{Rate, Shared, WORTH};
-use super::{BatchPolicy, MeasurementWindow};
+use super::{Closing, Meter};
 
 /// How long nothing may happen before somebody looks whether it is to stop.
 pub(super) const PATIENCE: Duration = Duration::from_millis(50);
@@ -19,12 +19,12 @@ const APART: Duration = Duration::from_nanos(100);
 
 /// Gathers packets until a batch is full, or there is no memory for more, or its first packet has waited for long enough.
 pub(super) struct Batcher<'a> {
-    closing: BatchPolicy,
+    closing: Closing,
     shared: &'a Shared,
     rate: Rate,
     gathered: usize,
     first: Option<Instant>,
-    meter: Option<&'a MeasurementWindow>,
+    meter: Option<&'a Meter>,
     /// Whether packets come for warming up.
     is_warm_up: bool,
     /// When it was last looked whether there is anything.
@@ -60,8 +60,8 @@ pub(super) struct First {
 }
 
 impl<'a> Batcher<'a> {
-    pub fn new(closing: BatchPolicy, shared: &'a Shared, meter: Option<&'a MeasurementWindow>) -> Batcher<'a> {
-        let closing = BatchPolicy { most: closing.most.max(1), ..closing };
+    pub fn new(closing: Closing, shared: &'a Shared, meter: Option<&'a Meter>) -> Batcher<'a> {
+        let closing = Closing { most: closing.most.max(1), ..closing };
         let (is_warm_up, now) = (meter.is_some(), Instant::now());
         Batcher { closing, shared, rate: Rate::new(now), gathered: 0, first: None, meter, is_warm_up, looked: now }
     }
@@ -78,7 +78,7 @@ impl<'a> Batcher<'a> {
 
     /// Whether packets that come from now on are measured, and those before were not: once.
     pub fn begins(&mut self) -> bool {
-        let begins = self.is_warm_up && self.gathered == 0 && self.meter.is_some_and(MeasurementWindow::is_warm);
+        let begins = self.is_warm_up && self.gathered == 0 && self.meter.is_some_and(Meter::is_warm);
         self.is_warm_up &= !begins;
         begins
     }
@@ -89,7 +89,7 @@ impl<'a> Batcher<'a> {
     }
 
     fn goal(&self) -> Goal {
-        let BatchPolicy { most, delay, auto } = self.closing;
+        let Closing { most, delay, auto } = self.closing;
         if !auto {
             return Goal { enough: most, most, delay };
         }

@@ -12,10 +12,10 @@ use portcullis_io::live::{Executor, LiveError, Receiver};
 use tracing::Span;
 
 use super::batcher::{Batcher, First, Look, PATIENCE};
-use super::mailbox::{LaneCommand, LaneCommands};
+use super::mailbox::{Mailbox, Order};
 use super::sizing::{Shared, Sizer};
 use super::stats::Filtered;
-use super::{LaneError, LaneStats, LiveLane, LiveOptions, MeasurementWindow, OverloadPolicy, pin};
+use super::{Backlog, LaneError, LaneStats, LiveLane, LiveOptions, Meter, pin};
 use crate::pipeline::driver::{self, Ends, Next};
 use crate::pipeline::{Broadcasts, Observer};
 
@@ -135,12 +135,12 @@ fn apart(
     name: &str,
     gatherer: Gatherer<'_>,
     processor: Option<usize>,
-    (backlog, waiting): (OverloadPolicy, &AtomicUsize),
+    (backlog, waiting): (Backlog, &AtomicUsize),
     drive: impl FnOnce(Queue<Gathered>) -> Result<(), LaneError>,
 ) -> Result<(), LaneError> {
     let (queue, room) = match backlog {
-        OverloadPolicy::Waits => (QUEUE, None),
-        OverloadPolicy::Dropped { batches, packets } => (batches.max(1), Some(packets)),
+        Backlog::Waits => (QUEUE, None),
+        Backlog::Dropped { batches, packets } => (batches.max(1), Some(packets)),
     };
     let (to, from) = sync_channel::<Gathered>(queue);
     let stop = gatherer.stop;
@@ -263,11 +263,11 @@ struct Rest<'a> {
     intake: Intake<'a>,
     executor: &'a mut dyn Executor,
     broadcasts: Option<&'a mut Broadcasts>,
-    orders: &'a LaneCommands,
+    orders: &'a Mailbox,
     /// Orders that were taken, and are still to be carried out.
-    obeyed: VecDeque<LaneCommand>,
+    obeyed: VecDeque<Order>,
     stats: &'a LaneStats,
-    meter: Option<&'a MeasurementWindow>,
+    meter: Option<&'a Meter>,
     /// Whether a batch has come that the meter measures.
     is_measured: bool,
     observe: Option<&'a mut dyn Observer>,

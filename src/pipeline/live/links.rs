@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 /// Watches interfaces until it is dropped.
 #[derive(Debug)]
-pub struct LinkMonitor {
+pub struct Links {
     /// Closed to end the thread.
     wake: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
@@ -16,7 +16,7 @@ pub struct LinkMonitor {
 
 /// Why nobody watches.
 #[derive(Debug, thiserror::Error)]
-pub enum LinkMonitorError {
+pub enum LinksError {
     /// An interface cannot be watched.
     #[error(transparent)]
     Link(#[from] LinkError),
@@ -25,12 +25,12 @@ pub enum LinkMonitorError {
     System(#[from] io::Error),
 }
 
-impl LinkMonitor {
+impl Links {
     /// Watches interfaces of this thread's network namespace.
     ///
     /// # Errors
-    /// [`LinkMonitorError`]: among others, there is no such interface.
-    pub fn watch<'n>(interfaces: impl IntoIterator<Item = &'n str>) -> Result<LinkMonitor, LinkMonitorError> {
+    /// [`LinksError`]: among others, there is no such interface.
+    pub fn watch<'n>(interfaces: impl IntoIterator<Item = &'n str>) -> Result<Links, LinksError> {
         let watches = interfaces.into_iter().map(|name| Ok((name.to_owned(), LinkWatch::new(name)?)));
         let watches = watches.collect::<Result<Vec<_>, LinkError>>()?;
         for (interface, watch) in &watches {
@@ -42,11 +42,11 @@ impl LinkMonitor {
         let span = tracing::Span::current();
         let watch = move || span.in_scope(|| tell(watches, &woken));
         let thread = thread::Builder::new().name("links".into()).spawn(watch)?;
-        Ok(LinkMonitor { wake: Some(wake), thread: Some(thread) })
+        Ok(Links { wake: Some(wake), thread: Some(thread) })
     }
 }
 
-impl Drop for LinkMonitor {
+impl Drop for Links {
     fn drop(&mut self) {
         drop(self.wake.take());
         if let Some(thread) = self.thread.take() {

@@ -9,20 +9,20 @@ use portcullis_core::device::{DeviceError, Session};
 /// Orders for a lane, which it carries out between two batches, or soon where no packets come. Looking whether there are
 /// any is one load.
 #[derive(Default)]
-pub struct LaneCommands {
+pub struct Mailbox {
     waiting: AtomicBool,
     orders: Mutex<Orders>,
 }
 
 #[derive(Default)]
 struct Orders {
-    waiting: Vec<LaneCommand>,
+    waiting: Vec<Order>,
     /// The lane has ended.
     closed: bool,
 }
 
 /// Something to be done with a lane's session, on the lane's thread: packets wait meanwhile.
-pub struct LaneCommand {
+pub struct Order {
     /// Whether the batches in flight come home first, and their verdicts are carried out.
     idle: bool,
     work: Work,
@@ -30,17 +30,17 @@ pub struct LaneCommand {
 
 type Work = Box<dyn FnOnce(&mut Box<dyn Session>) -> Result<(), DeviceError> + Send>;
 
-impl LaneCommand {
+impl Order {
     /// Looks at the session's maps or changes them: what is done is there for the batches behind this, and for none before.
     /// An error ends the lane.
-    pub fn maps(work: impl FnOnce(&mut dyn Session) -> Result<(), DeviceError> + Send + 'static) -> LaneCommand {
-        LaneCommand { idle: false, work: Box::new(move |session| work(&mut **session)) }
+    pub fn maps(work: impl FnOnce(&mut dyn Session) -> Result<(), DeviceError> + Send + 'static) -> Order {
+        Order { idle: false, work: Box::new(move |session| work(&mut **session)) }
     }
 
     /// May put another session in the place of the lane's. No batch is in flight: those before have the old session's
     /// verdicts, and those behind the new one's. An error ends the lane.
-    pub fn swap(work: impl FnOnce(&mut Box<dyn Session>) -> Result<(), DeviceError> + Send + 'static) -> LaneCommand {
-        LaneCommand { idle: true, work: Box::new(work) }
+    pub fn swap(work: impl FnOnce(&mut Box<dyn Session>) -> Result<(), DeviceError> + Send + 'static) -> Order {
+        Order { idle: true, work: Box::new(work) }
     }
 
     pub(super) fn wants_idle(&self) -> bool {
@@ -52,15 +52,15 @@ impl LaneCommand {
     }
 }
 
-impl fmt::Debug for LaneCommand {
+impl fmt::Debug for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Order").field("idle", &self.idle).finish_non_exhaustive()
     }
 }
 
-impl LaneCommands {
+impl Mailbox {
     /// Leaves an order. One that is not carried out, since the lane has ended or ends before, is dropped.
-    pub fn push(&self, order: LaneCommand) {
+    pub fn put(&self, order: Order) {
         let mut orders = self.lock();
         if !orders.closed {
             orders.waiting.push(order);
@@ -74,7 +74,7 @@ impl LaneCommands {
     }
 
     /// All orders, the oldest first.
-    pub(super) fn take(&self) -> Vec<LaneCommand> {
+    pub(super) fn take(&self) -> Vec<Order> {
         let mut orders = self.lock();
         self.waiting.store(false, Ordering::Relaxed);
         std::mem::take(&mut orders.waiting)
@@ -96,7 +96,7 @@ impl LaneCommands {
     }
 }
 
-impl fmt::Debug for LaneCommands {
+impl fmt::Debug for Mailbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mailbox").field("waiting", &self.is_waiting()).finish_non_exhaustive()
     }

@@ -10,7 +10,7 @@ use portcullis_core::device::CancelToken;
 ///
 /// With several lanes each may take a batch more than is wanted, as they do not wait for one another.
 #[derive(Debug)]
-pub struct MeasurementWindow {
+pub struct Meter {
     warm_up: u64,
     /// All packets, those of the warm-up included.
     all: u64,
@@ -23,23 +23,23 @@ pub struct MeasurementWindow {
     ended: AtomicU64,
 }
 
-impl MeasurementWindow {
+impl Meter {
     /// So many packets for warming up, and then so many as are wanted, after which `stop` is cancelled; without an end where there
     /// is no number.
-    pub fn new(warm_up: u64, packets: Option<u64>, stop: CancelToken) -> MeasurementWindow {
+    pub fn new(warm_up: u64, packets: Option<u64>, stop: CancelToken) -> Meter {
         let all = packets.map_or(u64::MAX, |packets| warm_up.saturating_add(packets));
         let zero = || AtomicU64::new(0);
-        MeasurementWindow { warm_up, all, taken: zero(), stop, made: Instant::now(), began: zero(), ended: zero() }
+        Meter { warm_up, all, taken: zero(), stop, made: Instant::now(), began: zero(), ended: zero() }
     }
 
     /// Packets that have come.
-    pub fn received_packets(&self) -> u64 {
+    pub fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
 
     /// Whether the warm-up is over.
-    pub fn is_warmed_up(&self) -> bool {
-        self.received_packets() >= self.warm_up
+    pub fn is_warm(&self) -> bool {
+        self.taken() >= self.warm_up
     }
 
     /// The time from when packets began to be measured until the last of them was through; `None` where none was.
@@ -51,7 +51,7 @@ impl MeasurementWindow {
     /// Of so many packets those that a lane may take now which is warming up, or is measured.
     pub(super) fn allowed(&self, packets: usize, is_warm_up: bool) -> usize {
         let end = if is_warm_up { self.warm_up } else { self.all };
-        let left = end.saturating_sub(self.received_packets());
+        let left = end.saturating_sub(self.taken());
         packets.min(usize::try_from(left).unwrap_or(usize::MAX))
     }
 
@@ -85,12 +85,12 @@ mod tests {
     #[test]
     fn packets_are_measured_after_the_warm_up_and_until_the_last() {
         let stop = CancelToken::new();
-        let meter = MeasurementWindow::new(10, Some(25), stop.clone());
-        assert_eq!((meter.allowed(64, true), meter.is_warmed_up()), (10, false));
+        let meter = Meter::new(10, Some(25), stop.clone());
+        assert_eq!((meter.allowed(64, true), meter.is_warm()), (10, false));
         meter.took(9);
         assert_eq!((meter.allowed(64, true), meter.began.load(Ordering::Relaxed)), (1, 0));
         meter.took(1);
-        assert_eq!((meter.allowed(64, true), meter.allowed(64, false), meter.is_warmed_up()), (0, 25, true));
+        assert_eq!((meter.allowed(64, true), meter.allowed(64, false), meter.is_warm()), (0, 25, true));
         assert!(meter.began.load(Ordering::Relaxed) > 0 && meter.elapsed().is_none(), "none is through");
         meter.took(24);
         assert!(!stop.is_cancelled());
@@ -105,15 +105,15 @@ mod tests {
 
     #[test]
     fn without_a_warm_up_the_first_packet_begins() {
-        let meter = MeasurementWindow::new(0, None, CancelToken::new());
-        assert!(meter.is_warmed_up() && meter.elapsed().is_none());
+        let meter = Meter::new(0, None, CancelToken::new());
+        assert!(meter.is_warm() && meter.elapsed().is_none());
         meter.took(1);
         let began = meter.began.load(Ordering::Relaxed);
         assert!(began > 0);
         meter.took(1 << 40);
         assert_eq!((meter.began.load(Ordering::Relaxed), meter.allowed(64, false)), (began, 64));
         // Two lanes at once may pass the end of a warm-up.
-        let meter = MeasurementWindow::new(10, Some(u64::MAX), CancelToken::new());
+        let meter = Meter::new(10, Some(u64::MAX), CancelToken::new());
         meter.took(64);
         assert!(meter.began.load(Ordering::Relaxed) > 0);
     }

@@ -39,17 +39,17 @@ use tracing::Span;
 
 use super::Observer;
 use lane::Driver;
-pub use mailbox::{LaneCommand, LaneCommands};
-pub use meter::MeasurementWindow;
+pub use mailbox::{Mailbox, Order};
+pub use meter::Meter;
 use monitor::Monitor;
 use sizing::Shared;
 pub use sizing::Sizing;
 pub use stats::{LaneStats, Snapshot};
-pub use summary::{LaneSummary, LanesSummary, Latency, RunSnapshot, RunStats, RunSummary, SizingSummary, Summary};
+pub use summary::{LaneSummary, LanesSummary, Latency, Reading, RunStats, RunSummary, SizingSummary, Summary};
 
 /// When batches are closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BatchPolicy {
+pub struct Closing {
     /// Packets in a batch, at most.
     pub most: usize,
     /// How long a packet may wait for others, at most.
@@ -59,22 +59,22 @@ pub struct BatchPolicy {
     pub auto: bool,
 }
 
-impl BatchPolicy {
+impl Closing {
     /// Batches of so many packets, or of those that came within a delay.
-    pub fn at(most: usize, delay: Duration) -> BatchPolicy {
-        BatchPolicy { most, delay, auto: false }
+    pub fn at(most: usize, delay: Duration) -> Closing {
+        Closing { most, delay, auto: false }
     }
 
     /// Batches that find their size, within what a source has memory for if nothing else is asked of it.
-    pub fn adaptive() -> BatchPolicy {
-        BatchPolicy { most: 1024, delay: sizing::LONGEST, auto: true }
+    pub fn auto() -> Closing {
+        Closing { most: 1024, delay: sizing::LONGEST, auto: true }
     }
 }
 
-impl Default for BatchPolicy {
+impl Default for Closing {
     /// As much as one receive brings, at once.
-    fn default() -> BatchPolicy {
-        BatchPolicy::at(256, Duration::ZERO)
+    fn default() -> Closing {
+        Closing::at(256, Duration::ZERO)
     }
 }
 
@@ -82,28 +82,28 @@ impl Default for BatchPolicy {
 #[derive(Debug, Clone)]
 pub struct LiveOptions {
     /// When batches are closed.
-    pub closing: BatchPolicy,
+    pub closing: Closing,
     /// How batches are handed to the device: by [`Dispatch::Inline`] one thread does everything.
     pub dispatch: Dispatch,
     /// Processors for the lanes' threads, taken in turn, for each lane one or two; wherever the system puts them where there
     /// are none.
     pub processors: Vec<usize>,
     /// What becomes of batches for which the device has no time yet.
-    pub backlog: OverloadPolicy,
+    pub backlog: Backlog,
     /// What counts packets and measures them, where somebody wants that.
-    pub meter: Option<Arc<MeasurementWindow>>,
+    pub meter: Option<Arc<Meter>>,
 }
 
 impl LiveOptions {
     /// Threads wherever the system puts them, packets that wait for the device, and nothing else that is wanted.
-    pub fn new(closing: BatchPolicy, dispatch: Dispatch) -> LiveOptions {
-        LiveOptions { closing, dispatch, processors: Vec::new(), backlog: OverloadPolicy::Waits, meter: None }
+    pub fn new(closing: Closing, dispatch: Dispatch) -> LiveOptions {
+        LiveOptions { closing, dispatch, processors: Vec::new(), backlog: Backlog::Waits, meter: None }
     }
 }
 
 /// What becomes of batches for which the device has no time yet, where a thread receives that does nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OverloadPolicy {
+pub enum Backlog {
     /// Two batches wait, and after them packets where they came in: whoever brings them drops what finds no room there.
     Waits,
     /// So many batches wait, and so many packets in them. What finds no room is dropped at once, and counted
@@ -123,7 +123,7 @@ pub struct LiveLane {
     /// What filters them.
     pub session: Box<dyn Session>,
     /// What others want done with the session meanwhile.
-    pub orders: Arc<LaneCommands>,
+    pub orders: Arc<Mailbox>,
     /// Targets that stand for several, where the filter has such.
     pub broadcasts: Option<super::Broadcasts>,
 }

@@ -13,7 +13,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::BatchPolicy;
+use super::Closing;
 
 /// How much more than what comes a device is to be able to do.
 const HEADROOM: f64 = 1.25;
@@ -73,7 +73,7 @@ pub(super) struct Sizer {
 impl Sizer {
     /// Within these bounds. By a device that is `inline` what comes waits in any case while a batch is filtered, and need not
     /// wait for others before that.
-    pub fn new(bounds: BatchPolicy, inline: bool) -> Sizer {
+    pub fn new(bounds: Closing, inline: bool) -> Sizer {
         let longest = if inline { Duration::ZERO } else { bounds.delay };
         Sizer { most: bounds.most.max(1), longest, costs: Costs::default(), size: 1.0 }
     }

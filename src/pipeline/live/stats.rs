@@ -32,7 +32,7 @@ pub struct LaneStats {
     asked: Mutex<Asked>,
 }
 
-/// What is not measured, where something is measured ([`MeasurementWindow`](super::Meter)).
+/// What is not measured, where something is measured ([`Meter`](super::Meter)).
 #[derive(Debug, Clone, Copy, Default)]
 struct Before {
     /// What had come in, and been dropped at once.
@@ -199,7 +199,7 @@ impl LaneStats {
 
     /// Packets in batches that were received, and are not through yet: a device has them, or they wait for it. Where a lane has
     /// failed, those with which it did.
-    pub fn packets_in_flight(&self) -> u64 {
+    pub fn under_way(&self) -> u64 {
         self.under_way.load(Ordering::Relaxed)
     }
 
@@ -212,7 +212,7 @@ impl LaneStats {
     }
 
     /// What has come since packets began to be measured; `None` where they have not.
-    pub fn measured_snapshot(&self) -> Option<Snapshot> {
+    pub fn measured(&self) -> Option<Snapshot> {
         let Before { received, carried } = *lock(&self.before);
         let (received, overrun) = received?;
         let now = self.snapshot();

@@ -23,7 +23,7 @@ pub struct RunStats {
 
 /// How all lanes of a run stand at a moment, or what came between two.
 #[derive(Debug, Clone)]
-pub struct RunSnapshot {
+pub struct Reading {
     /// How long the run has gone on, or the time between the two.
     pub elapsed: Duration,
     /// The lanes, by name.
@@ -118,7 +118,7 @@ pub struct Summary {
     /// Batches that the device has been through with.
     pub batches: u64,
     /// Packets that the CPU filtered, since the device had all the batches that it takes.
-    pub fallback_packets: u64,
+    pub judged_by_cpu: u64,
     /// Packets in a batch, in the mean.
     pub batch_mean: f64,
     /// How long it took, in seconds.
@@ -170,29 +170,29 @@ impl RunStats {
     }
 
     /// How things stand.
-    pub fn read(&self) -> RunSnapshot {
+    pub fn read(&self) -> Reading {
         let lanes = self.lanes.iter().map(|(name, lane)| (name.clone(), lane.snapshot()));
-        RunSnapshot { lanes: lanes.collect(), elapsed: self.begun.elapsed() }
+        Reading { lanes: lanes.collect(), elapsed: self.begun.elapsed() }
     }
 
-    /// Packets of all lanes that were received, and are not through yet ([`LaneStats::packets_in_flight`]).
-    pub fn packets_in_flight(&self) -> u64 {
-        self.lanes.iter().map(|(_, lane)| lane.packets_in_flight()).sum()
+    /// Packets of all lanes that were received, and are not through yet ([`LaneStats::under_way`]).
+    pub fn under_way(&self) -> u64 {
+        self.lanes.iter().map(|(_, lane)| lane.under_way()).sum()
     }
 
     /// The run at that moment.
-    pub fn summary(&self, reading: &RunSnapshot) -> RunSummary {
+    pub fn summary(&self, reading: &Reading) -> RunSummary {
         let filter = self.filter.lock().unwrap_or_else(PoisonError::into_inner).clone();
         RunSummary { filter, device: self.device.clone(), numbers: reading.summary() }
     }
 }
 
-impl RunSnapshot {
+impl Reading {
     /// What has come since `before`, an earlier reading of the same run.
-    pub fn since(&self, before: &RunSnapshot) -> RunSnapshot {
+    pub fn since(&self, before: &Reading) -> Reading {
         let lanes = self.lanes.iter().zip(&before.lanes);
         let lanes = lanes.map(|((name, now), (_, before))| (name.clone(), now.since(before))).collect();
-        RunSnapshot { elapsed: self.elapsed.saturating_sub(before.elapsed), lanes }
+        Reading { elapsed: self.elapsed.saturating_sub(before.elapsed), lanes }
     }
 
     /// Its numbers.
@@ -236,7 +236,7 @@ impl Summary {
             from_stack: of.carried.from_stack,
             from_stack_lost: of.carried.from_stack_lost,
             batches: of.batches,
-            fallback_packets: of.relieved,
+            judged_by_cpu: of.relieved,
             batch_mean: if of.batches > 0 { of.judged() as f64 / of.batches as f64 } else { 0.0 },
             elapsed_s: seconds,
             mpps: a_second(of.received.packets as f64, 1e6),
@@ -307,7 +307,7 @@ mod tests {
         );
         assert_eq!((summary.mpps, summary.gbps), (2.0, 1.024));
         assert_eq!((summary.mpps_out, summary.gbps_out), (1.582, 0.768));
-        assert_eq!((summary.batches, summary.batch_mean, summary.fallback_packets), (10_000, 90.0, 4000));
+        assert_eq!((summary.batches, summary.batch_mean, summary.judged_by_cpu), (10_000, 90.0, 4000));
         assert_eq!(
             (summary.lost(Loss::NoRoom), summary.lost(Loss::Overload), summary.lost(Loss::Aborted)),
             (7000, 2000, 0)
@@ -338,12 +338,12 @@ mod tests {
         let lanes = |k: u64, latencies: &[(u64, u64)]| {
             vec![("a:0".to_owned(), snapshot(k, latencies)), ("a:1".to_owned(), snapshot(10 * k, latencies))]
         };
-        let before = RunSnapshot { elapsed: Duration::from_secs(1), lanes: lanes(3, &[(9_000_000, 50)]) };
-        let now = RunSnapshot { elapsed: Duration::from_secs(3), lanes: lanes(5, &[(9_000_000, 50), (4_000, 10)]) };
+        let before = Reading { elapsed: Duration::from_secs(1), lanes: lanes(3, &[(9_000_000, 50)]) };
+        let now = Reading { elapsed: Duration::from_secs(3), lanes: lanes(5, &[(9_000_000, 50), (4_000, 10)]) };
         let since = now.since(&before);
         assert_eq!(since.elapsed, Duration::from_secs(2));
         let is = since.summary();
-        let want = RunSnapshot { elapsed: since.elapsed, lanes: lanes(2, &[(4_000, 10)]) }.summary();
+        let want = Reading { elapsed: since.elapsed, lanes: lanes(2, &[(4_000, 10)]) }.summary();
         assert_eq!(is, want);
         assert_eq!((is.sum.packets, is.lanes[0].sum.packets, is.lanes[1].sum.packets), (22_000, 2_000, 20_000));
         assert!(is.sum.latency_us.max < 5.0, "what took long was before");

@@ -72,8 +72,8 @@ impl Style {
         match self {
             Style::BranchFree => "branch-free",
             Style::Branching => "branching",
-            Style::SpeculativeVector => "guessing",
-            Style::Vector => "side by side",
+            Style::SpeculativeVector => "speculative vector",
+            Style::Vector => "vector",
         }
     }
 

@@ -28,7 +28,7 @@ impl LaneProgram {
     ///
     /// # Errors
     /// What the filter does that cannot be done in lanes, in words.
-    pub fn of(program: &Program) -> Result<LaneProgram, String> {
+    pub fn trace(program: &Program) -> Result<LaneProgram, String> {
         let lanes = crate::on_large_stack(|| trace::trace(program))?;
         lanes.map(|lanes| LaneProgram { lanes }).map_err(|error| error.0)
     }

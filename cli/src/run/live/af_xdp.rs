@@ -145,8 +145,8 @@ fn announce(run: &AfXdp) {
 
 /// Whether every frame is accounted for.
 fn balance(frames: FrameCounts) -> Balance {
-    let FrameCounts { all, home, receiving, sending } = frames;
-    Balance { all, free: home, receiving, sending, missing: frames.in_batches(), ..Balance::default() }
+    let FrameCounts { total, free, rx, tx } = frames;
+    Balance { all: total, free, receiving: rx, sending: tx, missing: frames.in_batches(), ..Balance::default() }
 }
 
 fn usage(option: &str, error: &dyn std::fmt::Display) -> Failure {

@@ -135,7 +135,7 @@ fn announce(run: &Dpdk, options: &Options) {
         out::note(&format!("GPU {name}, number {} of DPDK: {place}", gpu.number));
     }
     let copied =
-        run.info.iter().filter(|port| port.splitting == Some(HeaderSplit::Copy)).map(|port| port.driver.as_str());
+        run.info.iter().filter(|port| port.splitting == Some(HeaderSplit::Software)).map(|port| port.driver.as_str());
     let copied: BTreeSet<&str> = copied.collect();
     if !copied.is_empty() {
         let drivers = Vec::from_iter(copied).join(", ");
@@ -152,9 +152,9 @@ fn announce(run: &Dpdk, options: &Options) {
 }
 
 /// Whether all memory of packets is accounted for.
-pub fn balance(MbufCounts { all, home, kept }: MbufCounts) -> Balance {
-    let missing = all as isize - (home + kept) as isize;
-    Balance { all, free: home, receiving: kept, missing, ..Balance::default() }
+pub fn balance(MbufCounts { total, free, kept_by_driver }: MbufCounts) -> Balance {
+    let missing = total as isize - (free + kept_by_driver) as isize;
+    Balance { all: total, free, receiving: kept_by_driver, missing, ..Balance::default() }
 }
 
 fn usage(option: &str, error: &dyn std::fmt::Display) -> Failure {

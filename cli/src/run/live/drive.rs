@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis::adaptive::Settings;
+use portcullis::auto::Settings;
 use portcullis::device::{
     CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Imported, LoadOptions, Session, WithFallback,
 };
@@ -15,9 +15,9 @@ use portcullis::io::live::Lane;
 use portcullis::packet::{self, Action, Batch};
 use portcullis::pipeline::live::local::LocalSocket;
 use portcullis::pipeline::live::metrics::Trap;
-use portcullis::pipeline::live::metrics::server::{AddressError, MetricsListener, Server};
+use portcullis::pipeline::live::metrics::server::{AddressError, Door, Server};
 use portcullis::pipeline::live::{
-    BatchPolicy, LaneError, LaneStats, LiveLane, LiveOptions, RunStats, RunSummary, metrics, run_live,
+    Closing, LaneError, LaneStats, LiveLane, LiveOptions, RunStats, RunSummary, metrics, run_live,
 };
 use portcullis::pipeline::{Broadcasts, Event, Observer};
 use portcullis::program::Program;
@@ -55,7 +55,7 @@ pub struct Prepared {
     /// What the maps begin with, those of them that begin with something, by their numbers.
     words: Vec<(usize, Vec<u32>)>,
     interrupt: Interrupt,
-    metrics: Option<MetricsListener>,
+    metrics: Option<Door>,
     control: Option<LocalSocket>,
     /// After how long without packets the run ends.
     pub idle_exit: Option<Duration>,
@@ -130,7 +130,7 @@ impl Prepared {
         let words = numbers.map(|number| Ok((number, session.map_words(number)?)));
         let words = words.collect::<Result<_, DeviceError>>()?;
         drop(session);
-        let metrics = metrics.map(|address| MetricsListener::open(&address)).transpose();
+        let metrics = metrics.map(|address| Door::open(&address)).transpose();
         let metrics = metrics.map_err(|error| Failure::Wrong(format!("--metrics: {error}")))?;
         let control = args.live.control.as_deref().map(LocalSocket::listen).transpose();
         let control = control.map_err(|error| Failure::Wrong(format!("--control: {error}")))?;
@@ -325,7 +325,7 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
 /// Packets that a device may still have after a run: those that were under way where it failed.
 pub fn given_up(error: Option<&LaneError>, run: &RunStats) -> u64 {
     match error {
-        Some(LaneError::Device(_)) => run.packets_in_flight(),
+        Some(LaneError::Device(_)) => run.under_way(),
         _ => 0,
     }
 }
@@ -338,7 +338,7 @@ pub fn end_when_idle(idle: Duration, run: &RunStats, stop: &CancelToken) -> bool
     let (mut before, mut since) = (received(), Instant::now());
     while !stop.wait_for(every) {
         let now = received();
-        if now != before || run.packets_in_flight() > 0 {
+        if now != before || run.under_way() > 0 {
             (before, since) = (now, Instant::now());
         } else if since.elapsed() >= idle {
             stop.cancel();
@@ -349,7 +349,7 @@ pub fn end_when_idle(idle: Duration, run: &RunStats, stop: &CancelToken) -> bool
 }
 
 /// Lets others ask for metrics.
-fn serve(door: MetricsListener, run: &Arc<RunStats>, board: &Board) -> Result<Server, Failure> {
+fn serve(door: Door, run: &Arc<RunStats>, board: &Board) -> Result<Server, Failure> {
     let (run, board) = (run.clone(), board.clone());
     let traps = move || {
         let all = board.read().traps.into_iter();
@@ -410,15 +410,15 @@ pub fn lock(maps: &Mutex<Maps>) -> MutexGuard<'_, Maps> {
 }
 
 /// When batches are closed.
-fn closing(args: &Args) -> BatchPolicy {
+fn closing(args: &Args) -> Closing {
     let delay = args.live.max_delay;
     match args.batch {
-        Some(BatchSize::Packets(most)) => BatchPolicy::at(most as usize, delay.unwrap_or_default()),
+        Some(BatchSize::Packets(most)) => Closing::at(most as usize, delay.unwrap_or_default()),
         Some(BatchSize::Auto) | None => {
-            let auto = BatchPolicy::adaptive();
+            let auto = Closing::auto();
             // The frames of those that are filtered are not there to receive into.
             let most = args.live.frames.map_or(auto.most, |frames| (frames as usize / 8).max(1));
-            BatchPolicy { most, delay: delay.unwrap_or(auto.delay), ..auto }
+            Closing { most, delay: delay.unwrap_or(auto.delay), ..auto }
         }
     }
 }

@@ -57,7 +57,7 @@ impl<L: Launcher> Session for OffloadSession<L> {
         self.stages
     }
 
-    fn plan(&self) -> Option<TransferPlan> {
+    fn transfer_plan(&self) -> Option<TransferPlan> {
         self.plan
     }
 

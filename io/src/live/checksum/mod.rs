@@ -25,7 +25,7 @@
 mod crc32c;
 mod partial;
 
-pub use left::{is_partial, restore_partial_udp};
+pub use partial::{is_partial, restore_partial_udp};
 
 /// EtherTypes: IEEE 802 Numbers (IANA).
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];

@@ -19,7 +19,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::{RunSnapshot, RunStats, Sizing, Snapshot};
+use super::{Reading, RunStats, Sizing, Snapshot};
 
 /// Upper bounds of latencies, in nanoseconds: 1, 2 and 5 of each power of ten, from a microsecond to a second.
 const BOUNDS: [u64; 19] = {
@@ -70,7 +70,7 @@ fn encode(run: Run) -> String {
 /// What is written down.
 #[derive(Debug)]
 struct Run {
-    reading: RunSnapshot,
+    reading: Reading,
     filter: String,
     device: String,
     /// Seconds since 1970.

@@ -127,12 +127,12 @@ impl Server {
     ///
     /// # Errors
     /// [`ServerError::Thread`]
-    pub fn start(door: MetricsListener, text: impl Fn() -> String + Send + 'static) -> Result<Server, ServerError> {
+    pub fn start(door: Door, text: impl Fn() -> String + Send + 'static) -> Result<Server, ServerError> {
         Server::with_deadline(door, text, DEADLINE)
     }
 
     fn with_deadline(
-        door: MetricsListener,
+        door: Door,
         text: impl Fn() -> String + Send + 'static,
         deadline: Duration,
     ) -> Result<Server, ServerError> {
@@ -160,7 +160,7 @@ impl Drop for Server {
 
 /// Where connections come in. Nobody is answered before there is a [`Server`], and they wait until then.
 #[derive(Debug)]
-pub struct MetricsListener {
+pub struct Door {
     listener: Listener,
     address: Address,
 }
@@ -171,12 +171,12 @@ enum Listener {
     Unix(LocalSocket),
 }
 
-impl MetricsListener {
+impl Door {
     /// Listens.
     ///
     /// # Errors
     /// [`ServerError`]: among others, somebody else has the port.
-    pub fn open(address: &Address) -> Result<MetricsListener, ServerError> {
+    pub fn open(address: &Address) -> Result<Door, ServerError> {
         let (listener, address) = match address {
             Address::Port(at) => {
                 let refused = |error| ServerError::Port { address: *at, error };
@@ -188,7 +188,7 @@ impl MetricsListener {
             }
             Address::Unix(path) => (Listener::Unix(LocalSocket::listen(path)?), address.clone()),
         };
-        Ok(MetricsListener { listener, address })
+        Ok(Door { listener, address })
     }
 
     fn accept(&self) -> io::Result<Stream> {
@@ -311,7 +311,7 @@ impl Guest {
 }
 
 /// Lets guests in and answers them, until it is woken.
-fn serve(door: &MetricsListener, woken: &PipeReader, text: &dyn Fn() -> String, deadline: Duration) {
+fn serve(door: &Door, woken: &PipeReader, text: &dyn Fn() -> String, deadline: Duration) {
     let mut guests: Vec<Guest> = Vec::new();
     let mut closed_until: Option<Instant> = None;
     loop {
@@ -366,8 +366,7 @@ mod tests {
         // Nobody's time runs out here.
         let hour = Duration::from_secs(3600);
         let server =
-            Server::with_deadline(MetricsListener::open(&"0".parse().unwrap()).unwrap(), move || text.clone(), hour)
-                .unwrap();
+            Server::with_deadline(Door::open(&"0".parse().unwrap()).unwrap(), move || text.clone(), hour).unwrap();
         let Address::Port(address) = *server.address() else { panic!("a port") };
         (server, address)
     }
@@ -421,7 +420,7 @@ mod tests {
             assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
             assert!(body == text, "{} bytes came", body.len());
         }
-        let taken = MetricsListener::open(server.address());
+        let taken = Door::open(server.address());
         let taken = taken.unwrap_err().to_string();
         assert!(taken.starts_with(&format!("{address}: ")) && taken.contains("choose another port"), "{taken}");
         drop(server);
@@ -432,8 +431,7 @@ mod tests {
     fn a_unix_socket_is_one_users_and_does_not_stay() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("metrics");
-        let server =
-            Server::start(MetricsListener::open(&Address::Unix(path.clone())).unwrap(), || "metrics".into()).unwrap();
+        let server = Server::start(Door::open(&Address::Unix(path.clone())).unwrap(), || "metrics".into()).unwrap();
         let answer = ask(UnixStream::connect(&path).unwrap(), REQUEST);
         assert!(answer.ends_with("\r\n\r\nmetrics"), "{answer}");
         drop(server);
@@ -473,8 +471,7 @@ mod tests {
     #[test]
     fn time_runs_out() {
         let moment = Duration::from_millis(50);
-        let server =
-            Server::with_deadline(MetricsListener::open(&"0".parse().unwrap()).unwrap(), String::new, moment).unwrap();
+        let server = Server::with_deadline(Door::open(&"0".parse().unwrap()).unwrap(), String::new, moment).unwrap();
         let Address::Port(address) = *server.address() else { panic!("a port") };
         let mut silent = connect(address);
         assert_eq!(silent.read(&mut [0; 1]).unwrap(), 0, "it is closed, and nothing was said");

@@ -41,7 +41,7 @@ fn run() -> Run {
         lane.latency.record_n(nanoseconds, packets).unwrap();
     }
     let lanes = vec![("eth0:0".to_owned(), lane), ("odd\"\\\n".to_owned(), Snapshot::default())];
-    let reading = RunSnapshot { elapsed: Duration::from_secs(1), lanes };
+    let reading = Reading { elapsed: Duration::from_secs(1), lanes };
     let trap = |line: u32, count| Trap {
         count,
         instruction: format!("instruction {line} of `parse`: exit"),

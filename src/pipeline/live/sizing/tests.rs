@@ -76,7 +76,7 @@ impl Model {
         let begun = Instant::now();
         Model {
             device,
-            sizer: Sizer::new(BatchPolicy { most, delay, auto: true }, false),
+            sizer: Sizer::new(Closing { most, delay, auto: true }, false),
             rate: Rate::new(begun),
             random: Random(0x9e37_79b9_7f4a_7c15),
             begun,
@@ -204,7 +204,7 @@ fn batches_that_are_all_alike_say_only_what_they_cost() {
 
 #[test]
 fn a_batch_that_the_system_held_up_changes_little() {
-    let mut sizer = Sizer::new(BatchPolicy::adaptive(), false);
+    let mut sizer = Sizer::new(Closing::auto(), false);
     for packets in (1..=100).cycle().take(500) {
         sizer.served(packets, Duration::from_nanos(10_000 + 100 * packets as u64), 1e6);
     }
@@ -296,7 +296,7 @@ fn where_no_size_is_enough_batches_are_as_large_as_they_may_be() {
 #[test]
 fn nothing_that_is_measured_is_out_of_bounds() {
     let mut random = Random(3);
-    let mut sizer = Sizer::new(BatchPolicy { most: 500, delay: Duration::from_millis(2), auto: true }, false);
+    let mut sizer = Sizer::new(Closing { most: 500, delay: Duration::from_millis(2), auto: true }, false);
     for _ in 0..100_000 {
         let mut any = |most: i32| random.next() * 10f64.powi((random.next() * f64::from(most)) as i32);
         let (packets, cost, rate) = (any(6) as usize, Duration::from_secs_f64(any(20) / 1e12), any(14) - 1.0);
@@ -311,7 +311,7 @@ fn nothing_that_is_measured_is_out_of_bounds() {
 
 #[test]
 fn what_waits_in_any_case_waits_for_nothing_more() {
-    let mut sizer = Sizer::new(BatchPolicy::adaptive(), true);
+    let mut sizer = Sizer::new(Closing::auto(), true);
     let mut last = None;
     for _ in 0..200 {
         last = Some(sizer.served(100, Duration::from_micros(900), 1e5));

@@ -20,7 +20,7 @@ fn lane(session: Box<dyn Session>, dispatch: Dispatch) -> Ran {
     let (batches, waits, stats) = (executor.batches.clone(), receiver.waits.clone(), Arc::new(LaneStats::default()));
     let lane = Lane { name: "a lane".into(), memory: None, receiver: Box::new(receiver), executor: Box::new(executor) };
     let lanes = vec![LiveLane::new(lane, session)];
-    let options = LiveOptions::new(BatchPolicy::at(10, Duration::ZERO), dispatch);
+    let options = LiveOptions::new(Closing::at(10, Duration::ZERO), dispatch);
     let (_, error) = run_live(lanes, std::slice::from_ref(&stats), &options, &stop, || (), &mut |_: Event<'_>| {});
     Ran {
         batches: vec![batches.lock().unwrap().clone()],
@@ -238,7 +238,7 @@ fn a_lane_that_dies_ends_the_others_and_what_came_to_them_is_carried_out() {
                     lanes.push(LiveLane::new(lane, session));
                 }
                 let stats = [Arc::default(), Arc::default()];
-                let options = LiveOptions::new(BatchPolicy::at(10, Duration::ZERO), dispatch);
+                let options = LiveOptions::new(Closing::at(10, Duration::ZERO), dispatch);
                 let (back, error) = run_live(lanes, &stats, &options, &stop, || (), &mut |_: Event<'_>| {});
                 (error, batches, back.len())
             });

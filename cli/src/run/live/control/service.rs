@@ -7,7 +7,7 @@ use portcullis::control::{self, Refused, Reload, Reloaded, Service};
 use portcullis::device::{Device, DeviceError, LoadOptions, Session};
 use portcullis::map::Declaration;
 use portcullis::packet::Span;
-use portcullis::pipeline::live::{LaneCommand, LaneCommands, RunStats};
+use portcullis::pipeline::live::{Mailbox, Order, RunStats};
 use portcullis::program::Program;
 use portcullis::reason;
 use serde_json::value::RawValue;
@@ -41,7 +41,7 @@ pub struct Live {
 /// What is known of a lane that is driven by now.
 pub struct Held {
     /// What is wanted of it.
-    pub orders: Arc<LaneCommands>,
+    pub orders: Arc<Mailbox>,
     /// The memory that its packets come into, where it is known.
     pub memory: Option<Arc<Span>>,
 }
@@ -97,12 +97,12 @@ impl Service for Live {
 
     fn set(&mut self, map: usize, key: Vec<u32>, value: Vec<u32>) -> Result<bool, Refused> {
         let program = self.program.clone();
-        self.ask(move |session| control::set_map_entry(session, map, &program.maps()[map], (&key, &value)))
+        self.ask(move |session| control::set_in(session, map, &program.maps()[map], (&key, &value)))
     }
 
     fn remove(&mut self, map: usize, key: Vec<u32>) -> Result<bool, Refused> {
         let program = self.program.clone();
-        self.ask(move |session| control::remove_map_entry(session, map, &program.maps()[map], &key))
+        self.ask(move |session| control::remove_in(session, map, &program.maps()[map], &key))
     }
 }
 
@@ -162,14 +162,14 @@ impl Live {
         work: impl FnOnce(&mut dyn Session) -> Result<T, DeviceError> + Send + 'static,
     ) -> Result<T, Refused> {
         let (to, from) = sync_channel(1);
-        let order = LaneCommand::maps(move |session| {
+        let order = Order::maps(move |session| {
             let done = work(session);
             let ends = done.as_ref().err().filter(|error| is_end(error)).cloned();
             // Who asked may be gone.
             let _ = to.send(done);
             ends.map_or(Ok(()), Err)
         });
-        self.lanes.first().ok_or_else(ending)?.orders.push(order);
+        self.lanes.first().ok_or_else(ending)?.orders.put(order);
         from.recv().map_err(|_| ending())?.map_err(device_failed)
     }
 }
@@ -182,7 +182,7 @@ fn swap<T: Send + 'static>(
     bring: impl FnOnce(&mut dyn Session, &mut dyn Session) -> Result<Result<T, Refused>, DeviceError> + Send + 'static,
 ) -> Receiver<Swapped<T>> {
     let (to, from) = sync_channel(1);
-    lane.orders.push(LaneCommand::swap(move |now| {
+    lane.orders.put(Order::swap(move |now| {
         let brought = bring(&mut **now, &mut *session)?;
         if brought.is_ok() {
             std::mem::swap(now, &mut session);
