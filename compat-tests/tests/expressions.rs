@@ -67,7 +67,7 @@ fn said(suite: &str, packets: &[Packet]) -> Vec<(&'static str, Said, Arc<Program
         match tcpdump.ask(expression) {
             Ok(said) => {
                 let code = instructions(&said.numbers);
-                assert_eq!(disassemble(&code), said.disassemble, "{expression}");
+                assert_eq!(disassemble(&code), said.listing, "{expression}");
                 all.push((expression, said, program(expression, &code, 32_768)));
             }
             // Each libpcap knows other words.
@@ -108,7 +108,7 @@ fn every_device_passes_what_tcpdump_takes() {
                     if said.taken.contains(&number) { "dropped, and tcpdump takes it" } else { "passed" },
                     packet.bytes,
                     packet.metadata.wire_length,
-                    said.disassemble,
+                    said.listing,
                 );
             }
         }
@@ -122,7 +122,7 @@ fn packets_go_side_by_side_through_expressions_without_loops() {
     let mut loops = 0;
     for (expression, said, program) in &said {
         if program.facts().max_iterations != Some(0) {
-            assert!(said.disassemble.contains("ja "), "{expression}: {}", said.disassemble);
+            assert!(said.listing.contains("ja "), "{expression}: {}", said.listing);
             loops += 1;
         } else if let Err(reason) = Traced::of(program) {
             panic!("{expression}: {reason}");
