@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 #[cfg(all(target_os = "linux", feature = "live"))]
-use portcullis::control::{Refused, Reload};
+use portcullis::control::{Refusal, Reload};
 use portcullis::lang::expression::Instruction;
 use portcullis::lang::opencl_c::files::{Includes, NoIncludes};
 use portcullis::lang::xdp::Survey;
@@ -153,13 +153,13 @@ impl FilterArgs {
 
     /// What is to be loaded for such a request.
     #[cfg(all(target_os = "linux", feature = "live"))]
-    pub fn of(reload: &Reload) -> Result<FilterArgs, Refused> {
+    pub fn of(reload: &Reload) -> Result<FilterArgs, Refusal> {
         let Reload { filter, expr, language, set, fuel } = reload;
         let language = language.as_deref().map(|name| <Language as ValueEnum>::from_str(name, false)).transpose();
-        let language = language.map_err(|_| Refused::usage("the language is `wgsl`, `opencl-c`, `bpf` or `xdp`"))?;
+        let language = language.map_err(|_| Refusal::usage("the language is `wgsl`, `opencl-c`, `bpf` or `xdp`"))?;
         let fuel = fuel.unwrap_or(DEFAULT_FUEL);
         if fuel > MOST_FUEL {
-            return Err(Refused::usage(format!("fuel is {MOST_FUEL} at most")));
+            return Err(Refusal::usage(format!("fuel is {MOST_FUEL} at most")));
         }
         Ok(FilterArgs {
             filter: filter.as_ref().map(PathBuf::from),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use portcullis::io::routes;
 use portcullis::io::synth::Random;
-use portcullis::routes::Routed;
+use portcullis::routes::RouteMaps;
 use portcullis::selftest::corpora::Packet;
 use portcullis::selftest::layout::Watched;
 use portcullis_compat_tests::kernel::{self, Entries, KernelProgram, Ran};
@@ -331,8 +331,8 @@ fn cases(tables: &Tables) -> Vec<Case> {
 fn differs(device: &dyn Device, case: &Case, tables: &Tables) -> Option<String> {
     let Case { asked, ran, program, .. } = case;
     let mut session = device.load(program, &LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
-    if let Some(mut routed) = Routed::of(program) {
-        routed.set(tables, &mut *session).unwrap_or_else(|error| panic!("{error}"));
+    if let Some(mut routed) = RouteMaps::from_program(program) {
+        routed.apply_tables(tables, &mut *session).unwrap_or_else(|error| panic!("{error}"));
     }
     let packet = |(bytes, interface): &Asked| Packet {
         bytes: bytes.clone(),

@@ -35,7 +35,7 @@ pub fn set(
                 entries.len(),
                 from.map,
                 map.entries,
-                portcullis::map_file::remedy(map, entries.len())
+                portcullis::map_file::capacity_hint(map, entries.len())
             );
             return Err(Failure::Wrong(format!("--from-pin {}={}: {what}", from.map, from.file)));
         }

@@ -153,7 +153,7 @@ impl Run<'_> {
             ("  filter", times.device.kernel),
             ("  download", times.device.download),
             ("  write", times.write),
-            ("  other", totals.other()),
+            ("  other", totals.unattributed()),
         ];
         rows.extend(
             stages

@@ -123,7 +123,7 @@ pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, besides: &
         ("put together", sum.put_together, ""),
         ("past the filter", sum.from_stack, "came from where packets pass to"),
         ("lost past the filter", sum.from_stack_lost, "made no sense, or had not left at the end"),
-        ("judged by the CPU", sum.judged_by_cpu, "the device had all the batches that it takes"),
+        ("judged by the CPU", sum.fallback_packets, "the device had all the batches that it takes"),
     ];
     for (name, count, remark) in rare {
         if count > 0 {
