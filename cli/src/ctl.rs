@@ -184,8 +184,8 @@ mod asking {
         stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
         let line = control::encode(request);
-        if line.len() > control::LONGEST_REQUEST {
-            return Err(Failure::Usage(format!("the request has more than {} bytes", control::LONGEST_REQUEST)));
+        if line.len() > control::MAX_REQUEST_BYTES {
+            return Err(Failure::Usage(format!("the request has more than {} bytes", control::MAX_REQUEST_BYTES)));
         }
         stream.write_all(&line).map_err(failed)?;
         let mut answer = Vec::new();

@@ -67,17 +67,17 @@ struct Kept {
 
 /// Where calibrations are kept.
 #[derive(Debug, Clone)]
-pub struct CalibrationStore(Result<Cache, Unusable>);
+pub struct CalibrationStore(Result<Cache, CacheError>);
 
 impl CalibrationStore {
     /// The user's.
     pub fn open_user_cache() -> CalibrationStore {
-        CalibrationStore(Cache::find(KIND))
+        CalibrationStore(Cache::try_open(KIND))
     }
 
     /// Nowhere.
     pub fn disabled() -> CalibrationStore {
-        CalibrationStore(Err(Unusable { path: Default::default(), reason: "calibrations are not kept" }))
+        CalibrationStore(Err(CacheError { path: Default::default(), reason: "calibrations are not kept" }))
     }
 
     /// This one.

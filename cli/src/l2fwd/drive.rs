@@ -280,7 +280,7 @@ impl Common<'_> {
         let live = LiveOptions { window: Some(window.clone()), ..live };
         let stats: Vec<Arc<LaneStats>> = lanes.iter().map(|_| Arc::default()).collect();
         let named = lanes.iter().map(|lane| lane.lane.name.clone()).zip(stats.iter().cloned()).collect();
-        let run = RunStats::begin(String::new(), String::new(), named);
+        let run = RunStats::start(String::new(), String::new(), named);
         let (is_idle, is_late) = (AtomicBool::new(false), AtomicBool::new(false));
         let (lanes, error) = thread::scope(|scope| {
             let (stop, run) = (&stop, &run);

@@ -76,7 +76,7 @@ impl Follower {
     fn follow(&mut self, rows: ParsedRows, session: &mut dyn Session) -> Result<Result<(), String>, DeviceError> {
         let mut table = Table::new(&self.map, session.map_words(self.number)?);
         if let Err(row) = map_file::sync_table(&self.map, &mut table, &self.followed, &rows.entries) {
-            return Ok(Err(no_room(&rows, row, &self.map).of(&self.from.file)));
+            return Ok(Err(no_room(&rows, row, &self.map).with_file_name(&self.from.file)));
         }
         let (at, words) = table.changes();
         session.set_map_words(self.number, at, words)?;

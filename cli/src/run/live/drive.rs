@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use portcullis::adaptive::Settings;
+use portcullis::auto::Settings;
 use portcullis::device::{
     CancelToken, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, Imported, LoadOptions, Relieved, Session,
 };
@@ -258,7 +258,7 @@ fn go(args: &Args, prepared: Prepared, lanes: Vec<Lane>, at_stop: impl FnOnce() 
         });
     }
     let named = names.into_iter().zip(stats.iter().cloned()).collect();
-    let run = Arc::new(RunStats::begin(args.filter.name(), device.info().id.clone(), named));
+    let run = Arc::new(RunStats::start(args.filter.name(), device.info().id.clone(), named));
     if let Some(idle) = idle_exit {
         let (run, stop) = (run.clone(), interrupt.stop.clone());
         std::thread::spawn(move || end_when_idle(idle, &run, &stop));
