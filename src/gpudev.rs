@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub use cuda::CudaDriver;
 use portcullis_core::device::DeviceInfo;
 use portcullis_io::dpdk::Mempool;
-use portcullis_io::dpdk::gpudev::{GpuProperties, GpuSpec, Software};
+use portcullis_io::dpdk::gpudev::{GpuProperties, GpuSpec, SoftwareGpu};
 
 /// Bytes that the GPU has that there is not: none of them is taken before it is used.
 const SOFTWARE: usize = 4 << 30;
@@ -85,7 +85,7 @@ impl GpuChoice {
     /// Where there is no such CUDA device: what to do.
     pub fn spec(self) -> Result<GpuSpec, String> {
         Ok(match self {
-            GpuChoice::Software => GpuSpec::Driver(Arc::new(Software::new(SOFTWARE))),
+            GpuChoice::Software => GpuSpec::Driver(Arc::new(SoftwareGpu::new(SOFTWARE))),
             #[cfg(feature = "cuda")]
             GpuChoice::Cuda(number) => GpuSpec::Driver(Arc::new(CudaDriver::open(number).map_err(|e| e.to_string())?)),
             #[cfg(not(feature = "cuda"))]
@@ -229,7 +229,7 @@ mod cuda {
             known.map(drop).ok_or(DriverError::Unknown { what: "unmapping memory", address })
         }
 
-        fn reached_by_cards(&self) -> Result<(), DriverError> {
+        fn check_nic_access(&self) -> Result<(), DriverError> {
             self.gpu.gpudirect().map(|_| ()).map_err(driver_error)
         }
 

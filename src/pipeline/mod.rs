@@ -27,7 +27,7 @@ use portcullis_core::device::{CancelToken, DeviceError, DeviceKind, Done, Sessio
 use portcullis_core::packet::{Batch, Room};
 use portcullis_core::program::Program;
 use portcullis_core::reason;
-use portcullis_io::{Progress, Several, SinkError, Source, SourceError, SourceOptions, Warning};
+use portcullis_io::{Progress, RedirectGroups, SinkError, Source, SourceError, SourceOptions, Warning};
 
 pub use broadcast::Broadcasts;
 use driver::{Driver, Endpoints, NextBatch};
@@ -200,7 +200,7 @@ fn run_stages(
         totals: Totals::default(),
         source_error: None,
         broadcasts,
-        several: None,
+        redirect_groups: None,
     };
     let mut driver = Driver::new(session, endpoints);
     let drive_result = driver.drive();
@@ -232,7 +232,7 @@ struct CaptureEndpoints<'a> {
     source_error: Option<SourceError>,
     broadcasts: Option<Broadcasts>,
     /// What targets stand for in the batch that has just come back, where some stand for several.
-    several: Option<Arc<Several>>,
+    redirect_groups: Option<Arc<RedirectGroups>>,
 }
 
 impl<S> Endpoints<S> for CaptureEndpoints<'_> {
@@ -266,17 +266,17 @@ impl<S> Endpoints<S> for CaptureEndpoints<'_> {
 
     fn inspect_completed(&mut self, session: &mut dyn Session, done: &Done) -> Result<(), DeviceError> {
         if let Some(broadcasts) = &mut self.broadcasts {
-            self.several = broadcasts.resolve(session, done)?;
+            self.redirect_groups = broadcasts.resolve(session, done)?;
         }
         Ok(())
     }
 
     fn deliver(&mut self, done: Done, progress: Progress, _: bool) -> Result<(), PipelineError> {
-        let several = self.several.take();
-        self.totals.add_with_broadcasts(&done, several.as_deref());
+        let redirect_groups = self.redirect_groups.take();
+        self.totals.add_with_broadcasts(&done, redirect_groups.as_deref());
         self.observe.on_event(Event::Batch { totals: &self.totals, progress });
         match &self.writer {
-            Some(thread) if thread.queue.send((done, several)).is_err() => Err(writer_error(&mut self.writer)),
+            Some(thread) if thread.queue.send((done, redirect_groups)).is_err() => Err(writer_error(&mut self.writer)),
             _ => Ok(()),
         }
     }
@@ -346,18 +346,18 @@ fn run_reader(mut source: Box<dyn Source>, to: &SyncSender<ReaderMessage>, stop:
 
 /// The thread that writes.
 struct Writer {
-    queue: SyncSender<(Done, Option<Arc<Several>>)>,
+    queue: SyncSender<(Done, Option<Arc<RedirectGroups>>)>,
     thread: JoinHandle<Result<Duration, SinkError>>,
 }
 
 impl Writer {
     fn start(mut outputs: Outputs) -> Result<Writer, PipelineError> {
-        let (queue, waiting) = sync_channel::<(Done, Option<Arc<Several>>)>(QUEUE_DEPTH);
+        let (queue, waiting) = sync_channel::<(Done, Option<Arc<RedirectGroups>>)>(QUEUE_DEPTH);
         let thread = spawn("writer", move || {
             let mut busy = Duration::ZERO;
-            for (done, several) in waiting {
+            for (done, redirect_groups) in waiting {
                 let started = Instant::now();
-                if let Err(error) = outputs.write_with_broadcasts(&done, several.as_deref()) {
+                if let Err(error) = outputs.write_with_broadcasts(&done, redirect_groups.as_deref()) {
                     // What the others have is whole all the same; this error came first.
                     let _ = outputs.finish();
                     return Err(error);

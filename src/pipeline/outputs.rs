@@ -2,7 +2,7 @@
 
 use portcullis_core::device::Done;
 use portcullis_core::packet::Action;
-use portcullis_io::{RedirectSink, Several, Sink, SinkError};
+use portcullis_io::{RedirectGroups, RedirectSink, Sink, SinkError};
 
 use super::Broadcasts;
 
@@ -43,7 +43,11 @@ impl Outputs {
     ///
     /// # Errors
     /// As [`write`](Self::write).
-    pub fn write_with_broadcasts(&mut self, done: &Done, several: Option<&Several>) -> Result<(), SinkError> {
+    pub fn write_with_broadcasts(
+        &mut self,
+        done: &Done,
+        redirect_groups: Option<&RedirectGroups>,
+    ) -> Result<(), SinkError> {
         let Outputs { pass, tx, redirect, indices, .. } = self;
         let mut result = Ok(());
         for (action, sink) in [(Action::Pass, pass), (Action::Tx, tx)] {
@@ -60,11 +64,11 @@ impl Outputs {
             done.verdicts.indices(Action::Redirect, indices);
             if !indices.is_empty() {
                 // The files but the one that failed are of use still.
-                result = result.and(match several {
+                result = result.and(match redirect_groups {
                     None => open.write(&done.batch, indices, done.verdicts.targets()),
-                    Some(several) => {
+                    Some(redirect_groups) => {
                         let to = |&index: &u32| {
-                            redirect_targets(done, several, index as usize).map(move |target| (index, target))
+                            redirect_targets(done, redirect_groups, index as usize).map(move |target| (index, target))
                         };
                         open.write_to(&done.batch, indices.iter().flat_map(to))
                     }
@@ -89,11 +93,11 @@ impl Outputs {
 /// Where a packet goes that is redirected.
 pub(super) fn redirect_targets<'s>(
     done: &Done,
-    several: &'s Several,
+    redirect_groups: &'s RedirectGroups,
     index: usize,
 ) -> impl Iterator<Item = u32> + use<'s> {
     let target = done.verdicts.targets()[index];
-    let ports = several.ports(target, done.batch.metadata_of(index).port);
+    let ports = redirect_groups.ports(target, done.batch.metadata_of(index).port);
     let itself = if ports.is_none() { Some(target) } else { None };
     ports.into_iter().flatten().chain(itself)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use portcullis_core::device::{Done, StageTimes};
 use portcullis_core::packet::{Action, VerdictCounts};
-use portcullis_io::Several;
+use portcullis_io::RedirectGroups;
 
 use super::outputs::redirect_targets;
 
@@ -48,7 +48,7 @@ impl Totals {
     }
 
     /// Counts a batch, where some targets stand for several: a packet counts once as redirected, and once for each target.
-    pub fn add_with_broadcasts(&mut self, done: &Done, several: Option<&Several>) {
+    pub fn add_with_broadcasts(&mut self, done: &Done, redirect_groups: Option<&RedirectGroups>) {
         let Done { batch, verdicts, times } = done;
         self.packets += batch.len() as u64;
         self.bytes += batch.original().iter().map(|d| u64::from(d.length)).sum::<u64>();
@@ -58,10 +58,12 @@ impl Totals {
         }
         if counts[Action::Redirect as usize] > 0 {
             for (index, (&action, &target)) in verdicts.actions().iter().zip(verdicts.targets()).enumerate() {
-                match several {
+                match redirect_groups {
                     _ if action != Action::Redirect as u8 => {}
                     None => self.targets.add(target),
-                    Some(several) => redirect_targets(done, several, index).for_each(|target| self.targets.add(target)),
+                    Some(redirect_groups) => {
+                        redirect_targets(done, redirect_groups, index).for_each(|target| self.targets.add(target))
+                    }
                 }
             }
         }

@@ -140,7 +140,7 @@ impl<'a> BatchAssembler<'a> {
         self.received_packets = 0;
         self.first = None;
         let first = FirstPacket { at: first, is_warm_up: self.is_warm_up };
-        Ok(receiver.close().map_or(PollOutcome::Nothing, |batch| PollOutcome::Batch(batch, first)))
+        Ok(receiver.take_batch().map_or(PollOutcome::Nothing, |batch| PollOutcome::Batch(batch, first)))
     }
 
     /// Waits for more packets, until a batch is to be closed at the latest, but no longer than [`STOP_POLL_INTERVAL`]: an end may be
@@ -152,7 +152,7 @@ impl<'a> BatchAssembler<'a> {
     pub fn wait(&self, receiver: &mut dyn Receiver, until: Instant) -> Result<(), LiveError> {
         let left = until.saturating_duration_since(Instant::now());
         let missing = self.close_condition().target.saturating_sub(self.received_packets);
-        let room = MIN_PACKET_SPACING.saturating_mul(receiver.holds().try_into().unwrap_or(u32::MAX));
+        let room = MIN_PACKET_SPACING.saturating_mul(receiver.backlog_capacity().try_into().unwrap_or(u32::MAX));
         let sleep = left.min(room);
         if sleep < MIN_DELAY || self.shared.rate() * left.as_secs_f64() >= missing as f64 {
             return receiver.wait(left.min(STOP_POLL_INTERVAL));

@@ -126,7 +126,7 @@ impl<'a> LaneRunner<'a> {
         stats.set_received(receiver.received());
         if ended.is_err() {
             // Of the batch with which it failed a part may be through.
-            stats.set_executed(lane.executor.carried());
+            stats.set_executed(lane.executor.executed());
         }
         ended
     }
@@ -362,9 +362,9 @@ impl Endpoints<&mut Box<dyn Session>> for LaneEndpoints<'_> {
 
     fn inspect_completed(&mut self, session: &mut dyn Session, done: &Done) -> Result<(), DeviceError> {
         if let Some(broadcasts) = &mut self.broadcasts
-            && let Some(several) = broadcasts.resolve(session, done)?
+            && let Some(redirect_groups) = broadcasts.resolve(session, done)?
         {
-            self.executor.lead(&several);
+            self.executor.set_redirect_groups(&redirect_groups);
         }
         Ok(())
     }
@@ -378,11 +378,11 @@ impl Endpoints<&mut Box<dyn Session>> for LaneEndpoints<'_> {
         }
         let filtered = CompletedBatch::new(&done, by_fallback);
         let packets = filtered.packets;
-        let carried = self.executor.carry_out(done);
+        let carried = self.executor.execute(done);
         let now = Instant::now();
         // How long it took while it warmed up is of no interest.
         let latency = (!is_warm_up && carried.is_ok()).then(|| now - timing.first.at);
-        self.stats.record_completed(&filtered, self.executor.carried(), latency);
+        self.stats.record_completed(&filtered, self.executor.executed(), latency);
         carried?;
         if let (Some(window), false) = (self.window, is_warm_up) {
             window.record_completed(now);
@@ -397,8 +397,8 @@ impl Endpoints<&mut Box<dyn Session>> for LaneEndpoints<'_> {
     }
 
     fn poll(&mut self) -> Result<(), LaneError> {
-        let tended = self.executor.tend();
-        self.stats.set_executed(self.executor.carried());
+        let tended = self.executor.poll();
+        self.stats.set_executed(self.executor.executed());
         Ok(tended?)
     }
 }

@@ -99,7 +99,7 @@ mod tests {
     use std::io;
     use std::sync::Mutex;
 
-    use portcullis_io::live::{Carried, Received};
+    use portcullis_io::live::{ExecutedCounts, ReceivedCounts};
     use tracing_subscriber::layer::SubscriberExt;
 
     use super::super::stats::CompletedBatch;
@@ -136,11 +136,11 @@ mod tests {
         let events = events(|| {
             let mut monitor = LossMonitor::new(lanes(&["eth0:0", "eth0:1"]), &stats);
             monitor.report();
-            stats[1].set_received(Received { dropped_by_kernel: 7, ..Received::default() });
+            stats[1].set_received(ReceivedCounts { dropped_by_kernel: 7, ..ReceivedCounts::default() });
             monitor.report();
             monitor.report();
-            stats[1].set_received(Received { dropped_by_kernel: 10, ..Received::default() });
-            let mut carried = Carried::default();
+            stats[1].set_received(ReceivedCounts { dropped_by_kernel: 10, ..ReceivedCounts::default() });
+            let mut carried = ExecutedCounts::default();
             carried.losses.add(Loss::Overload, 2);
             stats[0].set_executed(&carried);
             monitor.report();
@@ -172,7 +172,7 @@ mod tests {
         let events = events(|| {
             let mut monitor = LossMonitor::new(lanes(&["q"]), &stats);
             let completed = CompletedBatch { packets: 30, by_fallback: true, ..CompletedBatch::default() };
-            stats[0].record_completed(&completed, &Carried::default(), None);
+            stats[0].record_completed(&completed, &ExecutedCounts::default(), None);
             monitor.report();
         });
         assert_eq!((&events[0]["message"], &events[0]["packets"]), (&RELIEVED.into(), &30.into()));
@@ -184,7 +184,7 @@ mod tests {
         let events = events(|| {
             let mut monitor = LossMonitor::new(lanes(&["q"]), &stats);
             for refused in 1..100 {
-                stats[0].set_received(Received { refused, ..Received::default() });
+                stats[0].set_received(ReceivedCounts { refused, ..ReceivedCounts::default() });
                 monitor.report_if_due();
                 // As it is in an hour.
                 if refused == 50 {

@@ -273,7 +273,7 @@ pub fn run_live(
             if let Err(wrong) = lane.executor.finish() {
                 error.get_or_insert(wrong.into());
             }
-            stats[*number].set_executed(lane.executor.carried());
+            stats[*number].set_executed(lane.executor.executed());
         }
         (back.into_iter().map(|(_, lane)| lane).collect::<Vec<_>>(), error)
     });

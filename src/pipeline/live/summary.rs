@@ -98,7 +98,8 @@ pub struct Summary {
     /// Packets that were too long to be received, or made no sense. They are not among those received.
     pub refused: u64,
     /// Packets that came in several pieces.
-    pub put_together: u64,
+    #[serde(rename = "put_together")]
+    pub reassembled: u64,
     /// Verdicts given.
     pub verdicts: BTreeMap<String, u64>,
     /// Verdicts carried out.
@@ -118,6 +119,7 @@ pub struct Summary {
     /// Batches that the device has been through with.
     pub batches: u64,
     /// Packets that the CPU filtered, since the device had all the batches that it takes.
+    #[serde(rename = "judged_by_cpu")]
     pub fallback_packets: u64,
     /// Packets in a batch, in the mean.
     pub batch_mean: f64,
@@ -226,7 +228,7 @@ impl Summary {
             bytes: of.received.bytes,
             dropped_by_kernel: of.received.dropped_by_kernel,
             refused: of.received.refused,
-            put_together: of.received.put_together,
+            reassembled: of.received.reassembled,
             verdicts: by_action(&of.verdicts),
             carried_out: by_action(&of.carried.packets),
             packets_out,
@@ -260,7 +262,7 @@ impl Summary {
 
 #[cfg(test)]
 mod tests {
-    use portcullis_io::live::{Carried, Losses, Received};
+    use portcullis_io::live::{ExecutedCounts, Losses, ReceivedCounts};
 
     use super::*;
 
@@ -270,15 +272,15 @@ mod tests {
         losses.add(Loss::NoRoom, 7 * k);
         losses.add(Loss::Overload, 2 * k);
         let mut snapshot = Snapshot {
-            received: Received {
+            received: ReceivedCounts {
                 packets: 1000 * k,
                 bytes: 64_000 * k,
-                put_together: 3 * k,
+                reassembled: 3 * k,
                 checksums: 5 * k,
                 dropped_by_kernel: 11 * k,
                 refused: 13 * k,
             },
-            carried: Carried {
+            carried: ExecutedCounts {
                 packets: [0, 100 * k, 500 * k, 200 * k, 91 * k],
                 bytes: [0, 6_400 * k, 30_000 * k, 12_000 * k, 6_000 * k],
                 losses,

@@ -120,7 +120,7 @@ pub fn table(run: &RunSummary, device: &str, frames: Option<Balance>, besides: &
     let rare = [
         ("not received", sum.refused, "too long, or made no sense"),
         ("checksums completed", sum.checksums_completed, ""),
-        ("put together", sum.put_together, ""),
+        ("put together", sum.reassembled, ""),
         ("past the filter", sum.from_stack, "came from where packets pass to"),
         ("lost past the filter", sum.from_stack_lost, "made no sense, or had not left at the end"),
         ("judged by the CPU", sum.fallback_packets, "the device had all the batches that it takes"),
