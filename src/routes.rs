@@ -2,7 +2,7 @@
 //! from tables, for example the kernel's.
 
 use portcullis_core::device::{DeviceError, Session};
-use portcullis_core::lang::xdp::fib::{self, Tables};
+use portcullis_core::lang::xdp::fib::{self, RoutingTables};
 use portcullis_core::map::{Declaration, Table};
 use portcullis_core::program::Program;
 
@@ -53,7 +53,7 @@ impl Routed {
     ///
     /// # Errors
     /// [`RoutedError`].
-    pub fn set(&mut self, tables: &Tables, session: &mut dyn Session) -> Result<(), RoutedError> {
+    pub fn set(&mut self, tables: &RoutingTables, session: &mut dyn Session) -> Result<(), RoutedError> {
         let mut changes = Vec::new();
         for (number, rows) in tables.rows(&self.numbers) {
             let map = &self.maps[number];
