@@ -1,6 +1,7 @@
 //! For benches: the kernel alone. No part of the crate's interface.
 
 mod records;
+mod vendor_kernel;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,31 +14,32 @@ use crate::probe::OpenClDevice;
 use crate::session::{self, OpenClSession};
 
 pub use records::OpenClRecords;
+pub use vendor_kernel::VendorKernel;
 
 /// A program whose kernel can be run over packets that are already where it reads them.
-pub struct KernelOnly(OpenClSession);
+pub struct KernelTimer(OpenClSession);
 
-impl KernelOnly {
+impl KernelTimer {
     /// Loads a program as [`Device::load`](portcullis_core::device::Device::load) does.
     ///
     /// # Errors
     /// As there.
-    pub fn load(device: &OpenClDevice, program: &Arc<Program>) -> Result<KernelOnly, DeviceError> {
-        Ok(KernelOnly(session::open(device, program, &LoadOptions::default())?))
+    pub fn load(device: &OpenClDevice, program: &Arc<Program>) -> Result<KernelTimer, DeviceError> {
+        Ok(KernelTimer(session::open(device, program, &LoadOptions::default())?))
     }
 
     /// Loads a kernel that somebody wrote by hand in place of the program's. It takes the arguments that the
     /// program's would, by words: a descriptor is two.
     ///
     /// # Errors
-    /// As [`KernelOnly::load`], and where the text is none that the device's compiler takes.
-    pub fn of_text(
+    /// As [`KernelTimer::load`], and where the text is none that the device's compiler takes.
+    pub fn from_source(
         device: &OpenClDevice,
         program: &Arc<Program>,
         text: &str,
         entry: &str,
-    ) -> Result<KernelOnly, DeviceError> {
-        Ok(KernelOnly(session::open_text(device, program, text, entry)?))
+    ) -> Result<KernelTimer, DeviceError> {
+        Ok(KernelTimer(session::open_text(device, program, text, entry)?))
     }
 
     /// The same kernel over batches.

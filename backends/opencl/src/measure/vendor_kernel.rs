@@ -11,20 +11,20 @@ use crate::probe::OpenClDevice;
 
 /// A kernel of somebody else's: `__kernel void NAME(__global uchar *memory)`. It keeps to that memory, which
 /// nothing here can make sure of.
-pub struct Foreign {
+pub struct VendorKernel {
     kernel: Kernel,
     gpu: Gpu,
 }
 
-impl Foreign {
+impl VendorKernel {
     /// Compiles the text.
     ///
     /// # Errors
     /// The compiler's own.
-    pub fn compile(device: &OpenClDevice, text: &str, name: &str) -> Result<Foreign, DeviceError> {
+    pub fn compile(device: &OpenClDevice, text: &str, name: &str) -> Result<VendorKernel, DeviceError> {
         let gpu = Gpu::open(device, false)?;
         let source = Source { source: text.to_owned(), entry: name.to_owned(), arguments: Vec::new(), size: 0 };
-        Ok(Foreign { kernel: build(&gpu, &source, "", None)?, gpu })
+        Ok(VendorKernel { kernel: build(&gpu, &source, "", None)?, gpu })
     }
 
     /// Runs so many work items over a copy of `memory`, and copies back what became of it.
