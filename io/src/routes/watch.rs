@@ -34,11 +34,11 @@ type Latest = Mutex<Option<Result<RoutingTables, RoutesError>>>;
 
 /// Routes that are being watched, until this is dropped.
 #[derive(Debug)]
-pub struct Watch {
+pub struct RouteWatch {
     latest: Arc<Latest>,
 }
 
-impl Watch {
+impl RouteWatch {
     /// What there is in this thread's network namespace, and what becomes of it from then on.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl Watch {
             }
         };
         thread::Builder::new().name("routes".into()).spawn(watch).map_err(failed)?;
-        Ok((first, Watch { latest }))
+        Ok((first, RouteWatch { latest }))
     }
 
     /// What there is now, where that has changed since this was asked; an error is the last that is heard.
