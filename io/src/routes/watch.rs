@@ -43,7 +43,7 @@ impl RouteWatch {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn start() -> Result<(RoutingTables, Watch), RoutesError> {
+    pub fn start() -> Result<(RoutingTables, RouteWatch), RoutesError> {
         let failed = |error| RoutesError { what: "watching the kernel's routes", error };
         // First the changes, so that none falls between.
         let mut events = Netlink::open(GROUPS as u32).map_err(failed)?;
