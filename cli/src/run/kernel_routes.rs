@@ -2,7 +2,7 @@
 
 use portcullis::device::{DeviceError, DeviceInfo, Session};
 #[cfg(target_os = "linux")]
-use portcullis::io::routes::Watch;
+use portcullis::io::routes::RouteWatch;
 use portcullis::lang::xdp::fib::RoutingTables;
 use portcullis::program::Program;
 use portcullis::routes::{Routed, RoutedError};
@@ -104,8 +104,8 @@ fn wrong(error: &dyn std::fmt::Display) -> Failure {
 struct RouteWatch;
 
 #[cfg(not(target_os = "linux"))]
-impl Watch {
-    fn start() -> Result<(RoutingTables, Watch), Failure> {
+impl RouteWatch {
+    fn start() -> Result<(RoutingTables, RouteWatch), Failure> {
         Err(Failure::Usage("--kernel-routes: only Linux has this".into()))
     }
 
