@@ -2,7 +2,7 @@
 //! from tables, for example the kernel's.
 
 use portcullis_core::device::{DeviceError, Session};
-use portcullis_core::lang::xdp::fib::{self, Tables};
+use portcullis_core::lang::xdp::fib::{self, RoutingTables};
 use portcullis_core::map::{Declaration, Table};
 use portcullis_core::program::Program;
 

@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use portcullis::control::{Refusal, Reload};
 use portcullis::lang::expression::Instruction;
 use portcullis::lang::opencl_c::files::{Includes, NoIncludes};
-use portcullis::lang::xdp::Survey;
+use portcullis::lang::xdp::ObjectReport;
 use portcullis::lang::{Diagnostics, MAX_SOURCE, Source, expression, opencl_c, wgsl, xdp};
 use portcullis::program::{DEFAULT_FUEL, Program, ProgramOptions};
 use portcullis::reason;
@@ -256,12 +256,12 @@ impl FilterArgs {
     }
 
     /// What is in an object as a whole, where the filter is one, and no program of it is named.
-    pub fn survey(&self) -> Result<Option<Survey>, Failure> {
+    pub fn inspect(&self) -> Result<Option<ObjectReport>, Failure> {
         if self.is_stdin() || !matches!(self.object(), Some((_, None))) {
             return Ok(None);
         }
         let (shown, bytes, _) = self.object_file()?;
-        Ok(Some(xdp::survey(&shown, &bytes, &self.options()).map_err(of_arguments)?))
+        Ok(Some(xdp::inspect(&shown, &bytes, &self.options()).map_err(of_arguments)?))
     }
 
     fn options(&self) -> ProgramOptions {

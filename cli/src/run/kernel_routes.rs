@@ -3,7 +3,7 @@
 use portcullis::device::{DeviceError, DeviceInfo, Session};
 #[cfg(target_os = "linux")]
 use portcullis::io::routes::RouteWatch;
-use portcullis::lang::xdp::fib::Tables;
+use portcullis::lang::xdp::fib::RoutingTables;
 use portcullis::program::Program;
 use portcullis::routes::{RouteMaps, RouteMapsError};
 
@@ -78,7 +78,7 @@ impl KernelRoutes {
         })
     }
 
-    fn set(&mut self, mut tables: Tables, session: &mut dyn Session) -> Result<Result<(), String>, DeviceError> {
+    fn set(&mut self, mut tables: RoutingTables, session: &mut dyn Session) -> Result<Result<(), String>, DeviceError> {
         if let Some(name) = &self.arrival {
             // A capture's packets are of port 0, which is no interface's number.
             let Some(interface) = tables.interfaces.iter().find(|interface| interface.name == *name) else {
@@ -107,11 +107,11 @@ struct RouteWatch;
 
 #[cfg(not(target_os = "linux"))]
 impl RouteWatch {
-    fn start() -> Result<(Tables, RouteWatch), Failure> {
+    fn start() -> Result<(RoutingTables, RouteWatch), Failure> {
         Err(Failure::Usage("--kernel-routes: only Linux has this".into()))
     }
 
-    fn take(&mut self) -> Option<Result<Tables, String>> {
+    fn take(&mut self) -> Option<Result<RoutingTables, String>> {
         None
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::builder::{NonEmptyStringValueParser, StringValueParser, TypedValueParser};
 use portcullis::device::{CancelToken, DeviceError, DeviceInfo, Session};
 use portcullis::io::SinkError;
-use portcullis::lang::xdp::events::Counts;
+use portcullis::lang::xdp::events::EventCounts;
 use portcullis::map::{Declaration, Format};
 use portcullis::map_file::find_map;
 use portcullis::map_file::text::ParsedRows;
@@ -311,7 +311,7 @@ impl Maps {
     }
 
     /// How many events there were, where the filter has any.
-    pub fn events(&self) -> Option<Counts> {
+    pub fn events(&self) -> Option<EventCounts> {
         self.events.counts()
     }
 
