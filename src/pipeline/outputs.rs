@@ -15,7 +15,7 @@ pub struct Outputs {
     pub tx: Option<Box<dyn Sink>>,
     /// For redirected packets.
     pub redirect: Option<RedirectSink>,
-    /// Targets that stand for several, where the filter has such ([`Broadcasts::of`]).
+    /// Targets that stand for several, where the filter has such ([`Broadcasts::from_program`]).
     pub broadcasts: Option<Broadcasts>,
     indices: Vec<u32>,
 }
@@ -60,10 +60,12 @@ impl Outputs {
             done.verdicts.indices(Action::Redirect, indices);
             if !indices.is_empty() {
                 // The files but the one that failed are of use still.
-                result = result.and(match several {
+                result = result.and(match redirect_groups {
                     None => open.write(&done.batch, indices, done.verdicts.targets()),
-                    Some(several) => {
-                        let to = |&index: &u32| leads(done, several, index as usize).map(move |target| (index, target));
+                    Some(redirect_groups) => {
+                        let to = |&index: &u32| {
+                            redirect_targets(done, redirect_groups, index as usize).map(move |target| (index, target))
+                        };
                         open.write_to(&done.batch, indices.iter().flat_map(to))
                     }
                 });
@@ -91,7 +93,7 @@ pub(super) fn leads<'s>(
     index: usize,
 ) -> impl Iterator<Item = u32> + use<'s> {
     let target = done.verdicts.targets()[index];
-    let ports = several.ports(target, done.batch.metadata_of(index).port);
+    let ports = redirect_groups.ports(target, done.batch.metadata_of(index).port);
     let itself = if ports.is_none() { Some(target) } else { None };
     ports.into_iter().flatten().chain(itself)
 }
