@@ -91,11 +91,11 @@ fn opencl() -> BackendDevices {
     Err(left_out("opencl"))
 }
 
-fn interp() -> Found {
+fn interp() -> BackendDevices {
     Ok(vec![Arc::new(InterpDevice::new())])
 }
 
-fn noop() -> Found {
+fn noop() -> BackendDevices {
     Ok(vec![Arc::new(NoopDevice::new())])
 }
 

@@ -17,7 +17,7 @@ use portcullis::device::{CancelToken, Dispatch};
 use portcullis::io::af_xdp::{self, CopyMode, LaneLayout, Options, Steering};
 use portcullis::io::live::link::StackDevice;
 use portcullis::packet::ResizeRoom;
-use portcullis::pipeline::live::{Closing, LaneStats, LiveOptions};
+use portcullis::pipeline::live::{BatchPolicy, LaneStats, LiveOptions};
 use portcullis_live_tests::{End, Flood, KernelXdp, Namespace, Veth};
 use support::bare::bare;
 use support::latency::{quantile, round_trips};

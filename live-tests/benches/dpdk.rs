@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use portcullis::device::{CancelToken, Completion, Dispatch, StageTimes};
 use portcullis::packet::{Action, ResizeRoom, Verdicts};
-use portcullis::pipeline::live::{Closing, LaneStats, LiveOptions};
+use portcullis::pipeline::live::{BatchPolicy, LaneStats, LiveOptions};
 use portcullis_dpdk_sys as sys;
 use portcullis_io::dpdk::{Dpdk, Mempool, Options, open};
 use portcullis_io::live::Lane;

@@ -39,7 +39,7 @@ impl Broadcasts {
         session: &mut dyn Session,
         done: &Completion,
     ) -> Result<Option<Arc<RedirectGroups>>, DeviceError> {
-        let is_one = |target: &u32| self.all.iter().any(|it| it.target == *target);
+        let is_one = |target: &u32| self.targets.iter().any(|it| it.target == *target);
         if done.verdicts.counts()[Action::Redirect as usize] == 0 || !done.verdicts.targets().iter().any(is_one) {
             return Ok(None);
         }

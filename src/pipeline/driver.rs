@@ -59,13 +59,13 @@ pub(super) trait Endpoints<S> {
     fn on_batch_boundary(&mut self, session: &mut dyn Session, coming: usize) -> Result<(), DeviceError>;
 
     /// A batch has come back from the session, and will be [`done`](Ends::done) next: for what is to be read of maps for it.
-    fn came_back(&mut self, session: &mut dyn Session, done: &Completion) -> Result<(), DeviceError> {
+    fn inspect_completed(&mut self, session: &mut dyn Session, done: &Completion) -> Result<(), DeviceError> {
         let _ = (session, done);
         Ok(())
     }
 
-    /// A batch has come back; where it is `aside`, from the session's relief, and maybe before others that went in before it.
-    fn done(&mut self, done: Completion, note: Self::Note, aside: bool) -> Result<(), Self::Error>;
+    /// A batch has come back; where it is `by_fallback`, from the session's relief, and maybe before others that went in before it.
+    fn done(&mut self, done: Completion, tag: Self::Tag, by_fallback: bool) -> Result<(), Self::Error>;
 
     /// Does what others want done with the session between two batches. Gives false where that has to wait until nothing is
     /// in flight (`idle`): then nothing is submitted before.
@@ -160,7 +160,7 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
         self.endpoints.on_batch_boundary(self.slot.session(), batch.len())?;
         self.slot.session().submit(batch).map_err(|refused| refused.error)?;
         let submitted = self.slot.session().fallback().is_some().then(Instant::now);
-        self.in_flight.push_back((submitted, note));
+        self.in_flight.push_back((submitted, tag));
         Ok(())
     }
 
@@ -182,7 +182,7 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
     fn can_use_fallback(&mut self) -> bool {
         let oldest = self.in_flight.front().and_then(|(submitted, _)| *submitted);
         self.slot.session().fallback().is_some()
-            && oldest.is_some_and(|oldest| !self.due.is_due(oldest, Instant::now()))
+            && oldest.is_some_and(|oldest| !self.estimator.is_due(oldest, Instant::now()))
     }
 
     fn run_on_fallback(&mut self, batch: Batch, tag: E::Tag) -> Result<(), E::Error> {
@@ -195,7 +195,7 @@ impl<S: SessionSlot, E: Endpoints<S>> Driver<S, E> {
         let session = self.slot.session();
         let done = match session.fallback() {
             Some(fallback) => fallback.run(batch)?,
-            None => return self.submit(batch, note),
+            None => return self.submit(batch, tag),
         };
         self.endpoints.deliver(done, tag, true)
     }
@@ -265,8 +265,8 @@ mod tests {
             Ok(())
         }
 
-        fn done(&mut self, _: Completion, note: u32, aside: bool) -> Result<(), DeviceError> {
-            self.0.push((note, aside));
+        fn done(&mut self, _: Completion, tag: u32, by_fallback: bool) -> Result<(), DeviceError> {
+            self.0.push((tag, by_fallback));
             Ok(())
         }
     }
@@ -291,12 +291,12 @@ mod tests {
         );
         let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
         let fallback = InterpDevice::new().load(&program, &LoadOptions::default()).unwrap();
-        let mut session = Reaching { batch: None, fallback };
-        let mut driver = Driver::new(&mut session as &mut dyn Session, Noted::default());
-        driver.submit(elsewhere(), 1).unwrap();
-        driver.relieve(Batch::from_packets(&[[0; 60]]).unwrap(), 2).unwrap();
-        driver.relieve(elsewhere(), 3).unwrap();
-        assert_eq!(driver.ends.0, [(2, true), (1, false)]);
+        let mut session = SingleBatchSession { batch: None, fallback };
+        let mut driver = Driver::new(&mut session as &mut dyn Session, RecordingEndpoints::default());
+        driver.submit(device_resident_batch(), 1).unwrap();
+        driver.run_on_fallback(Batch::from_packets(&[[0; 60]]).unwrap(), 2).unwrap();
+        driver.run_on_fallback(device_resident_batch(), 3).unwrap();
+        assert_eq!(driver.endpoints.0, [(2, true), (1, false)]);
         driver.drive().unwrap();
         assert_eq!(driver.endpoints.0, [(2, true), (1, false), (3, false)]);
     }

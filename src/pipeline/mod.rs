@@ -120,7 +120,7 @@ pub fn source_options(program: &Program, kind: DeviceKind, written: bool) -> Sou
     SourceOptions {
         max_packets: room.unwrap_or(usize::MAX),
         room: if facts.changes_length { ResizeRoom::Both } else { ResizeRoom::None },
-        metadata: written || facts.uses_metadata || Broadcasts::need_ports(program),
+        metadata: written || facts.uses_metadata || Broadcasts::needs_ingress_port(program),
         block_size: blocks * SourceOptions::BLOCK_SIZE,
     }
 }
@@ -264,7 +264,7 @@ impl<S> Endpoints<S> for CaptureEndpoints<'_> {
         self.observe.on_batch_boundary(session, coming)
     }
 
-    fn came_back(&mut self, session: &mut dyn Session, done: &Completion) -> Result<(), DeviceError> {
+    fn inspect_completed(&mut self, session: &mut dyn Session, done: &Completion) -> Result<(), DeviceError> {
         if let Some(broadcasts) = &mut self.broadcasts {
             self.redirect_groups = broadcasts.resolve(session, done)?;
         }
@@ -273,7 +273,7 @@ impl<S> Endpoints<S> for CaptureEndpoints<'_> {
 
     fn done(&mut self, done: Completion, progress: Progress, _: bool) -> Result<(), PipelineError> {
         let several = self.several.take();
-        self.totals.add_with(&done, several.as_deref());
+        self.totals.add_with_broadcasts(&done, several.as_deref());
         self.observe.event(Event::Batch { totals: &self.totals, progress });
         match &self.writer {
             Some(thread) if thread.queue.send((done, redirect_groups)).is_err() => Err(writer_error(&mut self.writer)),
@@ -352,7 +352,7 @@ struct Writer {
 
 impl Writer {
     fn start(mut outputs: Outputs) -> Result<Writer, PipelineError> {
-        let (queue, waiting) = sync_channel::<(Completion, Option<Arc<RedirectGroups>>)>(QUEUE);
+        let (queue, waiting) = sync_channel::<(Completion, Option<Arc<RedirectGroups>>)>(QUEUE_DEPTH);
         let thread = spawn("writer", move || {
             let mut busy = Duration::ZERO;
             for (done, redirect_groups) in waiting {

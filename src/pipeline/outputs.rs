@@ -36,14 +36,14 @@ impl Outputs {
     /// # Errors
     /// The first sink's that failed, which is gone then; the others may still be finished.
     pub fn take(&mut self, done: &Completion) -> Result<(), SinkError> {
-        self.take_with(done, None)
+        self.write_with_broadcasts(done, None)
     }
 
     /// The same, where some targets stand for several.
     ///
     /// # Errors
     /// As [`take`](Self::take).
-    pub fn take_with(&mut self, done: &Completion, several: Option<&RedirectGroups>) -> Result<(), SinkError> {
+    pub fn write_with_broadcasts(&mut self, done: &Completion, several: Option<&RedirectGroups>) -> Result<(), SinkError> {
         let Outputs { pass, tx, redirect, indices, .. } = self;
         let mut result = Ok(());
         for (action, sink) in [(Action::Pass, pass), (Action::Tx, tx)] {

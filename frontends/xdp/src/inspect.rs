@@ -64,7 +64,7 @@ pub fn inspect(name: &str, bytes: &[u8], options: &ProgramOptions) -> Result<Obj
     for function in object.programs() {
         let compiled =
             run_on_large_stack(&Source::new(name, ""), || compile_here(&object, Some(&function.name), &options, given));
-        programs.push(Surveyed {
+        programs.push(ProgramReport {
             name: function.name.clone(),
             section: object.sections[function.section].name.clone(),
             helpers: helpers(&object, (function.section, function.first)),

@@ -177,7 +177,7 @@ fn run_with_rx_thread(
                         }
                     }
                     NextBatch::Pending => {}
-                    NextBatch::End => return Ok(()),
+                    NextBatch::StopClock => return Ok(()),
                 }
             }
         };
@@ -213,7 +213,7 @@ impl RxBatcher<'_> {
             self.stats.start_measuring_rx(self.receiver.received());
         }
         if self.end.is_expired(stopped) {
-            return Ok(NextBatch::End);
+            return Ok(NextBatch::StopClock);
         }
         // Receiving is a part of what one thread does that does everything. Who finds no sizes by it need not know it that well.
         let taken = if self.assembler.is_adaptive() { Instant::now() } else { self.assembler.last_poll() };
@@ -228,7 +228,7 @@ impl RxBatcher<'_> {
             }
             // Where it has no memory now, what came before waits for what is on its way.
             PollOutcome::Nothing if self.end.has_settled(stopped) && !self.receiver.is_full() => {
-                return Ok(NextBatch::End);
+                return Ok(NextBatch::StopClock);
             }
             _ if !is_idle => {}
             PollOutcome::Until(until) => self.assembler.wait(self.receiver, until)?,
@@ -335,7 +335,7 @@ impl Endpoints<&mut Box<dyn Session>> for LaneEndpoints<'_> {
                 NextBatch::Ready(batch, BatchTiming { taken: Instant::now(), ..timing })
             }
             Err(RecvTimeoutError::Timeout) => NextBatch::Pending,
-            Err(RecvTimeoutError::Disconnected) => NextBatch::End,
+            Err(RecvTimeoutError::Disconnected) => NextBatch::StopClock,
         })
     }
 
@@ -360,7 +360,7 @@ impl Endpoints<&mut Box<dyn Session>> for LaneEndpoints<'_> {
         Ok(true)
     }
 
-    fn came_back(&mut self, session: &mut dyn Session, done: &Completion) -> Result<(), DeviceError> {
+    fn inspect_completed(&mut self, session: &mut dyn Session, done: &Completion) -> Result<(), DeviceError> {
         if let Some(broadcasts) = &mut self.broadcasts
             && let Some(redirect_groups) = broadcasts.resolve(session, done)?
         {
@@ -370,9 +370,9 @@ impl Endpoints<&mut Box<dyn Session>> for LaneEndpoints<'_> {
     }
 
     /// Carries out the verdicts on a batch.
-    fn done(&mut self, done: Completion, begun: Begun, aside: bool) -> Result<(), LaneError> {
-        let is_warm_up = begun.first.is_warm_up;
-        if self.meter.is_some() && !is_warm_up && !self.is_measured {
+    fn done(&mut self, done: Completion, timing: BatchTiming, by_fallback: bool) -> Result<(), LaneError> {
+        let is_warm_up = timing.first.is_warm_up;
+        if self.window.is_some() && !is_warm_up && !self.is_measured {
             self.is_measured = true;
             self.stats.start_measuring_driver();
         }

@@ -89,9 +89,9 @@ pub(super) struct CompletedBatch {
     pub by_fallback: bool,
 }
 
-impl Filtered {
-    pub fn new(done: &Completion, aside: bool) -> Filtered {
-        Filtered { packets: done.batch.len(), verdicts: done.verdicts.counts(), times: done.times, aside }
+impl CompletedBatch {
+    pub fn new(done: &Completion, by_fallback: bool) -> CompletedBatch {
+        CompletedBatch { packets: done.batch.len(), verdicts: done.verdicts.counts(), times: done.times, by_fallback }
     }
 }
 

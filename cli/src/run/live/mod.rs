@@ -62,7 +62,7 @@ impl Needs {
         let facts = program.facts();
         Needs {
             room: if any || facts.changes_length { ResizeRoom::Both } else { ResizeRoom::None },
-            metadata: any || facts.uses_metadata || Broadcasts::need_ports(program),
+            metadata: any || facts.uses_metadata || Broadcasts::needs_ingress_port(program),
             writes: if any { Window::WholePacket } else { facts.writes },
         }
     }

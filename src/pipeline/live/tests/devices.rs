@@ -78,9 +78,9 @@ fn any_device_can_be_relieved() {
     let program = program();
     for device in filtering() {
         let id = device.info().id.clone();
-        let relieved = WithFallback::new(device, Arc::new(InterpDevice::new()));
-        for &dispatch in relieved.info().dispatch {
-            let ran = lane(relieved.load(&program, &options(dispatch)).unwrap(), dispatch);
+        let fallback_packets = WithFallback::new(device, Arc::new(InterpDevice::new()));
+        for &dispatch in fallback_packets.info().dispatch {
+            let ran = lane(fallback_packets.load(&program, &options(dispatch)).unwrap(), dispatch);
             check(&ran, &format!("{id} {dispatch}"), dispatch == Dispatch::Inline);
         }
     }
@@ -129,7 +129,7 @@ impl Session for Slow {
 }
 
 /// On a device that takes so long for a batch; also how many packets were its own.
-fn slow(takes: Duration, relieved: bool) -> (Ran, u64) {
+fn slow(takes: Duration, fallback_packets: bool) -> (Ran, u64) {
     let load = |dispatch| InterpDevice::new().load(&program(), &options(dispatch)).unwrap();
     let packets = Arc::new(AtomicU64::new(0));
     let session = Slow {
@@ -137,7 +137,7 @@ fn slow(takes: Duration, relieved: bool) -> (Ran, u64) {
         takes,
         ready: VecDeque::new(),
         packets: packets.clone(),
-        fallback: relieved.then(|| load(Dispatch::Inline)),
+        fallback: fallback_packets.then(|| load(Dispatch::Inline)),
     };
     let ran = lane(Box::new(session), Dispatch::Pipelined);
     (ran, packets.load(Ordering::Relaxed))
