@@ -13,7 +13,7 @@ use portcullis_compat_tests::{devices, layouts};
 use portcullis_core::device::{Device, DeviceKind, LoadOptions};
 use portcullis_core::interp::Interpreter;
 use portcullis_core::lang::Source;
-use portcullis_core::lang::expression::{compile_program, listing};
+use portcullis_core::lang::expression::{compile_program, disassemble};
 use portcullis_core::packet::{ResizeRoom, Verdict};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::vector::LaneProgram;

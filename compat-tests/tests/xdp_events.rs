@@ -9,7 +9,7 @@ use portcullis::io::synth::Random;
 use portcullis_compat_tests::{devices, layouts, objects};
 use portcullis_core::device::{Device, LoadOptions};
 use portcullis_core::lang::xdp;
-use portcullis_core::lang::xdp::events::{EventCounts, EventReader, EventPayload};
+use portcullis_core::lang::xdp::events::{EventCounts, EventPayload, EventReader};
 use portcullis_core::packet::ResizeRoom;
 use portcullis_core::program::{Program, ProgramOptions};
 

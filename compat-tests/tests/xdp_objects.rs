@@ -10,7 +10,7 @@ use portcullis_compat_tests::objects::{self, FORMS};
 use portcullis_compat_tests::{corpora, devices, layouts, oracle};
 use portcullis_core::device::{Device, DeviceKind, LoadOptions, Session};
 use portcullis_core::interp::InterpDevice;
-use portcullis_core::lang::xdp::events::{EventReader, Event, RecordKind, EventPayload};
+use portcullis_core::lang::xdp::events::{Event, EventPayload, EventReader, RecordKind};
 use portcullis_core::lang::xdp::object::MapType;
 use portcullis_core::lang::xdp::{self, Object};
 use portcullis_core::map::Table;

@@ -34,7 +34,7 @@ impl Broadcasts {
     ///
     /// # Errors
     /// The session's.
-    pub fn read(
+    pub fn resolve(
         &mut self,
         session: &mut dyn Session,
         done: &Completion,

@@ -65,7 +65,7 @@ pub(super) trait Endpoints<S> {
     }
 
     /// A batch has come back; where it is `by_fallback`, from the session's relief, and maybe before others that went in before it.
-    fn done(&mut self, done: Completion, tag: Self::Tag, by_fallback: bool) -> Result<(), Self::Error>;
+    fn deliver(&mut self, done: Completion, tag: Self::Tag, by_fallback: bool) -> Result<(), Self::Error>;
 
     /// Does what others want done with the session between two batches. Gives false where that has to wait until nothing is
     /// in flight (`idle`): then nothing is submitted before.
@@ -265,7 +265,7 @@ mod tests {
             Ok(())
         }
 
-        fn done(&mut self, _: Completion, tag: u32, by_fallback: bool) -> Result<(), DeviceError> {
+        fn deliver(&mut self, _: Completion, tag: u32, by_fallback: bool) -> Result<(), DeviceError> {
             self.0.push((tag, by_fallback));
             Ok(())
         }

@@ -271,10 +271,10 @@ impl<S> Endpoints<S> for CaptureEndpoints<'_> {
         Ok(())
     }
 
-    fn done(&mut self, done: Completion, progress: Progress, _: bool) -> Result<(), PipelineError> {
-        let several = self.several.take();
-        self.totals.add_with_broadcasts(&done, several.as_deref());
-        self.observe.event(Event::Batch { totals: &self.totals, progress });
+    fn deliver(&mut self, done: Completion, progress: Progress, _: bool) -> Result<(), PipelineError> {
+        let redirect_groups = self.redirect_groups.take();
+        self.totals.add_with_broadcasts(&done, redirect_groups.as_deref());
+        self.observe.on_event(Event::Batch { totals: &self.totals, progress });
         match &self.writer {
             Some(thread) if thread.queue.send((done, redirect_groups)).is_err() => Err(writer_error(&mut self.writer)),
             _ => Ok(()),

@@ -35,15 +35,19 @@ impl Outputs {
     ///
     /// # Errors
     /// The first sink's that failed, which is gone then; the others may still be finished.
-    pub fn take(&mut self, done: &Completion) -> Result<(), SinkError> {
+    pub fn write(&mut self, done: &Completion) -> Result<(), SinkError> {
         self.write_with_broadcasts(done, None)
     }
 
     /// The same, where some targets stand for several.
     ///
     /// # Errors
-    /// As [`take`](Self::take).
-    pub fn write_with_broadcasts(&mut self, done: &Completion, several: Option<&RedirectGroups>) -> Result<(), SinkError> {
+    /// As [`write`](Self::write).
+    pub fn write_with_broadcasts(
+        &mut self,
+        done: &Completion,
+        redirect_groups: Option<&RedirectGroups>,
+    ) -> Result<(), SinkError> {
         let Outputs { pass, tx, redirect, indices, .. } = self;
         let mut result = Ok(());
         for (action, sink) in [(Action::Pass, pass), (Action::Tx, tx)] {
@@ -87,9 +91,9 @@ impl Outputs {
 }
 
 /// Where a packet goes that is redirected.
-pub(super) fn leads<'s>(
+pub(super) fn redirect_targets<'s>(
     done: &Completion,
-    several: &'s RedirectGroups,
+    redirect_groups: &'s RedirectGroups,
     index: usize,
 ) -> impl Iterator<Item = u32> + use<'s> {
     let target = done.verdicts.targets()[index];

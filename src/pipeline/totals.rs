@@ -48,7 +48,7 @@ impl Totals {
     }
 
     /// Counts a batch, where some targets stand for several: a packet counts once as redirected, and once for each target.
-    pub fn add_with_broadcasts(&mut self, done: &Completion, several: Option<&RedirectGroups>) {
+    pub fn add_with_broadcasts(&mut self, done: &Completion, redirect_groups: Option<&RedirectGroups>) {
         let Completion { batch, verdicts, times } = done;
         self.packets += batch.len() as u64;
         self.bytes += batch.original().iter().map(|d| u64::from(d.length)).sum::<u64>();

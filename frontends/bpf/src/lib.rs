@@ -50,13 +50,14 @@ fn parse_listing(source: &Source) -> Result<ParsedListing, Diagnostics> {
     parser::parse(source)
 }
 
-/// Reads, checks, lowers and analyses a program, on a thread with a stack of [`COMPILE_STACK_BYTES`](super::COMPILE_STACK_BYTES) bytes.
+/// Parses and compiles a program listing, on a thread with a stack of
+/// [`COMPILE_STACK_BYTES`](super::COMPILE_STACK_BYTES) bytes.
 ///
 /// # Errors
 /// All errors of the listing, with their places.
 pub fn compile(source: &Source, options: &ProgramOptions) -> Result<Program, Diagnostics> {
-    let listed = listed(source)?;
-    run_on_large_stack(source, || compile_here(source, &listed, options))?
+    let listing = parse_listing(source)?;
+    run_on_large_stack(source, || compile_here(source, &listing, options))?
 }
 
 /// Compiles a program that was not parsed from `source`, for example libpcap's output for the
@@ -69,8 +70,8 @@ pub fn compile_program(
     program: &[Instruction],
     options: &ProgramOptions,
 ) -> Result<Program, Diagnostics> {
-    let listed = Listed { program: program.to_vec(), places: Vec::new() };
-    run_on_large_stack(source, || compile_here(source, &listed, options))?
+    let listing = ParsedListing { program: program.to_vec(), spans: Vec::new() };
+    run_on_large_stack(source, || compile_here(source, &listing, options))?
 }
 
 /// Compiles on the current thread's stack.

@@ -165,7 +165,7 @@ impl<'o> Linked<'o> {
             (copy.words > 0).then_some(copy)
         });
         // In the order of the program: they were found in that of its blocks.
-        let lost_updates: BTreeSet<_> = flow.shared.lost_updates.all().iter().copied().collect();
+        let lost_updates: BTreeSet<_> = flow.shared.losses.all().iter().copied().collect();
         let lost_updates: Vec<_> = lost_updates.into_iter().collect();
         let origin = ObjectInfo {
             object: object.name.clone(),

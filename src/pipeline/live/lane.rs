@@ -177,7 +177,7 @@ fn run_with_rx_thread(
                         }
                     }
                     NextBatch::Pending => {}
-                    NextBatch::StopClock => return Ok(()),
+                    NextBatch::End => return Ok(()),
                 }
             }
         };
@@ -213,7 +213,7 @@ impl RxBatcher<'_> {
             self.stats.start_measuring_rx(self.receiver.received());
         }
         if self.end.is_expired(stopped) {
-            return Ok(NextBatch::StopClock);
+            return Ok(NextBatch::End);
         }
         // Receiving is a part of what one thread does that does everything. Who finds no sizes by it need not know it that well.
         let taken = if self.assembler.is_adaptive() { Instant::now() } else { self.assembler.last_poll() };
@@ -228,7 +228,7 @@ impl RxBatcher<'_> {
             }
             // Where it has no memory now, what came before waits for what is on its way.
             PollOutcome::Nothing if self.end.has_settled(stopped) && !self.receiver.is_full() => {
-                return Ok(NextBatch::StopClock);
+                return Ok(NextBatch::End);
             }
             _ if !is_idle => {}
             PollOutcome::Until(until) => self.assembler.wait(self.receiver, until)?,
@@ -335,7 +335,7 @@ impl Endpoints<&mut Box<dyn Session>> for LaneEndpoints<'_> {
                 NextBatch::Ready(batch, BatchTiming { taken: Instant::now(), ..timing })
             }
             Err(RecvTimeoutError::Timeout) => NextBatch::Pending,
-            Err(RecvTimeoutError::Disconnected) => NextBatch::StopClock,
+            Err(RecvTimeoutError::Disconnected) => NextBatch::End,
         })
     }
 
@@ -370,7 +370,7 @@ impl Endpoints<&mut Box<dyn Session>> for LaneEndpoints<'_> {
     }
 
     /// Carries out the verdicts on a batch.
-    fn done(&mut self, done: Completion, timing: BatchTiming, by_fallback: bool) -> Result<(), LaneError> {
+    fn deliver(&mut self, done: Completion, timing: BatchTiming, by_fallback: bool) -> Result<(), LaneError> {
         let is_warm_up = timing.first.is_warm_up;
         if self.window.is_some() && !is_warm_up && !self.is_measured {
             self.is_measured = true;

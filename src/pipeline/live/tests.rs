@@ -437,7 +437,7 @@ fn a_session_is_swapped_between_two_batches() {
         let load = LoadOptions { threads: NonZeroUsize::new(1), dispatch: Some(dispatch), ..LoadOptions::default() };
         let next = compiled("fn xdp_filter(pkt: u32) -> u32 { return XDP_TX; }");
         let mut next = InterpDevice::new().load(&next, &load).unwrap();
-        let swap = LaneCommand::swap(move |session| {
+        let swap = LaneCommand::replace_session(move |session| {
             assert_eq!(session.in_flight(), 0);
             std::mem::swap(session, &mut next);
             Ok(())
