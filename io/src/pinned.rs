@@ -130,7 +130,7 @@ impl Pinned {
     }
 
     /// Whether each processor has a value of its own.
-    pub fn is_per_processor(&self) -> bool {
+    pub fn is_per_cpu(&self) -> bool {
         matches!(self.ty, 5 | 6 | 10 | 21)
     }
 
@@ -142,7 +142,7 @@ impl Pinned {
         let failed = |what| move |error| PinnedError::Read { path: self.path.clone(), what, error };
         let size = self.value_size as usize;
         // Values of processors lie at multiples of eight bytes, one for each that there may ever be.
-        let (each, count) = match self.is_per_processor() {
+        let (each, count) = match self.is_per_cpu() {
             true => (size.next_multiple_of(8), possible_processors().map_err(failed("counting processors"))?),
             false => (size, 1),
         };

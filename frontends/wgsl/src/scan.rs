@@ -13,7 +13,7 @@ use super::tokens::{Kind, Token, tokens};
 use super::weigh::weigh;
 use crate::lang::{Diagnostic, prelude};
 use crate::map;
-use crate::map::declare::Comments;
+use crate::map::declaration::CommentSyntax;
 
 /// How deep an expression may be, and how deep blocks may nest, every `else if` counting as one.
 pub const MAX_DEPTH: usize = 256;
@@ -100,10 +100,10 @@ static PRELUDE: LazyLock<PreludeNames> = LazyLock::new(|| PreludeNames::of(prelu
 
 /// The same with maps of every kind: what they rely on stays WGSL's own in a filter that has any.
 static WITH_MAPS: LazyLock<PreludeNames> = LazyLock::new(|| {
-    let kinds = map::Kind::ALL.into_iter().zip(1..);
-    let maps: String = kinds.map(|(kind, number)| map::declare::example(kind, number)).collect();
-    let maps = map::declare::declarations(&maps, Comments::Wgsl).expect("the examples are right");
-    PreludeNames::of(format!("{}{}", prelude::TEXT, map::text(&maps)).leak())
+    let kinds = map::MapKind::ALL.into_iter().zip(1..);
+    let maps: String = kinds.map(|(kind, number)| map::declaration::example_declaration(kind, number)).collect();
+    let maps = map::declaration::declarations(&maps, CommentSyntax::Wgsl).expect("the examples are right");
+    PreludeNames::of(format!("{}{}", prelude::TEXT, map::wgsl_text(&maps)).leak())
 });
 
 impl PreludeNames {

@@ -9,7 +9,7 @@ use crate::lang::xdp::object::{Object, Reference};
 use crate::lang::xdp::parameters::{self, Global, globals};
 use crate::lang::xdp::{MapDefinition, compile_here, whole};
 use crate::lang::{Diagnostics, Source, on_large_stack};
-use crate::map::Typed;
+use crate::map::TypeInfo;
 use crate::program::{Program, ProgramOptions};
 
 /// A program of an object.
@@ -31,7 +31,7 @@ pub struct SurveyedMap {
     /// As the object defines it.
     pub definition: MapDefinition,
     /// What its keys and values are.
-    pub typed: Typed,
+    pub typed: TypeInfo,
     /// Why no program can use it, where that is so.
     pub refused: Option<String>,
 }

@@ -118,7 +118,7 @@ impl MapType {
     }
 
     /// Whether each processor has values of its own.
-    pub fn is_per_processor(self) -> bool {
+    pub fn is_per_cpu(self) -> bool {
         matches!(self, Self::PERCPU_HASH | Self::PERCPU_ARRAY | Self::LRU_PERCPU_HASH)
     }
 
