@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub use cuda::CudaDriver;
 use portcullis_core::device::DeviceInfo;
 use portcullis_io::dpdk::Mempool;
-use portcullis_io::dpdk::gpudev::{GpuProperties, GpuSpec, Software};
+use portcullis_io::dpdk::gpudev::{GpuProperties, GpuSpec, SoftwareGpu};
 
 /// Bytes that the GPU has that there is not: none of them is taken before it is used.
 const SOFTWARE: usize = 4 << 30;
@@ -21,7 +21,7 @@ const SOFTWARE: usize = 4 << 30;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
     /// One that there is not, in the host's memory.
-    Software,
+    SoftwareGpu,
     /// The CUDA device of this number.
     Cuda(usize),
     /// The one that DPDK's own driver has found with this number.
@@ -34,7 +34,7 @@ impl FromStr for Choice {
     fn from_str(text: &str) -> Result<Choice, String> {
         let number = |digits: &str| digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse().ok());
         let choice = match (text, text.strip_prefix("cuda:")) {
-            ("software", _) => Some(Choice::Software),
+            ("software", _) => Some(Choice::SoftwareGpu),
             ("cuda", _) => Some(Choice::Cuda(0)),
             (_, Some(digits)) => number(digits).flatten().map(|number: u16| Choice::Cuda(number.into())),
             _ => number(text).flatten().and_then(|number: u16| i16::try_from(number).ok()).map(Choice::Found),
@@ -48,7 +48,7 @@ impl FromStr for Choice {
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Choice::Software => f.write_str("software"),
+            Choice::SoftwareGpu => f.write_str("software"),
             Choice::Cuda(number) => write!(f, "cuda:{number}"),
             Choice::Found(number) => write!(f, "{number}"),
         }
@@ -85,7 +85,7 @@ impl Choice {
     /// Where there is no such CUDA device: what to do.
     pub fn spec(self) -> Result<GpuSpec, String> {
         Ok(match self {
-            Choice::Software => GpuSpec::Driver(Arc::new(Software::new(SOFTWARE))),
+            Choice::SoftwareGpu => GpuSpec::Driver(Arc::new(SoftwareGpu::new(SOFTWARE))),
             #[cfg(feature = "cuda")]
             Choice::Cuda(number) => GpuSpec::Driver(Arc::new(CudaDriver::open(number).map_err(|e| e.to_string())?)),
             #[cfg(not(feature = "cuda"))]
@@ -229,7 +229,7 @@ mod cuda {
             known.map(drop).ok_or(DriverError::Unknown { what: "unmapping memory", address })
         }
 
-        fn reached_by_cards(&self) -> Result<(), DriverError> {
+        fn check_nic_access(&self) -> Result<(), DriverError> {
             self.gpu.gpudirect().map(|_| ()).map_err(driver_error)
         }
 
@@ -245,7 +245,8 @@ mod tests {
 
     #[test]
     fn gpus_read_as_they_are_written() {
-        for (text, choice) in [("software", Choice::Software), ("cuda:3", Choice::Cuda(3)), ("0", Choice::Found(0))] {
+        for (text, choice) in [("software", Choice::SoftwareGpu), ("cuda:3", Choice::Cuda(3)), ("0", Choice::Found(0))]
+        {
             assert_eq!(text.parse(), Ok(choice));
             assert_eq!(choice.to_string(), text);
         }

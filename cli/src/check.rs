@@ -191,7 +191,7 @@ fn clif(_: &Program) -> Result<String, Failure> {
 
 #[cfg(feature = "cpu")]
 fn lanes(program: &Program) -> Result<String, Failure> {
-    let traced = portcullis::cpu::vector::Traced::of(program);
+    let traced = portcullis::cpu::vector::LaneProgram::trace(program);
     let traced =
         traced.map_err(|reason| Failure::Wrong(format!("packets go one by one through this filter: {reason}")))?;
     Ok(traced.dump())

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use portcullis::device::{CancelToken, Dispatch};
-use portcullis::io::af_xdp::{self, Copying, Lanes, Options, Steer};
-use portcullis::io::live::link::Kind;
+use portcullis::io::af_xdp::{self, CopyMode, LaneLayout, Options, Steering};
+use portcullis::io::live::link::StackDevice;
 use portcullis::packet::Room;
 use portcullis::pipeline::live::{Closing, LaneStats, LiveOptions};
 use portcullis_live_tests::{End, Flood, KernelXdp, Namespace, Veth};
@@ -155,7 +155,7 @@ impl Bench {
         let passed = |dispatch| {
             move || {
                 self.flooded(|end| {
-                    ours(end, "minimal", dispatch, Closing::default(), Some(Kind::Veth), |_| {
+                    ours(end, "minimal", dispatch, Closing::default(), Some(StackDevice::Veth), |_| {
                         rate(&mut || into_stack(end))
                     })
                 })
@@ -296,7 +296,7 @@ fn ours(
     filter: &str,
     dispatch: Dispatch,
     closing: Closing,
-    stack: Option<Kind>,
+    stack: Option<StackDevice>,
     measure: impl FnOnce(&LaneStats) -> f64 + Send,
 ) -> f64 {
     let options = Options {
@@ -304,10 +304,10 @@ fn ours(
         by_interface: false,
         redirect: vec![],
         stack,
-        lanes: Lanes::Each,
-        steer: Steer::Default,
+        lanes: LaneLayout::PerQueue,
+        steer: Steering::Default,
         mode: None,
-        copying: Copying::Auto,
+        copying: CopyMode::Auto,
         busy_poll: None,
         huge_pages: false,
         room: Room::None,
@@ -331,7 +331,7 @@ fn ours(
             ran.join().unwrap();
             rate
         });
-        assert_eq!(run.accounts.frames().rest(), 0, "a frame is missing");
+        assert_eq!(run.frame_audit.frames().rest(), 0, "a frame is missing");
         rate
     })
 }

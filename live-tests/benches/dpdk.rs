@@ -115,7 +115,7 @@ fn port() -> Dpdk {
 
 fn close(run: Dpdk) {
     let packets = run.close();
-    assert_eq!(packets.all, packets.home, "a packet is missing");
+    assert_eq!(packets.total, packets.free, "a packet is missing");
 }
 
 /// The program's own pipeline.
@@ -185,10 +185,10 @@ fn bare(_: &mut Lane, number: u16) -> u64 {
 /// Receives packets, makes a batch of them, and drops them all by their verdicts.
 fn dropped(lane: &mut Lane, _: u16) -> u64 {
     lane.receiver.receive(BURST).expect("the port is there");
-    let Some(batch) = lane.receiver.close() else { return 0 };
+    let Some(batch) = lane.receiver.take_batch() else { return 0 };
     let count = batch.len();
     let verdicts = Verdicts::from_columns(drop_all(count), Vec::new());
     let done = Done { batch: black_box(batch), verdicts, times: StageTimes::default() };
-    lane.executor.carry_out(done).expect("the port is there");
+    lane.executor.execute(done).expect("the port is there");
     count as u64
 }

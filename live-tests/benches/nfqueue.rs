@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use portcullis::device::{CancelToken, Dispatch, Done};
-use portcullis::io::live::{Carried, Executor, Lane, LiveError};
+use portcullis::io::live::{ExecutedCounts, Executor, Lane, LiveError};
 use portcullis::io::nfqueue::{QueueExecutor, QueueOptions, open};
 use portcullis::pipeline::live::{Closing, LaneStats, LiveOptions};
 use portcullis::program::facts::Window;
@@ -252,24 +252,24 @@ impl Counting {
 }
 
 impl Executor for Counting {
-    fn carry_out(&mut self, done: Done) -> Result<(), LiveError> {
+    fn execute(&mut self, done: Done) -> Result<(), LiveError> {
         let packets = done.batch.len() as u64;
-        self.inner.carry_out(done)?;
+        self.inner.execute(done)?;
         self.count += packets;
         self.look();
         Ok(())
     }
 
-    fn tend(&mut self) -> Result<(), LiveError> {
+    fn poll(&mut self) -> Result<(), LiveError> {
         self.look();
-        self.inner.tend()
+        self.inner.poll()
     }
 
     fn is_busy(&self) -> bool {
         self.inner.is_busy()
     }
 
-    fn carried(&self) -> &Carried {
-        self.inner.carried()
+    fn executed(&self) -> &ExecutedCounts {
+        self.inner.executed()
     }
 }

@@ -7,14 +7,14 @@ use portcullis_core::lang::xdp::Broadcast;
 use portcullis_core::map::{Declaration, sorted_rows};
 use portcullis_core::packet::Action;
 use portcullis_core::program::Program;
-use portcullis_io::Several;
+use portcullis_io::RedirectGroups;
 
 /// The targets of a filter that stand for all ports in a map.
 #[derive(Debug, Clone)]
 pub struct Broadcasts {
     all: Vec<Broadcast>,
     maps: Vec<Declaration>,
-    last: Arc<Several>,
+    last: Arc<RedirectGroups>,
 }
 
 impl Broadcasts {
@@ -34,12 +34,12 @@ impl Broadcasts {
     ///
     /// # Errors
     /// The session's.
-    pub fn read(&mut self, session: &mut dyn Session, done: &Done) -> Result<Option<Arc<Several>>, DeviceError> {
+    pub fn read(&mut self, session: &mut dyn Session, done: &Done) -> Result<Option<Arc<RedirectGroups>>, DeviceError> {
         let is_one = |target: &u32| self.all.iter().any(|it| it.target == *target);
         if done.verdicts.counts()[Action::Redirect as usize] == 0 || !done.verdicts.targets().iter().any(is_one) {
             return Ok(None);
         }
-        let mut several = Several::default();
+        let mut several = RedirectGroups::default();
         for Broadcast { target, map, exclude_ingress } in &self.all {
             let words = session.map_words(*map)?;
             let ports = sorted_rows(&self.maps[*map], &words).map(|row| row.value[0]).filter(|port| *port != 0);

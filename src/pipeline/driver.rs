@@ -75,7 +75,7 @@ pub(super) trait Ends<S> {
     }
 
     /// Nothing came, and nothing is in flight.
-    fn tend(&mut self) -> Result<(), Self::Error> {
+    fn poll(&mut self) -> Result<(), Self::Error> {
         Ok(())
     }
 }
@@ -125,7 +125,7 @@ impl<S: Slot, E: Ends<S>> Driver<S, E> {
                 false => {
                     // Maps follow their files while nothing comes, too: somebody may look.
                     self.ends.boundary(self.slot.session(), 0)?;
-                    self.ends.tend()?;
+                    self.ends.poll()?;
                 }
             }
         }

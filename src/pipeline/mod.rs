@@ -27,7 +27,7 @@ use portcullis_core::device::{CancelToken, DeviceError, DeviceKind, Done, Sessio
 use portcullis_core::packet::{Batch, Room};
 use portcullis_core::program::Program;
 use portcullis_core::reason;
-use portcullis_io::{Progress, Several, SinkError, Source, SourceError, SourceOptions, Warning};
+use portcullis_io::{Progress, RedirectGroups, SinkError, Source, SourceError, SourceOptions, Warning};
 
 pub use broadcast::Broadcasts;
 use driver::{Driver, Ends, Next};
@@ -232,7 +232,7 @@ struct Captures<'a> {
     failed: Option<SourceError>,
     broadcasts: Option<Broadcasts>,
     /// What targets stand for in the batch that has just come back, where some stand for several.
-    several: Option<Arc<Several>>,
+    several: Option<Arc<RedirectGroups>>,
 }
 
 impl<S> Ends<S> for Captures<'_> {
@@ -346,13 +346,13 @@ fn read(mut source: Box<dyn Source>, to: &SyncSender<FromReader>, stop: &CancelT
 
 /// The thread that writes.
 struct Writer {
-    queue: SyncSender<(Done, Option<Arc<Several>>)>,
+    queue: SyncSender<(Done, Option<Arc<RedirectGroups>>)>,
     thread: JoinHandle<Result<Duration, SinkError>>,
 }
 
 impl Writer {
     fn start(mut outputs: Outputs) -> Result<Writer, PipelineError> {
-        let (queue, waiting) = sync_channel::<(Done, Option<Arc<Several>>)>(QUEUE);
+        let (queue, waiting) = sync_channel::<(Done, Option<Arc<RedirectGroups>>)>(QUEUE);
         let thread = spawn("writer", move || {
             let mut busy = Duration::ZERO;
             for (done, several) in waiting {

@@ -2,7 +2,7 @@
 
 use portcullis_core::device::Done;
 use portcullis_core::packet::Action;
-use portcullis_io::{RedirectSink, Several, Sink, SinkError};
+use portcullis_io::{RedirectGroups, RedirectSink, Sink, SinkError};
 
 use super::Broadcasts;
 
@@ -43,7 +43,7 @@ impl Outputs {
     ///
     /// # Errors
     /// As [`take`](Self::take).
-    pub fn take_with(&mut self, done: &Done, several: Option<&Several>) -> Result<(), SinkError> {
+    pub fn take_with(&mut self, done: &Done, several: Option<&RedirectGroups>) -> Result<(), SinkError> {
         let Outputs { pass, tx, redirect, indices, .. } = self;
         let mut result = Ok(());
         for (action, sink) in [(Action::Pass, pass), (Action::Tx, tx)] {
@@ -85,7 +85,7 @@ impl Outputs {
 }
 
 /// Where a packet goes that is redirected.
-pub(super) fn leads<'s>(done: &Done, several: &'s Several, index: usize) -> impl Iterator<Item = u32> + use<'s> {
+pub(super) fn leads<'s>(done: &Done, several: &'s RedirectGroups, index: usize) -> impl Iterator<Item = u32> + use<'s> {
     let target = done.verdicts.targets()[index];
     let ports = several.ports(target, done.batch.metadata_of(index).port);
     let itself = if ports.is_none() { Some(target) } else { None };

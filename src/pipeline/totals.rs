@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use portcullis_core::device::{Done, StageTimes};
 use portcullis_core::packet::{Action, VerdictCounts};
-use portcullis_io::Several;
+use portcullis_io::RedirectGroups;
 
 use super::outputs::leads;
 
@@ -48,7 +48,7 @@ impl Totals {
     }
 
     /// Counts a batch, where some targets stand for several: a packet counts once as redirected, and once for each target.
-    pub fn add_with(&mut self, done: &Done, several: Option<&Several>) {
+    pub fn add_with(&mut self, done: &Done, several: Option<&RedirectGroups>) {
         let Done { batch, verdicts, times } = done;
         self.packets += batch.len() as u64;
         self.bytes += batch.original().iter().map(|d| u64::from(d.length)).sum::<u64>();

@@ -22,7 +22,7 @@ use portcullis::bench::traffic::Packets;
 use portcullis::bench::{bars, report};
 use portcullis::device::{Device, Dispatch, RUNS_NO_FILTER};
 use portcullis::devices::{self, Selector};
-use portcullis::io::{reason_at, same_file, same_place};
+use portcullis::io::{create_error_reason, same_destination, same_file};
 
 use super::failure::{Failure, INTERRUPTED, WRONG};
 use super::out;
@@ -165,7 +165,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 /// What other benchmarks have measured.
 fn bars_of(file: &str) -> Result<Vec<Bar>, Failure> {
     let wrong = |what: String| Failure::Wrong(format!("{file}: {what}"));
-    let text = std::fs::read(file).map_err(|error| wrong(reason_at(Path::new(file), &error)))?;
+    let text = std::fs::read(file).map_err(|error| wrong(create_error_reason(Path::new(file), &error)))?;
     bars::read(&text).map_err(|error| wrong(format!("these are no bars: {error}")))
 }
 
@@ -239,7 +239,7 @@ impl<'a> Files<'a> {
         }
         let named: Vec<_> = asked.iter().filter_map(|file| file.as_deref()).filter(|file| *file != "-").collect();
         for (nth, name) in named.iter().enumerate() {
-            if named[..nth].iter().any(|other| same_place(Path::new(other), Path::new(name))) {
+            if named[..nth].iter().any(|other| same_destination(Path::new(other), Path::new(name))) {
                 return Err(Failure::Usage(format!(
                     "{name}: two of --json, --csv and --report would be written there"
                 )));

@@ -2,7 +2,7 @@
 
 use portcullis::device::{DeviceError, DeviceInfo, Session};
 #[cfg(target_os = "linux")]
-use portcullis::io::routes::Watch;
+use portcullis::io::routes::RouteWatch;
 use portcullis::lang::xdp::fib::Tables;
 use portcullis::program::Program;
 use portcullis::routes::{Routed, RoutedError};
@@ -13,7 +13,7 @@ use crate::cli::failure::Failure;
 /// The maps, and the kernel's routes.
 pub struct KernelRoutes {
     routed: Routed,
-    watch: Watch,
+    watch: RouteWatch,
     /// By which interface packets of a capture came in.
     arrival: Option<String>,
     /// Whether it was told that the maps stay as they are.
@@ -52,7 +52,7 @@ impl KernelRoutes {
         session: &mut dyn Session,
     ) -> Result<Option<KernelRoutes>, Failure> {
         let (Some(arrival), Some(routed)) = (&args.kernel_routes, Routed::of(program)) else { return Ok(None) };
-        let (tables, watch) = Watch::start().map_err(|error| wrong(&error))?;
+        let (tables, watch) = RouteWatch::start().map_err(|error| wrong(&error))?;
         let arrival = Some(arrival.clone()).filter(|name| !name.is_empty());
         let mut routes = KernelRoutes { routed, watch, arrival, stays: false };
         routes.set(tables, session)?.map_err(|what| Failure::Wrong(format!("--kernel-routes: {what}")))?;
@@ -101,11 +101,11 @@ fn wrong(error: &dyn std::fmt::Display) -> Failure {
 
 /// Other systems have none, and it is refused before.
 #[cfg(not(target_os = "linux"))]
-struct Watch;
+struct RouteWatch;
 
 #[cfg(not(target_os = "linux"))]
-impl Watch {
-    fn start() -> Result<(Tables, Watch), Failure> {
+impl RouteWatch {
+    fn start() -> Result<(Tables, RouteWatch), Failure> {
         Err(Failure::Usage("--kernel-routes: only Linux has this".into()))
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use portcullis::device::Session;
-use portcullis::io::{SinkError, place};
+use portcullis::io::{SinkError, resolved_path};
 use portcullis::map::{Declaration, Table};
 use portcullis::map_file::{self, state};
 use portcullis::program::Program;
@@ -35,7 +35,7 @@ struct Due {
 impl State {
     /// Sees whether the file can be read, if it is there, and written. Nobody else may have it meanwhile.
     pub fn open(name: &str, every: Option<Duration>) -> Result<State, Failure> {
-        let path = place(Path::new(name));
+        let path = resolved_path(Path::new(name));
         if path.metadata().is_ok_and(|it| !it.is_file() && !it.is_dir()) {
             return Err(wrong(name, "this is no file, and state is carried in one"));
         }

@@ -11,7 +11,7 @@ use std::io;
 
 use portcullis_core::lang::xdp::fib::Tables;
 
-pub use watch::Watch;
+pub use watch::RouteWatch;
 
 /// Why the kernel's routes cannot be had.
 #[derive(Debug, thiserror::Error)]

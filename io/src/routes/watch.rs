@@ -34,16 +34,16 @@ type Latest = Mutex<Option<Result<Tables, RoutesError>>>;
 
 /// Routes that are being watched, until this is dropped.
 #[derive(Debug)]
-pub struct Watch {
+pub struct RouteWatch {
     latest: Arc<Latest>,
 }
 
-impl Watch {
+impl RouteWatch {
     /// What there is in this thread's network namespace, and what becomes of it from then on.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn start() -> Result<(Tables, Watch), RoutesError> {
+    pub fn start() -> Result<(Tables, RouteWatch), RoutesError> {
         let failed = |error| RoutesError { what: "watching the kernel's routes", error };
         // First the changes, so that none falls between.
         let mut events = Netlink::open(GROUPS as u32).map_err(failed)?;
@@ -79,7 +79,7 @@ impl Watch {
             }
         };
         thread::Builder::new().name("routes".into()).spawn(watch).map_err(failed)?;
-        Ok((first, Watch { latest }))
+        Ok((first, RouteWatch { latest }))
     }
 
     /// What there is now, where that has changed since this was asked; an error is the last that is heard.

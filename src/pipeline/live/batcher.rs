@@ -126,7 +126,7 @@ impl<'a> Batcher<'a> {
         self.gathered = 0;
         self.first = None;
         let first = First { at: first, is_warm_up: self.is_warm_up };
-        Ok(receiver.close().map_or(Look::Nothing, |batch| Look::Batch(batch, first)))
+        Ok(receiver.take_batch().map_or(Look::Nothing, |batch| Look::Batch(batch, first)))
     }
 
     /// Waits for more packets, until a batch is to be closed at the latest, but no longer than [`PATIENCE`]: an end may be
@@ -138,7 +138,7 @@ impl<'a> Batcher<'a> {
     pub fn wait(&self, receiver: &mut dyn Receiver, until: Instant) -> Result<(), LiveError> {
         let left = until.saturating_duration_since(Instant::now());
         let missing = self.goal().enough.saturating_sub(self.gathered);
-        let room = APART.saturating_mul(receiver.holds().try_into().unwrap_or(u32::MAX));
+        let room = APART.saturating_mul(receiver.backlog_capacity().try_into().unwrap_or(u32::MAX));
         let sleep = left.min(room);
         if sleep < WORTH || self.shared.rate() * left.as_secs_f64() >= missing as f64 {
             return receiver.wait(left.min(PATIENCE));

@@ -124,7 +124,7 @@ impl<'a> Driver<'a> {
         stats.received(receiver.received());
         if ended.is_err() {
             // Of the batch with which it failed a part may be through.
-            stats.carried_in_all(lane.executor.carried());
+            stats.carried_in_all(lane.executor.executed());
         }
         ended
     }
@@ -296,10 +296,10 @@ impl Rest<'_> {
 
     fn leave(&mut self) -> Result<(), LaneError> {
         let begun = Instant::now();
-        self.tend()?;
+        self.poll()?;
         while self.executor.is_busy() && begun.elapsed() < LEAVING {
             thread::sleep(SOON);
-            self.tend()?;
+            self.poll()?;
         }
         Ok(())
     }
@@ -349,7 +349,7 @@ impl Ends<&mut Box<dyn Session>> for Rest<'_> {
                 self.obeyed.push_front(order);
                 return Ok(false);
             }
-            order.carry_out(session)?;
+            order.execute(session)?;
         }
         Ok(true)
     }
@@ -358,7 +358,7 @@ impl Ends<&mut Box<dyn Session>> for Rest<'_> {
         if let Some(broadcasts) = &mut self.broadcasts
             && let Some(several) = broadcasts.read(session, done)?
         {
-            self.executor.lead(&several);
+            self.executor.set_redirect_groups(&several);
         }
         Ok(())
     }
@@ -372,11 +372,11 @@ impl Ends<&mut Box<dyn Session>> for Rest<'_> {
         }
         let filtered = Filtered::new(&done, aside);
         let packets = filtered.packets;
-        let carried = self.executor.carry_out(done);
+        let carried = self.executor.execute(done);
         let now = Instant::now();
         // How long it took while it warmed up is of no interest.
         let latency = (!is_warm_up && carried.is_ok()).then(|| now - begun.first.at);
-        self.stats.through(&filtered, self.executor.carried(), latency);
+        self.stats.through(&filtered, self.executor.executed(), latency);
         carried?;
         if let (Some(meter), false) = (self.meter, is_warm_up) {
             meter.through(now);
@@ -390,9 +390,9 @@ impl Ends<&mut Box<dyn Session>> for Rest<'_> {
         Ok(())
     }
 
-    fn tend(&mut self) -> Result<(), LaneError> {
-        let tended = self.executor.tend();
-        self.stats.tended(self.executor.carried());
+    fn poll(&mut self) -> Result<(), LaneError> {
+        let tended = self.executor.poll();
+        self.stats.tended(self.executor.executed());
         Ok(tended?)
     }
 }

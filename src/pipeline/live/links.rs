@@ -3,7 +3,7 @@
 use std::io::{self, PipeReader, PipeWriter};
 use std::thread::{self, JoinHandle};
 
-use portcullis_io::live::link::{LinkError, State, Watch};
+use portcullis_io::live::link::{LinkError, LinkState, LinkWatch};
 use rustix::event::{PollFd, PollFlags, poll};
 
 /// Watches interfaces until it is dropped.
@@ -31,10 +31,10 @@ impl Links {
     /// # Errors
     /// [`LinksError`]: among others, there is no such interface.
     pub fn watch<'n>(interfaces: impl IntoIterator<Item = &'n str>) -> Result<Links, LinksError> {
-        let watches = interfaces.into_iter().map(|name| Ok((name.to_owned(), Watch::new(name)?)));
+        let watches = interfaces.into_iter().map(|name| Ok((name.to_owned(), LinkWatch::new(name)?)));
         let watches = watches.collect::<Result<Vec<_>, LinkError>>()?;
         for (interface, watch) in &watches {
-            if watch.state() == State::Down {
+            if watch.state() == LinkState::Down {
                 tracing::warn!(%interface, "the link is down");
             }
         }
@@ -56,7 +56,7 @@ impl Drop for Links {
     }
 }
 
-fn tell(mut watches: Vec<(String, Watch)>, woken: &PipeReader) {
+fn tell(mut watches: Vec<(String, LinkWatch)>, woken: &PipeReader) {
     while !watches.is_empty() {
         let mut waits = vec![PollFd::new(woken, PollFlags::IN)];
         waits.extend(watches.iter().map(|(_, watch)| PollFd::new(watch, PollFlags::IN)));
@@ -73,9 +73,9 @@ fn tell(mut watches: Vec<(String, Watch)>, woken: &PipeReader) {
             let before = watch.state();
             match watch.look() {
                 Ok(now) if now == before => {}
-                Ok(State::Down) => tracing::warn!(%interface, "the link is down"),
-                Ok(State::Up) => tracing::warn!(%interface, "the link is up again"),
-                Ok(State::Gone) => {
+                Ok(LinkState::Down) => tracing::warn!(%interface, "the link is down"),
+                Ok(LinkState::Up) => tracing::warn!(%interface, "the link is up again"),
+                Ok(LinkState::Gone) => {
                     tracing::warn!(%interface, "the interface is gone");
                     return false;
                 }

@@ -47,7 +47,7 @@ impl Order {
         self.idle
     }
 
-    pub(super) fn carry_out(self, session: &mut Box<dyn Session>) -> Result<(), DeviceError> {
+    pub(super) fn execute(self, session: &mut Box<dyn Session>) -> Result<(), DeviceError> {
         (self.work)(session)
     }
 }

@@ -272,7 +272,7 @@ pub fn run_live(
             if let Err(wrong) = lane.executor.finish() {
                 error.get_or_insert(wrong.into());
             }
-            stats[*number].carried_in_all(lane.executor.carried());
+            stats[*number].carried_in_all(lane.executor.executed());
         }
         (back.into_iter().map(|(_, lane)| lane).collect::<Vec<_>>(), error)
     });

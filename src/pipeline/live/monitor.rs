@@ -98,7 +98,7 @@ mod tests {
     use std::io;
     use std::sync::Mutex;
 
-    use portcullis_io::live::{Carried, Received};
+    use portcullis_io::live::{ExecutedCounts, ReceivedCounts};
     use tracing_subscriber::layer::SubscriberExt;
 
     use super::super::stats::Filtered;
@@ -134,11 +134,11 @@ mod tests {
         let events = events(|| {
             let mut monitor = Monitor::new(lanes(&["eth0:0", "eth0:1"]), &stats);
             monitor.tell();
-            stats[1].received(Received { dropped_by_kernel: 7, ..Received::default() });
+            stats[1].received(ReceivedCounts { dropped_by_kernel: 7, ..ReceivedCounts::default() });
             monitor.tell();
             monitor.tell();
-            stats[1].received(Received { dropped_by_kernel: 10, ..Received::default() });
-            let mut carried = Carried::default();
+            stats[1].received(ReceivedCounts { dropped_by_kernel: 10, ..ReceivedCounts::default() });
+            let mut carried = ExecutedCounts::default();
             carried.losses.add(Loss::Overload, 2);
             stats[0].tended(&carried);
             monitor.tell();
@@ -170,7 +170,7 @@ mod tests {
         let events = events(|| {
             let mut monitor = Monitor::new(lanes(&["q"]), &stats);
             let aside = Filtered { packets: 30, aside: true, ..Filtered::default() };
-            stats[0].through(&aside, &Carried::default(), None);
+            stats[0].through(&aside, &ExecutedCounts::default(), None);
             monitor.tell();
         });
         assert_eq!((&events[0]["message"], &events[0]["packets"]), (&RELIEVED.into(), &30.into()));
@@ -182,7 +182,7 @@ mod tests {
         let events = events(|| {
             let mut monitor = Monitor::new(lanes(&["q"]), &stats);
             for refused in 1..100 {
-                stats[0].received(Received { refused, ..Received::default() });
+                stats[0].received(ReceivedCounts { refused, ..ReceivedCounts::default() });
                 monitor.look();
                 // As it is in an hour.
                 if refused == 50 {

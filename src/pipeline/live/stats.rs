@@ -7,7 +7,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use portcullis_core::device::{Done, StageTimes};
 use portcullis_core::packet::{Action, VerdictCounts};
-use portcullis_io::live::{Carried, Loss, Received};
+use portcullis_io::live::{ExecutedCounts, Loss, ReceivedCounts};
 
 use super::Sizing;
 
@@ -36,14 +36,14 @@ pub struct LaneStats {
 #[derive(Debug, Clone, Copy, Default)]
 struct Before {
     /// What had come in, and been dropped at once.
-    received: Option<(Received, u64)>,
+    received: Option<(ReceivedCounts, u64)>,
     carried: Option<Counts>,
 }
 
 /// What a driver counts.
 #[derive(Debug, Clone, Copy)]
 struct Counts {
-    carried: Carried,
+    carried: ExecutedCounts,
     verdicts: [u64; Action::ALL.len()],
     batches: u64,
     relieved: u64,
@@ -62,9 +62,9 @@ struct Asked {
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     /// What came in.
-    pub received: Received,
+    pub received: ReceivedCounts,
     /// What became of it.
-    pub carried: Carried,
+    pub carried: ExecutedCounts,
     /// Verdicts, by their numbers.
     pub verdicts: [u64; Action::ALL.len()],
     /// Batches.
@@ -98,8 +98,8 @@ impl Filtered {
 impl Default for Snapshot {
     fn default() -> Snapshot {
         Snapshot {
-            received: Received::default(),
-            carried: Carried::default(),
+            received: ReceivedCounts::default(),
+            carried: ExecutedCounts::default(),
             verdicts: [0; Action::ALL.len()],
             batches: 0,
             relieved: 0,
@@ -142,14 +142,14 @@ impl Snapshot {
 
 /// Does something with every count of `to` and its fellow in `from`.
 fn each(to: &mut Snapshot, from: &Snapshot, mut with: impl FnMut(&mut u64, u64)) {
-    let Received { packets, bytes, put_together, checksums, dropped_by_kernel, refused } = &mut to.received;
+    let ReceivedCounts { packets, bytes, reassembled, checksums, dropped_by_kernel, refused } = &mut to.received;
     with(packets, from.received.packets);
     with(bytes, from.received.bytes);
-    with(put_together, from.received.put_together);
+    with(reassembled, from.received.reassembled);
     with(checksums, from.received.checksums);
     with(dropped_by_kernel, from.received.dropped_by_kernel);
     with(refused, from.received.refused);
-    let Carried { packets, bytes, losses, checksums, from_stack, from_stack_lost } = &mut to.carried;
+    let ExecutedCounts { packets, bytes, losses, checksums, from_stack, from_stack_lost } = &mut to.carried;
     for action in Action::ALL.map(|action| action as usize) {
         with(&mut packets[action], from.carried.packets[action]);
         with(&mut bytes[action], from.carried.bytes[action]);
@@ -204,7 +204,7 @@ impl LaneStats {
     }
 
     /// What came in, what became of it, and how many packets another device filtered, without the rest, which is more.
-    pub(super) fn counts(&self) -> (Received, Carried, u64) {
+    pub(super) fn counts(&self) -> (ReceivedCounts, ExecutedCounts, u64) {
         let now = lock(&self.now);
         let mut carried = now.carried;
         carried.losses.add(Loss::Overload, self.overrun.load(Ordering::Relaxed));
@@ -238,7 +238,7 @@ impl LaneStats {
     }
 
     /// What comes in from now on is measured, and this has come in before.
-    pub(super) fn received_before(&self, received: Received) {
+    pub(super) fn received_before(&self, received: ReceivedCounts) {
         lock(&self.before).received = Some((received, self.overrun.load(Ordering::Relaxed)));
     }
 
@@ -261,7 +261,7 @@ impl LaneStats {
 
     /// Notes a batch that the device is through with, what became of packets up to now, and how long ago the batch's first one came,
     /// where that is of interest.
-    pub(super) fn through(&self, filtered: &Filtered, carried: &Carried, latency: Option<Duration>) {
+    pub(super) fn through(&self, filtered: &Filtered, carried: &ExecutedCounts, latency: Option<Duration>) {
         self.under_way.fetch_sub(filtered.packets as u64, Ordering::Relaxed);
         let mut now = lock(&self.now);
         for (count, sum) in filtered.verdicts.iter().zip(&mut now.verdicts) {
@@ -280,7 +280,7 @@ impl LaneStats {
     }
 
     /// Notes what became of packets, after the fact.
-    pub(super) fn tended(&self, carried: &Carried) {
+    pub(super) fn tended(&self, carried: &ExecutedCounts) {
         lock(&self.now).carried = *carried;
     }
 
@@ -290,7 +290,7 @@ impl LaneStats {
     }
 
     /// Notes what became of packets up to now.
-    pub(super) fn carried_in_all(&self, carried: &Carried) {
+    pub(super) fn carried_in_all(&self, carried: &ExecutedCounts) {
         lock(&self.now).carried = *carried;
     }
 
@@ -302,7 +302,7 @@ impl LaneStats {
         now.carried.losses.add(Loss::Failed, lost);
     }
 
-    pub(super) fn received(&self, received: Received) {
+    pub(super) fn received(&self, received: ReceivedCounts) {
         lock(&self.now).received = received;
     }
 }

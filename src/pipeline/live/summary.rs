@@ -226,7 +226,7 @@ impl Summary {
             bytes: of.received.bytes,
             dropped_by_kernel: of.received.dropped_by_kernel,
             refused: of.received.refused,
-            put_together: of.received.put_together,
+            put_together: of.received.reassembled,
             verdicts: by_action(&of.verdicts),
             carried_out: by_action(&of.carried.packets),
             packets_out,
@@ -260,7 +260,7 @@ impl Summary {
 
 #[cfg(test)]
 mod tests {
-    use portcullis_io::live::{Carried, Losses, Received};
+    use portcullis_io::live::{ExecutedCounts, Losses, ReceivedCounts};
 
     use super::*;
 
@@ -270,15 +270,15 @@ mod tests {
         losses.add(Loss::NoRoom, 7 * k);
         losses.add(Loss::Overload, 2 * k);
         let mut snapshot = Snapshot {
-            received: Received {
+            received: ReceivedCounts {
                 packets: 1000 * k,
                 bytes: 64_000 * k,
-                put_together: 3 * k,
+                reassembled: 3 * k,
                 checksums: 5 * k,
                 dropped_by_kernel: 11 * k,
                 refused: 13 * k,
             },
-            carried: Carried {
+            carried: ExecutedCounts {
                 packets: [0, 100 * k, 500 * k, 200 * k, 91 * k],
                 bytes: [0, 6_400 * k, 30_000 * k, 12_000 * k, 6_000 * k],
                 losses,

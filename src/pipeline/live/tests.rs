@@ -8,7 +8,7 @@ use portcullis_core::interp::Interp;
 use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::{Action, Batch};
 use portcullis_core::program::{Program, ProgramOptions};
-use portcullis_io::live::{Carried, Executor, Loss, Received, Receiver};
+use portcullis_io::live::{ExecutedCounts, Executor, Loss, ReceivedCounts, Receiver};
 
 use super::batcher::{Batcher, Look};
 use super::*;
@@ -54,7 +54,7 @@ impl Scripted {
 }
 
 impl Receiver for Scripted {
-    fn holds(&self) -> usize {
+    fn backlog_capacity(&self) -> usize {
         match self.script.front() {
             Some(Script::Quiet(holds)) => *holds,
             _ => self.holds,
@@ -124,13 +124,13 @@ impl Receiver for Scripted {
         self.gathered.len() == self.room || matches!(self.script.front(), Some(Script::Full(_)))
     }
 
-    fn close(&mut self) -> Option<Batch> {
+    fn take_batch(&mut self) -> Option<Batch> {
         let packets = std::mem::take(&mut self.gathered);
         (!packets.is_empty()).then(|| Batch::in_frames(&packets).unwrap())
     }
 
-    fn received(&mut self) -> Received {
-        Received { packets: self.next.into(), bytes: u64::from(self.next) * 60, ..Received::default() }
+    fn received(&mut self) -> ReceivedCounts {
+        ReceivedCounts { packets: self.next.into(), bytes: u64::from(self.next) * 60, ..ReceivedCounts::default() }
     }
 }
 
@@ -144,12 +144,12 @@ const LAST: u64 = 1 << 32;
 #[derive(Default)]
 struct Noting {
     batches: Arc<Mutex<Batches>>,
-    carried: Carried,
+    carried: ExecutedCounts,
     fails_at: Option<usize>,
 }
 
 impl Executor for Noting {
-    fn carry_out(&mut self, done: Done) -> Result<(), LiveError> {
+    fn execute(&mut self, done: Done) -> Result<(), LiveError> {
         let mut batches = self.batches.lock().unwrap();
         if self.fails_at == Some(batches.len()) {
             return Err(LiveError::Gone { interface: "eth8".into() });
@@ -164,7 +164,7 @@ impl Executor for Noting {
         Ok(())
     }
 
-    fn tend(&mut self) -> Result<(), LiveError> {
+    fn poll(&mut self) -> Result<(), LiveError> {
         // What is found out only now.
         self.carried.checksums = self.batches.lock().unwrap().len() as u64;
         Ok(())
@@ -179,7 +179,7 @@ impl Executor for Noting {
         false
     }
 
-    fn carried(&self) -> &Carried {
+    fn executed(&self) -> &ExecutedCounts {
         &self.carried
     }
 }

@@ -170,7 +170,7 @@ impl Collector for Run {
         let help = "Packets that were too long to be received, or made no sense; not among those received";
         self.of_lanes(to, ("refused_packets", None), help, |lane| lane.received.refused)?;
         let help = "Packets that came in several pieces";
-        self.of_lanes(to, ("reassembled_packets", None), help, |lane| lane.received.put_together)?;
+        self.of_lanes(to, ("reassembled_packets", None), help, |lane| lane.received.reassembled)?;
         let help = "Checksums that senders had left to their network cards, and that were completed";
         self.of_lanes(to, ("completed_checksums", None), help, |lane| {
             lane.received.checksums + lane.carried.checksums

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use portcullis_io::live::{Carried, Losses, Received};
+use portcullis_io::live::{ExecutedCounts, Losses, ReceivedCounts};
 
 use super::*;
 
@@ -9,8 +9,15 @@ fn run() -> Run {
     let mut losses = Losses::default();
     losses.add(Loss::NoTarget, 8);
     let mut lane = Snapshot {
-        received: Received { packets: 1, bytes: 2, put_together: 3, checksums: 4, dropped_by_kernel: 5, refused: 6 },
-        carried: Carried {
+        received: ReceivedCounts {
+            packets: 1,
+            bytes: 2,
+            reassembled: 3,
+            checksums: 4,
+            dropped_by_kernel: 5,
+            refused: 6,
+        },
+        carried: ExecutedCounts {
             packets: [10, 11, 12, 13, 14],
             bytes: [20, 21, 22, 23, 24],
             losses,

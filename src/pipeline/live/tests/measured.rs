@@ -9,14 +9,14 @@ struct Slow {
 }
 
 impl Executor for Slow {
-    fn carry_out(&mut self, done: Done) -> Result<(), LiveError> {
+    fn execute(&mut self, done: Done) -> Result<(), LiveError> {
         if !self.executor.batches.lock().unwrap().is_empty() {
             self.all_came.wait();
         }
-        self.executor.carry_out(done)
+        self.executor.execute(done)
     }
 
-    fn tend(&mut self) -> Result<(), LiveError> {
+    fn poll(&mut self) -> Result<(), LiveError> {
         Ok(())
     }
 
@@ -24,8 +24,8 @@ impl Executor for Slow {
         false
     }
 
-    fn carried(&self) -> &Carried {
-        self.executor.carried()
+    fn executed(&self) -> &ExecutedCounts {
+        self.executor.executed()
     }
 }
 
@@ -129,10 +129,10 @@ fn what_finds_no_room_before_the_driver_is_dropped_and_counted() {
 
 #[test]
 fn what_is_lost_before_the_first_measured_batch_is_through_is_measured() {
-    let received = |packets| Received { packets, ..Received::default() };
+    let received = |packets| ReceivedCounts { packets, ..ReceivedCounts::default() };
     for (warm_up, through, overran) in [(0, 0, 0), (0, 0, 30), (50, 50, 0), (50, 20, 30)] {
         let stats = LaneStats::default();
-        let mut carried = Carried::default();
+        let mut carried = ExecutedCounts::default();
         carried.packets[Action::Tx as usize] = through;
         stats.carried_in_all(&carried);
         stats.received_before(received(warm_up));
