@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use portcullis::device::{CancelToken, Dispatch, Done, StageTimes};
 use portcullis::packet::{Action, Room, Verdicts};
-use portcullis::pipeline::live::{Closing, LaneStats, LiveOptions};
+use portcullis::pipeline::live::{BatchPolicy, LaneStats, LiveOptions};
 use portcullis_dpdk_sys as sys;
 use portcullis_io::dpdk::{Dpdk, Mempool, Options, open};
 use portcullis_io::live::Lane;
@@ -38,7 +38,7 @@ fn main() {
     if !support::begin() {
         return;
     }
-    let burst = Closing::at(BURST, Duration::ZERO);
+    let burst = BatchPolicy::fixed(BURST, Duration::ZERO);
     if is_wanted("io") {
         let mut sides = [
             Side::new("testpmd io", || testpmd("io")),
@@ -74,13 +74,13 @@ fn build() {
 
 fn batches() {
     let back = support::stock("mac_swap");
-    let at = |size| Closing::at(size, Duration::ZERO);
+    let at = |size| BatchPolicy::fixed(size, Duration::ZERO);
     let mut sides = vec![Side::new("64", || ours(&back, at(64)))];
     for (name, size) in [("16", 16), ("32", 32), ("128", 128), ("256", 256), ("512", 512), ("1024", 1024)] {
         let back = &back;
         sides.push(Side::new(name, move || ours(back, at(size))));
     }
-    sides.push(Side::new("which find their size", || ours(&back, Closing::auto())));
+    sides.push(Side::new("which find their size", || ours(&back, BatchPolicy::adaptive())));
     compare("mac_swap, packets a batch", ROUNDS, 1, &mut sides);
 }
 
@@ -119,7 +119,7 @@ fn close(run: Dpdk) {
 }
 
 /// The program's own pipeline.
-fn ours(filter: &str, closing: Closing) -> f64 {
+fn ours(filter: &str, closing: BatchPolicy) -> f64 {
     let session = support::session_of(filter, Dispatch::Inline);
     let stats = Arc::new(LaneStats::default());
     let stop = CancelToken::new();

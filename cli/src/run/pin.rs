@@ -35,7 +35,7 @@ pub fn set(
                 entries.len(),
                 from.map,
                 map.entries,
-                portcullis::map_file::remedy(map, entries.len())
+                portcullis::map_file::capacity_hint(map, entries.len())
             );
             return Err(Failure::Wrong(format!("--from-pin {}={}: {what}", from.map, from.file)));
         }
@@ -49,7 +49,11 @@ fn check(pinned: &PinnedMap, map: &Declaration) -> Result<(), String> {
     let ty = MapType(pinned.ty);
     let fits = match &map.typed {
         // What these hold are numbers of the kernel's own, which mean nothing here.
-        Some(_) if ty.holds_no_values() || ty.is_of_maps() || matches!(ty, MapType::CPUMAP | MapType::XSKMAP) => {
+        Some(_)
+            if ty.has_no_readable_values()
+                || ty.is_map_of_maps()
+                || matches!(ty, MapType::CPUMAP | MapType::XSKMAP) =>
+        {
             return Err(format!("the kernel's map is of type {}, and what it holds cannot be brought over", ty.name()));
         }
         Some(typed) if typed.constant => {

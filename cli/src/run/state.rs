@@ -67,8 +67,8 @@ impl State {
         let all = state::read(&maps, &bytes).map_err(|error| wrong(&self.name, &error.to_string()))?;
         for ((number, map), entries) in numbers.into_iter().zip(&maps).zip(&all) {
             let mut table = Table::new(map, session.map_words(number)?);
-            map_file::put_back(&mut table, entries)
-                .map_err(|entry| wrong(&self.name, &state::no_room(map, entries, entry).to_string()))?;
+            map_file::restore_entries(&mut table, entries)
+                .map_err(|entry| wrong(&self.name, &state::no_room_error(map, entries, entry).to_string()))?;
             let (at, words) = table.changes();
             session.set_map_words(number, at, words)?;
         }

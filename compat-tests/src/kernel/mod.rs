@@ -184,7 +184,7 @@ impl KernelProgram {
         let definition = &self.definitions[map];
         // Programs and buffers, other maps, processors and sockets.
         let ty = definition.ty;
-        if ty.holds_no_values() || ty.is_of_maps() || matches!(ty, MapType::CPUMAP | MapType::XSKMAP) {
+        if ty.has_no_readable_values() || ty.is_map_of_maps() || matches!(ty, MapType::CPUMAP | MapType::XSKMAP) {
             return Ok(None);
         }
         let Some(fd) = &self.maps[map] else { return Ok(None) };

@@ -140,7 +140,7 @@ pub struct Program {
     fuel: u32,
     maps: Vec<map::Declaration>,
     initial: Vec<InitialMapWords>,
-    object: Option<Arc<xdp::Origin>>,
+    object: Option<Arc<xdp::ObjectInfo>>,
     flow: Option<flow::Flow>,
 }
 
@@ -272,7 +272,7 @@ impl Program {
     }
 
     /// The same as it comes from an object, whose maps hold something from the beginning.
-    pub(crate) fn with_object(self, origin: xdp::Origin, initial: Vec<InitialMapWords>) -> Program {
+    pub(crate) fn with_object(self, origin: xdp::ObjectInfo, initial: Vec<InitialMapWords>) -> Program {
         Program { object: Some(Arc::new(origin)), initial, ..self }
     }
 
@@ -288,7 +288,7 @@ impl Program {
     }
 
     /// Where it comes from, if it is a program of an object.
-    pub fn object(&self) -> Option<&xdp::Origin> {
+    pub fn object(&self) -> Option<&xdp::ObjectInfo> {
         self.object.as_deref()
     }
 
