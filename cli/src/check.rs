@@ -8,7 +8,7 @@ use std::sync::Arc;
 use clap::ValueEnum;
 use portcullis::c_writer::{Language, Options, write};
 use portcullis::lang::expression::disassemble;
-use portcullis::lang::xdp::Survey;
+use portcullis::lang::xdp::ObjectReport;
 use portcullis::lang::{Diagnostic, Diagnostics};
 use portcullis::map::fields::{Columns, Field};
 use portcullis::map::{self, Kind};
