@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use portcullis::c_writer::{Language, Options, write};
-use portcullis::lang::expression::listing;
+use portcullis::lang::expression::disassemble;
 use portcullis::lang::xdp::ObjectReport;
 use portcullis::lang::{Diagnostic, Diagnostics};
 use portcullis::map::fields::{Columns, Field};
@@ -91,7 +91,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Some(Emit::Opencl) => out::print(c(&program, Language::OpenCl)?),
         Some(Emit::Cuda) => out::print(c(&program, Language::Cuda)?),
         Some(Emit::Bpf) => match instructions {
-            Some(instructions) => out::print(listing(&instructions)),
+            Some(instructions) => out::print(disassemble(&instructions)),
             None => Err(Failure::Wrong(
                 "this filter was not made of classic BPF, as those of --expr and in .bpf files are".into(),
             )),

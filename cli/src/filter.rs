@@ -218,7 +218,7 @@ impl FilterArgs {
             Language::OpenclC if self.is_stdin() => opencl_c::compile(&source, &options, &mut NoIncludes),
             Language::OpenclC => opencl_c::compile(&source, &options, &mut Folder(folder)),
             Language::Bpf => {
-                instructions = expression::read(&source).ok();
+                instructions = expression::parse(&source).ok();
                 expression::compile(&source, &options)
             }
         };
@@ -227,7 +227,7 @@ impl FilterArgs {
                 let hint = "standard input is taken for WGSL; of OpenCL C say --language opencl-c";
                 diagnostics.errors.iter_mut().take(1).for_each(|error| error.notes.push(hint.into()));
             }
-            if self.is_stdin() && self.language.is_none() && expression::read(&source).is_ok() {
+            if self.is_stdin() && self.language.is_none() && expression::parse(&source).is_ok() {
                 let hint = "standard input is taken for WGSL; of what `tcpdump -ddd` prints say --language bpf";
                 diagnostics.errors.iter_mut().take(1).for_each(|error| error.notes.push(hint.into()));
             }
