@@ -53,7 +53,7 @@ impl RouteMaps {
     ///
     /// # Errors
     /// [`RouteMapsError`].
-    pub fn apply_tables(&mut self, tables: &Tables, session: &mut dyn Session) -> Result<(), RouteMapsError> {
+    pub fn apply_tables(&mut self, tables: &RoutingTables, session: &mut dyn Session) -> Result<(), RouteMapsError> {
         let mut changes = Vec::new();
         for (number, rows) in tables.rows(&self.numbers) {
             let map = &self.maps[number];

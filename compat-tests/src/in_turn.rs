@@ -7,7 +7,7 @@ use std::sync::Arc;
 use portcullis_core::device::{
     Completion, DeviceError, HostMaps, Imported, LoadOptions, Session, StageTimes, SubmitError, check_submission,
 };
-use portcullis_core::map::upkeep::Upkeep;
+use portcullis_core::map::compactor::MapCompactor;
 use portcullis_core::packet::{Batch, Descriptor, Metadata, Span, Verdicts};
 use portcullis_core::program::Program;
 use portcullis_cpu::vector::interp::{Outcome, Packet};
@@ -40,7 +40,7 @@ impl<E: Execute> InTurn<E> {
             device,
             executor,
             maps: HostMaps::new(program),
-            upkeep: Upkeep::new(program),
+            compactor: MapCompactor::new(program),
             program: program.clone(),
             done: VecDeque::new(),
             depth: options.depth.max(1),

@@ -182,7 +182,7 @@ fn run(session: &mut dyn Session, program: &Program, phases: &[Phase], size: usi
     }
     let maps = program.maps().iter().enumerate().map(|(number, map)| {
         let rows = rows(map, &session.map_words(number).unwrap()).into_iter();
-        let by_number = matches!(map.kind, Kind::Array | Kind::Counter);
+        let by_number = matches!(map.kind, MapKind::Array | MapKind::Counter);
         let told = |row: &Row| !by_number || row.value.iter().any(|word| *word != 0);
         (map.name.clone(), rows.filter(told).map(|row| (row.key, row.value)).collect())
     });

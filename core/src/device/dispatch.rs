@@ -210,7 +210,7 @@ mod tests {
     use crate::device::noop::NoopDevice;
     use crate::interp::InterpDevice;
     use crate::lang::{Source, wgsl};
-    use crate::map::layout::HEADER;
+    use crate::map::layout::HEADER_WORDS;
     use crate::program::ProgramOptions;
 
     #[test]
@@ -267,9 +267,9 @@ mod tests {
         let mut session = InterpDevice::new().load(&program, &options).unwrap();
         session.set_map_words(0, HEADER as usize, &[7, 8]).unwrap();
         session.submit(Batch::from_packets(&[[0; 60]]).unwrap()).unwrap();
-        assert_eq!(session.map_words(0).unwrap()[HEADER as usize..], [7, 10]);
-        session.set_map_words(0, HEADER as usize, &[1]).unwrap();
+        assert_eq!(session.map_words(0).unwrap()[HEADER_WORDS as usize..], [7, 10]);
+        session.set_map_words(0, HEADER_WORDS as usize, &[1]).unwrap();
         session.complete().unwrap().unwrap();
-        assert_eq!(session.map_words(0).unwrap()[HEADER as usize..], [1, 10]);
+        assert_eq!(session.map_words(0).unwrap()[HEADER_WORDS as usize..], [1, 10]);
     }
 }

@@ -57,7 +57,7 @@ impl Device for InterpDevice {
             .map_err(|error| DeviceError::Unsupported { device: ID.into(), reason: error.to_string() })?;
         let session = InterpSession {
             maps: HostMaps::new(program),
-            upkeep: Upkeep::new(program),
+            compactor: MapCompactor::new(program),
             interpreter,
             queue: VecDeque::new(),
             depth: options.depth.max(1),
@@ -72,7 +72,7 @@ impl Device for InterpDevice {
 struct InterpSession {
     interpreter: Interpreter,
     maps: HostMaps,
-    upkeep: Option<Upkeep>,
+    compactor: Option<MapCompactor>,
     queue: VecDeque<Queued>,
     depth: usize,
     stages: Option<Stages>,

@@ -31,7 +31,7 @@ pub struct MapReport {
     /// As the object defines it.
     pub definition: MapDefinition,
     /// What its keys and values are.
-    pub typed: Typed,
+    pub typed: TypeInfo,
     /// Why no program can use it, where that is so.
     pub refused: Option<String>,
 }

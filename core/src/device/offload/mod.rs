@@ -15,7 +15,7 @@ use super::chunk::{self, AccessNeeds, Chunk, PacketLayout};
 use super::launch_budget::LaunchBudget;
 use super::transfer_planner::{TransferCosts, TransferPlan};
 use super::{CancelToken, Clock, DeviceError, DeviceKind, LoadOptions, Stages, SubmitError, Transfer, check_batch};
-use crate::map::upkeep::Upkeep;
+use crate::map::compactor::MapCompactor;
 use crate::packet::{Batch, BatchError, Descriptor, gather};
 use crate::program::Program;
 
@@ -293,13 +293,13 @@ impl<L: Launcher> OffloadSession<L> {
 
     /// Sees to the maps before a batch of so many packets, where that is due.
     fn keep_up(&mut self, packets: usize) -> Result<(), DeviceError> {
-        let Some(mut upkeep) = self.upkeep.take() else { return Ok(()) };
-        let kept = if upkeep.is_due(packets) {
-            self.finish_all().and_then(|()| upkeep.look(packets, &mut Words { session: self }))
+        let Some(mut compactor) = self.compactor.take() else { return Ok(()) };
+        let kept = if compactor.needs_compaction(packets) {
+            self.finish_all().and_then(|()| compactor.compact_if_needed(packets, &mut Words { session: self }))
         } else {
             Ok(())
         };
-        self.upkeep = Some(upkeep);
+        self.compactor = Some(compactor);
         kept
     }
 
