@@ -28,7 +28,7 @@ pub struct InTurn<E> {
     program: Arc<Program>,
     executor: E,
     maps: HostMaps,
-    upkeep: Option<Upkeep>,
+    compactor: Option<MapCompactor>,
     done: VecDeque<Completion>,
     depth: usize,
 }
@@ -48,8 +48,8 @@ impl<E: Execute> InTurn<E> {
     }
 
     fn run_batch(&mut self, mut batch: Batch) -> Result<Completion, SubmitError> {
-        if let Some(upkeep) = &mut self.upkeep {
-            let Ok(()) = upkeep.look(batch.len(), &mut self.maps.words);
+        if let Some(compactor) = &mut self.compactor {
+            let Ok(()) = compactor.compact_if_needed(batch.len(), &mut self.maps.words);
         }
         let metadata: Vec<Metadata> = (0..batch.len()).map(|index| batch.metadata_of(index)).collect();
         let packets: Vec<_> = batch.packets().zip(&metadata).collect();

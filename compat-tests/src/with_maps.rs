@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use portcullis_core::device::{Completion, Device, DeviceError, LoadOptions, Session};
 use portcullis_core::interp::InterpDevice;
-use portcullis_core::map::{Kind, Table, rows};
+use portcullis_core::map::{MapKind, Table, rows};
 use portcullis_core::packet::Batch;
 use portcullis_core::program::Program;
 

@@ -132,7 +132,7 @@ pub fn read(maps: &[Declaration], bytes: &[u8]) -> Result<Vec<Entries>, StateErr
 pub fn no_room_error(map: &Declaration, entries: &Entries, number: usize) -> StateError {
     let (name, room) = (&map.name, map.entries);
     StateError::ResizeRoom(match (map.kind, entries.iter().nth(number)) {
-        (Kind::Array | Kind::Counter, Some((key, _))) => {
+        (MapKind::Array | MapKind::Counter, Some((key, _))) => {
             format!("entry {} of the map `{name}` is not zero, and the map ends before (entries={room})", key[0])
         }
         _ => format!(

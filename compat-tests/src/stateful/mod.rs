@@ -25,7 +25,7 @@ use portcullis_core::device::{Device, DeviceError, DeviceKind, Dispatch, LoadOpt
 use portcullis_core::lang::opencl_c::files::NoIncludes;
 use portcullis_core::lang::{Source, opencl_c, wgsl};
 use portcullis_core::map::layout::Layout;
-use portcullis_core::map::{Kind, Row, Table, rows};
+use portcullis_core::map::{MapKind, Row, Table, rows};
 use portcullis_core::packet::ResizeRoom;
 use portcullis_core::program::{Program, ProgramOptions};
 

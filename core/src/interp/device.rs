@@ -10,7 +10,7 @@ use crate::device::{
     CancelToken, Completion, Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, HostMaps, Imported, LoadOptions,
     READS_IN_PLACE, Session, StageTimes, Stages, SubmitError, check_submission, load_initial_maps,
 };
-use crate::map::upkeep::Upkeep;
+use crate::map::compactor::MapCompactor;
 use crate::packet::{Batch, Descriptor, RESIZE_ROOM, Span, Verdicts};
 use crate::program::Program;
 
@@ -149,8 +149,8 @@ impl InterpSession {
     }
 
     fn run_batch(&mut self, batch: Batch) -> Result<Completion, DeviceError> {
-        if let Some(upkeep) = &mut self.upkeep {
-            let Ok(()) = upkeep.look(batch.len(), &mut self.maps.words);
+        if let Some(compactor) = &mut self.compactor {
+            let Ok(()) = compactor.compact_if_needed(batch.len(), &mut self.maps.words);
         }
         let maps = std::mem::take(&mut self.maps.words);
         let mut machine = Machine::new(&self.interpreter.program, &self.interpreter.code, maps, &self.cancel);

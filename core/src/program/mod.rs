@@ -283,7 +283,7 @@ impl Program {
     }
 
     /// What maps hold from the beginning: sessions begin with it ([`crate::device::load_initial_maps`]).
-    pub fn initial(&self) -> &[Initial] {
+    pub fn initial_map_words(&self) -> &[InitialMapWords] {
         &self.initial
     }
 

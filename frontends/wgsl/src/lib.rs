@@ -7,7 +7,7 @@ mod scan;
 
 use naga::front::wgsl::{Frontend, Options, ParseError};
 
-use super::{Diagnostic, Diagnostics, FILTER, MAX_SOURCE, Source, prelude, run_on_large_stack};
+use super::{Diagnostic, Diagnostics, FILTER_FUNCTION, MAX_SOURCE, Source, prelude, run_on_large_stack};
 use crate::diagnostics::too_long;
 use crate::map::{self, declaration::CommentSyntax};
 use crate::program::{CAPABILITIES, Program, ProgramOptions};

@@ -3,7 +3,7 @@
 use super::{Launcher, OffloadSession};
 use crate::device::{DeviceError, map_layout};
 use crate::map::layout::HEADER;
-use crate::map::upkeep::Memory;
+use crate::map::compactor::Memory;
 
 /// The maps of a session at whose device nothing is queued.
 pub(super) struct Words<'a, L: Launcher> {

@@ -62,7 +62,7 @@ pub struct OffloadSession<L: Launcher> {
     cancel: CancelToken,
     effects: KernelEffects,
     needs: AccessNeeds,
-    upkeep: Option<Upkeep>,
+    compactor: Option<MapCompactor>,
     /// Packets of one flow that a launch may have.
     longest: usize,
     launch_budget: LaunchBudget,
@@ -117,7 +117,7 @@ impl<L: Launcher> OffloadSession<L> {
             cancel: options.cancel.clone(),
             effects,
             needs: AccessNeeds::of_program(program),
-            upkeep: Upkeep::new(program),
+            compactor: MapCompactor::new(program),
             longest: longest(kind, program, effects.size, work),
             launch_budget: LaunchBudget::new(kind, program, effects.size, work),
             idle: Vec::new(),
@@ -362,7 +362,7 @@ impl<L: Launcher> OffloadSession<L> {
         }
         let bytes = piece.bytes.end - piece.bytes.start;
         if copied && bytes > 0 {
-            let window = if self.effects.resizes_packets { u32::MAX } else { self.program.facts().writes.reach() };
+            let window = if self.effects.resizes_packets { u32::MAX } else { self.program.facts().writes.max_bytes() };
             self.launcher.read_packets(bytes, buffers, &mut |from| {
                 if plan.layout == PacketLayout::Rows {
                     let stride = gather::stride(plan.needs.window);
