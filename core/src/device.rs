@@ -490,7 +490,7 @@ pub fn check_batch(program: &Program, batch: &Batch, in_flight: usize, depth: us
 /// Those of [`Session::set_map_words`].
 pub fn load_initial_maps(program: &Program, mut session: Box<dyn Session>) -> Result<Box<dyn Session>, DeviceError> {
     for initial in program.initial_map_words() {
-        session.set_map_words(initial.map, initial.at, &initial.words)?;
+        session.set_map_words(initial.map, initial.offset, &initial.words)?;
     }
     Ok(session)
 }

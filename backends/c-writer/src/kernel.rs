@@ -6,7 +6,7 @@ use naga::{AddressSpace, Expression, Function, Handle, Statement, TypeInner};
 use portcullis_core::lang::prelude::Intrinsic;
 use portcullis_core::map::BIND_GROUP;
 use portcullis_core::packet::{Action, Metadata, RESIZE_ROOM};
-use portcullis_core::program::passes::inlined;
+use portcullis_core::program::passes::inlined_size;
 
 use crate::names::Names;
 use crate::prelude::{FAR, PACKET, name};

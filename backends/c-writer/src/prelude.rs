@@ -1,6 +1,6 @@
 //! The prelude's functions, in C: what each does is said in `core/src/lang/prelude.wgsl`.
 
-use portcullis_core::lang::prelude::{FUNCTIONS, Intrinsic, ByteOrder};
+use portcullis_core::lang::prelude::{ByteOrder, FUNCTIONS, Intrinsic};
 use portcullis_core::packet::{MIN_PACKET_LENGTH, READABLE_PAST_END};
 
 use crate::{PacketAccess, Writer};

@@ -69,7 +69,7 @@ impl<S: OrderedSession> FlowSession<S> {
         program: &Arc<Program>,
         options: &LoadOptions,
     ) -> Result<FlowSession<S>, DeviceError> {
-        let flows = program.flows().expect("it is for programs with flows");
+        let flows = program.flow_program().expect("it is for programs with flows");
         Ok(FlowSession {
             program: program.clone(),
             options: options.clone(),

@@ -9,7 +9,7 @@ use crate::lang::xdp::object::{Object, Reference};
 use crate::lang::xdp::parameters::{self, GlobalVariable, globals};
 use crate::lang::xdp::{MapDefinition, compile_here, whole};
 use crate::lang::{Diagnostics, Source, run_on_large_stack};
-use crate::map::Typed;
+use crate::map::TypeInfo;
 use crate::program::{Program, ProgramOptions};
 
 /// A program of an object.

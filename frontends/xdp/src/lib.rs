@@ -35,7 +35,7 @@ use rejection::Listing;
 
 use super::nearest::nearest;
 use super::{Diagnostic, Diagnostics, Source, prelude, run_on_large_stack};
-use crate::map::declare::MAX_MAPS;
+use crate::map::declaration::MAX_MAPS;
 use crate::map::layout::Layout;
 use crate::map::{Annotation, Annotations, Declaration, MapKind, Table};
 use crate::program::{InitialMapWords, Program, ProgramOptions};

@@ -2,7 +2,7 @@
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value, types as clif};
-use portcullis_core::lang::prelude::{Intrinsic, ByteOrder};
+use portcullis_core::lang::prelude::{ByteOrder, Intrinsic};
 use portcullis_core::packet::{MIN_PACKET_LENGTH, Metadata, READABLE_PAST_END, RESIZE_ROOM};
 
 use super::known::{Loaded, Sum, Swapped};

@@ -57,10 +57,10 @@ fn found_by(steps: usize, text: &str, packets: &[Vec<u32>], words: &[u32]) -> Ve
         let offset = (*place as usize).checked_sub(start)?;
         (offset / 4 < count && offset % 4 == 0).then_some(offset / 4)
     };
-    let groups = (0..packets.len()).step_by(GROUP_WORDS).map(|start| (start, packets.len().min(start + GROUP_WORDS)));
+    let groups = (0..packets.len()).step_by(GROUP).map(|start| (start, packets.len().min(start + GROUP)));
     groups
         .flat_map(|(start, end)| {
-            let mut leads = [Lead::NONE; GROUP_WORDS];
+            let mut leads = [Lead::NONE; GROUP];
             // SAFETY: the batch is ours, and the code reads its packets alone.
             unsafe { lead(ahead, &context, start, end, &mut leads) };
             let mut last = leads;

@@ -37,7 +37,7 @@ pub use compile_thread::{compile_on_thread, panic_message};
 use flight::{BatchInFlight, QueuedLaunch, part};
 use flow_order::{Order, longest};
 pub use launcher::{DeviceTimes, KernelEffects, Launcher, TransferBytes};
-use map_access::Words;
+use map_access::DeviceMapMemory;
 use resident::{ResidentBatch, ResidentBuffers};
 pub use verdict_columns::VerdictColumns;
 
@@ -295,7 +295,8 @@ impl<L: Launcher> OffloadSession<L> {
     fn keep_up(&mut self, packets: usize) -> Result<(), DeviceError> {
         let Some(mut compactor) = self.compactor.take() else { return Ok(()) };
         let kept = if compactor.needs_compaction(packets) {
-            self.finish_all().and_then(|()| compactor.compact_if_needed(packets, &mut Words { session: self }))
+            self.finish_all()
+                .and_then(|()| compactor.compact_if_needed(packets, &mut DeviceMapMemory { session: self }))
         } else {
             Ok(())
         };

@@ -1,7 +1,7 @@
 //! The prelude's functions of packets: what each does is said in `prelude.wgsl`. All others are
 //! executed by their text.
 
-use portcullis_core::lang::prelude::{Intrinsic, ByteOrder};
+use portcullis_core::lang::prelude::{ByteOrder, Intrinsic};
 use portcullis_core::packet::{MIN_PACKET_LENGTH, RESIZE_ROOM};
 
 use super::{LENGTH, Result, START, Trace};
