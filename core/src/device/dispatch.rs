@@ -65,9 +65,11 @@ impl Dispatch {
         match options.dispatch {
             None => Ok(first),
             Some(asked) if info.dispatch.contains(&asked) => Ok(asked),
-            Some(asked) => {
-                Err(DeviceError::NoDispatch { device: info.id.clone(), asked, known: join_names(info.dispatch.iter()) })
-            }
+            Some(asked) => Err(DeviceError::NoDispatch {
+                device: info.id.clone(),
+                requested: asked,
+                supported: join_names(info.dispatch.iter()),
+            }),
         }
     }
 

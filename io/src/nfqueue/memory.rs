@@ -32,16 +32,16 @@ impl Drop for Mapping {
 /// As [`Arena::new`].
 pub(super) fn arena(len: usize) -> Result<Arena, ArenaError> {
     if len > Arena::MAX_LEN {
-        return Err(ArenaError::TooLarge { asked: len });
+        return Err(ArenaError::TooLarge { requested: len });
     }
     let allocated = (len + READABLE_PAST_END).next_multiple_of(PAGE);
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: new pages, wherever the system likes.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), allocated, protection, flags, -1, 0) };
     if start == libc::MAP_FAILED {
-        return Err(ArenaError::OutOfMemory { asked: len });
+        return Err(ArenaError::OutOfMemory { requested: len });
     }
-    let start = NonNull::new(start.cast::<u8>()).ok_or(ArenaError::OutOfMemory { asked: len })?;
+    let start = NonNull::new(start.cast::<u8>()).ok_or(ArenaError::OutOfMemory { requested: len })?;
     // SAFETY: `allocated` bytes, zero and ours, at a page's beginning, until the mapping is dropped.
     unsafe { Arena::from_raw_parts(start, len, allocated, Box::new(Mapping { start, len: allocated })) }
 }

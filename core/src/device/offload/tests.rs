@@ -556,7 +556,7 @@ fn of_device(script: &Mutex<Script>, verdicts: &[u8], apart: u32) -> Batch {
     let mut memory = vec![0xcc; 1 << 16];
     descriptors.iter().zip(verdicts).for_each(|(d, verdict)| memory[d.offset as usize] = *verdict);
     script.lock().unwrap().memory = Some(memory);
-    Batch::out_of_reach("host", descriptors)
+    Batch::in_device_memory("host", descriptors)
 }
 
 #[test]
@@ -597,7 +597,7 @@ fn packets_that_a_device_would_have_to_copy_and_nobody_can_are_refused() {
 
 #[test]
 fn packets_in_memory_that_a_session_does_not_reach_are_refused_with_what_to_do() {
-    let batch = || Batch::out_of_reach("cuda:7", vec![Descriptor { offset: 128, length: 60 }]);
+    let batch = || Batch::in_device_memory("cuda:7", vec![Descriptor { offset: 128, length: 60 }]);
     let load = |device: &dyn Device| {
         device.load(&program("fn xdp_filter(pkt: u32) -> u32 { return load_u8(pkt, 0u); }"), &LoadOptions::default())
     };
@@ -615,7 +615,7 @@ fn packets_in_memory_that_a_session_does_not_reach_are_refused_with_what_to_do()
         assert_eq!(
             refused.to_string(),
             "batch refused: its packets are in the memory of cuda:7, which this device does not reach; run the filter on \
-             cuda:7, or have packets in the host's memory",
+             cuda:7, or receive packets into host memory",
             "session {number}"
         );
         assert_eq!((refused.batch.len(), session.in_flight()), (1, 0), "session {number}");
@@ -626,7 +626,7 @@ fn packets_in_memory_that_a_session_does_not_reach_are_refused_with_what_to_do()
 #[test]
 fn a_filter_that_looks_at_no_packet_takes_them_wherever_they_are() {
     let (mut session, _) = session(PacketLayout::InPlace, 2, false, &LoadOptions::default());
-    let batch = Batch::out_of_reach("cuda:7", vec![Descriptor { offset: 128, length: 60 }]);
+    let batch = Batch::in_device_memory("cuda:7", vec![Descriptor { offset: 128, length: 60 }]);
     assert!(session.check_reach(batch.span()).is_err());
     session.effects.accesses_packets = false;
     assert!(session.check_reach(batch.span()).is_ok());
