@@ -39,7 +39,7 @@ fn load(device: &Arc<dyn Device>, program: &Arc<Program>, transfer: Transfer) ->
     match device.load(program, &options) {
         Ok(session) => Some(session),
         Err(DeviceError::Unsupported { reason, .. }) if transfer != Transfer::Auto => {
-            let asked = format!("the transfer `{transfer}` was asked for, and ");
+            let asked = format!("the transfer `{transfer}` was requested, but ");
             assert!(reason.starts_with(&asked) && reason.contains("take `"), "{reason}");
             None
         }
@@ -55,7 +55,7 @@ fn run(session: &mut dyn Session, batch: Batch, transfer: Transfer) -> Option<Ve
             Some(done.verdicts.iter().zip(packets).map(|(verdict, bytes)| Outcome { verdict, bytes }).collect())
         }
         Err(DeviceError::Refused(reason)) if transfer == Transfer::Imported => {
-            assert!(reason.starts_with("the transfer `imported` was asked for, and "), "{reason}");
+            assert!(reason.starts_with("the transfer `imported` was requested, but "), "{reason}");
             None
         }
         Err(error) => panic!("{error}"),

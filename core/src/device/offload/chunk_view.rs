@@ -60,7 +60,7 @@ impl<'a, I> ChunkView<'a, I> {
         let whole = (self.layout == PacketLayout::Copied).then(|| (0, self.batch.bytes(self.piece.bytes.clone())));
         let packed = if self.layout == PacketLayout::Packed { self.piece.packets.clone() } else { 0..0 };
         let packed = packed.zip(self.seen()).map(|(index, d)| {
-            let bytes = &self.batch.packet(index)[..self.needs.of(d.length) as usize];
+            let bytes = &self.batch.packet(index)[..self.needs.copied_len(d.length) as usize];
             (d.offset as usize, bytes)
         });
         whole.into_iter().chain(packed)
