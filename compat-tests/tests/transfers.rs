@@ -205,7 +205,7 @@ fn load_resident(device: &Arc<dyn Device>, name: &str, program: &Arc<Program>) -
             let changes = facts.writes.max_bytes() > 0 || facts.changes_length;
             let unseen = facts.reads.max_bytes() == 0;
             assert!(changes || facts.uses_metadata || unseen || !program.maps().is_empty(), "{name}: {reason}");
-            assert!(reason.starts_with("its packets cannot stay at the device"), "{reason}");
+            assert!(reason.starts_with("packets cannot stay resident"), "{reason}");
             None
         }
         Err(error) => panic!("{}: {error}", device.info().id),

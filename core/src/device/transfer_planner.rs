@@ -95,7 +95,7 @@ impl TransferCosts {
         measure::measure_host()
     }
 
-    /// The same costs for a device that shares the host's memory.
+    /// Replaces the bus by direct access, for a device that shares the host's memory.
     pub fn without_bus(self) -> TransferCosts {
         TransferCosts { bus_bytes_per_ns: f64::INFINITY, ..self }
     }
@@ -167,7 +167,7 @@ pub enum PlanReason {
 pub struct TransferPlan {
     /// The layout of the packets.
     pub layout: PacketLayout,
-    /// What is copied of each packet, if packets are copied one by one.
+    /// The window to copy of each packet, if packets are copied one by one.
     pub needs: AccessNeeds,
     /// How the device reaches the batch's memory.
     pub reach: MemoryReach,
@@ -437,7 +437,7 @@ mod tests {
             let lengths = [vec![60_u32; short], vec![1500; long]].concat();
             let packets: Vec<Vec<u8>> = lengths.iter().map(|length| vec![0; *length as usize]).collect();
             let (batch, needs) = (Batch::from_packets(&packets).unwrap(), AccessNeeds { window, room: false });
-            plan_transfer(&batch, needs, &site(MemoryReach::Unreachable), Transfer::Window, || TransferCosts::GEN4)
+            plan_transfer(&batch, needs, &memory(MemoryReach::Unreachable), Transfer::Window, || TransferCosts::GEN4)
                 .unwrap()
                 .layout
         };
