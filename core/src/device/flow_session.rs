@@ -220,7 +220,8 @@ impl<S: OrderedSession> Session for FlowSession<S> {
         self.session.transfer_plan()
     }
 
-    /// Classification counts as the filter's time and bytes, but not as batches or packets of its own.
+    /// Classification counts as the filter's time and bytes, but not as batches or packets of its
+    /// own.
     fn stages(&self) -> Option<Stages> {
         let (mut sum, flow_ids) = self.session.stages().zip(self.classifier.stages())?;
         let (batches, packets, transfers) = (sum.batches, sum.packets, sum.transfers);

@@ -42,12 +42,12 @@ use map_access::DeviceMapMemory;
 use resident::{ResidentBatch, ResidentBuffers};
 pub use verdict_columns::VerdictColumns;
 
-/// Maximum number of launches that a batch has queued if the launch budget limits them: the next one
-/// starts without waiting for the host, and cancelling waits for no more than these.
+/// Maximum number of launches that a batch has queued if the launch budget limits them: the next
+/// one starts without waiting for the host, and cancelling waits for no more than these.
 const MAX_QUEUED_LAUNCHES: usize = 2;
 
-/// How long to wait for a launch before the device counts as lost. Launches are limited to a fraction
-/// of a second, so a device silent for this long hangs, or its driver compiles.
+/// How long to wait for a launch before the device counts as lost. Launches are limited to a
+/// fraction of a second, so a device silent for this long hangs, or its driver compiles.
 pub const LAUNCH_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How often a waiting host checks its cancel token.
@@ -90,8 +90,8 @@ impl<L: Launcher> OffloadSession<L> {
     ///
     /// # Errors
     /// [`DeviceError::Unsupported`] if [`Transfer::Imported`] was requested, but the device cannot
-    /// filter this program's packets in place; or if resident batches were requested, but the program
-    /// or the launcher does not allow them.
+    /// filter this program's packets in place; or if resident batches were requested, but the
+    /// program or the launcher does not allow them.
     pub fn new(
         mut launcher: L,
         kind: DeviceKind,
@@ -109,7 +109,8 @@ impl<L: Launcher> OffloadSession<L> {
         let clock = if options.record_stages && launcher.enable_device_clock() { Clock::Device } else { Clock::Host };
         let resident = options.resident.then(|| ResidentBuffers::new(&launcher, effects, program)).transpose()?;
         Ok(OffloadSession {
-            // Resident batches are whole copies in the device's own memory, wherever they come from.
+            // Resident batches are whole copies in the device's own memory, wherever they come
+            // from.
             transfer: if options.resident { Transfer::Whole } else { options.transfer },
             resident,
             costs: options.costs,
@@ -192,7 +193,8 @@ impl<L: Launcher> OffloadSession<L> {
         Ok(())
     }
 
-    /// Uploads and launches until the batch has all of its launches, or as many queued as it may have.
+    /// Uploads and launches until the batch has all of its launches, or as many queued as it may
+    /// have.
     fn advance(&mut self, flight: &mut BatchInFlight<L>) -> Result<(), DeviceError> {
         while flight.launching < flight.chunks.len()
             && (self.launch_budget.is_unlimited() || flight.queued.len() < MAX_QUEUED_LAUNCHES)
@@ -266,7 +268,8 @@ impl<L: Launcher> OffloadSession<L> {
             }
         };
         if let Err(error) = started {
-            // The device has begun with the batch, so it cannot be returned: `complete` reports the error.
+            // The device has begun with the batch, so it cannot be returned: `complete` reports the
+            // error.
             flight.has_untracked_work |= flight.queued.is_empty();
             flight.error = Some(error);
         }
@@ -287,8 +290,8 @@ impl<L: Launcher> OffloadSession<L> {
         finished
     }
 
-    /// Finishes earlier batches whose launches are not all queued yet, if packets share state: their
-    /// launches must come before those of the next batch.
+    /// Finishes earlier batches whose launches are not all queued yet, if packets share state:
+    /// their launches must come before those of the next batch.
     fn serialize_batches(&mut self) -> Result<(), DeviceError> {
         let shares_state = self.program.has_flows() || !self.program.maps().is_empty();
         let has_pending = self.in_flight.iter().any(|flight| flight.launching < flight.chunks.len());
@@ -309,8 +312,8 @@ impl<L: Launcher> OffloadSession<L> {
     }
 
     /// Drops all batches in flight. Their memory returns to its owner, who may write to it, so the
-    /// device must be done with it first. That usually takes a fraction of a second, but a driver that
-    /// compiles can take minutes; then the batches are kept alive without waiting here.
+    /// device must be done with it first. That usually takes a fraction of a second, but a driver
+    /// that compiles can take minutes; then the batches are kept alive without waiting here.
     fn abandon_all(&mut self) {
         let mut in_flight = std::mem::take(&mut self.in_flight);
         let tickets: Vec<_> = in_flight.iter().flat_map(|f| &f.queued).map(|launch| &launch.ticket).collect();
@@ -441,8 +444,8 @@ impl<L: Launcher> OffloadSession<L> {
     }
 }
 
-/// Drops `guarded` after `wait_idle` has returned, which may take long, on a thread of its own. If the
-/// process exits first, the value is never dropped.
+/// Drops `guarded` after `wait_idle` has returned, which may take long, on a thread of its own. If
+/// the process exits first, the value is never dropped.
 pub fn drop_after<T: Send + 'static>(guarded: T, wait_idle: impl FnOnce() + Send + 'static) {
     // If the thread cannot be created, leak the value: the device may still use it.
     let guarded = ManuallyDrop::new(guarded);

@@ -1,4 +1,5 @@
-//! Preparing a batch for the device: planning the transfer, splitting into chunks, reserving buffers.
+//! Preparing a batch for the device: planning the transfer, splitting into chunks, reserving
+//! buffers.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -12,13 +13,14 @@ use crate::device::{DeviceError, StageTimes, Stages, SubmitError, Transfer, chec
 use crate::packet::{Batch, Descriptor, Span};
 
 impl<L: Launcher> OffloadSession<L> {
-    /// Refuses memory that neither the device nor the host can access, unless the kernel accesses no
-    /// packet bytes.
+    /// Refuses memory that neither the device nor the host can access, unless the kernel accesses
+    /// no packet bytes.
     pub(super) fn check_reach(&self, span: &Span) -> Result<(), DeviceError> {
         if !self.effects.accesses_packets || self.launcher.can_reach(span) { Ok(()) } else { check_host_memory(span) }
     }
 
-    /// The error for packets in device memory that would have to be copied, which the host cannot do.
+    /// The error for packets in device memory that would have to be copied, which the host cannot
+    /// do.
     fn copy_error(&self, batch: &Batch) -> DeviceError {
         let is_misaligned = |d: &Descriptor| d.length > 0 && !d.offset.is_multiple_of(4);
         let reason = match batch.descriptors().iter().position(is_misaligned) {
@@ -108,7 +110,8 @@ impl<L: Launcher> OffloadSession<L> {
             slot.push(self.launcher.new_buffers());
         }
         if self.resident.is_some() {
-            // Have the host copy the packets: the batch's memory may be reused while the copy stays.
+            // Have the host copy the packets: the batch's memory may be reused while the copy
+            // stays.
             import = None;
         }
         let columns = VerdictColumns::new(batch.len());

@@ -30,8 +30,8 @@ struct Script {
     memory: Option<Vec<u8>>,
 }
 
-/// A launcher whose kernel returns a packet's first byte as the verdict, increments that byte, and, if
-/// it resizes packets, shortens each by a byte.
+/// A launcher whose kernel returns a packet's first byte as the verdict, increments that byte, and,
+/// if it resizes packets, shortens each by a byte.
 struct Host {
     script: Arc<Mutex<Script>>,
     layout: PacketLayout,

@@ -36,7 +36,8 @@ impl VerdictColumns {
         self.targets.extend(targets);
     }
 
-    /// Like [`VerdictColumns::append`], without a copy if these are the verdicts of the whole batch.
+    /// Like [`VerdictColumns::append`], without a copy if these are the verdicts of the whole
+    /// batch.
     pub fn adopt(&mut self, mut actions: Vec<u8>) {
         if actions.len() < self.packets {
             return self.append(actions.into_iter());
@@ -48,8 +49,8 @@ impl VerdictColumns {
         self.actions = actions;
     }
 
-    /// Like [`VerdictColumns::append_targets`], without a copy if these are the targets of the whole
-    /// batch.
+    /// Like [`VerdictColumns::append_targets`], without a copy if these are the targets of the
+    /// whole batch.
     pub fn adopt_targets(&mut self, targets: Vec<u32>) {
         if targets.len() < self.packets {
             return self.append_targets(targets.into_iter());
