@@ -2,10 +2,10 @@
 //! and vectors (OpenCL C 1.2, 6.12.3, 6.12.6), and conversions by name (6.2.3, 6.2.4).
 
 use super::expressions::wrong;
-use super::{Checker, Symbol, absent};
+use super::{Checker, Symbol, unsupported_functions};
 use crate::lang::opencl_c::ast::{self, ExprKind as Ast, Space};
 use crate::lang::opencl_c::files::Span;
-use crate::lang::opencl_c::foreign;
+use crate::lang::opencl_c::suggestions;
 use crate::lang::opencl_c::library;
 use crate::lang::opencl_c::parser::{Keyword, keyword};
 use crate::lang::opencl_c::tree::{Builtin, Expr, ExprKind, FunctionId};
@@ -82,17 +82,17 @@ impl Checker<'_> {
         };
         let text = self.name(name);
         let found = self.find(name).map(|(symbol, _)| symbol.clone());
-        if let (Some(reason), None) = (absent::reason(&text), &found) {
+        if let (Some(reason), None) = (unsupported_functions::reason(&text), &found) {
             return self.wrong(span, format!("`{text}` is not for filters"), reason);
         }
         let arguments: Vec<Expr> = arguments.iter().map(|argument| self.value(argument)).collect();
         match found {
             Some(Symbol::Function(id)) => return self.own(id, arguments, span),
-            Some(Symbol::Type(Type::Wrong)) => return wrong(span),
+            Some(Symbol::Type(Type::Error)) => return wrong(span),
             Some(_) => return self.wrong(callee.span, format!("`{text}` is no function"), ""),
             None => {}
         }
-        if arguments.iter().any(|argument| argument.ty == Type::Wrong) {
+        if arguments.iter().any(|argument| argument.ty == Type::Error) {
             return wrong(span);
         }
         if let Some(intrinsic) = library::function(self.maps, &text) {
@@ -113,7 +113,7 @@ impl Checker<'_> {
         if text == "upsample" {
             return self.upsample(arguments, span);
         }
-        let known = || foreign::function_instead(&text).map(str::to_owned);
+        let known = || suggestions::suggest_function(&text).map(str::to_owned);
         let near = || self.nearest_function(&text).map(|nearest| format!("did you mean `{nearest}`?"));
         let note = known().or_else(|| self.calls_of_its_map(&text)).or_else(near).or_else(|| self.wants_maps(&text));
         let note = note.unwrap_or_else(|| "a function is declared before it is called".into());
@@ -158,7 +158,7 @@ impl Checker<'_> {
             let what = format!("argument {} of `{name}`", i + 1);
             converted.push(self.assigned(argument, ty, &what));
         }
-        if converted.iter().any(|argument| argument.ty == Type::Wrong) {
+        if converted.iter().any(|argument| argument.ty == Type::Error) {
             return wrong(span);
         }
         if name == crate::lang::FILTER {
@@ -216,7 +216,7 @@ impl Checker<'_> {
                 ));
             }
         }
-        if converted.iter().any(|argument| argument.ty == Type::Wrong) {
+        if converted.iter().any(|argument| argument.ty == Type::Error) {
             return wrong(span);
         }
         Expr { kind: ExprKind::Prelude(intrinsic, converted), ty: result, span }
@@ -265,7 +265,7 @@ impl Checker<'_> {
         let ty = Type::Scalar(scalar);
         let value = self.assigned(value, &ty, &format!("argument 1 of `{name}`"));
         match value.constant() {
-            _ if value.ty == Type::Wrong => value,
+            _ if value.ty == Type::Error => value,
             Some(known) => {
                 let swapped = if scalar == Scalar::UShort {
                     i128::from((known as u16).swap_bytes())
@@ -293,13 +293,13 @@ impl Checker<'_> {
             return wrong(span);
         }
         let (Some(low), Some(high)) = (arguments.pop(), arguments.pop()) else { return wrong(span) };
-        let Some((scalar, wider)) = high.ty.element().and_then(|scalar| Some((scalar, scalar.of_twice_the_width()?)))
+        let Some((scalar, wider)) = high.ty.element().and_then(|scalar| Some((scalar, scalar.widened_type()?)))
         else {
             let message = format!("`upsample` of a `{}`", self.shown(&high.ty));
             return self.wrong(high.span, message, "it takes integers of 8, 16 and 32 bits, and vectors of them");
         };
         let low = self.assigned(low, &high.ty.with_element(scalar.unsigned()), "argument 2 of `upsample`");
-        if low.ty == Type::Wrong {
+        if low.ty == Type::Error {
             return wrong(span);
         }
         let ty = high.ty.with_element(wider);
@@ -342,7 +342,7 @@ impl Checker<'_> {
             arguments = arguments.into_iter().map(|argument| self.assigned(argument, &ty, &what)).collect();
         }
         let Some(ty) = arguments.first().map(|first| first.ty.clone()) else { return wrong(span) };
-        if arguments.iter().any(|argument| argument.ty == Type::Wrong) {
+        if arguments.iter().any(|argument| argument.ty == Type::Error) {
             return wrong(span);
         }
         let Some(mut scalar) = ty.element() else { return wrong(span) };

@@ -89,7 +89,7 @@ impl Checker<'_> {
             let at = self.scalar_at(ty, path) as usize;
             let mut scalars = Vec::new();
             if !super::constants::scalars(value, &mut scalars) {
-                if value.ty != Type::Wrong {
+                if value.ty != Type::Error {
                     self.errors.add(
                         value.span,
                         "this is not known when the filter is compiled",
@@ -129,7 +129,7 @@ impl Checker<'_> {
         }
         let result = self.declared_of(base, specifiers, &declarator.pointers, &[], span);
         let mut locals = Vec::new();
-        let mut wrong = result.ty == Type::Wrong;
+        let mut wrong = result.ty == Type::Error;
         for parameter in declarator.parameters.iter().flatten() {
             let (name, at) = match parameter.name {
                 Some((name, at)) => (self.name(name), at),
@@ -142,26 +142,26 @@ impl Checker<'_> {
                 Type::Array(of, _) => Type::pointer((*of).clone(), declared.space, declared.constant),
                 Type::Void => {
                     self.errors.add(at, "a parameter of type `void`", "", "");
-                    Type::Wrong
+                    Type::Error
                 }
                 Type::Struct(id) if self.structs.get(id).fields.is_none() => {
                     self.errors.add(at, "a parameter of a type that is not defined yet", "", "");
-                    Type::Wrong
+                    Type::Error
                 }
                 ty => ty,
             };
-            wrong |= ty == Type::Wrong;
-            locals.push(Local { name, span: at, ty, used: false, changes: false, skipped: false });
+            wrong |= ty == Type::Error;
+            locals.push(Local { name, span: at, ty, is_used: false, is_mutated: false, may_be_skipped: false });
         }
         if wrong {
             // Calls of it are not wrong for that.
-            self.scopes[0].symbols.entry(declarator.name).or_insert((Symbol::Type(Type::Wrong), span));
+            self.scopes[0].symbols.entry(declarator.name).or_insert((Symbol::Type(Type::Error), span));
             return None;
         }
         let parameters = (0..locals.len() as u32).map(LocalId).collect();
         if let Some((symbol, first)) = self.scopes[0].symbols.get(&declarator.name).cloned() {
             let Symbol::Function(id) = symbol else {
-                self.declare(declarator.name, span, Symbol::Type(Type::Wrong));
+                self.declare(declarator.name, span, Symbol::Type(Type::Error));
                 return None;
             };
             let before = &self.functions[id.0 as usize];
@@ -172,7 +172,7 @@ impl Checker<'_> {
                 && types(&before.locals, locals.len()) == types(&locals, locals.len());
             if !same {
                 let message = format!("`{name}` is declared with another type");
-                self.errors.with(span, message, "", "", Some((first, "declared here before")));
+                self.errors.add_related(span, message, "", "", Some((first, "declared here before")));
                 return None;
             }
             return Some(id);
@@ -192,7 +192,7 @@ impl Checker<'_> {
         let known = &mut self.functions[id.0 as usize];
         if known.body.is_some() {
             let (message, first) = (format!("`{}` is defined twice", known.name), known.span);
-            self.errors.with(declarator.name_span, message, "", "", Some((first, "defined here before")));
+            self.errors.add_related(declarator.name_span, message, "", "", Some((first, "defined here before")));
             return;
         }
         known.span = declarator.name_span;
@@ -270,11 +270,11 @@ impl Checker<'_> {
         match &ty {
             Type::Void => {
                 self.errors.add(span, "a variable of type `void`", "", "");
-                ty = Type::Wrong;
+                ty = Type::Error;
             }
             Type::Struct(id) if self.structs.get(*id).fields.is_none() => {
                 self.errors.add(span, "a variable of a type that is not defined", "", "");
-                ty = Type::Wrong;
+                ty = Type::Error;
             }
             _ => {}
         }
@@ -288,12 +288,12 @@ impl Checker<'_> {
             (ty, init) = (found, Some(value));
         }
         let id = LocalId(self.current.locals.len() as u32);
-        let skipped = self.current.in_switch;
+        let may_be_skipped = self.current.in_switch;
         let text = self.name(name);
-        self.current.locals.push(Local { name: text, span, ty: ty.clone(), used: false, changes: false, skipped });
+        self.current.locals.push(Local { name: text, span, ty: ty.clone(), is_used: false, is_mutated: false, may_be_skipped });
         self.current.constant.push(constant);
         self.declare(name, span, Symbol::Local(id));
-        if ty == Type::Wrong {
+        if ty == Type::Error {
             if let Some(AstInit::Value(value)) = &declarator.init {
                 self.value(value);
             }

@@ -45,7 +45,7 @@ impl Checker<'_> {
             Type::Void => {
                 self.wrong(span, "a `void *` points to nothing that could be read", "cast it to another pointer")
             }
-            Type::Wrong => Expr { kind: ExprKind::Integer(0), ty: Type::Wrong, span },
+            Type::Error => Expr { kind: ExprKind::Integer(0), ty: Type::Error, span },
             ty => {
                 let ty = ty.clone();
                 Expr { kind: ExprKind::Load(place.into()), ty, span }
@@ -70,7 +70,7 @@ impl Checker<'_> {
     pub(super) fn truth(&mut self, value: Expr) -> Expr {
         match &value.ty {
             Type::Scalar(_) => self.converted(value, &BOOL),
-            Type::Wrong => value,
+            Type::Error => value,
             Type::Pointer(_) => {
                 let note = "there is no null pointer: a pointer always points into its packet, table or variable";
                 self.wrong(value.span, "a pointer is no condition", note)
@@ -101,9 +101,9 @@ impl Checker<'_> {
 
     fn only_place(&mut self, operand: Operand, span: Span, what: &str) -> Option<Place> {
         match operand {
-            Operand::Place(place) => (place.ty != Type::Wrong).then_some(place),
+            Operand::Place(place) => (place.ty != Type::Error).then_some(place),
             Operand::Value(value) => {
-                if value.ty != Type::Wrong {
+                if value.ty != Type::Error {
                     self.errors.add(span, format!("{what} has to be a variable or a place in memory"), "", "");
                 }
                 None
@@ -117,7 +117,7 @@ impl Checker<'_> {
         loop {
             match &place.kind {
                 PlaceKind::Local(id) => {
-                    self.current.locals[id.0 as usize].changes = true;
+                    self.current.locals[id.0 as usize].is_mutated = true;
                     return;
                 }
                 PlaceKind::Member(base, _) | PlaceKind::Index(base, _) | PlaceKind::Components(base, _) => place = base,
@@ -174,7 +174,7 @@ impl Checker<'_> {
             Ast::Comma(left, right) => {
                 let (left, right) = (self.any(left), self.any(right));
                 match (&left.ty, &right.ty) {
-                    (Type::Wrong, _) | (_, Type::Wrong) => wrong(span),
+                    (Type::Error, _) | (_, Type::Error) => wrong(span),
                     (_, ty) => {
                         let ty = ty.clone();
                         Expr { kind: ExprKind::Comma(left.into(), right.into()), ty, span }
@@ -207,7 +207,7 @@ impl Checker<'_> {
             Some(Symbol::Local(id)) => {
                 let (ty, constant) = {
                     let at = id.0 as usize;
-                    self.current.locals[at].used = true;
+                    self.current.locals[at].is_used = true;
                     (self.current.locals[at].ty.clone(), self.current.constant[at])
                 };
                 let kind = PlaceKind::Local(id);
@@ -225,7 +225,7 @@ impl Checker<'_> {
                 "a function is called, and is nothing else",
                 "there are no function pointers: devices have no indirect calls; use `switch`",
             ),
-            Some(Symbol::Type(Type::Wrong)) => wrong(span),
+            Some(Symbol::Type(Type::Error)) => wrong(span),
             Some(Symbol::Type(_)) => self.wrong(span, "a type where a value is wanted", ""),
             None => {
                 let text = self.name(name);
@@ -261,7 +261,7 @@ impl Checker<'_> {
 
     fn deref(&mut self, pointer: Expr, span: Span) -> Option<Place> {
         let Type::Pointer(it) = &pointer.ty else {
-            if pointer.ty != Type::Wrong {
+            if pointer.ty != Type::Error {
                 let message = format!("`*` takes a pointer, not `{}`", self.shown(&pointer.ty));
                 self.errors.add(span, message, "", "");
             }
@@ -276,7 +276,7 @@ impl Checker<'_> {
         }
         let (ty, space) = (it.to.clone(), it.space);
         if matches!(space, None | Some(Space::Global)) {
-            self.wide |= self.structs.is_wide(&ty);
+            self.uses_wide |= self.structs.is_wide(&ty);
         }
         let constant = it.constant || space == Some(Space::Constant);
         // `*&x` is x.
@@ -296,7 +296,7 @@ impl Checker<'_> {
     fn index(&mut self, base: &ast::Expr, index: &ast::Expr, past: bool, span: Span) -> Operand {
         let base = self.operand(base);
         let index = self.value(index);
-        if index.ty == Type::Wrong {
+        if index.ty == Type::Error {
             return Operand::Value(wrong(span));
         }
         if !index.ty.is_integer() {
@@ -323,7 +323,7 @@ impl Checker<'_> {
             Operand::Value(value) => value,
         };
         let Type::Pointer(_) = base.ty else {
-            if base.ty != Type::Wrong {
+            if base.ty != Type::Error {
                 let message = format!("`[]` takes an array or a pointer, not `{}`", self.shown(&base.ty));
                 let note = match base.ty {
                     Type::Vector(..) => "a vector's components are `.x` or `.s0`; use an array where the index varies",
@@ -343,7 +343,7 @@ impl Checker<'_> {
     fn member(&mut self, base: &ast::Expr, name: Name, name_span: Span, arrow: bool, span: Span) -> Operand {
         let base = if arrow {
             let pointer = self.value(base);
-            if pointer.ty != Type::Wrong && !matches!(pointer.ty, Type::Pointer(_)) {
+            if pointer.ty != Type::Error && !matches!(pointer.ty, Type::Pointer(_)) {
                 let message = format!("`->` takes a pointer, not `{}`", self.shown(&pointer.ty));
                 return Operand::Value(self.wrong(span, message, "write `.`"));
             }
@@ -415,7 +415,7 @@ impl Checker<'_> {
                     }
                 }
             }
-            Type::Wrong => Operand::Value(wrong(span)),
+            Type::Error => Operand::Value(wrong(span)),
             Type::Pointer(_) => {
                 let message = format!("`.` takes a structure or a vector, not `{}`", self.shown(&ty));
                 Operand::Value(self.wrong(span, message, "write `->`"))
@@ -436,7 +436,7 @@ impl Checker<'_> {
         }
         let value = self.any(operand);
         match (&value.ty, &ty) {
-            (Type::Wrong, _) | (_, Type::Wrong) => wrong(span),
+            (Type::Error, _) | (_, Type::Error) => wrong(span),
             (_, Type::Void) => {
                 let zero = Expr { kind: ExprKind::Integer(0), ty: Type::Void, span };
                 Expr { kind: ExprKind::Comma(value.into(), zero.into()), ty, span }
@@ -456,7 +456,7 @@ impl Checker<'_> {
                 }
                 // Where it points to goes with it.
                 let target = Type::pointer(to.to.clone(), to.space.or(from.space), to.constant);
-                Expr { kind: ExprKind::Repoint(value.into()), ty: target, span }
+                Expr { kind: ExprKind::PointerCast(value.into()), ty: target, span }
             }
             (Type::Pointer(_), Type::Scalar(_)) | (Type::Scalar(_), Type::Pointer(_)) => self.wrong(
                 span,
@@ -489,7 +489,7 @@ impl Checker<'_> {
                     count += usize::from(n);
                     parts.push(value);
                 }
-                Type::Wrong => return value,
+                Type::Error => return value,
                 ref ty => {
                     let message = format!("`{}` is no part of a vector of `{}`", self.shown(ty), scalar.name());
                     return self.wrong(value.span, message, "parts are numbers, and vectors of the same components");
@@ -506,7 +506,7 @@ impl Checker<'_> {
 
     /// To another scalar type, or to a vector type of as many components; what is known is worked out.
     pub(super) fn converted(&mut self, value: Expr, to: &Type) -> Expr {
-        if value.ty == *to || value.ty == Type::Wrong {
+        if value.ty == *to || value.ty == Type::Error {
             return value;
         }
         let span = value.span;
@@ -530,7 +530,7 @@ impl Checker<'_> {
     pub(super) fn assigned(&mut self, value: Expr, ty: &Type, what: &str) -> Expr {
         let span = value.span;
         match (&value.ty, ty) {
-            (Type::Wrong, _) | (_, Type::Wrong) => wrong(span),
+            (Type::Error, _) | (_, Type::Error) => wrong(span),
             (Type::Scalar(_), Type::Scalar(_)) => self.converted(value, ty),
             (Type::Scalar(_), Type::Vector(scalar, _)) => {
                 let value = self.converted(value, &Type::Scalar(*scalar));
@@ -558,7 +558,7 @@ impl Checker<'_> {
                     );
                 }
                 let target = Type::pointer(to.to.clone(), to.space, to.constant);
-                Expr { kind: ExprKind::Repoint(value.into()), ty: target, span }
+                Expr { kind: ExprKind::PointerCast(value.into()), ty: target, span }
             }
             (from, to) => {
                 let message = format!("{what} is a `{}`, wanted is a `{}`", self.shown(from), self.shown(to));
@@ -578,7 +578,7 @@ impl Checker<'_> {
 
 /// An expression that was wrong, and has been told.
 pub(super) fn wrong(span: Span) -> Expr {
-    Expr { kind: ExprKind::Integer(0), ty: Type::Wrong, span }
+    Expr { kind: ExprKind::Integer(0), ty: Type::Error, span }
 }
 
 fn commas<'a>(expr: &'a ast::Expr, out: &mut Vec<&'a ast::Expr>) {

@@ -12,7 +12,7 @@ impl Checker<'_> {
     /// An initialiser of something of type `ty`; where the array is `open`, of so many of it as there
     /// are. Gives back the type, complete.
     pub(super) fn initialised(&mut self, ty: Type, open: bool, init: &ast::Init, span: Span) -> Option<(Type, Init)> {
-        if ty == Type::Wrong {
+        if ty == Type::Error {
             return None;
         }
         let element = if open { Some(&ty) } else { element_of(&ty) };
@@ -48,7 +48,7 @@ impl Checker<'_> {
                     return Some((ty, Init::Parts(parts)));
                 }
                 let whole = self.array_of(ty, count.max(1), *at);
-                (whole != Type::Wrong).then_some((whole, Init::Parts(parts)))
+                (whole != Type::Error).then_some((whole, Init::Parts(parts)))
             }
         }
     }

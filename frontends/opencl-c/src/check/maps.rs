@@ -66,7 +66,7 @@ impl Checker<'_> {
                 _ => self.assigned(argument, &UINT, &format!("argument {} of `{name}`", i + 1)),
             });
         }
-        if arguments.iter().any(|argument| argument.ty == Type::Wrong) {
+        if arguments.iter().any(|argument| argument.ty == Type::Error) {
             return wrong(span);
         }
         Expr { kind: ExprKind::Prelude(Intrinsic::Map { map, call }, arguments), ty: result, span }

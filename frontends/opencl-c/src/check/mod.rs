@@ -5,10 +5,10 @@
 //! - [`declarations`]: functions, tables, variables; [`initialisers`]: what they begin with;
 //! - [`statements`], [`expressions`], [`operators`], [`calls`]: bodies, from the outside in;
 //! - [`maps`]: calls of the filter's maps;
-//! - [`absent`]: what OpenCL C has besides;
+//! - [`unsupported_functions`]: what OpenCL C has besides;
 //! - [`constants`]: arithmetic on what is known.
 
-mod absent;
+mod unsupported_functions;
 mod calls;
 mod constants;
 mod declarations;
@@ -43,7 +43,7 @@ pub(super) fn check(unit: &ast::Unit, names: &Names, maps: &[Declaration], error
         calls: Vec::new(),
         scopes: vec![Scope::default()],
         current: Current::default(),
-        wide: false,
+        uses_wide: false,
     };
     for item in &unit.items {
         if checker.errors.is_full() {
@@ -57,9 +57,9 @@ pub(super) fn check(unit: &ast::Unit, names: &Names, maps: &[Declaration], error
     checker.no_recursion();
     let filter = checker.filter();
     let flow = checker.flow();
-    let Checker { structs, tables, functions, errors, wide, .. } = checker;
+    let Checker { structs, tables, functions, errors, uses_wide, .. } = checker;
     match filter {
-        Some(filter) if errors.is_empty() => Some(Filter { structs, tables, functions, filter, flow, wide }),
+        Some(filter) if errors.is_empty() => Some(Filter { structs, tables, functions, filter, flow, uses_wide }),
         _ => None,
     }
 }
@@ -76,8 +76,8 @@ struct Checker<'a> {
     calls: Vec<(FunctionId, FunctionId, Span)>,
     scopes: Vec<Scope>,
     current: Current,
-    /// See [`Filter::wide`].
-    wide: bool,
+    /// See [`Filter::uses_wide`].
+    uses_wide: bool,
 }
 
 /// Names declared in a block. Structures and enumerations have names of their own (C11 6.2.3).
@@ -127,7 +127,7 @@ impl Checker<'_> {
     /// Says what is wrong, and gives what goes with everything.
     fn wrong(&mut self, span: Span, message: impl Into<String>, note: &str) -> Expr {
         self.errors.add(span, message, "", note);
-        Expr { kind: ExprKind::Integer(0), ty: Type::Wrong, span }
+        Expr { kind: ExprKind::Integer(0), ty: Type::Error, span }
     }
 
     fn find(&self, name: Name) -> Option<&(Symbol, Span)> {
@@ -139,7 +139,7 @@ impl Checker<'_> {
         if let Some((_, first)) = scope.symbols.get(&name) {
             let first = *first;
             let message = format!("`{}` is declared twice", self.names.text(name));
-            self.errors.with(span, message, "", "", Some((first, "declared here before")));
+            self.errors.add_related(span, message, "", "", Some((first, "declared here before")));
             return;
         }
         scope.symbols.insert(name, (symbol, span));
@@ -157,7 +157,7 @@ impl Checker<'_> {
         let note = format!("a filter is `uint {FILTER}(__global uchar *pkt, uint len)`");
         let Some(at) = self.functions.iter().position(|f| f.name == FILTER) else {
             if self.errors.is_empty() {
-                self.errors.whole(format!("there is no function `{FILTER}`"), &note);
+                self.errors.add_global(format!("there is no function `{FILTER}`"), &note);
             }
             return None;
         };
@@ -200,7 +200,7 @@ impl Checker<'_> {
             let function = &self.functions[callee.0 as usize];
             if function.body.is_none() && self.errors.is_empty() {
                 let message = format!("`{}` is called and never defined", function.name);
-                self.errors.with(*span, message, "", "", Some((function.span, "declared here")));
+                self.errors.add_related(*span, message, "", "", Some((function.span, "declared here")));
             }
         }
         let mut callees: Vec<Vec<(usize, Span)>> = vec![Vec::new(); self.functions.len()];
@@ -248,7 +248,7 @@ impl Checker<'_> {
         let message = format!("`{text}` cannot be declared");
         if let Some(place) = self.declaration_that_brings(&text) {
             let note = "it is there without being declared: give this another name, or the map";
-            self.errors.with(span, message, "", note, Some((place, "it comes with this map")));
+            self.errors.add_related(span, message, "", note, Some((place, "it comes with this map")));
             return true;
         }
         let why = if library::is_prelude(self.maps, &text) {

@@ -15,7 +15,7 @@ impl Checker<'_> {
         }
         let value = self.value(operand);
         let Some(scalar) = value.ty.element() else {
-            if value.ty == Type::Wrong {
+            if value.ty == Type::Error {
                 return value;
             }
             if op == UnaryOp::Not && matches!(value.ty, Type::Pointer(_)) {
@@ -103,7 +103,7 @@ impl Checker<'_> {
     /// Brings two numbers or vectors to one type; `None` where there is none, which has then been said.
     pub(super) fn common(&mut self, left: Expr, right: Expr, symbol: &str, span: Span) -> Option<(Expr, Expr)> {
         let ty = match (&left.ty, &right.ty) {
-            (Type::Wrong, _) | (_, Type::Wrong) => return None,
+            (Type::Error, _) | (_, Type::Error) => return None,
             (Type::Scalar(a), Type::Scalar(b)) => Type::Scalar(a.common(*b)),
             (a @ Type::Vector(..), b @ Type::Vector(..)) if a == b => a.clone(),
             (vector @ Type::Vector(..), Type::Scalar(_)) | (Type::Scalar(_), vector @ Type::Vector(..)) => {
@@ -137,12 +137,12 @@ impl Checker<'_> {
     pub(super) fn binary(&mut self, op: BinaryOp, left: Expr, right: Expr, span: Span) -> Expr {
         let pointers = (matches!(left.ty, Type::Pointer(_)), matches!(right.ty, Type::Pointer(_)));
         match (op, pointers) {
-            _ if left.ty == Type::Wrong || right.ty == Type::Wrong => return wrong(span),
+            _ if left.ty == Type::Error || right.ty == Type::Error => return wrong(span),
             (BinaryOp::Add, (true, false)) => return self.offset(left, right, false, span),
             (BinaryOp::Add, (false, true)) => return self.offset(right, left, false, span),
             (BinaryOp::Subtract, (true, false)) => return self.offset(left, right, true, span),
             (BinaryOp::Subtract, (true, true)) => return self.distance(left, right, span),
-            (_, (true, true)) if op.compares() => return self.compare_pointers(op, left, right, span),
+            (_, (true, true)) if op.is_comparison() => return self.compare_pointers(op, left, right, span),
             (_, (false, false)) => {}
             _ => {
                 let message = format!(
@@ -151,11 +151,11 @@ impl Checker<'_> {
                     self.shown(&left.ty),
                     self.shown(&right.ty)
                 );
-                let note = if op.compares() { "there is no null pointer, and a pointer is no number" } else { "" };
+                let note = if op.is_comparison() { "there is no null pointer, and a pointer is no number" } else { "" };
                 return self.wrong(span, message, note);
             }
         }
-        if op.shifts() {
+        if op.is_shift() {
             return self.shift(op, left, right, span);
         }
         let integers = matches!(op, BinaryOp::Modulo | BinaryOp::And | BinaryOp::Xor | BinaryOp::Or);
@@ -163,7 +163,7 @@ impl Checker<'_> {
         if integers && left.ty.element() == Some(Scalar::Float) {
             return self.wrong(span, format!("`{}` takes integers", op.text()), "");
         }
-        if op.compares() {
+        if op.is_comparison() {
             return self.compare(op, left, right, span);
         }
         self.arithmetic(op, left, right, span)
@@ -235,7 +235,7 @@ impl Checker<'_> {
     /// A pointer and an integer: so many of what it points to further on, or back.
     pub(super) fn offset(&mut self, pointer: Expr, count: Expr, back: bool, span: Span) -> Expr {
         if !count.ty.is_integer() {
-            if count.ty == Type::Wrong {
+            if count.ty == Type::Error {
                 return count;
             }
             let message = format!("a pointer goes on by an integer, not by `{}`", self.shown(&count.ty));
@@ -308,7 +308,7 @@ impl Checker<'_> {
             return self.arithmetic(if and { BinaryOp::And } else { BinaryOp::Or }, left, right, span);
         }
         let (left, right) = (self.truth(left), self.truth(right));
-        if left.ty == Type::Wrong || right.ty == Type::Wrong {
+        if left.ty == Type::Error || right.ty == Type::Error {
             return wrong(span);
         }
         let value = match (left.constant(), and) {
@@ -342,8 +342,8 @@ impl Checker<'_> {
         }
         let condition = self.truth(condition);
         let (accept, reject) = match (&accept.ty, &reject.ty) {
-            _ if condition.ty == Type::Wrong => return wrong(span),
-            (Type::Wrong, _) | (_, Type::Wrong) => return wrong(span),
+            _ if condition.ty == Type::Error => return wrong(span),
+            (Type::Error, _) | (_, Type::Error) => return wrong(span),
             (a, b) if a == b && a.scalar().is_none() => (accept, reject),
             (Type::Pointer(_), Type::Pointer(_)) => {
                 let ty = accept.ty.clone();
@@ -374,7 +374,7 @@ impl Checker<'_> {
         };
         let width = |ty: &Type| ty.element().map(Scalar::size);
         let integer = c.ty.element().is_some_and(Scalar::is_integer);
-        if a.ty == Type::Wrong || b.ty == Type::Wrong || c.ty == Type::Wrong {
+        if a.ty == Type::Error || b.ty == Type::Error || c.ty == Type::Error {
             return wrong(span);
         }
         if !same || !integer || matches!(ty, Type::Vector(..)) && width(&c.ty) != width(ty) {
@@ -426,7 +426,7 @@ impl Checker<'_> {
         let ty = place.ty.clone();
         let Some(op) = op else {
             let value = self.assigned(value, &ty, "what is assigned");
-            if value.ty == Type::Wrong {
+            if value.ty == Type::Error {
                 return value;
             }
             return Expr { kind: ExprKind::Assign(place.into(), value.into()), ty, span };
@@ -436,13 +436,13 @@ impl Checker<'_> {
         self.update(place, new, false, span)
     }
 
-    fn update(&mut self, place: Place, new: Expr, gives_old: bool, span: Span) -> Expr {
+    fn update(&mut self, place: Place, new: Expr, returns_old: bool, span: Span) -> Expr {
         let ty = place.ty.clone();
         let new = self.assigned(new, &ty, "what is assigned");
-        if new.ty == Type::Wrong {
+        if new.ty == Type::Error {
             return wrong(span);
         }
-        Expr { kind: ExprKind::Update { place: place.into(), value: new.into(), gives_old }, ty, span }
+        Expr { kind: ExprKind::Update { place: place.into(), value: new.into(), returns_old }, ty, span }
     }
 
     pub(super) fn step(&mut self, up: bool, prefix: bool, operand: &ast::Expr, span: Span) -> Expr {

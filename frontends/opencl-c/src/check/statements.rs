@@ -109,7 +109,7 @@ impl Checker<'_> {
                 let function = &self.functions[id.0 as usize];
                 (function.name.clone(), function.result.clone())
             }
-            None => (String::new(), Type::Wrong),
+            None => (String::new(), Type::Error),
         };
         match (value, result) {
             (None, Type::Void) => None,
@@ -120,7 +120,7 @@ impl Checker<'_> {
             }
             (Some(value), Type::Void) => {
                 let value = self.any(value);
-                if value.ty != Type::Wrong {
+                if value.ty != Type::Error {
                     let message = format!("`{name}` gives nothing back");
                     self.errors.add(value.span, message, "", "");
                 }
@@ -136,14 +136,14 @@ impl Checker<'_> {
     fn switch(&mut self, value: &ast::Expr, body: &ast::Statement) -> Option<Switch> {
         let mut value = self.value(value);
         if !value.ty.is_integer() {
-            if value.ty != Type::Wrong {
+            if value.ty != Type::Error {
                 let message = format!("`switch` takes an integer, not `{}`", self.shown(&value.ty));
                 self.errors.add(value.span, message, "", "");
             }
-            value = Self::integer(0, Type::Wrong, value.span);
+            value = Self::integer(0, Type::Error, value.span);
         }
         let ty = value.ty.scalar().map_or(Scalar::Int, Scalar::promoted);
-        if value.ty != Type::Wrong {
+        if value.ty != Type::Error {
             value = self.converted(value, &Type::Scalar(ty));
         }
         let Ast::Block(list) = &body.kind else {
@@ -155,7 +155,7 @@ impl Checker<'_> {
         let segments = self.scoped(|this| this.segments(list, ty));
         self.current.breakable -= 1;
         self.current.in_switch = outer;
-        (value.ty != Type::Wrong).then_some(Switch { value, segments })
+        (value.ty != Type::Error).then_some(Switch { value, segments })
     }
 
     fn segments(&mut self, list: &[ast::Statement], ty: Scalar) -> Vec<Segment> {
@@ -173,7 +173,7 @@ impl Checker<'_> {
                     let bits = ty.wrap(known) as u64;
                     if let Some(first) = seen.insert(bits, label.span) {
                         let message = format!("a second case {known}");
-                        self.errors.with(label.span, message, "", "", Some((first, "the first")));
+                        self.errors.add_related(label.span, message, "", "", Some((first, "the first")));
                     } else if let Some(segment) = segments.last_mut() {
                         segment.labels.push(bits);
                     }
@@ -181,7 +181,7 @@ impl Checker<'_> {
                 (Ast::Default, Some(segment)) => {
                     segment.default = true;
                     if let Some(first) = default.replace(statement.span) {
-                        self.errors.with(statement.span, "a second `default`", "", "", Some((first, "the first")));
+                        self.errors.add_related(statement.span, "a second `default`", "", "", Some((first, "the first")));
                     }
                 }
                 (Ast::Empty, _) => {}

@@ -32,7 +32,7 @@ impl Checker<'_> {
             Base::Vector(scalar, size) => Type::Vector(*scalar, *size),
             Base::Named(name) => match self.find(*name) {
                 Some((Symbol::Type(ty), _)) => ty.clone(),
-                _ => Type::Wrong,
+                _ => Type::Error,
             },
             Base::Struct(it) => self.structure(it, specifiers.span),
             Base::Enum(it) => self.enumeration(it),
@@ -74,9 +74,9 @@ impl Checker<'_> {
                     "",
                     "where a pointer points to is known when the filter is compiled: return an offset, or use an index",
                 );
-                ty = Type::Wrong;
+                ty = Type::Error;
             }
-            if ty != Type::Wrong {
+            if ty != Type::Error {
                 ty = Type::pointer(ty, space, constant);
             }
             (space, constant) = (None, pointer.constant);
@@ -90,17 +90,17 @@ impl Checker<'_> {
                     "",
                     "where a pointer points to is known when the filter is compiled: use an array of offsets",
                 );
-                ty = Type::Wrong;
+                ty = Type::Error;
             }
             if ty == Type::Void {
                 self.errors.add(span, "an array of `void`", "", "");
-                ty = Type::Wrong;
+                ty = Type::Error;
             }
             match size {
                 None if i == 0 => open = true,
                 None => {
                     self.errors.add(span, "only an array's first size may be left out", "", "");
-                    ty = Type::Wrong;
+                    ty = Type::Error;
                 }
                 Some(size) => ty = self.array(ty, size),
             }
@@ -112,34 +112,34 @@ impl Checker<'_> {
     }
 
     fn array(&mut self, of: Type, size: &ast::Expr) -> Type {
-        let Some(count) = self.integer_constant(size, "an array's size") else { return Type::Wrong };
+        let Some(count) = self.integer_constant(size, "an array's size") else { return Type::Error };
         let count = match u32::try_from(count) {
             Ok(count @ 1..=MAX_ELEMENTS) => count,
             _ => {
                 let message = format!("an array of {count} elements");
                 let note = format!("an array has 1 to {MAX_ELEMENTS} elements");
                 self.errors.add(size.span, message, "", &note);
-                return Type::Wrong;
+                return Type::Error;
             }
         };
         self.array_of(of, count, size.span)
     }
 
     pub(super) fn array_of(&mut self, of: Type, count: u32, span: Span) -> Type {
-        if of == Type::Wrong {
+        if of == Type::Error {
             return of;
         }
         let Some((size, _)) = self.structs.layout(&of) else {
             self.errors.add(span, "an array of a type that is not defined yet", "", "");
-            return Type::Wrong;
+            return Type::Error;
         };
         if self.structs.depth(&of) >= MAX_TYPE_DEPTH {
             self.errors.add(span, format!("types nest more than {MAX_TYPE_DEPTH} deep"), "", "");
-            return Type::Wrong;
+            return Type::Error;
         }
         if u64::from(size) * u64::from(count) > u64::from(MAX_SIZE) {
             self.errors.add(span, format!("an array of more than {MAX_SIZE} bytes"), "", "");
-            return Type::Wrong;
+            return Type::Error;
         }
         Type::Array(Rc::new(of), count)
     }
@@ -156,7 +156,7 @@ impl Checker<'_> {
             Some(Tag::Struct(id)) => id,
             Some(Tag::Enum(_)) => {
                 self.errors.add(span, "this is an enumeration's name", "", "");
-                return Type::Wrong;
+                return Type::Error;
             }
             None => {
                 let id = StructId(self.structs.list.len() as u32);
@@ -183,7 +183,7 @@ impl Checker<'_> {
                 if laid_out.iter().any(|(name, _)| *name == declarator.name) {
                     let message = format!("a second member `{}`", self.names.text(declarator.name));
                     self.errors.add(at, message, "", "");
-                } else if ty != Type::Wrong {
+                } else if ty != Type::Error {
                     laid_out.push((declarator.name, ty));
                 }
             }
@@ -195,7 +195,7 @@ impl Checker<'_> {
         self.structs.define(id, laid_out, it.packed);
         if self.structs.get(id).size > MAX_SIZE {
             self.errors.add(span, format!("a structure of more than {MAX_SIZE} bytes"), "", "");
-            return Type::Wrong;
+            return Type::Error;
         }
         Type::Struct(id)
     }
@@ -204,7 +204,7 @@ impl Checker<'_> {
         let span = declarator.name_span;
         let mut refuse = |message: &str, note: &str| {
             self.errors.add(span, message, "", note);
-            Type::Wrong
+            Type::Error
         };
         if declarator.parameters.is_some() {
             return refuse("a function as a member", "");
@@ -244,7 +244,7 @@ impl Checker<'_> {
         match (found, &it.values, span) {
             (Some(Tag::Struct(_)), _, Some(span)) => {
                 self.errors.add(span, "this is a structure's name", "", "");
-                return Type::Wrong;
+                return Type::Error;
             }
             (Some(Tag::Enum(_)), Some(_), Some(span)) => {
                 self.errors.add(span, "this enumeration is defined twice", "", "");
@@ -252,7 +252,7 @@ impl Checker<'_> {
             (Some(Tag::Enum(ty)), None, _) => return Type::Scalar(ty),
             (None, None, Some(span)) => {
                 self.errors.add(span, "this enumeration is not defined", "", "");
-                return Type::Wrong;
+                return Type::Error;
             }
             _ => {}
         }
@@ -285,7 +285,7 @@ impl Checker<'_> {
     /// The value of an integer constant expression (C11 6.6).
     pub(super) fn integer_constant(&mut self, expr: &ast::Expr, what: &str) -> Option<i128> {
         let value = self.value(expr);
-        if value.ty == Type::Wrong {
+        if value.ty == Type::Error {
             return None;
         }
         let known = value.constant().filter(|_| value.ty.is_integer());
@@ -301,7 +301,7 @@ impl Checker<'_> {
         let declared = self.declared(&name.specifiers, &name.pointers, &name.sizes, name.span);
         if declared.open {
             self.errors.add(name.span, "an array without a size", "", "");
-            return Type::Wrong;
+            return Type::Error;
         }
         declared.ty
     }
@@ -326,7 +326,7 @@ impl Checker<'_> {
                 let constant = if it.constant && it.space != Some(Space::Constant) { "const " } else { "" };
                 format!("{space}{constant}{} *", self.shown(&it.to))
             }
-            Type::Wrong => "an unknown type".into(),
+            Type::Error => "an unknown type".into(),
         }
     }
 
@@ -334,7 +334,7 @@ impl Checker<'_> {
     pub(super) fn size_of(&mut self, ty: &Type, span: Span) -> Expr {
         match self.structs.layout(ty) {
             Some((size, _)) => Expr { kind: ExprKind::Integer(u64::from(size)), ty: UINT, span },
-            None if *ty == Type::Wrong => Expr { kind: ExprKind::Integer(0), ty: Type::Wrong, span },
+            None if *ty == Type::Error => Expr { kind: ExprKind::Integer(0), ty: Type::Error, span },
             None => {
                 let note = match ty {
                     Type::Pointer(_) => "a pointer is no value in memory here",

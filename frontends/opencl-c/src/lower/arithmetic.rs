@@ -4,7 +4,7 @@ use naga::{BinaryOperator, Expression, Literal, UnaryOperator};
 
 use super::convert::count;
 use super::functions::Scope;
-use super::{Result, Stop, literal};
+use super::{Result, ErrorReported, literal};
 use crate::ir::builder::Value;
 use crate::lang::opencl_c::ast::BinaryOp;
 use crate::lang::opencl_c::tree::{Expr, ExprKind};
@@ -34,10 +34,10 @@ pub(super) fn operator(op: BinaryOp) -> BinaryOperator {
 impl Scope<'_, '_> {
     /// `left op right`, giving a `ty`.
     pub(super) fn binary(&mut self, op: BinaryOp, left: &Expr, right: &Expr, ty: &Type) -> Result<Value> {
-        if op.compares() {
+        if op.is_comparison() {
             return self.comparison(op, left, right, ty);
         }
-        let Some(scalar) = ty.element() else { return Err(Stop) };
+        let Some(scalar) = ty.element() else { return Err(ErrorReported) };
         let size = count(ty);
         let (a, b) = (self.value(left)?, self.value(right)?);
         let b = match op {

@@ -4,7 +4,7 @@ use naga::{BinaryOperator as Op, Expression, Literal, MathFunction, RelationalFu
 
 use super::convert::count;
 use super::functions::Scope;
-use super::{Result, Stop, literal};
+use super::{Result, ErrorReported, literal};
 use crate::ir::builder::Value;
 use crate::lang::opencl_c::tree::{Builtin, Expr};
 use crate::lang::opencl_c::types::{Scalar, Type};
@@ -30,8 +30,8 @@ impl Scope<'_, '_> {
 
     pub(super) fn builtin(&mut self, builtin: Builtin, arguments: &[Expr], ty: &Type) -> Result<Value> {
         let values = arguments.iter().map(|argument| self.value(argument)).collect::<Result<Vec<_>>>()?;
-        let Some(first) = arguments.first() else { return Err(Stop) };
-        let (Some(scalar), size) = (first.ty.element(), count(&first.ty)) else { return Err(Stop) };
+        let Some(first) = arguments.first() else { return Err(ErrorReported) };
+        let (Some(scalar), size) = (first.ty.element(), count(&first.ty)) else { return Err(ErrorReported) };
         let unsigned = scalar.unsigned();
         Ok(match (builtin, &values[..]) {
             (Builtin::Min, &[a, b]) => self.math(MathFunction::Min, a, Some(b), None),
@@ -62,7 +62,7 @@ impl Scope<'_, '_> {
             }
             (Builtin::MadSat, &[a, b, c]) => self.mad_sat(a, b, c, scalar, size),
             (Builtin::Upsample, &[high, low]) => {
-                let to = ty.element().ok_or(Stop)?;
+                let to = ty.element().ok_or(ErrorReported)?;
                 let width = self.number_of(Literal::U32(scalar.bits()), size);
                 let high = self.convert(high, scalar, to, size);
                 let high = self.b.binary(Op::ShiftLeft, high, width);
@@ -118,10 +118,10 @@ impl Scope<'_, '_> {
                     let fun = if builtin == Builtin::Any { RelationalFunction::Any } else { RelationalFunction::All };
                     set = self.b.add(Expression::Relational { fun, argument: set });
                 }
-                self.convert(set, Scalar::Bool, ty.scalar().ok_or(Stop)?, None)
+                self.convert(set, Scalar::Bool, ty.scalar().ok_or(ErrorReported)?, None)
             }
             (Builtin::Select, &[a, b, c]) => {
-                let Some(condition) = arguments[2].ty.element() else { return Err(Stop) };
+                let Some(condition) = arguments[2].ty.element() else { return Err(ErrorReported) };
                 // Of a vector the highest bits decide, of a number whether it is zero.
                 let chosen = match size {
                     Some(_) => self.highest_bit(c, condition, size),
@@ -129,7 +129,7 @@ impl Scope<'_, '_> {
                 };
                 self.b.select(chosen, b, a)
             }
-            _ => return Err(Stop),
+            _ => return Err(ErrorReported),
         })
     }
 

@@ -44,7 +44,7 @@ impl Scope<'_, '_> {
         if source != target {
             value = self.b.cast(value, target.kind, Some(target.width));
         }
-        if to.holds(from) { value } else { self.in_range(value, to, size) }
+        if to.can_represent(from) { value } else { self.in_range(value, to, size) }
     }
 
     /// Brings what is in 32 bits into the range of a `char` or `short`; wider types have all values.
@@ -69,7 +69,7 @@ impl Scope<'_, '_> {
 
     /// The nearest value of another type: `convert_T_sat`.
     pub(super) fn saturate(&mut self, value: Value, from: Scalar, to: Scalar, size: Option<u8>) -> Value {
-        if to.holds(from) {
+        if to.can_represent(from) {
             return self.convert(value, from, to, size);
         }
         let (low, high) = range(to);

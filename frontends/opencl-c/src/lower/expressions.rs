@@ -5,7 +5,7 @@ use naga::{Expression, Literal, Statement, UnaryOperator};
 use super::convert::count;
 use super::functions::{Given, Scope};
 use super::pointers::{Base, Pointer, Spot};
-use super::{Result, Stop, literal};
+use super::{Result, ErrorReported, literal};
 use crate::ir::builder::Value;
 use crate::lang::opencl_c::files::Span;
 use crate::lang::opencl_c::tree::{Builtin, Expr, ExprKind, Place};
@@ -20,7 +20,7 @@ impl Scope<'_, '_> {
     pub(super) fn value(&mut self, expr: &Expr) -> Result<Value> {
         match self.expr(expr)? {
             Given::Value(value) => Ok(value),
-            Given::Pointer(_) | Given::Nothing => Err(Stop),
+            Given::Pointer(_) | Given::Nothing => Err(ErrorReported),
         }
     }
 
@@ -49,7 +49,7 @@ impl Scope<'_, '_> {
     fn expr_kind(&mut self, expr: &Expr) -> Result<Given> {
         let (ty, span) = (&expr.ty, expr.span);
         let size = count(ty);
-        let scalar = || ty.element().ok_or(Stop);
+        let scalar = || ty.element().ok_or(ErrorReported);
         Ok(Given::Value(match &expr.kind {
             ExprKind::Integer(_) if *ty == Type::Void => return Ok(Given::Nothing),
             ExprKind::Integer(bits) => self.b.literal(literal(scalar()?, *bits)),
@@ -62,19 +62,19 @@ impl Scope<'_, '_> {
             ExprKind::Offset(pointer, by) => {
                 let from = self.pointer(pointer)?;
                 let by = self.value(by)?;
-                let Type::Pointer(it) = ty else { return Err(Stop) };
+                let Type::Pointer(it) = ty else { return Err(ErrorReported) };
                 return self.moved(from, by, &it.to, span).map(Given::Pointer);
             }
             ExprKind::Distance(left, right) => {
                 let (a, b) = (self.pointer(left)?, self.pointer(right)?);
-                let Type::Pointer(it) = &left.ty else { return Err(Stop) };
+                let Type::Pointer(it) = &left.ty else { return Err(ErrorReported) };
                 self.distance(&a, &b, &it.to, span)?
             }
             ExprKind::ComparePointers(op, left, right) => {
                 let (a, b) = (self.pointer(left)?, self.pointer(right)?);
                 self.compare(*op, &a, &b, span)?
             }
-            ExprKind::Repoint(inner) => {
+            ExprKind::PointerCast(inner) => {
                 let pointer = self.pointer(inner)?;
                 self.check_space(&pointer, ty, span)?;
                 if let Type::Pointer(it) = ty {
@@ -106,14 +106,14 @@ impl Scope<'_, '_> {
             }
             ExprKind::Convert(inner) => {
                 let value = self.value(inner)?;
-                self.convert(value, inner.ty.element().ok_or(Stop)?, scalar()?, size)
+                self.convert(value, inner.ty.element().ok_or(ErrorReported)?, scalar()?, size)
             }
             ExprKind::Saturate(inner) => {
                 let value = self.value(inner)?;
-                self.saturate(value, inner.ty.element().ok_or(Stop)?, scalar()?, size)
+                self.saturate(value, inner.ty.element().ok_or(ErrorReported)?, scalar()?, size)
             }
             ExprKind::Reinterpret(inner) => {
-                let (value, from) = (self.value(inner)?, inner.ty.element().ok_or(Stop)?);
+                let (value, from) = (self.value(inner)?, inner.ty.element().ok_or(ErrorReported)?);
                 if count(&inner.ty) == size {
                     self.reinterpret(value, from, scalar()?, size)
                 } else {
@@ -141,9 +141,9 @@ impl Scope<'_, '_> {
                 self.b.at(value, *index)
             }
             ExprKind::Assign(place, value) => return self.assign(place, value),
-            ExprKind::Update { place, value, gives_old } => return self.update(place, value, *gives_old),
+            ExprKind::Update { place, value, returns_old } => return self.update(place, value, *returns_old),
             ExprKind::Old => {
-                let Some((spot, held)) = self.old.last().cloned() else { return Err(Stop) };
+                let Some((spot, held)) = self.old.last().cloned() else { return Err(ErrorReported) };
                 if let Some(held) = held {
                     return Ok(held);
                 }
@@ -203,7 +203,7 @@ impl Scope<'_, '_> {
                     }
                     Ok(Given::Pointer(a))
                 }
-                _ => Err(Stop),
+                _ => Err(ErrorReported),
             };
         }
         // Each is evaluated only if it is the one (C11 6.5.15).
@@ -213,7 +213,7 @@ impl Scope<'_, '_> {
         for side in [accept, reject] {
             blocks.push(self.block(|this| this.side(side, &mut variables, &mut pointer))?);
         }
-        let (Some(reject), Some(accept)) = (blocks.pop(), blocks.pop()) else { return Err(Stop) };
+        let (Some(reject), Some(accept)) = (blocks.pop(), blocks.pop()) else { return Err(ErrorReported) };
         self.b.push(Statement::If { condition, accept, reject });
         let values: Vec<Value> = variables.iter().map(|&variable| self.b.load(variable)).collect();
         Ok(match (pointer, &values[..]) {
@@ -281,20 +281,20 @@ impl Scope<'_, '_> {
         Ok(given)
     }
 
-    fn update(&mut self, place: &Place, value: &Expr, gives_old: bool) -> Result<Given> {
+    fn update(&mut self, place: &Place, value: &Expr, returns_old: bool) -> Result<Given> {
         let spot = self.spot(place)?;
         self.old.push((spot.clone(), None));
         let new = self.expr(value);
-        let (_, held) = self.old.pop().ok_or(Stop)?;
+        let (_, held) = self.old.pop().ok_or(ErrorReported)?;
         let new = new?;
         self.b.span = self.l.span(place.span);
         self.write(&spot, &new, &place.ty, place.span)?;
-        Ok(if gives_old { held.ok_or(Stop)? } else { new })
+        Ok(if returns_old { held.ok_or(ErrorReported)? } else { new })
     }
 
     /// `ntohs(x)`: of what is in the packet a load in network order.
     fn swapped(&mut self, arguments: &[Expr], ty: &Type) -> Result<Value> {
-        let ([argument], Some(scalar)) = (arguments, ty.scalar()) else { return Err(Stop) };
+        let ([argument], Some(scalar)) = (arguments, ty.scalar()) else { return Err(ErrorReported) };
         if let ExprKind::Load(place) = &argument.kind
             && let spot = self.spot(place)?
         {
@@ -303,7 +303,7 @@ impl Scope<'_, '_> {
                 let order = Order::Big;
                 return Ok(self.prelude(Intrinsic::Load { size: scalar.size(), order }, vec![at]));
             }
-            let Given::Value(value) = self.read(&spot, ty, argument.span)? else { return Err(Stop) };
+            let Given::Value(value) = self.read(&spot, ty, argument.span)? else { return Err(ErrorReported) };
             return Ok(self.swap(value, scalar));
         }
         let value = self.value(argument)?;
@@ -329,7 +329,7 @@ impl Scope<'_, '_> {
                     }
                     _ => values.push(value),
                 },
-                Given::Nothing => return Err(Stop),
+                Given::Nothing => return Err(ErrorReported),
             }
         }
         let result = self.prelude(intrinsic, values);

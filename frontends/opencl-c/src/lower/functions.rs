@@ -5,7 +5,7 @@ use std::rc::Rc;
 use naga::{AddressSpace, Expression, FunctionArgument, FunctionResult, Handle, Statement, TypeInner};
 
 use super::pointers::{Base, Pointer, Shape, Step};
-use super::{Lowering, MAX_FUNCTIONS, Result, Stop};
+use super::{Lowering, MAX_FUNCTIONS, Result, ErrorReported};
 use crate::ir::builder::{Builder, Value};
 use crate::lang::opencl_c::ast::Space;
 use crate::lang::opencl_c::files::Span;
@@ -115,7 +115,7 @@ impl<'a> Lowering<'a> {
         }
         let filter = self.filter;
         let function = &filter.functions[key.function.0 as usize];
-        let Some(body) = &function.body else { return Err(Stop) };
+        let Some(body) = &function.body else { return Err(ErrorReported) };
         if self.lowered.len() >= MAX_FUNCTIONS {
             let note = "a function with pointers counts once for each kind of place that it is called with";
             return self.fail(function.span, format!("more than {MAX_FUNCTIONS} functions"), note);
@@ -163,7 +163,7 @@ impl Scope<'_, '_> {
                     let start = self.b.u32(0);
                     self.kept(
                         &local.name,
-                        local.changes,
+                        local.is_mutated,
                         Pointer { shape: shape.clone(), numbers: vec![start], variable: None },
                     )
                 }
@@ -180,11 +180,11 @@ impl Scope<'_, '_> {
                     };
                     let numbers = (0..shape.numbers()).map(|_| self.argument(&local.name, number)).collect();
                     let pointer = Pointer { shape: shape.clone(), numbers, variable };
-                    self.kept(&local.name, local.changes, pointer)
+                    self.kept(&local.name, local.is_mutated, pointer)
                 }
                 None if is_filter => {
                     // The length as it is now: `adjust_head` and `adjust_tail` leave the parameter alone.
-                    if !local.used {
+                    if !local.is_used {
                         continue;
                     }
                     let value = self.prelude(Intrinsic::PktLen, Vec::new());
@@ -203,7 +203,7 @@ impl Scope<'_, '_> {
 
     fn variable_or_value(&mut self, id: LocalId, value: Value) -> Binding {
         let local = &self.function.locals[id.0 as usize];
-        if !local.changes {
+        if !local.is_mutated {
             return Binding::Value(value);
         }
         let ty = self.l.ty(&local.ty);
@@ -213,8 +213,8 @@ impl Scope<'_, '_> {
     }
 
     /// A pointer that a name stands for.
-    pub(super) fn kept(&mut self, name: &str, changes: bool, pointer: Pointer) -> Binding {
-        if !changes {
+    pub(super) fn kept(&mut self, name: &str, is_mutated: bool, pointer: Pointer) -> Binding {
+        if !is_mutated {
             return Binding::Fixed(pointer);
         }
         let number = self.l.ty(&Type::Scalar(crate::lang::opencl_c::types::Scalar::UInt));
@@ -294,7 +294,7 @@ impl Scope<'_, '_> {
                     values.push(*value);
                     shapes.push(None);
                 }
-                Given::Nothing => return Err(Stop),
+                Given::Nothing => return Err(ErrorReported),
             }
         }
         if let Some(packet) = packet {
@@ -314,7 +314,7 @@ impl Scope<'_, '_> {
         let (base, variable) = match &shape.base {
             Base::Argument(i, _) => match given.get(*i as usize) {
                 Some(Given::Pointer(pointer)) => (pointer.shape.base.clone(), pointer.variable),
-                _ => return Err(Stop),
+                _ => return Err(ErrorReported),
             },
             other => (other.clone(), None),
         };

@@ -7,7 +7,7 @@ use naga::{BinaryOperator, Expression, ScalarKind};
 
 use super::functions::{Given, Scope};
 use super::pointers::{Base, Pointer, Spot, Step};
-use super::{Result, Stop};
+use super::{Result, ErrorReported};
 use crate::ir::builder::Value;
 use crate::lang::opencl_c::files::Span;
 use crate::lang::opencl_c::tree::{Expr, ExprKind};
@@ -55,7 +55,7 @@ impl Scope<'_, '_> {
 
     /// A pointer with the type of what it points to, whatever it is cast to.
     fn uncast(&mut self, expr: &Expr) -> Result<Pointer> {
-        let ExprKind::Repoint(inner) = &expr.kind else { return self.pointer(expr) };
+        let ExprKind::PointerCast(inner) = &expr.kind else { return self.pointer(expr) };
         let pointer = self.uncast(inner)?;
         self.check_space(&pointer, &expr.ty, expr.span)?;
         Ok(pointer)
@@ -136,7 +136,7 @@ impl Scope<'_, '_> {
     /// The scalars of what lies somewhere, each read by itself.
     fn parts_at(&mut self, spot: &Spot, ty: &Type, (offset, span): (u32, Span), out: &mut Vec<Part>) -> Result<()> {
         if let Type::Scalar(scalar) = ty {
-            let Given::Value(value) = self.read(spot, ty, span)? else { return Err(Stop) };
+            let Given::Value(value) = self.read(spot, ty, span)? else { return Err(ErrorReported) };
             out.push(Part { value, scalar: *scalar, offset });
             return Ok(());
         }
@@ -144,7 +144,7 @@ impl Scope<'_, '_> {
             let inner = match spot {
                 Spot::Memory(pointer) => Spot::Memory(self.b.at(*pointer, i as u32)),
                 Spot::Value(value) => Spot::Value(self.b.at(*value, i as u32)),
-                _ => return Err(Stop),
+                _ => return Err(ErrorReported),
             };
             self.parts_at(&inner, part, (offset + at, span), out)?;
         }

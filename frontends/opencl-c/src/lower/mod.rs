@@ -37,9 +37,9 @@ use crate::map::Declaration;
 use functions::{Key, Lowered};
 
 /// What was wrong has been said.
-struct Stop;
+struct ErrorReported;
 
-type Result<T> = std::result::Result<T, Stop>;
+type Result<T> = std::result::Result<T, ErrorReported>;
 
 /// Functions that a filter may become, one with pointers counting as often as it is lowered.
 const MAX_FUNCTIONS: usize = 4_096;
@@ -53,7 +53,7 @@ pub(super) fn lower(
     errors: &mut Errors,
 ) -> Option<Module> {
     // A device may have no integers of 64 bits: the functions for them are there only if they are needed.
-    let module = library::module(maps, filter.wide);
+    let module = library::module(maps, filter.uses_wide);
     let named = module.functions.iter().filter_map(|(handle, f)| Some((f.name.clone()?, handle))).collect();
     let mut lowering = Lowering {
         filter,
@@ -104,7 +104,7 @@ impl Lowering<'_> {
 
     fn fail<T>(&mut self, span: Span, message: impl Into<String>, note: &str) -> Result<T> {
         self.errors.add(span, message, "", note);
-        Err(Stop)
+        Err(ErrorReported)
     }
 
     /// Lowers what nothing calls as well, for what is wrong with it; then it is dropped.
@@ -150,7 +150,7 @@ impl Lowering<'_> {
             Type::Struct(id) => {
                 self.filter.structs.get(*id).fields.iter().flatten().map(|field| field.ty.clone()).collect()
             }
-            Type::Void | Type::Pointer(_) | Type::Wrong => Vec::new(),
+            Type::Void | Type::Pointer(_) | Type::Error => Vec::new(),
         };
         let components = parts.iter().map(|part| self.composed(part, values)).collect();
         let ty = self.ty(ty);

@@ -5,7 +5,7 @@ use naga::{Expression, ScalarKind};
 
 use super::functions::{Given, Scope};
 use super::pointers::Spot;
-use super::{Result, Stop};
+use super::{Result, ErrorReported};
 use crate::ir::builder::Value;
 use crate::lang::opencl_c::files::Span;
 use crate::lang::opencl_c::types::{Scalar, Type};
@@ -28,7 +28,7 @@ impl Scope<'_, '_> {
             Spot::Components(inner, picked, whole) => match &**inner {
                 // Only what is wanted of it.
                 Spot::Packet(at, plus) => {
-                    let Some(scalar) = whole.element() else { return Err(Stop) };
+                    let Some(scalar) = whole.element() else { return Err(ErrorReported) };
                     let parts: Vec<Value> = picked
                         .iter()
                         .map(|c| self.load_scalar(scalar, *at, plus.wrapping_add(u32::from(*c) * scalar.size())))
@@ -40,15 +40,15 @@ impl Scope<'_, '_> {
                     self.b.load(component)
                 }
                 _ => {
-                    let Given::Value(vector) = self.read(inner, whole, span)? else { return Err(Stop) };
+                    let Given::Value(vector) = self.read(inner, whole, span)? else { return Err(ErrorReported) };
                     self.b.swizzle(vector, picked)
                 }
             },
             Spot::As(inner, has) => {
-                let Given::Value(value) = self.read(inner, &Type::Scalar(*has), span)? else { return Err(Stop) };
+                let Given::Value(value) = self.read(inner, &Type::Scalar(*has), span)? else { return Err(ErrorReported) };
                 match ty.scalar() {
                     Some(wanted) => self.convert(value, *has, wanted, None),
-                    None => return Err(Stop),
+                    None => return Err(ErrorReported),
                 }
             }
         }))
@@ -59,7 +59,7 @@ impl Scope<'_, '_> {
         let value = match (spot, given) {
             (Spot::Pointer(id), Given::Pointer(pointer)) => return self.set_pointer(*id, pointer, span),
             (_, Given::Value(value)) => *value,
-            _ => return Err(Stop),
+            _ => return Err(ErrorReported),
         };
         match spot {
             Spot::Memory(pointer) => self.b.store(*pointer, value),
@@ -68,7 +68,7 @@ impl Scope<'_, '_> {
                 self.store(ty, *at, *plus, value);
             }
             Spot::Components(inner, picked, whole) => {
-                let Some(scalar) = whole.element() else { return Err(Stop) };
+                let Some(scalar) = whole.element() else { return Err(ErrorReported) };
                 for (i, &component) in picked.iter().enumerate() {
                     let part = if picked.len() == 1 { value } else { self.b.at(value, i as u32) };
                     match &**inner {
@@ -80,16 +80,16 @@ impl Scope<'_, '_> {
                             let plus = plus.wrapping_add(u32::from(component) * scalar.size());
                             self.store_scalar(scalar, *at, plus, part);
                         }
-                        _ => return Err(Stop),
+                        _ => return Err(ErrorReported),
                     }
                 }
             }
             Spot::As(inner, has) => {
-                let Some(given) = ty.scalar() else { return Err(Stop) };
+                let Some(given) = ty.scalar() else { return Err(ErrorReported) };
                 let value = self.convert(value, given, *has, None);
                 self.write(inner, &Given::Value(value), &Type::Scalar(*has), span)?;
             }
-            Spot::Value(_) | Spot::Pointer(_) => return Err(Stop),
+            Spot::Value(_) | Spot::Pointer(_) => return Err(ErrorReported),
         }
         Ok(())
     }
@@ -127,7 +127,7 @@ impl Scope<'_, '_> {
             Type::Struct(id) => {
                 structs.get(*id).fields.iter().flatten().map(|field| (field.ty.clone(), field.offset)).collect()
             }
-            Type::Scalar(_) | Type::Void | Type::Pointer(_) | Type::Wrong => Vec::new(),
+            Type::Scalar(_) | Type::Void | Type::Pointer(_) | Type::Error => Vec::new(),
         }
     }
 

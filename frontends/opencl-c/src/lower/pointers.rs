@@ -13,7 +13,7 @@ use std::rc::Rc;
 use naga::{BinaryOperator, Expression};
 
 use super::functions::{Binding, Given, Scope};
-use super::{Result, Stop};
+use super::{Result, ErrorReported};
 use crate::ir::builder::Value;
 use crate::lang::opencl_c::ast::{BinaryOp, Space};
 use crate::lang::opencl_c::files::Span;
@@ -115,7 +115,7 @@ impl Scope<'_, '_> {
     pub(super) fn pointer(&mut self, expr: &Expr) -> Result<Pointer> {
         match self.expr(expr)? {
             Given::Pointer(pointer) => Ok(pointer),
-            Given::Value(_) | Given::Nothing => Err(Stop),
+            Given::Value(_) | Given::Nothing => Err(ErrorReported),
         }
     }
 
@@ -176,7 +176,7 @@ impl Scope<'_, '_> {
                 let variable = match self.bindings[id.0 as usize].clone() {
                     Some(Binding::Variable(variable)) => variable,
                     None => self.unbound(*id),
-                    Some(_) => return Err(Stop),
+                    Some(_) => return Err(ErrorReported),
                 };
                 let base = Base::Local(*id, place.ty.clone());
                 Path { base, variable: Some(variable), steps: Vec::new(), numbers: Vec::new() }
@@ -223,7 +223,7 @@ impl Scope<'_, '_> {
                 }
                 path
             }
-            PlaceKind::Components(..) => return Err(Stop),
+            PlaceKind::Components(..) => return Err(ErrorReported),
         })
     }
 
@@ -300,13 +300,13 @@ impl Scope<'_, '_> {
                     Spot::Packet(at, plus) => Spot::Packet(at, plus.wrapping_add(offset)),
                     Spot::Memory(pointer) => Spot::Memory(self.b.at(pointer, *index)),
                     Spot::Value(value) => Spot::Value(self.b.at(value, *index)),
-                    _ => return Err(Stop),
+                    _ => return Err(ErrorReported),
                 }
             }
             PlaceKind::Index(base, index) => {
                 let spot = self.spot(base)?;
                 let index = self.number(index)?;
-                let Type::Array(of, count) = &base.ty else { return Err(Stop) };
+                let Type::Array(of, count) = &base.ty else { return Err(ErrorReported) };
                 match spot {
                     Spot::Packet(at, plus) => {
                         let size = self.l.filter.structs.size(of);
@@ -320,7 +320,7 @@ impl Scope<'_, '_> {
                     }
                     Spot::Memory(pointer) => Spot::Memory(self.element(pointer, index, *count)),
                     Spot::Value(value) => Spot::Value(self.element(value, index, *count)),
-                    _ => return Err(Stop),
+                    _ => return Err(ErrorReported),
                 }
             }
             PlaceKind::Components(base, picked) => {
@@ -349,7 +349,7 @@ impl Scope<'_, '_> {
                 (self.b.add(Expression::Constant(constant)), ty, false)
             }
             Base::Local(_, ty) | Base::Argument(_, ty) => {
-                let Some(variable) = pointer.variable else { return Err(Stop) };
+                let Some(variable) = pointer.variable else { return Err(ErrorReported) };
                 (variable, ty.clone(), true)
             }
         };
@@ -358,12 +358,12 @@ impl Scope<'_, '_> {
             match (step, &now) {
                 (Step::Member(index), Type::Struct(id)) => {
                     let fields = self.l.filter.structs.get(*id).fields.as_deref().unwrap_or_default();
-                    let Some(field) = fields.get(*index as usize) else { return Err(Stop) };
+                    let Some(field) = fields.get(*index as usize) else { return Err(ErrorReported) };
                     at = self.b.at(at, *index);
                     now = field.ty.clone();
                 }
                 (Step::Index, Type::Array(of, count)) => {
-                    let Some(&number) = numbers.next() else { return Err(Stop) };
+                    let Some(&number) = numbers.next() else { return Err(ErrorReported) };
                     at = self.element(at, number, *count);
                     now = (**of).clone();
                 }
@@ -399,7 +399,7 @@ impl Scope<'_, '_> {
         }
         match (left.numbers.last(), right.numbers.last()) {
             (Some(&left), Some(&right)) => Ok((left, right)),
-            _ => Err(Stop),
+            _ => Err(ErrorReported),
         }
     }
 

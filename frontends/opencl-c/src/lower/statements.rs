@@ -4,7 +4,7 @@ use naga::{Expression, Literal, Statement as Naga, UnaryOperator};
 
 use super::functions::{Binding, Given, Scope};
 use super::pointers::Spot;
-use super::{Result, Stop, is_integer};
+use super::{Result, ErrorReported, is_integer};
 use crate::lang::opencl_c::tree::{Expr, Init, LocalId, Statement, StatementKind};
 use crate::lang::opencl_c::types::Type;
 
@@ -19,7 +19,7 @@ impl Scope<'_, '_> {
             self.b.span = self.l.span(statement.span);
             // The next one may be wrong too.
             if self.statement(statement).is_err() {
-                result = Err(Stop);
+                result = Err(ErrorReported);
             }
         }
         result
@@ -141,10 +141,10 @@ impl Scope<'_, '_> {
             let Some(Init::Value(value)) = init else { return Ok(()) };
             let pointer = self.pointer(value)?;
             self.check_space(&pointer, &local.ty, value.span)?;
-            self.bindings[at] = Some(self.kept(&local.name, local.changes || local.skipped, pointer));
+            self.bindings[at] = Some(self.kept(&local.name, local.is_mutated || local.may_be_skipped, pointer));
             return Ok(());
         }
-        if let (Some(Init::Value(value)), false) = (init, local.changes || local.skipped) {
+        if let (Some(Init::Value(value)), false) = (init, local.is_mutated || local.may_be_skipped) {
             let value = self.value(value)?;
             self.b.name(value, &local.name);
             self.bindings[at] = Some(Binding::Value(value));

@@ -49,7 +49,7 @@ impl Lowering<'_> {
                 self.structs.insert(id.0, handle);
                 handle
             }
-            Type::Pointer(_) | Type::Void | Type::Wrong => self.ty(&Type::Scalar(Scalar::UInt)),
+            Type::Pointer(_) | Type::Void | Type::Error => self.ty(&Type::Scalar(Scalar::UInt)),
         }
     }
 

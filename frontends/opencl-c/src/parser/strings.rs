@@ -4,12 +4,12 @@ use super::{Parsed, Parser};
 use crate::lang::opencl_c::token::TokenKind;
 
 impl Parser<'_> {
-    /// The bytes of the strings that stand here one behind the other, without a zero at the end.
+    /// Parses adjacent string literals and returns their bytes, without a terminating zero.
     pub(super) fn string(&mut self) -> Parsed<Vec<u8>> {
         let mut bytes = Vec::new();
         while let TokenKind::String(spelling) = self.token().kind {
             let names = self.names;
-            if let Err(reason) = unquoted(names.text(spelling), &mut bytes) {
+            if let Err(reason) = unescape(names.text(spelling), &mut bytes) {
                 return self.fail(reason, "escapes are \\n \\t \\0 \\x41 and those of C11 6.4.4.4");
             }
             self.advance();
@@ -18,7 +18,7 @@ impl Parser<'_> {
     }
 }
 
-fn unquoted(spelling: &str, out: &mut Vec<u8>) -> Result<(), String> {
+fn unescape(spelling: &str, out: &mut Vec<u8>) -> Result<(), String> {
     let inner = spelling.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     let mut rest = inner.ok_or("a string that is not plain")?;
     while let Some((before, after)) = rest.split_once('\\') {
@@ -57,10 +57,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escapes() {
+    fn unescapes_c_strings() {
         let bytes = |text: &str| {
             let mut out = Vec::new();
-            unquoted(text, &mut out).map(|()| out)
+            unescape(text, &mut out).map(|()| out)
         };
         assert_eq!(bytes(r#""a\n\x41\101\0""#), Ok(b"a\nAA\0".to_vec()));
         assert_eq!(bytes("\"é\""), Ok("é".as_bytes().to_vec()));

@@ -19,7 +19,7 @@ fn with_files(text: &str, files: &[(&str, &str)]) -> Result<String, Diagnostics>
     Ok(spelled(&tokens))
 }
 
-fn spelled(Tokens { tokens, names, .. }: &Tokens) -> String {
+fn spelled(TranslationUnit { tokens, names, .. }: &TranslationUnit) -> String {
     let text = |token: &Token| match token.kind {
         TokenKind::Identifier(name) | TokenKind::String(name) => names.text(name).to_owned(),
         TokenKind::Integer { value, unsigned, long } => {
@@ -146,7 +146,7 @@ fn errors_are_where_they_were_made() {
   │                          ^^ `8` is no octal digit, and a number that begins with 0 is octal
 2 │ 
 3 │ int a = DOUBLE(1);
-  │         ------ in what the macro `DOUBLE` stands for here
+  │         ------ in the expansion of the macro `DOUBLE`
   │
   = leave out the leading zeros to write it in decimal
 

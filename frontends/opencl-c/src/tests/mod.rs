@@ -4,7 +4,7 @@ mod control;
 mod hostile;
 mod maps;
 mod memory;
-mod refused;
+mod diagnostics;
 mod values;
 
 use std::sync::Arc;

@@ -45,20 +45,20 @@ fn preprocessed(text: &str) -> Result<Vec<String>, Diagnostics> {
     let mut preprocessor = Preprocessor::new(&source, &mut includes);
     let mut tokens = Vec::new();
     let mut run = || {
-        preprocessor.predefine()?;
-        preprocessor.enter(FileId::FILTER, PathBuf::new(), None)?;
+        preprocessor.define_builtins()?;
+        preprocessor.push_input(FileId::FILTER, PathBuf::new(), None)?;
         while !preprocessor.inputs.is_empty() {
             while let Some(token) = preprocessor.next_expanded()? {
                 tokens.push(preprocessor.spelled(token).to_owned());
             }
             match preprocessor.at_directive() {
                 true => preprocessor.directive()?,
-                false => drop(preprocessor.leave()?),
+                false => drop(preprocessor.pop_input()?),
             }
         }
         Ok(())
     };
-    let _: Result<(), Stop> = run();
+    let _: Result<(), Abort> = run();
     match preprocessor.errors.is_empty() {
         true => Ok(tokens),
         false => Err(preprocessor.files.diagnostics(preprocessor.errors)),
@@ -125,7 +125,7 @@ fn difference(compiler: &str, text: &str) -> Option<String> {
 }
 
 /// Texts with a blank line between them. Each is one that standards or compilers give trouble with.
-const WRITTEN: &str = include_str!("against_cpp.txt");
+const WRITTEN: &str = include_str!("cpp_comparison.txt");
 
 #[test]
 fn written_texts() {
@@ -181,7 +181,7 @@ impl Program<'_> {
                 names.push("__VA_ARGS__");
             }
             let list = if parameters < 0 { String::new() } else { format!("({})", list.join(", ")) };
-            let body = program.body(&names);
+            let body = program.replacement_list(&names);
             text += &format!("#define {name}{list} {body}\n");
         }
         program.in_text = true;
@@ -192,7 +192,7 @@ impl Program<'_> {
         text
     }
 
-    fn body(&mut self, parameters: &[&str]) -> String {
+    fn replacement_list(&mut self, parameters: &[&str]) -> String {
         let mut body = String::new();
         for i in 0..self.random.below(6) {
             let before = body.len();
@@ -226,9 +226,9 @@ impl Program<'_> {
                         let more = if variadic { self.random.below(3) as i32 } else { 0 };
                         let count = (wanted.max(0) + more).max(i32::from(self.random.below(9) == 0));
                         let arguments: Vec<_> = (0..count).map(|_| self.argument(parameters, depth - 1)).collect();
-                        let space = self.random.one(&["", "", " ", "\n"]);
-                        let space = if self.in_text { space } else { space.trim_end_matches('\n') };
-                        text += &format!("{space}({})", arguments.join(self.random.one(&[",", ", ", " ,"])));
+                        let leading_space = self.random.one(&["", "", " ", "\n"]);
+                        let leading_space = if self.in_text { leading_space } else { leading_space.trim_end_matches('\n') };
+                        text += &format!("{leading_space}({})", arguments.join(self.random.one(&[",", ", ", " ,"])));
                     }
                 }
                 4 if !parameters.is_empty() => text += self.random.one(parameters),
@@ -318,7 +318,7 @@ fn evaluated(text: &str) -> Option<super::condition::Value> {
     let source = Source::new("f.c", text);
     let mut includes = NoIncludes;
     let mut preprocessor = Preprocessor::new(&source, &mut includes);
-    preprocessor.enter(FileId::FILTER, PathBuf::new(), None).ok()?;
+    preprocessor.push_input(FileId::FILTER, PathBuf::new(), None).ok()?;
     let directive = preprocessor.take();
     preprocessor.value(directive).ok()?
 }
