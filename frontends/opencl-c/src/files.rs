@@ -106,7 +106,12 @@ pub struct Files {
 
 impl Files {
     /// Adds a file and the place of the `#include` that names it.
-    pub(super) fn add(&mut self, name: impl Into<String>, text: impl Into<Arc<str>>, included_from: Option<Span>) -> FileId {
+    pub(super) fn add(
+        &mut self,
+        name: impl Into<String>,
+        text: impl Into<Arc<str>>,
+        included_from: Option<Span>,
+    ) -> FileId {
         let id = FileId(u32::try_from(self.files.len()).expect("MAX_READ bounds the number of files"));
         let start = self.files.last().map_or(0, |last| last.start + last.text.len() + 1);
         self.files.push(File { name: name.into(), text: normalize_line_ends(text.into()), start, included_from });

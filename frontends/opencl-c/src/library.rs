@@ -70,7 +70,7 @@ fn all_constants(maps: &[Declaration]) -> &'static HashMap<String, u32> {
     })
 }
 
-/// Returns the intrinsic behind a function name of the prelude or of a map.
+/// Returns the intrinsic after a function name of the prelude or of a map.
 pub(super) fn function(maps: &[Declaration], name: &str) -> Option<Intrinsic> {
     let plain = prelude::FUNCTIONS.iter().find(|(known, _)| *known == name).map(|(_, intrinsic)| *intrinsic);
     plain.or_else(|| match name {

@@ -53,7 +53,9 @@ pub(super) fn suggest_function(name: &str) -> Option<&'static str> {
         "xdp_adjust_tail" => "`adjust_tail(pkt, delta)` does that",
         "redirect" => "`redirect(port)` does that",
         "ktime_get_ns" => "`pkt_time(pkt)` is the packet's arrival time",
-        "map_lookup_elem" => "a map `flows` has `flows_find(key)`, which returns an entry, and `flows_read(entry, word)`",
+        "map_lookup_elem" => {
+            "a map `flows` has `flows_find(key)`, which returns an entry, and `flows_read(entry, word)`"
+        }
         "map_update_elem" => {
             "a map `flows` has `flows_insert(key)`, which returns an entry, and `flows_write(entry, word, value)`"
         }

@@ -10,22 +10,22 @@ use crate::lang::opencl_c::types::{MAX_SIZE, Pointer, Scalar, Struct, StructId, 
 
 use crate::program::MAX_TYPE_DEPTH;
 
-/// What a declaration says of what it declares.
-pub(super) struct Declared {
+/// Type and qualifiers of a declared entity.
+pub(super) struct DeclaredType {
     pub ty: Type,
-    /// Of the thing itself: a pointer's is what it points to, and is in its type.
+    /// Address space of the entity itself; that of a pointer's target is in its type.
     pub space: Option<Space>,
     pub constant: bool,
-    /// An array whose size is that of its initialiser; `ty` is then an element's.
+    /// Whether this is an array sized by its initialiser; `ty` is then the element type.
     pub open: bool,
 }
 
-/// The most that an array may have.
+/// Maximum number of elements of an array.
 const MAX_ELEMENTS: u32 = 1 << 20;
 
 impl Checker<'_> {
-    /// The type before `*` and `[]`.
-    pub(super) fn base(&mut self, specifiers: &ast::Specifiers) -> Type {
+    /// The type that the specifiers denote, before `*` and `[]`.
+    pub(super) fn base_type(&mut self, specifiers: &ast::Specifiers) -> Type {
         match &specifiers.base {
             Base::Void => Type::Void,
             Base::Scalar(scalar) => Type::Scalar(*scalar),
@@ -39,29 +39,30 @@ impl Checker<'_> {
         }
     }
 
-    pub(super) fn declared(
+    pub(super) fn declared_type(
         &mut self,
         specifiers: &ast::Specifiers,
         pointers: &[ast::Pointer],
         sizes: &[Option<ast::Expr>],
         span: Span,
-    ) -> Declared {
-        let base = self.base(specifiers);
-        self.declared_of(base, specifiers, pointers, sizes, span)
+    ) -> DeclaredType {
+        let base = self.base_type(specifiers);
+        self.declared_type_from_base(base, specifiers, pointers, sizes, span)
     }
 
-    /// The same where the type before `*` is known: what one declaration says of its second name.
-    pub(super) fn declared_of(
+    /// [`declared_type`](Self::declared_type) for a known base type, so that the declarators of one
+    /// declaration share it.
+    pub(super) fn declared_type_from_base(
         &mut self,
         base: Type,
         specifiers: &ast::Specifiers,
         pointers: &[ast::Pointer],
         sizes: &[Option<ast::Expr>],
         span: Span,
-    ) -> Declared {
+    ) -> DeclaredType {
         let mut ty = base;
         let (mut space, mut constant) = (specifiers.space, specifiers.constant);
-        // `typedef uchar *bytes; __global bytes p` says where p points to.
+        // With `typedef uchar *bytes`, `__global bytes p` qualifies the target of `p`.
         if let (Type::Pointer(it), Some(to)) = (&ty, space) {
             ty = Type::Pointer(Rc::new(Pointer { space: Some(to), ..Pointer::clone(it) }));
             space = None;
@@ -72,7 +73,7 @@ impl Checker<'_> {
                     pointer.span,
                     "there are no pointers to pointers",
                     "",
-                    "where a pointer points to is known when the filter is compiled: return an offset, or use an index",
+                    "the target of a pointer must be known at compile time: return an offset, or use an index",
                 );
                 ty = Type::Error;
             }
@@ -88,7 +89,7 @@ impl Checker<'_> {
                     span,
                     "there are no arrays of pointers",
                     "",
-                    "where a pointer points to is known when the filter is compiled: use an array of offsets",
+                    "the target of a pointer must be known at compile time: use an array of offsets",
                 );
                 ty = Type::Error;
             }
@@ -108,7 +109,7 @@ impl Checker<'_> {
         if specifiers.space == Some(Space::Private) && !matches!(ty, Type::Pointer(_)) {
             space = None;
         }
-        Declared { ty, space, constant, open }
+        DeclaredType { ty, space, constant, open }
     }
 
     fn array(&mut self, of: Type, size: &ast::Expr) -> Type {
@@ -148,14 +149,14 @@ impl Checker<'_> {
         let named = it.name.map(|(name, _)| name);
         let here = self.scopes.len() - 1;
         let found = named.and_then(|name| match it.fields {
-            // Braces declare in this scope; a mention looks outwards.
+            // A definition declares in this scope; a reference looks outwards.
             Some(_) => self.scopes[here].tags.get(&name).copied(),
             None => self.scopes.iter().rev().find_map(|scope| scope.tags.get(&name).copied()),
         });
         let id = match found {
             Some(Tag::Struct(id)) => id,
             Some(Tag::Enum(_)) => {
-                self.errors.add(span, "this is an enumeration's name", "", "");
+                self.errors.add(span, "this name belongs to an enumeration", "", "");
                 return Type::Error;
             }
             None => {
@@ -174,11 +175,17 @@ impl Checker<'_> {
         }
         let mut laid_out: Vec<(crate::lang::opencl_c::token::Name, Type)> = Vec::new();
         for declaration in fields {
-            let base = self.base(&declaration.specifiers);
+            let base = self.base_type(&declaration.specifiers);
             for declarator in &declaration.declarators {
                 let at = declarator.name_span;
                 let sizes = &declarator.sizes;
-                let declared = self.declared_of(base.clone(), &declaration.specifiers, &declarator.pointers, sizes, at);
+                let declared = self.declared_type_from_base(
+                    base.clone(),
+                    &declaration.specifiers,
+                    &declarator.pointers,
+                    sizes,
+                    at,
+                );
                 let ty = self.field(declared, declarator);
                 if laid_out.iter().any(|(name, _)| *name == declarator.name) {
                     let message = format!("a second member `{}`", self.names.text(declarator.name));
@@ -188,7 +195,7 @@ impl Checker<'_> {
                 }
             }
         }
-        // Where there are some and each was refused, that has been said.
+        // If all members were invalid, that has been reported.
         if fields.iter().all(|declaration| declaration.declarators.is_empty()) {
             self.errors.add(span, "a structure without members", "", "");
         }
@@ -200,7 +207,7 @@ impl Checker<'_> {
         Type::Struct(id)
     }
 
-    fn field(&mut self, declared: Declared, declarator: &ast::Declarator) -> Type {
+    fn field(&mut self, declared: DeclaredType, declarator: &ast::Declarator) -> Type {
         let span = declarator.name_span;
         let mut refuse = |message: &str, note: &str| {
             self.errors.add(span, message, "", note);
@@ -210,19 +217,18 @@ impl Checker<'_> {
             return refuse("a function as a member", "");
         }
         if declarator.init.is_some() {
-            return refuse("a member has no value of its own", "");
+            return refuse("a member cannot have an initialiser", "");
         }
         if declared.open {
             return refuse(
                 "an array without a size as a member",
-                "what lies behind a header is reached by a pointer: `(__global uchar *)(header + 1)`",
+                "access what follows a header through a pointer: `(__global uchar *)(header + 1)`",
             );
         }
         match declared.ty {
-            Type::Pointer(_) => refuse(
-                "a pointer as a member",
-                "where a pointer points to is known when the filter is compiled: keep an offset",
-            ),
+            Type::Pointer(_) => {
+                refuse("a pointer as a member", "the target of a pointer must be known at compile time: keep an offset")
+            }
             Type::Void => refuse("a member of type `void`", ""),
             ref ty if self.structs.depth(ty) >= MAX_TYPE_DEPTH => {
                 refuse(&format!("types nest more than {MAX_TYPE_DEPTH} deep"), "")
@@ -243,7 +249,7 @@ impl Checker<'_> {
         let span = it.name.map(|(_, span)| span);
         match (found, &it.values, span) {
             (Some(Tag::Struct(_)), _, Some(span)) => {
-                self.errors.add(span, "this is a structure's name", "", "");
+                self.errors.add(span, "this name belongs to a structure", "", "");
                 return Type::Error;
             }
             (Some(Tag::Enum(_)), Some(_), Some(span)) => {
@@ -264,7 +270,7 @@ impl Checker<'_> {
             {
                 next = value;
             }
-            // What does not fit an int is a uint, as compilers have it.
+            // Values that do not fit `int` become `uint`, as in GCC and Clang.
             let ty = [Scalar::Int, Scalar::UInt].into_iter().find(|ty| ty.wrap(next) == next);
             match ty {
                 Some(ty) => self.declare(*name, *span, Symbol::Integer(next as u64, Type::Scalar(ty))),
@@ -273,8 +279,8 @@ impl Checker<'_> {
             all_positive &= next >= 0;
             next += 1;
         }
-        // Which type goes with it is the implementation's (C11 6.7.2.2): gcc and clang take uint where
-        // nothing is negative.
+        // The compatible type is implementation-defined (C11 6.7.2.2): like GCC and Clang, use
+        // `uint` unless a value is negative.
         let ty = if all_positive { Scalar::UInt } else { Scalar::Int };
         if let Some((name, _)) = it.name {
             self.scopes[here].tags.insert(name, Tag::Enum(ty));
@@ -282,7 +288,7 @@ impl Checker<'_> {
         Type::Scalar(ty)
     }
 
-    /// The value of an integer constant expression (C11 6.6).
+    /// Evaluates an integer constant expression (C11 6.6).
     pub(super) fn integer_constant(&mut self, expr: &ast::Expr, what: &str) -> Option<i128> {
         let value = self.value(expr);
         if value.ty == Type::Error {
@@ -290,15 +296,15 @@ impl Checker<'_> {
         }
         let known = value.constant().filter(|_| value.ty.is_integer());
         if known.is_none() {
-            let message = format!("{what} has to be an integer that is known when the filter is compiled");
-            self.errors.add(expr.span, message, "", "constants, `enum`, `sizeof` and operators between them are known");
+            let message = format!("{what} must be an integer constant");
+            self.errors.add(expr.span, message, "", "use literals, `enum` constants, `sizeof`, and operators on them");
         }
         known
     }
 
     /// The type of a cast or of `sizeof`.
     pub(super) fn type_name(&mut self, name: &ast::TypeName) -> Type {
-        let declared = self.declared(&name.specifiers, &name.pointers, &name.sizes, name.span);
+        let declared = self.declared_type(&name.specifiers, &name.pointers, &name.sizes, name.span);
         if declared.open {
             self.errors.add(name.span, "an array without a size", "", "");
             return Type::Error;
@@ -307,15 +313,15 @@ impl Checker<'_> {
     }
 
     /// A type's name, for messages.
-    pub(super) fn shown(&self, ty: &Type) -> String {
+    pub(super) fn display_type(&self, ty: &Type) -> String {
         match ty {
             Type::Void => "void".into(),
             Type::Scalar(scalar) => scalar.name().into(),
             Type::Vector(scalar, size) => format!("{}{size}", scalar.name()),
-            Type::Array(of, count) => format!("{}[{count}]", self.shown(of)),
+            Type::Array(of, count) => format!("{}[{count}]", self.display_type(of)),
             Type::Struct(id) => match self.structs.get(*id).name {
                 Some(name) => format!("struct {}", self.names.text(name)),
-                None => "a nameless structure".into(),
+                None => "an unnamed structure".into(),
             },
             Type::Pointer(it) => {
                 let space = match it.space {
@@ -324,24 +330,24 @@ impl Checker<'_> {
                     Some(Space::Private) | None => "",
                 };
                 let constant = if it.constant && it.space != Some(Space::Constant) { "const " } else { "" };
-                format!("{space}{constant}{} *", self.shown(&it.to))
+                format!("{space}{constant}{} *", self.display_type(&it.to))
             }
             Type::Error => "an unknown type".into(),
         }
     }
 
-    /// The size of a type or value in bytes, as `sizeof` gives it.
+    /// The size of a type in bytes, as the value of `sizeof`.
     pub(super) fn size_of(&mut self, ty: &Type, span: Span) -> Expr {
         match self.structs.layout(ty) {
             Some((size, _)) => Expr { kind: ExprKind::Integer(u64::from(size)), ty: UINT, span },
             None if *ty == Type::Error => Expr { kind: ExprKind::Integer(0), ty: Type::Error, span },
             None => {
                 let note = match ty {
-                    Type::Pointer(_) => "a pointer is no value in memory here",
+                    Type::Pointer(_) => "pointers are not stored in memory here",
                     _ => "",
                 };
-                let message = format!("`{}` has no size", self.shown(ty));
-                self.wrong(span, message, note)
+                let message = format!("`{}` has no size", self.display_type(ty));
+                self.report_error(span, message, note)
             }
         }
     }

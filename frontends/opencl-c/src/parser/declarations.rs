@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Keyword, Parsed, Parser, ErrorReported, is};
+use super::{ErrorReported, Keyword, Parsed, Parser, is};
 use crate::lang::opencl_c::ast::{
     Base, Declaration, Declarator, Designator, Entry, Enum, Expr, Function, Init, Item, Parameter, Pointer, Space,
     Specifiers, Struct, TypeName,
@@ -31,16 +31,16 @@ impl Parser<'_> {
         if !self.is_type_at(0) {
             return match (self.identifier(), self.keyword()) {
                 (Some(name), None) => {
-                    self.unknown_type(name, "outside functions stand declarations: each begins with a type")
+                    self.unknown_type(name, "outside functions only declarations are allowed; each starts with a type")
                 }
                 (_, Some(Keyword::Unsupported(reason))) => {
-                    let message = format!("{} is not for filters", self.describe_token());
+                    let message = format!("{} is not supported in filters", self.describe_token());
                     self.fail(message, reason)
                 }
-                (None, _) if self.is("}") => self.fail("this `}` closes nothing", ""),
+                (None, _) if self.is("}") => self.fail("this `}` has no opening brace", ""),
                 _ => {
                     let message = format!("expected a declaration, found {}", self.describe_token());
-                    self.fail(message, "outside functions stand declarations: is there a `}` too many above?")
+                    self.fail(message, "outside functions only declarations are allowed: is there an extra `}` above?")
                 }
             };
         }
@@ -88,18 +88,21 @@ impl Parser<'_> {
             declarators.push(next);
         }
         if self.is(":") {
-            return self.fail("there are no bit-fields", "use shifts and masks: bit-fields have no order of bits");
+            return self.fail(
+                "there are no bit-fields",
+                "use shifts and masks: the order of bits in bit-fields is not defined",
+            );
         }
         if self.is("{")
             && let Some(Declarator { name, name_span, parameters: Some(_), .. }) = declarators.last()
             && let Some(brace) = self.unclosed_bracket("}")
         {
-            let message = format!("`{}` begins inside of other braces", self.names.text(*name));
-            let note = "functions stand outside of all others: is a `}` missing above?";
+            let message = format!("`{}` starts inside other braces", self.names.text(*name));
+            let note = "functions cannot nest: is a `}` missing above?";
             self.errors.add_related(*name_span, message, "", note, Some((brace, "opened here")));
             return Err(ErrorReported);
         }
-        self.expect(";", "behind the declaration")?;
+        self.expect(";", "after the declaration")?;
         Ok(Declaration { specifiers, declarators })
     }
 
@@ -126,7 +129,7 @@ impl Parser<'_> {
                     continue;
                 }
                 Some(Keyword::Unsupported(reason)) if words.base.is_none() => {
-                    let message = format!("{} is not for filters", self.describe_token());
+                    let message = format!("{} is not supported in filters", self.describe_token());
                     return self.fail(message, reason);
                 }
                 Some(_) if self.type_word(&mut words)? => continue,
@@ -219,10 +222,10 @@ impl Parser<'_> {
         if let Some(Base::Struct(Struct { fields: Some(_), .. }) | Base::Enum(Enum { values: Some(_), .. })) =
             words.base
         {
-            return self.missing(";", "`;` behind the `}`");
+            return self.missing(";", "`;` after the `}`");
         }
         if words.base.is_some() {
-            return self.fail("a second type", "a declaration begins with one type; is a `;` or `,` missing?");
+            return self.fail("a second type", "a declaration starts with one type; is a `;` or `,` missing?");
         }
         Ok(())
     }
@@ -230,8 +233,8 @@ impl Parser<'_> {
     /// Parses `__attribute__((...))` and returns whether it contains `packed`.
     fn attribute(&mut self) -> Parsed<bool> {
         self.advance();
-        self.expect("(", "behind `__attribute__`")?;
-        self.expect("(", "behind `__attribute__(`")?;
+        self.expect("(", "after `__attribute__`")?;
+        self.expect("(", "after `__attribute__(`")?;
         let mut packed = false;
         while !self.consume(")") {
             let Some(name) = self.identifier() else { return self.expected("an attribute") };
@@ -239,8 +242,9 @@ impl Parser<'_> {
                 "packed" => packed = true,
                 "always_inline" | "noinline" | "unused" | "const" | "pure" | "used" | "nothrow" | "flatten" => {}
                 other => {
-                    let message = format!("the attribute `{other}` is not known");
-                    return self.fail(message, "`packed` is, and those that change nothing, like `always_inline`");
+                    let message = format!("unknown attribute `{other}`");
+                    return self
+                        .fail(message, "supported are `packed` and attributes without effect, like `always_inline`");
                 }
             }
             self.advance();
@@ -248,7 +252,7 @@ impl Parser<'_> {
                 self.expect(",", "between attributes")?;
             }
         }
-        self.expect(")", "behind `__attribute__((...)`")?;
+        self.expect(")", "after `__attribute__((...)`")?;
         Ok(packed)
     }
 
@@ -270,8 +274,8 @@ impl Parser<'_> {
     }
 
     fn misplaced_packed<T>(&mut self, span: Span) -> Parsed<T> {
-        let note = "it is the whole structure's: write it behind `struct` or behind the `}`";
-        self.errors.add(span, "`packed` means nothing here", "", note);
+        let note = "it applies to a whole structure: write it after `struct` or after the `}`";
+        self.errors.add(span, "`packed` has no effect here", "", note);
         Err(ErrorReported)
     }
 
@@ -311,19 +315,22 @@ impl Parser<'_> {
         }
         let specifiers = self.specifiers()?;
         if self.is(":") {
-            return self.fail("there are no bit-fields", "use shifts and masks: bit-fields have no order of bits");
+            return self.fail(
+                "there are no bit-fields",
+                "use shifts and masks: the order of bits in bit-fields is not defined",
+            );
         }
         if self.is(";") {
-            let (span, message) = (self.span(), "a member without a name");
+            let (span, message) = (self.span(), "unnamed member");
             // A named type may have been meant to follow this structure.
             let own = matches!(
                 specifiers.base,
                 Base::Struct(Struct { name: Some(_), .. }) | Base::Enum(Enum { name: Some(_), .. })
             );
             let Some(brace) = self.unclosed_bracket("}").filter(|_| own) else {
-                return self.fail(message, "give it one, or take its members into this structure");
+                return self.fail(message, "name it, or move its members into this structure");
             };
-            let note = "give it one; or is the `}` of the structure around it missing?";
+            let note = "name it; or is the `}` of the enclosing structure missing?";
             self.errors.add_related(span, message, "", note, Some((brace, "opened here")));
             return Err(ErrorReported);
         }
@@ -365,7 +372,7 @@ impl Parser<'_> {
                     Some(Keyword::Ignored | Keyword::Space(Space::Private)) => {}
                     Some(Keyword::Space(_)) => {
                         return self.fail(
-                            "an address space behind `*` is that of the pointer itself",
+                            "an address space after `*` would be that of the pointer itself",
                             "write it before the type: `__global uchar *p` points into the packet",
                         );
                     }
@@ -400,17 +407,17 @@ impl Parser<'_> {
         if is(self.lookahead(1), "*") {
             return self.fail(
                 "there are no function pointers, and no pointers to arrays",
-                "devices have no indirect calls: use `switch`; a pointer to an array's first element does for the array",
+                "devices have no indirect calls: use `switch`, or a pointer to an array's first element",
             );
         }
-        self.fail("brackets around a name", "write the name without")
+        self.fail("parentheses around a name", "write the name alone")
     }
 
     fn sizes(&mut self) -> Parsed<Vec<Option<Expr>>> {
         let mut sizes = Vec::new();
         while self.consume("[") {
             sizes.push(if self.is("]") { None } else { Some(self.assignment()?) });
-            self.expect("]", "behind the size")?;
+            self.expect("]", "after the size")?;
         }
         Ok(sizes)
     }
@@ -448,7 +455,7 @@ impl Parser<'_> {
             self.reject_packed()?;
             parameters.push(Parameter { specifiers, name, pointers, sizes, span: self.span_since(start) });
             if !self.consume(",") {
-                self.expect_after_list(")", "behind the parameters")?;
+                self.expect_after_list(")", "after the parameters")?;
                 return Ok(parameters);
             }
         }
@@ -494,7 +501,7 @@ impl Parser<'_> {
         loop {
             if self.consume("[") {
                 designators.push(Designator::Index(self.conditional()?));
-                self.expect("]", "behind the index")?;
+                self.expect("]", "after the index")?;
             } else if self.is(".") && matches!(self.lookahead(1).kind, TokenKind::Identifier(_)) {
                 self.advance();
                 let (name, span): (Name, Span) = self.declared_name("a member's name")?;
@@ -504,7 +511,7 @@ impl Parser<'_> {
             }
         }
         if !designators.is_empty() {
-            self.expect("=", "behind what is set")?;
+            self.expect("=", "after the designators")?;
         }
         Ok(designators)
     }
@@ -533,13 +540,13 @@ impl TypeSpecifiers {
             (None | Some(Base::Scalar(Scalar::Int)), _) => Scalar::Long,
             (Some(Base::Scalar(scalar)), 0) => scalar,
             (base, 0) if !self.signed && !self.unsigned => return Ok(base),
-            _ => return fail(parser, "these words make no type together", ""),
+            _ => return fail(parser, "these specifiers do not form a type", ""),
         };
         Ok(Some(Base::Scalar(match (self.unsigned, self.signed, scalar) {
             (false, false, scalar) => scalar,
             (true, _, Scalar::Char | Scalar::Short | Scalar::Int | Scalar::Long) => scalar.unsigned(),
             (_, true, Scalar::Char | Scalar::Short | Scalar::Int | Scalar::Long) => scalar,
-            _ => return fail(parser, "these words make no type together", ""),
+            _ => return fail(parser, "these specifiers do not form a type", ""),
         })))
     }
 }

@@ -142,7 +142,7 @@ impl Parser<'_> {
         let start = self.span();
         self.advance();
         let ty = self.type_name()?;
-        self.expect(")", "behind the type of a cast")?;
+        self.expect(")", "after the type of a cast")?;
         if self.is("{") {
             return self.fail("there are no compound literals", "declare a variable with these values, and use that");
         }
@@ -157,7 +157,7 @@ impl Parser<'_> {
         if self.is("(") && self.is_type_at(1) {
             self.advance();
             let ty = self.type_name()?;
-            self.expect(")", "behind the type")?;
+            self.expect(")", "after the type")?;
             let span = self.span_since(start);
             return self.node(ExprKind::SizeofType(ty.into()), span, 0);
         }
@@ -173,7 +173,7 @@ impl Parser<'_> {
             let start = left.span;
             if self.consume("[") {
                 let index = self.expression()?;
-                self.expect("]", "behind the index")?;
+                self.expect("]", "after the index")?;
                 let (depth, span) = (depth.max(index.depth), self.span_since(start));
                 left = self.node(ExprKind::Index(left.into(), index.into()), span, depth)?;
             } else if self.consume("(") {
@@ -210,7 +210,7 @@ impl Parser<'_> {
         loop {
             list.push(self.assignment()?);
             if !self.consume(",") {
-                self.expect_after_list(close, "behind the arguments")?;
+                self.expect_after_list(close, "after the arguments")?;
                 return Ok(list);
             }
         }
@@ -233,7 +233,7 @@ impl Parser<'_> {
             TokenKind::Identifier(name) => match self.keyword() {
                 None => ExprKind::Name(*name),
                 Some(Keyword::Unsupported(reason)) => {
-                    let message = format!("{} is not for filters", self.describe_token());
+                    let message = format!("{} is not supported in filters", self.describe_token());
                     return self.fail(message, reason);
                 }
                 Some(_) => return self.expected("a value"),
@@ -241,7 +241,8 @@ impl Parser<'_> {
             TokenKind::Punctuator(punctuator) if punctuator.text() == "(" => {
                 self.advance();
                 if self.is("{") {
-                    return self.fail("there are no statements inside of expressions", "put them into a helper");
+                    return self
+                        .fail("there are no statement expressions", "put the statements into a helper function");
                 }
                 // `(name) other` and `(name *)` can only be casts.
                 let named = |token: &Token| matches!(token.kind, TokenKind::Identifier(_));
@@ -252,7 +253,7 @@ impl Parser<'_> {
                     return self.unknown_type(name, "");
                 }
                 let mut inner = self.deeper(Self::expression)?;
-                self.expect(")", "to close the brackets")?;
+                self.expect(")", "to close the parenthesis")?;
                 // For a macro's argument, report the place of the argument, not of the macro's
                 // parentheses.
                 if token.expanded.is_none() {

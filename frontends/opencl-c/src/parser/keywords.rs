@@ -38,7 +38,7 @@ pub enum Keyword {
 }
 
 const DOUBLE: &str = "there is no `double`: devices have no 64-bit floating point; use `float` or integers";
-const IMAGES: &str = "images and samplers are not for filters: a filter sees its packet and its own tables";
+const IMAGES: &str = "images and samplers are not supported in filters: a filter sees its packet and its tables";
 const PLATFORM: &str = "its width is the device's: use `uint` for offsets and sizes, `int` for differences";
 
 /// Keywords that declarations and statements start with: candidates for "did you mean".
@@ -116,7 +116,7 @@ pub fn find(name: &str) -> Option<Keyword> {
             "there is no `__local` memory: packets of a batch run in any order, and share nothing; use a local variable",
         ),
         "__kernel" | "kernel" => K::Unsupported(
-            "a filter is no kernel: `uint xdp_filter(__global uchar *pkt, uint len)` is called for each packet",
+            "a filter is not a kernel: `uint xdp_filter(__global uchar *pkt, uint len)` is called for each packet",
         ),
         "double" => K::Unsupported(DOUBLE),
         "half" => K::Unsupported("there is no `half`: use `float` or integers"),
@@ -125,13 +125,13 @@ pub fn find(name: &str) -> Option<Keyword> {
         "image1d_t" | "image1d_array_t" | "image1d_buffer_t" | "image2d_t" | "image2d_array_t" | "image3d_t"
         | "sampler_t" | "event_t" | "__read_only" | "read_only" | "__write_only" | "write_only" | "__read_write"
         | "read_write" => K::Unsupported(IMAGES),
-        "offsetof" | "__builtin_offsetof" => {
-            K::Unsupported("of a pointer `p` to the structure it is `(__global uchar *)&p->member - (__global uchar *)p`")
-        }
+        "offsetof" | "__builtin_offsetof" => K::Unsupported(
+            "for a pointer `p` to the structure write `(__global uchar *)&p->member - (__global uchar *)p`",
+        ),
         "_Complex" | "complex" | "_Imaginary" | "imaginary" => K::Unsupported("there are no complex numbers"),
         "auto" | "typeof" | "__typeof__" => K::Unsupported("types are written out: there is no type inference"),
         "_Atomic" | "_Generic" | "_Static_assert" | "_Alignas" | "_Alignof" | "_Noreturn" | "_Thread_local" => {
-            K::Unsupported("OpenCL C is built on C99, and this is of C11")
+            K::Unsupported("OpenCL C is based on C99, and this is a C11 keyword")
         }
         _ => return type_name(name),
     })

@@ -131,7 +131,7 @@ impl<'a> Parser<'a> {
         let span = self.span();
         // If the text ends too early, point at the brace that is not closed.
         let open = if self.is_end() { self.unclosed_bracket("}") } else { None };
-        self.errors.add_related(span, message, "", note, open.map(|brace| (brace, "this brace has no partner")));
+        self.errors.add_related(span, message, "", note, open.map(|brace| (brace, "this brace is never closed")));
         Err(ErrorReported)
     }
 
@@ -242,8 +242,7 @@ impl<'a> Parser<'a> {
                 Ok((name, span))
             }
             (Some(name), Some(_)) => {
-                let message =
-                    format!("expected {what}, found `{}`, which is a word of the language", self.names.text(name));
+                let message = format!("expected {what}, found `{}`, which is a keyword", self.names.text(name));
                 self.fail(message, "")
             }
             _ => self.expected(what),

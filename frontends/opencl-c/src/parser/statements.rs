@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Keyword, Parsed, Parser, ErrorReported, is};
+use super::{ErrorReported, Keyword, Parsed, Parser, is};
 use crate::lang::opencl_c::ast::{Expr, ExprKind, Statement, StatementKind};
 use crate::lang::opencl_c::files::Span;
 use crate::lang::opencl_c::token::{Name, Token, TokenKind};
@@ -91,10 +91,10 @@ impl Parser<'_> {
                     self.advance();
                     let body = self.boxed_statement()?;
                     if !self.eat_keyword(Keyword::While) {
-                        return self.expected("`while` behind the body of `do`");
+                        return self.expected("`while` after the body of `do`");
                     }
                     let condition = self.parenthesized("while")?;
-                    self.expect(";", "behind `do ... while (...)`")?;
+                    self.expect(";", "after `do ... while (...)`")?;
                     return Ok(StatementKind::DoWhile { body, condition });
                 }
                 Keyword::For => {
@@ -115,42 +115,43 @@ impl Parser<'_> {
                     if self.is("...") {
                         return self.fail("there are no ranges of cases", "write them out, or use `if`");
                     }
-                    self.expect(":", "behind the value of `case`")?;
+                    self.expect(":", "after the value of `case`")?;
                     return Ok(StatementKind::Case(value));
                 }
                 Keyword::Default => {
                     self.advance();
-                    self.expect(":", "behind `default`")?;
+                    self.expect(":", "after `default`")?;
                     return Ok(StatementKind::Default);
                 }
                 Keyword::Break => {
                     self.advance();
-                    self.expect(";", "behind `break`")?;
+                    self.expect(";", "after `break`")?;
                     return Ok(StatementKind::Break);
                 }
                 Keyword::Continue => {
                     self.advance();
-                    self.expect(";", "behind `continue`")?;
+                    self.expect(";", "after `continue`")?;
                     return Ok(StatementKind::Continue);
                 }
                 Keyword::Return => {
                     self.advance();
                     let value = if self.is(";") { None } else { Some(self.expression()?) };
-                    self.expect(";", "behind `return`")?;
+                    self.expect(";", "after `return`")?;
                     return Ok(StatementKind::Return(value));
                 }
                 Keyword::Else => return self.fail("this `else` has no `if`", ""),
                 Keyword::Unsupported(reason) if self.is_statement_keyword(self.token()) => {
-                    let message = format!("{} is not for filters", self.describe_token());
+                    let message = format!("{} is not supported in filters", self.describe_token());
                     return self.fail(message, reason);
                 }
                 _ => {}
             }
         } else if self.identifier().is_some() && is(self.lookahead(1), ":") {
-            return self.fail("there are no labels", "they are of use to `goto` only, which there is not");
+            return self.fail("there are no labels", "only `goto` needs them, which is not supported");
         }
         // Two consecutive names start a declaration.
-        if let (Some(name), None, TokenKind::Identifier(_)) = (self.identifier(), self.keyword(), self.lookahead(1).kind)
+        if let (Some(name), None, TokenKind::Identifier(_)) =
+            (self.identifier(), self.keyword(), self.lookahead(1).kind)
             && !self.is_type_at(0)
             && (!self.is_type_at(1) || !self.is_declared(name))
         {
@@ -161,7 +162,7 @@ impl Parser<'_> {
             return self.declaration().map(StatementKind::Declaration);
         }
         if self.is(")") || self.is("]") {
-            let message = format!("this {} closes nothing", self.describe_token());
+            let message = format!("this {} has no opening bracket", self.describe_token());
             return self.fail(message, "");
         }
         let value = self.expression()?;
@@ -170,15 +171,10 @@ impl Parser<'_> {
             && !self.is_declared(name)
             && let Some(note) = self.did_you_mean(name)
         {
-            self.errors.add(
-                span,
-                format!("`{}` is no word that a statement begins with", self.names.text(name)),
-                "",
-                &note,
-            );
+            self.errors.add(span, format!("`{}` does not start a statement", self.names.text(name)), "", &note);
             return Err(ErrorReported);
         }
-        self.expect(";", "behind the statement")?;
+        self.expect(";", "after the statement")?;
         Ok(StatementKind::Expression(value))
     }
 
@@ -197,33 +193,33 @@ impl Parser<'_> {
     /// GCC).
     fn attributed_statement(&mut self, attribute: StatementAttribute) -> Parsed<StatementKind> {
         self.advance();
-        self.expect("(", "behind `__attribute__`")?;
-        self.expect("(", "behind `__attribute__(`")?;
+        self.expect("(", "after `__attribute__`")?;
+        self.expect("(", "after `__attribute__(`")?;
         self.advance();
         if attribute == StatementAttribute::UnrollHint && self.consume("(") {
             self.conditional()?;
-            self.expect(")", "behind the hint")?;
+            self.expect(")", "after the hint")?;
         }
-        self.expect(")", "behind the attribute")?;
-        self.expect(")", "behind `__attribute__((...)`")?;
+        self.expect(")", "after the attribute")?;
+        self.expect(")", "after `__attribute__((...)`")?;
         match (attribute, self.keyword()) {
             (StatementAttribute::Fallthrough, _) => {
-                self.expect(";", "behind `fallthrough`").map(|()| StatementKind::Empty)
+                self.expect(";", "after `fallthrough`").map(|()| StatementKind::Empty)
             }
             (_, Some(Keyword::For | Keyword::While | Keyword::Do)) => self.statement_kind(),
-            _ => self.expected("a loop behind `opencl_unroll_hint`"),
+            _ => self.expected("a loop after `opencl_unroll_hint`"),
         }
     }
 
     fn parenthesized(&mut self, keyword: &str) -> Parsed<Expr> {
-        self.expect("(", &format!("behind `{keyword}`"))?;
+        self.expect("(", &format!("after `{keyword}`"))?;
         let value = self.expression()?;
-        self.expect(")", "to close the brackets")?;
+        self.expect(")", "to close the parenthesis")?;
         Ok(value)
     }
 
     fn for_statement(&mut self) -> Parsed<StatementKind> {
-        self.expect("(", "behind `for`")?;
+        self.expect("(", "after `for`")?;
         let start = self.span();
         let init = if self.consume(";") {
             None
@@ -232,15 +228,15 @@ impl Parser<'_> {
                 StatementKind::Declaration(self.declaration()?)
             } else {
                 let value = self.expression()?;
-                self.expect(";", "behind the first part of `for`")?;
+                self.expect(";", "after the first part of `for`")?;
                 StatementKind::Expression(value)
             };
             Some(Box::new(Statement { kind, span: self.span_since(start) }))
         };
         let condition = if self.is(";") { None } else { Some(self.expression()?) };
-        self.expect(";", "behind the condition of `for`")?;
+        self.expect(";", "after the condition of `for`")?;
         let step = if self.is(")") { None } else { Some(self.expression()?) };
-        self.expect(")", "to close the brackets of `for`")?;
+        self.expect(")", "to close the head of `for`")?;
         Ok(StatementKind::For { init, condition, step, body: self.boxed_statement()? })
     }
 }

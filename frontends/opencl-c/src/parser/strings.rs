@@ -20,7 +20,7 @@ impl Parser<'_> {
 
 fn unescape(spelling: &str, out: &mut Vec<u8>) -> Result<(), String> {
     let inner = spelling.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
-    let mut rest = inner.ok_or("a string that is not plain")?;
+    let mut rest = inner.ok_or("a string with a prefix")?;
     while let Some((before, after)) = rest.split_once('\\') {
         out.extend_from_slice(before.as_bytes());
         let letter = after.chars().next().ok_or("a `\\` at the end of a string")?;
@@ -37,15 +37,15 @@ fn unescape(spelling: &str, out: &mut Vec<u8>) -> Result<(), String> {
             '0'..='7' => {
                 let digits = after.bytes().take(3).take_while(|b| matches!(b, b'0'..=b'7')).count();
                 rest = &after[digits..];
-                u8::from_str_radix(&after[..digits], 8).map_err(|_| "an escape of more than a byte")?
+                u8::from_str_radix(&after[..digits], 8).map_err(|_| "an escape that does not fit a byte")?
             }
             'x' => {
                 let digits = rest.bytes().take_while(u8::is_ascii_hexdigit).count();
                 let value = u8::from_str_radix(&rest[..digits], 16);
                 rest = &rest[digits..];
-                value.map_err(|_| "an escape that is no byte")?
+                value.map_err(|_| "an escape that does not fit a byte")?
             }
-            other => return Err(format!("`\\{other}` is no escape")),
+            other => return Err(format!("`\\{other}` is not an escape")),
         });
     }
     out.extend_from_slice(rest.as_bytes());

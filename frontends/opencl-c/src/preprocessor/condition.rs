@@ -2,7 +2,7 @@
 //! bits.
 
 use super::literals::{self, LiteralError};
-use super::{MAX_NESTING, PpToken, PpTokenKind, Preprocessor, Abort};
+use super::{Abort, MAX_NESTING, PpToken, PpTokenKind, Preprocessor};
 use crate::diagnostics::short;
 use crate::lang::opencl_c::token::{Name, Names, Punctuator, TokenKind};
 use crate::lang::{Diagnostic, prelude};
@@ -72,7 +72,7 @@ impl Preprocessor<'_> {
                         tokens.push(PpToken { kind: PpTokenKind::Number(self.names.intern(value)), ..token });
                     }
                     None => {
-                        let error = Diagnostic::new("`defined` wants the name of a macro");
+                        let error = Diagnostic::new("`defined` expects the name of a macro");
                         self.report_at(error.note("write defined(NAME) or defined NAME"), token, "")?;
                         while self.next_expanded()?.is_some() {}
                         return Ok(None);
@@ -142,14 +142,14 @@ impl Evaluator<'_> {
         let value = self.conditional(true)?;
         let Some(token) = self.peek() else { return Ok(value) };
         let text = short(token.text(self.names));
-        let error = Diagnostic::new(format!("`{text}` has no place in a condition"));
+        let error = Diagnostic::new(format!("`{text}` is not allowed in a condition"));
         let error = match token.kind {
             PpTokenKind::Punctuator(Punctuator::Assign) => error.note("to compare, write `==`"),
             PpTokenKind::Punctuator(Punctuator::LeftParenthesis) => {
-                error.note("what stands before the `(` is no macro with parameters")
+                error.note("the name before the `(` is not a function-like macro")
             }
             _ => error.note(
-                "a condition is made of integers, `defined`, macros, and C's operators without assignment and comma",
+                "a condition consists of integers, `defined`, macros, and C's operators except assignment and comma",
             ),
         };
         Err(Box::new(EvaluationError { error, at: Some(token), label: "from here".into() }))
@@ -177,7 +177,7 @@ impl Evaluator<'_> {
             return self.fail(
                 Some(at),
                 format!("the condition nests more than {MAX_NESTING} deep"),
-                "write it in several macros or conditionals",
+                "split it into several macros or conditionals",
             );
         }
         Ok(())
@@ -208,7 +208,9 @@ impl Evaluator<'_> {
             let mut value = self.unary(is_evaluated)?;
             let next = match self.peek() {
                 Some(token) => match token.kind {
-                    PpTokenKind::Punctuator(operator) => precedence_of(operator).map(|precedence| (token, operator, precedence)),
+                    PpTokenKind::Punctuator(operator) => {
+                        precedence_of(operator).map(|precedence| (token, operator, precedence))
+                    }
                     _ => None,
                 },
                 None => None,
@@ -251,7 +253,7 @@ impl Evaluator<'_> {
                     let count = if right.unsigned { b.to_string() } else { right.signed().to_string() };
                     return self.fail(
                         Some(token),
-                        format!("a shift by {count}"),
+                        format!("shift by {count}"),
                         "a shift by less than 0 or more than 63 is undefined in C",
                     );
                 }
@@ -272,7 +274,7 @@ impl Evaluator<'_> {
                 if is_evaluated {
                     return self.fail(
                         Some(token),
-                        "a division by zero in a condition",
+                        "division by zero in a condition",
                         "test the divisor first: `B != 0 && A / B > 1`",
                     );
                 }
@@ -291,7 +293,7 @@ impl Evaluator<'_> {
         let Some(token) = self.peek() else {
             return self.fail(
                 None,
-                "the condition ends where an operand is wanted",
+                "the condition ends where an operand is expected",
                 "an operand is an integer, `defined(NAME)`, or a name",
             );
         };
@@ -316,8 +318,8 @@ impl Evaluator<'_> {
                     Some(_) => Ok(value),
                     None => self.fail(
                         Some(token),
-                        "this `(` is not closed where its expression ends",
-                        "a `)` is missing, or what follows has no place in a condition",
+                        "this `(` is not closed",
+                        "a `)` is missing, or what follows is not allowed in a condition",
                     ),
                 }
             }
@@ -327,11 +329,9 @@ impl Evaluator<'_> {
                 Ok(value) => Ok(Value { bits: value as i32 as i64 as u64, unsigned: false }),
                 Err(error) => self.fail_literal(token, &error),
             },
-            PpTokenKind::String(_) => self.fail(
-                Some(token),
-                "a string in a condition",
-                "a condition is an integer; strings cannot be compared",
-            ),
+            PpTokenKind::String(_) => {
+                self.fail(Some(token), "string in a condition", "conditions are integers; strings cannot be compared")
+            }
             PpTokenKind::Other(name) => Err(Box::new(EvaluationError {
                 error: super::stray(self.names.text(name)),
                 at: Some(token),
@@ -341,7 +341,7 @@ impl Evaluator<'_> {
                 let text = token.text(self.names);
                 self.fail(
                     Some(token),
-                    format!("`{text}` where an operand is wanted"),
+                    format!("expected an operand, found `{text}`"),
                     "an operand is an integer, `defined(NAME)`, or a name",
                 )
             }
@@ -352,11 +352,11 @@ impl Evaluator<'_> {
     /// (OpenCL C 1.2, 6.1.1).
     fn identifier(&self, token: PpToken, text: &str) -> EvalResult {
         if is_prelude_constant(text) {
-            let message = format!("`{text}` is a constant of the prelude, which conditions know nothing of");
+            let message = format!("`{text}` is a constant of the prelude, which conditions cannot use");
             return self.fail(
                 Some(token),
                 message,
-                "conditions know macros only: test it with `if`, or write the number",
+                "conditions can only use macros: test it with `if`, or write the number",
             );
         }
         Ok(Value::truth(text == "true"))
@@ -368,14 +368,16 @@ impl Evaluator<'_> {
             return self.fail(
                 Some(token),
                 format!("`{}` in a condition", short(text)),
-                "conditions are made of integers only",
+                "conditions can only use integers",
             );
         }
         match literals::integer(text) {
             Ok(literals::Integer { value, decimal, unsigned, .. }) => {
                 if decimal && !unsigned && value > i64::MAX as u64 {
-                    let error =
-                        LiteralError { reason: "it has more than 64 bits with its sign".into(), note: "write the suffix `u`" };
+                    let error = LiteralError {
+                        reason: "it does not fit a signed 64-bit integer".into(),
+                        note: "add the suffix `u`",
+                    };
                     return self.fail_literal(token, &error);
                 }
                 Ok(Value { bits: value, unsigned: unsigned || value > i64::MAX as u64 })

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use super::{PpToken, PpTokenKind, Preprocessor, Abort};
+use super::{Abort, PpToken, PpTokenKind, Preprocessor};
 use crate::diagnostics::short;
 use crate::lang::Diagnostic;
 use crate::lang::opencl_c::files::{FileId, Span};
@@ -107,7 +107,8 @@ impl Macro {
     /// Whether two definitions are equivalent (C11 6.10.3p1): equal tokens, and white space in the
     /// same places.
     fn is_same_definition(&self, other: &Macro) -> bool {
-        let alike = |i: usize, (a, b): (&PpToken, &PpToken)| a.kind == b.kind && (i == 0 || a.leading_space == b.leading_space);
+        let alike =
+            |i: usize, (a, b): (&PpToken, &PpToken)| a.kind == b.kind && (i == 0 || a.leading_space == b.leading_space);
         self.parameters == other.parameters
             && self.builtin == other.builtin
             && self.source_tokens.len() == other.source_tokens.len()
@@ -146,23 +147,26 @@ impl Preprocessor<'_> {
     pub(super) fn define_host_macros(&mut self, defines: &[(String, String)]) -> Result<Vec<usize>, Abort> {
         let mut numbers: Vec<usize> = Vec::new();
         for (text, value) in defines {
-            let wrong = |message: String| Diagnostic::new(message).of_parameter(text);
+            let parameter_error = |message: String| Diagnostic::new(message).of_parameter(text);
             let raw = lexer::next_token(text, 0, true);
-            if raw.kind != RawTokenKind::Identifier || raw.range() != (0..text.len()) || RESERVED.contains(&text.as_str()) {
-                let error = wrong(format!("`{text}` cannot be set"));
-                self.report(error.note("what can be set is the name of a macro without parameters"))?;
+            if raw.kind != RawTokenKind::Identifier
+                || raw.range() != (0..text.len())
+                || RESERVED.contains(&text.as_str())
+            {
+                let error = parameter_error(format!("`{text}` cannot be set"));
+                self.report(error.note("only macros without parameters can be set"))?;
                 continue;
             }
             if self.is_prelude(text) {
-                let error = wrong(format!("`{text}` is the prelude's, and not to be set"));
-                self.report(error.note("what can be set is a parameter of the filter's own"))?;
+                let error = parameter_error(format!("`{text}` belongs to the prelude and cannot be set"));
+                self.report(error.note("only the filter's own parameters can be set"))?;
                 continue;
             }
             let name = self.names.intern(text);
             if let Some(&known) = self.macros_by_name.get(&name) {
                 let how =
-                    if numbers.contains(&known) { "is given twice" } else { "is defined already, and not to be set" };
-                self.report(wrong(format!("`{text}` {how}")))?;
+                    if numbers.contains(&known) { "is given twice" } else { "is already defined and cannot be set" };
+                self.report(parameter_error(format!("`{text}` {how}")))?;
                 continue;
             }
             let value = match value.parse::<Ipv4Addr>() {
@@ -187,7 +191,8 @@ impl Preprocessor<'_> {
     pub(super) fn tokenize_file(&mut self, file: FileId) -> Result<Vec<PpToken>, Abort> {
         self.push_input(file, PathBuf::new(), None)?;
         let mut tokens = Vec::new();
-        while self.peek().is_some_and(|raw| !matches!(raw.kind, RawTokenKind::End | RawTokenKind::UnterminatedComment)) {
+        while self.peek().is_some_and(|raw| !matches!(raw.kind, RawTokenKind::End | RawTokenKind::UnterminatedComment))
+        {
             tokens.push(self.take_checked()?);
         }
         self.pop_input()?;
@@ -206,7 +211,7 @@ impl Preprocessor<'_> {
                     Some(nearest) => error.note(format!("did you mean `{nearest}`?")),
                     None => error,
                 };
-                let note = "a parameter is a macro whose default stands between `#ifndef NAME` and `#endif`";
+                let note = "a parameter is a macro with a default between `#ifndef NAME` and `#endif`";
                 self.report(error.note(self.known_parameters()).note(note))?;
             }
         }
@@ -221,16 +226,16 @@ impl Preprocessor<'_> {
     /// The macro name that a directive's line starts with; reports an error if there is none.
     pub(super) fn macro_name(&mut self, directive: PpToken, line: &[PpToken]) -> Result<Option<Name>, Abort> {
         let Some(&first) = line.first() else {
-            let error = Diagnostic::new(format!("`#{}` wants the name of a macro", self.spelled(directive)));
-            self.report_at(error, directive, "there is none")?;
+            let error = Diagnostic::new(format!("`#{}` expects the name of a macro", self.spelled(directive)));
+            self.report_at(error, directive, "the name is missing")?;
             return Ok(None);
         };
         match first.kind {
             PpTokenKind::Identifier(name) => Ok(Some(name)),
             _ => {
                 let text = short_of(self, first);
-                let error = Diagnostic::new(format!("`{text}` is no name for a macro"));
-                self.report_at(error.note("a name is made of letters, digits and `_`"), first, "")?;
+                let error = Diagnostic::new(format!("`{text}` is not a macro name"));
+                self.report_at(error.note("a name consists of letters, digits and `_`"), first, "")?;
                 Ok(None)
             }
         }
@@ -241,7 +246,7 @@ impl Preprocessor<'_> {
         let Some(name) = self.macro_name(directive, line)? else { return Ok(None) };
         let text = self.names.text(name);
         if RESERVED.contains(&text) {
-            let error = Diagnostic::new(format!("`{text}` can be neither defined nor undefined"));
+            let error = Diagnostic::new(format!("`{text}` cannot be defined or undefined"));
             self.report_at(error.note("its meaning is fixed (C11 6.10.8)"), line[0], "")?;
             return Ok(None);
         }
@@ -262,10 +267,13 @@ impl Preprocessor<'_> {
         let Some(name) = self.definable_name(directive, line)? else { return Ok(()) };
         let (span, rest) = (line[0].span, &line[1..]);
         match rest.first() {
-            Some(open) if open.is(Punctuator::LeftParenthesis) && !open.leading_space => self.define_function_like(name, span, rest),
+            Some(open) if open.is(Punctuator::LeftParenthesis) && !open.leading_space => {
+                self.define_function_like(name, span, rest)
+            }
             Some(&next) if !next.leading_space => {
-                let error = Diagnostic::new(format!("no space behind the macro's name `{}`", self.display_name(name)));
-                let error = error.note("what the macro stands for begins behind a space (C11 6.10.3p3)");
+                let error =
+                    Diagnostic::new(format!("missing space after the macro name `{}`", self.display_name(name)));
+                let error = error.note("a space must separate the name from the replacement (C11 6.10.3p3)");
                 self.report_at(error, next, "a space is missing here")
             }
             _ => {
@@ -305,7 +313,8 @@ impl Preprocessor<'_> {
             match token.kind {
                 PpTokenKind::Identifier(name) if self.names.text(name) != "__VA_ARGS__" => {
                     if let Some(first) = places.insert(name, token.span) {
-                        let error = Diagnostic::new(format!("two parameters are called `{}`", self.display_name(name)));
+                        let error =
+                            Diagnostic::new(format!("two parameters have the name `{}`", self.display_name(name)));
                         let error = error.at(self.files.range(token.span), "the second");
                         self.report(error.at(self.files.range(first), "the first"))?;
                         return Ok(None);
@@ -317,9 +326,9 @@ impl Preprocessor<'_> {
                     parameters.names.push(self.names.intern("__VA_ARGS__"));
                 }
                 _ => {
-                    let error = Diagnostic::new(format!("`{}` is no parameter's name", short_of(self, token)));
+                    let error = Diagnostic::new(format!("`{}` is not a parameter name", short_of(self, token)));
                     self.report_at(
-                        error.note("a macro's parameters are names, with commas in between; the last may be `...`"),
+                        error.note("a macro's parameters are names separated by commas; the last may be `...`"),
                         token,
                         "",
                     )?;
@@ -333,12 +342,12 @@ impl Preprocessor<'_> {
                 _ => {
                     let wanted = if parameters.variadic { "`)`" } else { "`,` or `)`" };
                     let text = short_of(self, token);
-                    let error = Diagnostic::new(format!("`{text}` in a list of parameters where {wanted} is wanted"));
+                    let error = Diagnostic::new(format!("unexpected `{text}` in a parameter list, expected {wanted}"));
                     let named = token.is(Punctuator::Ellipsis);
                     let note = if named {
-                        "variable arguments have no name of their own: they are `__VA_ARGS__`"
+                        "variable arguments cannot be named: use `__VA_ARGS__`"
                     } else {
-                        "a macro's parameters are names, with commas in between"
+                        "a macro's parameters are names separated by commas"
                     };
                     self.report_at(error.note(note), token, "")?;
                     return Ok(None);
@@ -348,13 +357,17 @@ impl Preprocessor<'_> {
     }
 
     fn report_unclosed_parameters<T>(&mut self, open: PpToken) -> Result<Option<T>, Abort> {
-        let error = Diagnostic::new("this list of parameters has no end");
-        self.report_at(error.note("it ends with `)` on the line of the `#define`"), open, "begins here")?;
+        let error = Diagnostic::new("this parameter list is not closed");
+        self.report_at(error.note("close it with `)` on the line of the `#define`"), open, "starts here")?;
         Ok(None)
     }
 
     /// Parses a replacement list.
-    pub(super) fn parse_replacement(&mut self, source_tokens: &[PpToken], parameters: Option<&Parameters>) -> Result<Option<Vec<ReplacementToken>>, Abort> {
+    pub(super) fn parse_replacement(
+        &mut self,
+        source_tokens: &[PpToken],
+        parameters: Option<&Parameters>,
+    ) -> Result<Option<Vec<ReplacementToken>>, Abort> {
         let numbers: HashMap<Name, usize> =
             parameters.iter().flat_map(|p| p.names.iter().enumerate().map(|(i, &name)| (name, i))).collect();
         let parameter = |token: Option<&PpToken>| match token?.kind {
@@ -369,8 +382,8 @@ impl Preprocessor<'_> {
                     match replacement.last_mut() {
                         Some(last) if tokens.len() > 0 => last.pastes_next = true,
                         _ => {
-                            let error = Diagnostic::new("`##` joins two tokens: it stands between them");
-                            self.report_at(error.note("C11 6.10.3.3"), token, "there is only one here")?;
+                            let error = Diagnostic::new("`##` must be between two tokens");
+                            self.report_at(error.note("C11 6.10.3.3"), token, "one of them is missing")?;
                             return Ok(None);
                         }
                     }
@@ -379,7 +392,7 @@ impl Preprocessor<'_> {
                 PpTokenKind::Punctuator(Punctuator::Hash) if parameters.is_some() => match parameter(tokens.next()) {
                     Some(number) => Substitution::Stringify(number),
                     None => {
-                        let error = Diagnostic::new("`#` makes a string of a parameter: the name of one follows it");
+                        let error = Diagnostic::new("`#` must be followed by a parameter");
                         self.report_at(error.note("C11 6.10.3.2"), token, "no parameter follows")?;
                         return Ok(None);
                     }
@@ -387,8 +400,8 @@ impl Preprocessor<'_> {
                 PpTokenKind::Identifier(name) => match numbers.get(&name) {
                     Some(&number) => Substitution::Parameter(number),
                     None if self.names.text(name) == "__VA_ARGS__" => {
-                        let error = Diagnostic::new("`__VA_ARGS__` where there are no variable arguments");
-                        self.report_at(error.note("the list of parameters has to end with `...`"), token, "")?;
+                        let error = Diagnostic::new("`__VA_ARGS__` in a macro without variable arguments");
+                        self.report_at(error.note("end the parameter list with `...`"), token, "")?;
                         return Ok(None);
                     }
                     None => Substitution::Plain,
@@ -416,10 +429,11 @@ impl Preprocessor<'_> {
             if old.is_same_definition(&new) {
                 return Ok(());
             }
-            let error = Diagnostic::new(format!("the macro `{}` is defined otherwise already", self.display_name(name)));
-            let error = error.at(self.files.range(span), "defined again here");
+            let error =
+                Diagnostic::new(format!("the macro `{}` is already defined differently", self.display_name(name)));
+            let error = error.at(self.files.range(span), "redefined here");
             let error = error.at(self.files.range(old.span), "the first definition");
-            self.report(error.note("`#undef` it first, or define it only `#ifndef`"))?;
+            self.report(error.note("`#undef` it first, or guard the definition with `#ifndef`"))?;
         }
         self.insert_macro(new);
         Ok(())

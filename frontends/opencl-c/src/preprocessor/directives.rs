@@ -1,6 +1,6 @@
 //! Preprocessing directives (C11 6.10) and conditional inclusion.
 
-use super::{MAX_NESTING, PpToken, PpTokenKind, Preprocessor, Abort};
+use super::{Abort, MAX_NESTING, PpToken, PpTokenKind, Preprocessor};
 use crate::diagnostics::short;
 use crate::lang::Diagnostic;
 use crate::lang::opencl_c::files::Span;
@@ -110,7 +110,9 @@ impl Preprocessor<'_> {
         };
         let active = self.is_active();
         match directive {
-            Directive::If | Directive::Ifdef | Directive::Ifndef => return self.open_conditional(name, directive, active),
+            Directive::If | Directive::Ifdef | Directive::Ifndef => {
+                return self.open_conditional(name, directive, active);
+            }
             Directive::Elif | Directive::Else | Directive::Endif => return self.next_group(name, directive),
             Directive::Define if !active => return self.note_skipped_default(),
             _ if !active => {
@@ -130,13 +132,13 @@ impl Preprocessor<'_> {
             Directive::Define => self.define(name, &line),
             Directive::Undef => self.undefine(name, &line),
             Directive::Line => {
-                let error = Diagnostic::new("`#line` is not taken");
-                self.report_at(error.note("places are those of the text that is here: leave the directive out"), name, "")
+                let error = Diagnostic::new("`#line` is not supported");
+                self.report_at(error.note("errors always refer to the text itself: remove the directive"), name, "")
             }
             _ => {
                 let text = short(self.spelled(name));
-                let error = Diagnostic::new(format!("there is no directive `#{text}`"));
-                let known = "those are #if, #ifdef, #ifndef, #elif, #else, #endif, #define, #undef, #include, #pragma and #error";
+                let error = Diagnostic::new(format!("unknown directive `#{text}`"));
+                let known = "known directives are #if, #ifdef, #ifndef, #elif, #else, #endif, #define, #undef, #include, #pragma and #error";
                 self.report_at(error.note(known), name, "")
             }
         }
@@ -147,7 +149,7 @@ impl Preprocessor<'_> {
         let depth: usize = self.inputs.iter().map(|input| input.conditions.len()).sum();
         if depth == MAX_NESTING {
             let error = Diagnostic::new(format!("conditionals nest more than {MAX_NESTING} deep"));
-            let error = error.at(self.files.range(name.span), "this is one too many");
+            let error = error.at(self.files.range(name.span), "limit exceeded here");
             return self.fatal(error);
         }
         let mut guarded = None;
@@ -176,7 +178,14 @@ impl Preprocessor<'_> {
         let group_taken = value.unwrap_or(true);
         let is_active = value.unwrap_or(false);
         let in_skipped_text = !self.is_active();
-        self.conditions().push(Conditional { span: name.span, in_skipped_text, group_taken, is_active, else_span: None, guarded });
+        self.conditions().push(Conditional {
+            span: name.span,
+            in_skipped_text,
+            group_taken,
+            is_active,
+            else_span: None,
+            guarded,
+        });
         Ok(())
     }
 
@@ -185,10 +194,10 @@ impl Preprocessor<'_> {
         let Some(&condition) = self.conditions().last() else {
             let _ = self.take_line_unchecked();
             let error = Diagnostic::new(format!("`#{}` without an `#if`", self.spelled(name)));
-            return self.report_at(error.note("a conditional begins in the file in which it ends"), name, "");
+            return self.report_at(error.note("a conditional must start in the file in which it ends"), name, "");
         };
         if let (Some(else_span), true) = (condition.else_span, directive != Directive::Endif) {
-            let error = Diagnostic::new(format!("`#{}` behind the `#else`", self.spelled(name)));
+            let error = Diagnostic::new(format!("`#{}` after `#else`", self.spelled(name)));
             let error = error.at(self.files.range(name.span), "");
             self.report(error.at(self.files.range(else_span), "the `#else`"))?;
         }
@@ -225,8 +234,8 @@ impl Preprocessor<'_> {
     /// Reports tokens at the end of a directive's line.
     pub(super) fn expect_line_end(&mut self, directive: PpToken, rest: &[PpToken]) -> Result<(), Abort> {
         let Some(&first) = rest.first() else { return Ok(()) };
-        let error = Diagnostic::new(format!("there is more on the line than `#{}` takes", self.spelled(directive)));
-        self.report_at(error.note("what is meant for people goes into a comment: `// ...`"), first, "from here")
+        let error = Diagnostic::new(format!("unexpected tokens after `#{}`", self.spelled(directive)));
+        self.report_at(error.note("write remarks as comments: `// ...`"), first, "from here")
     }
 
     fn error_directive(&mut self, name: PpToken) -> Result<(), Abort> {
@@ -239,7 +248,7 @@ impl Preprocessor<'_> {
             text.push_str(self.spelled(*token));
         }
         let message = if text.is_empty() { "`#error`".to_owned() } else { format!("`#error`: {text}") };
-        self.report_at(Diagnostic::new(message), name, "the text itself says so")
+        self.report_at(Diagnostic::new(message), name, "raised by this directive")
     }
 
     /// Handles `#pragma once`, and rejects `#pragma pack`, which would change types. Other pragmas,
@@ -248,8 +257,8 @@ impl Preprocessor<'_> {
         let line = self.take_line_unchecked();
         match line.first().map(|first| self.spelled(*first)) {
             Some("pack") => {
-                let error = Diagnostic::new("`#pragma pack` is not taken");
-                let note = "say it of each structure: `struct name { ... } __attribute__((packed));`";
+                let error = Diagnostic::new("`#pragma pack` is not supported");
+                let note = "mark each structure instead: `struct name { ... } __attribute__((packed));`";
                 return self.report_at(error.note(note), directive, "");
             }
             Some("once") if line.len() == 1 => self.pragma_once.extend(self.inputs.last().map(|input| input.file)),

@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use super::define::{ReplacementToken, Substitution, BuiltinMacro};
-use super::{MAX_NESTING, MAX_SPELLING, MAX_STEPS, PpToken, PpTokenKind, Preprocessor, Abort, MacroUse};
+use super::define::{BuiltinMacro, ReplacementToken, Substitution};
+use super::{Abort, MAX_NESTING, MAX_SPELLING, MAX_STEPS, MacroUse, PpToken, PpTokenKind, Preprocessor};
 use crate::diagnostics::short;
 use crate::lang::Diagnostic;
 use crate::lang::opencl_c::files::FileId;
@@ -178,7 +178,9 @@ impl Preprocessor<'_> {
                 PpTokenKind::Punctuator(Punctuator::LeftParenthesis) => depth += 1,
                 PpTokenKind::Punctuator(Punctuator::RightParenthesis) if depth == 0 => break,
                 PpTokenKind::Punctuator(Punctuator::RightParenthesis) => depth -= 1,
-                PpTokenKind::Punctuator(Punctuator::Comma) if depth == 0 && !(variadic && unexpanded.len() == wanted) => {
+                PpTokenKind::Punctuator(Punctuator::Comma)
+                    if depth == 0 && !(variadic && unexpanded.len() == wanted) =>
+                {
                     unexpanded.push(Vec::new());
                     continue;
                 }
@@ -210,7 +212,8 @@ impl Preprocessor<'_> {
         };
         let least = if variadic { "at least " } else { "" };
         let wanted = if variadic { wanted - 1 } else { wanted };
-        let error = Diagnostic::new(format!("the macro `{name}` takes {least}{wanted}, and {given} given"));
+        let arguments = if wanted == 1 { "argument" } else { "arguments" };
+        let error = Diagnostic::new(format!("the macro `{name}` takes {least}{wanted} {arguments}, {given} given"));
         let error = self.files.point_at(error, token.span, self.macro_use_span(token), format!("{given} given"));
         let error = error.at(self.files.range(self.macros[number].span), "defined here");
         self.report(error)?;
@@ -221,23 +224,29 @@ impl Preprocessor<'_> {
         let name = self.display_name(self.macros[number].name);
         let is_isolated = !self.contexts.is_empty();
         if !is_isolated && self.at_directive() {
-            let error = Diagnostic::new(format!("a directive among the arguments of the macro `{name}`"));
+            let error = Diagnostic::new(format!("directive in the arguments of the macro `{name}`"));
             let span = self.inputs.last().map(|input| input.span(input.front)).unwrap_or(token.span);
-            let error = error.at(self.files.range(span), "this begins a directive");
+            let error = error.at(self.files.range(span), "a directive starts here");
             let error = error.at(self.files.range(token.span), "the macro's arguments follow this");
-            return self
-                .report(error.note("C leaves it undefined (C11 6.10.3p11): put the whole use into each branch"));
+            return self.report(
+                error.note("this is undefined in C (C11 6.10.3p11): repeat the whole macro use in each branch"),
+            );
         }
-        let error = Diagnostic::new(format!("the arguments of the macro `{name}` have no end"));
+        let error = Diagnostic::new(format!("the arguments of the macro `{name}` are not closed"));
         let note = match is_isolated {
-            true => "they end with `)`, in the same argument or on the same directive's line as they begin",
-            false => "they end with `)`, in the file in which they begin",
+            true => "close them with `)` in the same argument or directive",
+            false => "close them with `)` in the same file",
         };
-        self.report_at(error.note(note), open.unwrap_or(token), "they begin here")
+        self.report_at(error.note(note), open.unwrap_or(token), "they start here")
     }
 
     /// Expands an argument, once.
-    fn expand_argument(&mut self, arguments: &mut Arguments, index: usize, token: PpToken) -> Result<Rc<[PpToken]>, Abort> {
+    fn expand_argument(
+        &mut self,
+        arguments: &mut Arguments,
+        index: usize,
+        token: PpToken,
+    ) -> Result<Rc<[PpToken]>, Abort> {
         if let Some(expanded) = &arguments.expanded[index] {
             return Ok(expanded.clone());
         }
@@ -245,7 +254,7 @@ impl Preprocessor<'_> {
             let name = short(self.spelled(token));
             let error =
                 Diagnostic::new(format!("`{name}` is used in arguments of macros more than {MAX_NESTING} deep"));
-            let error = self.files.point_at(error, token.span, self.macro_use_span(token), "this is one too many");
+            let error = self.files.point_at(error, token.span, self.macro_use_span(token), "limit exceeded here");
             return self.fatal(error);
         }
         let unexpanded = arguments.unexpanded[index].clone();
@@ -272,8 +281,11 @@ impl Preprocessor<'_> {
             if !paste {
                 chain = expansion.tokens.len();
             }
-            let comma =
-                variadic && paste && !piece.pastes_next && piece.substitution == Substitution::Parameter(last) && is_lone_comma(&replacement, i - 1);
+            let comma = variadic
+                && paste
+                && !piece.pastes_next
+                && piece.substitution == Substitution::Parameter(last)
+                && is_lone_comma(&replacement, i - 1);
             match piece.substitution {
                 Substitution::Parameter(_) if comma && arguments.omitted => drop(expansion.tokens.pop()),
                 Substitution::Parameter(index) if comma => {
@@ -348,9 +360,13 @@ impl Preprocessor<'_> {
             RawTokenKind::String if whole => PpTokenKind::String(self.names.intern(&text)),
             _ => {
                 let (a, b) = (short(self.spelled(left)), short(self.spelled(right)));
-                let error = Diagnostic::new(format!("`{a}` ## `{b}` makes `{}`, which is no token", short(&text)));
+                let error = Diagnostic::new(format!("`{a}` ## `{b}` gives `{}`, which is not a token", short(&text)));
                 let at = PpToken { macro_use: token.macro_use, ..left };
-                self.report_at(error.note("`##` makes one token of two (C11 6.10.3.3)"), at, "joined with what follows")?;
+                self.report_at(
+                    error.note("`##` must form a single token (C11 6.10.3.3)"),
+                    at,
+                    "joined with the next token",
+                )?;
                 return Ok(None);
             }
         };
@@ -385,8 +401,8 @@ impl Preprocessor<'_> {
         let raw = lexer::next_token(&text, 0, false);
         let mut string = PpToken { macro_use: token.macro_use, painted: false, ..parameter };
         if raw.kind != RawTokenKind::String || raw.end != text.len() {
-            let error = Diagnostic::new(format!("`#` makes {}, which is no string", short(&text)));
-            self.report_at(error.note("a backslash at the end takes the quote with it"), string, "")?;
+            let error = Diagnostic::new(format!("`#` gives {}, which is not a string", short(&text)));
+            self.report_at(error.note("a trailing backslash escapes the closing quote"), string, "")?;
             text = "\"\"".into();
         }
         string.kind = PpTokenKind::String(self.names.intern(&text));
@@ -400,7 +416,7 @@ impl Preprocessor<'_> {
         }
         let MacroUse { name, span } = self.macro_uses[token.macro_use as usize - 1];
         let name = self.display_name(name);
-        let error = Diagnostic::new(format!("the macro `{name}` makes a token of more than {MAX_SPELLING} bytes"));
+        let error = Diagnostic::new(format!("the macro `{name}` produces a token of more than {MAX_SPELLING} bytes"));
         self.fatal(error.at(self.files.range(span), "used here"))
     }
 
@@ -432,7 +448,9 @@ impl Preprocessor<'_> {
 
 /// Whether the token at `i` is a comma that is not the right operand of `##`.
 fn is_lone_comma(replacement: &[ReplacementToken], i: usize) -> bool {
-    replacement[i].substitution == Substitution::Plain && replacement[i].token.is(Punctuator::Comma) && !(i > 0 && replacement[i - 1].pastes_next)
+    replacement[i].substitution == Substitution::Plain
+        && replacement[i].token.is(Punctuator::Comma)
+        && !(i > 0 && replacement[i - 1].pastes_next)
 }
 
 /// Output buffer of a macro expansion.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{MAX_INCLUDES, PpToken, PpTokenKind, Preprocessor, Abort};
+use super::{Abort, MAX_INCLUDES, PpToken, PpTokenKind, Preprocessor};
 use crate::diagnostics::short;
 use crate::lang::opencl_c::files::{FileId, Span};
 use crate::lang::opencl_c::lexer;
@@ -24,25 +24,24 @@ impl Preprocessor<'_> {
         if text == PRELUDE {
             return Ok(());
         }
-        let wrong = |error: Diagnostic, label: &str| error.at(self.files.range(span), label);
+        let at_name = |error: Diagnostic, label: &str| error.at(self.files.range(span), label);
         if angled {
-            let error = wrong(Diagnostic::new(format!("there is no header <{}>", short(&text))), "");
-            let error = error.note("the only one is <portcullis.h>; files beside the filter are included by \"name\"");
+            let error = at_name(Diagnostic::new(format!("unknown header <{}>", short(&text))), "");
+            let error = error.note("the only one is <portcullis.h>; include files beside the filter by \"name\"");
             return self.report(error);
         }
         let folder = self.inputs.last().map(|input| input.folder.clone()).unwrap_or_default();
         let path = match below(&folder, &text) {
             Ok(path) => path,
             Err(reason) => {
-                let error = wrong(Diagnostic::new(format!("\"{}\" cannot be included", short(&text))), &reason);
-                return self.report(error.note("a filter is made of the files in its folder and below"));
+                let error = at_name(Diagnostic::new(format!("\"{}\" cannot be included", short(&text))), &reason);
+                return self.report(error.note("only files in the filter's folder and below can be included"));
             }
         };
         if self.inputs.len() > MAX_INCLUDES {
             let error = Diagnostic::new(format!("files include one another more than {MAX_INCLUDES} deep"));
-            let error = wrong(error, "this is one too many");
-            return self
-                .fatal(error.note("a file that includes itself needs `#pragma once`, or its text within `#ifndef`"));
+            let error = at_name(error, "limit exceeded here");
+            return self.fatal(error.note("a file that includes itself needs `#pragma once` or an `#ifndef` guard"));
         }
         let Some(file) = self.file(&path, span)? else { return Ok(()) };
         if self.pragma_once.contains(&file) {
@@ -83,7 +82,7 @@ impl Preprocessor<'_> {
         if bracket(expanded.first(), Punctuator::Less) && bracket(expanded.last(), Punctuator::Greater) {
             return Ok(Some((spelled[1..spelled.len() - 1].to_owned(), true, line[0].span)));
         }
-        let error = Diagnostic::new("`#include` wants the name of a file");
+        let error = Diagnostic::new("`#include` expects the name of a file");
         let at = line.first().copied().unwrap_or(directive);
         self.report_at(error.note("write #include \"name\", or #include <portcullis.h>"), at, "")?;
         Ok(None)
@@ -95,7 +94,7 @@ impl Preprocessor<'_> {
             let span = Span { file, start: place.start as u32, end: place.end as u32 };
             let error = Diagnostic::new("an included file declares a map").at(self.files.range(span), "");
             let filter = self.files.name(FileId::FILTER);
-            let note = format!("maps are declared in the filter's own file: move this line to `{filter}`");
+            let note = format!("maps must be declared in the filter's own file: move this line to `{filter}`");
             self.report(error.note(note))?;
         }
         Ok(())
@@ -149,21 +148,21 @@ fn below(folder: &Path, name: &str) -> Result<PathBuf, String> {
     }
     // On some systems these lead out of the folder, or to a device.
     if let Some(odd) = name.chars().find(|c| matches!(c, '\\' | ':') || c.is_control()) {
-        return Err(format!("{} has no place in a name: folders are separated by `/`", quoted(odd)));
+        return Err(format!("{} is not allowed in a file name: separate folders by `/`", quoted(odd)));
     }
     if name.starts_with('/') {
         return Err("an absolute path leads out of the filter's folder".into());
     }
     for part in name.split('/') {
         match part {
-            "" => return Err("the name of a folder or file is empty".into()),
+            "" => return Err("a folder or file name is empty".into()),
             ".." => return Err("`..` leads out of the filter's folder".into()),
             "." => {}
             part => path.push(part),
         }
     }
     if name.ends_with("/.") || path == folder {
-        return Err("this is a folder".into());
+        return Err("this names a folder".into());
     }
     Ok(path)
 }

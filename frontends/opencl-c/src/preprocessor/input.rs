@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::directives::Conditional;
-use super::{MAX_READ, PpToken, PpTokenKind, Preprocessor, Abort};
+use super::{Abort, MAX_READ, PpToken, PpTokenKind, Preprocessor};
 use crate::lang::Diagnostic;
 use crate::lang::opencl_c::files::{FileId, Span};
 use crate::lang::opencl_c::lexer::{self, RawToken, RawTokenKind};
@@ -39,10 +39,10 @@ impl Preprocessor<'_> {
         let text = self.files.text(file).clone();
         self.bytes_read += text.len();
         if self.bytes_read > MAX_READ {
-            let error = Diagnostic::new(format!("more than {MAX_READ} bytes of text in all"));
-            let error = error.note("a file counts as often as it is included: `#pragma once` makes that once");
+            let error = Diagnostic::new(format!("the filter and its files have more than {MAX_READ} bytes"));
+            let error = error.note("a file counts each time that it is included: add `#pragma once`");
             let error = match from {
-                Some(from) => self.files.point_at(error, from, None, "this file is too much"),
+                Some(from) => self.files.point_at(error, from, None, "this file exceeds the limit"),
                 None => error,
             };
             return self.fatal(error);
@@ -58,14 +58,14 @@ impl Preprocessor<'_> {
         let front = input.front;
         if front.kind == RawTokenKind::UnterminatedComment {
             let opened = RawToken { end: front.start + 2, ..front };
-            let error = Diagnostic::new("this comment has no end");
-            let error = error.at(self.files.range(input.span(opened)), "begins here");
-            self.report(error.note("it ends at the first `*/`; comments do not nest"))?;
+            let error = Diagnostic::new("unterminated comment");
+            let error = error.at(self.files.range(input.span(opened)), "starts here");
+            self.report(error.note("it needs a `*/`; comments do not nest"))?;
         } else {
             for condition in &input.conditions {
                 let error = Diagnostic::new("this conditional has no `#endif`");
                 let error = error.at(self.files.range(condition.span), "opened here");
-                self.report(error.note("a conditional ends in the file in which it begins"))?;
+                self.report(error.note("a conditional must end in the file in which it starts"))?;
             }
         }
         let end = input.text.len();
@@ -79,7 +79,8 @@ impl Preprocessor<'_> {
 
     /// Whether the next token ends the file or starts a directive.
     pub(super) fn at_end_or_directive(&self) -> bool {
-        self.peek().is_none_or(|raw| matches!(raw.kind, RawTokenKind::End | RawTokenKind::UnterminatedComment)) || self.at_directive()
+        self.peek().is_none_or(|raw| matches!(raw.kind, RawTokenKind::End | RawTokenKind::UnterminatedComment))
+            || self.at_directive()
     }
 
     /// Whether a directive starts here.
@@ -89,7 +90,9 @@ impl Preprocessor<'_> {
 
     /// Whether the line ends before the next token.
     pub(super) fn at_line_end(&self) -> bool {
-        self.peek().is_none_or(|raw| raw.first_on_line || matches!(raw.kind, RawTokenKind::End | RawTokenKind::UnterminatedComment))
+        self.peek().is_none_or(|raw| {
+            raw.first_on_line || matches!(raw.kind, RawTokenKind::End | RawTokenKind::UnterminatedComment)
+        })
     }
 
     /// Consumes the next token without converting it.
@@ -109,9 +112,10 @@ impl Preprocessor<'_> {
             RawTokenKind::Number => PpTokenKind::Number(self.names.intern(&text)),
             RawTokenKind::Character => PpTokenKind::Character(self.names.intern(&text)),
             RawTokenKind::String => PpTokenKind::String(self.names.intern(&text)),
-            RawTokenKind::Stray | RawTokenKind::UnterminatedQuote | RawTokenKind::UnterminatedComment | RawTokenKind::End => {
-                PpTokenKind::Other(self.names.intern(&text))
-            }
+            RawTokenKind::Stray
+            | RawTokenKind::UnterminatedQuote
+            | RawTokenKind::UnterminatedComment
+            | RawTokenKind::End => PpTokenKind::Other(self.names.intern(&text)),
         };
         PpToken { kind, span, macro_use: 0, leading_space: raw.leading_space, painted: false }
     }
@@ -124,8 +128,8 @@ impl Preprocessor<'_> {
             return Ok(token);
         }
         let quote = self.spelled(token).chars().find(|c| matches!(c, '"' | '\'')).unwrap_or('"');
-        let error = Diagnostic::new(format!("this {quote} has no partner on its line"));
-        self.report_at(error.note("what it opens ends on the same line"), token, "opened here")?;
+        let error = Diagnostic::new(format!("this {quote} is not closed on its line"));
+        self.report_at(error.note("a literal must end on the line on which it starts"), token, "opened here")?;
         // Substitute a valid token so that no further error follows.
         Ok(PpToken { kind: PpTokenKind::String(self.names.intern("\"\"")), ..token })
     }

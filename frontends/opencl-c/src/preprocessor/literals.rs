@@ -51,7 +51,7 @@ pub(super) fn number(text: &str) -> Result<TokenKind, LiteralError> {
     ];
     match types.into_iter().find_map(|(limit, is_unsigned, long)| fits(limit, is_unsigned, long)) {
         Some(token) => Ok(token),
-        None => invalid("a decimal constant of this size does not fit `long`", "write the suffix `u` to make it `ulong`"),
+        None => invalid("this decimal constant does not fit `long`", "add the suffix `u` to make it `ulong`"),
     }
 }
 
@@ -77,12 +77,12 @@ pub(super) fn integer(text: &str) -> Result<Integer, LiteralError> {
     let end = digits.find(|c: char| !c.is_digit(base.max(10))).unwrap_or(digits.len());
     let (digits, suffix) = digits.split_at(end);
     if digits.is_empty() {
-        return invalid("there are no digits behind `0x`", "write a digit, 0 to 9 or a to f");
+        return invalid("no digits after `0x`", "write a digit, 0 to 9 or a to f");
     }
     let mut value = Some(0u64);
     for digit in digits.chars() {
         let Some(digit) = digit.to_digit(base) else {
-            let reason = format!("`{digit}` is no octal digit, and a number that begins with 0 is octal");
+            let reason = format!("`{digit}` is not an octal digit, and a number that starts with 0 is octal");
             return invalid(reason, "leave out the leading zeros to write it in decimal");
         };
         value = value.and_then(|v| v.checked_mul(u64::from(base))?.checked_add(u64::from(digit)));
@@ -96,8 +96,8 @@ pub(super) fn integer(text: &str) -> Result<Integer, LiteralError> {
         "ull" | "uLL" | "Ull" | "ULL" | "llu" | "llU" | "LLu" | "LLU" => (true, 2),
         _ => {
             return invalid(
-                format!("`{}` is no suffix of an integer constant", short(suffix)),
-                "those are `u`, `l` and `ul`, in either case",
+                format!("`{}` is not a suffix of an integer constant", short(suffix)),
+                "valid suffixes are `u`, `l` and `ul`, in either case",
             );
         }
     };
@@ -139,7 +139,7 @@ fn decimal_float(body: &str, single: bool) -> Result<f64, LiteralError> {
     };
     check_parts(mantissa, exponent, 10)?;
     let value = if single { body.parse::<f32>().map(f64::from) } else { body.parse::<f64>() };
-    value.or_else(|_| invalid("it is no floating constant", "such a one is written 1.5, 1.5e-3 or 1.5f"))
+    value.or_else(|_| invalid("it is malformed", "floating constants look like 1.5, 1.5e-3 or 1.5f"))
 }
 
 /// Checks for digits with at most one point, and an exponent of digits.
@@ -147,19 +147,19 @@ fn check_parts(mantissa: &str, exponent: Option<&str>, base: u32) -> Result<(), 
     let bad = |text: &str, base| text.chars().find(|c| !c.is_digit(base)).map(|c| c.to_string());
     let whole = mantissa.replacen('.', "", 1);
     if let Some(bad) = bad(&whole, base) {
-        return invalid(format!("`{bad}` has no meaning in a floating constant"), "its suffix is `f` or none");
+        return invalid(format!("`{bad}` is not allowed in a floating constant"), "its suffix is `f` or none");
     }
     if whole.is_empty() {
-        return invalid("there are no digits", "write one before or behind the point");
+        return invalid("there are no digits", "write one before or after the point");
     }
     let Some(exponent) = exponent else { return Ok(()) };
     let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
     if digits.is_empty() {
-        return invalid("its exponent has no digits", "write one behind the `e` or `p`");
+        return invalid("its exponent has no digits", "write one after the `e` or `p`");
     }
     match bad(digits, 10) {
         Some(bad) => {
-            invalid(format!("`{bad}` has no meaning in an exponent"), "the suffix of a floating constant is `f`")
+            invalid(format!("`{bad}` is not allowed in an exponent"), "the suffix of a floating constant is `f`")
         }
         None => Ok(()),
     }
@@ -168,21 +168,21 @@ fn check_parts(mantissa: &str, exponent: Option<&str>, base: u32) -> Result<(), 
 /// Parses a hexadecimal floating constant, without its `0x`.
 fn hexadecimal_float(body: &str, single: bool) -> Result<f64, LiteralError> {
     let Some((mantissa, exponent)) = body.split_once(['p', 'P']) else {
-        return invalid("a hexadecimal floating constant has an exponent", "write `p0` behind it");
+        return invalid("a hexadecimal floating constant needs an exponent", "write `p0` after it");
     };
     check_parts(mantissa, Some(exponent), 16)?;
-    let (mut bits, mut sticky, mut scale, mut behind_point) = (0u64, false, 0i64, false);
+    let (mut bits, mut sticky, mut scale, mut after_point) = (0u64, false, 0i64, false);
     for c in mantissa.chars() {
         let Some(digit) = c.to_digit(16) else {
-            behind_point = true;
+            after_point = true;
             continue;
         };
         if bits >> 60 == 0 {
             bits = bits << 4 | u64::from(digit);
-            scale -= if behind_point { 4 } else { 0 };
+            scale -= if after_point { 4 } else { 0 };
         } else {
             sticky |= digit != 0;
-            scale += if behind_point { 0 } else { 4 };
+            scale += if after_point { 0 } else { 4 };
         }
     }
     let (negative, digits) = match exponent.strip_prefix('-') {
@@ -232,34 +232,34 @@ fn rounded(bits: u64, sticky: bool, scale: i64, single: bool) -> f64 {
 /// If it does not contain exactly one character that fits `char`.
 pub(super) fn character(text: &str) -> Result<u32, LiteralError> {
     let Some(body) = text.strip_prefix('\'').and_then(|body| body.strip_suffix('\'')) else {
-        return invalid("there are no wide characters", "leave out what stands before the quote");
+        return invalid("there are no wide characters", "remove the prefix before the quote");
     };
     let mut characters = body.chars();
     let value = match characters.next() {
-        None => return invalid("there is nothing between the quotes", "a quote itself is written '\\''"),
+        None => return invalid("it is empty", "a quote itself is written '\\''"),
         Some('\\') => return escape(characters.as_str()),
         Some(c) => c,
     };
     if characters.next().is_some() {
-        return invalid("it holds more than one character", "write several as a number: 0x4142 for 'AB'");
+        return invalid("it contains more than one character", "write several as a number: 0x4142 for 'AB'");
     }
     match u8::try_from(value) {
         Ok(value) if value.is_ascii() => Ok(u32::from(value)),
-        _ => invalid(format!("`{value}` takes more than one `char`"), "only ASCII characters are one `char`"),
+        _ => invalid(format!("`{value}` does not fit a `char`"), "only ASCII characters fit a `char`"),
     }
 }
 
 /// Parses an escape sequence, without its backslash.
 fn escape(text: &str) -> Result<u32, LiteralError> {
     let Some(first) = text.chars().next() else {
-        return invalid("there is nothing behind the `\\`", "a backslash itself is written '\\\\'");
+        return invalid("nothing follows the `\\`", "a backslash itself is written '\\\\'");
     };
     let (value, rest) = match first {
         'x' => {
             let digits = text[1..].find(|c: char| !c.is_ascii_hexdigit()).map_or(text.len(), |end| end + 1);
             let significant = text[1..digits].trim_start_matches('0');
             if digits == 1 {
-                return invalid("there are no digits behind `\\x`", "write one or two, 0 to 9 or a to f");
+                return invalid("no digits after `\\x`", "write one or two, 0 to 9 or a to f");
             }
             (u32::from_str_radix(&significant[..significant.len().min(3)], 16).unwrap_or(0), &text[digits..])
         }
@@ -279,8 +279,8 @@ fn escape(text: &str) -> Result<u32, LiteralError> {
                 '\'' | '"' | '?' | '\\' => first as u8,
                 _ => {
                     return invalid(
-                        format!("there is no escape `\\{first}`"),
-                        "those are \\n \\t \\r \\0 \\xff and so on",
+                        format!("unknown escape `\\{first}`"),
+                        "valid escapes are \\n \\t \\r \\0 \\xff and so on",
                     );
                 }
             };
@@ -288,7 +288,7 @@ fn escape(text: &str) -> Result<u32, LiteralError> {
         }
     };
     if !rest.is_empty() {
-        return invalid("it holds more than one character", "write several as a number: 0x4142 for 'AB'");
+        return invalid("it contains more than one character", "write several as a number: 0x4142 for 'AB'");
     }
     match u8::try_from(value) {
         Ok(byte) => Ok(byte as i8 as i32 as u32),
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_have_the_first_type_that_they_fit() {
+    fn integers_take_the_first_type_that_fits() {
         let (int, uint, long, ulong) = ((false, false), (true, false), (false, true), (true, true));
         for (text, value, (unsigned, is_long)) in [
             ("0", 0, int),
@@ -333,32 +333,32 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_said() {
+    fn malformed_numbers_are_explained() {
         for (text, reason) in [
-            ("08", "no octal digit"),
+            ("08", "not an octal digit"),
             ("0x", "no digits"),
             ("0b1", "binary"),
             ("1ll", "long long"),
-            ("1lul", "no suffix"),
-            ("1_000", "no suffix"),
+            ("1lul", "not a suffix"),
+            ("1_000", "not a suffix"),
             ("0xg", "no digits"),
             ("9223372036854775808", "does not fit"),
             ("18446744073709551616u", "64 bits"),
             ("0x10000000000000000", "64 bits"),
             ("1.0l", "long double"),
             ("1.5h", "half"),
-            ("1.5x", "no meaning"),
-            ("1..2", "no meaning"),
+            ("1.5x", "not allowed"),
+            ("1..2", "not allowed"),
             ("1e", "exponent has no digits"),
             ("1e+", "exponent has no digits"),
-            ("1e5.0", "no meaning in an exponent"),
+            ("1e5.0", "not allowed in an exponent"),
             ("0x.p1", "no digits"),
-            ("0x1.8", "has an exponent"),
+            ("0x1.8", "needs an exponent"),
             ("1e400", "larger than any `double`"),
             ("1e39f", "larger than any `float`"),
             ("0x1p1024", "larger than any `double`"),
             ("0x1.ffffffp127f", "larger than any `float`"),
-            ("10.0.0.1", "no meaning"),
+            ("10.0.0.1", "not allowed"),
         ] {
             let error = number(text).expect_err(text);
             assert!(error.reason.contains(reason), "{text}: {}", error.reason);
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_are_the_nearest() {
+    fn floats_round_to_nearest() {
         for (text, value) in [
             ("1.", 1.0),
             (".5", 0.5),
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn characters_are_signed() {
+    fn character_constants_are_signed() {
         for (text, value) in [
             ("'a'", 97),
             ("'\"'", 34),

@@ -275,9 +275,9 @@ impl<'a> Preprocessor<'a> {
                 };
                 match value {
                     Ok(kind) => kind,
-                    Err(wrong) => {
-                        let error = literal_error(text, &wrong);
-                        return self.report_at(error, token, &wrong.reason);
+                    Err(literal) => {
+                        let error = literal_error(text, &literal);
+                        return self.report_at(error, token, &literal.reason);
                     }
                 }
             }
@@ -309,7 +309,8 @@ impl<'a> Preprocessor<'a> {
             None => self.files.point_at(error, token.span, None, "here"),
             Some((name, (count, macro_use))) => {
                 let name = short(name);
-                let error = Diagnostic::new(format!("{}: the macro `{name}` makes {count} of them", error.message));
+                let error =
+                    Diagnostic::new(format!("{}: the macro `{name}` expands to {count} of them", error.message));
                 error
                     .at(self.files.range(macro_use), format!("`{name}` is used here"))
                     .note("macros that use one another more than once grow exponentially")
@@ -347,24 +348,24 @@ impl<'a> Preprocessor<'a> {
     }
 }
 
-fn literal_error(text: &str, wrong: &literals::LiteralError) -> Diagnostic {
-    Diagnostic::new(format!("`{}` is no constant: {}", short(text), wrong.reason)).note(wrong.note)
+fn literal_error(text: &str, error: &literals::LiteralError) -> Diagnostic {
+    Diagnostic::new(format!("`{}` is not a valid constant: {}", short(text), error.reason)).note(error.note)
 }
 
 /// The error for a character that starts no token.
 fn stray(text: &str) -> Diagnostic {
     let first = text.chars().next().unwrap_or_default();
     let error = match first {
-        ' '..='~' => Diagnostic::new(format!("`{first}` has no meaning here")),
-        _ => Diagnostic::new(format!("the character U+{:04X} has no meaning here", first as u32)),
+        ' '..='~' => Diagnostic::new(format!("unexpected character `{first}`")),
+        _ => Diagnostic::new(format!("unexpected character U+{:04X}", first as u32)),
     };
     match first {
         '\\' => {
             error.note("a backslash joins two lines only as the last character of its line: no space may follow it")
         }
-        '\u{feff}' => error.note("the text is UTF-8 without a byte order mark: save the file so"),
+        '\u{feff}' => error.note("save the file as UTF-8 without a byte order mark"),
         '\0'..='\x7f' => error,
-        _ => error.note("outside of comments and strings, C is written in ASCII"),
+        _ => error.note("outside comments and strings, C is written in ASCII"),
     }
 }
 

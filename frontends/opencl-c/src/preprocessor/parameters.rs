@@ -1,7 +1,7 @@
 //! Filter parameters: macros that the host may set, like a compiler's `-D`. A parameter has a
 //! default between `#ifndef NAME` and `#endif`, and takes values of the default's type.
 
-use super::{PpToken, PpTokenKind, Preprocessor, Abort, literals};
+use super::{Abort, PpToken, PpTokenKind, Preprocessor, literals};
 use crate::lang::Diagnostic;
 use crate::lang::opencl_c::token::{Name, Punctuator, TokenKind};
 use crate::program::{Parameter, ParameterValue};
@@ -42,7 +42,7 @@ impl Preprocessor<'_> {
                         let message = format!("`{text}` is no value for the parameter `{name}`: {reason}");
                         let error = Diagnostic::new(message).of_parameter(name);
                         if !self.errors.iter().any(|known| known.parameter == error.parameter) {
-                            self.report(error.note(format!("its default is `{default_text}`")))?;
+                            self.report(error.note(format!("the default is `{default_text}`")))?;
                         }
                         // Substitute the default so that no further error follows.
                         if let Some(replacement) = self.parse_replacement(default, None)? {
@@ -157,7 +157,7 @@ fn coerce_to_default(default: Option<Value>, given: Option<Value>) -> Result<Opt
             let bits = if long { 64 } else { 32 };
             let (low, high) = (if unsigned { 0 } else { -(1i128 << (bits - 1)) }, (1i128 << bits) - 1);
             if !(low..=high).contains(&value) {
-                return Err(format!("it takes {low} to {high}"));
+                return Err(format!("expected {low} to {high}"));
             }
             let unsigned = unsigned || (value >= 0 && as_given) || value >> (bits - 1) > 0;
             Ok(Some(Value::Integer { value, unsigned, long }))
