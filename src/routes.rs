@@ -2,9 +2,10 @@
 //! from tables, for example the kernel's.
 
 use portcullis_core::device::{DeviceError, Session};
-use portcullis_core::lang::xdp::fib::{self, Tables};
 use portcullis_core::map::{Declaration, Table};
 use portcullis_core::program::Program;
+pub use portcullis_core::routes::Tables;
+use portcullis_xdp::fib;
 
 use crate::map_file::{self, Entries};
 
@@ -40,7 +41,7 @@ pub enum RoutedError {
 impl Routed {
     /// Those of a filter; `None` where it looks for no routes.
     pub fn of(program: &Program) -> Option<Routed> {
-        let numbers = program.object().map(|origin| origin.fib).filter(|maps| !maps.is_none())?;
+        let numbers = portcullis_xdp::Origin::of(&program).map(|origin| origin.fib).filter(|maps| !maps.is_none())?;
         Some(Routed { numbers, maps: program.maps().to_vec(), put: Vec::new() })
     }
 
@@ -55,7 +56,7 @@ impl Routed {
     /// [`RoutedError`].
     pub fn set(&mut self, tables: &Tables, session: &mut dyn Session) -> Result<(), RoutedError> {
         let mut changes = Vec::new();
-        for (number, rows) in tables.rows(&self.numbers) {
+        for (number, rows) in self.numbers.rows(&tables) {
             let map = &self.maps[number];
             let mut entries = Entries::new(map);
             rows.iter().for_each(|(key, value)| entries.push(&[&key[..], value].concat()));

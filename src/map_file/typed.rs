@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use portcullis_core::lang::xdp::object::btf::Encoding;
+use portcullis_core::map::typed::Encoding;
 use portcullis_core::map::typed::{self, CKind, CMember, CType, Leaf, Place, Style, Typed};
 use portcullis_core::map::{Declaration, Kind};
 use serde::Deserialize;

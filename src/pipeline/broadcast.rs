@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use portcullis_core::device::{DeviceError, Done, Session};
-use portcullis_core::lang::xdp::Broadcast;
 use portcullis_core::map::{Declaration, in_order};
 use portcullis_core::packet::Action;
 use portcullis_core::program::Program;
 use portcullis_io::Several;
+use portcullis_xdp::Broadcast;
 
 /// The targets of a filter that stand for all ports in a map.
 #[derive(Debug, Clone)]
@@ -20,13 +20,15 @@ pub struct Broadcasts {
 impl Broadcasts {
     /// A filter's; `None` where it has none.
     pub fn of(program: &Program) -> Option<Broadcasts> {
-        let all = program.object().map(|origin| origin.broadcasts.clone()).filter(|all| !all.is_empty())?;
+        let all = portcullis_xdp::Origin::of(&program)
+            .map(|origin| origin.broadcasts.clone())
+            .filter(|all| !all.is_empty())?;
         Some(Broadcasts { all, maps: program.maps().to_vec(), last: Arc::default() })
     }
 
     /// Whether it has to be known by which ports packets came in.
     pub fn need_ports(program: &Program) -> bool {
-        program.object().is_some_and(|origin| origin.broadcasts.iter().any(|it| it.exclude_ingress))
+        portcullis_xdp::Origin::of(&program).is_some_and(|origin| origin.broadcasts.iter().any(|it| it.exclude_ingress))
     }
 
     /// What they stand for, where a batch that has come back has such targets. It is read from the maps then, which costs a

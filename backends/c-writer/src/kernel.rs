@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 use naga::{AddressSpace, Expression, Function, Handle, Statement, TypeInner};
-use portcullis_core::lang::prelude::Intrinsic;
 use portcullis_core::map::BIND_GROUP;
 use portcullis_core::packet::{Action, Metadata, ROOM};
 use portcullis_core::program::passes::inlined;
+use portcullis_core::program::prelude::Intrinsic;
 
 use crate::names::Names;
 use crate::prelude::{FAR, PACKET, name};
@@ -57,7 +57,7 @@ impl Writer<'_> {
     pub(crate) fn write(mut self) -> Result<Kernel> {
         let survey = self.survey();
         let mut names = Names::file(self.dialect);
-        for (_, intrinsic) in portcullis_core::lang::prelude::FUNCTIONS {
+        for (_, intrinsic) in portcullis_core::program::prelude::FUNCTIONS {
             names.reserve(name(*intrinsic));
             if let Intrinsic::Load { .. } = intrinsic {
                 names.reserve(&format!("{}{FAR}", name(*intrinsic)));

@@ -286,8 +286,9 @@ pub fn clif(program: &Program) -> Result<String, DeviceError> {
 
 #[cfg(test)]
 mod tests {
-    use portcullis_core::lang::{Source, wgsl};
+    use portcullis_core::diagnostics::Source;
     use portcullis_core::program::ProgramOptions;
+    use portcullis_wgsl as wgsl;
 
     use super::*;
 

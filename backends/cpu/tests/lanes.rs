@@ -4,11 +4,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::Interpreter;
-use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::Metadata;
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_cpu::vector::Traced;
+use portcullis_wgsl as wgsl;
 
 /// Few, so that loops run out of it.
 const FUEL: u32 = 40;

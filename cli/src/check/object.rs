@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use portcullis::lang::Diagnostics;
-use portcullis::lang::xdp::events::{Records, Ring};
-use portcullis::lang::xdp::object::MapType;
-use portcullis::lang::xdp::{Global, MapDefinition, Origin, OwnCopy, Site, Survey, Surveyed, SurveyedMap};
+use portcullis::diagnostics::Diagnostics;
+use portcullis::frontend::xdp::events::{Records, Ring};
+use portcullis::frontend::xdp::object::MapType;
+use portcullis::frontend::xdp::{Global, MapDefinition, Origin, OwnCopy, Site, Survey, Surveyed, SurveyedMap};
 use portcullis::map::typed::{CKind, CType, Leaf};
 use portcullis::map::{self, Typed};
 use portcullis::program::Program;
@@ -117,7 +117,7 @@ fn state(Surveyed { name, section, result, .. }: &Surveyed) -> String {
 }
 
 fn origin_of(program: &Surveyed) -> Option<&Origin> {
-    program.result.as_ref().ok().and_then(Program::object)
+    program.result.as_ref().ok().and_then(Origin::of)
 }
 
 fn traps_of(program: &Surveyed) -> &[Site] {
@@ -278,7 +278,7 @@ pub fn rows(origin: &Origin) -> Vec<(&'static str, String)> {
 
 /// The maps of an object that its only program does not use.
 fn unused<'s>(survey: &'s Survey, program: &Program) -> impl Iterator<Item = &'s SurveyedMap> {
-    let used = program.object().into_iter().flat_map(|it| &it.maps).flatten();
+    let used = Origin::of(&program).into_iter().flat_map(|it| &it.maps).flatten();
     let used: Vec<String> = used.map(|it| it.name.clone()).collect();
     survey.maps.iter().filter(move |it| !used.contains(&it.definition.name))
 }
@@ -385,7 +385,7 @@ pub fn map_text(map: &map::Declaration, typed: &Typed, bytes: u64) -> String {
 
 /// The ring that a map is, and what the object says of it where it is one of its maps.
 pub fn ring<'p>(program: &'p Program, map: &map::Declaration) -> Option<(&'p Ring, Option<&'p MapDefinition>)> {
-    let origin = program.object().filter(|_| map.is_ring)?;
+    let origin = Origin::of(&program).filter(|_| map.is_ring)?;
     let ring = origin.rings.iter().find(|ring| ring.name == map.name)?;
     Some((ring, origin.maps.get(ring.map)?.as_ref()))
 }

@@ -8,9 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use portcullis::device::{CancelToken, Device, DeviceError, DeviceInfo, Dispatch, LoadOptions, MAX_WORK, Session};
+use portcullis::diagnostics::Source;
+use portcullis::frontend::wgsl;
 use portcullis::io::dpdk::{self, DpdkError, Options, PortInfo};
 use portcullis::io::live::Lane;
-use portcullis::lang::{Source, wgsl};
 use portcullis::pipeline::Event;
 use portcullis::pipeline::live::{
     Backlog, Closing, LaneError, LaneStats, LiveLane, LiveOptions, Meter, RunStats, Snapshot, Summary, run_live,

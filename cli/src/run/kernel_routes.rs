@@ -3,8 +3,8 @@
 use portcullis::device::{DeviceError, DeviceInfo, Session};
 #[cfg(target_os = "linux")]
 use portcullis::io::routes::Watch;
-use portcullis::lang::xdp::fib::Tables;
 use portcullis::program::Program;
+use portcullis::routes::Tables;
 use portcullis::routes::{Routed, RoutedError};
 
 use super::maps::{MapArgs, Told};

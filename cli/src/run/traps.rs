@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use portcullis::device::{DeviceError, Session};
-use portcullis::lang::xdp::Site;
+use portcullis::frontend::xdp::Site;
 use portcullis::map::{self, Kind};
 use portcullis::packet::Action;
 use portcullis::program::Program;
@@ -148,7 +148,9 @@ impl Traps {
     /// The session's.
     pub fn read(&self, session: &mut dyn Session) -> Result<Vec<Trapped>, DeviceError> {
         let mut all = self.before.clone();
-        let Some(object) = self.program.object().filter(|_| self.map.is_some()) else { return Ok(all) };
+        let Some(object) = portcullis::frontend::xdp::Origin::of(&self.program).filter(|_| self.map.is_some()) else {
+            return Ok(all);
+        };
         let counts = self.counts(session)?;
         let base = self.base.iter().copied().chain(std::iter::repeat(0));
         // Somebody may have set it lower meanwhile.

@@ -206,10 +206,11 @@ impl<S: Session> Session for Inline<S> {
 mod tests {
     use super::*;
     use crate::device::noop::Noop;
+    use crate::diagnostics::Source;
     use crate::interp::Interp;
-    use crate::lang::{Source, wgsl};
     use crate::map::layout::HEADER;
     use crate::program::ProgramOptions;
+    use crate::testing as wgsl;
 
     #[test]
     fn names_read_as_they_are_written() {

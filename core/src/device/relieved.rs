@@ -119,9 +119,10 @@ impl Session for RelievedSession {
 mod tests {
     use super::*;
     use crate::device::noop::Noop;
+    use crate::diagnostics::Source;
     use crate::interp::Interp;
-    use crate::lang::{Source, wgsl};
     use crate::program::ProgramOptions;
+    use crate::testing as wgsl;
 
     fn load(text: &str) -> Result<Box<dyn Session>, DeviceError> {
         load_by(Dispatch::Pipelined, text)

@@ -35,7 +35,7 @@ pub use notes::{Note, Notes};
 pub use rows::{Row, in_order, rows};
 pub use single::{Changed, Single};
 pub use table::{Full, Table};
-pub(crate) use text::CHANGES;
+pub use text::CHANGES;
 pub use text::{Call, Change, change_of, changes, functions, text};
 pub use typed::Typed;
 pub use words::{Prefix, Words};

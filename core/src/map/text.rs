@@ -124,7 +124,7 @@ impl Change {
     }
 
     /// The function's, behind the entry and the word.
-    pub(crate) fn parameters(self) -> &'static [&'static str] {
+    pub fn parameters(self) -> &'static [&'static str] {
         match self {
             Change::Put => &["mask", "bits"],
             Change::AddPart => &["shift", "mask", "amount"],
@@ -165,7 +165,7 @@ pub fn changes(name: &str) -> impl Iterator<Item = (String, String)> + use<'_> {
 }
 
 /// What the names of these functions begin with.
-pub(crate) const CHANGES: &str = "pc_do_";
+pub const CHANGES: &str = "pc_do_";
 
 /// The name of the function for a change to values of a map of this name.
 pub fn change_of(name: &str, change: Change) -> String {

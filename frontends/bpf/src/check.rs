@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::instruction::{Comparison, Decoded, Instruction, Invalid, MEMORY, Op, Operand};
 use super::text::{Listed, MAX_ERRORS};
 use super::{MAX_INSTRUCTIONS, too_many};
-use crate::lang::Diagnostic;
+use portcullis_core::diagnostics::Diagnostic;
 
 /// An instruction that is right. Where it goes on is an instruction's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

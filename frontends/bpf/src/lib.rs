@@ -18,10 +18,11 @@ mod merge;
 mod text;
 mod values;
 
-use super::{Diagnostic, Diagnostics, MAX_SOURCE, Source, on_large_stack};
-use crate::diagnostics::too_long;
-use crate::program::{Program, ProgramOptions};
 use flow::Flow;
+use portcullis_core::diagnostics::too_long;
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, MAX_SOURCE, Source};
+use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::stack::on_large_stack;
 use text::Listed;
 
 pub use instruction::{Instruction, MEMORY, listing};
@@ -45,7 +46,7 @@ fn listed(source: &Source) -> Result<Listed, Diagnostics> {
     text::read(source)
 }
 
-/// Reads, checks, lowers and analyses a program, on a thread with a stack of [`LARGE_STACK`](super::LARGE_STACK) bytes.
+/// Reads, checks, lowers and analyses a program, on a thread with a stack of [`LARGE_STACK`](portcullis_core::stack::LARGE_STACK) bytes.
 ///
 /// # Errors
 /// Everything that is wrong with the text, with its place.

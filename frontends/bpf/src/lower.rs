@@ -13,11 +13,11 @@ use super::flow::{Asked, Block, End, Flow, Step, To};
 use super::instruction::{Alu, Comparison, Op, Operand, Register};
 use super::text::Listed;
 use super::values::{self, Registers};
-use crate::ir::builder::{Builder, Value};
-use crate::ir::structure::emit::{Blocks, Types, emit};
-use crate::ir::structure::{Graph, TooDeep, structure};
-use crate::lang::{FILTER, prelude};
-use crate::packet::Verdict;
+use portcullis_core::ir::builder::{Builder, Value};
+use portcullis_core::ir::structure::emit::{Blocks, Types, emit};
+use portcullis_core::ir::structure::{Graph, TooDeep, structure};
+use portcullis_core::packet::Verdict;
+use portcullis_core::program::{FILTER, prelude};
 
 /// The filter's module.
 pub(super) fn module(flow: &Flow, listed: &Listed) -> Result<Module, TooDeep> {

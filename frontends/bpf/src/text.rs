@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::instruction::Instruction;
 use super::{MAX_INSTRUCTIONS, too_many};
-use crate::lang::{Diagnostic, Diagnostics, Source};
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
 
 /// Errors shown of one text.
 pub(super) const MAX_ERRORS: usize = 20;

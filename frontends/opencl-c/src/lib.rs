@@ -21,15 +21,16 @@ mod types;
 
 use naga::valid::{ValidationFlags, Validator};
 
-use super::{Diagnostics, Source, on_large_stack};
-use crate::program::{CAPABILITIES, Program, ProgramOptions};
 use errors::Errors;
 use files::Includes;
+use portcullis_core::diagnostics::{Diagnostics, Source};
+use portcullis_core::program::{CAPABILITIES, Program, ProgramOptions};
+use portcullis_core::stack::on_large_stack;
 
 pub use ast::MAX_DEPTH;
 
 /// Preprocesses, parses, checks, lowers and analyses a filter, on a thread with a stack of
-/// [`LARGE_STACK`](super::LARGE_STACK) bytes. The options' parameters are macros that are set before
+/// [`LARGE_STACK`](portcullis_core::stack::LARGE_STACK) bytes. The options' parameters are macros that are set before
 /// the text begins, as a compiler's `-D` does.
 ///
 /// # Errors

@@ -6,9 +6,9 @@ use std::sync::OnceLock;
 
 use naga::{Expression, Literal, Module};
 
-use crate::map::declare::{self, Comments};
-use crate::map::{self, Declaration, Kind};
-use crate::program::prelude::{self, Intrinsic};
+use portcullis_core::map::declare::{self, Comments};
+use portcullis_core::map::{self, Declaration, Kind};
+use portcullis_core::program::prelude::{self, Intrinsic};
 
 /// 64 bits at once: all of them or nothing, as every access.
 const WIDE: &str = "

@@ -1,7 +1,7 @@
 //! Texts that are made to exhaust whoever reads them.
 
 use super::*;
-use crate::lang::LARGE_STACK;
+use portcullis_core::stack::LARGE_STACK;
 
 /// `unit` again and again, up to the largest text there may be.
 fn fill(before: &str, unit: &str, after: &str) -> String {

@@ -1,7 +1,7 @@
 //! Constant integer expressions, as far as they are plain to see in the tokens.
 
 use super::tokens::{Kind, Token};
-use crate::lang::Diagnostic;
+use portcullis_core::diagnostics::Diagnostic;
 
 /// A value that `i32`, `u32` and numbers without a type have in common. Whatever leaves that range,
 /// even on the way to a result, is no value: the types differ in what they make of it.

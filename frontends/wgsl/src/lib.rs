@@ -7,16 +7,18 @@ mod weigh;
 
 use naga::front::wgsl::{Frontend, Options, ParseError};
 
-use super::{Diagnostic, Diagnostics, FILTER, MAX_SOURCE, Source, on_large_stack, prelude};
-use crate::diagnostics::too_long;
-use crate::map::{self, declare::Comments};
-use crate::program::{CAPABILITIES, Program, ProgramOptions};
+use portcullis_core::diagnostics::too_long;
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, MAX_SOURCE, Source};
+use portcullis_core::map::{self, declare::Comments};
+use portcullis_core::program::{CAPABILITIES, Program, ProgramOptions};
+use portcullis_core::program::{FILTER, prelude};
+use portcullis_core::stack::on_large_stack;
 
 pub use scan::{MAX_BRACKETS, MAX_DECLARATIONS, MAX_DEPTH};
 pub use weigh::{MAX_CONSTANT_WEIGHT, MAX_TYPE_WEIGHT};
 
 /// Parses, validates and analyses a filter, on a thread with a stack of
-/// [`LARGE_STACK`](super::LARGE_STACK) bytes.
+/// [`LARGE_STACK`](portcullis_core::stack::LARGE_STACK) bytes.
 ///
 /// # Errors
 /// Everything that is wrong with the text, with its place.
@@ -80,5 +82,7 @@ fn explain(source: &Source, error: &ParseError) -> Diagnostic {
 
 #[cfg(test)]
 mod hostile;
+#[cfg(test)]
+mod refused;
 #[cfg(test)]
 mod tests;

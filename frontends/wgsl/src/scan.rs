@@ -11,9 +11,10 @@ use std::sync::LazyLock;
 
 use super::tokens::{Kind, Token, tokens};
 use super::weigh::weigh;
-use crate::lang::{Diagnostic, prelude};
-use crate::map;
-use crate::map::declare::Comments;
+use portcullis_core::diagnostics::Diagnostic;
+use portcullis_core::map;
+use portcullis_core::map::declare::Comments;
+use portcullis_core::program::prelude;
 
 /// How deep an expression may be, and how deep blocks may nest, every `else if` counting as one.
 pub const MAX_DEPTH: usize = 256;

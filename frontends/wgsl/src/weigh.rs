@@ -10,10 +10,10 @@ use std::collections::HashMap;
 use super::integers::{self, Integer};
 use super::scan::{DECLARING, Declared};
 use super::tokens::{Kind, Token};
-use crate::lang::Diagnostic;
+use portcullis_core::diagnostics::Diagnostic;
 
 /// The most scalars that a type may have: as many as private memory has bytes.
-pub const MAX_TYPE_WEIGHT: u64 = crate::program::MAX_PRIVATE_BYTES;
+pub const MAX_TYPE_WEIGHT: u64 = portcullis_core::program::MAX_PRIVATE_BYTES;
 
 /// The most expressions that all mentions of constants together may be written out to.
 pub const MAX_CONSTANT_WEIGHT: u64 = 1 << 20;

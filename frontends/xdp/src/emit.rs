@@ -14,10 +14,10 @@ use super::live::{Needed, REDIRECTED, RESULT};
 use super::maps::MapInfo;
 use super::own::{FIRST_FRAME, frame_of};
 use super::types::{ASLEEP, STACK_WORDS, STACKS, Ty};
-use crate::ir::builder::{Builder, Value};
-use crate::ir::structure::emit::{Blocks, Types, emit};
-use crate::ir::structure::{Graph, TooDeep, structure};
-use crate::lang::FILTER;
+use portcullis_core::ir::builder::{Builder, Value};
+use portcullis_core::ir::structure::emit::{Blocks, Types, emit};
+use portcullis_core::ir::structure::{Graph, TooDeep, structure};
+use portcullis_core::program::FILTER;
 
 /// Computations that a block which returns may have, to be copied to where it is led to.
 const COPIED: usize = 6;

@@ -45,12 +45,14 @@ use refused::Listing;
 pub use settings::{Global, globals};
 pub use survey::{Survey, Surveyed, SurveyedMap, survey};
 
-use super::nearest::nearest;
-use super::{Diagnostic, Diagnostics, Source, on_large_stack, prelude};
-use crate::map::declare::MAX_MAPS;
-use crate::map::layout::Layout;
-use crate::map::{Declaration, Kind, Note, Notes, Table};
-use crate::program::{Initial, Program, ProgramOptions};
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
+use portcullis_core::map::declare::MAX_MAPS;
+use portcullis_core::map::layout::Layout;
+use portcullis_core::map::{Declaration, Kind, Note, Notes, Table};
+use portcullis_core::program::prelude;
+use portcullis_core::program::{Initial, Program, ProgramOptions};
+use portcullis_core::spelling::nearest;
+use portcullis_core::stack::on_large_stack;
 
 /// Where a program comes from: the object, as far as the host wants to know of it.
 #[derive(Debug)]
@@ -85,6 +87,13 @@ pub struct Origin {
     pub rings: Vec<events::Ring>,
     /// What the program prints, by the number in a record.
     pub prints: Vec<events::Print>,
+}
+
+impl Origin {
+    /// Returns where a program comes from, if it was compiled from an object.
+    pub fn of(program: &Program) -> Option<&Origin> {
+        program.origin()
+    }
 }
 
 /// Words of a map's only value that the program takes for its own while it has a packet: each packet has a copy of them.
@@ -134,7 +143,7 @@ const BPF_F_INNER_MAP: u32 = 1 << 12;
 const OLD_SECTION: &str = "prog";
 
 /// An object with what its maps are here.
-pub(super) struct Linked<'o> {
+pub(crate) struct Linked<'o> {
     object: &'o Object,
     maps: Vec<MapInfo>,
     /// The programs, by number: name, section, first instruction.
@@ -390,7 +399,7 @@ fn compile_here(
     let program = Program::new(&listing.source, module, declared, options)?;
     let (mut origin, initial) = linked.origin(&flow, (section, first), rings, (fib, besides));
     origin.globals = globals(object, given);
-    Ok(program.with_object(origin, initial))
+    Ok(program.with_origin(origin, initial))
 }
 
 /// Those functions of a text that are called, by their names, and those that they call.

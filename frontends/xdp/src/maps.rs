@@ -7,11 +7,11 @@ use super::emit::TRAPS;
 use super::events::PRINTS;
 use super::object::{MapDefinition, MapType, Object};
 use super::settings::section_type;
-use crate::map::declare::{MAX_ENTRIES, MAX_KEY};
-use crate::map::layout::{HEADER, Layout, MAX_WORDS, THERE};
-use crate::map::lpm::Parts;
-use crate::map::typed::{CType, Typed};
-use crate::map::{Declaration, Kind, changes};
+use portcullis_core::map::declare::{MAX_ENTRIES, MAX_KEY};
+use portcullis_core::map::layout::{HEADER, Layout, MAX_WORDS, THERE};
+use portcullis_core::map::lpm::Parts;
+use portcullis_core::map::typed::{CType, Typed};
+use portcullis_core::map::{Declaration, Kind, changes};
 
 /// What a map is used as.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl MapInfo {
     pub fn typed(&self, object: &Object) -> Typed {
         let MapDefinition { ty, key_size, value_size, key, value, .. } = self.definition;
         let of = |number: Option<u32>, size: u32| {
-            let known = number.and_then(|number| CType::of(&object.btf, number)).filter(|ty| ty.size == size);
+            let known = number.and_then(|number| object.btf.c_type(number)).filter(|ty| ty.size == size);
             known.unwrap_or_else(|| CType::unknown(size))
         };
         let value = if self.is_data() { section_type(object, &self.definition) } else { of(value, value_size) };
@@ -155,13 +155,13 @@ pub(super) fn maps(object: &Object) -> Vec<MapInfo> {
             .trim_start_matches(['.', '_'])
             .chars()
             .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
-            .take(crate::map::declare::MAX_NAME - 4)
+            .take(portcullis_core::map::declare::MAX_NAME - 4)
             .collect();
         // What functions' names begin with must be nobody else's.
         if name.is_empty()
             || name.starts_with(|c: char| c.is_ascii_digit())
             || name == "x"
-            || crate::map::declare::taken(&name).is_some()
+            || portcullis_core::map::declare::taken(&name).is_some()
         {
             name = format!("m_{name}");
         }

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use super::object::Object;
-use crate::lang::{Diagnostic, Diagnostics, Source};
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
 
 /// A refusal at an instruction.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,9 +8,10 @@ use super::maps::{self, Use};
 use super::object::{Object, Reference};
 use super::settings::{self, Global, globals};
 use super::{MapDefinition, compile_here, whole};
-use crate::lang::{Diagnostics, Source, on_large_stack};
-use crate::map::Typed;
-use crate::program::{Program, ProgramOptions};
+use portcullis_core::diagnostics::{Diagnostics, Source};
+use portcullis_core::map::Typed;
+use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_core::stack::on_large_stack;
 
 /// A program of an object.
 #[derive(Debug)]

@@ -4,11 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use portcullis_core::device::{Device, Done, LoadOptions};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::interp::Interp;
-use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::packet::{Action, Batch};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_io::live::{Carried, Executor, Loss, Received, Receiver};
+use portcullis_wgsl as wgsl;
 
 use super::batcher::{Batcher, Look};
 use super::*;

@@ -13,11 +13,11 @@
 
 use cranelift_codegen::ir::{InstBuilder, Value, types as clif};
 use naga::{Expression, Function, Handle};
-use portcullis_core::lang::prelude::Intrinsic;
 use portcullis_core::map::layout::{HEADER, Layout};
 use portcullis_core::map::lpm::{LINE, Parts};
 use portcullis_core::map::{Call, Declaration, Kind};
 use portcullis_core::program::Program;
+use portcullis_core::program::prelude::Intrinsic;
 
 use super::cost::Costs;
 use super::statements::End;

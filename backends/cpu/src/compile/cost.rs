@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 
 use naga::{BinaryOperator, Block, Expression, Function, Handle, MathFunction, Statement, TypeInner};
-use portcullis_core::lang::prelude::Intrinsic;
 use portcullis_core::map::Call;
 use portcullis_core::program::Program;
+use portcullis_core::program::prelude::Intrinsic;
 
 /// What a piece of code costs, in simple instructions; `None` where it may not be executed unless
 /// it is meant: it writes to memory, loops, or leaves a loop.

@@ -9,9 +9,9 @@
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{self, InstBuilder, MemFlagsData, Type, Value, types as clif};
 use naga::{Function, Handle};
-use portcullis_core::lang::prelude::Intrinsic;
 use portcullis_core::map::layout::{HEADER, Layout, NOW, THERE, WRITTEN, stored};
 use portcullis_core::map::{Call, Declaration, Kind};
+use portcullis_core::program::prelude::Intrinsic;
 
 use super::statements::Outcome;
 use super::{Codegen, Exit, Operand, Result, Unsupported};

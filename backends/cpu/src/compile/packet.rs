@@ -2,8 +2,8 @@
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value, types as clif};
-use portcullis_core::lang::prelude::{Intrinsic, Order};
 use portcullis_core::packet::{MIN_LENGTH, Metadata, READABLE_PAST_END, ROOM};
+use portcullis_core::program::prelude::{Intrinsic, Order};
 
 use super::known::{Loaded, Sum, Swapped};
 use super::{Codegen, Result, Style, Unsupported, constant_memory};

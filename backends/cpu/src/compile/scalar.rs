@@ -3,7 +3,7 @@
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value, types as clif};
 use naga::{BinaryOperator as Op, Expression, Handle, ScalarKind, TypeInner, UnaryOperator};
-use portcullis_core::lang::prelude::Order;
+use portcullis_core::program::prelude::Order;
 
 use super::known::{Choice, Fact, Known, Swapped};
 use super::types::Leaf;

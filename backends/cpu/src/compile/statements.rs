@@ -16,7 +16,7 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{self, BlockArg, InstBuilder, Value};
 use cranelift_frontend::{Switch, Variable};
 use naga::{Block, Expression, Function, Handle, Statement, SwitchCase, SwitchValue};
-use portcullis_core::lang::prelude::Intrinsic;
+use portcullis_core::program::prelude::Intrinsic;
 
 use super::known::Lengths;
 use super::types;

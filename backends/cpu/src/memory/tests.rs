@@ -1,11 +1,12 @@
 //! What code that runs ahead of a filter finds, which nothing else shows but the time that is taken.
 
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_core::diagnostics::Source;
 use portcullis_core::map::Table;
 use portcullis_core::map::layout::{Layout, hash};
 use portcullis_core::map::lpm::Parts;
 use portcullis_core::packet::Batch;
 use portcullis_core::program::{Program, ProgramOptions};
+use portcullis_wgsl as wgsl;
 
 use super::*;
 use crate::Processor;

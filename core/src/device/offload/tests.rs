@@ -8,11 +8,12 @@ use crate::device::noop::Noop;
 use crate::device::plan::{Bounds, PAST_END};
 use crate::device::planner::{Reach, Site};
 use crate::device::{Device, Dispatch, Flows, Imported, Relieved, Session};
+use crate::diagnostics::Source;
 use crate::interp::Interp;
-use crate::lang::{Source, wgsl};
 use crate::packet::Span;
 use crate::packet::gather::Store;
 use crate::program::ProgramOptions;
+use crate::testing as wgsl;
 
 /// What was asked of the launcher, in order, and when it is to fail.
 #[derive(Default)]

@@ -15,16 +15,15 @@ mod ty;
 
 use std::sync::Arc;
 
-pub(crate) use cells::integer;
+pub use cells::integer;
 pub use cells::{Leaf, Style, byte, leaves, put};
 pub(super) use dump::cell;
 pub use json::json;
 pub(super) use json::quoted;
 pub use path::{Place, find, find_member};
-pub use ty::{CKind, CMember, CType};
+pub use ty::{CKind, CMember, CType, Encoding, MAX_DEPTH};
 
 use super::declare::{Declaration, Kind};
-use crate::lang::xdp::object::btf::Encoding;
 
 /// What an object says of a map.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -184,6 +183,3 @@ pub fn summed(leaves: &[Leaf], size: u32, all: &[Vec<u8>]) -> Vec<u8> {
     }
     sum
 }
-
-#[cfg(test)]
-mod tests;

@@ -6,7 +6,8 @@ use std::ops::Range;
 use naga::{AddressSpace, ArraySize, EntryPoint, Handle, Literal, Module, Scalar, ScalarKind, Type, TypeInner};
 
 use super::{Errors, Parts, name_place, place};
-use crate::lang::{FILTER, FLOW, Source};
+use crate::diagnostics::Source;
+use crate::program::{FILTER, FLOW};
 
 pub(super) fn check(parts: &Parts, errors: &mut Errors) {
     let module = parts.module;

@@ -7,7 +7,7 @@ use naga::{Function, Handle, Statement};
 
 use super::statements::each;
 use super::{Errors, Parts, place};
-use crate::lang::FLOW;
+use crate::program::FLOW;
 use crate::program::prelude::Intrinsic;
 
 pub(super) fn check(parts: &Parts, errors: &mut Errors) {

@@ -1,7 +1,7 @@
 //! Programs of expressions, as tcpdump prints them, against the reference and against packets made for them.
 
 use super::*;
-use crate::lang::expression::read;
+use crate::read;
 
 /// An Ethernet frame of so many bytes with an IPv4 packet in it.
 fn ipv4(protocol: u8, ihl: u8, fragment: u16, ports: [u16; 2], length: usize) -> Vec<u8> {

@@ -4,9 +4,9 @@ use naga::Statement;
 
 use super::programs::{PROTOCHAIN, TCP_PORT_80};
 use super::*;
-use crate::lang::expression::read;
-use crate::program::blocks;
-use crate::program::facts::Window;
+use crate::read;
+use portcullis_core::program::blocks;
+use portcullis_core::program::facts::Window;
 
 fn of_text(text: &str) -> Program {
     compiled(&read(&Source::new("x.bpf", text)).unwrap())

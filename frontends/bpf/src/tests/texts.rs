@@ -1,7 +1,7 @@
 //! Reading programs.
 
 use super::*;
-use crate::lang::expression::{MAX_INSTRUCTIONS, read};
+use crate::{MAX_INSTRUCTIONS, read};
 
 #[track_caller]
 fn reads(text: &str) -> Vec<Instruction> {

@@ -16,7 +16,7 @@ use std::fmt;
 pub use drain::{Counts, Drain};
 pub use print::{Argument, Print};
 
-use crate::map::{Declaration, Kind};
+use portcullis_core::map::{Declaration, Kind};
 
 /// In the ring's first entry: how many records there were to be.
 pub const HEAD: usize = 0;

@@ -7,7 +7,7 @@ use super::super::range::Range;
 use super::super::types::{NOBODY, Offsets};
 use super::super::walk::{ARGUMENT, FUNCTION, ROUND, ROUNDS, Walk};
 use super::{Add, Context, Finding, Gone, Key, Lt, Place, Result, State, Ty, Value, again_or_behind, branches};
-use crate::map::layout::Layout;
+use portcullis_core::map::layout::Layout;
 
 /// Where a function finds the key, from the top of its frame: at its other end. All frames under way have no more than 512
 /// bytes together, and a caller has 32 at least (`check_max_stack_depth`), so that these are nobody's.

@@ -4,6 +4,7 @@
 //! in Documentation/bpf/btf.rst and libbpf.
 
 pub mod btf;
+mod c_types;
 mod lines;
 mod made;
 mod maps;

@@ -8,7 +8,7 @@ mod instructions;
 mod model;
 mod programs;
 
-use crate as tree;
+use crate as xdp;
 
 use model::hold::{Held, hold};
 use model::{Code, Instruction, MapOf, op};

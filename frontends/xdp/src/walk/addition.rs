@@ -10,11 +10,11 @@
 
 use super::Walk;
 use super::own::Span;
-use crate::lang::xdp::code::Binary::*;
-use crate::lang::xdp::code::{Argument, Call, Code, Effect, Field, Held, Id, Op, Sum, Var};
-use crate::lang::xdp::range::Range;
-use crate::lang::xdp::types::{FieldPlace, Holding, META, Ty, Value};
-use crate::map::{CHANGES, Change};
+use crate::code::Binary::*;
+use crate::code::{Argument, Call, Code, Effect, Field, Held, Id, Op, Sum, Var};
+use crate::range::Range;
+use crate::types::{FieldPlace, Holding, META, Ty, Value};
+use portcullis_core::map::{CHANGES, Change};
 
 /// Sums of sums that are looked through.
 const DEPTH: u32 = 6;
@@ -244,7 +244,7 @@ impl Walk<'_, '_> {
     }
 
     /// What is held when the block ends, by where it is.
-    pub(in crate::lang::xdp) fn leave_holdings(&mut self) {
+    pub(crate) fn leave_holdings(&mut self) {
         if self.code.held.is_empty() {
             return;
         }

@@ -1,11 +1,11 @@
 //! Arithmetic (RFC 9669, section 4.1 and 4.2).
 
 use super::{Result, Walk};
-use crate::lang::xdp::code::Binary::*;
-use crate::lang::xdp::code::{Effect, Id, Op, Sum, Wide};
-use crate::lang::xdp::instruction::{Alu, Instruction, class};
-use crate::lang::xdp::range::Range;
-use crate::lang::xdp::types::{FAR, FIXED, META, NOBODY, Offsets, Ty, Value};
+use crate::code::Binary::*;
+use crate::code::{Effect, Id, Op, Sum, Wide};
+use crate::instruction::{Alu, Instruction, class};
+use crate::range::Range;
+use crate::types::{FAR, FIXED, META, NOBODY, Offsets, Ty, Value};
 
 /// Offsets into a packet that are told apart: beyond there is none (`BPF_MAX_VAR_OFF`).
 const MAX_OFFSET: i64 = 1 << 29;

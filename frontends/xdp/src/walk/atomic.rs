@@ -1,12 +1,12 @@
 //! Atomic operations (RFC 9669, section 5.3).
 
 use super::{Result, Walk};
-use crate::lang::xdp::code::{Binary, Effect, Id};
-use crate::lang::xdp::instruction::Instruction;
-use crate::lang::xdp::own::How;
-use crate::lang::xdp::range::Range;
-use crate::lang::xdp::types::{Offsets, Ty, Value};
-use crate::map::Change;
+use crate::code::{Binary, Effect, Id};
+use crate::instruction::Instruction;
+use crate::own::How;
+use crate::range::Range;
+use crate::types::{Offsets, Ty, Value};
+use portcullis_core::map::Change;
 
 const FETCH: i32 = 1;
 const ADD: i32 = 0;

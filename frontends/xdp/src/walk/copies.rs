@@ -2,11 +2,11 @@
 //! (`ARG_CONST_SIZE` of the kernel's verifier, which is no constant).
 
 use super::{Result, Walk};
-use crate::lang::xdp::code::Binary::*;
-use crate::lang::xdp::code::{Argument, Effect, Id};
-use crate::lang::xdp::errno::{EFAULT, EINVAL};
-use crate::lang::xdp::range::Range;
-use crate::lang::xdp::types::{Ty, Value};
+use crate::code::Binary::*;
+use crate::code::{Argument, Effect, Id};
+use crate::errno::{EFAULT, EINVAL};
+use crate::range::Range;
+use crate::types::{Ty, Value};
 
 /// The most that a helper copies at once here, in bytes.
 const MOST_BYTES: u64 = 512;

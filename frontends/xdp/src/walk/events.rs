@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 
 use super::record::frame_of;
 use super::{Result, Walk};
-use crate::lang::xdp::code::Binary::*;
-use crate::lang::xdp::code::{Argument as Given, Effect, Id, Op};
-use crate::lang::xdp::errno::{E2BIG, EAGAIN, EFAULT, EINVAL, EOPNOTSUPP};
-use crate::lang::xdp::events::{Argument, MOST_OF_PACKET, Print, Sizes};
-use crate::lang::xdp::object::MapType;
-use crate::lang::xdp::types::{Offsets, Ty, Value};
+use crate::code::Binary::*;
+use crate::code::{Argument as Given, Effect, Id, Op};
+use crate::errno::{E2BIG, EAGAIN, EFAULT, EINVAL, EOPNOTSUPP};
+use crate::events::{Argument, MOST_OF_PACKET, Print, Sizes};
+use crate::object::MapType;
+use crate::types::{Offsets, Ty, Value};
 
 /// Bytes of a record that a program gives, at most.
 const MOST_BYTES: u64 = 2048;

@@ -1,12 +1,12 @@
 //! `bpf_fib_lookup` and `bpf_check_mtu`: what they are given, and what is where they write.
 
 use super::{Result, Walk};
-use crate::lang::xdp::code::Binary::*;
-use crate::lang::xdp::code::{Argument, Code, Effect, Id, Op};
-use crate::lang::xdp::errno::EINVAL;
-use crate::lang::xdp::fib;
-use crate::lang::xdp::range::Range;
-use crate::lang::xdp::types::{Ty, Value};
+use crate::code::Binary::*;
+use crate::code::{Argument, Code, Effect, Id, Op};
+use crate::errno::EINVAL;
+use crate::fib;
+use crate::range::Range;
+use crate::types::{Ty, Value};
 
 /// Bytes of `struct bpf_fib_lookup`.
 const PARAMETERS: u32 = 64;

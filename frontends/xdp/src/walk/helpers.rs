@@ -2,13 +2,13 @@
 //! `flow`.
 
 use super::{Result, Walk};
-use crate::lang::xdp::code::{Argument, Effect, Id};
-use crate::lang::xdp::errno::EINVAL;
-use crate::lang::xdp::helper;
-use crate::lang::xdp::instruction::{Instruction, call};
-use crate::lang::xdp::object::MapType;
-use crate::lang::xdp::range::Range;
-use crate::lang::xdp::types::{Ty, Value};
+use crate::code::{Argument, Effect, Id};
+use crate::errno::EINVAL;
+use crate::helper;
+use crate::instruction::{Instruction, call};
+use crate::object::MapType;
+use crate::range::Range;
+use crate::types::{Ty, Value};
 
 impl Walk<'_, '_> {
     pub(super) fn helper(&mut self, it: Instruction) -> Result<()> {

@@ -2,16 +2,16 @@
 
 use super::own::Span;
 use super::{Result, Walk};
-use crate::lang::xdp::code::Binary::*;
-use crate::lang::xdp::code::{Argument, Effect, Field, Id};
-use crate::lang::xdp::errno::{E2BIG, EEXIST, EINVAL, ENOENT, ENOSPC};
-use crate::lang::xdp::helper;
-use crate::lang::xdp::maps::{MapInfo, Use};
-use crate::lang::xdp::own::How;
-use crate::lang::xdp::range::Range;
-use crate::lang::xdp::types::{Offsets, Ty, Value};
-use crate::map::layout::{HEADER, Layout};
-use crate::map::{Change, change_of};
+use crate::code::Binary::*;
+use crate::code::{Argument, Effect, Field, Id};
+use crate::errno::{E2BIG, EEXIST, EINVAL, ENOENT, ENOSPC};
+use crate::helper;
+use crate::maps::{MapInfo, Use};
+use crate::own::How;
+use crate::range::Range;
+use crate::types::{Offsets, Ty, Value};
+use portcullis_core::map::layout::{HEADER, Layout};
+use portcullis_core::map::{Change, change_of};
 
 /// Linux' flag of updates under the value's `bpf_spin_lock`, which no map here has.
 const BPF_F_LOCK: u64 = 4;

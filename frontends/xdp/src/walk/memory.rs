@@ -2,10 +2,10 @@
 
 use super::copies::pieces;
 use super::{Result, Walk};
-use crate::lang::xdp::code::Binary::*;
-use crate::lang::xdp::code::Id;
-use crate::lang::xdp::range::Range;
-use crate::lang::xdp::types::{FIXED, Ty, Value};
+use crate::code::Binary::*;
+use crate::code::Id;
+use crate::range::Range;
+use crate::types::{FIXED, Ty, Value};
 
 impl Walk<'_, '_> {
     pub(super) fn load(&mut self, from: Value, off: i64, size: u32) -> Result<Value> {
@@ -67,7 +67,7 @@ impl Walk<'_, '_> {
             8 => return self.metadata(),
             // ingress_ifindex
             12 => {
-                use crate::lang::xdp::code::{Argument, Effect};
+                use crate::code::{Argument, Effect};
                 let port = self.code.call("pkt_port", vec![Argument::Packet], Effect::Reads);
                 return Ok(self.word(Range::WORD, port));
             }

@@ -3,12 +3,12 @@
 //! with it; and so a pointer to them is below one into the packet exactly where its offset is.
 
 use super::{METADATA, Result, Walk};
-use crate::lang::xdp::code::Binary::*;
-use crate::lang::xdp::code::Id;
-use crate::lang::xdp::errno::{EACCES, EINVAL};
-use crate::lang::xdp::instruction::Comparison;
-use crate::lang::xdp::range::Range;
-use crate::lang::xdp::types::{FIXED, META, Offsets, Ty, Value};
+use crate::code::Binary::*;
+use crate::code::Id;
+use crate::errno::{EACCES, EINVAL};
+use crate::instruction::Comparison;
+use crate::range::Range;
+use crate::types::{FIXED, META, Offsets, Ty, Value};
 
 /// What there is in front of a packet that arrives (`XDP_PACKET_HEADROOM`) less `struct xdp_frame` of 40 bytes, which the
 /// kernel keeps there. It is below the 252 bytes that metadata may have besides.

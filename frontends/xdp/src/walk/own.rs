@@ -1,9 +1,9 @@
-//! Accesses of values that packets have copies of ([`crate::lang::xdp::own`]).
+//! Accesses of values that packets have copies of ([`crate::own`]).
 
 use super::Walk;
-use crate::lang::xdp::code::Binary::Eq;
-use crate::lang::xdp::code::{Id, Op, Var};
-use crate::lang::xdp::own::{How, frame_of, may_be};
+use crate::code::Binary::Eq;
+use crate::code::{Id, Op, Var};
+use crate::own::{How, frame_of, may_be};
 
 /// Bytes of a map's value that an access is somewhere in; of one at a known place those that it is of.
 #[derive(Debug, Clone, Copy)]

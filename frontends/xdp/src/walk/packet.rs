@@ -1,10 +1,10 @@
 //! Accesses of the packet. What the program has not compared with the packet's end is checked as it runs.
 
 use super::{Result, Walk};
-use crate::lang::xdp::code::Binary::*;
-use crate::lang::xdp::code::Id;
-use crate::lang::xdp::range::Range;
-use crate::lang::xdp::types::{FIXED, NOBODY, Ty, Value};
+use crate::code::Binary::*;
+use crate::code::Id;
+use crate::range::Range;
+use crate::types::{FIXED, NOBODY, Ty, Value};
 
 impl Walk<'_, '_> {
     /// Where an access of the packet begins, as an offset from its first byte; it lies in the packet, or the packet has been

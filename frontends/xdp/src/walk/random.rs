@@ -1,9 +1,9 @@
 //! Random numbers: of nobody's state, so that a packet has the same on every device, whichever others there are.
 
 use super::{DRAWS, Result, Walk};
-use crate::lang::xdp::code::{Argument, Effect};
-use crate::lang::xdp::range::Range;
-use crate::lang::xdp::types::Value;
+use crate::code::{Argument, Effect};
+use crate::range::Range;
+use crate::types::Value;
 
 impl Walk<'_, '_> {
     /// `bpf_get_prandom_u32()`: a hash of the seed, of the packet, and of how many numbers it has asked for before.
@@ -12,7 +12,7 @@ impl Walk<'_, '_> {
         let seed = self.code.known(self.linked.random_seed);
         let packet = self.code.call("x_hash_packet", vec![Argument::Packet, Argument::One(seed)], Effect::Reads);
         let number = self.code.call_with("x_random", &[packet, draws.low], Effect::None);
-        let more = self.code.by(crate::lang::xdp::code::Binary::Add, draws.low, 1);
+        let more = self.code.by(crate::code::Binary::Add, draws.low, 1);
         let more = self.word(Range::WORD, more);
         self.set(DRAWS, more)?;
         Ok(self.word(Range::WORD, number))

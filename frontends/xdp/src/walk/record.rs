@@ -2,10 +2,10 @@
 //! does with one depends on nobody else.
 
 use super::{Result, Walk};
-use crate::lang::xdp::code::Binary::*;
-use crate::lang::xdp::code::{Id, Op};
-use crate::lang::xdp::range::Range;
-use crate::lang::xdp::types::{STACKS, Ty, Value};
+use crate::code::Binary::*;
+use crate::code::{Id, Op};
+use crate::range::Range;
+use crate::types::{STACKS, Ty, Value};
 
 /// The number that a record goes by among frames that are memory.
 pub(in super::super) fn frame_of(record: u16) -> u16 {

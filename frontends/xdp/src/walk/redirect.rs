@@ -1,12 +1,12 @@
 //! `bpf_redirect` and `bpf_redirect_map`: where a packet goes if its verdict is to redirect it.
 
 use super::{Result, TARGET, Walk};
-use crate::lang::xdp::broadcast;
-use crate::lang::xdp::code::Binary::*;
-use crate::lang::xdp::code::Id;
-use crate::lang::xdp::object::MapType;
-use crate::lang::xdp::range::Range;
-use crate::lang::xdp::types::Value;
+use crate::broadcast;
+use crate::code::Binary::*;
+use crate::code::Id;
+use crate::object::MapType;
+use crate::range::Range;
+use crate::types::Value;
 
 /// `enum xdp_action`
 const XDP_ABORTED: u32 = 0;

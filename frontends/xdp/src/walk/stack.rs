@@ -1,10 +1,10 @@
 //! The stack: words that are variables each, or where a program indexes it by what is not known, memory.
 
 use super::{Result, Walk};
-use crate::lang::xdp::code::Binary::*;
-use crate::lang::xdp::code::{Id, Op, Var};
-use crate::lang::xdp::range::Range;
-use crate::lang::xdp::types::{ASLEEP, META, Offsets, STACK_WORDS, Ty, Value, Word};
+use crate::code::Binary::*;
+use crate::code::{Id, Op, Var};
+use crate::range::Range;
+use crate::types::{ASLEEP, META, Offsets, STACK_WORDS, Ty, Value, Word};
 
 const BYTES: i64 = 4 * STACK_WORDS as i64;
 

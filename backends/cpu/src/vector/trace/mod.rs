@@ -29,7 +29,7 @@ use std::collections::{HashMap, HashSet};
 
 use naga::valid::ModuleInfo;
 use naga::{Function, GlobalVariable, Handle, Module};
-use portcullis_core::lang::prelude::Intrinsic;
+use portcullis_core::program::prelude::Intrinsic;
 use portcullis_core::program::{Lowering, Program, lower};
 
 use super::dag::{Dag, Effect, EffectId, Kind, Lanes, Node, Op, Place as PacketPlace, Range, Region, RegionId, Step};

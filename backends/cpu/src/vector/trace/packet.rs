@@ -1,8 +1,8 @@
 //! The prelude's functions of packets: what each does is said in `prelude.wgsl`. All others are
 //! executed by their text.
 
-use portcullis_core::lang::prelude::{Intrinsic, Order};
 use portcullis_core::packet::{MIN_LENGTH, ROOM};
+use portcullis_core::program::prelude::{Intrinsic, Order};
 
 use super::{LENGTH, Result, START, Trace};
 use crate::compile::Unsupported;

@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashSet};
 
 use naga::{Block, Expression, Function, GlobalVariable, Handle, LocalVariable, Module, Statement, TypeInner};
-use portcullis_core::lang::prelude::Intrinsic;
 use portcullis_core::program::blocks;
+use portcullis_core::program::prelude::Intrinsic;
 
 use super::places::{Home, Operand, Place};
 use super::{Code, FUEL, Frame, LENGTH, START, Trace};
