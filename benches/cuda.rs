@@ -18,7 +18,7 @@ use portcullis_core::device::{Device, DeviceKind, Dispatch, LoadOptions};
 use portcullis_core::packet::Descriptor;
 use portcullis_core::program::Program;
 use portcullis_cuda::CudaDevice;
-use portcullis_cuda::measure::{KernelOnly, copy_on_device, copy_to_device};
+use portcullis_cuda::measure::{KernelTimer, time_device_copy, time_upload};
 use serde_json::{Value, json};
 
 use support::device::{DEPTH, FILTERS, stock};
@@ -87,10 +87,10 @@ fn measure(device: &CudaDevice, scale: &Scale) -> Value {
     let info = device.info();
     println!("\n{}: {}, {}", info.id, info.name, info.driver);
     let on_device = || {
-        let time = copy_on_device(device, scale.copy, scale.rounds).unwrap_or_else(|e| panic!("{e}"));
+        let time = time_device_copy(device, scale.copy, scale.rounds).unwrap_or_else(|e| panic!("{e}"));
         2.0 * scale.copy as f64 / time.as_secs_f64()
     };
-    let to_device = copy_to_device(device, scale.copy, scale.rounds).unwrap_or_else(|e| panic!("{e}"));
+    let to_device = time_upload(device, scale.copy, scale.rounds).unwrap_or_else(|e| panic!("{e}"));
     let to_device = scale.copy as f64 / to_device.as_secs_f64();
     // Before and after, and the better counts: clocks change with what came before.
     let before = on_device();
@@ -125,7 +125,7 @@ fn kernels(device: &CudaDevice, scale: &Scale) -> Vec<Value> {
     let mut rows = Vec::new();
     for name in FILTERS {
         let program = stock(name);
-        let mut kernel = KernelOnly::load(device, &program).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let mut kernel = KernelTimer::load(device, &program).unwrap_or_else(|e| panic!("{name}: {e}"));
         let (time, back) =
             kernel.time(batch.take().expect("it came back"), scale.rounds).unwrap_or_else(|e| panic!("{name}: {e}"));
         batch = Some(back);

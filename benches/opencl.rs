@@ -15,7 +15,7 @@ mod support;
 use portcullis_core::device::{Device, LoadOptions, Session};
 use portcullis_core::packet::Batch;
 use portcullis_opencl::OpenClDevice;
-use portcullis_opencl::measure::KernelOnly;
+use portcullis_opencl::measure::KernelTimer;
 
 use support::device::{DEPTH, FILTERS, batches, round, stock};
 use support::{LENGTH, Pair, Sample, Table, Times, Traffic, note_bar, only_testing, time};
@@ -38,7 +38,7 @@ fn session_time(session: &mut dyn Session, sent: &mut Vec<Batch>) -> Sample {
 }
 
 /// How long a launch takes. On a processor the driver's threads are this process's.
-fn kernel_time(kernel: &mut KernelOnly, batch: Batch) -> (Sample, Batch) {
+fn kernel_time(kernel: &mut KernelTimer, batch: Batch) -> (Sample, Batch) {
     let mut result = None;
     let all = time(|| result = Some(kernel.time(batch, LAUNCHES)));
     let (wall, batch) = result.expect("it ran").unwrap_or_else(|e| panic!("{e}"));
@@ -54,8 +54,8 @@ fn kernels(device: &OpenClDevice, count: usize, rounds: usize) {
         let mut resident = Some(support::batch(traffic, count, LENGTH));
         for name in BOTH {
             let program = stock(name);
-            let mut written = KernelOnly::load(device, &program).unwrap_or_else(|e| panic!("{name}: {e}"));
-            let by_hand = KernelOnly::of_text(device, &program, HAND_WRITTEN, name);
+            let mut written = KernelTimer::load(device, &program).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let by_hand = KernelTimer::from_source(device, &program, HAND_WRITTEN, name);
             let mut by_hand = by_hand.unwrap_or_else(|e| panic!("{name}: {e}"));
             let mut verdicts = Vec::new();
             for side in [&mut written, &mut by_hand] {
@@ -96,7 +96,7 @@ fn end_to_end(device: &OpenClDevice, count: usize, rounds: usize) {
         let program = stock(name);
         let options = LoadOptions { depth: DEPTH, ..LoadOptions::default() };
         let mut session = device.load(&program, &options).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let mut kernel = KernelOnly::load(device, &program).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let mut kernel = KernelTimer::load(device, &program).unwrap_or_else(|e| panic!("{name}: {e}"));
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for turn in 0..=rounds {
             let sample = session_time(&mut *session, &mut sent);

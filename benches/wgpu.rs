@@ -12,7 +12,7 @@ mod support;
 
 use portcullis_core::device::{Device, Imported, LoadOptions};
 use portcullis_wgpu::WgpuDevice;
-use portcullis_wgpu::measure::KernelOnly;
+use portcullis_wgpu::measure::KernelTimer;
 
 use support::device::{DEPTH, FILTERS, batches, round, stock};
 use support::{LENGTH, Pair, Sample, Table, Times, Traffic, only_testing, time};
@@ -29,7 +29,7 @@ fn measure(device: &WgpuDevice, count: usize, rounds: usize) {
         let program = stock(name);
         let options = LoadOptions { depth: DEPTH, ..LoadOptions::default() };
         let mut session = device.load(&program, &options).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let mut kernel = KernelOnly::load(device, &program).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let mut kernel = KernelTimer::load(device, &program).unwrap_or_else(|e| panic!("{name}: {e}"));
         let imported = session.import(sent[0].span()).expect("the device does not fail");
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for turn in 0..=rounds {

@@ -38,7 +38,7 @@ pub struct Args {
 
 /// Measures.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    portcullis_cache::costs::measure_anew();
+    portcullis_cache::costs::force_remeasurement();
     let program = Arc::new(args.filter.load()?);
     let expected = args.batch.map_or(EXPECTED, |packets| packets as usize);
     let mut settings = Settings { measure: Measure::Anew, expected, ..Settings::default() };

@@ -33,7 +33,7 @@ const BATCHES: [(u32, u32); 4] = [(64, 60), (512, 508), (1500, 1500), (2112, 150
 
 /// How packets would get to a GPU on this machine: to be told of a filter alone.
 pub fn transfer_of_filter(program: &Program) -> Section {
-    let (needs, costs) = (Needs::of_program(program), portcullis_cache::costs::of_host());
+    let (needs, costs) = (Needs::of_program(program), portcullis_cache::costs::host_costs());
     let mut lines = vec![format!("this machine: {costs}")];
     for (reach, what) in
         [(Reach::Bus, "by a GPU that reads the host's memory"), (Reach::Not, "by a GPU that the host copies for")]

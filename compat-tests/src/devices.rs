@@ -80,7 +80,9 @@ fn variants(backend: &str, device: &Arc<dyn Device>) -> Vec<Arc<dyn Device>> {
         }
         // How packets get to a GPU that has memory of its own, on devices that have not.
         "opencl" => {
-            vec![Arc::new(named(id, portcullis::opencl::probe()).unwrap_or_else(|| panic!("{id} is gone")).apart())]
+            vec![Arc::new(
+                named(id, portcullis::opencl::probe()).unwrap_or_else(|| panic!("{id} is gone")).as_discrete(),
+            )]
         }
         // Each way of handing batches over has kernels of its own, but for `inline`, which takes one batch at a
         // time so suites that send several cannot use.
@@ -108,12 +110,12 @@ fn named<D: Device>(id: &str, found: Result<Vec<D>, DeviceError>) -> Option<D> {
 }
 
 /// The same device with work groups of so many packets; `None` where nobody can say how large they are.
-pub fn in_groups_of(device: &Arc<dyn Device>, packets: u32) -> Option<Arc<dyn Device>> {
+pub fn with_group_size(device: &Arc<dyn Device>, packets: u32) -> Option<Arc<dyn Device>> {
     let id = device.info().id.as_str();
     Some(match id.split(':').next()? {
-        "wgpu" => Arc::new(named(id, portcullis::wgpu::probe())?.in_groups_of(packets)),
-        "opencl" => Arc::new(named(id, portcullis::opencl::probe())?.in_groups_of(packets)),
-        "cuda" => Arc::new(named(id, portcullis::cuda::probe())?.in_groups_of(packets)),
+        "wgpu" => Arc::new(named(id, portcullis::wgpu::probe())?.with_group_size(packets)),
+        "opencl" => Arc::new(named(id, portcullis::opencl::probe())?.with_group_size(packets)),
+        "cuda" => Arc::new(named(id, portcullis::cuda::probe())?.with_group_size(packets)),
         _ => return None,
     })
 }

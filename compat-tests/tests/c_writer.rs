@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use portcullis::selftest::{self, corpora::Depth, filters};
-use portcullis_c_writer::{Language, Loads, Options, write};
+use portcullis_c_writer::{Language, Options, PacketAccess, write};
 use portcullis_compat_tests::generator::{self, Config};
 use portcullis_compat_tests::host::{self, Host, Unavailable};
 use portcullis_compat_tests::{c_programs, cl_programs, devices, floating_point, harness, operators};
@@ -210,53 +210,53 @@ fn every_operator(options: &Options) {
     passed(suite, &device);
 }
 
-fn cuda(loads: Loads) -> Options {
-    Options { loads, ..Options::new(Language::Cuda) }
+fn cuda(packet_access: PacketAccess) -> Options {
+    Options { packet_access, ..Options::new(Language::Cuda) }
 }
 
 #[test]
 fn cuda_stock_filters_and_probes() {
-    stock_and_probes(&cuda(Loads::Bytes));
+    stock_and_probes(&cuda(PacketAccess::Bytes));
 }
 
 #[test]
 fn cuda_stock_filters_and_probes_by_words() {
-    stock_and_probes(&cuda(Loads::Words));
-    stock_and_probes(&Options { group: Some(64), stride: true, ..cuda(Loads::AlignedWords) });
+    stock_and_probes(&cuda(PacketAccess::Words));
+    stock_and_probes(&Options { group_size: Some(64), grid_stride: true, ..cuda(PacketAccess::AlignedWords) });
 }
 
 #[test]
 fn cuda_random_filters() {
-    random_filters(&cuda(Loads::Bytes), 0..200);
+    random_filters(&cuda(PacketAccess::Bytes), 0..200);
 }
 
 #[test]
 fn cuda_random_filters_by_words() {
-    random_filters(&cuda(Loads::Words), 200..250);
-    random_filters(&Options { stride: true, ..cuda(Loads::AlignedWords) }, 250..300);
+    random_filters(&cuda(PacketAccess::Words), 200..250);
+    random_filters(&Options { grid_stride: true, ..cuda(PacketAccess::AlignedWords) }, 250..300);
 }
 
 #[test]
 fn cuda_operators() {
-    every_operator(&cuda(Loads::Bytes));
+    every_operator(&cuda(PacketAccess::Bytes));
 }
 
 #[test]
 fn single_stores_in_both() {
-    single_stores(&cuda(Loads::Words));
-    single_stores(&cuda(Loads::AlignedWords));
-    single_stores(&Options { loads: Loads::Words, ..Options::new(Language::OpenCl) });
+    single_stores(&cuda(PacketAccess::Words));
+    single_stores(&cuda(PacketAccess::AlignedWords));
+    single_stores(&Options { packet_access: PacketAccess::Words, ..Options::new(Language::OpenCl) });
 }
 
 #[test]
 fn hard_cases_in_both() {
-    hard_cases(&cuda(Loads::Bytes));
+    hard_cases(&cuda(PacketAccess::Bytes));
     hard_cases(&Options::new(Language::OpenCl));
 }
 
 #[test]
 fn opencl_c_in_both() {
-    opencl_c(&cuda(Loads::Words), 0..40);
+    opencl_c(&cuda(PacketAccess::Words), 0..40);
     opencl_c(&Options::new(Language::OpenCl), 40..50);
 }
 
@@ -267,12 +267,12 @@ fn opencl_stock_filters_and_probes() {
 
 #[test]
 fn opencl_random_filters() {
-    random_filters(&Options { stride: true, ..Options::new(Language::OpenCl) }, 300..340);
+    random_filters(&Options { grid_stride: true, ..Options::new(Language::OpenCl) }, 300..340);
 }
 
 #[test]
 fn opencl_side_by_side() {
-    let side_by_side = Options { loads: Loads::SideBySide, ..Options::new(Language::OpenCl) };
+    let side_by_side = Options { packet_access: PacketAccess::Vectorizable, ..Options::new(Language::OpenCl) };
     stock_and_probes(&side_by_side);
     random_filters(&side_by_side, 340..400);
 }
@@ -285,7 +285,7 @@ fn opencl_constants_in_vectors() {
 
 #[test]
 fn opencl_operators() {
-    every_operator(&Options { loads: Loads::Words, ..Options::new(Language::OpenCl) });
+    every_operator(&Options { packet_access: PacketAccess::Words, ..Options::new(Language::OpenCl) });
 }
 
 /// clang takes it for a device whose address spaces are apart.
@@ -297,7 +297,7 @@ fn opencl_c_is_what_clang_takes_it_for() {
     };
     for case in filters::cases() {
         let program = case.compile().unwrap_or_else(|e| panic!("{}", e.render()));
-        let options = Options { group: Some(64), ..Options::new(Language::OpenCl) };
+        let options = Options { group_size: Some(64), ..Options::new(Language::OpenCl) };
         let kernel = write(&program, &options).unwrap_or_else(|e| panic!("{}: {e}", case.name));
         let folder = tempfile::tempdir().unwrap();
         let source = folder.path().join("filter.cl");

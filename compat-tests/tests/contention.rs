@@ -287,7 +287,7 @@ fn work_groups_may_have_any_size() {
             return;
         }
         for size in [1, 32, 256] {
-            let Some(device) = devices::in_groups_of(device, size) else {
+            let Some(device) = devices::with_group_size(device, size) else {
                 return println!("{} has no work groups to say the size of", device.info().id);
             };
             let program = program(Kind::Hash, 3, 300);

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use portcullis::cuda::{Cubin, cubins};
+use portcullis::cuda::{CubinSource, cubins};
 use portcullis::device::Dispatch;
 use portcullis::selftest::filters::{self, Case, Language};
 use portcullis_compat_tests::generator::{self, Config};
@@ -36,7 +36,7 @@ fn passed(remark: &str) {
 }
 
 /// Compiles it as machine code, as the backend does, and as PTX for ptxas.
-fn compile(ptxas: &Path, cubin: &Cubin, arch: u32) -> Usage {
+fn compile(ptxas: &Path, cubin: &CubinSource, arch: u32) -> Usage {
     let fail = |reason: String| -> ! { panic!("{reason}\n{}, sm_{arch}\n{}", cubin.dispatch, cubin.source) };
     let image = cubin.compile().unwrap_or_else(|reason| fail(reason));
     assert!(image.starts_with(b"\x7fELF"), "no ELF file");
@@ -44,7 +44,7 @@ fn compile(ptxas: &Path, cubin: &Cubin, arch: u32) -> Usage {
     assemble(ptxas, &ptx, arch).unwrap_or_else(|reason| fail(reason))
 }
 
-fn sources(program: &Program, arch: u32) -> Vec<Cubin> {
+fn sources(program: &Program, arch: u32) -> Vec<CubinSource> {
     cubins(program, arch).unwrap_or_else(|e| panic!("{e}\n{}", program.source().text))
 }
 
@@ -198,7 +198,7 @@ fn what_is_no_cuda_is_refused_and_spills_are_seen() {
     let case = &filters::cases()[0];
     let program = case.compile().unwrap();
     let cubin = sources(&program, 90).remove(0);
-    let broken = Cubin { source: cubin.source.replacen("uint", "unit", 1), ..cubin.clone() };
+    let broken = CubinSource { source: cubin.source.replacen("uint", "unit", 1), ..cubin.clone() };
     let reason = broken.compile().unwrap_err();
     assert!(reason.contains("error: identifier \"uint\" is undefined"), "{reason}");
     // More values at once than the registers of a thread that it is told to do with.
@@ -208,6 +208,6 @@ fn what_is_no_cuda_is_refused_and_spills_are_seen() {
     let hungry = format!(
         "extern \"C\" __global__ void __launch_bounds__(1024, 2) xdp_kernel(float *p)\n{{\n{values}__syncthreads();\n{sums}}}\n"
     );
-    let usage = compile(&ptxas, &Cubin { source: hungry, ..cubin }, 90);
+    let usage = compile(&ptxas, &CubinSource { source: hungry, ..cubin }, 90);
     assert!(usage.spills > 0, "{usage:?}");
 }

@@ -27,10 +27,10 @@ fn compile(name: &str, text: &str) -> Arc<Program> {
 fn with_distant(suite: &str, mut check: impl FnMut(&Arc<dyn Device>)) {
     devices::on_each(suite, |device| check(device));
     for device in portcullis::opencl::probe().unwrap_or_default() {
-        check(&(Arc::new(device.apart()) as Arc<dyn Device>));
+        check(&(Arc::new(device.as_discrete()) as Arc<dyn Device>));
     }
     for device in portcullis::wgpu::probe().unwrap_or_default() {
-        check(&(Arc::new(device.apart()) as Arc<dyn Device>));
+        check(&(Arc::new(device.as_discrete()) as Arc<dyn Device>));
     }
 }
 

@@ -71,15 +71,15 @@ pub fn of_device(id: &str, confidence: f64, time: Duration, stopped: &dyn Fn() -
     #[cfg(feature = "cuda")]
     if id.starts_with("cuda") {
         use portcullis_core::device::Device;
-        use portcullis_cuda::measure::{copy_on_device, copy_to_device};
+        use portcullis_cuda::measure::{time_device_copy, time_upload};
         let Some(device) = portcullis_cuda::probe().ok().and_then(|all| all.into_iter().find(|it| it.info().id == id))
         else {
             return Vec::new();
         };
         // Each call makes its buffers and warms the device up, and gives the mean of its rounds.
         let copies = COPIES.start as u32;
-        let bus = rate(BYTES, confidence, time / 2, stopped, || copy_to_device(&device, BYTES, copies));
-        let own = rate(2 * BYTES, confidence, time / 2, stopped, || copy_on_device(&device, BYTES, copies));
+        let bus = rate(BYTES, confidence, time / 2, stopped, || time_upload(&device, BYTES, copies));
+        let own = rate(2 * BYTES, confidence, time / 2, stopped, || time_device_copy(&device, BYTES, copies));
         let ceiling =
             |name: &str, bytes_per_second| Ceiling { name: name.into(), device: Some(id.into()), bytes_per_second };
         let bus = bus.map(|estimate| ceiling(BUS, estimate));

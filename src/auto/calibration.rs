@@ -4,7 +4,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::fmt::{self, Write as _};
 use std::hash::Hasher;
 
-use portcullis_cache::{Cache, Unusable};
+use portcullis_cache::{Cache, CacheError};
 use portcullis_core::device::{DeviceInfo, LoadOptions};
 use portcullis_core::program::Program;
 use serde::{Deserialize, Serialize};
@@ -67,17 +67,17 @@ struct Kept {
 
 /// Where calibrations are kept.
 #[derive(Debug, Clone)]
-pub struct Store(Result<Cache, Unusable>);
+pub struct Store(Result<Cache, CacheError>);
 
 impl Store {
     /// The user's.
     pub fn users() -> Store {
-        Store(Cache::find(KIND))
+        Store(Cache::try_open(KIND))
     }
 
     /// Nowhere.
     pub fn none() -> Store {
-        Store(Err(Unusable { path: Default::default(), reason: "calibrations are not kept" }))
+        Store(Err(CacheError { path: Default::default(), reason: "calibrations are not kept" }))
     }
 
     /// This one.
@@ -91,7 +91,7 @@ impl Store {
     /// What is wrong with the file, in words.
     pub fn get(&self, key: &Key, ids: &[String]) -> Result<Option<Costs>, String> {
         let Ok(cache) = &self.0 else { return Ok(None) };
-        let Some(bytes) = cache.look(key.0.as_bytes()).map_err(|unusable| unusable.to_string())? else {
+        let Some(bytes) = cache.try_get(key.0.as_bytes()).map_err(|unusable| unusable.to_string())? else {
             return Ok(None);
         };
         let kept: Kept = serde_json::from_slice(&bytes).map_err(|error| format!("it cannot be read: {error}"))?;
@@ -112,7 +112,7 @@ impl Store {
     /// # Errors
     /// Why they are not kept, in words.
     pub fn put(&self, key: &Key, ids: &[String], costs: &Costs) -> Result<(), String> {
-        let cache = self.0.as_ref().map_err(Unusable::to_string)?;
+        let cache = self.0.as_ref().map_err(CacheError::to_string)?;
         let kept = Kept { devices: ids.to_vec(), costs: costs.clone() };
         let bytes = serde_json::to_vec(&kept).map_err(|error| error.to_string())?;
         match cache.put(key.0.as_bytes(), &bytes) {

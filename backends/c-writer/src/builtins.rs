@@ -4,7 +4,7 @@
 
 use naga::{BinaryOperator, MathFunction, Scalar, ScalarKind, TypeInner, UnaryOperator};
 
-use crate::Loads;
+use crate::PacketAccess;
 use crate::text::Text;
 use crate::types::{COMPONENTS, is_signed, unsigned};
 use crate::{Result, WriteError, Writer, dialect::short};
@@ -71,7 +71,7 @@ impl Writer<'_> {
     /// What is between truth values, all of which have to be true, or any. Neither side does anything or fails, so where packets go side by
     /// side both are looked at: of a branch between two comparisons of one value LLVM makes a `switch`, and then no vectors.
     pub(crate) fn logical(&self, all: bool) -> &'static str {
-        match (self.options.loads == Loads::SideBySide, all) {
+        match (self.options.packet_access == PacketAccess::Vectorizable, all) {
             (true, true) => "&",
             (true, false) => "|",
             (false, true) => "&&",

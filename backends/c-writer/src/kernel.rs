@@ -11,7 +11,7 @@ use portcullis_core::program::prelude::Intrinsic;
 use crate::names::Names;
 use crate::prelude::{FAR, PACKET, name};
 use crate::statements::Body;
-use crate::{Argument, Form, Kernel, Loads, Result, WriteError, Writer};
+use crate::{Argument, EntryKind, Kernel, PacketAccess, Result, WriteError, Writer};
 
 /// What a function looks like to its callers.
 #[derive(Debug, Clone)]
@@ -50,7 +50,7 @@ impl Writer<'_> {
 
     /// Whether a word of the packet lies at a multiple of 4 bytes from its first byte.
     pub(crate) fn aligned(&self) -> bool {
-        self.options.loads == Loads::AlignedWords && !self.program.facts().changes_length
+        self.options.packet_access == PacketAccess::AlignedWords && !self.program.facts().changes_length
     }
 
     /// Writes the file.
@@ -339,15 +339,17 @@ impl Writer<'_> {
         add(Argument::Count, format!("uint {count}"));
 
         let flows = self.program.has_flows();
-        if flows && self.options.form == Form::Function {
+        if flows && self.options.entry_kind == EntryKind::Function {
             return Err(WriteError::Unsupported("flows in a function for kernels of others".into()));
         }
         let mut lines =
             vec![format!("pc_descriptor {descriptor} = {descriptors}[{packet}];"), format!("{PACKET} {pkt};")];
         if self.uses_bytes {
             // A packet without bytes may be said to lie anywhere, and is read all the same where nothing branches.
-            let bytes = match self.options.loads {
-                Loads::SideBySide => format!("{arena} + ({descriptor}.length == 0u ? 0u : {descriptor}.offset)"),
+            let bytes = match self.options.packet_access {
+                PacketAccess::Vectorizable => {
+                    format!("{arena} + ({descriptor}.length == 0u ? 0u : {descriptor}.offset)")
+                }
                 _ => format!("{arena} + {descriptor}.offset"),
             };
             // So that stores beside each other become one.
@@ -372,7 +374,11 @@ impl Writer<'_> {
             lines.push(format!("{pkt}.last = {descriptor}.offset + {descriptor}.length + {ROOM}u;"));
         }
         for (number, (handle, map)) in self.maps.iter().zip(&maps).enumerate() {
-            let words = if self.options.form == Form::Function { format!("{all_maps}[{number}]") } else { map.clone() };
+            let words = if self.options.entry_kind == EntryKind::Function {
+                format!("{all_maps}[{number}]")
+            } else {
+                map.clone()
+            };
             lines.push(format!("{pkt}.{} = {words};", self.globals[handle]));
         }
         for &handle in private {
@@ -385,7 +391,7 @@ impl Writer<'_> {
         }
         let filter = &self.shapes[&self.lowered.filter].name;
         lines.push(format!("uint {verdict} = {filter}(&{pkt});"));
-        lines.extend(self.options.behind.clone());
+        lines.extend(self.options.epilogue.clone());
         // docs/semantics.md, "Verdicts": 1, 2, 3, and what ends in 4; all else is ABORTED.
         if facts.verdicts.contains(Action::Aborted) {
             lines.push(format!("if (({verdict} & 0xffu) != 4u && {verdict} > 3u) {verdict} = 0u;"));
@@ -406,7 +412,7 @@ impl Writer<'_> {
             lines.push(format!("{targets}[{packet}] = {verdict} >> 8;"));
         }
 
-        if self.options.form == Form::Function {
+        if self.options.entry_kind == EntryKind::Function {
             let lines: String = lines.iter().map(|line| format!("    {line}\n")).collect();
             let (start, entry) = (self.dialect.function(), &self.options.entry);
             // The same parameters for every filter, maps only for those that have any, and none of them `restrict`: the kernels around it write to
@@ -438,7 +444,7 @@ impl Writer<'_> {
             lines.insert(0, format!("uint {packet} = {base} + {lane};"));
         }
         let (this, all) = self.dialect.grid();
-        let (head, tail, indent) = match self.options.stride {
+        let (head, tail, indent) = match self.options.grid_stride {
             false => (format!("    uint {lane} = {this};\n    if ({lane} >= {count}) return;\n"), "", 4),
             // Written so that it cannot wrap: as many are left as there are work items, or more.
             true => (
@@ -452,7 +458,7 @@ impl Writer<'_> {
         };
         let lines: String = lines.iter().map(|line| format!("{:indent$}{line}\n", "")).collect();
         let parameters = parameters.join(",\n    ");
-        let start = self.dialect.kernel(self.options.group);
+        let start = self.dialect.kernel(self.options.group_size);
         let entry = &self.options.entry;
         Ok((format!("{start} {entry}(\n    {parameters})\n{{\n{head}{lines}{tail}}}\n"), arguments))
     }

@@ -39,7 +39,7 @@ use names::Names;
 
 /// How packets are read and written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Loads {
+pub enum PacketAccess {
     /// Byte by byte. Compilers for processors make one load of them; packets may lie anywhere.
     #[default]
     Bytes,
@@ -48,17 +48,17 @@ pub enum Loads {
     Words,
     /// The same, where every packet of a batch begins at a multiple of 4 bytes: then what is at a constant offset is
     /// one load, and what is stored side by side can be one store a word. What this makes is wrong for other batches.
-    /// Filters that change lengths are written as with [`Loads::Words`].
+    /// Filters that change lengths are written as with [`PacketAccess::Words`].
     AlignedWords,
     /// Words at any byte, and no branch: what compilers for processors with vectors can do for several packets side by
     /// side, since such processors fetch words for all lanes at once, and nothing smaller. Only for filters that loop
-    /// nowhere, change nothing, and whose branches can all be joined; others are written as with [`Loads::Bytes`].
-    SideBySide,
+    /// nowhere, change nothing, and whose branches can all be joined; others are written as with [`PacketAccess::Bytes`].
+    Vectorizable,
 }
 
 /// What the filter is called by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Form {
+pub enum EntryKind {
     /// A kernel, which is all that there is to launch.
     #[default]
     Kernel,
@@ -73,19 +73,19 @@ pub struct Options {
     /// In what.
     pub language: Language,
     /// What there is to call.
-    pub form: Form,
+    pub entry_kind: EntryKind,
     /// The name of that.
     pub entry: String,
     /// Work items in a group, where the kernel is to be compiled for a number.
-    pub group: Option<u32>,
+    pub group_size: Option<u32>,
     /// Whether a work item takes packet after packet until there are none left; else it takes one, and there have
     /// to be as many as packets.
-    pub stride: bool,
+    pub grid_stride: bool,
     /// How packets are read and written.
-    pub loads: Loads,
+    pub packet_access: PacketAccess,
     /// A statement in the language, behind each packet's filter, which names nothing that is not its own: for kernels that
     /// are to be slow.
-    pub behind: Option<String>,
+    pub epilogue: Option<String>,
 }
 
 impl Options {
@@ -93,12 +93,12 @@ impl Options {
     pub fn new(language: Language) -> Options {
         Options {
             language,
-            form: Form::default(),
+            entry_kind: EntryKind::default(),
             entry: "xdp_kernel".into(),
-            group: None,
-            stride: false,
-            loads: Loads::default(),
-            behind: None,
+            group_size: None,
+            grid_stride: false,
+            packet_access: PacketAccess::default(),
+            epilogue: None,
         }
     }
 }
@@ -190,13 +190,13 @@ pub fn write(program: &Program, options: &Options) -> Result<Kernel> {
             })
         };
         let mut lowered = lower(lowering).map_err(failed)?;
-        if options.loads == Loads::SideBySide {
+        if options.packet_access == PacketAccess::Vectorizable {
             let plain = !program.facts().rewrites() && program.maps().is_empty() && !program.has_flows();
             let joined = lower(Lowering { lanes: true, ..lowering }).map_err(failed)?;
             if plain && kernel::is_straight(&joined) && !kernel::points_into_vectors(&joined) {
                 return Writer::new(program, &joined, options).write();
             }
-            let bytes = Options { loads: Loads::Bytes, ..options.clone() };
+            let bytes = Options { packet_access: PacketAccess::Bytes, ..options.clone() };
             if kernel::points_into_vectors(&lowered) {
                 lowered = lower(Lowering { whole_pointers: true, ..lowering }).map_err(failed)?;
             }

@@ -3,7 +3,7 @@
 use portcullis_core::packet::{MIN_LENGTH, READABLE_PAST_END};
 use portcullis_core::program::prelude::{FUNCTIONS, Intrinsic, Order};
 
-use crate::{Loads, Writer};
+use crate::{PacketAccess, Writer};
 
 /// The type of a packet and all else that is one invocation's.
 pub(crate) const PACKET: &str = "pc_packet";
@@ -137,7 +137,7 @@ impl Writer<'_> {
     /// Memory safety: the bytes lie in the packet, or, for a near load, not further than [`READABLE_PAST_END`] behind
     /// its first one, which is never past the arena's end.
     fn load(&mut self, name: &str, size: u32, order: Order, near: bool) -> String {
-        if self.options.loads == Loads::SideBySide {
+        if self.options.packet_access == PacketAccess::Vectorizable {
             return self.load_side_by_side(name, size, order, near);
         }
         let (function, buffer) = (self.dialect.function(), self.dialect.buffer());
@@ -147,7 +147,7 @@ impl Writer<'_> {
         if !near {
             text += &format!("    if ({outside}) return 0u;\n");
         }
-        let value = if self.options.loads == Loads::Bytes || size == 1 {
+        let value = if self.options.packet_access == PacketAccess::Bytes || size == 1 {
             self.uses_bytes = true;
             text += &format!("    {buffer}{constant}uchar *at = pkt->bytes + off;\n");
             let byte = |i: u32| {
@@ -266,7 +266,7 @@ impl Writer<'_> {
         let (function, buffer) = (self.dialect.function(), self.dialect.buffer());
         let mut text = format!("{function}void {name}(pc_packet *pkt, uint off, uint value)\n{{\n");
         text += &format!("    if (pkt->length < {size}u || off > pkt->length - {size}u) return;\n");
-        if self.options.loads == Loads::Bytes || size == 1 {
+        if self.options.packet_access == PacketAccess::Bytes || size == 1 {
             text += &format!("    {buffer}uchar *at = pkt->bytes + off;\n");
             for i in 0..size {
                 let shift = 8 * if order == Order::Big { size - 1 - i } else { i };

@@ -1,7 +1,7 @@
 //! The form that other kernels are put behind: one signature, whatever the filter needs.
 
-use portcullis_c_writer::{Argument, Form, Language, Loads, Options, write};
-use portcullis_core::diagnostics::Source;
+use portcullis_c_writer::{Argument, EntryKind, Language, Options, PacketAccess, write};
+use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::program::ProgramOptions;
 use portcullis_wgsl as wgsl;
 
@@ -20,9 +20,9 @@ fn function(body: &str) -> portcullis_c_writer::Kernel {
     let text = format!("fn xdp_filter(pkt: u32) -> u32 {{ {body} }}");
     let program = wgsl::compile(&Source::new("f.wgsl", text), &ProgramOptions::default()).unwrap();
     let options = Options {
-        form: Form::Function,
+        entry_kind: EntryKind::Function,
         entry: "pc_filter_packet".into(),
-        loads: Loads::AlignedWords,
+        packet_access: PacketAccess::AlignedWords,
         ..Options::new(Language::Cuda)
     };
     write(&program, &options).unwrap()

@@ -6,8 +6,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use portcullis_c_writer::{Language, Loads, Options, write};
-use portcullis_core::diagnostics::Source;
+use portcullis_c_writer::{Language, Options, PacketAccess, write};
+use portcullis_core::lang::{Source, wgsl};
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_wgsl as wgsl;
 
@@ -40,8 +40,10 @@ fn filters() -> Vec<(String, Program)> {
 fn options(extension: &str) -> Options {
     match extension {
         "cl" => Options::new(Language::OpenCl),
-        "lanes.cl" => Options { loads: Loads::SideBySide, ..Options::new(Language::OpenCl) },
-        _ => Options { group: Some(256), loads: Loads::AlignedWords, ..Options::new(Language::Cuda) },
+        "lanes.cl" => Options { packet_access: PacketAccess::Vectorizable, ..Options::new(Language::OpenCl) },
+        _ => {
+            Options { group_size: Some(256), packet_access: PacketAccess::AlignedWords, ..Options::new(Language::Cuda) }
+        }
     }
 }
 

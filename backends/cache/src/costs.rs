@@ -24,17 +24,17 @@ const KIND: &str = "auto";
 const POSSIBLE: std::ops::Range<f64> = 1e-3..1e5;
 
 /// Bytes that a bus is measured with: far more than starting a copy takes, and a fraction of a millisecond's worth.
-pub const BUS_BYTES: usize = 4 << 20;
+pub const BUS_COPY_BYTES: usize = 4 << 20;
 
 static ANEW: AtomicBool = AtomicBool::new(false);
 
 /// Has what is asked for from now on, and was not yet, measured again in place of what was kept.
-pub fn measure_anew() {
+pub fn force_remeasurement() {
     ANEW.store(true, Ordering::Relaxed);
 }
 
 /// What the host's share costs; the bus is that of [`TransferCosts::GEN4`]. Looked up, or measured, once a process.
-pub fn of_host() -> TransferCosts {
+pub fn host_costs() -> TransferCosts {
     static HOST: OnceLock<TransferCosts> = OnceLock::new();
     *HOST.get_or_init(|| {
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -56,22 +56,22 @@ pub fn of_host() -> TransferCosts {
     })
 }
 
-/// The same with the bus of a device, which `about` tells from all others; `copy` has it bring [`BUS_BYTES`] bytes, and says how
+/// The same with the bus of a device, which `about` tells from all others; `copy` has it bring [`BUS_COPY_BYTES`] bytes, and says how
 /// long that took. Where it fails the bus is assumed. Looked up, or measured, once a process and device.
-pub fn of_device(about: &str, copy: impl FnMut() -> Option<Duration>) -> TransferCosts {
+pub fn device_costs(about: &str, copy: impl FnMut() -> Option<Duration>) -> TransferCosts {
     static BUSES: Mutex<Option<HashMap<String, (f64, Known)>>> = Mutex::new(None);
     // Others wait: two at once would slow each other.
     let mut buses = BUSES.lock().unwrap_or_else(PoisonError::into_inner);
     let found = buses.get_or_insert_default().entry(about.into());
     let (bus_bytes_per_ns, bus) = *found.or_insert_with(|| of_bus(Cache::open(KIND).as_ref(), about, copy));
-    TransferCosts { bus_bytes_per_ns, bus, ..of_host() }
+    TransferCosts { bus_bytes_per_ns, bus, ..host_costs() }
 }
 
 fn of_bus(cache: Option<&Cache>, about: &str, mut copy: impl FnMut() -> Option<Duration>) -> (f64, Known) {
     let measure = || {
         // The first touches pages. Others' work only adds to the time.
         let quietest = (0..4).map(|_| copy()).collect::<Option<Vec<_>>>()?.into_iter().skip(1).min()?;
-        Some([BUS_BYTES as f64 / quietest.as_nanos().max(1) as f64])
+        Some([BUS_COPY_BYTES as f64 / quietest.as_nanos().max(1) as f64])
     };
     let found = kept(cache, &format!("bus {about}"), measure);
     found.map_or((TransferCosts::GEN4.bus_bytes_per_ns, Known::Assumed), |([bus], known)| (bus, known))
@@ -162,7 +162,7 @@ mod tests {
         let cache = Cache::at(&folder.path().join(KIND), 1 << 20).unwrap();
         // The first does not count, nor what others added.
         let mut times = [1, 4, 2, 3].into_iter().map(Duration::from_millis);
-        let measured = BUS_BYTES as f64 / 2e6;
+        let measured = BUS_COPY_BYTES as f64 / 2e6;
         assert_eq!(of_bus(Some(&cache), "a", || times.next()), (measured, Known::Measured));
         assert_eq!(of_bus(Some(&cache), "a", || panic!("it was measured")), (measured, Known::Kept));
         let mut fails = [1, 4, 2].into_iter().map(Duration::from_millis);

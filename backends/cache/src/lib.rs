@@ -1,7 +1,7 @@
 //! What devices' compilers made and what was measured, kept from run to run in a folder of the user's.
 //!
 //! A cache is never needed: where something is wrong with the folder or with what is in it there is
-//! nothing to be had, and nobody is told who does not ask ([`Cache::find`], [`Cache::look`]). What is loaded from it runs on a device with the user's
+//! nothing to be had, and nobody is told who does not ask ([`Cache::try_open`], [`Cache::try_get`]). What is loaded from it runs on a device with the user's
 //! rights, so:
 //! - the folder is the user's own and nobody else may enter it (mode 0700), or it is not used;
 //! - a file is written under another name and renamed, so it is there as a whole or not at all;
@@ -34,14 +34,14 @@ const SUFFIX: &str = "bin";
 
 /// Why there is no cache, or nothing in it though a file is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unusable {
+pub struct CacheError {
     /// The folder or file; empty where the system names none.
     pub path: PathBuf,
     /// What is wrong with it.
     pub reason: &'static str,
 }
 
-impl fmt::Display for Unusable {
+impl fmt::Display for CacheError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.path.as_os_str().is_empty() {
             true => f.write_str(self.reason),
@@ -50,7 +50,7 @@ impl fmt::Display for Unusable {
     }
 }
 
-impl std::error::Error for Unusable {}
+impl std::error::Error for CacheError {}
 
 /// A folder of entries.
 #[derive(Debug, Clone)]
@@ -63,15 +63,15 @@ impl Cache {
     /// The user's cache for one kind of thing, `opencl` for example; made where it is not there.
     /// `None` where there can be none.
     pub fn open(kind: &str) -> Option<Cache> {
-        Cache::find(kind).ok()
+        Cache::try_open(kind).ok()
     }
 
     /// The same, with the reason where there can be none.
     ///
     /// # Errors
-    /// [`Unusable`].
-    pub fn find(kind: &str) -> Result<Cache, Unusable> {
-        let unusable = |path: PathBuf, reason| Unusable { path, reason };
+    /// [`CacheError`].
+    pub fn try_open(kind: &str) -> Result<Cache, CacheError> {
+        let unusable = |path: PathBuf, reason| CacheError { path, reason };
         let base = match std::env::var_os(FOLDER) {
             Some(folder) if folder.is_empty() => {
                 return Err(unusable(PathBuf::new(), "PORTCULLIS_CACHE is empty, so nothing is kept"));
@@ -95,9 +95,9 @@ impl Cache {
     /// A cache in this folder, of at most `limit` bytes.
     ///
     /// # Errors
-    /// [`Unusable`] where it cannot be made, or is not the user's alone.
-    pub fn at(folder: &Path, limit: u64) -> Result<Cache, Unusable> {
-        let unusable = |path: &Path, reason| Unusable { path: path.to_path_buf(), reason };
+    /// [`CacheError`] where it cannot be made, or is not the user's alone.
+    pub fn at(folder: &Path, limit: u64) -> Result<Cache, CacheError> {
+        let unusable = |path: &Path, reason| CacheError { path: path.to_path_buf(), reason };
         let there = folder.ancestors().find(|folder| folder.symlink_metadata().is_ok());
         let there = there.ok_or_else(|| unusable(folder, "no folder above it is there"))?;
         if there != folder {
@@ -118,16 +118,16 @@ impl Cache {
 
     /// What was put in under this key.
     pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
-        self.look(key).ok().flatten()
+        self.try_get(key).ok().flatten()
     }
 
     /// The same, and what is wrong with a file that is there and is no entry.
     ///
     /// # Errors
-    /// [`Unusable`].
-    pub fn look(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Unusable> {
+    /// [`CacheError`].
+    pub fn try_get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, CacheError> {
         let path = self.path(key);
-        let unusable = |reason| Unusable { path: path.clone(), reason };
+        let unusable = |reason| CacheError { path: path.clone(), reason };
         // A link or a pipe is none of ours, and opening a pipe may wait for ever.
         match path.symlink_metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn what_was_put_in_comes_out() {
         let (_folder, cache) = fresh();
-        assert_eq!((cache.get(b"key"), cache.look(b"key")), (None, Ok(None)));
+        assert_eq!((cache.get(b"key"), cache.try_get(b"key")), (None, Ok(None)));
         assert!(cache.put(b"key", b"value") && cache.put(b"other", b""));
         assert_eq!(cache.get(b"key").unwrap(), b"value");
         assert_eq!(cache.get(b"other").unwrap(), b"");
@@ -330,7 +330,7 @@ mod tests {
             bytes[at] ^= 4;
             fs::write(cache.path(b"key"), &bytes).unwrap();
             assert_eq!(cache.get(b"key"), None, "byte {at}");
-            let said = cache.look(b"key").unwrap_err().to_string();
+            let said = cache.try_get(b"key").unwrap_err().to_string();
             assert_eq!(said, format!("{}: is damaged, or somebody else's", cache.path(b"key").display()));
         }
         // Another's entry under this name, as if two keys had the same hash.

@@ -13,7 +13,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUfunc_st, CUfunction, CUfunction_attribute, CUmod_st};
-use portcullis_c_writer::{Argument, Form, Language, Loads, Options, WriteError};
+use portcullis_c_writer::{Argument, EntryKind, Language, Options, PacketAccess, WriteError};
 use portcullis_cache::Cache;
 use portcullis_core::device::offload::{self, Effects};
 use portcullis_core::device::{CancelToken, DeviceError, Dispatch, LoadOptions};
@@ -29,7 +29,7 @@ use crate::probe::CudaDevice;
 use crate::wait;
 
 /// Names a folder of cubins that were made elsewhere, which are looked for before anything is
-/// compiled: see [`Cubin`].
+/// compiled: see [`CubinSource`].
 pub const CUBINS: &str = "PORTCULLIS_CUBINS";
 
 /// Threads in a block, for which the kernels are compiled, where nobody has said how many.
@@ -142,12 +142,16 @@ impl Source {
         let own = matches!(dispatch, Dispatch::Inline | Dispatch::Pipelined);
         let block = if own { block } else { BLOCK };
         // Packets that do not begin at multiples of 4 bytes are packed so that they do.
-        let behind = work.map(busy);
-        let options =
-            Options { loads: Loads::AlignedWords, group: Some(block), behind, ..Options::new(Language::Cuda) };
+        let epilogue = work.map(busy);
+        let options = Options {
+            packet_access: PacketAccess::AlignedWords,
+            group_size: Some(block),
+            epilogue,
+            ..Options::new(Language::Cuda)
+        };
         let options = match own {
             true => options,
-            false => Options { form: Form::Function, entry: FUNCTION.into(), ..options },
+            false => Options { entry_kind: EntryKind::Function, entry: FUNCTION.into(), ..options },
         };
         let kernel = portcullis_c_writer::write(program, &options)?;
         let effects = kernel.effects();
@@ -195,7 +199,7 @@ fn options(arch: i32, output: Output) -> Vec<String> {
 /// the environment variable `PORTCULLIS_CUBINS` names where the filter is to run. The name says which
 /// source and which architecture, and not which NVRTC.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cubin {
+pub struct CubinSource {
     /// How batches are handed to the filter that this is for; `pipelined` is for `inline` as well.
     pub dispatch: Dispatch,
     /// The source, in CUDA C++.
@@ -206,7 +210,7 @@ pub struct Cubin {
     pub file_name: String,
 }
 
-impl Cubin {
+impl CubinSource {
     /// What goes into the file, by the NVRTC of this machine. No GPU is needed.
     ///
     /// # Errors
@@ -243,11 +247,11 @@ fn nvrtc() -> Result<&'static Nvrtc, String> {
 ///
 /// # Errors
 /// Where the filter has something in it that cannot be written in CUDA C++.
-pub fn cubins(program: &Program, arch: u32) -> Result<Vec<Cubin>, DeviceError> {
+pub fn cubins(program: &Program, arch: u32) -> Result<Vec<CubinSource>, DeviceError> {
     let arch = arch as i32;
     let one = |dispatch| {
         let source = Source::new(program, dispatch, BLOCK, None).map_err(|error| not_written("cuda", error))?;
-        Ok(Cubin {
+        Ok(CubinSource {
             dispatch,
             options: options(arch, Output::Cubin),
             file_name: file_name(&source.text, arch),
@@ -591,7 +595,7 @@ mod tests {
         assert_eq!(names.len(), 4, "a file for each way");
         assert!(names.iter().all(|name| name.len() == 32 + 12 && name.ends_with("-sm_90.cubin")), "{names:?}");
         assert_eq!(some[0].options, ["--gpu-architecture=sm_90", "--std=c++17", "--fmad=false"]);
-        let same = |other: Vec<Cubin>| other[0].file_name == some[0].file_name;
+        let same = |other: Vec<CubinSource>| other[0].file_name == some[0].file_name;
         assert!(same(files("folder/b.wgsl", "return XDP_PASS;", 90)), "its name is not its meaning");
         assert!(!same(files("a.wgsl", "return XDP_DROP;", 90)));
         assert!(!same(files("a.wgsl", "return XDP_PASS;", 75)));

@@ -37,7 +37,7 @@ mod probe;
 mod session;
 mod wait;
 
-pub use compile::{CUBINS, Cubin, cubins, nvrtc_version};
+pub use compile::{CUBINS, CubinSource, cubins, nvrtc_version};
 pub use probe::{CudaDevice, probe};
 
 #[doc(hidden)]

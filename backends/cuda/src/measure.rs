@@ -22,18 +22,18 @@ use crate::wait;
 pub use records::CudaRecords;
 
 /// A program whose kernel can be run over packets that are in the device's memory already.
-pub struct KernelOnly(Offload<Pipelined>);
+pub struct KernelTimer(Offload<Pipelined>);
 
-impl KernelOnly {
+impl KernelTimer {
     /// Loads a program as [`Device::load`](portcullis_core::device::Device::load) does.
     ///
     /// # Errors
     /// As there.
-    pub fn load(device: &CudaDevice, program: &Arc<Program>) -> Result<KernelOnly, DeviceError> {
+    pub fn load(device: &CudaDevice, program: &Arc<Program>) -> Result<KernelTimer, DeviceError> {
         let options = LoadOptions::default();
         let (gpu, loaded) = compile::load(device, program, Dispatch::Inline, &options)?;
         let (kind, effects) = (gpu.kind, loaded.effects);
-        Ok(KernelOnly(Offload::new(Pipelined::new(gpu, loaded).whole(), kind, effects, program, &options)?))
+        Ok(KernelTimer(Offload::new(Pipelined::new(gpu, loaded).whole(), kind, effects, program, &options)?))
     }
 
     /// Runs the kernel `rounds` times over the batch, which is copied to the device before, and gives the time of a
@@ -55,7 +55,7 @@ impl KernelOnly {
 ///
 /// # Errors
 /// Where there is no memory for it, or the driver gives up.
-pub fn copy_on_device(device: &CudaDevice, bytes: usize, rounds: u32) -> Result<Duration, DeviceError> {
+pub fn time_device_copy(device: &CudaDevice, bytes: usize, rounds: u32) -> Result<Duration, DeviceError> {
     let gpu = Arc::new(device.open(Dispatch::Inline, &CancelToken::new())?);
     let failed = |code: Code| gpu.failed("does not copy", code);
     let from = DeviceMemory::new(&gpu.context, bytes).map_err(failed)?;
@@ -66,8 +66,8 @@ pub fn copy_on_device(device: &CudaDevice, bytes: usize, rounds: u32) -> Result<
 /// The time of copying `bytes` bytes of pinned host memory to the device.
 ///
 /// # Errors
-/// As [`copy_on_device`].
-pub fn copy_to_device(device: &CudaDevice, bytes: usize, rounds: u32) -> Result<Duration, DeviceError> {
+/// As [`time_device_copy`].
+pub fn time_upload(device: &CudaDevice, bytes: usize, rounds: u32) -> Result<Duration, DeviceError> {
     let gpu = Arc::new(device.open(Dispatch::Inline, &CancelToken::new())?);
     let failed = |code: Code| gpu.failed("does not copy", code);
     let from = HostMemory::new(&gpu.context, bytes).map_err(failed)?;

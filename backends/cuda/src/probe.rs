@@ -223,7 +223,7 @@ impl CudaDevice {
     /// differs between GPUs; what a filter does is the same with any. One that the device does not take is an error
     /// when a filter is loaded.
     #[must_use]
-    pub fn in_groups_of(mut self, threads: u32) -> CudaDevice {
+    pub fn with_group_size(mut self, threads: u32) -> CudaDevice {
         self.block = threads.max(1);
         self
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ocl_core::ffi::{self, cl_uint};
 use ocl_core::{Kernel, ProgramBuildInfo, ProgramInfo, Status};
-use portcullis_c_writer::{Argument, Kernel as Source, Language, Loads, Options, WriteError};
+use portcullis_c_writer::{Argument, Kernel as Source, Language, Options, PacketAccess, WriteError};
 use portcullis_cache::Cache;
 use portcullis_core::device::offload::{self, Effects};
 use portcullis_core::device::{DeviceError, DeviceKind, LoadOptions};
@@ -88,14 +88,14 @@ impl Loaded {
 fn source(program: &Program, device: &OpenClDevice) -> Result<Source, DeviceError> {
     let info = portcullis_core::device::Device::info(device);
     let processor = info.kind == DeviceKind::Cpu && device.shares_memory();
-    let loads = match processor {
+    let packet_access = match processor {
         // Compilers make vectors of work items where words are fetched for each and nothing branches.
-        true if has_vectors() => Loads::SideBySide,
+        true if has_vectors() => PacketAccess::Vectorizable,
         // A processor's compiler makes one load of bytes. Elsewhere each byte would be a load.
-        true => Loads::Bytes,
-        false => Loads::Words,
+        true => PacketAccess::Bytes,
+        false => PacketAccess::Words,
     };
-    portcullis_c_writer::write(program, &Options { loads, ..Options::new(Language::OpenCl) }).map_err(|error| {
+    portcullis_c_writer::write(program, &Options { packet_access, ..Options::new(Language::OpenCl) }).map_err(|error| {
         let (device, reason) = (info.id.clone(), error.to_string());
         match error {
             WriteError::Unsupported(_) => DeviceError::Unsupported { device, reason },

@@ -35,6 +35,4 @@ mod wait;
 pub use probe::{OpenClDevice, probe};
 
 #[doc(hidden)]
-pub mod foreign;
-#[doc(hidden)]
 pub mod measure;

@@ -200,7 +200,7 @@ impl OpenClDevice {
     /// The same device, taken for one whose memory is its own: it gets copies of packets, and gives
     /// copies back. For tests: a processor can then show what a discrete GPU would do.
     #[must_use]
-    pub fn apart(mut self) -> OpenClDevice {
+    pub fn as_discrete(mut self) -> OpenClDevice {
         self.shares_memory = false;
         self.info.limits.retain(|(name, _)| *name != READS_IN_PLACE);
         self.info.limits.push((READS_IN_PLACE, "no".into()));
@@ -210,7 +210,7 @@ impl OpenClDevice {
     /// The same device with so many work items in a group. Which number is best differs between devices; what a
     /// filter does is the same with any. One that the device does not take is an error when a batch is run.
     #[must_use]
-    pub fn in_groups_of(mut self, items: u32) -> OpenClDevice {
+    pub fn with_group_size(mut self, items: u32) -> OpenClDevice {
         self.group = Some(items.max(1) as usize);
         self
     }

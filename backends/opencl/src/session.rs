@@ -256,12 +256,12 @@ impl Launcher for OpenCl {
 
     fn costs(&self) -> TransferCosts {
         if self.gpu.shares_memory {
-            return costs::of_host().without_bus();
+            return costs::host_costs().without_bus();
         }
         let mut upload = Upload::default();
-        costs::of_device(&self.gpu.about, || {
+        costs::device_costs(&self.gpu.about, || {
             let began = Instant::now();
-            let copied = upload.write(&self.gpu, costs::BUS_BYTES as u64, |_| ()).ok()??;
+            let copied = upload.write(&self.gpu, costs::BUS_COPY_BYTES as u64, |_| ()).ok()??;
             self.gpu.flush(&self.gpu.uploads).ok()?;
             Ticket::new(&self.gpu, copied).ok()?.wait(&self.gpu, &CancelToken::new()).ok()?;
             Some(began.elapsed())

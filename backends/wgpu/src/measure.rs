@@ -11,15 +11,15 @@ use crate::probe::WgpuDevice;
 use crate::session::{self, WgpuSession};
 
 /// A program whose kernel can be run over packets that are already where it reads them.
-pub struct KernelOnly(WgpuSession);
+pub struct KernelTimer(WgpuSession);
 
-impl KernelOnly {
+impl KernelTimer {
     /// Loads a program as [`Device::load`](portcullis_core::device::Device::load) does.
     ///
     /// # Errors
     /// As there.
-    pub fn load(device: &WgpuDevice, program: &Arc<Program>) -> Result<KernelOnly, DeviceError> {
-        Ok(KernelOnly(session::open(device, program, &LoadOptions::default())?))
+    pub fn load(device: &WgpuDevice, program: &Arc<Program>) -> Result<KernelTimer, DeviceError> {
+        Ok(KernelTimer(session::open(device, program, &LoadOptions::default())?))
     }
 
     /// Runs the kernel `rounds` times over the batch, which is imported or copied before, and gives

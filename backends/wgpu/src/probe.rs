@@ -175,7 +175,7 @@ impl WgpuDevice {
     /// The same device, taken for one whose memory is its own and that reaches no other: for tests, where a processor can then
     /// show what a discrete GPU would do.
     #[must_use]
-    pub fn apart(mut self) -> WgpuDevice {
+    pub fn as_discrete(mut self) -> WgpuDevice {
         self.apart = true;
         self.import = None;
         self.info.limits.retain(|(name, _)| *name != READS_IN_PLACE);
@@ -186,7 +186,7 @@ impl WgpuDevice {
     /// The same device with so many invocations in a work group. Which number is best differs between GPUs; what a
     /// filter does is the same with any. One that the device does not take is an error when a filter is loaded.
     #[must_use]
-    pub fn in_groups_of(mut self, invocations: u32) -> WgpuDevice {
+    pub fn with_group_size(mut self, invocations: u32) -> WgpuDevice {
         self.group = invocations.max(1);
         self
     }

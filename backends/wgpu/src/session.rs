@@ -245,8 +245,8 @@ impl Launcher for Wgpu {
 
     fn costs(&self) -> TransferCosts {
         match self.gpu.direct {
-            true => costs::of_host().without_bus(),
-            false => costs::of_device(&self.gpu.about, || self.gpu.time_of_copy(costs::BUS_BYTES as u64)),
+            true => costs::host_costs().without_bus(),
+            false => costs::device_costs(&self.gpu.about, || self.gpu.time_of_copy(costs::BUS_COPY_BYTES as u64)),
         }
     }
 

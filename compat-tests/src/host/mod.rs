@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use portcullis_c_writer::{Argument, Kernel, Language, Loads, Options, write};
+use portcullis_c_writer::{Argument, Kernel, Language, Options, PacketAccess, write};
 use portcullis_core::device::{Device, DeviceError, DeviceInfo, DeviceKind, Dispatch, LoadOptions, Session};
 use portcullis_core::program::Program;
 
@@ -238,7 +238,7 @@ fn call(kernel: &Kernel, opencl: bool, number: u32) -> String {
 /// The function that goes through all work items of a launch: more than there are packets, or, where each takes
 /// packet after packet, just a few.
 fn items(options: &Options, opencl: bool, cases: &str) -> String {
-    let count = if options.stride { "5" } else { "(count + 3) / 4 * 4" };
+    let count = if options.grid_stride { "5" } else { "(count + 3) / 4 * 4" };
     let set = match opencl {
         true => "work_item = item; work_items = items;".to_owned(),
         false => "blockDim.x = 1; gridDim.x = items; blockIdx.x = item;".to_owned(),
@@ -261,8 +261,8 @@ impl Device for Host {
         let source = write(program, &self.options).map_err(|e| unsupported(e.to_string()))?.source;
         // Filters that packets cannot go side by side in are written as with bytes, whose near loads are made before
         // what is asked about their packet's length.
-        let bytes = Options { loads: Loads::Bytes, ..self.options.clone() };
-        let side_by_side = self.options.loads == Loads::SideBySide
+        let bytes = Options { packet_access: PacketAccess::Bytes, ..self.options.clone() };
+        let side_by_side = self.options.packet_access == PacketAccess::Vectorizable
             && write(program, &bytes).map_err(|e| unsupported(e.to_string()))?.source != source;
         let number = self.numbers.get(&source).copied();
         let number = number.ok_or_else(|| unsupported("it is not among the filters that were compiled".into()))?;
@@ -271,7 +271,7 @@ impl Device for Host {
             let mut process = process.lock().map_err(|_| "an earlier test broke the process".to_owned())?;
             process.ask(number, memory)
         };
-        let aligned = self.options.loads == Loads::AlignedWords;
+        let aligned = self.options.packet_access == PacketAccess::AlignedWords;
         let session = LaunchSession::new(&self.info.id, program, options, aligned, Box::new(launch));
         Ok(Box::new(if side_by_side { session.with_empty_packets_nowhere() } else { session }))
     }

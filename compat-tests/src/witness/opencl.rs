@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use portcullis::device::DeviceError;
-use portcullis::opencl::foreign::Foreign;
+use portcullis::opencl::measure::VendorKernel;
 use portcullis::opencl::{OpenClDevice, probe};
 use portcullis_core::packet::Metadata;
 
@@ -59,7 +59,7 @@ pub fn answers(
 
 /// Filters in one kernel.
 pub struct Compiled {
-    kernel: Foreign,
+    kernel: VendorKernel,
     /// Bytes for each packet and what is around it.
     slot: usize,
 }
@@ -77,7 +77,7 @@ impl Compiled {
         behind: usize,
     ) -> Result<Compiled, Unavailable> {
         let slot = (HEAD + longest + behind.max(BEHIND)).next_power_of_two();
-        let kernel = Foreign::compile(device, &kernel(filters, slot), "pc_run").map_err(failed)?;
+        let kernel = VendorKernel::compile(device, &kernel(filters, slot), "pc_run").map_err(failed)?;
         Ok(Compiled { kernel, slot })
     }
 

@@ -5,45 +5,33 @@
 //! the high half of a register is there only where somebody reads it. `emit` writes what is left as a function of naga's, by
 //! `lang::structure`. `maps` are the object's maps as a filter's.
 
-mod asked;
+mod analysis;
 mod broadcast;
-mod bytes;
-mod code;
-mod emit;
+mod decode;
 mod errno;
 pub mod events;
 pub mod fib;
-mod flow;
-mod helper;
-pub mod instruction;
-mod joined;
-mod live;
-mod maps;
+mod inspect;
+mod lower;
 pub mod object;
-mod own;
-mod prefixes;
-mod range;
-mod refused;
-mod reuse;
-mod settings;
-mod survey;
+mod parameters;
+mod rejection;
 #[cfg(test)]
 mod tests;
-mod types;
-mod walk;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use broadcast::Broadcast;
-use code::Op;
-use maps::{MapInfo, Use};
+pub use decode::instruction;
+use decode::maps::{MapInfo, Use};
+pub use inspect::{Survey, Surveyed, SurveyedMap, survey};
+use lower::ir::Op;
+use lower::privatize::Copy;
 use object::MapType;
 pub use object::{Btf, MapDefinition, Object};
-use own::Copy;
-use refused::Listing;
-pub use settings::{Global, globals};
-pub use survey::{Survey, Surveyed, SurveyedMap, survey};
+pub use parameters::{Global, globals};
+use rejection::Listing;
 
 use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
 use portcullis_core::map::declare::MAX_MAPS;
@@ -155,13 +143,13 @@ pub(crate) struct Linked<'o> {
 impl<'o> Linked<'o> {
     fn of(object: &'o Object, random_seed: u32) -> Linked<'o> {
         let programs = object.programs().map(|it| (it.name.clone(), it.section as u32, it.first as u32)).collect();
-        Linked { object, maps: maps::maps(object), programs, random_seed }
+        Linked { object, maps: decode::maps::maps(object), programs, random_seed }
     }
 
     /// What the host wants to know, and what maps hold from the beginning.
     fn origin(
         &self,
-        flow: &flow::Flow,
+        flow: &analysis::fixpoint::Flow,
         (section, first): (usize, usize),
         rings: Vec<events::Ring>,
         (fib, besides): (fib::Maps, usize),
@@ -198,7 +186,7 @@ impl<'o> Linked<'o> {
             traps: self.sites(flow.shared.sites.all()),
             losses: self.sites(&losses),
             copies: copies.collect(),
-            helpers: flow.shared.helpers.iter().map(|&helper| helper::name(helper)).collect(),
+            helpers: flow.shared.helpers.iter().map(|&helper| decode::helper::name(helper)).collect(),
             programs: self.programs.iter().map(|(name, ..)| name.clone()).collect(),
             held: object.maps.iter().map(|map| map.name.clone()).collect(),
             globals: Vec::new(),
@@ -216,7 +204,7 @@ impl<'o> Linked<'o> {
             let line = object.sections[section].line(at).map(|line| (line.file.to_string(), line.line));
             let function = object.function_at(section, at).map(|it| object.functions[it].name.clone());
             let function = function.unwrap_or_else(|| object.sections[section].name.clone());
-            Site { function, instruction: refused::instruction(object, section, at), line, reason }
+            Site { function, instruction: rejection::instruction(object, section, at), line, reason }
         });
         sites.collect()
     }
@@ -317,7 +305,7 @@ pub fn compile_object(
 ) -> Result<Program, Diagnostics> {
     let given = &options.parameters;
     let mut set = object.clone();
-    let options = settings::set(&mut set, options)?;
+    let options = parameters::set(&mut set, options)?;
     on_large_stack(&Source::new(object.name.as_str(), ""), || compile_here(&set, program, &options, given))?
 }
 
@@ -331,9 +319,9 @@ fn compile_here(
     let (section, first) = chosen(object, program)?;
     let mut linked = Linked::of(object, options.random_seed);
     let refused = |refused| Listing::of(object).diagnostics(object, &refused);
-    let (flow, needed) = flow::find(&linked, section, first).map_err(refused)?;
+    let (flow, needed) = analysis::fixpoint::find(&linked, section, first).map_err(refused)?;
     for &trie in &flow.shared.tries {
-        maps::by_length(&mut linked.maps[usize::from(trie)]).map_err(|why| whole(&object.name, why))?;
+        decode::maps::by_length(&mut linked.maps[usize::from(trie)]).map_err(|why| whole(&object.name, why))?;
     }
     // What is called, for what it takes.
     let mut called: BTreeSet<&str> = BTreeSet::new();
@@ -350,7 +338,7 @@ fn compile_here(
         }
     }
     let mut declared: Vec<Declaration> = Vec::new();
-    let mut text = include_str!("runtime.wgsl").to_owned();
+    let mut text = include_str!("lower/runtime.wgsl").to_owned();
     let mut rings = Vec::new();
     let uses = &flow.shared.events.rings;
     for &map in &flow.shared.used {
@@ -378,7 +366,7 @@ fn compile_here(
     rings.iter().for_each(|ring| text += &ring.text());
     if traps {
         let traps = linked.sites(flow.shared.sites.all());
-        let counter = Declaration::new(emit::TRAPS, Kind::Counter, 1, 2, traps.len() as u32);
+        let counter = Declaration::new(lower::emit::TRAPS, Kind::Counter, 1, 2, traps.len() as u32);
         declared.push(Declaration { notes: Some(Arc::new(Site::notes(&traps))), ..counter });
     }
     let listing = Listing::of(object);
@@ -393,7 +381,7 @@ fn compile_here(
     text += &functions_of_tables;
     let besides = declared.len() - own;
     let mut module = prelude::module(&declared, &functions(&text, &called));
-    if emit::filter(&flow, &needed, &linked.maps, &mut module).is_err() {
+    if lower::emit::filter(&flow, &needed, &linked.maps, &mut module).is_err() {
         return fails("the program's loops stand in each other too deep".into());
     }
     let program = Program::new(&listing.source, module, declared, options)?;

@@ -164,14 +164,14 @@ impl Launcher for Pipelined {
 
     fn costs(&self) -> TransferCosts {
         let gpu = &*self.gpu;
-        costs::of_device(&gpu.about, || {
+        costs::device_costs(&gpu.about, || {
             let _here = gpu.enter().ok()?;
-            let from = HostMemory::new(&gpu.context, costs::BUS_BYTES).ok()?;
-            let to = DeviceMemory::new(&gpu.context, costs::BUS_BYTES).ok()?;
+            let from = HostMemory::new(&gpu.context, costs::BUS_COPY_BYTES).ok()?;
+            let to = DeviceMemory::new(&gpu.context, costs::BUS_COPY_BYTES).ok()?;
             let (begins, ends) = (Event::timed(&gpu.context).ok()?, Event::timed(&gpu.context).ok()?);
             begins.record(&gpu.uploads).ok()?;
             // SAFETY: both stay until the copy was waited for, or all that was queued was, and nobody writes to them.
-            let copied = unsafe { to.bring_in(0, from.host(), costs::BUS_BYTES, &gpu.uploads) };
+            let copied = unsafe { to.bring_in(0, from.host(), costs::BUS_COPY_BYTES, &gpu.uploads) };
             let waited = copied.and_then(|()| ends.record(&gpu.uploads)).ok().and_then(|()| {
                 let come = || ends.has_come().map_err(|code| gpu.failed("does not copy", code));
                 wait::until(&gpu.id, &CancelToken::new(), come).ok()

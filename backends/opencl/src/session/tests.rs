@@ -98,7 +98,7 @@ fn what_a_kernel_answers_becomes_verdicts() {
         }";
     let devices = devices();
     // Written in place, and brought back by copies.
-    for device in devices.iter().flat_map(|device| [device.clone(), device.clone().apart()]) {
+    for device in devices.iter().flat_map(|device| [device.clone(), device.clone().as_discrete()]) {
         let mut session = open_text(&device, &program, kernel, "answer").unwrap();
         for packets in [1, 1000, 7, 100_000] {
             let done = session.run(Batch::from_packets(&vec![[0; 4]; packets]).unwrap()).unwrap();
@@ -115,7 +115,7 @@ fn packets_of_a_ring_are_filtered_where_they_are() {
     let program = wgsl::compile(&Source::new("writes.wgsl", text), &ProgramOptions::default());
     let program = Arc::new(program.unwrap_or_else(|e| panic!("{}", e.render())));
     let devices = devices();
-    for device in devices.iter().flat_map(|device| [device.clone(), device.clone().apart()]) {
+    for device in devices.iter().flat_map(|device| [device.clone(), device.clone().as_discrete()]) {
         let mut session = open(&device, &program, &LoadOptions::default()).unwrap();
         let batch = Batch::in_frames(&vec![vec![7; 60]; 100]).unwrap();
         let look = |_: &mut OpenCl, parts: &mut [(Part<'_>, &mut Buffers)]| {

@@ -168,7 +168,7 @@ const MAX_WIDTH: usize = 1024;
 
 impl Print {
     /// The print of a format, up to its first zero; `None` where the kernel would give `-EINVAL` for it.
-    pub(in super::super) fn read(format: &[u8]) -> Option<Print> {
+    pub(crate) fn read(format: &[u8]) -> Option<Print> {
         let end = format.iter().position(|&byte| byte == 0)?;
         let mut reading = Reading { rest: &format[..end] };
         let mut pieces = Vec::new();
@@ -202,7 +202,7 @@ impl Print {
     }
 
     /// Says what the text is that is filled in at a place.
-    pub(in super::super) fn set_text(&mut self, place: usize, text: String) {
+    pub(crate) fn set_text(&mut self, place: usize, text: String) {
         let given = self.pieces.iter_mut().filter_map(|piece| match piece {
             Piece::Plain(_) => None,
             Piece::Given(_, argument) => Some(argument),

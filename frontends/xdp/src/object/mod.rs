@@ -4,10 +4,9 @@
 //! in Documentation/bpf/btf.rst and libbpf.
 
 pub mod btf;
-mod c_types;
-mod lines;
-mod made;
-mod maps;
+mod from_instructions;
+mod line_info;
+mod map_definitions;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -17,10 +16,10 @@ use object::elf::{EM_BPF, R_BPF_64_32, R_BPF_64_64, SHF_EXECINSTR, STT_FUNC, STT
 use object::read::elf::{ElfFile64, FileHeader, SectionHeader};
 use object::{LittleEndian, Object as _, ObjectSection as _, ObjectSymbol as _, RelocationFlags, RelocationTarget};
 
-use super::instruction::Instruction;
+use crate::lang::xdp::decode::instruction::Instruction;
 pub use btf::Btf;
-pub use lines::Line;
-pub use maps::{MapDefinition, MapType, Slot, Variable};
+pub use line_info::Line;
+pub use map_definitions::{MapDefinition, MapType, Slot, Variable};
 
 /// The largest object taken, in bytes.
 pub const MAX_OBJECT: usize = 16 << 20;
@@ -313,7 +312,7 @@ impl<'a> Reading<'a> {
         for (number, section) in self.object.sections.iter().enumerate() {
             named.entry(section.name.clone()).or_insert(number);
         }
-        for (name, lines) in lines::read(ext.data().map_err(bad)?, &self.object.btf)? {
+        for (name, lines) in line_info::read(ext.data().map_err(bad)?, &self.object.btf)? {
             if let Some(&section) = named.get(&name) {
                 self.object.sections[section].lines = lines;
             }
@@ -347,7 +346,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    fn maps(&mut self) -> Result<Vec<maps::SlotsAt>, Wrong> {
+    fn maps(&mut self) -> Result<Vec<map_definitions::SlotsAt>, Wrong> {
         let mut slots = Vec::new();
         if let Some(section) = self.file.section_by_name(".maps") {
             let index = section.index().0;
@@ -358,7 +357,7 @@ impl<'a> Reading<'a> {
             let symbols = self.variables(index);
             // Of a name the first place.
             let places: HashMap<&str, u64> = symbols.iter().rev().map(|it| (it.name.as_str(), it.address)).collect();
-            let (maps, at) = maps::by_types(&self.object.btf, &places)?;
+            let (maps, at) = map_definitions::by_types(&self.object.btf, &places)?;
             slots = at;
             let placed = (0..).zip(&maps).filter_map(|(number, map)| Some(((index, *places.get(&*map.name)?), number)));
             self.places = placed.collect();
@@ -368,7 +367,7 @@ impl<'a> Reading<'a> {
             let (index, data) = (section.index().0, section.data().map_err(bad)?);
             let mut maps = Vec::new();
             for symbol in self.variables(index) {
-                maps.push((symbol.address, maps::by_definition(&symbol.name, symbol.address, data)?));
+                maps.push((symbol.address, map_definitions::by_definition(&symbol.name, symbol.address, data)?));
             }
             for (at, map) in maps {
                 self.places.insert((index, at), self.object.maps.len());
@@ -379,7 +378,7 @@ impl<'a> Reading<'a> {
     }
 
     fn add(&mut self, map: MapDefinition) -> Result<(), Wrong> {
-        maps::is_room(self.object.maps.len() + 1)?;
+        map_definitions::is_room(self.object.maps.len() + 1)?;
         self.object.maps.push(map);
         Ok(())
     }
@@ -446,7 +445,7 @@ impl<'a> Reading<'a> {
     }
 
     /// What maps hold from the beginning: the relocations of `.maps`.
-    fn slots(&mut self, mut slots: Vec<maps::SlotsAt>) -> Result<(), Wrong> {
+    fn slots(&mut self, mut slots: Vec<map_definitions::SlotsAt>) -> Result<(), Wrong> {
         let Some(section) = self.file.section_by_name(".maps") else { return Ok(()) };
         slots.sort_by_key(|it| it.offset);
         for (at, relocation) in section.relocations() {

@@ -1,0 +1,5 @@
+//! Instructions, helper functions and maps of an object, decoded for the analysis.
+
+pub mod helper;
+pub mod instruction;
+pub(crate) mod maps;

@@ -1,0 +1,122 @@
+//! What is in an object as a whole: which of its programs can be taken, and why the others cannot.
+
+use std::collections::BTreeSet;
+
+use crate::lang::xdp::decode::helper;
+use crate::lang::xdp::decode::instruction::{CALL, call};
+use crate::lang::xdp::decode::maps::{self, Use};
+use crate::lang::xdp::object::{Object, Reference};
+use crate::lang::xdp::parameters::{self, Global, globals};
+use crate::lang::xdp::{MapDefinition, compile_here, whole};
+use crate::lang::{Diagnostics, Source, on_large_stack};
+use crate::map::Typed;
+use crate::program::{Program, ProgramOptions};
+
+/// A program of an object.
+#[derive(Debug)]
+pub struct Surveyed {
+    /// Its name.
+    pub name: String,
+    /// Its section.
+    pub section: String,
+    /// Helpers that it and the functions that it calls name, whether or not a way leads there.
+    pub helpers: Vec<String>,
+    /// The filter that it becomes, or why it becomes none.
+    pub result: Result<Program, Diagnostics>,
+}
+
+/// A map of an object.
+#[derive(Debug)]
+pub struct SurveyedMap {
+    /// As the object defines it.
+    pub definition: MapDefinition,
+    /// What its keys and values are.
+    pub typed: Typed,
+    /// Why no program can use it, where that is so.
+    pub refused: Option<String>,
+}
+
+/// What is in an object.
+#[derive(Debug)]
+pub struct Survey {
+    /// The object's file.
+    pub name: String,
+    /// Its programs for XDP.
+    pub programs: Vec<Surveyed>,
+    /// Sections with code for other hooks.
+    pub others: Vec<String>,
+    /// Its maps, without the sections of its global variables.
+    pub maps: Vec<SurveyedMap>,
+    /// Its global variables.
+    pub globals: Vec<Global>,
+}
+
+/// Looks at all programs of an object.
+///
+/// # Errors
+/// What is wrong with the object as a whole, and with what is set in it.
+pub fn survey(name: &str, bytes: &[u8], options: &ProgramOptions) -> Result<Survey, Diagnostics> {
+    let mut object = Object::read(name, bytes).map_err(|wrong| whole(name, wrong.to_string()))?;
+    let given = &options.parameters;
+    let options = parameters::set(&mut object, options)?;
+    let object = object;
+    let mut programs = Vec::new();
+    for function in object.programs() {
+        let compiled =
+            on_large_stack(&Source::new(name, ""), || compile_here(&object, Some(&function.name), &options, given));
+        programs.push(Surveyed {
+            name: function.name.clone(),
+            section: object.sections[function.section].name.clone(),
+            helpers: helpers(&object, (function.section, function.first)),
+            result: compiled.and_then(|result| result),
+        });
+    }
+    let with_functions: BTreeSet<usize> =
+        object.functions.iter().filter(|it| it.is_global).map(|it| it.section).collect();
+    let others = with_functions.into_iter().map(|number| &object.sections[number]);
+    let others = others.filter(|section| !section.is_xdp() && section.name != ".text");
+    let others = others.map(|section| section.name.clone()).collect();
+    let maps = maps::maps(&object).into_iter().filter(|info| !info.is_data());
+    let maps = maps.map(|info| SurveyedMap {
+        typed: info.typed(&object),
+        refused: match info.used_as {
+            Use::Refused(why) => Some(why),
+            _ => None,
+        },
+        definition: info.definition,
+    });
+    let maps = maps.collect();
+    Ok(Survey { name: name.to_owned(), programs, others, maps, globals: globals(&object, given) })
+}
+
+/// The helpers that a function and those that it leads to call.
+fn helpers(object: &Object, begin: (usize, usize)) -> Vec<String> {
+    let (mut found, mut seen, mut open) = (BTreeSet::new(), BTreeSet::from([begin]), vec![begin]);
+    while let Some((section, first)) = open.pop() {
+        let Some(function) = object.function_at(section, first).map(|it| &object.functions[it]) else { continue };
+        let code = &object.sections[section];
+        for at in function.first..function.end {
+            let Some(it) = code.instructions.get(at) else { break };
+            let is_call = it.code == CALL;
+            let to = match code.references.get(&at) {
+                Some(&Reference::Code { section, offset }) => {
+                    // A call counts from the next instruction on, an address is in bytes.
+                    let shift = if is_call { i64::from(it.imm) + 1 } else { i64::from(it.imm) / 8 };
+                    Some((section, offset as i64 / 8 + shift))
+                }
+                _ if is_call && it.src == call::FUNCTION => Some((section, at as i64 + 1 + i64::from(it.imm))),
+                _ => None,
+            };
+            if is_call && it.src == call::HELPER {
+                found.insert(it.imm as u32);
+            }
+            if let Some((section, first)) = to
+                && let Ok(first) = usize::try_from(first)
+                && seen.insert((section, first))
+            {
+                open.push((section, first));
+            }
+        }
+    }
+    found.into_iter().map(helper::name).collect()
+}

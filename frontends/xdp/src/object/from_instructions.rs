@@ -1,0 +1,59 @@
+//! Objects that come from no file: instructions that somebody has made.
+
+use super::{Btf, Function, MapDefinition, MapType, Object, Reference, Section};
+use crate::lang::xdp::decode::instruction::{Instruction, LDDW};
+
+/// What `src` says of a constant of 64 bits: that it is a map, or a function (linux/bpf.h).
+const PSEUDO_MAP_FD: u8 = 1;
+const PSEUDO_FUNC: u8 = 4;
+
+impl Object {
+    /// An object of instructions: its only program, `program` in a section `xdp`, begins with the first. What loads a map
+    /// (`BPF_PSEUDO_MAP_FD`) has its number in `maps`; what loads a function (`BPF_PSEUDO_FUNC`), or calls one, says how far it
+    /// is from the next instruction. `functions` are the first instructions of all functions, in order.
+    pub fn of_instructions(
+        name: &str,
+        mut instructions: Vec<Instruction>,
+        functions: &[usize],
+        maps: Vec<MapDefinition>,
+    ) -> Object {
+        let mut references = std::collections::BTreeMap::new();
+        let mut is_rest = false;
+        for (at, it) in instructions.iter_mut().enumerate() {
+            // A constant's second half is no instruction.
+            let begins = it.code == LDDW && !is_rest;
+            if std::mem::replace(&mut is_rest, begins) {
+                continue;
+            }
+            let to = at as i64 + 1 + i64::from(it.imm);
+            let reference = match (it.code, it.src) {
+                (LDDW, PSEUDO_MAP_FD) if (0..maps.len() as i64).contains(&i64::from(it.imm)) => {
+                    Reference::Map(it.imm as usize)
+                }
+                (LDDW, PSEUDO_FUNC) if to >= 0 => Reference::Code { section: 0, offset: 8 * to as u64 },
+                _ => continue,
+            };
+            (it.src, it.imm) = (0, 0);
+            references.insert(at, reference);
+        }
+        let count = instructions.len();
+        let ends = functions.iter().copied().skip(1).chain([count]);
+        let functions = functions.iter().zip(ends).map(|(&first, end)| Function {
+            name: if first == 0 { "program".to_owned() } else { format!("function_{first}") },
+            section: 0,
+            first,
+            end,
+            is_global: first == 0,
+        });
+        let functions = functions.collect();
+        let section = Section { name: "xdp".to_owned(), instructions, references, lines: Vec::new() };
+        Object { name: name.to_owned(), sections: vec![section], functions, maps, btf: Btf::default() }
+    }
+}
+
+impl MapDefinition {
+    /// A map of a kind, with keys and values of so many bytes.
+    pub fn of_type(name: &str, ty: MapType, [key_size, value_size]: [u32; 2], max_entries: u32) -> MapDefinition {
+        MapDefinition { ty, key_size, value_size, max_entries, ..MapDefinition::new(name) }
+    }
+}
