@@ -7,7 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use portcullis_c_writer::{Language, Options, PacketAccess, write};
-use portcullis_core::lang::{Source, wgsl};
+use portcullis_wgsl as wgsl;
+use portcullis_core::diagnostics::Source;
 use portcullis_core::program::{Program, ProgramOptions};
 use portcullis_wgsl as wgsl;
 

@@ -2,8 +2,8 @@
 //! kernel is written in.
 
 use portcullis_c_writer::{Language, Options, PacketAccess, write};
-use portcullis_core::lang::Source;
-use portcullis_core::lang::expression;
+use portcullis_core::diagnostics::Source;
+use portcullis_bpf as bpf;
 use portcullis_core::program::ProgramOptions;
 
 /// Packets of IPv4 or IPv6: two questions that lead to the same place.

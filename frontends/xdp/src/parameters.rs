@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use crate::lang::xdp::decode::maps::most_entries;
-use crate::lang::xdp::object::{MapDefinition, Object, Variable};
-use crate::lang::{Diagnostic, Diagnostics, Source};
-use crate::map::typed::{self, CKind, CMember, CType, Place, Style};
-use crate::program::ProgramOptions;
-use crate::spelling::nearest;
+use crate::decode::maps::most_entries;
+use crate::object::{MapDefinition, Object, Variable};
+use portcullis_core::diagnostics::{Diagnostic, Diagnostics, Source};
+use portcullis_core::map::typed::{self, CKind, CMember, CType, Place, Style};
+use portcullis_core::program::ProgramOptions;
+use portcullis_core::spelling::nearest;
 
 /// Names that are listed where one is not found.
 const LISTED: usize = 24;

@@ -3,15 +3,15 @@
 
 use std::collections::HashSet;
 
-use crate::lang::xdp::events::PRINTS;
-use crate::lang::xdp::lower::emit::TRAPS;
-use crate::lang::xdp::object::{MapDefinition, MapType, Object};
-use crate::lang::xdp::parameters::section_type;
-use crate::map::declare::{MAX_ENTRIES, MAX_KEY};
-use crate::map::layout::{HEADER, Layout, MAX_WORDS, THERE};
-use crate::map::lpm::Parts;
-use crate::map::typed::{CType, Typed};
-use crate::map::{Declaration, Kind, changes};
+use crate::events::PRINTS;
+use crate::lower::emit::TRAPS;
+use crate::object::{MapDefinition, MapType, Object};
+use crate::parameters::section_type;
+use portcullis_core::map::declare::{MAX_ENTRIES, MAX_KEY};
+use portcullis_core::map::layout::{HEADER, Layout, MAX_WORDS, THERE};
+use portcullis_core::map::lpm::Parts;
+use portcullis_core::map::typed::{CType, Typed};
+use portcullis_core::map::{Declaration, Kind, changes};
 
 /// What a map is used as.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(crate) enum Use {
     Lpm,
     /// By prefix, of any lengths (`prefixes`).
     Prefixes,
-    /// To tell the host of events: [`crate::lang::xdp::events`] says what it becomes.
+    /// To tell the host of events: [`crate::events`] says what it becomes.
     Ring,
     /// It cannot be, for this reason.
     Refused(String),
@@ -135,7 +135,7 @@ impl MapInfo {
         }
         if self.used_as == Use::Prefixes {
             let MapDefinition { key_size, .. } = self.definition;
-            text += &crate::lang::xdp::lower::prefix_trie::text(&key, self.declaration().key, 8 * (key_size - 4));
+            text += &crate::lower::prefix_trie::text(&key, self.declaration().key, 8 * (key_size - 4));
         }
         let insert = if self.is_limited() { "x_NAME_insert" } else { "NAME_insert" };
         let text = text.replace("ADDED", insert).replace("ENTRIES", &self.definition.max_entries.to_string());
